@@ -1,0 +1,28 @@
+/* Memory from the heap, through one door, so that tests can count it and can
+ * fail the nth request. */
+#ifndef TOW_BASE_ALLOC_H_
+#define TOW_BASE_ALLOC_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/macros.h"
+
+/* All return NULL when memory is exhausted. */
+void *tow_malloc(size_t bytes);
+void *tow_calloc(size_t count, size_t bytes);
+void *tow_realloc(void *memory, size_t bytes);
+void *tow_aligned_alloc(size_t alignment, size_t bytes);
+char *tow_strdup(const char *text);
+void tow_free(void *memory);
+
+/* For tests, per thread. After `nth` more successful requests the next one
+ * fails, once; UINT64_MAX switches it off. */
+void tow_alloc_fail_after(uint64_t nth);
+/* Whether the failure asked for above has happened. */
+int tow_alloc_has_failed(void);
+/* Blocks that this thread took and did not give back. Only balanced where one
+ * thread does both. */
+int64_t tow_alloc_live_count(void);
+
+#endif /* TOW_BASE_ALLOC_H_ */
