@@ -1,0 +1,101 @@
+# shellcheck shell=bash
+# What the scripts share: where things are, how to speak to the user, and how
+# to run a long command with a log. Sourced, never run.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck disable=SC2034  # used by the scripts that source this file
+venv_python=$root/.venv/bin/python
+log_dir=$root/build-logs
+
+say() { printf '%s\n' "$*"; }
+
+# The one line that a failed script ends with: what, then what to do.
+fail() {
+    printf 'towpath: %s\n' "$*" >&2
+    exit 1
+}
+
+open_log_dir() {
+    mkdir -p "$log_dir" 2>/dev/null ||
+        fail "cannot create $log_dir; make the clone writable and try again"
+}
+
+# C, C++ and header files of the tree, those not committed yet included.
+c_files() {
+    (cd "$root" && git ls-files -co --exclude-standard -- '*.c' '*.h' '*.cc' |
+        while read -r file; do [[ ! -f $file ]] || printf '%s\n' "$file"; done)
+}
+
+# wait_with_progress PID FOLDER: returns when PID has ended. Tells every few
+# seconds how long it has taken and, given a FOLDER, how much is in it.
+wait_with_progress() {
+    local pid=$1 folder=$2 ticks=0 every=100
+    [[ ! -t 1 ]] || every=20
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 0.1
+        ticks=$((ticks + 1))
+        ((ticks % every == 0)) || continue
+        if [[ -n $folder && -d $folder ]]; then
+            say "      $((ticks / 10)) s, $(folder_mb "$folder") MB so far"
+        else
+            say "      $((ticks / 10)) s"
+        fi
+    done
+}
+
+folder_mb() { du -sm -- "$1" 2>/dev/null | cut -f1 || true; }
+
+# run_logged LOG FOLDER COMMAND...: output goes to LOG (started anew), progress
+# to the user; the status is the command's.
+run_logged() {
+    local log=$1 folder=$2 pid status=0
+    shift 2
+    : 2>/dev/null >"$log" || fail "cannot write $log; free some disk space"
+    "$@" >>"$log" 2>&1 </dev/null &
+    pid=$!
+    wait_with_progress "$pid" "$folder"
+    wait "$pid" || status=$?
+    return "$status"
+}
+
+# One phrase for the cause that a log shows, and the next step.
+explain_log() {
+    local log=$1
+    if grep -qiE 'no space left on device|disk quota exceeded|enough free space' "$log"; then
+        say "the disk is full; free some space and run make again"
+    elif grep -q 'DO NOT MATCH THE HASHES' "$log"; then
+        say "a download is not the file that is pinned (corrupted on the way?); run make again"
+    elif grep -qE 'BadZipFile|has an invalid wheel|corrupt' "$log"; then
+        say "a downloaded file is corrupt; run make again"
+    elif grep -qE 'NewConnectionError|ConnectTimeout|ReadTimeout|name resolution|Could not resolve|Network is unreachable|ProxyError|SSLError|Unable to connect|Failed to fetch' "$log"; then
+        say "a package index cannot be reached; check the network and pip's or apt's configuration, then run make again"
+    elif grep -q 'from versions: none' "$log"; then
+        say "no package index could be reached, or none has it; check the network and pip's configuration, then run make again"
+    elif grep -qE 'No matching distribution|Unable to locate package' "$log"; then
+        say "no package index has it for this system; check the sources, then run make again"
+    else
+        say "the log says why; mend that and run make again"
+    fi
+}
+
+# configure FOLDER OPTIONS...: meson setup, unless FOLDER is already set up for
+# this clone. A half-made or moved folder is made anew.
+configure() {
+    local dir=$1 log=$log_dir/configure-$1.log
+    shift
+    if [[ -f $root/$dir/build.ninja ]] &&
+        grep -qF "\"source\": \"$root\"" "$root/$dir/meson-info/meson-info.json" 2>/dev/null; then
+        return 0
+    fi
+    [[ ! -d $root/$dir/meson-private ]] || rm -rf "${root:?}/$dir"
+    open_log_dir
+    run_logged "$log" "" meson setup "$root/$dir" "$root" "$@" ||
+        fail "meson setup of $dir failed: $(explain_build "$log") (log: $log)"
+}
+
+explain_build() {
+    local line
+    line=$(grep -m1 -E 'ERROR|error:' "$1" || true)
+    say "${line:-see the log}"
+}
