@@ -1,0 +1,82 @@
+/* The handshake of a control connection, sans I/O.
+ *
+ *     dialler                          listener
+ *     preface, Hello      ->
+ *                         <-           preface, Hello with proof, or Refuse
+ *     Proof               ->
+ *                         <-           Welcome, or Refuse
+ *
+ * The preface is eight bytes that never change: "TOWPATH" and the protocol's
+ * major version. So another protocol and another version are told apart and
+ * named at once, from the first bytes. All else are frames. Versions: same major
+ * required; features are a bit set, and both sides use those that both have. A
+ * side that refuses says why to the peer, in words, before it closes; what it
+ * says gives no hint about the token. */
+#ifndef TOW_WIRE_HANDSHAKE_H_
+#define TOW_WIRE_HANDSHAKE_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/macros.h"
+#include "base/status.h"
+#include "wire/security.h"
+#include "wire/tls.h"
+
+#define TOW_PROTOCOL_MAJOR 1u
+#define TOW_PREFACE_SIZE 8u
+#define TOW_NONCE_SIZE 32u
+#define TOW_IDENTITY_NAME_MAX 63u
+/* Nothing in a handshake is larger than this; a peer cannot make us buffer
+ * more. */
+#define TOW_HANDSHAKE_BYTES_MAX 4096u
+
+typedef struct tow_identity {
+    char name[TOW_IDENTITY_NAME_MAX + 1]; /* "worker/3": letters, digits, -_./ */
+    uint64_t incarnation;
+    uint64_t features;
+    char software[32]; /* "towpath 0.1.0", for messages only */
+} tow_identity_t;
+
+typedef struct tow_handshake_options {
+    tow_side_t side;
+    tow_identity_t self;
+    const tow_security_t *security; /* lent */
+    const char *expected_name;      /* lent; NULL: anyone with the token */
+    uint8_t nonce[TOW_NONCE_SIZE];  /* fresh, from the system */
+    bool has_binding;
+    uint8_t binding[TOW_TLS_BINDING_SIZE];
+    const char *peer_address; /* lent, for messages: "tcp:127.0.0.1:9000" */
+} tow_handshake_options_t;
+
+typedef struct tow_handshake tow_handshake_t;
+
+tow_status_t tow_handshake_create(const tow_handshake_options_t *options,
+                                  tow_handshake_t **out_handshake) TOW_MUST_USE;
+void tow_handshake_destroy(tow_handshake_t *handshake);
+
+typedef enum tow_handshake_state {
+    TOW_HANDSHAKE_MORE, /* wants bytes of the peer */
+    TOW_HANDSHAKE_DONE,
+    TOW_HANDSHAKE_FAILED, /* send what is pending, then close */
+} tow_handshake_state_t;
+
+/* Gives it bytes of the peer. *out_consumed says how many belonged to the
+ * handshake: what is behind them are frames of the session. */
+tow_handshake_state_t tow_handshake_feed(tow_handshake_t *handshake,
+                                         const uint8_t *bytes, size_t count,
+                                         size_t *out_consumed);
+/* Bytes to send now. Lent until the next call; taking them clears them. A
+ * dialler has some from the start, a failed side may have a Refuse. */
+void tow_handshake_take_output(tow_handshake_t *handshake,
+                               const uint8_t **out_bytes, size_t *out_count);
+
+/* After DONE: who the peer is; `features` are those that both have. */
+const tow_identity_t *tow_handshake_peer(const tow_handshake_t *handshake);
+/* After FAILED: why. The caller owns a reference. UNAUTHENTICATED (token),
+ * FAILED_PRECONDITION (version), INVALID_ARGUMENT (not our protocol),
+ * PERMISSION_DENIED (the peer refused us; its words are in the message). */
+tow_status_t tow_handshake_error(const tow_handshake_t *handshake) TOW_MUST_USE;
+
+#endif /* TOW_WIRE_HANDSHAKE_H_ */

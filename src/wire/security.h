@@ -1,0 +1,70 @@
+/* Who may connect: a 256-bit token that both sides know, and TLS 1.3 beyond
+ * loopback.
+ *
+ * The token never travels. Each side proves that it has it by an HMAC over both
+ * nonces, both identities and, under TLS, the connection's exporter value, so
+ * a proof is worthless on any other connection and a man in the middle of TLS
+ * is found out even where certificates are self-signed. */
+#ifndef TOW_WIRE_SECURITY_H_
+#define TOW_WIRE_SECURITY_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/macros.h"
+#include "base/status.h"
+#include "wire/address.h"
+
+#define TOW_TOKEN_SIZE 32u
+
+typedef struct tow_token {
+    uint8_t bytes[TOW_TOKEN_SIZE];
+} tow_token_t;
+
+/* Reads a token file: 64 hexadecimal digits. A file that others may read is
+ * refused, with the command that mends it. */
+tow_status_t tow_token_load(const char *path,
+                            tow_token_t *out_token) TOW_MUST_USE;
+/* Makes a token from the system's random numbers, into a new file of mode
+ * 0600; ALREADY_EXISTS if the file is there. */
+tow_status_t tow_token_create(const char *path,
+                              tow_token_t *out_token) TOW_MUST_USE;
+
+/* Certificates for TLS, loaded once and shared by all connections. */
+typedef struct tow_tls_context tow_tls_context_t;
+
+typedef struct tow_tls_options {
+    const char *certificate_path; /* PEM; a listener needs it and the key */
+    const char *key_path;         /* PEM, mode 0600 */
+    const char *authority_path;   /* PEM; whom a dialler believes */
+} tow_tls_options_t;
+
+tow_status_t tow_tls_context_create(const tow_tls_options_t *options,
+                                    tow_tls_context_t **out_context)
+    TOW_MUST_USE;
+void tow_tls_context_destroy(tow_tls_context_t *context);
+/* Makes a self-signed certificate and its key (mode 0600), for clusters without
+ * an authority of their own. `host` goes into the certificate's names. */
+tow_status_t tow_tls_make_self_signed(const char *certificate_path,
+                                      const char *key_path,
+                                      const char *host) TOW_MUST_USE;
+
+typedef struct tow_security {
+    bool has_token;
+    tow_token_t token;
+    tow_tls_context_t *tls; /* lent; NULL: no TLS */
+} tow_security_t;
+
+/* May we listen on `address`? Beyond loopback only as tls: and with a token; a
+ * tls: address needs certificates. The error names what is missing and the
+ * command that makes it. */
+tow_status_t tow_security_check_listen(const tow_security_t *security,
+                                       const tow_address_t *address)
+    TOW_MUST_USE;
+/* May we dial it? Same rule: a token never proves itself in the clear beyond
+ * loopback. */
+tow_status_t tow_security_check_dial(const tow_security_t *security,
+                                     const tow_address_t *address) TOW_MUST_USE;
+
+#endif /* TOW_WIRE_SECURITY_H_ */

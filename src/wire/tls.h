@@ -1,0 +1,45 @@
+/* TLS of one connection, sans I/O: cipher bytes in and out through memory, so
+ * the loop owns the socket and a test needs none. */
+#ifndef TOW_WIRE_TLS_H_
+#define TOW_WIRE_TLS_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/macros.h"
+#include "base/status.h"
+#include "wire/security.h"
+
+typedef struct tow_tls tow_tls_t;
+
+typedef enum tow_side { TOW_SIDE_DIALLER, TOW_SIDE_LISTENER } tow_side_t;
+
+/* `host`: what the dialler's certificate check expects; NULL on a listener. */
+tow_status_t tow_tls_create(tow_tls_context_t *context, tow_side_t side,
+                            const char *host, tow_tls_t **out_tls) TOW_MUST_USE;
+void tow_tls_destroy(tow_tls_t *tls);
+
+/* Cipher bytes from the socket. Takes all of them. */
+tow_status_t tow_tls_feed(tow_tls_t *tls, const void *bytes,
+                          size_t count) TOW_MUST_USE;
+/* Cipher bytes for the socket: up to `capacity` of them; 0 when none wait. */
+size_t tow_tls_drain(tow_tls_t *tls, void *bytes, size_t capacity);
+size_t tow_tls_drain_pending(const tow_tls_t *tls);
+/* Moves the handshake on. *out_done once it is complete. */
+tow_status_t tow_tls_handshake(tow_tls_t *tls, bool *out_done) TOW_MUST_USE;
+/* Plain bytes of the peer: *out_count 0 when none are there yet. *out_closed
+ * when the peer has ended the connection in order. */
+tow_status_t tow_tls_read(tow_tls_t *tls, void *bytes, size_t capacity,
+                          size_t *out_count, bool *out_closed) TOW_MUST_USE;
+/* Encrypts plain bytes; all are taken. */
+tow_status_t tow_tls_write(tow_tls_t *tls, const void *bytes,
+                           size_t count) TOW_MUST_USE;
+
+#define TOW_TLS_BINDING_SIZE 32u
+/* The exporter value that binds the token's proof to this connection. */
+tow_status_t tow_tls_binding(tow_tls_t *tls,
+                             uint8_t binding[TOW_TLS_BINDING_SIZE])
+    TOW_MUST_USE;
+
+#endif /* TOW_WIRE_TLS_H_ */
