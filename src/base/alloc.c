@@ -37,7 +37,8 @@ void *tow_calloc(size_t count, size_t bytes)
 void *tow_realloc(void *memory, size_t bytes)
 {
     if (refuse_this_one()) return NULL;
-    void *moved = realloc(memory, bytes);
+    /* realloc(memory, 0) may free and answer NULL: never ask for it. */
+    void *moved = realloc(memory, bytes == 0 ? 1 : bytes);
     if (memory == NULL && moved != NULL) live_count++;
     return moved;
 }
@@ -45,6 +46,7 @@ void *tow_realloc(void *memory, size_t bytes)
 void *tow_aligned_alloc(size_t alignment, size_t bytes)
 {
     if (refuse_this_one()) return NULL;
+    if (bytes > SIZE_MAX - alignment) return NULL;
     size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     return counted(aligned_alloc(alignment, rounded));
 }

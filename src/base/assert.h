@@ -8,9 +8,9 @@
 TOW_NORETURN TOW_COLD void tow_assert_failed(const char *file, int line,
                                              const char *expression);
 
-#define TOW_ASSERT(expression)                                                 \
-    (TOW_LIKELY(expression)                                                    \
-         ? (void)0                                                             \
+#define TOW_ASSERT(expression) \
+    (TOW_LIKELY(expression)    \
+         ? (void)0             \
          : tow_assert_failed(__FILE__, __LINE__, #expression))
 
 #define TOW_UNREACHABLE() tow_assert_failed(__FILE__, __LINE__, "unreachable")

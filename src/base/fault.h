@@ -39,13 +39,14 @@ bool tow_fault_decide(tow_fault_point_t *point);
 size_t tow_fault_point_count(void);
 tow_fault_point_t *tow_fault_point_at(size_t index);
 
-#define TOW_FAULT(fault_name)                                                  \
-    (__extension__({                                                           \
-        static tow_fault_point_t fault_point_                                  \
-            __attribute__((section("tow_fault_points"), used)) = {             \
-                .name = (fault_name)};                                         \
-        TOW_UNLIKELY(tow_fault_current != NULL) &&                             \
-            tow_fault_decide(&fault_point_);                                   \
+#define TOW_FAULT(fault_name)                                           \
+    (__extension__({                                                    \
+        static tow_fault_point_t fault_point_ = {.name = (fault_name)}; \
+        static tow_fault_point_t *fault_entry_                          \
+            __attribute__((section("tow_fault_points"), used)) =        \
+                &fault_point_;                                          \
+        TOW_UNLIKELY(tow_fault_current != NULL) &&                      \
+            tow_fault_decide(&fault_point_);                            \
     }))
 
 #endif /* TOW_BASE_FAULT_H_ */

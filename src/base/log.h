@@ -26,7 +26,10 @@ typedef enum tow_log_level {
     TOW_LOG_OFF,
 } tow_log_level_t;
 
-typedef enum tow_log_format { TOW_LOG_TEXT, TOW_LOG_JSON } tow_log_format_t;
+typedef enum tow_log_format {
+    TOW_LOG_TEXT,
+    TOW_LOG_JSON
+} tow_log_format_t;
 
 typedef enum tow_field_kind {
     TOW_FIELD_STR,
@@ -46,13 +49,13 @@ typedef struct tow_field {
     } value;
 } tow_field_t;
 
-#define TOW_F_STR(n, v)                                                        \
+#define TOW_F_STR(n, v) \
     ((tow_field_t){.name = (n), .kind = TOW_FIELD_STR, .value.str = (v)})
-#define TOW_F_U64(n, v)                                                        \
+#define TOW_F_U64(n, v) \
     ((tow_field_t){.name = (n), .kind = TOW_FIELD_U64, .value.u64 = (v)})
-#define TOW_F_I64(n, v)                                                        \
+#define TOW_F_I64(n, v) \
     ((tow_field_t){.name = (n), .kind = TOW_FIELD_I64, .value.i64 = (v)})
-#define TOW_F_STATUS(n, v)                                                     \
+#define TOW_F_STATUS(n, v) \
     ((tow_field_t){.name = (n), .kind = TOW_FIELD_STATUS, .value.status = (v)})
 
 /* A sink gets one whole line, newline included. May be called from any thread
@@ -62,12 +65,12 @@ typedef void (*tow_log_sink_t)(void *context, const char *line, size_t length);
 typedef struct tow_log {
     tow_log_level_t level;
     tow_log_format_t format;
-    const char *source;    /* lent: who speaks, "worker-1" */
-    tow_log_sink_t sink;   /* NULL: standard error */
-    void *sink_context;    /* lent */
+    const char *source;  /* lent: who speaks, "worker-1" */
+    tow_log_sink_t sink; /* NULL: standard error */
+    void *sink_context;  /* lent */
     /* Nanoseconds since the epoch; NULL: the real time of day. */
     int64_t (*wall_ns)(void *context);
-    void *wall_context;    /* lent */
+    void *wall_context; /* lent */
 } tow_log_t;
 
 static inline bool tow_log_enabled(const tow_log_t *log, tow_log_level_t level)
@@ -83,13 +86,13 @@ void tow_log_write(const tow_log_t *log, tow_log_level_t level,
                    const char *event, const tow_field_t *fields,
                    size_t field_count);
 
-#define tow_log(log, level, event, ...)                                        \
-    do {                                                                       \
-        if (tow_log_enabled((log), (level))) {                                 \
-            const tow_field_t fields_[] = {__VA_ARGS__};                       \
-            tow_log_write((log), (level), (event), fields_,                    \
-                          sizeof(fields_) / sizeof(tow_field_t));              \
-        }                                                                      \
+#define tow_log(log, level, event, ...)                           \
+    do {                                                          \
+        if (tow_log_enabled((log), (level))) {                    \
+            const tow_field_t fields_[] = {__VA_ARGS__};          \
+            tow_log_write((log), (level), (event), fields_,       \
+                          sizeof(fields_) / sizeof(tow_field_t)); \
+        }                                                         \
     } while (0)
 
 /* "debug", "info", ...; false when `text` is none of them. */

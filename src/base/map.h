@@ -62,8 +62,8 @@ static inline size_t tow_names_count(const tow_names_t *names)
 }
 /* Keys are copied. Otherwise as tow_map_t. */
 void *tow_names_find(const tow_names_t *names, const char *name);
-bool tow_names_put(tow_names_t *names, const char *name,
-                   void *value) TOW_MUST_USE;
+bool tow_names_put(tow_names_t *names, const char *name, void *value)
+    TOW_MUST_USE;
 void *tow_names_remove(tow_names_t *names, const char *name);
 
 #endif /* TOW_BASE_MAP_H_ */

@@ -14,8 +14,8 @@
 struct tow_status {
     tow_code_t code;
     int line;
-    const char *file;             /* static */
-    atomic_uint reference_count;  /* unused in the bare table */
+    const char *file;            /* static */
+    atomic_uint reference_count; /* unused in the bare table */
     char message[];
 };
 
@@ -41,9 +41,9 @@ static const char *const code_names[CODE_COUNT] = {
     "UNAUTHENTICATED",
 };
 
-#define BARE(number)                                                           \
-    {                                                                          \
-        .code = (tow_code_t)(number), .file = ""                               \
+#define BARE(number)                             \
+    {                                            \
+        .code = (tow_code_t)(number), .file = "" \
     }
 
 static const struct tow_status bare_table[CODE_COUNT] = {

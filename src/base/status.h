@@ -11,21 +11,21 @@
 
 /* A described error, with the place it was made. If memory for the text is
  * exhausted the bare code comes back: making an error never fails. */
-#define TOW_ERROR(code, ...)                                                   \
+#define TOW_ERROR(code, ...) \
     tow_status_make((code), __FILE__, __LINE__, __VA_ARGS__)
 
 tow_status_t tow_status_make(tow_code_t code, const char *file, int line,
-                             const char *format, ...)
-    TOW_PRINTF(4, 5) TOW_MUST_USE TOW_COLD;
+                             const char *format, ...) TOW_PRINTF(4, 5)
+    TOW_MUST_USE TOW_COLD;
 
 /* An error from the operating system: "format: strerror (ENAME)", with the
  * canonical code that fits `error_number`. */
-#define TOW_ERRNO(error_number, ...)                                           \
+#define TOW_ERRNO(error_number, ...) \
     tow_status_from_errno((error_number), __FILE__, __LINE__, __VA_ARGS__)
 
 tow_status_t tow_status_from_errno(int error_number, const char *file, int line,
-                                   const char *format, ...)
-    TOW_PRINTF(4, 5) TOW_MUST_USE TOW_COLD;
+                                   const char *format, ...) TOW_PRINTF(4, 5)
+    TOW_MUST_USE TOW_COLD;
 
 /* A code without a message. Static: allocates nothing. */
 tow_status_t tow_status_bare(tow_code_t code) TOW_MUST_USE;
@@ -45,10 +45,10 @@ void tow_status_ignore(tow_status_t take_status, const char *reason);
 const char *tow_status_file(tow_status_t status);
 int tow_status_line(tow_status_t status);
 
-#define TOW_RETURN_IF_ERROR(expression)                                        \
-    do {                                                                       \
-        tow_status_t status_ = (expression);                                   \
-        if (TOW_UNLIKELY(status_ != TOW_OK)) return status_;                   \
+#define TOW_RETURN_IF_ERROR(expression)                      \
+    do {                                                     \
+        tow_status_t status_ = (expression);                 \
+        if (TOW_UNLIKELY(status_ != TOW_OK)) return status_; \
     } while (0)
 
 #endif /* TOW_BASE_STATUS_H_ */

@@ -27,8 +27,8 @@ typedef enum tow_trace_kind {
 
 typedef struct tow_trace_event {
     int64_t time_ns;
-    const char *name; /* static */
-    uint64_t value;   /* mark or counter value */
+    const char *name;     /* static */
+    uint64_t value;       /* mark or counter value */
     uint32_t duration_ns; /* zones; saturates at 4.29 s */
     uint32_t kind;
 } tow_trace_event_t;
@@ -98,10 +98,10 @@ static inline void tow_trace_count(const char *name, uint64_t value)
 }
 
 #define TOW_TRACE_JOIN_(a, b) a##b
-#define TOW_TRACE_JOIN(a, b) TOW_TRACE_JOIN_(a, b)
-#define TOW_TRACE(name)                                                        \
-    __attribute__((cleanup(tow_trace_zone_end), unused))                       \
-    const tow_trace_zone_t TOW_TRACE_JOIN(trace_zone_, __LINE__) =             \
-        tow_trace_zone_begin(name)
+#define TOW_TRACE_JOIN(a, b)  TOW_TRACE_JOIN_(a, b)
+#define TOW_TRACE(name)                                  \
+    __attribute__((cleanup(tow_trace_zone_end), unused)) \
+    const tow_trace_zone_t                               \
+    TOW_TRACE_JOIN(trace_zone_, __LINE__) = tow_trace_zone_begin(name)
 
 #endif /* TOW_BASE_TRACE_H_ */

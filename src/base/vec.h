@@ -14,11 +14,11 @@
 
 #include "base/macros.h"
 
-#define TOW_VEC(type)                                                          \
-    struct {                                                                   \
-        type *items; /* owned */                                               \
-        size_t count;                                                          \
-        size_t capacity;                                                       \
+#define TOW_VEC(type)            \
+    struct {                     \
+        type *items; /* owned */ \
+        size_t count;            \
+        size_t capacity;         \
     }
 
 /* Makes room for `wanted` items in all; false, and nothing changed, when
@@ -26,27 +26,27 @@
 bool tow_vec_grow(void **items, size_t *capacity, size_t item_bytes,
                   size_t wanted) TOW_MUST_USE;
 
-#define tow_vec_reserve(vec, wanted)                                           \
-    ((wanted) <= (vec)->capacity ||                                            \
-     tow_vec_grow((void **)&(vec)->items, &(vec)->capacity,                    \
+#define tow_vec_reserve(vec, wanted)                        \
+    ((wanted) <= (vec)->capacity ||                         \
+     tow_vec_grow((void **)&(vec)->items, &(vec)->capacity, \
                   sizeof(*(vec)->items), (wanted)))
 
 /* Appends a copy of `item`; evaluates to false when memory is exhausted. */
-#define tow_vec_push(vec, item)                                                \
-    (tow_vec_reserve((vec), (vec)->count + 1)                                  \
-         ? ((vec)->items[(vec)->count++] = (item), true)                       \
+#define tow_vec_push(vec, item)                          \
+    (tow_vec_reserve((vec), (vec)->count + 1)            \
+         ? ((vec)->items[(vec)->count++] = (item), true) \
          : false)
 
 /* Removes item `index` by moving the last one into its place: O(1), and the
  * order changes in a defined way. */
-#define tow_vec_swap_remove(vec, index)                                        \
+#define tow_vec_swap_remove(vec, index) \
     ((vec)->items[(index)] = (vec)->items[--(vec)->count])
 
-#define tow_vec_deinit(vec)                                                    \
-    do {                                                                       \
-        tow_free((vec)->items);                                                \
-        (vec)->items = NULL;                                                   \
-        (vec)->count = (vec)->capacity = 0;                                    \
+#define tow_vec_deinit(vec)                 \
+    do {                                    \
+        tow_free((vec)->items);             \
+        (vec)->items = NULL;                \
+        (vec)->count = (vec)->capacity = 0; \
     } while (0)
 
 #include "base/alloc.h"
