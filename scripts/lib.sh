@@ -59,10 +59,17 @@ run_logged() {
     return "$status"
 }
 
-# One phrase for the cause that a log shows, and the next step.
+# Not every program says why it could not write: python -m venv does not.
+disk_is_full() { (($(free_mb "$1") < 16)); }
+
+free_mb() { echo $(($(stat -f -c '%a * %S' "$1") / 1048576)); }
+
+# explain_log LOG FOLDER: one phrase for the cause that a log shows of a failure
+# to fill a folder, and the next step.
 explain_log() {
     local log=$1
-    if grep -qiE 'no space left on device|disk quota exceeded|enough free space' "$log"; then
+    if grep -qiE 'no space left on device|disk quota exceeded|enough free space' "$log" ||
+        disk_is_full "$2"; then
         say "the disk is full; free some space and run make again"
     elif grep -q 'DO NOT MATCH THE HASHES' "$log"; then
         say "a download is not the file that is pinned (corrupted on the way?); run make again"

@@ -9,7 +9,7 @@
 # TOW_SKIP_PACKAGES  set to 1 where dpkg does not know what is installed
 # pip's own configuration (PIP_* and pip.conf) holds as it is.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 scripts=$root/scripts
@@ -31,6 +31,7 @@ wanted_packages() {
 
 missing_packages() {
     local package present
+    # shellcheck disable=SC2016  # dpkg-query expands the format itself
     present=$(wanted_packages |
         xargs dpkg-query -W -f '${db:Status-Status} ${Package}\n' 2>/dev/null || true)
     wanted_packages | while read -r package; do
@@ -51,7 +52,7 @@ install_packages() {
     fi
     step 1 "Debian packages: installing $# ($*)"
     run_logged "$log" "" apt_install "$@" ||
-        fail "installing Debian packages failed: $(explain_log "$log") (to try by hand: $line; log: $log)"
+        fail "installing Debian packages failed: $(explain_log "$log" /var) (to try by hand: $line; log: $log)"
 }
 
 apt_install() {
@@ -97,7 +98,7 @@ make_venv() {
         fail "$python cannot make a .venv (no venv or ensurepip module); run: sudo apt-get install -y python3-venv"
     step 2 "Python: .venv with $(grep -c '==' "$requirements") pinned packages, JAX among them (about 145 MB to fetch, 650 MB on disk)"
     run_logged "$log" "$root/.venv" fill_venv "$python" ||
-        fail "making .venv failed: $(explain_log "$log") (log: $log)"
+        fail "making .venv failed: $(explain_log "$log" "$root/.venv") (log: $log)"
     venv_stamp >"$root/.venv/towpath-stamp" ||
         fail "cannot write in .venv; free some disk space and run make again"
 }
@@ -160,13 +161,13 @@ make_xla() {
         fail "cannot write in $parent; free some disk space or set TOW_XLA_DIR"
     trap 'rm -rf "$work"' EXIT
     run_logged "$log" "$work" fill_xla "$work" "$dir" ||
-        fail "fetching XLA into $dir failed: $(explain_log "$log") (log: $log)"
+        fail "fetching XLA into $dir failed: $(explain_log "$log" "$parent") (log: $log)"
 }
 
 check_space() {
     local need free
     need=$(($(pin_field download) + $(pin_field unpacked)))
-    free=$(($(stat -f -c '%a * %S' "$1") / 1048576))
+    free=$(free_mb "$1")
     ((free >= need)) ||
         fail "the disk is full: XLA needs $need MB at $1, which has $free MB; free some space or set TOW_XLA_DIR to a roomier place"
 }

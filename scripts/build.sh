@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Compile build/ (set up by scripts/setup.sh). Says nothing when nothing is to
+# be done; one build of a clone at a time.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+exec 9<"$root/scripts"
+flock 9
+ninja -C "$root/build" --quiet ||
+    fail "the build failed; the compiler's message is above"

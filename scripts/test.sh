@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Run every test of build/ and of Python; end with `N passed, N failed`.
+#
+# TESTS   meson suites or tests to run instead of all ("--suite unit")
+# PYTESTS pytest arguments instead of the whole of tests/
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+meson_log=$root/build/meson-logs/testlog.json
+pytest_log=$log_dir/pytest.xml
+
+run_meson_tests() {
+    rm -f "$meson_log"
+    # shellcheck disable=SC2086  # TESTS is a list of words
+    meson test -C "$root/build" --no-rebuild --print-errorlogs ${TESTS:-} || true
+}
+
+run_pytest() {
+    rm -f "$pytest_log"
+    # shellcheck disable=SC2086  # PYTESTS is a list of words
+    (cd "$root" && TOW_BUILD_DIR=$root/build "$venv_python" -m pytest -q \
+        -p no:cacheprovider -rs --junitxml="$pytest_log" ${PYTESTS:-tests}) || true
+}
+
+open_log_dir
+run_meson_tests
+run_pytest
+"$venv_python" "$root/scripts/test_summary.py" --meson "$meson_log" --junit "$pytest_log"
