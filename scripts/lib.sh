@@ -86,19 +86,26 @@ explain_log() {
     fi
 }
 
-# configure FOLDER OPTIONS...: meson setup, unless FOLDER is already set up for
-# this clone. A half-made or moved folder is made anew.
+# configure FOLDER OPTIONS...: meson setup, unless FOLDER is set up for this
+# clone with these options, or by the user's own hand. A half-made, moved or
+# otherwise configured one is made anew.
 configure() {
     local dir=$1 log=$log_dir/configure-$1.log
     shift
-    if [[ -f $root/$dir/build.ninja ]] &&
-        grep -qF "\"source\": \"$root\"" "$root/$dir/meson-info/meson-info.json" 2>/dev/null; then
-        return 0
-    fi
-    [[ ! -d $root/$dir/meson-private ]] || rm -rf "${root:?}/$dir"
+    local wanted="${CC:-} $*"
+    ! is_configured "$root/$dir" "$wanted" || return 0
+    rm -rf "${root:?}/$dir"
     open_log_dir
     run_logged "$log" "" meson setup "$root/$dir" "$root" "$@" ||
         fail "meson setup of $dir failed: $(explain_build "$log") (log: $log)"
+    printf '%s\n' "$wanted" >"$root/$dir/towpath-configured"
+}
+
+is_configured() {
+    local stamp=$1/towpath-configured
+    [[ -f $1/build.ninja ]] &&
+        grep -qF "\"source\": \"$root\"" "$1/meson-info/meson-info.json" 2>/dev/null &&
+        [[ ! -f $stamp || $(<"$stamp") == "$2" ]]
 }
 
 explain_build() {

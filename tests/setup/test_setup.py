@@ -313,6 +313,16 @@ def test_moved_clone_is_configured_anew(clone):
     assert str(moved) in info
 
 
+def test_build_folder_made_by_hand_is_left_alone(clone):
+    clone.take_ready_venv()
+    subprocess.run(["meson", "setup", "build", "--buildtype=release"],
+                   cwd=clone.root, capture_output=True, check=True)
+    mine = clone.root / "build/mine"
+    mine.touch()
+    assert clone.setup().returncode == 0
+    assert mine.exists()
+
+
 def test_failed_configuration_shows_mesons_reason(clone):
     clone.take_ready_venv()
     (clone.root / "meson.build").write_text("project('scratch')\nerror('no luck')\n")

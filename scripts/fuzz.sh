@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Run every libFuzzer target from its seeds in tests/fuzz/corpus/NAME.
+#
+# FUZZ_RUNS  executions per target (1,000,000)
+# FUZZ       only the targets named here
+#
+# New inputs go to build-fuzz/corpus/NAME and crashes to build-fuzz/crashes: an
+# input worth keeping is copied into tests/fuzz/corpus by hand.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$root"
+
+runs=${FUZZ_RUNS:-1000000}
+build='build-fuzz'
+
+targets() {
+    local file
+    for file in "$build"/tests/fuzz/*; do
+        [[ ! -f $file || ! -x $file ]] || basename "$file"
+    done
+}
+
+run_target() {
+    local name=$1 log=$log_dir/fuzz-$1.log found=$build/corpus/$1 seeds=tests/fuzz/corpus/$1
+    mkdir -p "$found" "$build/crashes"
+    [[ -n $(ls -A "$seeds" 2>/dev/null) ]] ||
+        fail "fuzz target $name has no seeds; put some into $seeds"
+    say "$name: $runs executions from $(find "$seeds" -type f | wc -l) seeds"
+    run_logged "$log" "" "$build/tests/fuzz/$name" "-runs=$runs" -print_final_stats=1 \
+        -timeout=10 -rss_limit_mb=2048 "-artifact_prefix=$build/crashes/$name-" \
+        "$found" "$seeds" || report_crash "$name" "$log"
+    sed -nE 's/^stat::(number_of_executed_units|average_exec_per_sec|peak_rss_mb): */      \1 /p' "$log"
+}
+
+report_crash() {
+    local input
+    tail -n 40 "$2"
+    input=$(sed -nE 's/.*Test unit written to (.*)/\1/p' "$2" | tail -n 1)
+    fail "fuzz target $1 failed; to see it again: $build/tests/fuzz/$1 ${input:-INPUT} (log: $2)"
+}
+
+main() {
+    local names
+    open_log_dir
+    [[ $runs =~ ^[1-9][0-9]*$ ]] || fail "FUZZ_RUNS=$runs is not a number of executions"
+    CC=clang configure "$build" -Dfuzz=true -Dtests=disabled
+    ninja -C "$build" --quiet || fail "the build of $build failed; the compiler's message is above"
+    mapfile -t names < <(targets)
+    ((${#names[@]} > 0)) || fail "$build has no fuzz targets"
+    for name in ${FUZZ:-"${names[@]}"}; do
+        [[ " ${names[*]} " == *" $name "* ]] ||
+            fail "no fuzz target is called '$name'; there are: ${names[*]}"
+        run_target "$name"
+    done
+    say "all ${#names[@]} fuzz targets held"
+}
+
+main
