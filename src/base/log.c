@@ -31,7 +31,7 @@ typedef struct line {
 static void put(line_t *line, const char *bytes, size_t count)
 {
     if (line->is_cut) return;
-    if (count > sizeof(line->bytes) - TAIL_BYTES_MAX - line->length) {
+    if (line->length + count > sizeof(line->bytes) - TAIL_BYTES_MAX) {
         line->is_cut = true;
         return;
     }
@@ -128,21 +128,31 @@ static void put_status(line_t *line, tow_status_t status)
     close_quote(line);
 }
 
-static void put_value(line_t *line, const tow_field_t *field)
+/* Many readers of JSON keep integers in 64 bits with a sign and refuse the line
+ * that holds a larger one, so those are written as strings. */
+static void put_u64(line_t *line, uint64_t value)
 {
     char digits[24];
+    bool is_string = line->format == TOW_LOG_JSON && value > INT64_MAX;
+    snprintf(digits, sizeof(digits), is_string ? "\"%llu\"" : "%llu",
+             (unsigned long long)value);
+    put_text(line, digits);
+}
+
+static void put_i64(line_t *line, int64_t value)
+{
+    char digits[24];
+    snprintf(digits, sizeof(digits), "%lld", (long long)value);
+    put_text(line, digits);
+}
+
+static void put_value(line_t *line, const tow_field_t *field)
+{
     switch (field->kind) {
     case TOW_FIELD_STR: put_string(line, field->value.str); return;
+    case TOW_FIELD_U64: put_u64(line, field->value.u64); return;
+    case TOW_FIELD_I64: put_i64(line, field->value.i64); return;
     case TOW_FIELD_STATUS: put_status(line, field->value.status); return;
-    case TOW_FIELD_U64:
-        snprintf(digits, sizeof(digits), "%llu",
-                 (unsigned long long)field->value.u64);
-        put_text(line, digits);
-        return;
-    case TOW_FIELD_I64:
-        snprintf(digits, sizeof(digits), "%lld", (long long)field->value.i64);
-        put_text(line, digits);
-        return;
     }
     TOW_UNREACHABLE();
 }

@@ -4,8 +4,9 @@
  *             TOW_F_U64("epoch", epoch), TOW_F_STATUS("cause", status));
  *
  * Text: `2026-11-15T20:14:31.000123Z warn worker-1 link down peer worker/2
- * epoch 3 cause "UNAVAILABLE: ..."`. The event is lower case and fixed; what
- * varies goes into fields. Time comes from the log's owner, so a simulated run
+ * epoch 3 cause "UNAVAILABLE: ..."`. JSON: one object a line, with "time",
+ * "level", "source", "event", then the fields by name; numbers above INT64_MAX
+ * are strings. The event is lower case and fixed; what varies goes into fields. Time comes from the log's owner, so a simulated run
  * logs virtual time. Fields are evaluated even when the level is off: keep
  * them cheap, or ask tow_log_enabled first. */
 #ifndef TOW_BASE_LOG_H_

@@ -171,6 +171,18 @@ static void write_name(FILE *out, json_thread_t at, const char *what,
     fputs("}}", out);
 }
 
+/* Integers past 63 bits make some readers refuse the file. An id must stay
+ * exact and becomes a string; a counter must stay a number. */
+static void write_value(FILE *out, const tow_trace_event_t *event)
+{
+    const char *format = "%llu";
+    if (event->value > INT64_MAX)
+        format = event->kind == TOW_TRACE_MARK ? "\"%llu\"" : "%llu.0";
+    fputs(",\"args\":{\"value\":", out);
+    fprintf(out, format, (unsigned long long)event->value);
+    fputs("}", out);
+}
+
 static void write_event(FILE *out, json_thread_t at,
                         const tow_trace_event_t *event)
 {
@@ -185,8 +197,7 @@ static void write_event(FILE *out, json_thread_t at,
         fputs(event->kind == TOW_TRACE_MARK ? ",\"ph\":\"i\",\"s\":\"t\""
                                             : ",\"ph\":\"C\"",
               out);
-        fprintf(out, ",\"args\":{\"value\":%llu}",
-                (unsigned long long)event->value);
+        write_value(out, event);
     }
     fputs("}", out);
 }
