@@ -7,8 +7,9 @@ static _Thread_local uint64_t fail_countdown = UINT64_MAX;
 static _Thread_local int has_failed;
 static _Thread_local int64_t live_count;
 
-static int refuse_this_one(void)
+static int refuse(size_t bytes)
 {
+    if (TOW_UNLIKELY(bytes > TOW_ALLOC_BYTES_MAX)) return 1;
     if (TOW_LIKELY(fail_countdown == UINT64_MAX)) return 0;
     if (fail_countdown-- > 0) return 0;
     fail_countdown = UINT64_MAX;
@@ -24,19 +25,21 @@ static void *counted(void *memory)
 
 void *tow_malloc(size_t bytes)
 {
-    if (refuse_this_one()) return NULL;
+    if (refuse(bytes)) return NULL;
     return counted(malloc(bytes));
 }
 
 void *tow_calloc(size_t count, size_t bytes)
 {
-    if (refuse_this_one()) return NULL;
+    size_t total;
+    if (__builtin_mul_overflow(count, bytes, &total)) return NULL;
+    if (refuse(total)) return NULL;
     return counted(calloc(count, bytes));
 }
 
 void *tow_realloc(void *memory, size_t bytes)
 {
-    if (refuse_this_one()) return NULL;
+    if (refuse(bytes)) return NULL;
     /* realloc(memory, 0) may free and answer NULL: never ask for it. */
     void *moved = realloc(memory, bytes == 0 ? 1 : bytes);
     if (memory == NULL && moved != NULL) live_count++;
@@ -45,8 +48,7 @@ void *tow_realloc(void *memory, size_t bytes)
 
 void *tow_aligned_alloc(size_t alignment, size_t bytes)
 {
-    if (refuse_this_one()) return NULL;
-    if (bytes > SIZE_MAX - alignment) return NULL;
+    if (refuse(bytes)) return NULL;
     size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     return counted(aligned_alloc(alignment, rounded));
 }

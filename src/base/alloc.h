@@ -8,6 +8,10 @@
 
 #include "base/macros.h"
 
+/* No block is larger than this: such a size is a length that wrapped around or
+ * that somebody made up, and is refused before the heap hears of it. */
+#define TOW_ALLOC_BYTES_MAX ((size_t)1 << 39)
+
 /* All return NULL when memory is exhausted. */
 void *tow_malloc(size_t bytes);
 void *tow_calloc(size_t count, size_t bytes);

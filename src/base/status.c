@@ -107,6 +107,7 @@ static tow_status_t make_from_list(tow_code_t code, const char *file, int line,
                                    va_list arguments)
 {
     TOW_ASSERT(code != TOW_CODE_OK && (unsigned)code < CODE_COUNT);
+    TOW_ASSERT(format != NULL);
     va_list measured;
     va_copy(measured, arguments);
     int length = vsnprintf(NULL, 0, format, measured);
