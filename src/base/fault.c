@@ -33,7 +33,10 @@ bool tow_fault_decide(tow_fault_point_t *point)
 
 size_t tow_fault_point_count(void)
 {
-    return (size_t)(__stop_tow_fault_points - __start_tow_fault_points);
+    /* As numbers: to the language these are two unrelated arrays. */
+    uintptr_t bytes = (uintptr_t)__stop_tow_fault_points -
+                      (uintptr_t)__start_tow_fault_points;
+    return bytes / sizeof(__start_tow_fault_points[0]);
 }
 
 tow_fault_point_t *tow_fault_point_at(size_t index)
