@@ -29,7 +29,8 @@ check: ## format, layers, static analysis, sanitizers, sim smoke (CHECKS="format
 	@scripts/check.sh $(CHECKS)
 
 bench: all ## every benchmark, each beside its peer
-	@build/tow bench
+	@build/tow bench net
+	@build/tow bench sim
 
 fuzz: ## every fuzz target, FUZZ_RUNS executions each (1,000,000)
 	@scripts/setup.sh check
@@ -39,7 +40,7 @@ sim: all ## search SEEDS simulated runs (1,000) for a failing one
 	@build/tow sim --seeds $(SEEDS)
 
 install: all ## command, library, headers, pkg-config file (PREFIX=, DESTDIR=)
-	@meson configure build -Dprefix=$(abspath $(PREFIX)) -Dlibdir=lib
+	@meson configure build -Dprefix=$(abspath $(PREFIX))
 	@scripts/build.sh
 	@meson install -C build --no-rebuild --quiet
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What there is to see so far: two processes that exchange messages, then the
-# same state machines in simulation.
+# What there is to see so far: two processes that exchange messages and bulk
+# data, then the same state machines in simulation, through faults.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -13,5 +13,5 @@ show() {
     "$tow" "$@" || fail "build/tow $* failed; its message is above"
 }
 
-show exchange --processes 2
+show exchange
 show exchange --sim

@@ -51,7 +51,7 @@ install_packages() {
         fail "Debian packages are missing; run this, then make again: $line"
     fi
     step 1 "Debian packages: installing $# ($*)"
-    run_logged "$log" "" apt_install "$@" ||
+    run_logged "$log" /var/cache/apt/archives apt_install "$@" ||
         fail "installing Debian packages failed: $(explain_log "$log" /var) (to try by hand: $line; log: $log)"
 }
 

@@ -65,6 +65,11 @@ TOOLS = {"format": "clang-format", "shell": "shellcheck", "cppcheck": "cppcheck"
          "clang": "clang", "tidy": "clang-tidy"}
 
 
+def tow_with_digest(digest: str) -> str:
+    """A command that runs any simulation with that result."""
+    return f"""#!/bin/sh\necho '{{"seed": 1, "digest": "{digest}"}}'\n"""
+
+
 class Sample:
     """A tree of one program, checked by the real script."""
 
@@ -80,7 +85,7 @@ class Sample:
         for folder in ("include", "bench", "tests"):
             (root / folder).mkdir()
         self.write(".ci/run", "#!/bin/sh\n", 0o755)
-        self.write("build/tow", "#!/bin/sh\nexit 0\n", 0o755)
+        self.write("build/tow", tow_with_digest("1f"), 0o755)
         self.write(".gitignore", "/build*/\n/.venv/\n__pycache__/\n")
         self.program(GOOD_C)
         subprocess.run(["git", "init", "-q", root], check=True)
@@ -150,6 +155,13 @@ def test_check_can_fail(sample, name):
 def test_undefined_behaviour_fails(sample):
     sample.program(UNDEFINED_C)
     assert sample.check("asan").returncode != 0
+
+
+def test_compilers_that_disagree_about_a_seed_fail(sample):
+    sample.write("build-clang/tow", tow_with_digest("1f"), 0o755)
+    assert sample.check("sim").returncode == 0
+    sample.write("build-clang/tow", tow_with_digest("2f"), 0o755)
+    assert sample.check("sim").returncode != 0
 
 
 def test_tidy_can_fail(sample):
