@@ -81,27 +81,35 @@ void tow_fast_clock_init(tow_fast_clock_t *clock)
     set_anchor(clock, ticks, now_ns);
 }
 
-/* Asks the kernel, and measures the rate since the anchor if that is long
- * enough ago. A rate over an idle hour is as good as one over a window. */
+/* Keeps the rate between the anchor and now, unless it is not the one before:
+ * then the machine slept or moved in between, and the next window decides. */
+static void measure_rate(tow_fast_clock_t *clock, uint64_t passed_ticks,
+                         int64_t passed_ns)
+{
+    __extension__ typedef unsigned __int128 wide_t;
+    uint64_t before = clock->ns_per_tick_q32;
+    uint64_t rate = (uint64_t)(((wide_t)passed_ns << 32) / passed_ticks);
+    uint64_t change = rate > before ? rate - before : before - rate;
+    if (before != 0 && change > before >> 10) {
+        clock->ns_per_tick_q32 = 0;
+        clock->window_ticks = 0;
+        return;
+    }
+    clock->ns_per_tick_q32 = rate;
+    clock->window_ticks = (uint64_t)((wide_t)passed_ticks *
+                                     TOW_TRACE_ANCHOR_WINDOW_NS / passed_ns);
+}
+
 static int64_t ask_kernel(tow_fast_clock_t *clock)
 {
     uint64_t ticks;
     int64_t now_ns;
     if (!read_pair(&ticks, &now_ns)) return now_ns;
+    bool has_anchor = clock->anchor_ns != 0 && ticks > clock->anchor_ticks;
     int64_t passed_ns = now_ns - clock->anchor_ns;
-    if (clock->anchor_ns == 0) {
-        set_anchor(clock, ticks, now_ns);
-    } else if (passed_ns >= TOW_TRACE_ANCHOR_WINDOW_NS &&
-               ticks > clock->anchor_ticks) {
-        __extension__ typedef unsigned __int128 wide_t;
-        uint64_t passed_ticks = ticks - clock->anchor_ticks;
-        clock->ns_per_tick_q32 =
-            (uint64_t)(((wide_t)passed_ns << 32) / passed_ticks);
-        clock->window_ticks =
-            (uint64_t)((wide_t)passed_ticks * TOW_TRACE_ANCHOR_WINDOW_NS /
-                       passed_ns);
-        set_anchor(clock, ticks, now_ns);
-    }
+    if (has_anchor && passed_ns < TOW_TRACE_ANCHOR_WINDOW_NS) return now_ns;
+    if (has_anchor) measure_rate(clock, ticks - clock->anchor_ticks, passed_ns);
+    set_anchor(clock, ticks, now_ns);
     return now_ns;
 }
 
