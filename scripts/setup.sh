@@ -117,16 +117,6 @@ venv() { venv_is_ready || make_venv; }
 pin_field() { sed -nE "s/^#.*$1 ([0-9a-z_]+).*/\1/p" "$wheel_pin"; }
 xla_version() { sed -nE 's/^tensorflow-cpu==([^ ]+).*/\1/p' "$wheel_pin"; }
 
-xla_dir() {
-    if [[ -n ${TOW_XLA_DIR:-} ]]; then
-        say "$TOW_XLA_DIR"
-    elif [[ -n ${XDG_CACHE_HOME:-}${HOME:-} ]]; then
-        say "${XDG_CACHE_HOME:-$HOME/.cache}/towpath/xla-$(xla_version)"
-    else
-        fail "no cache folder for XLA; set HOME, XDG_CACHE_HOME or TOW_XLA_DIR"
-    fi
-}
-
 # What a whole copy looks like: the pin, and the size of each library.
 xla_manifest() {
     grep -v '^#' "$wheel_pin"
@@ -188,7 +178,7 @@ fill_xla() {
 
 xla() {
     local dir
-    dir=$(xla_dir)
+    dir=$("$scripts/xla_dir.sh")
     xla_is_ready "$dir" || make_xla "$dir"
 }
 

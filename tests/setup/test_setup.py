@@ -97,6 +97,12 @@ def test_tow_xla_dir_with_other_files_is_refused(clone, tmp_path):
     assert precious.exists()
 
 
+def test_no_place_for_a_cache_is_said(clone):
+    clone.take_ready_venv()
+    del clone.environment["XDG_CACHE_HOME"], clone.environment["HOME"]
+    assert_one_clear_line(clone.setup(), "no cache folder", "TOW_XLA_DIR")
+
+
 def test_pip_configuration_of_the_user_holds(clone):
     """The local folder is known from PIP_* alone; pip.conf does as well."""
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_CONFIG_FILE"):
