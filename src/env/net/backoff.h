@@ -1,0 +1,24 @@
+/* How long a dialling link waits before it tries again. */
+#ifndef TOW_ENV_NET_BACKOFF_H_
+#define TOW_ENV_NET_BACKOFF_H_
+
+#include <stdint.h>
+
+#include "base/random.h"
+#include "env/tuning.h"
+
+/* After `failure_count` failures in a row (from 1): half of the delay is fixed,
+ * half is drawn. */
+static inline int64_t tow_net_backoff_ns(uint32_t failure_count,
+                                         tow_random_t *random)
+{
+    int64_t delay_ns = TOW_DIAL_DELAY_MIN_NS;
+    for (uint32_t i = 1; i < failure_count && delay_ns < TOW_DIAL_DELAY_MAX_NS;
+         i++)
+        delay_ns *= 2;
+    if (delay_ns > TOW_DIAL_DELAY_MAX_NS) delay_ns = TOW_DIAL_DELAY_MAX_NS;
+    int64_t half_ns = delay_ns / 2;
+    return half_ns + (int64_t)tow_random_below(random, (uint64_t)half_ns);
+}
+
+#endif /* TOW_ENV_NET_BACKOFF_H_ */

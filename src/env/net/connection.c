@@ -1,0 +1,573 @@
+/* The bytes of a connection, and its phases once it has a socket. */
+#include "env/net/connection.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/alloc.h"
+
+#define READ_EVENTS (EPOLLIN | EPOLLRDHUP)
+/* Chunks in one system call: with those of the usual size, 512 KiB. */
+#define PIECE_COUNT_MAX 8
+/* One TLS record and what TLS adds to it. */
+#define CIPHER_BYTES (TOW_NET_TLS_RECORD_BYTES + 1024)
+
+const char *tow_net_phase_name(tow_net_phase_t phase)
+{
+    switch (phase) {
+    case TOW_NET_IDLE: return "idle";
+    case TOW_NET_RESOLVING: return "resolving the name";
+    case TOW_NET_CONNECTING: return "connecting";
+    case TOW_NET_TLS: return "in the TLS handshake";
+    case TOW_NET_HANDSHAKE: return "in the handshake";
+    case TOW_NET_UP: return "up";
+    case TOW_NET_LINGERING: return "closing";
+    }
+    return "?";
+}
+
+/* -- The end of a connection ---------------------------------------------- */
+
+static void leave_half_open(tow_net_link_t *link)
+{
+    if (tow_list_is_empty(&link->half_open)) return;
+    tow_list_remove(&link->half_open);
+    link->net->stats.half_open_count--;
+}
+
+void tow_net_connection_drop(tow_net_link_t *link)
+{
+    tow_net_t *net = link->net;
+    TOW_ASSERT(link->phase != TOW_NET_RESOLVING);
+    if (net->hot == link) net->hot = NULL;
+    tow_net_source_close(net, &link->source);
+    tow_env_timer_stop(&net->env, &link->timer);
+    tow_list_remove(&link->again.list);
+    tow_list_remove(&link->dirty);
+    leave_half_open(link);
+    tow_handshake_destroy(link->handshake);
+    link->handshake = NULL;
+    tow_tls_destroy(link->tls);
+    link->tls = NULL;
+    tow_net_inbox_clear(&link->inbox);
+    tow_net_queue_clear(&link->queue);
+    tow_status_release(link->failure);
+    link->failure = TOW_OK;
+    tow_free(link->cipher);
+    link->cipher = NULL;
+    link->cipher_begin = link->cipher_end = 0;
+    link->waits_for_room = link->wants_room = link->was_full = false;
+    link->has_hung_up = link->has_shut_down = link->has_spoken = false;
+    link->listener = NULL;
+    link->phase = TOW_NET_IDLE;
+}
+
+static void complain(tow_net_link_t *link, const char *event,
+                     tow_status_t cause)
+{
+    tow_net_complain(&link->net->complaints, &link->net->env.log,
+                     link->net->env.now_ns, event, link->address, cause);
+}
+
+/* A connection that failed before it had an owner. One that came and went
+ * without a byte is a look whether anybody listens, as our own listeners take
+ * before they replace a socket file: no reason to warn. */
+static void tell_refused(tow_net_link_t *link, bool had_spoken,
+                         tow_status_t cause)
+{
+    link->net->stats.refused_count++;
+    if (had_spoken || tow_status_code(cause) != TOW_UNAVAILABLE)
+        complain(link, "connection refused", cause);
+    else
+        tow_log(&link->net->env.log, TOW_LOG_DEBUG, "connection came and went",
+                TOW_F_STR("address", link->address));
+}
+
+static void fail_dialling(tow_net_link_t *link, bool was_up)
+{
+    const int64_t now_ns = link->net->env.now_ns;
+    if (was_up && now_ns - link->up_ns >= TOW_DIAL_STABLE_NS)
+        link->failure_count = 0;
+    if (link->failure_count < UINT32_MAX) link->failure_count++;
+    link->link.state = TOW_LINK_DIALLING;
+    tow_net_dial_later(link);
+}
+
+void tow_net_connection_fail(tow_net_link_t *link, tow_status_t take_cause)
+{
+    const bool was_up = link->phase == TOW_NET_UP;
+    const bool is_told = link->phase == TOW_NET_LINGERING;
+    const bool had_spoken = link->has_spoken;
+    tow_net_connection_drop(link);
+    if (link->link.state == TOW_LINK_CLOSING) {
+        tow_net_link_finish(link);
+    } else if (!link->is_exposed) {
+        if (!is_told) tell_refused(link, had_spoken, take_cause);
+        tow_net_link_finish(link);
+    } else {
+        if (link->side == TOW_SIDE_DIALLER)
+            fail_dialling(link, was_up);
+        else
+            link->link.state = TOW_LINK_FINISHED;
+        link->link.handler->down(link->link.context, &link->link, take_cause);
+    }
+    tow_status_release(take_cause);
+}
+
+void tow_net_connection_linger(tow_net_link_t *link)
+{
+    if (link->failure != TOW_OK) { /* Nothing can be sent. */
+        tow_net_connection_drop(link);
+        tow_net_link_finish(link);
+        return;
+    }
+    link->phase = TOW_NET_LINGERING;
+    tow_net_inbox_clear(&link->inbox);
+    tow_env_timer_start(&link->net->env, &link->timer,
+                        link->net->env.now_ns + TOW_NET_LINGER_NS);
+    tow_net_connection_mark_dirty(link);
+}
+
+/* -- Writing -------------------------------------------------------------- */
+
+void tow_net_connection_mark_dirty(tow_net_link_t *link)
+{
+    if (tow_list_is_empty(&link->dirty))
+        tow_list_append(&link->net->dirty, &link->dirty);
+}
+
+/* Asks epoll for room only from a full socket to an empty queue. Otherwise
+ * each message that the peer takes would wake us for nothing. */
+static void want_room(tow_net_link_t *link, bool wants_room)
+{
+    if (link->wants_room == wants_room) return;
+    link->wants_room = wants_room;
+    tow_net_source_change(link->net, &link->source,
+                          READ_EVENTS | (wants_room ? EPOLLOUT : 0));
+}
+
+/* Writing is over. What the peer sent before may say why, so reading goes on
+ * until there is no more; that is where the failure is told. */
+void tow_net_connection_break(tow_net_link_t *link, tow_status_t take_failure)
+{
+    if (link->failure != TOW_OK) {
+        tow_status_release(take_failure); /* The first cause counts. */
+        return;
+    }
+    link->failure = take_failure;
+    tow_net_queue_clear(&link->queue);
+    tow_net_defer(link->net, &link->again);
+}
+
+/* The outcome of one send; whether to go on. Only EAGAIN stops: after a short
+ * send for another reason than a full socket no edge would come. */
+static bool note_sent(tow_net_link_t *link, ssize_t sent)
+{
+    if (TOW_LIKELY(sent >= 0)) {
+        link->net->stats.bytes_written += (uint64_t)sent;
+        link->net->stats.write_count++;
+        return true;
+    }
+    if (errno == EINTR) return true;
+    if (errno == EAGAIN) {
+        link->waits_for_room = true;
+        want_room(link, true);
+    } else {
+        tow_net_connection_break(
+            link, TOW_ERRNO(errno, "%s: sending", link->address));
+    }
+    return false;
+}
+
+static void flush_plain(tow_net_link_t *link)
+{
+    while (link->queue.bytes > 0) {
+        struct iovec pieces[PIECE_COUNT_MAX];
+        struct msghdr message = {.msg_iov = pieces};
+        message.msg_iovlen =
+            tow_net_queue_peek(&link->queue, pieces, PIECE_COUNT_MAX);
+        ssize_t sent = sendmsg(link->source.fd, &message, MSG_NOSIGNAL);
+        if (!note_sent(link, sent)) return;
+        if (sent > 0) tow_net_queue_consume(&link->queue, (size_t)sent);
+    }
+    want_room(link, false);
+}
+
+/* Encrypts the next piece of the queue; false if that failed. */
+static bool encrypt_some(tow_net_link_t *link)
+{
+    struct iovec piece;
+    if (tow_net_queue_peek(&link->queue, &piece, 1) == 0) return true;
+    if (piece.iov_len > TOW_NET_TLS_RECORD_BYTES)
+        piece.iov_len = TOW_NET_TLS_RECORD_BYTES;
+    tow_status_t status =
+        tow_tls_write(link->tls, piece.iov_base, piece.iov_len);
+    if (status != TOW_OK) {
+        tow_net_connection_break(link, status);
+        return false;
+    }
+    tow_net_queue_consume(&link->queue, piece.iov_len);
+    return true;
+}
+
+static void flush_tls(tow_net_link_t *link)
+{
+    for (;;) {
+        if (link->cipher_begin == link->cipher_end) {
+            if (tow_tls_drain_pending(link->tls) == 0 && !encrypt_some(link))
+                return;
+            link->cipher_begin = 0;
+            link->cipher_end =
+                tow_tls_drain(link->tls, link->cipher, CIPHER_BYTES);
+            if (link->cipher_end == 0) break;
+        }
+        ssize_t sent =
+            send(link->source.fd, link->cipher + link->cipher_begin,
+                 link->cipher_end - link->cipher_begin, MSG_NOSIGNAL);
+        if (!note_sent(link, sent)) return;
+        if (sent > 0) link->cipher_begin += (size_t)sent;
+    }
+    want_room(link, false);
+}
+
+void tow_net_connection_flush(tow_net_link_t *link)
+{
+    if (link->phase < TOW_NET_TLS || link->waits_for_room ||
+        link->failure != TOW_OK)
+        return;
+    if (link->tls != NULL)
+        flush_tls(link);
+    else
+        flush_plain(link);
+}
+
+/* Whether everything has been given to the socket. */
+static bool is_flushed(const tow_net_link_t *link)
+{
+    return link->queue.bytes == 0 && link->cipher_begin == link->cipher_end &&
+           !link->waits_for_room;
+}
+
+/* All has been given to the socket of a closing link: closes our side. */
+static void shut_down(tow_net_link_t *link)
+{
+    if (link->tls != NULL) { /* TLS has a last word of its own. */
+        tow_tls_shutdown(link->tls);
+        tow_net_connection_flush(link);
+    }
+    shutdown(link->source.fd, SHUT_WR);
+    link->has_shut_down = true;
+    tow_net_defer(link->net, &link->again);
+}
+
+/* Flushes, and does what waits for it. Calls `writable`. */
+static void flush_and_go_on(tow_net_link_t *link)
+{
+    tow_net_connection_flush(link);
+    if (link->failure != TOW_OK) return; /* The read that follows tells it. */
+    if (link->phase == TOW_NET_LINGERING && !link->has_shut_down &&
+        is_flushed(link))
+        shut_down(link);
+    if (link->phase == TOW_NET_UP && link->was_full &&
+        link->queue.bytes <= TOW_LINK_QUEUE_BYTES_MAX / 2) {
+        link->was_full = false;
+        if (link->link.handler->writable != NULL)
+            link->link.handler->writable(link->link.context, &link->link);
+    }
+}
+
+void tow_net_connection_flush_dirty(tow_list_t *dirty)
+{
+    flush_and_go_on(TOW_CONTAINER_OF(dirty, tow_net_link_t, dirty));
+}
+
+/* -- The handshake -------------------------------------------------------- */
+
+/* Says no to a peer that is not let in, and why; it has the time to read it. */
+static void refuse(tow_net_link_t *link)
+{
+    tow_status_t cause = tow_handshake_error(link->handshake);
+    if (link->side == TOW_SIDE_DIALLER) {
+        tow_net_connection_flush(link);
+        tow_net_connection_fail(link, cause);
+        return;
+    }
+    tell_refused(link, true, cause);
+    tow_status_release(cause);
+    tow_net_connection_linger(link);
+}
+
+/* An epoch begins. */
+static void become_up(tow_net_link_t *link)
+{
+    const tow_identity_t *peer = tow_handshake_peer(link->handshake);
+    snprintf(link->link.peer.name, sizeof(link->link.peer.name), "%s",
+             peer->name);
+    link->link.peer.incarnation = peer->incarnation;
+    link->link.peer.features = peer->features;
+    link->link.peer.epoch++;
+    tow_handshake_destroy(link->handshake);
+    link->handshake = NULL;
+    tow_env_timer_stop(&link->net->env, &link->timer);
+    link->phase = TOW_NET_UP;
+    link->up_ns = link->net->env.now_ns;
+    if (link->side == TOW_SIDE_LISTENER) {
+        leave_half_open(link);
+        tow_net_listener_hand_over(link);
+        if (link->link.state == TOW_LINK_CLOSING) return;
+    }
+    link->link.state = TOW_LINK_UP;
+    link->link.handler->up(link->link.context, &link->link);
+}
+
+/* Queues what the handshake wants to say; false if there is no memory. */
+static bool pump_handshake(tow_net_link_t *link)
+{
+    const uint8_t *bytes;
+    size_t count;
+    tow_handshake_take_output(link->handshake, &bytes, &count);
+    if (count == 0) return true;
+    if (tow_net_queue_append(&link->queue, bytes, count) != TOW_NET_QUEUE_OK) {
+        tow_net_connection_fail(link, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+        return false;
+    }
+    tow_net_connection_mark_dirty(link);
+    return true;
+}
+
+static tow_status_t create_handshake(tow_net_link_t *link)
+{
+    tow_handshake_options_t options = {
+        .side = link->side,
+        .self = link->net->identity,
+        .security = link->net->security,
+        .expected_name = link->expected_name,
+        .peer_address = link->address,
+    };
+    TOW_RETURN_IF_ERROR(
+        tow_net_system_random(options.nonce, sizeof(options.nonce)));
+    if (link->tls != NULL) {
+        TOW_RETURN_IF_ERROR(tow_tls_binding(link->tls, options.binding));
+        options.has_binding = true;
+    }
+    return tow_handshake_create(&options, &link->handshake);
+}
+
+static void start_handshake(tow_net_link_t *link)
+{
+    link->phase = TOW_NET_HANDSHAKE;
+    tow_status_t status = create_handshake(link);
+    if (status != TOW_OK) {
+        tow_net_connection_fail(link, status);
+        return;
+    }
+    (void)pump_handshake(link);
+}
+
+static tow_status_t start_tls(tow_net_link_t *link)
+{
+    tow_net_t *net = link->net;
+    link->phase = TOW_NET_TLS;
+    if (net->plain_bytes == NULL)
+        net->plain_bytes = tow_malloc(TOW_NET_READ_BYTES);
+    link->cipher = tow_malloc(CIPHER_BYTES);
+    if (net->plain_bytes == NULL || link->cipher == NULL)
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    const char *host =
+        link->side == TOW_SIDE_DIALLER ? link->target.host : NULL;
+    TOW_RETURN_IF_ERROR(
+        tow_tls_create(net->security->tls, link->side, host, &link->tls));
+    bool is_done;
+    TOW_RETURN_IF_ERROR(tow_tls_handshake(link->tls, &is_done));
+    tow_net_connection_mark_dirty(link);
+    return TOW_OK;
+}
+
+void tow_net_connection_start(tow_net_link_t *link)
+{
+    if (!tow_timer_is_armed(&link->timer))
+        tow_env_timer_start(&link->net->env, &link->timer,
+                            link->net->env.now_ns + TOW_NET_HANDSHAKE_NS);
+    if (link->target.kind != TOW_ADDRESS_TLS) {
+        start_handshake(link);
+        return;
+    }
+    tow_status_t status = start_tls(link);
+    if (status != TOW_OK) tow_net_connection_fail(link, status);
+}
+
+/* -- Reading -------------------------------------------------------------- */
+
+static void take_frames(tow_net_link_t *link, tow_net_input_t input)
+{
+    while (link->phase == TOW_NET_UP) {
+        tow_frame_t frame;
+        tow_status_t error = TOW_OK;
+        tow_frame_result_t result = tow_net_inbox_next(
+            &link->inbox, &input, TOW_MESSAGE_SIZE_MAX, &frame, &error);
+        if (result == TOW_FRAME_PARTIAL) return;
+        if (TOW_UNLIKELY(result == TOW_FRAME_BAD)) {
+            error = tow_status_annotate(error, "%s", link->address);
+            complain(link, "bad frame", error);
+            tow_net_connection_fail(link, error);
+            return;
+        }
+        const tow_message_t message = {
+            .type = frame.type, .size = frame.size, .bytes = frame.payload};
+        link->link.handler->message(link->link.context, &link->link, &message);
+    }
+}
+
+static void take_handshake(tow_net_link_t *link, tow_net_input_t input)
+{
+    size_t consumed = 0;
+    tow_handshake_state_t state = tow_handshake_feed(
+        link->handshake, input.bytes, input.count, &consumed);
+    if (!pump_handshake(link) || state == TOW_HANDSHAKE_MORE) return;
+    if (state == TOW_HANDSHAKE_FAILED) {
+        refuse(link);
+        return;
+    }
+    become_up(link);
+    take_frames(link, (tow_net_input_t){.bytes = input.bytes + consumed,
+                                        .count = input.count - consumed});
+}
+
+static void take_plain(tow_net_link_t *link, tow_net_input_t input)
+{
+    if (TOW_LIKELY(link->phase == TOW_NET_UP))
+        take_frames(link, input);
+    else if (link->phase == TOW_NET_HANDSHAKE)
+        take_handshake(link, input);
+}
+
+static void end_of_stream(tow_net_link_t *link);
+
+/* Hands on what TLS has decrypted. */
+static void take_decrypted(tow_net_link_t *link)
+{
+    while (link->phase == TOW_NET_HANDSHAKE || link->phase == TOW_NET_UP) {
+        size_t count = 0;
+        bool is_closed = false;
+        tow_status_t status =
+            tow_tls_read(link->tls, link->net->plain_bytes, TOW_NET_READ_BYTES,
+                         &count, &is_closed);
+        if (status != TOW_OK) {
+            tow_net_connection_fail(
+                link, tow_status_annotate(status, "%s", link->address));
+            return;
+        }
+        if (count > 0)
+            take_plain(link, (tow_net_input_t){link->net->plain_bytes, count});
+        else if (is_closed)
+            end_of_stream(link);
+        else
+            return;
+    }
+}
+
+static void fail_tls(tow_net_link_t *link, tow_status_t take_status)
+{
+    tow_net_connection_flush(link); /* The alert that tells the peer. */
+    tow_net_connection_fail(
+        link, tow_status_annotate(take_status, "%s: %s", link->address,
+                                  tow_net_phase_name(link->phase)));
+}
+
+static void take_cipher(tow_net_link_t *link, tow_net_input_t input)
+{
+    if (link->phase == TOW_NET_LINGERING) return;
+    tow_status_t status = tow_tls_feed(link->tls, input.bytes, input.count);
+    bool is_done = false;
+    if (status == TOW_OK && link->phase == TOW_NET_TLS)
+        status = tow_tls_handshake(link->tls, &is_done);
+    if (status != TOW_OK) {
+        fail_tls(link, status);
+        return;
+    }
+    tow_net_connection_mark_dirty(link); /* TLS may have to answer. */
+    if (is_done) start_handshake(link);
+    take_decrypted(link);
+}
+
+static tow_status_t describe_end(tow_net_link_t *link)
+{
+    const size_t held = tow_net_inbox_held(&link->inbox);
+    if (link->phase == TOW_NET_HANDSHAKE &&
+        tow_handshake_end(link->handshake) == TOW_HANDSHAKE_FAILED)
+        return tow_handshake_error(link->handshake);
+    if (link->phase == TOW_NET_UP && held > 0)
+        return TOW_ERROR(TOW_UNAVAILABLE,
+                         "%s: the peer was cut off in the middle of a frame "
+                         "(%zu of %zu bytes came)",
+                         link->address, held, link->inbox.needed);
+    if (link->phase == TOW_NET_UP)
+        return TOW_ERROR(TOW_UNAVAILABLE, "%s: the peer closed the connection",
+                         link->address);
+    return TOW_ERROR(
+        TOW_UNAVAILABLE,
+        "%s: the peer closed the connection %s: look into its log for why",
+        link->address, tow_net_phase_name(link->phase));
+}
+
+static void end_of_stream(tow_net_link_t *link)
+{
+    tow_net_connection_fail(link, describe_end(link));
+}
+
+static void read_failed(tow_net_link_t *link, int error)
+{
+    if (error == EINTR) {
+        tow_net_defer(link->net, &link->again);
+    } else if (error != EAGAIN) {
+        tow_net_connection_fail(link,
+                                TOW_ERRNO(error, "%s: %s", link->address,
+                                          tow_net_phase_name(link->phase)));
+    } else if (link->failure != TOW_OK) {
+        tow_status_t failure = link->failure;
+        link->failure = TOW_OK;
+        tow_net_connection_fail(link, failure);
+    }
+}
+
+bool tow_net_connection_read(tow_net_link_t *link)
+{
+    if (link->phase < TOW_NET_TLS) return false;
+    tow_net_t *net = link->net;
+    uint8_t *bytes = net->read_bytes;
+    size_t room = 0;
+    if (link->phase == TOW_NET_UP && link->tls == NULL)
+        room = tow_net_inbox_room(&link->inbox, &bytes);
+    const bool is_direct = room > 0;
+    if (!is_direct) room = TOW_NET_READ_BYTES;
+
+    ssize_t count = recv(link->source.fd, bytes, room, 0);
+    if (count < 0) {
+        read_failed(link, errno);
+        return false;
+    }
+    if (count == 0) {
+        end_of_stream(link);
+        return true;
+    }
+    net->stats.bytes_read += (uint64_t)count;
+    net->stats.read_count++;
+    net->hot = link;
+    link->has_spoken = true;
+    /* A short read has emptied the socket; else there may be more, and its
+     * turn comes after those of the others. */
+    if ((size_t)count == room || link->has_hung_up || link->failure != TOW_OK)
+        tow_net_defer(net, &link->again);
+    if (is_direct) {
+        tow_net_inbox_added(&link->inbox, (size_t)count);
+        take_frames(link, (tow_net_input_t){0});
+    } else if (link->tls != NULL) {
+        take_cipher(link, (tow_net_input_t){bytes, (size_t)count});
+    } else {
+        take_plain(link, (tow_net_input_t){bytes, (size_t)count});
+    }
+    return true;
+}

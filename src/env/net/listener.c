@@ -1,0 +1,224 @@
+/* Listeners: whom they let in, and how many that have not proved themselves. */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "env/net/connection.h"
+#include "env/net/socket.h"
+
+struct tow_net_listener {
+    tow_listener_t listener; /* first */
+    tow_net_t *net;          /* lent, outlives us */
+    tow_list_t all;
+    tow_net_source_t source;
+    tow_timer_t retry;    /* accept again after an error */
+    tow_net_task_t again; /* there may be more to accept */
+    tow_net_task_t gone;
+    void (*accept)(void *context, tow_link_t *link);
+    void *accept_context;
+    tow_address_t address;
+    tow_net_socket_file_t file;
+    tow_closed_t closed;
+    bool is_closing;
+    char text[TOW_ADDRESS_TEXT_MAX + 32]; /* listener.address */
+};
+
+static void evict_oldest(tow_net_t *net)
+{
+    tow_list_t *item = net->half_open.next;
+    tow_net_link_t *oldest = TOW_CONTAINER_OF(item, tow_net_link_t, half_open);
+    tow_net_connection_fail(
+        oldest, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                          "%s: ended while %s: more than %d connections have "
+                          "not shown who they are",
+                          oldest->address, tow_net_phase_name(oldest->phase),
+                          TOW_NET_HALF_OPEN_MAX));
+}
+
+/* A connection has come. Takes `fd`. */
+static void take_in(tow_net_listener_t *listener, int fd)
+{
+    tow_net_t *net = listener->net;
+    if (net->stats.half_open_count >= TOW_NET_HALF_OPEN_MAX) evict_oldest(net);
+    char peer[TOW_ADDRESS_TEXT_MAX + 64];
+    tow_net_socket_describe_peer(fd, &listener->address, peer, sizeof(peer));
+    tow_net_link_t *link = tow_net_link_create(net, TOW_SIDE_LISTENER, peer);
+    if (link == NULL) {
+        close(fd); /* The peer dials again, and may have better luck. */
+        return;
+    }
+    tow_net_socket_tune(fd);
+    link->source.fd = fd;
+    link->listener = listener;
+    link->target = listener->address;
+    tow_list_append(&net->half_open, &link->half_open);
+    net->stats.half_open_count++;
+    tow_status_t status =
+        tow_net_source_open(net, &link->source, EPOLLIN | EPOLLRDHUP);
+    if (status == TOW_OK)
+        tow_net_connection_start(link);
+    else
+        tow_net_connection_fail(link, status);
+}
+
+/* Errors of one connection that died in the backlog, not of the listener. */
+static bool is_passing(int error)
+{
+    return error == EINTR || error == ECONNABORTED || error == EPROTO ||
+           error == ENETDOWN || error == EHOSTUNREACH || error == ENETUNREACH;
+}
+
+/* Descriptors or memory have run out, most likely. Trying at once would spin:
+ * the connection stays in the backlog and the socket readable. */
+static void pause_accepting(tow_net_listener_t *listener, int error)
+{
+    tow_net_t *net = listener->net;
+    tow_status_t cause =
+        TOW_ERRNO(error, "accepting: close something, or raise the limit "
+                         "(`ulimit -n`); trying again");
+    tow_net_complain(&net->complaints, &net->env.log, net->env.now_ns,
+                     "cannot accept", listener->text, cause);
+    tow_status_release(cause);
+    tow_env_timer_start(&net->env, &listener->retry,
+                        net->env.now_ns + TOW_NET_ACCEPT_RETRY_NS);
+}
+
+static bool accept_some(tow_net_listener_t *listener)
+{
+    bool any = false;
+    for (int i = 0; i < TOW_NET_ACCEPT_COUNT_MAX; i++) {
+        int fd = accept4(listener->source.fd, NULL, NULL,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            take_in(listener, fd);
+            any = true;
+        } else if (errno == EAGAIN) {
+            return any;
+        } else if (!is_passing(errno)) {
+            pause_accepting(listener, errno);
+            return any;
+        }
+    }
+    tow_net_defer(listener->net, &listener->again);
+    return any;
+}
+
+static bool on_ready(tow_net_source_t *source, uint32_t events)
+{
+    (void)events;
+    tow_net_listener_t *listener =
+        TOW_CONTAINER_OF(source, tow_net_listener_t, source);
+    /* While it pauses, the timer will look. */
+    return !tow_timer_is_armed(&listener->retry) && accept_some(listener);
+}
+
+static void on_retry(tow_timer_t *timer)
+{
+    (void)accept_some(TOW_CONTAINER_OF(timer, tow_net_listener_t, retry));
+}
+
+static void on_again(tow_net_task_t *task)
+{
+    (void)accept_some(TOW_CONTAINER_OF(task, tow_net_listener_t, again));
+}
+
+void tow_net_listener_hand_over(tow_net_link_t *link)
+{
+    tow_net_listener_t *listener = link->listener;
+    link->listener = NULL;
+    link->is_exposed = true;
+    listener->accept(listener->accept_context, &link->link);
+    TOW_ASSERT(link->link.state == TOW_LINK_CLOSING ||
+               link->link.handler != NULL);
+}
+
+static void on_gone(tow_net_task_t *task)
+{
+    tow_net_listener_t *listener =
+        TOW_CONTAINER_OF(task, tow_net_listener_t, gone);
+    tow_net_t *net = listener->net;
+    const tow_closed_t closed = listener->closed;
+    tow_free(listener);
+    if (closed.run != NULL) closed.run(closed.context);
+    tow_net_drop(net);
+}
+
+tow_status_t tow_net_listen(tow_env_t *env, const tow_listen_options_t *options,
+                            tow_listener_t **out_listener)
+{
+    tow_net_t *net = tow_net_of(env);
+    if (net->is_closing)
+        return TOW_ERROR(TOW_FAILED_PRECONDITION, "%s is closing", net->name);
+    tow_address_t address;
+    TOW_RETURN_IF_ERROR(tow_address_parse(options->address, &address));
+    TOW_RETURN_IF_ERROR(tow_security_check_listen(net->security, &address));
+    tow_net_listener_t *listener = tow_calloc(1, sizeof(*listener));
+    if (listener == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    listener->source = (tow_net_source_t){.fd = -1, .ready = on_ready};
+    tow_status_t status =
+        tow_net_socket_listen(&address, &listener->source.fd, &listener->file);
+    if (status == TOW_OK)
+        status = tow_net_source_open(net, &listener->source, EPOLLIN);
+    if (status != TOW_OK) {
+        tow_net_source_close(net, &listener->source);
+        tow_net_socket_file_remove(address.host, &listener->file);
+        tow_free(listener);
+        return status;
+    }
+    listener->net = net;
+    listener->address = address;
+    tow_address_format(&address, listener->text, sizeof(listener->text));
+    listener->listener =
+        (tow_listener_t){.env = env, .address = listener->text};
+    listener->accept = options->accept;
+    listener->accept_context = options->context;
+    listener->retry.fire = on_retry;
+    tow_net_task_init(&listener->again, on_again);
+    tow_net_task_init(&listener->gone, on_gone);
+    tow_list_append(&net->listeners, &listener->all);
+    tow_net_hold(net);
+    *out_listener = &listener->listener;
+    return TOW_OK;
+}
+
+/* Those that came through it and have not proved themselves go with it. */
+static void drop_half_open(tow_net_listener_t *listener)
+{
+    tow_list_t *item = listener->net->half_open.next;
+    while (item != &listener->net->half_open) {
+        tow_net_link_t *link =
+            TOW_CONTAINER_OF(item, tow_net_link_t, half_open);
+        item = item->next;
+        if (link->listener != listener) continue;
+        tow_net_connection_drop(link);
+        tow_net_link_finish(link);
+    }
+}
+
+void tow_net_listener_close(tow_listener_t *base, tow_closed_t closed)
+{
+    tow_net_listener_t *listener = (tow_net_listener_t *)base;
+    tow_net_t *net = listener->net;
+    TOW_ASSERT(!listener->is_closing);
+    listener->is_closing = true;
+    listener->closed = closed;
+    tow_net_socket_file_remove(listener->address.host, &listener->file);
+    tow_net_source_close(net, &listener->source);
+    tow_env_timer_stop(&net->env, &listener->retry);
+    tow_list_remove(&listener->again.list);
+    tow_list_remove(&listener->all);
+    drop_half_open(listener);
+    tow_net_defer(net, &listener->gone);
+}
+
+void tow_net_listeners_close(tow_net_t *net)
+{
+    while (!tow_list_is_empty(&net->listeners)) {
+        tow_net_listener_t *listener =
+            TOW_CONTAINER_OF(net->listeners.next, tow_net_listener_t, all);
+        tow_net_listener_close(&listener->listener, (tow_closed_t){0});
+    }
+}

@@ -1,0 +1,341 @@
+/* The loop: one pass over all that is ready, a short spin, then sleep.
+ *
+ * Three states. Busy on the data plane: progress is called again and again with
+ * no system call between, sockets get a look every TOW_NET_LOOK_NS. Busy on one
+ * socket: it is read directly, the others get a look through epoll every
+ * TOW_NET_HOT_LOOK_COUNT. Idle for spin_ns: asleep in epoll until a descriptor,
+ * a timer or a post; an idle process uses no CPU at all. While it spins the loop
+ * offers its core to others in each round, so more busy processes than cores
+ * do not starve each other. */
+#include <errno.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "env/net/connection.h"
+#include "env/net/net_impl.h"
+
+/* -- Sources -------------------------------------------------------------- */
+
+tow_status_t tow_net_source_open(tow_net_t *net, tow_net_source_t *source,
+                                 uint32_t events)
+{
+    TOW_ASSERT(source->fd >= 0 && source->ready != NULL);
+    struct epoll_event event = {.events = events | EPOLLET, .data.ptr = source};
+    if (epoll_ctl(net->epoll_fd, EPOLL_CTL_ADD, source->fd, &event) == 0)
+        return TOW_OK;
+    return TOW_ERRNO(errno, "watching a descriptor");
+}
+
+void tow_net_source_change(tow_net_t *net, tow_net_source_t *source,
+                           uint32_t events)
+{
+    struct epoll_event event = {.events = events | EPOLLET, .data.ptr = source};
+    int result = epoll_ctl(net->epoll_fd, EPOLL_CTL_MOD, source->fd, &event);
+    TOW_ASSERT(result == 0); /* It is there, and changing takes no memory. */
+}
+
+void tow_net_source_close(tow_net_t *net, tow_net_source_t *source)
+{
+    if (source->fd < 0) return;
+    /* By hand: a forked child may hold the descriptor open, and then closing
+     * ours would not take it out. */
+    epoll_ctl(net->epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
+    close(source->fd);
+    source->fd = -1;
+}
+
+/* The event only ends the sleep; the pass that follows finds what it is. */
+static bool ready_to_look(tow_net_source_t *source, uint32_t events)
+{
+    (void)source;
+    (void)events;
+    return false;
+}
+
+/* -- Timers --------------------------------------------------------------- */
+
+void tow_net_timer_start(tow_env_t *env, tow_timer_t *timer)
+{
+    tow_net_t *net = tow_net_of(env);
+    tow_timer_heap_arm(&net->timers, timer, net->timer_sequence++);
+}
+
+void tow_net_timer_stop(tow_env_t *env, tow_timer_t *timer)
+{
+    tow_timer_heap_disarm(&tow_net_of(env)->timers, timer);
+}
+
+static int64_t next_deadline_ns(const tow_net_t *net)
+{
+    const tow_timer_t *first = tow_timer_heap_first(&net->timers);
+    return first != NULL ? first->deadline_ns : TOW_TIME_NEVER;
+}
+
+/* Those that are due and were armed before this pass: a timer that arms itself
+ * for now must not keep the rest of the loop waiting. */
+static bool fire_timers(tow_net_t *net)
+{
+    if (next_deadline_ns(net) > net->env.now_ns) return false;
+    const uint64_t sequence_end = net->timer_sequence;
+    for (;;) {
+        tow_timer_t *timer = tow_timer_heap_first(&net->timers);
+        if (timer == NULL || timer->deadline_ns > net->env.now_ns ||
+            timer->private_.sequence >= sequence_end)
+            return true;
+        tow_timer_heap_disarm(&net->timers, timer);
+        timer->fire(timer);
+    }
+}
+
+/* -- Looking -------------------------------------------------------------- */
+
+static bool dispatch(const struct epoll_event *events, int count)
+{
+    bool any = false;
+    for (int i = 0; i < count; i++) {
+        /* Sources are freed by tasks only, so none in this batch is gone; one
+         * that has been closed has no descriptor. */
+        tow_net_source_t *source = events[i].data.ptr;
+        if (source->fd >= 0) any |= source->ready(source, events[i].events);
+    }
+    return any;
+}
+
+static bool look_with_epoll(tow_net_t *net)
+{
+    struct epoll_event events[TOW_NET_EVENT_COUNT_MAX];
+    int count = epoll_wait(net->epoll_fd, events, TOW_NET_EVENT_COUNT_MAX, 0);
+    return dispatch(events, count);
+}
+
+static bool look_at_sockets(tow_net_t *net)
+{
+    if (net->hot == NULL || ++net->hot_look_count >= TOW_NET_HOT_LOOK_COUNT) {
+        net->hot_look_count = 0;
+        return look_with_epoll(net);
+    }
+    return tow_net_connection_read(net->hot);
+}
+
+static void flush_dirty(tow_net_t *net)
+{
+    tow_list_t mark; /* What becomes dirty meanwhile waits for the next pass. */
+    tow_list_append(&net->dirty, &mark);
+    while (net->dirty.next != &mark) {
+        tow_list_t *item = tow_list_pop_front(&net->dirty);
+        tow_net_connection_flush_dirty(item);
+    }
+    tow_list_remove(&mark);
+}
+
+/* What callbacks have left to do. */
+static bool settle(tow_net_t *net)
+{
+    bool any = tow_net_run_posts(net);
+    any |= tow_net_run_tasks(net);
+    if (tow_list_is_empty(&net->dirty)) return any;
+    flush_dirty(net);
+    return true;
+}
+
+static bool pass(tow_net_t *net)
+{
+    net->stats.pass_count++;
+    tow_net_refresh_clock(net);
+    net->looked_ns = net->env.now_ns;
+    const bool progressed = net->poller.progress != NULL &&
+                            net->poller.progress(net->poller.context);
+    const bool has_read = look_at_sockets(net);
+    if (progressed || has_read) net->poller_is_hot = progressed;
+    const bool fired = fire_timers(net);
+    const bool settled = settle(net);
+    /* A timer alone is no reason to expect more: it does not start a spin. */
+    if (progressed || has_read || settled) net->active_ns = net->env.now_ns;
+    return progressed || has_read || settled || fired;
+}
+
+/* -- Waiting -------------------------------------------------------------- */
+
+/* Sockets and timers have had no look for a while. */
+static bool wants_pass(const tow_net_t *net)
+{
+    return net->env.now_ns - net->looked_ns >= TOW_NET_LOOK_NS ||
+           next_deadline_ns(net) <= net->env.now_ns;
+}
+
+/* The hot path of the data plane: a turn that makes no system call and does not
+ * read the clock (progress has, before its first callback). */
+static bool turn_on_poller(tow_net_t *net)
+{
+    for (int i = 0; i < TOW_NET_BURST_COUNT; i++) {
+        if (net->poller.progress(net->poller.context)) {
+            settle(net);
+            net->active_ns = net->env.now_ns;
+            return true;
+        }
+        if (tow_net_has_posts(net)) return false;
+    }
+    return false;
+}
+
+static bool has_work_left(tow_net_t *net)
+{
+    return tow_net_has_posts(net) || !tow_list_is_empty(&net->tasks) ||
+           !tow_list_is_empty(&net->dirty) ||
+           atomic_load_explicit(&net->is_stopped, memory_order_relaxed);
+}
+
+/* Looks again and again for as long as something happened lately. True if
+ * something happens; false when it is time to sleep or to give up. */
+static bool spin(tow_net_t *net, int64_t deadline_ns)
+{
+    for (;;) {
+        if (net->poller_is_hot && turn_on_poller(net)) return true;
+        const int64_t now_ns = tow_net_clock_ns();
+        if (now_ns - net->active_ns >= net->spin_ns || now_ns >= deadline_ns)
+            return false;
+        if (has_work_left(net) || next_deadline_ns(net) <= now_ns)
+            return pass(net);
+        if (net->poller_is_hot && now_ns - net->looked_ns < TOW_NET_LOOK_NS)
+            continue;
+        sched_yield();
+        if (pass(net)) return true;
+    }
+}
+
+static int sleep_in_epoll(tow_net_t *net, struct epoll_event *events,
+                          int64_t wait_ns)
+{
+    if (net->has_pwait2) {
+        struct timespec timeout = {.tv_sec = wait_ns / TOW_NS_PER_S,
+                                   .tv_nsec = wait_ns % TOW_NS_PER_S};
+        return epoll_pwait2(net->epoll_fd, events, TOW_NET_EVENT_COUNT_MAX,
+                            wait_ns == TOW_TIME_NEVER ? NULL : &timeout, NULL);
+    }
+    int64_t wait_ms = -1;
+    if (wait_ns != TOW_TIME_NEVER)
+        wait_ms = (wait_ns + TOW_NS_PER_MS - 1) / TOW_NS_PER_MS;
+    if (wait_ms > INT32_MAX) wait_ms = INT32_MAX;
+    return epoll_wait(net->epoll_fd, events, TOW_NET_EVENT_COUNT_MAX,
+                      (int)wait_ms);
+}
+
+/* How long until the deadline or the next timer, whichever is sooner. */
+static int64_t wait_ns_until(const tow_net_t *net, int64_t deadline_ns)
+{
+    const int64_t timer_ns = next_deadline_ns(net);
+    if (timer_ns < deadline_ns) deadline_ns = timer_ns;
+    if (deadline_ns == TOW_TIME_NEVER) return TOW_TIME_NEVER;
+    const int64_t now_ns = tow_net_clock_ns();
+    return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+}
+
+static bool sleep_until(tow_net_t *net, int64_t deadline_ns)
+{
+    net->poller_is_hot = false;
+    if (net->poller.progress != NULL && !net->poller.arm(net->poller.context))
+        return pass(net);
+    atomic_store(&net->is_sleeping, true);
+    if (has_work_left(net) || atomic_load(&net->posts) != NULL) {
+        atomic_store(&net->is_sleeping, false);
+        return pass(net);
+    }
+    net->stats.sleep_count++;
+    struct epoll_event events[TOW_NET_EVENT_COUNT_MAX];
+    int count = sleep_in_epoll(net, events, wait_ns_until(net, deadline_ns));
+    atomic_store(&net->is_sleeping, false);
+    tow_net_refresh_clock(net);
+    bool any = dispatch(events, count);
+    const bool fired = fire_timers(net);
+    any |= settle(net);
+    if (any) net->active_ns = net->env.now_ns;
+    return any || fired;
+}
+
+bool tow_net_turn(tow_net_t *net, int64_t max_wait_ns)
+{
+    TOW_ASSERT(!net->is_turning); /* Not from a callback. */
+    net->is_turning = true;
+    bool any = net->poller_is_hot && max_wait_ns > 0 && !wants_pass(net)
+                   ? turn_on_poller(net)
+                   : pass(net);
+    if (!any && max_wait_ns > 0) {
+        const int64_t now_ns = tow_net_clock_ns();
+        const int64_t deadline_ns = max_wait_ns < TOW_TIME_NEVER - now_ns
+                                        ? now_ns + max_wait_ns
+                                        : TOW_TIME_NEVER;
+        any = spin(net, deadline_ns) || sleep_until(net, deadline_ns);
+    }
+    net->is_turning = false;
+    return any;
+}
+
+void tow_net_run(tow_net_t *net)
+{
+    while (!net->is_closed) {
+        if (atomic_load_explicit(&net->is_stopped, memory_order_relaxed)) {
+            atomic_store(&net->is_stopped, false);
+            return;
+        }
+        tow_net_turn(net, TOW_TIME_NEVER);
+    }
+}
+
+void tow_net_stop(tow_net_t *net)
+{
+    atomic_store(&net->is_stopped, true);
+    tow_net_wake(net);
+}
+
+/* -- Life ----------------------------------------------------------------- */
+
+tow_status_t tow_net_poller_open(tow_net_t *net, const tow_net_poller_t *poller)
+{
+    TOW_ASSERT(net->poller.progress == NULL && poller->progress != NULL);
+    net->poller_source =
+        (tow_net_source_t){.fd = poller->fd, .ready = ready_to_look};
+    /* By level, unlike the others: `arm` drains it before each sleep, and
+     * nobody has to know what its edges are worth. */
+    struct epoll_event event = {.events = EPOLLIN,
+                                .data.ptr = &net->poller_source};
+    if (epoll_ctl(net->epoll_fd, EPOLL_CTL_ADD, poller->fd, &event) != 0)
+        return TOW_ERRNO(errno, "watching the data plane");
+    net->poller = *poller;
+    return TOW_OK;
+}
+
+static bool probe_pwait2(int epoll_fd)
+{
+    struct epoll_event event;
+    const struct timespec now = {0};
+    return epoll_pwait2(epoll_fd, &event, 1, &now, NULL) >= 0 ||
+           errno != ENOSYS;
+}
+
+tow_status_t tow_net_loop_init(tow_net_t *net)
+{
+    net->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (net->epoll_fd < 0) return TOW_ERRNO(errno, "epoll_create1");
+    net->has_pwait2 = probe_pwait2(net->epoll_fd);
+    if (!net->has_pwait2)
+        tow_log(&net->env.log, TOW_LOG_WARN,
+                "no epoll_pwait2: timers are late by up to a millisecond",
+                TOW_F_STR("needs", "linux 5.11"));
+    net->wake_source.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (net->wake_source.fd < 0) return TOW_ERRNO(errno, "eventfd");
+    net->wake_source.ready = ready_to_look;
+    tow_net_refresh_clock(net);
+    net->looked_ns = net->env.now_ns;
+    net->active_ns = net->env.now_ns - net->spin_ns;
+    return tow_net_source_open(net, &net->wake_source, EPOLLIN);
+}
+
+void tow_net_loop_deinit(tow_net_t *net)
+{
+    if (net->epoll_fd < 0) return;
+    tow_net_source_close(net, &net->wake_source);
+    close(net->epoll_fd);
+    net->epoll_fd = -1;
+}
