@@ -1,0 +1,296 @@
+/* The world: making it, stepping through it, ending it. */
+#include "env/sim/sim.h"
+
+#include "env/sim/sim_impl.h"
+
+const tow_env_ops_t tow_sim_env_ops = {
+    .name = "sim",
+    .timer_start = tow_sim_timer_start,
+    .timer_stop = tow_sim_timer_stop,
+    .post = tow_sim_post,
+    .work_start = tow_sim_work_start,
+    .work_cancel = tow_sim_work_cancel,
+    .listen = tow_sim_listen,
+    .listener_close = tow_sim_listener_close,
+    .connect = tow_sim_connect,
+    .link_begin = tow_sim_link_begin,
+    .link_commit = tow_sim_link_commit,
+    .link_close = tow_sim_link_close,
+    .close = tow_sim_env_close,
+};
+
+/* -- Making --------------------------------------------------------------- */
+
+static void set_defaults(tow_sim_options_t *options)
+{
+    tow_sim_patience_t *patience = &options->patience;
+    if (patience->link_ns == 0) patience->link_ns = TOW_SIM_LINK_PATIENCE_NS;
+    if (patience->lane_ns == 0) patience->lane_ns = TOW_SIM_LANE_PATIENCE_NS;
+    if (patience->dial_ns == 0) patience->dial_ns = TOW_SIM_DIAL_PATIENCE_NS;
+    if (options->link_bytes_max == 0)
+        options->link_bytes_max = TOW_LINK_QUEUE_BYTES_MAX;
+    if (options->lane_bytes_max == 0)
+        options->lane_bytes_max = TOW_SIM_LANE_BYTES_MAX;
+}
+
+static void init_pools(tow_sim_t *sim)
+{
+    tow_pool_init(&sim->items, sizeof(item_t), 0);
+    tow_pool_init(&sim->links, sizeof(link_t), 0);
+    tow_pool_init(&sim->dials, tow_sim_dial_bytes(), 0);
+    tow_pool_init(&sim->credits, tow_sim_credit_bytes(), 0);
+    tow_pool_init(&sim->jobs, tow_sim_job_bytes(), 0);
+}
+
+static tow_status_t check_options(const tow_sim_options_t *options)
+{
+    TOW_RETURN_IF_ERROR(tow_sim_check_path(&options->remote_path));
+    TOW_RETURN_IF_ERROR(tow_sim_check_path(&options->local_path));
+    if (options->fault_chance_ppm > 1000000)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "fault_chance_ppm is %u; at most 1,000,000",
+                         options->fault_chance_ppm);
+    if (options->patience.link_ns < 0 || options->patience.lane_ns < 0 ||
+        options->patience.dial_ns < 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "a patience is negative");
+    return TOW_OK;
+}
+
+tow_status_t tow_sim_create(const tow_sim_options_t *options,
+                            tow_sim_t **out_sim)
+{
+    *out_sim = NULL;
+    TOW_RETURN_IF_ERROR(check_options(options));
+    tow_sim_t *sim = tow_calloc(1, sizeof(*sim));
+    if (sim == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    sim->options = *options;
+    set_defaults(&sim->options);
+    tow_random_init(&sim->random, options->seed);
+    sim->faults.random = tow_random_fork(&sim->random);
+    sim->faults.chance_ppm = options->fault_chance_ppm;
+    sim->digest = (digest_t){.value = options->seed, .log = options->event_log};
+    pthread_mutex_init(&sim->foreign_lock, NULL);
+    init_pools(sim);
+    *out_sim = sim;
+    return TOW_OK;
+}
+
+static bool has_costs(const tow_sim_costs_t *costs)
+{
+    return costs->turn_ns > 0 || costs->receive_ns > 0 ||
+           costs->receive_ns_per_kib > 0 || costs->send_ns > 0 ||
+           costs->send_ns_per_kib > 0;
+}
+
+tow_status_t tow_sim_host_create(tow_sim_t *sim,
+                                 const tow_sim_host_options_t *options,
+                                 tow_sim_host_t **out_host)
+{
+    *out_host = NULL;
+    if (sim->hosts.count == TOW_SIM_HOST_COUNT_MAX)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED, "more than %u hosts",
+                         TOW_SIM_HOST_COUNT_MAX);
+    tow_sim_host_t *host = tow_calloc(1, sizeof(*host));
+    if (host == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    host->index = (uint32_t)sim->hosts.count;
+    host->core_count = options->core_count > 0 ? options->core_count : 1;
+    host->costs = options->costs;
+    host->charges = has_costs(&host->costs);
+    if (!tow_vec_push(&sim->hosts, host)) {
+        tow_free(host);
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    *out_host = host;
+    return TOW_OK;
+}
+
+/* -- Ending --------------------------------------------------------------- */
+
+/* Everything in the queue sees that it is dead, or that the world ends. */
+static void drain(tow_sim_t *sim)
+{
+    while (sim->queue.count > 0) {
+        source_t *source = sim->queue.entries[0].source;
+        tow_sim_queue_pop(&sim->queue);
+        int64_t next_ns = source->perform(sim, source);
+        TOW_ASSERT(next_ns == TOW_TIME_NEVER);
+    }
+}
+
+void tow_sim_destroy(tow_sim_t *sim)
+{
+    if (sim == NULL) return;
+    TOW_ASSERT(sim->current == NULL);
+    sim->ending = true;
+    for (size_t i = 0; i < sim->nodes.count; i++)
+        tow_sim_node_kill(sim->nodes.items[i]);
+    drain(sim);
+    for (size_t i = 0; i < sim->nodes.count; i++)
+        tow_sim_node_destroy(sim->nodes.items[i]);
+    for (size_t i = 0; i < sim->hosts.count; i++)
+        tow_free(sim->hosts.items[i]);
+    tow_vec_deinit(&sim->nodes);
+    tow_vec_deinit(&sim->hosts);
+    tow_names_deinit(&sim->nodes_by_name);
+    tow_names_deinit(&sim->listeners);
+    tow_sim_channels_deinit(sim);
+    tow_sim_cuts_deinit(sim);
+    tow_sim_queue_deinit(&sim->queue);
+    tow_pool_t *pools[] = {&sim->items, &sim->links, &sim->dials, &sim->credits,
+                           &sim->jobs};
+    for (size_t i = 0; i < TOW_COUNT_OF(pools); i++) {
+        TOW_ASSERT(pools[i]->taken_count == 0); /* Or something was lost. */
+        tow_pool_deinit(pools[i]);
+    }
+    pthread_mutex_destroy(&sim->foreign_lock);
+    tow_status_release(sim->failure);
+    tow_free(sim);
+}
+
+/* -- Going on ------------------------------------------------------------- */
+
+int64_t tow_sim_now_ns(const tow_sim_t *sim)
+{
+    return sim->now_ns;
+}
+
+uint64_t tow_sim_digest(const tow_sim_t *sim)
+{
+    return sim->digest.value;
+}
+
+tow_sim_counts_t tow_sim_counts(const tow_sim_t *sim)
+{
+    return sim->counts;
+}
+
+void tow_sim_fail(tow_sim_t *sim, tow_status_t take_status)
+{
+    TOW_ASSERT(take_status != TOW_OK);
+    if (sim->failure == TOW_OK)
+        sim->failure = take_status;
+    else
+        tow_status_ignore(take_status, "the run has failed before");
+}
+
+void tow_sim_out_of_memory(tow_sim_t *sim)
+{
+    tow_sim_fail(sim, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+}
+
+void tow_sim_schedule_source(tow_sim_t *sim, source_t *source, int64_t time_ns)
+{
+    TOW_ASSERT(!source->scheduled && time_ns >= sim->now_ns);
+    TOW_ASSERT(time_ns <= TOW_SIM_TIME_MAX);
+    source->scheduled = true;
+    if (TOW_LIKELY(tow_sim_queue_push(&sim->queue, time_ns, source))) return;
+    source->scheduled = false;
+    tow_sim_out_of_memory(sim);
+}
+
+static void perform_first(tow_sim_t *sim)
+{
+    const queue_entry_t *first = tow_sim_queue_first(&sim->queue);
+    source_t *source = first->source;
+    sim->now_ns = first->time_ns;
+    uint64_t events_before = sim->counts.events;
+    if (source->node != NULL && !tow_sim_node_take_turn(source->node, source)) {
+        tow_sim_queue_pop(&sim->queue);
+        return;
+    }
+    int64_t next_ns = source->perform(sim, source);
+    if (next_ns == TOW_TIME_NEVER)
+        tow_sim_queue_pop(&sim->queue);
+    else
+        tow_sim_queue_postpone(&sim->queue, next_ns);
+    if (sim->options.after_event != NULL && sim->counts.events != events_before)
+        sim->options.after_event(sim->options.after_event_context, sim);
+}
+
+static bool step(tow_sim_t *sim)
+{
+    if (TOW_UNLIKELY(atomic_load_explicit(&sim->has_foreign_posts,
+                                          memory_order_acquire)))
+        tow_sim_take_foreign_posts(sim);
+    if (sim->failure != TOW_OK || sim->queue.count == 0) return false;
+    perform_first(sim);
+    return true;
+}
+
+/* What this thread held before the world was entered. */
+typedef struct outside {
+    tow_sim_t *performing;
+    tow_fault_plan_t *faults;
+} outside_t;
+
+static outside_t enter(tow_sim_t *sim)
+{
+    TOW_ASSERT(sim->current == NULL);
+    bool faulty = sim->faults.chance_ppm > 0;
+    return (outside_t){.performing = tow_sim_set_performing(sim),
+                       .faults =
+                           tow_fault_attach(faulty ? &sim->faults : NULL)};
+}
+
+static void leave(outside_t outside)
+{
+    (void)tow_fault_attach(outside.faults);
+    (void)tow_sim_set_performing(outside.performing);
+}
+
+bool tow_sim_step(tow_sim_t *sim)
+{
+    outside_t outside = enter(sim);
+    bool stepped = step(sim);
+    leave(outside);
+    return stepped;
+}
+
+typedef enum stop {
+    STOP_IDLE,
+    STOP_TIME,
+    STOP_EVENTS,
+    STOP_WISH,
+} stop_t;
+
+static stop_t run(tow_sim_t *sim, const tow_sim_run_options_t *options)
+{
+    int64_t until_ns = options->until_ns > 0 ? options->until_ns : INT64_MAX;
+    uint64_t events_max = options->event_count_max > 0
+                              ? sim->counts.events + options->event_count_max
+                              : UINT64_MAX;
+    for (;;) {
+        if (options->until != NULL && options->until(options->context))
+            return STOP_WISH;
+        if (sim->counts.events >= events_max) return STOP_EVENTS;
+        const queue_entry_t *first = tow_sim_queue_first(&sim->queue);
+        if (first != NULL && first->time_ns > until_ns) return STOP_TIME;
+        if (!step(sim)) return STOP_IDLE;
+    }
+}
+
+/* Whoever drives nodes from outside of turns finds the right time in them. */
+static void bring_clocks_up(tow_sim_t *sim)
+{
+    for (size_t i = 0; i < sim->nodes.count; i++)
+        sim->nodes.items[i]->env.now_ns = sim->now_ns;
+}
+
+tow_status_t tow_sim_run(tow_sim_t *sim, const tow_sim_run_options_t *options)
+{
+    outside_t outside = enter(sim);
+    stop_t stop = run(sim, options);
+    leave(outside);
+    if (sim->failure != TOW_OK) return tow_status_retain(sim->failure);
+    bool time_ran_out = stop == STOP_TIME || stop == STOP_IDLE;
+    if (time_ran_out && options->until_ns > sim->now_ns)
+        sim->now_ns = options->until_ns;
+    bring_clocks_up(sim);
+    if (options->until == NULL || stop == STOP_WISH) return TOW_OK;
+    static const char *const why[] = {[STOP_IDLE] = "nothing is left to happen",
+                                      [STOP_TIME] = "time ran out",
+                                      [STOP_EVENTS] =
+                                          "the bound of events is reached"};
+    return TOW_ERROR(TOW_DEADLINE_EXCEEDED,
+                     "what the run waited for did not happen: %s", why[stop]);
+}

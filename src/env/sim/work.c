@@ -1,0 +1,115 @@
+/* Work off the loop. It begins between turns, as soon as the turn that started
+ * it is over: `run` is called right there, and `done` is a turn after the
+ * work's cost has passed. Helper threads are not charged to a core. */
+#include "env/sim/sim_impl.h"
+
+typedef enum job_phase {
+    JOB_WAITING,   /* may still be cancelled */
+    JOB_CANCELLED, /* never begins */
+    JOB_BEGUN,
+} job_phase_t;
+
+typedef struct job {
+    source_t source;
+    tow_list_t by_node;
+    tow_work_t *work;    /* lent by the machine; NULL when that is dead */
+    tow_status_t status; /* owned: what `run` said */
+    tow_sim_node_t *node;
+    job_phase_t phase;
+} job_t;
+
+/* The env's own field of a work points at its job. */
+static job_t *job_of(const tow_work_t *work)
+{
+    return (job_t *)(void *)work->next_;
+}
+
+static void job_free(tow_sim_t *sim, job_t *job)
+{
+    tow_list_remove(&job->by_node);
+    tow_status_release(job->status);
+    tow_pool_give(&sim->jobs, job);
+}
+
+static void finish(tow_sim_t *sim, job_t *job)
+{
+    tow_sim_node_t *node = job->node;
+    tow_work_t *work = job->work;
+    tow_status_t status = job->status;
+    job->status = TOW_OK;
+    job_free(sim, job);
+    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
+                                   .kind = EVENT_WORK,
+                                   .node = node->index,
+                                   .peer = EVENT_NO_NODE,
+                                   .content = tow_status_code(status)});
+    tow_sim_turn_begin(node, 0);
+    work->done(work, status);
+    tow_sim_turn_end(node);
+    tow_sim_env_check_empty(node);
+}
+
+static int64_t job_perform(tow_sim_t *sim, source_t *source)
+{
+    job_t *job = TOW_CONTAINER_OF(source, job_t, source);
+    if (job->work == NULL) {
+        job_free(sim, job);
+        return TOW_TIME_NEVER;
+    }
+    if (source->node != NULL) { /* This is the turn. */
+        finish(sim, job);
+        return TOW_TIME_NEVER;
+    }
+    source->node = job->node;
+    if (job->phase == JOB_CANCELLED) {
+        job->status = tow_status_bare(TOW_CANCELLED);
+        return sim->now_ns;
+    }
+    job->phase = JOB_BEGUN;
+    job->status = job->work->run(job->work);
+    TOW_ASSERT(job->work->cost_ns >= 0);
+    return sim->now_ns + job->work->cost_ns;
+}
+
+void tow_sim_work_start(tow_env_t *env, tow_work_t *work)
+{
+    tow_sim_node_t *node = tow_sim_node_of(env);
+    tow_sim_t *sim = node->sim;
+    job_t *job = tow_pool_take(&sim->jobs);
+    if (job == NULL) {
+        tow_sim_out_of_memory(sim);
+        return;
+    }
+    *job =
+        (job_t){.source = {.perform = job_perform}, .work = work, .node = node};
+    work->env_ = env;
+    work->next_ = (tow_work_t *)(void *)job;
+    tow_list_append(&node->jobs, &job->by_node);
+    tow_sim_schedule_source(sim, &job->source, sim->now_ns);
+}
+
+void tow_sim_work_cancel(tow_env_t *env, tow_work_t *work)
+{
+    job_t *job = job_of(work);
+    TOW_ASSERT(job != NULL && job->work == work && work->env_ == env);
+    if (job->phase == JOB_WAITING) job->phase = JOB_CANCELLED;
+}
+
+void tow_sim_works_cancel(tow_sim_node_t *node)
+{
+    for (tow_list_t *at = node->jobs.next; at != &node->jobs; at = at->next) {
+        job_t *job = TOW_CONTAINER_OF(at, job_t, by_node);
+        if (job->phase == JOB_WAITING) job->phase = JOB_CANCELLED;
+    }
+}
+
+void tow_sim_works_forget(tow_sim_node_t *node)
+{
+    for (tow_list_t *at; (at = tow_list_pop_front(&node->jobs)) != NULL;)
+        TOW_CONTAINER_OF(at, job_t, by_node)->work = NULL;
+}
+
+size_t tow_sim_job_bytes(void)
+{
+    return sizeof(job_t);
+}
