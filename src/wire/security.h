@@ -24,12 +24,12 @@ typedef struct tow_token {
 
 /* Reads a token file: 64 hexadecimal digits. A file that others may read is
  * refused, with the command that mends it. */
-tow_status_t tow_token_load(const char *path,
-                            tow_token_t *out_token) TOW_MUST_USE;
+tow_status_t tow_token_load(const char *path, tow_token_t *out_token)
+    TOW_MUST_USE;
 /* Makes a token from the system's random numbers, into a new file of mode
  * 0600; ALREADY_EXISTS if the file is there. */
-tow_status_t tow_token_create(const char *path,
-                              tow_token_t *out_token) TOW_MUST_USE;
+tow_status_t tow_token_create(const char *path, tow_token_t *out_token)
+    TOW_MUST_USE;
 
 /* Certificates for TLS, loaded once and shared by all connections. */
 typedef struct tow_tls_context tow_tls_context_t;
@@ -47,8 +47,8 @@ void tow_tls_context_destroy(tow_tls_context_t *context);
 /* Makes a self-signed certificate and its key (mode 0600), for clusters without
  * an authority of their own. `host` goes into the certificate's names. */
 tow_status_t tow_tls_make_self_signed(const char *certificate_path,
-                                      const char *key_path,
-                                      const char *host) TOW_MUST_USE;
+                                      const char *key_path, const char *host)
+    TOW_MUST_USE;
 
 typedef struct tow_security {
     bool has_token;

@@ -13,28 +13,37 @@
 
 typedef struct tow_tls tow_tls_t;
 
-typedef enum tow_side { TOW_SIDE_DIALLER, TOW_SIDE_LISTENER } tow_side_t;
+typedef enum tow_side {
+    TOW_SIDE_DIALLER,
+    TOW_SIDE_LISTENER
+} tow_side_t;
 
 /* `host`: what the dialler's certificate check expects; NULL on a listener. */
 tow_status_t tow_tls_create(tow_tls_context_t *context, tow_side_t side,
                             const char *host, tow_tls_t **out_tls) TOW_MUST_USE;
 void tow_tls_destroy(tow_tls_t *tls);
 
-/* Cipher bytes from the socket. Takes all of them. */
-tow_status_t tow_tls_feed(tow_tls_t *tls, const void *bytes,
-                          size_t count) TOW_MUST_USE;
+/* Cipher bytes from the socket. Takes all of them. RESOURCE_EXHAUSTED when
+ * TOW_TLS_FEED_BYTES_MAX wait already: read in between. */
+tow_status_t tow_tls_feed(tow_tls_t *tls, const void *bytes, size_t count)
+    TOW_MUST_USE;
 /* Cipher bytes for the socket: up to `capacity` of them; 0 when none wait. */
 size_t tow_tls_drain(tow_tls_t *tls, void *bytes, size_t capacity);
 size_t tow_tls_drain_pending(const tow_tls_t *tls);
-/* Moves the handshake on. *out_done once it is complete. */
+/* Moves the handshake on. *out_done once it is complete. After an error there
+ * may be something to drain all the same: the alert that tells the peer. */
 tow_status_t tow_tls_handshake(tow_tls_t *tls, bool *out_done) TOW_MUST_USE;
 /* Plain bytes of the peer: *out_count 0 when none are there yet. *out_closed
  * when the peer has ended the connection in order. */
 tow_status_t tow_tls_read(tow_tls_t *tls, void *bytes, size_t capacity,
                           size_t *out_count, bool *out_closed) TOW_MUST_USE;
-/* Encrypts plain bytes; all are taken. */
-tow_status_t tow_tls_write(tow_tls_t *tls, const void *bytes,
-                           size_t count) TOW_MUST_USE;
+/* Encrypts plain bytes; all are taken. After the handshake only. What waits to
+ * be drained is the caller's to bound. */
+tow_status_t tow_tls_write(tow_tls_t *tls, const void *bytes, size_t count)
+    TOW_MUST_USE;
+
+/* Ends our half in order: drain what it leaves, then close the socket. */
+void tow_tls_shutdown(tow_tls_t *tls);
 
 #define TOW_TLS_BINDING_SIZE 32u
 /* The exporter value that binds the token's proof to this connection. */

@@ -1,0 +1,26 @@
+/* What tls_context.c, certificate.c and tls.c share. */
+#ifndef TOW_WIRE_TLS_IMPL_H_
+#define TOW_WIRE_TLS_IMPL_H_
+
+#include <openssl/ssl.h>
+#include <stdbool.h>
+
+#include "base/macros.h"
+#include "base/status.h"
+#include "wire/security.h"
+
+struct tow_tls_context {
+    SSL_CTX *listener; /* owned; NULL without a certificate */
+    SSL_CTX *dialler;  /* owned; NULL without an authority */
+};
+
+bool tow_tls_context_can_listen(const tow_tls_context_t *context);
+bool tow_tls_context_can_dial(const tow_tls_context_t *context);
+
+/* An address, as certificates and dialling tell it from a name? */
+bool tow_tls_host_is_address(const char *host);
+
+/* "doing: what OpenSSL's oldest error says", and forgets OpenSSL's errors. */
+tow_status_t tow_tls_error(tow_code_t code, const char *doing) TOW_MUST_USE;
+
+#endif /* TOW_WIRE_TLS_IMPL_H_ */
