@@ -24,16 +24,17 @@
 #include "wire/security.h"
 #include "wire/tls.h"
 
-#define TOW_PROTOCOL_MAJOR 1u
-#define TOW_PREFACE_SIZE 8u
-#define TOW_NONCE_SIZE 32u
+#define TOW_PROTOCOL_MAJOR    1u
+#define TOW_PREFACE_SIZE      8u
+#define TOW_NONCE_SIZE        32u
 #define TOW_IDENTITY_NAME_MAX 63u
 /* Nothing in a handshake is larger than this; a peer cannot make us buffer
  * more. */
 #define TOW_HANDSHAKE_BYTES_MAX 4096u
 
 typedef struct tow_identity {
-    char name[TOW_IDENTITY_NAME_MAX + 1]; /* "worker/3": letters, digits, -_./ */
+    char
+        name[TOW_IDENTITY_NAME_MAX + 1]; /* "worker/3": letters, digits, -_./ */
     uint64_t incarnation;
     uint64_t features;
     char software[32]; /* "towpath 0.1.0", for messages only */
@@ -52,6 +53,8 @@ typedef struct tow_handshake_options {
 
 typedef struct tow_handshake tow_handshake_t;
 
+/* INVALID_ARGUMENT without a token, or for an identity that no peer would
+ * take. */
 tow_status_t tow_handshake_create(const tow_handshake_options_t *options,
                                   tow_handshake_t **out_handshake) TOW_MUST_USE;
 void tow_handshake_destroy(tow_handshake_t *handshake);
@@ -67,6 +70,12 @@ typedef enum tow_handshake_state {
 tow_handshake_state_t tow_handshake_feed(tow_handshake_t *handshake,
                                          const uint8_t *bytes, size_t count,
                                          size_t *out_consumed);
+/* The peer's bytes have come to an end: unless all was done, FAILED, with words
+ * about what was due (UNAVAILABLE). */
+tow_handshake_state_t tow_handshake_end(tow_handshake_t *handshake);
+/* What we wait for, for words about a peer that is too slow: "its Hello".
+ * Static. */
+const char *tow_handshake_waits_for(const tow_handshake_t *handshake);
 /* Bytes to send now. Lent until the next call; taking them clears them. A
  * dialler has some from the start, a failed side may have a Refuse. */
 void tow_handshake_take_output(tow_handshake_t *handshake,
@@ -76,7 +85,8 @@ void tow_handshake_take_output(tow_handshake_t *handshake,
 const tow_identity_t *tow_handshake_peer(const tow_handshake_t *handshake);
 /* After FAILED: why. The caller owns a reference. UNAUTHENTICATED (token),
  * FAILED_PRECONDITION (version), INVALID_ARGUMENT (not our protocol),
- * PERMISSION_DENIED (the peer refused us; its words are in the message). */
+ * PERMISSION_DENIED (the peer refused us; its words, which are not to be
+ * trusted, are quoted in the message), UNAVAILABLE (it closed), DATA_LOSS. */
 tow_status_t tow_handshake_error(const tow_handshake_t *handshake) TOW_MUST_USE;
 
 #endif /* TOW_WIRE_HANDSHAKE_H_ */
