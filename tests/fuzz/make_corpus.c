@@ -1,0 +1,301 @@
+/* Writes the seeds of all fuzz targets: good input of each kind, made by the
+ * code that makes it in production, and the mistakes that unit tests know.
+ * Run it when the wire changes:
+ *
+ *     build/tests/fuzz/make_corpus tests/fuzz/corpus
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "wire/frame.h"
+#include "wire/handshake.h"
+#include "wire/message.h"
+
+typedef struct buffer {
+    size_t count;
+    uint8_t bytes[8192];
+} buffer_t;
+
+static const char *corpus;
+
+static void add(buffer_t *buffer, const void *bytes, size_t count)
+{
+    if (count > sizeof(buffer->bytes) - buffer->count) abort();
+    memcpy(buffer->bytes + buffer->count, bytes, count);
+    buffer->count += count;
+}
+
+static void add_byte(buffer_t *buffer, unsigned byte)
+{
+    uint8_t small = (uint8_t)byte;
+    add(buffer, &small, 1);
+}
+
+static void save(const char *target, const char *name, const buffer_t *buffer)
+{
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/%s", corpus, target);
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+        perror(path);
+        exit(1);
+    }
+    snprintf(path, sizeof(path), "%s/%s/%s", corpus, target, name);
+    FILE *file = fopen(path, "wb");
+    bool written = file != NULL && fwrite(buffer->bytes, 1, buffer->count,
+                                          file) == buffer->count;
+    if (file == NULL || fclose(file) != 0 || !written) {
+        perror(path);
+        exit(1);
+    }
+}
+
+/* -- Messages ---------------------------------------------------------------- */
+
+typedef struct sample {
+    const char *name;
+    uint32_t type;
+    const tow_body_t *body;
+} sample_t;
+
+static uint8_t some_bytes[48] = {1, 2, 3, 0, 255};
+
+#define SOME(count) ((ProtobufCBinaryData){(count), some_bytes})
+
+static size_t make_samples(sample_t *samples)
+{
+    static tow_hello_t hello = TOW_HELLO_INIT;
+    hello.nonce = SOME(32);
+    hello.proof = SOME(32);
+    hello.name = "worker/3";
+    hello.incarnation = 0x0102030405060708;
+    hello.features = 3;
+    hello.software = "towpath 0.1.0";
+    static tow_proof_t proof = TOW_PROOF_INIT;
+    proof.proof = SOME(32);
+    static tow_welcome_t welcome = TOW_WELCOME_INIT;
+    static tow_refuse_t refuse = TOW_REFUSE_INIT;
+    refuse.code = TOW_UNAUTHENTICATED;
+    refuse.reason = "authentication failed";
+    static tow_exchange_t exchange = TOW_EXCHANGE_INIT;
+    exchange.stream = 1;
+    exchange.sequence = 300;
+    exchange.payload = SOME(48);
+    static tow_exchange_ack_t ack = TOW_EXCHANGE_ACK_INIT;
+    ack.stream = 1;
+    ack.next_sequence = UINT64_MAX;
+    static tow_lane_offer_t offer = TOW_LANE_OFFER_INIT;
+    offer.lane_address = SOME(40);
+    offer.region_id = 9;
+    offer.region_secret = UINT64_MAX;
+    offer.region_size = 1 << 20;
+    offer.channel = 2;
+    static tow_lane_result_t result = TOW_LANE_RESULT_INIT;
+    result.tag = 5;
+    result.crc = 0xffffffff;
+    result.size = 64;
+    result.code = TOW_DATA_LOSS;
+    const sample_t all[] = {
+        {"hello", TOW_MESSAGE_HELLO, &hello.base},
+        {"proof", TOW_MESSAGE_PROOF, &proof.base},
+        {"welcome", TOW_MESSAGE_WELCOME, &welcome.base},
+        {"refuse", TOW_MESSAGE_REFUSE, &refuse.base},
+        {"exchange", TOW_MESSAGE_EXCHANGE, &exchange.base},
+        {"exchange_ack", TOW_MESSAGE_EXCHANGE_ACK, &ack.base},
+        {"lane_offer", TOW_MESSAGE_LANE_OFFER, &offer.base},
+        {"lane_result", TOW_MESSAGE_LANE_RESULT, &result.base},
+    };
+    memcpy(samples, all, sizeof(all));
+    return TOW_COUNT_OF(all);
+}
+
+static void add_message(buffer_t *buffer, const tow_body_t *body)
+{
+    uint8_t bytes[1024];
+    if (tow_message_size(body) > sizeof(bytes)) abort();
+    add(buffer, bytes, tow_message_encode(body, bytes));
+}
+
+static void add_frame(buffer_t *buffer, const sample_t *sample)
+{
+    uint8_t frame[1024];
+    size_t size = tow_message_size(sample->body);
+    if (size > sizeof(frame) - TOW_FRAME_HEADER_SIZE) abort();
+    tow_message_encode(sample->body, frame + TOW_FRAME_HEADER_SIZE);
+    tow_frame_seal(frame, (uint16_t)sample->type, (uint32_t)size);
+    add(buffer, frame, TOW_FRAME_HEADER_SIZE + size);
+}
+
+static void save_messages_and_frames(void)
+{
+    sample_t samples[16];
+    size_t count = make_samples(samples);
+    buffer_t stream = {0}, mended = {0};
+    add_byte(&stream, 0);
+    add_byte(&mended, 1);
+    for (size_t i = 0; i < count; i++) {
+        buffer_t message = {0}, frame = {0};
+        add_byte(&message, samples[i].type);
+        add_message(&message, samples[i].body);
+        save("message_fuzz", samples[i].name, &message);
+        add(&message, "\xa2\x06\x03new", 6);
+        char name[64];
+        snprintf(name, sizeof(name), "%s_with_unknown_field", samples[i].name);
+        save("message_fuzz", name, &message);
+        add_byte(&frame, i % 2);
+        add_frame(&frame, &samples[i]);
+        save("frame_fuzz", samples[i].name, &frame);
+        add_frame(&stream, &samples[i]);
+        add_frame(&mended, &samples[i]);
+    }
+    save("frame_fuzz", "stream", &stream);
+    save("frame_fuzz", "stream_to_mend", &mended);
+    stream.count -= 7;
+    save("frame_fuzz", "stream_cut_off", &stream);
+    stream.bytes[20] ^= 4;
+    save("frame_fuzz", "stream_damaged", &stream);
+    buffer_t oversize = {0};
+    add(&oversize, "\x00\xff\xff\xff\xff\x01\x00\x00\x00\x00\x00\x00\x00", 13);
+    save("frame_fuzz", "oversize", &oversize);
+}
+
+/* -- Handshakes --------------------------------------------------------------- */
+
+static tow_handshake_t *make_side(tow_side_t side)
+{
+    static tow_security_t security = {.has_token = true, .token = {{1, 2, 3}}};
+    bool dials = side == TOW_SIDE_DIALLER;
+    tow_handshake_options_t options = {.side = side, .security = &security};
+    options.self.incarnation = dials ? 7 : 8;
+    options.self.features = 0xff;
+    strcpy(options.self.name, dials ? "worker/1" : "controller");
+    strcpy(options.self.software, "fuzz");
+    memset(options.nonce, dials ? 0x33 : 0x44, TOW_NONCE_SIZE);
+    tow_handshake_t *machine;
+    if (tow_handshake_create(&options, &machine) != TOW_OK) abort();
+    return machine;
+}
+
+/* Moves what one side has to say to the other, and into `said`. */
+static void pass(tow_handshake_t *from, tow_handshake_t *to, buffer_t *said)
+{
+    const uint8_t *bytes;
+    size_t count, consumed;
+    tow_handshake_take_output(from, &bytes, &count);
+    add(said, bytes, count);
+    tow_handshake_feed(to, bytes, count, &consumed);
+}
+
+/* What each side says when all is well; the fuzz target's own nonces differ, so
+ * to it these are replays. */
+static void save_handshakes(void)
+{
+    tow_handshake_t *dialler = make_side(TOW_SIDE_DIALLER);
+    tow_handshake_t *listener = make_side(TOW_SIDE_LISTENER);
+    buffer_t from_dialler = {0}, from_listener = {0};
+    add_byte(&from_dialler, 1);
+    add_byte(&from_listener, 0);
+    for (int i = 0; i < 2; i++) {
+        pass(dialler, listener, &from_dialler);
+        pass(listener, dialler, &from_listener);
+    }
+    tow_handshake_destroy(dialler);
+    tow_handshake_destroy(listener);
+    save("handshake_fuzz", "from_dialler", &from_dialler);
+    save("handshake_fuzz", "from_listener", &from_listener);
+    from_dialler.bytes[0] |= 2 | 16;
+    from_listener.bytes[0] |= 2 | 16;
+    save("handshake_fuzz", "from_dialler_to_mend_in_pieces", &from_dialler);
+    save("handshake_fuzz", "from_listener_to_mend_in_pieces", &from_listener);
+    from_dialler.bytes[8] = 2; /* the version */
+    save("handshake_fuzz", "other_version", &from_dialler);
+}
+
+static void save_strangers(void)
+{
+    static const struct {
+        const char *name;
+        const char *bytes;
+    } table[] = {
+        {"http", "\x01GET / HTTP/1.1\r\nHost: x\r\n\r\n"},
+        {"http_answer", "\x08HTTP/1.1 400 Bad Request\r\n"},
+        {"ssh", "\x01SSH-2.0-OpenSSH_9.2\r\n"},
+        {"tls", "\x01\x16\x03\x01\x02"},
+        {"unchanged", "\x04"},
+        {"changed_name", "\x06\x40\x01\x01"},
+        {"changed_listener", "\x0f\x50\x01\x20\x90\x01\x01"},
+    };
+    for (size_t i = 0; i < TOW_COUNT_OF(table); i++) {
+        buffer_t buffer = {0};
+        add(&buffer, table[i].bytes, strlen(table[i].bytes));
+        save("handshake_fuzz", table[i].name, &buffer);
+    }
+    buffer_t refused = {0};
+    tow_refuse_t refuse = TOW_REFUSE_INIT;
+    refuse.code = 99;
+    refuse.reason = "go\naway \x1b[31m";
+    add(&refused, "\x03TOWPATH\x01", 9);
+    add_frame(&refused,
+              &(sample_t){"refuse", TOW_MESSAGE_REFUSE, &refuse.base});
+    save("handshake_fuzz", "refused", &refused);
+}
+
+/* -- Addresses and TLS --------------------------------------------------------- */
+
+static void save_addresses(void)
+{
+    static const char *const table[] = {
+        "unix:/run/tow.sock", "tcp:127.0.0.1:7000",  "tcp:[::1]:65535",
+        "tls:host.example:7", "tls:[2001:db8::5]:0", "sim:worker/3",
+        "tcp:localhost:1",    "tcp:127.1:80",        "tcp:::1:80",
+        "tcp:host:99999",     "http://host",
+    };
+    for (size_t i = 0; i < TOW_COUNT_OF(table); i++) {
+        char name[16];
+        buffer_t buffer = {0};
+        snprintf(name, sizeof(name), "%02zu", i);
+        add(&buffer, table[i], strlen(table[i]));
+        save("address_fuzz", name, &buffer);
+    }
+}
+
+static void save_tls(void)
+{
+    buffer_t buffer = {0};
+    /* The shortest ClientHello that offers TLS 1.3 and nothing to go with it. */
+    static const uint8_t hello[] = {
+        1, 0x16, 3, 1, 0, 54, 1, 0,    0, 50, 3, 3, 1, 2, 3,  4, 5, 6, 7, 8,
+        9, 1,    2, 3, 4, 5,  6, 7,    8, 9,  1, 2, 3, 4, 5,  6, 7, 8, 9, 1,
+        2, 3,    4, 5, 0, 0,  2, 0x13, 1, 1,  0, 0, 7, 0, 43, 0, 3, 2, 3, 4};
+    add(&buffer, hello, sizeof(hello));
+    save("tls_fuzz", "client_hello", &buffer);
+    buffer.bytes[0] = 2 | 1;
+    save("tls_fuzz", "client_hello_in_pieces", &buffer);
+    buffer.bytes[0] = 0;
+    save("tls_fuzz", "client_hello_to_dialler", &buffer);
+    buffer.count = 0;
+    add(&buffer, "\x00\x15\x03\x03\x00\x02\x02\x28", 8);
+    save("tls_fuzz", "alert", &buffer);
+    buffer.count = 0;
+    add(&buffer, "\x01TOWPATH\x01", 9);
+    save("tls_fuzz", "towpath", &buffer);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+        return 2;
+    }
+    corpus = argv[1];
+    save_messages_and_frames();
+    save_handshakes();
+    save_strangers();
+    save_addresses();
+    save_tls();
+    return 0;
+}
