@@ -19,6 +19,27 @@ uint64_t tow_hash_bytes(const void *bytes, size_t count, uint64_t seed)
 /* ISA-L takes its length as an int. A multiple of 64 keeps its inner loop. */
 #define ISAL_PIECE_BYTES ((size_t)1 << 30)
 
+#if defined(__x86_64__)
+
+/* ISA-L leaves the upper halves of the vector registers as they are. Until they
+ * are cleared each plain SSE instruction of the caller costs about 300 ns:
+ * measured on a frame of 256 bytes, 290 ns to parse against 25. */
+__attribute__((target("avx"))) static void clear_upper_halves(void)
+{
+    __builtin_ia32_vzeroupper();
+}
+
+static void leave_vector_code(void)
+{
+    if (__builtin_cpu_supports("avx")) clear_upper_halves();
+}
+
+#else
+
+static void leave_vector_code(void) {}
+
+#endif
+
 static uint32_t divide_large(uint32_t register_, const uint8_t *bytes,
                              size_t count)
 {
@@ -29,6 +50,7 @@ static uint32_t divide_large(uint32_t register_, const uint8_t *bytes,
         bytes += piece;
         count -= piece;
     }
+    leave_vector_code();
     return register_;
 }
 
