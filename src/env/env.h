@@ -54,10 +54,10 @@ typedef struct tow_post tow_post_t;
 typedef struct tow_work tow_work_t;
 typedef struct tow_write tow_write_t;
 
-#define TOW_MESSAGE_SIZE_MAX (4u << 20) /* one message on a link */
-#define TOW_DATAGRAM_SIZE_MAX 4096u     /* one datagram on a lane */
-#define TOW_PEER_NAME_MAX 63            /* bytes, without the final NUL */
-#define TOW_TIME_NEVER INT64_MAX
+#define TOW_MESSAGE_SIZE_MAX  (4u << 20) /* one message on a link */
+#define TOW_DATAGRAM_SIZE_MAX 4096u      /* one datagram on a lane */
+#define TOW_PEER_NAME_MAX     63         /* bytes, without the final NUL */
+#define TOW_TIME_NEVER        INT64_MAX
 
 struct tow_env {
     const tow_env_ops_t *ops;
@@ -359,9 +359,9 @@ static inline void tow_env_work_cancel(tow_env_t *env, tow_work_t *work)
     env->ops->work_cancel(env, work);
 }
 
-static inline tow_status_t TOW_MUST_USE
-tow_env_listen(tow_env_t *env, const tow_listen_options_t *options,
-               tow_listener_t **out_listener)
+static inline tow_status_t TOW_MUST_USE tow_env_listen(
+    tow_env_t *env, const tow_listen_options_t *options,
+    tow_listener_t **out_listener)
 {
     TOW_ASSERT(options->accept != NULL);
     *out_listener = NULL;
@@ -377,9 +377,8 @@ static inline void tow_listener_close(tow_listener_t *listener,
 
 /* Begins to dial. Fails only for an address that makes no sense; that nobody
  * answers is told by `down`. */
-static inline tow_status_t TOW_MUST_USE
-tow_env_connect(tow_env_t *env, const tow_connect_options_t *options,
-                tow_link_t **out_link)
+static inline tow_status_t TOW_MUST_USE tow_env_connect(
+    tow_env_t *env, const tow_connect_options_t *options, tow_link_t **out_link)
 {
     TOW_ASSERT(options->handler != NULL);
     *out_link = NULL;
@@ -394,8 +393,9 @@ static inline const tow_peer_t *tow_link_peer(const tow_link_t *link)
 /* Room for a message of up to `size_max` bytes, written straight into the
  * link's queue. After TOW_SEND_OK exactly one commit follows before
  * anything else is done with the link. */
-static inline tow_send_result_t TOW_MUST_USE
-tow_link_begin(tow_link_t *link, uint32_t size_max, uint8_t **out_bytes)
+static inline tow_send_result_t TOW_MUST_USE tow_link_begin(tow_link_t *link,
+                                                            uint32_t size_max,
+                                                            uint8_t **out_bytes)
 {
     TOW_ASSERT(size_max <= TOW_MESSAGE_SIZE_MAX);
     if (TOW_UNLIKELY(link->state != TOW_LINK_UP)) return TOW_SEND_DOWN;
@@ -444,18 +444,18 @@ static inline void tow_env_lane_address(tow_env_t *env, const void **out_bytes,
 
 /* Where datagrams of all peers arrive. `channel` is a number that the two
  * sides agreed on over a link; bytes are lent for the callback. */
-static inline void
-tow_env_datagram_handler(tow_env_t *env,
-                         void (*arrived)(void *context, uint64_t channel,
-                                         const void *bytes, size_t size),
-                         void *context)
+static inline void tow_env_datagram_handler(tow_env_t *env,
+                                            void (*arrived)(void *context,
+                                                            uint64_t channel,
+                                                            const void *bytes,
+                                                            size_t size),
+                                            void *context)
 {
     env->ops->datagram_handler(env, arrived, context);
 }
 
-static inline tow_status_t TOW_MUST_USE
-tow_env_lane_open(tow_env_t *env, const tow_lane_options_t *options,
-                  tow_lane_t **out_lane)
+static inline tow_status_t TOW_MUST_USE tow_env_lane_open(
+    tow_env_t *env, const tow_lane_options_t *options, tow_lane_t **out_lane)
 {
     *out_lane = NULL;
     return env->ops->lane_open(env, options, out_lane);
@@ -485,9 +485,9 @@ static inline void tow_lane_close(tow_lane_t *lane, tow_lane_close_mode_t mode,
     lane->env->ops->lane_close(lane, mode, closed);
 }
 
-static inline tow_status_t TOW_MUST_USE
-tow_env_region_open(tow_env_t *env, const tow_region_options_t *options,
-                    tow_region_t **out_region)
+static inline tow_status_t TOW_MUST_USE tow_env_region_open(
+    tow_env_t *env, const tow_region_options_t *options,
+    tow_region_t **out_region)
 {
     TOW_ASSERT(options->size > 0);
     *out_region = NULL;

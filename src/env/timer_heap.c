@@ -5,7 +5,8 @@
 
 static bool fires_before(const tow_timer_t *a, const tow_timer_t *b)
 {
-    if (a->deadline_ns != b->deadline_ns) return a->deadline_ns < b->deadline_ns;
+    if (a->deadline_ns != b->deadline_ns)
+        return a->deadline_ns < b->deadline_ns;
     return a->private_.sequence < b->private_.sequence;
 }
 

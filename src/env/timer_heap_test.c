@@ -17,8 +17,7 @@ static void timers_leave_in_order_of_deadline(void **state)
     tow_timer_t timers[TOW_COUNT_OF(deadlines)];
     tow_timer_heap_t heap = {0};
     for (size_t i = 0; i < TOW_COUNT_OF(deadlines); i++) {
-        timers[i] =
-            (tow_timer_t){.fire = never, .deadline_ns = deadlines[i]};
+        timers[i] = (tow_timer_t){.fire = never, .deadline_ns = deadlines[i]};
         tow_timer_heap_arm(&heap, &timers[i], i);
     }
     static const size_t expected[] = {1, 3, 4, 2, 0};

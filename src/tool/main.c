@@ -1,7 +1,74 @@
+/* The `tow` command: finds the row of the table and runs it. */
 #include <stdio.h>
+#include <string.h>
 
-int main(void)
+#include "tool/command.h"
+#include "tool/version.h"
+
+static const tow_command_t commands[] = {
+    {"exchange",
+     "two processes exchange messages and bulk data, or do so in "
+     "simulation",
+     tow_command_exchange},
+    {"sim", "run simulated clusters from seeds, search for failing ones",
+     tow_command_sim},
+    {"bench", "measure, each time beside a peer or a limit", tow_command_bench},
+    {"keys", "make the token and the certificate that a cluster needs",
+     tow_command_keys},
+    {"version", "versions of this program and of what it stands on",
+     tow_command_version},
+};
+
+static void print_help(FILE *out)
 {
-    printf("tow " TOW_VERSION_STRING "\n");
-    return 0;
+    fprintf(out, "Usage: tow COMMAND [OPTION...]\n"
+                 "Towpath " TOW_VERSION_STRING
+                 ": one program drives the accelerators of many hosts.\n\n");
+    for (size_t i = 0; i < TOW_COUNT_OF(commands); i++)
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
+    fprintf(out,
+            "\n`tow COMMAND --help` explains a command. For example:\n"
+            "  tow exchange --messages 1000      two processes, real sockets\n"
+            "  tow exchange --sim --seed 7       the same machines, simulated\n"
+            "  tow sim --seeds 100               search 100 seeds for a fault\n"
+            "  tow bench net --quick --json      numbers, for a program to "
+            "read\n\n"
+            "TOW_LOG=debug|info|warn|error|off sets the log level;\n"
+            "TOW_LOG_FORMAT=json makes each line an object.\n");
+}
+
+static const tow_command_t *find(const char *name)
+{
+    for (size_t i = 0; i < TOW_COUNT_OF(commands); i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+static int run(const tow_command_t *command, int argc, char **argv)
+{
+    char full_name[64];
+    snprintf(full_name, sizeof(full_name), "tow %s", command->name);
+    argv[0] = full_name;
+    return command->run(argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return TOW_EXIT_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 ||
+        strcmp(name, "-h") == 0) {
+        print_help(stdout);
+        return TOW_EXIT_OK;
+    }
+    if (strcmp(name, "--version") == 0) name = "version";
+    const tow_command_t *command = find(name);
+    if (command == NULL) {
+        fprintf(stderr, "tow: no command '%s': `tow help` lists them\n", name);
+        return TOW_EXIT_USAGE;
+    }
+    return run(command, argc - 1, argv + 1);
 }

@@ -1,0 +1,131 @@
+/* The bare minimum that the control plane is measured against: two processes,
+ * one Unix stream socket, blocking read and write, no frames, no checks.
+ *
+ *     pingpong roundtrip COUNT    prints the median round trip of 8 bytes in us
+ *     pingpong oneway COUNT       prints messages per second, 8 bytes each, in
+ *                                 writes of 64 KiB: the limit of a batched link
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MESSAGE_SIZE 8
+#define BATCH_SIZE   65536
+
+static double now_s(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static void die(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+
+static void read_exactly(int fd, char *bytes, size_t count)
+{
+    while (count > 0) {
+        ssize_t got = read(fd, bytes, count);
+        if (got <= 0) die("read");
+        bytes += got;
+        count -= (size_t)got;
+    }
+}
+
+static void write_exactly(int fd, const char *bytes, size_t count)
+{
+    while (count > 0) {
+        ssize_t put = write(fd, bytes, count);
+        if (put <= 0) die("write");
+        bytes += put;
+        count -= (size_t)put;
+    }
+}
+
+static void echo(int fd, long count)
+{
+    char message[MESSAGE_SIZE];
+    for (long i = 0; i < count; i++) {
+        read_exactly(fd, message, sizeof(message));
+        write_exactly(fd, message, sizeof(message));
+    }
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double roundtrip(int fd, long count)
+{
+    char message[MESSAGE_SIZE] = {0};
+    double *samples = malloc((size_t)count * sizeof(*samples));
+    if (samples == NULL) die("malloc");
+    double before = now_s();
+    for (long i = 0; i < count; i++) {
+        write_exactly(fd, message, sizeof(message));
+        read_exactly(fd, message, sizeof(message));
+        double after = now_s();
+        samples[i] = after - before;
+        before = after;
+    }
+    qsort(samples, (size_t)count, sizeof(*samples), compare_doubles);
+    double median = samples[count / 2] * 1e6;
+    free(samples);
+    return median;
+}
+
+static void swallow(int fd, long count)
+{
+    static char batch[BATCH_SIZE];
+    long left = count * MESSAGE_SIZE;
+    while (left > 0) {
+        ssize_t got = read(fd, batch, sizeof(batch));
+        if (got <= 0) die("read");
+        left -= got;
+    }
+    write_exactly(fd, batch, 1);
+}
+
+static double oneway(int fd, long count)
+{
+    static char batch[BATCH_SIZE];
+    double start = now_s();
+    for (long left = count * MESSAGE_SIZE; left > 0; left -= BATCH_SIZE)
+        write_exactly(fd, batch, left < BATCH_SIZE ? (size_t)left : BATCH_SIZE);
+    read_exactly(fd, batch, 1);
+    return (double)count / (now_s() - start);
+}
+
+int main(int argc, char **argv)
+{
+    long count = argc == 3 ? atol(argv[2]) : 0;
+    int is_oneway = argc == 3 && strcmp(argv[1], "oneway") == 0;
+    if (count <= 0 || (!is_oneway && strcmp(argv[1], "roundtrip") != 0)) {
+        fprintf(stderr, "usage: pingpong roundtrip|oneway COUNT\n");
+        return 2;
+    }
+    int fds[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) die("socketpair");
+    pid_t child = fork();
+    if (child < 0) die("fork");
+    if (child == 0) {
+        if (is_oneway)
+            swallow(fds[1], count);
+        else
+            echo(fds[1], count);
+        return 0;
+    }
+    close(fds[1]);
+    printf("%.6g\n",
+           is_oneway ? oneway(fds[0], count) : roundtrip(fds[0], count));
+    return waitpid(child, NULL, 0) == child ? 0 : 1;
+}

@@ -1,0 +1,83 @@
+/* `tow bench NAME`: the table of benchmarks. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tool/bench.h"
+#include "tool/bench_net.h"
+#include "tool/command.h"
+
+typedef struct benchmark {
+    const char *name;
+    const char *summary;
+    tow_status_t (*run)(const tow_bench_options_t *options);
+} benchmark_t;
+
+static const benchmark_t benchmarks[] = {
+    {"net", "messages and bulk data between two processes", tow_bench_net},
+    {"sim", "the simulator's own speed and size", tow_bench_sim},
+};
+
+typedef struct bench_arguments {
+    tow_bench_options_t options;
+    const benchmark_t *chosen;
+} bench_arguments_t;
+
+static const benchmark_t *find(const char *name)
+{
+    for (size_t i = 0; i < TOW_COUNT_OF(benchmarks); i++)
+        if (strcmp(benchmarks[i].name, name) == 0) return &benchmarks[i];
+    return NULL;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    bench_arguments_t *arguments = state->input;
+    switch (key) {
+    case 'j': arguments->options.json = true; return 0;
+    case 'q': arguments->options.quick = true; return 0;
+    case 'c': arguments->options.only = argument; return 0;
+    case ARGP_KEY_ARG:
+        if (arguments->chosen != NULL)
+            argp_error(state, "one benchmark at a time: '%s' is a second",
+                       argument);
+        arguments->chosen = find(argument);
+        if (arguments->chosen == NULL)
+            argp_error(state, "no benchmark '%s': there are net and sim",
+                       argument);
+        return 0;
+    case ARGP_KEY_END:
+        if (arguments->chosen == NULL)
+            argp_error(state, "name a benchmark: net or sim");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int tow_command_bench(int argc, char **argv)
+{
+    static const struct argp_option table[] = {
+        {"json", 'j', NULL, 0, "One JSON object a line", 0},
+        {"quick", 'q', NULL, 0, "Fewer and shorter rounds: at most 40 s", 0},
+        {"case", 'c', "TEXT", 0, "Only cases whose name contains TEXT", 0},
+        {0},
+    };
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse,
+        .args_doc = "NAME",
+        .doc = "Measures, each time beside a peer or a limit in the same run."
+               "\vNames:\n  net  messages and bulk data between two processes\n"
+               "  sim  the simulator's own speed and size\n\n"
+               "The ratio is ours to the peer's; above 1 is better for us. It "
+               "comes from alternating paired rounds: median [lowest-highest].",
+    };
+    if (argc > 1 && strcmp(argv[1], "net-serve") == 0)
+        return tow_bench_net_serve(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "net-measure") == 0)
+        return tow_bench_net_measure(argc - 1, argv + 1);
+    bench_arguments_t arguments = {0};
+    int usage = tow_command_parse(&argp, argc, argv, &arguments);
+    if (usage != 0) return usage;
+    return tow_command_finish("bench",
+                              arguments.chosen->run(&arguments.options));
+}

@@ -1,0 +1,326 @@
+/* `tow bench net`: the cases, and the peers beside them. */
+#include "tool/bench_net.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tool/bench.h"
+#include "tool/keys.h"
+#include "tool/process.h"
+
+#define CHILD_TIMEOUT_NS INT64_C(30000000000)
+
+/* Which transports UCX may use, ours and the peer's alike. */
+typedef enum fabric {
+    FABRIC_SHARED_MEMORY,
+    FABRIC_TCP
+} fabric_t;
+
+static char *const fabric_environment[][3] = {
+    [FABRIC_SHARED_MEMORY] = {"UCX_TLS=posix,sysv,cma,self,tcp",
+                              "UCX_NET_DEVICES=lo", NULL},
+    [FABRIC_TCP] = {"UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo", NULL},
+};
+
+typedef struct net_bench {
+    char folder[PATH_MAX]; /* scratch: the socket and the token */
+    char address[PATH_MAX + 16];
+    char pingpong[PATH_MAX];
+    tow_keys_t keys;
+} net_bench_t;
+
+typedef struct net_case {
+    const net_bench_t *bench; /* lent */
+    const char *kind;         /* of net-measure */
+    fabric_t fabric;
+    uint64_t count;
+    const char *peer_test; /* of ucx_perftest, or pingpong's mode */
+    uint64_t peer_size;
+} net_case_t;
+
+static tow_status_t parse_number(const char *program, const char *text,
+                                 double *out_value)
+{
+    char *end = NULL;
+    *out_value = strtod(text, &end);
+    if (end == text || *out_value <= 0)
+        return TOW_ERROR(TOW_INTERNAL, "%s printed '%s' instead of a number",
+                         program, text);
+    return TOW_OK;
+}
+
+static tow_status_t measure(const net_case_t *c, double *out_seconds)
+{
+    char count[32], text[4096];
+    snprintf(count, sizeof(count), "%llu", (unsigned long long)c->count);
+    char *address = (char *)c->bench->address,
+         *token = (char *)c->bench->keys.token;
+    char *const argv[] = {"tow", "bench", "net-measure", (char *)c->kind,
+                          count, address, token,         NULL};
+    tow_process_t client = {.output_fd = -1};
+    TOW_RETURN_IF_ERROR(tow_process_start_self(
+        argv, fabric_environment[c->fabric], TOW_OUTPUT_PIPE, &client));
+    TOW_RETURN_IF_ERROR(tow_process_finish(&client, "the measuring process",
+                                           CHILD_TIMEOUT_NS, text,
+                                           sizeof(text)));
+    return parse_number("the measuring process", text, out_seconds);
+}
+
+/* Ours: seconds per operation, between two fresh processes. */
+static tow_status_t run_ours(const net_case_t *c, double *out_seconds)
+{
+    char *address = (char *)c->bench->address,
+         *token = (char *)c->bench->keys.token;
+    char *const argv[] = {"tow", "bench", "net-serve", address, token, NULL};
+    char ready[8], text[1024];
+    tow_process_t server = {.output_fd = -1};
+    TOW_RETURN_IF_ERROR(tow_process_start_self(
+        argv, fabric_environment[c->fabric], TOW_OUTPUT_PIPE, &server));
+    tow_status_t status = TOW_OK;
+    if (read(server.output_fd, ready, 6) != 6)
+        status = TOW_ERROR(TOW_UNAVAILABLE, "the serving process is not ready");
+    if (status == TOW_OK) status = measure(c, out_seconds);
+    if (status == TOW_OK)
+        status = tow_process_finish(&server, "the serving process",
+                                    CHILD_TIMEOUT_NS, text, sizeof(text));
+    tow_process_kill(&server);
+    return status;
+}
+
+static tow_status_t ours_microseconds(void *context, double *out_value)
+{
+    TOW_RETURN_IF_ERROR(run_ours(context, out_value));
+    *out_value *= 1e6;
+    return TOW_OK;
+}
+
+static tow_status_t ours_per_second(void *context, double *out_value)
+{
+    TOW_RETURN_IF_ERROR(run_ours(context, out_value));
+    *out_value = 1 / *out_value;
+    return TOW_OK;
+}
+
+static tow_status_t ours_gigabytes(void *context, double *out_value)
+{
+    TOW_RETURN_IF_ERROR(run_ours(context, out_value));
+    *out_value = TOW_BENCH_BULK_SIZE / *out_value * 1e-9;
+    return TOW_OK;
+}
+
+static tow_status_t run_pingpong(void *context, double *out_value)
+{
+    const net_case_t *c = context;
+    char count[32], text[256];
+    snprintf(count, sizeof(count), "%llu", (unsigned long long)c->count);
+    char *program = (char *)c->bench->pingpong;
+    char *const argv[] = {program, (char *)c->peer_test, count, NULL};
+    tow_process_t child = {.output_fd = -1};
+    TOW_RETURN_IF_ERROR(tow_process_start(argv, NULL, TOW_OUTPUT_PIPE, &child));
+    TOW_RETURN_IF_ERROR(tow_process_finish(&child, "pingpong", CHILD_TIMEOUT_NS,
+                                           text, sizeof(text)));
+    return parse_number("pingpong", text, out_value);
+}
+
+/* ucx_perftest's last line has eight numbers: iterations; the median, average
+ * and overall latency in us, one way; bandwidth (average, overall) in units of
+ * 2^20 bytes/s; message rate (average, overall). Counted from the end. */
+enum {
+    PERFTEST_BANDWIDTH = 2,
+    PERFTEST_MEDIAN = 6
+};
+
+static tow_status_t parse_perftest(char *text, int field_from_end,
+                                   double *out_value)
+{
+    char *last = NULL;
+    char *save = NULL;
+    for (char *line = strtok_r(text, "\n", &save); line != NULL;
+         line = strtok_r(NULL, "\n", &save))
+        if (strstr(line, "Final:") != NULL || strspn(line, " 0123456789.") > 40)
+            last = line;
+    if (last == NULL)
+        return TOW_ERROR(TOW_INTERNAL, "ucx_perftest printed no result");
+    char *fields[16];
+    int count = 0;
+    for (char *field = strtok_r(last, " ", &save); field != NULL && count < 16;
+         field = strtok_r(NULL, " ", &save))
+        fields[count++] = field;
+    if (count <= field_from_end)
+        return TOW_ERROR(TOW_INTERNAL, "ucx_perftest's result is too short");
+    return parse_number("ucx_perftest", fields[count - 1 - field_from_end],
+                        out_value);
+}
+
+static tow_status_t start_perftest(const net_case_t *c, const char *host,
+                                   uint16_t port, tow_process_t *out_process)
+{
+    char size[32], count[32], port_text[16];
+    snprintf(size, sizeof(size), "%llu", (unsigned long long)c->peer_size);
+    snprintf(count, sizeof(count), "%llu", (unsigned long long)c->count);
+    snprintf(port_text, sizeof(port_text), "%u", port);
+    char *const argv[] = {"ucx_perftest", "-t", (char *)c->peer_test,
+                          "-s",           size, "-n",
+                          count,          "-p", port_text,
+                          "-w",           "10", "-f",
+                          (char *)host,   NULL};
+    return tow_process_start(argv, fabric_environment[c->fabric],
+                             TOW_OUTPUT_PIPE, out_process);
+}
+
+static tow_status_t run_perftest(const net_case_t *c, int field_from_end,
+                                 double *out_value)
+{
+    uint16_t port = 0;
+    char text[8192], ignored[8192];
+    tow_process_t server = {.output_fd = -1}, client = {.output_fd = -1};
+    TOW_RETURN_IF_ERROR(tow_free_port(&port));
+    tow_status_t status = start_perftest(c, NULL, port, &server);
+    /* It says nothing when it listens; its client tries once. */
+    for (int attempt = 0; status == TOW_OK && attempt < 20; attempt++) {
+        usleep(100000);
+        status = start_perftest(c, "127.0.0.1", port, &client);
+        if (status != TOW_OK) break;
+        status = tow_process_finish(&client, "ucx_perftest", CHILD_TIMEOUT_NS,
+                                    text, sizeof(text));
+        if (status == TOW_OK) {
+            status = parse_perftest(text, field_from_end, out_value);
+            break;
+        }
+        if (attempt < 19) {
+            tow_status_ignore(status, "the server may not listen yet");
+            status = TOW_OK;
+        }
+    }
+    if (status == TOW_OK)
+        status = tow_process_finish(&server, "ucx_perftest", CHILD_TIMEOUT_NS,
+                                    ignored, sizeof(ignored));
+    tow_process_kill(&client);
+    tow_process_kill(&server);
+    return status;
+}
+
+static tow_status_t perftest_roundtrip(void *context, double *out_value)
+{
+    TOW_RETURN_IF_ERROR(run_perftest(context, PERFTEST_MEDIAN, out_value));
+    *out_value *= 2; /* It reports one way. */
+    return TOW_OK;
+}
+
+static tow_status_t perftest_gigabytes(void *context, double *out_value)
+{
+    TOW_RETURN_IF_ERROR(run_perftest(context, PERFTEST_BANDWIDTH, out_value));
+    *out_value *= 1048576e-9;
+    return TOW_OK;
+}
+
+/* `pingpong` stands beside `tow` in the build folder. */
+static tow_status_t find_pingpong(char *path, size_t capacity)
+{
+    ssize_t length = readlink("/proc/self/exe", path, capacity - 32);
+    if (length <= 0) return TOW_ERRNO(errno, "finding the program itself");
+    path[length] = '\0';
+    char *slash = strrchr(path, '/');
+    snprintf(slash, 32, "/bench/pingpong");
+    if (access(path, X_OK) != 0)
+        return TOW_ERRNO(errno, "%s: build it with `make`", path);
+    return TOW_OK;
+}
+
+static tow_status_t open_bench(net_bench_t *bench)
+{
+    TOW_RETURN_IF_ERROR(find_pingpong(bench->pingpong, PATH_MAX));
+    TOW_RETURN_IF_ERROR(tow_scratch_create(bench->folder, PATH_MAX));
+    snprintf(bench->address, sizeof(bench->address), "unix:%s/s",
+             bench->folder);
+    TOW_RETURN_IF_ERROR(tow_keys_in(bench->folder, &bench->keys));
+    return tow_keys_make(&bench->keys, NULL);
+}
+
+typedef struct case_row {
+    tow_bench_case_t shown;
+    net_case_t measured;
+} case_row_t;
+
+static tow_status_t run_row(const net_bench_t *bench, const case_row_t *row,
+                            const tow_bench_options_t *options)
+{
+    net_case_t measured = row->measured;
+    measured.bench = bench;
+    if (options->quick) measured.count = (measured.count + 3) / 4;
+    tow_bench_case_t shown = row->shown;
+    shown.bench = "net";
+    shown.context = &measured;
+    return tow_bench_run_case(&shown, options->quick ? 5 : 11, options);
+}
+
+/* The bars: a round trip at most 1.5 and 1.3 times the peer's, bandwidth at
+ * least 0.9 of it, a million small messages a second. */
+static const case_row_t rows[] = {
+    {{.name = "lane_roundtrip_8B",
+      .unit = "us",
+      .peer = "ucx_perftest ucp_am_lat, shared memory",
+      .better = TOW_BENCH_LOWER_IS_BETTER,
+      .bar = 1 / 1.5,
+      .run = ours_microseconds,
+      .peer_run = perftest_roundtrip},
+     {.kind = "lane_roundtrip",
+      .fabric = FABRIC_SHARED_MEMORY,
+      .count = 400000,
+      .peer_test = "ucp_am_lat",
+      .peer_size = 8}},
+    {{.name = "link_roundtrip_8B",
+      .unit = "us",
+      .peer = "bare blocking ping-pong, Unix socket",
+      .better = TOW_BENCH_LOWER_IS_BETTER,
+      .bar = 1 / 1.3,
+      .run = ours_microseconds,
+      .peer_run = run_pingpong},
+     {.kind = "link_roundtrip", .count = 80000, .peer_test = "roundtrip"}},
+    {{.name = "link_oneway_8B",
+      .unit = "1/s",
+      .peer = "1 M messages/s asked for",
+      .better = TOW_BENCH_HIGHER_IS_BETTER,
+      .bar = 1,
+      .run = ours_per_second,
+      .limit = 1e6},
+     {.kind = "link_oneway", .count = 4000000}},
+    {{.name = "bulk_64MiB_shm",
+      .unit = "GB/s",
+      .peer = "ucx_perftest ucp_am_bw, shared memory",
+      .better = TOW_BENCH_HIGHER_IS_BETTER,
+      .bar = 0.9,
+      .run = ours_gigabytes,
+      .peer_run = perftest_gigabytes},
+     {.kind = "lane_bulk",
+      .fabric = FABRIC_SHARED_MEMORY,
+      .count = 80,
+      .peer_test = "ucp_am_bw",
+      .peer_size = TOW_BENCH_BULK_SIZE}},
+    {{.name = "bulk_64MiB_tcp",
+      .unit = "GB/s",
+      .peer = "ucx_perftest ucp_am_bw, TCP on loopback",
+      .better = TOW_BENCH_HIGHER_IS_BETTER,
+      .bar = 0.9,
+      .run = ours_gigabytes,
+      .peer_run = perftest_gigabytes},
+     {.kind = "lane_bulk",
+      .fabric = FABRIC_TCP,
+      .count = 60,
+      .peer_test = "ucp_am_bw",
+      .peer_size = TOW_BENCH_BULK_SIZE}},
+};
+
+tow_status_t tow_bench_net(const tow_bench_options_t *options)
+{
+    net_bench_t bench = {0};
+    tow_status_t status = open_bench(&bench);
+    for (size_t i = 0; status == TOW_OK && i < TOW_COUNT_OF(rows); i++)
+        status = run_row(&bench, &rows[i], options);
+    if (bench.folder[0] != '\0') tow_scratch_remove(bench.folder);
+    return status;
+}

@@ -1,0 +1,64 @@
+"""Words on the command line, right and wrong."""
+
+import pytest
+
+
+def test_help_lists_every_command(tow):
+    done = tow("help")
+    assert done.returncode == 0
+    for name in ("exchange", "sim", "bench", "keys", "version"):
+        assert f"\n  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("command", ["exchange", "sim", "bench", "keys", "version"])
+def test_every_command_explains_itself(tow, command):
+    done = tow(command, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: tow {command}")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["frobnicate"], "frobnicate"),
+        (["sim", "--sede", "3"], "--sede"),
+        (["sim", "--seed", "three"], "three"),
+        (["sim", "--seeds", "-1"], "-1"),
+        (["sim", "--nodes", "1"], "2 to 4096"),
+        (["bench"], "net or sim"),
+        (["bench", "nte"], "nte"),
+        (["exchange", "--transport", "carrier-pigeon"], "carrier-pigeon"),
+        (["exchange", "--messages", "0"], "--messages"),
+        (["keys"], "folder"),
+    ],
+)
+def test_wrong_words_are_named_with_the_help_to_read(tow, words, named):
+    done = tow(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    first = done.stderr.splitlines()[0]
+    assert named in first
+    assert "help" in done.stderr
+
+
+def test_no_command_is_an_error_that_teaches(tow):
+    done = tow()
+    assert done.returncode == 2
+    assert "Usage: tow COMMAND" in done.stderr
+
+
+def test_version_as_json_names_what_it_stands_on(tow):
+    (version,) = tow.json("version")
+    assert set(version) == {"towpath", "commit", "protocol", "ucx", "openssl", "compiler"}
+
+
+def test_keys_are_private_and_never_overwritten(tow, tmp_path):
+    folder = tmp_path / "keys"
+    assert tow("keys", str(folder)).returncode == 0
+    for name in ("token", "key.pem"):
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
+    token = (folder / "token").read_text()
+    again = tow("keys", str(folder))
+    assert again.returncode == 1
+    assert str(folder / "token") in again.stderr
+    assert (folder / "token").read_text() == token
