@@ -3,7 +3,6 @@
 #include <arpa/inet.h> /* tow-allow: text to numbers, no sockets */
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/assert.h"
 #include "wire/text_impl.h"
@@ -81,6 +80,15 @@ static bool is_host_character(char c)
            (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
+/* Names mean the same in either case; from here on they are equal too, and so
+ * "LocalHost" is the name that stays on this host. */
+static void lower(char *host)
+{
+    for (; *host != '\0'; host++) {
+        if (*host >= 'A' && *host <= 'Z') *host = (char)(*host - 'A' + 'a');
+    }
+}
+
 static problem_t check_host_name(const char *host)
 {
     if (strlen(host) > HOST_NAME_LENGTH_MAX)
@@ -129,6 +137,7 @@ static problem_t parse_host_and_port(const char *text,
     out_address->host[length] = '\0';
     if (length == 0) return "the host is missing, as in tcp:127.0.0.1:7000";
     if (!is_ipv4(out_address->host)) {
+        lower(out_address->host);
         problem_t problem = check_host_name(out_address->host);
         if (problem != NULL) return problem;
     }
@@ -195,7 +204,7 @@ bool tow_address_is_local(const tow_address_t *address)
 {
     if (address->kind == TOW_ADDRESS_UNIX || address->kind == TOW_ADDRESS_SIM)
         return true;
-    if (strcasecmp(address->host, "localhost") == 0) return true;
+    if (strcmp(address->host, "localhost") == 0) return true;
     struct in_addr v4;
     if (inet_pton(AF_INET, address->host, &v4) == 1)
         return ntohl(v4.s_addr) >> 24 == 127;

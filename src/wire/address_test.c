@@ -93,6 +93,17 @@ static void wrong_addresses_say_what_is_wrong(void **state)
     }
 }
 
+static void host_names_are_kept_in_lower_case(void **state)
+{
+    assert_string_equal(parsed("tls:LocalHost:1").host, "localhost");
+    assert_string_equal(parsed("tls:A-Z.Example:1").host, "a-z.example");
+    assert_string_equal(parsed("unix:/Run/A").host, "/Run/A");
+    /* Whoever fills the struct by hand gets no benefit of the doubt. */
+    const tow_address_t by_hand = {.kind = TOW_ADDRESS_TCP,
+                                   .host = "LOCALHOST"};
+    assert_false(tow_address_is_local(&by_hand));
+}
+
 static void parse_long(const char *prefix, char filler, size_t count,
                        const char *suffix, bool good)
 {
@@ -147,5 +158,6 @@ static void only_what_stays_on_this_host_is_local(void **state)
 
 TOW_TEST_MAIN(cmocka_unit_test(addresses_of_each_kind_parse_and_print_back),
               cmocka_unit_test(wrong_addresses_say_what_is_wrong),
+              cmocka_unit_test(host_names_are_kept_in_lower_case),
               cmocka_unit_test(lengths_are_bounded),
               cmocka_unit_test(only_what_stays_on_this_host_is_local))
