@@ -1,0 +1,445 @@
+/* The real world in one process: all nets turned by the test's thread, with
+ * proxies for paths that break, and child processes for peers that die.
+ * WORLD_VARIANT is the kind of address: "unix", "tcp" or "tls". */
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "env/net/net.h"
+#include "probe.h"
+#include "proxy.h"
+
+#define NS_PER_S INT64_C(1000000000)
+
+/* Only to fail instead of to hang. A wait takes milliseconds, or seconds under
+ * a sanitizer on a busy machine. */
+#define WAIT_NS_MAX (120 * NS_PER_S)
+#define SETTLE_NS   (NS_PER_S / 30)
+#define IDLE_NS     (NS_PER_S / 5000)
+
+#define PATH_SIZE 108 /* of a Unix socket */
+
+struct world {
+    bool lanes;
+    size_t node_count;
+    size_t first;                          /* to turn in the next step */
+    tow_net_t *nets[WORLD_NODE_COUNT_MAX]; /* NULL: closed */
+    bool is_stalled[WORLD_NODE_COUNT_MAX];
+    bool is_closing[WORLD_NODE_COUNT_MAX];
+    closed_probe_t closed[WORLD_NODE_COUNT_MAX];
+    uint64_t features[WORLD_NODE_COUNT_MAX];
+    int address_count;
+    int64_t live_before;
+    int64_t wait_end_ns;
+    size_t route_count;
+    struct {
+        size_t from;
+        size_t to;
+        proxy_t proxy;
+    } routes[WORLD_ROUTE_COUNT_MAX];
+    pid_t mortal; /* 0: none lives */
+};
+
+extern char **environ;
+
+static world_t *current;
+
+/* One of each for the whole program: its files, its token and certificates. */
+static char folder[64];
+static tow_security_t security;
+
+static void must(tow_status_t status)
+{
+    if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
+}
+
+static int64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * NS_PER_S + now.tv_nsec;
+}
+
+static bool is_tls(void)
+{
+    return strcmp(WORLD_VARIANT, "tls") == 0;
+}
+
+/* -- Files and secrets ----------------------------------------------------------- */
+
+static const char *file_in_folder(const char *name, char path[PATH_SIZE])
+{
+    snprintf(path, PATH_SIZE, "%s/%s", folder, name);
+    return path;
+}
+
+static tow_status_t load_certificates(void)
+{
+    char certificate[PATH_SIZE], key[PATH_SIZE];
+    tow_tls_options_t options = {
+        .certificate_path = file_in_folder("certificate.pem", certificate),
+        .key_path = file_in_folder("key.pem", key),
+        .authority_path = certificate};
+    if (access(certificate, F_OK) != 0)
+        TOW_RETURN_IF_ERROR(
+            tow_tls_make_self_signed(certificate, key, "127.0.0.1"));
+    return tow_tls_context_create(&options, &security.tls);
+}
+
+static tow_status_t load_secrets(void)
+{
+    char path[PATH_SIZE];
+    file_in_folder("token", path);
+    security.has_token = true;
+    if (access(path, F_OK) == 0)
+        TOW_RETURN_IF_ERROR(tow_token_load(path, &security.token));
+    else
+        TOW_RETURN_IF_ERROR(tow_token_create(path, &security.token));
+    return is_tls() ? load_certificates() : TOW_OK;
+}
+
+static void remove_folder(void)
+{
+    static const char *const names[] = {"certificate.pem", "key.pem", "token"};
+    char path[PATH_SIZE];
+    for (size_t i = 0; i < TOW_COUNT_OF(names); i++)
+        unlink(file_in_folder(names[i], path));
+    rmdir(folder);
+}
+
+/* Sockets of one world, and those that their listeners left behind when the
+ * test failed. */
+static void remove_sockets(const world_t *world)
+{
+    char path[PATH_SIZE], name[32];
+    for (int i = 0; i <= world->address_count; i++) {
+        snprintf(name, sizeof(name), "%d", i);
+        unlink(file_in_folder(name, path));
+        snprintf(name, sizeof(name), "%d.host", i);
+        unlink(file_in_folder(name, path));
+    }
+}
+
+/* -- Life ------------------------------------------------------------------------ */
+
+static tow_status_t net_create(const char *name, uint64_t features, bool lanes,
+                               tow_net_t **out_net)
+{
+    tow_net_options_t options = {.name = name,
+                                 .features = features,
+                                 .security = &security,
+                                 .log = {.level = TOW_LOG_OFF},
+                                 .spin_ns = -1,
+                                 .data_plane = lanes ? TOW_NET_DATA_UCX
+                                                     : TOW_NET_DATA_OFF};
+    return tow_net_create(&options, out_net);
+}
+
+static void node_create(world_t *world, size_t node)
+{
+    tow_status_t status =
+        net_create(world_node_name(node), world->features[node], world->lanes,
+                   &world->nets[node]);
+    if (world->lanes && tow_status_code(status) == TOW_UNIMPLEMENTED) {
+        tow_status_release(status);
+        world_destroy(world);
+        tow_test_skip("no data plane");
+    }
+    must(status);
+}
+
+world_t *world_create_with(const world_options_t *options)
+{
+    assert_null(current);
+    assert_true(options->node_count <= WORLD_NODE_COUNT_MAX);
+    world_t *world = calloc(1, sizeof(*world));
+    current = world;
+    turn_reset();
+    world->live_before = tow_alloc_live_count();
+    world->lanes = options->lanes;
+    for (size_t i = 0; i < options->node_count; i++) {
+        world->features[i] = options->features[i];
+        node_create(world, i);
+        world->node_count = i + 1;
+    }
+    if (world->lanes && !tow_env_has_lanes(world_env(world, 0))) {
+        world_destroy(world);
+        tow_test_skip("no data plane");
+    }
+    return world;
+}
+
+static void end_mortal(world_t *world)
+{
+    if (world->mortal == 0) return;
+    kill(world->mortal, SIGKILL);
+    waitpid(world->mortal, NULL, 0);
+    world->mortal = 0;
+}
+
+static void close_routes(world_t *world)
+{
+    for (size_t i = 0; i < world->route_count; i++)
+        proxy_close(&world->routes[i].proxy);
+    world->route_count = 0;
+}
+
+void world_destroy(world_t *world)
+{
+    for (size_t i = 0; i < world->node_count; i++) {
+        world->is_stalled[i] = false;
+        if (world->nets[i] != NULL && !world->is_closing[i])
+            world_begin_close(world, i);
+    }
+    for (size_t i = 0; i < world->node_count; i++)
+        WORLD_UNTIL(world, world_is_closed(world, i));
+    for (size_t i = 0; i < world->node_count; i++) {
+        if (world->nets[i] != NULL) tow_net_destroy(world->nets[i]);
+    }
+    end_mortal(world);
+    close_routes(world);
+    remove_sockets(world);
+    int64_t leaked = tow_alloc_live_count() - world->live_before;
+    free(world);
+    current = NULL;
+    if (leaked != 0) fail_msg("%lld blocks leaked", (long long)leaked);
+}
+
+int world_tear_down(void **state)
+{
+    turn_reset();
+    if (current == NULL) return 0;
+    end_mortal(current);
+    close_routes(current);
+    remove_sockets(current);
+    current = NULL;
+    return 0;
+}
+
+bool world_can(const world_t *world, world_ability_t ability)
+{
+    return ability == WORLD_THREADS;
+}
+
+void world_require(world_t *world, world_ability_t ability)
+{
+    if (world_can(world, ability)) return;
+    world_destroy(world);
+    tow_test_skip(ability == WORLD_CORRUPTION
+                      ? "the data plane's bytes cannot be reached"
+                      : "real time");
+}
+
+/* -- Nodes ----------------------------------------------------------------------- */
+
+tow_env_t *world_env(world_t *world, size_t node)
+{
+    tow_net_t *net = world->nets[node];
+    return net == NULL ? NULL : tow_net_env(net);
+}
+
+void world_begin_close(world_t *world, size_t node)
+{
+    tow_env_t *env = world_env(world, node);
+    world->is_closing[node] = true;
+    call_enter();
+    tow_env_close(env, closed_probe(&world->closed[node], env));
+    call_leave();
+}
+
+bool world_is_closed(const world_t *world, size_t node)
+{
+    return world->closed[node].count == 1;
+}
+
+void world_close_node(world_t *world, size_t node)
+{
+    world_begin_close(world, node);
+    WORLD_UNTIL(world, world_is_closed(world, node));
+    assert_true(tow_net_is_closed(world->nets[node]));
+    tow_net_destroy(world->nets[node]);
+    world->nets[node] = NULL;
+}
+
+void world_revive_node(world_t *world, size_t node)
+{
+    assert_null(world->nets[node]);
+    turn_reset();
+    world->is_closing[node] = false;
+    world->closed[node] = (closed_probe_t){0};
+    node_create(world, node);
+}
+
+void world_stall(world_t *world, size_t node)
+{
+    world->is_stalled[node] = true;
+}
+
+void world_resume(world_t *world, size_t node)
+{
+    world->is_stalled[node] = false;
+}
+
+/* -- Turning --------------------------------------------------------------------- */
+
+static bool turn_node(world_t *world, size_t node, int64_t max_wait_ns)
+{
+    if (world->nets[node] == NULL || world->is_stalled[node]) return false;
+    return tow_net_turn(world->nets[node], max_wait_ns);
+}
+
+void world_step(world_t *world)
+{
+    bool happened = false;
+    size_t first = world->first++;
+    for (size_t i = 0; i < world->node_count; i++)
+        happened |= turn_node(world, (first + i) % world->node_count, 0);
+    for (size_t i = 0; i < world->route_count; i++)
+        happened |= proxy_turn(&world->routes[i].proxy);
+    if (happened) return;
+    for (size_t i = 0; i < world->node_count; i++) {
+        size_t node = (first + i) % world->node_count;
+        if (world->nets[node] == NULL || world->is_stalled[node]) continue;
+        turn_node(world, node, IDLE_NS);
+        return;
+    }
+    usleep(IDLE_NS / 1000); /* Nobody can turn: a child is all that lives. */
+}
+
+void world_wait_begin(world_t *world)
+{
+    world->wait_end_ns = clock_ns() + WAIT_NS_MAX;
+}
+
+void world_wait_step(world_t *world, const char *condition, const char *file,
+                     int line)
+{
+    if (clock_ns() > world->wait_end_ns)
+        fail_msg("%s:%d: waited for \"%s\" in vain", file, line, condition);
+    world_step(world);
+}
+
+void world_settle(world_t *world)
+{
+    int64_t end_ns = clock_ns() + SETTLE_NS;
+    for (int i = 0; i < 50 || clock_ns() < end_ns; i++)
+        world_step(world);
+}
+
+void world_sleep(world_t *world, size_t node)
+{
+    int64_t begin_ns = clock_ns();
+    tow_net_turn(world->nets[node], WAIT_NS_MAX);
+    if (clock_ns() - begin_ns >= WAIT_NS_MAX) fail_msg("nothing woke the node");
+}
+
+/* -- Paths ----------------------------------------------------------------------- */
+
+const char *world_listen_address(world_t *world, size_t node,
+                                 char address[WORLD_ADDRESS_SIZE])
+{
+    if (strcmp(WORLD_VARIANT, "unix") == 0)
+        snprintf(address, WORLD_ADDRESS_SIZE, "unix:%s/%d", folder,
+                 world->address_count++);
+    else
+        snprintf(address, WORLD_ADDRESS_SIZE, "%s:127.0.0.1:0", WORLD_VARIANT);
+    return address;
+}
+
+const char *world_route(world_t *world, size_t from, size_t to,
+                        const char *target, char address[WORLD_ADDRESS_SIZE])
+{
+    assert_true(world->route_count < WORLD_ROUTE_COUNT_MAX);
+    char name[32], path[PATH_SIZE];
+    snprintf(name, sizeof(name), "%d", world->address_count++);
+    proxy_t *proxy = &world->routes[world->route_count].proxy;
+    proxy_open(proxy, target, file_in_folder(name, path));
+    world->routes[world->route_count].from = from;
+    world->routes[world->route_count].to = to;
+    world->route_count++;
+    snprintf(address, WORLD_ADDRESS_SIZE, "%s", proxy->address);
+    return address;
+}
+
+static void on_routes(world_t *world, size_t from, size_t to,
+                      void (*act)(proxy_t *proxy))
+{
+    for (size_t i = 0; i < world->route_count; i++) {
+        if (world->routes[i].from == from && world->routes[i].to == to)
+            act(&world->routes[i].proxy);
+    }
+}
+
+void world_break(world_t *world, size_t from, size_t to)
+{
+    on_routes(world, from, to, proxy_cut);
+}
+
+void world_mend(world_t *world, size_t from, size_t to)
+{
+    on_routes(world, from, to, proxy_mend);
+}
+
+void world_corrupt(world_t *world, uint32_t parts_per_million)
+{
+    fail_msg("the data plane's bytes cannot be reached");
+}
+
+/* -- Mortals --------------------------------------------------------------------- */
+
+/* A program of its own rather than a fork: this process has threads, and the
+ * data plane does not live through a fork. */
+void world_spawn(world_t *world, const char *role, const char *address)
+{
+    assert_int_equal(world->mortal, 0);
+    char *arguments[] = {
+        "env_conformance", "--mortal", (char *)role, (char *)address,
+        (char *)folder,    NULL,       NULL};
+    if (world->lanes) arguments[5] = "lanes";
+    assert_int_equal(posix_spawn(&world->mortal, "/proc/self/exe", NULL, NULL,
+                                 arguments, environ),
+                     0);
+}
+
+void world_kill(world_t *world)
+{
+    assert_int_not_equal(world->mortal, 0);
+    end_mortal(world);
+}
+
+/* Lives until it is killed; it does not outlive the test either. */
+static int mortal_main(int argc, char **argv)
+{
+    TOW_ASSERT(argc >= 5);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    snprintf(folder, sizeof(folder), "%s", argv[4]);
+    TOW_ASSERT(load_secrets() == TOW_OK);
+    tow_net_t *net;
+    TOW_ASSERT(net_create(MORTAL_NAME, 0, argc > 5, &net) == TOW_OK);
+    mortal_role_find(argv[2])->boot(tow_net_env(net), argv[3]);
+    tow_net_run(net);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--mortal") == 0)
+        return mortal_main(argc, argv);
+    snprintf(folder, sizeof(folder), "/tmp/tow-conformance-XXXXXX");
+    TOW_ASSERT(mkdtemp(folder) != NULL);
+    tow_status_t status = load_secrets();
+    if (status != TOW_OK) {
+        fprintf(stderr, "%s\n", tow_status_message(status));
+        return 1;
+    }
+    int result = conformance_main(argc, argv);
+    tow_tls_context_destroy(security.tls);
+    remove_folder();
+    return result;
+}
