@@ -1,0 +1,407 @@
+/* The objects behind PJRT's opaque pointers, and who owns what.
+ *
+ * A client owns its devices, memories and threads, and outlives all else (PJRT
+ * asks its user for that order). Buffers, events, executables and the work in
+ * flight are counted, so that a user may destroy a handle as soon as the call
+ * that takes it has returned. */
+#ifndef TOW_DEVICE_XLA_CPU_OBJECTS_IMPL_HH_
+#define TOW_DEVICE_XLA_CPU_OBJECTS_IMPL_HH_
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "device/xla_cpu/collective_impl.hh"
+#include "device/xla_cpu/types_impl.hh"
+#include "device/xla_cpu/wait_impl.hh"
+#include "device/xla_cpu/xla_cpu.h"
+#include "xla/pjrt/c/pjrt_c_api.h"
+#include "xla/pjrt/pjrt_client.h"
+#include "xla/pjrt/pjrt_executable.h"
+#include "xla/pjrt/plugin/xla_cpu/cpu_memory.h"
+#include "xla/shape_util.h"
+
+struct PJRT_Error {
+    absl::Status status;
+};
+
+namespace tow
+{
+
+using dimensions = absl::InlinedVector<int64_t, 6>;
+
+/* What can be said of an array before it has a value. */
+struct array_type {
+    xla::PrimitiveType element = xla::PRIMITIVE_TYPE_INVALID;
+    dimensions dims;
+    size_t size_bytes = 0;
+
+    static array_type of(const xla::Shape &shape)
+    {
+        array_type type;
+        type.element = shape.element_type();
+        if (!shape.IsArray()) return type;
+        type.dims.assign(shape.dimensions().begin(), shape.dimensions().end());
+        type.size_bytes = xla::ShapeUtil::ByteSizeOf(shape);
+        return type;
+    }
+
+    bool operator==(const array_type &other) const
+    {
+        return element == other.element && dims == other.dims;
+    }
+
+    std::string to_string() const
+    {
+        return xla::ShapeUtil::HumanString(
+            xla::ShapeUtil::MakeShape(element, dims));
+    }
+};
+
+/* Bytes that a device holds. */
+struct memory_account {
+    int64_t limit = 0; /* 0: none */
+    std::atomic<int64_t> in_use{0};
+    std::atomic<int64_t> peak{0};
+    std::atomic<int64_t> largest{0};
+    std::atomic<int64_t> count{0};
+
+    static void raise(std::atomic<int64_t> &mark, int64_t value)
+    {
+        int64_t seen = mark.load(std::memory_order_relaxed);
+        while (seen < value && !mark.compare_exchange_weak(
+                                   seen, value, std::memory_order_relaxed)) {
+        }
+    }
+
+    bool take(int64_t bytes)
+    {
+        int64_t now =
+            in_use.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+        if (limit != 0 && now > limit) {
+            give(bytes);
+            return false;
+        }
+        raise(peak, now);
+        raise(largest, bytes);
+        count.fetch_add(1, std::memory_order_relaxed);
+        return true;
+    }
+
+    void give(int64_t bytes)
+    {
+        in_use.fetch_sub(bytes, std::memory_order_relaxed);
+    }
+};
+
+/* Memory that XLA asked for. The account is null when no device did. */
+class device_memory final : public xla::CpuMemory
+{
+  public:
+    device_memory(void *base, size_t size_bytes, memory_account *account)
+        : base_(base), size_bytes_(size_bytes), account_(account)
+    {
+    }
+
+    ~device_memory() override
+    {
+        std::free(base_);
+        if (account_ != nullptr) account_->give(size_bytes_);
+    }
+
+    void *base() const override
+    {
+        return base_;
+    }
+
+    size_t size_bytes() const override
+    {
+        return size_bytes_;
+    }
+
+  private:
+    void *const base_;
+    const size_t size_bytes_;
+    memory_account *const account_;
+};
+
+/* XLA does not say for which device it allocates, but it allocates on the
+ * thread that calls it: for the device of this account. */
+inline thread_local memory_account *charged_account = nullptr;
+
+class charge
+{
+  public:
+    explicit charge(memory_account *account)
+        : before_(std::exchange(charged_account, account))
+    {
+    }
+
+    ~charge()
+    {
+        charged_account = before_;
+    }
+
+    charge(const charge &) = delete;
+    charge &operator=(const charge &) = delete;
+
+  private:
+    memory_account *const before_;
+};
+
+inline absl::StatusOr<std::unique_ptr<xla::CpuMemory>> allocate(
+    size_t size_bytes, size_t alignment)
+{
+    memory_account *account = charged_account;
+    if (account != nullptr && !account->take(size_bytes))
+        return absl::ResourceExhaustedError(
+            absl::StrCat("out of device memory: ", size_bytes,
+                         " bytes more than the ", account->in_use.load(),
+                         " in use pass the limit of ", account->limit));
+    size_t rounded = (size_bytes + alignment - 1) / alignment * alignment;
+    void *base =
+        std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
+    if (base == nullptr) {
+        if (account != nullptr) account->give(size_bytes);
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "the host has no ", size_bytes, " bytes of memory left"));
+    }
+    return std::make_unique<device_memory>(base, size_bytes, account);
+}
+
+} // namespace tow
+
+struct PJRT_Memory {
+    xla::PjRtMemorySpace *xla; /* lent by the client's XLA client */
+    PJRT_Device *device;       /* lent by the client */
+};
+
+struct PJRT_DeviceDescription {
+    const xla::PjRtDeviceDescription *xla;
+};
+
+struct PJRT_Device {
+    PJRT_Device(PJRT_Client *owner, xla::PjRtDevice *device)
+        : client(owner), xla(device), description{&device->description()},
+          worker(absl::StrCat("tow-cpu-", device->local_hardware_id().value()))
+    {
+    }
+
+    PJRT_Client *const client;
+    xla::PjRtDevice *const xla;
+    PJRT_DeviceDescription description;
+    std::vector<PJRT_Memory *> memories; /* lent by the client */
+    PJRT_Memory *default_memory = nullptr;
+    tow::memory_account account;
+    tow::current_run run;
+    /* Last: its thread uses the above, and is joined first. */
+    tow::worker worker;
+};
+
+struct PJRT_Client {
+    std::shared_ptr<tow::collectives> collectives;
+    std::unique_ptr<xla::PjRtClient> xla;
+    std::vector<std::unique_ptr<PJRT_Memory>> owned_memories;
+    std::vector<std::unique_ptr<PJRT_Device>> owned_devices;
+    std::vector<PJRT_Device *> devices;
+    std::vector<PJRT_Memory *> memories;
+    /* Copies that are too large for the thread that finds them ready. */
+    std::unique_ptr<tow::worker> copier;
+    /* Held while an execution joins the queues of several devices: two gangs
+     * that share devices stand in the same order in all of them. */
+    std::mutex gang_mutex;
+
+    PJRT_Device *device_of(const xla::PjRtDevice *device) const
+    {
+        for (PJRT_Device *each : devices)
+            if (each->xla == device) return each;
+        return nullptr;
+    }
+
+    PJRT_Memory *memory_of(const xla::PjRtMemorySpace *space) const
+    {
+        for (PJRT_Memory *each : memories)
+            if (each->xla == space) return each;
+        return nullptr;
+    }
+};
+
+/* An array on a device, or the promise of one: a buffer is handed out before
+ * the execution that fills it has run.
+ *
+ * Three counts. References keep the object; the user's handle is one, and all
+ * holds together are one. Holds keep the value: one until it is deleted or
+ * donated, and one for each piece of work in flight that uses it. Reads are
+ * copies in flight: a donated value must not be overwritten under them. */
+struct PJRT_Buffer {
+    PJRT_Buffer(tow::array_type array, PJRT_Memory *where, PJRT_Event *event)
+        : type(std::move(array)), memory(where), ready(event)
+    {
+        if (ready != nullptr) ready->retain();
+    }
+
+    ~PJRT_Buffer()
+    {
+        if (ready != nullptr) ready->release();
+    }
+
+    const tow::array_type type;
+    PJRT_Memory *const memory;
+    PJRT_Event
+        *const ready; /* counted; null when the value was there at once */
+    std::unique_ptr<xla::PjRtBuffer> value; /* written before `ready` */
+
+    PJRT_Device *device() const
+    {
+        return memory->device;
+    }
+
+    bool is_ready() const
+    {
+        return ready == nullptr || ready->is_ready();
+    }
+
+    /* Only once ready. */
+    absl::Status status() const
+    {
+        return ready == nullptr ? absl::OkStatus() : ready->status();
+    }
+
+    bool is_deleted() const
+    {
+        return deleted_.load(std::memory_order_acquire);
+    }
+
+    void release()
+    {
+        if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+            delete this;
+    }
+
+    /* False if the value was deleted or donated. */
+    bool try_hold()
+    {
+        int count = holds_.load(std::memory_order_relaxed);
+        do {
+            if (count == 0 || is_deleted()) return false;
+        } while (!holds_.compare_exchange_weak(count, count + 1,
+                                               std::memory_order_acq_rel));
+        return true;
+    }
+
+    void drop_hold()
+    {
+        if (holds_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+        value.reset();
+        release();
+    }
+
+    /* Deletes for the user, and leaves the caller the user's hold to drop.
+     * False if it was deleted before. */
+    bool try_take_from_user()
+    {
+        return !deleted_.exchange(true, std::memory_order_acq_rel);
+    }
+
+    void begin_read()
+    {
+        reads_.fetch_add(1, std::memory_order_acq_rel);
+    }
+
+    void end_read()
+    {
+        reads_.fetch_sub(1, std::memory_order_acq_rel);
+    }
+
+    bool is_read() const
+    {
+        return reads_.load(std::memory_order_acquire) != 0;
+    }
+
+  private:
+    std::atomic<int> references_{2};
+    std::atomic<int> holds_{1};
+    std::atomic<int> reads_{0};
+    std::atomic<bool> deleted_{false};
+};
+
+namespace tow
+{
+
+/* One compiled computation, loaded. Counted: by the handles of both kinds that
+ * PJRT has for it, and by executions in flight. */
+struct program {
+    program(PJRT_Client *owner,
+            std::unique_ptr<xla::PjRtLoadedExecutable> executable)
+        : client(owner), loaded(std::move(executable))
+    {
+    }
+
+    void retain()
+    {
+        references_.fetch_add(1, std::memory_order_relaxed);
+    }
+
+    void release()
+    {
+        if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+            delete this;
+    }
+
+    PJRT_Client *const client;
+    const std::unique_ptr<xla::PjRtLoadedExecutable> loaded;
+    std::string name;
+    std::string fingerprint;
+    bool is_portable = false;
+    std::vector<PJRT_Device *> devices; /* ours, in the order of arguments */
+    std::vector<array_type> parameters;
+    std::vector<array_type> outputs;
+    std::vector<bool> is_donated; /* by parameter */
+    bool donates = false;
+
+    /* The same for C: views of the above and of what follows. */
+    std::vector<std::string> shardings;
+    std::vector<tow_xla_array_t> parameter_views;
+    std::vector<tow_xla_array_t> output_views;
+    std::vector<tow_xla_alias_t> aliases;
+    std::vector<size_t> donated;
+    tow_xla_signature_t signature = {};
+    std::vector<PJRT_Buffer_Type> output_types;
+    std::vector<int64_t> output_dims;
+    std::vector<size_t> output_dim_counts;
+    std::vector<const char *> output_memory_kinds;
+    std::vector<size_t> output_memory_kind_sizes;
+
+    std::once_flag costs_once;
+    absl::Status costs_status;
+    std::vector<std::string> cost_names;
+    std::vector<PJRT_NamedValue> costs;
+
+  private:
+    std::atomic<int> references_{1};
+};
+
+} // namespace tow
+
+struct PJRT_LoadedExecutable {
+    tow::program *program; /* counted */
+    std::atomic<bool> deleted{false};
+};
+
+struct PJRT_Executable {
+    tow::program *program; /* counted */
+};
+
+#endif /* TOW_DEVICE_XLA_CPU_OBJECTS_IMPL_HH_ */

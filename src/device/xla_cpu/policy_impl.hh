@@ -1,0 +1,191 @@
+/* What a client may ask of the compiler. Some of XLA's options write files or
+ * change the whole process, and some custom calls and instructions reach out of
+ * the computation; programs and options come from users, so what is not listed
+ * here is refused. (The operator may still set options in XLA_FLAGS.) */
+#ifndef TOW_DEVICE_XLA_CPU_POLICY_IMPL_HH_
+#define TOW_DEVICE_XLA_CPU_POLICY_IMPL_HH_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "xla/debug_options_flags.h"
+#include "xla/service/hlo.pb.h"
+#include "xla/xla.pb.h"
+
+namespace tow
+{
+
+/* Options that hold text and may be set all the same. The compiler for GPUs,
+ * which alone reads the second, is not here. */
+inline constexpr absl::string_view ALLOWED_TEXT_OPTIONS[] = {
+    "xla_cpu_max_isa",
+    "xla_gpu_cuda_data_dir",
+    "xla_disable_hlo_passes",
+    "xla_enable_hlo_passes_only",
+};
+
+/* Families of numbers and switches that only steer how code is made, or that
+ * the CPU compiler does not read. */
+inline constexpr absl::string_view ALLOWED_OPTION_PREFIXES[] = {
+    "xla_allow_",
+    "xla_backend_optimization_level",
+    "xla_cpu_",
+    "xla_disable_",
+    "xla_early_exit_with_layouts",
+    "xla_eliminate_",
+    "xla_enable_",
+    "xla_gpu_",
+    "xla_llvm_",
+    "xla_multiheap_",
+    "xla_pjrt_",
+    "xla_reduce_window_",
+    "xla_test_",
+    "xla_tpu_",
+    "xla_unsupported_",
+};
+
+/* Words that mark an option as one that writes or reads something outside,
+ * whatever its family. */
+inline constexpr absl::string_view REFUSED_OPTION_WORDS[] = {
+    "dump", "profile", "path", "file", "dir", "log", "cache", "extra_options",
+};
+
+inline bool may_set(const google::protobuf::FieldDescriptor *option)
+{
+    absl::string_view name = option->name();
+    for (absl::string_view allowed : ALLOWED_TEXT_OPTIONS)
+        if (name == allowed) return true;
+
+    using type = google::protobuf::FieldDescriptor;
+    bool is_text = option->cpp_type() == type::CPPTYPE_STRING ||
+                   option->cpp_type() == type::CPPTYPE_MESSAGE;
+    if (is_text) return false;
+    for (absl::string_view word : REFUSED_OPTION_WORDS)
+        if (absl::StrContains(name, word)) return false;
+    for (absl::string_view prefix : ALLOWED_OPTION_PREFIXES)
+        if (absl::StartsWith(name, prefix)) return true;
+    return false;
+}
+
+/* The one field alone, in bytes. Takes it out of `options`. */
+inline std::string take_field(xla::DebugOptions &options,
+                              const google::protobuf::FieldDescriptor *field)
+{
+    xla::DebugOptions alone;
+    options.GetReflection()->SwapFields(&options, &alone, {field});
+    return alone.SerializeAsString();
+}
+
+/* JAX sends every option that its own XLA knows, so what equals the default
+ * passes; so does what this XLA has never heard of, for it is not read. */
+inline absl::Status check_options(xla::DebugOptions sent)
+{
+    xla::DebugOptions defaults = xla::DefaultDebugOptionsIgnoringFlags();
+    const google::protobuf::Descriptor *type = sent.GetDescriptor();
+    std::vector<std::string> refused;
+    for (int i = 0; i < type->field_count(); i++) {
+        const google::protobuf::FieldDescriptor *field = type->field(i);
+        std::string sent_value = take_field(sent, field);
+        if (sent_value.empty() || sent_value == take_field(defaults, field))
+            continue;
+        if (!may_set(field)) refused.push_back(std::string(field->name()));
+    }
+    if (refused.empty()) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(
+        "XLA options that reach outside the computation cannot be set by a "
+        "client: ",
+        absl::StrJoin(refused, ", "), "; leave them at their defaults"));
+}
+
+/* Markers that XLA's own passes replace, and pure functions inside XLA. */
+inline constexpr absl::string_view ALLOWED_CUSTOM_CALLS[] = {
+    "AllocateBuffer",
+    "ApproxTopK",
+    "AssumeGatherIndicesInBound",
+    "Cholesky",
+    "Eigh",
+    "GlobalToLocalShape",
+    "LayoutConstraint",
+    "LocalToGlobalShape",
+    "LuDecomposition",
+    "MoveToDevice",
+    "MoveToHost",
+    "NopReturnToken",
+    "PadToStatic",
+    "PartialReduce",
+    "ProductOfElementaryHouseholderReflectors",
+    "Qr",
+    "QrDecomposition",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "Sharding",
+    "SliceToDynamic",
+    "TopK",
+    "X64Combine",
+    "X64SplitHigh",
+    "X64SplitLow",
+    "annotate_device_placement",
+    "mhlo.topk",
+    "mhlo.erf",
+    "mhlo.asin",
+    "mhlo.acos",
+    "mhlo.acosh",
+    "mhlo.asinh",
+    "mhlo.atanh",
+    "mhlo.cosh",
+    "mhlo.sinh",
+    "shape_assertion",
+    "stablehlo.dynamic_broadcast_in_dim",
+    "stablehlo.dynamic_iota",
+    "stablehlo.dynamic_reshape",
+};
+
+inline bool may_call(absl::string_view target)
+{
+    /* Shardy's markers; the partitioner takes them out. */
+    if (absl::StartsWith(target, "xla.sdy.")) return true;
+    for (absl::string_view allowed : ALLOWED_CUSTOM_CALLS)
+        if (target == allowed) return true;
+    return false;
+}
+
+/* Instructions that wait for a host which is not there: such an execution would
+ * hold its device for ever. */
+inline bool talks_to_host(const xla::HloInstructionProto &instruction)
+{
+    const std::string &opcode = instruction.opcode();
+    return opcode == "infeed" || opcode == "outfeed" ||
+           ((opcode == "send" || opcode == "recv") &&
+            instruction.is_host_transfer());
+}
+
+inline absl::Status check_program(const xla::HloModuleProto &module)
+{
+    for (const xla::HloComputationProto &computation : module.computations())
+        for (const xla::HloInstructionProto &each :
+             computation.instructions()) {
+            if (talks_to_host(each))
+                return absl::UnimplementedError(absl::StrCat(
+                    each.opcode(), " (", each.name(),
+                    "): a computation cannot wait for the host; pass the "
+                    "array as an argument or a result"));
+            if (each.opcode() == "custom-call" &&
+                !may_call(each.custom_call_target()))
+                return absl::PermissionDeniedError(absl::StrCat(
+                    "custom call target '", each.custom_call_target(), "' (",
+                    each.name(),
+                    ") is not one that clients may use on this device"));
+        }
+    return absl::OkStatus();
+}
+
+} // namespace tow
+
+#endif /* TOW_DEVICE_XLA_CPU_POLICY_IMPL_HH_ */

@@ -1,0 +1,330 @@
+/* Work in flight: executions, which run on their device's thread, and copies,
+ * which run on whatever thread finds the source ready, or on the copy thread.
+ * Each is the event that it completes. */
+#ifndef TOW_DEVICE_XLA_CPU_RUN_IMPL_HH_
+#define TOW_DEVICE_XLA_CPU_RUN_IMPL_HH_
+
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "device/xla_cpu/objects_impl.hh"
+#include "xla/literal.h"
+
+namespace tow
+{
+
+/* Statuses come back from XLA, exceptions from the standard library. */
+template <typename Body> absl::Status guarded(Body body) noexcept
+{
+    try {
+        return body();
+    } catch (const std::bad_alloc &) {
+        return absl::ResourceExhaustedError("out of memory");
+    } catch (const std::exception &error) {
+        return absl::InternalError(error.what());
+    } catch (...) {
+        return absl::InternalError("unknown exception");
+    }
+}
+
+inline absl::Status cancelled()
+{
+    return absl::CancelledError("the client was closed first");
+}
+
+/* One computation on one device. */
+struct execution final : PJRT_Event, work {
+    execution(tow::program *what, PJRT_Device *where, uint64_t gang_run)
+        : program(what), device(where), run_id(gang_run)
+    {
+        program->retain();
+    }
+
+    struct input {
+        PJRT_Buffer *buffer; /* held */
+        bool is_donated;
+    };
+
+    tow::program *const program; /* counted */
+    PJRT_Device *const device;
+    const uint64_t run_id;
+    absl::InlinedVector<input, 6> inputs;
+    absl::InlinedVector<PJRT_Buffer *, 4> outputs; /* held until filled */
+    /* Inputs that this run must not donate; empty in most. */
+    absl::InlinedVector<int, 2> kept_inputs;
+
+    void run() override
+    {
+        finish(guarded([this] {
+            absl::Status waited = wait_for_inputs();
+            return waited.ok() ? execute() : waited;
+        }));
+    }
+
+    void cancel() override
+    {
+        finish(cancelled());
+    }
+
+    /* Instead of running it, when it cannot even be queued. */
+    void fail(absl::Status status)
+    {
+        finish(std::move(status));
+    }
+
+    bool has_ready_inputs() const
+    {
+        for (const input &each : inputs)
+            if (!each.buffer->is_ready() ||
+                (each.is_donated && each.buffer->is_read()))
+                return false;
+        return true;
+    }
+
+  private:
+    ~execution() override
+    {
+        program->release();
+    }
+
+    /* XLA would run on a pool of its own, out of order, if any input or any use
+     * of a donated input were still to come. */
+    absl::Status wait_for_inputs()
+    {
+        for (size_t i = 0; i < inputs.size(); i++) {
+            PJRT_Buffer *buffer = inputs[i].buffer;
+            if (!buffer->is_ready()) buffer->ready->await();
+            if (absl::Status status = buffer->status(); !status.ok())
+                return failed_input(i, std::move(status));
+        }
+        /* The copy thread never waits for a device, so this ends. */
+        for (const input &each : inputs)
+            while (each.is_donated && each.buffer->is_read())
+                sched_yield();
+        return absl::OkStatus();
+    }
+
+    /* Says once for which computation an error was the end; those that depend
+     * on that one in turn pass it on as it is. */
+    absl::Status failed_input(size_t index, absl::Status status) const
+    {
+        static constexpr char MARK[] = " [input ";
+        if (absl::StrContains(status.message(), MARK)) return status;
+        return absl::Status(status.code(),
+                            absl::StrCat(status.message(), MARK, index, " of ",
+                                         program->name, "]"));
+    }
+
+    absl::Status execute()
+    {
+        absl::InlinedVector<xla::PjRtBuffer *, 8> arguments;
+        for (const input &each : inputs)
+            arguments.push_back(each.buffer->value.get());
+        xla::ExecuteOptions options;
+        options.execution_mode =
+            xla::ExecuteOptions::ExecutionMode::kSynchronous;
+        for (int index : kept_inputs)
+            options.non_donatable_input_indices.insert(index);
+        device->run.run_id = run_id;
+        device->run.serial++;
+
+        charge allocations(&device->account);
+        std::optional<xla::Future<>> unused;
+        auto results =
+            program->is_portable
+                ? program->loaded->ExecutePortable(arguments, device->xla,
+                                                   options, unused, false)
+                : program->loaded->ExecuteSharded(arguments, device->xla,
+                                                  options, unused, false);
+        if (!results.ok()) return std::move(results).status();
+        return take(*std::move(results));
+    }
+
+    absl::Status take(std::vector<std::unique_ptr<xla::PjRtBuffer>> results)
+    {
+        if (results.size() != outputs.size())
+            return absl::InternalError(
+                absl::StrCat(program->name, " gave ", results.size(),
+                             " results instead of ", outputs.size()));
+        for (size_t i = 0; i < outputs.size(); i++)
+            outputs[i]->value = std::move(results[i]);
+        /* With donated inputs XLA may have seen a use that we do not know of,
+         * an external reference for one, and not have run yet. */
+        if (!program->donates || outputs.empty()) return absl::OkStatus();
+        return outputs[0]->value->GetReadyFuture().Await();
+    }
+
+    void finish(absl::Status status)
+    {
+        complete(std::move(status));
+        for (const input &each : inputs)
+            each.buffer->drop_hold();
+        for (PJRT_Buffer *each : outputs)
+            each->drop_hold();
+        inputs.clear();
+        outputs.clear();
+        release();
+    }
+};
+
+/* Hands `job` on when its source is ready. */
+template <typename Job> struct when_ready final : waiter {
+    explicit when_ready(Job *waiting_job) : job(waiting_job) {}
+
+    void fire(const absl::Status &status) override
+    {
+        job->start(status);
+    }
+
+    Job *const job;
+};
+
+/* A copy of `source` to somewhere: the part that all copies share. */
+struct copy : PJRT_Event, work {
+    copy(PJRT_Buffer *from, PJRT_Client *whose) : source(from), client(whose)
+    {
+        source->begin_read();
+    }
+
+    PJRT_Buffer *const source; /* held */
+    PJRT_Client *const client;
+
+    /* Begins as soon as the source is there. The copy owns itself: the caller
+     * retains it first if it wants the event. */
+    static void begin(copy *job)
+    {
+        if (job->source->ready == nullptr)
+            job->start(absl::OkStatus());
+        else
+            job->source->ready->on_ready(
+                std::make_unique<when_ready<copy>>(job));
+    }
+
+    void start(const absl::Status &source_status)
+    {
+        if (!source_status.ok())
+            finish(source_status);
+        else if (size_bytes() <= TOW_XLA_INLINE_COPY_BYTES_MAX)
+            run();
+        else
+            client->copier->submit(this);
+    }
+
+    void run() override
+    {
+        finish(guarded([this] { return perform(); }));
+    }
+
+    void cancel() override
+    {
+        finish(cancelled());
+    }
+
+  protected:
+    virtual size_t size_bytes() const = 0;
+    virtual absl::Status perform() = 0;
+
+  private:
+    void finish(absl::Status status)
+    {
+        source->end_read();
+        complete(std::move(status));
+        source->drop_hold();
+        release();
+    }
+};
+
+/* Bytes as they lie on the device. */
+struct raw_read final : copy {
+    raw_read(PJRT_Buffer *from, PJRT_Client *whose, void *to, size_t first,
+             size_t bytes)
+        : copy(from, whose), destination(to), offset(first), count(bytes)
+    {
+    }
+
+    void *const destination;
+    const size_t offset;
+    const size_t count;
+
+  protected:
+    size_t size_bytes() const override
+    {
+        return count;
+    }
+
+    absl::Status perform() override
+    {
+        auto base = client->xla->UnsafeBufferPointer(source->value.get());
+        if (!base.ok()) return base.status();
+        std::memcpy(destination, reinterpret_cast<char *>(*base) + offset,
+                    count);
+        return absl::OkStatus();
+    }
+};
+
+/* In another layout, or with more than one element in a byte on the device. */
+struct converting_read final : copy {
+    converting_read(PJRT_Buffer *from, PJRT_Client *whose, void *to,
+                    xla::Shape host_shape)
+        : copy(from, whose), shape(std::move(host_shape)),
+          literal(static_cast<const char *>(to), shape)
+    {
+    }
+
+    const xla::Shape shape;
+    xla::MutableBorrowingLiteral literal;
+
+  protected:
+    size_t size_bytes() const override
+    {
+        return SIZE_MAX; /* Always on the copy thread: XLA may make it wait. */
+    }
+
+    absl::Status perform() override
+    {
+        return source->value->ToLiteralSync(&literal);
+    }
+};
+
+/* To another device or memory of this client. */
+struct transfer final : copy {
+    transfer(PJRT_Buffer *from, PJRT_Client *whose, PJRT_Memory *where)
+        : copy(from, whose), memory(where)
+    {
+    }
+
+    PJRT_Memory *const memory;
+    PJRT_Buffer *target = nullptr; /* held */
+
+    ~transfer() override
+    {
+        if (target != nullptr) target->drop_hold();
+    }
+
+  protected:
+    size_t size_bytes() const override
+    {
+        return SIZE_MAX; /* As above. */
+    }
+
+    absl::Status perform() override
+    {
+        charge allocations(&memory->device->account);
+        auto copied = source->value->CopyToMemorySpace(memory->xla);
+        if (!copied.ok()) return copied.status();
+        absl::Status status = (*copied)->GetReadyFuture().Await();
+        target->value = *std::move(copied);
+        return status;
+    }
+};
+
+} // namespace tow
+
+#endif /* TOW_DEVICE_XLA_CPU_RUN_IMPL_HH_ */

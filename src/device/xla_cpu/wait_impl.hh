@@ -1,0 +1,305 @@
+/* How threads of the adapter wait for one another: PJRT_Event, which is
+ * completed once and then never changes, and a worker, which runs items one
+ * after the other on a thread of its own. Both look for a short while before
+ * they sleep, for waking a thread costs more than most computations here. */
+#ifndef TOW_DEVICE_XLA_CPU_WAIT_IMPL_HH_
+#define TOW_DEVICE_XLA_CPU_WAIT_IMPL_HH_
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "device/xla_cpu/tuning.h"
+#include "xla/pjrt/c/pjrt_c_api.h"
+
+namespace tow
+{
+
+inline int64_t now_ns()
+{
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return int64_t{time.tv_sec} * 1000000000 + time.tv_nsec;
+}
+
+inline void pause_briefly()
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
+}
+
+inline void futex_wait(std::atomic<uint32_t> *word, uint32_t expected)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+inline void futex_wake_all(std::atomic<uint32_t> *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr,
+            0);
+}
+
+/* Looks at `done` until it holds or the time to look is over. */
+template <typename Done> bool spin_until(Done done)
+{
+    for (int look = 0; look < TOW_XLA_SPIN_LOOKS_BEFORE_YIELD; look++) {
+        if (done()) return true;
+        pause_briefly();
+    }
+    for (int64_t end = now_ns() + TOW_XLA_SPIN_NS; now_ns() < end;) {
+        if (done()) return true;
+        sched_yield();
+    }
+    return done();
+}
+
+/* Something to do once an event is ready. Deletes itself when it fires. */
+struct waiter {
+    waiter *next = nullptr;
+    virtual ~waiter() = default;
+    virtual void fire(const absl::Status &status) = 0;
+};
+
+} // namespace tow
+
+/* Counted. Completed exactly once, by whoever made it; what was written before
+ * `complete` can be read after `is_ready` was seen to be true. */
+struct PJRT_Event {
+    PJRT_Event() = default;
+    PJRT_Event(const PJRT_Event &) = delete;
+    PJRT_Event &operator=(const PJRT_Event &) = delete;
+    virtual ~PJRT_Event() = default;
+
+    void retain()
+    {
+        references_.fetch_add(1, std::memory_order_relaxed);
+    }
+
+    void release()
+    {
+        if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+            delete this;
+    }
+
+    bool is_ready() const
+    {
+        return state_.load(std::memory_order_acquire) == READY;
+    }
+
+    /* Only once ready. */
+    const absl::Status &status() const
+    {
+        return status_;
+    }
+
+    void await()
+    {
+        if (tow::spin_until([this] { return is_ready(); })) return;
+        for (;;) {
+            uint32_t state = WAITED_FOR_NOT;
+            state_.compare_exchange_strong(state, WAITED_FOR);
+            if (state == READY) return;
+            tow::futex_wait(&state_, WAITED_FOR);
+        }
+    }
+
+    /* Takes `waiter`. Fires at once, here, if the event is ready; else on the
+     * thread that completes it, in the order in which waiters came. */
+    void on_ready(std::unique_ptr<tow::waiter> waiter)
+    {
+        tow::waiter *first = waiters_.load(std::memory_order_acquire);
+        do {
+            if (first == closed()) {
+                waiter->fire(status_);
+                return;
+            }
+            waiter->next = first;
+        } while (!waiters_.compare_exchange_weak(first, waiter.get(),
+                                                 std::memory_order_acq_rel));
+        waiter.release();
+    }
+
+    /* The caller holds a reference. */
+    void complete(absl::Status status)
+    {
+        status_ = std::move(status);
+        if (state_.exchange(READY) == WAITED_FOR) tow::futex_wake_all(&state_);
+        fire_all(waiters_.exchange(closed(), std::memory_order_acq_rel));
+    }
+
+  private:
+    enum : uint32_t {
+        WAITED_FOR_NOT = 0,
+        WAITED_FOR,
+        READY
+    };
+
+    static tow::waiter *closed()
+    {
+        return reinterpret_cast<tow::waiter *>(1);
+    }
+
+    void fire_all(tow::waiter *last_come)
+    {
+        tow::waiter *first = nullptr;
+        while (last_come != nullptr) {
+            tow::waiter *next = std::exchange(last_come->next, first);
+            first = std::exchange(last_come, next);
+        }
+        while (first != nullptr) {
+            std::unique_ptr<tow::waiter> waiter(first);
+            first = waiter->next;
+            waiter->fire(status_);
+        }
+    }
+
+    std::atomic<uint32_t> references_{1};
+    std::atomic<uint32_t> state_{WAITED_FOR_NOT};
+    std::atomic<tow::waiter *> waiters_{nullptr};
+    absl::Status status_;
+};
+
+namespace tow
+{
+
+/* One thing for a worker to do. */
+struct work {
+    work *next = nullptr;
+    virtual ~work() = default;
+    virtual void run() = 0;
+    /* Instead of run, when the worker is stopped first. */
+    virtual void cancel() = 0;
+};
+
+/* Runs what is submitted, in order, one at a time. Any thread may submit. */
+class worker
+{
+  public:
+    explicit worker(const std::string &name)
+    {
+        thread_ = std::thread([this] { loop(); });
+        pthread_setname_np(thread_.native_handle(), name.c_str());
+    }
+
+    /* Finishes what runs now and cancels what waits. */
+    ~worker()
+    {
+        stopping_ = true;
+        wake();
+        thread_.join();
+    }
+
+    bool is_full() const
+    {
+        return submitted_.load(std::memory_order_relaxed) -
+                   finished_.load(std::memory_order_relaxed) >=
+               TOW_XLA_QUEUE_DEPTH_MAX;
+    }
+
+    void submit(work *item)
+    {
+        submitted_.fetch_add(1, std::memory_order_relaxed);
+        work *last = last_.load(std::memory_order_relaxed);
+        do {
+            item->next = last;
+        } while (!last_.compare_exchange_weak(last, item));
+        if (sleeping_.load() != 0) wake();
+    }
+
+    /* Runs `item` here and now if nothing else runs or waits. */
+    bool try_run_here(work *item)
+    {
+        if (last_.load(std::memory_order_relaxed) != nullptr) return false;
+        if (busy_.exchange(true)) return false;
+        bool alone = last_.load() == nullptr;
+        if (alone) item->run();
+        busy_ = false;
+        if (last_.load() != nullptr) wake();
+        return alone;
+    }
+
+  private:
+    /* A stack that the worker takes whole and turns round: one exchange for as
+     * many items as have come since it last looked. */
+    work *take_all()
+    {
+        work *last = last_.exchange(nullptr);
+        work *first = nullptr;
+        while (last != nullptr) {
+            work *next = std::exchange(last->next, first);
+            first = std::exchange(last, next);
+        }
+        return first;
+    }
+
+    void wake()
+    {
+        if (sleeping_.exchange(0) != 0) futex_wake_all(&sleeping_);
+    }
+
+    bool may_begin()
+    {
+        return (last_.load() != nullptr && !busy_.exchange(true)) || stopping_;
+    }
+
+    /* Returns with busy_ held, unless stopping. */
+    void wait_for_work()
+    {
+        while (!spin_until([this] { return may_begin(); })) {
+            sleeping_ = 1;
+            if (may_begin()) {
+                sleeping_ = 0;
+                return;
+            }
+            futex_wait(&sleeping_, 1);
+        }
+    }
+
+    void loop()
+    {
+        for (;;) {
+            wait_for_work();
+            work *item = take_all();
+            while (item != nullptr) {
+                work *next = item->next;
+                if (stopping_)
+                    item->cancel();
+                else
+                    item->run();
+                finished_.fetch_add(1, std::memory_order_relaxed);
+                item = next;
+            }
+            if (stopping_ && last_.load() == nullptr) return;
+            busy_ = false;
+        }
+    }
+
+    /* Written by submitters. */
+    alignas(64) std::atomic<work *> last_{nullptr};
+    std::atomic<uint64_t> submitted_{0};
+    /* Written by the worker. */
+    alignas(64) std::atomic<uint32_t> sleeping_{0};
+    std::atomic<uint64_t> finished_{0};
+    /* Written by either: an item runs. */
+    std::atomic<bool> busy_{false};
+    std::atomic<bool> stopping_{false};
+    std::thread thread_;
+};
+
+} // namespace tow
+
+#endif /* TOW_DEVICE_XLA_CPU_WAIT_IMPL_HH_ */

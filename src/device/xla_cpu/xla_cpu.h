@@ -1,0 +1,201 @@
+/* What the XLA CPU adapter (libtow_xla_cpu.so) has beside PJRT's own table:
+ * create options, the door through which collectives inside a computation come
+ * out to us, and two extension nodes for what PJRT's C API has no words for.
+ *
+ * The adapter is loaded like any PJRT plugin: its one symbol is GetPjrtApi.
+ * Options of PJRT_Client_Create, all int64, all optional:
+ *
+ *   process_id          this worker's incarnation number, never used again by
+ *                       another; below TOW_XLA_PROCESS_COUNT_MAX. Devices are
+ *                       numbered TOW_XLA_PROCESS_STRIDE * process_id + index.
+ *   device_count        1 to TOW_XLA_DEVICE_COUNT_MAX; 1 unless given.
+ *   memory_limit_bytes  of each device; an allocation beyond it fails with
+ *                       RESOURCE_EXHAUSTED. No limit unless given.
+ *   tow_collectives     address of a tow_xla_collectives_t that outlives the
+ *                       client. Without it a collective fails, and names this
+ *                       option; a gang of one needs none.
+ *
+ * Plain C on both sides; no XLA type crosses it. */
+#ifndef TOW_DEVICE_XLA_CPU_H_
+#define TOW_DEVICE_XLA_CPU_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TOW_XLA_PROCESS_STRIDE    2048
+#define TOW_XLA_PROCESS_COUNT_MAX (1 << 20)
+#define TOW_XLA_DEVICE_COUNT_MAX  256
+
+/* --- Collectives --------------------------------------------------------- */
+
+typedef enum tow_xla_collective_kind {
+    TOW_XLA_ALL_REDUCE = 1,
+    TOW_XLA_REDUCE_SCATTER,
+    TOW_XLA_ALL_GATHER,
+    TOW_XLA_ALL_TO_ALL,
+    TOW_XLA_PERMUTE,
+    TOW_XLA_BROADCAST,
+    TOW_XLA_BARRIER,
+} tow_xla_collective_kind_t;
+
+/* XLA has no others: `and` and `or` of PRED arrive as MIN and MAX. */
+typedef enum tow_xla_reduction {
+    TOW_XLA_SUM = 1,
+    TOW_XLA_PRODUCT,
+    TOW_XLA_MIN,
+    TOW_XLA_MAX,
+} tow_xla_reduction_t;
+
+/* One member's part in one collective. Everything is lent for the call.
+ *
+ * Members match by (members, run_id, op_id, occurrence), which all of them
+ * compute alike without a word between them: members by the executable's device
+ * assignment, run_id from whoever started the gang, op_id and occurrence from
+ * the program. Collectives of one execution come one after the other. */
+typedef struct tow_xla_collective {
+    size_t struct_size;
+    tow_xla_collective_kind_t kind;
+    /* The gang's run, as in tow_xla_execute_options_t. */
+    uint64_t run_id;
+    /* The channel of the operation, or 0 if it has none. (For those XLA gives a
+     * number of the process that compiled it, so it is not passed on.) */
+    uint64_t op_id;
+    /* How many collectives with this op_id this member has met before in this
+     * run with these members: operations in loops, operations of several
+     * arrays, and those without a channel share an op_id. */
+    uint64_t occurrence;
+    const int64_t *members; /* global device ids, in rank order */
+    size_t member_count;
+    size_t rank;                   /* ours */
+    int element_type;              /* PJRT_Buffer_Type */
+    tow_xla_reduction_t reduction; /* all-reduce, reduce-scatter */
+    /* Elements of one block. All-reduce, broadcast and permute: send and
+     * receive are one block. All-gather: send is one, receive is one a member,
+     * in rank order. Reduce-scatter: the other way round. All-to-all: one block
+     * to and from each member. Barrier: none. */
+    size_t element_count;
+    size_t element_bytes;
+    /* All-to-all: an array of a block a member; else an array of one. Send and
+     * receive may be the same memory, except in a permute. */
+    const void *const *send;
+    void *const *receive;
+    size_t root; /* broadcast */
+    /* Permute: the rank that we receive from, or SIZE_MAX (then the adapter
+     * clears `receive`), and those that we send to. Members that do neither
+     * take part too. */
+    size_t source;
+    const size_t *targets;
+    size_t target_count;
+} tow_xla_collective_t;
+
+typedef struct tow_xla_collectives {
+    size_t struct_size;
+    void *context;
+    /* Does the work on the calling thread, which may be any of XLA's, and
+     * returns 0; or returns a tow_code_t and writes why, as a string, into
+     * `error`. Then the execution fails with that code and message, and the
+     * client stays usable. Must return with an error soon after the gang has
+     * been aborted: the device stands still until it returns. */
+    int (*run)(void *context, const tow_xla_collective_t *collective,
+               char *error, size_t error_capacity);
+} tow_xla_collectives_t;
+
+/* --- Options of an execution --------------------------------------------- */
+
+/* A node for PJRT_ExecuteOptions.extension_start; laid out as
+ * PJRT_Extension_Base begins. */
+#define TOW_XLA_EXECUTE_OPTIONS_TYPE 0x746f7702
+
+/* Run on the calling thread if the device is idle, its queue is empty and all
+ * inputs are ready; else as usual. Saves two hops between threads, at the price
+ * that PJRT_LoadedExecutable_Execute takes as long as the computation. Has no
+ * effect on an execution on several devices. */
+#define TOW_XLA_EXECUTE_INLINE 1u
+
+typedef struct tow_xla_execute_options {
+    size_t struct_size;
+    int type; /* TOW_XLA_EXECUTE_OPTIONS_TYPE */
+    void *next;
+    /* Names the gang's run: the same on all members, and on no other run that
+     * can be under way. PJRT's launch_id has 32 bits, which is too few; without
+     * this node it is used, as an unsigned number. */
+    uint64_t run_id;
+    uint32_t flags;
+} tow_xla_execute_options_t;
+
+/* --- What an executable is ------------------------------------------------ */
+
+/* A node in PJRT_Api.extension_start; laid out as PJRT_Extension_Base begins.
+ * PJRT 0.90 has no shardings, parameter shapes or aliases. */
+#define TOW_XLA_EXTENSION_TYPE 0x746f7701
+
+typedef struct tow_xla_bytes {
+    const char *data;
+    size_t size;
+} tow_xla_bytes_t;
+
+/* One array as one device sees it. */
+typedef struct tow_xla_array {
+    int element_type; /* PJRT_Buffer_Type */
+    const int64_t *dimensions;
+    size_t dimension_count;
+    size_t size_bytes;
+    /* A serialised xla.OpSharding of the whole array; empty when there is
+     * none, as in a program for one device. */
+    tow_xla_bytes_t sharding;
+} tow_xla_array_t;
+
+/* Output `output` reuses the memory of parameter `parameter`. */
+typedef struct tow_xla_alias {
+    size_t output;
+    size_t parameter;
+    /* Nonzero when the program insists; else an execution that is told not to
+     * donate the parameter copies it. */
+    int must;
+} tow_xla_alias_t;
+
+typedef struct tow_xla_signature {
+    size_t struct_size;
+    const tow_xla_array_t *parameters;
+    size_t parameter_count;
+    const tow_xla_array_t *outputs;
+    size_t output_count;
+    const tow_xla_alias_t *aliases; /* by output */
+    size_t alias_count;
+    /* Indices of the parameters that an execution consumes unless told
+     * otherwise (non_donatable_input_indices), in order. */
+    const size_t *donated;
+    size_t donated_count;
+} tow_xla_signature_t;
+
+struct PJRT_Buffer;
+struct PJRT_Error;
+struct PJRT_Executable;
+struct PJRT_LoadedExecutable;
+
+typedef struct tow_xla_extension {
+    size_t struct_size;
+    int type; /* TOW_XLA_EXTENSION_TYPE */
+    void *next;
+    /* Lends the signature for as long as `executable` lives. */
+    struct PJRT_Error *(*signature)(struct PJRT_Executable *executable,
+                                    const tow_xla_signature_t **out_signature);
+    /* For benchmarks: how long XLA alone takes for `repetition_count`
+     * executions, one after the other on the calling thread, without any of our
+     * queues, events and checks. For a program on one device, which must be
+     * idle; the arguments must be ready and are not donated. */
+    struct PJRT_Error *(*time_directly)(
+        struct PJRT_LoadedExecutable *executable,
+        struct PJRT_Buffer *const *arguments, uint64_t repetition_count,
+        uint64_t *out_ns);
+} tow_xla_extension_t;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TOW_DEVICE_XLA_CPU_H_ */
