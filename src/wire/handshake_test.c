@@ -328,6 +328,11 @@ static void peer_of_another_name_is_refused(void **state)
     }
 }
 
+static void set_text(char *text, size_t capacity, const char *value)
+{
+    snprintf(text, capacity, "%s", value);
+}
+
 static void handshake_without_a_token_or_a_name_is_not_begun(void **state)
 {
     pair_t pair;
@@ -342,7 +347,7 @@ static void handshake_without_a_token_or_a_name_is_not_begun(void **state)
     pair.security[0].has_token = true;
     static const char *const names[] = {"", "a b", "w\xc3\xb6rker", "a\nb"};
     for (size_t i = 0; i < TOW_COUNT_OF(names); i++) {
-        strcpy(options->self.name, names[i]);
+        set_text(options->self.name, sizeof(options->self.name), names[i]);
         status = tow_handshake_create(options, &machine);
         assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
         tow_status_release(status);
@@ -351,8 +356,8 @@ static void handshake_without_a_token_or_a_name_is_not_begun(void **state)
     status = tow_handshake_create(options, &machine);
     assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
     tow_status_release(status);
-    strcpy(options->self.name, "a");
-    strcpy(options->self.software, "\t");
+    set_text(options->self.name, sizeof(options->self.name), "a");
+    set_text(options->self.software, sizeof(options->self.software), "\t");
     status = tow_handshake_create(options, &machine);
     assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
     tow_status_release(status);
@@ -530,10 +535,10 @@ static void peer_that_closes_early_is_named_by_what_was_due(void **state)
             assert_int_equal(victim.state, TOW_HANDSHAKE_MORE);
             victim.state = tow_handshake_end(victim.machine);
             tow_status_t error = tow_handshake_error(victim.machine);
-            while (strstr(tow_status_message(error), due[i][seen]) == NULL) {
+            const char *message = tow_status_message(error);
+            while (seen < 2 && strstr(message, due[i][seen]) == NULL)
                 seen++;
-                assert_true(seen < 3);
-            }
+            assert_non_null(strstr(message, due[i][seen]));
             tow_status_release(error);
             expect_failed(&victim, TOW_UNAVAILABLE, "closed the connection");
             tow_handshake_destroy(victim.machine);

@@ -13,7 +13,8 @@ static void check_printed_form(const tow_address_t *address)
     tow_address_format(address, text, sizeof(text));
     tow_status_t status = tow_address_parse(text, &again);
     TOW_ASSERT(status == TOW_OK);
-    TOW_ASSERT(memcmp(address, &again, sizeof(again)) == 0);
+    TOW_ASSERT(address->kind == again.kind && address->port == again.port);
+    TOW_ASSERT(strcmp(address->host, again.host) == 0);
     TOW_ASSERT(tow_address_is_local(address) == tow_address_is_local(&again));
 }
 

@@ -172,8 +172,9 @@ static tow_handshake_t *make_side(tow_side_t side)
     tow_handshake_options_t options = {.side = side, .security = &security};
     options.self.incarnation = dials ? 7 : 8;
     options.self.features = 0xff;
-    strcpy(options.self.name, dials ? "worker/1" : "controller");
-    strcpy(options.self.software, "fuzz");
+    snprintf(options.self.name, sizeof(options.self.name), "%s",
+             dials ? "worker/1" : "controller");
+    snprintf(options.self.software, sizeof(options.self.software), "fuzz");
     memset(options.nonce, dials ? 0x33 : 0x44, TOW_NONCE_SIZE);
     tow_handshake_t *machine;
     if (tow_handshake_create(&options, &machine) != TOW_OK) abort();
