@@ -180,6 +180,8 @@ static void kill_all(tow_sim_node_t *node)
     for (tow_list_t *at; (at = tow_list_pop_front(&node->links)) != NULL;)
         tow_sim_link_kill(TOW_CONTAINER_OF(at, link_t, by_node));
     tow_sim_lanes_forget(node);
+    tow_sim_regions_forget(node);
+    tow_sim_writes_forget(node);
     tow_sim_works_forget(node);
     tow_sim_chores_forget(node);
 }
@@ -257,6 +259,7 @@ void tow_sim_env_close(tow_env_t *env, tow_closed_t closed)
                               tow_timer_heap_first(&node->timers));
     close_links(node);
     tow_sim_lanes_close(node);
+    tow_sim_regions_close(node);
     tow_sim_works_cancel(node);
     tow_sim_chores_wake(node);
 }

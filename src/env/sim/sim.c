@@ -16,6 +16,14 @@ const tow_env_ops_t tow_sim_env_ops = {
     .link_begin = tow_sim_link_begin,
     .link_commit = tow_sim_link_commit,
     .link_close = tow_sim_link_close,
+    .lane_address = tow_sim_lane_address,
+    .datagram_handler = tow_sim_set_datagram_handler,
+    .lane_open = tow_sim_lane_open,
+    .lane_send = tow_sim_lane_send,
+    .lane_write = tow_sim_lane_write,
+    .lane_close = tow_sim_lane_close,
+    .region_open = tow_sim_region_open,
+    .region_close = tow_sim_region_close,
     .close = tow_sim_env_close,
 };
 
@@ -39,6 +47,9 @@ static void init_pools(tow_sim_t *sim)
     tow_pool_init(&sim->links, sizeof(link_t), 0);
     tow_pool_init(&sim->dials, tow_sim_dial_bytes(), 0);
     tow_pool_init(&sim->credits, tow_sim_credit_bytes(), 0);
+    tow_pool_init(&sim->datagrams, tow_sim_datagram_bytes(), 0);
+    tow_pool_init(&sim->transfers, tow_sim_transfer_bytes(), 0);
+    tow_pool_init(&sim->fragments, tow_sim_fragment_bytes(), 0);
     tow_pool_init(&sim->jobs, tow_sim_job_bytes(), 0);
 }
 
@@ -106,12 +117,22 @@ tow_status_t tow_sim_host_create(tow_sim_t *sim,
 
 /* -- Ending --------------------------------------------------------------- */
 
-/* Everything in the queue sees that it is dead, or that the world ends. */
+static source_t *take_any(tow_sim_t *sim)
+{
+    source_t *source = sim->stranded;
+    if (source != NULL) {
+        sim->stranded = source->next_ready;
+    } else if (sim->queue.count > 0) {
+        source = sim->queue.entries[0].source;
+        tow_sim_queue_pop(&sim->queue);
+    }
+    return source;
+}
+
+/* Everything that is left sees that it is dead, or that the world ends. */
 static void drain(tow_sim_t *sim)
 {
-    while (sim->queue.count > 0) {
-        source_t *source = sim->queue.entries[0].source;
-        tow_sim_queue_pop(&sim->queue);
+    for (source_t *source; (source = take_any(sim)) != NULL;) {
         int64_t next_ns = source->perform(sim, source);
         TOW_ASSERT(next_ns == TOW_TIME_NEVER);
     }
@@ -136,8 +157,9 @@ void tow_sim_destroy(tow_sim_t *sim)
     tow_sim_channels_deinit(sim);
     tow_sim_cuts_deinit(sim);
     tow_sim_queue_deinit(&sim->queue);
-    tow_pool_t *pools[] = {&sim->items, &sim->links, &sim->dials, &sim->credits,
-                           &sim->jobs};
+    tow_pool_t *pools[] = {&sim->items,     &sim->links,     &sim->dials,
+                           &sim->credits,   &sim->datagrams, &sim->transfers,
+                           &sim->fragments, &sim->jobs};
     for (size_t i = 0; i < TOW_COUNT_OF(pools); i++) {
         TOW_ASSERT(pools[i]->taken_count == 0); /* Or something was lost. */
         tow_pool_deinit(pools[i]);
@@ -145,6 +167,21 @@ void tow_sim_destroy(tow_sim_t *sim)
     pthread_mutex_destroy(&sim->foreign_lock);
     tow_status_release(sim->failure);
     tow_free(sim);
+}
+
+size_t tow_sim_memory_bytes(const tow_sim_t *sim)
+{
+    const tow_pool_t *pools[] = {
+        &sim->items,     &sim->links,     &sim->dials,     &sim->credits,
+        &sim->datagrams, &sim->transfers, &sim->fragments, &sim->jobs};
+    size_t bytes = sizeof(*sim) + sim->payload_bytes;
+    for (size_t i = 0; i < TOW_COUNT_OF(pools); i++)
+        bytes += pools[i]->made_count * pools[i]->object_bytes;
+    bytes += sim->queue.capacity * sizeof(queue_entry_t);
+    bytes += sim->nodes.count * (sizeof(tow_sim_node_t) + sizeof(pulse_t));
+    bytes += sim->hosts.count * sizeof(tow_sim_host_t);
+    bytes += tow_map_count(&sim->channels) * sizeof(channel_t);
+    return bytes;
 }
 
 /* -- Going on ------------------------------------------------------------- */
@@ -184,7 +221,8 @@ void tow_sim_schedule_source(tow_sim_t *sim, source_t *source, int64_t time_ns)
     TOW_ASSERT(time_ns <= TOW_SIM_TIME_MAX);
     source->scheduled = true;
     if (TOW_LIKELY(tow_sim_queue_push(&sim->queue, time_ns, source))) return;
-    source->scheduled = false;
+    source->next_ready = sim->stranded;
+    sim->stranded = source;
     tow_sim_out_of_memory(sim);
 }
 

@@ -244,8 +244,8 @@ tow_status_t tow_sim_schedule(tow_sim_t *sim, int64_t time_ns,
                               const tow_sim_action_t *action,
                               uint64_t *out_cut_id) TOW_MUST_USE;
 
-/* The memory that the world holds now, in bytes: state and what is in flight,
- * without what the programs allocated. */
+/* The memory that the world has taken, in bytes: state and what is in flight,
+ * without index tables and without what the programs allocated. */
 size_t tow_sim_memory_bytes(const tow_sim_t *sim);
 
 #endif /* TOW_ENV_SIM_SIM_H_ */

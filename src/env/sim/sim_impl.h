@@ -90,6 +90,7 @@ struct tow_sim {
     tow_sim_options_t options;
     int64_t now_ns;
     queue_t queue;
+    source_t *stranded; /* those that the queue had no memory for */
     digest_t digest;
     tow_sim_counts_t counts;
     tow_random_t random; /* of the network and of new nodes */
@@ -437,15 +438,49 @@ void tow_sim_dial(link_t *link);
 void tow_sim_dial_abandon(link_t *link);
 size_t tow_sim_dial_bytes(void);
 
+/* -- Lanes ---------------------------------------------------------------- */
+
 /* lane.c */
+void tow_sim_lane_address(tow_env_t *env, const void **out_bytes,
+                          size_t *out_size);
+tow_status_t tow_sim_lane_open(tow_env_t *env,
+                               const tow_lane_options_t *options,
+                               tow_lane_t **out_lane);
+void tow_sim_lane_close(tow_lane_t *base, tow_lane_close_mode_t mode,
+                        tow_closed_t closed);
+/* By force, all of them. */
 void tow_sim_lanes_close(tow_sim_node_t *node);
 void tow_sim_lanes_forget(tow_sim_node_t *node);
 
+/* datagram.c */
+tow_send_result_t tow_sim_lane_send(tow_lane_t *base, uint64_t channel,
+                                    const void *bytes, size_t size);
+void tow_sim_set_datagram_handler(tow_env_t *env,
+                                  void (*arrived)(void *context,
+                                                  uint64_t channel,
+                                                  const void *bytes,
+                                                  size_t size),
+                                  void *context);
+size_t tow_sim_datagram_bytes(void);
+
+/* region.c */
+tow_status_t tow_sim_region_open(tow_env_t *env,
+                                 const tow_region_options_t *options,
+                                 tow_region_t **out_region);
+void tow_sim_region_close(tow_region_t *base, tow_closed_t closed);
+void tow_sim_regions_close(tow_sim_node_t *node);
+void tow_sim_regions_forget(tow_sim_node_t *node);
+
 /* write.c */
+tow_send_result_t tow_sim_lane_write(tow_lane_t *base, tow_write_t *write);
+void tow_sim_writes_forget(tow_sim_node_t *node);
+size_t tow_sim_transfer_bytes(void);
+size_t tow_sim_fragment_bytes(void);
 /* Tells the owner of the first completed write. */
 void tow_sim_write_complete_first(tow_sim_node_t *node);
 
-/* partition.c */
+/* -- Partitions ----------------------------------------------------------- */
+
 /* tow_sim_partition with an id that was given out before. */
 tow_status_t tow_sim_partition_as(tow_sim_t *sim, const tow_sim_cut_t *options,
                                   uint64_t cut_id) TOW_MUST_USE;

@@ -47,8 +47,13 @@
 #define TOW_SIM_FRAGMENT_BYTES (256u << 10)
 /* Writes whose checksum was wrong are sent again this often, then refused. */
 #define TOW_SIM_WRITE_RETRY_COUNT_MAX 3
-/* Datagram bytes of one lane that may be on their way. */
-#define TOW_SIM_LANE_BYTES_MAX (1u << 20)
+/* Datagram bytes of one lane that may be on their way, and what each adds to
+ * its payload on the path. */
+#define TOW_SIM_LANE_BYTES_MAX        (1u << 20)
+#define TOW_SIM_DATAGRAM_HEADER_BYTES 16u
+/* Writes of one lane that have not completed. They cost a transfer each, not
+ * their bytes. */
+#define TOW_SIM_LANE_WRITE_COUNT_MAX 1024
 
 /* -- Memory --------------------------------------------------------------- */
 
