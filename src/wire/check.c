@@ -189,30 +189,43 @@ static bool check_field(check_t *check, size_t index, unsigned wire_type)
     return check_bytes(check, index, bytes, (size_t)count);
 }
 
+/* Our own messages number their fields without gaps, so the first look finds
+ * them; searching, in another library, is for other people's. */
+static inline const ProtobufCFieldDescriptor *find_field(
+    const ProtobufCMessageDescriptor *descriptor, uint32_t number)
+{
+    const ProtobufCFieldDescriptor *fields = descriptor->fields;
+    if (TOW_LIKELY(number <= descriptor->n_fields &&
+                   fields[number - 1].id == number))
+        return &fields[number - 1];
+    return protobuf_c_message_descriptor_get_field(descriptor, number);
+}
+
+static bool check_next(check_t *check)
+{
+    const ProtobufCMessageDescriptor *descriptor = check->limits->descriptor;
+    uint64_t key;
+    if (!read_varint(&check->cursor, &key) || key >> 3 == 0 || key > UINT32_MAX)
+        return refuse(check, NULL, "malformed key");
+    const ProtobufCFieldDescriptor *field =
+        find_field(descriptor, (uint32_t)(key >> 3));
+    if (field == NULL) return check_unknown(check, key & 7);
+    return check_field(check, (size_t)(field - descriptor->fields), key & 7);
+}
+
 bool tow_check(const tow_limits_t *limits, const uint8_t *bytes, size_t count,
                tow_check_fault_t *out_fault)
 {
-    const ProtobufCMessageDescriptor *descriptor = limits->descriptor;
-    TOW_ASSERT(descriptor->n_fields <= TOW_CHECK_FIELDS_MAX);
-    check_t check = {
-        .limits = limits,
-        .fault = out_fault,
-        .cursor = {.next = bytes, .end = bytes + count},
-    };
+    size_t field_count = limits->descriptor->n_fields;
+    TOW_ASSERT(field_count <= TOW_CHECK_FIELDS_MAX);
+    check_t check; /* Only the counts that are used are worth clearing. */
+    check.limits = limits;
+    check.fault = out_fault;
+    check.cursor = (cursor_t){.next = bytes, .end = bytes + count};
+    check.unknown_count = 0;
+    memset(check.counts, 0, field_count * sizeof(check.counts[0]));
     while (check.cursor.next < check.cursor.end) {
-        uint64_t key;
-        if (!read_varint(&check.cursor, &key) || key >> 3 == 0 ||
-            key > UINT32_MAX)
-            return refuse(&check, NULL, "malformed key");
-        const ProtobufCFieldDescriptor *field =
-            protobuf_c_message_descriptor_get_field(descriptor,
-                                                    (unsigned)(key >> 3));
-        bool sound =
-            field == NULL
-                ? check_unknown(&check, key & 7)
-                : check_field(&check, (size_t)(field - descriptor->fields),
-                              key & 7);
-        if (!sound) return false;
+        if (!check_next(&check)) return false;
     }
     return true;
 }
