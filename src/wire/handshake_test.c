@@ -167,6 +167,33 @@ static void bytes_behind_the_handshake_are_left(void **state)
     stop_pair(&pair);
 }
 
+/* The last 32 bytes of a side's Hello or Proof, as hexadecimal digits. */
+static void last_proof(const side_t *side, char digits[65])
+{
+    const uint8_t *proof = side->sent.bytes + side->sent.count - TOW_PROOF_SIZE;
+    for (size_t i = 0; i < TOW_PROOF_SIZE; i++)
+        snprintf(digits + 2 * i, 3, "%02x", proof[i]);
+}
+
+/* Computed by hand from docs/wire.md, where these values stand. */
+static void proofs_are_the_documented_ones(void **state)
+{
+    pair_t pair;
+    char digits[65];
+    init_pair(&pair);
+    start_pair(&pair);
+    side_t *dialler = &pair.sides[0], *listener = &pair.sides[1];
+    deliver(dialler, listener, STREAM_BYTES_MAX);
+    last_proof(listener, digits);
+    assert_string_equal(digits, "d560e81d45f49d894c1be05cb6c05fdc"
+                                "76d2097896a950ffa7d94d9dc6380294");
+    deliver(listener, dialler, STREAM_BYTES_MAX);
+    last_proof(dialler, digits);
+    assert_string_equal(digits, "545fbf497e17a9f4143958450bd2157a"
+                                "6bbecf178e87d1261450fd4ed6560828");
+    stop_pair(&pair);
+}
+
 static void same_binding_on_both_sides_is_accepted(void **state)
 {
     pair_t pair;
@@ -656,6 +683,7 @@ static void refused_memory_ends_the_handshake_and_nothing_leaks(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(sides_find_each_other_however_bytes_are_cut),
     cmocka_unit_test(bytes_behind_the_handshake_are_left),
+    cmocka_unit_test(proofs_are_the_documented_ones),
     cmocka_unit_test(same_binding_on_both_sides_is_accepted),
     cmocka_unit_test(expected_names_that_fit_are_accepted),
     cmocka_unit_test(wrong_token_is_refused_by_the_dialler_first),
