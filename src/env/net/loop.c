@@ -187,6 +187,20 @@ static bool has_work_left(tow_net_t *net)
            atomic_load_explicit(&net->is_stopped, memory_order_relaxed);
 }
 
+/* Others want this core when yields take long, several in a row. Then a sleep
+ * is cheaper than a spin: whoever sleeps is put before the others when its
+ * message comes, and whoever yields waits until they all had their slice. */
+static void note_yield(tow_net_t *net, int64_t took_ns)
+{
+    if (took_ns < TOW_NET_LONG_YIELD_NS) {
+        net->long_yield_count = 0;
+        return;
+    }
+    if (++net->long_yield_count < TOW_NET_LONG_YIELD_COUNT) return;
+    net->long_yield_count = 0;
+    net->crowded_ns = net->env.now_ns + TOW_NET_CROWDED_NS;
+}
+
 /* Looks again and again for as long as something happened lately. True if
  * something happens; false when it is time to sleep or to give up. */
 static bool spin(tow_net_t *net, int64_t deadline_ns)
@@ -194,14 +208,17 @@ static bool spin(tow_net_t *net, int64_t deadline_ns)
     for (;;) {
         if (net->poller_is_hot && turn_on_poller(net)) return true;
         const int64_t now_ns = tow_net_clock_ns();
-        if (now_ns - net->active_ns >= net->spin_ns || now_ns >= deadline_ns)
+        if (now_ns - net->active_ns >= net->spin_ns || now_ns >= deadline_ns ||
+            now_ns < net->crowded_ns)
             return false;
         if (has_work_left(net) || next_deadline_ns(net) <= now_ns)
             return pass(net);
         if (net->poller_is_hot && now_ns - net->looked_ns < TOW_NET_LOOK_NS)
             continue;
         sched_yield();
-        if (pass(net)) return true;
+        const bool any = pass(net);
+        note_yield(net, net->env.now_ns - now_ns);
+        if (any) return true;
     }
 }
 

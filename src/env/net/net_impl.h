@@ -85,8 +85,10 @@ struct tow_net {
     uint32_t hot_look_count;
     tow_net_link_t *hot; /* lent: the link that was last to bring bytes */
     int64_t spin_ns;
-    int64_t active_ns; /* when something last happened */
-    int64_t looked_ns; /* when sockets were last looked at */
+    int64_t active_ns;  /* when something last happened */
+    int64_t looked_ns;  /* when sockets were last looked at */
+    int64_t crowded_ns; /* no spinning until then: others want the core */
+    uint32_t long_yield_count; /* in a row */
     tow_timer_heap_t timers;
     uint64_t timer_sequence;
     tow_net_poller_t poller;        /* progress NULL: none */
