@@ -1,7 +1,7 @@
 /* Times nanopb against protobuf-c on messages shaped like Towpath's hot path,
  * and shows what each does with hostile bytes. One JSON line per figure on
  * standard output; `value` is nanopb, `peer_value` protobuf-c with an arena.
- * In the cases called `checked` protobuf-c is preceded by wire_check, and so
+ * In the cases called `checked` protobuf-c is preceded by tow_check, and so
  * promises what nanopb does.
  *
  *     codec_bench [OPTIONS_FILE]
@@ -23,7 +23,7 @@
 
 #include "codec.pb-c.h"
 #include "codec.pb.h"
-#include "wire_check.h"
+#include "wire/check.h"
 
 enum {
     ROUNDS = 31,             /* odd, so that the median is a sample */
@@ -240,23 +240,23 @@ static void fill_submissions(void)
     heap.nodes = submission.nodes;
 }
 
-/* ---- for wire_check, the limits that codec.options gives nanopb ---- */
+/* ---- for tow_check, the limits that codec.options gives nanopb ---- */
 
-static const wire_limits_t grant_limits = {
+static const tow_limits_t grant_limits = {
     .descriptor = &tow__codec__grant__descriptor,
     .fields = {[5] = {.count_max = GRANT_IDS}, [6] = {.bytes_max = 31}},
 };
 
-static const wire_limits_t fixed_grant_limits = {
+static const tow_limits_t fixed_grant_limits = {
     .descriptor = &tow__codec__fixed_grant__descriptor,
     .fields = {[5] = {.count_max = GRANT_IDS}, [6] = {.bytes_max = 31}},
 };
 
-static const wire_limits_t completion_limits = {
+static const tow_limits_t completion_limits = {
     .descriptor = &tow__codec__completion__descriptor,
 };
 
-static const wire_limits_t hello_limits = {
+static const tow_limits_t hello_limits = {
     .descriptor = &tow__codec__hello__descriptor,
     .fields = {[2] = {.bytes_max = 15},
                [3] = {.bytes_max = 63},
@@ -265,12 +265,12 @@ static const wire_limits_t hello_limits = {
                [6] = {.bytes_max = 16}},
 };
 
-static const wire_limits_t node_limits = {
+static const tow_limits_t node_limits = {
     .descriptor = &tow__codec__node__descriptor,
     .fields = {[0] = {.count_max = NODE_IDS}, [1] = {.bytes_max = 16}},
 };
 
-static const wire_limits_t submission_limits = {
+static const tow_limits_t submission_limits = {
     .descriptor = &tow__codec__submission__descriptor,
     .fields = {[1] = {.count_max = NODES, .nested = &node_limits}},
 };
@@ -284,7 +284,7 @@ typedef struct codec_case {
     size_t message_bytes;
     const ProtobufCMessageDescriptor *peer_descriptor;
     const ProtobufCMessage *peer_message;
-    const wire_limits_t *limits;
+    const tow_limits_t *limits;
     void (*prepare)(void *message); /* before each nanopb decode; or NULL */
     void (*release)(void *message); /* after each nanopb decode; or NULL */
     uint8_t wire[FRAME_BYTES];
@@ -337,8 +337,8 @@ static size_t peer_decode(codec_case_t *self)
 
 static size_t checked_decode(codec_case_t *self)
 {
-    wire_fault_t fault;
-    if (!wire_check(self->limits, self->wire, self->wire_bytes, &fault))
+    tow_check_fault_t fault;
+    if (!tow_check(self->limits, self->wire, self->wire_bytes, &fault))
         fail(self->name, fault.problem);
     return peer_decode(self);
 }
@@ -552,7 +552,7 @@ static size_t one_long_field(uint8_t *frame, uint8_t field, uint8_t content)
 }
 
 static void show_hostile(const char *name, const pb_msgdesc_t *fields,
-                         const wire_limits_t *limits, const uint8_t *frame,
+                         const tow_limits_t *limits, const uint8_t *frame,
                          size_t frame_bytes)
 {
     realloc_bytes = 0;
@@ -562,8 +562,8 @@ static void show_hostile(const char *name, const pb_msgdesc_t *fields,
     bool peer_accepted =
         protobuf_c_message_unpack(limits->descriptor, &arena.allocator,
                                   frame_bytes, frame) != NULL;
-    wire_fault_t fault;
-    bool checked = wire_check(limits, frame, frame_bytes, &fault);
+    tow_check_fault_t fault;
+    bool checked = tow_check(limits, frame, frame_bytes, &fault);
     printf("{\"bench\":\"codec\",\"case\":\"hostile_%s\",\"value\":%" PRIu64
            ",\"unit\":\"bytes allocated\",\"peer\":\"protobuf-c\","
            "\"peer_value\":%zu,\"ratio\":%.3f,\"simulated\":false,"
