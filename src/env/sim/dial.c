@@ -78,6 +78,7 @@ tow_status_t tow_sim_listen(tow_env_t *env, const tow_listen_options_t *options,
 {
     tow_sim_node_t *node = tow_sim_node_of(env);
     tow_address_t address;
+    TOW_RETURN_IF_ERROR(tow_sim_check_open(node));
     TOW_RETURN_IF_ERROR(parse_address(options->address, &address));
     listener_t *listener = tow_names_find(&node->sim->listeners, address.host);
     if (listener != NULL)
@@ -149,7 +150,7 @@ static int64_t fail_at(tow_sim_t *sim, dial_t *dial, int64_t time_ns,
 static int64_t fail_silently(tow_sim_t *sim, dial_t *dial)
 {
     return fail_at(sim, dial, dial->begun_ns + sim->options.patience.dial_ns,
-                   TOW_ERROR(TOW_UNAVAILABLE, "no answer from sim:%s",
+                   TOW_ERROR(TOW_DEADLINE_EXCEEDED, "no answer from sim:%s",
                              dial->link->address));
 }
 
@@ -184,10 +185,10 @@ static int64_t reach(tow_sim_t *sim, dial_t *dial, channel_t *there)
     if (link->expected_name != NULL &&
         strcmp(link->expected_name, node->name) != 0)
         return fail_at(sim, dial, back_ns + round_trip_ns,
-                       TOW_ERROR(TOW_PERMISSION_DENIED,
-                                 "%s answered at sim:%s where %s was expected",
-                                 node->name, link->address,
-                                 link->expected_name));
+                       TOW_ERROR(TOW_FAILED_PRECONDITION,
+                                 "sim:%s: expected %s and found %s there",
+                                 link->address, link->expected_name,
+                                 node->name));
     dial->phase = DIAL_PROVES;
     dial->listener_id = listener->id;
     dial->listener_node = node;
@@ -316,6 +317,7 @@ tow_status_t tow_sim_connect(tow_env_t *env,
 {
     tow_sim_node_t *node = tow_sim_node_of(env);
     tow_address_t address;
+    TOW_RETURN_IF_ERROR(tow_sim_check_open(node));
     TOW_RETURN_IF_ERROR(parse_address(options->address, &address));
     link_t *link = tow_sim_link_create(node);
     if (link == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);

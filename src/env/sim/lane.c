@@ -89,6 +89,7 @@ tow_status_t tow_sim_lane_open(tow_env_t *env,
 {
     tow_sim_node_t *node = tow_sim_node_of(env);
     lane_address_t address;
+    TOW_RETURN_IF_ERROR(tow_sim_check_open(node));
     TOW_RETURN_IF_ERROR(parse_address(node, options, &address));
     tow_sim_node_t *target = node->sim->nodes.items[address.node_index];
     channel_t *out = tow_sim_channel(node->sim, node->host, target->host);

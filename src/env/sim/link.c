@@ -19,6 +19,7 @@ link_t *tow_sim_link_create(tow_sim_node_t *node)
     link->base.env = &node->env;
     link->base.state = TOW_LINK_DIALLING;
     link->source = (source_t){.perform = link_perform, .node = node};
+    link->peer_index = EVENT_NO_NODE;
     link->pin_count = 1; /* Its owner: until it has been told of the end. */
     tow_list_init(&link->by_channel);
     tow_list_append(&node->links, &link->by_node);
@@ -47,6 +48,7 @@ static void enter_epoch(link_t *link, link_t *remote, channel_t *out)
 {
     link->remote = remote;
     link->out = out;
+    link->peer_index = tow_sim_link_node(remote)->index;
     link->inbox_ended = false;
     link->unacknowledged_bytes = link->taken_bytes = 0;
     link->wants_writable = false;
@@ -356,19 +358,13 @@ void tow_sim_link_healed(link_t *link)
 
 /* -- Receiving ------------------------------------------------------------ */
 
-static uint32_t peer_index(const link_t *link)
-{
-    return link->remote != NULL ? tow_sim_link_node(link->remote)->index
-                                : EVENT_NO_NODE;
-}
-
 static void record(tow_sim_t *sim, const link_t *link, event_kind_t kind,
                    const tow_message_t *message, uint64_t content)
 {
     tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
                                    .kind = kind,
                                    .node = tow_sim_link_node(link)->index,
-                                   .peer = peer_index(link),
+                                   .peer = link->peer_index,
                                    .type = message->type,
                                    .size = message->size,
                                    .content = content});
@@ -408,7 +404,7 @@ static void go_down(tow_sim_t *sim, link_t *link, tow_status_t cause)
     tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
                                    .kind = EVENT_DOWN,
                                    .node = node->index,
-                                   .peer = peer_index(link),
+                                   .peer = link->peer_index,
                                    .type = was_up,
                                    .size = link->base.peer.epoch,
                                    .content = tow_status_code(cause)});

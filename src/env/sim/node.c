@@ -120,6 +120,7 @@ static tow_status_t build_node(tow_sim_t *sim, tow_sim_node_t *node,
     if (node->host == NULL)
         TOW_RETURN_IF_ERROR(tow_sim_host_create(
             sim, &(tow_sim_host_options_t){0}, &node->host));
+    node->charges = node->host->charges;
     TOW_RETURN_IF_ERROR(begin_life(node));
     tow_status_t status = add_to_world(sim, node);
     if (status != TOW_OK) node->alive = false;
@@ -262,6 +263,13 @@ void tow_sim_env_close(tow_env_t *env, tow_closed_t closed)
     tow_sim_regions_close(node);
     tow_sim_works_cancel(node);
     tow_sim_chores_wake(node);
+}
+
+tow_status_t tow_sim_check_open(const tow_sim_node_t *node)
+{
+    if (node->alive && !node->closing) return TOW_OK;
+    return TOW_ERROR(TOW_FAILED_PRECONDITION, "%s is %s", node->name,
+                     node->alive ? "closing" : "dead");
 }
 
 bool tow_sim_env_is_empty(const tow_sim_node_t *node)

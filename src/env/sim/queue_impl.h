@@ -39,6 +39,16 @@ static inline const queue_entry_t *tow_sim_queue_first(const queue_t *queue)
     return queue->count > 0 ? &queue->entries[0] : NULL;
 }
 
+/* Asks for the memory of those who are likely to be next. */
+static inline void tow_sim_queue_prefetch(const queue_t *queue)
+{
+    for (size_t i = 1; i <= 4 && i < queue->count; i++) {
+        const char *source = (const char *)queue->entries[i].source;
+        __builtin_prefetch(source);
+        __builtin_prefetch(source + TOW_CACHE_LINE_BYTES);
+    }
+}
+
 /* The queue must not be empty. */
 void tow_sim_queue_pop(queue_t *queue);
 /* Gives the first entry a time that is not before its own, behind all others of

@@ -8,6 +8,7 @@ tow_status_t tow_sim_region_open(tow_env_t *env,
                                  tow_region_t **out_region)
 {
     tow_sim_node_t *node = tow_sim_node_of(env);
+    TOW_RETURN_IF_ERROR(tow_sim_check_open(node));
     region_t *region = tow_calloc(1, sizeof(*region));
     if (region == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     region->base.env = env;

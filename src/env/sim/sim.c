@@ -232,6 +232,7 @@ static void perform_first(tow_sim_t *sim)
     source_t *source = first->source;
     sim->now_ns = first->time_ns;
     uint64_t events_before = sim->counts.events;
+    tow_sim_queue_prefetch(&sim->queue);
     if (source->node != NULL && !tow_sim_node_take_turn(source->node, source)) {
         tow_sim_queue_pop(&sim->queue);
         return;

@@ -179,7 +179,10 @@ struct tow_sim_node {
     tow_sim_t *sim;
     tow_sim_host_t *host;
     char *name; /* owned */
+    source_t *ready_first;
+    source_t *ready_last;
     uint32_t index;
+    bool charges; /* as the host says */
     bool alive;
     bool paused;
     bool start_due;
@@ -199,8 +202,6 @@ struct tow_sim_node {
     int64_t busy_until_ns;
     tow_timer_heap_t timers;
     uint64_t timer_sequence;
-    source_t *ready_first;
-    source_t *ready_last;
     tow_sim_node_t *next_waiting;
 
     tow_post_t *posts_first;
@@ -242,7 +243,12 @@ bool tow_sim_node_take_turn(tow_sim_node_t *node, source_t *source);
  * turn; callers add the bytes they handle. */
 void tow_sim_turn_begin(tow_sim_node_t *node, int64_t cost_ns);
 void tow_sim_turn_end(tow_sim_node_t *node);
-int64_t tow_sim_receive_cost(const tow_sim_node_t *node, uint64_t size);
+int64_t tow_sim_charge_receive(const tow_sim_node_t *node, uint64_t size);
+static inline int64_t tow_sim_receive_cost(const tow_sim_node_t *node,
+                                           uint64_t size)
+{
+    return TOW_LIKELY(!node->charges) ? 0 : tow_sim_charge_receive(node, size);
+}
 /* Charges the current turn for sending. */
 void tow_sim_charge_send(tow_sim_node_t *node, uint64_t size);
 /* Lets it go: at once, or when the current turn has been paid for. */
@@ -281,6 +287,8 @@ pulse_t *tow_sim_pulse_create(tow_sim_node_t *node);
 void tow_sim_pulse_try_free(pulse_t *pulse);
 void tow_sim_node_kill(tow_sim_node_t *node);
 void tow_sim_node_destroy(tow_sim_node_t *node);
+/* FAILED_PRECONDITION when nothing may be opened any more. */
+tow_status_t tow_sim_check_open(const tow_sim_node_t *node) TOW_MUST_USE;
 void tow_sim_env_close(tow_env_t *env, tow_closed_t closed);
 /* Whether the node's env was told to close, has nothing left, and has not said
  * so. */
@@ -357,20 +365,21 @@ struct link {
     item_t *inbox_last;
     link_t *remote; /* the other end, while both are in the epoch */
     channel_t *out; /* to the remote's host, while in an epoch */
+    uint64_t unacknowledged_bytes; /* sent, and no credit came yet */
+    uint64_t taken_bytes;          /* received, and no credit given yet */
+    item_t *writing;               /* begun and not committed */
+    uint32_t peer_index;           /* the node of the other end */
+    uint32_t pin_count; /* who still points here: source, items, credits */
+    bool dead;          /* free it when nobody points here */
+    bool inbox_ended;   /* nothing may follow what is in the inbox */
+    bool wants_writable;
     tow_list_t by_node;
     tow_list_t by_channel;
     char *address;       /* owned; of a dialling link, without the scheme */
     char *expected_name; /* owned or NULL */
     dial_t *dial;        /* the attempt under way */
-    item_t *writing;     /* begun and not committed */
     int64_t dial_delay_ns;
     int64_t up_since_ns;
-    uint64_t unacknowledged_bytes; /* sent, and no credit came yet */
-    uint64_t taken_bytes;          /* received, and no credit given yet */
-    uint32_t pin_count; /* who still points here: source, items, credits */
-    bool dead;          /* free it when nobody points here */
-    bool inbox_ended;   /* nothing may follow what is in the inbox */
-    bool wants_writable;
     closure_t closure;
 };
 

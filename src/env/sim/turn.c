@@ -87,10 +87,10 @@ static void release_core(tow_sim_node_t *node)
 bool tow_sim_node_take_turn(tow_sim_node_t *node, source_t *source)
 {
     if (!node->alive) return true;
-    bool resting = !node->paused && !has_ready(node) && !node->holds_core &&
-                   !node->pulse->wake.scheduled;
+    /* What makes the node wake up later is in one of these. */
+    bool resting = !node->paused && !has_ready(node) && !node->holds_core;
     if (TOW_LIKELY(resting)) {
-        if (TOW_LIKELY(!node->host->charges)) return true;
+        if (TOW_LIKELY(!node->charges)) return true;
         if (node->host->busy_core_count < node->host->core_count) return true;
         wait_for_core(node);
     }
@@ -105,7 +105,7 @@ void tow_sim_turn_begin(tow_sim_node_t *node, int64_t cost_ns)
     sim->current = node;
     sim->counts.turns++;
     node->env.now_ns = sim->now_ns;
-    if (TOW_LIKELY(!node->host->charges)) return;
+    if (TOW_LIKELY(!node->charges)) return;
     sim->turn_cost_ns = node->host->costs.turn_ns + cost_ns;
     if (!node->holds_core) TOW_ASSERT(take_core(node));
 }
@@ -126,7 +126,7 @@ void tow_sim_turn_end(tow_sim_node_t *node)
     tow_sim_t *sim = node->sim;
     TOW_ASSERT(sim->current == node);
     sim->current = NULL;
-    if (TOW_LIKELY(!node->host->charges)) return;
+    if (TOW_LIKELY(!node->charges)) return;
     if (sim->turn_cost_ns == 0) {
         flush_outbox(node);
         release_core(node);
@@ -142,7 +142,7 @@ static int64_t cost_of(int64_t fixed_ns, int64_t ns_per_kib, uint64_t size)
     return fixed_ns + (int64_t)(size * (uint64_t)ns_per_kib / 1024);
 }
 
-int64_t tow_sim_receive_cost(const tow_sim_node_t *node, uint64_t size)
+int64_t tow_sim_charge_receive(const tow_sim_node_t *node, uint64_t size)
 {
     const tow_sim_costs_t *costs = &node->host->costs;
     return cost_of(costs->receive_ns, costs->receive_ns_per_kib, size);
@@ -150,7 +150,7 @@ int64_t tow_sim_receive_cost(const tow_sim_node_t *node, uint64_t size)
 
 void tow_sim_charge_send(tow_sim_node_t *node, uint64_t size)
 {
-    if (TOW_LIKELY(!node->host->charges) || node->sim->current != node) return;
+    if (TOW_LIKELY(!node->charges) || node->sim->current != node) return;
     const tow_sim_costs_t *costs = &node->host->costs;
     node->sim->turn_cost_ns +=
         cost_of(costs->send_ns, costs->send_ns_per_kib, size);
@@ -158,7 +158,7 @@ void tow_sim_charge_send(tow_sim_node_t *node, uint64_t size)
 
 void tow_sim_emit(tow_sim_node_t *node, emission_t *emission)
 {
-    if (TOW_LIKELY(!node->host->charges) || node->sim->current != node) {
+    if (TOW_LIKELY(!node->charges) || node->sim->current != node) {
         emission->emit(node->sim, emission);
         return;
     }
@@ -203,8 +203,7 @@ int64_t tow_sim_wake_perform(tow_sim_t *sim, source_t *source)
         release_core(node);
     }
     bool may_run = !node->paused && has_ready(node);
-    if (may_run && node->host->charges && !node->holds_core &&
-        !take_core(node)) {
+    if (may_run && node->charges && !node->holds_core && !take_core(node)) {
         wait_for_core(node);
         return tow_sim_source_rest(source);
     }
