@@ -1,0 +1,130 @@
+#include "env/net/data_wire.h"
+
+#include "base/hash.h"
+
+_Static_assert(sizeof(tow_data_address_header_t) == 32, "no gaps");
+_Static_assert(sizeof(tow_data_datagram_t) == 16, "no gaps");
+_Static_assert(sizeof(tow_data_fragment_t) == 72, "no gaps");
+_Static_assert(sizeof(tow_data_control_t) == 24, "no gaps");
+
+/* -- Addresses ------------------------------------------------------------ */
+
+static uint32_t address_crc(tow_data_address_header_t header, const void *ucx)
+{
+    header.crc = 0;
+    uint32_t crc = tow_crc32c(0, &header, sizeof(header));
+    return tow_crc32c(crc, ucx, header.ucx_size);
+}
+
+size_t tow_data_address_pack(const tow_data_address_t *address, void *bytes)
+{
+    TOW_ASSERT(address->ucx_size <=
+               TOW_DATA_ADDRESS_SIZE_MAX - sizeof(tow_data_address_header_t));
+    tow_data_address_header_t header = {
+        .magic = TOW_DATA_MAGIC,
+        .version = TOW_DATA_VERSION,
+        .ucx_size = (uint16_t)address->ucx_size,
+        .node = address->node,
+        .host = address->host,
+    };
+    header.crc = address_crc(header, address->ucx);
+    memcpy(bytes, &header, sizeof(header));
+    memcpy((uint8_t *)bytes + sizeof(header), address->ucx, address->ucx_size);
+    return sizeof(header) + address->ucx_size;
+}
+
+/* UCX reads an address without knowing where it ends, so it only ever sees one
+ * whose checksum was right. */
+tow_status_t tow_data_address_parse(const void *bytes, size_t size,
+                                    tow_data_address_t *out_address)
+{
+    tow_data_address_header_t header;
+    if (size < sizeof(header) || size > TOW_DATA_ADDRESS_SIZE_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a lane address has %zu to %u bytes, not %zu",
+                         sizeof(header) + 1, TOW_DATA_ADDRESS_SIZE_MAX, size);
+    memcpy(&header, bytes, sizeof(header));
+    if (header.magic != TOW_DATA_MAGIC)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "this is not a lane address");
+    if (header.version != TOW_DATA_VERSION)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a lane address of version %u, and we speak %u: both "
+                         "sides must run the same release",
+                         header.version, TOW_DATA_VERSION);
+    const uint8_t *ucx = (const uint8_t *)bytes + sizeof(header);
+    if (header.ucx_size == 0 || header.ucx_size != size - sizeof(header))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a lane address of %zu bytes says that it has %zu",
+                         size, sizeof(header) + header.ucx_size);
+    if (header.zero != 0 || header.crc != address_crc(header, ucx))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "a lane address is damaged");
+    *out_address = (tow_data_address_t){.node = header.node,
+                                        .host = header.host,
+                                        .ucx = ucx,
+                                        .ucx_size = header.ucx_size};
+    return TOW_OK;
+}
+
+/* -- Messages ------------------------------------------------------------- */
+
+const char *tow_data_parse_datagram(const void *header, size_t header_size,
+                                    size_t payload_size,
+                                    tow_data_datagram_t *out)
+{
+    if (header_size != sizeof(*out))
+        return "a datagram's header has a wrong size";
+    if (payload_size > TOW_DATAGRAM_SIZE_MAX) return "a datagram is too large";
+    memcpy(out, header, sizeof(*out));
+    return NULL;
+}
+
+const char *tow_data_parse_fragment(const void *header, size_t header_size,
+                                    size_t payload_size,
+                                    tow_data_fragment_t *out)
+{
+    if (header_size != sizeof(*out))
+        return "a fragment's header has a wrong size";
+    memcpy(out, header, sizeof(*out));
+    if (out->flags & ~(uint32_t)TOW_DATA_FRAGMENT_FLAGS)
+        return "a fragment has unknown flags";
+    if (payload_size == 0) return "a fragment is empty";
+    if (out->at >= out->total || payload_size > out->total - out->at)
+        return "a fragment goes beyond its write";
+    const bool is_last = payload_size == out->total - out->at;
+    if (is_last != ((out->flags & TOW_DATA_LAST) != 0))
+        return "a fragment is wrong about being the last";
+    return NULL;
+}
+
+const char *tow_data_parse_control(const void *header, size_t header_size,
+                                   size_t payload_size, tow_data_control_t *out)
+{
+    if (header_size != sizeof(*out))
+        return "a control message's header has a wrong size";
+    memcpy(out, header, sizeof(*out));
+    if (out->version != TOW_DATA_VERSION)
+        return "a control message of another version";
+    if (out->kind == 0 || out->kind >= TOW_DATA_KIND_END)
+        return "a control message of an unknown kind";
+    if (out->zero != 0) return "a control message has unknown fields";
+    if (out->code > TOW_UNAUTHENTICATED)
+        return "a control message with an unknown code";
+    if (payload_size > TOW_DATA_ADDRESS_SIZE_MAX ||
+        (payload_size > 0) != (out->kind == TOW_DATA_HELLO))
+        return "a control message has a payload of a wrong size";
+    return NULL;
+}
+
+/* -- Writes being put together -------------------------------------------- */
+
+bool tow_data_partial_continues(const tow_data_partial_t *partial,
+                                const tow_data_fragment_t *next)
+{
+    const tow_data_fragment_t *first = &partial->first;
+    return next->write == first->write && next->region == first->region &&
+           next->secret == first->secret && next->place == first->place &&
+           next->total == first->total && next->tag == first->tag &&
+           (next->flags & TOW_DATA_CHECKED) ==
+               (first->flags & TOW_DATA_CHECKED) &&
+           next->at == partial->received;
+}
