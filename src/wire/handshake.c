@@ -96,7 +96,7 @@ static void fail(tow_handshake_t *handshake, tow_status_t take_error)
 static void refuse(tow_handshake_t *handshake, tow_status_t take_error,
                    const char *reason)
 {
-    tow_refuse_t message = TOW_REFUSE_INIT;
+    tow_msg_refuse_t message = TOW_MSG_REFUSE_INIT;
     char bounded[TOW_REFUSE_REASON_MAX + 1];
     snprintf(bounded, sizeof(bounded), "%s", reason);
     message.code = (uint32_t)tow_status_code(take_error);
@@ -222,7 +222,7 @@ static void finish(tow_handshake_t *handshake)
 }
 
 static const char *problem_in_hello(const tow_handshake_t *handshake,
-                                    const tow_hello_t *hello)
+                                    const tow_msg_hello_t *hello)
 {
     bool from_listener = handshake->options.side == TOW_SIDE_DIALLER;
     if (hello->nonce.len != TOW_NONCE_SIZE) return "a nonce of a wrong size";
@@ -236,7 +236,8 @@ static const char *problem_in_hello(const tow_handshake_t *handshake,
     return NULL;
 }
 
-static bool take_identity(tow_handshake_t *handshake, const tow_hello_t *hello)
+static bool take_identity(tow_handshake_t *handshake,
+                          const tow_msg_hello_t *hello)
 {
     const char *problem = problem_in_hello(handshake, hello);
     if (problem != NULL) {
@@ -258,7 +259,7 @@ static void send_hello(tow_handshake_t *handshake)
 {
     tow_handshake_options_t *options = &handshake->options;
     uint8_t proof[TOW_PROOF_SIZE];
-    tow_hello_t hello = TOW_HELLO_INIT;
+    tow_msg_hello_t hello = TOW_MSG_HELLO_INIT;
     hello.nonce = (ProtobufCBinaryData){TOW_NONCE_SIZE, options->nonce};
     hello.name = options->self.name;
     hello.incarnation = options->self.incarnation;
@@ -274,13 +275,13 @@ static void send_hello(tow_handshake_t *handshake)
 static void send_proof(tow_handshake_t *handshake)
 {
     uint8_t proof[TOW_PROOF_SIZE];
-    tow_proof_t message = TOW_PROOF_INIT;
+    tow_msg_proof_t message = TOW_MSG_PROOF_INIT;
     compute_proof(handshake, TOW_SIDE_DIALLER, proof);
     message.proof = (ProtobufCBinaryData){TOW_PROOF_SIZE, proof};
     send(handshake, TOW_MESSAGE_PROOF, &message.base);
 }
 
-static void on_hello(tow_handshake_t *handshake, const tow_hello_t *hello)
+static void on_hello(tow_handshake_t *handshake, const tow_msg_hello_t *hello)
 {
     if (!take_identity(handshake, hello)) return;
     handshake->step = STEP_ANSWER;
@@ -295,21 +296,22 @@ static void on_hello(tow_handshake_t *handshake, const tow_hello_t *hello)
     if (peer_is_expected(handshake)) send_proof(handshake);
 }
 
-static void on_proof(tow_handshake_t *handshake, const tow_proof_t *proof)
+static void on_proof(tow_handshake_t *handshake, const tow_msg_proof_t *proof)
 {
     if (!proof_is_right(handshake, TOW_SIDE_DIALLER, &proof->proof)) {
         refuse_proof(handshake);
         return;
     }
     if (!peer_is_expected(handshake)) return;
-    tow_welcome_t welcome = TOW_WELCOME_INIT;
+    tow_msg_welcome_t welcome = TOW_MSG_WELCOME_INIT;
     send(handshake, TOW_MESSAGE_WELCOME, &welcome.base);
     finish(handshake);
 }
 
 /* Anybody may have said this: it is quoted, and decides nothing but that we
  * stop. */
-static void on_refuse(tow_handshake_t *handshake, const tow_refuse_t *message)
+static void on_refuse(tow_handshake_t *handshake,
+                      const tow_msg_refuse_t *message)
 {
     char quoted[TOW_QUOTED_SIZE(TOW_REFUSE_REASON_MAX)];
     const char *hint = message->code == TOW_UNAUTHENTICATED
@@ -337,14 +339,14 @@ static void on_message(tow_handshake_t *handshake, uint32_t type,
 {
     switch (type) {
     case TOW_MESSAGE_HELLO:
-        on_hello(handshake, (const tow_hello_t *)body);
+        on_hello(handshake, (const tow_msg_hello_t *)body);
         return;
     case TOW_MESSAGE_PROOF:
-        on_proof(handshake, (const tow_proof_t *)body);
+        on_proof(handshake, (const tow_msg_proof_t *)body);
         return;
     case TOW_MESSAGE_WELCOME: finish(handshake); return;
     case TOW_MESSAGE_REFUSE:
-        on_refuse(handshake, (const tow_refuse_t *)body);
+        on_refuse(handshake, (const tow_msg_refuse_t *)body);
         return;
     }
     TOW_UNREACHABLE();

@@ -246,7 +246,7 @@ static void made_up_proof_is_refused(void **state)
     side_t *dialler = &pair.sides[0], *listener = &pair.sides[1];
     deliver(dialler, listener, STREAM_BYTES_MAX);
     uint8_t made_up[TOW_PROOF_SIZE] = {0};
-    tow_proof_t proof = TOW_PROOF_INIT;
+    tow_msg_proof_t proof = TOW_MSG_PROOF_INIT;
     proof.proof = (ProtobufCBinaryData){sizeof(made_up), made_up};
     uint8_t *frame = dialler->sent.bytes + dialler->sent.count;
     size_t size =
@@ -488,7 +488,7 @@ static void feed_hello(const char *name, const char *software,
                        size_t nonce_size, size_t proof_size, const char *words)
 {
     uint8_t bytes[512], zeros[64] = {0};
-    tow_hello_t hello = TOW_HELLO_INIT;
+    tow_msg_hello_t hello = TOW_MSG_HELLO_INIT;
     hello.nonce = (ProtobufCBinaryData){nonce_size, zeros};
     hello.proof = (ProtobufCBinaryData){proof_size, zeros};
     hello.name = (char *)name;
@@ -517,7 +517,7 @@ static void impossible_identities_are_refused(void **state)
 static void refusal_of_the_peer_is_quoted_and_bounded(void **state)
 {
     uint8_t bytes[512];
-    tow_refuse_t refuse = TOW_REFUSE_INIT;
+    tow_msg_refuse_t refuse = TOW_MSG_REFUSE_INIT;
     refuse.code = 4242;
     refuse.reason = "go\naway \x1b[31m\"now\"";
     size_t size = tow_message_encode(&refuse.base, bytes + 20);

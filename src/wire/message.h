@@ -1,7 +1,7 @@
 /* Messages of the control plane: protobuf, as towpath.proto has them, held to
  * limits. protobuf-c's structs under names of ours, and three functions.
  *
- *     tow_exchange_t exchange = TOW_EXCHANGE_INIT;
+ *     tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
  *     exchange.sequence = 7;
  *     size_t size = tow_message_size(&exchange.base);
  *     if (tow_link_begin(link, size, &room) == TOW_SEND_OK) {
@@ -12,7 +12,7 @@
  *     const tow_body_t *body;
  *     status = tow_message_decode(message->type, message->bytes, message->size,
  *                                 &arena, &body);
- *     const tow_exchange_t *exchange = (const tow_exchange_t *)body;
+ *     const tow_msg_exchange_t *exchange = (const tow_msg_exchange_t *)body;
  *
  * Nothing here touches the heap but through the arena, which keeps its memory
  * from one message to the next. */
@@ -50,23 +50,23 @@ typedef enum tow_message_type {
 #define TOW_EXCHANGE_PAYLOAD_MAX 65536u
 #define TOW_LANE_ADDRESS_MAX     4096u
 
-typedef Tow__Hello tow_hello_t;
-typedef Tow__Proof tow_proof_t;
-typedef Tow__Welcome tow_welcome_t;
-typedef Tow__Refuse tow_refuse_t;
-typedef Tow__Exchange tow_exchange_t;
-typedef Tow__ExchangeAck tow_exchange_ack_t;
-typedef Tow__LaneOffer tow_lane_offer_t;
-typedef Tow__LaneResult tow_lane_result_t;
+typedef Tow__Hello tow_msg_hello_t;
+typedef Tow__Proof tow_msg_proof_t;
+typedef Tow__Welcome tow_msg_welcome_t;
+typedef Tow__Refuse tow_msg_refuse_t;
+typedef Tow__Exchange tow_msg_exchange_t;
+typedef Tow__ExchangeAck tow_msg_exchange_ack_t;
+typedef Tow__LaneOffer tow_msg_lane_offer_t;
+typedef Tow__LaneResult tow_msg_lane_result_t;
 
-#define TOW_HELLO_INIT        TOW__HELLO__INIT
-#define TOW_PROOF_INIT        TOW__PROOF__INIT
-#define TOW_WELCOME_INIT      TOW__WELCOME__INIT
-#define TOW_REFUSE_INIT       TOW__REFUSE__INIT
-#define TOW_EXCHANGE_INIT     TOW__EXCHANGE__INIT
-#define TOW_EXCHANGE_ACK_INIT TOW__EXCHANGE_ACK__INIT
-#define TOW_LANE_OFFER_INIT   TOW__LANE_OFFER__INIT
-#define TOW_LANE_RESULT_INIT  TOW__LANE_RESULT__INIT
+#define TOW_MSG_HELLO_INIT        TOW__HELLO__INIT
+#define TOW_MSG_PROOF_INIT        TOW__PROOF__INIT
+#define TOW_MSG_WELCOME_INIT      TOW__WELCOME__INIT
+#define TOW_MSG_REFUSE_INIT       TOW__REFUSE__INIT
+#define TOW_MSG_EXCHANGE_INIT     TOW__EXCHANGE__INIT
+#define TOW_MSG_EXCHANGE_ACK_INIT TOW__EXCHANGE_ACK__INIT
+#define TOW_MSG_LANE_OFFER_INIT   TOW__LANE_OFFER__INIT
+#define TOW_MSG_LANE_RESULT_INIT  TOW__LANE_RESULT__INIT
 
 /* Any message: the first member (`base`) of each struct above. */
 typedef ProtobufCMessage tow_body_t;

@@ -47,7 +47,7 @@ static void hello_and_refuse_round_trip(void **state)
     tow_arena_t arena;
     tow_arena_init(&arena, ARENA_BYTES_MAX);
     uint8_t nonce[TOW_NONCE_SIZE] = {1, 2}, proof[TOW_PROOF_SIZE] = {9};
-    tow_hello_t hello = TOW_HELLO_INIT;
+    tow_msg_hello_t hello = TOW_MSG_HELLO_INIT;
     hello.nonce = BINARY(nonce);
     hello.name = "worker/3";
     hello.incarnation = UINT64_MAX;
@@ -55,8 +55,8 @@ static void hello_and_refuse_round_trip(void **state)
     hello.software = "towpath 9";
     hello.proof = BINARY(proof);
     wire_t wire = encode(&hello.base);
-    const tow_hello_t *got =
-        (const tow_hello_t *)decode(TOW_MESSAGE_HELLO, wire, &arena);
+    const tow_msg_hello_t *got =
+        (const tow_msg_hello_t *)decode(TOW_MESSAGE_HELLO, wire, &arena);
     assert_memory_equal(got->nonce.data, nonce, sizeof(nonce));
     assert_memory_equal(got->proof.data, proof, sizeof(proof));
     assert_string_equal(got->name, "worker/3");
@@ -64,12 +64,12 @@ static void hello_and_refuse_round_trip(void **state)
     assert_true(got->incarnation == UINT64_MAX && got->features == 5);
     free(wire.bytes);
 
-    tow_refuse_t refuse = TOW_REFUSE_INIT;
+    tow_msg_refuse_t refuse = TOW_MSG_REFUSE_INIT;
     refuse.code = 16;
     refuse.reason = "no";
     wire = encode(&refuse.base);
-    const tow_refuse_t *refused =
-        (const tow_refuse_t *)decode(TOW_MESSAGE_REFUSE, wire, &arena);
+    const tow_msg_refuse_t *refused =
+        (const tow_msg_refuse_t *)decode(TOW_MESSAGE_REFUSE, wire, &arena);
     assert_int_equal(refused->code, 16);
     assert_string_equal(refused->reason, "no");
     free(wire.bytes);
@@ -81,43 +81,43 @@ static void exchange_and_lanes_round_trip(void **state)
     tow_arena_t arena;
     tow_arena_init(&arena, ARENA_BYTES_MAX);
     uint8_t payload[] = {0, 1, 255};
-    tow_exchange_t exchange = TOW_EXCHANGE_INIT;
+    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
     exchange.stream = 3;
     exchange.sequence = UINT64_MAX;
     exchange.payload = BINARY(payload);
     wire_t wire = encode(&exchange.base);
-    const tow_exchange_t *e =
-        (const tow_exchange_t *)decode(TOW_MESSAGE_EXCHANGE, wire, &arena);
+    const tow_msg_exchange_t *e =
+        (const tow_msg_exchange_t *)decode(TOW_MESSAGE_EXCHANGE, wire, &arena);
     assert_true(e->stream == 3 && e->sequence == UINT64_MAX);
     assert_int_equal(e->payload.len, 3);
     assert_memory_equal(e->payload.data, payload, 3);
     free(wire.bytes);
 
-    tow_exchange_ack_t ack = TOW_EXCHANGE_ACK_INIT;
+    tow_msg_exchange_ack_t ack = TOW_MSG_EXCHANGE_ACK_INIT;
     ack.next_sequence = 4;
     wire = encode(&ack.base);
-    assert_int_equal(((const tow_exchange_ack_t *)decode(
+    assert_int_equal(((const tow_msg_exchange_ack_t *)decode(
                           TOW_MESSAGE_EXCHANGE_ACK, wire, &arena))
                          ->next_sequence,
                      4);
     free(wire.bytes);
 
-    tow_lane_offer_t offer = TOW_LANE_OFFER_INIT;
+    tow_msg_lane_offer_t offer = TOW_MSG_LANE_OFFER_INIT;
     offer.lane_address = BINARY(payload);
     offer.region_secret = 0x0102030405060708;
     offer.region_size = (uint64_t)1 << 40;
     wire = encode(&offer.base);
-    const tow_lane_offer_t *o =
-        (const tow_lane_offer_t *)decode(TOW_MESSAGE_LANE_OFFER, wire, &arena);
+    const tow_msg_lane_offer_t *o = (const tow_msg_lane_offer_t *)decode(
+        TOW_MESSAGE_LANE_OFFER, wire, &arena);
     assert_true(o->region_secret == 0x0102030405060708);
     assert_true(o->region_size == (uint64_t)1 << 40);
     free(wire.bytes);
 
-    tow_lane_result_t result = TOW_LANE_RESULT_INIT;
+    tow_msg_lane_result_t result = TOW_MSG_LANE_RESULT_INIT;
     result.crc = 0xffffffff;
     result.code = 15;
     wire = encode(&result.base);
-    const tow_lane_result_t *r = (const tow_lane_result_t *)decode(
+    const tow_msg_lane_result_t *r = (const tow_msg_lane_result_t *)decode(
         TOW_MESSAGE_LANE_RESULT, wire, &arena);
     assert_true(r->crc == 0xffffffff && r->code == 15 && r->tag == 0);
     free(wire.bytes);
@@ -132,8 +132,8 @@ static void messages_of_no_bytes_have_defaults(void **state)
     for (uint32_t type = 0; type < TOW_MESSAGE_TYPE_COUNT; type++) {
         if (tow_message_limits(type) != NULL) decode(type, nothing, &arena);
     }
-    const tow_hello_t *hello =
-        (const tow_hello_t *)decode(TOW_MESSAGE_HELLO, nothing, &arena);
+    const tow_msg_hello_t *hello =
+        (const tow_msg_hello_t *)decode(TOW_MESSAGE_HELLO, nothing, &arena);
     assert_string_equal(hello->name, "");
     assert_int_equal(hello->nonce.len, 0);
     free(nothing.bytes);
@@ -143,7 +143,7 @@ static void messages_of_no_bytes_have_defaults(void **state)
 static void exchange_lies_on_the_wire_as_protobuf_says(void **state)
 {
     uint8_t payload[] = {'h', 'i'};
-    tow_exchange_t exchange = TOW_EXCHANGE_INIT;
+    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
     exchange.stream = 1;
     exchange.sequence = 300;
     exchange.payload = BINARY(payload);
@@ -176,7 +176,7 @@ static void field_at_its_limit_passes_and_one_byte_more_does_not(void **state)
     tow_arena_t arena;
     tow_arena_init(&arena, ARENA_BYTES_MAX);
     uint8_t *payload = calloc(1, TOW_EXCHANGE_PAYLOAD_MAX + 1);
-    tow_exchange_t exchange = TOW_EXCHANGE_INIT;
+    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
     exchange.payload = (ProtobufCBinaryData){TOW_EXCHANGE_PAYLOAD_MAX, payload};
     wire_t wire = encode(&exchange.base);
     decode(TOW_MESSAGE_EXCHANGE, wire, &arena);
@@ -200,7 +200,7 @@ static void every_truncation_is_refused_or_decodes_less(void **state)
     tow_arena_t arena;
     tow_arena_init(&arena, ARENA_BYTES_MAX);
     uint8_t nonce[TOW_NONCE_SIZE] = {1};
-    tow_hello_t hello = TOW_HELLO_INIT;
+    tow_msg_hello_t hello = TOW_MSG_HELLO_INIT;
     hello.nonce = BINARY(nonce);
     hello.name = "worker";
     hello.incarnation = 1;
@@ -226,7 +226,7 @@ static void unknown_fields_are_skipped(void **state)
     tow_arena_init(&arena, ARENA_BYTES_MAX);
     uint8_t later[] = {0x08, 7,    0xa2, 0x06, 3,    'n', 'e',
                        'w',  0x10, 8,    0xa8, 0x06, 1};
-    const tow_exchange_ack_t *ack = (const tow_exchange_ack_t *)decode(
+    const tow_msg_exchange_ack_t *ack = (const tow_msg_exchange_ack_t *)decode(
         TOW_MESSAGE_EXCHANGE_ACK, (wire_t){sizeof(later), later}, &arena);
     assert_true(ack->stream == 7 && ack->next_sequence == 8);
     tow_arena_deinit(&arena);
@@ -254,7 +254,7 @@ static void unknown_types_are_named(void **state)
 static void arena_at_its_end_is_resource_exhausted(void **state)
 {
     uint8_t payload[2000] = {0};
-    tow_exchange_t exchange = TOW_EXCHANGE_INIT;
+    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
     exchange.payload = BINARY(payload);
     wire_t wire = encode(&exchange.base);
     for (size_t bytes_max = 1; bytes_max < 2000; bytes_max += 100) {
@@ -290,7 +290,7 @@ static tow_exhaust_result_t decode_with_little_memory(void *context)
 static void refused_memory_is_reported_and_nothing_leaks(void **state)
 {
     uint8_t payload[9000] = {0};
-    tow_exchange_t exchange = TOW_EXCHANGE_INIT;
+    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
     exchange.payload = BINARY(payload);
     wire_t wire = encode(&exchange.base);
     assert_true(tow_test_exhaust(decode_with_little_memory, &wire) >= 1);
@@ -302,7 +302,7 @@ static void decoding_into_a_warm_arena_takes_nothing_from_the_heap(void **state)
     tow_arena_t arena;
     tow_arena_init(&arena, ARENA_BYTES_MAX);
     uint8_t payload[100] = {0};
-    tow_exchange_t exchange = TOW_EXCHANGE_INIT;
+    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
     exchange.payload = BINARY(payload);
     wire_t wire = encode(&exchange.base);
     decode(TOW_MESSAGE_EXCHANGE, wire, &arena);

@@ -68,33 +68,33 @@ static uint8_t some_bytes[48] = {1, 2, 3, 0, 255};
 
 static size_t make_samples(sample_t *samples)
 {
-    static tow_hello_t hello = TOW_HELLO_INIT;
+    static tow_msg_hello_t hello = TOW_MSG_HELLO_INIT;
     hello.nonce = SOME(32);
     hello.proof = SOME(32);
     hello.name = "worker/3";
     hello.incarnation = 0x0102030405060708;
     hello.features = 3;
     hello.software = "towpath 0.1.0";
-    static tow_proof_t proof = TOW_PROOF_INIT;
+    static tow_msg_proof_t proof = TOW_MSG_PROOF_INIT;
     proof.proof = SOME(32);
-    static tow_welcome_t welcome = TOW_WELCOME_INIT;
-    static tow_refuse_t refuse = TOW_REFUSE_INIT;
+    static tow_msg_welcome_t welcome = TOW_MSG_WELCOME_INIT;
+    static tow_msg_refuse_t refuse = TOW_MSG_REFUSE_INIT;
     refuse.code = TOW_UNAUTHENTICATED;
     refuse.reason = "authentication failed";
-    static tow_exchange_t exchange = TOW_EXCHANGE_INIT;
+    static tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
     exchange.stream = 1;
     exchange.sequence = 300;
     exchange.payload = SOME(48);
-    static tow_exchange_ack_t ack = TOW_EXCHANGE_ACK_INIT;
+    static tow_msg_exchange_ack_t ack = TOW_MSG_EXCHANGE_ACK_INIT;
     ack.stream = 1;
     ack.next_sequence = UINT64_MAX;
-    static tow_lane_offer_t offer = TOW_LANE_OFFER_INIT;
+    static tow_msg_lane_offer_t offer = TOW_MSG_LANE_OFFER_INIT;
     offer.lane_address = SOME(40);
     offer.region_id = 9;
     offer.region_secret = UINT64_MAX;
     offer.region_size = 1 << 20;
     offer.channel = 2;
-    static tow_lane_result_t result = TOW_LANE_RESULT_INIT;
+    static tow_msg_lane_result_t result = TOW_MSG_LANE_RESULT_INIT;
     result.tag = 5;
     result.crc = 0xffffffff;
     result.size = 64;
@@ -236,7 +236,7 @@ static void save_strangers(void)
         save("handshake_fuzz", table[i].name, &buffer);
     }
     buffer_t refused = {0};
-    tow_refuse_t refuse = TOW_REFUSE_INIT;
+    tow_msg_refuse_t refuse = TOW_MSG_REFUSE_INIT;
     refuse.code = 99;
     refuse.reason = "go\naway \x1b[31m";
     add(&refused, "\x03TOWPATH\x01", 9);
