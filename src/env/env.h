@@ -265,9 +265,12 @@ struct tow_write {
     uint64_t tag;
     tow_write_check_t check;
     /* TOW_OK: the bytes are in place, and `arrived` has run there or surely
-     * will unless that peer dies. An error: they may be there in part, and
-     * `arrived` may have run. OUT_OF_RANGE, NOT_FOUND (no such region),
-     * PERMISSION_DENIED (wrong secret), DATA_LOSS (checksum), UNAVAILABLE. */
+     * will unless that peer dies; until it has, writing to the same place again
+     * would change what it sees. An error: they may be there in part, more of
+     * them may still land until that region is closed, and `arrived` may have
+     * run; so whoever tries again asks for a fresh region. OUT_OF_RANGE,
+     * NOT_FOUND (no such region), PERMISSION_DENIED (wrong secret), DATA_LOSS
+     * (checksum), UNAVAILABLE. */
     void (*done)(tow_write_t *write, tow_status_t take_status);
     /* Belongs to the env. */
     void *private_[8];

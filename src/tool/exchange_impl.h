@@ -23,6 +23,21 @@
 typedef struct exchange_sender exchange_sender_t;
 typedef struct exchange_receiver exchange_receiver_t;
 
+/* A block's tag names its stream too: the link that it arrives beside may be too
+ * new to have carried a message of that stream. */
+static inline uint64_t block_tag(uint64_t stream, uint64_t index)
+{
+    return stream << 32 | index;
+}
+static inline uint64_t block_stream(uint64_t tag)
+{
+    return tag >> 32;
+}
+static inline uint64_t block_index(uint64_t tag)
+{
+    return tag & UINT32_MAX;
+}
+
 typedef enum block_state {
     BLOCK_WAITING,
     BLOCK_FLYING,
@@ -34,7 +49,10 @@ typedef struct block_slot {
     exchange_sender_t *sender; /* lent */
     uint8_t *bytes;            /* owned */
     uint64_t index;
-    bool busy;
+    bool in_flight; /* the write is not done */
+    /* Written, and the receiver has not confirmed it: it may not have looked at
+     * the place yet. */
+    bool unconfirmed;
 } block_slot_t;
 
 struct exchange_sender {
@@ -61,17 +79,24 @@ typedef struct exchange_stream {
     uint64_t expected; /* the next sequence to take */
 } exchange_stream_t;
 
+/* A region that was offered. One that is replaced lives until it is closed. */
+typedef struct exchange_landing {
+    tow_list_t all;                /* in receiver->landings */
+    exchange_receiver_t *receiver; /* lent */
+    tow_region_t *region;          /* NULL: not opened */
+    bool closing;
+    uint8_t memory[];
+} exchange_landing_t;
+
 struct exchange_receiver {
     tow_exchange_t *exchange; /* lent */
     tow_list_t all;           /* in exchange->receivers */
     tow_link_t *link;         /* NULL once closed */
-    tow_region_t *region;     /* NULL when none, or once closed */
-    uint8_t *memory;          /* owned: the region's bytes */
+    tow_list_t landings;      /* owned; the newest is last */
     tow_timer_t ack_timer;
     exchange_stream_t *stream; /* counted by nobody: lives in the exchange */
     uint64_t stream_id;
     uint64_t unacknowledged;
-    bool leaving;
 };
 
 struct tow_exchange {

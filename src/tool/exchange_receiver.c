@@ -100,57 +100,86 @@ static void take_message(exchange_receiver_t *receiver,
     note_for_acknowledgement(receiver);
 }
 
-/* The stream's number is not in the arrival: blocks follow the messages of the
- * stream that this link carries. */
 static void block_arrived(void *context, tow_region_t *region,
                           const tow_arrival_t *arrival)
 {
-    exchange_receiver_t *receiver = context;
+    exchange_landing_t *landing = context;
+    exchange_receiver_t *receiver = landing->receiver;
     (void)region;
-    if (receiver->leaving) return;
-    if (!exchange_matches(receiver->memory + arrival->offset, arrival->size,
-                          receiver->stream_id, arrival->tag)) {
-        violate(receiver, TOW_ERROR(TOW_DATA_LOSS, "block %llu is altered",
-                                    (unsigned long long)arrival->tag));
+    if (landing->closing) return;
+    if (!exchange_matches(landing->memory + arrival->offset, arrival->size,
+                          block_stream(arrival->tag),
+                          block_index(arrival->tag))) {
+        violate(receiver,
+                TOW_ERROR(TOW_DATA_LOSS, "block %llu is altered",
+                          (unsigned long long)block_index(arrival->tag)));
         return;
     }
     receiver->exchange->stats.blocks_taken++;
-    /* Lost when the queue is full or the link is down: the sender writes an
-     * unconfirmed block again in the next epoch. */
+    /* Lost when the link is down: the sender writes an unconfirmed block again
+     * in the next epoch. It waits for each, so the queue is never full. */
     tow_send_result_t result =
         exchange_send_result(receiver->link, arrival->tag);
     TOW_ASSERT(result != TOW_SEND_FULL);
 }
 
-static tow_status_t open_region(exchange_receiver_t *receiver)
+static tow_status_t open_landing(exchange_receiver_t *receiver,
+                                 exchange_landing_t **out_landing)
 {
-    const tow_exchange_options_t *options = &receiver->exchange->options;
-    size_t size = EXCHANGE_BLOCKS_IN_FLIGHT * options->block_size;
-    receiver->memory = tow_calloc(1, size);
-    if (receiver->memory == NULL)
-        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    tow_region_options_t region = {.bytes = receiver->memory,
+    size_t size =
+        EXCHANGE_BLOCKS_IN_FLIGHT * receiver->exchange->options.block_size;
+    exchange_landing_t *landing = tow_calloc(1, sizeof(*landing) + size);
+    if (landing == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    landing->receiver = receiver;
+    tow_list_append(&receiver->landings, &landing->all);
+    tow_region_options_t region = {.bytes = landing->memory,
                                    .size = size,
                                    .arrived = block_arrived,
-                                   .context = receiver};
+                                   .context = landing};
+    *out_landing = landing;
     return tow_env_region_open(receiver->exchange->env, &region,
-                               &receiver->region);
+                               &landing->region);
+}
+
+static void destroy_when_closed(exchange_receiver_t *receiver);
+
+static void landing_closed(void *context)
+{
+    exchange_landing_t *landing = context;
+    exchange_receiver_t *receiver = landing->receiver;
+    tow_list_remove(&landing->all);
+    tow_free(landing);
+    destroy_when_closed(receiver);
+}
+
+static void close_landings(exchange_receiver_t *receiver)
+{
+    for (tow_list_t *item = receiver->landings.next;
+         item != &receiver->landings; item = item->next) {
+        exchange_landing_t *landing =
+            TOW_CONTAINER_OF(item, exchange_landing_t, all);
+        if (landing->closing || landing->region == NULL) continue;
+        landing->closing = true;
+        tow_region_close(landing->region,
+                         (tow_closed_t){landing_closed, landing});
+    }
 }
 
 static void offer_region(exchange_receiver_t *receiver)
 {
     if (receiver->exchange->options.block_count == 0) return;
-    tow_status_t status = open_region(receiver);
+    exchange_landing_t *landing = NULL;
+    tow_status_t status = open_landing(receiver, &landing);
     if (status != TOW_OK) {
         violate(receiver, status);
         return;
     }
-    exchange_offer_t offer = {.key = tow_region_key(receiver->region)};
+    exchange_offer_t offer = {.key = tow_region_key(landing->region)};
     tow_env_lane_address(receiver->exchange->env, &offer.lane_address,
                          &offer.lane_address_size);
-    /* First on a fresh link, so there is room. */
+    /* The link carries little else this way, so there is room. */
     tow_send_result_t result = exchange_send_offer(receiver->link, &offer);
-    TOW_ASSERT(result == TOW_SEND_OK);
+    TOW_ASSERT(result != TOW_SEND_FULL);
 }
 
 static void receiver_up(void *context, tow_link_t *link)
@@ -169,12 +198,17 @@ static void receiver_message(void *context, tow_link_t *link,
     exchange_message_t decoded;
     tow_status_t status =
         exchange_decode(message, &receiver->exchange->arena, &decoded);
-    if (status == TOW_OK && decoded.kind != EXCHANGE_MESSAGE)
-        status = TOW_ERROR(TOW_INTERNAL, "a sender sent kind %d", decoded.kind);
-    if (status != TOW_OK)
-        violate(receiver, status);
-    else
+    if (status == TOW_OK && decoded.kind == EXCHANGE_MESSAGE) {
         take_message(receiver, &decoded);
+    } else if (status == TOW_OK && decoded.kind == EXCHANGE_ASK) {
+        close_landings(receiver);
+        offer_region(receiver);
+    } else {
+        if (status == TOW_OK)
+            status =
+                TOW_ERROR(TOW_INTERNAL, "a sender sent kind %d", decoded.kind);
+        violate(receiver, status);
+    }
 }
 
 static void receiver_writable(void *context, tow_link_t *link)
@@ -183,22 +217,16 @@ static void receiver_writable(void *context, tow_link_t *link)
     acknowledge(context);
 }
 
-/* Goes once both its region and its link are closed. */
+/* Goes once its regions and its link are closed. */
 static void destroy_when_closed(exchange_receiver_t *receiver)
 {
-    if (receiver->region != NULL || receiver->link != NULL) return;
+    if (receiver->link != NULL || !tow_list_is_empty(&receiver->landings))
+        return;
     tow_exchange_t *exchange = receiver->exchange;
     tow_list_remove(&receiver->all);
     exchange_receiver_destroy(receiver);
     if (exchange->options.peer_left != NULL)
         exchange->options.peer_left(exchange->options.context);
-}
-
-static void region_closed(void *context)
-{
-    exchange_receiver_t *receiver = context;
-    receiver->region = NULL;
-    destroy_when_closed(receiver);
 }
 
 static void link_closed(void *context)
@@ -214,11 +242,8 @@ static void receiver_down(void *context, tow_link_t *link, tow_status_t cause)
     tow_log(&receiver->exchange->env->log, TOW_LOG_INFO, "peer left",
             TOW_F_STR("peer", link->peer.name), TOW_F_STATUS("cause", cause));
     receiver->exchange->stats.breaks++;
-    receiver->leaving = true;
     tow_env_timer_stop(receiver->exchange->env, &receiver->ack_timer);
-    if (receiver->region != NULL)
-        tow_region_close(receiver->region,
-                         (tow_closed_t){region_closed, receiver});
+    close_landings(receiver);
     tow_link_close(link, (tow_closed_t){link_closed, receiver});
 }
 
@@ -240,6 +265,7 @@ void exchange_receiver_accept(void *context, tow_link_t *link)
     receiver->exchange = exchange;
     receiver->link = link;
     receiver->ack_timer.fire = acknowledge_late;
+    tow_list_init(&receiver->landings);
     tow_list_append(&exchange->receivers, &receiver->all);
     link->handler = &receiver_handler;
     link->context = receiver;
@@ -247,6 +273,8 @@ void exchange_receiver_accept(void *context, tow_link_t *link)
 
 void exchange_receiver_destroy(exchange_receiver_t *receiver)
 {
-    tow_free(receiver->memory);
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&receiver->landings)) != NULL)
+        tow_free(TOW_CONTAINER_OF(item, exchange_landing_t, all));
     tow_free(receiver);
 }

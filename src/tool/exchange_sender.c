@@ -93,6 +93,19 @@ static void drop_lane(exchange_sender_t *sender)
     sender->lane = NULL;
 }
 
+/* What was written over the broken lane may still land, so the next try needs a
+ * region that it cannot reach. If the link is down too, the next epoch brings
+ * an offer by itself; if its queue is full, it is about to break as well. */
+static void ask_for_offer(exchange_sender_t *sender)
+{
+    if (sender->lane == NULL) return; /* Asked already. */
+    drop_lane(sender);
+    if (exchange_ask_for_offer(sender->link) != TOW_SEND_OK)
+        tow_log(&sender->exchange->env->log, TOW_LOG_INFO,
+                "offer not asked for",
+                TOW_F_STR("peer", sender->link->peer.name));
+}
+
 static void lane_down(void *context, tow_lane_t *lane, tow_status_t cause)
 {
     exchange_sender_t *sender = context;
@@ -100,13 +113,23 @@ static void lane_down(void *context, tow_lane_t *lane, tow_status_t cause)
     tow_log(&sender->exchange->env->log, TOW_LOG_INFO, "lane down",
             TOW_F_STR("peer", sender->link->peer.name),
             TOW_F_STATUS("cause", cause));
-    drop_lane(sender);
+    ask_for_offer(sender);
 }
 
 static void lane_writable(void *context, tow_lane_t *lane)
 {
     exchange_sender_t *sender = context;
     if (sender->lane == lane) pump_blocks(sender);
+}
+
+/* A new region: what was on its way to the old one counts for nothing. */
+static void rewind_blocks(exchange_sender_t *sender)
+{
+    for (uint64_t i = 0; i < sender->exchange->options.block_count; i++)
+        if (sender->block_states[i] == BLOCK_FLYING)
+            sender->block_states[i] = BLOCK_WAITING;
+    for (size_t i = 0; i < EXCHANGE_BLOCKS_IN_FLIGHT; i++)
+        sender->slots[i].unconfirmed = false;
 }
 
 static void take_offer(exchange_sender_t *sender, const exchange_offer_t *offer)
@@ -128,6 +151,7 @@ static void take_offer(exchange_sender_t *sender, const exchange_offer_t *offer)
         return;
     }
     sender->key = offer->key;
+    rewind_blocks(sender);
     pump_blocks(sender);
 }
 
@@ -135,11 +159,13 @@ static void block_written(tow_write_t *write, tow_status_t take_status)
 {
     block_slot_t *slot = TOW_CONTAINER_OF(write, block_slot_t, write);
     exchange_sender_t *sender = slot->sender;
-    slot->busy = false;
-    if (take_status != TOW_OK &&
-        sender->block_states[slot->index] == BLOCK_FLYING) {
+    bool is_flying = sender->block_states[slot->index] == BLOCK_FLYING;
+    slot->in_flight = false;
+    slot->unconfirmed = take_status == TOW_OK && is_flying;
+    if (take_status != TOW_OK && is_flying) {
         sender->block_states[slot->index] = BLOCK_WAITING;
         sender->exchange->stats.blocks_repeated++;
+        ask_for_offer(sender);
     }
     tow_status_ignore(take_status, "an unconfirmed block is written again");
     pump_blocks(sender);
@@ -165,11 +191,11 @@ static bool start_block(exchange_sender_t *sender, block_slot_t *slot)
                                 .size = options->block_size,
                                 .key = sender->key,
                                 .offset = place * options->block_size,
-                                .tag = index,
+                                .tag = block_tag(sender->stream, index),
                                 .check = TOW_WRITE_CRC32C,
                                 .done = block_written};
     if (tow_lane_write(sender->lane, &slot->write) != TOW_SEND_OK) return false;
-    slot->busy = true;
+    slot->in_flight = true;
     sender->block_states[index] = BLOCK_FLYING;
     return true;
 }
@@ -181,19 +207,31 @@ static void pump_blocks(exchange_sender_t *sender)
     if (sender->acknowledged < sender->exchange->options.message_count) return;
     for (size_t i = 0; i < EXCHANGE_BLOCKS_IN_FLIGHT; i++) {
         block_slot_t *slot = &sender->slots[i];
-        if (!slot->busy && !start_block(sender, slot)) return;
+        if (slot->in_flight || slot->unconfirmed) continue;
+        if (!start_block(sender, slot)) return;
     }
 }
 
-static void take_result(exchange_sender_t *sender, uint64_t index)
+/* A place is free again once the receiver has looked at it. */
+static void release_slot(exchange_sender_t *sender, uint64_t index)
 {
-    if (index >= sender->exchange->options.block_count) {
+    for (size_t i = 0; i < EXCHANGE_BLOCKS_IN_FLIGHT; i++)
+        if (sender->slots[i].index == index)
+            sender->slots[i].unconfirmed = false;
+}
+
+static void take_result(exchange_sender_t *sender, uint64_t tag)
+{
+    uint64_t index = block_index(tag);
+    if (block_stream(tag) != sender->stream ||
+        index >= sender->exchange->options.block_count) {
         exchange_violate(sender->exchange,
                          TOW_ERROR(TOW_INTERNAL, "%s confirmed block %llu",
                                    sender->link->peer.name,
                                    (unsigned long long)index));
         return;
     }
+    release_slot(sender, index);
     if (sender->block_states[index] == BLOCK_DONE) return;
     sender->block_states[index] = BLOCK_DONE;
     sender->blocks_done++;
@@ -222,6 +260,7 @@ static void sender_message(void *context, tow_link_t *link,
     case EXCHANGE_OFFER: take_offer(sender, &decoded.offer); break;
     case EXCHANGE_RESULT: take_result(sender, decoded.number); break;
     case EXCHANGE_MESSAGE:
+    case EXCHANGE_ASK:
         exchange_violate(
             sender->exchange,
             TOW_ERROR(TOW_INTERNAL, "%s sent to a sender", link->peer.name));
@@ -244,9 +283,7 @@ static void sender_down(void *context, tow_link_t *link, tow_status_t cause)
     tow_log(&sender->exchange->env->log, TOW_LOG_INFO, "link down",
             TOW_F_STR("peer", link->peer.name), TOW_F_STATUS("cause", cause));
     drop_lane(sender);
-    for (uint64_t i = 0; i < sender->exchange->options.block_count; i++)
-        if (sender->block_states[i] == BLOCK_FLYING)
-            sender->block_states[i] = BLOCK_WAITING;
+    rewind_blocks(sender);
 }
 
 static const tow_link_handler_t sender_handler = {

@@ -39,7 +39,7 @@ static void take_stream(exchange_message_t *out, exchange_kind_t kind,
 
 static void take_exchange(const tow_body_t *body, exchange_message_t *out)
 {
-    const Tow__Exchange *message = (const Tow__Exchange *)body;
+    const tow_msg_exchange_t *message = (const tow_msg_exchange_t *)body;
     take_stream(out, EXCHANGE_MESSAGE, message->stream, message->sequence);
     out->payload = message->payload.data;
     out->payload_size = message->payload.len;
@@ -47,12 +47,20 @@ static void take_exchange(const tow_body_t *body, exchange_message_t *out)
 
 static void take_offer(const tow_body_t *body, exchange_message_t *out)
 {
-    const Tow__LaneOffer *message = (const Tow__LaneOffer *)body;
+    const tow_msg_lane_offer_t *message = (const tow_msg_lane_offer_t *)body;
     out->kind = EXCHANGE_OFFER;
     out->offer =
         (exchange_offer_t){.lane_address = message->lane_address.data,
                            .lane_address_size = message->lane_address.len,
                            .key = {message->region_id, message->region_secret}};
+}
+
+/* A code says that a write failed; the writer wants a new offer. */
+static void take_result(const tow_body_t *body, exchange_message_t *out)
+{
+    const tow_msg_lane_result_t *message = (const tow_msg_lane_result_t *)body;
+    take_stream(out, message->code == 0 ? EXCHANGE_RESULT : EXCHANGE_ASK, 0,
+                message->tag);
 }
 
 tow_status_t exchange_decode(const tow_message_t *message, tow_arena_t *arena,
@@ -67,14 +75,11 @@ tow_status_t exchange_decode(const tow_message_t *message, tow_arena_t *arena,
     case TOW_MESSAGE_EXCHANGE: take_exchange(body, out_message); break;
     case TOW_MESSAGE_EXCHANGE_ACK:
         take_stream(out_message, EXCHANGE_ACKNOWLEDGEMENT,
-                    ((const Tow__ExchangeAck *)body)->stream,
-                    ((const Tow__ExchangeAck *)body)->next_sequence);
+                    ((const tow_msg_exchange_ack_t *)body)->stream,
+                    ((const tow_msg_exchange_ack_t *)body)->next_sequence);
         break;
     case TOW_MESSAGE_LANE_OFFER: take_offer(body, out_message); break;
-    case TOW_MESSAGE_LANE_RESULT:
-        take_stream(out_message, EXCHANGE_RESULT, 0,
-                    ((const Tow__LaneResult *)body)->tag);
-        break;
+    case TOW_MESSAGE_LANE_RESULT: take_result(body, out_message); break;
     default:
         return TOW_ERROR(TOW_UNIMPLEMENTED,
                          "message type %u is not of the exchange",
@@ -101,7 +106,7 @@ tow_send_result_t exchange_send_message(tow_link_t *link, uint64_t stream,
     TOW_ASSERT(payload_size <= TOW_EXCHANGE_PAYLOAD_MAX);
     uint8_t payload[TOW_EXCHANGE_PAYLOAD_MAX];
     exchange_fill(payload, payload_size, stream, number);
-    Tow__Exchange message = TOW__EXCHANGE__INIT;
+    tow_msg_exchange_t message = TOW_MSG_EXCHANGE_INIT;
     message.stream = stream;
     message.sequence = number;
     message.payload = (ProtobufCBinaryData){payload_size, payload};
@@ -111,7 +116,7 @@ tow_send_result_t exchange_send_message(tow_link_t *link, uint64_t stream,
 tow_send_result_t exchange_send_acknowledgement(tow_link_t *link,
                                                 uint64_t stream, uint64_t next)
 {
-    Tow__ExchangeAck message = TOW__EXCHANGE_ACK__INIT;
+    tow_msg_exchange_ack_t message = TOW_MSG_EXCHANGE_ACK_INIT;
     message.stream = stream;
     message.next_sequence = next;
     return send_body(link, TOW_MESSAGE_EXCHANGE_ACK, &message.base);
@@ -120,7 +125,7 @@ tow_send_result_t exchange_send_acknowledgement(tow_link_t *link,
 tow_send_result_t exchange_send_offer(tow_link_t *link,
                                       const exchange_offer_t *offer)
 {
-    Tow__LaneOffer message = TOW__LANE_OFFER__INIT;
+    tow_msg_lane_offer_t message = TOW_MSG_LANE_OFFER_INIT;
     message.lane_address = (ProtobufCBinaryData){
         offer->lane_address_size, (uint8_t *)offer->lane_address};
     message.region_id = offer->key.id;
@@ -130,7 +135,14 @@ tow_send_result_t exchange_send_offer(tow_link_t *link,
 
 tow_send_result_t exchange_send_result(tow_link_t *link, uint64_t index)
 {
-    Tow__LaneResult message = TOW__LANE_RESULT__INIT;
+    tow_msg_lane_result_t message = TOW_MSG_LANE_RESULT_INIT;
     message.tag = index;
+    return send_body(link, TOW_MESSAGE_LANE_RESULT, &message.base);
+}
+
+tow_send_result_t exchange_ask_for_offer(tow_link_t *link)
+{
+    tow_msg_lane_result_t message = TOW_MSG_LANE_RESULT_INIT;
+    message.code = TOW_UNAVAILABLE;
     return send_body(link, TOW_MESSAGE_LANE_RESULT, &message.base);
 }

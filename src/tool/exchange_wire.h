@@ -11,6 +11,7 @@ typedef enum exchange_kind {
     EXCHANGE_ACKNOWLEDGEMENT,
     EXCHANGE_OFFER,
     EXCHANGE_RESULT,
+    EXCHANGE_ASK, /* a sender lost its lane and wants another offer */
 } exchange_kind_t;
 
 typedef struct exchange_offer {
@@ -52,5 +53,7 @@ tow_send_result_t exchange_send_offer(tow_link_t *link,
     TOW_MUST_USE;
 tow_send_result_t exchange_send_result(tow_link_t *link, uint64_t index)
     TOW_MUST_USE;
+
+tow_send_result_t exchange_ask_for_offer(tow_link_t *link) TOW_MUST_USE;
 
 #endif /* TOW_TOOL_EXCHANGE_WIRE_H_ */
