@@ -14,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/message.h"
 #include "xla/debug_options_flags.h"
 #include "xla/service/hlo.pb.h"
@@ -74,26 +76,37 @@ inline bool may_set(const google::protobuf::FieldDescriptor *option)
     return false;
 }
 
-/* The one field alone, in bytes. Takes it out of `options`. */
+/* The one field alone, in bytes; maps in the order of their keys. Takes it out
+ * of `options`. */
 inline std::string take_field(xla::DebugOptions &options,
                               const google::protobuf::FieldDescriptor *field)
 {
     xla::DebugOptions alone;
     options.GetReflection()->SwapFields(&options, &alone, {field});
-    return alone.SerializeAsString();
+    std::string bytes;
+    {
+        google::protobuf::io::StringOutputStream stream(&bytes);
+        google::protobuf::io::CodedOutputStream coded(&stream);
+        coded.SetSerializationDeterministic(true);
+        alone.SerializeToCodedStream(&coded);
+    }
+    return bytes;
 }
 
 /* JAX sends every option that its own XLA knows, so what equals the default
- * passes; so does what this XLA has never heard of, for it is not read. */
+ * passes, and what the operator has set; so does what this XLA has never heard
+ * of, for it is not read. */
 inline absl::Status check_options(xla::DebugOptions sent)
 {
     xla::DebugOptions defaults = xla::DefaultDebugOptionsIgnoringFlags();
+    xla::DebugOptions operators = xla::GetDebugOptionsFromFlags();
     const google::protobuf::Descriptor *type = sent.GetDescriptor();
     std::vector<std::string> refused;
     for (int i = 0; i < type->field_count(); i++) {
         const google::protobuf::FieldDescriptor *field = type->field(i);
-        std::string sent_value = take_field(sent, field);
-        if (sent_value.empty() || sent_value == take_field(defaults, field))
+        std::string value = take_field(sent, field);
+        if (value.empty() || value == take_field(defaults, field) ||
+            value == take_field(operators, field))
             continue;
         if (!may_set(field)) refused.push_back(std::string(field->name()));
     }

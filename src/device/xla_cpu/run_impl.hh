@@ -273,13 +273,12 @@ struct raw_read final : copy {
 struct converting_read final : copy {
     converting_read(PJRT_Buffer *from, PJRT_Client *whose, void *to,
                     xla::Shape host_shape)
-        : copy(from, whose), shape(std::move(host_shape)),
-          literal(static_cast<const char *>(to), shape)
+        : copy(from, whose), destination(to), shape(std::move(host_shape))
     {
     }
 
+    void *const destination;
     const xla::Shape shape;
-    xla::MutableBorrowingLiteral literal;
 
   protected:
     size_t size_bytes() const override
@@ -289,7 +288,13 @@ struct converting_read final : copy {
 
     absl::Status perform() override
     {
-        return source->value->ToLiteralSync(&literal);
+        /* XLA's copy keeps the order that the elements have on the device. */
+        auto dense = source->value->ToLiteral().Await();
+        if (!dense.ok()) return dense.status();
+        xla::Literal laid_out = (*dense)->Relayout(shape.layout());
+        std::memcpy(destination, laid_out.untyped_data(),
+                    laid_out.size_bytes());
+        return absl::OkStatus();
     }
 };
 
