@@ -17,7 +17,7 @@
 #include "env/net/resolve.h"
 
 /* Another process replaces a socket file in microseconds. */
-#define LOCK_ATTEMPT_COUNT_MAX 100
+#define LOCK_ATTEMPT_COUNT_MAX 1000
 #define LOCK_PAUSE_NS          TOW_NS_PER_MS
 
 tow_status_t tow_net_socket_open(const struct sockaddr *address, int *out_fd)
