@@ -137,11 +137,13 @@ static bool send_fragment(tow_sim_t *sim, transfer_t *transfer)
             tow_pool_give(&sim->fragments, fragment);
         return false;
     }
+    /* One draw a statement: in an initialiser each compiler has its own order.
+     */
     uint64_t size = fragment_size(transfer);
-    *fragment = (fragment_t){
-        .time_ns = tow_sim_channel_transit(sim, out, size) + delay_ns,
-        .size = size,
-        .damaged = tow_sim_chance(sim, out->path->corrupt_ppm)};
+    int64_t landing_ns = tow_sim_channel_transit(sim, out, size) + delay_ns;
+    bool damaged = tow_sim_chance(sim, out->path->corrupt_ppm);
+    *fragment =
+        (fragment_t){.time_ns = landing_ns, .size = size, .damaged = damaged};
     tow_sim_transfer_launch(transfer, fragment);
     if (transfer->sent_bytes == transfer->size)
         tow_list_remove(&transfer->by_queue);

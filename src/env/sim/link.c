@@ -127,6 +127,7 @@ void tow_sim_link_kill(link_t *link)
     tow_sim_dial_abandon(link);
     end_remote(link, "died");
     leave_epoch(link);
+    tow_list_remove(&link->by_node);
     link->dead = true;
     tow_sim_link_unpin(sim, link);
 }
