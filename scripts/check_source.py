@@ -18,7 +18,7 @@ from typing import Callable, Iterator
 
 from source_tree import blank_comments, c_files, files, numbered, text
 
-CODE_SUFFIXES = (".c", ".h", ".cc", ".py", ".sh", ".proto", ".build", ".map")
+CODE_SUFFIXES = (".c", ".h", ".cc", ".hh", ".py", ".sh", ".proto", ".build", ".map")
 CODE_NAMES = ("Makefile", "meson_options.txt", "run")
 
 # Written in pieces so that this file keeps its own rules.

@@ -23,7 +23,7 @@ open_log_dir() {
 
 # C, C++ and header files of the tree, those not committed yet included.
 c_files() {
-    (cd "$root" && git ls-files -co --exclude-standard -- '*.c' '*.h' '*.cc' |
+    (cd "$root" && git ls-files -co --exclude-standard -- '*.c' '*.h' '*.cc' '*.hh' |
         while read -r file; do [[ ! -f $file ]] || printf '%s\n' "$file"; done)
 }
 

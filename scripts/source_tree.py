@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Iterator
 
-C_SUFFIXES = (".c", ".h", ".cc")
+C_SUFFIXES = (".c", ".h", ".cc", ".hh")
 # Order matters: a quote inside a comment opens no string, and the reverse.
 COMMENT_OR_LITERAL = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""",
