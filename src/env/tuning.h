@@ -58,7 +58,8 @@
 #define TOW_NET_READ_BYTES (64u << 10)
 /* A partial frame that misses at least this much is read straight into its own
  * buffer instead of through the shared one. */
-#define TOW_NET_DIRECT_READ_BYTES (16u << 10)
+#define TOW_NET_DIRECT_READ_BYTES     (16u << 10)
+#define TOW_NET_DIRECT_READ_BYTES_MAX (256u << 10)
 /* The buffer of a partial frame is kept between frames up to this size. */
 #define TOW_NET_INBOX_KEEP_BYTES (4u << 10)
 /* A send queue grows by chunks of this size; a larger message gets a chunk of
@@ -80,18 +81,59 @@
 #define TOW_NET_LONG_YIELD_NS    (2 * TOW_NS_PER_US)
 #define TOW_NET_LONG_YIELD_COUNT 3
 #define TOW_NET_CROWDED_NS       (5 * TOW_NS_PER_MS)
-/* While the data plane is the busy one, sockets are looked at this often: a
- * look costs 0.3 us, and a round trip of the data plane 0.4 us. */
+/* While the data plane or one socket is the busy one, all others are looked at
+ * this often. A look costs 0.1 to 0.3 us, a round trip 0.4 us on the data
+ * plane and 4.3 us on a Unix socket. */
 #define TOW_NET_LOOK_NS (10 * TOW_NS_PER_US)
 /* Looks at the data plane between two looks at the clock in the spin. */
-#define TOW_NET_BURST_COUNT 16
-/* While one socket is the busy one it is read directly; every so many looks
- * the others get theirs through epoll. 8-byte round trip on a Unix socket: 4.9
- * us with 2, 4.5 with 8, 4.3 with 64 (6 us for a bare blocking ping-pong). */
-#define TOW_NET_HOT_LOOK_COUNT  16
+#define TOW_NET_BURST_COUNT     16
 #define TOW_NET_EVENT_COUNT_MAX 64
 
 #define TOW_NET_HELPER_COUNT_DEFAULT 2
 #define TOW_NET_HELPER_COUNT_MAX     64
+
+/* -- net: the data plane -------------------------------------------------- */
+
+/* Bytes of datagrams of one lane that UCX has taken and not yet sent; the next
+ * is FULL. Each costs its size and COST, about what we and UCX keep for it, so
+ * that small ones are bounded too. */
+#define TOW_NET_LANE_DATAGRAM_BYTES_MAX (1u << 20)
+#define TOW_NET_LANE_DATAGRAM_COST      512u
+/* Writes of one lane that are not done. They cost their bookkeeping only: the
+ * bytes stay where they are until their turn comes. */
+#define TOW_NET_LANE_WRITE_COUNT_MAX 1024
+/* Writes of more than one fragment that take turns on one lane; the others wait
+ * behind them. Writes of one fragment go at once. Also what a target keeps
+ * track of for each lane that comes in, at 72 bytes each. */
+#define TOW_NET_LANE_LARGE_COUNT_MAX 16
+/* A write is cut into fragments that fit one segment of UCX, or UCX would put
+ * them together again in memory of its own. 64 MiB between two processes, GB/s:
+ * shared memory 9.4 with 8 KiB, 12.1 with 32 KiB (the segment size is set to
+ * fit; 64 KiB does not work in UCX 1.13); TCP on loopback 4.3 with 32 KiB, 6.2
+ * with 60, 6.0 with 240 and then ahead under load. */
+#define TOW_NET_FRAGMENT_SHM_BYTES (32u << 10)
+#define TOW_NET_FRAGMENT_TCP_BYTES (240u << 10)
+#define TOW_NET_FRAGMENT_OVERHEAD  128u /* of a segment, for headers */
+/* Fragments of one lane inside UCX, which would queue them without bound. The
+ * receive queue of a process has 64 places; 8 to 64 measured alike. */
+#define TOW_NET_LANE_WINDOW 16
+/* Fragments that one lane sends before the next lane, and in all lanes before
+ * the loop looks at something else: 2 MiB on shared memory, about 200 us. */
+#define TOW_NET_PUMP_LANE_COUNT  16
+#define TOW_NET_PUMP_TOTAL_COUNT 64
+/* A write whose checksum was wrong is sent again, up to so many times in all. */
+#define TOW_NET_WRITE_ATTEMPT_COUNT_MAX 4
+/* Lanes that come in from others. One more ends the oldest. */
+#define TOW_NET_INBOUND_COUNT_MAX 4096
+/* Answers to one lane that comes in which UCX has not yet sent. An honest peer
+ * has at most TOW_NET_LANE_WRITE_COUNT_MAX writes unanswered. */
+#define TOW_NET_INBOUND_ANSWER_COUNT_MAX (2 * TOW_NET_LANE_WRITE_COUNT_MAX)
+/* How often the loop looks while UCX holds sends that do not move: shared
+ * memory has no event for "there is room again". Doubles from MIN to MAX. */
+#define TOW_NET_SEND_POLL_MIN_NS (100 * TOW_NS_PER_US)
+#define TOW_NET_SEND_POLL_MAX_NS (5 * TOW_NS_PER_MS)
+/* Refusals of UCX to be armed, in a row and without any progress, after which
+ * the loop sleeps with the poll above instead of asking on. */
+#define TOW_NET_ARM_BUSY_COUNT_MAX 64
 
 #endif /* TOW_ENV_TUNING_H_ */

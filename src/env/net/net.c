@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "env/net/connection.h"
+#include "env/net/data.h"
 #include "env/net/net_impl.h"
 
 /* -- Closing -------------------------------------------------------------- */
@@ -150,11 +151,10 @@ static void init_lists(tow_net_t *net)
 }
 
 static tow_status_t start_data_plane(tow_net_t *net,
-                                     tow_net_data_plane_t data_plane)
+                                     const tow_net_options_t *options)
 {
-    if (data_plane == TOW_NET_DATA_OFF) return TOW_OK;
-    return TOW_ERROR(TOW_UNIMPLEMENTED, "%s: this build has no data plane",
-                     net->name);
+    if (options->data_plane == TOW_NET_DATA_OFF) return TOW_OK;
+    return tow_net_data_create(net, options->data_devices);
 }
 
 static void limit_options(tow_net_t *net, const tow_net_options_t *options)
@@ -198,7 +198,7 @@ tow_status_t tow_net_create(const tow_net_options_t *options,
         status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
         goto fail;
     }
-    status = start_data_plane(net, options->data_plane);
+    status = start_data_plane(net, options);
     if (status != TOW_OK) goto fail;
     *out_net = net;
     return TOW_OK;

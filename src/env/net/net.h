@@ -33,6 +33,12 @@ typedef struct tow_net_options {
     int64_t spin_ns;
     uint32_t helper_count_max; /* threads for tow_work; 0: the default */
     tow_net_data_plane_t data_plane;
+    /* The network interfaces that the data plane may use, as UCX names them:
+     * "eth1", "mlx5_0:1,eth1". NULL: loopback and shared memory, one host.
+     * UCX_NET_DEVICES and UCX_TLS of the environment win. UCX neither encrypts
+     * nor authenticates: whoever reaches these interfaces can end the process,
+     * so they are a trusted network or a tunnel. */
+    const char *data_devices; /* lent for the call */
 } tow_net_options_t;
 
 /* INVALID_ARGUMENT for a name that no peer would accept. */

@@ -1,0 +1,17 @@
+/* The data plane of a net: lanes and regions over UCX.
+ *
+ * Bulk writes are cut into active messages that UCX sends eagerly; the target
+ * checks each and copies it into the region. UCX never holds memory of ours
+ * longer than a send, so that closing by force is always possible; see
+ * docs/decisions/0003-bulk-as-fragments.md. */
+#ifndef TOW_ENV_NET_DATA_H_
+#define TOW_ENV_NET_DATA_H_
+
+#include "env/net/net_impl.h"
+
+/* Adds the lane entries to net->ops and joins the loop. `devices` as in
+ * tow_net_options_t. On failure nothing is left behind. */
+tow_status_t tow_net_data_create(tow_net_t *net, const char *devices)
+    TOW_MUST_USE;
+
+#endif /* TOW_ENV_NET_DATA_H_ */

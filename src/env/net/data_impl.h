@@ -1,0 +1,279 @@
+/* What the files of the data plane share. They are:
+ *
+ *   data_wire    bytes of addresses and headers, pure
+ *   data_ucx     how UCX is set up, and what it is kept from doing
+ *   data_port    an endpoint of UCX with sends under way: what lanes and
+ *                inbounds have in common
+ *   data_lane    lanes that we opened, and our writes
+ *   data_inbound lanes that others opened to us, and their writes
+ *   data_region  memory that may be written to
+ *   data         the whole: life, progress, messages that arrive
+ *
+ * Callbacks of UCX run inside ucp_worker_progress, and those of sends also
+ * inside a close by force. Datagrams and arrivals are told from within, because
+ * their bytes do not live longer; all other callbacks of users run after. An
+ * endpoint is closed in a task only, never in a callback, and so is every
+ * struct freed: within a callback all pointers stay good. */
+#ifndef TOW_ENV_NET_DATA_IMPL_H_
+#define TOW_ENV_NET_DATA_IMPL_H_
+
+#include <ucp/api/ucp.h>
+
+#include "base/map.h"
+#include "base/pool.h"
+#include "env/net/data.h"
+#include "env/net/data_wire.h"
+
+typedef struct tow_data tow_data_t;
+typedef struct tow_data_port tow_data_port_t;
+typedef struct tow_data_op tow_data_op_t;
+
+/* -- Ports ---------------------------------------------------------------- */
+
+struct tow_data_port {
+    tow_data_t *data;     /* lent */
+    ucp_ep_h ep;          /* owned; NULL once closed */
+    uint32_t send_count;  /* operations inside UCX */
+    bool has_sent;        /* UCX has been connected, or is at it */
+    ucs_status_t failure; /* UCS_OK while it works */
+    tow_net_task_t task;  /* the owner's; deferred when the port fails */
+    /* An operation has left UCX. The op is freed by the caller. */
+    void (*sent)(tow_data_port_t *port, tow_data_op_t *op);
+};
+
+/* A send under way. UCX keeps the header by pointer, so it lies here. */
+struct tow_data_op {
+    tow_data_port_t *port; /* lent: it waits for us */
+    tow_write_t *write;    /* lent: whose fragment it is, or NULL */
+    uint32_t datagram_cost;
+    bool has_room; /* from the pool of large ones */
+    union {
+        tow_data_datagram_t datagram;
+        tow_data_fragment_t fragment;
+        tow_data_control_t control;
+    } header;
+    uint8_t payload[]; /* TOW_DATA_OP_SMALL_BYTES or _LARGE_BYTES */
+};
+
+#define TOW_DATA_OP_SMALL_BYTES 128u
+#define TOW_DATA_OP_LARGE_BYTES TOW_DATAGRAM_SIZE_MAX
+_Static_assert(TOW_DATA_ADDRESS_SIZE_MAX <= TOW_DATA_OP_LARGE_BYTES,
+               "a HELLO carries an address");
+
+typedef enum tow_data_sent {
+    TOW_DATA_SENT,   /* and the op is free again */
+    TOW_DATA_QUEUED, /* `sent` will run */
+    TOW_DATA_FAILED, /* the op is free again, the port has failed */
+} tow_data_sent_t;
+
+tow_status_t tow_data_port_open(tow_data_port_t *port, const void *ucx_address)
+    TOW_MUST_USE;
+/* Force: what is inside UCX is cancelled, most of it before this returns. The
+ * port may go when send_count is 0. Harmless when closed. In tasks only. */
+void tow_data_port_close(tow_data_port_t *port);
+
+/* NULL when memory is exhausted. */
+tow_data_op_t *tow_data_op_take(tow_data_port_t *port, size_t payload_size);
+void tow_data_op_give(tow_data_t *data, tow_data_op_t *op);
+
+typedef struct tow_data_bytes {
+    const void *bytes;
+    size_t size;
+} tow_data_bytes_t;
+
+/* Takes the op. `payload` lives until the op is free. */
+tow_data_sent_t tow_data_port_send(tow_data_port_t *port, tow_data_op_t *op,
+                                   unsigned id, size_t header_size,
+                                   tow_data_bytes_t payload);
+/* Sends a control message; FAILED also when memory is exhausted. The payload is
+ * copied. */
+tow_data_sent_t tow_data_port_tell(tow_data_port_t *port,
+                                   const tow_data_control_t *control,
+                                   tow_data_bytes_t payload);
+
+/* -- Lanes ---------------------------------------------------------------- */
+
+typedef enum tow_data_lane_state {
+    TOW_DATA_LANE_OPEN,
+    TOW_DATA_LANE_DRAINING, /* closing gracefully: writes are under way */
+    TOW_DATA_LANE_LEAVING,  /* BYE is under way */
+    TOW_DATA_LANE_BROKEN,   /* it failed and its owner has been told */
+    TOW_DATA_LANE_ENDING,   /* its task will free it */
+} tow_data_lane_state_t;
+
+typedef struct tow_data_lane {
+    tow_lane_t lane;
+    tow_data_port_t port;
+    tow_list_t all;  /* in data->lanes */
+    tow_list_t busy; /* in data->busy while fragments can be sent */
+    tow_data_lane_state_t state;
+    bool is_cut; /* the port is closed and all writes have ended */
+    bool wants_writable;
+    bool bye_is_back;
+    uint64_t stream;
+    uint64_t node; /* the peer's */
+    size_t fragment_bytes;
+    uint32_t fragment_count; /* inside UCX */
+    uint32_t datagram_bytes; /* inside UCX, with their cost */
+    uint32_t write_count;    /* accepted and not done */
+    uint32_t large_count;    /* of more than one fragment, in `ready` */
+    uint64_t next_write;
+    tow_map_t writes;   /* by number, those that wait for an answer */
+    tow_list_t ready;   /* writes with fragments to send, in turn */
+    tow_list_t waiting; /* large writes that are not in turn yet */
+    tow_list_t sent;    /* writes whose fragments have all been sent */
+    tow_list_t ending;  /* writes that ended with fragments inside UCX */
+    tow_timer_t linger;
+    tow_status_t cause; /* owned: why it broke */
+    tow_closed_t closed;
+    void (*down)(void *context, tow_lane_t *lane, tow_status_t cause);
+    void (*writable)(void *context, tow_lane_t *lane);
+    void *context;
+    char peer_name[TOW_PEER_NAME_MAX + 1];
+} tow_data_lane_t;
+
+tow_status_t tow_data_lane_open(tow_env_t *env,
+                                const tow_lane_options_t *options,
+                                tow_lane_t **out_lane) TOW_MUST_USE;
+tow_send_result_t tow_data_lane_send(tow_lane_t *lane, uint64_t channel,
+                                     const void *bytes, size_t size);
+tow_send_result_t tow_data_lane_write(tow_lane_t *lane, tow_write_t *write);
+void tow_data_lane_close(tow_lane_t *lane, tow_lane_close_mode_t mode,
+                         tow_closed_t closed);
+/* The env closes: as by force, and nobody is told but who asked. */
+void tow_data_lanes_end(tow_data_t *data);
+/* Sends fragments of busy lanes, up to a bound; true if there were any. */
+bool tow_data_pump(tow_data_t *data);
+/* Runs `done` of the writes that have ended. */
+void tow_data_finish_writes(tow_data_t *data);
+/* BYE_BACK, RESET or ANSWER has come for one of our lanes. */
+void tow_data_lane_hear(tow_data_lane_t *lane,
+                        const tow_data_control_t *control);
+
+/* -- Inbounds ------------------------------------------------------------- */
+
+typedef enum tow_data_inbound_state {
+    TOW_DATA_INBOUND_OPEN,
+    TOW_DATA_INBOUND_LEAVING, /* BYE_BACK is under way */
+    TOW_DATA_INBOUND_ENDING,  /* its task will free it */
+} tow_data_inbound_state_t;
+
+typedef struct tow_data_inbound {
+    tow_data_port_t port; /* for answers */
+    tow_list_t all;       /* in data->inbounds, oldest first */
+    tow_data_inbound_state_t state;
+    uint64_t stream;
+    uint64_t node;
+    uint32_t partial_count;
+    tow_data_partial_t partials[TOW_NET_LANE_LARGE_COUNT_MAX];
+} tow_data_inbound_t;
+
+void tow_data_inbound_hello(tow_data_t *data, const tow_data_control_t *control,
+                            tow_data_bytes_t address);
+void tow_data_inbound_bye(tow_data_inbound_t *inbound);
+void tow_data_inbound_fragment(tow_data_inbound_t *inbound,
+                               const tow_data_fragment_t *fragment,
+                               tow_data_bytes_t payload);
+/* The open inbound with this stream, or NULL. */
+tow_data_inbound_t *tow_data_inbound_find(tow_data_t *data, uint64_t stream);
+/* From now on nothing that `node` has sent on its present lanes gets in. */
+void tow_data_inbounds_drop_of(tow_data_t *data, uint64_t node);
+void tow_data_inbounds_drop_all(tow_data_t *data);
+
+/* -- Regions -------------------------------------------------------------- */
+
+typedef struct tow_data_region {
+    tow_region_t region;
+    tow_data_t *data;
+    uint8_t *bytes; /* lent by the owner */
+    size_t size;
+    void (*arrived)(void *context, tow_region_t *region,
+                    const tow_arrival_t *arrival);
+    void *context;
+    tow_net_task_t task;
+    tow_closed_t closed;
+} tow_data_region_t;
+
+tow_status_t tow_data_region_open(tow_env_t *env,
+                                  const tow_region_options_t *options,
+                                  tow_region_t **out_region) TOW_MUST_USE;
+void tow_data_region_close(tow_region_t *region, tow_closed_t closed);
+void tow_data_regions_end(tow_data_t *data);
+/* The region that this fragment may be written to. Else why not. */
+tow_code_t tow_data_region_find(tow_data_t *data,
+                                const tow_data_fragment_t *fragment,
+                                tow_data_region_t **out_region);
+
+/* -- The whole ------------------------------------------------------------ */
+
+struct tow_data {
+    tow_net_t *net; /* lent */
+    ucp_context_h context;
+    ucp_worker_h worker;
+    bool uses_shm;
+    bool uses_tcp;
+    bool is_closing;
+    bool holds_net;
+    bool is_gone;        /* the worker is being destroyed: hear nothing */
+    bool clock_is_fresh; /* in this call of progress */
+    ucp_request_param_t send_param;
+    uint32_t send_count; /* operations inside UCX, of all ports */
+    uint32_t arm_busy_count;
+    int64_t poll_ns; /* how long to sleep while sends do not move */
+    tow_timer_t poll_timer;
+    tow_pool_t small_ops;
+    tow_pool_t large_ops;
+    tow_net_complaints_t complaints;
+
+    uint64_t node;
+    uint64_t host;
+    uint8_t *address; /* owned */
+    size_t address_size;
+
+    tow_map_t lanes_by_stream;
+    tow_list_t lanes;
+    tow_list_t busy;
+    tow_list_t finished; /* writes whose `done` is due */
+
+    tow_map_t inbounds_by_stream;
+    tow_list_t inbounds;
+    uint32_t inbound_count;
+    tow_data_inbound_t *last_inbound; /* lent: the last that was found */
+
+    tow_map_t regions;
+    uint32_t region_count; /* closing ones included */
+    uint64_t next_region;
+
+    void (*datagram_arrived)(void *context, uint64_t channel, const void *bytes,
+                             size_t size);
+    void *datagram_context;
+
+    uint64_t straggler_count; /* fragments of writes that had been refused */
+    uint32_t damage_count;    /* tests: so many fragments to damage */
+};
+
+tow_data_t *tow_data_of(tow_env_t *env);
+
+/* Before a callback of the user's: a turn begins. */
+static inline void tow_data_begin_turn(tow_data_t *data)
+{
+    if (data->clock_is_fresh) return;
+    data->clock_is_fresh = true;
+    tow_net_refresh_clock(data->net);
+}
+
+/* One line about a peer that talks nonsense. */
+void tow_data_complain(tow_data_t *data, uint64_t stream, const char *what);
+/* Drops the net's hold when it closes and nothing is left. */
+void tow_data_check_closed(tow_data_t *data);
+/* A random number of the system's, never 0. */
+tow_status_t tow_data_draw(uint64_t *out_number) TOW_MUST_USE;
+
+/* -- data_ucx.c ----------------------------------------------------------- */
+
+tow_status_t tow_data_ucx_open(tow_data_t *data, const char *devices)
+    TOW_MUST_USE;
+/* Accepts half-open. */
+void tow_data_ucx_close(tow_data_t *data);
+
+#endif /* TOW_ENV_NET_DATA_IMPL_H_ */

@@ -1,0 +1,632 @@
+/* Lanes that we opened, and the writes on them.
+ *
+ * Writes of a lane take turns, a fragment each, so that a small one need not
+ * wait for a large one. A write is done when the target has answered and UCX
+ * has let go of all its bytes; that UCX has sent something says nothing. */
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "env/net/data_impl.h"
+
+/* What we keep in tow_write_t.private_. */
+typedef enum write_phase {
+    WRITE_READY,   /* in lane->ready */
+    WRITE_WAITING, /* in lane->waiting */
+    WRITE_SENT,    /* in lane->sent */
+    WRITE_ENDED,   /* in lane->ending or data->finished */
+} write_phase_t;
+
+typedef struct write_state {
+    tow_list_t list;
+    tow_data_lane_t *lane; /* lent: it waits for us */
+    uint64_t number;
+    uint64_t sent_bytes;
+    tow_status_t status;     /* owned: how it ended */
+    uint32_t crc;            /* of what has been sent */
+    uint16_t fragment_count; /* inside UCX */
+    uint8_t attempt;
+    uint8_t phase;
+} write_state_t;
+
+_Static_assert(sizeof(write_state_t) <= sizeof(((tow_write_t *)0)->private_),
+               "the state lies in the write");
+_Static_assert(TOW_NET_LANE_WINDOW <= UINT16_MAX, "fits fragment_count");
+
+static write_state_t *state_of(tow_write_t *write)
+{
+    return (write_state_t *)write->private_;
+}
+
+static tow_write_t *write_of(tow_list_t *item)
+{
+    write_state_t *state = TOW_CONTAINER_OF(item, write_state_t, list);
+    return TOW_CONTAINER_OF(state, tow_write_t, private_);
+}
+
+static tow_data_lane_t *lane_of(tow_lane_t *lane)
+{
+    return TOW_CONTAINER_OF(lane, tow_data_lane_t, lane);
+}
+
+static bool is_large(const tow_data_lane_t *lane, const tow_write_t *write)
+{
+    return write->size > lane->fragment_bytes;
+}
+
+static void wake_lane(tow_data_lane_t *lane)
+{
+    tow_net_defer(lane->port.data->net, &lane->port.task);
+}
+
+/* -- Back-pressure -------------------------------------------------------- */
+
+static bool is_half_free(const tow_data_lane_t *lane)
+{
+    return lane->datagram_bytes <= TOW_NET_LANE_DATAGRAM_BYTES_MAX / 2 &&
+           lane->write_count <= TOW_NET_LANE_WRITE_COUNT_MAX / 2;
+}
+
+static tow_send_result_t refuse_as_full(tow_data_lane_t *lane)
+{
+    lane->wants_writable = true;
+    /* Only memory was short: nothing will complete that could wake us. */
+    if (is_half_free(lane)) wake_lane(lane);
+    return TOW_SEND_FULL;
+}
+
+/* Something has completed. */
+static void note_progress(tow_data_lane_t *lane)
+{
+    if (lane->wants_writable && is_half_free(lane)) wake_lane(lane);
+    if (lane->state != TOW_DATA_LANE_OPEN && lane->port.send_count == 0)
+        wake_lane(lane);
+}
+
+static bool takes_sends(const tow_data_lane_t *lane)
+{
+    return lane->state == TOW_DATA_LANE_OPEN && lane->port.failure == UCS_OK;
+}
+
+/* -- Datagrams ------------------------------------------------------------ */
+
+tow_send_result_t tow_data_lane_send(tow_lane_t *base, uint64_t channel,
+                                     const void *bytes, size_t size)
+{
+    tow_data_lane_t *lane = lane_of(base);
+    if (TOW_UNLIKELY(!takes_sends(lane))) return TOW_SEND_DOWN;
+    const uint32_t cost = TOW_NET_LANE_DATAGRAM_COST + (uint32_t)size;
+    if (TOW_UNLIKELY(lane->datagram_bytes + cost >
+                     TOW_NET_LANE_DATAGRAM_BYTES_MAX))
+        return refuse_as_full(lane);
+    tow_data_op_t *op = tow_data_op_take(&lane->port, size);
+    if (TOW_UNLIKELY(op == NULL)) return refuse_as_full(lane);
+    op->header.datagram =
+        (tow_data_datagram_t){.stream = lane->stream, .channel = channel};
+    op->datagram_cost = cost;
+    if (size > 0) memcpy(op->payload, bytes, size);
+    const tow_data_bytes_t payload = {.bytes = op->payload, .size = size};
+    switch (tow_data_port_send(&lane->port, op, TOW_DATA_DATAGRAM,
+                               sizeof(op->header.datagram), payload)) {
+    case TOW_DATA_SENT: return TOW_SEND_OK;
+    case TOW_DATA_QUEUED: lane->datagram_bytes += cost; return TOW_SEND_OK;
+    case TOW_DATA_FAILED: break;
+    }
+    return TOW_SEND_DOWN;
+}
+
+/* -- Writes: queues ------------------------------------------------------- */
+
+static void mark_busy(tow_data_lane_t *lane)
+{
+    if (tow_list_is_empty(&lane->busy) && !lane->is_cut &&
+        !tow_list_is_empty(&lane->ready) &&
+        lane->fragment_count < TOW_NET_LANE_WINDOW)
+        tow_list_append(&lane->port.data->busy, &lane->busy);
+}
+
+static void enqueue(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    if (!is_large(lane, write) ||
+        lane->large_count < TOW_NET_LANE_LARGE_COUNT_MAX) {
+        lane->large_count += is_large(lane, write);
+        state->phase = WRITE_READY;
+        tow_list_append(&lane->ready, &state->list);
+        mark_busy(lane);
+    } else {
+        state->phase = WRITE_WAITING;
+        tow_list_append(&lane->waiting, &state->list);
+    }
+}
+
+/* Takes it out of the queue that it is in; another may take its place. */
+static void dequeue(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    tow_list_remove(&state->list);
+    if (state->phase != WRITE_READY || !is_large(lane, write)) return;
+    lane->large_count--;
+    tow_list_t *next = tow_list_pop_front(&lane->waiting);
+    if (next != NULL) enqueue(lane, write_of(next));
+}
+
+static void end_write(tow_data_lane_t *lane, tow_write_t *write,
+                      tow_status_t take_status)
+{
+    write_state_t *state = state_of(write);
+    TOW_ASSERT(state->phase != WRITE_ENDED);
+    dequeue(lane, write);
+    tow_map_remove(&lane->writes, state->number);
+    state->phase = WRITE_ENDED;
+    state->status = take_status;
+    tow_list_append(state->fragment_count == 0 ? &lane->port.data->finished
+                                               : &lane->ending,
+                    &state->list);
+}
+
+/* The target counts by numbers, so each attempt has its own. */
+static bool number_write(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    state->number = lane->next_write;
+    if (!tow_map_put(&lane->writes, state->number, write)) return false;
+    lane->next_write++;
+    return true;
+}
+
+tow_send_result_t tow_data_lane_write(tow_lane_t *base, tow_write_t *write)
+{
+    tow_data_lane_t *lane = lane_of(base);
+    if (!takes_sends(lane)) return TOW_SEND_DOWN;
+    if (lane->write_count >= TOW_NET_LANE_WRITE_COUNT_MAX)
+        return refuse_as_full(lane);
+    write_state_t *state = state_of(write);
+    *state = (write_state_t){.lane = lane};
+    tow_list_init(&state->list);
+    if (!number_write(lane, write)) return refuse_as_full(lane);
+    lane->write_count++;
+    enqueue(lane, write);
+    return TOW_SEND_OK;
+}
+
+void tow_data_finish_writes(tow_data_t *data)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&data->finished)) != NULL) {
+        tow_write_t *write = write_of(item);
+        write_state_t *state = state_of(write);
+        TOW_ASSERT(state->lane->write_count > 0);
+        state->lane->write_count--;
+        note_progress(state->lane);
+        tow_data_begin_turn(data);
+        write->done(write, state->status); /* May free or reuse it. */
+    }
+}
+
+/* -- Writes: fragments ---------------------------------------------------- */
+
+static tow_data_fragment_t next_fragment(tow_data_lane_t *lane,
+                                         tow_write_t *write, size_t size)
+{
+    write_state_t *state = state_of(write);
+    tow_data_fragment_t fragment = {
+        .stream = lane->stream,
+        .write = state->number,
+        .region = write->key.id,
+        .secret = write->key.secret,
+        .place = write->offset,
+        .total = write->size,
+        .at = state->sent_bytes,
+        .tag = write->tag,
+    };
+    if (write->check == TOW_WRITE_CRC32C) {
+        fragment.flags |= TOW_DATA_CHECKED;
+        state->crc =
+            tow_crc32c(state->crc,
+                       (const uint8_t *)write->bytes + state->sent_bytes, size);
+    }
+    if (state->sent_bytes + size == write->size) {
+        fragment.flags |= TOW_DATA_LAST;
+        fragment.crc = state->crc;
+    }
+    return fragment;
+}
+
+/* False when nothing could be sent. */
+static bool send_fragment(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    tow_data_op_t *op = tow_data_op_take(&lane->port, 0);
+    if (op == NULL) return false;
+    size_t size = write->size - state->sent_bytes;
+    if (size > lane->fragment_bytes) size = lane->fragment_bytes;
+    op->write = write;
+    op->header.fragment = next_fragment(lane, write, size);
+    const tow_data_bytes_t payload = {
+        .bytes = (const uint8_t *)write->bytes + state->sent_bytes,
+        .size = size,
+    };
+    state->sent_bytes += size;
+    switch (tow_data_port_send(&lane->port, op, TOW_DATA_FRAGMENT,
+                               sizeof(op->header.fragment), payload)) {
+    case TOW_DATA_SENT: return true;
+    case TOW_DATA_QUEUED:
+        state->fragment_count++;
+        lane->fragment_count++;
+        return true;
+    case TOW_DATA_FAILED: break;
+    }
+    return false; /* The lane's task ends the write. */
+}
+
+static uint32_t pump_lane(tow_data_lane_t *lane)
+{
+    uint32_t count = 0;
+    while (count < TOW_NET_PUMP_LANE_COUNT &&
+           lane->fragment_count < TOW_NET_LANE_WINDOW &&
+           !tow_list_is_empty(&lane->ready)) {
+        tow_write_t *write = write_of(lane->ready.next);
+        write_state_t *state = state_of(write);
+        if (!send_fragment(lane, write)) break;
+        count++;
+        if (state->sent_bytes == write->size) {
+            dequeue(lane, write);
+            state->phase = WRITE_SENT;
+            tow_list_append(&lane->sent, &state->list);
+        } else { /* To the end of the queue: the next one's turn. */
+            tow_list_remove(&state->list);
+            tow_list_append(&lane->ready, &state->list);
+        }
+    }
+    return count;
+}
+
+bool tow_data_pump(tow_data_t *data)
+{
+    uint32_t total = 0;
+    while (total < TOW_NET_PUMP_TOTAL_COUNT &&
+           !tow_list_is_empty(&data->busy)) {
+        tow_data_lane_t *lane = TOW_CONTAINER_OF(
+            tow_list_pop_front(&data->busy), tow_data_lane_t, busy);
+        if (lane->is_cut || lane->port.failure != UCS_OK) continue;
+        const uint32_t count = pump_lane(lane);
+        mark_busy(lane);
+        if (count == 0) break; /* No memory: later. */
+        total += count;
+    }
+    return total > 0;
+}
+
+static void lane_sent(tow_data_port_t *port, tow_data_op_t *op)
+{
+    tow_data_lane_t *lane = TOW_CONTAINER_OF(port, tow_data_lane_t, port);
+    lane->datagram_bytes -= op->datagram_cost;
+    if (op->write != NULL) {
+        write_state_t *state = state_of(op->write);
+        lane->fragment_count--;
+        state->fragment_count--;
+        if (state->phase == WRITE_ENDED && state->fragment_count == 0) {
+            tow_list_remove(&state->list);
+            tow_list_append(&port->data->finished, &state->list);
+        }
+        mark_busy(lane);
+    }
+    note_progress(lane);
+}
+
+/* -- Answers -------------------------------------------------------------- */
+
+static const char *explain(tow_code_t code)
+{
+    switch (code) {
+    case TOW_NOT_FOUND: return "it has no such region";
+    case TOW_PERMISSION_DENIED: return "the region's key is wrong";
+    case TOW_OUT_OF_RANGE: return "the write goes beyond the region";
+    case TOW_DATA_LOSS: return "the bytes were altered on the way";
+    default: return "it did not say why";
+    }
+}
+
+static void send_again(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    dequeue(lane, write);
+    tow_map_remove(&lane->writes, state->number);
+    state->attempt++;
+    state->sent_bytes = 0;
+    state->crc = 0;
+    state->phase = WRITE_WAITING;
+    if (number_write(lane, write))
+        enqueue(lane, write);
+    else
+        end_write(lane, write, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+}
+
+static void hear_answer(tow_data_lane_t *lane,
+                        const tow_data_control_t *control)
+{
+    tow_write_t *write = tow_map_find(&lane->writes, control->write);
+    if (write == NULL) return; /* It ended before: refused, then answered. */
+    write_state_t *state = state_of(write);
+    if (control->code == TOW_CODE_OK) {
+        if (state->phase == WRITE_SENT) {
+            end_write(lane, write, TOW_OK);
+            return;
+        }
+        tow_data_complain(lane->port.data, lane->stream,
+                          "an answer to a write that was not sent");
+        return;
+    }
+    if (control->code == TOW_DATA_LOSS &&
+        state->attempt + 1 < TOW_NET_WRITE_ATTEMPT_COUNT_MAX) {
+        send_again(lane, write);
+        return;
+    }
+    end_write(lane, write,
+              TOW_ERROR((tow_code_t)control->code,
+                        "%s refused a write of %zu bytes at %llu to region "
+                        "%llu: %s",
+                        lane->peer_name, write->size,
+                        (unsigned long long)write->offset,
+                        (unsigned long long)write->key.id,
+                        explain((tow_code_t)control->code)));
+}
+
+void tow_data_lane_hear(tow_data_lane_t *lane,
+                        const tow_data_control_t *control)
+{
+    switch ((tow_data_control_kind_t)control->kind) {
+    case TOW_DATA_ANSWER: hear_answer(lane, control); break;
+    case TOW_DATA_RESET:
+        if (lane->port.failure == UCS_OK)
+            lane->port.failure = UCS_ERR_CONNECTION_RESET;
+        wake_lane(lane);
+        break;
+    case TOW_DATA_BYE_BACK:
+        lane->bye_is_back = true;
+        wake_lane(lane);
+        break;
+    default: TOW_UNREACHABLE(); /* Others are not for lanes. */
+    }
+}
+
+/* -- Ends ----------------------------------------------------------------- */
+
+static void end_writes_in(tow_data_lane_t *lane, tow_list_t *queue,
+                          tow_status_t cause)
+{
+    while (!tow_list_is_empty(queue))
+        end_write(lane, write_of(queue->next), tow_status_retain(cause));
+}
+
+/* Closes the endpoint and ends all writes. `done` runs before this returns,
+ * unless UCX does not let go of the bytes. */
+static void cut_lane(tow_data_lane_t *lane, tow_status_t cause)
+{
+    tow_data_port_t *port = &lane->port;
+    if (lane->is_cut) return;
+    lane->is_cut = true;
+    tow_list_remove(&lane->busy);
+    tow_map_remove(&port->data->lanes_by_stream, lane->stream);
+    if (lane->state == TOW_DATA_LANE_ENDING && !lane->bye_is_back) {
+        /* At best it arrives, and the target forgets us at once. */
+        const tow_data_control_t bye = {.stream = lane->stream,
+                                        .kind = TOW_DATA_BYE};
+        (void)!tow_data_port_tell(port, &bye, (tow_data_bytes_t){0});
+    }
+    tow_data_port_close(port);
+    end_writes_in(lane, &lane->waiting, cause);
+    end_writes_in(lane, &lane->ready, cause);
+    end_writes_in(lane, &lane->sent, cause);
+    if (port->send_count > 0)
+        tow_log(&port->data->net->env.log, TOW_LOG_ERROR,
+                "ucx holds sends of a closed lane",
+                TOW_F_STR("peer", lane->peer_name),
+                TOW_F_U64("count", port->send_count));
+    tow_data_finish_writes(port->data);
+}
+
+static void break_lane(tow_data_lane_t *lane)
+{
+    const ucs_status_t failure = lane->port.failure;
+    lane->cause = TOW_ERROR(TOW_UNAVAILABLE, "lane to %s: %s", lane->peer_name,
+                            failure == UCS_ERR_CONNECTION_RESET
+                                ? "the peer has ended it"
+                                : ucs_status_string(failure));
+    cut_lane(lane, lane->cause);
+    if (lane->state == TOW_DATA_LANE_OPEN) {
+        lane->state = TOW_DATA_LANE_BROKEN;
+        if (lane->down != NULL)
+            lane->down(lane->context, &lane->lane, lane->cause);
+    } else if (lane->state != TOW_DATA_LANE_BROKEN) {
+        lane->state = TOW_DATA_LANE_ENDING;
+    }
+}
+
+static void say_bye(tow_data_lane_t *lane)
+{
+    const tow_data_control_t bye = {.stream = lane->stream,
+                                    .kind = TOW_DATA_BYE};
+    (void)!tow_data_port_tell(&lane->port, &bye, (tow_data_bytes_t){0});
+    lane->state = TOW_DATA_LANE_LEAVING;
+    tow_env_timer_start(lane->lane.env, &lane->linger,
+                        tow_env_now_ns(lane->lane.env) + TOW_NET_LINGER_NS);
+}
+
+static void free_lane(tow_data_lane_t *lane)
+{
+    tow_data_t *data = lane->port.data;
+    const tow_closed_t closed = lane->closed;
+    TOW_ASSERT(lane->write_count == 0 && lane->port.send_count == 0);
+    tow_env_timer_stop(lane->lane.env, &lane->linger);
+    tow_list_remove(&lane->port.task.list);
+    tow_list_remove(&lane->all);
+    tow_map_deinit(&lane->writes);
+    tow_status_release(lane->cause);
+    tow_free(lane);
+    if (closed.run != NULL) closed.run(closed.context);
+    tow_data_check_closed(data);
+}
+
+static void end_lane(tow_data_lane_t *lane)
+{
+    if (!lane->is_cut) {
+        tow_status_t cause =
+            TOW_ERROR(TOW_UNAVAILABLE, "the lane to %s was closed by force",
+                      lane->peer_name);
+        cut_lane(lane, cause);
+        tow_status_release(cause);
+    }
+    if (lane->write_count == 0 && lane->port.send_count == 0) free_lane(lane);
+}
+
+static void tell_writable(tow_data_lane_t *lane)
+{
+    if (!lane->wants_writable || !is_half_free(lane)) return;
+    lane->wants_writable = false;
+    if (lane->writable != NULL) lane->writable(lane->context, &lane->lane);
+}
+
+/* Whatever there is to do on a lane outside of callbacks. */
+static void lane_work(tow_net_task_t *task)
+{
+    tow_data_lane_t *lane = TOW_CONTAINER_OF(task, tow_data_lane_t, port.task);
+    tow_data_begin_turn(lane->port.data);
+    if (lane->port.failure != UCS_OK && !lane->is_cut) break_lane(lane);
+    switch (lane->state) {
+    case TOW_DATA_LANE_OPEN: tell_writable(lane); break;
+    case TOW_DATA_LANE_DRAINING:
+        if (lane->write_count == 0 && lane->port.send_count == 0) say_bye(lane);
+        break;
+    case TOW_DATA_LANE_LEAVING:
+        if (!lane->bye_is_back) break;
+        lane->state = TOW_DATA_LANE_ENDING;
+        end_lane(lane);
+        break;
+    case TOW_DATA_LANE_BROKEN: break;
+    case TOW_DATA_LANE_ENDING: end_lane(lane); break;
+    }
+}
+
+static void linger_fired(tow_timer_t *timer)
+{
+    tow_data_lane_t *lane = TOW_CONTAINER_OF(timer, tow_data_lane_t, linger);
+    lane->state = TOW_DATA_LANE_ENDING;
+    wake_lane(lane);
+}
+
+void tow_data_lane_close(tow_lane_t *base, tow_lane_close_mode_t mode,
+                         tow_closed_t closed)
+{
+    tow_data_lane_t *lane = lane_of(base);
+    TOW_ASSERT(lane->state == TOW_DATA_LANE_OPEN ||
+               lane->state == TOW_DATA_LANE_BROKEN); /* Closed once. */
+    lane->closed = closed;
+    lane->wants_writable = false;
+    if (mode == TOW_LANE_CLOSE_FORCE) {
+        tow_data_inbounds_drop_of(lane->port.data, lane->node);
+        lane->state = TOW_DATA_LANE_ENDING;
+    } else {
+        lane->state =
+            lane->is_cut ? TOW_DATA_LANE_ENDING : TOW_DATA_LANE_DRAINING;
+    }
+    wake_lane(lane);
+}
+
+void tow_data_lanes_end(tow_data_t *data)
+{
+    tow_list_t *item = data->lanes.next;
+    for (; item != &data->lanes; item = item->next) {
+        tow_data_lane_t *lane = TOW_CONTAINER_OF(item, tow_data_lane_t, all);
+        lane->state = TOW_DATA_LANE_ENDING;
+        wake_lane(lane);
+    }
+}
+
+/* -- Opening -------------------------------------------------------------- */
+
+static void init_lane(tow_data_lane_t *lane, tow_data_t *data,
+                      const tow_lane_options_t *options)
+{
+    lane->lane.env = &data->net->env;
+    lane->port.data = data;
+    lane->port.sent = lane_sent;
+    tow_net_task_init(&lane->port.task, lane_work);
+    lane->linger.fire = linger_fired;
+    lane->next_write = 1;
+    tow_list_init(&lane->all);
+    tow_list_init(&lane->busy);
+    tow_list_init(&lane->ready);
+    tow_list_init(&lane->waiting);
+    tow_list_init(&lane->sent);
+    tow_list_init(&lane->ending);
+    lane->down = options->down;
+    lane->writable = options->writable;
+    lane->context = options->context;
+    const char *name = options->peer_name != NULL ? options->peer_name : "";
+    size_t length = strnlen(name, TOW_PEER_NAME_MAX);
+    memcpy(lane->peer_name, name, length);
+}
+
+static size_t fragment_bytes_to(const tow_data_t *data,
+                                const tow_data_address_t *address)
+{
+    const bool by_shm = data->host != 0 && data->host == address->host;
+    return by_shm ? TOW_NET_FRAGMENT_SHM_BYTES : TOW_NET_FRAGMENT_TCP_BYTES;
+}
+
+static tow_status_t connect_lane(tow_data_lane_t *lane,
+                                 const tow_data_address_t *address)
+{
+    tow_data_t *data = lane->port.data;
+    lane->node = address->node;
+    lane->fragment_bytes = fragment_bytes_to(data, address);
+    TOW_RETURN_IF_ERROR(tow_data_draw(&lane->stream));
+    if (!tow_map_put(&data->lanes_by_stream, lane->stream, lane))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    TOW_RETURN_IF_ERROR(tow_data_port_open(&lane->port, address->ucx));
+    const tow_data_control_t hello = {.stream = lane->stream,
+                                      .kind = TOW_DATA_HELLO};
+    const tow_data_bytes_t ours = {.bytes = data->address,
+                                   .size = data->address_size};
+    if (tow_data_port_tell(&lane->port, &hello, ours) != TOW_DATA_FAILED)
+        return TOW_OK;
+    if (lane->port.failure == UCS_OK)
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    return TOW_ERROR(TOW_UNAVAILABLE, "UCX cannot send: %s",
+                     ucs_status_string(lane->port.failure));
+}
+
+/* Undoes a lane that nobody has seen. */
+static void abandon_lane(tow_data_lane_t *lane)
+{
+    tow_map_remove(&lane->port.data->lanes_by_stream, lane->stream);
+    tow_list_append(&lane->port.data->lanes, &lane->all);
+    lane->state = TOW_DATA_LANE_ENDING;
+    wake_lane(lane); /* An endpoint is closed in a task only. */
+}
+
+tow_status_t tow_data_lane_open(tow_env_t *env,
+                                const tow_lane_options_t *options,
+                                tow_lane_t **out_lane)
+{
+    tow_data_t *data = tow_data_of(env);
+    const char *name = options->peer_name != NULL ? options->peer_name : "";
+    if (data->is_closing)
+        return TOW_ERROR(TOW_UNAVAILABLE, "%s is closing", env->name);
+    tow_data_address_t address;
+    tow_status_t status = tow_data_address_parse(
+        options->address, options->address_size, &address);
+    if (status != TOW_OK)
+        return tow_status_annotate(status, "opening a lane to %s", name);
+    tow_data_lane_t *lane = tow_calloc(1, sizeof(*lane));
+    if (lane == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    init_lane(lane, data, options);
+    status = connect_lane(lane, &address);
+    if (status != TOW_OK) {
+        abandon_lane(lane);
+        return tow_status_annotate(status, "opening a lane to %s", name);
+    }
+    tow_list_append(&data->lanes, &lane->all);
+    *out_lane = &lane->lane;
+    return TOW_OK;
+}

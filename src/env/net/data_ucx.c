@@ -1,0 +1,191 @@
+/* How UCX is set up. Every key below was tried with UCX 1.13.1; what happens
+ * without it stands beside it. UCX_TLS and UCX_NET_DEVICES of the environment
+ * win over ours; the other keys are what the code relies on. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ucs/debug/debug.h>
+
+#include "base/hash.h"
+#include "env/net/data_impl.h"
+
+#define DEFAULT_TRANSPORTS "sm,self,tcp"
+#define DEFAULT_DEVICES    "lo"
+
+/* -- Settings ------------------------------------------------------------- */
+
+static tow_status_t set(ucp_config_t *config, const char *key,
+                        const char *value)
+{
+    ucs_status_t result = ucp_config_modify(config, key, value);
+    if (result == UCS_OK) return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT, "UCX refuses %s=%s: %s", key, value,
+                     ucs_status_string(result));
+}
+
+/* Whether a list such as "sysv,self,tcp" names one of the transports, or all. */
+static bool names_any(const char *list, const char *const *transports)
+{
+    if (list[0] == '^') return true; /* All but some: it may well be there. */
+    char copy[256];
+    snprintf(copy, sizeof(copy), "%s", list);
+    char *rest = NULL;
+    for (char *item = strtok_r(copy, ",", &rest); item != NULL;
+         item = strtok_r(NULL, ",", &rest)) {
+        if (strcmp(item, "all") == 0) return true;
+        for (size_t i = 0; transports[i] != NULL; i++)
+            if (strcmp(item, transports[i]) == 0) return true;
+    }
+    return false;
+}
+
+static tow_status_t choose_transports(tow_data_t *data, ucp_config_t *config)
+{
+    static const char *const shm[] = {"sm", "shm", "mm", "sysv", "posix", NULL};
+    static const char *const tcp[] = {"tcp", NULL};
+    const char *transports = getenv("UCX_TLS");
+    if (transports == NULL) {
+        transports = DEFAULT_TRANSPORTS;
+        TOW_RETURN_IF_ERROR(set(config, "TLS", transports));
+    }
+    data->uses_shm = names_any(transports, shm);
+    data->uses_tcp = names_any(transports, tcp);
+    return TOW_OK;
+}
+
+static tow_status_t configure(tow_data_t *data, ucp_config_t *config,
+                              const char *devices)
+{
+    TOW_RETURN_IF_ERROR(choose_transports(data, config));
+    if (getenv("UCX_NET_DEVICES") == NULL)
+        TOW_RETURN_IF_ERROR(set(config, "NET_DEVICES",
+                                devices != NULL ? devices : DEFAULT_DEVICES));
+    if (data->uses_shm) { /* UCX warns of keys that no transport has. */
+        char segment[16];
+        snprintf(segment, sizeof(segment), "%u",
+                 TOW_NET_FRAGMENT_SHM_BYTES + TOW_NET_FRAGMENT_OVERHEAD);
+        /* Without it, peers that must survive each other's death use TCP. */
+        TOW_RETURN_IF_ERROR(set(config, "MM_ERROR_HANDLING", "y"));
+        TOW_RETURN_IF_ERROR(set(config, "MM_SEG_SIZE", segment));
+    }
+    if (data->uses_tcp) TOW_RETURN_IF_ERROR(set(config, "RX_SEG_SIZE", "256k"));
+    /* A rendezvous cannot always be aborted; see decision 0003. */
+    TOW_RETURN_IF_ERROR(set(config, "RNDV_THRESH", "inf"));
+    /* Who is dead is decided elsewhere; and idle processes are to sleep. */
+    return set(config, "KEEPALIVE_INTERVAL", "inf");
+}
+
+/* -- The host ------------------------------------------------------------- */
+
+static uint64_t hash_file(const char *path, uint64_t seed)
+{
+    char text[64];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return seed;
+    ssize_t size = read(fd, text, sizeof(text));
+    close(fd);
+    return size > 0 ? tow_hash_bytes(text, (size_t)size, seed) : seed;
+}
+
+static uint64_t hash_link(const char *path, uint64_t seed)
+{
+    char text[64];
+    ssize_t size = readlink(path, text, sizeof(text));
+    return size > 0 ? tow_hash_bytes(text, (size_t)size, seed) : seed;
+}
+
+/* Equal for processes that can share memory. It only chooses the size of
+ * fragments: a wrong guess costs speed. */
+static uint64_t name_host(const tow_data_t *data)
+{
+    if (!data->uses_shm) return 0;
+    uint64_t host = hash_file("/proc/sys/kernel/random/boot_id", 1);
+    host = hash_link("/proc/self/ns/ipc", host);
+    return hash_link("/proc/self/ns/pid", host);
+}
+
+/* -- Life ----------------------------------------------------------------- */
+
+/* When it is loaded UCX takes these signals, to print a backtrace. In a user's
+ * process they are the user's. Gives back what was there before, once: UCX warns
+ * the second time, and also when the environment has kept it from taking them. */
+static void give_back_signals(void)
+{
+    static const int signals[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
+    static atomic_flag is_done = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&is_done)) return;
+    if (getenv("UCX_ERROR_SIGNALS") != NULL) return;
+    for (size_t i = 0; i < TOW_COUNT_OF(signals); i++)
+        ucs_debug_disable_signal(signals[i]);
+}
+
+static tow_status_t open_context(tow_data_t *data, ucp_config_t *config)
+{
+    const ucp_params_t params = {
+        .field_mask = UCP_PARAM_FIELD_FEATURES,
+        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+    };
+    ucs_status_t result = ucp_init(&params, config, &data->context);
+    if (result == UCS_OK) return TOW_OK;
+    data->context = NULL;
+    const char *devices = getenv("UCX_NET_DEVICES");
+    return TOW_ERROR(TOW_UNAVAILABLE,
+                     "UCX does not start: %s; `ucx_info -d` shows what this "
+                     "machine has, UCX_NET_DEVICES is %s",
+                     ucs_status_string(result),
+                     devices != NULL ? devices : "not set");
+}
+
+static tow_status_t open_worker(tow_data_t *data)
+{
+    const ucp_worker_params_t params = {
+        .field_mask =
+            UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_EVENTS,
+        /* One thread at a time, and not always the same. */
+        .thread_mode = UCS_THREAD_MODE_SERIALIZED,
+        /* With the others, a peer that died with its queue full would keep UCX
+         * from ever being armed again. */
+        .events = UCP_WAKEUP_RX,
+    };
+    ucs_status_t result =
+        ucp_worker_create(data->context, &params, &data->worker);
+    if (result == UCS_OK) return TOW_OK;
+    data->worker = NULL;
+    return TOW_ERROR(TOW_UNAVAILABLE, "UCX has no worker: %s",
+                     ucs_status_string(result));
+}
+
+tow_status_t tow_data_ucx_open(tow_data_t *data, const char *devices)
+{
+    ucp_config_t *config;
+    give_back_signals();
+    ucs_status_t result = ucp_config_read(NULL, NULL, &config);
+    if (result != UCS_OK)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "UCX cannot read its configuration: %s",
+                         ucs_status_string(result));
+    tow_status_t status = configure(data, config, devices);
+    if (status == TOW_OK) status = open_context(data, config);
+    ucp_config_release(config);
+    if (status == TOW_OK) status = open_worker(data);
+    data->host = name_host(data);
+    return status;
+}
+
+/* Closing endpoints has left chores inside UCX. */
+#define LAST_PROGRESS_COUNT 100
+
+void tow_data_ucx_close(tow_data_t *data)
+{
+    if (data->worker != NULL) {
+        for (int i = 0; i < LAST_PROGRESS_COUNT; i++)
+            ucp_worker_progress(data->worker);
+        ucp_worker_destroy(data->worker);
+    }
+    if (data->context != NULL) ucp_cleanup(data->context);
+}
