@@ -518,19 +518,31 @@ static void end_of_stream(tow_net_link_t *link)
     tow_net_connection_fail(link, describe_end(link));
 }
 
-static void read_failed(tow_net_link_t *link, int error)
+/* Nothing left to read now. */
+static void read_dry(tow_net_link_t *link)
 {
-    if (error == EINTR) {
-        tow_net_defer(link->net, &link->again);
-    } else if (error != EAGAIN) {
-        tow_net_connection_fail(link,
-                                TOW_ERRNO(error, "%s: %s", link->address,
-                                          tow_net_phase_name(link->phase)));
-    } else if (link->failure != TOW_OK) {
+    if (link->failure != TOW_OK) {
         tow_status_t failure = link->failure;
         link->failure = TOW_OK;
         tow_net_connection_fail(link, failure);
+    } else if (link->has_shut_down && link->target.kind == TOW_ADDRESS_UNIX) {
+        /* What we sent stands in the peer's socket already and outlives ours.
+         * With TCP it may be on its way, and a byte that still comes for a
+         * closed socket would reset the connection and destroy it. */
+        tow_net_connection_fail(link, TOW_OK);
     }
+}
+
+static void read_failed(tow_net_link_t *link, int error)
+{
+    if (error == EINTR)
+        tow_net_defer(link->net, &link->again);
+    else if (error == EAGAIN)
+        read_dry(link);
+    else
+        tow_net_connection_fail(link,
+                                TOW_ERRNO(error, "%s: %s", link->address,
+                                          tow_net_phase_name(link->phase)));
 }
 
 bool tow_net_connection_read(tow_net_link_t *link)

@@ -74,12 +74,27 @@ static void start_connecting(tow_net_link_t *link)
     try_rest(link, TOW_OK);
 }
 
+/* The system may give a dialling socket the very port that it dials, if nobody
+ * listens there: then it is connected to itself, and worse, holds the port
+ * that the listener will want. */
+static bool is_connected_to_itself(int fd)
+{
+    struct sockaddr_storage own = {0}, peer = {0};
+    socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
+    return getsockname(fd, (struct sockaddr *)&own, &own_size) == 0 &&
+           getpeername(fd, (struct sockaddr *)&peer, &peer_size) == 0 &&
+           own.ss_family != AF_UNIX && own_size == peer_size &&
+           memcmp(&own, &peer, own_size) == 0;
+}
+
 void tow_net_dial_connected(tow_net_link_t *link)
 {
     int error = 0;
     socklen_t size = sizeof(error);
     if (getsockopt(link->source.fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
         error = errno;
+    if (error == 0 && is_connected_to_itself(link->source.fd))
+        error = ECONNREFUSED;
     if (error != 0) {
         tow_net_source_close(link->net, &link->source);
         try_rest(link, describe_failure(link, error));

@@ -118,7 +118,9 @@ size_t tow_net_inbox_room(tow_net_inbox_t *inbox, uint8_t **out_bytes)
     *out_bytes = inbox->bytes + inbox->count;
     size_t missing = inbox->needed - inbox->count;
     size_t room = inbox->capacity - inbox->count;
-    return room < missing ? room : missing;
+    if (room > missing) room = missing;
+    return room < TOW_NET_DIRECT_READ_BYTES_MAX ? room
+                                                : TOW_NET_DIRECT_READ_BYTES_MAX;
 }
 
 void tow_net_inbox_added(tow_net_inbox_t *inbox, size_t count)

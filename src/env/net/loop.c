@@ -1,9 +1,8 @@
 /* The loop: one pass over all that is ready, a short spin, then sleep.
  *
  * Three states. Busy on the data plane: progress is called again and again with
- * no system call between, sockets get a look every TOW_NET_LOOK_NS. Busy on one
- * socket: it is read directly, the others get a look through epoll every
- * TOW_NET_HOT_LOOK_COUNT. Idle for spin_ns: asleep in epoll until a descriptor,
+ * no system call between. Busy on one socket: it is read directly. In both the
+ * others get a look through epoll every TOW_NET_LOOK_NS. Idle for spin_ns: asleep in epoll until a descriptor,
  * a timer or a post; an idle process uses no CPU at all. While it spins the loop
  * offers its core to others in each round, so more busy processes than cores
  * do not starve each other. */
@@ -110,13 +109,14 @@ static bool look_with_epoll(tow_net_t *net)
     return dispatch(events, count);
 }
 
+/* The socket that was last to be busy is read without asking epoll. The others
+ * have their look every TOW_NET_LOOK_NS. */
 static bool look_at_sockets(tow_net_t *net)
 {
-    if (net->hot == NULL || ++net->hot_look_count >= TOW_NET_HOT_LOOK_COUNT) {
-        net->hot_look_count = 0;
-        return look_with_epoll(net);
-    }
-    return tow_net_connection_read(net->hot);
+    if (net->hot != NULL && net->env.now_ns - net->epolled_ns < TOW_NET_LOOK_NS)
+        return tow_net_connection_read(net->hot);
+    net->epolled_ns = net->env.now_ns;
+    return look_with_epoll(net);
 }
 
 static void flush_dirty(tow_net_t *net)
@@ -255,7 +255,8 @@ static bool sleep_until(tow_net_t *net, int64_t deadline_ns)
     if (net->poller.progress != NULL && !net->poller.arm(net->poller.context))
         return pass(net);
     atomic_store(&net->is_sleeping, true);
-    if (has_work_left(net) || atomic_load(&net->posts) != NULL) {
+    if (has_work_left(net) || atomic_load(&net->posts) != NULL ||
+        atomic_load(&net->is_stopped)) {
         atomic_store(&net->is_sleeping, false);
         return pass(net);
     }

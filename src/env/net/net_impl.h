@@ -81,12 +81,12 @@ struct tow_net {
     int epoll_fd;
     bool has_pwait2; /* kernel 5.11 or later */
     bool is_turning;
-    bool poller_is_hot; /* the data plane was the last to be busy */
-    uint32_t hot_look_count;
+    bool poller_is_hot;  /* the data plane was the last to be busy */
     tow_net_link_t *hot; /* lent: the link that was last to bring bytes */
     int64_t spin_ns;
     int64_t active_ns;  /* when something last happened */
     int64_t looked_ns;  /* when sockets were last looked at */
+    int64_t epolled_ns; /* when epoll was last asked */
     int64_t crowded_ns; /* no spinning until then: others want the core */
     uint32_t long_yield_count; /* in a row */
     tow_timer_heap_t timers;

@@ -88,17 +88,6 @@ static inline int test_world_up(void **state)
     return 0;
 }
 
-static inline int test_world_down(void **state)
-{
-    test_world_t *world = *state;
-    for (size_t i = 0; i < TEST_PEER_COUNT_MAX; i++)
-        test_remove_peer(world, i);
-    /* Closed listeners leave nothing behind, so the folder is empty. */
-    int result = rmdir(world->folder);
-    free(world);
-    return result;
-}
-
 static inline void test_turn_all(test_world_t *world)
 {
     bool any = false;
@@ -121,6 +110,27 @@ static inline void test_turn_all(test_world_t *world)
             test_turn_all(world);                                  \
         }                                                          \
     } while (0)
+
+/* Closes all before it destroys any, so that none waits for another that is
+ * not turned any more. */
+static inline int test_world_down(void **state)
+{
+    test_world_t *world = *state;
+    for (size_t i = 0; i < TEST_PEER_COUNT_MAX; i++) {
+        test_peer_t *peer = &world->peers[i];
+        if (peer->net != NULL && !peer->net->is_closing)
+            tow_env_close(peer->env, (tow_closed_t){0});
+    }
+    for (size_t i = 0; i < TEST_PEER_COUNT_MAX; i++)
+        if (world->peers[i].net != NULL)
+            TEST_TURN_UNTIL(world, tow_net_is_closed(world->peers[i].net));
+    for (size_t i = 0; i < TEST_PEER_COUNT_MAX; i++)
+        test_remove_peer(world, i);
+    /* Closed listeners leave nothing behind, so the folder is empty. */
+    int result = rmdir(world->folder);
+    free(world);
+    return result;
+}
 
 /* -- A handler that counts ------------------------------------------------ */
 
