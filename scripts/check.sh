@@ -84,6 +84,8 @@ check_tsan() {
 sanitized_tests() {
     setarch -R meson test -C "$1" --no-rebuild --print-errorlogs \
         --timeout-multiplier 5
+    [[ ! -d tests/integration ]] || TOW_BUILD_DIR=$root/$1 setarch -R \
+        "$venv_python" -m pytest -q -p no:cacheprovider tests/integration
 }
 
 # Fresh seeds each time; and on both compilers the same seed must give the same

@@ -105,6 +105,7 @@ def test_no_place_for_a_cache_is_said(clone):
 
 def test_pip_configuration_of_the_user_holds(clone):
     """The local folder is known from PIP_* alone; pip.conf does as well."""
+    clone.take_ready_venv()
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_CONFIG_FILE"):
         del clone.environment[name]
     configuration = clone.root.parent / "pip.conf"
