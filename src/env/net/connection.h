@@ -5,8 +5,8 @@
  *     either, when told to close or after a refusal:        LINGERING -> IDLE
  *
  * Files: link.c has the life of a link and its calls, dial.c the way to CONNECTING,
- * listener.c how accepted ones begin, connection.c the bytes and the rest of the
- * phases. Callbacks are made by the loop only, never inside a call of the
+ * listener.c how accepted ones begin, connection.c the rest of the phases and
+ * reading, send.c writing. Callbacks are made by the loop only, never inside a call of the
  * link's owner; a link is freed by its `gone` task, so no function here finds
  * its link freed after a callback, only closing. */
 #ifndef TOW_ENV_NET_CONNECTION_H_
@@ -28,6 +28,9 @@ typedef enum tow_net_phase {
 } tow_net_phase_t;
 
 typedef struct tow_net_listener tow_net_listener_t;
+
+/* One TLS record and what TLS adds to it. */
+#define TOW_NET_CIPHER_BYTES (TOW_NET_TLS_RECORD_BYTES + 1024)
 
 struct tow_net_link {
     tow_link_t link; /* first */
@@ -133,6 +136,11 @@ void tow_net_connection_drop(tow_net_link_t *link);
 void tow_net_connection_linger(tow_net_link_t *link);
 /* Reads once; true if bytes came. Calls `message`. */
 bool tow_net_connection_read(tow_net_link_t *link);
+/* The name of the phase, for messages: "in the handshake". */
+const char *tow_net_phase_name(tow_net_phase_t phase);
+
+/* -- send.c --------------------------------------------------------------- */
+
 /* Sends until the queue is empty or the socket full. Calls nobody: a failure is
  * told in a later pass. */
 void tow_net_connection_flush(tow_net_link_t *link);
@@ -141,7 +149,5 @@ void tow_net_connection_break(tow_net_link_t *link, tow_status_t take_failure);
 void tow_net_connection_mark_dirty(tow_net_link_t *link);
 /* What the loop does at the end of a pass with an item of net->dirty. */
 void tow_net_connection_flush_dirty(tow_list_t *dirty);
-/* The name of the phase, for messages: "in the handshake". */
-const char *tow_net_phase_name(tow_net_phase_t phase);
 
 #endif /* TOW_ENV_NET_CONNECTION_H_ */

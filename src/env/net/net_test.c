@@ -129,7 +129,7 @@ static void large_messages_arrive_over(test_world_t *world, const char *address)
     uint64_t byte_count = 0;
     for (uint64_t round = 0; round < 3; round++) {
         for (size_t i = 0; i < TOW_COUNT_OF(sizes); i++) {
-            uint8_t *bytes;
+            uint8_t *bytes = NULL;
             tow_send_result_t result;
             while ((result = tow_link_begin(pair.link, sizes[i], &bytes)) ==
                    TOW_SEND_FULL)

@@ -78,8 +78,12 @@ static inline void test_remove_peer(test_world_t *world, size_t index)
 static inline int test_world_up(void **state)
 {
     test_world_t *world = calloc(1, sizeof(*world));
+    if (world == NULL) return -1;
     snprintf(world->folder, sizeof(world->folder), "/tmp/tow-net-XXXXXX");
-    if (world == NULL || mkdtemp(world->folder) == NULL) return -1;
+    if (mkdtemp(world->folder) == NULL) {
+        free(world);
+        return -1;
+    }
     snprintf(world->address, sizeof(world->address), "unix:%s/socket",
              world->folder);
     world->security.has_token = true;

@@ -52,21 +52,26 @@ void tow_net_socket_tune(int fd)
 
 /* -- Names ---------------------------------------------------------------- */
 
+typedef union internet_name {
+    struct sockaddr any;
+    struct sockaddr_in ipv4;
+    struct sockaddr_in6 ipv6;
+} internet_name_t;
+
+static uint16_t port_of(const internet_name_t *name)
+{
+    return ntohs(name->any.sa_family == AF_INET6 ? name->ipv6.sin6_port
+                                                 : name->ipv4.sin_port);
+}
+
 static void format_internet(tow_address_kind_t kind,
-                            const struct sockaddr_storage *storage, char *text,
+                            const internet_name_t *name, char *text,
                             size_t capacity)
 {
-    tow_address_t address = {.kind = kind};
-    if (storage->ss_family == AF_INET6) {
-        const struct sockaddr_in6 *ipv6 = (const void *)storage;
-        inet_ntop(AF_INET6, &ipv6->sin6_addr, address.host,
-                  sizeof(address.host));
-        address.port = ntohs(ipv6->sin6_port);
-    } else {
-        const struct sockaddr_in *ipv4 = (const void *)storage;
-        inet_ntop(AF_INET, &ipv4->sin_addr, address.host, sizeof(address.host));
-        address.port = ntohs(ipv4->sin_port);
-    }
+    tow_address_t address = {.kind = kind, .port = port_of(name)};
+    const void *host = &name->ipv4.sin_addr;
+    if (name->any.sa_family == AF_INET6) host = &name->ipv6.sin6_addr;
+    inet_ntop(name->any.sa_family, host, address.host, sizeof(address.host));
     tow_address_format(&address, text, capacity);
 }
 
@@ -81,12 +86,12 @@ void tow_net_socket_describe_peer(int fd, const tow_address_t *listening,
                  (long)peer.pid);
         return;
     }
-    struct sockaddr_storage storage = {0};
-    socklen_t size = sizeof(storage);
-    if (getpeername(fd, (struct sockaddr *)&storage, &size) != 0)
+    internet_name_t name = {.ipv6 = {0}};
+    socklen_t size = sizeof(name);
+    if (getpeername(fd, &name.any, &size) != 0)
         tow_address_format(listening, text, capacity); /* Gone already. */
     else
-        format_internet(listening->kind, &storage, text, capacity);
+        format_internet(listening->kind, &name, text, capacity);
 }
 
 /* -- Unix sockets --------------------------------------------------------- */
@@ -208,13 +213,11 @@ static tow_status_t listen_internet(int fd, tow_address_t *address,
         return TOW_ERRNO(errno, "%s: binding", text);
     }
     TOW_RETURN_IF_ERROR(start_listening(fd, address));
-    struct sockaddr_storage bound;
+    internet_name_t bound = {.ipv6 = {0}};
     socklen_t bound_size = sizeof(bound);
-    if (getsockname(fd, (struct sockaddr *)&bound, &bound_size) != 0)
+    if (getsockname(fd, &bound.any, &bound_size) != 0)
         return TOW_ERRNO(errno, "%s: asking for the port", text);
-    address->port = bound.ss_family == AF_INET6
-                        ? ntohs(((struct sockaddr_in6 *)&bound)->sin6_port)
-                        : ntohs(((struct sockaddr_in *)&bound)->sin_port);
+    address->port = port_of(&bound);
     return TOW_OK;
 }
 
