@@ -251,11 +251,11 @@ static tow_status_t run_row(const net_bench_t *bench, const case_row_t *row,
 {
     net_case_t measured = row->measured;
     measured.bench = bench;
-    if (options->quick) measured.count = (measured.count + 3) / 4;
+    if (options->quick) measured.count = (measured.count + 5) / 6;
     tow_bench_case_t shown = row->shown;
     shown.bench = "net";
     shown.context = &measured;
-    return tow_bench_run_case(&shown, options->quick ? 5 : 11, options);
+    return tow_bench_run_case(&shown, options->quick ? 3 : 11, options);
 }
 
 /* The bars: a round trip at most 1.5 and 1.3 times the peer's, bandwidth at

@@ -1,6 +1,7 @@
 /* The listening half: takes streams in order, offers a region, checks all. */
 #include <stdio.h>
 
+#include "base/fault.h"
 #include "tool/exchange_impl.h"
 #include "tool/exchange_wire.h"
 
@@ -40,10 +41,21 @@ static exchange_stream_t *find_stream(exchange_receiver_t *receiver,
     return stream;
 }
 
+static void acknowledge_in_a_while(exchange_receiver_t *receiver)
+{
+    tow_env_t *env = receiver->exchange->env;
+    tow_env_timer_start(env, &receiver->ack_timer,
+                        tow_env_now_ns(env) + EXCHANGE_ACK_DELAY_NS);
+}
+
 /* An acknowledgement that finds the queue full waits for `writable`. */
 static void acknowledge(exchange_receiver_t *receiver)
 {
     if (receiver->stream == NULL || receiver->unacknowledged == 0) return;
+    if (TOW_FAULT("exchange.acknowledge_late")) {
+        acknowledge_in_a_while(receiver);
+        return;
+    }
     if (exchange_send_acknowledgement(receiver->link, receiver->stream_id,
                                       receiver->stream->expected) !=
         TOW_SEND_OK)
@@ -59,13 +71,11 @@ static void acknowledge_late(tow_timer_t *timer)
 
 static void note_for_acknowledgement(exchange_receiver_t *receiver)
 {
-    tow_env_t *env = receiver->exchange->env;
     receiver->unacknowledged++;
     if (receiver->unacknowledged >= EXCHANGE_ACK_EVERY)
         acknowledge(receiver);
     else if (!tow_timer_is_armed(&receiver->ack_timer))
-        tow_env_timer_start(env, &receiver->ack_timer,
-                            tow_env_now_ns(env) + EXCHANGE_ACK_DELAY_NS);
+        acknowledge_in_a_while(receiver);
 }
 
 static void take_message(exchange_receiver_t *receiver,
@@ -257,8 +267,9 @@ static const tow_link_handler_t receiver_handler = {
 void exchange_receiver_accept(void *context, tow_link_t *link)
 {
     tow_exchange_t *exchange = context;
-    exchange_receiver_t *receiver = tow_calloc(1, sizeof(*receiver));
-    if (receiver == NULL) {
+    exchange_receiver_t *receiver = TOW_FAULT("exchange.accept_no_memory")
+    ? NULL : tow_calloc(1, sizeof(*receiver));
+    if (receiver == NULL) { /* The peer dials again, later. */
         tow_link_close(link, (tow_closed_t){0});
         return;
     }

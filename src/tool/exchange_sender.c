@@ -1,4 +1,5 @@
 /* The dialling half: a stream of messages with resending, then blocks. */
+#include "base/fault.h"
 #include "tool/exchange_impl.h"
 #include "tool/exchange_wire.h"
 
@@ -161,8 +162,9 @@ static void block_written(tow_write_t *write, tow_status_t take_status)
     exchange_sender_t *sender = slot->sender;
     bool is_flying = sender->block_states[slot->index] == BLOCK_FLYING;
     slot->in_flight = false;
-    slot->unconfirmed = take_status == TOW_OK && is_flying;
-    if (take_status != TOW_OK && is_flying) {
+    bool failed = take_status != TOW_OK || TOW_FAULT("exchange.write_failed");
+    slot->unconfirmed = !failed && is_flying;
+    if (failed && is_flying) {
         sender->block_states[slot->index] = BLOCK_WAITING;
         sender->exchange->stats.blocks_repeated++;
         ask_for_offer(sender);

@@ -7,10 +7,12 @@
 #define SECOND_NS      1000000000
 
 /* Faults are over by then; what is not finished a minute later never will. */
-#define FAULTS_END_NS  (INT64_C(4) * SECOND_NS)
-#define FINISH_BY_NS   (FAULTS_END_NS + INT64_C(60) * SECOND_NS)
-#define NODE_COUNT_MAX 4096
-#define NAME_SIZE      32
+#define FAULTS_END_NS (INT64_C(4) * SECOND_NS)
+#define FINISH_BY_NS  (FAULTS_END_NS + INT64_C(60) * SECOND_NS)
+/* Of each reach of a fault point: some fire in most runs, none in all. */
+#define FAULT_POINT_PPM 5000
+#define NODE_COUNT_MAX  4096
+#define NAME_SIZE       32
 
 typedef struct scenario_node {
     char name[NAME_SIZE];
@@ -128,7 +130,8 @@ static tow_status_t make_world(scenario_t *scenario)
     const tow_scenario_options_t *options = scenario->options;
     tow_sim_options_t world = {
         .seed = tow_random_next(&scenario->random),
-        .fault_chance_ppm = options->faults == TOW_SCENARIO_FAULTY ? 200 : 0,
+        .fault_chance_ppm =
+            options->faults == TOW_SCENARIO_FAULTY ? FAULT_POINT_PPM : 0,
         .remote_path = random_path(scenario),
         .log = options->log,
         .event_log = options->event_log,
