@@ -126,17 +126,16 @@ static void large_messages_arrive_over(test_world_t *world, const char *address)
     static const uint32_t sizes[] = {
         TOW_MESSAGE_SIZE_MAX,     0,     1,     65524,
         TOW_MESSAGE_SIZE_MAX - 1, 65525, 100000};
+    static uint8_t payload[TOW_MESSAGE_SIZE_MAX];
     uint64_t byte_count = 0;
     for (uint64_t round = 0; round < 3; round++) {
         for (size_t i = 0; i < TOW_COUNT_OF(sizes); i++) {
-            uint8_t *bytes = NULL;
+            memset(payload, (int)i, sizes[i]);
             tow_send_result_t result;
-            while ((result = tow_link_begin(pair.link, sizes[i], &bytes)) ==
+            while ((result = tow_link_send(pair.link, 1, payload, sizes[i])) ==
                    TOW_SEND_FULL)
                 test_turn_all(world);
             assert_int_equal(result, TOW_SEND_OK);
-            memset(bytes, (int)i, sizes[i]);
-            tow_link_commit(pair.link, 1, sizes[i]);
             byte_count += sizes[i];
         }
     }
