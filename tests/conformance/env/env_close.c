@@ -1,5 +1,6 @@
 /* Closing an env with anything open. */
 #include "lane_probe.h"
+#include "stream.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -191,11 +192,9 @@ static void env_closes_although_its_peer_hangs(void **state)
     pair_t pair = {0};
     pair_connect(&pair, world, PAIR_DIRECT);
     world_stall(world, 1);
-    uint8_t *room = NULL;
-    while (tow_link_begin(pair.dialler.link, 100000, &room) == TOW_SEND_OK) {
-        memset(room, 1, 100000);
-        tow_link_commit(pair.dialler.link, 1, 100000);
-    }
+    stream_t stream = {.seed = 1, .size_max = 100000};
+    assert_int_equal(stream_pump(&stream, pair.dialler.link, 10000),
+                     TOW_SEND_FULL);
     world_close_node(world, 0);
     world_resume(world, 1);
     WORLD_UNTIL(world, pair.accepted->down_count == 1);

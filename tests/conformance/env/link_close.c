@@ -49,7 +49,7 @@ static void accepted_link_may_be_closed_the_same_way(void **state)
 static void pump_on(link_probe_t *probe)
 {
     stream_t *stream = probe->context;
-    assert_int_equal(stream_pump(stream, probe->link, stream->next + 1000000),
+    assert_int_equal(stream_pump(stream, probe->link, stream->next + 100000),
                      TOW_SEND_FULL);
 }
 

@@ -52,9 +52,13 @@ static void quiet_boot(tow_env_t *env, const char *address)
     dial(env, address, &handler);
 }
 
+#define FLOOD_BURST_COUNT_MAX 100000
+
 static void flood_on(void *context, tow_link_t *link)
 {
-    TOW_ASSERT(stream_pump(&role.stream, link, UINT64_MAX) == TOW_SEND_FULL);
+    TOW_ASSERT(stream_pump(&role.stream, link,
+                           role.stream.next + FLOOD_BURST_COUNT_MAX) ==
+               TOW_SEND_FULL);
 }
 
 static void flood_begin(void *context, tow_link_t *link)

@@ -22,6 +22,7 @@
 #define WAIT_NS_MAX (120 * NS_PER_S)
 #define SETTLE_NS   (NS_PER_S / 30)
 #define IDLE_NS     (NS_PER_S / 5000)
+#define SLEEP_NS    (30 * NS_PER_S)
 
 #define PATH_SIZE 108 /* of a Unix socket */
 
@@ -335,8 +336,8 @@ void world_settle(world_t *world)
 void world_sleep(world_t *world, size_t node)
 {
     int64_t begin_ns = clock_ns();
-    tow_net_turn(world->nets[node], WAIT_NS_MAX);
-    if (clock_ns() - begin_ns >= WAIT_NS_MAX) fail_msg("nothing woke the node");
+    tow_net_turn(world->nets[node], SLEEP_NS);
+    if (clock_ns() - begin_ns >= SLEEP_NS) fail_msg("nothing woke the node");
 }
 
 /* -- Paths ----------------------------------------------------------------------- */
