@@ -60,10 +60,24 @@ typedef enum tow_type {
     TOW_TYPE_BF16 = 13,
     TOW_TYPE_C64 = 14,
     TOW_TYPE_C128 = 15,
+    TOW_TYPE_F8E5M2 = 16,
+    TOW_TYPE_F8E4M3FN = 17,
+    TOW_TYPE_F8E4M3B11FNUZ = 18,
+    TOW_TYPE_F8E5M2FNUZ = 19,
+    TOW_TYPE_F8E4M3FNUZ = 20,
+    TOW_TYPE_S4 = 21,
+    TOW_TYPE_U4 = 22,
+    TOW_TYPE_TOKEN = 23,
+    TOW_TYPE_S2 = 24,
+    TOW_TYPE_U2 = 25,
+    TOW_TYPE_F8E4M3 = 26,
+    TOW_TYPE_F8E3M4 = 27,
+    TOW_TYPE_F8E8M0FNU = 28,
+    TOW_TYPE_F4E2M1FN = 29,
     /* Others pass through by number. */
 } tow_type_t;
 
-/* Bits of one element; 0 for a number that we do not know. */
+/* Bits of one element; 0 for a token and for a number that we do not know. */
 uint32_t tow_type_bits(tow_type_t type);
 /* "f32", "pred"; "?" for a number that we do not know. Static. */
 const char *tow_type_name(tow_type_t type);
@@ -77,8 +91,10 @@ typedef struct tow_shape {
     int64_t dims[TOW_RANK_MAX];
 } tow_shape_t;
 
-/* Elements, and bytes, of the dense array. OUT_OF_RANGE when a dimension is
- * negative or the product passes 2^63 - 1. */
+/* Bytes of the dense array in host memory, where elements of less than a byte
+ * take one each. OUT_OF_RANGE when a dimension is negative or the product passes
+ * 2^63 - 1; INVALID_ARGUMENT for a type that has no size, or a rank past
+ * TOW_RANK_MAX. */
 tow_status_t tow_shape_bytes(const tow_shape_t *shape, uint64_t *out_bytes)
     TOW_MUST_USE;
 bool tow_shape_equal(const tow_shape_t *a, const tow_shape_t *b);
@@ -132,7 +148,9 @@ typedef struct tow_bytes {
 typedef struct tow_array_info {
     tow_shape_t shape;
     uint64_t bytes;       /* on the device */
-    tow_bytes_t sharding; /* xla.OpSharding; size 0: not known or none */
+    /* An xla.OpSharding. The data is NULL where it is not known or there is
+     * none; that of a replicated array has no bytes. */
+    tow_bytes_t sharding;
 } tow_array_info_t;
 
 typedef struct tow_alias {
@@ -146,7 +164,8 @@ typedef struct tow_signature {
     const char *name;
     size_t replica_count;
     size_t partition_count;
-    /* Known only where the driver can tell: UNKNOWN_COUNT otherwise. */
+    /* Known only where the driver can tell: TOW_COUNT_UNKNOWN otherwise, and
+     * then the aliases are not known either. */
     size_t argument_count;
     const tow_array_info_t *arguments;
     size_t result_count;
@@ -189,6 +208,7 @@ struct tow_buffer { /* first member of each driver's struct; counted */
     size_t device; /* index into driver->devices */
     tow_shape_t shape;
     uint64_t bytes;
+    uint64_t mark_; /* belongs to tow_driver_run */
 };
 
 typedef enum tow_buffer_state {
@@ -217,7 +237,7 @@ struct tow_upload {
 struct tow_download {
     tow_buffer_t *buffer; /* lent until done */
     void *bytes;
-    size_t size; /* at least buffer->bytes of its dense form */
+    size_t size; /* at least tow_shape_bytes of its shape */
     void (*done)(tow_download_t *download, tow_status_t take_status);
     void *private_[6];
 };
@@ -249,6 +269,9 @@ struct tow_run {
 
 /* -- The table -------------------------------------------------------------- */
 
+/* Only `close` must be there; whoever can make a buffer or an executable also has
+ * its retain and release, and buffer_state. What the wrappers have checked a
+ * driver need not check again: see the calls. */
 struct tow_driver_ops {
     void (*close)(tow_driver_t *driver, tow_closed_t closed);
     tow_status_t (*memory_stats)(tow_driver_t *driver, size_t device,
@@ -275,8 +298,9 @@ struct tow_driver_ops {
 
 /* -- Calls ------------------------------------------------------------------ */
 
-/* Refuses new work, waits for or aborts what is under way, then calls `closed`.
- * Buffers and executables must have been released by then. */
+/* Refuses new work, waits for what is under way, and for the owner to release
+ * its buffers and executables; then calls `closed`, in a turn of its own, and
+ * the driver is gone. */
 void tow_driver_close(tow_driver_t *driver, tow_closed_t closed);
 
 tow_status_t tow_driver_memory_stats(tow_driver_t *driver, size_t device,
@@ -320,8 +344,10 @@ void tow_buffer_retain(tow_buffer_t *buffer);
 void tow_buffer_release(tow_buffer_t *buffer);
 
 /* Enqueues. Errors here are of the call: wrong counts, shapes, types, devices,
- * buffers that were donated; nothing was enqueued then, and `done` will not
- * run. */
+ * buffers that were donated, one that is donated and given twice; nothing was
+ * enqueued then, and `done` will not run. What goes wrong after that, memory for
+ * the results included, is an error of the run: it fails, its results too, and
+ * what it was to consume is consumed. */
 tow_status_t tow_driver_run(tow_driver_t *driver, tow_run_t *run) TOW_MUST_USE;
 /* Makes our members of the gang give up: they fail with `cause` (lent) as soon
  * as the device can. Harmless for a gang that is not under way. A driver that

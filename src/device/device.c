@@ -1,0 +1,169 @@
+/* The wrappers: what every driver would have to check, checked once, and
+ * UNIMPLEMENTED where a driver's table has no entry. */
+#include "device/device.h"
+
+#include "base/assert.h"
+#include "device/device_impl.h"
+
+static tow_status_t TOW_COLD missing(const tow_driver_t *driver,
+                                     const char *entry)
+{
+    return TOW_ERROR(TOW_UNIMPLEMENTED, "driver %s has no %s", driver->name,
+                     entry);
+}
+
+/* -- Devices ---------------------------------------------------------------- */
+
+void tow_driver_close(tow_driver_t *driver, tow_closed_t closed)
+{
+    TOW_ASSERT(driver->ops->close != NULL);
+    driver->ops->close(driver, closed);
+}
+
+tow_status_t tow_driver_memory_stats(tow_driver_t *driver, size_t device,
+                                     tow_memory_stats_t *out_stats)
+{
+    *out_stats = (tow_memory_stats_t){0};
+    if (driver->ops->memory_stats == NULL)
+        return missing(driver, "memory statistics");
+    TOW_RETURN_IF_ERROR(tow_device_check(driver, device));
+    return driver->ops->memory_stats(driver, device, out_stats);
+}
+
+/* -- Executables ------------------------------------------------------------ */
+
+tow_status_t tow_driver_compile(tow_driver_t *driver, tow_compile_t *compile)
+{
+    TOW_ASSERT(compile->done != NULL);
+    if (driver->ops->compile == NULL) return missing(driver, "compiler");
+    if (compile->program.size == 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "the program is empty");
+    return driver->ops->compile(driver, compile);
+}
+
+tow_status_t tow_driver_load(tow_driver_t *driver, tow_compile_t *load)
+{
+    TOW_ASSERT(load->done != NULL);
+    if (driver->ops->load == NULL)
+        return missing(driver, "loader of serialised executables");
+    if (load->program.size == 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "the serialised executable is empty");
+    return driver->ops->load(driver, load);
+}
+
+tow_status_t tow_executable_serialize(tow_executable_t *executable,
+                                      void **out_bytes, size_t *out_size)
+{
+    *out_bytes = NULL;
+    *out_size = 0;
+    const tow_driver_ops_t *ops = executable->driver->ops;
+    if (ops->serialize == NULL)
+        return missing(executable->driver, "way to serialise executables");
+    return ops->serialize(executable, out_bytes, out_size);
+}
+
+void tow_executable_retain(tow_executable_t *executable)
+{
+    executable->driver->ops->executable_retain(executable);
+}
+
+void tow_executable_release(tow_executable_t *executable)
+{
+    if (executable != NULL)
+        executable->driver->ops->executable_release(executable);
+}
+
+/* -- Buffers ---------------------------------------------------------------- */
+
+tow_status_t tow_driver_allocate(tow_driver_t *driver, size_t device,
+                                 const tow_shape_t *shape,
+                                 tow_buffer_t **out_buffer)
+{
+    *out_buffer = NULL;
+    if (driver->ops->allocate == NULL)
+        return missing(driver, "memory without content");
+    uint64_t bytes;
+    TOW_RETURN_IF_ERROR(tow_device_check(driver, device));
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &bytes));
+    return driver->ops->allocate(driver, device, shape, out_buffer);
+}
+
+tow_status_t tow_driver_upload(tow_driver_t *driver, tow_upload_t *upload)
+{
+    TOW_ASSERT(upload->done != NULL);
+    upload->buffer = NULL;
+    if (driver->ops->upload == NULL) return missing(driver, "uploads");
+    uint64_t bytes;
+    TOW_RETURN_IF_ERROR(tow_device_check(driver, upload->device));
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(&upload->shape, &bytes));
+    TOW_ASSERT(upload->bytes != NULL || bytes == 0);
+    return driver->ops->upload(driver, upload);
+}
+
+tow_status_t tow_driver_download(tow_driver_t *driver, tow_download_t *download)
+{
+    TOW_ASSERT(download->done != NULL && download->buffer != NULL);
+    if (driver->ops->download == NULL) return missing(driver, "downloads");
+    TOW_RETURN_IF_ERROR(tow_download_check(driver, download));
+    return driver->ops->download(driver, download);
+}
+
+tow_buffer_state_t tow_buffer_state(tow_buffer_t *buffer)
+{
+    return buffer->driver->ops->buffer_state(buffer);
+}
+
+tow_status_t tow_buffer_error(tow_buffer_t *buffer)
+{
+    const tow_driver_ops_t *ops = buffer->driver->ops;
+    if (ops->buffer_state(buffer) != TOW_BUFFER_FAILED) return TOW_OK;
+    if (ops->buffer_error == NULL)
+        return TOW_ERROR(TOW_UNKNOWN, "driver %s does not say why",
+                         buffer->driver->name);
+    return ops->buffer_error(buffer);
+}
+
+tow_status_t tow_buffer_address(tow_buffer_t *buffer, void **out_address)
+{
+    *out_address = NULL;
+    const tow_driver_ops_t *ops = buffer->driver->ops;
+    if (ops->buffer_address == NULL)
+        return missing(buffer->driver, "memory that the host can address");
+    if (ops->buffer_state(buffer) != TOW_BUFFER_READY)
+        return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                         "the address of a buffer that is not ready");
+    return ops->buffer_address(buffer, out_address);
+}
+
+void tow_buffer_retain(tow_buffer_t *buffer)
+{
+    buffer->driver->ops->buffer_retain(buffer);
+}
+
+void tow_buffer_release(tow_buffer_t *buffer)
+{
+    if (buffer != NULL) buffer->driver->ops->buffer_release(buffer);
+}
+
+/* -- Runs ------------------------------------------------------------------- */
+
+tow_status_t tow_driver_run(tow_driver_t *driver, tow_run_t *run)
+{
+    TOW_ASSERT(run->done != NULL && run->executable != NULL);
+    if (TOW_UNLIKELY(driver->ops->run == NULL)) return missing(driver, "runs");
+    TOW_RETURN_IF_ERROR(tow_run_check(driver, run));
+    return driver->ops->run(driver, run);
+}
+
+bool tow_driver_can_abort(const tow_driver_t *driver)
+{
+    return driver->ops->abort != NULL;
+}
+
+void tow_driver_abort(tow_driver_t *driver, uint64_t gang_id,
+                      tow_status_t cause)
+{
+    TOW_ASSERT(driver->ops->abort != NULL && cause != TOW_OK);
+    driver->ops->abort(driver, gang_id, cause);
+}

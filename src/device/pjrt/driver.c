@@ -1,0 +1,363 @@
+/* Opening and closing: the client, its devices, and the table of what the
+ * plugin can do. */
+#include "device/pjrt/pjrt_impl.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/pjrt/callback_impl.h"
+
+tow_status_t tow_pjrt_check_open(const pjrt_driver_t *driver)
+{
+    if (TOW_LIKELY(!driver->is_closing)) return TOW_OK;
+    return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                     "the driver of plugin %s is closing", driver->plugin.path);
+}
+
+tow_status_t tow_pjrt_device_status(const pjrt_driver_t *driver,
+                                    PJRT_Error *take_error, size_t device)
+{
+    if (TOW_LIKELY(take_error == NULL)) return TOW_OK;
+    return tow_pjrt_status_on(&driver->plugin, take_error, device,
+                              driver->driver.devices[device].kind);
+}
+
+/* -- Devices ---------------------------------------------------------------- */
+
+static tow_status_t exhausted(void)
+{
+    return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+}
+
+static tow_status_t copy_text(pjrt_driver_t *driver, const char *text,
+                              size_t size, const char **out_text)
+{
+    *out_text = tow_arena_strndup(&driver->arena, text != NULL ? text : "",
+                                  text != NULL ? size : 0);
+    return *out_text != NULL ? TOW_OK : exhausted();
+}
+
+static tow_status_t memory_stats(tow_driver_t *base, size_t device,
+                                 tow_memory_stats_t *out_stats)
+{
+    pjrt_driver_t *driver = pjrt_driver_of(base);
+    PJRT_Device_MemoryStats_Args args =
+        PJRT_ARGS(PJRT_Device_MemoryStats, .device = driver->devices[device]);
+    TOW_RETURN_IF_ERROR(tow_pjrt_device_status(
+        driver, driver->plugin.api.PJRT_Device_MemoryStats(&args), device));
+    out_stats->bytes_in_use = (uint64_t)args.bytes_in_use;
+    if (args.peak_bytes_in_use_is_set)
+        out_stats->bytes_peak = (uint64_t)args.peak_bytes_in_use;
+    if (args.bytes_limit_is_set)
+        out_stats->bytes_limit = (uint64_t)args.bytes_limit;
+    return TOW_OK;
+}
+
+/* 0 where the plugin does not say. */
+static uint64_t memory_of(pjrt_driver_t *driver, size_t device)
+{
+    tow_memory_stats_t stats = {0};
+    if (driver->plugin.api.PJRT_Device_MemoryStats == NULL) return 0;
+    tow_status_t status = memory_stats(&driver->driver, device, &stats);
+    tow_status_ignore(status, "many plugins have no statistics");
+    return stats.bytes_limit;
+}
+
+static tow_status_t read_device_name(pjrt_driver_t *driver,
+                                     PJRT_DeviceDescription *description,
+                                     const char **out_name)
+{
+    const PJRT_Api *api = &driver->plugin.api;
+    PJRT_DeviceDescription_ToString_Args args = PJRT_ARGS(
+        PJRT_DeviceDescription_ToString, .device_description = description);
+    if (api->PJRT_DeviceDescription_ToString != NULL)
+        tow_pjrt_error_drop(&driver->plugin,
+                            api->PJRT_DeviceDescription_ToString(&args));
+    return copy_text(driver, args.to_string, args.to_string_size, out_name);
+}
+
+static tow_status_t read_device(pjrt_driver_t *driver, size_t index,
+                                tow_device_info_t *out_info)
+{
+    const pjrt_plugin_t *plugin = &driver->plugin;
+    PJRT_Device_GetDescription_Args description =
+        PJRT_ARGS(PJRT_Device_GetDescription, .device = driver->devices[index]);
+    TOW_RETURN_IF_ERROR(tow_pjrt_status(
+        plugin, plugin->api.PJRT_Device_GetDescription(&description)));
+    PJRT_DeviceDescription_Id_Args id =
+        PJRT_ARGS(PJRT_DeviceDescription_Id,
+                  .device_description = description.device_description);
+    TOW_RETURN_IF_ERROR(
+        tow_pjrt_status(plugin, plugin->api.PJRT_DeviceDescription_Id(&id)));
+    PJRT_DeviceDescription_Kind_Args kind =
+        PJRT_ARGS(PJRT_DeviceDescription_Kind,
+                  .device_description = description.device_description);
+    TOW_RETURN_IF_ERROR(tow_pjrt_status(
+        plugin, plugin->api.PJRT_DeviceDescription_Kind(&kind)));
+    out_info->id = id.id;
+    TOW_RETURN_IF_ERROR(copy_text(driver, kind.device_kind,
+                                  kind.device_kind_size, &out_info->kind));
+    return read_device_name(driver, description.device_description,
+                            &out_info->name);
+}
+
+static tow_status_t read_devices(pjrt_driver_t *driver)
+{
+    const pjrt_plugin_t *plugin = &driver->plugin;
+    PJRT_Client_AddressableDevices_Args args =
+        PJRT_ARGS(PJRT_Client_AddressableDevices, .client = driver->client);
+    TOW_RETURN_IF_ERROR(tow_pjrt_status(
+        plugin, plugin->api.PJRT_Client_AddressableDevices(&args)));
+    const size_t count = args.num_addressable_devices;
+    if (count == 0)
+        return TOW_ERROR(TOW_UNAVAILABLE,
+                         "plugin %s finds no device on this host",
+                         plugin->path);
+    tow_device_info_t *infos =
+        tow_arena_calloc(&driver->arena, count, sizeof(infos[0]));
+    driver->devices =
+        tow_arena_calloc(&driver->arena, count, sizeof(driver->devices[0]));
+    if (infos == NULL || driver->devices == NULL) return exhausted();
+    memcpy(driver->devices, args.addressable_devices,
+           count * sizeof(driver->devices[0]));
+    driver->driver.devices = infos;
+    driver->driver.device_count = count;
+    for (size_t i = 0; i < count; i++) {
+        TOW_RETURN_IF_ERROR(read_device(driver, i, &infos[i]));
+        infos[i].memory_bytes = memory_of(driver, i);
+    }
+    return TOW_OK;
+}
+
+static tow_status_t read_platform(pjrt_driver_t *driver)
+{
+    const pjrt_plugin_t *plugin = &driver->plugin;
+    PJRT_Client_PlatformName_Args name =
+        PJRT_ARGS(PJRT_Client_PlatformName, .client = driver->client);
+    TOW_RETURN_IF_ERROR(
+        tow_pjrt_status(plugin, plugin->api.PJRT_Client_PlatformName(&name)));
+    TOW_RETURN_IF_ERROR(copy_text(driver, name.platform_name,
+                                  name.platform_name_size,
+                                  &driver->driver.platform));
+    PJRT_Client_PlatformVersion_Args version =
+        PJRT_ARGS(PJRT_Client_PlatformVersion, .client = driver->client);
+    if (plugin->api.PJRT_Client_PlatformVersion != NULL)
+        tow_pjrt_error_drop(plugin,
+                            plugin->api.PJRT_Client_PlatformVersion(&version));
+    return copy_text(driver, version.platform_version,
+                     version.platform_version_size, &driver->driver.version);
+}
+
+/* -- Closing ---------------------------------------------------------------- */
+
+static void destroy_client(pjrt_driver_t *driver)
+{
+    if (driver->client == NULL) return;
+    PJRT_Client_Destroy_Args args =
+        PJRT_ARGS(PJRT_Client_Destroy, .client = driver->client);
+    tow_pjrt_error_drop(&driver->plugin,
+                        driver->plugin.api.PJRT_Client_Destroy(&args));
+    driver->client = NULL;
+}
+
+static void free_driver(pjrt_driver_t *driver)
+{
+    tow_vec_deinit(&driver->scratch.arguments);
+    tow_vec_deinit(&driver->scratch.argument_lists);
+    tow_vec_deinit(&driver->scratch.results);
+    tow_vec_deinit(&driver->scratch.result_lists);
+    tow_vec_deinit(&driver->scratch.events);
+    tow_vec_deinit(&driver->scratch.kept);
+    tow_pool_deinit(&driver->buffers);
+    tow_arena_deinit(&driver->arena);
+    tow_free(driver);
+}
+
+/* On a helper thread: it may wait for threads of the plugin. */
+static tow_status_t run_destroy(tow_work_t *work)
+{
+    destroy_client(TOW_CONTAINER_OF(work, pjrt_driver_t, destroying));
+    return TOW_OK;
+}
+
+static void destroyed(tow_work_t *work, tow_status_t take_status)
+{
+    pjrt_driver_t *driver = TOW_CONTAINER_OF(work, pjrt_driver_t, destroying);
+    /* An env that closes cancels work that has not begun. */
+    if (take_status != TOW_OK) destroy_client(driver);
+    tow_status_release(take_status);
+    const tow_closed_t closed = driver->closed;
+    free_driver(driver);
+    if (closed.run != NULL) closed.run(closed.context);
+}
+
+void tow_pjrt_check_closed(pjrt_driver_t *driver)
+{
+    if (!driver->is_closing || driver->is_destroying) return;
+    if (driver->operation_count + driver->buffer_count +
+            driver->executable_count >
+        0)
+        return;
+    driver->is_destroying = true;
+    driver->destroying = (tow_work_t){.run = run_destroy, .done = destroyed};
+    tow_env_work_start(driver->driver.env, &driver->destroying);
+}
+
+void tow_pjrt_end(pjrt_driver_t *driver)
+{
+    TOW_ASSERT(driver->operation_count > 0);
+    driver->operation_count--;
+    if (TOW_UNLIKELY(driver->is_closing)) tow_pjrt_check_closed(driver);
+}
+
+static void close_driver(tow_driver_t *base, tow_closed_t closed)
+{
+    pjrt_driver_t *driver = pjrt_driver_of(base);
+    TOW_ASSERT(!driver->is_closing);
+    driver->is_closing = true;
+    driver->closed = closed;
+    tow_pjrt_check_closed(driver);
+}
+
+/* -- Opening ---------------------------------------------------------------- */
+
+static const tow_driver_ops_t all_ops = {
+    .close = close_driver,
+    .memory_stats = memory_stats,
+    .compile = tow_pjrt_compile,
+    .load = tow_pjrt_load,
+    .serialize = tow_pjrt_serialize,
+    .executable_retain = tow_pjrt_executable_retain,
+    .executable_release = tow_pjrt_executable_release,
+    .allocate = tow_pjrt_allocate,
+    .upload = tow_pjrt_upload,
+    .download = tow_pjrt_download,
+    .buffer_state = tow_pjrt_buffer_state,
+    .buffer_error = tow_pjrt_buffer_error,
+    .buffer_address = tow_pjrt_buffer_address,
+    .buffer_retain = tow_pjrt_buffer_retain,
+    .buffer_release = tow_pjrt_buffer_release,
+    .run = tow_pjrt_run,
+    .abort = tow_pjrt_abort,
+};
+
+/* Entries whose function the plugin's version does not have are left out. */
+static void choose_ops(pjrt_driver_t *driver)
+{
+    const PJRT_Api *api = &driver->plugin.api;
+    tow_driver_ops_t *ops = &driver->ops;
+    *ops = all_ops;
+    if (api->PJRT_Device_MemoryStats == NULL) ops->memory_stats = NULL;
+    if (api->PJRT_Executable_Serialize == NULL) ops->serialize = NULL;
+    if (api->PJRT_Executable_DeserializeAndLoad == NULL) ops->load = NULL;
+    if (api->PJRT_Client_CreateUninitializedBuffer == NULL)
+        ops->allocate = NULL;
+    if (api->PJRT_Buffer_IsOnCpu == NULL ||
+        api->PJRT_Buffer_UnsafePointer == NULL)
+        ops->buffer_address = NULL;
+    if (api->PJRT_Device_PoisonExecution == NULL) ops->abort = NULL;
+    driver->driver.ops = ops;
+}
+
+static PJRT_NamedValue named_value(const tow_pjrt_value_t *value)
+{
+    PJRT_NamedValue named = {
+        .struct_size = PJRT_NamedValue_STRUCT_SIZE,
+        .name = value->name,
+        .name_size = strlen(value->name),
+        .type = (PJRT_NamedValue_Type)value->type,
+        .value_size = 1,
+    };
+    switch (value->type) {
+    case TOW_PJRT_STRING:
+        named.string_value = value->string;
+        named.value_size = strlen(value->string);
+        break;
+    case TOW_PJRT_INT64: named.int64_value = value->int64; break;
+    case TOW_PJRT_INT64_LIST:
+        named.int64_array_value = value->int64_list;
+        named.value_size = value->count;
+        break;
+    case TOW_PJRT_FLOAT: named.float_value = value->float_; break;
+    case TOW_PJRT_BOOL: named.bool_value = value->bool_; break;
+    }
+    return named;
+}
+
+static tow_status_t create_client(pjrt_driver_t *driver,
+                                  const tow_pjrt_open_t *open)
+{
+    PJRT_NamedValue *values = tow_arena_calloc(
+        &driver->arena, open->value_count + 1, sizeof(values[0]));
+    if (values == NULL) return exhausted();
+    for (size_t i = 0; i < open->value_count; i++)
+        values[i] = named_value(&open->values[i]);
+    PJRT_Client_Create_Args args =
+        PJRT_ARGS(PJRT_Client_Create, .create_options = values,
+                  .num_options = open->value_count);
+    if (open->table != NULL) tow_pjrt_callbacks_set(&args, open->table);
+    tow_status_t status = tow_pjrt_status(
+        &driver->plugin, driver->plugin.api.PJRT_Client_Create(&args));
+    if (status != TOW_OK) return tow_status_annotate(status, "making a client");
+    driver->client = args.client;
+    return TOW_OK;
+}
+
+typedef struct opening {
+    tow_work_t work;
+    tow_env_t *env;
+    tow_pjrt_open_t *open; /* the caller's */
+    pjrt_driver_t *driver; /* owned until done */
+} opening_t;
+
+/* On a helper thread; nobody else knows the driver yet. */
+static tow_status_t run_open(tow_work_t *work)
+{
+    opening_t *opening = TOW_CONTAINER_OF(work, opening_t, work);
+    pjrt_driver_t *driver = opening->driver;
+    const char *path = NULL;
+    TOW_RETURN_IF_ERROR(copy_text(driver, opening->open->path,
+                                  strlen(opening->open->path), &path));
+    TOW_RETURN_IF_ERROR(tow_pjrt_plugin_load(&driver->plugin, path));
+    TOW_RETURN_IF_ERROR(create_client(driver, opening->open));
+    TOW_RETURN_IF_ERROR(read_platform(driver));
+    TOW_RETURN_IF_ERROR(read_devices(driver));
+    choose_ops(driver);
+    return TOW_OK;
+}
+
+static void opened(tow_work_t *work, tow_status_t take_status)
+{
+    opening_t *opening = TOW_CONTAINER_OF(work, opening_t, work);
+    tow_pjrt_open_t *open = opening->open;
+    pjrt_driver_t *driver = opening->driver;
+    tow_free(opening);
+    if (take_status != TOW_OK) {
+        destroy_client(driver);
+        free_driver(driver);
+        driver = NULL;
+    }
+    open->done(open, take_status, driver != NULL ? &driver->driver : NULL);
+}
+
+tow_status_t tow_pjrt_open(tow_env_t *env, tow_pjrt_open_t *open)
+{
+    TOW_ASSERT(open->done != NULL && open->path != NULL);
+    opening_t *opening = tow_calloc(1, sizeof(*opening));
+    pjrt_driver_t *driver = tow_calloc(1, sizeof(*driver));
+    if (opening == NULL || driver == NULL) {
+        tow_free(opening);
+        tow_free(driver);
+        return exhausted();
+    }
+    driver->driver = (tow_driver_t){.env = env, .name = "pjrt"};
+    tow_arena_init(&driver->arena, 0);
+    tow_pool_init(&driver->buffers, sizeof(pjrt_buffer_t), 0);
+    tow_pjrt_completions_init(driver);
+    *opening = (opening_t){.work = {.run = run_open, .done = opened},
+                           .env = env,
+                           .open = open,
+                           .driver = driver};
+    tow_env_work_start(env, &opening->work);
+    return TOW_OK;
+}

@@ -1,0 +1,61 @@
+/* The driver for any PJRT plugin: a shared object that exports GetPjrtApi.
+ *
+ * A plugin is loaded by its path and never unloaded, for few survive that. It
+ * runs in our process, and one that aborts or hangs takes us along: ask
+ * tow_pjrt_probe first for one that is not known to behave. */
+#ifndef TOW_DEVICE_PJRT_PJRT_H_
+#define TOW_DEVICE_PJRT_PJRT_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "device/device.h"
+#include "device/pjrt/table.h"
+
+typedef struct tow_pjrt_open tow_pjrt_open_t;
+
+/* The numbers of PJRT_NamedValue_Type. */
+typedef enum tow_pjrt_value_type {
+    TOW_PJRT_STRING = 0,
+    TOW_PJRT_INT64 = 1,
+    TOW_PJRT_INT64_LIST = 2,
+    TOW_PJRT_FLOAT = 3,
+    TOW_PJRT_BOOL = 4,
+} tow_pjrt_value_type_t;
+
+/* An option for the plugin's client: what there is depends on the plugin. */
+typedef struct tow_pjrt_value {
+    const char *name;
+    tow_pjrt_value_type_t type;
+    union {
+        const char *string;
+        int64_t int64;
+        const int64_t *int64_list;
+        float float_;
+        bool bool_;
+    };
+    size_t count; /* of a list */
+} tow_pjrt_value_t;
+
+/* Owned by the caller until `done`; all that it points to, too. */
+struct tow_pjrt_open {
+    const char *path;
+    const tow_pjrt_value_t *values;
+    size_t value_count;
+    /* Lent until the driver has closed. NULL: the plugin gets no key-value
+     * callbacks, and those for several hosts refuse. */
+    tow_pjrt_table_t *table;
+    /* On TOW_OK the caller gets the driver, and closes it. */
+    void (*done)(tow_pjrt_open_t *open, tow_status_t take_status,
+                 tow_driver_t *take_driver);
+};
+
+/* Loads the plugin and makes its client, on a helper thread: that takes
+ * seconds, or, on several hosts, until all are there. NOT_FOUND: no such file;
+ * INVALID_ARGUMENT: no PJRT plugin; FAILED_PRECONDITION: another major version,
+ * too old a minor one, or a function missing, which it names; otherwise what the
+ * plugin says. */
+tow_status_t tow_pjrt_open(tow_env_t *env, tow_pjrt_open_t *open) TOW_MUST_USE;
+
+#endif /* TOW_DEVICE_PJRT_PJRT_H_ */

@@ -1,0 +1,206 @@
+/* The driver's objects. All of it belongs to the owner's loop, except where a
+ * field says otherwise. */
+#ifndef TOW_DEVICE_PJRT_PJRT_IMPL_H_
+#define TOW_DEVICE_PJRT_PJRT_IMPL_H_
+
+#include <stdatomic.h>
+
+#include "base/arena.h"
+#include "base/assert.h"
+#include "base/pool.h"
+#include "base/vec.h"
+#include "device/pjrt/pjrt.h"
+#include "device/pjrt/plugin.h"
+#include "device/pjrt/tuning.h"
+
+typedef struct pjrt_driver pjrt_driver_t;
+typedef struct pjrt_completion pjrt_completion_t;
+typedef struct pjrt_executable pjrt_executable_t;
+typedef struct pjrt_buffer pjrt_buffer_t;
+typedef struct pjrt_shard pjrt_shard_t;
+typedef struct pjrt_run pjrt_run_t;
+
+/* -- Completions ------------------------------------------------------------ */
+
+/* Something that will finish on the loop once an event of the plugin has come.
+ * Lives inside the operation that it completes, so that none is allocated. */
+struct pjrt_completion {
+    pjrt_completion_t *next; /* of the queue or list that it is in */
+    void (*finish)(pjrt_completion_t *completion);
+    pjrt_driver_t *driver;
+    PJRT_Event *event; /* owned */
+    /* Owned. Written by the plugin's thread before it pushes us, read by the
+     * loop after it has taken us. */
+    PJRT_Error *error;
+};
+
+/* Takes the event, which may be NULL for one that has been; `finish` runs in a
+ * turn of its own once it is ready. */
+void tow_pjrt_watch(pjrt_completion_t *completion, PJRT_Event *take_event);
+/* `finish` runs in a turn of its own, as soon as can be. */
+void tow_pjrt_complete_soon(pjrt_completion_t *completion,
+                            PJRT_Error *take_error);
+/* Moves a list of completions that wait for a buffer to those that finish
+ * before this turn ends. Only from within a `finish`. */
+void tow_pjrt_resume(pjrt_driver_t *driver, pjrt_completion_t *first);
+void tow_pjrt_completions_init(pjrt_driver_t *driver);
+
+/* -- Driver ----------------------------------------------------------------- */
+
+struct pjrt_driver {
+    tow_driver_t driver;
+    tow_driver_ops_t ops; /* without what the plugin cannot do */
+    pjrt_plugin_t plugin;
+    PJRT_Client *client;     /* owned */
+    tow_arena_t arena;       /* infos, names, the path */
+    PJRT_Device **devices;   /* in the arena; lent by the client */
+    tow_pjrt_table_t *table; /* lent, may be NULL */
+
+    /* Pushed by threads of the plugin and by the loop, taken whole by the
+     * loop. Whoever pushes onto the empty stack posts `drain`. */
+    _Atomic(pjrt_completion_t *) completed;
+    tow_post_t drain;
+    /* Taken, in order, not yet finished. */
+    pjrt_completion_t *ready_first;
+    pjrt_completion_t *ready_last;
+
+    tow_pool_t buffers;
+    size_t buffer_count;
+    size_t executable_count;
+    size_t operation_count;
+    bool is_closing;
+    bool is_destroying;
+    tow_closed_t closed;
+    tow_work_t destroying;
+
+    /* Room for the arrays of one Execute call. */
+    struct {
+        TOW_VEC(PJRT_Buffer *) arguments;
+        TOW_VEC(PJRT_Buffer *const *) argument_lists;
+        TOW_VEC(PJRT_Buffer *) results;
+        TOW_VEC(PJRT_Buffer **) result_lists;
+        TOW_VEC(PJRT_Event *) events;
+        TOW_VEC(int64_t) kept;
+    } scratch;
+};
+
+static inline pjrt_driver_t *pjrt_driver_of(tow_driver_t *driver)
+{
+    return TOW_CONTAINER_OF(driver, pjrt_driver_t, driver);
+}
+
+/* FAILED_PRECONDITION once the driver closes. */
+tow_status_t tow_pjrt_check_open(const pjrt_driver_t *driver) TOW_MUST_USE;
+/* An operation has ended: the last thing done in `finish`. */
+void tow_pjrt_end(pjrt_driver_t *driver);
+/* Goes on with closing if nothing is left. */
+void tow_pjrt_check_closed(pjrt_driver_t *driver);
+/* An error of the plugin on one device. */
+tow_status_t tow_pjrt_device_status(const pjrt_driver_t *driver,
+                                    PJRT_Error *take_error, size_t device)
+    TOW_MUST_USE;
+
+/* -- Buffers ---------------------------------------------------------------- */
+
+struct pjrt_buffer {
+    tow_buffer_t buffer;
+    PJRT_Buffer *handle; /* owned; NULL if its run failed before it was made */
+    size_t reference_count;
+    bool is_resolved; /* its producer has finished, well or not */
+    bool is_donated;
+    tow_status_t error; /* owned; why the producer failed */
+    /* Completions that need to know how the producer fared. */
+    pjrt_completion_t *dependents;
+    pjrt_completion_t ready; /* of an upload */
+};
+
+static inline pjrt_buffer_t *pjrt_buffer_of(tow_buffer_t *buffer)
+{
+    return TOW_CONTAINER_OF(buffer, pjrt_buffer_t, buffer);
+}
+
+/* One reference for the caller. NULL when memory is exhausted. */
+pjrt_buffer_t *tow_pjrt_buffer_make(pjrt_driver_t *driver, size_t device,
+                                    const tow_shape_t *shape, uint64_t bytes);
+/* The producer has finished. Only from within a `finish`, except for a buffer
+ * that nobody else knows yet. */
+void tow_pjrt_buffer_resolve(pjrt_buffer_t *buffer, tow_status_t take_error);
+/* False once the buffer is resolved; else `completion` runs again then. */
+bool tow_pjrt_buffer_await(pjrt_buffer_t *buffer,
+                           pjrt_completion_t *completion);
+void tow_pjrt_buffer_retain(tow_buffer_t *buffer);
+void tow_pjrt_buffer_release(tow_buffer_t *buffer);
+tow_buffer_state_t tow_pjrt_buffer_state(tow_buffer_t *buffer);
+tow_status_t tow_pjrt_buffer_error(tow_buffer_t *buffer);
+tow_status_t tow_pjrt_buffer_address(tow_buffer_t *buffer, void **out_address);
+tow_status_t tow_pjrt_allocate(tow_driver_t *driver, size_t device,
+                               const tow_shape_t *shape,
+                               tow_buffer_t **out_buffer);
+tow_status_t tow_pjrt_upload(tow_driver_t *driver, tow_upload_t *upload);
+tow_status_t tow_pjrt_download(tow_driver_t *driver, tow_download_t *download);
+
+/* -- Executables ------------------------------------------------------------ */
+
+struct pjrt_executable {
+    tow_executable_t executable;
+    PJRT_LoadedExecutable *loaded; /* owned */
+    PJRT_Executable *handle;       /* owned */
+    size_t reference_count;
+    tow_arena_t arena; /* the signature */
+    /* Arguments that a run consumes, where the plugin can tell beforehand;
+     * otherwise each run asks each argument. */
+    bool is_donation_known;
+    const size_t *donated;
+    size_t donated_count;
+    pjrt_run_t *free_runs; /* owned, for the next runs */
+};
+
+static inline pjrt_executable_t *pjrt_executable_of(
+    tow_executable_t *executable)
+{
+    return TOW_CONTAINER_OF(executable, pjrt_executable_t, executable);
+}
+
+tow_status_t tow_pjrt_compile(tow_driver_t *driver, tow_compile_t *compile);
+tow_status_t tow_pjrt_load(tow_driver_t *driver, tow_compile_t *load);
+tow_status_t tow_pjrt_serialize(tow_executable_t *executable, void **out_bytes,
+                                size_t *out_size);
+void tow_pjrt_executable_retain(tow_executable_t *executable);
+void tow_pjrt_executable_release(tow_executable_t *executable);
+/* Fills the signature and the local devices. Any thread. */
+tow_status_t tow_pjrt_signature_read(pjrt_executable_t *executable)
+    TOW_MUST_USE;
+
+#define PJRT_OPTIONS_BYTES_MAX 64
+/* A CompileOptionsProto for one device. Returns its size. */
+size_t tow_pjrt_options_pack(int64_t device_id,
+                             uint8_t bytes[PJRT_OPTIONS_BYTES_MAX]);
+
+/* -- Runs ------------------------------------------------------------------- */
+
+/* One device's part of a run. */
+struct pjrt_shard {
+    pjrt_completion_t completion;
+    pjrt_run_t *run;
+    size_t local;    /* index into the executable's local devices */
+    size_t held_end; /* of this shard's part of run->held */
+};
+
+struct pjrt_run {
+    pjrt_run_t *next;              /* free ones */
+    pjrt_executable_t *executable; /* counted while in use */
+    tow_run_t *run;                /* the caller's */
+    size_t unfinished_count;       /* shards */
+    tow_status_t status;           /* owned: the first error */
+    bool is_refused; /* the plugin did not take it; status says why */
+    /* Arguments that were still promises, shard by shard; counted. */
+    TOW_VEC(pjrt_buffer_t *) held;
+    pjrt_buffer_t **results; /* counted; as in tow_run */
+    pjrt_shard_t shards[];
+};
+
+tow_status_t tow_pjrt_run(tow_driver_t *driver, tow_run_t *run);
+void tow_pjrt_abort(tow_driver_t *driver, uint64_t gang_id, tow_status_t cause);
+void tow_pjrt_runs_free(pjrt_executable_t *executable);
+
+#endif /* TOW_DEVICE_PJRT_PJRT_IMPL_H_ */

@@ -1,0 +1,19 @@
+/* Constants of the pjrt driver that someone may tune. */
+#ifndef TOW_DEVICE_PJRT_TUNING_H_
+#define TOW_DEVICE_PJRT_TUNING_H_
+
+/* The oldest minor version that we accept, which is JAX's own limit too. Below
+ * it the arguments of calls that we need have other fields. */
+#define TOW_PJRT_MINOR_MIN 29
+
+/* Uploads of at most this many bytes are copied while the call lasts, so that
+ * the plugin need not keep track of the caller's memory. Larger ones are read
+ * behind it: copying 64 KiB takes some 10 us here, about what a hop between
+ * threads costs. */
+#define TOW_PJRT_COPY_BYTES_MAX 65536
+
+/* Of all keys and values of one table together. Plugins put addresses and
+ * topologies of a few KiB per host there. */
+#define TOW_PJRT_TABLE_BYTES_MAX (64u << 20)
+
+#endif /* TOW_DEVICE_PJRT_TUNING_H_ */
