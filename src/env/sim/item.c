@@ -49,9 +49,9 @@ static item_t *next_of(const item_t *item)
     return (item_t *)item->emission.next;
 }
 
-void tow_sim_inbox_take(link_t *link, item_t *item, int64_t time_ns)
+void tow_sim_inbox_take(tow_sim_t *sim, link_t *link, item_t *item,
+                        int64_t time_ns)
 {
-    tow_sim_t *sim = tow_sim_link_node(link)->sim;
     if (link->inbox_ended || link->dead) {
         tow_sim_item_free(sim, item);
         return;

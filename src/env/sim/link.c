@@ -9,8 +9,6 @@
 
 /* -- Memory --------------------------------------------------------------- */
 
-static int64_t link_perform(tow_sim_t *sim, source_t *source);
-
 link_t *tow_sim_link_create(tow_sim_node_t *node)
 {
     link_t *link = tow_pool_take(&node->sim->links);
@@ -18,7 +16,7 @@ link_t *tow_sim_link_create(tow_sim_node_t *node)
     memset(link, 0, sizeof(*link));
     link->base.env = &node->env;
     link->base.state = TOW_LINK_DIALLING;
-    link->source = (source_t){.perform = link_perform, .node = node};
+    link->source = (source_t){.perform = tow_sim_link_perform, .node = node};
     link->peer_index = EVENT_NO_NODE;
     link->pin_count = 1; /* Its owner: until it has been told of the end. */
     tow_list_init(&link->by_channel);
@@ -67,11 +65,12 @@ static void leave_epoch(link_t *link)
 static bool announce(link_t *link, link_t *remote, int64_t time_ns)
 {
     tow_sim_node_t *peer = tow_sim_link_node(remote);
-    item_t *item = tow_sim_item_create(peer->sim, ITEM_UP, 0);
+    tow_sim_t *sim = peer->sim;
+    item_t *item = tow_sim_item_create(sim, ITEM_UP, 0);
     if (item == NULL) return false;
     item->up.peer = peer;
     item->up.incarnation = peer->incarnation;
-    tow_sim_inbox_take(link, item, time_ns);
+    tow_sim_inbox_take(sim, link, item, time_ns);
     return true;
 }
 
@@ -105,7 +104,7 @@ void tow_sim_link_end_at(link_t *link, int64_t time_ns, tow_status_t take_cause)
         return;
     }
     item->cause = take_cause;
-    tow_sim_inbox_take(link, item, time_ns);
+    tow_sim_inbox_take(sim, link, item, time_ns);
 }
 
 /* Tells the other end, if the way there is free; else healing or silence
@@ -183,7 +182,7 @@ static void transmit(tow_sim_t *sim, link_t *link, item_t *item)
 {
     channel_t *out = link->out;
     if (TOW_UNLIKELY(tow_sim_channel_is_cut(out))) {
-        tow_sim_inbox_take(link->remote, item, TOW_TIME_NEVER);
+        tow_sim_inbox_take(sim, link->remote, item, TOW_TIME_NEVER);
         return;
     }
     uint64_t size = TOW_FRAME_HEADER_SIZE + (uint64_t)item->size;
@@ -196,7 +195,7 @@ static void transmit(tow_sim_t *sim, link_t *link, item_t *item)
             item = damage(sim, item);
     }
     int64_t arrival_ns = tow_sim_channel_transit(sim, out, size);
-    tow_sim_inbox_take(link->remote, item, arrival_ns);
+    tow_sim_inbox_take(sim, link->remote, item, arrival_ns);
 }
 
 /* A DOWN that is emitted is the end of the stream, behind all that was sent. */
@@ -393,7 +392,8 @@ static void redial_later(tow_sim_t *sim, link_t *link)
     uint64_t half = (uint64_t)delay_ns / 2;
     delay_ns = (int64_t)(half + tow_random_below(&sim->random, half + 1));
     item_t *item = tow_sim_item_create(sim, ITEM_REDIAL, 0);
-    if (item != NULL) tow_sim_inbox_take(link, item, sim->now_ns + delay_ns);
+    if (item != NULL)
+        tow_sim_inbox_take(sim, link, item, sim->now_ns + delay_ns);
 }
 
 /* The epoch or the attempt is over for this end. */
@@ -490,7 +490,7 @@ static void deliver(tow_sim_t *sim, link_t *link, item_t *item)
     tow_sim_item_free(sim, item);
 }
 
-static int64_t link_perform(tow_sim_t *sim, source_t *source)
+int64_t tow_sim_link_perform(tow_sim_t *sim, source_t *source)
 {
     link_t *link = TOW_CONTAINER_OF(source, link_t, source);
     item_t *item = link->dead ? NULL : link->inbox_first;

@@ -4,9 +4,7 @@
 #include "base/assert.h"
 #include "base/vec.h"
 
-/* Four children share one and a half cache lines, and the heap is half as deep
- * as a binary one. */
-#define FAN_OUT 4
+#define FAN_OUT TOW_SIM_QUEUE_FAN_OUT
 
 static inline bool is_sooner(const queue_entry_t *a, const queue_entry_t *b)
 {
@@ -48,6 +46,11 @@ static size_t soonest_child(const queue_t *queue, size_t first_child)
             best = child;
     }
     return best;
+}
+
+const queue_entry_t *tow_sim_queue_second(const queue_t *queue)
+{
+    return queue->count > 1 ? &queue->entries[soonest_child(queue, 1)] : NULL;
 }
 
 /* Puts `entry` where the first one was and lets it sink. */

@@ -28,6 +28,12 @@ typedef struct queue {
     uint64_t sequence;
 } queue_t;
 
+/* Children of an entry in the heap. Measured with 100,000 entries at random
+ * times: 2, 4 and 8 are within 5% of each other, and so is asking for the
+ * grandchildren's memory early; comparing without branches is 30% slower, for a
+ * guessed branch lets the next level's loads begin. */
+#define TOW_SIM_QUEUE_FAN_OUT 4
+
 void tow_sim_queue_deinit(queue_t *queue);
 
 /* False when memory is exhausted. */
@@ -39,15 +45,9 @@ static inline const queue_entry_t *tow_sim_queue_first(const queue_t *queue)
     return queue->count > 0 ? &queue->entries[0] : NULL;
 }
 
-/* Asks for the memory of those who are likely to be next. */
-static inline void tow_sim_queue_prefetch(const queue_t *queue)
-{
-    for (size_t i = 1; i <= 4 && i < queue->count; i++) {
-        const char *source = (const char *)queue->entries[i].source;
-        __builtin_prefetch(source);
-        __builtin_prefetch(source + TOW_CACHE_LINE_BYTES);
-    }
-}
+/* The one that comes after the first, as things stand; NULL if there is none.
+ */
+const queue_entry_t *tow_sim_queue_second(const queue_t *queue);
 
 /* The queue must not be empty. */
 void tow_sim_queue_pop(queue_t *queue);

@@ -226,13 +226,40 @@ void tow_sim_schedule_source(tow_sim_t *sim, source_t *source, int64_t time_ns)
     tow_sim_out_of_memory(sim);
 }
 
+static void prefetch_lines(const void *from, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += TOW_CACHE_LINE_BYTES)
+        __builtin_prefetch((const char *)from + at);
+}
+
+/* Most of an event's time is waiting for memory when there are many nodes: 1.1
+ * us a message with 100,000 of them and jitter, of which this takes half. The
+ * first entries' links are asked for some events ahead, and what they point to
+ * one event ahead. */
+static void prefetch(const queue_t *queue)
+{
+    for (size_t i = 1; i <= TOW_SIM_QUEUE_FAN_OUT && i < queue->count; i++) {
+        const source_t *source = queue->entries[i].source;
+        prefetch_lines((const char *)source - offsetof(link_t, source), 192);
+    }
+    const queue_entry_t *second = tow_sim_queue_second(queue);
+    if (second == NULL || second->source->perform != tow_sim_link_perform)
+        return;
+    const link_t *link = TOW_CONTAINER_OF(second->source, link_t, source);
+    prefetch_lines(link->source.node, sizeof(tow_env_t) + 64);
+    prefetch_lines(link->inbox_first, sizeof(item_t));
+    prefetch_lines(link->remote, 192);
+    __builtin_prefetch(link->out);
+    __builtin_prefetch(link->base.context);
+}
+
 static void perform_first(tow_sim_t *sim)
 {
     const queue_entry_t *first = tow_sim_queue_first(&sim->queue);
     source_t *source = first->source;
     sim->now_ns = first->time_ns;
     uint64_t events_before = sim->counts.events;
-    tow_sim_queue_prefetch(&sim->queue);
+    prefetch(&sim->queue);
     if (source->node != NULL && !tow_sim_node_take_turn(source->node, source)) {
         tow_sim_queue_pop(&sim->queue);
         return;

@@ -405,7 +405,8 @@ item_t *tow_sim_item_create(tow_sim_t *sim, item_kind_t kind,
 void tow_sim_item_free(tow_sim_t *sim, item_t *item);
 uint8_t *tow_sim_item_bytes(item_t *item);
 /* Takes the item; `time_ns` is moved back to keep the order. */
-void tow_sim_inbox_take(link_t *link, item_t *item, int64_t time_ns);
+void tow_sim_inbox_take(tow_sim_t *sim, link_t *link, item_t *item,
+                        int64_t time_ns);
 item_t *tow_sim_inbox_pop(link_t *link);
 void tow_sim_inbox_clear(link_t *link);
 /* Drops what a cut holds back, and opens the inbox again for a DOWN. */
@@ -414,6 +415,7 @@ void tow_sim_inbox_drop_stalled(link_t *link);
 void tow_sim_inbox_release_stalled(link_t *link);
 
 /* link.c */
+int64_t tow_sim_link_perform(tow_sim_t *sim, source_t *source);
 link_t *tow_sim_link_create(tow_sim_node_t *node);
 void tow_sim_link_unpin(tow_sim_t *sim, link_t *link);
 /* Lets the link know at `time_ns` that the epoch or attempt is over. */

@@ -158,7 +158,9 @@ void tow_sim_charge_send(tow_sim_node_t *node, uint64_t size)
 
 void tow_sim_emit(tow_sim_node_t *node, emission_t *emission)
 {
-    if (TOW_LIKELY(!node->charges) || node->sim->current != node) {
+    /* A call from outside stays behind what the last turn has yet to pay for. */
+    bool is_busy = node->sim->current == node || node->charging;
+    if (TOW_LIKELY(!node->charges) || !is_busy) {
         emission->emit(node->sim, emission);
         return;
     }
