@@ -24,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "device/xla_cpu/collective_impl.hh"
+#include "device/xla_cpu/pool_impl.hh"
 #include "device/xla_cpu/types_impl.hh"
 #include "device/xla_cpu/wait_impl.hh"
 #include "device/xla_cpu/xla_cpu.h"
@@ -70,6 +71,50 @@ struct array_type {
     }
 };
 
+/* Something that the thread which made it should free. */
+struct returned {
+    returned *next = nullptr;
+    virtual void free_here() = 0;
+
+  protected:
+    ~returned() = default;
+};
+
+/* Returned things of one device, in no order. Any thread may put and free. */
+class return_list
+{
+  public:
+    bool is_full() const
+    {
+        return count_.load(std::memory_order_relaxed) >=
+               TOW_XLA_RETURN_COUNT_MAX;
+    }
+
+    void put(returned *item)
+    {
+        count_.fetch_add(1, std::memory_order_relaxed);
+        item->next = first_.load(std::memory_order_relaxed);
+        while (!first_.compare_exchange_weak(item->next, item)) {
+        }
+    }
+
+    void free_all()
+    {
+        if (first_.load() == nullptr) return;
+        returned *item = first_.exchange(nullptr);
+        while (item != nullptr) {
+            returned *next = item->next;
+            count_.fetch_sub(1, std::memory_order_relaxed);
+            item->free_here();
+            item = next;
+        }
+    }
+
+  private:
+    std::atomic<returned *> first_{nullptr};
+    std::atomic<int> count_{0};
+};
+
 /* Bytes that a device holds. */
 struct memory_account {
     int64_t limit = 0; /* 0: none */
@@ -77,6 +122,7 @@ struct memory_account {
     std::atomic<int64_t> peak{0};
     std::atomic<int64_t> largest{0};
     std::atomic<int64_t> count{0};
+    return_list returns; /* free, but still counted */
 
     static void raise(std::atomic<int64_t> &mark, int64_t value)
     {
@@ -86,13 +132,20 @@ struct memory_account {
         }
     }
 
+    bool try_add(int64_t bytes, int64_t *now)
+    {
+        *now = in_use.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+        if (limit == 0 || *now <= limit) return true;
+        give(bytes);
+        return false;
+    }
+
     bool take(int64_t bytes)
     {
-        int64_t now =
-            in_use.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-        if (limit != 0 && now > limit) {
-            give(bytes);
-            return false;
+        int64_t now = 0;
+        if (!try_add(bytes, &now)) {
+            returns.free_all();
+            if (!try_add(bytes, &now)) return false;
         }
         raise(peak, now);
         raise(largest, bytes);
@@ -195,7 +248,8 @@ struct PJRT_DeviceDescription {
 struct PJRT_Device {
     PJRT_Device(PJRT_Client *owner, xla::PjRtDevice *device)
         : client(owner), xla(device), description{&device->description()},
-          worker(absl::StrCat("tow-cpu-", device->local_hardware_id().value()))
+          worker(absl::StrCat("tow-cpu-", device->local_hardware_id().value()),
+                 [this] { account.returns.free_all(); })
     {
     }
 
@@ -245,7 +299,7 @@ struct PJRT_Client {
  * holds together are one. Holds keep the value: one until it is deleted or
  * donated, and one for each piece of work in flight that uses it. Reads are
  * copies in flight: a donated value must not be overwritten under them. */
-struct PJRT_Buffer {
+struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
     PJRT_Buffer(tow::array_type array, PJRT_Memory *where, PJRT_Event *event)
         : type(std::move(array)), memory(where), ready(event)
     {
@@ -262,6 +316,7 @@ struct PJRT_Buffer {
     PJRT_Event
         *const ready; /* counted; null when the value was there at once */
     std::unique_ptr<xla::PjRtBuffer> value; /* written before `ready` */
+    bool is_result = false;                 /* of an execution */
 
     PJRT_Device *device() const
     {
@@ -304,6 +359,11 @@ struct PJRT_Buffer {
     void drop_hold()
     {
         if (holds_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+        if (!is_result || !try_return()) free_here();
+    }
+
+    void free_here() override
+    {
         value.reset();
         release();
     }
@@ -331,6 +391,21 @@ struct PJRT_Buffer {
     }
 
   private:
+    /* Gives the value back to the thread that made it, if that pays and that
+     * thread is awake to take it; see tuning.h. */
+    bool try_return()
+    {
+        const tow::worker &worker = device()->worker;
+        tow::return_list &returns = device()->account.returns;
+        if (worker.is_here() || worker.is_asleep() || returns.is_full() ||
+            type.size_bytes > TOW_XLA_RETURN_BYTES_MAX)
+            return false;
+        returns.put(this);
+        /* It may have gone to sleep before it saw this. */
+        if (worker.is_asleep()) returns.free_all();
+        return true;
+    }
+
     std::atomic<int> references_{2};
     std::atomic<int> holds_{1};
     std::atomic<int> reads_{0};

@@ -24,33 +24,34 @@
 namespace tow
 {
 
-/* Options that hold text and may be set all the same. The compiler for GPUs,
- * which alone reads the second, is not here. */
-inline constexpr absl::string_view ALLOWED_TEXT_OPTIONS[] = {
+/* Options that may be set although they hold text, have a word below in their
+ * name, or belong to no family. (The compiler for GPUs, which alone reads its
+ * folder, is not here.) */
+inline constexpr absl::string_view ALLOWED_OPTIONS[] = {
     "xla_cpu_max_isa",
-    "xla_gpu_cuda_data_dir",
+    "xla_detailed_logging",
     "xla_disable_hlo_passes",
     "xla_enable_hlo_passes_only",
+    "xla_force_host_platform_device_count",
+    "xla_gpu_cuda_data_dir",
+    "xla_hlo_evaluator_use_fast_path",
+    "xla_keep_shardings_after_spmd",
+    "xla_partitioning_algorithm",
+    "xla_step_marker_location",
+    "xla_syntax_sugar_async_ops",
 };
 
 /* Families of numbers and switches that only steer how code is made, or that
  * the CPU compiler does not read. */
 inline constexpr absl::string_view ALLOWED_OPTION_PREFIXES[] = {
-    "xla_allow_",
-    "xla_backend_optimization_level",
-    "xla_cpu_",
-    "xla_disable_",
-    "xla_early_exit_with_layouts",
-    "xla_eliminate_",
-    "xla_enable_",
-    "xla_gpu_",
-    "xla_llvm_",
-    "xla_multiheap_",
-    "xla_pjrt_",
-    "xla_reduce_window_",
-    "xla_test_",
-    "xla_tpu_",
-    "xla_unsupported_",
+    "xla_allow_",         "xla_backend_optimization_level",
+    "xla_cpu_",           "xla_detect_",
+    "xla_disable_",       "xla_early_exit_with_layouts",
+    "xla_eliminate_",     "xla_enable_",
+    "xla_gpu_",           "xla_llvm_",
+    "xla_multiheap_",     "xla_pjrt_",
+    "xla_reduce_window_", "xla_test_",
+    "xla_tpu_",           "xla_unsupported_",
 };
 
 /* Words that mark an option as one that writes or reads something outside,
@@ -62,7 +63,7 @@ inline constexpr absl::string_view REFUSED_OPTION_WORDS[] = {
 inline bool may_set(const google::protobuf::FieldDescriptor *option)
 {
     absl::string_view name = option->name();
-    for (absl::string_view allowed : ALLOWED_TEXT_OPTIONS)
+    for (absl::string_view allowed : ALLOWED_OPTIONS)
         if (name == allowed) return true;
 
     using type = google::protobuf::FieldDescriptor;

@@ -40,7 +40,7 @@ inline absl::Status cancelled()
 }
 
 /* One computation on one device. */
-struct execution final : PJRT_Event, work {
+struct execution final : PJRT_Event, work, pooled<execution> {
     execution(tow::program *what, PJRT_Device *where, uint64_t gang_run)
         : program(what), device(where), run_id(gang_run)
     {
@@ -161,21 +161,23 @@ struct execution final : PJRT_Event, work {
         return outputs[0]->value->GetReadyFuture().Await();
     }
 
+    /* Lets go first, so that whoever sees the end finds the memory free. */
     void finish(absl::Status status)
     {
-        complete(std::move(status));
         for (const input &each : inputs)
             each.buffer->drop_hold();
         for (PJRT_Buffer *each : outputs)
             each->drop_hold();
         inputs.clear();
         outputs.clear();
+        complete(std::move(status));
         release();
     }
 };
 
 /* Hands `job` on when its source is ready. */
-template <typename Job> struct when_ready final : waiter {
+template <typename Job>
+struct when_ready final : waiter, pooled<when_ready<Job>> {
     explicit when_ready(Job *waiting_job) : job(waiting_job) {}
 
     void fire(const absl::Status &status) override
@@ -235,14 +237,14 @@ struct copy : PJRT_Event, work {
     void finish(absl::Status status)
     {
         source->end_read();
-        complete(std::move(status));
         source->drop_hold();
+        complete(std::move(status));
         release();
     }
 };
 
 /* Bytes as they lie on the device. */
-struct raw_read final : copy {
+struct raw_read final : copy, pooled<raw_read> {
     raw_read(PJRT_Buffer *from, PJRT_Client *whose, void *to, size_t first,
              size_t bytes)
         : copy(from, whose), destination(to), offset(first), count(bytes)

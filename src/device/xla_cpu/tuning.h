@@ -10,9 +10,13 @@
 #define TOW_XLA_SPIN_NS 50000
 
 /* Of that, how many looks pass without giving up the processor. A look with its
- * pause takes some 40 ns, a yield from 300 ns. More only helps when every
- * thread has a core of its own. */
-#define TOW_XLA_SPIN_LOOKS_BEFORE_YIELD 100
+ * pause takes 13 to 40 ns, a yield from 260 ns: this covers the smallest
+ * computations. More only helps when every thread has a core of its own. */
+#define TOW_XLA_SPIN_LOOKS_BEFORE_YIELD 300
+
+/* Cache lines of an item that its worker fetches at once: an execution with a
+ * few arguments has six. */
+#define TOW_XLA_PREFETCH_LINES 6
 
 /* Executions that may wait for one device; one more fails with
  * RESOURCE_EXHAUSTED. A queued execution holds its inputs and some 500 bytes. */
@@ -23,5 +27,20 @@
  * ones by the client's copy thread, so that neither a caller nor a device waits
  * for them. 16 KiB copy in 1 to 2 us. */
 #define TOW_XLA_INLINE_COPY_BYTES_MAX 16384
+
+/* A result of at most this many bytes that its user destroys is given back to
+ * the device's thread, which made it, to be freed there, and up to so many at
+ * once. XLA makes some fifteen small objects a result; freed by another core,
+ * the next execution finds none of them in its cache: 10 us for a scalar add
+ * and a wait instead of 3. Larger ones are freed at once: their memory may be
+ * needed, and the device may be in a long computation. */
+#define TOW_XLA_RETURN_BYTES_MAX 4096
+#define TOW_XLA_RETURN_COUNT_MAX 64
+
+/* Spare objects that a thread keeps of each kind (executions, buffers,
+ * callbacks) before it gives them to others, all at once, and how many such
+ * handfuls wait for a taker. A handful of executions is some 16 KiB. */
+#define TOW_XLA_POOL_HANDFUL 32
+#define TOW_XLA_POOL_SHELF   64
 
 #endif /* TOW_DEVICE_XLA_CPU_TUNING_H_ */

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/log/globals.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -154,7 +155,7 @@ PJRT_Error *event_await(PJRT_Event_Await_Args *args)
     return error_of(args->event->status());
 }
 
-struct user_callback final : waiter {
+struct user_callback final : waiter, pooled<user_callback> {
     user_callback(PJRT_Event_OnReadyCallback function, void *argument)
         : callback(function), user_arg(argument)
     {
@@ -200,7 +201,6 @@ PJRT_Error *event_set(PJRT_Event_Set_Args *args)
     });
 }
 
-/* Ready from the start. Never freed, so nobody counts in its cache line. */
 PJRT_Event *completed_event(absl::Status status)
 {
     auto *event = new PJRT_Event;
@@ -294,9 +294,18 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
     return client;
 }
 
+/* XLA tells standard error what it found in the machine; errors are enough,
+ * unless someone asked for more. */
+void quiet_log()
+{
+    if (getenv("TF_CPP_MIN_LOG_LEVEL") == nullptr)
+        absl::SetStderrThreshold(absl::LogSeverityAtLeast::kError);
+}
+
 PJRT_Error *client_create(PJRT_Client_Create_Args *args)
 {
     return at_edge([args] {
+        quiet_log();
         client_options options;
         for (size_t i = 0; i < args->num_options; i++) {
             absl::Status status = read_option(args->create_options[i], options);
@@ -489,7 +498,8 @@ PJRT_Error *device_default_memory(PJRT_Device_DefaultMemory_Args *args)
 
 PJRT_Error *device_memory_stats(PJRT_Device_MemoryStats_Args *args)
 {
-    const memory_account &account = args->device->account;
+    memory_account &account = args->device->account;
+    account.returns.free_all();
     args->bytes_in_use = account.in_use.load();
     args->peak_bytes_in_use = account.peak.load();
     args->peak_bytes_in_use_is_set = true;
@@ -968,6 +978,7 @@ void make_outputs(execution &run, PJRT_Buffer **out)
 {
     for (const array_type &type : run.program->outputs) {
         auto *buffer = new PJRT_Buffer(type, run.device->default_memory, &run);
+        buffer->is_result = true;
         buffer->try_hold();
         run.outputs.push_back(buffer);
         *out++ = buffer;

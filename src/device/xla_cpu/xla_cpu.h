@@ -144,8 +144,9 @@ typedef struct tow_xla_array {
     const int64_t *dimensions;
     size_t dimension_count;
     size_t size_bytes;
-    /* A serialised xla.OpSharding of the whole array; empty when there is
-     * none, as in a program for one device. */
+    /* A serialised xla.OpSharding of the whole array. The data is NULL when
+     * there is none, as in a program for one device; a replicated array has
+     * one, of no bytes. */
     tow_xla_bytes_t sharding;
 } tow_xla_array_t;
 
