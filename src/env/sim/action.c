@@ -109,6 +109,7 @@ tow_status_t tow_sim_schedule(tow_sim_t *sim, int64_t time_ns,
         if (out_cut_id != NULL) *out_cut_id = sim->cut_id_last;
     }
     if (time_ns < sim->now_ns) time_ns = sim->now_ns;
+    if (time_ns > TOW_SIM_TIME_MAX) time_ns = TOW_SIM_TIME_MAX;
     tow_sim_schedule_source(sim, &planned->source, time_ns);
     return TOW_OK;
 }

@@ -1,4 +1,6 @@
 /* Channels: what lies between two hosts, one direction each. */
+#include <inttypes.h>
+
 #include "env/sim/sim_impl.h"
 
 static uint64_t key_of(const tow_sim_host_t *from, const tow_sim_host_t *to)
@@ -77,12 +79,21 @@ int64_t tow_sim_channel_transit(tow_sim_t *sim, channel_t *channel,
         if (leaves_ns < channel->busy_until_ns)
             leaves_ns = channel->busy_until_ns;
         leaves_ns += time_on_path(size, path->bandwidth_bytes_per_second);
+        if (leaves_ns > TOW_SIM_TIME_MAX) leaves_ns = TOW_SIM_TIME_MAX;
         channel->busy_until_ns = leaves_ns;
     }
     return leaves_ns + delay_of(sim, path);
 }
 
-static tow_status_t check_path(const tow_sim_path_t *path)
+tow_status_t tow_sim_check_delay(const char *name, int64_t delay_ns)
+{
+    if (delay_ns >= 0 && delay_ns <= TOW_SIM_DELAY_MAX_NS) return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "%s is %" PRId64 "; 0 to %lld (a year) are possible", name,
+                     delay_ns, TOW_SIM_DELAY_MAX_NS);
+}
+
+tow_status_t tow_sim_check_path(const tow_sim_path_t *path)
 {
     const struct {
         const char *name;
@@ -97,16 +108,9 @@ static tow_status_t check_path(const tow_sim_path_t *path)
                              "%s_ppm is %u; at most 1,000,000", chances[i].name,
                              chances[i].ppm);
     }
-    if (path->latency_ns < 0 || path->jitter_ns < 0 || path->reorder_ns < 0)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "a path's latency, jitter or reorder time is "
-                         "negative");
-    return TOW_OK;
-}
-
-tow_status_t tow_sim_check_path(const tow_sim_path_t *path)
-{
-    return check_path(path);
+    TOW_RETURN_IF_ERROR(tow_sim_check_delay("latency_ns", path->latency_ns));
+    TOW_RETURN_IF_ERROR(tow_sim_check_delay("jitter_ns", path->jitter_ns));
+    return tow_sim_check_delay("reorder_ns", path->reorder_ns);
 }
 
 static tow_status_t set_own_path(channel_t *channel, const tow_sim_path_t *path)

@@ -304,6 +304,7 @@ tow_sim_node_t *tow_sim_node_find(const tow_sim_t *sim, const char *name)
 
 tow_env_t *tow_sim_node_env(tow_sim_node_t *node)
 {
+    node->env.now_ns = node->sim->now_ns;
     return &node->env;
 }
 

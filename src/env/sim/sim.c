@@ -61,10 +61,12 @@ static tow_status_t check_options(const tow_sim_options_t *options)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "fault_chance_ppm is %u; at most 1,000,000",
                          options->fault_chance_ppm);
-    if (options->patience.link_ns < 0 || options->patience.lane_ns < 0 ||
-        options->patience.dial_ns < 0)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "a patience is negative");
-    return TOW_OK;
+    const tow_sim_patience_t *patience = &options->patience;
+    TOW_RETURN_IF_ERROR(
+        tow_sim_check_delay("patience.link_ns", patience->link_ns));
+    TOW_RETURN_IF_ERROR(
+        tow_sim_check_delay("patience.lane_ns", patience->lane_ns));
+    return tow_sim_check_delay("patience.dial_ns", patience->dial_ns);
 }
 
 tow_status_t tow_sim_create(const tow_sim_options_t *options,
@@ -86,6 +88,16 @@ tow_status_t tow_sim_create(const tow_sim_options_t *options,
     return TOW_OK;
 }
 
+static tow_status_t check_costs(const tow_sim_costs_t *costs)
+{
+    TOW_RETURN_IF_ERROR(tow_sim_check_delay("turn_ns", costs->turn_ns));
+    TOW_RETURN_IF_ERROR(tow_sim_check_delay("receive_ns", costs->receive_ns));
+    TOW_RETURN_IF_ERROR(
+        tow_sim_check_delay("receive_ns_per_kib", costs->receive_ns_per_kib));
+    TOW_RETURN_IF_ERROR(tow_sim_check_delay("send_ns", costs->send_ns));
+    return tow_sim_check_delay("send_ns_per_kib", costs->send_ns_per_kib);
+}
+
 static bool has_costs(const tow_sim_costs_t *costs)
 {
     return costs->turn_ns > 0 || costs->receive_ns > 0 ||
@@ -98,6 +110,7 @@ tow_status_t tow_sim_host_create(tow_sim_t *sim,
                                  tow_sim_host_t **out_host)
 {
     *out_host = NULL;
+    TOW_RETURN_IF_ERROR(check_costs(&options->costs));
     if (sim->hosts.count == TOW_SIM_HOST_COUNT_MAX)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED, "more than %u hosts",
                          TOW_SIM_HOST_COUNT_MAX);
@@ -218,7 +231,6 @@ void tow_sim_out_of_memory(tow_sim_t *sim)
 void tow_sim_schedule_source(tow_sim_t *sim, source_t *source, int64_t time_ns)
 {
     TOW_ASSERT(!source->scheduled && time_ns >= sim->now_ns);
-    TOW_ASSERT(time_ns <= TOW_SIM_TIME_MAX);
     source->scheduled = true;
     if (TOW_LIKELY(tow_sim_queue_push(&sim->queue, time_ns, source))) return;
     source->next_ready = sim->stranded;
@@ -279,6 +291,13 @@ static bool step(tow_sim_t *sim)
                                           memory_order_acquire)))
         tow_sim_take_foreign_posts(sim);
     if (sim->failure != TOW_OK || sim->queue.count == 0) return false;
+    if (TOW_UNLIKELY(tow_sim_queue_first(&sim->queue)->time_ns >=
+                     TOW_SIM_TIME_MAX)) {
+        tow_sim_fail(sim, TOW_ERROR(TOW_OUT_OF_RANGE,
+                                    "the world has become too old; is a path "
+                                    "too narrow for what is sent?"));
+        return false;
+    }
     perform_first(sim);
     return true;
 }

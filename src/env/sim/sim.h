@@ -169,7 +169,8 @@ tow_sim_node_t *tow_sim_node_at(const tow_sim_t *sim, size_t index);
 tow_sim_node_t *tow_sim_node_find(const tow_sim_t *sim, const char *name);
 
 /* Lives as long as the world; what was opened in it ends with the life. Calls
- * from outside of turns act as a turn that costs nothing. */
+ * from outside of turns act as a turn that costs nothing; this function, and
+ * the end of tow_sim_run, set the env's clock for them. */
 tow_env_t *tow_sim_node_env(tow_sim_node_t *node);
 tow_sim_host_t *tow_sim_node_host(const tow_sim_node_t *node);
 const char *tow_sim_node_name(const tow_sim_node_t *node);

@@ -325,6 +325,9 @@ int64_t tow_sim_channel_transit(tow_sim_t *sim, channel_t *channel,
 /* A packet without weight: latency and jitter alone. */
 int64_t tow_sim_channel_trip(tow_sim_t *sim, channel_t *channel);
 bool tow_sim_chance(tow_sim_t *sim, uint32_t ppm);
+/* INVALID_ARGUMENT names what is out of range. */
+tow_status_t tow_sim_check_delay(const char *name, int64_t delay_ns)
+    TOW_MUST_USE;
 tow_status_t tow_sim_check_path(const tow_sim_path_t *path) TOW_MUST_USE;
 void tow_sim_channels_deinit(tow_sim_t *sim);
 
@@ -430,11 +433,20 @@ void tow_sim_link_kill(link_t *link);
 /* The way between the ends is free again: what stalled moves on, and an end
  * that stayed behind alone is told. */
 void tow_sim_link_healed(link_t *link);
+/* Parts the ends and tells the other one, if the way there is free; else
+ * healing or silence will. `what` follows our name: "died". */
+void tow_sim_link_end_remote(link_t *link, const char *what);
+void tow_sim_link_close(tow_link_t *base, tow_closed_t closed);
+
+/* send.c */
+/* Takes the item. */
+void tow_sim_link_send_item(link_t *link, item_t *item);
+/* The owner has taken so many bytes of the inbox. */
+void tow_sim_link_take_bytes(tow_sim_t *sim, link_t *link, uint64_t size);
 size_t tow_sim_credit_bytes(void);
 tow_send_result_t tow_sim_link_begin(tow_link_t *base, uint32_t size_max,
                                      uint8_t **out_bytes);
 void tow_sim_link_commit(tow_link_t *base, uint32_t type, uint32_t size);
-void tow_sim_link_close(tow_link_t *base, tow_closed_t closed);
 
 /* dial.c */
 tow_status_t tow_sim_listen(tow_env_t *env, const tow_listen_options_t *options,

@@ -260,6 +260,47 @@ static void bad_options_are_named(void **state)
     assert_null(sim);
 }
 
+static void bad_hosts_are_named(void **state)
+{
+    (void)state;
+    pair_t pair;
+    pair_open(&pair, (tow_sim_options_t){0});
+    tow_sim_host_t *host;
+    expect_invalid(
+        tow_sim_host_create(
+            pair.sim, &(tow_sim_host_options_t){.costs.send_ns = -1}, &host),
+        "send_ns");
+    expect_invalid(tow_sim_host_create(
+                       pair.sim,
+                       &(tow_sim_host_options_t){.costs.turn_ns = INT64_MAX},
+                       &host),
+                   "turn_ns");
+    assert_null(host);
+    pair_close(&pair);
+}
+
+static void a_world_that_becomes_too_old_ends(void **state)
+{
+    (void)state;
+    pair_t pair;
+    tow_sim_options_t options = {.remote_path.bandwidth_bytes_per_second = 1};
+    pair_connect(&pair, options);
+    uint8_t bytes[1000] = {0};
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(
+            tow_link_send(pair.dialled.link, 1, bytes, sizeof(bytes)),
+            TOW_SEND_OK);
+    run_idle(pair.sim);
+    assert_int_equal(pair.accepted.message_count, 10);
+    int count = 0;
+    call_at(pair.sim, INT64_MAX, &count);
+    tow_status_t status = tow_sim_run(pair.sim, &(tow_sim_run_options_t){0});
+    assert_int_equal(tow_status_code(status), TOW_OUT_OF_RANGE);
+    tow_status_release(status);
+    assert_int_equal(count, 0);
+    pair_close(&pair);
+}
+
 static void bad_nodes_and_actions_are_named(void **state)
 {
     (void)state;
@@ -415,6 +456,8 @@ TOW_TEST_MAIN(cmocka_unit_test(the_same_seed_gives_the_same_digest),
               cmocka_unit_test(a_wish_that_does_not_come_true_is_an_error),
               cmocka_unit_test(a_checker_sees_each_event_and_can_fail_the_run),
               cmocka_unit_test(bad_options_are_named),
+              cmocka_unit_test(bad_hosts_are_named),
+              cmocka_unit_test(a_world_that_becomes_too_old_ends),
               cmocka_unit_test(bad_nodes_and_actions_are_named),
               cmocka_unit_test(actions_happen_at_their_time),
               cmocka_unit_test(there_is_a_bound_on_cuts),

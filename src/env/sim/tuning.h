@@ -10,9 +10,11 @@
 #define TOW_SIM_HOST_COUNT_MAX (1u << 20)
 /* Partitions in force at once. Each is looked at when a channel is made. */
 #define TOW_SIM_CUT_COUNT_MAX 64
-/* Latest time that an event may have: 146 years. Sums of two times then never
- * overflow. */
+/* How old a world may get: 146 years. What would be later happens then, and
+ * the run ends. Sums of two times never overflow. */
 #define TOW_SIM_TIME_MAX (INT64_MAX / 2)
+/* The longest latency, patience or cost that options may ask for: a year. */
+#define TOW_SIM_DELAY_MAX_NS (365 * 86400 * TOW_NS_PER_S)
 
 /* -- Model ---------------------------------------------------------------- */
 

@@ -67,8 +67,10 @@ static int64_t job_perform(tow_sim_t *sim, source_t *source)
     }
     job->phase = JOB_BEGUN;
     job->status = job->work->run(job->work);
-    TOW_ASSERT(job->work->cost_ns >= 0);
-    return sim->now_ns + job->work->cost_ns;
+    int64_t cost_ns = job->work->cost_ns;
+    TOW_ASSERT(cost_ns >= 0);
+    return sim->now_ns +
+           (cost_ns < TOW_SIM_TIME_MAX ? cost_ns : TOW_SIM_TIME_MAX);
 }
 
 void tow_sim_work_start(tow_env_t *env, tow_work_t *work)
