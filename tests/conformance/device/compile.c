@@ -1,0 +1,148 @@
+#include <string.h>
+
+#include "base/alloc.h"
+#include "world.h"
+
+static void driver_says_what_it_has(void **state)
+{
+    tow_driver_t *driver = world_open(2);
+    assert_int_equal(driver->device_count, 2);
+    assert_non_null(driver->platform);
+    assert_non_null(driver->version);
+    assert_int_not_equal(driver->devices[0].id, driver->devices[1].id);
+    for (size_t i = 0; i < 2; i++) {
+        assert_true(strlen(driver->devices[i].kind) > 0);
+        assert_non_null(driver->devices[i].name);
+    }
+    world_close(driver);
+}
+
+static void compile_gives_the_signature(void **state)
+{
+    tow_driver_t *driver = world_open(1);
+    tow_executable_t *executable = compiled(driver, PROGRAM_ADD);
+    const tow_signature_t *signature = &executable->signature;
+    tow_shape_t shape;
+    expect_ok(tow_shape_parse("f32[4]", &shape));
+    assert_true(strlen(signature->name) > 0);
+    assert_int_equal(signature->replica_count, 1);
+    assert_int_equal(signature->partition_count, 1);
+    assert_int_equal(signature->result_count, 1);
+    assert_true(tow_shape_equal(&signature->results[0].shape, &shape));
+    assert_int_equal(signature->results[0].bytes, 16);
+    if (signature->argument_count != TOW_COUNT_UNKNOWN) {
+        assert_int_equal(signature->argument_count, 2);
+        assert_true(tow_shape_equal(&signature->arguments[1].shape, &shape));
+        assert_int_equal(signature->alias_count, 0);
+    }
+    assert_int_equal(executable->local_device_count, 1);
+    assert_int_equal(executable->local_devices[0], 0);
+    tow_executable_release(executable);
+    world_close(driver);
+}
+
+static void compile_gives_the_aliases(void **state)
+{
+    tow_driver_t *driver = world_open(1);
+    tow_executable_t *executable = compiled(driver, PROGRAM_DONATE);
+    const tow_signature_t *signature = &executable->signature;
+    if (signature->argument_count != TOW_COUNT_UNKNOWN) {
+        assert_int_equal(signature->alias_count, 1);
+        assert_int_equal(signature->aliases[0].result, 0);
+        assert_int_equal(signature->aliases[0].argument, 0);
+        assert_false(signature->aliases[0].required);
+    }
+    tow_executable_release(executable);
+    world_close(driver);
+}
+
+static void compile_of_a_malformed_program_says_why(void **state)
+{
+    tow_driver_t *driver = world_open(1);
+    compile_probe_t probe;
+    tow_status_t status =
+        probe_compile(&probe, driver, subject.programs[PROGRAM_MALFORMED], 1);
+    /* A driver may see it at once, or when it compiles. */
+    if (status == TOW_OK) {
+        WORLD_UNTIL(probe.outcome.done_count > 0);
+        status = probe.outcome.status;
+        assert_null(probe.executable);
+    }
+    expect_refusal(status, TOW_INVALID_ARGUMENT, "");
+    world_close(driver);
+}
+
+static void compile_of_nothing_is_refused(void **state)
+{
+    tow_driver_t *driver = world_open(1);
+    compile_probe_t probe;
+    expect_refusal(probe_compile(&probe, driver, "", 1), TOW_INVALID_ARGUMENT,
+                   "empty");
+    expect_refusal(probe_load(&probe, driver, "", 0), TOW_INVALID_ARGUMENT,
+                   "empty");
+    world_settle();
+    assert_int_equal(probe.outcome.done_count, 0);
+    world_close(driver);
+}
+
+static void executable_that_was_serialised_runs_elsewhere(void **state)
+{
+    tow_driver_t *driver = world_open(1);
+    tow_executable_t *first = compiled(driver, PROGRAM_ADD);
+    void *bytes = NULL;
+    size_t size = 0;
+    expect_ok(tow_executable_serialize(first, &bytes, &size));
+    assert_true(size > 0);
+    tow_executable_release(first);
+    compile_probe_t probe;
+    expect_ok(probe_load(&probe, driver, bytes, size));
+    outcome_expect(&probe.outcome, TOW_CODE_OK);
+    tow_free(bytes);
+
+    run_probe_t run = {0};
+    run.arguments[0] = uploaded(driver, 0, (float[]){1, 1, 1, 1});
+    run.arguments[1] = uploaded(driver, 0, (float[]){2, 2, 2, 2});
+    expect_ok(probe_run(&run, probe.executable, 2));
+    expect_values(run.results[0], 3);
+    outcome_expect(&run.outcome, TOW_CODE_OK);
+    tow_buffer_release(run.arguments[0]);
+    tow_buffer_release(run.arguments[1]);
+    tow_buffer_release(run.results[0]);
+    tow_executable_release(probe.executable);
+    world_close(driver);
+}
+
+static void load_of_garbage_is_an_error(void **state)
+{
+    tow_driver_t *driver = world_open(1);
+    compile_probe_t probe;
+    tow_status_t status = probe_load(&probe, driver, "garbage", 7);
+    if (status == TOW_OK) {
+        WORLD_UNTIL(probe.outcome.done_count > 0);
+        status = probe.outcome.status;
+        assert_null(probe.executable);
+    }
+    assert_non_null(status);
+    tow_status_release(status);
+    world_close(driver);
+}
+
+static void executable_lives_until_its_last_reference(void **state)
+{
+    tow_driver_t *driver = world_open(1);
+    tow_executable_t *executable = compiled(driver, PROGRAM_ADD);
+    tow_executable_retain(executable);
+    tow_executable_release(executable);
+    assert_int_equal(executable->signature.result_count, 1);
+    tow_executable_release(executable);
+    world_close(driver);
+}
+
+WORLD_SUITE(compile_suite, WORLD_CASE(driver_says_what_it_has),
+            WORLD_CASE(compile_gives_the_signature),
+            WORLD_CASE(compile_gives_the_aliases),
+            WORLD_CASE(compile_of_a_malformed_program_says_why),
+            WORLD_CASE(compile_of_nothing_is_refused),
+            WORLD_CASE(executable_that_was_serialised_runs_elsewhere),
+            WORLD_CASE(load_of_garbage_is_an_error),
+            WORLD_CASE(executable_lives_until_its_last_reference));

@@ -1,0 +1,364 @@
+#include "world.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "env/net/net.h"
+#include "wire/security.h"
+
+#define WAIT_S_MAX     120
+#define SETTLE_COUNT   50
+#define SETTLE_WAIT_NS 100000
+#define NS_PER_S       1000000000
+
+static struct {
+    tow_net_t *net;
+    tow_security_t security;
+    tow_driver_t *driver; /* that has been opened */
+    tow_status_t status;
+    bool is_opened;
+    bool is_closed;
+    int64_t deadline_ns;
+    int finished_run_count;
+    bool has_passed; /* its last world was closed in order */
+} world = {.has_passed = true};
+
+/* -- Turning ---------------------------------------------------------------- */
+
+static int64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * NS_PER_S + time.tv_nsec;
+}
+
+void world_wait_begin(void)
+{
+    world.deadline_ns = now_ns() + (int64_t)WAIT_S_MAX * NS_PER_S;
+}
+
+void world_wait_step(const char *condition)
+{
+    tow_net_turn(world.net, NS_PER_S);
+    if (now_ns() > world.deadline_ns)
+        fail_msg("not within %d s: %s", WAIT_S_MAX, condition);
+}
+
+void world_settle(void)
+{
+    for (int i = 0; i < SETTLE_COUNT; i++)
+        tow_net_turn(world.net, SETTLE_WAIT_NS);
+}
+
+/* -- Life ------------------------------------------------------------------- */
+
+int world_set_up(void **state)
+{
+    (void)state;
+    const char *why = subject.why_not != NULL ? subject.why_not() : NULL;
+    if (why != NULL) tow_test_skip(why);
+    /* What a failed test has left is abandoned: its probes are gone. */
+    world.net = NULL;
+    world.finished_run_count = 0;
+    world.has_passed = false;
+    expect_ok(tow_net_create(&(tow_net_options_t){.name = "device-test",
+                                                  .security = &world.security},
+                             &world.net));
+    return 0;
+}
+
+int world_tear_down(void **state)
+{
+    (void)state;
+    if (world.has_passed && world.net != NULL) tow_net_destroy(world.net);
+    world.net = NULL;
+    return 0;
+}
+
+tow_env_t *world_env(void)
+{
+    return tow_net_env(world.net);
+}
+
+void world_opened(tow_status_t take_status, tow_driver_t *take_driver)
+{
+    world.status = take_status;
+    world.driver = take_driver;
+    world.is_opened = true;
+}
+
+static tow_driver_t *open_with(size_t device_count, uint64_t memory_bytes)
+{
+    world.is_opened = false;
+    subject.open(world_env(), device_count, memory_bytes);
+    WORLD_UNTIL(world.is_opened);
+    expect_ok(world.status);
+    assert_non_null(world.driver);
+    assert_string_equal(world.driver->name, subject.name);
+    return world.driver;
+}
+
+tow_driver_t *world_open(size_t device_count)
+{
+    return open_with(device_count, 0);
+}
+
+tow_driver_t *world_open_small(void)
+{
+    return open_with(1, SMALL_MEMORY_BYTES);
+}
+
+static void note_closed(void *context)
+{
+    (void)context;
+    assert_false(world.is_closed);
+    world.is_closed = true;
+}
+
+void world_close(tow_driver_t *driver)
+{
+    world.is_closed = false;
+    tow_driver_close(driver, (tow_closed_t){.run = note_closed});
+    assert_false(world.is_closed); /* Never inside the call. */
+    WORLD_UNTIL(world.is_closed);
+    world.has_passed = true;
+}
+
+void world_require(program_t program)
+{
+    if (subject.programs[program] != NULL) return;
+    world.has_passed = true;
+    tow_test_skip("the driver has no such program");
+}
+
+/* -- Outcomes --------------------------------------------------------------- */
+
+void expect_ok(tow_status_t take_status)
+{
+    if (take_status != TOW_OK)
+        fail_msg("%s: %s", tow_code_name(tow_status_code(take_status)),
+                 tow_status_message(take_status));
+}
+
+void expect_refusal(tow_status_t take_status, tow_code_t code,
+                    const char *words)
+{
+    if (tow_status_code(take_status) != code ||
+        strstr(tow_status_message(take_status), words) == NULL)
+        fail_msg("expected %s with '%s', got %s: %s", tow_code_name(code),
+                 words, tow_code_name(tow_status_code(take_status)),
+                 tow_status_message(take_status));
+    tow_status_release(take_status);
+}
+
+static void note_done(outcome_t *outcome, tow_status_t take_status)
+{
+    assert_false(outcome->is_in_call);
+    assert_int_equal(outcome->done_count, 0);
+    outcome->done_count++;
+    outcome->status = take_status;
+}
+
+void outcome_expect(outcome_t *outcome, tow_code_t code)
+{
+    WORLD_UNTIL(outcome->done_count > 0);
+    if (tow_status_code(outcome->status) != code)
+        fail_msg("expected %s, got %s: %s", tow_code_name(code),
+                 tow_code_name(tow_status_code(outcome->status)),
+                 tow_status_message(outcome->status));
+    tow_status_release(outcome->status);
+    outcome->status = TOW_OK;
+}
+
+/* -- Probes ----------------------------------------------------------------- */
+
+static void compile_done(tow_compile_t *compile, tow_status_t take_status,
+                         tow_executable_t *take_executable)
+{
+    compile_probe_t *probe =
+        TOW_CONTAINER_OF(compile, compile_probe_t, compile);
+    probe->executable = take_executable;
+    note_done(&probe->outcome, take_status);
+}
+
+static void upload_done(tow_upload_t *upload, tow_status_t take_status)
+{
+    note_done(&TOW_CONTAINER_OF(upload, upload_probe_t, upload)->outcome,
+              take_status);
+}
+
+static void download_done(tow_download_t *download, tow_status_t take_status)
+{
+    note_done(&TOW_CONTAINER_OF(download, download_probe_t, download)->outcome,
+              take_status);
+}
+
+static void run_done(tow_run_t *run, tow_status_t take_status)
+{
+    run_probe_t *probe = TOW_CONTAINER_OF(run, run_probe_t, run);
+    probe->sequence = world.finished_run_count++;
+    note_done(&probe->outcome, take_status);
+}
+
+tow_status_t probe_compile(compile_probe_t *probe, tow_driver_t *driver,
+                           const char *program, size_t device_count)
+{
+    const options_bytes_t options = options_pack(driver, device_count);
+    *probe = (compile_probe_t){
+        .compile = {.format = subject.format,
+                    .program = {program, strlen(program)},
+                    .done = compile_done},
+        .outcome = {.is_in_call = true},
+    };
+    /* Read until done: keep them that long. */
+    static options_bytes_t kept;
+    kept = options;
+    if (device_count > 1)
+        probe->compile.options = (tow_bytes_t){kept.data, kept.size};
+    tow_status_t status = tow_driver_compile(driver, &probe->compile);
+    probe->outcome.is_in_call = false;
+    return status;
+}
+
+tow_status_t probe_load(compile_probe_t *probe, tow_driver_t *driver,
+                        const void *bytes, size_t size)
+{
+    *probe = (compile_probe_t){
+        .compile = {.format = subject.format,
+                    .program = {bytes, size},
+                    .done = compile_done},
+        .outcome = {.is_in_call = true},
+    };
+    tow_status_t status = tow_driver_load(driver, &probe->compile);
+    probe->outcome.is_in_call = false;
+    return status;
+}
+
+tow_status_t probe_upload(upload_probe_t *probe, tow_driver_t *driver,
+                          size_t device, const char *shape, const void *bytes)
+{
+    const bool may_alias = probe->upload.may_alias;
+    *probe = (upload_probe_t){
+        .upload = {.device = device,
+                   .bytes = bytes,
+                   .may_alias = may_alias,
+                   .done = upload_done},
+        .outcome = {.is_in_call = true},
+    };
+    expect_ok(tow_shape_parse(shape, &probe->upload.shape));
+    tow_status_t status = tow_driver_upload(driver, &probe->upload);
+    probe->outcome.is_in_call = false;
+    return status;
+}
+
+tow_status_t probe_download(download_probe_t *probe, tow_buffer_t *buffer,
+                            void *bytes, size_t size)
+{
+    *probe = (download_probe_t){
+        .download = {.buffer = buffer,
+                     .bytes = bytes,
+                     .size = size,
+                     .done = download_done},
+        .outcome = {.is_in_call = true},
+    };
+    tow_status_t status = tow_driver_download(buffer->driver, &probe->download);
+    probe->outcome.is_in_call = false;
+    return status;
+}
+
+tow_status_t probe_run(run_probe_t *probe, tow_executable_t *executable,
+                       size_t argument_count)
+{
+    static uint64_t gang_count;
+    probe->run.executable = executable;
+    probe->run.gang_id = ++gang_count;
+    probe->run.arguments = probe->arguments;
+    probe->run.argument_count = argument_count;
+    probe->run.results = probe->results;
+    probe->run.done = run_done;
+    probe->outcome = (outcome_t){.is_in_call = true};
+    tow_status_t status = tow_driver_run(executable->driver, &probe->run);
+    probe->outcome.is_in_call = false;
+    return status;
+}
+
+/* -- Awaited ---------------------------------------------------------------- */
+
+tow_executable_t *compiled_for(tow_driver_t *driver, program_t program,
+                               size_t device_count)
+{
+    compile_probe_t probe;
+    expect_ok(
+        probe_compile(&probe, driver, subject.programs[program], device_count));
+    outcome_expect(&probe.outcome, TOW_CODE_OK);
+    assert_non_null(probe.executable);
+    return probe.executable;
+}
+
+tow_executable_t *compiled(tow_driver_t *driver, program_t program)
+{
+    return compiled_for(driver, program, 1);
+}
+
+tow_buffer_t *uploaded(tow_driver_t *driver, size_t device,
+                       const float values[4])
+{
+    upload_probe_t probe = {0};
+    expect_ok(probe_upload(&probe, driver, device, "f32[4]", values));
+    outcome_expect(&probe.outcome, TOW_CODE_OK);
+    return probe.upload.buffer;
+}
+
+void expect_values(tow_buffer_t *buffer, float value)
+{
+    float values[4] = {0};
+    download_probe_t probe;
+    expect_ok(probe_download(&probe, buffer, values, sizeof(values)));
+    outcome_expect(&probe.outcome, TOW_CODE_OK);
+    for (int i = 0; i < 4 && subject.computes; i++)
+        assert_float_equal(values[i], value, 0);
+}
+
+/* -- Options ---------------------------------------------------------------- */
+
+static void put_varint(options_bytes_t *out, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        out->data[out->size++] = (uint8_t)(value | 0x80);
+    out->data[out->size++] = (uint8_t)value;
+}
+
+static void put_number(options_bytes_t *out, uint32_t field, uint64_t value)
+{
+    put_varint(out, (uint64_t)field << 3);
+    put_varint(out, value);
+}
+
+static void put_message(options_bytes_t *out, uint32_t field,
+                        const options_bytes_t *inside)
+{
+    put_varint(out, (uint64_t)field << 3 | 2);
+    put_varint(out, inside->size);
+    assert_true(out->size + inside->size <= sizeof(out->data));
+    memcpy(out->data + out->size, inside->data, inside->size);
+    out->size += inside->size;
+}
+
+options_bytes_t options_pack(const tow_driver_t *driver, size_t device_count)
+{
+    options_bytes_t computation = {.size = 0};
+    for (size_t i = 0; i < device_count && i < driver->device_count; i++)
+        put_number(&computation, 1, (uint64_t)driver->devices[i].id);
+    options_bytes_t assignment = {.size = 0};
+    put_number(&assignment, 1, device_count);
+    put_number(&assignment, 2, 1);
+    put_message(&assignment, 3, &computation);
+    options_bytes_t build = {.size = 0};
+    put_number(&build, 1, UINT64_MAX);
+    put_number(&build, 4, device_count);
+    put_number(&build, 5, 1);
+    put_message(&build, 9, &assignment);
+    options_bytes_t options = {.size = 0};
+    put_message(&options, 3, &build);
+    return options;
+}

@@ -1,0 +1,169 @@
+/* A world to test drivers in: one loop and one driver of the kind under test.
+ *
+ * The suite is written against this header. subject_*.c each describe a driver,
+ * and each makes a program of its own out of the same tests. A test that asks
+ * for what the driver cannot do is skipped with the reason.
+ *
+ * A test that fails leaves by longjmp; its world is abandoned. */
+#ifndef TOW_TESTS_CONFORMANCE_DEVICE_WORLD_H_
+#define TOW_TESTS_CONFORMANCE_DEVICE_WORLD_H_
+
+#include "base/testing.h"
+
+#include <stdbool.h>
+
+#include "device/device.h"
+
+/* What programs of a subject do. All arrays are f32[4] except BIG's. */
+typedef enum program {
+    PROGRAM_ADD,    /* adds its two arguments */
+    PROGRAM_DONATE, /* the same, into the first one's memory if it may */
+    PROGRAM_FAIL,   /* of one argument: runs and fails, in a small memory */
+    PROGRAM_AFTER,  /* takes what FAIL would have made, gives f32[4] */
+    PROGRAM_MALFORMED,
+    PROGRAM_COUNT,
+} program_t;
+
+#define SMALL_MEMORY_BYTES (1u << 20)
+
+typedef struct subject {
+    const char *name; /* of the driver */
+    bool computes;    /* results hold the values that they should */
+    bool shares_host; /* device memory may be the host's */
+    tow_program_format_t format;
+    const char *programs[PROGRAM_COUNT]; /* NULL: it has none such */
+    /* Begins to open a driver; tells world_opened now or later. NULL in
+     * `why_not` unless the subject cannot be tested here. */
+    void (*open)(tow_env_t *env, size_t device_count, uint64_t memory_bytes);
+    const char *(*why_not)(void);
+} subject_t;
+
+extern const subject_t subject;
+
+void world_opened(tow_status_t take_status, tow_driver_t *take_driver);
+
+/* -- Life ------------------------------------------------------------------- */
+
+int world_set_up(void **state);
+int world_tear_down(void **state);
+
+/* A driver of so many devices. The test closes it. */
+tow_driver_t *world_open(size_t device_count);
+tow_driver_t *world_open_small(void); /* SMALL_MEMORY_BYTES */
+void world_close(tow_driver_t *driver);
+tow_env_t *world_env(void);
+
+/* Skips the test unless the subject has it. */
+void world_require(program_t program);
+
+/* -- Turning ---------------------------------------------------------------- */
+
+/* Fails the test, naming the condition, at a bound that is there only to fail
+ * instead of to hang. */
+#define WORLD_UNTIL(condition)           \
+    do {                                 \
+        world_wait_begin();              \
+        while (!(condition))             \
+            world_wait_step(#condition); \
+    } while (0)
+void world_wait_begin(void);
+void world_wait_step(const char *condition);
+/* A few turns in which nothing should happen. */
+void world_settle(void);
+
+/* -- Operations ------------------------------------------------------------- */
+
+/* Of each, how often `done` ran and with what. They fail the test if `done`
+ * runs inside the call that started them. */
+typedef struct outcome {
+    bool is_in_call;
+    int done_count;
+    tow_status_t status; /* owned */
+} outcome_t;
+
+typedef struct compile_probe {
+    tow_compile_t compile;
+    outcome_t outcome;
+    tow_executable_t *executable;
+} compile_probe_t;
+
+typedef struct upload_probe {
+    tow_upload_t upload;
+    outcome_t outcome;
+} upload_probe_t;
+
+typedef struct download_probe {
+    tow_download_t download;
+    outcome_t outcome;
+} download_probe_t;
+
+#define PROBE_ARRAY_COUNT_MAX 16
+
+typedef struct run_probe {
+    tow_run_t run;
+    outcome_t outcome;
+    tow_buffer_t *arguments[PROBE_ARRAY_COUNT_MAX];
+    tow_buffer_t *results[PROBE_ARRAY_COUNT_MAX];
+    int sequence; /* the how manieth run to finish in this test */
+} run_probe_t;
+
+tow_status_t probe_compile(compile_probe_t *probe, tow_driver_t *driver,
+                           const char *program, size_t device_count);
+tow_status_t probe_load(compile_probe_t *probe, tow_driver_t *driver,
+                        const void *bytes, size_t size);
+tow_status_t probe_upload(upload_probe_t *probe, tow_driver_t *driver,
+                          size_t device, const char *shape, const void *bytes);
+tow_status_t probe_download(download_probe_t *probe, tow_buffer_t *buffer,
+                            void *bytes, size_t size);
+/* The arguments are in the probe. */
+tow_status_t probe_run(run_probe_t *probe, tow_executable_t *executable,
+                       size_t argument_count);
+/* Waits for `done`; fails the test unless it came with this code. Forgets the
+ * status. */
+void outcome_expect(outcome_t *outcome, tow_code_t code);
+
+/* -- The same, awaited and successful --------------------------------------- */
+
+tow_executable_t *compiled(tow_driver_t *driver, program_t program);
+tow_executable_t *compiled_for(tow_driver_t *driver, program_t program,
+                               size_t device_count);
+tow_buffer_t *uploaded(tow_driver_t *driver, size_t device,
+                       const float values[4]);
+/* Of `count` times four equal values. */
+void expect_values(tow_buffer_t *buffer, float value);
+/* Fails the test unless the call was refused so; takes the status. */
+void expect_refusal(tow_status_t take_status, tow_code_t code,
+                    const char *words);
+void expect_ok(tow_status_t take_status);
+
+/* A CompileOptionsProto for replicas on the driver's first devices. */
+typedef struct options_bytes {
+    uint8_t data[256];
+    size_t size;
+} options_bytes_t;
+
+options_bytes_t options_pack(const tow_driver_t *driver, size_t device_count);
+
+/* -- Suites ----------------------------------------------------------------- */
+
+typedef struct suite {
+    const struct CMUnitTest *tests;
+    size_t test_count;
+} suite_t;
+
+#define WORLD_CASE(name) \
+    cmocka_unit_test_setup_teardown(name, world_set_up, world_tear_down)
+#define WORLD_SUITE(name, ...)                                     \
+    static const struct CMUnitTest name##_tests[] = {__VA_ARGS__}; \
+    const suite_t name = {.tests = name##_tests,                   \
+                          .test_count = TOW_COUNT_OF(name##_tests)}
+
+extern const suite_t close_suite;
+extern const suite_t compile_suite;
+extern const suite_t error_suite;
+extern const suite_t gang_suite;
+extern const suite_t optional_suite;
+extern const suite_t run_suite;
+extern const suite_t transfer_suite;
+
+#endif /* TOW_TESTS_CONFORMANCE_DEVICE_WORLD_H_ */
