@@ -7,6 +7,7 @@
 #ifndef TOW_DEVICE_XLA_CPU_OBJECTS_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_OBJECTS_IMPL_HH_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -74,6 +75,7 @@ struct array_type {
 /* Something that the thread which made it should free. */
 struct returned {
     returned *next = nullptr;
+    int64_t returned_bytes = 0;
     virtual void free_here() = 0;
 
   protected:
@@ -90,8 +92,16 @@ class return_list
                TOW_XLA_RETURN_COUNT_MAX;
     }
 
-    void put(returned *item)
+    /* Bytes that are as good as free. */
+    int64_t bytes() const
     {
+        return bytes_.load(std::memory_order_acquire);
+    }
+
+    void put(returned *item, int64_t bytes)
+    {
+        item->returned_bytes = bytes;
+        bytes_.fetch_add(bytes, std::memory_order_relaxed);
         count_.fetch_add(1, std::memory_order_relaxed);
         item->next = first_.load(std::memory_order_relaxed);
         while (!first_.compare_exchange_weak(item->next, item)) {
@@ -104,14 +114,17 @@ class return_list
         returned *item = first_.exchange(nullptr);
         while (item != nullptr) {
             returned *next = item->next;
-            count_.fetch_sub(1, std::memory_order_relaxed);
+            int64_t bytes = item->returned_bytes;
             item->free_here();
+            bytes_.fetch_sub(bytes, std::memory_order_release);
+            count_.fetch_sub(1, std::memory_order_relaxed);
             item = next;
         }
     }
 
   private:
     std::atomic<returned *> first_{nullptr};
+    std::atomic<int64_t> bytes_{0};
     std::atomic<int> count_{0};
 };
 
@@ -122,7 +135,7 @@ struct memory_account {
     std::atomic<int64_t> peak{0};
     std::atomic<int64_t> largest{0};
     std::atomic<int64_t> count{0};
-    return_list returns; /* free, but still counted */
+    return_list returns; /* in `in_use`, but as good as free */
 
     static void raise(std::atomic<int64_t> &mark, int64_t value)
     {
@@ -132,20 +145,18 @@ struct memory_account {
         }
     }
 
-    bool try_add(int64_t bytes, int64_t *now)
+    int64_t needed() const
     {
-        *now = in_use.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-        if (limit == 0 || *now <= limit) return true;
-        give(bytes);
-        return false;
+        return std::max<int64_t>(0, in_use.load() - returns.bytes());
     }
 
     bool take(int64_t bytes)
     {
-        int64_t now = 0;
-        if (!try_add(bytes, &now)) {
-            returns.free_all();
-            if (!try_add(bytes, &now)) return false;
+        int64_t now =
+            in_use.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+        if (limit != 0 && now - returns.bytes() > limit) {
+            give(bytes);
+            return false;
         }
         raise(peak, now);
         raise(largest, bytes);
@@ -219,10 +230,9 @@ inline absl::StatusOr<std::unique_ptr<xla::CpuMemory>> allocate(
 {
     memory_account *account = charged_account;
     if (account != nullptr && !account->take(size_bytes))
-        return absl::ResourceExhaustedError(
-            absl::StrCat("out of device memory: ", size_bytes,
-                         " bytes more than the ", account->in_use.load(),
-                         " in use pass the limit of ", account->limit));
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "out of device memory: ", size_bytes, " bytes more than the ",
+            account->needed(), " in use pass the limit of ", account->limit));
     size_t rounded = (size_bytes + alignment - 1) / alignment * alignment;
     void *base =
         std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
@@ -400,7 +410,7 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
         if (worker.is_here() || worker.is_asleep() || returns.is_full() ||
             type.size_bytes > TOW_XLA_RETURN_BYTES_MAX)
             return false;
-        returns.put(this);
+        returns.put(this, static_cast<int64_t>(type.size_bytes));
         /* It may have gone to sleep before it saw this. */
         if (worker.is_asleep()) returns.free_all();
         return true;

@@ -498,9 +498,8 @@ PJRT_Error *device_default_memory(PJRT_Device_DefaultMemory_Args *args)
 
 PJRT_Error *device_memory_stats(PJRT_Device_MemoryStats_Args *args)
 {
-    memory_account &account = args->device->account;
-    account.returns.free_all();
-    args->bytes_in_use = account.in_use.load();
+    const memory_account &account = args->device->account;
+    args->bytes_in_use = account.needed();
     args->peak_bytes_in_use = account.peak.load();
     args->peak_bytes_in_use_is_set = true;
     args->num_allocs = account.count.load();
