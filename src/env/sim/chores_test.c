@@ -247,6 +247,22 @@ static void work_is_cancelled_only_before_it_begins(void **state)
     pair_close(&pair);
 }
 
+static void a_frozen_process_begins_no_work(void **state)
+{
+    (void)state;
+    pair_t pair;
+    pair_open(&pair, (tow_sim_options_t){0});
+    labour_t labour = labour_for(pair.a_env);
+    tow_env_work_start(pair.a_env, &labour.work);
+    tow_sim_pause(pair.a);
+    run_until(pair.sim, SECOND);
+    assert_int_equal(labour.run_count, 0);
+    tow_sim_resume(pair.a);
+    run_idle(pair.sim);
+    assert_int_equal(labour.done_ns, SECOND + MS);
+    pair_close(&pair);
+}
+
 static void a_crash_takes_timers_posts_and_work_along(void **state)
 {
     (void)state;
@@ -336,5 +352,6 @@ TOW_TEST_MAIN(
     cmocka_unit_test(other_threads_may_post),
     cmocka_unit_test(work_takes_its_cost),
     cmocka_unit_test(work_is_cancelled_only_before_it_begins),
+    cmocka_unit_test(a_frozen_process_begins_no_work),
     cmocka_unit_test(a_crash_takes_timers_posts_and_work_along),
     cmocka_unit_test(closing_an_env_ends_what_is_open_and_then_says_so))

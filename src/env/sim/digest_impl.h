@@ -74,7 +74,8 @@ static inline void tow_sim_digest_add(digest_t *digest, const event_t *event)
      * the past. */
     uint64_t when = digest->value + (uint64_t)event->time_ns;
     uint64_t a = tow_sim_digest_mix(when, who);
-    uint64_t b = tow_sim_digest_mix(event->size + what, event->content);
+    uint64_t b = tow_sim_digest_mix(
+        event->size, event->content ^ what * 0x94d049bb133111ebu);
     digest->value = tow_mix64(digest->value ^ a) + b;
     if (TOW_UNLIKELY(digest->log != NULL)) tow_sim_digest_log(digest, event);
 }

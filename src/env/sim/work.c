@@ -1,12 +1,13 @@
-/* Work off the loop. It begins between turns, as soon as the turn that started
- * it is over: `run` is called right there, and `done` is a turn after the
- * work's cost has passed. Helper threads are not charged to a core. */
+/* Work off the loop. It begins between turns, when the turn that started it has
+ * been paid for: `run` is called right there, and `done` is a turn after the
+ * work's cost has passed. A frozen process begins none. Helper threads are not
+ * charged to a core. */
 #include "env/sim/sim_impl.h"
 
 typedef enum job_phase {
     JOB_WAITING,   /* may still be cancelled */
     JOB_CANCELLED, /* never begins */
-    JOB_BEGUN,
+    JOB_BEGUN,     /* or told to be cancelled: `done` is next */
 } job_phase_t;
 
 typedef struct job {
@@ -56,19 +57,19 @@ static int64_t job_perform(tow_sim_t *sim, source_t *source)
         job_free(sim, job);
         return TOW_TIME_NEVER;
     }
-    if (source->node != NULL) { /* This is the turn. */
+    if (job->phase == JOB_BEGUN) {
         finish(sim, job);
         return TOW_TIME_NEVER;
     }
-    source->node = job->node;
-    if (job->phase == JOB_CANCELLED) {
-        job->status = tow_status_bare(TOW_CANCELLED);
-        return sim->now_ns;
-    }
-    job->phase = JOB_BEGUN;
-    job->status = job->work->run(job->work);
     int64_t cost_ns = job->work->cost_ns;
     TOW_ASSERT(cost_ns >= 0);
+    if (job->phase == JOB_CANCELLED) {
+        job->status = tow_status_bare(TOW_CANCELLED);
+        cost_ns = 0;
+    } else {
+        job->status = job->work->run(job->work);
+    }
+    job->phase = JOB_BEGUN;
     return sim->now_ns +
            (cost_ns < TOW_SIM_TIME_MAX ? cost_ns : TOW_SIM_TIME_MAX);
 }
@@ -82,8 +83,9 @@ void tow_sim_work_start(tow_env_t *env, tow_work_t *work)
         tow_sim_out_of_memory(sim);
         return;
     }
-    *job =
-        (job_t){.source = {.perform = job_perform}, .work = work, .node = node};
+    *job = (job_t){.source = {.perform = job_perform, .node = node},
+                   .work = work,
+                   .node = node};
     work->env_ = env;
     work->next_ = (tow_work_t *)(void *)job;
     tow_list_append(&node->jobs, &job->by_node);
