@@ -1,0 +1,380 @@
+/* The collectives, in terms of mail: put what others need, take what they put.
+ *
+ * A collective that does not fit into a mailbox goes in chunks. Each put has a
+ * step number that both sides compute alike. */
+#include <stdio.h>
+#include <string.h>
+
+#include "collective/host/host_impl.h"
+#include "collective/reduce.h"
+
+typedef struct job {
+    meeting_t meeting;
+    size_t rank;
+    size_t count; /* of members */
+    size_t element_bytes;
+    uint64_t step;
+} job_t;
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Elements of a chunk when `parts` of them share a stage. */
+static size_t chunk_elements(const job_t *job, size_t parts)
+{
+    return TOW_HOST_STAGE_BYTES / parts / job->element_bytes;
+}
+
+static tow_status_t put(job_t *job, const void *bytes, size_t size)
+{
+    uint8_t *stage = NULL;
+    TOW_RETURN_IF_ERROR(mail_prepare(&job->meeting, &stage));
+    if (size > 0) memcpy(stage, bytes, size);
+    mail_publish(&job->meeting, job->step, (uint32_t)(job->count - 1));
+    return TOW_OK;
+}
+
+/* What to do with the bytes of one member. */
+typedef void (*taker_t)(job_t *job, size_t from, const uint8_t *bytes,
+                        void *context);
+
+/* Takes from all members in rank order, ourselves included (from `own`), and
+ * goes on to the next step. */
+static tow_status_t take_all(job_t *job, const uint8_t *own, taker_t taker,
+                             void *context)
+{
+    for (size_t from = 0; from < job->count; from++) {
+        if (from == job->rank) {
+            taker(job, from, own, context);
+            continue;
+        }
+        letter_t letter;
+        TOW_RETURN_IF_ERROR(
+            mail_fetch(&job->meeting, from, job->step, &letter));
+        taker(job, from, letter.bytes, context);
+        TOW_RETURN_IF_ERROR(mail_release(&job->meeting, from, &letter));
+    }
+    job->step++;
+    return TOW_OK;
+}
+
+static const uint8_t *own_stage(const job_t *job)
+{
+    const mailbox_t *box = meeting_box(&job->meeting, job->rank);
+    return box->stage[box->last_half];
+}
+
+/* -- Reductions ------------------------------------------------------------- */
+
+typedef struct reduce_part {
+    uint8_t *into;
+    size_t offset; /* bytes into what each member put */
+    size_t element_count;
+} reduce_part_t;
+
+static void take_and_reduce(job_t *job, size_t from, const uint8_t *bytes,
+                            void *context)
+{
+    const reduce_part_t *part = context;
+    const tow_xla_collective_t *collective = job->meeting.collective;
+    if (part->element_count == 0) return;
+    if (from == 0)
+        memcpy(part->into, bytes + part->offset,
+               part->element_count * job->element_bytes);
+    else
+        tow_reduce(part->into, bytes + part->offset, part->element_count,
+                   (tow_type_t)collective->element_type,
+                   (tow_reduction_t)collective->reduction);
+}
+
+static tow_status_t all_reduce_whole(job_t *job, const uint8_t *send,
+                                     uint8_t *receive, size_t element_count)
+{
+    TOW_RETURN_IF_ERROR(put(job, send, element_count * job->element_bytes));
+    /* From the stage: `send` may be the memory that is written. */
+    reduce_part_t part = {receive, 0, element_count};
+    return take_all(job, own_stage(job), take_and_reduce, &part);
+}
+
+/* Member `rank` combines elements [begin, end) of a chunk. */
+static size_t slice_begin(const job_t *job, size_t rank, size_t element_count)
+{
+    return element_count * rank / job->count;
+}
+
+typedef struct gather_slices {
+    uint8_t *chunk;
+    size_t element_count; /* of the chunk */
+} gather_slices_t;
+
+static void take_slice(job_t *job, size_t from, const uint8_t *bytes,
+                       void *context)
+{
+    const gather_slices_t *gather = context;
+    if (from == job->rank) return; /* It is in place. */
+    const size_t begin = slice_begin(job, from, gather->element_count);
+    const size_t end = slice_begin(job, from + 1, gather->element_count);
+    memcpy(gather->chunk + begin * job->element_bytes, bytes,
+           (end - begin) * job->element_bytes);
+}
+
+/* Each member combines a slice of the chunk, then all gather the slices. */
+static tow_status_t all_reduce_sliced(job_t *job, const uint8_t *send,
+                                      uint8_t *receive, size_t element_count)
+{
+    const size_t begin = slice_begin(job, job->rank, element_count);
+    const size_t end = slice_begin(job, job->rank + 1, element_count);
+    TOW_RETURN_IF_ERROR(put(job, send, element_count * job->element_bytes));
+    uint8_t *slice = receive + begin * job->element_bytes;
+    reduce_part_t part = {slice, begin * job->element_bytes, end - begin};
+    TOW_RETURN_IF_ERROR(take_all(job, own_stage(job), take_and_reduce, &part));
+    TOW_RETURN_IF_ERROR(put(job, slice, (end - begin) * job->element_bytes));
+    gather_slices_t gather = {receive, element_count};
+    return take_all(job, own_stage(job), take_slice, &gather);
+}
+
+static tow_status_t all_reduce(job_t *job)
+{
+    const tow_xla_collective_t *collective = job->meeting.collective;
+    const uint8_t *send = collective->send[0];
+    uint8_t *receive = collective->receive[0];
+    const size_t limit = chunk_elements(job, 1);
+    for (size_t at = 0; at < collective->element_count; at += limit) {
+        const size_t elements = smaller(limit, collective->element_count - at);
+        const size_t offset = at * job->element_bytes;
+        const bool whole =
+            elements * job->element_bytes <= TOW_HOST_WHOLE_BYTES_MAX;
+        TOW_RETURN_IF_ERROR(whole ? all_reduce_whole(job, send + offset,
+                                                     receive + offset, elements)
+                                  : all_reduce_sliced(job, send + offset,
+                                                      receive + offset,
+                                                      elements));
+    }
+    return TOW_OK;
+}
+
+/* -- Blocks: one part of what each puts is for each ------------------------- */
+
+/* Puts elements [at, at + elements) of each of the members' blocks, one after
+ * the other. `blocks` are those of reduce-scatter or all-to-all. */
+static tow_status_t put_blocks(job_t *job, const uint8_t *const *blocks,
+                               size_t at, size_t elements)
+{
+    uint8_t *stage = NULL;
+    TOW_RETURN_IF_ERROR(mail_prepare(&job->meeting, &stage));
+    const size_t size = elements * job->element_bytes;
+    for (size_t to = 0; to < job->count; to++)
+        memcpy(stage + to * size, blocks[to] + at * job->element_bytes, size);
+    mail_publish(&job->meeting, job->step, (uint32_t)(job->count - 1));
+    return TOW_OK;
+}
+
+typedef struct scatter_part {
+    uint8_t *const *receive; /* one a member */
+    size_t at;
+    size_t elements;
+} scatter_part_t;
+
+static void take_block(job_t *job, size_t from, const uint8_t *bytes,
+                       void *context)
+{
+    const scatter_part_t *part = context;
+    const size_t size = part->elements * job->element_bytes;
+    memcpy(part->receive[from] + part->at * job->element_bytes,
+           bytes + job->rank * size, size);
+}
+
+static tow_status_t reduce_scatter(job_t *job)
+{
+    const tow_xla_collective_t *collective = job->meeting.collective;
+    const uint8_t *blocks[TOW_HOST_DEVICE_COUNT_MAX];
+    const size_t block_bytes = collective->element_count * job->element_bytes;
+    for (size_t i = 0; i < job->count; i++)
+        blocks[i] = (const uint8_t *)collective->send[0] + i * block_bytes;
+    uint8_t *receive = collective->receive[0];
+    const size_t limit = chunk_elements(job, job->count);
+    for (size_t at = 0; at < collective->element_count; at += limit) {
+        const size_t elements = smaller(limit, collective->element_count - at);
+        TOW_RETURN_IF_ERROR(put_blocks(job, blocks, at, elements));
+        reduce_part_t part = {receive + at * job->element_bytes,
+                              job->rank * elements * job->element_bytes,
+                              elements};
+        TOW_RETURN_IF_ERROR(
+            take_all(job, own_stage(job), take_and_reduce, &part));
+    }
+    return TOW_OK;
+}
+
+static tow_status_t all_to_all(job_t *job)
+{
+    const tow_xla_collective_t *collective = job->meeting.collective;
+    const size_t limit = chunk_elements(job, job->count);
+    for (size_t at = 0; at < collective->element_count; at += limit) {
+        const size_t elements = smaller(limit, collective->element_count - at);
+        TOW_RETURN_IF_ERROR(put_blocks(
+            job, (const uint8_t *const *)collective->send, at, elements));
+        scatter_part_t part = {(uint8_t *const *)collective->receive, at,
+                               elements};
+        TOW_RETURN_IF_ERROR(take_all(job, own_stage(job), take_block, &part));
+    }
+    return TOW_OK;
+}
+
+/* -- All-gather, broadcast, permute, barrier -------------------------------- */
+
+typedef struct gather_part {
+    uint8_t *receive;
+    size_t block_bytes;
+    size_t offset;
+    size_t size;
+} gather_part_t;
+
+static void take_gathered(job_t *job, size_t from, const uint8_t *bytes,
+                          void *context)
+{
+    (void)job;
+    const gather_part_t *part = context;
+    memcpy(part->receive + from * part->block_bytes + part->offset, bytes,
+           part->size);
+}
+
+static tow_status_t all_gather(job_t *job)
+{
+    const tow_xla_collective_t *collective = job->meeting.collective;
+    const uint8_t *send = collective->send[0];
+    const size_t block_bytes = collective->element_count * job->element_bytes;
+    for (size_t offset = 0; offset < block_bytes;
+         offset += TOW_HOST_STAGE_BYTES) {
+        gather_part_t part = {
+            collective->receive[0], block_bytes, offset,
+            smaller(TOW_HOST_STAGE_BYTES, block_bytes - offset)};
+        TOW_RETURN_IF_ERROR(put(job, send + offset, part.size));
+        TOW_RETURN_IF_ERROR(
+            take_all(job, own_stage(job), take_gathered, &part));
+    }
+    return TOW_OK;
+}
+
+/* Moves one block from `source` to us and from us to `reader_count` others. */
+static tow_status_t pass_on(job_t *job, size_t source, uint32_t reader_count)
+{
+    const tow_xla_collective_t *collective = job->meeting.collective;
+    const size_t bytes = collective->element_count * job->element_bytes;
+    const uint8_t *send = collective->send[0];
+    uint8_t *receive = collective->receive[0];
+    if (source == job->rank && receive != send) memmove(receive, send, bytes);
+    for (size_t offset = 0; offset < bytes; offset += TOW_HOST_STAGE_BYTES) {
+        const size_t size = smaller(TOW_HOST_STAGE_BYTES, bytes - offset);
+        if (reader_count > 0) {
+            uint8_t *stage = NULL;
+            TOW_RETURN_IF_ERROR(mail_prepare(&job->meeting, &stage));
+            memcpy(stage, send + offset, size);
+            mail_publish(&job->meeting, job->step, reader_count);
+        }
+        if (source != job->rank && source != SIZE_MAX) {
+            letter_t letter;
+            TOW_RETURN_IF_ERROR(
+                mail_fetch(&job->meeting, source, job->step, &letter));
+            memcpy(receive + offset, letter.bytes, size);
+            TOW_RETURN_IF_ERROR(mail_release(&job->meeting, source, &letter));
+        }
+        job->step++;
+    }
+    return TOW_OK;
+}
+
+static tow_status_t broadcast(job_t *job)
+{
+    const size_t root = job->meeting.collective->root;
+    return pass_on(job, root,
+                   root == job->rank ? (uint32_t)(job->count - 1) : 0);
+}
+
+static tow_status_t permute(job_t *job)
+{
+    const tow_xla_collective_t *collective = job->meeting.collective;
+    uint32_t others = 0;
+    for (size_t i = 0; i < collective->target_count; i++)
+        if (collective->targets[i] != job->rank) others++;
+    return pass_on(job, collective->source, others);
+}
+
+static void take_nothing(job_t *job, size_t from, const uint8_t *bytes,
+                         void *context)
+{
+    (void)job, (void)from, (void)bytes, (void)context;
+}
+
+static tow_status_t barrier(job_t *job)
+{
+    TOW_RETURN_IF_ERROR(put(job, NULL, 0));
+    return take_all(job, own_stage(job), take_nothing, NULL);
+}
+
+/* -- The door --------------------------------------------------------------- */
+
+static tow_status_t check(const tow_xla_collective_t *c)
+{
+    if (c->member_count == 0 || c->member_count > TOW_HOST_DEVICE_COUNT_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "a collective of %zu members",
+                         c->member_count);
+    if (c->rank >= c->member_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "rank %zu of %zu members",
+                         c->rank, c->member_count);
+    if ((c->kind == TOW_XLA_ALL_REDUCE || c->kind == TOW_XLA_REDUCE_SCATTER) &&
+        !tow_reduce_is_supported((tow_type_t)c->element_type,
+                                 (tow_reduction_t)c->reduction))
+        return TOW_ERROR(
+            TOW_UNIMPLEMENTED, "reduction %d of element type %s (%d)",
+            (int)c->reduction, tow_type_name((tow_type_t)c->element_type),
+            c->element_type);
+    return TOW_OK;
+}
+
+static tow_status_t perform(job_t *job)
+{
+    TOW_RETURN_IF_ERROR(meeting_begin(&job->meeting));
+    switch (job->meeting.collective->kind) {
+    case TOW_XLA_ALL_REDUCE: return all_reduce(job);
+    case TOW_XLA_REDUCE_SCATTER: return reduce_scatter(job);
+    case TOW_XLA_ALL_GATHER: return all_gather(job);
+    case TOW_XLA_ALL_TO_ALL: return all_to_all(job);
+    case TOW_XLA_PERMUTE: return permute(job);
+    case TOW_XLA_BROADCAST: return broadcast(job);
+    case TOW_XLA_BARRIER: return barrier(job);
+    }
+    return TOW_ERROR(TOW_UNIMPLEMENTED, "a collective of kind %d",
+                     (int)job->meeting.collective->kind);
+}
+
+/* Whoever fails fails the run: the others would wait for ever. */
+static int refuse(tow_host_t *host, uint64_t run_id, tow_status_t take_status,
+                  char *error, size_t error_capacity)
+{
+    const tow_code_t code = tow_status_code(take_status);
+    snprintf(error, error_capacity, "%s", tow_status_message(take_status));
+    tow_status_t known = host_abort_of(host, run_id);
+    if (known == TOW_OK)
+        tow_host_abort(host, run_id, code, tow_status_message(take_status));
+    tow_status_ignore(known, "only whether it is known matters");
+    tow_status_ignore(take_status, "passed on as text");
+    return (int)code;
+}
+
+int tow_host_collective(void *host, const tow_xla_collective_t *collective,
+                        char *error, size_t error_capacity)
+{
+    job_t job;
+    job.meeting.host = host;
+    job.meeting.collective = collective;
+    job.rank = collective->rank;
+    job.count = collective->member_count;
+    job.element_bytes = collective->element_bytes;
+    job.step = 0;
+    tow_status_t status = check(collective);
+    if (status == TOW_OK) status = perform(&job);
+    if (TOW_LIKELY(status == TOW_OK)) return 0;
+    return refuse(host, collective->run_id, status, error, error_capacity);
+}

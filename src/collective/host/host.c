@@ -1,0 +1,235 @@
+/* Joining and leaving the arena, the heartbeat, and aborts. */
+#include "collective/host/host.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "collective/host/host_impl.h"
+
+int64_t host_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* In a row that is being taken over: neither gone nor anybody. */
+#define PID_CLAIMING (-1)
+
+/* -- Rows ------------------------------------------------------------------- */
+
+static bool pid_is_gone(int32_t pid)
+{
+    return pid == 0 || (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH);
+}
+
+static bool process_is_gone(const arena_t *arena, uint32_t process)
+{
+    return pid_is_gone(atomic_load(&arena->processes[process].pid));
+}
+
+static void give_up_devices(tow_host_t *host)
+{
+    for (size_t i = 0; i < TOW_HOST_DEVICE_COUNT_MAX; i++) {
+        owner_row_t *row = &host->arena->owners[i];
+        if (atomic_load(&row->device_plus_one) != 0 &&
+            atomic_load(&row->process) == host->process)
+            atomic_store(&row->device_plus_one, 0);
+    }
+}
+
+/* A row whose process is gone may be taken over, once what that process left
+ * behind is put away. */
+static bool take_row(tow_host_t *host, uint32_t index)
+{
+    process_row_t *row = &host->arena->processes[index];
+    int32_t old = atomic_load(&row->pid);
+    if (!pid_is_gone(old) ||
+        !atomic_compare_exchange_strong(&row->pid, &old, PID_CLAIMING))
+        return false;
+    host->process = index;
+    give_up_devices(host);
+    atomic_store(&row->pid, getpid());
+    return true;
+}
+
+static tow_status_t claim_process(tow_host_t *host)
+{
+    for (uint32_t i = 0; i < TOW_HOST_PROCESS_COUNT_MAX; i++)
+        if (take_row(host, i)) return TOW_OK;
+    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                     "%d processes of this host are in the arena already",
+                     TOW_HOST_PROCESS_COUNT_MAX);
+}
+
+static void reset_mailbox(mailbox_t *box)
+{
+    for (int i = 0; i < 2; i++) {
+        uint64_t ticket = atomic_load(&box->halves[i].ticket);
+        atomic_store(&box->halves[i].key, 0);
+        /* The next version, without readers. */
+        atomic_store(&box->halves[i].ticket, (ticket | 0xffff) + 1);
+    }
+}
+
+/* Free, or left behind by a process that died. */
+static bool take_mailbox(tow_host_t *host, size_t index, int64_t device_id)
+{
+    owner_row_t *row = &host->arena->owners[index];
+    int64_t old = atomic_load(&row->device_plus_one);
+    if (old != 0 && !process_is_gone(host->arena, atomic_load(&row->process)))
+        return false;
+    /* Claimed with an id that nobody looks for, until it is ready. */
+    if (!atomic_compare_exchange_strong(&row->device_plus_one, &old, -1))
+        return false;
+    atomic_store(&row->process, host->process);
+    reset_mailbox(&host->arena->mailboxes[index]);
+    atomic_store(&row->device_plus_one, device_id + 1);
+    return true;
+}
+
+static tow_status_t claim_device(tow_host_t *host, int64_t device_id)
+{
+    if (device_id < 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "device id %lld is negative",
+                         (long long)device_id);
+    for (size_t i = 0; i < TOW_HOST_DEVICE_COUNT_MAX; i++) {
+        const owner_row_t *row = &host->arena->owners[i];
+        if (atomic_load(&row->device_plus_one) == device_id + 1 &&
+            !process_is_gone(host->arena, atomic_load(&row->process)))
+            return TOW_ERROR(TOW_ALREADY_EXISTS,
+                             "device %lld is another process's",
+                             (long long)device_id);
+    }
+    for (size_t i = 0; i < TOW_HOST_DEVICE_COUNT_MAX; i++)
+        if (take_mailbox(host, i, device_id)) return TOW_OK;
+    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                     "%d devices of this host are in the arena already",
+                     TOW_HOST_DEVICE_COUNT_MAX);
+}
+
+/* -- Heartbeat -------------------------------------------------------------- */
+
+static void beat(tow_host_t *host)
+{
+    atomic_fetch_add(&host->arena->processes[host->process].heartbeat, 1);
+}
+
+static void *heart_main(void *argument)
+{
+    tow_host_t *host = argument;
+    pthread_mutex_lock(&host->heart_lock);
+    while (!host->heart_must_stop) {
+        beat(host);
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += TOW_HOST_HEARTBEAT_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&host->heart_stop, &host->heart_lock, &until);
+    }
+    pthread_mutex_unlock(&host->heart_lock);
+    return NULL;
+}
+
+static tow_status_t start_heart(tow_host_t *host)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&host->heart_lock, NULL);
+    pthread_cond_init(&host->heart_stop, &attributes);
+    pthread_condattr_destroy(&attributes);
+    beat(host);
+    int error = pthread_create(&host->heart, NULL, heart_main, host);
+    if (error != 0) return TOW_ERRNO(error, "starting the heartbeat");
+    host->heart_beats = true;
+    return TOW_OK;
+}
+
+static void stop_heart(tow_host_t *host)
+{
+    if (!host->heart_beats) return;
+    pthread_mutex_lock(&host->heart_lock);
+    host->heart_must_stop = true;
+    pthread_cond_signal(&host->heart_stop);
+    pthread_mutex_unlock(&host->heart_lock);
+    pthread_join(host->heart, NULL);
+}
+
+/* -- Life ------------------------------------------------------------------- */
+
+static tow_status_t join(tow_host_t *host, const tow_host_options_t *options)
+{
+    TOW_RETURN_IF_ERROR(arena_open(options->arena, &host->arena));
+    TOW_RETURN_IF_ERROR(claim_process(host));
+    TOW_RETURN_IF_ERROR(start_heart(host));
+    for (size_t i = 0; i < options->device_count; i++)
+        TOW_RETURN_IF_ERROR(claim_device(host, options->device_ids[i]));
+    return TOW_OK;
+}
+
+tow_status_t tow_host_open(const tow_host_options_t *options,
+                           tow_host_t **out_host)
+{
+    *out_host = NULL;
+    tow_host_t *host = tow_calloc(1, sizeof(*host));
+    if (host == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    host->process = UINT32_MAX;
+    host->patience_ns =
+        options->patience_ns != 0 ? options->patience_ns : TOW_HOST_PATIENCE_NS;
+    tow_status_t status = join(host, options);
+    if (status != TOW_OK) {
+        tow_host_close(host);
+        return tow_status_annotate(status, "joining the arena %s",
+                                   options->arena);
+    }
+    *out_host = host;
+    return TOW_OK;
+}
+
+void tow_host_close(tow_host_t *host)
+{
+    if (host == NULL) return;
+    stop_heart(host);
+    if (host->process != UINT32_MAX) {
+        give_up_devices(host);
+        atomic_store(&host->arena->processes[host->process].pid, 0);
+    }
+    arena_close(host->arena);
+    tow_free(host);
+}
+
+/* -- Aborts ----------------------------------------------------------------- */
+
+void tow_host_abort(tow_host_t *host, uint64_t run_id, tow_code_t code,
+                    const char *reason)
+{
+    TOW_ASSERT(code != TOW_CODE_OK);
+    arena_t *arena = host->arena;
+    uint64_t index = atomic_fetch_add(&arena->abort_count, 1);
+    abort_row_t *row = &arena->aborts[index % TOW_HOST_ABORT_COUNT];
+    atomic_store(&row->run_id_plus_one, 0);
+    row->code = (int32_t)code;
+    snprintf(row->reason, sizeof(row->reason), "%s", reason);
+    atomic_store(&row->run_id_plus_one, run_id + 1);
+    /* Counted again, so that whoever looked between the two looks once more. */
+    atomic_fetch_add(&arena->abort_count, TOW_HOST_ABORT_COUNT);
+}
+
+tow_status_t host_abort_of(const tow_host_t *host, uint64_t run_id)
+{
+    for (size_t i = 0; i < TOW_HOST_ABORT_COUNT; i++) {
+        const abort_row_t *row = &host->arena->aborts[i];
+        if (atomic_load(&row->run_id_plus_one) != run_id + 1) continue;
+        return TOW_ERROR((tow_code_t)row->code, "%.*s",
+                         (int)sizeof(row->reason) - 1, row->reason);
+    }
+    return TOW_OK;
+}

@@ -1,0 +1,280 @@
+/* Mailboxes: putting, waiting, taking. */
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/hash.h"
+#include "collective/host/host_impl.h"
+
+/* -- Waiting ---------------------------------------------------------------- */
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t expected)
+{
+    struct timespec timeout = {.tv_nsec = TOW_HOST_SLEEP_NS};
+    syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, NULL, 0);
+}
+
+static void futex_wake_all(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* How long we have waited for one process, and what it did meanwhile. */
+typedef struct wait_state {
+    unsigned look_count;
+    int64_t since_ns;
+    int64_t heartbeat_ns; /* when the heartbeat last changed */
+    uint64_t heartbeat;
+} wait_state_t;
+
+static tow_status_t fail_run(meeting_t *meeting, tow_code_t code,
+                             const char *reason)
+{
+    tow_host_abort(meeting->host, meeting->collective->run_id, code, reason);
+    return TOW_ERROR(code, "%s", reason);
+}
+
+/* Dead or frozen? Asked only by those who have waited for a while. */
+static tow_status_t check_life(meeting_t *meeting, size_t rank,
+                               wait_state_t *state)
+{
+    const arena_t *arena = meeting->host->arena;
+    const owner_row_t *owner = &arena->owners[meeting->boxes[rank]];
+    const long long device = meeting->collective->members[rank];
+    const process_row_t *row = &arena->processes[atomic_load(&owner->process)];
+    const int pid = atomic_load(&row->pid);
+    char reason[200];
+    if (atomic_load(&owner->device_plus_one) != device + 1 || pid == 0 ||
+        kill(pid, 0) != 0) {
+        snprintf(reason, sizeof(reason),
+                 "device %lld is gone: its process ended inside a collective "
+                 "of gang run %llu",
+                 device, (unsigned long long)meeting->collective->run_id);
+        return fail_run(meeting, TOW_UNAVAILABLE, reason);
+    }
+    const int64_t now_ns = host_clock_ns();
+    const uint64_t heartbeat = atomic_load(&row->heartbeat);
+    if (heartbeat != state->heartbeat || state->heartbeat_ns == 0) {
+        state->heartbeat = heartbeat;
+        state->heartbeat_ns = now_ns;
+    }
+    if (now_ns - state->heartbeat_ns < meeting->host->patience_ns)
+        return TOW_OK;
+    snprintf(reason, sizeof(reason),
+             "device %lld does not answer: process %d has given no sign of "
+             "life for %.1f s, inside a collective of gang run %llu",
+             device, pid, (double)(now_ns - state->heartbeat_ns) * 1e-9,
+             (unsigned long long)meeting->collective->run_id);
+    return fail_run(meeting, TOW_UNAVAILABLE, reason);
+}
+
+static tow_status_t check_abort(meeting_t *meeting)
+{
+    const uint64_t count = atomic_load_explicit(
+        &meeting->host->arena->abort_count, memory_order_acquire);
+    if (TOW_LIKELY(count == meeting->abort_count)) return TOW_OK;
+    meeting->abort_count = count;
+    return host_abort_of(meeting->host, meeting->collective->run_id);
+}
+
+/* One pause between two looks: spin, then offer the core, then sleep until the
+ * bell of `box` rings (its count was `heard` before the last look). */
+static tow_status_t pause_for(meeting_t *meeting, size_t rank, uint32_t heard,
+                              wait_state_t *state)
+{
+    TOW_RETURN_IF_ERROR(check_abort(meeting));
+    const unsigned count = state->look_count++;
+    if (count < TOW_HOST_SPIN_COUNT) {
+        host_relax();
+        return TOW_OK;
+    }
+    if (count < TOW_HOST_SPIN_COUNT + TOW_HOST_YIELD_COUNT) {
+        sched_yield();
+        return TOW_OK;
+    }
+    mailbox_t *box = meeting_box(meeting, rank);
+    atomic_fetch_add(&box->waiter_count, 1);
+    futex_wait(&box->bell, heard);
+    atomic_fetch_sub(&box->waiter_count, 1);
+    return check_life(meeting, rank, state);
+}
+
+/* -- Keys ------------------------------------------------------------------- */
+
+static uint64_t key_of(const tow_xla_collective_t *collective)
+{
+    uint64_t key = tow_hash_bytes(collective->members,
+                                  collective->member_count * sizeof(int64_t),
+                                  collective->run_id);
+    key = tow_mix64(key ^ collective->op_id);
+    return tow_mix64(key + collective->occurrence);
+}
+
+static uint64_t step_key(const meeting_t *meeting, uint64_t step)
+{
+    return tow_mix64(meeting->key + step) | 1; /* Never 0. */
+}
+
+/* -- Finding the members ---------------------------------------------------- */
+
+/* SIZE_MAX when it is not there. Devices are claimed from the front. */
+static size_t find_mailbox(const arena_t *arena, int64_t device_id)
+{
+    for (size_t i = 0; i < TOW_HOST_DEVICE_COUNT_MAX; i++)
+        if (atomic_load_explicit(&arena->owners[i].device_plus_one,
+                                 memory_order_acquire) == device_id + 1)
+            return i;
+    return SIZE_MAX;
+}
+
+static tow_status_t await_mailbox(meeting_t *meeting, int64_t device_id,
+                                  uint16_t *out_index)
+{
+    const int64_t start_ns = host_clock_ns();
+    for (;;) {
+        const size_t index = find_mailbox(meeting->host->arena, device_id);
+        *out_index = (uint16_t)index;
+        if (index != SIZE_MAX) return TOW_OK;
+        TOW_RETURN_IF_ERROR(check_abort(meeting));
+        if (host_clock_ns() - start_ns > TOW_HOST_ABSENCE_NS) break;
+        struct timespec nap = {.tv_nsec = TOW_HOST_SLEEP_NS};
+        nanosleep(&nap, NULL);
+    }
+    char reason[160];
+    snprintf(reason, sizeof(reason),
+             "device %lld is not on this host: it did not join the arena "
+             "within %.1f s",
+             (long long)device_id, TOW_HOST_ABSENCE_NS * 1e-9);
+    return fail_run(meeting, TOW_UNAVAILABLE, reason);
+}
+
+tow_status_t meeting_begin(meeting_t *meeting)
+{
+    const tow_xla_collective_t *collective = meeting->collective;
+    meeting->key = key_of(collective);
+    meeting->abort_count = UINT64_MAX; /* Look through them once. */
+    TOW_RETURN_IF_ERROR(check_abort(meeting));
+    for (size_t i = 0; i < collective->member_count; i++)
+        TOW_RETURN_IF_ERROR(
+            await_mailbox(meeting, collective->members[i], &meeting->boxes[i]));
+    return TOW_OK;
+}
+
+/* -- Putting ---------------------------------------------------------------- */
+
+static uint32_t readers_left(uint64_t ticket)
+{
+    return (uint32_t)(ticket & 0xffff);
+}
+
+/* Readers of an aborted run may never come: then the half is ours again, and
+ * the new version tells them if they do. */
+static bool may_replace(const meeting_t *meeting, const mail_half_t *half,
+                        int64_t waited_ns)
+{
+    if (waited_ns > meeting->host->patience_ns) return true;
+    tow_status_t aborted = host_abort_of(meeting->host, half->run_id);
+    const bool is_aborted = aborted != TOW_OK;
+    tow_status_ignore(aborted, "only whether it was aborted matters");
+    return is_aborted;
+}
+
+tow_status_t mail_prepare(meeting_t *meeting, uint8_t **out_stage)
+{
+    mailbox_t *box = meeting_box(meeting, meeting->collective->rank);
+    box->last_half ^= 1;
+    mail_half_t *half = &box->halves[box->last_half];
+    int64_t start_ns = 0;
+    for (unsigned count = 0;; count++) {
+        if (readers_left(
+                atomic_load_explicit(&half->ticket, memory_order_acquire)) == 0)
+            break;
+        TOW_RETURN_IF_ERROR(check_abort(meeting));
+        if (count < TOW_HOST_SPIN_COUNT) {
+            host_relax();
+            continue;
+        }
+        sched_yield();
+        if (start_ns == 0) start_ns = host_clock_ns();
+        if (count % 64 == 0 &&
+            may_replace(meeting, half, host_clock_ns() - start_ns))
+            break;
+    }
+    atomic_store_explicit(&half->key, 0, memory_order_relaxed);
+    *out_stage = box->stage[box->last_half];
+    return TOW_OK;
+}
+
+void mail_publish(meeting_t *meeting, uint64_t step, uint32_t reader_count)
+{
+    mailbox_t *box = meeting_box(meeting, meeting->collective->rank);
+    mail_half_t *half = &box->halves[box->last_half];
+    const uint64_t version =
+        (atomic_load_explicit(&half->ticket, memory_order_relaxed) >> 16) + 1;
+    TOW_ASSERT(reader_count <= 0xffff);
+    half->run_id = meeting->collective->run_id;
+    atomic_store_explicit(&half->ticket, version << 16 | reader_count,
+                          memory_order_relaxed);
+    atomic_store_explicit(&half->key, step_key(meeting, step),
+                          memory_order_release);
+    atomic_fetch_add(&box->bell, 1);
+    if (atomic_load(&box->waiter_count) != 0) futex_wake_all(&box->bell);
+}
+
+/* -- Taking ----------------------------------------------------------------- */
+
+static bool take_if_there(mailbox_t *box, uint64_t key, letter_t *out_letter)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        mail_half_t *half = &box->halves[i];
+        if (atomic_load_explicit(&half->key, memory_order_acquire) != key)
+            continue;
+        *out_letter = (letter_t){.half = half,
+                                 .bytes = box->stage[i],
+                                 .ticket = atomic_load_explicit(
+                                     &half->ticket, memory_order_relaxed)};
+        return true;
+    }
+    return false;
+}
+
+tow_status_t mail_fetch(meeting_t *meeting, size_t rank, uint64_t step,
+                        letter_t *out_letter)
+{
+    mailbox_t *box = meeting_box(meeting, rank);
+    const uint64_t key = step_key(meeting, step);
+    wait_state_t state = {0};
+    for (;;) {
+        const uint32_t heard =
+            atomic_load_explicit(&box->bell, memory_order_acquire);
+        if (take_if_there(box, key, out_letter)) return TOW_OK;
+        TOW_RETURN_IF_ERROR(pause_for(meeting, rank, heard, &state));
+    }
+}
+
+tow_status_t mail_release(meeting_t *meeting, size_t rank,
+                          const letter_t *letter)
+{
+    uint64_t ticket =
+        atomic_load_explicit(&letter->half->ticket, memory_order_relaxed);
+    for (;;) {
+        if (ticket >> 16 != letter->ticket >> 16) {
+            TOW_RETURN_IF_ERROR(
+                host_abort_of(meeting->host, meeting->collective->run_id));
+            return TOW_ERROR(TOW_ABORTED,
+                             "device %lld went on without us after an abort",
+                             (long long)meeting->collective->members[rank]);
+        }
+        TOW_ASSERT(readers_left(ticket) > 0);
+        if (atomic_compare_exchange_weak_explicit(
+                &letter->half->ticket, &ticket, ticket - 1,
+                memory_order_acq_rel, memory_order_relaxed))
+            return TOW_OK;
+    }
+}

@@ -1,0 +1,36 @@
+/* What the engine can be tuned by. Measured by `tow bench device` and
+ * `collective_bench`, on two cores. */
+#ifndef TOW_COLLECTIVE_HOST_TUNING_H_
+#define TOW_COLLECTIVE_HOST_TUNING_H_
+
+/* Bytes of one half of a mailbox. Chunks of larger collectives go through it, so
+ * all halves in use should fit into the last-level cache together: 8 devices
+ * take 4 MiB. Too small and the two meetings per chunk dominate. */
+#define TOW_HOST_STAGE_BYTES (256u << 10)
+
+/* An all-reduce up to here is combined whole by every member after one meeting;
+ * above it each combines a slice, which takes a second meeting. */
+#define TOW_HOST_WHOLE_BYTES_MAX (16u << 10)
+
+/* Looks at a mailbox before the core is offered to others. A neighbour that
+ * runs answers within a few hundred nanoseconds. */
+#define TOW_HOST_SPIN_COUNT 200
+/* Offers of the core before sleeping: with more devices than cores, whoever we
+ * wait for needs ours. */
+#define TOW_HOST_YIELD_COUNT 200
+/* A sleeper is woken; this only bounds how late it sees an abort. */
+#define TOW_HOST_SLEEP_NS 2000000
+
+/* How often a process says that it lives, and how long its silence is borne. An
+ * error within 3 s is asked for. */
+#define TOW_HOST_HEARTBEAT_NS 100000000
+#define TOW_HOST_PATIENCE_NS  2000000000
+/* How long a device may take to appear after others wait for it: its process
+ * may just be starting. */
+#define TOW_HOST_ABSENCE_NS 2500000000
+
+/* Aborted runs that are remembered. An abort is seen within milliseconds by all
+ * that wait, so few can be live at a time. */
+#define TOW_HOST_ABORT_COUNT 64
+
+#endif /* TOW_COLLECTIVE_HOST_TUNING_H_ */

@@ -1,0 +1,30 @@
+/* Element-wise reductions, for every type that a collective may carry.
+ *
+ * Members combine in rank order with these, so all of them get the same bits.
+ * Pure functions; any thread. */
+#ifndef TOW_COLLECTIVE_REDUCE_H_
+#define TOW_COLLECTIVE_REDUCE_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "device/device.h"
+
+/* The numbers of tow_xla_reduction_t. */
+typedef enum tow_reduction {
+    TOW_REDUCE_SUM = 1,
+    TOW_REDUCE_PRODUCT,
+    TOW_REDUCE_MIN,
+    TOW_REDUCE_MAX,
+} tow_reduction_t;
+
+/* Complex numbers have no order: MIN and MAX of them are not supported. */
+bool tow_reduce_is_supported(tow_type_t type, tow_reduction_t reduction);
+
+/* into[i] = into[i] op from[i]. The arrays do not overlap. Integers wrap; NaN
+ * wins in MIN and MAX; bf16 and f16 are computed in f32 and rounded to nearest
+ * even; SUM of PRED is `or`, PRODUCT is `and`. */
+void tow_reduce(void *into, const void *from, size_t count, tow_type_t type,
+                tow_reduction_t reduction);
+
+#endif /* TOW_COLLECTIVE_REDUCE_H_ */
