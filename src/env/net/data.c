@@ -157,12 +157,28 @@ static tow_status_t set_handlers(tow_data_t *data)
 
 /* -- As the loop sees it -------------------------------------------------- */
 
+static bool has_waiting(const tow_data_t *data)
+{
+    return !tow_list_is_empty(&data->busy) ||
+           !tow_list_is_empty(&data->outboxes);
+}
+
+static bool send_waiting(tow_data_t *data)
+{
+    bool any = tow_data_flush_outboxes(data);
+    any |= tow_data_pump(data);
+    data->is_stuck = !any;
+    return any;
+}
+
 static bool progress(void *context)
 {
     tow_data_t *data = context;
     data->clock_is_fresh = false;
+    data->is_in_ucx = true;
     bool any = ucp_worker_progress(data->worker) > 0;
-    if (!tow_list_is_empty(&data->busy)) any |= tow_data_pump(data);
+    data->is_in_ucx = false;
+    if (has_waiting(data)) any |= send_waiting(data);
     if (!tow_list_is_empty(&data->finished)) {
         tow_data_finish_writes(data);
         any = true;
@@ -192,12 +208,13 @@ static void sleep_bounded(tow_data_t *data)
 static bool arm(void *context)
 {
     tow_data_t *data = context;
-    if (!tow_list_is_empty(&data->busy) || !tow_list_is_empty(&data->finished))
-        return false;
+    if (!tow_list_is_empty(&data->finished)) return false;
+    if (has_waiting(data) && !data->is_stuck) return false;
     const bool is_busy = ucp_worker_arm(data->worker) == UCS_ERR_BUSY;
     if (is_busy && ++data->arm_busy_count < TOW_NET_ARM_BUSY_COUNT_MAX)
         return false;
-    if (is_busy || data->send_count > 0) sleep_bounded(data);
+    if (is_busy || data->send_count > 0 || has_waiting(data))
+        sleep_bounded(data);
     return true;
 }
 
@@ -283,10 +300,22 @@ static void init_data(tow_data_t *data, tow_net_t *net)
     tow_pool_init(&data->large_ops,
                   sizeof(tow_data_op_t) + TOW_DATA_OP_LARGE_BYTES, 0);
     tow_net_complaints_init(&data->complaints, net->env.now_ns);
-    data->send_param = (ucp_request_param_t){
+    tow_list_init(&data->outboxes);
+    tow_list_init(&data->parked);
+    tow_list_init(&data->connecting);
+    tow_net_task_init(&data->parked_task, tow_data_parked_work);
+    tow_net_task_init(&data->connect_task, tow_data_connect_work);
+    data->queue_param = (ucp_request_param_t){
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_FLAGS |
                         UCP_OP_ATTR_FIELD_MEMORY_TYPE |
                         UCP_OP_ATTR_FIELD_USER_DATA,
+        .flags = UCP_AM_SEND_FLAG_EAGER,
+        .memory_type = UCS_MEMORY_TYPE_HOST,
+    };
+    data->once_param = (ucp_request_param_t){
+        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS |
+                        UCP_OP_ATTR_FIELD_MEMORY_TYPE |
+                        UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL,
         .flags = UCP_AM_SEND_FLAG_EAGER,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };

@@ -28,31 +28,56 @@ typedef struct tow_data tow_data_t;
 typedef struct tow_data_port tow_data_port_t;
 typedef struct tow_data_op tow_data_op_t;
 
+typedef struct tow_data_bytes {
+    const void *bytes;
+    size_t size;
+} tow_data_bytes_t;
+
 /* -- Ports ---------------------------------------------------------------- */
 
+typedef enum tow_data_flush {
+    TOW_DATA_NOT_FLUSHED,
+    TOW_DATA_FLUSHING,
+    TOW_DATA_FLUSHED,
+} tow_data_flush_t;
+
+/* An endpoint of UCX. Lives longer than its owner when UCX needs it. */
 struct tow_data_port {
     tow_data_t *data;     /* lent */
-    ucp_ep_h ep;          /* owned; NULL once closed */
-    uint32_t send_count;  /* operations inside UCX */
-    bool has_sent;        /* UCX has been connected, or is at it */
+    ucp_ep_h ep;          /* owned; NULL before and after */
+    void *ucx_address;    /* owned: where to; NULL once connected or closed */
+    void *owner;          /* lent */
+    bool is_local;        /* by shared memory */
+    bool sends_at_once;   /* else by queue; see data_port.c */
+    bool is_settled;      /* something has been sent */
+    bool is_parked;       /* the owner is gone */
+    uint32_t send_count;  /* operations inside UCX or in the outbox */
     ucs_status_t failure; /* UCS_OK while it works */
-    tow_net_task_t task;  /* the owner's; deferred when the port fails */
-    /* An operation has left UCX. The op is freed by the caller. */
+    tow_data_flush_t flush;
+    tow_list_t parked;    /* in data->parked, or in data->connecting */
+    tow_list_t waiting;   /* in data->outboxes */
+    tow_list_t outbox;    /* operations that UCX did not take */
+    tow_net_task_t *task; /* the owner's, deferred when the port changes */
+    /* An operation has left. The op is freed by the caller. */
     void (*sent)(tow_data_port_t *port, tow_data_op_t *op);
 };
 
 /* A send under way. UCX keeps the header by pointer, so it lies here. */
 struct tow_data_op {
+    tow_list_t list;       /* in the port's outbox */
     tow_data_port_t *port; /* lent: it waits for us */
     tow_write_t *write;    /* lent: whose fragment it is, or NULL */
+    tow_data_bytes_t payload;
     uint32_t datagram_cost;
+    uint32_t header_size;
+    tow_data_id_t id;
     bool has_room; /* from the pool of large ones */
     union {
         tow_data_datagram_t datagram;
         tow_data_fragment_t fragment;
         tow_data_control_t control;
     } header;
-    uint8_t payload[]; /* TOW_DATA_OP_SMALL_BYTES or _LARGE_BYTES */
+    uint8_t room[]; /* TOW_DATA_OP_SMALL_BYTES or _LARGE_BYTES */
 };
 
 #define TOW_DATA_OP_SMALL_BYTES 128u
@@ -63,33 +88,52 @@ _Static_assert(TOW_DATA_ADDRESS_SIZE_MAX <= TOW_DATA_OP_LARGE_BYTES,
 typedef enum tow_data_sent {
     TOW_DATA_SENT,   /* and the op is free again */
     TOW_DATA_QUEUED, /* `sent` will run */
+    TOW_DATA_FULL,   /* of tow_data_port_try: not now */
     TOW_DATA_FAILED, /* the op is free again, the port has failed */
 } tow_data_sent_t;
 
-tow_status_t tow_data_port_open(tow_data_port_t *port, const void *ucx_address)
-    TOW_MUST_USE;
-/* Force: what is inside UCX is cancelled, most of it before this returns. The
- * port may go when send_count is 0. Harmless when closed. In tasks only. */
+typedef struct tow_data_port_options {
+    tow_data_t *data;
+    const tow_data_address_t *address; /* lent for the call */
+    tow_net_task_t *task;
+    void (*sent)(tow_data_port_t *port, tow_data_op_t *op);
+    void *owner;
+} tow_data_port_options_t;
+
+tow_status_t tow_data_port_create(const tow_data_port_options_t *options,
+                                  tow_data_port_t **out_port) TOW_MUST_USE;
+/* Ports that were made inside of a callback get their endpoints. */
+void tow_data_connect_work(tow_net_task_t *task);
+/* Force: what is inside UCX is cancelled, `sent` runs for it before this
+ * returns. Or later, if UCX cannot be trusted with it now. In tasks only. */
 void tow_data_port_close(tow_data_port_t *port);
+/* The owner goes. Closes the port and frees it, now or later. In tasks only. */
+void tow_data_port_release(tow_data_port_t *port);
 
 /* NULL when memory is exhausted. */
 tow_data_op_t *tow_data_op_take(tow_data_port_t *port, size_t payload_size);
-void tow_data_op_give(tow_data_t *data, tow_data_op_t *op);
-
-typedef struct tow_data_bytes {
-    const void *bytes;
-    size_t size;
-} tow_data_bytes_t;
-
 /* Takes the op. `payload` lives until the op is free. */
 tow_data_sent_t tow_data_port_send(tow_data_port_t *port, tow_data_op_t *op,
-                                   unsigned id, size_t header_size,
+                                   tow_data_id_t id, size_t header_size,
                                    tow_data_bytes_t payload);
+/* On a port that sends at once: now or FULL, and nothing is kept. */
+tow_data_sent_t tow_data_port_try(tow_data_port_t *port, tow_data_id_t id,
+                                  tow_data_bytes_t header,
+                                  tow_data_bytes_t payload);
 /* Sends a control message; FAILED also when memory is exhausted. The payload is
  * copied. */
 tow_data_sent_t tow_data_port_tell(tow_data_port_t *port,
                                    const tow_data_control_t *control,
                                    tow_data_bytes_t payload);
+
+/* Tries the messages that wait; true if one went. */
+bool tow_data_flush_outboxes(tow_data_t *data);
+/* Ends those parked ports that may be closed by now. */
+void tow_data_parked_work(tow_net_task_t *task);
+/* Before the worker is destroyed, when no progress is made any more. False if
+ * it must not be destroyed. */
+bool tow_data_parked_end(tow_data_t *data);
+void tow_data_parked_free(tow_data_t *data);
 
 /* -- Lanes ---------------------------------------------------------------- */
 
@@ -103,9 +147,11 @@ typedef enum tow_data_lane_state {
 
 typedef struct tow_data_lane {
     tow_lane_t lane;
-    tow_data_port_t port;
-    tow_list_t all;  /* in data->lanes */
-    tow_list_t busy; /* in data->busy while fragments can be sent */
+    tow_data_t *data;
+    tow_data_port_t *port; /* owned */
+    tow_net_task_t task;   /* what is to be done outside of callbacks */
+    tow_list_t all;        /* in data->lanes */
+    tow_list_t busy;       /* in data->busy while fragments can be sent */
     tow_data_lane_state_t state;
     bool is_cut; /* the port is closed and all writes have ended */
     bool wants_writable;
@@ -159,8 +205,10 @@ typedef enum tow_data_inbound_state {
 } tow_data_inbound_state_t;
 
 typedef struct tow_data_inbound {
-    tow_data_port_t port; /* for answers */
-    tow_list_t all;       /* in data->inbounds, oldest first */
+    tow_data_t *data;
+    tow_data_port_t *port; /* owned, for answers; NULL: could not be made */
+    tow_net_task_t task;
+    tow_list_t all; /* in data->inbounds, oldest first */
     tow_data_inbound_state_t state;
     uint64_t stream;
     uint64_t node;
@@ -212,12 +260,16 @@ struct tow_data {
     ucp_worker_h worker;
     bool uses_shm;
     bool uses_tcp;
+    bool may_send_at_once; /* TCP is all there is beyond this host */
     bool is_closing;
     bool holds_net;
     bool is_gone;        /* the worker is being destroyed: hear nothing */
     bool clock_is_fresh; /* in this call of progress */
-    ucp_request_param_t send_param;
-    uint32_t send_count; /* operations inside UCX, of all ports */
+    bool is_in_ucx;      /* a callback of UCX may be running */
+    bool is_stuck;       /* messages wait, and the last look moved none */
+    ucp_request_param_t queue_param;
+    ucp_request_param_t once_param;
+    uint32_t send_count; /* of all ports that are not parked */
     uint32_t arm_busy_count;
     int64_t poll_ns; /* how long to sleep while sends do not move */
     tow_timer_t poll_timer;
@@ -229,6 +281,12 @@ struct tow_data {
     uint64_t host;
     uint8_t *address; /* owned */
     size_t address_size;
+
+    tow_list_t outboxes; /* ports with messages that UCX did not take */
+    tow_list_t parked;
+    tow_net_task_t parked_task;
+    tow_list_t connecting; /* ports that wait for the task below */
+    tow_net_task_t connect_task;
 
     tow_map_t lanes_by_stream;
     tow_list_t lanes;

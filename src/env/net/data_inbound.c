@@ -11,7 +11,9 @@
 
 static void free_inbound(tow_data_inbound_t *inbound)
 {
-    tow_data_t *data = inbound->port.data;
+    tow_data_t *data = inbound->data;
+    if (inbound->port != NULL) tow_data_port_release(inbound->port);
+    tow_list_remove(&inbound->task.list);
     tow_list_remove(&inbound->all);
     data->inbound_count--;
     tow_free(inbound);
@@ -22,62 +24,53 @@ static void free_inbound(tow_data_inbound_t *inbound)
 static void end_inbound(tow_data_inbound_t *inbound)
 {
     if (inbound->state == TOW_DATA_INBOUND_ENDING) return;
-    tow_data_t *data = inbound->port.data;
+    tow_data_t *data = inbound->data;
     inbound->state = TOW_DATA_INBOUND_ENDING;
     if (data->last_inbound == inbound) data->last_inbound = NULL;
     tow_map_remove(&data->inbounds_by_stream, inbound->stream);
-    tow_net_defer(data->net, &inbound->port.task);
+    tow_net_defer(data->net, &inbound->task);
 }
 
 /* Ends it, and tells the peer if that is possible at once. A peer that is dead
- * does not care; one that was thought dead learns what happened to its lane.
- * Where nothing was ever sent it is not tried: UCX would only now find out, with
- * an error in its log, that the peer's memory is gone. */
+ * does not care; one that was thought dead learns what happened to its lane. */
 static void drop_inbound(tow_data_inbound_t *inbound)
 {
-    if (inbound->state == TOW_DATA_INBOUND_OPEN && inbound->port.has_sent) {
+    if (inbound->state == TOW_DATA_INBOUND_OPEN && inbound->port != NULL) {
         const tow_data_control_t reset = {.stream = inbound->stream,
                                           .kind = TOW_DATA_RESET};
-        (void)!tow_data_port_tell(&inbound->port, &reset,
-                                  (tow_data_bytes_t){0});
+        (void)!tow_data_port_tell(inbound->port, &reset, (tow_data_bytes_t){0});
     }
     end_inbound(inbound);
-}
-
-static void inbound_work(tow_net_task_t *task)
-{
-    tow_data_inbound_t *inbound =
-        TOW_CONTAINER_OF(task, tow_data_inbound_t, port.task);
-    tow_data_port_t *port = &inbound->port;
-    if (port->failure != UCS_OK) end_inbound(inbound);
-    if (inbound->state == TOW_DATA_INBOUND_LEAVING && port->send_count == 0)
-        end_inbound(inbound);
-    if (inbound->state != TOW_DATA_INBOUND_ENDING) return;
-    tow_data_port_close(port);
-    tow_list_remove(&task->list); /* end_inbound has deferred it again. */
-    if (port->send_count == 0) free_inbound(inbound);
 }
 
 static void inbound_sent(tow_data_port_t *port, tow_data_op_t *op)
 {
     (void)op;
-    tow_data_inbound_t *inbound =
-        TOW_CONTAINER_OF(port, tow_data_inbound_t, port);
-    if (inbound->state != TOW_DATA_INBOUND_OPEN && port->send_count == 0)
-        tow_net_defer(port->data->net, &port->task);
+    tow_data_inbound_t *inbound = port->owner;
+    if (inbound->state == TOW_DATA_INBOUND_LEAVING && port->send_count == 0)
+        tow_net_defer(port->data->net, &inbound->task);
 }
 
-static tow_data_inbound_t *create_inbound(tow_data_t *data,
-                                          const tow_data_address_t *address,
-                                          uint64_t stream)
+static void inbound_work(tow_net_task_t *task)
+{
+    tow_data_inbound_t *inbound =
+        TOW_CONTAINER_OF(task, tow_data_inbound_t, task);
+    const tow_data_port_t *port = inbound->port;
+    if (port == NULL || port->failure != UCS_OK ||
+        (inbound->state == TOW_DATA_INBOUND_LEAVING && port->send_count == 0))
+        end_inbound(inbound);
+    if (inbound->state == TOW_DATA_INBOUND_ENDING) free_inbound(inbound);
+}
+
+static tow_data_inbound_t *create_inbound(tow_data_t *data, uint64_t stream,
+                                          uint64_t node)
 {
     tow_data_inbound_t *inbound = tow_calloc(1, sizeof(*inbound));
     if (inbound == NULL) return NULL;
-    inbound->port.data = data;
-    inbound->port.sent = inbound_sent;
-    tow_net_task_init(&inbound->port.task, inbound_work);
+    inbound->data = data;
     inbound->stream = stream;
-    inbound->node = address->node;
+    inbound->node = node;
+    tow_net_task_init(&inbound->task, inbound_work);
     if (!tow_map_put(&data->inbounds_by_stream, stream, inbound)) {
         tow_free(inbound);
         return NULL;
@@ -85,6 +78,24 @@ static tow_data_inbound_t *create_inbound(tow_data_t *data,
     tow_list_append(&data->inbounds, &inbound->all);
     data->inbound_count++;
     return inbound;
+}
+
+static tow_status_t connect_inbound(tow_data_inbound_t *inbound,
+                                    const tow_data_address_t *address)
+{
+    const tow_data_port_options_t options = {.data = inbound->data,
+                                             .address = address,
+                                             .task = &inbound->task,
+                                             .sent = inbound_sent,
+                                             .owner = inbound};
+    TOW_RETURN_IF_ERROR(tow_data_port_create(&options, &inbound->port));
+    /* The first message settles the port; see data_port.c. */
+    const tow_data_control_t back = {.stream = inbound->stream,
+                                     .kind = TOW_DATA_HELLO_BACK};
+    if (tow_data_port_tell(inbound->port, &back, (tow_data_bytes_t){0}) ==
+        TOW_DATA_FAILED)
+        return TOW_ERROR(TOW_UNAVAILABLE, "UCX cannot send to the peer");
+    return TOW_OK;
 }
 
 static void make_room(tow_data_t *data)
@@ -114,12 +125,12 @@ void tow_data_inbound_hello(tow_data_t *data, const tow_data_control_t *control,
     }
     make_room(data);
     tow_data_inbound_t *inbound =
-        create_inbound(data, &address, control->stream);
+        create_inbound(data, control->stream, address.node);
     if (inbound == NULL) {
         tow_data_complain(data, control->stream, "no memory for a lane");
         return;
     }
-    status = tow_data_port_open(&inbound->port, address.ucx);
+    status = connect_inbound(inbound, &address);
     if (status == TOW_OK) return;
     tow_data_complain(data, control->stream, tow_status_message(status));
     tow_status_release(status);
@@ -131,8 +142,8 @@ void tow_data_inbound_bye(tow_data_inbound_t *inbound)
     const tow_data_control_t back = {.stream = inbound->stream,
                                      .kind = TOW_DATA_BYE_BACK};
     inbound->state = TOW_DATA_INBOUND_LEAVING;
-    (void)!tow_data_port_tell(&inbound->port, &back, (tow_data_bytes_t){0});
-    tow_net_defer(inbound->port.data->net, &inbound->port.task);
+    (void)!tow_data_port_tell(inbound->port, &back, (tow_data_bytes_t){0});
+    tow_net_defer(inbound->data->net, &inbound->task);
 }
 
 tow_data_inbound_t *tow_data_inbound_find(tow_data_t *data, uint64_t stream)
@@ -188,15 +199,15 @@ static void answer(tow_data_inbound_t *inbound, uint64_t write, tow_code_t code)
                                         .write = write,
                                         .kind = TOW_DATA_ANSWER,
                                         .code = (uint8_t)code};
-    if (inbound->port.send_count >= TOW_NET_INBOUND_ANSWER_COUNT_MAX) {
-        tow_data_complain(inbound->port.data, inbound->stream,
+    if (inbound->port->send_count >= TOW_NET_INBOUND_ANSWER_COUNT_MAX) {
+        tow_data_complain(inbound->data, inbound->stream,
                           "a peer does not read its answers");
         end_inbound(inbound);
         return;
     }
     /* When it fails the port has failed, or there is no memory for 24 bytes:
      * either way the lane is of no use to the peer any more. */
-    if (tow_data_port_tell(&inbound->port, &control, (tow_data_bytes_t){0}) ==
+    if (tow_data_port_tell(inbound->port, &control, (tow_data_bytes_t){0}) ==
         TOW_DATA_FAILED)
         end_inbound(inbound);
 }
@@ -231,7 +242,7 @@ static void complete(tow_data_inbound_t *inbound, tow_data_region_t *region,
         .offset = last->place, .size = last->total, .tag = last->tag};
     answer(inbound, last->write, TOW_CODE_OK);
     if (region->arrived == NULL) return;
-    tow_data_begin_turn(inbound->port.data);
+    tow_data_begin_turn(inbound->data);
     region->arrived(region->context, &region->region, &arrival);
 }
 
@@ -248,11 +259,11 @@ static tow_data_partial_t *partial_of(tow_data_inbound_t *inbound,
     }
     if (partial == NULL) {
         /* Its write was refused when these were already on their way. */
-        inbound->port.data->straggler_count++;
+        inbound->data->straggler_count++;
         return NULL;
     }
     if (tow_data_partial_continues(partial, fragment)) return partial;
-    tow_data_complain(inbound->port.data, inbound->stream,
+    tow_data_complain(inbound->data, inbound->stream,
                       "fragments of one write do not fit together");
     forget_partial(inbound, partial);
     answer(inbound, fragment->write, TOW_DATA_LOSS);
@@ -266,7 +277,7 @@ static void keep_partial(tow_data_inbound_t *inbound,
         inbound->partials[inbound->partial_count++] = *partial;
         return;
     }
-    tow_data_complain(inbound->port.data, inbound->stream,
+    tow_data_complain(inbound->data, inbound->stream,
                       "too many writes at once on one lane");
     answer(inbound, partial->first.write, TOW_RESOURCE_EXHAUSTED);
 }
@@ -275,7 +286,7 @@ void tow_data_inbound_fragment(tow_data_inbound_t *inbound,
                                const tow_data_fragment_t *fragment,
                                tow_data_bytes_t payload)
 {
-    tow_data_t *data = inbound->port.data;
+    tow_data_t *data = inbound->data;
     tow_data_partial_t fresh;
     tow_data_partial_t *partial = partial_of(inbound, fragment, &fresh);
     if (partial == NULL) return;

@@ -25,6 +25,7 @@ typedef struct write_state {
     uint16_t fragment_count; /* inside UCX */
     uint8_t attempt;
     uint8_t phase;
+    bool crc_is_ahead; /* it covers the next fragment already */
 } write_state_t;
 
 _Static_assert(sizeof(write_state_t) <= sizeof(((tow_write_t *)0)->private_),
@@ -54,7 +55,7 @@ static bool is_large(const tow_data_lane_t *lane, const tow_write_t *write)
 
 static void wake_lane(tow_data_lane_t *lane)
 {
-    tow_net_defer(lane->port.data->net, &lane->port.task);
+    tow_net_defer(lane->data->net, &lane->task);
 }
 
 /* -- Back-pressure -------------------------------------------------------- */
@@ -77,13 +78,13 @@ static tow_send_result_t refuse_as_full(tow_data_lane_t *lane)
 static void note_progress(tow_data_lane_t *lane)
 {
     if (lane->wants_writable && is_half_free(lane)) wake_lane(lane);
-    if (lane->state != TOW_DATA_LANE_OPEN && lane->port.send_count == 0)
+    if (lane->state != TOW_DATA_LANE_OPEN && lane->port->send_count == 0)
         wake_lane(lane);
 }
 
 static bool takes_sends(const tow_data_lane_t *lane)
 {
-    return lane->state == TOW_DATA_LANE_OPEN && lane->port.failure == UCS_OK;
+    return lane->state == TOW_DATA_LANE_OPEN && lane->port->failure == UCS_OK;
 }
 
 /* -- Datagrams ------------------------------------------------------------ */
@@ -97,17 +98,18 @@ tow_send_result_t tow_data_lane_send(tow_lane_t *base, uint64_t channel,
     if (TOW_UNLIKELY(lane->datagram_bytes + cost >
                      TOW_NET_LANE_DATAGRAM_BYTES_MAX))
         return refuse_as_full(lane);
-    tow_data_op_t *op = tow_data_op_take(&lane->port, size);
+    tow_data_op_t *op = tow_data_op_take(lane->port, size);
     if (TOW_UNLIKELY(op == NULL)) return refuse_as_full(lane);
     op->header.datagram =
         (tow_data_datagram_t){.stream = lane->stream, .channel = channel};
     op->datagram_cost = cost;
-    if (size > 0) memcpy(op->payload, bytes, size);
-    const tow_data_bytes_t payload = {.bytes = op->payload, .size = size};
-    switch (tow_data_port_send(&lane->port, op, TOW_DATA_DATAGRAM,
+    if (size > 0) memcpy(op->room, bytes, size);
+    const tow_data_bytes_t payload = {.bytes = op->room, .size = size};
+    switch (tow_data_port_send(lane->port, op, TOW_DATA_DATAGRAM,
                                sizeof(op->header.datagram), payload)) {
     case TOW_DATA_SENT: return TOW_SEND_OK;
     case TOW_DATA_QUEUED: lane->datagram_bytes += cost; return TOW_SEND_OK;
+    case TOW_DATA_FULL:
     case TOW_DATA_FAILED: break;
     }
     return TOW_SEND_DOWN;
@@ -117,10 +119,14 @@ tow_send_result_t tow_data_lane_send(tow_lane_t *base, uint64_t channel,
 
 static void mark_busy(tow_data_lane_t *lane)
 {
-    if (tow_list_is_empty(&lane->busy) && !lane->is_cut &&
-        !tow_list_is_empty(&lane->ready) &&
-        lane->fragment_count < TOW_NET_LANE_WINDOW)
-        tow_list_append(&lane->port.data->busy, &lane->busy);
+    if (!tow_list_is_empty(&lane->busy) || lane->is_cut ||
+        tow_list_is_empty(&lane->ready) ||
+        lane->fragment_count >= TOW_NET_LANE_WINDOW)
+        return;
+    /* UCX gets memory of users only when it can be made to give it back. */
+    if (!lane->port->sends_at_once && !lane->port->is_settled) return;
+    tow_list_append(&lane->data->busy, &lane->busy);
+    lane->data->is_stuck = false;
 }
 
 static void enqueue(tow_data_lane_t *lane, tow_write_t *write)
@@ -158,7 +164,7 @@ static void end_write(tow_data_lane_t *lane, tow_write_t *write,
     tow_map_remove(&lane->writes, state->number);
     state->phase = WRITE_ENDED;
     state->status = take_status;
-    tow_list_append(state->fragment_count == 0 ? &lane->port.data->finished
+    tow_list_append(state->fragment_count == 0 ? &lane->data->finished
                                                : &lane->ending,
                     &state->list);
 }
@@ -220,9 +226,11 @@ static tow_data_fragment_t next_fragment(tow_data_lane_t *lane,
     };
     if (write->check == TOW_WRITE_CRC32C) {
         fragment.flags |= TOW_DATA_CHECKED;
-        state->crc =
-            tow_crc32c(state->crc,
-                       (const uint8_t *)write->bytes + state->sent_bytes, size);
+        if (!state->crc_is_ahead)
+            state->crc = tow_crc32c(
+                state->crc, (const uint8_t *)write->bytes + state->sent_bytes,
+                size);
+        state->crc_is_ahead = true; /* It may not go at the first try. */
     }
     if (state->sent_bytes + size == write->size) {
         fragment.flags |= TOW_DATA_LAST;
@@ -231,31 +239,53 @@ static tow_data_fragment_t next_fragment(tow_data_lane_t *lane,
     return fragment;
 }
 
+static void note_fragment_sent(tow_write_t *write, size_t size)
+{
+    write_state_t *state = state_of(write);
+    state->sent_bytes += size;
+    state->crc_is_ahead = false;
+}
+
+static tow_data_sent_t queue_fragment(tow_data_lane_t *lane, tow_write_t *write,
+                                      tow_data_bytes_t payload)
+{
+    tow_data_op_t *op = tow_data_op_take(lane->port, 0);
+    if (op == NULL) return TOW_DATA_FULL;
+    op->write = write;
+    op->header.fragment = next_fragment(lane, write, payload.size);
+    tow_data_sent_t result =
+        tow_data_port_send(lane->port, op, TOW_DATA_FRAGMENT,
+                           sizeof(op->header.fragment), payload);
+    if (result != TOW_DATA_QUEUED) return result;
+    state_of(write)->fragment_count++;
+    lane->fragment_count++;
+    return TOW_DATA_SENT;
+}
+
+static tow_data_sent_t try_fragment(tow_data_lane_t *lane, tow_write_t *write,
+                                    tow_data_bytes_t payload)
+{
+    const tow_data_fragment_t fragment =
+        next_fragment(lane, write, payload.size);
+    const tow_data_bytes_t header = {.bytes = &fragment,
+                                     .size = sizeof(fragment)};
+    return tow_data_port_try(lane->port, TOW_DATA_FRAGMENT, header, payload);
+}
+
 /* False when nothing could be sent. */
 static bool send_fragment(tow_data_lane_t *lane, tow_write_t *write)
 {
-    write_state_t *state = state_of(write);
-    tow_data_op_t *op = tow_data_op_take(&lane->port, 0);
-    if (op == NULL) return false;
-    size_t size = write->size - state->sent_bytes;
+    const uint64_t at = state_of(write)->sent_bytes;
+    size_t size = write->size - at;
     if (size > lane->fragment_bytes) size = lane->fragment_bytes;
-    op->write = write;
-    op->header.fragment = next_fragment(lane, write, size);
     const tow_data_bytes_t payload = {
-        .bytes = (const uint8_t *)write->bytes + state->sent_bytes,
-        .size = size,
-    };
-    state->sent_bytes += size;
-    switch (tow_data_port_send(&lane->port, op, TOW_DATA_FRAGMENT,
-                               sizeof(op->header.fragment), payload)) {
-    case TOW_DATA_SENT: return true;
-    case TOW_DATA_QUEUED:
-        state->fragment_count++;
-        lane->fragment_count++;
-        return true;
-    case TOW_DATA_FAILED: break;
-    }
-    return false; /* The lane's task ends the write. */
+        .bytes = (const uint8_t *)write->bytes + at, .size = size};
+    tow_data_sent_t result = lane->port->sends_at_once
+                                 ? try_fragment(lane, write, payload)
+                                 : queue_fragment(lane, write, payload);
+    if (result != TOW_DATA_SENT) return false;
+    note_fragment_sent(write, size);
+    return true;
 }
 
 static uint32_t pump_lane(tow_data_lane_t *lane)
@@ -283,22 +313,30 @@ static uint32_t pump_lane(tow_data_lane_t *lane)
 bool tow_data_pump(tow_data_t *data)
 {
     uint32_t total = 0;
+    tow_list_t
+        stuck; /* Lanes that could not send: they wait for a later look. */
+    tow_list_init(&stuck);
     while (total < TOW_NET_PUMP_TOTAL_COUNT &&
            !tow_list_is_empty(&data->busy)) {
         tow_data_lane_t *lane = TOW_CONTAINER_OF(
             tow_list_pop_front(&data->busy), tow_data_lane_t, busy);
-        if (lane->is_cut || lane->port.failure != UCS_OK) continue;
+        if (lane->port->failure != UCS_OK) continue;
         const uint32_t count = pump_lane(lane);
-        mark_busy(lane);
-        if (count == 0) break; /* No memory: later. */
         total += count;
+        if (count > 0)
+            mark_busy(lane);
+        else if (lane->port->failure == UCS_OK)
+            tow_list_append(&stuck, &lane->busy);
     }
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&stuck)) != NULL)
+        tow_list_append(&data->busy, item);
     return total > 0;
 }
 
 static void lane_sent(tow_data_port_t *port, tow_data_op_t *op)
 {
-    tow_data_lane_t *lane = TOW_CONTAINER_OF(port, tow_data_lane_t, port);
+    tow_data_lane_t *lane = port->owner;
     lane->datagram_bytes -= op->datagram_cost;
     if (op->write != NULL) {
         write_state_t *state = state_of(op->write);
@@ -308,8 +346,8 @@ static void lane_sent(tow_data_port_t *port, tow_data_op_t *op)
             tow_list_remove(&state->list);
             tow_list_append(&port->data->finished, &state->list);
         }
-        mark_busy(lane);
     }
+    mark_busy(lane);
     note_progress(lane);
 }
 
@@ -352,7 +390,7 @@ static void hear_answer(tow_data_lane_t *lane,
             end_write(lane, write, TOW_OK);
             return;
         }
-        tow_data_complain(lane->port.data, lane->stream,
+        tow_data_complain(lane->data, lane->stream,
                           "an answer to a write that was not sent");
         return;
     }
@@ -377,15 +415,16 @@ void tow_data_lane_hear(tow_data_lane_t *lane,
     switch ((tow_data_control_kind_t)control->kind) {
     case TOW_DATA_ANSWER: hear_answer(lane, control); break;
     case TOW_DATA_RESET:
-        if (lane->port.failure == UCS_OK)
-            lane->port.failure = UCS_ERR_CONNECTION_RESET;
+        if (lane->port->failure == UCS_OK)
+            lane->port->failure = UCS_ERR_CONNECTION_RESET;
         wake_lane(lane);
         break;
     case TOW_DATA_BYE_BACK:
         lane->bye_is_back = true;
         wake_lane(lane);
         break;
-    default: TOW_UNREACHABLE(); /* Others are not for lanes. */
+    case TOW_DATA_HELLO_BACK: break; /* Nothing waits for it. */
+    default: TOW_UNREACHABLE();      /* Others are not for lanes. */
     }
 }
 
@@ -402,11 +441,12 @@ static void end_writes_in(tow_data_lane_t *lane, tow_list_t *queue,
  * unless UCX does not let go of the bytes. */
 static void cut_lane(tow_data_lane_t *lane, tow_status_t cause)
 {
-    tow_data_port_t *port = &lane->port;
+    tow_data_port_t *port = lane->port;
     if (lane->is_cut) return;
     lane->is_cut = true;
     tow_list_remove(&lane->busy);
-    tow_map_remove(&port->data->lanes_by_stream, lane->stream);
+    tow_map_remove(&lane->data->lanes_by_stream, lane->stream);
+    if (port == NULL) return; /* It could not even be made. */
     if (lane->state == TOW_DATA_LANE_ENDING && !lane->bye_is_back) {
         /* At best it arrives, and the target forgets us at once. */
         const tow_data_control_t bye = {.stream = lane->stream,
@@ -417,17 +457,17 @@ static void cut_lane(tow_data_lane_t *lane, tow_status_t cause)
     end_writes_in(lane, &lane->waiting, cause);
     end_writes_in(lane, &lane->ready, cause);
     end_writes_in(lane, &lane->sent, cause);
-    if (port->send_count > 0)
+    if (lane->fragment_count > 0)
         tow_log(&port->data->net->env.log, TOW_LOG_ERROR,
-                "ucx holds sends of a closed lane",
+                "ucx holds fragments of a closed lane",
                 TOW_F_STR("peer", lane->peer_name),
-                TOW_F_U64("count", port->send_count));
+                TOW_F_U64("count", lane->fragment_count));
     tow_data_finish_writes(port->data);
 }
 
 static void break_lane(tow_data_lane_t *lane)
 {
-    const ucs_status_t failure = lane->port.failure;
+    const ucs_status_t failure = lane->port->failure;
     lane->cause = TOW_ERROR(TOW_UNAVAILABLE, "lane to %s: %s", lane->peer_name,
                             failure == UCS_ERR_CONNECTION_RESET
                                 ? "the peer has ended it"
@@ -446,7 +486,7 @@ static void say_bye(tow_data_lane_t *lane)
 {
     const tow_data_control_t bye = {.stream = lane->stream,
                                     .kind = TOW_DATA_BYE};
-    (void)!tow_data_port_tell(&lane->port, &bye, (tow_data_bytes_t){0});
+    (void)!tow_data_port_tell(lane->port, &bye, (tow_data_bytes_t){0});
     lane->state = TOW_DATA_LANE_LEAVING;
     tow_env_timer_start(lane->lane.env, &lane->linger,
                         tow_env_now_ns(lane->lane.env) + TOW_NET_LINGER_NS);
@@ -454,11 +494,12 @@ static void say_bye(tow_data_lane_t *lane)
 
 static void free_lane(tow_data_lane_t *lane)
 {
-    tow_data_t *data = lane->port.data;
+    tow_data_t *data = lane->data;
     const tow_closed_t closed = lane->closed;
-    TOW_ASSERT(lane->write_count == 0 && lane->port.send_count == 0);
+    TOW_ASSERT(lane->write_count == 0 && lane->fragment_count == 0);
+    if (lane->port != NULL) tow_data_port_release(lane->port);
     tow_env_timer_stop(lane->lane.env, &lane->linger);
-    tow_list_remove(&lane->port.task.list);
+    tow_list_remove(&lane->task.list);
     tow_list_remove(&lane->all);
     tow_map_deinit(&lane->writes);
     tow_status_release(lane->cause);
@@ -476,7 +517,7 @@ static void end_lane(tow_data_lane_t *lane)
         cut_lane(lane, cause);
         tow_status_release(cause);
     }
-    if (lane->write_count == 0 && lane->port.send_count == 0) free_lane(lane);
+    if (lane->write_count == 0 && lane->fragment_count == 0) free_lane(lane);
 }
 
 static void tell_writable(tow_data_lane_t *lane)
@@ -489,13 +530,15 @@ static void tell_writable(tow_data_lane_t *lane)
 /* Whatever there is to do on a lane outside of callbacks. */
 static void lane_work(tow_net_task_t *task)
 {
-    tow_data_lane_t *lane = TOW_CONTAINER_OF(task, tow_data_lane_t, port.task);
-    tow_data_begin_turn(lane->port.data);
-    if (lane->port.failure != UCS_OK && !lane->is_cut) break_lane(lane);
+    tow_data_lane_t *lane = TOW_CONTAINER_OF(task, tow_data_lane_t, task);
+    tow_data_begin_turn(lane->data);
+    if (!lane->is_cut && lane->port != NULL && lane->port->failure != UCS_OK)
+        break_lane(lane);
     switch (lane->state) {
     case TOW_DATA_LANE_OPEN: tell_writable(lane); break;
     case TOW_DATA_LANE_DRAINING:
-        if (lane->write_count == 0 && lane->port.send_count == 0) say_bye(lane);
+        if (lane->write_count == 0 && lane->port->send_count == 0)
+            say_bye(lane);
         break;
     case TOW_DATA_LANE_LEAVING:
         if (!lane->bye_is_back) break;
@@ -523,7 +566,7 @@ void tow_data_lane_close(tow_lane_t *base, tow_lane_close_mode_t mode,
     lane->closed = closed;
     lane->wants_writable = false;
     if (mode == TOW_LANE_CLOSE_FORCE) {
-        tow_data_inbounds_drop_of(lane->port.data, lane->node);
+        tow_data_inbounds_drop_of(lane->data, lane->node);
         lane->state = TOW_DATA_LANE_ENDING;
     } else {
         lane->state =
@@ -548,9 +591,8 @@ static void init_lane(tow_data_lane_t *lane, tow_data_t *data,
                       const tow_lane_options_t *options)
 {
     lane->lane.env = &data->net->env;
-    lane->port.data = data;
-    lane->port.sent = lane_sent;
-    tow_net_task_init(&lane->port.task, lane_work);
+    lane->data = data;
+    tow_net_task_init(&lane->task, lane_work);
     lane->linger.fire = linger_fired;
     lane->next_write = 1;
     tow_list_init(&lane->all);
@@ -567,40 +609,39 @@ static void init_lane(tow_data_lane_t *lane, tow_data_t *data,
     memcpy(lane->peer_name, name, length);
 }
 
-static size_t fragment_bytes_to(const tow_data_t *data,
-                                const tow_data_address_t *address)
-{
-    const bool by_shm = data->host != 0 && data->host == address->host;
-    return by_shm ? TOW_NET_FRAGMENT_SHM_BYTES : TOW_NET_FRAGMENT_TCP_BYTES;
-}
-
 static tow_status_t connect_lane(tow_data_lane_t *lane,
                                  const tow_data_address_t *address)
 {
-    tow_data_t *data = lane->port.data;
+    tow_data_t *data = lane->data;
+    const tow_data_port_options_t options = {.data = data,
+                                             .address = address,
+                                             .task = &lane->task,
+                                             .sent = lane_sent,
+                                             .owner = lane};
     lane->node = address->node;
-    lane->fragment_bytes = fragment_bytes_to(data, address);
     TOW_RETURN_IF_ERROR(tow_data_draw(&lane->stream));
     if (!tow_map_put(&data->lanes_by_stream, lane->stream, lane))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    TOW_RETURN_IF_ERROR(tow_data_port_open(&lane->port, address->ucx));
+    TOW_RETURN_IF_ERROR(tow_data_port_create(&options, &lane->port));
+    lane->fragment_bytes = lane->port->is_local ? TOW_NET_FRAGMENT_SHM_BYTES
+                                                : TOW_NET_FRAGMENT_TCP_BYTES;
     const tow_data_control_t hello = {.stream = lane->stream,
                                       .kind = TOW_DATA_HELLO};
     const tow_data_bytes_t ours = {.bytes = data->address,
                                    .size = data->address_size};
-    if (tow_data_port_tell(&lane->port, &hello, ours) != TOW_DATA_FAILED)
+    if (tow_data_port_tell(lane->port, &hello, ours) != TOW_DATA_FAILED)
         return TOW_OK;
-    if (lane->port.failure == UCS_OK)
+    if (lane->port->failure == UCS_OK)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     return TOW_ERROR(TOW_UNAVAILABLE, "UCX cannot send: %s",
-                     ucs_status_string(lane->port.failure));
+                     ucs_status_string(lane->port->failure));
 }
 
 /* Undoes a lane that nobody has seen. */
 static void abandon_lane(tow_data_lane_t *lane)
 {
-    tow_map_remove(&lane->port.data->lanes_by_stream, lane->stream);
-    tow_list_append(&lane->port.data->lanes, &lane->all);
+    tow_map_remove(&lane->data->lanes_by_stream, lane->stream);
+    tow_list_append(&lane->data->lanes, &lane->all);
     lane->state = TOW_DATA_LANE_ENDING;
     wake_lane(lane); /* An endpoint is closed in a task only. */
 }

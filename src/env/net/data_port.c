@@ -1,6 +1,32 @@
-/* Endpoints of UCX and the operations inside it. */
+/* Endpoints of UCX and the messages on their way into it.
+ *
+ * When an endpoint may be closed by force, UCX 1.13.1 decides, and wrongly it
+ * ends the process. Two things are kept from it:
+ *
+ *   By queue (shared memory). UCX's first message of an endpoint that the peer
+ *   connected, its answer to the connection request, must be gone, or closing
+ *   runs into an assertion. Messages leave in order, so when one of ours has
+ *   been sent that one has too: the port is settled. Until then no memory of
+ *   users is handed to UCX.
+ *
+ *   At once (TCP). An endpoint that is closed with part of a message in the
+ *   socket stays behind in UCX, and is used after it was freed when its socket
+ *   gets a last word from the peer. So it is flushed first. And as messages are
+ *   sent at once or not at all, UCX never asks the peer for a connection back.
+ *
+ * A port whose owner is gone and that may not be closed yet is parked. Nor is an
+ * endpoint made inside of a callback, for over TCP UCX may be told to connect to
+ * the very socket that it is reading; what is sent meanwhile waits in the
+ * outbox. */
 #include "base/alloc.h"
 #include "env/net/data_impl.h"
+
+static void fail_port(tow_data_port_t *port, ucs_status_t failure)
+{
+    if (port->failure == UCS_OK) port->failure = failure;
+    tow_net_defer(port->data->net,
+                  port->is_parked ? &port->data->parked_task : port->task);
+}
 
 /* -- Operations ----------------------------------------------------------- */
 
@@ -18,73 +44,192 @@ tow_data_op_t *tow_data_op_take(tow_data_port_t *port, size_t payload_size)
     return op;
 }
 
-void tow_data_op_give(tow_data_t *data, tow_data_op_t *op)
+static void give_op(tow_data_t *data, tow_data_op_t *op)
 {
     tow_pool_give(op->has_room ? &data->large_ops : &data->small_ops, op);
 }
 
-static void fail_port(tow_data_port_t *port, ucs_status_t failure)
+static void count_up(tow_data_port_t *port)
 {
-    if (port->failure == UCS_OK) port->failure = failure;
-    tow_net_defer(port->data->net, &port->task);
+    port->send_count++;
+    port->data->send_count++;
 }
+
+/* The op has left UCX or the outbox. */
+static void complete_op(tow_data_op_t *op)
+{
+    tow_data_port_t *port = op->port;
+    TOW_ASSERT(port->send_count > 0);
+    port->send_count--;
+    if (!port->is_parked) port->data->send_count--;
+    if (port->sent != NULL) port->sent(port, op);
+    give_op(port->data, op);
+}
+
+/* -- By queue ------------------------------------------------------------- */
 
 static void on_sent(void *request, ucs_status_t status, void *user_data)
 {
     tow_data_op_t *op = user_data;
     tow_data_port_t *port = op->port;
-    tow_data_t *data = port->data;
-    TOW_ASSERT(port->send_count > 0 && data->send_count > 0);
-    port->send_count--;
-    data->send_count--;
+    if (status == UCS_OK) port->is_settled = true;
     if (TOW_UNLIKELY(status != UCS_OK) && port->ep != NULL)
         fail_port(port, status);
-    port->sent(port, op);
-    tow_data_op_give(data, op);
+    if (port->is_parked)
+        tow_net_defer(port->data->net, &port->data->parked_task);
+    complete_op(op);
     ucp_request_free(request);
 }
 
-tow_data_sent_t tow_data_port_send(tow_data_port_t *port, tow_data_op_t *op,
-                                   unsigned id, size_t header_size,
-                                   tow_data_bytes_t payload)
+static tow_data_sent_t send_by_queue(tow_data_port_t *port, tow_data_op_t *op)
 {
     tow_data_t *data = port->data;
-    data->send_param.cb.send = on_sent;
-    data->send_param.user_data = op;
-    ucs_status_ptr_t request =
-        ucp_am_send_nbx(port->ep, id, &op->header, header_size, payload.bytes,
-                        payload.size, &data->send_param);
+    data->queue_param.cb.send = on_sent;
+    data->queue_param.user_data = op;
+    ucs_status_ptr_t request = ucp_am_send_nbx(
+        port->ep, op->id, &op->header, op->header_size, op->payload.bytes,
+        op->payload.size, &data->queue_param);
     if (TOW_LIKELY(request == NULL)) {
-        tow_data_op_give(data, op);
+        port->is_settled = true;
+        give_op(data, op);
         return TOW_DATA_SENT;
     }
     if (UCS_PTR_IS_ERR(request)) {
-        tow_data_op_give(data, op);
+        give_op(data, op);
         fail_port(port, UCS_PTR_STATUS(request));
         return TOW_DATA_FAILED;
     }
-    port->send_count++;
-    data->send_count++;
+    count_up(port);
     return TOW_DATA_QUEUED;
+}
+
+/* -- At once -------------------------------------------------------------- */
+
+static tow_data_sent_t try_once(tow_data_port_t *port, tow_data_id_t id,
+                                tow_data_bytes_t header,
+                                tow_data_bytes_t payload)
+{
+    ucs_status_ptr_t result =
+        ucp_am_send_nbx(port->ep, id, header.bytes, header.size, payload.bytes,
+                        payload.size, &port->data->once_param);
+    if (TOW_LIKELY(result == NULL)) {
+        port->is_settled = true;
+        return TOW_DATA_SENT;
+    }
+    if (UCS_PTR_STATUS(result) == UCS_ERR_NO_RESOURCE) return TOW_DATA_FULL;
+    fail_port(port, UCS_PTR_STATUS(result));
+    return TOW_DATA_FAILED;
+}
+
+static tow_data_sent_t try_op(tow_data_op_t *op)
+{
+    const tow_data_bytes_t header = {.bytes = &op->header,
+                                     .size = op->header_size};
+    return try_once(op->port, op->id, header, op->payload);
+}
+
+static tow_data_sent_t keep(tow_data_port_t *port, tow_data_op_t *op)
+{
+    if (tow_list_is_empty(&port->outbox))
+        tow_list_append(&port->data->outboxes, &port->waiting);
+    tow_list_append(&port->outbox, &op->list);
+    port->data->is_stuck = false;
+    count_up(port);
+    return TOW_DATA_QUEUED;
+}
+
+static tow_data_sent_t send_or_keep(tow_data_port_t *port, tow_data_op_t *op)
+{
+    tow_data_sent_t result = TOW_DATA_FULL;
+    if (tow_list_is_empty(&port->outbox)) result = try_op(op);
+    if (result == TOW_DATA_FULL) return keep(port, op);
+    give_op(port->data, op);
+    return result;
+}
+
+tow_data_sent_t tow_data_port_try(tow_data_port_t *port, tow_data_id_t id,
+                                  tow_data_bytes_t header,
+                                  tow_data_bytes_t payload)
+{
+    TOW_ASSERT(port->sends_at_once);
+    if (port->ep == NULL || !tow_list_is_empty(&port->outbox))
+        return TOW_DATA_FULL;
+    return try_once(port, id, header, payload);
+}
+
+static bool flush_outbox(tow_data_port_t *port)
+{
+    bool any = false;
+    if (port->ep == NULL) return false;
+    while (!tow_list_is_empty(&port->outbox) && port->failure == UCS_OK) {
+        tow_data_op_t *op =
+            TOW_CONTAINER_OF(port->outbox.next, tow_data_op_t, list);
+        if (try_op(op) != TOW_DATA_SENT) break;
+        tow_list_remove(&op->list);
+        complete_op(op);
+        any = true;
+    }
+    return any;
+}
+
+bool tow_data_flush_outboxes(tow_data_t *data)
+{
+    bool any = false;
+    tow_list_t mark; /* Each has one look. */
+    tow_list_append(&data->outboxes, &mark);
+    while (data->outboxes.next != &mark) {
+        tow_list_t *item = tow_list_pop_front(&data->outboxes);
+        tow_data_port_t *port =
+            TOW_CONTAINER_OF(item, tow_data_port_t, waiting);
+        any |= flush_outbox(port);
+        if (!tow_list_is_empty(&port->outbox) && port->failure == UCS_OK)
+            tow_list_append(&data->outboxes, item);
+    }
+    tow_list_remove(&mark);
+    return any;
+}
+
+static void empty_outbox(tow_data_port_t *port)
+{
+    tow_list_remove(&port->waiting);
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&port->outbox)) != NULL)
+        complete_op(TOW_CONTAINER_OF(item, tow_data_op_t, list));
+}
+
+/* -- Either way ----------------------------------------------------------- */
+
+tow_data_sent_t tow_data_port_send(tow_data_port_t *port, tow_data_op_t *op,
+                                   tow_data_id_t id, size_t header_size,
+                                   tow_data_bytes_t payload)
+{
+    op->id = id;
+    op->header_size = header_size;
+    op->payload = payload;
+    if (port->ep == NULL) return keep(port, op);
+    if (!port->sends_at_once) return send_by_queue(port, op);
+    /* A send that finds its socket dead ends the endpoint; inside of a callback
+     * UCX may hold an event for it, and runs into an assertion. */
+    return port->data->is_in_ucx ? keep(port, op) : send_or_keep(port, op);
 }
 
 tow_data_sent_t tow_data_port_tell(tow_data_port_t *port,
                                    const tow_data_control_t *control,
                                    tow_data_bytes_t payload)
 {
-    if (port->ep == NULL || port->failure != UCS_OK) return TOW_DATA_FAILED;
+    if (port->failure != UCS_OK) return TOW_DATA_FAILED;
+    if (port->ep == NULL && port->ucx_address == NULL) return TOW_DATA_FAILED;
     tow_data_op_t *op = tow_data_op_take(port, payload.size);
     if (op == NULL) return TOW_DATA_FAILED;
     op->header.control = *control;
     op->header.control.version = TOW_DATA_VERSION;
-    if (payload.size > 0) memcpy(op->payload, payload.bytes, payload.size);
-    payload.bytes = op->payload;
-    port->has_sent = true;
+    if (payload.size > 0) memcpy(op->room, payload.bytes, payload.size);
+    payload.bytes = op->room;
     return tow_data_port_send(port, op, TOW_DATA_CONTROL, sizeof(*control),
                               payload);
 }
 
-/* -- Endpoints ------------------------------------------------------------ */
+/* -- Life ----------------------------------------------------------------- */
 
 /* Inside progress. UCX calls it at most once; the endpoint must still be
  * closed. */
@@ -94,7 +239,8 @@ static void on_error(void *context, ucp_ep_h ep, ucs_status_t status)
     fail_port(context, status);
 }
 
-tow_status_t tow_data_port_open(tow_data_port_t *port, const void *ucx_address)
+static ucs_status_t create_endpoint(tow_data_port_t *port,
+                                    const void *ucx_address)
 {
     const ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
@@ -105,17 +251,95 @@ tow_status_t tow_data_port_open(tow_data_port_t *port, const void *ucx_address)
         .err_handler = {.cb = on_error, .arg = port},
     };
     ucs_status_t result = ucp_ep_create(port->data->worker, &params, &port->ep);
+    if (result != UCS_OK) port->ep = NULL;
+    return result;
+}
+
+/* What waited by queue goes now; the rest is tried by the loop. */
+static void hand_over_outbox(tow_data_port_t *port)
+{
+    if (port->sends_at_once) return;
+    tow_list_remove(&port->waiting);
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&port->outbox)) != NULL) {
+        tow_data_op_t *op = TOW_CONTAINER_OF(item, tow_data_op_t, list);
+        port->send_count--;
+        port->data->send_count--;
+        const uint32_t cost = op->datagram_cost;
+        if (send_by_queue(port, op) != TOW_DATA_QUEUED && port->sent != NULL) {
+            tow_data_op_t done = {.port = port, .datagram_cost = cost};
+            port->sent(port, &done);
+        }
+    }
+}
+
+void tow_data_connect_work(tow_net_task_t *task)
+{
+    tow_data_t *data = TOW_CONTAINER_OF(task, tow_data_t, connect_task);
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&data->connecting)) != NULL) {
+        tow_data_port_t *port = TOW_CONTAINER_OF(item, tow_data_port_t, parked);
+        ucs_status_t result = create_endpoint(port, port->ucx_address);
+        tow_free(port->ucx_address);
+        port->ucx_address = NULL;
+        if (result == UCS_OK)
+            hand_over_outbox(port);
+        else
+            fail_port(port, result);
+    }
+}
+
+static tow_status_t connect_later(tow_data_port_t *port,
+                                  const tow_data_address_t *address)
+{
+    port->ucx_address = tow_malloc(address->ucx_size);
+    if (port->ucx_address == NULL)
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    memcpy(port->ucx_address, address->ucx, address->ucx_size);
+    tow_list_append(&port->data->connecting, &port->parked);
+    tow_net_defer(port->data->net, &port->data->connect_task);
+    return TOW_OK;
+}
+
+static tow_status_t connect_now(tow_data_port_t *port,
+                                const tow_data_address_t *address)
+{
+    ucs_status_t result = create_endpoint(port, address->ucx);
     if (result == UCS_OK) return TOW_OK;
-    port->ep = NULL;
     return TOW_ERROR(TOW_UNAVAILABLE,
                      "UCX cannot reach the peer: %s; compare UCX_TLS and "
                      "UCX_NET_DEVICES on both sides",
                      ucs_status_string(result));
 }
 
-void tow_data_port_close(tow_data_port_t *port)
+tow_status_t tow_data_port_create(const tow_data_port_options_t *options,
+                                  tow_data_port_t **out_port)
 {
-    if (port->ep == NULL) return;
+    tow_data_t *data = options->data;
+    tow_data_port_t *port = tow_calloc(1, sizeof(*port));
+    if (port == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    port->data = data;
+    port->task = options->task;
+    port->sent = options->sent;
+    port->owner = options->owner;
+    port->is_local = data->host != 0 && data->host == options->address->host;
+    port->sends_at_once = !port->is_local && data->may_send_at_once;
+    tow_list_init(&port->parked);
+    tow_list_init(&port->waiting);
+    tow_list_init(&port->outbox);
+    tow_status_t status = data->is_in_ucx
+                              ? connect_later(port, options->address)
+                              : connect_now(port, options->address);
+    if (status != TOW_OK) {
+        tow_free(port);
+        return status;
+    }
+    *out_port = port;
+    return TOW_OK;
+}
+
+static void close_by_force(tow_data_port_t *port)
+{
     const ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
         .flags = UCP_EP_CLOSE_FLAG_FORCE,
@@ -129,4 +353,101 @@ void tow_data_port_close(tow_data_port_t *port)
         tow_log(&port->data->net->env.log, TOW_LOG_ERROR,
                 "ucx did not close an endpoint",
                 TOW_F_STR("cause", ucs_status_string(UCS_PTR_STATUS(request))));
+}
+
+static void on_flushed(void *request, ucs_status_t status, void *user_data)
+{
+    (void)status; /* Sent, or the port has failed: it may be closed. */
+    tow_data_port_t *port = user_data;
+    port->flush = TOW_DATA_FLUSHED;
+    tow_net_defer(port->data->net,
+                  port->is_parked ? &port->data->parked_task : port->task);
+    ucp_request_free(request);
+}
+
+static void flush(tow_data_port_t *port)
+{
+    const ucp_request_param_t param = {
+        .op_attr_mask =
+            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = on_flushed,
+        .user_data = port,
+    };
+    ucs_status_ptr_t request = ucp_ep_flush_nbx(port->ep, &param);
+    port->flush =
+        UCS_PTR_IS_PTR(request) ? TOW_DATA_FLUSHING : TOW_DATA_FLUSHED;
+}
+
+static bool may_be_closed(tow_data_port_t *port)
+{
+    if (port->failure != UCS_OK) return true; /* UCX has let go of it. */
+    if (!port->sends_at_once) return port->is_settled || port->send_count == 0;
+    if (!port->is_settled) return true;
+    if (port->flush == TOW_DATA_NOT_FLUSHED) flush(port);
+    return port->flush == TOW_DATA_FLUSHED;
+}
+
+void tow_data_port_close(tow_data_port_t *port)
+{
+    empty_outbox(port);
+    if (port->ucx_address != NULL) tow_list_remove(&port->parked);
+    tow_free(port->ucx_address);
+    port->ucx_address = NULL;
+    if (port->ep != NULL && may_be_closed(port)) close_by_force(port);
+}
+
+/* True if nothing of it is left. */
+static bool end_port(tow_data_port_t *port)
+{
+    tow_data_port_close(port);
+    if (port->ep != NULL || port->send_count > 0 ||
+        port->flush == TOW_DATA_FLUSHING)
+        return false;
+    tow_list_remove(&port->parked);
+    tow_free(port);
+    return true;
+}
+
+void tow_data_port_release(tow_data_port_t *port)
+{
+    tow_data_t *data = port->data;
+    port->task = NULL;
+    port->sent = NULL;
+    port->is_parked = true;
+    data->send_count -= port->send_count;
+    if (!end_port(port)) tow_list_append(&data->parked, &port->parked);
+}
+
+void tow_data_parked_work(tow_net_task_t *task)
+{
+    tow_data_t *data = TOW_CONTAINER_OF(task, tow_data_t, parked_task);
+    tow_list_t *item = data->parked.next;
+    while (item != &data->parked) {
+        tow_data_port_t *port = TOW_CONTAINER_OF(item, tow_data_port_t, parked);
+        item = item->next;
+        end_port(port);
+    }
+}
+
+bool tow_data_parked_end(tow_data_t *data)
+{
+    bool is_safe = true;
+    tow_list_t *item = data->parked.next;
+    for (; item != &data->parked; item = item->next) {
+        tow_data_port_t *port = TOW_CONTAINER_OF(item, tow_data_port_t, parked);
+        if (port->ep == NULL) continue;
+        /* No progress will be made any more, and then TCP is harmless. */
+        if (port->sends_at_once)
+            close_by_force(port);
+        else
+            is_safe = false;
+    }
+    return is_safe;
+}
+
+void tow_data_parked_free(tow_data_t *data)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&data->parked)) != NULL)
+        tow_free(TOW_CONTAINER_OF(item, tow_data_port_t, parked));
 }

@@ -28,26 +28,50 @@ static tow_status_t set(ucp_config_t *config, const char *key,
                      ucs_status_string(result));
 }
 
-/* Whether a list such as "sysv,self,tcp" names one of the transports, or all. */
-static bool names_any(const char *list, const char *const *transports)
+static bool is_among(const char *item, const char *const *names)
 {
-    if (list[0] == '^') return true; /* All but some: it may well be there. */
-    char copy[256];
+    for (size_t i = 0; names[i] != NULL; i++)
+        if (strcmp(item, names[i]) == 0) return true;
+    return false;
+}
+
+#define TRANSPORTS_SIZE 256
+
+/* Counts the items of a list such as "sysv,self,tcp" that are among `names`, or
+ * that are not. */
+static size_t count_items(const char *list, const char *const *names,
+                          bool among)
+{
+    char copy[TRANSPORTS_SIZE];
     snprintf(copy, sizeof(copy), "%s", list);
+    size_t count = 0;
     char *rest = NULL;
     for (char *item = strtok_r(copy, ",", &rest); item != NULL;
-         item = strtok_r(NULL, ",", &rest)) {
-        if (strcmp(item, "all") == 0) return true;
-        for (size_t i = 0; transports[i] != NULL; i++)
-            if (strcmp(item, transports[i]) == 0) return true;
-    }
-    return false;
+         item = strtok_r(NULL, ",", &rest))
+        count += is_among(item, names) == among;
+    return count;
+}
+
+/* Lists that begin with '^' say what is left out, and "all" is all. */
+static bool names_any(const char *list, const char *const *names)
+{
+    static const char *const all[] = {"all", NULL};
+    return list[0] == '^' || count_items(list, all, true) > 0 ||
+           count_items(list, names, true) > 0;
+}
+
+static bool names_only(const char *list, const char *const *names)
+{
+    return strlen(list) < TRANSPORTS_SIZE &&
+           count_items(list, names, false) == 0;
 }
 
 static tow_status_t choose_transports(tow_data_t *data, ucp_config_t *config)
 {
     static const char *const shm[] = {"sm", "shm", "mm", "sysv", "posix", NULL};
     static const char *const tcp[] = {"tcp", NULL};
+    static const char *const plain[] = {"sm",  "shm",  "mm",  "sysv", "posix",
+                                        "cma", "self", "tcp", NULL};
     const char *transports = getenv("UCX_TLS");
     if (transports == NULL) {
         transports = DEFAULT_TRANSPORTS;
@@ -55,6 +79,7 @@ static tow_status_t choose_transports(tow_data_t *data, ucp_config_t *config)
     }
     data->uses_shm = names_any(transports, shm);
     data->uses_tcp = names_any(transports, tcp);
+    data->may_send_at_once = data->uses_tcp && names_only(transports, plain);
     return TOW_OK;
 }
 
@@ -73,7 +98,11 @@ static tow_status_t configure(tow_data_t *data, ucp_config_t *config,
         TOW_RETURN_IF_ERROR(set(config, "MM_ERROR_HANDLING", "y"));
         TOW_RETURN_IF_ERROR(set(config, "MM_SEG_SIZE", segment));
     }
-    if (data->uses_tcp) TOW_RETURN_IF_ERROR(set(config, "RX_SEG_SIZE", "256k"));
+    if (data->uses_tcp) {
+        /* A fragment in one piece, and sent at once; see data_port.c. */
+        TOW_RETURN_IF_ERROR(set(config, "TX_SEG_SIZE", "256k"));
+        TOW_RETURN_IF_ERROR(set(config, "RX_SEG_SIZE", "256k"));
+    }
     /* A rendezvous cannot always be aborted; see decision 0003. */
     TOW_RETURN_IF_ERROR(set(config, "RNDV_THRESH", "inf"));
     /* Who is dead is decided elsewhere; and idle processes are to sleep. */
@@ -185,7 +214,15 @@ void tow_data_ucx_close(tow_data_t *data)
     if (data->worker != NULL) {
         for (int i = 0; i < LAST_PROGRESS_COUNT; i++)
             ucp_worker_progress(data->worker);
+        if (!tow_data_parked_end(data)) {
+            /* UCX would end the process. Better to leave it where it is. */
+            tow_log(&data->net->env.log, TOW_LOG_WARN,
+                    "ucx cannot be closed: a peer hangs in its connection",
+                    TOW_F_STR("kept", "its memory, until this process ends"));
+            return;
+        }
         ucp_worker_destroy(data->worker);
+        tow_data_parked_free(data);
     }
     if (data->context != NULL) ucp_cleanup(data->context);
 }

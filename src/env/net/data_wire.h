@@ -55,12 +55,12 @@ tow_status_t tow_data_address_parse(const void *bytes, size_t size,
 /* -- Messages ------------------------------------------------------------- */
 
 /* Ids of UCX active messages. */
-enum {
+typedef enum tow_data_id {
     TOW_DATA_DATAGRAM,
     TOW_DATA_FRAGMENT,
     TOW_DATA_CONTROL,
     TOW_DATA_ID_COUNT,
-};
+} tow_data_id_t;
 
 /* With 16 bytes, a datagram of up to 69 bytes goes UCX's shortest way. */
 typedef struct tow_data_datagram {
@@ -89,11 +89,12 @@ typedef struct tow_data_fragment {
 } tow_data_fragment_t;
 
 typedef enum tow_data_control_kind {
-    TOW_DATA_HELLO = 1, /* a stream begins; payload: our lane address */
-    TOW_DATA_BYE,       /* it ends; the target forgets it */
-    TOW_DATA_BYE_BACK,  /* all before your BYE has arrived */
-    TOW_DATA_RESET,     /* your stream is not known here any more */
-    TOW_DATA_ANSWER,    /* how a write ended: `write`, `code` */
+    TOW_DATA_HELLO = 1,  /* a stream begins; payload: our lane address */
+    TOW_DATA_HELLO_BACK, /* answers can be sent */
+    TOW_DATA_BYE,        /* it ends; the target forgets it */
+    TOW_DATA_BYE_BACK,   /* all before your BYE has arrived */
+    TOW_DATA_RESET,      /* your stream is not known here any more */
+    TOW_DATA_ANSWER,     /* how a write ended: `write`, `code` */
     TOW_DATA_KIND_END,
 } tow_data_control_kind_t;
 
