@@ -70,6 +70,7 @@ static tow_status_t check_arguments(const tow_run_t *run)
     const tow_executable_t *executable = run->executable;
     const tow_signature_t *signature = &executable->signature;
     const bool has_shapes = signature->argument_count != TOW_COUNT_UNKNOWN;
+    if (run->argument_count == 0) return TOW_OK; /* Then there is no array. */
     for (size_t d = 0; d < executable->local_device_count; d++) {
         tow_buffer_t *const *row = run->arguments + d * run->argument_count;
         for (size_t i = 0; i < run->argument_count; i++) {
