@@ -1,0 +1,241 @@
+/* The insides of the simulated driver.
+ *
+ * Calls change queues and flags and ask for a turn (tow_sim_driver_kick); all
+ * that happens to devices happens in turns of the env: that kick, the timers of
+ * devices, and the timers of their host links. So nothing completes within a
+ * call, and calls from within completions are safe. */
+#ifndef TOW_DEVICE_SIM_DRIVER_IMPL_H_
+#define TOW_DEVICE_SIM_DRIVER_IMPL_H_
+
+#include "base/list.h"
+#include "device/sim/cost.h"
+#include "device/sim/fabric_impl.h"
+#include "device/sim/sim_device.h"
+
+typedef struct driver driver_t;
+typedef struct device device_t;
+typedef struct job job_t;
+
+/* Something that waits for a buffer: until it is ready or has failed, and, to
+ * consume it, until nobody reads it. */
+typedef struct waiter {
+    tow_list_t link;
+    void (*wake)(struct waiter *waiter);
+} waiter_t;
+
+/* -- Buffers --------------------------------------------------------------- */
+
+typedef struct buffer {
+    tow_buffer_t base;
+    uint32_t reference_count;
+    uint32_t reader_count;    /* downloads under way */
+    tow_buffer_state_t state; /* PENDING, READY, FAILED */
+    bool is_donated;
+    uint64_t value;
+    void *content;         /* owned; NULL: the value says all */
+    tow_status_t error;    /* counted; when FAILED */
+    uint64_t memory_bytes; /* of the device, that it holds */
+    tow_list_t waiters;
+    tow_list_t in_driver;
+} buffer_t;
+
+/* A buffer with memory of the device, PENDING, one reference. */
+tow_status_t tow_sim_buffer_make(driver_t *driver, size_t device,
+                                 const tow_shape_t *shape,
+                                 buffer_t **out_buffer) TOW_MUST_USE;
+/* The same without memory: it will get that of a donated argument. NULL when
+ * the host's memory is exhausted. */
+buffer_t *tow_sim_buffer_make_bare(driver_t *driver, size_t device,
+                                   const tow_array_info_t *array);
+void tow_sim_buffer_drop(buffer_t *buffer);
+void tow_sim_buffer_ready(buffer_t *buffer);
+void tow_sim_buffer_fail(buffer_t *buffer, tow_status_t cause);
+void tow_sim_buffer_wait(buffer_t *buffer, waiter_t *waiter);
+void tow_sim_buffer_wake(buffer_t *buffer);
+/* Frees it whatever refers to it. */
+void tow_sim_buffer_free(buffer_t *buffer);
+
+tow_status_t tow_sim_allocate(tow_driver_t *driver, size_t device,
+                              const tow_shape_t *shape,
+                              tow_buffer_t **out_buffer);
+tow_buffer_state_t tow_sim_buffer_state(tow_buffer_t *buffer);
+tow_status_t tow_sim_buffer_error(tow_buffer_t *buffer);
+void tow_sim_buffer_retain(tow_buffer_t *buffer);
+void tow_sim_buffer_release(tow_buffer_t *buffer);
+
+/* -- Transfers ------------------------------------------------------------- */
+
+/* One direction of a device's host link: one transfer after the other. */
+typedef struct lane {
+    tow_timer_t timer;
+    tow_list_t transfers;
+    uint32_t count; /* those that wait for their buffer included */
+    bool is_busy;
+    bool is_upload;
+    device_t *device;
+} lane_t;
+
+tow_status_t tow_sim_upload(tow_driver_t *driver, tow_upload_t *upload);
+tow_status_t tow_sim_download(tow_driver_t *driver, tow_download_t *download);
+void tow_sim_lane_init(lane_t *lane, device_t *device, bool is_upload);
+/* Starts the first transfer if none is under way; when the driver closes,
+ * cancels them all. */
+void tow_sim_lane_advance(lane_t *lane);
+
+/* -- Executables ----------------------------------------------------------- */
+
+/* What a device does, worked out for the model: a pause, then a collective. */
+typedef struct stage {
+    uint64_t pause_ns; /* computing */
+    bool has_collective;
+    tow_sim_collective_kind_t kind;
+    uint32_t group_size;
+    uint32_t stride;
+    uint64_t bytes;
+    uint64_t duration_ns; /* of the collective */
+} stage_t;
+
+typedef struct executable {
+    tow_executable_t base;
+    uint32_t reference_count;
+    tow_sim_cost_t cost;
+    uint64_t value; /* of the program's name */
+    stage_t *stages;
+    size_t stage_count;
+    assignment_t *assignment; /* counted */
+    size_t *local_devices;
+    uint32_t *local_positions; /* in the assignment */
+    tow_list_t in_driver;
+} executable_t;
+
+tow_status_t tow_sim_compile(tow_driver_t *driver, tow_compile_t *compile);
+tow_status_t tow_sim_load(tow_driver_t *driver, tow_compile_t *load);
+tow_status_t tow_sim_serialize(tow_executable_t *executable, void **out_bytes,
+                               size_t *out_size);
+void tow_sim_executable_retain(tow_executable_t *executable);
+void tow_sim_executable_release(tow_executable_t *executable);
+void tow_sim_executable_drop(executable_t *executable);
+void tow_sim_executable_free(executable_t *executable);
+/* Tells the callers of compile and load. */
+void tow_sim_compiles_finish(driver_t *driver);
+/* The process has died: nobody is told. */
+void tow_sim_compiles_forget(driver_t *driver);
+
+/* The device assignment of a serialised CompileOptionsProto. */
+typedef struct compile_options {
+    uint32_t replica_count;
+    uint32_t partition_count;
+    int64_t *ids; /* owned; replica by replica; NULL: none is given */
+} compile_options_t;
+
+tow_status_t tow_sim_compile_options_read(tow_bytes_t bytes,
+                                          compile_options_t *out_options)
+    TOW_MUST_USE;
+
+/* -- Runs ------------------------------------------------------------------ */
+
+/* One device's part of a run. */
+typedef struct shard {
+    tow_list_t in_queue;
+    job_t *job;
+    uint32_t local; /* index into the executable's local devices */
+} shard_t;
+
+/* One run. */
+struct job {
+    tow_run_t *run;
+    driver_t *driver;
+    executable_t *executable; /* counted */
+    uint64_t gang_id;
+    uint32_t unfinished_count;
+    tow_status_t error; /* counted; the first one */
+    tow_status_t abort; /* counted; why it was told to give up */
+    tow_list_t in_driver;
+    buffer_t **arguments; /* counted, device by device */
+    buffer_t **results;   /* counted, device by device */
+    bool *is_consumed;    /* by argument */
+    shard_t shards[];
+};
+
+typedef enum device_stage {
+    DEVICE_IDLE,
+    DEVICE_WAITS,    /* for an input of the first shard */
+    DEVICE_COMPUTES, /* until the timer */
+    DEVICE_MEETS,    /* in a collective, until the timer */
+} device_stage_t;
+
+struct device {
+    driver_t *driver;
+    size_t index;
+    tow_list_t queue; /* shards; the first one is at work */
+    uint32_t queued_count;
+    device_stage_t stage;
+    size_t stage_index; /* of the executable */
+    uint64_t value;     /* of the first shard so far */
+    uint64_t temporary_bytes;
+    tow_timer_t timer;
+    waiter_t waiter;
+    member_t member;
+    lane_t uploads;
+    lane_t downloads;
+    tow_memory_stats_t memory;
+    tow_list_t in_dirty; /* or in touched, or in neither */
+};
+
+tow_status_t tow_sim_run_enqueue(tow_driver_t *driver, tow_run_t *run);
+void tow_sim_abort(tow_driver_t *driver, uint64_t gang_id, tow_status_t cause);
+void tow_sim_device_init(device_t *device);
+/* Does all that can be done now, up to the next wait. */
+void tow_sim_device_advance(device_t *device);
+/* Frees what it refers to; buffers and executables go by themselves. */
+void tow_sim_job_free(job_t *job);
+
+/* RESOURCE_EXHAUSTED says what was asked for and what there is. */
+tow_status_t tow_sim_memory_take(device_t *device, uint64_t bytes,
+                                 const char *what) TOW_MUST_USE;
+void tow_sim_memory_give(device_t *device, uint64_t bytes);
+
+/* -- The driver ------------------------------------------------------------ */
+
+struct driver {
+    tow_driver_t base;
+    tow_sim_model_t model;
+    tow_sim_fabric_t *fabric;
+    tow_sim_fabric_t *own_fabric; /* owned, or NULL */
+    uint32_t speedup;
+    uint32_t jitter_ppm;
+    tow_random_t random;
+    device_t *devices;
+    tow_device_info_t *infos;
+    char *names;
+    tow_list_t buffers;
+    tow_list_t executables;
+    tow_list_t jobs;
+    tow_list_t touched;      /* devices to look at in the next kick */
+    tow_list_t dirty;        /* devices to look at before this turn ends */
+    tow_compile_t *compiles; /* finished, to be told; by private_[0] */
+    tow_compile_t *compiles_last;
+    tow_post_t kick;
+    bool is_kicked;
+    bool is_closing;
+    tow_closed_t closed;
+    tow_sim_device_counts_t counts;
+};
+
+static inline driver_t *tow_sim_driver_of(tow_driver_t *driver)
+{
+    return (driver_t *)driver;
+}
+
+/* From a call: asks for a turn in which the driver looks at the device. */
+void tow_sim_device_touch(device_t *device);
+/* From a turn: the driver looks at the device before it ends. */
+void tow_sim_device_mark(device_t *device);
+void tow_sim_driver_kick(driver_t *driver);
+/* The end of every turn: looks at what was marked. */
+void tow_sim_driver_settle(driver_t *driver);
+tow_status_t tow_sim_check_open_driver(const driver_t *driver) TOW_MUST_USE;
+/* By the driver's speed-up. */
+uint64_t tow_sim_scale_ns(const driver_t *driver, uint64_t ns);
+
+#endif /* TOW_DEVICE_SIM_DRIVER_IMPL_H_ */

@@ -1,0 +1,512 @@
+/* Runs: each device does its shards in order, one at a time.
+ *
+ *     IDLE -> WAITS for inputs -> COMPUTES -> MEETS -> COMPUTES ... -> IDLE
+ *
+ * Every run takes at least one timer, so one that starts the next from its
+ * completion cannot keep a turn for ever. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "device/sim/driver_impl.h"
+#include "device/sim/value_impl.h"
+
+static shard_t *first_shard(const device_t *device)
+{
+    return TOW_CONTAINER_OF(device->queue.next, shard_t, in_queue);
+}
+
+static buffer_t **arguments_of(const shard_t *shard)
+{
+    const job_t *job = shard->job;
+    return job->arguments + shard->local * job->executable->cost.argument_count;
+}
+
+static buffer_t **results_of(const shard_t *shard)
+{
+    const job_t *job = shard->job;
+    return job->results + shard->local * job->executable->cost.result_count;
+}
+
+/* -- The end of a shard ---------------------------------------------------- */
+
+void tow_sim_job_free(job_t *job)
+{
+    tow_list_remove(&job->in_driver);
+    tow_status_release(job->error);
+    tow_status_release(job->abort);
+    tow_free(job);
+}
+
+static void finish_job(job_t *job)
+{
+    tow_run_t *run = job->run;
+    tow_status_t error = job->error;
+    job->error = TOW_OK;
+    tow_sim_executable_drop(job->executable);
+    tow_sim_job_free(job);
+    run->done(run, error);
+}
+
+static void finish_results(const shard_t *shard, uint64_t value,
+                           tow_status_t status)
+{
+    buffer_t **results = results_of(shard);
+    size_t count = shard->job->executable->cost.result_count;
+    for (size_t i = 0; i < count; i++) {
+        buffer_t *buffer = results[i];
+        buffer->value = tow_sim_value_fit(tow_sim_value_mix(value, i + 1),
+                                          buffer->base.bytes);
+        if (status == TOW_OK)
+            tow_sim_buffer_ready(buffer);
+        else
+            tow_sim_buffer_fail(buffer, status);
+        tow_sim_buffer_drop(buffer);
+    }
+}
+
+static void drop_arguments(const shard_t *shard)
+{
+    buffer_t **arguments = arguments_of(shard);
+    size_t count = shard->job->executable->cost.argument_count;
+    for (size_t i = 0; i < count; i++)
+        tow_sim_buffer_drop(arguments[i]);
+}
+
+/* The first shard is done: with TOW_OK, or with what went wrong. */
+static void finish_shard(device_t *device, tow_status_t take_status)
+{
+    shard_t *shard = first_shard(device);
+    job_t *job = shard->job;
+    tow_list_remove(&shard->in_queue);
+    device->queued_count--;
+    device->stage = DEVICE_IDLE;
+    device->driver->counts.runs++;
+    tow_sim_memory_give(device, device->temporary_bytes);
+    device->temporary_bytes = 0;
+    tow_sim_device_mark(device);
+    finish_results(shard, device->value, take_status);
+    drop_arguments(shard);
+    if (job->error == TOW_OK)
+        job->error = take_status;
+    else
+        tow_status_release(take_status);
+    if (--job->unfinished_count == 0) finish_job(job);
+}
+
+static tow_status_t name_device(const device_t *device, const shard_t *shard,
+                                tow_status_t take_status)
+{
+    return tow_status_annotate(take_status, "device %" PRId64 ", %s",
+                               device->member.device_id,
+                               shard->job->executable->cost.name);
+}
+
+static void fail_shard(device_t *device, tow_status_t take_status)
+{
+    finish_shard(device, name_device(device, first_shard(device), take_status));
+}
+
+/* -- Work ------------------------------------------------------------------ */
+
+static const stage_t *stage_of(const device_t *device)
+{
+    const executable_t *executable = first_shard(device)->job->executable;
+    return &executable->stages[device->stage_index];
+}
+
+static uint64_t with_jitter(driver_t *driver, uint64_t ns)
+{
+    if (driver->jitter_ppm == 0) return ns;
+    unsigned __int128 most = (unsigned __int128)ns * driver->jitter_ppm;
+    uint64_t more =
+        tow_random_below(&driver->random, (uint64_t)(most / 1000000u) + 1);
+    return tow_sim_ns_add(ns, more);
+}
+
+static void compute(device_t *device, uint64_t pause_ns)
+{
+    driver_t *driver = device->driver;
+    tow_env_t *env = driver->base.env;
+    uint64_t ns = with_jitter(driver, pause_ns);
+    device->stage = DEVICE_COMPUTES;
+    tow_env_timer_start(env, &device->timer, tow_env_now_ns(env) + (int64_t)ns);
+}
+
+/* The group of the collective to which the position belongs. */
+static group_t group_at(const executable_t *executable, const stage_t *stage,
+                        uint32_t position, uint32_t *out_rank)
+{
+    uint32_t rank = position / stage->stride % stage->group_size;
+    *out_rank = rank;
+    return (group_t){.assignment = executable->assignment,
+                     .start = position - rank * stage->stride,
+                     .stride = stage->stride,
+                     .size = stage->group_size};
+}
+
+static void meet(device_t *device)
+{
+    const stage_t *stage = stage_of(device);
+    const shard_t *shard = first_shard(device);
+    const executable_t *executable = shard->job->executable;
+    arrival_t arrival = {
+        .gang_id = shard->job->gang_id,
+        .collective = (uint32_t)device->stage_index,
+        .kind = stage->kind,
+        .bytes = stage->bytes,
+        .duration_ns = stage->duration_ns,
+        .now_ns = tow_env_now_ns(device->driver->base.env),
+    };
+    arrival.group =
+        group_at(executable, stage, executable->local_positions[shard->local],
+                 &arrival.rank);
+    device->member.contribution = device->value;
+    device->stage = DEVICE_MEETS;
+    tow_status_t status = tow_sim_fabric_arrive(device->driver->fabric,
+                                                &device->member, &arrival);
+    if (status != TOW_OK) fail_shard(device, status);
+}
+
+/* Goes to the stage that stage_index names, or to the end. */
+static void enter_stage(device_t *device)
+{
+    const executable_t *executable = first_shard(device)->job->executable;
+    if (device->stage_index == executable->stage_count) {
+        finish_shard(device, TOW_OK);
+        return;
+    }
+    const stage_t *stage = stage_of(device);
+    if (stage->pause_ns > 0 || device->stage_index == 0)
+        compute(device, stage->pause_ns);
+    else if (stage->has_collective)
+        meet(device);
+    else
+        finish_shard(device, TOW_OK);
+}
+
+static void after_computing(device_t *device)
+{
+    if (stage_of(device)->has_collective) {
+        meet(device);
+        return;
+    }
+    device->stage_index++;
+    enter_stage(device);
+}
+
+static void after_meeting(device_t *device)
+{
+    tow_sim_collective_kind_t kind = stage_of(device)->kind;
+    tow_sim_fabric_depart(device->driver->fabric, &device->member);
+    if (kind != TOW_SIM_BARRIER)
+        device->value = tow_sim_value_meet(kind, device->member.combined,
+                                           device->member.rank);
+    device->stage_index++;
+    enter_stage(device);
+}
+
+static void device_fire(tow_timer_t *timer)
+{
+    device_t *device = TOW_CONTAINER_OF(timer, device_t, timer);
+    driver_t *driver = device->driver;
+    driver->counts.turns++;
+    if (first_shard(device)->job->abort != TOW_OK)
+        tow_sim_device_mark(device); /* It was told just before. */
+    else if (device->stage == DEVICE_COMPUTES)
+        after_computing(device);
+    else
+        after_meeting(device);
+    tow_sim_driver_settle(driver);
+}
+
+/* -- The start of a shard -------------------------------------------------- */
+
+/* The first argument that is not ready, or that somebody still reads and the
+ * run would destroy; or one that failed. NULL: none. */
+static buffer_t *find_obstacle(const shard_t *shard)
+{
+    buffer_t **arguments = arguments_of(shard);
+    size_t count = shard->job->executable->cost.argument_count;
+    buffer_t *obstacle = NULL;
+    for (size_t i = 0; i < count; i++) {
+        buffer_t *buffer = arguments[i];
+        if (buffer->state == TOW_BUFFER_FAILED) return buffer;
+        bool is_read = buffer->reader_count > 0 && shard->job->is_consumed[i];
+        if (obstacle == NULL && (buffer->state != TOW_BUFFER_READY || is_read))
+            obstacle = buffer;
+    }
+    return obstacle;
+}
+
+static void begin_value(device_t *device, const shard_t *shard)
+{
+    const executable_t *executable = shard->job->executable;
+    buffer_t **arguments = arguments_of(shard);
+    device->value = executable->value;
+    for (size_t i = 0; i < executable->cost.argument_count; i++)
+        device->value = tow_sim_value_mix(device->value, arguments[i]->value);
+}
+
+static void start_shard(device_t *device, const shard_t *shard)
+{
+    uint64_t bytes = shard->job->executable->cost.temporary_bytes;
+    tow_status_t status =
+        tow_sim_memory_take(device, bytes, "temporary memory");
+    if (status != TOW_OK) {
+        fail_shard(device, status);
+        return;
+    }
+    device->temporary_bytes = bytes;
+    begin_value(device, shard);
+    device->stage_index = 0;
+    enter_stage(device);
+}
+
+/* Begins the first shard, fails it, or waits for an input. */
+static void try_start(device_t *device)
+{
+    const shard_t *shard = first_shard(device);
+    buffer_t *obstacle = find_obstacle(shard);
+    device->stage = DEVICE_IDLE;
+    if (obstacle == NULL) {
+        start_shard(device, shard);
+    } else if (obstacle->state == TOW_BUFFER_FAILED) {
+        finish_shard(device, tow_status_retain(obstacle->error));
+    } else {
+        device->stage = DEVICE_WAITS;
+        tow_sim_buffer_wait(obstacle, &device->waiter);
+    }
+}
+
+static void give_up(device_t *device)
+{
+    const shard_t *shard = first_shard(device);
+    tow_env_timer_stop(device->driver->base.env, &device->timer);
+    tow_sim_fabric_withdraw(device->driver->fabric, &device->member);
+    tow_list_remove(&device->waiter.link);
+    fail_shard(device, tow_status_retain(shard->job->abort));
+}
+
+void tow_sim_device_advance(device_t *device)
+{
+    while (!tow_list_is_empty(&device->queue)) {
+        const shard_t *shard = first_shard(device);
+        if (shard->job->abort != TOW_OK) {
+            give_up(device);
+            continue;
+        }
+        bool is_woken = tow_list_is_empty(&device->waiter.link);
+        if (device->stage == DEVICE_IDLE ||
+            (device->stage == DEVICE_WAITS && is_woken))
+            try_start(device);
+        if (device->stage != DEVICE_IDLE) return;
+    }
+}
+
+static void device_woken(waiter_t *waiter)
+{
+    tow_sim_device_mark(TOW_CONTAINER_OF(waiter, device_t, waiter));
+}
+
+void tow_sim_device_init(device_t *device)
+{
+    tow_list_init(&device->queue);
+    tow_list_init(&device->in_dirty);
+    tow_list_init(&device->waiter.link);
+    device->waiter.wake = device_woken;
+    device->timer.fire = device_fire;
+}
+
+/* -- Enqueueing ------------------------------------------------------------ */
+
+static job_t *new_job(executable_t *executable, tow_run_t *run)
+{
+    size_t devices = executable->base.local_device_count;
+    size_t arguments = devices * executable->cost.argument_count;
+    size_t results = devices * executable->cost.result_count;
+    job_t *job =
+        tow_calloc(1, sizeof(*job) + devices * sizeof(shard_t) +
+                          (arguments + results) * sizeof(buffer_t *) +
+                          executable->cost.argument_count * sizeof(bool));
+    if (job == NULL) return NULL;
+    job->run = run;
+    job->driver = tow_sim_driver_of(executable->base.driver);
+    job->executable = executable;
+    job->gang_id = run->gang_id;
+    job->unfinished_count = (uint32_t)devices;
+    job->arguments = (buffer_t **)(void *)(job->shards + devices);
+    job->results = job->arguments + arguments;
+    job->is_consumed = (bool *)(job->results + results);
+    tow_list_init(&job->in_driver);
+    return job;
+}
+
+static bool is_kept(const tow_run_t *run, size_t argument)
+{
+    for (size_t i = 0; i < run->kept_argument_count; i++)
+        if (run->kept_arguments[i] == argument) return true;
+    return false;
+}
+
+static tow_status_t choose_consumed(job_t *job)
+{
+    const tow_sim_cost_t *cost = &job->executable->cost;
+    for (size_t i = 0; i < cost->alias_count; i++) {
+        const tow_alias_t *alias = &cost->aliases[i];
+        job->is_consumed[alias->argument] = !is_kept(job->run, alias->argument);
+        if (alias->required && !job->is_consumed[alias->argument])
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "%s: argument %zu is to be kept, and the program "
+                             "must reuse its memory",
+                             cost->name, alias->argument);
+    }
+    return TOW_OK;
+}
+
+/* Results with memory of their own; those that take an argument's come bare. */
+static tow_status_t make_results(job_t *job, uint32_t local)
+{
+    const tow_sim_cost_t *cost = &job->executable->cost;
+    size_t device = job->executable->local_devices[local];
+    buffer_t **results = job->results + local * cost->result_count;
+    for (size_t i = 0; i < cost->alias_count; i++) {
+        const tow_alias_t *alias = &cost->aliases[i];
+        if (!job->is_consumed[alias->argument]) continue;
+        results[alias->result] = tow_sim_buffer_make_bare(
+            job->driver, device, &cost->results[alias->result]);
+        if (results[alias->result] == NULL)
+            return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    for (size_t i = 0; i < cost->result_count; i++)
+        if (results[i] == NULL)
+            TOW_RETURN_IF_ERROR(tow_status_annotate(
+                tow_sim_buffer_make(job->driver, device,
+                                    &cost->results[i].shape, &results[i]),
+                "%s, result %zu", cost->name, i));
+    return TOW_OK;
+}
+
+static tow_status_t check_queues(const job_t *job)
+{
+    const executable_t *executable = job->executable;
+    for (size_t i = 0; i < executable->base.local_device_count; i++) {
+        const device_t *device =
+            &job->driver->devices[executable->local_devices[i]];
+        if (device->queued_count < TOW_SIM_QUEUED_RUNS_MAX) continue;
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "device %" PRId64
+                         ": %u runs are queued, and no more may be",
+                         device->member.device_id, device->queued_count);
+    }
+    return TOW_OK;
+}
+
+static tow_status_t prepare(job_t *job)
+{
+    TOW_RETURN_IF_ERROR(check_queues(job));
+    TOW_RETURN_IF_ERROR(choose_consumed(job));
+    for (uint32_t i = 0; i < job->executable->base.local_device_count; i++)
+        TOW_RETURN_IF_ERROR(make_results(job, i));
+    return TOW_OK;
+}
+
+static void undo(job_t *job)
+{
+    const executable_t *executable = job->executable;
+    size_t count =
+        executable->base.local_device_count * executable->cost.result_count;
+    for (size_t i = 0; i < count; i++)
+        if (job->results[i] != NULL) tow_sim_buffer_drop(job->results[i]);
+    tow_sim_job_free(job);
+}
+
+/* The result gets the argument's memory, and the argument is no more. */
+static void donate(job_t *job, uint32_t local)
+{
+    const tow_sim_cost_t *cost = &job->executable->cost;
+    for (size_t i = 0; i < cost->alias_count; i++) {
+        const tow_alias_t *alias = &cost->aliases[i];
+        if (!job->is_consumed[alias->argument]) continue;
+        buffer_t *from =
+            job->arguments[local * cost->argument_count + alias->argument];
+        buffer_t *to = job->results[local * cost->result_count + alias->result];
+        to->memory_bytes = from->memory_bytes;
+        from->memory_bytes = 0;
+        from->is_donated = true;
+    }
+}
+
+/* From here on nothing can fail. */
+static void enqueue_shard(job_t *job, uint32_t local)
+{
+    executable_t *executable = job->executable;
+    device_t *device = &job->driver->devices[executable->local_devices[local]];
+    shard_t *shard = &job->shards[local];
+    shard->job = job;
+    shard->local = local;
+    tow_list_append(&device->queue, &shard->in_queue);
+    device->queued_count++;
+    tow_sim_device_touch(device);
+}
+
+static void commit(job_t *job, const tow_run_t *run)
+{
+    executable_t *executable = job->executable;
+    size_t devices = executable->base.local_device_count;
+    size_t arguments = devices * executable->cost.argument_count;
+    size_t results = devices * executable->cost.result_count;
+    for (size_t i = 0; i < arguments; i++) {
+        job->arguments[i] = (buffer_t *)run->arguments[i];
+        job->arguments[i]->reference_count++;
+    }
+    for (size_t i = 0; i < results; i++) {
+        job->results[i]->reference_count++;
+        run->results[i] = &job->results[i]->base;
+    }
+    executable->reference_count++;
+    tow_list_append(&job->driver->jobs, &job->in_driver);
+    for (uint32_t i = 0; i < devices; i++) {
+        donate(job, i);
+        enqueue_shard(job, i);
+    }
+}
+
+tow_status_t tow_sim_run_enqueue(tow_driver_t *base, tow_run_t *run)
+{
+    TOW_RETURN_IF_ERROR(tow_sim_check_open_driver(tow_sim_driver_of(base)));
+    job_t *job = new_job((executable_t *)run->executable, run);
+    if (job == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_status_t status = prepare(job);
+    if (status != TOW_OK) {
+        undo(job);
+        return status;
+    }
+    commit(job, run);
+    return TOW_OK;
+}
+
+static void touch_unfinished(job_t *job)
+{
+    const executable_t *executable = job->executable;
+    for (size_t i = 0; i < executable->base.local_device_count; i++)
+        if (!tow_list_is_empty(&job->shards[i].in_queue))
+            tow_sim_device_touch(
+                &job->driver->devices[executable->local_devices[i]]);
+}
+
+void tow_sim_abort(tow_driver_t *base, uint64_t gang_id, tow_status_t cause)
+{
+    driver_t *driver = tow_sim_driver_of(base);
+    bool is_found = false;
+    tow_list_t *head = &driver->jobs;
+    for (tow_list_t *at = head->next; at != head; at = at->next) {
+        job_t *job = TOW_CONTAINER_OF(at, job_t, in_driver);
+        if (job->gang_id != gang_id || job->abort != TOW_OK) continue;
+        job->abort = tow_status_retain(cause);
+        touch_unfinished(job);
+        is_found = true;
+    }
+    if (is_found) tow_sim_fabric_abort(driver->fabric, gang_id);
+}

@@ -1,0 +1,154 @@
+/* Uploads, downloads, and what stands for values. */
+#include "device/sim/device_testing_impl.h"
+
+#include "device/sim/tuning.h"
+#include "device/sim/value_impl.h"
+
+static void open_one(world_t *world)
+{
+    world_open(world, (world_options_t){.host_count = 1, .device_count = 2});
+}
+
+static void small_buffers_keep_their_bytes(void **state)
+{
+    (void)state;
+    world_t world;
+    open_one(&world);
+    const int64_t sizes[] = {0, 1, 7, 8, 9, 4096, TOW_SIM_CONTENT_BYTES_MAX};
+    uint8_t *bytes = test_malloc(TOW_SIM_CONTENT_BYTES_MAX);
+    uint8_t *back = test_malloc(TOW_SIM_CONTENT_BYTES_MAX);
+    for (size_t i = 0; i < TOW_SIM_CONTENT_BYTES_MAX; i++)
+        bytes[i] = (uint8_t)(i * 7 + i / 256);
+    for (size_t i = 0; i < TOW_COUNT_OF(sizes); i++) {
+        size_t size = (size_t)sizes[i];
+        tow_buffer_t *buffer = upload_now(&world, 0, 1, bytes, sizes[i]);
+        memset(back, 0xee, TOW_SIM_CONTENT_BYTES_MAX);
+        download_now(&world, buffer, back, size);
+        assert_memory_equal(bytes, back, size);
+        tow_buffer_release(buffer);
+    }
+    test_free(bytes);
+    test_free(back);
+    world_close(&world);
+}
+
+static void large_buffers_come_back_as_their_value(void **state)
+{
+    (void)state;
+    world_t world;
+    open_one(&world);
+    size_t size = TOW_SIM_CONTENT_BYTES_MAX + 1000;
+    uint8_t *bytes = test_calloc(1, size);
+    uint8_t *back = test_malloc(size);
+    uint8_t *again = test_malloc(size);
+    bytes[5] = 1;
+    tow_buffer_t *buffer = upload_now(&world, 0, 0, bytes, (int64_t)size);
+    download_now(&world, buffer, back, size);
+    assert_int_equal(back[size - 1], 0);
+    /* Moved on, it stays what it is. */
+    tow_buffer_t *moved = upload_now(&world, 0, 1, back, (int64_t)size);
+    download_now(&world, moved, again, size);
+    assert_memory_equal(back, again, size);
+    tow_buffer_release(buffer);
+    tow_buffer_release(moved);
+    test_free(bytes);
+    test_free(back);
+    test_free(again);
+    world_close(&world);
+}
+
+static void a_value_is_read_from_what_shows_it(void **state)
+{
+    (void)state;
+    uint8_t bytes[100];
+    for (size_t size = 0; size <= sizeof(bytes); size++) {
+        uint64_t value = tow_sim_value_fit(0x123456789abcdef0u + size, size);
+        tow_sim_value_show(value, bytes, size);
+        assert_int_equal(tow_sim_value_read(bytes, size), value);
+        if (size <= 8) continue;
+        bytes[size - 1] ^= 1;
+        assert_int_not_equal(tow_sim_value_read(bytes, size), value);
+    }
+}
+
+static void a_scalar_is_its_own_value(void **state)
+{
+    (void)state;
+    const uint32_t scalar = 77;
+    assert_int_equal(tow_sim_value_read(&scalar, 4), 77);
+}
+
+/* What the README promises, worked out by hand. */
+static void results_follow_from_name_and_arguments(void **state)
+{
+    (void)state;
+    world_t world;
+    launch_t launch;
+    const int64_t device_0[] = {0};
+    const char *text = "towpath-cost 1\nname f\nargument u8[8]\n"
+                       "argument u8[4]\nresult u8[8]\nresult u8[4]\n";
+    uint64_t a = 11, b = 22, results[2] = {0};
+    open_one(&world);
+    tow_executable_t *program = compile_for(&world, 0, text, device_0, 1);
+    tow_buffer_t *arguments[] = {upload_now(&world, 0, 0, &a, 8),
+                                 upload_now(&world, 0, 0, &b, 4)};
+    must(try_launch(&launch, program, 1, arguments, 2));
+    run_idle(&world);
+    download_now(&world, launch.results[0], &results[0], 8);
+    download_now(&world, launch.results[1], &results[1], 4);
+    uint64_t value = tow_sim_value_begin("f");
+    value = tow_sim_value_mix(tow_sim_value_mix(value, a), b);
+    assert_int_equal(results[0], tow_sim_value_mix(value, 1));
+    assert_int_equal(results[1], tow_sim_value_mix(value, 2) & UINT32_MAX);
+    world_close(&world);
+}
+
+static void transfers_share_the_host_link_in_order(void **state)
+{
+    (void)state;
+    world_t world;
+    movement_t movements[3];
+    uint8_t bytes[100] = {0};
+    open_one(&world);
+    int64_t start_ns = tow_sim_now_ns(world.sim);
+    must(try_upload(driver_at(&world, 0), 0, bytes, 100, &movements[0]));
+    must(try_upload(driver_at(&world, 0), 0, bytes, 50, &movements[1]));
+    must(try_upload(driver_at(&world, 0), 1, bytes, 50, &movements[2]));
+    run_until(&world, start_ns + 60);
+    assert_true(movements[2].is_done); /* The other device's link. */
+    assert_false(movements[0].is_done);
+    run_until(&world, start_ns + 110);
+    assert_true(movements[0].is_done);
+    run_until(&world, start_ns + 169);
+    assert_false(movements[1].is_done);
+    run_until(&world, start_ns + 170);
+    assert_true(movements[1].is_done);
+    for (int i = 0; i < 3; i++)
+        tow_buffer_release(movements[i].upload.buffer);
+    world_close(&world);
+}
+
+static void a_buffer_may_be_released_while_it_is_uploaded(void **state)
+{
+    (void)state;
+    world_t world;
+    movement_t movement;
+    uint8_t bytes[100] = {0};
+    open_one(&world);
+    must(try_upload(driver_at(&world, 0), 0, bytes, 100, &movement));
+    tow_buffer_release(movement.upload.buffer);
+    assert_int_equal(bytes_in_use(&world, 0, 0), 100);
+    run_idle(&world);
+    assert_true(movement.is_done);
+    must(movement.status);
+    assert_int_equal(bytes_in_use(&world, 0, 0), 0);
+    world_close(&world);
+}
+
+TOW_TEST_MAIN(cmocka_unit_test(small_buffers_keep_their_bytes),
+              cmocka_unit_test(large_buffers_come_back_as_their_value),
+              cmocka_unit_test(a_value_is_read_from_what_shows_it),
+              cmocka_unit_test(a_scalar_is_its_own_value),
+              cmocka_unit_test(results_follow_from_name_and_arguments),
+              cmocka_unit_test(transfers_share_the_host_link_in_order),
+              cmocka_unit_test(a_buffer_may_be_released_while_it_is_uploaded))
