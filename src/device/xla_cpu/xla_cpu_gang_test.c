@@ -725,6 +725,79 @@ static void collectives_without_a_table_are_an_error(void **state)
     client_close(client);
 }
 
+/* --- Two gangs of one process ------------------------------------------------------- */
+
+enum {
+    RIVAL_COUNT = 2,
+    RIVAL_RUN_COUNT = 200
+};
+
+typedef struct rival {
+    PJRT_Client *client;
+    PJRT_LoadedExecutable *program;
+    uint64_t first_run_id;
+    size_t wrong_count;
+    pthread_t thread;
+} rival_t;
+
+static void *run_rival(void *argument)
+{
+    rival_t *rival = argument;
+    call_t call = {
+        .executable = rival->program, .device_count = 2, .argument_count = 1};
+    for (size_t i = 0; i < 2; i++)
+        call.arguments[i][0] =
+            upload(rival->client, device_at(rival->client, i),
+                   (float[]){1, 2, 3, 4}, 4);
+    for (uint64_t run = 0; run < RIVAL_RUN_COUNT; run++) {
+        call.run_id = rival->first_run_id + run;
+        execute(&call);
+        for (size_t i = 0; i < 2; i++) {
+            float values[4];
+            download(call.outputs[i][0], values, sizeof(values));
+            if (values[3] != 8) rival->wrong_count++;
+            destroy(call.outputs[i][0]);
+        }
+    }
+    for (size_t i = 0; i < 2; i++)
+        destroy(call.arguments[i][0]);
+    return NULL;
+}
+
+/* Were their order to differ between the devices, each device would wait for
+ * the other in another gang. */
+static void gangs_of_two_threads_stand_in_one_order(void **state)
+{
+    int file = make_shared();
+    shared_t *shared = share(file);
+    tow_xla_collectives_t table = {
+        .struct_size = sizeof(table),
+        .context = shared,
+        .run = run_collective,
+    };
+    PJRT_Client *client = client_open(
+        (client_options_t){.device_count = 2, .collectives = &table});
+    bytes_t options = options_pack(2, 1, (int64_t[]){0, 1});
+    rival_t rivals[RIVAL_COUNT];
+    for (size_t i = 0; i < RIVAL_COUNT; i++) {
+        rivals[i] = (rival_t){
+            .client = client,
+            .program = compile(client, ADD_TOGETHER, &options),
+            .first_run_id = 1 + i * RIVAL_RUN_COUNT,
+        };
+        assert_int_equal(
+            pthread_create(&rivals[i].thread, NULL, run_rival, &rivals[i]), 0);
+    }
+    for (size_t i = 0; i < RIVAL_COUNT; i++) {
+        pthread_join(rivals[i].thread, NULL);
+        assert_int_equal(rivals[i].wrong_count, 0);
+        unload(rivals[i].program);
+    }
+    client_close(client);
+    munmap(shared, sizeof(*shared));
+    close(file);
+}
+
 #define CASE(name) cmocka_unit_test_setup(name, harness_set_up)
 
 int main(int argc, char **argv)
@@ -736,6 +809,7 @@ int main(int argc, char **argv)
         CASE(gang_reduces_all_types),
         CASE(gang_can_be_aborted_and_stays_usable),
         CASE(collectives_without_a_table_are_an_error),
+        CASE(gangs_of_two_threads_stand_in_one_order),
     };
     return tow_test_main(argc, argv, tests, TOW_COUNT_OF(tests));
 }

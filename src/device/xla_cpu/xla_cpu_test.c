@@ -777,6 +777,74 @@ static void client_cancels_what_waits_when_it_closes(void **state)
         failure_of(try_await(events[i]));
 }
 
+/* --- Many threads -------------------------------------------------------------------- */
+
+enum {
+    USER_COUNT = 4,
+    STEP_COUNT = 300
+};
+
+typedef struct user {
+    PJRT_Client *client;
+    PJRT_LoadedExecutable *donating;
+    float last;
+    pthread_t thread;
+} user_t;
+
+/* Adds one again and again, each time to the result before, which is given
+ * away, destroyed early or late, read or not. */
+static void *add_up(void *argument)
+{
+    user_t *user = argument;
+    PJRT_Device *device = device_at(user->client, 0);
+    PJRT_Buffer *one = upload(user->client, device, ONES, 4);
+    PJRT_Buffer *sum = upload(user->client, device, ONES, 4);
+    const int64_t kept[] = {0};
+    for (int step = 1; step < STEP_COUNT; step++) {
+        call_t call = {.executable = user->donating,
+                       .flags = step % 5 == 0 ? TOW_XLA_EXECUTE_INLINE : 0,
+                       .argument_count = 2,
+                       .arguments = {{sum, one}},
+                       .kept = kept,
+                       .kept_count = step % 3 == 0};
+        expect_ok(try_execute(&call));
+        if (step % 2 == 0) await(call.done[0]);
+        float values[4];
+        if (step % 7 == 0) {
+            download(call.outputs[0][0], values, sizeof(values));
+            assert_true(values[0] == (float)(step + 1));
+        }
+        destroy(sum);
+        sum = call.outputs[0][0];
+        if (step % 2 != 0) await(call.done[0]);
+    }
+    float values[4];
+    download(sum, values, sizeof(values));
+    user->last = values[3];
+    destroy(sum);
+    destroy(one);
+    return NULL;
+}
+
+static void users_may_be_many(void **state)
+{
+    PJRT_Client *client = client_open((client_options_t){0});
+    user_t users[USER_COUNT];
+    PJRT_LoadedExecutable *donating = compile(client, ADD_DONATING, NULL);
+    for (size_t i = 0; i < USER_COUNT; i++) {
+        users[i] = (user_t){.client = client, .donating = donating};
+        assert_int_equal(
+            pthread_create(&users[i].thread, NULL, add_up, &users[i]), 0);
+    }
+    for (size_t i = 0; i < USER_COUNT; i++) {
+        pthread_join(users[i].thread, NULL);
+        assert_true(users[i].last == STEP_COUNT);
+    }
+    unload(donating);
+    assert_int_equal(bytes_in_use(device_at(client, 0)), 0);
+    client_close(client);
+}
+
 /* --- Serialising ------------------------------------------------------------------ */
 
 static void executables_load_under_other_devices(void **state)
@@ -838,24 +906,22 @@ static void executables_load_under_other_devices(void **state)
 
 #define CASE(name) cmocka_unit_test_setup(name, harness_set_up)
 
-TOW_TEST_MAIN(CASE(plugin_says_its_version_and_has_the_extension),
-              CASE(client_numbers_its_devices_by_process),
-              CASE(client_refuses_options_it_does_not_know),
-              CASE(compile_explains_a_malformed_program),
-              CASE(compile_refuses_options_that_reach_outside),
-              CASE(compile_refuses_foreign_code),
-              CASE(signature_names_shapes_and_donations),
-              CASE(signature_has_the_shardings), CASE(execute_adds),
-              CASE(execute_keeps_what_it_was_given),
-              CASE(executions_finish_in_order),
-              CASE(execute_refuses_wrong_arguments),
-              CASE(donated_inputs_are_gone_at_once),
-              CASE(inputs_that_must_be_kept_are_copied),
-              CASE(donation_waits_for_reads),
-              CASE(errors_reach_what_depends_on_them),
-              CASE(memory_limit_is_an_error_and_passes),
-              CASE(aligned_memory_is_used_where_it_lies),
-              CASE(strided_memory_is_made_dense),
-              CASE(copies_wait_for_their_source),
-              CASE(client_cancels_what_waits_when_it_closes),
-              CASE(executables_load_under_other_devices))
+TOW_TEST_MAIN(
+    CASE(plugin_says_its_version_and_has_the_extension),
+    CASE(client_numbers_its_devices_by_process),
+    CASE(client_refuses_options_it_does_not_know),
+    CASE(compile_explains_a_malformed_program),
+    CASE(compile_refuses_options_that_reach_outside),
+    CASE(compile_refuses_foreign_code),
+    CASE(signature_names_shapes_and_donations),
+    CASE(signature_has_the_shardings), CASE(execute_adds),
+    CASE(execute_keeps_what_it_was_given), CASE(executions_finish_in_order),
+    CASE(execute_refuses_wrong_arguments),
+    CASE(donated_inputs_are_gone_at_once),
+    CASE(inputs_that_must_be_kept_are_copied), CASE(donation_waits_for_reads),
+    CASE(errors_reach_what_depends_on_them),
+    CASE(memory_limit_is_an_error_and_passes),
+    CASE(aligned_memory_is_used_where_it_lies),
+    CASE(strided_memory_is_made_dense), CASE(copies_wait_for_their_source),
+    CASE(client_cancels_what_waits_when_it_closes), CASE(users_may_be_many),
+    CASE(executables_load_under_other_devices))
