@@ -261,6 +261,10 @@ struct tow_run {
     /* Room for local_device_count * result_count handles. Filled in by the
      * call, one reference each, also when the run will fail. */
     tow_buffer_t **results;
+    /* The call may take as long as the computation, where the driver can do it
+     * on the caller's thread: for programs so small that handing them over
+     * costs more, and that surely end by themselves. */
+    bool may_block;
     /* All local shards have finished. The error is the first one, and names the
      * device. */
     void (*done)(tow_run_t *run, tow_status_t take_status);

@@ -6,6 +6,8 @@
  * whole and turns it round. */
 #include "device/pjrt/pjrt_impl.h"
 
+#include <sched.h>
+
 static void push(pjrt_completion_t *completion)
 {
     pjrt_driver_t *driver = completion->driver;
@@ -14,12 +16,22 @@ static void push(pjrt_completion_t *completion)
     do {
         completion->next = head;
     } while (!atomic_compare_exchange_weak_explicit(
-        &driver->completed, &head, completion, memory_order_release,
+        &driver->completed, &head, completion, memory_order_acq_rel,
         memory_order_relaxed));
     /* After the push the loop may have finished and freed all of it, the driver
      * too, unless the push was onto the empty stack: then its post is yet to
      * come, and the loop cannot have looked. */
-    if (head == NULL) tow_env_post(driver->driver.env, &driver->drain);
+    if (head != NULL) return;
+    tow_env_post(driver->driver.env, &driver->drain);
+    /* Only now may the driver go, and its env: see tow_pjrt_await_posters. */
+    atomic_fetch_add_explicit(&driver->returned_count, 1, memory_order_release);
+}
+
+void tow_pjrt_await_posters(pjrt_driver_t *driver)
+{
+    while (atomic_load_explicit(&driver->returned_count,
+                                memory_order_acquire) != driver->drain_count)
+        sched_yield();
 }
 
 /* Any thread of the plugin, or ours inside OnReady. */
@@ -87,8 +99,9 @@ static void destroy_event(pjrt_completion_t *completion)
 /* The oldest is at the bottom of the stack. */
 static void take_completed(pjrt_driver_t *driver)
 {
+    /* Releases, too: from here on others may post `drain` again. */
     pjrt_completion_t *newest = atomic_exchange_explicit(
-        &driver->completed, NULL, memory_order_acquire);
+        &driver->completed, NULL, memory_order_acq_rel);
     pjrt_completion_t *oldest = NULL;
     while (newest != NULL) {
         pjrt_completion_t *next = newest->next;
@@ -102,6 +115,7 @@ static void take_completed(pjrt_driver_t *driver)
 static void drain(tow_post_t *post)
 {
     pjrt_driver_t *driver = TOW_CONTAINER_OF(post, pjrt_driver_t, drain);
+    driver->drain_count++;
     take_completed(driver);
     /* A `finish` may release the last thing that a closing driver waits for; the
      * driver itself goes only in a later turn. */
@@ -116,5 +130,6 @@ static void drain(tow_post_t *post)
 void tow_pjrt_completions_init(pjrt_driver_t *driver)
 {
     atomic_init(&driver->completed, NULL);
+    atomic_init(&driver->returned_count, 0);
     driver->drain = (tow_post_t){.run = drain};
 }

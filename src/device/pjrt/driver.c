@@ -186,6 +186,7 @@ static void destroyed(tow_work_t *work, tow_status_t take_status)
     /* An env that closes cancels work that has not begun. */
     if (take_status != TOW_OK) destroy_client(driver);
     tow_status_release(take_status);
+    tow_pjrt_await_posters(driver);
     const tow_closed_t closed = driver->closed;
     free_driver(driver);
     if (closed.run != NULL) closed.run(closed.context);

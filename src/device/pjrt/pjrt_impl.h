@@ -44,6 +44,9 @@ void tow_pjrt_complete_soon(pjrt_completion_t *completion,
  * before this turn ends. Only from within a `finish`. */
 void tow_pjrt_resume(pjrt_driver_t *driver, pjrt_completion_t *first);
 void tow_pjrt_completions_init(pjrt_driver_t *driver);
+/* Once nothing is under way: until the last thread that posted has come back
+ * from that, which is a matter of some instructions. */
+void tow_pjrt_await_posters(pjrt_driver_t *driver);
 
 /* -- Driver ----------------------------------------------------------------- */
 
@@ -60,6 +63,8 @@ struct pjrt_driver {
      * loop. Whoever pushes onto the empty stack posts `drain`. */
     _Atomic(pjrt_completion_t *) completed;
     tow_post_t drain;
+    uint64_t drain_count;             /* times that it has run */
+    _Atomic(uint64_t) returned_count; /* posts of it that have returned */
     /* Taken, in order, not yet finished. */
     pjrt_completion_t *ready_first;
     pjrt_completion_t *ready_last;

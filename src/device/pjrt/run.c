@@ -141,10 +141,11 @@ static bool reserve_scratch(pjrt_driver_t *driver, const tow_run_t *run)
 {
     const size_t shards = run->executable->local_device_count;
     const size_t results = run->executable->signature.result_count;
+    /* One more, for programs without arguments or results have arrays too. */
     return tow_vec_reserve(&driver->scratch.arguments,
-                           shards * run->argument_count) &&
+                           shards * run->argument_count + 1) &&
            tow_vec_reserve(&driver->scratch.argument_lists, shards) &&
-           tow_vec_reserve(&driver->scratch.results, shards * results) &&
+           tow_vec_reserve(&driver->scratch.results, shards * results + 1) &&
            tow_vec_reserve(&driver->scratch.result_lists, shards) &&
            tow_vec_reserve(&driver->scratch.events, shards) &&
            tow_vec_reserve(&driver->scratch.kept, run->kept_argument_count);
@@ -212,6 +213,7 @@ static PJRT_Error *execute(pjrt_driver_t *driver, const tow_run_t *run)
         .struct_size = sizeof(own),
         .type = TOW_XLA_EXECUTE_OPTIONS_TYPE,
         .run_id = run->gang_id,
+        .flags = run->may_block ? TOW_XLA_EXECUTE_INLINE : 0,
     };
     PJRT_ExecuteOptions options = {
         .struct_size = PJRT_ExecuteOptions_STRUCT_SIZE,

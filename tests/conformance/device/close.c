@@ -2,14 +2,6 @@
 
 #define RUN_COUNT 20
 
-static bool is_closed;
-
-static void note_closed(void *context)
-{
-    (void)context;
-    is_closed = true;
-}
-
 static void close_waits_for_what_is_under_way(void **state)
 {
     tow_driver_t *driver = world_open(1);
@@ -35,8 +27,7 @@ static void close_refuses_new_work(void **state)
     tow_driver_t *driver = world_open(1);
     tow_executable_t *executable = compiled(driver, PROGRAM_ADD);
     tow_buffer_t *input = uploaded(driver, 0, (float[]){1, 1, 1, 1});
-    is_closed = false;
-    tow_driver_close(driver, (tow_closed_t){.run = note_closed});
+    world_begin_close(driver);
     const float values[4] = {0};
     upload_probe_t upload = {0};
     expect_refusal(probe_upload(&upload, driver, 0, "f32[4]", values),
@@ -50,11 +41,11 @@ static void close_refuses_new_work(void **state)
         TOW_FAILED_PRECONDITION, "clos");
     /* And waits for the owner to let go of what it has. */
     world_settle();
-    assert_false(is_closed);
+    assert_false(world_is_closed());
     tow_buffer_release(input);
     tow_executable_release(executable);
-    assert_false(is_closed);
-    WORLD_UNTIL(is_closed);
+    assert_false(world_is_closed());
+    world_end_close();
 }
 
 static void driver_can_be_opened_again(void **state)

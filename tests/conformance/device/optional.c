@@ -60,7 +60,7 @@ static void driver_without_any_entry_says_unimplemented(void **state)
 /* All that a worker can do without. */
 static void driver_without_the_optional_entries_still_runs(void **state)
 {
-    if (subject.programs[PROGRAM_ADD] == NULL) tow_test_skip("it cannot run");
+    world_require(PROGRAM_ADD);
     tow_driver_t *driver = open_reducible();
     reduced.memory_stats = NULL;
     reduced.load = NULL;

@@ -94,7 +94,7 @@ static void run_of_wrong_arguments_is_refused(void **state)
     sum_t sum = sum_open(PROGRAM_ADD);
     if (sum.executable->signature.argument_count == TOW_COUNT_UNKNOWN) {
         sum_close(&sum);
-        tow_test_skip("the plugin does not tell what programs take");
+        world_skip("the plugin does not tell what programs take");
     }
     upload_probe_t upload = {0};
     const float values[4] = {0};
@@ -171,7 +171,7 @@ static void run_that_consumes_an_argument_given_twice_is_refused(void **state)
     sum_t sum = sum_open(PROGRAM_DONATE);
     if (sum.executable->signature.argument_count == TOW_COUNT_UNKNOWN) {
         sum_close(&sum);
-        tow_test_skip("the plugin does not tell what programs consume");
+        world_skip("the plugin does not tell what programs consume");
     }
     run_probe_t run = {.arguments = {sum.one, sum.one}};
     expect_refusal(probe_run(&run, sum.executable, 2), TOW_INVALID_ARGUMENT,

@@ -115,20 +115,40 @@ static void note_closed(void *context)
     world.is_closed = true;
 }
 
-void world_close(tow_driver_t *driver)
+void world_begin_close(tow_driver_t *driver)
 {
     world.is_closed = false;
     tow_driver_close(driver, (tow_closed_t){.run = note_closed});
     assert_false(world.is_closed); /* Never inside the call. */
+}
+
+bool world_is_closed(void)
+{
+    return world.is_closed;
+}
+
+void world_end_close(void)
+{
     WORLD_UNTIL(world.is_closed);
     world.has_passed = true;
 }
 
+void world_close(tow_driver_t *driver)
+{
+    world_begin_close(driver);
+    world_end_close();
+}
+
+void world_skip(const char *reason)
+{
+    world.has_passed = true;
+    tow_test_skip(reason);
+}
+
 void world_require(program_t program)
 {
-    if (subject.programs[program] != NULL) return;
-    world.has_passed = true;
-    tow_test_skip("the driver has no such program");
+    if (subject.programs[program] == NULL)
+        world_skip("the driver has no such program");
 }
 
 /* -- Outcomes --------------------------------------------------------------- */

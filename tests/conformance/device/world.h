@@ -51,8 +51,14 @@ int world_tear_down(void **state);
 tow_driver_t *world_open(size_t device_count);
 tow_driver_t *world_open_small(void); /* SMALL_MEMORY_BYTES */
 void world_close(tow_driver_t *driver);
+/* The same in two steps. */
+void world_begin_close(tow_driver_t *driver);
+bool world_is_closed(void);
+void world_end_close(void);
 tow_env_t *world_env(void);
 
+/* Skips a test that has nothing open. */
+TOW_NORETURN void world_skip(const char *reason);
 /* Skips the test unless the subject has it. */
 void world_require(program_t program);
 
