@@ -50,6 +50,7 @@ struct chaos_machine {
     tow_work_t work;
     bool posted;
     bool working;
+    bool retired;
     chaos_peer_t dialled[CHAOS_PEER_COUNT];
     chaos_peer_t *accepted; /* owned list, dead ones too */
     tow_region_t *region;
@@ -119,7 +120,7 @@ static inline void chaos_meet(chaos_peer_t *peer,
 static inline void chaos_up(void *context, tow_link_t *link)
 {
     chaos_peer_t *peer = context;
-    assert_false(peer->up || peer->closing);
+    assert_false(peer->up || peer->closing || peer->machine->retired);
     peer->link = link;
     peer->up = true;
     peer->sent = peer->received = 0;
@@ -130,7 +131,7 @@ static inline void chaos_message(void *context, tow_link_t *link,
                                  const tow_message_t *message)
 {
     chaos_peer_t *peer = context;
-    assert_true(peer->up && !peer->closing);
+    assert_true(peer->up && !peer->closing && !peer->machine->retired);
     assert_ptr_equal(peer->link, link);
     chaos_greeting_t greeting;
     assert_true(message->type == 9 && message->size >= sizeof(greeting));
@@ -361,9 +362,31 @@ static inline chaos_peer_t *chaos_pick(chaos_machine_t *machine)
     return peer;
 }
 
+static inline void chaos_retired(void *context)
+{
+    chaos_machine_t *machine = context;
+    assert_false(machine->working || machine->region_closing);
+    for (int i = 0; i < CHAOS_WRITE_COUNT; i++)
+        assert_false(machine->writes[i].pending);
+    for (int i = 0; i < CHAOS_PEER_COUNT; i++)
+        assert_false(machine->dialled[i].closing);
+}
+
+/* The process closes its env and does nothing more until it is killed. */
+static inline void chaos_retire(chaos_machine_t *machine)
+{
+    machine->retired = true;
+    tow_env_close(machine->env, (tow_closed_t){chaos_retired, machine});
+}
+
 static inline void chaos_tick(tow_timer_t *timer)
 {
     chaos_machine_t *machine = TOW_CONTAINER_OF(timer, chaos_machine_t, timer);
+    assert_false(machine->retired);
+    if (chaos_roll(machine, 200) == 0) {
+        chaos_retire(machine);
+        return;
+    }
     chaos_peer_t *peer = chaos_pick(machine);
     switch (chaos_roll(machine, 20)) {
     case 0: chaos_close(peer); break;

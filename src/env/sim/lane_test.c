@@ -280,6 +280,52 @@ static void a_lost_fragment_is_late(void **state)
     lanes_close(&lanes);
 }
 
+static void fragments_land_in_order_whatever_is_lost(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        lanes_t lanes;
+        lanes_open(&lanes, (tow_sim_options_t){
+                               .seed = seed,
+                               .remote_path = {.loss_ppm = 500000,
+                                               .jitter_ns = MS,
+                                               .bandwidth_bytes_per_second =
+                                                   1000 * REGION_BYTES}});
+        begin_write(&lanes);
+        run_idle(lanes.pair.sim);
+        assert_int_equal(lanes.done_code, TOW_CODE_OK);
+        assert_true(memory_is_right(&lanes));
+        lanes_close(&lanes);
+    }
+}
+
+static void count_done(tow_write_t *write, tow_status_t take_status)
+{
+    (void)write;
+    tow_status_release(take_status);
+}
+
+static void there_is_a_bound_on_writes(void **state)
+{
+    (void)state;
+    static tow_write_t writes[TOW_SIM_LANE_WRITE_COUNT_MAX + 1];
+    lanes_t lanes;
+    lanes_open(&lanes, (tow_sim_options_t){.remote_path.latency_ns = MS});
+    for (int i = 0; i <= TOW_SIM_LANE_WRITE_COUNT_MAX; i++) {
+        writes[i] = lanes.write;
+        writes[i].size = 1;
+        writes[i].done = count_done;
+        assert_int_equal(tow_lane_write(lanes.lane, &writes[i]),
+                         i < TOW_SIM_LANE_WRITE_COUNT_MAX ? TOW_SEND_OK
+                                                          : TOW_SEND_FULL);
+    }
+    run_idle(lanes.pair.sim);
+    assert_int_equal(lanes.arrived_count, TOW_SIM_LANE_WRITE_COUNT_MAX);
+    assert_int_equal(lanes.writable_count, 1);
+    begin_write(&lanes);
+    lanes_close(&lanes);
+}
+
 static void a_path_that_loses_everything_breaks_the_lane(void **state)
 {
     (void)state;
@@ -452,6 +498,67 @@ static void the_targets_force_fails_the_writers_writes(void **state)
     lanes_close(&lanes);
 }
 
+static void the_targets_force_reaches_a_write_that_stalls(void **state)
+{
+    (void)state;
+    lanes_t lanes;
+    lanes_open(&lanes, slow());
+    tow_lane_t *back = open_lane(&lanes, lanes.pair.b_env, lanes.pair.a_env);
+    begin_write(&lanes);
+    run_until(lanes.pair.sim, SECOND / 2);
+    tow_sim_host_t *a_host = tow_sim_node_host(lanes.pair.a);
+    must(tow_sim_partition(lanes.pair.sim,
+                           &(tow_sim_cut_t){.a = &a_host,
+                                            .a_count = 1,
+                                            .direction = TOW_SIM_ONE_WAY},
+                           NULL));
+    run_for(lanes.pair.sim, SECOND);
+    assert_int_equal(lanes.done_count, 0);
+    tow_lane_close(back, TOW_LANE_CLOSE_FORCE, (tow_closed_t){0});
+    run_for(lanes.pair.sim, MS);
+    assert_int_equal(lanes.done_count, 1);
+    assert_int_equal(lanes.done_code, TOW_UNAVAILABLE);
+    lanes_close(&lanes);
+}
+
+static void closing_the_env_of_either_side_ends_a_write(void **state)
+{
+    (void)state;
+    for (int side = 0; side < 2; side++) {
+        lanes_t lanes;
+        lanes_open(&lanes, slow());
+        begin_write(&lanes);
+        run_until(lanes.pair.sim, SECOND / 2);
+        int closed = 0;
+        tow_env_close(side ? lanes.pair.b_env : lanes.pair.a_env,
+                      counting(&closed));
+        run_for(lanes.pair.sim, 2 * MS);
+        assert_int_equal(closed, 1);
+        assert_int_equal(lanes.done_count, 1);
+        assert_int_equal(lanes.done_code, TOW_UNAVAILABLE);
+        assert_int_equal(lanes.down_count, 0);
+        lanes_close(&lanes);
+    }
+}
+
+static void closing_the_env_hurries_a_gentle_close(void **state)
+{
+    (void)state;
+    lanes_t lanes;
+    lanes_open(&lanes, slow());
+    begin_write(&lanes);
+    tow_lane_close(lanes.lane, TOW_LANE_CLOSE_GRACEFUL,
+                   counting(&lanes.lane_closed_count));
+    run_until(lanes.pair.sim, SECOND / 2);
+    int closed = 0;
+    tow_env_close(lanes.pair.a_env, counting(&closed));
+    run_for(lanes.pair.sim, 1);
+    assert_int_equal(lanes.done_count, 1);
+    assert_int_equal(lanes.lane_closed_count, 1);
+    assert_int_equal(closed, 1);
+    lanes_close(&lanes);
+}
+
 static void a_healed_cut_lets_a_write_go_on(void **state)
 {
     (void)state;
@@ -614,6 +721,8 @@ TOW_TEST_MAIN(
     cmocka_unit_test(damage_is_refused_with_a_checksum),
     cmocka_unit_test(a_damaged_write_is_sent_again),
     cmocka_unit_test(a_lost_fragment_is_late),
+    cmocka_unit_test(fragments_land_in_order_whatever_is_lost),
+    cmocka_unit_test(there_is_a_bound_on_writes),
     cmocka_unit_test(a_path_that_loses_everything_breaks_the_lane),
     cmocka_unit_test(a_dead_target_is_known_by_silence),
     cmocka_unit_test(a_new_life_does_not_get_the_old_ones_writes),
@@ -624,6 +733,9 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_dead_writer_holds_a_region_until_the_lane_is_forced),
     cmocka_unit_test(a_dead_writer_lets_go_of_a_region_in_the_end),
     cmocka_unit_test(the_targets_force_fails_the_writers_writes),
+    cmocka_unit_test(the_targets_force_reaches_a_write_that_stalls),
+    cmocka_unit_test(closing_the_env_of_either_side_ends_a_write),
+    cmocka_unit_test(closing_the_env_hurries_a_gentle_close),
     cmocka_unit_test(a_healed_cut_lets_a_write_go_on),
     cmocka_unit_test(a_long_cut_breaks_the_lane),
     cmocka_unit_test(datagrams_arrive),

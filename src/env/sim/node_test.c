@@ -265,6 +265,51 @@ static void features_are_those_that_both_have(void **state)
     pair_close(&pair);
 }
 
+static void keep_line(void *context, const char *line, size_t length)
+{
+    snprintf(context, 200, "%.*s", (int)length, line);
+}
+
+static void a_node_logs_its_name_and_virtual_time(void **state)
+{
+    (void)state;
+    char line[200] = "";
+    tow_sim_t *sim;
+    must(tow_sim_create(
+        &(tow_sim_options_t){.log = {.sink = keep_line, .sink_context = line}},
+        &sim));
+    tow_sim_node_t *node = make_node(sim, "talker");
+    run_until(sim, 90 * SECOND);
+    tow_log(&tow_sim_node_env(node)->log, TOW_LOG_INFO, "hello",
+            TOW_F_U64("answer", 42));
+    assert_string_equal(line, "1970-01-01T00:01:30.000000Z info talker hello "
+                              "answer 42\n");
+    assert_string_equal(tow_sim_node_name(node), "talker");
+    tow_sim_destroy(sim);
+}
+
+static void memory_grows_with_what_there_is(void **state)
+{
+    (void)state;
+    pair_t pair;
+    pair_open(&pair, options_of_world());
+    size_t two_nodes = tow_sim_memory_bytes(pair.sim);
+    make_node(pair.sim, "third");
+    size_t three_nodes = tow_sim_memory_bytes(pair.sim);
+    assert_in_range(three_nodes - two_nodes, 100, 2000);
+    listen_as_b(&pair);
+    dial_from_a(&pair);
+    run_idle(pair.sim);
+    uint8_t bytes[50000] = {0};
+    size_t before = tow_sim_memory_bytes(pair.sim);
+    assert_int_equal(tow_link_send(pair.dialled.link, 1, bytes, 50000),
+                     TOW_SEND_OK);
+    assert_true(tow_sim_memory_bytes(pair.sim) >= before + 50000);
+    run_idle(pair.sim);
+    assert_true(tow_sim_memory_bytes(pair.sim) < before + 50000);
+    pair_close(&pair);
+}
+
 static void two_nodes_of_one_host_talk_over_the_local_path(void **state)
 {
     (void)state;
@@ -302,4 +347,6 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_program_that_cannot_start_ends_the_run),
     cmocka_unit_test(nodes_draw_from_generators_of_their_own),
     cmocka_unit_test(features_are_those_that_both_have),
+    cmocka_unit_test(a_node_logs_its_name_and_virtual_time),
+    cmocka_unit_test(memory_grows_with_what_there_is),
     cmocka_unit_test(two_nodes_of_one_host_talk_over_the_local_path))

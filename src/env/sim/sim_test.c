@@ -61,7 +61,7 @@ static void a_run_of_everything_does_everything(void **state)
 /* Computed once with gcc: other compilers, sanitizers and machines agree, or
  * the world is not what it says. Change it when the model changes. */
 #define KNOWN_SEED   20261115
-#define KNOWN_DIGEST UINT64_C(0x65877162828e3d54)
+#define KNOWN_DIGEST UINT64_C(0x45d1c80f77984ecf)
 
 static void a_known_seed_gives_its_known_digest(void **state)
 {

@@ -194,12 +194,12 @@ static void a_waiting_node_that_crashes_leaves_the_line(void **state)
     (void)state;
     tow_sim_t *sim;
     tow_sim_host_t *host;
-    clocked_t clocked[3];
-    tow_sim_node_t *nodes[3];
+    clocked_t clocked[5];
+    tow_sim_node_t *nodes[5];
     must(tow_sim_create(&(tow_sim_options_t){.log.level = TOW_LOG_OFF}, &sim));
     must(tow_sim_host_create(
         sim, &(tow_sim_host_options_t){.costs.turn_ns = SECOND}, &host));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         char name[] = {(char)('a' + i), 0};
         nodes[i] = node_on(sim, name, host);
         clocked[i] = (clocked_t){.timer.fire = note_time,
@@ -207,10 +207,12 @@ static void a_waiting_node_that_crashes_leaves_the_line(void **state)
         tow_env_timer_start(clocked[i].env, &clocked[i].timer, MS);
     }
     run_until(sim, 2 * MS);
-    tow_sim_crash(nodes[1]);
+    tow_sim_crash(nodes[1]); /* the first in line */
+    tow_sim_crash(nodes[3]); /* in the midst */
     run_idle(sim);
-    assert_int_equal(clocked[1].fired_ns, 0);
+    assert_int_equal(clocked[1].fired_ns + clocked[3].fired_ns, 0);
     assert_int_equal(clocked[2].fired_ns, SECOND + MS);
+    assert_int_equal(clocked[4].fired_ns, 2 * SECOND + MS);
     tow_sim_destroy(sim);
 }
 

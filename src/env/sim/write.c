@@ -183,10 +183,7 @@ void tow_sim_transfer_abort(transfer_t *transfer)
     tow_sim_region_release(transfer);
     transfer->aborted = true;
     if (transfer->source.scheduled) return; /* It will see. */
-    if (transfer->write == NULL) {
-        tow_sim_transfer_try_free(transfer);
-        return;
-    }
+    TOW_ASSERT(transfer->write != NULL);    /* Orphans are scheduled. */
     tow_sim_schedule_source(sim, &transfer->source, sim->now_ns);
 }
 
