@@ -199,7 +199,7 @@ static tow_status_t parse_duration(parse_t *parse, piece_t *line)
 static tow_status_t parse_count(parse_t *parse, piece_t *line, const char *what,
                                 uint32_t *out_count)
 {
-    uint64_t count;
+    uint64_t count = 0;
     TOW_RETURN_IF_ERROR(expect_number(parse, line, what, &count));
     if (count == 0 || count > TOW_SIM_DEVICE_COUNT_MAX)
         return tow_sim_reader_error(&parse->reader, "%s must be 1 to %u", what,
@@ -352,7 +352,11 @@ tow_status_t tow_sim_cost_parse(const void *text, size_t size,
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "cost program: %zu bytes; %u are allowed", size,
                          TOW_SIM_COST_TEXT_BYTES_MAX);
-    const char *start = size > 0 ? text : "";
+    if (size == 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "cost program: it is empty; the first line must be "
+                         "\"" FIRST_LINE "\"");
+    const char *start = text;
     parse_t parse = {
         .reader = {.at = start, .end = start + size, .what = "cost program"}};
     tow_status_t status = parse_lines(&parse);

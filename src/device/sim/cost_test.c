@@ -149,7 +149,7 @@ static void too_many_steps_are_refused(void **state)
     const char line[] = "barrier\n";
     size_t length = strlen(head) + (TOW_SIM_COST_STEPS_MAX + 1) * strlen(line);
     char *text = test_malloc(length + 1);
-    strcpy(text, head);
+    memcpy(text, head, strlen(head));
     for (size_t i = 0; i <= TOW_SIM_COST_STEPS_MAX; i++)
         memcpy(text + strlen(head) + i * strlen(line), line, strlen(line));
     expect_error(tow_sim_cost_parse(text, length, &cost), TOW_INVALID_ARGUMENT,

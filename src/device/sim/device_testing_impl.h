@@ -250,6 +250,7 @@ static inline tow_executable_t *compile_for(world_t *world, size_t host,
     tow_executable_t *executable;
     options_bytes_t options = assign_to(ids, count);
     must(try_compile(world, host, text, &options, &executable));
+    if (executable == NULL) abort(); /* for the analyzer: must() has looked */
     return executable;
 }
 

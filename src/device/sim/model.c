@@ -187,7 +187,8 @@ static tow_status_t read_kind(const reader_t *reader, const row_t *row,
     if (row->value.length == 0 || row->value.length >= sizeof(model->kind) - 4)
         return tow_sim_reader_error(reader, "a kind has 1 to %zu bytes",
                                     sizeof(model->kind) - 5);
-    strcpy(model->kind, tow_sim_piece_show(row->value, shown));
+    snprintf(model->kind, sizeof(model->kind), "%s",
+             tow_sim_piece_show(row->value, shown));
     return TOW_OK;
 }
 
@@ -337,7 +338,7 @@ bool tow_sim_model_name(size_t index, char out_name[TOW_SIM_MODEL_NAME_MAX + 1])
     for (size_t i = 0; status == TOW_OK && models.has_row; i++) {
         status = next_model(&models, &model);
         if (status != TOW_OK || i < index) continue;
-        strcpy(out_name, model.name);
+        memcpy(out_name, model.name, sizeof(model.name));
         return true;
     }
     TOW_ASSERT(status == TOW_OK); /* It is our own file. */

@@ -76,7 +76,7 @@ const char *tow_sim_piece_show(piece_t piece, char text[TOW_SIM_SHOWN_SIZE])
         char byte = piece.start[i];
         text[i] = byte >= ' ' && byte <= '~' ? byte : '?';
     }
-    strcpy(text + count, piece.length > room ? "..." : "");
+    memcpy(text + count, piece.length > room ? "..." : "\0\0\0", 4);
     return text;
 }
 
