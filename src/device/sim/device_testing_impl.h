@@ -50,7 +50,7 @@ static inline tow_sim_model_t toy_model(void)
 
 /* -- A world --------------------------------------------------------------- */
 
-#define HOST_COUNT_MAX 4
+#define HOST_COUNT_MAX 6
 
 typedef struct host {
     tow_sim_node_t *node;

@@ -404,6 +404,119 @@ static void results_depend_on_all_members(void **state)
     assert_int_not_equal(seen[0], seen[1]);
 }
 
+/* -- By chance -------------------------------------------------------------- */
+
+#define CHANCE_HOSTS 6
+#define CHANCE_GANGS 5
+#define CHANCE_SEEDS 300
+
+/* Which gangs there are, and in which order each device sees them. */
+typedef struct plan {
+    int64_t members[CHANCE_GANGS][CHANCE_HOSTS];
+    size_t member_counts[CHANCE_GANGS];
+    size_t orders[CHANCE_HOSTS][CHANCE_GANGS];
+} plan_t;
+
+static void shuffle(tow_random_t *random, size_t *items, size_t count)
+{
+    for (size_t i = count; i > 1; i--) {
+        size_t other = (size_t)tow_random_below(random, i);
+        size_t item = items[i - 1];
+        items[i - 1] = items[other];
+        items[other] = item;
+    }
+}
+
+static plan_t plan_by_chance(uint64_t seed, bool in_one_order)
+{
+    plan_t plan = {.member_counts = {0}};
+    tow_random_t random;
+    tow_random_init(&random, seed);
+    for (size_t gang = 0; gang < CHANCE_GANGS; gang++) {
+        size_t hosts[CHANCE_HOSTS] = {0, 1, 2, 3, 4, 5};
+        shuffle(&random, hosts, CHANCE_HOSTS);
+        plan.member_counts[gang] = 1 + (size_t)tow_random_below(&random, 4);
+        for (size_t i = 0; i < plan.member_counts[gang]; i++)
+            plan.members[gang][i] = (int64_t)hosts[i];
+    }
+    for (size_t host = 0; host < CHANCE_HOSTS; host++) {
+        for (size_t i = 0; i < CHANCE_GANGS; i++)
+            plan.orders[host][i] = i;
+        if (!in_one_order) shuffle(&random, plan.orders[host], CHANCE_GANGS);
+    }
+    return plan;
+}
+
+static bool is_member(const plan_t *plan, size_t gang, size_t host)
+{
+    for (size_t i = 0; i < plan->member_counts[gang]; i++)
+        if (plan->members[gang][i] == (int64_t)host) return true;
+    return false;
+}
+
+/* Launches all, in each host's order, and runs until nothing happens. Returns
+ * how many did not finish. */
+static size_t play(world_t *world, const plan_t *plan)
+{
+    static launch_t launches[CHANCE_HOSTS][CHANCE_GANGS];
+    size_t launched = 0, finished = 0;
+    for (size_t host = 0; host < CHANCE_HOSTS; host++)
+        for (size_t i = 0; i < CHANCE_GANGS; i++) {
+            size_t gang = plan->orders[host][i];
+            launches[host][i].is_done = false;
+            if (!is_member(plan, gang, host)) continue;
+            tow_executable_t *program =
+                compile_for(world, host, reduce_alone, plan->members[gang],
+                            plan->member_counts[gang]);
+            launch_gang(&launches[host][i], program, gang);
+            launched++;
+        }
+    run_idle(world);
+    for (size_t host = 0; host < CHANCE_HOSTS; host++)
+        for (size_t i = 0; i < CHANCE_GANGS; i++)
+            finished += launches[host][i].is_done;
+    return launched - finished;
+}
+
+static size_t play_seed(uint64_t seed, bool in_one_order, int *out_deadlocks)
+{
+    world_t world;
+    plan_t plan = plan_by_chance(seed, in_one_order);
+    world_open(&world, (world_options_t){.host_count = CHANCE_HOSTS,
+                                         .device_count = 1,
+                                         .seed = seed});
+    size_t stuck = play(&world, &plan);
+    *out_deadlocks = world.deadlock_count;
+    world_close(&world);
+    return stuck;
+}
+
+/* Nothing is left out here but order: whoever is stuck is in a deadlock. */
+static void all_that_gets_stuck_is_reported_and_nothing_else(void **state)
+{
+    (void)state;
+    int deadlocks;
+    size_t stuck_seeds = 0;
+    for (uint64_t seed = 0; seed < CHANCE_SEEDS; seed++) {
+        size_t stuck = play_seed(seed, false, &deadlocks);
+        if ((stuck > 0) != (deadlocks > 0))
+            fail_msg("seed %d: %zu runs are stuck, %d deadlocks reported",
+                     (int)seed, stuck, deadlocks);
+        stuck_seeds += stuck > 0;
+    }
+    assert_in_range(stuck_seeds, CHANCE_SEEDS / 10, CHANCE_SEEDS * 9 / 10);
+}
+
+static void gangs_in_one_order_never_get_stuck(void **state)
+{
+    (void)state;
+    int deadlocks;
+    for (uint64_t seed = 0; seed < CHANCE_SEEDS; seed++) {
+        assert_int_equal(play_seed(seed, true, &deadlocks), 0);
+        assert_int_equal(deadlocks, 0);
+    }
+}
+
 /* -- The same again -------------------------------------------------------- */
 
 static uint64_t digest_of(uint64_t seed)
@@ -452,4 +565,6 @@ TOW_TEST_MAIN(
     cmocka_unit_test(members_that_disagree_are_told),
     cmocka_unit_test(a_device_id_is_there_once),
     cmocka_unit_test(results_depend_on_all_members),
+    cmocka_unit_test(all_that_gets_stuck_is_reported_and_nothing_else),
+    cmocka_unit_test(gangs_in_one_order_never_get_stuck),
     cmocka_unit_test(the_same_seed_gives_the_same_digest))

@@ -1,6 +1,8 @@
 /* Time, order, inputs, memory, donation and poison, on one host. */
 #include "device/sim/device_testing_impl.h"
 
+#include "device/sim/tuning.h"
+
 static const char pause_100[] = "towpath-cost 1\n"
                                 "name pause\n"
                                 "result u8[16]\n"
@@ -78,6 +80,38 @@ static int64_t time_of(world_t *world, const char *steps)
     assert_true(launch.is_done);
     tow_executable_release(program);
     return launch.done_ns - start_ns;
+}
+
+static void count_end(tow_run_t *run, tow_status_t take_status)
+{
+    (void)run;
+    tow_status_release(take_status);
+}
+
+static void a_queue_has_a_bound(void **state)
+{
+    (void)state;
+    world_t world;
+    open_one(&world);
+    tow_executable_t *program =
+        compile_for(&world, 0, "towpath-cost 1\nname x\n", device_0, 1);
+    tow_run_t *runs = test_calloc(TOW_SIM_QUEUED_RUNS_MAX + 1, sizeof(*runs));
+    for (size_t i = 0; i <= TOW_SIM_QUEUED_RUNS_MAX; i++) {
+        runs[i] = (tow_run_t){.executable = program, .done = count_end};
+        tow_status_t status = tow_driver_run(driver_at(&world, 0), &runs[i]);
+        if (i < TOW_SIM_QUEUED_RUNS_MAX)
+            must(status);
+        else
+            expect_error(status, TOW_RESOURCE_EXHAUSTED,
+                         "device 0: 65536 runs are queued");
+    }
+    run_idle(&world);
+    must(tow_driver_run(driver_at(&world, 0), &runs[0]));
+    run_idle(&world);
+    assert_int_equal(tow_sim_device_counts(driver_at(&world, 0)).runs,
+                     TOW_SIM_QUEUED_RUNS_MAX + 1);
+    test_free(runs);
+    world_close(&world);
 }
 
 static void the_slower_of_arithmetic_and_memory_decides(void **state)
@@ -436,6 +470,7 @@ static void closing_cancels_and_waits_for_releases(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(runs_of_a_device_follow_each_other),
     cmocka_unit_test(devices_of_a_host_run_side_by_side),
+    cmocka_unit_test(a_queue_has_a_bound),
     cmocka_unit_test(the_slower_of_arithmetic_and_memory_decides),
     cmocka_unit_test(enormous_costs_do_not_wrap),
     cmocka_unit_test(a_run_waits_for_its_upload),
