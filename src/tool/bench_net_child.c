@@ -94,7 +94,10 @@ static void process_close(bench_process_t *process)
 static void lane_down(void *context, tow_lane_t *lane, tow_status_t cause)
 {
     (void)lane;
-    stop_with(context, tow_status_retain(cause));
+    bench_process_t *process = context;
+    /* The server's ends when the measuring process has ended, perhaps before
+     * the link does. */
+    if (process->kind != NULL) stop_with(process, tow_status_retain(cause));
 }
 
 static tow_status_t open_lane(bench_process_t *process, const void *address,

@@ -6,6 +6,8 @@
 #include "tool/version.h"
 
 static const tow_command_t commands[] = {
+    {"devices", "list the devices of this host", tow_command_devices},
+    {"run", "compile one StableHLO program and run it", tow_command_run},
     {"exchange",
      "two processes exchange messages and bulk data, or do so in "
      "simulation",

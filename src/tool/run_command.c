@@ -1,0 +1,319 @@
+/* `tow run FILE`: compiles one program, runs it, shows what came out. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/vec.h"
+#include "tool/bench.h"
+#include "tool/command.h"
+#include "tool/literal.h"
+#include "tool/local.h"
+
+#define PROGRAM_SIZE_MAX     (256u << 20)
+#define PRINTED_ELEMENTS_MAX 64
+
+typedef struct run_arguments {
+    const char *path;
+    TOW_VEC(const char *) inputs; /* texts are argv's */
+    const char *plugin;
+    const char *model;
+    uint64_t device_count;
+    uint64_t repeat_count;
+    bool json;
+} run_arguments_t;
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    run_arguments_t *a = state->input;
+    switch (key) {
+    case 'i': return tow_vec_push(&a->inputs, argument) ? 0 : ENOMEM;
+    case 'n':
+        a->device_count =
+            tow_command_number(state, "devices", argument, 1, 256);
+        return 0;
+    case 'r':
+        a->repeat_count =
+            tow_command_number(state, "repeat", argument, 1, 100000000);
+        return 0;
+    case 'p': a->plugin = argument; return 0;
+    case 's': a->model = argument; return 0;
+    case 'j': a->json = true; return 0;
+    case ARGP_KEY_ARG:
+        if (a->path != NULL)
+            argp_error(state, "one file, please: '%s' is a second", argument);
+        a->path = argument;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->path == NULL) argp_error(state, "name a file with a program");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* All of one run: arguments and results of every device. */
+typedef struct session {
+    const run_arguments_t *arguments; /* lent */
+    tow_local_t *local;               /* owned */
+    void *program;                    /* owned */
+    size_t program_size;
+    tow_executable_t *executable;    /* owned */
+    TOW_VEC(tow_buffer_t *) inputs;  /* owned; device by device */
+    TOW_VEC(tow_buffer_t *) results; /* owned; device by device */
+    size_t kept_count;               /* inputs of one device */
+    size_t kept[TOW_RANK_MAX * 8];
+    double compile_ms;
+    double first_run_us;
+    double run_us; /* median over the repetitions */
+} session_t;
+
+static tow_status_t read_program(session_t *session)
+{
+    const char *path = session->arguments->path;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) return TOW_ERRNO(errno, "opening %s", path);
+    tow_status_t status = TOW_OK;
+    fseek(file, 0, SEEK_END);
+    long size = ftell(file);
+    rewind(file);
+    if (size < 0 || size > (long)PROGRAM_SIZE_MAX) {
+        status = TOW_ERROR(TOW_OUT_OF_RANGE,
+                           "%s has %ld bytes: a program has "
+                           "at most %u",
+                           path, size, PROGRAM_SIZE_MAX);
+    } else if ((session->program = tow_malloc((size_t)size + 1)) == NULL) {
+        status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    } else {
+        session->program_size = fread(session->program, 1, (size_t)size, file);
+        if (session->program_size != (size_t)size)
+            status = TOW_ERROR(TOW_DATA_LOSS, "reading %s stopped early", path);
+    }
+    fclose(file);
+    return status;
+}
+
+static tow_status_t compile(session_t *session)
+{
+    const run_arguments_t *a = session->arguments;
+    int64_t start_ns = tow_bench_now_ns();
+    TOW_RETURN_IF_ERROR(tow_local_compile(
+        session->local, a->model != NULL ? TOW_PROGRAM_COST : TOW_PROGRAM_MLIR,
+        (tow_bytes_t){session->program, session->program_size}, a->device_count,
+        &session->executable));
+    session->compile_ms = (double)(tow_bench_now_ns() - start_ns) * 1e-6;
+    return TOW_OK;
+}
+
+static tow_status_t upload_one(session_t *session, size_t device,
+                               const char *text)
+{
+    tow_literal_t literal;
+    TOW_RETURN_IF_ERROR(tow_literal_parse(text, &literal));
+    tow_buffer_t *buffer = NULL;
+    tow_status_t status = tow_local_upload(
+        session->local, device, &literal.shape, literal.bytes, &buffer);
+    tow_literal_deinit(&literal);
+    if (buffer != NULL && !tow_vec_push(&session->inputs, buffer)) {
+        tow_buffer_release(buffer);
+        status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    return tow_status_annotate(status, "--input %s", text);
+}
+
+static tow_status_t upload_all(session_t *session)
+{
+    const run_arguments_t *a = session->arguments;
+    for (size_t device = 0; device < a->device_count; device++)
+        for (size_t i = 0; i < a->inputs.count; i++)
+            TOW_RETURN_IF_ERROR(
+                upload_one(session, device, a->inputs.items[i]));
+    return TOW_OK;
+}
+
+static void release_results(session_t *session)
+{
+    for (size_t i = 0; i < session->results.count; i++)
+        if (session->results.items[i] != NULL) /* A run that was refused. */
+            tow_buffer_release(session->results.items[i]);
+    session->results.count = 0;
+}
+
+/* Inputs are kept, so that the same run can be done again. */
+static tow_status_t run_once(session_t *session, uint64_t gang_id,
+                             double *out_us)
+{
+    const run_arguments_t *a = session->arguments;
+    const size_t count =
+        a->device_count * session->executable->signature.result_count;
+    release_results(session);
+    if (!tow_vec_reserve(&session->results, count + 1))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    memset(session->results.items, 0, count * sizeof(tow_buffer_t *));
+    session->results.count = count;
+    tow_run_t run = {.executable = session->executable,
+                     .gang_id = gang_id,
+                     .arguments = session->inputs.items,
+                     .argument_count = a->inputs.count,
+                     .kept_arguments = session->kept,
+                     .kept_argument_count = session->kept_count,
+                     .results = session->results.items};
+    int64_t start_ns = tow_bench_now_ns();
+    tow_status_t status = tow_local_run(session->local, &run);
+    *out_us = (double)(tow_bench_now_ns() - start_ns) * 1e-3;
+    return status;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static tow_status_t run_all(session_t *session)
+{
+    const run_arguments_t *a = session->arguments;
+    session->kept_count = a->inputs.count;
+    if (session->kept_count > TOW_COUNT_OF(session->kept))
+        return TOW_ERROR(TOW_OUT_OF_RANGE, "more than %zu inputs",
+                         TOW_COUNT_OF(session->kept));
+    for (size_t i = 0; i < session->kept_count; i++)
+        session->kept[i] = i;
+    double *samples = tow_calloc(a->repeat_count, sizeof(*samples));
+    if (samples == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_status_t status = TOW_OK;
+    for (uint64_t i = 0; i < a->repeat_count && status == TOW_OK; i++)
+        status = run_once(session, i + 1, &samples[i]);
+    session->first_run_us = samples[0];
+    qsort(samples, a->repeat_count, sizeof(*samples), compare_doubles);
+    session->run_us = samples[a->repeat_count / 2];
+    tow_free(samples);
+    return status;
+}
+
+static tow_status_t print_results(session_t *session)
+{
+    const size_t result_count = session->executable->signature.result_count;
+    for (size_t i = 0; i < session->results.count; i++) {
+        void *bytes = NULL;
+        size_t size = 0;
+        tow_buffer_t *buffer = session->results.items[i];
+        TOW_RETURN_IF_ERROR(
+            tow_local_download(session->local, buffer, &bytes, &size));
+        printf("device %zu result %zu ", i / result_count, i % result_count);
+        tow_literal_print(stdout, &buffer->shape, bytes, PRINTED_ELEMENTS_MAX);
+        printf("\n");
+        tow_free(bytes);
+    }
+    return TOW_OK;
+}
+
+static tow_status_t print_results_json(session_t *session)
+{
+    const size_t result_count = session->executable->signature.result_count;
+    for (size_t i = 0; i < session->results.count; i++) {
+        void *bytes = NULL;
+        size_t size = 0, length = 0;
+        char *text = NULL;
+        tow_buffer_t *buffer = session->results.items[i];
+        TOW_RETURN_IF_ERROR(
+            tow_local_download(session->local, buffer, &bytes, &size));
+        FILE *memory = open_memstream(&text, &length);
+        if (memory != NULL) {
+            tow_literal_print(memory, &buffer->shape, bytes,
+                              PRINTED_ELEMENTS_MAX);
+            fclose(memory);
+            printf("{\"device\":%zu,\"result\":%zu,\"value\":\"%s\"}\n",
+                   i / result_count, i % result_count, text);
+            free(text);
+        }
+        tow_free(bytes);
+    }
+    return TOW_OK;
+}
+
+static void print_timings(const session_t *session)
+{
+    const tow_driver_t *driver = tow_local_driver(session->local);
+    const run_arguments_t *a = session->arguments;
+    if (a->json)
+        printf("{\"compile_ms\":%.3f,\"first_run_us\":%.2f,\"run_us\":%.2f,"
+               "\"runs\":%llu,\"devices\":%llu,\"simulated\":%s}\n",
+               session->compile_ms, session->first_run_us, session->run_us,
+               (unsigned long long)a->repeat_count,
+               (unsigned long long)a->device_count,
+               driver->simulated ? "true" : "false");
+    else
+        printf("compiled in %.1f ms; first run %.1f us, median of %llu %.1f us "
+               "on %llu device(s) of %s%s\n",
+               session->compile_ms, session->first_run_us,
+               (unsigned long long)a->repeat_count, session->run_us,
+               (unsigned long long)a->device_count, driver->platform,
+               driver->simulated ? " (simulated)" : "");
+}
+
+static tow_status_t perform(session_t *session)
+{
+    const run_arguments_t *a = session->arguments;
+    TOW_RETURN_IF_ERROR(read_program(session));
+    tow_local_options_t options = {.plugin = a->plugin,
+                                   .model = a->model,
+                                   .device_count = a->device_count};
+    TOW_RETURN_IF_ERROR(tow_local_open(&options, &session->local));
+    TOW_RETURN_IF_ERROR(
+        tow_status_annotate(compile(session), "compiling %s", a->path));
+    TOW_RETURN_IF_ERROR(upload_all(session));
+    TOW_RETURN_IF_ERROR(
+        tow_status_annotate(run_all(session), "running %s", a->path));
+    TOW_RETURN_IF_ERROR(a->json ? print_results_json(session)
+                                : print_results(session));
+    print_timings(session);
+    return TOW_OK;
+}
+
+static void end(session_t *session)
+{
+    release_results(session);
+    tow_vec_deinit(&session->results);
+    for (size_t i = 0; i < session->inputs.count; i++)
+        tow_buffer_release(session->inputs.items[i]);
+    tow_vec_deinit(&session->inputs);
+    if (session->executable != NULL)
+        tow_executable_release(session->executable);
+    tow_local_close(session->local);
+    tow_free(session->program);
+}
+
+int tow_command_run(int argc, char **argv)
+{
+    static const struct argp_option table[] = {
+        {"input", 'i', "ARRAY", 0,
+         "An argument, in order: f32[2,2]=1,2,3,4, s32[8]=iota, f32[4]=0 or "
+         "f32[4]=@FILE",
+         0},
+        {"devices", 'n', "N", 0, "Run on N devices, as replicas (1)", 0},
+        {"repeat", 'r', "N", 0, "Run N times, for the timings (1)", 0},
+        {"plugin", 'p', "PATH", 0, "A PJRT plugin (default: XLA on the CPU)",
+         0},
+        {"sim", 's', "MODEL", 0,
+         "A simulated device; FILE is then a cost program", 0},
+        {"json", 'j', NULL, 0, "JSON objects instead of text", 0},
+        {0},
+    };
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse,
+        .args_doc = "FILE",
+        .doc = "Compiles one StableHLO program (text or portable artifact), "
+               "runs it, and prints results and timings.",
+    };
+    run_arguments_t arguments = {.device_count = 1, .repeat_count = 1};
+    int result = tow_command_parse(&argp, argc, argv, &arguments);
+    if (result == 0) {
+        session_t session = {.arguments = &arguments};
+        tow_status_t status = perform(&session);
+        end(&session);
+        result = tow_command_finish("run", status);
+    }
+    tow_vec_deinit(&arguments.inputs);
+    return result;
+}
