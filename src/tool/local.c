@@ -153,8 +153,9 @@ static tow_status_t open_adapter(tow_local_t *local, size_t device_count)
 {
     TOW_RETURN_IF_ERROR(
         tow_local_find_adapter(local->plugin, sizeof(local->plugin)));
-    /* XLA greets on standard error unless it is told not to. */
-    setenv("TF_CPP_MIN_LOG_LEVEL", "3", 0);
+    /* The library around XLA greets on standard error when it loads, unless it
+     * is told to leave out kernels that XLA does not use. */
+    setenv("TF_ENABLE_ONEDNN_OPTS", "0", 0);
     if (device_count > 1)
         TOW_RETURN_IF_ERROR(open_collectives(local, device_count));
     const tow_pjrt_value_t values[] = {
