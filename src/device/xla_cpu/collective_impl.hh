@@ -210,7 +210,10 @@ class communicator final : public xla::Communicator
         int code = table_->run(table_->context, &call, error, sizeof(error));
         if (code == 0) return absl::OkStatus();
         error[sizeof(error) - 1] = '\0';
-        return absl::Status(static_cast<absl::StatusCode>(code), error);
+        bool is_known = code > 0 && code <= PJRT_Error_Code_UNAUTHENTICATED;
+        return absl::Status(is_known ? static_cast<absl::StatusCode>(code)
+                                     : absl::StatusCode::kInternal,
+                            error);
     }
 
     static absl::Status no_table()

@@ -7,6 +7,8 @@
 #ifndef TOW_DEVICE_XLA_CPU_OBJECTS_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_OBJECTS_IMPL_HH_
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -33,6 +35,7 @@
 #include "xla/pjrt/pjrt_client.h"
 #include "xla/pjrt/pjrt_executable.h"
 #include "xla/pjrt/plugin/xla_cpu/cpu_memory.h"
+#include "xla/primitive_util.h"
 #include "xla/shape_util.h"
 
 struct PJRT_Error {
@@ -65,8 +68,14 @@ struct array_type {
         return element == other.element && dims == other.dims;
     }
 
+    bool is_array() const
+    {
+        return xla::primitive_util::IsArrayType(element);
+    }
+
     std::string to_string() const
     {
+        if (!is_array()) return xla::PrimitiveType_Name(element);
         return xla::ShapeUtil::HumanString(
             xla::ShapeUtil::MakeShape(element, dims));
     }
@@ -233,6 +242,9 @@ inline absl::StatusOr<std::unique_ptr<xla::CpuMemory>> allocate(
         return absl::ResourceExhaustedError(absl::StrCat(
             "out of device memory: ", size_bytes, " bytes more than the ",
             account->needed(), " in use pass the limit of ", account->limit));
+    /* Large ones in huge pages: a fresh page costs more to map than to fill. */
+    bool is_huge = size_bytes >= TOW_XLA_HUGE_PAGE_BYTES;
+    if (is_huge) alignment = TOW_XLA_HUGE_PAGE_BYTES;
     size_t rounded = (size_bytes + alignment - 1) / alignment * alignment;
     void *base =
         std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
@@ -241,6 +253,7 @@ inline absl::StatusOr<std::unique_ptr<xla::CpuMemory>> allocate(
         return absl::ResourceExhaustedError(absl::StrCat(
             "the host has no ", size_bytes, " bytes of memory left"));
     }
+    if (is_huge) madvise(base, rounded, MADV_HUGEPAGE);
     return std::make_unique<device_memory>(base, size_bytes, account);
 }
 
@@ -275,6 +288,15 @@ struct PJRT_Device {
 };
 
 struct PJRT_Client {
+    /* Devices first: what they run may wait for the copier, and may give it
+     * more to do. */
+    ~PJRT_Client()
+    {
+        for (PJRT_Device *each : devices)
+            each->worker.stop();
+        if (copier != nullptr) copier->stop();
+    }
+
     std::shared_ptr<tow::collectives> collectives;
     std::unique_ptr<xla::PjRtClient> xla;
     std::vector<std::unique_ptr<PJRT_Memory>> owned_memories;

@@ -44,11 +44,31 @@ inline xla::CompileOptionsProto default_options()
     return proto;
 }
 
-inline void fill_in_counts(xla::CompileOptionsProto &proto)
+/* Fills in and bounds the size of the gang. XLA would believe anything. */
+inline absl::Status settle_counts(xla::CompileOptionsProto &proto)
 {
     auto *build = proto.mutable_executable_build_options();
     if (build->num_replicas() == 0) build->set_num_replicas(1);
     if (build->num_partitions() == 0) build->set_num_partitions(1);
+    int64_t replicas = build->num_replicas();
+    int64_t partitions = build->num_partitions();
+    if (replicas < 1 || replicas > TOW_XLA_GANG_SIZE_MAX || partitions < 1 ||
+        partitions > TOW_XLA_GANG_SIZE_MAX / replicas)
+        return absl::InvalidArgumentError(absl::StrCat(
+            "a gang of ", replicas, " replicas of ", partitions,
+            " partitions; at most ", TOW_XLA_GANG_SIZE_MAX, " devices"));
+    if (!build->has_device_assignment()) return absl::OkStatus();
+
+    const xla::DeviceAssignmentProto &devices = build->device_assignment();
+    bool fits = devices.replica_count() == replicas &&
+                devices.computation_count() == partitions &&
+                devices.computation_devices_size() == partitions;
+    for (const auto &column : devices.computation_devices())
+        fits = fits && column.replica_device_ids_size() == replicas;
+    if (fits) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the device assignment is not one of ", replicas,
+                     " replicas of ", partitions, " partitions"));
 }
 
 inline absl::StatusOr<xla::CompileOptions> checked_options(
@@ -74,27 +94,18 @@ inline absl::StatusOr<xla::CompileOptions> parse_options(
     if (!bytes.empty() && !proto.ParseFromString(std::string(bytes)))
         return absl::InvalidArgumentError(
             "the compile options are not a CompileOptionsProto");
-    fill_in_counts(proto);
+    absl::Status status = settle_counts(proto);
+    if (!status.ok()) return status;
     return checked_options(proto);
-}
-
-inline absl::StatusOr<xla::XlaComputation> parse_hlo(absl::string_view code)
-{
-    xla::HloModuleProto module;
-    if (!module.ParseFromString(std::string(code)))
-        return absl::InvalidArgumentError(
-            "the program is not an HloModuleProto");
-    return xla::XlaComputation(std::move(module));
 }
 
 inline absl::StatusOr<xla::XlaComputation> parse_program(
     absl::string_view code, absl::string_view format, bool is_tupled)
 {
-    if (format == "hlo") return parse_hlo(code);
     if (format != "mlir")
         return absl::InvalidArgumentError(
             absl::StrCat("program format '", format,
-                         "' is unknown here; use mlir (StableHLO) or hlo"));
+                         "' is unknown here; use mlir (StableHLO)"));
     xla::XlaComputation computation;
     absl::Status status = xla::ParseMlirModuleStringAndConvertToXlaComputation(
         std::string_view(code.data(), code.size()), computation, is_tupled,
@@ -209,6 +220,15 @@ inline void describe_for_c(program &made)
     }
 }
 
+/* A buffer is described before its value is there. */
+inline absl::Status check_shape(const xla::Shape &shape)
+{
+    if (!shape.is_dynamic()) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(
+        "an array whose size is known only when the program has run: ",
+        shape.ToString()));
+}
+
 inline absl::Status describe(program &made)
 {
     auto modules = made.loaded->GetHloModules();
@@ -228,10 +248,14 @@ inline absl::Status describe(program &made)
         made.devices.push_back(made.client->device_of(each));
     for (const xla::Shape &shape : parameter_shapes(module, is_tupled))
         made.parameters.push_back(array_type::of(shape));
-    for (const xla::Shape &shape : flat(module.result_shape()))
+    absl::Status status;
+    for (const xla::Shape &shape : flat(module.result_shape())) {
+        status.Update(check_shape(shape));
         made.outputs.push_back(array_type::of(shape));
+    }
+    if (!status.ok()) return status;
     describe_aliases(made, module, is_tupled);
-    absl::Status status = describe_donation(made, module, is_tupled);
+    status = describe_donation(made, module, is_tupled);
     if (status.ok()) describe_for_c(made);
     return status;
 }
@@ -278,7 +302,8 @@ inline absl::Status override_devices(xla::CompileOptionsProto &compiled,
         return absl::OkStatus();
     const auto &devices = proto.executable_build_options().device_assignment();
     auto *build = compiled.mutable_executable_build_options();
-    fill_in_counts(compiled);
+    absl::Status status = settle_counts(compiled);
+    if (!status.ok()) return status;
     if (devices.replica_count() != build->num_replicas() ||
         devices.computation_count() != build->num_partitions())
         return absl::InvalidArgumentError(absl::StrCat(
@@ -289,7 +314,7 @@ inline absl::Status override_devices(xla::CompileOptionsProto &compiled,
     *build->mutable_device_assignment() = devices;
     build->set_device_ordinal(-1);
     compiled.set_compile_portable_executable(false);
-    return absl::OkStatus();
+    return settle_counts(compiled);
 }
 
 inline absl::StatusOr<program *> load(PJRT_Client *client,

@@ -18,8 +18,9 @@
  * few arguments has six. */
 #define TOW_XLA_PREFETCH_LINES 6
 
-/* Executions that may wait for one device; one more fails with
- * RESOURCE_EXHAUSTED. A queued execution holds its inputs and some 500 bytes. */
+/* Executions that may wait for one device, and copies for the copy thread; one
+ * more fails with RESOURCE_EXHAUSTED. A queued execution holds its inputs and
+ * some 500 bytes. */
 #define TOW_XLA_QUEUE_DEPTH_MAX 65536
 
 /* A copy to the host of at most this many bytes is made by the thread that
@@ -36,6 +37,10 @@
  * needed, and the device may be in a long computation. */
 #define TOW_XLA_RETURN_BYTES_MAX 4096
 #define TOW_XLA_RETURN_COUNT_MAX 64
+
+/* Device memory from this size on asks for pages of this size. Mapping 64 MiB
+ * in small pages takes as long as filling it. */
+#define TOW_XLA_HUGE_PAGE_BYTES (2 << 20)
 
 /* Spare objects that a thread keeps of each kind (executions, buffers,
  * callbacks) before it gives them to others, all at once, and how many such

@@ -8,6 +8,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -209,12 +210,20 @@ class worker
         pthread_setname_np(thread_.native_handle(), name.c_str());
     }
 
-    /* Finishes what runs now and cancels what waits. */
     ~worker()
     {
+        stop();
+    }
+
+    /* Finishes what runs now and cancels what waits. Nothing may be submitted
+     * after that. */
+    void stop()
+    {
+        if (!thread_.joinable()) return;
         stopping_ = true;
         wake();
         thread_.join();
+        sleeping_ = 1; /* For good. */
         tidy_();
     }
 
@@ -311,6 +320,10 @@ class worker
 
     void loop()
     {
+        /* Signals are for the process's own threads. */
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, nullptr);
         here = this;
         for (;;) {
             wait_for_work();

@@ -1295,11 +1295,18 @@ PJRT_Error *buffer_ready_event(PJRT_Buffer_ReadyEvent_Args *args)
     });
 }
 
+absl::Status too_many_copies()
+{
+    return absl::ResourceExhaustedError(absl::StrCat(
+        TOW_XLA_QUEUE_DEPTH_MAX, " copies are waiting; wait for some of them"));
+}
+
 /* Takes a hold for `job`, which is new, and begins it. */
 template <typename Job, typename... Arguments>
 absl::StatusOr<PJRT_Event *> begin_read(PJRT_Buffer *source,
                                         Arguments &&...arguments)
 {
+    if (source->device()->client->copier->is_full()) return too_many_copies();
     if (!source->try_hold()) return deleted_error();
     copy *job = new Job(source, source->device()->client,
                         std::forward<Arguments>(arguments)...);
@@ -1311,6 +1318,9 @@ absl::StatusOr<PJRT_Event *> begin_read(PJRT_Buffer *source,
 absl::Status read_to_host(PJRT_Buffer_ToHostBuffer_Args &args)
 {
     const array_type &type = args.src->type;
+    if (!type.is_array())
+        return absl::InvalidArgumentError(
+            absl::StrCat("a ", type.to_string(), " has no value to read"));
     auto layout = layout_of(args.host_layout);
     if (!layout.ok()) return layout.status();
     xla::Shape shape = xla::ShapeUtil::MakeShape(type.element, type.dims);
@@ -1359,6 +1369,7 @@ absl::StatusOr<PJRT_Buffer *> copy_to(PJRT_Buffer *source, PJRT_Memory *memory)
     if (memory->device->client != source->device()->client)
         return absl::InvalidArgumentError(
             "the destination belongs to another client");
+    if (memory->device->client->copier->is_full()) return too_many_copies();
     if (!source->try_hold()) return deleted_error();
     auto *job = new transfer(source, memory->device->client, memory);
     auto *target = new PJRT_Buffer(source->type, memory, job);

@@ -29,6 +29,7 @@ extern "C" {
 #define TOW_XLA_PROCESS_STRIDE    2048
 #define TOW_XLA_PROCESS_COUNT_MAX (1 << 20)
 #define TOW_XLA_DEVICE_COUNT_MAX  256
+#define TOW_XLA_GANG_SIZE_MAX     (1 << 20)
 
 /* --- Collectives --------------------------------------------------------- */
 
