@@ -135,6 +135,24 @@ static void force_close_does_not_wait_for_a_peer_that_hangs(void **state)
     traffic_destroy(traffic);
 }
 
+/* "Either way": the target's own lane back is what it closes, and what was coming
+ * in from that peer, which lives after all, must not be left pending. */
+static void force_close_fails_what_comes_in_from_that_peer(void **state)
+{
+    traffic_t *traffic = traffic_create();
+    lane_probe_t back = {0};
+    lane_probe_open(&back, world_env(traffic->world, 1),
+                    world_env(traffic->world, 0));
+    world_settle(traffic->world);
+    traffic_start(traffic);
+    for (int i = 0; i < 3; i++)
+        world_step(traffic->world);
+    lane_probe_close(&back, TOW_LANE_CLOSE_FORCE);
+    WORLD_UNTIL(traffic->world,
+                back.closed.count == 1 && done_count(traffic) == WRITE_COUNT);
+    traffic_destroy(traffic);
+}
+
 static void lane_may_be_opened_anew_after_force_close(void **state)
 {
     traffic_t *traffic = traffic_create();
@@ -356,6 +374,7 @@ SUITE(lane_close, CONFORMANCE_TEST(idle_lane_closes_either_way),
       CONFORMANCE_TEST(graceful_close_completes_what_is_pending),
       CONFORMANCE_TEST(force_close_ends_all_pending_writes),
       CONFORMANCE_TEST(force_close_does_not_wait_for_a_peer_that_hangs),
+      CONFORMANCE_TEST(force_close_fails_what_comes_in_from_that_peer),
       CONFORMANCE_TEST(lane_may_be_opened_anew_after_force_close),
       CONFORMANCE_TEST(lane_may_be_closed_in_done_of_a_write),
       CONFORMANCE_TEST(closed_region_is_not_found),

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "env/net/data_impl.h" /* For damage_count, which is there for tests. */
 #include "env/net/net.h"
 #include "probe.h"
 #include "proxy.h"
@@ -19,7 +20,7 @@
 
 /* Only to fail instead of to hang. A wait takes milliseconds, or seconds under
  * a sanitizer on a busy machine. */
-#define WAIT_NS_MAX (120 * NS_PER_S)
+#define WAIT_NS_MAX (60 * NS_PER_S)
 #define SETTLE_NS   (NS_PER_S / 30)
 #define IDLE_NS     (NS_PER_S / 5000)
 #define SLEEP_NS    (30 * NS_PER_S)
@@ -225,16 +226,14 @@ int world_tear_down(void **state)
 
 bool world_can(const world_t *world, world_ability_t ability)
 {
-    return ability == WORLD_THREADS;
+    return ability == WORLD_THREADS || ability == WORLD_CORRUPTION;
 }
 
 void world_require(world_t *world, world_ability_t ability)
 {
     if (world_can(world, ability)) return;
     world_destroy(world);
-    tow_test_skip(ability == WORLD_CORRUPTION
-                      ? "the data plane's bytes cannot be reached"
-                      : "real time");
+    tow_test_skip("real time");
 }
 
 /* -- Nodes ----------------------------------------------------------------------- */
@@ -387,9 +386,14 @@ void world_mend(world_t *world, size_t from, size_t to)
     on_routes(world, from, to, proxy_mend);
 }
 
+/* UCX's bytes are out of reach, so the data plane itself damages the next few
+ * fragments that it puts into a region. A small write is one fragment an
+ * attempt, so a high share outlasts all attempts. */
 void world_corrupt(world_t *world, uint32_t parts_per_million)
 {
-    fail_msg("the data plane's bytes cannot be reached");
+    for (size_t i = 0; i < world->node_count; i++)
+        tow_data_of(world_env(world, i))->damage_count =
+            parts_per_million / 60000;
 }
 
 /* -- Mortals --------------------------------------------------------------------- */
