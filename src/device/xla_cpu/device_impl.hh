@@ -1,0 +1,381 @@
+/* PJRT's functions that make a client, and ask it, its devices and its
+ * memories. */
+#ifndef TOW_DEVICE_XLA_CPU_DEVICE_IMPL_HH_
+#define TOW_DEVICE_XLA_CPU_DEVICE_IMPL_HH_
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/log/globals.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "device/xla_cpu/event_impl.hh"
+#include "device/xla_cpu/objects_impl.hh"
+#include "device/xla_cpu/xla_cpu.h"
+#include "xla/pjrt/c/pjrt_c_api.h"
+#include "xla/pjrt/plugin/xla_cpu/cpu_client_options.h"
+#include "xla/pjrt/plugin/xla_cpu/xla_cpu_pjrt_client.h"
+
+namespace tow
+{
+namespace
+{
+
+/* --- Making a client --------------------------------------------------------- */
+
+struct client_options {
+    int64_t process_id = 0;
+    int64_t device_count = 1;
+    int64_t memory_limit_bytes = 0;
+    int64_t collectives = 0;
+};
+
+absl::Status read_option(const PJRT_NamedValue &option, client_options &into)
+{
+    absl::string_view name = text(option.name, option.name_size);
+    struct {
+        absl::string_view name;
+        int64_t *value;
+        int64_t minimum;
+        int64_t maximum;
+    } const known[] = {
+        {"process_id", &into.process_id, 0, TOW_XLA_PROCESS_COUNT_MAX - 1},
+        {"device_count", &into.device_count, 1, TOW_XLA_DEVICE_COUNT_MAX},
+        {"memory_limit_bytes", &into.memory_limit_bytes, 0, INT64_MAX},
+        {"tow_collectives", &into.collectives, INT64_MIN, INT64_MAX},
+    };
+    for (const auto &each : known) {
+        if (each.name != name) continue;
+        int64_t value = option.int64_value;
+        if (option.type != PJRT_NamedValue_kInt64 || value < each.minimum ||
+            value > each.maximum)
+            return absl::InvalidArgumentError(
+                absl::StrCat("create option ", name,
+                             " is not a whole number "
+                             "from ",
+                             each.minimum, " to ", each.maximum));
+        *each.value = value;
+        return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("create option ", name, " is unknown here"));
+}
+
+void add_devices(PJRT_Client &client, int64_t memory_limit_bytes)
+{
+    for (xla::PjRtDevice *each : client.xla->addressable_devices()) {
+        auto device = std::make_unique<PJRT_Device>(&client, each);
+        device->account.limit = memory_limit_bytes;
+        for (xla::PjRtMemorySpace *space : each->memory_spaces()) {
+            client.owned_memories.push_back(std::make_unique<PJRT_Memory>(
+                PJRT_Memory{space, device.get()}));
+            client.memories.push_back(client.owned_memories.back().get());
+            device->memories.push_back(client.memories.back());
+        }
+        device->default_memory =
+            client.memory_of(each->default_memory_space().value());
+        client.devices.push_back(device.get());
+        client.owned_devices.push_back(std::move(device));
+    }
+}
+
+absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
+    const client_options &options)
+{
+    auto client = std::make_unique<PJRT_Client>();
+    auto find_run = [raw = client.get()](int64_t id) -> const current_run * {
+        for (PJRT_Device *each : raw->devices)
+            if (each->xla->global_device_id().value() == id) return &each->run;
+        return nullptr;
+    };
+    client->collectives = std::make_shared<collectives>(
+        reinterpret_cast<const tow_xla_collectives_t *>(options.collectives),
+        find_run);
+
+    xla::CpuClientOptions xla_options;
+    xla_options.process_id = static_cast<int>(options.process_id);
+    xla_options.cpu_device_count = static_cast<int>(options.device_count);
+    /* Each device has a thread of its own; XLA must not use another. */
+    xla_options.asynchronous = false;
+    xla_options.collectives = client->collectives;
+    xla_options.allocator = allocate;
+    auto made = xla::GetXlaPjrtCpuClient(std::move(xla_options));
+    if (!made.ok()) return made.status();
+    client->xla = *std::move(made);
+    add_devices(*client, options.memory_limit_bytes);
+    client->copier = std::make_unique<worker>("tow-cpu-copy");
+    return client;
+}
+
+/* XLA tells standard error what it found in the machine; errors are enough,
+ * unless someone asked for more. */
+void quiet_log()
+{
+    if (getenv("TF_CPP_MIN_LOG_LEVEL") == nullptr)
+        absl::SetStderrThreshold(absl::LogSeverityAtLeast::kError);
+}
+
+PJRT_Error *client_create(PJRT_Client_Create_Args *args)
+{
+    return at_edge([args] {
+        quiet_log();
+        client_options options;
+        for (size_t i = 0; i < args->num_options; i++) {
+            absl::Status status = read_option(args->create_options[i], options);
+            if (!status.ok()) return status;
+        }
+        auto client = make_client(options);
+        if (!client.ok()) return client.status();
+        args->client = client->release();
+        return absl::OkStatus();
+    });
+}
+
+PJRT_Error *client_destroy(PJRT_Client_Destroy_Args *args)
+{
+    delete args->client;
+    return nullptr;
+}
+
+/* --- Asking a client, a device, a memory ------------------------------------ */
+
+PJRT_Error *client_platform_name(PJRT_Client_PlatformName_Args *args)
+{
+    absl::string_view name = args->client->xla->platform_name();
+    args->platform_name = name.data();
+    args->platform_name_size = name.size();
+    return nullptr;
+}
+
+PJRT_Error *client_platform_version(PJRT_Client_PlatformVersion_Args *args)
+{
+    static const char version[] = "XLA of tensorflow-cpu 2.21";
+    args->platform_version = version;
+    args->platform_version_size = sizeof(version) - 1;
+    return nullptr;
+}
+
+PJRT_Error *client_process_index(PJRT_Client_ProcessIndex_Args *args)
+{
+    args->process_index = args->client->xla->process_index();
+    return nullptr;
+}
+
+PJRT_Error *client_devices(PJRT_Client_Devices_Args *args)
+{
+    args->devices = args->client->devices.data();
+    args->num_devices = args->client->devices.size();
+    return nullptr;
+}
+
+PJRT_Error *client_addressable_devices(
+    PJRT_Client_AddressableDevices_Args *args)
+{
+    args->addressable_devices = args->client->devices.data();
+    args->num_addressable_devices = args->client->devices.size();
+    return nullptr;
+}
+
+PJRT_Error *client_lookup_device(PJRT_Client_LookupDevice_Args *args)
+{
+    return at_edge([args] {
+        for (PJRT_Device *each : args->client->devices)
+            if (each->xla->global_device_id().value() == args->id) {
+                args->device = each;
+                return absl::OkStatus();
+            }
+        return absl::NotFoundError(
+            absl::StrCat("no device ", args->id, " in this client"));
+    });
+}
+
+PJRT_Error *client_lookup_addressable_device(
+    PJRT_Client_LookupAddressableDevice_Args *args)
+{
+    return at_edge([args] {
+        for (PJRT_Device *each : args->client->devices)
+            if (each->xla->local_hardware_id().value() ==
+                args->local_hardware_id) {
+                args->addressable_device = each;
+                return absl::OkStatus();
+            }
+        return absl::NotFoundError(
+            absl::StrCat("no device with local id ", args->local_hardware_id));
+    });
+}
+
+PJRT_Error *client_addressable_memories(
+    PJRT_Client_AddressableMemories_Args *args)
+{
+    args->addressable_memories = args->client->memories.data();
+    args->num_addressable_memories = args->client->memories.size();
+    return nullptr;
+}
+
+PJRT_Error *client_default_device_assignment(
+    PJRT_Client_DefaultDeviceAssignment_Args *args)
+{
+    return at_edge([args]() -> absl::Status {
+        auto devices = args->client->xla->GetDefaultDeviceAssignment(
+            args->num_replicas, args->num_partitions);
+        if (!devices.ok()) return devices.status();
+        size_t count = static_cast<size_t>(args->num_replicas) *
+                       static_cast<size_t>(args->num_partitions);
+        if (args->default_assignment_size < count)
+            return absl::InvalidArgumentError(
+                absl::StrCat("room for ", args->default_assignment_size,
+                             " devices, but there are ", count));
+        for (size_t i = 0; i < count; i++)
+            args->default_assignment[i] = static_cast<int>(
+                (*devices)(i / args->num_partitions, i % args->num_partitions));
+        return absl::OkStatus();
+    });
+}
+
+PJRT_Error *description_id(PJRT_DeviceDescription_Id_Args *args)
+{
+    args->id = args->device_description->xla->id();
+    return nullptr;
+}
+
+PJRT_Error *description_process_index(
+    PJRT_DeviceDescription_ProcessIndex_Args *args)
+{
+    args->process_index = args->device_description->xla->process_index();
+    return nullptr;
+}
+
+PJRT_Error *description_attributes(PJRT_DeviceDescription_Attributes_Args *args)
+{
+    args->attributes = nullptr;
+    args->num_attributes = 0;
+    return nullptr;
+}
+
+PJRT_Error *description_kind(PJRT_DeviceDescription_Kind_Args *args)
+{
+    absl::string_view kind = args->device_description->xla->device_kind();
+    args->device_kind = kind.data();
+    args->device_kind_size = kind.size();
+    return nullptr;
+}
+
+PJRT_Error *description_debug_string(
+    PJRT_DeviceDescription_DebugString_Args *args)
+{
+    absl::string_view words = args->device_description->xla->DebugString();
+    args->debug_string = words.data();
+    args->debug_string_size = words.size();
+    return nullptr;
+}
+
+PJRT_Error *description_to_string(PJRT_DeviceDescription_ToString_Args *args)
+{
+    absl::string_view words = args->device_description->xla->ToString();
+    args->to_string = words.data();
+    args->to_string_size = words.size();
+    return nullptr;
+}
+
+PJRT_Error *device_get_description(PJRT_Device_GetDescription_Args *args)
+{
+    args->device_description = &args->device->description;
+    return nullptr;
+}
+
+PJRT_Error *device_is_addressable(PJRT_Device_IsAddressable_Args *args)
+{
+    args->is_addressable = true;
+    return nullptr;
+}
+
+PJRT_Error *device_local_hardware_id(PJRT_Device_LocalHardwareId_Args *args)
+{
+    args->local_hardware_id = args->device->xla->local_hardware_id().value();
+    return nullptr;
+}
+
+PJRT_Error *device_addressable_memories(
+    PJRT_Device_AddressableMemories_Args *args)
+{
+    args->memories = args->device->memories.data();
+    args->num_memories = args->device->memories.size();
+    return nullptr;
+}
+
+PJRT_Error *device_default_memory(PJRT_Device_DefaultMemory_Args *args)
+{
+    args->memory = args->device->default_memory;
+    return nullptr;
+}
+
+PJRT_Error *device_memory_stats(PJRT_Device_MemoryStats_Args *args)
+{
+    const memory_account &account = args->device->account;
+    args->bytes_in_use = account.needed();
+    args->peak_bytes_in_use = account.peak.load();
+    args->peak_bytes_in_use_is_set = true;
+    args->num_allocs = account.count.load();
+    args->num_allocs_is_set = true;
+    args->largest_alloc_size = account.largest.load();
+    args->largest_alloc_size_is_set = true;
+    args->bytes_limit = account.limit;
+    args->bytes_limit_is_set = account.limit != 0;
+    args->bytes_reserved_is_set = false;
+    args->peak_bytes_reserved_is_set = false;
+    args->bytes_reservable_limit_is_set = false;
+    args->largest_free_block_bytes_is_set = false;
+    args->pool_bytes_is_set = false;
+    args->peak_pool_bytes_is_set = false;
+    return nullptr;
+}
+
+PJRT_Error *memory_id(PJRT_Memory_Id_Args *args)
+{
+    args->id = args->memory->xla->id();
+    return nullptr;
+}
+
+PJRT_Error *memory_kind(PJRT_Memory_Kind_Args *args)
+{
+    args->kind = args->memory->xla->kind().data();
+    args->kind_size = args->memory->xla->kind().size();
+    return nullptr;
+}
+
+PJRT_Error *memory_kind_id(PJRT_Memory_Kind_Id_Args *args)
+{
+    args->kind_id = args->memory->xla->kind_id();
+    return nullptr;
+}
+
+PJRT_Error *memory_debug_string(PJRT_Memory_DebugString_Args *args)
+{
+    args->debug_string = args->memory->xla->DebugString().data();
+    args->debug_string_size = args->memory->xla->DebugString().size();
+    return nullptr;
+}
+
+PJRT_Error *memory_to_string(PJRT_Memory_ToString_Args *args)
+{
+    args->to_string = args->memory->xla->ToString().data();
+    args->to_string_size = args->memory->xla->ToString().size();
+    return nullptr;
+}
+
+PJRT_Error *memory_addressable_by_devices(
+    PJRT_Memory_AddressableByDevices_Args *args)
+{
+    args->devices = &args->memory->device;
+    args->num_devices = 1;
+    return nullptr;
+}
+
+} // namespace
+} // namespace tow
+
+#endif /* TOW_DEVICE_XLA_CPU_DEVICE_IMPL_HH_ */

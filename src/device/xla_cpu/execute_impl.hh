@@ -1,0 +1,239 @@
+/* PJRT_LoadedExecutable_Execute, and the same without us for benchmarks. */
+#ifndef TOW_DEVICE_XLA_CPU_EXECUTE_IMPL_HH_
+#define TOW_DEVICE_XLA_CPU_EXECUTE_IMPL_HH_
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "device/xla_cpu/event_impl.hh"
+#include "device/xla_cpu/objects_impl.hh"
+#include "device/xla_cpu/run_impl.hh"
+#include "device/xla_cpu/xla_cpu.h"
+#include "xla/pjrt/c/pjrt_c_api.h"
+
+namespace tow
+{
+namespace
+{
+
+struct run_options {
+    uint64_t run_id = 0;
+    uint32_t flags = 0;
+    absl::Span<const int64_t> kept_inputs;
+};
+
+run_options options_of(const PJRT_ExecuteOptions *given)
+{
+    run_options options;
+    if (given == nullptr) return options;
+    options.run_id = static_cast<uint32_t>(given->launch_id);
+    options.kept_inputs = {given->non_donatable_input_indices,
+                           given->num_non_donatable_input_indices};
+    for (const PJRT_Extension_Base *node = given->extension_start;
+         node != nullptr; node = node->next) {
+        if (static_cast<int>(node->type) != TOW_XLA_EXECUTE_OPTIONS_TYPE)
+            continue;
+        auto *own = reinterpret_cast<const tow_xla_execute_options_t *>(node);
+        options.run_id = own->run_id;
+        options.flags = own->flags;
+    }
+    return options;
+}
+
+absl::Status check_argument(const program &what, const PJRT_Device *where,
+                            size_t index, const PJRT_Buffer *buffer)
+{
+    if (buffer == nullptr)
+        return absl::InvalidArgumentError(
+            absl::StrCat("argument ", index, " of ", what.name, " is null"));
+    if (!(buffer->type == what.parameters[index]))
+        return absl::InvalidArgumentError(
+            absl::StrCat("argument ", index, " of ", what.name, " is ",
+                         buffer->type.to_string(), ", but the program takes ",
+                         what.parameters[index].to_string()));
+    if (buffer->device() != where)
+        return absl::InvalidArgumentError(absl::StrCat(
+            "argument ", index, " of ", what.name, " is on device ",
+            buffer->device()->xla->global_device_id().value(),
+            ", but is needed on ", where->xla->global_device_id().value()));
+    if (buffer->is_deleted())
+        return absl::InvalidArgumentError(
+            absl::StrCat("argument ", index, " of ", what.name,
+                         " was deleted or donated before"));
+    return absl::OkStatus();
+}
+
+absl::Status check_call(const PJRT_LoadedExecutable_Execute_Args &args,
+                        absl::Span<PJRT_Device *const> devices)
+{
+    const program &what = *args.executable->program;
+    if (args.executable->deleted)
+        return absl::InvalidArgumentError(
+            absl::StrCat(what.name, " was deleted"));
+    if (args.num_devices != devices.size())
+        return absl::InvalidArgumentError(absl::StrCat(
+            what.name, " runs on ", devices.size(),
+            " devices of this client, but was called with arguments for ",
+            args.num_devices));
+    if (args.options != nullptr &&
+        (args.options->num_send_ops != 0 || args.options->num_recv_ops != 0))
+        return absl::UnimplementedError(
+            "transfers to and from the host during an execution");
+    if (args.num_args != what.parameters.size())
+        return absl::InvalidArgumentError(
+            absl::StrCat(what.name, " takes ", what.parameters.size(),
+                         " arguments, but was called with ", args.num_args));
+    for (size_t d = 0; d < devices.size(); d++) {
+        for (size_t i = 0; i < args.num_args; i++) {
+            absl::Status status =
+                check_argument(what, devices[d], i, args.argument_lists[d][i]);
+            if (!status.ok()) return status;
+        }
+        if (devices[d]->worker.is_full())
+            return absl::ResourceExhaustedError(absl::StrCat(
+                "device ", devices[d]->xla->global_device_id().value(), " has ",
+                TOW_XLA_QUEUE_DEPTH_MAX,
+                " executions waiting; wait for some of them"));
+    }
+    return absl::OkStatus();
+}
+
+/* Takes the inputs for the execution. A failure here is a race with a deletion
+ * or the same buffer donated twice; it fails the execution, not the call. */
+absl::Status take_inputs(execution &run, PJRT_Buffer *const *arguments,
+                         const run_options &options)
+{
+    const program &what = *run.program;
+    for (size_t i = 0; i < what.parameters.size(); i++) {
+        PJRT_Buffer *buffer = arguments[i];
+        bool kept = absl::c_linear_search(options.kept_inputs, i);
+        bool donated = what.is_donated[i] && !kept;
+        if (kept && what.is_donated[i])
+            run.kept_inputs.push_back(static_cast<int>(i));
+        if (donated ? !buffer->try_take_from_user() : !buffer->try_hold())
+            return absl::InvalidArgumentError(absl::StrCat(
+                "argument ", i, " of ", what.name, " was deleted or donated"));
+        run.inputs.push_back({buffer, donated});
+    }
+    return absl::OkStatus();
+}
+
+void make_outputs(execution &run, PJRT_Buffer **out)
+{
+    for (const array_type &type : run.program->outputs) {
+        auto *buffer = new PJRT_Buffer(type, run.device->default_memory, &run);
+        buffer->is_result = true;
+        buffer->try_hold();
+        run.outputs.push_back(buffer);
+        *out++ = buffer;
+    }
+}
+
+void start(execution *run, absl::Status taken, const run_options &options,
+           bool is_alone)
+{
+    if (!taken.ok()) {
+        run->fail(std::move(taken));
+        return;
+    }
+    if (is_alone && (options.flags & TOW_XLA_EXECUTE_INLINE) != 0 &&
+        run->has_ready_inputs() && run->device->worker.try_run_here(run))
+        return;
+    run->device->worker.submit(run);
+}
+
+absl::Status execute_checked(PJRT_LoadedExecutable_Execute_Args &args,
+                             absl::Span<PJRT_Device *const> devices)
+{
+    program *what = args.executable->program;
+    run_options options = options_of(args.options);
+    bool is_alone = devices.size() == 1;
+    std::unique_lock<std::mutex> gang_lock;
+    if (!is_alone)
+        gang_lock = std::unique_lock<std::mutex>(what->client->gang_mutex);
+    for (size_t d = 0; d < devices.size(); d++) {
+        auto *run = new execution(what, devices[d], options.run_id);
+        make_outputs(*run, args.output_lists[d]);
+        if (args.device_complete_events != nullptr) {
+            run->retain();
+            args.device_complete_events[d] = run;
+        }
+        absl::Status taken = take_inputs(*run, args.argument_lists[d], options);
+        start(run, std::move(taken), options, is_alone);
+    }
+    return absl::OkStatus();
+}
+
+PJRT_Error *loaded_execute(PJRT_LoadedExecutable_Execute_Args *args)
+{
+    return at_edge([args]() -> absl::Status {
+        const program &what = *args->executable->program;
+        absl::Span<PJRT_Device *const> devices = what.devices;
+        if (args->execute_device != nullptr) {
+            if (!what.is_portable &&
+                !absl::c_linear_search(what.devices, args->execute_device))
+                return absl::InvalidArgumentError(absl::StrCat(
+                    what.name, " is not loaded on device ",
+                    args->execute_device->xla->global_device_id().value()));
+            devices = absl::MakeConstSpan(&args->execute_device, 1);
+        } else if (what.is_portable) {
+            return absl::InvalidArgumentError(absl::StrCat(
+                what.name, " is portable: name the device to run it on"));
+        }
+        absl::Status status = check_call(*args, devices);
+        return status.ok() ? execute_checked(*args, devices) : status;
+    });
+}
+
+/* --- Benchmarks --------------------------------------------------------------- */
+
+absl::Status run_bare(const program &what, PJRT_Buffer *const *arguments,
+                      uint64_t repetition_count)
+{
+    std::vector<xla::PjRtBuffer *> values;
+    for (size_t i = 0; i < what.parameters.size(); i++)
+        values.push_back(arguments[i]->value.get());
+    xla::ExecuteOptions options;
+    std::optional<xla::Future<>> unused;
+    for (uint64_t i = 0; i < repetition_count; i++) {
+        auto results = what.loaded->ExecuteSharded(values, what.devices[0]->xla,
+                                                   options, unused, false);
+        if (!results.ok()) return results.status();
+    }
+    return absl::OkStatus();
+}
+
+PJRT_Error *time_directly(PJRT_LoadedExecutable *executable,
+                          PJRT_Buffer *const *arguments,
+                          uint64_t repetition_count, uint64_t *out_ns)
+{
+    return at_edge([=]() -> absl::Status {
+        const program &what = *executable->program;
+        if (what.devices.size() != 1 || what.donates)
+            return absl::InvalidArgumentError(absl::StrCat(
+                what.name, " is not for one device, or donates its inputs"));
+        for (size_t i = 0; i < what.parameters.size(); i++) {
+            absl::Status status =
+                check_argument(what, what.devices[0], i, arguments[i]);
+            if (status.ok() && !arguments[i]->is_ready())
+                status = absl::FailedPreconditionError("not ready");
+            if (!status.ok()) return status;
+        }
+        int64_t start = now_ns();
+        absl::Status status = run_bare(what, arguments, repetition_count);
+        *out_ns = now_ns() - start;
+        return status;
+    });
+}
+
+} // namespace
+} // namespace tow
+
+#endif /* TOW_DEVICE_XLA_CPU_EXECUTE_IMPL_HH_ */
