@@ -5,12 +5,13 @@
  *
  *     major=N minor=N   another version; below 54 the table ends early
  *     without=NAME      a function that is missing
- *     initialize=fails  and so on: see below
+ *     initialize=HOW    fails, aborts or hangs
  *     plain             no extension of ours: like anybody's plugin
  *     null              no table at all */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fake_impl.h"
 
@@ -41,7 +42,14 @@ static PJRT_Error *initialize(PJRT_Plugin_Initialize_Args *args)
 {
     (void)args;
     const char *how = getenv("TOW_FAKE_PJRT");
-    if (how == NULL || strstr(how, "initialize=fails") == NULL) return NULL;
+    if (how == NULL) return NULL;
+    if (strstr(how, "initialize=aborts") != NULL) {
+        fprintf(stderr, "check failed: 1 == 2\n");
+        abort();
+    }
+    while (strstr(how, "initialize=hangs") != NULL)
+        pause();
+    if (strstr(how, "initialize=fails") == NULL) return NULL;
     return fake_error(PJRT_Error_Code_FAILED_PRECONDITION,
                       "no driver in the kernel");
 }

@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "device/pjrt/callback_impl.h"
+#include "device/pjrt/client_impl.h"
+#include "device/pjrt/probe.h"
 
 tow_status_t tow_pjrt_check_open(const pjrt_driver_t *driver)
 {
@@ -152,11 +153,7 @@ static tow_status_t read_platform(pjrt_driver_t *driver)
 
 static void destroy_client(pjrt_driver_t *driver)
 {
-    if (driver->client == NULL) return;
-    PJRT_Client_Destroy_Args args =
-        PJRT_ARGS(PJRT_Client_Destroy, .client = driver->client);
-    tow_pjrt_error_drop(&driver->plugin,
-                        driver->plugin.api.PJRT_Client_Destroy(&args));
+    tow_pjrt_client_destroy(&driver->plugin, driver->client);
     driver->client = NULL;
 }
 
@@ -260,50 +257,6 @@ static void choose_ops(pjrt_driver_t *driver)
     driver->driver.ops = ops;
 }
 
-static PJRT_NamedValue named_value(const tow_pjrt_value_t *value)
-{
-    PJRT_NamedValue named = {
-        .struct_size = PJRT_NamedValue_STRUCT_SIZE,
-        .name = value->name,
-        .name_size = strlen(value->name),
-        .type = (PJRT_NamedValue_Type)value->type,
-        .value_size = 1,
-    };
-    switch (value->type) {
-    case TOW_PJRT_STRING:
-        named.string_value = value->string;
-        named.value_size = strlen(value->string);
-        break;
-    case TOW_PJRT_INT64: named.int64_value = value->int64; break;
-    case TOW_PJRT_INT64_LIST:
-        named.int64_array_value = value->int64_list;
-        named.value_size = value->count;
-        break;
-    case TOW_PJRT_FLOAT: named.float_value = value->float_; break;
-    case TOW_PJRT_BOOL: named.bool_value = value->bool_; break;
-    }
-    return named;
-}
-
-static tow_status_t create_client(pjrt_driver_t *driver,
-                                  const tow_pjrt_open_t *open)
-{
-    PJRT_NamedValue *values = tow_arena_calloc(
-        &driver->arena, open->value_count + 1, sizeof(values[0]));
-    if (values == NULL) return exhausted();
-    for (size_t i = 0; i < open->value_count; i++)
-        values[i] = named_value(&open->values[i]);
-    PJRT_Client_Create_Args args =
-        PJRT_ARGS(PJRT_Client_Create, .create_options = values,
-                  .num_options = open->value_count);
-    if (open->table != NULL) tow_pjrt_callbacks_set(&args, open->table);
-    tow_status_t status = tow_pjrt_status(
-        &driver->plugin, driver->plugin.api.PJRT_Client_Create(&args));
-    if (status != TOW_OK) return tow_status_annotate(status, "making a client");
-    driver->client = args.client;
-    return TOW_OK;
-}
-
 typedef struct opening {
     tow_work_t work;
     tow_env_t *env;
@@ -315,12 +268,15 @@ typedef struct opening {
 static tow_status_t run_open(tow_work_t *work)
 {
     opening_t *opening = TOW_CONTAINER_OF(work, opening_t, work);
+    const tow_pjrt_open_t *open = opening->open;
     pjrt_driver_t *driver = opening->driver;
     const char *path = NULL;
-    TOW_RETURN_IF_ERROR(copy_text(driver, opening->open->path,
-                                  strlen(opening->open->path), &path));
+    TOW_RETURN_IF_ERROR(
+        copy_text(driver, open->path, strlen(open->path), &path));
+    if (open->probe_program != NULL) TOW_RETURN_IF_ERROR(tow_pjrt_probe(open));
     TOW_RETURN_IF_ERROR(tow_pjrt_plugin_load(&driver->plugin, path));
-    TOW_RETURN_IF_ERROR(create_client(driver, opening->open));
+    TOW_RETURN_IF_ERROR(
+        tow_pjrt_client_create(&driver->plugin, open, &driver->client));
     TOW_RETURN_IF_ERROR(read_platform(driver));
     TOW_RETURN_IF_ERROR(read_devices(driver));
     choose_ops(driver);

@@ -1,8 +1,8 @@
 /* The driver for any PJRT plugin: a shared object that exports GetPjrtApi.
  *
  * A plugin is loaded by its path and never unloaded, for few survive that. It
- * runs in our process, and one that aborts or hangs takes us along: ask
- * tow_pjrt_probe first for one that is not known to behave. */
+ * runs in our process, and one that aborts or hangs takes us along: let a probe
+ * try one that is not known to behave. */
 #ifndef TOW_DEVICE_PJRT_PJRT_H_
 #define TOW_DEVICE_PJRT_PJRT_H_
 
@@ -46,6 +46,11 @@ struct tow_pjrt_open {
     /* Lent until the driver has closed. NULL: the plugin gets no key-value
      * callbacks, and those for several hosts refuse. */
     tow_pjrt_table_t *table;
+    /* The path of tow_pjrt_probe: a child process that loads the plugin and
+     * makes a client first, so that a crash or a hang there is an error here.
+     * NULL: at once. Not for several hosts: they would wait for the probes. */
+    const char *probe_program;
+    int64_t probe_timeout_ns; /* 0: TOW_PJRT_PROBE_TIMEOUT_NS */
     /* On TOW_OK the caller gets the driver, and closes it. */
     void (*done)(tow_pjrt_open_t *open, tow_status_t take_status,
                  tow_driver_t *take_driver);
@@ -54,8 +59,9 @@ struct tow_pjrt_open {
 /* Loads the plugin and makes its client, on a helper thread: that takes
  * seconds, or, on several hosts, until all are there. NOT_FOUND: no such file;
  * INVALID_ARGUMENT: no PJRT plugin; FAILED_PRECONDITION: another major version,
- * too old a minor one, or a function missing, which it names; otherwise what the
- * plugin says. */
+ * too old a minor one, or a function missing, which it names; ABORTED: it
+ * crashed the probe; DEADLINE_EXCEEDED: the probe was not ready in time;
+ * otherwise what the plugin says. */
 tow_status_t tow_pjrt_open(tow_env_t *env, tow_pjrt_open_t *open) TOW_MUST_USE;
 
 #endif /* TOW_DEVICE_PJRT_PJRT_H_ */

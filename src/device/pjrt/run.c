@@ -245,7 +245,9 @@ static bool is_kept(const tow_run_t *run, size_t argument)
 
 static bool is_deleted(const pjrt_driver_t *driver, const pjrt_buffer_t *buffer)
 {
-    if (driver->plugin.api.PJRT_Buffer_IsDeleted == NULL) return false;
+    if (driver->plugin.api.PJRT_Buffer_IsDeleted == NULL ||
+        buffer->handle == NULL)
+        return false;
     PJRT_Buffer_IsDeleted_Args args =
         PJRT_ARGS(PJRT_Buffer_IsDeleted, .buffer = buffer->handle);
     PJRT_Error *error = driver->plugin.api.PJRT_Buffer_IsDeleted(&args);
@@ -276,10 +278,14 @@ static void mark_donated(const pjrt_driver_t *driver, const tow_run_t *run)
 
 /* -- The call --------------------------------------------------------------- */
 
+/* One that failed, or will as soon as its turn comes: there is nothing to give
+ * to the plugin then. */
 static bool has_failed_argument(const pjrt_run_t *run)
 {
-    for (size_t i = 0; i < run->held.count; i++)
-        if (run->held.items[i]->is_resolved) return true;
+    for (size_t i = 0; i < run->held.count; i++) {
+        const pjrt_buffer_t *buffer = run->held.items[i];
+        if (buffer->is_resolved || buffer->handle == NULL) return true;
+    }
     return false;
 }
 

@@ -16,4 +16,9 @@
  * topologies of a few KiB per host there. */
 #define TOW_PJRT_TABLE_BYTES_MAX (64u << 20)
 
+/* How long a probe may take. The CUDA plugin answers within 0.2 s where there is
+ * no GPU and takes some seconds where there are eight; libtpu asks for minutes
+ * for a metadata service that is not there. */
+#define TOW_PJRT_PROBE_TIMEOUT_NS ((int64_t)30 * 1000000000)
+
 #endif /* TOW_DEVICE_PJRT_TUNING_H_ */
