@@ -222,7 +222,7 @@ void tow_data_check_closed(tow_data_t *data)
 {
     if (!data->is_closing || !data->holds_net) return;
     if (!tow_list_is_empty(&data->lanes) || data->inbound_count > 0 ||
-        data->region_count > 0)
+        data->region_count > 0 || tow_data_has_lingering(data))
         return;
     data->holds_net = false;
     tow_net_drop(data->net);
@@ -243,6 +243,7 @@ static void destroy(void *context)
     tow_data_t *data = context;
     data->is_gone = true;
     tow_env_timer_stop(&data->net->env, &data->poll_timer);
+    tow_env_timer_stop(&data->net->env, &data->linger_timer);
     tow_data_ucx_close(data);
     tow_pool_deinit(&data->small_ops);
     tow_pool_deinit(&data->large_ops);
@@ -290,6 +291,7 @@ static void init_data(tow_data_t *data, tow_net_t *net)
     data->net = net;
     data->poll_ns = TOW_NET_SEND_POLL_MIN_NS;
     data->poll_timer.fire = poll_fired;
+    data->linger_timer.fire = tow_data_linger_fired;
     data->next_region = 1;
     tow_list_init(&data->lanes);
     tow_list_init(&data->busy);

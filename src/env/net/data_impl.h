@@ -54,10 +54,12 @@ struct tow_data_port {
     uint32_t send_count;  /* operations inside UCX or in the outbox */
     ucs_status_t failure; /* UCS_OK while it works */
     tow_data_flush_t flush;
-    tow_list_t parked;    /* in data->parked, or in data->connecting */
-    tow_list_t waiting;   /* in data->outboxes */
-    tow_list_t outbox;    /* operations that UCX did not take */
-    tow_net_task_t *task; /* the owner's, deferred when the port changes */
+    tow_list_t parked;     /* in data->parked */
+    tow_list_t connecting; /* in data->connecting */
+    int64_t linger_ns;     /* until when a parked one may send */
+    tow_list_t waiting;    /* in data->outboxes */
+    tow_list_t outbox;     /* operations that UCX did not take */
+    tow_net_task_t *task;  /* the owner's, deferred when the port changes */
     /* An operation has left. The op is freed by the caller. */
     void (*sent)(tow_data_port_t *port, tow_data_op_t *op);
 };
@@ -104,8 +106,8 @@ tow_status_t tow_data_port_create(const tow_data_port_options_t *options,
                                   tow_data_port_t **out_port) TOW_MUST_USE;
 /* Ports that were made inside of a callback get their endpoints. */
 void tow_data_connect_work(tow_net_task_t *task);
-/* Force: what is inside UCX is cancelled, `sent` runs for it before this
- * returns. Or later, if UCX cannot be trusted with it now. In tasks only. */
+/* Force: memory of users comes back from UCX, `sent` runs for it before this
+ * returns. What the owner has told the peer may still go. In tasks only. */
 void tow_data_port_close(tow_data_port_t *port);
 /* The owner goes. Closes the port and frees it, now or later. In tasks only. */
 void tow_data_port_release(tow_data_port_t *port);
@@ -130,6 +132,9 @@ tow_data_sent_t tow_data_port_tell(tow_data_port_t *port,
 bool tow_data_flush_outboxes(tow_data_t *data);
 /* Ends those parked ports that may be closed by now. */
 void tow_data_parked_work(tow_net_task_t *task);
+void tow_data_linger_fired(tow_timer_t *timer);
+/* Whether a parked port may still send something. */
+bool tow_data_has_lingering(const tow_data_t *data);
 /* Before the worker is destroyed, when no progress is made any more. False if
  * it must not be destroyed. */
 bool tow_data_parked_end(tow_data_t *data);
@@ -285,7 +290,8 @@ struct tow_data {
     tow_list_t outboxes; /* ports with messages that UCX did not take */
     tow_list_t parked;
     tow_net_task_t parked_task;
-    tow_list_t connecting; /* ports that wait for the task below */
+    tow_timer_t linger_timer; /* of parked ports */
+    tow_list_t connecting;    /* ports that wait for the task below */
     tow_net_task_t connect_task;
 
     tow_map_t lanes_by_stream;

@@ -169,6 +169,8 @@ static bool flush_outbox(tow_data_port_t *port)
         complete_op(op);
         any = true;
     }
+    if (any && port->is_parked)
+        tow_net_defer(port->data->net, &port->data->parked_task);
     return any;
 }
 
@@ -189,12 +191,17 @@ bool tow_data_flush_outboxes(tow_data_t *data)
     return any;
 }
 
-static void empty_outbox(tow_data_port_t *port)
+static void drop_from_outbox(tow_data_port_t *port, bool controls_too)
 {
-    tow_list_remove(&port->waiting);
-    tow_list_t *item;
-    while ((item = tow_list_pop_front(&port->outbox)) != NULL)
-        complete_op(TOW_CONTAINER_OF(item, tow_data_op_t, list));
+    tow_list_t *item = port->outbox.next;
+    while (item != &port->outbox) {
+        tow_data_op_t *op = TOW_CONTAINER_OF(item, tow_data_op_t, list);
+        item = item->next;
+        if (op->id == TOW_DATA_CONTROL && !controls_too) continue;
+        tow_list_remove(&op->list);
+        complete_op(op);
+    }
+    if (tow_list_is_empty(&port->outbox)) tow_list_remove(&port->waiting);
 }
 
 /* -- Either way ----------------------------------------------------------- */
@@ -278,7 +285,8 @@ void tow_data_connect_work(tow_net_task_t *task)
     tow_data_t *data = TOW_CONTAINER_OF(task, tow_data_t, connect_task);
     tow_list_t *item;
     while ((item = tow_list_pop_front(&data->connecting)) != NULL) {
-        tow_data_port_t *port = TOW_CONTAINER_OF(item, tow_data_port_t, parked);
+        tow_data_port_t *port =
+            TOW_CONTAINER_OF(item, tow_data_port_t, connecting);
         ucs_status_t result = create_endpoint(port, port->ucx_address);
         tow_free(port->ucx_address);
         port->ucx_address = NULL;
@@ -296,7 +304,7 @@ static tow_status_t connect_later(tow_data_port_t *port,
     if (port->ucx_address == NULL)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     memcpy(port->ucx_address, address->ucx, address->ucx_size);
-    tow_list_append(&port->data->connecting, &port->parked);
+    tow_list_append(&port->data->connecting, &port->connecting);
     tow_net_defer(port->data->net, &port->data->connect_task);
     return TOW_OK;
 }
@@ -325,6 +333,7 @@ tow_status_t tow_data_port_create(const tow_data_port_options_t *options,
     port->is_local = data->host != 0 && data->host == options->address->host;
     port->sends_at_once = !port->is_local && data->may_send_at_once;
     tow_list_init(&port->parked);
+    tow_list_init(&port->connecting);
     tow_list_init(&port->waiting);
     tow_list_init(&port->outbox);
     tow_status_t status = data->is_in_ucx
@@ -389,23 +398,39 @@ static bool may_be_closed(tow_data_port_t *port)
 
 void tow_data_port_close(tow_data_port_t *port)
 {
-    empty_outbox(port);
-    if (port->ucx_address != NULL) tow_list_remove(&port->parked);
-    tow_free(port->ucx_address);
-    port->ucx_address = NULL;
-    if (port->ep != NULL && may_be_closed(port)) close_by_force(port);
+    drop_from_outbox(port, false);
+    if (port->ep != NULL && !port->sends_at_once && may_be_closed(port))
+        close_by_force(port);
 }
 
-/* True if nothing of it is left. */
-static bool end_port(tow_data_port_t *port)
+/* A last word to the peer is on its way, and it is not too late for it. */
+static bool is_lingering(const tow_data_port_t *port)
 {
-    tow_data_port_close(port);
+    return port->failure == UCS_OK && port->send_count > 0 &&
+           (port->ep != NULL || port->ucx_address != NULL) &&
+           port->data->net->env.now_ns < port->linger_ns;
+}
+
+static void forget_address(tow_data_port_t *port)
+{
+    if (port->ucx_address == NULL) return;
+    tow_list_remove(&port->connecting);
+    tow_free(port->ucx_address);
+    port->ucx_address = NULL;
+}
+
+/* Frees it if nothing of it is left. */
+static void end_port(tow_data_port_t *port)
+{
+    if (is_lingering(port)) return;
+    forget_address(port);
+    drop_from_outbox(port, true);
+    if (port->ep != NULL && may_be_closed(port)) close_by_force(port);
     if (port->ep != NULL || port->send_count > 0 ||
         port->flush == TOW_DATA_FLUSHING)
-        return false;
+        return;
     tow_list_remove(&port->parked);
     tow_free(port);
-    return true;
 }
 
 void tow_data_port_release(tow_data_port_t *port)
@@ -414,8 +439,33 @@ void tow_data_port_release(tow_data_port_t *port)
     port->task = NULL;
     port->sent = NULL;
     port->is_parked = true;
+    port->linger_ns = data->net->env.now_ns + TOW_NET_LINGER_NS;
     data->send_count -= port->send_count;
-    if (!end_port(port)) tow_list_append(&data->parked, &port->parked);
+    tow_list_append(&data->parked, &port->parked);
+    if (is_lingering(port) && !tow_timer_is_armed(&data->linger_timer))
+        tow_env_timer_start(&data->net->env, &data->linger_timer,
+                            port->linger_ns);
+    end_port(port);
+}
+
+bool tow_data_has_lingering(const tow_data_t *data)
+{
+    const tow_list_t *item = data->parked.next;
+    for (; item != &data->parked; item = item->next) {
+        if (is_lingering(TOW_CONTAINER_OF(item, tow_data_port_t, parked)))
+            return true;
+    }
+    return false;
+}
+
+/* Those that were parked later have their time at the next one. */
+void tow_data_linger_fired(tow_timer_t *timer)
+{
+    tow_data_t *data = TOW_CONTAINER_OF(timer, tow_data_t, linger_timer);
+    tow_net_defer(data->net, &data->parked_task);
+    if (tow_data_has_lingering(data))
+        tow_env_timer_start(&data->net->env, timer,
+                            data->net->env.now_ns + TOW_NET_LINGER_NS);
 }
 
 void tow_data_parked_work(tow_net_task_t *task)
@@ -427,6 +477,7 @@ void tow_data_parked_work(tow_net_task_t *task)
         item = item->next;
         end_port(port);
     }
+    tow_data_check_closed(data);
 }
 
 bool tow_data_parked_end(tow_data_t *data)
@@ -448,6 +499,9 @@ bool tow_data_parked_end(tow_data_t *data)
 void tow_data_parked_free(tow_data_t *data)
 {
     tow_list_t *item;
-    while ((item = tow_list_pop_front(&data->parked)) != NULL)
-        tow_free(TOW_CONTAINER_OF(item, tow_data_port_t, parked));
+    while ((item = tow_list_pop_front(&data->parked)) != NULL) {
+        tow_data_port_t *port = TOW_CONTAINER_OF(item, tow_data_port_t, parked);
+        forget_address(port);
+        tow_free(port);
+    }
 }

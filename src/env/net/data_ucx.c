@@ -35,14 +35,14 @@ static bool is_among(const char *item, const char *const *names)
     return false;
 }
 
-#define TRANSPORTS_SIZE 256
+#define LIST_SIZE 256
 
 /* Counts the items of a list such as "sysv,self,tcp" that are among `names`, or
  * that are not. */
 static size_t count_items(const char *list, const char *const *names,
                           bool among)
 {
-    char copy[TRANSPORTS_SIZE];
+    char copy[LIST_SIZE];
     snprintf(copy, sizeof(copy), "%s", list);
     size_t count = 0;
     char *rest = NULL;
@@ -62,8 +62,7 @@ static bool names_any(const char *list, const char *const *names)
 
 static bool names_only(const char *list, const char *const *names)
 {
-    return strlen(list) < TRANSPORTS_SIZE &&
-           count_items(list, names, false) == 0;
+    return strlen(list) < LIST_SIZE && count_items(list, names, false) == 0;
 }
 
 static tow_status_t choose_transports(tow_data_t *data, ucp_config_t *config)
@@ -83,13 +82,44 @@ static tow_status_t choose_transports(tow_data_t *data, ucp_config_t *config)
     return TOW_OK;
 }
 
+/* UCX only warns of a device that is not there, and goes on without. */
+static tow_status_t check_device(const char *device)
+{
+    char name[64], path[128];
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(device, ":"), device);
+    if (strcmp(name, "all") == 0) return TOW_OK;
+    snprintf(path, sizeof(path), "/sys/class/net/%s", name);
+    if (access(path, F_OK) == 0) return TOW_OK;
+    snprintf(path, sizeof(path), "/sys/class/infiniband/%s", name);
+    if (access(path, F_OK) == 0) return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "there is no network device '%s' on this machine; "
+                     "`ucx_info -d` lists what UCX can use",
+                     name);
+}
+
+static tow_status_t choose_devices(ucp_config_t *config, const char *devices)
+{
+    const char *wanted = getenv("UCX_NET_DEVICES");
+    if (wanted == NULL) {
+        wanted = devices != NULL ? devices : DEFAULT_DEVICES;
+        TOW_RETURN_IF_ERROR(set(config, "NET_DEVICES", wanted));
+    }
+    if (wanted[0] == '^') return TOW_OK; /* All but some. */
+    char copy[LIST_SIZE];
+    snprintf(copy, sizeof(copy), "%s", wanted);
+    char *rest = NULL;
+    for (char *item = strtok_r(copy, ",", &rest); item != NULL;
+         item = strtok_r(NULL, ",", &rest))
+        TOW_RETURN_IF_ERROR(check_device(item));
+    return TOW_OK;
+}
+
 static tow_status_t configure(tow_data_t *data, ucp_config_t *config,
                               const char *devices)
 {
     TOW_RETURN_IF_ERROR(choose_transports(data, config));
-    if (getenv("UCX_NET_DEVICES") == NULL)
-        TOW_RETURN_IF_ERROR(set(config, "NET_DEVICES",
-                                devices != NULL ? devices : DEFAULT_DEVICES));
+    TOW_RETURN_IF_ERROR(choose_devices(config, devices));
     if (data->uses_shm) { /* UCX warns of keys that no transport has. */
         char segment[16];
         snprintf(segment, sizeof(segment), "%u",
