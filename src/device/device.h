@@ -147,7 +147,7 @@ typedef struct tow_bytes {
 /* One argument or result, as one device sees it. */
 typedef struct tow_array_info {
     tow_shape_t shape;
-    uint64_t bytes;       /* on the device */
+    uint64_t bytes; /* on the device */
     /* An xla.OpSharding. The data is NULL where it is not known or there is
      * none; that of a replicated array has no bytes. */
     tow_bytes_t sharding;
@@ -348,10 +348,11 @@ void tow_buffer_retain(tow_buffer_t *buffer);
 void tow_buffer_release(tow_buffer_t *buffer);
 
 /* Enqueues. Errors here are of the call: wrong counts, shapes, types, devices,
- * buffers that were donated, one that is donated and given twice; nothing was
- * enqueued then, and `done` will not run. What goes wrong after that, memory for
- * the results included, is an error of the run: it fails, its results too, and
- * what it was to consume is consumed. */
+ * buffers that were donated, one that is donated and given twice; or
+ * RESOURCE_EXHAUSTED, from a driver that sees at once that the results will not
+ * fit. Nothing was enqueued then, and `done` will not run. What goes wrong after
+ * that is an error of the run: it fails, its results too, and what it was to
+ * consume is consumed. */
 tow_status_t tow_driver_run(tow_driver_t *driver, tow_run_t *run) TOW_MUST_USE;
 /* Makes our members of the gang give up: they fail with `cause` (lent) as soon
  * as the device can. Harmless for a gang that is not under way. A driver that

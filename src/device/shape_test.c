@@ -57,12 +57,15 @@ static void shape_that_is_malformed_is_refused(void **state)
 
 static void shape_of_too_many_dimensions_is_refused(void **state)
 {
-    char text[256] = "u8[1";
-    for (int i = 1; i < TOW_RANK_MAX; i++)
-        strcat(text, ",1");
-    char past[300];
-    snprintf(past, sizeof(past), "%s,1]", text);
-    strcat(text, "]");
+    char dims[2 * TOW_RANK_MAX];
+    for (int i = 0; i < TOW_RANK_MAX; i++) {
+        dims[2 * i] = '1';
+        dims[2 * i + 1] = ',';
+    }
+    char text[128];
+    char past[128];
+    snprintf(text, sizeof(text), "u8[%.*s]", 2 * TOW_RANK_MAX - 1, dims);
+    snprintf(past, sizeof(past), "u8[%.*s1]", 2 * TOW_RANK_MAX, dims);
     assert_int_equal(parsed(text).rank, TOW_RANK_MAX);
     tow_shape_t shape;
     expect_code(tow_shape_parse(past, &shape), TOW_INVALID_ARGUMENT);

@@ -65,14 +65,14 @@ static PJRT_Error *assign(PJRT_Executable *executable, PJRT_Client *client,
     message_t at = {options, (const uint8_t *)options + size};
     message_t build = {0};
     message_t assignment = {0};
-    message_t computation;
+    message_t computation = {0};
     if (!next_field(&at, 3, &number, &build) ||
         !next_field(&build, 9, &number, &assignment))
         return fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
                           "no device assignment");
     while (next_field(&assignment, 3, &number, &computation)) {
         message_t ids = computation;
-        message_t packed;
+        message_t packed = {0};
         while (next_field(&ids, 1, &number, &packed)) {
             PJRT_Error *error = add_device(executable, client, number);
             if (error != NULL) return error;
@@ -231,6 +231,7 @@ static bool is_kept(const PJRT_ExecuteOptions *options, int64_t index)
 /* Takes the memory of the first argument for the result. */
 static void donate(fake_execution_t *execution)
 {
+    if (execution->arguments[0] == NULL) abort(); /* Execute has counted. */
     execution->arguments[0]->is_deleted = true;
     execution->donated = execution->arguments[0];
 }

@@ -3,6 +3,24 @@
 
 #include "world.h"
 
+/* Skips the test on a driver that sees beforehand that it cannot be done. */
+static void start_failing(run_probe_t *run, tow_executable_t *fails,
+                          tow_executable_t *other)
+{
+    tow_status_t status = probe_run(run, fails, 1);
+    if (tow_status_code(status) != TOW_RESOURCE_EXHAUSTED) {
+        expect_ok(status);
+        return;
+    }
+    tow_status_release(status);
+    tow_driver_t *driver = fails->driver;
+    tow_buffer_release(run->arguments[0]);
+    tow_executable_release(fails);
+    tow_executable_release(other);
+    world_close(driver);
+    world_skip("the driver refuses the call");
+}
+
 static void run_that_fails_poisons_what_depends_on_it(void **state)
 {
     world_require(PROGRAM_FAIL);
@@ -11,7 +29,7 @@ static void run_that_fails_poisons_what_depends_on_it(void **state)
     tow_executable_t *after = compiled(driver, PROGRAM_AFTER);
     tow_buffer_t *input = uploaded(driver, 0, (float[]){1, 1, 1, 1});
     run_probe_t first = {.arguments = {input}};
-    expect_ok(probe_run(&first, fails, 1));
+    start_failing(&first, fails, after);
     run_probe_t second = {.arguments = {first.results[0]}};
     expect_ok(probe_run(&second, after, 1));
     float values[4];
@@ -67,7 +85,7 @@ static void run_that_fails_leaves_the_device_usable(void **state)
     tow_buffer_t *input = uploaded(driver, 0, (float[]){1, 1, 1, 1});
     run_probe_t first = {.arguments = {input}};
     run_probe_t second = {.arguments = {input, input}};
-    expect_ok(probe_run(&first, fails, 1));
+    start_failing(&first, fails, adds);
     expect_ok(probe_run(&second, adds, 2));
     WORLD_UNTIL(first.outcome.done_count > 0);
     assert_non_null(first.outcome.status);
@@ -83,5 +101,37 @@ static void run_that_fails_leaves_the_device_usable(void **state)
     world_close(driver);
 }
 
+static void gang_that_is_aborted_fails_and_what_depends_on_it(void **state)
+{
+    world_require(PROGRAM_LONG);
+    tow_driver_t *driver = world_open(1);
+    assert_true(tow_driver_can_abort(driver));
+    tow_executable_t *takes_long = compiled(driver, PROGRAM_LONG);
+    tow_executable_t *adds = compiled(driver, PROGRAM_ADD);
+    tow_buffer_t *input = uploaded(driver, 0, (float[]){1, 1, 1, 1});
+    run_probe_t first = {.arguments = {input}};
+    expect_ok(probe_run(&first, takes_long, 1));
+    run_probe_t second = {.arguments = {first.results[0], input}};
+    expect_ok(probe_run(&second, adds, 2));
+    tow_status_t cause = TOW_ERROR(TOW_UNAVAILABLE, "host 7 is gone");
+    tow_driver_abort(driver, first.run.gang_id + 100, cause); /* Nobody's. */
+    world_settle();
+    assert_int_equal(first.outcome.done_count, 0);
+    assert_int_equal(tow_buffer_state(first.results[0]), TOW_BUFFER_PENDING);
+    tow_driver_abort(driver, first.run.gang_id, cause);
+    tow_status_release(cause);
+    WORLD_UNTIL(first.outcome.done_count > 0 && second.outcome.done_count > 0);
+    expect_refusal(first.outcome.status, TOW_UNAVAILABLE, "host 7 is gone");
+    expect_refusal(second.outcome.status, TOW_UNAVAILABLE, "host 7 is gone");
+    assert_int_equal(tow_buffer_state(second.results[0]), TOW_BUFFER_FAILED);
+    tow_buffer_release(first.results[0]);
+    tow_buffer_release(second.results[0]);
+    tow_buffer_release(input);
+    tow_executable_release(takes_long);
+    tow_executable_release(adds);
+    world_close(driver);
+}
+
 WORLD_SUITE(error_suite, WORLD_CASE(run_that_fails_poisons_what_depends_on_it),
+            WORLD_CASE(gang_that_is_aborted_fails_and_what_depends_on_it),
             WORLD_CASE(run_that_fails_leaves_the_device_usable));

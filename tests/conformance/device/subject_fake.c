@@ -29,6 +29,7 @@ const subject_t subject = {
                  [PROGRAM_DONATE] = "donate 4",
                  [PROGRAM_FAIL] = "fail 4",
                  [PROGRAM_AFTER] = "copy 4",
+                 [PROGRAM_LONG] = "hold 4",
                  [PROGRAM_MALFORMED] = "hope 4"},
     .open = open_fake,
     .why_not = why_not,

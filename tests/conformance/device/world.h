@@ -14,12 +14,14 @@
 
 #include "device/device.h"
 
-/* What programs of a subject do. All arrays are f32[4] except BIG's. */
+/* What programs of a subject do. All arrays are f32[4], except what
+ * FAIL would make. */
 typedef enum program {
     PROGRAM_ADD,    /* adds its two arguments */
     PROGRAM_DONATE, /* the same, into the first one's memory if it may */
     PROGRAM_FAIL,   /* of one argument: runs and fails, in a small memory */
     PROGRAM_AFTER,  /* takes what FAIL would have made, gives f32[4] */
+    PROGRAM_LONG,   /* of one argument: takes minutes, unless it is aborted */
     PROGRAM_MALFORMED,
     PROGRAM_COUNT,
 } program_t;
