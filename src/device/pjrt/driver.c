@@ -214,6 +214,11 @@ static void close_driver(tow_driver_t *base, tow_closed_t closed)
     TOW_ASSERT(!driver->is_closing);
     driver->is_closing = true;
     driver->closed = closed;
+    tow_log(&base->env->log, TOW_LOG_DEBUG, "driver closes",
+            TOW_F_STR("plugin", driver->plugin.path),
+            TOW_F_U64("operations", driver->operation_count),
+            TOW_F_U64("buffers", driver->buffer_count),
+            TOW_F_U64("executables", driver->executable_count));
     tow_pjrt_check_closed(driver);
 }
 

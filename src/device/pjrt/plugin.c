@@ -41,6 +41,10 @@ static PJRT_Error_Message_Args message_of(const pjrt_plugin_t *plugin,
         args.message_size = strlen(args.message);
     }
     if (args.message_size > INT32_MAX) args.message_size = INT32_MAX;
+    /* Our words follow. */
+    while (args.message_size > 1 &&
+           strchr(". \n", args.message[args.message_size - 1]) != NULL)
+        args.message_size--;
     return args;
 }
 

@@ -85,30 +85,43 @@ static void compile_of_nothing_is_refused(void **state)
     world_close(driver);
 }
 
+/* Adds on the executable's one device. */
+static void expect_sum_on(tow_executable_t *executable, size_t device)
+{
+    assert_int_equal(executable->local_device_count, 1);
+    assert_int_equal(executable->local_devices[0], device);
+    tow_driver_t *driver = executable->driver;
+    run_probe_t run = {0};
+    run.arguments[0] = uploaded(driver, device, (float[]){1, 1, 1, 1});
+    run.arguments[1] = uploaded(driver, device, (float[]){2, 2, 2, 2});
+    expect_ok(probe_run(&run, executable, 2));
+    expect_values(run.results[0], 3);
+    outcome_expect(&run.outcome, TOW_CODE_OK);
+    tow_buffer_release(run.arguments[0]);
+    tow_buffer_release(run.arguments[1]);
+    tow_buffer_release(run.results[0]);
+}
+
 static void executable_that_was_serialised_runs_elsewhere(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = world_open(2);
     tow_executable_t *first = compiled(driver, PROGRAM_ADD);
     void *bytes = NULL;
     size_t size = 0;
     expect_ok(tow_executable_serialize(first, &bytes, &size));
     assert_true(size > 0);
     tow_executable_release(first);
-    compile_probe_t probe;
-    expect_ok(probe_load(&probe, driver, bytes, size));
-    outcome_expect(&probe.outcome, TOW_CODE_OK);
+    compile_probe_t here;
+    compile_probe_t there;
+    expect_ok(probe_load(&here, driver, bytes, size));
+    expect_ok(probe_load_on(&there, driver, bytes, size, 1));
+    outcome_expect(&here.outcome, TOW_CODE_OK);
+    outcome_expect(&there.outcome, TOW_CODE_OK);
     tow_free(bytes);
-
-    run_probe_t run = {0};
-    run.arguments[0] = uploaded(driver, 0, (float[]){1, 1, 1, 1});
-    run.arguments[1] = uploaded(driver, 0, (float[]){2, 2, 2, 2});
-    expect_ok(probe_run(&run, probe.executable, 2));
-    expect_values(run.results[0], 3);
-    outcome_expect(&run.outcome, TOW_CODE_OK);
-    tow_buffer_release(run.arguments[0]);
-    tow_buffer_release(run.arguments[1]);
-    tow_buffer_release(run.results[0]);
-    tow_executable_release(probe.executable);
+    expect_sum_on(here.executable, 0);
+    expect_sum_on(there.executable, 1);
+    tow_executable_release(here.executable);
+    tow_executable_release(there.executable);
     world_close(driver);
 }
 

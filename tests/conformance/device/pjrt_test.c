@@ -83,19 +83,13 @@ static void expect_refused(tow_pjrt_open_t open, const char *mode,
     expect_refusal(opening.status, code, words);
 }
 
-/* A test that has nothing open any more. */
-static void finish(void)
-{
-    world_close(open_with((tow_pjrt_open_t){0}, ""));
-}
-
 /* -- Files and versions ------------------------------------------------------ */
 
 static void plugin_that_is_not_there_is_not_found(void **state)
 {
     expect_refused((tow_pjrt_open_t){.path = "/no/such/plugin.so"}, "",
                    TOW_NOT_FOUND, "/no/such/plugin.so");
-    finish();
+    world_end();
 }
 
 static void plugin_that_is_no_library_is_refused(void **state)
@@ -108,7 +102,7 @@ static void plugin_that_is_no_library_is_refused(void **state)
     expect_refused((tow_pjrt_open_t){.path = path}, "", TOW_INVALID_ARGUMENT,
                    "does not load");
     unlink(path);
-    finish();
+    world_end();
 }
 
 static void library_that_is_no_plugin_is_refused(void **state)
@@ -117,7 +111,7 @@ static void library_that_is_no_plugin_is_refused(void **state)
     assert_int_not_equal(dladdr((void *)dlerror, &info), 0);
     expect_refused((tow_pjrt_open_t){.path = info.dli_fname}, "",
                    TOW_INVALID_ARGUMENT, "no GetPjrtApi");
-    finish();
+    world_end();
 }
 
 static void plugin_of_another_version_is_refused(void **state)
@@ -131,7 +125,7 @@ static void plugin_of_another_version_is_refused(void **state)
                    "gave no table");
     expect_refused((tow_pjrt_open_t){0}, "size=16", TOW_FAILED_PRECONDITION,
                    "has no version");
-    finish();
+    world_end();
 }
 
 static void plugin_without_a_function_that_we_need_is_refused(void **state)
@@ -142,7 +136,7 @@ static void plugin_without_a_function_that_we_need_is_refused(void **state)
     /* A table that ends before it is as good as one without it. */
     expect_refused((tow_pjrt_open_t){0}, "minor=30 size=400",
                    TOW_FAILED_PRECONDITION, "which we need");
-    finish();
+    world_end();
 }
 
 static void expect_sum(tow_driver_t *driver)
@@ -196,7 +190,7 @@ static void plugin_that_cannot_initialise_says_why(void **state)
     expect_refused((tow_pjrt_open_t){0}, "initialize=fails",
                    TOW_FAILED_PRECONDITION,
                    "initialising: no driver in the kernel, of plugin ");
-    finish();
+    world_end();
 }
 
 /* -- Options ----------------------------------------------------------------- */
@@ -295,7 +289,7 @@ static void host_that_is_alone_gives_up(void **state)
     fill_host(&host, values, 0, NULL);
     expect_refused(host.open, "", TOW_FAILED_PRECONDITION,
                    "need key-value callbacks");
-    finish();
+    world_end();
 }
 
 static void host_that_waits_leaves_when_the_table_stops(void **state)
@@ -310,7 +304,7 @@ static void host_that_waits_leaves_when_the_table_stops(void **state)
     WORLD_UNTIL(host.is_done);
     expect_refusal(host.status, TOW_CANCELLED, "stopped");
     tow_pjrt_table_destroy(table);
-    finish();
+    world_end();
 }
 
 /* -- Late events ------------------------------------------------------------- */
@@ -562,14 +556,14 @@ static void probe_says_what_the_plugin_says(void **state)
     open.values = all_types;
     open.value_count = 5;
     expect_refused(open, "", TOW_UNAVAILABLE, "no device");
-    finish();
+    world_end();
 }
 
 static void probe_dies_instead_of_us(void **state)
 {
     expect_refused(probed(), "initialize=aborts", TOW_ABORTED,
                    "signal 6 (Aborted); its last words: check failed: 1 == 2");
-    finish();
+    world_end();
 }
 
 static void probe_that_hangs_is_ended(void **state)
@@ -578,14 +572,14 @@ static void probe_that_hangs_is_ended(void **state)
     open.probe_timeout_ns = 200 * 1000000;
     expect_refused(open, "initialize=hangs", TOW_DEADLINE_EXCEEDED,
                    "not ready within 200 ms");
-    finish();
+    world_end();
 }
 
 static void probe_that_is_not_there_is_an_error(void **state)
 {
     expect_refused((tow_pjrt_open_t){.probe_program = "/no/such/probe"}, "",
                    TOW_NOT_FOUND, "/no/such/probe");
-    finish();
+    world_end();
 }
 
 TOW_TEST_MAIN(WORLD_CASE(plugin_that_is_not_there_is_not_found),

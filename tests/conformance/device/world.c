@@ -139,9 +139,14 @@ void world_close(tow_driver_t *driver)
     world_end_close();
 }
 
-void world_skip(const char *reason)
+void world_end(void)
 {
     world.has_passed = true;
+}
+
+void world_skip(const char *reason)
+{
+    world_end();
     tow_test_skip(reason);
 }
 
@@ -223,19 +228,26 @@ static void run_done(tow_run_t *run, tow_status_t take_status)
 tow_status_t probe_compile(compile_probe_t *probe, tow_driver_t *driver,
                            const char *program, size_t device_count)
 {
-    const options_bytes_t options = options_pack(driver, device_count);
     *probe = (compile_probe_t){
         .compile = {.format = subject.format,
                     .program = {program, strlen(program)},
                     .done = compile_done},
         .outcome = {.is_in_call = true},
     };
-    /* Read until done: keep them that long. */
-    static options_bytes_t kept;
-    kept = options;
+    probe->options = options_pack(driver, 0, device_count);
     if (device_count > 1)
-        probe->compile.options = (tow_bytes_t){kept.data, kept.size};
+        probe->compile.options =
+            (tow_bytes_t){probe->options.data, probe->options.size};
     tow_status_t status = tow_driver_compile(driver, &probe->compile);
+    probe->outcome.is_in_call = false;
+    return status;
+}
+
+static tow_status_t start_load(compile_probe_t *probe, tow_driver_t *driver)
+{
+    probe->compile.done = compile_done;
+    probe->outcome = (outcome_t){.is_in_call = true};
+    tow_status_t status = tow_driver_load(driver, &probe->compile);
     probe->outcome.is_in_call = false;
     return status;
 }
@@ -244,14 +256,19 @@ tow_status_t probe_load(compile_probe_t *probe, tow_driver_t *driver,
                         const void *bytes, size_t size)
 {
     *probe = (compile_probe_t){
-        .compile = {.format = subject.format,
-                    .program = {bytes, size},
-                    .done = compile_done},
-        .outcome = {.is_in_call = true},
-    };
-    tow_status_t status = tow_driver_load(driver, &probe->compile);
-    probe->outcome.is_in_call = false;
-    return status;
+        .compile = {.format = subject.format, .program = {bytes, size}}};
+    return start_load(probe, driver);
+}
+
+tow_status_t probe_load_on(compile_probe_t *probe, tow_driver_t *driver,
+                           const void *bytes, size_t size, size_t device)
+{
+    *probe = (compile_probe_t){
+        .compile = {.format = subject.format, .program = {bytes, size}},
+        .options = options_pack(driver, device, 1)};
+    probe->compile.options =
+        (tow_bytes_t){probe->options.data, probe->options.size};
+    return start_load(probe, driver);
 }
 
 tow_status_t probe_upload(upload_probe_t *probe, tow_driver_t *driver,
@@ -364,10 +381,12 @@ static void put_message(options_bytes_t *out, uint32_t field,
     out->size += inside->size;
 }
 
-options_bytes_t options_pack(const tow_driver_t *driver, size_t device_count)
+options_bytes_t options_pack(const tow_driver_t *driver, size_t first_device,
+                             size_t device_count)
 {
     options_bytes_t computation = {.size = 0};
-    for (size_t i = 0; i < device_count && i < driver->device_count; i++)
+    const size_t end = first_device + device_count;
+    for (size_t i = first_device; i < end && i < driver->device_count; i++)
         put_number(&computation, 1, (uint64_t)driver->devices[i].id);
     options_bytes_t assignment = {.size = 0};
     put_number(&assignment, 1, device_count);

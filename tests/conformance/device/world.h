@@ -59,6 +59,8 @@ bool world_is_closed(void);
 void world_end_close(void);
 tow_env_t *world_env(void);
 
+/* For a test that has nothing open and ends well without world_close. */
+void world_end(void);
 /* Skips a test that has nothing open. */
 TOW_NORETURN void world_skip(const char *reason);
 /* Skips the test unless the subject has it. */
@@ -89,9 +91,15 @@ typedef struct outcome {
     tow_status_t status; /* owned */
 } outcome_t;
 
+typedef struct options_bytes {
+    uint8_t data[256];
+    size_t size;
+} options_bytes_t;
+
 typedef struct compile_probe {
     tow_compile_t compile;
     outcome_t outcome;
+    options_bytes_t options;
     tow_executable_t *executable;
 } compile_probe_t;
 
@@ -119,6 +127,9 @@ tow_status_t probe_compile(compile_probe_t *probe, tow_driver_t *driver,
                            const char *program, size_t device_count);
 tow_status_t probe_load(compile_probe_t *probe, tow_driver_t *driver,
                         const void *bytes, size_t size);
+/* The same, onto the driver's device of this index. */
+tow_status_t probe_load_on(compile_probe_t *probe, tow_driver_t *driver,
+                           const void *bytes, size_t size, size_t device);
 tow_status_t probe_upload(upload_probe_t *probe, tow_driver_t *driver,
                           size_t device, const char *shape, const void *bytes);
 tow_status_t probe_download(download_probe_t *probe, tow_buffer_t *buffer,
@@ -144,13 +155,9 @@ void expect_refusal(tow_status_t take_status, tow_code_t code,
                     const char *words);
 void expect_ok(tow_status_t take_status);
 
-/* A CompileOptionsProto for replicas on the driver's first devices. */
-typedef struct options_bytes {
-    uint8_t data[256];
-    size_t size;
-} options_bytes_t;
-
-options_bytes_t options_pack(const tow_driver_t *driver, size_t device_count);
+/* A CompileOptionsProto for replicas on the driver's devices from one on. */
+options_bytes_t options_pack(const tow_driver_t *driver, size_t first_device,
+                             size_t device_count);
 
 /* -- Suites ----------------------------------------------------------------- */
 
