@@ -108,11 +108,20 @@ tow_status_t tow_shape_parse(const char *text, tow_shape_t *out_shape)
 
 /* -- Devices ---------------------------------------------------------------- */
 
+/* A memory that the device can reach. Buffers are made in the default one. */
+typedef struct tow_memory_info {
+    int64_t id;
+    const char *kind; /* "device", "pinned_host", "unpinned_host" */
+    bool is_default;
+} tow_memory_info_t;
+
 typedef struct tow_device_info {
     int64_t id;       /* known to programs' device assignments */
     const char *kind; /* "cpu", "TPU v4": programs are compiled for a kind */
     const char *name; /* for people */
-    uint64_t memory_bytes; /* 0: the driver does not say */
+    uint64_t memory_bytes;             /* 0: the driver does not say */
+    const tow_memory_info_t *memories; /* owned by the driver */
+    size_t memory_count;               /* 0: the driver does not say */
 } tow_device_info_t;
 
 typedef struct tow_memory_stats {

@@ -165,6 +165,11 @@ static void start_device(PJRT_Client *client, size_t index)
     device->description.id = (int)(100 + index); /* unlike its index */
     snprintf(device->description.name, sizeof(device->description.name),
              "FakeDevice(id=%d)", device->description.id);
+    for (int i = 0; i < FAKE_MEMORY_COUNT; i++) {
+        device->memories[i].id = (int)(10 * index) + i;
+        device->memories[i].kind = i == 0 ? "device" : "pinned_host";
+        device->memory_list[i] = &device->memories[i];
+    }
     client->device_list[index] = device;
     if (pthread_create(&device->thread, NULL, fake_device_loop, device) != 0)
         abort();

@@ -56,7 +56,16 @@ struct PJRT_DeviceDescription {
     char name[32];
 };
 
+struct PJRT_Memory {
+    int id;
+    const char *kind;
+};
+
+#define FAKE_MEMORY_COUNT 2
+
 struct PJRT_Device {
+    PJRT_Memory memories[FAKE_MEMORY_COUNT];
+    PJRT_Memory *memory_list[FAKE_MEMORY_COUNT];
     PJRT_Client *client;
     PJRT_DeviceDescription description;
     pthread_t thread; /* runs what is queued, in order */
@@ -120,6 +129,8 @@ typedef enum fake_kind {
     FAKE_COPY,   /* of the one argument */
     FAKE_HOLD,   /* the same, when fake_pjrt_release lets it */
     FAKE_FAIL,   /* runs, and ends with an error */
+    FAKE_LATE,   /* the same; whoever awaits its end hears of it only when
+                    fake_pjrt_release lets it */
     FAKE_REFUSE, /* Execute itself gives an error */
 } fake_kind_t;
 

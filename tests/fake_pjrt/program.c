@@ -6,8 +6,9 @@
 #include "fake_impl.h"
 
 static const char *const kind_names[] = {
-    [FAKE_ADD] = "add",   [FAKE_DONATE] = "donate", [FAKE_COPY] = "copy",
-    [FAKE_HOLD] = "hold", [FAKE_FAIL] = "fail",     [FAKE_REFUSE] = "refuse",
+    [FAKE_ADD] = "add",       [FAKE_DONATE] = "donate", [FAKE_COPY] = "copy",
+    [FAKE_HOLD] = "hold",     [FAKE_FAIL] = "fail",     [FAKE_LATE] = "late",
+    [FAKE_REFUSE] = "refuse",
 };
 
 /* -- The device assignment -------------------------------------------------- */
@@ -255,7 +256,9 @@ static fake_execution_t *prepare(PJRT_LoadedExecutable_Execute_Args *args,
     }
     execution->result = fake_buffer_make(
         execution->device, PJRT_Buffer_Type_F32, executable->dims, 1);
-    execution->done = fake_event_retain(execution->result->ready);
+    execution->done = executable->kind == FAKE_LATE
+                          ? fake_event_make()
+                          : fake_event_retain(execution->result->ready);
     if (executable->kind == FAKE_DONATE && !is_kept(args->options, 0))
         donate(execution);
     return execution;
@@ -331,7 +334,7 @@ static PJRT_Error compute(fake_execution_t *execution)
 {
     const PJRT_Executable *executable = execution->executable;
     const float *left = execution->arguments[0]->data;
-    if (executable->kind == FAKE_FAIL)
+    if (executable->kind == FAKE_FAIL || executable->kind == FAKE_LATE)
         return (PJRT_Error){PJRT_Error_Code_INTERNAL, "the device caught fire"};
     PJRT_Error error = place_result(execution);
     if (error.code != PJRT_Error_Code_OK || left == NULL) return error;
@@ -344,16 +347,47 @@ static PJRT_Error compute(fake_execution_t *execution)
     return error;
 }
 
+static void *complete_when_released(void *context)
+{
+    PJRT_Event *done = context;
+    const PJRT_Error error = {PJRT_Error_Code_INTERNAL,
+                              "the device caught fire"};
+    pthread_mutex_lock(&fake_lock);
+    while (released_count == 0)
+        pthread_cond_wait(&fake_changed, &fake_lock);
+    released_count--;
+    pthread_mutex_unlock(&fake_lock);
+    fake_event_complete(done, &error);
+    fake_event_release(done);
+    return NULL;
+}
+
+/* Those who use the result know of the error before those who asked for the
+ * end of the execution. */
+static void complete_late(fake_execution_t *execution, const PJRT_Error *error)
+{
+    PJRT_Event *ready = fake_event_retain(execution->result->ready);
+    fake_event_complete(ready, error);
+    fake_event_release(ready);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, complete_when_released,
+                       fake_event_retain(execution->done)) != 0)
+        abort();
+    pthread_detach(thread);
+}
+
 void fake_execution_run(fake_execution_t *execution)
 {
     PJRT_Error error = await_arguments(execution);
     if (execution->poison.code != PJRT_Error_Code_OK) error = execution->poison;
     if (error.code == PJRT_Error_Code_OK) error = compute(execution);
+    const bool is_late = execution->executable->kind == FAKE_LATE;
+    if (is_late) complete_late(execution, &error);
     for (size_t i = 0; i < execution->executable->argument_count; i++)
         fake_buffer_release(execution->arguments[i]);
     fake_buffer_release(execution->result);
     fake_executable_release(execution->executable);
-    fake_event_complete(execution->done, &error);
+    if (!is_late) fake_event_complete(execution->done, &error);
     fake_event_release(execution->done);
     free(execution);
 }

@@ -94,6 +94,32 @@ static PJRT_Error *description_text(PJRT_DeviceDescription_ToString_Args *args)
     return NULL;
 }
 
+static PJRT_Error *memories(PJRT_Device_AddressableMemories_Args *args)
+{
+    args->memories = args->device->memory_list;
+    args->num_memories = FAKE_MEMORY_COUNT;
+    return NULL;
+}
+
+static PJRT_Error *default_memory(PJRT_Device_DefaultMemory_Args *args)
+{
+    args->memory = args->device->memory_list[0];
+    return NULL;
+}
+
+static PJRT_Error *memory_id(PJRT_Memory_Id_Args *args)
+{
+    args->id = args->memory->id;
+    return NULL;
+}
+
+static PJRT_Error *memory_kind(PJRT_Memory_Kind_Args *args)
+{
+    args->kind = args->memory->kind;
+    args->kind_size = strlen(args->kind);
+    return NULL;
+}
+
 static PJRT_Error *executable_destroy(PJRT_Executable_Destroy_Args *args)
 {
     fake_executable_release(args->executable);
@@ -246,6 +272,10 @@ static const PJRT_Api whole = {
     .PJRT_Client_BufferFromHostBuffer = fake_buffer_from_host,
     .PJRT_Client_CreateUninitializedBuffer = fake_buffer_uninitialized,
     .PJRT_Device_GetDescription = device_description,
+    .PJRT_Device_AddressableMemories = memories,
+    .PJRT_Device_DefaultMemory = default_memory,
+    .PJRT_Memory_Id = memory_id,
+    .PJRT_Memory_Kind = memory_kind,
     .PJRT_Device_MemoryStats = fake_device_memory_stats,
     .PJRT_Device_PoisonExecution = fake_poison,
     .PJRT_DeviceDescription_Id = description_id,
@@ -291,6 +321,8 @@ static const function_t removable[] = {
     FUNCTION(PJRT_Buffer_ReadyEvent),
     FUNCTION(PJRT_LoadedExecutable_Execute),
     FUNCTION(PJRT_Executable_GetCostAnalysis),
+    FUNCTION(PJRT_Device_AddressableMemories),
+    FUNCTION(PJRT_Device_DefaultMemory),
 };
 
 static void remove_function(PJRT_Api *api, const char *how)

@@ -77,6 +77,64 @@ static tow_status_t read_device_name(pjrt_driver_t *driver,
     return copy_text(driver, args.to_string, args.to_string_size, out_name);
 }
 
+static tow_status_t read_memory(pjrt_driver_t *driver, PJRT_Memory *memory,
+                                tow_memory_info_t *out_info)
+{
+    const pjrt_plugin_t *plugin = &driver->plugin;
+    PJRT_Memory_Id_Args id = PJRT_ARGS(PJRT_Memory_Id, .memory = memory);
+    TOW_RETURN_IF_ERROR(
+        tow_pjrt_status(plugin, plugin->api.PJRT_Memory_Id(&id)));
+    PJRT_Memory_Kind_Args kind = PJRT_ARGS(PJRT_Memory_Kind, .memory = memory);
+    TOW_RETURN_IF_ERROR(
+        tow_pjrt_status(plugin, plugin->api.PJRT_Memory_Kind(&kind)));
+    out_info->id = id.id;
+    return copy_text(driver, kind.kind, kind.kind_size, &out_info->kind);
+}
+
+/* NULL where the plugin does not say. */
+static PJRT_Memory *default_memory(const pjrt_driver_t *driver,
+                                   PJRT_Device *device)
+{
+    const pjrt_plugin_t *plugin = &driver->plugin;
+    if (plugin->api.PJRT_Device_DefaultMemory == NULL) return NULL;
+    PJRT_Device_DefaultMemory_Args args =
+        PJRT_ARGS(PJRT_Device_DefaultMemory, .device = device);
+    PJRT_Error *error = plugin->api.PJRT_Device_DefaultMemory(&args);
+    PJRT_Memory *memory = error == NULL ? args.memory : NULL;
+    tow_pjrt_error_drop(plugin, error);
+    return memory;
+}
+
+/* None where the plugin does not say. */
+static tow_status_t read_memories(pjrt_driver_t *driver, size_t index,
+                                  tow_device_info_t *out_info)
+{
+    const pjrt_plugin_t *plugin = &driver->plugin;
+    PJRT_Device *device = driver->devices[index];
+    if (plugin->api.PJRT_Device_AddressableMemories == NULL ||
+        plugin->api.PJRT_Memory_Id == NULL ||
+        plugin->api.PJRT_Memory_Kind == NULL)
+        return TOW_OK;
+    PJRT_Device_AddressableMemories_Args args =
+        PJRT_ARGS(PJRT_Device_AddressableMemories, .device = device);
+    PJRT_Error *error = plugin->api.PJRT_Device_AddressableMemories(&args);
+    if (error != NULL) {
+        tow_pjrt_error_drop(plugin, error);
+        return TOW_OK;
+    }
+    const PJRT_Memory *first = default_memory(driver, device);
+    tow_memory_info_t *infos = tow_arena_calloc(
+        &driver->arena, args.num_memories + 1, sizeof(infos[0]));
+    if (infos == NULL) return exhausted();
+    for (size_t i = 0; i < args.num_memories; i++) {
+        TOW_RETURN_IF_ERROR(read_memory(driver, args.memories[i], &infos[i]));
+        infos[i].is_default = args.memories[i] == first;
+    }
+    out_info->memories = infos;
+    out_info->memory_count = args.num_memories;
+    return TOW_OK;
+}
+
 static tow_status_t read_device(pjrt_driver_t *driver, size_t index,
                                 tow_device_info_t *out_info)
 {
@@ -125,6 +183,7 @@ static tow_status_t read_devices(pjrt_driver_t *driver)
     driver->driver.device_count = count;
     for (size_t i = 0; i < count; i++) {
         TOW_RETURN_IF_ERROR(read_device(driver, i, &infos[i]));
+        TOW_RETURN_IF_ERROR(read_memories(driver, i, &infos[i]));
         infos[i].memory_bytes = memory_of(driver, i);
     }
     return TOW_OK;

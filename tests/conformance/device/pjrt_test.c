@@ -175,9 +175,12 @@ static void plugin_of_a_newer_version_is_used_as_we_know_it(void **state)
 static void plugin_may_lack_what_we_can_do_without(void **state)
 {
     static const char *const modes[] = {
-        "without=PJRT_Plugin_Initialize", "without=PJRT_Executable_Name",
+        "without=PJRT_Plugin_Initialize",
+        "without=PJRT_Executable_Name",
         "without=PJRT_Buffer_ReadyEvent",
-        "without=PJRT_Executable_GetCostAnalysis"};
+        "without=PJRT_Executable_GetCostAnalysis",
+        "without=PJRT_Device_AddressableMemories",
+        "without=PJRT_Device_DefaultMemory"};
     for (size_t i = 0; i < TOW_COUNT_OF(modes); i++) {
         tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, modes[i]);
         expect_sum(driver);
@@ -232,6 +235,12 @@ static void driver_says_what_the_plugin_says(void **state)
     assert_string_equal(driver->devices[0].kind, "fakium");
     assert_string_equal(driver->devices[0].name, "FakeDevice(id=100)");
     assert_int_equal(driver->devices[0].id, 100);
+    assert_int_equal(driver->devices[0].memory_count, 2);
+    assert_string_equal(driver->devices[0].memories[0].kind, "device");
+    assert_string_equal(driver->devices[0].memories[1].kind, "pinned_host");
+    assert_true(driver->devices[0].memories[0].is_default);
+    assert_false(driver->devices[0].memories[1].is_default);
+    assert_int_equal(driver->devices[0].memories[1].id, 1);
     assert_false(driver->simulated);
     tow_executable_t *executable = compiled(driver, PROGRAM_ADD);
     assert_string_equal(executable->signature.name, "add");
@@ -450,6 +459,44 @@ static void error_reaches_dependents_even_if_the_plugin_drops_it(void **state)
     world_close(driver);
 }
 
+/* The consumer's event comes before the producer's. */
+static void error_is_the_producers_even_if_it_comes_last(void **state)
+{
+    tow_driver_t *driver = open_flag("drops_poison");
+    tow_executable_t *late = compiled_text(driver, "late 4");
+    tow_executable_t *copy = compiled_text(driver, "copy 4");
+    tow_buffer_t *input = uploaded(driver, 0, (float[]){1, 1, 1, 1});
+    run_probe_t first = {.arguments = {input}};
+    expect_ok(probe_run(&first, late, 1));
+    run_probe_t second = {.arguments = {first.results[0]}};
+    expect_ok(probe_run(&second, copy, 1));
+    float values[4];
+    download_probe_t download;
+    expect_ok(
+        probe_download(&download, second.results[0], values, sizeof(values)));
+    /* In order, so when this one is done the copy is, too. */
+    run_probe_t third = {.arguments = {input}};
+    expect_ok(probe_run(&third, copy, 1));
+    outcome_expect(&third.outcome, TOW_CODE_OK);
+    world_settle();
+    assert_int_equal(second.outcome.done_count + download.outcome.done_count,
+                     0);
+    assert_int_equal(tow_buffer_state(second.results[0]), TOW_BUFFER_PENDING);
+    release_held(1);
+    WORLD_UNTIL(first.outcome.done_count > 0 && second.outcome.done_count > 0 &&
+                download.outcome.done_count > 0);
+    expect_refusal(first.outcome.status, TOW_INTERNAL, "caught fire");
+    expect_refusal(second.outcome.status, TOW_INTERNAL, "caught fire");
+    expect_refusal(download.outcome.status, TOW_INTERNAL, "caught fire");
+    tow_buffer_release(first.results[0]);
+    tow_buffer_release(second.results[0]);
+    tow_buffer_release(third.results[0]);
+    tow_buffer_release(input);
+    tow_executable_release(late);
+    tow_executable_release(copy);
+    world_close(driver);
+}
+
 static void run_that_the_plugin_refuses_fails_in_its_turn(void **state)
 {
     tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "");
@@ -601,6 +648,7 @@ TOW_TEST_MAIN(WORLD_CASE(plugin_that_is_not_there_is_not_found),
               WORLD_CASE(gang_that_is_aborted_fails_with_the_cause),
               WORLD_CASE(error_names_the_device_and_the_plugin),
               WORLD_CASE(error_reaches_dependents_even_if_the_plugin_drops_it),
+              WORLD_CASE(error_is_the_producers_even_if_it_comes_last),
               WORLD_CASE(run_that_the_plugin_refuses_fails_in_its_turn),
               WORLD_CASE(upload_that_is_lost_poisons_its_buffer),
               WORLD_CASE(program_that_does_not_compile_says_why),
