@@ -194,7 +194,7 @@ lock_folder() {
 
 build_folder() {
     [[ -f $root/build/build.ninja ]] || step 4 "build folder: meson setup build"
-    configure build
+    configure build "-Dxla_dir=$("$scripts/xla_dir.sh")"
 }
 
 main() {

@@ -6,11 +6,11 @@ import pytest
 def test_help_lists_every_command(tow):
     done = tow("help")
     assert done.returncode == 0
-    for name in ("exchange", "sim", "bench", "keys", "version"):
+    for name in ("devices", "run", "exchange", "sim", "bench", "keys", "version"):
         assert f"\n  {name} " in done.stdout
 
 
-@pytest.mark.parametrize("command", ["exchange", "sim", "bench", "keys", "version"])
+@pytest.mark.parametrize("command", ["devices", "run", "exchange", "sim", "bench", "keys", "version"])
 def test_every_command_explains_itself(tow, command):
     done = tow(command, "--help")
     assert done.returncode == 0
