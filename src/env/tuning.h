@@ -106,17 +106,22 @@
  * behind them. Writes of one fragment go at once. Also what a target keeps
  * track of for each lane that comes in, at 72 bytes each. */
 #define TOW_NET_LANE_LARGE_COUNT_MAX 16
-/* A write is cut into fragments that fit one segment of UCX, or UCX would put
- * them together again in memory of its own. 64 MiB between two processes, GB/s:
- * shared memory 9.4 with 8 KiB, 12.1 with 32 KiB (the segment size is set to
- * fit; 64 KiB does not work in UCX 1.13); TCP on loopback 4.3 with 32 KiB, 6.2
- * with 60, 6.0 with 240 and then ahead under load. */
+/* A write is cut into fragments: slots of a ring in shared memory (see
+ * net/data_ring.h), one segment of UCX over TCP. 64 MiB between two processes,
+ * GB/s: shared memory 9.4 with 8 KiB, 12.1 with 32 KiB; TCP on loopback 4.3
+ * with 32 KiB, 6.2 with 60, 6.0 with 240 and then ahead under load. */
 #define TOW_NET_FRAGMENT_SHM_BYTES (32u << 10)
 #define TOW_NET_FRAGMENT_TCP_BYTES (240u << 10)
-#define TOW_NET_FRAGMENT_OVERHEAD  128u /* of a segment, for headers */
-/* Fragments of one lane inside UCX, which would queue them without bound. The
- * receive queue of a process has 64 places; 8 to 64 measured alike. */
-#define TOW_NET_LANE_WINDOW 16
+/* Slots of a ring: 1 MiB for each lane that writes, while a process' receive
+ * queue in UCX has 64 places. 8 to 64 measured alike. */
+#define TOW_NET_RING_SLOT_COUNT 32
+/* Up to so many bytes go in the message itself: it stays below the 93 bytes that
+ * UCX sends the shortest way. */
+#define TOW_NET_FRAGMENT_INLINE_BYTES 16u
+/* Without a ring, for want of shared memory: what fits UCX's own segments, and
+ * how many of them it holds at most, for it would queue without bound. */
+#define TOW_NET_FRAGMENT_DIRECT_BYTES (7u << 10)
+#define TOW_NET_LANE_WINDOW           16
 /* Fragments that one lane sends before the next lane, and in all lanes before
  * the loop looks at something else: 2 MiB on shared memory, about 200 us. */
 #define TOW_NET_PUMP_LANE_COUNT  16

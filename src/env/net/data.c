@@ -68,26 +68,36 @@ static ucs_status_t on_datagram(void *context, const void *header,
     return UCS_OK;
 }
 
+static void hear_fragment(tow_data_t *data, const tow_data_fragment_t *fragment,
+                          const tow_data_ring_ref_t *ref, const void *payload)
+{
+    tow_data_inbound_t *inbound = tow_data_inbound_find(data, fragment->stream);
+    if (TOW_UNLIKELY(inbound == NULL)) {
+        tow_data_complain(data, fragment->stream, "a fragment of no lane");
+        return;
+    }
+    tow_data_bytes_t bytes = {.bytes = payload, .size = ref->size};
+    const bool is_in_ring = fragment->flags & TOW_DATA_IN_RING;
+    if (is_in_ring) bytes.bytes = tow_data_inbound_look(inbound, ref);
+    if (bytes.bytes == NULL) return;
+    tow_data_inbound_fragment(inbound, fragment, bytes);
+    if (is_in_ring) tow_data_ring_take(inbound->ring, ref);
+}
+
 static ucs_status_t on_fragment(void *context, const void *header,
                                 size_t header_size, void *payload, size_t size,
                                 const ucp_am_recv_param_t *param)
 {
     tow_data_t *data = context;
     tow_data_fragment_t fragment;
+    tow_data_ring_ref_t ref;
     if (TOW_UNLIKELY(is_refused(data, param))) return UCS_OK;
-    const char *problem =
-        tow_data_parse_fragment(header, header_size, size, &fragment);
-    if (TOW_UNLIKELY(problem != NULL)) {
+    const char *problem = tow_data_parse_fragment(header, header_size, payload,
+                                                  size, &fragment, &ref);
+    if (TOW_LIKELY(problem == NULL))
+        hear_fragment(data, &fragment, &ref, payload);
+    else
         tow_data_complain(data, 0, problem);
-        return UCS_OK;
-    }
-    tow_data_inbound_t *inbound = tow_data_inbound_find(data, fragment.stream);
-    if (TOW_UNLIKELY(inbound == NULL)) {
-        tow_data_complain(data, fragment.stream, "a fragment of no lane");
-        return UCS_OK;
-    }
-    tow_data_inbound_fragment(
-        inbound, &fragment, (tow_data_bytes_t){.bytes = payload, .size = size});
     return UCS_OK;
 }
 

@@ -2,6 +2,7 @@
  *
  *   data_wire    bytes of addresses and headers, pure
  *   data_ucx     how UCX is set up, and what it is kept from doing
+ *   data_ring    memory that two processes share, for fragments
  *   data_port    an endpoint of UCX with sends under way: what lanes and
  *                inbounds have in common
  *   data_lane    lanes that we opened, and our writes
@@ -22,6 +23,7 @@
 #include "base/map.h"
 #include "base/pool.h"
 #include "env/net/data.h"
+#include "env/net/data_ring.h"
 #include "env/net/data_wire.h"
 
 typedef struct tow_data tow_data_t;
@@ -114,6 +116,7 @@ void tow_data_port_release(tow_data_port_t *port);
 
 /* NULL when memory is exhausted. */
 tow_data_op_t *tow_data_op_take(tow_data_port_t *port, size_t payload_size);
+void tow_data_op_give(tow_data_op_t *op);
 /* Takes the op. `payload` lives until the op is free. */
 tow_data_sent_t tow_data_port_send(tow_data_port_t *port, tow_data_op_t *op,
                                    tow_data_id_t id, size_t header_size,
@@ -162,9 +165,10 @@ typedef struct tow_data_lane {
     bool wants_writable;
     bool bye_is_back;
     uint64_t stream;
-    uint64_t node; /* the peer's */
+    uint64_t node;         /* the peer's */
+    tow_data_ring_t *ring; /* owned; NULL: none, or not yet */
     size_t fragment_bytes;
-    uint32_t fragment_count; /* inside UCX */
+    uint32_t fragment_count; /* inside UCX with memory of users */
     uint32_t datagram_bytes; /* inside UCX, with their cost */
     uint32_t write_count;    /* accepted and not done */
     uint32_t large_count;    /* of more than one fragment, in `ready` */
@@ -217,6 +221,7 @@ typedef struct tow_data_inbound {
     tow_data_inbound_state_t state;
     uint64_t stream;
     uint64_t node;
+    tow_data_ring_t *ring; /* owned, the peer's; NULL until it names one */
     uint32_t partial_count;
     tow_data_partial_t partials[TOW_NET_LANE_LARGE_COUNT_MAX];
 } tow_data_inbound_t;
@@ -227,6 +232,9 @@ void tow_data_inbound_bye(tow_data_inbound_t *inbound);
 void tow_data_inbound_fragment(tow_data_inbound_t *inbound,
                                const tow_data_fragment_t *fragment,
                                tow_data_bytes_t payload);
+/* Where the bytes of a fragment are that is in the peer's ring, or NULL. */
+const void *tow_data_inbound_look(tow_data_inbound_t *inbound,
+                                  const tow_data_ring_ref_t *ref);
 /* The open inbound with this stream, or NULL. */
 tow_data_inbound_t *tow_data_inbound_find(tow_data_t *data, uint64_t stream);
 /* From now on nothing that `node` has sent on its present lanes gets in. */

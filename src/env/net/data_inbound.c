@@ -15,6 +15,7 @@ static void free_inbound(tow_data_inbound_t *inbound)
     if (inbound->port != NULL) tow_data_port_release(inbound->port);
     tow_list_remove(&inbound->task.list);
     tow_list_remove(&inbound->all);
+    tow_data_ring_destroy(inbound->ring);
     data->inbound_count--;
     tow_free(inbound);
     tow_data_check_closed(data);
@@ -213,6 +214,22 @@ static void answer(tow_data_inbound_t *inbound, uint64_t write, tow_code_t code)
 }
 
 /* -- Fragments ------------------------------------------------------------ */
+
+const void *tow_data_inbound_look(tow_data_inbound_t *inbound,
+                                  const tow_data_ring_ref_t *ref)
+{
+    tow_status_t status = TOW_OK;
+    if (inbound->ring == NULL)
+        status = tow_data_ring_attach(ref->ring, &inbound->ring);
+    else if (tow_data_ring_id(inbound->ring) != ref->ring)
+        status = TOW_ERROR(TOW_INVALID_ARGUMENT, "a lane changes its ring");
+    if (status == TOW_OK) return tow_data_ring_get(inbound->ring, ref);
+    tow_data_complain(inbound->data, inbound->stream,
+                      tow_status_message(status));
+    tow_status_release(status);
+    drop_inbound(inbound);
+    return NULL;
+}
 
 static void place(tow_data_t *data, tow_data_region_t *region,
                   tow_data_partial_t *partial,

@@ -179,12 +179,27 @@ static bool number_write(tow_data_lane_t *lane, tow_write_t *write)
     return true;
 }
 
+/* With the first write that does not fit a message. */
+static void make_ring(tow_data_lane_t *lane)
+{
+    tow_status_t status = tow_data_ring_create(&lane->ring);
+    lane->fragment_bytes = TOW_NET_FRAGMENT_SHM_BYTES;
+    if (status == TOW_OK) return;
+    tow_log(&lane->data->net->env.log, TOW_LOG_WARN,
+            "no ring for a lane: its writes go through ucx, slower, and the "
+            "death of this process may block the peer",
+            TOW_F_STR("peer", lane->peer_name), TOW_F_STATUS("cause", status));
+    tow_status_release(status);
+    lane->fragment_bytes = TOW_NET_FRAGMENT_DIRECT_BYTES;
+}
+
 tow_send_result_t tow_data_lane_write(tow_lane_t *base, tow_write_t *write)
 {
     tow_data_lane_t *lane = lane_of(base);
     if (!takes_sends(lane)) return TOW_SEND_DOWN;
     if (lane->write_count >= TOW_NET_LANE_WRITE_COUNT_MAX)
         return refuse_as_full(lane);
+    if (lane->fragment_bytes == 0) make_ring(lane);
     write_state_t *state = state_of(write);
     *state = (write_state_t){.lane = lane};
     tow_list_init(&state->list);
@@ -246,13 +261,11 @@ static void note_fragment_sent(tow_write_t *write, size_t size)
     state->crc_is_ahead = false;
 }
 
-static tow_data_sent_t queue_fragment(tow_data_lane_t *lane, tow_write_t *write,
-                                      tow_data_bytes_t payload)
+/* UCX gets the user's bytes, for want of a ring. */
+static tow_data_sent_t queue_direct(tow_data_lane_t *lane, tow_write_t *write,
+                                    tow_data_op_t *op, tow_data_bytes_t payload)
 {
-    tow_data_op_t *op = tow_data_op_take(lane->port, 0);
-    if (op == NULL) return TOW_DATA_FULL;
     op->write = write;
-    op->header.fragment = next_fragment(lane, write, payload.size);
     tow_data_sent_t result =
         tow_data_port_send(lane->port, op, TOW_DATA_FRAGMENT,
                            sizeof(op->header.fragment), payload);
@@ -260,6 +273,37 @@ static tow_data_sent_t queue_fragment(tow_data_lane_t *lane, tow_write_t *write,
     state_of(write)->fragment_count++;
     lane->fragment_count++;
     return TOW_DATA_SENT;
+}
+
+/* UCX gets a copy, or only a reference to one. */
+static tow_data_sent_t queue_copy(tow_data_lane_t *lane, tow_data_op_t *op,
+                                  tow_data_bytes_t payload)
+{
+    memcpy(op->room, payload.bytes, payload.size);
+    payload.bytes = op->room;
+    tow_data_sent_t result =
+        tow_data_port_send(lane->port, op, TOW_DATA_FRAGMENT,
+                           sizeof(op->header.fragment), payload);
+    return result == TOW_DATA_QUEUED ? TOW_DATA_SENT : result;
+}
+
+static tow_data_sent_t queue_fragment(tow_data_lane_t *lane, tow_write_t *write,
+                                      tow_data_bytes_t payload)
+{
+    tow_data_op_t *op = tow_data_op_take(lane->port, 0);
+    if (op == NULL) return TOW_DATA_FULL;
+    op->header.fragment = next_fragment(lane, write, payload.size);
+    if (payload.size <= TOW_NET_FRAGMENT_INLINE_BYTES)
+        return queue_copy(lane, op, payload);
+    if (lane->ring == NULL) return queue_direct(lane, write, op, payload);
+    tow_data_ring_ref_t ref;
+    if (!tow_data_ring_put(lane->ring, payload.bytes, payload.size, &ref)) {
+        tow_data_op_give(op);
+        return TOW_DATA_FULL;
+    }
+    op->header.fragment.flags |= TOW_DATA_IN_RING;
+    return queue_copy(lane, op,
+                      (tow_data_bytes_t){.bytes = &ref, .size = sizeof(ref)});
 }
 
 static tow_data_sent_t try_fragment(tow_data_lane_t *lane, tow_write_t *write,
@@ -502,6 +546,7 @@ static void free_lane(tow_data_lane_t *lane)
     tow_list_remove(&lane->task.list);
     tow_list_remove(&lane->all);
     tow_map_deinit(&lane->writes);
+    tow_data_ring_destroy(lane->ring);
     tow_status_release(lane->cause);
     tow_free(lane);
     if (closed.run != NULL) closed.run(closed.context);
@@ -623,8 +668,8 @@ static tow_status_t connect_lane(tow_data_lane_t *lane,
     if (!tow_map_put(&data->lanes_by_stream, lane->stream, lane))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     TOW_RETURN_IF_ERROR(tow_data_port_create(&options, &lane->port));
-    lane->fragment_bytes = lane->port->is_local ? TOW_NET_FRAGMENT_SHM_BYTES
-                                                : TOW_NET_FRAGMENT_TCP_BYTES;
+    if (!lane->port->is_local)
+        lane->fragment_bytes = TOW_NET_FRAGMENT_TCP_BYTES;
     const tow_data_control_t hello = {.stream = lane->stream,
                                       .kind = TOW_DATA_HELLO};
     const tow_data_bytes_t ours = {.bytes = data->address,

@@ -44,8 +44,9 @@ tow_data_op_t *tow_data_op_take(tow_data_port_t *port, size_t payload_size)
     return op;
 }
 
-static void give_op(tow_data_t *data, tow_data_op_t *op)
+void tow_data_op_give(tow_data_op_t *op)
 {
+    tow_data_t *data = op->port->data;
     tow_pool_give(op->has_room ? &data->large_ops : &data->small_ops, op);
 }
 
@@ -63,7 +64,7 @@ static void complete_op(tow_data_op_t *op)
     port->send_count--;
     if (!port->is_parked) port->data->send_count--;
     if (port->sent != NULL) port->sent(port, op);
-    give_op(port->data, op);
+    tow_data_op_give(op);
 }
 
 /* -- By queue ------------------------------------------------------------- */
@@ -91,11 +92,11 @@ static tow_data_sent_t send_by_queue(tow_data_port_t *port, tow_data_op_t *op)
         op->payload.size, &data->queue_param);
     if (TOW_LIKELY(request == NULL)) {
         port->is_settled = true;
-        give_op(data, op);
+        tow_data_op_give(op);
         return TOW_DATA_SENT;
     }
     if (UCS_PTR_IS_ERR(request)) {
-        give_op(data, op);
+        tow_data_op_give(op);
         fail_port(port, UCS_PTR_STATUS(request));
         return TOW_DATA_FAILED;
     }
@@ -143,7 +144,7 @@ static tow_data_sent_t send_or_keep(tow_data_port_t *port, tow_data_op_t *op)
     tow_data_sent_t result = TOW_DATA_FULL;
     if (tow_list_is_empty(&port->outbox)) result = try_op(op);
     if (result == TOW_DATA_FULL) return keep(port, op);
-    give_op(port->data, op);
+    tow_data_op_give(op);
     return result;
 }
 

@@ -120,14 +120,10 @@ static tow_status_t configure(tow_data_t *data, ucp_config_t *config,
 {
     TOW_RETURN_IF_ERROR(choose_transports(data, config));
     TOW_RETURN_IF_ERROR(choose_devices(config, devices));
-    if (data->uses_shm) { /* UCX warns of keys that no transport has. */
-        char segment[16];
-        snprintf(segment, sizeof(segment), "%u",
-                 TOW_NET_FRAGMENT_SHM_BYTES + TOW_NET_FRAGMENT_OVERHEAD);
-        /* Without it, peers that must survive each other's death use TCP. */
+    /* Without it, peers that must survive each other's death use TCP. Only with
+     * shared memory, for UCX warns of keys that no transport has. */
+    if (data->uses_shm)
         TOW_RETURN_IF_ERROR(set(config, "MM_ERROR_HANDLING", "y"));
-        TOW_RETURN_IF_ERROR(set(config, "MM_SEG_SIZE", segment));
-    }
     if (data->uses_tcp) {
         /* A fragment in one piece, and sent at once; see data_port.c. */
         TOW_RETURN_IF_ERROR(set(config, "TX_SEG_SIZE", "256k"));

@@ -1,11 +1,13 @@
 #include "env/net/data_wire.h"
 
 #include "base/hash.h"
+#include "env/tuning.h"
 
 _Static_assert(sizeof(tow_data_address_header_t) == 32, "no gaps");
 _Static_assert(sizeof(tow_data_datagram_t) == 16, "no gaps");
 _Static_assert(sizeof(tow_data_fragment_t) == 72, "no gaps");
 _Static_assert(sizeof(tow_data_control_t) == 24, "no gaps");
+_Static_assert(sizeof(tow_data_ring_ref_t) == 12, "no gaps");
 
 /* -- Addresses ------------------------------------------------------------ */
 
@@ -78,19 +80,37 @@ const char *tow_data_parse_datagram(const void *header, size_t header_size,
     return NULL;
 }
 
+static const char *find_bytes(const tow_data_fragment_t *fragment,
+                              const void *payload, size_t payload_size,
+                              tow_data_ring_ref_t *out_ref)
+{
+    *out_ref = (tow_data_ring_ref_t){.size = (uint32_t)payload_size};
+    if (payload_size > UINT32_MAX) return "a fragment is too large";
+    if (!(fragment->flags & TOW_DATA_IN_RING)) return NULL;
+    if (payload_size != sizeof(*out_ref))
+        return "a reference to a ring has a wrong size";
+    memcpy(out_ref, payload, sizeof(*out_ref));
+    if (out_ref->size > TOW_NET_FRAGMENT_SHM_BYTES)
+        return "a fragment goes beyond its slot";
+    return NULL;
+}
+
 const char *tow_data_parse_fragment(const void *header, size_t header_size,
-                                    size_t payload_size,
-                                    tow_data_fragment_t *out)
+                                    const void *payload, size_t payload_size,
+                                    tow_data_fragment_t *out,
+                                    tow_data_ring_ref_t *out_ref)
 {
     if (header_size != sizeof(*out))
         return "a fragment's header has a wrong size";
     memcpy(out, header, sizeof(*out));
     if (out->flags & ~(uint32_t)TOW_DATA_FRAGMENT_FLAGS)
         return "a fragment has unknown flags";
-    if (payload_size == 0) return "a fragment is empty";
-    if (out->at >= out->total || payload_size > out->total - out->at)
+    const char *problem = find_bytes(out, payload, payload_size, out_ref);
+    if (problem != NULL) return problem;
+    if (out_ref->size == 0) return "a fragment is empty";
+    if (out->at >= out->total || out_ref->size > out->total - out->at)
         return "a fragment goes beyond its write";
-    const bool is_last = payload_size == out->total - out->at;
+    const bool is_last = out_ref->size == out->total - out->at;
     if (is_last != ((out->flags & TOW_DATA_LAST) != 0))
         return "a fragment is wrong about being the last";
     return NULL;

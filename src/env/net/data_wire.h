@@ -71,8 +71,17 @@ typedef struct tow_data_datagram {
 enum {
     TOW_DATA_CHECKED = 1, /* the target compares checksums */
     TOW_DATA_LAST = 2,    /* the write ends here; `crc` is of all of it */
-    TOW_DATA_FRAGMENT_FLAGS = TOW_DATA_CHECKED | TOW_DATA_LAST,
+    TOW_DATA_IN_RING = 4, /* the payload is a reference to the bytes */
+    TOW_DATA_FRAGMENT_FLAGS =
+        TOW_DATA_CHECKED | TOW_DATA_LAST | TOW_DATA_IN_RING,
 };
+
+/* Where the bytes of a fragment lie; see data_ring.h. */
+typedef struct tow_data_ring_ref {
+    int32_t ring;
+    uint32_t index; /* counts up */
+    uint32_t size;
+} tow_data_ring_ref_t;
 
 /* A piece of a write. All but `at`, `crc` and LAST is the same in each. */
 typedef struct tow_data_fragment {
@@ -113,9 +122,12 @@ typedef struct tow_data_control {
 const char *tow_data_parse_datagram(const void *header, size_t header_size,
                                     size_t payload_size,
                                     tow_data_datagram_t *out) TOW_MUST_USE;
+/* Also fills `out_ref`: its size is that of the fragment's bytes, wherever they
+ * are; the rest is 0 unless they are in a ring. */
 const char *tow_data_parse_fragment(const void *header, size_t header_size,
-                                    size_t payload_size,
-                                    tow_data_fragment_t *out) TOW_MUST_USE;
+                                    const void *payload, size_t payload_size,
+                                    tow_data_fragment_t *out,
+                                    tow_data_ring_ref_t *out_ref) TOW_MUST_USE;
 const char *tow_data_parse_control(const void *header, size_t header_size,
                                    size_t payload_size, tow_data_control_t *out)
     TOW_MUST_USE;

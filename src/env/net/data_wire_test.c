@@ -93,7 +93,9 @@ static void datagram_is_checked(void **state)
 static const char *parse(tow_data_fragment_t header, size_t payload_size)
 {
     tow_data_fragment_t out;
-    return tow_data_parse_fragment(&header, sizeof(header), payload_size, &out);
+    tow_data_ring_ref_t ref;
+    return tow_data_parse_fragment(&header, sizeof(header), NULL, payload_size,
+                                   &out, &ref);
 }
 
 static void fragment_is_checked(void **state)
@@ -108,10 +110,35 @@ static void fragment_is_checked(void **state)
     assert_non_null(parse(middle, 90)); /* The last, and does not say so. */
     assert_non_null(parse(last, 89));   /* Not the last. */
     assert_non_null(parse(last, 91));
-    middle.flags = 4;
+    middle.flags = 8;
     assert_non_null(parse(middle, 1));
     tow_data_fragment_t out;
-    assert_non_null(tow_data_parse_fragment(&last, sizeof(last) - 1, 90, &out));
+    tow_data_ring_ref_t ref;
+    assert_non_null(
+        tow_data_parse_fragment(&last, sizeof(last) - 1, NULL, 90, &out, &ref));
+}
+
+static const char *parse_ref(tow_data_ring_ref_t ref, size_t ref_size,
+                             uint64_t total)
+{
+    const tow_data_fragment_t header = {
+        .total = total, .flags = TOW_DATA_IN_RING | TOW_DATA_LAST};
+    tow_data_fragment_t out;
+    tow_data_ring_ref_t out_ref;
+    return tow_data_parse_fragment(&header, sizeof(header), &ref, ref_size,
+                                   &out, &out_ref);
+}
+
+static void reference_to_a_ring_is_checked(void **state)
+{
+    (void)state;
+    const tow_data_ring_ref_t good = {.ring = 5, .index = 9, .size = 100};
+    assert_null(parse_ref(good, sizeof(good), 100));
+    assert_non_null(parse_ref(good, sizeof(good) - 1, 100));
+    assert_non_null(parse_ref(good, sizeof(good), 99));
+    assert_non_null(parse_ref((tow_data_ring_ref_t){.size = 0}, 12, 100));
+    assert_non_null(parse_ref((tow_data_ring_ref_t){.size = 32769}, 12, 32769));
+    assert_null(parse_ref((tow_data_ring_ref_t){.size = 32768}, 12, 32768));
 }
 
 static void fragment_cannot_overflow(void **state)
@@ -216,6 +243,7 @@ TOW_TEST_MAIN(cmocka_unit_test(address_comes_back_as_it_was),
               cmocka_unit_test(datagram_is_checked),
               cmocka_unit_test(fragment_is_checked),
               cmocka_unit_test(fragment_cannot_overflow),
+              cmocka_unit_test(reference_to_a_ring_is_checked),
               cmocka_unit_test(control_is_checked),
               cmocka_unit_test(write_fits_or_does_not),
               cmocka_unit_test(fragments_of_one_write_fit_together))
