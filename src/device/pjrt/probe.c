@@ -219,6 +219,9 @@ static bool follow(child_t *child)
             any |= has_more;
         }
         if (!any && polls[2].revents != 0) return true;
+        /* Kernels before 5.3 have no pidfd: then the ends of both pipes tell. */
+        if (child->pid_fd < 0 && polls[0].fd < 0 && polls[1].fd < 0)
+            return true;
     }
 }
 
