@@ -239,10 +239,12 @@ void tow_sim_schedule_source(tow_sim_t *sim, source_t *source, int64_t time_ns)
     tow_sim_out_of_memory(sim);
 }
 
-static void prefetch_lines(const void *from, size_t bytes)
+/* In integers, for `from` may be NULL or point at nothing of ours: a prefetch
+ * does not mind, pointer arithmetic does. */
+static void prefetch_lines(uintptr_t from, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += TOW_CACHE_LINE_BYTES)
-        __builtin_prefetch((const char *)from + at);
+        __builtin_prefetch((const void *)(from + at));
 }
 
 /* With many nodes most of an event's time is waiting for memory. The links of
@@ -253,16 +255,16 @@ static void prefetch(const queue_t *queue)
 {
     const queue_heap_t *near = &queue->near;
     for (size_t i = 1; i <= TOW_SIM_QUEUE_FAN_OUT && i < near->count; i++) {
-        const source_t *source = near->entries[i].source;
-        prefetch_lines((const char *)source - offsetof(link_t, source), 192);
+        uintptr_t source = (uintptr_t)near->entries[i].source;
+        prefetch_lines(source - offsetof(link_t, source), 192);
     }
     const queue_entry_t *second = tow_sim_queue_second(queue);
     if (second == NULL || second->source->perform != tow_sim_link_perform)
         return;
     const link_t *link = TOW_CONTAINER_OF(second->source, link_t, source);
-    prefetch_lines(link->source.node, sizeof(tow_env_t) + 64);
-    prefetch_lines(link->inbox_first, sizeof(item_t));
-    prefetch_lines(link->remote, 192);
+    prefetch_lines((uintptr_t)link->source.node, sizeof(tow_env_t) + 64);
+    prefetch_lines((uintptr_t)link->inbox_first, sizeof(item_t));
+    prefetch_lines((uintptr_t)link->remote, 192);
     __builtin_prefetch(link->out);
     __builtin_prefetch(link->base.context);
 }
