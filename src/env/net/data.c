@@ -20,6 +20,11 @@ tow_status_t tow_data_draw(uint64_t *out_number)
     return TOW_OK;
 }
 
+void tow_net_data_damage(tow_net_t *net, uint32_t count)
+{
+    tow_data_of(&net->env)->damage_count = count;
+}
+
 void tow_data_complain(tow_data_t *data, uint64_t stream, const char *what)
 {
     tow_net_t *net = data->net;

@@ -7,7 +7,7 @@
 #ifndef TOW_ENV_NET_DATA_H_
 #define TOW_ENV_NET_DATA_H_
 
-#include "env/net/net_impl.h"
+#include "env/net/net.h"
 
 /* Adds the lane entries to net->ops and joins the loop. `devices` as in
  * tow_net_options_t. On failure nothing is left behind. */

@@ -25,6 +25,7 @@
 #include "env/net/data.h"
 #include "env/net/data_ring.h"
 #include "env/net/data_wire.h"
+#include "env/net/net_impl.h"
 
 typedef struct tow_data tow_data_t;
 typedef struct tow_data_port tow_data_port_t;

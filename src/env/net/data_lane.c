@@ -582,6 +582,7 @@ static void lane_work(tow_net_task_t *task)
     switch (lane->state) {
     case TOW_DATA_LANE_OPEN: tell_writable(lane); break;
     case TOW_DATA_LANE_DRAINING:
+        TOW_ASSERT(lane->port != NULL); /* Only abandoned ones have none. */
         if (lane->write_count == 0 && lane->port->send_count == 0)
             say_bye(lane);
         break;

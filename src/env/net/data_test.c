@@ -295,7 +295,7 @@ static void damaged_write_is_sent_again(void **state)
     plan.check = TOW_WRITE_CRC32C;
     for (size_t size = 1; size <= TEST_MIB; size *= 64) {
         plan.size = size;
-        target->data->damage_count = 1;
+        tow_net_data_damage(target->net, 1);
         assert_int_equal(test_write_start(&write, &lane, &plan), TOW_SEND_OK);
         TEST_UNTIL(world, write.done_count == 1);
         assert_int_equal(write.code, TOW_CODE_OK);
@@ -303,7 +303,7 @@ static void damaged_write_is_sent_again(void **state)
         assert_int_equal(target->data->damage_count, 0);
     }
     const int arrived_count = region.arrived_count;
-    target->data->damage_count = UINT32_MAX;
+    tow_net_data_damage(target->net, UINT32_MAX);
     expect_refusal(world, &lane, &plan, TOW_DATA_LOSS);
     assert_int_equal(region.arrived_count, arrived_count);
     test_world_destroy(world);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "env/net/data_impl.h" /* For damage_count, which is there for tests. */
+#include "env/net/data.h"
 #include "env/net/net.h"
 #include "probe.h"
 #include "proxy.h"
@@ -392,8 +392,7 @@ void world_mend(world_t *world, size_t from, size_t to)
 void world_corrupt(world_t *world, uint32_t parts_per_million)
 {
     for (size_t i = 0; i < world->node_count; i++)
-        tow_data_of(world_env(world, i))->damage_count =
-            parts_per_million / 60000;
+        tow_net_data_damage(world->nets[i], parts_per_million / 60000);
 }
 
 /* -- Mortals --------------------------------------------------------------------- */
