@@ -197,7 +197,7 @@ struct pjrt_run {
     tow_run_t *run;                /* the caller's */
     size_t unfinished_count;       /* shards */
     tow_status_t status;           /* owned: the first error */
-    bool is_refused; /* the plugin did not take it; status says why */
+    tow_status_t refusal;          /* owned: why the plugin did not take it */
     /* Arguments that were still promises, shard by shard; counted. */
     TOW_VEC(pjrt_buffer_t *) held;
     pjrt_buffer_t **results; /* counted; as in tow_run */

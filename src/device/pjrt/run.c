@@ -42,7 +42,8 @@ static void give_record(pjrt_run_t *run)
     pjrt_executable_t *executable = run->executable;
     run->held.count = 0;
     run->status = TOW_OK;
-    run->is_refused = false;
+    tow_status_release(run->refusal);
+    run->refusal = TOW_OK;
     run->next = executable->free_runs;
     executable->free_runs = run;
     tow_pjrt_executable_release(&executable->executable);
@@ -128,8 +129,8 @@ static void finish_shard(pjrt_completion_t *completion)
         status = tow_status_retain(held_error);
     }
     /* An error that the call gave is the same for all shards. */
-    if (TOW_UNLIKELY(status == TOW_OK && run->is_refused))
-        status = tow_status_retain(run->status);
+    if (TOW_UNLIKELY(status == TOW_OK && run->refusal != TOW_OK))
+        status = tow_status_retain(run->refusal);
     resolve_results(shard, status);
     keep_first(run, status);
     if (--run->unfinished_count == 0) finish_run(run);
@@ -344,8 +345,7 @@ static void start(pjrt_driver_t *driver, pjrt_run_t *run, tow_run_t *caller)
         watch_shards(driver, run);
         return;
     }
-    run->is_refused = true;
-    run->status = tow_status_annotate(
+    run->refusal = tow_status_annotate(
         tow_pjrt_device_status(driver, error,
                                caller->executable->local_devices[0]),
         "running %s", caller->executable->signature.name);

@@ -505,6 +505,30 @@ static void run_that_the_plugin_refuses_fails_in_its_turn(void **state)
     world_close(driver);
 }
 
+/* As it does with an input of which it knows already that it failed. */
+static void run_that_is_refused_has_its_producers_error(void **state)
+{
+    tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "");
+    tow_executable_t *fails = compiled_text(driver, "fail 4");
+    tow_executable_t *refuses = compiled_text(driver, "refuse 4");
+    tow_buffer_t *input = uploaded(driver, 0, (float[]){1, 1, 1, 1});
+    run_probe_t first = {.arguments = {input}};
+    expect_ok(probe_run(&first, fails, 1));
+    run_probe_t second = {.arguments = {first.results[0]}};
+    expect_ok(probe_run(&second, refuses, 1));
+    WORLD_UNTIL(first.outcome.done_count > 0 && second.outcome.done_count > 0);
+    expect_refusal(first.outcome.status, TOW_INTERNAL, "caught fire");
+    expect_refusal(second.outcome.status, TOW_INTERNAL, "caught fire");
+    expect_refusal(tow_buffer_error(second.results[0]), TOW_INTERNAL,
+                   "caught fire");
+    tow_buffer_release(first.results[0]);
+    tow_buffer_release(second.results[0]);
+    tow_buffer_release(input);
+    tow_executable_release(fails);
+    tow_executable_release(refuses);
+    world_close(driver);
+}
+
 static void upload_that_is_lost_poisons_its_buffer(void **state)
 {
     tow_driver_t *driver = open_flag("fails_uploads");
@@ -650,6 +674,7 @@ TOW_TEST_MAIN(WORLD_CASE(plugin_that_is_not_there_is_not_found),
               WORLD_CASE(error_reaches_dependents_even_if_the_plugin_drops_it),
               WORLD_CASE(error_is_the_producers_even_if_it_comes_last),
               WORLD_CASE(run_that_the_plugin_refuses_fails_in_its_turn),
+              WORLD_CASE(run_that_is_refused_has_its_producers_error),
               WORLD_CASE(upload_that_is_lost_poisons_its_buffer),
               WORLD_CASE(program_that_does_not_compile_says_why),
               WORLD_CASE(operations_survive_without_memory),
