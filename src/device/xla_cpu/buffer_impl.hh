@@ -247,9 +247,11 @@ PJRT_Error *buffer_memory(PJRT_Buffer_Memory_Args *args)
     return nullptr;
 }
 
+/* "Yes" means that the address may be asked for, and it is there with the
+ * value. Until then a user who copies to the host waits, as for any device. */
 PJRT_Error *buffer_is_on_cpu(PJRT_Buffer_IsOnCpu_Args *args)
 {
-    args->is_on_cpu = true;
+    args->is_on_cpu = args->buffer->is_ready() && args->buffer->status().ok();
     return nullptr;
 }
 

@@ -216,6 +216,14 @@ PJRT_Error *client_addressable_memories(
     return nullptr;
 }
 
+/* Not left out, for JAX, loaded with this plugin to try something, calls it
+ * without looking. */
+PJRT_Error *client_topology(PJRT_Client_TopologyDescription_Args *)
+{
+    return error_of(absl::UnimplementedError(
+        "a client knows its own devices only; there is no topology"));
+}
+
 PJRT_Error *client_default_device_assignment(
     PJRT_Client_DefaultDeviceAssignment_Args *args)
 {

@@ -56,6 +56,7 @@ PJRT_Api make_api()
     api.PJRT_Client_LookupDevice = client_lookup_device;
     api.PJRT_Client_LookupAddressableDevice = client_lookup_addressable_device;
     api.PJRT_Client_AddressableMemories = client_addressable_memories;
+    api.PJRT_Client_TopologyDescription = client_topology;
     api.PJRT_Client_DefaultDeviceAssignment = client_default_device_assignment;
     api.PJRT_Client_Compile = client_compile;
     api.PJRT_Client_BufferFromHostBuffer = client_buffer_from_host_buffer;
