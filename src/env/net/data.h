@@ -14,4 +14,8 @@
 tow_status_t tow_net_data_create(tow_net_t *net, const char *devices)
     TOW_MUST_USE;
 
+/* For tests: a bit is flipped in each of the next `count` fragments that this
+ * net puts into a region. */
+void tow_net_data_damage(tow_net_t *net, uint32_t count);
+
 #endif /* TOW_ENV_NET_DATA_H_ */
