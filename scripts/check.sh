@@ -68,15 +68,12 @@ check_asan() {
         sanitized_tests build-asan
 }
 
-# UCX's hooks of the memory calls run on a thread before ThreadSanitizer knows
-# it, and crash there.
 # UCX's hooks on madvise take a lock in a thread that ThreadSanitizer has already
 # laid to rest, and crash there: off with them. Nothing needs suppressing.
 check_tsan() {
     configure build-tsan -Dwerror=false -Db_sanitize=thread -Db_lundef=false
     ninja -C build-tsan --quiet
-    UCX_MEM_EVENTS=n \
-        TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 UCX_MEM_EVENTS=n \
+    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 UCX_MEM_EVENTS=n \
         sanitized_tests build-tsan
 }
 
