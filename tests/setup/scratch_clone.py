@@ -59,6 +59,8 @@ class Clone:
         shutil.copytree(REPOSITORY / "scripts", self.root / "scripts",
                         ignore=shutil.ignore_patterns("__pycache__"))
         (self.root / "meson.build").write_text("project('scratch')\n")
+        (self.root / "meson_options.txt").write_text(
+            "option('xla_dir', type: 'string')\n")
         write_wheel(self.wheels, "tinypkg", "1.0", "py3-none-any",
                     {"tinypkg.py": b"value = 1\n"})
         self.pin_requirements("tinypkg==1.0")
