@@ -93,6 +93,11 @@ const tow_exchange_stats_t *tow_exchange_stats(const tow_exchange_t *exchange)
     return &exchange->stats;
 }
 
+void *tow_exchange_context(const tow_exchange_t *exchange)
+{
+    return exchange->options.context;
+}
+
 bool tow_exchange_is_finished(const tow_exchange_t *exchange)
 {
     return exchange->unfinished_count == 0;

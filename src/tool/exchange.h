@@ -60,6 +60,8 @@ void tow_exchange_destroy(tow_exchange_t *exchange);
 /* Where it listens; NULL when it does not. */
 const char *tow_exchange_address(const tow_exchange_t *exchange);
 const tow_exchange_stats_t *tow_exchange_stats(const tow_exchange_t *exchange);
+/* As the options gave it. */
+void *tow_exchange_context(const tow_exchange_t *exchange);
 bool tow_exchange_is_finished(const tow_exchange_t *exchange);
 
 /* The first promise that was found broken, or TOW_OK. Lent. */

@@ -18,6 +18,8 @@
 
 /* What either process waits for the other before it gives up. */
 #define EXCHANGE_TIMEOUT_NS INT64_C(60000000000)
+/* How the taking process says where. */
+#define LISTENING "listening "
 
 typedef enum transport {
     TRANSPORT_UNIX,
@@ -207,7 +209,7 @@ static tow_status_t serve(const exchange_arguments_t *a)
     tow_status_t status = side_open(&side, a, a->keys_folder);
     if (status == TOW_OK) status = side_start(&side, a, a->serve_address, NULL);
     if (status == TOW_OK) {
-        printf("%s\n", tow_exchange_address(side.exchange));
+        printf(LISTENING "%s\n", tow_exchange_address(side.exchange));
         fflush(stdout);
         tow_net_run(side.net);
         status = side_outcome(&side);
@@ -267,6 +269,17 @@ static tow_status_t read_line(int fd, char *line, size_t capacity)
     return TOW_OK;
 }
 
+/* UCX may have something to say on standard output first. */
+static tow_status_t read_address(int fd, char *address, size_t capacity)
+{
+    char line[PATH_MAX + sizeof(LISTENING)];
+    do
+        TOW_RETURN_IF_ERROR(read_line(fd, line, sizeof(line)));
+    while (strncmp(line, LISTENING, strlen(LISTENING)) != 0);
+    snprintf(address, capacity, "%s", line + strlen(LISTENING));
+    return TOW_OK;
+}
+
 static void print_summary(const exchange_arguments_t *a, const side_t *side,
                           const char *address, double seconds)
 {
@@ -290,8 +303,9 @@ static void print_summary(const exchange_arguments_t *a, const side_t *side,
 static tow_status_t give(const exchange_arguments_t *a, const char *folder,
                          tow_process_t *taker)
 {
-    char address[PATH_MAX], text[4096];
-    TOW_RETURN_IF_ERROR(read_line(taker->output_fd, address, sizeof(address)));
+    char address[PATH_MAX + sizeof(LISTENING)], text[4096];
+    TOW_RETURN_IF_ERROR(
+        read_address(taker->output_fd, address, sizeof(address)));
     side_t side = {.name = "giver"};
     tow_status_t status = side_open(&side, a, folder);
     int64_t start_ns = tow_bench_now_ns();

@@ -35,6 +35,7 @@ typedef struct scenario {
     uint32_t payload_size;
     uint64_t block_count;
     size_t block_size;
+    tow_exchange_stats_t stats; /* of all lives that have ended */
 } scenario_t;
 
 static tow_status_t start_exchange(tow_env_t *env, void *argument,
@@ -50,6 +51,7 @@ static tow_status_t start_exchange(tow_env_t *env, void *argument,
         .payload_size = scenario->payload_size,
         .block_count = scenario->block_count,
         .block_size = scenario->block_size,
+        .context = node->scenario,
     };
     tow_exchange_t *exchange = NULL;
     TOW_RETURN_IF_ERROR(tow_exchange_create(env, &options, &exchange));
@@ -57,8 +59,25 @@ static tow_status_t start_exchange(tow_env_t *env, void *argument,
     return TOW_OK;
 }
 
+static void add_stats(tow_exchange_stats_t *sum,
+                      const tow_exchange_stats_t *one)
+{
+    sum->messages_sent += one->messages_sent;
+    sum->messages_resent += one->messages_resent;
+    sum->messages_taken += one->messages_taken;
+    sum->duplicates_dropped += one->duplicates_dropped;
+    sum->blocks_written += one->blocks_written;
+    sum->blocks_repeated += one->blocks_repeated;
+    sum->blocks_taken += one->blocks_taken;
+    sum->epochs += one->epochs;
+    sum->breaks += one->breaks;
+}
+
+/* The end of a life, by a crash or with the world. */
 static void destroy_exchange(void *machine)
 {
+    scenario_t *scenario = tow_exchange_context(machine);
+    add_stats(&scenario->stats, tow_exchange_stats(machine));
     tow_exchange_destroy(machine);
 }
 
@@ -297,20 +316,6 @@ static tow_status_t set_up(scenario_t *scenario)
     return schedule_faults(scenario);
 }
 
-static void add_stats(tow_exchange_stats_t *sum,
-                      const tow_exchange_stats_t *one)
-{
-    sum->messages_sent += one->messages_sent;
-    sum->messages_resent += one->messages_resent;
-    sum->messages_taken += one->messages_taken;
-    sum->duplicates_dropped += one->duplicates_dropped;
-    sum->blocks_written += one->blocks_written;
-    sum->blocks_repeated += one->blocks_repeated;
-    sum->blocks_taken += one->blocks_taken;
-    sum->epochs += one->epochs;
-    sum->breaks += one->breaks;
-}
-
 static void collect(const scenario_t *scenario, tow_scenario_result_t *result)
 {
     result->digest = tow_sim_digest(scenario->sim);
@@ -318,12 +323,6 @@ static void collect(const scenario_t *scenario, tow_scenario_result_t *result)
     result->node_count = scenario->node_count;
     result->fault_count = scenario->fault_count;
     result->counts = tow_sim_counts(scenario->sim);
-    for (size_t i = 0; i < scenario->node_count; i++) {
-        const tow_exchange_t *exchange =
-            tow_sim_node_machine(scenario->nodes[i].node);
-        if (exchange != NULL)
-            add_stats(&result->stats, tow_exchange_stats(exchange));
-    }
 }
 
 static void tear_down(scenario_t *scenario)
@@ -353,5 +352,6 @@ tow_status_t tow_scenario_run(const tow_scenario_options_t *options,
         collect(&scenario, out_result);
     }
     tear_down(&scenario);
+    out_result->stats = scenario.stats;
     return status;
 }

@@ -32,7 +32,7 @@ typedef struct tow_scenario_result {
     size_t node_count;
     size_t fault_count; /* scheduled crashes, cuts, pauses, path changes */
     tow_sim_counts_t counts;
-    tow_exchange_stats_t stats; /* of the last lives of all nodes, summed */
+    tow_exchange_stats_t stats; /* of all lives of all nodes, summed */
 } tow_scenario_result_t;
 
 /* Runs it to its end. An error is a promise of env.h or of the exchange that
