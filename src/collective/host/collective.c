@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "collective/host/host_impl.h"
 #include "collective/reduce.h"
 
@@ -24,6 +25,7 @@ static size_t smaller(size_t a, size_t b)
 /* Elements of a chunk when `parts` of them share a stage. */
 static size_t chunk_elements(const job_t *job, size_t parts)
 {
+    TOW_ASSERT(parts > 0 && job->element_bytes > 0);
     return TOW_HOST_STAGE_BYTES / parts / job->element_bytes;
 }
 
@@ -189,7 +191,7 @@ static void take_block(job_t *job, size_t from, const uint8_t *bytes,
 static tow_status_t reduce_scatter(job_t *job)
 {
     const tow_xla_collective_t *collective = job->meeting.collective;
-    const uint8_t *blocks[TOW_HOST_DEVICE_COUNT_MAX];
+    const uint8_t *blocks[TOW_HOST_DEVICE_COUNT_MAX] = {NULL};
     const size_t block_bytes = collective->element_count * job->element_bytes;
     for (size_t i = 0; i < job->count; i++)
         blocks[i] = (const uint8_t *)collective->send[0] + i * block_bytes;
@@ -323,6 +325,8 @@ static tow_status_t check(const tow_xla_collective_t *c)
     if (c->rank >= c->member_count)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "rank %zu of %zu members",
                          c->rank, c->member_count);
+    if (c->kind != TOW_XLA_BARRIER && c->element_bytes == 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "elements without bytes");
     if ((c->kind == TOW_XLA_ALL_REDUCE || c->kind == TOW_XLA_REDUCE_SCATTER) &&
         !tow_reduce_is_supported((tow_type_t)c->element_type,
                                  (tow_reduction_t)c->reduction))
