@@ -92,9 +92,14 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
             if (each->xla->global_device_id().value() == id) return &each->run;
         return nullptr;
     };
-    client->collectives = std::make_shared<collectives>(
-        reinterpret_cast<const tow_xla_collectives_t *>(options.collectives),
-        find_run);
+    auto *table =
+        reinterpret_cast<const tow_xla_collectives_t *>(options.collectives);
+    if (table != nullptr &&
+        (table->struct_size < sizeof(*table) || table->run == nullptr))
+        return absl::InvalidArgumentError(
+            "create option tow_collectives: the table is of an older version "
+            "or has no `run`");
+    client->collectives = std::make_shared<collectives>(table, find_run);
 
     xla::CpuClientOptions xla_options;
     xla_options.process_id = static_cast<int>(options.process_id);
