@@ -159,16 +159,26 @@ static tow_status_t all_reduce(job_t *job)
 
 /* -- Blocks: one part of what each puts is for each ------------------------- */
 
+/* The block for member `to`: all-to-all has them apart, reduce-scatter in a
+ * row. */
+static const uint8_t *block_for(const job_t *job, size_t to)
+{
+    const tow_xla_collective_t *collective = job->meeting.collective;
+    if (collective->kind == TOW_XLA_ALL_TO_ALL) return collective->send[to];
+    return (const uint8_t *)collective->send[0] +
+           to * collective->element_count * job->element_bytes;
+}
+
 /* Puts elements [at, at + elements) of each of the members' blocks, one after
- * the other. `blocks` are those of reduce-scatter or all-to-all. */
-static tow_status_t put_blocks(job_t *job, const uint8_t *const *blocks,
-                               size_t at, size_t elements)
+ * the other. */
+static tow_status_t put_blocks(job_t *job, size_t at, size_t elements)
 {
     uint8_t *stage = NULL;
     TOW_RETURN_IF_ERROR(mail_prepare(&job->meeting, &stage));
     const size_t size = elements * job->element_bytes;
     for (size_t to = 0; to < job->count; to++)
-        memcpy(stage + to * size, blocks[to] + at * job->element_bytes, size);
+        memcpy(stage + to * size, block_for(job, to) + at * job->element_bytes,
+               size);
     mail_publish(&job->meeting, job->step, (uint32_t)(job->count - 1));
     return TOW_OK;
 }
@@ -191,15 +201,11 @@ static void take_block(job_t *job, size_t from, const uint8_t *bytes,
 static tow_status_t reduce_scatter(job_t *job)
 {
     const tow_xla_collective_t *collective = job->meeting.collective;
-    const uint8_t *blocks[TOW_HOST_DEVICE_COUNT_MAX] = {NULL};
-    const size_t block_bytes = collective->element_count * job->element_bytes;
-    for (size_t i = 0; i < job->count; i++)
-        blocks[i] = (const uint8_t *)collective->send[0] + i * block_bytes;
     uint8_t *receive = collective->receive[0];
     const size_t limit = chunk_elements(job, job->count);
     for (size_t at = 0; at < collective->element_count; at += limit) {
         const size_t elements = smaller(limit, collective->element_count - at);
-        TOW_RETURN_IF_ERROR(put_blocks(job, blocks, at, elements));
+        TOW_RETURN_IF_ERROR(put_blocks(job, at, elements));
         reduce_part_t part = {receive + at * job->element_bytes,
                               job->rank * elements * job->element_bytes,
                               elements};
