@@ -221,8 +221,7 @@ static tow_status_t all_to_all(job_t *job)
     const size_t limit = chunk_elements(job, job->count);
     for (size_t at = 0; at < collective->element_count; at += limit) {
         const size_t elements = smaller(limit, collective->element_count - at);
-        TOW_RETURN_IF_ERROR(put_blocks(
-            job, (const uint8_t *const *)collective->send, at, elements));
+        TOW_RETURN_IF_ERROR(put_blocks(job, at, elements));
         scatter_part_t part = {(uint8_t *const *)collective->receive, at,
                                elements};
         TOW_RETURN_IF_ERROR(take_all(job, own_stage(job), take_block, &part));
