@@ -107,14 +107,15 @@
  * track of for each lane that comes in, at 72 bytes each. */
 #define TOW_NET_LANE_LARGE_COUNT_MAX 16
 /* A write is cut into fragments: slots of a ring in shared memory (see
- * net/data_ring.h), one segment of UCX over TCP. 64 MiB between two processes,
- * GB/s: shared memory 9.4 with 8 KiB, 12.1 with 32 KiB; TCP on loopback 4.3
+ * net/data_ring.h), one segment of UCX over TCP. Two processes, GB/s, 64 MiB a
+ * write, two at a time, on shared memory with a ring of 1 MiB: 8.0 with 16 KiB,
+ * 8.5 with 32, 8.9 with 64, 8.8 with 128. TCP on loopback, one at a time: 4.3
  * with 32 KiB, 6.2 with 60, 6.0 with 240 and then ahead under load. */
-#define TOW_NET_FRAGMENT_SHM_BYTES (32u << 10)
+#define TOW_NET_FRAGMENT_SHM_BYTES (64u << 10)
 #define TOW_NET_FRAGMENT_TCP_BYTES (240u << 10)
-/* Slots of a ring: 1 MiB for each lane that writes, while a process' receive
- * queue in UCX has 64 places. 8 to 64 measured alike. */
-#define TOW_NET_RING_SLOT_COUNT 32
+/* Slots of a ring: 1 MiB for each lane that writes. Fewer than the 64 places
+ * that a process' receive queue has in UCX. */
+#define TOW_NET_RING_SLOT_COUNT 16
 /* Up to so many bytes go in the message itself: it stays below the 93 bytes that
  * UCX sends the shortest way. */
 #define TOW_NET_FRAGMENT_INLINE_BYTES 16u
@@ -123,7 +124,7 @@
 #define TOW_NET_FRAGMENT_DIRECT_BYTES (7u << 10)
 #define TOW_NET_LANE_WINDOW           16
 /* Fragments that one lane sends before the next lane, and in all lanes before
- * the loop looks at something else: 2 MiB on shared memory, about 200 us. */
+ * the loop looks at something else: 4 MiB on shared memory, about 400 us. */
 #define TOW_NET_PUMP_LANE_COUNT  16
 #define TOW_NET_PUMP_TOTAL_COUNT 64
 /* A write whose checksum was wrong is sent again, up to so many times in all. */

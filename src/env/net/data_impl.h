@@ -5,7 +5,8 @@
  *   data_ring    memory that two processes share, for fragments
  *   data_port    an endpoint of UCX with sends under way: what lanes and
  *                inbounds have in common
- *   data_lane    lanes that we opened, and our writes
+ *   data_lane    lanes that we opened, and datagrams
+ *   data_write   our writes on them
  *   data_inbound lanes that others opened to us, and their writes
  *   data_region  memory that may be written to
  *   data         the whole: life, progress, messages that arrive
@@ -198,6 +199,26 @@ void tow_data_lane_close(tow_lane_t *lane, tow_lane_close_mode_t mode,
                          tow_closed_t closed);
 /* The env closes: as by force, and nobody is told but who asked. */
 void tow_data_lanes_end(tow_data_t *data);
+
+static inline bool tow_data_lane_takes_sends(const tow_data_lane_t *lane)
+{
+    return lane->state == TOW_DATA_LANE_OPEN && lane->port->failure == UCS_OK;
+}
+/* TOW_SEND_FULL; `writable` will run. */
+tow_send_result_t tow_data_lane_refuse(tow_data_lane_t *lane);
+/* Something has completed. */
+void tow_data_lane_note_progress(tow_data_lane_t *lane);
+
+/* -- Writes --------------------------------------------------------------- */
+
+/* Puts the lane among the busy ones if it has a fragment that may go. */
+void tow_data_lane_mark_busy(tow_data_lane_t *lane);
+/* A fragment of op->write has left UCX. */
+void tow_data_write_sent(tow_data_op_t *op);
+void tow_data_write_answered(tow_data_lane_t *lane,
+                             const tow_data_control_t *control);
+/* The lane is cut: ends all its writes. */
+void tow_data_writes_end(tow_data_lane_t *lane, tow_status_t cause);
 /* Sends fragments of busy lanes, up to a bound; true if there were any. */
 bool tow_data_pump(tow_data_t *data);
 /* Runs `done` of the writes that have ended. */

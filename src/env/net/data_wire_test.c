@@ -1,6 +1,7 @@
 #include "env/net/data_wire.h"
 
 #include "base/testing.h"
+#include "env/tuning.h"
 
 /* -- Addresses ------------------------------------------------------------ */
 
@@ -137,8 +138,10 @@ static void reference_to_a_ring_is_checked(void **state)
     assert_non_null(parse_ref(good, sizeof(good) - 1, 100));
     assert_non_null(parse_ref(good, sizeof(good), 99));
     assert_non_null(parse_ref((tow_data_ring_ref_t){.size = 0}, 12, 100));
-    assert_non_null(parse_ref((tow_data_ring_ref_t){.size = 32769}, 12, 32769));
-    assert_null(parse_ref((tow_data_ring_ref_t){.size = 32768}, 12, 32768));
+    const uint32_t most = TOW_NET_FRAGMENT_SHM_BYTES;
+    assert_null(parse_ref((tow_data_ring_ref_t){.size = most}, 12, most));
+    assert_non_null(
+        parse_ref((tow_data_ring_ref_t){.size = most + 1}, 12, most + 1));
 }
 
 static void fragment_cannot_overflow(void **state)

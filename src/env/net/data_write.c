@@ -1,0 +1,395 @@
+/* Bulk writes on lanes that we opened.
+ *
+ * Writes of a lane take turns, a fragment each, so that a small one need not
+ * wait for a large one. A write is done when the target has answered and UCX
+ * has let go of all its bytes; that UCX has sent something says nothing. */
+#include "base/hash.h"
+#include "env/net/data_impl.h"
+
+/* What we keep in tow_write_t.private_. */
+typedef enum write_phase {
+    WRITE_READY,   /* in lane->ready */
+    WRITE_WAITING, /* in lane->waiting */
+    WRITE_SENT,    /* in lane->sent */
+    WRITE_ENDED,   /* in lane->ending or data->finished */
+} write_phase_t;
+
+typedef struct write_state {
+    tow_list_t list;
+    tow_data_lane_t *lane; /* lent: it waits for us */
+    uint64_t number;
+    uint64_t sent_bytes;
+    tow_status_t status;     /* owned: how it ended */
+    uint32_t crc;            /* of what has been sent */
+    uint16_t fragment_count; /* inside UCX */
+    uint8_t attempt;
+    uint8_t phase;
+    bool crc_is_ahead; /* it covers the next fragment already */
+} write_state_t;
+
+_Static_assert(sizeof(write_state_t) <= sizeof(((tow_write_t *)0)->private_),
+               "the state lies in the write");
+_Static_assert(TOW_NET_LANE_WINDOW <= UINT16_MAX, "fits fragment_count");
+
+static write_state_t *state_of(tow_write_t *write)
+{
+    return (write_state_t *)write->private_;
+}
+
+static tow_write_t *write_of(tow_list_t *item)
+{
+    write_state_t *state = TOW_CONTAINER_OF(item, write_state_t, list);
+    return TOW_CONTAINER_OF(state, tow_write_t, private_);
+}
+
+static bool is_large(const tow_data_lane_t *lane, const tow_write_t *write)
+{
+    return write->size > lane->fragment_bytes;
+}
+
+/* -- Writes: queues ------------------------------------------------------- */
+
+void tow_data_lane_mark_busy(tow_data_lane_t *lane)
+{
+    if (!tow_list_is_empty(&lane->busy) || lane->is_cut ||
+        tow_list_is_empty(&lane->ready) ||
+        lane->fragment_count >= TOW_NET_LANE_WINDOW)
+        return;
+    /* UCX gets memory of users only when it can be made to give it back. */
+    if (!lane->port->sends_at_once && !lane->port->is_settled) return;
+    tow_list_append(&lane->data->busy, &lane->busy);
+    lane->data->is_stuck = false;
+}
+
+static void enqueue(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    if (!is_large(lane, write) ||
+        lane->large_count < TOW_NET_LANE_LARGE_COUNT_MAX) {
+        lane->large_count += is_large(lane, write);
+        state->phase = WRITE_READY;
+        tow_list_append(&lane->ready, &state->list);
+        tow_data_lane_mark_busy(lane);
+    } else {
+        state->phase = WRITE_WAITING;
+        tow_list_append(&lane->waiting, &state->list);
+    }
+}
+
+/* Takes it out of the queue that it is in; another may take its place. */
+static void dequeue(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    tow_list_remove(&state->list);
+    if (state->phase != WRITE_READY || !is_large(lane, write)) return;
+    lane->large_count--;
+    tow_list_t *next = tow_list_pop_front(&lane->waiting);
+    if (next != NULL) enqueue(lane, write_of(next));
+}
+
+static void end_write(tow_data_lane_t *lane, tow_write_t *write,
+                      tow_status_t take_status)
+{
+    write_state_t *state = state_of(write);
+    TOW_ASSERT(state->phase != WRITE_ENDED);
+    dequeue(lane, write);
+    tow_map_remove(&lane->writes, state->number);
+    state->phase = WRITE_ENDED;
+    state->status = take_status;
+    tow_list_append(state->fragment_count == 0 ? &lane->data->finished
+                                               : &lane->ending,
+                    &state->list);
+}
+
+/* The target counts by numbers, so each attempt has its own. */
+static bool number_write(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    state->number = lane->next_write;
+    if (!tow_map_put(&lane->writes, state->number, write)) return false;
+    lane->next_write++;
+    return true;
+}
+
+/* With the first write that does not fit a message. */
+static void make_ring(tow_data_lane_t *lane)
+{
+    tow_status_t status = tow_data_ring_create(&lane->ring);
+    lane->fragment_bytes = TOW_NET_FRAGMENT_SHM_BYTES;
+    if (status == TOW_OK) return;
+    tow_log(&lane->data->net->env.log, TOW_LOG_WARN,
+            "no ring for a lane: its writes go through ucx, slower, and the "
+            "death of this process may block the peer",
+            TOW_F_STR("peer", lane->peer_name), TOW_F_STATUS("cause", status));
+    tow_status_release(status);
+    lane->fragment_bytes = TOW_NET_FRAGMENT_DIRECT_BYTES;
+}
+
+tow_send_result_t tow_data_lane_write(tow_lane_t *base, tow_write_t *write)
+{
+    tow_data_lane_t *lane = TOW_CONTAINER_OF(base, tow_data_lane_t, lane);
+    if (!tow_data_lane_takes_sends(lane)) return TOW_SEND_DOWN;
+    if (lane->write_count >= TOW_NET_LANE_WRITE_COUNT_MAX)
+        return tow_data_lane_refuse(lane);
+    if (lane->fragment_bytes == 0) make_ring(lane);
+    write_state_t *state = state_of(write);
+    *state = (write_state_t){.lane = lane};
+    tow_list_init(&state->list);
+    if (!number_write(lane, write)) return tow_data_lane_refuse(lane);
+    lane->write_count++;
+    enqueue(lane, write);
+    return TOW_SEND_OK;
+}
+
+void tow_data_finish_writes(tow_data_t *data)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&data->finished)) != NULL) {
+        tow_write_t *write = write_of(item);
+        write_state_t *state = state_of(write);
+        TOW_ASSERT(state->lane->write_count > 0);
+        state->lane->write_count--;
+        tow_data_lane_note_progress(state->lane);
+        tow_data_begin_turn(data);
+        write->done(write, state->status); /* May free or reuse it. */
+    }
+}
+
+/* -- Writes: fragments ---------------------------------------------------- */
+
+static tow_data_fragment_t next_fragment(tow_data_lane_t *lane,
+                                         tow_write_t *write, size_t size)
+{
+    write_state_t *state = state_of(write);
+    tow_data_fragment_t fragment = {
+        .stream = lane->stream,
+        .write = state->number,
+        .region = write->key.id,
+        .secret = write->key.secret,
+        .place = write->offset,
+        .total = write->size,
+        .at = state->sent_bytes,
+        .tag = write->tag,
+    };
+    if (write->check == TOW_WRITE_CRC32C) {
+        fragment.flags |= TOW_DATA_CHECKED;
+        if (!state->crc_is_ahead)
+            state->crc = tow_crc32c(
+                state->crc, (const uint8_t *)write->bytes + state->sent_bytes,
+                size);
+        state->crc_is_ahead = true; /* It may not go at the first try. */
+    }
+    if (state->sent_bytes + size == write->size) {
+        fragment.flags |= TOW_DATA_LAST;
+        fragment.crc = state->crc;
+    }
+    return fragment;
+}
+
+static void note_fragment_sent(tow_write_t *write, size_t size)
+{
+    write_state_t *state = state_of(write);
+    state->sent_bytes += size;
+    state->crc_is_ahead = false;
+}
+
+/* UCX gets the user's bytes, for want of a ring. */
+static tow_data_sent_t queue_direct(tow_data_lane_t *lane, tow_write_t *write,
+                                    tow_data_op_t *op, tow_data_bytes_t payload)
+{
+    op->write = write;
+    tow_data_sent_t result =
+        tow_data_port_send(lane->port, op, TOW_DATA_FRAGMENT,
+                           sizeof(op->header.fragment), payload);
+    if (result != TOW_DATA_QUEUED) return result;
+    state_of(write)->fragment_count++;
+    lane->fragment_count++;
+    return TOW_DATA_SENT;
+}
+
+/* UCX gets a copy, or only a reference to one. */
+static tow_data_sent_t queue_copy(tow_data_lane_t *lane, tow_data_op_t *op,
+                                  tow_data_bytes_t payload)
+{
+    memcpy(op->room, payload.bytes, payload.size);
+    payload.bytes = op->room;
+    tow_data_sent_t result =
+        tow_data_port_send(lane->port, op, TOW_DATA_FRAGMENT,
+                           sizeof(op->header.fragment), payload);
+    return result == TOW_DATA_QUEUED ? TOW_DATA_SENT : result;
+}
+
+static tow_data_sent_t queue_fragment(tow_data_lane_t *lane, tow_write_t *write,
+                                      tow_data_bytes_t payload)
+{
+    tow_data_op_t *op = tow_data_op_take(lane->port, 0);
+    if (op == NULL) return TOW_DATA_FULL;
+    op->header.fragment = next_fragment(lane, write, payload.size);
+    if (payload.size <= TOW_NET_FRAGMENT_INLINE_BYTES)
+        return queue_copy(lane, op, payload);
+    if (lane->ring == NULL) return queue_direct(lane, write, op, payload);
+    tow_data_ring_ref_t ref;
+    if (!tow_data_ring_put(lane->ring, payload.bytes, payload.size, &ref)) {
+        tow_data_op_give(op);
+        return TOW_DATA_FULL;
+    }
+    op->header.fragment.flags |= TOW_DATA_IN_RING;
+    return queue_copy(lane, op,
+                      (tow_data_bytes_t){.bytes = &ref, .size = sizeof(ref)});
+}
+
+static tow_data_sent_t try_fragment(tow_data_lane_t *lane, tow_write_t *write,
+                                    tow_data_bytes_t payload)
+{
+    const tow_data_fragment_t fragment =
+        next_fragment(lane, write, payload.size);
+    const tow_data_bytes_t header = {.bytes = &fragment,
+                                     .size = sizeof(fragment)};
+    return tow_data_port_try(lane->port, TOW_DATA_FRAGMENT, header, payload);
+}
+
+/* False when nothing could be sent. */
+static bool send_fragment(tow_data_lane_t *lane, tow_write_t *write)
+{
+    const uint64_t at = state_of(write)->sent_bytes;
+    size_t size = write->size - at;
+    if (size > lane->fragment_bytes) size = lane->fragment_bytes;
+    const tow_data_bytes_t payload = {
+        .bytes = (const uint8_t *)write->bytes + at, .size = size};
+    tow_data_sent_t result = lane->port->sends_at_once
+                                 ? try_fragment(lane, write, payload)
+                                 : queue_fragment(lane, write, payload);
+    if (result != TOW_DATA_SENT) return false;
+    note_fragment_sent(write, size);
+    return true;
+}
+
+static uint32_t pump_lane(tow_data_lane_t *lane)
+{
+    uint32_t count = 0;
+    while (count < TOW_NET_PUMP_LANE_COUNT &&
+           lane->fragment_count < TOW_NET_LANE_WINDOW &&
+           !tow_list_is_empty(&lane->ready)) {
+        tow_write_t *write = write_of(lane->ready.next);
+        write_state_t *state = state_of(write);
+        if (!send_fragment(lane, write)) break;
+        count++;
+        if (state->sent_bytes == write->size) {
+            dequeue(lane, write);
+            state->phase = WRITE_SENT;
+            tow_list_append(&lane->sent, &state->list);
+        } else { /* To the end of the queue: the next one's turn. */
+            tow_list_remove(&state->list);
+            tow_list_append(&lane->ready, &state->list);
+        }
+    }
+    return count;
+}
+
+bool tow_data_pump(tow_data_t *data)
+{
+    uint32_t total = 0;
+    tow_list_t
+        stuck; /* Lanes that could not send: they wait for a later look. */
+    tow_list_init(&stuck);
+    while (total < TOW_NET_PUMP_TOTAL_COUNT &&
+           !tow_list_is_empty(&data->busy)) {
+        tow_data_lane_t *lane = TOW_CONTAINER_OF(
+            tow_list_pop_front(&data->busy), tow_data_lane_t, busy);
+        if (lane->port->failure != UCS_OK) continue;
+        const uint32_t count = pump_lane(lane);
+        total += count;
+        if (count > 0)
+            tow_data_lane_mark_busy(lane);
+        else if (lane->port->failure == UCS_OK)
+            tow_list_append(&stuck, &lane->busy);
+    }
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&stuck)) != NULL)
+        tow_list_append(&data->busy, item);
+    return total > 0;
+}
+
+void tow_data_write_sent(tow_data_op_t *op)
+{
+    write_state_t *state = state_of(op->write);
+    state->lane->fragment_count--;
+    state->fragment_count--;
+    if (state->phase != WRITE_ENDED || state->fragment_count > 0) return;
+    tow_list_remove(&state->list);
+    tow_list_append(&op->port->data->finished, &state->list);
+}
+
+/* -- Answers -------------------------------------------------------------- */
+
+static const char *explain(tow_code_t code)
+{
+    switch (code) {
+    case TOW_NOT_FOUND: return "it has no such region";
+    case TOW_PERMISSION_DENIED: return "the region's key is wrong";
+    case TOW_OUT_OF_RANGE: return "the write goes beyond the region";
+    case TOW_DATA_LOSS: return "the bytes were altered on the way";
+    default: return "it did not say why";
+    }
+}
+
+static void send_again(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    dequeue(lane, write);
+    tow_map_remove(&lane->writes, state->number);
+    state->attempt++;
+    state->sent_bytes = 0;
+    state->crc = 0;
+    state->phase = WRITE_WAITING;
+    if (number_write(lane, write))
+        enqueue(lane, write);
+    else
+        end_write(lane, write, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+}
+
+void tow_data_write_answered(tow_data_lane_t *lane,
+                             const tow_data_control_t *control)
+{
+    tow_write_t *write = tow_map_find(&lane->writes, control->write);
+    if (write == NULL) return; /* It ended before: refused, then answered. */
+    write_state_t *state = state_of(write);
+    if (control->code == TOW_CODE_OK) {
+        if (state->phase == WRITE_SENT) {
+            end_write(lane, write, TOW_OK);
+            return;
+        }
+        tow_data_complain(lane->data, lane->stream,
+                          "an answer to a write that was not sent");
+        return;
+    }
+    if (control->code == TOW_DATA_LOSS &&
+        state->attempt + 1 < TOW_NET_WRITE_ATTEMPT_COUNT_MAX) {
+        send_again(lane, write);
+        return;
+    }
+    end_write(lane, write,
+              TOW_ERROR((tow_code_t)control->code,
+                        "%s refused a write of %zu bytes at %llu to region "
+                        "%llu: %s",
+                        lane->peer_name, write->size,
+                        (unsigned long long)write->offset,
+                        (unsigned long long)write->key.id,
+                        explain((tow_code_t)control->code)));
+}
+
+/* -- Ends ----------------------------------------------------------------- */
+
+static void end_writes_in(tow_data_lane_t *lane, tow_list_t *queue,
+                          tow_status_t cause)
+{
+    while (!tow_list_is_empty(queue))
+        end_write(lane, write_of(queue->next), tow_status_retain(cause));
+}
+
+void tow_data_writes_end(tow_data_lane_t *lane, tow_status_t cause)
+{
+    end_writes_in(lane, &lane->waiting, cause); /* First: none takes a place. */
+    end_writes_in(lane, &lane->ready, cause);
+    end_writes_in(lane, &lane->sent, cause);
+}
