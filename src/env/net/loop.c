@@ -201,6 +201,16 @@ static void note_yield(tow_net_t *net, int64_t took_ns)
     net->crowded_ns = net->env.now_ns + TOW_NET_CROWDED_NS;
 }
 
+/* On crowded cores only an answer that is just about to come is worth waiting
+ * for: one over the data plane, from a peer that runs on another core. */
+static int64_t spin_ns_at(const tow_net_t *net, int64_t now_ns)
+{
+    if (now_ns >= net->crowded_ns) return net->spin_ns;
+    return net->poller_is_hot && net->spin_ns > TOW_NET_CROWDED_SPIN_NS
+               ? TOW_NET_CROWDED_SPIN_NS
+               : 0;
+}
+
 /* Looks again and again for as long as something happened lately. True if
  * something happens; false when it is time to sleep or to give up. */
 static bool spin(tow_net_t *net, int64_t deadline_ns)
@@ -208,8 +218,8 @@ static bool spin(tow_net_t *net, int64_t deadline_ns)
     for (;;) {
         if (net->poller_is_hot && turn_on_poller(net)) return true;
         const int64_t now_ns = tow_net_clock_ns();
-        if (now_ns - net->active_ns >= net->spin_ns || now_ns >= deadline_ns ||
-            now_ns < net->crowded_ns)
+        if (now_ns - net->active_ns >= spin_ns_at(net, now_ns) ||
+            now_ns >= deadline_ns)
             return false;
         if (has_work_left(net) || next_deadline_ns(net) <= now_ns)
             return pass(net);
