@@ -27,16 +27,20 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double tow_bench_median(double *values, size_t count)
+{
+    TOW_ASSERT(count > 0);
+    qsort(values, count, sizeof(*values), compare_doubles);
+    return count % 2 == 1 ? values[count / 2]
+                          : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
 static spread_t spread_of(const double *values, size_t count)
 {
     double sorted[TOW_BENCH_ROUNDS_MAX];
     memcpy(sorted, values, count * sizeof(*values));
-    qsort(sorted, count, sizeof(*sorted), compare_doubles);
-    return (spread_t){sorted[0],
-                      count % 2 == 1
-                          ? sorted[count / 2]
-                          : (sorted[count / 2 - 1] + sorted[count / 2]) / 2,
-                      sorted[count - 1]};
+    const double median = tow_bench_median(sorted, count);
+    return (spread_t){sorted[0], median, sorted[count - 1]};
 }
 
 typedef struct result {

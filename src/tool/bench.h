@@ -49,6 +49,9 @@ tow_status_t tow_bench_run_case(const tow_bench_case_t *bench_case,
                                 const tow_bench_options_t *options)
     TOW_MUST_USE;
 
+/* Sorts the values, `count` > 0 of them, and returns the middle one. */
+double tow_bench_median(double *values, size_t count);
+
 /* Nanoseconds of the real clock. */
 int64_t tow_bench_now_ns(void);
 

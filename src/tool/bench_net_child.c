@@ -52,7 +52,7 @@ struct bench_process {
     uint64_t done;
     int64_t start_ns;
     int64_t end_ns;
-    int64_t *samples; /* owned: round trips, in ns */
+    double *samples; /* owned: round trips, in ns */
     int64_t sent_ns;
     tow_region_key_t key;
     bulk_slot_t slots[BULK_SLOTS];
@@ -238,7 +238,7 @@ static void end(bench_process_t *process)
 static void take_sample(bench_process_t *process)
 {
     int64_t now_ns = tow_bench_now_ns();
-    process->samples[process->done++] = now_ns - process->sent_ns;
+    process->samples[process->done++] = (double)(now_ns - process->sent_ns);
     process->sent_ns = now_ns;
 }
 
@@ -413,12 +413,6 @@ static void measure_down(void *context, tow_link_t *link, tow_status_t cause)
     stop_with(context, tow_status_retain(cause));
 }
 
-static int compare_samples(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Round trips: the median, as the peers report it, so that being preempted now
  * and then does not count. Streams: the time of all by their number. */
 static double seconds_per_operation(const bench_process_t *process)
@@ -426,9 +420,7 @@ static double seconds_per_operation(const bench_process_t *process)
     if (strstr(process->kind, "roundtrip") == NULL)
         return (double)(process->end_ns - process->start_ns) * 1e-9 /
                (double)process->count;
-    qsort(process->samples, process->count, sizeof(*process->samples),
-          compare_samples);
-    return (double)process->samples[process->count / 2] * 1e-9;
+    return tow_bench_median(process->samples, process->count) * 1e-9;
 }
 
 int tow_bench_net_measure(int argc, char **argv)

@@ -163,12 +163,6 @@ static tow_status_t run_once(session_t *session, uint64_t gang_id,
     return status;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static tow_status_t run_all(session_t *session)
 {
     const run_arguments_t *a = session->arguments;
@@ -184,8 +178,7 @@ static tow_status_t run_all(session_t *session)
     for (uint64_t i = 0; i < a->repeat_count && status == TOW_OK; i++)
         status = run_once(session, i + 1, &samples[i]);
     session->first_run_us = samples[0];
-    qsort(samples, a->repeat_count, sizeof(*samples), compare_doubles);
-    session->run_us = samples[a->repeat_count / 2];
+    session->run_us = tow_bench_median(samples, a->repeat_count);
     tow_free(samples);
     return status;
 }
