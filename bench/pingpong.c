@@ -2,8 +2,6 @@
  * one Unix stream socket, blocking read and write, no frames, no checks.
  *
  *     pingpong roundtrip COUNT    prints the median round trip of 8 bytes in us
- *     pingpong oneway COUNT       prints messages per second, 8 bytes each, in
- *                                 writes of 64 KiB: the limit of a batched link
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,34 +81,11 @@ static double roundtrip(int fd, long count)
     return median;
 }
 
-static void swallow(int fd, long count)
-{
-    static char batch[BATCH_SIZE];
-    long left = count * MESSAGE_SIZE;
-    while (left > 0) {
-        ssize_t got = read(fd, batch, sizeof(batch));
-        if (got <= 0) die("read");
-        left -= got;
-    }
-    write_exactly(fd, batch, 1);
-}
-
-static double oneway(int fd, long count)
-{
-    static char batch[BATCH_SIZE];
-    double start = now_s();
-    for (long left = count * MESSAGE_SIZE; left > 0; left -= BATCH_SIZE)
-        write_exactly(fd, batch, left < BATCH_SIZE ? (size_t)left : BATCH_SIZE);
-    read_exactly(fd, batch, 1);
-    return (double)count / (now_s() - start);
-}
-
 int main(int argc, char **argv)
 {
     long count = argc == 3 ? atol(argv[2]) : 0;
-    int is_oneway = argc == 3 && strcmp(argv[1], "oneway") == 0;
-    if (count <= 0 || (!is_oneway && strcmp(argv[1], "roundtrip") != 0)) {
-        fprintf(stderr, "usage: pingpong roundtrip|oneway COUNT\n");
+    if (count <= 0 || strcmp(argv[1], "roundtrip") != 0) {
+        fprintf(stderr, "usage: pingpong roundtrip COUNT\n");
         return 2;
     }
     int fds[2];
@@ -118,14 +93,10 @@ int main(int argc, char **argv)
     pid_t child = fork();
     if (child < 0) die("fork");
     if (child == 0) {
-        if (is_oneway)
-            swallow(fds[1], count);
-        else
-            echo(fds[1], count);
+        echo(fds[1], count);
         return 0;
     }
     close(fds[1]);
-    printf("%.6g\n",
-           is_oneway ? oneway(fds[0], count) : roundtrip(fds[0], count));
+    printf("%.6g\n", roundtrip(fds[0], count));
     return waitpid(child, NULL, 0) == child ? 0 : 1;
 }

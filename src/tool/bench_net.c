@@ -20,9 +20,10 @@ typedef enum fabric {
     FABRIC_TCP
 } fabric_t;
 
-static char *const fabric_environment[][3] = {
+static char *const fabric_environment[][4] = {
     [FABRIC_SHARED_MEMORY] = {"UCX_TLS=posix,sysv,cma,self,tcp",
-                              "UCX_NET_DEVICES=lo", NULL},
+                              "UCX_NET_DEVICES=lo", "UCX_MM_ERROR_HANDLING=y",
+                              NULL},
     [FABRIC_TCP] = {"UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo", NULL},
 };
 
@@ -40,6 +41,8 @@ typedef struct net_case {
     uint64_t count;
     const char *peer_test; /* of ucx_perftest, or pingpong's mode */
     uint64_t peer_size;
+    /* The peer's endpoints handle errors too, as ours always do. */
+    bool peer_handles_errors;
 } net_case_t;
 
 static tow_status_t parse_number(const char *program, const char *text,
@@ -163,11 +166,13 @@ static tow_status_t start_perftest(const net_case_t *c, const char *host,
     snprintf(size, sizeof(size), "%llu", (unsigned long long)c->peer_size);
     snprintf(count, sizeof(count), "%llu", (unsigned long long)c->count);
     snprintf(port_text, sizeof(port_text), "%u", port);
-    char *const argv[] = {"ucx_perftest", "-t", (char *)c->peer_test,
-                          "-s",           size, "-n",
-                          count,          "-p", port_text,
-                          "-w",           "10", "-f",
-                          (char *)host,   NULL};
+    char *argv[16] = {"ucx_perftest", "-t", (char *)c->peer_test,
+                      "-s",           size, "-n",
+                      count,          "-p", port_text,
+                      "-w",           "10", "-f"};
+    size_t argument_count = 12;
+    if (c->peer_handles_errors) argv[argument_count++] = "-e";
+    argv[argument_count] = (char *)host;
     return tow_process_start(argv, fabric_environment[c->fabric],
                              TOW_OUTPUT_PIPE, out_process);
 }
@@ -301,6 +306,19 @@ static const case_row_t rows[] = {
       .count = 80,
       .peer_test = "ucp_am_bw",
       .peer_size = TOW_BENCH_BULK_SIZE}},
+    {{.name = "bulk_64MiB_shm_e",
+      .unit = "GB/s",
+      .peer = "ucx_perftest ucp_am_bw -e, shared memory",
+      .better = TOW_BENCH_HIGHER_IS_BETTER,
+      .bar = 0.9,
+      .run = ours_gigabytes,
+      .peer_run = perftest_gigabytes},
+     {.kind = "lane_bulk",
+      .fabric = FABRIC_SHARED_MEMORY,
+      .count = 80,
+      .peer_test = "ucp_am_bw",
+      .peer_size = TOW_BENCH_BULK_SIZE,
+      .peer_handles_errors = true}},
     {{.name = "bulk_64MiB_tcp",
       .unit = "GB/s",
       .peer = "ucx_perftest ucp_am_bw, TCP on loopback",
@@ -313,6 +331,19 @@ static const case_row_t rows[] = {
       .count = 60,
       .peer_test = "ucp_am_bw",
       .peer_size = TOW_BENCH_BULK_SIZE}},
+    {{.name = "bulk_64MiB_tcp_e",
+      .unit = "GB/s",
+      .peer = "ucx_perftest ucp_am_bw -e, TCP on loopback",
+      .better = TOW_BENCH_HIGHER_IS_BETTER,
+      .bar = 0.9,
+      .run = ours_gigabytes,
+      .peer_run = perftest_gigabytes},
+     {.kind = "lane_bulk",
+      .fabric = FABRIC_TCP,
+      .count = 60,
+      .peer_test = "ucp_am_bw",
+      .peer_size = TOW_BENCH_BULK_SIZE,
+      .peer_handles_errors = true}},
 };
 
 tow_status_t tow_bench_net(const tow_bench_options_t *options)
