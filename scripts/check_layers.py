@@ -17,8 +17,10 @@ from pathlib import Path
 from source_tree import c_files, numbered, text
 
 # Lowest first. wire sits below env: it does no I/O, and env/net frames with it.
-MODULES = ("base", "wire", "env", "ir", "device", "store", "collective",
-           "dataflow", "sched", "resource", "plan", "client", "pjrt", "tool")
+# ir sits above device, whose shapes and signatures its programs are made of.
+MODULES = ("base", "wire", "env", "session", "device", "ir", "store",
+           "collective", "dataflow", "worker", "sched", "resource",
+           "controller", "plan", "client", "pjrt", "tool")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 
 

@@ -40,6 +40,51 @@ typedef enum tow_message_type {
     TOW_MESSAGE_EXCHANGE_ACK = 17,
     TOW_MESSAGE_LANE_OFFER = 18,
     TOW_MESSAGE_LANE_RESULT = 19,
+    TOW_MESSAGE_SESSION_RESUME = 32,
+    TOW_MESSAGE_SESSION_ACK = 33,
+    TOW_MESSAGE_SESSION_END = 34,
+    TOW_MESSAGE_BLOB = 35,
+    TOW_MESSAGE_CLIENT_OPEN = 48,
+    TOW_MESSAGE_CLIENT_OPENED = 49,
+    TOW_MESSAGE_SLICE_OPEN = 50,
+    TOW_MESSAGE_SLICE_OPENED = 51,
+    TOW_MESSAGE_SLICE_CLOSE = 52,
+    TOW_MESSAGE_COMPILE = 53,
+    TOW_MESSAGE_COMPILE_DONE = 54,
+    TOW_MESSAGE_FUNCTION_DROP = 55,
+    TOW_MESSAGE_PROGRAM_ADD = 56,
+    TOW_MESSAGE_PROGRAM_ADDED = 57,
+    TOW_MESSAGE_PROGRAM_DROP = 58,
+    TOW_MESSAGE_PUT = 59,
+    TOW_MESSAGE_PUT_OPENED = 60,
+    TOW_MESSAGE_PUT_DONE = 61,
+    TOW_MESSAGE_RUN = 62,
+    TOW_MESSAGE_RUNS_DONE = 63,
+    TOW_MESSAGE_CANCEL = 64,
+    TOW_MESSAGE_RELEASE = 65,
+    TOW_MESSAGE_GET = 66,
+    TOW_MESSAGE_GET_DONE = 67,
+    TOW_MESSAGE_REPORT_GET = 68,
+    TOW_MESSAGE_REPORT = 69,
+    TOW_MESSAGE_WORKER_JOIN = 80,
+    TOW_MESSAGE_WORKER_JOINED = 81,
+    TOW_MESSAGE_PEER = 82,
+    TOW_MESSAGE_PEER_GONE = 83,
+    TOW_MESSAGE_LOAD = 84,
+    TOW_MESSAGE_LOAD_DONE = 85,
+    TOW_MESSAGE_UNLOAD = 86,
+    TOW_MESSAGE_PROGRAM_LOAD = 87,
+    TOW_MESSAGE_PROGRAM_UNLOAD = 88,
+    TOW_MESSAGE_GRANT = 89,
+    TOW_MESSAGE_DONE = 90,
+    TOW_MESSAGE_ABORT = 91,
+    TOW_MESSAGE_SHARD_PUT = 92,
+    TOW_MESSAGE_SHARD_PUT_OPENED = 93,
+    TOW_MESSAGE_SHARD_PUT_DONE = 94,
+    TOW_MESSAGE_SHARD_GET = 95,
+    TOW_MESSAGE_SHARD_GET_DONE = 96,
+    TOW_MESSAGE_GRAPH = 112,
+    TOW_MESSAGE_LOWERED = 113,
     TOW_MESSAGE_TYPE_COUNT,
 } tow_message_type_t;
 
@@ -49,6 +94,16 @@ typedef enum tow_message_type {
 #define TOW_REFUSE_REASON_MAX    255u
 #define TOW_EXCHANGE_PAYLOAD_MAX 65536u
 #define TOW_LANE_ADDRESS_MAX     4096u
+#define TOW_BLOB_PART_MAX        (256u << 10)
+#define TOW_FAILURE_MESSAGE_MAX  2048u
+#define TOW_NAME_MAX             255u /* of kinds, hosts, nodes, programs */
+#define TOW_INLINE_BYTES_MAX     (64u << 10) /* of a put or get; more: lanes */
+#define TOW_SIGNATURE_BYTES_MAX  (2u << 20)
+#define TOW_DEVICES_MAX          65536u /* of a slice */
+#define TOW_WORKER_DEVICES_MAX   256u
+#define TOW_NODES_MAX            65536u /* of a program */
+#define TOW_VALUES_MAX           16384u /* arguments or results of one node */
+#define TOW_BATCH_MAX            16384u /* runs or ranges in one message */
 
 typedef Tow__Hello tow_msg_hello_t;
 typedef Tow__Proof tow_msg_proof_t;
@@ -58,15 +113,119 @@ typedef Tow__Exchange tow_msg_exchange_t;
 typedef Tow__ExchangeAck tow_msg_exchange_ack_t;
 typedef Tow__LaneOffer tow_msg_lane_offer_t;
 typedef Tow__LaneResult tow_msg_lane_result_t;
+typedef Tow__SessionResume tow_msg_session_resume_t;
+typedef Tow__SessionAck tow_msg_session_ack_t;
+typedef Tow__SessionEnd tow_msg_session_end_t;
+typedef Tow__Blob tow_msg_blob_t;
+typedef Tow__Failure tow_msg_failure_t;
+typedef Tow__RunFailure tow_msg_run_failure_t;
+typedef Tow__ArrayType tow_msg_array_type_t;
+typedef Tow__Device tow_msg_device_t;
+typedef Tow__LaneTarget tow_msg_lane_target_t;
+typedef Tow__GraphNode tow_msg_graph_node_t;
+typedef Tow__Graph tow_msg_graph_t;
+typedef Tow__LoweredStep tow_msg_lowered_step_t;
+typedef Tow__Lowered tow_msg_lowered_t;
+typedef Tow__ClientOpen tow_msg_client_open_t;
+typedef Tow__ClientOpened tow_msg_client_opened_t;
+typedef Tow__SliceOpen tow_msg_slice_open_t;
+typedef Tow__SliceOpened tow_msg_slice_opened_t;
+typedef Tow__SliceClose tow_msg_slice_close_t;
+typedef Tow__Compile tow_msg_compile_t;
+typedef Tow__CompileDone tow_msg_compile_done_t;
+typedef Tow__FunctionDrop tow_msg_function_drop_t;
+typedef Tow__ProgramAdd tow_msg_program_add_t;
+typedef Tow__ProgramAdded tow_msg_program_added_t;
+typedef Tow__ProgramDrop tow_msg_program_drop_t;
+typedef Tow__Put tow_msg_put_t;
+typedef Tow__PutOpened tow_msg_put_opened_t;
+typedef Tow__PutDone tow_msg_put_done_t;
+typedef Tow__Run tow_msg_run_t;
+typedef Tow__RunsDone tow_msg_runs_done_t;
+typedef Tow__Cancel tow_msg_cancel_t;
+typedef Tow__Release tow_msg_release_t;
+typedef Tow__Get tow_msg_get_t;
+typedef Tow__GetDone tow_msg_get_done_t;
+typedef Tow__ReportGet tow_msg_report_get_t;
+typedef Tow__Report tow_msg_report_t;
+typedef Tow__WorkerJoin tow_msg_worker_join_t;
+typedef Tow__WorkerJoined tow_msg_worker_joined_t;
+typedef Tow__Peer tow_msg_peer_t;
+typedef Tow__PeerGone tow_msg_peer_gone_t;
+typedef Tow__Load tow_msg_load_t;
+typedef Tow__LoadDone tow_msg_load_done_t;
+typedef Tow__Unload tow_msg_unload_t;
+typedef Tow__ProgramLoad tow_msg_program_load_t;
+typedef Tow__ProgramUnload tow_msg_program_unload_t;
+typedef Tow__Grant tow_msg_grant_t;
+typedef Tow__Done tow_msg_done_t;
+typedef Tow__Abort tow_msg_abort_t;
+typedef Tow__ShardPut tow_msg_shard_put_t;
+typedef Tow__ShardPutOpened tow_msg_shard_put_opened_t;
+typedef Tow__ShardPutDone tow_msg_shard_put_done_t;
+typedef Tow__ShardGet tow_msg_shard_get_t;
+typedef Tow__ShardGetDone tow_msg_shard_get_done_t;
 
-#define TOW_MSG_HELLO_INIT        TOW__HELLO__INIT
-#define TOW_MSG_PROOF_INIT        TOW__PROOF__INIT
-#define TOW_MSG_WELCOME_INIT      TOW__WELCOME__INIT
-#define TOW_MSG_REFUSE_INIT       TOW__REFUSE__INIT
-#define TOW_MSG_EXCHANGE_INIT     TOW__EXCHANGE__INIT
-#define TOW_MSG_EXCHANGE_ACK_INIT TOW__EXCHANGE_ACK__INIT
-#define TOW_MSG_LANE_OFFER_INIT   TOW__LANE_OFFER__INIT
-#define TOW_MSG_LANE_RESULT_INIT  TOW__LANE_RESULT__INIT
+#define TOW_MSG_HELLO_INIT            TOW__HELLO__INIT
+#define TOW_MSG_PROOF_INIT            TOW__PROOF__INIT
+#define TOW_MSG_WELCOME_INIT          TOW__WELCOME__INIT
+#define TOW_MSG_REFUSE_INIT           TOW__REFUSE__INIT
+#define TOW_MSG_EXCHANGE_INIT         TOW__EXCHANGE__INIT
+#define TOW_MSG_EXCHANGE_ACK_INIT     TOW__EXCHANGE_ACK__INIT
+#define TOW_MSG_LANE_OFFER_INIT       TOW__LANE_OFFER__INIT
+#define TOW_MSG_LANE_RESULT_INIT      TOW__LANE_RESULT__INIT
+#define TOW_MSG_SESSION_RESUME_INIT   TOW__SESSION_RESUME__INIT
+#define TOW_MSG_SESSION_ACK_INIT      TOW__SESSION_ACK__INIT
+#define TOW_MSG_SESSION_END_INIT      TOW__SESSION_END__INIT
+#define TOW_MSG_BLOB_INIT             TOW__BLOB__INIT
+#define TOW_MSG_FAILURE_INIT          TOW__FAILURE__INIT
+#define TOW_MSG_RUN_FAILURE_INIT      TOW__RUN_FAILURE__INIT
+#define TOW_MSG_ARRAY_TYPE_INIT       TOW__ARRAY_TYPE__INIT
+#define TOW_MSG_DEVICE_INIT           TOW__DEVICE__INIT
+#define TOW_MSG_LANE_TARGET_INIT      TOW__LANE_TARGET__INIT
+#define TOW_MSG_GRAPH_NODE_INIT       TOW__GRAPH_NODE__INIT
+#define TOW_MSG_GRAPH_INIT            TOW__GRAPH__INIT
+#define TOW_MSG_LOWERED_STEP_INIT     TOW__LOWERED_STEP__INIT
+#define TOW_MSG_LOWERED_INIT          TOW__LOWERED__INIT
+#define TOW_MSG_CLIENT_OPEN_INIT      TOW__CLIENT_OPEN__INIT
+#define TOW_MSG_CLIENT_OPENED_INIT    TOW__CLIENT_OPENED__INIT
+#define TOW_MSG_SLICE_OPEN_INIT       TOW__SLICE_OPEN__INIT
+#define TOW_MSG_SLICE_OPENED_INIT     TOW__SLICE_OPENED__INIT
+#define TOW_MSG_SLICE_CLOSE_INIT      TOW__SLICE_CLOSE__INIT
+#define TOW_MSG_COMPILE_INIT          TOW__COMPILE__INIT
+#define TOW_MSG_COMPILE_DONE_INIT     TOW__COMPILE_DONE__INIT
+#define TOW_MSG_FUNCTION_DROP_INIT    TOW__FUNCTION_DROP__INIT
+#define TOW_MSG_PROGRAM_ADD_INIT      TOW__PROGRAM_ADD__INIT
+#define TOW_MSG_PROGRAM_ADDED_INIT    TOW__PROGRAM_ADDED__INIT
+#define TOW_MSG_PROGRAM_DROP_INIT     TOW__PROGRAM_DROP__INIT
+#define TOW_MSG_PUT_INIT              TOW__PUT__INIT
+#define TOW_MSG_PUT_OPENED_INIT       TOW__PUT_OPENED__INIT
+#define TOW_MSG_PUT_DONE_INIT         TOW__PUT_DONE__INIT
+#define TOW_MSG_RUN_INIT              TOW__RUN__INIT
+#define TOW_MSG_RUNS_DONE_INIT        TOW__RUNS_DONE__INIT
+#define TOW_MSG_CANCEL_INIT           TOW__CANCEL__INIT
+#define TOW_MSG_RELEASE_INIT          TOW__RELEASE__INIT
+#define TOW_MSG_GET_INIT              TOW__GET__INIT
+#define TOW_MSG_GET_DONE_INIT         TOW__GET_DONE__INIT
+#define TOW_MSG_REPORT_GET_INIT       TOW__REPORT_GET__INIT
+#define TOW_MSG_REPORT_INIT           TOW__REPORT__INIT
+#define TOW_MSG_WORKER_JOIN_INIT      TOW__WORKER_JOIN__INIT
+#define TOW_MSG_WORKER_JOINED_INIT    TOW__WORKER_JOINED__INIT
+#define TOW_MSG_PEER_INIT             TOW__PEER__INIT
+#define TOW_MSG_PEER_GONE_INIT        TOW__PEER_GONE__INIT
+#define TOW_MSG_LOAD_INIT             TOW__LOAD__INIT
+#define TOW_MSG_LOAD_DONE_INIT        TOW__LOAD_DONE__INIT
+#define TOW_MSG_UNLOAD_INIT           TOW__UNLOAD__INIT
+#define TOW_MSG_PROGRAM_LOAD_INIT     TOW__PROGRAM_LOAD__INIT
+#define TOW_MSG_PROGRAM_UNLOAD_INIT   TOW__PROGRAM_UNLOAD__INIT
+#define TOW_MSG_GRANT_INIT            TOW__GRANT__INIT
+#define TOW_MSG_DONE_INIT             TOW__DONE__INIT
+#define TOW_MSG_ABORT_INIT            TOW__ABORT__INIT
+#define TOW_MSG_SHARD_PUT_INIT        TOW__SHARD_PUT__INIT
+#define TOW_MSG_SHARD_PUT_OPENED_INIT TOW__SHARD_PUT_OPENED__INIT
+#define TOW_MSG_SHARD_PUT_DONE_INIT   TOW__SHARD_PUT_DONE__INIT
+#define TOW_MSG_SHARD_GET_INIT        TOW__SHARD_GET__INIT
+#define TOW_MSG_SHARD_GET_DONE_INIT   TOW__SHARD_GET_DONE__INIT
 
 /* Any message: the first member (`base`) of each struct above. */
 typedef ProtobufCMessage tow_body_t;
