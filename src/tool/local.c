@@ -8,12 +8,14 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "collective/host/host.h"
+#include "device/options.h"
 #include "device/pjrt/pjrt.h"
 #include "device/sim/sim_device.h"
 #include "device/xla_cpu/xla_cpu.h"
 #include "tool/command.h"
 
 #define REPLICA_COUNT_MAX 256
+#define OPTIONS_BYTES_MAX (64 + 11 * REPLICA_COUNT_MAX)
 #define PATH_SIZE         4096
 
 struct tow_local {
@@ -232,53 +234,17 @@ tow_driver_t *tow_local_driver(tow_local_t *local)
 
 /* -- Compiling -------------------------------------------------------------- */
 
-/* The few fields of xla's CompileOptionsProto that say where a program runs:
- * executable_build_options (3) with num_replicas (4), num_partitions (5) and
- * device_assignment (9), which has replica_count (1), computation_count (2) and
- * one computation_devices (3) with the ids (1). */
-typedef struct packed {
-    uint8_t bytes[4 * REPLICA_COUNT_MAX];
-    size_t size;
-} packed_t;
-
-static void pack_varint(packed_t *packed, uint64_t value)
+/* Replicas on the first devices. Returns the size. */
+static size_t pack_options(const tow_driver_t *driver, size_t replica_count,
+                           uint8_t bytes[OPTIONS_BYTES_MAX])
 {
-    do {
-        packed->bytes[packed->size++] =
-            (uint8_t)(value & 0x7f) | (value > 0x7f ? 0x80 : 0);
-        value >>= 7;
-    } while (value != 0);
-}
-
-static void pack_number(packed_t *packed, unsigned field, uint64_t value)
-{
-    pack_varint(packed, field << 3);
-    pack_varint(packed, value);
-}
-
-static void pack_message(packed_t *packed, unsigned field,
-                         const packed_t *message)
-{
-    pack_varint(packed, field << 3 | 2);
-    pack_varint(packed, message->size);
-    memcpy(packed->bytes + packed->size, message->bytes, message->size);
-    packed->size += message->size;
-}
-
-static void pack_options(const tow_driver_t *driver, size_t replica_count,
-                         packed_t *out)
-{
-    packed_t devices = {0}, assignment = {0}, build = {0};
+    int64_t ids[REPLICA_COUNT_MAX];
     for (size_t i = 0; i < replica_count; i++)
-        pack_number(&devices, 1, (uint64_t)driver->devices[i].id);
-    pack_number(&assignment, 1, replica_count);
-    pack_number(&assignment, 2, 1);
-    pack_message(&assignment, 3, &devices);
-    pack_number(&build, 4, replica_count);
-    pack_number(&build, 5, 1);
-    pack_message(&build, 9, &assignment);
-    out->size = 0;
-    pack_message(out, 3, &build);
+        ids[i] = driver->devices[i].id;
+    const tow_compile_options_t options = {
+        .assignment = {.replica_count = replica_count, .device_ids = ids}};
+    TOW_ASSERT(tow_compile_options_size(&options) <= OPTIONS_BYTES_MAX);
+    return tow_compile_options_pack(&options, bytes);
 }
 
 typedef struct compiling {
@@ -304,14 +270,14 @@ tow_status_t tow_local_compile(tow_local_t *local, tow_program_format_t format,
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "%zu devices are asked for, and there are %zu",
                          device_count, local->driver->device_count);
-    packed_t options = {0};
-    pack_options(local->driver, device_count, &options);
-    compiling_t compiling = {
-        .local = local,
-        .compile = {.format = format,
-                    .program = program,
-                    .options = {options.bytes, options.size},
-                    .done = compiled}};
+    uint8_t options[OPTIONS_BYTES_MAX];
+    const size_t options_size =
+        pack_options(local->driver, device_count, options);
+    compiling_t compiling = {.local = local,
+                             .compile = {.format = format,
+                                         .program = program,
+                                         .options = {options, options_size},
+                                         .done = compiled}};
     TOW_RETURN_IF_ERROR(tow_driver_compile(local->driver, &compiling.compile));
     tow_status_t status = await(local);
     *out_executable = local->executable;

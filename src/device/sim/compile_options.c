@@ -9,56 +9,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "device/proto_impl.h"
 #include "device/sim/driver_impl.h"
-
-typedef struct field {
-    uint32_t number;
-    uint32_t kind; /* of the wire: 0 a number, 2 bytes */
-    uint64_t value;
-    tow_bytes_t bytes;
-} field_t;
-
-static bool read_varint(tow_bytes_t *bytes, uint64_t *out_value)
-{
-    const uint8_t *at = bytes->data;
-    uint64_t value = 0;
-    for (size_t i = 0; i < bytes->size && i < 10; i++) {
-        if (i == 9 && at[i] > 1) return false;
-        value |= (uint64_t)(at[i] & 0x7f) << (7 * i);
-        if (at[i] >= 0x80) continue;
-        bytes->data = at + i + 1;
-        bytes->size -= i + 1;
-        *out_value = value;
-        return true;
-    }
-    return false;
-}
-
-static bool take_bytes(tow_bytes_t *bytes, uint64_t count, tow_bytes_t *out)
-{
-    if (count > bytes->size) return false;
-    *out = (tow_bytes_t){bytes->data, (size_t)count};
-    bytes->data = (const uint8_t *)bytes->data + count;
-    bytes->size -= (size_t)count;
-    return true;
-}
-
-/* False when the bytes are not a message. */
-static bool next_field(tow_bytes_t *bytes, field_t *out_field)
-{
-    uint64_t tag, count;
-    if (!read_varint(bytes, &tag) || tag >> 3 > UINT32_MAX) return false;
-    *out_field = (field_t){.number = (uint32_t)(tag >> 3), .kind = tag & 7};
-    switch (out_field->kind) {
-    case 0: return read_varint(bytes, &out_field->value);
-    case 1: return take_bytes(bytes, 8, &out_field->bytes);
-    case 2:
-        return read_varint(bytes, &count) &&
-               take_bytes(bytes, count, &out_field->bytes);
-    case 5: return take_bytes(bytes, 4, &out_field->bytes);
-    default: return false;
-    }
-}
 
 /* What is found on the way. Lists may come in pieces, so ids are counted while
  * they are put in their places. */
@@ -86,16 +38,17 @@ static bool put_id(found_t *found, uint64_t id)
 
 static bool read_ids(found_t *found, tow_bytes_t bytes)
 {
-    field_t field;
+    proto_field_t field;
     found->replica = 0;
     while (bytes.size > 0) {
-        if (!next_field(&bytes, &field)) return false;
+        if (!proto_read_field(&bytes, &field)) return false;
         if (field.number != 1) continue;
-        if (field.kind == 0 && !put_id(found, field.value)) return false;
-        if (field.kind != 2) continue;
+        if (field.kind == PROTO_VARINT && !put_id(found, field.value))
+            return false;
+        if (field.kind != PROTO_BYTES) continue;
         uint64_t id;
         while (field.bytes.size > 0)
-            if (!read_varint(&field.bytes, &id) || !put_id(found, id))
+            if (!proto_read_varint(&field.bytes, &id) || !put_id(found, id))
                 return false;
     }
     return found->replica == found->options->replica_count;
@@ -104,10 +57,10 @@ static bool read_ids(found_t *found, tow_bytes_t bytes)
 static bool read_assignment(found_t *found)
 {
     tow_bytes_t bytes = found->assignment;
-    field_t field;
+    proto_field_t field;
     while (bytes.size > 0) {
-        if (!next_field(&bytes, &field)) return false;
-        if (field.number != 3 || field.kind != 2) continue;
+        if (!proto_read_field(&bytes, &field)) return false;
+        if (field.number != 3 || field.kind != PROTO_BYTES) continue;
         if (found->partition == found->options->partition_count) return false;
         if (!read_ids(found, field.bytes)) return false;
         found->partition++;
@@ -118,12 +71,12 @@ static bool read_assignment(found_t *found)
 static bool read_assignment_counts(found_t *found)
 {
     tow_bytes_t bytes = found->assignment;
-    field_t field;
+    proto_field_t field;
     while (bytes.size > 0) {
-        if (!next_field(&bytes, &field)) return false;
-        if (field.number == 1 && field.kind == 0)
+        if (!proto_read_field(&bytes, &field)) return false;
+        if (field.number == 1 && field.kind == PROTO_VARINT)
             found->assigned_replica_count = field.value;
-        if (field.number == 2 && field.kind == 0)
+        if (field.number == 2 && field.kind == PROTO_VARINT)
             found->assigned_partition_count = field.value;
     }
     return true;
@@ -131,14 +84,14 @@ static bool read_assignment_counts(found_t *found)
 
 static bool read_build_options(found_t *found, tow_bytes_t bytes)
 {
-    field_t field;
+    proto_field_t field;
     while (bytes.size > 0) {
-        if (!next_field(&bytes, &field)) return false;
-        if (field.number == 4 && field.kind == 0)
+        if (!proto_read_field(&bytes, &field)) return false;
+        if (field.number == 4 && field.kind == PROTO_VARINT)
             found->replica_count = field.value;
-        if (field.number == 5 && field.kind == 0)
+        if (field.number == 5 && field.kind == PROTO_VARINT)
             found->partition_count = field.value;
-        if (field.number != 9 || field.kind != 2) continue;
+        if (field.number != 9 || field.kind != PROTO_BYTES) continue;
         found->assignment = field.bytes;
         found->has_assignment = true;
         if (!read_assignment_counts(found)) return false;
@@ -148,10 +101,10 @@ static bool read_build_options(found_t *found, tow_bytes_t bytes)
 
 static bool read_options(found_t *found, tow_bytes_t bytes)
 {
-    field_t field;
+    proto_field_t field;
     while (bytes.size > 0) {
-        if (!next_field(&bytes, &field)) return false;
-        if (field.number == 3 && field.kind == 2 &&
+        if (!proto_read_field(&bytes, &field)) return false;
+        if (field.number == 3 && field.kind == PROTO_BYTES &&
             !read_build_options(found, field.bytes))
             return false;
     }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "device/options.h"
 #include "device/sim/sim_device.h"
 #include "env/sim/sim.h"
 
@@ -161,37 +162,15 @@ typedef struct options_bytes {
     size_t size;
 } options_bytes_t;
 
-static inline void put_byte(options_bytes_t *options, uint64_t byte)
-{
-    assert_true(options->size < sizeof(options->bytes) && byte < 128);
-    options->bytes[options->size++] = (uint8_t)byte;
-}
-
-/* A CompileOptionsProto that assigns replicas to devices below 128. */
+/* Replicas on these devices. */
 static inline options_bytes_t assign_to(const int64_t *ids, size_t count)
 {
-    options_bytes_t options = {.size = 0};
-    uint64_t devices = 2 + count;              /* replica_device_ids, packed */
-    uint64_t assignment = 2 + 2 + 2 + devices; /* two counts, one message */
-    uint64_t build = 2 + 2 + assignment;
-    assert_true(count < 64);
-    put_byte(&options, 3 << 3 | 2);
-    put_byte(&options, build);
-    put_byte(&options, 4 << 3);
-    put_byte(&options, count);
-    put_byte(&options, 9 << 3 | 2);
-    put_byte(&options, assignment);
-    put_byte(&options, 1 << 3);
-    put_byte(&options, count);
-    put_byte(&options, 2 << 3);
-    put_byte(&options, 1);
-    put_byte(&options, 3 << 3 | 2);
-    put_byte(&options, devices);
-    put_byte(&options, 1 << 3 | 2);
-    put_byte(&options, count);
-    for (size_t i = 0; i < count; i++)
-        put_byte(&options, (uint64_t)ids[i]);
-    return options;
+    const tow_compile_options_t options = {
+        .assignment = {.replica_count = count, .device_ids = ids}};
+    options_bytes_t packed;
+    assert_true(tow_compile_options_size(&options) <= sizeof(packed.bytes));
+    packed.size = tow_compile_options_pack(&options, packed.bytes);
+    return packed;
 }
 
 /* -- Operations ------------------------------------------------------------ */

@@ -101,7 +101,7 @@ static void bad_programs_and_options_are_refused(void **state)
     options.bytes[1] = 100; /* A length beyond the end. */
     expect_refused(&world, HEAD, &options, "not a CompileOptionsProto");
     options = assign_to(three, 3);
-    options.bytes[3] = 2; /* Two replicas, and three devices. */
+    options.bytes[14] = 2; /* Two replicas, and three devices. */
     expect_refused(&world, HEAD, &options,
                    "2 replicas of 1 partitions, and devices for 3 of 1");
     options =

@@ -148,45 +148,16 @@ static void a_blocked_gang_is_aborted_in_real_time(void **state)
 #define MANY      2048
 #define RUN_COUNT 10
 
-static void put_varint(uint8_t **at, uint64_t value)
+/* Replicas on devices 0 to MANY - 1. */
+static tow_bytes_t assign_many(uint8_t *room, size_t capacity)
 {
-    for (; value >= 128; value >>= 7)
-        *(*at)++ = (uint8_t)(value | 128);
-    *(*at)++ = (uint8_t)value;
-}
-
-/* Replicas on devices 0 to count - 1, as assign_to with larger numbers. */
-static tow_bytes_t assign_many(uint8_t *room, uint64_t count)
-{
-    static uint8_t ids[MANY * 2], assignment[MANY * 2 + 32],
-        build[MANY * 2 + 64];
-    uint8_t *id = ids, *inner = assignment, *middle = build, *outer = room;
-    for (uint64_t i = 0; i < count; i++)
-        put_varint(&id, i);
-    uint64_t ids_size = (uint64_t)(id - ids);
-    uint8_t prefix[16];
-    uint8_t *after = prefix;
-    put_varint(&after, 1 << 3 | 2);
-    put_varint(&after, ids_size);
-    uint64_t prefix_size = (uint64_t)(after - prefix);
-    put_varint(&inner, 1 << 3);
-    put_varint(&inner, count);
-    put_varint(&inner, 2 << 3);
-    put_varint(&inner, 1);
-    put_varint(&inner, 3 << 3 | 2);
-    put_varint(&inner, prefix_size + ids_size);
-    memcpy(inner, prefix, prefix_size);
-    memcpy(inner + prefix_size, ids, ids_size);
-    inner += prefix_size + ids_size;
-    put_varint(&middle, 9 << 3 | 2);
-    put_varint(&middle, (uint64_t)(inner - assignment));
-    memcpy(middle, assignment, (size_t)(inner - assignment));
-    middle += inner - assignment;
-    put_varint(&outer, 3 << 3 | 2);
-    put_varint(&outer, (uint64_t)(middle - build));
-    memcpy(outer, build, (size_t)(middle - build));
-    outer += middle - build;
-    return (tow_bytes_t){room, (size_t)(outer - room)};
+    static int64_t ids[MANY];
+    for (size_t i = 0; i < MANY; i++)
+        ids[i] = (int64_t)i;
+    const tow_compile_options_t options = {
+        .assignment = {.replica_count = MANY, .device_ids = ids}};
+    assert_true(tow_compile_options_size(&options) <= capacity);
+    return (tow_bytes_t){room, tow_compile_options_pack(&options, room)};
 }
 
 static int finished_count;
@@ -203,7 +174,7 @@ static void thousands_of_devices_are_cheap(void **state)
     (void)state;
     world_t world;
     tow_driver_t *driver;
-    static uint8_t room[MANY * 2 + 128];
+    static uint8_t room[MANY * 3 + 128];
     static tow_run_t runs[RUN_COUNT];
     const char *text = "towpath-cost 1\nname step\ncompute flops 1000 f32\n"
                        "all_reduce 1000 group 64\ncompute flops 500 f32\n"
@@ -214,10 +185,11 @@ static void thousands_of_devices_are_cheap(void **state)
         &(tow_sim_device_options_t){.model = &world.model,
                                     .device_count = MANY},
         &driver));
-    compiled_t compiled = {.compile = {.format = TOW_PROGRAM_COST,
-                                       .program = {text, strlen(text)},
-                                       .options = assign_many(room, MANY),
-                                       .done = compile_done}};
+    compiled_t compiled = {
+        .compile = {.format = TOW_PROGRAM_COST,
+                    .program = {text, strlen(text)},
+                    .options = assign_many(room, sizeof(room)),
+                    .done = compile_done}};
     must(tow_driver_compile(driver, &compiled.compile));
     run_idle(&world);
     must(compiled.status);

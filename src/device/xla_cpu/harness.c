@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/options.h"
+
 const PJRT_Api *api;
 const tow_xla_extension_t *extension;
 
@@ -117,7 +119,7 @@ PJRT_Device *device_at(PJRT_Client *client, size_t index)
     return args.addressable_devices[index];
 }
 
-/* Protobuf by hand: there are five fields. */
+/* What no client of ours sends, by hand. */
 static void pack_varint(bytes_t *out, uint64_t value)
 {
     while (value >= 0x80) {
@@ -126,12 +128,6 @@ static void pack_varint(bytes_t *out, uint64_t value)
     }
     out->data[out->size++] = (char)value;
     assert_true(out->size < sizeof(out->data) - 16);
-}
-
-static void pack_number(bytes_t *out, int field, uint64_t value)
-{
-    pack_varint(out, (uint64_t)field << 3);
-    pack_varint(out, value);
 }
 
 static void pack_bytes(bytes_t *out, int field, const void *data, size_t size)
@@ -143,40 +139,17 @@ static void pack_bytes(bytes_t *out, int field, const void *data, size_t size)
     out->size += size;
 }
 
-/* DeviceAssignmentProto: the replicas of one partition after the other. */
-static bytes_t pack_devices(size_t replica_count, size_t partition_count,
-                            const int64_t *devices)
-{
-    bytes_t assignment = {.size = 0};
-    pack_number(&assignment, 1, replica_count);
-    pack_number(&assignment, 2, partition_count);
-    for (size_t partition = 0; partition < partition_count; partition++) {
-        bytes_t column = {.size = 0};
-        for (size_t replica = 0; replica < replica_count; replica++)
-            pack_number(
-                &column, 1,
-                (uint64_t)devices[replica * partition_count + partition]);
-        pack_bytes(&assignment, 3, column.data, column.size);
-    }
-    return assignment;
-}
-
 bytes_t options_pack(size_t replica_count, size_t partition_count,
                      const int64_t *devices)
 {
-    bytes_t build = {.size = 0};
-    pack_number(&build, 1, UINT64_MAX); /* device_ordinal: none */
-    pack_number(&build, 4, replica_count);
-    pack_number(&build, 5, partition_count);
-    if (partition_count > 1) pack_number(&build, 6, 1); /* SPMD */
-    if (devices != NULL) {
-        bytes_t assignment =
-            pack_devices(replica_count, partition_count, devices);
-        pack_bytes(&build, 9, assignment.data, assignment.size);
-    }
-    bytes_t options = {.size = 0};
-    pack_bytes(&options, 3, build.data, build.size);
-    return options;
+    const tow_compile_options_t options = {
+        .assignment = {.replica_count = replica_count,
+                       .partition_count = partition_count,
+                       .device_ids = devices}};
+    bytes_t packed;
+    assert_true(tow_compile_options_size(&options) <= sizeof(packed.data));
+    packed.size = tow_compile_options_pack(&options, (uint8_t *)packed.data);
+    return packed;
 }
 
 void options_add_text(bytes_t *options, const char *name, const char *value)

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "device/options.h"
 #include "env/net/net.h"
 #include "wire/security.h"
 
@@ -10,6 +11,8 @@
 #define SETTLE_COUNT   50
 #define SETTLE_WAIT_NS 100000
 #define NS_PER_S       1000000000
+
+#define PROBE_DEVICE_COUNT_MAX 16
 
 static struct {
     tow_net_t *net;
@@ -358,46 +361,18 @@ void expect_values(tow_buffer_t *buffer, float value)
 
 /* -- Options ---------------------------------------------------------------- */
 
-static void put_varint(options_bytes_t *out, uint64_t value)
-{
-    for (; value >= 0x80; value >>= 7)
-        out->data[out->size++] = (uint8_t)(value | 0x80);
-    out->data[out->size++] = (uint8_t)value;
-}
-
-static void put_number(options_bytes_t *out, uint32_t field, uint64_t value)
-{
-    put_varint(out, (uint64_t)field << 3);
-    put_varint(out, value);
-}
-
-static void put_message(options_bytes_t *out, uint32_t field,
-                        const options_bytes_t *inside)
-{
-    put_varint(out, (uint64_t)field << 3 | 2);
-    put_varint(out, inside->size);
-    assert_true(out->size + inside->size <= sizeof(out->data));
-    memcpy(out->data + out->size, inside->data, inside->size);
-    out->size += inside->size;
-}
-
 options_bytes_t options_pack(const tow_driver_t *driver, size_t first_device,
                              size_t device_count)
 {
-    options_bytes_t computation = {.size = 0};
-    const size_t end = first_device + device_count;
-    for (size_t i = first_device; i < end && i < driver->device_count; i++)
-        put_number(&computation, 1, (uint64_t)driver->devices[i].id);
-    options_bytes_t assignment = {.size = 0};
-    put_number(&assignment, 1, device_count);
-    put_number(&assignment, 2, 1);
-    put_message(&assignment, 3, &computation);
-    options_bytes_t build = {.size = 0};
-    put_number(&build, 1, UINT64_MAX);
-    put_number(&build, 4, device_count);
-    put_number(&build, 5, 1);
-    put_message(&build, 9, &assignment);
-    options_bytes_t options = {.size = 0};
-    put_message(&options, 3, &build);
-    return options;
+    int64_t ids[PROBE_DEVICE_COUNT_MAX];
+    assert_true(first_device + device_count <= driver->device_count &&
+                device_count <= TOW_COUNT_OF(ids));
+    for (size_t i = 0; i < device_count; i++)
+        ids[i] = driver->devices[first_device + i].id;
+    const tow_compile_options_t options = {
+        .assignment = {.replica_count = device_count, .device_ids = ids}};
+    options_bytes_t packed;
+    assert_true(tow_compile_options_size(&options) <= sizeof(packed.data));
+    packed.size = tow_compile_options_pack(&options, packed.data);
+    return packed;
 }

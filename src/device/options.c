@@ -1,0 +1,232 @@
+#include "device/options.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "device/proto_impl.h"
+
+/* Field numbers in xla/pjrt/proto/compile_options.proto and xla_data.proto. All
+ * are below 32, and those below 16 take one byte. */
+enum {
+    OPTIONS_BUILD = 3,
+    BUILD_DEVICE_ORDINAL = 1,
+    BUILD_REPLICA_COUNT = 4,
+    BUILD_PARTITION_COUNT = 5,
+    BUILD_USE_SPMD = 6,
+    BUILD_ASSIGNMENT = 9,
+    BUILD_USE_SHARDY = 19,
+    ASSIGNMENT_REPLICA_COUNT = 1,
+    ASSIGNMENT_COMPUTATION_COUNT = 2,
+    ASSIGNMENT_COMPUTATIONS = 3,
+    COMPUTATION_REPLICA_DEVICES = 1,
+};
+
+static size_t replicas_of(const tow_assignment_t *assignment)
+{
+    return assignment->replica_count != 0 ? assignment->replica_count : 1;
+}
+
+static size_t partitions_of(const tow_assignment_t *assignment)
+{
+    return assignment->partition_count != 0 ? assignment->partition_count : 1;
+}
+
+static uint64_t id_of(const tow_assignment_t *assignment, size_t replica,
+                      size_t partition)
+{
+    return (uint64_t)
+        assignment->device_ids[replica * partitions_of(assignment) + partition];
+}
+
+/* -- Sizes ------------------------------------------------------------------ */
+
+static size_t length_size(size_t inside)
+{
+    return 1 + proto_varint_size(inside) + inside;
+}
+
+static size_t number_size(uint64_t value)
+{
+    return 1 + proto_varint_size(value);
+}
+
+static size_t column_size(const tow_assignment_t *assignment, size_t partition)
+{
+    size_t size = 0;
+    for (size_t r = 0; r < replicas_of(assignment); r++)
+        size += number_size(id_of(assignment, r, partition));
+    return size;
+}
+
+static size_t assignment_size(const tow_assignment_t *assignment)
+{
+    size_t size = number_size(replicas_of(assignment)) +
+                  number_size(partitions_of(assignment));
+    for (size_t p = 0; p < partitions_of(assignment); p++)
+        size += length_size(column_size(assignment, p));
+    return size;
+}
+
+/* What says where a program runs, inside of the build options. */
+static size_t place_size(const tow_assignment_t *assignment)
+{
+    size_t size = number_size(UINT64_MAX) +
+                  number_size(replicas_of(assignment)) +
+                  number_size(partitions_of(assignment));
+    if (assignment->device_ids != NULL)
+        size += length_size(assignment_size(assignment));
+    return size;
+}
+
+/* -- Writing ---------------------------------------------------------------- */
+
+static uint8_t *write_assignment(uint8_t *at,
+                                 const tow_assignment_t *assignment)
+{
+    at = proto_write_number(at, ASSIGNMENT_REPLICA_COUNT,
+                            replicas_of(assignment));
+    at = proto_write_number(at, ASSIGNMENT_COMPUTATION_COUNT,
+                            partitions_of(assignment));
+    for (size_t p = 0; p < partitions_of(assignment); p++) {
+        at = proto_write_length(at, ASSIGNMENT_COMPUTATIONS,
+                                column_size(assignment, p));
+        for (size_t r = 0; r < replicas_of(assignment); r++)
+            at = proto_write_number(at, COMPUTATION_REPLICA_DEVICES,
+                                    id_of(assignment, r, p));
+    }
+    return at;
+}
+
+static uint8_t *write_place(uint8_t *at, const tow_assignment_t *assignment)
+{
+    at = proto_write_number(at, BUILD_DEVICE_ORDINAL, UINT64_MAX); /* none */
+    at = proto_write_number(at, BUILD_REPLICA_COUNT, replicas_of(assignment));
+    at = proto_write_number(at, BUILD_PARTITION_COUNT,
+                            partitions_of(assignment));
+    if (assignment->device_ids == NULL) return at;
+    at = proto_write_length(at, BUILD_ASSIGNMENT, assignment_size(assignment));
+    return write_assignment(at, assignment);
+}
+
+/* -- Packing ---------------------------------------------------------------- */
+
+static void check_assignment(const tow_assignment_t *assignment)
+{
+    TOW_ASSERT(replicas_of(assignment) <= TOW_ASSIGNED_DEVICE_COUNT_MAX);
+    TOW_ASSERT(partitions_of(assignment) <=
+               TOW_ASSIGNED_DEVICE_COUNT_MAX / replicas_of(assignment));
+}
+
+static size_t build_size(const tow_compile_options_t *options)
+{
+    size_t size = place_size(&options->assignment);
+    if (partitions_of(&options->assignment) > 1) size += number_size(1);
+    if (options->partitioner == TOW_PARTITIONER_SHARDY)
+        size += proto_varint_size(BUILD_USE_SHARDY << 3) + 1;
+    return size;
+}
+
+size_t tow_compile_options_size(const tow_compile_options_t *options)
+{
+    check_assignment(&options->assignment);
+    return length_size(build_size(options));
+}
+
+size_t tow_compile_options_pack(const tow_compile_options_t *options,
+                                uint8_t *bytes)
+{
+    check_assignment(&options->assignment);
+    uint8_t *at = proto_write_length(bytes, OPTIONS_BUILD, build_size(options));
+    at = write_place(at, &options->assignment);
+    if (partitions_of(&options->assignment) > 1)
+        at = proto_write_number(at, BUILD_USE_SPMD, 1);
+    if (options->partitioner == TOW_PARTITIONER_SHARDY)
+        at = proto_write_number(at, BUILD_USE_SHARDY, 1);
+    return (size_t)(at - bytes);
+}
+
+/* -- Reassigning ------------------------------------------------------------ */
+
+static bool is_place(const proto_field_t *field)
+{
+    return field->number == BUILD_DEVICE_ORDINAL ||
+           field->number == BUILD_REPLICA_COUNT ||
+           field->number == BUILD_PARTITION_COUNT ||
+           field->number == BUILD_ASSIGNMENT;
+}
+
+static bool is_build(const proto_field_t *field)
+{
+    return field->number == OPTIONS_BUILD && field->kind == PROTO_BYTES;
+}
+
+/* Copies the fields of a message that `is_left_out` does not name, or only
+ * counts their bytes where `at` is NULL. False when it is no message. */
+static bool copy_fields(tow_bytes_t message,
+                        bool (*is_left_out)(const proto_field_t *field),
+                        uint8_t *at, size_t *out_size)
+{
+    size_t size = 0;
+    while (message.size > 0) {
+        const uint8_t *start = message.data;
+        proto_field_t field;
+        if (!proto_read_field(&message, &field)) return false;
+        if (is_left_out(&field)) continue;
+        const size_t count = (size_t)((const uint8_t *)message.data - start);
+        if (at != NULL) memcpy(at + size, start, count);
+        size += count;
+    }
+    *out_size = size;
+    return true;
+}
+
+/* The same with the build options, which may come in several pieces: a message
+ * in pieces means the pieces one after the other. */
+static bool copy_builds(tow_bytes_t options, uint8_t *at, size_t *out_size)
+{
+    size_t size = 0;
+    while (options.size > 0) {
+        proto_field_t field;
+        size_t count = 0;
+        if (!proto_read_field(&options, &field)) return false;
+        if (!is_build(&field)) continue;
+        if (!copy_fields(field.bytes, is_place, at != NULL ? at + size : NULL,
+                         &count))
+            return false;
+        size += count;
+    }
+    *out_size = size;
+    return true;
+}
+
+tow_status_t tow_compile_options_reassign(tow_bytes_t given,
+                                          const tow_assignment_t *assignment,
+                                          void **out_bytes, size_t *out_size)
+{
+    check_assignment(assignment);
+    *out_bytes = NULL;
+    *out_size = 0;
+    if (given.size > TOW_COMPILE_OPTIONS_BYTES_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "compile options of %zu bytes: at most %zu",
+                         given.size, TOW_COMPILE_OPTIONS_BYTES_MAX);
+    size_t others, kept;
+    if (!copy_fields(given, is_build, NULL, &others) ||
+        !copy_builds(given, NULL, &kept))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "compile options: not a CompileOptionsProto");
+    const size_t build = kept + place_size(assignment);
+    uint8_t *bytes = tow_malloc(others + length_size(build));
+    if (bytes == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    size_t count;
+    bool copied = copy_fields(given, is_build, bytes, &count);
+    uint8_t *at = proto_write_length(bytes + others, OPTIONS_BUILD, build);
+    copied = copied && copy_builds(given, at, &count);
+    TOW_ASSERT(copied && count == kept);
+    at = write_place(at + kept, assignment);
+    *out_bytes = bytes;
+    *out_size = (size_t)(at - bytes);
+    TOW_ASSERT(*out_size == others + length_size(build));
+    return TOW_OK;
+}

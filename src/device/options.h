@@ -1,0 +1,56 @@
+/* Compile options: the few fields of a serialised xla.CompileOptionsProto that
+ * say on which devices a program runs. All others are the business of whoever
+ * wrote them, and pass through untouched.
+ *
+ * Devices are named by their global ids, in a table with one row for each
+ * replica and one column for each partition. */
+#ifndef TOW_DEVICE_OPTIONS_H_
+#define TOW_DEVICE_OPTIONS_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "device/device.h"
+
+/* Devices of one program: the largest machines that we mean to drive, and room
+ * to grow. */
+#define TOW_ASSIGNED_DEVICE_COUNT_MAX ((size_t)1 << 20)
+/* Options from outside. JAX sends some 10 KB, more with the layouts of thousands
+ * of arguments. */
+#define TOW_COMPILE_OPTIONS_BYTES_MAX ((size_t)16 << 20)
+
+typedef struct tow_assignment {
+    size_t replica_count;   /* 0: 1 */
+    size_t partition_count; /* 0: 1 */
+    /* Of replica r and partition p: device_ids[r * partition_count + p]. NULL:
+     * the driver chooses, or whoever loads the executable. */
+    const int64_t *device_ids; /* lent for the call */
+} tow_assignment_t;
+
+typedef enum tow_partitioner {
+    /* SPMD for several partitions; its dialect is that of the program. */
+    TOW_PARTITIONER_DEFAULT,
+    TOW_PARTITIONER_SHARDY, /* the program's shardings are Shardy's */
+} tow_partitioner_t;
+
+typedef struct tow_compile_options {
+    tow_assignment_t assignment;
+    tow_partitioner_t partitioner;
+} tow_compile_options_t;
+
+/* The bytes that the message takes. */
+size_t tow_compile_options_size(const tow_compile_options_t *options);
+/* Writes that many bytes, and returns their number. */
+size_t tow_compile_options_pack(const tow_compile_options_t *options,
+                                uint8_t *bytes);
+
+/* `given`, a serialised CompileOptionsProto, with other devices: what says where
+ * the program runs is replaced, all else is kept. The bytes are the caller's;
+ * tow_free. INVALID_ARGUMENT for bytes that are no message or too many. */
+tow_status_t tow_compile_options_reassign(tow_bytes_t given,
+                                          const tow_assignment_t *assignment,
+                                          void **out_bytes, size_t *out_size)
+    TOW_MUST_USE;
+
+#endif /* TOW_DEVICE_OPTIONS_H_ */

@@ -1,0 +1,195 @@
+#include "base/testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/options.h"
+#include "device/proto_impl.h"
+
+/* In a block of exactly its size, so that sanitizers see its end. */
+static tow_bytes_t pack(const tow_compile_options_t *options)
+{
+    const size_t size = tow_compile_options_size(options);
+    uint8_t *bytes = malloc(size);
+    assert_non_null(bytes);
+    assert_int_equal(tow_compile_options_pack(options, bytes), size);
+    return (tow_bytes_t){bytes, size};
+}
+
+static void expect_bytes(tow_bytes_t take_got, const char *bytes, size_t size)
+{
+    assert_int_equal(take_got.size, size);
+    assert_memory_equal(take_got.data, bytes, size);
+    free((void *)take_got.data);
+}
+
+#define NO_ORDINAL "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+
+static void zeros_are_one_device_that_the_driver_chooses(void **state)
+{
+    static const char bytes[] = "\x1a\x0f" NO_ORDINAL "\x20\x01\x28\x01";
+    expect_bytes(pack(&(tow_compile_options_t){0}), bytes, sizeof(bytes) - 1);
+}
+
+static void assignment_goes_partition_by_partition(void **state)
+{
+    const int64_t ids[] = {1, 2, 3, 300, 5, 6};
+    const tow_compile_options_t options = {.assignment = {.replica_count = 2,
+                                                          .partition_count = 3,
+                                                          .device_ids = ids}};
+    static const char bytes[] =
+        "\x1a\x2a" NO_ORDINAL "\x20\x02\x28\x03"
+        "\x4a\x17\x08\x02\x10\x03"
+        "\x1a\x05\x08\x01\x08\xac\x02\x1a\x04\x08\x02\x08\x05"
+        "\x1a\x04\x08\x03\x08\x06"
+        "\x30\x01";
+    expect_bytes(pack(&options), bytes, sizeof(bytes) - 1);
+}
+
+static void shardy_is_said_when_asked_for(void **state)
+{
+    const tow_compile_options_t options = {.partitioner =
+                                               TOW_PARTITIONER_SHARDY};
+    static const char bytes[] =
+        "\x1a\x12" NO_ORDINAL "\x20\x01\x28\x01\x98\x01\x01";
+    expect_bytes(pack(&options), bytes, sizeof(bytes) - 1);
+}
+
+static void thousands_of_devices_fit(void **state)
+{
+    enum {
+        COUNT = 4096
+    };
+    static int64_t ids[COUNT];
+    for (size_t i = 0; i < COUNT; i++)
+        ids[i] = (int64_t)i * 2048;
+    tow_bytes_t bytes =
+        pack(&(tow_compile_options_t){.assignment = {.replica_count = COUNT / 8,
+                                                     .partition_count = 8,
+                                                     .device_ids = ids}});
+    assert_true(bytes.size > COUNT * 3);
+    free((void *)bytes.data);
+}
+
+/* -- Reassigning ------------------------------------------------------------ */
+
+static tow_bytes_t reassigned(tow_bytes_t given,
+                              const tow_assignment_t *assignment)
+{
+    void *bytes;
+    size_t size;
+    tow_status_t status =
+        tow_compile_options_reassign(given, assignment, &bytes, &size);
+    if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
+    return (tow_bytes_t){bytes, size};
+}
+
+static void other_devices_and_all_else_as_it_was(void **state)
+{
+    const int64_t before[] = {0, 1}, after[] = {70, 80};
+    const tow_compile_options_t first = {
+        .assignment = {.partition_count = 2, .device_ids = before}};
+    const tow_compile_options_t second = {
+        .assignment = {.partition_count = 2, .device_ids = after}};
+    tow_bytes_t given = pack(&first);
+    tow_bytes_t got = reassigned(given, &second.assignment);
+    static const char bytes[] =
+        "\x1a\x1f\x30\x01" NO_ORDINAL "\x20\x01\x28\x02"
+        "\x4a\x0c\x08\x01\x10\x02\x1a\x02\x08\x46\x1a\x02\x08\x50";
+    assert_int_equal(got.size, sizeof(bytes) - 1);
+    assert_memory_equal(got.data, bytes, got.size);
+    /* Doing it again changes no more. */
+    tow_bytes_t again = reassigned(got, &second.assignment);
+    assert_int_equal(again.size, got.size);
+    assert_memory_equal(again.data, got.data, got.size);
+    tow_free((void *)again.data);
+    tow_free((void *)got.data);
+    free((void *)given.data);
+}
+
+static void build_options_in_pieces_become_one(void **state)
+{
+    /* argument_layouts, a piece with debug options, a flag, another piece. */
+    static const char given[] = "\x0a\x01z\x1a\x05\x20\x07\x1a\x01x\x10\x01"
+                                "\x1a\x06\x28\x09\x30\x01\x4a\x00";
+    static const char bytes[] =
+        "\x0a\x01z\x10\x01\x1a\x14\x1a\x01x\x30\x01" NO_ORDINAL
+        "\x20\x01\x28\x01";
+    tow_bytes_t got = reassigned((tow_bytes_t){given, sizeof(given) - 1},
+                                 &(tow_assignment_t){0});
+    assert_int_equal(got.size, sizeof(bytes) - 1);
+    assert_memory_equal(got.data, bytes, got.size);
+    tow_free((void *)got.data);
+}
+
+static void no_options_are_options_too(void **state)
+{
+    const int64_t id = 5;
+    const tow_compile_options_t options = {.assignment = {.device_ids = &id}};
+    tow_bytes_t got = reassigned((tow_bytes_t){0}, &options.assignment);
+    tow_bytes_t packed = pack(&options);
+    assert_int_equal(got.size, packed.size);
+    assert_memory_equal(got.data, packed.data, got.size);
+    tow_free((void *)got.data);
+    free((void *)packed.data);
+}
+
+static void expect_refused(tow_bytes_t given, const char *words)
+{
+    void *bytes;
+    size_t size;
+    tow_status_t status = tow_compile_options_reassign(
+        given, &(tow_assignment_t){0}, &bytes, &size);
+    assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
+    assert_non_null(strstr(tow_status_message(status), words));
+    assert_null(bytes);
+    tow_status_release(status);
+}
+
+static void bytes_that_are_no_message_are_refused(void **state)
+{
+    static const char *const wrong[] = {
+        "\x1a\x05x",        /* cut off */
+        "\x1a\x02\x20\xff", /* cut off inside */
+        "\x03",             /* a group */
+        "\x02\x01x",        /* field 0 */
+        "\x20\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02",
+    };
+    for (size_t i = 0; i < TOW_COUNT_OF(wrong); i++)
+        expect_refused((tow_bytes_t){wrong[i], strlen(wrong[i])},
+                       "not a CompileOptionsProto");
+    expect_refused((tow_bytes_t){"", TOW_COMPILE_OPTIONS_BYTES_MAX + 1},
+                   "at most");
+}
+
+static void every_cut_of_options_is_survived(void **state)
+{
+    const int64_t ids[] = {1, 200, 30000};
+    tow_bytes_t whole = pack(&(tow_compile_options_t){
+        .assignment = {.replica_count = 3, .device_ids = ids}});
+    for (size_t size = 0; size < whole.size; size++) {
+        uint8_t *cut = malloc(size + 1);
+        assert_non_null(cut);
+        memcpy(cut, whole.data, size);
+        void *bytes;
+        size_t count;
+        tow_status_t status = tow_compile_options_reassign(
+            (tow_bytes_t){cut, size}, &(tow_assignment_t){0}, &bytes, &count);
+        assert_true((status == TOW_OK) == (size == 0));
+        tow_status_release(status);
+        tow_free(bytes);
+        free(cut);
+    }
+    free((void *)whole.data);
+}
+
+TOW_TEST_MAIN(cmocka_unit_test(zeros_are_one_device_that_the_driver_chooses),
+              cmocka_unit_test(assignment_goes_partition_by_partition),
+              cmocka_unit_test(shardy_is_said_when_asked_for),
+              cmocka_unit_test(thousands_of_devices_fit),
+              cmocka_unit_test(other_devices_and_all_else_as_it_was),
+              cmocka_unit_test(build_options_in_pieces_become_one),
+              cmocka_unit_test(no_options_are_options_too),
+              cmocka_unit_test(bytes_that_are_no_message_are_refused),
+              cmocka_unit_test(every_cut_of_options_is_survived))
