@@ -1,0 +1,102 @@
+/* Lowering: from a verified program to what each worker runs.
+ *
+ * The controller lowers once per program and mapping of its slices. A lowered
+ * program is a list of steps over slots: arguments fill the first slots, each
+ * step reads some and fills others, results name some. All workers of a slice
+ * get the same bytes, whatever their number and that of the devices: which
+ * shards a worker has is known from the executables. A worker gets the steps of
+ * the slices that it has devices of; numbering of slots and steps is common to
+ * all, so messages about them mean the same everywhere. Pure. */
+#ifndef TOW_IR_LOWER_H_
+#define TOW_IR_LOWER_H_
+
+#include "ir/program.h"
+
+TOW_ID_TYPE(tow_executable_id)
+
+typedef struct tow_lowered_step {
+    tow_executable_id_t executable; /* a function, loaded for a mapping */
+    const uint32_t *inputs;         /* slots */
+    size_t input_count;
+    uint32_t first_output; /* slot; the others follow */
+    /* Which inputs must not be donated: they are used later, or by others, or
+     * belong to an argument that the caller keeps. Indices into inputs. */
+    const uint32_t *kept;
+    size_t kept_count;
+    /* Slots whose last use this step is. Never an argument that is kept, never
+     * a result. */
+    const uint32_t *freed;
+    size_t freed_count;
+    uint32_t node; /* of the client's program, for messages */
+} tow_lowered_step_t;
+
+typedef struct tow_lowered {
+    uint32_t slot_count;
+    uint32_t argument_count;
+    const uint32_t *results; /* slots */
+    size_t result_count;
+    const tow_lowered_step_t *steps;
+    size_t step_count; /* with steps of other workers left out */
+    uint32_t step_count_all;
+} tow_lowered_t;
+
+typedef struct tow_lower_scope {
+    tow_program_scope_t program;
+    /* The executable of a function on a slice. */
+    tow_executable_id_t (*executable)(void *context, tow_function_id_t function,
+                                      tow_slice_id_t slice);
+    /* Is this slice on the worker that we lower for? NULL: all are. */
+    bool (*slice_is_here)(void *context, tow_slice_id_t slice);
+    void *context;
+} tow_lower_scope_t;
+
+/* Puts the computations in a topological order that depends on the graph alone
+ * (least node number first), so all who lower it agree. The program has been
+ * verified under the same scope. One block of memory; tow_lowered_destroy. */
+tow_status_t tow_program_lower(const tow_program_t *program,
+                               const tow_lower_scope_t *scope,
+                               tow_lowered_t **out_lowered) TOW_MUST_USE;
+void tow_lowered_destroy(tow_lowered_t *lowered);
+
+/* A packed Lowered (towpath.proto), and back, from bytes that are not trusted:
+ * every slot is in range, written before it is read, written once, freed once
+ * and not read after. */
+tow_status_t tow_lowered_pack(const tow_lowered_t *lowered, void **out_bytes,
+                              size_t *out_size) TOW_MUST_USE;
+tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
+                                tow_lowered_t **out_lowered) TOW_MUST_USE;
+
+/* What a run of the program takes of each device of one slice, beside its
+ * arguments, walking the steps in order: outputs live from their step to their
+ * last use, a donated input gives its bytes back, temporaries while a step runs. */
+typedef struct tow_program_cost {
+    uint64_t peak_bytes;    /* results, intermediates and temporaries */
+    uint64_t result_bytes;  /* what stays: results that are not arguments */
+    uint64_t donated_bytes; /* of arguments that it consumes */
+    uint32_t step_count;
+} tow_program_cost_t;
+tow_status_t tow_program_cost(const tow_program_t *program,
+                              const tow_program_scope_t *scope,
+                              tow_slice_id_t slice,
+                              tow_program_cost_t *out_cost) TOW_MUST_USE;
+
+/* The shape of each result's shard and the slice it lives on. */
+typedef struct tow_result_info {
+    tow_shape_t shape;
+    uint64_t bytes;
+    tow_slice_id_t slice;
+    /* The argument that this result is, passed through; UINT32_MAX: none. */
+    uint32_t argument;
+} tow_result_info_t;
+tow_status_t tow_program_result_info(const tow_program_t *program,
+                                     const tow_program_scope_t *scope,
+                                     size_t index, tow_result_info_t *out_info)
+    TOW_MUST_USE;
+
+/* Does the run consume argument `index`? Only if its node says donated, and the
+ * last step that uses it donates it (the function's alias), and it is no result
+ * too. */
+bool tow_program_consumes(const tow_program_t *program,
+                          const tow_program_scope_t *scope, size_t index);
+
+#endif /* TOW_IR_LOWER_H_ */

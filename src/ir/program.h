@@ -1,0 +1,119 @@
+/* Programs: graphs of computations over slices.
+ *
+ * A node stands for all its shards, an edge for the whole exchange between two
+ * sharded nodes. So a program has as many nodes for one device as for two
+ * thousand. Nodes are arguments, computations and results; transfers,
+ * collectives between computations and host functions will be further kinds.
+ *
+ * A program is built node by node, by the client library, or decoded from
+ * bytes. It knows functions and slices by id only; what they are is told to the
+ * verifier by a tow_program_scope_t. Pure: no I/O, no clock, no globals. */
+#ifndef TOW_IR_PROGRAM_H_
+#define TOW_IR_PROGRAM_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/id.h"
+#include "base/macros.h"
+#include "base/status.h"
+#include "device/device.h"
+
+TOW_ID_TYPE(tow_slice_id)
+TOW_ID_TYPE(tow_function_id)
+
+typedef struct tow_program tow_program_t;
+
+typedef enum tow_node_kind {
+    TOW_NODE_ARGUMENT = 1,
+    TOW_NODE_COMPUTE,
+    TOW_NODE_RESULT,
+} tow_node_kind_t;
+
+/* Output `output` of node `node`. */
+typedef struct tow_value {
+    uint32_t node;
+    uint32_t output;
+} tow_value_t;
+
+typedef struct tow_node {
+    tow_node_kind_t kind;
+    const char *name; /* owned by the program; may be empty */
+    /* ARGUMENT, COMPUTE: where. */
+    tow_slice_id_t slice;
+    /* COMPUTE: what. */
+    tow_function_id_t function;
+    /* ARGUMENT: of one shard. */
+    tow_shape_t shape;
+    /* ARGUMENT: the run may consume the object, if a function donates it. */
+    bool donated;
+    /* COMPUTE: in order of the function's arguments; RESULT: exactly one. */
+    const tow_value_t *inputs; /* owned by the program */
+    size_t input_count;
+} tow_node_t;
+
+tow_status_t tow_program_create(const char *name, tow_program_t **out_program)
+    TOW_MUST_USE;
+void tow_program_destroy(tow_program_t *program);
+const char *tow_program_name(const tow_program_t *program);
+/* Copies all that `node` points to. INVALID_ARGUMENT past the wire's limits;
+ * all else is the verifier's business. Nodes are numbered from 0. */
+tow_status_t tow_program_add(tow_program_t *program, const tow_node_t *node,
+                             uint32_t *out_index) TOW_MUST_USE;
+size_t tow_program_node_count(const tow_program_t *program);
+const tow_node_t *tow_program_node(const tow_program_t *program,
+                                   uint32_t index);
+/* Arguments and results in the order of their nodes. */
+size_t tow_program_argument_count(const tow_program_t *program);
+size_t tow_program_result_count(const tow_program_t *program);
+uint32_t tow_program_argument(const tow_program_t *program, size_t index);
+uint32_t tow_program_result(const tow_program_t *program, size_t index);
+
+/* -- Meaning ----------------------------------------------------------------- */
+
+/* What ids stand for. Both return NULL / 0 for an id that is not known. */
+typedef struct tow_program_scope {
+    /* Number of devices of a slice. */
+    size_t (*slice_devices)(void *context, tow_slice_id_t slice);
+    /* Lent for as long as the scope is used. Counts are known. */
+    const tow_signature_t *(*function)(void *context,
+                                       tow_function_id_t function);
+    void *context;
+} tow_program_scope_t;
+
+/* Is it a program that can run? Errors name the node by number and name, say
+ * what is wrong and what would be right: an input that names no node or no
+ * output; a cycle (its nodes are listed); unknown slices or functions; a
+ * function of N devices on a slice of M; argument counts, shapes or types; a
+ * value used on another slice than it lives on; a result that is used; an
+ * argument node without shape; no result; arguments of slices that no computation
+ * is on. */
+tow_status_t tow_program_verify(const tow_program_t *program,
+                                const tow_program_scope_t *scope) TOW_MUST_USE;
+
+/* -- Bytes and text ---------------------------------------------------------- */
+
+/* A packed Graph (towpath.proto). The bytes are the caller's; tow_free. */
+tow_status_t tow_program_pack(const tow_program_t *program, void **out_bytes,
+                              size_t *out_size) TOW_MUST_USE;
+/* Bytes from outside. What comes out is well formed, not yet verified. */
+tow_status_t tow_program_unpack(const void *bytes, size_t size,
+                                tow_program_t **out_program) TOW_MUST_USE;
+
+/* A text for people, one line a node, which parses to the same program:
+ *
+ *     program "step" {
+ *       %0 = argument "x" : f32[4,8] on slice 1 donated
+ *       %1 = compute "A" function 3 on slice 1 (%0)
+ *       %2 = compute "B" function 4 on slice 1 (%1:0, %1:1)
+ *       %3 = result "y" (%2)
+ *     }
+ */
+tow_status_t tow_program_print(const tow_program_t *program, char **out_text)
+    TOW_MUST_USE;
+/* INVALID_ARGUMENT names line and column. */
+tow_status_t tow_program_parse(const char *text, size_t size,
+                               tow_program_t **out_program) TOW_MUST_USE;
+
+#endif /* TOW_IR_PROGRAM_H_ */
