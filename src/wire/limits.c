@@ -109,6 +109,20 @@ LIMITS(shard_get, FIELD(4) = {.nested = &lane_target_limits});
 LIMITS(shard_get_done, FIELD(2) = {.nested = &failure_limits},
        FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 
+LIMITS(signature_array, FIELD(2) = {.count_max = RANK_MAX},
+       FIELD(4) = {.bytes_max = TOW_SHARDING_BYTES_MAX});
+LIMITS(signature_alias, {0});
+const tow_limits_t tow_executable_signature_limits = {
+    .descriptor = &tow__executable_signature__descriptor,
+    .fields = {FIELD(1) = {.bytes_max = TOW_NAME_MAX},
+               FIELD(5) = {.count_max = TOW_VALUES_MAX,
+                           .nested = &signature_array_limits},
+               FIELD(6) = {.count_max = TOW_VALUES_MAX,
+                           .nested = &signature_array_limits},
+               FIELD(7) = {.count_max = TOW_VALUES_MAX,
+                           .nested = &signature_alias_limits}},
+};
+
 static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_HELLO] = &hello_limits,
     [TOW_MESSAGE_PROOF] = &proof_limits,

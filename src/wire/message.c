@@ -54,15 +54,11 @@ static TOW_COLD tow_status_t refuse_unpacked(const tow_limits_t *limits,
     return TOW_ERROR(TOW_INVALID_ARGUMENT, "message %s: malformed", name);
 }
 
-tow_status_t tow_message_decode(uint32_t type, const uint8_t *bytes,
-                                size_t count, tow_arena_t *arena,
-                                const tow_body_t **out_body)
+tow_status_t tow_body_decode(const tow_limits_t *limits, const uint8_t *bytes,
+                             size_t count, tow_arena_t *arena,
+                             const tow_body_t **out_body)
 {
     *out_body = NULL;
-    const tow_limits_t *limits = tow_message_limits(type);
-    if (TOW_UNLIKELY(limits == NULL))
-        return TOW_ERROR(TOW_UNIMPLEMENTED,
-                         "message type %u is not known to this version", type);
     tow_check_fault_t fault;
     if (TOW_UNLIKELY(!tow_check(limits, bytes, count, &fault)))
         return refuse_fault(&fault);
@@ -77,4 +73,16 @@ tow_status_t tow_message_decode(uint32_t type, const uint8_t *bytes,
     if (TOW_UNLIKELY(*out_body == NULL))
         return refuse_unpacked(limits, count, unpacking.exhausted);
     return TOW_OK;
+}
+
+tow_status_t tow_message_decode(uint32_t type, const uint8_t *bytes,
+                                size_t count, tow_arena_t *arena,
+                                const tow_body_t **out_body)
+{
+    *out_body = NULL;
+    const tow_limits_t *limits = tow_message_limits(type);
+    if (TOW_UNLIKELY(limits == NULL))
+        return TOW_ERROR(TOW_UNIMPLEMENTED,
+                         "message type %u is not known to this version", type);
+    return tow_body_decode(limits, bytes, count, arena, out_body);
 }

@@ -99,6 +99,7 @@ typedef enum tow_message_type {
 #define TOW_NAME_MAX             255u /* of kinds, hosts, nodes, programs */
 #define TOW_INLINE_BYTES_MAX     (64u << 10) /* of a put or get; more: lanes */
 #define TOW_SIGNATURE_BYTES_MAX  (2u << 20)
+#define TOW_SHARDING_BYTES_MAX   (256u << 10)
 #define TOW_DEVICES_MAX          65536u /* of a slice */
 #define TOW_WORKER_DEVICES_MAX   256u
 #define TOW_NODES_MAX            65536u /* of a program */
@@ -165,6 +166,9 @@ typedef Tow__ShardPutOpened tow_msg_shard_put_opened_t;
 typedef Tow__ShardPutDone tow_msg_shard_put_done_t;
 typedef Tow__ShardGet tow_msg_shard_get_t;
 typedef Tow__ShardGetDone tow_msg_shard_get_done_t;
+typedef Tow__SignatureArray tow_msg_signature_array_t;
+typedef Tow__SignatureAlias tow_msg_signature_alias_t;
+typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 
 #define TOW_MSG_HELLO_INIT            TOW__HELLO__INIT
 #define TOW_MSG_PROOF_INIT            TOW__PROOF__INIT
@@ -227,6 +231,10 @@ typedef Tow__ShardGetDone tow_msg_shard_get_done_t;
 #define TOW_MSG_SHARD_GET_INIT        TOW__SHARD_GET__INIT
 #define TOW_MSG_SHARD_GET_DONE_INIT   TOW__SHARD_GET_DONE__INIT
 
+#define TOW_MSG_SIGNATURE_ARRAY_INIT      TOW__SIGNATURE_ARRAY__INIT
+#define TOW_MSG_SIGNATURE_ALIAS_INIT      TOW__SIGNATURE_ALIAS__INIT
+#define TOW_MSG_EXECUTABLE_SIGNATURE_INIT TOW__EXECUTABLE_SIGNATURE__INIT
+
 /* Any message: the first member (`base`) of each struct above. */
 typedef ProtobufCMessage tow_body_t;
 
@@ -243,10 +251,18 @@ tow_status_t tow_message_decode(uint32_t type, const uint8_t *bytes,
                                 size_t count, tow_arena_t *arena,
                                 const tow_body_t **out_body) TOW_MUST_USE;
 
+/* The same for a message that is no frame of its own: it travels inside of
+ * another, or through a pipe. */
+tow_status_t tow_body_decode(const tow_limits_t *limits, const uint8_t *bytes,
+                             size_t count, tow_arena_t *arena,
+                             const tow_body_t **out_body) TOW_MUST_USE;
+
 /* "Exchange"; "?" for a type that is not known. Static. */
 const char *tow_message_type_name(uint32_t type);
 
 /* The limits of a type, NULL if it is not known. For tests. */
 const tow_limits_t *tow_message_limits(uint32_t type);
+/* Of tow_msg_executable_signature_t. */
+extern const tow_limits_t tow_executable_signature_limits;
 
 #endif /* TOW_WIRE_MESSAGE_H_ */
