@@ -1,0 +1,121 @@
+/* The gang scheduler of one island: one order for all gangs.
+ *
+ * Whoever owns it submits tickets: runs of programs, each with what it takes.
+ * The scheduler decides when a ticket is granted, and in which order; the owner
+ * sends the grants to the workers in that order over ordered sessions, so every
+ * device of the island sees all gangs in one order (invariant 1).
+ *
+ *   submitted -> (its prerequisites are met, and those before it of the same
+ *   client are granted) -> chosen by the policy: it has its place in the order
+ *   -> memory reserved, in that order (invariant 4) -> granted -> finished
+ *
+ * Nothing overtakes a chosen ticket that waits for memory. It fails with
+ * RESOURCE_EXHAUSTED when all that was granted has finished and it still does
+ * not fit. Grants run ahead of the devices by a bounded number of steps
+ * (run_ahead_max), so that a queue on a device is never long, and never empty
+ * for want of a round trip. A ticket with more steps than that is granted when
+ * nothing else is under way on its devices.
+ *
+ * Pure: no clock, no memory of its own but for its clients; O(1) a ticket, but
+ * for the devices whose memory it reserves. */
+#ifndef TOW_SCHED_SCHED_H_
+#define TOW_SCHED_SCHED_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "base/macros.h"
+#include "base/status.h"
+#include "store/ledger.h"
+
+typedef struct tow_sched tow_sched_t;
+
+/* What a ticket takes on one placement (a slice's devices). */
+typedef struct tow_ticket_part {
+    tow_placement_t *placement; /* lent, outlives the ticket */
+    uint64_t bytes;             /* on each of its devices, while it runs */
+    uint32_t step_count;
+} tow_ticket_part_t;
+
+typedef enum tow_ticket_state {
+    TOW_TICKET_IDLE,
+    TOW_TICKET_QUEUED,
+    TOW_TICKET_GRANTED,
+} tow_ticket_state_t;
+
+/* Owned by whoever submits it, embedded in its run; alive until it is finished,
+ * failed or withdrawn. */
+typedef struct tow_ticket {
+    uint32_t client;
+    const tow_ticket_part_t *parts; /* lent; shared by runs of one program */
+    size_t part_count;
+    /* Uploads and loads that it still waits for; tow_ticket_unblock. */
+    uint32_t blocker_count;
+    /* Set by the scheduler. */
+    tow_ticket_state_t state;
+    uint64_t number; /* its place in the order, from 1, when granted */
+    tow_list_t node_;
+    uint64_t arrival_;
+} tow_ticket_t;
+
+typedef struct tow_sched_client tow_sched_client_t;
+
+/* Which client's next ticket comes first? Policies see queues, not tickets'
+ * owners. */
+typedef struct tow_sched_policy {
+    const char *name; /* "fifo" */
+    /* Of clients whose first ticket is ready: the one to serve. `clients` is in
+     * order of that ticket's arrival, never empty. */
+    size_t (*choose)(void *context, const tow_sched_client_t *const *clients,
+                     size_t count);
+    /* It was served. May be NULL. */
+    void (*served)(void *context, const tow_sched_client_t *client,
+                   const tow_ticket_t *ticket);
+    void *context;
+} tow_sched_policy_t;
+extern const tow_sched_policy_t tow_sched_fifo;
+
+typedef struct tow_sched_options {
+    const tow_sched_policy_t *policy; /* NULL: fifo */
+    uint32_t run_ahead_max; /* steps under way per device; 0: the default */
+    /* Send it. Called from tow_sched_turn only, in the order of `number`. */
+    void (*grant)(void *context, tow_ticket_t *ticket);
+    /* It can never run. Not granted; forgotten before this is called. */
+    void (*refuse)(void *context, tow_ticket_t *ticket,
+                   tow_status_t take_status);
+    void *context;
+} tow_sched_options_t;
+
+tow_status_t tow_sched_create(const tow_sched_options_t *options,
+                              tow_sched_t **out_sched) TOW_MUST_USE;
+void tow_sched_destroy(tow_sched_t *sched);
+
+tow_status_t tow_sched_add_client(tow_sched_t *sched, uint32_t client)
+    TOW_MUST_USE;
+/* None of its tickets is queued any more. */
+void tow_sched_remove_client(tow_sched_t *sched, uint32_t client);
+
+void tow_sched_submit(tow_sched_t *sched, tow_ticket_t *ticket);
+void tow_ticket_block(tow_ticket_t *ticket);
+void tow_ticket_unblock(tow_sched_t *sched, tow_ticket_t *ticket);
+/* A ticket that is not granted yet leaves the queue. */
+void tow_sched_withdraw(tow_sched_t *sched, tow_ticket_t *ticket);
+/* All its workers have reported, or are gone: memory and run-ahead come back. */
+void tow_sched_finish(tow_sched_t *sched, tow_ticket_t *ticket);
+/* Memory or something else that tickets wait for has changed outside. */
+void tow_sched_poke(tow_sched_t *sched);
+/* Grants and refuses what can be. The owner calls it once at the end of a batch
+ * of events; nothing else calls `grant` or `refuse`. */
+void tow_sched_turn(tow_sched_t *sched);
+
+typedef struct tow_sched_stats {
+    uint64_t submitted, granted, finished, refused, withdrawn;
+    size_t queued_count;
+    size_t under_way_count;
+} tow_sched_stats_t;
+tow_sched_stats_t tow_sched_stats(const tow_sched_t *sched);
+size_t tow_sched_client_queued(const tow_sched_t *sched, uint32_t client);
+
+#endif /* TOW_SCHED_SCHED_H_ */
