@@ -7,6 +7,7 @@
 #include "base/vec.h"
 #include "tool/bench.h"
 #include "tool/command.h"
+#include "tool/gang.h"
 #include "tool/literal.h"
 #include "tool/local.h"
 
@@ -18,7 +19,8 @@ typedef struct run_arguments {
     TOW_VEC(const char *) inputs; /* texts are argv's */
     const char *plugin;
     const char *model;
-    uint64_t device_count;
+    uint64_t process_count; /* 0: this one */
+    uint64_t device_count;  /* of each process */
     uint64_t repeat_count;
     bool json;
 } run_arguments_t;
@@ -31,6 +33,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'n':
         a->device_count =
             tow_command_number(state, "devices", argument, 1, 256);
+        return 0;
+    case 'P':
+        a->process_count = tow_command_number(state, "processes", argument, 1,
+                                              TOW_GANG_PROCESS_COUNT_MAX);
         return 0;
     case 'r':
         a->repeat_count =
@@ -46,6 +52,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case ARGP_KEY_END:
         if (a->path == NULL) argp_error(state, "name a file with a program");
+        if (a->process_count > 0 && (a->plugin != NULL || a->model != NULL))
+            argp_error(state, "--processes is for XLA on the CPU, without "
+                              "--plugin or --sim");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -244,6 +253,100 @@ static void print_timings(const session_t *session)
                driver->simulated ? " (simulated)" : "");
 }
 
+/* -- A gang of processes ---------------------------------------------------- */
+
+/* Before it runs, so that one who watches or disturbs it knows whom. */
+static void print_members(const run_arguments_t *a, const tow_gang_t *gang)
+{
+    for (size_t i = 0; i < a->process_count; i++) {
+        const int pid = (int)tow_gang_pid(gang, i);
+        const long long first = tow_gang_device_id(i, 0);
+        printf(a->json ? "{\"member\":%zu,\"pid\":%d,\"first_device_id\":%lld,"
+                         "\"devices\":%llu}\n"
+                       : "member %zu: process %d, device id %lld and up, "
+                         "%llu device(s)\n",
+               i, pid, first, (unsigned long long)a->device_count);
+    }
+    fflush(stdout);
+}
+
+static tow_status_t print_gang_result(const run_arguments_t *a,
+                                      tow_gang_t *gang,
+                                      const tow_gang_result_t *which)
+{
+    char text[TOW_GANG_TEXT_MAX];
+    TOW_RETURN_IF_ERROR(tow_gang_result(gang, which, text));
+    const size_t device = which->member * a->device_count + which->device;
+    if (a->json)
+        printf("{\"device\":%zu,\"member\":%zu,\"result\":%zu,"
+               "\"value\":\"%s\"}\n",
+               device, which->member, which->result, text);
+    else
+        printf("device %zu (member %zu) result %zu %s\n", device, which->member,
+               which->result, text);
+    return TOW_OK;
+}
+
+static tow_status_t print_gang_results(const run_arguments_t *a,
+                                       tow_gang_t *gang)
+{
+    const size_t result_count = tow_gang_result_count(gang);
+    const size_t each = a->device_count * result_count;
+    for (size_t i = 0; i < a->process_count * each; i++) {
+        tow_gang_result_t which = {.member = i / each,
+                                   .device = i % each / result_count,
+                                   .result = i % result_count};
+        TOW_RETURN_IF_ERROR(print_gang_result(a, gang, &which));
+    }
+    return TOW_OK;
+}
+
+static void print_gang_timings(const run_arguments_t *a, const tow_gang_t *gang,
+                               const tow_gang_timing_t *timing)
+{
+    const unsigned long long runs = a->repeat_count,
+                             devices = a->process_count * a->device_count,
+                             processes = a->process_count;
+    if (a->json)
+        printf("{\"compile_ms\":%.3f,\"first_run_us\":%.2f,\"run_us\":%.2f,"
+               "\"runs\":%llu,\"devices\":%llu,\"processes\":%llu,"
+               "\"simulated\":false}\n",
+               tow_gang_compile_ms(gang), timing->first_us, timing->median_us,
+               runs, devices, processes);
+    else
+        printf("compiled in %.1f ms; first run %.1f us, median of %llu %.1f us "
+               "on %llu device(s) in %llu process(es)\n",
+               tow_gang_compile_ms(gang), timing->first_us, runs,
+               timing->median_us, devices, processes);
+}
+
+static tow_status_t perform_gang(session_t *session)
+{
+    const run_arguments_t *a = session->arguments;
+    TOW_RETURN_IF_ERROR(read_program(session));
+    tow_gang_options_t options = {
+        .process_count = a->process_count,
+        .device_count = a->device_count,
+        .program = {session->program, session->program_size},
+        .inputs = a->inputs.items,
+        .input_count = a->inputs.count,
+        .printed_elements_max = PRINTED_ELEMENTS_MAX};
+    tow_gang_t *gang = NULL;
+    TOW_RETURN_IF_ERROR(tow_status_annotate(tow_gang_open(&options, &gang),
+                                            "loading %s", a->path));
+    print_members(a, gang);
+    tow_gang_run_t run = {.count = a->repeat_count, .ahead = 1};
+    tow_gang_timing_t timing;
+    tow_status_t status = tow_status_annotate(tow_gang_run(gang, &run, &timing),
+                                              "running %s", a->path);
+    if (status == TOW_OK) status = print_gang_results(a, gang);
+    if (status == TOW_OK) print_gang_timings(a, gang, &timing);
+    tow_gang_close(gang);
+    return status;
+}
+
+/* -- The command ------------------------------------------------------------ */
+
 static tow_status_t perform(session_t *session)
 {
     const run_arguments_t *a = session->arguments;
@@ -284,6 +387,10 @@ int tow_command_run(int argc, char **argv)
          "f32[4]=@FILE",
          0},
         {"devices", 'n', "N", 0, "Run on N devices, as replicas (1)", 0},
+        {"processes", 'P', "N", 0,
+         "One gang over N child processes with --devices each, on XLA on the "
+         "CPU",
+         0},
         {"repeat", 'r', "N", 0, "Run N times, for the timings (1)", 0},
         {"plugin", 'p', "PATH", 0, "A PJRT plugin (default: XLA on the CPU)",
          0},
@@ -299,11 +406,15 @@ int tow_command_run(int argc, char **argv)
         .doc = "Compiles one StableHLO program (text or portable artifact), "
                "runs it, and prints results and timings.",
     };
+    if (argc > 1 && strcmp(argv[1], "gang-member") == 0)
+        return tow_gang_member(argc - 1, argv + 1);
     run_arguments_t arguments = {.device_count = 1, .repeat_count = 1};
     int result = tow_command_parse(&argp, argc, argv, &arguments);
     if (result == 0) {
         session_t session = {.arguments = &arguments};
-        tow_status_t status = perform(&session);
+        tow_status_t status = arguments.process_count > 0
+                                  ? perform_gang(&session)
+                                  : perform(&session);
         end(&session);
         result = tow_command_finish("run", status);
     }
