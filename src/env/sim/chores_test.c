@@ -173,6 +173,26 @@ static void other_threads_may_post(void **state)
     pair_close(&pair);
 }
 
+/* Nothing else is due within the run. */
+static void a_post_from_outside_is_due_before_later_events(void **state)
+{
+    (void)state;
+    pair_t pair;
+    pair_open(&pair, (tow_sim_options_t){0});
+    alarm_t alarm = {.timer.fire = on_alarm, .env = pair.a_env};
+    tow_env_timer_start(pair.a_env, &alarm.timer, 100 * MS);
+    run_until(pair.sim, MS);
+    int next = 0;
+    posted_t posted = {
+        .post.run = on_post, .next_order = &next, .env = pair.b_env};
+    tow_env_post(posted.env, &posted.post);
+    run_until(pair.sim, 2 * MS);
+    assert_int_equal(next, 1);
+    assert_int_equal(alarm.fired_count, 0);
+    assert_int_equal(tow_sim_now_ns(pair.sim), 2 * MS);
+    pair_close(&pair);
+}
+
 /* -- Work ----------------------------------------------------------------- */
 
 typedef struct labour {
@@ -350,6 +370,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_timer_without_end_never_fires),
     cmocka_unit_test(posts_run_in_order_and_never_within_the_call),
     cmocka_unit_test(other_threads_may_post),
+    cmocka_unit_test(a_post_from_outside_is_due_before_later_events),
     cmocka_unit_test(work_takes_its_cost),
     cmocka_unit_test(work_is_cancelled_only_before_it_begins),
     cmocka_unit_test(a_frozen_process_begins_no_work),

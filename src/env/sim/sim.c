@@ -289,11 +289,16 @@ static void perform_first(tow_sim_t *sim)
         sim->options.after_event(sim->options.after_event_context, sim);
 }
 
-static bool step(tow_sim_t *sim)
+static void take_foreign_posts(tow_sim_t *sim)
 {
     if (TOW_UNLIKELY(atomic_load_explicit(&sim->has_foreign_posts,
                                           memory_order_acquire)))
         tow_sim_take_foreign_posts(sim);
+}
+
+static bool step(tow_sim_t *sim)
+{
+    take_foreign_posts(sim);
     if (sim->failure != TOW_OK || sim->queue.count == 0) return false;
     if (TOW_UNLIKELY(tow_sim_queue_first(&sim->queue)->time_ns >=
                      TOW_SIM_TIME_MAX)) {
@@ -352,6 +357,8 @@ static stop_t run(tow_sim_t *sim, const tow_sim_run_options_t *options)
         if (options->until != NULL && options->until(options->context))
             return STOP_WISH;
         if (sim->counts.events >= events_max) return STOP_EVENTS;
+        /* Before the look at the queue: a post is due now. */
+        take_foreign_posts(sim);
         const queue_entry_t *first = tow_sim_queue_first(&sim->queue);
         if (first != NULL && first->time_ns > until_ns) return STOP_TIME;
         if (!step(sim)) return STOP_IDLE;
