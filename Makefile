@@ -29,6 +29,7 @@ check: ## format, layers, static analysis, sanitizers, sim smoke (CHECKS="format
 	@scripts/check.sh $(CHECKS)
 
 bench: all ## every benchmark, each beside its peer
+	@build/tow bench device
 	@build/tow bench net
 	@build/tow bench sim
 

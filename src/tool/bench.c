@@ -68,7 +68,7 @@ static void print_json(const tow_bench_case_t *c, const result_t *r)
 
 static void print_text(const tow_bench_case_t *c, const result_t *r)
 {
-    printf("%-4s %-26s %11.4g %-6s  peer %11.4g  ratio %6.2f [%.2f-%.2f]",
+    printf("%-6s %-26s %11.4g %-6s  peer %11.4g  ratio %6.2f [%.2f-%.2f]",
            c->bench, c->name, r->ours.median, c->unit, r->peer.median,
            r->ratio.median, r->ratio.low, r->ratio.high);
     if (c->bar > 0)
@@ -84,12 +84,17 @@ static tow_status_t measure_peer(const tow_bench_case_t *c, double *out_value)
     return TOW_OK;
 }
 
+bool tow_bench_is_chosen(const tow_bench_case_t *c,
+                         const tow_bench_options_t *options)
+{
+    return options->only == NULL || strstr(c->name, options->only) != NULL;
+}
+
 tow_status_t tow_bench_run_case(const tow_bench_case_t *c, size_t rounds,
                                 const tow_bench_options_t *options)
 {
     TOW_ASSERT(rounds > 0 && rounds <= TOW_BENCH_ROUNDS_MAX);
-    if (options->only != NULL && strstr(c->name, options->only) == NULL)
-        return TOW_OK;
+    if (!tow_bench_is_chosen(c, options)) return TOW_OK;
     double ours[TOW_BENCH_ROUNDS_MAX], peer[TOW_BENCH_ROUNDS_MAX];
     double ratio[TOW_BENCH_ROUNDS_MAX];
     for (size_t i = 0; i < rounds; i++) {

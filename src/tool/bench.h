@@ -43,7 +43,10 @@ typedef struct tow_bench_case {
 
 #define TOW_BENCH_ROUNDS_MAX 32
 
-/* Runs one case for `rounds` pairs and prints it. */
+/* Is it among the cases that were asked for? */
+bool tow_bench_is_chosen(const tow_bench_case_t *bench_case,
+                         const tow_bench_options_t *options);
+/* Runs one case, if it is chosen, for `rounds` pairs and prints it. */
 tow_status_t tow_bench_run_case(const tow_bench_case_t *bench_case,
                                 size_t rounds,
                                 const tow_bench_options_t *options)
@@ -57,6 +60,7 @@ int64_t tow_bench_now_ns(void);
 
 /* The benchmarks. */
 tow_status_t tow_bench_net(const tow_bench_options_t *options) TOW_MUST_USE;
+tow_status_t tow_bench_device(const tow_bench_options_t *options) TOW_MUST_USE;
 tow_status_t tow_bench_sim(const tow_bench_options_t *options) TOW_MUST_USE;
 
 #endif /* TOW_TOOL_BENCH_H_ */

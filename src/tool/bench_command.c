@@ -13,6 +13,7 @@ typedef struct benchmark {
 } benchmark_t;
 
 static const benchmark_t benchmarks[] = {
+    {"device", "runs, gangs and transfers on XLA on the CPU", tow_bench_device},
     {"net", "messages and bulk data between two processes", tow_bench_net},
     {"sim", "the simulator's own speed and size", tow_bench_sim},
 };
@@ -42,12 +43,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
                        argument);
         arguments->chosen = find(argument);
         if (arguments->chosen == NULL)
-            argp_error(state, "no benchmark '%s': there are net and sim",
+            argp_error(state,
+                       "no benchmark '%s': there are device, net and sim",
                        argument);
         return 0;
     case ARGP_KEY_END:
         if (arguments->chosen == NULL)
-            argp_error(state, "name a benchmark: net or sim");
+            argp_error(state, "name a benchmark: device, net or sim");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -66,8 +68,10 @@ int tow_command_bench(int argc, char **argv)
         .parser = parse,
         .args_doc = "NAME",
         .doc = "Measures, each time beside a peer or a limit in the same run."
-               "\vNames:\n  net  messages and bulk data between two processes\n"
-               "  sim  the simulator's own speed and size\n\n"
+               "\vNames:\n"
+               "  device  runs, gangs and transfers on XLA on the CPU\n"
+               "  net     messages and bulk data between two processes\n"
+               "  sim     the simulator's own speed and size\n\n"
                "The ratio is ours to the peer's; above 1 is better for us. It "
                "comes from alternating paired rounds: median [lowest-highest].",
     };

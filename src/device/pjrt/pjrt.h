@@ -64,4 +64,13 @@ struct tow_pjrt_open {
  * otherwise what the plugin says. */
 tow_status_t tow_pjrt_open(tow_env_t *env, tow_pjrt_open_t *open) TOW_MUST_USE;
 
+/* For benchmarks: how long XLA alone takes for `count` executions, one after the
+ * other on this thread, without any of our queues, events and checks; see
+ * time_directly in xla_cpu.h. The device must be idle and the arguments READY.
+ * UNIMPLEMENTED with any plugin but our xla_cpu. */
+tow_status_t tow_pjrt_time_directly(tow_executable_t *executable,
+                                    tow_buffer_t *const *arguments,
+                                    size_t argument_count, uint64_t count,
+                                    uint64_t *out_ns) TOW_MUST_USE;
+
 #endif /* TOW_DEVICE_PJRT_PJRT_H_ */

@@ -390,3 +390,26 @@ void tow_pjrt_abort(tow_driver_t *base, uint64_t gang_id, tow_status_t cause)
             driver->plugin.api.PJRT_Device_PoisonExecution(&args));
     }
 }
+
+/* -- Benchmarks ------------------------------------------------------------- */
+
+tow_status_t tow_pjrt_time_directly(tow_executable_t *base,
+                                    tow_buffer_t *const *arguments,
+                                    size_t argument_count, uint64_t count,
+                                    uint64_t *out_ns)
+{
+    pjrt_driver_t *driver = pjrt_driver_of(base->driver);
+    if (driver->plugin.xla == NULL)
+        return TOW_ERROR(TOW_UNIMPLEMENTED,
+                         "only our xla_cpu can be timed without us");
+    if (!tow_vec_reserve(&driver->scratch.arguments, argument_count + 1))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    PJRT_Buffer **handles = driver->scratch.arguments.items;
+    for (size_t i = 0; i < argument_count; i++)
+        handles[i] = pjrt_buffer_of(arguments[i])->handle;
+    return tow_pjrt_device_status(
+        driver,
+        driver->plugin.xla->time_directly(pjrt_executable_of(base)->loaded,
+                                          handles, count, out_ns),
+        base->local_devices[0]);
+}

@@ -1,0 +1,375 @@
+/* Gangs: steps per second of scalar add + all-reduce, each step an execution
+ * of its own with the result of the one before.
+ *
+ * Ours runs in two processes and stays up for all rounds. JAX is a child that
+ * stays up too and does rounds on command; its devices are in one process, which
+ * is where it is fastest. MPI_Allreduce has no computation and no executions to
+ * it: it shows what shared memory could do. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "tool/bench_device.h"
+#include "tool/gang.h"
+#include "tool/process.h"
+
+#define CHILD_TIMEOUT_NS INT64_C(60000000000)
+#define CHILD_TIMEOUT_MS 60000
+#define PROGRAM_SIZE     1024
+#define CHECKED_STEPS    5
+
+typedef struct gang_size {
+    size_t process_count;
+    size_t device_count; /* of each */
+    /* Of a quick round: a fifth of a second, about. */
+    uint64_t step_count;
+    uint64_t jax_step_count;
+    uint64_t mpi_count;
+} gang_size_t;
+
+typedef struct gang_bench {
+    const gang_size_t *size; /* lent */
+    uint64_t factor;         /* of the counts */
+    tow_gang_t *gang;        /* owned */
+    tow_process_t jax;
+    int jax_socket; /* owned; -1: none */
+} gang_bench_t;
+
+static size_t replica_count(const gang_size_t *size)
+{
+    return size->process_count * size->device_count;
+}
+
+/* A file that the build puts beside `tow`. */
+static tow_status_t find_built(const char *name, char path[PATH_MAX])
+{
+    ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 64);
+    if (length <= 0) return TOW_ERRNO(errno, "finding the program itself");
+    path[length] = '\0';
+    snprintf(strrchr(path, '/'), 64, "/%s", name);
+    if (access(path, R_OK) != 0)
+        return TOW_ERRNO(errno, "%s: build it with `make`", path);
+    return TOW_OK;
+}
+
+/* -- Ours ------------------------------------------------------------------- */
+
+static void write_program(size_t count, char program[PROGRAM_SIZE])
+{
+    char group[256] = "0";
+    for (size_t i = 1; i < count; i++)
+        snprintf(group + strlen(group), sizeof(group) - strlen(group), ", %zu",
+                 i);
+    snprintf(program, PROGRAM_SIZE,
+             "module @step attributes {mhlo.num_replicas = %zu : i32, "
+             "mhlo.num_partitions = 1 : i32} {\n"
+             "  func.func public @main(%%x: tensor<f32>) -> tensor<f32> {\n"
+             "    %%one = stablehlo.constant dense<1.0> : tensor<f32>\n"
+             "    %%y = stablehlo.add %%x, %%one : tensor<f32>\n"
+             "    %%z = \"stablehlo.all_reduce\"(%%y) ({\n"
+             "    ^bb0(%%a: tensor<f32>, %%b: tensor<f32>):\n"
+             "      %%c = stablehlo.add %%a, %%b : tensor<f32>\n"
+             "      stablehlo.return %%c : tensor<f32>\n"
+             "    }) {replica_groups = dense<[[%s]]> : tensor<1x%zuxi64>, "
+             "channel_handle = #stablehlo.channel_handle<handle = 1, type = "
+             "0>} : (tensor<f32>) -> tensor<f32>\n"
+             "    return %%z : tensor<f32>\n"
+             "  }\n"
+             "}\n",
+             count, group, count);
+}
+
+/* One device a process: the step runs on the thread that enqueues it. */
+static tow_status_t run_steps(gang_bench_t *bench, uint64_t count,
+                              double *out_seconds)
+{
+    tow_gang_run_t run = {.count = count,
+                          .ahead = TOW_GANG_AHEAD_MAX,
+                          .is_chained = true,
+                          .may_block = bench->size->device_count == 1};
+    tow_gang_timing_t timing;
+    TOW_RETURN_IF_ERROR(tow_gang_run(bench->gang, &run, &timing));
+    *out_seconds = timing.seconds;
+    return TOW_OK;
+}
+
+/* From 0, each step makes N (x + 1) of x, on every device. */
+static tow_status_t check_steps(gang_bench_t *bench)
+{
+    const gang_size_t *size = bench->size;
+    double expected = 0, seconds = 0;
+    for (int i = 0; i < CHECKED_STEPS; i++)
+        expected = (double)replica_count(size) * (expected + 1);
+    TOW_RETURN_IF_ERROR(run_steps(bench, CHECKED_STEPS, &seconds));
+    for (size_t i = 0; i < replica_count(size); i++) {
+        tow_gang_result_t which = {.member = i / size->device_count,
+                                   .device = i % size->device_count};
+        char text[TOW_GANG_TEXT_MAX];
+        TOW_RETURN_IF_ERROR(tow_gang_result(bench->gang, &which, text));
+        const char *value = strchr(text, '=');
+        if (value == NULL || strtod(value + 1, NULL) != expected)
+            return TOW_ERROR(TOW_DATA_LOSS,
+                             "device %zu has %s after %d steps instead of %g",
+                             i, text, CHECKED_STEPS, expected);
+    }
+    return TOW_OK;
+}
+
+static tow_status_t open_gang(gang_bench_t *bench)
+{
+    const gang_size_t *size = bench->size;
+    const char *inputs[] = {"f32[]=0"};
+    char program[PROGRAM_SIZE];
+    write_program(replica_count(size), program);
+    tow_gang_options_t options = {.process_count = size->process_count,
+                                  .device_count = size->device_count,
+                                  .program = {program, strlen(program)},
+                                  .inputs = inputs,
+                                  .input_count = TOW_COUNT_OF(inputs),
+                                  .printed_elements_max = 1};
+    double seconds = 0;
+    TOW_RETURN_IF_ERROR(tow_gang_open(&options, &bench->gang));
+    TOW_RETURN_IF_ERROR(check_steps(bench));
+    return run_steps(bench, size->step_count / 10, &seconds);
+}
+
+static tow_status_t our_rate(void *context, double *out_rate)
+{
+    gang_bench_t *bench = context;
+    const uint64_t count = bench->size->step_count * bench->factor;
+    double seconds = 0;
+    TOW_RETURN_IF_ERROR(run_steps(bench, count, &seconds));
+    *out_rate = (double)count / seconds;
+    return TOW_OK;
+}
+
+/* -- JAX -------------------------------------------------------------------- */
+
+/* TOW_PYTHON, or that of the tree whose build folder we are in. */
+static tow_status_t find_python(char path[PATH_MAX])
+{
+    const char *given = getenv("TOW_PYTHON");
+    if (given != NULL) {
+        snprintf(path, PATH_MAX, "%s", given);
+        return TOW_OK;
+    }
+    return tow_status_annotate(find_built("../.venv/bin/python", path),
+                               "JAX, the peer of gangs, is wanted: `make "
+                               "setup` brings it into .venv, or TOW_PYTHON "
+                               "names a Python that has it");
+}
+
+static tow_status_t hear_jax(gang_bench_t *bench, char *line, size_t capacity)
+{
+    struct pollfd waited = {.fd = bench->jax_socket, .events = POLLIN};
+    ssize_t size = -1;
+    if (poll(&waited, 1, CHILD_TIMEOUT_MS) == 1)
+        size = read(bench->jax_socket, line, capacity - 1);
+    if (size <= 0)
+        return TOW_ERROR(TOW_UNAVAILABLE,
+                         "the process that runs JAX %s (its own words are "
+                         "above)",
+                         size == 0 ? "ended" : "does not answer");
+    line[size] = '\0';
+    return TOW_OK;
+}
+
+static tow_status_t start_jax(gang_bench_t *bench)
+{
+    char python[PATH_MAX], script[PATH_MAX], count[24], descriptor[24];
+    char flags[96], line[64];
+    int ends[2];
+    TOW_RETURN_IF_ERROR(find_python(python));
+    TOW_RETURN_IF_ERROR(find_built("bench/jax_gang.py", script));
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        return TOW_ERRNO(errno, "making a socket for JAX");
+    bench->jax_socket = ends[0];
+    fcntl(ends[1], F_SETFD, 0);
+    snprintf(count, sizeof(count), "%zu", replica_count(bench->size));
+    snprintf(descriptor, sizeof(descriptor), "%d", ends[1]);
+    snprintf(flags, sizeof(flags),
+             "XLA_FLAGS=--xla_force_host_platform_device_count=%s", count);
+    char *const argv[] = {python, script, count, descriptor, NULL};
+    char *const extra[] = {flags, "NPROC=16", "JAX_PLATFORMS=cpu", NULL};
+    tow_status_t status =
+        tow_process_start(argv, extra, TOW_OUTPUT_INHERIT, &bench->jax);
+    close(ends[1]);
+    TOW_RETURN_IF_ERROR(status);
+    return hear_jax(bench, line, sizeof(line));
+}
+
+static void stop_jax(gang_bench_t *bench)
+{
+    if (bench->jax_socket >= 0) close(bench->jax_socket);
+    bench->jax_socket = -1;
+    tow_process_kill(&bench->jax);
+}
+
+static tow_status_t jax_rate(void *context, double *out_rate)
+{
+    gang_bench_t *bench = context;
+    const uint64_t count = bench->size->jax_step_count * bench->factor;
+    char line[64];
+    int length =
+        snprintf(line, sizeof(line), "%llu\n", (unsigned long long)count);
+    if (send(bench->jax_socket, line, (size_t)length, MSG_NOSIGNAL) != length)
+        return TOW_ERRNO(errno, "telling the process that runs JAX");
+    TOW_RETURN_IF_ERROR(hear_jax(bench, line, sizeof(line)));
+    const double seconds = strtod(line, NULL);
+    if (seconds <= 0) return TOW_ERROR(TOW_INTERNAL, "JAX answered '%s'", line);
+    *out_rate = (double)count / seconds;
+    return TOW_OK;
+}
+
+/* -- Open MPI --------------------------------------------------------------- */
+
+/* A fresh mpirun each time: ranks that wait for a command would spin. */
+static tow_status_t mpi_rate(void *context, double *out_rate)
+{
+    const gang_bench_t *bench = context;
+    char program[PATH_MAX], ranks[24], count[24], text[1024];
+    TOW_RETURN_IF_ERROR(find_built("bench/mpi_allreduce", program));
+    snprintf(ranks, sizeof(ranks), "%zu", replica_count(bench->size));
+    snprintf(count, sizeof(count), "%llu",
+             (unsigned long long)(bench->size->mpi_count * bench->factor));
+    /* More ranks than cores: those that wait give up theirs. */
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    char *yields = (long)replica_count(bench->size) > cores ? "1" : "0";
+    char *const argv[] = {"mpirun",
+                          "-np",
+                          ranks,
+                          "--oversubscribe",
+                          "--allow-run-as-root",
+                          "--bind-to",
+                          "none",
+                          "--mca",
+                          "btl",
+                          "self,vader",
+                          "--mca",
+                          "mpi_yield_when_idle",
+                          yields,
+                          program,
+                          count,
+                          NULL};
+    tow_process_t child = {.output_fd = -1};
+    TOW_RETURN_IF_ERROR(tow_process_start(argv, NULL, TOW_OUTPUT_PIPE, &child));
+    TOW_RETURN_IF_ERROR(tow_process_finish(&child, "mpirun", CHILD_TIMEOUT_NS,
+                                           text, sizeof(text)));
+    *out_rate = strtod(text, NULL);
+    if (*out_rate <= 0)
+        return TOW_ERROR(TOW_INTERNAL, "mpirun printed '%s'", text);
+    return TOW_OK;
+}
+
+static bool can_run_mpi(void)
+{
+    char path[PATH_MAX];
+    tow_status_t status = find_built("bench/mpi_allreduce", path);
+    const bool is_built = status == TOW_OK;
+    tow_status_ignore(status, "the peer is left out, and that is said");
+    return is_built && system("command -v mpirun >/dev/null") == 0;
+}
+
+/* -- The cases -------------------------------------------------------------- */
+
+static tow_status_t run_beside_jax(gang_bench_t *bench,
+                                   const tow_bench_case_t *shown,
+                                   const tow_bench_options_t *options)
+{
+    if (!tow_bench_is_chosen(shown, options)) return TOW_OK;
+    tow_status_t status = start_jax(bench);
+    if (status == TOW_OK)
+        status = tow_bench_run_case(shown, options->quick ? 5 : 11, options);
+    stop_jax(bench);
+    return status;
+}
+
+static tow_status_t run_beside_mpi(const tow_bench_case_t *shown,
+                                   const tow_bench_options_t *options)
+{
+    if (!tow_bench_is_chosen(shown, options)) return TOW_OK;
+    if (can_run_mpi())
+        return tow_bench_run_case(shown, options->quick ? 3 : 11, options);
+    fprintf(stderr,
+            "tow bench device: %s skipped: no Open MPI here (Debian: "
+            "openmpi-bin and libopenmpi-dev, then build again)\n",
+            shown->name);
+    return TOW_OK;
+}
+
+typedef struct gang_row {
+    gang_size_t size;
+    tow_bench_case_t beside_jax;
+    tow_bench_case_t beside_mpi;
+} gang_row_t;
+
+/* The bars: 10 times JAX's steps with two devices, 5 times with eight. */
+static const gang_row_t rows[] = {
+    {.size = {.process_count = 2,
+              .device_count = 1,
+              .step_count = 30000,
+              .jax_step_count = 2000,
+              .mpi_count = 200000},
+     .beside_jax = {.name = "gang_2x1",
+                    .peer = "JAX's CPU backend, 2 devices",
+                    .bar = 10},
+     .beside_mpi = {.name = "gang_2x1_mpi",
+                    .peer = "MPI_Allreduce alone (no computation), 2 ranks"}},
+    {.size = {.process_count = 2,
+              .device_count = 4,
+              .step_count = 6000,
+              .jax_step_count = 800,
+              .mpi_count = 10000},
+     .beside_jax = {.name = "gang_2x4",
+                    .peer = "JAX's CPU backend, 8 devices",
+                    .bar = 5},
+     .beside_mpi = {.name = "gang_2x4_mpi",
+                    .peer = "MPI_Allreduce alone (no computation), 8 ranks"}},
+};
+
+static tow_bench_case_t complete_case(const tow_bench_case_t *given,
+                                      gang_bench_t *bench)
+{
+    tow_bench_case_t shown = *given;
+    shown.bench = "device";
+    shown.unit = "1/s";
+    shown.better = TOW_BENCH_HIGHER_IS_BETTER;
+    shown.run = our_rate;
+    shown.context = bench;
+    return shown;
+}
+
+static tow_status_t run_row(const gang_row_t *row,
+                            const tow_bench_options_t *options)
+{
+    gang_bench_t bench = {.size = &row->size,
+                          .factor = options->quick ? 1 : 4,
+                          .jax = {.output_fd = -1},
+                          .jax_socket = -1};
+    tow_bench_case_t jax = complete_case(&row->beside_jax, &bench),
+                     mpi = complete_case(&row->beside_mpi, &bench);
+    jax.peer_run = jax_rate;
+    mpi.peer_run = mpi_rate;
+    if (!tow_bench_is_chosen(&jax, options) &&
+        !tow_bench_is_chosen(&mpi, options))
+        return TOW_OK;
+    tow_status_t status = open_gang(&bench);
+    if (status == TOW_OK) status = run_beside_jax(&bench, &jax, options);
+    if (status == TOW_OK) status = run_beside_mpi(&mpi, options);
+    tow_gang_close(bench.gang);
+    return status;
+}
+
+tow_status_t tow_bench_device_gangs(const tow_bench_options_t *options)
+{
+    for (size_t i = 0; i < TOW_COUNT_OF(rows); i++)
+        TOW_RETURN_IF_ERROR(run_row(&rows[i], options));
+    return TOW_OK;
+}
