@@ -1,9 +1,32 @@
 /* Towpath: one program drives the accelerators of many hosts.
  *
- * The public C interface. It grows with the runtime; what is here is stable. */
+ *     tow_client_t *client;
+ *     tow_client_open(NULL, &client);            // or a cluster's address
+ *     tow_slice_open(client, &(tow_slice_options_t){.struct_size = ..., .dims = {4}, ...}, &slice);
+ *     tow_function_compile(slice, &program_text, &function);
+ *     tow_array_upload(slice, &upload, &x);
+ *     tow_function_call(function, slice, &x, 1, &y, 1);   // returns at once
+ *     tow_array_download(y, 0, bytes, size);              // waits
+ *
+ * Rules that hold throughout
+ * - Calls that start work return at once. What they make is a promise: an array
+ *   may be used before it has a value. An error of the work reaches whoever
+ *   waits for the array, or for anything computed from it: the first error,
+ *   with its origin.
+ * - Every function may be called from any thread. Waiting in one thread does not
+ *   keep others out. No thread is woken per call.
+ * - Objects are counted: `retain` and `release`. Those that others need stay
+ *   alive by themselves: an array keeps its client, a function its slice.
+ *   Nothing waits in `release`.
+ * - Structs of options begin with struct_size (sizeof of it); a field that is
+ *   zero means the default. New fields go last.
+ * - A status that is not TOW_OK is the caller's; tow_status_release. */
 #ifndef TOWPATH_TOWPATH_H_
 #define TOWPATH_TOWPATH_H_
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <towpath/status.h>
 
 #ifdef __cplusplus
@@ -17,6 +40,209 @@ extern "C" {
 /* "0.1.0": the version of the library that is loaded, which may differ from
  * the TOW_VERSION_* that a program was compiled with. */
 const char *tow_version(void);
+
+typedef struct tow_client tow_client_t;
+typedef struct tow_slice tow_slice_t;
+typedef struct tow_function tow_function_t;
+typedef struct tow_array tow_array_t;
+typedef struct tow_program tow_program_t;
+
+/* -- Clients -------------------------------------------------------------------- */
+
+typedef struct tow_client_options {
+    size_t struct_size;
+    /* "unix:PATH", "tcp:HOST:PORT", "tls:HOST:PORT". NULL: TOW_ADDRESS of the
+     * environment; if that is not set either, a local cluster is started, of
+     * processes that end with this one, also when it is killed. */
+    const char *address;
+    const char *name; /* for people, in `tow status`; NULL: the program's */
+    const char *token_file; /* NULL: as for `tow` */
+    /* Of a local cluster; 0: TOW_LOCAL ("workers=2,devices=4"), or 1 worker
+     * with 8 devices. */
+    uint32_t worker_count;
+    uint32_t devices_per_worker;
+    /* Model of simulated devices; NULL: real ones (XLA on the CPU). */
+    const char *simulated;
+    int64_t timeout_ns; /* to connect; 0: 10 s, 60 s for a local cluster */
+} tow_client_options_t;
+
+/* Waits until the cluster answers. UNAVAILABLE: nobody is there, and why.
+ * `options` may be NULL. Several clients in one process are fine. */
+tow_status_t tow_client_open(const tow_client_options_t *options,
+                             tow_client_t **out_client);
+void tow_client_retain(tow_client_t *client);
+/* With the last reference the cluster forgets all that was this client's. */
+void tow_client_release(tow_client_t *client);
+/* TOW_OK while the cluster is there; then for ever why it is not. */
+tow_status_t tow_client_status(tow_client_t *client);
+/* All that was started before has finished, well or not. */
+tow_status_t tow_client_wait_idle(tow_client_t *client);
+/* What the cluster has to say of itself, as JSON; tow_free_text. */
+tow_status_t tow_client_report(tow_client_t *client, char **out_text);
+/* The trace events of all its processes, as a file that Perfetto opens. */
+tow_status_t tow_client_trace(tow_client_t *client, char **out_text);
+void tow_free_text(char *text);
+
+/* -- Slices --------------------------------------------------------------------- */
+
+#define TOW_SLICE_DIMS_MAX 3
+
+typedef struct tow_slice_options {
+    size_t struct_size;
+    uint32_t dims[TOW_SLICE_DIMS_MAX]; /* {8}, {2, 4}: a 0 ends them; {0}: all
+                                          devices of one kind */
+    const char *kind;                  /* "cpu", "TPU v4"; NULL: any one kind */
+    /* These devices in this order, as tow_device_t.id; 0 of them: any. */
+    const int64_t *devices;
+    size_t device_count;
+} tow_slice_options_t;
+
+typedef struct tow_device {
+    size_t struct_size;
+    int64_t id;
+    const char *kind; /* lent by the slice */
+    const char *name;
+    const char *worker;
+    const char *host;
+    uint64_t memory_bytes; /* 0: not known */
+} tow_device_t;
+
+/* Waits for the answer. RESOURCE_EXHAUSTED: there are not so many, and what
+ * there is. */
+tow_status_t tow_slice_open(tow_client_t *client,
+                            const tow_slice_options_t *options,
+                            tow_slice_t **out_slice);
+void tow_slice_retain(tow_slice_t *slice);
+void tow_slice_release(tow_slice_t *slice);
+size_t tow_slice_device_count(const tow_slice_t *slice);
+/* Fills what fits into out_device->struct_size. */
+tow_status_t tow_slice_device(const tow_slice_t *slice, size_t index,
+                              tow_device_t *out_device);
+
+/* -- Functions ------------------------------------------------------------------ */
+
+typedef enum tow_source_format {
+    TOW_SOURCE_STABLEHLO = 0, /* text, or a portable artifact */
+    TOW_SOURCE_COST = 1,      /* of simulated devices */
+} tow_source_format_t;
+
+typedef struct tow_source {
+    size_t struct_size;
+    tow_source_format_t format;
+    const void *bytes;
+    size_t size;
+    /* An xla.CompileOptionsProto; its device assignment is replaced by the
+     * slice's. Size 0: replicas, one a device. */
+    const void *options;
+    size_t options_size;
+} tow_source_t;
+
+/* Compiles for the slice's kind and number of devices, in the cluster, once for
+ * all who ask for the same. Waits. The error carries the compiler's words. */
+tow_status_t tow_function_compile(tow_slice_t *slice,
+                                  const tow_source_t *source,
+                                  tow_function_t **out_function);
+void tow_function_retain(tow_function_t *function);
+void tow_function_release(tow_function_t *function);
+size_t tow_function_argument_count(const tow_function_t *function);
+size_t tow_function_result_count(const tow_function_t *function);
+
+/* An array's shard: type as PJRT_Buffer_Type numbers them. */
+#define TOW_ARRAY_RANK_MAX 32
+typedef struct tow_array_type {
+    size_t struct_size;
+    uint32_t type;
+    uint32_t rank;
+    int64_t dims[TOW_ARRAY_RANK_MAX];
+} tow_array_type_t;
+tow_status_t tow_function_argument_type(const tow_function_t *function,
+                                        size_t index,
+                                        tow_array_type_t *out_type);
+tow_status_t tow_function_result_type(const tow_function_t *function,
+                                      size_t index, tow_array_type_t *out_type);
+
+/* Starts one gang. Fills `results` with `result_count` arrays, one reference
+ * each; result_count is the function's. Errors here are of the call. */
+tow_status_t tow_function_call(tow_function_t *function, tow_slice_t *slice,
+                               tow_array_t *const *arguments,
+                               size_t argument_count, tow_array_t **results,
+                               size_t result_count);
+
+/* -- Arrays --------------------------------------------------------------------- */
+
+typedef struct tow_upload_options {
+    size_t struct_size;
+    tow_array_type_t type; /* of one shard */
+    const void *bytes;     /* all shards, in the slice's order; or one */
+    size_t size;
+    bool replicated; /* `bytes` is one shard, for every device */
+    /* The bytes are used no more. NULL: the call copies them, or waits until
+     * they are used no more. Runs on a thread of the library. */
+    void (*done_with_bytes)(void *context);
+    void *context;
+} tow_upload_options_t;
+
+tow_status_t tow_array_upload(tow_slice_t *slice,
+                              const tow_upload_options_t *options,
+                              tow_array_t **out_array);
+void tow_array_retain(tow_array_t *array);
+void tow_array_release(tow_array_t *array);
+tow_status_t tow_array_type(const tow_array_t *array,
+                            tow_array_type_t *out_type);
+size_t tow_array_shard_count(const tow_array_t *array);
+size_t tow_array_shard_size(const tow_array_t *array); /* bytes, dense */
+
+/* Waits for the value of one shard and copies it. OUT_OF_RANGE: no such shard,
+ * or `size` is not tow_array_shard_size. */
+tow_status_t tow_array_download(tow_array_t *array, size_t shard, void *bytes,
+                                size_t size);
+/* The same without waiting; `done` runs on a thread of the library, once, with a
+ * status that is its own. */
+tow_status_t tow_array_download_async(
+    tow_array_t *array, size_t shard, void *bytes, size_t size,
+    void (*done)(void *context, tow_status_t take_status), void *context);
+/* Waits until the array has its value: TOW_OK, or why it has none.
+ * DEADLINE_EXCEEDED after timeout_ns (negative: no limit; 0: just look). */
+tow_status_t tow_array_wait(tow_array_t *array, int64_t timeout_ns);
+bool tow_array_is_ready(tow_array_t *array); /* has a value, or never will */
+/* `done` runs on a thread of the library when the array is ready; soon, if it is
+ * already. The status is its own. */
+tow_status_t tow_array_on_ready(tow_array_t *array,
+                                void (*done)(void *context,
+                                             tow_status_t take_status),
+                                void *context);
+
+/* -- Programs ------------------------------------------------------------------- */
+
+/* A program is traced: calls on its arrays are noted, not run. Then it runs as
+ * one, with one message, any number of times.
+ *
+ *     tow_program_create(client, "step", &program);
+ *     tow_program_argument(program, slice, &type, false, &x);
+ *     tow_function_call(f, slice, &x, 1, &y, 1);   // noted
+ *     tow_program_result(program, y);
+ *     tow_program_finish(program);                 // checked, sent
+ *     tow_program_run(program, &a, 1, &b, 1);
+ */
+tow_status_t tow_program_create(tow_client_t *client, const char *name,
+                                tow_program_t **out_program);
+void tow_program_retain(tow_program_t *program);
+void tow_program_release(tow_program_t *program);
+/* An array that stands for an argument. `donated`: a run may consume it. */
+tow_status_t tow_program_argument(tow_program_t *program, tow_slice_t *slice,
+                                  const tow_array_type_t *type, bool donated,
+                                  tow_array_t **out_array);
+tow_status_t tow_program_result(tow_program_t *program, tow_array_t *array);
+/* No more calls are noted. Waits for the cluster's word that it is sound: errors
+ * name the node. */
+tow_status_t tow_program_finish(tow_program_t *program);
+tow_status_t tow_program_run(tow_program_t *program,
+                             tow_array_t *const *arguments,
+                             size_t argument_count, tow_array_t **results,
+                             size_t result_count);
+/* The run that made this array need not go on: it, and what depends on it,
+ * fails with CANCELLED unless it was too late. */
+void tow_array_cancel(tow_array_t *array);
 
 #ifdef __cplusplus
 }

@@ -221,6 +221,8 @@ static bool spin(tow_net_t *net, int64_t deadline_ns)
         if (now_ns - net->active_ns >= spin_ns_at(net, now_ns) ||
             now_ns >= deadline_ns)
             return false;
+        if (net->spin_breaker != NULL && atomic_load(net->spin_breaker) > 0)
+            return false;
         if (has_work_left(net) || next_deadline_ns(net) <= now_ns)
             return pass(net);
         if (net->poller_is_hot && now_ns - net->looked_ns < TOW_NET_LOOK_NS)
@@ -259,20 +261,26 @@ static int64_t wait_ns_until(const tow_net_t *net, int64_t deadline_ns)
     return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
 }
 
-static bool sleep_until(tow_net_t *net, int64_t deadline_ns)
+bool tow_net_sleep_begin(tow_net_t *net, int64_t deadline_ns,
+                         int64_t *out_wait_ns)
 {
     net->poller_is_hot = false;
     if (net->poller.progress != NULL && !net->poller.arm(net->poller.context))
-        return pass(net);
+        return false;
     atomic_store(&net->is_sleeping, true);
     if (has_work_left(net) || atomic_load(&net->posts) != NULL ||
         atomic_load(&net->is_stopped)) {
         atomic_store(&net->is_sleeping, false);
-        return pass(net);
+        return false;
     }
     net->stats.sleep_count++;
-    struct epoll_event events[TOW_NET_EVENT_COUNT_MAX];
-    int count = sleep_in_epoll(net, events, wait_ns_until(net, deadline_ns));
+    *out_wait_ns = wait_ns_until(net, deadline_ns);
+    return true;
+}
+
+/* After a sleep: `events` are those that ended it. */
+static bool wake_up(tow_net_t *net, const struct epoll_event *events, int count)
+{
     atomic_store(&net->is_sleeping, false);
     tow_net_refresh_clock(net);
     bool any = dispatch(events, count);
@@ -280,6 +288,39 @@ static bool sleep_until(tow_net_t *net, int64_t deadline_ns)
     any |= settle(net);
     if (any) net->active_ns = net->env.now_ns;
     return any || fired;
+}
+
+bool tow_net_sleep_end(tow_net_t *net)
+{
+    struct epoll_event events[TOW_NET_EVENT_COUNT_MAX];
+    int count = epoll_wait(net->epoll_fd, events, TOW_NET_EVENT_COUNT_MAX, 0);
+    net->is_turning = true;
+    const bool any = wake_up(net, events, count);
+    net->is_turning = false;
+    return any;
+}
+
+static bool sleep_until(tow_net_t *net, int64_t deadline_ns)
+{
+    int64_t wait_ns;
+    if (!tow_net_sleep_begin(net, deadline_ns, &wait_ns)) return pass(net);
+    struct epoll_event events[TOW_NET_EVENT_COUNT_MAX];
+    int count = sleep_in_epoll(net, events, wait_ns);
+    return wake_up(net, events, count);
+}
+
+bool tow_net_turn_awake(tow_net_t *net, int64_t deadline_ns)
+{
+    TOW_ASSERT(!net->is_turning);
+    net->is_turning = true;
+    const bool any = pass(net) || spin(net, deadline_ns);
+    net->is_turning = false;
+    return any;
+}
+
+int64_t tow_net_next_deadline_ns(const tow_net_t *net)
+{
+    return next_deadline_ns(net);
 }
 
 bool tow_net_turn(tow_net_t *net, int64_t max_wait_ns)

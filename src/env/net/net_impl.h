@@ -89,6 +89,8 @@ struct tow_net {
     int64_t epolled_ns; /* when epoll was last asked */
     int64_t crowded_ns; /* no spinning until then: others want the core */
     uint32_t long_yield_count; /* in a row */
+    /* Lent; NULL: none. Threads that want the net: above 0 it spins no more. */
+    const atomic_int *spin_breaker;
     tow_timer_heap_t timers;
     uint64_t timer_sequence;
     tow_net_poller_t poller;        /* progress NULL: none */
@@ -147,6 +149,15 @@ tow_status_t tow_net_loop_init(tow_net_t *net) TOW_MUST_USE;
 void tow_net_loop_deinit(tow_net_t *net);
 void tow_net_timer_start(tow_env_t *env, tow_timer_t *timer);
 void tow_net_timer_stop(tow_env_t *env, tow_timer_t *timer);
+/* For a net that threads share (shared.c): a turn that may spin but does not
+ * sleep; and a sleep in two halves, with the net free for others in between.
+ * `begin` says how long to wait for epoll_fd to be readable, or false if there
+ * is something to do first. */
+bool tow_net_turn_awake(tow_net_t *net, int64_t deadline_ns);
+bool tow_net_sleep_begin(tow_net_t *net, int64_t deadline_ns,
+                         int64_t *out_wait_ns) TOW_MUST_USE;
+bool tow_net_sleep_end(tow_net_t *net);
+int64_t tow_net_next_deadline_ns(const tow_net_t *net);
 /* The data plane joins the loop. Once, from tow_net_data_create. */
 tow_status_t tow_net_poller_open(tow_net_t *net, const tow_net_poller_t *poller)
     TOW_MUST_USE;

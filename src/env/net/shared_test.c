@@ -1,0 +1,204 @@
+/* Threads that share a net. An answerer thread plays the rest of the world: it
+ * takes questions and posts the answers. */
+#include "env/net/net_testing_impl.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+
+#include "env/net/shared.h"
+
+#define THREAD_COUNT 6
+#define ROUND_COUNT  400
+#define SOON_NS      (200 * TOW_NS_PER_US)
+
+typedef struct fixture {
+    tow_security_t security;
+    tow_shared_net_t *shared;
+} fixture_t;
+
+static int set_up(void **state)
+{
+    fixture_t *fixture = calloc(1, sizeof(*fixture));
+    tow_net_options_t options = {.name = "client",
+                                 .security = &fixture->security,
+                                 .log = {.level = TOW_LOG_ERROR}};
+    if (tow_shared_net_create(&options, &fixture->shared) != TOW_OK) return -1;
+    *state = fixture;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    fixture_t *fixture = *state;
+    tow_shared_net_destroy(fixture->shared);
+    free(fixture);
+    return 0;
+}
+
+/* Something that a thread waits for: a post or a timer sets it. */
+typedef struct question {
+    tow_post_t post;
+    tow_timer_t timer;
+    tow_shared_net_t *shared;
+    bool done;
+    sem_t called;
+} question_t;
+
+static void answer(question_t *question)
+{
+    question->done = true;
+    tow_shared_net_notify(question->shared);
+    sem_post(&question->called);
+}
+
+static void answer_by_post(tow_post_t *post)
+{
+    answer(TOW_CONTAINER_OF(post, question_t, post));
+}
+
+static void answer_by_timer(tow_timer_t *timer)
+{
+    answer(TOW_CONTAINER_OF(timer, question_t, timer));
+}
+
+static void question_init(question_t *question, tow_shared_net_t *shared)
+{
+    *question = (question_t){.post.run = answer_by_post,
+                             .timer.fire = answer_by_timer,
+                             .shared = shared};
+    sem_init(&question->called, 0, 0);
+}
+
+static void ask_timer(question_t *question, int64_t after_ns)
+{
+    tow_env_t *env = tow_shared_net_env(question->shared);
+    tow_env_timer_start(env, &question->timer, tow_env_now_ns(env) + after_ns);
+}
+
+static void *post_answer(void *argument)
+{
+    question_t *question = argument;
+    tow_env_post(tow_shared_net_env(question->shared), &question->post);
+    return NULL;
+}
+
+static void waiter_gets_what_a_timer_sets(void **state)
+{
+    fixture_t *fixture = *state;
+    question_t question;
+    question_init(&question, fixture->shared);
+    tow_shared_net_enter(fixture->shared);
+    ask_timer(&question, SOON_NS);
+    assert_true(
+        tow_shared_net_wait(fixture->shared, &question.done, TOW_TIME_NEVER));
+    tow_shared_net_leave(fixture->shared, TOW_LEAVE_FLUSH);
+}
+
+static void waiter_asleep_is_woken_by_a_post(void **state)
+{
+    fixture_t *fixture = *state;
+    for (int i = 0; i < 50; i++) {
+        question_t question;
+        question_init(&question, fixture->shared);
+        pthread_t thread;
+        tow_shared_net_enter(fixture->shared);
+        pthread_create(&thread, NULL, post_answer, &question);
+        assert_true(tow_shared_net_wait(fixture->shared, &question.done,
+                                        TOW_TIME_NEVER));
+        tow_shared_net_leave(fixture->shared, TOW_LEAVE_FLUSH);
+        pthread_join(thread, NULL);
+    }
+}
+
+static void deadline_ends_a_wait(void **state)
+{
+    fixture_t *fixture = *state;
+    const bool never = false;
+    tow_shared_net_enter(fixture->shared);
+    tow_env_t *env = tow_shared_net_env(fixture->shared);
+    assert_false(tow_shared_net_wait(fixture->shared, &never,
+                                     tow_env_now_ns(env) + SOON_NS));
+    assert_false(tow_shared_net_wait(fixture->shared, &never, 0));
+    tow_shared_net_leave(fixture->shared, TOW_LEAVE_FLUSH);
+}
+
+static void *wait_many_times(void *argument)
+{
+    fixture_t *fixture = argument;
+    for (int i = 0; i < ROUND_COUNT; i++) {
+        question_t question;
+        question_init(&question, fixture->shared);
+        tow_shared_net_enter(fixture->shared);
+        if (i % 3 == 0)
+            ask_timer(&question, (i % 7) * 30 * TOW_NS_PER_US);
+        else
+            tow_env_post(tow_shared_net_env(fixture->shared), &question.post);
+        if (!tow_shared_net_wait(fixture->shared, &question.done,
+                                 TOW_TIME_NEVER))
+            return "a wait without end has ended";
+        tow_shared_net_leave(fixture->shared,
+                             i % 2 == 0 ? TOW_LEAVE_FLUSH : TOW_LEAVE_LAZY);
+    }
+    return NULL;
+}
+
+static void every_thread_gets_its_own_answer(void **state)
+{
+    pthread_t threads[THREAD_COUNT];
+    for (int i = 0; i < THREAD_COUNT; i++)
+        pthread_create(&threads[i], NULL, wait_many_times, *state);
+    for (int i = 0; i < THREAD_COUNT; i++) {
+        void *complaint;
+        pthread_join(threads[i], &complaint);
+        assert_null(complaint);
+    }
+}
+
+static void keeper_runs_callbacks_that_are_expected(void **state)
+{
+    fixture_t *fixture = *state;
+    question_t question;
+    question_init(&question, fixture->shared);
+    tow_shared_net_enter(fixture->shared);
+    tow_shared_net_expect(fixture->shared, true);
+    ask_timer(&question, SOON_NS);
+    tow_shared_net_leave(fixture->shared, TOW_LEAVE_LAZY);
+    sem_wait(&question.called);
+    tow_shared_net_enter(fixture->shared);
+    tow_shared_net_expect(fixture->shared, false);
+    tow_shared_net_leave(fixture->shared, TOW_LEAVE_LAZY);
+}
+
+static void keeper_looks_after_what_nobody_expects(void **state)
+{
+    fixture_t *fixture = *state;
+    question_t question;
+    question_init(&question, fixture->shared);
+    tow_shared_net_enter(fixture->shared);
+    ask_timer(&question, 0);
+    tow_shared_net_leave(fixture->shared, TOW_LEAVE_LAZY);
+    sem_wait(&question.called);
+    assert_true(question.done);
+}
+
+static void waiters_take_over_from_the_keeper(void **state)
+{
+    fixture_t *fixture = *state;
+    tow_shared_net_enter(fixture->shared);
+    tow_shared_net_expect(fixture->shared, true);
+    tow_shared_net_leave(fixture->shared, TOW_LEAVE_FLUSH);
+    every_thread_gets_its_own_answer(state);
+    tow_shared_net_enter(fixture->shared);
+    tow_shared_net_expect(fixture->shared, false);
+    tow_shared_net_leave(fixture->shared, TOW_LEAVE_FLUSH);
+}
+
+#define WITH_NET(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+TOW_TEST_MAIN(WITH_NET(waiter_gets_what_a_timer_sets),
+              WITH_NET(waiter_asleep_is_woken_by_a_post),
+              WITH_NET(deadline_ends_a_wait),
+              WITH_NET(every_thread_gets_its_own_answer),
+              WITH_NET(keeper_runs_callbacks_that_are_expected),
+              WITH_NET(keeper_looks_after_what_nobody_expects),
+              WITH_NET(waiters_take_over_from_the_keeper))
