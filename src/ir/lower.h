@@ -14,20 +14,27 @@
 
 TOW_ID_TYPE(tow_executable_id)
 
+/* Arguments and outputs of all steps. A worker has a table of them for each run
+ * that is under way. The verifier refuses programs with more. */
+#define TOW_SLOTS_MAX ((uint32_t)1 << 22)
+
 typedef struct tow_lowered_step {
     tow_executable_id_t executable; /* a function, loaded for a mapping */
     const uint32_t *inputs;         /* slots */
     size_t input_count;
     uint32_t first_output; /* slot; the others follow */
-    /* Which inputs must not be donated: they are used later, or by others, or
-     * belong to an argument that the caller keeps. Indices into inputs. */
+    uint32_t output_count; /* results of the function */
+    /* Which inputs must not be donated although the function would: they are
+     * used later, or twice by this step, or are results, or belong to an
+     * argument that the caller keeps. Indices into inputs, ascending. */
     const uint32_t *kept;
     size_t kept_count;
-    /* Slots whose last use this step is. Never an argument that is kept, never
-     * a result. */
+    /* Slots whose last use this step is, each once; an output that nobody uses
+     * is one. Never an argument unless the step consumes it, never a result. */
     const uint32_t *freed;
     size_t freed_count;
-    uint32_t node; /* of the client's program, for messages */
+    uint32_t node;  /* of the client's program, for messages */
+    uint32_t index; /* among the steps of all workers */
 } tow_lowered_step_t;
 
 typedef struct tow_lowered {
@@ -52,7 +59,10 @@ typedef struct tow_lower_scope {
 
 /* Puts the computations in a topological order that depends on the graph alone
  * (least node number first), so all who lower it agree. The program has been
- * verified under the same scope. One block of memory; tow_lowered_destroy. */
+ * verified under the same scope; all the same, INVALID_ARGUMENT when a function
+ * insists on an input that it may not have (a required alias). One block of
+ * memory; tow_lowered_destroy. O(n log n) in nodes and inputs; O(n) when every
+ * node stands behind its inputs. */
 tow_status_t tow_program_lower(const tow_program_t *program,
                                const tow_lower_scope_t *scope,
                                tow_lowered_t **out_lowered) TOW_MUST_USE;
@@ -60,7 +70,7 @@ void tow_lowered_destroy(tow_lowered_t *lowered);
 
 /* A packed Lowered (towpath.proto), and back, from bytes that are not trusted:
  * every slot is in range, written before it is read, written once, freed once
- * and not read after. */
+ * and not read after, and no result is freed. */
 tow_status_t tow_lowered_pack(const tow_lowered_t *lowered, void **out_bytes,
                               size_t *out_size) TOW_MUST_USE;
 tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
@@ -68,24 +78,28 @@ tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
 
 /* What a run of the program takes of each device of one slice, beside its
  * arguments, walking the steps in order: outputs live from their step to their
- * last use, a donated input gives its bytes back, temporaries while a step runs. */
+ * last use, a donated input gives its bytes back, temporaries while a step runs.
+ * When it has ended, result_bytes - donated_bytes is what it added. A value that
+ * is two results counts once. OUT_OF_RANGE past 2^63 - 1 bytes. */
 typedef struct tow_program_cost {
     uint64_t peak_bytes;    /* results, intermediates and temporaries */
     uint64_t result_bytes;  /* what stays: results that are not arguments */
     uint64_t donated_bytes; /* of arguments that it consumes */
-    uint32_t step_count;
+    uint32_t step_count;    /* on this slice */
 } tow_program_cost_t;
 tow_status_t tow_program_cost(const tow_program_t *program,
                               const tow_program_scope_t *scope,
                               tow_slice_id_t slice,
                               tow_program_cost_t *out_cost) TOW_MUST_USE;
 
-/* The shape of each result's shard and the slice it lives on. */
+/* The shape of each result's shard and the slice it lives on. OUT_OF_RANGE if
+ * there is no such result. */
 typedef struct tow_result_info {
     tow_shape_t shape;
     uint64_t bytes;
     tow_slice_id_t slice;
-    /* The argument that this result is, passed through; UINT32_MAX: none. */
+    /* Index of the argument that this result is, passed through; UINT32_MAX:
+     * none. */
     uint32_t argument;
 } tow_result_info_t;
 tow_status_t tow_program_result_info(const tow_program_t *program,
@@ -93,9 +107,14 @@ tow_status_t tow_program_result_info(const tow_program_t *program,
                                      size_t index, tow_result_info_t *out_info)
     TOW_MUST_USE;
 
-/* Does the run consume argument `index`? Only if its node says donated, and the
- * last step that uses it donates it (the function's alias), and it is no result
- * too. */
+/* Which arguments does the run consume? Only one whose node says donated, and
+ * which the last step that uses it donates (the function's alias), and which is
+ * no result too, nor two inputs of that step. Fills one flag an argument. */
+tow_status_t tow_program_consumed(const tow_program_t *program,
+                                  const tow_program_scope_t *scope,
+                                  bool *out_consumed) TOW_MUST_USE;
+/* The same for one argument, at the cost of all. False also when memory is
+ * exhausted: who keeps books asks the other. */
 bool tow_program_consumes(const tow_program_t *program,
                           const tow_program_scope_t *scope, size_t index);
 

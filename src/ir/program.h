@@ -57,11 +57,13 @@ tow_status_t tow_program_create(const char *name, tow_program_t **out_program)
     TOW_MUST_USE;
 void tow_program_destroy(tow_program_t *program);
 const char *tow_program_name(const tow_program_t *program);
-/* Copies all that `node` points to. INVALID_ARGUMENT past the wire's limits;
- * all else is the verifier's business. Nodes are numbered from 0. */
+/* Copies all that `node` points to; fields that its kind does not have are not
+ * kept. INVALID_ARGUMENT past the wire's limits or for a kind that is none; all
+ * else is the verifier's business. Nodes are numbered from 0. */
 tow_status_t tow_program_add(tow_program_t *program, const tow_node_t *node,
                              uint32_t *out_index) TOW_MUST_USE;
 size_t tow_program_node_count(const tow_program_t *program);
+/* Lent until the next node is added. */
 const tow_node_t *tow_program_node(const tow_program_t *program,
                                    uint32_t index);
 /* Arguments and results in the order of their nodes. */
@@ -88,7 +90,7 @@ typedef struct tow_program_scope {
  * function of N devices on a slice of M; argument counts, shapes or types; a
  * value used on another slice than it lives on; a result that is used; an
  * argument node without shape; no result; arguments of slices that no computation
- * is on. */
+ * is on; more values than TOW_SLOTS_MAX. */
 tow_status_t tow_program_verify(const tow_program_t *program,
                                 const tow_program_scope_t *scope) TOW_MUST_USE;
 
@@ -106,10 +108,12 @@ tow_status_t tow_program_unpack(const void *bytes, size_t size,
  *     program "step" {
  *       %0 = argument "x" : f32[4,8] on slice 1 donated
  *       %1 = compute "A" function 3 on slice 1 (%0)
- *       %2 = compute "B" function 4 on slice 1 (%1:0, %1:1)
- *       %3 = result "y" (%2)
+ *       %2 = compute "B" function 4 on slice 1 (%1, %1:1)
+ *       %3 = result "y" (%2) // "%2" is short for "%2:0"
  *     }
- */
+ *
+ * Names are printable ASCII, the rest as \xNN; an empty one is left out. A type
+ * without a name is its number, as #77[2]. */
 tow_status_t tow_program_print(const tow_program_t *program, char **out_text)
     TOW_MUST_USE;
 /* INVALID_ARGUMENT names line and column. */

@@ -45,7 +45,8 @@ LIMITS(graph, FIELD(1) = {.bytes_max = TOW_NAME_MAX},
        FIELD(2) = {.count_max = TOW_NODES_MAX, .nested = &graph_node_limits});
 LIMITS(lowered_step, FIELD(2) = {.count_max = TOW_VALUES_MAX},
        FIELD(4) = {.count_max = TOW_VALUES_MAX},
-       FIELD(5) = {.count_max = TOW_VALUES_MAX});
+       /* Inputs, and outputs that nobody uses. */
+       FIELD(5) = {.count_max = 2 * TOW_VALUES_MAX});
 LIMITS(lowered, FIELD(3) = {.count_max = TOW_VALUES_MAX},
        FIELD(4) = {.count_max = TOW_NODES_MAX, .nested = &lowered_step_limits});
 LIMITS(client_open, FIELD(1) = {.bytes_max = TOW_NAME_MAX});

@@ -1,0 +1,225 @@
+/* What a run takes and leaves: bytes of a device, results, arguments that it
+ * consumes. */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "ir/lower.h"
+#include "ir/schedule_impl.h"
+
+/* -- Bytes ------------------------------------------------------------------- */
+
+/* All in bytes of one device of the slice, beside the arguments. `live` may be
+ * negative: a consumed argument gives memory back. */
+typedef struct account {
+    tow_schedule_t schedule;
+    uint64_t *sizes; /* by slot; of arguments, as their last user says */
+    int64_t live;
+    int64_t peak;
+    bool overflowed;
+    tow_program_cost_t cost;
+} account_t;
+
+static void change(account_t *account, uint64_t bytes, bool is_more)
+{
+    int64_t live = account->live;
+    account->overflowed |=
+        is_more ? __builtin_add_overflow(live, bytes, &account->live)
+                : __builtin_sub_overflow(live, bytes, &account->live);
+}
+
+static void note_peak(account_t *account, uint64_t temporary_bytes)
+{
+    int64_t now = 0;
+    account->overflowed |=
+        __builtin_add_overflow(account->live, temporary_bytes, &now);
+    if (now > account->peak) account->peak = now;
+}
+
+/* The outputs come to be. Memory of a donated input becomes theirs, so that is
+ * not counted twice. */
+static void start_step(account_t *account, size_t step)
+{
+    tow_schedule_t *schedule = &account->schedule;
+    const tow_node_t *node = tow_schedule_node(schedule, step);
+    const tow_signature_t *signature = schedule->signatures[step];
+    const bool *donates = tow_schedule_donates(schedule, step);
+    const uint32_t first = schedule->first_slots[schedule->nodes[step]];
+    for (size_t i = 0; i < signature->result_count; i++) {
+        account->sizes[first + i] = signature->results[i].bytes;
+        change(account, signature->results[i].bytes, true);
+        if (schedule->slots[first + i].is_result)
+            account->overflowed |= __builtin_add_overflow(
+                account->cost.result_bytes, signature->results[i].bytes,
+                &account->cost.result_bytes);
+    }
+    for (size_t i = 0; i < node->input_count; i++) {
+        const uint32_t slot = tow_schedule_slot(schedule, node->inputs[i]);
+        if (!donates[i] || !tow_schedule_may_donate(schedule, step, slot))
+            continue;
+        const bool is_argument = slot < schedule->program->arguments.count;
+        const uint64_t bytes =
+            is_argument ? signature->arguments[i].bytes : account->sizes[slot];
+        change(account, bytes, false);
+        account->sizes[slot] = 0;
+        if (is_argument)
+            account->overflowed |=
+                __builtin_add_overflow(account->cost.donated_bytes, bytes,
+                                       &account->cost.donated_bytes);
+    }
+}
+
+/* What nobody needs any more goes. Sizes of donated slots are 0 by now, and so
+ * are those of arguments. */
+static void free_slot(account_t *account, size_t step, uint32_t slot)
+{
+    const tow_slot_t *it = &account->schedule.slots[slot];
+    if (it->last_step != step || it->is_result) return;
+    change(account, account->sizes[slot], false);
+    account->sizes[slot] = 0;
+}
+
+static void end_step(account_t *account, size_t step)
+{
+    const tow_schedule_t *schedule = &account->schedule;
+    const tow_node_t *node = tow_schedule_node(schedule, step);
+    const uint32_t first = schedule->first_slots[schedule->nodes[step]];
+    for (size_t i = 0; i < node->input_count; i++)
+        free_slot(account, step, tow_schedule_slot(schedule, node->inputs[i]));
+    for (size_t i = 0; i < schedule->signatures[step]->result_count; i++)
+        free_slot(account, step, first + (uint32_t)i);
+}
+
+static tow_status_t walk(account_t *account, tow_slice_id_t slice)
+{
+    tow_schedule_t *schedule = &account->schedule;
+    char label[TOW_LABEL_SIZE];
+    for (size_t step = 0; step < schedule->step_count; step++) {
+        if (!tow_slice_id_equal(tow_schedule_node(schedule, step)->slice,
+                                slice))
+            continue;
+        account->cost.step_count++;
+        start_step(account, step);
+        note_peak(account, schedule->signatures[step]->temporary_bytes);
+        end_step(account, step);
+        if (account->overflowed)
+            return TOW_ERROR(TOW_OUT_OF_RANGE,
+                             "%s: up to here the program takes more than "
+                             "2^63 - 1 bytes of a device",
+                             tow_node_label(schedule->program,
+                                            schedule->nodes[step], label));
+    }
+    account->cost.peak_bytes = (uint64_t)account->peak;
+    return TOW_OK;
+}
+
+tow_status_t tow_program_cost(const tow_program_t *program,
+                              const tow_program_scope_t *scope,
+                              tow_slice_id_t slice,
+                              tow_program_cost_t *out_cost)
+{
+    TOW_ASSERT(program != NULL && scope != NULL && out_cost != NULL);
+    account_t account = {0};
+    tow_status_t status = tow_schedule_init(&account.schedule, program, scope);
+    if (status == TOW_OK) {
+        account.sizes = tow_calloc(account.schedule.slot_count + 1,
+                                   sizeof(account.sizes[0]));
+        status =
+            account.sizes != NULL ? walk(&account, slice) : tow_ir_exhausted();
+    }
+    *out_cost = account.cost;
+    tow_free(account.sizes);
+    tow_schedule_deinit(&account.schedule);
+    return status;
+}
+
+/* -- Results ----------------------------------------------------------------- */
+
+/* Which argument a node is: they are in order of their nodes. */
+static uint32_t argument_of(const tow_program_t *program, uint32_t node)
+{
+    size_t low = 0;
+    size_t high = program->arguments.count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (program->arguments.items[middle] < node)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    TOW_ASSERT(low < program->arguments.count &&
+               program->arguments.items[low] == node);
+    return (uint32_t)low;
+}
+
+tow_status_t tow_program_result_info(const tow_program_t *program,
+                                     const tow_program_scope_t *scope,
+                                     size_t index, tow_result_info_t *out_info)
+{
+    TOW_ASSERT(program != NULL && scope != NULL && out_info != NULL);
+    *out_info = (tow_result_info_t){.argument = UINT32_MAX};
+    if (index >= program->results.count)
+        return TOW_ERROR(TOW_OUT_OF_RANGE,
+                         "result %zu of a program that has %zu", index,
+                         program->results.count);
+    const tow_node_t *result =
+        tow_program_node(program, program->results.items[index]);
+    TOW_ASSERT(result->input_count == 1);
+    const tow_value_t value = result->inputs[0];
+    const tow_node_t *producer = tow_program_node(program, value.node);
+    out_info->slice = producer->slice;
+    if (producer->kind == TOW_NODE_ARGUMENT) {
+        out_info->argument = argument_of(program, value.node);
+        out_info->shape = producer->shape;
+        return tow_shape_bytes(&producer->shape, &out_info->bytes);
+    }
+    const tow_signature_t *signature =
+        scope->function(scope->context, producer->function);
+    TOW_ASSERT(signature != NULL && value.output < signature->result_count);
+    out_info->shape = signature->results[value.output].shape;
+    out_info->bytes = signature->results[value.output].bytes;
+    return TOW_OK;
+}
+
+/* -- Arguments --------------------------------------------------------------- */
+
+static void mark_consumed(tow_schedule_t *schedule, size_t step,
+                          bool *out_consumed)
+{
+    const tow_node_t *node = tow_schedule_node(schedule, step);
+    const bool *donates = tow_schedule_donates(schedule, step);
+    for (size_t i = 0; i < node->input_count; i++) {
+        const uint32_t slot = tow_schedule_slot(schedule, node->inputs[i]);
+        if (slot < schedule->program->arguments.count && donates[i] &&
+            tow_schedule_may_donate(schedule, step, slot))
+            out_consumed[slot] = true;
+    }
+}
+
+tow_status_t tow_program_consumed(const tow_program_t *program,
+                                  const tow_program_scope_t *scope,
+                                  bool *out_consumed)
+{
+    TOW_ASSERT(program != NULL && scope != NULL);
+    TOW_ASSERT(out_consumed != NULL || program->arguments.count == 0);
+    tow_schedule_t schedule;
+    for (size_t i = 0; i < program->arguments.count; i++)
+        out_consumed[i] = false;
+    tow_status_t status = tow_schedule_init(&schedule, program, scope);
+    for (size_t step = 0; status == TOW_OK && step < schedule.step_count;
+         step++)
+        mark_consumed(&schedule, step, out_consumed);
+    tow_schedule_deinit(&schedule);
+    return status;
+}
+
+bool tow_program_consumes(const tow_program_t *program,
+                          const tow_program_scope_t *scope, size_t index)
+{
+    TOW_ASSERT(index < program->arguments.count);
+    bool *consumed = tow_malloc(program->arguments.count);
+    if (consumed == NULL) return false;
+    tow_status_t status = tow_program_consumed(program, scope, consumed);
+    const bool answer = status == TOW_OK && consumed[index];
+    tow_status_ignore(status, "the header promises false");
+    tow_free(consumed);
+    return answer;
+}

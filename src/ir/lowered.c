@@ -1,0 +1,308 @@
+/* Lowered programs as bytes: the message Lowered of towpath.proto. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "ir/lowered_impl.h"
+#include "ir/program_impl.h"
+#include "wire/message.h"
+
+tow_lowered_t *tow_lowered_allocate(size_t step_count, size_t number_count,
+                                    tow_lowered_step_t **out_steps,
+                                    uint32_t **out_numbers)
+{
+    tow_lowered_t *lowered =
+        tow_malloc(sizeof(*lowered) + step_count * sizeof(tow_lowered_step_t) +
+                   number_count * sizeof(uint32_t));
+    if (lowered == NULL) return NULL;
+    *out_steps = (tow_lowered_step_t *)(lowered + 1);
+    *out_numbers = (uint32_t *)(*out_steps + step_count);
+    *lowered = (tow_lowered_t){.steps = *out_steps, .step_count = step_count};
+    memset(*out_steps, 0, step_count * sizeof(tow_lowered_step_t));
+    return lowered;
+}
+
+/* -- Packing ----------------------------------------------------------------- */
+
+/* The message only reads what it is lent, but does not say so. */
+static void pack_step(const tow_lowered_step_t *step,
+                      tow_msg_lowered_step_t *message)
+{
+    *message = (tow_msg_lowered_step_t)TOW_MSG_LOWERED_STEP_INIT;
+    message->executable = step->executable.value;
+    message->inputs = (uint32_t *)step->inputs;
+    message->n_inputs = step->input_count;
+    message->first_output = step->first_output;
+    message->output_count = step->output_count;
+    message->kept = (uint32_t *)step->kept;
+    message->n_kept = step->kept_count;
+    message->freed = (uint32_t *)step->freed;
+    message->n_freed = step->freed_count;
+    message->node = step->node;
+    message->index = step->index;
+}
+
+tow_status_t tow_lowered_pack(const tow_lowered_t *lowered, void **out_bytes,
+                              size_t *out_size)
+{
+    TOW_ASSERT(lowered != NULL && out_bytes != NULL && out_size != NULL);
+    const size_t count = lowered->step_count;
+    tow_msg_lowered_t message = TOW_MSG_LOWERED_INIT;
+    *out_bytes = NULL;
+    *out_size = 0;
+    tow_msg_lowered_step_t *steps =
+        tow_malloc((count + 1) * (sizeof(*steps) + sizeof(steps)));
+    if (steps == NULL) return tow_ir_exhausted();
+    message.steps = (tow_msg_lowered_step_t **)(steps + count);
+    message.n_steps = count;
+    for (size_t i = 0; i < count; i++) {
+        pack_step(&lowered->steps[i], &steps[i]);
+        message.steps[i] = &steps[i];
+    }
+    message.slot_count = lowered->slot_count;
+    message.argument_count = lowered->argument_count;
+    message.results = (uint32_t *)lowered->results;
+    message.n_results = lowered->result_count;
+    message.step_count_all = lowered->step_count_all;
+    *out_size = tow_message_size(&message.base);
+    *out_bytes = tow_malloc(*out_size + 1); /* never of no bytes */
+    if (*out_bytes != NULL) tow_message_encode(&message.base, *out_bytes);
+    tow_free(steps);
+    return *out_bytes != NULL ? TOW_OK : tow_ir_exhausted();
+}
+
+/* -- Checking ---------------------------------------------------------------- */
+
+/* What is known of a slot: one of these, or FIRST_TOUCH plus the step, by its
+ * place in the message, that made it or used it last. */
+enum {
+    SLOT_EMPTY = 0,
+    SLOT_ARGUMENT = 1,
+    SLOT_GONE = 2,
+    FIRST_TOUCH = 3
+};
+
+typedef struct check {
+    const tow_msg_lowered_t *message;
+    uint32_t *slots; /* owned */
+} check_t;
+
+static tow_status_t check_head(const tow_msg_lowered_t *message)
+{
+    if (message->slot_count > TOW_SLOTS_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%u slots, and there may be %u",
+                         message->slot_count, TOW_SLOTS_MAX);
+    if (message->argument_count > message->slot_count ||
+        message->argument_count > TOW_VALUES_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%u arguments, with %u slots; there may be %u",
+                         message->argument_count, message->slot_count,
+                         TOW_VALUES_MAX);
+    if (message->step_count_all > TOW_NODES_MAX ||
+        message->n_steps > message->step_count_all)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%zu steps of %u; there may be %u", message->n_steps,
+                         message->step_count_all, TOW_NODES_MAX);
+    return TOW_OK;
+}
+
+static tow_status_t check_ids(const check_t *check, size_t at)
+{
+    const tow_msg_lowered_step_t *step = check->message->steps[at];
+    if (step->executable == 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "it has no executable");
+    if (step->node >= TOW_NODES_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "there can be no node %u",
+                         step->node);
+    if (step->index >= check->message->step_count_all ||
+        (at > 0 && step->index <= check->message->steps[at - 1]->index))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "its index is %u, of %u, and they count up",
+                         step->index, check->message->step_count_all);
+    return TOW_OK;
+}
+
+static tow_status_t check_inputs(check_t *check, size_t at)
+{
+    const tow_msg_lowered_step_t *step = check->message->steps[at];
+    for (size_t i = 0; i < step->n_inputs; i++) {
+        const uint32_t slot = step->inputs[i];
+        if (slot >= check->message->slot_count)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT, "there is no slot %u", slot);
+        if (check->slots[slot] == SLOT_EMPTY)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "slot %u is read before it is written", slot);
+        if (check->slots[slot] == SLOT_GONE)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "slot %u is read after it was freed", slot);
+        check->slots[slot] = (uint32_t)at + FIRST_TOUCH;
+    }
+    return TOW_OK;
+}
+
+static tow_status_t check_outputs(check_t *check, size_t at)
+{
+    const tow_msg_lowered_step_t *step = check->message->steps[at];
+    if (step->first_output > check->message->slot_count ||
+        step->output_count > check->message->slot_count - step->first_output)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "its %u outputs from slot %u on pass the last slot",
+                         step->output_count, step->first_output);
+    for (uint32_t i = 0; i < step->output_count; i++) {
+        uint32_t *slot = &check->slots[step->first_output + i];
+        if (*slot != SLOT_EMPTY)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "slot %u is written a second time",
+                             step->first_output + i);
+        *slot = (uint32_t)at + FIRST_TOUCH;
+    }
+    return TOW_OK;
+}
+
+static tow_status_t check_kept(const tow_msg_lowered_step_t *step)
+{
+    for (size_t i = 0; i < step->n_kept; i++)
+        if (step->kept[i] >= step->n_inputs ||
+            (i > 0 && step->kept[i] <= step->kept[i - 1]))
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "input %u of %zu is kept, and they count up",
+                             step->kept[i], step->n_inputs);
+    return TOW_OK;
+}
+
+static tow_status_t check_freed(check_t *check, size_t at)
+{
+    const tow_msg_lowered_step_t *step = check->message->steps[at];
+    for (size_t i = 0; i < step->n_freed; i++) {
+        const uint32_t slot = step->freed[i];
+        if (slot >= check->message->slot_count)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT, "there is no slot %u", slot);
+        if (check->slots[slot] == SLOT_GONE)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "slot %u is freed a second time", slot);
+        if (check->slots[slot] != at + FIRST_TOUCH)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "slot %u is freed where it is not used", slot);
+        check->slots[slot] = SLOT_GONE;
+    }
+    return TOW_OK;
+}
+
+static tow_status_t check_step(check_t *check, size_t at)
+{
+    TOW_RETURN_IF_ERROR(check_ids(check, at));
+    TOW_RETURN_IF_ERROR(check_inputs(check, at));
+    TOW_RETURN_IF_ERROR(check_outputs(check, at));
+    TOW_RETURN_IF_ERROR(check_kept(check->message->steps[at]));
+    return check_freed(check, at);
+}
+
+/* With steps left out, a result may be another worker's. */
+static tow_status_t check_results(const check_t *check)
+{
+    const tow_msg_lowered_t *message = check->message;
+    const bool is_whole = message->n_steps == message->step_count_all;
+    for (size_t i = 0; i < message->n_results; i++) {
+        const uint32_t slot = message->results[i];
+        if (slot >= message->slot_count)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "result %zu: there is no slot %u", i, slot);
+        if (check->slots[slot] == SLOT_GONE)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "result %zu: slot %u is freed", i, slot);
+        if (is_whole && check->slots[slot] == SLOT_EMPTY)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "result %zu: slot %u is never written", i, slot);
+    }
+    return TOW_OK;
+}
+
+static tow_status_t check_message(const tow_msg_lowered_t *message)
+{
+    TOW_RETURN_IF_ERROR(check_head(message));
+    check_t check = {.message = message};
+    check.slots = tow_calloc(message->slot_count + 1, sizeof(check.slots[0]));
+    if (check.slots == NULL) return tow_ir_exhausted();
+    for (uint32_t i = 0; i < message->argument_count; i++)
+        check.slots[i] = SLOT_ARGUMENT;
+    tow_status_t status = TOW_OK;
+    for (size_t at = 0; status == TOW_OK && at < message->n_steps; at++) {
+        status = check_step(&check, at);
+        if (status != TOW_OK)
+            status = tow_status_annotate(status, "step %zu, of node %u", at,
+                                         message->steps[at]->node);
+    }
+    if (status == TOW_OK) status = check_results(&check);
+    tow_free(check.slots);
+    return status;
+}
+
+/* -- Unpacking --------------------------------------------------------------- */
+
+static const uint32_t *copy_numbers(uint32_t **next, const uint32_t *numbers,
+                                    size_t count)
+{
+    uint32_t *copy = *next;
+    if (count > 0) memcpy(copy, numbers, count * sizeof(*numbers));
+    *next += count;
+    return copy;
+}
+
+static void copy_step(const tow_msg_lowered_step_t *message, uint32_t **next,
+                      tow_lowered_step_t *out)
+{
+    *out = (tow_lowered_step_t){
+        .executable = {message->executable},
+        .inputs = copy_numbers(next, message->inputs, message->n_inputs),
+        .input_count = message->n_inputs,
+        .first_output = message->first_output,
+        .output_count = message->output_count,
+        .kept = copy_numbers(next, message->kept, message->n_kept),
+        .kept_count = message->n_kept,
+        .freed = copy_numbers(next, message->freed, message->n_freed),
+        .freed_count = message->n_freed,
+        .node = message->node,
+        .index = message->index,
+    };
+}
+
+static tow_status_t copy_message(const tow_msg_lowered_t *message,
+                                 tow_lowered_t **out_lowered)
+{
+    tow_lowered_step_t *steps;
+    uint32_t *next;
+    size_t number_count = message->n_results;
+    for (size_t i = 0; i < message->n_steps; i++)
+        number_count += message->steps[i]->n_inputs +
+                        message->steps[i]->n_kept + message->steps[i]->n_freed;
+    tow_lowered_t *lowered =
+        tow_lowered_allocate(message->n_steps, number_count, &steps, &next);
+    if (lowered == NULL) return tow_ir_exhausted();
+    lowered->slot_count = message->slot_count;
+    lowered->argument_count = message->argument_count;
+    lowered->step_count_all = message->step_count_all;
+    lowered->result_count = message->n_results;
+    lowered->results =
+        copy_numbers(&next, message->results, message->n_results);
+    for (size_t i = 0; i < message->n_steps; i++)
+        copy_step(message->steps[i], &next, &steps[i]);
+    *out_lowered = lowered;
+    return TOW_OK;
+}
+
+tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
+                                tow_lowered_t **out_lowered)
+{
+    TOW_ASSERT(out_lowered != NULL);
+    *out_lowered = NULL;
+    tow_arena_t arena;
+    const tow_body_t *body = NULL;
+    tow_arena_init(&arena, 0);
+    tow_status_t status =
+        tow_message_decode(TOW_MESSAGE_LOWERED, bytes, size, &arena, &body);
+    const tow_msg_lowered_t *message = (const tow_msg_lowered_t *)body;
+    if (status == TOW_OK) status = check_message(message);
+    if (status == TOW_OK) status = copy_message(message, out_lowered);
+    tow_arena_deinit(&arena);
+    return tow_status_annotate(status, "lowered program");
+}

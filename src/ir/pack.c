@@ -1,0 +1,190 @@
+/* Programs as bytes: the message Graph of towpath.proto. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "ir/program_impl.h"
+#include "wire/message.h"
+
+/* Memory that a message of `size` bytes may take to decode: nodes are held to
+ * TOW_NODES_MAX, and a byte becomes at most one input of four. */
+static size_t decoded_bytes_max(size_t size)
+{
+    const size_t node = sizeof(tow_msg_graph_node_t) +
+                        sizeof(tow_msg_array_type_t) +
+                        8 * _Alignof(max_align_t);
+    const size_t node_count =
+        size / 2 < TOW_NODES_MAX ? size / 2 : TOW_NODES_MAX;
+    return 4096 + node_count * node + 16 * size;
+}
+
+/* -- Packing ----------------------------------------------------------------- */
+
+static bool pack_inputs(const tow_node_t *node, tow_arena_t *arena,
+                        tow_msg_graph_node_t *message)
+{
+    const size_t count = node->input_count;
+    if (count == 0) return true;
+    uint32_t *numbers = tow_arena_alloc(arena, 2 * count * sizeof(*numbers));
+    if (numbers == NULL) return false;
+    message->n_input_nodes = message->n_input_outputs = count;
+    message->input_nodes = numbers;
+    message->input_outputs = numbers + count;
+    for (size_t i = 0; i < count; i++) {
+        message->input_nodes[i] = node->inputs[i].node;
+        message->input_outputs[i] = node->inputs[i].output;
+    }
+    return true;
+}
+
+static bool pack_shape(const tow_shape_t *shape, tow_arena_t *arena,
+                       tow_msg_graph_node_t *message)
+{
+    const size_t dims_bytes = shape->rank * sizeof(shape->dims[0]);
+    tow_msg_array_type_t *type =
+        tow_arena_alloc(arena, sizeof(*type) + dims_bytes);
+    if (type == NULL) return false;
+    *type = (tow_msg_array_type_t)TOW_MSG_ARRAY_TYPE_INIT;
+    type->type = (uint32_t)shape->type;
+    type->n_dims = shape->rank;
+    type->dims = (int64_t *)(type + 1);
+    memcpy(type->dims, shape->dims, dims_bytes);
+    message->type = type;
+    return true;
+}
+
+static bool pack_node(const tow_node_t *node, tow_arena_t *arena,
+                      tow_msg_graph_node_t *message)
+{
+    *message = (tow_msg_graph_node_t)TOW_MSG_GRAPH_NODE_INIT;
+    message->kind = (uint32_t)node->kind;
+    message->name = (char *)node->name; /* only read */
+    message->function = node->function.value;
+    message->slice = node->slice.value;
+    message->donated = node->donated;
+    return pack_inputs(node, arena, message) &&
+           (node->kind != TOW_NODE_ARGUMENT ||
+            pack_shape(&node->shape, arena, message));
+}
+
+/* The message and all that it points to, in the arena; NULL without memory. */
+static tow_msg_graph_t *make_message(const tow_program_t *program,
+                                     tow_arena_t *arena)
+{
+    const size_t count = program->nodes.count;
+    tow_msg_graph_t *graph = tow_arena_alloc(arena, sizeof(*graph));
+    tow_msg_graph_node_t **pointers =
+        tow_arena_calloc(arena, count + 1, sizeof(*pointers));
+    tow_msg_graph_node_t *nodes =
+        tow_arena_calloc(arena, count + 1, sizeof(*nodes));
+    if (graph == NULL || pointers == NULL || nodes == NULL) return NULL;
+    *graph = (tow_msg_graph_t)TOW_MSG_GRAPH_INIT;
+    graph->name = (char *)program->name; /* only read */
+    graph->n_nodes = count;
+    graph->nodes = pointers;
+    for (size_t i = 0; i < count; i++) {
+        pointers[i] = &nodes[i];
+        if (!pack_node(&program->nodes.items[i], arena, &nodes[i])) return NULL;
+    }
+    return graph;
+}
+
+tow_status_t tow_program_pack(const tow_program_t *program, void **out_bytes,
+                              size_t *out_size)
+{
+    TOW_ASSERT(program != NULL && out_bytes != NULL && out_size != NULL);
+    tow_arena_t arena;
+    *out_bytes = NULL;
+    *out_size = 0;
+    tow_arena_init(&arena, 0);
+    tow_msg_graph_t *graph = make_message(program, &arena);
+    if (graph != NULL) {
+        *out_size = tow_message_size(&graph->base);
+        *out_bytes = tow_malloc(*out_size + 1); /* never of no bytes */
+    }
+    if (*out_bytes != NULL) tow_message_encode(&graph->base, *out_bytes);
+    tow_arena_deinit(&arena);
+    return *out_bytes != NULL ? TOW_OK : tow_ir_exhausted();
+}
+
+/* -- Unpacking --------------------------------------------------------------- */
+
+static tow_status_t check_message(const tow_msg_graph_node_t *message)
+{
+    if (message->kind < TOW_NODE_ARGUMENT || message->kind > TOW_NODE_RESULT)
+        return TOW_ERROR(TOW_UNIMPLEMENTED,
+                         "kind %u is not known to this version", message->kind);
+    if (message->n_input_nodes != message->n_input_outputs)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%zu nodes and %zu outputs as inputs",
+                         message->n_input_nodes, message->n_input_outputs);
+    return TOW_OK;
+}
+
+static void unpack_shape(const tow_msg_array_type_t *type, tow_shape_t *shape)
+{
+    if (type == NULL) return;
+    TOW_ASSERT(type->n_dims <= TOW_RANK_MAX); /* the wire's limit */
+    shape->type = (tow_type_t)type->type;
+    shape->rank = (uint32_t)type->n_dims;
+    if (type->n_dims > 0)
+        memcpy(shape->dims, type->dims, type->n_dims * sizeof(type->dims[0]));
+}
+
+static tow_status_t unpack_node(const tow_msg_graph_node_t *message,
+                                tow_arena_t *arena, tow_program_t *program)
+{
+    TOW_RETURN_IF_ERROR(check_message(message));
+    const size_t count = message->n_input_nodes;
+    tow_value_t *inputs = tow_arena_alloc(arena, (count + 1) * sizeof(*inputs));
+    if (inputs == NULL) return tow_ir_exhausted();
+    for (size_t i = 0; i < count; i++) {
+        inputs[i].node = message->input_nodes[i];
+        inputs[i].output = message->input_outputs[i];
+    }
+    tow_node_t node = {
+        .kind = (tow_node_kind_t)message->kind,
+        .name = message->name,
+        .slice = {message->slice},
+        .function = {message->function},
+        .donated = message->donated,
+        .inputs = inputs,
+        .input_count = count,
+    };
+    unpack_shape(message->type, &node.shape);
+    return tow_program_add(program, &node, NULL);
+}
+
+static tow_status_t unpack_nodes(const tow_msg_graph_t *graph,
+                                 tow_arena_t *arena, tow_program_t *program)
+{
+    for (size_t i = 0; i < graph->n_nodes; i++) {
+        tow_status_t status = unpack_node(graph->nodes[i], arena, program);
+        if (status != TOW_OK)
+            return tow_status_annotate(status, "graph, node %zu", i);
+    }
+    return TOW_OK;
+}
+
+tow_status_t tow_program_unpack(const void *bytes, size_t size,
+                                tow_program_t **out_program)
+{
+    TOW_ASSERT(out_program != NULL);
+    *out_program = NULL;
+    tow_arena_t arena;
+    const tow_body_t *body = NULL;
+    tow_program_t *program = NULL;
+    tow_arena_init(&arena, decoded_bytes_max(size));
+    tow_status_t status =
+        tow_message_decode(TOW_MESSAGE_GRAPH, bytes, size, &arena, &body);
+    const tow_msg_graph_t *graph = (const tow_msg_graph_t *)body;
+    if (status == TOW_OK) status = tow_program_create(graph->name, &program);
+    if (status == TOW_OK) status = unpack_nodes(graph, &arena, program);
+    tow_arena_deinit(&arena);
+    if (status != TOW_OK) {
+        tow_program_destroy(program);
+        return status;
+    }
+    *out_program = program;
+    return TOW_OK;
+}

@@ -1,0 +1,236 @@
+#include "ir/program.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "ir/program_impl.h"
+#include "wire/message.h"
+
+/* -- Building ---------------------------------------------------------------- */
+
+static tow_status_t copy_name(tow_program_t *program, const char *name,
+                              const char **out_name)
+{
+    if (name == NULL) name = "";
+    const size_t length = strnlen(name, TOW_NAME_MAX + 1);
+    if (length > TOW_NAME_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a name has more than %u characters", TOW_NAME_MAX);
+    /* Literals outlive us, and most nodes of a trace have no name. */
+    *out_name =
+        length == 0 ? "" : tow_arena_strndup(&program->arena, name, length);
+    return *out_name != NULL ? TOW_OK : tow_ir_exhausted();
+}
+
+tow_status_t tow_program_create(const char *name, tow_program_t **out_program)
+{
+    TOW_ASSERT(out_program != NULL);
+    *out_program = NULL;
+    tow_program_t *program = tow_calloc(1, sizeof(*program));
+    if (program == NULL) return tow_ir_exhausted();
+    tow_arena_init(&program->arena, 0);
+    program->in_order = true;
+    tow_status_t status = copy_name(program, name, &program->name);
+    if (status != TOW_OK) {
+        tow_program_destroy(program);
+        return tow_status_annotate(status, "creating a program");
+    }
+    *out_program = program;
+    return TOW_OK;
+}
+
+void tow_program_destroy(tow_program_t *program)
+{
+    if (program == NULL) return;
+    tow_vec_deinit(&program->nodes);
+    tow_vec_deinit(&program->arguments);
+    tow_vec_deinit(&program->results);
+    tow_arena_deinit(&program->arena);
+    tow_free(program);
+}
+
+/* What the wire would refuse is refused here, where its maker can be told. */
+static tow_status_t check_limits(const tow_program_t *program,
+                                 const tow_node_t *node)
+{
+    if (program->nodes.count >= TOW_NODES_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a program has at most %u nodes; split it",
+                         TOW_NODES_MAX);
+    if (node->kind < TOW_NODE_ARGUMENT || node->kind > TOW_NODE_RESULT)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%d is no kind of node",
+                         (int)node->kind);
+    if (node->input_count > TOW_VALUES_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%zu inputs, and a node has at most %u",
+                         node->input_count, TOW_VALUES_MAX);
+    if (node->kind == TOW_NODE_ARGUMENT && node->shape.rank > TOW_RANK_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "rank %u is past the limit, %d",
+                         node->shape.rank, TOW_RANK_MAX);
+    if ((node->kind == TOW_NODE_ARGUMENT &&
+         program->arguments.count >= TOW_VALUES_MAX) ||
+        (node->kind == TOW_NODE_RESULT &&
+         program->results.count >= TOW_VALUES_MAX))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a program has at most %u arguments and %u results",
+                         TOW_VALUES_MAX, TOW_VALUES_MAX);
+    return TOW_OK;
+}
+
+static void copy_shape(const tow_shape_t *from, tow_shape_t *to)
+{
+    to->type = from->type;
+    to->rank = from->rank;
+    memcpy(to->dims, from->dims, from->rank * sizeof(from->dims[0]));
+}
+
+/* Only the fields that the kind has. */
+static void copy_fields(const tow_node_t *from, tow_node_t *to)
+{
+    *to = (tow_node_t){.kind = from->kind};
+    if (from->kind == TOW_NODE_RESULT) return;
+    to->slice = from->slice;
+    if (from->kind == TOW_NODE_COMPUTE) {
+        to->function = from->function;
+        return;
+    }
+    to->donated = from->donated;
+    copy_shape(&from->shape, &to->shape);
+}
+
+static tow_status_t copy_inputs(tow_program_t *program, const tow_node_t *from,
+                                tow_node_t *to)
+{
+    if (from->input_count == 0) return TOW_OK;
+    const size_t bytes = from->input_count * sizeof(from->inputs[0]);
+    tow_value_t *inputs = tow_arena_alloc(&program->arena, bytes);
+    if (inputs == NULL) return tow_ir_exhausted();
+    memcpy(inputs, from->inputs, bytes);
+    to->inputs = inputs;
+    to->input_count = from->input_count;
+    return TOW_OK;
+}
+
+static bool stands_behind_inputs(const tow_node_t *node, uint32_t index)
+{
+    for (size_t i = 0; i < node->input_count; i++)
+        if (node->inputs[i].node >= index) return false;
+    return true;
+}
+
+static bool reserve_one(tow_program_t *program)
+{
+    return tow_vec_reserve(&program->nodes, program->nodes.count + 1) &&
+           tow_vec_reserve(&program->arguments, program->arguments.count + 1) &&
+           tow_vec_reserve(&program->results, program->results.count + 1);
+}
+
+static tow_status_t add_node(tow_program_t *program, const tow_node_t *node)
+{
+    const uint32_t index = (uint32_t)program->nodes.count;
+    TOW_RETURN_IF_ERROR(check_limits(program, node));
+    if (!reserve_one(program)) return tow_ir_exhausted();
+    tow_node_t *copy = &program->nodes.items[index];
+    copy_fields(node, copy);
+    TOW_RETURN_IF_ERROR(copy_name(program, node->name, &copy->name));
+    TOW_RETURN_IF_ERROR(copy_inputs(program, node, copy));
+
+    program->nodes.count++;
+    if (node->kind == TOW_NODE_ARGUMENT)
+        program->arguments.items[program->arguments.count++] = index;
+    if (node->kind == TOW_NODE_RESULT)
+        program->results.items[program->results.count++] = index;
+    program->input_count += node->input_count;
+    program->in_order &= stands_behind_inputs(copy, index);
+    return TOW_OK;
+}
+
+tow_status_t tow_program_add(tow_program_t *program, const tow_node_t *node,
+                             uint32_t *out_index)
+{
+    TOW_ASSERT(program != NULL && node != NULL);
+    TOW_ASSERT(node->input_count == 0 || node->inputs != NULL);
+    const uint32_t index = (uint32_t)program->nodes.count;
+    tow_status_t status = add_node(program, node);
+    if (TOW_UNLIKELY(status != TOW_OK))
+        return tow_status_annotate(status, "node %u", index);
+    if (out_index != NULL) *out_index = index;
+    return TOW_OK;
+}
+
+/* -- Looking ----------------------------------------------------------------- */
+
+const char *tow_program_name(const tow_program_t *program)
+{
+    return program->name;
+}
+
+size_t tow_program_node_count(const tow_program_t *program)
+{
+    return program->nodes.count;
+}
+
+const tow_node_t *tow_program_node(const tow_program_t *program, uint32_t index)
+{
+    TOW_ASSERT(index < program->nodes.count);
+    return &program->nodes.items[index];
+}
+
+size_t tow_program_argument_count(const tow_program_t *program)
+{
+    return program->arguments.count;
+}
+
+size_t tow_program_result_count(const tow_program_t *program)
+{
+    return program->results.count;
+}
+
+uint32_t tow_program_argument(const tow_program_t *program, size_t index)
+{
+    TOW_ASSERT(index < program->arguments.count);
+    return program->arguments.items[index];
+}
+
+uint32_t tow_program_result(const tow_program_t *program, size_t index)
+{
+    TOW_ASSERT(index < program->results.count);
+    return program->results.items[index];
+}
+
+/* -- Words ------------------------------------------------------------------- */
+
+size_t tow_name_escape(char byte, char out[TOW_ESCAPED_SIZE])
+{
+    if (byte == '"' || byte == '\\')
+        return (size_t)snprintf(out, TOW_ESCAPED_SIZE, "\\%c", byte);
+    const bool is_plain = byte >= 0x20 && byte < 0x7f;
+    return (size_t)snprintf(out, TOW_ESCAPED_SIZE, is_plain ? "%c" : "\\x%02x",
+                            (unsigned char)byte);
+}
+
+const char *tow_node_label(const tow_program_t *program, uint32_t index,
+                           char label[TOW_LABEL_SIZE])
+{
+    const char *name = tow_program_node(program, index)->name;
+    size_t used = (size_t)snprintf(label, TOW_LABEL_SIZE, "node %u", index);
+    if (*name == '\0') return label;
+    memcpy(label + used, " \"", 2);
+    used += 2;
+    for (; *name != '\0'; name++) {
+        char escaped[TOW_ESCAPED_SIZE];
+        const size_t more = tow_name_escape(*name, escaped);
+        /* Behind it, room for the dots, the quote and the NUL. */
+        if (used + more + 5 > TOW_LABEL_SIZE) {
+            memcpy(label + used, "...", 3);
+            used += 3;
+            break;
+        }
+        memcpy(label + used, escaped, more);
+        used += more;
+    }
+    memcpy(label + used, "\"", 2);
+    return label;
+}

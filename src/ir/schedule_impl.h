@@ -1,0 +1,61 @@
+/* What lowering and costs are made from: the steps in order, a slot for every
+ * value, and where each is used last. */
+#ifndef TOW_IR_SCHEDULE_IMPL_H_
+#define TOW_IR_SCHEDULE_IMPL_H_
+
+#include "ir/program_impl.h"
+
+#define TOW_STEP_NONE UINT32_MAX
+
+typedef struct tow_slot {
+    uint32_t last_step; /* that uses it; that which makes it if none does;
+                         * TOW_STEP_NONE for an argument that none uses */
+    bool is_result;
+    bool is_kept;   /* an argument that is not the run's to consume */
+    bool is_twice;  /* two inputs of its last step */
+    bool is_listed; /* for the lowering: among the freed ones */
+} tow_slot_t;
+
+typedef struct tow_schedule {
+    const tow_program_t *program; /* lent */
+    size_t step_count;
+    uint32_t *nodes;                    /* by step */
+    uint32_t *first_slots;              /* by node */
+    const tow_signature_t **signatures; /* by step; lent by the scope */
+    tow_slot_t *slots;
+    uint32_t slot_count;
+    bool *donates; /* by input of the step that was asked about last */
+} tow_schedule_t;
+
+/* The program has been verified under `scope`. */
+tow_status_t tow_schedule_init(tow_schedule_t *schedule,
+                               const tow_program_t *program,
+                               const tow_program_scope_t *scope) TOW_MUST_USE;
+/* Accepts zeroed and half-built ones. */
+void tow_schedule_deinit(tow_schedule_t *schedule);
+
+static inline const tow_node_t *tow_schedule_node(
+    const tow_schedule_t *schedule, size_t step)
+{
+    return &schedule->program->nodes.items[schedule->nodes[step]];
+}
+
+static inline uint32_t tow_schedule_slot(const tow_schedule_t *schedule,
+                                         tow_value_t value)
+{
+    return schedule->first_slots[value.node] + value.output;
+}
+
+/* May the function of `step` have the memory of `slot`, one of its inputs? */
+static inline bool tow_schedule_may_donate(const tow_schedule_t *schedule,
+                                           size_t step, uint32_t slot)
+{
+    const tow_slot_t *it = &schedule->slots[slot];
+    return it->last_step == step && !it->is_result && !it->is_kept &&
+           !it->is_twice;
+}
+
+/* Which inputs the function of `step` would donate; lent until the next call. */
+const bool *tow_schedule_donates(tow_schedule_t *schedule, size_t step);
+
+#endif /* TOW_IR_SCHEDULE_IMPL_H_ */
