@@ -365,6 +365,7 @@ options_bytes_t options_pack(const tow_driver_t *driver, size_t first_device,
                              size_t device_count)
 {
     int64_t ids[PROBE_DEVICE_COUNT_MAX];
+    if (driver->device_count == 0) return (options_bytes_t){.size = 0};
     assert_true(first_device + device_count <= driver->device_count &&
                 device_count <= TOW_COUNT_OF(ids));
     for (size_t i = 0; i < device_count; i++)
