@@ -82,7 +82,7 @@ tow_status_t tow_driver_allocate(tow_driver_t *driver, size_t device,
 {
     *out_buffer = NULL;
     if (driver->ops->allocate == NULL)
-        return missing(driver, "memory without content");
+        return missing(driver, "memory that no upload fills");
     uint64_t bytes;
     TOW_RETURN_IF_ERROR(tow_device_check(driver, device));
     TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &bytes));

@@ -335,8 +335,9 @@ tow_status_t tow_executable_serialize(tow_executable_t *executable,
 void tow_executable_retain(tow_executable_t *executable);
 void tow_executable_release(tow_executable_t *executable);
 
-/* Memory with undefined content. RESOURCE_EXHAUSTED says what was asked for and
- * what there is. */
+/* Memory that holds zeroes, never what was there before: that may have been
+ * another tenant's. READY, or PENDING until the driver has cleared it.
+ * RESOURCE_EXHAUSTED says what was asked for and what there is. */
 tow_status_t tow_driver_allocate(tow_driver_t *driver, size_t device,
                                  const tow_shape_t *shape,
                                  tow_buffer_t **out_buffer) TOW_MUST_USE;

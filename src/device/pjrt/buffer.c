@@ -1,6 +1,8 @@
 /* Buffers: their states, and the copies to and from them. */
 #include "device/pjrt/pjrt_impl.h"
 
+#include <inttypes.h>
+
 #include "base/alloc.h"
 
 /* -- Life ------------------------------------------------------------------- */
@@ -114,35 +116,6 @@ tow_status_t tow_pjrt_buffer_address(tow_buffer_t *base, void **out_address)
     return TOW_OK;
 }
 
-/* -- Allocation ------------------------------------------------------------- */
-
-tow_status_t tow_pjrt_allocate(tow_driver_t *base, size_t device,
-                               const tow_shape_t *shape,
-                               tow_buffer_t **out_buffer)
-{
-    pjrt_driver_t *driver = pjrt_driver_of(base);
-    TOW_RETURN_IF_ERROR(tow_pjrt_check_open(driver));
-    uint64_t bytes;
-    TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &bytes));
-    PJRT_Client_CreateUninitializedBuffer_Args args = PJRT_ARGS(
-        PJRT_Client_CreateUninitializedBuffer, .client = driver->client,
-        .shape_dims = shape->dims, .shape_num_dims = shape->rank,
-        .shape_element_type = (PJRT_Buffer_Type)shape->type,
-        .device = driver->devices[device]);
-    TOW_RETURN_IF_ERROR(tow_pjrt_device_status(
-        driver, driver->plugin.api.PJRT_Client_CreateUninitializedBuffer(&args),
-        device));
-    pjrt_buffer_t *buffer = tow_pjrt_buffer_make(driver, device, shape, bytes);
-    if (buffer == NULL) {
-        destroy_handle(driver, args.buffer);
-        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    }
-    buffer->handle = args.buffer;
-    tow_pjrt_buffer_resolve(buffer, TOW_OK);
-    *out_buffer = &buffer->buffer;
-    return TOW_OK;
-}
-
 /* -- Uploads ---------------------------------------------------------------- */
 
 /* An upload until the plugin needs the host's memory no more; it may outlive
@@ -253,6 +226,88 @@ tow_status_t tow_pjrt_upload(tow_driver_t *base, tow_upload_t *upload)
     tow_free(operation);
     if (buffer != NULL) tow_pjrt_buffer_release(&buffer->buffer);
     return status;
+}
+
+/* -- Allocation ------------------------------------------------------------- */
+
+/* Our own plugin clears such memory. */
+static tow_status_t allocate_cleared(pjrt_driver_t *driver, size_t device,
+                                     const tow_shape_t *shape, uint64_t bytes,
+                                     tow_buffer_t **out_buffer)
+{
+    PJRT_Client_CreateUninitializedBuffer_Args args = PJRT_ARGS(
+        PJRT_Client_CreateUninitializedBuffer, .client = driver->client,
+        .shape_dims = shape->dims, .shape_num_dims = shape->rank,
+        .shape_element_type = (PJRT_Buffer_Type)shape->type,
+        .device = driver->devices[device]);
+    TOW_RETURN_IF_ERROR(tow_pjrt_device_status(
+        driver, driver->plugin.api.PJRT_Client_CreateUninitializedBuffer(&args),
+        device));
+    pjrt_buffer_t *buffer = tow_pjrt_buffer_make(driver, device, shape, bytes);
+    if (buffer == NULL) {
+        destroy_handle(driver, args.buffer);
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    buffer->handle = args.buffer;
+    tow_pjrt_buffer_resolve(buffer, TOW_OK);
+    *out_buffer = &buffer->buffer;
+    return TOW_OK;
+}
+
+typedef struct clearing {
+    tow_upload_t upload;
+    void *zeroes; /* owned */
+} clearing_t;
+
+static void finish_clearing(tow_upload_t *upload, tow_status_t take_status)
+{
+    clearing_t *clearing = TOW_CONTAINER_OF(upload, clearing_t, upload);
+    tow_status_ignore(take_status, "the buffer has the error");
+    tow_free(clearing->zeroes);
+    tow_free(clearing);
+}
+
+/* PJRT has no memory that is known to be clear, so zeroes are sent. They cost
+ * the host no memory: pages that are only read are one page of the system. */
+static tow_status_t allocate_by_upload(tow_driver_t *base, size_t device,
+                                       const tow_shape_t *shape, uint64_t bytes,
+                                       tow_buffer_t **out_buffer)
+{
+    clearing_t *clearing = tow_calloc(1, sizeof(*clearing));
+    if (clearing == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    clearing->zeroes = tow_calloc(1, bytes > 0 ? bytes : 1);
+    clearing->upload = (tow_upload_t){.device = device,
+                                      .shape = *shape,
+                                      .bytes = clearing->zeroes,
+                                      .done = finish_clearing};
+    tow_status_t status =
+        clearing->zeroes == NULL
+            ? TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                        "the host has no %" PRIu64 " bytes to clear memory of "
+                        "device %zu with",
+                        bytes, device)
+            : tow_pjrt_upload(base, &clearing->upload);
+    if (status != TOW_OK) {
+        tow_free(clearing->zeroes);
+        tow_free(clearing);
+        return status;
+    }
+    *out_buffer = clearing->upload.buffer;
+    return TOW_OK;
+}
+
+tow_status_t tow_pjrt_allocate(tow_driver_t *base, size_t device,
+                               const tow_shape_t *shape,
+                               tow_buffer_t **out_buffer)
+{
+    pjrt_driver_t *driver = pjrt_driver_of(base);
+    TOW_RETURN_IF_ERROR(tow_pjrt_check_open(driver));
+    uint64_t bytes;
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &bytes));
+    if (driver->plugin.xla != NULL &&
+        driver->plugin.api.PJRT_Client_CreateUninitializedBuffer != NULL)
+        return allocate_cleared(driver, device, shape, bytes, out_buffer);
+    return allocate_by_upload(base, device, shape, bytes, out_buffer);
 }
 
 /* -- Downloads -------------------------------------------------------------- */

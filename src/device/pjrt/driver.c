@@ -312,8 +312,6 @@ static void choose_ops(pjrt_driver_t *driver)
     if (api->PJRT_Device_MemoryStats == NULL) ops->memory_stats = NULL;
     if (api->PJRT_Executable_Serialize == NULL) ops->serialize = NULL;
     if (api->PJRT_Executable_DeserializeAndLoad == NULL) ops->load = NULL;
-    if (api->PJRT_Client_CreateUninitializedBuffer == NULL)
-        ops->allocate = NULL;
     if (api->PJRT_Buffer_IsOnCpu == NULL ||
         api->PJRT_Buffer_UnsafePointer == NULL)
         ops->buffer_address = NULL;

@@ -4,6 +4,8 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "device/sim/driver_impl.h"
+#include "device/sim/tuning.h"
+#include "device/sim/value_impl.h"
 
 tow_status_t tow_sim_memory_take(device_t *device, uint64_t bytes,
                                  const char *what)
@@ -135,6 +137,14 @@ void tow_sim_buffer_fail(buffer_t *buffer, tow_status_t cause)
 
 /* -- The table's entries --------------------------------------------------- */
 
+/* What an upload of zeroes would have. */
+static uint64_t value_of_zeroes(uint64_t bytes)
+{
+    static const uint8_t zeroes[TOW_SIM_CONTENT_BYTES_MAX];
+    return tow_sim_value_read(zeroes, bytes < sizeof(zeroes) ? (size_t)bytes
+                                                             : sizeof(zeroes));
+}
+
 tow_status_t tow_sim_allocate(tow_driver_t *base, size_t device,
                               const tow_shape_t *shape,
                               tow_buffer_t **out_buffer)
@@ -144,6 +154,8 @@ tow_status_t tow_sim_allocate(tow_driver_t *base, size_t device,
     TOW_RETURN_IF_ERROR(tow_sim_check_open_driver(driver));
     TOW_RETURN_IF_ERROR(tow_sim_buffer_make(driver, device, shape, &buffer));
     buffer->state = TOW_BUFFER_READY;
+    buffer->is_cleared = true;
+    buffer->value = value_of_zeroes(buffer->base.bytes);
     *out_buffer = &buffer->base;
     return TOW_OK;
 }

@@ -31,6 +31,7 @@ typedef struct buffer {
     uint32_t reader_count;    /* downloads under way */
     tow_buffer_state_t state; /* PENDING, READY, FAILED */
     bool is_donated;
+    bool is_cleared; /* shows zeroes, whatever the value */
     uint64_t value;
     void *content;         /* owned; NULL: the value says all */
     tow_status_t error;    /* counted; when FAILED */

@@ -43,6 +43,8 @@ static void copy_out(const buffer_t *buffer, void *bytes)
     size_t count = (size_t)buffer->base.bytes;
     if (buffer->content != NULL)
         memcpy(bytes, buffer->content, count);
+    else if (buffer->is_cleared)
+        memset(bytes, 0, count);
     else
         tow_sim_value_show(buffer->value, bytes, count);
 }

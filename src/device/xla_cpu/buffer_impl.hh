@@ -134,6 +134,7 @@ PJRT_Error *client_buffer_from_host_buffer(
     return at_edge([args] { return buffer_from_host(*args); });
 }
 
+/* Cleared, for its user may read it: see xla_cpu.h. */
 PJRT_Error *client_create_uninitialized_buffer(
     PJRT_Client_CreateUninitializedBuffer_Args *args)
 {
@@ -148,7 +149,7 @@ PJRT_Error *client_create_uninitialized_buffer(
         if (!valid.ok()) return valid;
         xla::Shape shape = xla::ShapeUtil::MakeShape(type, dims);
         if (layout->has_value()) *shape.mutable_layout() = **layout;
-        charge allocations(&(*memory)->device->account);
+        charge allocations(&(*memory)->device->account, content::zeroes);
         auto value =
             args->client->xla->CreateUninitializedBuffer(shape, (*memory)->xla);
         if (!value.ok()) return value.status();

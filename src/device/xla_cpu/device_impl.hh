@@ -342,7 +342,8 @@ PJRT_Error *device_memory_stats(PJRT_Device_MemoryStats_Args *args)
     args->peak_bytes_reserved_is_set = false;
     args->bytes_reservable_limit_is_set = false;
     args->largest_free_block_bytes_is_set = false;
-    args->pool_bytes_is_set = false;
+    args->pool_bytes = account.needed() + account.cache.cached_bytes.load();
+    args->pool_bytes_is_set = true;
     args->peak_pool_bytes_is_set = false;
     return nullptr;
 }

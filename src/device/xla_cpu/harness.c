@@ -229,6 +229,44 @@ void executable_close(PJRT_Executable *executable)
     expect_ok(api->PJRT_Executable_Destroy(&args));
 }
 
+const char ADD[] =
+    "func.func public @main(%a: tensor<4xf32>, %b: tensor<4xf32>)"
+    " -> tensor<4xf32> {\n"
+    "  %0 = stablehlo.add %a, %b : tensor<4xf32>\n"
+    "  return %0 : tensor<4xf32>\n"
+    "}\n";
+
+const char ADD_DONATING[] =
+    "func.func public @main("
+    "%a: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %b: tensor<4xf32>)"
+    " -> tensor<4xf32> {\n"
+    "  %0 = stablehlo.add %a, %b : tensor<4xf32>\n"
+    "  return %0 : tensor<4xf32>\n"
+    "}\n";
+
+const char SLOW[] =
+    "func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n"
+    "  %zero = stablehlo.constant dense<0> : tensor<i32>\n"
+    "  %r:2 = stablehlo.while(%i = %zero, %x = %a) :"
+    " tensor<i32>, tensor<4xf32>\n"
+    "  cond {\n"
+    "    %n = stablehlo.constant dense<300000> : tensor<i32>\n"
+    "    %c = stablehlo.compare LT, %i, %n :"
+    " (tensor<i32>, tensor<i32>) -> tensor<i1>\n"
+    "    stablehlo.return %c : tensor<i1>\n"
+    "  } do {\n"
+    "    %one = stablehlo.constant dense<1> : tensor<i32>\n"
+    "    %j = stablehlo.add %i, %one : tensor<i32>\n"
+    "    %unit = stablehlo.constant dense<1.0> : tensor<4xf32>\n"
+    "    %y = stablehlo.add %x, %unit : tensor<4xf32>\n"
+    "    stablehlo.return %j, %y : tensor<i32>, tensor<4xf32>\n"
+    "  }\n"
+    "  return %r#1 : tensor<4xf32>\n"
+    "}\n";
+
+const float ONES[4] = {1, 1, 1, 1};
+const float COUNT[4] = {1, 2, 3, 4};
+
 /* --- Arrays ------------------------------------------------------------------ */
 
 PJRT_Error *try_upload(PJRT_Client *client, PJRT_Device *device,
@@ -291,6 +329,14 @@ PJRT_Error *try_download(PJRT_Buffer *buffer, void *out_data, size_t size)
 void download(PJRT_Buffer *buffer, void *out_data, size_t size)
 {
     expect_ok(try_download(buffer, out_data, size));
+}
+
+void expect_values(PJRT_Buffer *buffer, float a, float b, float c, float d)
+{
+    float values[4];
+    const float expected[4] = {a, b, c, d};
+    download(buffer, values, sizeof(values));
+    assert_memory_equal(values, expected, sizeof(values));
 }
 
 PJRT_Event *ready_event_of(PJRT_Buffer *buffer)

@@ -66,6 +66,16 @@ PJRT_Error *try_compile(PJRT_Client *client, const char *text,
 PJRT_LoadedExecutable *compile(PJRT_Client *client, const char *text,
                                const bytes_t *options);
 void unload(PJRT_LoadedExecutable *executable);
+
+/* Two vectors of four floats. */
+extern const char ADD[];
+/* The same, and gives the first argument's memory to the result. */
+extern const char ADD_DONATING[];
+/* Counts to 300,000 in one vector: tens of milliseconds, and no memory. */
+extern const char SLOW[];
+extern const float ONES[4];
+extern const float COUNT[4]; /* from 1 */
+
 PJRT_Executable *executable_of(PJRT_LoadedExecutable *loaded);
 void executable_close(PJRT_Executable *executable);
 
@@ -83,6 +93,8 @@ void await(PJRT_Event *event);
 PJRT_Error *try_await(PJRT_Event *event);
 PJRT_Error *try_download(PJRT_Buffer *buffer, void *out_data, size_t size);
 void download(PJRT_Buffer *buffer, void *out_data, size_t size);
+/* Fails the test unless these four floats are in it. */
+void expect_values(PJRT_Buffer *buffer, float a, float b, float c, float d);
 PJRT_Event *ready_event_of(PJRT_Buffer *buffer);
 bool is_deleted(PJRT_Buffer *buffer);
 void destroy(PJRT_Buffer *buffer);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -79,14 +80,143 @@ class return_list
     std::atomic<int> count_{0};
 };
 
-/* Bytes that a device holds. */
+/* --- Blocks of huge pages ---------------------------------------------------- */
+
+inline bool is_large(size_t size_bytes)
+{
+    return size_bytes >= TOW_XLA_HUGE_PAGE_BYTES;
+}
+
+inline size_t round_up(size_t size_bytes, size_t alignment)
+{
+    return std::max<size_t>(1, (size_bytes + alignment - 1) / alignment) *
+           alignment;
+}
+
+/* Fresh memory, aligned to huge pages, which reads as zeroes; NULL if there is
+ * none. `size_bytes` is in whole huge pages. */
+inline void *map_block(size_t size_bytes)
+{
+    size_t mapped = size_bytes + TOW_XLA_HUGE_PAGE_BYTES;
+    void *start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) return nullptr;
+    char *first = static_cast<char *>(start);
+    char *base = reinterpret_cast<char *>(
+        round_up(reinterpret_cast<uintptr_t>(first), TOW_XLA_HUGE_PAGE_BYTES));
+    size_t before = base - first;
+    if (before != 0) munmap(first, before);
+    if (mapped != before + size_bytes)
+        munmap(base + size_bytes, mapped - before - size_bytes);
+    madvise(base, size_bytes, MADV_HUGEPAGE);
+    return base;
+}
+
+/* Blocks that devices have freed, for when the same device needs one of the same
+ * size next: mapping fresh memory takes as long as filling it, and a program
+ * that runs again asks for the same sizes again. One for the process, so that
+ * its bound goes to the devices that are busy. Any thread. */
+class block_cache
+{
+  public:
+    static block_cache &common()
+    {
+        static block_cache *const only = new block_cache;
+        return *only;
+    }
+
+    /* Whose the blocks are, and how many bytes they have. */
+    struct owner {
+        std::atomic<int64_t> cached_bytes{0};
+    };
+
+    /* NULL if there is none of this size. The newest is the warmest. */
+    void *take(owner &of, size_t size_bytes)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        for (size_t i = blocks_.size(); i-- > 0;)
+            if (blocks_[i].of == &of && blocks_[i].size_bytes == size_bytes)
+                return remove(i).base;
+        return nullptr;
+    }
+
+    void put(owner &of, void *base, size_t size_bytes)
+    {
+        std::vector<block> evicted;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            blocks_.push_back({&of, base, size_bytes});
+            of.cached_bytes += size_bytes;
+            size_bytes_ += size_bytes;
+            while (size_bytes_ > TOW_XLA_CACHE_BYTES_MAX ||
+                   blocks_.size() > TOW_XLA_CACHE_COUNT_MAX)
+                evicted.push_back(remove(0));
+        }
+        unmap(evicted);
+    }
+
+    /* Gives the oldest blocks of `of` back to the system until it has at most
+     * so many bytes. */
+    void trim(owner &of, int64_t kept_bytes)
+    {
+        std::vector<block> evicted;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            for (size_t i = 0;
+                 i < blocks_.size() && of.cached_bytes.load() > kept_bytes;)
+                if (blocks_[i].of == &of)
+                    evicted.push_back(remove(i));
+                else
+                    i++;
+        }
+        unmap(evicted);
+    }
+
+  private:
+    struct block {
+        owner *of;
+        void *base;
+        size_t size_bytes;
+    };
+
+    /* Under the mutex. */
+    block remove(size_t index)
+    {
+        block removed = blocks_[index];
+        blocks_.erase(blocks_.begin() + index);
+        removed.of->cached_bytes -= removed.size_bytes;
+        size_bytes_ -= removed.size_bytes;
+        return removed;
+    }
+
+    static void unmap(const std::vector<block> &blocks)
+    {
+        for (const block &each : blocks)
+            munmap(each.base, each.size_bytes);
+    }
+
+    std::mutex mutex_;
+    std::vector<block> blocks_; /* oldest first */
+    size_t size_bytes_ = 0;
+};
+
+/* --- Whose it is --------------------------------------------------------------- */
+
+/* Bytes that a device holds. In use and cached together they stay within the
+ * limit, so the process stays within the sum of its devices' limits. */
 struct memory_account {
     int64_t limit = 0; /* 0: none */
     std::atomic<int64_t> in_use{0};
     std::atomic<int64_t> peak{0};
     std::atomic<int64_t> largest{0};
     std::atomic<int64_t> count{0};
-    return_list returns; /* in `in_use`, but as good as free */
+    return_list returns;      /* in `in_use`, but as good as free */
+    block_cache::owner cache; /* not in `in_use` */
+
+    ~memory_account()
+    {
+        block_cache::common().trim(cache, 0);
+    }
 
     static void raise(std::atomic<int64_t> &mark, int64_t value)
     {
@@ -119,91 +249,59 @@ struct memory_account {
     {
         in_use.fetch_sub(bytes, std::memory_order_relaxed);
     }
+
+    /* What is cached makes room for what is in use. */
+    void trim_cache()
+    {
+        if (limit == 0 || cache.cached_bytes.load() == 0) return;
+        block_cache::common().trim(cache,
+                                   std::max<int64_t>(0, limit - needed()));
+    }
 };
 
-/* Large blocks that nobody uses, for whoever needs one of the same size next:
- * mapping fresh memory takes as long as filling it, and a program that runs
- * again asks for the same sizes again. For the whole process. */
-class block_cache
-{
-  public:
-    static block_cache &common()
-    {
-        static block_cache *const only = new block_cache;
-        return *only;
-    }
-
-    /* NULL if there is none of this size. The newest is the warmest. */
-    void *take(size_t size_bytes)
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        for (size_t i = blocks_.size(); i-- > 0;) {
-            if (blocks_[i].size_bytes != size_bytes) continue;
-            void *base = blocks_[i].base;
-            blocks_.erase(blocks_.begin() + i);
-            size_bytes_ -= size_bytes;
-            return base;
-        }
-        return nullptr;
-    }
-
-    void put(void *base, size_t size_bytes)
-    {
-        std::vector<block> evicted;
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            blocks_.push_back({base, size_bytes});
-            size_bytes_ += size_bytes;
-            while (size_bytes_ > TOW_XLA_CACHE_BYTES_MAX ||
-                   blocks_.size() > TOW_XLA_CACHE_COUNT_MAX) {
-                size_bytes_ -= blocks_.front().size_bytes;
-                evicted.push_back(blocks_.front());
-                blocks_.erase(blocks_.begin());
-            }
-        }
-        for (const block &each : evicted)
-            std::free(each.base);
-    }
-
-  private:
-    struct block {
-        void *base;
-        size_t size_bytes;
-    };
-
-    std::mutex mutex_;
-    std::vector<block> blocks_; /* oldest first */
-    size_t size_bytes_ = 0;
+/* What must be in memory that is handed out. Only what a client can read before
+ * it has written it needs zeroes: what was there may be another client's. */
+enum class content {
+    undefined,
+    zeroes
 };
 
-inline bool is_large(size_t size_bytes)
+/* NULL if the host has none. The account may be null. */
+inline void *allocate_block(size_t size_bytes, size_t alignment,
+                            memory_account *account, content wanted)
 {
-    return size_bytes >= TOW_XLA_HUGE_PAGE_BYTES;
-}
-
-inline size_t round_up(size_t size_bytes, size_t alignment)
-{
-    return std::max<size_t>(1, (size_bytes + alignment - 1) / alignment) *
-           alignment;
-}
-
-inline void *allocate_large(size_t size_bytes)
-{
+    if (!is_large(size_bytes)) {
+        size_t rounded = round_up(size_bytes, alignment);
+        void *base = std::aligned_alloc(alignment, rounded);
+        if (base != nullptr && wanted == content::zeroes)
+            std::memset(base, 0, size_bytes);
+        return base;
+    }
     size_t rounded = round_up(size_bytes, TOW_XLA_HUGE_PAGE_BYTES);
-    void *base = block_cache::common().take(rounded);
-    if (base != nullptr) return base;
-    base = std::aligned_alloc(TOW_XLA_HUGE_PAGE_BYTES, rounded);
-    if (base != nullptr) madvise(base, rounded, MADV_HUGEPAGE);
-    return base;
+    void *used = nullptr;
+    if (account != nullptr) {
+        used = block_cache::common().take(account->cache, rounded);
+        account->trim_cache();
+    }
+    if (used == nullptr) return map_block(rounded);
+    if (wanted == content::zeroes) std::memset(used, 0, size_bytes);
+    return used;
 }
 
-inline void free_block(void *base, size_t size_bytes)
+/* After the bytes were given back to the account. */
+inline void free_block(void *base, size_t size_bytes, memory_account *account)
 {
-    if (is_large(size_bytes))
-        block_cache::common().put(
-            base, round_up(size_bytes, TOW_XLA_HUGE_PAGE_BYTES));
-    else
+    if (!is_large(size_bytes)) {
         std::free(base);
+        return;
+    }
+    size_t rounded = round_up(size_bytes, TOW_XLA_HUGE_PAGE_BYTES);
+    if (account == nullptr) {
+        munmap(base, rounded);
+        return;
+    }
+    block_cache::common().put(account->cache, base, rounded);
+    account->trim_cache();
 }
 
 /* Memory that XLA asked for. The account is null when no device did. */
@@ -217,8 +315,8 @@ class device_memory final : public xla::CpuMemory
 
     ~device_memory() override
     {
-        free_block(base_, size_bytes_);
         if (account_ != nullptr) account_->give(size_bytes_);
+        free_block(base_, size_bytes_, account_);
     }
 
     void *base() const override
@@ -238,20 +336,24 @@ class device_memory final : public xla::CpuMemory
 };
 
 /* XLA does not say for which device it allocates, but it allocates on the
- * thread that calls it: for the device of this account. */
+ * thread that calls it: for the device of this account, with this content. */
 inline thread_local memory_account *charged_account = nullptr;
+inline thread_local content wanted_content = content::undefined;
 
 class charge
 {
   public:
-    explicit charge(memory_account *account)
-        : before_(std::exchange(charged_account, account))
+    explicit charge(memory_account *account,
+                    content wanted = content::undefined)
+        : before_(std::exchange(charged_account, account)),
+          wanted_before_(std::exchange(wanted_content, wanted))
     {
     }
 
     ~charge()
     {
         charged_account = before_;
+        wanted_content = wanted_before_;
     }
 
     charge(const charge &) = delete;
@@ -259,6 +361,7 @@ class charge
 
   private:
     memory_account *const before_;
+    const content wanted_before_;
 };
 
 inline absl::StatusOr<std::unique_ptr<xla::CpuMemory>> allocate(
@@ -269,10 +372,7 @@ inline absl::StatusOr<std::unique_ptr<xla::CpuMemory>> allocate(
         return absl::ResourceExhaustedError(absl::StrCat(
             "out of device memory: ", size_bytes, " bytes more than the ",
             account->needed(), " in use pass the limit of ", account->limit));
-    void *base =
-        is_large(size_bytes)
-            ? allocate_large(size_bytes)
-            : std::aligned_alloc(alignment, round_up(size_bytes, alignment));
+    void *base = allocate_block(size_bytes, alignment, account, wanted_content);
     if (base == nullptr) {
         if (account != nullptr) account->give(size_bytes);
         return absl::ResourceExhaustedError(absl::StrCat(

@@ -42,9 +42,10 @@
  * in small pages takes as long as filling it. */
 #define TOW_XLA_HUGE_PAGE_BYTES (2 << 20)
 
-/* Blocks of at least that size that are kept for reuse when they are freed. An
- * upload of 64 MiB takes 16 ms into fresh memory and 10 ms, as memcpy does, into
- * memory that was used before. Not counted against any device's limit. */
+/* Freed blocks of at least that size that a process keeps for reuse. An upload
+ * of 64 MiB takes 16 ms into fresh memory and 10 ms, as memcpy does, into memory
+ * that was used before. A device's blocks count within its memory limit,
+ * together with what is in use. */
 #define TOW_XLA_CACHE_BYTES_MAX (256u << 20)
 #define TOW_XLA_CACHE_COUNT_MAX 64
 

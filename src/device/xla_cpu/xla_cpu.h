@@ -15,6 +15,9 @@
  *                       client. Without it a collective fails, and names this
  *                       option; a gang of one needs none.
  *
+ * PJRT_Client_CreateUninitializedBuffer gives zeroes: what was in the memory
+ * before may be another client's.
+ *
  * Plain C on both sides; no XLA type crosses it. */
 #ifndef TOW_DEVICE_XLA_CPU_H_
 #define TOW_DEVICE_XLA_CPU_H_

@@ -156,10 +156,6 @@ static void plugin_of_an_old_version_does_what_it_can(void **state)
 {
     tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "minor=40 plain");
     assert_false(tow_driver_can_abort(driver));
-    tow_shape_t shape = {.type = TOW_TYPE_F32};
-    tow_buffer_t *buffer;
-    expect_refusal(tow_driver_allocate(driver, 0, &shape, &buffer),
-                   TOW_UNIMPLEMENTED, "pjrt");
     expect_sum(driver);
     world_close(driver);
 }

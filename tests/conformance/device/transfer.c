@@ -189,16 +189,58 @@ static void memory_has_an_address_where_the_host_shares_it(void **state)
     world_close(driver);
 }
 
-static void memory_without_content_can_be_had(void **state)
+static void expect_zeroes(tow_driver_t *driver, const char *shape_text)
 {
-    tow_driver_t *driver = world_open(1);
     tow_shape_t shape;
-    expect_ok(tow_shape_parse("f32[4]", &shape));
+    uint64_t size;
+    expect_ok(tow_shape_parse(shape_text, &shape));
+    expect_ok(tow_shape_bytes(&shape, &size));
     tow_buffer_t *buffer;
     expect_ok(tow_driver_allocate(driver, 0, &shape, &buffer));
+    assert_int_equal(buffer->bytes, size);
+    unsigned char *bytes = tow_malloc(size);
+    memset(bytes, 0xa5, size);
+    download_probe_t download;
+    expect_ok(probe_download(&download, buffer, bytes, size));
+    outcome_expect(&download.outcome, TOW_CODE_OK);
     assert_int_equal(tow_buffer_state(buffer), TOW_BUFFER_READY);
-    assert_int_equal(buffer->bytes, 16);
+    for (uint64_t i = 0; i < size; i++)
+        if (bytes[i] != 0) fail_msg("byte %zu is %d", (size_t)i, bytes[i]);
+    tow_free(bytes);
     tow_buffer_release(buffer);
+}
+
+/* Puts bytes into memory and lets go of it. */
+static void leave_bytes_behind(tow_driver_t *driver, const char *shape_text)
+{
+    tow_shape_t shape;
+    uint64_t size;
+    expect_ok(tow_shape_parse(shape_text, &shape));
+    expect_ok(tow_shape_bytes(&shape, &size));
+    char *bytes = tow_malloc(size);
+    memset(bytes, 0x5a, size);
+    upload_probe_t upload = {0};
+    expect_ok(probe_upload(&upload, driver, 0, shape_text, bytes));
+    outcome_expect(&upload.outcome, TOW_CODE_OK);
+    tow_buffer_release(upload.upload.buffer);
+    world_settle();
+    tow_free(bytes);
+}
+
+/* Sizes from different sources of memory. */
+static void memory_that_is_had_holds_zeroes(void **state)
+{
+    static const char *const shapes[] = {"u8[3]", "f32[4]", "f32[40000]",
+                                         "u8[5242880]"};
+    tow_driver_t *driver = world_open(1);
+    for (int round = 0; round < 3; round++)
+        for (size_t i = 0; i < TOW_COUNT_OF(shapes); i++) {
+            expect_zeroes(driver, shapes[i]);
+            leave_bytes_behind(driver, shapes[i]);
+        }
+    tow_shape_t shape;
+    tow_buffer_t *buffer;
+    expect_ok(tow_shape_parse("f32[4]", &shape));
     expect_refusal(tow_driver_allocate(driver, 1, &shape, &buffer),
                    TOW_INVALID_ARGUMENT, "device 1");
     shape.dims[0] = -1;
@@ -238,5 +280,5 @@ WORLD_SUITE(transfer_suite, WORLD_CASE(transfer_brings_back_what_was_sent),
             WORLD_CASE(buffer_lives_until_its_last_reference),
             WORLD_CASE(memory_is_counted_and_given_back),
             WORLD_CASE(memory_has_an_address_where_the_host_shares_it),
-            WORLD_CASE(memory_without_content_can_be_had),
+            WORLD_CASE(memory_that_is_had_holds_zeroes),
             WORLD_CASE(memory_that_is_not_there_is_refused));

@@ -1,0 +1,245 @@
+/* Device memory: its limit, what is in it, and how arrays come into it. Needs
+ * TOW_XLA_CPU. */
+#include "device/xla_cpu/harness_impl.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void memory_limit_is_an_error_and_passes(void **state)
+{
+    PJRT_Client *client = client_open(
+        (client_options_t){.device_count = 2, .memory_limit_bytes = 1 << 20});
+    PJRT_Device *device = device_at(client, 0);
+    /* Needs 800 kB for its result. */
+    PJRT_LoadedExecutable *fill = compile(
+        client,
+        "func.func public @main(%a: tensor<f32>) -> tensor<200000xf32> {\n"
+        "  %0 = stablehlo.broadcast_in_dim %a, dims = [] :"
+        " (tensor<f32>) -> tensor<200000xf32>\n"
+        "  return %0 : tensor<200000xf32>\n"
+        "}\n",
+        NULL);
+    const float one = 1;
+    PJRT_Buffer *a = NULL;
+    expect_ok(
+        try_upload(client, device, PJRT_Buffer_Type_F32, &one, NULL, 0, &a));
+    call_t call = {.executable = fill, .argument_count = 1, .arguments = {{a}}};
+    execute(&call);
+    assert_true(bytes_in_use(device) >= 800000);
+    assert_int_equal(bytes_in_use(device_at(client, 1)), 0);
+
+    call_t second = call;
+    expect_ok(try_execute(&second));
+    expect_error(try_await(second.done[0]), PJRT_Error_Code_RESOURCE_EXHAUSTED,
+                 "out of device memory");
+    destroy(second.outputs[0][0]);
+    float *values = calloc(200000, sizeof(float));
+    assert_non_null(values);
+    const int64_t dims[] = {200000};
+    PJRT_Buffer *refused = NULL;
+    expect_error(try_upload(client, device, PJRT_Buffer_Type_F32, values, dims,
+                            1, &refused),
+                 PJRT_Error_Code_RESOURCE_EXHAUSTED, "limit of 1048576");
+    destroy(call.outputs[0][0]);
+    execute(&call);
+    destroy(call.outputs[0][0]);
+    destroy(a);
+    free(values);
+    unload(fill);
+    assert_int_equal(bytes_in_use(device), 0);
+    client_close(client);
+}
+
+/* --- Moving --------------------------------------------------------------------- */
+
+static void mark(PJRT_Error *error, void *argument)
+{
+    expect_ok(error);
+    atomic_store((_Atomic bool *)argument, true);
+}
+
+static void aligned_memory_is_used_where_it_lies(void **state)
+{
+    PJRT_Client *client = client_open((client_options_t){0});
+    const int64_t dims[] = {1 << 16};
+    float *values = aligned_alloc(64, sizeof(float) << 16);
+    assert_non_null(values);
+    for (size_t i = 0; i < 1 << 16; i++)
+        values[i] = (float)i;
+    PJRT_Client_BufferFromHostBuffer_Args args = {
+        .struct_size = sizeof(args),
+        .client = client,
+        .data = values,
+        .type = PJRT_Buffer_Type_F32,
+        .dims = dims,
+        .num_dims = 1,
+        .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableZeroCopy,
+        .device = device_at(client, 0),
+    };
+    expect_ok(api->PJRT_Client_BufferFromHostBuffer(&args));
+    PJRT_Buffer_UnsafePointer_Args where = {.struct_size = sizeof(where),
+                                            .buffer = args.buffer};
+    expect_ok(api->PJRT_Buffer_UnsafePointer(&where));
+    assert_true(where.buffer_pointer == (uintptr_t)values);
+    _Atomic bool is_free = false;
+    PJRT_Event_OnReady_Args on_ready = {.struct_size = sizeof(on_ready),
+                                        .event = args.done_with_host_buffer,
+                                        .callback = mark,
+                                        .user_arg = &is_free};
+    expect_ok(api->PJRT_Event_OnReady(&on_ready));
+    assert_false(is_free);
+    destroy(args.buffer);
+    await(args.done_with_host_buffer);
+    assert_true(is_free);
+    free(values);
+    client_close(client);
+}
+
+static void strided_memory_is_made_dense(void **state)
+{
+    PJRT_Client *client = client_open((client_options_t){0});
+    const float values[6] = {1, 2, 3, 4, 5, 6};
+    const int64_t dims[] = {3, 2};
+    const int64_t strides[] = {4, 12}; /* A transposed view. */
+    PJRT_Client_BufferFromHostBuffer_Args args = {
+        .struct_size = sizeof(args),
+        .client = client,
+        .data = values,
+        .type = PJRT_Buffer_Type_F32,
+        .dims = dims,
+        .num_dims = 2,
+        .byte_strides = strides,
+        .num_byte_strides = 2,
+        .device = device_at(client, 0),
+    };
+    expect_ok(api->PJRT_Client_BufferFromHostBuffer(&args));
+    await(args.done_with_host_buffer);
+    float read[6];
+    download(args.buffer, read, sizeof(read));
+    const float expected[6] = {1, 4, 2, 5, 3, 6};
+    assert_memory_equal(read, expected, sizeof(read));
+
+    /* And back, first dimension first. */
+    const int64_t minor_to_major[] = {0, 1};
+    PJRT_Buffer_MemoryLayout layout = {
+        .struct_size = sizeof(layout),
+        .tiled = {.struct_size = sizeof(layout.tiled),
+                  .minor_to_major = minor_to_major,
+                  .minor_to_major_size = 2},
+        .type = PJRT_Buffer_MemoryLayout_Type_Tiled,
+    };
+    PJRT_Buffer_ToHostBuffer_Args to_host = {
+        .struct_size = sizeof(to_host),
+        .src = args.buffer,
+        .host_layout = &layout,
+        .dst = read,
+        .dst_size = sizeof(read),
+    };
+    expect_ok(api->PJRT_Buffer_ToHostBuffer(&to_host));
+    await(to_host.event);
+    assert_memory_equal(read, values, sizeof(read));
+    destroy(args.buffer);
+    client_close(client);
+}
+
+/* --- What others left behind -------------------------------------------------- */
+
+enum {
+    MIB = 1 << 20
+};
+
+static PJRT_Buffer *allocate(PJRT_Client *client, int64_t size)
+{
+    PJRT_Client_CreateUninitializedBuffer_Args args = {
+        .struct_size = sizeof(args),
+        .client = client,
+        .shape_dims = &size,
+        .shape_num_dims = 1,
+        .shape_element_type = PJRT_Buffer_Type_U8,
+        .device = device_at(client, 0),
+    };
+    expect_ok(api->PJRT_Client_CreateUninitializedBuffer(&args));
+    return args.buffer;
+}
+
+/* Returns the address, for comparing. */
+static uintptr_t fill(PJRT_Buffer *buffer, int value, size_t size)
+{
+    PJRT_Buffer_UnsafePointer_Args where = {.struct_size = sizeof(where),
+                                            .buffer = buffer};
+    expect_ok(api->PJRT_Buffer_UnsafePointer(&where));
+    memset((void *)where.buffer_pointer, value, size);
+    return where.buffer_pointer;
+}
+
+static void allocated_memory_holds_zeroes(void **state)
+{
+    static const int64_t sizes[] = {1,       100,         4096,    65536,
+                                    MIB + 7, 2 * MIB - 1, 5 * MIB, 32 * MIB};
+    PJRT_Client *client = client_open((client_options_t){0});
+    unsigned char *read = malloc(32 * MIB);
+    assert_non_null(read);
+    for (size_t i = 0; i < TOW_COUNT_OF(sizes); i++)
+        for (int round = 0; round < 4; round++) {
+            size_t size = (size_t)sizes[i];
+            PJRT_Buffer *buffer = allocate(client, sizes[i]);
+            download(buffer, read, size);
+            assert_int_equal(read[0], 0);
+            assert_memory_equal(read, read + 1, size - 1);
+            fill(buffer, 0xa5, size);
+            destroy(buffer);
+        }
+    free(read);
+    client_close(client);
+}
+
+static int64_t bytes_held(PJRT_Device *device)
+{
+    PJRT_Device_MemoryStats_Args args = {.struct_size = sizeof(args),
+                                         .device = device};
+    expect_ok(api->PJRT_Device_MemoryStats(&args));
+    assert_true(args.pool_bytes_is_set);
+    return args.pool_bytes;
+}
+
+/* Freed blocks are kept for the next of the same size, but what is kept makes
+ * room for what is needed. */
+static void kept_blocks_count_within_the_limit(void **state)
+{
+    enum {
+        LIMIT = 32 * MIB
+    };
+    PJRT_Client *client = client_open(
+        (client_options_t){.device_count = 2, .memory_limit_bytes = LIMIT});
+    PJRT_Device *device = device_at(client, 0);
+    PJRT_Buffer *buffer = allocate(client, 16 * MIB);
+    uintptr_t first = fill(buffer, 1, 16 * MIB);
+    destroy(buffer);
+    assert_int_equal(bytes_in_use(device), 0);
+    assert_int_equal(bytes_held(device), 16 * MIB);
+    assert_int_equal(bytes_held(device_at(client, 1)), 0);
+    buffer = allocate(client, 16 * MIB);
+    assert_true(fill(buffer, 2, 16 * MIB) == first);
+    destroy(buffer);
+
+    for (int64_t mib = 2; mib <= 30; mib += 4) {
+        buffer = allocate(client, mib * MIB);
+        assert_true(bytes_held(device) <= LIMIT);
+        PJRT_Buffer *rest = allocate(client, LIMIT - mib * MIB);
+        assert_int_equal(bytes_held(device), LIMIT);
+        destroy(buffer);
+        destroy(rest);
+        assert_int_equal(bytes_in_use(device), 0);
+        assert_true(bytes_held(device) <= LIMIT);
+    }
+    client_close(client);
+}
+
+#define CASE(name) cmocka_unit_test_setup(name, harness_set_up)
+
+TOW_TEST_MAIN(CASE(memory_limit_is_an_error_and_passes),
+              CASE(aligned_memory_is_used_where_it_lies),
+              CASE(strided_memory_is_made_dense),
+              CASE(allocated_memory_holds_zeroes),
+              CASE(kept_blocks_count_within_the_limit))
