@@ -40,8 +40,10 @@ typedef struct tow_session_handler {
     /* After TOW_SEND_FULL: at least half of the bound is free again. May be
      * NULL. */
     void (*writable)(void *context, tow_session_t *session);
-    /* Once, the last callback. `cause` is lent and names the peer. The owner
-     * closes it, then or later. */
+    /* Once, the last callback. `cause` is lent and names the peer: CANCELLED if
+     * the peer closed it without a reason, ABORTED if it restarted, UNAVAILABLE
+     * if nothing is heard of it; or what the peer gave as a reason, or did
+     * against the rules. The owner closes it, then or later. */
     void (*gone)(void *context, tow_session_t *session, tow_status_t cause);
 } tow_session_handler_t;
 
@@ -79,10 +81,14 @@ typedef struct tow_session_listen_options {
 tow_status_t tow_session_listen(tow_env_t *env,
                                 const tow_session_listen_options_t *options,
                                 tow_session_port_t **out_port) TOW_MUST_USE;
-/* The true address, port resolved. Lent. */
+/* The true address, port resolved. Lent until the port is closed. */
 const char *tow_session_port_address(const tow_session_port_t *port);
-/* New sessions and new epochs are refused: close the sessions first. */
+/* New sessions and new epochs are refused: close the sessions first. Those that
+ * are left live until their epoch breaks, and a lease longer. */
 void tow_session_port_close(tow_session_port_t *port, tow_closed_t closed);
+/* For a simulated process that has died, as tow_session_abandon. Not its
+ * sessions. */
+void tow_session_port_abandon(tow_session_port_t *port);
 
 void tow_session_accept(tow_session_t *session,
                         const tow_session_handler_t *handler, void *context);
@@ -109,8 +115,8 @@ tow_send_result_t tow_session_begin(tow_session_t *session, uint32_t size_max,
 void tow_session_commit(tow_session_t *session, uint32_t type, uint32_t size);
 
 /* Sends bytes of any size in parts, in the stream of messages: those sent after
- * this call arrive after the blob. The bytes are the session's from now on
- * (counted by `release`, which is called once, also when the session goes).
+ * this call arrive after the blob. The bytes are the session's from now on, until
+ * it calls `release`: once, also when the session goes, and before `gone`.
  * Returns the blob's number, which the message that follows may name; 0 if the
  * session is gone (then `release` has run). Blobs are not held to
  * kept_bytes_max but to their own memory: parts are made from it as the link
@@ -124,10 +130,16 @@ typedef struct tow_session_blob {
 uint64_t tow_session_send_blob(tow_session_t *session,
                                const tow_session_blob_t *blob);
 
-/* Tells the peer (`reason` may be NULL), and forgets it. No callback of the
- * handler runs after this, only `closed`. */
+/* Tells the peer (`reason` is lent and may be NULL), and forgets it. What the link
+ * has taken still goes out, what waits behind it does not. No callback of the
+ * handler runs after this, only `closed`. Without a `closed.run` the session is
+ * not to be touched any more; with one, until it runs, only by
+ * tow_session_abandon. */
 void tow_session_close(tow_session_t *session, tow_status_t reason,
                        tow_closed_t closed);
+/* Frees a session of a process that has died in the simulator (`destroy` of
+ * tow_sim_program_t): releases blobs, calls nothing else. NULL is fine. */
+void tow_session_abandon(tow_session_t *session);
 
 typedef struct tow_session_stats {
     uint64_t messages_sent, messages_received;
@@ -137,8 +149,9 @@ typedef struct tow_session_stats {
 } tow_session_stats_t;
 tow_session_stats_t tow_session_stats(const tow_session_t *session);
 
-/* Makes a Failure of a status and back. The message points into the status,
- * cut to the wire's limit; a NULL failure or code 0 is TOW_OK. */
+/* Makes a Failure of a status and back. The message points into the status: of
+ * one beyond the wire's limit to its end, where the cause is. A NULL failure or
+ * code 0 is TOW_OK. */
 tow_msg_failure_t tow_failure_of(tow_status_t status);
 tow_status_t tow_failure_status(const tow_msg_failure_t *failure) TOW_MUST_USE;
 
