@@ -1,7 +1,11 @@
 /* Programs of the fake: one line, "KIND COUNT", of arrays of COUNT floats. */
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "fake_impl.h"
 
@@ -159,8 +163,82 @@ static PJRT_Error *load(PJRT_Client *client, const char *text, size_t text_size,
     return NULL;
 }
 
+/* -- Compilers that go wrong ------------------------------------------------ */
+
+/* Where tow_compile_child answers, and a descriptor that its tests leave open. */
+enum {
+    ANSWER_FD = 3,
+    LEFT_OPEN_FD = 200
+};
+
+static PJRT_Error *crash(int number)
+{
+    fprintf(stderr, "noise\ncheck failed: 3 == 4\n");
+    signal(number, SIG_DFL); /* Sanitizers have ideas of their own. */
+    sigset_t mine;
+    sigemptyset(&mine);
+    sigaddset(&mine, number);
+    pthread_sigmask(SIG_UNBLOCK, &mine, NULL);
+    raise(number);
+    return NULL;
+}
+
+static _Noreturn void hang(void)
+{
+    fprintf(stderr, "still optimising\n");
+    for (;;)
+        pause();
+}
+
+static PJRT_Error *send_garbage(void)
+{
+    static const char garbage[] =
+        "these are no words of the compiler's, at all";
+    fprintf(stderr, "gone mad\n");
+    if (write(ANSWER_FD, garbage, sizeof(garbage)) < 0) return NULL;
+    hang();
+}
+
+/* Takes memory until there is no more, or far too much. */
+static PJRT_Error *be_greedy(void)
+{
+    const size_t size = (size_t)1 << 30;
+    for (int i = 0; i < 1024; i++)
+        if (mmap(NULL, size, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                 0) == MAP_FAILED)
+            return fake_error(PJRT_Error_Code_RESOURCE_EXHAUSTED,
+                              "no more than %d GiB", i);
+    return fake_error(PJRT_Error_Code_UNKNOWN, "there is no limit");
+}
+
+static PJRT_Error *look_around(void)
+{
+    return fake_error(PJRT_Error_Code_UNKNOWN, fcntl(LEFT_OPEN_FD, F_GETFD) < 0
+                                                   ? "inherited nothing"
+                                                   : "inherited something");
+}
+
+/* NULL for all other programs. */
+static PJRT_Error *misbehave(const PJRT_Program *program)
+{
+    char text[16] = {0};
+    if (program->code_size >= sizeof(text)) return NULL;
+    memcpy(text, program->code, program->code_size);
+    if (strcmp(text, "abort") == 0) return crash(SIGABRT);
+    if (strcmp(text, "segfault") == 0) return crash(SIGSEGV);
+    if (strcmp(text, "exit") == 0) _exit(7);
+    if (strcmp(text, "hang") == 0) hang();
+    if (strcmp(text, "garbage") == 0) return send_garbage();
+    if (strcmp(text, "greedy") == 0) return be_greedy();
+    if (strcmp(text, "look around") == 0) return look_around();
+    return NULL;
+}
+
 PJRT_Error *fake_compile(PJRT_Client_Compile_Args *args)
 {
+    PJRT_Error *error = misbehave(args->program);
+    if (error != NULL) return error;
     return load(args->client, args->program->code, args->program->code_size,
                 args->compile_options, args->compile_options_size,
                 &args->executable);

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -19,6 +18,7 @@
 
 #include "base/arena.h"
 #include "device/pjrt/tuning.h"
+#include "device/pjrt/words.h"
 
 #define NS_PER_S       1000000000
 #define NS_PER_MS      1000000
@@ -29,54 +29,19 @@ extern char **environ;
 
 /* -- The words of the command ----------------------------------------------- */
 
-static char *format_list(tow_arena_t *arena, const tow_pjrt_value_t *value)
-{
-    const size_t room = value->count * 21 + 1;
-    char *text = tow_arena_alloc(arena, room);
-    if (text == NULL) return NULL;
-    size_t used = 0;
-    text[0] = '\0';
-    for (size_t i = 0; i < value->count; i++)
-        used += (size_t)snprintf(text + used, room - used, "%s%" PRId64,
-                                 i > 0 ? "," : "", value->int64_list[i]);
-    return text;
-}
-
-static char *format_value(tow_arena_t *arena, const tow_pjrt_value_t *value)
-{
-    char text[64];
-    switch (value->type) {
-    case TOW_PJRT_STRING:
-        return tow_arena_strndup(arena, value->string, strlen(value->string));
-    case TOW_PJRT_INT64_LIST: return format_list(arena, value);
-    case TOW_PJRT_INT64:
-        snprintf(text, sizeof(text), "%" PRId64, value->int64);
-        break;
-    case TOW_PJRT_FLOAT:
-        snprintf(text, sizeof(text), "%a", (double)value->float_);
-        break;
-    case TOW_PJRT_BOOL: snprintf(text, sizeof(text), "%d", value->bool_); break;
-    }
-    return tow_arena_strndup(arena, text, sizeof(text));
-}
-
-/* PROGRAM PLUGIN, and of each value: NAME, TYPE as a number, VALUE. */
+/* PROGRAM PLUGIN, and the values. */
 static char **make_words(tow_arena_t *arena, const tow_pjrt_open_t *open)
 {
-    char **words =
-        tow_arena_calloc(arena, 3 * open->value_count + 3, sizeof(words[0]));
+    char **words = tow_arena_calloc(
+        arena, TOW_PJRT_WORDS_PER_VALUE * open->value_count + 3,
+        sizeof(words[0]));
     if (words == NULL) return NULL;
     words[0] = (char *)open->probe_program;
     words[1] = (char *)open->path;
-    for (size_t i = 0; i < open->value_count; i++) {
-        static const char *const types[] = {"0", "1", "2", "3", "4"};
-        char **word = words + 2 + 3 * i;
-        word[0] = (char *)open->values[i].name;
-        word[1] = (char *)types[open->values[i].type];
-        word[2] = format_value(arena, &open->values[i]);
-        if (word[2] == NULL) return NULL;
-    }
-    return words;
+    return tow_pjrt_words_write(arena, open->values, open->value_count,
+                                words + 2)
+               ? words
+               : NULL;
 }
 
 /* -- The child -------------------------------------------------------------- */

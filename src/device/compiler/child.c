@@ -1,0 +1,282 @@
+#include "device/compiler/child.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "device/compiler/child_impl.h"
+#include "device/pjrt/words.h"
+#include "wire/message.h"
+
+static child_compiler_t *child_compiler_of(tow_compiler_t *compiler)
+{
+    return TOW_CONTAINER_OF(compiler, child_compiler_t, compiler);
+}
+
+/* -- Jobs ------------------------------------------------------------------- */
+
+static void finished(tow_post_t *post)
+{
+    child_slot_t *slot = TOW_CONTAINER_OF(post, child_slot_t, finished);
+    tow_compile_job_t *job = slot->job;
+    slot->job = NULL;
+    tow_compiler_finish(&slot->compiler->compiler, job, slot->status,
+                        slot->compiled);
+    slot->status = TOW_OK;
+    slot->compiled = NULL;
+}
+
+/* One that has a child, if there is one: it is warm. */
+static child_slot_t *idle_slot(child_compiler_t *child)
+{
+    child_slot_t *idle = NULL;
+    for (size_t i = 0; i < child->slot_count; i++) {
+        child_slot_t *slot = &child->slots[i];
+        if (slot->job != NULL) continue;
+        if (idle == NULL) idle = slot;
+        if (atomic_load(&slot->pid) != 0) return slot;
+    }
+    TOW_ASSERT(idle != NULL); /* As many slots as jobs may run. */
+    return idle;
+}
+
+/* Signals of the process are for threads that expect them. */
+static tow_status_t start_thread(child_slot_t *slot)
+{
+    if (slot->has_thread) return TOW_OK;
+    if (slot->wake_fd < 0)
+        slot->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (slot->wake_fd < 0) return TOW_ERRNO(errno, "eventfd");
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&slot->thread, NULL, tow_slot_run, slot);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) return TOW_ERRNO(error, "starting a thread");
+    slot->has_thread = true;
+    return TOW_OK;
+}
+
+static tow_status_t check_job(const tow_compile_job_t *job)
+{
+    if (job->format != TOW_PROGRAM_MLIR)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%s: a child compiles StableHLO only; a program that "
+                         "says what it costs is for driver sim",
+                         compile_job_name(job));
+    if (job->device_kind != NULL && strlen(job->device_kind) > TOW_NAME_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%s: the name of its kind of device is too long",
+                         compile_job_name(job));
+    return TOW_OK;
+}
+
+static void start(tow_compiler_t *compiler, tow_compile_job_t *job)
+{
+    child_slot_t *slot = idle_slot(child_compiler_of(compiler));
+    tow_status_t status = check_job(job);
+    if (status == TOW_OK) status = start_thread(slot);
+    if (status != TOW_OK) {
+        tow_compiler_finish(compiler, job, status, NULL);
+        return;
+    }
+    slot->job = job;
+    job->private_.place = slot;
+    tow_slot_compile(slot);
+}
+
+static void stop(tow_compiler_t *compiler, tow_compile_job_t *job)
+{
+    (void)compiler;
+    tow_slot_cancel(job->private_.place);
+}
+
+/* -- Life ------------------------------------------------------------------- */
+
+static void free_compiler(child_compiler_t *child)
+{
+    for (size_t i = 0; i < child->slot_count; i++)
+        if (child->slots[i].wake_fd >= 0) close(child->slots[i].wake_fd);
+    tow_arena_deinit(&child->arena);
+    tow_free(child);
+}
+
+static void check_ended(child_compiler_t *child)
+{
+    if (child->ended_count < child->slot_count) return;
+    const tow_closed_t closed = child->compiler.closed;
+    free_compiler(child);
+    if (closed.run != NULL) closed.run(closed.context);
+}
+
+/* The thread has nothing more to do: joining it does not block. */
+static void ended(tow_post_t *post)
+{
+    child_slot_t *slot = TOW_CONTAINER_OF(post, child_slot_t, ended);
+    pthread_join(slot->thread, NULL);
+    slot->compiler->ended_count++;
+    check_ended(slot->compiler);
+}
+
+static void destroy(tow_compiler_t *compiler)
+{
+    child_compiler_t *child = child_compiler_of(compiler);
+    for (size_t i = 0; i < child->slot_count; i++)
+        if (child->slots[i].has_thread)
+            tow_slot_quit(&child->slots[i]);
+        else
+            child->ended_count++;
+    check_ended(child);
+}
+
+/* -- Making ----------------------------------------------------------------- */
+
+/* PROGRAM PARENT MEMORY PLUGIN, and the values; see child_main.c. */
+#define FIXED_WORD_COUNT 4
+
+static char *copy(child_compiler_t *child, const char *text)
+{
+    return tow_arena_strndup(&child->arena, text, strlen(text));
+}
+
+static bool make_words(child_compiler_t *child,
+                       const tow_child_compiler_options_t *options)
+{
+    char parent[24], memory[24];
+    const size_t count =
+        FIXED_WORD_COUNT + TOW_PJRT_WORDS_PER_VALUE * options->value_count;
+    char **words = tow_arena_calloc(&child->arena, count + 1, sizeof(words[0]));
+    if (words == NULL) return false;
+    snprintf(parent, sizeof(parent), "%d", (int)getpid());
+    snprintf(memory, sizeof(memory), "%" PRIu64, options->memory_bytes_max);
+    words[0] = copy(child, options->program);
+    words[1] = copy(child, parent);
+    words[2] = copy(child, memory);
+    words[3] = copy(child, options->plugin);
+    if (!tow_pjrt_words_write(&child->arena, options->values,
+                              options->value_count, words + FIXED_WORD_COUNT))
+        return false;
+    for (size_t i = 0; i < options->value_count; i++) { /* Names are lent. */
+        char **name = &words[FIXED_WORD_COUNT + TOW_PJRT_WORDS_PER_VALUE * i];
+        *name = copy(child, *name);
+    }
+    for (size_t i = 0; i < count; i++)
+        if (words[i] == NULL) return false;
+    child->words = words;
+    return true;
+}
+
+static void init_slot(child_compiler_t *child, child_slot_t *slot)
+{
+    slot->compiler = child;
+    slot->wake_fd = -1;
+    slot->finished.run = finished;
+    slot->ended.run = ended;
+    tow_process_init(&slot->process);
+}
+
+tow_status_t tow_child_compiler_create(
+    tow_env_t *env, const tow_child_compiler_options_t *options,
+    tow_compiler_t **out_compiler)
+{
+    static const tow_compiler_ops_t ops = {
+        .name = "child", .start = start, .stop = stop, .destroy = destroy};
+    *out_compiler = NULL;
+    const size_t count = options->child_count_max != 0
+                             ? options->child_count_max
+                             : TOW_COMPILER_CHILD_COUNT_DEFAULT;
+    if (count > TOW_COMPILER_CHILD_COUNT_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu children: at most %zu",
+                         count, TOW_COMPILER_CHILD_COUNT_MAX);
+    child_compiler_t *child =
+        tow_calloc(1, sizeof(*child) + count * sizeof(child->slots[0]));
+    if (child == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    child->slot_count = count;
+    child->timeout_ns =
+        options->timeout_ns > 0 ? options->timeout_ns : TOW_COMPILER_TIMEOUT_NS;
+    child->compile_count_max = options->compile_count_max != 0
+                                   ? options->compile_count_max
+                                   : TOW_COMPILER_COMPILE_COUNT_MAX;
+    child->compiler.running_count_max = count;
+    child->compiler.queue_count_max = options->queue_count_max;
+    tow_arena_init(&child->arena, 0);
+    for (size_t i = 0; i < count; i++)
+        init_slot(child, &child->slots[i]);
+    tow_compiler_init(&child->compiler, &ops, env);
+    if (!make_words(child, options)) {
+        free_compiler(child);
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    *out_compiler = &child->compiler;
+    return TOW_OK;
+}
+
+tow_child_compiler_stats_t tow_child_compiler_stats(
+    const tow_compiler_t *compiler)
+{
+    const child_compiler_t *child =
+        TOW_CONTAINER_OF(compiler, child_compiler_t, compiler);
+    tow_child_compiler_stats_t stats = {.pid =
+                                            atomic_load(&child->slots[0].pid)};
+    for (size_t i = 0; i < child->slot_count; i++) {
+        stats.started_count += atomic_load(&child->slots[i].started_count);
+        stats.crashed_count += atomic_load(&child->slots[i].crashed_count);
+        stats.late_count += atomic_load(&child->slots[i].late_count);
+    }
+    return stats;
+}
+
+/* -- Finding ---------------------------------------------------------------- */
+
+static bool try_path(char *path, size_t capacity, const char *file,
+                     const char *tail)
+{
+    const char *slash = strrchr(file, '/');
+    if (slash == NULL) return false;
+    int length =
+        snprintf(path, capacity, "%.*s/%s", (int)(slash - file), file, tail);
+    return length > 0 && (size_t)length < capacity && access(path, X_OK) == 0;
+}
+
+/* Beside a program of a build folder or an installed one; beside a library. */
+static bool try_beside(char *path, size_t capacity, const char *file)
+{
+    static const char *const tails[] = {
+        "src/device/tow_compile_child",
+        "../libexec/towpath/tow_compile_child",
+        "../../libexec/towpath/tow_compile_child",
+    };
+    for (size_t i = 0; i < TOW_COUNT_OF(tails); i++)
+        if (try_path(path, capacity, file, tails[i])) return true;
+    return false;
+}
+
+tow_status_t tow_child_compiler_find(char *path, size_t capacity)
+{
+    const char *given = getenv("TOW_COMPILE_CHILD");
+    if (given != NULL) {
+        snprintf(path, capacity, "%s", given);
+        return TOW_OK;
+    }
+    char self[4096];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    self[length > 0 ? length : 0] = '\0';
+    Dl_info info = {0};
+    const bool has_info = dladdr(&child_compiler_of, &info) != 0;
+    if (try_beside(path, capacity, self) ||
+        (has_info && info.dli_fname != NULL &&
+         try_beside(path, capacity, info.dli_fname)))
+        return TOW_OK;
+    return TOW_ERROR(TOW_NOT_FOUND,
+                     "tow_compile_child, which compiles in a process of its "
+                     "own, is not here: `make` builds it, or TOW_COMPILE_CHILD "
+                     "names it");
+}

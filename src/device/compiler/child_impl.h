@@ -1,0 +1,68 @@
+/* The parent's side: the compiler on the loop (child.c), and for each child a
+ * thread (slot.c) that starts it, talks to it, and waits for it. */
+#ifndef TOW_DEVICE_COMPILER_CHILD_IMPL_H_
+#define TOW_DEVICE_COMPILER_CHILD_IMPL_H_
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "device/compiler/child.h"
+#include "device/compiler/compiler_impl.h"
+#include "device/compiler/process_impl.h"
+
+typedef struct child_compiler child_compiler_t;
+
+/* Bits: a job may be cancelled before the thread has seen it. */
+enum {
+    ORDER_COMPILE = 1,
+    ORDER_CANCEL = 2, /* the job that runs, if it still does */
+    ORDER_QUIT = 4,
+};
+
+/* One child, or the place for one. The loop gives orders and the thread posts
+ * what came of them. */
+typedef struct child_slot {
+    child_compiler_t *compiler; /* lent */
+    pthread_t thread;
+    bool has_thread; /* the loop's */
+    int wake_fd;     /* an eventfd: look at `orders` */
+    /* Set by the loop, taken by the thread. */
+    _Atomic(unsigned) orders;
+    /* The thread's from ORDER_COMPILE until it posts `finished`; the loop's
+     * otherwise. */
+    tow_compile_job_t *job;
+    tow_status_t status;      /* owned */
+    tow_compiled_t *compiled; /* owned */
+    tow_post_t finished;
+    tow_post_t ended; /* the thread's last act */
+    /* The thread's alone. */
+    process_t process;
+    bool is_ready; /* the child has said so */
+    uint64_t compile_count;
+    /* Written by the thread, read by the loop for statistics. */
+    _Atomic(pid_t) pid;
+    _Atomic(uint64_t) started_count;
+    _Atomic(uint64_t) crashed_count;
+    _Atomic(uint64_t) late_count;
+} child_slot_t;
+
+struct child_compiler {
+    tow_compiler_t compiler;
+    tow_arena_t arena; /* the words */
+    char **words;      /* of the children's command; read by all threads */
+    const char *plugin;
+    int64_t timeout_ns;
+    uint64_t compile_count_max;
+    size_t ended_count; /* threads, once it is to go */
+    size_t slot_count;
+    child_slot_t slots[];
+};
+
+/* The life of a slot's thread; `context` is the slot. */
+void *tow_slot_run(void *context);
+/* From the loop. Compiles slot->job; the slot must be idle. */
+void tow_slot_compile(child_slot_t *slot);
+void tow_slot_cancel(child_slot_t *slot);
+void tow_slot_quit(child_slot_t *slot);
+
+#endif /* TOW_DEVICE_COMPILER_CHILD_IMPL_H_ */

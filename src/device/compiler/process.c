@@ -1,0 +1,174 @@
+#include "device/compiler/process_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "device/compiler/talk_impl.h"
+
+/* A full pipe, 64 KiB. */
+#define LISTEN_COUNT_MAX 16
+
+extern char **environ;
+
+/* -- Start ------------------------------------------------------------------ */
+
+/* The descriptors of a child before it has them. */
+typedef struct ends {
+    int sockets[2]; /* ours, its */
+    int errors[2];  /* ours, its */
+} ends_t;
+
+static void close_end(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+/* Above those that the child's get, or dup2 onto itself would leave one to be
+ * closed. */
+static tow_status_t move_up(int *fd)
+{
+    if (*fd > TALK_FD) return TOW_OK;
+    int moved = fcntl(*fd, F_DUPFD_CLOEXEC, TALK_FD + 1);
+    if (moved < 0) return TOW_ERRNO(errno, "fcntl");
+    close(*fd);
+    *fd = moved;
+    return TOW_OK;
+}
+
+static tow_status_t open_ends(ends_t *ends)
+{
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends->sockets) != 0)
+        return TOW_ERRNO(errno, "socketpair");
+    if (pipe2(ends->errors, O_CLOEXEC) != 0) return TOW_ERRNO(errno, "pipe");
+    TOW_RETURN_IF_ERROR(move_up(&ends->sockets[1]));
+    TOW_RETURN_IF_ERROR(move_up(&ends->errors[1]));
+    if (fcntl(ends->sockets[0], F_SETFL, O_NONBLOCK) != 0 ||
+        fcntl(ends->errors[0], F_SETFL, O_NONBLOCK) != 0)
+        return TOW_ERRNO(errno, "fcntl");
+    return TOW_OK;
+}
+
+static int spawn_with(process_t *process, char **words, const ends_t *ends,
+                      posix_spawn_file_actions_t *files,
+                      posix_spawnattr_t *attributes)
+{
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    /* A group of its own, so that what it starts ends with it, and signals as a
+     * fresh program has them, whatever our process does with them. */
+    posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETPGROUP |
+                                             POSIX_SPAWN_SETSIGMASK |
+                                             POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setsigmask(attributes, &none);
+    posix_spawnattr_setsigdefault(attributes, &all);
+    posix_spawn_file_actions_addopen(files, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(files, ends->errors[1], 1);
+    posix_spawn_file_actions_adddup2(files, ends->errors[1], 2);
+    posix_spawn_file_actions_adddup2(files, ends->sockets[1], TALK_FD);
+    posix_spawn_file_actions_addclosefrom_np(files, TALK_FD + 1);
+    return posix_spawn(&process->pid, words[0], files, attributes, words,
+                       environ);
+}
+
+static tow_status_t spawn(process_t *process, char **words, const ends_t *ends)
+{
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&attributes);
+    int error = spawn_with(process, words, ends, &files, &attributes);
+    posix_spawn_file_actions_destroy(&files);
+    posix_spawnattr_destroy(&attributes);
+    if (error != 0) {
+        process->pid = 0;
+        return TOW_ERRNO(error, "starting the compiler %s", words[0]);
+    }
+    process->pid_fd = (int)syscall(SYS_pidfd_open, process->pid, 0);
+    return process->pid_fd >= 0 ? TOW_OK : TOW_ERRNO(errno, "pidfd_open");
+}
+
+void tow_process_init(process_t *process)
+{
+    *process = (process_t){.pid_fd = -1, .socket_fd = -1, .error_fd = -1};
+}
+
+tow_status_t tow_process_start(process_t *process, char **words)
+{
+    ends_t ends = {{-1, -1}, {-1, -1}};
+    tow_process_init(process);
+    tow_status_t status = open_ends(&ends);
+    if (status == TOW_OK) status = spawn(process, words, &ends);
+    close_end(&ends.sockets[1]);
+    close_end(&ends.errors[1]);
+    process->socket_fd = ends.sockets[0];
+    process->error_fd = ends.errors[0];
+    if (status != TOW_OK) tow_process_end(process);
+    return status;
+}
+
+/* -- Words ------------------------------------------------------------------ */
+
+static void keep(process_t *process, const char *text, size_t size)
+{
+    const size_t room = TOW_COMPILER_LAST_WORDS_BYTES_MAX;
+    if (size > room) {
+        text += size - room;
+        size = room;
+    }
+    const size_t kept =
+        process->last_size < room - size ? process->last_size : room - size;
+    memmove(process->last_words,
+            process->last_words + process->last_size - kept, kept);
+    memcpy(process->last_words + kept, text, size);
+    process->last_size = kept + size;
+}
+
+bool tow_process_listen(process_t *process)
+{
+    char text[4096];
+    /* A bound, for one that never stops to talk. */
+    for (int i = 0; i < LISTEN_COUNT_MAX; i++) {
+        ssize_t count = read(process->error_fd, text, sizeof(text));
+        if (count == 0) return false;
+        if (count < 0) return errno == EAGAIN || errno == EINTR;
+        keep(process, text, (size_t)count);
+    }
+    return true;
+}
+
+const char *tow_process_last_words(process_t *process)
+{
+    if (process->last_size == 0) return "nothing";
+    process->last_words[process->last_size] = '\0';
+    for (char *at = process->last_words; *at != '\0'; at++)
+        if ((unsigned char)*at < ' ') *at = ' ';
+    return process->last_words;
+}
+
+/* -- End -------------------------------------------------------------------- */
+
+void tow_process_end(process_t *process)
+{
+    if (process->pid > 0) {
+        /* Harmless to one that has ended: how is settled by then. */
+        kill(-process->pid, SIGKILL);
+        kill(process->pid, SIGKILL);
+        while (waitpid(process->pid, &process->wait_status, 0) < 0 &&
+               errno == EINTR)
+            ;
+        tow_process_listen(process);
+    }
+    process->pid = 0;
+    close_end(&process->pid_fd);
+    close_end(&process->socket_fd);
+    close_end(&process->error_fd);
+}

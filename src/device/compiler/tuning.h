@@ -1,0 +1,37 @@
+/* Constants of the compilers that someone may tune. */
+#ifndef TOW_DEVICE_COMPILER_TUNING_H_
+#define TOW_DEVICE_COMPILER_TUNING_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Jobs that may wait. A client compiles a few programs at a time; one that
+ * floods is told to wait. */
+#define TOW_COMPILER_QUEUE_COUNT_MAX ((size_t)1024)
+
+/* Children that a compiler may have. One takes 0.3 GB once XLA is loaded, and
+ * XLA's own threads already use all cores for one large program. */
+#define TOW_COMPILER_CHILD_COUNT_MAX     ((size_t)64)
+#define TOW_COMPILER_CHILD_COUNT_DEFAULT ((size_t)1)
+
+/* How long one program may take, the start of the child included. Large models
+ * take minutes; what loops for ever must not block the queue for an hour. */
+#define TOW_COMPILER_TIMEOUT_NS ((int64_t)300 * 1000000000)
+
+/* Programs that one child compiles before it is replaced, so that what it leaks
+ * is bounded. Starting the next one costs 0.4 s with XLA. */
+#define TOW_COMPILER_COMPILE_COUNT_MAX ((uint64_t)256)
+
+/* What may cross between the processes. A program with large constants, or its
+ * executable, can have hundreds of megabytes. */
+#define TOW_COMPILER_PROGRAM_BYTES_MAX    ((uint64_t)2 << 30)
+#define TOW_COMPILER_EXECUTABLE_BYTES_MAX ((uint64_t)2 << 30)
+#define TOW_COMPILER_MESSAGE_BYTES_MAX    ((uint64_t)64 << 10)
+
+/* Memory for one signature: 16,384 arrays each way at 400 bytes, twice. */
+#define TOW_COMPILER_SIGNATURE_ARENA_BYTES_MAX ((size_t)64 << 20)
+
+/* The end of what a child wrote to its standard error, for the message. */
+#define TOW_COMPILER_LAST_WORDS_BYTES_MAX ((size_t)800)
+
+#endif /* TOW_DEVICE_COMPILER_TUNING_H_ */

@@ -1,0 +1,325 @@
+/* What only children promise: the compiler may crash, hang, talk nonsense or be
+ * killed, and the service lives on. On the fake plugin, whose compiler does all
+ * of that. */
+#include "subject.h"
+#include "world.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "device/compiler/child.h"
+
+#define NS_PER_MS    1000000
+#define LEFT_OPEN_FD 200 /* the fake looks for it */
+
+/* Short, and long enough for a child to start under any sanitizer. */
+#define SHORT_TIMEOUT_NS ((int64_t)2000 * NS_PER_MS)
+
+static tow_compiler_t *open_with(tow_child_compiler_options_t options)
+{
+    char program[4096];
+    tow_compiler_t *compiler = NULL;
+    if (options.plugin == NULL) options.plugin = subject_plugin();
+    if (options.program == NULL) {
+        expect_ok(tow_child_compiler_find(program, sizeof(program)));
+        options.program = program;
+    }
+    expect_ok(tow_child_compiler_create(world_env(), &options, &compiler));
+    return compiler;
+}
+
+static tow_compiler_t *open_plain(void)
+{
+    return open_with((tow_child_compiler_options_t){0});
+}
+
+static uint64_t started_count(const tow_compiler_t *compiler)
+{
+    return tow_child_compiler_stats(compiler).started_count;
+}
+
+/* -- Life ------------------------------------------------------------------- */
+
+static void child_stays_for_the_next_program(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    assert_int_equal(started_count(compiler), 0);
+    for (int i = 0; i < 5; i++)
+        expect_compiles(compiler, "add 4");
+    expect_fails(compiler, "hope 4", TOW_INVALID_ARGUMENT, "hope");
+    expect_compiles(compiler, "add 4");
+    assert_int_equal(started_count(compiler), 1);
+    world_close(compiler);
+}
+
+static void child_that_has_compiled_enough_is_replaced(void **state)
+{
+    tow_compiler_t *compiler =
+        open_with((tow_child_compiler_options_t){.compile_count_max = 2});
+    for (int i = 0; i < 5; i++)
+        expect_compiles(compiler, "add 4");
+    assert_int_equal(started_count(compiler), 3);
+    assert_int_equal(tow_child_compiler_stats(compiler).crashed_count, 0);
+    world_close(compiler);
+}
+
+static void child_gets_the_options_of_the_client(void **state)
+{
+    const tow_pjrt_value_t value = {
+        .name = "refuse", .type = TOW_PJRT_STRING, .string = "not today"};
+    tow_compiler_t *compiler = open_with(
+        (tow_child_compiler_options_t){.values = &value, .value_count = 1});
+    expect_fails(compiler, "add 4", TOW_UNAVAILABLE, "not today");
+    expect_fails(compiler, "add 4", TOW_UNAVAILABLE, "not today");
+    world_close(compiler);
+}
+
+static void plugin_that_is_not_there_is_not_found(void **state)
+{
+    tow_compiler_t *compiler =
+        open_with((tow_child_compiler_options_t){.plugin = "/no/such.so"});
+    expect_fails(compiler, "add 4", TOW_NOT_FOUND, "/no/such.so");
+    world_close(compiler);
+}
+
+static void program_that_is_not_there_is_not_found(void **state)
+{
+    tow_compiler_t *compiler =
+        open_with((tow_child_compiler_options_t){.program = "/no/such"});
+    expect_fails(compiler, "add 4", TOW_NOT_FOUND, "/no/such");
+    world_close(compiler);
+}
+
+static void program_of_another_format_is_refused(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    job_t job = {.job.format = TOW_PROGRAM_COST};
+    job_submit(&job, compiler, "towpath-cost 1", TOW_SUBMIT_OK);
+    job_expect(&job, TOW_INVALID_ARGUMENT, "driver sim");
+    world_close(compiler);
+}
+
+static void child_inherits_no_descriptor(void **state)
+{
+    assert_int_equal(dup2(STDERR_FILENO, LEFT_OPEN_FD), LEFT_OPEN_FD);
+    tow_compiler_t *compiler = open_plain();
+    expect_fails(compiler, "look around", TOW_UNKNOWN, "inherited nothing");
+    close(LEFT_OPEN_FD);
+    world_close(compiler);
+}
+
+/* -- Ends ------------------------------------------------------------------- */
+
+static void crash_is_an_error_with_the_last_words(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    expect_compiles(compiler, "add 4");
+    expect_fails(
+        compiler, "abort", TOW_INTERNAL,
+        "ended by signal 6 (Aborted) while it compiled the test's; its "
+        "last words: noise check failed: 3 == 4");
+    expect_compiles(compiler, "add 4");
+    expect_fails(compiler, "segfault", TOW_INTERNAL,
+                 "ended by signal 11 (Segmentation fault)");
+    expect_fails(compiler, "exit", TOW_INTERNAL,
+                 "ended by exit status 7 (without an answer)");
+    expect_compiles(compiler, "add 4");
+    assert_int_equal(started_count(compiler), 4);
+    assert_int_equal(tow_child_compiler_stats(compiler).crashed_count, 3);
+    world_close(compiler);
+}
+
+static void crash_before_the_program_is_not_blamed_on_it(void **state)
+{
+    setenv("TOW_FAKE_PJRT", "initialize=aborts", 1);
+    tow_compiler_t *compiler = open_plain();
+    expect_fails(compiler, "add 4", TOW_INTERNAL, "before it came to");
+    unsetenv("TOW_FAKE_PJRT");
+    expect_compiles(compiler, "add 4");
+    world_close(compiler);
+}
+
+static void program_that_takes_too_long_is_ended(void **state)
+{
+    tow_compiler_t *compiler = open_with(
+        (tow_child_compiler_options_t){.timeout_ns = SHORT_TIMEOUT_NS});
+    expect_fails(compiler, "hang", TOW_DEADLINE_EXCEEDED,
+                 "compiling the test's took longer than 2000 ms, and was "
+                 "ended; its last words: still optimising");
+    expect_compiles(compiler, "add 4");
+    assert_int_equal(tow_child_compiler_stats(compiler).late_count, 1);
+    world_close(compiler);
+}
+
+static void garbage_is_an_error(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    expect_fails(compiler, "garbage", TOW_INTERNAL,
+                 "sent bytes that make no sense, and was ended; its last "
+                 "words: gone mad");
+    expect_compiles(compiler, "add 4");
+    world_close(compiler);
+}
+
+/* Shadow memory of sanitizers is more than any limit. */
+static void child_has_no_more_memory_than_it_may(void **state)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    tow_compiler_t *compiler = open_plain();
+    world_close(compiler);
+    tow_test_skip("sanitizers take more memory than the limit");
+#else
+    tow_compiler_t *compiler = open_with(
+        (tow_child_compiler_options_t){.memory_bytes_max = (uint64_t)4 << 30});
+    expect_fails(compiler, "greedy", TOW_RESOURCE_EXHAUSTED,
+                 "no more than 3 GiB");
+    expect_compiles(compiler, "add 4");
+    world_close(compiler);
+#endif
+}
+
+/* -- From outside ----------------------------------------------------------- */
+
+/* Returns the number of the one that was killed last. */
+static pid_t kill_another(const tow_compiler_t *compiler, pid_t killed)
+{
+    const pid_t pid = tow_child_compiler_stats(compiler).pid;
+    if (pid == 0 || pid == killed) return killed;
+    kill(pid, SIGKILL);
+    return pid;
+}
+
+static void child_that_is_killed_at_work_is_an_error(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    expect_compiles(compiler, "add 4"); /* So that there is one. */
+    job_t job = {0};
+    job_submit(&job, compiler, "hang", TOW_SUBMIT_OK);
+    /* One that was gone before it was asked has been replaced. */
+    pid_t killed = 0;
+    WORLD_UNTIL((killed = kill_another(compiler, killed), job.done_count > 0));
+    job_expect(&job, TOW_INTERNAL, "signal 9 (Killed), from outside");
+    expect_compiles(compiler, "add 4");
+    world_close(compiler);
+}
+
+static void child_that_is_killed_at_rest_is_replaced(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    expect_compiles(compiler, "add 4");
+    const pid_t pid = tow_child_compiler_stats(compiler).pid;
+    kill(pid, SIGKILL);
+    /* Until it is seen and reaped. */
+    WORLD_UNTIL(tow_child_compiler_stats(compiler).pid == 0);
+    expect_compiles(compiler, "add 4");
+    assert_int_equal(started_count(compiler), 2);
+    world_close(compiler);
+}
+
+static void job_that_hangs_can_be_cancelled(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    job_t hangs = {0}, waits = {0};
+    job_submit(&hangs, compiler, "hang", TOW_SUBMIT_OK);
+    job_submit(&waits, compiler, "add 4", TOW_SUBMIT_OK);
+    WORLD_UNTIL(started_count(compiler) == 1);
+    tow_compiler_cancel(compiler, &hangs.job);
+    job_expect(&hangs, TOW_CANCELLED, "");
+    job_expect(&waits, TOW_CODE_OK, "");
+    world_close(compiler);
+}
+
+static void close_ends_a_child_at_work(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    job_t job = {0};
+    job_submit(&job, compiler, "hang", TOW_SUBMIT_OK);
+    WORLD_UNTIL(tow_child_compiler_stats(compiler).pid != 0);
+    const pid_t pid = tow_child_compiler_stats(compiler).pid;
+    world_close(compiler);
+    job_expect(&job, TOW_CANCELLED, "closes");
+    assert_int_equal(kill(pid, 0), -1); /* It is gone, and was awaited. */
+}
+
+static void children_work_side_by_side(void **state)
+{
+    tow_compiler_t *compiler =
+        open_with((tow_child_compiler_options_t){.child_count_max = 2});
+    job_t hangs = {0};
+    job_submit(&hangs, compiler, "hang", TOW_SUBMIT_OK);
+    for (int i = 0; i < 3; i++)
+        expect_compiles(compiler, "add 4");
+    assert_int_equal(hangs.done_count, 0);
+    assert_int_equal(started_count(compiler), 2);
+    tow_compiler_cancel(compiler, &hangs.job);
+    job_expect(&hangs, TOW_CANCELLED, "");
+    world_close(compiler);
+}
+
+/* -- With its parent -------------------------------------------------------- */
+
+/* In a process of its own: starts a child that hangs, tells its number, and
+ * waits to be killed. */
+static void be_a_parent(int told_fd)
+{
+    tow_compiler_t *compiler = open_plain();
+    job_t job = {0};
+    job_submit(&job, compiler, "hang", TOW_SUBMIT_OK);
+    WORLD_UNTIL(tow_child_compiler_stats(compiler).pid != 0);
+    const pid_t pid = tow_child_compiler_stats(compiler).pid;
+    if (write(told_fd, &pid, sizeof(pid)) != sizeof(pid)) _exit(1);
+    WORLD_UNTIL(job.done_count > 0);
+    _exit(1);
+}
+
+static void child_ends_with_its_parent(void **state)
+{
+    int told[2];
+    pid_t child = 0;
+    const char *plugin = subject_plugin();
+    assert_non_null(plugin);
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    assert_int_equal(pipe(told), 0);
+    const pid_t parent = fork();
+    if (parent == 0) {
+        world_set_up(NULL); /* A loop of its own. */
+        be_a_parent(told[1]);
+    }
+    close(told[1]);
+    assert_int_equal(read(told[0], &child, sizeof(child)), sizeof(child));
+    const int child_fd = (int)syscall(SYS_pidfd_open, child, 0);
+    assert_true(child_fd >= 0);
+    kill(parent, SIGKILL);
+    assert_int_equal(waitpid(parent, NULL, 0), parent);
+    struct pollfd poll_fd = {.fd = child_fd, .events = POLLIN};
+    assert_int_equal(poll(&poll_fd, 1, 60000), 1);
+    close(child_fd);
+    close(told[0]);
+    waitpid(child, NULL, 0); /* Ours now. */
+    world_close(open_plain());
+}
+
+TOW_TEST_MAIN(WORLD_CASE(child_ends_with_its_parent),
+              WORLD_CASE(child_stays_for_the_next_program),
+              WORLD_CASE(child_that_has_compiled_enough_is_replaced),
+              WORLD_CASE(child_gets_the_options_of_the_client),
+              WORLD_CASE(plugin_that_is_not_there_is_not_found),
+              WORLD_CASE(program_that_is_not_there_is_not_found),
+              WORLD_CASE(program_of_another_format_is_refused),
+              WORLD_CASE(child_inherits_no_descriptor),
+              WORLD_CASE(crash_is_an_error_with_the_last_words),
+              WORLD_CASE(crash_before_the_program_is_not_blamed_on_it),
+              WORLD_CASE(program_that_takes_too_long_is_ended),
+              WORLD_CASE(garbage_is_an_error),
+              WORLD_CASE(child_has_no_more_memory_than_it_may),
+              WORLD_CASE(child_that_is_killed_at_work_is_an_error),
+              WORLD_CASE(child_that_is_killed_at_rest_is_replaced),
+              WORLD_CASE(job_that_hangs_can_be_cancelled),
+              WORLD_CASE(close_ends_a_child_at_work),
+              WORLD_CASE(children_work_side_by_side))
