@@ -47,24 +47,32 @@ typedef struct tow_ledger tow_ledger_t;
 
 /* -- Devices and placements -------------------------------------------------- */
 
-/* One device's memory. */
+/* One device's memory. A cache line: scheduling walks them. */
 typedef struct tow_account {
-    uint64_t limit_bytes; /* 0: none */
-    uint64_t object_bytes;
-    uint64_t reserved_bytes; /* of runs that are under way */
+    uint64_t limit_bytes;    /* 0: none */
+    uint64_t object_bytes;   /* 0 when closed */
+    uint64_t reserved_bytes; /* of runs that are under way; 0 when closed */
     uint64_t peak_bytes;     /* of the sum */
     uint32_t step_count;     /* under way; belongs to the scheduler */
     bool closed;             /* its worker is gone */
+    /* For whoever walks accounts; zero between walks. */
+    uint32_t scratch_steps_;
+    uint64_t scratch_bytes_;
+    uint64_t claim_; /* belongs to the scheduler: one a device */
 } tow_account_t;
 
 /* Where the shards of something lie: accounts in order of the shards. Counted;
  * made once per mapping of a slice and shared by all its objects. */
 typedef struct tow_placement {
     uint32_t reference_count;
-    bool lost; /* one of its devices is gone: nothing new can be placed */
+    bool lost; /* one of its devices is gone: what is placed here fails */
     uint32_t device_count;
     tow_account_t **accounts; /* owned array; accounts lent by the ledger */
     void *context;            /* lent: the owner's own, e.g. its workers */
+    tow_status_t error;       /* owned; lost: why */
+    uint64_t reserved_bytes;  /* on each device, by tow_placement_reserve */
+    uint64_t claim_;          /* belongs to the scheduler */
+    tow_list_t of_ledger_;
 } tow_placement_t;
 
 /* -- Objects ----------------------------------------------------------------- */
@@ -79,21 +87,27 @@ typedef enum tow_object_state {
 typedef struct tow_object {
     tow_object_id_t id;
     tow_object_state_t state;
-    bool has_handle;     /* the client holds it */
-    bool consumed;       /* donated: its handle is good for nothing any more */
-    bool counted;        /* its bytes are in the accounts */
-    uint32_t hold_count; /* runs that were admitted and have not finished */
-    tow_shape_t shape;   /* of one shard */
-    uint64_t bytes;      /* of one shard, on its device */
-    tow_placement_t *placement; /* counted */
+    /* Runs that were admitted with it, or whose result it is, and have not
+     * finished. */
+    uint32_t hold_count;
+    bool has_handle; /* the client holds it */
+    bool consumed;   /* donated: its handle is good for nothing any more */
+    bool counted;    /* its bytes are in the accounts */
+    bool dropped;    /* consumed and gone: only the handle's record is left */
+    uint64_t bytes;  /* of one shard, on its device */
+    tow_placement_t *placement; /* counted; NULL: it has no shards (FAILED) */
     tow_status_t error;         /* owned; FAILED */
-    tow_list_t of_owner;        /* belongs to the ledger */
     void *context;              /* lent: the owner of the ledger's own */
+    tow_list_t of_owner;        /* belongs to the ledger */
+    void *owner_;               /* belongs to the ledger */
+    tow_shape_t shape;          /* of one shard */
 } tow_object_t;
 
 typedef struct tow_ledger_options {
     uint64_t object_count_max; /* 0: the default; per client */
-    /* The object is going; it is freed when this returns. Tell the workers. */
+    /* The object goes, once: tell the workers. Nobody may use it after this;
+     * only the record of a consumed one stays, until its handle goes. Must not
+     * call the ledger. NULL: nobody asks. */
     void (*dropped)(void *context, tow_object_t *object);
     void *context;
 } tow_ledger_options_t;
@@ -103,9 +117,11 @@ tow_status_t tow_ledger_create(const tow_ledger_options_t *options,
 /* Objects that are left go without a word. */
 void tow_ledger_destroy(tow_ledger_t *ledger);
 
-/* Lent, for the life of the ledger; one that is closed stays. */
+/* Lent, for the life of the ledger; one that is closed stays: 64 bytes. */
 tow_status_t tow_ledger_add_account(tow_ledger_t *ledger, uint64_t limit_bytes,
                                     tow_account_t **out_account) TOW_MUST_USE;
+/* INVALID_ARGUMENT for no device or one twice, UNAVAILABLE for a closed one;
+ * both name it by its index. */
 tow_status_t tow_ledger_place(tow_ledger_t *ledger,
                               tow_account_t *const *accounts, size_t count,
                               void *context, tow_placement_t **out_placement)
@@ -118,7 +134,7 @@ typedef struct tow_object_options {
     tow_object_state_t state; /* ARRIVING or PENDING */
     tow_shape_t shape;
     uint64_t bytes;
-    tow_placement_t *placement; /* retained */
+    tow_placement_t *placement; /* retained; may be NULL if nothing counts */
     /* Count its bytes now. Results of runs are not: their run's reservation
      * has them until it finishes. */
     bool count_bytes;
@@ -126,57 +142,86 @@ typedef struct tow_object_options {
 
 /* With a handle. ALREADY_EXISTS, or RESOURCE_EXHAUSTED past the client's number
  * of objects, name the id. Never fails for want of device memory: ask
- * tow_placement_fits first. */
+ * tow_placement_fits first. On a placement that is lost the object is FAILED at
+ * once, with the placement's error. */
 tow_status_t tow_ledger_add(tow_ledger_t *ledger,
                             const tow_object_options_t *options,
                             tow_object_t **out_object) TOW_MUST_USE;
-/* NULL: there is none, or it is not visible to `client` (always checked by the
- * id's own client part). */
+/* NULL: there is none. An id carries its client, so who asks with a key made of
+ * its own number sees only its own. One whose handle is gone is found as long as
+ * runs hold it: look at has_handle and consumed before using it. */
 tow_object_t *tow_ledger_find(tow_ledger_t *ledger, tow_object_id_t id);
 
-/* A run was admitted with it, and has finished. Drop follows when it was the
- * last hold and the handle is gone. */
+/* A run was admitted with it or makes it, and has finished. Drop follows when it
+ * was the last hold and the handle is gone or the object consumed. A run holds
+ * its results too: a handle may go before the workers have heard of the run. */
 void tow_object_hold(tow_object_t *object);
 void tow_object_unhold(tow_ledger_t *ledger, tow_object_t *object);
-/* The client's handle goes. NOT_FOUND for one that is not there: a client's
- * mistake. */
+/* The client's handle goes, that of a consumed or failed object too. NOT_FOUND
+ * for one that is not there: a client's mistake. */
 tow_status_t tow_ledger_release(tow_ledger_t *ledger, tow_object_id_t id)
     TOW_MUST_USE;
+/* A failed object stays failed, with its first error. */
 void tow_object_set_ready(tow_object_t *object);
 void tow_object_fail(tow_object_t *object, tow_status_t cause /* lent */);
-/* The run that is being admitted consumes it. Its bytes go to the run. */
+/* The run that is being admitted, and holds it, consumes it. Its bytes stay
+ * counted until nobody holds it: the run may wait for long before it starts, and
+ * those that came before still read it. So runs reserve what they take beside
+ * all their arguments, donated ones too. */
 void tow_object_consume(tow_ledger_t *ledger, tow_object_t *object);
 
 /* All handles of a client go: bulk release when an owner dies. Objects that
  * runs still hold go when those finish. */
 void tow_ledger_release_client(tow_ledger_t *ledger, uint32_t client);
-/* A device is gone: every object and placement with a shard there fails. */
+/* A device is gone: every object and placement with a shard there fails. Its
+ * own bytes are off the books at once, those of the other shards when the
+ * objects are dropped. O(objects + all placements' devices). */
 void tow_ledger_lose_account(tow_ledger_t *ledger, tow_account_t *account,
                              tow_status_t cause /* lent */);
 
 /* -- Memory ------------------------------------------------------------------ */
 
+/* Would `bytes` more fit? Nothing more always does, but on a closed one. */
+static inline bool tow_account_fits(const tow_account_t *account,
+                                    uint64_t bytes)
+{
+    uint64_t limit =
+        account->limit_bytes != 0 ? account->limit_bytes : UINT64_MAX;
+    uint64_t used = account->object_bytes + account->reserved_bytes;
+    if (TOW_UNLIKELY(account->closed)) return false;
+    return bytes == 0 || (used <= limit && bytes <= limit - used);
+}
 /* Would `bytes` more on each device of the placement fit? */
 bool tow_placement_fits(const tow_placement_t *placement, uint64_t bytes);
 /* RESOURCE_EXHAUSTED in words: what was asked for, what there is, on which
- * device (index in the placement) it is short. */
+ * device (index in the placement) it is short. UNAVAILABLE and why, where the
+ * placement is lost. Only for what does not fit. */
 tow_status_t tow_placement_refusal(const tow_placement_t *placement,
                                    uint64_t bytes) TOW_MUST_USE;
-/* Takes without asking: the caller has asked. Given back exactly once. */
+/* The same for its device `index` alone. */
+tow_status_t tow_placement_refusal_at(const tow_placement_t *placement,
+                                      size_t index, uint64_t bytes)
+    TOW_MUST_USE;
+/* Takes without asking: the caller has asked. Given back exactly once, also
+ * when the placement was lost meanwhile. */
 void tow_placement_reserve(tow_placement_t *placement, uint64_t bytes);
 void tow_placement_unreserve(tow_placement_t *placement, uint64_t bytes);
-/* A result's bytes pass from its run's reservation to the object. */
+/* A result's bytes pass from its run's reservation to the object: when the run
+ * has finished, after the reservation was given back (tow_sched_finish) and
+ * before anything else is granted. Twice is once. */
 void tow_object_count_bytes(tow_object_t *object);
 
 /* -- Telling ----------------------------------------------------------------- */
 
 typedef struct tow_ledger_totals {
     uint64_t object_count;
+    uint64_t
+        dropped_count;     /* of those: consumed, and only the handle is left */
     uint64_t object_bytes; /* over all devices */
-    uint64_t reserved_bytes;
+    uint64_t reserved_bytes; /* reservations are nobody's: 0 for a client */
 } tow_ledger_totals_t;
 tow_ledger_totals_t tow_ledger_totals(const tow_ledger_t *ledger);
-/* Of one client; for `tow status`. */
+/* Of one client, O(its objects x shards); for `tow status`. */
 tow_ledger_totals_t tow_ledger_client_totals(const tow_ledger_t *ledger,
                                              uint32_t client);
 /* Do the books balance? O(objects x shards): for tests and simulations. */
