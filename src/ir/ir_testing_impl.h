@@ -1,0 +1,343 @@
+/* What the tests of this folder share: a world of slices and functions, programs
+ * from text, and programs made by chance. For test programs only. */
+#ifndef TOW_IR_IR_TESTING_IMPL_H_
+#define TOW_IR_IR_TESTING_IMPL_H_
+
+#include "base/testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/random.h"
+#include "ir/lower.h"
+
+static inline void must(tow_status_t status)
+{
+    if (status == TOW_OK) return;
+    print_error("%s\n", tow_status_message(status));
+    tow_status_release(status);
+    fail();
+}
+
+static inline void must_fail(tow_status_t status, tow_code_t code,
+                             const char *message)
+{
+    assert_int_equal(tow_status_code(status), code);
+    assert_string_equal(tow_status_message(status), message);
+    tow_status_release(status);
+}
+
+/* -- A world ----------------------------------------------------------------- */
+
+#define TEST_ARRAY(type_, size, width)                       \
+    {                                                        \
+        .shape = {.type = type_, .rank = 1, .dims = {size}}, \
+        .bytes = size * width                                \
+    }
+#define TEST_F4 TEST_ARRAY(TOW_TYPE_F32, 4, 4)
+
+/* All their arrays are f32[4] of 16 bytes, but for SPLIT's second result. */
+typedef enum test_function {
+    TEST_INCREMENT = 1, /* (a) -> a, which it donates */
+    TEST_PLAIN,         /* (a) -> b, and 100 bytes while it runs */
+    TEST_ADD,           /* (a, b) -> c */
+    TEST_SPLIT,         /* (a) -> (b, s32[2]) */
+    TEST_INSIST,        /* (a) -> a, which must be donated */
+    TEST_SOURCE,        /* () -> a */
+    TEST_SWAP,          /* (a, b) -> (a, b), donates both */
+    TEST_UNKNOWN,       /* what it takes is not known */
+    TEST_HUGE,          /* () -> 2^63 - 1 bytes */
+    TEST_FUNCTION_COUNT,
+} test_function_t;
+
+static inline const tow_signature_t *test_signature(size_t function)
+{
+    static const tow_array_info_t arrays[] = {TEST_F4, TEST_F4};
+    static const tow_array_info_t split[] = {TEST_F4,
+                                             TEST_ARRAY(TOW_TYPE_S32, 2, 4)};
+    static const tow_array_info_t huge[] = {
+        {.shape = {.type = TOW_TYPE_S8}, .bytes = INT64_MAX}};
+    static const tow_alias_t aliases[] = {{0, 0, false}, {1, 1, false}};
+    static const tow_alias_t insistent[] = {{0, 0, true}};
+    static const tow_signature_t signatures[TEST_FUNCTION_COUNT] = {
+        [TEST_INCREMENT] = {.name = "increment",
+                            .argument_count = 1,
+                            .arguments = arrays,
+                            .result_count = 1,
+                            .results = arrays,
+                            .alias_count = 1,
+                            .aliases = aliases},
+        [TEST_PLAIN] = {.name = "plain",
+                        .argument_count = 1,
+                        .arguments = arrays,
+                        .result_count = 1,
+                        .results = arrays,
+                        .temporary_bytes = 100},
+        [TEST_ADD] = {.name = "add",
+                      .argument_count = 2,
+                      .arguments = arrays,
+                      .result_count = 1,
+                      .results = arrays},
+        [TEST_SPLIT] = {.name = "split",
+                        .argument_count = 1,
+                        .arguments = arrays,
+                        .result_count = 2,
+                        .results = split},
+        [TEST_INSIST] = {.name = "insist",
+                         .argument_count = 1,
+                         .arguments = arrays,
+                         .result_count = 1,
+                         .results = arrays,
+                         .alias_count = 1,
+                         .aliases = insistent},
+        [TEST_SOURCE] = {.name = "source",
+                         .result_count = 1,
+                         .results = arrays},
+        [TEST_SWAP] = {.name = "swap",
+                       .argument_count = 2,
+                       .arguments = arrays,
+                       .result_count = 2,
+                       .results = arrays,
+                       .alias_count = 2,
+                       .aliases = aliases},
+        [TEST_UNKNOWN] = {.name = "unknown",
+                          .argument_count = TOW_COUNT_UNKNOWN,
+                          .result_count = 1,
+                          .results = arrays},
+        [TEST_HUGE] = {.name = "huge", .result_count = 1, .results = huge},
+    };
+    return &signatures[function];
+}
+
+/* Slices 1 and 2; all functions are compiled for as many devices. */
+typedef struct world {
+    size_t device_count;
+    tow_slice_id_t here; /* none: both */
+    tow_signature_t functions[TEST_FUNCTION_COUNT];
+    tow_lower_scope_t scope;
+} world_t;
+
+static inline size_t world_slice_devices(void *context, tow_slice_id_t slice)
+{
+    const world_t *world = context;
+    return slice.value == 1 || slice.value == 2 ? world->device_count : 0;
+}
+
+static inline const tow_signature_t *world_function(void *context,
+                                                    tow_function_id_t function)
+{
+    const world_t *world = context;
+    if (function.value == 0 || function.value >= TEST_FUNCTION_COUNT)
+        return NULL;
+    return &world->functions[function.value];
+}
+
+static inline tow_executable_id_t world_executable(void *context,
+                                                   tow_function_id_t function,
+                                                   tow_slice_id_t slice)
+{
+    (void)context;
+    return (tow_executable_id_t){1000 * slice.value + function.value};
+}
+
+static inline bool world_slice_is_here(void *context, tow_slice_id_t slice)
+{
+    const world_t *world = context;
+    return tow_slice_id_is_none(world->here) ||
+           tow_slice_id_equal(slice, world->here);
+}
+
+static inline void world_init(world_t *world, size_t device_count)
+{
+    *world = (world_t){.device_count = device_count};
+    for (size_t i = 1; i < TEST_FUNCTION_COUNT; i++) {
+        world->functions[i] = *test_signature(i);
+        world->functions[i].replica_count = 1;
+        world->functions[i].partition_count = device_count;
+    }
+    world->scope = (tow_lower_scope_t){
+        .program = {.slice_devices = world_slice_devices,
+                    .function = world_function,
+                    .context = world},
+        .executable = world_executable,
+        .slice_is_here = world_slice_is_here,
+        .context = world,
+    };
+}
+
+/* -- Programs ---------------------------------------------------------------- */
+
+static inline tow_program_t *program_of(const char *text)
+{
+    tow_program_t *program;
+    must(tow_program_parse(text, strlen(text), &program));
+    return program;
+}
+
+static inline void assert_same_node(const tow_node_t *a, const tow_node_t *b)
+{
+    assert_int_equal(a->kind, b->kind);
+    assert_string_equal(a->name, b->name);
+    assert_true(a->slice.value == b->slice.value);
+    assert_true(a->function.value == b->function.value);
+    assert_true(tow_shape_equal(&a->shape, &b->shape));
+    assert_int_equal(a->donated, b->donated);
+    assert_int_equal(a->input_count, b->input_count);
+    for (size_t i = 0; i < a->input_count; i++) {
+        assert_int_equal(a->inputs[i].node, b->inputs[i].node);
+        assert_int_equal(a->inputs[i].output, b->inputs[i].output);
+    }
+}
+
+static inline void assert_same_program(const tow_program_t *a,
+                                       const tow_program_t *b)
+{
+    assert_string_equal(tow_program_name(a), tow_program_name(b));
+    assert_int_equal(tow_program_node_count(a), tow_program_node_count(b));
+    for (uint32_t i = 0; i < tow_program_node_count(a); i++)
+        assert_same_node(tow_program_node(a, i), tow_program_node(b, i));
+    assert_int_equal(tow_program_argument_count(a),
+                     tow_program_argument_count(b));
+    assert_int_equal(tow_program_result_count(a), tow_program_result_count(b));
+}
+
+static inline void random_name(tow_random_t *random, char name[16])
+{
+    const size_t length = tow_random_below(random, 12);
+    for (size_t i = 0; i < length; i++)
+        name[i] = (char)(1 + tow_random_below(random, 255));
+    name[length] = '\0';
+}
+
+static inline void random_shape(tow_random_t *random, tow_shape_t *shape)
+{
+    shape->type = (tow_type_t)tow_random_below(random, 40);
+    shape->rank = (uint32_t)tow_random_below(random, TOW_RANK_MAX + 1);
+    for (uint32_t i = 0; i < shape->rank; i++)
+        shape->dims[i] =
+            (int64_t)(tow_random_next(random) >> tow_random_below(random, 64));
+}
+
+/* Well formed, and hardly ever one that can run. */
+static inline tow_program_t *random_nonsense(tow_random_t *random)
+{
+    char name[16];
+    tow_program_t *program;
+    random_name(random, name);
+    must(tow_program_create(name, &program));
+    const size_t count = tow_random_below(random, 20);
+    for (size_t i = 0; i < count; i++) {
+        tow_value_t inputs[4];
+        tow_node_t node = {.name = name, .inputs = inputs};
+        random_name(random, name);
+        node.kind = (tow_node_kind_t)(1 + tow_random_below(random, 3));
+        node.slice.value = tow_random_next(random);
+        node.function.value = tow_random_next(random);
+        node.donated = tow_random_below(random, 2);
+        node.input_count = tow_random_below(random, 5);
+        random_shape(random, &node.shape);
+        for (size_t k = 0; k < node.input_count; k++)
+            inputs[k] = (tow_value_t){(uint32_t)tow_random_next(random),
+                                      (uint32_t)tow_random_below(random, 3)};
+        must(tow_program_add(program, &node, NULL));
+    }
+    return program;
+}
+
+/* A program that verifies in any world: nodes of two slices in an order that
+ * chance gives them, so that inputs may stand behind their users. */
+#define RANDOM_NODES_MAX 64
+
+typedef struct random_program {
+    tow_random_t *random;
+    size_t count;
+    tow_node_t nodes[RANDOM_NODES_MAX];
+    tow_value_t inputs[RANDOM_NODES_MAX][2];
+} random_program_t;
+
+static inline tow_value_t random_value(random_program_t *made, uint64_t slice)
+{
+    for (;;) {
+        const uint32_t node =
+            (uint32_t)tow_random_below(made->random, made->count);
+        const tow_node_t *it = &made->nodes[node];
+        if (it->kind == TOW_NODE_RESULT || it->slice.value != slice) continue;
+        const bool is_swap = it->function.value == TEST_SWAP;
+        return (tow_value_t){
+            node, is_swap ? (uint32_t)tow_random_below(made->random, 2) : 0};
+    }
+}
+
+static inline void random_node(random_program_t *made, tow_node_kind_t kind,
+                               uint64_t slice)
+{
+    static const uint64_t functions[] = {TEST_INCREMENT, TEST_PLAIN,
+                                         TEST_ADD,       TEST_SPLIT,
+                                         TEST_SOURCE,    TEST_SWAP};
+    tow_node_t node = {.kind = kind,
+                       .inputs = made->inputs[made->count],
+                       .slice = {slice},
+                       .donated = tow_random_below(made->random, 2)};
+    if (kind == TOW_NODE_ARGUMENT)
+        node.shape = test_signature(TEST_ADD)->arguments[0].shape;
+    if (kind == TOW_NODE_RESULT) node.input_count = 1;
+    if (kind == TOW_NODE_COMPUTE) {
+        node.function.value =
+            functions[tow_random_below(made->random, TOW_COUNT_OF(functions))];
+        node.input_count = test_signature(node.function.value)->argument_count;
+    }
+    for (size_t i = 0; i < node.input_count; i++)
+        made->inputs[made->count][i] = random_value(made, slice);
+    made->nodes[made->count++] = node;
+}
+
+static inline tow_program_t *random_shuffled(random_program_t *made)
+{
+    uint32_t place[RANDOM_NODES_MAX]; /* by node as made */
+    uint32_t maker[RANDOM_NODES_MAX]; /* the reverse */
+    tow_program_t *program;
+    for (uint32_t i = 0; i < made->count; i++)
+        maker[i] = i;
+    for (size_t i = made->count; i-- > 1;) {
+        const size_t other = tow_random_below(made->random, i + 1);
+        const uint32_t old = maker[i];
+        maker[i] = maker[other];
+        maker[other] = old;
+    }
+    for (uint32_t i = 0; i < made->count; i++)
+        place[maker[i]] = i;
+    must(tow_program_create("random", &program));
+    for (uint32_t i = 0; i < made->count; i++) {
+        tow_node_t *node = &made->nodes[maker[i]];
+        for (size_t k = 0; k < node->input_count; k++) {
+            tow_value_t *value = &made->inputs[maker[i]][k];
+            value->node = place[value->node];
+        }
+        must(tow_program_add(program, node, NULL));
+    }
+    return program;
+}
+
+static inline tow_program_t *random_program(tow_random_t *random)
+{
+    random_program_t made = {.random = random};
+    for (uint64_t slice = 1; slice <= 2; slice++) {
+        random_node(&made, TOW_NODE_ARGUMENT, slice);
+        random_node(&made, TOW_NODE_COMPUTE, slice);
+    }
+    const size_t more = tow_random_below(random, RANDOM_NODES_MAX - 5);
+    for (size_t i = 0; i < more; i++) {
+        const uint64_t kind = tow_random_below(random, 8);
+        random_node(&made,
+                    kind == 0   ? TOW_NODE_ARGUMENT
+                    : kind == 1 ? TOW_NODE_RESULT
+                                : TOW_NODE_COMPUTE,
+                    1 + tow_random_below(random, 2));
+    }
+    random_node(&made, TOW_NODE_RESULT, 1);
+    return random_shuffled(&made);
+}
+
+#endif /* TOW_IR_IR_TESTING_IMPL_H_ */

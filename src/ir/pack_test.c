@@ -1,0 +1,113 @@
+#include "ir/ir_testing_impl.h"
+
+#include "wire/message.h"
+
+static void random_programs_survive_packing(void **state)
+{
+    (void)state;
+    tow_random_t random;
+    tow_random_init(&random, 2);
+    for (int i = 0; i < 3000; i++) {
+        void *bytes;
+        size_t size;
+        tow_program_t *again;
+        tow_program_t *program =
+            i % 2 == 0 ? random_nonsense(&random) : random_program(&random);
+        must(tow_program_pack(program, &bytes, &size));
+        must(tow_program_unpack(bytes, size, &again));
+        assert_same_program(program, again);
+        tow_program_destroy(program);
+        tow_program_destroy(again);
+        tow_free(bytes);
+    }
+}
+
+/* Flipped bits, cut ends: an error or a program, never a crash. */
+static void spoilt_bytes_are_refused_or_harmless(void **state)
+{
+    (void)state;
+    tow_random_t random;
+    tow_random_init(&random, 3);
+    for (int i = 0; i < 3000; i++) {
+        void *bytes;
+        size_t size;
+        tow_program_t *again;
+        tow_program_t *program = random_program(&random);
+        must(tow_program_pack(program, &bytes, &size));
+        for (uint64_t k = 0; k < 1 + tow_random_below(&random, 4); k++)
+            ((uint8_t *)bytes)[tow_random_below(&random, size)] ^=
+                (uint8_t)(1u << tow_random_below(&random, 8));
+        if (i % 3 == 0) size = tow_random_below(&random, size);
+        tow_status_t status = tow_program_unpack(bytes, size, &again);
+        assert_true((status == TOW_OK) == (again != NULL));
+        tow_status_release(status);
+        tow_program_destroy(again);
+        tow_program_destroy(program);
+        tow_free(bytes);
+    }
+}
+
+static void refuses(tow_msg_graph_node_t *node, tow_code_t code,
+                    const char *message)
+{
+    tow_msg_graph_t graph = TOW_MSG_GRAPH_INIT;
+    uint8_t bytes[256];
+    tow_program_t *program;
+    graph.nodes = &node;
+    graph.n_nodes = 1;
+    assert_true(tow_message_size(&graph.base) <= sizeof(bytes));
+    const size_t size = tow_message_encode(&graph.base, bytes);
+    must_fail(tow_program_unpack(bytes, size, &program), code, message);
+    assert_null(program);
+}
+
+static void malformed_nodes_are_refused_with_their_number(void **state)
+{
+    (void)state;
+    uint32_t numbers[3] = {0, 0, 0};
+    tow_msg_graph_node_t node = TOW_MSG_GRAPH_NODE_INIT;
+    node.kind = 4;
+    refuses(&node, TOW_UNIMPLEMENTED,
+            "graph, node 0: kind 4 is not known to this version");
+    node.kind = TOW_NODE_COMPUTE;
+    node.input_nodes = numbers;
+    node.n_input_nodes = 3;
+    node.input_outputs = numbers;
+    node.n_input_outputs = 2;
+    refuses(&node, TOW_INVALID_ARGUMENT,
+            "graph, node 0: 3 nodes and 2 outputs as inputs");
+}
+
+static void no_bytes_are_a_program_without_nodes(void **state)
+{
+    (void)state;
+    tow_program_t *program;
+    must(tow_program_unpack("", 0, &program));
+    assert_int_equal(tow_program_node_count(program), 0);
+    assert_string_equal(tow_program_name(program), "");
+    tow_program_destroy(program);
+}
+
+static void an_argument_without_a_type_has_no_shape(void **state)
+{
+    (void)state;
+    tow_msg_graph_t graph = TOW_MSG_GRAPH_INIT;
+    tow_msg_graph_node_t node = TOW_MSG_GRAPH_NODE_INIT;
+    tow_msg_graph_node_t *nodes[] = {&node};
+    uint8_t bytes[64];
+    tow_program_t *program;
+    node.kind = TOW_NODE_ARGUMENT;
+    graph.nodes = nodes;
+    graph.n_nodes = 1;
+    must(tow_program_unpack(bytes, tow_message_encode(&graph.base, bytes),
+                            &program));
+    assert_int_equal(tow_program_node(program, 0)->shape.type,
+                     TOW_TYPE_INVALID);
+    tow_program_destroy(program);
+}
+
+TOW_TEST_MAIN(cmocka_unit_test(random_programs_survive_packing),
+              cmocka_unit_test(spoilt_bytes_are_refused_or_harmless),
+              cmocka_unit_test(malformed_nodes_are_refused_with_their_number),
+              cmocka_unit_test(no_bytes_are_a_program_without_nodes),
+              cmocka_unit_test(an_argument_without_a_type_has_no_shape))
