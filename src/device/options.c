@@ -230,3 +230,44 @@ tow_status_t tow_compile_options_reassign(tow_bytes_t given,
     TOW_ASSERT(*out_size == others + length_size(build));
     return TOW_OK;
 }
+
+/* -- Reading ---------------------------------------------------------------- */
+
+static bool read_counts(tow_bytes_t build, uint64_t *replicas,
+                        uint64_t *partitions)
+{
+    while (build.size > 0) {
+        proto_field_t field;
+        if (!proto_read_field(&build, &field)) return false;
+        if (field.kind != PROTO_VARINT) continue;
+        if (field.number == BUILD_REPLICA_COUNT) *replicas = field.value;
+        if (field.number == BUILD_PARTITION_COUNT) *partitions = field.value;
+    }
+    return true;
+}
+
+tow_status_t tow_compile_options_counts(tow_bytes_t given,
+                                        size_t *out_replica_count,
+                                        size_t *out_partition_count)
+{
+    uint64_t replicas = 0, partitions = 0;
+    while (given.size > 0) {
+        proto_field_t field;
+        if (!proto_read_field(&given, &field) ||
+            (is_build(&field) &&
+             !read_counts(field.bytes, &replicas, &partitions)))
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "compile options: not a CompileOptionsProto");
+    }
+    if (replicas > TOW_ASSIGNED_DEVICE_COUNT_MAX ||
+        partitions > TOW_ASSIGNED_DEVICE_COUNT_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "compile options: %llu replicas x %llu partitions, "
+                         "at most %zu devices",
+                         (unsigned long long)replicas,
+                         (unsigned long long)partitions,
+                         TOW_ASSIGNED_DEVICE_COUNT_MAX);
+    *out_replica_count = replicas > 0 ? replicas : 1;
+    *out_partition_count = partitions > 0 ? partitions : 1;
+    return TOW_OK;
+}

@@ -53,4 +53,11 @@ tow_status_t tow_compile_options_reassign(tow_bytes_t given,
                                           void **out_bytes, size_t *out_size)
     TOW_MUST_USE;
 
+/* How many replicas and partitions `given` asks for; 1 where it does not say.
+ * INVALID_ARGUMENT as above. */
+tow_status_t tow_compile_options_counts(tow_bytes_t given,
+                                        size_t *out_replica_count,
+                                        size_t *out_partition_count)
+    TOW_MUST_USE;
+
 #endif /* TOW_DEVICE_OPTIONS_H_ */

@@ -235,6 +235,12 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_SIGNATURE_ALIAS_INIT      TOW__SIGNATURE_ALIAS__INIT
 #define TOW_MSG_EXECUTABLE_SIGNATURE_INIT TOW__EXECUTABLE_SIGNATURE__INIT
 
+/* What ReportGet asks for. */
+typedef enum tow_report_kind {
+    TOW_REPORT_STATUS = 1, /* JSON: what there is and what it does */
+    TOW_REPORT_TRACE = 2,  /* JSON: trace events, as Perfetto reads them */
+} tow_report_kind_t;
+
 /* Any message: the first member (`base`) of each struct above. */
 typedef ProtobufCMessage tow_body_t;
 
