@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/alloc.h"
+#include "ir/program.h"
 #include "wire/frame.h"
 #include "wire/handshake.h"
 #include "wire/message.h"
@@ -286,6 +288,89 @@ static void save_tls(void)
     save("tls_fuzz", "towpath", &buffer);
 }
 
+/* -- Programs ---------------------------------------------------------------- */
+
+/* As text, and as a graph behind a 'g'. */
+static void save_program(const char *name, const char *text)
+{
+    char graph_name[64];
+    buffer_t buffer = {0};
+    tow_program_t *program;
+    void *bytes;
+    size_t size;
+    add(&buffer, text, strlen(text));
+    save("program_fuzz", name, &buffer);
+    tow_status_t status = tow_program_parse(text, strlen(text), &program);
+    tow_status_release(status);
+    if (program == NULL) return;
+    if (tow_program_pack(program, &bytes, &size) != TOW_OK) abort();
+    buffer.count = 0;
+    add_byte(&buffer, 'g');
+    add(&buffer, bytes, size);
+    snprintf(graph_name, sizeof(graph_name), "graph_%s", name);
+    save("program_fuzz", graph_name, &buffer);
+    tow_free(bytes);
+    tow_program_destroy(program);
+}
+
+/* Two steps over one argument, behind an 'l'. */
+static void save_lowered(void)
+{
+    uint32_t numbers[] = {0, 1, 2};
+    tow_msg_lowered_step_t steps[2] = {TOW_MSG_LOWERED_STEP_INIT,
+                                       TOW_MSG_LOWERED_STEP_INIT};
+    tow_msg_lowered_step_t *pointers[] = {&steps[0], &steps[1]};
+    tow_msg_lowered_t lowered = TOW_MSG_LOWERED_INIT;
+    uint8_t bytes[256];
+    buffer_t buffer = {0};
+    for (uint32_t i = 0; i < 2; i++) {
+        steps[i].executable = 10 + i;
+        steps[i].inputs = &numbers[i];
+        steps[i].n_inputs = 1;
+        steps[i].first_output = 1 + i;
+        steps[i].output_count = 1;
+        steps[i].node = 1 + i;
+        steps[i].index = i;
+    }
+    steps[0].kept = &numbers[0];
+    steps[0].n_kept = 1;
+    steps[1].freed = &numbers[1];
+    steps[1].n_freed = 1;
+    lowered.slot_count = 3;
+    lowered.argument_count = 1;
+    lowered.results = &numbers[2];
+    lowered.n_results = 1;
+    lowered.steps = pointers;
+    lowered.n_steps = 2;
+    lowered.step_count_all = 2;
+    add_byte(&buffer, 'l');
+    add(&buffer, bytes, tow_message_encode(&lowered.base, bytes));
+    save("program_fuzz", "lowered", &buffer);
+}
+
+static void save_programs(void)
+{
+    save_program("two_steps",
+                 "program \"step\" {\n"
+                 "  %0 = argument \"x\" : f32[4] on slice 1 donated\n"
+                 "  %1 = compute \"A\" function 1 on slice 1 (%0)\n"
+                 "  %2 = compute \"B\" function 2 on slice 1 (%1, %1:0)\n"
+                 "  %3 = result \"y\" (%2:1) // the second\n"
+                 "}\n");
+    save_program("two_slices",
+                 "program {%0=result(%1:1)%1=compute function 3 on slice 1()"
+                 "%2=compute function 3 on slice 2()%3=result(%2)"
+                 "%4=compute function 4 on slice 2(%2:1)%5=result(%4)}");
+    save_program("cycle",
+                 "program { %0 = compute \"a\\x0a\" function 1 on slice 1 (%1)"
+                 " %1 = compute function 1 on slice 1 (%0) %2 = result (%1) }");
+    save_program("types", "program { %0 = argument : #77[-1,2] on slice 3 (%9)"
+                          " %1 = argument : pred[] on slice 1 }");
+    save_program("numbers", "program { %0 = result (%4294967295:4294967296) }");
+    save_program("unfinished", "program \"\\x");
+    save_lowered();
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -298,5 +383,6 @@ int main(int argc, char **argv)
     save_strangers();
     save_addresses();
     save_tls();
+    save_programs();
     return 0;
 }

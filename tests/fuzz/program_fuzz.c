@@ -1,0 +1,148 @@
+/* Programs: 'g' and the bytes of a graph, 'l' and those of a lowered one, or
+ * text. What is read survives printing and packing; what verifies can be
+ * lowered, and its bytes are believed by the other side. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "fuzz.h"
+#include "ir/lower.h"
+
+/* -- A world that knows two slices and four functions ------------------------ */
+
+#define F4                                                                   \
+    {                                                                        \
+        .shape = {.type = TOW_TYPE_F32, .rank = 1, .dims = {4}}, .bytes = 16 \
+    }
+
+static const tow_array_info_t arrays[] = {F4, F4};
+static const tow_alias_t aliases[] = {{0, 0, false}, {1, 1, false}};
+static const tow_alias_t required[] = {{0, 0, true}};
+
+#define FUNCTION(takes, gives, ...)                                          \
+    {                                                                        \
+        .name = "f", .replica_count = 1, .partition_count = 2,               \
+        .argument_count = takes, .arguments = arrays, .result_count = gives, \
+        .results = arrays, .temporary_bytes = 7, __VA_ARGS__                 \
+    }
+
+static const tow_signature_t functions[] = {
+    FUNCTION(1, 1, .alias_count = 1, .aliases = aliases),
+    FUNCTION(2, 2, .alias_count = 2, .aliases = aliases),
+    FUNCTION(0, 2, .alias_count = 0),
+    FUNCTION(1, 1, .alias_count = 1, .aliases = required),
+};
+
+static size_t slice_devices(void *context, tow_slice_id_t slice)
+{
+    return slice.value == 1 || slice.value == 2 ? 2 : 0;
+}
+
+static const tow_signature_t *find_function(void *context,
+                                            tow_function_id_t function)
+{
+    const uint64_t index = function.value - 1;
+    return index < TOW_COUNT_OF(functions) ? &functions[index] : NULL;
+}
+
+static tow_executable_id_t find_executable(void *context,
+                                           tow_function_id_t function,
+                                           tow_slice_id_t slice)
+{
+    return (tow_executable_id_t){10 * slice.value + function.value};
+}
+
+static const tow_lower_scope_t scope = {
+    .program = {.slice_devices = slice_devices, .function = find_function},
+    .executable = find_executable,
+};
+
+/* -- Checks ------------------------------------------------------------------ */
+
+static void check_message(tow_status_t status)
+{
+    TOW_ASSERT(strchr(tow_status_message(status), '\n') == NULL);
+    tow_status_release(status);
+}
+
+static void check_lowered(const tow_lowered_t *lowered)
+{
+    void *bytes, *bytes_again;
+    size_t size, size_again;
+    tow_lowered_t *again;
+    TOW_ASSERT(tow_lowered_pack(lowered, &bytes, &size) == TOW_OK);
+    TOW_ASSERT(tow_lowered_unpack(bytes, size, &again) == TOW_OK);
+    TOW_ASSERT(tow_lowered_pack(again, &bytes_again, &size_again) == TOW_OK);
+    TOW_ASSERT(size == size_again && memcmp(bytes, bytes_again, size) == 0);
+    tow_lowered_destroy(again);
+    tow_free(bytes);
+    tow_free(bytes_again);
+}
+
+static void check_meaning(const tow_program_t *program)
+{
+    tow_lowered_t *lowered;
+    tow_program_cost_t cost;
+    tow_result_info_t info;
+    tow_status_t status = tow_program_verify(program, &scope.program);
+    if (status != TOW_OK) {
+        check_message(status);
+        return;
+    }
+    for (uint64_t slice = 1; slice <= 2; slice++)
+        TOW_ASSERT(tow_program_cost(program, &scope.program,
+                                    (tow_slice_id_t){slice}, &cost) == TOW_OK);
+    for (size_t i = 0; i < tow_program_result_count(program); i++)
+        TOW_ASSERT(tow_program_result_info(program, &scope.program, i, &info) ==
+                   TOW_OK);
+    status = tow_program_lower(program, &scope, &lowered);
+    if (status == TOW_OK) check_lowered(lowered);
+    tow_lowered_destroy(lowered);
+    check_message(status);
+}
+
+static void check_program(const tow_program_t *program)
+{
+    char *text, *text_again;
+    void *bytes;
+    size_t size;
+    tow_program_t *parsed, *unpacked;
+    TOW_ASSERT(tow_program_print(program, &text) == TOW_OK);
+    TOW_ASSERT(tow_program_parse(text, strlen(text), &parsed) == TOW_OK);
+    TOW_ASSERT(tow_program_pack(parsed, &bytes, &size) == TOW_OK);
+    TOW_ASSERT(tow_program_unpack(bytes, size, &unpacked) == TOW_OK);
+    TOW_ASSERT(tow_program_print(unpacked, &text_again) == TOW_OK);
+    TOW_ASSERT(strcmp(text, text_again) == 0);
+    check_meaning(program);
+    tow_program_destroy(parsed);
+    tow_program_destroy(unpacked);
+    tow_free(bytes);
+    tow_free(text);
+    tow_free(text_again);
+}
+
+static void try_lowered(const uint8_t *bytes, size_t count)
+{
+    tow_lowered_t *lowered;
+    tow_status_t status = tow_lowered_unpack(bytes, count, &lowered);
+    if (status == TOW_OK) check_lowered(lowered);
+    tow_lowered_destroy(lowered);
+    check_message(status);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
+{
+    tow_program_t *program = NULL;
+    if (count > 0 && bytes[0] == 'l') {
+        try_lowered(bytes + 1, count - 1);
+        return 0;
+    }
+    tow_status_t status =
+        count > 0 && bytes[0] == 'g'
+            ? tow_program_unpack(bytes + 1, count - 1, &program)
+            : tow_program_parse((const char *)bytes, count, &program);
+    if (status == TOW_OK) check_program(program);
+    tow_program_destroy(program);
+    check_message(status);
+    return 0;
+}
