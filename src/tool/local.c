@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "collective/host/host.h"
+#include "device/compiler/child.h"
 #include "device/options.h"
 #include "device/pjrt/pjrt.h"
 #include "device/sim/sim_device.h"
@@ -26,11 +27,15 @@ struct tow_local {
     char arena[64];   /* "": none */
     tow_host_t *host; /* owned; NULL: none */
     tow_xla_collectives_t collectives;
-    char plugin[PATH_SIZE];
+    char plugin[PATH_SIZE]; /* "": none, a model */
+    bool is_adapter;
+    tow_local_compile_place_t compile_place;
+    tow_compiler_t *compiler; /* owned; NULL until it is needed */
     /* What is being waited for. */
     bool done;
     tow_status_t status; /* owned */
     tow_executable_t *executable;
+    tow_compiled_t *compiled;
 };
 
 /* -- Waiting ---------------------------------------------------------------- */
@@ -153,11 +158,15 @@ static tow_status_t open_collectives(tow_local_t *local, size_t device_count)
 
 static tow_status_t open_adapter(tow_local_t *local, size_t device_count)
 {
+    local->is_adapter = true;
     TOW_RETURN_IF_ERROR(
         tow_local_find_adapter(local->plugin, sizeof(local->plugin)));
     /* The library around XLA greets on standard error when it loads, unless it
      * is told to leave out kernels that XLA does not use. */
     setenv("TF_ENABLE_ONEDNN_OPTS", "0", 0);
+    /* And it warns, for screens, of each executable that it loads: two tuning
+     * preferences of its own are no features of this host's processor. */
+    setenv("TF_CPP_MIN_LOG_LEVEL", "3", 0);
     if (device_count > 1)
         TOW_RETURN_IF_ERROR(open_collectives(local, device_count));
     const tow_pjrt_value_t values[] = {
@@ -204,6 +213,7 @@ tow_status_t tow_local_open(const tow_local_options_t *options,
     tow_net_options_t net = {.name = "local",
                              .security = &local->security,
                              .log = tow_command_log("local")};
+    local->compile_place = options->compile_place;
     tow_status_t status = tow_net_create(&net, &local->net);
     if (status == TOW_OK) status = open_driver(local, options);
     if (status != TOW_OK) {
@@ -217,6 +227,11 @@ tow_status_t tow_local_open(const tow_local_options_t *options,
 void tow_local_close(tow_local_t *local)
 {
     if (local == NULL) return;
+    if (local->compiler != NULL) {
+        tow_compiler_close(local->compiler,
+                           (tow_closed_t){complete_closed, local});
+        tow_status_ignore(await(local), "closing always ends well");
+    }
     if (local->driver != NULL) {
         tow_driver_close(local->driver, (tow_closed_t){complete_closed, local});
         tow_status_ignore(await(local), "closing always ends well");
@@ -260,6 +275,98 @@ static void compiled(tow_compile_t *compile, tow_status_t take_status,
     complete(compiling->local, take_status);
 }
 
+/* Through the driver: loads bytes if they are serialised, else compiles. */
+typedef tow_status_t (*make_t)(tow_driver_t *driver, tow_compile_t *compile);
+
+static tow_status_t make(tow_local_t *local, make_t how,
+                         const tow_compile_job_t *job, tow_bytes_t program,
+                         tow_executable_t **out_executable)
+{
+    compiling_t compiling = {.local = local,
+                             .compile = {.format = job->format,
+                                         .program = program,
+                                         .options = job->options,
+                                         .done = compiled}};
+    TOW_RETURN_IF_ERROR(how(local->driver, &compiling.compile));
+    tow_status_t status = await(local);
+    *out_executable = local->executable;
+    local->executable = NULL;
+    return status;
+}
+
+#if TOW_HAS_PJRT
+
+typedef struct submitted {
+    tow_compile_job_t job;
+    tow_local_t *local;
+} submitted_t;
+
+static void job_done(tow_compile_job_t *job, tow_status_t take_status,
+                     tow_compiled_t *take_compiled)
+{
+    submitted_t *submitted = TOW_CONTAINER_OF(job, submitted_t, job);
+    submitted->local->compiled = take_compiled;
+    complete(submitted->local, take_status);
+}
+
+/* The adapter's other values are addresses in this process. */
+static tow_status_t open_compiler(tow_local_t *local)
+{
+    char program[PATH_SIZE];
+    const tow_pjrt_value_t count = {.name = "device_count",
+                                    .type = TOW_PJRT_INT64,
+                                    .int64 =
+                                        (int64_t)local->driver->device_count};
+    if (local->compiler != NULL) return TOW_OK;
+    TOW_RETURN_IF_ERROR(tow_child_compiler_find(program, sizeof(program)));
+    const tow_child_compiler_options_t options = {
+        .program = program,
+        .plugin = local->plugin,
+        .values = &count,
+        .value_count = local->is_adapter ? 1 : 0};
+    return tow_child_compiler_create(tow_net_env(local->net), &options,
+                                     &local->compiler);
+}
+
+static tow_status_t compile_in_child(tow_local_t *local,
+                                     const tow_compile_job_t *job,
+                                     tow_executable_t **out_executable)
+{
+    TOW_RETURN_IF_ERROR(open_compiler(local));
+    submitted_t submitted = {.job = *job, .local = local};
+    submitted.job.done = job_done;
+    const tow_submit_result_t result =
+        tow_compiler_submit(local->compiler, &submitted.job);
+    TOW_ASSERT(result == TOW_SUBMIT_OK); /* It is the only one. */
+    TOW_RETURN_IF_ERROR(await(local));
+    tow_compiled_t *bytes = local->compiled;
+    local->compiled = NULL;
+    tow_status_t status =
+        make(local, tow_driver_load, job,
+             (tow_bytes_t){bytes->bytes, bytes->size}, out_executable);
+    tow_compiled_destroy(bytes);
+    return status;
+}
+
+#else
+
+static tow_status_t compile_in_child(tow_local_t *local,
+                                     const tow_compile_job_t *job,
+                                     tow_executable_t **out_executable)
+{
+    return make(local, tow_driver_compile, job, job->program, out_executable);
+}
+
+#endif
+
+static tow_status_t explain(tow_status_t take_status)
+{
+    if (tow_status_code(take_status) != TOW_UNIMPLEMENTED) return take_status;
+    return tow_status_annotate(take_status,
+                               "in a child process (`tow run --in-process` "
+                               "compiles without one)");
+}
+
 tow_status_t tow_local_compile(tow_local_t *local, tow_program_format_t format,
                                tow_bytes_t program, size_t device_count,
                                tow_executable_t **out_executable)
@@ -273,16 +380,14 @@ tow_status_t tow_local_compile(tow_local_t *local, tow_program_format_t format,
     uint8_t options[OPTIONS_BYTES_MAX];
     const size_t options_size =
         pack_options(local->driver, device_count, options);
-    compiling_t compiling = {.local = local,
-                             .compile = {.format = format,
-                                         .program = program,
-                                         .options = {options, options_size},
-                                         .done = compiled}};
-    TOW_RETURN_IF_ERROR(tow_driver_compile(local->driver, &compiling.compile));
-    tow_status_t status = await(local);
-    *out_executable = local->executable;
-    local->executable = NULL;
-    return status;
+    const tow_compile_job_t job = {.format = format,
+                                   .program = program,
+                                   .options = {options, options_size},
+                                   .device_kind =
+                                       local->driver->devices[0].kind};
+    if (local->plugin[0] != '\0' && local->compile_place == TOW_LOCAL_CHILD)
+        return explain(compile_in_child(local, &job, out_executable));
+    return make(local, tow_driver_compile, &job, program, out_executable);
 }
 
 /* -- Buffers and runs ------------------------------------------------------- */

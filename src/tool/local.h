@@ -13,12 +13,19 @@
 
 typedef struct tow_local tow_local_t;
 
+/* Where programs for real devices are compiled. */
+typedef enum tow_local_compile_place {
+    TOW_LOCAL_CHILD,      /* where a crash of the compiler does no harm */
+    TOW_LOCAL_IN_PROCESS, /* also for plugins that cannot serialise */
+} tow_local_compile_place_t;
+
 typedef struct tow_local_options {
     /* Path of a PJRT plugin; NULL: our XLA CPU adapter, or `model`. */
     const char *plugin;
     /* Name of a simulated device's model; NULL: a real device. */
     const char *model;
     size_t device_count; /* of the adapter or the model; 0: 1 */
+    tow_local_compile_place_t compile_place;
 } tow_local_options_t;
 
 tow_status_t tow_local_open(const tow_local_options_t *options,
@@ -27,7 +34,10 @@ void tow_local_close(tow_local_t *local);
 /* Lent. */
 tow_driver_t *tow_local_driver(tow_local_t *local);
 
-/* Compiles for the first `device_count` devices, as replicas. */
+/* Compiles for the first `device_count` devices, as replicas. In a child unless
+ * the options say otherwise, and then loads what came out; programs of simulated
+ * devices are ours and need none. UNIMPLEMENTED: the plugin can only compile in
+ * this process. */
 tow_status_t tow_local_compile(tow_local_t *local, tow_program_format_t format,
                                tow_bytes_t program, size_t device_count,
                                tow_executable_t **out_executable) TOW_MUST_USE;

@@ -22,6 +22,7 @@ typedef struct run_arguments {
     uint64_t process_count; /* 0: this one */
     uint64_t device_count;  /* of each process */
     uint64_t repeat_count;
+    bool in_process;
     bool json;
 } run_arguments_t;
 
@@ -44,6 +45,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case 'p': a->plugin = argument; return 0;
     case 's': a->model = argument; return 0;
+    case 'I': a->in_process = true; return 0;
     case 'j': a->json = true; return 0;
     case ARGP_KEY_ARG:
         if (a->path != NULL)
@@ -353,7 +355,10 @@ static tow_status_t perform(session_t *session)
     TOW_RETURN_IF_ERROR(read_program(session));
     tow_local_options_t options = {.plugin = a->plugin,
                                    .model = a->model,
-                                   .device_count = a->device_count};
+                                   .device_count = a->device_count,
+                                   .compile_place = a->in_process
+                                                        ? TOW_LOCAL_IN_PROCESS
+                                                        : TOW_LOCAL_CHILD};
     TOW_RETURN_IF_ERROR(tow_local_open(&options, &session->local));
     TOW_RETURN_IF_ERROR(
         tow_status_annotate(compile(session), "compiling %s", a->path));
@@ -396,6 +401,10 @@ int tow_command_run(int argc, char **argv)
          0},
         {"sim", 's', "MODEL", 0,
          "A simulated device; FILE is then a cost program", 0},
+        {"in-process", 'I', NULL, 0,
+         "Compile in this process, and not in a child that may crash: for "
+         "plugins that cannot serialise, or whose devices take one process",
+         0},
         {"json", 'j', NULL, 0, "JSON objects instead of text", 0},
         {0},
     };

@@ -323,6 +323,8 @@ static const function_t removable[] = {
     FUNCTION(PJRT_Executable_GetCostAnalysis),
     FUNCTION(PJRT_Device_AddressableMemories),
     FUNCTION(PJRT_Device_DefaultMemory),
+    FUNCTION(PJRT_Executable_Serialize),
+    FUNCTION(PJRT_Executable_DeserializeAndLoad),
 };
 
 static void remove_function(PJRT_Api *api, const char *how)

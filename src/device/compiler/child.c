@@ -180,7 +180,7 @@ static void init_slot(child_compiler_t *child, child_slot_t *slot)
     slot->wake_fd = -1;
     slot->finished.run = finished;
     slot->ended.run = ended;
-    tow_process_init(&slot->process);
+    tow_child_process_init(&slot->process);
 }
 
 tow_status_t tow_child_compiler_create(

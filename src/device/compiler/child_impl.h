@@ -36,7 +36,7 @@ typedef struct child_slot {
     tow_post_t finished;
     tow_post_t ended; /* the thread's last act */
     /* The thread's alone. */
-    process_t process;
+    child_process_t process;
     bool is_ready; /* the child has said so */
     uint64_t compile_count;
     /* Written by the thread, read by the loop for statistics. */

@@ -56,8 +56,8 @@ static tow_status_t open_ends(ends_t *ends)
     return TOW_OK;
 }
 
-static int spawn_with(process_t *process, char **words, const ends_t *ends,
-                      posix_spawn_file_actions_t *files,
+static int spawn_with(child_process_t *process, char **words,
+                      const ends_t *ends, posix_spawn_file_actions_t *files,
                       posix_spawnattr_t *attributes)
 {
     sigset_t none, all;
@@ -79,7 +79,8 @@ static int spawn_with(process_t *process, char **words, const ends_t *ends,
                        environ);
 }
 
-static tow_status_t spawn(process_t *process, char **words, const ends_t *ends)
+static tow_status_t spawn(child_process_t *process, char **words,
+                          const ends_t *ends)
 {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
@@ -96,28 +97,28 @@ static tow_status_t spawn(process_t *process, char **words, const ends_t *ends)
     return process->pid_fd >= 0 ? TOW_OK : TOW_ERRNO(errno, "pidfd_open");
 }
 
-void tow_process_init(process_t *process)
+void tow_child_process_init(child_process_t *process)
 {
-    *process = (process_t){.pid_fd = -1, .socket_fd = -1, .error_fd = -1};
+    *process = (child_process_t){.pid_fd = -1, .socket_fd = -1, .error_fd = -1};
 }
 
-tow_status_t tow_process_start(process_t *process, char **words)
+tow_status_t tow_child_process_start(child_process_t *process, char **words)
 {
     ends_t ends = {{-1, -1}, {-1, -1}};
-    tow_process_init(process);
+    tow_child_process_init(process);
     tow_status_t status = open_ends(&ends);
     if (status == TOW_OK) status = spawn(process, words, &ends);
     close_end(&ends.sockets[1]);
     close_end(&ends.errors[1]);
     process->socket_fd = ends.sockets[0];
     process->error_fd = ends.errors[0];
-    if (status != TOW_OK) tow_process_end(process);
+    if (status != TOW_OK) tow_child_process_end(process);
     return status;
 }
 
 /* -- Words ------------------------------------------------------------------ */
 
-static void keep(process_t *process, const char *text, size_t size)
+static void keep(child_process_t *process, const char *text, size_t size)
 {
     const size_t room = TOW_COMPILER_LAST_WORDS_BYTES_MAX;
     if (size > room) {
@@ -132,7 +133,7 @@ static void keep(process_t *process, const char *text, size_t size)
     process->last_size = kept + size;
 }
 
-bool tow_process_listen(process_t *process)
+bool tow_child_process_listen(child_process_t *process)
 {
     char text[4096];
     /* A bound, for one that never stops to talk. */
@@ -145,7 +146,7 @@ bool tow_process_listen(process_t *process)
     return true;
 }
 
-const char *tow_process_last_words(process_t *process)
+const char *tow_child_process_last_words(child_process_t *process)
 {
     if (process->last_size == 0) return "nothing";
     process->last_words[process->last_size] = '\0';
@@ -156,7 +157,7 @@ const char *tow_process_last_words(process_t *process)
 
 /* -- End -------------------------------------------------------------------- */
 
-void tow_process_end(process_t *process)
+void tow_child_process_end(child_process_t *process)
 {
     if (process->pid > 0) {
         /* Harmless to one that has ended: how is settled by then. */
@@ -165,7 +166,7 @@ void tow_process_end(process_t *process)
         while (waitpid(process->pid, &process->wait_status, 0) < 0 &&
                errno == EINTR)
             ;
-        tow_process_listen(process);
+        tow_child_process_listen(process);
     }
     process->pid = 0;
     close_end(&process->pid_fd);

@@ -68,7 +68,7 @@ static unsigned take_orders(child_slot_t *slot)
 static void drop_child(child_slot_t *slot)
 {
     if (slot->process.pid == 0) return;
-    tow_process_end(&slot->process);
+    tow_child_process_end(&slot->process);
     atomic_store(&slot->pid, 0);
 }
 
@@ -87,7 +87,7 @@ static tow_status_t ensure_child(child_slot_t *slot)
         drop_child(slot);
     if (slot->process.pid != 0) return TOW_OK;
     TOW_RETURN_IF_ERROR(
-        tow_process_start(&slot->process, slot->compiler->words));
+        tow_child_process_start(&slot->process, slot->compiler->words));
     slot->is_ready = false;
     slot->compile_count = 0;
     atomic_store(&slot->pid, slot->process.pid);
@@ -101,7 +101,7 @@ static tow_status_t ensure_child(child_slot_t *slot)
 
 static tow_status_t crashed(child_slot_t *slot)
 {
-    process_t *process = &slot->process;
+    child_process_t *process = &slot->process;
     drop_child(slot);
     atomic_fetch_add(&slot->crashed_count, 1);
     const bool is_signal = WIFSIGNALED(process->wait_status);
@@ -116,7 +116,7 @@ static tow_status_t crashed(child_slot_t *slot)
         is_signal && number == SIGKILL ? ", from outside or for want of memory,"
                                        : "",
         slot->is_ready ? "while it compiled" : "before it came to",
-        compile_job_name(slot->job), tow_process_last_words(process));
+        compile_job_name(slot->job), tow_child_process_last_words(process));
 }
 
 static tow_status_t late(child_slot_t *slot)
@@ -128,7 +128,7 @@ static tow_status_t late(child_slot_t *slot)
                      " ms, and was ended; its last words: %s",
                      compile_job_name(slot->job),
                      slot->compiler->timeout_ns / NS_PER_MS,
-                     tow_process_last_words(&slot->process));
+                     tow_child_process_last_words(&slot->process));
 }
 
 static tow_status_t senseless(child_slot_t *slot, const char *what)
@@ -139,7 +139,7 @@ static tow_status_t senseless(child_slot_t *slot, const char *what)
                      "the compiler of %s sent %s, and was ended; its last "
                      "words: %s",
                      compile_job_name(slot->job), what,
-                     tow_process_last_words(&slot->process));
+                     tow_child_process_last_words(&slot->process));
 }
 
 static tow_status_t stopped(child_slot_t *slot)
@@ -255,7 +255,7 @@ static void transmit(conversation_t *talk)
 static void follow(conversation_t *talk)
 {
     child_slot_t *slot = talk->slot;
-    process_t *process = &slot->process;
+    child_process_t *process = &slot->process;
     const int64_t left_ns = talk->deadline_ns - now_ns();
     if (left_ns <= 0) {
         conclude(talk, late(slot));
@@ -277,7 +277,7 @@ static void follow(conversation_t *talk)
             return;
         }
     }
-    if (polls[2].revents != 0) tow_process_listen(process);
+    if (polls[2].revents != 0) tow_child_process_listen(process);
     transmit(talk);
     receive(talk);
     /* Its end, though somebody else may still hold its end of the socket. */
@@ -322,7 +322,7 @@ static void watch_idle(child_slot_t *slot, const struct pollfd *polls)
     if (polls[1].revents != 0 || polls[3].revents != 0)
         drop_child(slot);
     else if (polls[2].revents != 0)
-        tow_process_listen(&slot->process);
+        tow_child_process_listen(&slot->process);
 }
 
 /* To compile or to quit, perhaps to cancel too. */
