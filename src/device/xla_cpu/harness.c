@@ -1,4 +1,4 @@
-#include "device/xla_cpu/harness_impl.h"
+#include "device/xla_cpu/harness.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

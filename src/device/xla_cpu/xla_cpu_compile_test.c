@@ -1,6 +1,6 @@
 /* Compiling and loading: what programs and options are taken, what is said of
  * those that are not, and what is known of an executable. Needs TOW_XLA_CPU. */
-#include "device/xla_cpu/harness_impl.h"
+#include "device/xla_cpu/harness.h"
 
 #include <stdio.h>
 #include <stdlib.h>

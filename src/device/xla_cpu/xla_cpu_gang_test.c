@@ -6,7 +6,7 @@
  * Each test starts its members from this same program and waits for them.
  * Member 0 compiles with a client that has none of the gang's devices, and puts
  * the bytes where all members load them from. Needs TOW_XLA_CPU. */
-#include "device/xla_cpu/harness_impl.h"
+#include "device/xla_cpu/harness.h"
 
 #include <errno.h>
 #include <pthread.h>

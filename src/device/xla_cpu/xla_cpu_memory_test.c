@@ -1,6 +1,6 @@
 /* Device memory: its limit, what is in it, and how arrays come into it. Needs
  * TOW_XLA_CPU. */
-#include "device/xla_cpu/harness_impl.h"
+#include "device/xla_cpu/harness.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The adapter in one process: what a driver asks of any PJRT plugin, and what
  * this one promises beyond that. Needs TOW_XLA_CPU, the adapter's file. */
-#include "device/xla_cpu/harness_impl.h"
+#include "device/xla_cpu/harness.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

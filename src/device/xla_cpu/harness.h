@@ -1,7 +1,7 @@
 /* What the tests of the adapter share: short words for PJRT's calls. Any error
  * that a test does not ask for ends it. For test programs only. */
-#ifndef TOW_DEVICE_XLA_CPU_HARNESS_IMPL_H_
-#define TOW_DEVICE_XLA_CPU_HARNESS_IMPL_H_
+#ifndef TOW_DEVICE_XLA_CPU_HARNESS_H_
+#define TOW_DEVICE_XLA_CPU_HARNESS_H_
 
 #include "base/testing.h"
 
@@ -124,4 +124,4 @@ PJRT_Error *try_execute(call_t *call);
 /* Calls, waits for all devices and destroys the events. */
 void execute(call_t *call);
 
-#endif /* TOW_DEVICE_XLA_CPU_HARNESS_IMPL_H_ */
+#endif /* TOW_DEVICE_XLA_CPU_HARNESS_H_ */
