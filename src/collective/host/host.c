@@ -233,3 +233,8 @@ tow_status_t host_abort_of(const tow_host_t *host, uint64_t run_id)
     }
     return TOW_OK;
 }
+
+tow_status_t tow_host_check(const tow_host_t *host, uint64_t run_id)
+{
+    return host_abort_of(host, run_id);
+}

@@ -63,4 +63,8 @@ int tow_host_collective(void *host, const tow_xla_collective_t *collective,
 void tow_host_abort(tow_host_t *host, uint64_t run_id, tow_code_t code,
                     const char *reason);
 
+/* The abort of this run, if it is still remembered. Any thread. */
+tow_status_t tow_host_check(const tow_host_t *host, uint64_t run_id)
+    TOW_MUST_USE;
+
 #endif /* TOW_COLLECTIVE_HOST_HOST_H_ */

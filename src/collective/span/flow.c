@@ -1,0 +1,89 @@
+/* Rows of letters between leaders, side by side, as fast as they go. */
+#include "base/assert.h"
+#include "collective/span/span_impl.h"
+
+/* Both sides number the letters of an exchange alike. */
+static uint64_t step_of(const job_t *job, size_t index)
+{
+    return job->exchange_count << 32 | index;
+}
+
+static bool may_move(const flow_t *flow)
+{
+    return flow->done < flow->count &&
+           (flow->after == NULL || flow->done < flow->after->done + flow->lag);
+}
+
+/* False when there is nothing to send, or no envelope. */
+static bool send_one(job_t *job, flow_t *flow)
+{
+    if (!may_move(flow)) return false;
+    tow_envelope_t *envelope = errand_envelope(job->errand);
+    if (envelope == NULL) return false;
+    const gang_host_t *host = &job->gang.hosts[flow->host];
+    const size_t size = flow->size_of(flow, flow->done);
+    TOW_ASSERT(size <= job->errand->capacity);
+    envelope->process = host->process;
+    envelope->head.box.to = host->leader;
+    envelope->head.step = step_of(job, flow->done);
+    envelope->head.size = (uint32_t)size;
+    flow->move(flow, flow->done, envelope->bytes);
+    errand_send(job->errand, envelope);
+    flow->done++;
+    return true;
+}
+
+/* Whether a letter was there, in *out_did. */
+static tow_status_t take_one(job_t *job, flow_t *flow, bool *out_did)
+{
+    *out_did = false;
+    if (!may_move(flow)) return TOW_OK;
+    const gang_host_t *host = &job->gang.hosts[flow->host];
+    tow_letter_t *letter =
+        errand_find(job->errand, host->leader, step_of(job, flow->done));
+    if (letter == NULL) return TOW_OK;
+    const size_t size = flow->size_of(flow, flow->done);
+    if (letter->head->size != size)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "device %lld sends %u bytes where device %lld expects "
+                         "%zu: they do not run the same program",
+                         (long long)host->leader, (unsigned)letter->head->size,
+                         (long long)letter->head->box.to, size);
+    flow->move(flow, flow->done, letter->bytes);
+    errand_release(job->errand, letter);
+    flow->done++;
+    *out_did = true;
+    return TOW_OK;
+}
+
+static bool all_done(const flow_t *flows, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (flows[i].done < flows[i].count) return false;
+    return true;
+}
+
+tow_status_t flow_run(job_t *job, flow_t *outs, size_t out_count, flow_t *ins,
+                      size_t in_count)
+{
+    errand_t *errand = job->errand;
+    for (;;) {
+        const uint32_t heard =
+            atomic_load_explicit(&errand->bell, memory_order_acquire);
+        TOW_RETURN_IF_ERROR(errand_collect(errand));
+        bool moved = false;
+        for (size_t i = 0; i < out_count; i++)
+            moved |= send_one(job, &outs[i]);
+        if (moved) errand_kick(errand);
+        for (size_t i = 0; i < in_count; i++) {
+            bool did;
+            TOW_RETURN_IF_ERROR(take_one(job, &ins[i], &did));
+            moved |= did;
+        }
+        if (moved) continue;
+        if (all_done(outs, out_count) && all_done(ins, in_count)) break;
+        TOW_RETURN_IF_ERROR(errand_wait(errand, heard));
+    }
+    job->exchange_count++;
+    return TOW_OK;
+}

@@ -1,0 +1,211 @@
+/* The face's life, its peers, and aborts. */
+#include "collective/span/span.h"
+
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "collective/span/span_impl.h"
+
+static void lock(tow_span_t *span)
+{
+    pthread_mutex_lock(&span->lock); /* tow-allow: the face */
+}
+
+static void unlock(tow_span_t *span)
+{
+    pthread_mutex_unlock(&span->lock);
+}
+
+/* -- Aborts ------------------------------------------------------------------- */
+
+/* Fails the members of this host, unless they know. */
+static void abort_here(tow_span_t *span, uint64_t run_id, tow_code_t code,
+                       const char *reason)
+{
+    tow_status_t known = tow_host_check(span->options.host, run_id);
+    if (known == TOW_OK)
+        tow_host_abort(span->options.host, run_id, code, reason);
+    tow_status_ignore(known, "only whether it is known matters");
+}
+
+/* The abort of another host, on the loop. */
+static void aborted(void *context, uint64_t run_id, tow_code_t code,
+                    const char *reason)
+{
+    abort_here(context, run_id, code, reason);
+}
+
+typedef struct abort_post {
+    tow_post_t post;
+    tow_span_t *span;
+    uint64_t run_id;
+    tow_code_t code;
+    char reason[TOW_SPAN_REASON_BYTES];
+} abort_post_t;
+
+static void abort_on_loop(tow_post_t *post)
+{
+    abort_post_t *order = TOW_CONTAINER_OF(post, abort_post_t, post);
+    tow_letters_abort(order->span->letters, order->run_id, order->code,
+                      order->reason);
+    tow_free(order);
+}
+
+void tow_span_abort(tow_span_t *span, uint64_t run_id, tow_code_t code,
+                    const char *reason)
+{
+    TOW_ASSERT(code != TOW_CODE_OK);
+    abort_here(span, run_id, code, reason);
+    abort_post_t *order = tow_calloc(1, sizeof(*order));
+    if (order == NULL) return; /* The others' patience must tell them. */
+    order->post.run = abort_on_loop;
+    order->span = span;
+    order->run_id = run_id;
+    order->code = code;
+    snprintf(order->reason, sizeof(order->reason), "%s", reason);
+    tow_env_post(span->options.env, &order->post);
+}
+
+/* -- Peers -------------------------------------------------------------------- */
+
+/* Only so many of the dead are remembered: the oldest goes. Under the lock. */
+static void forget_gone(tow_span_t *span)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (span->gone_count > TOW_SPAN_DEAD_COUNT &&
+           tow_map_next(&span->places, &cursor, &key, &value)) {
+        place_t *place = value;
+        if (place->gone == TOW_OK) continue;
+        tow_map_remove(&span->places, key);
+        tow_status_ignore(place->gone, "so many have died since");
+        tow_free(place);
+        span->gone_count--;
+    }
+}
+
+/* Under the lock. */
+static tow_status_t put_place(tow_span_t *span, const tow_span_peer_t *peer)
+{
+    const uint64_t key = (uint64_t)peer->process_id + 1;
+    place_t *place = tow_map_find(&span->places, key);
+    if (place == NULL) {
+        place = tow_calloc(1, sizeof(*place));
+        if (place == NULL || !tow_map_put(&span->places, key, place)) {
+            tow_free(place);
+            return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+        }
+    } else if (place->gone != TOW_OK) {
+        tow_status_ignore(place->gone, "it is there again");
+        span->gone_count--;
+    }
+    *place = (place_t){.host_id = peer->host_id};
+    return TOW_OK;
+}
+
+tow_status_t tow_span_add_peer(tow_span_t *span, const tow_span_peer_t *peer)
+{
+    TOW_RETURN_IF_ERROR(tow_letters_add_peer(span->letters, peer));
+    lock(span);
+    tow_status_t status = put_place(span, peer);
+    unlock(span);
+    if (status != TOW_OK)
+        tow_letters_remove_peer(span->letters, peer->process_id, status);
+    return status;
+}
+
+void tow_span_remove_peer(tow_span_t *span, uint32_t process_id,
+                          tow_status_t cause)
+{
+    lock(span);
+    place_t *place = tow_map_find(&span->places, (uint64_t)process_id + 1);
+    if (place != NULL && place->gone == TOW_OK) {
+        place->gone =
+            TOW_ERROR(tow_status_code(cause), "process %u is gone: %s",
+                      (unsigned)process_id, tow_status_message(cause));
+        span->gone_count++;
+        forget_gone(span);
+    }
+    unlock(span);
+    tow_letters_remove_peer(span->letters, process_id, cause);
+}
+
+/* -- Life --------------------------------------------------------------------- */
+
+static tow_status_t check_options(const tow_span_options_t *options)
+{
+    if (options->host == NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a span needs the arena of its host");
+    return TOW_OK;
+}
+
+tow_status_t tow_span_open(const tow_span_options_t *options,
+                           tow_span_t **out_span)
+{
+    *out_span = NULL;
+    TOW_RETURN_IF_ERROR(check_options(options));
+    tow_span_t *span = tow_calloc(1, sizeof(*span));
+    if (span == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    span->options = *options;
+    tow_list_init(&span->spares);
+    pthread_mutex_init(&span->lock, NULL);
+    const tow_letters_options_t letters = {
+        .env = options->env,
+        .process_id = options->process_id,
+        .device_count = options->device_count,
+        .host_id = options->host_id,
+        .patience_ns = options->patience_ns,
+        .check = options->check,
+        .aborted = aborted,
+        .context = span,
+    };
+    tow_status_t status = tow_letters_open(&letters, &span->letters);
+    if (status != TOW_OK) {
+        pthread_mutex_destroy(&span->lock);
+        tow_free(span);
+        return status;
+    }
+    *out_span = span;
+    return TOW_OK;
+}
+
+static void letters_closed(void *context)
+{
+    tow_span_t *span = context;
+    const tow_closed_t closed = span->closed;
+    size_t cursor = 0;
+    uint64_t key;
+    void *place;
+    while (tow_map_next(&span->places, &cursor, &key, &place)) {
+        tow_status_ignore(((place_t *)place)->gone, "we end");
+        tow_free(place);
+    }
+    tow_map_deinit(&span->places);
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&span->spares)) != NULL)
+        tow_free(TOW_CONTAINER_OF(item, tow_envelope_t, list));
+    pthread_mutex_destroy(&span->lock);
+    tow_free(span);
+    if (closed.run != NULL) closed.run(closed.context);
+}
+
+/* Behind the last errand's post: the threads have left before they told us. */
+static void close_on_loop(tow_post_t *post)
+{
+    tow_span_t *span = TOW_CONTAINER_OF(post, tow_span_t, close_post);
+    tow_letters_close(span->letters, (tow_closed_t){letters_closed, span});
+}
+
+void tow_span_close(tow_span_t *span, tow_closed_t closed)
+{
+    span->closed = closed;
+    span->close_post.run = close_on_loop;
+    tow_env_post(span->options.env, &span->close_post);
+}
+
+tow_span_peer_t tow_span_self(const tow_span_t *span)
+{
+    return tow_letters_self(span->letters);
+}

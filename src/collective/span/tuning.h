@@ -1,0 +1,61 @@
+/* What collectives across hosts can be tuned by: bounds, sizes, patience. */
+#ifndef TOW_COLLECTIVE_SPAN_TUNING_H_
+#define TOW_COLLECTIVE_SPAN_TUNING_H_
+
+#include "env/tuning.h"
+
+/* Bytes of a slot: the head of a letter and what it carries. */
+#define TOW_SPAN_SLOT_BYTES (192u << 10)
+/* Slots that a device of ours has at each peer: so many letters may be unread
+ * there. Credits come back when half of them have been read. At most 32. */
+#define TOW_SPAN_SLOT_COUNT 8
+/* Envelopes that one operation may have under way, to all peers together. */
+#define TOW_SPAN_ENVELOPE_COUNT_MAX 16
+/* Empty envelopes of full size that a span keeps: fresh memory of that size
+ * costs a page fault for every 4 KiB. */
+#define TOW_SPAN_ENVELOPE_SPARE_COUNT 32
+
+/* Operations whose letters all fit this make envelopes of this size, which is
+ * cheaper than to keep large ones. */
+#define TOW_SPAN_SMALL_BYTES (4u << 10)
+
+/* An all-reduce between hosts up to here doubles its reach in each round, with
+ * all bytes in all rounds; above it goes round a ring in slices. */
+#define TOW_SPAN_DOUBLING_BYTES_MAX (64u << 10)
+/* An all-reduce in which some host has several members goes in chunks of this
+ * size, between which members and leader take turns. */
+#define TOW_SPAN_CHUNK_BYTES (4u << 20)
+/* What members of one host gather or scatter at a time through their leader,
+ * in all other collectives. */
+#define TOW_SPAN_STAGE_BYTES (1u << 20)
+
+/* Looks before the caller sleeps. The answer of a loop that runs on another
+ * core takes a few microseconds. */
+#define TOW_SPAN_SPIN_COUNT 2000
+/* A sleeper is woken; this only bounds how late it sees that its host has
+ * aborted the run. */
+#define TOW_SPAN_SLEEP_NS (2 * TOW_NS_PER_MS)
+
+/* While an operation is open, the processes that it exchanges with are asked
+ * this often whether they live; silence for PATIENCE fails it. An error within
+ * 3 s is asked for. */
+#define TOW_SPAN_PROBE_NS    (250 * TOW_NS_PER_MS)
+#define TOW_SPAN_PATIENCE_NS (2 * TOW_NS_PER_S)
+/* How long a process may take to be added, and to answer for the first time. */
+#define TOW_SPAN_ABSENCE_NS (5 * TOW_NS_PER_S / 2)
+/* Until a peer has answered our hello: doubles from MIN to MAX. */
+#define TOW_SPAN_HELLO_MIN_NS (5 * TOW_NS_PER_MS)
+#define TOW_SPAN_HELLO_MAX_NS (500 * TOW_NS_PER_MS)
+
+/* Processes that a span may know. */
+#define TOW_SPAN_PEER_COUNT_MAX 4096
+/* Places at the door. Two processes that share one repeat their hellos until
+ * both got through. */
+#define TOW_SPAN_DOOR_COUNT 256
+/* Aborted runs, and dead processes, that are remembered. */
+#define TOW_SPAN_ABORT_COUNT 64
+#define TOW_SPAN_DEAD_COUNT  64
+/* Bytes of a reason that travel. */
+#define TOW_SPAN_REASON_BYTES 200
+
+#endif /* TOW_COLLECTIVE_SPAN_TUNING_H_ */
