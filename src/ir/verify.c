@@ -129,19 +129,20 @@ static tow_status_t check_value(const verify_t *verify, uint32_t index,
                           "input %zu is of node %u, and there are %zu nodes",
                           input, value.node, verify->program->nodes.count);
     const tow_node_t *producer = tow_program_node(verify->program, value.node);
-    tow_node_label(verify->program, value.node, label);
     if (producer->kind == TOW_NODE_RESULT)
         return NODE_ERROR(verify, index,
                           "input %zu is %s, a result; use the value that it "
                           "is of",
-                          input, label);
+                          input,
+                          tow_node_label(verify->program, value.node, label));
     const size_t outputs = producer->kind == TOW_NODE_ARGUMENT
                                ? 1
                                : verify->signatures[value.node]->result_count;
     if (value.output >= outputs)
-        return NODE_ERROR(verify, index,
-                          "input %zu is output %u of %s, which has %zu", input,
-                          value.output, label, outputs);
+        return NODE_ERROR(
+            verify, index, "input %zu is output %u of %s, which has %zu", input,
+            value.output, tow_node_label(verify->program, value.node, label),
+            outputs);
     return TOW_OK;
 }
 
