@@ -1,0 +1,364 @@
+/* Compiling, once for all who ask for the same: format, program, options without
+ * a device assignment, number and kind of devices. What nobody uses is kept
+ * until there is too much of it. */
+#include "controller/controller_impl.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/hash.h"
+#include "device/options.h"
+
+/* -- Life ---------------------------------------------------------------------- */
+
+static uint64_t bytes_of(const code_t *code)
+{
+    return code->program_size + code->options_size + code->signature_size +
+           (code->compiled != NULL ? code->compiled->size : 0);
+}
+
+static void free_code(code_t *code)
+{
+    tow_list_remove(&code->node);
+    tow_compiled_destroy(code->compiled);
+    tow_status_release(code->error);
+    tow_free(code->signature);
+    tow_free(code->job_options);
+    tow_free(code->options);
+    tow_free(code->program);
+    tow_free(code->kind);
+    tow_free(code);
+}
+
+static void forget_code(code_t *code)
+{
+    code->controller->code_bytes -= bytes_of(code);
+    free_code(code);
+}
+
+void tow_code_retain(code_t *code)
+{
+    code->reference_count++;
+}
+
+/* The oldest that nobody uses go first. */
+static void trim(tow_controller_t *controller)
+{
+    tow_list_t *item = controller->codes.next;
+    while (item != &controller->codes &&
+           controller->code_bytes > controller->options.code_bytes_max) {
+        code_t *code = TOW_CONTAINER_OF(item, code_t, node);
+        item = item->next;
+        if (code->reference_count == 0) forget_code(code);
+    }
+}
+
+void tow_code_release(code_t *code)
+{
+    TOW_ASSERT(code->reference_count > 0);
+    if (--code->reference_count > 0) return;
+    /* A failure is not kept: the next one to ask gets another try. */
+    if (code->state == CODE_FAILED)
+        forget_code(code);
+    else
+        trim(code->controller);
+}
+
+void tow_codes_cancel(tow_controller_t *controller)
+{
+    for (tow_list_t *item = controller->codes.next; item != &controller->codes;
+         item = item->next) {
+        code_t *code = TOW_CONTAINER_OF(item, code_t, node);
+        if (code->state != CODE_COMPILING) continue;
+        controller->closing_count++; /* until the job is done */
+        tow_compiler_cancel(controller->options.compiler, &code->job);
+    }
+}
+
+void tow_codes_destroy(tow_controller_t *controller)
+{
+    while (!tow_list_is_empty(&controller->codes))
+        free_code(TOW_CONTAINER_OF(controller->codes.next, code_t, node));
+}
+
+/* -- Answers ------------------------------------------------------------------- */
+
+static void answer(function_t *function)
+{
+    const code_t *code = function->code;
+    tow_msg_compile_done_t done = TOW_MSG_COMPILE_DONE_INIT;
+    tow_msg_failure_t failure = tow_failure_of(code->error);
+    function->is_answered = true;
+    done.function = function->id;
+    if (code->error != TOW_OK)
+        done.failure = &failure;
+    else
+        done.signature =
+            (ProtobufCBinaryData){code->signature_size, code->signature};
+    tow_client_send(function->client, TOW_MESSAGE_COMPILE_DONE, &done.base);
+}
+
+static void answer_failure(client_t *client, uint64_t function,
+                           tow_status_t take_status)
+{
+    tow_msg_compile_done_t done = TOW_MSG_COMPILE_DONE_INIT;
+    tow_msg_failure_t failure = tow_failure_of(take_status);
+    done.function = function;
+    done.failure = &failure;
+    tow_client_send(client, TOW_MESSAGE_COMPILE_DONE, &done.base);
+    tow_status_release(take_status);
+}
+
+/* A function whose code failed is none: the client has been told. */
+static void settle_function(function_t *function)
+{
+    tow_list_remove(&function->node);
+    answer(function);
+    if (function->code->state == CODE_READY) return;
+    tow_map_remove(&function->client->functions, function->id);
+    code_t *code = function->code;
+    tow_free(function);
+    tow_code_release(code);
+}
+
+static void settle_code(code_t *code)
+{
+    tow_code_retain(code);
+    while (!tow_list_is_empty(&code->waiting))
+        settle_function(TOW_CONTAINER_OF(code->waiting.next, function_t, node));
+    tow_code_release(code);
+}
+
+/* -- Compiling ----------------------------------------------------------------- */
+
+static tow_status_t keep_compiled(code_t *code, tow_compiled_t *take_compiled)
+{
+    const tow_signature_t *signature = &take_compiled->signature;
+    code->compiled = take_compiled;
+    code->controller->code_bytes += take_compiled->size;
+    if (signature->argument_count == TOW_COUNT_UNKNOWN ||
+        signature->result_count == TOW_COUNT_UNKNOWN)
+        return TOW_ERROR(TOW_UNIMPLEMENTED,
+                         "%s: the plugin does not tell what arguments and "
+                         "results a program has",
+                         signature->name);
+    tow_status_t status =
+        tow_signature_pack(signature, &code->signature, &code->signature_size);
+    if (status == TOW_OK) code->controller->code_bytes += code->signature_size;
+    return status;
+}
+
+static void compile_done(tow_compile_job_t *job, tow_status_t take_status,
+                         tow_compiled_t *take_compiled)
+{
+    code_t *code = TOW_CONTAINER_OF(job, code_t, job);
+    tow_controller_t *controller = code->controller;
+    tow_free(code->job_options);
+    code->job_options = NULL;
+    if (controller->is_closing) {
+        code->state = CODE_FAILED;
+        tow_status_release(take_status);
+        tow_compiled_destroy(take_compiled);
+        tow_controller_part_closed(controller);
+        return;
+    }
+    if (take_status == TOW_OK) take_status = keep_compiled(code, take_compiled);
+    code->state = take_status == TOW_OK ? CODE_READY : CODE_FAILED;
+    code->error = take_status;
+    settle_code(code);
+    tow_controller_touch(controller);
+}
+
+static tow_status_t start_job(code_t *code, const mapping_t *mapping,
+                              const tow_assignment_t *counts)
+{
+    tow_assignment_t assignment = *counts;
+    assignment.device_ids = mapping->device_ids;
+    size_t size;
+    TOW_RETURN_IF_ERROR(tow_compile_options_reassign(
+        (tow_bytes_t){code->options, code->options_size}, &assignment,
+        &code->job_options, &size));
+    code->job = (tow_compile_job_t){
+        .format = code->job.format,
+        .program = {code->program, code->program_size},
+        .options = {code->job_options, size},
+        .device_kind = code->kind,
+        .done = compile_done,
+    };
+    switch (
+        tow_compiler_submit(code->controller->options.compiler, &code->job)) {
+    case TOW_SUBMIT_OK: code->controller->compile_count++; return TOW_OK;
+    case TOW_SUBMIT_FULL:
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "too many programs wait to be compiled: try again");
+    case TOW_SUBMIT_CLOSING: break;
+    }
+    return TOW_ERROR(TOW_UNAVAILABLE, "the compiler is closing");
+}
+
+/* -- Finding ------------------------------------------------------------------- */
+
+/* What was asked for. */
+typedef struct wanted {
+    tow_program_format_t format;
+    const blob_t *program;
+    void *options; /* owned: without an assignment */
+    size_t options_size;
+    tow_assignment_t counts;
+    const mapping_t *mapping;
+    uint64_t hash;
+} wanted_t;
+
+/* Options of the client's, or as many replicas as there are devices. */
+static tow_status_t read_options(wanted_t *wanted, const blob_t *options)
+{
+    const size_t device_count = wanted->mapping->device_count;
+    tow_bytes_t given = {0};
+    if (options != NULL) given = (tow_bytes_t){options->bytes, options->size};
+    tow_assignment_t *counts = &wanted->counts;
+    *counts =
+        (tow_assignment_t){.replica_count = device_count, .partition_count = 1};
+    if (given.size > 0)
+        TOW_RETURN_IF_ERROR(tow_compile_options_counts(
+            given, &counts->replica_count, &counts->partition_count));
+    if (counts->replica_count * counts->partition_count != device_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "compile options for %zu replicas x %zu partitions, "
+                         "but the slice has %zu devices",
+                         counts->replica_count, counts->partition_count,
+                         device_count);
+    return tow_compile_options_reassign(given, counts, &wanted->options,
+                                        &wanted->options_size);
+}
+
+static uint64_t hash_of(const wanted_t *wanted)
+{
+    uint64_t hash =
+        tow_hash_bytes(wanted->program->bytes, wanted->program->size,
+                       (uint64_t)wanted->format);
+    hash = tow_hash_bytes(wanted->options, wanted->options_size, hash);
+    return tow_hash_bytes(wanted->mapping->kind, strlen(wanted->mapping->kind),
+                          hash);
+}
+
+static bool is_same(const code_t *code, const wanted_t *wanted)
+{
+    return code->hash == wanted->hash && code->state != CODE_FAILED &&
+           code->job.format == wanted->format &&
+           code->device_count == wanted->mapping->device_count &&
+           strcmp(code->kind, wanted->mapping->kind) == 0 &&
+           code->program_size == wanted->program->size &&
+           code->options_size == wanted->options_size &&
+           memcmp(code->program, wanted->program->bytes, code->program_size) ==
+               0 &&
+           memcmp(code->options, wanted->options, code->options_size) == 0;
+}
+
+/* Moves it to the end: it was used last. */
+static code_t *find_code(tow_controller_t *controller, const wanted_t *wanted)
+{
+    for (tow_list_t *item = controller->codes.previous;
+         item != &controller->codes; item = item->previous) {
+        code_t *code = TOW_CONTAINER_OF(item, code_t, node);
+        if (!is_same(code, wanted)) continue;
+        tow_list_remove(&code->node);
+        tow_list_append(&controller->codes, &code->node);
+        return code;
+    }
+    return NULL;
+}
+
+static tow_status_t make_code(tow_controller_t *controller, wanted_t *wanted,
+                              blob_t *program, code_t **out_code)
+{
+    code_t *code = tow_calloc(1, sizeof(*code));
+    if (code == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    code->controller = controller;
+    tow_list_init(&code->waiting);
+    tow_list_init(&code->node);
+    code->hash = wanted->hash;
+    code->job.format = wanted->format;
+    code->device_count = wanted->mapping->device_count;
+    code->kind = tow_strdup(wanted->mapping->kind);
+    code->program = program->bytes;
+    code->program_size = program->size;
+    program->bytes = NULL;
+    code->options = wanted->options;
+    code->options_size = wanted->options_size;
+    wanted->options = NULL;
+    tow_status_t status =
+        code->kind == NULL ? tow_status_bare(TOW_RESOURCE_EXHAUSTED)
+                           : start_job(code, wanted->mapping, &wanted->counts);
+    if (status != TOW_OK) {
+        free_code(code);
+        return status;
+    }
+    controller->code_bytes += bytes_of(code);
+    tow_list_append(&controller->codes, &code->node);
+    trim(controller);
+    *out_code = code;
+    return TOW_OK;
+}
+
+static tow_status_t add_function(client_t *client, uint64_t id, code_t *code)
+{
+    function_t *function = tow_calloc(1, sizeof(*function));
+    if (function == NULL || !tow_map_put(&client->functions, id, function)) {
+        tow_free(function);
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    *function = (function_t){.client = client, .id = id, .code = code};
+    tow_list_init(&function->node);
+    tow_code_retain(code);
+    if (code->state == CODE_COMPILING)
+        tow_list_append(&code->waiting, &function->node);
+    else
+        answer(function);
+    return TOW_OK;
+}
+
+static tow_status_t compile(client_t *client, const tow_msg_compile_t *message,
+                            blob_t *program, const blob_t *options,
+                            wanted_t *wanted)
+{
+    const slice_t *slice = tow_map_find(&client->slices, message->slice);
+    if (slice == NULL)
+        return TOW_ERROR(TOW_NOT_FOUND, "there is no slice %llu",
+                         (unsigned long long)message->slice);
+    if (message->format > TOW_PROGRAM_COST)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "program format %u is none that is known",
+                         message->format);
+    if (tow_map_count(&client->functions) >= TOW_CLIENT_FUNCTIONS_MAX)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "a client has at most %u functions: drop some",
+                         TOW_CLIENT_FUNCTIONS_MAX);
+    wanted->mapping = slice->mapping;
+    wanted->format = (tow_program_format_t)message->format;
+    wanted->program = program;
+    TOW_RETURN_IF_ERROR(read_options(wanted, options));
+    wanted->hash = hash_of(wanted);
+    code_t *code = find_code(client->controller, wanted);
+    if (code == NULL)
+        TOW_RETURN_IF_ERROR(
+            make_code(client->controller, wanted, program, &code));
+    return add_function(client, message->function, code);
+}
+
+void tow_code_compile(client_t *client, const tow_msg_compile_t *message,
+                      blob_t *program, blob_t *options)
+{
+    wanted_t wanted = {0};
+    tow_status_t status = compile(client, message, program, options, &wanted);
+    tow_free(wanted.options);
+    if (status != TOW_OK) answer_failure(client, message->function, status);
+}
+
+void tow_function_drop(client_t *client, function_t *function)
+{
+    code_t *code = function->code;
+    tow_list_remove(&function->node);
+    tow_free(function);
+    tow_code_release(code);
+}

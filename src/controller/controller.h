@@ -1,0 +1,62 @@
+/* The controller: what stands between clients and workers. docs/spine.md says
+ * what it promises to both.
+ *
+ * One state machine over tow_env. It holds the books (store/ledger.h), the
+ * devices (resource/resource.h), the order of all gangs (sched/sched.h) and the
+ * compiled functions; it sees no array's bytes but those that travel inside
+ * messages. What it learns in one turn it acts on at the end of it, so that
+ * grants, completions and releases of a batch of messages leave together. */
+#ifndef TOW_CONTROLLER_CONTROLLER_H_
+#define TOW_CONTROLLER_CONTROLLER_H_
+
+#include <stdint.h>
+
+#include "base/macros.h"
+#include "base/status.h"
+#include "device/compiler/compiler.h"
+#include "env/env.h"
+#include "session/session.h"
+
+typedef struct tow_controller tow_controller_t;
+
+typedef struct tow_controller_options {
+    const char *address;      /* to listen at */
+    tow_compiler_t *compiler; /* lent, outlives the controller */
+    uint32_t run_ahead_max;   /* see sched/sched.h; 0: the default */
+    uint64_t code_bytes_max;  /* of compiled functions; 0: the default */
+    tow_session_limits_t limits;
+} tow_controller_options_t;
+
+tow_status_t tow_controller_open(tow_env_t *env,
+                                 const tow_controller_options_t *options,
+                                 tow_controller_t **out_controller)
+    TOW_MUST_USE;
+/* The true address, port resolved. Lent. */
+const char *tow_controller_address(const tow_controller_t *controller);
+/* Ends all sessions, then calls `closed`; the controller is gone. */
+void tow_controller_close(tow_controller_t *controller, tow_closed_t closed);
+/* Frees at once, without a word to the env: for a simulated process that has
+ * died. */
+void tow_controller_destroy(tow_controller_t *controller);
+
+/* -- For simulations and tests ------------------------------------------------ */
+
+typedef struct tow_controller_totals {
+    size_t worker_count;
+    size_t client_count;
+    size_t slice_count;
+    size_t program_count;
+    size_t run_count; /* not finished */
+    uint64_t object_count;
+    uint64_t object_bytes;
+    uint64_t reserved_bytes;
+    uint64_t granted_count; /* ever */
+} tow_controller_totals_t;
+
+tow_controller_totals_t tow_controller_totals(
+    const tow_controller_t *controller);
+/* Do all books balance? O(everything). */
+tow_status_t tow_controller_check(const tow_controller_t *controller)
+    TOW_MUST_USE;
+
+#endif /* TOW_CONTROLLER_CONTROLLER_H_ */

@@ -1,0 +1,435 @@
+/* What the files of this folder share.
+ *
+ *   controller.c   sessions come and go; the end of a turn
+ *   worker.c       what workers say; a worker that is gone
+ *   client.c       what clients say; a client that is gone
+ *   mapping.c      where shards lie: placements with their workers
+ *   code.c         compiling, once for all who ask for the same
+ *   resident.c     executables and programs on their workers
+ *   object.c       puts, gets, releases
+ *   run.c          runs, from the client's message to its completion
+ *   report.c       what `tow status` shows
+ *
+ * Things that outlive the one who made them are counted (retain, release). */
+#ifndef TOW_CONTROLLER_CONTROLLER_IMPL_H_
+#define TOW_CONTROLLER_CONTROLLER_IMPL_H_
+
+#include "base/arena.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "base/vec.h"
+#include "controller/controller.h"
+#include "controller/tuning.h"
+#include "ir/lower.h"
+#include "resource/resource.h"
+#include "sched/sched.h"
+
+typedef struct worker worker_t;
+typedef struct client client_t;
+typedef struct mapping mapping_t;
+typedef struct code code_t;
+typedef struct executable executable_t;
+typedef struct resident resident_t;
+typedef struct run run_t;
+typedef struct put put_t;
+typedef struct get get_t;
+typedef struct gather gather_t;
+
+typedef TOW_VEC(uint64_t) id_vec_t;
+typedef TOW_VEC(uint32_t) count_vec_t;
+
+struct tow_controller {
+    tow_env_t *env; /* lent */
+    tow_controller_options_t options;
+    uint64_t cluster; /* names this life of the cluster */
+    tow_session_port_t *port;
+    tow_ledger_t *ledger;
+    tow_sched_t *sched;
+    tow_resource_t *resource;
+    tow_arena_t arena; /* of the message that is being handled */
+
+    tow_list_t strangers; /* sessions that have not said what they are */
+    tow_list_t workers;   /* joined and alive, in order of arrival */
+    tow_list_t clients;   /* open and alive */
+    tow_list_t residents; /* all, also those that only runs hold */
+    tow_list_t codes;     /* least lately used first */
+    tow_list_t runs;      /* all that are not finished, oldest first */
+    tow_list_t doomed;    /* runs that were granted in vain, this turn */
+    tow_list_t gathers;
+    tow_map_t run_of;        /* key -> run_t */
+    tow_map_t put_of;        /* object key -> put_t, not inlined */
+    tow_map_t get_of;        /* request number -> get_t */
+    tow_map_t executable_of; /* id -> executable_t */
+    tow_names_t mapping_of;  /* ids as text -> mapping_t */
+
+    uint32_t client_number;
+    uint64_t executable_number;
+    uint64_t gang_number;
+    uint64_t request_number;
+    uint64_t code_bytes;
+    uint64_t granted_count;
+    uint64_t compile_count;
+
+    /* The end of the turn. */
+    tow_post_t turn_end;
+    bool turn_end_is_posted;
+    bool is_closing;
+    size_t closing_count; /* things that have yet to say that they are closed */
+    tow_closed_t closed;
+};
+
+/* What the scheduler orders: runs and puts. */
+typedef enum unit_kind {
+    UNIT_RUN,
+    UNIT_PUT,
+} unit_kind_t;
+
+typedef struct unit { /* first member of each */
+    tow_ticket_t ticket;
+    unit_kind_t kind;
+} unit_t;
+
+/* -- Sessions --------------------------------------------------------------- */
+
+/* A worker's session. Stays, counted, while mappings name it. */
+struct worker {
+    tow_controller_t *controller;
+    tow_session_t *session;    /* NULL when it is gone */
+    tow_worker_entry_t *entry; /* lent by the resource manager; NULL: not yet
+                                  joined, or gone */
+    uint32_t reference_count;
+    uint32_t process;
+    char *name; /* owned */
+    tow_list_t node;
+    /* Releases of this turn, as ranges. */
+    id_vec_t release_firsts;
+    count_vec_t release_counts;
+    /* What it told of itself, for those that join later. */
+    tow_msg_peer_t peer;
+    void *peer_bytes;    /* owned: what `peer` points to */
+    struct json_t *told; /* owned: its last report, until a message names it */
+    uint64_t told_blob;
+};
+
+struct client {
+    tow_controller_t *controller;
+    tow_session_t *session; /* NULL when it is gone */
+    uint32_t number;
+    char *name; /* owned */
+    tow_list_t node;
+    tow_map_t slices;    /* id -> slice_t */
+    tow_map_t functions; /* id -> function_t */
+    tow_map_t programs;  /* id -> resident_t, counted */
+    tow_map_t blobs;     /* number -> blob_t */
+    /* Completions of this turn. */
+    id_vec_t done_runs;
+    TOW_VEC(run_t *) failed_runs; /* owned until told */
+    uint32_t run_count;           /* not finished */
+    tow_status_t fault; /* owned: what it did wrong; ends the session */
+};
+
+typedef struct blob {
+    void *bytes; /* owned */
+    size_t size;
+} blob_t;
+
+typedef struct slice {
+    tow_device_entry_t **devices; /* owned array */
+    size_t device_count;
+    mapping_t *mapping; /* counted */
+} slice_t;
+
+typedef struct function {
+    client_t *client;
+    uint64_t id;
+    code_t *code;    /* counted */
+    tow_list_t node; /* of those that wait for the code */
+    bool is_answered;
+} function_t;
+
+/* -- Where shards lie ------------------------------------------------------- */
+
+typedef struct mapping_part {
+    worker_t *worker;  /* counted */
+    uint32_t *devices; /* owned: indices among the worker's, in shard order */
+    uint32_t *shards;  /* owned: which shards these are */
+    uint32_t count;
+} mapping_part_t;
+
+/* One for each ordered set of devices that slices have now. Counted, by the
+ * placement's count: its context is the mapping. */
+struct mapping {
+    tow_controller_t *controller;
+    uint32_t reference_count;
+    char *key;                  /* owned */
+    tow_placement_t *placement; /* counted */
+    char *kind;                 /* owned */
+    int64_t *device_ids;        /* owned */
+    uint32_t device_count;
+    mapping_part_t *parts; /* owned */
+    uint32_t part_count;
+    uint32_t *part_of_shard; /* owned */
+    uint32_t *index_in_part; /* owned */
+    tow_list_t executables;  /* loaded for it */
+};
+
+tow_status_t tow_mapping_of(tow_controller_t *controller,
+                            tow_device_entry_t *const *devices, size_t count,
+                            mapping_t **out_mapping) TOW_MUST_USE;
+void tow_mapping_retain(mapping_t *mapping);
+void tow_mapping_release(mapping_t *mapping);
+/* Its error if one of its workers is gone. */
+tow_status_t tow_mapping_check(const mapping_t *mapping) TOW_MUST_USE;
+void tow_worker_retain(worker_t *worker);
+void tow_worker_release(worker_t *worker);
+
+/* -- Code ------------------------------------------------------------------- */
+
+typedef enum code_state {
+    CODE_COMPILING,
+    CODE_READY,
+    CODE_FAILED,
+} code_state_t;
+
+struct code {
+    tow_controller_t *controller;
+    uint32_t reference_count; /* functions, executables, blobs under way */
+    code_state_t state;
+    tow_list_t node;    /* in controller->codes */
+    tow_list_t waiting; /* functions */
+    uint64_t hash;
+    char *kind; /* owned */
+    size_t device_count;
+    void *program; /* owned */
+    size_t program_size;
+    void *options; /* owned: without an assignment */
+    size_t options_size;
+    void *job_options; /* owned: with one, while it is compiled */
+    tow_compile_job_t job;
+    tow_compiled_t *compiled; /* owned; READY */
+    void *signature;          /* owned: packed */
+    size_t signature_size;
+    tow_status_t error; /* owned; FAILED */
+};
+
+/* Takes the blobs' bytes if it wants them. Answers, now or later. */
+void tow_code_compile(client_t *client, const tow_msg_compile_t *message,
+                      blob_t *program, blob_t *options);
+void tow_code_retain(code_t *code);
+void tow_code_release(code_t *code);
+void tow_function_drop(client_t *client, function_t *function);
+void tow_codes_cancel(tow_controller_t *controller);
+void tow_codes_destroy(tow_controller_t *controller);
+
+/* -- Executables and programs ------------------------------------------------ */
+
+/* Code loaded for a mapping. Counted by programs. */
+struct executable {
+    uint64_t id;
+    uint32_t reference_count;
+    code_t *code;           /* counted */
+    mapping_t *mapping;     /* counted */
+    tow_list_t node;        /* in mapping->executables */
+    uint32_t loading_count; /* workers that have not answered */
+    bool *is_loading;       /* owned: by part */
+    tow_status_t error;     /* owned: a load failed */
+};
+
+typedef struct argument {
+    mapping_t *mapping; /* lent by the program */
+    tow_shape_t shape;
+    bool consumed;
+} argument_t;
+
+typedef struct result {
+    mapping_t *mapping; /* lent by the program */
+    tow_shape_t shape;
+    uint64_t bytes;
+    uint32_t argument; /* UINT32_MAX: a result of its own */
+} result_t;
+
+/* A client's program on its workers. Counted: by the client's name for it and by
+ * its runs. */
+struct resident {
+    tow_controller_t *controller;
+    uint32_t reference_count;
+    uint64_t key;
+    char *name; /* owned */
+    tow_list_t node;
+    argument_t *arguments;
+    size_t argument_count;
+    result_t *results;
+    size_t result_count;
+    tow_ticket_part_t *parts; /* one a mapping */
+    mapping_t **mappings;     /* counted, as many */
+    size_t mapping_count;
+    worker_t **workers; /* counted: all that have a part of it */
+    size_t worker_count;
+    executable_t **executables; /* counted */
+    size_t executable_count;
+    uint32_t step_count;
+    uint32_t loading_count; /* executables that are being loaded */
+    tow_status_t error;     /* owned: it can never run */
+    tow_list_t waiting;     /* runs that wait for loads */
+};
+
+tow_status_t tow_resident_take(client_t *client, uint64_t id,
+                               const blob_t *blob, resident_t **out_resident)
+    TOW_MUST_USE;
+void tow_resident_retain(resident_t *resident);
+void tow_resident_release(resident_t *resident);
+void tow_executable_loaded(tow_controller_t *controller, worker_t *worker,
+                           uint64_t id, tow_status_t take_status);
+void tow_executables_lose(tow_controller_t *controller, worker_t *worker,
+                          tow_status_t cause);
+
+/* -- Objects ---------------------------------------------------------------- */
+
+/* An object's context: this when it is on the workers; before that the list of
+ * gets that wait for it; NULL when it never will be. */
+extern char tow_object_is_placed;
+/* Its put or run has been granted: gets that waited go. */
+void tow_object_placed(tow_object_t *object, tow_list_t *gets);
+/* It never will be: gets that waited for it fail with `cause`, lent. */
+void tow_object_lost(tow_object_t *object, tow_list_t *gets,
+                     tow_status_t cause);
+
+/* A put that waits for its turn, or for its bytes. */
+struct put {
+    unit_t unit;
+    tow_ticket_part_t part;
+    client_t *client;     /* NULL: gone */
+    tow_object_t *object; /* held */
+    mapping_t *mapping;   /* counted */
+    bool inlined;
+    bool replicated;
+    void *bytes; /* owned */
+    size_t size;
+    uint32_t open_count; /* workers that have not finished */
+    bool *is_open;       /* owned: by part */
+    tow_status_t error;  /* owned: the first */
+    tow_list_t waiting;  /* run_block_t of runs that need it */
+    tow_list_t gets;     /* that wait for the grant */
+};
+
+struct get {
+    uint64_t number;
+    client_t *client; /* NULL: gone */
+    uint64_t request;
+    tow_object_t *object; /* held */
+    worker_t *worker;     /* counted; NULL: not sent yet */
+    uint32_t shard;
+    bool has_target;
+    tow_msg_lane_target_t target;
+    void *lane_address; /* owned */
+    tow_list_t node;    /* of a run that is not granted */
+};
+
+void tow_put_begin(client_t *client, const tow_msg_put_t *message);
+void tow_put_grant(tow_controller_t *controller, put_t *put);
+void tow_put_refuse(tow_controller_t *controller, put_t *put,
+                    tow_status_t take_status);
+void tow_put_opened(worker_t *worker,
+                    const tow_msg_shard_put_opened_t *message);
+void tow_put_done(worker_t *worker, const tow_msg_shard_put_done_t *message);
+void tow_puts_lose(tow_controller_t *controller, worker_t *worker,
+                   client_t *client, tow_status_t cause);
+void tow_get_begin(client_t *client, const tow_msg_get_t *message);
+void tow_get_send(get_t *get);
+void tow_get_fail(get_t *get, tow_status_t take_status);
+void tow_get_done(worker_t *worker, const tow_msg_shard_get_done_t *message);
+void tow_gets_lose(tow_controller_t *controller, worker_t *worker,
+                   client_t *client, tow_status_t cause);
+void tow_release_handles(client_t *client, const tow_msg_release_t *message);
+void tow_objects_destroy(tow_controller_t *controller);
+void tow_object_dropped(void *context, tow_object_t *object);
+
+/* -- Runs ------------------------------------------------------------------- */
+
+struct run {
+    unit_t unit;
+    tow_controller_t *controller;
+    client_t *client; /* NULL: gone */
+    uint64_t id;      /* the client's */
+    uint64_t key;
+    uint64_t first_result; /* the client's id */
+    uint64_t first_gang;
+    resident_t *program; /* counted */
+    tow_list_t node;     /* in controller->runs, or ->doomed */
+    tow_list_t gets;     /* that wait for the grant */
+    bool is_granted;
+    bool is_aborted;
+    uint32_t reporting_count; /* workers that have not reported */
+    uint32_t failed_node;
+    tow_status_t error;       /* owned: the first */
+    tow_object_t **results;   /* held */
+    bool *has_reported;       /* by worker of the program */
+    struct run_block *blocks; /* one an argument, and one for loads */
+    size_t argument_count;
+    tow_object_t *arguments[]; /* held */
+};
+
+/* A run that waits for a put or for its program's loads. */
+typedef struct run_block {
+    tow_list_t node;
+    run_t *run;
+} run_block_t;
+
+void tow_run_grant(run_t *run);
+void tow_run_refuse(run_t *run, tow_status_t take_status);
+/* Ends those that were granted in vain. True if there were any. */
+bool tow_runs_end_doomed(tow_controller_t *controller);
+void tow_runs_destroy(tow_controller_t *controller);
+void tow_run_begin(client_t *client, const tow_msg_run_t *message);
+void tow_run_unblock(run_block_t *block);
+void tow_run_cancel(client_t *client, uint64_t id);
+void tow_runs_done(worker_t *worker, const tow_msg_done_t *message);
+void tow_runs_lose(tow_controller_t *controller, worker_t *worker,
+                   tow_status_t cause);
+void tow_runs_forsake(client_t *client);
+void tow_runs_tell(client_t *client);
+void tow_run_free(run_t *run);
+
+/* -- Sessions, again --------------------------------------------------------- */
+
+tow_closed_t tow_controller_closing(tow_controller_t *controller);
+void tow_controller_part_closed(void *controller);
+void tow_clients_close(tow_controller_t *controller, tow_status_t reason);
+void tow_clients_destroy(tow_controller_t *controller);
+void tow_workers_close(tow_controller_t *controller, tow_status_t reason);
+void tow_workers_destroy(tow_controller_t *controller);
+/* The turn has something to finish. */
+void tow_controller_touch(tow_controller_t *controller);
+/* Sends, or ends the session: a queue that is full is a peer that is hopeless. */
+void tow_worker_send(worker_t *worker, uint32_t type, const tow_body_t *body);
+void tow_client_send(client_t *client, uint32_t type, const tow_body_t *body);
+/* The client broke the protocol: its session ends with this, at the end of the
+ * turn. The first counts. */
+void tow_client_fault(client_t *client, tow_status_t take_status);
+void tow_client_message(client_t *client, const tow_message_t *message);
+void tow_client_blob(client_t *client, uint64_t number, void *take_bytes,
+                     size_t size);
+void tow_client_gone(client_t *client, tow_status_t cause);
+tow_status_t tow_client_create(tow_controller_t *controller,
+                               tow_session_t *session, const char *name,
+                               client_t **out_client) TOW_MUST_USE;
+void tow_client_destroy(client_t *client);
+void tow_worker_message(worker_t *worker, const tow_message_t *message);
+void tow_worker_gone(worker_t *worker, tow_status_t cause);
+tow_status_t tow_worker_join(tow_controller_t *controller,
+                             tow_session_t *session,
+                             const tow_msg_worker_join_t *join) TOW_MUST_USE;
+void tow_worker_flush(worker_t *worker);
+
+/* -- Reports ---------------------------------------------------------------- */
+
+void tow_report_begin(client_t *client, const tow_msg_report_get_t *message);
+void tow_report_blob(worker_t *worker, uint64_t blob, void *take_bytes,
+                     size_t size);
+void tow_report_answer(worker_t *worker, const tow_msg_report_t *message);
+void tow_reports_lose(tow_controller_t *controller, worker_t *worker,
+                      client_t *client);
+
+void tow_reports_destroy(tow_controller_t *controller);
+
+#endif /* TOW_CONTROLLER_CONTROLLER_IMPL_H_ */

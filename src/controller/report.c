@@ -1,0 +1,306 @@
+/* What the cluster says of itself: the controller's own books, and what each
+ * worker answers. A worker that goes meanwhile is left out. */
+#include "controller/controller_impl.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+/* A report that waits for its workers. */
+struct gather {
+    tow_controller_t *controller;
+    client_t *client;
+    uint64_t request; /* the client's */
+    uint64_t number;  /* ours, to the workers */
+    tow_report_kind_t kind;
+    tow_list_t node;
+    size_t waiting_count;
+    json_t *answers;             /* owned: {worker: what it says} */
+    TOW_VEC(worker_t *) waiting; /* lent; removed when they go */
+};
+
+static void free_gather(gather_t *gather)
+{
+    tow_list_remove(&gather->node);
+    tow_vec_deinit(&gather->waiting);
+    json_decref(gather->answers);
+    tow_free(gather);
+}
+
+/* -- The controller's part ----------------------------------------------------- */
+
+static json_t *json_of_count(uint64_t count)
+{
+    return json_integer((json_int_t)count);
+}
+
+static json_t *describe_device(const tow_device_entry_t *device)
+{
+    json_t *told = json_object();
+    json_object_set_new(told, "id", json_integer(device->id));
+    json_object_set_new(told, "kind", json_string(device->kind));
+    json_object_set_new(told, "name", json_string(device->name));
+    json_object_set_new(told, "memory_bytes",
+                        json_of_count(device->memory_bytes));
+    json_object_set_new(told, "object_bytes",
+                        json_of_count(device->account->object_bytes));
+    json_object_set_new(told, "reserved_bytes",
+                        json_of_count(device->account->reserved_bytes));
+    json_object_set_new(told, "peak_bytes",
+                        json_of_count(device->account->peak_bytes));
+    json_object_set_new(told, "steps_under_way",
+                        json_of_count(device->account->step_count));
+    json_object_set_new(told, "slices", json_of_count(device->slice_count));
+    return told;
+}
+
+static json_t *describe_worker(const worker_t *worker)
+{
+    const tow_worker_entry_t *entry = worker->entry;
+    json_t *told = json_object();
+    json_object_set_new(told, "name", json_string(entry->name));
+    json_object_set_new(told, "host", json_string(entry->host));
+    json_object_set_new(told, "process", json_of_count(entry->process));
+    json_object_set_new(told, "platform", json_string(entry->platform));
+    json_object_set_new(told, "version", json_string(entry->version));
+    json_object_set_new(told, "simulated", json_boolean(entry->simulated));
+    json_t *devices = json_array();
+    for (size_t i = 0; i < entry->device_count; i++)
+        json_array_append_new(devices, describe_device(&entry->devices[i]));
+    json_object_set_new(told, "devices", devices);
+    return told;
+}
+
+static json_t *describe_client(const client_t *client)
+{
+    tow_ledger_totals_t books =
+        tow_ledger_client_totals(client->controller->ledger, client->number);
+    json_t *told = json_object();
+    json_object_set_new(told, "number", json_of_count(client->number));
+    json_object_set_new(told, "name", json_string(client->name));
+    json_object_set_new(told, "slices",
+                        json_of_count(tow_map_count(&client->slices)));
+    json_object_set_new(told, "functions",
+                        json_of_count(tow_map_count(&client->functions)));
+    json_object_set_new(told, "programs",
+                        json_of_count(tow_map_count(&client->programs)));
+    json_object_set_new(told, "runs", json_of_count(client->run_count));
+    json_object_set_new(told, "objects", json_of_count(books.object_count));
+    json_object_set_new(told, "bytes", json_of_count(books.object_bytes));
+    return told;
+}
+
+static json_t *describe_totals(const tow_controller_t *controller)
+{
+    tow_controller_totals_t totals = tow_controller_totals(controller);
+    tow_sched_stats_t queue = tow_sched_stats(controller->sched);
+    json_t *told = json_object();
+    json_object_set_new(told, "workers", json_of_count(totals.worker_count));
+    json_object_set_new(
+        told, "devices",
+        json_of_count(tow_resource_device_count(controller->resource)));
+    json_object_set_new(told, "clients", json_of_count(totals.client_count));
+    json_object_set_new(told, "slices", json_of_count(totals.slice_count));
+    json_object_set_new(told, "programs", json_of_count(totals.program_count));
+    json_object_set_new(told, "runs", json_of_count(totals.run_count));
+    json_object_set_new(told, "runs_queued", json_of_count(queue.queued_count));
+    json_object_set_new(told, "runs_granted", json_of_count(queue.granted));
+    json_object_set_new(told, "objects", json_of_count(totals.object_count));
+    json_object_set_new(told, "object_bytes",
+                        json_of_count(totals.object_bytes));
+    json_object_set_new(told, "reserved_bytes",
+                        json_of_count(totals.reserved_bytes));
+    json_object_set_new(told, "compiles",
+                        json_of_count(controller->compile_count));
+    json_object_set_new(told, "code_bytes",
+                        json_of_count(controller->code_bytes));
+    return told;
+}
+
+static json_t *describe_cluster(const tow_controller_t *controller)
+{
+    json_t *told = json_object(), *workers = json_array(),
+           *clients = json_array();
+    char cluster[32];
+    snprintf(cluster, sizeof(cluster), "%016llx",
+             (unsigned long long)controller->cluster);
+    for (const tow_list_t *item = controller->workers.next;
+         item != &controller->workers; item = item->next)
+        json_array_append_new(workers, describe_worker(TOW_CONTAINER_OF(
+                                           item, const worker_t, node)));
+    for (const tow_list_t *item = controller->clients.next;
+         item != &controller->clients; item = item->next)
+        json_array_append_new(clients, describe_client(TOW_CONTAINER_OF(
+                                           item, const client_t, node)));
+    json_object_set_new(told, "cluster", json_string(cluster));
+    json_object_set_new(told, "totals", describe_totals(controller));
+    json_object_set_new(told, "workers", workers);
+    json_object_set_new(told, "clients", clients);
+    return told;
+}
+
+/* -- Answering ----------------------------------------------------------------- */
+
+static void free_text(void *context)
+{
+    free(context);
+}
+
+/* What a worker said goes into its entry. */
+static void merge_answers(json_t *cluster, json_t *answers)
+{
+    size_t index;
+    json_t *worker;
+    json_array_foreach(json_object_get(cluster, "workers"), index, worker)
+    {
+        const char *name = json_string_value(json_object_get(worker, "name"));
+        json_t *answer = json_object_get(answers, name);
+        if (answer != NULL) json_object_set(worker, "report", answer);
+    }
+}
+
+/* Trace events of all processes in one list, each on its own clock moved to
+ * ours. */
+static json_t *merge_traces(const gather_t *gather)
+{
+    json_t *told = json_object();
+    json_object_set(told, "processes", gather->answers);
+    return told;
+}
+
+static void answer(gather_t *gather)
+{
+    client_t *client = gather->client;
+    json_t *told;
+    if (gather->kind == TOW_REPORT_TRACE) {
+        told = merge_traces(gather);
+    } else {
+        told = describe_cluster(gather->controller);
+        merge_answers(told, gather->answers);
+    }
+    char *text = json_dumps(told, JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(told);
+    tow_msg_report_t report = TOW_MSG_REPORT_INIT;
+    tow_msg_failure_t failure = TOW_MSG_FAILURE_INIT;
+    report.request = gather->request;
+    if (text == NULL) {
+        failure.code = TOW_RESOURCE_EXHAUSTED;
+        failure.message = "no memory for the report";
+        report.failure = &failure;
+    } else if (client->session != NULL) {
+        report.blob = tow_session_send_blob(
+            client->session, &(tow_session_blob_t){.bytes = text,
+                                                   .size = strlen(text),
+                                                   .release = free_text,
+                                                   .context = text});
+    }
+    tow_client_send(client, TOW_MESSAGE_REPORT, &report.base);
+    free_gather(gather);
+}
+
+static void settle(gather_t *gather)
+{
+    if (gather->waiting.count == 0) answer(gather);
+}
+
+/* -- Asking -------------------------------------------------------------------- */
+
+static bool ask_workers(gather_t *gather)
+{
+    tow_controller_t *controller = gather->controller;
+    tow_msg_report_get_t ask = TOW_MSG_REPORT_GET_INIT;
+    ask.request = gather->number;
+    ask.kind = gather->kind;
+    for (tow_list_t *item = controller->workers.next;
+         item != &controller->workers; item = item->next)
+        if (!tow_vec_push(&gather->waiting,
+                          TOW_CONTAINER_OF(item, worker_t, node)))
+            return false;
+    for (size_t i = 0; i < gather->waiting.count; i++)
+        tow_worker_send(gather->waiting.items[i], TOW_MESSAGE_REPORT_GET,
+                        &ask.base);
+    return true;
+}
+
+void tow_report_begin(client_t *client, const tow_msg_report_get_t *message)
+{
+    tow_controller_t *controller = client->controller;
+    gather_t *gather = tow_calloc(1, sizeof(*gather));
+    if (gather == NULL) {
+        tow_client_fault(client, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+        return;
+    }
+    *gather = (gather_t){.controller = controller,
+                         .client = client,
+                         .request = message->request,
+                         .number = ++controller->request_number,
+                         .kind = (tow_report_kind_t)message->kind,
+                         .answers = json_object()};
+    tow_list_append(&controller->gathers, &gather->node);
+    if (!ask_workers(gather)) {
+        free_gather(gather);
+        tow_client_fault(client, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+        return;
+    }
+    settle(gather);
+}
+
+static void heard(gather_t *gather, const worker_t *worker)
+{
+    for (size_t i = 0; i < gather->waiting.count; i++)
+        if (gather->waiting.items[i] == worker) {
+            tow_vec_swap_remove(&gather->waiting, i);
+            return;
+        }
+}
+
+/* A worker's blob comes right before the message that names it. */
+void tow_report_blob(worker_t *worker, uint64_t blob, void *take_bytes,
+                     size_t size)
+{
+    json_decref(worker->told);
+    worker->told = json_loadb(take_bytes, size, 0, NULL);
+    worker->told_blob = blob;
+    tow_free(take_bytes);
+}
+
+void tow_report_answer(worker_t *worker, const tow_msg_report_t *message)
+{
+    tow_controller_t *controller = worker->controller;
+    json_t *told = worker->told_blob == message->blob ? worker->told : NULL;
+    worker->told = NULL;
+    for (tow_list_t *item = controller->gathers.next;
+         item != &controller->gathers; item = item->next) {
+        gather_t *gather = TOW_CONTAINER_OF(item, gather_t, node);
+        if (gather->number != message->request) continue;
+        if (told != NULL) json_object_set(gather->answers, worker->name, told);
+        heard(gather, worker);
+        settle(gather);
+        break;
+    }
+    json_decref(told);
+}
+
+void tow_reports_lose(tow_controller_t *controller, worker_t *worker,
+                      client_t *client)
+{
+    tow_list_t *item = controller->gathers.next;
+    while (item != &controller->gathers) {
+        gather_t *gather = TOW_CONTAINER_OF(item, gather_t, node);
+        item = item->next;
+        if (client != NULL && gather->client == client) {
+            free_gather(gather);
+        } else if (worker != NULL) {
+            heard(gather, worker);
+            settle(gather);
+        }
+    }
+}
+
+void tow_reports_destroy(tow_controller_t *controller)
+{
+    while (!tow_list_is_empty(&controller->gathers))
+        free_gather(TOW_CONTAINER_OF(controller->gathers.next, gather_t, node));
+}

@@ -1,0 +1,20 @@
+/* Numbers of the controller that may be tuned. */
+#ifndef TOW_CONTROLLER_TUNING_H_
+#define TOW_CONTROLLER_TUNING_H_
+
+#include <stdint.h>
+
+/* Compiled functions that nobody uses now are kept up to this: a client that
+ * comes again finds its programs compiled. */
+#define TOW_CODE_BYTES_MAX ((uint64_t)1 << 30)
+/* Of one client, each: far above what JAX holds, far below what would hurt. */
+#define TOW_CLIENT_SLICES_MAX    4096u
+#define TOW_CLIENT_FUNCTIONS_MAX 65536u
+#define TOW_CLIENT_PROGRAMS_MAX  65536u
+#define TOW_CLIENT_RUNS_MAX      65536u
+#define TOW_CLIENT_GETS_MAX      65536u
+#define TOW_CLIENT_BLOBS_MAX     64u
+/* The largest message that is decoded takes this much of the arena. */
+#define TOW_MESSAGE_ARENA_BYTES ((size_t)64 << 20)
+
+#endif /* TOW_CONTROLLER_TUNING_H_ */

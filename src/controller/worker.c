@@ -1,0 +1,305 @@
+/* Workers: joining, what they say, and being gone. */
+#include "controller/controller_impl.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+static void free_worker(worker_t *worker)
+{
+    tow_vec_deinit(&worker->release_firsts);
+    tow_vec_deinit(&worker->release_counts);
+    json_decref(worker->told);
+    tow_free(worker->peer_bytes);
+    tow_free(worker->name);
+    tow_free(worker);
+}
+
+void tow_worker_release(worker_t *worker)
+{
+    TOW_ASSERT(worker->reference_count > 0);
+    if (--worker->reference_count == 0) free_worker(worker);
+}
+
+void tow_worker_send(worker_t *worker, uint32_t type, const tow_body_t *body)
+{
+    if (worker->session == NULL) return;
+    tow_send_result_t result = tow_session_send(worker->session, type, body);
+    if (result != TOW_SEND_FULL) return;
+    tow_status_t cause = TOW_ERROR(
+        TOW_RESOURCE_EXHAUSTED,
+        "worker %s takes no messages: its queue is full", worker->name);
+    tow_worker_gone(worker, cause);
+    tow_status_release(cause);
+}
+
+/* -- Releases ------------------------------------------------------------------ */
+
+/* Ranges that a message has room for; more go in a second one. */
+static void send_releases(worker_t *worker)
+{
+    size_t done = 0;
+    while (done < worker->release_firsts.count) {
+        size_t count = worker->release_firsts.count - done;
+        if (count > TOW_BATCH_MAX) count = TOW_BATCH_MAX;
+        tow_msg_release_t release = TOW_MSG_RELEASE_INIT;
+        release.firsts = worker->release_firsts.items + done;
+        release.n_firsts = count;
+        release.counts = worker->release_counts.items + done;
+        release.n_counts = count;
+        tow_worker_send(worker, TOW_MESSAGE_RELEASE, &release.base);
+        done += count;
+    }
+    worker->release_firsts.count = 0;
+    worker->release_counts.count = 0;
+}
+
+void tow_worker_flush(worker_t *worker)
+{
+    if (worker->release_firsts.count > 0) send_releases(worker);
+}
+
+/* -- Joining ------------------------------------------------------------------- */
+
+/* What others are told of it: copied, for the message goes. */
+static bool copy_peer(worker_t *worker, const tow_msg_worker_join_t *join)
+{
+    tow_msg_peer_t *peer = &worker->peer;
+    *peer = (tow_msg_peer_t)TOW_MSG_PEER_INIT;
+    const tow_msg_lane_target_t *mail = join->mail;
+    size_t host_size = strlen(join->host) + 1;
+    size_t lane_size = mail != NULL ? mail->lane_address.len : 0;
+    uint8_t *bytes =
+        tow_malloc(sizeof(tow_msg_lane_target_t) + lane_size + host_size);
+    if (bytes == NULL) return false;
+    worker->peer_bytes = bytes;
+    peer->process = join->process;
+    peer->device_count = (uint32_t)join->n_devices;
+    peer->name = worker->name;
+    uint8_t *text = bytes + sizeof(tow_msg_lane_target_t);
+    if (mail != NULL) {
+        tow_msg_lane_target_t *copy = (tow_msg_lane_target_t *)bytes;
+        *copy = *mail;
+        copy->lane_address.data = text;
+        if (lane_size > 0) memcpy(text, mail->lane_address.data, lane_size);
+        peer->mail = copy;
+    }
+    memcpy(text + lane_size, join->host, host_size);
+    peer->host = (char *)text + lane_size;
+    return true;
+}
+
+static void introduce(tow_controller_t *controller, worker_t *worker)
+{
+    for (tow_list_t *item = controller->workers.next;
+         item != &controller->workers; item = item->next) {
+        worker_t *other = TOW_CONTAINER_OF(item, worker_t, node);
+        if (other == worker) continue;
+        tow_worker_send(other, TOW_MESSAGE_PEER, &worker->peer.base);
+        tow_worker_send(worker, TOW_MESSAGE_PEER, &other->peer.base);
+    }
+}
+
+static void on_message(void *context, tow_session_t *session,
+                       const tow_message_t *message)
+{
+    tow_worker_message(context, message);
+}
+
+static void on_blob(void *context, tow_session_t *session, uint64_t blob,
+                    void *take_bytes, size_t size)
+{
+    tow_report_blob(context, blob, take_bytes, size);
+}
+
+static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
+{
+    tow_worker_gone(context, cause);
+}
+
+static const tow_session_handler_t worker_handler = {
+    .message = on_message,
+    .blob = on_blob,
+    .gone = on_gone,
+};
+
+static worker_t *make_worker(tow_controller_t *controller,
+                             tow_session_t *session,
+                             const tow_msg_worker_join_t *join)
+{
+    worker_t *worker = tow_calloc(1, sizeof(*worker));
+    if (worker == NULL) return NULL;
+    worker->controller = controller;
+    worker->session = session;
+    worker->reference_count = 1;
+    worker->process = join->process;
+    worker->name = tow_strdup(tow_session_peer(session)->name);
+    tow_list_init(&worker->node);
+    if (worker->name != NULL && copy_peer(worker, join)) return worker;
+    free_worker(worker);
+    return NULL;
+}
+
+tow_status_t tow_worker_join(tow_controller_t *controller,
+                             tow_session_t *session,
+                             const tow_msg_worker_join_t *join)
+{
+    worker_t *worker = make_worker(controller, session, join);
+    if (worker == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_status_t status = tow_resource_add_worker(
+        controller->resource, worker->name, join, worker, &worker->entry);
+    if (status != TOW_OK) {
+        free_worker(worker);
+        return status;
+    }
+    tow_list_append(&controller->workers, &worker->node);
+    tow_session_accept(session, &worker_handler, worker);
+    tow_msg_worker_joined_t joined = TOW_MSG_WORKER_JOINED_INIT;
+    joined.cluster = controller->cluster;
+    tow_worker_send(worker, TOW_MESSAGE_WORKER_JOINED, &joined.base);
+    introduce(controller, worker);
+    tow_log(&controller->env->log, TOW_LOG_INFO, "worker joined",
+            TOW_F_STR("worker", worker->name),
+            TOW_F_STR("host", worker->entry->host),
+            TOW_F_U64("devices", worker->entry->device_count));
+    return TOW_OK;
+}
+
+/* -- Being gone ---------------------------------------------------------------- */
+
+static void say_gone(tow_controller_t *controller, const worker_t *worker,
+                     tow_status_t cause)
+{
+    tow_msg_peer_gone_t gone = TOW_MSG_PEER_GONE_INIT;
+    tow_msg_failure_t failure = tow_failure_of(cause);
+    gone.process = worker->process;
+    gone.failure = &failure;
+    for (tow_list_t *item = controller->workers.next;
+         item != &controller->workers; item = item->next)
+        tow_worker_send(TOW_CONTAINER_OF(item, worker_t, node),
+                        TOW_MESSAGE_PEER_GONE, &gone.base);
+}
+
+static void lose_accounts(tow_controller_t *controller, worker_t *worker,
+                          tow_status_t cause)
+{
+    for (size_t i = 0; i < worker->entry->device_count; i++)
+        tow_ledger_lose_account(controller->ledger,
+                                worker->entry->devices[i].account, cause);
+}
+
+/* The order matters: runs first, whose results fail with their own words, then
+ * what they used. */
+void tow_worker_gone(worker_t *worker, tow_status_t cause)
+{
+    tow_controller_t *controller = worker->controller;
+    tow_session_t *session = worker->session;
+    if (session == NULL || controller->is_closing) return;
+    worker->session = NULL;
+    tow_list_remove(&worker->node);
+    tow_status_t lost =
+        TOW_ERROR(TOW_UNAVAILABLE, "worker %s on host %s is gone: %s",
+                  worker->name, worker->entry->host, tow_status_message(cause));
+    tow_log(&controller->env->log, TOW_LOG_WARN, "worker gone",
+            TOW_F_STR("worker", worker->name),
+            TOW_F_STR("why", tow_status_message(cause)));
+    tow_session_close(session, cause, (tow_closed_t){0});
+    tow_runs_lose(controller, worker, lost);
+    tow_executables_lose(controller, worker, lost);
+    tow_puts_lose(controller, worker, NULL, lost);
+    tow_gets_lose(controller, worker, NULL, lost);
+    tow_reports_lose(controller, worker, NULL);
+    lose_accounts(controller, worker, lost);
+    say_gone(controller, worker, lost);
+    tow_status_release(lost);
+    tow_resource_remove_worker(controller->resource, worker->entry);
+    worker->entry = NULL;
+    worker->release_firsts.count = worker->release_counts.count = 0;
+    tow_sched_poke(controller->sched);
+    tow_controller_touch(controller);
+    tow_worker_release(worker);
+}
+
+void tow_workers_close(tow_controller_t *controller, tow_status_t reason)
+{
+    for (tow_list_t *item = controller->workers.next;
+         item != &controller->workers; item = item->next) {
+        worker_t *worker = TOW_CONTAINER_OF(item, worker_t, node);
+        tow_session_close(worker->session, reason,
+                          tow_controller_closing(controller));
+        worker->session = NULL;
+    }
+}
+
+void tow_workers_destroy(tow_controller_t *controller)
+{
+    while (!tow_list_is_empty(&controller->workers)) {
+        tow_list_t *item = tow_list_pop_front(&controller->workers);
+        tow_worker_release(TOW_CONTAINER_OF(item, worker_t, node));
+    }
+}
+
+/* -- What it says -------------------------------------------------------------- */
+
+static bool is_from_worker(uint32_t type)
+{
+    switch (type) {
+    case TOW_MESSAGE_DONE:
+    case TOW_MESSAGE_LOAD_DONE:
+    case TOW_MESSAGE_SHARD_PUT_OPENED:
+    case TOW_MESSAGE_SHARD_PUT_DONE:
+    case TOW_MESSAGE_SHARD_GET_DONE:
+    case TOW_MESSAGE_REPORT: return true;
+    default: return false;
+    }
+}
+
+static void dispatch(worker_t *worker, uint32_t type, const tow_body_t *body)
+{
+    switch (type) {
+    case TOW_MESSAGE_DONE:
+        tow_runs_done(worker, (const tow_msg_done_t *)body);
+        return;
+    case TOW_MESSAGE_LOAD_DONE: {
+        const tow_msg_load_done_t *done = (const tow_msg_load_done_t *)body;
+        tow_executable_loaded(worker->controller, worker, done->executable,
+                              tow_failure_status(done->failure));
+        return;
+    }
+    case TOW_MESSAGE_SHARD_PUT_OPENED:
+        tow_put_opened(worker, (const tow_msg_shard_put_opened_t *)body);
+        return;
+    case TOW_MESSAGE_SHARD_PUT_DONE:
+        tow_put_done(worker, (const tow_msg_shard_put_done_t *)body);
+        return;
+    case TOW_MESSAGE_SHARD_GET_DONE:
+        tow_get_done(worker, (const tow_msg_shard_get_done_t *)body);
+        return;
+    case TOW_MESSAGE_REPORT:
+        tow_report_answer(worker, (const tow_msg_report_t *)body);
+        return;
+    default: TOW_UNREACHABLE();
+    }
+}
+
+void tow_worker_message(worker_t *worker, const tow_message_t *message)
+{
+    tow_controller_t *controller = worker->controller;
+    const tow_body_t *body;
+    tow_arena_reset(&controller->arena);
+    tow_status_t status =
+        is_from_worker(message->type)
+            ? tow_message_decode(message->type, message->bytes, message->size,
+                                 &controller->arena, &body)
+            : TOW_ERROR(TOW_FAILED_PRECONDITION, "worker %s sent %s",
+                        worker->name, tow_message_type_name(message->type));
+    if (status == TOW_OK) {
+        dispatch(worker, message->type, body);
+        tow_controller_touch(controller);
+        return;
+    }
+    tow_worker_gone(worker, status);
+    tow_status_release(status);
+}
