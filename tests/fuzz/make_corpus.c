@@ -20,7 +20,7 @@
 
 typedef struct buffer {
     size_t count;
-    uint8_t bytes[8192];
+    uint8_t bytes[1 << 16];
 } buffer_t;
 
 static const char *corpus;
@@ -59,60 +59,113 @@ static void save(const char *target, const char *name, const buffer_t *buffer)
 /* -- Messages ---------------------------------------------------------------- */
 
 typedef struct sample {
-    const char *name;
+    char name[64];
     uint32_t type;
-    const tow_body_t *body;
+    const tow_body_t *body; /* owned by nobody: this program ends soon */
 } sample_t;
 
-static uint8_t some_bytes[48] = {1, 2, 3, 0, 255};
+static void *make_room(size_t count, size_t bytes)
+{
+    void *room = calloc(count, bytes);
+    if (room == NULL) abort();
+    return room;
+}
 
-#define SOME(count) ((ProtobufCBinaryData){(count), some_bytes})
+static size_t bytes_of_element(ProtobufCType type)
+{
+    switch (type) {
+    case PROTOBUF_C_TYPE_INT64:
+    case PROTOBUF_C_TYPE_SINT64:
+    case PROTOBUF_C_TYPE_SFIXED64:
+    case PROTOBUF_C_TYPE_UINT64:
+    case PROTOBUF_C_TYPE_FIXED64:
+    case PROTOBUF_C_TYPE_DOUBLE: return 8;
+    case PROTOBUF_C_TYPE_BOOL: return sizeof(protobuf_c_boolean);
+    case PROTOBUF_C_TYPE_STRING:
+    case PROTOBUF_C_TYPE_MESSAGE: return sizeof(void *);
+    case PROTOBUF_C_TYPE_BYTES: return sizeof(ProtobufCBinaryData);
+    default: return 4;
+    }
+}
 
+static tow_body_t *make_body(const tow_limits_t *limits);
+
+/* A value that fills its type, for the field at `index`, which is a part of it
+ * so that no two are the same. */
+static void set_element(const tow_limits_t *limits, unsigned index,
+                        void *element)
+{
+    static uint8_t some_bytes[48] = {1, 2, 3, 0, 255};
+    const tow_field_limits_t *field = &limits->fields[index];
+    const uint64_t number = 0x0102030405060708u * (index + 1);
+    switch (limits->descriptor->fields[index].type) {
+    case PROTOBUF_C_TYPE_MESSAGE:
+        *(tow_body_t **)element = make_body(field->nested);
+        break;
+    case PROTOBUF_C_TYPE_STRING:
+        *(const char **)element = "worker/3: text";
+        break;
+    case PROTOBUF_C_TYPE_BYTES:
+        *(ProtobufCBinaryData *)element = (ProtobufCBinaryData){
+            field->bytes_max < 32 ? field->bytes_max : 32, some_bytes};
+        break;
+    case PROTOBUF_C_TYPE_BOOL: *(protobuf_c_boolean *)element = 1; break;
+    case PROTOBUF_C_TYPE_DOUBLE: *(double *)element = 1.5 * index; break;
+    default:
+        memcpy(element, &number,
+               bytes_of_element(limits->descriptor->fields[index].type));
+    }
+}
+
+/* Every field of it is set; repeated ones have two elements. */
+static tow_body_t *make_body(const tow_limits_t *limits)
+{
+    const ProtobufCMessageDescriptor *descriptor = limits->descriptor;
+    tow_body_t *body = make_room(1, descriptor->sizeof_message);
+    protobuf_c_message_init(descriptor, body);
+    for (unsigned i = 0; i < descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &descriptor->fields[i];
+        char *member = (char *)body + field->offset;
+        if (field->label != PROTOBUF_C_LABEL_REPEATED) {
+            set_element(limits, i, member);
+            continue;
+        }
+        size_t bytes = bytes_of_element(field->type);
+        char *elements = make_room(2, bytes);
+        set_element(limits, i, elements);
+        set_element(limits, i, elements + bytes);
+        *(void **)(void *)member = elements;
+        *(size_t *)(void *)((char *)body + field->quantifier_offset) = 2;
+    }
+    return body;
+}
+
+/* "SessionResume" becomes "session_resume". */
+static void set_name(sample_t *sample, const char *short_name)
+{
+    size_t length = 0;
+    for (const char *c = short_name; *c != '\0'; c++) {
+        bool is_upper = *c >= 'A' && *c <= 'Z';
+        if (length + 3 > sizeof(sample->name)) abort();
+        if (is_upper && length > 0) sample->name[length++] = '_';
+        sample->name[length++] = (char)(is_upper ? *c - 'A' + 'a' : *c);
+    }
+    sample->name[length] = '\0';
+}
+
+/* One of each type that there is, from the schema itself. */
 static size_t make_samples(sample_t *samples)
 {
-    static tow_msg_hello_t hello = TOW_MSG_HELLO_INIT;
-    hello.nonce = SOME(32);
-    hello.proof = SOME(32);
-    hello.name = "worker/3";
-    hello.incarnation = 0x0102030405060708;
-    hello.features = 3;
-    hello.software = "towpath 0.1.0";
-    static tow_msg_proof_t proof = TOW_MSG_PROOF_INIT;
-    proof.proof = SOME(32);
-    static tow_msg_welcome_t welcome = TOW_MSG_WELCOME_INIT;
-    static tow_msg_refuse_t refuse = TOW_MSG_REFUSE_INIT;
-    refuse.code = TOW_UNAUTHENTICATED;
-    refuse.reason = "authentication failed";
-    static tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
-    exchange.stream = 1;
-    exchange.sequence = 300;
-    exchange.payload = SOME(48);
-    static tow_msg_exchange_ack_t ack = TOW_MSG_EXCHANGE_ACK_INIT;
-    ack.stream = 1;
-    ack.next_sequence = UINT64_MAX;
-    static tow_msg_lane_offer_t offer = TOW_MSG_LANE_OFFER_INIT;
-    offer.lane_address = SOME(40);
-    offer.region_id = 9;
-    offer.region_secret = UINT64_MAX;
-    offer.region_size = 1 << 20;
-    offer.channel = 2;
-    static tow_msg_lane_result_t result = TOW_MSG_LANE_RESULT_INIT;
-    result.tag = 5;
-    result.crc = 0xffffffff;
-    result.size = 64;
-    result.code = TOW_DATA_LOSS;
-    const sample_t all[] = {
-        {"hello", TOW_MESSAGE_HELLO, &hello.base},
-        {"proof", TOW_MESSAGE_PROOF, &proof.base},
-        {"welcome", TOW_MESSAGE_WELCOME, &welcome.base},
-        {"refuse", TOW_MESSAGE_REFUSE, &refuse.base},
-        {"exchange", TOW_MESSAGE_EXCHANGE, &exchange.base},
-        {"exchange_ack", TOW_MESSAGE_EXCHANGE_ACK, &ack.base},
-        {"lane_offer", TOW_MESSAGE_LANE_OFFER, &offer.base},
-        {"lane_result", TOW_MESSAGE_LANE_RESULT, &result.base},
-    };
-    memcpy(samples, all, sizeof(all));
-    return TOW_COUNT_OF(all);
+    size_t count = 0;
+    for (uint32_t type = 0; type < TOW_MESSAGE_TYPE_COUNT; type++) {
+        const tow_limits_t *limits = tow_message_limits(type);
+        if (limits == NULL) continue;
+        sample_t *sample = &samples[count++];
+        sample->type = type;
+        sample->body = make_body(limits);
+        set_name(sample, limits->descriptor->short_name);
+    }
+    return count;
 }
 
 static void add_message(buffer_t *buffer, const tow_body_t *body)
@@ -134,7 +187,7 @@ static void add_frame(buffer_t *buffer, const sample_t *sample)
 
 static void save_messages_and_frames(void)
 {
-    sample_t samples[16];
+    static sample_t samples[TOW_MESSAGE_TYPE_COUNT];
     size_t count = make_samples(samples);
     buffer_t stream = {0}, mended = {0};
     add_byte(&stream, 0);
@@ -145,8 +198,9 @@ static void save_messages_and_frames(void)
         add_message(&message, samples[i].body);
         save("message_fuzz", samples[i].name, &message);
         add(&message, "\xa2\x06\x03new", 6);
-        char name[64];
-        snprintf(name, sizeof(name), "%s_with_unknown_field", samples[i].name);
+        char name[96];
+        snprintf(name, sizeof(name), "%.63s_with_unknown_field",
+                 samples[i].name);
         save("message_fuzz", name, &message);
         add_byte(&frame, i % 2);
         add_frame(&frame, &samples[i]);
@@ -245,6 +299,78 @@ static void save_strangers(void)
     add_frame(&refused,
               &(sample_t){"refuse", TOW_MESSAGE_REFUSE, &refuse.base});
     save("handshake_fuzz", "refused", &refused);
+}
+
+/* -- Sessions ------------------------------------------------------------------ */
+
+/* The steps are those of session_fuzz.c: 0x80 breaks the link, 0x81 and 0x82
+ * wait, 0x83 and 0x84 make the victim send, 0x85 resumes, 0x86 acknowledges; a
+ * byte below is a message of that type. */
+static void add_session_message(buffer_t *buffer, uint32_t type,
+                                const tow_body_t *body)
+{
+    uint8_t bytes[255];
+    if (tow_message_size(body) > sizeof(bytes)) abort();
+    size_t size = tow_message_encode(body, bytes);
+    add_byte(buffer, type);
+    add_byte(buffer, (unsigned)size);
+    add(buffer, bytes, size);
+}
+
+static void add_part(buffer_t *buffer, uint64_t offset, size_t length)
+{
+    static uint8_t bytes[64] = {5};
+    tow_msg_blob_t part = TOW_MSG_BLOB_INIT;
+    part.blob = 1;
+    part.size = 100;
+    part.offset = offset;
+    part.part = (ProtobufCBinaryData){length, bytes};
+    add_session_message(buffer, TOW_MESSAGE_BLOB, &part.base);
+}
+
+static void save_sessions(void)
+{
+    static const struct {
+        const char *name;
+        const char *steps; /* after the byte that says who is the victim */
+    } table[] = {
+        {"talk", "\x85\x01\x83\x83\x81\x86\x02\x3e\x02hi\x81"},
+        {"break", "\x85\x01\x83\x81\x80\x81\x85\x02\x83\x81\x86\x02"},
+        {"blobs", "\x85\x01\x84\x09\x84\xff\x81\x86\x03\x80\x85\x03"},
+        {"resume_twice", "\x85\x01\x85\x01\x81"},
+        {"too_much", "\x85\x01\x86\x09\x81"},
+        {"silence", "\x85\x01\x82\x81"},
+        {"handshake", "\x85\x01\x04\x01!\x81"},
+        {"before", "\x3e\x02hi\x81"},
+        {"unknown", "\x85\x01\x2f\x01!\x81"},
+    };
+    tow_msg_session_end_t end = TOW_MSG_SESSION_END_INIT;
+    end.code = TOW_DATA_LOSS;
+    end.reason = "all\tis lost";
+    for (unsigned listens = 0; listens < 2; listens++) {
+        char name[64];
+        for (size_t i = 0; i < TOW_COUNT_OF(table); i++) {
+            buffer_t buffer = {0};
+            snprintf(name, sizeof(name), "%.40s_%u", table[i].name, listens);
+            add_byte(&buffer, listens);
+            add(&buffer, table[i].steps, strlen(table[i].steps));
+            save("session_fuzz", name, &buffer);
+        }
+        buffer_t parts = {0}, ended = {0};
+        add_byte(&parts, listens);
+        add(&parts, "\x85\x01\x81", 3);
+        add_part(&parts, 0, 60);
+        add(&parts, "\x80\x81\x85\x01", 4);
+        add_part(&parts, 60, 40);
+        add_part(&parts, 60, 40);
+        snprintf(name, sizeof(name), "parts_%u", listens);
+        save("session_fuzz", name, &parts);
+        add_byte(&ended, listens);
+        add(&ended, "\x85\x01\x81", 3);
+        add_session_message(&ended, TOW_MESSAGE_SESSION_END, &end.base);
+        snprintf(name, sizeof(name), "ended_%u", listens);
+        save("session_fuzz", name, &ended);
+    }
 }
 
 /* -- Addresses and TLS --------------------------------------------------------- */
@@ -380,6 +506,7 @@ int main(int argc, char **argv)
     corpus = argv[1];
     save_messages_and_frames();
     save_handshakes();
+    save_sessions();
     save_strangers();
     save_addresses();
     save_tls();

@@ -7,7 +7,9 @@
 #include "fuzz.h"
 #include "wire/message.h"
 
-#define ARENA_BYTES_MAX ((size_t)1 << 20)
+/* Two copies of what an input can become. Messages in a repeated field make the
+ * most of it: two bytes each, and 150 in memory. */
+#define ARENA_BYTES_MAX ((size_t)64 << 20)
 
 static size_t encode(const tow_body_t *body, uint8_t **out_bytes)
 {
