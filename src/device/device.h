@@ -274,6 +274,11 @@ struct tow_run {
      * on the caller's thread: for programs so small that handing them over
      * costs more, and that surely end by themselves. */
     bool may_block;
+    /* A local shard has failed and others are still under way: at most once, for
+     * the first, and before `done`. They may wait for the failed one in a
+     * collective, for ever: whoever started the gang aborts it. `cause` is lent.
+     * May be NULL. */
+    void (*failed)(tow_run_t *run, tow_status_t cause);
     /* All local shards have finished. The error is the first one, and names the
      * device. */
     void (*done)(tow_run_t *run, tow_status_t take_status);

@@ -132,8 +132,12 @@ static void finish_shard(pjrt_completion_t *completion)
     if (TOW_UNLIKELY(status == TOW_OK && run->refusal != TOW_OK))
         status = tow_status_retain(run->refusal);
     resolve_results(shard, status);
+    const bool is_first_error = run->status == TOW_OK && status != TOW_OK;
     keep_first(run, status);
-    if (--run->unfinished_count == 0) finish_run(run);
+    if (--run->unfinished_count == 0)
+        finish_run(run);
+    else if (TOW_UNLIKELY(is_first_error) && run->run->failed != NULL)
+        run->run->failed(run->run, run->status);
 }
 
 /* -- Starting --------------------------------------------------------------- */

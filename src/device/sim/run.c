@@ -88,11 +88,15 @@ static void finish_shard(device_t *device, tow_status_t take_status)
     tow_sim_device_mark(device);
     finish_results(shard, device->value, take_status);
     drop_arguments(shard);
+    const bool is_first_error = job->error == TOW_OK && take_status != TOW_OK;
     if (job->error == TOW_OK)
         job->error = take_status;
     else
         tow_status_release(take_status);
-    if (--job->unfinished_count == 0) finish_job(job);
+    if (--job->unfinished_count == 0)
+        finish_job(job);
+    else if (is_first_error && job->run->failed != NULL)
+        job->run->failed(job->run, job->error);
 }
 
 static tow_status_t name_device(const device_t *device, const shard_t *shard,
