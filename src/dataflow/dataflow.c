@@ -1,0 +1,241 @@
+#include "dataflow/dataflow.h"
+
+#include <inttypes.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "dataflow/dataflow_impl.h"
+#include "dataflow/tuning.h"
+
+/* -- Reports ----------------------------------------------------------------- */
+
+static void forget_reports(tow_dataflow_t *dataflow)
+{
+    for (size_t i = 0; i < dataflow->failures.count; i++)
+        tow_status_release(dataflow->failures.items[i].cause);
+    dataflow->failures.count = 0;
+    dataflow->finished.count = 0;
+}
+
+static void send_report(tow_post_t *post)
+{
+    tow_dataflow_t *dataflow = TOW_CONTAINER_OF(post, tow_dataflow_t, report);
+    const tow_finished_runs_t finished = {
+        .runs = dataflow->finished.items,
+        .run_count = dataflow->finished.count,
+        .failures = dataflow->failures.items,
+        .failure_count = dataflow->failures.count,
+    };
+    dataflow->is_reporting = false;
+    dataflow->options.finished(dataflow->options.context, &finished);
+    forget_reports(dataflow);
+}
+
+/* A post runs after what has arrived before it, and costs no system call while
+ * the loop is awake: so it gathers what finishes together and delays nothing. */
+void dataflow_report(tow_dataflow_t *dataflow, uint64_t run, uint32_t node,
+                     tow_status_t take_cause)
+{
+    bool is_kept;
+    if (TOW_LIKELY(take_cause == TOW_OK)) {
+        is_kept = tow_vec_push(&dataflow->finished, run);
+    } else {
+        const tow_failed_run_t failure = {run, node, take_cause};
+        is_kept = tow_vec_push(&dataflow->failures, failure);
+    }
+    TOW_ASSERT(is_kept); /* Room was made when it was granted. */
+    if (dataflow->is_reporting) return;
+    dataflow->is_reporting = true;
+    tow_env_post(dataflow->options.driver->env, &dataflow->report);
+}
+
+/* -- Life -------------------------------------------------------------------- */
+
+tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
+                                 tow_dataflow_t **out_dataflow)
+{
+    TOW_ASSERT(options->driver != NULL && options->shelf != NULL &&
+               options->finished != NULL);
+    *out_dataflow = NULL;
+    tow_dataflow_t *dataflow = tow_calloc(1, sizeof(*dataflow));
+    if (dataflow == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    dataflow->options = *options;
+    if (dataflow->options.run_count_max == 0)
+        dataflow->options.run_count_max = TOW_DATAFLOW_RUN_COUNT_MAX;
+    if (dataflow->options.step_count_max == 0)
+        dataflow->options.step_count_max = TOW_DATAFLOW_STEP_COUNT_MAX;
+    tow_pool_init(&dataflow->run_pool, sizeof(run_t),
+                  dataflow->options.run_count_max);
+    tow_pool_init(&dataflow->step_pool, sizeof(step_run_t),
+                  dataflow->options.step_count_max);
+    dataflow->report.run = send_report;
+    dataflow->donated =
+        TOW_ERROR(TOW_FAILED_PRECONDITION, "the object was donated to a run");
+    *out_dataflow = dataflow;
+    return TOW_OK;
+}
+
+static void drop_programs(tow_dataflow_t *dataflow,
+                          void (*free_program)(program_t *program))
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&dataflow->programs, &cursor, &key, &value)) {
+        tow_map_remove(&dataflow->programs, key);
+        free_program(value);
+    }
+}
+
+static void drop_executables(tow_dataflow_t *dataflow)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&dataflow->executables, &cursor, &key, &value)) {
+        tow_map_remove(&dataflow->executables, key);
+        tow_executable_release(value);
+    }
+}
+
+static void forget_errors(tow_dataflow_t *dataflow)
+{
+    tow_status_release(dataflow->raw_error);
+    tow_status_release(dataflow->told_error);
+    dataflow->raw_error = dataflow->told_error = TOW_OK;
+}
+
+static void free_tables(tow_dataflow_t *dataflow)
+{
+    forget_reports(dataflow);
+    forget_errors(dataflow);
+    tow_status_release(dataflow->donated);
+    tow_vec_deinit(&dataflow->finished);
+    tow_vec_deinit(&dataflow->failures);
+    tow_map_deinit(&dataflow->executables);
+    tow_map_deinit(&dataflow->programs);
+    tow_map_deinit(&dataflow->runs);
+    tow_pool_deinit(&dataflow->run_pool);
+    tow_pool_deinit(&dataflow->step_pool);
+    tow_free(dataflow);
+}
+
+void tow_dataflow_destroy(tow_dataflow_t *dataflow)
+{
+    if (dataflow == NULL) return;
+    TOW_ASSERT(tow_dataflow_is_quiet(dataflow));
+    drop_programs(dataflow, dataflow_program_free);
+    drop_executables(dataflow);
+    free_tables(dataflow);
+}
+
+void tow_dataflow_forget(tow_dataflow_t *dataflow)
+{
+    if (dataflow == NULL) return;
+    drop_programs(dataflow, dataflow_program_forget);
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&dataflow->runs, &cursor, &key, &value))
+        tow_status_release(((run_t *)value)->error);
+    free_tables(dataflow);
+}
+
+void tow_dataflow_clear(tow_dataflow_t *dataflow, tow_status_t cause)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&dataflow->runs, &cursor, &key, &value)) {
+        ((run_t *)value)->is_dropped = true;
+        dataflow_abort_run(dataflow, value, cause);
+    }
+    forget_reports(dataflow);
+    forget_errors(dataflow);
+    drop_programs(dataflow, dataflow_program_free);
+    drop_executables(dataflow);
+}
+
+bool tow_dataflow_is_quiet(const tow_dataflow_t *dataflow)
+{
+    return tow_map_count(&dataflow->runs) == 0 && !dataflow->is_reporting;
+}
+
+tow_dataflow_stats_t tow_dataflow_stats(const tow_dataflow_t *dataflow)
+{
+    tow_dataflow_stats_t stats = dataflow->stats;
+    stats.run_count = tow_map_count(&dataflow->runs);
+    stats.program_count = tow_map_count(&dataflow->programs);
+    stats.executable_count = tow_map_count(&dataflow->executables);
+    return stats;
+}
+
+/* -- What there is to run ---------------------------------------------------- */
+
+static tow_status_t put_new(tow_map_t *map, uint64_t key, void *value,
+                            size_t count_max, const char *what)
+{
+    if (tow_map_find(map, key) != NULL)
+        return TOW_ERROR(TOW_ALREADY_EXISTS, "%s %" PRIu64 " is here already",
+                         what, key);
+    if (tow_map_count(map) >= count_max)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "%s %" PRIu64 ": there are %zu on this worker, and no "
+                         "more may be",
+                         what, key, tow_map_count(map));
+    if (!tow_map_put(map, key, value))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    return TOW_OK;
+}
+
+tow_status_t tow_dataflow_add_executable(tow_dataflow_t *dataflow,
+                                         uint64_t executable,
+                                         tow_executable_t *take_executable)
+{
+    tow_status_t status =
+        put_new(&dataflow->executables, executable, take_executable,
+                TOW_DATAFLOW_EXECUTABLE_COUNT_MAX, "executable");
+    if (status != TOW_OK) tow_executable_release(take_executable);
+    return status;
+}
+
+tow_status_t tow_dataflow_remove_executable(tow_dataflow_t *dataflow,
+                                            uint64_t executable)
+{
+    tow_executable_t *removed =
+        tow_map_remove(&dataflow->executables, executable);
+    if (removed == NULL)
+        return TOW_ERROR(TOW_NOT_FOUND,
+                         "executable %" PRIu64 " is not loaded here",
+                         executable);
+    tow_executable_release(removed);
+    return TOW_OK;
+}
+
+tow_status_t tow_dataflow_add_program(tow_dataflow_t *dataflow, uint64_t key,
+                                      tow_lowered_t *take_lowered)
+{
+    tow_status_t status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    program_t *program = tow_calloc(1, sizeof(*program));
+    if (program != NULL) {
+        program->key = key;
+        program->lowered = take_lowered;
+        tow_arena_init(&program->arena, 0);
+        status = put_new(&dataflow->programs, key, program,
+                         TOW_DATAFLOW_PROGRAM_COUNT_MAX, "program");
+        if (status != TOW_OK) dataflow_program_free(program);
+    } else {
+        tow_lowered_destroy(take_lowered);
+    }
+    return status;
+}
+
+tow_status_t tow_dataflow_remove_program(tow_dataflow_t *dataflow, uint64_t key)
+{
+    program_t *program = tow_map_remove(&dataflow->programs, key);
+    if (program == NULL)
+        return TOW_ERROR(TOW_NOT_FOUND,
+                         "program %" PRIu64 " is not loaded here", key);
+    dataflow_program_free(program);
+    return TOW_OK;
+}

@@ -1,0 +1,101 @@
+/* The insides of the executor. */
+#ifndef TOW_DATAFLOW_DATAFLOW_IMPL_H_
+#define TOW_DATAFLOW_DATAFLOW_IMPL_H_
+
+#include "base/arena.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "base/pool.h"
+#include "base/vec.h"
+#include "dataflow/dataflow.h"
+
+/* A value while a grant is applied: shard i is shards[i * stride]. */
+typedef struct slot {
+    tow_buffer_t **shards;
+    uint32_t stride;
+    uint32_t count; /* 0: no shards here */
+    bool is_owned;  /* by the slot: to be released or put on the shelf */
+    bool is_needed; /* arguments: by a step of ours */
+    tow_shelf_object_t *object; /* arguments: lent by the shelf */
+} slot_t;
+
+/* A lowered step with its executable. */
+typedef struct step {
+    const tow_lowered_step_t *lowered;
+    tow_executable_t *executable; /* counted */
+    size_t *kept;                 /* as the driver wants them */
+    tow_buffer_t **results;       /* scratch: device by device */
+} step_t;
+
+/* A program as it is kept. A grant is applied in one go, so all that it needs
+ * in between is the program's scratch and belongs to no run. */
+typedef struct program {
+    uint64_t key;
+    tow_lowered_t *lowered; /* owned */
+    bool is_bound;          /* what follows is there */
+    tow_arena_t arena;      /* of what follows */
+    step_t *steps;
+    slot_t *slots;
+    tow_buffer_t **arguments; /* scratch: of one step, device by device */
+    /* How small it is; for programs of one step. */
+    uint32_t fast_count;
+    bool is_slow;
+} program_t;
+
+/* A run under way. */
+typedef struct run {
+    uint64_t key;
+    uint64_t program_key;
+    uint64_t first_result;
+    uint32_t result_count;
+    uint32_t node;      /* where it failed */
+    tow_status_t error; /* owned; the first one */
+    tow_list_t steps;   /* under way */
+    bool is_dropped;    /* the controller is gone: nobody wants to know */
+} run_t;
+
+/* One step of a run, until the driver is done with it. */
+typedef struct step_run {
+    tow_run_t run;
+    tow_dataflow_t *dataflow;
+    run_t *owner;
+    tow_list_t in_owner;
+    uint32_t node;
+    bool is_alone;       /* nothing else was under way when it began */
+    int64_t enqueued_ns; /* when alone */
+} step_run_t;
+
+struct tow_dataflow {
+    tow_dataflow_options_t options;
+    tow_map_t executables; /* of counted tow_executable_t */
+    tow_map_t programs;    /* of owned program_t */
+    tow_map_t runs;        /* of run_t, from the pool */
+    tow_pool_t run_pool;
+    tow_pool_t step_pool;
+    TOW_VEC(uint64_t) finished;
+    TOW_VEC(tow_failed_run_t) failures; /* causes are owned */
+    tow_post_t report;
+    bool is_reporting;    /* the post is on its way */
+    tow_status_t donated; /* owned; what a consumed object says */
+    /* The last error of the driver's and what we made of it: what depends on it
+     * fails with the same. Both owned. */
+    tow_status_t raw_error;
+    tow_status_t told_error;
+    tow_dataflow_stats_t stats;
+};
+
+/* Finds the executables and lays out the scratch, once. */
+tow_status_t dataflow_bind(tow_dataflow_t *dataflow, program_t *program)
+    TOW_MUST_USE;
+void dataflow_program_free(program_t *program);
+/* Without releasing its executables. */
+void dataflow_program_forget(program_t *program);
+
+/* Remembers it for the report of this turn; there is room. */
+void dataflow_report(tow_dataflow_t *dataflow, uint64_t run, uint32_t node,
+                     tow_status_t take_cause);
+
+void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
+                        tow_status_t cause);
+
+#endif /* TOW_DATAFLOW_DATAFLOW_IMPL_H_ */

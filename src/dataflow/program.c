@@ -1,0 +1,163 @@
+/* Programs: kept as they came, bound to their executables at their first run. */
+#include <inttypes.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "dataflow/dataflow_impl.h"
+
+static void release_executables(program_t *program)
+{
+    if (program->steps == NULL) return;
+    for (size_t i = 0; i < program->lowered->step_count; i++)
+        tow_executable_release(program->steps[i].executable);
+}
+
+static void unbind(program_t *program)
+{
+    release_executables(program);
+    tow_arena_reset(&program->arena);
+    program->steps = NULL;
+    program->slots = NULL;
+    program->arguments = NULL;
+    program->is_bound = false;
+}
+
+void dataflow_program_forget(program_t *program)
+{
+    tow_arena_deinit(&program->arena);
+    tow_lowered_destroy(program->lowered);
+    tow_free(program);
+}
+
+void dataflow_program_free(program_t *program)
+{
+    release_executables(program);
+    dataflow_program_forget(program);
+}
+
+/* -- Checks: what unpacking cannot know without the executables -------------- */
+
+static tow_status_t check_step(const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    const tow_signature_t *signature = &step->executable->signature;
+    if ((signature->argument_count != TOW_COUNT_UNKNOWN &&
+         signature->argument_count != lowered->input_count) ||
+        signature->result_count != lowered->output_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "node %u: %s takes %zu arguments and gives %zu "
+                         "results; the program has %zu and %u for it",
+                         lowered->node, signature->name,
+                         signature->argument_count, signature->result_count,
+                         lowered->input_count, lowered->output_count);
+    if (step->executable->local_device_count == 0)
+        return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                         "node %u: %s has none of this worker's devices",
+                         lowered->node, signature->name);
+    return TOW_OK;
+}
+
+/* Unpacking has made sure that inputs were written before and are not freed
+ * yet; here, that they have a shard for each device. Those of arguments are
+ * seen when they are there. */
+static tow_status_t check_inputs(program_t *program, const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    for (size_t i = 0; i < lowered->input_count; i++) {
+        slot_t *slot = &program->slots[lowered->inputs[i]];
+        if (lowered->inputs[i] < program->lowered->argument_count)
+            slot->is_needed = true;
+        else if (slot->count != step->executable->local_device_count)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "node %u: input %zu lies on %u devices of this "
+                             "worker, and the computation runs on %zu",
+                             lowered->node, i, slot->count,
+                             step->executable->local_device_count);
+    }
+    return TOW_OK;
+}
+
+/* -- Layout ------------------------------------------------------------------ */
+
+/* Outputs always lie where the driver writes them: in their step's results. */
+static void place_outputs(program_t *program, const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    for (uint32_t i = 0; i < lowered->output_count; i++)
+        program->slots[lowered->first_output + i] = (slot_t){
+            .shards = step->results + i,
+            .stride = lowered->output_count,
+            .count = (uint32_t)step->executable->local_device_count,
+        };
+}
+
+static bool lay_out_step(program_t *program, step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    tow_arena_t *arena = &program->arena;
+    /* One more of each: none is of no bytes. */
+    step->results = tow_arena_calloc(
+        arena, step->executable->local_device_count * lowered->output_count + 1,
+        sizeof(*step->results));
+    step->kept =
+        tow_arena_calloc(arena, lowered->kept_count + 1, sizeof(*step->kept));
+    if (step->results == NULL || step->kept == NULL) return false;
+    for (size_t i = 0; i < lowered->kept_count; i++)
+        step->kept[i] = lowered->kept[i];
+    place_outputs(program, step);
+    return true;
+}
+
+static tow_status_t find_executable(tow_dataflow_t *dataflow,
+                                    const program_t *program, step_t *step)
+{
+    const uint64_t key = step->lowered->executable.value;
+    tow_executable_t *executable = tow_map_find(&dataflow->executables, key);
+    if (executable == NULL)
+        return TOW_ERROR(TOW_NOT_FOUND,
+                         "node %u of program %" PRIu64 ": executable %" PRIu64
+                         " is not loaded here",
+                         step->lowered->node, program->key, key);
+    tow_executable_retain(executable);
+    step->executable = executable;
+    return TOW_OK;
+}
+
+static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
+{
+    const tow_lowered_t *lowered = program->lowered;
+    const tow_status_t no_memory = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    size_t argument_count_max = 0;
+    program->steps = tow_arena_calloc(&program->arena, lowered->step_count + 1,
+                                      sizeof(*program->steps));
+    program->slots =
+        tow_arena_calloc(&program->arena, (size_t)lowered->slot_count + 1,
+                         sizeof(*program->slots));
+    if (program->steps == NULL || program->slots == NULL) return no_memory;
+    for (size_t i = 0; i < lowered->step_count; i++) {
+        step_t *step = &program->steps[i];
+        step->lowered = &lowered->steps[i];
+        TOW_RETURN_IF_ERROR(find_executable(dataflow, program, step));
+        TOW_RETURN_IF_ERROR(check_step(step));
+        TOW_RETURN_IF_ERROR(check_inputs(program, step));
+        if (!lay_out_step(program, step)) return no_memory;
+        const size_t count =
+            step->executable->local_device_count * step->lowered->input_count;
+        if (count > argument_count_max) argument_count_max = count;
+    }
+    program->arguments = tow_arena_calloc(
+        &program->arena, argument_count_max + 1, sizeof(*program->arguments));
+    return program->arguments != NULL ? TOW_OK : no_memory;
+}
+
+tow_status_t dataflow_bind(tow_dataflow_t *dataflow, program_t *program)
+{
+    TOW_ASSERT(!program->is_bound);
+    tow_status_t status = lay_out(dataflow, program);
+    if (status != TOW_OK) {
+        unbind(program);
+        return status;
+    }
+    program->is_bound = true;
+    return TOW_OK;
+}

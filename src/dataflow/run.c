@@ -1,0 +1,495 @@
+/* Applying grants: the hot path.
+ *
+ * For a run of one step on d devices: one search for the program, one for each
+ * argument and result, and 2 * d pointers moved for each value. Records come
+ * from pools, arrays are the program's scratch. */
+#include <inttypes.h>
+
+#include "base/assert.h"
+#include "base/trace.h"
+#include "dataflow/dataflow_impl.h"
+#include "dataflow/tuning.h"
+#include "store/ledger.h"
+
+/* -- Failing ----------------------------------------------------------------- */
+
+/* What the driver says names device and cause; we add where that was. A run
+ * that depends on one that failed gets the driver's same error, and then the
+ * same words as the first. */
+static tow_status_t tell(tow_dataflow_t *dataflow, const run_t *run,
+                         uint32_t node, tow_status_t take_raw)
+{
+    if (dataflow->raw_error != take_raw) {
+        tow_status_release(dataflow->raw_error);
+        tow_status_release(dataflow->told_error);
+        dataflow->raw_error = tow_status_retain(take_raw);
+        dataflow->told_error = tow_status_annotate(tow_status_retain(take_raw),
+                                                   "run %" PRIu64 ", node %u",
+                                                   tow_key_id(run->key), node);
+    }
+    tow_status_release(take_raw);
+    return tow_status_retain(dataflow->told_error);
+}
+
+static void poison_results(tow_dataflow_t *dataflow, const run_t *run)
+{
+    tow_shelf_t *shelf = dataflow->options.shelf;
+    for (uint32_t i = 0; i < run->result_count; i++) {
+        tow_shelf_object_t *object =
+            tow_shelf_find(shelf, run->first_result + i);
+        if (object != NULL) tow_shelf_fail(shelf, object, run->error);
+    }
+}
+
+static void TOW_COLD fail(tow_dataflow_t *dataflow, run_t *run, uint32_t node,
+                          tow_status_t take_cause)
+{
+    if (run->error != TOW_OK) {
+        tow_status_ignore(take_cause, "the run has an earlier error");
+        return;
+    }
+    run->error = take_cause;
+    run->node = node;
+    poison_results(dataflow, run);
+}
+
+static void finish(tow_dataflow_t *dataflow, run_t *run)
+{
+    TOW_ASSERT(tow_list_is_empty(&run->steps));
+    tow_map_remove(&dataflow->runs, run->key);
+    if (run->error == TOW_OK)
+        dataflow->stats.succeeded++;
+    else
+        dataflow->stats.failed++;
+    if (run->is_dropped)
+        tow_status_release(run->error);
+    else
+        dataflow_report(dataflow, run->key, run->node, run->error);
+    tow_pool_give(&dataflow->run_pool, run);
+}
+
+static void abort_gang(tow_dataflow_t *dataflow, uint64_t gang_id,
+                       tow_status_t cause)
+{
+    const tow_dataflow_options_t *options = &dataflow->options;
+    if (tow_driver_can_abort(options->driver))
+        tow_driver_abort(options->driver, gang_id, cause);
+    if (options->abort_gang != NULL)
+        options->abort_gang(options->context, gang_id, cause);
+}
+
+void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
+                        tow_status_t cause)
+{
+    const tow_list_t *head = &run->steps;
+    for (tow_list_t *at = head->next; at != head; at = at->next)
+        abort_gang(dataflow,
+                   TOW_CONTAINER_OF(at, step_run_t, in_owner)->run.gang_id,
+                   cause);
+    const uint32_t node =
+        TOW_CONTAINER_OF(head->next, step_run_t, in_owner)->node;
+    fail(dataflow, run, node, tow_status_retain(cause));
+}
+
+void tow_dataflow_abort(tow_dataflow_t *dataflow, uint64_t run_key,
+                        tow_status_t cause)
+{
+    TOW_ASSERT(cause != TOW_OK);
+    run_t *run = tow_map_find(&dataflow->runs, run_key);
+    if (run != NULL) dataflow_abort_run(dataflow, run, cause);
+}
+
+/* -- Completions ------------------------------------------------------------- */
+
+/* Learns whether a program of one step is small; see tuning.h. */
+static void judge(tow_dataflow_t *dataflow, const step_run_t *step)
+{
+    program_t *program =
+        tow_map_find(&dataflow->programs, step->owner->program_key);
+    if (program == NULL) return;
+    const int64_t span_ns =
+        tow_env_now_ns(dataflow->options.driver->env) - step->enqueued_ns;
+    if (span_ns > TOW_DATAFLOW_INLINE_SLOW_NS) program->is_slow = true;
+    if (span_ns < TOW_DATAFLOW_INLINE_FAST_NS)
+        program->fast_count++;
+    else
+        program->fast_count = 0;
+}
+
+/* Members of the gang that wait for the one that failed must not wait for ever;
+ * those elsewhere are told by the controller, when we report. */
+static void TOW_COLD member_failed(tow_run_t *driver_run, tow_status_t cause)
+{
+    step_run_t *step = TOW_CONTAINER_OF(driver_run, step_run_t, run);
+    abort_gang(step->dataflow, step->run.gang_id, cause);
+}
+
+static void step_done(tow_run_t *driver_run, tow_status_t take_status)
+{
+    step_run_t *step = TOW_CONTAINER_OF(driver_run, step_run_t, run);
+    tow_dataflow_t *dataflow = step->dataflow;
+    run_t *run = step->owner;
+    tow_list_remove(&step->in_owner);
+    TOW_ASSERT(dataflow->stats.step_count > 0);
+    dataflow->stats.step_count--;
+    if (step->is_alone) judge(dataflow, step);
+    if (TOW_UNLIKELY(take_status != TOW_OK))
+        fail(dataflow, run, step->node,
+             tell(dataflow, run, step->node, take_status));
+    tow_pool_give(&dataflow->step_pool, step);
+    if (tow_list_is_empty(&run->steps)) finish(dataflow, run);
+}
+
+/* -- Arguments ---------------------------------------------------------------- */
+
+static uint32_t node_of_argument(const program_t *program, uint32_t slot)
+{
+    for (size_t i = 0; i < program->lowered->step_count; i++) {
+        const tow_lowered_step_t *step = &program->lowered->steps[i];
+        for (size_t k = 0; k < step->input_count; k++)
+            if (step->inputs[k] == slot) return step->node;
+    }
+    return 0;
+}
+
+static tow_status_t TOW_COLD missing_argument(const program_t *program,
+                                              const tow_run_grant_t *grant,
+                                              uint32_t index,
+                                              uint32_t *out_node)
+{
+    const tow_shelf_object_t *object = program->slots[index].object;
+    *out_node = node_of_argument(program, index);
+    if (object != NULL) return tow_status_retain(object->error);
+    return TOW_ERROR(TOW_NOT_FOUND,
+                     "run %" PRIu64 ", node %u: argument %u, object %" PRIu64
+                     ", is not on this worker",
+                     tow_key_id(grant->run), *out_node, index,
+                     tow_key_id(grant->arguments[index]));
+}
+
+/* Fills the first slots. An argument that none of our steps needs may be
+ * another worker's. */
+static tow_status_t find_arguments(tow_dataflow_t *dataflow, program_t *program,
+                                   const tow_run_grant_t *grant,
+                                   uint32_t *out_node)
+{
+    if (TOW_UNLIKELY(grant->argument_count != program->lowered->argument_count))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "run %" PRIu64 " has %zu arguments, and its program "
+                         "takes %u",
+                         tow_key_id(grant->run), grant->argument_count,
+                         program->lowered->argument_count);
+    tow_status_t status = TOW_OK;
+    for (uint32_t i = 0; i < grant->argument_count; i++) {
+        slot_t *slot = &program->slots[i];
+        tow_shelf_object_t *object =
+            tow_shelf_find(dataflow->options.shelf, grant->arguments[i]);
+        slot->object = object;
+        slot->stride = 1;
+        slot->shards = object != NULL ? object->shards : NULL;
+        const bool is_there = object != NULL && object->shard_count > 0;
+        if (TOW_UNLIKELY(!is_there && slot->is_needed && status == TOW_OK))
+            status = missing_argument(program, grant, i, out_node);
+    }
+    return status;
+}
+
+/* Zero: no shards here, or not any more. */
+static uint32_t count_shards(const slot_t *slot)
+{
+    return slot->object != NULL ? slot->object->shard_count : slot->count;
+}
+
+static tow_status_t TOW_COLD wrong_input(const step_t *step, size_t input,
+                                         uint32_t count)
+{
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "%s, input %zu: it has %u shards on this worker%s, and "
+                     "the computation runs on %zu of its devices",
+                     step->executable->signature.name, input, count,
+                     count == 0 ? " (not here, or consumed before)" : "",
+                     step->executable->local_device_count);
+}
+
+static tow_status_t gather(const program_t *program, const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    const size_t device_count = step->executable->local_device_count;
+    const size_t input_count = lowered->input_count;
+    for (size_t i = 0; i < input_count; i++) {
+        const slot_t *slot = &program->slots[lowered->inputs[i]];
+        const uint32_t count = count_shards(slot);
+        if (TOW_UNLIKELY(count != device_count))
+            return wrong_input(step, i, count);
+        tow_buffer_t **to = program->arguments + i;
+        for (size_t d = 0; d < device_count; d++)
+            to[d * input_count] = slot->shards[d * slot->stride];
+    }
+    return TOW_OK;
+}
+
+/* -- Steps -------------------------------------------------------------------- */
+
+static void release_slot(slot_t *slot)
+{
+    if (!slot->is_owned) return;
+    slot->is_owned = false;
+    for (uint32_t d = 0; d < slot->count; d++)
+        tow_buffer_release(slot->shards[d * slot->stride]);
+}
+
+/* The step is on its way: what it was given last is not needed any more. */
+static void settle_slots(tow_dataflow_t *dataflow, program_t *program,
+                         const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    for (uint32_t i = 0; i < lowered->output_count; i++)
+        program->slots[lowered->first_output + i].is_owned = true;
+    for (size_t i = 0; i < lowered->freed_count; i++) {
+        slot_t *slot = &program->slots[lowered->freed[i]];
+        if (slot->object == NULL)
+            release_slot(slot);
+        else /* An argument: the step consumes it. */
+            tow_shelf_fail(dataflow->options.shelf, slot->object,
+                           dataflow->donated);
+    }
+}
+
+static bool may_run_inline(const tow_dataflow_t *dataflow,
+                           const program_t *program, const step_t *step)
+{
+    const tow_signature_t *signature = &step->executable->signature;
+    return program->fast_count >= TOW_DATAFLOW_INLINE_RUN_COUNT &&
+           !program->is_slow &&
+           signature->replica_count * signature->partition_count == 1 &&
+           dataflow->options.driver->device_count == 1;
+}
+
+static void watch(tow_dataflow_t *dataflow, const program_t *program,
+                  const step_t *step, step_run_t *step_run)
+{
+    step_run->is_alone =
+        dataflow->stats.step_count == 0 && program->lowered->step_count == 1;
+    if (!step_run->is_alone) return;
+    step_run->enqueued_ns = tow_env_now_ns(dataflow->options.driver->env);
+    step_run->run.may_block = may_run_inline(dataflow, program, step);
+    dataflow->stats.inline_count += step_run->run.may_block;
+}
+
+static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
+                            const step_t *step, uint64_t gang_id, run_t *run)
+{
+    TOW_RETURN_IF_ERROR(gather(program, step));
+    step_run_t *step_run = tow_pool_take(&dataflow->step_pool);
+    if (step_run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *step_run = (step_run_t){
+        .run = {.executable = step->executable,
+                .gang_id = gang_id,
+                .arguments = program->arguments,
+                .argument_count = step->lowered->input_count,
+                .kept_arguments = step->kept,
+                .kept_argument_count = step->lowered->kept_count,
+                .results = step->results,
+                .failed = member_failed,
+                .done = step_done},
+        .dataflow = dataflow,
+        .owner = run,
+        .node = step->lowered->node,
+    };
+    if (dataflow->options.may_run_inline)
+        watch(dataflow, program, step, step_run);
+    tow_status_t status =
+        tow_driver_run(dataflow->options.driver, &step_run->run);
+    if (TOW_UNLIKELY(status != TOW_OK)) {
+        tow_pool_give(&dataflow->step_pool, step_run);
+        return status;
+    }
+    tow_list_append(&run->steps, &step_run->in_owner);
+    dataflow->stats.step_count++;
+    settle_slots(dataflow, program, step);
+    return TOW_OK;
+}
+
+/* -- Results ------------------------------------------------------------------ */
+
+/* One reference of each shard for the shelf. */
+static void hold_shards(slot_t *slot, uint32_t count)
+{
+    if (slot->is_owned) {
+        slot->is_owned = false; /* The slot's own pass on. */
+        return;
+    }
+    for (uint32_t d = 0; d < count; d++)
+        tow_buffer_retain(slot->shards[d * slot->stride]);
+}
+
+static tow_status_t put_result(tow_dataflow_t *dataflow, slot_t *slot,
+                               uint64_t key)
+{
+    tow_shelf_t *shelf = dataflow->options.shelf;
+    const uint32_t count = count_shards(slot);
+    if (TOW_UNLIKELY(count == 0)) {
+        /* Another worker's; or an argument, passed through, that failed. */
+        if (slot->object == NULL) return TOW_OK;
+        return tow_shelf_put_failed(shelf, key, slot->object->error);
+    }
+    hold_shards(slot, count);
+    tow_shard_list_t shards = {
+        .first = slot->shards, .stride = slot->stride, .count = count};
+    tow_status_t status = tow_shelf_put(shelf, key, &shards);
+    if (TOW_UNLIKELY(status != TOW_OK))
+        for (uint32_t d = 0; d < count; d++)
+            tow_buffer_release(slot->shards[d * slot->stride]);
+    return status;
+}
+
+static tow_status_t put_results(tow_dataflow_t *dataflow, program_t *program,
+                                run_t *run)
+{
+    const tow_lowered_t *lowered = program->lowered;
+    for (size_t i = 0; i < lowered->result_count; i++) {
+        TOW_RETURN_IF_ERROR(put_result(dataflow,
+                                       &program->slots[lowered->results[i]],
+                                       run->first_result + i));
+        run->result_count = (uint32_t)i + 1; /* Those are ours to poison. */
+    }
+    return TOW_OK;
+}
+
+/* The run never got so far: places for the results that would lie here. */
+static void put_failed_results(tow_dataflow_t *dataflow,
+                               const program_t *program,
+                               const tow_run_grant_t *grant, tow_status_t cause)
+{
+    const tow_lowered_t *lowered = program->lowered;
+    for (size_t i = 0; i < lowered->result_count; i++) {
+        const slot_t *slot = &program->slots[lowered->results[i]];
+        if (slot->count == 0 && slot->object == NULL) continue;
+        tow_status_t status = tow_shelf_put_failed(
+            dataflow->options.shelf, grant->first_result + i, cause);
+        tow_status_ignore(status, "who uses it will be told NOT_FOUND");
+    }
+}
+
+static void release_slots(program_t *program)
+{
+    for (uint32_t i = program->lowered->argument_count;
+         i < program->lowered->slot_count; i++)
+        release_slot(&program->slots[i]);
+}
+
+/* -- Grants ------------------------------------------------------------------- */
+
+/* Room to report every run that is under way, and one more. */
+static bool reserve_reports(tow_dataflow_t *dataflow)
+{
+    const size_t more = tow_map_count(&dataflow->runs) + 1;
+    return tow_vec_reserve(&dataflow->finished,
+                           dataflow->finished.count + more) &&
+           tow_vec_reserve(&dataflow->failures,
+                           dataflow->failures.count + more);
+}
+
+static tow_status_t find_program(tow_dataflow_t *dataflow,
+                                 const tow_run_grant_t *grant,
+                                 program_t **out_program)
+{
+    program_t *program = tow_map_find(&dataflow->programs, grant->program);
+    if (TOW_UNLIKELY(program == NULL))
+        return TOW_ERROR(TOW_NOT_FOUND,
+                         "run %" PRIu64 ": program %" PRIu64
+                         " is not loaded here",
+                         tow_key_id(grant->run), tow_key_id(grant->program));
+    if (TOW_UNLIKELY(!program->is_bound))
+        TOW_RETURN_IF_ERROR(dataflow_bind(dataflow, program));
+    *out_program = program;
+    const size_t step_count_max = dataflow->options.step_count_max;
+    if (TOW_LIKELY(dataflow->stats.step_count + program->lowered->step_count <=
+                   step_count_max))
+        return TOW_OK;
+    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                     "run %" PRIu64 ": %zu steps are queued on this worker, "
+                     "and at most %zu may be",
+                     tow_key_id(grant->run), dataflow->stats.step_count,
+                     step_count_max);
+}
+
+static tow_status_t begin_run(tow_dataflow_t *dataflow,
+                              const tow_run_grant_t *grant, run_t **out_run)
+{
+    run_t *run = tow_pool_take(&dataflow->run_pool);
+    if (TOW_UNLIKELY(run == NULL))
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "run %" PRIu64 ": %zu runs are under way on this "
+                         "worker, and no more may be",
+                         tow_key_id(grant->run),
+                         tow_map_count(&dataflow->runs));
+    if (TOW_UNLIKELY(!tow_map_put(&dataflow->runs, grant->run, run))) {
+        tow_pool_give(&dataflow->run_pool, run);
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    *run = (run_t){.key = grant->run,
+                   .program_key = grant->program,
+                   .first_result = grant->first_result};
+    tow_list_init(&run->steps);
+    *out_run = run;
+    return TOW_OK;
+}
+
+/* All steps, then the results. Fails at the first that cannot be enqueued. */
+static tow_status_t enqueue_all(tow_dataflow_t *dataflow, program_t *program,
+                                const tow_run_grant_t *grant, run_t *run,
+                                uint32_t *out_node)
+{
+    for (size_t i = 0; i < program->lowered->step_count; i++) {
+        const step_t *step = &program->steps[i];
+        *out_node = step->lowered->node;
+        tow_status_t status =
+            enqueue(dataflow, program, step,
+                    grant->first_gang + step->lowered->index, run);
+        if (TOW_UNLIKELY(status != TOW_OK))
+            return tell(dataflow, run, *out_node, status);
+    }
+    return put_results(dataflow, program, run);
+}
+
+static void apply(tow_dataflow_t *dataflow, program_t *program,
+                  const tow_run_grant_t *grant, run_t *run)
+{
+    uint32_t node = 0;
+    tow_status_t status = enqueue_all(dataflow, program, grant, run, &node);
+    release_slots(program);
+    if (TOW_UNLIKELY(status != TOW_OK)) {
+        put_failed_results(dataflow, program, grant, status);
+        fail(dataflow, run, node, status);
+    }
+    if (tow_list_is_empty(&run->steps)) finish(dataflow, run);
+}
+
+tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
+                                const tow_run_grant_t *grant)
+{
+    TOW_TRACE("dataflow.grant");
+    if (TOW_UNLIKELY(tow_map_find(&dataflow->runs, grant->run) != NULL))
+        return TOW_ERROR(TOW_ALREADY_EXISTS,
+                         "run %" PRIu64 " is granted a second time",
+                         grant->run);
+    if (TOW_UNLIKELY(!reserve_reports(dataflow)))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    dataflow->stats.granted++;
+    program_t *program = NULL;
+    run_t *run = NULL;
+    uint32_t node = 0;
+    tow_status_t status = find_program(dataflow, grant, &program);
+    if (status == TOW_OK)
+        status = find_arguments(dataflow, program, grant, &node);
+    if (status == TOW_OK) status = begin_run(dataflow, grant, &run);
+    if (TOW_LIKELY(status == TOW_OK)) {
+        apply(dataflow, program, grant, run);
+        return TOW_OK;
+    }
+    if (program != NULL) put_failed_results(dataflow, program, grant, status);
+    dataflow->stats.failed++;
+    dataflow_report(dataflow, grant->run, node, status);
+    return TOW_OK;
+}

@@ -1,0 +1,28 @@
+/* Numbers of the executor that someone may tune. */
+#ifndef TOW_DATAFLOW_TUNING_H_
+#define TOW_DATAFLOW_TUNING_H_
+
+#include "env/tuning.h"
+#include "wire/message.h"
+
+/* Runs that were granted here and have not finished. The controller's run-ahead
+ * keeps far below; a grant beyond is refused. 88 bytes each. */
+#define TOW_DATAFLOW_RUN_COUNT_MAX 8192u
+/* Their steps. Two of the largest programs: one that runs, one behind it. About
+ * 200 bytes each. */
+#define TOW_DATAFLOW_STEP_COUNT_MAX (2u * TOW_NODES_MAX)
+/* Programs and executables that the controller may load here. */
+#define TOW_DATAFLOW_PROGRAM_COUNT_MAX    65536u
+#define TOW_DATAFLOW_EXECUTABLE_COUNT_MAX 65536u
+
+/* Running a step inside the call (tow_run_t.may_block), where the owner allows
+ * it. From one turn to another a scalar add takes 8 to 60 us when it is handed
+ * to a device's thread, most of it waking threads; 3 us inside the call. A step
+ * counts as small when this many runs in a row, each alone on the device, took
+ * less than FAST_NS from turn to turn, and never again once one took more than
+ * SLOW_NS. Too large a FAST_NS holds up messages by that much. */
+#define TOW_DATAFLOW_INLINE_RUN_COUNT 8u
+#define TOW_DATAFLOW_INLINE_FAST_NS   (100 * TOW_NS_PER_US)
+#define TOW_DATAFLOW_INLINE_SLOW_NS   (1 * TOW_NS_PER_MS)
+
+#endif /* TOW_DATAFLOW_TUNING_H_ */
