@@ -8,44 +8,60 @@ static tow_lowered_t *lower(world_t *world, const tow_program_t *program)
     return lowered;
 }
 
-/* "node(inputs)->first..end kept(indices) freed(slots)", one step after the
+/* "node(inputs)->first+count keeps(indices) frees(slots)", one step after the
  * other, then the results: enough to see all of a small program at once. */
-static void write_numbers(char *text, const char *head, const uint32_t *numbers,
-                          size_t count)
+typedef struct shown {
+    size_t used;
+    char text[2048];
+} shown_t;
+
+static void say(shown_t *shown, const char *format, ...) TOW_PRINTF(2, 3);
+static void say(shown_t *shown, const char *format, ...)
 {
-    strcat(text, head);
-    for (size_t i = 0; i < count; i++)
-        sprintf(text + strlen(text), "%s%u", i > 0 ? " " : "", numbers[i]);
-    strcat(text, ")");
+    va_list arguments;
+    va_start(arguments, format);
+    shown->used +=
+        (size_t)vsnprintf(shown->text + shown->used,
+                          sizeof(shown->text) - shown->used, format, arguments);
+    va_end(arguments);
+    assert_true(shown->used < sizeof(shown->text));
 }
 
-static const char *show(const tow_lowered_t *lowered, char text[2048])
+static void say_numbers(shown_t *shown, const char *head,
+                        const uint32_t *numbers, size_t count)
 {
-    text[0] = '\0';
+    say(shown, "%s(", head);
+    for (size_t i = 0; i < count; i++)
+        say(shown, "%s%u", i > 0 ? " " : "", numbers[i]);
+    say(shown, ")");
+}
+
+static const char *show(const tow_lowered_t *lowered, shown_t *shown)
+{
+    shown->used = 0;
     for (size_t i = 0; i < lowered->step_count; i++) {
         const tow_lowered_step_t *step = &lowered->steps[i];
-        sprintf(text + strlen(text), "%u", step->node);
-        write_numbers(text, "(", step->inputs, step->input_count);
-        sprintf(text + strlen(text), "->%u+%u", step->first_output,
-                step->output_count);
+        say(shown, "%u", step->node);
+        say_numbers(shown, "", step->inputs, step->input_count);
+        say(shown, "->%u+%u", step->first_output, step->output_count);
         if (step->kept_count > 0)
-            write_numbers(text, " keeps(", step->kept, step->kept_count);
+            say_numbers(shown, " keeps", step->kept, step->kept_count);
         if (step->freed_count > 0)
-            write_numbers(text, " frees(", step->freed, step->freed_count);
-        strcat(text, "; ");
+            say_numbers(shown, " frees", step->freed, step->freed_count);
+        say(shown, "; ");
     }
-    write_numbers(text, "results(", lowered->results, lowered->result_count);
-    return text;
+    say_numbers(shown, "results", lowered->results, lowered->result_count);
+    return shown->text;
 }
 
 static void lowers_to(const char *program_text, const char *wanted)
 {
     world_t world;
-    char text[2048];
+    shown_t shown;
     world_init(&world, 4);
     tow_program_t *program = program_of(program_text);
     tow_lowered_t *lowered = lower(&world, program);
-    assert_string_equal(show(lowered, text), wanted);
+    assert_string_equal(show(lowered, &shown), wanted);
     tow_lowered_destroy(lowered);
     tow_program_destroy(program);
 }
@@ -66,8 +82,8 @@ static void arguments_fill_the_first_slots_and_outputs_follow(void **state)
                    "%3 = compute function 3 on slice 1 (%2, %1)"
                    "%4 = result (%3) %5 = result (%1:1) }");
     tow_lowered_t *lowered = lower(&world, program);
-    char text[2048];
-    assert_string_equal(show(lowered, text),
+    shown_t shown;
+    assert_string_equal(show(lowered, &shown),
                         "1(0)->2+2; 3(1 2)->4+1 frees(2); results(4 3)");
     assert_int_equal(lowered->slot_count, 5);
     assert_int_equal(lowered->argument_count, 2);
@@ -114,7 +130,7 @@ static void assert_order_is_greedy(const tow_program_t *program,
         }
         assert_int_equal(lowered->steps[step].node, least);
         assert_int_equal(lowered->steps[step].index, step);
-        is_out[least] = true;
+        is_out[lowered->steps[step].node] = true;
     }
 }
 
@@ -360,7 +376,7 @@ static void a_worker_gets_the_steps_of_its_slices_with_common_numbers(
 {
     (void)state;
     world_t world;
-    char text[2048];
+    shown_t shown;
     world_init(&world, 4);
     tow_program_t *program =
         program_of("program {" X "%1 = compute function 2 on slice 1 (%0)"
@@ -370,7 +386,7 @@ static void a_worker_gets_the_steps_of_its_slices_with_common_numbers(
                    "%5 = result (%3) %6 = result (%4) }");
     world.here.value = 2;
     tow_lowered_t *lowered = lower(&world, program);
-    assert_string_equal(show(lowered, text),
+    assert_string_equal(show(lowered, &shown),
                         "2()->2+1; 4(2)->4+1 frees(2); results(3 4)");
     assert_int_equal(lowered->steps[0].index, 1);
     assert_int_equal(lowered->steps[1].index, 3);

@@ -118,6 +118,7 @@ static tow_status_t expect_number(parser_t *parser, uint64_t max,
                                   uint64_t *out_number)
 {
     uint64_t number = 0;
+    *out_number = 0;
     skip_blanks(parser);
     const char *start = parser->at;
     for (; is_digit(look(parser)); parser->at++) {

@@ -124,14 +124,18 @@ static void errors_name_line_and_column(void **state)
 static void limits_hold_for_text_too(void **state)
 {
     (void)state;
-    char text[1024] = "program \"";
-    memset(text + 9, 'n', 256);
-    strcpy(text + 9 + 256, "\" {}");
+    char text[512];
+    char name[257];
+    char dims[65];
+    memset(name, 'n', 256);
+    name[256] = '\0';
+    snprintf(text, sizeof(text), "program \"%s\" {}", name);
     refuses(text, "line 1, column 265: a name has at most 255 characters");
-    strcpy(text, "program { %0 = argument : f32[1");
-    for (int i = 0; i < 32; i++)
-        strcat(text, ",1");
-    strcat(text, "] on slice 1 }");
+    for (size_t i = 0; i < 64; i++)
+        dims[i] = i % 2 == 0 ? '1' : ',';
+    dims[64] = '\0';
+    snprintf(text, sizeof(text), "program { %%0 = argument : f32[%s1] on",
+             dims);
     refuses(text, "line 1, column 95: a shape has at most 32 dimensions");
 }
 
