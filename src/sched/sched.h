@@ -14,10 +14,15 @@
  * not fit. Grants run ahead of the devices by a bounded number of steps
  * (run_ahead_max), so that a queue on a device is never long, and never empty
  * for want of a round trip. A ticket with more steps than that is granted when
- * nothing else is under way on its devices.
+ * nothing else is under way on its devices. A chosen ticket that waits for
+ * run-ahead keeps its turn on all its devices: nothing that was chosen later and
+ * shares a device with it is granted before it; on other devices the island goes
+ * on.
  *
- * Pure: no clock, no memory of its own but for its clients; O(1) a ticket, but
- * for the devices whose memory it reserves. */
+ * Pure: no clock, no memory of its own but for its clients. A ticket costs
+ * O(its devices), and with many clients the moving of pointers in their
+ * line-up; a turn after something finished, besides, O(clients that wait for
+ * run-ahead + devices they wait for). */
 #ifndef TOW_SCHED_SCHED_H_
 #define TOW_SCHED_SCHED_H_
 
@@ -58,19 +63,25 @@ typedef struct tow_ticket {
     uint64_t number; /* its place in the order, from 1, when granted */
     tow_list_t node_;
     uint64_t arrival_;
+    struct tow_sched_client *client_; /* lent; while it is queued */
 } tow_ticket_t;
 
+/* A client with its queue. What a policy may know: */
 typedef struct tow_sched_client tow_sched_client_t;
+uint32_t tow_sched_client_number(const tow_sched_client_t *client);
+/* NULL when it has none. Lent. */
+const tow_ticket_t *tow_sched_client_first(const tow_sched_client_t *client);
 
 /* Which client's next ticket comes first? Policies see queues, not tickets'
  * owners. */
 typedef struct tow_sched_policy {
     const char *name; /* "fifo" */
     /* Of clients whose first ticket is ready: the one to serve. `clients` is in
-     * order of that ticket's arrival, never empty. */
+     * order of that ticket's arrival, never empty. Asked once a ticket, and when
+     * there may be room for it. */
     size_t (*choose)(void *context, const tow_sched_client_t *const *clients,
                      size_t count);
-    /* It was served. May be NULL. */
+    /* Its ticket is granted. May be NULL. */
     void (*served)(void *context, const tow_sched_client_t *client,
                    const tow_ticket_t *ticket);
     void *context;
@@ -80,9 +91,11 @@ extern const tow_sched_policy_t tow_sched_fifo;
 typedef struct tow_sched_options {
     const tow_sched_policy_t *policy; /* NULL: fifo */
     uint32_t run_ahead_max; /* steps under way per device; 0: the default */
-    /* Send it. Called from tow_sched_turn only, in the order of `number`. */
+    /* Send it. Called from tow_sched_turn only, in the order of `number`. Both
+     * may submit, block, unblock, withdraw and finish, but not turn. */
     void (*grant)(void *context, tow_ticket_t *ticket);
-    /* It can never run. Not granted; forgotten before this is called. */
+    /* It can never run: too large, or a placement of it is lost. Not granted;
+     * forgotten before this is called. */
     void (*refuse)(void *context, tow_ticket_t *ticket,
                    tow_status_t take_status);
     void *context;
@@ -92,15 +105,22 @@ tow_status_t tow_sched_create(const tow_sched_options_t *options,
                               tow_sched_t **out_sched) TOW_MUST_USE;
 void tow_sched_destroy(tow_sched_t *sched);
 
+/* ALREADY_EXISTS if it is there. */
 tow_status_t tow_sched_add_client(tow_sched_t *sched, uint32_t client)
     TOW_MUST_USE;
-/* None of its tickets is queued any more. */
+/* None of its tickets is queued any more; those granted may still be under
+ * way. */
 void tow_sched_remove_client(tow_sched_t *sched, uint32_t client);
 
+/* Of a client that was added. */
 void tow_sched_submit(tow_sched_t *sched, tow_ticket_t *ticket);
+/* Before or after submitting, not once it is granted. Blocked after it was
+ * chosen, it gives up its place to others, but not its turn among its client's.
+ */
 void tow_ticket_block(tow_ticket_t *ticket);
 void tow_ticket_unblock(tow_sched_t *sched, tow_ticket_t *ticket);
-/* A ticket that is not granted yet leaves the queue. */
+/* A ticket that is not granted yet leaves the queue; one that is not in it is
+ * left alone. */
 void tow_sched_withdraw(tow_sched_t *sched, tow_ticket_t *ticket);
 /* All its workers have reported, or are gone: memory and run-ahead come back. */
 void tow_sched_finish(tow_sched_t *sched, tow_ticket_t *ticket);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "store/ledger.h"
+#include "store/ledger_impl.h"
 
 #define DEVICE_COUNT 4
 #define LIMIT_BYTES  1000
@@ -297,6 +297,20 @@ static void ledger_release_of_a_client_takes_consumed_handles_too(void **state)
     tow_ledger_release_client(fixture->ledger, 99);
     assert_int_equal(fixture->dropped_count, 1);
     assert_int_equal(tow_ledger_totals(fixture->ledger).object_count, 0);
+}
+
+static void ledger_keeps_nothing_of_a_client_that_is_gone(void **state)
+{
+    fixture_t *fixture = *state;
+    tow_object_t *object = add(fixture, 1, 1, 10);
+    add(fixture, 2, 1, 10);
+    tow_object_hold(object);
+    tow_ledger_release_client(fixture->ledger, 1);
+    tow_ledger_release_client(fixture->ledger, 2);
+    assert_int_equal(tow_map_count(&fixture->ledger->clients), 1);
+    tow_object_unhold(fixture->ledger, object);
+    assert_int_equal(tow_map_count(&fixture->ledger->clients), 0);
+    add(fixture, 1, 1, 10);
 }
 
 static void ledger_loss_of_a_device_fails_what_has_a_shard_there(void **state)
@@ -613,6 +627,7 @@ TOW_TEST_MAIN(CASE(ledger_release_of_the_handle_drops_what_nobody_else_holds),
               CASE(ledger_donation_waits_for_every_other_holder),
               CASE(ledger_release_of_a_client_drops_its_objects_in_order),
               CASE(ledger_release_of_a_client_takes_consumed_handles_too),
+              CASE(ledger_keeps_nothing_of_a_client_that_is_gone),
               CASE(ledger_loss_of_a_device_fails_what_has_a_shard_there),
               CASE(ledger_loss_keeps_the_first_error),
               CASE(ledger_object_on_a_lost_placement_fails_at_once),
