@@ -3,6 +3,7 @@
 #ifndef TOW_DEVICE_XLA_CPU_PROGRAM_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_PROGRAM_IMPL_HH_
 
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "device/xla_cpu/objects_impl.hh"
@@ -99,6 +101,37 @@ inline absl::StatusOr<xla::CompileOptions> parse_options(
     return checked_options(proto);
 }
 
+/* The compiler says where ("-:LINE:COLUMN: error"), but not always what it
+ * found there: of an unknown operation it does not give the name. So this is
+ * what stands around that place; empty for bytecode, which has no lines. */
+inline absl::string_view text_around(absl::string_view code,
+                                     const std::string &message)
+{
+    size_t line = 0, column = 0;
+    if (absl::StartsWith(code, "ML\xefR") ||
+        std::sscanf(message.c_str(), "-:%zu:%zu", &line, &column) != 2)
+        return {};
+    for (; line > 1; line--) {
+        size_t end = code.find('\n');
+        if (end == absl::string_view::npos) return {};
+        code.remove_prefix(end + 1);
+    }
+    code = code.substr(0, code.find('\n'));
+    size_t before = TOW_XLA_QUOTE_LENGTH / 2;
+    size_t first = column > before ? column - before : 0;
+    if (first >= code.size()) return {};
+    return code.substr(first, TOW_XLA_QUOTE_LENGTH);
+}
+
+inline absl::Status unreadable(absl::string_view code,
+                               absl::string_view message)
+{
+    absl::string_view quote = text_around(code, std::string(message));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read the program: ", message,
+                     quote.empty() ? "" : "\nat: ", quote));
+}
+
 inline absl::StatusOr<xla::XlaComputation> parse_program(
     absl::string_view code, absl::string_view format, bool is_tupled)
 {
@@ -110,9 +143,7 @@ inline absl::StatusOr<xla::XlaComputation> parse_program(
     absl::Status status = xla::ParseMlirModuleStringAndConvertToXlaComputation(
         std::string_view(code.data(), code.size()), computation, is_tupled,
         false);
-    if (!status.ok())
-        return absl::InvalidArgumentError(
-            absl::StrCat("cannot read the program: ", status.message()));
+    if (!status.ok()) return unreadable(code, status.message());
     return computation;
 }
 

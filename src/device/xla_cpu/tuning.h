@@ -55,4 +55,8 @@
 #define TOW_XLA_POOL_HANDFUL 32
 #define TOW_XLA_POOL_SHELF   64
 
+/* Characters of a program that are quoted beside the compiler's complaint: one
+ * operation with its operands. */
+#define TOW_XLA_QUOTE_LENGTH 120
+
 #endif /* TOW_DEVICE_XLA_CPU_TUNING_H_ */

@@ -8,26 +8,153 @@
 
 /* --- Compiling ----------------------------------------------------------------- */
 
-static void compile_explains_a_malformed_program(void **state)
+/* One argument, one result, and this in between. */
+#define MAIN(BODY)                                                 \
+    "func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {" \
+    "\n  %0 = " BODY "\n  return %0 : tensor<4xf32>\n}\n"
+
+#define ALL_REDUCE(OP, GROUPS)                                      \
+    "\"stablehlo.all_reduce\"(%a) ({"                               \
+    "^bb0(%x: tensor<f32>, %y: tensor<f32>): "                      \
+    "%z = stablehlo." OP " %x, %y : tensor<f32> "                   \
+    "stablehlo.return %z : tensor<f32>}) {replica_groups = " GROUPS \
+    "} : (tensor<4xf32>) -> tensor<4xf32>"
+
+/* What is wrong with a program, and what the message must name. */
+static const struct {
+    const char *text;
+    PJRT_Error_Code code;
+    const char *words;
+} BAD_PROGRAMS[] = {
+    {"func.func @main( {", PJRT_Error_Code_INVALID_ARGUMENT,
+     "cannot read the program"},
+    {"hello", PJRT_Error_Code_INVALID_ARGUMENT, "'hello' is unknown"},
+    {"", PJRT_Error_Code_INVALID_ARGUMENT, ""},
+    {"func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n"
+     "%0 = stablehlo.add %a, %a : tensor<4xf32>",
+     PJRT_Error_Code_INVALID_ARGUMENT, "expected operation name"},
+    {"func.func public @other(%a: tensor<f32>) -> tensor<f32> {\n"
+     "return %a : tensor<f32>\n}\n",
+     PJRT_Error_Code_INVALID_ARGUMENT, "`main`"},
+    {MAIN("stablehlo.frobnicate %a : tensor<4xf32>"),
+     PJRT_Error_Code_INVALID_ARGUMENT, "frobnicate"},
+    {MAIN("\"foo.bar\"(%a) : (tensor<4xf32>) -> tensor<4xf32>"),
+     PJRT_Error_Code_INVALID_ARGUMENT, "at:   %0 = \"foo.bar\"(%a)"},
+    {MAIN("arith.addf %a, %a : tensor<4xf32>"),
+     PJRT_Error_Code_INVALID_ARGUMENT, "'arith.addf' op unsupported"},
+    {MAIN("stablehlo.add %a, %b : tensor<4xf32>"),
+     PJRT_Error_Code_INVALID_ARGUMENT, "%b"},
+    {MAIN("\"stablehlo.add\"(%a, %a) : (tensor<4xf32>, tensor<4xf32>) -> "
+          "tensor<3xf32>"),
+     PJRT_Error_Code_INVALID_ARGUMENT, "'tensor<4xf32>' vs 'tensor<3xf32>'"},
+    {MAIN("stablehlo.custom_call @call_me(%a) : (tensor<4xf32>) -> "
+          "tensor<4xf32>"),
+     PJRT_Error_Code_PERMISSION_DENIED, "custom call target 'call_me'"},
+    {MAIN("stablehlo.custom_call @xla_ffi_python_cpu_callback(%a) "
+          "{api_version = 4 : i32, backend_config = {}} : (tensor<4xf32>) -> "
+          "tensor<4xf32>"),
+     PJRT_Error_Code_PERMISSION_DENIED, "'xla_ffi_python_cpu_callback'"},
+    /* Would show memory that nobody wrote. */
+    {MAIN("stablehlo.custom_call @AllocateBuffer() : () -> tensor<4xf32>"),
+     PJRT_Error_Code_NOT_FOUND, "AllocateBuffer"},
+    {"func.func public @main() -> tensor<4xf32> {\n"
+     "%t = stablehlo.create_token : !stablehlo.token\n"
+     "%0:2 = \"stablehlo.infeed\"(%t) : (!stablehlo.token) -> "
+     "(tensor<4xf32>, !stablehlo.token)\n"
+     "return %0#0 : tensor<4xf32>\n}\n",
+     PJRT_Error_Code_UNIMPLEMENTED, "infeed"},
+    /* What XLA's CPU compiler cannot do with devices. */
+    {MAIN("\"stablehlo.collective_broadcast\"(%a) {replica_groups = "
+          "dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4xf32>) -> "
+          "tensor<4xf32>"),
+     PJRT_Error_Code_UNIMPLEMENTED, "collective-broadcast"},
+    {MAIN(ALL_REDUCE("subtract", "dense<[[0, 1]]> : tensor<1x2xi64>")),
+     PJRT_Error_Code_UNIMPLEMENTED, "subtract"},
+    {MAIN(ALL_REDUCE("add", "dense<[[0, 9]]> : tensor<1x2xi64>")),
+     PJRT_Error_Code_INVALID_ARGUMENT, "not seen in replica groups"},
+};
+
+static void compile_names_what_it_refuses(void **state)
+{
+    PJRT_Client *client = client_open((client_options_t){.device_count = 2});
+    bytes_t options = options_pack(2, 1, (int64_t[]){0, 1});
+    PJRT_LoadedExecutable *executable = NULL;
+    for (size_t i = 0; i < TOW_COUNT_OF(BAD_PROGRAMS); i++)
+        expect_error(
+            try_compile(client, BAD_PROGRAMS[i].text, &options, &executable),
+            BAD_PROGRAMS[i].code, BAD_PROGRAMS[i].words);
+    client_close(client);
+}
+
+/* ADD as a portable artifact of StableHLO 1.0.0. */
+static const unsigned char ADD_BYTECODE[] = {
+    0x4d, 0x4c, 0xef, 0x52, 0x0d, 0x53, 0x74, 0x61, 0x62, 0x6c, 0x65, 0x48,
+    0x4c, 0x4f, 0x5f, 0x76, 0x31, 0x2e, 0x30, 0x2e, 0x30, 0x00, 0x01, 0x19,
+    0x05, 0x01, 0x05, 0x09, 0x01, 0x03, 0x0b, 0x03, 0x07, 0x0f, 0x13, 0x17,
+    0x03, 0x2d, 0x17, 0x07, 0x01, 0x0f, 0x0b, 0x13, 0x13, 0x13, 0x13, 0x13,
+    0x13, 0x03, 0x09, 0x0b, 0x0b, 0x0b, 0x0b, 0x03, 0x07, 0x13, 0x1b, 0x07,
+    0x02, 0x5b, 0x05, 0x0d, 0x17, 0x01, 0x03, 0x03, 0x17, 0x01, 0x05, 0x07,
+    0x17, 0x01, 0x05, 0x35, 0x17, 0x01, 0x05, 0x61, 0x17, 0x01, 0x07, 0x15,
+    0x17, 0x01, 0x09, 0x0b, 0x03, 0x01, 0x23, 0x03, 0x1d, 0x0f, 0x1d, 0x11,
+    0x29, 0x03, 0x11, 0x05, 0x11, 0x05, 0x01, 0x01, 0x03, 0x01, 0x09, 0x04,
+    0x51, 0x05, 0x01, 0x50, 0x03, 0x01, 0x07, 0x04, 0x41, 0x03, 0x01, 0x05,
+    0x03, 0x50, 0x05, 0x03, 0x07, 0x04, 0x2d, 0x03, 0x07, 0x0b, 0x05, 0x03,
+    0x07, 0x03, 0x09, 0x00, 0x05, 0x06, 0x0b, 0x03, 0x01, 0x05, 0x01, 0x03,
+    0x07, 0x04, 0x0d, 0x03, 0x05, 0x06, 0x03, 0x01, 0x05, 0x01, 0x00, 0x8b,
+    0x13, 0x0f, 0x0b, 0x05, 0x15, 0x0f, 0x11, 0x0f, 0x0b, 0x11, 0x62, 0x75,
+    0x69, 0x6c, 0x74, 0x69, 0x6e, 0x00, 0x76, 0x68, 0x6c, 0x6f, 0x00, 0x6d,
+    0x6f, 0x64, 0x75, 0x6c, 0x65, 0x00, 0x66, 0x75, 0x6e, 0x63, 0x5f, 0x76,
+    0x31, 0x00, 0x61, 0x64, 0x64, 0x5f, 0x76, 0x31, 0x00, 0x72, 0x65, 0x74,
+    0x75, 0x72, 0x6e, 0x5f, 0x76, 0x31, 0x00, 0x2d, 0x00, 0x6d, 0x61, 0x69,
+    0x6e, 0x00, 0x70, 0x75, 0x62, 0x6c, 0x69, 0x63, 0x00, 0x08, 0x15, 0x05,
+    0x05, 0x01, 0x01, 0x0b, 0x0f, 0x11, 0x0f, 0x13, 0x15,
+};
+
+static PJRT_Error *try_compile_bytes(PJRT_Client *client, const char *format,
+                                     const void *bytes, size_t size,
+                                     PJRT_LoadedExecutable **out_executable)
+{
+    PJRT_Program program = {
+        .struct_size = sizeof(program),
+        .code = (char *)bytes,
+        .code_size = size,
+        .format = format,
+        .format_size = strlen(format),
+    };
+    PJRT_Client_Compile_Args args = {
+        .struct_size = sizeof(args), .client = client, .program = &program};
+    PJRT_Error *error = api->PJRT_Client_Compile(&args);
+    *out_executable = args.executable;
+    return error;
+}
+
+static void bytecode_is_compiled_and_cut_short_is_refused(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *executable = NULL;
-    expect_error(try_compile(client, "func.func @main( {", NULL, &executable),
-                 PJRT_Error_Code_INVALID_ARGUMENT, "cannot read the program");
-    expect_error(try_compile(client,
-                             "func.func public @main(%a: tensor<4xf32>) -> "
-                             "tensor<4xf32> { %0 = stablehlo.frobnicate %a : "
-                             "tensor<4xf32> return %0 : tensor<4xf32> }",
-                             NULL, &executable),
-                 PJRT_Error_Code_INVALID_ARGUMENT, "frobnicate");
-    expect_error(try_compile(client,
-                             "func.func public @main(%a: tensor<4xf32>) -> "
-                             "tensor<3xf32> { %0 = stablehlo.add %a, %a : "
-                             "tensor<4xf32> return %0 : tensor<4xf32> }",
-                             NULL, &executable),
-                 PJRT_Error_Code_INVALID_ARGUMENT, "cannot read the program");
-    expect_error(try_compile(client, "", NULL, &executable),
-                 PJRT_Error_Code_INVALID_ARGUMENT, "");
+    expect_ok(try_compile_bytes(client, "mlir", ADD_BYTECODE,
+                                sizeof(ADD_BYTECODE), &executable));
+    PJRT_Buffer *a = upload(client, device_at(client, 0), COUNT, 4);
+    call_t call = {
+        .executable = executable, .argument_count = 2, .arguments = {{a, a}}};
+    execute(&call);
+    expect_values(call.outputs[0][0], 2, 4, 6, 8);
+    destroy(call.outputs[0][0]);
+    destroy(a);
+    unload(executable);
+    for (size_t size = 1; size < sizeof(ADD_BYTECODE); size++) {
+        /* Memory of this size alone, so that a look past the end is seen. */
+        char *cut = malloc(size);
+        assert_non_null(cut);
+        memcpy(cut, ADD_BYTECODE, size);
+        expect_error(try_compile_bytes(client, "mlir", cut, size, &executable),
+                     PJRT_Error_Code_INVALID_ARGUMENT,
+                     "cannot read the program");
+        free(cut);
+    }
+    expect_error(try_compile_bytes(client, "hlo", ADD_BYTECODE,
+                                   sizeof(ADD_BYTECODE), &executable),
+                 PJRT_Error_Code_INVALID_ARGUMENT, "program format 'hlo'");
     client_close(client);
 }
 
@@ -42,6 +169,9 @@ static void compile_refuses_options_that_reach_outside(void **state)
         {"xla_dump_to", "somewhere"},
         {"xla_dump_hlo_as_text", "True"},
         {"xla_gpu_dump_llvmir", "True"},
+        {"xla_hlo_profile", "True"},
+        {"xla_gpu_per_fusion_autotune_cache_dir", "somewhere"},
+        {"xla_debug_buffer_assignment_show_max", "3"},
     };
     for (size_t i = 0; i < TOW_COUNT_OF(refused); i++) {
         bytes_t options = options_pack(1, 1, NULL);
@@ -66,26 +196,29 @@ static void compile_refuses_options_that_reach_outside(void **state)
     client_close(client);
 }
 
-static void compile_refuses_foreign_code(void **state)
+/* Not CompileOptionsProto, or one that cannot be. */
+static void compile_refuses_options_that_make_no_sense(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *executable = NULL;
-    expect_error(try_compile(client,
-                             "func.func public @main(%a: tensor<4xf32>) -> "
-                             "tensor<4xf32> { %0 = stablehlo.custom_call "
-                             "@call_me(%a) : (tensor<4xf32>) -> tensor<4xf32> "
-                             "return %0 : tensor<4xf32> }",
-                             NULL, &executable),
-                 PJRT_Error_Code_PERMISSION_DENIED, "call_me");
-    expect_error(
-        try_compile(client,
-                    "func.func public @main() -> tensor<4xf32> { "
-                    "%t = stablehlo.create_token : !stablehlo.token "
-                    "%0:2 = \"stablehlo.infeed\"(%t) : (!stablehlo.token) -> "
-                    "(tensor<4xf32>, !stablehlo.token) "
-                    "return %0#0 : tensor<4xf32> }",
-                    NULL, &executable),
-        PJRT_Error_Code_UNIMPLEMENTED, "infeed");
+    bytes_t options = {.data = "\xff\xff\xff", .size = 3};
+    expect_error(try_compile(client, ADD, &options, &executable),
+                 PJRT_Error_Code_INVALID_ARGUMENT, "CompileOptionsProto");
+    options = options_pack(3, 1, (int64_t[]){0, 1, 2});
+    options.size--;
+    expect_error(try_compile(client, ADD, &options, &executable),
+                 PJRT_Error_Code_INVALID_ARGUMENT, "CompileOptionsProto");
+    /* executable_build_options.num_replicas */
+    options = options_pack(1, 1, NULL);
+    memcpy(options.data + options.size, "\x1a\x05\x20\x80\x80\x80\x01", 7);
+    options.size += 7;
+    expect_error(try_compile(client, ADD, &options, &executable),
+                 PJRT_Error_Code_INVALID_ARGUMENT, "2097152 replicas");
+    options = options_pack(1, 1, NULL);
+    options_add_text(&options, "xla_backend_optimization_level", "much");
+    expect_error(try_compile(client, ADD, &options, &executable),
+                 PJRT_Error_Code_INVALID_ARGUMENT,
+                 "xla_backend_optimization_level");
     client_close(client);
 }
 
@@ -240,9 +373,10 @@ static void executables_load_under_other_devices(void **state)
 
 #define CASE(name) cmocka_unit_test_setup(name, harness_set_up)
 
-TOW_TEST_MAIN(CASE(compile_explains_a_malformed_program),
+TOW_TEST_MAIN(CASE(compile_names_what_it_refuses),
+              CASE(bytecode_is_compiled_and_cut_short_is_refused),
               CASE(compile_refuses_options_that_reach_outside),
-              CASE(compile_refuses_foreign_code),
+              CASE(compile_refuses_options_that_make_no_sense),
               CASE(signature_names_shapes_and_donations),
               CASE(signature_has_the_shardings),
               CASE(executables_load_under_other_devices))

@@ -196,6 +196,13 @@ static void execute_refuses_wrong_arguments(void **state)
     call.arguments[0][1] = shorter;
     expect_error(try_execute(&call), PJRT_Error_Code_INVALID_ARGUMENT,
                  "argument 1 of main is f32[3]");
+    PJRT_Buffer *whole = NULL;
+    expect_ok(try_upload(client, device_at(client, 0), PJRT_Buffer_Type_S32,
+                         (int32_t[]){1, 2, 3, 4}, (int64_t[]){4}, 1, &whole));
+    call.arguments[0][1] = whole;
+    expect_error(try_execute(&call), PJRT_Error_Code_INVALID_ARGUMENT,
+                 "argument 1 of main is s32[4]");
+    destroy(whole);
     call.arguments[0][1] = elsewhere;
     expect_error(try_execute(&call), PJRT_Error_Code_INVALID_ARGUMENT,
                  "is on device 1, but is needed on 0");
