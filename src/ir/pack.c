@@ -6,16 +6,19 @@
 #include "ir/program_impl.h"
 #include "wire/message.h"
 
-/* Memory that a message of `size` bytes may take to decode: nodes are held to
- * TOW_NODES_MAX, and a byte becomes at most one input of four. */
+/* Beside its struct a node takes a few small blocks, each rounded up, and while
+ * it is decoded up to 96 bytes of protobuf-c's own notes, which stay. */
+#define NODE_SLACK_BYTES ((size_t)256)
+
+/* Memory that a message of `size` bytes may take to decode. Nodes are held to
+ * TOW_NODES_MAX; a byte of the rest becomes at most 16, as inputs or as dims. */
 static size_t decoded_bytes_max(size_t size)
 {
-    const size_t node = sizeof(tow_msg_graph_node_t) +
-                        sizeof(tow_msg_array_type_t) +
-                        8 * _Alignof(max_align_t);
+    const size_t node_bytes = sizeof(tow_msg_graph_node_t) +
+                              sizeof(tow_msg_array_type_t) + NODE_SLACK_BYTES;
     const size_t node_count =
         size / 2 < TOW_NODES_MAX ? size / 2 : TOW_NODES_MAX;
-    return 4096 + node_count * node + 16 * size;
+    return 4096 + node_count * node_bytes + 16 * size;
 }
 
 /* -- Packing ----------------------------------------------------------------- */

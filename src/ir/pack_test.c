@@ -106,8 +106,29 @@ static void an_argument_without_a_type_has_no_shape(void **state)
     tow_program_destroy(program);
 }
 
+/* The least bytes for the most nodes: what they take is still within bounds. */
+static void as_many_nodes_as_there_may_be_are_unpacked(void **state)
+{
+    (void)state;
+    void *bytes;
+    size_t size;
+    tow_program_t *program, *again;
+    const tow_node_t node = {.kind = TOW_NODE_COMPUTE};
+    must(tow_program_create("", &program));
+    for (size_t i = 0; i < TOW_NODES_MAX; i++)
+        must(tow_program_add(program, &node, NULL));
+    must(tow_program_pack(program, &bytes, &size));
+    assert_int_equal(size, 4 * TOW_NODES_MAX);
+    must(tow_program_unpack(bytes, size, &again));
+    assert_int_equal(tow_program_node_count(again), TOW_NODES_MAX);
+    tow_free(bytes);
+    tow_program_destroy(program);
+    tow_program_destroy(again);
+}
+
 TOW_TEST_MAIN(cmocka_unit_test(random_programs_survive_packing),
               cmocka_unit_test(spoilt_bytes_are_refused_or_harmless),
               cmocka_unit_test(malformed_nodes_are_refused_with_their_number),
+              cmocka_unit_test(as_many_nodes_as_there_may_be_are_unpacked),
               cmocka_unit_test(no_bytes_are_a_program_without_nodes),
               cmocka_unit_test(an_argument_without_a_type_has_no_shape))
