@@ -13,7 +13,7 @@
 #include "collective/host/host.h"
 #include "collective/host/tuning.h"
 
-#define ARENA_MAGIC UINT64_C(0x31414e455241574f) /* changes with the layout */
+#define ARENA_MAGIC UINT64_C(0x32414e455241574f) /* changes with the layout */
 
 /* One half of a mailbox. */
 typedef struct mail_half {
@@ -47,6 +47,14 @@ typedef struct process_row {
     _Atomic uint64_t heartbeat;
 } process_row_t;
 
+/* Where members sleep who wait for all of a gang: whoever completes it wakes
+ * them together. Chosen by key; two gangs that share one wake each other for
+ * nothing, and no more. */
+typedef struct gang_bell {
+    alignas(TOW_CACHE_LINE_BYTES) _Atomic uint32_t count; /* futex */
+    _Atomic uint32_t waiter_count;
+} gang_bell_t;
+
 typedef struct abort_row {
     /* Written before `run_id`. */
     int32_t code;
@@ -60,6 +68,7 @@ typedef struct arena {
     abort_row_t aborts[TOW_HOST_ABORT_COUNT];
     process_row_t processes[TOW_HOST_PROCESS_COUNT_MAX];
     owner_row_t owners[TOW_HOST_DEVICE_COUNT_MAX];
+    gang_bell_t bells[TOW_HOST_BELL_COUNT];
     mailbox_t mailboxes[TOW_HOST_DEVICE_COUNT_MAX];
 } arena_t;
 

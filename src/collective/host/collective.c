@@ -47,6 +47,7 @@ typedef void (*taker_t)(job_t *job, size_t from, const uint8_t *bytes,
 static tow_status_t take_all(job_t *job, const uint8_t *own, taker_t taker,
                              void *context)
 {
+    TOW_RETURN_IF_ERROR(mail_await_all(&job->meeting, job->step));
     for (size_t from = 0; from < job->count; from++) {
         if (from == job->rank) {
             taker(job, from, own, context);

@@ -10,6 +10,7 @@
 struct tow_host {
     arena_t *arena; /* mapped */
     int64_t patience_ns;
+    size_t core_count;
     uint32_t process; /* our row */
     pthread_t heart;
     bool heart_beats;
@@ -62,6 +63,9 @@ typedef struct letter {
     uint64_t ticket;
 } letter_t;
 
+/* Waits until all members have published under (collective, step). Cheaper than
+ * to wait for one after the other, when they have to sleep. */
+tow_status_t mail_await_all(meeting_t *meeting, uint64_t step) TOW_MUST_USE;
 /* Waits for what member `rank` publishes under (collective, step). */
 tow_status_t mail_fetch(meeting_t *meeting, size_t rank, uint64_t step,
                         letter_t *out_letter) TOW_MUST_USE;

@@ -83,21 +83,32 @@ static tow_status_t check_abort(meeting_t *meeting)
     return host_abort_of(meeting->host, meeting->collective->run_id);
 }
 
-/* One pause between two looks: spin, then offer the core, then sleep until the
- * bell of `box` rings (its count was `heard` before the last look). */
+/* One pause between two looks: spins, then offers the core. False when it is time
+ * to sleep. */
+static bool pause_awake(const meeting_t *meeting, wait_state_t *state)
+{
+    const bool is_crowded =
+        meeting->collective->member_count > meeting->host->core_count;
+    const unsigned spin_count = is_crowded ? 0 : TOW_HOST_SPIN_COUNT;
+    const unsigned yield_count =
+        is_crowded ? TOW_HOST_CROWDED_YIELD_COUNT : TOW_HOST_YIELD_COUNT;
+    const unsigned count = state->look_count;
+    if (count >= spin_count + yield_count) return false;
+    state->look_count++;
+    if (count < spin_count)
+        host_relax();
+    else
+        sched_yield();
+    return true;
+}
+
+/* One pause between two looks at one mailbox: in the end sleeps until its bell
+ * rings, which had rung `heard` times before the last look. */
 static tow_status_t pause_for(meeting_t *meeting, size_t rank, uint32_t heard,
                               wait_state_t *state)
 {
     TOW_RETURN_IF_ERROR(check_abort(meeting));
-    const unsigned count = state->look_count++;
-    if (count < TOW_HOST_SPIN_COUNT) {
-        host_relax();
-        return TOW_OK;
-    }
-    if (count < TOW_HOST_SPIN_COUNT + TOW_HOST_YIELD_COUNT) {
-        sched_yield();
-        return TOW_OK;
-    }
+    if (pause_awake(meeting, state)) return TOW_OK;
     mailbox_t *box = meeting_box(meeting, rank);
     atomic_fetch_add(&box->waiter_count, 1);
     futex_wait(&box->bell, heard);
@@ -166,6 +177,68 @@ tow_status_t meeting_begin(meeting_t *meeting)
     return TOW_OK;
 }
 
+/* -- All of a gang ---------------------------------------------------------- */
+
+static bool has_published(const mailbox_t *box, uint64_t key)
+{
+    return atomic_load(&box->halves[0].key) == key ||
+           atomic_load(&box->halves[1].key) == key;
+}
+
+/* The first member, from `rank` on, that has not published yet; or their
+ * number. What was published stays: we are among its readers. */
+static size_t first_missing(const meeting_t *meeting, size_t rank, uint64_t key)
+{
+    while (rank < meeting->collective->member_count &&
+           has_published(meeting_box(meeting, rank), key))
+        rank++;
+    return rank;
+}
+
+static gang_bell_t *gang_bell(const meeting_t *meeting, uint64_t key)
+{
+    return &meeting->host->arena->bells[key / 2 % TOW_HOST_BELL_COUNT];
+}
+
+/* After we have published. Of those who come last, at least one sees all; and it
+ * sees whoever sleeps, for they count themselves before they look again. */
+static void ring_if_complete(const meeting_t *meeting, uint64_t key)
+{
+    gang_bell_t *bell = gang_bell(meeting, key);
+    if (atomic_load(&bell->waiter_count) == 0 ||
+        first_missing(meeting, 0, key) < meeting->collective->member_count)
+        return;
+    atomic_fetch_add(&bell->count, 1);
+    futex_wake_all(&bell->count);
+}
+
+/* Sleeps until the gang is complete, for a while. */
+static void sleep_for_gang(const meeting_t *meeting, size_t rank, uint64_t key)
+{
+    gang_bell_t *bell = gang_bell(meeting, key);
+    const uint32_t heard = atomic_load(&bell->count);
+    atomic_fetch_add(&bell->waiter_count, 1);
+    if (first_missing(meeting, rank, key) < meeting->collective->member_count)
+        futex_wait(&bell->count, heard);
+    atomic_fetch_sub(&bell->waiter_count, 1);
+}
+
+tow_status_t mail_await_all(meeting_t *meeting, uint64_t step)
+{
+    const uint64_t key = step_key(meeting, step);
+    wait_state_t state = {0};
+    for (size_t rank = 0;;) {
+        const size_t missing = first_missing(meeting, rank, key);
+        if (missing == meeting->collective->member_count) return TOW_OK;
+        if (missing != rank) state.heartbeat_ns = 0; /* Another's life. */
+        rank = missing;
+        TOW_RETURN_IF_ERROR(check_abort(meeting));
+        if (pause_awake(meeting, &state)) continue;
+        sleep_for_gang(meeting, rank, key);
+        TOW_RETURN_IF_ERROR(check_life(meeting, rank, &state));
+    }
+}
+
 /* -- Putting ---------------------------------------------------------------- */
 
 static uint32_t readers_left(uint64_t ticket)
@@ -217,14 +290,15 @@ void mail_publish(meeting_t *meeting, uint64_t step, uint32_t reader_count)
     mail_half_t *half = &box->halves[box->last_half];
     const uint64_t version =
         (atomic_load_explicit(&half->ticket, memory_order_relaxed) >> 16) + 1;
+    const uint64_t key = step_key(meeting, step);
     TOW_ASSERT(reader_count <= 0xffff);
     half->run_id = meeting->collective->run_id;
     atomic_store_explicit(&half->ticket, version << 16 | reader_count,
                           memory_order_relaxed);
-    atomic_store_explicit(&half->key, step_key(meeting, step),
-                          memory_order_release);
-    atomic_fetch_add(&box->bell, 1);
+    atomic_store_explicit(&half->key, key, memory_order_release);
+    atomic_fetch_add(&box->bell, 1); /* A fence, too, before we look. */
     if (atomic_load(&box->waiter_count) != 0) futex_wake_all(&box->bell);
+    ring_if_complete(meeting, key);
 }
 
 /* -- Taking ----------------------------------------------------------------- */

@@ -264,10 +264,16 @@ tow_letter_t *errand_find(errand_t *errand, int64_t from, uint64_t step)
     return NULL;
 }
 
-tow_status_t errand_collect(errand_t *errand)
+void errand_collect(errand_t *errand)
 {
     lock(errand);
     splice(&errand->inbox, &errand->arrived);
+    unlock(errand);
+}
+
+static tow_status_t failure_of(errand_t *errand)
+{
+    lock(errand);
     tow_status_t failure = tow_status_retain(errand->failure);
     unlock(errand);
     return failure;
@@ -294,6 +300,7 @@ static void sleep_until_rung(errand_t *errand, uint32_t heard)
 
 tow_status_t errand_wait(errand_t *errand, uint32_t heard)
 {
+    TOW_RETURN_IF_ERROR(failure_of(errand));
     if (errand->must_kick) errand_kick(errand);
     for (unsigned i = 0; i < TOW_SPAN_SPIN_COUNT; i++) {
         if (atomic_load_explicit(&errand->bell, memory_order_acquire) != heard)

@@ -70,7 +70,7 @@ tow_status_t flow_run(job_t *job, flow_t *outs, size_t out_count, flow_t *ins,
     for (;;) {
         const uint32_t heard =
             atomic_load_explicit(&errand->bell, memory_order_acquire);
-        TOW_RETURN_IF_ERROR(errand_collect(errand));
+        errand_collect(errand);
         bool moved = false;
         for (size_t i = 0; i < out_count; i++)
             moved |= send_one(job, &outs[i]);

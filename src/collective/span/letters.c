@@ -599,12 +599,20 @@ static void door_closed(void *context)
     letters_peer_gone(letters);
 }
 
-void tow_letters_close(tow_letters_t *letters, tow_closed_t closed)
+/* Whether everything that was sent has been taken, or never will be. */
+static bool is_drained(const tow_letters_t *letters)
 {
-    TOW_ASSERT(!letters->is_closing);
-    TOW_ASSERT(tow_list_is_empty(&letters->boxes));
+    size_t cursor = 0;
+    uint64_t key;
+    void *peer;
+    while (tow_map_next(&letters->peers, &cursor, &key, &peer))
+        if (peer_has_mail(peer)) return false;
+    return true;
+}
+
+static void close_all(tow_letters_t *letters)
+{
     letters->is_closing = true;
-    letters->closed = closed;
     tow_env_timer_stop(letters->env, &letters->tick);
     while (!tow_list_is_empty(&letters->unclaimed))
         drop(letters, TOW_CONTAINER_OF(tow_list_pop_front(&letters->unclaimed),
@@ -618,6 +626,28 @@ void tow_letters_close(tow_letters_t *letters, tow_closed_t closed)
     }
     return_unrouted(letters);
     tow_region_close(letters->door, (tow_closed_t){door_closed, letters});
+}
+
+/* What was sent last is what somebody still waits for. */
+static void drain(tow_timer_t *timer)
+{
+    tow_letters_t *letters = TOW_CONTAINER_OF(timer, tow_letters_t, tick);
+    const int64_t now_ns = tow_env_now_ns(letters->env);
+    if (is_drained(letters) || now_ns >= letters->linger_ns)
+        close_all(letters);
+    else
+        tow_env_timer_start(letters->env, timer,
+                            now_ns + TOW_SPAN_DRAIN_LOOK_NS);
+}
+
+void tow_letters_close(tow_letters_t *letters, tow_closed_t closed)
+{
+    TOW_ASSERT(letters->linger_ns == 0);
+    TOW_ASSERT(tow_list_is_empty(&letters->boxes));
+    letters->closed = closed;
+    letters->linger_ns = tow_env_now_ns(letters->env) + TOW_SPAN_LINGER_NS;
+    letters->tick.fire = drain;
+    tow_env_timer_start(letters->env, &letters->tick, 0);
 }
 
 void tow_letters_destroy(tow_letters_t *letters)

@@ -118,7 +118,8 @@ typedef struct tow_letters_options {
 
 tow_status_t tow_letters_open(const tow_letters_options_t *options,
                               tow_letters_t **out_letters) TOW_MUST_USE;
-/* All boxes must be closed and all letters released. */
+/* All boxes must be closed and all letters released. What was sent still goes,
+ * for at most TOW_SPAN_LINGER_NS; then the letters are freed and `closed` runs. */
 void tow_letters_close(tow_letters_t *letters, tow_closed_t closed);
 
 /* Frees at once what belongs to a process that is dead: the env must not be

@@ -121,6 +121,7 @@ struct tow_letters {
     dead_process_t dead[TOW_SPAN_DEAD_COUNT];
     uint64_t dead_count;
     tow_letters_stats_t stats;
+    int64_t linger_ns; /* of closing: no longer than until then; 0: open */
     bool is_closing;
     bool door_is_closed;
     tow_closed_t closed;
@@ -144,6 +145,8 @@ static inline bool peer_is_up(const tow_letters_peer_t *peer)
 {
     return peer->their_session != 0 && !peer->is_failed && !peer->is_retired;
 }
+/* Whether envelopes wait for it or are under way. */
+bool peer_has_mail(const tow_letters_peer_t *peer);
 /* Tells it that a run was aborted. */
 void peer_tell_abort(tow_letters_peer_t *peer, const abort_note_t *note);
 /* Closes its lane and region; it frees itself when nothing is under way. */

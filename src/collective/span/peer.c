@@ -388,6 +388,16 @@ void peer_send(tow_letters_peer_t *peer, tow_envelope_t *envelope)
     if (peer_is_up(peer)) flush_stream(peer, stream);
 }
 
+bool peer_has_mail(const tow_letters_peer_t *peer)
+{
+    if (!peer->is_awake || peer->is_failed) return false;
+    if (!tow_list_is_empty(&peer->flying)) return true;
+    const size_t count = stream_count(peer->letters->options.device_count);
+    for (size_t i = 0; i < count; i++)
+        if (!tow_list_is_empty(&peer->outs[i].waiting)) return true;
+    return false;
+}
+
 static void notice_returned(tow_envelope_t *envelope)
 {
     tow_free(envelope);

@@ -35,6 +35,13 @@ static void aborted(void *context, uint64_t run_id, tow_code_t code,
     abort_here(context, run_id, code, reason);
 }
 
+static void peer_failed(void *context, uint32_t process_id, tow_status_t cause)
+{
+    const tow_span_options_t *options = &((tow_span_t *)context)->options;
+    if (options->peer_failed != NULL)
+        options->peer_failed(options->context, process_id, cause);
+}
+
 typedef struct abort_post {
     tow_post_t post;
     tow_span_t *span;
@@ -159,6 +166,7 @@ tow_status_t tow_span_open(const tow_span_options_t *options,
         .patience_ns = options->patience_ns,
         .check = options->check,
         .aborted = aborted,
+        .peer_failed = peer_failed,
         .context = span,
     };
     tow_status_t status = tow_letters_open(&letters, &span->letters);

@@ -113,14 +113,16 @@ void errand_leave(errand_t *errand);
 /* An empty envelope, or NULL when enough are under way. */
 tow_envelope_t *errand_envelope(errand_t *errand);
 void errand_send(errand_t *errand, tow_envelope_t *envelope);
-/* Takes in what has come. Fails when the operation has. */
-tow_status_t errand_collect(errand_t *errand) TOW_MUST_USE;
+/* Takes in what has come. */
+void errand_collect(errand_t *errand);
 /* The letter from this device with this number, or NULL. */
 tow_letter_t *errand_find(errand_t *errand, int64_t from, uint64_t step);
 void errand_release(errand_t *errand, tow_letter_t *letter);
 /* Hands what was sent and released to the loop. */
 void errand_kick(errand_t *errand);
-/* Waits until something has come, `heard` being the bell before we looked. */
+/* Waits until something has come, `heard` being the bell before we looked. Fails
+ * when the operation has: so it does only when it lacks something, and a process
+ * that leaves when it has done its part harms nobody. */
 tow_status_t errand_wait(errand_t *errand, uint32_t heard) TOW_MUST_USE;
 
 /* -- flow.c: exchanges between leaders ------------------------------------------ */

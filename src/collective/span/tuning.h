@@ -47,6 +47,11 @@
 #define TOW_SPAN_HELLO_MIN_NS (5 * TOW_NS_PER_MS)
 #define TOW_SPAN_HELLO_MAX_NS (500 * TOW_NS_PER_MS)
 
+/* How long a span that closes waits for its last letters to be taken, and how
+ * often it looks. */
+#define TOW_SPAN_LINGER_NS     (1 * TOW_NS_PER_S)
+#define TOW_SPAN_DRAIN_LOOK_NS (1 * TOW_NS_PER_MS)
+
 /* Processes that a span may know. */
 #define TOW_SPAN_PEER_COUNT_MAX 4096
 /* Places at the door. Two processes that share one repeat their hellos until
