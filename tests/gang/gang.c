@@ -17,6 +17,10 @@ extern char **environ;
 /* Ends a process that hangs, on the busiest machine. */
 #define PATIENCE_S 200
 
+/* Silence after which a process counts as frozen: longer than by default, for
+ * machines where a process waits seconds for a core. */
+#define SILENCE_NS 5000000000
+
 #define PROGRAM_BYTES_MAX ((size_t)1 << 20)
 
 typedef struct shared_program {
@@ -273,7 +277,8 @@ static void open_process(process_t *process)
         ids[i] = device_id_of(process->index, i);
     tow_host_options_t options = {.arena = process->shared->arena,
                                   .device_ids = ids,
-                                  .device_count = DEVICES_EACH};
+                                  .device_count = DEVICES_EACH,
+                                  .patience_ns = SILENCE_NS};
     tow_status_t status = tow_host_open(&options, &process->host);
     assert_string_equal(tow_status_message(status), "");
     process->table = (tow_xla_collectives_t){
