@@ -17,7 +17,7 @@
  * nothing else is under way on its devices. A chosen ticket that waits for
  * run-ahead keeps its turn on all its devices: nothing that was chosen later and
  * shares a device with it is granted before it; on other devices the island goes
- * on.
+ * on. A ticket without steps (an upload) waits for memory only, in its turn.
  *
  * Pure: no clock, no memory of its own but for its clients. A ticket costs
  * O(its devices), and with many clients the moving of pointers in their

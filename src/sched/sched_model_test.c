@@ -220,8 +220,8 @@ static bool has_run_ahead(const world_t *world, const entry_t *entry,
         uint64_t steps = world->devices[d].steps;
         if (!needs(world, entry, d)) continue;
         if (awaited[d]) return false;
-        if (steps > 0 && steps + steps_on(world, entry, d) > RUN_AHEAD_MAX)
-            return false;
+        uint64_t more = steps_on(world, entry, d);
+        if (steps > 0 && more > 0 && steps + more > RUN_AHEAD_MAX) return false;
     }
     return true;
 }
@@ -264,19 +264,16 @@ static void expect(world_t *world, size_t ticket, bool refused)
 static void serve(world_t *world, size_t ticket, bool *awaited)
 {
     const entry_t *entry = &world->tickets[ticket];
-    if (is_lost(world, entry)) {
-        expect(world, ticket, true);
-    } else if (!has_run_ahead(world, entry, awaited)) {
+    bool lost = is_lost(world, entry);
+    if (!lost && !has_run_ahead(world, entry, awaited)) {
         world->waiting[world->waiting_count++] = ticket;
         for (size_t d = 0; d < DEVICE_COUNT; d++)
             awaited[d] |= needs(world, entry, d);
-    } else if (fits(world, entry)) {
-        expect(world, ticket, false);
-    } else if (is_anything_under_way(world)) {
+    } else if (!lost && !fits(world, entry) && is_anything_under_way(world)) {
         world->chosen = ticket;
         world->waited_count++;
     } else {
-        expect(world, ticket, true);
+        expect(world, ticket, lost || !fits(world, entry));
     }
 }
 

@@ -410,6 +410,19 @@ static void sched_ticket_larger_than_run_ahead_is_granted_alone(void **state)
     ASSERT_GRANTED(fixture, &a, &big, &b, &c);
 }
 
+static void sched_ticket_without_steps_does_not_wait_for_a_long_queue(
+    void **state)
+{
+    fixture_t *fixture = *state;
+    run_t big = RUN(1, fixture->left, 0, 128), put = RUN(2, fixture->all, 5, 0);
+    submit(fixture, &big);
+    submit(fixture, &put);
+    turn(fixture);
+    ASSERT_GRANTED(fixture, &big, &put);
+    finish(fixture, &big);
+    finish(fixture, &put);
+}
+
 static void sched_tickets_that_share_devices_in_part_keep_one_order(
     void **state)
 {
@@ -828,6 +841,7 @@ TOW_TEST_MAIN(
     CASE(sched_full_queues_hold_up_only_tickets_that_need_them),
     CASE(sched_wide_gang_is_not_starved_by_narrow_ones),
     CASE(sched_ticket_larger_than_run_ahead_is_granted_alone),
+    CASE(sched_ticket_without_steps_does_not_wait_for_a_long_queue),
     CASE(sched_tickets_that_share_devices_in_part_keep_one_order),
     CASE(sched_parts_that_share_a_device_add_up_there),
     CASE(sched_refusal_counts_all_parts_on_the_device_that_is_short),

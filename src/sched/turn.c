@@ -31,11 +31,12 @@ static bool is_awaited(const tow_sched_t *sched, const tow_account_t *account)
     return account->claim_ == sched->walk;
 }
 
-/* More steps than may ever wait are fine on an empty queue. */
+/* More steps than may ever wait are fine on an empty queue, and none at all on
+ * one that such a ticket has filled. */
 static bool has_run_ahead(const tow_sched_t *sched,
                           const tow_account_t *account, uint64_t steps)
 {
-    return account->step_count == 0 ||
+    return account->step_count == 0 || steps == 0 ||
            account->step_count + steps <= sched->options.run_ahead_max;
 }
 

@@ -256,14 +256,24 @@ tow_status_t tow_ledger_release(tow_ledger_t *ledger, tow_object_id_t id)
     return TOW_OK;
 }
 
+static void move_all(tow_list_t *to, tow_list_t *from)
+{
+    for (tow_list_t *link; (link = tow_list_pop_front(from)) != NULL;)
+        tow_list_append(to, link);
+}
+
 void tow_ledger_release_client(tow_ledger_t *ledger, uint32_t number)
 {
     ledger_client_t *client = find_client(ledger, number);
     if (client == NULL) return;
-    tow_list_t *link = client->objects.next;
-    while (link != &client->objects) {
+    /* Whoever hears of a drop may give up holds of others: nothing is
+     * remembered from one to the next but the list of those not yet seen. */
+    tow_list_t unseen;
+    tow_list_init(&unseen);
+    move_all(&unseen, &client->objects);
+    for (tow_list_t *link; (link = tow_list_pop_front(&unseen)) != NULL;) {
         tow_object_t *object = OBJECT_OF_OWNER(link);
-        link = link->next;
+        tow_list_append(&client->objects, link);
         if (object->has_handle) release_handle(ledger, object);
     }
     client->released = true;
@@ -276,17 +286,13 @@ void tow_ledger_lose_account(tow_ledger_t *ledger, tow_account_t *account,
     if (account->closed) return;
     tow_account_close(ledger, account, cause);
     size_t cursor = 0;
-    uint64_t number;
+    uint64_t id;
     void *found;
-    while (tow_map_next(&ledger->clients, &cursor, &number, &found)) {
-        tow_list_t *objects = &((ledger_client_t *)found)->objects;
-        for (tow_list_t *link = objects->next; link != objects;
-             link = link->next) {
-            tow_object_t *object = OBJECT_OF_OWNER(link);
-            /* What lay on a placement lost earlier has failed already. */
-            if (object->placement != NULL && object->placement->lost)
-                tow_object_fail(object, cause);
-        }
+    while (tow_map_next(&ledger->objects, &cursor, &id, &found)) {
+        tow_object_t *object = found;
+        /* What lay on a placement lost earlier has failed already. */
+        if (object->placement != NULL && object->placement->lost)
+            tow_object_fail(object, cause);
     }
 }
 

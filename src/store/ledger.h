@@ -106,8 +106,9 @@ typedef struct tow_object {
 typedef struct tow_ledger_options {
     uint64_t object_count_max; /* 0: the default; per client */
     /* The object goes, once: tell the workers. Nobody may use it after this;
-     * only the record of a consumed one stays, until its handle goes. Must not
-     * call the ledger. NULL: nobody asks. */
+     * only the record of a consumed one stays, until its handle goes. May give
+     * up holds and lose accounts, but neither add nor release. NULL: nobody
+     * asks. */
     void (*dropped)(void *context, tow_object_t *object);
     void *context;
 } tow_ledger_options_t;

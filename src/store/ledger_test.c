@@ -16,6 +16,7 @@ typedef struct fixture {
     tow_placement_t *half;
     size_t dropped_count;
     tow_object_id_t dropped[16];
+    tow_object_t *unhold_at_drop; /* or NULL */
 } fixture_t;
 
 static void note_dropped(void *context, tow_object_t *object)
@@ -23,6 +24,9 @@ static void note_dropped(void *context, tow_object_t *object)
     fixture_t *fixture = context;
     assert_true(fixture->dropped_count < TOW_COUNT_OF(fixture->dropped));
     fixture->dropped[fixture->dropped_count++] = object->id;
+    tow_object_t *other = fixture->unhold_at_drop;
+    fixture->unhold_at_drop = NULL;
+    if (other != NULL) tow_object_unhold(fixture->ledger, other);
 }
 
 static int set_up(void **state)
@@ -296,6 +300,21 @@ static void ledger_release_of_a_client_takes_consumed_handles_too(void **state)
     tow_ledger_release_client(fixture->ledger, 1);
     tow_ledger_release_client(fixture->ledger, 99);
     assert_int_equal(fixture->dropped_count, 1);
+    assert_int_equal(tow_ledger_totals(fixture->ledger).object_count, 0);
+}
+
+static void ledger_drop_may_lead_to_others(void **state)
+{
+    fixture_t *fixture = *state;
+    add(fixture, 1, 1, 10);
+    tow_object_t *next = add(fixture, 1, 2, 10);
+    add(fixture, 1, 3, 10);
+    tow_object_hold(next);
+    release(fixture, 1, 2);
+    fixture->unhold_at_drop = next; /* The first to go held it. */
+    tow_ledger_release_client(fixture->ledger, 1);
+    assert_int_equal(fixture->dropped_count, 3);
+    assert_int_equal(fixture->dropped[1].value, tow_key(1, 2));
     assert_int_equal(tow_ledger_totals(fixture->ledger).object_count, 0);
 }
 
@@ -627,6 +646,7 @@ TOW_TEST_MAIN(CASE(ledger_release_of_the_handle_drops_what_nobody_else_holds),
               CASE(ledger_donation_waits_for_every_other_holder),
               CASE(ledger_release_of_a_client_drops_its_objects_in_order),
               CASE(ledger_release_of_a_client_takes_consumed_handles_too),
+              CASE(ledger_drop_may_lead_to_others),
               CASE(ledger_keeps_nothing_of_a_client_that_is_gone),
               CASE(ledger_loss_of_a_device_fails_what_has_a_shard_there),
               CASE(ledger_loss_keeps_the_first_error),
