@@ -138,7 +138,7 @@ static tow_status_t executable_of(tow_controller_t *controller, code_t *code,
 /* What ids in a client's graph stand for, while it is taken in. */
 typedef struct taking {
     client_t *client;
-    tow_program_t *graph;
+    tow_graph_t *graph;
     resident_t *resident;
     const mapping_t *here; /* of which worker do we lower */
     const worker_t *worker;
@@ -195,11 +195,11 @@ static bool scope_slice_is_here(void *context, tow_slice_id_t slice)
     return false;
 }
 
-static tow_program_scope_t scope_of(taking_t *taking)
+static tow_graph_scope_t scope_of(taking_t *taking)
 {
-    return (tow_program_scope_t){.slice_devices = scope_slice_devices,
-                                 .function = scope_function,
-                                 .context = taking};
+    return (tow_graph_scope_t){.slice_devices = scope_slice_devices,
+                               .function = scope_function,
+                               .context = taking};
 }
 
 /* -- Taking in ----------------------------------------------------------------- */
@@ -244,8 +244,8 @@ void tow_resident_release(resident_t *resident)
 /* Kinds must agree: the verifier knows numbers only. And the slice is there. */
 static tow_status_t check_nodes(taking_t *taking)
 {
-    for (size_t i = 0; i < tow_program_node_count(taking->graph); i++) {
-        const tow_node_t *node = tow_program_node(taking->graph, (uint32_t)i);
+    for (size_t i = 0; i < tow_graph_node_count(taking->graph); i++) {
+        const tow_node_t *node = tow_graph_node(taking->graph, (uint32_t)i);
         if (node->kind == TOW_NODE_RESULT) continue;
         const mapping_t *mapping = slice_of(taking, node->slice)->mapping;
         TOW_RETURN_IF_ERROR(tow_status_annotate(
@@ -297,9 +297,9 @@ static tow_status_t add_mapping(taking_t *taking, tow_slice_id_t slice)
     if (parts != NULL) resident->parts = parts;
     if (mappings == NULL || parts == NULL)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    const tow_program_scope_t scope = scope_of(taking);
-    tow_program_cost_t cost;
-    TOW_RETURN_IF_ERROR(tow_program_cost(taking->graph, &scope, slice, &cost));
+    const tow_graph_scope_t scope = scope_of(taking);
+    tow_graph_cost_t cost;
+    TOW_RETURN_IF_ERROR(tow_graph_cost(taking->graph, &scope, slice, &cost));
     parts[count - 1] = (tow_ticket_part_t){.placement = mapping->placement,
                                            .bytes = cost.peak_bytes,
                                            .step_count = cost.step_count};
@@ -336,8 +336,8 @@ static tow_status_t add_executable(taking_t *taking, const tow_node_t *node)
 
 static tow_status_t fill_nodes(taking_t *taking)
 {
-    for (size_t i = 0; i < tow_program_node_count(taking->graph); i++) {
-        const tow_node_t *node = tow_program_node(taking->graph, (uint32_t)i);
+    for (size_t i = 0; i < tow_graph_node_count(taking->graph); i++) {
+        const tow_node_t *node = tow_graph_node(taking->graph, (uint32_t)i);
         if (node->kind == TOW_NODE_RESULT) continue;
         TOW_RETURN_IF_ERROR(add_mapping(taking, node->slice));
         if (node->kind != TOW_NODE_COMPUTE) continue;
@@ -350,19 +350,19 @@ static tow_status_t fill_nodes(taking_t *taking)
 static tow_status_t fill_arguments(taking_t *taking)
 {
     resident_t *resident = taking->resident;
-    const tow_program_scope_t scope = scope_of(taking);
-    resident->argument_count = tow_program_argument_count(taking->graph);
+    const tow_graph_scope_t scope = scope_of(taking);
+    resident->argument_count = tow_graph_argument_count(taking->graph);
     resident->arguments =
         tow_calloc(resident->argument_count + 1, sizeof(argument_t));
     if (resident->arguments == NULL)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     for (size_t i = 0; i < resident->argument_count; i++) {
-        const tow_node_t *node = tow_program_node(
-            taking->graph, tow_program_argument(taking->graph, i));
+        const tow_node_t *node =
+            tow_graph_node(taking->graph, tow_graph_argument(taking->graph, i));
         resident->arguments[i] = (argument_t){
             .mapping = slice_of(taking, node->slice)->mapping,
             .shape = node->shape,
-            .consumed = tow_program_consumes(taking->graph, &scope, i)};
+            .consumed = tow_graph_consumes(taking->graph, &scope, i)};
     }
     return TOW_OK;
 }
@@ -370,8 +370,8 @@ static tow_status_t fill_arguments(taking_t *taking)
 static tow_status_t fill_results(taking_t *taking)
 {
     resident_t *resident = taking->resident;
-    const tow_program_scope_t scope = scope_of(taking);
-    resident->result_count = tow_program_result_count(taking->graph);
+    const tow_graph_scope_t scope = scope_of(taking);
+    resident->result_count = tow_graph_result_count(taking->graph);
     resident->results =
         tow_calloc(resident->result_count + 1, sizeof(result_t));
     if (resident->results == NULL)
@@ -379,7 +379,7 @@ static tow_status_t fill_results(taking_t *taking)
     for (size_t i = 0; i < resident->result_count; i++) {
         tow_result_info_t info;
         TOW_RETURN_IF_ERROR(
-            tow_program_result_info(taking->graph, &scope, i, &info));
+            tow_graph_result_info(taking->graph, &scope, i, &info));
         resident->results[i] =
             (result_t){.mapping = slice_of(taking, info.slice)->mapping,
                        .shape = info.shape,
@@ -397,7 +397,7 @@ static tow_status_t send_part(taking_t *taking, worker_t *worker)
                                      .slice_is_here = scope_slice_is_here,
                                      .context = taking};
     tow_lowered_t *lowered;
-    TOW_RETURN_IF_ERROR(tow_program_lower(taking->graph, &scope, &lowered));
+    TOW_RETURN_IF_ERROR(tow_graph_lower(taking->graph, &scope, &lowered));
     void *bytes;
     size_t size;
     tow_status_t status = tow_lowered_pack(lowered, &bytes, &size);
@@ -426,8 +426,8 @@ static tow_status_t fill_resident(taking_t *taking)
 
 static tow_status_t take_graph(taking_t *taking, uint64_t id)
 {
-    const tow_program_scope_t scope = scope_of(taking);
-    TOW_RETURN_IF_ERROR(tow_program_verify(taking->graph, &scope));
+    const tow_graph_scope_t scope = scope_of(taking);
+    TOW_RETURN_IF_ERROR(tow_graph_verify(taking->graph, &scope));
     TOW_RETURN_IF_ERROR(check_nodes(taking));
     resident_t *resident = tow_calloc(1, sizeof(*resident));
     if (resident == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -437,7 +437,7 @@ static tow_status_t take_graph(taking_t *taking, uint64_t id)
     resident->key = tow_key(taking->client->number, id);
     tow_list_init(&resident->waiting);
     tow_list_append(&resident->controller->residents, &resident->node);
-    resident->name = tow_strdup(tow_program_name(taking->graph));
+    resident->name = tow_strdup(tow_graph_name(taking->graph));
     tow_status_t status = resident->name == NULL
                               ? tow_status_bare(TOW_RESOURCE_EXHAUSTED)
                               : fill_resident(taking);
@@ -450,9 +450,9 @@ tow_status_t tow_resident_take(client_t *client, uint64_t id,
 {
     taking_t taking = {.client = client};
     TOW_RETURN_IF_ERROR(
-        tow_program_unpack(blob->bytes, blob->size, &taking.graph));
+        tow_graph_unpack(blob->bytes, blob->size, &taking.graph));
     tow_status_t status = take_graph(&taking, id);
-    tow_program_destroy(taking.graph);
+    tow_graph_destroy(taking.graph);
     if (status == TOW_OK) *out_resident = taking.resident;
     return status;
 }

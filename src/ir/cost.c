@@ -15,7 +15,7 @@ typedef struct account {
     int64_t live;
     int64_t peak;
     bool overflowed;
-    tow_program_cost_t cost;
+    tow_graph_cost_t cost;
 } account_t;
 
 static void change(account_t *account, uint64_t bytes, bool is_more)
@@ -111,10 +111,9 @@ static tow_status_t walk(account_t *account, tow_slice_id_t slice)
     return TOW_OK;
 }
 
-tow_status_t tow_program_cost(const tow_program_t *program,
-                              const tow_program_scope_t *scope,
-                              tow_slice_id_t slice,
-                              tow_program_cost_t *out_cost)
+tow_status_t tow_graph_cost(const tow_graph_t *program,
+                            const tow_graph_scope_t *scope,
+                            tow_slice_id_t slice, tow_graph_cost_t *out_cost)
 {
     TOW_ASSERT(program != NULL && scope != NULL && out_cost != NULL);
     account_t account = {0};
@@ -134,7 +133,7 @@ tow_status_t tow_program_cost(const tow_program_t *program,
 /* -- Results ----------------------------------------------------------------- */
 
 /* Which argument a node is: they are in order of their nodes. */
-static uint32_t argument_of(const tow_program_t *program, uint32_t node)
+static uint32_t argument_of(const tow_graph_t *program, uint32_t node)
 {
     size_t low = 0;
     size_t high = program->arguments.count;
@@ -150,9 +149,9 @@ static uint32_t argument_of(const tow_program_t *program, uint32_t node)
     return (uint32_t)low;
 }
 
-tow_status_t tow_program_result_info(const tow_program_t *program,
-                                     const tow_program_scope_t *scope,
-                                     size_t index, tow_result_info_t *out_info)
+tow_status_t tow_graph_result_info(const tow_graph_t *program,
+                                   const tow_graph_scope_t *scope, size_t index,
+                                   tow_result_info_t *out_info)
 {
     TOW_ASSERT(program != NULL && scope != NULL && out_info != NULL);
     *out_info = (tow_result_info_t){.argument = UINT32_MAX};
@@ -161,10 +160,10 @@ tow_status_t tow_program_result_info(const tow_program_t *program,
                          "result %zu of a program that has %zu", index,
                          program->results.count);
     const tow_node_t *result =
-        tow_program_node(program, program->results.items[index]);
+        tow_graph_node(program, program->results.items[index]);
     TOW_ASSERT(result->input_count == 1);
     const tow_value_t value = result->inputs[0];
-    const tow_node_t *producer = tow_program_node(program, value.node);
+    const tow_node_t *producer = tow_graph_node(program, value.node);
     out_info->slice = producer->slice;
     if (producer->kind == TOW_NODE_ARGUMENT) {
         out_info->argument = argument_of(program, value.node);
@@ -194,9 +193,9 @@ static void mark_consumed(tow_schedule_t *schedule, size_t step,
     }
 }
 
-tow_status_t tow_program_consumed(const tow_program_t *program,
-                                  const tow_program_scope_t *scope,
-                                  bool *out_consumed)
+tow_status_t tow_graph_consumed(const tow_graph_t *program,
+                                const tow_graph_scope_t *scope,
+                                bool *out_consumed)
 {
     TOW_ASSERT(program != NULL && scope != NULL);
     TOW_ASSERT(out_consumed != NULL || program->arguments.count == 0);
@@ -211,13 +210,13 @@ tow_status_t tow_program_consumed(const tow_program_t *program,
     return status;
 }
 
-bool tow_program_consumes(const tow_program_t *program,
-                          const tow_program_scope_t *scope, size_t index)
+bool tow_graph_consumes(const tow_graph_t *program,
+                        const tow_graph_scope_t *scope, size_t index)
 {
     TOW_ASSERT(index < program->arguments.count);
     bool *consumed = tow_malloc(program->arguments.count);
     if (consumed == NULL) return false;
-    tow_status_t status = tow_program_consumed(program, scope, consumed);
+    tow_status_t status = tow_graph_consumed(program, scope, consumed);
     const bool answer = status == TOW_OK && consumed[index];
     tow_status_ignore(status, "the header promises false");
     tow_free(consumed);

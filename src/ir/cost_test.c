@@ -3,20 +3,20 @@
 #define X         "%0 = argument \"x\" : f32[4] on slice 1 "
 #define X_DONATED "%0 = argument \"x\" : f32[4] on slice 1 donated "
 
-static void costs(const char *text, uint64_t slice, tow_program_cost_t wanted)
+static void costs(const char *text, uint64_t slice, tow_graph_cost_t wanted)
 {
     world_t world;
-    tow_program_cost_t cost;
+    tow_graph_cost_t cost;
     world_init(&world, 4);
-    tow_program_t *program = program_of(text);
-    must(tow_program_verify(program, &world.scope.program));
-    must(tow_program_cost(program, &world.scope.program,
-                          (tow_slice_id_t){slice}, &cost));
+    tow_graph_t *program = program_of(text);
+    must(tow_graph_verify(program, &world.scope.program));
+    must(tow_graph_cost(program, &world.scope.program, (tow_slice_id_t){slice},
+                        &cost));
     assert_int_equal(cost.peak_bytes, wanted.peak_bytes);
     assert_int_equal(cost.result_bytes, wanted.result_bytes);
     assert_int_equal(cost.donated_bytes, wanted.donated_bytes);
     assert_int_equal(cost.step_count, wanted.step_count);
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void temporaries_count_while_a_step_runs(void **state)
@@ -26,7 +26,7 @@ static void temporaries_count_while_a_step_runs(void **state)
     costs("program {" X "%1 = compute function 3 on slice 1 (%0, %0)"
           "%2 = compute function 2 on slice 1 (%0)"
           "%3 = result (%1) %4 = result (%2) }",
-          1, (tow_program_cost_t){132, 32, 0, 2});
+          1, (tow_graph_cost_t){132, 32, 0, 2});
 }
 
 static void an_intermediate_lives_until_its_last_use(void **state)
@@ -36,12 +36,12 @@ static void an_intermediate_lives_until_its_last_use(void **state)
     costs("program {" X "%1 = compute function 3 on slice 1 (%0, %0)"
           "%2 = compute function 3 on slice 1 (%1, %1)"
           "%3 = compute function 3 on slice 1 (%2, %2) %4 = result (%3) }",
-          1, (tow_program_cost_t){32, 16, 0, 3});
+          1, (tow_graph_cost_t){32, 16, 0, 3});
     /* A is used by the last: all three are there at once. */
     costs("program {" X "%1 = compute function 3 on slice 1 (%0, %0)"
           "%2 = compute function 3 on slice 1 (%1, %1)"
           "%3 = compute function 3 on slice 1 (%2, %1) %4 = result (%3) }",
-          1, (tow_program_cost_t){48, 16, 0, 3});
+          1, (tow_graph_cost_t){48, 16, 0, 3});
 }
 
 static void an_output_that_nobody_uses_counts_while_its_step_runs(void **state)
@@ -49,7 +49,7 @@ static void an_output_that_nobody_uses_counts_while_its_step_runs(void **state)
     (void)state;
     costs("program {" X "%1 = compute function 4 on slice 1 (%0)"
           "%2 = result (%1) }",
-          1, (tow_program_cost_t){24, 16, 0, 1});
+          1, (tow_graph_cost_t){24, 16, 0, 1});
 }
 
 static void a_donated_intermediate_gives_its_bytes_back(void **state)
@@ -58,12 +58,12 @@ static void a_donated_intermediate_gives_its_bytes_back(void **state)
     costs("program { %0 = compute function 6 on slice 1 ()"
           "%1 = compute function 1 on slice 1 (%0)"
           "%2 = compute function 1 on slice 1 (%1) %3 = result (%2) }",
-          1, (tow_program_cost_t){16, 16, 0, 3});
+          1, (tow_graph_cost_t){16, 16, 0, 3});
     /* It is used later, so the function makes a copy. */
     costs("program { %0 = compute function 6 on slice 1 ()"
           "%1 = compute function 1 on slice 1 (%0)"
           "%2 = compute function 3 on slice 1 (%1, %0) %3 = result (%2) }",
-          1, (tow_program_cost_t){48, 16, 0, 3});
+          1, (tow_graph_cost_t){48, 16, 0, 3});
 }
 
 static void a_consumed_argument_pays_for_what_follows(void **state)
@@ -71,14 +71,14 @@ static void a_consumed_argument_pays_for_what_follows(void **state)
     (void)state;
     costs("program {" X_DONATED "%1 = compute function 1 on slice 1 (%0)"
           "%2 = result (%1) }",
-          1, (tow_program_cost_t){0, 16, 16, 1});
+          1, (tow_graph_cost_t){0, 16, 16, 1});
     costs("program {" X_DONATED "%1 = compute function 1 on slice 1 (%0)"
           "%2 = compute function 3 on slice 1 (%1, %1) %3 = result (%2) }",
-          1, (tow_program_cost_t){16, 16, 16, 2});
+          1, (tow_graph_cost_t){16, 16, 16, 2});
     /* Not marked: kept, and copied. */
     costs("program {" X "%1 = compute function 1 on slice 1 (%0)"
           "%2 = result (%1) }",
-          1, (tow_program_cost_t){16, 16, 0, 1});
+          1, (tow_graph_cost_t){16, 16, 0, 1});
 }
 
 static void results_count_once_and_arguments_not_at_all(void **state)
@@ -86,7 +86,7 @@ static void results_count_once_and_arguments_not_at_all(void **state)
     (void)state;
     costs("program {" X "%1 = compute function 3 on slice 1 (%0, %0)"
           "%2 = result (%1) %3 = result (%1) %4 = result (%0) }",
-          1, (tow_program_cost_t){16, 16, 0, 1});
+          1, (tow_graph_cost_t){16, 16, 0, 1});
 }
 
 static void each_slice_has_its_own_cost(void **state)
@@ -97,27 +97,27 @@ static void each_slice_has_its_own_cost(void **state)
         "%2 = compute function 6 on slice 2 ()"
         "%3 = compute function 3 on slice 2 (%2, %2)"
         "%4 = result (%1) %5 = result (%2) %6 = result (%3) }";
-    costs(text, 1, (tow_program_cost_t){116, 16, 0, 1});
-    costs(text, 2, (tow_program_cost_t){32, 32, 0, 2});
-    costs(text, 3, (tow_program_cost_t){0, 0, 0, 0});
+    costs(text, 1, (tow_graph_cost_t){116, 16, 0, 1});
+    costs(text, 2, (tow_graph_cost_t){32, 32, 0, 2});
+    costs(text, 3, (tow_graph_cost_t){0, 0, 0, 0});
 }
 
 static void more_bytes_than_can_be_counted_are_refused(void **state)
 {
     (void)state;
     world_t world;
-    tow_program_cost_t cost;
+    tow_graph_cost_t cost;
     world_init(&world, 4);
-    tow_program_t *program =
+    tow_graph_t *program =
         program_of("program { %0 = compute \"A\" function 9 on slice 1 ()"
                    "%1 = compute \"B\" function 9 on slice 1 ()"
                    "%2 = result (%0) }");
-    must_fail(tow_program_cost(program, &world.scope.program,
-                               (tow_slice_id_t){1}, &cost),
+    must_fail(tow_graph_cost(program, &world.scope.program, (tow_slice_id_t){1},
+                             &cost),
               TOW_OUT_OF_RANGE,
               "node 1 \"B\": up to here the program takes more than 2^63 - 1 "
               "bytes of a device");
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 /* -- The same, from the lowered program -------------------------------------- */
@@ -170,22 +170,22 @@ static void costs_agree_with_the_lowered_program(void **state)
     tow_random_init(&random, 21);
     world_init(&world, 4);
     for (int i = 0; i < 1000; i++) {
-        tow_program_t *program = random_program(&random);
+        tow_graph_t *program = random_program(&random);
         for (uint64_t slice = 1; slice <= 2; slice++) {
             tow_lowered_t *lowered;
-            tow_program_cost_t cost;
+            tow_graph_cost_t cost;
             int64_t end;
             world.here.value = slice;
-            must(tow_program_lower(program, &world.scope, &lowered));
-            must(tow_program_cost(program, &world.scope.program, world.here,
-                                  &cost));
+            must(tow_graph_lower(program, &world.scope, &lowered));
+            must(tow_graph_cost(program, &world.scope.program, world.here,
+                                &cost));
             assert_int_equal(cost.peak_bytes,
                              walk_lowered(&world, lowered, &end));
             assert_int_equal(cost.result_bytes - cost.donated_bytes, end);
             assert_int_equal(cost.step_count, lowered->step_count);
             tow_lowered_destroy(lowered);
         }
-        tow_program_destroy(program);
+        tow_graph_destroy(program);
     }
 }
 
@@ -198,18 +198,18 @@ static void results_have_the_shape_bytes_and_slice_of_their_value(void **state)
     tow_result_info_t info;
     char text[TOW_SHAPE_TEXT_MAX];
     world_init(&world, 4);
-    tow_program_t *program =
+    tow_graph_t *program =
         program_of("program { %0 = compute function 6 on slice 2 ()"
                    "%1 = compute function 4 on slice 2 (%0)"
                    "%2 = result (%1:1) }");
-    must(tow_program_result_info(program, &world.scope.program, 0, &info));
+    must(tow_graph_result_info(program, &world.scope.program, 0, &info));
     assert_string_equal(tow_shape_format(&info.shape, text), "s32[2]");
     assert_int_equal(info.bytes, 8);
     assert_true(info.slice.value == 2);
     assert_int_equal(info.argument, UINT32_MAX);
-    must_fail(tow_program_result_info(program, &world.scope.program, 1, &info),
+    must_fail(tow_graph_result_info(program, &world.scope.program, 1, &info),
               TOW_OUT_OF_RANGE, "result 1 of a program that has 1");
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void consumed_arguments_are_marked_and_donated_by_their_last_step(
@@ -219,7 +219,7 @@ static void consumed_arguments_are_marked_and_donated_by_their_last_step(
     world_t world;
     bool consumed[5];
     world_init(&world, 4);
-    tow_program_t *program = program_of(
+    tow_graph_t *program = program_of(
         "program { %0 = argument \"ends\" : f32[4] on slice 1 donated"
         "%1 = argument \"unmarked\" : f32[4] on slice 1"
         "%2 = argument \"result\" : f32[4] on slice 1 donated"
@@ -229,13 +229,13 @@ static void consumed_arguments_are_marked_and_donated_by_their_last_step(
         "%6 = compute function 7 on slice 1 (%0, %2)"
         "%7 = compute function 7 on slice 1 (%4, %4)"
         "%8 = result (%2) }");
-    must(tow_program_consumed(program, &world.scope.program, consumed));
+    must(tow_graph_consumed(program, &world.scope.program, consumed));
     for (size_t i = 0; i < TOW_COUNT_OF(consumed); i++) {
         assert_int_equal(consumed[i], i == 0);
-        assert_int_equal(tow_program_consumes(program, &world.scope.program, i),
+        assert_int_equal(tow_graph_consumes(program, &world.scope.program, i),
                          i == 0);
     }
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 TOW_TEST_MAIN(

@@ -169,10 +169,10 @@ static inline void world_init(world_t *world, size_t device_count)
 
 /* -- Programs ---------------------------------------------------------------- */
 
-static inline tow_program_t *program_of(const char *text)
+static inline tow_graph_t *program_of(const char *text)
 {
-    tow_program_t *program;
-    must(tow_program_parse(text, strlen(text), &program));
+    tow_graph_t *program;
+    must(tow_graph_parse(text, strlen(text), &program));
     return program;
 }
 
@@ -191,16 +191,15 @@ static inline void assert_same_node(const tow_node_t *a, const tow_node_t *b)
     }
 }
 
-static inline void assert_same_program(const tow_program_t *a,
-                                       const tow_program_t *b)
+static inline void assert_same_program(const tow_graph_t *a,
+                                       const tow_graph_t *b)
 {
-    assert_string_equal(tow_program_name(a), tow_program_name(b));
-    assert_int_equal(tow_program_node_count(a), tow_program_node_count(b));
-    for (uint32_t i = 0; i < tow_program_node_count(a); i++)
-        assert_same_node(tow_program_node(a, i), tow_program_node(b, i));
-    assert_int_equal(tow_program_argument_count(a),
-                     tow_program_argument_count(b));
-    assert_int_equal(tow_program_result_count(a), tow_program_result_count(b));
+    assert_string_equal(tow_graph_name(a), tow_graph_name(b));
+    assert_int_equal(tow_graph_node_count(a), tow_graph_node_count(b));
+    for (uint32_t i = 0; i < tow_graph_node_count(a); i++)
+        assert_same_node(tow_graph_node(a, i), tow_graph_node(b, i));
+    assert_int_equal(tow_graph_argument_count(a), tow_graph_argument_count(b));
+    assert_int_equal(tow_graph_result_count(a), tow_graph_result_count(b));
 }
 
 static inline void random_name(tow_random_t *random, char name[16])
@@ -221,12 +220,12 @@ static inline void random_shape(tow_random_t *random, tow_shape_t *shape)
 }
 
 /* Well formed, and hardly ever one that can run. */
-static inline tow_program_t *random_nonsense(tow_random_t *random)
+static inline tow_graph_t *random_nonsense(tow_random_t *random)
 {
     char name[16];
-    tow_program_t *program;
+    tow_graph_t *program;
     random_name(random, name);
-    must(tow_program_create(name, &program));
+    must(tow_graph_create(name, &program));
     const size_t count = tow_random_below(random, 20);
     for (size_t i = 0; i < count; i++) {
         tow_value_t inputs[4];
@@ -241,7 +240,7 @@ static inline tow_program_t *random_nonsense(tow_random_t *random)
         for (size_t k = 0; k < node.input_count; k++)
             inputs[k] = (tow_value_t){(uint32_t)tow_random_next(random),
                                       (uint32_t)tow_random_below(random, 3)};
-        must(tow_program_add(program, &node, NULL));
+        must(tow_graph_add(program, &node, NULL));
     }
     return program;
 }
@@ -293,11 +292,11 @@ static inline void random_node(random_program_t *made, tow_node_kind_t kind,
     made->nodes[made->count++] = node;
 }
 
-static inline tow_program_t *random_shuffled(random_program_t *made)
+static inline tow_graph_t *random_shuffled(random_program_t *made)
 {
     uint32_t place[RANDOM_NODES_MAX]; /* by node as made */
     uint32_t maker[RANDOM_NODES_MAX]; /* the reverse */
-    tow_program_t *program;
+    tow_graph_t *program;
     for (uint32_t i = 0; i < made->count; i++)
         maker[i] = i;
     for (size_t i = made->count; i-- > 1;) {
@@ -308,19 +307,19 @@ static inline tow_program_t *random_shuffled(random_program_t *made)
     }
     for (uint32_t i = 0; i < made->count; i++)
         place[maker[i]] = i;
-    must(tow_program_create("random", &program));
+    must(tow_graph_create("random", &program));
     for (uint32_t i = 0; i < made->count; i++) {
         tow_node_t *node = &made->nodes[maker[i]];
         for (size_t k = 0; k < node->input_count; k++) {
             tow_value_t *value = &made->inputs[maker[i]][k];
             value->node = place[value->node];
         }
-        must(tow_program_add(program, node, NULL));
+        must(tow_graph_add(program, node, NULL));
     }
     return program;
 }
 
-static inline tow_program_t *random_program(tow_random_t *random)
+static inline tow_graph_t *random_program(tow_random_t *random)
 {
     random_program_t made = {.random = random};
     for (uint64_t slice = 1; slice <= 2; slice++) {

@@ -123,7 +123,7 @@ static void write_step(lowering_t *lowering, size_t step)
 
 static void write_results(lowering_t *lowering)
 {
-    const tow_program_t *program = lowering->schedule.program;
+    const tow_graph_t *program = lowering->schedule.program;
     lowering->lowered->results = lowering->next_number;
     lowering->lowered->result_count = program->results.count;
     for (size_t i = 0; i < program->results.count; i++) {
@@ -171,7 +171,7 @@ static tow_status_t check_aliases(const lowering_t *lowering, size_t step)
 
 /* -- The door ---------------------------------------------------------------- */
 
-static tow_status_t lower(lowering_t *lowering, const tow_program_t *program)
+static tow_status_t lower(lowering_t *lowering, const tow_graph_t *program)
 {
     tow_schedule_t *schedule = &lowering->schedule;
     TOW_RETURN_IF_ERROR(
@@ -185,9 +185,9 @@ static tow_status_t lower(lowering_t *lowering, const tow_program_t *program)
     return TOW_OK;
 }
 
-tow_status_t tow_program_lower(const tow_program_t *program,
-                               const tow_lower_scope_t *scope,
-                               tow_lowered_t **out_lowered)
+tow_status_t tow_graph_lower(const tow_graph_t *program,
+                             const tow_lower_scope_t *scope,
+                             tow_lowered_t **out_lowered)
 {
     TOW_ASSERT(program != NULL && scope != NULL);
     TOW_ASSERT(out_lowered != NULL);

@@ -10,7 +10,7 @@
 #ifndef TOW_IR_LOWER_H_
 #define TOW_IR_LOWER_H_
 
-#include "ir/program.h"
+#include "ir/graph.h"
 
 TOW_ID_TYPE(tow_executable_id)
 
@@ -48,7 +48,7 @@ typedef struct tow_lowered {
 } tow_lowered_t;
 
 typedef struct tow_lower_scope {
-    tow_program_scope_t program;
+    tow_graph_scope_t program;
     /* The executable of a function on a slice. */
     tow_executable_id_t (*executable)(void *context, tow_function_id_t function,
                                       tow_slice_id_t slice);
@@ -63,9 +63,9 @@ typedef struct tow_lower_scope {
  * insists on an input that it may not have (a required alias). One block of
  * memory; tow_lowered_destroy. O(n log n) in nodes and inputs; O(n) when every
  * node stands behind its inputs. */
-tow_status_t tow_program_lower(const tow_program_t *program,
-                               const tow_lower_scope_t *scope,
-                               tow_lowered_t **out_lowered) TOW_MUST_USE;
+tow_status_t tow_graph_lower(const tow_graph_t *program,
+                             const tow_lower_scope_t *scope,
+                             tow_lowered_t **out_lowered) TOW_MUST_USE;
 void tow_lowered_destroy(tow_lowered_t *lowered);
 
 /* A packed Lowered (towpath.proto), and back, from bytes that are not trusted:
@@ -81,16 +81,16 @@ tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
  * last use, a donated input gives its bytes back, temporaries while a step runs.
  * When it has ended, result_bytes - donated_bytes is what it added. A value that
  * is two results counts once. OUT_OF_RANGE past 2^63 - 1 bytes. */
-typedef struct tow_program_cost {
+typedef struct tow_graph_cost {
     uint64_t peak_bytes;    /* results, intermediates and temporaries */
     uint64_t result_bytes;  /* what stays: results that are not arguments */
     uint64_t donated_bytes; /* of arguments that it consumes */
     uint32_t step_count;    /* on this slice */
-} tow_program_cost_t;
-tow_status_t tow_program_cost(const tow_program_t *program,
-                              const tow_program_scope_t *scope,
-                              tow_slice_id_t slice,
-                              tow_program_cost_t *out_cost) TOW_MUST_USE;
+} tow_graph_cost_t;
+tow_status_t tow_graph_cost(const tow_graph_t *program,
+                            const tow_graph_scope_t *scope,
+                            tow_slice_id_t slice, tow_graph_cost_t *out_cost)
+    TOW_MUST_USE;
 
 /* The shape of each result's shard and the slice it lives on. OUT_OF_RANGE if
  * there is no such result. */
@@ -102,20 +102,19 @@ typedef struct tow_result_info {
      * none. */
     uint32_t argument;
 } tow_result_info_t;
-tow_status_t tow_program_result_info(const tow_program_t *program,
-                                     const tow_program_scope_t *scope,
-                                     size_t index, tow_result_info_t *out_info)
-    TOW_MUST_USE;
+tow_status_t tow_graph_result_info(const tow_graph_t *program,
+                                   const tow_graph_scope_t *scope, size_t index,
+                                   tow_result_info_t *out_info) TOW_MUST_USE;
 
 /* Which arguments does the run consume? Only one whose node says donated, and
  * which the last step that uses it donates (the function's alias), and which is
  * no result too, nor two inputs of that step. Fills one flag an argument. */
-tow_status_t tow_program_consumed(const tow_program_t *program,
-                                  const tow_program_scope_t *scope,
-                                  bool *out_consumed) TOW_MUST_USE;
+tow_status_t tow_graph_consumed(const tow_graph_t *program,
+                                const tow_graph_scope_t *scope,
+                                bool *out_consumed) TOW_MUST_USE;
 /* The same for one argument, at the cost of all. False also when memory is
  * exhausted: who keeps books asks the other. */
-bool tow_program_consumes(const tow_program_t *program,
-                          const tow_program_scope_t *scope, size_t index);
+bool tow_graph_consumes(const tow_graph_t *program,
+                        const tow_graph_scope_t *scope, size_t index);
 
 #endif /* TOW_IR_LOWER_H_ */

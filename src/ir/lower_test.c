@@ -1,10 +1,10 @@
 #include "ir/ir_testing_impl.h"
 
-static tow_lowered_t *lower(world_t *world, const tow_program_t *program)
+static tow_lowered_t *lower(world_t *world, const tow_graph_t *program)
 {
     tow_lowered_t *lowered;
-    must(tow_program_verify(program, &world->scope.program));
-    must(tow_program_lower(program, &world->scope, &lowered));
+    must(tow_graph_verify(program, &world->scope.program));
+    must(tow_graph_lower(program, &world->scope, &lowered));
     return lowered;
 }
 
@@ -59,11 +59,11 @@ static void lowers_to(const char *program_text, const char *wanted)
     world_t world;
     shown_t shown;
     world_init(&world, 4);
-    tow_program_t *program = program_of(program_text);
+    tow_graph_t *program = program_of(program_text);
     tow_lowered_t *lowered = lower(&world, program);
     assert_string_equal(show(lowered, &shown), wanted);
     tow_lowered_destroy(lowered);
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 #define X         "%0 = argument \"x\" : f32[4] on slice 1 "
@@ -76,7 +76,7 @@ static void arguments_fill_the_first_slots_and_outputs_follow(void **state)
     (void)state;
     world_t world;
     world_init(&world, 4);
-    tow_program_t *program =
+    tow_graph_t *program =
         program_of("program {" X "%1 = compute function 4 on slice 1 (%0)"
                    "%2 = argument : f32[4] on slice 1"
                    "%3 = compute function 3 on slice 1 (%2, %1)"
@@ -92,7 +92,7 @@ static void arguments_fill_the_first_slots_and_outputs_follow(void **state)
     assert_true(lowered->steps[1].executable.value == 1003);
     assert_int_equal(lowered->steps[1].index, 1);
     tow_lowered_destroy(lowered);
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void the_least_node_that_is_ready_comes_first(void **state)
@@ -111,20 +111,20 @@ static void the_least_node_that_is_ready_comes_first(void **state)
 
 /* The order by the book: again and again, the least node whose inputs are
  * there. */
-static void assert_order_is_greedy(const tow_program_t *program,
+static void assert_order_is_greedy(const tow_graph_t *program,
                                    const tow_lowered_t *lowered)
 {
     bool is_out[RANDOM_NODES_MAX] = {false};
     for (size_t step = 0; step < lowered->step_count; step++) {
         uint32_t least = UINT32_MAX;
-        for (uint32_t n = 0; n < tow_program_node_count(program); n++) {
-            const tow_node_t *node = tow_program_node(program, n);
+        for (uint32_t n = 0; n < tow_graph_node_count(program); n++) {
+            const tow_node_t *node = tow_graph_node(program, n);
             bool is_ready = node->kind == TOW_NODE_COMPUTE && !is_out[n];
             for (size_t i = 0; i < node->input_count; i++) {
                 const uint32_t input = node->inputs[i].node;
                 is_ready &=
                     is_out[input] ||
-                    tow_program_node(program, input)->kind == TOW_NODE_ARGUMENT;
+                    tow_graph_node(program, input)->kind == TOW_NODE_ARGUMENT;
             }
             if (is_ready && n < least) least = n;
         }
@@ -142,11 +142,11 @@ static void the_order_depends_on_the_graph_alone(void **state)
     world_init(&world, 4);
     tow_random_init(&random, 4);
     for (int i = 0; i < 500; i++) {
-        tow_program_t *program = random_program(&random);
+        tow_graph_t *program = random_program(&random);
         tow_lowered_t *lowered = lower(&world, program);
         assert_order_is_greedy(program, lowered);
         tow_lowered_destroy(lowered);
-        tow_program_destroy(program);
+        tow_graph_destroy(program);
     }
 }
 
@@ -227,14 +227,14 @@ static void an_argument_that_is_a_result_is_kept_and_passed_through(
                         "%2 = compute function 1 on slice 1 (%1)"
                         "%3 = result (%1) %4 = result (%2) }";
     lowers_to(text, "2(1)->2+1 keeps(0); results(1 2)");
-    tow_program_t *program = program_of(text);
-    must(tow_program_result_info(program, &world.scope.program, 0, &info));
+    tow_graph_t *program = program_of(text);
+    must(tow_graph_result_info(program, &world.scope.program, 0, &info));
     assert_int_equal(info.argument, 1);
     assert_int_equal(info.bytes, 16);
-    assert_false(tow_program_consumes(program, &world.scope.program, 1));
-    must(tow_program_result_info(program, &world.scope.program, 1, &info));
+    assert_false(tow_graph_consumes(program, &world.scope.program, 1));
+    must(tow_graph_result_info(program, &world.scope.program, 1, &info));
     assert_int_equal(info.argument, UINT32_MAX);
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void an_output_that_nobody_uses_goes_with_its_step(void **state)
@@ -269,12 +269,12 @@ static void a_required_alias_that_is_kept_is_refused(void **state)
     world_init(&world, 4);
     for (size_t i = 0; i < TOW_COUNT_OF(cases); i++) {
         tow_lowered_t *lowered;
-        tow_program_t *program = program_of(cases[i].text);
-        must(tow_program_verify(program, &world.scope.program));
-        must_fail(tow_program_lower(program, &world.scope, &lowered),
+        tow_graph_t *program = program_of(cases[i].text);
+        must(tow_graph_verify(program, &world.scope.program));
+        must_fail(tow_graph_lower(program, &world.scope, &lowered),
                   TOW_INVALID_ARGUMENT, cases[i].message);
         assert_null(lowered);
-        tow_program_destroy(program);
+        tow_graph_destroy(program);
     }
     lowers_to("program {" X_DONATED "%1 = compute function 5 on slice 1 (%0)"
               "%2 = result (%1) }",
@@ -290,7 +290,7 @@ typedef struct uses {
     bool is_callers; /* an argument that is not marked as donated */
 } uses_t;
 
-static uses_t count_uses(const tow_program_t *program,
+static uses_t count_uses(const tow_graph_t *program,
                          const tow_lowered_t *lowered, size_t at, uint32_t slot)
 {
     uses_t uses = {0};
@@ -302,7 +302,7 @@ static uses_t count_uses(const tow_program_t *program,
         uses.is_result |= lowered->results[i] == slot;
     if (slot < lowered->argument_count)
         uses.is_callers =
-            !tow_program_node(program, tow_program_argument(program, slot))
+            !tow_graph_node(program, tow_graph_argument(program, slot))
                  ->donated;
     return uses;
 }
@@ -315,7 +315,7 @@ static bool contains(const uint32_t *numbers, size_t count, uint32_t number)
 }
 
 static void assert_step_is_right(const world_t *world,
-                                 const tow_program_t *program,
+                                 const tow_graph_t *program,
                                  const tow_lowered_t *lowered, size_t at,
                                  size_t *frees)
 {
@@ -350,7 +350,7 @@ static void random_programs_follow_the_rules(void **state)
     tow_random_init(&random, 5);
     for (int round = 0; round < 1000; round++) {
         size_t frees[RANDOM_NODES_MAX * 2] = {0};
-        tow_program_t *program = random_program(&random);
+        tow_graph_t *program = random_program(&random);
         tow_lowered_t *lowered = lower(&world, program);
         for (size_t at = 0; at < lowered->step_count; at++)
             assert_step_is_right(&world, program, lowered, at, frees);
@@ -360,12 +360,12 @@ static void random_programs_follow_the_rules(void **state)
             if (slot < lowered->argument_count)
                 assert_int_equal(
                     frees[slot],
-                    tow_program_consumes(program, &world.scope.program, slot));
+                    tow_graph_consumes(program, &world.scope.program, slot));
             else
                 assert_int_equal(frees[slot], is_result ? 0 : 1);
         }
         tow_lowered_destroy(lowered);
-        tow_program_destroy(program);
+        tow_graph_destroy(program);
     }
 }
 
@@ -378,7 +378,7 @@ static void a_worker_gets_the_steps_of_its_slices_with_common_numbers(
     world_t world;
     shown_t shown;
     world_init(&world, 4);
-    tow_program_t *program =
+    tow_graph_t *program =
         program_of("program {" X "%1 = compute function 2 on slice 1 (%0)"
                    "%2 = compute function 6 on slice 2 ()"
                    "%3 = compute function 2 on slice 1 (%1)"
@@ -396,7 +396,7 @@ static void a_worker_gets_the_steps_of_its_slices_with_common_numbers(
     lowered = lower(&world, program);
     assert_int_equal(lowered->step_count, 4);
     tow_lowered_destroy(lowered);
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void a_program_is_as_small_for_2048_devices_as_for_one(void **state)
@@ -410,14 +410,14 @@ static void a_program_is_as_small_for_2048_devices_as_for_one(void **state)
         void *bytes;
         size_t size;
         world_init(&world, device_counts[i]);
-        tow_program_t *program = program_of(
+        tow_graph_t *program = program_of(
             "program \"AB\" {" X "%1 = compute \"A\" function 2 on slice 1 (%0)"
             "%2 = compute \"B\" function 2 on slice 1 (%1)"
             "%3 = result \"y\" (%2) }");
         tow_lowered_t *lowered = lower(&world, program);
-        assert_int_equal(tow_program_node_count(program), 4);
+        assert_int_equal(tow_graph_node_count(program), 4);
 
-        must(tow_program_pack(program, &bytes, &size));
+        must(tow_graph_pack(program, &bytes, &size));
         if (i == 0) graph_size = size;
         assert_int_equal(size, graph_size);
         tow_free(bytes);
@@ -427,7 +427,7 @@ static void a_program_is_as_small_for_2048_devices_as_for_one(void **state)
         assert_int_equal(size, lowered_size);
         tow_free(bytes);
         tow_lowered_destroy(lowered);
-        tow_program_destroy(program);
+        tow_graph_destroy(program);
     }
     assert_in_range(graph_size, 1, 120);
     assert_in_range(lowered_size, 1, 60);
@@ -441,15 +441,15 @@ typedef enum chain_order {
 } chain_order_t;
 
 /* 65,534 computations, each of the one before. */
-static tow_program_t *make_chain(chain_order_t order)
+static tow_graph_t *make_chain(chain_order_t order)
 {
     const uint32_t count = 65534;
-    tow_program_t *program;
-    must(tow_program_create("chain", &program));
+    tow_graph_t *program;
+    must(tow_graph_create("chain", &program));
     tow_node_t node = {.kind = TOW_NODE_ARGUMENT,
                        .slice = {1},
                        .shape = test_signature(TEST_ADD)->arguments[0].shape};
-    must(tow_program_add(program, &node, NULL));
+    must(tow_graph_add(program, &node, NULL));
     for (uint32_t i = 1; i <= count; i++) {
         tow_value_t input = {i - 1, 0};
         if (order == CHAIN_BACKWARD) input.node = i < count ? i + 1 : 0;
@@ -458,12 +458,12 @@ static tow_program_t *make_chain(chain_order_t order)
                             .function = {TEST_INCREMENT},
                             .inputs = &input,
                             .input_count = 1};
-        must(tow_program_add(program, &node, NULL));
+        must(tow_graph_add(program, &node, NULL));
     }
     tow_value_t last = {order == CHAIN_BACKWARD ? 1 : count, 0};
     node = (tow_node_t){
         .kind = TOW_NODE_RESULT, .inputs = &last, .input_count = 1};
-    must(tow_program_add(program, &node, NULL));
+    must(tow_graph_add(program, &node, NULL));
     return program;
 }
 
@@ -477,8 +477,8 @@ static void the_largest_programs_are_lowered(void **state)
         void *bytes;
         size_t size;
         tow_lowered_t *again;
-        tow_program_cost_t cost;
-        tow_program_t *program = make_chain((chain_order_t)order);
+        tow_graph_cost_t cost;
+        tow_graph_t *program = make_chain((chain_order_t)order);
         tow_lowered_t *lowered = lower(&world, program);
         assert_int_equal(lowered->step_count, 65534);
         assert_int_equal(lowered->steps[0].node,
@@ -486,20 +486,20 @@ static void the_largest_programs_are_lowered(void **state)
         must(tow_lowered_pack(lowered, &bytes, &size));
         must(tow_lowered_unpack(bytes, size, &again));
         assert_int_equal(again->step_count, 65534);
-        must(tow_program_cost(program, &world.scope.program,
-                              (tow_slice_id_t){1}, &cost));
+        must(tow_graph_cost(program, &world.scope.program, (tow_slice_id_t){1},
+                            &cost));
         assert_int_equal(cost.peak_bytes, 16);
         tow_free(bytes);
         tow_lowered_destroy(again);
         tow_lowered_destroy(lowered);
-        tow_program_destroy(program);
+        tow_graph_destroy(program);
     }
 }
 
 /* -- Memory ------------------------------------------------------------------ */
 
 typedef struct journey {
-    tow_program_t *programs[2];
+    tow_graph_t *programs[2];
     tow_lowered_t *lowered[2];
     void *bytes[2];
     char *text;
@@ -513,27 +513,26 @@ static tow_status_t travel(journey_t *journey, world_t *world)
         "%3 = compute \"A\" function 1 on slice 1 (%2) }";
     size_t size;
     bool consumed[1];
-    tow_program_cost_t cost;
+    tow_graph_cost_t cost;
     TOW_RETURN_IF_ERROR(
-        tow_program_parse(text, strlen(text), &journey->programs[0]));
+        tow_graph_parse(text, strlen(text), &journey->programs[0]));
     TOW_RETURN_IF_ERROR(
-        tow_program_verify(journey->programs[0], &world->scope.program));
+        tow_graph_verify(journey->programs[0], &world->scope.program));
     TOW_RETURN_IF_ERROR(
-        tow_program_pack(journey->programs[0], &journey->bytes[0], &size));
+        tow_graph_pack(journey->programs[0], &journey->bytes[0], &size));
     TOW_RETURN_IF_ERROR(
-        tow_program_unpack(journey->bytes[0], size, &journey->programs[1]));
-    TOW_RETURN_IF_ERROR(
-        tow_program_print(journey->programs[1], &journey->text));
-    TOW_RETURN_IF_ERROR(tow_program_lower(journey->programs[1], &world->scope,
-                                          &journey->lowered[0]));
+        tow_graph_unpack(journey->bytes[0], size, &journey->programs[1]));
+    TOW_RETURN_IF_ERROR(tow_graph_print(journey->programs[1], &journey->text));
+    TOW_RETURN_IF_ERROR(tow_graph_lower(journey->programs[1], &world->scope,
+                                        &journey->lowered[0]));
     TOW_RETURN_IF_ERROR(
         tow_lowered_pack(journey->lowered[0], &journey->bytes[1], &size));
     TOW_RETURN_IF_ERROR(
         tow_lowered_unpack(journey->bytes[1], size, &journey->lowered[1]));
-    TOW_RETURN_IF_ERROR(tow_program_consumed(journey->programs[1],
-                                             &world->scope.program, consumed));
-    return tow_program_cost(journey->programs[1], &world->scope.program,
-                            (tow_slice_id_t){1}, &cost);
+    TOW_RETURN_IF_ERROR(tow_graph_consumed(journey->programs[1],
+                                           &world->scope.program, consumed));
+    return tow_graph_cost(journey->programs[1], &world->scope.program,
+                          (tow_slice_id_t){1}, &cost);
 }
 
 static tow_exhaust_result_t travel_and_return(void *context)
@@ -541,7 +540,7 @@ static tow_exhaust_result_t travel_and_return(void *context)
     journey_t journey = {0};
     tow_status_t status = travel(&journey, context);
     for (size_t i = 0; i < 2; i++) {
-        tow_program_destroy(journey.programs[i]);
+        tow_graph_destroy(journey.programs[i]);
         tow_lowered_destroy(journey.lowered[i]);
         tow_free(journey.bytes[i]);
     }

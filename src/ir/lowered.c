@@ -3,8 +3,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "ir/graph_impl.h"
 #include "ir/lowered_impl.h"
-#include "ir/program_impl.h"
 #include "wire/message.h"
 
 tow_lowered_t *tow_lowered_allocate(size_t step_count, size_t number_count,

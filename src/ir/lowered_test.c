@@ -41,9 +41,9 @@ static tow_lowered_t *random_lowered(tow_random_t *random)
     tow_lowered_t *lowered;
     world_init(&world, 4);
     world.here.value = tow_random_below(random, 3);
-    tow_program_t *program = random_program(random);
-    must(tow_program_lower(program, &world.scope, &lowered));
-    tow_program_destroy(program);
+    tow_graph_t *program = random_program(random);
+    must(tow_graph_lower(program, &world.scope, &lowered));
+    tow_graph_destroy(program);
     return lowered;
 }
 

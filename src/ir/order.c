@@ -5,13 +5,13 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "ir/program_impl.h"
+#include "ir/graph_impl.h"
 
 /* Nodes of a cycle that an error lists. */
 #define CYCLE_SHOWN_MAX 8u
 
 typedef struct sort {
-    const tow_program_t *program;
+    const tow_graph_t *program;
     uint32_t *pending;    /* by node: inputs from computations not yet out */
     uint32_t *first_user; /* by node: of `users`; one more at the end */
     uint32_t *users;      /* nodes, grouped by the node that they use */
@@ -21,7 +21,7 @@ typedef struct sort {
     size_t out_count;
 } sort_t;
 
-static bool is_compute(const tow_program_t *program, uint32_t node)
+static bool is_compute(const tow_graph_t *program, uint32_t node)
 {
     return program->nodes.items[node].kind == TOW_NODE_COMPUTE;
 }
@@ -66,7 +66,7 @@ static uint32_t pop(sort_t *sort)
  * is put back at the end. */
 static void list_users(sort_t *sort)
 {
-    const tow_program_t *program = sort->program;
+    const tow_graph_t *program = sort->program;
     const size_t count = program->nodes.count;
     for (uint32_t node = 0; node < count; node++) {
         const tow_node_t *it = &program->nodes.items[node];
@@ -185,8 +185,8 @@ static tow_status_t sort_nodes(sort_t *sort)
     return sort->out_count == compute_count ? TOW_OK : refuse_cycle(sort);
 }
 
-tow_status_t tow_program_order(const tow_program_t *program,
-                               uint32_t *out_nodes, size_t *out_count)
+tow_status_t tow_graph_order(const tow_graph_t *program, uint32_t *out_nodes,
+                             size_t *out_count)
 {
     *out_count = 0;
     if (program->in_order) {

@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "ir/program_impl.h"
+#include "ir/graph_impl.h"
 #include "wire/message.h"
 
 /* Beside its struct a node takes a few small blocks, each rounded up, and while
@@ -71,7 +71,7 @@ static bool pack_node(const tow_node_t *node, tow_arena_t *arena,
 }
 
 /* The message and all that it points to, in the arena; NULL without memory. */
-static tow_msg_graph_t *make_message(const tow_program_t *program,
+static tow_msg_graph_t *make_message(const tow_graph_t *program,
                                      tow_arena_t *arena)
 {
     const size_t count = program->nodes.count;
@@ -92,8 +92,8 @@ static tow_msg_graph_t *make_message(const tow_program_t *program,
     return graph;
 }
 
-tow_status_t tow_program_pack(const tow_program_t *program, void **out_bytes,
-                              size_t *out_size)
+tow_status_t tow_graph_pack(const tow_graph_t *program, void **out_bytes,
+                            size_t *out_size)
 {
     TOW_ASSERT(program != NULL && out_bytes != NULL && out_size != NULL);
     tow_arena_t arena;
@@ -135,7 +135,7 @@ static void unpack_shape(const tow_msg_array_type_t *type, tow_shape_t *shape)
 }
 
 static tow_status_t unpack_node(const tow_msg_graph_node_t *message,
-                                tow_arena_t *arena, tow_program_t *program)
+                                tow_arena_t *arena, tow_graph_t *program)
 {
     TOW_RETURN_IF_ERROR(check_message(message));
     const size_t count = message->n_input_nodes;
@@ -155,11 +155,11 @@ static tow_status_t unpack_node(const tow_msg_graph_node_t *message,
         .input_count = count,
     };
     unpack_shape(message->type, &node.shape);
-    return tow_program_add(program, &node, NULL);
+    return tow_graph_add(program, &node, NULL);
 }
 
 static tow_status_t unpack_nodes(const tow_msg_graph_t *graph,
-                                 tow_arena_t *arena, tow_program_t *program)
+                                 tow_arena_t *arena, tow_graph_t *program)
 {
     for (size_t i = 0; i < graph->n_nodes; i++) {
         tow_status_t status = unpack_node(graph->nodes[i], arena, program);
@@ -169,23 +169,23 @@ static tow_status_t unpack_nodes(const tow_msg_graph_t *graph,
     return TOW_OK;
 }
 
-tow_status_t tow_program_unpack(const void *bytes, size_t size,
-                                tow_program_t **out_program)
+tow_status_t tow_graph_unpack(const void *bytes, size_t size,
+                              tow_graph_t **out_program)
 {
     TOW_ASSERT(out_program != NULL);
     *out_program = NULL;
     tow_arena_t arena;
     const tow_body_t *body = NULL;
-    tow_program_t *program = NULL;
+    tow_graph_t *program = NULL;
     tow_arena_init(&arena, decoded_bytes_max(size));
     tow_status_t status =
         tow_message_decode(TOW_MESSAGE_GRAPH, bytes, size, &arena, &body);
     const tow_msg_graph_t *graph = (const tow_msg_graph_t *)body;
-    if (status == TOW_OK) status = tow_program_create(graph->name, &program);
+    if (status == TOW_OK) status = tow_graph_create(graph->name, &program);
     if (status == TOW_OK) status = unpack_nodes(graph, &arena, program);
     tow_arena_deinit(&arena);
     if (status != TOW_OK) {
-        tow_program_destroy(program);
+        tow_graph_destroy(program);
         return status;
     }
     *out_program = program;

@@ -10,14 +10,14 @@ static void random_programs_survive_packing(void **state)
     for (int i = 0; i < 3000; i++) {
         void *bytes;
         size_t size;
-        tow_program_t *again;
-        tow_program_t *program =
+        tow_graph_t *again;
+        tow_graph_t *program =
             i % 2 == 0 ? random_nonsense(&random) : random_program(&random);
-        must(tow_program_pack(program, &bytes, &size));
-        must(tow_program_unpack(bytes, size, &again));
+        must(tow_graph_pack(program, &bytes, &size));
+        must(tow_graph_unpack(bytes, size, &again));
         assert_same_program(program, again);
-        tow_program_destroy(program);
-        tow_program_destroy(again);
+        tow_graph_destroy(program);
+        tow_graph_destroy(again);
         tow_free(bytes);
     }
 }
@@ -31,18 +31,18 @@ static void spoilt_bytes_are_refused_or_harmless(void **state)
     for (int i = 0; i < 3000; i++) {
         void *bytes;
         size_t size;
-        tow_program_t *again;
-        tow_program_t *program = random_program(&random);
-        must(tow_program_pack(program, &bytes, &size));
+        tow_graph_t *again;
+        tow_graph_t *program = random_program(&random);
+        must(tow_graph_pack(program, &bytes, &size));
         for (uint64_t k = 0; k < 1 + tow_random_below(&random, 4); k++)
             ((uint8_t *)bytes)[tow_random_below(&random, size)] ^=
                 (uint8_t)(1u << tow_random_below(&random, 8));
         if (i % 3 == 0) size = tow_random_below(&random, size);
-        tow_status_t status = tow_program_unpack(bytes, size, &again);
+        tow_status_t status = tow_graph_unpack(bytes, size, &again);
         assert_true((status == TOW_OK) == (again != NULL));
         tow_status_release(status);
-        tow_program_destroy(again);
-        tow_program_destroy(program);
+        tow_graph_destroy(again);
+        tow_graph_destroy(program);
         tow_free(bytes);
     }
 }
@@ -52,12 +52,12 @@ static void refuses(tow_msg_graph_node_t *node, tow_code_t code,
 {
     tow_msg_graph_t graph = TOW_MSG_GRAPH_INIT;
     uint8_t bytes[256];
-    tow_program_t *program;
+    tow_graph_t *program;
     graph.nodes = &node;
     graph.n_nodes = 1;
     assert_true(tow_message_size(&graph.base) <= sizeof(bytes));
     const size_t size = tow_message_encode(&graph.base, bytes);
-    must_fail(tow_program_unpack(bytes, size, &program), code, message);
+    must_fail(tow_graph_unpack(bytes, size, &program), code, message);
     assert_null(program);
 }
 
@@ -81,11 +81,11 @@ static void malformed_nodes_are_refused_with_their_number(void **state)
 static void no_bytes_are_a_program_without_nodes(void **state)
 {
     (void)state;
-    tow_program_t *program;
-    must(tow_program_unpack("", 0, &program));
-    assert_int_equal(tow_program_node_count(program), 0);
-    assert_string_equal(tow_program_name(program), "");
-    tow_program_destroy(program);
+    tow_graph_t *program;
+    must(tow_graph_unpack("", 0, &program));
+    assert_int_equal(tow_graph_node_count(program), 0);
+    assert_string_equal(tow_graph_name(program), "");
+    tow_graph_destroy(program);
 }
 
 static void an_argument_without_a_type_has_no_shape(void **state)
@@ -95,15 +95,14 @@ static void an_argument_without_a_type_has_no_shape(void **state)
     tow_msg_graph_node_t node = TOW_MSG_GRAPH_NODE_INIT;
     tow_msg_graph_node_t *nodes[] = {&node};
     uint8_t bytes[64];
-    tow_program_t *program;
+    tow_graph_t *program;
     node.kind = TOW_NODE_ARGUMENT;
     graph.nodes = nodes;
     graph.n_nodes = 1;
-    must(tow_program_unpack(bytes, tow_message_encode(&graph.base, bytes),
-                            &program));
-    assert_int_equal(tow_program_node(program, 0)->shape.type,
-                     TOW_TYPE_INVALID);
-    tow_program_destroy(program);
+    must(tow_graph_unpack(bytes, tow_message_encode(&graph.base, bytes),
+                          &program));
+    assert_int_equal(tow_graph_node(program, 0)->shape.type, TOW_TYPE_INVALID);
+    tow_graph_destroy(program);
 }
 
 /* The least bytes for the most nodes: what they take is still within bounds. */
@@ -112,18 +111,18 @@ static void as_many_nodes_as_there_may_be_are_unpacked(void **state)
     (void)state;
     void *bytes;
     size_t size;
-    tow_program_t *program, *again;
+    tow_graph_t *program, *again;
     const tow_node_t node = {.kind = TOW_NODE_COMPUTE};
-    must(tow_program_create("", &program));
+    must(tow_graph_create("", &program));
     for (size_t i = 0; i < TOW_NODES_MAX; i++)
-        must(tow_program_add(program, &node, NULL));
-    must(tow_program_pack(program, &bytes, &size));
+        must(tow_graph_add(program, &node, NULL));
+    must(tow_graph_pack(program, &bytes, &size));
     assert_int_equal(size, 4 * TOW_NODES_MAX);
-    must(tow_program_unpack(bytes, size, &again));
-    assert_int_equal(tow_program_node_count(again), TOW_NODES_MAX);
+    must(tow_graph_unpack(bytes, size, &again));
+    assert_int_equal(tow_graph_node_count(again), TOW_NODES_MAX);
     tow_free(bytes);
-    tow_program_destroy(program);
-    tow_program_destroy(again);
+    tow_graph_destroy(program);
+    tow_graph_destroy(again);
 }
 
 TOW_TEST_MAIN(cmocka_unit_test(random_programs_survive_packing),

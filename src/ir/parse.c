@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "ir/program_impl.h"
+#include "ir/graph_impl.h"
 #include "wire/message.h"
 
 typedef struct parser {
@@ -13,7 +13,7 @@ typedef struct parser {
     const char *end;
     const char *line_start;
     unsigned line; /* from 1 */
-    tow_program_t *program;
+    tow_graph_t *program;
     TOW_VEC(tow_value_t) inputs; /* of the node at hand */
 } parser_t;
 
@@ -332,7 +332,7 @@ static tow_status_t parse_node(parser_t *parser)
     TOW_RETURN_IF_ERROR(parse_kind(parser, &node.kind));
     TOW_RETURN_IF_ERROR(parse_name(parser, name));
     TOW_RETURN_IF_ERROR(parse_rest(parser, &node));
-    tow_status_t status = tow_program_add(parser->program, &node, NULL);
+    tow_status_t status = tow_graph_add(parser->program, &node, NULL);
     return status == TOW_OK ? TOW_OK : place(parser, status);
 }
 
@@ -343,7 +343,7 @@ static tow_status_t parse_program(parser_t *parser)
     char name[TOW_NAME_MAX + 1];
     TOW_RETURN_IF_ERROR(expect_word(parser, "program"));
     TOW_RETURN_IF_ERROR(parse_name(parser, name));
-    TOW_RETURN_IF_ERROR(tow_program_create(name, &parser->program));
+    TOW_RETURN_IF_ERROR(tow_graph_create(name, &parser->program));
     TOW_RETURN_IF_ERROR(expect(parser, '{'));
     while (!take(parser, '}'))
         TOW_RETURN_IF_ERROR(parse_node(parser));
@@ -353,8 +353,8 @@ static tow_status_t parse_program(parser_t *parser)
     return TOW_OK;
 }
 
-tow_status_t tow_program_parse(const char *text, size_t size,
-                               tow_program_t **out_program)
+tow_status_t tow_graph_parse(const char *text, size_t size,
+                             tow_graph_t **out_program)
 {
     TOW_ASSERT(out_program != NULL);
     TOW_ASSERT(text != NULL || size == 0);
@@ -364,7 +364,7 @@ tow_status_t tow_program_parse(const char *text, size_t size,
     tow_status_t status = parse_program(&parser);
     tow_vec_deinit(&parser.inputs);
     if (status != TOW_OK) {
-        tow_program_destroy(parser.program);
+        tow_graph_destroy(parser.program);
         parser.program = NULL;
     }
     *out_program = parser.program;

@@ -12,49 +12,49 @@ static void what_is_read_is_printed_the_same(void **state)
 {
     (void)state;
     char *text;
-    tow_program_t *program = program_of(example);
-    must(tow_program_print(program, &text));
+    tow_graph_t *program = program_of(example);
+    must(tow_graph_print(program, &text));
     assert_string_equal(text, example);
     tow_free(text);
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void the_example_means_what_it_says(void **state)
 {
     (void)state;
-    tow_program_t *program = program_of(example);
-    assert_string_equal(tow_program_name(program), "step");
-    assert_int_equal(tow_program_node_count(program), 4);
-    const tow_node_t *node = tow_program_node(program, 0);
+    tow_graph_t *program = program_of(example);
+    assert_string_equal(tow_graph_name(program), "step");
+    assert_int_equal(tow_graph_node_count(program), 4);
+    const tow_node_t *node = tow_graph_node(program, 0);
     assert_int_equal(node->kind, TOW_NODE_ARGUMENT);
     assert_true(node->donated && node->slice.value == 1);
     assert_int_equal(node->shape.rank, 2);
     assert_int_equal(node->shape.dims[1], 8);
-    node = tow_program_node(program, 2);
+    node = tow_graph_node(program, 2);
     assert_int_equal(node->kind, TOW_NODE_COMPUTE);
     assert_string_equal(node->name, "B");
     assert_true(node->function.value == 4);
     assert_int_equal(node->input_count, 2);
     assert_int_equal(node->inputs[1].node, 1);
     assert_int_equal(node->inputs[1].output, 1);
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void blanks_comments_and_missing_names_are_fine(void **state)
 {
     (void)state;
     char *text;
-    tow_program_t *program =
+    tow_graph_t *program =
         program_of("// first\r\nprogram{%0=argument:f32[ ]on slice 18446744073"
                    "709551615%1=result(%0:0)//last\n}// end");
-    must(tow_program_print(program, &text));
+    must(tow_graph_print(program, &text));
     assert_string_equal(text, "program {\n"
                               "  %0 = argument : f32[] on slice "
                               "18446744073709551615\n"
                               "  %1 = result (%0)\n"
                               "}\n");
     tow_free(text);
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void random_programs_survive_text(void **state)
@@ -64,22 +64,22 @@ static void random_programs_survive_text(void **state)
     tow_random_init(&random, 1);
     for (int i = 0; i < 3000; i++) {
         char *text;
-        tow_program_t *again;
-        tow_program_t *program =
+        tow_graph_t *again;
+        tow_graph_t *program =
             i % 2 == 0 ? random_nonsense(&random) : random_program(&random);
-        must(tow_program_print(program, &text));
-        must(tow_program_parse(text, strlen(text), &again));
+        must(tow_graph_print(program, &text));
+        must(tow_graph_parse(text, strlen(text), &again));
         assert_same_program(program, again);
-        tow_program_destroy(program);
-        tow_program_destroy(again);
+        tow_graph_destroy(program);
+        tow_graph_destroy(again);
         tow_free(text);
     }
 }
 
 static void refuses(const char *text, const char *message)
 {
-    tow_program_t *program;
-    must_fail(tow_program_parse(text, strlen(text), &program),
+    tow_graph_t *program;
+    must_fail(tow_graph_parse(text, strlen(text), &program),
               TOW_INVALID_ARGUMENT, message);
     assert_null(program);
 }
@@ -144,17 +144,17 @@ static void text_ends_where_its_size_says(void **state)
     (void)state;
     const size_t size = strlen(example);
     for (size_t cut = 0; cut < size - 2; cut++) {
-        tow_program_t *program;
+        tow_graph_t *program;
         char *copy = tow_malloc(cut + 1);
         assert_non_null(copy);
         memcpy(copy, example, cut);
-        tow_status_t status = tow_program_parse(copy, cut, &program);
+        tow_status_t status = tow_graph_parse(copy, cut, &program);
         assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
         tow_status_release(status);
         tow_free(copy);
     }
-    tow_program_t *program;
-    must_fail(tow_program_parse("program \0{}", 11, &program),
+    tow_graph_t *program;
+    must_fail(tow_graph_parse("program \0{}", 11, &program),
               TOW_INVALID_ARGUMENT, "line 1, column 9: a '{' is missing here");
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "ir/program_impl.h"
+#include "ir/graph_impl.h"
 
 /* Text that grows. After a failure it takes no more, and `failed` says so. */
 typedef struct writer {
@@ -94,7 +94,7 @@ static void write_node(writer_t *writer, const tow_node_t *node, size_t index)
     write_bytes(writer, "\n", 1);
 }
 
-tow_status_t tow_program_print(const tow_program_t *program, char **out_text)
+tow_status_t tow_graph_print(const tow_graph_t *program, char **out_text)
 {
     TOW_ASSERT(program != NULL && out_text != NULL);
     writer_t writer = {0};

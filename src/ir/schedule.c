@@ -21,9 +21,9 @@ static bool allocate_steps(tow_schedule_t *schedule)
 
 /* Arguments fill the first slots, then each step's outputs follow. */
 static void number_slots(tow_schedule_t *schedule,
-                         const tow_program_scope_t *scope)
+                         const tow_graph_scope_t *scope)
 {
-    const tow_program_t *program = schedule->program;
+    const tow_graph_t *program = schedule->program;
     uint32_t next = 0;
     for (size_t i = 0; i < program->arguments.count; i++)
         schedule->first_slots[program->arguments.items[i]] = next++;
@@ -64,7 +64,7 @@ static bool allocate_slots(tow_schedule_t *schedule)
 
 static void start_slots(tow_schedule_t *schedule)
 {
-    const tow_program_t *program = schedule->program;
+    const tow_graph_t *program = schedule->program;
     for (size_t i = 0; i < program->arguments.count; i++) {
         const uint32_t node = program->arguments.items[i];
         schedule->slots[i].last_step = TOW_STEP_NONE;
@@ -91,7 +91,7 @@ static void note_uses(tow_schedule_t *schedule, uint32_t step)
 
 static void note_results(tow_schedule_t *schedule)
 {
-    const tow_program_t *program = schedule->program;
+    const tow_graph_t *program = schedule->program;
     for (size_t i = 0; i < program->results.count; i++) {
         const tow_node_t *node =
             &program->nodes.items[program->results.items[i]];
@@ -101,13 +101,13 @@ static void note_results(tow_schedule_t *schedule)
 }
 
 tow_status_t tow_schedule_init(tow_schedule_t *schedule,
-                               const tow_program_t *program,
-                               const tow_program_scope_t *scope)
+                               const tow_graph_t *program,
+                               const tow_graph_scope_t *scope)
 {
     *schedule = (tow_schedule_t){.program = program};
     if (!allocate_steps(schedule)) return tow_ir_exhausted();
     TOW_RETURN_IF_ERROR(
-        tow_program_order(program, schedule->nodes, &schedule->step_count));
+        tow_graph_order(program, schedule->nodes, &schedule->step_count));
     number_slots(schedule, scope);
     if (!allocate_slots(schedule)) return tow_ir_exhausted();
     start_slots(schedule);

@@ -3,7 +3,7 @@
 #ifndef TOW_IR_SCHEDULE_IMPL_H_
 #define TOW_IR_SCHEDULE_IMPL_H_
 
-#include "ir/program_impl.h"
+#include "ir/graph_impl.h"
 
 #define TOW_STEP_NONE UINT32_MAX
 
@@ -17,7 +17,7 @@ typedef struct tow_slot {
 } tow_slot_t;
 
 typedef struct tow_schedule {
-    const tow_program_t *program; /* lent */
+    const tow_graph_t *program; /* lent */
     size_t step_count;
     uint32_t *nodes;                    /* by step */
     uint32_t *first_slots;              /* by node */
@@ -29,8 +29,8 @@ typedef struct tow_schedule {
 
 /* The program has been verified under `scope`. */
 tow_status_t tow_schedule_init(tow_schedule_t *schedule,
-                               const tow_program_t *program,
-                               const tow_program_scope_t *scope) TOW_MUST_USE;
+                               const tow_graph_t *program,
+                               const tow_graph_scope_t *scope) TOW_MUST_USE;
 /* Accepts zeroed and half-built ones. */
 void tow_schedule_deinit(tow_schedule_t *schedule);
 

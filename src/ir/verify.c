@@ -5,12 +5,12 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/map.h"
+#include "ir/graph_impl.h"
 #include "ir/lower.h"
-#include "ir/program_impl.h"
 
 typedef struct verify {
-    const tow_program_t *program;
-    const tow_program_scope_t *scope;
+    const tow_graph_t *program;
+    const tow_graph_scope_t *scope;
     const tow_signature_t **signatures; /* by node; lent by the scope */
     uint32_t *order;                    /* by node; scratch */
     tow_map_t slices;                   /* that a computation is on */
@@ -33,8 +33,7 @@ static TOW_COLD tow_status_t node_error(const verify_t *verify, uint32_t index,
 static tow_status_t find_slice(const verify_t *verify, uint32_t index,
                                size_t *out_devices)
 {
-    const tow_slice_id_t slice =
-        tow_program_node(verify->program, index)->slice;
+    const tow_slice_id_t slice = tow_graph_node(verify->program, index)->slice;
     *out_devices = verify->scope->slice_devices(verify->scope->context, slice);
     if (*out_devices > 0) return TOW_OK;
     return NODE_ERROR(verify, index,
@@ -45,7 +44,7 @@ static tow_status_t find_slice(const verify_t *verify, uint32_t index,
 
 static tow_status_t check_argument(const verify_t *verify, uint32_t index)
 {
-    const tow_node_t *node = tow_program_node(verify->program, index);
+    const tow_node_t *node = tow_graph_node(verify->program, index);
     size_t devices;
     uint64_t bytes;
     if (node->input_count > 0)
@@ -62,7 +61,7 @@ static tow_status_t check_argument(const verify_t *verify, uint32_t index)
 static tow_status_t check_function(verify_t *verify, uint32_t index,
                                    size_t devices)
 {
-    const tow_node_t *node = tow_program_node(verify->program, index);
+    const tow_node_t *node = tow_graph_node(verify->program, index);
     const tow_signature_t *signature =
         verify->scope->function(verify->scope->context, node->function);
     verify->signatures[index] = signature;
@@ -92,7 +91,7 @@ static tow_status_t check_function(verify_t *verify, uint32_t index,
 
 static tow_status_t check_compute(verify_t *verify, uint32_t index)
 {
-    const tow_node_t *node = tow_program_node(verify->program, index);
+    const tow_node_t *node = tow_graph_node(verify->program, index);
     size_t devices;
     TOW_RETURN_IF_ERROR(find_slice(verify, index, &devices));
     TOW_RETURN_IF_ERROR(check_function(verify, index, devices));
@@ -104,7 +103,7 @@ static tow_status_t check_compute(verify_t *verify, uint32_t index)
 
 static tow_status_t check_node(verify_t *verify, uint32_t index)
 {
-    const tow_node_t *node = tow_program_node(verify->program, index);
+    const tow_node_t *node = tow_graph_node(verify->program, index);
     switch (node->kind) {
     case TOW_NODE_ARGUMENT: return check_argument(verify, index);
     case TOW_NODE_COMPUTE: return check_compute(verify, index);
@@ -122,13 +121,13 @@ static tow_status_t check_value(const verify_t *verify, uint32_t index,
                                 size_t input)
 {
     const tow_value_t value =
-        tow_program_node(verify->program, index)->inputs[input];
+        tow_graph_node(verify->program, index)->inputs[input];
     char label[TOW_LABEL_SIZE];
     if (value.node >= verify->program->nodes.count)
         return NODE_ERROR(verify, index,
                           "input %zu is of node %u, and there are %zu nodes",
                           input, value.node, verify->program->nodes.count);
-    const tow_node_t *producer = tow_program_node(verify->program, value.node);
+    const tow_node_t *producer = tow_graph_node(verify->program, value.node);
     if (producer->kind == TOW_NODE_RESULT)
         return NODE_ERROR(verify, index,
                           "input %zu is %s, a result; use the value that it "
@@ -148,7 +147,7 @@ static tow_status_t check_value(const verify_t *verify, uint32_t index,
 
 static const tow_shape_t *shape_of(const verify_t *verify, tow_value_t value)
 {
-    const tow_node_t *producer = tow_program_node(verify->program, value.node);
+    const tow_node_t *producer = tow_graph_node(verify->program, value.node);
     if (producer->kind == TOW_NODE_ARGUMENT) return &producer->shape;
     return &verify->signatures[value.node]->results[value.output].shape;
 }
@@ -157,9 +156,9 @@ static const tow_shape_t *shape_of(const verify_t *verify, tow_value_t value)
 static tow_status_t check_edge(const verify_t *verify, uint32_t index,
                                size_t input)
 {
-    const tow_node_t *node = tow_program_node(verify->program, index);
+    const tow_node_t *node = tow_graph_node(verify->program, index);
     const tow_value_t value = node->inputs[input];
-    const tow_node_t *producer = tow_program_node(verify->program, value.node);
+    const tow_node_t *producer = tow_graph_node(verify->program, value.node);
     const tow_signature_t *signature = verify->signatures[index];
     const tow_shape_t *wanted = &signature->arguments[input].shape;
     const tow_shape_t *given = shape_of(verify, value);
@@ -182,7 +181,7 @@ static tow_status_t check_edge(const verify_t *verify, uint32_t index,
 
 static tow_status_t check_inputs(const verify_t *verify, uint32_t index)
 {
-    const tow_node_t *node = tow_program_node(verify->program, index);
+    const tow_node_t *node = tow_graph_node(verify->program, index);
     for (size_t i = 0; i < node->input_count; i++) {
         TOW_RETURN_IF_ERROR(check_value(verify, index, i));
         if (node->kind == TOW_NODE_COMPUTE)
@@ -199,7 +198,7 @@ static tow_status_t check_argument_slices(const verify_t *verify)
     for (size_t i = 0; i < verify->program->arguments.count; i++) {
         const uint32_t index = verify->program->arguments.items[i];
         const tow_slice_id_t slice =
-            tow_program_node(verify->program, index)->slice;
+            tow_graph_node(verify->program, index)->slice;
         if (tow_map_find(&verify->slices, slice.value) == NULL)
             return NODE_ERROR(verify, index,
                               "the argument is on slice %" PRIu64
@@ -233,7 +232,7 @@ static tow_status_t check_whole(const verify_t *verify)
                          "no node is a result, so a run would leave nothing");
     TOW_RETURN_IF_ERROR(check_argument_slices(verify));
     TOW_RETURN_IF_ERROR(check_slots(verify));
-    return tow_program_order(verify->program, verify->order, &step_count);
+    return tow_graph_order(verify->program, verify->order, &step_count);
 }
 
 static tow_status_t check_program(verify_t *verify)
@@ -246,8 +245,8 @@ static tow_status_t check_program(verify_t *verify)
     return check_whole(verify);
 }
 
-tow_status_t tow_program_verify(const tow_program_t *program,
-                                const tow_program_scope_t *scope)
+tow_status_t tow_graph_verify(const tow_graph_t *program,
+                              const tow_graph_scope_t *scope)
 {
     TOW_ASSERT(program != NULL && scope != NULL);
     const size_t count = program->nodes.count;

@@ -4,9 +4,9 @@ static void refuses_with(tow_code_t code, const char *text, const char *message)
 {
     world_t world;
     world_init(&world, 4);
-    tow_program_t *program = program_of(text);
-    must_fail(tow_program_verify(program, &world.scope.program), code, message);
-    tow_program_destroy(program);
+    tow_graph_t *program = program_of(text);
+    must_fail(tow_graph_verify(program, &world.scope.program), code, message);
+    tow_graph_destroy(program);
 }
 
 static void refuses(const char *text, const char *message)
@@ -18,9 +18,9 @@ static void accepts(const char *text)
 {
     world_t world;
     world_init(&world, 4);
-    tow_program_t *program = program_of(text);
-    must(tow_program_verify(program, &world.scope.program));
-    tow_program_destroy(program);
+    tow_graph_t *program = program_of(text);
+    must(tow_graph_verify(program, &world.scope.program));
+    tow_graph_destroy(program);
 }
 
 #define X "%0 = argument \"x\" : f32[4] on slice 1 "
@@ -51,9 +51,9 @@ static void programs_made_by_chance_to_be_right_are_accepted(void **state)
     world_init(&world, 3);
     tow_random_init(&random, 7);
     for (int i = 0; i < 500; i++) {
-        tow_program_t *program = random_program(&random);
-        must(tow_program_verify(program, &world.scope.program));
-        tow_program_destroy(program);
+        tow_graph_t *program = random_program(&random);
+        must(tow_graph_verify(program, &world.scope.program));
+        tow_graph_destroy(program);
     }
 }
 
@@ -65,11 +65,11 @@ static void nonsense_is_refused_and_never_crashes(void **state)
     world_init(&world, 3);
     tow_random_init(&random, 8);
     for (int i = 0; i < 2000; i++) {
-        tow_program_t *program = random_nonsense(&random);
-        tow_status_t status = tow_program_verify(program, &world.scope.program);
+        tow_graph_t *program = random_nonsense(&random);
+        tow_status_t status = tow_graph_verify(program, &world.scope.program);
         assert_true(status != TOW_OK);
         tow_status_release(status);
-        tow_program_destroy(program);
+        tow_graph_destroy(program);
     }
 }
 
@@ -135,14 +135,14 @@ static void a_function_for_another_number_of_devices_is_refused(void **state)
     world_t world;
     world_init(&world, 4);
     world.functions[TEST_INCREMENT].replica_count = 2;
-    tow_program_t *program =
+    tow_graph_t *program =
         program_of("program {" X "%1 = compute \"A\" function 1 on slice 1 (%0)"
                    "%2 = result (%1) }");
-    must_fail(tow_program_verify(program, &world.scope.program),
+    must_fail(tow_graph_verify(program, &world.scope.program),
               TOW_INVALID_ARGUMENT,
               "node 1 \"A\": function increment is compiled for 8 devices, and "
               "slice 1 has 4");
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void wrong_argument_counts_are_refused(void **state)
@@ -222,15 +222,15 @@ static void too_many_values_are_refused(void **state)
     world_t world;
     world_init(&world, 4);
     world.functions[TEST_SOURCE].result_count = TOW_SLOTS_MAX / 2 + 1;
-    tow_program_t *program =
+    tow_graph_t *program =
         program_of("program { %0 = compute \"A\" function 6 on slice 1 ()"
                    "%1 = compute \"B\" function 6 on slice 1 ()"
                    "%2 = result (%0) }");
-    must_fail(tow_program_verify(program, &world.scope.program),
+    must_fail(tow_graph_verify(program, &world.scope.program),
               TOW_INVALID_ARGUMENT,
               "node 1 \"B\": with its outputs the program has more than "
               "4194304 values; split it");
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void a_cycle_is_refused_and_its_nodes_are_listed(void **state)
@@ -264,9 +264,9 @@ static void a_long_cycle_is_listed_in_part(void **state)
 {
     (void)state;
     world_t world;
-    tow_program_t *program;
+    tow_graph_t *program;
     world_init(&world, 1);
-    must(tow_program_create("", &program));
+    must(tow_graph_create("", &program));
     const uint32_t count = 10000;
     for (uint32_t i = 0; i < count; i++) {
         tow_value_t input = {(i + count - 1) % count, 0};
@@ -275,18 +275,18 @@ static void a_long_cycle_is_listed_in_part(void **state)
                            .function = {TEST_INCREMENT},
                            .inputs = &input,
                            .input_count = 1};
-        must(tow_program_add(program, &node, NULL));
+        must(tow_graph_add(program, &node, NULL));
     }
     tow_value_t last = {0, 0};
     tow_node_t result = {
         .kind = TOW_NODE_RESULT, .inputs = &last, .input_count = 1};
-    must(tow_program_add(program, &result, NULL));
-    must_fail(tow_program_verify(program, &world.scope.program),
+    must(tow_graph_add(program, &result, NULL));
+    must_fail(tow_graph_verify(program, &world.scope.program),
               TOW_INVALID_ARGUMENT,
               "node 0 waits for itself, in a cycle of 10000: node 0 -> node 1 "
               "-> node 2 -> node 3 -> node 4 -> node 5 -> node 6 -> node 7 -> "
               "9992 more -> node 0");
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 static void names_in_errors_are_safe_and_short(void **state)

@@ -421,22 +421,22 @@ static void save_program(const char *name, const char *text)
 {
     char graph_name[64];
     buffer_t buffer = {0};
-    tow_program_t *program;
+    tow_graph_t *program;
     void *bytes;
     size_t size;
     add(&buffer, text, strlen(text));
     save("program_fuzz", name, &buffer);
-    tow_status_t status = tow_program_parse(text, strlen(text), &program);
+    tow_status_t status = tow_graph_parse(text, strlen(text), &program);
     tow_status_release(status);
     if (program == NULL) return;
-    if (tow_program_pack(program, &bytes, &size) != TOW_OK) abort();
+    if (tow_graph_pack(program, &bytes, &size) != TOW_OK) abort();
     buffer.count = 0;
     add_byte(&buffer, 'g');
     add(&buffer, bytes, size);
     snprintf(graph_name, sizeof(graph_name), "graph_%s", name);
     save("program_fuzz", graph_name, &buffer);
     tow_free(bytes);
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
 }
 
 /* Two steps over one argument, behind an 'l'. */

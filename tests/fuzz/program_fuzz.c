@@ -79,43 +79,43 @@ static void check_lowered(const tow_lowered_t *lowered)
     tow_free(bytes_again);
 }
 
-static void check_meaning(const tow_program_t *program)
+static void check_meaning(const tow_graph_t *program)
 {
     tow_lowered_t *lowered;
-    tow_program_cost_t cost;
+    tow_graph_cost_t cost;
     tow_result_info_t info;
-    tow_status_t status = tow_program_verify(program, &scope.program);
+    tow_status_t status = tow_graph_verify(program, &scope.program);
     if (status != TOW_OK) {
         check_message(status);
         return;
     }
     for (uint64_t slice = 1; slice <= 2; slice++)
-        TOW_ASSERT(tow_program_cost(program, &scope.program,
-                                    (tow_slice_id_t){slice}, &cost) == TOW_OK);
-    for (size_t i = 0; i < tow_program_result_count(program); i++)
-        TOW_ASSERT(tow_program_result_info(program, &scope.program, i, &info) ==
+        TOW_ASSERT(tow_graph_cost(program, &scope.program,
+                                  (tow_slice_id_t){slice}, &cost) == TOW_OK);
+    for (size_t i = 0; i < tow_graph_result_count(program); i++)
+        TOW_ASSERT(tow_graph_result_info(program, &scope.program, i, &info) ==
                    TOW_OK);
-    status = tow_program_lower(program, &scope, &lowered);
+    status = tow_graph_lower(program, &scope, &lowered);
     if (status == TOW_OK) check_lowered(lowered);
     tow_lowered_destroy(lowered);
     check_message(status);
 }
 
-static void check_program(const tow_program_t *program)
+static void check_program(const tow_graph_t *program)
 {
     char *text, *text_again;
     void *bytes;
     size_t size;
-    tow_program_t *parsed, *unpacked;
-    TOW_ASSERT(tow_program_print(program, &text) == TOW_OK);
-    TOW_ASSERT(tow_program_parse(text, strlen(text), &parsed) == TOW_OK);
-    TOW_ASSERT(tow_program_pack(parsed, &bytes, &size) == TOW_OK);
-    TOW_ASSERT(tow_program_unpack(bytes, size, &unpacked) == TOW_OK);
-    TOW_ASSERT(tow_program_print(unpacked, &text_again) == TOW_OK);
+    tow_graph_t *parsed, *unpacked;
+    TOW_ASSERT(tow_graph_print(program, &text) == TOW_OK);
+    TOW_ASSERT(tow_graph_parse(text, strlen(text), &parsed) == TOW_OK);
+    TOW_ASSERT(tow_graph_pack(parsed, &bytes, &size) == TOW_OK);
+    TOW_ASSERT(tow_graph_unpack(bytes, size, &unpacked) == TOW_OK);
+    TOW_ASSERT(tow_graph_print(unpacked, &text_again) == TOW_OK);
     TOW_ASSERT(strcmp(text, text_again) == 0);
     check_meaning(program);
-    tow_program_destroy(parsed);
-    tow_program_destroy(unpacked);
+    tow_graph_destroy(parsed);
+    tow_graph_destroy(unpacked);
     tow_free(bytes);
     tow_free(text);
     tow_free(text_again);
@@ -132,17 +132,17 @@ static void try_lowered(const uint8_t *bytes, size_t count)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
-    tow_program_t *program = NULL;
+    tow_graph_t *program = NULL;
     if (count > 0 && bytes[0] == 'l') {
         try_lowered(bytes + 1, count - 1);
         return 0;
     }
     tow_status_t status =
         count > 0 && bytes[0] == 'g'
-            ? tow_program_unpack(bytes + 1, count - 1, &program)
-            : tow_program_parse((const char *)bytes, count, &program);
+            ? tow_graph_unpack(bytes + 1, count - 1, &program)
+            : tow_graph_parse((const char *)bytes, count, &program);
     if (status == TOW_OK) check_program(program);
-    tow_program_destroy(program);
+    tow_graph_destroy(program);
     check_message(status);
     return 0;
 }

@@ -1,16 +1,16 @@
-#include "ir/program.h"
+#include "ir/graph.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "ir/program_impl.h"
+#include "ir/graph_impl.h"
 #include "wire/message.h"
 
 /* -- Building ---------------------------------------------------------------- */
 
-static tow_status_t copy_name(tow_program_t *program, const char *name,
+static tow_status_t copy_name(tow_graph_t *program, const char *name,
                               const char **out_name)
 {
     if (name == NULL) name = "";
@@ -24,24 +24,24 @@ static tow_status_t copy_name(tow_program_t *program, const char *name,
     return *out_name != NULL ? TOW_OK : tow_ir_exhausted();
 }
 
-tow_status_t tow_program_create(const char *name, tow_program_t **out_program)
+tow_status_t tow_graph_create(const char *name, tow_graph_t **out_program)
 {
     TOW_ASSERT(out_program != NULL);
     *out_program = NULL;
-    tow_program_t *program = tow_calloc(1, sizeof(*program));
+    tow_graph_t *program = tow_calloc(1, sizeof(*program));
     if (program == NULL) return tow_ir_exhausted();
     tow_arena_init(&program->arena, 0);
     program->in_order = true;
     tow_status_t status = copy_name(program, name, &program->name);
     if (status != TOW_OK) {
-        tow_program_destroy(program);
+        tow_graph_destroy(program);
         return tow_status_annotate(status, "creating a program");
     }
     *out_program = program;
     return TOW_OK;
 }
 
-void tow_program_destroy(tow_program_t *program)
+void tow_graph_destroy(tow_graph_t *program)
 {
     if (program == NULL) return;
     tow_vec_deinit(&program->nodes);
@@ -52,7 +52,7 @@ void tow_program_destroy(tow_program_t *program)
 }
 
 /* What the wire would refuse is refused here, where its maker can be told. */
-static tow_status_t check_limits(const tow_program_t *program,
+static tow_status_t check_limits(const tow_graph_t *program,
                                  const tow_node_t *node)
 {
     if (program->nodes.count >= TOW_NODES_MAX)
@@ -100,7 +100,7 @@ static void copy_fields(const tow_node_t *from, tow_node_t *to)
     copy_shape(&from->shape, &to->shape);
 }
 
-static tow_status_t copy_inputs(tow_program_t *program, const tow_node_t *from,
+static tow_status_t copy_inputs(tow_graph_t *program, const tow_node_t *from,
                                 tow_node_t *to)
 {
     if (from->input_count == 0) return TOW_OK;
@@ -120,14 +120,14 @@ static bool stands_behind_inputs(const tow_node_t *node, uint32_t index)
     return true;
 }
 
-static bool reserve_one(tow_program_t *program)
+static bool reserve_one(tow_graph_t *program)
 {
     return tow_vec_reserve(&program->nodes, program->nodes.count + 1) &&
            tow_vec_reserve(&program->arguments, program->arguments.count + 1) &&
            tow_vec_reserve(&program->results, program->results.count + 1);
 }
 
-static tow_status_t add_node(tow_program_t *program, const tow_node_t *node)
+static tow_status_t add_node(tow_graph_t *program, const tow_node_t *node)
 {
     const uint32_t index = (uint32_t)program->nodes.count;
     TOW_RETURN_IF_ERROR(check_limits(program, node));
@@ -147,8 +147,8 @@ static tow_status_t add_node(tow_program_t *program, const tow_node_t *node)
     return TOW_OK;
 }
 
-tow_status_t tow_program_add(tow_program_t *program, const tow_node_t *node,
-                             uint32_t *out_index)
+tow_status_t tow_graph_add(tow_graph_t *program, const tow_node_t *node,
+                           uint32_t *out_index)
 {
     TOW_ASSERT(program != NULL && node != NULL);
     TOW_ASSERT(node->input_count == 0 || node->inputs != NULL);
@@ -162,39 +162,39 @@ tow_status_t tow_program_add(tow_program_t *program, const tow_node_t *node,
 
 /* -- Looking ----------------------------------------------------------------- */
 
-const char *tow_program_name(const tow_program_t *program)
+const char *tow_graph_name(const tow_graph_t *program)
 {
     return program->name;
 }
 
-size_t tow_program_node_count(const tow_program_t *program)
+size_t tow_graph_node_count(const tow_graph_t *program)
 {
     return program->nodes.count;
 }
 
-const tow_node_t *tow_program_node(const tow_program_t *program, uint32_t index)
+const tow_node_t *tow_graph_node(const tow_graph_t *program, uint32_t index)
 {
     TOW_ASSERT(index < program->nodes.count);
     return &program->nodes.items[index];
 }
 
-size_t tow_program_argument_count(const tow_program_t *program)
+size_t tow_graph_argument_count(const tow_graph_t *program)
 {
     return program->arguments.count;
 }
 
-size_t tow_program_result_count(const tow_program_t *program)
+size_t tow_graph_result_count(const tow_graph_t *program)
 {
     return program->results.count;
 }
 
-uint32_t tow_program_argument(const tow_program_t *program, size_t index)
+uint32_t tow_graph_argument(const tow_graph_t *program, size_t index)
 {
     TOW_ASSERT(index < program->arguments.count);
     return program->arguments.items[index];
 }
 
-uint32_t tow_program_result(const tow_program_t *program, size_t index)
+uint32_t tow_graph_result(const tow_graph_t *program, size_t index)
 {
     TOW_ASSERT(index < program->results.count);
     return program->results.items[index];
@@ -211,10 +211,10 @@ size_t tow_name_escape(char byte, char out[TOW_ESCAPED_SIZE])
                             (unsigned char)byte);
 }
 
-const char *tow_node_label(const tow_program_t *program, uint32_t index,
+const char *tow_node_label(const tow_graph_t *program, uint32_t index,
                            char label[TOW_LABEL_SIZE])
 {
-    const char *name = tow_program_node(program, index)->name;
+    const char *name = tow_graph_node(program, index)->name;
     size_t used = (size_t)snprintf(label, TOW_LABEL_SIZE, "node %u", index);
     if (*name == '\0') return label;
     memcpy(label + used, " \"", 2);

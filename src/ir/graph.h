@@ -7,9 +7,9 @@
  *
  * A program is built node by node, by the client library, or decoded from
  * bytes. It knows functions and slices by id only; what they are is told to the
- * verifier by a tow_program_scope_t. Pure: no I/O, no clock, no globals. */
-#ifndef TOW_IR_PROGRAM_H_
-#define TOW_IR_PROGRAM_H_
+ * verifier by a tow_graph_scope_t. Pure: no I/O, no clock, no globals. */
+#ifndef TOW_IR_GRAPH_H_
+#define TOW_IR_GRAPH_H_
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@
 TOW_ID_TYPE(tow_slice_id)
 TOW_ID_TYPE(tow_function_id)
 
-typedef struct tow_program tow_program_t;
+typedef struct tow_graph tow_graph_t;
 
 typedef enum tow_node_kind {
     TOW_NODE_ARGUMENT = 1,
@@ -53,36 +53,35 @@ typedef struct tow_node {
     size_t input_count;
 } tow_node_t;
 
-tow_status_t tow_program_create(const char *name, tow_program_t **out_program)
+tow_status_t tow_graph_create(const char *name, tow_graph_t **out_program)
     TOW_MUST_USE;
-void tow_program_destroy(tow_program_t *program);
-const char *tow_program_name(const tow_program_t *program);
+void tow_graph_destroy(tow_graph_t *program);
+const char *tow_graph_name(const tow_graph_t *program);
 /* Copies all that `node` points to; fields that its kind does not have are not
  * kept. INVALID_ARGUMENT past the wire's limits or for a kind that is none; all
  * else is the verifier's business. Nodes are numbered from 0. */
-tow_status_t tow_program_add(tow_program_t *program, const tow_node_t *node,
-                             uint32_t *out_index) TOW_MUST_USE;
-size_t tow_program_node_count(const tow_program_t *program);
+tow_status_t tow_graph_add(tow_graph_t *program, const tow_node_t *node,
+                           uint32_t *out_index) TOW_MUST_USE;
+size_t tow_graph_node_count(const tow_graph_t *program);
 /* Lent until the next node is added. */
-const tow_node_t *tow_program_node(const tow_program_t *program,
-                                   uint32_t index);
+const tow_node_t *tow_graph_node(const tow_graph_t *program, uint32_t index);
 /* Arguments and results in the order of their nodes. */
-size_t tow_program_argument_count(const tow_program_t *program);
-size_t tow_program_result_count(const tow_program_t *program);
-uint32_t tow_program_argument(const tow_program_t *program, size_t index);
-uint32_t tow_program_result(const tow_program_t *program, size_t index);
+size_t tow_graph_argument_count(const tow_graph_t *program);
+size_t tow_graph_result_count(const tow_graph_t *program);
+uint32_t tow_graph_argument(const tow_graph_t *program, size_t index);
+uint32_t tow_graph_result(const tow_graph_t *program, size_t index);
 
 /* -- Meaning ----------------------------------------------------------------- */
 
 /* What ids stand for. Both return NULL / 0 for an id that is not known. */
-typedef struct tow_program_scope {
+typedef struct tow_graph_scope {
     /* Number of devices of a slice. */
     size_t (*slice_devices)(void *context, tow_slice_id_t slice);
     /* Lent for as long as the scope is used. Counts are known. */
     const tow_signature_t *(*function)(void *context,
                                        tow_function_id_t function);
     void *context;
-} tow_program_scope_t;
+} tow_graph_scope_t;
 
 /* Is it a program that can run? Errors name the node by number and name, say
  * what is wrong and what would be right: an input that names no node or no
@@ -91,17 +90,17 @@ typedef struct tow_program_scope {
  * value used on another slice than it lives on; a result that is used; an
  * argument node without shape; no result; arguments of slices that no computation
  * is on; more values than TOW_SLOTS_MAX. */
-tow_status_t tow_program_verify(const tow_program_t *program,
-                                const tow_program_scope_t *scope) TOW_MUST_USE;
+tow_status_t tow_graph_verify(const tow_graph_t *program,
+                              const tow_graph_scope_t *scope) TOW_MUST_USE;
 
 /* -- Bytes and text ---------------------------------------------------------- */
 
 /* A packed Graph (towpath.proto). The bytes are the caller's; tow_free. */
-tow_status_t tow_program_pack(const tow_program_t *program, void **out_bytes,
-                              size_t *out_size) TOW_MUST_USE;
+tow_status_t tow_graph_pack(const tow_graph_t *program, void **out_bytes,
+                            size_t *out_size) TOW_MUST_USE;
 /* Bytes from outside. What comes out is well formed, not yet verified. */
-tow_status_t tow_program_unpack(const void *bytes, size_t size,
-                                tow_program_t **out_program) TOW_MUST_USE;
+tow_status_t tow_graph_unpack(const void *bytes, size_t size,
+                              tow_graph_t **out_program) TOW_MUST_USE;
 
 /* A text for people, one line a node, which parses to the same program:
  *
@@ -114,10 +113,10 @@ tow_status_t tow_program_unpack(const void *bytes, size_t size,
  *
  * Names are printable ASCII, the rest as \xNN; an empty one is left out. A type
  * without a name is its number, as #77[2]. */
-tow_status_t tow_program_print(const tow_program_t *program, char **out_text)
+tow_status_t tow_graph_print(const tow_graph_t *program, char **out_text)
     TOW_MUST_USE;
 /* INVALID_ARGUMENT names line and column. */
-tow_status_t tow_program_parse(const char *text, size_t size,
-                               tow_program_t **out_program) TOW_MUST_USE;
+tow_status_t tow_graph_parse(const char *text, size_t size,
+                             tow_graph_t **out_program) TOW_MUST_USE;
 
-#endif /* TOW_IR_PROGRAM_H_ */
+#endif /* TOW_IR_GRAPH_H_ */

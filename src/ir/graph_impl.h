@@ -1,13 +1,13 @@
 /* What the files of this folder share: the body of a program, its order, and
  * words about its nodes. */
-#ifndef TOW_IR_PROGRAM_IMPL_H_
-#define TOW_IR_PROGRAM_IMPL_H_
+#ifndef TOW_IR_GRAPH_IMPL_H_
+#define TOW_IR_GRAPH_IMPL_H_
 
 #include "base/arena.h"
 #include "base/vec.h"
-#include "ir/program.h"
+#include "ir/graph.h"
 
-struct tow_program {
+struct tow_graph {
     tow_arena_t arena; /* names and inputs */
     const char *name;  /* in the arena */
     TOW_VEC(tow_node_t) nodes;
@@ -21,9 +21,8 @@ struct tow_program {
  * inputs, the least number first where there is a choice. `out_nodes` has room
  * for all nodes. Every input names a node. INVALID_ARGUMENT shows a cycle.
  * Takes no memory when the program is in order. */
-tow_status_t tow_program_order(const tow_program_t *program,
-                               uint32_t *out_nodes, size_t *out_count)
-    TOW_MUST_USE;
+tow_status_t tow_graph_order(const tow_graph_t *program, uint32_t *out_nodes,
+                             size_t *out_count) TOW_MUST_USE;
 
 /* The safe form of one byte of a name inside of double quotes; returns its
  * length. */
@@ -32,7 +31,7 @@ size_t tow_name_escape(char byte, char out[TOW_ESCAPED_SIZE]);
 
 /* `node 3 "name"`, cut where it is long. Returns `label`. */
 #define TOW_LABEL_SIZE 96
-const char *tow_node_label(const tow_program_t *program, uint32_t index,
+const char *tow_node_label(const tow_graph_t *program, uint32_t index,
                            char label[TOW_LABEL_SIZE]);
 
 /* Short of memory. */
@@ -41,4 +40,4 @@ static inline tow_status_t tow_ir_exhausted(void)
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
-#endif /* TOW_IR_PROGRAM_IMPL_H_ */
+#endif /* TOW_IR_GRAPH_IMPL_H_ */
