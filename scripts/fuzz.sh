@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Run every libFuzzer target from its seeds in tests/fuzz/corpus/NAME.
+# Run every libFuzzer target from its seeds in tests/fuzz/corpus/NAME, and
+# compile_mutations, which is none: programs into XLA's compiler.
 #
-# FUZZ_RUNS  executions per target (1,000,000)
-# FUZZ       only the targets named here
+# FUZZ_RUNS      executions per target (1,000,000)
+# FUZZ_COMPILES  mutated programs for compile_mutations (300), of FUZZ_SEED
+#                (random)
+# FUZZ           only the targets named here
 #
 # New inputs go to build-fuzz/corpus/NAME and crashes to build-fuzz/crashes: an
 # input worth keeping is copied into tests/fuzz/corpus by hand.
@@ -12,6 +15,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$root"
 
 runs=${FUZZ_RUNS:-1000000}
+compiles=${FUZZ_COMPILES:-300}
+seed=${FUZZ_SEED:-$((RANDOM * 32768 + RANDOM))}
 build='build-fuzz'
 
 # Only these are built: the rest of an instrumented tree would not even link.
@@ -39,6 +44,23 @@ report_crash() {
     fail "fuzz target $1 failed; to see it again: $build/tests/fuzz/$1 ${input:-INPUT} (log: $2)"
 }
 
+# In a plain build, with the adapter: the crashes that it looks for are a child's.
+run_mutations() {
+    local log=$log_dir/fuzz-compile.log adapter=build/src/device/xla_cpu/libtow_xla_cpu.so
+    if ! ninja -C build --quiet tests/fuzz/compile_mutations src/device/tow_compile_child \
+        "${adapter#build/}" 2>/dev/null; then
+        say "compile_mutations: skipped: build/ has no XLA adapter (\`make\` builds it)"
+        return
+    fi
+    mkdir -p "$build/crashes"
+    say "compile_mutations: $compiles programs of seed $seed"
+    TOW_COMPILE_CHILD=build/src/device/tow_compile_child TOW_KEEP=$build/crashes \
+        run_logged "$log" "" build/tests/fuzz/compile_mutations "$adapter" \
+        tests/fuzz/corpus/compile "$compiles" "$seed" ||
+        { tail -n 40 "$log"; fail "compile_mutations failed; again: FUZZ=compile_mutations FUZZ_SEED=$seed make fuzz (log: $log)"; }
+    sed -nE 's/^# (compiled .*)/      \1/p' "$log" | tail -n 1
+}
+
 main() {
     local names name chosen
     open_log_dir
@@ -48,11 +70,16 @@ main() {
     ((${#names[@]} > 0)) || fail "$build has no fuzz targets"
     ninja -C "$build" --quiet "${names[@]/#/tests/fuzz/}" ||
         fail "the build of $build failed; the compiler's message is above"
+    names+=(compile_mutations)
     read -ra chosen <<<"${FUZZ:-${names[*]}}"
     for name in "${chosen[@]}"; do
         [[ " ${names[*]} " == *" $name "* ]] ||
             fail "no fuzz target is called '$name'; there are: ${names[*]}"
-        run_target "$name"
+        if [[ $name == compile_mutations ]]; then
+            run_mutations
+        else
+            run_target "$name"
+        fi
     done
     say "all ${#chosen[@]} fuzz targets held"
 }

@@ -209,6 +209,9 @@ static void take_ready(conversation_t *talk)
     }
     talk->slot->is_ready = true;
     tow_talk_reset(&talk->in);
+    /* What it said so far was about itself. */
+    tow_child_process_listen(&talk->slot->process);
+    talk->slot->process.last_size = 0;
 }
 
 static void take_message(conversation_t *talk)
@@ -306,7 +309,7 @@ static tow_status_t compile(child_slot_t *slot)
     set_part(&talk.out, REQUEST_OPTIONS, job->options.data, job->options.size);
     set_part(&talk.out, REQUEST_PROGRAM, job->program.data, job->program.size);
     TOW_RETURN_IF_ERROR(ensure_child(slot));
-    slot->process.last_size = 0; /* Words are about this program from here. */
+    slot->process.last_size = 0; /* Words of before are about others. */
     while (!talk.is_over)
         follow(&talk);
     tow_talk_reset(&talk.in);

@@ -19,8 +19,9 @@
 #define TOW_COMPILER_TIMEOUT_NS ((int64_t)300 * 1000000000)
 
 /* Programs that one child compiles before it is replaced, so that what it leaks
- * is bounded. Starting the next one costs 0.4 s with XLA. */
-#define TOW_COMPILER_COMPILE_COUNT_MAX ((uint64_t)256)
+ * is bounded: 1 KiB for each of 200 small programs with XLA. Starting the next
+ * one costs 0.4 s. */
+#define TOW_COMPILER_COMPILE_COUNT_MAX ((uint64_t)1024)
 
 /* What may cross between the processes. A program with large constants, or its
  * executable, can have hundreds of megabytes. */
