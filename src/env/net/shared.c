@@ -33,6 +33,9 @@ struct tow_shared_net {
     uint32_t waiter_count;   /* threads in tow_shared_net_wait */
     uint32_t expected_count;
     bool notified; /* since the lock was taken */
+    bool outside_is_wanted;
+    void (*run_outside)(void *context);
+    void *outside_context; /* lent */
     bool is_ending;
 };
 
@@ -219,6 +222,32 @@ bool tow_shared_net_is_keeper(const tow_shared_net_t *shared)
     return shared->has_keeper && pthread_equal(shared->keeper, pthread_self());
 }
 
+void tow_shared_net_set_outside(tow_shared_net_t *shared,
+                                void (*run)(void *context), void *context)
+{
+    shared->run_outside = run;
+    shared->outside_context = context;
+}
+
+void tow_shared_net_call(tow_shared_net_t *shared)
+{
+    if (shared->outside_is_wanted) return;
+    shared->outside_is_wanted = true;
+    if (tow_shared_net_is_keeper(shared)) return; /* It looks by itself. */
+    pthread_cond_signal(&shared->keeper_told);
+    if (shared->keeper_turns && shared->asleep_count > 0)
+        tow_net_wake(shared->net);
+}
+
+static void run_outside(tow_shared_net_t *shared)
+{
+    if (!shared->outside_is_wanted) return;
+    shared->outside_is_wanted = false;
+    unlock(shared);
+    shared->run_outside(shared->outside_context);
+    lock(shared);
+}
+
 /* Turns as a waiter does, until there is nothing to expect, or a waiter wants
  * to do it. */
 static void keep_turning(tow_shared_net_t *shared)
@@ -226,7 +255,8 @@ static void keep_turning(tow_shared_net_t *shared)
     const bool never = false;
     shared->keeper_turns = true;
     while (shared->keeper_turns && !shared->is_turned &&
-           shared->expected_count > 0 && !shared->is_ending)
+           shared->expected_count > 0 && !shared->is_ending &&
+           !shared->outside_is_wanted)
         turn_once(shared, &never, TOW_TIME_NEVER);
     shared->keeper_turns = false;
 }
@@ -244,7 +274,9 @@ static void *keep(void *context)
     tow_shared_net_t *shared = context;
     pthread_mutex_lock(&shared->lock);
     while (!shared->is_ending) {
-        if (shared->is_turned || shared->expected_count == 0)
+        if (shared->outside_is_wanted)
+            run_outside(shared);
+        else if (shared->is_turned || shared->expected_count == 0)
             wait_tick(shared);
         else
             keep_turning(shared);
@@ -252,6 +284,7 @@ static void *keep(void *context)
         tow_net_turn(shared->net, 0);
         tell_waiters(shared);
     }
+    run_outside(shared); /* Whoever ends it has told all that was to tell. */
     pthread_mutex_unlock(&shared->lock);
     return NULL;
 }

@@ -57,6 +57,13 @@ void tow_shared_net_notify(tow_shared_net_t *shared);
  * waits. Counted. */
 void tow_shared_net_expect(tow_shared_net_t *shared, bool expected);
 
+/* Who runs what must run outside, on the keeper: `run` is called there, not
+ * inside, after each tow_shared_net_call. Set it before anybody calls. */
+void tow_shared_net_set_outside(tow_shared_net_t *shared,
+                                void (*run)(void *context), void *context);
+/* Inside: there is something to run outside. */
+void tow_shared_net_call(tow_shared_net_t *shared);
+
 /* Is the caller's thread the keeper, that is, is this in a callback that it
  * runs? Waiting there would wait for itself. Any thread. */
 bool tow_shared_net_is_keeper(const tow_shared_net_t *shared);

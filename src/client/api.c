@@ -1,0 +1,827 @@
+/* towpath.h: enters, calls the machine, waits, leaves. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "client/client_impl.h"
+#include "client/local.h"
+#include "env/net/net.h"
+#include "env/tuning.h"
+#include "wire/address.h"
+#include "wire/security.h"
+
+#define CONNECT_NS (10 * TOW_NS_PER_S)
+
+/* -- Entering ------------------------------------------------------------------ */
+
+static void enter(tow_client_t *client)
+{
+    tow_shared_net_enter(client->shared);
+}
+
+static void leave(tow_client_t *client)
+{
+    client->lazy_count = 0;
+    tow_shared_net_leave(client->shared, TOW_LEAVE_FLUSH);
+}
+
+/* Calls in a row leave together, unless the cluster may be idle. */
+static void leave_after_call(tow_client_t *client)
+{
+    if (tow_map_count(&client->runs) <= TOW_CLIENT_EAGER_COUNT ||
+        ++client->lazy_count >= TOW_CLIENT_BATCH_COUNT)
+        leave(client);
+    else
+        tow_shared_net_leave(client->shared, TOW_LEAVE_LAZY);
+}
+
+static void leave_quietly(tow_client_t *client)
+{
+    tow_shared_net_leave(client->shared, TOW_LEAVE_LAZY);
+}
+
+/* Waiting in a callback would wait for the thread that runs it. */
+static tow_status_t check_may_wait(tow_client_t *client)
+{
+    if (!tow_shared_net_is_keeper(client->shared)) return TOW_OK;
+    return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                     "this call waits, and callbacks must not");
+}
+
+static tow_status_t wait_settled(tow_client_t *client, settling_t *settling,
+                                 int64_t deadline_ns)
+{
+    if (!settling->settled) {
+        TOW_RETURN_IF_ERROR(check_may_wait(client));
+        tow_client_flush_releases(client);
+        if (!tow_shared_net_wait(client->shared, &settling->settled,
+                                 deadline_ns))
+            return TOW_ERROR(TOW_DEADLINE_EXCEEDED,
+                             "it takes longer than the time given");
+    }
+    return tow_status_retain(settling->error);
+}
+
+/* The answer is a local of the caller's: its error goes to the caller. */
+static tow_status_t wait_answer(tow_client_t *client, settling_t *answer)
+{
+    tow_status_t status = wait_settled(client, answer, TOW_TIME_NEVER);
+    tow_status_release(answer->error);
+    return status;
+}
+
+/* -- Clients ------------------------------------------------------------------- */
+
+static void run_callbacks(void *context)
+{
+    tow_client_t *client = context;
+    tow_list_t list;
+    tow_list_init(&list);
+    enter(client);
+    while (!tow_list_is_empty(&client->callbacks))
+        tow_list_append(&list, tow_list_pop_front(&client->callbacks));
+    leave_quietly(client);
+    while (!tow_list_is_empty(&list)) {
+        callback_t *callback =
+            TOW_CONTAINER_OF(tow_list_pop_front(&list), callback_t, node);
+        if (callback->done != NULL)
+            callback->done(callback->context, callback->status);
+        else
+            callback->plain(callback->context);
+        tow_free(callback);
+    }
+}
+
+static tow_status_t open_net(const char *name, const char *token_file,
+                             tow_security_t *security,
+                             tow_shared_net_t **out_shared)
+{
+    TOW_RETURN_IF_ERROR(tow_local_security(token_file, security));
+    tow_net_options_t options = {.name = name,
+                                 .security = security,
+                                 .log = {.level = TOW_LOG_ERROR},
+                                 .data_plane = TOW_NET_DATA_UCX};
+    return tow_shared_net_create(&options, out_shared);
+}
+
+static const char *name_of(const tow_client_options_t *options)
+{
+    return options->name != NULL ? options->name
+                                 : program_invocation_short_name;
+}
+
+/* Peers' names allow few characters: a program's may have others. */
+static void peer_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
+{
+    size_t length = 0;
+    for (; name[length] != '\0' && length < TOW_PEER_NAME_MAX; length++) {
+        const char c = name[length];
+        const bool is_plain =
+            (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+            (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+        out[length] = is_plain ? c : '_';
+    }
+    out[length] = '\0';
+    if (length == 0) strcpy(out, "client");
+}
+
+static tow_status_t dial(const tow_client_options_t *options,
+                         const char *address, tow_client_t **out_client)
+{
+    char name[TOW_PEER_NAME_MAX + 1];
+    peer_name(name, name_of(options));
+    tow_security_t *security = tow_calloc(1, sizeof(*security));
+    if (security == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_shared_net_t *shared;
+    tow_status_t status =
+        open_net(name, options->token_file, security, &shared);
+    if (status != TOW_OK) {
+        tow_free(security);
+        return status;
+    }
+    tow_shared_net_enter(shared);
+    tow_machine_options_t machine = {.address = address,
+                                     .name = name,
+                                     .patience_ns = options->timeout_ns > 0
+                                                        ? options->timeout_ns
+                                                        : CONNECT_NS,
+                                     .shared = shared};
+    tow_client_t *client;
+    status = tow_client_dial(tow_shared_net_env(shared), &machine, &client);
+    tow_shared_net_leave(shared, TOW_LEAVE_FLUSH);
+    if (status != TOW_OK) {
+        tow_shared_net_destroy(shared);
+        tow_free(security);
+        return status;
+    }
+    client->security = security;
+    tow_shared_net_set_outside(shared, run_callbacks, client);
+    *out_client = client;
+    return TOW_OK;
+}
+
+/* Not inside, and no reference is left. */
+static void close_client(tow_client_t *client)
+{
+    tow_shared_net_t *shared = client->shared;
+    enter(client);
+    tow_client_shut(client);
+    leave(client);
+    enter(client);
+    while (!client->is_closed || !tow_transfers_are_quiet(client))
+        tow_shared_net_wait(shared, &client->is_closed,
+                            tow_env_now_ns(client->env) + TOW_NS_PER_MS);
+    leave(client);
+    tow_shared_net_destroy(shared);
+    tow_local_cluster_stop(client->local);
+    tow_free(client->security);
+    tow_client_free(client);
+}
+
+static void *close_elsewhere(void *context)
+{
+    close_client(context);
+    return NULL;
+}
+
+/* Inside; leaves. The last reference may go in a callback, whose thread cannot
+ * wait for itself. */
+static void leave_maybe_last(tow_client_t *client)
+{
+    const bool is_last = client->reference_count == 0;
+    leave_quietly(client);
+    if (!is_last) return;
+    if (!tow_shared_net_is_keeper(client->shared)) {
+        close_client(client);
+        return;
+    }
+    tow_local_detach(close_elsewhere, client);
+}
+
+static tow_status_t open_at(const tow_client_options_t *options,
+                            const char *address, tow_client_t **out_client)
+{
+    tow_client_t *client = NULL;
+    TOW_RETURN_IF_ERROR(dial(options, address, &client));
+    enter(client);
+    tow_status_t status =
+        wait_settled(client, &client->opening, TOW_TIME_NEVER);
+    leave(client);
+    if (status != TOW_OK) {
+        client->reference_count = 0;
+        close_client(client);
+        return tow_status_annotate(status, "connecting to %s", address);
+    }
+    *out_client = client;
+    return TOW_OK;
+}
+
+/* The struct as this version of the library knows it. */
+#define COPY_OPTIONS(type, given, copy)                               \
+    type copy = {0};                                                  \
+    if ((given) != NULL && (given)->struct_size > 0)                  \
+    memcpy(&copy, (given),                                            \
+           (given)->struct_size < sizeof(copy) ? (given)->struct_size \
+                                               : sizeof(copy))
+
+tow_status_t tow_client_open(const tow_client_options_t *options,
+                             tow_client_t **out_client)
+{
+    COPY_OPTIONS(tow_client_options_t, options, own);
+    *out_client = NULL;
+    if (own.address == NULL) own.address = getenv("TOW_ADDRESS");
+    if (own.address != NULL && own.address[0] != '\0')
+        return open_at(&own, own.address, out_client);
+    tow_local_cluster_t *local;
+    TOW_RETURN_IF_ERROR(tow_local_cluster_start(&own, &local));
+    own.timeout_ns = own.timeout_ns > 0 ? own.timeout_ns : 60 * TOW_NS_PER_S;
+    own.token_file = tow_local_cluster_token_file(local);
+    tow_status_t status =
+        open_at(&own, tow_local_cluster_address(local), out_client);
+    if (status == TOW_OK)
+        (*out_client)->local = local;
+    else
+        tow_local_cluster_stop(local);
+    return status;
+}
+
+void tow_client_retain(tow_client_t *client)
+{
+    enter(client);
+    client->reference_count++;
+    leave_quietly(client);
+}
+
+void tow_client_release(tow_client_t *client)
+{
+    if (client == NULL) return;
+    enter(client);
+    TOW_ASSERT(client->reference_count > 0);
+    client->reference_count--;
+    leave_maybe_last(client);
+}
+
+tow_status_t tow_client_status(tow_client_t *client)
+{
+    enter(client);
+    tow_status_t status = tow_status_retain(client->lost);
+    leave(client);
+    return status;
+}
+
+static bool is_idle(const tow_client_t *client)
+{
+    return tow_map_count(&client->runs) == 0 &&
+           tow_list_is_empty(&client->uploads) &&
+           tow_map_count(&client->requests) == 0;
+}
+
+tow_status_t tow_client_wait_idle(tow_client_t *client)
+{
+    const bool never = false;
+    enter(client);
+    tow_status_t status = check_may_wait(client);
+    while (status == TOW_OK && !is_idle(client))
+        tow_shared_net_wait(client->shared, &never,
+                            tow_env_now_ns(client->env) + TOW_NS_PER_MS);
+    if (status == TOW_OK) status = tow_status_retain(client->lost);
+    leave(client);
+    return status;
+}
+
+static tow_status_t report(tow_client_t *client, tow_report_kind_t kind,
+                           char **out_text)
+{
+    settling_t answer = {0};
+    *out_text = NULL;
+    enter(client);
+    tow_status_t status = check_may_wait(client);
+    if (status == TOW_OK)
+        status = tow_report_start(client, kind, out_text, &answer);
+    if (status == TOW_OK) status = wait_answer(client, &answer);
+    leave(client);
+    return status;
+}
+
+tow_status_t tow_client_report(tow_client_t *client, char **out_text)
+{
+    return report(client, TOW_REPORT_STATUS, out_text);
+}
+
+tow_status_t tow_client_trace(tow_client_t *client, char **out_text)
+{
+    return report(client, TOW_REPORT_TRACE, out_text);
+}
+
+void tow_free_text(char *text)
+{
+    tow_free(text);
+}
+
+/* -- Slices -------------------------------------------------------------------- */
+
+tow_status_t tow_slice_open(tow_client_t *client,
+                            const tow_slice_options_t *options,
+                            tow_slice_t **out_slice)
+{
+    COPY_OPTIONS(tow_slice_options_t, options, own);
+    *out_slice = NULL;
+    tow_slice_t *slice = NULL;
+    enter(client);
+    tow_status_t status = check_may_wait(client);
+    if (status == TOW_OK) status = tow_slice_ask(client, &own, &slice);
+    if (status == TOW_OK)
+        status = wait_settled(client, &slice->opening, TOW_TIME_NEVER);
+    if (status != TOW_OK && slice != NULL) tow_slice_drop(slice);
+    leave(client);
+    if (status == TOW_OK) *out_slice = slice;
+    return status;
+}
+
+void tow_slice_retain(tow_slice_t *slice)
+{
+    enter(slice->client);
+    tow_slice_hold(slice);
+    leave_quietly(slice->client);
+}
+
+void tow_slice_release(tow_slice_t *slice)
+{
+    if (slice == NULL) return;
+    tow_client_t *client = slice->client;
+    enter(client);
+    tow_slice_drop(slice);
+    leave_maybe_last(client);
+}
+
+size_t tow_slice_device_count(const tow_slice_t *slice)
+{
+    return slice->device_count;
+}
+
+tow_status_t tow_slice_device(const tow_slice_t *slice, size_t index,
+                              tow_device_t *out_device)
+{
+    if (index >= slice->device_count)
+        return TOW_ERROR(TOW_OUT_OF_RANGE, "there is no device %zu of %zu",
+                         index, slice->device_count);
+    const size_t size = out_device->struct_size < sizeof(tow_device_t)
+                            ? out_device->struct_size
+                            : sizeof(tow_device_t);
+    memcpy((char *)out_device + sizeof(size_t),
+           (const char *)&slice->devices[index] + sizeof(size_t),
+           size > sizeof(size_t) ? size - sizeof(size_t) : 0);
+    return TOW_OK;
+}
+
+/* -- Functions ----------------------------------------------------------------- */
+
+tow_status_t tow_function_compile(tow_slice_t *slice,
+                                  const tow_source_t *source,
+                                  tow_function_t **out_function)
+{
+    COPY_OPTIONS(tow_source_t, source, own);
+    tow_client_t *client = slice->client;
+    *out_function = NULL;
+    tow_function_t *function = NULL;
+    enter(client);
+    tow_status_t status = check_may_wait(client);
+    if (status == TOW_OK) status = tow_function_ask(slice, &own, &function);
+    if (status == TOW_OK)
+        status = wait_settled(client, &function->compiling, TOW_TIME_NEVER);
+    if (status != TOW_OK && function != NULL) tow_function_drop(function);
+    leave(client);
+    if (status == TOW_OK) *out_function = function;
+    return status;
+}
+
+void tow_function_retain(tow_function_t *function)
+{
+    enter(function->slice->client);
+    tow_function_hold(function);
+    leave_quietly(function->slice->client);
+}
+
+void tow_function_release(tow_function_t *function)
+{
+    if (function == NULL) return;
+    tow_client_t *client = function->slice->client;
+    enter(client);
+    tow_function_drop(function);
+    leave_maybe_last(client);
+}
+
+size_t tow_function_argument_count(const tow_function_t *function)
+{
+    return function->signature.argument_count;
+}
+
+size_t tow_function_result_count(const tow_function_t *function)
+{
+    return function->signature.result_count;
+}
+
+static void type_out(const tow_shape_t *shape, tow_array_type_t *out_type)
+{
+    out_type->type = shape->type;
+    out_type->rank = shape->rank;
+    memcpy(out_type->dims, shape->dims, sizeof(int64_t) * shape->rank);
+}
+
+static tow_status_t shape_in(const tow_array_type_t *type,
+                             tow_shape_t *out_shape)
+{
+    if (type->rank > TOW_RANK_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "an array of rank %u: at most %u", type->rank,
+                         TOW_RANK_MAX);
+    *out_shape =
+        (tow_shape_t){.type = (tow_type_t)type->type, .rank = type->rank};
+    memcpy(out_shape->dims, type->dims, sizeof(int64_t) * type->rank);
+    return TOW_OK;
+}
+
+static tow_status_t type_of(const tow_array_info_t *arrays, size_t count,
+                            size_t index, const char *what,
+                            tow_array_type_t *out_type)
+{
+    if (index >= count)
+        return TOW_ERROR(TOW_OUT_OF_RANGE, "there is no %s %zu of %zu", what,
+                         index, count);
+    type_out(&arrays[index].shape, out_type);
+    return TOW_OK;
+}
+
+tow_status_t tow_function_argument_type(const tow_function_t *function,
+                                        size_t index,
+                                        tow_array_type_t *out_type)
+{
+    return type_of(function->signature.arguments,
+                   function->signature.argument_count, index, "argument",
+                   out_type);
+}
+
+tow_status_t tow_function_result_type(const tow_function_t *function,
+                                      size_t index, tow_array_type_t *out_type)
+{
+    return type_of(function->signature.results,
+                   function->signature.result_count, index, "result", out_type);
+}
+
+/* -- Calls and runs ------------------------------------------------------------ */
+
+/* Waits, inside, until another run may be started. */
+static tow_status_t wait_for_room(tow_client_t *client)
+{
+    while (TOW_UNLIKELY(!tow_client_has_room(client)) &&
+           client->lost == TOW_OK) {
+        TOW_RETURN_IF_ERROR(check_may_wait(client));
+        settling_t room = {0};
+        settling_t *others = client->room;
+        client->room = others != NULL ? others : &room;
+        tow_shared_net_wait(client->shared, &client->room->settled,
+                            tow_env_now_ns(client->env) + TOW_NS_PER_MS);
+        if (client->room == &room) client->room = NULL;
+    }
+    return TOW_OK;
+}
+
+static tow_program_t *program_of(tow_array_t *const *arguments, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (arguments[i] != NULL && arguments[i]->program != NULL)
+            return arguments[i]->program;
+    return NULL;
+}
+
+static tow_status_t make_placeholder(tow_program_t *program, tow_slice_t *slice,
+                                     const tow_shape_t *shape,
+                                     tow_value_t place, tow_array_t **out_array)
+{
+    TOW_RETURN_IF_ERROR(tow_array_make(slice, shape, out_array));
+    (*out_array)->program = program;
+    (*out_array)->place = place;
+    tow_program_hold(program);
+    return TOW_OK;
+}
+
+static tow_status_t note_call(tow_program_t *program, tow_function_t *function,
+                              tow_slice_t *slice, tow_array_t *const *arguments,
+                              size_t argument_count, tow_array_t **results)
+{
+    tow_value_t *inputs = tow_calloc(argument_count + 1, sizeof(*inputs));
+    if (inputs == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_status_t status = TOW_OK;
+    for (size_t i = 0; i < argument_count && status == TOW_OK; i++) {
+        if (arguments[i] == NULL || arguments[i]->program != program)
+            status = TOW_ERROR(TOW_INVALID_ARGUMENT,
+                               "argument %zu is not a value of the program "
+                               "that is traced: make it an argument of it",
+                               i);
+        else
+            inputs[i] = arguments[i]->place;
+    }
+    uint32_t node = 0;
+    if (status == TOW_OK)
+        status = tow_program_add_call(program, function, slice, inputs,
+                                      argument_count, &node);
+    tow_free(inputs);
+    const tow_signature_t *signature = &function->signature;
+    for (size_t i = 0; i < signature->result_count && status == TOW_OK; i++) {
+        status = make_placeholder(
+            program, slice, &signature->results[i].shape,
+            (tow_value_t){.node = node, .output = (uint32_t)i}, &results[i]);
+        while (status != TOW_OK && i-- > 0)
+            tow_array_drop(results[i]);
+    }
+    return status;
+}
+
+static tow_status_t check_call(const tow_function_t *function,
+                               const tow_slice_t *slice, size_t result_count)
+{
+    if (slice->client != function->slice->client)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "function and slice are of two clients");
+    if (slice->device_count != function->slice->device_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a function for %zu devices on a slice of %zu",
+                         function->slice->device_count, slice->device_count);
+    if (result_count != function->signature.result_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "room for %zu results, and the function has %zu",
+                         result_count, function->signature.result_count);
+    return TOW_OK;
+}
+
+static tow_status_t call(tow_function_t *function, tow_slice_t *slice,
+                         tow_array_t *const *arguments, size_t argument_count,
+                         tow_array_t **results, size_t result_count)
+{
+    tow_program_t *program = program_of(arguments, argument_count);
+    if (TOW_UNLIKELY(program != NULL))
+        return note_call(program, function, slice, arguments, argument_count,
+                         results);
+    TOW_RETURN_IF_ERROR(wait_for_room(slice->client));
+    TOW_RETURN_IF_ERROR(tow_function_program(function, slice, &program));
+    return tow_program_start(program, arguments, argument_count, results,
+                             result_count);
+}
+
+tow_status_t tow_function_call(tow_function_t *function, tow_slice_t *slice,
+                               tow_array_t *const *arguments,
+                               size_t argument_count, tow_array_t **results,
+                               size_t result_count)
+{
+    TOW_RETURN_IF_ERROR(check_call(function, slice, result_count));
+    enter(slice->client);
+    tow_status_t status =
+        call(function, slice, arguments, argument_count, results, result_count);
+    leave_after_call(slice->client);
+    return status;
+}
+
+/* -- Arrays -------------------------------------------------------------------- */
+
+tow_status_t tow_array_upload(tow_slice_t *slice,
+                              const tow_upload_options_t *options,
+                              tow_array_t **out_array)
+{
+    COPY_OPTIONS(tow_upload_options_t, options, own);
+    tow_client_t *client = slice->client;
+    *out_array = NULL;
+    tow_shape_t shape;
+    uint64_t shard_bytes;
+    TOW_RETURN_IF_ERROR(shape_in(&own.type, &shape));
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(&shape, &shard_bytes));
+    settling_t bytes_free = {0};
+    settling_t *waiting = own.done_with_bytes == NULL ? &bytes_free : NULL;
+    enter(client);
+    tow_status_t status = waiting != NULL && own.size > TOW_INLINE_BYTES_MAX
+                              ? check_may_wait(client)
+                              : TOW_OK;
+    if (status == TOW_OK)
+        status = tow_upload_start(slice, &own, &shape, shard_bytes, waiting,
+                                  out_array);
+    if (status == TOW_OK && waiting != NULL)
+        status = wait_answer(client, waiting);
+    leave_after_call(client);
+    return status;
+}
+
+void tow_array_retain(tow_array_t *array)
+{
+    enter(array->client);
+    tow_array_hold(array);
+    leave_quietly(array->client);
+}
+
+void tow_array_release(tow_array_t *array)
+{
+    if (array == NULL) return;
+    tow_client_t *client = array->client;
+    enter(client);
+    tow_array_drop(array);
+    leave_maybe_last(client);
+}
+
+tow_status_t tow_array_type(const tow_array_t *array,
+                            tow_array_type_t *out_type)
+{
+    type_out(&array->shape, out_type);
+    return TOW_OK;
+}
+
+size_t tow_array_shard_count(const tow_array_t *array)
+{
+    return array->slice->device_count;
+}
+
+size_t tow_array_shard_size(const tow_array_t *array)
+{
+    return array->shard_bytes;
+}
+
+tow_status_t tow_array_download(tow_array_t *array, size_t shard, void *bytes,
+                                size_t size)
+{
+    tow_client_t *client = array->client;
+    settling_t answer = {0};
+    enter(client);
+    tow_status_t status = check_may_wait(client);
+    if (status == TOW_OK)
+        status = tow_download_start(array, shard, bytes, size, &answer, NULL);
+    if (status == TOW_OK) status = wait_answer(client, &answer);
+    leave_quietly(client);
+    return status;
+}
+
+static callback_t *make_callback(void (*done)(void *context,
+                                              tow_status_t take_status),
+                                 void *context)
+{
+    callback_t *callback = tow_calloc(1, sizeof(*callback));
+    if (callback == NULL) return NULL;
+    callback->done = done;
+    callback->context = context;
+    return callback;
+}
+
+tow_status_t tow_array_download_async(
+    tow_array_t *array, size_t shard, void *bytes, size_t size,
+    void (*done)(void *context, tow_status_t take_status), void *context)
+{
+    callback_t *callback = make_callback(done, context);
+    if (callback == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    enter(array->client);
+    tow_status_t status =
+        tow_download_start(array, shard, bytes, size, NULL, callback);
+    leave(array->client);
+    if (status != TOW_OK) tow_free(callback);
+    return status;
+}
+
+tow_status_t tow_array_wait(tow_array_t *array, int64_t timeout_ns)
+{
+    tow_client_t *client = array->client;
+    if (array->program != NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a value of a program that is traced never has one");
+    enter(client);
+    tow_array_hold(array);
+    int64_t deadline_ns = timeout_ns < 0
+                              ? TOW_TIME_NEVER
+                              : tow_env_now_ns(client->env) + timeout_ns;
+    tow_status_t status = wait_settled(client, &array->value, deadline_ns);
+    tow_array_drop(array);
+    leave_quietly(client);
+    return status;
+}
+
+bool tow_array_is_ready(tow_array_t *array)
+{
+    enter(array->client);
+    const bool settled = array->value.settled;
+    if (settled)
+        leave_quietly(array->client);
+    else
+        leave(array->client);
+    return settled;
+}
+
+tow_status_t tow_array_on_ready(tow_array_t *array,
+                                void (*done)(void *context,
+                                             tow_status_t take_status),
+                                void *context)
+{
+    callback_t *callback = make_callback(done, context);
+    if (callback == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    enter(array->client);
+    tow_array_call_when_ready(array, callback);
+    leave(array->client);
+    return TOW_OK;
+}
+
+void tow_array_cancel(tow_array_t *array)
+{
+    tow_client_t *client = array->client;
+    enter(client);
+    if (array->run != NULL) {
+        tow_msg_cancel_t cancel = TOW_MSG_CANCEL_INIT;
+        cancel.run = array->run->id;
+        tow_status_ignore(
+            tow_client_send(client, TOW_MESSAGE_CANCEL, &cancel.base),
+            "without a cluster there is nothing to cancel");
+    }
+    leave(client);
+}
+
+/* -- Programs ------------------------------------------------------------------ */
+
+tow_status_t tow_program_create(tow_client_t *client, const char *name,
+                                tow_program_t **out_program)
+{
+    *out_program = NULL;
+    enter(client);
+    tow_status_t status = tow_program_begin(client, name, out_program);
+    leave_quietly(client);
+    return status;
+}
+
+void tow_program_retain(tow_program_t *program)
+{
+    enter(program->client);
+    tow_program_hold(program);
+    leave_quietly(program->client);
+}
+
+void tow_program_release(tow_program_t *program)
+{
+    if (program == NULL) return;
+    tow_client_t *client = program->client;
+    enter(client);
+    tow_program_drop(program);
+    leave_maybe_last(client);
+}
+
+tow_status_t tow_program_argument(tow_program_t *program, tow_slice_t *slice,
+                                  const tow_array_type_t *type, bool donated,
+                                  tow_array_t **out_array)
+{
+    tow_shape_t shape;
+    TOW_RETURN_IF_ERROR(shape_in(type, &shape));
+    tow_value_t place;
+    *out_array = NULL;
+    enter(program->client);
+    tow_status_t status =
+        tow_program_add_argument(program, slice, &shape, donated, &place);
+    if (status == TOW_OK)
+        status = make_placeholder(program, slice, &shape, place, out_array);
+    leave_quietly(program->client);
+    return status;
+}
+
+tow_status_t tow_program_result(tow_program_t *program, tow_array_t *array)
+{
+    if (array->program != program)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "the array is not a value of this program");
+    enter(program->client);
+    tow_status_t status = tow_program_add_result(program, array->place,
+                                                 array->slice, &array->shape);
+    leave_quietly(program->client);
+    return status;
+}
+
+tow_status_t tow_program_finish(tow_program_t *program)
+{
+    tow_client_t *client = program->client;
+    enter(client);
+    tow_status_t status = check_may_wait(client);
+    if (status == TOW_OK) status = tow_program_send(program);
+    if (status == TOW_OK)
+        status = wait_settled(client, &program->adding, TOW_TIME_NEVER);
+    leave(client);
+    return status;
+}
+
+tow_status_t tow_program_run(tow_program_t *program,
+                             tow_array_t *const *arguments,
+                             size_t argument_count, tow_array_t **results,
+                             size_t result_count)
+{
+    tow_client_t *client = program->client;
+    enter(client);
+    tow_status_t status =
+        program->id != 0
+            ? wait_for_room(client)
+            : TOW_ERROR(TOW_FAILED_PRECONDITION,
+                        "the program is not finished: tow_program_finish");
+    if (status == TOW_OK)
+        status = tow_program_start(program, arguments, argument_count, results,
+                                   result_count);
+    leave_after_call(client);
+    return status;
+}

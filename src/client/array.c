@@ -1,0 +1,84 @@
+#include "client/client_impl.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+tow_status_t tow_array_make(tow_slice_t *slice, const tow_shape_t *shape,
+                            tow_array_t **out_array)
+{
+    uint64_t bytes;
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &bytes));
+    tow_array_t *array = tow_calloc(1, sizeof(*array));
+    if (array == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    array->reference_count = 1;
+    array->client = slice->client;
+    array->slice = slice;
+    array->shape = *shape;
+    array->shard_bytes = bytes;
+    tow_list_init(&array->waiting);
+    tow_slice_hold(slice);
+    slice->client->reference_count++;
+    *out_array = array;
+    return TOW_OK;
+}
+
+void tow_array_hold(tow_array_t *array)
+{
+    array->reference_count++;
+}
+
+/* Its producer goes on without it. Those who wanted to be called are: their
+ * value is not to be had any more, but they need not know. */
+static void leave_producer(tow_array_t *array)
+{
+    if (array->upload != NULL) array->upload->array = NULL;
+    if (array->run == NULL) return;
+    for (uint32_t i = 0; i < array->run->result_count; i++)
+        if (array->run->results[i] == array) array->run->results[i] = NULL;
+}
+
+void tow_array_drop(tow_array_t *array)
+{
+    TOW_ASSERT(array->reference_count > 0);
+    if (--array->reference_count > 0) return;
+    /* Whoever waits for it, or is to be called for it, holds it. */
+    TOW_ASSERT(tow_list_is_empty(&array->waiting));
+    tow_client_t *client = array->client;
+    leave_producer(array);
+    if (array->id != 0) tow_client_note_release(client, array->id);
+    if (array->program != NULL) tow_program_drop(array->program);
+    tow_slice_drop(array->slice);
+    tow_status_release(array->value.error);
+    tow_free(array);
+    client->reference_count--;
+}
+
+void tow_array_settle(tow_array_t *array, tow_status_t take_status)
+{
+    tow_client_t *client = array->client;
+    if (array->value.settled) {
+        tow_status_release(take_status);
+        return;
+    }
+    array->run = NULL;
+    tow_settle(client, &array->value, take_status);
+    while (!tow_list_is_empty(&array->waiting)) {
+        tow_list_t *item = tow_list_pop_front(&array->waiting);
+        tow_client_call_later(client, TOW_CONTAINER_OF(item, callback_t, node),
+                              tow_status_retain(array->value.error));
+        tow_client_expect(client, false);
+        tow_array_drop(array); /* Held by the callback; ours is left. */
+    }
+}
+
+void tow_array_call_when_ready(tow_array_t *array, callback_t *take_callback)
+{
+    if (array->value.settled) {
+        tow_client_call_later(array->client, take_callback,
+                              tow_status_retain(array->value.error));
+        return;
+    }
+    tow_array_hold(array);
+    tow_list_append(&array->waiting, &take_callback->node);
+    tow_client_expect(array->client, true);
+}

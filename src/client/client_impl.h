@@ -1,0 +1,307 @@
+/* The client: one state machine, and the public interface around it.
+ *
+ *   machine.c    the session with the controller; what it says
+ *   slice.c function.c program.c
+ *   array.c      values, their references and who waits for them
+ *   run.c        calls and runs: the hot path
+ *   transfer.c   uploads and downloads
+ *   api.c        towpath.h: enters, calls the machine, waits, leaves
+ *   local.c      a cluster of processes of our own
+ *
+ * The functions here are for whoever is inside (env/net/shared.h), or for the
+ * one thread of a simulation, where there is no shared net: so the same machine
+ * drives real and simulated clusters. None of them waits: what has an answer
+ * has `settled`, which its answer sets, and `error`. */
+#ifndef TOW_CLIENT_CLIENT_IMPL_H_
+#define TOW_CLIENT_CLIENT_IMPL_H_
+
+#include <towpath/towpath.h>
+
+#include "base/arena.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "base/vec.h"
+#include "client/client.h"
+#include "client/tuning.h"
+#include "device/signature.h"
+#include "env/net/shared.h"
+#include "ir/lower.h"
+#include "session/session.h"
+
+typedef struct run_record run_record_t;
+typedef struct request request_t;
+typedef struct upload upload_t;
+typedef struct client_lane client_lane_t;
+
+/* Something that an answer settles. */
+typedef struct settling {
+    bool settled;
+    tow_status_t error; /* owned */
+} settling_t;
+
+/* What a user wants to be called for, outside of the lock. */
+typedef struct callback {
+    tow_list_t node;
+    void (*done)(void *context, tow_status_t take_status); /* or NULL: */
+    void (*plain)(void *context);
+    void *context;
+    tow_status_t status; /* owned */
+} callback_t;
+
+struct tow_client {
+    uint32_t reference_count;
+    tow_env_t *env;
+    tow_shared_net_t *shared;        /* NULL in a simulation */
+    struct tow_local_cluster *local; /* owned; NULL: somebody else's */
+    struct tow_security *security;   /* owned; lent to the shared net */
+    tow_session_t *session;          /* NULL when it is closed */
+    settling_t opening;
+    tow_status_t lost; /* owned: why there is no cluster any more */
+    uint32_t number;
+    tow_arena_t arena; /* of the message that is being handled */
+
+    uint64_t slice_number, function_number, program_number, object_number,
+        run_number, request_number;
+    tow_map_t slices;    /* id -> tow_slice_t */
+    tow_map_t functions; /* id -> tow_function_t */
+    tow_map_t programs;  /* id -> tow_program_t */
+    tow_map_t arrays;    /* object id -> upload_t */
+    tow_map_t runs;      /* id -> run_record_t */
+    tow_map_t requests;  /* id -> request_t */
+    tow_map_t blobs;     /* number -> report_blob_t */
+    tow_list_t lanes;
+    tow_list_t uploads;
+
+    /* Handles that go, told in ranges. */
+    TOW_VEC(uint64_t) release_firsts;
+    TOW_VEC(uint32_t) release_counts;
+    tow_timer_t release_timer;
+
+    tow_list_t callbacks;  /* to be called */
+    size_t expected_count; /* callbacks that somebody waits for */
+    uint32_t lazy_count;   /* calls since the last flush */
+    settling_t *room;      /* somebody waits for room to run */
+    bool is_closing;
+    bool is_closed;
+};
+
+struct tow_slice {
+    uint32_t reference_count;
+    tow_client_t *client; /* counted */
+    uint64_t id;
+    settling_t opening;
+    tow_device_t *devices; /* owned */
+    char *text;            /* owned: what they point to */
+    size_t device_count;
+};
+
+/* The program that a call on a slice is. */
+typedef struct call_program {
+    tow_slice_t *slice;     /* counted */
+    tow_program_t *program; /* counted */
+} call_program_t;
+
+struct tow_function {
+    uint32_t reference_count;
+    tow_slice_t *slice; /* counted: that it was compiled for */
+    uint64_t id;
+    settling_t compiling;
+    tow_arena_t arena;
+    tow_signature_t signature; /* in the arena */
+    TOW_VEC(call_program_t) calls;
+};
+
+typedef struct program_result {
+    tow_slice_t *slice; /* counted */
+    tow_shape_t shape;
+} program_result_t;
+
+struct tow_program {
+    uint32_t reference_count;
+    tow_client_t *client; /* counted, except by programs of calls */
+    bool is_of_call;
+    uint64_t id;        /* 0: not sent */
+    tow_graph_t *graph; /* owned; NULL when it has been sent */
+    settling_t adding;
+    bool is_finished;
+    size_t argument_count;
+    TOW_VEC(program_result_t) results;
+    TOW_VEC(tow_slice_t *) slices;       /* counted: kept while it lives */
+    TOW_VEC(tow_function_t *) functions; /* counted */
+};
+
+struct tow_array {
+    uint32_t reference_count;
+    tow_client_t *client; /* counted */
+    tow_slice_t *slice;   /* counted */
+    uint64_t id;
+    tow_shape_t shape; /* of one shard */
+    uint64_t shard_bytes;
+    settling_t value;
+    run_record_t *run;  /* lent: that makes it; NULL: none, or done */
+    upload_t *upload;   /* lent: that makes it */
+    tow_list_t waiting; /* callback_t, owned */
+    /* A value of a program that is being traced; then there is no object. */
+    tow_program_t *program; /* counted */
+    tow_value_t place;
+};
+
+/* A run that has not been told done. */
+struct run_record {
+    uint64_t id;
+    tow_program_t *program; /* counted */
+    uint32_t result_count;
+    tow_array_t *results[]; /* lent; NULL: released */
+};
+
+struct upload {
+    tow_client_t *client;
+    tow_array_t *array; /* lent; NULL: released */
+    uint64_t id;        /* of the object */
+    tow_list_t node;    /* in client->uploads */
+    const uint8_t *bytes;
+    void *copy; /* owned: what `bytes` is, if we made it */
+    size_t shard_bytes;
+    size_t shard_count;
+    bool replicated;
+    size_t unsent_count;    /* shards whose bytes are still needed */
+    size_t writing_count;   /* writes under way */
+    bool is_answered;       /* PutDone came, or never will */
+    settling_t *bytes_free; /* lent: who waits for the bytes */
+    void (*done_with_bytes)(void *context);
+    void *context;
+};
+
+typedef enum request_kind {
+    REQUEST_GET,
+    REQUEST_REPORT,
+} request_kind_t;
+
+struct request {
+    tow_client_t *client;
+    uint64_t id;
+    request_kind_t kind;
+    settling_t *answer;   /* lent: who waits; NULL: */
+    callback_t *callback; /* owned: who is called */
+    void *bytes;          /* lent: where a value goes */
+    size_t size;
+    char **out_text; /* lent: where a report goes */
+    tow_region_t *region;
+    tow_status_t status; /* owned: while the region closes */
+};
+
+/* -- machine.c ----------------------------------------------------------------- */
+
+typedef struct tow_machine_options {
+    const char *address;
+    const char *name;
+    int64_t patience_ns;
+    tow_shared_net_t *shared; /* NULL in a simulation */
+} tow_machine_options_t;
+
+/* Dials. client->opening settles. */
+tow_status_t tow_client_dial(tow_env_t *env,
+                             const tow_machine_options_t *options,
+                             tow_client_t **out_client) TOW_MUST_USE;
+/* Ends the session; client->is_closed is set when nothing is left under way. */
+void tow_client_shut(tow_client_t *client);
+void tow_client_free(tow_client_t *client);
+tow_status_t tow_client_send(tow_client_t *client, uint32_t type,
+                             const tow_body_t *body) TOW_MUST_USE;
+/* The copy is the session's. 0: gone. */
+/* A blob that came, which a message names; tow_free. NULL: it did not. */
+void *tow_client_take_blob(tow_client_t *client, uint64_t number,
+                           size_t *out_size);
+uint64_t tow_client_send_blob(tow_client_t *client, void *take_bytes,
+                              size_t size);
+/* What to say when something is asked of a client without a cluster. */
+tow_status_t tow_client_check(const tow_client_t *client) TOW_MUST_USE;
+void tow_settle(tow_client_t *client, settling_t *settling,
+                tow_status_t take_status);
+/* Takes the callback: it will be called outside of the lock, soon. */
+void tow_client_call_later(tow_client_t *client, callback_t *take_callback,
+                           tow_status_t take_status);
+void tow_client_expect(tow_client_t *client, bool expected);
+/* Calls what is to be called. Not inside. */
+void tow_client_run_callbacks(tow_client_t *client);
+void tow_client_flush_releases(tow_client_t *client);
+void tow_client_note_release(tow_client_t *client, uint64_t id);
+
+/* -- Things, and the answers to them ------------------------------------------- */
+
+tow_status_t tow_slice_ask(tow_client_t *client,
+                           const tow_slice_options_t *options,
+                           tow_slice_t **out_slice) TOW_MUST_USE;
+void tow_slice_hold(tow_slice_t *slice);
+void tow_slice_drop(tow_slice_t *slice);
+void tow_slice_opened(tow_client_t *client,
+                      const tow_msg_slice_opened_t *opened);
+
+tow_status_t tow_function_ask(tow_slice_t *slice, const tow_source_t *source,
+                              tow_function_t **out_function) TOW_MUST_USE;
+void tow_function_hold(tow_function_t *function);
+void tow_function_drop(tow_function_t *function);
+void tow_function_compiled(tow_client_t *client,
+                           const tow_msg_compile_done_t *done);
+
+tow_status_t tow_program_begin(tow_client_t *client, const char *name,
+                               tow_program_t **out_program) TOW_MUST_USE;
+void tow_program_hold(tow_program_t *program);
+void tow_program_drop(tow_program_t *program);
+tow_status_t tow_program_add_argument(tow_program_t *program,
+                                      tow_slice_t *slice,
+                                      const tow_shape_t *shape, bool donated,
+                                      tow_value_t *out_value) TOW_MUST_USE;
+tow_status_t tow_program_add_call(tow_program_t *program,
+                                  tow_function_t *function, tow_slice_t *slice,
+                                  const tow_value_t *inputs, size_t count,
+                                  uint32_t *out_node) TOW_MUST_USE;
+tow_status_t tow_program_add_result(tow_program_t *program, tow_value_t value,
+                                    tow_slice_t *slice,
+                                    const tow_shape_t *shape) TOW_MUST_USE;
+/* Sends it; program->adding settles. */
+tow_status_t tow_program_send(tow_program_t *program) TOW_MUST_USE;
+void tow_program_answered(tow_client_t *client,
+                          const tow_msg_program_added_t *added);
+/* The program of a call, made at the first. Lent. */
+tow_status_t tow_function_program(tow_function_t *function, tow_slice_t *slice,
+                                  tow_program_t **out_program) TOW_MUST_USE;
+
+tow_status_t tow_array_make(tow_slice_t *slice, const tow_shape_t *shape,
+                            tow_array_t **out_array) TOW_MUST_USE;
+void tow_array_hold(tow_array_t *array);
+void tow_array_drop(tow_array_t *array);
+void tow_array_settle(tow_array_t *array, tow_status_t take_status);
+/* Takes the callback. */
+void tow_array_call_when_ready(tow_array_t *array, callback_t *take_callback);
+
+tow_status_t tow_program_start(tow_program_t *program,
+                               tow_array_t *const *arguments,
+                               size_t argument_count, tow_array_t **results,
+                               size_t result_count) TOW_MUST_USE;
+void tow_runs_told(tow_client_t *client, const tow_msg_runs_done_t *done);
+void tow_runs_lost(tow_client_t *client);
+bool tow_client_has_room(const tow_client_t *client);
+
+tow_status_t tow_upload_start(tow_slice_t *slice,
+                              const tow_upload_options_t *options,
+                              const tow_shape_t *shape, uint64_t shard_bytes,
+                              settling_t *bytes_free, tow_array_t **out_array)
+    TOW_MUST_USE;
+void tow_upload_opened(tow_client_t *client,
+                       const tow_msg_put_opened_t *opened);
+void tow_upload_done(tow_client_t *client, const tow_msg_put_done_t *done);
+void tow_uploads_lost(tow_client_t *client);
+/* One of `answer` and `take_callback`. */
+tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
+                                size_t size, settling_t *answer,
+                                callback_t *take_callback) TOW_MUST_USE;
+void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done);
+tow_status_t tow_report_start(tow_client_t *client, tow_report_kind_t kind,
+                              char **out_text, settling_t *answer) TOW_MUST_USE;
+void tow_report_done(tow_client_t *client, const tow_msg_report_t *report);
+void tow_requests_lost(tow_client_t *client);
+void tow_lanes_close(tow_client_t *client);
+bool tow_transfers_are_quiet(const tow_client_t *client);
+
+#endif /* TOW_CLIENT_CLIENT_IMPL_H_ */

@@ -1,0 +1,33 @@
+/* A cluster of processes of our own, for a client that was given no address: it
+ * ends with this process, also when that is killed. */
+#ifndef TOW_CLIENT_LOCAL_H_
+#define TOW_CLIENT_LOCAL_H_
+
+#include <towpath/towpath.h>
+
+#include "base/macros.h"
+#include "wire/security.h"
+
+typedef struct tow_local_cluster tow_local_cluster_t;
+
+/* Starts `tow up` (TOW_COMMAND, or beside this library in a build folder, or
+ * where it is installed, or in PATH) with posix_spawn, and waits until it is
+ * ready. Errors carry what it said. */
+tow_status_t tow_local_cluster_start(const tow_client_options_t *options,
+                                     tow_local_cluster_t **out_cluster)
+    TOW_MUST_USE;
+/* Lent. */
+const char *tow_local_cluster_address(const tow_local_cluster_t *cluster);
+/* Lent; NULL: it needs none. */
+const char *tow_local_cluster_token_file(const tow_local_cluster_t *cluster);
+/* Ends all its processes and removes what they left. NULL is fine. */
+void tow_local_cluster_stop(tow_local_cluster_t *cluster);
+
+/* What a client needs to dial: the token of `token_file`, or of the usual place
+ * if that is NULL and there is one. */
+tow_status_t tow_local_security(const char *token_file,
+                                tow_security_t *out_security) TOW_MUST_USE;
+/* Runs it on a thread that nobody waits for; in place if none can be had. */
+void tow_local_detach(void *(*run)(void *context), void *context);
+
+#endif /* TOW_CLIENT_LOCAL_H_ */

@@ -1,0 +1,367 @@
+/* The session with the controller, and what it says. */
+#include "client/client_impl.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+/* -- Settling and calling ------------------------------------------------------ */
+
+void tow_settle(tow_client_t *client, settling_t *settling,
+                tow_status_t take_status)
+{
+    if (settling->settled) {
+        tow_status_release(take_status);
+        return;
+    }
+    settling->error = take_status;
+    settling->settled = true;
+    if (client->shared != NULL) tow_shared_net_notify(client->shared);
+}
+
+void tow_client_expect(tow_client_t *client, bool expected)
+{
+    client->expected_count += expected ? 1 : -1;
+    if (client->shared != NULL) tow_shared_net_expect(client->shared, expected);
+}
+
+void tow_client_call_later(tow_client_t *client, callback_t *take_callback,
+                           tow_status_t take_status)
+{
+    take_callback->status = take_status;
+    tow_list_append(&client->callbacks, &take_callback->node);
+    if (client->shared != NULL)
+        tow_shared_net_call(client->shared);
+    else
+        tow_client_run_callbacks(client);
+}
+
+static void run_callback(callback_t *callback)
+{
+    if (callback->done != NULL)
+        callback->done(callback->context, callback->status);
+    else
+        callback->plain(callback->context);
+    tow_free(callback);
+}
+
+void tow_client_run_callbacks(tow_client_t *client)
+{
+    while (!tow_list_is_empty(&client->callbacks)) {
+        tow_list_t *item = tow_list_pop_front(&client->callbacks);
+        run_callback(TOW_CONTAINER_OF(item, callback_t, node));
+    }
+}
+
+/* -- Sending ------------------------------------------------------------------- */
+
+tow_status_t tow_client_check(const tow_client_t *client)
+{
+    if (client->lost != TOW_OK) return tow_status_retain(client->lost);
+    if (client->session != NULL && client->opening.settled) return TOW_OK;
+    return TOW_ERROR(TOW_FAILED_PRECONDITION, "the client is not open");
+}
+
+tow_status_t tow_client_send(tow_client_t *client, uint32_t type,
+                             const tow_body_t *body)
+{
+    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    switch (tow_session_send(client->session, type, body)) {
+    case TOW_SEND_OK: return TOW_OK;
+    case TOW_SEND_FULL:
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "too much waits to be sent to the controller");
+    case TOW_SEND_DOWN: break;
+    }
+    return TOW_ERROR(TOW_UNAVAILABLE, "the controller is gone");
+}
+
+static void free_bytes(void *context)
+{
+    tow_free(context);
+}
+
+uint64_t tow_client_send_blob(tow_client_t *client, void *take_bytes,
+                              size_t size)
+{
+    if (client->session == NULL) {
+        tow_free(take_bytes);
+        return 0;
+    }
+    return tow_session_send_blob(client->session,
+                                 &(tow_session_blob_t){.bytes = take_bytes,
+                                                       .size = size,
+                                                       .release = free_bytes,
+                                                       .context = take_bytes});
+}
+
+/* -- Releases ------------------------------------------------------------------ */
+
+void tow_client_flush_releases(tow_client_t *client)
+{
+    if (client->release_firsts.count == 0) return;
+    tow_msg_release_t release = TOW_MSG_RELEASE_INIT;
+    release.firsts = client->release_firsts.items;
+    release.n_firsts = client->release_firsts.count;
+    release.counts = client->release_counts.items;
+    release.n_counts = client->release_counts.count;
+    tow_status_ignore(
+        tow_client_send(client, TOW_MESSAGE_RELEASE, &release.base),
+        "without a cluster there is nothing to release");
+    client->release_firsts.count = client->release_counts.count = 0;
+    tow_env_timer_stop(client->env, &client->release_timer);
+}
+
+static void release_late(tow_timer_t *timer)
+{
+    tow_client_flush_releases(
+        TOW_CONTAINER_OF(timer, tow_client_t, release_timer));
+}
+
+/* Lost memory here loses a handle until the client closes, no more. */
+void tow_client_note_release(tow_client_t *client, uint64_t id)
+{
+    if (client->session == NULL) return;
+    const size_t count = client->release_firsts.count;
+    if (count > 0 && client->release_firsts.items[count - 1] +
+                             client->release_counts.items[count - 1] ==
+                         id) {
+        client->release_counts.items[count - 1]++;
+    } else if (tow_vec_reserve(&client->release_firsts, count + 1) &&
+               tow_vec_reserve(&client->release_counts, count + 1)) {
+        client->release_firsts.items[client->release_firsts.count++] = id;
+        client->release_counts.items[client->release_counts.count++] = 1;
+    }
+    if (client->release_firsts.count >= TOW_CLIENT_RELEASE_COUNT)
+        tow_client_flush_releases(client);
+    else if (!tow_timer_is_armed(&client->release_timer))
+        tow_env_timer_start(client->env, &client->release_timer,
+                            tow_env_now_ns(client->env) +
+                                TOW_CLIENT_RELEASE_NS);
+}
+
+/* -- Losing the cluster -------------------------------------------------------- */
+
+static void settle_map(tow_client_t *client, tow_map_t *map, size_t offset)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(map, &cursor, &key, &value))
+        tow_settle(client, (settling_t *)((char *)value + offset),
+                   tow_status_retain(client->lost));
+}
+
+/* Everything that waits for an answer gets this one. The first cause counts. */
+static void lose(tow_client_t *client, tow_status_t take_cause)
+{
+    if (client->lost != TOW_OK) {
+        tow_status_release(take_cause);
+        return;
+    }
+    client->lost = take_cause;
+    tow_settle(client, &client->opening, tow_status_retain(take_cause));
+    settle_map(client, &client->slices, offsetof(tow_slice_t, opening));
+    settle_map(client, &client->functions, offsetof(tow_function_t, compiling));
+    settle_map(client, &client->programs, offsetof(tow_program_t, adding));
+    tow_runs_lost(client);
+    tow_uploads_lost(client);
+    tow_requests_lost(client);
+    if (client->room != NULL) tow_settle(client, client->room, TOW_OK);
+}
+
+static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
+{
+    tow_client_t *client = context;
+    lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the cluster is gone: %s",
+                           tow_status_message(cause)));
+}
+
+/* -- What it says -------------------------------------------------------------- */
+
+static void opened(tow_client_t *client, const tow_msg_client_opened_t *message)
+{
+    tow_status_t status = tow_failure_status(message->failure);
+    if (status != TOW_OK) {
+        lose(client, status);
+        return;
+    }
+    client->number = message->client;
+    tow_settle(client, &client->opening, TOW_OK);
+}
+
+static tow_status_t handle(tow_client_t *client, uint32_t type,
+                           const tow_body_t *body)
+{
+#define AS(name) ((const tow_msg_##name##_t *)body)
+    switch (type) {
+    case TOW_MESSAGE_RUNS_DONE: tow_runs_told(client, AS(runs_done)); break;
+    case TOW_MESSAGE_GET_DONE: tow_download_done(client, AS(get_done)); break;
+    case TOW_MESSAGE_PUT_OPENED:
+        tow_upload_opened(client, AS(put_opened));
+        break;
+    case TOW_MESSAGE_PUT_DONE: tow_upload_done(client, AS(put_done)); break;
+    case TOW_MESSAGE_SLICE_OPENED:
+        tow_slice_opened(client, AS(slice_opened));
+        break;
+    case TOW_MESSAGE_COMPILE_DONE:
+        tow_function_compiled(client, AS(compile_done));
+        break;
+    case TOW_MESSAGE_PROGRAM_ADDED:
+        tow_program_answered(client, AS(program_added));
+        break;
+    case TOW_MESSAGE_REPORT: tow_report_done(client, AS(report)); break;
+    case TOW_MESSAGE_CLIENT_OPENED: opened(client, AS(client_opened)); break;
+    default:
+        return TOW_ERROR(TOW_INTERNAL, "the controller sent %s",
+                         tow_message_type_name(type));
+    }
+#undef AS
+    return TOW_OK;
+}
+
+static void on_message(void *context, tow_session_t *session,
+                       const tow_message_t *message)
+{
+    tow_client_t *client = context;
+    const tow_body_t *body;
+    tow_arena_reset(&client->arena);
+    tow_status_t status = tow_message_decode(
+        message->type, message->bytes, message->size, &client->arena, &body);
+    if (status == TOW_OK) status = handle(client, message->type, body);
+    if (status != TOW_OK) lose(client, status);
+}
+
+static void on_opened(void *context, tow_session_t *session)
+{
+    tow_client_t *client = context;
+    tow_msg_client_open_t open = TOW_MSG_CLIENT_OPEN_INIT;
+    open.name = (char *)client->env->name;
+    if (tow_session_send(session, TOW_MESSAGE_CLIENT_OPEN, &open.base) !=
+        TOW_SEND_OK)
+        lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the controller is gone"));
+}
+
+typedef struct report_blob {
+    void *bytes; /* owned */
+    size_t size;
+} report_blob_t;
+
+static void on_blob(void *context, tow_session_t *session, uint64_t number,
+                    void *take_bytes, size_t size)
+{
+    tow_client_t *client = context;
+    report_blob_t *blob = tow_malloc(sizeof(*blob));
+    if (blob == NULL || !tow_map_put(&client->blobs, number, blob)) {
+        tow_free(blob);
+        tow_free(take_bytes);
+        return; /* The message that names it finds nothing. */
+    }
+    *blob = (report_blob_t){take_bytes, size};
+}
+
+void *tow_client_take_blob(tow_client_t *client, uint64_t number,
+                           size_t *out_size)
+{
+    report_blob_t *blob = tow_map_remove(&client->blobs, number);
+    if (blob == NULL) return NULL;
+    void *bytes = blob->bytes;
+    *out_size = blob->size;
+    tow_free(blob);
+    return bytes;
+}
+
+static void on_writable(void *context, tow_session_t *session)
+{
+    tow_client_t *client = context;
+    if (client->room != NULL && tow_client_has_room(client))
+        tow_settle(client, client->room, TOW_OK);
+}
+
+static const tow_session_handler_t handler = {
+    .opened = on_opened,
+    .message = on_message,
+    .blob = on_blob,
+    .writable = on_writable,
+    .gone = on_gone,
+};
+
+/* -- Life ---------------------------------------------------------------------- */
+
+tow_status_t tow_client_dial(tow_env_t *env,
+                             const tow_machine_options_t *options,
+                             tow_client_t **out_client)
+{
+    *out_client = NULL;
+    tow_client_t *client = tow_calloc(1, sizeof(*client));
+    if (client == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    client->reference_count = 1;
+    client->env = env;
+    client->shared = options->shared;
+    client->release_timer.fire = release_late;
+    tow_list_init(&client->callbacks);
+    tow_list_init(&client->lanes);
+    tow_list_init(&client->uploads);
+    tow_arena_init(&client->arena, (size_t)64 << 20);
+    tow_session_dial_options_t dial = {.address = options->address,
+                                       .patience_ns = options->patience_ns,
+                                       .handler = &handler,
+                                       .context = client};
+    tow_status_t status = tow_session_dial(env, &dial, &client->session);
+    if (status != TOW_OK) {
+        tow_client_free(client);
+        return status;
+    }
+    *out_client = client;
+    return TOW_OK;
+}
+
+static void session_closed(void *context)
+{
+    tow_client_t *client = context;
+    client->is_closed = true;
+    if (client->shared != NULL) tow_shared_net_notify(client->shared);
+}
+
+void tow_client_shut(tow_client_t *client)
+{
+    if (client->is_closing) return;
+    tow_client_flush_releases(client);
+    client->is_closing = true;
+    lose(client, TOW_ERROR(TOW_CANCELLED, "the client was closed"));
+    tow_lanes_close(client);
+    tow_session_t *session = client->session;
+    client->session = NULL;
+    tow_session_close(session, TOW_OK, (tow_closed_t){session_closed, client});
+}
+
+static void free_blobs(tow_client_t *client)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&client->blobs, &cursor, &key, &value)) {
+        tow_free(((report_blob_t *)value)->bytes);
+        tow_free(value);
+    }
+    tow_map_deinit(&client->blobs);
+}
+
+void tow_client_free(tow_client_t *client)
+{
+    if (client == NULL) return;
+    free_blobs(client);
+    tow_map_deinit(&client->slices);
+    tow_map_deinit(&client->functions);
+    tow_map_deinit(&client->programs);
+    tow_map_deinit(&client->arrays);
+    tow_map_deinit(&client->runs);
+    tow_map_deinit(&client->requests);
+    tow_vec_deinit(&client->release_firsts);
+    tow_vec_deinit(&client->release_counts);
+    tow_status_release(client->opening.error);
+    tow_status_release(client->lost);
+    tow_arena_deinit(&client->arena);
+    tow_free(client);
+}

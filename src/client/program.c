@@ -1,0 +1,181 @@
+#include "client/client_impl.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+/* A program of a call is held by its function, and holds neither it nor the
+ * slice: they outlive it. */
+static void free_program(tow_program_t *program)
+{
+    for (size_t i = 0; !program->is_of_call && i < program->results.count; i++)
+        tow_slice_drop(program->results.items[i].slice);
+    for (size_t i = 0; i < program->functions.count; i++)
+        tow_function_drop(program->functions.items[i]);
+    for (size_t i = 0; i < program->slices.count; i++)
+        tow_slice_drop(program->slices.items[i]);
+    tow_vec_deinit(&program->functions);
+    tow_vec_deinit(&program->slices);
+    tow_vec_deinit(&program->results);
+    tow_graph_destroy(program->graph);
+    tow_status_release(program->adding.error);
+    tow_free(program);
+}
+
+tow_status_t tow_program_begin(tow_client_t *client, const char *name,
+                               tow_program_t **out_program)
+{
+    tow_program_t *program = tow_calloc(1, sizeof(*program));
+    if (program == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    program->reference_count = 1;
+    program->client = client;
+    tow_status_t status = tow_graph_create(name, &program->graph);
+    if (status != TOW_OK) {
+        tow_free(program);
+        return status;
+    }
+    client->reference_count++;
+    *out_program = program;
+    return TOW_OK;
+}
+
+void tow_program_hold(tow_program_t *program)
+{
+    program->reference_count++;
+}
+
+void tow_program_drop(tow_program_t *program)
+{
+    TOW_ASSERT(program->reference_count > 0);
+    if (--program->reference_count > 0) return;
+    tow_client_t *client = program->client;
+    if (program->id != 0) {
+        tow_map_remove(&client->programs, program->id);
+        tow_msg_program_drop_t drop = TOW_MSG_PROGRAM_DROP_INIT;
+        drop.program = program->id;
+        tow_status_ignore(
+            tow_client_send(client, TOW_MESSAGE_PROGRAM_DROP, &drop.base),
+            "without a cluster there is nothing to drop");
+    }
+    free_program(program);
+    client->reference_count--;
+}
+
+/* -- Tracing ------------------------------------------------------------------- */
+
+static tow_status_t check_open(const tow_program_t *program)
+{
+    if (program->graph != NULL && !program->is_finished) return TOW_OK;
+    return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                     "the program is finished: no more can be added to it");
+}
+
+/* Keeps what the graph names alive for as long as the program lives. */
+static bool keep_slice(tow_program_t *program, tow_slice_t *slice)
+{
+    if (program->is_of_call) return true;
+    for (size_t i = 0; i < program->slices.count; i++)
+        if (program->slices.items[i] == slice) return true;
+    if (!tow_vec_push(&program->slices, slice)) return false;
+    tow_slice_hold(slice);
+    return true;
+}
+
+static bool keep_function(tow_program_t *program, tow_function_t *function)
+{
+    if (program->is_of_call) return true;
+    for (size_t i = 0; i < program->functions.count; i++)
+        if (program->functions.items[i] == function) return true;
+    if (!tow_vec_push(&program->functions, function)) return false;
+    tow_function_hold(function);
+    return true;
+}
+
+tow_status_t tow_program_add_argument(tow_program_t *program,
+                                      tow_slice_t *slice,
+                                      const tow_shape_t *shape, bool donated,
+                                      tow_value_t *out_value)
+{
+    TOW_RETURN_IF_ERROR(check_open(program));
+    if (!keep_slice(program, slice))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_node_t node = {.kind = TOW_NODE_ARGUMENT,
+                       .name = "",
+                       .slice = {slice->id},
+                       .shape = *shape,
+                       .donated = donated};
+    *out_value = (tow_value_t){0};
+    program->argument_count++;
+    return tow_graph_add(program->graph, &node, &out_value->node);
+}
+
+tow_status_t tow_program_add_call(tow_program_t *program,
+                                  tow_function_t *function, tow_slice_t *slice,
+                                  const tow_value_t *inputs, size_t count,
+                                  uint32_t *out_node)
+{
+    TOW_RETURN_IF_ERROR(check_open(program));
+    if (!keep_slice(program, slice) || !keep_function(program, function))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_node_t node = {.kind = TOW_NODE_COMPUTE,
+                       .name = function->signature.name != NULL
+                                   ? function->signature.name
+                                   : "",
+                       .slice = {slice->id},
+                       .function = {function->id},
+                       .inputs = inputs,
+                       .input_count = count};
+    return tow_graph_add(program->graph, &node, out_node);
+}
+
+tow_status_t tow_program_add_result(tow_program_t *program, tow_value_t value,
+                                    tow_slice_t *slice,
+                                    const tow_shape_t *shape)
+{
+    TOW_RETURN_IF_ERROR(check_open(program));
+    program_result_t result = {.slice = slice, .shape = *shape};
+    if (!tow_vec_push(&program->results, result))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    if (!program->is_of_call) tow_slice_hold(slice);
+    tow_node_t node = {.kind = TOW_NODE_RESULT,
+                       .name = "",
+                       .inputs = &value,
+                       .input_count = 1};
+    uint32_t index;
+    return tow_graph_add(program->graph, &node, &index);
+}
+
+/* -- Sending ------------------------------------------------------------------- */
+
+tow_status_t tow_program_send(tow_program_t *program)
+{
+    tow_client_t *client = program->client;
+    TOW_RETURN_IF_ERROR(check_open(program));
+    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    void *bytes;
+    size_t size;
+    TOW_RETURN_IF_ERROR(tow_graph_pack(program->graph, &bytes, &size));
+    program->id = ++client->program_number;
+    if (!tow_map_put(&client->programs, program->id, program)) {
+        tow_free(bytes);
+        program->id = 0;
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    tow_graph_destroy(program->graph);
+    program->graph = NULL;
+    program->is_finished = true;
+    tow_msg_program_add_t add = TOW_MSG_PROGRAM_ADD_INIT;
+    add.program = program->id;
+    add.graph_blob = tow_client_send_blob(client, bytes, size);
+    return tow_client_send(client, TOW_MESSAGE_PROGRAM_ADD, &add.base);
+}
+
+void tow_program_answered(tow_client_t *client,
+                          const tow_msg_program_added_t *added)
+{
+    tow_program_t *program = tow_map_find(&client->programs, added->program);
+    if (program != NULL)
+        tow_settle(client, &program->adding,
+                   tow_failure_status(added->failure));
+}

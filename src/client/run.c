@@ -1,0 +1,194 @@
+/* Runs: one small message each, and one for all that are done. The hot path. */
+#include "client/client_impl.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+bool tow_client_has_room(const tow_client_t *client)
+{
+    return tow_map_count(&client->runs) < TOW_CLIENT_IN_FLIGHT_MAX;
+}
+
+static tow_status_t check_argument(const tow_program_t *program,
+                                   tow_array_t *const *arguments, size_t index)
+{
+    const tow_array_t *array = arguments[index];
+    if (array == NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "argument %zu is NULL", index);
+    if (array->client != program->client)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "argument %zu is an array of another client", index);
+    if (array->program != NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "argument %zu is a value of a program that is traced: "
+                         "it has no bytes",
+                         index);
+    return TOW_OK;
+}
+
+static tow_status_t check_run(const tow_program_t *program,
+                              tow_array_t *const *arguments,
+                              size_t argument_count, size_t result_count)
+{
+    if (TOW_UNLIKELY(argument_count != program->argument_count))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%zu arguments were given, and %zu are needed",
+                         argument_count, program->argument_count);
+    if (TOW_UNLIKELY(result_count != program->results.count))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "room for %zu results, and there are %zu",
+                         result_count, program->results.count);
+    for (size_t i = 0; i < argument_count; i++)
+        TOW_RETURN_IF_ERROR(check_argument(program, arguments, i));
+    return TOW_OK;
+}
+
+static void free_record(tow_client_t *client, run_record_t *record)
+{
+    tow_map_remove(&client->runs, record->id);
+    tow_program_drop(record->program);
+    tow_free(record);
+    if (client->room != NULL && tow_client_has_room(client))
+        tow_settle(client, client->room, TOW_OK);
+}
+
+static tow_status_t make_results(tow_program_t *program, run_record_t *record,
+                                 tow_array_t **results)
+{
+    tow_client_t *client = program->client;
+    for (size_t i = 0; i < record->result_count; i++) {
+        const program_result_t *result = &program->results.items[i];
+        tow_status_t status =
+            tow_array_make(result->slice, &result->shape, &results[i]);
+        if (TOW_UNLIKELY(status != TOW_OK)) {
+            while (i-- > 0)
+                tow_array_drop(results[i]);
+            return status;
+        }
+        record->results[i] = results[i];
+        results[i]->run = record;
+    }
+    /* Ids only now: an array without one is not told when it goes. */
+    for (size_t i = 0; i < record->result_count; i++)
+        results[i]->id = ++client->object_number;
+    return TOW_OK;
+}
+
+static tow_status_t send_run(tow_client_t *client, const run_record_t *record,
+                             tow_array_t *const *arguments, size_t count,
+                             uint64_t first_result)
+{
+    uint64_t few[32];
+    uint64_t *ids =
+        count <= TOW_COUNT_OF(few) ? few : tow_malloc(count * sizeof(*ids));
+    if (ids == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    for (size_t i = 0; i < count; i++)
+        ids[i] = arguments[i]->id;
+    tow_msg_run_t run = TOW_MSG_RUN_INIT;
+    run.run = record->id;
+    run.program = record->program->id;
+    run.arguments = ids;
+    run.n_arguments = count;
+    run.first_result = first_result;
+    tow_status_t status = tow_client_send(client, TOW_MESSAGE_RUN, &run.base);
+    if (ids != few) tow_free(ids);
+    return status;
+}
+
+static run_record_t *make_record(tow_program_t *program)
+{
+    tow_client_t *client = program->client;
+    const size_t count = program->results.count;
+    run_record_t *record =
+        tow_malloc(sizeof(*record) + count * sizeof(tow_array_t *));
+    if (record == NULL) return NULL;
+    *record = (run_record_t){.id = ++client->run_number,
+                             .program = program,
+                             .result_count = (uint32_t)count};
+    if (!tow_map_put(&client->runs, record->id, record)) {
+        tow_free(record);
+        return NULL;
+    }
+    tow_program_hold(program);
+    return record;
+}
+
+tow_status_t tow_program_start(tow_program_t *program,
+                               tow_array_t *const *arguments,
+                               size_t argument_count, tow_array_t **results,
+                               size_t result_count)
+{
+    tow_client_t *client = program->client;
+    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    TOW_RETURN_IF_ERROR(
+        check_run(program, arguments, argument_count, result_count));
+    run_record_t *record = make_record(program);
+    if (record == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    const uint64_t first_result = client->object_number + 1;
+    tow_status_t status = make_results(program, record, results);
+    if (status == TOW_OK) {
+        status =
+            send_run(client, record, arguments, argument_count, first_result);
+        for (size_t i = 0; status != TOW_OK && i < result_count; i++) {
+            results[i]->id = 0; /* The cluster has never heard of it. */
+            tow_array_drop(results[i]);
+        }
+    }
+    if (status != TOW_OK) free_record(client, record);
+    return status;
+}
+
+/* -- The end ------------------------------------------------------------------- */
+
+static void settle_results(run_record_t *record, tow_status_t status)
+{
+    for (uint32_t i = 0; i < record->result_count; i++)
+        if (record->results[i] != NULL)
+            tow_array_settle(record->results[i], tow_status_retain(status));
+}
+
+/* A program that was refused is why its runs found none. */
+static tow_status_t cause_of(const run_record_t *record,
+                             tow_status_t take_status)
+{
+    if (record->program->adding.error == TOW_OK) return take_status;
+    tow_status_release(take_status);
+    return tow_status_retain(record->program->adding.error);
+}
+
+static void run_failed(tow_client_t *client,
+                       const tow_msg_run_failure_t *failure)
+{
+    run_record_t *record = tow_map_find(&client->runs, failure->run);
+    if (record == NULL) return;
+    tow_status_t status = tow_failure_status(failure->failure);
+    if (status == TOW_OK)
+        status = TOW_ERROR(TOW_UNKNOWN, "a run failed without a cause");
+    status = cause_of(record, status);
+    settle_results(record, status);
+    tow_status_release(status);
+    free_record(client, record);
+}
+
+void tow_runs_told(tow_client_t *client, const tow_msg_runs_done_t *done)
+{
+    for (size_t i = 0; i < done->n_runs; i++) {
+        run_record_t *record = tow_map_find(&client->runs, done->runs[i]);
+        if (record == NULL) continue;
+        settle_results(record, TOW_OK);
+        free_record(client, record);
+    }
+    for (size_t i = 0; i < done->n_failures; i++)
+        run_failed(client, done->failures[i]);
+}
+
+void tow_runs_lost(tow_client_t *client)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&client->runs, &cursor, &key, &value)) {
+        settle_results(value, client->lost);
+        free_record(client, value);
+    }
+}

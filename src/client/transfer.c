@@ -1,0 +1,588 @@
+/* Uploads and downloads. Small ones travel in messages; of large ones the bytes
+ * go between this process and the workers, straight from and to the user's
+ * memory. */
+#include "client/client_impl.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+/* A lane to a worker, by its address. */
+struct client_lane {
+    tow_list_t node;
+    tow_client_t *client;
+    tow_lane_t *lane;
+    void *address; /* owned */
+    size_t address_size;
+    tow_list_t waiting; /* shard_write_t that found it full */
+    bool is_down;
+};
+
+typedef struct shard_write {
+    tow_write_t write;
+    tow_list_t node; /* in the lane's `waiting` */
+    upload_t *upload;
+    client_lane_t *lane;
+} shard_write_t;
+
+/* -- Uploads ------------------------------------------------------------------- */
+
+/* The bytes are needed no more. */
+static void give_back_bytes(upload_t *upload)
+{
+    tow_client_t *client = upload->client;
+    upload->bytes = NULL;
+    tow_free(upload->copy);
+    upload->copy = NULL;
+    if (upload->bytes_free != NULL) {
+        tow_settle(client, upload->bytes_free, TOW_OK);
+        upload->bytes_free = NULL;
+    }
+    if (upload->done_with_bytes == NULL) return;
+    callback_t *callback = tow_calloc(1, sizeof(*callback));
+    if (callback != NULL) {
+        callback->plain = upload->done_with_bytes;
+        callback->context = upload->context;
+        tow_client_call_later(client, callback, TOW_OK);
+    }
+    upload->done_with_bytes = NULL;
+    tow_client_expect(client, false);
+}
+
+/* Ends it when nobody writes from its bytes and the answer has come. */
+static void settle_upload(upload_t *upload)
+{
+    if (upload->bytes != NULL && upload->writing_count == 0 &&
+        (upload->unsent_count == 0 || upload->is_answered))
+        give_back_bytes(upload);
+    if (!upload->is_answered || upload->writing_count > 0) return;
+    tow_list_remove(&upload->node);
+    tow_map_remove(&upload->client->arrays, upload->id);
+    if (upload->array != NULL) upload->array->upload = NULL;
+    tow_free(upload);
+}
+
+static void answer_upload(upload_t *upload, tow_status_t take_status)
+{
+    if (upload->array != NULL)
+        tow_array_settle(upload->array, take_status);
+    else
+        tow_status_release(take_status);
+    upload->is_answered = true;
+    settle_upload(upload);
+}
+
+/* What goes wrong with a write, the workers see too, and tell; but a lane that
+ * breaks while they live would leave the upload without an end. */
+static void shard_written(tow_write_t *write, tow_status_t take_status)
+{
+    shard_write_t *shard = TOW_CONTAINER_OF(write, shard_write_t, write);
+    upload_t *upload = shard->upload;
+    tow_free(shard);
+    upload->writing_count--;
+    upload->unsent_count--;
+    if (take_status != TOW_OK && !upload->is_answered) {
+        answer_upload(upload,
+                      tow_status_annotate(take_status, "uploading an array"));
+        return;
+    }
+    tow_status_release(take_status);
+    settle_upload(upload);
+}
+
+static void pump(client_lane_t *lane)
+{
+    while (!tow_list_is_empty(&lane->waiting)) {
+        shard_write_t *shard =
+            TOW_CONTAINER_OF(lane->waiting.next, shard_write_t, node);
+        tow_send_result_t result =
+            lane->is_down ? TOW_SEND_DOWN
+                          : tow_lane_write(lane->lane, &shard->write);
+        if (result == TOW_SEND_FULL) return;
+        tow_list_remove(&shard->node);
+        if (result == TOW_SEND_DOWN)
+            shard_written(
+                &shard->write,
+                TOW_ERROR(TOW_UNAVAILABLE, "the lane to the worker is down"));
+    }
+}
+
+static void lane_writable(void *context, tow_lane_t *lane)
+{
+    pump(context);
+}
+
+static void forget_lane(void *context)
+{
+    client_lane_t *lane = context;
+    tow_list_remove(&lane->node);
+    tow_free(lane->address);
+    tow_free(lane);
+}
+
+static void lane_down(void *context, tow_lane_t *down, tow_status_t cause)
+{
+    client_lane_t *lane = context;
+    if (lane->is_down) return;
+    lane->is_down = true;
+    pump(lane);
+    tow_lane_close(lane->lane, TOW_LANE_CLOSE_FORCE,
+                   (tow_closed_t){forget_lane, lane});
+}
+
+static bool is_to(const client_lane_t *lane, const ProtobufCBinaryData *address)
+{
+    return !lane->is_down && lane->address_size == address->len &&
+           memcmp(lane->address, address->data, address->len) == 0;
+}
+
+static tow_status_t open_lane(tow_client_t *client,
+                              const ProtobufCBinaryData *address,
+                              client_lane_t **out_lane)
+{
+    client_lane_t *lane = tow_calloc(1, sizeof(*lane));
+    void *copy = tow_malloc(address->len + 1);
+    if (lane == NULL || copy == NULL) {
+        tow_free(lane);
+        tow_free(copy);
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    memcpy(copy, address->data, address->len);
+    *lane = (client_lane_t){
+        .client = client, .address = copy, .address_size = address->len};
+    tow_list_init(&lane->waiting);
+    tow_lane_options_t options = {.address = copy,
+                                  .address_size = address->len,
+                                  .peer_name = "worker",
+                                  .down = lane_down,
+                                  .writable = lane_writable,
+                                  .context = lane};
+    tow_status_t status = tow_env_lane_open(client->env, &options, &lane->lane);
+    if (status != TOW_OK) {
+        tow_free(copy);
+        tow_free(lane);
+        return status;
+    }
+    tow_list_append(&client->lanes, &lane->node);
+    *out_lane = lane;
+    return TOW_OK;
+}
+
+static tow_status_t lane_to(tow_client_t *client,
+                            const ProtobufCBinaryData *address,
+                            client_lane_t **out_lane)
+{
+    for (tow_list_t *item = client->lanes.next; item != &client->lanes;
+         item = item->next) {
+        client_lane_t *lane = TOW_CONTAINER_OF(item, client_lane_t, node);
+        if (!is_to(lane, address)) continue;
+        *out_lane = lane;
+        return TOW_OK;
+    }
+    if (!tow_env_has_lanes(client->env))
+        return TOW_ERROR(TOW_UNIMPLEMENTED, "this client has no data plane");
+    return open_lane(client, address, out_lane);
+}
+
+static tow_status_t write_shard(upload_t *upload, size_t shard,
+                                const tow_msg_lane_target_t *target)
+{
+    client_lane_t *lane = NULL;
+    TOW_RETURN_IF_ERROR(lane_to(upload->client, &target->lane_address, &lane));
+    shard_write_t *write = tow_calloc(1, sizeof(*write));
+    if (write == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    const uint8_t *bytes = upload->bytes;
+    if (!upload->replicated) bytes += shard * upload->shard_bytes;
+    *write = (shard_write_t){
+        .write = {.bytes = bytes,
+                  .size = upload->shard_bytes,
+                  .key = {target->region_id, target->region_secret},
+                  .tag = upload->id,
+                  .done = shard_written},
+        .upload = upload,
+        .lane = lane};
+    upload->writing_count++;
+    tow_list_append(&lane->waiting, &write->node);
+    pump(lane);
+    return TOW_OK;
+}
+
+static upload_t *find_upload(tow_client_t *client, uint64_t object)
+{
+    return tow_map_find(&client->arrays, object);
+}
+
+void tow_upload_opened(tow_client_t *client, const tow_msg_put_opened_t *opened)
+{
+    upload_t *upload = find_upload(client, opened->object);
+    if (upload == NULL || upload->is_answered) return;
+    for (size_t i = 0; i < opened->n_targets; i++) {
+        const size_t shard = opened->first_shard + i;
+        if (shard >= upload->shard_count) return;
+        tow_status_t status = write_shard(upload, shard, opened->targets[i]);
+        if (status == TOW_OK) continue;
+        answer_upload(upload, status);
+        return;
+    }
+}
+
+void tow_upload_done(tow_client_t *client, const tow_msg_put_done_t *done)
+{
+    upload_t *upload = find_upload(client, done->object);
+    if (upload != NULL)
+        answer_upload(upload, tow_failure_status(done->failure));
+}
+
+void tow_uploads_lost(tow_client_t *client)
+{
+    tow_list_t *item = client->uploads.next;
+    while (item != &client->uploads) {
+        upload_t *upload = TOW_CONTAINER_OF(item, upload_t, node);
+        item = item->next;
+        answer_upload(upload, tow_status_retain(client->lost));
+    }
+}
+
+static tow_msg_array_type_t type_of(const tow_array_t *array)
+{
+    tow_msg_array_type_t type = TOW_MSG_ARRAY_TYPE_INIT;
+    type.type = array->shape.type;
+    type.dims = (int64_t *)array->shape.dims;
+    type.n_dims = array->shape.rank;
+    type.bytes = array->shard_bytes;
+    return type;
+}
+
+static tow_status_t send_put(tow_array_t *array,
+                             const tow_upload_options_t *options, bool inlined)
+{
+    tow_msg_put_t put = TOW_MSG_PUT_INIT;
+    tow_msg_array_type_t type = type_of(array);
+    put.object = array->id;
+    put.slice = array->slice->id;
+    put.type = &type;
+    put.replicated = options->replicated;
+    put.inlined = inlined;
+    if (inlined)
+        put.bytes =
+            (ProtobufCBinaryData){options->size, (uint8_t *)options->bytes};
+    return tow_client_send(array->client, TOW_MESSAGE_PUT, &put.base);
+}
+
+static tow_status_t make_upload(tow_array_t *array,
+                                const tow_upload_options_t *options,
+                                bool inlined, settling_t *bytes_free,
+                                upload_t **out_upload)
+{
+    tow_client_t *client = array->client;
+    upload_t *upload = tow_calloc(1, sizeof(*upload));
+    if (upload == NULL || !tow_map_put(&client->arrays, array->id, upload)) {
+        tow_free(upload);
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    upload->client = client;
+    upload->array = array;
+    upload->id = array->id;
+    upload->shard_bytes = array->shard_bytes;
+    upload->shard_count = array->slice->device_count;
+    upload->replicated = options->replicated;
+    upload->bytes = inlined ? NULL : options->bytes;
+    upload->unsent_count = inlined ? 0 : upload->shard_count;
+    upload->done_with_bytes = options->done_with_bytes;
+    upload->context = options->context;
+    upload->bytes_free = inlined ? NULL : bytes_free;
+    if (upload->done_with_bytes != NULL) tow_client_expect(client, true);
+    tow_list_append(&client->uploads, &upload->node);
+    array->upload = upload;
+    *out_upload = upload;
+    return TOW_OK;
+}
+
+static tow_status_t check_upload(tow_slice_t *slice,
+                                 const tow_upload_options_t *options,
+                                 uint64_t shard_bytes)
+{
+    uint64_t wanted =
+        options->replicated ? shard_bytes : shard_bytes * slice->device_count;
+    if (options->size != wanted)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "an upload of %zu bytes, and %llu are needed: %zu "
+                         "shards of %llu",
+                         options->size, (unsigned long long)wanted,
+                         options->replicated ? 1 : slice->device_count,
+                         (unsigned long long)shard_bytes);
+    if (options->bytes == NULL && wanted > 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "an upload without bytes");
+    return TOW_OK;
+}
+
+/* With inlined bytes `bytes_free` settles at once. */
+tow_status_t tow_upload_start(tow_slice_t *slice,
+                              const tow_upload_options_t *options,
+                              const tow_shape_t *shape, uint64_t shard_bytes,
+                              settling_t *bytes_free, tow_array_t **out_array)
+{
+    tow_client_t *client = slice->client;
+    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    TOW_RETURN_IF_ERROR(check_upload(slice, options, shard_bytes));
+    const bool inlined = options->size <= TOW_INLINE_BYTES_MAX;
+    tow_array_t *array;
+    TOW_RETURN_IF_ERROR(tow_array_make(slice, shape, &array));
+    array->id = ++client->object_number;
+    upload_t *upload = NULL;
+    tow_status_t status =
+        make_upload(array, options, inlined, bytes_free, &upload);
+    if (status == TOW_OK) status = send_put(array, options, inlined);
+    if (status != TOW_OK) {
+        if (upload != NULL) {
+            upload->done_with_bytes = NULL;
+            upload->bytes_free = NULL;
+            if (options->done_with_bytes != NULL)
+                tow_client_expect(client, false);
+            answer_upload(upload, TOW_OK);
+        }
+        array->id = 0;
+        tow_array_drop(array);
+        return status;
+    }
+    if (inlined) {
+        upload->bytes_free = bytes_free;
+        give_back_bytes(upload);
+    }
+    *out_array = array;
+    return TOW_OK;
+}
+
+/* -- Requests ------------------------------------------------------------------ */
+
+static void free_request(request_t *request)
+{
+    tow_map_remove(&request->client->requests, request->id);
+    tow_free(request);
+}
+
+static void answer_request(request_t *request, tow_status_t take_status)
+{
+    tow_client_t *client = request->client;
+    if (request->callback != NULL) {
+        tow_client_call_later(client, request->callback, take_status);
+        tow_client_expect(client, false);
+    } else {
+        tow_settle(client, request->answer, take_status);
+    }
+    free_request(request);
+}
+
+static void region_closed(void *context)
+{
+    request_t *request = context;
+    answer_request(request, request->status);
+}
+
+/* A region's memory is the user's again only when it is closed. */
+static void end_request(request_t *request, tow_status_t take_status)
+{
+    if (request->region == NULL) {
+        answer_request(request, take_status);
+        return;
+    }
+    tow_region_t *region = request->region;
+    request->region = NULL;
+    request->status = take_status;
+    tow_region_close(region, (tow_closed_t){region_closed, request});
+}
+
+static request_t *make_request(tow_client_t *client, request_kind_t kind)
+{
+    request_t *request = tow_calloc(1, sizeof(*request));
+    if (request == NULL) return NULL;
+    request->client = client;
+    request->kind = kind;
+    request->id = ++client->request_number;
+    if (tow_map_put(&client->requests, request->id, request)) return request;
+    tow_free(request);
+    return NULL;
+}
+
+static void nothing_arrived(void *context, tow_region_t *region,
+                            const tow_arrival_t *arrival)
+{
+    /* The controller's answer says when it is complete. */
+}
+
+static tow_status_t open_region(request_t *request,
+                                tow_msg_lane_target_t *target)
+{
+    tow_env_t *env = request->client->env;
+    if (!tow_env_has_lanes(env))
+        return TOW_ERROR(TOW_UNIMPLEMENTED, "this client has no data plane");
+    tow_region_options_t options = {.bytes = request->bytes,
+                                    .size = request->size,
+                                    .arrived = nothing_arrived};
+    TOW_RETURN_IF_ERROR(tow_env_region_open(env, &options, &request->region));
+    const void *address;
+    tow_env_lane_address(env, &address, &target->lane_address.len);
+    target->lane_address.data = (uint8_t *)address;
+    tow_region_key_t key = tow_region_key(request->region);
+    target->region_id = key.id;
+    target->region_secret = key.secret;
+    return TOW_OK;
+}
+
+static tow_status_t send_get(request_t *request, tow_array_t *array,
+                             size_t shard)
+{
+    tow_msg_get_t get = TOW_MSG_GET_INIT;
+    tow_msg_lane_target_t target = TOW_MSG_LANE_TARGET_INIT;
+    get.request = request->id;
+    get.object = array->id;
+    get.shard = (uint32_t)shard;
+    if (request->size > TOW_INLINE_BYTES_MAX) {
+        TOW_RETURN_IF_ERROR(open_region(request, &target));
+        get.target = &target;
+    }
+    return tow_client_send(request->client, TOW_MESSAGE_GET, &get.base);
+}
+
+static tow_status_t check_download(const tow_array_t *array, size_t shard,
+                                   const void *bytes, size_t size)
+{
+    if (array->program != NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a value of a program that is traced has no bytes");
+    if (shard >= array->slice->device_count)
+        return TOW_ERROR(TOW_OUT_OF_RANGE, "there is no shard %zu of %zu",
+                         shard, array->slice->device_count);
+    if (size != array->shard_bytes || (bytes == NULL && size > 0))
+        return TOW_ERROR(TOW_OUT_OF_RANGE,
+                         "room for %zu bytes: a shard of this array has %llu",
+                         size, (unsigned long long)array->shard_bytes);
+    return tow_client_check(array->client);
+}
+
+static void region_dropped(void *context)
+{
+    free_request(context);
+}
+
+tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
+                                size_t size, settling_t *answer,
+                                callback_t *take_callback)
+{
+    tow_client_t *client = array->client;
+    TOW_RETURN_IF_ERROR(check_download(array, shard, bytes, size));
+    request_t *request = make_request(client, REQUEST_GET);
+    if (request == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    request->bytes = bytes;
+    request->size = size;
+    tow_status_t status = send_get(request, array, shard);
+    if (status == TOW_OK) {
+        request->answer = answer;
+        request->callback = take_callback;
+        if (take_callback != NULL) tow_client_expect(client, true);
+        return TOW_OK;
+    }
+    if (request->region != NULL)
+        tow_region_close(request->region,
+                         (tow_closed_t){region_dropped, request});
+    else
+        free_request(request);
+    return status;
+}
+
+void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done)
+{
+    request_t *request = tow_map_find(&client->requests, done->request);
+    if (request == NULL || request->kind != REQUEST_GET) return;
+    tow_status_t status = tow_failure_status(done->failure);
+    if (status == TOW_OK && request->region == NULL) {
+        if (done->bytes.len != request->size)
+            status =
+                TOW_ERROR(TOW_INTERNAL, "%zu bytes came, and %zu were expected",
+                          done->bytes.len, request->size);
+        else if (request->size > 0)
+            memcpy(request->bytes, done->bytes.data, request->size);
+    }
+    end_request(request, status);
+}
+
+tow_status_t tow_report_start(tow_client_t *client, tow_report_kind_t kind,
+                              char **out_text, settling_t *answer)
+{
+    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    request_t *request = make_request(client, REQUEST_REPORT);
+    if (request == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    request->out_text = out_text;
+    tow_msg_report_get_t get = TOW_MSG_REPORT_GET_INIT;
+    get.request = request->id;
+    get.kind = kind;
+    tow_status_t status =
+        tow_client_send(client, TOW_MESSAGE_REPORT_GET, &get.base);
+    if (status != TOW_OK) {
+        free_request(request);
+        return status;
+    }
+    request->answer = answer;
+    return TOW_OK;
+}
+
+void tow_report_done(tow_client_t *client, const tow_msg_report_t *report)
+{
+    request_t *request = tow_map_find(&client->requests, report->request);
+    if (request == NULL || request->kind != REQUEST_REPORT) return;
+    tow_status_t status = tow_failure_status(report->failure);
+    size_t size = 0;
+    void *bytes = tow_client_take_blob(client, report->blob, &size);
+    if (status == TOW_OK && bytes != NULL) {
+        *request->out_text = tow_malloc(size + 1);
+        if (*request->out_text != NULL) {
+            memcpy(*request->out_text, bytes, size);
+            (*request->out_text)[size] = '\0';
+        }
+    }
+    if (status == TOW_OK && (bytes == NULL || *request->out_text == NULL))
+        status = TOW_ERROR(TOW_INTERNAL, "the report did not arrive");
+    tow_free(bytes);
+    end_request(request, status);
+}
+
+void tow_requests_lost(tow_client_t *client)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&client->requests, &cursor, &key, &value)) {
+        request_t *request = value;
+        if (request->answer != NULL || request->callback != NULL) {
+            /* One whose region is closing has its answer. */
+            if (request->kind == REQUEST_GET &&
+                request->size > TOW_INLINE_BYTES_MAX && request->region == NULL)
+                continue;
+            end_request(request, tow_status_retain(client->lost));
+        }
+    }
+}
+
+/* -- The end ------------------------------------------------------------------- */
+
+void tow_lanes_close(tow_client_t *client)
+{
+    tow_list_t *item = client->lanes.next;
+    while (item != &client->lanes) {
+        client_lane_t *lane = TOW_CONTAINER_OF(item, client_lane_t, node);
+        item = item->next;
+        if (lane->is_down) continue;
+        lane->is_down = true;
+        pump(lane);
+        tow_lane_close(lane->lane, TOW_LANE_CLOSE_FORCE,
+                       (tow_closed_t){forget_lane, lane});
+    }
+}
+
+bool tow_transfers_are_quiet(const tow_client_t *client)
+{
+    return tow_list_is_empty(&client->lanes) &&
+           tow_list_is_empty(&client->uploads) &&
+           tow_map_count(&client->requests) == 0;
+}
