@@ -64,11 +64,20 @@ static void forget(owner_t *owner, world_t *world)
     world->gone += owner->gone_count;
 }
 
+/* Nobody breaks the rules here, so nobody may say so. */
+static void check_gone(owner_t *owner)
+{
+    if (owner->gone_code != TOW_CANCELLED && owner->gone_code != TOW_ABORTED &&
+        owner->gone_code != TOW_UNAVAILABLE &&
+        owner->gone_code != TOW_NOT_FOUND)
+        fail_msg("%s", owner->gone_message);
+}
+
 static void dial_hub(machine_t *machine)
 {
     owner_t *owner = &machine->owners[0];
     forget(owner, machine->world);
-    *owner = (owner_t){.close_on_gone = true};
+    *owner = (owner_t){.close_on_gone = true, .on_gone = check_gone};
     must(tow_session_dial(
         machine->env,
         &(tow_session_dial_options_t){.address = "sim:hub",
@@ -106,7 +115,8 @@ static void hub_arrived(void *context, tow_session_t *session)
     if (index == machine->owner_count) machine->owner_count++;
     owner_t *owner = &machine->owners[index];
     forget(owner, machine->world);
-    *owner = (owner_t){.session = session, .close_on_gone = true};
+    *owner = (owner_t){
+        .session = session, .close_on_gone = true, .on_gone = check_gone};
     tow_session_accept(session, &owner_handler, owner);
 }
 

@@ -68,16 +68,16 @@ static void beat(tow_session_t *session, int64_t now_ns)
 static tow_status_t describe_silence(const tow_session_t *session)
 {
     const char *last = tow_status_message(session->down_cause);
-    const char *name = tow_session_peer_name(session);
     if (is_unanswered(session))
         return TOW_ERROR(
-            TOW_UNAVAILABLE, "no session with %s after %lld ms: %s", name,
-            (long long)(session->patience_ns / TOW_NS_PER_MS),
+            TOW_UNAVAILABLE, "no session with %s after %lld ms: %s",
+            session->address, (long long)(session->patience_ns / TOW_NS_PER_MS),
             *last != '\0' ? last : "it does not answer; is it running?");
     return TOW_ERROR(
         TOW_UNAVAILABLE,
         "nothing was heard of %s for %lld ms: it died, froze or was cut off%s%s",
-        name, (long long)(session->limits.lease_ns / TOW_NS_PER_MS),
+        tow_session_peer_name(session),
+        (long long)(session->limits.lease_ns / TOW_NS_PER_MS),
         *last != '\0' ? "; its last connection ended: " : "", last);
 }
 
@@ -93,18 +93,31 @@ static void redial(tow_session_t *session)
                                            tow_session_peer_name(session)));
 }
 
+/* The timer is late: this process was frozen or busy, and what the peer said
+ * meanwhile is not read yet. Once, the silence is taken for our own. */
+static bool is_own_silence(tow_session_t *session, int64_t now_ns)
+{
+    bool is_late = now_ns - session->timer.deadline_ns > TOW_SESSION_LATE_NS;
+    session->is_late = is_late && !session->is_late;
+    return session->is_late;
+}
+
 void tow_session_on_timer(tow_timer_t *timer)
 {
     tow_session_t *session = TOW_CONTAINER_OF(timer, tow_session_t, timer);
     const int64_t now_ns = tow_env_now_ns(session->env);
+    const bool is_late = is_own_silence(session, now_ns);
     tow_session_enter(session);
-    if (now_ns >= end_ns(session))
+    if (!is_late && now_ns >= end_ns(session))
         tow_session_go(session, describe_silence(session));
-    else if (now_ns >= stall_ns(session))
+    else if (!is_late && now_ns >= stall_ns(session))
         redial(session);
     else if (session->is_ready && now_ns >= session->beat_ns)
         beat(session, now_ns);
-    if (session_is_live(session)) tow_session_schedule(session);
+    if (is_late)
+        tow_env_timer_start(session->env, timer, now_ns + TOW_SESSION_LATE_NS);
+    else if (session_is_live(session))
+        tow_session_schedule(session);
     tow_session_leave(session);
 }
 

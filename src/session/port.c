@@ -82,16 +82,23 @@ void tow_session_unlist(tow_session_t *session)
 
 /* -- Refusing --------------------------------------------------------------------- */
 
-static void refuse(greeting_t *greeting, tow_status_t take_reason)
+/* Closes the link. Whoever greets too late may be an honest peer that was frozen:
+ * it dials again, and its session lives. */
+static void turn_away(greeting_t *greeting, tow_status_t take_reason)
 {
-    tow_link_t *link = greeting->link;
     tow_log(&greeting->port->env->log, TOW_LOG_WARN, "session refused",
-            TOW_F_STR("peer", link->peer.name),
+            TOW_F_STR("peer", greeting->link->peer.name),
             TOW_F_STATUS("reason", take_reason));
-    tow_session_send_end(link, take_reason);
-    tow_link_close(link, (tow_closed_t){0});
+    tow_link_close(greeting->link, (tow_closed_t){0});
     greeting_free(greeting);
     tow_status_release(take_reason);
+}
+
+/* The same for one whose session there is not, or shall not be. */
+static void refuse(greeting_t *greeting, tow_status_t take_reason)
+{
+    tow_session_send_end(greeting->link, take_reason);
+    turn_away(greeting, take_reason);
 }
 
 static void watch_oldest(tow_session_port_t *port)
@@ -107,9 +114,9 @@ static void on_timer(tow_timer_t *timer)
         TOW_CONTAINER_OF(timer, tow_session_port_t, timer);
     greeting_t *oldest = oldest_greeting(port);
     while (oldest != NULL && oldest->deadline_ns <= tow_env_now_ns(port->env)) {
-        refuse(oldest, TOW_ERROR(TOW_DEADLINE_EXCEEDED,
-                                 "%s did not say which session it is for",
-                                 oldest->link->peer.name));
+        turn_away(oldest, TOW_ERROR(TOW_DEADLINE_EXCEEDED,
+                                    "%s did not say which session it is for",
+                                    oldest->link->peer.name));
         oldest = oldest_greeting(port);
     }
     watch_oldest(port);
@@ -281,11 +288,12 @@ static void on_accept(void *context, tow_link_t *link)
     link->context = greeting;
     tow_list_append(&port->greetings, &greeting->list);
     if (++port->greeting_count > TOW_SESSION_GREETING_COUNT_MAX)
-        refuse(oldest_greeting(port),
-               TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "more than %d links of %s have not said which session "
-                         "they are for",
-                         TOW_SESSION_GREETING_COUNT_MAX, port->env->name));
+        turn_away(
+            oldest_greeting(port),
+            TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                      "more than %d links of %s have not said which session "
+                      "they are for",
+                      TOW_SESSION_GREETING_COUNT_MAX, port->env->name));
     watch_oldest(port);
 }
 

@@ -78,6 +78,8 @@ void tow_session_abandon(tow_session_t *session)
 const char *tow_session_peer_name(const tow_session_t *session)
 {
     if (session->peer.name[0] != '\0') return session->peer.name;
+    if (session->link != NULL && session->link->peer.name[0] != '\0')
+        return session->link->peer.name;
     return session->address != NULL ? session->address : "?";
 }
 

@@ -65,6 +65,7 @@ struct tow_session {
     tow_link_t *link;        /* ours to close; NULL: none */
     bool is_ready;           /* both sides have said what they have */
     bool is_opened_due;      /* `opened` waits for a turn of its own */
+    bool is_late;            /* the timer was, and what waits is read first */
     tow_status_t down_cause; /* owned: why the last epoch or attempt ended */
     tow_status_t doom;       /* owned: why `soon` will end it */
     int64_t heard_ns;        /* when the last message came */

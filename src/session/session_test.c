@@ -281,6 +281,25 @@ static void a_short_pause_or_cut_is_nothing(void **state)
     pair_end(&pair);
 }
 
+/* Frozen until after its own lease on the peer, but not after the peer's on it:
+ * the peer's heartbeats wait to be read. */
+static void who_was_frozen_itself_listens_first(void **state)
+{
+    pair_t pair = {0};
+    pair_connect(&pair, lan);
+    pair_run(&pair, 290 * MS); /* just before the next heartbeats */
+    owner_send_many(&pair.dialled, 1);
+    pair_run(&pair, 5 * MS);
+    tow_sim_pause(pair.a);
+    pair_run(&pair, 2300 * MS);
+    tow_sim_resume(pair.a);
+    pair_run(&pair, 5 * SECOND);
+    assert_int_equal(pair.dialled.gone_count, 0);
+    assert_int_equal(pair.accepted[0].gone_count, 0);
+    assert_int_equal(pair.accepted[0].received, 1);
+    pair_end(&pair);
+}
+
 static void a_long_cut_ends_it_on_both_sides(void **state)
 {
     pair_t pair = {0};
@@ -510,6 +529,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(too_many_sessions_are_refused),
     cmocka_unit_test(a_silent_peer_is_gone_within_three_seconds),
     cmocka_unit_test(a_short_pause_or_cut_is_nothing),
+    cmocka_unit_test(who_was_frozen_itself_listens_first),
     cmocka_unit_test(a_long_cut_ends_it_on_both_sides),
     cmocka_unit_test(a_session_that_one_side_ended_is_not_known_there),
     cmocka_unit_test(a_dialler_that_restarted_is_gone_and_arrives_anew),

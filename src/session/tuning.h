@@ -22,6 +22,11 @@
  * handshake takes three round trips. */
 #define TOW_SESSION_TRIES_PER_LEASE 5
 
+/* A timer that fires so late says that our own loop stood still: a controller that
+ * was busy for 2 s must not end sessions whose heartbeats wait in its sockets. It
+ * looks again after as long a time. */
+#define TOW_SESSION_LATE_NS (50 * TOW_NS_PER_MS)
+
 /* What is kept for the peer until it is acknowledged; the next message is FULL.
  * Larger hides a slow peer for longer; smaller than what a round trip to the
  * peer carries would make the sender wait. */
