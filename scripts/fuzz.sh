@@ -47,11 +47,12 @@ report_crash() {
 # In a plain build, with the adapter: the crashes that it looks for are a child's.
 run_mutations() {
     local log=$log_dir/fuzz-compile.log adapter=build/src/device/xla_cpu/libtow_xla_cpu.so
-    if ! ninja -C build --quiet tests/fuzz/compile_mutations src/device/tow_compile_child \
-        "${adapter#build/}" 2>/dev/null; then
-        say "compile_mutations: skipped: build/ has no XLA adapter (\`make\` builds it)"
+    if [[ ! -f build/build.ninja ]] || ! ninja -C build -t query tests/fuzz/compile_mutations &>/dev/null; then
+        say "compile_mutations: skipped: build/ has no XLA adapter (run make)"
         return
     fi
+    ninja -C build --quiet tests/fuzz/compile_mutations src/device/tow_compile_child "${adapter#build/}" ||
+        fail "the build of compile_mutations failed; the compiler's message is above"
     mkdir -p "$build/crashes"
     say "compile_mutations: $compiles programs of seed $seed"
     TOW_COMPILE_CHILD=build/src/device/tow_compile_child TOW_KEEP=$build/crashes \
