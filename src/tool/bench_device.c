@@ -400,12 +400,21 @@ static tow_status_t run_rows(device_bench_t *bench,
     return TOW_OK;
 }
 
-tow_status_t tow_bench_device(const tow_bench_options_t *options)
+static tow_status_t run_alone(const tow_bench_options_t *options)
 {
     device_bench_t bench = {0};
     tow_status_t status = open_bench(&bench, options->quick);
     if (status == TOW_OK) status = run_rows(&bench, options);
     close_bench(&bench);
-    TOW_RETURN_IF_ERROR(status);
-    return tow_bench_device_gangs(options);
+    return status;
+}
+
+/* The gangs first: they start processes, and this one is without XLA's threads
+ * until then. */
+tow_status_t tow_bench_device(const tow_bench_options_t *options)
+{
+    TOW_RETURN_IF_ERROR(tow_bench_device_gangs(options));
+    for (size_t i = 0; i < TOW_COUNT_OF(rows); i++)
+        if (tow_bench_is_chosen(&rows[i], options)) return run_alone(options);
+    return TOW_OK;
 }

@@ -18,7 +18,6 @@
 #include "collective/host/host.h"
 #include "tool/bench.h"
 #include "tool/gang_impl.h"
-#include "tool/local.h"
 #include "tool/process.h"
 
 /* Loading XLA and a program: seconds, on a busy machine. */
@@ -274,8 +273,9 @@ static tow_status_t tell_all(tow_gang_t *gang, const gang_command_t *command,
 
 /* -- The program ------------------------------------------------------------ */
 
-static tow_status_t share(tow_gang_t *gang, const void *bytes, size_t size)
+static tow_status_t share(void *context, const void *bytes, size_t size)
 {
+    tow_gang_t *gang = context;
     for (size_t at = 0; at < size;) {
         ssize_t written =
             write(gang->program_fd, (const char *)bytes + at, size - at);
@@ -287,27 +287,12 @@ static tow_status_t share(tow_gang_t *gang, const void *bytes, size_t size)
     return TOW_OK;
 }
 
-/* For as many devices, but not these: members load it for theirs. */
 static tow_status_t compile(tow_gang_t *gang, const tow_gang_options_t *options)
 {
-    const size_t device_count = options->process_count * options->device_count;
-    tow_local_t *local = NULL;
-    tow_executable_t *executable = NULL;
-    void *bytes = NULL;
-    size_t size = 0;
-    tow_local_options_t local_options = {.device_count = device_count};
-    TOW_RETURN_IF_ERROR(tow_local_open(&local_options, &local));
     const int64_t start_ns = tow_bench_now_ns();
-    tow_status_t status = tow_local_compile(
-        local, TOW_PROGRAM_MLIR, options->program, device_count, &executable);
+    TOW_RETURN_IF_ERROR(gang_compile(options, share, gang));
     gang->compile_ms = (double)(tow_bench_now_ns() - start_ns) * 1e-6;
-    if (status == TOW_OK)
-        status = tow_executable_serialize(executable, &bytes, &size);
-    if (status == TOW_OK) status = share(gang, bytes, size);
-    tow_free(bytes);
-    if (executable != NULL) tow_executable_release(executable);
-    tow_local_close(local);
-    return status;
+    return TOW_OK;
 }
 
 /* -- Life ------------------------------------------------------------------- */

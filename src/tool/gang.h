@@ -1,8 +1,8 @@
 /* One SPMD gang over several processes of this host, on the XLA CPU adapter.
  *
  * Each member is a child process with a client that knows only its own devices.
- * The program is compiled once, here, by a client that has none of the gang's
- * devices, and loaded by all members. Collectives go through shared memory
+ * The program is compiled once, by a child that has none of the gang's devices,
+ * and loaded by all members. Collectives go through shared memory
  * (collective/host), which is removed as soon as all members have it open, so
  * nothing is left behind however this process ends.
  *
@@ -45,7 +45,7 @@ tow_status_t tow_gang_open(const tow_gang_options_t *options,
 /* Ends the members. NULL is fine. */
 void tow_gang_close(tow_gang_t *gang);
 
-/* How long the compiler took. */
+/* How long the compiler took, the start of its process included. */
 double tow_gang_compile_ms(const tow_gang_t *gang);
 pid_t tow_gang_pid(const tow_gang_t *gang, size_t member);
 /* As programs and error messages name it. */

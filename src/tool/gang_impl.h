@@ -42,4 +42,16 @@ enum {
     GANG_WORD_INPUTS,
 };
 
+/* Compile options that assign the devices of a whole gang. Returns their size.
+ * A device takes four bytes. */
+#define GANG_OPTIONS_SIZE_MAX (64 + 8 * TOW_GANG_DEVICE_COUNT_MAX)
+size_t gang_pack_options(size_t process_count, size_t device_count,
+                         uint8_t bytes[GANG_OPTIONS_SIZE_MAX]);
+
+/* Compiles, and lends `take` the serialised executable. */
+tow_status_t gang_compile(const tow_gang_options_t *options,
+                          tow_status_t (*take)(void *context, const void *bytes,
+                                               size_t size),
+                          void *context) TOW_MUST_USE;
+
 #endif /* TOW_TOOL_GANG_IMPL_H_ */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -21,6 +22,7 @@
 #define PATH_SIZE 4096
 /* Runs whose times are kept for the median. */
 #define SAMPLE_COUNT_MAX (1u << 20)
+#define NAP_NS_MAX       INT64_C(1000000)
 
 typedef TOW_VEC(tow_buffer_t *) buffers_t;
 
@@ -32,6 +34,7 @@ typedef struct member {
     size_t process_count;
     size_t device_count; /* of each process */
     size_t printed_max;
+    size_t core_count;
     char *const *input_texts;
     size_t input_count;
 
@@ -184,55 +187,6 @@ static void close_all(member_t *member)
 
 /* -- Loading ---------------------------------------------------------------- */
 
-/* The device assignment of the whole gang, as the fields of XLA's
- * CompileOptionsProto: see local.c. */
-typedef struct packed {
-    uint8_t bytes[8 * TOW_GANG_DEVICE_COUNT_MAX];
-    size_t size;
-} packed_t;
-
-static void pack_varint(packed_t *packed, uint64_t value)
-{
-    do {
-        packed->bytes[packed->size++] =
-            (uint8_t)(value & 0x7f) | (value > 0x7f ? 0x80 : 0);
-        value >>= 7;
-    } while (value != 0);
-}
-
-static void pack_number(packed_t *packed, unsigned field, uint64_t value)
-{
-    pack_varint(packed, field << 3);
-    pack_varint(packed, value);
-}
-
-static void pack_message(packed_t *packed, unsigned field,
-                         const packed_t *message)
-{
-    pack_varint(packed, field << 3 | 2);
-    pack_varint(packed, message->size);
-    memcpy(packed->bytes + packed->size, message->bytes, message->size);
-    packed->size += message->size;
-}
-
-static void pack_assignment(const member_t *member, packed_t *out)
-{
-    const size_t replica_count = member->process_count * member->device_count;
-    packed_t devices = {0}, assignment = {0}, build = {0};
-    for (size_t i = 0; i < replica_count; i++)
-        pack_number(&devices, 1,
-                    (uint64_t)tow_gang_device_id(i / member->device_count,
-                                                 i % member->device_count));
-    pack_number(&assignment, 1, replica_count);
-    pack_number(&assignment, 2, 1);
-    pack_message(&assignment, 3, &devices);
-    pack_number(&build, 4, replica_count);
-    pack_number(&build, 5, 1);
-    pack_message(&build, 9, &assignment);
-    out->size = 0;
-    pack_message(out, 3, &build);
-}
-
 typedef struct loading {
     tow_compile_t load;
     member_t *member;
@@ -252,12 +206,13 @@ static tow_status_t load_program(member_t *member, size_t size)
         mmap(NULL, size, PROT_READ, MAP_PRIVATE, member->program_fd, 0);
     if (bytes == MAP_FAILED)
         return TOW_ERRNO(errno, "reading a program of %zu bytes", size);
-    packed_t options = {0};
-    pack_assignment(member, &options);
+    uint8_t options[GANG_OPTIONS_SIZE_MAX];
+    const size_t options_size =
+        gang_pack_options(member->process_count, member->device_count, options);
     loading_t loading = {.member = member,
                          .load = {.format = TOW_PROGRAM_MLIR,
                                   .program = {bytes, size},
-                                  .options = {options.bytes, options.size},
+                                  .options = {options, options_size},
                                   .done = loaded}};
     tow_status_t status = tow_driver_load(member->driver, &loading.load);
     if (status == TOW_OK) status = await(member);
@@ -333,6 +288,7 @@ struct stepper {
     member_t *member;
     const tow_gang_run_t *asked;
     uint64_t first_id;
+    int64_t start_ns;
     uint64_t started_count;
     uint64_t done_count;
     /* Of the next step: the inputs, or the results of the last one. */
@@ -408,10 +364,33 @@ static tow_status_t start_step(stepper_t *stepper)
     return TOW_OK;
 }
 
+/* With more threads than cores, the devices need ours. As long as they have
+ * steps to do, we need not hear of each that is done: while we sleep they post
+ * without a system call, and we take many at once. Sleeps until about a quarter
+ * of the window is left, at the pace so far. */
+static void nap(const stepper_t *stepper)
+{
+    const tow_gang_run_t *asked = stepper->asked;
+    const member_t *member = stepper->member;
+    const uint64_t under_way = stepper->started_count - stepper->done_count;
+    const size_t thread_count =
+        member->process_count * (member->device_count + 1);
+    if (asked->may_block || under_way <= asked->ahead / 2 ||
+        stepper->done_count < asked->ahead ||
+        thread_count <= member->core_count)
+        return;
+    const int64_t pace_ns =
+        (tow_bench_now_ns() - stepper->start_ns) / (int64_t)stepper->done_count;
+    int64_t nap_ns = pace_ns * (int64_t)(under_way - asked->ahead / 4);
+    if (nap_ns > NAP_NS_MAX) nap_ns = NAP_NS_MAX;
+    nanosleep(&(struct timespec){.tv_nsec = nap_ns}, NULL);
+}
+
 static tow_status_t run_steps(stepper_t *stepper)
 {
     const tow_gang_run_t *asked = stepper->asked;
     uint64_t refused_count = 0;
+    stepper->start_ns = tow_bench_now_ns();
     for (;;) {
         while (stepper->error == TOW_OK &&
                stepper->started_count < asked->count &&
@@ -425,6 +404,7 @@ static tow_status_t run_steps(stepper_t *stepper)
             (stepper->error != TOW_OK ||
              stepper->started_count == asked->count))
             return stepper->error;
+        nap(stepper);
         tow_net_turn(stepper->member->net, TOW_TIME_NEVER);
     }
 }
@@ -588,6 +568,7 @@ int tow_gang_member(int argc, char **argv)
         .process_count = strtoull(argv[GANG_WORD_PROCESS_COUNT], NULL, 10),
         .device_count = strtoull(argv[GANG_WORD_DEVICE_COUNT], NULL, 10),
         .printed_max = strtoull(argv[GANG_WORD_PRINTED_MAX], NULL, 10),
+        .core_count = (size_t)sysconf(_SC_NPROCESSORS_ONLN),
         .input_texts = argv + GANG_WORD_INPUTS,
         .input_count = (size_t)(argc - GANG_WORD_INPUTS),
     };

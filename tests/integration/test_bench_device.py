@@ -19,7 +19,7 @@ def adapter(tow):
 def expected_cases(tow) -> list[str]:
     has_mpi = shutil.which("mpirun") is not None and (tow.program.parent / "bench" / "mpi_allreduce").exists()
     gangs = [[name, f"{name}_mpi"] if has_mpi else [name] for name in ("gang_2x1", "gang_2x4")]
-    return ALONE + gangs[0] + gangs[1]
+    return gangs[0] + gangs[1] + ALONE
 
 
 def test_every_case_is_there_in_the_one_form(tow, monkeypatch):
