@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
-#include "ir/program.h"
+#include "ir/graph.h"
 #include "wire/frame.h"
 #include "wire/handshake.h"
 #include "wire/message.h"
