@@ -115,5 +115,5 @@ double complex element_sent(const element_kind_t *kind, size_t rank,
     }
     const double number = (double)(rank + 1 + index % 4);
     const double real = kind->is_signed && index % 2 != 0 ? -number : number;
-    return kind->is_complex ? CMPLX(real, (double)rank - 1) : real;
+    return kind->is_complex ? real + ((double)rank - 1) * I : real;
 }

@@ -146,8 +146,9 @@ void gang_finish_process(gang_t *gang, size_t process)
     pid_t pid = gang->processes[process];
     gang->processes[process] = 0;
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    if (status != 0)
-        fail_msg("process %zu ended with status %d", process, status);
+    if (status == 0) return;
+    tow_host_arena_remove(gang->shared->arena); /* No one else will. */
+    fail_msg("process %zu ended with status %d", process, status);
 }
 
 void gang_close(gang_t *gang)
