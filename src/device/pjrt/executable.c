@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "device/options.h"
+
+#define DEFAULT_OPTIONS_BYTES_MAX 64
 
 /* -- Life ------------------------------------------------------------------- */
 
@@ -61,9 +64,18 @@ typedef struct making {
     tow_compile_t *compile; /* the caller's */
     source_t source;
     pjrt_executable_t *executable; /* owned until done */
-    uint8_t options[PJRT_OPTIONS_BYTES_MAX];
+    uint8_t options[DEFAULT_OPTIONS_BYTES_MAX];
     size_t options_size;
 } making_t;
+
+/* The driver's first device. */
+static void set_default_options(making_t *making)
+{
+    const int64_t id = making->driver->driver.devices[0].id;
+    const tow_compile_options_t options = {.assignment = {.device_ids = &id}};
+    TOW_ASSERT(tow_compile_options_size(&options) <= sizeof(making->options));
+    making->options_size = tow_compile_options_pack(&options, making->options);
+}
 
 static tow_bytes_t options_of(const making_t *making)
 {
@@ -163,8 +175,7 @@ static tow_status_t start_making(pjrt_driver_t *driver, tow_compile_t *compile,
         .source = source,
         .executable = executable,
     };
-    making->options_size =
-        tow_pjrt_options_pack(driver->driver.devices[0].id, making->options);
+    set_default_options(making);
     driver->operation_count++;
     tow_env_work_start(driver->driver.env, &making->work);
     return TOW_OK;

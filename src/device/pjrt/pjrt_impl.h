@@ -176,11 +176,6 @@ void tow_pjrt_executable_release(tow_executable_t *executable);
 tow_status_t tow_pjrt_signature_read(pjrt_executable_t *executable)
     TOW_MUST_USE;
 
-#define PJRT_OPTIONS_BYTES_MAX 64
-/* A CompileOptionsProto for one device. Returns its size. */
-size_t tow_pjrt_options_pack(int64_t device_id,
-                             uint8_t bytes[PJRT_OPTIONS_BYTES_MAX]);
-
 /* -- Runs ------------------------------------------------------------------- */
 
 /* One device's part of a run. */

@@ -1,10 +1,12 @@
-/* A compiler under test, on a plugin: the fake one, or XLA on the CPU. */
+/* A compiler under test: on a plugin, the fake one or XLA on the CPU, or on the
+ * simulated device. */
 #ifndef TOW_TESTS_CONFORMANCE_COMPILER_SUBJECT_H_
 #define TOW_TESTS_CONFORMANCE_COMPILER_SUBJECT_H_
 
 #include "device/compiler/compiler.h"
 
 typedef struct subject {
+    tow_program_format_t format;
     const char *device_kind;
     const char *program; /* adds two f32[4] */
     const char *malformed;

@@ -1,5 +1,7 @@
 #include "world.h"
 
+#include "subject.h"
+
 #include <time.h>
 
 #include "env/net/net.h"
@@ -115,6 +117,7 @@ void job_submit(job_t *job, tow_compiler_t *compiler, const char *program,
                 tow_submit_result_t result)
 {
     job->job.name = "the test's";
+    if (job->job.format == TOW_PROGRAM_MLIR) job->job.format = subject.format;
     job->job.program = (tow_bytes_t){program, strlen(program)};
     job->job.done = note_done;
     job->done_count = 0;

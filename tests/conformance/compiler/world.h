@@ -40,7 +40,8 @@ typedef struct job {
     tow_compiled_t *compiled; /* owned */
 } job_t;
 
-/* Submits, and fails the test unless that is the result. */
+/* Submits, and fails the test unless that is the result. The program is one of
+ * the subject's format, unless the job says another. */
 void job_submit(job_t *job, tow_compiler_t *compiler, const char *program,
                 tow_submit_result_t result);
 /* Waits; fails the test unless it ended so. Forgets what came out. */
