@@ -223,7 +223,7 @@ tow_status_t tow_session_dial(tow_env_t *env,
 void tow_session_accept(tow_session_t *session,
                         const tow_session_handler_t *handler, void *context)
 {
-    TOW_ASSERT(session->handler == NULL && handler != NULL);
+    TOW_ASSERT(handler != NULL);
     TOW_ASSERT(handler->message != NULL && handler->gone != NULL);
     session->handler = handler;
     session->context = context;

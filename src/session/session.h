@@ -90,6 +90,8 @@ void tow_session_port_close(tow_session_port_t *port, tow_closed_t closed);
  * sessions. */
 void tow_session_port_abandon(tow_session_port_t *port);
 
+/* Says who takes what comes. May be said again, by any owner and also from
+ * within a callback, when the session changes hands. */
 void tow_session_accept(tow_session_t *session,
                         const tow_session_handler_t *handler, void *context);
 

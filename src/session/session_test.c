@@ -425,6 +425,32 @@ static void a_session_may_be_closed_in_a_callback(void **state)
     assert_int_equal(tow_alloc_live_count(), 0);
 }
 
+static void hand_over(owner_t *owner, const tow_message_t *message)
+{
+    owner_t *heir = owner + 1;
+    *heir = (owner_t){.session = owner->session,
+                      .opened_count = 1,
+                      .received = owner->received};
+    tow_session_accept(owner->session, &owner_handler, heir);
+    owner->session = NULL;
+}
+
+static void a_session_may_change_hands_in_a_callback(void **state)
+{
+    pair_t pair = {0};
+    pair_connect(&pair, lan);
+    pair.accepted[0].on_message = hand_over;
+    owner_send_many(&pair.dialled, 10);
+    pair_run(&pair, SECOND);
+    assert_int_equal(pair.accepted[0].received, 1);
+    assert_int_equal(pair.accepted[1].received, 10);
+    owner_close(&pair.dialled, TOW_OK);
+    pair_run(&pair, SECOND);
+    assert_int_equal(pair.accepted[0].gone_count, 0);
+    assert_int_equal(pair.accepted[1].gone_count, 1);
+    pair_end(&pair);
+}
+
 static void clocks_are_compared(void **state)
 {
     pair_t pair = {0};
@@ -536,6 +562,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_listener_that_restarted_is_gone),
     cmocka_unit_test(patience_waits_for_a_listener),
     cmocka_unit_test(a_session_may_be_closed_in_a_callback),
+    cmocka_unit_test(a_session_may_change_hands_in_a_callback),
     cmocka_unit_test(clocks_are_compared),
     cmocka_unit_test(failures_travel_as_statuses),
     cmocka_unit_test(memory_that_runs_out_ends_sessions_and_leaks_nothing))
