@@ -454,6 +454,7 @@ static void check_patience(tow_letters_t *letters, tow_box_t *box, size_t i)
     tow_letters_peer_t *peer = find_peer(letters, box->processes[i]);
     if (peer != NULL && (peer->is_here || i >= box->partner_count)) return;
     int64_t since_ns = box->opened_ns;
+    if (letters->awake_ns > since_ns) since_ns = letters->awake_ns;
     if (peer != NULL && peer->heard_ns > since_ns) since_ns = peer->heard_ns;
     if (now_ns - since_ns < patience_of(letters, peer)) {
         if (peer != NULL) peer_probe(peer);
@@ -471,9 +472,13 @@ static void check_patience(tow_letters_t *letters, tow_box_t *box, size_t i)
 static void tick(tow_timer_t *timer)
 {
     tow_letters_t *letters = TOW_CONTAINER_OF(timer, tow_letters_t, tick);
+    const int64_t now_ns = tow_env_now_ns(letters->env);
     if (tow_list_is_empty(&letters->boxes)) return;
-    tow_env_timer_start(letters->env, timer,
-                        tow_env_now_ns(letters->env) + TOW_SPAN_PROBE_NS);
+    /* We were frozen, or busy: what the others said meanwhile is still to be
+     * read. */
+    if (now_ns - timer->deadline_ns > TOW_SPAN_PROBE_NS)
+        letters->awake_ns = now_ns;
+    tow_env_timer_start(letters->env, timer, now_ns + TOW_SPAN_PROBE_NS);
     for (tow_list_t *item = letters->boxes.next; item != &letters->boxes;
          item = item->next) {
         tow_box_t *box = TOW_CONTAINER_OF(item, tow_box_t, list_);

@@ -116,6 +116,7 @@ struct tow_letters {
     tow_list_t unclaimed; /* letters whose box is not open */
     tow_list_t unrouted;  /* envelopes to processes that are not added */
     tow_timer_t tick;
+    int64_t awake_ns; /* silence before this was ours: we did not listen */
     abort_note_t aborts[TOW_SPAN_ABORT_COUNT];
     uint64_t abort_count; /* ever; the next place is this % size */
     dead_process_t dead[TOW_SPAN_DEAD_COUNT];

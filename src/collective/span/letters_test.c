@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
-#include "collective/span/letters.h"
+#include "collective/span/letters_impl.h"
 #include "env/sim/sim.h"
 
 #define MS     TOW_NS_PER_MS
@@ -509,6 +509,190 @@ static void a_frozen_peer_is_named_and_may_wake_up(void **state)
     world_close(&world);
 }
 
+/* Whoever wakes up has heard nothing for long, and blames nobody for it. */
+static void a_process_that_was_frozen_blames_nobody(void **state)
+{
+    (void)state;
+    world_t world = {0};
+    world_open(&world, 2, (tow_sim_options_t){.seed = 16, .remote_path = lan});
+    introduce_all(&world);
+    member_t members[2];
+    for (size_t i = 0; i < 2; i++)
+        member_prepare(&members[i], &world, i, 6, 2);
+    member_open(&members[1], 2);
+    run_for(&world, 600 * MS);
+    tow_sim_pause(world.nodes[1]);
+    run_for(&world, 10 * SECOND);
+    tow_sim_resume(world.nodes[1]);
+    run_for(&world, SECOND);
+    assert_string_equal(members[1].failure, "");
+    member_open(&members[0], 2);
+    run_for(&world, SECOND);
+    for (size_t i = 0; i < 2; i++) {
+        assert_true(member_has_all(&members[i]));
+        member_close(&members[i]);
+    }
+    world_close(&world);
+}
+
+/* -- A peer that talks nonsense ------------------------------------------------------- */
+
+/* Node 1 has no letters, but writes what it likes. */
+typedef struct rogue {
+    tow_env_t *env;
+    tow_region_t *door;
+    tow_region_t *slots;
+    tow_lane_t *lane;
+    hello_t heard; /* at our door */
+    uint8_t door_bytes[TOW_SPAN_DOOR_COUNT * sizeof(hello_t)];
+    uint8_t slot_bytes[8192]; /* room for one letter */
+    uint8_t bytes[256];
+    tow_write_t write;
+} rogue_t;
+
+static void rogue_heard(void *context, tow_region_t *region,
+                        const tow_arrival_t *arrival)
+{
+    (void)region;
+    rogue_t *rogue = context;
+    memcpy(&rogue->heard, rogue->door_bytes + arrival->offset,
+           sizeof(rogue->heard));
+}
+
+static void rogue_ignores(void *context, tow_region_t *region,
+                          const tow_arrival_t *arrival)
+{
+    (void)context, (void)region, (void)arrival;
+}
+
+static void rogue_wrote(tow_write_t *write, tow_status_t take_status)
+{
+    (void)write;
+    tow_status_ignore(take_status, "it does not care");
+}
+
+static void rogue_write(rogue_t *rogue, tow_region_key_t key, uint64_t offset,
+                        size_t size, uint64_t tag)
+{
+    rogue->write = (tow_write_t){.bytes = rogue->bytes,
+                                 .size = size,
+                                 .key = key,
+                                 .offset = offset,
+                                 .tag = tag,
+                                 .done = rogue_wrote};
+    assert_int_equal(tow_lane_write(rogue->lane, &rogue->write), TOW_SEND_OK);
+}
+
+static void rogue_open(rogue_t *rogue, world_t *world, tow_sim_node_t *node)
+{
+    *rogue = (rogue_t){.env = tow_sim_node_env(node)};
+    must(tow_env_region_open(
+        rogue->env,
+        &(tow_region_options_t){.bytes = rogue->door_bytes,
+                                .size = sizeof(rogue->door_bytes),
+                                .arrived = rogue_heard,
+                                .context = rogue},
+        &rogue->door));
+    must(tow_env_region_open(
+        rogue->env,
+        &(tow_region_options_t){.bytes = rogue->slot_bytes,
+                                .size = sizeof(rogue->slot_bytes),
+                                .arrived = rogue_ignores},
+        &rogue->slots));
+    const tow_span_peer_t victim =
+        tow_letters_self(process_at(world, 0)->letters);
+    must(tow_env_lane_open(
+        rogue->env,
+        &(tow_lane_options_t){.address = victim.lane_address,
+                              .address_size = victim.lane_address_size,
+                              .peer_name = "victim"},
+        &rogue->lane));
+    tow_span_peer_t about = {.process_id = 1,
+                             .device_count = 1,
+                             .host_id = 77,
+                             .door = tow_region_key(rogue->door)};
+    tow_env_lane_address(rogue->env, &about.lane_address,
+                         &about.lane_address_size);
+    must(tow_letters_add_peer(process_at(world, 0)->letters, &about));
+}
+
+static void rogue_greets(rogue_t *rogue, world_t *world)
+{
+    hello_t hello = {.magic = HELLO_MAGIC,
+                     .process_id = 1,
+                     .device_count = 1,
+                     .session = 5,
+                     .your_session = rogue->heard.session,
+                     .slots = tow_region_key(rogue->slots),
+                     .slot_bytes = TOW_SPAN_SLOT_BYTES,
+                     .slot_count = TOW_SPAN_SLOT_COUNT};
+    hello.check = hello_check(&hello);
+    memcpy(rogue->bytes, &hello, sizeof(hello));
+    rogue_write(rogue, tow_letters_self(process_at(world, 0)->letters).door,
+                sizeof(hello), sizeof(hello), (uint64_t)TAG_HELLO << 56);
+}
+
+typedef struct nonsense {
+    uint64_t offset;
+    size_t size;
+    uint64_t tag;
+    tow_letter_head_t head;
+} nonsense_t;
+
+#define LETTER_TAG ((uint64_t)TAG_LETTER << 56)
+#define CREDIT_TAG ((uint64_t)TAG_CREDIT << 56)
+
+static const nonsense_t nonsenses[] = {
+    {0, 8, 0, {.size = 0}},
+    {0, 8, UINT64_MAX, {.size = 0}},
+    {0, 8, LETTER_TAG, {.size = 0}},
+    {0, 64, LETTER_TAG, {.size = 1, .kind = LETTER_OF_BOX}},
+    {0, 64, LETTER_TAG, {.size = UINT32_MAX, .kind = LETTER_OF_BOX}},
+    {0, 64, LETTER_TAG, {.size = 0, .kind = 99}},
+    {1, 64, LETTER_TAG, {.size = 0, .kind = LETTER_OF_BOX}},
+    {2 * TOW_SPAN_SLOT_COUNT * (uint64_t)TOW_SPAN_SLOT_BYTES - 64,
+     64,
+     LETTER_TAG,
+     {.size = 0, .kind = LETTER_OF_BOX}},
+    {0, 8, CREDIT_TAG | 2, {.size = 0}}, /* slot 0 holds our letter */
+    {0, 8, CREDIT_TAG | UINT32_MAX, {.size = 0}},
+    {0, 8, CREDIT_TAG | UINT64_C(77) << 32 | 1, {.size = 0}},
+};
+
+static void talk_nonsense(const nonsense_t *nonsense)
+{
+    world_t world = {0};
+    world_open(&world, 1, (tow_sim_options_t){.seed = 17, .remote_path = lan});
+    tow_sim_node_t *node = NULL;
+    must(tow_sim_node_create(
+        world.sim, &(tow_sim_node_options_t){.name = "rogue"}, &node));
+    rogue_t *rogue = tow_malloc(sizeof(*rogue));
+    rogue_open(rogue, &world, node);
+    member_t member;
+    member_prepare(&member, &world, 0, 7, 2);
+    member_open(&member, 1);
+    run_for(&world, 10 * MS);
+    rogue_greets(rogue, &world);
+    run_for(&world, 10 * MS);
+    assert_int_equal(member.envelope_count, 0); /* It has our letter. */
+    memcpy(rogue->bytes, &nonsense->head, sizeof(nonsense->head));
+    rogue_write(rogue, rogue->heard.slots, nonsense->offset, nonsense->size,
+                nonsense->tag);
+    run_for(&world, 10 * MS);
+    assert_non_null(strstr(member.failure, "process 1: it talks nonsense"));
+    member_close(&member);
+    tow_sim_crash(node);
+    tow_free(rogue);
+    world_close(&world);
+}
+
+static void a_peer_that_talks_nonsense_is_given_up(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TOW_COUNT_OF(nonsenses); i++)
+        talk_nonsense(&nonsenses[i]);
+}
+
 static void a_slow_member_is_waited_for(void **state)
 {
     (void)state;
@@ -740,6 +924,8 @@ TOW_TEST_MAIN(cmocka_unit_test(letters_of_all_arrive_once),
               cmocka_unit_test(an_abort_reaches_the_peers_and_drops_letters),
               cmocka_unit_test(a_removed_peer_is_named),
               cmocka_unit_test(a_frozen_peer_is_named_and_may_wake_up),
+              cmocka_unit_test(a_process_that_was_frozen_blames_nobody),
+              cmocka_unit_test(a_peer_that_talks_nonsense_is_given_up),
               cmocka_unit_test(a_slow_member_is_waited_for),
               cmocka_unit_test(an_unknown_process_is_named),
               cmocka_unit_test(peers_that_make_no_sense_are_refused),

@@ -31,7 +31,7 @@
 
 /* Looks before the caller sleeps. The answer of a loop that runs on another
  * core takes a few microseconds. */
-#define TOW_SPAN_SPIN_COUNT 2000
+#define TOW_SPAN_SPIN_COUNT 500
 /* A sleeper is woken; this only bounds how late it sees that its host has
  * aborted the run. */
 #define TOW_SPAN_SLEEP_NS (2 * TOW_NS_PER_MS)
