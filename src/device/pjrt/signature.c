@@ -176,7 +176,8 @@ static tow_status_t read_results(const reader_t *reader)
         TOW_RETURN_IF_ERROR(set_shape(reader, "result", i,
                                       (int)types.output_types[i], next,
                                       dims.dim_sizes[i], &results[i]));
-        next += dims.dim_sizes[i];
+        /* Where all results are scalars there may be no list at all. */
+        if (dims.dim_sizes[i] > 0) next += dims.dim_sizes[i];
     }
     reader->signature->results = results;
     reader->signature->result_count = count.num_outputs;
