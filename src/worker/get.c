@@ -1,0 +1,244 @@
+/* Gets: a shard's bytes for a client, inside the answer or over a lane.
+ *
+ * The download waits for the value, so that a get sees all that was granted
+ * before it and nobody waits here. Host memory for the bytes is bounded: gets
+ * that do not fit wait, in order. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "worker/worker_impl.h"
+
+struct get {
+    tow_download_t download;
+    delivery_t delivery;
+    tow_worker_t *worker;
+    tow_list_t in_worker;
+    uint64_t request;
+    tow_buffer_t *buffer; /* counted */
+    void *bytes;          /* owned */
+    uint64_t size;
+    bool is_dropped; /* nobody waits for the answer any more */
+    bool has_target;
+    tow_msg_lane_target_t target; /* its address lies behind */
+    uint8_t address[];
+};
+
+static void start_waiting(tow_worker_t *worker);
+
+/* -- Answers ---------------------------------------------------------------------- */
+
+static void answer(tow_worker_t *worker, uint64_t request, tow_status_t status,
+                   const void *bytes, size_t size)
+{
+    tow_msg_shard_get_done_t done = TOW_MSG_SHARD_GET_DONE_INIT;
+    tow_msg_failure_t failure = tow_failure_of(status);
+    done.request = request;
+    if (status != TOW_OK) {
+        done.failure = &failure;
+    } else if (bytes != NULL) {
+        done.bytes.data = (uint8_t *)bytes;
+        done.bytes.len = size;
+    }
+    worker_send(worker, TOW_MESSAGE_SHARD_GET_DONE, &done.base);
+}
+
+static void free_get(get_t *get)
+{
+    tow_free(get->bytes);
+    tow_free(get);
+}
+
+/* One that is under way. */
+static void finish(get_t *get, tow_status_t take_status)
+{
+    tow_worker_t *worker = get->worker;
+    if (!get->is_dropped)
+        answer(worker, get->request, take_status,
+               get->has_target ? NULL : get->bytes, (size_t)get->size);
+    tow_status_release(take_status);
+    tow_list_remove(&get->in_worker);
+    worker->get_count--;
+    worker->get_bytes -= get->size;
+    tow_buffer_release(get->buffer);
+    free_get(get);
+    start_waiting(worker);
+    worker_settle(worker);
+}
+
+/* -- Steps ------------------------------------------------------------------------- */
+
+static void delivered(delivery_t *delivery, tow_status_t take_status)
+{
+    get_t *get = TOW_CONTAINER_OF(delivery, get_t, delivery);
+    finish(get, tow_status_annotate(take_status, "writing to the client"));
+}
+
+static void deliver(get_t *get)
+{
+    get->delivery.write = (tow_write_t){.bytes = get->bytes,
+                                        .size = (size_t)get->size,
+                                        .tag = get->request,
+                                        .check = get->worker->options.check};
+    get->delivery.done = delivered;
+    tow_status_t status =
+        worker_deliver(get->worker, &get->target, &get->delivery);
+    if (status != TOW_OK) finish(get, status);
+}
+
+static void downloaded(tow_download_t *download, tow_status_t take_status)
+{
+    get_t *get = TOW_CONTAINER_OF(download, get_t, download);
+    if (take_status == TOW_OK && get->has_target && get->size > 0 &&
+        !get->is_dropped)
+        deliver(get);
+    else
+        finish(get, take_status);
+}
+
+static tow_status_t download(get_t *get)
+{
+    get->bytes = tow_malloc((size_t)get->size + 1);
+    if (get->bytes == NULL)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "%" PRIu64 " bytes on the host", get->size);
+    get->download = (tow_download_t){.buffer = get->buffer,
+                                     .bytes = get->bytes,
+                                     .size = (size_t)get->size,
+                                     .done = downloaded};
+    return tow_driver_download(get->worker->options.driver, &get->download);
+}
+
+/* -- Beginning ---------------------------------------------------------------------- */
+
+static bool fits(const tow_worker_t *worker, const get_t *get)
+{
+    const uint64_t bytes_max = worker->options.limits.get_bytes_max;
+    return tow_list_is_empty(&worker->gets) ||
+           (get->size <= bytes_max &&
+            worker->get_bytes <= bytes_max - get->size);
+}
+
+static void start(get_t *get)
+{
+    tow_worker_t *worker = get->worker;
+    tow_list_remove(&get->in_worker);
+    tow_list_append(&worker->gets, &get->in_worker);
+    worker->get_bytes += get->size;
+    tow_status_t status = download(get);
+    if (status != TOW_OK) finish(get, status);
+}
+
+static void start_waiting(tow_worker_t *worker)
+{
+    while (!tow_list_is_empty(&worker->waiting_gets)) {
+        get_t *get =
+            TOW_CONTAINER_OF(worker->waiting_gets.next, get_t, in_worker);
+        if (!fits(worker, get)) return;
+        start(get);
+    }
+}
+
+static tow_status_t find_shard(tow_worker_t *worker,
+                               const tow_msg_shard_get_t *message,
+                               tow_buffer_t **out_buffer, uint64_t *out_size)
+{
+    const tow_shelf_object_t *object =
+        tow_shelf_find(worker->shelf, message->object);
+    if (object == NULL)
+        return TOW_ERROR(TOW_NOT_FOUND,
+                         "object %" PRIu64 " is not on this worker",
+                         message->object);
+    if (object->error != TOW_OK) return tow_status_retain(object->error);
+    if (message->shard >= object->shard_count)
+        return TOW_ERROR(TOW_OUT_OF_RANGE,
+                         "shard %u of object %" PRIu64 ", which has %u on this "
+                         "worker",
+                         message->shard, message->object, object->shard_count);
+    *out_buffer = object->shards[message->shard];
+    return tow_shape_bytes(&(*out_buffer)->shape, out_size);
+}
+
+static tow_status_t check_way(const tow_worker_t *worker,
+                              const tow_msg_shard_get_t *message, uint64_t size)
+{
+    if (worker->get_count >= TOW_WORKER_GET_COUNT_MAX)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "%zu gets wait on this worker, and no more may",
+                         worker->get_count);
+    if (message->target == NULL && size > TOW_INLINE_BYTES_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%" PRIu64 " bytes do not fit into an answer, which "
+                         "has %u: give a target",
+                         size, TOW_INLINE_BYTES_MAX);
+    return TOW_OK;
+}
+
+static tow_status_t make_get(tow_worker_t *worker,
+                             const tow_msg_shard_get_t *message, get_t **out)
+{
+    tow_buffer_t *buffer = NULL;
+    uint64_t size = 0;
+    TOW_RETURN_IF_ERROR(find_shard(worker, message, &buffer, &size));
+    TOW_RETURN_IF_ERROR(check_way(worker, message, size));
+    const size_t address_size =
+        message->target != NULL ? message->target->lane_address.len : 0;
+    get_t *get = tow_calloc(1, sizeof(*get) + address_size);
+    if (get == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    get->worker = worker;
+    get->request = message->request;
+    get->buffer = buffer;
+    get->size = size;
+    if (message->target != NULL) {
+        get->has_target = true;
+        get->target = *message->target;
+        if (address_size > 0)
+            memcpy(get->address, message->target->lane_address.data,
+                   address_size);
+        get->target.lane_address.data = get->address;
+    }
+    tow_list_init(&get->in_worker);
+    tow_buffer_retain(buffer);
+    *out = get;
+    return TOW_OK;
+}
+
+void worker_get(tow_worker_t *worker, const tow_msg_shard_get_t *message)
+{
+    get_t *get = NULL;
+    tow_status_t status = make_get(worker, message, &get);
+    if (status != TOW_OK) {
+        answer(worker, message->request, status, NULL, 0);
+        tow_status_release(status);
+        return;
+    }
+    worker->get_count++;
+    tow_list_append(&worker->waiting_gets, &get->in_worker);
+    start_waiting(worker);
+}
+
+/* -- Leaving early --------------------------------------------------------------------- */
+
+void worker_gets_drop(tow_worker_t *worker)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&worker->waiting_gets)) != NULL) {
+        get_t *get = TOW_CONTAINER_OF(item, get_t, in_worker);
+        worker->get_count--;
+        tow_buffer_release(get->buffer);
+        free_get(get);
+    }
+    const tow_list_t *head = &worker->gets;
+    for (tow_list_t *at = head->next; at != head; at = at->next)
+        TOW_CONTAINER_OF(at, get_t, in_worker)->is_dropped = true;
+}
+
+void worker_gets_forget(tow_worker_t *worker)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&worker->waiting_gets)) != NULL)
+        free_get(TOW_CONTAINER_OF(item, get_t, in_worker));
+    while ((item = tow_list_pop_front(&worker->gets)) != NULL)
+        free_get(TOW_CONTAINER_OF(item, get_t, in_worker));
+}

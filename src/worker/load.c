@@ -1,0 +1,207 @@
+/* Blobs, and what is made of them: executables and programs.
+ *
+ * A blob belongs to the one message that names it. */
+#include <inttypes.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "worker/worker_impl.h"
+
+typedef struct load {
+    tow_compile_t compile;
+    tow_worker_t *worker;
+    tow_list_t in_worker;
+    uint64_t executable;
+    blob_t code;     /* owned */
+    blob_t options;  /* owned */
+    bool is_dropped; /* nobody wants it any more */
+} load_t;
+
+/* -- Blobs ------------------------------------------------------------------------- */
+
+tow_status_t worker_take_blob(tow_worker_t *worker, uint64_t number,
+                              void *take_bytes, size_t size)
+{
+    const size_t count = tow_map_count(&worker->blobs);
+    blob_t *blob = NULL;
+    if (count < TOW_WORKER_BLOB_COUNT_MAX &&
+        size <= TOW_WORKER_BLOB_BYTES_MAX - worker->blob_bytes)
+        blob = tow_malloc(sizeof(*blob));
+    if (blob == NULL || !tow_map_put(&worker->blobs, number, blob)) {
+        tow_free(blob);
+        tow_free(take_bytes);
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "blob %" PRIu64 " of %zu bytes: %zu blobs of %" PRIu64
+                         " bytes wait for a message that names them",
+                         number, size, count, worker->blob_bytes);
+    }
+    *blob = (blob_t){take_bytes, size};
+    worker->blob_bytes += size;
+    return TOW_OK;
+}
+
+static tow_status_t claim_blob(tow_worker_t *worker, uint64_t number,
+                               blob_t *out_blob)
+{
+    blob_t *blob = tow_map_remove(&worker->blobs, number);
+    if (blob == NULL)
+        return TOW_ERROR(TOW_NOT_FOUND, "there is no blob %" PRIu64, number);
+    *out_blob = *blob;
+    worker->blob_bytes -= blob->size;
+    tow_free(blob);
+    return TOW_OK;
+}
+
+static void drop_blobs(tow_worker_t *worker)
+{
+    size_t cursor = 0;
+    uint64_t number;
+    void *value;
+    while (tow_map_next(&worker->blobs, &cursor, &number, &value)) {
+        tow_map_remove(&worker->blobs, number);
+        tow_free(((blob_t *)value)->bytes);
+        tow_free(value);
+    }
+    worker->blob_bytes = 0;
+}
+
+/* -- Executables ---------------------------------------------------------------------- */
+
+static void answer(tow_worker_t *worker, uint64_t executable,
+                   tow_status_t take_status)
+{
+    tow_msg_load_done_t done = TOW_MSG_LOAD_DONE_INIT;
+    tow_msg_failure_t failure = tow_failure_of(take_status);
+    done.executable = executable;
+    if (take_status != TOW_OK) done.failure = &failure;
+    worker_send(worker, TOW_MESSAGE_LOAD_DONE, &done.base);
+    tow_status_release(take_status);
+}
+
+static void free_load(load_t *load)
+{
+    tow_free(load->code.bytes);
+    tow_free(load->options.bytes);
+    tow_free(load);
+}
+
+static void loaded(tow_compile_t *compile, tow_status_t take_status,
+                   tow_executable_t *take_executable)
+{
+    load_t *load = TOW_CONTAINER_OF(compile, load_t, compile);
+    tow_worker_t *worker = load->worker;
+    tow_list_remove(&load->in_worker);
+    worker->load_count--;
+    if (load->is_dropped) {
+        tow_executable_release(take_executable);
+        tow_status_ignore(take_status, "nobody wants it any more");
+    } else {
+        if (take_status == TOW_OK)
+            take_status = tow_dataflow_add_executable(
+                worker->dataflow, load->executable, take_executable);
+        answer(worker, load->executable, take_status);
+    }
+    free_load(load);
+    worker_settle(worker);
+}
+
+static load_t *find_load(tow_worker_t *worker, uint64_t executable)
+{
+    const tow_list_t *head = &worker->loads;
+    for (tow_list_t *at = head->next; at != head; at = at->next) {
+        load_t *load = TOW_CONTAINER_OF(at, load_t, in_worker);
+        if (load->executable == executable && !load->is_dropped) return load;
+    }
+    return NULL;
+}
+
+static tow_status_t start(tow_worker_t *worker, load_t *load)
+{
+    if (worker->load_count >= TOW_WORKER_LOAD_COUNT_MAX)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "%zu loads are under way, and no more may be",
+                         worker->load_count);
+    if (find_load(worker, load->executable) != NULL)
+        return TOW_ERROR(TOW_ALREADY_EXISTS,
+                         "executable %" PRIu64 " is being loaded",
+                         load->executable);
+    load->worker = worker;
+    load->compile =
+        (tow_compile_t){.program = {load->code.bytes, load->code.size},
+                        .options = {load->options.bytes, load->options.size},
+                        .done = loaded};
+    TOW_RETURN_IF_ERROR(
+        tow_driver_load(worker->options.driver, &load->compile));
+    tow_list_append(&worker->loads, &load->in_worker);
+    worker->load_count++;
+    return TOW_OK;
+}
+
+tow_status_t worker_load(tow_worker_t *worker, const tow_msg_load_t *message)
+{
+    load_t *load = tow_calloc(1, sizeof(*load));
+    if (load == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    load->executable = message->executable;
+    tow_status_t status = claim_blob(worker, message->code_blob, &load->code);
+    if (status == TOW_OK && message->options_blob != 0)
+        status = claim_blob(worker, message->options_blob, &load->options);
+    if (status != TOW_OK) {
+        free_load(load);
+        return status;
+    }
+    status = start(worker, load);
+    if (status != TOW_OK) {
+        answer(worker, message->executable, status);
+        free_load(load);
+    }
+    return TOW_OK;
+}
+
+/* One that failed to load is not there, and that is no mistake. */
+void worker_unload(tow_worker_t *worker, uint64_t executable)
+{
+    load_t *load = find_load(worker, executable);
+    if (load != NULL) {
+        load->is_dropped = true;
+        return;
+    }
+    tow_status_ignore(
+        tow_dataflow_remove_executable(worker->dataflow, executable),
+        "it failed to load");
+}
+
+/* -- Programs --------------------------------------------------------------------------- */
+
+/* No answer: a program that the controller lowered and that cannot be unpacked
+ * is a mistake of the controller's. */
+tow_status_t worker_load_program(tow_worker_t *worker,
+                                 const tow_msg_program_load_t *message)
+{
+    blob_t blob = {0};
+    tow_lowered_t *lowered = NULL;
+    TOW_RETURN_IF_ERROR(claim_blob(worker, message->lowered_blob, &blob));
+    tow_status_t status = tow_lowered_unpack(blob.bytes, blob.size, &lowered);
+    tow_free(blob.bytes);
+    if (status == TOW_OK)
+        status = tow_dataflow_add_program(worker->dataflow, message->program,
+                                          lowered);
+    return tow_status_annotate(status, "program %" PRIu64, message->program);
+}
+
+/* -- The end ------------------------------------------------------------------------------ */
+
+void worker_loads_drop(tow_worker_t *worker)
+{
+    const tow_list_t *head = &worker->loads;
+    for (tow_list_t *at = head->next; at != head; at = at->next)
+        TOW_CONTAINER_OF(at, load_t, in_worker)->is_dropped = true;
+    drop_blobs(worker);
+}
+
+void worker_loads_forget(tow_worker_t *worker)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&worker->loads)) != NULL)
+        free_load(TOW_CONTAINER_OF(item, load_t, in_worker));
+    drop_blobs(worker);
+}

@@ -1,0 +1,133 @@
+/* Reports: what there is here, and the trace events of this process. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/trace.h"
+#include "worker/worker_impl.h"
+
+/* -- Status ------------------------------------------------------------------------ */
+
+static json_t *describe_device(tow_driver_t *driver, size_t index)
+{
+    const tow_device_info_t *info = &driver->devices[index];
+    json_t *device = json_pack(
+        "{s:I, s:s, s:s, s:I}", "id", (json_int_t)info->id, "kind", info->kind,
+        "name", info->name, "memory_bytes", (json_int_t)info->memory_bytes);
+    tow_memory_stats_t memory;
+    tow_status_t status = tow_driver_memory_stats(driver, index, &memory);
+    if (status == TOW_OK && device != NULL) {
+        json_object_set_new(device, "bytes_in_use",
+                            json_integer((json_int_t)memory.bytes_in_use));
+        json_object_set_new(device, "bytes_peak",
+                            json_integer((json_int_t)memory.bytes_peak));
+        json_object_set_new(device, "bytes_limit",
+                            json_integer((json_int_t)memory.bytes_limit));
+    }
+    tow_status_ignore(status, "the driver does not say");
+    return device;
+}
+
+static json_t *describe_devices(tow_driver_t *driver)
+{
+    json_t *devices = json_array();
+    for (size_t i = 0; devices != NULL && i < driver->device_count; i++)
+        json_array_append_new(devices, describe_device(driver, i));
+    return devices;
+}
+
+static json_t *describe_work(const tow_worker_stats_t *stats)
+{
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "runs",
+        (json_int_t)stats->dataflow.run_count, "steps",
+        (json_int_t)stats->dataflow.step_count, "runs_granted",
+        (json_int_t)stats->dataflow.granted, "runs_failed",
+        (json_int_t)stats->dataflow.failed, "programs",
+        (json_int_t)stats->dataflow.program_count, "executables",
+        (json_int_t)stats->dataflow.executable_count, "loads",
+        (json_int_t)stats->load_count, "puts", (json_int_t)stats->put_count,
+        "put_bytes", (json_int_t)stats->put_bytes, "gets",
+        (json_int_t)stats->get_count, "lanes", (json_int_t)stats->lane_count);
+}
+
+static json_t *describe_shelf(const tow_shelf_totals_t *shelf)
+{
+    return json_pack(
+        "{s:I, s:I, s:I, s:I}", "objects", (json_int_t)shelf->object_count,
+        "failed", (json_int_t)shelf->failed_count, "shards",
+        (json_int_t)shelf->shard_count, "bytes", (json_int_t)shelf->bytes);
+}
+
+static tow_status_t write_status(tow_worker_t *worker, char **out_text,
+                                 size_t *out_size)
+{
+    tow_driver_t *driver = worker->options.driver;
+    const tow_worker_stats_t stats = tow_worker_stats(worker);
+    json_t *json = json_pack(
+        "{s:s, s:s, s:i, s:s, s:b, s:I, s:o*, s:o*, s:o*}", "worker",
+        worker->env->name, "host", worker->options.host, "process",
+        (int)worker->options.process, "platform", driver->platform, "simulated",
+        driver->simulated, "peers", (json_int_t)stats.peer_count, "shelf",
+        describe_shelf(&stats.shelf), "work", describe_work(&stats), "devices",
+        describe_devices(driver));
+    *out_text = json != NULL ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    if (*out_text == NULL)
+        return TOW_ERROR(TOW_INTERNAL, "the status cannot be put into words");
+    *out_size = strlen(*out_text);
+    return TOW_OK;
+}
+
+/* -- Trace -------------------------------------------------------------------------- */
+
+/* The ring of the thread that turns us; of no events if it has none. */
+static tow_status_t write_trace(tow_worker_t *worker, char **out_text,
+                                size_t *out_size)
+{
+    FILE *out = open_memstream(out_text, out_size);
+    if (out == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_trace_ring_t *ring = tow_trace_attach(NULL);
+    tow_status_t status = tow_trace_write_json(out, worker->env->name, &ring,
+                                               ring != NULL ? 1 : 0);
+    tow_trace_attach(ring);
+    if (fclose(out) != 0 && status == TOW_OK)
+        status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    return status;
+}
+
+/* -- Both --------------------------------------------------------------------------- */
+
+static tow_status_t write_report(tow_worker_t *worker, uint32_t kind,
+                                 char **out_text, size_t *out_size)
+{
+    switch (kind) {
+    case TOW_REPORT_STATUS: return write_status(worker, out_text, out_size);
+    case TOW_REPORT_TRACE: return write_trace(worker, out_text, out_size);
+    default:
+        return TOW_ERROR(TOW_UNIMPLEMENTED, "there is no report of kind %u",
+                         kind);
+    }
+}
+
+void worker_report(tow_worker_t *worker, const tow_msg_report_get_t *message)
+{
+    tow_msg_report_t report = TOW_MSG_REPORT_INIT;
+    tow_msg_failure_t failure;
+    char *text = NULL;
+    size_t size = 0;
+    report.request = message->request;
+    tow_status_t status = write_report(worker, message->kind, &text, &size);
+    if (status == TOW_OK) {
+        const tow_session_blob_t blob = {
+            .bytes = text, .size = size, .release = free, .context = text};
+        report.blob = tow_session_send_blob(worker->session, &blob);
+    } else {
+        failure = tow_failure_of(status);
+        report.failure = &failure;
+        free(text);
+    }
+    worker_send(worker, TOW_MESSAGE_REPORT, &report.base);
+    tow_status_release(status);
+}

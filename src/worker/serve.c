@@ -1,0 +1,258 @@
+/* What the controller says, message by message. All that is needed of a message
+ * is in the worker's arena until the next one. */
+#include <inttypes.h>
+
+#include "base/assert.h"
+#include "worker/worker_impl.h"
+
+/* -- Joining and peers ------------------------------------------------------------ */
+
+static tow_status_t take_joined(tow_worker_t *worker,
+                                const tow_msg_worker_joined_t *message)
+{
+    if (worker->state != TOW_WORKER_JOINING)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "a second time");
+    TOW_RETURN_IF_ERROR(
+        tow_status_annotate(tow_failure_status(message->failure),
+                            "the controller does not let us in"));
+    worker->state = TOW_WORKER_JOINED;
+    worker->cluster = message->cluster;
+    worker->session_count++;
+    worker->redial_delay_ns = TOW_WORKER_REDIAL_MIN_NS;
+    tow_log(&worker->env->log, TOW_LOG_INFO, "joined",
+            TOW_F_STR("controller", worker->options.controller),
+            TOW_F_U64("cluster", message->cluster));
+    if (worker->options.hooks.joined != NULL)
+        worker->options.hooks.joined(worker->options.hooks.context,
+                                     message->cluster);
+    return TOW_OK;
+}
+
+static tow_status_t take_peer(tow_worker_t *worker,
+                              const tow_msg_peer_t *message)
+{
+    if (tow_map_find(&worker->peers, message->process) != NULL ||
+        message->process == worker->options.process)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "process %u is known already",
+                         message->process);
+    if (tow_map_count(&worker->peers) >= TOW_WORKER_PEER_COUNT_MAX ||
+        !tow_map_put(&worker->peers, message->process, worker))
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED, "%zu peers are known",
+                         tow_map_count(&worker->peers));
+    tow_worker_peer_t peer = {.process = message->process,
+                              .device_count = message->device_count,
+                              .name = message->name,
+                              .host = message->host};
+    if (message->mail != NULL) {
+        peer.lane_address = message->mail->lane_address.data;
+        peer.lane_address_size = message->mail->lane_address.len;
+        peer.mail = (tow_region_key_t){message->mail->region_id,
+                                       message->mail->region_secret};
+    }
+    if (worker->options.hooks.peer_added != NULL)
+        worker->options.hooks.peer_added(worker->options.hooks.context, &peer);
+    return TOW_OK;
+}
+
+static void tell_peer_gone(const tow_worker_t *worker, uint32_t process,
+                           tow_status_t cause)
+{
+    if (worker->options.hooks.peer_gone != NULL)
+        worker->options.hooks.peer_gone(worker->options.hooks.context, process,
+                                        cause);
+}
+
+static tow_status_t take_peer_gone(tow_worker_t *worker,
+                                   const tow_msg_peer_gone_t *message)
+{
+    if (tow_map_remove(&worker->peers, message->process) == NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "process %u is not known",
+                         message->process);
+    tow_status_t cause = tow_failure_status(message->failure);
+    if (cause == TOW_OK)
+        cause =
+            TOW_ERROR(TOW_UNAVAILABLE, "process %u is gone", message->process);
+    tell_peer_gone(worker, message->process, cause);
+    tow_status_release(cause);
+    return TOW_OK;
+}
+
+void worker_peers_drop(tow_worker_t *worker, tow_status_t cause)
+{
+    size_t cursor = 0;
+    uint64_t process;
+    void *value;
+    while (tow_map_next(&worker->peers, &cursor, &process, &value)) {
+        tow_map_remove(&worker->peers, process);
+        tell_peer_gone(worker, (uint32_t)process, cause);
+    }
+}
+
+/* -- Runs --------------------------------------------------------------------------- */
+
+static tow_status_t take_grant(tow_worker_t *worker,
+                               const tow_msg_grant_t *message)
+{
+    const tow_run_grant_t grant = {
+        .run = message->run,
+        .program = message->program,
+        .arguments = message->arguments,
+        .argument_count = message->n_arguments,
+        .first_result = message->first_result,
+        .first_gang = message->first_gang,
+    };
+    return tow_dataflow_grant(worker->dataflow, &grant);
+}
+
+static tow_status_t take_abort(tow_worker_t *worker,
+                               const tow_msg_abort_t *message)
+{
+    tow_status_t cause = tow_failure_status(message->failure);
+    if (cause == TOW_OK)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "run %" PRIu64 ": no cause",
+                         message->run);
+    tow_dataflow_abort(worker->dataflow, message->run, cause);
+    tow_status_release(cause);
+    return TOW_OK;
+}
+
+/* Up to `count` failures in one message; false: no memory. */
+static bool send_failures(tow_worker_t *worker,
+                          const tow_failed_run_t *failures, size_t count)
+{
+    tow_msg_done_t done = TOW_MSG_DONE_INIT;
+    tow_arena_reset(&worker->arena);
+    tow_msg_run_failure_t *items =
+        tow_arena_alloc(&worker->arena, count * sizeof(*items));
+    tow_msg_failure_t *causes =
+        tow_arena_alloc(&worker->arena, count * sizeof(*causes));
+    done.failures =
+        tow_arena_alloc(&worker->arena, count * sizeof(*done.failures));
+    if (items == NULL || causes == NULL || done.failures == NULL) return false;
+    for (size_t i = 0; i < count; i++) {
+        causes[i] = tow_failure_of(failures[i].cause);
+        items[i] = (tow_msg_run_failure_t)TOW_MSG_RUN_FAILURE_INIT;
+        items[i].run = failures[i].run;
+        items[i].node = failures[i].node;
+        items[i].failure = &causes[i];
+        done.failures[i] = &items[i];
+    }
+    done.n_failures = count;
+    worker_send(worker, TOW_MESSAGE_DONE, &done.base);
+    return true;
+}
+
+static size_t at_most(size_t count, size_t limit)
+{
+    return count < limit ? count : limit;
+}
+
+/* As a rule one message, and two when something failed. */
+void worker_report_finished(void *context, const tow_finished_runs_t *finished)
+{
+    tow_worker_t *worker = context;
+    for (size_t at = 0; at < finished->run_count;) {
+        tow_msg_done_t done = TOW_MSG_DONE_INIT;
+        done.runs = (uint64_t *)finished->runs + at;
+        done.n_runs = at_most(finished->run_count - at, TOW_BATCH_MAX);
+        worker_send(worker, TOW_MESSAGE_DONE, &done.base);
+        at += done.n_runs;
+    }
+    for (size_t at = 0; at < finished->failure_count;) {
+        const size_t count =
+            at_most(finished->failure_count - at, TOW_WORKER_FAILURES_PER_DONE);
+        if (!send_failures(worker, finished->failures + at, count)) {
+            worker_end_soon(worker, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+            break;
+        }
+        at += count;
+    }
+    worker_settle(worker);
+}
+
+/* -- Objects -------------------------------------------------------------------------- */
+
+static tow_status_t check_release(const tow_msg_release_t *message)
+{
+    uint64_t total = 0;
+    if (message->n_firsts != message->n_counts)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu firsts and %zu counts",
+                         message->n_firsts, message->n_counts);
+    for (size_t i = 0; i < message->n_counts; i++)
+        total += message->counts[i];
+    if (total > TOW_WORKER_RELEASE_COUNT_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%" PRIu64 " objects in one message, and at most %u "
+                         "may be",
+                         total, TOW_WORKER_RELEASE_COUNT_MAX);
+    return TOW_OK;
+}
+
+/* A range may name objects of other workers. */
+static tow_status_t take_release(tow_worker_t *worker,
+                                 const tow_msg_release_t *message)
+{
+    TOW_RETURN_IF_ERROR(check_release(message));
+    for (size_t i = 0; i < message->n_firsts; i++)
+        for (uint64_t k = 0; k < message->counts[i]; k++) {
+            const uint64_t object = message->firsts[i] + k;
+            if (!tow_shelf_remove(worker->shelf, object))
+                worker_put_cancel(worker, object);
+        }
+    return TOW_OK;
+}
+
+/* -- All -------------------------------------------------------------------------------- */
+
+static tow_status_t serve(tow_worker_t *worker, uint32_t type,
+                          const tow_body_t *body)
+{
+    switch (type) {
+    case TOW_MESSAGE_GRANT:
+        return take_grant(worker, (const tow_msg_grant_t *)body);
+    case TOW_MESSAGE_RELEASE:
+        return take_release(worker, (const tow_msg_release_t *)body);
+    case TOW_MESSAGE_SHARD_PUT:
+        worker_put(worker, (const tow_msg_shard_put_t *)body);
+        return TOW_OK;
+    case TOW_MESSAGE_SHARD_GET:
+        worker_get(worker, (const tow_msg_shard_get_t *)body);
+        return TOW_OK;
+    case TOW_MESSAGE_ABORT:
+        return take_abort(worker, (const tow_msg_abort_t *)body);
+    case TOW_MESSAGE_LOAD:
+        return worker_load(worker, (const tow_msg_load_t *)body);
+    case TOW_MESSAGE_UNLOAD:
+        worker_unload(worker, ((const tow_msg_unload_t *)body)->executable);
+        return TOW_OK;
+    case TOW_MESSAGE_PROGRAM_LOAD:
+        return worker_load_program(worker,
+                                   (const tow_msg_program_load_t *)body);
+    case TOW_MESSAGE_PROGRAM_UNLOAD:
+        return tow_dataflow_remove_program(
+            worker->dataflow,
+            ((const tow_msg_program_unload_t *)body)->program);
+    case TOW_MESSAGE_PEER:
+        return take_peer(worker, (const tow_msg_peer_t *)body);
+    case TOW_MESSAGE_PEER_GONE:
+        return take_peer_gone(worker, (const tow_msg_peer_gone_t *)body);
+    case TOW_MESSAGE_REPORT_GET:
+        worker_report(worker, (const tow_msg_report_get_t *)body);
+        return TOW_OK;
+    default: return TOW_ERROR(TOW_INVALID_ARGUMENT, "no message for a worker");
+    }
+}
+
+tow_status_t worker_serve(tow_worker_t *worker, const tow_message_t *message)
+{
+    const tow_body_t *body;
+    tow_arena_reset(&worker->arena);
+    TOW_RETURN_IF_ERROR(tow_message_decode(
+        message->type, message->bytes, message->size, &worker->arena, &body));
+    if (TOW_LIKELY(worker_is_joined(worker)) &&
+        TOW_LIKELY(message->type != TOW_MESSAGE_WORKER_JOINED))
+        return serve(worker, message->type, body);
+    if (message->type == TOW_MESSAGE_WORKER_JOINED)
+        return take_joined(worker, (const tow_msg_worker_joined_t *)body);
+    return TOW_ERROR(TOW_INVALID_ARGUMENT, "before we were let in");
+}

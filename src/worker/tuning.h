@@ -1,0 +1,45 @@
+/* Numbers of the worker that someone may tune. */
+#ifndef TOW_WORKER_TUNING_H_
+#define TOW_WORKER_TUNING_H_
+
+#include "env/tuning.h"
+
+/* From the end of a session, when all of it has been dropped, to the next dial.
+ * Doubles from MIN to MAX until the controller has let us in again; the second
+ * half is random, so that a thousand workers do not come back at once. */
+#define TOW_WORKER_REDIAL_MIN_NS (20 * TOW_NS_PER_MS)
+#define TOW_WORKER_REDIAL_MAX_NS (2 * TOW_NS_PER_S)
+
+/* To decode one message; the largest is a put with TOW_INLINE_BYTES_MAX, or a
+ * release of TOW_BATCH_MAX ranges. More is refused. */
+#define TOW_WORKER_ARENA_BYTES_MAX (8u << 20)
+
+/* Messages that wait because the session is full, which takes a controller that
+ * does not read. More ends the session. */
+#define TOW_WORKER_OUTBOX_BYTES_MAX (64u << 20)
+/* Failures in one Done: with texts of 2 KiB it stays below 1 MiB. */
+#define TOW_WORKER_FAILURES_PER_DONE 512u
+
+/* Blobs that have come and that no message has named yet. */
+#define TOW_WORKER_BLOB_COUNT_MAX 1024u
+#define TOW_WORKER_BLOB_BYTES_MAX (UINT64_C(4) << 30)
+/* Loads under way. The driver does one after the other. */
+#define TOW_WORKER_LOAD_COUNT_MAX 4096u
+/* Puts that have not been handed to their devices, and their memory. */
+#define TOW_WORKER_PUT_COUNT_MAX 16384u
+#define TOW_WORKER_PUT_BYTES_MAX (UINT64_C(1) << 36)
+/* Gets that were asked for and not answered. Their copies on the host together:
+ * those beyond wait in order, and a larger one goes alone. */
+#define TOW_WORKER_GET_COUNT_MAX 16384u
+#define TOW_WORKER_GET_BYTES_MAX (UINT64_C(1) << 30)
+/* Lanes to clients that are kept open; the one not used for longest goes. */
+#define TOW_WORKER_LANE_COUNT_MAX 64u
+/* Other workers. */
+#define TOW_WORKER_PEER_COUNT_MAX 65536u
+/* Objects that one Release may name. A controller with more sends another. */
+#define TOW_WORKER_RELEASE_COUNT_MAX (1u << 22)
+
+/* Where devices use uploaded memory as it is: see src/device/README.md. */
+#define TOW_WORKER_UPLOAD_ALIGNMENT 64u
+
+#endif /* TOW_WORKER_TUNING_H_ */

@@ -1,0 +1,137 @@
+/* The insides of a worker.
+ *
+ * Whatever has a callback outstanding is on a list of the worker until that has
+ * come: loads, puts, gets, lanes. When a session ends they are all told to end
+ * (worker_*_drop), and worker_settle looks whether the lists are empty. */
+#ifndef TOW_WORKER_WORKER_IMPL_H_
+#define TOW_WORKER_WORKER_IMPL_H_
+
+#include "base/arena.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "worker/tuning.h"
+#include "worker/worker.h"
+
+typedef struct put put_t;
+typedef struct get get_t;
+
+typedef struct blob {
+    void *bytes; /* owned */
+    size_t size;
+} blob_t;
+
+struct tow_worker {
+    tow_env_t *env;
+    tow_worker_options_t options; /* strings are owned */
+    tow_worker_state_t state;
+    tow_session_t *session; /* NULL between sessions */
+    bool is_session_closing;
+    uint64_t cluster;
+    uint64_t session_count;
+    tow_timer_t redial;
+    int64_t redial_delay_ns;
+    bool is_closing;
+    tow_closed_t closed;
+    tow_post_t closing; /* tells it in a turn of its own */
+
+    tow_shelf_t *shelf;       /* owned */
+    tow_dataflow_t *dataflow; /* owned */
+    tow_arena_t arena;        /* of the message or report in hand */
+
+    tow_map_t peers; /* by process; a set: the values say nothing */
+    tow_map_t blobs; /* number -> blob_t, owned */
+    uint64_t blob_bytes;
+
+    tow_list_t loads; /* of load_t, owned */
+    size_t load_count;
+
+    tow_map_t puts_by_object; /* those that are not settled */
+    tow_list_t puts;          /* of put_t, owned */
+    size_t put_count;
+    uint64_t put_bytes;
+
+    tow_list_t gets;         /* of get_t, owned: under way */
+    tow_list_t waiting_gets; /* for memory; in order */
+    size_t get_count;        /* of both */
+    uint64_t get_bytes;
+
+    tow_list_t lanes; /* of lane_t, owned; last used last */
+    size_t lane_count;
+
+    tow_list_t outbox; /* of letters that the session did not take */
+    size_t outbox_bytes;
+    tow_status_t doom;      /* owned; why the session will end */
+    tow_timer_t doom_timer; /* ... in a turn of its own */
+};
+
+/* -- worker.c: life, and what leaves ------------------------------------------ */
+
+/* Queues it on the session, or behind what waits already. */
+void worker_send(tow_worker_t *worker, uint32_t type, const tow_body_t *body);
+/* The session cannot go on: in a turn of its own the controller is told why, and
+ * everything is dropped. Until then nothing more is sent. */
+void worker_end_soon(tow_worker_t *worker, tow_status_t take_cause);
+/* Something has ended. If that was the last of an old session, goes on. */
+void worker_settle(tow_worker_t *worker);
+static inline bool worker_is_joined(const tow_worker_t *worker)
+{
+    return worker->state == TOW_WORKER_JOINED;
+}
+
+/* -- serve.c: what arrives ----------------------------------------------------- */
+
+/* An error ends the session. */
+tow_status_t worker_serve(tow_worker_t *worker, const tow_message_t *message)
+    TOW_MUST_USE;
+void worker_report_finished(void *context, const tow_finished_runs_t *finished);
+void worker_peers_drop(tow_worker_t *worker, tow_status_t cause);
+
+/* -- load.c: blobs, executables, programs --------------------------------------- */
+
+tow_status_t worker_take_blob(tow_worker_t *worker, uint64_t number,
+                              void *take_bytes, size_t size) TOW_MUST_USE;
+tow_status_t worker_load(tow_worker_t *worker, const tow_msg_load_t *message)
+    TOW_MUST_USE;
+void worker_unload(tow_worker_t *worker, uint64_t executable);
+tow_status_t worker_load_program(tow_worker_t *worker,
+                                 const tow_msg_program_load_t *message)
+    TOW_MUST_USE;
+void worker_loads_drop(tow_worker_t *worker);
+void worker_loads_forget(tow_worker_t *worker);
+
+/* -- put.c ----------------------------------------------------------------------- */
+
+void worker_put(tow_worker_t *worker, const tow_msg_shard_put_t *message);
+/* The object was released before it was complete. False: it is no such put. */
+bool worker_put_cancel(tow_worker_t *worker, uint64_t object);
+void worker_puts_drop(tow_worker_t *worker);
+void worker_puts_forget(tow_worker_t *worker);
+
+/* -- get.c ----------------------------------------------------------------------- */
+
+void worker_get(tow_worker_t *worker, const tow_msg_shard_get_t *message);
+void worker_gets_drop(tow_worker_t *worker);
+void worker_gets_forget(tow_worker_t *worker);
+
+/* -- lane.c ---------------------------------------------------------------------- */
+
+/* A write over a lane to a client. */
+typedef struct delivery {
+    tow_write_t write;
+    struct lane *lane;
+    tow_list_t in_lane; /* waits for room there */
+    void (*done)(struct delivery *delivery, tow_status_t take_status);
+} delivery_t;
+
+/* `done` follows in a turn of its own, unless this fails. */
+tow_status_t worker_deliver(tow_worker_t *worker,
+                            const tow_msg_lane_target_t *target,
+                            delivery_t *delivery) TOW_MUST_USE;
+void worker_lanes_drop(tow_worker_t *worker);
+void worker_lanes_forget(tow_worker_t *worker);
+
+/* -- report.c -------------------------------------------------------------------- */
+
+void worker_report(tow_worker_t *worker, const tow_msg_report_get_t *message);
+
+#endif /* TOW_WORKER_WORKER_IMPL_H_ */
