@@ -36,7 +36,7 @@ typedef struct meeting {
 static uint64_t meeting_op_id(job_t *job)
 {
     return tow_mix64(job->collective->op_id ^
-                     tow_mix64(job->members + job->meeting_count++));
+                     tow_mix64(job->gang->members + job->meeting_count++));
 }
 
 static tow_status_t meet(job_t *job, const meeting_t *meeting)
@@ -48,9 +48,9 @@ static tow_status_t meet(job_t *job, const meeting_t *meeting)
         .run_id = whole->run_id,
         .op_id = meeting_op_id(job),
         .occurrence = whole->occurrence,
-        .members = job->gang.locals,
-        .member_count = gang_here(&job->gang)->count,
-        .rank = job->gang.place,
+        .members = job->gang->locals,
+        .member_count = gang_here(job->gang)->count,
+        .rank = job->gang->place,
         .element_type = whole->element_type,
         .reduction = whole->reduction,
         .element_count = meeting->element_count,
@@ -68,7 +68,7 @@ static tow_status_t meet(job_t *job, const meeting_t *meeting)
 
 static bool is_alone(const job_t *job)
 {
-    return gang_here(&job->gang)->count == 1;
+    return gang_here(job->gang)->count == 1;
 }
 
 /* All members of the host get what the one at `root` has. */
@@ -119,7 +119,7 @@ static tow_status_t reduce_here(job_t *job, const void *send, void *receive,
 static tow_status_t all_reduce(job_t *job)
 {
     const tow_xla_collective_t *c = job->collective;
-    const size_t limit = is_alone(job) && job->gang.local_max == 1
+    const size_t limit = is_alone(job) && job->gang->local_max == 1
                              ? c->element_count
                              : TOW_SPAN_CHUNK_BYTES / c->element_bytes;
     const uint8_t *send = c->send[0];
@@ -129,7 +129,7 @@ static tow_status_t all_reduce(job_t *job)
         const size_t offset = at * c->element_bytes;
         TOW_RETURN_IF_ERROR(
             reduce_here(job, send + offset, receive + offset, count));
-        if (gang_leads(&job->gang))
+        if (gang_leads(job->gang))
             TOW_RETURN_IF_ERROR(leaders_reduce(job, receive + offset, count));
         TOW_RETURN_IF_ERROR(
             share(job, receive + offset, count * c->element_bytes, 0));
@@ -156,12 +156,12 @@ static tow_status_t broadcast(job_t *job)
     const size_t size = c->element_count * c->element_bytes;
     uint8_t *receive = c->receive[0];
     size_t host = 0, place = 0;
-    locate(&job->gang, c->root, &host, &place);
-    const bool is_here = host == job->gang.here;
+    locate(job->gang, c->root, &host, &place);
+    const bool is_here = host == job->gang->here;
     if (c->rank == c->root && c->send[0] != receive)
         memmove(receive, c->send[0], size);
     if (is_here) TOW_RETURN_IF_ERROR(share(job, receive, size, place));
-    if (gang_leads(&job->gang))
+    if (gang_leads(job->gang))
         TOW_RETURN_IF_ERROR(leaders_broadcast(job, host, receive, size));
     return is_here ? TOW_OK : share(job, receive, size, 0);
 }
@@ -170,7 +170,7 @@ static tow_status_t barrier(job_t *job)
 {
     const meeting_t here = {.kind = TOW_XLA_BARRIER};
     if (!is_alone(job)) TOW_RETURN_IF_ERROR(meet(job, &here));
-    if (gang_leads(&job->gang))
+    if (gang_leads(job->gang))
         TOW_RETURN_IF_ERROR(leaders_reduce(job, NULL, 0));
     return is_alone(job) ? TOW_OK : meet(job, &here);
 }
@@ -201,7 +201,7 @@ static tow_status_t stage_open(const job_t *job, stage_t *stage,
     stage->own = tow_malloc(own_bytes + 1);
     stage->in = tow_malloc(in_bytes + 1);
     stage->out = tow_malloc(out_bytes + 1);
-    stage->parcels = tow_calloc(job->gang.host_count, sizeof(*stage->parcels));
+    stage->parcels = tow_calloc(job->gang->host_count, sizeof(*stage->parcels));
     if (stage->own != NULL && stage->in != NULL && stage->out != NULL &&
         stage->parcels != NULL)
         return TOW_OK;
@@ -249,7 +249,7 @@ static size_t chunk_limit(const job_t *job, size_t parts)
 
 static tow_status_t exchange_gathered(job_t *job, const chunk_t *chunk)
 {
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     stage_t *stage = chunk->stage;
     for (size_t i = 0; i < gang->host_count; i++) {
         const gang_host_t *host = &gang->hosts[i];
@@ -268,7 +268,7 @@ static tow_status_t exchange_gathered(job_t *job, const chunk_t *chunk)
 static tow_status_t all_gather_chunk(job_t *job, const chunk_t *chunk)
 {
     const tow_xla_collective_t *c = job->collective;
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     stage_t *stage = chunk->stage;
     const uint8_t *send = c->send[0];
     TOW_RETURN_IF_ERROR(gather(job, send + chunk->at * c->element_bytes,
@@ -286,12 +286,12 @@ static tow_status_t all_gather_chunk(job_t *job, const chunk_t *chunk)
 
 static tow_status_t all_gather(job_t *job)
 {
-    const size_t members = job->gang.member_count;
+    const size_t members = job->gang->member_count;
     const size_t limit = chunk_limit(job, members);
     const size_t part = limit * job->collective->element_bytes;
     stage_t stage = {0};
     TOW_RETURN_IF_ERROR(stage_open(
-        job, &stage, 0, gang_here(&job->gang)->count * part, members * part));
+        job, &stage, 0, gang_here(job->gang)->count * part, members * part));
     return for_chunks(job, &stage, limit, all_gather_chunk);
 }
 
@@ -301,7 +301,7 @@ static tow_status_t all_gather(job_t *job)
 static void lay_out_blocks(job_t *job, const chunk_t *chunk)
 {
     const tow_xla_collective_t *c = job->collective;
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     for (size_t k = 0; k < gang->member_count; k++) {
         const size_t to = gang->order[k];
         const uint8_t *block =
@@ -317,7 +317,7 @@ static void lay_out_blocks(job_t *job, const chunk_t *chunk)
 static tow_status_t reduce_scatter_chunk(job_t *job, const chunk_t *chunk)
 {
     const tow_xla_collective_t *c = job->collective;
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     const gang_host_t *here = gang_here(gang);
     stage_t *stage = chunk->stage;
     lay_out_blocks(job, chunk);
@@ -341,7 +341,7 @@ static tow_status_t reduce_scatter_chunk(job_t *job, const chunk_t *chunk)
 
 static tow_status_t reduce_scatter(job_t *job)
 {
-    const size_t members = job->gang.member_count;
+    const size_t members = job->gang->member_count;
     const size_t limit = chunk_limit(job, members);
     const size_t part = limit * job->collective->element_bytes;
     stage_t stage = {0};
@@ -356,7 +356,7 @@ static tow_status_t reduce_scatter(job_t *job)
  * a block of each of ours. */
 static void sort_by_target(job_t *job, const chunk_t *chunk)
 {
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     const size_t locals = gang_here(gang)->count;
     uint8_t *to = chunk->stage->out;
     for (size_t k = 0; k < gang->member_count; k++)
@@ -371,7 +371,7 @@ static void sort_by_target(job_t *job, const chunk_t *chunk)
  * first of ours, then for the second, and so on. */
 static tow_status_t exchange_blocks(job_t *job, const chunk_t *chunk)
 {
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     const size_t locals = gang_here(gang)->count;
     stage_t *stage = chunk->stage;
     sort_by_target(job, chunk);
@@ -392,7 +392,7 @@ static tow_status_t exchange_blocks(job_t *job, const chunk_t *chunk)
 static tow_status_t all_to_all_chunk(job_t *job, const chunk_t *chunk)
 {
     const tow_xla_collective_t *c = job->collective;
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     const size_t locals = gang_here(gang)->count;
     stage_t *stage = chunk->stage;
     lay_out_blocks(job, chunk);
@@ -416,10 +416,10 @@ static tow_status_t all_to_all_chunk(job_t *job, const chunk_t *chunk)
 
 static tow_status_t all_to_all(job_t *job)
 {
-    const size_t members = job->gang.member_count;
-    const size_t limit = chunk_limit(job, members * job->gang.local_max);
+    const size_t members = job->gang->member_count;
+    const size_t limit = chunk_limit(job, members * job->gang->local_max);
     const size_t part = limit * job->collective->element_bytes;
-    const size_t whole = gang_here(&job->gang)->count * members * part;
+    const size_t whole = gang_here(job->gang)->count * members * part;
     stage_t stage = {0};
     TOW_RETURN_IF_ERROR(stage_open(job, &stage, members * part, whole, whole));
     return for_chunks(job, &stage, limit, all_to_all_chunk);
@@ -478,7 +478,7 @@ static void routes_close(routes_t *routes)
 /* Each member knows its own; its host learns them all. */
 static tow_status_t routes_open(job_t *job, routes_t *routes)
 {
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     TOW_RETURN_IF_ERROR(check_routes(job->collective));
     routes->row_bytes = 8 + (gang->member_count + 7) / 8;
     routes->rows = tow_calloc(gang_here(gang)->count, routes->row_bytes);
@@ -501,7 +501,7 @@ static tow_status_t routes_open(job_t *job, routes_t *routes)
 static size_t pack_for(const job_t *job, const routes_t *routes,
                        const chunk_t *chunk, size_t host, uint8_t *to)
 {
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     const gang_host_t *there = &gang->hosts[host];
     size_t size = 0;
     for (size_t k = 0; k < there->count; k++)
@@ -539,7 +539,7 @@ static size_t count_from(const job_t *job, const routes_t *routes, size_t host,
  * from a host is in the order of those who get it. */
 static void deliver(const job_t *job, const chunk_t *chunk)
 {
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     const routes_t *routes = chunk->stage->routes;
     uint8_t *to = chunk->stage->out;
     for (size_t i = 0; i < gang_here(gang)->count; i++, to += chunk->size) {
@@ -557,7 +557,7 @@ static void deliver(const job_t *job, const chunk_t *chunk)
 
 static tow_status_t exchange_routed(job_t *job, const chunk_t *chunk)
 {
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     stage_t *stage = chunk->stage;
     const size_t locals = gang_here(gang)->count;
     uint8_t *pack = stage->own;
@@ -581,7 +581,7 @@ static tow_status_t exchange_routed(job_t *job, const chunk_t *chunk)
 static tow_status_t permute_chunk(job_t *job, const chunk_t *chunk)
 {
     const tow_xla_collective_t *c = job->collective;
-    const gang_t *gang = &job->gang;
+    const gang_t *gang = job->gang;
     stage_t *stage = chunk->stage;
     const size_t offset = chunk->at * c->element_bytes;
     TOW_RETURN_IF_ERROR(gather(job, (const uint8_t *)c->send[0] + offset,
@@ -597,8 +597,8 @@ static tow_status_t permute_chunk(job_t *job, const chunk_t *chunk)
 
 static tow_status_t permute(job_t *job)
 {
-    const size_t locals = gang_here(&job->gang)->count;
-    const size_t members = job->gang.member_count;
+    const size_t locals = gang_here(job->gang)->count;
+    const size_t members = job->gang->member_count;
     const size_t limit = chunk_limit(job, members);
     const size_t part = limit * job->collective->element_bytes;
     routes_t routes = {0};
@@ -677,11 +677,9 @@ static tow_status_t perform_across(job_t *job)
     TOW_RETURN_IF_ERROR(check_device(job->span, c));
     TOW_RETURN_IF_ERROR(tow_host_check(job->span->options.host, c->run_id));
     if (c->kind != TOW_XLA_BARRIER && c->element_count == 0) return TOW_OK;
-    job->members =
-        tow_hash_bytes(c->members, c->member_count * sizeof(*c->members), 0);
-    if (gang_leads(&job->gang))
+    if (gang_leads(job->gang))
         TOW_RETURN_IF_ERROR(
-            errand_begin(job->span, c, &job->gang, job->members, &job->errand));
+            errand_begin(job->span, c, job->gang, &job->errand));
     tow_status_t status = perform(job);
     if (job->errand != NULL) errand_leave(job->errand);
     return status;
@@ -707,13 +705,13 @@ int tow_span_collective(void *context, const tow_xla_collective_t *collective,
     if (status == TOW_OK) status = gang_open(span, collective, &job.gang);
     if (TOW_UNLIKELY(status != TOW_OK))
         return refuse(span, collective->run_id, status, error, error_capacity);
-    if (job.gang.host_count == 1) {
-        gang_close(&job.gang);
+    if (job.gang->host_count == 1) {
+        gang_close(span, job.gang);
         return tow_host_collective(span->options.host, collective, error,
                                    error_capacity);
     }
     status = perform_across(&job);
-    gang_close(&job.gang);
+    gang_close(span, job.gang);
     if (TOW_LIKELY(status == TOW_OK)) return 0;
     return refuse(span, collective->run_id, status, error, error_capacity);
 }

@@ -325,8 +325,7 @@ static size_t capacity_for(const tow_xla_collective_t *collective,
 
 tow_status_t errand_begin(tow_span_t *span,
                           const tow_xla_collective_t *collective,
-                          const gang_t *gang, uint64_t members,
-                          errand_t **out_errand)
+                          const gang_t *gang, errand_t **out_errand)
 {
     errand_t *errand = tow_calloc(1, sizeof(*errand));
     uint32_t *processes =
@@ -344,7 +343,7 @@ tow_status_t errand_begin(tow_span_t *span,
     errand->post.run = work;
     errand->must_kick = true; /* The box is to be opened. */
     errand->box =
-        (tow_box_t){.name = {.members = members,
+        (tow_box_t){.name = {.members = gang->members,
                              .run_id = collective->run_id,
                              .op_id = collective->op_id,
                              .occurrence = collective->occurrence,

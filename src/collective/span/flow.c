@@ -20,7 +20,7 @@ static bool send_one(job_t *job, flow_t *flow)
     if (!may_move(flow)) return false;
     tow_envelope_t *envelope = errand_envelope(job->errand);
     if (envelope == NULL) return false;
-    const gang_host_t *host = &job->gang.hosts[flow->host];
+    const gang_host_t *host = &job->gang->hosts[flow->host];
     const size_t size = flow->size_of(flow, flow->done);
     TOW_ASSERT(size <= job->errand->capacity);
     envelope->process = host->process;
@@ -38,7 +38,7 @@ static tow_status_t take_one(job_t *job, flow_t *flow, bool *out_did)
 {
     *out_did = false;
     if (!may_move(flow)) return TOW_OK;
-    const gang_host_t *host = &job->gang.hosts[flow->host];
+    const gang_host_t *host = &job->gang->hosts[flow->host];
     tow_letter_t *letter =
         errand_find(job->errand, host->leader, step_of(job, flow->done));
     if (letter == NULL) return TOW_OK;

@@ -3,7 +3,18 @@
 #include <time.h> /* tow-allow: waits for peers that are about to be added */
 
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "collective/span/span_impl.h"
+
+static void lock(tow_span_t *span)
+{
+    pthread_mutex_lock(&span->lock); /* tow-allow: the face */
+}
+
+static void unlock(tow_span_t *span)
+{
+    pthread_mutex_unlock(&span->lock);
+}
 
 static uint32_t process_of(int64_t device)
 {
@@ -37,9 +48,9 @@ static tow_status_t await_host(tow_span_t *span, uint64_t run_id,
     const uint32_t process = process_of(device);
     for (int64_t waited_ns = 0;; waited_ns += TOW_SPAN_SLEEP_NS) {
         tow_status_t gone;
-        pthread_mutex_lock(&span->lock); /* tow-allow: the face */
+        lock(span);
         const bool is_known = find_host(span, process, out_host_id, &gone);
-        pthread_mutex_unlock(&span->lock);
+        unlock(span);
         if (is_known) return gone;
         TOW_RETURN_IF_ERROR(tow_host_check(span->options.host, run_id));
         if (waited_ns >= TOW_SPAN_ABSENCE_NS) break;
@@ -130,11 +141,67 @@ static void list_processes(tow_span_t *span,
     }
 }
 
-tow_status_t gang_open(tow_span_t *span, const tow_xla_collective_t *collective,
-                       gang_t *gang)
+/* -- Made once, used often ---------------------------------------------------------- */
+
+static void free_gang(gang_t *gang)
+{
+    tow_free(gang->hosts);
+    tow_free(gang->order);
+    tow_free(gang->locals);
+    tow_free(gang->processes);
+    tow_free(gang);
+}
+
+/* Under the lock. */
+static void let_go(gang_t *gang)
+{
+    if (gang != NULL && --gang->holder_count == 0) free_gang(gang);
+}
+
+static gang_t *find_gang(tow_span_t *span, const gang_t *wanted)
+{
+    gang_t *found = NULL;
+    lock(span);
+    for (size_t i = 0; i < TOW_SPAN_GANG_COUNT && found == NULL; i++) {
+        gang_t *gang = span->gangs[i];
+        if (gang == NULL || gang->members != wanted->members ||
+            gang->member_count != wanted->member_count ||
+            gang->rank != wanted->rank ||
+            gang->change_count != span->change_count)
+            continue;
+        gang->holder_count++;
+        gang->last_use = ++span->gang_use_count;
+        found = gang;
+    }
+    unlock(span);
+    return found;
+}
+
+/* In place of the one that was used longest ago. */
+static void keep_gang(tow_span_t *span, gang_t *gang)
+{
+    lock(span);
+    size_t oldest = 0;
+    for (size_t i = 0; i < TOW_SPAN_GANG_COUNT; i++) {
+        if (span->gangs[i] == NULL) {
+            oldest = i;
+            break;
+        }
+        if (span->gangs[i]->last_use < span->gangs[oldest]->last_use)
+            oldest = i;
+    }
+    let_go(span->gangs[oldest]);
+    span->gangs[oldest] = gang;
+    gang->holder_count++;
+    gang->last_use = ++span->gang_use_count;
+    unlock(span);
+}
+
+static tow_status_t fill_gang(tow_span_t *span,
+                              const tow_xla_collective_t *collective,
+                              gang_t *gang)
 {
     const size_t count = collective->member_count;
-    *gang = (gang_t){.member_count = count};
     gang->hosts = tow_calloc(count, sizeof(*gang->hosts));
     gang->order = tow_calloc(count, sizeof(*gang->order));
     gang->locals = tow_calloc(count, sizeof(*gang->locals));
@@ -152,15 +219,46 @@ tow_status_t gang_open(tow_span_t *span, const tow_xla_collective_t *collective,
         if (gang_leads(gang)) list_processes(span, collective, gang);
     }
     tow_free(host_of);
-    if (status != TOW_OK) gang_close(gang);
     return status;
 }
 
-void gang_close(gang_t *gang)
+tow_status_t gang_open(tow_span_t *span, const tow_xla_collective_t *collective,
+                       gang_t **out_gang)
 {
-    tow_free(gang->hosts);
-    tow_free(gang->order);
-    tow_free(gang->locals);
-    tow_free(gang->processes);
-    *gang = (gang_t){0};
+    const size_t count = collective->member_count;
+    gang_t wanted = {
+        .member_count = count,
+        .members = tow_hash_bytes(collective->members,
+                                  count * sizeof(*collective->members), 0),
+        .rank = collective->rank,
+        .holder_count = 1};
+    *out_gang = find_gang(span, &wanted);
+    if (*out_gang != NULL) return TOW_OK;
+    gang_t *gang = tow_malloc(sizeof(*gang));
+    if (gang == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    lock(span);
+    wanted.change_count = span->change_count;
+    unlock(span);
+    *gang = wanted;
+    tow_status_t status = fill_gang(span, collective, gang);
+    if (status != TOW_OK) {
+        free_gang(gang);
+        return status;
+    }
+    keep_gang(span, gang);
+    *out_gang = gang;
+    return TOW_OK;
+}
+
+void gang_close(tow_span_t *span, gang_t *gang)
+{
+    lock(span);
+    let_go(gang);
+    unlock(span);
+}
+
+void gang_forget_all(tow_span_t *span)
+{
+    for (size_t i = 0; i < TOW_SPAN_GANG_COUNT; i++)
+        let_go(span->gangs[i]);
 }

@@ -103,8 +103,8 @@ static tow_status_t swap_with(job_t *job, const stretch_t *values, size_t host)
 {
     flow_t out = flow_over(values, host, stretch_fill);
     flow_t in = flow_over(values, host,
-                          host < job->gang.here ? stretch_combine_before
-                                                : stretch_combine);
+                          host < job->gang->here ? stretch_combine_before
+                                                 : stretch_combine);
     in.after = &out; /* Send it before it is changed. */
     return flow_run(job, &out, 1, &in, 1);
 }
@@ -133,7 +133,7 @@ static tow_status_t double_up(job_t *job, const stretch_t *values, size_t extra,
                               size_t power)
 {
     const uint64_t first = job->exchange_count;
-    const size_t here = job->gang.here;
+    const size_t here = job->gang->here;
     const bool is_paired = here < 2 * extra;
     if (is_paired && here % 2 == 0) {
         TOW_RETURN_IF_ERROR(give_to(job, values, here + 1));
@@ -158,10 +158,10 @@ static tow_status_t reduce_by_doubling(job_t *job, const stretch_t *values)
 {
     const uint64_t first = job->exchange_count;
     size_t power = 1;
-    while (power * 2 <= job->gang.host_count)
+    while (power * 2 <= job->gang->host_count)
         power *= 2;
     TOW_RETURN_IF_ERROR(
-        double_up(job, values, job->gang.host_count - power, power));
+        double_up(job, values, job->gang->host_count - power, power));
     job->exchange_count = first + ROUND_COUNT_MAX;
     return TOW_OK;
 }
@@ -235,7 +235,7 @@ static tow_status_t reduce_by_ring(job_t *job, uint8_t *values,
                                    size_t element_count)
 {
     const tow_xla_collective_t *collective = job->collective;
-    const size_t n = job->gang.host_count;
+    const size_t n = job->gang->host_count;
     const size_t letter_elements =
         job->errand->capacity / collective->element_bytes;
     const circle_t circle = {
@@ -245,7 +245,7 @@ static tow_status_t reduce_by_ring(job_t *job, uint8_t *values,
         .letters_a_step =
             divide_up(divide_up(element_count, n), letter_elements),
         .host_count = n,
-        .here = job->gang.here,
+        .here = job->gang->here,
         .collective = collective,
     };
     flow_t out = {.host = (circle.here + 1) % n,
@@ -285,8 +285,8 @@ tow_status_t leaders_reduce(job_t *job, uint8_t *values, size_t element_count)
 tow_status_t leaders_broadcast(job_t *job, size_t root, uint8_t *bytes,
                                size_t size)
 {
-    const size_t n = job->gang.host_count;
-    const size_t number = (job->gang.here + n - root) % n;
+    const size_t n = job->gang->host_count;
+    const size_t number = (job->gang->here + n - root) % n;
     const stretch_t stretch = {
         .bytes = bytes, .size = size, .letter_bytes = job->errand->capacity};
     flow_t in;
@@ -330,7 +330,7 @@ static void add_flow(job_t *job, exchange_t *exchange, size_t host,
                      void (*move)(flow_t *, size_t, uint8_t *))
 {
     if (stretch.size == 0) return;
-    const size_t n = job->gang.host_count;
+    const size_t n = job->gang->host_count;
     const bool sends = move == stretch_fill;
     const size_t index =
         sends ? exchange->out_count++ : n + exchange->in_count++;
@@ -344,7 +344,7 @@ static tow_status_t exchange_open(job_t *job, const parcel_t *parcels,
                                   void (*move)(flow_t *, size_t, uint8_t *),
                                   exchange_t *exchange)
 {
-    const size_t n = job->gang.host_count;
+    const size_t n = job->gang->host_count;
     *exchange = (exchange_t){
         .stretches = tow_calloc(2 * n, sizeof(*exchange->stretches)),
         .flows = tow_calloc(2 * n, sizeof(*exchange->flows))};
@@ -353,7 +353,7 @@ static tow_status_t exchange_open(job_t *job, const parcel_t *parcels,
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
     for (size_t i = 1; i < n; i++) { /* Not all to the same one first. */
-        const size_t host = (job->gang.here + i) % n;
+        const size_t host = (job->gang->here + i) % n;
         const parcel_t *parcel = &parcels[host];
         add_flow(job, exchange, host,
                  (stretch_t){.bytes = (uint8_t *)parcel->send,
@@ -361,7 +361,7 @@ static tow_status_t exchange_open(job_t *job, const parcel_t *parcels,
                  stretch_fill);
     }
     for (size_t host = 0; host < n; host++) {
-        if (host == job->gang.here) continue;
+        if (host == job->gang->here) continue;
         const parcel_t *parcel = &parcels[host];
         add_flow(
             job, exchange, host,
@@ -375,7 +375,7 @@ static tow_status_t exchange_run(job_t *job, exchange_t *exchange)
 {
     tow_status_t status =
         flow_run(job, exchange->flows, exchange->out_count,
-                 exchange->flows + job->gang.host_count, exchange->in_count);
+                 exchange->flows + job->gang->host_count, exchange->in_count);
     exchange_close(exchange);
     return status;
 }
@@ -393,7 +393,7 @@ tow_status_t leaders_scatter(job_t *job, const parcel_t *parcels)
     TOW_RETURN_IF_ERROR(
         exchange_open(job, parcels, stretch_combine, &exchange));
     /* In the order of hosts, whoever is faster. */
-    flow_t *ins = exchange.flows + job->gang.host_count;
+    flow_t *ins = exchange.flows + job->gang->host_count;
     for (size_t i = 1; i < exchange.in_count; i++)
         ins[i].after = &ins[i - 1];
     return exchange_run(job, &exchange);

@@ -108,6 +108,7 @@ static tow_status_t put_place(tow_span_t *span, const tow_span_peer_t *peer)
         span->gone_count--;
     }
     *place = (place_t){.host_id = peer->host_id};
+    span->change_count++;
     return TOW_OK;
 }
 
@@ -132,6 +133,7 @@ void tow_span_remove_peer(tow_span_t *span, uint32_t process_id,
             TOW_ERROR(tow_status_code(cause), "process %u is gone: %s",
                       (unsigned)process_id, tow_status_message(cause));
         span->gone_count++;
+        span->change_count++;
         forget_gone(span);
     }
     unlock(span);
@@ -191,6 +193,7 @@ static void letters_closed(void *context)
         tow_free(place);
     }
     tow_map_deinit(&span->places);
+    gang_forget_all(span);
     tow_list_t *item;
     while ((item = tow_list_pop_front(&span->spares)) != NULL)
         tow_free(TOW_CONTAINER_OF(item, tow_envelope_t, list));

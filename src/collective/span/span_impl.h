@@ -31,6 +31,9 @@ struct tow_span {
     size_t gone_count; /* of them, those that were removed */
     tow_list_t spares; /* empty envelopes of full size */
     size_t spare_count;
+    uint64_t change_count; /* of places: gangs made before are stale */
+    struct gang *gangs[TOW_SPAN_GANG_COUNT]; /* owned: the last used */
+    uint64_t gang_use_count;
 };
 
 /* -- gang.c: who is where ------------------------------------------------------ */
@@ -58,12 +61,22 @@ typedef struct gang {
     uint32_t *processes;
     size_t process_count;
     size_t partner_count;
+    /* What it is found again by. */
+    uint64_t members; /* hash */
+    size_t rank;
+    uint64_t change_count;
+    /* Under the span's lock: */
+    uint64_t last_use;
+    size_t holder_count; /* the span is one, while it keeps it */
 } gang_t;
 
-/* Waits for processes that have not been added yet. */
+/* Finds it among those used last, or works it out: then waits for processes that
+ * have not been added yet. */
 tow_status_t gang_open(tow_span_t *span, const tow_xla_collective_t *collective,
-                       gang_t *gang) TOW_MUST_USE;
-void gang_close(gang_t *gang);
+                       gang_t **out_gang) TOW_MUST_USE;
+void gang_close(tow_span_t *span, gang_t *gang);
+/* When the span ends. */
+void gang_forget_all(tow_span_t *span);
 
 static inline const gang_host_t *gang_here(const gang_t *gang)
 {
@@ -107,8 +120,8 @@ typedef struct errand {
 
 tow_status_t errand_begin(tow_span_t *span,
                           const tow_xla_collective_t *collective,
-                          const gang_t *gang, uint64_t members,
-                          errand_t **out_errand) TOW_MUST_USE;
+                          const gang_t *gang, errand_t **out_errand)
+    TOW_MUST_USE;
 void errand_leave(errand_t *errand);
 /* An empty envelope, or NULL when enough are under way. */
 tow_envelope_t *errand_envelope(errand_t *errand);
@@ -130,11 +143,10 @@ tow_status_t errand_wait(errand_t *errand, uint32_t heard) TOW_MUST_USE;
 typedef struct job {
     tow_span_t *span;
     const tow_xla_collective_t *collective;
-    gang_t gang;
+    gang_t *gang;     /* held */
     errand_t *errand; /* owned; the leader's alone */
     uint64_t exchange_count;
     uint64_t meeting_count;
-    uint64_t members; /* hash */
 } job_t;
 
 /* A row of letters to or from one leader. Letter `index` has size_of bytes, and

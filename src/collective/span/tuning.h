@@ -57,6 +57,9 @@
 /* Places at the door. Two processes that share one repeat their hellos until
  * both got through. */
 #define TOW_SPAN_DOOR_COUNT 256
+/* Gangs whose geography is kept between collectives. To work it out takes the
+ * product of members and hosts. */
+#define TOW_SPAN_GANG_COUNT 16
 /* Aborted runs, and dead processes, that are remembered. */
 #define TOW_SPAN_ABORT_COUNT 64
 #define TOW_SPAN_DEAD_COUNT  64
