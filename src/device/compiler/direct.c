@@ -93,3 +93,16 @@ tow_status_t tow_direct_compiler_create(
     *out_compiler = &direct->compiler;
     return TOW_OK;
 }
+
+void tow_direct_compiler_abandon(tow_compiler_t *compiler)
+{
+    if (compiler == NULL) return;
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&compiler->ended)) != NULL) {
+        tow_compile_job_t *job =
+            TOW_CONTAINER_OF(item, tow_compile_job_t, private_.list);
+        tow_status_release(job->private_.status);
+        tow_compiled_destroy(job->private_.compiled);
+    }
+    tow_free(TOW_CONTAINER_OF(compiler, direct_compiler_t, compiler));
+}

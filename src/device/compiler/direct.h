@@ -14,4 +14,8 @@ tow_status_t tow_direct_compiler_create(
     tow_driver_t *driver, const tow_direct_compiler_options_t *options,
     tow_compiler_t **out_compiler) TOW_MUST_USE;
 
+/* For a simulated process that has died: frees it without a call to its env or
+ * its jobs' owners. Before its jobs and its driver go. NULL is harmless. */
+void tow_direct_compiler_abandon(tow_compiler_t *compiler);
+
 #endif /* TOW_DEVICE_COMPILER_DIRECT_H_ */

@@ -209,7 +209,6 @@ static void take_ready(conversation_t *talk)
     }
     talk->slot->is_ready = true;
     tow_talk_reset(&talk->in);
-    /* What it said so far was about itself. */
     tow_child_process_listen(&talk->slot->process);
     talk->slot->process.last_size = 0;
 }
@@ -246,10 +245,16 @@ static void receive(conversation_t *talk)
     }
 }
 
+/* Only to a child that is ready: what it says until then is about itself. */
+static bool may_transmit(const conversation_t *talk)
+{
+    return talk->slot->is_ready && !talk->is_out;
+}
+
 static void transmit(conversation_t *talk)
 {
     /* That it is gone shows, with more words, when we read. */
-    if (!talk->is_out)
+    if (may_transmit(talk))
         talk->is_out = tow_talk_send(talk->slot->process.socket_fd,
                                      &talk->out) != TALK_WAIT;
 }
@@ -267,7 +272,7 @@ static void follow(conversation_t *talk)
     struct pollfd polls[] = {
         {.fd = slot->wake_fd, .events = POLLIN},
         {.fd = process->socket_fd,
-         .events = (short)(POLLIN | (talk->is_out ? 0 : POLLOUT))},
+         .events = (short)(POLLIN | (may_transmit(talk) ? POLLOUT : 0))},
         {.fd = process->error_fd, .events = POLLIN},
         {.fd = process->pid_fd, .events = POLLIN},
     };

@@ -2,10 +2,10 @@
  * parts. Both are of one build and on one host, so it is a plain struct; but what
  * a child says is checked, for it may have lost its mind.
  *
- *     parent                          child
- *            REQUEST kind, options, program
- *                                     READY or a status: is the plugin there?
- *                                     REPLY status, signature, executable
+ *     child    READY     a status: is the plugin there?
+ *     parent   REQUEST   kind, options, program
+ *     child    REPLY     a status, signature, executable
+ *     parent   REQUEST   ...
  */
 #ifndef TOW_DEVICE_COMPILER_TALK_IMPL_H_
 #define TOW_DEVICE_COMPILER_TALK_IMPL_H_

@@ -18,7 +18,7 @@
 #define NS_PER_MS    1000000
 #define LEFT_OPEN_FD 200 /* the fake looks for it */
 
-/* Short, and long enough for a child to start under any sanitizer. */
+/* Short for a test, and long enough for one line of a child that has started. */
 #define SHORT_TIMEOUT_NS ((int64_t)2000 * NS_PER_MS)
 
 static tow_compiler_t *open_with(tow_child_compiler_options_t options)
@@ -114,6 +114,39 @@ static void child_inherits_no_descriptor(void **state)
     world_close(compiler);
 }
 
+static tow_exhaust_result_t make_one(void *context)
+{
+    const tow_pjrt_value_t value = {.name = "list",
+                                    .type = TOW_PJRT_INT64_LIST,
+                                    .int64_list = (const int64_t[]){1, 2},
+                                    .count = 2};
+    const tow_child_compiler_options_t options = {.program = "/no/such",
+                                                  .plugin = "/no/such.so",
+                                                  .values = &value,
+                                                  .value_count = 1,
+                                                  .child_count_max = 3};
+    tow_compiler_t *compiler = NULL;
+    tow_status_t status =
+        tow_child_compiler_create(world_env(), &options, &compiler);
+    assert_true((status == TOW_OK) == (compiler != NULL));
+    tow_status_release(status);
+    if (compiler == NULL) return TOW_EXHAUST_FAILED;
+    world_close(compiler);
+    return TOW_EXHAUST_SUCCEEDED;
+}
+
+static void compiler_without_memory_is_not_made(void **state)
+{
+    assert_true(tow_test_exhaust(make_one, NULL) > 0);
+    const tow_child_compiler_options_t options = {
+        .program = "", .plugin = "", .child_count_max = 1000};
+    tow_compiler_t *compiler = NULL;
+    tow_status_t status =
+        tow_child_compiler_create(world_env(), &options, &compiler);
+    assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
+    tow_status_release(status);
+}
+
 /* -- Ends ------------------------------------------------------------------- */
 
 static void crash_is_an_error_with_the_last_words(void **state)
@@ -145,15 +178,33 @@ static void crash_before_the_program_is_not_blamed_on_it(void **state)
     world_close(compiler);
 }
 
+/* On a machine that is so busy that a child starts too late, it is tried
+ * again. */
+static void expect_compiles_at_last(tow_compiler_t *compiler)
+{
+    job_t job = {0};
+    for (int i = 0; i < 20; i++) {
+        job = (job_t){0};
+        job_submit(&job, compiler, "add 4", TOW_SUBMIT_OK);
+        WORLD_UNTIL(job.done_count > 0);
+        if (tow_status_code(job.status) != TOW_DEADLINE_EXCEEDED) break;
+        tow_status_release(job.status);
+    }
+    job_expect(&job, TOW_CODE_OK, "");
+}
+
 static void program_that_takes_too_long_is_ended(void **state)
 {
     tow_compiler_t *compiler = open_with(
         (tow_child_compiler_options_t){.timeout_ns = SHORT_TIMEOUT_NS});
+    expect_compiles_at_last(compiler);
+    const uint64_t late_count = tow_child_compiler_stats(compiler).late_count;
     expect_fails(compiler, "hang", TOW_DEADLINE_EXCEEDED,
                  "compiling the test's took longer than 2000 ms, and was "
                  "ended; its last words: still optimising");
-    expect_compiles(compiler, "add 4");
-    assert_int_equal(tow_child_compiler_stats(compiler).late_count, 1);
+    assert_int_equal(tow_child_compiler_stats(compiler).late_count,
+                     late_count + 1);
+    expect_compiles_at_last(compiler);
     world_close(compiler);
 }
 
@@ -313,6 +364,7 @@ TOW_TEST_MAIN(WORLD_CASE(child_ends_with_its_parent),
               WORLD_CASE(program_that_is_not_there_is_not_found),
               WORLD_CASE(program_of_another_format_is_refused),
               WORLD_CASE(child_inherits_no_descriptor),
+              WORLD_CASE(compiler_without_memory_is_not_made),
               WORLD_CASE(crash_is_an_error_with_the_last_words),
               WORLD_CASE(crash_before_the_program_is_not_blamed_on_it),
               WORLD_CASE(program_that_takes_too_long_is_ended),
