@@ -68,6 +68,8 @@ tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
                   dataflow->options.run_count_max);
     tow_pool_init(&dataflow->step_pool, sizeof(step_run_t),
                   dataflow->options.step_count_max);
+    tow_list_init(&dataflow->doomed);
+    dataflow->doom_timer.fire = dataflow_tell_doomed;
     dataflow->report.run = send_report;
     dataflow->donated =
         TOW_ERROR(TOW_FAILED_PRECONDITION, "the object was donated to a run");
@@ -138,6 +140,9 @@ void tow_dataflow_forget(tow_dataflow_t *dataflow)
     void *value;
     while (tow_map_next(&dataflow->runs, &cursor, &key, &value))
         tow_status_release(((run_t *)value)->error);
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&dataflow->doomed)) != NULL)
+        tow_status_release(TOW_CONTAINER_OF(item, step_run_t, in_doomed)->doom);
     free_tables(dataflow);
 }
 

@@ -60,6 +60,8 @@ typedef struct step_run {
     tow_dataflow_t *dataflow;
     run_t *owner;
     tow_list_t in_owner;
+    tow_list_t in_doomed; /* or alone */
+    tow_status_t doom;    /* owned; why its gang shall give up */
     uint32_t node;
     bool is_alone;       /* nothing else was under way when it began */
     int64_t enqueued_ns; /* when alone */
@@ -74,6 +76,8 @@ struct tow_dataflow {
     tow_pool_t step_pool;
     TOW_VEC(uint64_t) finished;
     TOW_VEC(tow_failed_run_t) failures; /* causes are owned */
+    tow_list_t doomed; /* steps that were aborted and are still under way */
+    tow_timer_t doom_timer;
     tow_post_t report;
     bool is_reporting;    /* the post is on its way */
     tow_status_t donated; /* owned; what a consumed object says */
@@ -97,5 +101,6 @@ void dataflow_report(tow_dataflow_t *dataflow, uint64_t run, uint32_t node,
 
 void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
                         tow_status_t cause);
+void dataflow_tell_doomed(tow_timer_t *timer);
 
 #endif /* TOW_DATAFLOW_DATAFLOW_IMPL_H_ */

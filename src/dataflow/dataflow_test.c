@@ -685,7 +685,16 @@ static void runs_beyond_the_bound_are_refused(void **state)
 typedef struct fake_flow {
     flow_t flow;
     fake_driver_t fake;
+    uint32_t told_counts[2048]; /* of gangs: how often they were to give up */
 } fake_flow_t;
+
+static void count_abort(void *context, uint64_t gang_id, tow_status_t cause)
+{
+    fake_flow_t *it =
+        (fake_flow_t *)((char *)context - offsetof(fake_flow_t, flow));
+    assert_int_equal(tow_status_code(cause), TOW_CANCELLED);
+    it->told_counts[gang_id % 2048]++;
+}
 
 static void fake_flow_open(fake_flow_t *it, bool may_run_inline)
 {
@@ -704,6 +713,7 @@ static void fake_flow_open(fake_flow_t *it, bool may_run_inline)
         &(tow_dataflow_options_t){.driver = &it->fake.base,
                                   .shelf = it->flow.shelf,
                                   .finished = on_finished,
+                                  .abort_gang = count_abort,
                                   .context = &it->flow,
                                   .may_run_inline = may_run_inline},
         &it->flow.dataflow));
@@ -782,6 +792,30 @@ static void a_run_takes_no_memory_from_the_heap(void **state)
     fake_flow_close(&it);
 }
 
+static void aborted_gangs_are_told_again_until_they_end(void **state)
+{
+    (void)state;
+    fake_flow_t it;
+    fake_flow_open(&it, false);
+    tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "all of them");
+    for (uint64_t run = 1; run <= 200; run++)
+        grant(&it.flow, run, SINGLE_ADD, 1);
+    for (uint64_t run = 1; run <= 200; run++)
+        tow_dataflow_abort(it.flow.dataflow, run, cause);
+    tow_status_release(cause);
+    const int64_t round_ns = (200 / TOW_DATAFLOW_ABORT_AGAIN_COUNT + 1) *
+                             TOW_DATAFLOW_ABORT_AGAIN_NS;
+    must(tow_sim_run(it.flow.sim, &(tow_sim_run_options_t){
+                                      .until_ns = tow_sim_now_ns(it.flow.sim) +
+                                                  2 * round_ns}));
+    for (uint64_t run = 1; run <= 200; run++)
+        assert_true(it.told_counts[10 * run] >= 2);
+    fake_finish_all(&it.fake);
+    run_idle(&it.flow); /* It would not end if a timer were left. */
+    assert_int_equal(it.flow.failed_count, 200);
+    fake_flow_close(&it);
+}
+
 static void small_programs_run_inside_the_call_if_allowed(void **state)
 {
     (void)state;
@@ -826,4 +860,5 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_program_may_go_while_it_runs),
     cmocka_unit_test(runs_beyond_the_bound_are_refused),
     cmocka_unit_test(a_run_takes_no_memory_from_the_heap),
+    cmocka_unit_test(aborted_gangs_are_told_again_until_they_end),
     cmocka_unit_test(small_programs_run_inside_the_call_if_allowed))

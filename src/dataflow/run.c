@@ -68,24 +68,69 @@ static void finish(tow_dataflow_t *dataflow, run_t *run)
     tow_pool_give(&dataflow->run_pool, run);
 }
 
-static void abort_gang(tow_dataflow_t *dataflow, uint64_t gang_id,
-                       tow_status_t cause)
+/* The driver does not forget. */
+static void tell_engine(const tow_dataflow_t *dataflow, const step_run_t *step)
 {
     const tow_dataflow_options_t *options = &dataflow->options;
-    if (tow_driver_can_abort(options->driver))
-        tow_driver_abort(options->driver, gang_id, cause);
     if (options->abort_gang != NULL)
-        options->abort_gang(options->context, gang_id, cause);
+        options->abort_gang(options->context, step->run.gang_id, step->doom);
+}
+
+static void tell_again_later(tow_dataflow_t *dataflow)
+{
+    tow_env_t *env = dataflow->options.driver->env;
+    if (!tow_timer_is_armed(&dataflow->doom_timer))
+        tow_env_timer_start(env, &dataflow->doom_timer,
+                            tow_env_now_ns(env) + TOW_DATAFLOW_ABORT_AGAIN_NS);
+}
+
+/* See tuning.h. */
+void dataflow_tell_doomed(tow_timer_t *timer)
+{
+    tow_dataflow_t *dataflow =
+        TOW_CONTAINER_OF(timer, tow_dataflow_t, doom_timer);
+    tow_list_t *head = &dataflow->doomed;
+    const tow_list_t *last = head->previous;
+    for (uint32_t i = 0; i < TOW_DATAFLOW_ABORT_AGAIN_COUNT; i++) {
+        tow_list_t *item = tow_list_pop_front(head);
+        if (item == NULL) return;
+        tow_list_append(head, item);
+        tell_engine(dataflow, TOW_CONTAINER_OF(item, step_run_t, in_doomed));
+        if (item == last) break;
+    }
+    tell_again_later(dataflow);
+}
+
+/* Our members of the step's gang shall give up. */
+static void TOW_COLD doom(tow_dataflow_t *dataflow, step_run_t *step,
+                          tow_status_t cause)
+{
+    tow_driver_t *driver = dataflow->options.driver;
+    if (step->doom != TOW_OK) return;
+    step->doom = tow_status_retain(cause);
+    tow_list_append(&dataflow->doomed, &step->in_doomed);
+    if (tow_driver_can_abort(driver))
+        tow_driver_abort(driver, step->run.gang_id, cause);
+    tell_engine(dataflow, step);
+    if (dataflow->options.abort_gang != NULL) tell_again_later(dataflow);
+}
+
+static void undoom(tow_dataflow_t *dataflow, step_run_t *step)
+{
+    tow_list_remove(&step->in_doomed);
+    tow_status_release(step->doom);
+    if (tow_list_is_empty(&dataflow->doomed))
+        tow_env_timer_stop(dataflow->options.driver->env,
+                           &dataflow->doom_timer);
 }
 
 void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
                         tow_status_t cause)
 {
     const tow_list_t *head = &run->steps;
+    TOW_ASSERT(!tow_list_is_empty(head)); /* Or it would have finished. */
     for (tow_list_t *at = head->next; at != head; at = at->next)
-        abort_gang(dataflow,
-                   TOW_CONTAINER_OF(at, step_run_t, in_owner)->run.gang_id,
-                   cause);
+        doom(dataflow, TOW_CONTAINER_OF(at, step_run_t, in_owner), cause);
     const uint32_t node =
         TOW_CONTAINER_OF(head->next, step_run_t, in_owner)->node;
     fail(dataflow, run, node, tow_status_retain(cause));
@@ -121,7 +166,7 @@ static void judge(tow_dataflow_t *dataflow, const step_run_t *step)
 static void TOW_COLD member_failed(tow_run_t *driver_run, tow_status_t cause)
 {
     step_run_t *step = TOW_CONTAINER_OF(driver_run, step_run_t, run);
-    abort_gang(step->dataflow, step->run.gang_id, cause);
+    doom(step->dataflow, step, cause);
 }
 
 static void step_done(tow_run_t *driver_run, tow_status_t take_status)
@@ -132,6 +177,7 @@ static void step_done(tow_run_t *driver_run, tow_status_t take_status)
     tow_list_remove(&step->in_owner);
     TOW_ASSERT(dataflow->stats.step_count > 0);
     dataflow->stats.step_count--;
+    if (TOW_UNLIKELY(step->doom != TOW_OK)) undoom(dataflow, step);
     if (step->is_alone) judge(dataflow, step);
     if (TOW_UNLIKELY(take_status != TOW_OK))
         fail(dataflow, run, step->node,

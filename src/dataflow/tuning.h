@@ -15,6 +15,13 @@
 #define TOW_DATAFLOW_PROGRAM_COUNT_MAX    65536u
 #define TOW_DATAFLOW_EXECUTABLE_COUNT_MAX 65536u
 
+/* Engines of collectives remember few aborted gangs (TOW_HOST_ABORT_COUNT is 64)
+ * and a run-ahead of 256 may be aborted at once, so they are told again: so many
+ * at a time, in turn, until the gang has ended. Two batches fit into such a
+ * memory, and a sleeper looks there within 2 ms. */
+#define TOW_DATAFLOW_ABORT_AGAIN_NS    (5 * TOW_NS_PER_MS)
+#define TOW_DATAFLOW_ABORT_AGAIN_COUNT 32u
+
 /* Running a step inside the call (tow_run_t.may_block), where the owner allows
  * it. From one turn to another a scalar add takes 8 to 60 us when it is handed
  * to a device's thread, most of it waking threads; 3 us inside the call. A step
