@@ -302,7 +302,7 @@ tow_status_t errand_wait(errand_t *errand, uint32_t heard)
 {
     TOW_RETURN_IF_ERROR(failure_of(errand));
     if (errand->must_kick) errand_kick(errand);
-    for (unsigned i = 0; i < TOW_SPAN_SPIN_COUNT; i++) {
+    for (unsigned i = 0; i < errand->span->spin_count; i++) {
         if (atomic_load_explicit(&errand->bell, memory_order_acquire) != heard)
             return TOW_OK;
         if (i % 16 == 15)

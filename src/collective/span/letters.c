@@ -128,7 +128,12 @@ static void tick(tow_timer_t *timer);
 tow_status_t tow_letters_open_box(tow_letters_t *letters, tow_box_t *box)
 {
     TOW_ASSERT(box->partner_count <= box->process_count);
-    TOW_ASSERT(find_box(letters, &box->name) == NULL);
+    if (find_box(letters, &box->name) != NULL)
+        return TOW_ERROR(TOW_ALREADY_EXISTS,
+                         "device %" PRId64 " is in operation %" PRIu64
+                         " (occurrence %" PRIu64 ") of run %" PRIu64 " already",
+                         box->name.to, box->name.op_id, box->name.occurrence,
+                         box->name.run_id);
     TOW_RETURN_IF_ERROR(tow_letters_abort_of(letters, box->name.run_id));
     for (size_t i = 0; i < box->process_count; i++) {
         tow_letters_peer_t *peer = find_peer(letters, box->processes[i]);

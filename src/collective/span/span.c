@@ -2,6 +2,7 @@
 #include "collective/span/span.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "collective/span/span_impl.h"
@@ -159,6 +160,8 @@ tow_status_t tow_span_open(const tow_span_options_t *options,
     if (span == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     span->options = *options;
     tow_list_init(&span->spares);
+    if (sysconf(_SC_NPROCESSORS_ONLN) >= TOW_SPAN_SPIN_CORE_COUNT)
+        span->spin_count = TOW_SPAN_SPIN_COUNT;
     pthread_mutex_init(&span->lock, NULL);
     const tow_letters_options_t letters = {
         .env = options->env,

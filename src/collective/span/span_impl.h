@@ -25,6 +25,7 @@ struct tow_span {
     tow_letters_t *letters; /* owned; the loop's alone */
     tow_closed_t closed;
     tow_post_t close_post;
+    unsigned spin_count; /* looks before a caller sleeps */
     pthread_mutex_t lock;
     /* Under the lock: */
     tow_map_t places;  /* by process id + 1 */
