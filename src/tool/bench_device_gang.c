@@ -286,7 +286,7 @@ static tow_status_t run_beside_jax(gang_bench_t *bench,
     if (!tow_bench_is_chosen(shown, options)) return TOW_OK;
     tow_status_t status = start_jax(bench);
     if (status == TOW_OK)
-        status = tow_bench_run_case(shown, options->quick ? 5 : 11, options);
+        status = tow_bench_run_case(shown, options->quick ? 3 : 11, options);
     stop_jax(bench);
     return status;
 }
