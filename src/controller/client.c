@@ -8,9 +8,9 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
-void tow_client_send(client_t *client, uint32_t type, const tow_body_t *body)
+void tow_tell_client(client_t *client, uint32_t type, const tow_body_t *body)
 {
-    if (client->session == NULL) return;
+    if (client->session == NULL || client->fault != TOW_OK) return;
     if (tow_session_send(client->session, type, body) != TOW_SEND_FULL) return;
     tow_client_fault(client, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                                        "client %s takes no messages: its queue "
@@ -141,7 +141,7 @@ static void tell_slice(client_t *client, uint64_t id, const slice_t *slice)
     opened.slice = id;
     opened.devices = list;
     opened.n_devices = count;
-    tow_client_send(client, TOW_MESSAGE_SLICE_OPENED, &opened.base);
+    tow_tell_client(client, TOW_MESSAGE_SLICE_OPENED, &opened.base);
 }
 
 static bool check_new(client_t *client, uint64_t id, bool is_taken,
@@ -172,7 +172,7 @@ static void open_slice(client_t *client, const tow_msg_slice_open_t *open)
     tow_msg_failure_t failure = tow_failure_of(status);
     opened.slice = open->slice;
     opened.failure = &failure;
-    tow_client_send(client, TOW_MESSAGE_SLICE_OPENED, &opened.base);
+    tow_tell_client(client, TOW_MESSAGE_SLICE_OPENED, &opened.base);
     tow_status_release(status);
 }
 
@@ -211,7 +211,7 @@ static void add_program(client_t *client, const tow_msg_program_add_t *add)
     tow_msg_failure_t failure = tow_failure_of(status);
     added.program = add->program;
     if (status != TOW_OK) added.failure = &failure;
-    tow_client_send(client, TOW_MESSAGE_PROGRAM_ADDED, &added.base);
+    tow_tell_client(client, TOW_MESSAGE_PROGRAM_ADDED, &added.base);
     tow_status_release(status);
 }
 
@@ -224,7 +224,7 @@ static void drop_program(client_t *client, uint64_t id)
 static void drop_function(client_t *client, uint64_t id)
 {
     function_t *function = tow_map_remove(&client->functions, id);
-    if (function != NULL) tow_function_drop(client, function);
+    if (function != NULL) tow_function_forget(client, function);
 }
 
 static void compile(client_t *client, const tow_msg_compile_t *message)
@@ -359,7 +359,7 @@ static void drop_everything(client_t *client)
     while (tow_map_next(&client->programs, &cursor, &key, &value))
         tow_resident_release(value);
     for (cursor = 0; tow_map_next(&client->functions, &cursor, &key, &value);)
-        tow_function_drop(client, value);
+        tow_function_forget(client, value);
     for (cursor = 0; tow_map_next(&client->slices, &cursor, &key, &value);)
         free_slice(client, value);
     for (cursor = 0; tow_map_next(&client->blobs, &cursor, &key, &value);)
@@ -410,6 +410,16 @@ void tow_clients_close(tow_controller_t *controller, tow_status_t reason)
         client_t *client = TOW_CONTAINER_OF(item, client_t, node);
         tow_session_close(client->session, reason,
                           tow_controller_closing(controller));
+        client->session = NULL;
+    }
+}
+
+void tow_clients_abandon(tow_controller_t *controller)
+{
+    for (tow_list_t *item = controller->clients.next;
+         item != &controller->clients; item = item->next) {
+        client_t *client = TOW_CONTAINER_OF(item, client_t, node);
+        tow_session_abandon(client->session);
         client->session = NULL;
     }
 }

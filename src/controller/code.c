@@ -96,7 +96,7 @@ static void answer(function_t *function)
     else
         done.signature =
             (ProtobufCBinaryData){code->signature_size, code->signature};
-    tow_client_send(function->client, TOW_MESSAGE_COMPILE_DONE, &done.base);
+    tow_tell_client(function->client, TOW_MESSAGE_COMPILE_DONE, &done.base);
 }
 
 static void answer_failure(client_t *client, uint64_t function,
@@ -106,7 +106,7 @@ static void answer_failure(client_t *client, uint64_t function,
     tow_msg_failure_t failure = tow_failure_of(take_status);
     done.function = function;
     done.failure = &failure;
-    tow_client_send(client, TOW_MESSAGE_COMPILE_DONE, &done.base);
+    tow_tell_client(client, TOW_MESSAGE_COMPILE_DONE, &done.base);
     tow_status_release(take_status);
 }
 
@@ -167,6 +167,7 @@ static void compile_done(tow_compile_job_t *job, tow_status_t take_status,
     code->state = take_status == TOW_OK ? CODE_READY : CODE_FAILED;
     code->error = take_status;
     settle_code(code);
+    tow_code_release(code); /* The compiler's. */
     tow_controller_touch(controller);
 }
 
@@ -294,6 +295,7 @@ static tow_status_t make_code(tow_controller_t *controller, wanted_t *wanted,
         free_code(code);
         return status;
     }
+    tow_code_retain(code); /* The compiler's. */
     controller->code_bytes += bytes_of(code);
     tow_list_append(&controller->codes, &code->node);
     trim(controller);
@@ -355,7 +357,7 @@ void tow_code_compile(client_t *client, const tow_msg_compile_t *message,
     if (status != TOW_OK) answer_failure(client, message->function, status);
 }
 
-void tow_function_drop(client_t *client, function_t *function)
+void tow_function_forget(client_t *client, function_t *function)
 {
     code_t *code = function->code;
     tow_list_remove(&function->node);

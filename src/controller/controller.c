@@ -23,6 +23,16 @@ static void tell_clients(tow_controller_t *controller)
     }
 }
 
+static void end_faulty_workers(tow_controller_t *controller)
+{
+    tow_list_t *item = controller->workers.next;
+    while (item != &controller->workers) {
+        worker_t *worker = TOW_CONTAINER_OF(item, worker_t, node);
+        item = item->next;
+        if (worker->fault != TOW_OK) tow_worker_gone(worker, worker->fault);
+    }
+}
+
 /* Grants first: what was released in this turn may still be needed by them on
  * the workers, and the workers see both in this order. */
 static void end_turn(tow_post_t *post)
@@ -30,7 +40,11 @@ static void end_turn(tow_post_t *post)
     tow_controller_t *controller =
         TOW_CONTAINER_OF(post, tow_controller_t, turn_end);
     controller->turn_end_is_posted = false;
-    if (controller->is_closing) return;
+    if (controller->is_closing) {
+        tow_controller_part_closed(controller);
+        return;
+    }
+    end_faulty_workers(controller);
     do {
         tow_sched_turn(controller->sched);
     } while (tow_runs_end_doomed(controller));
@@ -127,7 +141,7 @@ static void take_client(stranger_t *stranger, const tow_msg_client_open_t *open)
     tow_msg_client_opened_t opened = TOW_MSG_CLIENT_OPENED_INIT;
     opened.cluster = controller->cluster;
     opened.client = client->number;
-    tow_client_send(client, TOW_MESSAGE_CLIENT_OPENED, &opened.base);
+    tow_tell_client(client, TOW_MESSAGE_CLIENT_OPENED, &opened.base);
 }
 
 static void refuse_worker(stranger_t *stranger, tow_status_t take_status)
@@ -209,6 +223,7 @@ static void init_lists(tow_controller_t *controller)
     tow_list_init(&controller->runs);
     tow_list_init(&controller->doomed);
     tow_list_init(&controller->gathers);
+    tow_list_init(&controller->mappings);
     tow_arena_init(&controller->arena, TOW_MESSAGE_ARENA_BYTES);
     controller->turn_end.run = end_turn;
 }
@@ -268,9 +283,12 @@ const char *tow_controller_address(const tow_controller_t *controller)
 
 static void free_strangers(tow_controller_t *controller)
 {
-    while (!tow_list_is_empty(&controller->strangers))
-        forget_stranger(
-            TOW_CONTAINER_OF(controller->strangers.next, stranger_t, node));
+    while (!tow_list_is_empty(&controller->strangers)) {
+        stranger_t *stranger =
+            TOW_CONTAINER_OF(controller->strangers.next, stranger_t, node);
+        tow_session_abandon(stranger->session);
+        forget_stranger(stranger);
+    }
 }
 
 void tow_controller_destroy(tow_controller_t *controller)
@@ -278,13 +296,17 @@ void tow_controller_destroy(tow_controller_t *controller)
     if (controller == NULL) return;
     controller->is_closing = true;
     free_strangers(controller);
+    tow_clients_abandon(controller);
+    tow_workers_abandon(controller);
+    tow_session_port_abandon(controller->port);
+    tow_reports_destroy(controller);
+    tow_objects_destroy(controller);
     tow_clients_destroy(controller);
     tow_runs_destroy(controller);
-    tow_objects_destroy(controller);
-    tow_reports_destroy(controller);
     tow_workers_destroy(controller);
     tow_codes_destroy(controller);
     tow_sched_destroy(controller->sched);
+    tow_mappings_destroy(controller);
     tow_resource_destroy(controller->resource);
     tow_ledger_destroy(controller->ledger);
     tow_map_deinit(&controller->run_of);
@@ -319,16 +341,21 @@ void tow_controller_close(tow_controller_t *controller, tow_closed_t closed)
     controller->closed = closed;
     tow_status_t reason =
         TOW_ERROR(TOW_UNAVAILABLE, "the controller was told to end");
+    if (controller->turn_end_is_posted) controller->closing_count++;
     for (tow_list_t *item = controller->strangers.next;
-         item != &controller->strangers; item = item->next)
-        tow_session_close(TOW_CONTAINER_OF(item, stranger_t, node)->session,
-                          reason, tow_controller_closing(controller));
+         item != &controller->strangers; item = item->next) {
+        stranger_t *stranger = TOW_CONTAINER_OF(item, stranger_t, node);
+        tow_session_close(stranger->session, reason,
+                          tow_controller_closing(controller));
+        stranger->session = NULL;
+    }
     tow_clients_close(controller, reason);
     tow_workers_close(controller, reason);
     tow_codes_cancel(controller);
     tow_status_release(reason);
-    tow_session_port_close(controller->port,
-                           tow_controller_closing(controller));
+    tow_session_port_t *port = controller->port;
+    controller->port = NULL;
+    tow_session_port_close(port, tow_controller_closing(controller));
 }
 
 /* -- Telling ------------------------------------------------------------------- */
@@ -368,7 +395,8 @@ tow_status_t tow_controller_check(const tow_controller_t *controller)
     TOW_RETURN_IF_ERROR(tow_ledger_check(controller->ledger));
     if (tow_list_is_empty(&controller->clients)) {
         tow_controller_totals_t totals = tow_controller_totals(controller);
-        if (totals.run_count == 0 &&
+        /* Gets that are under way hold their objects until they are answered. */
+        if (totals.run_count == 0 && tow_map_count(&controller->get_of) == 0 &&
             (totals.object_count > 0 || totals.reserved_bytes > 0))
             return TOW_ERROR(TOW_INTERNAL,
                              "no client and no run, but %llu objects and %llu "

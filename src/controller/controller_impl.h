@@ -56,6 +56,7 @@ struct tow_controller {
     tow_list_t runs;      /* all that are not finished, oldest first */
     tow_list_t doomed;    /* runs that were granted in vain, this turn */
     tow_list_t gathers;
+    tow_list_t mappings;     /* all */
     tow_map_t run_of;        /* key -> run_t */
     tow_map_t put_of;        /* object key -> put_t, not inlined */
     tow_map_t get_of;        /* request number -> get_t */
@@ -101,6 +102,7 @@ struct worker {
     uint32_t process;
     char *name; /* owned */
     tow_list_t node;
+    tow_status_t fault; /* owned: what it did wrong; ends the session */
     /* Releases of this turn, as ranges. */
     id_vec_t release_firsts;
     count_vec_t release_counts;
@@ -125,6 +127,8 @@ struct client {
     id_vec_t done_runs;
     TOW_VEC(run_t *) failed_runs; /* owned until told */
     uint32_t run_count;           /* not finished */
+    uint32_t get_count;           /* not answered */
+    uint32_t gather_count;        /* not answered */
     tow_status_t fault; /* owned: what it did wrong; ends the session */
 };
 
@@ -156,11 +160,13 @@ typedef struct mapping_part {
     uint32_t count;
 } mapping_part_t;
 
-/* One for each ordered set of devices that slices have now. Counted, by the
- * placement's count: its context is the mapping. */
+/* One for each ordered set of devices that slices have now. Counted: by slices,
+ * programs, executables and puts, and by each object on its placement, whose
+ * context it is. */
 struct mapping {
     tow_controller_t *controller;
     uint32_t reference_count;
+    tow_list_t node;            /* in controller->mappings */
     char *key;                  /* owned */
     tow_placement_t *placement; /* counted */
     char *kind;                 /* owned */
@@ -178,6 +184,8 @@ tow_status_t tow_mapping_of(tow_controller_t *controller,
                             mapping_t **out_mapping) TOW_MUST_USE;
 void tow_mapping_retain(mapping_t *mapping);
 void tow_mapping_release(mapping_t *mapping);
+/* All that are left, whoever holds them. */
+void tow_mappings_destroy(tow_controller_t *controller);
 /* Its error if one of its workers is gone. */
 tow_status_t tow_mapping_check(const mapping_t *mapping) TOW_MUST_USE;
 void tow_worker_retain(worker_t *worker);
@@ -193,7 +201,8 @@ typedef enum code_state {
 
 struct code {
     tow_controller_t *controller;
-    uint32_t reference_count; /* functions, executables, blobs under way */
+    uint32_t reference_count; /* functions, executables, blobs under way, and
+                                 the compiler while it is at it */
     code_state_t state;
     tow_list_t node;    /* in controller->codes */
     tow_list_t waiting; /* functions */
@@ -217,7 +226,7 @@ void tow_code_compile(client_t *client, const tow_msg_compile_t *message,
                       blob_t *program, blob_t *options);
 void tow_code_retain(code_t *code);
 void tow_code_release(code_t *code);
-void tow_function_drop(client_t *client, function_t *function);
+void tow_function_forget(client_t *client, function_t *function);
 void tow_codes_cancel(tow_controller_t *controller);
 void tow_codes_destroy(tow_controller_t *controller);
 
@@ -343,6 +352,10 @@ void tow_gets_lose(tow_controller_t *controller, worker_t *worker,
 void tow_release_handles(client_t *client, const tow_msg_release_t *message);
 void tow_objects_destroy(tow_controller_t *controller);
 void tow_object_dropped(void *context, tow_object_t *object);
+/* Adds it to the books; it counts its mapping until it is dropped. */
+tow_status_t tow_object_add(tow_controller_t *controller, mapping_t *mapping,
+                            tow_object_options_t *options,
+                            tow_object_t **out_object) TOW_MUST_USE;
 
 /* -- Runs ------------------------------------------------------------------- */
 
@@ -400,11 +413,13 @@ void tow_workers_close(tow_controller_t *controller, tow_status_t reason);
 void tow_workers_destroy(tow_controller_t *controller);
 /* The turn has something to finish. */
 void tow_controller_touch(tow_controller_t *controller);
-/* Sends, or ends the session: a queue that is full is a peer that is hopeless. */
+/* Sends, or ends the session at the end of the turn: a queue that is full is a
+ * peer that is hopeless. */
 void tow_worker_send(worker_t *worker, uint32_t type, const tow_body_t *body);
-void tow_client_send(client_t *client, uint32_t type, const tow_body_t *body);
-/* The client broke the protocol: its session ends with this, at the end of the
- * turn. The first counts. */
+void tow_tell_client(client_t *client, uint32_t type, const tow_body_t *body);
+/* It broke the protocol: its session ends with this, at the end of the turn, and
+ * nothing is said to it any more. The first counts. */
+void tow_worker_fault(worker_t *worker, tow_status_t take_status);
 void tow_client_fault(client_t *client, tow_status_t take_status);
 void tow_client_message(client_t *client, const tow_message_t *message);
 void tow_client_blob(client_t *client, uint64_t number, void *take_bytes,
@@ -420,6 +435,9 @@ tow_status_t tow_worker_join(tow_controller_t *controller,
                              tow_session_t *session,
                              const tow_msg_worker_join_t *join) TOW_MUST_USE;
 void tow_worker_flush(worker_t *worker);
+/* For a process that has died: sessions go without a word to the env. */
+void tow_clients_abandon(tow_controller_t *controller);
+void tow_workers_abandon(tow_controller_t *controller);
 
 /* -- Reports ---------------------------------------------------------------- */
 

@@ -20,6 +20,7 @@ void tow_mapping_retain(mapping_t *mapping)
 
 static void free_mapping(mapping_t *mapping)
 {
+    tow_list_remove(&mapping->node);
     for (uint32_t i = 0; i < mapping->part_count; i++) {
         tow_free(mapping->parts[i].devices);
         tow_free(mapping->parts[i].shards);
@@ -46,6 +47,13 @@ void tow_mapping_release(mapping_t *mapping)
     if (tow_names_find(names, mapping->key) == mapping)
         tow_names_remove(names, mapping->key);
     free_mapping(mapping);
+}
+
+void tow_mappings_destroy(tow_controller_t *controller)
+{
+    while (!tow_list_is_empty(&controller->mappings))
+        free_mapping(
+            TOW_CONTAINER_OF(controller->mappings.next, mapping_t, node));
 }
 
 /* Ids as text, and the workers' arrivals: a worker that joins again with the
@@ -158,6 +166,7 @@ static tow_status_t make_mapping(tow_controller_t *controller, char *take_key,
     mapping->key = take_key;
     mapping->device_count = (uint32_t)count;
     tow_list_init(&mapping->executables);
+    tow_list_append(&controller->mappings, &mapping->node);
     tow_status_t status = fill_mapping(mapping, devices);
     if (status == TOW_OK &&
         !tow_names_put(&controller->mapping_of, mapping->key, mapping))

@@ -30,22 +30,34 @@ static void note_release(worker_t *worker, uint64_t key)
         worker->release_counts.items[worker->release_counts.count++] = 1;
         return;
     }
-    tow_status_t status =
-        TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                  "no memory to tell worker %s what to release", worker->name);
-    tow_worker_gone(worker, status);
-    tow_status_release(status);
+    tow_worker_fault(worker, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                                       "no memory to tell worker %s what to "
+                                       "release",
+                                       worker->name));
 }
 
+/* Once for each object, whatever became of it. */
 void tow_object_dropped(void *context, tow_object_t *object)
 {
     tow_controller_t *controller = context;
-    if (controller->is_closing || object->context != &tow_object_is_placed)
-        return;
-    const mapping_t *mapping = object->placement->context;
-    for (uint32_t i = 0; i < mapping->part_count; i++)
-        note_release(mapping->parts[i].worker, object->id.value);
+    mapping_t *mapping = object->placement->context;
+    if (controller->is_closing) return;
+    if (object->context == &tow_object_is_placed)
+        for (uint32_t i = 0; i < mapping->part_count; i++)
+            note_release(mapping->parts[i].worker, object->id.value);
+    tow_mapping_release(mapping);
     tow_controller_touch(controller);
+}
+
+tow_status_t tow_object_add(tow_controller_t *controller, mapping_t *mapping,
+                            tow_object_options_t *options,
+                            tow_object_t **out_object)
+{
+    options->placement = mapping->placement;
+    TOW_RETURN_IF_ERROR(
+        tow_ledger_add(controller->ledger, options, out_object));
+    tow_mapping_retain(mapping);
+    return TOW_OK;
 }
 
 void tow_release_handles(client_t *client, const tow_msg_release_t *message)
@@ -60,7 +72,17 @@ void tow_release_handles(client_t *client, const tow_msg_release_t *message)
                                    client->name, ranges, message->n_counts));
         return;
     }
-    for (size_t i = 0; i < ranges; i++)
+    uint64_t left = TOW_CLIENT_RELEASES_MAX;
+    for (size_t i = 0; i < ranges; i++) {
+        if (message->counts[i] > left) {
+            tow_client_fault(client,
+                             TOW_ERROR(TOW_INVALID_ARGUMENT,
+                                       "client %s releases more than %u "
+                                       "objects at once",
+                                       client->name, TOW_CLIENT_RELEASES_MAX));
+            return;
+        }
+        left -= message->counts[i];
         for (uint32_t j = 0; j < message->counts[i]; j++) {
             const uint64_t id = message->firsts[i] + j;
             tow_object_id_t key = {tow_key(client->number, id)};
@@ -69,6 +91,7 @@ void tow_release_handles(client_t *client, const tow_msg_release_t *message)
             tow_status_ignore(tow_ledger_release(controller->ledger, key),
                               "a client can only hurt itself with this");
         }
+    }
     tow_sched_poke(controller->sched);
 }
 
@@ -110,7 +133,7 @@ static void tell_put(put_t *put)
     tow_msg_failure_t failure = tow_failure_of(put->error);
     done.object = tow_key_id(put->object->id.value);
     if (put->error != TOW_OK) done.failure = &failure;
-    tow_client_send(put->client, TOW_MESSAGE_PUT_DONE, &done.base);
+    tow_tell_client(put->client, TOW_MESSAGE_PUT_DONE, &done.base);
 }
 
 static void release_waiting_runs(put_t *put)
@@ -119,8 +142,7 @@ static void release_waiting_runs(put_t *put)
         tow_run_unblock(TOW_CONTAINER_OF(put->waiting.next, run_block_t, node));
 }
 
-/* The bytes pass from the reservation to the object; then the ticket gives up
- * the reservation. */
+/* The ticket gives up the reservation; then the bytes are the object's. */
 static void finish_put(tow_controller_t *controller, put_t *put)
 {
     tow_object_t *object = put->object;
@@ -132,8 +154,8 @@ static void finish_put(tow_controller_t *controller, put_t *put)
     else if (object->state != TOW_OBJECT_FAILED)
         tow_object_fail(object, put->error);
     if (put->unit.ticket.state == TOW_TICKET_GRANTED) {
-        tow_object_count_bytes(object);
         tow_sched_finish(controller->sched, &put->unit.ticket);
+        tow_object_count_bytes(object);
     }
     tell_put(put);
     release_waiting_runs(put);
@@ -188,7 +210,7 @@ static void send_shards(tow_controller_t *controller, put_t *put,
     message.inlined = put->inlined;
     if (put->inlined &&
         !gather_bytes(put, part, &controller->arena, &message.bytes))
-        put->error = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+        tow_worker_fault(part->worker, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
     else
         tow_worker_send(part->worker, TOW_MESSAGE_SHARD_PUT, &message.base);
 }
@@ -288,12 +310,11 @@ static tow_status_t begin_put(client_t *client, const tow_msg_put_t *message,
         .state = message->inlined ? TOW_OBJECT_PENDING : TOW_OBJECT_ARRIVING,
         .shape = *shape,
         .bytes = message->type->bytes > shard_bytes ? message->type->bytes
-                                                    : shard_bytes,
-        .placement = slice->mapping->placement};
+                                                    : shard_bytes};
     put_t *put = make_put(client, message, slice);
     if (put == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status =
-        tow_ledger_add(controller->ledger, &options, &put->object);
+        tow_object_add(controller, slice->mapping, &options, &put->object);
     if (status != TOW_OK) {
         free_put(put);
         return status;
@@ -351,11 +372,9 @@ void tow_put_opened(worker_t *worker, const tow_msg_shard_put_opened_t *message)
     if (put == NULL || put->client == NULL) return;
     const mapping_part_t *part = &put->mapping->parts[index];
     if (message->n_targets != part->count) {
-        tow_status_t status =
-            TOW_ERROR(TOW_INTERNAL, "worker %s opened %zu of %u shards",
-                      worker->name, message->n_targets, part->count);
-        tow_worker_gone(worker, status);
-        tow_status_release(status);
+        tow_worker_fault(
+            worker, TOW_ERROR(TOW_INTERNAL, "worker %s opened %zu of %u shards",
+                              worker->name, message->n_targets, part->count));
         return;
     }
     for (uint32_t i = 0; i < part->count;) {
@@ -368,7 +387,7 @@ void tow_put_opened(worker_t *worker, const tow_msg_shard_put_opened_t *message)
         opened.first_shard = part->shards[i];
         opened.targets = message->targets + i;
         opened.n_targets = end - i;
-        tow_client_send(put->client, TOW_MESSAGE_PUT_OPENED, &opened.base);
+        tow_tell_client(put->client, TOW_MESSAGE_PUT_OPENED, &opened.base);
         i = end;
     }
 }
@@ -439,6 +458,7 @@ static void free_get(get_t *get)
 static void end_get(tow_controller_t *controller, get_t *get)
 {
     tow_map_remove(&controller->get_of, get->number);
+    if (get->client != NULL) get->client->get_count--;
     if (get->object != NULL) tow_object_unhold(controller->ledger, get->object);
     free_get(get);
 }
@@ -452,7 +472,7 @@ static void tell_get(client_t *client, uint64_t request, tow_status_t status,
     done.request = request;
     if (status != TOW_OK) done.failure = &failure;
     done.bytes = bytes;
-    tow_client_send(client, TOW_MESSAGE_GET_DONE, &done.base);
+    tow_tell_client(client, TOW_MESSAGE_GET_DONE, &done.base);
 }
 
 void tow_get_fail(get_t *get, tow_status_t take_status)
@@ -518,7 +538,7 @@ static tow_status_t check_get(const client_t *client,
         return TOW_ERROR(TOW_OUT_OF_RANGE, "object %llu has %u shards, not %u",
                          (unsigned long long)message->object,
                          object->placement->device_count, message->shard);
-    if (tow_map_count(&client->controller->get_of) >= TOW_CLIENT_GETS_MAX)
+    if (client->get_count >= TOW_CLIENT_GETS_MAX)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                          "more than %u gets are under way",
                          TOW_CLIENT_GETS_MAX);
@@ -546,6 +566,7 @@ static tow_status_t make_get(client_t *client, const tow_msg_get_t *message,
     }
     get->object = object;
     tow_object_hold(object);
+    client->get_count++;
     *out_get = get;
     return TOW_OK;
 }

@@ -24,6 +24,7 @@ struct gather {
 static void free_gather(gather_t *gather)
 {
     tow_list_remove(&gather->node);
+    gather->client->gather_count--;
     tow_vec_deinit(&gather->waiting);
     json_decref(gather->answers);
     tow_free(gather);
@@ -196,7 +197,7 @@ static void answer(gather_t *gather)
                                                    .release = free_text,
                                                    .context = text});
     }
-    tow_client_send(client, TOW_MESSAGE_REPORT, &report.base);
+    tow_tell_client(client, TOW_MESSAGE_REPORT, &report.base);
     free_gather(gather);
 }
 
@@ -224,9 +225,29 @@ static bool ask_workers(gather_t *gather)
     return true;
 }
 
+static tow_status_t check_report(const client_t *client,
+                                 const tow_msg_report_get_t *message)
+{
+    if (message->kind != TOW_REPORT_STATUS && message->kind != TOW_REPORT_TRACE)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "client %s asks for a report of kind %u, which is "
+                         "none",
+                         client->name, message->kind);
+    if (client->gather_count >= TOW_CLIENT_REPORTS_MAX)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "client %s waits for more than %u reports",
+                         client->name, TOW_CLIENT_REPORTS_MAX);
+    return TOW_OK;
+}
+
 void tow_report_begin(client_t *client, const tow_msg_report_get_t *message)
 {
     tow_controller_t *controller = client->controller;
+    tow_status_t status = check_report(client, message);
+    if (status != TOW_OK) {
+        tow_client_fault(client, status);
+        return;
+    }
     gather_t *gather = tow_calloc(1, sizeof(*gather));
     if (gather == NULL) {
         tow_client_fault(client, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
@@ -239,6 +260,7 @@ void tow_report_begin(client_t *client, const tow_msg_report_get_t *message)
                          .kind = (tow_report_kind_t)message->kind,
                          .answers = json_object()};
     tow_list_append(&controller->gathers, &gather->node);
+    client->gather_count++;
     if (!ask_workers(gather)) {
         free_gather(gather);
         tow_client_fault(client, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
@@ -270,6 +292,7 @@ void tow_report_answer(worker_t *worker, const tow_msg_report_t *message)
 {
     tow_controller_t *controller = worker->controller;
     json_t *told = worker->told_blob == message->blob ? worker->told : NULL;
+    if (told == NULL) json_decref(worker->told);
     worker->told = NULL;
     for (tow_list_t *item = controller->gathers.next;
          item != &controller->gathers; item = item->next) {

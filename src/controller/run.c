@@ -74,7 +74,7 @@ static void send_done(client_t *client, size_t first, size_t count)
     tow_msg_runs_done_t done = TOW_MSG_RUNS_DONE_INIT;
     done.runs = client->done_runs.items + first;
     done.n_runs = count;
-    tow_client_send(client, TOW_MESSAGE_RUNS_DONE, &done.base);
+    tow_tell_client(client, TOW_MESSAGE_RUNS_DONE, &done.base);
 }
 
 static void send_failed(client_t *client, const run_t *run)
@@ -88,7 +88,7 @@ static void send_failed(client_t *client, const run_t *run)
     tow_msg_runs_done_t done = TOW_MSG_RUNS_DONE_INIT;
     done.failures = &list;
     done.n_failures = 1;
-    tow_client_send(client, TOW_MESSAGE_RUNS_DONE, &done.base);
+    tow_tell_client(client, TOW_MESSAGE_RUNS_DONE, &done.base);
 }
 
 void tow_runs_tell(client_t *client)
@@ -112,7 +112,6 @@ void tow_runs_tell(client_t *client)
 static void settle_result(run_t *run, size_t index)
 {
     tow_object_t *object = run->results[index];
-    const result_t *result = &run->program->results[index];
     if (object->context == &run->gets)
         tow_object_lost(object, &run->gets, run->error);
     if (object->state == TOW_OBJECT_FAILED) return;
@@ -120,17 +119,22 @@ static void settle_result(run_t *run, size_t index)
         tow_object_fail(object, run->error);
     else
         tow_object_set_ready(object);
-    if (run->error == TOW_OK && result->argument == UINT32_MAX)
-        tow_object_count_bytes(object);
 }
 
-static void unhold_all(run_t *run)
+/* In this order no byte is counted twice: the reservation has been given back,
+ * consumed arguments go, then the results' bytes are their own. */
+static void settle_bytes(run_t *run)
 {
     tow_ledger_t *ledger = run->controller->ledger;
-    for (size_t i = 0; i < run->program->result_count; i++)
-        tow_object_unhold(ledger, run->results[i]);
+    const resident_t *resident = run->program;
     for (size_t i = 0; i < run->argument_count; i++)
         tow_object_unhold(ledger, run->arguments[i]);
+    for (size_t i = 0; i < resident->result_count; i++)
+        if (run->results[i]->state == TOW_OBJECT_READY &&
+            resident->results[i].argument == UINT32_MAX)
+            tow_object_count_bytes(run->results[i]);
+    for (size_t i = 0; i < resident->result_count; i++)
+        tow_object_unhold(ledger, run->results[i]);
 }
 
 /* All workers have reported, or none was asked. The run is told and gone. */
@@ -141,7 +145,7 @@ static void finish(run_t *run)
         settle_result(run, i);
     if (run->unit.ticket.state == TOW_TICKET_GRANTED)
         tow_sched_finish(controller->sched, &run->unit.ticket);
-    unhold_all(run);
+    settle_bytes(run);
     for (size_t i = 0; i <= run->argument_count; i++)
         tow_list_remove(&run->blocks[i].node);
     tow_list_remove(&run->node);
@@ -235,10 +239,9 @@ static tow_status_t add_results(client_t *client, run_t *run)
             .id = {tow_key(client->number, run->first_result + i)},
             .state = TOW_OBJECT_PENDING,
             .shape = result->shape,
-            .bytes = result->bytes,
-            .placement = result->mapping->placement};
-        tow_status_t status = tow_ledger_add(client->controller->ledger,
-                                             &options, &run->results[i]);
+            .bytes = result->bytes};
+        tow_status_t status = tow_object_add(
+            client->controller, result->mapping, &options, &run->results[i]);
         if (TOW_UNLIKELY(status != TOW_OK)) {
             while (i-- > 0)
                 tow_status_ignore(tow_ledger_release(client->controller->ledger,
@@ -315,9 +318,9 @@ static void reject(client_t *client, run_t *run, tow_status_t take_status)
 
 static tow_status_t check_run(client_t *client, const tow_msg_run_t *message)
 {
-    const uint64_t last = message->first_result + TOW_VALUES_MAX;
     if (message->run == 0 || message->run > TOW_CLIENT_ID_MAX ||
-        message->first_result == 0 || last > TOW_CLIENT_ID_MAX)
+        message->first_result == 0 ||
+        message->first_result > TOW_CLIENT_ID_MAX - TOW_NODES_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "client %s runs with an id out of range",
                          client->name);
@@ -423,10 +426,9 @@ static void send_grants(run_t *run)
     grant.n_arguments = run->argument_count;
     grant.first_result = tow_key(tow_key_client(run->key), run->first_result);
     grant.first_gang = run->first_gang;
-    for (size_t i = 0; i < resident->worker_count; i++) {
-        run->reporting_count++;
+    run->reporting_count = (uint32_t)resident->worker_count;
+    for (size_t i = 0; i < resident->worker_count; i++)
         tow_worker_send(resident->workers[i], TOW_MESSAGE_GRANT, &grant.base);
-    }
 }
 
 void tow_run_grant(run_t *run)
@@ -519,8 +521,8 @@ static void report(worker_t *worker, uint64_t key, tow_status_t take_status,
 {
     run_t *run = tow_map_find(&worker->controller->run_of, key);
     size_t index = run != NULL ? index_of(run, worker) : 0;
-    if (run == NULL || index == run->program->worker_count ||
-        run->has_reported[index]) {
+    if (run == NULL || !run->is_granted ||
+        index == run->program->worker_count || run->has_reported[index]) {
         tow_status_release(take_status); /* A run that was given up. */
         return;
     }

@@ -14,6 +14,9 @@
 #define TOW_CLIENT_RUNS_MAX      65536u
 #define TOW_CLIENT_GETS_MAX      65536u
 #define TOW_CLIENT_BLOBS_MAX     64u
+#define TOW_CLIENT_REPORTS_MAX   64u /* that are gathered */
+/* In one message: a loop of a few milliseconds. */
+#define TOW_CLIENT_RELEASES_MAX 1048576u
 /* The largest message that is decoded takes this much of the arena. */
 #define TOW_MESSAGE_ARENA_BYTES ((size_t)64 << 20)
 

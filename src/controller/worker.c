@@ -12,6 +12,7 @@ static void free_worker(worker_t *worker)
     tow_vec_deinit(&worker->release_firsts);
     tow_vec_deinit(&worker->release_counts);
     json_decref(worker->told);
+    tow_status_release(worker->fault);
     tow_free(worker->peer_bytes);
     tow_free(worker->name);
     tow_free(worker);
@@ -25,14 +26,24 @@ void tow_worker_release(worker_t *worker)
 
 void tow_worker_send(worker_t *worker, uint32_t type, const tow_body_t *body)
 {
-    if (worker->session == NULL) return;
-    tow_send_result_t result = tow_session_send(worker->session, type, body);
-    if (result != TOW_SEND_FULL) return;
-    tow_status_t cause = TOW_ERROR(
-        TOW_RESOURCE_EXHAUSTED,
-        "worker %s takes no messages: its queue is full", worker->name);
-    tow_worker_gone(worker, cause);
-    tow_status_release(cause);
+    if (worker->session == NULL || worker->fault != TOW_OK) return;
+    if (tow_session_send(worker->session, type, body) != TOW_SEND_FULL) return;
+    tow_worker_fault(worker, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                                       "worker %s takes no messages: its queue "
+                                       "is full",
+                                       worker->name));
+}
+
+/* Not at once: whoever finds it out may be in the middle of a list of runs that
+ * its end would change. */
+void tow_worker_fault(worker_t *worker, tow_status_t take_status)
+{
+    if (worker->fault != TOW_OK || worker->session == NULL) {
+        tow_status_release(take_status);
+        return;
+    }
+    worker->fault = take_status;
+    tow_controller_touch(worker->controller);
 }
 
 /* -- Releases ------------------------------------------------------------------ */
@@ -233,6 +244,16 @@ void tow_workers_close(tow_controller_t *controller, tow_status_t reason)
     }
 }
 
+void tow_workers_abandon(tow_controller_t *controller)
+{
+    for (tow_list_t *item = controller->workers.next;
+         item != &controller->workers; item = item->next) {
+        worker_t *worker = TOW_CONTAINER_OF(item, worker_t, node);
+        tow_session_abandon(worker->session);
+        worker->session = NULL;
+    }
+}
+
 void tow_workers_destroy(tow_controller_t *controller)
 {
     while (!tow_list_is_empty(&controller->workers)) {
@@ -287,6 +308,7 @@ static void dispatch(worker_t *worker, uint32_t type, const tow_body_t *body)
 void tow_worker_message(worker_t *worker, const tow_message_t *message)
 {
     tow_controller_t *controller = worker->controller;
+    if (worker->fault != TOW_OK) return;
     const tow_body_t *body;
     tow_arena_reset(&controller->arena);
     tow_status_t status =
@@ -295,11 +317,9 @@ void tow_worker_message(worker_t *worker, const tow_message_t *message)
                                  &controller->arena, &body)
             : TOW_ERROR(TOW_FAILED_PRECONDITION, "worker %s sent %s",
                         worker->name, tow_message_type_name(message->type));
-    if (status == TOW_OK) {
+    if (status == TOW_OK)
         dispatch(worker, message->type, body);
-        tow_controller_touch(controller);
-        return;
-    }
-    tow_worker_gone(worker, status);
-    tow_status_release(status);
+    else
+        tow_worker_fault(worker, status);
+    tow_controller_touch(controller);
 }
