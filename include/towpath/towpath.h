@@ -53,7 +53,8 @@ typedef struct tow_client_options {
     size_t struct_size;
     /* "unix:PATH", "tcp:HOST:PORT", "tls:HOST:PORT". NULL: TOW_ADDRESS of the
      * environment; if that is not set either, a local cluster is started, of
-     * processes that end with this one, also when it is killed. */
+     * processes that end with this one, also when it is killed. "": a local
+     * cluster, whatever the environment says. */
     const char *address;
     const char *name; /* for people, in `tow status`; NULL: the program's */
     const char *token_file; /* NULL: as for `tow` */

@@ -94,11 +94,9 @@ static void run_callbacks(void *context)
     }
 }
 
-static tow_status_t open_net(const char *name, const char *token_file,
-                             tow_security_t *security,
+static tow_status_t open_net(const char *name, const tow_security_t *security,
                              tow_shared_net_t **out_shared)
 {
-    TOW_RETURN_IF_ERROR(tow_local_security(token_file, security));
     tow_net_options_t options = {.name = name,
                                  .security = security,
                                  .log = {.level = TOW_LOG_ERROR},
@@ -127,6 +125,12 @@ static void peer_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
     if (length == 0) strcpy(out, "client");
 }
 
+static void free_security(tow_security_t *security)
+{
+    tow_tls_context_destroy(security->tls);
+    tow_free(security);
+}
+
 static tow_status_t dial(const tow_client_options_t *options,
                          const char *address, tow_client_t **out_client)
 {
@@ -134,11 +138,12 @@ static tow_status_t dial(const tow_client_options_t *options,
     peer_name(name, name_of(options));
     tow_security_t *security = tow_calloc(1, sizeof(*security));
     if (security == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    tow_shared_net_t *shared;
+    tow_shared_net_t *shared = NULL;
     tow_status_t status =
-        open_net(name, options->token_file, security, &shared);
+        tow_local_security(options->token_file, address, security);
+    if (status == TOW_OK) status = open_net(name, security, &shared);
     if (status != TOW_OK) {
-        tow_free(security);
+        free_security(security);
         return status;
     }
     tow_shared_net_enter(shared);
@@ -153,7 +158,7 @@ static tow_status_t dial(const tow_client_options_t *options,
     tow_shared_net_leave(shared, TOW_LEAVE_FLUSH);
     if (status != TOW_OK) {
         tow_shared_net_destroy(shared);
-        tow_free(security);
+        free_security(security);
         return status;
     }
     client->security = security;
@@ -176,7 +181,7 @@ static void close_client(tow_client_t *client)
     leave(client);
     tow_shared_net_destroy(shared);
     tow_local_cluster_stop(client->local);
-    tow_free(client->security);
+    free_security(client->security);
     tow_client_free(client);
 }
 

@@ -18,14 +18,21 @@ tow_status_t tow_local_cluster_start(const tow_client_options_t *options,
     TOW_MUST_USE;
 /* Lent. */
 const char *tow_local_cluster_address(const tow_local_cluster_t *cluster);
-/* Lent; NULL: it needs none. */
+/* Lent. */
 const char *tow_local_cluster_token_file(const tow_local_cluster_t *cluster);
 /* Ends all its processes and removes what they left. NULL is fine. */
 void tow_local_cluster_stop(tow_local_cluster_t *cluster);
 
-/* What a client needs to dial: the token of `token_file`, or of the usual place
- * if that is NULL and there is one. */
-tow_status_t tow_local_security(const char *token_file,
+/* Where `tow up` keeps what belongs to its cluster unless told otherwise:
+ * XDG_RUNTIME_DIR/towpath, or /tmp/towpath-UID. */
+void tow_local_run_folder(char *path, size_t capacity);
+
+/* What a client needs to dial `address`: the token of `token_file`; or, if that
+ * is NULL, of TOW_TOKEN_FILE; beside the socket of a "unix:" address; in
+ * ~/.config/towpath; or of a cluster that `tow up` started: the first of these
+ * that there is, and no token if there is none. A cert.pem beside the token is
+ * whom TLS believes. tow_tls_context_destroy(out_security->tls). */
+tow_status_t tow_local_security(const char *token_file, const char *address,
                                 tow_security_t *out_security) TOW_MUST_USE;
 /* Runs it on a thread that nobody waits for; in place if none can be had. */
 void tow_local_detach(void *(*run)(void *context), void *context);

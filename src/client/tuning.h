@@ -2,6 +2,8 @@
 #ifndef TOW_CLIENT_TUNING_H_
 #define TOW_CLIENT_TUNING_H_
 
+#include "env/tuning.h"
+
 /* Runs that have not been told done; a call beyond waits. The controller ends a
  * session at twice this. */
 #define TOW_CLIENT_IN_FLIGHT_MAX 32768u
@@ -15,5 +17,17 @@
 #define TOW_CLIENT_RELEASE_NS    (1000 * 1000)
 /* Writes of one upload under way at a time. */
 #define TOW_CLIENT_WRITES_MAX 8u
+
+/* A local cluster of its own, unless told otherwise. One worker: the devices
+ * then share one XLA. */
+#define TOW_LOCAL_WORKER_COUNT 1u
+#define TOW_LOCAL_DEVICE_COUNT 8u
+#define TOW_LOCAL_COUNT_MAX    256u
+/* Until it is ready: XLA loads in about a second, from a cold disk in ten. */
+#define TOW_LOCAL_START_NS (60 * TOW_NS_PER_S)
+/* Until it has ended; it gives its workers half of that to leave. */
+#define TOW_LOCAL_STOP_NS (10 * TOW_NS_PER_S)
+/* The longest name of a folder that a socket's path has room for. */
+#define TOW_LOCAL_FOLDER_MAX 40
 
 #endif /* TOW_CLIENT_TUNING_H_ */

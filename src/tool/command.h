@@ -16,10 +16,16 @@ typedef struct tow_command {
 } tow_command_t;
 
 int tow_command_version(int argc, char **argv);
+int tow_command_controller(int argc, char **argv);
 int tow_command_devices(int argc, char **argv);
+int tow_command_down(int argc, char **argv);
 int tow_command_exchange(int argc, char **argv);
 int tow_command_run(int argc, char **argv);
 int tow_command_sim(int argc, char **argv);
+int tow_command_status(int argc, char **argv);
+int tow_command_trace(int argc, char **argv);
+int tow_command_up(int argc, char **argv);
+int tow_command_worker(int argc, char **argv);
 int tow_command_bench(int argc, char **argv);
 int tow_command_keys(int argc, char **argv);
 

@@ -6,8 +6,18 @@
 #include "tool/version.h"
 
 static const tow_command_t commands[] = {
+    {"up", "start a cluster on this host: a controller and workers",
+     tow_command_up},
+    {"down", "end the cluster that `up` started", tow_command_down},
+    {"status", "workers, devices, memory, clients and queues of a cluster",
+     tow_command_status},
+    {"run", "compile one StableHLO program and run it, here or on a cluster",
+     tow_command_run},
+    {"trace", "what the processes of a cluster did lately, for Perfetto",
+     tow_command_trace},
+    {"controller", "be the controller of a cluster", tow_command_controller},
+    {"worker", "be a worker of a cluster", tow_command_worker},
     {"devices", "list the devices of this host", tow_command_devices},
-    {"run", "compile one StableHLO program and run it", tow_command_run},
     {"exchange",
      "two processes exchange messages and bulk data, or do so in "
      "simulation",
@@ -30,8 +40,8 @@ static void print_help(FILE *out)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fprintf(out,
             "\n`tow COMMAND --help` explains a command. For example:\n"
-            "  tow exchange --messages 1000      two processes, real sockets\n"
-            "  tow exchange --sim --seed 7       the same machines, simulated\n"
+            "  tow up --workers 2 --devices 2    a cluster; then tow status\n"
+            "  tow run examples/add.mlir --cluster -i f32[4]=iota -i f32[4]=1\n"
             "  tow sim --seeds 100               search 100 seeds for a fault\n"
             "  tow bench net --quick --json      numbers, for a program to "
             "read\n\n"

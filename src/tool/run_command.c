@@ -6,6 +6,7 @@
 
 #include "base/vec.h"
 #include "tool/bench.h"
+#include "tool/cluster.h"
 #include "tool/command.h"
 #include "tool/gang.h"
 #include "tool/literal.h"
@@ -24,7 +25,46 @@ typedef struct run_arguments {
     uint64_t repeat_count;
     bool in_process;
     bool json;
+    /* On a cluster: one that is there, or one of its own. */
+    bool on_cluster;
+    bool on_local_cluster;
+    bool has_device_count;
+    tow_cluster_options_t cluster;
 } run_arguments_t;
+
+enum {
+    OPTION_FOLDER = 256,
+    OPTION_TOKEN,
+    OPTION_CLUSTER,
+    OPTION_LOCAL
+};
+
+static error_t parse_cluster(int key, char *argument, struct argp_state *state)
+{
+    run_arguments_t *a = state->input;
+    switch (key) {
+    case 'a': a->cluster.address = argument; break;
+    case OPTION_FOLDER: a->cluster.folder = argument; break;
+    case OPTION_TOKEN: a->cluster.token_file = argument; break;
+    case OPTION_CLUSTER: break;
+    case OPTION_LOCAL: a->on_local_cluster = true; break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    a->on_cluster = true;
+    return 0;
+}
+
+static void check_words(const run_arguments_t *a, struct argp_state *state)
+{
+    if (a->path == NULL) argp_error(state, "name a file with a program");
+    if (a->process_count > 0 && (a->plugin != NULL || a->model != NULL))
+        argp_error(state, "--processes is for XLA on the CPU, without "
+                          "--plugin or --sim");
+    if (a->on_cluster &&
+        (a->plugin != NULL || a->process_count > 0 || a->in_process))
+        argp_error(state, "a cluster has its own devices: --plugin, "
+                          "--processes and --in-process are for this host");
+}
 
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
@@ -33,7 +73,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'i': return tow_vec_push(&a->inputs, argument) ? 0 : ENOMEM;
     case 'n':
         a->device_count =
-            tow_command_number(state, "devices", argument, 1, 256);
+            tow_command_number(state, "devices", argument, 1, 4096);
+        a->has_device_count = true;
         return 0;
     case 'P':
         a->process_count = tow_command_number(state, "processes", argument, 1,
@@ -52,13 +93,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             argp_error(state, "one file, please: '%s' is a second", argument);
         a->path = argument;
         return 0;
-    case ARGP_KEY_END:
-        if (a->path == NULL) argp_error(state, "name a file with a program");
-        if (a->process_count > 0 && (a->plugin != NULL || a->model != NULL))
-            argp_error(state, "--processes is for XLA on the CPU, without "
-                              "--plugin or --sim");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    case ARGP_KEY_END: check_words(a, state); return 0;
+    default: return parse_cluster(key, argument, state);
     }
 }
 
@@ -347,6 +383,41 @@ static tow_status_t perform_gang(session_t *session)
     return status;
 }
 
+/* -- On a cluster ----------------------------------------------------------- */
+
+static tow_status_t open_client(const run_arguments_t *a,
+                                tow_client_t **out_client)
+{
+    if (!a->on_local_cluster) return tow_cluster_open(&a->cluster, out_client);
+    const tow_client_options_t options = {.struct_size = sizeof(options),
+                                          .name = "tow",
+                                          .address = "",
+                                          .simulated = a->model};
+    return tow_client_open(&options, out_client);
+}
+
+static tow_status_t perform_on_cluster(session_t *session)
+{
+    const run_arguments_t *a = session->arguments;
+    tow_client_t *client = NULL;
+    TOW_RETURN_IF_ERROR(read_program(session));
+    TOW_RETURN_IF_ERROR(open_client(a, &client));
+    const tow_cluster_run_t run = {
+        .program = session->program,
+        .program_size = session->program_size,
+        .path = a->path,
+        .inputs = a->inputs.items,
+        .input_count = a->inputs.count,
+        .device_count = a->has_device_count ? a->device_count : 0,
+        .repeat_count = a->repeat_count,
+        .printed_elements_max = PRINTED_ELEMENTS_MAX,
+        .is_cost = a->model != NULL,
+        .json = a->json};
+    tow_status_t status = tow_cluster_run(client, &run);
+    tow_client_release(client);
+    return status;
+}
+
 /* -- The command ------------------------------------------------------------ */
 
 static tow_status_t perform(session_t *session)
@@ -391,7 +462,18 @@ int tow_command_run(int argc, char **argv)
          "An argument, in order: f32[2,2]=1,2,3,4, s32[8]=iota, f32[4]=0 or "
          "f32[4]=@FILE",
          0},
-        {"devices", 'n', "N", 0, "Run on N devices, as replicas (1)", 0},
+        {"devices", 'n', "N", 0,
+         "Run on N devices, as replicas (1; on a cluster: all)", 0},
+        {"cluster", OPTION_CLUSTER, NULL, 0,
+         "Run on a cluster: that of TOW_ADDRESS, or of `tow up`", 0},
+        {"address", 'a', "ADDRESS", 0, "Run on the cluster at this address", 0},
+        {"folder", OPTION_FOLDER, "FOLDER", 0,
+         "Run on the cluster of `tow up --folder`", 0},
+        {"token", OPTION_TOKEN, "FILE", 0, "The cluster's token", 0},
+        {"local", OPTION_LOCAL, NULL, 0,
+         "Run on a cluster of its own, which TOW_LOCAL sizes "
+         "(workers=2,devices=4)",
+         0},
         {"processes", 'P', "N", 0,
          "One gang over N child processes with --devices each, on XLA on the "
          "CPU",
@@ -413,7 +495,8 @@ int tow_command_run(int argc, char **argv)
         .parser = parse,
         .args_doc = "FILE",
         .doc = "Compiles one StableHLO program (text or portable artifact), "
-               "runs it, and prints results and timings.",
+               "runs it, and prints results and timings: on devices of this "
+               "process, or as a client of a cluster.",
     };
     if (argc > 1 && strcmp(argv[1], "gang-member") == 0)
         return tow_gang_member(argc - 1, argv + 1);
@@ -421,9 +504,10 @@ int tow_command_run(int argc, char **argv)
     int result = tow_command_parse(&argp, argc, argv, &arguments);
     if (result == 0) {
         session_t session = {.arguments = &arguments};
-        tow_status_t status = arguments.process_count > 0
-                                  ? perform_gang(&session)
-                                  : perform(&session);
+        tow_status_t status =
+            arguments.on_cluster          ? perform_on_cluster(&session)
+            : arguments.process_count > 0 ? perform_gang(&session)
+                                          : perform(&session);
         end(&session);
         result = tow_command_finish("run", status);
     }

@@ -1,0 +1,235 @@
+/* `tow status` and `tow trace`: what a cluster says of itself. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tool/cluster.h"
+#include "tool/command.h"
+
+typedef struct status_arguments {
+    tow_cluster_options_t cluster;
+    const char *out; /* of a trace */
+    bool json;
+} status_arguments_t;
+
+enum {
+    OPTION_FOLDER = 256,
+    OPTION_TOKEN
+};
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    status_arguments_t *a = state->input;
+    switch (key) {
+    case 'a': a->cluster.address = argument; return 0;
+    case 'j': a->json = true; return 0;
+    case 'o': a->out = argument; return 0;
+    case OPTION_FOLDER: a->cluster.folder = argument; return 0;
+    case OPTION_TOKEN: a->cluster.token_file = argument; return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected word '%s'", argument);
+        return EINVAL;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* -- Status as text -------------------------------------------------------------- */
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "?";
+}
+
+static long long count_of(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+/* "1.5 GiB". */
+static const char *bytes_text(long long bytes, char text[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double size = (double)bytes;
+    size_t unit = 0;
+    while (size >= 1024 && unit + 1 < TOW_COUNT_OF(units)) {
+        size /= 1024;
+        unit++;
+    }
+    snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.1f %s", size, units[unit]);
+    return text;
+}
+
+static void print_device(const json_t *device)
+{
+    char objects[32], reserved[32], peak[32], memory[32];
+    const long long limit = count_of(device, "memory_bytes");
+    printf("  %8lld  %-12s %10s %10s %10s %10s %6lld %7lld\n",
+           count_of(device, "id"), text_of(device, "kind"),
+           bytes_text(count_of(device, "object_bytes"), objects),
+           bytes_text(count_of(device, "reserved_bytes"), reserved),
+           bytes_text(count_of(device, "peak_bytes"), peak),
+           limit > 0 ? bytes_text(limit, memory) : "-",
+           count_of(device, "steps_under_way"), count_of(device, "slices"));
+}
+
+static void print_workers(const json_t *workers)
+{
+    size_t i, k;
+    const json_t *worker, *device;
+    json_array_foreach(workers, i, worker)
+    {
+        printf("%s on %s: %s%s, process %lld\n", text_of(worker, "name"),
+               text_of(worker, "host"), text_of(worker, "platform"),
+               json_is_true(json_object_get(worker, "simulated"))
+                   ? " (simulated)"
+                   : "",
+               count_of(worker, "process"));
+        printf("  %8s  %-12s %10s %10s %10s %10s %6s %7s\n", "device", "kind",
+               "objects", "reserved", "peak", "memory", "steps", "slices");
+        json_array_foreach(json_object_get(worker, "devices"), k, device)
+            print_device(device);
+    }
+}
+
+static void print_clients(const json_t *clients)
+{
+    size_t i;
+    const json_t *client;
+    char bytes[32];
+    if (json_array_size(clients) == 0) return;
+    printf("%-4s %-20s %7s %9s %8s %6s %8s %10s\n", "", "client", "slices",
+           "functions", "programs", "runs", "objects", "bytes");
+    json_array_foreach(clients, i, client)
+        printf("%-4lld %-20s %7lld %9lld %8lld %6lld %8lld %10s\n",
+               count_of(client, "number"), text_of(client, "name"),
+               count_of(client, "slices"), count_of(client, "functions"),
+               count_of(client, "programs"), count_of(client, "runs"),
+               count_of(client, "objects"),
+               bytes_text(count_of(client, "bytes"), bytes));
+}
+
+static void print_totals(const json_t *report)
+{
+    char objects[32], reserved[32];
+    const json_t *totals = json_object_get(report, "totals");
+    printf("cluster %s: %lld worker(s), %lld device(s), %lld client(s)\n",
+           text_of(report, "cluster"), count_of(totals, "workers"),
+           count_of(totals, "devices"), count_of(totals, "clients"));
+    printf("objects %lld with %s, reserved %s; runs %lld, of them %lld "
+           "queued; granted %lld; compiled %lld\n",
+           count_of(totals, "objects"),
+           bytes_text(count_of(totals, "object_bytes"), objects),
+           bytes_text(count_of(totals, "reserved_bytes"), reserved),
+           count_of(totals, "runs"), count_of(totals, "runs_queued"),
+           count_of(totals, "runs_granted"), count_of(totals, "compiles"));
+}
+
+static tow_status_t print_text(const char *text)
+{
+    json_error_t error;
+    json_t *report = json_loads(text, 0, &error);
+    if (report == NULL)
+        return TOW_ERROR(TOW_DATA_LOSS, "the report is no JSON: %s",
+                         error.text);
+    print_totals(report);
+    print_workers(json_object_get(report, "workers"));
+    print_clients(json_object_get(report, "clients"));
+    json_decref(report);
+    return TOW_OK;
+}
+
+static tow_status_t show_status(const status_arguments_t *a)
+{
+    tow_client_t *client = NULL;
+    char *text = NULL;
+    TOW_RETURN_IF_ERROR(tow_cluster_open(&a->cluster, &client));
+    tow_status_t status = tow_client_report(client, &text);
+    if (status == TOW_OK) {
+        if (a->json)
+            printf("%s\n", text);
+        else
+            status = print_text(text);
+    }
+    tow_free_text(text);
+    tow_client_release(client);
+    return status;
+}
+
+#define CLUSTER_OPTIONS                                                    \
+    {"address",                                                            \
+     'a',                                                                  \
+     "ADDRESS",                                                            \
+     0,                                                                    \
+     "The controller's address (TOW_ADDRESS, or that of `tow up`)",        \
+     0},                                                                   \
+        {"folder", OPTION_FOLDER, "FOLDER", 0, "As given to `tow up`", 0}, \
+    {                                                                      \
+        "token", OPTION_TOKEN, "FILE", 0, "The cluster's token", 0         \
+    }
+
+int tow_command_status(int argc, char **argv)
+{
+    static const struct argp_option table[] = {
+        CLUSTER_OPTIONS,
+        {"json", 'j', NULL, 0, "All of it, as JSON", 0},
+        {0},
+    };
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse,
+        .doc = "Shows workers, devices, memory, clients and queues of a "
+               "cluster. The client named tow is this command.",
+    };
+    status_arguments_t arguments = {0};
+    int usage = tow_command_parse(&argp, argc, argv, &arguments);
+    if (usage != 0) return usage;
+    return tow_command_finish("status", show_status(&arguments));
+}
+
+/* -- Trace ------------------------------------------------------------------------ */
+
+static tow_status_t write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    if (file == NULL) return TOW_ERRNO(errno, "opening %s", path);
+    const bool failed = fputs(text, file) == EOF;
+    if (fclose(file) != 0 || failed)
+        return TOW_ERRNO(errno, "writing %s", path);
+    return TOW_OK;
+}
+
+static tow_status_t take_trace(const status_arguments_t *a)
+{
+    tow_client_t *client = NULL;
+    char *text = NULL;
+    TOW_RETURN_IF_ERROR(tow_cluster_open(&a->cluster, &client));
+    tow_status_t status = tow_client_trace(client, &text);
+    if (status == TOW_OK) status = write_file(a->out, text);
+    if (status == TOW_OK)
+        printf("%s: %zu bytes; ui.perfetto.dev opens it\n", a->out,
+               strlen(text));
+    tow_free_text(text);
+    tow_client_release(client);
+    return status;
+}
+
+int tow_command_trace(int argc, char **argv)
+{
+    static const struct argp_option table[] = {
+        CLUSTER_OPTIONS,
+        {"out", 'o', "FILE", 0, "Where to write it (trace.json)", 0},
+        {0},
+    };
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse,
+        .doc = "Writes the last trace events of all processes of a cluster, "
+               "clocks aligned, as a file that Perfetto opens.",
+    };
+    status_arguments_t arguments = {.out = "trace.json"};
+    int usage = tow_command_parse(&argp, argc, argv, &arguments);
+    if (usage != 0) return usage;
+    return tow_command_finish("trace", take_trace(&arguments));
+}

@@ -1,0 +1,565 @@
+#include "tool/supervisor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "collective/host/host.h"
+#include "env/tuning.h"
+#include "tool/role.h"
+#include "worker/gangs.h"
+
+/* Until all have said that they are ready; XLA from a cold disk takes ten
+ * seconds, and workers share the cores. */
+#define START_NS (120 * TOW_NS_PER_S)
+/* What a process may take to end by itself; then it is killed. */
+#define STOP_NS (5 * TOW_NS_PER_S)
+/* From a death to the next start. Doubles, and begins anew after a life of
+ * CALM_NS. */
+#define RESTART_MIN_NS (100 * TOW_NS_PER_MS)
+#define RESTART_MAX_NS (10 * TOW_NS_PER_S)
+#define CALM_NS        (30 * TOW_NS_PER_S)
+/* The child's end of the pipe on which it says that it is ready. */
+#define CHILD_READY_FD 3
+#define WORD_COUNT_MAX 32
+#define QUOTED_SIZE    1024
+
+typedef struct member {
+    char name[32]; /* "controller", "worker-0" */
+    bool is_worker;
+    uint32_t process; /* a worker's number, never used again */
+    pid_t pid;        /* 0: it is not there */
+    int ready_fd;     /* -1: it has said so, or is not there */
+    bool is_ready;
+    int64_t started_ns;
+    int64_t restart_ns; /* when to start it again; 0: not to be */
+    int64_t delay_ns;
+    char line[TOW_ADDRESS_TEXT_MAX + 32]; /* what it has said */
+    size_t line_length;
+} member_t;
+
+typedef struct supervisor {
+    const tow_supervisor_options_t *options; /* lent */
+    char address[TOW_ADDRESS_TEXT_MAX + 32]; /* the true one, once known */
+    uint32_t process_count;
+    int signal_fd;
+    int parent_fd; /* who follow_fd belongs to; -1: nobody */
+    bool is_ready;
+    bool is_ending;
+    tow_status_t failure; /* owned; it never got ready */
+    size_t member_count;
+    member_t members[1 + TOW_CLUSTER_WORKER_COUNT_MAX];
+} supervisor_t;
+
+static int64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * TOW_NS_PER_S + time.tv_nsec;
+}
+
+/* One line of `up.log`, or of the screen. */
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void say(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    fputs("tow up: ", stderr);
+    vfprintf(stderr, format, values);
+    fputc('\n', stderr);
+    va_end(values);
+}
+
+/* -- Starting ------------------------------------------------------------------ */
+
+typedef struct words {
+    char *items[WORD_COUNT_MAX + 1];
+    size_t count;
+    char texts[3][32]; /* of numbers */
+    size_t text_count;
+} words_t;
+
+static void add(words_t *words, const char *word)
+{
+    words->items[words->count++] = (char *)word;
+}
+
+static void add_number(words_t *words, const char *option, uint64_t number)
+{
+    char *text = words->texts[words->text_count++];
+    snprintf(text, sizeof(words->texts[0]), "%llu", (unsigned long long)number);
+    add(words, option);
+    add(words, text);
+}
+
+static void add_devices(words_t *words, const tow_supervisor_options_t *options)
+{
+    if (options->model != NULL) {
+        add(words, "--simulated");
+        add(words, options->model);
+    } else if (options->plugin != NULL) {
+        add(words, "--plugin");
+        add(words, options->plugin);
+    }
+}
+
+static void make_words(const supervisor_t *supervisor, const member_t *member,
+                       words_t *words)
+{
+    const tow_supervisor_options_t *options = supervisor->options;
+    add(words, "tow");
+    add(words, member->is_worker ? "worker" : "controller");
+    add(words, member->is_worker ? "--controller" : "--listen");
+    add(words, supervisor->address);
+    add(words, "--keys");
+    add(words, options->keys);
+    add(words, "--ready-fd");
+    add(words, "3");
+    add_devices(words, options);
+    if (!member->is_worker) return;
+    add(words, "--name");
+    add(words, member->name);
+    add_number(words, "--process", member->process);
+    add_number(words, "--devices", options->device_count);
+    if (options->memory_bytes > 0)
+        add_number(words, "--memory", options->memory_bytes);
+}
+
+/* In the child, between fork and exec. The supervisor has one thread. */
+TOW_NORETURN static void become(const words_t *words, const char *log,
+                                int ready_fd, pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127); /* It died before we asked. */
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    const int log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const int null_fd = open("/dev/null", O_RDONLY);
+    dup2(null_fd, STDIN_FILENO);
+    dup2(log_fd, STDOUT_FILENO);
+    dup2(log_fd, STDERR_FILENO);
+    dup2(ready_fd, CHILD_READY_FD);
+    close_range(CHILD_READY_FD + 1, ~0u, 0);
+    execv("/proc/self/exe", words->items);
+    fprintf(stderr, "tow up: cannot run itself: %s\n", strerror(errno));
+    _exit(127);
+}
+
+static void log_path(const supervisor_t *supervisor, const member_t *member,
+                     char path[TOW_RUN_PATH_SIZE])
+{
+    char file[48];
+    snprintf(file, sizeof(file), "%s.log", member->name);
+    tow_run_folder_file(supervisor->options->folder, file, path);
+}
+
+/* Above the number that the child's end gets. */
+static int open_ready_pipe(int fds[2])
+{
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) return errno;
+    const int moved = fcntl(fds[1], F_DUPFD_CLOEXEC, CHILD_READY_FD + 1);
+    const int error = moved < 0 ? errno : 0;
+    close(fds[1]);
+    fds[1] = moved;
+    if (error != 0) close(fds[0]);
+    return error;
+}
+
+static tow_status_t start_member(supervisor_t *supervisor, member_t *member)
+{
+    char log[TOW_RUN_PATH_SIZE];
+    words_t words = {0};
+    int fds[2];
+    if (member->is_worker) member->process = supervisor->process_count++;
+    make_words(supervisor, member, &words);
+    log_path(supervisor, member, log);
+    const int error = open_ready_pipe(fds);
+    if (error != 0) return TOW_ERRNO(error, "making a pipe");
+    const pid_t parent = getpid(), pid = fork();
+    if (pid == 0) become(&words, log, fds[1], parent);
+    const int fork_error = errno;
+    close(fds[1]);
+    if (pid < 0) {
+        close(fds[0]);
+        return TOW_ERRNO(fork_error, "starting %s", member->name);
+    }
+    member->pid = pid;
+    member->ready_fd = fds[0];
+    member->is_ready = false;
+    member->line_length = 0;
+    member->started_ns = now_ns();
+    member->restart_ns = 0;
+    return TOW_OK;
+}
+
+/* -- What happens to them --------------------------------------------------------- */
+
+static void quote_log(const supervisor_t *supervisor, const member_t *member,
+                      char text[QUOTED_SIZE])
+{
+    char path[TOW_RUN_PATH_SIZE];
+    log_path(supervisor, member, path);
+    snprintf(text, QUOTED_SIZE, "it said nothing");
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    const off_t size = lseek(fd, 0, SEEK_END);
+    const off_t start = size > QUOTED_SIZE - 1 ? size - (QUOTED_SIZE - 1) : 0;
+    ssize_t count = pread(fd, text, QUOTED_SIZE - 1, start);
+    close(fd);
+    while (count > 0 && text[count - 1] == '\n')
+        count--;
+    if (count > 0)
+        text[count] = '\0';
+    else
+        snprintf(text, QUOTED_SIZE, "it said nothing");
+}
+
+static void fail(supervisor_t *supervisor, tow_status_t take_status)
+{
+    if (supervisor->failure == TOW_OK)
+        supervisor->failure = take_status;
+    else
+        tow_status_release(take_status);
+    supervisor->is_ending = true;
+}
+
+static void describe_end(int exit_status, char text[64])
+{
+    if (WIFSIGNALED(exit_status))
+        snprintf(text, 64, "was ended by signal %d", WTERMSIG(exit_status));
+    else
+        snprintf(text, 64, "ended with status %d", WEXITSTATUS(exit_status));
+}
+
+static void plan_restart(member_t *member)
+{
+    const int64_t now = now_ns();
+    if (member->delay_ns == 0 || now - member->started_ns >= CALM_NS)
+        member->delay_ns = RESTART_MIN_NS;
+    member->restart_ns = now + member->delay_ns;
+    member->delay_ns = 2 * member->delay_ns < RESTART_MAX_NS
+                           ? 2 * member->delay_ns
+                           : RESTART_MAX_NS;
+}
+
+static void close_ready(member_t *member)
+{
+    if (member->ready_fd >= 0) close(member->ready_fd);
+    member->ready_fd = -1;
+}
+
+static void member_ended(supervisor_t *supervisor, member_t *member,
+                         int exit_status)
+{
+    char how[64];
+    describe_end(exit_status, how);
+    member->pid = 0;
+    close_ready(member);
+    if (supervisor->is_ending) return;
+    if (!supervisor->is_ready) {
+        char quoted[QUOTED_SIZE];
+        quote_log(supervisor, member, quoted);
+        fail(supervisor, TOW_ERROR(TOW_UNAVAILABLE, "%s %s: %s", member->name,
+                                   how, quoted));
+        return;
+    }
+    plan_restart(member);
+    say("%s %s; it starts again in %lld ms", member->name, how,
+        (long long)((member->restart_ns - now_ns()) / TOW_NS_PER_MS));
+}
+
+static void reap(supervisor_t *supervisor)
+{
+    for (size_t i = 0; i < supervisor->member_count; i++) {
+        member_t *member = &supervisor->members[i];
+        int exit_status;
+        if (member->pid != 0 &&
+            waitpid(member->pid, &exit_status, WNOHANG) == member->pid)
+            member_ended(supervisor, member, exit_status);
+    }
+}
+
+static void start_workers(supervisor_t *supervisor)
+{
+    for (size_t i = 1; i < supervisor->member_count; i++) {
+        member_t *member = &supervisor->members[i];
+        if (member->pid != 0 || member->restart_ns != 0) continue;
+        tow_status_t status = start_member(supervisor, member);
+        if (status != TOW_OK) fail(supervisor, status);
+    }
+}
+
+static void all_ready(supervisor_t *supervisor)
+{
+    const tow_supervisor_options_t *options = supervisor->options;
+    tow_run_state_t state = {.pid = getpid(),
+                             .worker_count = (unsigned)options->worker_count,
+                             .device_count = (unsigned)options->device_count};
+    snprintf(state.address, sizeof(state.address), "%s", supervisor->address);
+    tow_status_t status = tow_run_folder_write(options->folder, &state);
+    if (status != TOW_OK) {
+        fail(supervisor, status);
+        return;
+    }
+    supervisor->is_ready = true;
+    if (options->ready_fd < 0) return;
+    dprintf(options->ready_fd, "%s\n", supervisor->address);
+    if (options->ready_fd > STDERR_FILENO) close(options->ready_fd);
+}
+
+/* A member has said its line. The controller's is its address: the workers can
+ * start, and come back to the same one ever after. */
+static void member_ready(supervisor_t *supervisor, member_t *member)
+{
+    member->is_ready = true;
+    close_ready(member);
+    if (!member->is_worker && !supervisor->is_ready) {
+        snprintf(supervisor->address, sizeof(supervisor->address), "%s",
+                 member->line);
+        start_workers(supervisor);
+    }
+    if (supervisor->is_ready || supervisor->is_ending) return;
+    for (size_t i = 0; i < supervisor->member_count; i++)
+        if (!supervisor->members[i].is_ready) return;
+    all_ready(supervisor);
+}
+
+static void read_ready(supervisor_t *supervisor, member_t *member)
+{
+    while (member->line_length + 1 < sizeof(member->line)) {
+        char *next = member->line + member->line_length;
+        const ssize_t got = read(member->ready_fd, next, 1);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+        if (got <= 0) break; /* Its end comes as a signal. */
+        if (*next == '\n') {
+            *next = '\0';
+            member_ready(supervisor, member);
+            return;
+        }
+        member->line_length++;
+    }
+    close_ready(member);
+}
+
+static void start_due(supervisor_t *supervisor)
+{
+    const int64_t now = now_ns();
+    for (size_t i = 0; i < supervisor->member_count; i++) {
+        member_t *member = &supervisor->members[i];
+        if (member->restart_ns == 0 || member->restart_ns > now) continue;
+        tow_status_t status = start_member(supervisor, member);
+        if (status == TOW_OK) {
+            say("%s is process %d", member->name, (int)member->pid);
+            continue;
+        }
+        say("%s", tow_status_message(status));
+        tow_status_release(status);
+        plan_restart(member);
+    }
+}
+
+/* -- Minding ---------------------------------------------------------------------- */
+
+static int64_t next_deadline_ns(const supervisor_t *supervisor,
+                                int64_t start_deadline_ns)
+{
+    int64_t next = supervisor->is_ready ? INT64_MAX : start_deadline_ns;
+    for (size_t i = 0; i < supervisor->member_count; i++) {
+        const int64_t restart_ns = supervisor->members[i].restart_ns;
+        if (restart_ns != 0 && restart_ns < next) next = restart_ns;
+    }
+    return next;
+}
+
+static int poll_ms(int64_t deadline_ns)
+{
+    if (deadline_ns == INT64_MAX) return -1;
+    const int64_t left_ms = (deadline_ns - now_ns()) / TOW_NS_PER_MS + 1;
+    return left_ms < 0 ? 0 : left_ms > 60000 ? 60000 : (int)left_ms;
+}
+
+static void take_signals(supervisor_t *supervisor)
+{
+    struct signalfd_siginfo info;
+    while (read(supervisor->signal_fd, &info, sizeof(info)) == sizeof(info))
+        if (info.ssi_signo != SIGCHLD) supervisor->is_ending = true;
+    reap(supervisor);
+}
+
+static bool follow_has_ended(int fd)
+{
+    char byte;
+    ssize_t got;
+    while ((got = read(fd, &byte, 1)) > 0 || (got < 0 && errno == EINTR)) {
+    }
+    return got == 0 || errno != EAGAIN;
+}
+
+/* Waits for one round of news, and handles it. */
+static void mind(supervisor_t *supervisor, int64_t deadline_ns)
+{
+    enum {
+        SIGNALS,
+        FOLLOW,
+        PARENT,
+        MEMBERS
+    };
+    struct pollfd fds[MEMBERS + TOW_COUNT_OF(supervisor->members)] = {
+        [SIGNALS] = {.fd = supervisor->signal_fd, .events = POLLIN},
+        [FOLLOW] = {.fd = supervisor->options->follow_fd, .events = POLLIN},
+        [PARENT] = {.fd = supervisor->parent_fd, .events = POLLIN},
+    };
+    for (size_t i = 0; i < supervisor->member_count; i++)
+        fds[MEMBERS + i] = (struct pollfd){
+            .fd = supervisor->members[i].ready_fd, .events = POLLIN};
+    if (poll(fds, MEMBERS + supervisor->member_count, poll_ms(deadline_ns)) < 0)
+        return;
+    /* Lines before ends: what was said last counts. */
+    for (size_t i = 0; i < supervisor->member_count; i++)
+        if (fds[MEMBERS + i].revents != 0 &&
+            supervisor->members[i].ready_fd == fds[MEMBERS + i].fd)
+            read_ready(supervisor, &supervisor->members[i]);
+    if (fds[FOLLOW].revents != 0 && follow_has_ended(fds[FOLLOW].fd))
+        supervisor->is_ending = true;
+    if (fds[PARENT].revents != 0) supervisor->is_ending = true;
+    if (fds[SIGNALS].revents != 0) take_signals(supervisor);
+}
+
+static void run(supervisor_t *supervisor)
+{
+    const int64_t start_deadline_ns = now_ns() + START_NS;
+    while (!supervisor->is_ending) {
+        mind(supervisor, next_deadline_ns(supervisor, start_deadline_ns));
+        if (supervisor->is_ending) return;
+        start_due(supervisor);
+        if (!supervisor->is_ready && now_ns() >= start_deadline_ns)
+            fail(supervisor,
+                 TOW_ERROR(TOW_DEADLINE_EXCEEDED,
+                           "the cluster is not ready after %lld s; the logs "
+                           "in %s may say why",
+                           (long long)(START_NS / TOW_NS_PER_S),
+                           supervisor->options->folder->path));
+    }
+}
+
+/* -- Ending ----------------------------------------------------------------------- */
+
+static bool any_is_there(const supervisor_t *supervisor)
+{
+    for (size_t i = 0; i < supervisor->member_count; i++)
+        if (supervisor->members[i].pid != 0) return true;
+    return false;
+}
+
+static void signal_all(const supervisor_t *supervisor, int number)
+{
+    for (size_t i = 0; i < supervisor->member_count; i++)
+        if (supervisor->members[i].pid != 0)
+            kill(supervisor->members[i].pid, number);
+}
+
+/* One that is stopped by a signal hears no other but SIGKILL. */
+static void end_all(supervisor_t *supervisor)
+{
+    const int64_t deadline_ns = now_ns() + STOP_NS;
+    signal_all(supervisor, SIGTERM);
+    while (any_is_there(supervisor) && now_ns() < deadline_ns) {
+        struct pollfd fd = {.fd = supervisor->signal_fd, .events = POLLIN};
+        poll(&fd, 1, poll_ms(deadline_ns));
+        take_signals(supervisor);
+    }
+    if (!any_is_there(supervisor)) return;
+    say("some did not end within %lld s and are killed",
+        (long long)(STOP_NS / TOW_NS_PER_S));
+    signal_all(supervisor, SIGKILL);
+    for (size_t i = 0; i < supervisor->member_count; i++) {
+        member_t *member = &supervisor->members[i];
+        if (member->pid != 0) waitpid(member->pid, NULL, 0);
+        member->pid = 0;
+        close_ready(member);
+    }
+}
+
+/* -- All of it -------------------------------------------------------------------- */
+
+static tow_status_t open_signals(supervisor_t *supervisor)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (supervisor->signal_fd < 0) return TOW_ERRNO(errno, "signalfd");
+    return TOW_OK;
+}
+
+/* A process that was forked from the one we follow has its end of the pipe too,
+ * so we also look at that one itself. */
+static void follow(supervisor_t *supervisor)
+{
+    const int fd = supervisor->options->follow_fd;
+    if (fd < 0) return;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    if (getppid() > 1) supervisor->parent_fd = pidfd_open(getppid(), 0);
+}
+
+static void name_members(supervisor_t *supervisor)
+{
+    supervisor->member_count = 1 + supervisor->options->worker_count;
+    for (size_t i = 0; i < supervisor->member_count; i++) {
+        member_t *member = &supervisor->members[i];
+        *member = (member_t){.is_worker = i > 0, .ready_fd = -1};
+        if (i == 0)
+            snprintf(member->name, sizeof(member->name), "controller");
+        else
+            snprintf(member->name, sizeof(member->name), "worker-%zu", i - 1);
+    }
+}
+
+/* Workers that were killed could not remove what they shared. */
+static void remove_arena(const supervisor_t *supervisor)
+{
+    char host[TOW_ROLE_HOST_SIZE], name[TOW_GANGS_ARENA_NAME_SIZE];
+    tow_role_host_name(host);
+    tow_host_arena_remove(
+        tow_gangs_arena_name(supervisor->address, host, name));
+}
+
+tow_status_t tow_supervise(const tow_supervisor_options_t *options)
+{
+    supervisor_t supervisor = {
+        .options = options, .signal_fd = -1, .parent_fd = -1};
+    snprintf(supervisor.address, sizeof(supervisor.address), "%s",
+             options->address);
+    name_members(&supervisor);
+    tow_status_t status = open_signals(&supervisor);
+    follow(&supervisor);
+    if (status == TOW_OK)
+        status = start_member(&supervisor, &supervisor.members[0]);
+    if (status == TOW_OK) {
+        run(&supervisor);
+        end_all(&supervisor);
+        remove_arena(&supervisor);
+        status = supervisor.failure;
+    }
+    if (supervisor.signal_fd >= 0) close(supervisor.signal_fd);
+    if (supervisor.parent_fd >= 0) close(supervisor.parent_fd);
+    return status;
+}

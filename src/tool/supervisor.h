@@ -1,0 +1,34 @@
+/* The processes of a cluster on this host: a controller and its workers, minded
+ * by the process that calls. All of them end with it, however it ends. */
+#ifndef TOW_TOOL_SUPERVISOR_H_
+#define TOW_TOOL_SUPERVISOR_H_
+
+#include <stdint.h>
+
+#include "base/macros.h"
+#include "base/status.h"
+#include "tool/run_folder.h"
+
+#define TOW_CLUSTER_WORKER_COUNT_MAX 64
+
+typedef struct tow_supervisor_options {
+    tow_run_folder_t *folder; /* lent; taken */
+    const char *address;      /* where the controller listens */
+    const char *keys;         /* folder with the token */
+    uint64_t worker_count;
+    uint64_t device_count; /* of each */
+    const char *model;     /* simulated devices; NULL: real ones */
+    const char *plugin;    /* NULL: XLA on the CPU */
+    uint64_t memory_bytes; /* of each device; 0: no limit */
+    int follow_fd;         /* its end ends the cluster; -1: none */
+    int ready_fd;          /* gets the address, in one line; -1: nobody does */
+} tow_supervisor_options_t;
+
+/* Starts the cluster, says that it is ready, minds it until SIGTERM, SIGINT, SIGHUP
+ * or the end of follow_fd, and ends it. A process that dies is started again
+ * after a while: a worker as another incarnation, the controller at the same
+ * address. An error: it never got ready, and why. */
+tow_status_t tow_supervise(const tow_supervisor_options_t *options)
+    TOW_MUST_USE;
+
+#endif /* TOW_TOOL_SUPERVISOR_H_ */

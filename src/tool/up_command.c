@@ -1,0 +1,318 @@
+/* `tow up` and `tow down`: a cluster on this host. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tool/command.h"
+#include "tool/keys.h"
+#include "tool/process.h"
+#include "tool/supervisor.h"
+
+#define CHILD_READY_FD 3
+/* A little more than the supervisor gives its processes. */
+#define DOWN_MS     10000
+#define QUOTED_SIZE 2048
+
+typedef struct up_arguments {
+    const char *folder;
+    const char *address;
+    const char *keys;
+    tow_supervisor_options_t options;
+    bool is_foreground;
+} up_arguments_t;
+
+enum {
+    OPTION_FOLDER = 256,
+    OPTION_KEYS,
+    OPTION_FOLLOW_FD,
+    OPTION_READY_FD,
+};
+
+static error_t parse_fd(int key, char *argument, struct argp_state *state)
+{
+    up_arguments_t *a = state->input;
+    switch (key) {
+    case OPTION_FOLLOW_FD:
+        a->options.follow_fd =
+            (int)tow_command_number(state, "follow-fd", argument, 0, 1 << 20);
+        return 0;
+    case OPTION_READY_FD:
+        a->options.ready_fd =
+            (int)tow_command_number(state, "ready-fd", argument, 0, 1 << 20);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    up_arguments_t *a = state->input;
+    switch (key) {
+    case 'w':
+        a->options.worker_count = tow_command_number(
+            state, "workers", argument, 1, TOW_CLUSTER_WORKER_COUNT_MAX);
+        return 0;
+    case 'n':
+        a->options.device_count =
+            tow_command_number(state, "devices", argument, 1, 256);
+        return 0;
+    case 'm':
+        a->options.memory_bytes =
+            tow_command_number(state, "memory", argument, 1, INT64_MAX);
+        return 0;
+    case 's': a->options.model = argument; return 0;
+    case 'p': a->options.plugin = argument; return 0;
+    case 'a': a->address = argument; return 0;
+    case 'f': a->is_foreground = true; return 0;
+    case OPTION_FOLDER: a->folder = argument; return 0;
+    case OPTION_KEYS: a->keys = argument; return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected word '%s'", argument);
+        return EINVAL;
+    case ARGP_KEY_END:
+        if (a->options.follow_fd >= 0 && !a->is_foreground)
+            argp_error(state, "--follow-fd goes with --foreground");
+        return 0;
+    default: return parse_fd(key, argument, state);
+    }
+}
+
+/* -- In the foreground ---------------------------------------------------------- */
+
+/* A token of its own, new each time, unless the user has keys. */
+static tow_status_t make_token(const tow_run_folder_t *folder)
+{
+    tow_keys_t keys;
+    TOW_RETURN_IF_ERROR(tow_keys_in(folder->path, &keys));
+    unlink(keys.token);
+    return tow_keys_make(&keys, NULL);
+}
+
+static tow_status_t supervise(up_arguments_t *a, tow_run_folder_t *folder)
+{
+    char address[TOW_RUN_PATH_SIZE];
+    snprintf(address, sizeof(address), "unix:%s/cluster.sock", folder->path);
+    if (a->keys == NULL) TOW_RETURN_IF_ERROR(make_token(folder));
+    a->options.folder = folder;
+    a->options.keys = a->keys != NULL ? a->keys : folder->path;
+    a->options.address = a->address != NULL ? a->address : address;
+    setenv("TOW_LOG", "info", 0); /* Their logs are files. */
+    return tow_supervise(&a->options);
+}
+
+static tow_status_t run_foreground(up_arguments_t *a)
+{
+    tow_run_folder_t folder;
+    TOW_RETURN_IF_ERROR(tow_run_folder_name(&folder, a->folder));
+    TOW_RETURN_IF_ERROR(tow_run_folder_take(&folder));
+    tow_status_t status = supervise(a, &folder);
+    tow_run_folder_leave(&folder);
+    /* Who is followed may be gone, and the folder is its alone. */
+    if (a->options.follow_fd >= 0 && status == TOW_OK)
+        tow_scratch_remove(folder.path);
+    return status;
+}
+
+/* -- In the background ---------------------------------------------------------- */
+
+TOW_NORETURN static void become_supervisor(int argc, char **argv,
+                                           const char *log, int ready_fd)
+{
+    char **words = calloc((size_t)argc + 6, sizeof(*words));
+    if (words == NULL) _exit(127);
+    size_t count = 0;
+    words[count++] = "tow";
+    words[count++] = "up";
+    for (int i = 1; i < argc; i++)
+        words[count++] = argv[i];
+    words[count++] = "--foreground";
+    words[count++] = "--ready-fd";
+    words[count] = "3";
+    setsid();
+    const int log_fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int null_fd = open("/dev/null", O_RDONLY);
+    dup2(null_fd, STDIN_FILENO);
+    dup2(log_fd, STDOUT_FILENO);
+    dup2(log_fd, STDERR_FILENO);
+    dup2(ready_fd, CHILD_READY_FD);
+    close_range(CHILD_READY_FD + 1, ~0u, 0);
+    execv("/proc/self/exe", words);
+    _exit(127);
+}
+
+/* The line that it says when it is ready; "" if it ended instead. */
+static void read_line(int fd, char *line, size_t capacity)
+{
+    size_t count = 0;
+    while (count + 1 < capacity) {
+        const ssize_t got = read(fd, line + count, 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0 || line[count] == '\n') break;
+        count++;
+    }
+    line[count] = '\0';
+}
+
+static tow_status_t quote_failure(const char *log)
+{
+    char text[QUOTED_SIZE] = "";
+    const int fd = open(log, O_RDONLY | O_CLOEXEC);
+    ssize_t count = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
+    if (fd >= 0) close(fd);
+    while (count > 0 && text[count - 1] == '\n')
+        count--;
+    text[count > 0 ? count : 0] = '\0';
+    /* Its own name is before it, and ours will be. */
+    const char *prefix = "tow up: ";
+    const bool has_prefix = strncmp(text, prefix, strlen(prefix)) == 0;
+    return TOW_ERROR(TOW_UNAVAILABLE, "%s",
+                     count > 0 ? text + (has_prefix ? strlen(prefix) : 0)
+                               : "it did not start, and said nothing");
+}
+
+static tow_status_t run_background(const up_arguments_t *a, int argc,
+                                   char **argv)
+{
+    tow_run_folder_t folder;
+    char log[TOW_RUN_PATH_SIZE];
+    char address[TOW_ADDRESS_TEXT_MAX + 32];
+    TOW_RETURN_IF_ERROR(tow_run_folder_name(&folder, a->folder));
+    TOW_RETURN_IF_ERROR(tow_run_folder_take(&folder));
+    close(folder.lock_fd); /* For the child; there is a log's place now. */
+    tow_run_folder_file(&folder, "up.log", log);
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) return TOW_ERRNO(errno, "making a pipe");
+    const pid_t pid = fork();
+    if (pid == 0) become_supervisor(argc, argv, log, fds[1]);
+    if (pid < 0) return TOW_ERRNO(errno, "starting a process");
+    close(fds[1]);
+    read_line(fds[0], address, sizeof(address));
+    close(fds[0]);
+    if (address[0] == '\0') {
+        waitpid(pid, NULL, 0);
+        return quote_failure(log);
+    }
+    printf("up: %llu worker(s) with %llu device(s) each, process %d\n"
+           "address  %s\nlogs     %s\n",
+           (unsigned long long)a->options.worker_count,
+           (unsigned long long)a->options.device_count, (int)pid, address,
+           folder.path);
+    return TOW_OK;
+}
+
+int tow_command_up(int argc, char **argv)
+{
+    static const struct argp_option table[] = {
+        {"workers", 'w', "N", 0, "Worker processes (1)", 0},
+        {"devices", 'n', "N", 0, "Devices of each (8)", 0},
+        {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
+        {"simulated", 's', "MODEL", 0,
+         "Simulated devices: tpu_v3, tpu_v4, ... (default: XLA on the CPU)", 0},
+        {"plugin", 'p', "PATH", 0, "A PJRT plugin", 0},
+        {"address", 'a', "ADDRESS", 0,
+         "Where to listen (default: a socket in the cluster's folder)", 0},
+        {"keys", OPTION_KEYS, "FOLDER", 0,
+         "Token and certificates (default: a new token)", 0},
+        {"folder", OPTION_FOLDER, "FOLDER", 0,
+         "Where its files are (default: XDG_RUNTIME_DIR/towpath, or "
+         "/tmp/towpath-UID)",
+         0},
+        {"foreground", 'f', NULL, 0, "Stay, until SIGTERM or SIGINT", 0},
+        {"ready-fd", OPTION_READY_FD, "N", 0,
+         "Say the address on this descriptor when all is ready", 0},
+        {"follow-fd", OPTION_FOLLOW_FD, "N", 0,
+         "End when this descriptor ends, and remove the folder", 0},
+        {0},
+    };
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse,
+        .doc = "Starts a cluster on this host: a controller and workers. One "
+               "that dies is started again. `tow status` shows it, `tow down` "
+               "ends it.",
+    };
+    up_arguments_t arguments = {.options = {.worker_count = 1,
+                                            .device_count = 8,
+                                            .follow_fd = -1,
+                                            .ready_fd = -1}};
+    int usage = tow_command_parse(&argp, argc, argv, &arguments);
+    if (usage != 0) return usage;
+    return tow_command_finish(
+        "up", arguments.is_foreground ? run_foreground(&arguments)
+                                      : run_background(&arguments, argc, argv));
+}
+
+/* -- Down ------------------------------------------------------------------------ */
+
+static error_t parse_down(int key, char *argument, struct argp_state *state)
+{
+    const char **folder = state->input;
+    switch (key) {
+    case OPTION_FOLDER: *folder = argument; return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected word '%s'", argument);
+        return EINVAL;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The lock names the process, so it is no other that has its number by now. */
+static tow_status_t end_holder(const tow_run_folder_t *folder, pid_t pid)
+{
+    const int fd = pidfd_open(pid, 0);
+    if (fd < 0 || tow_run_folder_holder(folder) != pid) {
+        if (fd >= 0) close(fd);
+        printf("down: process %d ended by itself just now\n", (int)pid);
+        return TOW_OK;
+    }
+    tow_status_t status = TOW_OK;
+    struct pollfd ended = {.fd = fd, .events = POLLIN};
+    if (pidfd_send_signal(fd, SIGTERM, NULL, 0) != 0) {
+        status = TOW_ERRNO(errno, "telling process %d to end", (int)pid);
+    } else if (poll(&ended, 1, DOWN_MS) == 1) {
+        printf("down: process %d and all that it started have ended\n",
+               (int)pid);
+    } else {
+        pidfd_send_signal(fd, SIGKILL, NULL, 0);
+        poll(&ended, 1, DOWN_MS);
+        printf("down: process %d did not end within %d s and was killed, with "
+               "all that it started\n",
+               (int)pid, DOWN_MS / 1000);
+    }
+    close(fd);
+    return status;
+}
+
+static tow_status_t go_down(const char *path)
+{
+    tow_run_folder_t folder;
+    TOW_RETURN_IF_ERROR(tow_run_folder_name(&folder, path));
+    const pid_t pid = tow_run_folder_holder(&folder);
+    if (pid == 0)
+        return TOW_ERROR(TOW_NOT_FOUND, "no cluster is up in %s", folder.path);
+    return end_holder(&folder, pid);
+}
+
+int tow_command_down(int argc, char **argv)
+{
+    static const struct argp_option table[] = {
+        {"folder", OPTION_FOLDER, "FOLDER", 0, "As given to `tow up`", 0},
+        {0},
+    };
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_down,
+        .doc = "Ends the cluster that `tow up` started, and waits for it.",
+    };
+    const char *folder = NULL;
+    int usage = tow_command_parse(&argp, argc, argv, &folder);
+    if (usage != 0) return usage;
+    return tow_command_finish("down", go_down(folder));
+}
