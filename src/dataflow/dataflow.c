@@ -33,6 +33,13 @@ static void send_report(tow_post_t *post)
 
 /* A post runs after what has arrived before it, and costs no system call while
  * the loop is awake: so it gathers what finishes together and delays nothing. */
+void dataflow_wake(tow_dataflow_t *dataflow)
+{
+    if (dataflow->is_reporting) return;
+    dataflow->is_reporting = true;
+    tow_env_post(dataflow->options.driver->env, &dataflow->report);
+}
+
 void dataflow_report(tow_dataflow_t *dataflow, uint64_t run, uint32_t node,
                      tow_status_t take_cause)
 {
@@ -44,9 +51,7 @@ void dataflow_report(tow_dataflow_t *dataflow, uint64_t run, uint32_t node,
         is_kept = tow_vec_push(&dataflow->failures, failure);
     }
     TOW_ASSERT(is_kept); /* Room was made when it was granted. */
-    if (dataflow->is_reporting) return;
-    dataflow->is_reporting = true;
-    tow_env_post(dataflow->options.driver->env, &dataflow->report);
+    dataflow_wake(dataflow);
 }
 
 /* -- Life -------------------------------------------------------------------- */

@@ -43,7 +43,8 @@ typedef struct tow_finished_runs {
 typedef struct tow_dataflow_options {
     tow_driver_t *driver; /* lent, outlives the executor */
     tow_shelf_t *shelf;   /* lent, outlives the executor */
-    /* Lent for the callback, which is a turn of its own. */
+    /* Lent for the callback, which is a turn of its own. Also with nothing in it,
+     * when the last run that tow_dataflow_clear dropped has ended. */
     void (*finished)(void *context, const tow_finished_runs_t *finished);
     /* Members of this gang shall give up, in collectives that the driver does
      * not know. `cause` is lent. May be NULL. */

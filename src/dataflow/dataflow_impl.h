@@ -95,6 +95,8 @@ void dataflow_program_free(program_t *program);
 /* Without releasing its executables. */
 void dataflow_program_forget(program_t *program);
 
+/* A report follows. */
+void dataflow_wake(tow_dataflow_t *dataflow);
 /* Remembers it for the report of this turn; there is room. */
 void dataflow_report(tow_dataflow_t *dataflow, uint64_t run, uint32_t node,
                      tow_status_t take_cause);

@@ -61,10 +61,12 @@ static void finish(tow_dataflow_t *dataflow, run_t *run)
         dataflow->stats.succeeded++;
     else
         dataflow->stats.failed++;
-    if (run->is_dropped)
+    if (TOW_UNLIKELY(run->is_dropped)) {
         tow_status_release(run->error);
-    else
+        if (tow_map_count(&dataflow->runs) == 0) dataflow_wake(dataflow);
+    } else {
         dataflow_report(dataflow, run->key, run->node, run->error);
+    }
     tow_pool_give(&dataflow->run_pool, run);
 }
 
