@@ -68,7 +68,7 @@ static tow_worker_stats_t stats_of(const world_t *world)
 static void a_worker_says_what_it_has(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_join(&world, (tow_worker_limits_t){0});
     assert_int_equal(world.heard.join_count, 1);
     assert_int_equal(world.heard.join_process, 1);
@@ -82,7 +82,7 @@ static void a_worker_says_what_it_has(void **state)
 static void a_worker_dials_until_somebody_answers(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_open(&world, (tow_worker_limits_t){0});
     run_for(&world, 30 * SECOND);
     assert_int_equal(world.heard.joined_count, 0);
@@ -95,7 +95,7 @@ static void a_worker_dials_until_somebody_answers(void **state)
 static void a_worker_that_is_refused_tries_again(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_open(&world, (tow_worker_limits_t){0});
     world.refuses = true;
     controller_listen(&world);
@@ -112,7 +112,7 @@ static void a_worker_that_is_refused_tries_again(void **state)
 static void a_worker_closes_at_any_moment(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_open(&world, (tow_worker_limits_t){0}); /* not even started */
     run_for(&world, 1);
     world_close(&world); /* dialling */
@@ -137,7 +137,7 @@ static void a_worker_closes_at_any_moment(void **state)
 static void peers_come_and_go(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_join(&world, (tow_worker_limits_t){0});
     tow_msg_peer_t peer = TOW_MSG_PEER_INIT;
     tow_msg_lane_target_t mail = TOW_MSG_LANE_TARGET_INIT;
@@ -173,7 +173,7 @@ static void peers_come_and_go(void **state)
 static void unawaited_grants_run_in_order(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     say_grant(&world, 1, RUN_ADD, 1);
     for (uint64_t run = 2; run <= 30; run++)
@@ -204,7 +204,7 @@ static void unawaited_grants_run_in_order(void **state)
 static void a_failure_has_node_device_and_cause(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     say_grant(&world, 1, RUN_GREEDY, 1);
     say_grant(&world, 2, RUN_ADD, 1000);
@@ -233,7 +233,7 @@ static void a_failure_has_node_device_and_cause(void **state)
 static void an_abort_ends_a_run(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     say_grant(&world, 1, RUN_SLOW, 1);
     say_grant(&world, 2, RUN_ADD, 1000);
@@ -255,7 +255,7 @@ static void an_abort_ends_a_run(void **state)
 static void completions_of_one_turn_are_one_message(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     say_grant(&world, 1, RUN_SLOW, 1);
     for (uint64_t run = 2; run <= 20; run++)
@@ -273,7 +273,7 @@ static void completions_of_one_turn_are_one_message(void **state)
 static void a_load_that_fails_says_why(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     say_load(&world, 500, "nonsense");
     run_for(&world, SECOND / 10);
@@ -288,7 +288,7 @@ static void a_load_that_fails_says_why(void **state)
 static void what_is_unloaded_is_gone(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     tow_msg_unload_t unload = TOW_MSG_UNLOAD_INIT;
     tow_msg_program_unload_t program = TOW_MSG_PROGRAM_UNLOAD_INIT;
@@ -316,7 +316,7 @@ static void what_is_unloaded_is_gone(void **state)
 static void small_arrays_travel_inside_messages(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     uint8_t bytes[DEVICES * 8];
     for (size_t i = 0; i < sizeof(bytes); i++)
         bytes[i] = (uint8_t)(i * 3 + 1);
@@ -341,7 +341,7 @@ static void small_arrays_travel_inside_messages(void **state)
 static void large_arrays_travel_over_lanes(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     static uint8_t bytes[DEVICES][50000];
     for (size_t d = 0; d < DEVICES; d++)
         for (size_t i = 0; i < sizeof(bytes[d]); i++)
@@ -376,7 +376,7 @@ static void large_arrays_travel_over_lanes(void **state)
 static void a_shard_that_is_not_written_whole_is_refused(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     static uint8_t bytes[1000];
     world_join(&world, (tow_worker_limits_t){0});
     say_put(&world, 1, sizeof(bytes), NULL, 0);
@@ -395,7 +395,7 @@ static void a_shard_that_is_not_written_whole_is_refused(void **state)
 static void a_put_is_undone_when_it_is_released(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     static uint8_t bytes[1000];
     world_join(&world, (tow_worker_limits_t){0});
     say_put(&world, 1, sizeof(bytes), NULL, 0);
@@ -415,7 +415,7 @@ static void a_put_is_undone_when_it_is_released(void **state)
 static void a_wrong_put_fails_alone(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_join(&world, (tow_worker_limits_t){.put_bytes_max = 10000});
     say_put(&world, 1, 16, sixteen, 15);
     run_for(&world, SECOND / 10);
@@ -450,7 +450,7 @@ static void a_wrong_put_fails_alone(void **state)
 static void a_device_without_memory_refuses_a_put(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_join(&world, (tow_worker_limits_t){0});
     static uint8_t bytes[1000];
     tow_buffer_t *ballast;
@@ -478,7 +478,7 @@ static void a_device_without_memory_refuses_a_put(void **state)
 static void a_wrong_get_fails_alone(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     say_get(&world, 1, 99, 0, false);
     run_for(&world, SECOND / 10);
@@ -512,7 +512,7 @@ static void a_wrong_get_fails_alone(void **state)
 static void gets_beyond_the_memory_wait_in_order(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     static uint8_t bytes[60000];
     world_join(&world, (tow_worker_limits_t){.get_bytes_max = 100000});
     say_put(&world, 1, sizeof(bytes), bytes, sizeof(bytes));
@@ -533,7 +533,7 @@ static void gets_beyond_the_memory_wait_in_order(void **state)
 static void reports_say_what_there_is(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     tow_msg_report_get_t get = TOW_MSG_REPORT_GET_INIT;
     get.request = 1;
@@ -586,7 +586,7 @@ static void make_busy(world_t *world)
 static void the_controller_dies_and_comes_back(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     make_busy(&world);
     tow_sim_crash(world.controller);
@@ -618,7 +618,7 @@ static void the_controller_dies_and_comes_back(void **state)
 static void the_worker_dies_in_the_middle(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     make_busy(&world);
     tow_sim_crash(world.worker_node);
@@ -755,7 +755,7 @@ static const struct {
 static void what_cannot_be_understood_ends_the_session_alone(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_fill(&world);
     for (size_t i = 0; i < TOW_COUNT_OF(malices); i++) {
         make_busy(&world);
@@ -773,7 +773,7 @@ static void what_cannot_be_understood_ends_the_session_alone(void **state)
 static void nothing_is_done_before_it_has_joined(void **state)
 {
     (void)state;
-    world_t world;
+    world_t world = {0};
     world_open(&world, (tow_worker_limits_t){0});
     world.is_silent = true;
     controller_listen(&world);
