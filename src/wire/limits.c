@@ -78,6 +78,9 @@ LIMITS(release, FIELD(1) = {.count_max = TOW_BATCH_MAX},
 LIMITS(get, FIELD(4) = {.nested = &lane_target_limits});
 LIMITS(get_done, FIELD(2) = {.nested = &failure_limits},
        FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
+LIMITS(regroup, FIELD(3) = {.count_max = TOW_DEVICES_MAX},
+       FIELD(4) = {.count_max = TOW_DEVICES_MAX});
+LIMITS(copy, {0});
 LIMITS(report_get, {0});
 LIMITS(report, FIELD(3) = {.nested = &failure_limits});
 LIMITS(worker_join, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
@@ -109,6 +112,8 @@ LIMITS(shard_put_done, FIELD(2) = {.nested = &failure_limits});
 LIMITS(shard_get, FIELD(4) = {.nested = &lane_target_limits});
 LIMITS(shard_get_done, FIELD(2) = {.nested = &failure_limits},
        FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
+LIMITS(shard_regroup, FIELD(2) = {.count_max = TOW_WORKER_DEVICES_MAX},
+       FIELD(3) = {.count_max = TOW_WORKER_DEVICES_MAX});
 
 LIMITS(signature_array, FIELD(2) = {.count_max = RANK_MAX},
        FIELD(4) = {.bytes_max = TOW_SHARDING_BYTES_MAX});
@@ -159,6 +164,8 @@ static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_GET_DONE] = &get_done_limits,
     [TOW_MESSAGE_REPORT_GET] = &report_get_limits,
     [TOW_MESSAGE_REPORT] = &report_limits,
+    [TOW_MESSAGE_REGROUP] = &regroup_limits,
+    [TOW_MESSAGE_COPY] = &copy_limits,
     [TOW_MESSAGE_WORKER_JOIN] = &worker_join_limits,
     [TOW_MESSAGE_WORKER_JOINED] = &worker_joined_limits,
     [TOW_MESSAGE_PEER] = &peer_limits,
@@ -176,6 +183,7 @@ static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_SHARD_PUT_DONE] = &shard_put_done_limits,
     [TOW_MESSAGE_SHARD_GET] = &shard_get_limits,
     [TOW_MESSAGE_SHARD_GET_DONE] = &shard_get_done_limits,
+    [TOW_MESSAGE_SHARD_REGROUP] = &shard_regroup_limits,
     [TOW_MESSAGE_GRAPH] = &graph_limits,
     [TOW_MESSAGE_LOWERED] = &lowered_limits,
 };
@@ -219,6 +227,8 @@ SAME_NUMBER(GET);
 SAME_NUMBER(GET_DONE);
 SAME_NUMBER(REPORT_GET);
 SAME_NUMBER(REPORT);
+SAME_NUMBER(REGROUP);
+SAME_NUMBER(COPY);
 SAME_NUMBER(WORKER_JOIN);
 SAME_NUMBER(WORKER_JOINED);
 SAME_NUMBER(PEER);
@@ -236,6 +246,7 @@ SAME_NUMBER(SHARD_PUT_OPENED);
 SAME_NUMBER(SHARD_PUT_DONE);
 SAME_NUMBER(SHARD_GET);
 SAME_NUMBER(SHARD_GET_DONE);
+SAME_NUMBER(SHARD_REGROUP);
 SAME_NUMBER(GRAPH);
 SAME_NUMBER(LOWERED);
 

@@ -66,6 +66,8 @@ typedef enum tow_message_type {
     TOW_MESSAGE_GET_DONE = 67,
     TOW_MESSAGE_REPORT_GET = 68,
     TOW_MESSAGE_REPORT = 69,
+    TOW_MESSAGE_REGROUP = 70,
+    TOW_MESSAGE_COPY = 71,
     TOW_MESSAGE_WORKER_JOIN = 80,
     TOW_MESSAGE_WORKER_JOINED = 81,
     TOW_MESSAGE_PEER = 82,
@@ -83,6 +85,7 @@ typedef enum tow_message_type {
     TOW_MESSAGE_SHARD_PUT_DONE = 94,
     TOW_MESSAGE_SHARD_GET = 95,
     TOW_MESSAGE_SHARD_GET_DONE = 96,
+    TOW_MESSAGE_SHARD_REGROUP = 97,
     TOW_MESSAGE_GRAPH = 112,
     TOW_MESSAGE_LOWERED = 113,
     TOW_MESSAGE_TYPE_COUNT,
@@ -149,6 +152,8 @@ typedef Tow__Get tow_msg_get_t;
 typedef Tow__GetDone tow_msg_get_done_t;
 typedef Tow__ReportGet tow_msg_report_get_t;
 typedef Tow__Report tow_msg_report_t;
+typedef Tow__Regroup tow_msg_regroup_t;
+typedef Tow__Copy tow_msg_copy_t;
 typedef Tow__WorkerJoin tow_msg_worker_join_t;
 typedef Tow__WorkerJoined tow_msg_worker_joined_t;
 typedef Tow__Peer tow_msg_peer_t;
@@ -166,6 +171,7 @@ typedef Tow__ShardPutOpened tow_msg_shard_put_opened_t;
 typedef Tow__ShardPutDone tow_msg_shard_put_done_t;
 typedef Tow__ShardGet tow_msg_shard_get_t;
 typedef Tow__ShardGetDone tow_msg_shard_get_done_t;
+typedef Tow__ShardRegroup tow_msg_shard_regroup_t;
 typedef Tow__SignatureArray tow_msg_signature_array_t;
 typedef Tow__SignatureAlias tow_msg_signature_alias_t;
 typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
@@ -213,6 +219,8 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_GET_DONE_INIT         TOW__GET_DONE__INIT
 #define TOW_MSG_REPORT_GET_INIT       TOW__REPORT_GET__INIT
 #define TOW_MSG_REPORT_INIT           TOW__REPORT__INIT
+#define TOW_MSG_REGROUP_INIT          TOW__REGROUP__INIT
+#define TOW_MSG_COPY_INIT             TOW__COPY__INIT
 #define TOW_MSG_WORKER_JOIN_INIT      TOW__WORKER_JOIN__INIT
 #define TOW_MSG_WORKER_JOINED_INIT    TOW__WORKER_JOINED__INIT
 #define TOW_MSG_PEER_INIT             TOW__PEER__INIT
@@ -230,6 +238,7 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_SHARD_PUT_DONE_INIT   TOW__SHARD_PUT_DONE__INIT
 #define TOW_MSG_SHARD_GET_INIT        TOW__SHARD_GET__INIT
 #define TOW_MSG_SHARD_GET_DONE_INIT   TOW__SHARD_GET_DONE__INIT
+#define TOW_MSG_SHARD_REGROUP_INIT    TOW__SHARD_REGROUP__INIT
 
 #define TOW_MSG_SIGNATURE_ARRAY_INIT      TOW__SIGNATURE_ARRAY__INIT
 #define TOW_MSG_SIGNATURE_ALIAS_INIT      TOW__SIGNATURE_ALIAS__INIT
