@@ -116,9 +116,20 @@ static void free_errand(errand_t *errand)
     tow_free(errand);
 }
 
+/* Whoever sends for the same device now may be waiting for this. */
+static void ring_successor(errand_t *errand)
+{
+    tow_span_t *span = errand->span;
+    pthread_mutex_lock(&span->lock); /* tow-allow: the face */
+    if (span->errands[errand->device] != NULL)
+        ring(span->errands[errand->device]);
+    pthread_mutex_unlock(&span->lock);
+}
+
 static void returned(tow_envelope_t *envelope)
 {
     errand_t *errand = envelope->context;
+    atomic_fetch_sub(&((backlog_t *)envelope->tally)->count, 1);
     lock(errand);
     tow_list_append(&errand->spares, &envelope->list);
     const bool is_left = errand->is_left;
@@ -126,7 +137,9 @@ static void returned(tow_envelope_t *envelope)
     errand->under_way_count--;
     if (!is_left)
         ring(errand);
-    else if (!errand->is_open && errand->under_way_count == 0)
+    else
+        ring_successor(errand);
+    if (is_left && !errand->is_open && errand->under_way_count == 0)
         free_errand(errand);
 }
 
@@ -236,8 +249,13 @@ void errand_kick(errand_t *errand)
     if (must_post) tow_env_post(errand->span->options.env, &errand->post);
 }
 
-void errand_send(errand_t *errand, tow_envelope_t *envelope)
+void errand_send(errand_t *errand, tow_envelope_t *envelope,
+                 const gang_host_t *host)
 {
+    envelope->process = host->process;
+    envelope->head.box.to = host->leader;
+    envelope->tally = host->backlog;
+    atomic_fetch_add(&host->backlog->count, 1);
     lock(errand);
     tow_list_append(&errand->outbox, &envelope->list);
     unlock(errand);
@@ -323,6 +341,15 @@ static size_t capacity_for(const tow_xla_collective_t *collective,
     return is_small ? TOW_SPAN_SMALL_BYTES : TOW_LETTER_BYTES_MAX;
 }
 
+/* Who sends for this device now. */
+static void announce(errand_t *errand, errand_t *current)
+{
+    tow_span_t *span = errand->span;
+    pthread_mutex_lock(&span->lock); /* tow-allow: the face */
+    span->errands[errand->device] = current;
+    pthread_mutex_unlock(&span->lock);
+}
+
 tow_status_t errand_begin(tow_span_t *span,
                           const tow_xla_collective_t *collective,
                           const gang_t *gang, errand_t **out_errand)
@@ -358,12 +385,15 @@ tow_status_t errand_begin(tow_span_t *span,
     tow_list_init(&errand->arrived);
     tow_list_init(&errand->spares);
     pthread_mutex_init(&errand->lock, NULL);
+    errand->device = (size_t)(errand->box.name.to % TOW_XLA_PROCESS_STRIDE);
+    announce(errand, errand);
     *out_errand = errand;
     return TOW_OK;
 }
 
 void errand_leave(errand_t *errand)
 {
+    announce(errand, NULL);
     lock(errand);
     errand->is_left = true;
     const bool must_post = !errand->is_posted;

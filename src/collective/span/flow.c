@@ -14,21 +14,21 @@ static bool may_move(const flow_t *flow)
            (flow->after == NULL || flow->done < flow->after->done + flow->lag);
 }
 
-/* False when there is nothing to send, or no envelope. */
+/* False when there is nothing to send, or it cannot go now. */
 static bool send_one(job_t *job, flow_t *flow)
 {
-    if (!may_move(flow)) return false;
+    const gang_host_t *host = &job->gang->hosts[flow->host];
+    if (!may_move(flow) ||
+        atomic_load(&host->backlog->count) >= TOW_SPAN_BACKLOG_COUNT_MAX)
+        return false;
     tow_envelope_t *envelope = errand_envelope(job->errand);
     if (envelope == NULL) return false;
-    const gang_host_t *host = &job->gang->hosts[flow->host];
     const size_t size = flow->size_of(flow, flow->done);
     TOW_ASSERT(size <= job->errand->capacity);
-    envelope->process = host->process;
-    envelope->head.box.to = host->leader;
     envelope->head.step = step_of(job, flow->done);
     envelope->head.size = (uint32_t)size;
     flow->move(flow, flow->done, envelope->bytes);
-    errand_send(job->errand, envelope);
+    errand_send(job->errand, envelope, host);
     flow->done++;
     return true;
 }

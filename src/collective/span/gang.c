@@ -127,6 +127,38 @@ static void add_process(tow_span_t *span, gang_t *gang, uint32_t process)
     gang->processes[gang->process_count++] = process;
 }
 
+/* Found or made. Under the lock. */
+static backlog_t *find_backlog(tow_span_t *span, size_t device,
+                               uint32_t process)
+{
+    const uint64_t key =
+        ((uint64_t)process + 1) * TOW_XLA_DEVICE_COUNT_MAX + device;
+    backlog_t *backlog = tow_map_find(&span->backlogs, key);
+    if (backlog != NULL) return backlog;
+    backlog = tow_calloc(1, sizeof(*backlog));
+    if (backlog == NULL || tow_map_put(&span->backlogs, key, backlog))
+        return backlog;
+    tow_free(backlog);
+    return NULL;
+}
+
+static tow_status_t find_backlogs(tow_span_t *span,
+                                  const tow_xla_collective_t *collective,
+                                  gang_t *gang)
+{
+    const size_t device = (size_t)(collective->members[collective->rank] %
+                                   TOW_XLA_PROCESS_STRIDE);
+    bool has_all = true;
+    lock(span);
+    for (size_t i = 0; i < gang->host_count; i++) {
+        gang_host_t *host = &gang->hosts[i];
+        host->backlog = find_backlog(span, device, host->process);
+        has_all = has_all && host->backlog != NULL;
+    }
+    unlock(span);
+    return has_all ? TOW_OK : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+}
+
 static void list_processes(tow_span_t *span,
                            const tow_xla_collective_t *collective, gang_t *gang)
 {
@@ -216,7 +248,10 @@ static tow_status_t fill_gang(tow_span_t *span,
     if (status == TOW_OK) {
         sort_members(collective, gang, host_of);
         /* Only leaders deal with other processes. */
-        if (gang_leads(gang)) list_processes(span, collective, gang);
+        if (gang_leads(gang)) {
+            list_processes(span, collective, gang);
+            status = find_backlogs(span, collective, gang);
+        }
     }
     tow_free(host_of);
     return status;

@@ -74,6 +74,7 @@ struct tow_envelope {
      * tow_letters_send. */
     void (*returned)(tow_envelope_t *envelope);
     void *context; /* the owner's */
+    void *tally;   /* the owner's, too */
     alignas(64) tow_letter_head_t head;
     uint8_t bytes[]; /* head.size of them */
 };

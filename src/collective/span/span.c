@@ -159,6 +159,12 @@ tow_status_t tow_span_open(const tow_span_options_t *options,
     tow_span_t *span = tow_calloc(1, sizeof(*span));
     if (span == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     span->options = *options;
+    span->errands =
+        tow_calloc(options->device_count + (size_t)1, sizeof(*span->errands));
+    if (span->errands == NULL) {
+        tow_free(span);
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
     tow_list_init(&span->spares);
     if (sysconf(_SC_NPROCESSORS_ONLN) >= TOW_SPAN_SPIN_CORE_COUNT)
         span->spin_count = TOW_SPAN_SPIN_COUNT;
@@ -177,6 +183,7 @@ tow_status_t tow_span_open(const tow_span_options_t *options,
     tow_status_t status = tow_letters_open(&letters, &span->letters);
     if (status != TOW_OK) {
         pthread_mutex_destroy(&span->lock);
+        tow_free(span->errands);
         tow_free(span);
         return status;
     }
@@ -197,6 +204,12 @@ static void letters_closed(void *context)
     }
     tow_map_deinit(&span->places);
     gang_forget_all(span);
+    cursor = 0;
+    void *backlog;
+    while (tow_map_next(&span->backlogs, &cursor, &key, &backlog))
+        tow_free(backlog);
+    tow_map_deinit(&span->backlogs);
+    tow_free(span->errands);
     tow_list_t *item;
     while ((item = tow_list_pop_front(&span->spares)) != NULL)
         tow_free(TOW_CONTAINER_OF(item, tow_envelope_t, list));

@@ -20,6 +20,12 @@ typedef struct place {
     tow_status_t gone; /* owned: why it was removed; TOW_OK: it is there */
 } place_t;
 
+/* What one of our devices has sent to one process and is not there yet. Lives as
+ * long as the span. The sender counts up, the loop down. */
+typedef struct backlog {
+    _Atomic size_t count;
+} backlog_t;
+
 struct tow_span {
     tow_span_options_t options;
     tow_letters_t *letters; /* owned; the loop's alone */
@@ -32,6 +38,10 @@ struct tow_span {
     size_t gone_count; /* of them, those that were removed */
     tow_list_t spares; /* empty envelopes of full size */
     size_t spare_count;
+    tow_map_t backlogs; /* by device and process */
+    /* Owned: those that are under way, by device. They are rung when a backlog
+     * shrinks. */
+    struct errand **errands;
     uint64_t change_count; /* of places: gangs made before are stale */
     struct gang *gangs[TOW_SPAN_GANG_COUNT]; /* owned: the last used */
     uint64_t gang_use_count;
@@ -43,8 +53,9 @@ typedef struct gang_host {
     uint64_t host_id;
     size_t first; /* of its members, in `order` */
     size_t count;
-    uint32_t process; /* of its leader */
-    int64_t leader;   /* the device */
+    uint32_t process;   /* of its leader */
+    int64_t leader;     /* the device */
+    backlog_t *backlog; /* lent by the span: ours, of what we send there */
 } gang_host_t;
 
 /* The members of one collective, by host: hosts in the order of their lowest
@@ -101,6 +112,7 @@ typedef struct errand {
     bool was_opened;        /* the loop's: the box has been, or was refused */
     bool is_open;           /* the loop's: the box is */
     size_t under_way_count; /* the loop's: envelopes in the letters */
+    size_t device;          /* ours: an index */
     size_t capacity;        /* of our envelopes, in bytes */
     size_t envelope_count;  /* the thread's: made for this errand */
     bool must_kick;         /* the thread's: the loop has not been told all */
@@ -126,7 +138,8 @@ tow_status_t errand_begin(tow_span_t *span,
 void errand_leave(errand_t *errand);
 /* An empty envelope, or NULL when enough are under way. */
 tow_envelope_t *errand_envelope(errand_t *errand);
-void errand_send(errand_t *errand, tow_envelope_t *envelope);
+void errand_send(errand_t *errand, tow_envelope_t *envelope,
+                 const gang_host_t *host);
 /* Takes in what has come. */
 void errand_collect(errand_t *errand);
 /* The letter from this device with this number, or NULL. */

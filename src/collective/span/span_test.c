@@ -4,12 +4,14 @@
 #include "base/testing.h"
 
 #include <fcntl.h>
+#include <sched.h> /* tow-allow: a test of threads */
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 
 #include "base/random.h"
 #include "collective/reduce.h"
+#include "collective/span/span_impl.h"
 #include "collective/span/world_testing_impl.h"
 
 extern char **environ;
@@ -518,6 +520,65 @@ static void gangs_and_sub_gangs_follow_each_other(void **state)
     world_close();
 }
 
+#define BROADCAST_COUNT 400
+
+typedef struct runner {
+    test_member_t member;
+    pthread_t thread;
+    _Atomic uint64_t step_count;
+    int64_t value;
+    char wrong[400];
+} runner_t;
+
+/* Rank 0 tells rank 1 numbers. */
+static void *run_broadcasts(void *argument)
+{
+    runner_t *runner = argument;
+    test_member_t *member = &runner->member;
+    for (uint64_t i = 0; i < BROADCAST_COUNT && runner->wrong[0] == '\0'; i++) {
+        runner->value = member->collective.rank == 0 ? (int64_t)i : -1;
+        member->send[0] = member->receive[0] = &runner->value;
+        member->collective.occurrence = i;
+        test_member_main(member);
+        if (member->code != 0 || runner->value != (int64_t)i)
+            snprintf(runner->wrong, sizeof(runner->wrong), "step %d: %s",
+                     (int)i, member->error);
+        atomic_fetch_add(&runner->step_count, 1);
+    }
+    return NULL;
+}
+
+/* One that only sends goes ahead of a reader that is late, but not without
+ * bound. */
+static void a_sender_does_not_run_away(void **state)
+{
+    (void)state;
+    world_open(&two_hosts);
+    tow_xla_collective_t broadcast = like(TOW_XLA_BROADCAST, &values_of[1], 1);
+    prepare(broadcast);
+    static runner_t runners[2];
+    for (size_t i = 0; i < 2; i++) {
+        runners[i] = (runner_t){.member = world.members[i]};
+        runners[i].member.collective.rank = i;
+    }
+    test_thread_start(&runners[0].thread, run_broadcasts, &runners[0]);
+    while (atomic_load(&runners[0].step_count) < TOW_SPAN_SLOT_COUNT)
+        sched_yield();
+    test_process_stop(&world.processes[0]);
+    assert_true(
+        tow_letters_stats(world.processes[0].span->letters).envelope_count <=
+        TOW_SPAN_BACKLOG_COUNT_MAX);
+    assert_true(atomic_load(&runners[0].step_count) <=
+                TOW_SPAN_SLOT_COUNT + TOW_SPAN_BACKLOG_COUNT_MAX);
+    test_process_run(&world.processes[0]);
+    test_thread_start(&runners[1].thread, run_broadcasts, &runners[1]);
+    for (size_t i = 0; i < 2; i++) {
+        pthread_join(runners[i].thread, NULL);
+        assert_string_equal(runners[i].wrong, "");
+    }
+    world_close();
+}
+
 /* -- What goes wrong ---------------------------------------------------------------------------- */
 
 /* One member stays away; the others get the error, and all can go on. */
@@ -822,6 +883,7 @@ int main(int argc, char **argv)
         ON_SHM(nothing_is_exchanged_for_no_elements),
         ON_BOTH(all_members_get_the_same_bits),
         ON_BOTH(gangs_and_sub_gangs_follow_each_other),
+        ON_BOTH(a_sender_does_not_run_away),
         ON_BOTH(an_aborted_gang_fails_and_its_devices_stay_usable),
         ON_SHM(bad_input_fails_every_member),
         ON_SHM(a_process_that_is_not_there_is_named),

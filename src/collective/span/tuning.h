@@ -15,6 +15,10 @@
 #define TOW_SPAN_SLOT_COUNT 8
 /* Envelopes that one operation may have under way, to all peers together. */
 #define TOW_SPAN_ENVELOPE_COUNT_MAX 16
+/* Envelopes of one device to one process that have not been taken there; more
+ * wait with their sender. Without it one that only sends, such as the root of a
+ * broadcast, could run ahead of a slow reader without bound. */
+#define TOW_SPAN_BACKLOG_COUNT_MAX 16
 /* Empty envelopes of full size that a span keeps: fresh memory of that size
  * costs a page fault for every 4 KiB. */
 #define TOW_SPAN_ENVELOPE_SPARE_COUNT 32
