@@ -1,6 +1,6 @@
 #include "towpath/towpath.h"
 
-__attribute__((visibility("default"))) const char *tow_version(void)
+const char *tow_version(void)
 {
     return TOW_VERSION_STRING;
 }

@@ -10,6 +10,9 @@
 extern "C" {
 #endif
 
+/* What the library has for others; all else in it is hidden. */
+#pragma GCC visibility push(default)
+
 typedef enum tow_code {
     TOW_CODE_OK = 0,
     TOW_CANCELLED = 1,
@@ -47,6 +50,8 @@ const char *tow_status_message(tow_status_t status);
 
 /* Gives the status back. TOW_OK is fine. */
 void tow_status_release(tow_status_t status);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

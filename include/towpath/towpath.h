@@ -1,12 +1,16 @@
 /* Towpath: one program drives the accelerators of many hosts.
  *
- *     tow_client_t *client;
  *     tow_client_open(NULL, &client);            // or a cluster's address
- *     tow_slice_open(client, &(tow_slice_options_t){.struct_size = ..., .dims = {4}, ...}, &slice);
- *     tow_function_compile(slice, &program_text, &function);
- *     tow_array_upload(slice, &upload, &x);
- *     tow_function_call(function, slice, &x, 1, &y, 1);   // returns at once
- *     tow_array_download(y, 0, bytes, size);              // waits
+ *     tow_slice_open(client, TOW_WITH(tow_slice_options_t, .dims = {4}), &slice);
+ *     tow_function_compile(slice, TOW_WITH(tow_source_t, .bytes = text,
+ *                                          .size = strlen(text)), &function);
+ *     tow_array_upload(slice, TOW_WITH(tow_upload_options_t,
+ *                                      .type = TOW_ARRAY_TYPE(TOW_TYPE_F32, 8),
+ *                                      .bytes = x, .size = sizeof(x)), &a);
+ *     tow_function_call(function, slice, &a, 1, &b, 1);   // returns at once
+ *     tow_array_download(b, 0, bytes, size);              // waits
+ *
+ * examples/c has whole programs.
  *
  * Rules that hold throughout
  * - Calls that start work return at once. What they make is a promise: an array
@@ -18,8 +22,8 @@
  * - Objects are counted: `retain` and `release`. Those that others need stay
  *   alive by themselves: an array keeps its client, a function its slice.
  *   Nothing waits in `release`.
- * - Structs of options begin with struct_size (sizeof of it); a field that is
- *   zero means the default. New fields go last.
+ * - Structs of options begin with struct_size (sizeof of it), which TOW_WITH
+ *   fills in; a field that is zero means the default. New fields go last.
  * - A status that is not TOW_OK is the caller's; tow_status_release. */
 #ifndef TOWPATH_TOWPATH_H_
 #define TOWPATH_TOWPATH_H_
@@ -28,10 +32,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <towpath/status.h>
+#include <towpath/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* What the library has for others; all else in it is hidden. */
+#pragma GCC visibility push(default)
 
 #define TOW_VERSION_MAJOR 0
 #define TOW_VERSION_MINOR 1
@@ -40,6 +48,19 @@ extern "C" {
 /* "0.1.0": the version of the library that is loaded, which may differ from
  * the TOW_VERSION_* that a program was compiled with. */
 const char *tow_version(void);
+
+#ifndef __cplusplus
+/* The address of a struct of options with these fields; it lives as long as the
+ * block that it stands in. */
+#define TOW_WITH(type, ...) (&(type){.struct_size = sizeof(type), __VA_ARGS__})
+/* A tow_array_type_t: TOW_ARRAY_TYPE(TOW_TYPE_F32, 2, 3) is f32[2,3]. */
+#define TOW_ARRAY_TYPE(element, ...)                               \
+    ((tow_array_type_t){.struct_size = sizeof(tow_array_type_t),   \
+                        .type = (element),                         \
+                        .rank = sizeof((int64_t[]){__VA_ARGS__}) / \
+                                sizeof(int64_t),                   \
+                        .dims = {__VA_ARGS__}})
+#endif
 
 typedef struct tow_client tow_client_t;
 typedef struct tow_slice tow_slice_t;
@@ -148,11 +169,11 @@ void tow_function_release(tow_function_t *function);
 size_t tow_function_argument_count(const tow_function_t *function);
 size_t tow_function_result_count(const tow_function_t *function);
 
-/* An array's shard: type as PJRT_Buffer_Type numbers them. */
+/* An array's shard. */
 #define TOW_ARRAY_RANK_MAX 32
 typedef struct tow_array_type {
     size_t struct_size;
-    uint32_t type;
+    uint32_t type; /* a tow_type_t */
     uint32_t rank;
     int64_t dims[TOW_ARRAY_RANK_MAX];
 } tow_array_type_t;
@@ -244,6 +265,8 @@ tow_status_t tow_program_run(tow_program_t *program,
 /* The run that made this array need not go on: it, and what depends on it,
  * fails with CANCELLED unless it was too late. */
 void tow_array_cancel(tow_array_t *array);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

@@ -25,6 +25,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <towpath/types.h>
 
 #include "base/status.h"
 #include "env/env.h"
@@ -41,41 +42,6 @@ typedef struct tow_run tow_run_t;
 #define TOW_RANK_MAX 32
 
 /* -- Arrays ----------------------------------------------------------------- */
-
-/* The numbers of PJRT_Buffer_Type, so that drivers convert by cast. */
-typedef enum tow_type {
-    TOW_TYPE_INVALID = 0,
-    TOW_TYPE_PRED = 1,
-    TOW_TYPE_S8 = 2,
-    TOW_TYPE_S16 = 3,
-    TOW_TYPE_S32 = 4,
-    TOW_TYPE_S64 = 5,
-    TOW_TYPE_U8 = 6,
-    TOW_TYPE_U16 = 7,
-    TOW_TYPE_U32 = 8,
-    TOW_TYPE_U64 = 9,
-    TOW_TYPE_F16 = 10,
-    TOW_TYPE_F32 = 11,
-    TOW_TYPE_F64 = 12,
-    TOW_TYPE_BF16 = 13,
-    TOW_TYPE_C64 = 14,
-    TOW_TYPE_C128 = 15,
-    TOW_TYPE_F8E5M2 = 16,
-    TOW_TYPE_F8E4M3FN = 17,
-    TOW_TYPE_F8E4M3B11FNUZ = 18,
-    TOW_TYPE_F8E5M2FNUZ = 19,
-    TOW_TYPE_F8E4M3FNUZ = 20,
-    TOW_TYPE_S4 = 21,
-    TOW_TYPE_U4 = 22,
-    TOW_TYPE_TOKEN = 23,
-    TOW_TYPE_S2 = 24,
-    TOW_TYPE_U2 = 25,
-    TOW_TYPE_F8E4M3 = 26,
-    TOW_TYPE_F8E3M4 = 27,
-    TOW_TYPE_F8E8M0FNU = 28,
-    TOW_TYPE_F4E2M1FN = 29,
-    /* Others pass through by number. */
-} tow_type_t;
 
 /* Bits of one element; 0 for a token and for a number that we do not know. */
 uint32_t tow_type_bits(tow_type_t type);
