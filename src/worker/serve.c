@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "base/assert.h"
+#include "store/ledger.h"
 #include "worker/worker_impl.h"
 
 /* -- Joining and peers ------------------------------------------------------------ */
@@ -19,9 +20,6 @@ static tow_status_t take_joined(tow_worker_t *worker,
     worker->cluster = message->cluster;
     worker->session_count++;
     worker->redial_delay_ns = TOW_WORKER_REDIAL_MIN_NS;
-    tow_log(&worker->env->log, TOW_LOG_INFO, "joined",
-            TOW_F_STR("controller", worker->options.controller),
-            TOW_F_U64("cluster", message->cluster));
     if (worker->options.hooks.joined != NULL)
         worker->options.hooks.joined(worker->options.hooks.context,
                                      message->cluster);
@@ -202,6 +200,119 @@ static tow_status_t take_release(tow_worker_t *worker,
     return TOW_OK;
 }
 
+/* The buffer that becomes shard `index` of the new object. Lent. */
+static tow_status_t find_source(const tow_worker_t *worker,
+                                const tow_msg_shard_regroup_t *message,
+                                size_t index, tow_buffer_t **out_buffer)
+{
+    const tow_shelf_object_t *source =
+        tow_shelf_find(worker->shelf, message->sources[index]);
+    if (source == NULL)
+        return TOW_ERROR(TOW_NOT_FOUND,
+                         "object %" PRIu64 " is not on this worker",
+                         tow_key_id(message->sources[index]));
+    if (source->error != TOW_OK) return tow_status_retain(source->error);
+    if (message->shards[index] >= source->shard_count)
+        return TOW_ERROR(TOW_OUT_OF_RANGE,
+                         "shard %u of object %" PRIu64 ", which has %u on this "
+                         "worker",
+                         message->shards[index],
+                         tow_key_id(message->sources[index]),
+                         source->shard_count);
+    *out_buffer = source->shards[message->shards[index]];
+    return TOW_OK;
+}
+
+static tow_status_t regroup(tow_worker_t *worker,
+                            const tow_msg_shard_regroup_t *message)
+{
+    tow_buffer_t *buffers[TOW_WORKER_DEVICES_MAX];
+    for (size_t i = 0; i < message->n_sources; i++)
+        TOW_RETURN_IF_ERROR(find_source(worker, message, i, &buffers[i]));
+    for (size_t i = 0; i < message->n_sources; i++)
+        tow_buffer_retain(buffers[i]);
+    tow_status_t status = tow_shelf_put(
+        worker->shelf, message->object,
+        &(tow_shard_list_t){
+            .first = buffers, .stride = 1, .count = message->n_sources});
+    for (size_t i = 0; status != TOW_OK && i < message->n_sources; i++)
+        tow_buffer_release(buffers[i]);
+    return status;
+}
+
+/* No answer: what is wrong is found by whoever uses the new object. */
+static tow_status_t take_regroup(tow_worker_t *worker,
+                                 const tow_msg_shard_regroup_t *message)
+{
+    const size_t device_count = worker->options.driver->device_count;
+    if (message->n_sources == 0 || message->n_sources > device_count ||
+        message->n_sources != message->n_shards)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%zu sources and %zu shards for a worker of %zu "
+                         "devices",
+                         message->n_sources, message->n_shards, device_count);
+    tow_status_t status = regroup(worker, message);
+    if (status == TOW_OK) return TOW_OK;
+    tow_status_t failed =
+        tow_shelf_put_failed(worker->shelf, message->object, status);
+    tow_status_release(status);
+    return failed;
+}
+
+/* Shards that are here under another key. One that is not, or has failed, makes
+ * an object that has failed: whatever uses it fails with the first error. */
+static tow_status_t find_sources(const tow_worker_t *worker,
+                                 const tow_msg_shard_regroup_t *message,
+                                 tow_buffer_t **out_buffers)
+{
+    for (size_t i = 0; i < message->n_sources; i++) {
+        const tow_shelf_object_t *source =
+            tow_shelf_find(worker->shelf, message->sources[i]);
+        if (source == NULL)
+            return TOW_ERROR(TOW_NOT_FOUND,
+                             "object %" PRIu64 " is not on this worker",
+                             message->sources[i]);
+        if (source->error != TOW_OK) return tow_status_retain(source->error);
+        if (message->shards[i] >= source->shard_count)
+            return TOW_ERROR(TOW_OUT_OF_RANGE,
+                             "shard %u of object %" PRIu64 ", which has %u on "
+                             "this worker",
+                             message->shards[i], message->sources[i],
+                             source->shard_count);
+        out_buffers[i] = source->shards[message->shards[i]];
+    }
+    return TOW_OK;
+}
+
+static tow_status_t take_regroup(tow_worker_t *worker,
+                                 const tow_msg_shard_regroup_t *message)
+{
+    tow_buffer_t *buffers[TOW_WORKER_DEVICES_MAX];
+    if (message->n_sources == 0 || message->n_shards != message->n_sources ||
+        message->n_sources > worker->options.driver->device_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%zu sources and %zu shards for a worker of %zu "
+                         "devices",
+                         message->n_sources, message->n_shards,
+                         worker->options.driver->device_count);
+    tow_status_t status = find_sources(worker, message, buffers);
+    if (status != TOW_OK) {
+        tow_status_t failed =
+            tow_shelf_put_failed(worker->shelf, message->object, status);
+        tow_status_release(status);
+        return failed;
+    }
+    for (size_t i = 0; i < message->n_sources; i++)
+        tow_buffer_retain(buffers[i]);
+    status = tow_shelf_put(worker->shelf, message->object,
+                           &(tow_shard_list_t){.first = buffers,
+                                               .stride = 1,
+                                               .count = message->n_sources});
+    for (size_t i = 0; status != TOW_OK && i < message->n_sources; i++)
+        tow_buffer_release(buffers[i]);
+    return status;
+}
+
 /* -- All -------------------------------------------------------------------------------- */
 
 static tow_status_t serve(tow_worker_t *worker, uint32_t type,
@@ -218,6 +329,10 @@ static tow_status_t serve(tow_worker_t *worker, uint32_t type,
     case TOW_MESSAGE_SHARD_GET:
         worker_get(worker, (const tow_msg_shard_get_t *)body);
         return TOW_OK;
+    case TOW_MESSAGE_SHARD_REGROUP:
+        return take_regroup(worker, (const tow_msg_shard_regroup_t *)body);
+    case TOW_MESSAGE_SHARD_REGROUP:
+        return take_regroup(worker, (const tow_msg_shard_regroup_t *)body);
     case TOW_MESSAGE_ABORT:
         return take_abort(worker, (const tow_msg_abort_t *)body);
     case TOW_MESSAGE_LOAD:

@@ -198,10 +198,12 @@ static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
 {
     (void)session;
     tow_worker_t *worker = context;
-    tow_log(&worker->env->log, TOW_LOG_WARN, "controller gone",
-            TOW_F_STR("address", worker->options.controller),
-            TOW_F_STR("state", tow_worker_state_name(worker->state)),
-            TOW_F_STATUS("cause", cause));
+    /* An owner that is told of the loss says so itself. */
+    if (!worker_is_joined(worker) || worker->options.hooks.lost == NULL)
+        tow_log(&worker->env->log, TOW_LOG_WARN, "controller gone",
+                TOW_F_STR("address", worker->options.controller),
+                TOW_F_STR("state", tow_worker_state_name(worker->state)),
+                TOW_F_STATUS("cause", cause));
     end_session(worker, TOW_OK, cause);
 }
 

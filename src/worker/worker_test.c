@@ -528,6 +528,70 @@ static void gets_beyond_the_memory_wait_in_order(void **state)
     world_close(&world);
 }
 
+static void say_regroup(world_t *world, uint64_t object,
+                        const uint64_t sources[DEVICES], uint32_t shard)
+{
+    uint32_t shards[DEVICES] = {0, shard};
+    tow_msg_shard_regroup_t regroup = TOW_MSG_SHARD_REGROUP_INIT;
+    regroup.object = object;
+    regroup.sources = (uint64_t *)sources;
+    regroup.n_sources = DEVICES;
+    regroup.shards = shards;
+    regroup.n_shards = DEVICES;
+    say(world, TOW_MESSAGE_SHARD_REGROUP, &regroup.base);
+}
+
+static void shards_become_a_new_object(void **state)
+{
+    (void)state;
+    world_t world = {0};
+    uint8_t bytes[DEVICES * 16] = "the first shard.the second shard";
+    const uint64_t sources[] = {1, 2};
+    world_fill(&world);
+    say_put(&world, 2, 16, bytes, sizeof(bytes));
+    say_regroup(&world, 3, sources, 1);
+    say_release(&world, 1, 2);
+    say_grant(&world, 1, RUN_ADD, 3);
+    say_get(&world, 1, 3, 0, false);
+    run_for(&world, SECOND / 10);
+    assert_memory_equal(world.heard.get_bytes, sixteen, 16);
+    say_get(&world, 2, 3, 1, false);
+    run_for(&world, SECOND / 10);
+    assert_memory_equal(world.heard.get_bytes, bytes + 16, 16);
+    assert_int_equal(world.heard.run_count, 1);
+    say_release(&world, 3, 1);
+    say_release(&world, 1000, 1);
+    run_for(&world, SECOND / 10);
+    assert_int_equal(tow_sim_device_counts(world.driver).buffers, 0);
+    world_close(&world);
+}
+
+static void a_regroup_of_what_is_not_there_has_failed(void **state)
+{
+    (void)state;
+    world_t world = {0};
+    const uint64_t absent[] = {1, 99}, there[] = {1, 1};
+    world_fill(&world);
+    say_regroup(&world, 2, absent, 1);
+    say_get(&world, 1, 2, 0, false);
+    run_for(&world, SECOND / 10);
+    assert_int_equal(world.heard.get_code, TOW_NOT_FOUND);
+    expect_part(world.heard.get_message, "object 99");
+    say_regroup(&world, 3, there, DEVICES);
+    say_grant(&world, 1, RUN_ADD, 3);
+    run_for(&world, SECOND / 10);
+    assert_int_equal(world.heard.failures[0].code, TOW_OUT_OF_RANGE);
+    say_grant(&world, 2, RUN_GREEDY, 1);
+    run_for(&world, SECOND / 10);
+    const uint64_t failed[] = {1, 2000};
+    say_regroup(&world, 4, failed, 1);
+    say_get(&world, 2, 4, 0, false);
+    run_for(&world, SECOND / 10);
+    assert_int_equal(world.heard.get_code, TOW_RESOURCE_EXHAUSTED);
+    assert_int_equal(world.heard.gone_count, 0);
+    world_close(&world);
+}
+
 /* -- Reports -------------------------------------------------------------------------- */
 
 static void reports_say_what_there_is(void **state)
@@ -732,6 +796,13 @@ static void send_blobs_for_nobody(world_t *world)
         say_blob(world, "x", 1);
 }
 
+static void regroup_nothing(world_t *world)
+{
+    tow_msg_shard_regroup_t regroup = TOW_MSG_SHARD_REGROUP_INIT;
+    regroup.object = 50;
+    say(world, TOW_MESSAGE_SHARD_REGROUP, &regroup.base);
+}
+
 static const struct {
     malice_t act;
     const char *answer;
@@ -747,6 +818,7 @@ static const struct {
     {abort_without_a_cause, "no cause"},
     {release_the_world, "objects in one message"},
     {release_in_halves, "2 firsts and 1 counts"},
+    {regroup_nothing, "ShardRegroup: 0 sources"},
     {introduce_itself_to_itself, "known already"},
     {lose_nobody, "process 9 is not known"},
     {send_blobs_for_nobody, "wait for a message that names them"},
@@ -807,6 +879,8 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_device_without_memory_refuses_a_put),
     cmocka_unit_test(a_wrong_get_fails_alone),
     cmocka_unit_test(gets_beyond_the_memory_wait_in_order),
+    cmocka_unit_test(shards_become_a_new_object),
+    cmocka_unit_test(a_regroup_of_what_is_not_there_has_failed),
     cmocka_unit_test(reports_say_what_there_is),
     cmocka_unit_test(the_controller_dies_and_comes_back),
     cmocka_unit_test(the_worker_dies_in_the_middle),
