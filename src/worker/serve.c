@@ -259,60 +259,6 @@ static tow_status_t take_regroup(tow_worker_t *worker,
     return failed;
 }
 
-/* Shards that are here under another key. One that is not, or has failed, makes
- * an object that has failed: whatever uses it fails with the first error. */
-static tow_status_t find_sources(const tow_worker_t *worker,
-                                 const tow_msg_shard_regroup_t *message,
-                                 tow_buffer_t **out_buffers)
-{
-    for (size_t i = 0; i < message->n_sources; i++) {
-        const tow_shelf_object_t *source =
-            tow_shelf_find(worker->shelf, message->sources[i]);
-        if (source == NULL)
-            return TOW_ERROR(TOW_NOT_FOUND,
-                             "object %" PRIu64 " is not on this worker",
-                             message->sources[i]);
-        if (source->error != TOW_OK) return tow_status_retain(source->error);
-        if (message->shards[i] >= source->shard_count)
-            return TOW_ERROR(TOW_OUT_OF_RANGE,
-                             "shard %u of object %" PRIu64 ", which has %u on "
-                             "this worker",
-                             message->shards[i], message->sources[i],
-                             source->shard_count);
-        out_buffers[i] = source->shards[message->shards[i]];
-    }
-    return TOW_OK;
-}
-
-static tow_status_t take_regroup(tow_worker_t *worker,
-                                 const tow_msg_shard_regroup_t *message)
-{
-    tow_buffer_t *buffers[TOW_WORKER_DEVICES_MAX];
-    if (message->n_sources == 0 || message->n_shards != message->n_sources ||
-        message->n_sources > worker->options.driver->device_count)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%zu sources and %zu shards for a worker of %zu "
-                         "devices",
-                         message->n_sources, message->n_shards,
-                         worker->options.driver->device_count);
-    tow_status_t status = find_sources(worker, message, buffers);
-    if (status != TOW_OK) {
-        tow_status_t failed =
-            tow_shelf_put_failed(worker->shelf, message->object, status);
-        tow_status_release(status);
-        return failed;
-    }
-    for (size_t i = 0; i < message->n_sources; i++)
-        tow_buffer_retain(buffers[i]);
-    status = tow_shelf_put(worker->shelf, message->object,
-                           &(tow_shard_list_t){.first = buffers,
-                                               .stride = 1,
-                                               .count = message->n_sources});
-    for (size_t i = 0; status != TOW_OK && i < message->n_sources; i++)
-        tow_buffer_release(buffers[i]);
-    return status;
-}
-
 /* -- All -------------------------------------------------------------------------------- */
 
 static tow_status_t serve(tow_worker_t *worker, uint32_t type,
@@ -329,8 +275,6 @@ static tow_status_t serve(tow_worker_t *worker, uint32_t type,
     case TOW_MESSAGE_SHARD_GET:
         worker_get(worker, (const tow_msg_shard_get_t *)body);
         return TOW_OK;
-    case TOW_MESSAGE_SHARD_REGROUP:
-        return take_regroup(worker, (const tow_msg_shard_regroup_t *)body);
     case TOW_MESSAGE_SHARD_REGROUP:
         return take_regroup(worker, (const tow_msg_shard_regroup_t *)body);
     case TOW_MESSAGE_ABORT:
