@@ -71,6 +71,24 @@ void tow_array_settle(tow_array_t *array, tow_status_t take_status)
     }
 }
 
+const tow_settling_t *tow_array_value(const tow_array_t *array)
+{
+    return &array->value;
+}
+
+void tow_array_abandon(tow_array_t *array)
+{
+    array->run = NULL;
+    array->upload = NULL;
+    tow_list_t *item;
+    tow_array_hold(array);
+    while ((item = tow_list_pop_front(&array->waiting)) != NULL) {
+        tow_free(TOW_CONTAINER_OF(item, callback_t, node));
+        tow_array_drop(array);
+    }
+    tow_array_drop(array);
+}
+
 void tow_array_call_when_ready(tow_array_t *array, callback_t *take_callback)
 {
     if (array->value.settled) {

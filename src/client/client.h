@@ -1,8 +1,120 @@
-/* For siblings: how a simulation opens a client on its own env. All else is
- * include/towpath/towpath.h. */
+/* For siblings: the client's state machine on an env of their own, as simulations
+ * drive it. Programs use include/towpath/towpath.h.
+ *
+ * Functions here are for the one thread that turns the env. None of them waits:
+ * what has an answer has a tow_settling_t that its answer settles. In a
+ * simulation callbacks run at once, inside of the turn that has the answer. */
 #ifndef TOW_CLIENT_CLIENT_H_
 #define TOW_CLIENT_CLIENT_H_
 
+#include <stdbool.h>
+#include <towpath/towpath.h>
+
+#include "base/list.h"
+#include "base/macros.h"
+#include "base/status.h"
+#include "device/device.h"
 #include "env/env.h"
+#include "ir/graph.h"
+
+/* Something that an answer settles, once. */
+typedef struct tow_settling {
+    bool settled;
+    tow_status_t error; /* owned */
+} tow_settling_t;
+
+/* What a user wants to be called for. From tow_calloc; whoever takes it frees
+ * it. */
+typedef struct tow_callback {
+    tow_list_t node;
+    void (*done)(void *context, tow_status_t take_status); /* or NULL: */
+    void (*plain)(void *context);
+    void *context;
+    tow_status_t status; /* owned */
+} tow_callback_t;
+
+typedef struct tow_machine_options {
+    const char *address;
+    const char *name;
+    int64_t patience_ns;
+    struct tow_shared_net *shared; /* NULL in a simulation */
+} tow_machine_options_t;
+
+/* Dials. tow_client_opening settles. */
+tow_status_t tow_client_dial(tow_env_t *env,
+                             const tow_machine_options_t *options,
+                             tow_client_t **out_client) TOW_MUST_USE;
+/* Ends the session: all that waits is settled with CANCELLED. */
+void tow_client_shut(tow_client_t *client);
+/* After tow_client_shut: nothing is under way any more. */
+bool tow_client_is_quiet(const tow_client_t *client);
+/* For a simulated process that has died: no env is called and nobody else, not
+ * even whoever waits. What the user holds is dropped after this. */
+void tow_client_abandon(tow_client_t *client);
+/* When it is quiet or abandoned, and all that was made of it is dropped. */
+void tow_client_free(tow_client_t *client);
+
+const tow_settling_t *tow_client_opening(const tow_client_t *client);
+/* TOW_OK, or why there is no cluster any more. Lent. */
+tow_status_t tow_client_lost(const tow_client_t *client);
+/* Runs that have not been told done. */
+size_t tow_client_run_count(const tow_client_t *client);
+
+tow_status_t tow_slice_ask(tow_client_t *client,
+                           const tow_slice_options_t *options,
+                           tow_slice_t **out_slice) TOW_MUST_USE;
+const tow_settling_t *tow_slice_opening(const tow_slice_t *slice);
+void tow_slice_hold(tow_slice_t *slice);
+void tow_slice_drop(tow_slice_t *slice);
+
+tow_status_t tow_function_ask(tow_slice_t *slice, const tow_source_t *source,
+                              tow_function_t **out_function) TOW_MUST_USE;
+const tow_settling_t *tow_function_compiling(const tow_function_t *function);
+void tow_function_hold(tow_function_t *function);
+void tow_function_drop(tow_function_t *function);
+/* The program of a call, made at the first. Lent. */
+tow_status_t tow_function_program(tow_function_t *function, tow_slice_t *slice,
+                                  tow_program_t **out_program) TOW_MUST_USE;
+
+tow_status_t tow_program_begin(tow_client_t *client, const char *name,
+                               tow_program_t **out_program) TOW_MUST_USE;
+void tow_program_hold(tow_program_t *program);
+void tow_program_drop(tow_program_t *program);
+tow_status_t tow_program_add_argument(tow_program_t *program,
+                                      tow_slice_t *slice,
+                                      const tow_shape_t *shape, bool donated,
+                                      tow_value_t *out_value) TOW_MUST_USE;
+tow_status_t tow_program_add_call(tow_program_t *program,
+                                  tow_function_t *function, tow_slice_t *slice,
+                                  const tow_value_t *inputs, size_t count,
+                                  uint32_t *out_node) TOW_MUST_USE;
+tow_status_t tow_program_add_result(tow_program_t *program, tow_value_t value,
+                                    tow_slice_t *slice,
+                                    const tow_shape_t *shape) TOW_MUST_USE;
+/* Sends it; tow_program_adding settles. */
+tow_status_t tow_program_send(tow_program_t *program) TOW_MUST_USE;
+const tow_settling_t *tow_program_adding(const tow_program_t *program);
+tow_status_t tow_program_start(tow_program_t *program,
+                               tow_array_t *const *arguments,
+                               size_t argument_count, tow_array_t **results,
+                               size_t result_count) TOW_MUST_USE;
+
+void tow_array_hold(tow_array_t *array);
+void tow_array_drop(tow_array_t *array);
+const tow_settling_t *tow_array_value(const tow_array_t *array);
+/* Takes the callback. */
+void tow_array_call_when_ready(tow_array_t *array,
+                               tow_callback_t *take_callback);
+
+/* With inlined bytes `bytes_free` settles at once. */
+tow_status_t tow_upload_start(tow_slice_t *slice,
+                              const tow_upload_options_t *options,
+                              const tow_shape_t *shape, uint64_t shard_bytes,
+                              tow_settling_t *bytes_free,
+                              tow_array_t **out_array) TOW_MUST_USE;
+/* One of `answer` and `take_callback`, which is taken only on success. */
+tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
+                                size_t size, tow_settling_t *answer,
+                                tow_callback_t *take_callback) TOW_MUST_USE;
 
 #endif /* TOW_CLIENT_CLIENT_H_ */

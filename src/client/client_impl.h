@@ -28,25 +28,12 @@
 #include "ir/lower.h"
 #include "session/session.h"
 
+typedef tow_settling_t settling_t;
+typedef tow_callback_t callback_t;
 typedef struct run_record run_record_t;
 typedef struct request request_t;
 typedef struct upload upload_t;
 typedef struct client_lane client_lane_t;
-
-/* Something that an answer settles. */
-typedef struct settling {
-    bool settled;
-    tow_status_t error; /* owned */
-} settling_t;
-
-/* What a user wants to be called for, outside of the lock. */
-typedef struct callback {
-    tow_list_t node;
-    void (*done)(void *context, tow_status_t take_status); /* or NULL: */
-    void (*plain)(void *context);
-    void *context;
-    tow_status_t status; /* owned */
-} callback_t;
 
 struct tow_client {
     uint32_t reference_count;
@@ -55,6 +42,7 @@ struct tow_client {
     struct tow_local_cluster *local; /* owned; NULL: somebody else's */
     struct tow_security *security;   /* owned; lent to the shared net */
     tow_session_t *session;          /* NULL when it is closed */
+    tow_session_t *closing;          /* until it is closed */
     settling_t opening;
     tow_status_t lost; /* owned: why there is no cluster any more */
     uint32_t number;
@@ -192,26 +180,12 @@ struct request {
 
 /* -- machine.c ----------------------------------------------------------------- */
 
-typedef struct tow_machine_options {
-    const char *address;
-    const char *name;
-    int64_t patience_ns;
-    tow_shared_net_t *shared; /* NULL in a simulation */
-} tow_machine_options_t;
-
-/* Dials. client->opening settles. */
-tow_status_t tow_client_dial(tow_env_t *env,
-                             const tow_machine_options_t *options,
-                             tow_client_t **out_client) TOW_MUST_USE;
-/* Ends the session; client->is_closed is set when nothing is left under way. */
-void tow_client_shut(tow_client_t *client);
-void tow_client_free(tow_client_t *client);
 tow_status_t tow_client_send(tow_client_t *client, uint32_t type,
                              const tow_body_t *body) TOW_MUST_USE;
-/* The copy is the session's. 0: gone. */
 /* A blob that came, which a message names; tow_free. NULL: it did not. */
 void *tow_client_take_blob(tow_client_t *client, uint64_t number,
                            size_t *out_size);
+/* The copy is the session's. 0: gone. */
 uint64_t tow_client_send_blob(tow_client_t *client, void *take_bytes,
                               size_t size);
 /* What to say when something is asked of a client without a cluster. */
@@ -229,38 +203,12 @@ void tow_client_note_release(tow_client_t *client, uint64_t id);
 
 /* -- Things, and the answers to them ------------------------------------------- */
 
-tow_status_t tow_slice_ask(tow_client_t *client,
-                           const tow_slice_options_t *options,
-                           tow_slice_t **out_slice) TOW_MUST_USE;
-void tow_slice_hold(tow_slice_t *slice);
-void tow_slice_drop(tow_slice_t *slice);
 void tow_slice_opened(tow_client_t *client,
                       const tow_msg_slice_opened_t *opened);
 
-tow_status_t tow_function_ask(tow_slice_t *slice, const tow_source_t *source,
-                              tow_function_t **out_function) TOW_MUST_USE;
-void tow_function_hold(tow_function_t *function);
-void tow_function_drop(tow_function_t *function);
 void tow_function_compiled(tow_client_t *client,
                            const tow_msg_compile_done_t *done);
 
-tow_status_t tow_program_begin(tow_client_t *client, const char *name,
-                               tow_program_t **out_program) TOW_MUST_USE;
-void tow_program_hold(tow_program_t *program);
-void tow_program_drop(tow_program_t *program);
-tow_status_t tow_program_add_argument(tow_program_t *program,
-                                      tow_slice_t *slice,
-                                      const tow_shape_t *shape, bool donated,
-                                      tow_value_t *out_value) TOW_MUST_USE;
-tow_status_t tow_program_add_call(tow_program_t *program,
-                                  tow_function_t *function, tow_slice_t *slice,
-                                  const tow_value_t *inputs, size_t count,
-                                  uint32_t *out_node) TOW_MUST_USE;
-tow_status_t tow_program_add_result(tow_program_t *program, tow_value_t value,
-                                    tow_slice_t *slice,
-                                    const tow_shape_t *shape) TOW_MUST_USE;
-/* Sends it; program->adding settles. */
-tow_status_t tow_program_send(tow_program_t *program) TOW_MUST_USE;
 void tow_program_answered(tow_client_t *client,
                           const tow_msg_program_added_t *added);
 /* The program of a call, made at the first. Lent. */
@@ -269,38 +217,26 @@ tow_status_t tow_function_program(tow_function_t *function, tow_slice_t *slice,
 
 tow_status_t tow_array_make(tow_slice_t *slice, const tow_shape_t *shape,
                             tow_array_t **out_array) TOW_MUST_USE;
-void tow_array_hold(tow_array_t *array);
-void tow_array_drop(tow_array_t *array);
 void tow_array_settle(tow_array_t *array, tow_status_t take_status);
-/* Takes the callback. */
-void tow_array_call_when_ready(tow_array_t *array, callback_t *take_callback);
 
-tow_status_t tow_program_start(tow_program_t *program,
-                               tow_array_t *const *arguments,
-                               size_t argument_count, tow_array_t **results,
-                               size_t result_count) TOW_MUST_USE;
 void tow_runs_told(tow_client_t *client, const tow_msg_runs_done_t *done);
 void tow_runs_lost(tow_client_t *client);
 bool tow_client_has_room(const tow_client_t *client);
 
-tow_status_t tow_upload_start(tow_slice_t *slice,
-                              const tow_upload_options_t *options,
-                              const tow_shape_t *shape, uint64_t shard_bytes,
-                              settling_t *bytes_free, tow_array_t **out_array)
-    TOW_MUST_USE;
 void tow_upload_opened(tow_client_t *client,
                        const tow_msg_put_opened_t *opened);
 void tow_upload_done(tow_client_t *client, const tow_msg_put_done_t *done);
 void tow_uploads_lost(tow_client_t *client);
-/* One of `answer` and `take_callback`. */
-tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
-                                size_t size, settling_t *answer,
-                                callback_t *take_callback) TOW_MUST_USE;
 void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done);
 tow_status_t tow_report_start(tow_client_t *client, tow_report_kind_t kind,
                               char **out_text, settling_t *answer) TOW_MUST_USE;
 void tow_report_done(tow_client_t *client, const tow_msg_report_t *report);
 void tow_requests_lost(tow_client_t *client);
+/* For a process that has died: frees without a word to the env. */
+void tow_runs_abandon(tow_client_t *client);
+void tow_transfers_abandon(tow_client_t *client);
+/* Frees the callbacks that wait for it. */
+void tow_array_abandon(tow_array_t *array);
 void tow_lanes_close(tow_client_t *client);
 bool tow_transfers_are_quiet(const tow_client_t *client);
 

@@ -107,6 +107,11 @@ void tow_function_compiled(tow_client_t *client,
     tow_settle(client, &function->compiling, status);
 }
 
+const tow_settling_t *tow_function_compiling(const tow_function_t *function)
+{
+    return &function->compiling;
+}
+
 /* -- Calls --------------------------------------------------------------------- */
 
 /* The graph of one call: its arguments, the computation, its results. */

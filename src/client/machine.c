@@ -321,6 +321,7 @@ static void session_closed(void *context)
 {
     tow_client_t *client = context;
     client->is_closed = true;
+    client->closing = NULL;
     if (client->shared != NULL) tow_shared_net_notify(client->shared);
 }
 
@@ -333,7 +334,40 @@ void tow_client_shut(tow_client_t *client)
     tow_lanes_close(client);
     tow_session_t *session = client->session;
     client->session = NULL;
+    client->closing = session;
     tow_session_close(session, TOW_OK, (tow_closed_t){session_closed, client});
+}
+
+bool tow_client_is_quiet(const tow_client_t *client)
+{
+    return client->is_closed && tow_transfers_are_quiet(client);
+}
+
+const tow_settling_t *tow_client_opening(const tow_client_t *client)
+{
+    return &client->opening;
+}
+
+tow_status_t tow_client_lost(const tow_client_t *client)
+{
+    return client->lost;
+}
+
+size_t tow_client_run_count(const tow_client_t *client)
+{
+    return tow_map_count(&client->runs);
+}
+
+void tow_client_abandon(tow_client_t *client)
+{
+    if (client->lost == TOW_OK)
+        client->lost = TOW_ERROR(TOW_CANCELLED, "the process has died");
+    tow_session_abandon(client->session);
+    tow_session_abandon(client->closing);
+    client->session = client->closing = NULL;
+    client->is_closing = true;
+    tow_runs_abandon(client);
+    tow_transfers_abandon(client);
 }
 
 static void free_blobs(tow_client_t *client)

@@ -171,6 +171,11 @@ tow_status_t tow_program_send(tow_program_t *program)
     return tow_client_send(client, TOW_MESSAGE_PROGRAM_ADD, &add.base);
 }
 
+const tow_settling_t *tow_program_adding(const tow_program_t *program)
+{
+    return &program->adding;
+}
+
 void tow_program_answered(tow_client_t *client,
                           const tow_msg_program_added_t *added)
 {

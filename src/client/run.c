@@ -182,6 +182,20 @@ void tow_runs_told(tow_client_t *client, const tow_msg_runs_done_t *done)
         run_failed(client, done->failures[i]);
 }
 
+void tow_runs_abandon(tow_client_t *client)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&client->runs, &cursor, &key, &value)) {
+        run_record_t *record = value;
+        for (uint32_t i = 0; i < record->result_count; i++)
+            if (record->results[i] != NULL)
+                tow_array_abandon(record->results[i]);
+        free_record(client, record);
+    }
+}
+
 void tow_runs_lost(tow_client_t *client)
 {
     size_t cursor = 0;

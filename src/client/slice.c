@@ -83,6 +83,11 @@ void tow_slice_drop(tow_slice_t *slice)
     client->reference_count--;
 }
 
+const tow_settling_t *tow_slice_opening(const tow_slice_t *slice)
+{
+    return &slice->opening;
+}
+
 /* -- The answer ---------------------------------------------------------------- */
 
 static size_t text_size(const tow_msg_device_t *device)
@@ -130,7 +135,7 @@ void tow_slice_opened(tow_client_t *client,
                       const tow_msg_slice_opened_t *opened)
 {
     tow_slice_t *slice = tow_map_find(&client->slices, opened->slice);
-    if (slice == NULL) return;
+    if (slice == NULL || slice->opening.settled) return;
     tow_status_t status = tow_failure_status(opened->failure);
     if (status == TOW_OK) status = take_devices(slice, opened);
     tow_settle(client, &slice->opening, status);

@@ -16,12 +16,13 @@ struct client_lane {
     void *address; /* owned */
     size_t address_size;
     tow_list_t waiting; /* shard_write_t that found it full */
+    tow_list_t writing; /* shard_write_t that it has taken */
     bool is_down;
 };
 
 typedef struct shard_write {
     tow_write_t write;
-    tow_list_t node; /* in the lane's `waiting` */
+    tow_list_t node; /* in the lane's `waiting` or `writing` */
     upload_t *upload;
     client_lane_t *lane;
 } shard_write_t;
@@ -73,18 +74,30 @@ static void answer_upload(upload_t *upload, tow_status_t take_status)
     settle_upload(upload);
 }
 
-/* What goes wrong with a write, the workers see too, and tell; but a lane that
- * breaks while they live would leave the upload without an end. */
+/* Its bytes will never arrive. The controller does not see our lanes: without a
+ * word it would keep the put, and all runs that wait for it, for ever. */
+static void give_up(upload_t *upload, tow_status_t take_status)
+{
+    tow_msg_put_done_t done = TOW_MSG_PUT_DONE_INIT;
+    tow_msg_failure_t failure = tow_failure_of(take_status);
+    done.object = upload->id;
+    done.failure = &failure;
+    tow_status_ignore(
+        tow_client_send(upload->client, TOW_MESSAGE_PUT_DONE, &done.base),
+        "without a cluster there is no put");
+    answer_upload(upload, take_status);
+}
+
 static void shard_written(tow_write_t *write, tow_status_t take_status)
 {
     shard_write_t *shard = TOW_CONTAINER_OF(write, shard_write_t, write);
     upload_t *upload = shard->upload;
+    tow_list_remove(&shard->node);
     tow_free(shard);
     upload->writing_count--;
     upload->unsent_count--;
     if (take_status != TOW_OK && !upload->is_answered) {
-        answer_upload(upload,
-                      tow_status_annotate(take_status, "uploading an array"));
+        give_up(upload, tow_status_annotate(take_status, "uploading an array"));
         return;
     }
     tow_status_release(take_status);
@@ -101,7 +114,9 @@ static void pump(client_lane_t *lane)
                           : tow_lane_write(lane->lane, &shard->write);
         if (result == TOW_SEND_FULL) return;
         tow_list_remove(&shard->node);
-        if (result == TOW_SEND_DOWN)
+        if (result == TOW_SEND_OK)
+            tow_list_append(&lane->writing, &shard->node);
+        else
             shard_written(
                 &shard->write,
                 TOW_ERROR(TOW_UNAVAILABLE, "the lane to the worker is down"));
@@ -152,6 +167,7 @@ static tow_status_t open_lane(tow_client_t *client,
     *lane = (client_lane_t){
         .client = client, .address = copy, .address_size = address->len};
     tow_list_init(&lane->waiting);
+    tow_list_init(&lane->writing);
     tow_lane_options_t options = {.address = copy,
                                   .address_size = address->len,
                                   .peer_name = "worker",
@@ -222,7 +238,7 @@ void tow_upload_opened(tow_client_t *client, const tow_msg_put_opened_t *opened)
         if (shard >= upload->shard_count) return;
         tow_status_t status = write_shard(upload, shard, opened->targets[i]);
         if (status == TOW_OK) continue;
-        answer_upload(upload, status);
+        give_up(upload, status);
         return;
     }
 }
@@ -561,6 +577,48 @@ void tow_requests_lost(tow_client_t *client)
                 continue;
             end_request(request, tow_status_retain(client->lost));
         }
+    }
+}
+
+/* -- Dying ---------------------------------------------------------------------- */
+
+static void abandon_writes(tow_list_t *writes)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(writes)) != NULL)
+        tow_free(TOW_CONTAINER_OF(item, shard_write_t, node));
+}
+
+static void abandon_lanes(tow_client_t *client)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&client->lanes)) != NULL) {
+        client_lane_t *lane = TOW_CONTAINER_OF(item, client_lane_t, node);
+        abandon_writes(&lane->waiting);
+        abandon_writes(&lane->writing);
+        tow_free(lane->address);
+        tow_free(lane);
+    }
+}
+
+void tow_transfers_abandon(tow_client_t *client)
+{
+    tow_list_t *item;
+    abandon_lanes(client);
+    while ((item = tow_list_pop_front(&client->uploads)) != NULL) {
+        upload_t *upload = TOW_CONTAINER_OF(item, upload_t, node);
+        if (upload->array != NULL) tow_array_abandon(upload->array);
+        tow_free(upload->copy);
+        tow_free(upload);
+    }
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&client->requests, &cursor, &key, &value)) {
+        request_t *request = value;
+        tow_status_release(request->status);
+        tow_free(request->callback);
+        free_request(request);
     }
 }
 

@@ -254,6 +254,7 @@ static tow_status_t handle(client_t *client, uint32_t type,
     case TOW_MESSAGE_RUN: tow_run_begin(client, AS(run)); break;
     case TOW_MESSAGE_RELEASE: tow_release_handles(client, AS(release)); break;
     case TOW_MESSAGE_PUT: tow_put_begin(client, AS(put)); break;
+    case TOW_MESSAGE_PUT_DONE: tow_put_give_up(client, AS(put_done)); break;
     case TOW_MESSAGE_GET: tow_get_begin(client, AS(get)); break;
     case TOW_MESSAGE_CANCEL: tow_run_cancel(client, AS(cancel)->run); break;
     case TOW_MESSAGE_SLICE_OPEN: open_slice(client, AS(slice_open)); break;

@@ -341,6 +341,8 @@ void tow_put_refuse(tow_controller_t *controller, put_t *put,
 void tow_put_opened(worker_t *worker,
                     const tow_msg_shard_put_opened_t *message);
 void tow_put_done(worker_t *worker, const tow_msg_shard_put_done_t *message);
+/* The client says that its bytes will never come. */
+void tow_put_give_up(client_t *client, const tow_msg_put_done_t *message);
 void tow_puts_lose(tow_controller_t *controller, worker_t *worker,
                    client_t *client, tow_status_t cause);
 void tow_get_begin(client_t *client, const tow_msg_get_t *message);

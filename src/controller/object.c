@@ -414,18 +414,32 @@ void tow_put_done(worker_t *worker, const tow_msg_shard_put_done_t *message)
                   tow_failure_status(message->failure));
 }
 
-/* A put whose client is gone will never get its bytes: the workers are told to
- * release the object, which ends it there. One that waits for its turn was
- * refused when the client's queue was emptied. */
+/* A put that will never get its bytes: the workers hear of it when the object is
+ * released, which ends it there. */
 static void forsake_put(tow_controller_t *controller, put_t *put,
                         tow_status_t cause)
 {
-    put->client = NULL;
     if (put->unit.ticket.state != TOW_TICKET_GRANTED)
         tow_sched_withdraw(controller->sched, &put->unit.ticket);
     tow_status_release(put->error);
     put->error = tow_status_retain(cause);
     finish_put(controller, put);
+}
+
+void tow_put_give_up(client_t *client, const tow_msg_put_done_t *message)
+{
+    tow_controller_t *controller = client->controller;
+    put_t *put = message->object > TOW_CLIENT_ID_MAX
+                     ? NULL
+                     : tow_map_find(&controller->put_of,
+                                    tow_key(client->number, message->object));
+    if (put == NULL) return; /* Its worker was faster, or is gone. */
+    tow_status_t cause = tow_failure_status(message->failure);
+    if (cause == TOW_OK)
+        cause = TOW_ERROR(TOW_CANCELLED, "client %s gave up the upload",
+                          client->name);
+    forsake_put(controller, put, cause);
+    tow_status_release(cause);
 }
 
 void tow_puts_lose(tow_controller_t *controller, worker_t *worker,
@@ -437,10 +451,12 @@ void tow_puts_lose(tow_controller_t *controller, worker_t *worker,
     while (tow_map_next(&controller->put_of, &cursor, &key, &value)) {
         put_t *put = value;
         uint32_t part;
-        if (client != NULL && put->client == client)
+        if (client != NULL && put->client == client) {
+            put->client = NULL;
             forsake_put(controller, put, cause);
-        else if (worker != NULL && find_put(worker, key, &part) == put)
+        } else if (worker != NULL && find_put(worker, key, &part) == put) {
             part_done(controller, put, part, tow_status_retain(cause));
+        }
     }
 }
 
