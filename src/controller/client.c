@@ -256,6 +256,8 @@ static tow_status_t handle(client_t *client, uint32_t type,
     case TOW_MESSAGE_PUT: tow_put_begin(client, AS(put)); break;
     case TOW_MESSAGE_PUT_DONE: tow_put_give_up(client, AS(put_done)); break;
     case TOW_MESSAGE_GET: tow_get_begin(client, AS(get)); break;
+    case TOW_MESSAGE_REGROUP: tow_regroup_begin(client, AS(regroup)); break;
+    case TOW_MESSAGE_COPY: tow_copy_begin(client, AS(copy)); break;
     case TOW_MESSAGE_CANCEL: tow_run_cancel(client, AS(cancel)->run); break;
     case TOW_MESSAGE_SLICE_OPEN: open_slice(client, AS(slice_open)); break;
     case TOW_MESSAGE_SLICE_CLOSE:
@@ -394,6 +396,7 @@ void tow_client_gone(client_t *client, tow_status_t cause)
     client->session = NULL;
     tow_list_remove(&client->node);
     tow_runs_forsake(client);
+    tow_regroups_lose(client, cause);
     tow_puts_lose(controller, NULL, client, cause);
     tow_gets_lose(controller, NULL, client, cause);
     tow_reports_lose(controller, NULL, client);

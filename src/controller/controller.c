@@ -68,6 +68,8 @@ static void grant(void *context, tow_ticket_t *ticket)
     controller->granted_count++;
     if (unit->kind == UNIT_PUT)
         tow_put_grant(controller, TOW_CONTAINER_OF(unit, put_t, unit));
+    else if (unit->kind == UNIT_REGROUP)
+        tow_regroup_grant((regroup_t *)unit);
     else
         tow_run_grant(TOW_CONTAINER_OF(unit, run_t, unit));
 }
@@ -80,6 +82,8 @@ static void refuse(void *context, tow_ticket_t *ticket,
     if (unit->kind == UNIT_PUT)
         tow_put_refuse(controller, TOW_CONTAINER_OF(unit, put_t, unit),
                        take_status);
+    else if (unit->kind == UNIT_REGROUP)
+        tow_regroup_refuse((regroup_t *)unit, take_status);
     else
         tow_run_refuse(TOW_CONTAINER_OF(unit, run_t, unit), take_status);
 }
@@ -223,6 +227,7 @@ static void init_lists(tow_controller_t *controller)
     tow_list_init(&controller->runs);
     tow_list_init(&controller->doomed);
     tow_list_init(&controller->gathers);
+    tow_list_init(&controller->regroups);
     tow_list_init(&controller->mappings);
     tow_arena_init(&controller->arena, TOW_MESSAGE_ARENA_BYTES);
     controller->turn_end.run = end_turn;
@@ -300,6 +305,7 @@ void tow_controller_destroy(tow_controller_t *controller)
     tow_workers_abandon(controller);
     tow_session_port_abandon(controller->port);
     tow_reports_destroy(controller);
+    tow_regroups_destroy(controller);
     tow_objects_destroy(controller);
     tow_clients_destroy(controller);
     tow_runs_destroy(controller);

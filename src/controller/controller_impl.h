@@ -7,6 +7,8 @@
  *   code.c         compiling, once for all who ask for the same
  *   resident.c     executables and programs on their workers
  *   object.c       puts, gets, releases
+ *   copy.c         copies of shards to other devices
+ *   regroup.c      new objects of shards that are there
  *   run.c          runs, from the client's message to its completion
  *   report.c       what `tow status` shows
  *
@@ -33,6 +35,8 @@ typedef struct resident resident_t;
 typedef struct run run_t;
 typedef struct put put_t;
 typedef struct get get_t;
+typedef struct regroup regroup_t;
+typedef struct run_block run_block_t;
 typedef struct gather gather_t;
 
 typedef TOW_VEC(uint64_t) id_vec_t;
@@ -56,6 +60,7 @@ struct tow_controller {
     tow_list_t runs;      /* all that are not finished, oldest first */
     tow_list_t doomed;    /* runs that were granted in vain, this turn */
     tow_list_t gathers;
+    tow_list_t regroups;     /* that wait for their turn */
     tow_list_t mappings;     /* all */
     tow_map_t run_of;        /* key -> run_t */
     tow_map_t put_of;        /* object key -> put_t, not inlined */
@@ -70,6 +75,7 @@ struct tow_controller {
     uint64_t code_bytes;
     uint64_t granted_count;
     uint64_t compile_count;
+    size_t copy_count; /* under way */
 
     /* The end of the turn. */
     tow_post_t turn_end;
@@ -83,6 +89,7 @@ struct tow_controller {
 typedef enum unit_kind {
     UNIT_RUN,
     UNIT_PUT,
+    UNIT_REGROUP,
 } unit_kind_t;
 
 typedef struct unit { /* first member of each */
@@ -317,8 +324,12 @@ struct put {
     uint32_t open_count; /* workers that have not finished */
     bool *is_open;       /* owned: by part */
     tow_status_t error;  /* owned: the first */
-    tow_list_t waiting;  /* run_block_t of runs that need it */
-    tow_list_t gets;     /* that wait for the grant */
+    tow_list_t waiting;  /* run_block_t of units that need it */
+    tow_list_t gets;     /* that wait for it */
+    /* A copy: the bytes are those of a shard of another object. */
+    tow_object_t *source; /* held; NULL: they come from the client */
+    uint32_t source_shard;
+    get_t *fetch; /* lent: that brings them */
 };
 
 struct get {
@@ -331,10 +342,28 @@ struct get {
     bool has_target;
     tow_msg_lane_target_t target;
     void *lane_address; /* owned */
-    tow_list_t node;    /* of a run that is not granted */
+    tow_list_t node;    /* of a run or put that its object waits for */
+    put_t *put;         /* lent: a copy that fetches its bytes; or NULL */
 };
 
 void tow_put_begin(client_t *client, const tow_msg_put_t *message);
+/* An object and its put, which waits for its turn; found in put_of. */
+tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
+                           const slice_t *slice, const tow_shape_t *shape,
+                           uint64_t shard_bytes) TOW_MUST_USE;
+/* Its bytes will never come. `cause` is lent. */
+void tow_put_forsake(tow_controller_t *controller, put_t *put,
+                     tow_status_t cause);
+void tow_copy_begin(client_t *client, const tow_msg_copy_t *message);
+/* The worker is ready for the bytes of a copy. */
+void tow_copy_fetch(worker_t *worker, put_t *put,
+                    const tow_msg_shard_put_opened_t *message);
+/* The ticket waits until the object, which is ARRIVING, has arrived. */
+void tow_put_await(tow_controller_t *controller, const tow_object_t *object,
+                   run_block_t *block, tow_ticket_t *ticket);
+/* ... until nobody copies from the object any more, if somebody does. */
+void tow_copies_await(tow_controller_t *controller, const tow_object_t *object,
+                      run_block_t *block, tow_ticket_t *ticket);
 void tow_put_grant(tow_controller_t *controller, put_t *put);
 void tow_put_refuse(tow_controller_t *controller, put_t *put,
                     tow_status_t take_status);
@@ -346,6 +375,11 @@ void tow_put_give_up(client_t *client, const tow_msg_put_done_t *message);
 void tow_puts_lose(tow_controller_t *controller, worker_t *worker,
                    client_t *client, tow_status_t cause);
 void tow_get_begin(client_t *client, const tow_msg_get_t *message);
+/* Holds the object. */
+tow_status_t tow_get_make(client_t *client, const tow_msg_get_t *message,
+                          tow_object_t *object, get_t **out_get) TOW_MUST_USE;
+/* Sends it when its object is there. */
+void tow_get_route(get_t *get);
 void tow_get_send(get_t *get);
 void tow_get_fail(get_t *get, tow_status_t take_status);
 void tow_get_done(worker_t *worker, const tow_msg_shard_get_done_t *message);
@@ -358,6 +392,17 @@ void tow_object_dropped(void *context, tow_object_t *object);
 tow_status_t tow_object_add(tow_controller_t *controller, mapping_t *mapping,
                             tow_object_options_t *options,
                             tow_object_t **out_object) TOW_MUST_USE;
+
+/* -- Regroups ----------------------------------------------------------------- */
+
+void tow_regroup_begin(client_t *client, const tow_msg_regroup_t *message);
+void tow_regroup_grant(regroup_t *regroup);
+void tow_regroup_refuse(regroup_t *regroup, tow_status_t take_status);
+void tow_regroups_lose(client_t *client, tow_status_t cause);
+void tow_regroups_destroy(tow_controller_t *controller);
+/* A client's object that has such a shard and may be used. */
+tow_status_t tow_shard_find(const client_t *client, uint64_t id, uint32_t shard,
+                            tow_object_t **out_source) TOW_MUST_USE;
 
 /* -- Runs ------------------------------------------------------------------- */
 
@@ -376,19 +421,20 @@ struct run {
     bool is_aborted;
     uint32_t reporting_count; /* workers that have not reported */
     uint32_t failed_node;
-    tow_status_t error;       /* owned: the first */
-    tow_object_t **results;   /* held */
-    bool *has_reported;       /* by worker of the program */
-    struct run_block *blocks; /* one an argument, and one for loads */
+    tow_status_t error;     /* owned: the first */
+    tow_object_t **results; /* held */
+    bool *has_reported;     /* by worker of the program */
+    run_block_t *blocks;    /* one an argument, and one for loads */
     size_t argument_count;
     tow_object_t *arguments[]; /* held */
 };
 
-/* A run that waits for a put or for its program's loads. */
-typedef struct run_block {
+/* What waits for a put, or for its program's loads. */
+struct run_block {
     tow_list_t node;
-    run_t *run;
-} run_block_t;
+    tow_controller_t *controller; /* set when it waits */
+    tow_ticket_t *ticket;
+};
 
 void tow_run_grant(run_t *run);
 void tow_run_refuse(run_t *run, tow_status_t take_status);
@@ -397,6 +443,8 @@ bool tow_runs_end_doomed(tow_controller_t *controller);
 void tow_runs_destroy(tow_controller_t *controller);
 void tow_run_begin(client_t *client, const tow_msg_run_t *message);
 void tow_run_unblock(run_block_t *block);
+void tow_unit_block(tow_controller_t *controller, tow_ticket_t *ticket,
+                    run_block_t *block, tow_list_t *waiting);
 void tow_run_cancel(client_t *client, uint64_t id);
 void tow_runs_done(worker_t *worker, const tow_msg_done_t *message);
 void tow_runs_lose(tow_controller_t *controller, worker_t *worker,

@@ -136,10 +136,62 @@ static void tell_put(put_t *put)
     tow_tell_client(put->client, TOW_MESSAGE_PUT_DONE, &done.base);
 }
 
-static void release_waiting_runs(put_t *put)
+void tow_put_await(tow_controller_t *controller, const tow_object_t *object,
+                   run_block_t *block, tow_ticket_t *ticket)
 {
-    while (!tow_list_is_empty(&put->waiting))
-        tow_run_unblock(TOW_CONTAINER_OF(put->waiting.next, run_block_t, node));
+    put_t *put = tow_map_find(&controller->put_of, object->id.value);
+    if (put != NULL) tow_unit_block(controller, ticket, block, &put->waiting);
+}
+
+/* NULL: nobody copies from it. O(puts): for objects that are donated. */
+static put_t *find_copy(tow_controller_t *controller, const tow_object_t *from)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&controller->put_of, &cursor, &key, &value))
+        if (((put_t *)value)->source == from) return value;
+    return NULL;
+}
+
+void tow_copies_await(tow_controller_t *controller, const tow_object_t *object,
+                      run_block_t *block, tow_ticket_t *ticket)
+{
+    if (controller->copy_count == 0) return;
+    put_t *copy = find_copy(controller, object);
+    if (copy != NULL) tow_unit_block(controller, ticket, block, &copy->waiting);
+}
+
+/* Those that wait for the object itself; and those that will consume what it is
+ * a copy of, of which there may be other copies. */
+static void release_waiting_units(tow_controller_t *controller, put_t *put)
+{
+    put_t *other =
+        put->source != NULL ? find_copy(controller, put->source) : NULL;
+    tow_list_t *item = put->waiting.next;
+    while (item != &put->waiting) {
+        run_block_t *block = TOW_CONTAINER_OF(item, run_block_t, node);
+        item = item->next;
+        if (other != NULL) {
+            tow_list_remove(&block->node);
+            tow_list_append(&other->waiting, &block->node);
+        } else {
+            tow_run_unblock(block);
+        }
+    }
+}
+
+/* Of one whose bytes came over the data plane. */
+static void answer_gets(put_t *put)
+{
+    while (!tow_list_is_empty(&put->gets)) {
+        get_t *get =
+            TOW_CONTAINER_OF(tow_list_pop_front(&put->gets), get_t, node);
+        if (put->error == TOW_OK)
+            tow_get_send(get);
+        else
+            tow_get_fail(get, tow_status_retain(put->error));
+    }
 }
 
 /* The ticket gives up the reservation; then the bytes are the object's. */
@@ -149,6 +201,7 @@ static void finish_put(tow_controller_t *controller, put_t *put)
     tow_map_remove(&controller->put_of, object->id.value);
     if (object->context == &put->gets)
         tow_object_lost(object, &put->gets, put->error);
+    answer_gets(put);
     if (put->error == TOW_OK && object->state != TOW_OBJECT_FAILED)
         tow_object_set_ready(object);
     else if (object->state != TOW_OBJECT_FAILED)
@@ -158,7 +211,12 @@ static void finish_put(tow_controller_t *controller, put_t *put)
         tow_object_count_bytes(object);
     }
     tell_put(put);
-    release_waiting_runs(put);
+    release_waiting_units(controller, put);
+    if (put->fetch != NULL) put->fetch->put = NULL;
+    if (put->source != NULL) {
+        controller->copy_count--;
+        tow_object_unhold(controller->ledger, put->source);
+    }
     tow_object_unhold(controller->ledger, object);
     free_put(put);
 }
@@ -225,7 +283,11 @@ void tow_put_grant(tow_controller_t *controller, put_t *put)
         }
         send_shards(controller, put, i);
     }
-    tow_object_placed(put->object, &put->gets);
+    /* Gets wait until its bytes are there, if these are still to come. */
+    if (put->inlined)
+        tow_object_placed(put->object, &put->gets);
+    else
+        put->object->context = &tow_object_is_placed;
     if (put->error == TOW_OK) put->error = tow_mapping_check(put->mapping);
     if (put->inlined || put->open_count == 0) finish_put(controller, put);
 }
@@ -300,9 +362,9 @@ static void submit_put(tow_controller_t *controller, client_t *client,
 
 /* A put that is wrong makes an object that has failed, where its id is good: the
  * client may already have used it. */
-static tow_status_t begin_put(client_t *client, const tow_msg_put_t *message,
-                              const slice_t *slice, const tow_shape_t *shape,
-                              uint64_t shard_bytes)
+tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
+                           const slice_t *slice, const tow_shape_t *shape,
+                           uint64_t shard_bytes)
 {
     tow_controller_t *controller = client->controller;
     tow_object_options_t options = {
@@ -344,7 +406,7 @@ void tow_put_begin(client_t *client, const tow_msg_put_t *message)
     if (status == TOW_OK) status = tow_shape_bytes(&shape, &shard_bytes);
     if (status == TOW_OK) status = check_bytes(message, slice, shard_bytes);
     if (status == TOW_OK)
-        status = begin_put(client, message, slice, &shape, shard_bytes);
+        status = tow_put_start(client, message, slice, &shape, shard_bytes);
     if (status != TOW_OK)
         tow_client_fault(
             client, tow_status_annotate(status, "client %s puts object %llu",
@@ -370,6 +432,10 @@ void tow_put_opened(worker_t *worker, const tow_msg_shard_put_opened_t *message)
     uint32_t index;
     put_t *put = find_put(worker, message->object, &index);
     if (put == NULL || put->client == NULL) return;
+    if (put->source != NULL) {
+        tow_copy_fetch(worker, put, message);
+        return;
+    }
     const mapping_part_t *part = &put->mapping->parts[index];
     if (message->n_targets != part->count) {
         tow_worker_fault(
@@ -416,8 +482,8 @@ void tow_put_done(worker_t *worker, const tow_msg_shard_put_done_t *message)
 
 /* A put that will never get its bytes: the workers hear of it when the object is
  * released, which ends it there. */
-static void forsake_put(tow_controller_t *controller, put_t *put,
-                        tow_status_t cause)
+void tow_put_forsake(tow_controller_t *controller, put_t *put,
+                     tow_status_t cause)
 {
     if (put->unit.ticket.state != TOW_TICKET_GRANTED)
         tow_sched_withdraw(controller->sched, &put->unit.ticket);
@@ -438,7 +504,7 @@ void tow_put_give_up(client_t *client, const tow_msg_put_done_t *message)
     if (cause == TOW_OK)
         cause = TOW_ERROR(TOW_CANCELLED, "client %s gave up the upload",
                           client->name);
-    forsake_put(controller, put, cause);
+    tow_put_forsake(controller, put, cause);
     tow_status_release(cause);
 }
 
@@ -453,7 +519,7 @@ void tow_puts_lose(tow_controller_t *controller, worker_t *worker,
         uint32_t part;
         if (client != NULL && put->client == client) {
             put->client = NULL;
-            forsake_put(controller, put, cause);
+            tow_put_forsake(controller, put, cause);
         } else if (worker != NULL && find_put(worker, key, &part) == put) {
             part_done(controller, put, part, tow_status_retain(cause));
         }
@@ -495,9 +561,14 @@ void tow_get_fail(get_t *get, tow_status_t take_status)
 {
     tow_controller_t *controller =
         ((mapping_t *)get->object->placement->context)->controller;
+    put_t *copy = get->put;
     tell_get(get->client, get->request, take_status, (ProtobufCBinaryData){0});
-    tow_status_release(take_status);
     end_get(controller, get);
+    if (copy != NULL) {
+        copy->fetch = NULL;
+        tow_put_forsake(controller, copy, take_status);
+    }
+    tow_status_release(take_status);
 }
 
 void tow_get_send(get_t *get)
@@ -518,6 +589,27 @@ void tow_get_send(get_t *get)
     message.shard = mapping->index_in_part[get->shard];
     if (get->has_target) message.target = &get->target;
     tow_worker_send(worker, TOW_MESSAGE_SHARD_GET, &message.base);
+}
+
+/* An object whose run has not been granted is not on the workers: the get goes
+ * right after the grant. One whose bytes come over the data plane is there when
+ * they are. */
+void tow_get_route(get_t *get)
+{
+    tow_object_t *object = get->object;
+    const mapping_t *mapping = object->placement->context;
+    put_t *put =
+        object->state == TOW_OBJECT_ARRIVING
+            ? tow_map_find(&mapping->controller->put_of, object->id.value)
+            : NULL;
+    if (put != NULL) {
+        tow_list_append(&put->gets, &get->node);
+    } else if (object->context == &tow_object_is_placed) {
+        tow_get_send(get);
+    } else {
+        TOW_ASSERT(object->context != NULL);
+        tow_list_append(object->context, &get->node);
+    }
 }
 
 static bool copy_target(get_t *get, const tow_msg_lane_target_t *target)
@@ -564,8 +656,8 @@ static tow_status_t check_get(const client_t *client,
     return TOW_OK;
 }
 
-static tow_status_t make_get(client_t *client, const tow_msg_get_t *message,
-                             tow_object_t *object, get_t **out_get)
+tow_status_t tow_get_make(client_t *client, const tow_msg_get_t *message,
+                          tow_object_t *object, get_t **out_get)
 {
     tow_controller_t *controller = client->controller;
     get_t *get = tow_calloc(1, sizeof(*get));
@@ -587,25 +679,18 @@ static tow_status_t make_get(client_t *client, const tow_msg_get_t *message,
     return TOW_OK;
 }
 
-/* An object whose run has not been granted is not on the workers: the get goes
- * right after the grant. One that is being put arrives before. */
 void tow_get_begin(client_t *client, const tow_msg_get_t *message)
 {
     tow_object_t *object = NULL;
     get_t *get = NULL;
     tow_status_t status = check_get(client, message, &object);
-    if (status == TOW_OK) status = make_get(client, message, object, &get);
+    if (status == TOW_OK) status = tow_get_make(client, message, object, &get);
     if (status != TOW_OK) {
         tell_get(client, message->request, status, (ProtobufCBinaryData){0});
         tow_status_release(status);
         return;
     }
-    if (object->context == &tow_object_is_placed) {
-        tow_get_send(get);
-        return;
-    }
-    TOW_ASSERT(object->context != NULL);
-    tow_list_append(object->context, &get->node);
+    tow_get_route(get);
 }
 
 void tow_get_done(worker_t *worker, const tow_msg_shard_get_done_t *message)
@@ -614,8 +699,12 @@ void tow_get_done(worker_t *worker, const tow_msg_shard_get_done_t *message)
     get_t *get = tow_map_find(&controller->get_of, message->request);
     if (get == NULL || get->worker != worker) return;
     tow_status_t status = tow_failure_status(message->failure);
-    tell_get(get->client, get->request, status, message->bytes);
-    tow_status_release(status);
+    if (status != TOW_OK) {
+        tow_get_fail(get, status);
+        return;
+    }
+    tell_get(get->client, get->request, TOW_OK, message->bytes);
+    if (get->put != NULL) get->put->fetch = NULL;
     end_get(controller, get);
 }
 

@@ -262,7 +262,6 @@ static void admit(client_t *client, run_t *run)
     for (size_t i = 0; i < resident->result_count; i++)
         tow_object_hold(run->results[i]);
     for (size_t i = 0; i <= run->argument_count; i++) {
-        run->blocks[i].run = run;
         tow_list_init(&run->blocks[i].node);
     }
     for (size_t i = 0; i < run->argument_count; i++) {
@@ -273,10 +272,13 @@ static void admit(client_t *client, run_t *run)
     client->run_count++;
 }
 
-static void wait_for(run_t *run, size_t block, tow_list_t *waiting)
+void tow_unit_block(tow_controller_t *controller, tow_ticket_t *ticket,
+                    run_block_t *block, tow_list_t *waiting)
 {
-    tow_list_append(waiting, &run->blocks[block].node);
-    tow_ticket_block(&run->unit.ticket);
+    block->controller = controller;
+    block->ticket = ticket;
+    tow_list_append(waiting, &block->node);
+    tow_ticket_block(ticket);
 }
 
 static void submit(client_t *client, run_t *run)
@@ -288,12 +290,16 @@ static void submit(client_t *client, run_t *run)
                                     .part_count = resident->mapping_count},
                          .kind = UNIT_RUN};
     if (resident->loading_count > 0)
-        wait_for(run, run->argument_count, &resident->waiting);
+        tow_unit_block(controller, &run->unit.ticket,
+                       &run->blocks[run->argument_count], &resident->waiting);
     for (size_t i = 0; i < run->argument_count; i++) {
-        if (run->arguments[i]->state != TOW_OBJECT_ARRIVING) continue;
-        put_t *put =
-            tow_map_find(&controller->put_of, run->arguments[i]->id.value);
-        if (put != NULL) wait_for(run, i, &put->waiting);
+        const tow_object_t *object = run->arguments[i];
+        if (object->state == TOW_OBJECT_ARRIVING)
+            tow_put_await(controller, object, &run->blocks[i],
+                          &run->unit.ticket);
+        else if (resident->arguments[i].consumed)
+            tow_copies_await(controller, object, &run->blocks[i],
+                             &run->unit.ticket);
     }
     tow_sched_submit(controller->sched, &run->unit.ticket);
 }
@@ -384,8 +390,8 @@ void tow_run_begin(client_t *client, const tow_msg_run_t *message)
 void tow_run_unblock(run_block_t *block)
 {
     tow_list_remove(&block->node);
-    tow_ticket_unblock(block->run->controller->sched, &block->run->unit.ticket);
-    tow_controller_touch(block->run->controller);
+    tow_ticket_unblock(block->controller->sched, block->ticket);
+    tow_controller_touch(block->controller);
 }
 
 /* -- Granting ------------------------------------------------------------------ */
@@ -445,6 +451,9 @@ void tow_run_grant(run_t *run)
             tow_object_placed(run->results[i], &run->gets);
     }
     if (run->reporting_count > 0) return;
+    /* At once: the next of this turn may use them. */
+    for (size_t i = 0; i < run->program->result_count; i++)
+        tow_object_fail(run->results[i], run->error);
     tow_list_remove(&run->node);
     tow_list_append(&controller->doomed, &run->node);
 }
