@@ -140,8 +140,9 @@ static tow_status_t make_room(tow_worker_t *worker)
     return TOW_OK;
 }
 
-static tow_status_t open(tow_worker_t *worker,
-                         const ProtobufCBinaryData *address, lane_t **out_lane)
+static tow_status_t open_lane(tow_worker_t *worker,
+                              const ProtobufCBinaryData *address,
+                              lane_t **out_lane)
 {
     TOW_RETURN_IF_ERROR(make_room(worker));
     lane_t *lane = tow_calloc(1, sizeof(*lane) + address->len);
@@ -178,7 +179,7 @@ tow_status_t worker_deliver(tow_worker_t *worker,
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "the target has no address");
     lane_t *lane = find(worker, &target->lane_address);
     if (lane == NULL)
-        TOW_RETURN_IF_ERROR(open(worker, &target->lane_address, &lane));
+        TOW_RETURN_IF_ERROR(open_lane(worker, &target->lane_address, &lane));
     tow_list_remove(&lane->in_worker);
     tow_list_append(&worker->lanes, &lane->in_worker);
     delivery->write.key =

@@ -200,41 +200,46 @@ static tow_status_t take_release(tow_worker_t *worker,
     return TOW_OK;
 }
 
-/* The buffer that becomes shard `index` of the new object. Lent. */
-static tow_status_t find_source(const tow_worker_t *worker,
-                                const tow_msg_shard_regroup_t *message,
-                                size_t index, tow_buffer_t **out_buffer)
+/* The buffer that becomes shard `index` of the new object, lent; or NULL, and
+ * why. */
+static tow_buffer_t *find_source(const tow_worker_t *worker,
+                                 const tow_msg_shard_regroup_t *message,
+                                 size_t index, tow_status_t *out_error)
 {
-    const tow_shelf_object_t *source =
-        tow_shelf_find(worker->shelf, message->sources[index]);
+    const uint64_t key = message->sources[index];
+    const uint32_t shard = message->shards[index];
+    const tow_shelf_object_t *source = tow_shelf_find(worker->shelf, key);
     if (source == NULL)
-        return TOW_ERROR(TOW_NOT_FOUND,
-                         "object %" PRIu64 " is not on this worker",
-                         tow_key_id(message->sources[index]));
-    if (source->error != TOW_OK) return tow_status_retain(source->error);
-    if (message->shards[index] >= source->shard_count)
-        return TOW_ERROR(TOW_OUT_OF_RANGE,
-                         "shard %u of object %" PRIu64 ", which has %u on this "
-                         "worker",
-                         message->shards[index],
-                         tow_key_id(message->sources[index]),
-                         source->shard_count);
-    *out_buffer = source->shards[message->shards[index]];
-    return TOW_OK;
+        *out_error =
+            TOW_ERROR(TOW_NOT_FOUND, "object %" PRIu64 " is not on this worker",
+                      tow_key_id(key));
+    else if (source->error != TOW_OK)
+        *out_error = tow_status_retain(source->error);
+    else if (shard >= source->shard_count)
+        *out_error = TOW_ERROR(TOW_OUT_OF_RANGE,
+                               "shard %u of object %" PRIu64 ", which has %u "
+                               "on this worker",
+                               shard, tow_key_id(key), source->shard_count);
+    else
+        return source->shards[shard];
+    return NULL;
 }
 
 static tow_status_t regroup(tow_worker_t *worker,
                             const tow_msg_shard_regroup_t *message)
 {
     tow_buffer_t *buffers[TOW_WORKER_DEVICES_MAX];
-    for (size_t i = 0; i < message->n_sources; i++)
-        TOW_RETURN_IF_ERROR(find_source(worker, message, i, &buffers[i]));
+    tow_status_t status = TOW_OK;
+    for (size_t i = 0; i < message->n_sources; i++) {
+        buffers[i] = find_source(worker, message, i, &status);
+        if (buffers[i] == NULL) return status;
+    }
     for (size_t i = 0; i < message->n_sources; i++)
         tow_buffer_retain(buffers[i]);
-    tow_status_t status = tow_shelf_put(
-        worker->shelf, message->object,
-        &(tow_shard_list_t){
-            .first = buffers, .stride = 1, .count = message->n_sources});
+    status = tow_shelf_put(worker->shelf, message->object,
+                           &(tow_shard_list_t){.first = buffers,
+                                               .stride = 1,
+                                               .count = message->n_sources});
     for (size_t i = 0; status != TOW_OK && i < message->n_sources; i++)
         tow_buffer_release(buffers[i]);
     return status;
