@@ -28,7 +28,7 @@ static void leave(tow_client_t *client)
 }
 
 /* Calls in a row leave together, unless the cluster may be idle. */
-static void leave_after_call(tow_client_t *client)
+void tow_client_leave_after_call(tow_client_t *client)
 {
     if (tow_map_count(&client->runs) <= TOW_CLIENT_EAGER_COUNT ||
         ++client->lazy_count >= TOW_CLIENT_BATCH_COUNT)
@@ -193,7 +193,7 @@ static void *close_elsewhere(void *context)
 
 /* Inside; leaves. The last reference may go in a callback, whose thread cannot
  * wait for itself. */
-static void leave_maybe_last(tow_client_t *client)
+void tow_client_leave_maybe_last(tow_client_t *client)
 {
     const bool is_last = client->reference_count == 0;
     leave_quietly(client);
@@ -265,7 +265,7 @@ void tow_client_release(tow_client_t *client)
     enter(client);
     TOW_ASSERT(client->reference_count > 0);
     client->reference_count--;
-    leave_maybe_last(client);
+    tow_client_leave_maybe_last(client);
 }
 
 tow_status_t tow_client_status(tow_client_t *client)
@@ -358,7 +358,7 @@ void tow_slice_release(tow_slice_t *slice)
     tow_client_t *client = slice->client;
     enter(client);
     tow_slice_drop(slice);
-    leave_maybe_last(client);
+    tow_client_leave_maybe_last(client);
 }
 
 size_t tow_slice_device_count(const tow_slice_t *slice)
@@ -415,7 +415,7 @@ void tow_function_release(tow_function_t *function)
     tow_client_t *client = function->slice->client;
     enter(client);
     tow_function_drop(function);
-    leave_maybe_last(client);
+    tow_client_leave_maybe_last(client);
 }
 
 size_t tow_function_argument_count(const tow_function_t *function)
@@ -477,8 +477,7 @@ tow_status_t tow_function_result_type(const tow_function_t *function,
 
 /* -- Calls and runs ------------------------------------------------------------ */
 
-/* Waits, inside, until another run may be started. */
-static tow_status_t wait_for_room(tow_client_t *client)
+tow_status_t tow_client_await_room(tow_client_t *client)
 {
     while (TOW_UNLIKELY(!tow_client_has_room(client)) &&
            client->lost == TOW_OK) {
@@ -569,7 +568,7 @@ static tow_status_t call(tow_function_t *function, tow_slice_t *slice,
     if (TOW_UNLIKELY(program != NULL))
         return note_call(program, function, slice, arguments, argument_count,
                          results);
-    TOW_RETURN_IF_ERROR(wait_for_room(slice->client));
+    TOW_RETURN_IF_ERROR(tow_client_await_room(slice->client));
     TOW_RETURN_IF_ERROR(tow_function_program(function, slice, &program));
     return tow_program_start(program, arguments, argument_count, results,
                              result_count);
@@ -584,7 +583,7 @@ tow_status_t tow_function_call(tow_function_t *function, tow_slice_t *slice,
     enter(slice->client);
     tow_status_t status =
         call(function, slice, arguments, argument_count, results, result_count);
-    leave_after_call(slice->client);
+    tow_client_leave_after_call(slice->client);
     return status;
 }
 
@@ -612,7 +611,7 @@ tow_status_t tow_array_upload(tow_slice_t *slice,
                                   out_array);
     if (status == TOW_OK && waiting != NULL)
         status = wait_answer(client, waiting);
-    leave_after_call(client);
+    tow_client_leave_after_call(client);
     return status;
 }
 
@@ -629,7 +628,7 @@ void tow_array_release(tow_array_t *array)
     tow_client_t *client = array->client;
     enter(client);
     tow_array_drop(array);
-    leave_maybe_last(client);
+    tow_client_leave_maybe_last(client);
 }
 
 tow_status_t tow_array_type(const tow_array_t *array,
@@ -768,7 +767,7 @@ void tow_program_release(tow_program_t *program)
     tow_client_t *client = program->client;
     enter(client);
     tow_program_drop(program);
-    leave_maybe_last(client);
+    tow_client_leave_maybe_last(client);
 }
 
 tow_status_t tow_program_argument(tow_program_t *program, tow_slice_t *slice,
@@ -821,12 +820,12 @@ tow_status_t tow_program_run(tow_program_t *program,
     enter(client);
     tow_status_t status =
         program->id != 0
-            ? wait_for_room(client)
+            ? tow_client_await_room(client)
             : TOW_ERROR(TOW_FAILED_PRECONDITION,
                         "the program is not finished: tow_program_finish");
     if (status == TOW_OK)
         status = tow_program_start(program, arguments, argument_count, results,
                                    result_count);
-    leave_after_call(client);
+    tow_client_leave_after_call(client);
     return status;
 }

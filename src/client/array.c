@@ -16,6 +16,7 @@ tow_status_t tow_array_make(tow_slice_t *slice, const tow_shape_t *shape,
     array->shape = *shape;
     array->shard_bytes = bytes;
     tow_list_init(&array->waiting);
+    tow_list_init(&array->followers);
     tow_slice_hold(slice);
     slice->client->reference_count++;
     *out_array = array;
@@ -32,6 +33,7 @@ void tow_array_hold(tow_array_t *array)
 static void leave_producer(tow_array_t *array)
 {
     if (array->upload != NULL) array->upload->array = NULL;
+    if (array->gathering != NULL) array->gathering->array = NULL;
     if (array->run == NULL) return;
     for (uint32_t i = 0; i < array->run->result_count; i++)
         if (array->run->results[i] == array) array->run->results[i] = NULL;
@@ -42,7 +44,8 @@ void tow_array_drop(tow_array_t *array)
     TOW_ASSERT(array->reference_count > 0);
     if (--array->reference_count > 0) return;
     /* Whoever waits for it, or is to be called for it, holds it. */
-    TOW_ASSERT(tow_list_is_empty(&array->waiting));
+    TOW_ASSERT(tow_list_is_empty(&array->waiting) &&
+               tow_list_is_empty(&array->followers));
     tow_client_t *client = array->client;
     leave_producer(array);
     if (array->id != 0) tow_client_note_release(client, array->id);
@@ -61,14 +64,18 @@ void tow_array_settle(tow_array_t *array, tow_status_t take_status)
         return;
     }
     array->run = NULL;
+    tow_array_hold(array); /* Those who are told may be all who hold it. */
     tow_settle(client, &array->value, take_status);
+    tow_array_tell_followers(array);
     while (!tow_list_is_empty(&array->waiting)) {
-        tow_list_t *item = tow_list_pop_front(&array->waiting);
-        tow_client_call_later(client, TOW_CONTAINER_OF(item, callback_t, node),
+        callback_t *callback = TOW_CONTAINER_OF(
+            tow_list_pop_front(&array->waiting), callback_t, node);
+        if (!callback->is_patient) tow_client_expect(client, false);
+        tow_client_call_later(client, callback,
                               tow_status_retain(array->value.error));
-        tow_client_expect(client, false);
-        tow_array_drop(array); /* Held by the callback; ours is left. */
+        tow_array_drop(array);
     }
+    tow_array_drop(array);
 }
 
 const tow_settling_t *tow_array_value(const tow_array_t *array)
@@ -82,6 +89,7 @@ void tow_array_abandon(tow_array_t *array)
     array->upload = NULL;
     tow_list_t *item;
     tow_array_hold(array);
+    tow_array_tell_followers(array);
     while ((item = tow_list_pop_front(&array->waiting)) != NULL) {
         tow_free(TOW_CONTAINER_OF(item, callback_t, node));
         tow_array_drop(array);
@@ -98,5 +106,5 @@ void tow_array_call_when_ready(tow_array_t *array, callback_t *take_callback)
     }
     tow_array_hold(array);
     tow_list_append(&array->waiting, &take_callback->node);
-    tow_client_expect(array->client, true);
+    if (!take_callback->is_patient) tow_client_expect(array->client, true);
 }

@@ -31,6 +31,8 @@ typedef struct tow_callback {
     void (*plain)(void *context);
     void *context;
     tow_status_t status; /* owned */
+    /* It may come late: no thread need look out for it. */
+    bool is_patient;
 } tow_callback_t;
 
 typedef struct tow_machine_options {
@@ -116,5 +118,31 @@ tow_status_t tow_upload_start(tow_slice_t *slice,
 tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
                                 size_t size, tow_settling_t *answer,
                                 tow_callback_t *take_callback) TOW_MUST_USE;
+
+/* -- Shards ------------------------------------------------------------------- */
+
+/* A new array whose shard i is shard shards[i] of sources[i], on the same device,
+ * which is device i of the slice. They share memory. It is ready when its
+ * sources are. */
+tow_status_t tow_regroup_start(tow_slice_t *slice, tow_array_t *const *sources,
+                               const uint32_t *shards, tow_array_t **out_array)
+    TOW_MUST_USE;
+/* A new array with the value of one shard, on a slice of one device. */
+tow_status_t tow_copy_start(tow_slice_t *slice, tow_array_t *source,
+                            uint32_t shard, tow_array_t **out_array)
+    TOW_MUST_USE;
+
+/* -- For siblings that enter by themselves -------------------------------------- */
+
+/* Lent; NULL in a simulation. env/net/shared.h says how to enter. */
+struct tow_shared_net *tow_client_shared(const tow_client_t *client);
+/* Inside: until another run may be started. Not in callbacks, where it says so. */
+tow_status_t tow_client_await_room(tow_client_t *client) TOW_MUST_USE;
+/* Leaves after a call that started something: at once, or with the next ones. */
+void tow_client_leave_after_call(tow_client_t *client);
+/* Leaves after something was dropped; closes the client if it was the last. */
+void tow_client_leave_maybe_last(tow_client_t *client);
+/* Lent. What compiling answered. */
+const tow_signature_t *tow_function_signature(const tow_function_t *function);
 
 #endif /* TOW_CLIENT_CLIENT_H_ */

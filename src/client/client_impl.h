@@ -5,6 +5,7 @@
  *   array.c      values, their references and who waits for them
  *   run.c        calls and runs: the hot path
  *   transfer.c   uploads and downloads
+ *   shards.c     arrays of shards that are there
  *   api.c        towpath.h: enters, calls the machine, waits, leaves
  *   local.c      a cluster of processes of our own
  *
@@ -34,6 +35,7 @@ typedef struct run_record run_record_t;
 typedef struct request request_t;
 typedef struct upload upload_t;
 typedef struct client_lane client_lane_t;
+typedef struct gathering gathering_t;
 
 struct tow_client {
     uint32_t reference_count;
@@ -126,12 +128,27 @@ struct tow_array {
     tow_shape_t shape; /* of one shard */
     uint64_t shard_bytes;
     settling_t value;
-    run_record_t *run;  /* lent: that makes it; NULL: none, or done */
-    upload_t *upload;   /* lent: that makes it */
-    tow_list_t waiting; /* callback_t, owned */
+    run_record_t *run;    /* lent: that makes it; NULL: none, or done */
+    upload_t *upload;     /* lent: that makes it */
+    tow_list_t waiting;   /* callback_t, owned */
+    tow_list_t followers; /* follower_t, owned: of arrays made of our shards */
+    gathering_t *gathering; /* lent: what we are made of */
     /* A value of a program that is being traced; then there is no object. */
     tow_program_t *program; /* counted */
     tow_value_t place;
+};
+
+/* One of the arrays that a regrouped one waits for, which it holds. */
+typedef struct follower {
+    tow_list_t node;
+    gathering_t *gathering;
+} follower_t;
+
+struct gathering {
+    tow_array_t *array; /* lent; NULL: released */
+    uint32_t left_count;
+    tow_status_t error; /* owned: the first */
+    follower_t followers[];
 };
 
 /* A run that has not been told done. */
@@ -218,6 +235,8 @@ tow_status_t tow_function_program(tow_function_t *function, tow_slice_t *slice,
 tow_status_t tow_array_make(tow_slice_t *slice, const tow_shape_t *shape,
                             tow_array_t **out_array) TOW_MUST_USE;
 void tow_array_settle(tow_array_t *array, tow_status_t take_status);
+/* Arrays made of its shards are told, if it is settled. */
+void tow_array_tell_followers(tow_array_t *array);
 
 void tow_runs_told(tow_client_t *client, const tow_msg_runs_done_t *done);
 void tow_runs_lost(tow_client_t *client);

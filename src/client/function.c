@@ -112,6 +112,11 @@ const tow_settling_t *tow_function_compiling(const tow_function_t *function)
     return &function->compiling;
 }
 
+const tow_signature_t *tow_function_signature(const tow_function_t *function)
+{
+    return &function->signature;
+}
+
 /* -- Calls --------------------------------------------------------------------- */
 
 /* The graph of one call: its arguments, the computation, its results. */

@@ -54,6 +54,11 @@ void tow_client_run_callbacks(tow_client_t *client)
     }
 }
 
+struct tow_shared_net *tow_client_shared(const tow_client_t *client)
+{
+    return client->shared;
+}
+
 /* -- Sending ------------------------------------------------------------------- */
 
 tow_status_t tow_client_check(const tow_client_t *client)

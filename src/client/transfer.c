@@ -370,6 +370,40 @@ tow_status_t tow_upload_start(tow_slice_t *slice,
     return TOW_OK;
 }
 
+static tow_status_t send_copy(const tow_array_t *array,
+                              const tow_array_t *source, uint32_t shard)
+{
+    tow_msg_copy_t copy = TOW_MSG_COPY_INIT;
+    copy.object = array->id;
+    copy.slice = array->slice->id;
+    copy.source = source->id;
+    copy.shard = shard;
+    return tow_client_send(array->client, TOW_MESSAGE_COPY, &copy.base);
+}
+
+/* An upload without bytes of ours. */
+tow_status_t tow_copy_start(tow_slice_t *slice, tow_array_t *source,
+                            uint32_t shard, tow_array_t **out_array)
+{
+    const tow_upload_options_t nothing = {0};
+    tow_client_t *client = slice->client;
+    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    tow_array_t *array;
+    TOW_RETURN_IF_ERROR(tow_array_make(slice, &source->shape, &array));
+    array->id = ++client->object_number;
+    upload_t *upload = NULL;
+    tow_status_t status = make_upload(array, &nothing, true, NULL, &upload);
+    if (status == TOW_OK) status = send_copy(array, source, shard);
+    if (status == TOW_OK) {
+        *out_array = array;
+        return TOW_OK;
+    }
+    if (upload != NULL) answer_upload(upload, TOW_OK);
+    array->id = 0;
+    tow_array_drop(array);
+    return status;
+}
+
 /* -- Requests ------------------------------------------------------------------ */
 
 static void free_request(request_t *request)
