@@ -61,6 +61,8 @@ int64_t tow_bench_now_ns(void);
 /* The benchmarks. */
 tow_status_t tow_bench_net(const tow_bench_options_t *options) TOW_MUST_USE;
 tow_status_t tow_bench_device(const tow_bench_options_t *options) TOW_MUST_USE;
+tow_status_t tow_bench_dispatch(const tow_bench_options_t *options)
+    TOW_MUST_USE;
 tow_status_t tow_bench_sim(const tow_bench_options_t *options) TOW_MUST_USE;
 
 #endif /* TOW_TOOL_BENCH_H_ */

@@ -14,6 +14,8 @@ typedef struct benchmark {
 
 static const benchmark_t benchmarks[] = {
     {"device", "runs, gangs and transfers on XLA on the CPU", tow_bench_device},
+    {"dispatch", "computations on a cluster of real processes",
+     tow_bench_dispatch},
     {"net", "messages and bulk data between two processes", tow_bench_net},
     {"sim", "the simulator's own speed and size", tow_bench_sim},
 };
@@ -43,13 +45,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
                        argument);
         arguments->chosen = find(argument);
         if (arguments->chosen == NULL)
-            argp_error(state,
-                       "no benchmark '%s': there are device, net and sim",
-                       argument);
+            argp_error(
+                state,
+                "no benchmark '%s': there are device, dispatch, net and sim",
+                argument);
         return 0;
     case ARGP_KEY_END:
         if (arguments->chosen == NULL)
-            argp_error(state, "name a benchmark: device, net or sim");
+            argp_error(state, "name a benchmark: device, dispatch, net or sim");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -69,9 +72,10 @@ int tow_command_bench(int argc, char **argv)
         .args_doc = "NAME",
         .doc = "Measures, each time beside a peer or a limit in the same run."
                "\vNames:\n"
-               "  device  runs, gangs and transfers on XLA on the CPU\n"
-               "  net     messages and bulk data between two processes\n"
-               "  sim     the simulator's own speed and size\n\n"
+               "  device    runs, gangs and transfers on XLA on the CPU\n"
+               "  dispatch  computations on a cluster of real processes\n"
+               "  net       messages and bulk data between two processes\n"
+               "  sim       the simulator's own speed and size\n\n"
                "The ratio is ours to the peer's; above 1 is better for us. It "
                "comes from alternating paired rounds: median [lowest-highest].",
     };

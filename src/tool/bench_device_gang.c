@@ -5,25 +5,17 @@
  * stays up too and does rounds on command; its devices are in one process, which
  * is where it is fastest. MPI_Allreduce has no computation and no executions to
  * it: it shows what shared memory could do. */
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/assert.h"
 #include "tool/bench_device.h"
+#include "tool/bench_peer.h"
 #include "tool/gang.h"
-#include "tool/process.h"
 
-#define CHILD_TIMEOUT_NS INT64_C(60000000000)
-#define CHILD_TIMEOUT_MS 60000
-#define PROGRAM_SIZE     1024
-#define CHECKED_STEPS    5
+#define PROGRAM_SIZE  1024
+#define CHECKED_STEPS 5
 
 typedef struct gang_size {
     size_t process_count;
@@ -38,25 +30,12 @@ typedef struct gang_bench {
     const gang_size_t *size; /* lent */
     uint64_t factor;         /* of the counts */
     tow_gang_t *gang;        /* owned */
-    tow_process_t jax;
-    int jax_socket; /* owned; -1: none */
+    tow_bench_jax_t jax;
 } gang_bench_t;
 
 static size_t replica_count(const gang_size_t *size)
 {
     return size->process_count * size->device_count;
-}
-
-/* A file that the build puts beside `tow`. */
-static tow_status_t find_built(const char *name, char path[PATH_MAX])
-{
-    ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 64);
-    if (length <= 0) return TOW_ERRNO(errno, "finding the program itself");
-    path[length] = '\0';
-    snprintf(strrchr(path, '/'), 64, "/%s", name);
-    if (access(path, R_OK) != 0)
-        return TOW_ERRNO(errno, "%s: build it with `make`", path);
-    return TOW_OK;
 }
 
 /* -- Ours ------------------------------------------------------------------- */
@@ -150,131 +129,25 @@ static tow_status_t our_rate(void *context, double *out_rate)
     return TOW_OK;
 }
 
-/* -- JAX -------------------------------------------------------------------- */
-
-/* TOW_PYTHON, or that of the tree whose build folder we are in. */
-static tow_status_t find_python(char path[PATH_MAX])
-{
-    const char *given = getenv("TOW_PYTHON");
-    if (given != NULL) {
-        snprintf(path, PATH_MAX, "%s", given);
-        return TOW_OK;
-    }
-    return tow_status_annotate(find_built("../.venv/bin/python", path),
-                               "JAX, the peer of gangs, is wanted: `make "
-                               "setup` brings it into .venv, or TOW_PYTHON "
-                               "names a Python that has it");
-}
-
-static tow_status_t hear_jax(gang_bench_t *bench, char *line, size_t capacity)
-{
-    struct pollfd waited = {.fd = bench->jax_socket, .events = POLLIN};
-    ssize_t size = -1;
-    if (poll(&waited, 1, CHILD_TIMEOUT_MS) == 1)
-        size = read(bench->jax_socket, line, capacity - 1);
-    if (size <= 0)
-        return TOW_ERROR(TOW_UNAVAILABLE,
-                         "the process that runs JAX %s (its own words are "
-                         "above)",
-                         size == 0 ? "ended" : "does not answer");
-    line[size] = '\0';
-    return TOW_OK;
-}
-
-static tow_status_t start_jax(gang_bench_t *bench)
-{
-    char python[PATH_MAX], script[PATH_MAX], count[24], descriptor[24];
-    char flags[96], line[64];
-    int ends[2];
-    TOW_RETURN_IF_ERROR(find_python(python));
-    TOW_RETURN_IF_ERROR(find_built("bench/jax_gang.py", script));
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        return TOW_ERRNO(errno, "making a socket for JAX");
-    bench->jax_socket = ends[0];
-    fcntl(ends[1], F_SETFD, 0);
-    snprintf(count, sizeof(count), "%zu", replica_count(bench->size));
-    snprintf(descriptor, sizeof(descriptor), "%d", ends[1]);
-    snprintf(flags, sizeof(flags),
-             "XLA_FLAGS=--xla_force_host_platform_device_count=%s", count);
-    char *const argv[] = {python, script, count, descriptor, NULL};
-    char *const extra[] = {flags, "NPROC=16", "JAX_PLATFORMS=cpu", NULL};
-    tow_status_t status =
-        tow_process_start(argv, extra, TOW_OUTPUT_INHERIT, &bench->jax);
-    close(ends[1]);
-    TOW_RETURN_IF_ERROR(status);
-    return hear_jax(bench, line, sizeof(line));
-}
-
-static void stop_jax(gang_bench_t *bench)
-{
-    if (bench->jax_socket >= 0) close(bench->jax_socket);
-    bench->jax_socket = -1;
-    tow_process_kill(&bench->jax);
-}
+/* -- Peers ------------------------------------------------------------------ */
 
 static tow_status_t jax_rate(void *context, double *out_rate)
 {
     gang_bench_t *bench = context;
     const uint64_t count = bench->size->jax_step_count * bench->factor;
     char line[64];
-    int length =
-        snprintf(line, sizeof(line), "%llu\n", (unsigned long long)count);
-    if (send(bench->jax_socket, line, (size_t)length, MSG_NOSIGNAL) != length)
-        return TOW_ERRNO(errno, "telling the process that runs JAX");
-    TOW_RETURN_IF_ERROR(hear_jax(bench, line, sizeof(line)));
-    const double seconds = strtod(line, NULL);
-    if (seconds <= 0) return TOW_ERROR(TOW_INTERNAL, "JAX answered '%s'", line);
+    double seconds = 0;
+    snprintf(line, sizeof(line), "%llu\n", (unsigned long long)count);
+    TOW_RETURN_IF_ERROR(tow_bench_jax_ask(&bench->jax, line, &seconds));
     *out_rate = (double)count / seconds;
     return TOW_OK;
 }
 
-/* -- Open MPI --------------------------------------------------------------- */
-
-/* A fresh mpirun each time: ranks that wait for a command would spin. */
 static tow_status_t mpi_rate(void *context, double *out_rate)
 {
     const gang_bench_t *bench = context;
-    char program[PATH_MAX], ranks[24], count[24], text[1024];
-    TOW_RETURN_IF_ERROR(find_built("bench/mpi_allreduce", program));
-    snprintf(ranks, sizeof(ranks), "%zu", replica_count(bench->size));
-    snprintf(count, sizeof(count), "%llu",
-             (unsigned long long)(bench->size->mpi_count * bench->factor));
-    /* More ranks than cores: those that wait give up theirs. */
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    char *yields = (long)replica_count(bench->size) > cores ? "1" : "0";
-    char *const argv[] = {"mpirun",
-                          "-np",
-                          ranks,
-                          "--oversubscribe",
-                          "--allow-run-as-root",
-                          "--bind-to",
-                          "none",
-                          "--mca",
-                          "btl",
-                          "self,vader",
-                          "--mca",
-                          "mpi_yield_when_idle",
-                          yields,
-                          program,
-                          count,
-                          NULL};
-    tow_process_t child = {.output_fd = -1};
-    TOW_RETURN_IF_ERROR(tow_process_start(argv, NULL, TOW_OUTPUT_PIPE, &child));
-    TOW_RETURN_IF_ERROR(tow_process_finish(&child, "mpirun", CHILD_TIMEOUT_NS,
-                                           text, sizeof(text)));
-    *out_rate = strtod(text, NULL);
-    if (*out_rate <= 0)
-        return TOW_ERROR(TOW_INTERNAL, "mpirun printed '%s'", text);
-    return TOW_OK;
-}
-
-static bool can_run_mpi(void)
-{
-    char path[PATH_MAX];
-    tow_status_t status = find_built("bench/mpi_allreduce", path);
-    const bool is_built = status == TOW_OK;
-    tow_status_ignore(status, "the peer is left out, and that is said");
-    return is_built && system("command -v mpirun >/dev/null") == 0;
+    return tow_bench_mpi_rate(replica_count(bench->size),
+                              bench->size->mpi_count * bench->factor, out_rate);
 }
 
 /* -- The cases -------------------------------------------------------------- */
@@ -284,10 +157,11 @@ static tow_status_t run_beside_jax(gang_bench_t *bench,
                                    const tow_bench_options_t *options)
 {
     if (!tow_bench_is_chosen(shown, options)) return TOW_OK;
-    tow_status_t status = start_jax(bench);
+    tow_status_t status = tow_bench_jax_start(
+        "bench/jax_gang.py", replica_count(bench->size), &bench->jax);
     if (status == TOW_OK)
         status = tow_bench_run_case(shown, options->quick ? 3 : 11, options);
-    stop_jax(bench);
+    tow_bench_jax_stop(&bench->jax);
     return status;
 }
 
@@ -295,7 +169,7 @@ static tow_status_t run_beside_mpi(const tow_bench_case_t *shown,
                                    const tow_bench_options_t *options)
 {
     if (!tow_bench_is_chosen(shown, options)) return TOW_OK;
-    if (can_run_mpi())
+    if (tow_bench_can_run_mpi())
         return tow_bench_run_case(shown, options->quick ? 3 : 11, options);
     fprintf(stderr,
             "tow bench device: %s skipped: no Open MPI here (Debian: "
@@ -351,8 +225,7 @@ static tow_status_t run_row(const gang_row_t *row,
 {
     gang_bench_t bench = {.size = &row->size,
                           .factor = options->quick ? 1 : 4,
-                          .jax = {.output_fd = -1},
-                          .jax_socket = -1};
+                          .jax = TOW_BENCH_JAX_NONE};
     tow_bench_case_t jax = complete_case(&row->beside_jax, &bench),
                      mpi = complete_case(&row->beside_mpi, &bench);
     jax.peer_run = jax_rate;
