@@ -271,3 +271,87 @@ tow_status_t tow_compile_options_counts(tow_bytes_t given,
     *out_partition_count = partitions > 0 ? partitions : 1;
     return TOW_OK;
 }
+
+tow_status_t tow_assignment_pack(const tow_assignment_t *assignment,
+                                 void **out_bytes, size_t *out_size)
+{
+    check_assignment(assignment);
+    TOW_ASSERT(assignment->device_ids != NULL);
+    uint8_t *bytes = tow_malloc(assignment_size(assignment));
+    if (bytes == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *out_size = (size_t)(write_assignment(bytes, assignment) - bytes);
+    *out_bytes = bytes;
+    return TOW_OK;
+}
+
+/* One column of the table: packed, or one by one. */
+typedef struct column {
+    int64_t *ids; /* of replica 0; those of the others are `stride` apart */
+    size_t stride;
+    size_t room;
+    size_t count;
+} column_t;
+
+static bool add_id(column_t *column, uint64_t id)
+{
+    if (column->count >= column->room) return false;
+    column->ids[column->count++ * column->stride] = (int64_t)id;
+    return true;
+}
+
+static bool read_column(tow_bytes_t message, column_t *column)
+{
+    while (message.size > 0) {
+        proto_field_t field;
+        if (!proto_read_field(&message, &field)) return false;
+        if (field.number != COMPUTATION_REPLICA_DEVICES) continue;
+        if (field.kind == PROTO_VARINT && !add_id(column, field.value))
+            return false;
+        while (field.kind == PROTO_BYTES && field.bytes.size > 0) {
+            uint64_t id;
+            if (!proto_read_varint(&field.bytes, &id) || !add_id(column, id))
+                return false;
+        }
+    }
+    return column->count == column->room;
+}
+
+static bool read_assignment(tow_bytes_t message, size_t replica_count,
+                            size_t partition_count, int64_t *ids)
+{
+    size_t partition = 0;
+    while (message.size > 0) {
+        proto_field_t field;
+        if (!proto_read_field(&message, &field)) return false;
+        if (field.number != ASSIGNMENT_COMPUTATIONS ||
+            field.kind != PROTO_BYTES)
+            continue;
+        if (partition >= partition_count) return false;
+        column_t column = {.ids = ids + partition++,
+                           .stride = partition_count,
+                           .room = replica_count};
+        if (!read_column(field.bytes, &column)) return false;
+    }
+    return partition == partition_count;
+}
+
+/* The last one counts, as for every field that comes again. */
+bool tow_compile_options_devices(tow_bytes_t given, size_t replica_count,
+                                 size_t partition_count,
+                                 int64_t *out_device_ids)
+{
+    bool found = false;
+    while (given.size > 0) {
+        proto_field_t field;
+        if (!proto_read_field(&given, &field)) return false;
+        if (!is_build(&field)) continue;
+        while (field.bytes.size > 0) {
+            proto_field_t inner;
+            if (!proto_read_field(&field.bytes, &inner)) return false;
+            if (inner.number == BUILD_ASSIGNMENT && inner.kind == PROTO_BYTES)
+                found = read_assignment(inner.bytes, replica_count,
+                                        partition_count, out_device_ids);
+        }
+    }
+    return found;
+}

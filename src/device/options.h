@@ -60,4 +60,16 @@ tow_status_t tow_compile_options_counts(tow_bytes_t given,
                                         size_t *out_partition_count)
     TOW_MUST_USE;
 
+/* The devices that `given` names, in the order of tow_assignment_t.device_ids,
+ * for the counts above. False: it names none, or not as many. */
+bool tow_compile_options_devices(tow_bytes_t given, size_t replica_count,
+                                 size_t partition_count,
+                                 int64_t *out_device_ids);
+
+/* A serialised xla.DeviceAssignmentProto; device_ids are known. The bytes are the
+ * caller's; tow_free. */
+tow_status_t tow_assignment_pack(const tow_assignment_t *assignment,
+                                 void **out_bytes, size_t *out_size)
+    TOW_MUST_USE;
+
 #endif /* TOW_DEVICE_OPTIONS_H_ */

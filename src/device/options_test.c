@@ -184,6 +184,27 @@ static void every_cut_of_options_is_survived(void **state)
     free((void *)whole.data);
 }
 
+static void devices_are_read_as_they_were_written(void **state)
+{
+    const int64_t ids[] = {7, 2048, 3, 40000, 5, 6};
+    tow_assignment_t assignment = {
+        .replica_count = 2, .partition_count = 3, .device_ids = ids};
+    tow_bytes_t whole =
+        pack(&(tow_compile_options_t){.assignment = assignment});
+    int64_t read[6] = {0};
+    assert_true(tow_compile_options_devices(whole, 2, 3, read));
+    assert_memory_equal(read, ids, sizeof(ids));
+    assert_false(tow_compile_options_devices(whole, 2, 2, read));
+    assert_false(tow_compile_options_devices(whole, 3, 3, (int64_t[9]){0}));
+    assert_false(tow_compile_options_devices((tow_bytes_t){0}, 1, 1, read));
+    free((void *)whole.data);
+    void *bytes;
+    size_t size;
+    assert_null(tow_assignment_pack(&assignment, &bytes, &size));
+    assert_true(size > 6);
+    tow_free(bytes);
+}
+
 TOW_TEST_MAIN(cmocka_unit_test(zeros_are_one_device_that_the_driver_chooses),
               cmocka_unit_test(assignment_goes_partition_by_partition),
               cmocka_unit_test(shardy_is_said_when_asked_for),
@@ -192,4 +213,5 @@ TOW_TEST_MAIN(cmocka_unit_test(zeros_are_one_device_that_the_driver_chooses),
               cmocka_unit_test(build_options_in_pieces_become_one),
               cmocka_unit_test(no_options_are_options_too),
               cmocka_unit_test(bytes_that_are_no_message_are_refused),
-              cmocka_unit_test(every_cut_of_options_is_survived))
+              cmocka_unit_test(every_cut_of_options_is_survived),
+              cmocka_unit_test(devices_are_read_as_they_were_written))
