@@ -2,6 +2,7 @@
 #include "base/testing.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -912,10 +913,17 @@ static void lost_and_damaged_fragments_cost_only_time(void **state)
 static void every_letter_arrives_once_or_its_box_fails(void **state)
 {
     (void)state;
-    size_t well_count = 0;
-    for (uint64_t seed = 1; seed <= 300; seed++)
+    /* More of them by night. */
+    const char *wanted = getenv("TOW_LETTERS_SEEDS");
+    const uint64_t seed_count =
+        wanted == NULL ? 300 : strtoull(wanted, NULL, 10);
+    /* Letters had been read before the hello of their writer came: it got its
+     * slots back too late, which was never. */
+    (void)run_chaos(1568, 0, true);
+    uint64_t well_count = 0;
+    for (uint64_t seed = 1; seed <= seed_count; seed++)
         well_count += run_chaos(seed, 0, true);
-    assert_true(well_count > 300);
+    assert_true(well_count >= seed_count);
 }
 
 TOW_TEST_MAIN(cmocka_unit_test(letters_of_all_arrive_once),

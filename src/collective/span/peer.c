@@ -40,6 +40,24 @@ static void heard(tow_letters_peer_t *peer)
     peer->heard_ns = tow_env_now_ns(peer->letters->env);
 }
 
+/* Those of a box, which has failed, come back when it is closed. */
+static void strand_envelopes(tow_letters_peer_t *peer)
+{
+    tow_letters_t *letters = peer->letters;
+    const size_t count = stream_count(letters->options.device_count);
+    for (size_t i = 0; peer->is_awake && i < count; i++) {
+        tow_list_t *item;
+        while ((item = tow_list_pop_front(&peer->outs[i].waiting)) != NULL) {
+            tow_envelope_t *envelope =
+                TOW_CONTAINER_OF(item, tow_envelope_t, list);
+            if (envelope->box == NULL)
+                letters_return(letters, envelope);
+            else
+                tow_list_append(&letters->unrouted, item);
+        }
+    }
+}
+
 /* Nothing goes to it or comes from it any more. */
 static void peer_break(tow_letters_peer_t *peer, tow_status_t take_cause)
 {
@@ -51,6 +69,7 @@ static void peer_break(tow_letters_peer_t *peer, tow_status_t take_cause)
     peer->cause =
         tow_status_annotate(take_cause, "process %" PRIu32, peer->process_id);
     tow_env_timer_stop(peer->letters->env, &peer->hello_timer);
+    strand_envelopes(peer);
     letters_peer_failed(peer);
 }
 
@@ -146,14 +165,14 @@ static void greet_again(tow_timer_t *timer)
     tow_env_timer_start(env, timer, tow_env_now_ns(env) + peer->hello_delay_ns);
 }
 
-static void flush(tow_letters_peer_t *peer);
+static void go_on(tow_letters_peer_t *peer);
 
 static void come_up(tow_letters_peer_t *peer, const hello_t *hello)
 {
     peer->their_session = hello->session;
     peer->their_slots = hello->slots;
     letters_tell_aborts(peer);
-    flush(peer);
+    go_on(peer);
 }
 
 static bool speaks_our_way(tow_letters_peer_t *peer, const hello_t *hello)
@@ -246,6 +265,17 @@ void tow_letters_release(tow_letter_t *letter)
     in_stream_t *stream = &peer->ins[letter->slot / TOW_SPAN_SLOT_COUNT];
     stream->owed_slots |= UINT32_C(1) << letter->slot % TOW_SPAN_SLOT_COUNT;
     repay(stream);
+}
+
+static void flush(tow_letters_peer_t *peer);
+
+/* There is room on the lane, or it has just come up: letters may wait, and
+ * credits, for its letters may have come before its hello. */
+static void go_on(tow_letters_peer_t *peer)
+{
+    flush(peer);
+    for (size_t i = 0; i < stream_count(peer->device_count); i++)
+        repay(&peer->ins[i]);
 }
 
 static void nonsense(tow_letters_peer_t *peer, const char *what)
@@ -456,10 +486,7 @@ static void lane_down(void *context, tow_lane_t *lane, tow_status_t cause)
 static void lane_writable(void *context, tow_lane_t *lane)
 {
     (void)lane;
-    tow_letters_peer_t *peer = context;
-    flush(peer);
-    for (size_t i = 0; i < stream_count(peer->device_count); i++)
-        repay(&peer->ins[i]);
+    go_on(context);
 }
 
 static tow_status_t open_lane(tow_letters_peer_t *peer)
@@ -592,24 +619,6 @@ static void region_closed(void *context)
     tow_letters_peer_t *peer = context;
     peer->region = NULL;
     letters_peer_gone(peer->letters);
-}
-
-/* Those of a box, which has failed, come back when it is closed. */
-static void strand_envelopes(tow_letters_peer_t *peer)
-{
-    tow_letters_t *letters = peer->letters;
-    const size_t count = stream_count(letters->options.device_count);
-    for (size_t i = 0; peer->is_awake && i < count; i++) {
-        tow_list_t *item;
-        while ((item = tow_list_pop_front(&peer->outs[i].waiting)) != NULL) {
-            tow_envelope_t *envelope =
-                TOW_CONTAINER_OF(item, tow_envelope_t, list);
-            if (envelope->box == NULL)
-                letters_return(letters, envelope);
-            else
-                tow_list_append(&letters->unrouted, item);
-        }
-    }
 }
 
 void peer_retire(tow_letters_peer_t *peer)
