@@ -15,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collective/host/host.h"
 #include "env/tuning.h"
 #include "tool/role.h"
 #include "worker/gangs.h"
@@ -536,10 +535,9 @@ static void name_members(supervisor_t *supervisor)
 /* Workers that were killed could not remove what they shared. */
 static void remove_arena(const supervisor_t *supervisor)
 {
-    char host[TOW_ROLE_HOST_SIZE], name[TOW_GANGS_ARENA_NAME_SIZE];
+    char host[TOW_ROLE_HOST_SIZE];
     tow_role_host_name(host);
-    tow_host_arena_remove(
-        tow_gangs_arena_name(supervisor->address, host, name));
+    tow_gangs_sweep(supervisor->address, host);
 }
 
 tow_status_t tow_supervise(const tow_supervisor_options_t *options)

@@ -85,11 +85,16 @@ static tow_status_t make_arena(const door_t *door)
     return status;
 }
 
-tow_status_t door_enter(door_t *door, const char *arena)
+static void name_door(door_t *door, const char *arena)
 {
     *door = (door_t){.fd = -1};
     snprintf(door->arena, sizeof(door->arena), "%s", arena);
     snprintf(door->lock, sizeof(door->lock), "%s.lock", arena);
+}
+
+tow_status_t door_enter(door_t *door, const char *arena)
+{
+    name_door(door, arena);
     tow_status_t status = stand_in_doorway(door);
     if (status == TOW_OK) status = make_arena(door);
     if (status != TOW_OK) close_fd(door);
@@ -101,13 +106,27 @@ void door_let_in(door_t *door)
     (void)set_lock(door->fd, BYTE_DOORWAY, F_UNLCK, F_OFD_SETLK);
 }
 
+static void remove_if_empty(const door_t *door)
+{
+    if (!is_empty_inside(door->fd)) return;
+    tow_host_arena_remove(door->arena);
+    shm_unlink(door->lock);
+}
+
 void door_leave(door_t *door)
 {
     if (door->fd < 0) return;
-    if (set_lock(door->fd, BYTE_DOORWAY, F_WRLCK, F_OFD_SETLKW) == 0 &&
-        is_empty_inside(door->fd)) {
-        tow_host_arena_remove(door->arena);
-        shm_unlink(door->lock);
-    }
+    if (set_lock(door->fd, BYTE_DOORWAY, F_WRLCK, F_OFD_SETLKW) == 0)
+        remove_if_empty(door);
     close_fd(door);
+}
+
+void door_sweep(const char *arena)
+{
+    door_t door;
+    name_door(&door, arena);
+    tow_status_t status = stand_in_doorway(&door);
+    if (status == TOW_OK) remove_if_empty(&door);
+    tow_status_ignore(status, "the next to come sweeps");
+    close_fd(&door);
 }

@@ -23,5 +23,7 @@ tow_status_t door_enter(door_t *door, const char *arena) TOW_MUST_USE;
 void door_let_in(door_t *door);
 /* Harmless when not in. */
 void door_leave(door_t *door);
+/* Removes what is there, if nobody is in. */
+void door_sweep(const char *arena);
 
 #endif /* TOW_WORKER_DOOR_IMPL_H_ */

@@ -36,6 +36,12 @@ const char *tow_gangs_arena_name(const char *cluster, const char *host,
     return name;
 }
 
+void tow_gangs_sweep(const char *cluster, const char *host)
+{
+    char name[TOW_GANGS_ARENA_NAME_SIZE];
+    door_sweep(tow_gangs_arena_name(cluster, host, name));
+}
+
 /* -- Hooks -------------------------------------------------------------------------- */
 
 /* A peer without mail can be in no gang with us, unless it shares the arena. */

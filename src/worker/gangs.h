@@ -54,6 +54,10 @@ const tow_xla_collectives_t *tow_gangs_collectives(const tow_gangs_t *gangs);
 tow_region_key_t tow_gangs_mail(const tow_gangs_t *gangs);
 tow_worker_hooks_t tow_gangs_hooks(tow_gangs_t *gangs);
 
+/* Workers that are killed cannot remove what they shared: whoever has seen them
+ * all end does. Nothing happens while one of them is there. */
+void tow_gangs_sweep(const char *cluster, const char *host);
+
 /* The arena's name of a cluster on a host, as tow_gangs_open makes it. */
 #define TOW_GANGS_ARENA_NAME_SIZE 48
 const char *tow_gangs_arena_name(const char *cluster, const char *host,

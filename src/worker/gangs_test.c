@@ -120,6 +120,26 @@ static void what_the_killed_left_is_swept_out(void **state)
     tow_sim_destroy(fixture.sim);
 }
 
+static void a_sweep_waits_until_nobody_is_in(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    tow_gangs_t *gangs;
+    char arena[TOW_GANGS_ARENA_NAME_SIZE];
+    fixture_open(&fixture);
+    must(open_gangs(&fixture, 1, &gangs));
+    tow_gangs_sweep(fixture.cluster, "here");
+    assert_true(has_shared_memory(&fixture, ""));
+    assert_true(has_shared_memory(&fixture, ".lock"));
+    close_gangs(&fixture, gangs);
+    tow_gangs_arena_name(fixture.cluster, "here", arena);
+    must(tow_host_arena_create(arena)); /* as one that was killed leaves it */
+    tow_gangs_sweep(fixture.cluster, "here");
+    assert_false(has_shared_memory(&fixture, ""));
+    assert_false(has_shared_memory(&fixture, ".lock"));
+    tow_sim_destroy(fixture.sim);
+}
+
 static void two_clusters_and_two_hosts_do_not_meet(void **state)
 {
     (void)state;
@@ -210,6 +230,7 @@ static void peers_and_aborts_pass_through(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(the_first_makes_the_arena_and_the_last_removes_it),
     cmocka_unit_test(what_the_killed_left_is_swept_out),
+    cmocka_unit_test(a_sweep_waits_until_nobody_is_in),
     cmocka_unit_test(two_clusters_and_two_hosts_do_not_meet),
     cmocka_unit_test(a_device_is_claimed_once),
     cmocka_unit_test(senseless_options_are_refused),
