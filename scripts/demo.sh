@@ -1,20 +1,26 @@
 #!/usr/bin/env bash
-# What there is to see so far: two processes that exchange messages and bulk
-# data, the same state machines in simulation, through faults, and a gang of two
-# devices of real XLA.
+# See it work: a real cluster on this host, two workers with two devices each; a
+# gang of all four, a program of three computations, and what the cluster says of
+# itself. Nothing is left behind.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 cd "$root"
-tow=$root/build/tow
+# A folder of its own: a cluster that the user has up is none of our business.
+folder=$(mktemp -d /tmp/tow-demo-XXXXXX)
+trap 'build/tow down --folder "$folder" >/dev/null 2>&1 || true; rm -rf "$folder"' EXIT
 
 show() {
     say ""
-    say "\$ build/tow $*"
-    "$tow" "$@" || fail "build/tow $* failed; its message is above"
+    say "\$ $*"
+    "$@" || fail "$* failed; its message is above"
 }
 
-show exchange
-show exchange --sim
-show run examples/all_reduce.mlir --devices 2 --input 'f32[4]=iota' --repeat 1000
+show build/tow up --workers 2 --devices 2 --folder "$folder"
+export TOW_ADDRESS=unix:$folder/cluster.sock
+show build/examples/c/gang 1000
+show build/examples/c/program
+show build/tow run examples/add.mlir --cluster --input 'f32[4]=iota' --input 'f32[4]=10' --repeat 100
+show build/tow status
+show build/tow down --folder "$folder"

@@ -1,5 +1,6 @@
 /* towpath.h: enters, calls the machine, waits, leaves. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,7 +112,7 @@ static const char *name_of(const tow_client_options_t *options)
 }
 
 /* Peers' names allow few characters: a program's may have others. */
-static void peer_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
+static void plain_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
 {
     size_t length = 0;
     for (; name[length] != '\0' && length < TOW_PEER_NAME_MAX; length++) {
@@ -125,6 +126,18 @@ static void peer_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
     if (length == 0) strcpy(out, "client");
 }
 
+/* To its peers a client is one of its own: two of the same name would each look
+ * like the other come back, and end its session. */
+static void peer_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
+{
+    enum {
+        NUMBER_SIZE = 17
+    }; /* "-" and 16 digits */
+    snprintf(out, TOW_PEER_NAME_MAX + 1, "%.*s-%016llx",
+             (int)(TOW_PEER_NAME_MAX - NUMBER_SIZE), name,
+             (unsigned long long)tow_local_random());
+}
+
 static void free_security(tow_security_t *security)
 {
     tow_tls_context_destroy(security->tls);
@@ -134,14 +147,15 @@ static void free_security(tow_security_t *security)
 static tow_status_t dial(const tow_client_options_t *options,
                          const char *address, tow_client_t **out_client)
 {
-    char name[TOW_PEER_NAME_MAX + 1];
-    peer_name(name, name_of(options));
+    char name[TOW_PEER_NAME_MAX + 1], own_name[TOW_PEER_NAME_MAX + 1];
+    plain_name(name, name_of(options));
+    peer_name(own_name, name);
     tow_security_t *security = tow_calloc(1, sizeof(*security));
     if (security == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_shared_net_t *shared = NULL;
     tow_status_t status =
         tow_local_security(options->token_file, address, security);
-    if (status == TOW_OK) status = open_net(name, security, &shared);
+    if (status == TOW_OK) status = open_net(own_name, security, &shared);
     if (status != TOW_OK) {
         free_security(security);
         return status;

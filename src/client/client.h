@@ -37,7 +37,7 @@ typedef struct tow_callback {
 
 typedef struct tow_machine_options {
     const char *address;
-    const char *name;
+    const char *name; /* for people; NULL: the env's, which is unique */
     int64_t patience_ns;
     struct tow_shared_net *shared; /* NULL in a simulation */
 } tow_machine_options_t;

@@ -48,7 +48,8 @@ struct tow_client {
     settling_t opening;
     tow_status_t lost; /* owned: why there is no cluster any more */
     uint32_t number;
-    tow_arena_t arena; /* of the message that is being handled */
+    char name[TOW_PEER_NAME_MAX + 1]; /* for people; "": the env's */
+    tow_arena_t arena;                /* of the message that is being handled */
 
     uint64_t slice_number, function_number, program_number, object_number,
         run_number, request_number;

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/random.h> /* tow-allow: before there is an env */
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h> /* tow-allow: a process, not a machine */
@@ -506,6 +507,16 @@ tow_status_t tow_local_security(const char *token_file, const char *address,
     TOW_RETURN_IF_ERROR(tow_token_load(token_file, &out_security->token));
     out_security->has_token = true;
     return load_authority(token_file, out_security);
+}
+
+uint64_t tow_local_random(void)
+{
+    uint64_t number = (uint64_t)getpid() << 32 ^ (uint64_t)now_ns();
+    uint64_t noise;
+    const ssize_t got =
+        getrandom(&noise, sizeof(noise), 0); /* tow-allow: no env yet */
+    if (got == sizeof(noise)) number ^= noise;
+    return number;
 }
 
 void tow_local_detach(void *(*run)(void *context), void *context)

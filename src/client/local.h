@@ -34,6 +34,8 @@ void tow_local_run_folder(char *path, size_t capacity);
  * whom TLS believes. tow_tls_context_destroy(out_security->tls). */
 tow_status_t tow_local_security(const char *token_file, const char *address,
                                 tow_security_t *out_security) TOW_MUST_USE;
+/* One that no other client has. */
+uint64_t tow_local_random(void);
 /* Runs it on a thread that nobody waits for; in place if none can be had. */
 void tow_local_detach(void *(*run)(void *context), void *context);
 

@@ -1,6 +1,7 @@
 /* The session with the controller, and what it says. */
 #include "client/client_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -242,7 +243,8 @@ static void on_opened(void *context, tow_session_t *session)
 {
     tow_client_t *client = context;
     tow_msg_client_open_t open = TOW_MSG_CLIENT_OPEN_INIT;
-    open.name = (char *)client->env->name;
+    open.name =
+        client->name[0] != '\0' ? client->name : (char *)client->env->name;
     if (tow_session_send(session, TOW_MESSAGE_CLIENT_OPEN, &open.base) !=
         TOW_SEND_OK)
         lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the controller is gone"));
@@ -304,6 +306,8 @@ tow_status_t tow_client_dial(tow_env_t *env,
     client->reference_count = 1;
     client->env = env;
     client->shared = options->shared;
+    if (options->name != NULL)
+        snprintf(client->name, sizeof(client->name), "%s", options->name);
     client->release_timer.fire = release_late;
     tow_list_init(&client->callbacks);
     tow_list_init(&client->lanes);

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/trace.h"
 
 void tow_tell_client(client_t *client, uint32_t type, const tow_body_t *body)
 {
@@ -301,6 +302,7 @@ void tow_client_message(client_t *client, const tow_message_t *message)
 static void on_message(void *context, tow_session_t *session,
                        const tow_message_t *message)
 {
+    TOW_TRACE("controller.client_message");
     tow_client_message(context, message);
 }
 

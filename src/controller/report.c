@@ -3,10 +3,13 @@
 #include "controller/controller_impl.h"
 
 #include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/trace.h"
 
 /* A report that waits for its workers. */
 struct gather {
@@ -162,12 +165,66 @@ static void merge_answers(json_t *cluster, json_t *answers)
     }
 }
 
-/* Trace events of all processes in one list, each on its own clock moved to
- * ours. */
+/* What the thread that turns us has in its ring; nothing if it has none. */
+static json_t *own_trace(const tow_controller_t *controller)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (out == NULL) return NULL;
+    tow_trace_ring_t *ring = tow_trace_attach(NULL);
+    tow_status_t status = tow_trace_write_json(out, controller->env->name,
+                                               &ring, ring != NULL ? 1 : 0);
+    tow_trace_attach(ring);
+    fclose(out);
+    json_t *trace = status == TOW_OK ? json_loadb(text, size, 0, NULL) : NULL;
+    tow_status_ignore(status, "the others' traces are worth having alone");
+    free(text);
+    return trace;
+}
+
+/* Moves events to our clock, and under a number of their own: numbers of
+ * processes are unique on one host only. */
+static void adopt_events(json_t *trace, json_int_t process, int64_t shift_ns)
+{
+    size_t index;
+    json_t *event;
+    json_array_foreach(json_object_get(trace, "traceEvents"), index, event)
+    {
+        json_t *time = json_object_get(event, "ts");
+        json_object_set_new(event, "pid", json_integer(process));
+        if (time != NULL && shift_ns != 0)
+            json_object_set_new(
+                event, "ts",
+                json_real(json_number_value(time) + (double)shift_ns * 1e-3));
+    }
+}
+
+/* 0 for a worker whose clock may well be ours: on one host it is. */
+static int64_t clock_shift_ns(const worker_t *worker)
+{
+    int64_t offset_ns, error_ns;
+    if (worker->session == NULL ||
+        !tow_session_clock_offset(worker->session, &offset_ns, &error_ns))
+        return 0;
+    return llabs(offset_ns) <= error_ns ? 0 : offset_ns;
+}
+
+#define CONTROLLER_TRACE 1 /* workers are their process number and above it */
+
+/* Trace events of all processes in one list, as Perfetto reads it. */
 static json_t *merge_traces(const gather_t *gather)
 {
+    json_t *events = json_array(), *own = own_trace(gather->controller), *trace;
+    adopt_events(own, CONTROLLER_TRACE, 0);
+    json_array_extend(events, json_object_get(own, "traceEvents"));
+    json_decref(own);
+    const char *name;
+    json_object_foreach(gather->answers, name, trace)
+        json_array_extend(events, json_object_get(trace, "traceEvents"));
     json_t *told = json_object();
-    json_object_set(told, "processes", gather->answers);
+    json_object_set_new(told, "displayTimeUnit", json_string("ns"));
+    json_object_set_new(told, "traceEvents", events);
     return told;
 }
 
@@ -298,6 +355,9 @@ void tow_report_answer(worker_t *worker, const tow_msg_report_t *message)
          item != &controller->gathers; item = item->next) {
         gather_t *gather = TOW_CONTAINER_OF(item, gather_t, node);
         if (gather->number != message->request) continue;
+        if (gather->kind == TOW_REPORT_TRACE)
+            adopt_events(told, CONTROLLER_TRACE + 1 + worker->process,
+                         clock_shift_ns(worker));
         if (told != NULL) json_object_set(gather->answers, worker->name, told);
         heard(gather, worker);
         settle(gather);

@@ -559,6 +559,19 @@ void tow_runs_done(worker_t *worker, const tow_msg_done_t *message)
     }
 }
 
+/* What the others of its gang saw of its death came first, and knows devices
+ * only: who is gone goes before it. */
+static void blame(run_t *run, const worker_t *worker, tow_status_t cause)
+{
+    const size_t index = index_of(run, worker);
+    if (run->error == TOW_OK || index == run->program->worker_count ||
+        run->has_reported[index] ||
+        tow_status_code(run->error) != tow_status_code(cause))
+        return;
+    run->error =
+        tow_status_annotate(run->error, "%s", tow_status_message(cause));
+}
+
 void tow_runs_lose(tow_controller_t *controller, worker_t *worker,
                    tow_status_t cause)
 {
@@ -566,8 +579,9 @@ void tow_runs_lose(tow_controller_t *controller, worker_t *worker,
     while (item != &controller->runs) {
         run_t *run = TOW_CONTAINER_OF(item, run_t, node);
         item = item->next;
-        if (run->is_granted)
-            report(worker, run->key, tow_status_retain(cause), 0);
+        if (!run->is_granted) continue;
+        blame(run, worker, cause);
+        report(worker, run->key, tow_status_retain(cause), 0);
     }
 }
 

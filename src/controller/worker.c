@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/trace.h"
 
 static void free_worker(worker_t *worker)
 {
@@ -116,6 +117,7 @@ static void introduce(tow_controller_t *controller, worker_t *worker)
 static void on_message(void *context, tow_session_t *session,
                        const tow_message_t *message)
 {
+    TOW_TRACE("controller.worker_message");
     tow_worker_message(context, message);
 }
 
