@@ -17,14 +17,9 @@ tow_status_t tow_cluster_open(const tow_cluster_options_t *options,
         environment != NULL && environment[0] != '\0')
         client.address = environment;
     if (client.address != NULL) return tow_client_open(&client, out_client);
-    char token_file[TOW_RUN_PATH_SIZE];
     TOW_RETURN_IF_ERROR(tow_run_folder_name(&folder, options->folder));
     TOW_RETURN_IF_ERROR(tow_run_folder_read(&folder, &state));
     client.address = state.address;
-    /* Beside a socket the token is found; a cluster that listens elsewhere has
-     * it in its folder, unless the user brought keys. */
-    tow_run_folder_file(&folder, "token", token_file);
-    if (client.token_file == NULL && access(token_file, F_OK) == 0)
-        client.token_file = token_file;
+    if (client.token_file == NULL) client.token_file = state.token_file;
     return tow_client_open(&client, out_client);
 }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -58,7 +59,11 @@ tow_status_t tow_run_folder_take(tow_run_folder_t *folder)
     if (mkdir(folder->path, 0700) != 0 && errno != EEXIST)
         return TOW_ERRNO(errno, "making %s", folder->path);
     TOW_RETURN_IF_ERROR(check_private(folder->path));
-    char path[TOW_RUN_PATH_SIZE];
+    /* Others will look for it from elsewhere. */
+    char path[TOW_RUN_PATH_SIZE], whole[PATH_MAX];
+    if (realpath(folder->path, whole) == NULL)
+        return TOW_ERRNO(errno, "looking for %s", folder->path);
+    snprintf(folder->path, sizeof(folder->path), "%s", whole);
     tow_run_folder_file(folder, LOCK, path);
     folder->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (folder->lock_fd < 0) return TOW_ERRNO(errno, "opening %s", path);
@@ -101,10 +106,10 @@ tow_status_t tow_run_folder_write(const tow_run_folder_t *folder,
 {
     char path[TOW_RUN_PATH_SIZE];
     tow_run_folder_file(folder, STATE, path);
-    json_t *json =
-        json_pack("{s:i, s:s, s:i, s:i}", "pid", (int)state->pid, "address",
-                  state->address, "workers", (int)state->worker_count,
-                  "devices", (int)state->device_count);
+    json_t *json = json_pack(
+        "{s:i, s:s, s:s, s:i, s:i}", "pid", (int)state->pid, "address",
+        state->address, "token", state->token_file, "workers",
+        (int)state->worker_count, "devices", (int)state->device_count);
     tow_status_t status = dump(json, path);
     json_decref(json);
     return status;
@@ -122,13 +127,15 @@ tow_status_t tow_run_folder_read(const tow_run_folder_t *folder,
     char path[TOW_RUN_PATH_SIZE];
     tow_run_folder_file(folder, STATE, path);
     json_t *json = json_load_file(path, 0, NULL);
-    const char *address = NULL;
+    const char *address = NULL, *token = NULL;
     int pid = 0, workers = 0, devices = 0;
-    const int failed =
-        json_unpack(json, "{s:i, s:s, s:i, s:i}", "pid", &pid, "address",
-                    &address, "workers", &workers, "devices", &devices);
+    const int failed = json_unpack(json, "{s:i, s:s, s:s, s:i, s:i}", "pid",
+                                   &pid, "address", &address, "token", &token,
+                                   "workers", &workers, "devices", &devices);
     if (failed == 0 && pid == out_state->pid) {
         snprintf(out_state->address, sizeof(out_state->address), "%s", address);
+        snprintf(out_state->token_file, sizeof(out_state->token_file), "%s",
+                 token);
         out_state->worker_count = (unsigned)workers;
         out_state->device_count = (unsigned)devices;
     }

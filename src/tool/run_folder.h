@@ -1,7 +1,7 @@
 /* The folder of a cluster that `tow up` has started on this host:
  *
  *   lock           held as long as the cluster is there, by who supervises it
- *   cluster.json   its address and size
+ *   cluster.json   its address, where its token is, and its size
  *   token          who has it may connect
  *   *.log          what each process said
  *   cluster.sock   the controller's socket, unless it listens elsewhere
@@ -39,6 +39,7 @@ void tow_run_folder_file(const tow_run_folder_t *folder, const char *name,
 typedef struct tow_run_state {
     pid_t pid; /* of who supervises */
     char address[TOW_ADDRESS_TEXT_MAX + 32];
+    char token_file[TOW_RUN_PATH_SIZE];
     unsigned worker_count;
     unsigned device_count; /* of each */
 } tow_run_state_t;

@@ -307,6 +307,8 @@ static void all_ready(supervisor_t *supervisor)
                              .worker_count = (unsigned)options->worker_count,
                              .device_count = (unsigned)options->device_count};
     snprintf(state.address, sizeof(state.address), "%s", supervisor->address);
+    snprintf(state.token_file, sizeof(state.token_file), "%s/token",
+             options->keys);
     tow_status_t status = tow_run_folder_write(options->folder, &state);
     if (status != TOW_OK) {
         fail(supervisor, status);
@@ -436,6 +438,19 @@ static void mind(supervisor_t *supervisor, int64_t deadline_ns)
     if (fds[SIGNALS].revents != 0) take_signals(supervisor);
 }
 
+/* One that has not said that it is ready, and what it has said instead. */
+static tow_status_t out_of_patience(const supervisor_t *supervisor)
+{
+    size_t i = 0;
+    while (i + 1 < supervisor->member_count && supervisor->members[i].is_ready)
+        i++;
+    char quoted[QUOTED_SIZE];
+    quote_log(supervisor, &supervisor->members[i], quoted);
+    return TOW_ERROR(TOW_DEADLINE_EXCEEDED, "%s is not ready after %lld s: %s",
+                     supervisor->members[i].name,
+                     (long long)(START_NS / TOW_NS_PER_S), quoted);
+}
+
 static void run(supervisor_t *supervisor)
 {
     const int64_t start_deadline_ns = now_ns() + START_NS;
@@ -444,12 +459,7 @@ static void run(supervisor_t *supervisor)
         if (supervisor->is_ending) return;
         start_due(supervisor);
         if (!supervisor->is_ready && now_ns() >= start_deadline_ns)
-            fail(supervisor,
-                 TOW_ERROR(TOW_DEADLINE_EXCEEDED,
-                           "the cluster is not ready after %lld s; the logs "
-                           "in %s may say why",
-                           (long long)(START_NS / TOW_NS_PER_S),
-                           supervisor->options->folder->path));
+            fail(supervisor, out_of_patience(supervisor));
     }
 }
 
@@ -529,6 +539,9 @@ static void name_members(supervisor_t *supervisor)
             snprintf(member->name, sizeof(member->name), "controller");
         else
             snprintf(member->name, sizeof(member->name), "worker-%zu", i - 1);
+        char log[TOW_RUN_PATH_SIZE];
+        log_path(supervisor, member, log);
+        unlink(log); /* Of a cluster that was here before. */
     }
 }
 

@@ -79,6 +79,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (a->options.follow_fd >= 0 && !a->is_foreground)
             argp_error(state, "--follow-fd goes with --foreground");
+        if (a->options.model != NULL && a->options.worker_count > 1)
+            argp_error(state, "simulated devices of two processes cannot "
+                              "meet: --simulated takes one worker");
         return 0;
     default: return parse_fd(key, argument, state);
     }
@@ -101,7 +104,10 @@ static tow_status_t supervise(up_arguments_t *a, tow_run_folder_t *folder)
     snprintf(address, sizeof(address), "unix:%s/cluster.sock", folder->path);
     if (a->keys == NULL) TOW_RETURN_IF_ERROR(make_token(folder));
     a->options.folder = folder;
-    a->options.keys = a->keys != NULL ? a->keys : folder->path;
+    char keys[PATH_MAX];
+    if (a->keys != NULL && realpath(a->keys, keys) == NULL)
+        return TOW_ERRNO(errno, "looking for --keys %s", a->keys);
+    a->options.keys = a->keys != NULL ? keys : folder->path;
     a->options.address = a->address != NULL ? a->address : address;
     setenv("TOW_LOG", "info", 0); /* Their logs are files. */
     return tow_supervise(&a->options);

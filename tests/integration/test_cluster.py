@@ -41,6 +41,13 @@ func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
 }
 """
 
+DOUBLE = """
+func.func @main(%x: tensor<COUNTxf32>) -> tensor<COUNTxf32> {
+  %y = stablehlo.add %x, %x : tensor<COUNTxf32>
+  return %y : tensor<COUNTxf32>
+}
+"""
+
 
 def wait_until(what: str, condition: collections.abc.Callable[[], object]) -> object:
     """Looks again and again: what it waits for is another process's doing."""
@@ -264,7 +271,7 @@ def test_a_device_out_of_memory(tow, tmp_path):
     cluster = Cluster(tow, "--workers", "2", "--devices", "2", "--memory", "1M")
     try:
         program = tmp_path / "large_argument.mlir"
-        program.write_text("func.func @main(%x: tensor<400000xf32>) -> tensor<400000xf32> {\n  return %x : tensor<400000xf32>\n}\n")
+        program.write_text(DOUBLE.replace("COUNT", "400000"))
         done = cluster.run(str(program), "-i", "f32[400000]=0")
         assert done.returncode == 1 and "memory" in done.stderr.lower(), done.stderr
         program = tmp_path / "large_result.mlir"
@@ -279,6 +286,36 @@ def test_a_device_out_of_memory(tow, tmp_path):
         cluster.wait_for_zero()
     finally:
         cluster.close()
+
+
+def test_large_arrays_go_over_lanes_and_control_over_tls(tow, tmp_path):
+    keys = tmp_path / "keys"
+    assert tow("keys", str(keys), "--host", "127.0.0.1").returncode == 0
+    cluster = Cluster(tow, "--workers", "2", "--devices", "2", "--address", "tls:127.0.0.1:0", "--keys", str(keys))
+    try:
+        assert cluster.address.startswith("tls:127.0.0.1:")
+        program = tmp_path / "double.mlir"
+        program.write_text(DOUBLE.replace("COUNT", "2000000"))
+        done = cluster.run(str(program), "-i", "f32[2000000]=iota", "-r", "3")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("f32[2000000]=0,2,4,6,8") == 4
+        cluster.wait_for_zero()
+    finally:
+        cluster.close()
+
+
+def test_simulated_devices(tow, tmp_path):
+    program = tmp_path / "step.cost"
+    program.write_text("towpath-cost 1\nname step\nargument f32[4]\nresult f32[4]\nduration 1000\nall_reduce 1024\n")
+    cluster = Cluster(tow, "--devices", "4", "--simulated", "tpu_v4")
+    try:
+        done = cluster.run(str(program), "--sim", "tpu_v4", "-i", "f32[4]=1", "-r", "100")
+        assert done.returncode == 0, done.stderr
+        assert "100" in done.stdout and "4 device(s)" in done.stdout
+        cluster.wait_for_zero()
+    finally:
+        cluster.close()
+    assert "one worker" in tow("up", "--workers", "2", "--simulated", "tpu_v4").stderr
 
 
 def test_a_client_that_is_killed_leaves_nothing(cluster, long_gang):
@@ -342,7 +379,7 @@ def test_a_local_cluster_ends_with_its_client(tow):
     gang = tow.program.parent / "examples" / "c" / "gang"
     client = subprocess.Popen(
         [gang, "10"],
-        env={key: value for key, value in os.environ.items() if key != "TOW_ADDRESS"} | {"TOW_LOCAL": "workers=2,devices=2"},
+        env=os.environ | {"TOW_ADDRESS": "", "TOW_LOCAL": "workers=2,devices=2"},
         stdout=subprocess.PIPE,
         text=True,
     )
