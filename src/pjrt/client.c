@@ -1,0 +1,443 @@
+/* Clients, devices and memories. Getters answer from what was told when the
+ * client was made: they cannot fail, also when the cluster is lost. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "pjrt/plugin_impl.h"
+#include "pjrt/tuning.h"
+
+static const char platform[] = "towpath";
+static const char memory_kind[] = TOW_PJRT_MEMORY_KIND;
+
+/* -- Forks ---------------------------------------------------------------------- */
+
+atomic_bool tow_pjrt_is_forked;
+
+static void child_was_forked(void)
+{
+    atomic_store(&tow_pjrt_is_forked, true);
+}
+
+static void watch_forks(void)
+{
+    /* Without memory for this a forked child is left to itself. */
+    pthread_atfork(NULL, NULL, child_was_forked);
+}
+
+tow_status_t tow_pjrt_check_fork(void)
+{
+    if (TOW_LIKELY(
+            !atomic_load_explicit(&tow_pjrt_is_forked, memory_order_relaxed)))
+        return TOW_OK;
+    return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                     "this process was forked from one that uses towpath, and "
+                     "has no connection of its own: use "
+                     "multiprocessing.set_start_method('spawn')");
+}
+
+/* -- Creating -------------------------------------------------------------------- */
+
+static bool is_named(const PJRT_NamedValue *value, const char *name)
+{
+    return value->type == PJRT_NamedValue_kString &&
+           value->name_size == strlen(name) &&
+           memcmp(value->name, name, value->name_size) == 0;
+}
+
+/* A copy; NULL: there is none, or no memory. */
+static char *string_option(const PJRT_Client_Create_Args *args,
+                           const char *name)
+{
+    for (size_t i = 0; i < args->num_options; i++) {
+        const PJRT_NamedValue *value = &args->create_options[i];
+        if (!is_named(value, name) || value->value_size == 0) continue;
+        char *copy = tow_malloc(value->value_size + 1);
+        if (copy == NULL) return NULL;
+        memcpy(copy, value->string_value, value->value_size);
+        copy[value->value_size] = '\0';
+        return copy;
+    }
+    return NULL;
+}
+
+static tow_status_t open_client(const PJRT_Client_Create_Args *args,
+                                tow_client_t **out_client)
+{
+    char *address = string_option(args, "address");
+    char *token_file = string_option(args, "token_file");
+    char *simulated = string_option(args, "simulated");
+    const tow_client_options_t options = {.struct_size = sizeof(options),
+                                          .address = address,
+                                          .token_file = token_file,
+                                          .simulated = simulated};
+    tow_status_t status = tow_client_open(&options, out_client);
+    tow_free(address);
+    tow_free(token_file);
+    tow_free(simulated);
+    return status;
+}
+
+/* Hosts in the order in which they appear. */
+static int64_t host_index(const PJRT_Client *client, size_t index)
+{
+    tow_device_t self = {.struct_size = sizeof(self)}, other = self;
+    tow_status_ignore(tow_slice_device(client->all, index, &self), "in range");
+    int64_t found = 0;
+    const char *last = NULL;
+    for (size_t i = 0; i <= index; i++) {
+        tow_status_ignore(tow_slice_device(client->all, i, &other), "in range");
+        if (strcmp(other.host, self.host) == 0) return found;
+        if (last == NULL || strcmp(last, other.host) != 0) found++;
+        last = other.host;
+    }
+    return found;
+}
+
+static PJRT_NamedValue number(const char *name, int64_t value)
+{
+    return (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                             .name = name,
+                             .name_size = strlen(name),
+                             .type = PJRT_NamedValue_kInt64,
+                             .int64_value = value,
+                             .value_size = 1};
+}
+
+static void fill_device(PJRT_Client *client, size_t index)
+{
+    PJRT_Device *device = &client->device_storage[index];
+    tow_device_t info = {.struct_size = sizeof(info)};
+    tow_status_ignore(tow_slice_device(client->all, index, &info), "in range");
+    device->client = client;
+    device->local_index = (int)index;
+    PJRT_DeviceDescription *description = &device->description;
+    description->id = (int)info.id;
+    description->kind = info.kind;
+    snprintf(description->text, sizeof(description->text),
+             "TowpathDevice(id=%lld, %s on %s)", (long long)info.id, info.name,
+             info.worker);
+    description->attributes[0] =
+        number("host_index", host_index(client, index));
+    description->attributes[1] = number("island", 0);
+    device->memory = (PJRT_Memory){.device = device, .id = (int)index};
+    snprintf(device->memory.text, sizeof(device->memory.text),
+             "TowpathMemory(id=%zu, device=%lld)", index, (long long)info.id);
+    device->memories[0] = &device->memory;
+    client->devices[index] = device;
+    client->memories[index] = &device->memory;
+}
+
+static tow_status_t fill_client(PJRT_Client *client)
+{
+    const tow_slice_options_t every = {.struct_size = sizeof(every)};
+    TOW_RETURN_IF_ERROR(tow_slice_open(client->tow, &every, &client->all));
+    const size_t count = tow_slice_device_count(client->all);
+    client->device_storage = tow_calloc(count, sizeof(PJRT_Device));
+    client->devices = tow_calloc(count, sizeof(PJRT_Device *));
+    client->memories = tow_calloc(count, sizeof(PJRT_Memory *));
+    if (client->device_storage == NULL || client->devices == NULL ||
+        client->memories == NULL)
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    client->device_count = count;
+    for (size_t i = 0; i < count; i++)
+        fill_device(client, i);
+    snprintf(client->version, sizeof(client->version), "towpath %d.%d.%d",
+             TOW_VERSION_MAJOR, TOW_VERSION_MINOR, TOW_VERSION_PATCH);
+    return TOW_OK;
+}
+
+/* Accepts one that is half made. */
+static void destroy(PJRT_Client *client)
+{
+    for (size_t i = 0; i < client->slices.count; i++) {
+        slice_entry_t *entry = client->slices.items[i];
+        tow_slice_release(entry->slice);
+        tow_free(entry->devices);
+        tow_free(entry);
+    }
+    tow_vec_deinit(&client->slices);
+    if (client->all != NULL) tow_slice_release(client->all);
+    if (client->tow != NULL) tow_client_release(client->tow);
+    tow_free(client->memories);
+    tow_free(client->devices);
+    tow_free(client->device_storage);
+    tow_free(client);
+}
+
+static PJRT_Error *client_create(PJRT_Client_Create_Args *args)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT; /* tow-allow: see README */
+    pthread_once(&once, watch_forks);               /* tow-allow: ditto */
+    RETURN_IF_ERROR(tow_pjrt_check_fork());
+    PJRT_Client *client = tow_calloc(1, sizeof(*client));
+    if (client == NULL)
+        return take_error(tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+    tow_status_t status = open_client(args, &client->tow);
+    if (status == TOW_OK) status = fill_client(client);
+    if (status != TOW_OK) {
+        destroy(client);
+        return take_error(status);
+    }
+    args->client = client;
+    return NULL;
+}
+
+static PJRT_Error *client_destroy(PJRT_Client_Destroy_Args *args)
+{
+    if (!atomic_load(&tow_pjrt_is_forked)) destroy(args->client);
+    return NULL;
+}
+
+/* -- Getters of clients ----------------------------------------------------------- */
+
+static PJRT_Error *client_platform_name(PJRT_Client_PlatformName_Args *args)
+{
+    args->platform_name = platform;
+    args->platform_name_size = strlen(platform);
+    return NULL;
+}
+
+static PJRT_Error *client_process_index(PJRT_Client_ProcessIndex_Args *args)
+{
+    args->process_index = 0;
+    return NULL;
+}
+
+static PJRT_Error *client_platform_version(
+    PJRT_Client_PlatformVersion_Args *args)
+{
+    args->platform_version = args->client->version;
+    args->platform_version_size = strlen(args->client->version);
+    return NULL;
+}
+
+static PJRT_Error *client_devices(PJRT_Client_Devices_Args *args)
+{
+    args->devices = args->client->devices;
+    args->num_devices = args->client->device_count;
+    return NULL;
+}
+
+static PJRT_Error *client_addressable_devices(
+    PJRT_Client_AddressableDevices_Args *args)
+{
+    args->addressable_devices = args->client->devices;
+    args->num_addressable_devices = args->client->device_count;
+    return NULL;
+}
+
+PJRT_Device *tow_pjrt_find_device(const PJRT_Client *client, int64_t id)
+{
+    for (size_t i = 0; i < client->device_count; i++)
+        if (client->devices[i]->description.id == id) return client->devices[i];
+    return NULL;
+}
+
+static PJRT_Error *client_lookup_device(PJRT_Client_LookupDevice_Args *args)
+{
+    args->device = tow_pjrt_find_device(args->client, args->id);
+    if (args->device != NULL) return NULL;
+    return take_error(
+        TOW_ERROR(TOW_INVALID_ARGUMENT, "there is no device %d", args->id));
+}
+
+static PJRT_Error *client_lookup_addressable(
+    PJRT_Client_LookupAddressableDevice_Args *args)
+{
+    const int index = args->local_hardware_id;
+    if (index < 0 || (size_t)index >= args->client->device_count)
+        return take_error(TOW_ERROR(TOW_INVALID_ARGUMENT,
+                                    "there is no device with index %d", index));
+    args->addressable_device = args->client->devices[index];
+    return NULL;
+}
+
+static PJRT_Error *client_addressable_memories(
+    PJRT_Client_AddressableMemories_Args *args)
+{
+    args->addressable_memories = args->client->memories;
+    args->num_addressable_memories = args->client->device_count;
+    return NULL;
+}
+
+static PJRT_Error *client_default_assignment(
+    PJRT_Client_DefaultDeviceAssignment_Args *args)
+{
+    const size_t count =
+        (size_t)args->num_replicas * (size_t)args->num_partitions;
+    if (args->num_replicas < 1 || args->num_partitions < 1 ||
+        count > args->client->device_count ||
+        args->default_assignment_size < count)
+        return take_error(TOW_ERROR(
+            TOW_INVALID_ARGUMENT, "%d replicas of %d partitions on %zu devices",
+            args->num_replicas, args->num_partitions,
+            args->client->device_count));
+    for (size_t i = 0; i < count; i++)
+        args->default_assignment[i] = args->client->devices[i]->description.id;
+    return NULL;
+}
+
+static PJRT_Error *client_topology(PJRT_Client_TopologyDescription_Args *args)
+{
+    return tow_pjrt_unimplemented("a topology without devices");
+}
+
+/* -- Getters of devices ------------------------------------------------------------ */
+
+static PJRT_Error *description_id(PJRT_DeviceDescription_Id_Args *args)
+{
+    args->id = args->device_description->id;
+    return NULL;
+}
+
+static PJRT_Error *description_process_index(
+    PJRT_DeviceDescription_ProcessIndex_Args *args)
+{
+    args->process_index = 0; /* One process drives them all. */
+    return NULL;
+}
+
+static PJRT_Error *description_attributes(
+    PJRT_DeviceDescription_Attributes_Args *args)
+{
+    args->attributes = args->device_description->attributes;
+    args->num_attributes = TOW_COUNT_OF(args->device_description->attributes);
+    return NULL;
+}
+
+static PJRT_Error *description_kind(PJRT_DeviceDescription_Kind_Args *args)
+{
+    args->device_kind = args->device_description->kind;
+    args->device_kind_size = strlen(args->device_kind);
+    return NULL;
+}
+
+static PJRT_Error *description_debug_string(
+    PJRT_DeviceDescription_DebugString_Args *args)
+{
+    args->debug_string = args->device_description->text;
+    args->debug_string_size = strlen(args->debug_string);
+    return NULL;
+}
+
+static PJRT_Error *description_to_string(
+    PJRT_DeviceDescription_ToString_Args *args)
+{
+    args->to_string = args->device_description->text;
+    args->to_string_size = strlen(args->to_string);
+    return NULL;
+}
+
+static PJRT_Error *device_description(PJRT_Device_GetDescription_Args *args)
+{
+    args->device_description = &args->device->description;
+    return NULL;
+}
+
+static PJRT_Error *device_is_addressable(PJRT_Device_IsAddressable_Args *args)
+{
+    args->is_addressable = true;
+    return NULL;
+}
+
+static PJRT_Error *device_hardware_id(PJRT_Device_LocalHardwareId_Args *args)
+{
+    args->local_hardware_id = args->device->local_index;
+    return NULL;
+}
+
+static PJRT_Error *device_memories(PJRT_Device_AddressableMemories_Args *args)
+{
+    args->memories = args->device->memories;
+    args->num_memories = 1;
+    return NULL;
+}
+
+static PJRT_Error *device_default_memory(PJRT_Device_DefaultMemory_Args *args)
+{
+    args->memory = &args->device->memory;
+    return NULL;
+}
+
+static PJRT_Error *device_memory_stats(PJRT_Device_MemoryStats_Args *args)
+{
+    return tow_pjrt_unimplemented("memory statistics (`tow status` has them)");
+}
+
+/* -- Getters of memories ------------------------------------------------------------ */
+
+static PJRT_Error *memory_id(PJRT_Memory_Id_Args *args)
+{
+    args->id = args->memory->id;
+    return NULL;
+}
+
+static PJRT_Error *memory_get_kind(PJRT_Memory_Kind_Args *args)
+{
+    args->kind = memory_kind;
+    args->kind_size = strlen(memory_kind);
+    return NULL;
+}
+
+static PJRT_Error *memory_kind_id(PJRT_Memory_Kind_Id_Args *args)
+{
+    args->kind_id = 0;
+    return NULL;
+}
+
+static PJRT_Error *memory_debug_string(PJRT_Memory_DebugString_Args *args)
+{
+    args->debug_string = args->memory->text;
+    args->debug_string_size = strlen(args->memory->text);
+    return NULL;
+}
+
+static PJRT_Error *memory_to_string(PJRT_Memory_ToString_Args *args)
+{
+    args->to_string = args->memory->text;
+    args->to_string_size = strlen(args->memory->text);
+    return NULL;
+}
+
+static PJRT_Error *memory_devices(PJRT_Memory_AddressableByDevices_Args *args)
+{
+    PJRT_Device *device = args->memory->device;
+    args->devices = &device->client->devices[device->local_index];
+    args->num_devices = 1;
+    return NULL;
+}
+
+void tow_pjrt_fill_client(PJRT_Api *api)
+{
+    api->PJRT_Client_Create = client_create;
+    api->PJRT_Client_Destroy = client_destroy;
+    api->PJRT_Client_PlatformName = client_platform_name;
+    api->PJRT_Client_ProcessIndex = client_process_index;
+    api->PJRT_Client_PlatformVersion = client_platform_version;
+    api->PJRT_Client_Devices = client_devices;
+    api->PJRT_Client_AddressableDevices = client_addressable_devices;
+    api->PJRT_Client_LookupDevice = client_lookup_device;
+    api->PJRT_Client_LookupAddressableDevice = client_lookup_addressable;
+    api->PJRT_Client_AddressableMemories = client_addressable_memories;
+    api->PJRT_Client_DefaultDeviceAssignment = client_default_assignment;
+    api->PJRT_Client_TopologyDescription = client_topology;
+    api->PJRT_DeviceDescription_Id = description_id;
+    api->PJRT_DeviceDescription_ProcessIndex = description_process_index;
+    api->PJRT_DeviceDescription_Attributes = description_attributes;
+    api->PJRT_DeviceDescription_Kind = description_kind;
+    api->PJRT_DeviceDescription_DebugString = description_debug_string;
+    api->PJRT_DeviceDescription_ToString = description_to_string;
+    api->PJRT_Device_GetDescription = device_description;
+    api->PJRT_Device_IsAddressable = device_is_addressable;
+    api->PJRT_Device_LocalHardwareId = device_hardware_id;
+    api->PJRT_Device_AddressableMemories = device_memories;
+    api->PJRT_Device_DefaultMemory = device_default_memory;
+    api->PJRT_Device_MemoryStats = device_memory_stats;
+    api->PJRT_Memory_Id = memory_id;
+    api->PJRT_Memory_Kind = memory_get_kind;
+    api->PJRT_Memory_Kind_Id = memory_kind_id;
+    api->PJRT_Memory_DebugString = memory_debug_string;
+    api->PJRT_Memory_ToString = memory_to_string;
+    api->PJRT_Memory_AddressableByDevices = memory_devices;
+}

@@ -1,0 +1,482 @@
+/* Executables: one round trip brings the signature, and all that JAX asks is
+ * answered from it. */
+#include <string.h>
+
+#include "device/options.h"
+#include "pjrt/plugin_impl.h"
+#include "pjrt/tuning.h"
+
+/* -- Life ------------------------------------------------------------------------- */
+
+static void free_variants(PJRT_Executable *executable)
+{
+    for (size_t i = 0; i < executable->variants.count; i++) {
+        tow_program_drop(executable->variants.items[i].program);
+        tow_free(executable->variants.items[i].is_donated);
+    }
+    tow_vec_deinit(&executable->variants);
+}
+
+/* Accepts one that is half made. */
+static void destroy(PJRT_Executable *executable)
+{
+    const size_t results =
+        executable->signature != NULL ? executable->signature->result_count : 0;
+    for (size_t i = 0; executable->result_types != NULL && i < results; i++)
+        tow_shard_type_release(executable->result_types[i]);
+    tow_free(executable->result_types);
+    tow_free(executable->result_elements);
+    tow_free(executable->result_dims);
+    tow_free(executable->result_ranks);
+    tow_free(executable->memory_kinds);
+    tow_free(executable->memory_kind_sizes);
+    tow_free(executable->sharding_bytes);
+    tow_free(executable->sharding_sizes);
+    tow_free(executable->may_donate);
+    tow_free(executable->assignment);
+    if (!atomic_load(&tow_pjrt_is_forked)) {
+        client_enter(executable->client);
+        free_variants(executable);
+        if (executable->function != NULL)
+            tow_function_drop(executable->function);
+        client_leave_quietly(executable->client);
+    }
+    tow_free(executable);
+}
+
+void tow_pjrt_executable_retain(PJRT_Executable *executable)
+{
+    atomic_fetch_add(&executable->reference_count, 1);
+}
+
+void tow_pjrt_executable_release(PJRT_Executable *executable)
+{
+    if (executable != NULL &&
+        atomic_fetch_sub(&executable->reference_count, 1) == 1)
+        destroy(executable);
+}
+
+/* -- What is known ------------------------------------------------------------------ */
+
+static bool fill_results(PJRT_Executable *executable)
+{
+    const tow_signature_t *signature = executable->signature;
+    const size_t count = signature->result_count;
+    size_t rank_sum = 0;
+    for (size_t i = 0; i < count; i++)
+        rank_sum += signature->results[i].shape.rank;
+    executable->result_types = tow_calloc(count + 1, sizeof(shard_type_t *));
+    executable->result_elements =
+        tow_calloc(count + 1, sizeof(PJRT_Buffer_Type));
+    executable->result_dims = tow_calloc(rank_sum + 1, sizeof(int64_t));
+    executable->result_ranks = tow_calloc(count + 1, sizeof(size_t));
+    executable->memory_kinds = tow_calloc(count + 1, sizeof(char *));
+    executable->memory_kind_sizes = tow_calloc(count + 1, sizeof(size_t));
+    if (executable->result_types == NULL ||
+        executable->result_elements == NULL ||
+        executable->result_dims == NULL || executable->result_ranks == NULL ||
+        executable->memory_kinds == NULL ||
+        executable->memory_kind_sizes == NULL)
+        return false;
+    int64_t *dims = executable->result_dims;
+    for (size_t i = 0; i < count; i++) {
+        const tow_shape_t *shape = &signature->results[i].shape;
+        uint64_t bytes = 0;
+        if (tow_shape_bytes(shape, &bytes) != TOW_OK) return false;
+        executable->result_types[i] = tow_shard_type_create(shape, bytes);
+        if (executable->result_types[i] == NULL) return false;
+        executable->result_elements[i] = (PJRT_Buffer_Type)shape->type;
+        executable->result_ranks[i] = shape->rank;
+        memcpy(dims, shape->dims, shape->rank * sizeof(int64_t));
+        dims += shape->rank;
+        executable->memory_kinds[i] = TOW_PJRT_MEMORY_KIND;
+        executable->memory_kind_sizes[i] = strlen(TOW_PJRT_MEMORY_KIND);
+    }
+    return true;
+}
+
+/* True: all are known. */
+static bool fill_shardings(PJRT_Executable *executable,
+                           const tow_array_info_t *arrays, size_t count,
+                           size_t first)
+{
+    bool all = true;
+    for (size_t i = 0; i < count; i++) {
+        const tow_bytes_t *sharding = &arrays[i].sharding;
+        executable->sharding_bytes[first + i] =
+            sharding->data != NULL ? sharding->data : "";
+        executable->sharding_sizes[first + i] = sharding->size;
+        all = all && sharding->data != NULL;
+    }
+    return all;
+}
+
+static bool fill_arguments(PJRT_Executable *executable)
+{
+    const tow_signature_t *signature = executable->signature;
+    const size_t results = signature->result_count;
+    const size_t arguments = signature->argument_count;
+    executable->sharding_bytes =
+        tow_calloc(results + arguments + 1, sizeof(char *));
+    executable->sharding_sizes =
+        tow_calloc(results + arguments + 1, sizeof(size_t));
+    executable->may_donate = tow_calloc(arguments + 1, sizeof(bool));
+    if (executable->sharding_bytes == NULL ||
+        executable->sharding_sizes == NULL || executable->may_donate == NULL)
+        return false;
+    executable->has_result_shardings =
+        fill_shardings(executable, signature->results, results, 0);
+    executable->has_argument_shardings =
+        fill_shardings(executable, signature->arguments, arguments, results);
+    for (size_t i = 0; i < signature->alias_count; i++) {
+        bool *may_donate =
+            &executable->may_donate[signature->aliases[i].argument];
+        executable->donor_count += !*may_donate;
+        *may_donate = true;
+    }
+    return true;
+}
+
+static tow_status_t fill_assignment(PJRT_Executable *executable)
+{
+    const slice_entry_t *slice = executable->slice;
+    int64_t *ids = tow_malloc(slice->count * sizeof(*ids));
+    if (ids == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    for (size_t i = 0; i < slice->count; i++)
+        ids[i] = slice->devices[i]->description.id;
+    tow_status_t status = tow_assignment_pack(
+        &(tow_assignment_t){
+            .replica_count = executable->signature->replica_count,
+            .partition_count = executable->signature->partition_count,
+            .device_ids = ids},
+        &executable->assignment, &executable->assignment_size);
+    tow_free(ids);
+    return status;
+}
+
+/* -- Compiling ------------------------------------------------------------------------ */
+
+/* The devices that the options name, or the first ones. */
+static tow_status_t find_devices(PJRT_Client *client, tow_bytes_t options,
+                                 PJRT_Device ***out_devices, size_t *out_count)
+{
+    size_t replicas, partitions;
+    TOW_RETURN_IF_ERROR(
+        tow_compile_options_counts(options, &replicas, &partitions));
+    const size_t count = replicas * partitions;
+    if (count > client->device_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a program for %zu devices, and there are %zu", count,
+                         client->device_count);
+    int64_t *ids = tow_malloc(count * sizeof(*ids));
+    PJRT_Device **devices = tow_malloc(count * sizeof(*devices));
+    tow_status_t status = ids != NULL && devices != NULL
+                              ? TOW_OK
+                              : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    const bool is_given =
+        status == TOW_OK &&
+        tow_compile_options_devices(options, replicas, partitions, ids);
+    for (size_t i = 0; i < count && status == TOW_OK; i++) {
+        devices[i] = is_given ? tow_pjrt_find_device(client, ids[i])
+                              : client->devices[i];
+        if (devices[i] == NULL)
+            status = TOW_ERROR(TOW_INVALID_ARGUMENT,
+                               "the program is for device %lld, which is not "
+                               "there",
+                               (long long)ids[i]);
+    }
+    tow_free(ids);
+    if (status != TOW_OK) {
+        tow_free(devices);
+        return status;
+    }
+    *out_devices = devices;
+    *out_count = count;
+    return TOW_OK;
+}
+
+static tow_status_t find_slice(PJRT_Client *client, tow_bytes_t options,
+                               slice_entry_t **out_slice)
+{
+    PJRT_Device **devices = NULL;
+    size_t count = 0;
+    TOW_RETURN_IF_ERROR(find_devices(client, options, &devices, &count));
+    tow_status_t status =
+        count == 1 ? tow_pjrt_device_slice(devices[0], out_slice)
+                   : tow_pjrt_slice(client, devices, count, out_slice);
+    tow_free(devices);
+    return status;
+}
+
+static tow_status_t check_format(const PJRT_Program *program)
+{
+    if (program->format_size == 4 && memcmp(program->format, "mlir", 4) == 0)
+        return TOW_OK;
+    return TOW_ERROR(TOW_UNIMPLEMENTED,
+                     "a program in the format '%.*s': towpath takes 'mlir'",
+                     (int)program->format_size, program->format);
+}
+
+static tow_status_t fill(PJRT_Executable *executable)
+{
+    const tow_signature_t *signature =
+        tow_function_signature(executable->function);
+    if (signature->argument_count == TOW_COUNT_UNKNOWN)
+        return TOW_ERROR(TOW_UNIMPLEMENTED,
+                         "the devices' compiler does not tell what arguments "
+                         "a program has");
+    executable->signature = signature;
+    if (!fill_results(executable) || !fill_arguments(executable))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    executable->costs[0] =
+        (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                          .name = "flops",
+                          .name_size = 5,
+                          .type = PJRT_NamedValue_kFloat,
+                          .float_value = (float)signature->flops,
+                          .value_size = 1};
+    return fill_assignment(executable);
+}
+
+static tow_status_t compile(PJRT_Client_Compile_Args *args)
+{
+    PJRT_Client *client = args->client;
+    const tow_bytes_t options = {args->compile_options,
+                                 args->compile_options_size};
+    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
+    TOW_RETURN_IF_ERROR(check_format(args->program));
+    slice_entry_t *slice = NULL;
+    TOW_RETURN_IF_ERROR(find_slice(client, options, &slice));
+    PJRT_LoadedExecutable *loaded = tow_calloc(1, sizeof(*loaded));
+    if (loaded == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    PJRT_Executable *executable = &loaded->executable;
+    atomic_init(&executable->reference_count, 1);
+    executable->client = client;
+    executable->slice = slice;
+    const tow_source_t source = {.struct_size = sizeof(source),
+                                 .format = TOW_SOURCE_STABLEHLO,
+                                 .bytes = args->program->code,
+                                 .size = args->program->code_size,
+                                 .options = options.data,
+                                 .options_size = options.size};
+    tow_status_t status =
+        tow_function_compile(slice->slice, &source, &executable->function);
+    if (status == TOW_OK) status = fill(executable);
+    if (status != TOW_OK) {
+        destroy(executable);
+        return status;
+    }
+    args->executable = loaded;
+    return TOW_OK;
+}
+
+static PJRT_Error *client_compile(PJRT_Client_Compile_Args *args)
+{
+    return take_error(compile(args));
+}
+
+/* -- Getters --------------------------------------------------------------------------- */
+
+static PJRT_Error *executable_destroy(PJRT_Executable_Destroy_Args *args)
+{
+    tow_pjrt_executable_release(args->executable);
+    return NULL;
+}
+
+static PJRT_Error *executable_name(PJRT_Executable_Name_Args *args)
+{
+    const char *name = args->executable->signature->name;
+    args->executable_name = name != NULL ? name : "";
+    args->executable_name_size = strlen(args->executable_name);
+    return NULL;
+}
+
+static PJRT_Error *executable_replicas(PJRT_Executable_NumReplicas_Args *args)
+{
+    args->num_replicas = args->executable->signature->replica_count;
+    return NULL;
+}
+
+static PJRT_Error *executable_partitions(
+    PJRT_Executable_NumPartitions_Args *args)
+{
+    args->num_partitions = args->executable->signature->partition_count;
+    return NULL;
+}
+
+static PJRT_Error *executable_outputs(PJRT_Executable_NumOutputs_Args *args)
+{
+    args->num_outputs = args->executable->signature->result_count;
+    return NULL;
+}
+
+static PJRT_Error *executable_code_size(
+    PJRT_Executable_SizeOfGeneratedCodeInBytes_Args *args)
+{
+    args->size_in_bytes = (int64_t)args->executable->signature->code_bytes;
+    return NULL;
+}
+
+static PJRT_Error *executable_costs(PJRT_Executable_GetCostAnalysis_Args *args)
+{
+    args->properties = args->executable->costs;
+    args->num_properties = args->executable->signature->flops > 0 ? 1 : 0;
+    return NULL;
+}
+
+static PJRT_Error *executable_memory_kinds(
+    PJRT_Executable_OutputMemoryKinds_Args *args)
+{
+    args->num_outputs = args->executable->signature->result_count;
+    args->memory_kinds = args->executable->memory_kinds;
+    args->memory_kind_sizes = args->executable->memory_kind_sizes;
+    return NULL;
+}
+
+static PJRT_Error *executable_element_types(
+    PJRT_Executable_OutputElementTypes_Args *args)
+{
+    args->output_types = args->executable->result_elements;
+    args->num_output_types = args->executable->signature->result_count;
+    return NULL;
+}
+
+static PJRT_Error *executable_dimensions(
+    PJRT_Executable_OutputDimensions_Args *args)
+{
+    args->num_outputs = args->executable->signature->result_count;
+    args->dims = args->executable->result_dims;
+    args->dim_sizes = args->executable->result_ranks;
+    return NULL;
+}
+
+static int64_t sum_bytes(const tow_array_info_t *arrays, size_t count)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += arrays[i].bytes;
+    return (int64_t)sum;
+}
+
+static PJRT_Error *executable_memory_stats(
+    PJRT_Executable_GetCompiledMemoryStats_Args *args)
+{
+    const tow_signature_t *signature = args->executable->signature;
+    args->generated_code_size_in_bytes = (int64_t)signature->code_bytes;
+    args->argument_size_in_bytes =
+        sum_bytes(signature->arguments, signature->argument_count);
+    args->output_size_in_bytes =
+        sum_bytes(signature->results, signature->result_count);
+    args->temp_size_in_bytes = (int64_t)signature->temporary_bytes;
+    args->alias_size_in_bytes = 0;
+    for (size_t i = 0; i < signature->alias_count; i++)
+        args->alias_size_in_bytes +=
+            (int64_t)signature->results[signature->aliases[i].result].bytes;
+    args->host_generated_code_size_in_bytes = 0;
+    args->host_argument_size_in_bytes = 0;
+    args->host_output_size_in_bytes = 0;
+    args->host_alias_size_in_bytes = 0;
+    args->host_temp_size_in_bytes = 0;
+    return NULL;
+}
+
+static PJRT_Error *executable_optimized(
+    PJRT_Executable_OptimizedProgram_Args *args)
+{
+    return tow_pjrt_unimplemented("the optimised program of an executable");
+}
+
+static PJRT_Error *executable_serialize(PJRT_Executable_Serialize_Args *args)
+{
+    return tow_pjrt_unimplemented("executables as bytes");
+}
+
+static PJRT_Error *executable_fingerprint(
+    PJRT_Executable_Fingerprint_Args *args)
+{
+    return tow_pjrt_unimplemented("fingerprints of executables");
+}
+
+static PJRT_Error *loaded_fingerprint(
+    PJRT_LoadedExecutable_Fingerprint_Args *args)
+{
+    return tow_pjrt_unimplemented("fingerprints of executables");
+}
+
+static PJRT_Error *loaded_destroy(PJRT_LoadedExecutable_Destroy_Args *args)
+{
+    tow_pjrt_executable_release(&args->executable->executable);
+    return NULL;
+}
+
+static PJRT_Error *loaded_executable(
+    PJRT_LoadedExecutable_GetExecutable_Args *args)
+{
+    args->executable = &args->loaded_executable->executable;
+    tow_pjrt_executable_retain(args->executable);
+    return NULL;
+}
+
+static PJRT_Error *loaded_devices(
+    PJRT_LoadedExecutable_AddressableDevices_Args *args)
+{
+    const slice_entry_t *slice = args->executable->executable.slice;
+    args->addressable_devices = slice->devices;
+    args->num_addressable_devices = slice->count;
+    return NULL;
+}
+
+static PJRT_Error *loaded_delete(PJRT_LoadedExecutable_Delete_Args *args)
+{
+    atomic_store(&args->executable->executable.is_deleted, true);
+    return NULL;
+}
+
+static PJRT_Error *loaded_is_deleted(PJRT_LoadedExecutable_IsDeleted_Args *args)
+{
+    args->is_deleted = atomic_load(&args->executable->executable.is_deleted);
+    return NULL;
+}
+
+static void keep_assignment(PJRT_DeviceAssignmentSerialized *assignment)
+{
+    /* It is the executable's. */
+}
+
+static PJRT_Error *loaded_assignment(
+    PJRT_LoadedExecutable_GetDeviceAssignment_Args *args)
+{
+    PJRT_Executable *executable = &args->executable->executable;
+    args->serialized_bytes = executable->assignment;
+    args->serialized_bytes_size = executable->assignment_size;
+    args->serialized_device_assignment =
+        (PJRT_DeviceAssignmentSerialized *)executable;
+    args->serialized_device_assignment_deleter = keep_assignment;
+    return NULL;
+}
+
+void tow_pjrt_fill_executable(PJRT_Api *api)
+{
+    api->PJRT_Client_Compile = client_compile;
+    api->PJRT_Executable_Destroy = executable_destroy;
+    api->PJRT_Executable_Name = executable_name;
+    api->PJRT_Executable_NumReplicas = executable_replicas;
+    api->PJRT_Executable_NumPartitions = executable_partitions;
+    api->PJRT_Executable_NumOutputs = executable_outputs;
+    api->PJRT_Executable_SizeOfGeneratedCodeInBytes = executable_code_size;
+    api->PJRT_Executable_GetCostAnalysis = executable_costs;
+    api->PJRT_Executable_OutputMemoryKinds = executable_memory_kinds;
+    api->PJRT_Executable_OutputElementTypes = executable_element_types;
+    api->PJRT_Executable_OutputDimensions = executable_dimensions;
+    api->PJRT_Executable_GetCompiledMemoryStats = executable_memory_stats;
+    api->PJRT_Executable_OptimizedProgram = executable_optimized;
+    api->PJRT_Executable_Serialize = executable_serialize;
+    api->PJRT_Executable_Fingerprint = executable_fingerprint;
+    api->PJRT_LoadedExecutable_Fingerprint = loaded_fingerprint;
+    api->PJRT_LoadedExecutable_Destroy = loaded_destroy;
+    api->PJRT_LoadedExecutable_GetExecutable = loaded_executable;
+    api->PJRT_LoadedExecutable_AddressableDevices = loaded_devices;
+    api->PJRT_LoadedExecutable_Delete = loaded_delete;
+    api->PJRT_LoadedExecutable_IsDeleted = loaded_is_deleted;
+    api->PJRT_LoadedExecutable_GetDeviceAssignment = loaded_assignment;
+}

@@ -1,0 +1,247 @@
+/* Events: counted, and completed once.
+ *
+ * Whoever waits is pushed onto a stack that the completion takes whole; so
+ * waiting and completing need no lock. Events of executions are completed by
+ * whatever thread turns the net next: the keeper is asked to look out for them
+ * only when somebody asked for an event of a buffer. */
+#include <semaphore.h>
+
+#include "pjrt/plugin_impl.h"
+
+struct waiter {
+    waiter_t *next;
+    PJRT_Event_OnReadyCallback call;
+    void *context;
+};
+
+/* The stack of an event that has been completed. */
+static waiter_t closed;
+
+/* -- Life ---------------------------------------------------------------------- */
+
+PJRT_Event *tow_event_create(PJRT_Client *client)
+{
+    PJRT_Event *event = tow_calloc(1, sizeof(*event));
+    if (event == NULL) return NULL;
+    atomic_init(&event->reference_count, 1);
+    event->client = client;
+    return event;
+}
+
+PJRT_Event *tow_event_done(void)
+{
+    static PJRT_Event done = {.reference_count = 1, .waiters = &closed};
+    tow_event_retain(&done); /* Its first reference is never given up. */
+    return &done;
+}
+
+void tow_event_retain(PJRT_Event *event)
+{
+    atomic_fetch_add_explicit(&event->reference_count, 1, memory_order_relaxed);
+}
+
+void tow_event_release(PJRT_Event *event)
+{
+    if (event == NULL || atomic_fetch_sub(&event->reference_count, 1) > 1)
+        return;
+    waiter_t *waiter = atomic_load(&event->waiters);
+    while (waiter != NULL && waiter != &closed) { /* It never came. */
+        waiter_t *next = waiter->next;
+        tow_free(waiter);
+        waiter = next;
+    }
+    tow_status_release(event->error);
+    tow_free(event);
+}
+
+bool tow_event_is_ready(PJRT_Event *event)
+{
+    return atomic_load(&event->waiters) == &closed;
+}
+
+/* -- Completing ---------------------------------------------------------------- */
+
+static void call_waiters(PJRT_Event *event, waiter_t *waiter)
+{
+    while (waiter != NULL) {
+        waiter_t *next = waiter->next;
+        waiter->call(take_error(tow_status_retain(event->error)),
+                     waiter->context);
+        tow_free(waiter);
+        waiter = next;
+    }
+}
+
+/* In the order of arrival, not of the stack. */
+static waiter_t *reversed(waiter_t *waiter)
+{
+    waiter_t *first = NULL;
+    while (waiter != NULL) {
+        waiter_t *next = waiter->next;
+        waiter->next = first;
+        first = waiter;
+        waiter = next;
+    }
+    return first;
+}
+
+static void stop_expecting(PJRT_Event *event)
+{
+    client_enter(event->client);
+    if (event->is_expected)
+        tow_shared_net_expect(tow_client_shared(event->client->tow), false);
+    event->is_expected = false;
+    client_leave_quietly(event->client);
+}
+
+void tow_event_complete(PJRT_Event *take_event, tow_status_t take_status)
+{
+    PJRT_Event *event = take_event;
+    event->error = take_status;
+    waiter_t *waiters = atomic_exchange(&event->waiters, &closed);
+    TOW_ASSERT(waiters != &closed);
+    /* Looked at after the stack was closed: tow_event_hurry looks the other way
+     * round, so one of the two sees the other. */
+    if (atomic_load(&event->is_hurried)) stop_expecting(event);
+    call_waiters(event, reversed(waiters));
+    tow_event_release(event);
+}
+
+static void array_is_ready(void *context, tow_status_t take_status)
+{
+    tow_event_complete(context, take_status);
+}
+
+tow_status_t tow_event_follow(PJRT_Event *event, tow_array_t *array)
+{
+    tow_callback_t *callback = tow_calloc(1, sizeof(*callback));
+    if (callback == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    callback->done = array_is_ready;
+    callback->context = event;
+    callback->is_patient = true;
+    tow_event_retain(event);
+    tow_array_call_when_ready(array, callback);
+    return TOW_OK;
+}
+
+void tow_event_hurry(PJRT_Event *event)
+{
+    if (event->client == NULL || tow_event_is_ready(event) ||
+        atomic_exchange(&event->is_hurried, true) ||
+        atomic_load(&tow_pjrt_is_forked))
+        return;
+    client_enter(event->client);
+    if (!tow_event_is_ready(event)) {
+        event->is_expected = true;
+        tow_shared_net_expect(tow_client_shared(event->client->tow), true);
+    }
+    client_leave(event->client);
+}
+
+/* -- Waiting ------------------------------------------------------------------- */
+
+/* Called at once, on this thread, if it has been. */
+static tow_status_t wait_for(PJRT_Event *event, PJRT_Event_OnReadyCallback call,
+                             void *context)
+{
+    waiter_t *waiter = tow_malloc(sizeof(*waiter));
+    if (waiter == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *waiter = (waiter_t){.call = call, .context = context};
+    waiter_t *first = atomic_load(&event->waiters);
+    do {
+        if (first == &closed) {
+            waiter->next = NULL;
+            call_waiters(event, waiter);
+            return TOW_OK;
+        }
+        waiter->next = first;
+    } while (!atomic_compare_exchange_weak(&event->waiters, &first, waiter));
+    return TOW_OK;
+}
+
+static void wake(PJRT_Error *error, void *context)
+{
+    tow_status_release((tow_status_t)error);
+    sem_post(context);
+}
+
+static tow_status_t await(PJRT_Event *event)
+{
+    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
+    if (event->client != NULL &&
+        tow_shared_net_is_keeper(tow_client_shared(event->client->tow)))
+        return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                         "a callback must not wait for an event");
+    sem_t awake;
+    sem_init(&awake, 0, 0);
+    tow_event_hurry(event);
+    tow_status_t status = wait_for(event, wake, &awake);
+    while (status == TOW_OK && sem_wait(&awake) != 0) { /* interrupted */
+    }
+    sem_destroy(&awake);
+    return status != TOW_OK ? status : tow_status_retain(event->error);
+}
+
+/* -- The table ------------------------------------------------------------------ */
+
+static PJRT_Error *event_destroy(PJRT_Event_Destroy_Args *args)
+{
+    tow_event_release(args->event);
+    return NULL;
+}
+
+static PJRT_Error *event_is_ready(PJRT_Event_IsReady_Args *args)
+{
+    args->is_ready = tow_event_is_ready(args->event);
+    return NULL;
+}
+
+static PJRT_Error *event_error(PJRT_Event_Error_Args *args)
+{
+    if (!tow_event_is_ready(args->event))
+        return take_error(
+            TOW_ERROR(TOW_FAILED_PRECONDITION, "the event is not ready"));
+    return take_error(tow_status_retain(args->event->error));
+}
+
+static PJRT_Error *event_await(PJRT_Event_Await_Args *args)
+{
+    if (tow_event_is_ready(args->event))
+        return take_error(tow_status_retain(args->event->error));
+    return take_error(await(args->event));
+}
+
+static PJRT_Error *event_on_ready(PJRT_Event_OnReady_Args *args)
+{
+    return take_error(wait_for(args->event, args->callback, args->user_arg));
+}
+
+static PJRT_Error *event_create(PJRT_Event_Create_Args *args)
+{
+    args->event = tow_event_create(NULL);
+    return args->event != NULL
+               ? NULL
+               : take_error(tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+}
+
+static PJRT_Error *event_set(PJRT_Event_Set_Args *args)
+{
+    tow_status_t status = TOW_OK;
+    if (args->error_code != PJRT_Error_Code_OK)
+        status = TOW_ERROR((tow_code_t)args->error_code, "%.*s",
+                           (int)args->error_message_size, args->error_message);
+    tow_event_retain(args->event);
+    tow_event_complete(args->event, status);
+    return NULL;
+}
+
+void tow_pjrt_fill_events(PJRT_Api *api)
+{
+    api->PJRT_Event_Destroy = event_destroy;
+    api->PJRT_Event_IsReady = event_is_ready;
+    api->PJRT_Event_Error = event_error;
+    api->PJRT_Event_Await = event_await;
+    api->PJRT_Event_OnReady = event_on_ready;
+    api->PJRT_Event_Create = event_create;
+    api->PJRT_Event_Set = event_set;
+}

@@ -1,0 +1,265 @@
+/* The plugin's objects, and who owns what.
+ *
+ *   table.c      GetPjrtApi: the table, errors, attributes, the extension
+ *   client.c     clients, devices, memories
+ *   slice.c      sets of devices that executables run on
+ *   compile.c    executables and what is known of them
+ *   execute.c    one call, one run: the hot path
+ *   regroup.c    shards of several arrays that are to be one
+ *   buffer.c     shards, as JAX sees them
+ *   transfer.c   to and from the user's memory, and between devices
+ *   event.c      completions
+ *
+ * Handles are counted with atomics, so that most of what JAX does with them
+ * takes no lock. What touches the client's machine happens inside its shared net
+ * (env/net/shared.h): one entry a call. */
+#ifndef TOW_PJRT_PLUGIN_IMPL_H_
+#define TOW_PJRT_PLUGIN_IMPL_H_
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <towpath/towpath.h>
+#include <xla/pjrt/c/pjrt_c_api.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/vec.h"
+#include "client/client.h"
+#include "env/net/shared.h"
+
+/* -- Errors ------------------------------------------------------------------- */
+
+/* A PJRT_Error is a tow_status_t: codes are the same by design. */
+static inline PJRT_Error *take_error(tow_status_t take_status)
+{
+    return (PJRT_Error *)take_status;
+}
+
+#define RETURN_IF_ERROR(expression)                                      \
+    do {                                                                 \
+        tow_status_t status_ = (expression);                             \
+        if (TOW_UNLIKELY(status_ != TOW_OK)) return take_error(status_); \
+    } while (0)
+
+PJRT_Error *tow_pjrt_unimplemented(const char *what);
+
+/* -- Events --------------------------------------------------------------------- */
+
+typedef struct waiter waiter_t;
+
+/* Something that will be; counted. The device events of one execution and the
+ * ready events of all its results are one and the same. */
+struct PJRT_Event {
+    atomic_uint reference_count;
+    /* Pushed by any thread; taken whole, and closed, by whoever completes. */
+    _Atomic(waiter_t *) waiters;
+    tow_status_t error;         /* owned; set before it is closed */
+    struct PJRT_Client *client; /* lent; NULL: it is completed without one */
+    atomic_bool is_hurried;     /* somebody wants it soon */
+    bool is_expected;           /* inside: the keeper was told */
+};
+
+/* One reference. NULL: no memory. */
+PJRT_Event *tow_event_create(struct PJRT_Client *client);
+/* One that has been, well; one reference. */
+PJRT_Event *tow_event_done(void);
+void tow_event_retain(PJRT_Event *event);
+void tow_event_release(PJRT_Event *event);
+bool tow_event_is_ready(PJRT_Event *event);
+/* Not inside. Calls those who wait, and gives up the caller's reference. */
+void tow_event_complete(PJRT_Event *take_event, tow_status_t take_status);
+/* Inside: completes with the array. Takes a reference of its own. */
+tow_status_t tow_event_follow(PJRT_Event *event, tow_array_t *array)
+    TOW_MUST_USE;
+/* Not inside. Somebody waits: the keeper looks out for what completes it. */
+void tow_event_hurry(PJRT_Event *event);
+
+/* -- Clients --------------------------------------------------------------------- */
+
+typedef struct slice_entry slice_entry_t;
+
+struct PJRT_Memory {
+    PJRT_Device *device; /* lent by the client */
+    int id;
+    char text[64];
+};
+
+struct PJRT_DeviceDescription {
+    int id;
+    const char *kind; /* lent by the slice of all */
+    char text[160];
+    PJRT_NamedValue attributes[2];
+};
+
+struct PJRT_Device {
+    struct PJRT_Client *client; /* lent */
+    PJRT_DeviceDescription description;
+    PJRT_Memory memory;
+    PJRT_Memory *memories[1];
+    int local_index;
+    _Atomic(slice_entry_t *) slice; /* lent by the client; NULL: not asked */
+};
+
+struct PJRT_Client {
+    tow_client_t *tow;           /* counted */
+    tow_slice_t *all;            /* counted: every device */
+    PJRT_Device *device_storage; /* owned */
+    PJRT_Device **devices;       /* owned */
+    PJRT_Memory **memories;      /* owned */
+    size_t device_count;
+    TOW_VEC(slice_entry_t *) slices; /* inside; owned */
+    char version[64];
+};
+
+/* A process that was forked has none of our threads: all calls fail there. */
+extern atomic_bool tow_pjrt_is_forked;
+tow_status_t tow_pjrt_check_fork(void) TOW_MUST_USE;
+
+static inline void client_enter(PJRT_Client *client)
+{
+    tow_shared_net_enter(tow_client_shared(client->tow));
+}
+
+/* What was sent goes out now. */
+static inline void client_leave(PJRT_Client *client)
+{
+    tow_shared_net_leave(tow_client_shared(client->tow), TOW_LEAVE_FLUSH);
+}
+
+/* It may wait for the next call. */
+static inline void client_leave_quietly(PJRT_Client *client)
+{
+    tow_shared_net_leave(tow_client_shared(client->tow), TOW_LEAVE_LAZY);
+}
+
+/* -- Slices ----------------------------------------------------------------------- */
+
+/* Devices in order. One for each order that was asked for, so that two are the
+ * same if their pointers are. */
+struct slice_entry {
+    tow_slice_t *slice;    /* counted */
+    PJRT_Device **devices; /* owned array, lent devices */
+    size_t count;
+};
+
+/* Lent for the client's life. Not inside: the first time it waits. */
+tow_status_t tow_pjrt_slice(PJRT_Client *client, PJRT_Device *const *devices,
+                            size_t count, slice_entry_t **out_entry)
+    TOW_MUST_USE;
+tow_status_t tow_pjrt_device_slice(PJRT_Device *device,
+                                   slice_entry_t **out_entry) TOW_MUST_USE;
+PJRT_Device *tow_pjrt_find_device(const PJRT_Client *client, int64_t id);
+
+/* -- Buffers ---------------------------------------------------------------------- */
+
+/* What can be said of a shard before it has a value. Counted. */
+typedef struct shard_type {
+    atomic_uint reference_count;
+    tow_shape_t shape;
+    size_t bytes;
+} shard_type_t;
+
+/* NULL: no memory. */
+shard_type_t *tow_shard_type_create(const tow_shape_t *shape, size_t bytes);
+void tow_shard_type_retain(shard_type_t *type);
+void tow_shard_type_release(shard_type_t *type);
+
+/* An array of the cluster, held by those of its shards that are here. */
+typedef struct group {
+    atomic_uint reference_count;
+    PJRT_Client *client;        /* lent */
+    tow_array_t *array;         /* counted */
+    const slice_entry_t *slice; /* lent by the client */
+} group_t;
+
+/* Takes the array, also if there is no memory: then NULL. Inside. */
+group_t *tow_group_create(PJRT_Client *client, const slice_entry_t *slice,
+                          tow_array_t *take_array);
+void tow_group_retain(group_t *group);
+/* Not inside. NULL is fine. */
+void tow_group_release(group_t *group);
+/* The same inside. */
+void tow_group_release_inside(group_t *group);
+
+/* One shard. */
+struct PJRT_Buffer {
+    PJRT_Device *device; /* lent */
+    shard_type_t *type;  /* counted */
+    PJRT_Event *ready;   /* counted */
+    /* Inside; NULL: deleted. Where its value is, and where else it is too, since
+     * it was an argument with others. */
+    group_t *group; /* counted */
+    group_t *other; /* counted */
+    uint32_t shard;
+    uint32_t other_shard;
+    atomic_bool is_deleted;
+    atomic_uint external_count; /* somebody has its address */
+};
+
+/* Retains all it is given. NULL: no memory. */
+PJRT_Buffer *tow_pjrt_buffer_make(PJRT_Device *device, shard_type_t *type,
+                                  PJRT_Event *ready, group_t *group,
+                                  uint32_t shard);
+/* Not inside. */
+void tow_pjrt_buffer_free(PJRT_Buffer *buffer);
+/* Inside: its value is not its own any more. */
+void tow_pjrt_buffer_forget(PJRT_Buffer *buffer);
+tow_status_t tow_pjrt_buffer_deleted(void) TOW_MUST_USE;
+
+/* Inside. The array whose shards are these buffers, in order, on the slice: one
+ * that there is, or a new one. Lent by the buffers. */
+tow_status_t tow_pjrt_regroup(const slice_entry_t *slice,
+                              PJRT_Buffer *const *const *lists, size_t argument,
+                              tow_array_t **out_array) TOW_MUST_USE;
+
+/* -- Executables -------------------------------------------------------------------- */
+
+/* The program of an executable on a slice, for one set of donated arguments. */
+typedef struct variant {
+    const slice_entry_t *slice; /* lent by the client */
+    tow_program_t *program;     /* counted */
+    bool *is_donated;           /* owned: by argument */
+} variant_t;
+
+struct PJRT_Executable {
+    atomic_uint reference_count;
+    PJRT_Client *client;               /* lent */
+    tow_function_t *function;          /* counted */
+    const tow_signature_t *signature;  /* lent by the function */
+    const slice_entry_t *slice;        /* lent by the client */
+    shard_type_t **result_types;       /* owned array, counted types */
+    PJRT_Buffer_Type *result_elements; /* owned, and all arrays below */
+    int64_t *result_dims;              /* one after the other */
+    size_t *result_ranks;
+    const char **memory_kinds;
+    size_t *memory_kind_sizes;
+    const char **sharding_bytes; /* of results, then of arguments */
+    size_t *sharding_sizes;
+    bool has_result_shardings, has_argument_shardings;
+    bool *may_donate; /* by argument: an alias names it */
+    size_t donor_count;
+    void *assignment; /* a DeviceAssignmentProto */
+    size_t assignment_size;
+    PJRT_NamedValue costs[1];
+    TOW_VEC(variant_t) variants; /* inside */
+    atomic_bool is_deleted;
+};
+
+struct PJRT_LoadedExecutable {
+    PJRT_Executable executable; /* first: both handles are this */
+};
+
+void tow_pjrt_executable_retain(PJRT_Executable *executable);
+void tow_pjrt_executable_release(PJRT_Executable *executable);
+
+/* -- The table's functions ------------------------------------------------------------ */
+
+void tow_pjrt_fill_events(PJRT_Api *api);
+void tow_pjrt_fill_client(PJRT_Api *api);
+void tow_pjrt_fill_executable(PJRT_Api *api);
+void tow_pjrt_fill_buffer(PJRT_Api *api);
+void tow_pjrt_fill_transfer(PJRT_Api *api);
+void tow_pjrt_fill_execute(PJRT_Api *api);
+
+#endif /* TOW_PJRT_PLUGIN_IMPL_H_ */

@@ -1,0 +1,116 @@
+/* Shards of several arrays that are to be one argument.
+ *
+ * JAX makes an array shard by shard (device_put: one upload a device), and uses
+ * single shards of larger ones. An array of the cluster that is just these
+ * shards, in order, is found or made; it shares their memory. Buffers move to
+ * the new array where they were alone before, so a loop over the same arrays
+ * regroups them once; a shard of a larger array remembers the new one beside. */
+#include "pjrt/plugin_impl.h"
+#include "pjrt/tuning.h"
+
+typedef struct shard_lists {
+    tow_array_t **sources;
+    uint32_t *shards;
+} shard_lists_t;
+
+/* The group that all of them are in, in order; NULL: there is none. */
+static group_t *common_group(const slice_entry_t *slice,
+                             PJRT_Buffer *const *const *lists, size_t argument)
+{
+    group_t *group = lists[0][argument]->group;
+    if (group->slice != slice) return NULL;
+    for (size_t d = 0; d < slice->count; d++) {
+        const PJRT_Buffer *buffer = lists[d][argument];
+        if (buffer->group != group || buffer->shard != d) return NULL;
+    }
+    return group;
+}
+
+static group_t *common_other(const slice_entry_t *slice,
+                             PJRT_Buffer *const *const *lists, size_t argument)
+{
+    group_t *group = lists[0][argument]->other;
+    if (group == NULL || group->slice != slice) return NULL;
+    for (size_t d = 0; d < slice->count; d++) {
+        const PJRT_Buffer *buffer = lists[d][argument];
+        if (buffer->other != group || buffer->other_shard != d) return NULL;
+    }
+    return group;
+}
+
+static tow_status_t check_device(const slice_entry_t *slice,
+                                 const PJRT_Buffer *buffer, size_t argument,
+                                 size_t index)
+{
+    if (buffer->device == slice->devices[index]) return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "argument %zu: shard %zu is on device %d, and the "
+                     "executable runs on %d",
+                     argument, index, buffer->device->description.id,
+                     slice->devices[index]->description.id);
+}
+
+static void join(PJRT_Buffer *buffer, group_t *group, uint32_t shard)
+{
+    tow_group_retain(group);
+    if (buffer->group->slice->count == 1 && group->slice->count > 1) {
+        tow_group_release_inside(buffer->group);
+        buffer->group = group;
+        buffer->shard = shard;
+    } else {
+        tow_group_release_inside(buffer->other);
+        buffer->other = group;
+        buffer->other_shard = shard;
+    }
+}
+
+static tow_status_t regroup(const slice_entry_t *slice,
+                            PJRT_Buffer *const *const *lists, size_t argument,
+                            shard_lists_t room, tow_array_t **out_array)
+{
+    for (size_t d = 0; d < slice->count; d++) {
+        const PJRT_Buffer *buffer = lists[d][argument];
+        TOW_RETURN_IF_ERROR(check_device(slice, buffer, argument, d));
+        room.sources[d] = buffer->group->array;
+        room.shards[d] = buffer->shard;
+    }
+    TOW_RETURN_IF_ERROR(
+        tow_regroup_start(slice->slice, room.sources, room.shards, out_array));
+    group_t *group =
+        tow_group_create(lists[0][argument]->group->client, slice, *out_array);
+    if (group == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    for (size_t d = 0; d < slice->count; d++)
+        join(lists[d][argument], group, (uint32_t)d);
+    tow_group_release_inside(group);
+    return TOW_OK;
+}
+
+tow_status_t tow_pjrt_regroup(const slice_entry_t *slice,
+                              PJRT_Buffer *const *const *lists, size_t argument,
+                              tow_array_t **out_array)
+{
+    for (size_t d = 0; d < slice->count; d++)
+        if (TOW_UNLIKELY(lists[d][argument]->group == NULL))
+            return tow_status_annotate(tow_pjrt_buffer_deleted(),
+                                       "argument %zu", argument);
+    const group_t *group = common_group(slice, lists, argument);
+    if (TOW_UNLIKELY(group == NULL))
+        group = common_other(slice, lists, argument);
+    if (TOW_LIKELY(group != NULL)) {
+        *out_array = group->array;
+        return TOW_OK;
+    }
+    tow_array_t *few_sources[TOW_PJRT_FEW];
+    uint32_t few_shards[TOW_PJRT_FEW];
+    if (slice->count <= TOW_PJRT_FEW)
+        return regroup(slice, lists, argument,
+                       (shard_lists_t){few_sources, few_shards}, out_array);
+    shard_lists_t room = {tow_malloc(slice->count * sizeof(tow_array_t *)),
+                          tow_malloc(slice->count * sizeof(uint32_t))};
+    tow_status_t status = room.sources != NULL && room.shards != NULL
+                              ? regroup(slice, lists, argument, room, out_array)
+                              : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_free(room.sources);
+    tow_free(room.shards);
+    return status;
+}

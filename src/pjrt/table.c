@@ -1,0 +1,144 @@
+/* GetPjrtApi: the table, errors, attributes and the extension.
+ *
+ * The table is the header's, zeroed where we have nothing: JAX asks for more
+ * only of plugins that say a newer minor version. */
+#include <string.h>
+
+#include "pjrt/plugin_impl.h"
+#include "pjrt/tuning.h"
+
+/* The Shardings extension, which is newer than our header: what a compiled
+ * program's arguments and results are sharded like. With it JAX never asks for
+ * the optimised program. */
+#define EXTENSION_SHARDINGS 19
+
+typedef struct sharding_args {
+    size_t struct_size;
+    PJRT_Extension_Base *extension_start;
+    PJRT_Executable *executable;
+    size_t count;                 /* out */
+    const char *const *shardings; /* out: xla.OpSharding; NULL: not known */
+    const size_t *sizes;          /* out */
+} sharding_args_t;
+
+typedef struct shardings_extension {
+    PJRT_Extension_Base base;
+    PJRT_Error *(*arguments)(sharding_args_t *args);
+    PJRT_Error *(*results)(sharding_args_t *args);
+} shardings_extension_t;
+
+static PJRT_Error *argument_shardings(sharding_args_t *args)
+{
+    const PJRT_Executable *executable = args->executable;
+    const size_t results = executable->signature->result_count;
+    args->count = executable->signature->argument_count;
+    args->shardings = NULL;
+    args->sizes = NULL;
+    if (!executable->has_argument_shardings) return NULL;
+    args->shardings = executable->sharding_bytes + results;
+    args->sizes = executable->sharding_sizes + results;
+    return NULL;
+}
+
+static PJRT_Error *result_shardings(sharding_args_t *args)
+{
+    const PJRT_Executable *executable = args->executable;
+    args->count = executable->signature->result_count;
+    args->shardings = NULL;
+    args->sizes = NULL;
+    if (!executable->has_result_shardings) return NULL;
+    args->shardings = executable->sharding_bytes;
+    args->sizes = executable->sharding_sizes;
+    return NULL;
+}
+
+static shardings_extension_t shardings = {
+    .base = {.struct_size = sizeof(shardings_extension_t),
+             .type = (PJRT_Extension_Type)EXTENSION_SHARDINGS},
+    .arguments = argument_shardings,
+    .results = result_shardings,
+};
+
+/* -- Errors ---------------------------------------------------------------------- */
+
+PJRT_Error *tow_pjrt_unimplemented(const char *what)
+{
+    return take_error(
+        TOW_ERROR(TOW_UNIMPLEMENTED, "towpath does not have %s", what));
+}
+
+static void error_destroy(PJRT_Error_Destroy_Args *args)
+{
+    tow_status_release((tow_status_t)args->error);
+}
+
+static void error_message(PJRT_Error_Message_Args *args)
+{
+    args->message = tow_status_message((tow_status_t)args->error);
+    args->message_size = strlen(args->message);
+}
+
+static PJRT_Error *error_code(PJRT_Error_GetCode_Args *args)
+{
+    args->code = (PJRT_Error_Code)tow_status_code((tow_status_t)args->error);
+    return NULL;
+}
+
+/* -- The plugin -------------------------------------------------------------------- */
+
+static PJRT_Error *initialize(PJRT_Plugin_Initialize_Args *args)
+{
+    return NULL;
+}
+
+#define NUMBERS(text, numbers)                                             \
+    {                                                                      \
+        .struct_size = PJRT_NamedValue_STRUCT_SIZE, .name = text,          \
+        .name_size = sizeof(text) - 1, .type = PJRT_NamedValue_kInt64List, \
+        .int64_array_value = numbers, .value_size = 3                      \
+    }
+
+static PJRT_Error *attributes(PJRT_Plugin_Attributes_Args *args)
+{
+    static const int64_t current[] = {TOW_PJRT_STABLEHLO_CURRENT};
+    static const int64_t minimum[] = {TOW_PJRT_STABLEHLO_MINIMUM};
+    static const PJRT_NamedValue values[] = {
+        NUMBERS("stablehlo_current_version", current),
+        NUMBERS("stablehlo_minimum_version", minimum),
+    };
+    args->attributes = values;
+    args->num_attributes = TOW_COUNT_OF(values);
+    return NULL;
+}
+
+static PJRT_Api table;
+
+/* When the library is loaded: before anybody can ask. */
+__attribute__((constructor)) static void fill_table(void)
+{
+    PJRT_Api *api = &table;
+    *api = (PJRT_Api){
+        .struct_size = PJRT_Api_STRUCT_SIZE,
+        .extension_start = &shardings.base,
+        .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
+                             .major_version = PJRT_API_MAJOR,
+                             .minor_version = PJRT_API_MINOR}};
+    api->PJRT_Error_Destroy = error_destroy;
+    api->PJRT_Error_Message = error_message;
+    api->PJRT_Error_GetCode = error_code;
+    api->PJRT_Plugin_Initialize = initialize;
+    api->PJRT_Plugin_Attributes = attributes;
+    tow_pjrt_fill_events(api);
+    tow_pjrt_fill_client(api);
+    tow_pjrt_fill_executable(api);
+    tow_pjrt_fill_buffer(api);
+    tow_pjrt_fill_transfer(api);
+    tow_pjrt_fill_execute(api);
+}
+
+const PJRT_Api *GetPjrtApi(void);
+
+__attribute__((visibility("default"))) const PJRT_Api *GetPjrtApi(void)
+{
+    return &table;
+}

@@ -1,0 +1,327 @@
+/* To and from the user's memory, and between devices. Nothing here waits: bytes
+ * move while the user goes on. */
+#include <string.h>
+
+#include "pjrt/plugin_impl.h"
+#include "wire/message.h"
+
+/* -- Host to device ------------------------------------------------------------------ */
+
+/* Where the bytes of an upload come from, until they are needed no more. */
+typedef struct source {
+    void *copy;        /* owned; NULL: the user's own memory */
+    PJRT_Event *event; /* counted: done with the user's memory; NULL: already */
+} source_t;
+
+static void source_is_free(void *context)
+{
+    source_t *source = context;
+    tow_free(source->copy);
+    if (source->event != NULL) tow_event_complete(source->event, TOW_OK);
+    tow_free(source);
+}
+
+/* In host memory, where elements of less than a byte take one each. */
+static size_t element_bytes_of(const tow_shape_t *shape)
+{
+    const tow_shape_t scalar = {.type = shape->type};
+    uint64_t bytes = 0;
+    tow_status_ignore(tow_shape_bytes(&scalar, &bytes), "then it has none");
+    return bytes;
+}
+
+static bool is_dense(const PJRT_Client_BufferFromHostBuffer_Args *args,
+                     size_t element_bytes)
+{
+    int64_t stride = (int64_t)element_bytes;
+    if (args->num_byte_strides == 0) return true;
+    for (size_t i = args->num_dims; i-- > 0;) {
+        if (args->dims[i] != 1 && args->byte_strides[i] != stride) return false;
+        stride *= args->dims[i];
+    }
+    return true;
+}
+
+/* Copies elements in order of their indices: the last dimension fastest. */
+static void copy_strided(uint8_t *to,
+                         const PJRT_Client_BufferFromHostBuffer_Args *args,
+                         size_t element_bytes)
+{
+    int64_t index[TOW_RANK_MAX] = {0};
+    const uint8_t *from = args->data;
+    for (;;) {
+        memcpy(to, from, element_bytes);
+        to += element_bytes;
+        size_t d = args->num_dims;
+        while (d-- > 0) {
+            from += args->byte_strides[d];
+            if (++index[d] < args->dims[d]) break;
+            from -= args->byte_strides[d] * args->dims[d];
+            index[d] = 0;
+        }
+        if (d == SIZE_MAX) return;
+    }
+}
+
+static tow_status_t read_shape(
+    const PJRT_Client_BufferFromHostBuffer_Args *args, tow_shape_t *out_shape,
+    uint64_t *out_bytes)
+{
+    if (args->num_dims > TOW_RANK_MAX ||
+        (args->num_byte_strides != 0 &&
+         args->num_byte_strides != args->num_dims))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "an array of %zu dimensions and %zu strides",
+                         args->num_dims, args->num_byte_strides);
+    *out_shape = (tow_shape_t){.type = (tow_type_t)args->type,
+                               .rank = (uint32_t)args->num_dims};
+    for (size_t i = 0; i < args->num_dims; i++)
+        out_shape->dims[i] = args->dims[i];
+    return tow_shape_bytes(out_shape, out_bytes);
+}
+
+static PJRT_Device *device_of(const PJRT_Client_BufferFromHostBuffer_Args *args)
+{
+    if (args->memory != NULL) return args->memory->device;
+    return args->device != NULL ? args->device : args->client->devices[0];
+}
+
+/* Small arrays leave inside the message, so their bytes are free at once. Of
+ * others a copy is made if the user may change them when we return, or if they
+ * do not lie side by side. */
+static tow_status_t make_source(
+    const PJRT_Client_BufferFromHostBuffer_Args *args, uint64_t bytes,
+    size_t element_bytes, source_t **out_source)
+{
+    const bool dense = bytes == 0 || is_dense(args, element_bytes);
+    const bool inlined = bytes <= TOW_INLINE_BYTES_MAX;
+    source_t *source = tow_calloc(1, sizeof(*source));
+    if (source == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *out_source = source;
+    if (dense && inlined) return TOW_OK;
+    if (dense && args->host_buffer_semantics !=
+                     PJRT_HostBufferSemantics_kImmutableOnlyDuringCall) {
+        source->event = tow_event_create(NULL);
+        if (source->event != NULL) return TOW_OK;
+    } else {
+        source->copy = tow_malloc(bytes);
+        if (source->copy != NULL) {
+            if (dense)
+                memcpy(source->copy, args->data, bytes);
+            else
+                copy_strided(source->copy, args, element_bytes);
+            return TOW_OK;
+        }
+    }
+    tow_free(source);
+    return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+}
+
+/* Inside. Takes the source. */
+static tow_status_t start_upload(const slice_entry_t *slice,
+                                 const tow_shape_t *shape, uint64_t bytes,
+                                 const void *data, source_t *take_source,
+                                 tow_array_t **out_array)
+{
+    const bool inlined = bytes <= TOW_INLINE_BYTES_MAX;
+    const tow_upload_options_t options = {
+        .struct_size = sizeof(options),
+        .bytes = take_source->copy != NULL ? take_source->copy : data,
+        .size = bytes,
+        .done_with_bytes = inlined ? NULL : source_is_free,
+        .context = take_source};
+    tow_status_t status =
+        tow_upload_start(slice->slice, &options, shape, bytes, NULL, out_array);
+    if (status == TOW_OK && !inlined) return TOW_OK;
+    tow_free(take_source->copy);
+    tow_event_release(take_source->event);
+    tow_free(take_source);
+    return status;
+}
+
+/* Inside. The buffer of an array of one shard; takes the array. */
+static tow_status_t wrap(PJRT_Device *device, const slice_entry_t *slice,
+                         shard_type_t *type, tow_array_t *take_array,
+                         PJRT_Buffer **out_buffer)
+{
+    PJRT_Client *client = device->client;
+    PJRT_Event *ready = tow_event_create(client);
+    group_t *group = tow_group_create(client, slice, take_array);
+    *out_buffer = NULL;
+    tow_status_t status = ready != NULL && group != NULL
+                              ? tow_event_follow(ready, take_array)
+                              : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    if (status == TOW_OK)
+        *out_buffer = tow_pjrt_buffer_make(device, type, ready, group, 0);
+    tow_group_release_inside(group);
+    tow_event_release(ready);
+    if (status != TOW_OK || *out_buffer != NULL) return status;
+    return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+}
+
+static tow_status_t from_host(PJRT_Client_BufferFromHostBuffer_Args *args)
+{
+    PJRT_Device *device = device_of(args);
+    tow_shape_t shape;
+    uint64_t bytes;
+    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
+    TOW_RETURN_IF_ERROR(read_shape(args, &shape, &bytes));
+    slice_entry_t *slice = NULL;
+    TOW_RETURN_IF_ERROR(tow_pjrt_device_slice(device, &slice));
+    source_t *source = NULL;
+    TOW_RETURN_IF_ERROR(
+        make_source(args, bytes, element_bytes_of(&shape), &source));
+    shard_type_t *type = tow_shard_type_create(&shape, bytes);
+    PJRT_Event *done = source->event != NULL ? source->event : tow_event_done();
+    if (source->event != NULL) tow_event_retain(done);
+    tow_array_t *array = NULL;
+    PJRT_Buffer *buffer = NULL;
+    client_enter(device->client);
+    tow_status_t status =
+        start_upload(slice, &shape, bytes, args->data, source, &array);
+    if (status == TOW_OK) status = wrap(device, slice, type, array, &buffer);
+    tow_client_leave_after_call(device->client->tow);
+    tow_shard_type_release(type);
+    if (status != TOW_OK) {
+        tow_event_release(done);
+        return status;
+    }
+    args->buffer = buffer;
+    args->done_with_host_buffer = done;
+    return TOW_OK;
+}
+
+static PJRT_Error *client_buffer_from_host(
+    PJRT_Client_BufferFromHostBuffer_Args *args)
+{
+    return take_error(from_host(args));
+}
+
+/* -- Device to host ------------------------------------------------------------------- */
+
+static bool is_default_layout(const PJRT_Buffer_MemoryLayout *layout,
+                              const shard_type_t *type)
+{
+    if (layout == NULL) return true;
+    const tow_shape_t *shape = &type->shape;
+    if (layout->type == PJRT_Buffer_MemoryLayout_Type_Tiled) {
+        if (layout->tiled.num_tiles != 0 ||
+            layout->tiled.minor_to_major_size != shape->rank)
+            return false;
+        for (size_t i = 0; i < shape->rank; i++)
+            if (layout->tiled.minor_to_major[i] !=
+                (int64_t)(shape->rank - 1 - i))
+                return false;
+        return true;
+    }
+    int64_t stride = (int64_t)element_bytes_of(shape);
+    for (size_t i = shape->rank; i-- > 0;) {
+        if (shape->dims[i] != 1 && layout->strides.byte_strides[i] != stride)
+            return false;
+        stride *= shape->dims[i];
+    }
+    return true;
+}
+
+static void downloaded(void *context, tow_status_t take_status)
+{
+    tow_event_complete(context, take_status);
+}
+
+/* Inside. Takes a reference of the event. */
+static tow_status_t start_download(PJRT_Buffer *buffer, void *bytes,
+                                   PJRT_Event *event)
+{
+    if (buffer->group == NULL) return tow_pjrt_buffer_deleted();
+    tow_callback_t *callback = tow_calloc(1, sizeof(*callback));
+    if (callback == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    callback->done = downloaded;
+    callback->context = event;
+    tow_event_retain(event);
+    tow_status_t status =
+        tow_download_start(buffer->group->array, buffer->shard, bytes,
+                           buffer->type->bytes, NULL, callback);
+    if (status != TOW_OK) {
+        tow_free(callback);
+        tow_event_release(event);
+    }
+    return status;
+}
+
+static tow_status_t to_host(PJRT_Buffer *buffer, void *bytes, size_t size,
+                            PJRT_Event **out_event)
+{
+    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
+    if (size < buffer->type->bytes)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "room for %zu bytes, and the array has %zu", size,
+                         buffer->type->bytes);
+    PJRT_Event *event = tow_event_create(NULL);
+    if (event == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    client_enter(buffer->device->client);
+    tow_status_t status = start_download(buffer, bytes, event);
+    client_leave(buffer->device->client);
+    if (status == TOW_OK)
+        *out_event = event;
+    else
+        tow_event_release(event);
+    return status;
+}
+
+static PJRT_Error *buffer_to_host(PJRT_Buffer_ToHostBuffer_Args *args)
+{
+    PJRT_Buffer *buffer = args->src;
+    if (args->dst == NULL) {
+        args->dst_size = buffer->type->bytes;
+        return NULL;
+    }
+    if (!is_default_layout(args->host_layout, buffer->type))
+        return tow_pjrt_unimplemented(
+            "layouts of host memory other than row by row");
+    return take_error(to_host(buffer, args->dst, args->dst_size, &args->event));
+}
+
+/* -- Device to device ------------------------------------------------------------------ */
+
+static tow_status_t copy_inside(PJRT_Buffer *buffer, PJRT_Device *device,
+                                const slice_entry_t *slice,
+                                PJRT_Buffer **out_buffer)
+{
+    if (buffer->group == NULL) return tow_pjrt_buffer_deleted();
+    tow_array_t *array;
+    TOW_RETURN_IF_ERROR(tow_copy_start(slice->slice, buffer->group->array,
+                                       buffer->shard, &array));
+    return wrap(device, slice, buffer->type, array, out_buffer);
+}
+
+/* The workers see to it: no byte comes here. */
+static tow_status_t copy(PJRT_Buffer *buffer, PJRT_Device *device,
+                         PJRT_Buffer **out_buffer)
+{
+    slice_entry_t *slice = NULL;
+    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
+    TOW_RETURN_IF_ERROR(tow_pjrt_device_slice(device, &slice));
+    client_enter(device->client);
+    tow_status_t status = copy_inside(buffer, device, slice, out_buffer);
+    tow_client_leave_after_call(device->client->tow);
+    return status;
+}
+
+static PJRT_Error *buffer_copy_to_device(PJRT_Buffer_CopyToDevice_Args *args)
+{
+    return take_error(copy(args->buffer, args->dst_device, &args->dst_buffer));
+}
+
+static PJRT_Error *buffer_copy_to_memory(PJRT_Buffer_CopyToMemory_Args *args)
+{
+    return take_error(
+        copy(args->buffer, args->dst_memory->device, &args->dst_buffer));
+}
+
+void tow_pjrt_fill_transfer(PJRT_Api *api)
+{
+    api->PJRT_Client_BufferFromHostBuffer = client_buffer_from_host;
+    api->PJRT_Buffer_ToHostBuffer = buffer_to_host;
+    api->PJRT_Buffer_CopyToDevice = buffer_copy_to_device;
+    api->PJRT_Buffer_CopyToMemory = buffer_copy_to_memory;
+}

@@ -1,0 +1,18 @@
+/* Numbers and words of the plugin that may be tuned. */
+#ifndef TOW_PJRT_TUNING_H_
+#define TOW_PJRT_TUNING_H_
+
+/* The one kind of memory that devices have. */
+#define TOW_PJRT_MEMORY_KIND "device"
+
+/* What the XLA of the cluster reads (scripts/xla-wheel.txt): JAX writes programs
+ * for this version of StableHLO. Too new, and the cluster refuses programs by
+ * name of the op; too old, and JAX cannot write newer ops at all. */
+#define TOW_PJRT_STABLEHLO_CURRENT 1, 13, 7
+#define TOW_PJRT_STABLEHLO_MINIMUM 0, 9, 0
+
+/* Arguments or devices of an execution whose lists lie on the stack: 8 bytes
+ * each. */
+#define TOW_PJRT_FEW 64
+
+#endif /* TOW_PJRT_TUNING_H_ */
