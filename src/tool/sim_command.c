@@ -10,9 +10,16 @@
 #include "tool/bench.h"
 #include "tool/command.h"
 #include "tool/scenario.h"
+#include "tool/sim_cluster.h"
 #include "tool/version.h"
 
+typedef enum sim_kind {
+    SIM_EXCHANGE,
+    SIM_CLUSTER,
+} sim_kind_t;
+
 typedef struct sim_arguments {
+    sim_kind_t kind;
     uint64_t seed;
     uint64_t seed_count;
     bool json;
@@ -25,7 +32,8 @@ enum {
     OPTION_SEEDS = 256,
     OPTION_EVENTS,
     OPTION_CALM,
-    OPTION_MESSAGES
+    OPTION_MESSAGES,
+    OPTION_SCENARIO
 };
 
 static uint64_t parse_seed(const struct argp_state *state, const char *text)
@@ -37,6 +45,15 @@ static uint64_t parse_seed(const struct argp_state *state, const char *text)
     if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
         argp_failure(state, TOW_EXIT_FAILED, 0, "no random seed to be had");
     return seed % 1000000000000;
+}
+
+static sim_kind_t parse_kind(const struct argp_state *state, const char *text)
+{
+    if (strcmp(text, "exchange") == 0) return SIM_EXCHANGE;
+    if (strcmp(text, "cluster") != 0)
+        argp_error(state, "scenario '%s': there are exchange and cluster",
+                   text);
+    return SIM_CLUSTER;
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -56,6 +73,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         arguments->scenario.message_count =
             tow_command_number(state, "messages", argument, 1, 1000000000);
         return 0;
+    case OPTION_SCENARIO:
+        arguments->kind = parse_kind(state, argument);
+        return 0;
     case OPTION_CALM: arguments->scenario.faults = TOW_SCENARIO_CALM; return 0;
     case OPTION_EVENTS: arguments->event_log_path = argument; return 0;
     case 'j': arguments->json = true; return 0;
@@ -68,7 +88,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 
 static void print_replay(const sim_arguments_t *arguments, uint64_t seed)
 {
-    fprintf(stderr, "replay: tow sim --seed %" PRIu64, seed);
+    fprintf(stderr, "replay: tow sim%s --seed %" PRIu64,
+            arguments->kind == SIM_CLUSTER ? " --scenario cluster" : "", seed);
     if (arguments->scenario.node_count != 0)
         fprintf(stderr, " --nodes %u", arguments->scenario.node_count);
     if (arguments->scenario.message_count != 0)
@@ -125,8 +146,49 @@ static void show_progress(sim_arguments_t *arguments, uint64_t done,
             done, arguments->seed_count, failed, last ? "\n" : " ");
 }
 
-/* One seed. True if every promise held. */
-static bool run_seed(sim_arguments_t *arguments, uint64_t seed)
+static void print_cluster_json(uint64_t seed,
+                               const tow_sim_cluster_result_t *result,
+                               tow_status_t status)
+{
+    char digest[17];
+    snprintf(digest, sizeof(digest), "%016" PRIx64, result->digest);
+    json_t *object = json_pack(
+        "{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, "
+        "s:s}",
+        "seed", (json_int_t)seed, "digest", digest, "commit",
+        tow_version_commit(), "workers", (json_int_t)result->worker_count,
+        "devices", (json_int_t)result->device_count, "clients",
+        (json_int_t)result->client_count, "faults",
+        (json_int_t)result->fault_count, "events",
+        (json_int_t)result->counts.events, "virtual_ns",
+        (json_int_t)result->virtual_ns, "runs_done",
+        (json_int_t)result->stats.runs_done, "runs_failed",
+        (json_int_t)result->stats.runs_failed, "simulated", 1, "ok",
+        status == TOW_OK, "error", tow_status_message(status));
+    if (object == NULL) return;
+    json_dumpf(object, stdout, JSON_COMPACT);
+    printf("\n");
+    json_decref(object);
+}
+
+static void print_cluster_text(uint64_t seed,
+                               const tow_sim_cluster_result_t *result)
+{
+    printf("seed %" PRIu64 " digest %016" PRIx64
+           " (simulated: %zu workers, %zu devices, %zu clients, %zu faults, "
+           "%.3f virtual s, %" PRIu64 " events, %" PRIu64 " runs done and "
+           "%" PRIu64 " failed, %" PRIu64 " uploads, %" PRIu64
+           " downloads, %" PRIu64 " client sessions)\n",
+           seed, result->digest, result->worker_count, result->device_count,
+           result->client_count, result->fault_count,
+           (double)result->virtual_ns * 1e-9, result->counts.events,
+           result->stats.runs_done, result->stats.runs_failed,
+           result->stats.uploads, result->stats.downloads,
+           result->stats.sessions);
+}
+
+static tow_status_t run_exchange(sim_arguments_t *arguments, uint64_t seed,
+                                 int64_t *out_virtual_ns)
 {
     tow_scenario_result_t result;
     arguments->scenario.seed = seed;
@@ -135,10 +197,40 @@ static bool run_seed(sim_arguments_t *arguments, uint64_t seed)
         print_json(seed, &result, status);
     else if (arguments->seed_count == 1)
         print_text(seed, &result);
+    *out_virtual_ns = result.virtual_ns;
+    return status;
+}
+
+static tow_status_t run_cluster(sim_arguments_t *arguments, uint64_t seed,
+                                int64_t *out_virtual_ns)
+{
+    const tow_scenario_options_t *scenario = &arguments->scenario;
+    tow_sim_cluster_options_t options = {.seed = seed,
+                                         .host_count = scenario->node_count,
+                                         .faults = scenario->faults,
+                                         .log = scenario->log,
+                                         .event_log = scenario->event_log};
+    tow_sim_cluster_result_t result;
+    tow_status_t status = tow_sim_cluster_run(&options, &result);
+    if (arguments->json)
+        print_cluster_json(seed, &result, status);
+    else if (arguments->seed_count == 1)
+        print_cluster_text(seed, &result);
+    *out_virtual_ns = result.virtual_ns;
+    return status;
+}
+
+/* One seed. True if every promise held. */
+static bool run_seed(sim_arguments_t *arguments, uint64_t seed)
+{
+    int64_t virtual_ns = 0;
+    tow_status_t status = arguments->kind == SIM_CLUSTER
+                              ? run_cluster(arguments, seed, &virtual_ns)
+                              : run_exchange(arguments, seed, &virtual_ns);
     bool ok = status == TOW_OK;
     if (!ok) {
         fprintf(stderr, "seed %" PRIu64 " failed at %.6f virtual s: %s\n", seed,
-                (double)result.virtual_ns * 1e-9, tow_status_message(status));
+                (double)virtual_ns * 1e-9, tow_status_message(status));
         print_replay(arguments, seed);
     }
     tow_status_release(status);
@@ -180,6 +272,11 @@ int tow_command_sim(int argc, char **argv)
          "Run N seeds, counting up; print those that fail and how to replay "
          "them",
          0},
+        {"scenario", OPTION_SCENARIO, "NAME", 0,
+         "`exchange` (the default): messages and bulk data; `cluster`: a "
+         "controller, workers with simulated devices, and clients that run "
+         "random programs",
+         0},
         {"nodes", 'n', "N", 0, "Nodes (default: the seed decides, 2 to 12)", 0},
         {"messages", OPTION_MESSAGES, "N", 0,
          "Messages in each stream (default: the seed decides)", 0},
@@ -199,6 +296,7 @@ int tow_command_sim(int argc, char **argv)
             "seed: same seed and commit, same digest.\vFor example:\n"
             "  tow sim --seed 42             one run, with its digest\n"
             "  tow sim --seeds 500           search; failing seeds are named\n"
+            "  tow sim --scenario cluster --seeds 500\n"
             "  tow sim --seed random --seeds 500\n"
             "Exit status: 0 all promises held, 1 some seed failed.",
     };

@@ -1,0 +1,519 @@
+/* The simulated cluster: its processes, its faults, and what must hold. */
+#include "tool/sim_cluster.h"
+
+#include <inttypes.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "device/compiler/direct.h"
+#include "tool/sim_cluster_impl.h"
+
+/* Faults are over by then; what is not finished a minute later never will. */
+#define FAULTS_END_NS (INT64_C(3) * SIM_SECOND_NS)
+#define FINISH_BY_NS  (FAULTS_END_NS + INT64_C(60) * SIM_SECOND_NS)
+/* Of each reach of a fault point. */
+#define FAULT_POINT_PPM 2000
+#define HOSTS_MAX       128
+/* One seed in this many has a large cluster. */
+#define LARGE_EVERY 50
+/* In a large cluster the books are looked at less often. */
+#define LARGE_CHECK_EVERY 256
+
+static uint64_t below(sim_cluster_t *cluster, uint64_t bound)
+{
+    return sim_below(&cluster->random, bound);
+}
+
+/* -- The controller's process -------------------------------------------------- */
+
+typedef struct sim_controller {
+    tow_driver_t *driver;     /* owned: to compile with */
+    tow_compiler_t *compiler; /* owned */
+    tow_controller_t *controller;
+} sim_controller_t;
+
+static void destroy_controller(void *machine)
+{
+    sim_controller_t *self = machine;
+    tow_direct_compiler_abandon(self->compiler);
+    tow_controller_destroy(self->controller);
+    tow_sim_device_driver_crash(self->driver);
+    tow_free(self);
+}
+
+static tow_status_t open_controller(tow_env_t *env, sim_cluster_t *cluster,
+                                    sim_controller_t *self)
+{
+    TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
+        env, &(tow_sim_device_options_t){.model = &cluster->model},
+        &self->driver));
+    TOW_RETURN_IF_ERROR(tow_direct_compiler_create(
+        self->driver, &(tow_direct_compiler_options_t){0}, &self->compiler));
+    return tow_controller_open(
+        env,
+        &(tow_controller_options_t){.address = "sim:controller",
+                                    .compiler = self->compiler},
+        &self->controller);
+}
+
+static tow_status_t start_controller(tow_env_t *env, void *argument,
+                                     void **out_machine)
+{
+    sim_process_t *process = argument;
+    sim_controller_t *self = tow_calloc(1, sizeof(*self));
+    if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *out_machine = self;
+    return open_controller(env, process->cluster, self);
+}
+
+static const tow_sim_program_t controller_program = {.start = start_controller,
+                                                     .destroy =
+                                                         destroy_controller};
+
+static tow_controller_t *controller_of(const sim_cluster_t *cluster)
+{
+    sim_controller_t *self = tow_sim_node_machine(cluster->controller.node);
+    return self == NULL ? NULL : self->controller;
+}
+
+/* -- Workers' processes --------------------------------------------------------- */
+
+typedef struct sim_worker {
+    tow_driver_t *driver; /* owned */
+    tow_worker_t *worker;
+} sim_worker_t;
+
+static void destroy_worker(void *machine)
+{
+    sim_worker_t *self = machine;
+    if (self->worker != NULL) tow_worker_abandon(self->worker);
+    tow_sim_device_driver_crash(self->driver);
+    tow_free(self);
+}
+
+/* Each life has a number that was never used. */
+static tow_status_t start_worker(tow_env_t *env, void *argument,
+                                 void **out_machine)
+{
+    sim_process_t *process = argument;
+    sim_cluster_t *cluster = process->cluster;
+    sim_worker_t *self = tow_calloc(1, sizeof(*self));
+    if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *out_machine = self;
+    const uint32_t number = ++cluster->process_number;
+    TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
+        env,
+        &(tow_sim_device_options_t){.model = &cluster->model,
+                                    .device_count = cluster->devices_per_worker,
+                                    .first_id = 2048 * (int64_t)number,
+                                    .fabric = cluster->fabric,
+                                    .memory_bytes = cluster->memory_bytes,
+                                    .jitter_ppm = 100000},
+        &self->driver));
+    return tow_worker_open(
+        env,
+        &(tow_worker_options_t){.controller = "sim:controller",
+                                .host = process->name,
+                                .process = number,
+                                .driver = self->driver},
+        &self->worker);
+}
+
+static const tow_sim_program_t worker_program = {.start = start_worker,
+                                                 .destroy = destroy_worker};
+
+/* -- What must hold --------------------------------------------------------------- */
+
+static void on_deadlock(void *context, tow_status_t status)
+{
+    sim_cluster_t *cluster = context;
+    tow_sim_fail(cluster->sim,
+                 tow_status_annotate(tow_status_retain(status),
+                                     "gangs are not in one order"));
+}
+
+static void check_all(void *context, tow_sim_t *sim)
+{
+    sim_cluster_t *cluster = context;
+    if (tow_sim_counts(sim).events % cluster->check_every != 0) return;
+    const tow_controller_t *controller = controller_of(cluster);
+    if (controller == NULL) return;
+    tow_status_t status = tow_controller_check(controller);
+    if (status != TOW_OK)
+        tow_sim_fail(sim, tow_status_annotate(status, "the controller"));
+}
+
+/* -- The end ---------------------------------------------------------------------- */
+
+static tow_status_t expect_zero(const char *who, const char *what,
+                                uint64_t count)
+{
+    if (count == 0) return TOW_OK;
+    return TOW_ERROR(TOW_INTERNAL, "%s still has %" PRIu64 " %s", who, count,
+                     what);
+}
+
+static tow_status_t expect_idle_controller(const sim_cluster_t *cluster)
+{
+    const tow_controller_t *controller = controller_of(cluster);
+    if (controller == NULL)
+        return TOW_ERROR(TOW_INTERNAL, "there is no controller");
+    const tow_controller_totals_t totals = tow_controller_totals(controller);
+    const char *who = "the controller";
+    TOW_RETURN_IF_ERROR(expect_zero(who, "clients", totals.client_count));
+    TOW_RETURN_IF_ERROR(expect_zero(who, "slices", totals.slice_count));
+    TOW_RETURN_IF_ERROR(expect_zero(who, "programs", totals.program_count));
+    TOW_RETURN_IF_ERROR(expect_zero(who, "runs", totals.run_count));
+    TOW_RETURN_IF_ERROR(expect_zero(who, "objects", totals.object_count));
+    TOW_RETURN_IF_ERROR(expect_zero(who, "bytes", totals.object_bytes));
+    TOW_RETURN_IF_ERROR(
+        expect_zero(who, "bytes reserved", totals.reserved_bytes));
+    return expect_zero(who, "workers too few",
+                       cluster->worker_count - totals.worker_count);
+}
+
+static tow_status_t expect_idle_worker(const sim_process_t *process)
+{
+    const sim_worker_t *self = tow_sim_node_machine(process->node);
+    if (self == NULL)
+        return TOW_ERROR(TOW_INTERNAL, "%s is not there", process->name);
+    const tow_worker_stats_t stats = tow_worker_stats(self->worker);
+    const tow_sim_device_counts_t counts = tow_sim_device_counts(self->driver);
+    const char *who = process->name;
+    if (stats.state != TOW_WORKER_JOINED)
+        return TOW_ERROR(TOW_INTERNAL, "%s is %s", who,
+                         tow_worker_state_name(stats.state));
+    TOW_RETURN_IF_ERROR(expect_zero(who, "objects", stats.shelf.object_count));
+    TOW_RETURN_IF_ERROR(expect_zero(who, "bytes", stats.shelf.bytes));
+    TOW_RETURN_IF_ERROR(expect_zero(who, "runs", stats.dataflow.run_count));
+    TOW_RETURN_IF_ERROR(
+        expect_zero(who, "programs", stats.dataflow.program_count));
+    TOW_RETURN_IF_ERROR(
+        expect_zero(who, "executables", stats.dataflow.executable_count));
+    TOW_RETURN_IF_ERROR(
+        expect_zero(who, "loads, puts and gets",
+                    stats.load_count + stats.put_count + stats.get_count));
+    TOW_RETURN_IF_ERROR(expect_zero(who, "buffers", counts.buffers));
+    return expect_zero(who, "executables of its driver", counts.executables);
+}
+
+static tow_status_t expect_idle_clients(const sim_cluster_t *cluster)
+{
+    for (size_t i = 0; i < cluster->client_count; i++)
+        if (!cluster->clients[i].is_done)
+            return TOW_ERROR(
+                TOW_INTERNAL, "%s is not done: %u operations are left",
+                cluster->clients[i].name, cluster->clients[i].operations_left);
+    return TOW_OK;
+}
+
+static tow_status_t expect_idle(const sim_cluster_t *cluster)
+{
+    TOW_RETURN_IF_ERROR(expect_idle_clients(cluster));
+    TOW_RETURN_IF_ERROR(expect_idle_controller(cluster));
+    for (size_t i = 0; i < cluster->worker_count; i++)
+        TOW_RETURN_IF_ERROR(expect_idle_worker(&cluster->workers[i]));
+    return TOW_OK;
+}
+
+static bool is_over(void *context)
+{
+    const sim_cluster_t *cluster = context;
+    if (cluster->options->faults == TOW_SCENARIO_FAULTY &&
+        tow_sim_now_ns(cluster->sim) < FAULTS_END_NS)
+        return false;
+    for (size_t i = 0; i < cluster->client_count; i++)
+        if (!cluster->clients[i].is_done) return false;
+    tow_status_t status = expect_idle(cluster);
+    tow_status_release(status);
+    return status == TOW_OK;
+}
+
+/* -- Making it -------------------------------------------------------------------- */
+
+static tow_sim_path_t random_path(sim_cluster_t *cluster)
+{
+    tow_sim_path_t path = {
+        .latency_ns = (int64_t)(1000 + below(cluster, SIM_MILLISECOND_NS)),
+        .jitter_ns = (int64_t)below(cluster, 200000),
+        .bandwidth_bytes_per_second = 10000000 + below(cluster, 1000000000),
+    };
+    if (cluster->options->faults == TOW_SCENARIO_CALM) return path;
+    path.loss_ppm = (uint32_t)below(cluster, 1000);
+    if (cluster->is_damaging) path.corrupt_ppm = (uint32_t)below(cluster, 1000);
+    path.duplicate_ppm = (uint32_t)below(cluster, 50000);
+    path.reorder_ppm = (uint32_t)below(cluster, 50000);
+    return path;
+}
+
+static tow_status_t make_world(sim_cluster_t *cluster)
+{
+    const tow_sim_cluster_options_t *options = cluster->options;
+    tow_sim_options_t world = {
+        .seed = tow_random_next(&cluster->random),
+        .fault_chance_ppm =
+            options->faults == TOW_SCENARIO_FAULTY ? FAULT_POINT_PPM : 0,
+        .remote_path = random_path(cluster),
+        .log = options->log,
+        .event_log = options->event_log,
+        .after_event = check_all,
+        .after_event_context = cluster,
+    };
+    TOW_RETURN_IF_ERROR(tow_sim_create(&world, &cluster->sim));
+    return tow_sim_fabric_create(
+        &(tow_sim_fabric_options_t){.deadlock = on_deadlock,
+                                    .context = cluster},
+        &cluster->fabric);
+}
+
+static tow_status_t choose_sizes(sim_cluster_t *cluster)
+{
+    const uint32_t asked = cluster->options->host_count;
+    const bool is_large =
+        asked != 0 ? asked > 16 : below(cluster, LARGE_EVERY) == 0;
+    size_t hosts = asked != 0 ? asked
+                   : is_large ? 32 + below(cluster, HOSTS_MAX - 31)
+                              : 3 + below(cluster, 6);
+    if (hosts < 3 || hosts > HOSTS_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu hosts: 3 to %d are allowed",
+                         hosts, HOSTS_MAX);
+    cluster->client_count = 1 + below(cluster, hosts > 4 ? 3 : 1);
+    cluster->worker_count = hosts - 1 - cluster->client_count;
+    cluster->devices_per_worker = 1 + below(cluster, 4);
+    cluster->is_tight = below(cluster, 4) == 0;
+    cluster->is_damaging = below(cluster, 4) == 0;
+    cluster->memory_bytes = cluster->is_tight ? 1000000 : 256000000;
+    cluster->check_every = is_large ? LARGE_CHECK_EVERY : 1;
+    cluster->workers = tow_calloc(cluster->worker_count, sizeof(sim_process_t));
+    cluster->clients = tow_calloc(cluster->client_count, sizeof(sim_process_t));
+    cluster->pattern = tow_malloc(SIM_PATTERN_BYTES);
+    if (cluster->workers == NULL || cluster->clients == NULL ||
+        cluster->pattern == NULL)
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    for (size_t i = 0; i < SIM_PATTERN_BYTES; i += 8) {
+        uint64_t word = tow_mix64(i + 1);
+        memcpy(cluster->pattern + i, &word, sizeof(word));
+    }
+    return tow_sim_model_find("tpu_v4", &cluster->model);
+}
+
+static tow_status_t make_process(sim_cluster_t *cluster, sim_process_t *process,
+                                 const tow_sim_program_t *program)
+{
+    process->cluster = cluster;
+    tow_sim_host_options_t host = {
+        .core_count = 1 + (uint32_t)below(cluster, 4),
+        .costs = {.turn_ns = 200,
+                  .receive_ns = (int64_t)below(cluster, 3000),
+                  .receive_ns_per_kib = 50,
+                  .send_ns = (int64_t)below(cluster, 3000),
+                  .send_ns_per_kib = 50},
+    };
+    TOW_RETURN_IF_ERROR(
+        tow_sim_host_create(cluster->sim, &host, &process->host));
+    return tow_sim_node_create(cluster->sim,
+                               &(tow_sim_node_options_t){.name = process->name,
+                                                         .host = process->host,
+                                                         .program = program,
+                                                         .argument = process},
+                               &process->node);
+}
+
+static tow_status_t make_processes(sim_cluster_t *cluster)
+{
+    snprintf(cluster->controller.name, SIM_NAME_SIZE, "controller");
+    TOW_RETURN_IF_ERROR(
+        make_process(cluster, &cluster->controller, &controller_program));
+    for (size_t i = 0; i < cluster->worker_count; i++) {
+        sim_process_t *worker = &cluster->workers[i];
+        worker->index = i;
+        snprintf(worker->name, SIM_NAME_SIZE, "worker/%zu", i);
+        TOW_RETURN_IF_ERROR(make_process(cluster, worker, &worker_program));
+    }
+    for (size_t i = 0; i < cluster->client_count; i++) {
+        sim_process_t *client = &cluster->clients[i];
+        client->index = i;
+        client->operations_left = 5 + (uint32_t)below(cluster, 40);
+        snprintf(client->name, SIM_NAME_SIZE, "client/%zu", i);
+        TOW_RETURN_IF_ERROR(
+            make_process(cluster, client, &tow_sim_client_program));
+    }
+    return TOW_OK;
+}
+
+/* -- Faults ----------------------------------------------------------------------- */
+
+static size_t process_count(const sim_cluster_t *cluster)
+{
+    return 1 + cluster->worker_count + cluster->client_count;
+}
+
+static sim_process_t *process_at(sim_cluster_t *cluster, size_t index)
+{
+    if (index == 0) return &cluster->controller;
+    if (index <= cluster->worker_count) return &cluster->workers[index - 1];
+    return &cluster->clients[index - 1 - cluster->worker_count];
+}
+
+/* The controller takes its share, and no more. */
+static sim_process_t *random_process(sim_cluster_t *cluster)
+{
+    return process_at(cluster, below(cluster, process_count(cluster)));
+}
+
+static int64_t random_time_after(sim_cluster_t *cluster, int64_t time_ns)
+{
+    return time_ns +
+           (int64_t)below(cluster, (uint64_t)(FAULTS_END_NS - time_ns));
+}
+
+/* Breaks one process and mends it, often soon, before the faults end. */
+static tow_status_t schedule_pair(sim_cluster_t *cluster,
+                                  tow_sim_action_kind_t kind,
+                                  tow_sim_action_kind_t mend)
+{
+    int64_t start_ns = random_time_after(cluster, 0);
+    int64_t end_ns = below(cluster, 2) == 0
+                         ? start_ns + (int64_t)below(cluster, 200000000)
+                         : random_time_after(cluster, start_ns);
+    tow_sim_action_t action = {.kind = kind,
+                               .node = random_process(cluster)->node};
+    TOW_RETURN_IF_ERROR(
+        tow_sim_schedule(cluster->sim, start_ns, &action, NULL));
+    action.kind = mend;
+    return tow_sim_schedule(cluster->sim, end_ns, &action, NULL);
+}
+
+static tow_status_t schedule_cut(sim_cluster_t *cluster)
+{
+    tow_sim_host_t *lonely = random_process(cluster)->host;
+    tow_sim_host_t *other = random_process(cluster)->host;
+    tow_sim_action_t action = {.kind = TOW_SIM_PARTITION,
+                               .cut = {.a = &lonely,
+                                       .a_count = 1,
+                                       .direction = below(cluster, 2) == 0
+                                                        ? TOW_SIM_BOTH_WAYS
+                                                        : TOW_SIM_ONE_WAY}};
+    if (other != lonely && below(cluster, 2) == 0)
+        action.cut.b = &other, action.cut.b_count = 1;
+    int64_t start_ns = random_time_after(cluster, 0);
+    uint64_t cut_id = 0;
+    TOW_RETURN_IF_ERROR(
+        tow_sim_schedule(cluster->sim, start_ns, &action, &cut_id));
+    tow_sim_action_t heal = {.kind = TOW_SIM_HEAL, .cut_id = cut_id};
+    return tow_sim_schedule(cluster->sim, random_time_after(cluster, start_ns),
+                            &heal, NULL);
+}
+
+/* A host that is far away, or on a bad cable. */
+static tow_status_t schedule_slow_path(sim_cluster_t *cluster)
+{
+    tow_sim_host_t *slow = random_process(cluster)->host;
+    tow_sim_host_t *other = random_process(cluster)->host;
+    tow_sim_action_t action = {
+        .kind = TOW_SIM_SET_PATH,
+        .cut = {.a = &slow, .a_count = 1, .b = &other, .b_count = 1},
+        .path = random_path(cluster)};
+    action.path.latency_ns *= 50;
+    action.path.bandwidth_bytes_per_second /= 10;
+    return tow_sim_schedule(cluster->sim, random_time_after(cluster, 0),
+                            &action, NULL);
+}
+
+static tow_status_t schedule_one_fault(sim_cluster_t *cluster)
+{
+    cluster->fault_count++;
+    switch (below(cluster, 4)) {
+    case 0: return schedule_pair(cluster, TOW_SIM_CRASH, TOW_SIM_RESTART);
+    case 1: return schedule_pair(cluster, TOW_SIM_PAUSE, TOW_SIM_RESUME);
+    case 2: return schedule_slow_path(cluster);
+    default: return schedule_cut(cluster);
+    }
+}
+
+/* At the end everything is mended, whatever the pairs above left behind. */
+static void mend_everything(void *context, tow_sim_t *sim)
+{
+    sim_cluster_t *cluster = context;
+    tow_sim_path_t clean = random_path(cluster);
+    clean.loss_ppm = clean.corrupt_ppm = 0;
+    tow_sim_heal(sim, 0);
+    for (size_t i = 0; i < process_count(cluster); i++) {
+        sim_process_t *process = process_at(cluster, i);
+        tow_sim_restart(process->node);
+        tow_sim_resume(process->node);
+        for (size_t j = 0; j < i; j++) {
+            tow_status_t status = tow_sim_set_path(sim, process->host,
+                                                   process_at(cluster, j)->host,
+                                                   TOW_SIM_BOTH_WAYS, &clean);
+            if (status != TOW_OK) tow_sim_fail(sim, status);
+        }
+    }
+}
+
+static tow_status_t schedule_faults(sim_cluster_t *cluster)
+{
+    if (cluster->options->faults == TOW_SCENARIO_CALM) return TOW_OK;
+    size_t most = process_count(cluster) < 16 ? process_count(cluster) : 16;
+    for (size_t count = below(cluster, 2 * most); count > 0; count--)
+        TOW_RETURN_IF_ERROR(schedule_one_fault(cluster));
+    tow_sim_action_t mend = {
+        .kind = TOW_SIM_CALL, .call = mend_everything, .context = cluster};
+    return tow_sim_schedule(cluster->sim, FAULTS_END_NS, &mend, NULL);
+}
+
+/* -- Running ---------------------------------------------------------------------- */
+
+static tow_status_t set_up(sim_cluster_t *cluster)
+{
+    TOW_RETURN_IF_ERROR(choose_sizes(cluster));
+    TOW_RETURN_IF_ERROR(make_world(cluster));
+    TOW_RETURN_IF_ERROR(make_processes(cluster));
+    return schedule_faults(cluster);
+}
+
+static tow_status_t run(sim_cluster_t *cluster)
+{
+    tow_sim_run_options_t options = {
+        .until_ns = FINISH_BY_NS, .until = is_over, .context = cluster};
+    tow_status_t status = tow_sim_run(cluster->sim, &options);
+    if (tow_status_code(status) != TOW_DEADLINE_EXCEEDED) return status;
+    tow_status_release(status);
+    char stuck[512];
+    status = expect_idle(cluster);
+    if (status == TOW_OK) return TOW_OK;
+    return tow_status_annotate(
+        status, "a minute after the last fault (collectives that wait: %s)",
+        tow_sim_fabric_explain(cluster->fabric, stuck, sizeof(stuck)));
+}
+
+static void collect(const sim_cluster_t *cluster,
+                    tow_sim_cluster_result_t *result)
+{
+    result->worker_count = cluster->worker_count;
+    result->device_count = cluster->worker_count * cluster->devices_per_worker;
+    result->client_count = cluster->client_count;
+    result->fault_count = cluster->fault_count;
+    result->stats = cluster->stats;
+    if (cluster->sim == NULL) return;
+    result->digest = tow_sim_digest(cluster->sim);
+    result->virtual_ns = tow_sim_now_ns(cluster->sim);
+    result->counts = tow_sim_counts(cluster->sim);
+}
+
+tow_status_t tow_sim_cluster_run(const tow_sim_cluster_options_t *options,
+                                 tow_sim_cluster_result_t *out_result)
+{
+    *out_result = (tow_sim_cluster_result_t){0};
+    sim_cluster_t cluster = {.options = options};
+    tow_random_init(&cluster.random, options->seed);
+    tow_status_t status = set_up(&cluster);
+    if (status == TOW_OK) status = run(&cluster);
+    collect(&cluster, out_result);
+    if (cluster.sim != NULL) tow_sim_destroy(cluster.sim);
+    tow_sim_fabric_destroy(cluster.fabric);
+    tow_free(cluster.workers);
+    tow_free(cluster.clients);
+    tow_free(cluster.pattern);
+    return status;
+}

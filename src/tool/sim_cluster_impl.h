@@ -1,0 +1,69 @@
+/* What the files of the simulated cluster share: sim_cluster.c has the world, its
+ * faults and its checks, sim_client.c what a client does. */
+#ifndef TOW_TOOL_SIM_CLUSTER_IMPL_H_
+#define TOW_TOOL_SIM_CLUSTER_IMPL_H_
+
+#include "base/list.h"
+#include "base/vec.h"
+#include "client/client.h"
+#include "controller/controller.h"
+#include "device/sim/sim_device.h"
+#include "tool/sim_cluster.h"
+#include "worker/worker.h"
+
+#define SIM_MILLISECOND_NS 1000000
+#define SIM_SECOND_NS      1000000000
+#define SIM_NAME_SIZE      32
+#define SIM_SLICES_MAX     3
+#define SIM_FUNCTIONS      4 /* of each slice and size */
+#define SIM_SIZES          3 /* of arrays: inlined, either, over lanes */
+#define SIM_PROGRAMS_MAX   4
+#define SIM_VALUES_MAX     6 /* arguments or results of a program */
+#define SIM_ARRAYS_MAX     24
+#define SIM_PATTERN_BYTES  (2u << 20)
+
+typedef struct sim_cluster sim_cluster_t;
+
+/* One of the cluster's processes, through all its lives. */
+typedef struct sim_process {
+    sim_cluster_t *cluster;
+    size_t index; /* among those of its kind */
+    char name[SIM_NAME_SIZE];
+    tow_sim_host_t *host; /* lent by the world */
+    tow_sim_node_t *node; /* lent by the world */
+    /* Of a client: what is left to do, and how often it began. */
+    uint32_t operations_left;
+    bool is_done;
+    uint64_t life;
+} sim_process_t;
+
+struct sim_cluster {
+    const tow_sim_cluster_options_t *options; /* lent */
+    tow_random_t random;
+    tow_sim_t *sim;           /* owned */
+    tow_sim_fabric_t *fabric; /* owned */
+    tow_sim_model_t model;
+    sim_process_t controller;
+    sim_process_t *workers; /* owned */
+    size_t worker_count;
+    sim_process_t *clients; /* owned */
+    size_t client_count;
+    size_t devices_per_worker;
+    uint64_t memory_bytes; /* of a device */
+    bool is_tight;         /* memory may run out */
+    bool is_damaging;      /* bytes may change on their way */
+    uint32_t process_number;
+    uint32_t check_every; /* events */
+    size_t fault_count;
+    uint8_t *pattern; /* owned: what clients upload */
+    tow_sim_cluster_stats_t stats;
+};
+
+extern const tow_sim_program_t tow_sim_client_program;
+
+static inline uint64_t sim_below(tow_random_t *random, uint64_t bound)
+{
+    return tow_random_below(random, bound);
+}
+
+#endif /* TOW_TOOL_SIM_CLUSTER_IMPL_H_ */
