@@ -24,6 +24,7 @@ typedef struct step {
     const tow_lowered_step_t *lowered;
     tow_executable_t *executable; /* counted */
     size_t *kept;                 /* as the driver wants them */
+    size_t *kept_now;             /* scratch: these and shared arguments */
     tow_buffer_t **results;       /* scratch: device by device */
 } step_t;
 

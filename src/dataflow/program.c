@@ -101,7 +101,10 @@ static bool lay_out_step(program_t *program, step_t *step)
         sizeof(*step->results));
     step->kept =
         tow_arena_calloc(arena, lowered->kept_count + 1, sizeof(*step->kept));
-    if (step->results == NULL || step->kept == NULL) return false;
+    step->kept_now = tow_arena_calloc(arena, lowered->input_count + 1,
+                                      sizeof(*step->kept_now));
+    if (step->results == NULL || step->kept == NULL || step->kept_now == NULL)
+        return false;
     for (size_t i = 0; i < lowered->kept_count; i++)
         step->kept[i] = lowered->kept[i];
     place_outputs(program, step);

@@ -126,13 +126,25 @@ static void undoom(tow_dataflow_t *dataflow, step_run_t *step)
                            &dataflow->doom_timer);
 }
 
+/* Members of gangs that wait for one that failed must not wait for ever; those
+ * elsewhere are told by the controller, when we report. We report when all steps
+ * have ended: so all give up, or one that has begun on the devices that are free
+ * now would wait for devices elsewhere that still wait for us in the one that
+ * failed. */
+static void TOW_COLD doom_steps(tow_dataflow_t *dataflow, run_t *run,
+                                tow_status_t cause)
+{
+    const tow_list_t *head = &run->steps;
+    for (tow_list_t *at = head->next; at != head; at = at->next)
+        doom(dataflow, TOW_CONTAINER_OF(at, step_run_t, in_owner), cause);
+}
+
 void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
                         tow_status_t cause)
 {
     const tow_list_t *head = &run->steps;
     TOW_ASSERT(!tow_list_is_empty(head)); /* Or it would have finished. */
-    for (tow_list_t *at = head->next; at != head; at = at->next)
-        doom(dataflow, TOW_CONTAINER_OF(at, step_run_t, in_owner), cause);
+    doom_steps(dataflow, run, cause);
     const uint32_t node =
         TOW_CONTAINER_OF(head->next, step_run_t, in_owner)->node;
     fail(dataflow, run, node, tow_status_retain(cause));
@@ -163,12 +175,10 @@ static void judge(tow_dataflow_t *dataflow, const step_run_t *step)
         program->fast_count = 0;
 }
 
-/* Members of the gang that wait for the one that failed must not wait for ever;
- * those elsewhere are told by the controller, when we report. */
 static void TOW_COLD member_failed(tow_run_t *driver_run, tow_status_t cause)
 {
     step_run_t *step = TOW_CONTAINER_OF(driver_run, step_run_t, run);
-    doom(step->dataflow, step, cause);
+    doom_steps(step->dataflow, step->owner, cause);
 }
 
 static void step_done(tow_run_t *driver_run, tow_status_t take_status)
@@ -181,9 +191,11 @@ static void step_done(tow_run_t *driver_run, tow_status_t take_status)
     dataflow->stats.step_count--;
     if (TOW_UNLIKELY(step->doom != TOW_OK)) undoom(dataflow, step);
     if (step->is_alone) judge(dataflow, step);
-    if (TOW_UNLIKELY(take_status != TOW_OK))
+    if (TOW_UNLIKELY(take_status != TOW_OK)) {
+        doom_steps(dataflow, run, take_status);
         fail(dataflow, run, step->node,
              tell(dataflow, run, step->node, take_status));
+    }
     tow_pool_give(&dataflow->step_pool, step);
     if (tow_list_is_empty(&run->steps)) finish(dataflow, run);
 }
@@ -276,6 +288,24 @@ static tow_status_t gather(const program_t *program, const step_t *step)
     return TOW_OK;
 }
 
+/* Which inputs the step must not destroy: those that lowering knows of, and
+ * arguments that are other objects too. Returns how many. */
+static size_t keep_shared(const program_t *program, const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    size_t count = 0, next = 0;
+    for (size_t i = 0; i < lowered->input_count; i++) {
+        const slot_t *slot = &program->slots[lowered->inputs[i]];
+        const bool is_kept =
+            next < lowered->kept_count && lowered->kept[next] == i;
+        next += is_kept;
+        if (is_kept ||
+            (slot->object != NULL && tow_shelf_is_shared(slot->object)))
+            step->kept_now[count++] = i;
+    }
+    return count;
+}
+
 /* -- Steps -------------------------------------------------------------------- */
 
 static void release_slot(slot_t *slot)
@@ -344,6 +374,10 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
         .owner = run,
         .node = step->lowered->node,
     };
+    if (step->executable->signature.alias_count > 0) {
+        step_run->run.kept_arguments = step->kept_now;
+        step_run->run.kept_argument_count = keep_shared(program, step);
+    }
     if (dataflow->options.may_run_inline)
         watch(dataflow, program, step, step_run);
     tow_status_t status =
@@ -509,6 +543,7 @@ static void apply(tow_dataflow_t *dataflow, program_t *program,
     release_slots(program);
     if (TOW_UNLIKELY(status != TOW_OK)) {
         put_failed_results(dataflow, program, grant, status);
+        doom_steps(dataflow, run, status);
         fail(dataflow, run, node, status);
     }
     if (tow_list_is_empty(&run->steps)) finish(dataflow, run);

@@ -184,6 +184,8 @@ struct tow_buffer { /* first member of each driver's struct; counted */
     tow_shape_t shape;
     uint64_t bytes;
     uint64_t mark_; /* belongs to tow_driver_run */
+    /* Belongs to store/shelf.h: objects that it is a shard of. */
+    uint32_t shelf_count_;
 };
 
 typedef enum tow_buffer_state {

@@ -104,6 +104,7 @@ tow_status_t tow_shelf_put(tow_shelf_t *shelf, uint64_t key,
     for (size_t i = 0; i < take_shards->count; i++) {
         tow_buffer_t *shard = take_shards->first[i * take_shards->stride];
         object->shards[i] = shard;
+        shard->shelf_count_++;
         object->bytes += shard->bytes;
     }
     object->shard_count = (uint32_t)take_shards->count;
@@ -121,6 +122,13 @@ tow_status_t tow_shelf_put_failed(tow_shelf_t *shelf, uint64_t key,
     return TOW_OK;
 }
 
+bool tow_shelf_is_shared(const tow_shelf_object_t *object)
+{
+    for (uint32_t i = 0; i < object->shard_count; i++)
+        if (object->shards[i]->shelf_count_ > 1) return true;
+    return false;
+}
+
 tow_shelf_object_t *tow_shelf_find(const tow_shelf_t *shelf, uint64_t key)
 {
     return tow_map_find(&shelf->objects, key);
@@ -134,8 +142,11 @@ static void drop_shards(tow_shelf_t *shelf, tow_shelf_object_t *object)
                shelf->totals.shard_count >= object->shard_count);
     shelf->totals.bytes -= object->bytes;
     shelf->totals.shard_count -= object->shard_count;
-    for (size_t i = 0; i < object->shard_count; i++)
+    for (size_t i = 0; i < object->shard_count; i++) {
+        TOW_ASSERT(object->shards[i]->shelf_count_ > 0);
+        object->shards[i]->shelf_count_--;
         tow_buffer_release(object->shards[i]);
+    }
     object->bytes = 0;
     object->shard_count = 0;
 }

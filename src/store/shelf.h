@@ -61,6 +61,10 @@ tow_status_t tow_shelf_put(tow_shelf_t *shelf, uint64_t key,
 /* A place for an object that never came to be. `cause` is retained. */
 tow_status_t tow_shelf_put_failed(tow_shelf_t *shelf, uint64_t key,
                                   tow_status_t cause) TOW_MUST_USE;
+/* Is one of its shards another object's too? Results of a program that are one
+ * value, arguments that are results, regroups: who consumes one of them must
+ * leave the others their bytes. */
+bool tow_shelf_is_shared(const tow_shelf_object_t *object);
 /* NULL: there is none. */
 tow_shelf_object_t *tow_shelf_find(const tow_shelf_t *shelf, uint64_t key);
 /* Its shards go, and `cause` (retained) takes their place: its run has failed,

@@ -15,6 +15,7 @@ pjrt_buffer_t *tow_pjrt_buffer_make(pjrt_driver_t *driver, size_t device,
     buffer->buffer.driver = &driver->driver;
     buffer->buffer.device = device;
     buffer->buffer.bytes = bytes;
+    buffer->buffer.shelf_count_ = 0;
     buffer->buffer.shape.type = shape->type;
     buffer->buffer.shape.rank = shape->rank;
     for (uint32_t i = 0; i < shape->rank; i++)
