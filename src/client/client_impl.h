@@ -173,6 +173,7 @@ struct upload {
     size_t unsent_count;    /* shards whose bytes are still needed */
     size_t writing_count;   /* writes under way */
     bool is_answered;       /* PutDone came, or never will */
+    bool is_given_up;       /* and the controller knows */
     settling_t *bytes_free; /* lent: who waits for the bytes */
     void (*done_with_bytes)(void *context);
     void *context;

@@ -75,17 +75,23 @@ static void answer_upload(upload_t *upload, tow_status_t take_status)
 }
 
 /* Its bytes will never arrive. The controller does not see our lanes: without a
- * word it would keep the put, and all runs that wait for it, for ever. */
+ * word it would keep the put, and all runs that wait for it, for ever. Its answer
+ * is the upload's end: it may know better why, when a worker of it is gone. */
 static void give_up(upload_t *upload, tow_status_t take_status)
 {
+    if (upload->is_given_up) {
+        tow_status_release(take_status);
+        return;
+    }
+    upload->is_given_up = true;
     tow_msg_put_done_t done = TOW_MSG_PUT_DONE_INIT;
     tow_msg_failure_t failure = tow_failure_of(take_status);
     done.object = upload->id;
     done.failure = &failure;
     tow_status_ignore(
         tow_client_send(upload->client, TOW_MESSAGE_PUT_DONE, &done.base),
-        "without a cluster there is no put");
-    answer_upload(upload, take_status);
+        "without a cluster it has been answered");
+    tow_status_release(take_status);
 }
 
 static void shard_written(tow_write_t *write, tow_status_t take_status)
@@ -96,9 +102,14 @@ static void shard_written(tow_write_t *write, tow_status_t take_status)
     tow_free(shard);
     upload->writing_count--;
     upload->unsent_count--;
-    if (take_status != TOW_OK && !upload->is_answered) {
+    /* A region that is not there any more was closed by its worker, which then
+     * has all bytes or wants none, and has told the controller which: the bytes
+     * may have arrived although their acknowledgement did not. */
+    const bool is_lost = take_status != TOW_OK &&
+                         tow_status_code(take_status) != TOW_NOT_FOUND;
+    if (is_lost && !upload->is_answered) {
         give_up(upload, tow_status_annotate(take_status, "uploading an array"));
-        return;
+        take_status = TOW_OK;
     }
     tow_status_release(take_status);
     settle_upload(upload);
@@ -232,7 +243,7 @@ static upload_t *find_upload(tow_client_t *client, uint64_t object)
 void tow_upload_opened(tow_client_t *client, const tow_msg_put_opened_t *opened)
 {
     upload_t *upload = find_upload(client, opened->object);
-    if (upload == NULL || upload->is_answered) return;
+    if (upload == NULL || upload->is_answered || upload->is_given_up) return;
     for (size_t i = 0; i < opened->n_targets; i++) {
         const size_t shard = opened->first_shard + i;
         if (shard >= upload->shard_count) return;

@@ -185,12 +185,18 @@ static void close_slice(client_t *client, uint64_t id)
 
 /* -- Programs ------------------------------------------------------------------ */
 
+static void drop_program(client_t *client, uint64_t id)
+{
+    resident_t *resident = tow_map_remove(&client->programs, id);
+    if (resident != NULL) tow_resident_release(resident);
+}
+
 static void add_program(client_t *client, const tow_msg_program_add_t *add)
 {
     blob_t *blob = take_blob(client, add->graph_blob, "a program's graph");
+    const resident_t *there = tow_map_find(&client->programs, add->program);
     if (blob == NULL ||
-        !check_new(client, add->program,
-                   tow_map_find(&client->programs, add->program) != NULL,
+        !check_new(client, add->program, there != NULL && !there->is_refused,
                    "program")) {
         free_blob(blob);
         return;
@@ -202,11 +208,14 @@ static void add_program(client_t *client, const tow_msg_program_add_t *add)
                         "a client has at most %u programs: drop some",
                         TOW_CLIENT_PROGRAMS_MAX)
             : tow_resident_take(client, add->program, blob, &resident);
+    if (status != TOW_OK)
+        resident = tow_resident_refuse(client, add->program, blob, status);
     free_blob(blob);
-    if (status == TOW_OK &&
+    drop_program(client, add->program);
+    if (resident != NULL &&
         !tow_map_put(&client->programs, add->program, resident)) {
         tow_resident_release(resident);
-        status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+        if (status == TOW_OK) status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
     tow_msg_program_added_t added = TOW_MSG_PROGRAM_ADDED_INIT;
     tow_msg_failure_t failure = tow_failure_of(status);
@@ -214,12 +223,6 @@ static void add_program(client_t *client, const tow_msg_program_add_t *add)
     if (status != TOW_OK) added.failure = &failure;
     tow_tell_client(client, TOW_MESSAGE_PROGRAM_ADDED, &added.base);
     tow_status_release(status);
-}
-
-static void drop_program(client_t *client, uint64_t id)
-{
-    resident_t *resident = tow_map_remove(&client->programs, id);
-    if (resident != NULL) tow_resident_release(resident);
 }
 
 static void drop_function(client_t *client, uint64_t id)

@@ -283,6 +283,7 @@ struct resident {
     size_t worker_count;
     executable_t **executables; /* counted */
     size_t executable_count;
+    bool is_refused; /* only `error` and how many results it would have */
     uint32_t step_count;
     uint32_t loading_count; /* executables that are being loaded */
     tow_status_t error;     /* owned: it can never run */
@@ -292,6 +293,10 @@ struct resident {
 tow_status_t tow_resident_take(client_t *client, uint64_t id,
                                const blob_t *blob, resident_t **out_resident)
     TOW_MUST_USE;
+/* In the place of one that was refused: its runs fail with `cause` (lent), and so
+ * do those that use their results. NULL: no memory. */
+resident_t *tow_resident_refuse(client_t *client, uint64_t id,
+                                const blob_t *blob, tow_status_t cause);
 void tow_resident_retain(resident_t *resident);
 void tow_resident_release(resident_t *resident);
 void tow_executable_loaded(tow_controller_t *controller, worker_t *worker,
@@ -388,7 +393,8 @@ void tow_gets_lose(tow_controller_t *controller, worker_t *worker,
 void tow_release_handles(client_t *client, const tow_msg_release_t *message);
 void tow_objects_destroy(tow_controller_t *controller);
 void tow_object_dropped(void *context, tow_object_t *object);
-/* Adds it to the books; it counts its mapping until it is dropped. */
+/* Adds it to the books; it counts its mapping until it is dropped. One without a
+ * mapping is about to fail. */
 tow_status_t tow_object_add(tow_controller_t *controller, mapping_t *mapping,
                             tow_object_options_t *options,
                             tow_object_t **out_object) TOW_MUST_USE;

@@ -40,8 +40,8 @@ static void note_release(worker_t *worker, uint64_t key)
 void tow_object_dropped(void *context, tow_object_t *object)
 {
     tow_controller_t *controller = context;
+    if (controller->is_closing || object->placement == NULL) return;
     mapping_t *mapping = object->placement->context;
-    if (controller->is_closing) return;
     if (object->context == &tow_object_is_placed)
         for (uint32_t i = 0; i < mapping->part_count; i++)
             note_release(mapping->parts[i].worker, object->id.value);
@@ -53,10 +53,10 @@ tow_status_t tow_object_add(tow_controller_t *controller, mapping_t *mapping,
                             tow_object_options_t *options,
                             tow_object_t **out_object)
 {
-    options->placement = mapping->placement;
+    options->placement = mapping != NULL ? mapping->placement : NULL;
     TOW_RETURN_IF_ERROR(
         tow_ledger_add(controller->ledger, options, out_object));
-    tow_mapping_retain(mapping);
+    if (mapping != NULL) tow_mapping_retain(mapping);
     return TOW_OK;
 }
 
@@ -487,8 +487,7 @@ void tow_put_forsake(tow_controller_t *controller, put_t *put,
 {
     if (put->unit.ticket.state != TOW_TICKET_GRANTED)
         tow_sched_withdraw(controller->sched, &put->unit.ticket);
-    tow_status_release(put->error);
-    put->error = tow_status_retain(cause);
+    if (put->error == TOW_OK) put->error = tow_status_retain(cause);
     finish_put(controller, put);
 }
 
@@ -642,6 +641,7 @@ static tow_status_t check_get(const client_t *client,
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
                          "object %llu was donated to a run",
                          (unsigned long long)message->object);
+    if (object->placement == NULL) return tow_status_retain(object->error);
     if (message->shard >= object->placement->device_count)
         return TOW_ERROR(TOW_OUT_OF_RANGE, "object %llu has %u shards, not %u",
                          (unsigned long long)message->object,

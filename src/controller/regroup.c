@@ -135,6 +135,7 @@ tow_status_t tow_shard_find(const client_t *client, uint64_t id, uint32_t shard,
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
                          "object %llu was donated to a run",
                          (unsigned long long)id);
+    if (source->placement == NULL) return tow_status_retain(source->error);
     if (shard >= source->placement->device_count)
         return TOW_ERROR(TOW_OUT_OF_RANGE, "object %llu has %u shards, not %u",
                          (unsigned long long)id,

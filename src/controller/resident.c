@@ -445,6 +445,28 @@ static tow_status_t take_graph(taking_t *taking, uint64_t id)
     return status;
 }
 
+resident_t *tow_resident_refuse(client_t *client, uint64_t id,
+                                const blob_t *blob, tow_status_t cause)
+{
+    resident_t *resident = tow_calloc(1, sizeof(*resident));
+    if (resident == NULL) return NULL;
+    resident->controller = client->controller;
+    resident->reference_count = 1;
+    resident->key = tow_key(client->number, id);
+    resident->is_refused = true;
+    resident->error = tow_status_retain(cause);
+    tow_list_init(&resident->waiting);
+    tow_list_append(&resident->controller->residents, &resident->node);
+    tow_graph_t *graph;
+    tow_status_t status = tow_graph_unpack(blob->bytes, blob->size, &graph);
+    if (status == TOW_OK) {
+        resident->result_count = tow_graph_result_count(graph);
+        tow_graph_destroy(graph);
+    }
+    tow_status_ignore(status, "then it has no results");
+    return resident;
+}
+
 tow_status_t tow_resident_take(client_t *client, uint64_t id,
                                const blob_t *blob, resident_t **out_resident)
 {

@@ -188,6 +188,7 @@ static tow_status_t check_argument(const client_t *client,
                          "argument %zu of program '%s': object %llu was "
                          "donated to an earlier run",
                          index, resident->name, (unsigned long long)id);
+    if (object->placement == NULL) return tow_status_retain(object->error);
     if (object->placement != argument->mapping->placement)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "argument %zu of program '%s': object %llu is on "
@@ -234,7 +235,9 @@ static tow_status_t add_results(client_t *client, run_t *run)
 {
     const resident_t *resident = run->program;
     for (size_t i = 0; i < resident->result_count; i++) {
-        const result_t *result = &resident->results[i];
+        static const result_t nowhere;
+        const result_t *result =
+            resident->is_refused ? &nowhere : &resident->results[i];
         tow_object_options_t options = {
             .id = {tow_key(client->number, run->first_result + i)},
             .state = TOW_OBJECT_PENDING,
@@ -378,7 +381,9 @@ void tow_run_begin(client_t *client, const tow_msg_run_t *message)
     }
     run->program = resident;
     tow_resident_retain(resident);
-    status = check_arguments(client, message, resident, run);
+    status = resident->is_refused
+                 ? tow_status_retain(resident->error)
+                 : check_arguments(client, message, resident, run);
     if (status != TOW_OK) {
         reject(client, run, status);
         return;
