@@ -110,6 +110,10 @@ static bool is_explained(const sim_client_t *self, tow_code_t code)
 static bool look_at(sim_client_t *self, tow_status_t status, const char *what)
 {
     tow_code_t code = tow_status_code(status);
+    if (code != TOW_CODE_OK)
+        tow_log(&self->env->log, TOW_LOG_INFO, "failed",
+                TOW_F_STR("what", what),
+                TOW_F_STR("why", tow_status_message(status)));
     if (!is_explained(self, code))
         fail(self,
              tow_status_annotate(tow_status_retain(status),

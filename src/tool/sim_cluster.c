@@ -11,6 +11,8 @@
 /* Faults are over by then; what is not finished a minute later never will. */
 #define FAULTS_END_NS (INT64_C(3) * SIM_SECOND_NS)
 #define FINISH_BY_NS  (FAULTS_END_NS + INT64_C(60) * SIM_SECOND_NS)
+/* Longer than a lease and what follows from it. */
+#define PATIENCE_NS (INT64_C(10) * SIM_SECOND_NS)
 /* Of each reach of a fault point. */
 #define FAULT_POINT_PPM 2000
 #define HOSTS_MAX       128
@@ -124,17 +126,36 @@ static const tow_sim_program_t worker_program = {.start = start_worker,
 
 /* -- What must hold --------------------------------------------------------------- */
 
+/* A gang of which a member could not even begin (its device had no memory) is
+ * aborted as soon as the controller has heard of it; until then it may stand in a
+ * circle with the next one. What lasts is gangs out of order. */
 static void on_deadlock(void *context, tow_status_t status)
 {
     sim_cluster_t *cluster = context;
-    tow_sim_fail(cluster->sim,
-                 tow_status_annotate(tow_status_retain(status),
-                                     "gangs are not in one order"));
+    if (cluster->deadlock != TOW_OK) return;
+    cluster->deadlock = tow_status_retain(status);
+    cluster->deadlock_ns = tow_sim_now_ns(cluster->sim);
+}
+
+static void check_deadlock(sim_cluster_t *cluster)
+{
+    if (cluster->deadlock == TOW_OK ||
+        tow_sim_now_ns(cluster->sim) < cluster->deadlock_ns + PATIENCE_NS)
+        return;
+    tow_sim_stuck_t oldest;
+    if (tow_sim_fabric_stuck(cluster->fabric, &oldest, 1) > 0 &&
+        oldest.since_ns <= cluster->deadlock_ns)
+        tow_sim_fail(cluster->sim,
+                     tow_status_annotate(tow_status_retain(cluster->deadlock),
+                                         "gangs are not in one order"));
+    tow_status_release(cluster->deadlock);
+    cluster->deadlock = TOW_OK;
 }
 
 static void check_all(void *context, tow_sim_t *sim)
 {
     sim_cluster_t *cluster = context;
+    check_deadlock(cluster);
     if (tow_sim_counts(sim).events % cluster->check_every != 0) return;
     const tow_controller_t *controller = controller_of(cluster);
     if (controller == NULL) return;
@@ -512,6 +533,7 @@ tow_status_t tow_sim_cluster_run(const tow_sim_cluster_options_t *options,
     collect(&cluster, out_result);
     if (cluster.sim != NULL) tow_sim_destroy(cluster.sim);
     tow_sim_fabric_destroy(cluster.fabric);
+    tow_status_release(cluster.deadlock);
     tow_free(cluster.workers);
     tow_free(cluster.clients);
     tow_free(cluster.pattern);

@@ -55,6 +55,8 @@ struct sim_cluster {
     uint32_t process_number;
     uint32_t check_every; /* events */
     size_t fault_count;
+    tow_status_t deadlock; /* owned: the last that was named */
+    int64_t deadlock_ns;
     uint8_t *pattern; /* owned: what clients upload */
     tow_sim_cluster_stats_t stats;
 };
