@@ -12,6 +12,12 @@
  * the optimised program. */
 #define EXTENSION_SHARDINGS 19
 
+/* It came with minor version 91, which changed nothing else; JAX looks for it in
+ * plugins that say so. */
+_Static_assert(PJRT_API_MAJOR == 0 && PJRT_API_MINOR == 90,
+               "another header: does the table below still hold?");
+#define MINOR_VERSION 91
+
 typedef struct sharding_args {
     size_t struct_size;
     PJRT_Extension_Base *extension_start;
@@ -122,7 +128,7 @@ __attribute__((constructor)) static void fill_table(void)
         .extension_start = &shardings.base,
         .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
                              .major_version = PJRT_API_MAJOR,
-                             .minor_version = PJRT_API_MINOR}};
+                             .minor_version = MINOR_VERSION}};
     api->PJRT_Error_Destroy = error_destroy;
     api->PJRT_Error_Message = error_message;
     api->PJRT_Error_GetCode = error_code;
