@@ -17,7 +17,7 @@ all: setup ## build everything into build/
 setup: ## packages, .venv, XLA and the build folder, as far as they are missing
 	@scripts/setup.sh
 
-run: all ## see it work: processes that exchange messages, then in simulation
+run: all ## see it work: a cluster of processes, a gang on its devices
 	@scripts/demo.sh
 
 test: all ## every test; ends with `N passed, N failed`
