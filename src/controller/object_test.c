@@ -139,6 +139,34 @@ static void a_put_that_fails_fails_its_object(void **state)
     world_close(&cast.world);
 }
 
+static void a_put_that_its_client_gives_up_is_over(void **state)
+{
+    (void)state;
+    cast_t cast;
+    cast_open(&cast);
+    compile(cast.client, 1, 1, add_text);
+    add_program(cast.client, 1, one_add);
+    say_put(cast.client, 1, 1, 1024, NULL);
+    say_run(cast.client, 1, 1, 1, 10);
+    hear_out(cast.one);
+    tow_msg_put_done_t done = TOW_MSG_PUT_DONE_INIT;
+    tow_msg_failure_t failure = TOW_MSG_FAILURE_INIT;
+    failure.code = TOW_UNAVAILABLE;
+    failure.message = (char *)"the lane is down";
+    done.object = 1;
+    done.failure = &failure;
+    say(cast.client, TOW_MESSAGE_PUT_DONE, &done.base);
+    say(cast.client, TOW_MESSAGE_PUT_DONE, &done.base); /* once is enough */
+    expect_failure(HEAR(cast.client, PUT_DONE, put_done)->failure,
+                   TOW_UNAVAILABLE, "lane is down");
+    hear_run_failed(cast.client, 1, TOW_UNAVAILABLE, "lane is down");
+    say_release(cast.client, 1, 1);
+    HEAR(cast.one, RELEASE, release); /* which ends it there */
+    say_put_done(cast.one, tow_key(cast.client->number, 1), NULL);
+    hear_nothing(cast.client);
+    world_close(&cast.world);
+}
+
 static void a_put_loses_its_worker(void **state)
 {
     (void)state;
@@ -404,6 +432,7 @@ static void a_report_waits_for_workers_or_their_end(void **state)
 TOW_TEST_MAIN(cmocka_unit_test(small_puts_go_with_their_bytes),
               cmocka_unit_test(large_puts_are_opened_and_awaited),
               cmocka_unit_test(a_put_that_fails_fails_its_object),
+              cmocka_unit_test(a_put_that_its_client_gives_up_is_over),
               cmocka_unit_test(a_put_loses_its_worker),
               cmocka_unit_test(a_put_loses_its_client),
               cmocka_unit_test(gets_go_to_the_worker_that_has_the_shard),

@@ -174,6 +174,32 @@ static void a_wrong_run_fails_alone(void **state)
     world_close(&cast.world);
 }
 
+static void runs_of_a_refused_program_fail_with_its_reason(void **state)
+{
+    (void)state;
+    cast_t cast;
+    cast_open(&cast, add_text, one_add);
+    refuse_program(cast.client, 2,
+                   "program \"p\" {\n"
+                   "  %0 = argument \"x\" : u8[1024] on slice 1\n"
+                   "  %1 = compute \"A\" function 9 on slice 1 (%0)\n"
+                   "  %2 = result \"y\" (%1)\n}\n",
+                   TOW_INVALID_ARGUMENT, "function 9");
+    say_run(cast.client, 1, 2, 1, 10);
+    hear_run_failed(cast.client, 1, TOW_INVALID_ARGUMENT, "function 9");
+    say_get(cast.client, 1, 10, 0);
+    expect_failure(HEAR(cast.client, GET_DONE, get_done)->failure,
+                   TOW_INVALID_ARGUMENT, "function 9");
+    say_run(cast.client, 2, 1, 10, 11); /* uses its result */
+    hear_run_failed(cast.client, 2, TOW_INVALID_ARGUMENT, "function 9");
+    say_release(cast.client, 10, 2);
+    add_program(cast.client, 2, one_add); /* The id is free. */
+    say_run(cast.client, 3, 2, 1, 12);
+    hear_out(cast.one);
+    assert_int_equal(tow_controller_totals(cast.world.controller).run_count, 1);
+    world_close(&cast.world);
+}
+
 static void clients_cannot_name_each_others_things(void **state)
 {
     (void)state;
@@ -405,6 +431,7 @@ TOW_TEST_MAIN(cmocka_unit_test(a_run_is_one_grant_a_worker_and_one_answer),
               cmocka_unit_test(runs_wait_for_their_program_to_be_loaded),
               cmocka_unit_test(a_program_that_cannot_be_loaded_fails_its_runs),
               cmocka_unit_test(a_wrong_run_fails_alone),
+              cmocka_unit_test(runs_of_a_refused_program_fail_with_its_reason),
               cmocka_unit_test(clients_cannot_name_each_others_things),
               cmocka_unit_test(a_failure_aborts_the_other_workers),
               cmocka_unit_test(a_worker_gone_in_mid_run_fails_it),

@@ -57,6 +57,7 @@ enum {
     ADD = 101,
     PAIR,
     UPDATE,
+    SLOW,
     GREEDY,
     HUGE_RESULT,
     HEAVY,
@@ -227,6 +228,7 @@ enum {
     CONSUME,
     SHARE,
     SINGLE_HEAVY,
+    TWO,
     ABSENT = 299,
 };
 
@@ -462,6 +464,24 @@ static void an_argument_may_be_a_result_and_a_result_two(void **state)
     flow_close(&flow);
 }
 
+/* Objects that are one value: who consumes one leaves the others theirs. */
+static void a_consumer_spares_objects_that_share_its_bytes(void **state)
+{
+    (void)state;
+    flow_t flow;
+    flow_fill(&flow);
+    put_object(&flow, 1);
+    grant(&flow, 1, SHARE, 1);
+    grant(&flow, 2, CONSUME, 1000); /* 1001 is the same value, */
+    grant(&flow, 3, CONSUME, 1);    /* and so is 1002. */
+    grant(&flow, 4, SINGLE_ADD, 1001);
+    grant(&flow, 5, CONSUME, 1002); /* the last one has its memory */
+    run_idle(&flow);
+    assert_int_equal(flow.succeeded_count, 5);
+    assert_int_equal(flow.failed_count, 0);
+    flow_close(&flow);
+}
+
 static void a_consumed_argument_is_gone(void **state)
 {
     (void)state;
@@ -501,6 +521,47 @@ static void a_failed_step_names_its_origin_to_all_downstream(void **state)
     /* Only the argument and the third run's result have bytes. */
     assert_int_equal(tow_shelf_totals(flow.shelf).bytes, 2 * DEVICES * 16);
     assert_int_equal(tow_shelf_totals(flow.shelf).failed_count, 3);
+    flow_close(&flow);
+}
+
+/* The other steps of its run would wait for members that wait for us. */
+static void a_failed_step_ends_its_run(void **state)
+{
+    (void)state;
+    static const char slow_text[] = "towpath-cost 1\n"
+                                    "name slow\n"
+                                    "argument u8[16]\n"
+                                    "result u8[16]\n"
+                                    "duration 60000000000\n";
+    const tow_lowered_step_t steps[] = {{.executable = {GREEDY},
+                                         .inputs = slot_0,
+                                         .input_count = 1,
+                                         .first_output = 1,
+                                         .output_count = 1,
+                                         .node = 1},
+                                        {.executable = {SLOW},
+                                         .inputs = slot_0,
+                                         .input_count = 1,
+                                         .first_output = 2,
+                                         .output_count = 1,
+                                         .node = 2,
+                                         .index = 1}};
+    flow_t flow;
+    flow_fill(&flow);
+    add_executable(&flow, SLOW, slow_text);
+    add_program(&flow, TWO,
+                &(tow_lowered_t){.slot_count = 3,
+                                 .argument_count = 1,
+                                 .results = slot_2,
+                                 .result_count = 1,
+                                 .steps = steps,
+                                 .step_count = 2,
+                                 .step_count_all = 2});
+    put_object(&flow, 1);
+    grant(&flow, 1, TWO, 1);
+    run_idle(&flow);
+    expect_failure(&flow, 0, 1, TOW_RESOURCE_EXHAUSTED, "run 1, node 1");
+    assert_true(tow_env_now_ns(flow.env) < 1000000000);
     flow_close(&flow);
 }
 
@@ -850,8 +911,10 @@ TOW_TEST_MAIN(
     cmocka_unit_test(unawaited_runs_are_enqueued_ahead_of_their_data),
     cmocka_unit_test(what_finishes_in_one_turn_is_reported_once),
     cmocka_unit_test(an_argument_may_be_a_result_and_a_result_two),
+    cmocka_unit_test(a_consumer_spares_objects_that_share_its_bytes),
     cmocka_unit_test(a_consumed_argument_is_gone),
     cmocka_unit_test(a_failed_step_names_its_origin_to_all_downstream),
+    cmocka_unit_test(a_failed_step_ends_its_run),
     cmocka_unit_test(a_step_that_cannot_be_enqueued_fails_its_run),
     cmocka_unit_test(a_member_that_fails_alone_takes_its_gang_along),
     cmocka_unit_test(a_run_of_what_is_not_there_fails_alone),
