@@ -110,7 +110,26 @@ fill_venv() {
         "$venv_python" -I "$scripts/venv_is_whole.py" "$requirements"
 }
 
-venv() { venv_is_ready || make_venv; }
+venv() {
+    venv_is_ready || make_venv
+    link_package
+}
+
+# Our own package as it lies here, without a build: a path, and what tells JAX
+# that there is a plugin. python/pyproject.toml says the same to pip.
+link_package() {
+    local site info
+    site=$(compgen -G "$root/.venv/lib/python3*/site-packages") || return 0
+    info=$site/towpath-0.1.0.dist-info
+    write_if_other "$site/towpath.pth" "$root/python"
+    mkdir -p "$info"
+    write_if_other "$info/METADATA" $'Metadata-Version: 2.1\nName: towpath\nVersion: 0.1.0'
+    write_if_other "$info/entry_points.txt" $'[jax_plugins]\ntowpath = towpath.plugin'
+}
+
+write_if_other() {
+    [[ -f $1 && $(<"$1") == "$2" ]] || printf '%s\n' "$2" >"$1"
+}
 
 # ---- XLA ----
 

@@ -1,0 +1,73 @@
+"""What JAX calls when it looks for plugins (entry point group ``jax_plugins``)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+LIBRARY = "libtowpath_pjrt.so"
+# Above JAX's own CPU backend, as other accelerators are.
+PRIORITY = 500
+# UCX reads these when it is loaded: in a user's process it is to take no signals
+# and to leave malloc alone.
+UCX_MANNERS = {"UCX_ERROR_SIGNALS": "", "UCX_MEM_EVENTS": "n"}
+
+
+def library_path() -> Path | None:
+    """TOW_PJRT_LIBRARY; beside this file; in a build folder of this clone; or
+    where libraries are installed. None if it is nowhere."""
+    given = os.environ.get("TOW_PJRT_LIBRARY")
+    if given:
+        return Path(given)
+    here = Path(__file__).resolve().parent
+    places = [
+        here,
+        here.parents[1] / "build" / "src" / "pjrt",
+        Path("/usr/local/lib"),
+        Path("/usr/local/lib/x86_64-linux-gnu"),
+        Path("/usr/lib/x86_64-linux-gnu"),
+    ]
+    found = (place / LIBRARY for place in places)
+    return next((path for path in found if path.is_file()), None)
+
+
+@contextlib.contextmanager
+def _manners() -> Iterator[None]:
+    """Only while the library is loaded: children of ours decide for themselves."""
+    ours = [name for name in UCX_MANNERS if name not in os.environ]
+    os.environ.update({name: UCX_MANNERS[name] for name in ours})
+    try:
+        yield
+    finally:
+        for name in ours:
+            del os.environ[name]
+
+
+def _is_asked_for() -> bool:
+    return "towpath" in os.environ.get("JAX_PLATFORMS", "").split(",")
+
+
+def initialize() -> None:
+    """Registers the plugin, and lets JAX donate buffers to it."""
+    from jax._src import xla_bridge
+    from jax._src.interpreters import mlir
+
+    path = library_path()
+    if path is None:
+        if not _is_asked_for():
+            return
+        raise FileNotFoundError(
+            f"{LIBRARY} is not there: run `make`, or name it in TOW_PJRT_LIBRARY"
+        )
+    # Under names that it does not know JAX donates nothing, and warns.
+    if "towpath" not in mlir._platforms_with_donation:
+        mlir._platforms_with_donation.append("towpath")
+    known = getattr(xla_bridge, "_nonexperimental_plugins", None)
+    if isinstance(known, set):
+        known.add("towpath")
+    with _manners():
+        xla_bridge.register_plugin(
+            "towpath", priority=PRIORITY, library_path=str(path)
+        )
