@@ -100,8 +100,8 @@ static bool try_beside(char path[PATH_SIZE], const char *file)
 {
     /* In a build folder, beside this library and beside a program that has it
      * inside; and where both are installed. */
-    static const char *const tails[] = {"tow", "../tow", "../bin/tow",
-                                        "../../bin/tow"};
+    static const char *const tails[] = {"tow", "../tow", "../../tow",
+                                        "../bin/tow", "../../bin/tow"};
     const char *slash = strrchr(file, '/');
     if (slash == NULL) return false;
     for (size_t i = 0; i < TOW_COUNT_OF(tails); i++) {

@@ -1,6 +1,7 @@
 /* How UCX is set up. Every key below was tried with UCX 1.13.1; what happens
  * without it stands beside it. UCX_TLS and UCX_NET_DEVICES of the environment
  * win over ours; the other keys are what the code relies on. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -166,17 +167,29 @@ static uint64_t name_host(const tow_data_t *data)
 
 /* -- Life ----------------------------------------------------------------- */
 
-/* When it is loaded UCX takes these signals, to print a backtrace. In a user's
- * process they are the user's. Gives back what was there before, once: UCX warns
- * the second time, and also when the environment has kept it from taking them. */
+static bool is_taken_by_ucx(int signal_number)
+{
+    struct sigaction action;
+    Dl_info info;
+    return sigaction(signal_number, NULL, &action) == 0 &&
+           action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN &&
+           dladdr((void *)action.sa_handler, &info) != 0 &&
+           info.dli_fname != NULL && strstr(info.dli_fname, "libucs") != NULL;
+}
+
+/* When it is loaded UCX takes these signals, to print a backtrace, and one more
+ * for people who debug it, which it has no function to give back. In a user's
+ * process they are the user's. Gives back what was there before, once. It warns
+ * of signals that it does not have: the environment may have kept it from taking
+ * them. */
 static void give_back_signals(void)
 {
     static const int signals[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
     static atomic_flag is_done = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&is_done)) return;
-    if (getenv("UCX_ERROR_SIGNALS") != NULL) return;
     for (size_t i = 0; i < TOW_COUNT_OF(signals); i++)
-        ucs_debug_disable_signal(signals[i]);
+        if (is_taken_by_ucx(signals[i])) ucs_debug_disable_signal(signals[i]);
+    if (is_taken_by_ucx(SIGHUP)) signal(SIGHUP, SIG_DFL);
 }
 
 static tow_status_t open_context(tow_data_t *data, ucp_config_t *config)
