@@ -11,6 +11,8 @@ struct tow_host {
     arena_t *arena; /* mapped */
     int64_t patience_ns;
     size_t core_count;
+    /* Until then others want our cores. Any thread; a guess may be late. */
+    _Atomic(int64_t) crowded_ns;
     uint32_t process; /* our row */
     pthread_t heart;
     bool heart_beats;

@@ -83,22 +83,44 @@ static tow_status_t check_abort(meeting_t *meeting)
     return host_abort_of(meeting->host, meeting->collective->run_id);
 }
 
+/* Offers the core, and notes if others took it for long. */
+static void offer_core(tow_host_t *host)
+{
+    const int64_t start_ns = host_clock_ns();
+    sched_yield();
+    const int64_t now_ns = host_clock_ns();
+    if (TOW_UNLIKELY(now_ns - start_ns > TOW_HOST_LONG_YIELD_NS))
+        atomic_store_explicit(&host->crowded_ns, now_ns + TOW_HOST_CROWDED_NS,
+                              memory_order_relaxed);
+}
+
+/* How often to offer it before going to sleep. */
+static unsigned offer_count(const meeting_t *meeting)
+{
+    tow_host_t *host = meeting->host;
+    if (meeting->collective->member_count <= host->core_count)
+        return TOW_HOST_YIELD_COUNT;
+    const int64_t crowded_ns =
+        atomic_load_explicit(&host->crowded_ns, memory_order_relaxed);
+    return crowded_ns != 0 && host_clock_ns() < crowded_ns
+               ? TOW_HOST_CROWDED_YIELD_COUNT
+               : TOW_HOST_GANG_YIELD_COUNT;
+}
+
 /* One pause between two looks: spins, then offers the core. False when it is time
  * to sleep. */
 static bool pause_awake(const meeting_t *meeting, wait_state_t *state)
 {
-    const bool is_crowded =
-        meeting->collective->member_count > meeting->host->core_count;
-    const unsigned spin_count = is_crowded ? 0 : TOW_HOST_SPIN_COUNT;
-    const unsigned yield_count =
-        is_crowded ? TOW_HOST_CROWDED_YIELD_COUNT : TOW_HOST_YIELD_COUNT;
+    const bool is_alone =
+        meeting->collective->member_count <= meeting->host->core_count;
+    const unsigned spin_count = is_alone ? TOW_HOST_SPIN_COUNT : 0;
     const unsigned count = state->look_count;
-    if (count >= spin_count + yield_count) return false;
+    if (count >= spin_count + offer_count(meeting)) return false;
     state->look_count++;
     if (count < spin_count)
         host_relax();
     else
-        sched_yield();
+        offer_core(meeting->host);
     return true;
 }
 

@@ -18,11 +18,17 @@
 /* Offers of the core before sleeping. */
 #define TOW_HOST_YIELD_COUNT 200
 /* The same with more members than cores: whoever we wait for needs ours, so
- * nobody spins, and soon all sleep until the last one wakes them together. Eight
- * members on two cores that other work kept busy, processor time of a process
- * for a step of its four: 64 us with none, 47 with 3, 52 with 20 and 100, and
- * some 130 when each spun first and slept for one member after the other. */
+ * nobody spins. While the cores are the gang's alone an offer is the cheapest way
+ * to let the next member run: eight members on two cores did 19,000 steps a
+ * second with 300 offers, 12,400 with 3. But where others want the cores, an
+ * offer gives away a whole slice of theirs, and sleeping is better, for whoever
+ * is woken goes first. So an offer that took longer than LONG_YIELD_NS, which
+ * none within a gang of small steps does, makes the process's members go to
+ * sleep after a few for CROWDED_NS. */
+#define TOW_HOST_GANG_YIELD_COUNT    300
 #define TOW_HOST_CROWDED_YIELD_COUNT 3
+#define TOW_HOST_LONG_YIELD_NS       200000
+#define TOW_HOST_CROWDED_NS          5000000
 /* Bells that gangs share by their keys: more than gangs that meet at once. */
 #define TOW_HOST_BELL_COUNT 64
 /* A sleeper is woken; this only bounds how late it sees an abort. */

@@ -1,16 +1,28 @@
 /* From the plugin's threads to the owner's loop.
  *
- * A callback pushes its completion onto the driver's stack, and posts only if
- * the stack was empty: completions that come close together cost one post, and
- * the post wakes nobody while the loop still spins. The loop takes the stack
- * whole and turns it round. */
+ * A callback pushes its completion onto the driver's stack; the loop takes the
+ * stack whole and turns it round. Waking the loop for each would cost more than
+ * a small run: on a host with more devices than cores it takes the core from
+ * the next one. So shards of runs that end while others are under way are told
+ * together, TOW_PJRT_LATE_NS after the last post at the soonest; the last one
+ * of all, and errors, are told at once, and a timer of the loop looks after
+ * what is left when a long run follows short ones. */
 #include "device/pjrt/pjrt_impl.h"
 
 #include <sched.h>
+#include <time.h>
 
-static void push(pjrt_completion_t *completion)
+#include "env/tuning.h"
+
+static int64_t clock_ns(void)
 {
-    pjrt_driver_t *driver = completion->driver;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * TOW_NS_PER_S + now.tv_nsec;
+}
+
+static void push(pjrt_driver_t *driver, pjrt_completion_t *completion)
+{
     pjrt_completion_t *head =
         atomic_load_explicit(&driver->completed, memory_order_relaxed);
     do {
@@ -18,28 +30,54 @@ static void push(pjrt_completion_t *completion)
     } while (!atomic_compare_exchange_weak_explicit(
         &driver->completed, &head, completion, memory_order_acq_rel,
         memory_order_relaxed));
-    /* After the push the loop may have finished and freed all of it, the driver
-     * too, unless the push was onto the empty stack: then its post is yet to
-     * come, and the loop cannot have looked. */
-    if (head != NULL) return;
-    tow_env_post(driver->driver.env, &driver->drain);
-    /* Only now may the driver go, and its env: see tow_pjrt_await_posters. */
+}
+
+/* After a push the loop may have finished and freed all of it, the driver too,
+ * unless it knows that we are about to post: it waits for those who have
+ * started and not returned. */
+static void push_and_post(pjrt_driver_t *driver, pjrt_completion_t *completion)
+{
+    atomic_fetch_add(&driver->started_count, 1);
+    push(driver, completion);
+    if (!atomic_exchange(&driver->is_posted, true)) {
+        atomic_store_explicit(&driver->posted_ns, clock_ns(),
+                              memory_order_relaxed);
+        tow_env_post(driver->driver.env, &driver->drain);
+    }
     atomic_fetch_add_explicit(&driver->returned_count, 1, memory_order_release);
 }
 
 void tow_pjrt_await_posters(pjrt_driver_t *driver)
 {
-    while (atomic_load_explicit(&driver->returned_count,
-                                memory_order_acquire) != driver->drain_count)
+    while (
+        atomic_load_explicit(&driver->returned_count, memory_order_acquire) !=
+        atomic_load(&driver->started_count))
         sched_yield();
+}
+
+/* May it wait for others? Asked before it is pushed: afterwards it is the
+ * loop's. */
+static bool may_be_late(pjrt_driver_t *driver,
+                        const pjrt_completion_t *completion)
+{
+    if (!completion->is_run) return false;
+    const bool others_follow = atomic_fetch_sub(&driver->shard_count, 1) > 1;
+    return others_follow && completion->error == NULL &&
+           clock_ns() - atomic_load_explicit(&driver->posted_ns,
+                                             memory_order_relaxed) <
+               TOW_PJRT_LATE_NS;
 }
 
 /* Any thread of the plugin, or ours inside OnReady. */
 static void on_ready(PJRT_Error *take_error, void *context)
 {
     pjrt_completion_t *completion = context;
+    pjrt_driver_t *driver = completion->driver;
     completion->error = take_error;
-    push(completion);
+    if (may_be_late(driver, completion))
+        push(driver, completion);
+    else
+        push_and_post(driver, completion);
 }
 
 void tow_pjrt_watch(pjrt_completion_t *completion, PJRT_Event *take_event)
@@ -48,7 +86,7 @@ void tow_pjrt_watch(pjrt_completion_t *completion, PJRT_Event *take_event)
     completion->event = take_event;
     completion->error = NULL;
     if (take_event == NULL) {
-        push(completion);
+        on_ready(NULL, completion);
         return;
     }
     PJRT_Event_OnReady_Args args =
@@ -112,13 +150,11 @@ static void take_completed(pjrt_driver_t *driver)
     tow_pjrt_resume(driver, oldest);
 }
 
-static void drain(tow_post_t *post)
+/* A `finish` may release the last thing that a closing driver waits for; the
+ * driver itself goes only in a later turn. */
+static void finish_all(pjrt_driver_t *driver)
 {
-    pjrt_driver_t *driver = TOW_CONTAINER_OF(post, pjrt_driver_t, drain);
-    driver->drain_count++;
     take_completed(driver);
-    /* A `finish` may release the last thing that a closing driver waits for; the
-     * driver itself goes only in a later turn. */
     while (driver->ready_first != NULL) {
         pjrt_completion_t *completion = driver->ready_first;
         driver->ready_first = completion->next;
@@ -127,9 +163,35 @@ static void drain(tow_post_t *post)
     }
 }
 
+static void drain(tow_post_t *post)
+{
+    pjrt_driver_t *driver = TOW_CONTAINER_OF(post, pjrt_driver_t, drain);
+    /* Before the stack is taken: whoever pushes after that posts again. */
+    atomic_exchange(&driver->is_posted, false);
+    finish_all(driver);
+    if (TOW_UNLIKELY(driver->is_closing)) tow_pjrt_check_closed(driver);
+}
+
+static void look_late(tow_timer_t *timer)
+{
+    pjrt_driver_t *driver = TOW_CONTAINER_OF(timer, pjrt_driver_t, late);
+    tow_env_t *env = driver->driver.env;
+    if (atomic_load(&driver->shard_count) > 0)
+        tow_env_timer_start(env, timer, tow_env_now_ns(env) + TOW_PJRT_LOOK_NS);
+    finish_all(driver);
+}
+
+void tow_pjrt_expect_shards(pjrt_driver_t *driver, size_t count)
+{
+    tow_env_t *env = driver->driver.env;
+    atomic_fetch_add(&driver->shard_count, count);
+    if (!tow_timer_is_armed(&driver->late))
+        tow_env_timer_start(env, &driver->late,
+                            tow_env_now_ns(env) + TOW_PJRT_LOOK_NS);
+}
+
 void tow_pjrt_completions_init(pjrt_driver_t *driver)
 {
-    atomic_init(&driver->completed, NULL);
-    atomic_init(&driver->returned_count, 0);
     driver->drain = (tow_post_t){.run = drain};
+    driver->late = (tow_timer_t){.fire = look_late};
 }

@@ -242,7 +242,6 @@ static void destroyed(tow_work_t *work, tow_status_t take_status)
     /* An env that closes cancels work that has not begun. */
     if (take_status != TOW_OK) destroy_client(driver);
     tow_status_release(take_status);
-    tow_pjrt_await_posters(driver);
     const tow_closed_t closed = driver->closed;
     free_driver(driver);
     if (closed.run != NULL) closed.run(closed.context);
@@ -255,6 +254,10 @@ void tow_pjrt_check_closed(pjrt_driver_t *driver)
             driver->executable_count >
         0)
         return;
+    /* A post that is under way comes first, and looks here again. */
+    tow_pjrt_await_posters(driver);
+    if (atomic_load(&driver->is_posted)) return;
+    tow_env_timer_stop(driver->driver.env, &driver->late);
     driver->is_destroying = true;
     driver->destroying = (tow_work_t){.run = run_destroy, .done = destroyed};
     tow_env_work_start(driver->driver.env, &driver->destroying);

@@ -32,6 +32,7 @@ struct pjrt_completion {
     /* Owned. Written by the plugin's thread before it pushes us, read by the
      * loop after it has taken us. */
     PJRT_Error *error;
+    bool is_run; /* a shard of a run, which may be told a little late */
 };
 
 /* Takes the event, which may be NULL for one that has been; `finish` runs in a
@@ -44,6 +45,8 @@ void tow_pjrt_complete_soon(pjrt_completion_t *completion,
  * before this turn ends. Only from within a `finish`. */
 void tow_pjrt_resume(pjrt_driver_t *driver, pjrt_completion_t *first);
 void tow_pjrt_completions_init(pjrt_driver_t *driver);
+/* On the loop, before a run of so many shards reaches the plugin. */
+void tow_pjrt_expect_shards(pjrt_driver_t *driver, size_t count);
 /* Once nothing is under way: until the last thread that posted has come back
  * from that, which is a matter of some instructions. */
 void tow_pjrt_await_posters(pjrt_driver_t *driver);
@@ -60,11 +63,16 @@ struct pjrt_driver {
     tow_pjrt_table_t *table; /* lent, may be NULL */
 
     /* Pushed by threads of the plugin and by the loop, taken whole by the
-     * loop. Whoever pushes onto the empty stack posts `drain`. */
+     * loop. Who is in a hurry posts `drain`, unless it is posted already; what
+     * is not, waits for the next or for the timer: see completion.c. */
     _Atomic(pjrt_completion_t *) completed;
     tow_post_t drain;
-    uint64_t drain_count;             /* times that it has run */
-    _Atomic(uint64_t) returned_count; /* posts of it that have returned */
+    tow_timer_t late;
+    atomic_bool is_posted;
+    _Atomic(int64_t) posted_ns;       /* when it last was */
+    _Atomic(uint64_t) shard_count;    /* of runs that have not completed */
+    _Atomic(uint64_t) started_count;  /* threads that began to post */
+    _Atomic(uint64_t) returned_count; /* and that have finished */
     /* Taken, in order, not yet finished. */
     pjrt_completion_t *ready_first;
     pjrt_completion_t *ready_last;

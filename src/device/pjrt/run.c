@@ -301,8 +301,8 @@ static void begin_shards(pjrt_driver_t *driver, pjrt_run_t *run,
     run->run = caller;
     run->unfinished_count = shards;
     for (size_t d = 0; d < shards; d++) {
-        run->shards[d].completion =
-            (pjrt_completion_t){.finish = finish_shard, .driver = driver};
+        run->shards[d].completion = (pjrt_completion_t){
+            .finish = finish_shard, .driver = driver, .is_run = true};
         run->shards[d].run = run;
         run->shards[d].local = d;
     }
@@ -313,6 +313,7 @@ static void begin_shards(pjrt_driver_t *driver, pjrt_run_t *run,
         caller->results[i] = &run->results[i]->buffer;
     }
     driver->operation_count++;
+    tow_pjrt_expect_shards(driver, shards);
 }
 
 /* The run does not reach the device: it fails, in its turn. */

@@ -12,6 +12,13 @@
  * threads costs. */
 #define TOW_PJRT_COPY_BYTES_MAX 65536
 
+/* Shards that complete while others are under way are told to the loop together,
+ * no sooner than this after the last time; and no later than the second number,
+ * should a long run follow. Eight devices on two cores otherwise spend a third of
+ * them on waking loops. */
+#define TOW_PJRT_LATE_NS (50 * 1000)
+#define TOW_PJRT_LOOK_NS (500 * 1000)
+
 /* Of all keys and values of one table together. Plugins put addresses and
  * topologies of a few KiB per host there. */
 #define TOW_PJRT_TABLE_BYTES_MAX (64u << 20)

@@ -86,6 +86,7 @@ void add_devices(PJRT_Client &client, int64_t memory_limit_bytes)
 absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
     const client_options &options)
 {
+    expect_devices(static_cast<size_t>(options.device_count));
     auto client = std::make_unique<PJRT_Client>();
     auto find_run = [raw = client.get()](int64_t id) -> const current_run * {
         for (PJRT_Device *each : raw->devices)

@@ -55,10 +55,22 @@ inline void futex_wake_all(std::atomic<uint32_t> *word)
             0);
 }
 
+/* Looks that pass without giving up the processor: none in a process that has
+ * devices for all cores, for whoever we wait for needs ours. Set when a client
+ * is made. */
+inline std::atomic<int> looks_before_yield{TOW_XLA_SPIN_LOOKS_BEFORE_YIELD};
+
+inline void expect_devices(size_t device_count)
+{
+    if (device_count >= std::thread::hardware_concurrency())
+        looks_before_yield = 0;
+}
+
 /* Looks at `done` until it holds or the time to look is over. */
 template <typename Done> bool spin_until(Done done)
 {
-    for (int look = 0; look < TOW_XLA_SPIN_LOOKS_BEFORE_YIELD; look++) {
+    const int looks = looks_before_yield.load(std::memory_order_relaxed);
+    for (int look = 0; look < looks; look++) {
         if (done()) return true;
         pause_briefly();
     }
