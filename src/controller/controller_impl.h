@@ -440,6 +440,9 @@ struct run_block {
     tow_list_t node;
     tow_controller_t *controller; /* set when it waits */
     tow_ticket_t *ticket;
+    /* What it will consume, and nobody may copy from then; or NULL. Held by the
+     * unit. */
+    const tow_object_t *consumed;
 };
 
 void tow_run_grant(run_t *run);

@@ -162,22 +162,21 @@ void tow_copies_await(tow_controller_t *controller, const tow_object_t *object,
     if (copy != NULL) tow_unit_block(controller, ticket, block, &copy->waiting);
 }
 
-/* Those that wait for the object itself; and those that will consume what it is
- * a copy of, of which there may be other copies. */
+/* Those that will consume an object that others still copy from go on waiting:
+ * all these copies came before them. Nobody else does: a copy of the same source
+ * may have come later, and its turn is after theirs. */
 static void release_waiting_units(tow_controller_t *controller, put_t *put)
 {
-    put_t *other =
-        put->source != NULL ? find_copy(controller, put->source) : NULL;
-    tow_list_t *item = put->waiting.next;
-    while (item != &put->waiting) {
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&put->waiting)) != NULL) {
         run_block_t *block = TOW_CONTAINER_OF(item, run_block_t, node);
-        item = item->next;
-        if (other != NULL) {
-            tow_list_remove(&block->node);
-            tow_list_append(&other->waiting, &block->node);
-        } else {
+        put_t *copy = block->consumed != NULL
+                          ? find_copy(controller, block->consumed)
+                          : NULL;
+        if (copy != NULL)
+            tow_list_append(&copy->waiting, &block->node);
+        else
             tow_run_unblock(block);
-        }
     }
 }
 

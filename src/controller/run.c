@@ -188,7 +188,11 @@ static tow_status_t check_argument(const client_t *client,
                          "argument %zu of program '%s': object %llu was "
                          "donated to an earlier run",
                          index, resident->name, (unsigned long long)id);
-    if (object->placement == NULL) return tow_status_retain(object->error);
+    /* One that failed before it was known what it would be. */
+    if (object->state == TOW_OBJECT_FAILED &&
+        (object->placement != argument->mapping->placement ||
+         !tow_shape_equal(&object->shape, &argument->shape)))
+        return tow_status_retain(object->error);
     if (object->placement != argument->mapping->placement)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "argument %zu of program '%s': object %llu is on "
@@ -265,6 +269,7 @@ static void admit(client_t *client, run_t *run)
     for (size_t i = 0; i < resident->result_count; i++)
         tow_object_hold(run->results[i]);
     for (size_t i = 0; i <= run->argument_count; i++) {
+        run->blocks[i].consumed = NULL;
         tow_list_init(&run->blocks[i].node);
     }
     for (size_t i = 0; i < run->argument_count; i++) {
@@ -297,6 +302,8 @@ static void submit(client_t *client, run_t *run)
                        &run->blocks[run->argument_count], &resident->waiting);
     for (size_t i = 0; i < run->argument_count; i++) {
         const tow_object_t *object = run->arguments[i];
+        run->blocks[i].consumed =
+            resident->arguments[i].consumed ? object : NULL;
         if (object->state == TOW_OBJECT_ARRIVING)
             tow_put_await(controller, object, &run->blocks[i],
                           &run->unit.ticket);
