@@ -53,7 +53,7 @@ typedef struct sim_client sim_client_t;
 typedef struct sim_future {
     tow_list_t node;
     sim_client_t *client;
-    bool is_run;
+    const char *what;
     uint8_t *bytes; /* owned: of a download */
     size_t size;
     const uint8_t *expected; /* lent; NULL: not known */
@@ -100,7 +100,7 @@ static bool is_explained(const sim_client_t *self, tow_code_t code)
     if (code == TOW_CODE_OK) return true;
     if (code == TOW_RESOURCE_EXHAUSTED && cluster->is_tight) return true;
     if (self->is_shut && code == TOW_CANCELLED) return true;
-    if (cluster->options->faults == TOW_SCENARIO_CALM) return false;
+    if (cluster->is_calm) return false;
     return code == TOW_UNAVAILABLE || code == TOW_ABORTED ||
            code == TOW_CANCELLED ||
            (code == TOW_DATA_LOSS && cluster->is_damaging);
@@ -144,8 +144,9 @@ static void settled(void *context, tow_status_t take_status)
     sim_future_t *future = context;
     sim_client_t *self = future->client;
     tow_sim_cluster_stats_t *stats = &self->cluster->stats;
-    bool ok = look_at(self, take_status, future->is_run ? "a run" : "a value");
-    if (future->is_run) *(ok ? &stats->runs_done : &stats->runs_failed) += 1;
+    bool ok = look_at(self, take_status, future->what);
+    if (strcmp(future->what, "a run") == 0)
+        *(ok ? &stats->runs_done : &stats->runs_failed) += 1;
     if (ok && future->expected != NULL) {
         stats->bytes_checked += future->size;
         if (memcmp(future->bytes, future->expected, future->size) != 0)
@@ -171,10 +172,11 @@ static sim_future_t *make_future(sim_client_t *self,
     return future;
 }
 
-static void expect_value(sim_client_t *self, tow_array_t *array, bool is_run)
+static void expect_value(sim_client_t *self, tow_array_t *array,
+                         const char *what)
 {
     tow_callback_t *callback;
-    make_future(self, &callback)->is_run = is_run;
+    make_future(self, &callback)->what = what;
     tow_array_call_when_ready(array, callback);
 }
 
@@ -325,7 +327,8 @@ static bool ask_slices(sim_client_t *self)
     const size_t all = cluster->worker_count * cluster->devices_per_worker;
     self->slice_count = 0;
     for (size_t count = 1 + below(self, SIM_SLICES_MAX); count > 0; count--) {
-        uint32_t size = 1 + (uint32_t)below(self, all);
+        uint32_t size =
+            below(self, 4) == 0 ? 1 : 1 + (uint32_t)below(self, all);
         tow_slice_options_t options = {.struct_size = sizeof(options),
                                        .dims = {size}};
         const size_t index = self->slice_count;
@@ -375,7 +378,7 @@ static bool upload(sim_client_t *self, uint32_t slice, uint32_t size)
              "uploading"))
         return false;
     self->cluster->stats.uploads++;
-    expect_value(self, array.array, false);
+    expect_value(self, array.array, "an upload");
     keep_array(self, array);
     return true;
 }
@@ -387,6 +390,7 @@ static void download(sim_client_t *self)
     const size_t shard = below(self, self->slice_sizes[array->slice]);
     tow_callback_t *callback;
     sim_future_t *future = make_future(self, &callback);
+    future->what = "a download";
     future->size = size_bytes[array->size];
     future->bytes = tow_calloc(1, future->size);
     TOW_ASSERT(future->bytes != NULL);
@@ -465,7 +469,7 @@ static void start_run(sim_client_t *self, const sim_routine_t *routine,
     for (size_t i = 0; i < routine->argument_count; i++)
         if (routine->arguments[i].donated) forget_array(self, arguments[i]);
     for (size_t i = 0; i < routine->result_count; i++) {
-        expect_value(self, results[i], i == 0);
+        expect_value(self, results[i], i == 0 ? "a run" : "another result");
         keep_array(self, (sim_array_t){.array = results[i],
                                        .slice = routine->results[i].slice,
                                        .size = routine->results[i].size});
@@ -503,6 +507,58 @@ static void call(sim_client_t *self)
     if (count > 0) tow_array_drop(argument);
 }
 
+/* A new array of shards that are there, of arrays that are alike. */
+static void regroup(sim_client_t *self)
+{
+    if (self->array_count == 0) return;
+    const sim_array_t like = self->arrays[below(self, self->array_count)];
+    const uint32_t devices = self->slice_sizes[like.slice];
+    tow_array_t **sources = tow_calloc(devices, sizeof(tow_array_t *));
+    uint32_t *shards = tow_calloc(devices, sizeof(uint32_t));
+    TOW_ASSERT(sources != NULL && shards != NULL);
+    for (uint32_t i = 0; i < devices; i++) {
+        size_t index;
+        if (!choose_array(self, (sim_value_t){like.slice, like.size, false},
+                          NULL, 0, &index))
+            TOW_UNREACHABLE(); /* There is `like`. */
+        sources[i] = self->arrays[index].array;
+        shards[i] = i;
+    }
+    sim_array_t array = {.slice = like.slice, .size = like.size};
+    if (try(self,
+            tow_regroup_start(self->slices[like.slice], sources, shards,
+                              &array.array),
+            "regrouping")) {
+        expect_value(self, array.array, "a regroup");
+        keep_array(self, array);
+    }
+    tow_free(sources);
+    tow_free(shards);
+}
+
+/* A shard on a device of its own; its bytes are known if the array's are. */
+static void copy(sim_client_t *self)
+{
+    uint32_t slice = 0;
+    while (slice < self->slice_count && self->slice_sizes[slice] != 1)
+        slice++;
+    if (self->array_count == 0 || slice == self->slice_count) return;
+    const sim_array_t source = self->arrays[below(self, self->array_count)];
+    const uint32_t shard =
+        (uint32_t)below(self, self->slice_sizes[source.slice]);
+    sim_array_t array = source;
+    array.slice = slice;
+    array.replicated = true;
+    if (!source.replicated) array.offset += shard * size_bytes[source.size];
+    if (!try(self,
+             tow_copy_start(self->slices[slice], source.array, shard,
+                            &array.array),
+             "copying"))
+        return;
+    expect_value(self, array.array, "a copy");
+    keep_array(self, array);
+}
+
 static void replace_program(sim_client_t *self)
 {
     sim_routine_t *routine = &self->routines[below(self, self->routine_count)];
@@ -516,7 +572,7 @@ static void replace_program(sim_client_t *self)
 static void operate(sim_client_t *self)
 {
     self->process->operations_left--;
-    switch (below(self, 12)) {
+    switch (below(self, 14)) {
     case 0:
         (void)!upload(self, (uint32_t)below(self, self->slice_count),
                       (uint32_t)below(self, SIM_SIZES));
@@ -530,6 +586,8 @@ static void operate(sim_client_t *self)
     case 4: replace_program(self); return;
     case 5:
     case 6: call(self); return;
+    case 7: regroup(self); return;
+    case 8: copy(self); return;
     default: run(self); return;
     }
 }
@@ -752,6 +810,13 @@ static void destroy(void *machine)
     while (!tow_list_is_empty(&self->futures))
         free_future(TOW_CONTAINER_OF(self->futures.next, sim_future_t, node));
     tow_free(self);
+}
+
+const char *tow_sim_client_awaits(const void *machine)
+{
+    const sim_client_t *self = machine;
+    if (self == NULL || tow_list_is_empty(&self->futures)) return "nothing";
+    return TOW_CONTAINER_OF(self->futures.next, sim_future_t, node)->what;
 }
 
 const tow_sim_program_t tow_sim_client_program = {.start = start,

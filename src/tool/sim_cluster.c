@@ -17,7 +17,9 @@
 #define FAULT_POINT_PPM 2000
 #define HOSTS_MAX       128
 /* One seed in this many has a large cluster. */
-#define LARGE_EVERY 50
+#define LARGE_EVERY 40
+/* One in this many is calm: then every error is a bug. */
+#define CALM_EVERY 6
 /* In a large cluster the books are looked at less often. */
 #define LARGE_CHECK_EVERY 256
 
@@ -222,9 +224,13 @@ static tow_status_t expect_idle_clients(const sim_cluster_t *cluster)
 {
     for (size_t i = 0; i < cluster->client_count; i++)
         if (!cluster->clients[i].is_done)
-            return TOW_ERROR(
-                TOW_INTERNAL, "%s is not done: %u operations are left",
-                cluster->clients[i].name, cluster->clients[i].operations_left);
+            return TOW_ERROR(TOW_INTERNAL,
+                             "%s is not done: %u operations are left, and it "
+                             "waits for %s",
+                             cluster->clients[i].name,
+                             cluster->clients[i].operations_left,
+                             tow_sim_client_awaits(tow_sim_node_machine(
+                                 cluster->clients[i].node)));
     return TOW_OK;
 }
 
@@ -240,8 +246,7 @@ static tow_status_t expect_idle(const sim_cluster_t *cluster)
 static bool is_over(void *context)
 {
     const sim_cluster_t *cluster = context;
-    if (cluster->options->faults == TOW_SCENARIO_FAULTY &&
-        tow_sim_now_ns(cluster->sim) < FAULTS_END_NS)
+    if (!cluster->is_calm && tow_sim_now_ns(cluster->sim) < FAULTS_END_NS)
         return false;
     for (size_t i = 0; i < cluster->client_count; i++)
         if (!cluster->clients[i].is_done) return false;
@@ -259,7 +264,7 @@ static tow_sim_path_t random_path(sim_cluster_t *cluster)
         .jitter_ns = (int64_t)below(cluster, 200000),
         .bandwidth_bytes_per_second = 10000000 + below(cluster, 1000000000),
     };
-    if (cluster->options->faults == TOW_SCENARIO_CALM) return path;
+    if (cluster->is_calm) return path;
     path.loss_ppm = (uint32_t)below(cluster, 1000);
     if (cluster->is_damaging) path.corrupt_ppm = (uint32_t)below(cluster, 1000);
     path.duplicate_ppm = (uint32_t)below(cluster, 50000);
@@ -272,8 +277,7 @@ static tow_status_t make_world(sim_cluster_t *cluster)
     const tow_sim_cluster_options_t *options = cluster->options;
     tow_sim_options_t world = {
         .seed = tow_random_next(&cluster->random),
-        .fault_chance_ppm =
-            options->faults == TOW_SCENARIO_FAULTY ? FAULT_POINT_PPM : 0,
+        .fault_chance_ppm = cluster->is_calm ? 0 : FAULT_POINT_PPM,
         .remote_path = random_path(cluster),
         .log = options->log,
         .event_log = options->event_log,
@@ -294,13 +298,15 @@ static tow_status_t choose_sizes(sim_cluster_t *cluster)
         asked != 0 ? asked > 16 : below(cluster, LARGE_EVERY) == 0;
     size_t hosts = asked != 0 ? asked
                    : is_large ? 32 + below(cluster, HOSTS_MAX - 31)
-                              : 3 + below(cluster, 6);
+                              : 3 + below(cluster, 8);
     if (hosts < 3 || hosts > HOSTS_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu hosts: 3 to %d are allowed",
                          hosts, HOSTS_MAX);
     cluster->client_count = 1 + below(cluster, hosts > 4 ? 3 : 1);
     cluster->worker_count = hosts - 1 - cluster->client_count;
     cluster->devices_per_worker = 1 + below(cluster, 4);
+    cluster->is_calm = below(cluster, CALM_EVERY) == 0 ||
+                       cluster->options->faults == TOW_SCENARIO_CALM;
     cluster->is_tight = below(cluster, 4) == 0;
     cluster->is_damaging = below(cluster, 4) == 0;
     cluster->memory_bytes = cluster->is_tight ? 1000000 : 256000000;
@@ -354,7 +360,7 @@ static tow_status_t make_processes(sim_cluster_t *cluster)
     for (size_t i = 0; i < cluster->client_count; i++) {
         sim_process_t *client = &cluster->clients[i];
         client->index = i;
-        client->operations_left = 5 + (uint32_t)below(cluster, 40);
+        client->operations_left = 10 + (uint32_t)below(cluster, 250);
         snprintf(client->name, SIM_NAME_SIZE, "client/%zu", i);
         TOW_RETURN_IF_ERROR(
             make_process(cluster, client, &tow_sim_client_program));
@@ -474,7 +480,7 @@ static void mend_everything(void *context, tow_sim_t *sim)
 
 static tow_status_t schedule_faults(sim_cluster_t *cluster)
 {
-    if (cluster->options->faults == TOW_SCENARIO_CALM) return TOW_OK;
+    if (cluster->is_calm) return TOW_OK;
     size_t most = process_count(cluster) < 16 ? process_count(cluster) : 16;
     for (size_t count = below(cluster, 2 * most); count > 0; count--)
         TOW_RETURN_IF_ERROR(schedule_one_fault(cluster));

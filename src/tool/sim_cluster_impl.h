@@ -50,6 +50,7 @@ struct sim_cluster {
     size_t client_count;
     size_t devices_per_worker;
     uint64_t memory_bytes; /* of a device */
+    bool is_calm;          /* nothing goes wrong: nor may anything fail */
     bool is_tight;         /* memory may run out */
     bool is_damaging;      /* bytes may change on their way */
     uint32_t process_number;
@@ -62,6 +63,8 @@ struct sim_cluster {
 };
 
 extern const tow_sim_program_t tow_sim_client_program;
+/* What the machine of a client has waited for the longest; static. */
+const char *tow_sim_client_awaits(const void *machine);
 
 static inline uint64_t sim_below(tow_random_t *random, uint64_t bound)
 {
