@@ -277,6 +277,18 @@ static void on_writable(void *context, tow_link_t *link)
     tow_session_pump(session);
 }
 
+/* Whoever answers there has another token than we, and will have it the next
+ * time too: no patience helps. */
+static void give_up_if_refused(tow_session_t *session, tow_status_t cause)
+{
+    if (!is_unanswered(session) ||
+        tow_status_code(cause) != TOW_UNAUTHENTICATED)
+        return;
+    tow_session_go_soon(session, tow_status_annotate(tow_status_retain(cause),
+                                                     "no session with %s",
+                                                     session->address));
+}
+
 static void on_down(void *context, tow_link_t *link, tow_status_t cause)
 {
     tow_session_t *session = context;
@@ -284,7 +296,10 @@ static void on_down(void *context, tow_link_t *link, tow_status_t cause)
     session->tried_ns = tow_env_now_ns(session->env);
     tow_status_release(session->down_cause);
     session->down_cause = tow_status_retain(cause);
-    if (dials(session)) return; /* The env dials again. */
+    if (dials(session)) { /* The env dials again. */
+        give_up_if_refused(session, cause);
+        return;
+    }
     session->link = NULL;
     tow_link_close(link, (tow_closed_t){0});
 }

@@ -57,7 +57,8 @@ typedef struct tow_session_dial_options {
     const char *address;
     const char *expected_name; /* NULL: anybody that the handshake lets in */
     /* How long to try for the first epoch; 0: the lease. Then gone says that
-     * nobody answers there, with the last reason. */
+     * nobody answers there, with the last reason. UNAUTHENTICATED at once, if who
+     * answers has another token. */
     int64_t patience_ns;
     tow_session_limits_t limits;
     const tow_session_handler_t *handler; /* lent, outlives the session */
