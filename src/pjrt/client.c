@@ -1,6 +1,6 @@
 /* Clients, devices and memories. Getters answer from what was told when the
  * client was made: they cannot fail, also when the cluster is lost. */
-#include <pthread.h>
+#include <pthread.h> /* tow-allow: pthread_atfork and once, for forked users */
 #include <stdio.h>
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * waiting and completing need no lock. Events of executions are completed by
  * whatever thread turns the net next: the keeper is asked to look out for them
  * only when somebody asked for an event of a buffer. */
-#include <semaphore.h>
+#include <semaphore.h> /* tow-allow: PJRT_Event_Await blocks its caller */
 
 #include "pjrt/plugin_impl.h"
 

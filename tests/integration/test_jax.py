@@ -1,0 +1,236 @@
+"""Unmodified JAX on a cluster of its own: every script here is plain JAX."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("jax", reason="skipped: JAX is not installed")
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("TOW_BUILD_DIR", ROOT / "build"))
+LIBRARY = BUILD / "src" / "pjrt" / "libtowpath_pjrt.so"
+TIMEOUT_S = 300
+
+pytestmark = pytest.mark.skipif(
+    not LIBRARY.exists(), reason="skipped: the plugin is not built (no XLA headers)"
+)
+
+PREAMBLE = """
+import os, sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+devices = jax.devices()
+def show(*values):
+    print(*[f"{float(np.sum(np.asarray(v, dtype=np.float64))):.6g}" for v in values])
+"""
+
+
+def start(script: str, **environment: str) -> subprocess.Popen[str]:
+    own = {"JAX_PLATFORMS": "towpath", "TOW_PJRT_LIBRARY": str(LIBRARY)}
+    inherited = {k: v for k, v in os.environ.items() if k != "TOW_ADDRESS"}
+    inherited["PYTHONPATH"] = str(ROOT / "python")
+    return subprocess.Popen(
+        [sys.executable, "-c", PREAMBLE + textwrap.dedent(script)],
+        env=inherited | own | environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    process = start(script, **environment)
+    try:
+        out, error = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+def lines(script: str, **environment: str) -> list[str]:
+    done = run(script, **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def same_as_jax_itself(script: str, **environment: str) -> None:
+    """The same script on JAX's own CPU backend says the same."""
+    wanted = lines(script, JAX_PLATFORMS="cpu", NPROC="16",
+                   XLA_FLAGS="--xla_force_host_platform_device_count=8")
+    assert wanted
+    got = lines(script, **environment)
+    assert len(got) == len(wanted)
+    for a, b in zip(wanted, got):
+        np_close(a, b)
+
+
+def np_close(wanted: str, got: str) -> None:
+    pairs = zip(wanted.split(), got.split(), strict=True)
+    for a, b in pairs:
+        assert float(b) == pytest.approx(float(a), rel=1e-4, abs=1e-5), (wanted, got)
+
+
+# ---- the right values ----
+
+def test_one_device_computes_what_jax_computes():
+    same_as_jax_itself("""
+        k = jax.random.key(0)
+        x = jax.random.normal(k, (64, 64))
+        show(jax.jit(lambda v: v @ v.T + 1)(x))
+        show(jax.grad(lambda v: jnp.tanh(v).sum())(x))
+        show(jax.lax.scan(lambda c, r: (c * 0.9 + r, c), jnp.zeros(64), x)[0])
+        show(jax.lax.while_loop(lambda s: s[0] < 10, lambda s: (s[0] + 1, s[1] * 1.1), (0, x))[1])
+        show(jnp.sort(x, axis=1) * jnp.arange(64), jnp.argsort(x[0]))
+        show(jnp.linalg.solve(x + 10 * jnp.eye(64), x[0]))
+        show(jax.random.permutation(k, 50), jnp.zeros((0, 3)))
+        """)
+
+
+@pytest.mark.parametrize("local", ["workers=1,devices=8", "workers=2,devices=4"])
+def test_eight_devices_compute_what_jax_computes(local):
+    same_as_jax_itself("""
+        mesh = Mesh(np.array(devices[:8]).reshape(2, 4), ("a", "b"))
+        k = jax.random.key(1)
+        x = jax.device_put(jax.random.normal(k, (16, 32)), NamedSharding(mesh, P("a", "b")))
+        w = jax.device_put(jax.random.normal(k, (32, 64)), NamedSharding(mesh, P("b", None)))
+        f = jax.jit(lambda a, b: jnp.tanh(a @ b), out_shardings=NamedSharding(mesh, P("a", "b")))
+        y = f(x, w)
+        show(x, w, y, *[s.data for s in y.addressable_shards])
+        show(jax.device_put(y, NamedSharding(mesh, P("b", "a"))))
+        show(jax.jit(jax.grad(lambda b, a: (jnp.tanh(a @ b) ** 2).mean()))(w, x))
+        def body(a):
+            return (jax.lax.psum(a, "b"), jax.lax.all_gather(a, "b", axis=1, tiled=True),
+                    jax.lax.ppermute(a, "b", [(j, (j + 1) % 4) for j in range(4)]),
+                    jax.lax.all_to_all(a, "b", 0, 1, tiled=True))
+        show(*jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("a", "b"),
+                                    out_specs=(P("a", "b"),) * 4, check_vma=False))(x))
+        """, TOW_LOCAL=local)
+
+
+def test_gangs_of_two_threads_over_shared_devices_end():
+    assert lines("""
+        import threading
+        def client(which, out):
+            mesh = Mesh(np.array(which), ("d",))
+            everywhere = NamedSharding(mesh, P())
+            step = jax.jit(lambda v: v + jax.lax.with_sharding_constraint(
+                1 + 0 * v.mean(0, keepdims=True), everywhere), donate_argnums=0)
+            a = jax.device_put(jnp.zeros((len(which), 16)), NamedSharding(mesh, P("d")))
+            for _ in range(300):
+                a = step(a)
+            out.append(float(np.asarray(a).mean()))
+        got = []
+        threads = [threading.Thread(target=client, args=(d, got))
+                   for d in (devices, devices[::-1][:6])]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        print(got)
+        """) == ["[300.0, 300.0]"]
+
+
+# ---- arrays come and go ----
+
+def test_bytes_arrive_whatever_their_size_and_strides():
+    assert lines("""
+        def same(a, **how):
+            b = np.asarray(jax.device_put(a, **how))
+            return b.shape == a.shape and b.dtype == a.dtype and (b == a).all()
+        large = np.random.default_rng(0).standard_normal(1 << 22).astype(np.float32)
+        print(same(large), same(large.reshape(2048, 2048).T), same(np.asfortranarray(large[:60000].reshape(200, 300))))
+        print(same(np.arange(24, dtype=np.int32).reshape(2, 3, 4).transpose(2, 0, 1)))
+        print(same(np.arange(10, dtype=np.int8)[::-1]), same(np.zeros((0, 3), np.float32)), same(np.float32(3)))
+        print(same(large.astype(jnp.bfloat16)[:1000]), same(np.array([True, False])))
+        """) == ["True True True", "True", "True True True", "True True"]
+
+
+def test_copies_go_between_devices_of_two_workers():
+    assert lines("""
+        a = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
+        x = jax.device_put(a, devices[0])
+        copies = [jax.device_put(x, d) for d in devices]
+        print(all((np.asarray(c) == a).all() for c in copies))
+        small = jax.device_put(jnp.arange(5.0) * 2, devices[7])
+        print(np.asarray(small).tolist())
+        """, TOW_LOCAL="workers=2,devices=4") == ["True", "[0.0, 2.0, 4.0, 6.0, 8.0]"]
+
+
+def test_what_was_donated_is_deleted_and_others_have_their_value():
+    assert lines("""
+        f = jax.jit(lambda v: v + 1, donate_argnums=0)
+        a = np.arange(1 << 18, dtype=np.float32)
+        x = jax.device_put(a, devices[0])
+        copy = jax.device_put(x, devices[1])
+        y = f(x)
+        print(x.is_deleted(), (np.asarray(copy) == a).all(), (np.asarray(y) == a + 1).all())
+        try:
+            f(x)
+        except Exception as error:
+            print("deleted or donated" in str(error))
+        """) == ["True True True", "True"]
+
+
+def test_a_shard_is_used_alone_and_with_the_others():
+    assert lines("""
+        mesh = Mesh(np.array(devices), ("d",))
+        a = np.arange(64, dtype=np.float32).reshape(8, 8)
+        x = jax.device_put(a, NamedSharding(mesh, P("d")))
+        f = jax.jit(lambda v: v * 2)
+        for _ in range(3):
+            whole, alone = f(x), f(x.addressable_shards[2].data)
+        print((np.asarray(whole) == a * 2).all(), (np.asarray(alone) == a[2] * 2).all())
+        turned = jax.device_put(x, NamedSharding(Mesh(np.array(devices[::-1]), ("d",)), P("d")))
+        print((np.asarray(f(turned)) == a * 2).all())
+        """) == ["True True", "True"]
+
+
+# ---- what goes wrong ----
+
+def test_a_program_that_xla_refuses_says_why():
+    done = run("""
+        from jax import ffi
+        jax.jit(lambda v: ffi.ffi_call("no_such_thing", jax.ShapeDtypeStruct((3,), np.float32))(v))(jnp.ones(3))
+        """)
+    assert done.returncode == 1
+    assert "JaxRuntimeError" in done.stderr
+    assert "no_such_thing" in done.stderr
+
+
+def test_no_cluster_at_the_address_says_so():
+    done = run("pass", TOW_ADDRESS="unix:/nonexistent/socket")
+    assert done.returncode == 1
+    assert "/nonexistent/socket" in done.stderr
+
+
+def test_a_forked_child_gets_an_error_and_does_not_hang():
+    assert lines("""
+        f = jax.jit(lambda v: v + 1)
+        x = f(jnp.ones(()))
+        child = os.fork()
+        if child == 0:
+            try:
+                f(x)
+            except Exception as error:
+                os._exit(7 if "forked" in str(error) else 8)
+            os._exit(9)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print(float(f(x)))
+        """) == ["7", "3.0"]
+
+
+def test_exits_with_a_thousand_steps_in_flight():
+    assert lines("""
+        f = jax.jit(lambda v: v + 1)
+        x = jnp.zeros(())
+        for _ in range(1000):
+            x = f(x)
+        print("started")
+        """) == ["started"]
+
+
+def test_takes_no_signals_from_the_user():
+    assert lines("""
+        import signal
+        print([signal.getsignal(s) for s in (signal.SIGSEGV, signal.SIGHUP)] ==
+              [signal.SIG_DFL, signal.SIG_DFL], "libtensorflow" in open("/proc/self/maps").read())
+        """) == ["True False"]
