@@ -115,7 +115,7 @@ static const char *name_of(const tow_client_options_t *options)
 static void plain_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
 {
     size_t length = 0;
-    for (; name[length] != '\0' && length < TOW_PEER_NAME_MAX; length++) {
+    for (; length < TOW_PEER_NAME_MAX && name[length] != '\0'; length++) {
         const char c = name[length];
         const bool is_plain =
             (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -123,7 +123,7 @@ static void plain_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
         out[length] = is_plain ? c : '_';
     }
     out[length] = '\0';
-    if (length == 0) strcpy(out, "client");
+    if (length == 0) memcpy(out, "client", sizeof("client"));
 }
 
 /* To its peers a client is one of its own: two of the same name would each look
@@ -257,12 +257,14 @@ tow_status_t tow_client_open(const tow_client_options_t *options,
     TOW_RETURN_IF_ERROR(tow_local_cluster_start(&own, &local));
     own.timeout_ns = own.timeout_ns > 0 ? own.timeout_ns : 60 * TOW_NS_PER_S;
     own.token_file = tow_local_cluster_token_file(local);
+    tow_client_t *client = NULL;
     tow_status_t status =
-        open_at(&own, tow_local_cluster_address(local), out_client);
-    if (status == TOW_OK)
-        (*out_client)->local = local;
+        open_at(&own, tow_local_cluster_address(local), &client);
+    if (client != NULL)
+        client->local = local;
     else
         tow_local_cluster_stop(local);
+    *out_client = client;
     return status;
 }
 

@@ -221,7 +221,9 @@ static json_t *merge_traces(const gather_t *gather)
     json_decref(own);
     const char *name;
     json_object_foreach(gather->answers, name, trace)
+    {
         json_array_extend(events, json_object_get(trace, "traceEvents"));
+    }
     json_t *told = json_object();
     json_object_set_new(told, "displayTimeUnit", json_string("ns"));
     json_object_set_new(told, "traceEvents", events);

@@ -89,7 +89,9 @@ static void print_workers(const json_t *workers)
         printf("  %8s  %-12s %10s %10s %10s %10s %6s %7s\n", "device", "kind",
                "objects", "reserved", "peak", "memory", "steps", "slices");
         json_array_foreach(json_object_get(worker, "devices"), k, device)
+        {
             print_device(device);
+        }
     }
 }
 
@@ -102,12 +104,14 @@ static void print_clients(const json_t *clients)
     printf("%-4s %-20s %7s %9s %8s %6s %8s %10s\n", "", "client", "slices",
            "functions", "programs", "runs", "objects", "bytes");
     json_array_foreach(clients, i, client)
+    {
         printf("%-4lld %-20s %7lld %9lld %8lld %6lld %8lld %10s\n",
                count_of(client, "number"), text_of(client, "name"),
                count_of(client, "slices"), count_of(client, "functions"),
                count_of(client, "programs"), count_of(client, "runs"),
                count_of(client, "objects"),
                bytes_text(count_of(client, "bytes"), bytes));
+    }
 }
 
 static void print_totals(const json_t *report)

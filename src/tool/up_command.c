@@ -33,6 +33,7 @@ enum {
     OPTION_KEYS,
     OPTION_FOLLOW_FD,
     OPTION_READY_FD,
+    OPTION_UNBOUND,
 };
 
 static error_t parse_fd(int key, char *argument, struct argp_state *state)
@@ -73,6 +74,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'f': a->is_foreground = true; return 0;
     case OPTION_FOLDER: a->folder = argument; return 0;
     case OPTION_KEYS: a->keys = argument; return 0;
+    case OPTION_UNBOUND: a->options.is_unbound = true; return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "unexpected word '%s'", argument);
         return EINVAL;
@@ -98,22 +100,23 @@ static tow_status_t make_token(const tow_run_folder_t *folder)
     return tow_keys_make(&keys, NULL);
 }
 
-static tow_status_t supervise(up_arguments_t *a, tow_run_folder_t *folder)
+static tow_status_t supervise(const up_arguments_t *a, tow_run_folder_t *folder)
 {
     char address[TOW_RUN_PATH_SIZE];
     snprintf(address, sizeof(address), "unix:%s/cluster.sock", folder->path);
     if (a->keys == NULL) TOW_RETURN_IF_ERROR(make_token(folder));
-    a->options.folder = folder;
+    tow_supervisor_options_t options = a->options;
+    options.folder = folder;
     char keys[PATH_MAX];
     if (a->keys != NULL && realpath(a->keys, keys) == NULL)
         return TOW_ERRNO(errno, "looking for --keys %s", a->keys);
-    a->options.keys = a->keys != NULL ? keys : folder->path;
-    a->options.address = a->address != NULL ? a->address : address;
+    options.keys = a->keys != NULL ? keys : folder->path;
+    options.address = a->address != NULL ? a->address : address;
     setenv("TOW_LOG", "info", 0); /* Their logs are files. */
-    return tow_supervise(&a->options);
+    return tow_supervise(&options);
 }
 
-static tow_status_t run_foreground(up_arguments_t *a)
+static tow_status_t run_foreground(const up_arguments_t *a)
 {
     tow_run_folder_t folder;
     TOW_RETURN_IF_ERROR(tow_run_folder_name(&folder, a->folder));
@@ -219,6 +222,8 @@ int tow_command_up(int argc, char **argv)
         {"workers", 'w', "N", 0, "Worker processes (1)", 0},
         {"devices", 'n', "N", 0, "Devices of each (8)", 0},
         {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
+        {"unbound", OPTION_UNBOUND, NULL, 0,
+         "Let every worker use all cores, not a share of them each", 0},
         {"simulated", 's', "MODEL", 0,
          "Simulated devices: tpu_v3, tpu_v4, ... (default: XLA on the CPU)", 0},
         {"plugin", 'p', "PATH", 0, "A PJRT plugin", 0},
