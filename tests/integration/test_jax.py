@@ -2,8 +2,10 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import pytest
@@ -234,3 +236,57 @@ def test_takes_no_signals_from_the_user():
         print([signal.getsignal(s) for s in (signal.SIGSEGV, signal.SIGHUP)] ==
               [signal.SIG_DFL, signal.SIG_DFL], "libtensorflow" in open("/proc/self/maps").read())
         """) == ["True False"]
+
+
+# ---- clusters of others ----
+
+@pytest.fixture
+def small_cluster(tow):
+    folder = tempfile.mkdtemp(prefix="tow-", dir="/tmp")  # Short: a socket's path.
+    done = tow("up", "--folder", folder, "--workers", "1", "--devices", "2",
+               "--memory", "600000000")
+    assert done.returncode == 0, done.stderr
+    yield f"unix:{folder}/cluster.sock"
+    done = tow("down", "--folder", folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_out_of_memory_is_an_error_and_the_session_goes_on(small_cluster):
+    assert lines("""
+        kept = []
+        try:
+            for i in range(9):
+                kept.append(jnp.ones(1 << 26))
+                kept[-1].block_until_ready()
+        except Exception as error:
+            print(i, "RESOURCE_EXHAUSTED" in str(error))
+        kept.clear()
+        print(float(jnp.ones(1 << 20).sum()))
+        """, TOW_ADDRESS=small_cluster) == ["2 True", "1048576.0"]
+
+
+def test_a_lost_worker_fails_what_needs_it_and_nothing_else():
+    assert lines("""
+        import signal
+        def children(pid):
+            return [int(p) for p in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+        def words(pid):
+            return open(f"/proc/{pid}/cmdline").read().split("\\0")
+        mesh = Mesh(np.array(devices), ("d",))
+        f = jax.jit(lambda v: v + jax.lax.with_sharding_constraint(
+            0 * v.mean(0, keepdims=True) + 1, NamedSharding(mesh, P())))
+        x = jax.device_put(np.ones((8, 16), np.float32), NamedSharding(mesh, P("d")))
+        for _ in range(100):
+            x = f(x)
+        [up] = [p for p in children(os.getpid()) if "up" in words(p)]
+        [worker] = [p for p in children(up) if "worker-1" in words(p)]
+        os.kill(worker, signal.SIGKILL)
+        try:
+            for _ in range(1000):
+                x = f(x)
+            print(np.asarray(x))
+        except Exception as error:
+            print("UNAVAILABLE" in str(error) and "worker-1" in str(error))
+        print(float(jax.device_put(1.0, devices[0]) + 1))
+        """, TOW_LOCAL="workers=2,devices=4") == ["True", "2.0"]
