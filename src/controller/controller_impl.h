@@ -391,7 +391,8 @@ void tow_get_done(worker_t *worker, const tow_msg_shard_get_done_t *message);
 void tow_gets_lose(tow_controller_t *controller, worker_t *worker,
                    client_t *client, tow_status_t cause);
 void tow_release_handles(client_t *client, const tow_msg_release_t *message);
-void tow_objects_destroy(tow_controller_t *controller);
+void tow_gets_destroy(tow_controller_t *controller);
+void tow_puts_destroy(tow_controller_t *controller);
 void tow_object_dropped(void *context, tow_object_t *object);
 /* Adds it to the books; it counts its mapping until it is dropped. One without a
  * mapping is about to fail. */

@@ -724,13 +724,20 @@ void tow_gets_lose(tow_controller_t *controller, worker_t *worker,
     }
 }
 
-void tow_objects_destroy(tow_controller_t *controller)
+void tow_gets_destroy(tow_controller_t *controller)
 {
     size_t cursor = 0;
     uint64_t key;
     void *value;
     while (tow_map_next(&controller->get_of, &cursor, &key, &value))
         free_get(value);
-    for (cursor = 0; tow_map_next(&controller->put_of, &cursor, &key, &value);)
+}
+
+void tow_puts_destroy(tow_controller_t *controller)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&controller->put_of, &cursor, &key, &value))
         free_put(value);
 }
