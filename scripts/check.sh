@@ -90,13 +90,18 @@ sanitized_tests() {
 # digest of the event log.
 check_sim() {
     build/tow sim --seed random --seeds "$sim_seed_count"
+    build/tow sim --scenario cluster --seed random --seeds "$sim_seed_count"
     CC=clang configure build-clang
     ninja -C build-clang --quiet tow
     diff <(digests build) <(digests build-clang)
 }
 
 digests() {
-    "$1/tow" sim --seed 1 --seeds 20 --json | grep -oE '"(seed|digest)": *[^,}]+'
+    local scenario
+    for scenario in exchange cluster; do
+        "$1/tow" sim --scenario "$scenario" --seed 1 --seeds 20 --json |
+            grep -oE '"(seed|digest)": *[^,}]+'
+    done
 }
 
 # ---- running them ----

@@ -33,6 +33,24 @@ def test_a_hundred_seeds_hold_every_promise(tow):
     assert "100 passed, 0 failed (simulated)" in done.stdout
 
 
+def test_five_hundred_clusters_hold_every_promise(tow):
+    done = tow("sim", "--scenario", "cluster", "--seeds", "500")
+    assert done.returncode == 0, done.stderr
+    assert "500 passed, 0 failed (simulated)" in done.stdout
+
+
+def test_a_cluster_of_128_hosts(tow):
+    first, second = (tow.json("sim", "--scenario", "cluster", "--nodes", "128", "--seed", "5")[0] for _ in range(2))
+    assert first["ok"] and first["workers"] >= 120 and first["runs_done"] > 0
+    assert first["digest"] == second["digest"]
+
+
+def test_an_unknown_scenario_is_refused(tow):
+    done = tow("sim", "--scenario", "picnic")
+    assert done.returncode == 2
+    assert "picnic" in done.stderr
+
+
 @pytest.mark.parametrize("words", past_failures())
 def test_seeds_that_once_failed_pass(tow, words):
     done = tow("sim", *words.split())
