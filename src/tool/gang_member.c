@@ -15,6 +15,7 @@
 #include "device/pjrt/pjrt.h"
 #include "tool/bench.h"
 #include "tool/command.h"
+#include "tool/cores.h"
 #include "tool/gang_impl.h"
 #include "tool/literal.h"
 #include "tool/local.h"
@@ -572,6 +573,7 @@ int tow_gang_member(int argc, char **argv)
         .input_texts = argv + GANG_WORD_INPUTS,
         .input_count = (size_t)(argc - GANG_WORD_INPUTS),
     };
+    tow_cores_take_share(member.index, member.process_count);
     obey(&member);
     close_all(&member);
     return TOW_EXIT_OK;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "env/tuning.h"
+#include "tool/cores.h"
 #include "tool/role.h"
 #include "worker/gangs.h"
 
@@ -176,6 +177,16 @@ static int open_ready_pipe(int fds[2])
     return error;
 }
 
+/* In the child. The controller goes where there is room. */
+static void take_cores(const supervisor_t *supervisor, const member_t *member)
+{
+    const tow_supervisor_options_t *options = supervisor->options;
+    if (!member->is_worker || options->is_unbound) return;
+    /* The controller is the first member. */
+    tow_cores_take_share((size_t)(member - supervisor->members) - 1,
+                         options->worker_count);
+}
+
 static tow_status_t start_member(supervisor_t *supervisor, member_t *member)
 {
     char log[TOW_RUN_PATH_SIZE];
@@ -187,7 +198,10 @@ static tow_status_t start_member(supervisor_t *supervisor, member_t *member)
     const int error = open_ready_pipe(fds);
     if (error != 0) return TOW_ERRNO(error, "making a pipe");
     const pid_t parent = getpid(), pid = fork();
-    if (pid == 0) become(&words, log, fds[1], parent);
+    if (pid == 0) {
+        take_cores(supervisor, member);
+        become(&words, log, fds[1], parent);
+    }
     const int fork_error = errno;
     close(fds[1]);
     if (pid < 0) {

@@ -3,6 +3,7 @@
 #ifndef TOW_TOOL_SUPERVISOR_H_
 #define TOW_TOOL_SUPERVISOR_H_
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/macros.h"
@@ -20,6 +21,7 @@ typedef struct tow_supervisor_options {
     const char *model;     /* simulated devices; NULL: real ones */
     const char *plugin;    /* NULL: XLA on the CPU */
     uint64_t memory_bytes; /* of each device; 0: no limit */
+    bool is_unbound;       /* workers may use all cores, not a share each */
     int follow_fd;         /* its end ends the cluster; -1: none */
     int ready_fd;          /* gets the address, in one line; -1: nobody does */
 } tow_supervisor_options_t;

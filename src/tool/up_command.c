@@ -33,6 +33,7 @@ enum {
     OPTION_KEYS,
     OPTION_FOLLOW_FD,
     OPTION_READY_FD,
+    OPTION_UNBOUND,
 };
 
 static error_t parse_fd(int key, char *argument, struct argp_state *state)
@@ -73,6 +74,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'f': a->is_foreground = true; return 0;
     case OPTION_FOLDER: a->folder = argument; return 0;
     case OPTION_KEYS: a->keys = argument; return 0;
+    case OPTION_UNBOUND: a->options.is_unbound = true; return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "unexpected word '%s'", argument);
         return EINVAL;
@@ -220,6 +222,8 @@ int tow_command_up(int argc, char **argv)
         {"workers", 'w', "N", 0, "Worker processes (1)", 0},
         {"devices", 'n', "N", 0, "Devices of each (8)", 0},
         {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
+        {"unbound", OPTION_UNBOUND, NULL, 0,
+         "Let every worker use all cores, not a share of them each", 0},
         {"simulated", 's', "MODEL", 0,
          "Simulated devices: tpu_v3, tpu_v4, ... (default: XLA on the CPU)", 0},
         {"plugin", 'p', "PATH", 0, "A PJRT plugin", 0},

@@ -16,7 +16,7 @@
  * no sooner than this after the last time; and no later than the second number,
  * should a long run follow. Eight devices on two cores otherwise spend a third of
  * them on waking loops. */
-#define TOW_PJRT_LATE_NS (50 * 1000)
+#define TOW_PJRT_LATE_NS (200 * 1000)
 #define TOW_PJRT_LOOK_NS (500 * 1000)
 
 /* Of all keys and values of one table together. Plugins put addresses and
