@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,19 @@ def _is_asked_for() -> bool:
     return "towpath" in os.environ.get("JAX_PLATFORMS", "").split(",")
 
 
+def _lend_lowerings(mlir: types.ModuleType) -> None:
+    """JAX knows eigenvalues only by platform, and svd, pinv and others by those.
+    Its rule for TPUs is plain HLO, which every XLA compiles."""
+    try:
+        import jax._src.tpu.linalg.eigh  # noqa: F401  registers the rule
+        from jax._src.lax.linalg import eigh_p
+
+        rules = mlir._platform_specific_lowerings
+        rules["towpath"].setdefault(eigh_p, rules["tpu"][eigh_p])
+    except (ImportError, AttributeError, KeyError):
+        pass  # Another JAX: it says itself what it has no rule for.
+
+
 def initialize() -> None:
     """Registers the plugin, and lets JAX donate buffers to it."""
     from jax._src import xla_bridge
@@ -64,6 +78,7 @@ def initialize() -> None:
     # Under names that it does not know JAX donates nothing, and warns.
     if "towpath" not in mlir._platforms_with_donation:
         mlir._platforms_with_donation.append("towpath")
+    _lend_lowerings(mlir)
     known = getattr(xla_bridge, "_nonexperimental_plugins", None)
     if isinstance(known, set):
         known.add("towpath")

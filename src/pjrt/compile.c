@@ -95,12 +95,12 @@ static bool fill_results(PJRT_Executable *executable)
     return true;
 }
 
-/* True: all are known. */
+/* True: all are known, and there are some: JAX takes none for a mistake. */
 static bool fill_shardings(PJRT_Executable *executable,
                            const tow_array_info_t *arrays, size_t count,
                            size_t first)
 {
-    bool all = true;
+    bool all = count > 0;
     for (size_t i = 0; i < count; i++) {
         const tow_bytes_t *sharding = &arrays[i].sharding;
         executable->sharding_bytes[first + i] =

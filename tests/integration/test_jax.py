@@ -86,6 +86,9 @@ def test_one_device_computes_what_jax_computes():
         show(jax.lax.while_loop(lambda s: s[0] < 10, lambda s: (s[0] + 1, s[1] * 1.1), (0, x))[1])
         show(jnp.sort(x, axis=1) * jnp.arange(64), jnp.argsort(x[0]))
         show(jnp.linalg.solve(x + 10 * jnp.eye(64), x[0]))
+        show(jnp.linalg.eigh(x @ x.T)[0], jnp.linalg.svd(x)[1])
+        assert jax.jit(lambda v: None)(x) is None
+        show(*jax.jit(lambda v: (v, v, 3))(x))
         show(jax.random.permutation(k, 50), jnp.zeros((0, 3)))
         """)
 
