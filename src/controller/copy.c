@@ -66,14 +66,15 @@ static tow_status_t begin(client_t *client, const tow_msg_copy_t *message)
         tow_shard_find(client, message->source, message->shard, &source);
     if (status != TOW_OK)
         return answer_failed(client, slice, message->object, status);
+    if (source->state == TOW_OBJECT_FAILED) /* It may not have a shape. */
+        return answer_failed(client, slice, message->object,
+                             tow_status_retain(source->error));
     put_t *put;
     TOW_RETURN_IF_ERROR(start(client, message, slice, source, &put));
     put->source = source;
     put->source_shard = message->shard;
     tow_object_hold(source);
     controller->copy_count++;
-    if (source->state == TOW_OBJECT_FAILED)
-        tow_put_forsake(controller, put, source->error);
     return TOW_OK;
 }
 

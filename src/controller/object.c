@@ -715,9 +715,12 @@ void tow_gets_lose(tow_controller_t *controller, worker_t *worker,
     void *value;
     while (tow_map_next(&controller->get_of, &cursor, &key, &value)) {
         get_t *get = value;
-        if (client != NULL && get->client == client) {
-            get->client = NULL;
-            if (get->worker == NULL) end_get(controller, get);
+        /* Nobody waits for it, or for a copy that fetches: it need not be
+         * answered. A worker may write to a dead client until its lane gives up,
+         * and what that needs it holds by itself. */
+        const bool is_orphan = get->client == NULL && get->put == NULL;
+        if (client != NULL && (get->client == client || is_orphan)) {
+            end_get(controller, get);
         } else if (worker != NULL && get->worker == worker) {
             tow_get_fail(get, tow_status_retain(cause));
         }

@@ -263,7 +263,7 @@ static void gets_of_what_is_not_granted_wait(void **state)
 }
 
 /* The mapping of a slice that is closed lives as long as what lies on it. */
-static void objects_outlive_their_slice_and_their_client(void **state)
+static void objects_outlive_their_slice_but_not_their_client(void **state)
 {
     (void)state;
     cast_t cast;
@@ -275,11 +275,13 @@ static void objects_outlive_their_slice_and_their_client(void **state)
     say(cast.client, TOW_MESSAGE_SLICE_CLOSE, &close.base);
     HEAR(cast.one, SHARD_PUT, shard_put);
     uint64_t request = HEAR(cast.one, SHARD_GET, shard_get)->request;
-    peer_die(cast.client);
     hear_nothing(cast.one);
-    say_got(cast.one, request, counted, 16);
+    /* Its worker may write to a dead client for long: the books do not wait. */
+    peer_die(cast.client);
     HEAR(cast.one, RELEASE, release);
     expect_nothing(&cast.world);
+    say_got(cast.one, request, counted, 16);
+    hear_nothing(cast.one);
     world_close(&cast.world);
 }
 
@@ -429,17 +431,18 @@ static void a_report_waits_for_workers_or_their_end(void **state)
     world_close(&cast.world); /* The client goes before the answer. */
 }
 
-TOW_TEST_MAIN(cmocka_unit_test(small_puts_go_with_their_bytes),
-              cmocka_unit_test(large_puts_are_opened_and_awaited),
-              cmocka_unit_test(a_put_that_fails_fails_its_object),
-              cmocka_unit_test(a_put_that_its_client_gives_up_is_over),
-              cmocka_unit_test(a_put_loses_its_worker),
-              cmocka_unit_test(a_put_loses_its_client),
-              cmocka_unit_test(gets_go_to_the_worker_that_has_the_shard),
-              cmocka_unit_test(gets_of_what_is_not_granted_wait),
-              cmocka_unit_test(objects_outlive_their_slice_and_their_client),
-              cmocka_unit_test(clients_that_break_the_rules_are_ended),
-              cmocka_unit_test(clients_that_say_what_workers_say_are_ended),
-              cmocka_unit_test(workers_that_break_the_rules_are_ended),
-              cmocka_unit_test(workers_cannot_end_runs_that_wait),
-              cmocka_unit_test(a_report_waits_for_workers_or_their_end))
+TOW_TEST_MAIN(
+    cmocka_unit_test(small_puts_go_with_their_bytes),
+    cmocka_unit_test(large_puts_are_opened_and_awaited),
+    cmocka_unit_test(a_put_that_fails_fails_its_object),
+    cmocka_unit_test(a_put_that_its_client_gives_up_is_over),
+    cmocka_unit_test(a_put_loses_its_worker),
+    cmocka_unit_test(a_put_loses_its_client),
+    cmocka_unit_test(gets_go_to_the_worker_that_has_the_shard),
+    cmocka_unit_test(gets_of_what_is_not_granted_wait),
+    cmocka_unit_test(objects_outlive_their_slice_but_not_their_client),
+    cmocka_unit_test(clients_that_break_the_rules_are_ended),
+    cmocka_unit_test(clients_that_say_what_workers_say_are_ended),
+    cmocka_unit_test(workers_that_break_the_rules_are_ended),
+    cmocka_unit_test(workers_cannot_end_runs_that_wait),
+    cmocka_unit_test(a_report_waits_for_workers_or_their_end))

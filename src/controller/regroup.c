@@ -148,6 +148,9 @@ static tow_status_t check_shard(const regroup_t *regroup, size_t index)
 {
     const tow_object_t *source = regroup->sources[index];
     const mapping_t *from = source->placement->context;
+    /* What failed early may not even have a shape. */
+    if (source->state == TOW_OBJECT_FAILED)
+        return tow_status_retain(source->error);
     if (!tow_shape_equal(&source->shape, &regroup->sources[0]->shape)) {
         char first[TOW_SHAPE_TEXT_MAX], other[TOW_SHAPE_TEXT_MAX];
         return TOW_ERROR(TOW_INVALID_ARGUMENT,

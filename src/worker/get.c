@@ -16,7 +16,7 @@ struct get {
     tow_worker_t *worker;
     tow_list_t in_worker;
     uint64_t request;
-    tow_buffer_t *buffer; /* counted */
+    tow_buffer_t *buffer; /* counted; NULL: its bytes are here */
     void *bytes;          /* owned */
     uint64_t size;
     bool is_dropped; /* nobody waits for the answer any more */
@@ -61,7 +61,7 @@ static void finish(get_t *get, tow_status_t take_status)
     tow_list_remove(&get->in_worker);
     worker->get_count--;
     worker->get_bytes -= get->size;
-    tow_buffer_release(get->buffer);
+    if (get->buffer != NULL) tow_buffer_release(get->buffer);
     free_get(get);
     start_waiting(worker);
     worker_settle(worker);
@@ -75,8 +75,12 @@ static void delivered(delivery_t *delivery, tow_status_t take_status)
     finish(get, tow_status_annotate(take_status, "writing to the client"));
 }
 
+/* The bytes are the host's now: a client that has died holds no device's memory
+ * until its lane gives up. */
 static void deliver(get_t *get)
 {
+    tow_buffer_release(get->buffer);
+    get->buffer = NULL;
     get->delivery.write = (tow_write_t){.bytes = get->bytes,
                                         .size = (size_t)get->size,
                                         .tag = get->request,
