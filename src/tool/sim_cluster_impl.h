@@ -58,6 +58,7 @@ struct sim_cluster {
     size_t fault_count;
     tow_status_t deadlock; /* owned: the last that was named */
     int64_t deadlock_ns;
+    int64_t alone_ns; /* since when all clients are done; 0: they are not */
     uint8_t *pattern; /* owned: what clients upload */
     tow_sim_cluster_stats_t stats;
 };

@@ -210,6 +210,8 @@ static tow_status_t run_cluster(sim_arguments_t *arguments, uint64_t seed,
                                          .faults = scenario->faults,
                                          .log = scenario->log,
                                          .event_log = scenario->event_log};
+    /* Sessions that end are what is wanted here. */
+    if (getenv("TOW_LOG") == NULL) options.log.level = TOW_LOG_OFF;
     tow_sim_cluster_result_t result;
     tow_status_t status = tow_sim_cluster_run(&options, &result);
     if (arguments->json)
