@@ -105,8 +105,8 @@ static void shard_written(tow_write_t *write, tow_status_t take_status)
     /* A region that is not there any more was closed by its worker, which then
      * has all bytes or wants none, and has told the controller which: the bytes
      * may have arrived although their acknowledgement did not. */
-    const bool is_lost = take_status != TOW_OK &&
-                         tow_status_code(take_status) != TOW_NOT_FOUND;
+    const bool is_lost =
+        take_status != TOW_OK && tow_status_code(take_status) != TOW_NOT_FOUND;
     if (is_lost && !upload->is_answered) {
         give_up(upload, tow_status_annotate(take_status, "uploading an array"));
         take_status = TOW_OK;
