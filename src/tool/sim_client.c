@@ -572,10 +572,12 @@ static void replace_program(sim_client_t *self)
 static void operate(sim_client_t *self)
 {
     self->process->operations_left--;
+    /* In this order, whatever a compiler does with arguments of a call. */
+    const uint32_t slice = (uint32_t)below(self, self->slice_count);
+    const uint32_t size = (uint32_t)below(self, SIM_SIZES);
     switch (below(self, 14)) {
     case 0:
-        (void)!upload(self, (uint32_t)below(self, self->slice_count),
-                      (uint32_t)below(self, SIM_SIZES));
+        (void)!upload(self, slice, size);
         return;
     case 1:
     case 2: download(self); return;
