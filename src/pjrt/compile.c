@@ -383,7 +383,24 @@ static PJRT_Error *executable_memory_stats(
 static PJRT_Error *executable_optimized(
     PJRT_Executable_OptimizedProgram_Args *args)
 {
-    return tow_pjrt_unimplemented("the optimised program of an executable");
+    static const char format[] = "hlo_with_config";
+    PJRT_Program *program = args->program;
+    void *bytes = NULL;
+    size_t size = 0;
+    RETURN_IF_ERROR(tow_pjrt_describe(args->executable, &bytes, &size));
+    program->format = format;
+    program->format_size = strlen(format);
+    tow_status_t status = TOW_OK;
+    if (program->code == NULL)
+        program->code_size = size; /* It asks how much room to bring. */
+    else if (program->code_size < size)
+        status = TOW_ERROR(TOW_INVALID_ARGUMENT,
+                           "room for %zu bytes, and the program has %zu",
+                           program->code_size, size);
+    else
+        memcpy(program->code, bytes, size);
+    tow_free(bytes);
+    return take_error(status);
 }
 
 static PJRT_Error *executable_serialize(PJRT_Executable_Serialize_Args *args)

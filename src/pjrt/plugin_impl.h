@@ -4,6 +4,7 @@
  *   client.c     clients, devices, memories
  *   slice.c      sets of devices that executables run on
  *   compile.c    executables and what is known of them
+ *   hlo.c        what is known of an executable, for older versions of JAX
  *   execute.c    one call, one run: the hot path
  *   regroup.c    shards of several arrays that are to be one
  *   buffer.c     shards, as JAX sees them
@@ -250,6 +251,9 @@ struct PJRT_LoadedExecutable {
     PJRT_Executable executable; /* first: both handles are this */
 };
 
+/* A serialised xla.HloModuleProtoWithConfig; tow_free. */
+tow_status_t tow_pjrt_describe(const PJRT_Executable *executable,
+                               void **out_bytes, size_t *out_size) TOW_MUST_USE;
 void tow_pjrt_executable_retain(PJRT_Executable *executable);
 void tow_pjrt_executable_release(PJRT_Executable *executable);
 
