@@ -343,6 +343,16 @@ static bool may_run_inline(const tow_dataflow_t *dataflow,
            dataflow->options.driver->device_count == 1;
 }
 
+/* Does anybody wait for the end of this step? Of the last one of a run, perhaps,
+ * unless many runs follow it. */
+static bool may_be_late(const tow_dataflow_t *dataflow,
+                        const program_t *program, const step_t *step)
+{
+    const tow_lowered_t *lowered = program->lowered;
+    return step->lowered != &lowered->steps[lowered->step_count - 1] ||
+           tow_map_count(&dataflow->runs) > TOW_DATAFLOW_PROMPT_RUN_COUNT;
+}
+
 static void watch(tow_dataflow_t *dataflow, const program_t *program,
                   const step_t *step, step_run_t *step_run)
 {
@@ -368,6 +378,7 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
                 .kept_arguments = step->kept,
                 .kept_argument_count = step->lowered->kept_count,
                 .results = step->results,
+                .may_be_late = may_be_late(dataflow, program, step),
                 .failed = member_failed,
                 .done = step_done},
         .dataflow = dataflow,

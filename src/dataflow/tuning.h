@@ -22,6 +22,10 @@
 #define TOW_DATAFLOW_ABORT_AGAIN_NS    (5 * TOW_NS_PER_MS)
 #define TOW_DATAFLOW_ABORT_AGAIN_COUNT 32u
 
+/* With at most so many runs under way the end of each is told at once: a client
+ * that keeps two programs in flight waits for it before it sends a third. */
+#define TOW_DATAFLOW_PROMPT_RUN_COUNT 4u
+
 /* Running a step inside the call (tow_run_t.may_block), where the owner allows
  * it. From one turn to another a scalar add takes 8 to 60 us when it is handed
  * to a device's thread, most of it waking threads; 3 us inside the call. A step

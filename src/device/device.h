@@ -242,6 +242,9 @@ struct tow_run {
      * on the caller's thread: for programs so small that handing them over
      * costs more, and that surely end by themselves. */
     bool may_block;
+    /* While other runs are under way its end may be told with theirs, a fraction
+     * of a millisecond late: for one of many, whose end nobody waits for. */
+    bool may_be_late;
     /* A local shard has failed and others are still under way: at most once, for
      * the first, and before `done`. They may wait for the failed one in a
      * collective, for ever: whoever started the gang aborts it. `cause` is lent.

@@ -355,6 +355,7 @@ static tow_status_t start_step(stepper_t *stepper)
                              .kept_argument_count = member->input_count,
                              .results = results->items,
                              .may_block = asked->may_block,
+                             .may_be_late = index + 1 < asked->count,
                              .done = step_done}};
     release_all(results);
     if (asked->ahead == 1) step->start_ns = tow_bench_now_ns();

@@ -3,10 +3,10 @@
  * A callback pushes its completion onto the driver's stack; the loop takes the
  * stack whole and turns it round. Waking the loop for each would cost more than
  * a small run: on a host with more devices than cores it takes the core from
- * the next one. So shards of runs that end while others are under way are told
- * together, TOW_PJRT_LATE_NS after the last post at the soonest; the last one
- * of all, and errors, are told at once, and a timer of the loop looks after
- * what is left when a long run follows short ones. */
+ * the next one. So shards of runs that may be late and end while others are
+ * under way are told together, TOW_PJRT_LATE_NS after the last time at the
+ * soonest; the last one of all, and errors, are told at once, and a timer of
+ * the loop looks after what is left when a long run follows short ones. */
 #include "device/pjrt/pjrt_impl.h"
 
 #include <sched.h>
@@ -39,11 +39,8 @@ static void push_and_post(pjrt_driver_t *driver, pjrt_completion_t *completion)
 {
     atomic_fetch_add(&driver->started_count, 1);
     push(driver, completion);
-    if (!atomic_exchange(&driver->is_posted, true)) {
-        atomic_store_explicit(&driver->posted_ns, clock_ns(),
-                              memory_order_relaxed);
+    if (!atomic_exchange(&driver->is_posted, true))
         tow_env_post(driver->driver.env, &driver->drain);
-    }
     atomic_fetch_add_explicit(&driver->returned_count, 1, memory_order_release);
 }
 
@@ -60,10 +57,11 @@ void tow_pjrt_await_posters(pjrt_driver_t *driver)
 static bool may_be_late(pjrt_driver_t *driver,
                         const pjrt_completion_t *completion)
 {
-    if (!completion->is_run) return false;
+    if (!completion->is_shard) return false;
     const bool others_follow = atomic_fetch_sub(&driver->shard_count, 1) > 1;
-    return others_follow && completion->error == NULL &&
-           clock_ns() - atomic_load_explicit(&driver->posted_ns,
+    return others_follow && completion->may_be_late &&
+           completion->error == NULL &&
+           clock_ns() - atomic_load_explicit(&driver->drained_ns,
                                              memory_order_relaxed) <
                TOW_PJRT_LATE_NS;
 }
@@ -154,6 +152,9 @@ static void take_completed(pjrt_driver_t *driver)
  * driver itself goes only in a later turn. */
 static void finish_all(pjrt_driver_t *driver)
 {
+    atomic_store_explicit(&driver->drained_ns,
+                          tow_env_now_ns(driver->driver.env),
+                          memory_order_relaxed);
     take_completed(driver);
     while (driver->ready_first != NULL) {
         pjrt_completion_t *completion = driver->ready_first;

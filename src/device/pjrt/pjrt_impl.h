@@ -32,7 +32,8 @@ struct pjrt_completion {
     /* Owned. Written by the plugin's thread before it pushes us, read by the
      * loop after it has taken us. */
     PJRT_Error *error;
-    bool is_run; /* a shard of a run, which may be told a little late */
+    bool is_shard;    /* of a run */
+    bool may_be_late; /* as its run says */
 };
 
 /* Takes the event, which may be NULL for one that has been; `finish` runs in a
@@ -69,7 +70,7 @@ struct pjrt_driver {
     tow_post_t drain;
     tow_timer_t late;
     atomic_bool is_posted;
-    _Atomic(int64_t) posted_ns;       /* when it last was */
+    _Atomic(int64_t) drained_ns;      /* when the loop last looked */
     _Atomic(uint64_t) shard_count;    /* of runs that have not completed */
     _Atomic(uint64_t) started_count;  /* threads that began to post */
     _Atomic(uint64_t) returned_count; /* and that have finished */

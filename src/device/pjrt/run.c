@@ -301,8 +301,11 @@ static void begin_shards(pjrt_driver_t *driver, pjrt_run_t *run,
     run->run = caller;
     run->unfinished_count = shards;
     for (size_t d = 0; d < shards; d++) {
-        run->shards[d].completion = (pjrt_completion_t){
-            .finish = finish_shard, .driver = driver, .is_run = true};
+        run->shards[d].completion =
+            (pjrt_completion_t){.finish = finish_shard,
+                                .driver = driver,
+                                .is_shard = true,
+                                .may_be_late = caller->may_be_late};
         run->shards[d].run = run;
         run->shards[d].local = d;
     }

@@ -113,8 +113,12 @@ static bool look_with_epoll(tow_net_t *net)
  * have their look every TOW_NET_LOOK_NS. */
 static bool look_at_sockets(tow_net_t *net)
 {
-    if (net->hot != NULL && net->env.now_ns - net->epolled_ns < TOW_NET_LOOK_NS)
+    const bool epolled_lately =
+        net->env.now_ns - net->epolled_ns < TOW_NET_LOOK_NS;
+    if (net->hot != NULL && epolled_lately)
         return tow_net_connection_read(net->hot);
+    /* Other threads keep us busy: what they posted comes first, for a while. */
+    if (epolled_lately && tow_net_has_posts(net)) return false;
     net->epolled_ns = net->env.now_ns;
     return look_with_epoll(net);
 }
