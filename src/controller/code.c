@@ -253,7 +253,8 @@ static bool is_same(const code_t *code, const wanted_t *wanted)
            code->options_size == wanted->options_size &&
            memcmp(code->program, wanted->program->bytes, code->program_size) ==
                0 &&
-           memcmp(code->options, wanted->options, code->options_size) == 0;
+           (code->options_size == 0 ||
+            memcmp(code->options, wanted->options, code->options_size) == 0);
 }
 
 /* Moves it to the end: it was used last. */

@@ -514,7 +514,7 @@ void tow_puts_lose(tow_controller_t *controller, worker_t *worker,
     void *value;
     while (tow_map_next(&controller->put_of, &cursor, &key, &value)) {
         put_t *put = value;
-        uint32_t part;
+        uint32_t part = 0;
         if (client != NULL && put->client == client) {
             put->client = NULL;
             tow_put_forsake(controller, put, cause);
@@ -595,6 +595,7 @@ void tow_get_send(get_t *get)
 void tow_get_route(get_t *get)
 {
     tow_object_t *object = get->object;
+    TOW_ASSERT(object != NULL && object->placement != NULL);
     const mapping_t *mapping = object->placement->context;
     put_t *put =
         object->state == TOW_OBJECT_ARRIVING

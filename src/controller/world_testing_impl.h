@@ -296,9 +296,11 @@ static inline const tow_body_t *hear(peer_t *peer, uint32_t type)
 {
     if (next_note(peer, type) == NULL) run_for(peer->world, SECOND / 100);
     const note_t *note = next_note(peer, type);
-    if (note == NULL)
+    if (note == NULL) {
         fail_msg("%s hears nothing, not %s (gone: %s)", peer->name,
                  tow_message_type_name(type), peer->gone_message);
+        return NULL; /* For those who do not know that it does not come back. */
+    }
     if (note->type != type)
         fail_msg("%s hears %s, not %s", peer->name,
                  tow_message_type_name(note->type),
@@ -327,7 +329,10 @@ static inline void hear_out(peer_t *peer)
 static inline void expect_failure(const tow_msg_failure_t *failure,
                                   tow_code_t code, const char *part)
 {
-    if (failure == NULL) fail_msg("no failure, but '%s' was expected", part);
+    if (failure == NULL) {
+        fail_msg("no failure, but '%s' was expected", part);
+        return;
+    }
     if ((tow_code_t)failure->code != code)
         fail_msg("code %u: %s", failure->code, failure->message);
     expect_part(failure->message, part);

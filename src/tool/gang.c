@@ -87,6 +87,7 @@ static tow_status_t start_member(tow_gang_t *gang, size_t index,
                            words.process_count,
                            words.device_count,
                            words.printed_max};
+    TOW_ASSERT(argv.items != NULL);
     memcpy(argv.items, fixed, sizeof(fixed));
     for (size_t i = 0; i < options->input_count; i++)
         argv.items[TOW_COUNT_OF(fixed) + i] = (char *)options->inputs[i];

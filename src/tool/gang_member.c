@@ -438,6 +438,8 @@ static tow_status_t stepper_init(stepper_t *stepper)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     for (size_t i = 0; i < member->input_count; i++)
         stepper->kept[i] = i;
+    TOW_ASSERT(stepper->arguments.items != NULL &&
+               (member->inputs.count == 0 || member->inputs.items != NULL));
     for (size_t i = 0; i < member->inputs.count; i++) {
         tow_buffer_retain(member->inputs.items[i]);
         stepper->arguments.items[stepper->arguments.count++] =
