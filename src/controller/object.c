@@ -460,7 +460,7 @@ void tow_put_opened(worker_t *worker, const tow_msg_shard_put_opened_t *message)
 static void part_done(tow_controller_t *controller, put_t *put, uint32_t part,
                       tow_status_t take_status)
 {
-    TOW_ASSERT(put->is_open[part]);
+    TOW_ASSERT(put != NULL && put->is_open[part]);
     put->is_open[part] = false;
     put->open_count--;
     if (put->error == TOW_OK)

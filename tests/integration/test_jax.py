@@ -17,9 +17,17 @@ BUILD = pathlib.Path(os.environ.get("TOW_BUILD_DIR", ROOT / "build"))
 LIBRARY = BUILD / "src" / "pjrt" / "libtowpath_pjrt.so"
 TIMEOUT_S = 300
 
-pytestmark = pytest.mark.skipif(
-    not LIBRARY.exists(), reason="skipped: the plugin is not built (no XLA headers)"
-)
+def is_sanitized() -> bool:
+    """Python, which loads the plugin, has no sanitizer's runtime in it."""
+    return any(name in LIBRARY.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
+
+
+pytestmark = [
+    pytest.mark.skipif(
+        not LIBRARY.exists(), reason="skipped: the plugin is not built (no XLA headers)"),
+    pytest.mark.skipif(
+        LIBRARY.exists() and is_sanitized(), reason="skipped: the plugin is built with a sanitizer"),
+]
 
 PREAMBLE = """
 import os, sys
