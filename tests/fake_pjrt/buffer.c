@@ -128,7 +128,7 @@ PJRT_Error *fake_buffer_uninitialized(
         return error;
     }
     /* Who has xla_cpu's extension gives zeroes. */
-    if (buffer->bytes > 0) memset(buffer->data, 0, buffer->bytes);
+    if (buffer->data != NULL) memset(buffer->data, 0, buffer->bytes);
     fake_event_complete(buffer->ready, NULL);
     args->buffer = buffer;
     return NULL;
