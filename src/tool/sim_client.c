@@ -576,9 +576,7 @@ static void operate(sim_client_t *self)
     const uint32_t slice = (uint32_t)below(self, self->slice_count);
     const uint32_t size = (uint32_t)below(self, SIM_SIZES);
     switch (below(self, 14)) {
-    case 0:
-        (void)!upload(self, slice, size);
-        return;
+    case 0: (void)!upload(self, slice, size); return;
     case 1:
     case 2: download(self); return;
     case 3:
