@@ -30,6 +30,7 @@ check: ## format, layers, static analysis, sanitizers, sim smoke (CHECKS="format
 
 bench: all ## every benchmark, each beside its peer
 	@build/tow bench device
+	@build/tow bench dispatch
 	@build/tow bench net
 	@build/tow bench sim
 

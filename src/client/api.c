@@ -84,15 +84,7 @@ static void run_callbacks(void *context)
     while (!tow_list_is_empty(&client->callbacks))
         tow_list_append(&list, tow_list_pop_front(&client->callbacks));
     leave_quietly(client);
-    while (!tow_list_is_empty(&list)) {
-        callback_t *callback =
-            TOW_CONTAINER_OF(tow_list_pop_front(&list), callback_t, node);
-        if (callback->done != NULL)
-            callback->done(callback->context, callback->status);
-        else
-            callback->plain(callback->context);
-        tow_free(callback);
-    }
+    tow_callbacks_run(&list);
 }
 
 static tow_status_t open_net(const char *name, const tow_security_t *security,
@@ -188,9 +180,10 @@ static void close_client(tow_client_t *client)
     enter(client);
     tow_client_shut(client);
     leave(client);
+    const bool never = false;
     enter(client);
     while (!client->is_closed || !tow_transfers_are_quiet(client))
-        tow_shared_net_wait(shared, &client->is_closed,
+        tow_shared_net_wait(shared, &never,
                             tow_env_now_ns(client->env) + TOW_NS_PER_MS);
     leave(client);
     tow_shared_net_destroy(shared);
@@ -498,12 +491,8 @@ tow_status_t tow_client_await_room(tow_client_t *client)
     while (TOW_UNLIKELY(!tow_client_has_room(client)) &&
            client->lost == TOW_OK) {
         TOW_RETURN_IF_ERROR(check_may_wait(client));
-        settling_t room = {0};
-        settling_t *others = client->room;
-        client->room = others != NULL ? others : &room;
-        tow_shared_net_wait(client->shared, &client->room->settled,
-                            tow_env_now_ns(client->env) + TOW_NS_PER_MS);
-        if (client->room == &room) client->room = NULL;
+        client->has_room = false;
+        tow_shared_net_wait(client->shared, &client->has_room, TOW_TIME_NEVER);
     }
     return TOW_OK;
 }

@@ -68,10 +68,9 @@ struct tow_client {
     TOW_VEC(uint32_t) release_counts;
     tow_timer_t release_timer;
 
-    tow_list_t callbacks;  /* to be called */
-    size_t expected_count; /* callbacks that somebody waits for */
-    uint32_t lazy_count;   /* calls since the last flush */
-    settling_t *room;      /* somebody waits for room to run */
+    tow_list_t callbacks; /* to be called */
+    uint32_t lazy_count;  /* calls since the last flush */
+    bool has_room; /* for another run: whoever waits for it clears it first */
     bool is_closing;
     bool is_closed;
 };
@@ -215,8 +214,8 @@ void tow_settle(tow_client_t *client, settling_t *settling,
 void tow_client_call_later(tow_client_t *client, callback_t *take_callback,
                            tow_status_t take_status);
 void tow_client_expect(tow_client_t *client, bool expected);
-/* Calls what is to be called. Not inside. */
-void tow_client_run_callbacks(tow_client_t *client);
+/* Calls what is in the list, and empties it. Not inside. */
+void tow_callbacks_run(tow_list_t *callbacks);
 void tow_client_flush_releases(tow_client_t *client);
 void tow_client_note_release(tow_client_t *client, uint64_t id);
 
@@ -243,6 +242,8 @@ void tow_array_tell_followers(tow_array_t *array);
 void tow_runs_told(tow_client_t *client, const tow_msg_runs_done_t *done);
 void tow_runs_lost(tow_client_t *client);
 bool tow_client_has_room(const tow_client_t *client);
+/* There may be room again, or nothing to wait for any more. */
+void tow_client_tell_room(tow_client_t *client);
 
 void tow_upload_opened(tow_client_t *client,
                        const tow_msg_put_opened_t *opened);

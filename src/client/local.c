@@ -281,25 +281,30 @@ static int64_t now_ns(void)
     return (int64_t)time.tv_sec * TOW_NS_PER_S + time.tv_nsec;
 }
 
-/* The end of what the child wrote into its log. */
-static void quote_log(const tow_local_cluster_t *cluster,
-                      char text[QUOTED_SIZE])
+void tow_local_quote_log(const char *path, char *text, size_t capacity)
 {
-    char path[128];
-    snprintf(path, sizeof(path), "%s/up.log", cluster->folder);
-    snprintf(text, QUOTED_SIZE, "it said nothing");
+    const off_t quoted = (off_t)capacity - 1;
+    snprintf(text, capacity, "it said nothing");
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return;
     const off_t size = lseek(fd, 0, SEEK_END);
-    const off_t start = size > QUOTED_SIZE - 1 ? size - (QUOTED_SIZE - 1) : 0;
-    ssize_t count = pread(fd, text, QUOTED_SIZE - 1, start);
+    const off_t start = size > quoted ? size - quoted : 0;
+    ssize_t count = pread(fd, text, (size_t)quoted, start);
     close(fd);
     while (count > 0 && text[count - 1] == '\n')
         count--;
     if (count > 0)
         text[count] = '\0';
     else
-        snprintf(text, QUOTED_SIZE, "it said nothing");
+        snprintf(text, capacity, "it said nothing");
+}
+
+static void quote_log(const tow_local_cluster_t *cluster,
+                      char text[QUOTED_SIZE])
+{
+    char path[128];
+    snprintf(path, sizeof(path), "%s/up.log", cluster->folder);
+    tow_local_quote_log(path, text, QUOTED_SIZE);
 }
 
 /* Its first line is the cluster's address. */

@@ -36,6 +36,8 @@ tow_status_t tow_local_security(const char *token_file, const char *address,
                                 tow_security_t *out_security) TOW_MUST_USE;
 /* One that no other client has. */
 uint64_t tow_local_random(void);
+/* The end of what a process wrote into its log, for an error about it. */
+void tow_local_quote_log(const char *path, char *text, size_t capacity);
 /* Runs it on a thread that nobody waits for; in place if none can be had. */
 void tow_local_detach(void *(*run)(void *context), void *context);
 

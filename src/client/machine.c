@@ -23,7 +23,6 @@ void tow_settle(tow_client_t *client, settling_t *settling,
 
 void tow_client_expect(tow_client_t *client, bool expected)
 {
-    client->expected_count += expected ? 1 : -1;
     if (client->shared != NULL) tow_shared_net_expect(client->shared, expected);
 }
 
@@ -35,23 +34,19 @@ void tow_client_call_later(tow_client_t *client, callback_t *take_callback,
     if (client->shared != NULL)
         tow_shared_net_call(client->shared);
     else
-        tow_client_run_callbacks(client);
+        tow_callbacks_run(&client->callbacks);
 }
 
-static void run_callback(callback_t *callback)
+void tow_callbacks_run(tow_list_t *callbacks)
 {
-    if (callback->done != NULL)
-        callback->done(callback->context, callback->status);
-    else
-        callback->plain(callback->context);
-    tow_free(callback);
-}
-
-void tow_client_run_callbacks(tow_client_t *client)
-{
-    while (!tow_list_is_empty(&client->callbacks)) {
-        tow_list_t *item = tow_list_pop_front(&client->callbacks);
-        run_callback(TOW_CONTAINER_OF(item, callback_t, node));
+    while (!tow_list_is_empty(callbacks)) {
+        callback_t *callback =
+            TOW_CONTAINER_OF(tow_list_pop_front(callbacks), callback_t, node);
+        if (callback->done != NULL)
+            callback->done(callback->context, callback->status);
+        else
+            callback->plain(callback->context);
+        tow_free(callback);
     }
 }
 
@@ -174,7 +169,7 @@ static void lose(tow_client_t *client, tow_status_t take_cause)
     tow_runs_lost(client);
     tow_uploads_lost(client);
     tow_requests_lost(client);
-    if (client->room != NULL) tow_settle(client, client->room, TOW_OK);
+    tow_client_tell_room(client);
 }
 
 static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
@@ -279,18 +274,10 @@ void *tow_client_take_blob(tow_client_t *client, uint64_t number,
     return bytes;
 }
 
-static void on_writable(void *context, tow_session_t *session)
-{
-    tow_client_t *client = context;
-    if (client->room != NULL && tow_client_has_room(client))
-        tow_settle(client, client->room, TOW_OK);
-}
-
 static const tow_session_handler_t handler = {
     .opened = on_opened,
     .message = on_message,
     .blob = on_blob,
-    .writable = on_writable,
     .gone = on_gone,
 };
 
@@ -304,6 +291,7 @@ tow_status_t tow_client_dial(tow_env_t *env,
     tow_client_t *client = tow_calloc(1, sizeof(*client));
     if (client == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     client->reference_count = 1;
+    client->has_room = true;
     client->env = env;
     client->shared = options->shared;
     if (options->name != NULL)

@@ -9,6 +9,15 @@ bool tow_client_has_room(const tow_client_t *client)
     return tow_map_count(&client->runs) < TOW_CLIENT_IN_FLIGHT_MAX;
 }
 
+void tow_client_tell_room(tow_client_t *client)
+{
+    if (TOW_LIKELY(client->has_room) ||
+        (!tow_client_has_room(client) && client->lost == TOW_OK))
+        return;
+    client->has_room = true;
+    if (client->shared != NULL) tow_shared_net_notify(client->shared);
+}
+
 static tow_status_t check_argument(const tow_program_t *program,
                                    tow_array_t *const *arguments, size_t index)
 {
@@ -48,8 +57,7 @@ static void free_record(tow_client_t *client, run_record_t *record)
     tow_map_remove(&client->runs, record->id);
     tow_program_drop(record->program);
     tow_free(record);
-    if (client->room != NULL && tow_client_has_room(client))
-        tow_settle(client, client->room, TOW_OK);
+    tow_client_tell_room(client);
 }
 
 static tow_status_t make_results(tow_program_t *program, run_record_t *record,

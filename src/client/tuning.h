@@ -15,8 +15,6 @@
 /* Released handles are told in ranges, this many at a time or after a while. */
 #define TOW_CLIENT_RELEASE_COUNT 64u
 #define TOW_CLIENT_RELEASE_NS    (1000 * 1000)
-/* Writes of one upload under way at a time. */
-#define TOW_CLIENT_WRITES_MAX 8u
 
 /* A local cluster of its own, unless told otherwise. One worker: the devices
  * then share one XLA. */

@@ -72,6 +72,7 @@ struct tow_controller {
     uint64_t executable_number;
     uint64_t gang_number;
     uint64_t request_number;
+    uint64_t mark_number; /* of runs, on the objects that they name */
     uint64_t code_bytes;
     uint64_t granted_count;
     uint64_t compile_count;

@@ -19,7 +19,6 @@ struct gather {
     uint64_t number;  /* ours, to the workers */
     tow_report_kind_t kind;
     tow_list_t node;
-    size_t waiting_count;
     json_t *answers;             /* owned: {worker: what it says} */
     TOW_VEC(worker_t *) waiting; /* lent; removed when they go */
 };

@@ -140,8 +140,7 @@ typedef struct taking {
     client_t *client;
     tow_graph_t *graph;
     resident_t *resident;
-    const mapping_t *here; /* of which worker do we lower */
-    const worker_t *worker;
+    const worker_t *worker; /* that we lower for */
 } taking_t;
 
 static const slice_t *slice_of(const taking_t *taking, tow_slice_id_t id)

@@ -211,6 +211,26 @@ static tow_status_t check_argument(const client_t *client,
     return TOW_OK;
 }
 
+/* An object may be several arguments, unless one of them consumes it. Marks, so
+ * that a run with thousands of arguments takes one look at each. */
+static tow_status_t check_twice(const resident_t *resident, run_t *run,
+                                uint64_t mark, size_t index)
+{
+    tow_object_t *object = run->arguments[index];
+    const argument_t *arguments = resident->arguments;
+    if (object->mark != mark) {
+        object->mark = mark;
+        object->mark_index = (uint32_t)index;
+        return TOW_OK;
+    }
+    const uint32_t first = object->mark_index;
+    if (!arguments[index].consumed && !arguments[first].consumed) return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "arguments %u and %zu of program '%s' are one object, and "
+                     "it is donated",
+                     first, index, resident->name);
+}
+
 static tow_status_t check_arguments(client_t *client,
                                     const tow_msg_run_t *message,
                                     const resident_t *resident, run_t *run)
@@ -220,17 +240,11 @@ static tow_status_t check_arguments(client_t *client,
                          "program '%s' has %zu arguments, and %zu were given",
                          resident->name, resident->argument_count,
                          message->n_arguments);
+    const uint64_t mark = ++client->controller->mark_number;
     for (size_t i = 0; i < message->n_arguments; i++) {
         TOW_RETURN_IF_ERROR(
             check_argument(client, message, resident, i, &run->arguments[i]));
-        for (size_t j = 0; j < i; j++)
-            if (run->arguments[j] == run->arguments[i] &&
-                (resident->arguments[i].consumed ||
-                 resident->arguments[j].consumed))
-                return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                                 "arguments %zu and %zu of program '%s' are "
-                                 "one object, and it is donated",
-                                 j, i, resident->name);
+        TOW_RETURN_IF_ERROR(check_twice(resident, run, mark, i));
     }
     return TOW_OK;
 }

@@ -98,9 +98,12 @@ typedef struct tow_object {
     tow_placement_t *placement; /* counted; NULL: it has no shards (FAILED) */
     tow_status_t error;         /* owned; FAILED */
     void *context;              /* lent: the owner of the ledger's own */
-    tow_list_t of_owner;        /* belongs to the ledger */
-    void *owner_;               /* belongs to the ledger */
-    tow_shape_t shape;          /* of one shard */
+    /* The owner's own: the last run that named it, and as which argument. */
+    uint64_t mark;
+    uint32_t mark_index;
+    tow_list_t of_owner; /* belongs to the ledger */
+    void *owner_;        /* belongs to the ledger */
+    tow_shape_t shape;   /* of one shard */
 } tow_object_t;
 
 typedef struct tow_ledger_options {

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/local.h"
 #include "env/tuning.h"
 #include "tool/cores.h"
 #include "tool/role.h"
@@ -224,19 +225,7 @@ static void quote_log(const supervisor_t *supervisor, const member_t *member,
 {
     char path[TOW_RUN_PATH_SIZE];
     log_path(supervisor, member, path);
-    snprintf(text, QUOTED_SIZE, "it said nothing");
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return;
-    const off_t size = lseek(fd, 0, SEEK_END);
-    const off_t start = size > QUOTED_SIZE - 1 ? size - (QUOTED_SIZE - 1) : 0;
-    ssize_t count = pread(fd, text, QUOTED_SIZE - 1, start);
-    close(fd);
-    while (count > 0 && text[count - 1] == '\n')
-        count--;
-    if (count > 0)
-        text[count] = '\0';
-    else
-        snprintf(text, QUOTED_SIZE, "it said nothing");
+    tow_local_quote_log(path, text, QUOTED_SIZE);
 }
 
 static void fail(supervisor_t *supervisor, tow_status_t take_status)
