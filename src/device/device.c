@@ -109,6 +109,34 @@ tow_status_t tow_driver_download(tow_driver_t *driver, tow_download_t *download)
     return driver->ops->download(driver, download);
 }
 
+void tow_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
+                       tow_status_t take_status)
+{
+    TOW_ASSERT(upload->is_late && driver->ops->upload_settle != NULL);
+    driver->ops->upload_settle(driver, upload, take_status);
+}
+
+tow_status_t tow_driver_borrow(tow_driver_t *driver, tow_borrow_t *borrow)
+{
+    TOW_ASSERT(borrow->done != NULL && borrow->buffer != NULL);
+    if (driver->ops->borrow == NULL) return missing(driver, "loans of bytes");
+    return driver->ops->borrow(driver, borrow);
+}
+
+void tow_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow)
+{
+    driver->ops->borrow_give_back(driver, borrow);
+}
+
+tow_status_t tow_driver_copy(tow_driver_t *driver, tow_copy_t *copy)
+{
+    TOW_ASSERT(copy->done != NULL && copy->source != NULL);
+    if (driver->ops->copy == NULL)
+        return missing(driver, "copies between devices");
+    TOW_RETURN_IF_ERROR(tow_device_check(driver, copy->device));
+    return driver->ops->copy(driver, copy);
+}
+
 tow_buffer_state_t tow_buffer_state(tow_buffer_t *buffer)
 {
     return buffer->driver->ops->buffer_state(buffer);

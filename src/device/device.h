@@ -37,6 +37,8 @@ typedef struct tow_buffer tow_buffer_t;
 typedef struct tow_compile tow_compile_t;
 typedef struct tow_upload tow_upload_t;
 typedef struct tow_download tow_download_t;
+typedef struct tow_borrow tow_borrow_t;
+typedef struct tow_copy tow_copy_t;
 typedef struct tow_run tow_run_t;
 
 #define TOW_RANK_MAX 32
@@ -207,6 +209,10 @@ struct tow_upload {
     void (*done)(tow_upload_t *upload, tow_status_t take_status);
     /* May the driver use the caller's memory for the life of the buffer? */
     bool may_alias;
+    /* The bytes are still to come: the buffer is PENDING, runs may be enqueued
+     * behind it, and the driver looks at `bytes` only after
+     * tow_upload_settle. */
+    bool is_late;
     void *private_[6];
 };
 
@@ -217,6 +223,31 @@ struct tow_download {
     size_t size; /* at least tow_shape_bytes of its shape */
     void (*done)(tow_download_t *download, tow_status_t take_status);
     void *private_[6];
+};
+
+/* Owned by the caller until `done` has told an error, or until it was given back.
+ * Waits for the buffer's producer, then lends its bytes in host memory: without
+ * a copy where the host can address them. Until they are given back no later run
+ * destroys them: one that would consume the buffer waits, or works on a copy. */
+struct tow_borrow {
+    tow_buffer_t *buffer; /* lent until given back */
+    /* On TOW_OK: dense, row major, lent until tow_borrow_give_back. */
+    const void *bytes;
+    void (*done)(tow_borrow_t *borrow, tow_status_t take_status);
+    void *private_[8];
+};
+
+/* Owned by the caller until `done`. The value of a buffer on another device of
+ * the driver, or on the same; also of one that is PENDING. */
+struct tow_copy {
+    tow_buffer_t *source; /* lent for the call */
+    size_t device;
+    /* One reference for the caller, there as soon as the call returns TOW_OK. It
+     * is poisoned if the source is. */
+    tow_buffer_t *buffer;
+    /* The value is there, or will never be. */
+    void (*done)(tow_copy_t *copy, tow_status_t take_status);
+    void *private_[8];
 };
 
 /* -- Runs ------------------------------------------------------------------- */
@@ -275,7 +306,13 @@ struct tow_driver_ops {
                              const tow_shape_t *shape,
                              tow_buffer_t **out_buffer);
     tow_status_t (*upload)(tow_driver_t *driver, tow_upload_t *upload);
+    /* Late uploads are for drivers that have this. */
+    void (*upload_settle)(tow_driver_t *driver, tow_upload_t *upload,
+                          tow_status_t take_status);
     tow_status_t (*download)(tow_driver_t *driver, tow_download_t *download);
+    tow_status_t (*borrow)(tow_driver_t *driver, tow_borrow_t *borrow);
+    void (*borrow_give_back)(tow_driver_t *driver, tow_borrow_t *borrow);
+    tow_status_t (*copy)(tow_driver_t *driver, tow_copy_t *copy);
     tow_buffer_state_t (*buffer_state)(tow_buffer_t *buffer);
     tow_status_t (*buffer_error)(tow_buffer_t *buffer);
     tow_status_t (*buffer_address)(tow_buffer_t *buffer, void **out_address);
@@ -320,6 +357,15 @@ tow_status_t tow_driver_allocate(tow_driver_t *driver, size_t device,
 tow_status_t tow_driver_upload(tow_driver_t *driver, tow_upload_t *upload)
     TOW_MUST_USE;
 tow_status_t tow_driver_download(tow_driver_t *driver, tow_download_t *download)
+    TOW_MUST_USE;
+/* Of a late upload, once: its bytes are in place, or (an error) will never come,
+ * and the buffer is poisoned with that. `done` follows as for any upload. */
+void tow_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
+                       tow_status_t take_status);
+tow_status_t tow_driver_borrow(tow_driver_t *driver, tow_borrow_t *borrow)
+    TOW_MUST_USE;
+void tow_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow);
+tow_status_t tow_driver_copy(tow_driver_t *driver, tow_copy_t *copy)
     TOW_MUST_USE;
 tow_buffer_state_t tow_buffer_state(tow_buffer_t *buffer);
 /* Why it failed; the caller gets a reference. TOW_OK in other states. */

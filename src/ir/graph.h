@@ -2,7 +2,7 @@
  *
  * A node stands for all its shards, an edge for the whole exchange between two
  * sharded nodes. So a program has as many nodes for one device as for two
- * thousand. Nodes are arguments, computations and results; transfers,
+ * thousand. Nodes are arguments, computations, transfers and results;
  * collectives between computations and host functions will be further kinds.
  *
  * A program is built node by node, by the client library, or decoded from
@@ -19,6 +19,7 @@
 #include "base/macros.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "ir/sharding.h"
 
 TOW_ID_TYPE(tow_slice_id)
 TOW_ID_TYPE(tow_function_id)
@@ -29,6 +30,7 @@ typedef enum tow_node_kind {
     TOW_NODE_ARGUMENT = 1,
     TOW_NODE_COMPUTE,
     TOW_NODE_RESULT,
+    TOW_NODE_TRANSFER,
 } tow_node_kind_t;
 
 /* Output `output` of node `node`. */
@@ -40,7 +42,7 @@ typedef struct tow_value {
 typedef struct tow_node {
     tow_node_kind_t kind;
     const char *name; /* owned by the program; may be empty */
-    /* ARGUMENT, COMPUTE: where. */
+    /* ARGUMENT, COMPUTE: where; TRANSFER: to where. */
     tow_slice_id_t slice;
     /* COMPUTE: what. */
     tow_function_id_t function;
@@ -48,7 +50,13 @@ typedef struct tow_node {
     tow_shape_t shape;
     /* ARGUMENT: the run may consume the object, if a function donates it. */
     bool donated;
-    /* COMPUTE: in order of the function's arguments; RESULT: exactly one. */
+    /* TRANSFER: how its input lies on the slice that it comes from, and how its
+     * output is to lie on `slice`; shapes of shards follow from these. ARGUMENT:
+     * `to` may say how it lies; otherwise it is not known, and a computation on
+     * another slice cannot use it. */
+    tow_sharding_t from, to;
+    /* COMPUTE: in order of the function's arguments; TRANSFER and RESULT: exactly
+     * one. */
     const tow_value_t *inputs; /* owned by the program */
     size_t input_count;
 } tow_node_t;
@@ -87,7 +95,8 @@ typedef struct tow_graph_scope {
  * what is wrong and what would be right: an input that names no node or no
  * output; a cycle (its nodes are listed); unknown slices or functions; a
  * function of N devices on a slice of M; argument counts, shapes or types; a
- * value used on another slice than it lives on; a result that is used; an
+ * value used on another slice than it lives on (tow_graph_insert_transfers sees
+ * to that); a transfer whose shardings do not fit; a result that is used; an
  * argument node without shape; no result; arguments of slices that no computation
  * is on; more values than TOW_SLOTS_MAX. */
 tow_status_t tow_graph_verify(const tow_graph_t *program,
@@ -108,7 +117,8 @@ tow_status_t tow_graph_unpack(const void *bytes, size_t size,
  *       %0 = argument "x" : f32[4,8] on slice 1 donated
  *       %1 = compute "A" function 3 on slice 1 (%0)
  *       %2 = compute "B" function 4 on slice 1 (%1, %1:1)
- *       %3 = result "y" (%2) // "%2" is short for "%2:0"
+ *       %3 = transfer from 2x4 to slice 2 as 8x1 (%2) // "%2" is short for "%2:0"
+ *       %4 = result "y" (%3)
  *     }
  *
  * Names are printable ASCII, the rest as \xNN; an empty one is left out. A type

@@ -1,4 +1,11 @@
-/* Lowering: from a verified program to what each worker runs.
+/* Lowering: from a program to what each worker runs, in passes over one form.
+ *
+ *   insert   transfers where a value is used on another slice, or with another
+ *            sharding, than it has (tow_graph_insert_transfers)
+ *   place    virtual devices become physical ones: the scope's executables and
+ *            places
+ *   split    each worker gets the steps of its devices, and its part of each
+ *            transfer as pieces with the process at the other end
  *
  * The controller lowers once per program and mapping of its slices. A lowered
  * program is a list of steps over slots: arguments fill the first slots, each
@@ -18,9 +25,46 @@ TOW_ID_TYPE(tow_executable_id)
  * that is under way. The verifier refuses programs with more. */
 #define TOW_SLOTS_MAX ((uint32_t)1 << 22)
 
+/* A box of one shard that goes to one other shard. */
+typedef struct tow_piece {
+    uint32_t process;      /* of the worker at the other end; may be our own */
+    uint32_t source_shard; /* among the source worker's own, of the value */
+    uint32_t target_shard; /* among the target worker's own */
+    uint32_t number;       /* among all that go to that target shard, from 0 */
+    uint64_t bytes;
+    /* Of its first byte in the target shard's memory; in a packed route, in a
+     * memory of the same size where its pieces lie one after the other. */
+    uint64_t offset;
+    /* In elements, a number a dimension. */
+    int64_t source_start[TOW_RANK_MAX];
+    int64_t target_start[TOW_RANK_MAX];
+    int64_t extent[TOW_RANK_MAX];
+} tow_piece_t;
+
+/* One worker's part of a transfer. Every target shard is covered by its pieces
+ * exactly; both ends have worked out the same numbers and offsets. */
+typedef struct tow_route {
+    tow_shape_t source;       /* one shard */
+    tow_shape_t target;       /* one shard */
+    const tow_piece_t *sends; /* of our source shards; by target, then number */
+    size_t send_count;
+    const tow_piece_t *receives; /* of our target shards; the same order */
+    size_t receive_count;
+    const uint32_t *target_devices; /* of ours, in the order of the shards */
+    size_t target_count;
+    /* Some piece is not one row of bytes in its target: all arrive packed, and
+     * are laid out when they are there. */
+    bool is_packed;
+} tow_route_t;
+
 typedef struct tow_lowered_step {
-    tow_executable_id_t executable; /* a function, loaded for a mapping */
-    const uint32_t *inputs;         /* slots */
+    /* A function, loaded for a mapping. None (0) of a transfer, which has a
+     * route. */
+    tow_executable_id_t executable;
+    const tow_route_t *route; /* NULL: a computation */
+    /* Slots. A transfer has one if this worker sends, and an output if it
+     * receives. */
+    const uint32_t *inputs;
     size_t input_count;
     uint32_t first_output; /* slot; the others follow */
     uint32_t output_count; /* results of the function */
@@ -47,6 +91,13 @@ typedef struct tow_lowered {
     uint32_t step_count_all;
 } tow_lowered_t;
 
+typedef struct tow_place {
+    uint32_t process;
+    uint32_t index;  /* among the shards of that slice on that worker */
+    uint32_t device; /* among the worker's devices */
+    uint32_t host;   /* the same number: the same machine */
+} tow_place_t;
+
 typedef struct tow_lower_scope {
     tow_graph_scope_t program;
     /* The executable of a function on a slice. */
@@ -54,8 +105,21 @@ typedef struct tow_lower_scope {
                                       tow_slice_id_t slice);
     /* Is this slice on the worker that we lower for? NULL: all are. */
     bool (*slice_is_here)(void *context, tow_slice_id_t slice);
+    /* Where shard `shard` of a slice lies. Asked for transfers only. */
+    tow_place_t (*place)(void *context, tow_slice_id_t slice, size_t shard);
+    uint32_t process; /* of the worker that we lower for */
     void *context;
 } tow_lower_scope_t;
+
+/* A copy of the program in which every value is used only where it lies: behind
+ * each producer one transfer for each other slice, or sharding, that its users
+ * have, from the shardings of their functions' signatures. The program has been
+ * verified but for that (tow_graph_verify_loose). INVALID_ARGUMENT names the
+ * node whose sharding is not known or does not fit. Node numbers of the original
+ * stay; transfers stand at the end. */
+tow_status_t tow_graph_insert_transfers(const tow_graph_t *program,
+                                        const tow_graph_scope_t *scope,
+                                        tow_graph_t **out_program) TOW_MUST_USE;
 
 /* Puts the computations in a topological order that depends on the graph alone
  * (least node number first), so all who lower it agree. The program has been

@@ -304,6 +304,7 @@ static tow_status_t parse_rest(parser_t *parser, tow_node_t *node)
     switch (node->kind) {
     case TOW_NODE_ARGUMENT: return parse_argument(parser, node);
     case TOW_NODE_COMPUTE: return parse_compute(parser, node);
+    case TOW_NODE_TRANSFER:
     case TOW_NODE_RESULT: break;
     }
     return parse_inputs(parser, node);

@@ -107,6 +107,8 @@ static tow_status_t check_node(verify_t *verify, uint32_t index)
     switch (node->kind) {
     case TOW_NODE_ARGUMENT: return check_argument(verify, index);
     case TOW_NODE_COMPUTE: return check_compute(verify, index);
+    case TOW_NODE_TRANSFER:
+        return NODE_ERROR(verify, index, "transfers are not built yet");
     case TOW_NODE_RESULT: break;
     }
     if (node->input_count != 1)

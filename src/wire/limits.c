@@ -35,25 +35,40 @@ LIMITS(array_type, FIELD(2) = {.count_max = RANK_MAX});
 LIMITS(device, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(3) = {.bytes_max = TOW_NAME_MAX},
        FIELD(5) = {.bytes_max = TOW_NAME_MAX},
-       FIELD(6) = {.bytes_max = TOW_NAME_MAX});
+       FIELD(6) = {.bytes_max = TOW_NAME_MAX},
+       FIELD(7) = {.bytes_max = TOW_NAME_MAX});
 LIMITS(lane_target, FIELD(1) = {.bytes_max = TOW_LANE_ADDRESS_MAX});
+LIMITS(sharding, FIELD(1) = {.count_max = RANK_MAX},
+       FIELD(3) = {.count_max = TOW_MESH_RANK_MAX},
+       FIELD(4) = {.count_max = TOW_MESH_RANK_MAX});
 LIMITS(graph_node, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(5) = {.count_max = TOW_VALUES_MAX},
        FIELD(6) = {.count_max = TOW_VALUES_MAX},
-       FIELD(7) = {.nested = &array_type_limits});
+       FIELD(7) = {.nested = &array_type_limits},
+       FIELD(9) = {.nested = &sharding_limits},
+       FIELD(10) = {.nested = &sharding_limits});
 LIMITS(graph, FIELD(1) = {.bytes_max = TOW_NAME_MAX},
        FIELD(2) = {.count_max = TOW_NODES_MAX, .nested = &graph_node_limits});
+LIMITS(piece, FIELD(6) = {.count_max = RANK_MAX},
+       FIELD(7) = {.count_max = RANK_MAX}, FIELD(8) = {.count_max = RANK_MAX});
+LIMITS(route, FIELD(1) = {.nested = &array_type_limits},
+       FIELD(2) = {.nested = &array_type_limits},
+       FIELD(3) = {.count_max = TOW_PIECES_MAX, .nested = &piece_limits},
+       FIELD(4) = {.count_max = TOW_PIECES_MAX, .nested = &piece_limits},
+       FIELD(5) = {.count_max = TOW_WORKER_DEVICES_MAX});
 LIMITS(lowered_step, FIELD(2) = {.count_max = TOW_VALUES_MAX},
        FIELD(4) = {.count_max = TOW_VALUES_MAX},
        /* Inputs, and outputs that nobody uses. */
-       FIELD(5) = {.count_max = 2 * TOW_VALUES_MAX});
+       FIELD(5) = {.count_max = 2 * TOW_VALUES_MAX},
+       FIELD(9) = {.nested = &route_limits});
 LIMITS(lowered, FIELD(3) = {.count_max = TOW_VALUES_MAX},
        FIELD(4) = {.count_max = TOW_NODES_MAX, .nested = &lowered_step_limits});
 LIMITS(client_open, FIELD(1) = {.bytes_max = TOW_NAME_MAX});
 LIMITS(client_opened, FIELD(3) = {.nested = &failure_limits});
 LIMITS(slice_open, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(3) = {.count_max = SLICE_DIMS_MAX},
-       FIELD(4) = {.count_max = TOW_DEVICES_MAX});
+       FIELD(4) = {.count_max = TOW_DEVICES_MAX},
+       FIELD(5) = {.bytes_max = TOW_NAME_MAX});
 LIMITS(slice_opened, FIELD(2) = {.nested = &failure_limits},
        FIELD(3) = {.count_max = TOW_DEVICES_MAX, .nested = &device_limits});
 LIMITS(slice_close, {0});
@@ -88,11 +103,14 @@ LIMITS(worker_join, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(4) = {.bytes_max = TOW_NAME_MAX},
        FIELD(6) = {.count_max = TOW_WORKER_DEVICES_MAX,
                    .nested = &device_limits},
-       FIELD(7) = {.nested = &lane_target_limits});
+       FIELD(7) = {.nested = &lane_target_limits},
+       FIELD(8) = {.bytes_max = TOW_DOOR_MAX},
+       FIELD(9) = {.bytes_max = TOW_NAME_MAX});
 LIMITS(worker_joined, FIELD(2) = {.nested = &failure_limits});
 LIMITS(peer, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(3) = {.bytes_max = TOW_NAME_MAX},
-       FIELD(4) = {.nested = &lane_target_limits});
+       FIELD(4) = {.nested = &lane_target_limits},
+       FIELD(6) = {.bytes_max = TOW_DOOR_MAX});
 LIMITS(peer_gone, FIELD(2) = {.nested = &failure_limits});
 LIMITS(load, {0});
 LIMITS(load_done, FIELD(2) = {.nested = &failure_limits});
@@ -114,6 +132,9 @@ LIMITS(shard_get_done, FIELD(2) = {.nested = &failure_limits},
        FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 LIMITS(shard_regroup, FIELD(2) = {.count_max = TOW_WORKER_DEVICES_MAX},
        FIELD(3) = {.count_max = TOW_WORKER_DEVICES_MAX});
+LIMITS(peer_open, {0});
+LIMITS(edge_offer, FIELD(3) = {.nested = &lane_target_limits});
+LIMITS(edge_piece, FIELD(4) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 
 LIMITS(signature_array, FIELD(2) = {.count_max = RANK_MAX},
        FIELD(4) = {.bytes_max = TOW_SHARDING_BYTES_MAX});
@@ -184,6 +205,9 @@ static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_SHARD_GET] = &shard_get_limits,
     [TOW_MESSAGE_SHARD_GET_DONE] = &shard_get_done_limits,
     [TOW_MESSAGE_SHARD_REGROUP] = &shard_regroup_limits,
+    [TOW_MESSAGE_PEER_OPEN] = &peer_open_limits,
+    [TOW_MESSAGE_EDGE_OFFER] = &edge_offer_limits,
+    [TOW_MESSAGE_EDGE_PIECE] = &edge_piece_limits,
     [TOW_MESSAGE_GRAPH] = &graph_limits,
     [TOW_MESSAGE_LOWERED] = &lowered_limits,
 };
@@ -247,6 +271,9 @@ SAME_NUMBER(SHARD_PUT_DONE);
 SAME_NUMBER(SHARD_GET);
 SAME_NUMBER(SHARD_GET_DONE);
 SAME_NUMBER(SHARD_REGROUP);
+SAME_NUMBER(PEER_OPEN);
+SAME_NUMBER(EDGE_OFFER);
+SAME_NUMBER(EDGE_PIECE);
 SAME_NUMBER(GRAPH);
 SAME_NUMBER(LOWERED);
 

@@ -86,6 +86,9 @@ typedef enum tow_message_type {
     TOW_MESSAGE_SHARD_GET = 95,
     TOW_MESSAGE_SHARD_GET_DONE = 96,
     TOW_MESSAGE_SHARD_REGROUP = 97,
+    TOW_MESSAGE_PEER_OPEN = 104,
+    TOW_MESSAGE_EDGE_OFFER = 105,
+    TOW_MESSAGE_EDGE_PIECE = 106,
     TOW_MESSAGE_GRAPH = 112,
     TOW_MESSAGE_LOWERED = 113,
     TOW_MESSAGE_TYPE_COUNT,
@@ -107,6 +110,9 @@ typedef enum tow_message_type {
 #define TOW_WORKER_DEVICES_MAX   256u
 #define TOW_NODES_MAX            65536u /* of a program */
 #define TOW_VALUES_MAX           16384u /* arguments or results of one node */
+#define TOW_MESH_RANK_MAX        16u    /* of a sharding's mesh */
+#define TOW_PIECES_MAX           65536u /* of a transfer, at one worker */
+#define TOW_DOOR_MAX             511u   /* an address of a worker */
 #define TOW_BATCH_MAX            16384u /* runs or ranges in one message */
 
 typedef Tow__Hello tow_msg_hello_t;
@@ -126,8 +132,11 @@ typedef Tow__RunFailure tow_msg_run_failure_t;
 typedef Tow__ArrayType tow_msg_array_type_t;
 typedef Tow__Device tow_msg_device_t;
 typedef Tow__LaneTarget tow_msg_lane_target_t;
+typedef Tow__Sharding tow_msg_sharding_t;
 typedef Tow__GraphNode tow_msg_graph_node_t;
 typedef Tow__Graph tow_msg_graph_t;
+typedef Tow__Piece tow_msg_piece_t;
+typedef Tow__Route tow_msg_route_t;
 typedef Tow__LoweredStep tow_msg_lowered_step_t;
 typedef Tow__Lowered tow_msg_lowered_t;
 typedef Tow__ClientOpen tow_msg_client_open_t;
@@ -172,6 +181,9 @@ typedef Tow__ShardPutDone tow_msg_shard_put_done_t;
 typedef Tow__ShardGet tow_msg_shard_get_t;
 typedef Tow__ShardGetDone tow_msg_shard_get_done_t;
 typedef Tow__ShardRegroup tow_msg_shard_regroup_t;
+typedef Tow__PeerOpen tow_msg_peer_open_t;
+typedef Tow__EdgeOffer tow_msg_edge_offer_t;
+typedef Tow__EdgePiece tow_msg_edge_piece_t;
 typedef Tow__SignatureArray tow_msg_signature_array_t;
 typedef Tow__SignatureAlias tow_msg_signature_alias_t;
 typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
@@ -193,8 +205,11 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_ARRAY_TYPE_INIT       TOW__ARRAY_TYPE__INIT
 #define TOW_MSG_DEVICE_INIT           TOW__DEVICE__INIT
 #define TOW_MSG_LANE_TARGET_INIT      TOW__LANE_TARGET__INIT
+#define TOW_MSG_SHARDING_INIT         TOW__SHARDING__INIT
 #define TOW_MSG_GRAPH_NODE_INIT       TOW__GRAPH_NODE__INIT
 #define TOW_MSG_GRAPH_INIT            TOW__GRAPH__INIT
+#define TOW_MSG_PIECE_INIT            TOW__PIECE__INIT
+#define TOW_MSG_ROUTE_INIT            TOW__ROUTE__INIT
 #define TOW_MSG_LOWERED_STEP_INIT     TOW__LOWERED_STEP__INIT
 #define TOW_MSG_LOWERED_INIT          TOW__LOWERED__INIT
 #define TOW_MSG_CLIENT_OPEN_INIT      TOW__CLIENT_OPEN__INIT
@@ -239,6 +254,9 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_SHARD_GET_INIT        TOW__SHARD_GET__INIT
 #define TOW_MSG_SHARD_GET_DONE_INIT   TOW__SHARD_GET_DONE__INIT
 #define TOW_MSG_SHARD_REGROUP_INIT    TOW__SHARD_REGROUP__INIT
+#define TOW_MSG_PEER_OPEN_INIT        TOW__PEER_OPEN__INIT
+#define TOW_MSG_EDGE_OFFER_INIT       TOW__EDGE_OFFER__INIT
+#define TOW_MSG_EDGE_PIECE_INIT       TOW__EDGE_PIECE__INIT
 
 #define TOW_MSG_SIGNATURE_ARRAY_INIT      TOW__SIGNATURE_ARRAY__INIT
 #define TOW_MSG_SIGNATURE_ALIAS_INIT      TOW__SIGNATURE_ALIAS__INIT

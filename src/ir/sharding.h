@@ -1,0 +1,73 @@
+/* How an array lies on the devices of a slice.
+ *
+ * The array is cut into equal parts along each dimension, and each part lies on
+ * `replicas` devices. Which device has which part: devices 0, 1, 2, ... are laid
+ * out row by row in a mesh of mesh_dims, whose axes are then put in the order
+ * mesh_axes; read row by row, that gives the devices of part 0 (its replicas),
+ * part 1, and so on, parts row by row too. mesh_rank 0: in order as they are.
+ * That is what XLA calls an iota tile assignment, and it is as large for 2,048
+ * devices as for two. Pure values. */
+#ifndef TOW_IR_SHARDING_H_
+#define TOW_IR_SHARDING_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/macros.h"
+#include "base/status.h"
+#include "device/device.h"
+#include "wire/message.h"
+
+typedef struct tow_sharding {
+    uint32_t rank;                /* of the array */
+    uint32_t parts[TOW_RANK_MAX]; /* along each dimension, 1 or more */
+    uint32_t replicas;            /* 1 or more; 0: the sharding is not known */
+    uint32_t mesh_rank;
+    uint32_t mesh_dims[TOW_MESH_RANK_MAX];
+    uint32_t mesh_axes[TOW_MESH_RANK_MAX];
+} tow_sharding_t;
+
+static inline bool tow_sharding_is_known(const tow_sharding_t *sharding)
+{
+    return sharding->replicas > 0;
+}
+
+/* All of it on each of `device_count` devices. */
+tow_sharding_t tow_sharding_replicated(uint32_t rank, size_t device_count);
+bool tow_sharding_equal(const tow_sharding_t *a, const tow_sharding_t *b);
+
+/* Does it say where each part is, for this many devices? INVALID_ARGUMENT in
+ * words. */
+tow_status_t tow_sharding_check(const tow_sharding_t *sharding,
+                                size_t device_count) TOW_MUST_USE;
+/* The whole array's shape from one shard's, and back. INVALID_ARGUMENT: another
+ * rank, or a dimension that the parts do not divide; OUT_OF_RANGE. */
+tow_status_t tow_sharding_whole(const tow_sharding_t *sharding,
+                                const tow_shape_t *shard,
+                                tow_shape_t *out_whole) TOW_MUST_USE;
+tow_status_t tow_sharding_shard(const tow_sharding_t *sharding,
+                                const tow_shape_t *whole,
+                                tow_shape_t *out_shard) TOW_MUST_USE;
+/* Where in the grid of parts is the part of device `device`? O(mesh_rank +
+ * rank). The sharding has been checked. */
+void tow_sharding_part_of(const tow_sharding_t *sharding, size_t device,
+                          uint32_t out_index[TOW_RANK_MAX]);
+
+/* From an xla.OpSharding (bytes that are not trusted; none: replicated).
+ * UNIMPLEMENTED for what it cannot say, such as a list of devices in no regular
+ * order or a manual subgroup. `rank` is the array's. */
+tow_status_t tow_sharding_from_xla(tow_bytes_t op_sharding, uint32_t rank,
+                                   size_t device_count,
+                                   tow_sharding_t *out_sharding) TOW_MUST_USE;
+
+/* For people, and back: "2x4", "2x4*2" (two replicas of each part),
+ * "2x4*2 mesh 4x2x2 axes 1,0,2"; "*8" of a scalar; "?" of one that is not
+ * known. */
+#define TOW_SHARDING_TEXT_MAX 768
+const char *tow_sharding_format(const tow_sharding_t *sharding,
+                                char text[TOW_SHARDING_TEXT_MAX]);
+tow_status_t tow_sharding_parse(const char *text, size_t size,
+                                tow_sharding_t *out_sharding) TOW_MUST_USE;
+
+#endif /* TOW_IR_SHARDING_H_ */
