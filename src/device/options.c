@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "device/proto_impl.h"
+#include "device/proto.h"
 
 /* Field numbers in xla/pjrt/proto/compile_options.proto and xla_data.proto. All
  * are below 32, and those below 16 take one byte. */

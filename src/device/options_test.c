@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "device/options.h"
-#include "device/proto_impl.h"
+#include "device/proto.h"
 
 /* In a block of exactly its size, so that sanitizers see its end. */
 static tow_bytes_t pack(const tow_compile_options_t *options)

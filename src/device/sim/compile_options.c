@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "device/proto_impl.h"
+#include "device/proto.h"
 #include "device/sim/driver_impl.h"
 
 /* What is found on the way. Lists may come in pieces, so ids are counted while

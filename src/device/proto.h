@@ -1,8 +1,8 @@
 /* Fields of a serialised protobuf message whose schema is XLA's: of some we need
  * a few numbers, and all others only pass through, so we read and write them one
  * by one. What comes from outside is never trusted to be whole. */
-#ifndef TOW_DEVICE_PROTO_IMPL_H_
-#define TOW_DEVICE_PROTO_IMPL_H_
+#ifndef TOW_DEVICE_PROTO_H_
+#define TOW_DEVICE_PROTO_H_
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -111,4 +111,4 @@ static inline uint8_t *proto_write_length(uint8_t *at, uint32_t number,
     return proto_write_varint(proto_write_key(at, number, PROTO_BYTES), size);
 }
 
-#endif /* TOW_DEVICE_PROTO_IMPL_H_ */
+#endif /* TOW_DEVICE_PROTO_H_ */
