@@ -42,10 +42,14 @@ typedef struct tow_piece {
 } tow_piece_t;
 
 /* One worker's part of a transfer. Every target shard is covered by its pieces
- * exactly; both ends have worked out the same numbers and offsets. */
+ * exactly; both ends have worked out the same numbers and offsets. In order of
+ * their numbers, the pieces of a target shard lie one behind the other from
+ * offset 0 on, packed or not. A shard without elements has none. A piece that
+ * stays on the worker is in both lists. */
 typedef struct tow_route {
     tow_shape_t source;       /* one shard */
     tow_shape_t target;       /* one shard */
+    size_t source_count;      /* shards of the value that are ours */
     const tow_piece_t *sends; /* of our source shards; by target, then number */
     size_t send_count;
     const tow_piece_t *receives; /* of our target shards; the same order */
@@ -62,8 +66,9 @@ typedef struct tow_lowered_step {
      * route. */
     tow_executable_id_t executable;
     const tow_route_t *route; /* NULL: a computation */
-    /* Slots. A transfer has one if this worker sends, and an output if it
-     * receives. */
+    /* Slots. A transfer has one if this worker has shards of the value, and an
+     * output if it has some of the target: also where it sends none of them,
+     * because replicas elsewhere are nearer. */
     const uint32_t *inputs;
     size_t input_count;
     uint32_t first_output; /* slot; the others follow */
