@@ -35,6 +35,8 @@ static inline bool tow_sharding_is_known(const tow_sharding_t *sharding)
 
 /* All of it on each of `device_count` devices. */
 tow_sharding_t tow_sharding_replicated(uint32_t rank, size_t device_count);
+/* The same parts on the same devices, however it is written. Both have been
+ * checked, or are not known; one that is not known equals none. */
 bool tow_sharding_equal(const tow_sharding_t *a, const tow_sharding_t *b);
 
 /* Does it say where each part is, for this many devices? INVALID_ARGUMENT in
@@ -49,21 +51,30 @@ tow_status_t tow_sharding_whole(const tow_sharding_t *sharding,
 tow_status_t tow_sharding_shard(const tow_sharding_t *sharding,
                                 const tow_shape_t *whole,
                                 tow_shape_t *out_shard) TOW_MUST_USE;
-/* Where in the grid of parts is the part of device `device`? O(mesh_rank +
- * rank). The sharding has been checked. */
-void tow_sharding_part_of(const tow_sharding_t *sharding, size_t device,
-                          uint32_t out_index[TOW_RANK_MAX]);
+/* Where in the grid of parts is the part of device `device`, and which of its
+ * replicas is that? O(mesh_rank + rank). The sharding has been checked. */
+uint32_t tow_sharding_part_of(const tow_sharding_t *sharding, size_t device,
+                              uint32_t out_index[TOW_RANK_MAX]);
+/* The reverse: the device of that replica of that part. */
+size_t tow_sharding_device_of(const tow_sharding_t *sharding,
+                              const uint32_t *index, uint32_t replica);
 
 /* From an xla.OpSharding (bytes that are not trusted; none: replicated).
  * UNIMPLEMENTED for what it cannot say, such as a list of devices in no regular
- * order or a manual subgroup. `rank` is the array's. */
+ * order or a manual subgroup; INVALID_ARGUMENT for what is wrong. `rank` is the
+ * array's. */
 tow_status_t tow_sharding_from_xla(tow_bytes_t op_sharding, uint32_t rank,
                                    size_t device_count,
                                    tow_sharding_t *out_sharding) TOW_MUST_USE;
 
+/* As an xla.OpSharding. Returns its size. The sharding is known. */
+#define TOW_SHARDING_XLA_MAX 512
+size_t tow_sharding_to_xla(const tow_sharding_t *sharding,
+                           uint8_t op_sharding[TOW_SHARDING_XLA_MAX]);
+
 /* For people, and back: "2x4", "2x4*2" (two replicas of each part),
  * "2x4*2 mesh 4x2x2 axes 1,0,2"; "*8" of a scalar; "?" of one that is not
- * known. */
+ * known. Parsing looks at the form alone: tow_sharding_check at the meaning. */
 #define TOW_SHARDING_TEXT_MAX 768
 const char *tow_sharding_format(const tow_sharding_t *sharding,
                                 char text[TOW_SHARDING_TEXT_MAX]);
