@@ -29,6 +29,85 @@ static inline void must_fail(tow_status_t status, tow_code_t code,
     tow_status_release(status);
 }
 
+/* -- Shardings by chance ----------------------------------------------------- */
+
+/* A number of devices, cut into `count` factors. */
+static inline size_t random_factors(tow_random_t *random, uint32_t count,
+                                    uint32_t *factors)
+{
+    size_t product = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        factors[i] = (uint32_t)(1 + tow_random_below(random, 4));
+        if (product * factors[i] > 200) factors[i] = 1;
+        product *= factors[i];
+    }
+    return product;
+}
+
+static inline void random_order(tow_random_t *random, uint32_t count,
+                                uint32_t *axes)
+{
+    for (uint32_t i = 0; i < count; i++)
+        axes[i] = i;
+    for (uint32_t i = count; i-- > 1;) {
+        const uint32_t other = (uint32_t)tow_random_below(random, i + 1);
+        const uint32_t old = axes[i];
+        axes[i] = axes[other];
+        axes[other] = old;
+    }
+}
+
+/* Any mesh of as many devices: factors of the count, in any order. */
+static inline void random_mesh(tow_random_t *random, size_t device_count,
+                               tow_sharding_t *sharding)
+{
+    uint32_t rank = 0;
+    for (uint32_t factor = 2; device_count > 1; factor++)
+        while (device_count % factor == 0) {
+            device_count /= factor;
+            if (rank > 0 && (rank == 8 || tow_random_below(random, 2) == 0))
+                sharding->mesh_dims[rank - 1] *= factor;
+            else
+                sharding->mesh_dims[rank++] = factor;
+        }
+    sharding->mesh_rank = rank;
+    random_order(random, rank, sharding->mesh_axes);
+}
+
+static inline tow_sharding_t random_sharding_of(tow_random_t *random,
+                                                uint32_t rank,
+                                                size_t *out_devices)
+{
+    tow_sharding_t sharding = {.rank = rank};
+    *out_devices = random_factors(random, sharding.rank, sharding.parts);
+    sharding.replicas = (uint32_t)(1 + tow_random_below(random, 4));
+    *out_devices *= sharding.replicas;
+    if (tow_random_below(random, 3) > 0)
+        random_mesh(random, *out_devices, &sharding);
+    return sharding;
+}
+
+static inline tow_sharding_t random_sharding(tow_random_t *random,
+                                             size_t *out_devices)
+{
+    return random_sharding_of(random, (uint32_t)tow_random_below(random, 5),
+                              out_devices);
+}
+
+static inline tow_sharding_t sharding_of(const char *text)
+{
+    tow_sharding_t sharding;
+    must(tow_sharding_parse(text, strlen(text), &sharding));
+    return sharding;
+}
+
+static inline tow_shape_t shape_of(const char *text)
+{
+    tow_shape_t shape;
+    must(tow_shape_parse(text, &shape));
+    return shape;
+}
+
 /* -- A world ----------------------------------------------------------------- */
 
 #define TEST_ARRAY(type_, size, width)                       \

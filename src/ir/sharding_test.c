@@ -4,62 +4,6 @@
 
 #include "device/proto.h"
 
-/* -- By chance ----------------------------------------------------------------- */
-
-/* A number of devices, cut into `count` factors. */
-static size_t random_factors(tow_random_t *random, uint32_t count,
-                             uint32_t *factors)
-{
-    size_t product = 1;
-    for (uint32_t i = 0; i < count; i++) {
-        factors[i] = (uint32_t)(1 + tow_random_below(random, 4));
-        if (product * factors[i] > 200) factors[i] = 1;
-        product *= factors[i];
-    }
-    return product;
-}
-
-static void shuffle(tow_random_t *random, uint32_t count, uint32_t *axes)
-{
-    for (uint32_t i = 0; i < count; i++)
-        axes[i] = i;
-    for (uint32_t i = count; i-- > 1;) {
-        const uint32_t other = (uint32_t)tow_random_below(random, i + 1);
-        const uint32_t old = axes[i];
-        axes[i] = axes[other];
-        axes[other] = old;
-    }
-}
-
-/* Any mesh of as many devices: factors of the count, in any order. */
-static void random_mesh(tow_random_t *random, size_t device_count,
-                        tow_sharding_t *sharding)
-{
-    uint32_t rank = 0;
-    for (uint32_t factor = 2; device_count > 1; factor++)
-        while (device_count % factor == 0) {
-            device_count /= factor;
-            if (rank > 0 && (rank == 8 || tow_random_below(random, 2) == 0))
-                sharding->mesh_dims[rank - 1] *= factor;
-            else
-                sharding->mesh_dims[rank++] = factor;
-        }
-    sharding->mesh_rank = rank;
-    shuffle(random, rank, sharding->mesh_axes);
-}
-
-static tow_sharding_t random_sharding(tow_random_t *random, size_t *out_devices)
-{
-    tow_sharding_t sharding = {0};
-    sharding.rank = (uint32_t)tow_random_below(random, 5);
-    *out_devices = random_factors(random, sharding.rank, sharding.parts);
-    sharding.replicas = (uint32_t)(1 + tow_random_below(random, 4));
-    *out_devices *= sharding.replicas;
-    if (tow_random_below(random, 3) > 0)
-        random_mesh(random, *out_devices, &sharding);
-    return sharding;
-}
-
 /* -- The naive way ------------------------------------------------------------- */
 
 /* Devices in the order of positions: lays them out and reads them back. */
@@ -251,20 +195,6 @@ static void replicated_subgroups_are_replicas(void **state)
 }
 
 /* -- Shapes and words ------------------------------------------------------------ */
-
-static tow_sharding_t sharding_of(const char *text)
-{
-    tow_sharding_t sharding;
-    must(tow_sharding_parse(text, strlen(text), &sharding));
-    return sharding;
-}
-
-static tow_shape_t shape_of(const char *text)
-{
-    tow_shape_t shape;
-    must(tow_shape_parse(text, &shape));
-    return shape;
-}
 
 static void shapes_of_wholes_and_shards_follow(void **state)
 {

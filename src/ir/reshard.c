@@ -1,0 +1,428 @@
+#include "ir/reshard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/map.h"
+#include "base/vec.h"
+#include "ir/graph_impl.h"
+
+/* A replica of a source part. */
+typedef struct candidate {
+    tow_place_t place;
+    uint32_t shard;
+} candidate_t;
+
+/* A piece, and the shard of the target slice that it goes to. */
+typedef struct sent {
+    uint32_t target;
+    tow_piece_t piece;
+} sent_t;
+
+typedef struct plan {
+    const tow_reshard_side_t *source;
+    const tow_reshard_side_t *target;
+    uint32_t process;
+    uint32_t rank;
+    uint64_t element_bytes;
+    tow_map_t candidates; /* part + 1 -> its replicas, nearest hosts together */
+    tow_arena_t scratch;
+    TOW_VEC(sent_t) pieces;
+} plan_t;
+
+/* -- Grids ------------------------------------------------------------------- */
+
+/* Parts that overlap a box: neighbours along each dimension. */
+typedef struct range {
+    uint32_t first[TOW_RANK_MAX];
+    uint32_t count[TOW_RANK_MAX];
+} range_t;
+
+/* Those of `other` that overlap the part at `index` of `side`. */
+static void find_overlap(const tow_reshard_side_t *side, const uint32_t *index,
+                         const tow_reshard_side_t *other, range_t *out)
+{
+    for (uint32_t i = 0; i < side->shard->rank; i++) {
+        const int64_t start = index[i] * side->shard->dims[i];
+        const int64_t last = start + side->shard->dims[i] - 1;
+        const int64_t step = other->shard->dims[i];
+        out->first[i] = (uint32_t)(start / step);
+        out->count[i] = (uint32_t)(last / step) - out->first[i] + 1;
+    }
+}
+
+static void start_walk(const range_t *range, uint32_t rank, uint32_t *index)
+{
+    memcpy(index, range->first, rank * sizeof(*index));
+}
+
+/* The next one, row by row; false at the end. */
+static bool walk_on(const range_t *range, uint32_t rank, uint32_t *index)
+{
+    for (uint32_t i = rank; i-- > 0;) {
+        if (++index[i] < range->first[i] + range->count[i]) return true;
+        index[i] = range->first[i];
+    }
+    return false;
+}
+
+/* How many come before `index` in such a walk. */
+static uint64_t number_in(const range_t *range, uint32_t rank,
+                          const uint32_t *index)
+{
+    uint64_t number = 0;
+    for (uint32_t i = 0; i < rank; i++)
+        number = number * range->count[i] + (index[i] - range->first[i]);
+    return number;
+}
+
+static uint64_t part_number(const tow_sharding_t *sharding,
+                            const uint32_t *index)
+{
+    uint64_t number = 0;
+    for (uint32_t i = 0; i < sharding->rank; i++)
+        number = number * sharding->parts[i] + index[i];
+    return number;
+}
+
+static void part_index(const tow_sharding_t *sharding, uint64_t number,
+                       uint32_t *index)
+{
+    for (uint32_t i = sharding->rank; i-- > 0;) {
+        index[i] = (uint32_t)(number % sharding->parts[i]);
+        number /= sharding->parts[i];
+    }
+}
+
+static bool is_empty(const tow_shape_t *shape)
+{
+    for (uint32_t i = 0; i < shape->rank; i++)
+        if (shape->dims[i] == 0) return true;
+    return false;
+}
+
+/* Rows break where a target is cut along one dimension, and a piece is longer
+ * than one along an earlier one. Of all overlaps the first along each dimension
+ * is the longest, and all combinations of them occur. */
+bool tow_reshard_is_packed(const tow_shape_t *source_shard,
+                           const tow_shape_t *target_shard)
+{
+    bool is_packed = false, is_long = false;
+    if (is_empty(target_shard)) return false;
+    for (uint32_t i = 0; i < target_shard->rank; i++) {
+        const int64_t source = source_shard->dims[i];
+        const int64_t target = target_shard->dims[i];
+        is_packed |= is_long && source % target != 0;
+        is_long |= source > 1 && target > 1;
+    }
+    return is_packed;
+}
+
+/* -- Whom to ask ------------------------------------------------------------- */
+
+typedef enum nearness {
+    NEAR_HOST,
+    NEAR_PROCESS,
+    NEAR_DEVICE,
+    NEARNESS_COUNT,
+} nearness_t;
+
+static uint32_t place_key(const tow_place_t *place, nearness_t nearness)
+{
+    if (nearness == NEAR_HOST) return place->host;
+    return nearness == NEAR_PROCESS ? place->process : place->device;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const candidate_t *x = a, *y = b;
+    for (nearness_t i = NEAR_HOST; i < NEARNESS_COUNT; i++) {
+        const uint32_t key_x = place_key(&x->place, i);
+        const uint32_t key_y = place_key(&y->place, i);
+        if (key_x != key_y) return key_x < key_y ? -1 : 1;
+    }
+    return x->shard < y->shard ? -1 : x->shard > y->shard;
+}
+
+/* The first of the sorted ones whose key is `key` or more. */
+static size_t lower_bound(const candidate_t *list, size_t count,
+                          nearness_t nearness, uint64_t key)
+{
+    size_t low = 0;
+    while (low < count) {
+        const size_t middle = low + (count - low) / 2;
+        if (place_key(&list[middle].place, nearness) < key)
+            low = middle + 1;
+        else
+            count = middle;
+    }
+    return low;
+}
+
+/* The replicas of a part, sorted; NULL without memory. */
+static const candidate_t *candidates_of(plan_t *plan, const uint32_t *index)
+{
+    const tow_sharding_t *sharding = plan->source->sharding;
+    const uint64_t key = part_number(sharding, index) + 1;
+    candidate_t *list = tow_map_find(&plan->candidates, key);
+    if (list != NULL) return list;
+    list = tow_arena_alloc(&plan->scratch, sharding->replicas * sizeof(*list));
+    if (list == NULL) return NULL;
+    for (uint32_t i = 0; i < sharding->replicas; i++) {
+        const size_t shard = tow_sharding_device_of(sharding, index, i);
+        list[i] = (candidate_t){plan->source->places[shard], (uint32_t)shard};
+    }
+    qsort(list, sharding->replicas, sizeof(*list), by_place);
+    return tow_map_put(&plan->candidates, key, list) ? list : NULL;
+}
+
+/* Where a target wants a part from: `turn` is its number among all targets that
+ * want it. NULL without memory. */
+static const tow_place_t *choose(plan_t *plan, const uint32_t *index,
+                                 const tow_place_t *target, uint64_t turn)
+{
+    const tow_sharding_t *sharding = plan->source->sharding;
+    size_t count = sharding->replicas;
+    if (count == 1)
+        return &plan->source
+                    ->places[tow_sharding_device_of(sharding, index, 0)];
+    const candidate_t *list = candidates_of(plan, index);
+    if (list == NULL) return NULL;
+    for (nearness_t i = NEAR_HOST; i < NEARNESS_COUNT; i++) {
+        const uint64_t key = place_key(target, i);
+        const size_t first = lower_bound(list, count, i, key);
+        const size_t end = lower_bound(list, count, i, key + 1);
+        if (first == end) break;
+        list += first;
+        count = end - first;
+    }
+    return &list[turn % count].place;
+}
+
+/* Its number among the targets that overlap the source part at `from`. */
+static uint64_t turn_of(const plan_t *plan, const uint32_t *from,
+                        const uint32_t *to, uint32_t replica)
+{
+    range_t range;
+    find_overlap(plan->source, from, plan->target, &range);
+    return number_in(&range, plan->rank, to) *
+               plan->target->sharding->replicas +
+           replica;
+}
+
+/* -- Pieces ------------------------------------------------------------------ */
+
+/* The box in which the part `from` of the source and the part `to` of the target
+ * overlap. `range` has all source parts that overlap the target. */
+static void cut_piece(const plan_t *plan, const uint32_t *from,
+                      const uint32_t *to, const range_t *range,
+                      tow_piece_t *piece)
+{
+    uint64_t behind = 1; /* elements behind one step along a dimension */
+    uint64_t before = 1; /* of the box, along the dimensions before */
+    uint64_t offset = 0;
+    for (uint32_t i = 0; i < plan->rank; i++)
+        behind *= (uint64_t)plan->target->shard->dims[i];
+    for (uint32_t i = 0; i < plan->rank; i++) {
+        const int64_t source_dim = plan->source->shard->dims[i];
+        const int64_t target_dim = plan->target->shard->dims[i];
+        const int64_t source = from[i] * source_dim;
+        const int64_t target = to[i] * target_dim;
+        const int64_t start = source > target ? source : target;
+        const int64_t source_end = source + source_dim;
+        const int64_t target_end = target + target_dim;
+        const int64_t end = source_end < target_end ? source_end : target_end;
+        piece->source_start[i] = start - source;
+        piece->target_start[i] = start - target;
+        piece->extent[i] = end - start;
+        /* All boxes that a row-by-row walk meets before this one. */
+        behind /= (uint64_t)target_dim;
+        offset += before * (uint64_t)piece->target_start[i] * behind;
+        before *= (uint64_t)piece->extent[i];
+    }
+    piece->number = (uint32_t)number_in(range, plan->rank, from);
+    piece->bytes = before * plan->element_bytes;
+    piece->offset = offset * plan->element_bytes;
+}
+
+static tow_status_t add_piece(plan_t *plan, uint32_t target,
+                              const tow_piece_t *piece)
+{
+    if (plan->pieces.count == TOW_PIECES_MAX)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "one worker would send or receive more than %u "
+                         "pieces; choose shardings that are more alike",
+                         TOW_PIECES_MAX);
+    if (!tow_vec_reserve(&plan->pieces, plan->pieces.count + 1))
+        return tow_ir_exhausted();
+    plan->pieces.items[plan->pieces.count++] = (sent_t){target, *piece};
+    return TOW_OK;
+}
+
+static tow_status_t receive_shard(plan_t *plan, uint32_t shard)
+{
+    const tow_place_t *place = &plan->target->places[shard];
+    uint32_t to[TOW_RANK_MAX], from[TOW_RANK_MAX];
+    range_t range;
+    const uint32_t replica =
+        tow_sharding_part_of(plan->target->sharding, shard, to);
+    find_overlap(plan->target, to, plan->source, &range);
+    start_walk(&range, plan->rank, from);
+    do {
+        tow_piece_t piece = {.target_shard = place->index};
+        const tow_place_t *source =
+            choose(plan, from, place, turn_of(plan, from, to, replica));
+        if (source == NULL) return tow_ir_exhausted();
+        piece.process = source->process;
+        piece.source_shard = source->index;
+        cut_piece(plan, from, to, &range, &piece);
+        TOW_RETURN_IF_ERROR(add_piece(plan, shard, &piece));
+    } while (walk_on(&range, plan->rank, from));
+    return TOW_OK;
+}
+
+/* To the replicas of one target part, as far as they chose us. */
+static tow_status_t send_to(plan_t *plan, const uint32_t *from,
+                            const uint32_t *to, uint64_t first_turn)
+{
+    const tow_sharding_t *sharding = plan->target->sharding;
+    range_t range;
+    find_overlap(plan->target, to, plan->source, &range);
+    for (uint32_t replica = 0; replica < sharding->replicas; replica++) {
+        const size_t shard = tow_sharding_device_of(sharding, to, replica);
+        const tow_place_t *place = &plan->target->places[shard];
+        const tow_place_t *source =
+            choose(plan, from, place, first_turn + replica);
+        if (source == NULL) return tow_ir_exhausted();
+        if (source->process != plan->process) continue;
+        tow_piece_t piece = {.process = place->process,
+                             .source_shard = source->index,
+                             .target_shard = place->index};
+        cut_piece(plan, from, to, &range, &piece);
+        TOW_RETURN_IF_ERROR(add_piece(plan, (uint32_t)shard, &piece));
+    }
+    return TOW_OK;
+}
+
+static tow_status_t send_part(plan_t *plan, uint64_t part)
+{
+    uint32_t from[TOW_RANK_MAX], to[TOW_RANK_MAX];
+    uint64_t turn = 0;
+    range_t range;
+    part_index(plan->source->sharding, part, from);
+    find_overlap(plan->source, from, plan->target, &range);
+    start_walk(&range, plan->rank, to);
+    do {
+        TOW_RETURN_IF_ERROR(send_to(plan, from, to, turn));
+        turn += plan->target->sharding->replicas;
+    } while (walk_on(&range, plan->rank, to));
+    return TOW_OK;
+}
+
+/* -- Routes ------------------------------------------------------------------ */
+
+static int by_number(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Parts that we have, each once although we may have several replicas. */
+static tow_status_t send_parts(plan_t *plan)
+{
+    const tow_reshard_side_t *source = plan->source;
+    uint32_t index[TOW_RANK_MAX];
+    uint64_t *parts = tow_arena_alloc(&plan->scratch,
+                                      (source->own_count + 1) * sizeof(*parts));
+    if (parts == NULL) return tow_ir_exhausted();
+    for (size_t i = 0; i < source->own_count; i++) {
+        tow_sharding_part_of(source->sharding, source->own[i], index);
+        parts[i] = part_number(source->sharding, index);
+    }
+    qsort(parts, source->own_count, sizeof(*parts), by_number);
+    for (size_t i = 0; i < source->own_count; i++)
+        if (i == 0 || parts[i] != parts[i - 1])
+            TOW_RETURN_IF_ERROR(send_part(plan, parts[i]));
+    return TOW_OK;
+}
+
+static int by_target(const void *a, const void *b)
+{
+    const sent_t *x = a, *y = b;
+    if (x->target != y->target) return x->target < y->target ? -1 : 1;
+    return x->piece.number < y->piece.number
+               ? -1
+               : x->piece.number > y->piece.number;
+}
+
+/* Moves what was gathered to the arena. */
+static tow_status_t take_pieces(plan_t *plan, tow_arena_t *arena,
+                                const tow_piece_t **out_pieces,
+                                size_t *out_count)
+{
+    const size_t count = plan->pieces.count;
+    tow_piece_t *pieces = tow_arena_alloc(arena, (count + 1) * sizeof(*pieces));
+    if (pieces == NULL) return tow_ir_exhausted();
+    for (size_t i = 0; i < count; i++)
+        pieces[i] = plan->pieces.items[i].piece;
+    *out_pieces = pieces;
+    *out_count = count;
+    plan->pieces.count = 0;
+    return TOW_OK;
+}
+
+static tow_status_t list_devices(const tow_reshard_side_t *target,
+                                 tow_arena_t *arena, tow_route_t *route)
+{
+    uint32_t *devices =
+        tow_arena_alloc(arena, (target->own_count + 1) * sizeof(*devices));
+    if (devices == NULL) return tow_ir_exhausted();
+    for (size_t i = 0; i < target->own_count; i++)
+        devices[i] = target->places[target->own[i]].device;
+    route->target_devices = devices;
+    route->target_count = target->own_count;
+    return TOW_OK;
+}
+
+static tow_status_t make_route(plan_t *plan, tow_arena_t *arena,
+                               tow_route_t *route)
+{
+    const bool has_pieces = !is_empty(plan->target->shard);
+    TOW_RETURN_IF_ERROR(list_devices(plan->target, arena, route));
+    for (size_t i = 0; has_pieces && i < plan->target->own_count; i++)
+        TOW_RETURN_IF_ERROR(receive_shard(plan, plan->target->own[i]));
+    TOW_RETURN_IF_ERROR(
+        take_pieces(plan, arena, &route->receives, &route->receive_count));
+    if (has_pieces) TOW_RETURN_IF_ERROR(send_parts(plan));
+    if (plan->pieces.count > 1)
+        qsort(plan->pieces.items, plan->pieces.count, sizeof(sent_t),
+              by_target);
+    return take_pieces(plan, arena, &route->sends, &route->send_count);
+}
+
+tow_status_t tow_reshard_route(const tow_reshard_side_t *source,
+                               const tow_reshard_side_t *target,
+                               uint32_t process, tow_arena_t *arena,
+                               tow_route_t *out_route)
+{
+    TOW_ASSERT(source->shard->rank == target->shard->rank);
+    TOW_ASSERT(source->shard->type == target->shard->type);
+    const uint32_t bits = tow_type_bits(source->shard->type);
+    plan_t plan = {.source = source,
+                   .target = target,
+                   .process = process,
+                   .rank = source->shard->rank,
+                   .element_bytes = (bits + 7) / 8};
+    tow_arena_init(&plan.scratch, 0);
+    *out_route = (tow_route_t){
+        .source = *source->shard,
+        .target = *target->shard,
+        .source_count = source->own_count,
+        .is_packed = tow_reshard_is_packed(source->shard, target->shard)};
+    tow_status_t status = make_route(&plan, arena, out_route);
+    tow_vec_deinit(&plan.pieces);
+    tow_map_deinit(&plan.candidates);
+    tow_arena_deinit(&plan.scratch);
+    return status;
+}
