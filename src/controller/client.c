@@ -408,7 +408,7 @@ void tow_client_gone(client_t *client, tow_status_t cause)
     tow_sched_remove_client(controller->sched, client->number);
     tow_ledger_release_client(controller->ledger, client->number);
     free_client(client);
-    tow_sched_poke(controller->sched);
+    tow_sched_poke(controller->sched, NULL);
     tow_controller_touch(controller);
 }
 

@@ -319,7 +319,9 @@ void tow_object_lost(tow_object_t *object, tow_list_t *gets,
 /* A put that waits for its turn, or for its bytes. */
 struct put {
     unit_t unit;
-    tow_ticket_part_t part;
+    /* A copy from another island takes its turn behind its source there. */
+    tow_ticket_part_t parts[2];
+    tow_ticket_link_t links[2];
     client_t *client;     /* NULL: gone */
     tow_object_t *object; /* held */
     mapping_t *mapping;   /* counted */
@@ -353,10 +355,12 @@ struct get {
 };
 
 void tow_put_begin(client_t *client, const tow_msg_put_t *message);
-/* An object and its put, which waits for its turn; found in put_of. */
+/* An object and its put, which waits for its turn; found in put_of. `source` is
+ * of a copy, or NULL. */
 tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
                            const slice_t *slice, const tow_shape_t *shape,
-                           uint64_t shard_bytes) TOW_MUST_USE;
+                           uint64_t shard_bytes, const tow_object_t *source)
+    TOW_MUST_USE;
 /* Its bytes will never come. `cause` is lent. */
 void tow_put_forsake(tow_controller_t *controller, put_t *put,
                      tow_status_t cause);
@@ -429,10 +433,11 @@ struct run {
     bool is_aborted;
     uint32_t reporting_count; /* workers that have not reported */
     uint32_t failed_node;
-    tow_status_t error;     /* owned: the first */
-    tow_object_t **results; /* held */
-    bool *has_reported;     /* by worker of the program */
-    run_block_t *blocks;    /* one an argument, and one for loads */
+    tow_status_t error;       /* owned: the first */
+    tow_object_t **results;   /* held */
+    bool *has_reported;       /* by worker of the program */
+    run_block_t *blocks;      /* one an argument, and one for loads */
+    tow_ticket_link_t *links; /* if it spans islands */
     size_t argument_count;
     tow_object_t *arguments[]; /* held */
 };

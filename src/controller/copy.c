@@ -23,7 +23,7 @@ static tow_status_t start(client_t *client, const tow_msg_copy_t *message,
     put.type = &type;
     put.inlined = bytes == 0; /* Nothing is to be fetched. */
     TOW_RETURN_IF_ERROR(
-        tow_put_start(client, &put, slice, &source->shape, bytes));
+        tow_put_start(client, &put, slice, &source->shape, bytes, source));
     *out_put = tow_map_find(&client->controller->put_of,
                             tow_key(client->number, message->object));
     TOW_ASSERT(*out_put != NULL);

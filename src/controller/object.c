@@ -41,6 +41,7 @@ void tow_object_dropped(void *context, tow_object_t *object)
 {
     tow_controller_t *controller = context;
     if (controller->is_closing || object->placement == NULL) return;
+    tow_sched_poke(controller->sched, object->placement);
     mapping_t *mapping = object->placement->context;
     if (object->context == &tow_object_is_placed)
         for (uint32_t i = 0; i < mapping->part_count; i++)
@@ -92,7 +93,6 @@ void tow_release_handles(client_t *client, const tow_msg_release_t *message)
                               "a client can only hurt itself with this");
         }
     }
-    tow_sched_poke(controller->sched);
 }
 
 /* -- Placing ------------------------------------------------------------------- */
@@ -346,14 +346,23 @@ static put_t *make_put(client_t *client, const tow_msg_put_t *message,
     return NULL;
 }
 
+/* A copy that was granted waits, with its memory, for its source's run: that one
+ * has to be granted before. On one island it is, by the client's order; for
+ * another the copy stands in line there too, and takes nothing. */
 static void submit_put(tow_controller_t *controller, client_t *client,
-                       put_t *put, uint64_t shard_bytes)
+                       put_t *put, uint64_t shard_bytes,
+                       const tow_object_t *source)
 {
-    put->part = (tow_ticket_part_t){.placement = put->mapping->placement,
-                                    .bytes = shard_bytes};
+    tow_placement_t *target = put->mapping->placement;
+    bool spans = source != NULL && source->placement->island != target->island;
+    put->parts[0] =
+        (tow_ticket_part_t){.placement = target, .bytes = shard_bytes};
+    if (spans)
+        put->parts[1] = (tow_ticket_part_t){.placement = source->placement};
     put->unit = (unit_t){.ticket = {.client = client->number,
-                                    .parts = &put->part,
-                                    .part_count = 1},
+                                    .parts = put->parts,
+                                    .part_count = spans ? 2 : 1,
+                                    .links = put->links},
                          .kind = UNIT_PUT};
     tow_object_hold(put->object);
     tow_sched_submit(controller->sched, &put->unit.ticket);
@@ -363,7 +372,7 @@ static void submit_put(tow_controller_t *controller, client_t *client,
  * client may already have used it. */
 tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
                            const slice_t *slice, const tow_shape_t *shape,
-                           uint64_t shard_bytes)
+                           uint64_t shard_bytes, const tow_object_t *source)
 {
     tow_controller_t *controller = client->controller;
     tow_object_options_t options = {
@@ -387,7 +396,7 @@ tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
     put->object->context = &put->gets;
-    submit_put(controller, client, put, options.bytes);
+    submit_put(controller, client, put, options.bytes, source);
     return TOW_OK;
 }
 
@@ -405,7 +414,8 @@ void tow_put_begin(client_t *client, const tow_msg_put_t *message)
     if (status == TOW_OK) status = tow_shape_bytes(&shape, &shard_bytes);
     if (status == TOW_OK) status = check_bytes(message, slice, shard_bytes);
     if (status == TOW_OK)
-        status = tow_put_start(client, message, slice, &shape, shard_bytes);
+        status =
+            tow_put_start(client, message, slice, &shape, shard_bytes, NULL);
     if (status != TOW_OK)
         tow_client_fault(
             client, tow_status_annotate(status, "client %s puts object %llu",

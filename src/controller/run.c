@@ -14,7 +14,7 @@ static size_t align8(size_t size)
     return (size + 7) & ~(size_t)7;
 }
 
-/* One block: the run, its arguments, results, blocks and reports. */
+/* One block: the run, its arguments, results, blocks, links and reports. */
 static run_t *make_run(client_t *client, const tow_msg_run_t *message,
                        const resident_t *resident)
 {
@@ -25,14 +25,20 @@ static run_t *make_run(client_t *client, const tow_msg_run_t *message,
         align8(sizeof(run_t) + arguments * sizeof(tow_object_t *));
     const size_t list = align8(results * sizeof(tow_object_t *));
     const size_t blocks = (arguments + 1) * sizeof(run_block_t);
-    uint8_t *memory = tow_malloc(head + list + blocks + workers + 1);
+    const size_t links =
+        (resident != NULL
+             ? tow_ticket_link_count(resident->parts, resident->mapping_count)
+             : 0) *
+        sizeof(tow_ticket_link_t);
+    uint8_t *memory = tow_malloc(head + list + blocks + links + workers + 1);
     if (memory == NULL) return NULL;
     memset(memory, 0, head + list);
-    memset(memory + head + list + blocks, 0, workers + 1);
+    memset(memory + head + list + blocks + links, 0, workers + 1);
     run_t *run = (run_t *)memory;
     run->results = (tow_object_t **)(memory + head);
     run->blocks = (run_block_t *)(memory + head + list);
-    run->has_reported = (bool *)(memory + head + list + blocks);
+    run->links = (tow_ticket_link_t *)(memory + head + list + blocks);
+    run->has_reported = (bool *)(memory + head + list + blocks + links);
     run->controller = client->controller;
     run->client = client;
     run->id = message->run;
@@ -300,7 +306,7 @@ void tow_unit_block(tow_controller_t *controller, tow_ticket_t *ticket,
     block->controller = controller;
     block->ticket = ticket;
     tow_list_append(waiting, &block->node);
-    tow_ticket_block(ticket);
+    tow_ticket_block(controller->sched, ticket);
 }
 
 static void submit(client_t *client, run_t *run)
@@ -309,7 +315,8 @@ static void submit(client_t *client, run_t *run)
     resident_t *resident = run->program;
     run->unit = (unit_t){.ticket = {.client = client->number,
                                     .parts = resident->parts,
-                                    .part_count = resident->mapping_count},
+                                    .part_count = resident->mapping_count,
+                                    .links = run->links},
                          .kind = UNIT_RUN};
     if (resident->loading_count > 0)
         tow_unit_block(controller, &run->unit.ticket,

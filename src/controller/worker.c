@@ -230,7 +230,7 @@ void tow_worker_gone(worker_t *worker, tow_status_t cause)
     tow_resource_remove_worker(controller->resource, worker->entry);
     worker->entry = NULL;
     worker->release_firsts.count = worker->release_counts.count = 0;
-    tow_sched_poke(controller->sched);
+    tow_sched_poke(controller->sched, NULL);
     tow_controller_touch(controller);
     tow_worker_release(worker);
 }

@@ -1,4 +1,9 @@
-/* Clients and their queues: what comes in and what leaves. turn.c decides. */
+/* Clients and their queues: what comes in and what leaves. turn.c decides.
+ *
+ * A client has a queue on each island. A ticket stands in those of its islands
+ * and is ready when it is the first of all: so a client's tickets are in order
+ * wherever they meet, and what it waits for on one island holds nothing up on
+ * another. The oldest is always the first of all its queues. */
 #include "sched/sched.h"
 
 #include <inttypes.h>
@@ -8,7 +13,16 @@
 #include "sched/sched_impl.h"
 #include "sched/tuning.h"
 
-#define TICKET_OF(link) TOW_CONTAINER_OF(link, tow_ticket_t, node_)
+#define LINK_OF(item) TOW_CONTAINER_OF(item, tow_ticket_link_t, node)
+
+static void init_island(tow_sched_t *sched, uint32_t index)
+{
+    island_t *island = &sched->islands[index];
+    tow_list_init(&island->waiting);
+    tow_list_init(&island->unseen);
+    island->walk = ++sched->walk_last; /* Accounts that nobody marked say 0. */
+    sched->present |= tow_island_bit(index);
+}
 
 tow_status_t tow_sched_create(const tow_sched_options_t *options,
                               tow_sched_t **out_sched)
@@ -21,10 +35,16 @@ tow_status_t tow_sched_create(const tow_sched_options_t *options,
     if (sched->options.policy == NULL) sched->options.policy = &tow_sched_fifo;
     if (sched->options.run_ahead_max == 0)
         sched->options.run_ahead_max = TOW_SCHED_RUN_AHEAD_MAX;
-    tow_list_init(&sched->waiting);
-    sched->walk = 1; /* Accounts that nobody has marked say 0. */
+    init_island(sched, 0);
     *out_sched = sched;
     return TOW_OK;
+}
+
+static void free_patron(patron_t *patron)
+{
+    for (size_t i = 0; i < TOW_ISLANDS_MAX; i++)
+        tow_free(patron->queues[i]);
+    tow_free(patron);
 }
 
 void tow_sched_destroy(tow_sched_t *sched)
@@ -32,52 +52,84 @@ void tow_sched_destroy(tow_sched_t *sched)
     if (sched == NULL) return;
     size_t cursor = 0;
     uint64_t number;
-    void *client;
-    while (tow_map_next(&sched->clients, &cursor, &number, &client))
-        tow_free(client);
-    tow_map_deinit(&sched->clients);
-    tow_lineup_deinit(&sched->ready);
+    void *patron;
+    while (tow_map_next(&sched->patrons, &cursor, &number, &patron))
+        free_patron(patron);
+    tow_map_deinit(&sched->patrons);
+    for (size_t i = 0; i < TOW_ISLANDS_MAX; i++)
+        tow_lineup_deinit(&sched->islands[i].ready);
     tow_free(sched);
 }
 
-/* -- Clients ------------------------------------------------------------------ */
+/* -- Islands and clients ------------------------------------------------------ */
 
-static tow_sched_client_t *find_client(const tow_sched_t *sched,
-                                       uint32_t number)
+/* All the memory that the client's tickets will ever need there; what was made
+ * before one that failed stays, and does no harm. */
+static bool make_queue(tow_sched_t *sched, patron_t *patron, uint32_t island)
+{
+    size_t count = tow_map_count(&sched->patrons) + 1;
+    if (!tow_lineup_reserve(&sched->islands[island].ready, count)) return false;
+    if (patron->queues[island] != NULL) return true;
+    tow_sched_client_t *queue = tow_calloc(1, sizeof(*queue));
+    if (queue == NULL) return false;
+    queue->number = patron->number;
+    queue->island = island;
+    tow_list_init(&queue->waiting);
+    tow_list_init(&queue->tickets);
+    patron->queues[island] = queue;
+    return true;
+}
+
+tow_status_t tow_sched_add_island(tow_sched_t *sched, uint32_t island)
+{
+    TOW_ASSERT(island < TOW_ISLANDS_MAX);
+    if (sched->present & tow_island_bit(island)) return TOW_OK;
+    size_t cursor = 0;
+    uint64_t number;
+    void *patron;
+    while (tow_map_next(&sched->patrons, &cursor, &number, &patron))
+        if (!make_queue(sched, patron, island))
+            return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    init_island(sched, island);
+    return TOW_OK;
+}
+
+static patron_t *find_patron(const tow_sched_t *sched, uint32_t number)
 {
     if (sched->recent != NULL && sched->recent->number == number)
         return sched->recent;
-    return tow_map_find(&sched->clients, number);
+    return tow_map_find(&sched->patrons, number);
+}
+
+static bool make_queues(tow_sched_t *sched, patron_t *patron)
+{
+    for (island_set_t set = sched->present; set != 0;)
+        if (!make_queue(sched, patron, tow_island_take(&set))) return false;
+    return true;
 }
 
 tow_status_t tow_sched_add_client(tow_sched_t *sched, uint32_t number)
 {
-    if (tow_map_find(&sched->clients, number) != NULL)
+    if (tow_map_find(&sched->patrons, number) != NULL)
         return TOW_ERROR(TOW_ALREADY_EXISTS,
                          "client %" PRIu32 " has a queue already", number);
-    /* All the memory that its tickets will ever need. */
-    size_t count = tow_map_count(&sched->clients) + 1;
-    if (!tow_lineup_reserve(&sched->ready, count))
-        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    tow_sched_client_t *client = tow_calloc(1, sizeof(*client));
-    if (client == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    client->sched = sched;
-    client->number = number;
-    tow_list_init(&client->waiting);
-    tow_list_init(&client->tickets);
-    if (tow_map_put(&sched->clients, number, client)) return TOW_OK;
-    tow_free(client);
+    patron_t *patron = tow_calloc(1, sizeof(*patron));
+    if (patron == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    patron->number = number;
+    if (make_queues(sched, patron) &&
+        tow_map_put(&sched->patrons, number, patron))
+        return TOW_OK;
+    free_patron(patron);
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
 void tow_sched_remove_client(tow_sched_t *sched, uint32_t number)
 {
-    tow_sched_client_t *client = tow_map_remove(&sched->clients, number);
-    if (client == NULL) return;
-    TOW_ASSERT(client->queued_count == 0);
-    TOW_ASSERT(client->place == CLIENT_ASIDE);
-    if (sched->recent == client) sched->recent = NULL;
-    tow_free(client);
+    patron_t *patron = tow_map_remove(&sched->patrons, number);
+    if (patron == NULL) return;
+    TOW_ASSERT(patron->queued_count == 0);
+    if (sched->recent == patron) sched->recent = NULL;
+    free_patron(patron);
 }
 
 uint32_t tow_sched_client_number(const tow_sched_client_t *client)
@@ -88,7 +140,7 @@ uint32_t tow_sched_client_number(const tow_sched_client_t *client)
 tow_ticket_t *tow_sched_first_ticket(const tow_sched_client_t *client)
 {
     if (tow_list_is_empty(&client->tickets)) return NULL;
-    return TICKET_OF(client->tickets.next);
+    return LINK_OF(client->tickets.next)->ticket;
 }
 
 const tow_ticket_t *tow_sched_client_first(const tow_sched_client_t *client)
@@ -96,97 +148,173 @@ const tow_ticket_t *tow_sched_client_first(const tow_sched_client_t *client)
     return tow_sched_first_ticket(client);
 }
 
+/* -- Places ------------------------------------------------------------------- */
+
+static bool is_first_everywhere(const tow_ticket_t *ticket)
+{
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        const tow_ticket_link_t *link = &ticket->links_[i];
+        if (link->client->tickets.next != &link->node) return false;
+    }
+    return true;
+}
+
+/* Into the line-ups, if it can be. */
+static void settle(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    if (ticket == NULL || ticket->place_ != TICKET_ASIDE ||
+        ticket->blocker_count > 0 || !is_first_everywhere(ticket))
+        return;
+    ticket->place_ = TICKET_READY;
+    sched->ready |= ticket->islands_;
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        tow_sched_client_t *client = ticket->links_[i].client;
+        client->arrival = ticket->arrival_;
+        tow_lineup_add(&sched->islands[client->island].ready, client);
+    }
+}
+
+void tow_sched_unready(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    TOW_ASSERT(ticket->place_ == TICKET_READY);
+    ticket->place_ = TICKET_ASIDE;
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        const tow_sched_client_t *client = ticket->links_[i].client;
+        lineup_t *ready = &sched->islands[client->island].ready;
+        tow_lineup_remove(ready, client);
+        if (ready->count == 0) sched->ready &= ~tow_island_bit(client->island);
+    }
+}
+
+void tow_sched_unchoose(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        tow_sched_client_t *client = ticket->links_[i].client;
+        island_t *island = &sched->islands[client->island];
+        if (ticket->place_ == TICKET_WAITING) {
+            tow_list_remove(&client->waiting);
+            island->stats.run_ahead_count--;
+        } else if (island->chosen == ticket) {
+            island->chosen = NULL;
+            sched->closed &= ~tow_island_bit(client->island);
+        }
+    }
+    ticket->place_ = TICKET_ASIDE;
+}
+
+/* It is to leave, or must not be granted now. One that was chosen gives up its
+ * place, and whoever waited for that goes on. */
+static void step_aside(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    if (ticket->place_ == TICKET_READY) {
+        tow_sched_unready(sched, ticket);
+    } else if (ticket->place_ != TICKET_ASIDE) {
+        sched->has_room |= ticket->islands_;
+        tow_sched_unchoose(sched, ticket);
+    }
+}
+
 /* -- Queues ------------------------------------------------------------------- */
 
-void tow_sched_settle(tow_sched_client_t *client)
+static island_set_t islands_of(const tow_ticket_part_t *parts, size_t count)
 {
-    TOW_ASSERT(client->place == CLIENT_ASIDE);
-    const tow_ticket_t *first = tow_sched_first_ticket(client);
-    if (first == NULL || first->blocker_count > 0) return;
-    client->arrival = first->arrival_;
-    client->place = CLIENT_READY;
-    tow_lineup_add(&client->sched->ready, client);
+    island_set_t set = 0;
+    for (size_t i = 0; i < count; i++)
+        set |= tow_island_bit(parts[i].placement->island);
+    return set != 0 ? set : tow_island_bit(0);
 }
 
-/* Its first ticket is to leave, or must not be granted now. One that was chosen
- * gives up its place, and whoever waited for that goes on. */
-static void step_aside(tow_sched_client_t *client)
+size_t tow_ticket_link_count(const tow_ticket_part_t *parts, size_t part_count)
 {
-    tow_sched_t *sched = client->sched;
-    if (client->place == CLIENT_READY)
-        tow_lineup_remove(&sched->ready, client);
-    else if (client->place != CLIENT_ASIDE)
-        sched->has_room = true;
-    if (client == sched->chosen) sched->chosen = NULL;
-    tow_list_remove(&client->waiting);
-    client->place = CLIENT_ASIDE;
+    size_t count = (size_t)__builtin_popcountll(islands_of(parts, part_count));
+    return count > 1 ? count : 0;
 }
 
-static bool is_first(const tow_ticket_t *ticket)
+static void enter_queue(tow_sched_t *sched, patron_t *patron,
+                        tow_ticket_t *ticket, uint32_t island)
 {
-    return tow_sched_first_ticket(ticket->client_) == ticket;
+    tow_ticket_link_t *link = &ticket->links_[ticket->link_count_++];
+    tow_sched_client_t *client = patron->queues[island];
+    TOW_ASSERT(client != NULL);
+    link->ticket = ticket;
+    link->client = client;
+    tow_list_append(&client->tickets, &link->node);
+    client->queued_count++;
+    sched->islands[island].stats.queued_count++;
 }
 
 void tow_sched_submit(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(ticket->state == TOW_TICKET_IDLE);
-    tow_sched_client_t *client = find_client(sched, ticket->client);
-    TOW_ASSERT(client != NULL);
-    sched->recent = client;
+    patron_t *patron = find_patron(sched, ticket->client);
+    TOW_ASSERT(patron != NULL);
+    sched->recent = patron;
+    island_set_t islands = islands_of(ticket->parts, ticket->part_count);
+    bool spans = (islands & (islands - 1)) != 0;
+    TOW_ASSERT(!spans || ticket->links != NULL);
     ticket->state = TOW_TICKET_QUEUED;
+    ticket->place_ = TICKET_ASIDE;
     ticket->number = 0;
     ticket->arrival_ = ++sched->arrival_last;
-    ticket->client_ = client;
-    tow_list_append(&client->tickets, &ticket->node_);
-    client->queued_count++;
+    ticket->islands_ = islands;
+    ticket->links_ = spans ? ticket->links : &ticket->own_link_;
+    ticket->link_count_ = 0;
+    do {
+        enter_queue(sched, patron, ticket, tow_island_take(&islands));
+    } while (islands != 0);
+    patron->queued_count++;
+    sched->spanning_count += spans;
     sched->stats.submitted++;
     sched->stats.queued_count++;
-    if (client->queued_count == 1) tow_sched_settle(client);
+    settle(sched, ticket);
 }
 
-void tow_sched_dequeue(tow_ticket_t *ticket)
+void tow_sched_dequeue(tow_sched_t *sched, tow_ticket_t *ticket)
 {
-    tow_sched_client_t *client = ticket->client_;
-    tow_list_remove(&ticket->node_);
-    TOW_ASSERT(client->queued_count > 0);
-    client->queued_count--;
-    client->sched->stats.queued_count--;
-    ticket->client_ = NULL;
+    TOW_ASSERT(ticket->place_ == TICKET_ASIDE);
+    patron_t *patron = find_patron(sched, ticket->client);
+    patron->queued_count--;
+    sched->stats.queued_count--;
+    sched->spanning_count -= ticket->link_count_ > 1;
     ticket->state = TOW_TICKET_IDLE;
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        tow_ticket_link_t *link = &ticket->links_[i];
+        TOW_ASSERT(link->client->queued_count > 0);
+        tow_list_remove(&link->node);
+        link->client->queued_count--;
+        sched->islands[link->client->island].stats.queued_count--;
+    }
+    for (size_t i = 0; i < ticket->link_count_; i++)
+        settle(sched, tow_sched_first_ticket(ticket->links_[i].client));
 }
 
 void tow_sched_withdraw(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(ticket->state != TOW_TICKET_GRANTED);
     if (ticket->state == TOW_TICKET_IDLE) return;
-    tow_sched_client_t *client = ticket->client_;
-    bool was_first = is_first(ticket);
-    if (was_first) step_aside(client);
-    tow_sched_dequeue(ticket);
+    step_aside(sched, ticket);
+    tow_sched_dequeue(sched, ticket);
     sched->stats.withdrawn++;
-    if (was_first) tow_sched_settle(client);
 }
 
-void tow_ticket_block(tow_ticket_t *ticket)
+void tow_ticket_block(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(ticket->state != TOW_TICKET_GRANTED);
     ticket->blocker_count++;
-    if (ticket->state != TOW_TICKET_QUEUED || !is_first(ticket)) return;
-    step_aside(ticket->client_);
+    if (ticket->state == TOW_TICKET_QUEUED) step_aside(sched, ticket);
 }
 
 void tow_ticket_unblock(tow_sched_t *sched, tow_ticket_t *ticket)
 {
-    (void)sched; /* A turn finds it in the line-up. */
     TOW_ASSERT(ticket->blocker_count > 0);
-    if (--ticket->blocker_count > 0) return;
-    if (ticket->state != TOW_TICKET_QUEUED || !is_first(ticket)) return;
-    tow_sched_settle(ticket->client_);
+    ticket->blocker_count--;
+    if (ticket->state == TOW_TICKET_QUEUED) settle(sched, ticket);
 }
 
-void tow_sched_poke(tow_sched_t *sched)
+void tow_sched_poke(tow_sched_t *sched, const tow_placement_t *placement)
 {
-    sched->has_room = true;
+    sched->has_room |=
+        placement != NULL ? tow_island_bit(placement->island) : sched->present;
 }
 
 /* -- Telling ------------------------------------------------------------------ */
@@ -198,6 +326,16 @@ tow_sched_stats_t tow_sched_stats(const tow_sched_t *sched)
 
 size_t tow_sched_client_queued(const tow_sched_t *sched, uint32_t number)
 {
-    const tow_sched_client_t *client = find_client(sched, number);
-    return client == NULL ? 0 : client->queued_count;
+    const patron_t *patron = find_patron(sched, number);
+    return patron == NULL ? 0 : patron->queued_count;
+}
+
+tow_island_stats_t tow_sched_island_stats(const tow_sched_t *sched,
+                                          uint32_t island)
+{
+    TOW_ASSERT(sched->present & tow_island_bit(island));
+    tow_island_stats_t stats = sched->islands[island].stats;
+    const tow_ticket_t *chosen = sched->islands[island].chosen;
+    if (chosen != NULL) stats.short_client = chosen->client;
+    return stats;
 }

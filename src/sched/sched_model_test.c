@@ -341,7 +341,7 @@ static void submit(world_t *world)
     entry->blockers =
         below(world, 4) == 0 ? (uint32_t)(1 + below(world, 2)) : 0;
     for (uint32_t i = 0; i < entry->blockers; i++)
-        tow_ticket_block(&entry->ticket);
+        tow_ticket_block(world->sched, &entry->ticket);
     entry->arrival = ++world->arrivals;
     entry->state = TOW_TICKET_QUEUED;
     tow_sched_submit(world->sched, &entry->ticket);
@@ -374,7 +374,7 @@ static void block(world_t *world)
     size_t index = random_ticket(world, TOW_TICKET_QUEUED);
     if (index == NONE) return;
     world->tickets[index].blockers++;
-    tow_ticket_block(&world->tickets[index].ticket);
+    tow_ticket_block(world->sched, &world->tickets[index].ticket);
     give_up_place(world, index);
 }
 
@@ -425,7 +425,7 @@ static void shift_ballast(world_t *world)
         assert_null(tow_ledger_release(world->ledger, id));
         *object = NULL;
     }
-    tow_sched_poke(world->sched);
+    tow_sched_poke(world->sched, NULL);
 }
 
 static void lose_device(world_t *world)
@@ -434,7 +434,7 @@ static void lose_device(world_t *world)
     tow_ledger_lose_account(world->ledger, world->accounts[device],
                             tow_status_bare(TOW_UNAVAILABLE));
     world->devices[device].lost = true;
-    tow_sched_poke(world->sched);
+    tow_sched_poke(world->sched, NULL);
 }
 
 static void turn(world_t *world)

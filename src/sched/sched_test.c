@@ -164,8 +164,8 @@ static void sched_keeps_each_clients_order_whatever_is_ready(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->left, 10, 1), b = RUN(1, fixture->right, 10, 1);
-    tow_ticket_block(&a.ticket);
-    tow_ticket_block(&a.ticket);
+    tow_ticket_block(fixture->sched, &a.ticket);
+    tow_ticket_block(fixture->sched, &a.ticket);
     submit(fixture, &a);
     submit(fixture, &b);
     turn(fixture);
@@ -181,7 +181,7 @@ static void sched_client_with_a_blocked_head_does_not_block_others(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->all, 10, 1), b = RUN(2, fixture->all, 10, 1);
-    tow_ticket_block(&a.ticket);
+    tow_ticket_block(fixture->sched, &a.ticket);
     submit(fixture, &a);
     submit(fixture, &b);
     turn(fixture);
@@ -199,8 +199,8 @@ static void sched_ticket_blocked_after_it_was_submitted_steps_aside(
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);
-    tow_ticket_block(&a.ticket);
-    tow_ticket_block(&c.ticket);
+    tow_ticket_block(fixture->sched, &a.ticket);
+    tow_ticket_block(fixture->sched, &c.ticket);
     turn(fixture);
     ASSERT_GRANTED(fixture, &b);
     tow_ticket_unblock(fixture->sched, &c.ticket);
@@ -298,7 +298,7 @@ static void sched_poke_tells_that_objects_made_room(void **state)
     turn(fixture);
     ASSERT_GRANTED(fixture, &a);
     assert_null(tow_ledger_release(fixture->ledger, id));
-    tow_sched_poke(fixture->sched);
+    tow_sched_poke(fixture->sched, NULL);
     turn(fixture);
     ASSERT_GRANTED(fixture, &a, &b);
 }
@@ -314,7 +314,7 @@ static void sched_ticket_blocked_while_it_waits_for_memory_lets_others_go(
     submit(fixture, &c);
     turn(fixture);
     ASSERT_GRANTED(fixture, &a);
-    tow_ticket_block(&b.ticket);
+    tow_ticket_block(fixture->sched, &b.ticket);
     turn(fixture);
     ASSERT_GRANTED(fixture, &a, &c);
     finish(fixture, &a);
@@ -502,7 +502,7 @@ static void sched_withdraws_a_ticket_in_any_place_of_the_queue(void **state)
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->all, 0, 1), b = RUN(1, fixture->all, 0, 1);
     run_t c = RUN(1, fixture->all, 0, 1), d = RUN(1, fixture->all, 0, 1);
-    tow_ticket_block(&c.ticket);
+    tow_ticket_block(fixture->sched, &c.ticket);
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);
@@ -584,7 +584,7 @@ static void sched_refuses_tickets_on_devices_that_are_gone(void **state)
     tow_status_t cause = TOW_ERROR(TOW_UNAVAILABLE, "worker w0 is gone");
     tow_ledger_lose_account(fixture->ledger, fixture->accounts[0], cause);
     tow_status_release(cause);
-    tow_sched_poke(fixture->sched);
+    tow_sched_poke(fixture->sched, NULL);
     turn(fixture);
     assert_int_equal(fixture->refused_count, 1);
     assert_ptr_equal(fixture->refused[0], &b.ticket);
@@ -764,7 +764,7 @@ static void sched_asks_its_policy_about_clients_that_are_ready_only(
     make_sched(fixture, &newest_first);
     run_t a = RUN(1, fixture->all, 0, 1), b = RUN(2, fixture->all, 0, 1);
     run_t c = RUN(3, fixture->all, 0, 1);
-    tow_ticket_block(&b.ticket);
+    tow_ticket_block(fixture->sched, &b.ticket);
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);

@@ -1,4 +1,4 @@
-/* A turn: what can be granted is granted, in one order for the whole island.
+/* A turn: what can be granted is granted, in one order for the whole cluster.
  *
  * Two devices that start gangs A and B in different orders wait for each other
  * inside their collectives for ever, so the order is decided once, here, and
@@ -6,14 +6,33 @@
  * room in their queues waits, and its devices are marked: whoever was chosen
  * later and needs one of them waits too, or a gang of many devices would wait
  * for ever behind small ones that never leave all of its queues short at once.
- * When something was given back, those that wait are looked at again, in the
- * order in which they were chosen, and only then is the policy asked for more. */
+ * When something was given back, those that wait on that island are looked at
+ * again, in the order in which they were chosen, and only then is the policy
+ * asked for more.
+ *
+ * Why everything that is chosen is granted or refused in the end. A ticket takes
+ * nothing before it is granted, and then everything, on all its islands: what
+ * waits holds nothing, and what was granted needs nothing more from here. It can
+ * run, too: of those granted and not finished, the one with the lowest number
+ * has no other before it on any of its devices, on any island, since each island
+ * is granted its gangs in the order of numbers. So all that is granted finishes.
+ *   - One that waits for memory is the first on all its islands. It waits for
+ *     those only that were granted there; when they have finished it is granted
+ *     or refused.
+ *   - Of the others that wait, take the one that was chosen first. Marks are made
+ *     by those chosen before, so there are none in its way; a ticket that waits
+ *     for memory on one of its islands is out of the way after a while, and no
+ *     other can take its devices meanwhile, which are marked by it. What is under
+ *     way on its devices finishes. Then it is granted, refused, or waits for
+ *     memory, see above.
+ * Whoever is ready is chosen in the end if the policy is fair: nobody younger is
+ * served on another island before an older choice of an open one. */
 #include "base/assert.h"
 #include "sched/sched_impl.h"
 
 typedef enum verdict {
     CAN_BE_GRANTED,
-    WAITS_FOR_RUN_AHEAD,
+    WAITS_FOR_RUN_AHEAD, /* or for an island where somebody lacks memory */
     WAITS_FOR_MEMORY,
     CANNOT_RUN, /* a placement of it is lost */
 } verdict_t;
@@ -26,9 +45,10 @@ typedef struct share {
     uint64_t bytes;
 } share_t;
 
-static bool is_awaited(const tow_sched_t *sched, const tow_account_t *account)
+static uint64_t walk_of(const tow_sched_t *sched,
+                        const tow_placement_t *placement)
 {
-    return account->claim_ == sched->walk;
+    return sched->islands[placement->island].walk;
 }
 
 /* More steps than may ever wait are fine on an empty queue, and none at all on
@@ -41,10 +61,9 @@ static bool has_run_ahead(const tow_sched_t *sched,
 }
 
 static verdict_t judge(const tow_sched_t *sched, const tow_account_t *account,
-                       share_t share)
+                       uint64_t walk, share_t share)
 {
-    if (is_awaited(sched, account) ||
-        !has_run_ahead(sched, account, share.steps))
+    if (account->claim_ == walk || !has_run_ahead(sched, account, share.steps))
         return WAITS_FOR_RUN_AHEAD;
     if (!tow_account_fits(account, share.bytes)) return WAITS_FOR_MEMORY;
     return CAN_BE_GRANTED;
@@ -56,9 +75,10 @@ static verdict_t judge_part(const tow_sched_t *sched,
     const tow_placement_t *placement = part->placement;
     share_t share = {part->step_count, part->bytes};
     verdict_t verdict = CAN_BE_GRANTED;
-    if (placement->claim_ == sched->walk) return WAITS_FOR_RUN_AHEAD;
+    uint64_t walk = walk_of(sched, placement);
+    if (placement->claim_ == walk) return WAITS_FOR_RUN_AHEAD;
     for (size_t i = 0; i < placement->device_count; i++) {
-        verdict_t one = judge(sched, placement->accounts[i], share);
+        verdict_t one = judge(sched, placement->accounts[i], walk, share);
         if (one == WAITS_FOR_RUN_AHEAD) return one;
         if (one != CAN_BE_GRANTED) verdict = one;
     }
@@ -92,9 +112,11 @@ static verdict_t judge_parts(const tow_sched_t *sched,
     verdict_t verdict = CAN_BE_GRANTED;
     for (size_t p = 0; p < ticket->part_count; p++) {
         const tow_ticket_part_t *part = &ticket->parts[p];
+        uint64_t walk = walk_of(sched, part->placement);
         for (size_t i = 0; i < part->placement->device_count; i++) {
             tow_account_t *account = part->placement->accounts[i];
-            verdict_t one = judge(sched, account, add_share(account, part));
+            verdict_t one =
+                judge(sched, account, walk, add_share(account, part));
             if (verdict != WAITS_FOR_RUN_AHEAD && one != CAN_BE_GRANTED)
                 verdict = one;
         }
@@ -113,6 +135,8 @@ static const tow_placement_t *lost_placement(const tow_ticket_t *ticket)
 static verdict_t examine(const tow_sched_t *sched, const tow_ticket_t *ticket)
 {
     if (TOW_UNLIKELY(lost_placement(ticket) != NULL)) return CANNOT_RUN;
+    if (TOW_UNLIKELY((sched->closed & ticket->islands_) != 0))
+        return WAITS_FOR_RUN_AHEAD;
     if (TOW_LIKELY(ticket->part_count == 1))
         return judge_part(sched, &ticket->parts[0]);
     return judge_parts(sched, ticket);
@@ -142,27 +166,33 @@ static void give_back_part(const tow_ticket_part_t *part)
     }
 }
 
-/* The client's next ticket is in the line-up before the owner hears of this
- * one: the owner may submit and withdraw. */
-static void leave_queue(tow_sched_client_t *client, tow_ticket_t *ticket)
+/* On each of its islands. */
+static void count_under_way(tow_sched_t *sched, const tow_ticket_t *ticket,
+                            bool granted)
 {
-    TOW_ASSERT(client->place == CLIENT_CHOSEN);
-    tow_sched_dequeue(ticket);
-    client->place = CLIENT_ASIDE;
-    tow_sched_settle(client);
+    for (island_set_t set = ticket->islands_; set != 0;) {
+        tow_island_stats_t *stats =
+            &sched->islands[tow_island_take(&set)].stats;
+        stats->granted += granted;
+        stats->under_way_count += granted ? 1 : (size_t)-1;
+    }
+    sched->stats.under_way_count += granted ? 1 : (size_t)-1;
 }
 
-static void grant(tow_sched_client_t *client, tow_ticket_t *ticket)
+static void grant(tow_sched_t *sched, tow_ticket_t *ticket)
 {
-    tow_sched_t *sched = client->sched;
     const tow_sched_policy_t *policy = sched->options.policy;
+    const tow_sched_client_t *client = ticket->links_[0].client;
     for (size_t p = 0; p < ticket->part_count; p++)
         take_part(&ticket->parts[p]);
-    leave_queue(client, ticket);
+    /* The client's next ticket is in the line-up before the owner hears of this
+     * one: the owner may submit and withdraw. */
+    ticket->place_ = TICKET_ASIDE;
+    tow_sched_dequeue(sched, ticket);
     ticket->state = TOW_TICKET_GRANTED;
     ticket->number = ++sched->number_last;
     sched->stats.granted++;
-    sched->stats.under_way_count++;
+    count_under_way(sched, ticket, true);
     if (policy->served != NULL) policy->served(policy->context, client, ticket);
     sched->options.grant(sched->options.context, ticket);
 }
@@ -175,8 +205,8 @@ void tow_sched_finish(tow_sched_t *sched, tow_ticket_t *ticket)
         give_back_part(&ticket->parts[p]);
     ticket->state = TOW_TICKET_IDLE;
     sched->stats.finished++;
-    sched->stats.under_way_count--;
-    sched->has_room = true;
+    count_under_way(sched, ticket, false);
+    sched->has_room |= ticket->islands_;
 }
 
 /* -- Refusing ----------------------------------------------------------------- */
@@ -208,86 +238,214 @@ static tow_status_t describe_refusal(const tow_ticket_t *ticket)
                                "nothing is under way that could make room");
 }
 
-static void refuse(tow_sched_client_t *client, tow_ticket_t *ticket)
+static void refuse(tow_sched_t *sched, tow_ticket_t *ticket)
 {
-    tow_sched_t *sched = client->sched;
     tow_status_t status = describe_refusal(ticket);
-    leave_queue(client, ticket);
+    ticket->place_ = TICKET_ASIDE;
+    tow_sched_dequeue(sched, ticket);
     sched->stats.refused++;
     sched->options.refuse(sched->options.context, ticket, status);
 }
 
-/* -- The walk ----------------------------------------------------------------- */
+/* -- Waiting ------------------------------------------------------------------ */
 
-static void wait_for_run_ahead(tow_sched_client_t *client,
-                               const tow_ticket_t *ticket)
+static bool is_anything_under_way(const tow_sched_t *sched, island_set_t set)
 {
-    tow_sched_t *sched = client->sched;
+    while (set != 0)
+        if (sched->islands[tow_island_take(&set)].stats.under_way_count > 0)
+            return true;
+    return false;
+}
+
+static tow_sched_client_t *client_of(const tow_list_t *waiting)
+{
+    return TOW_CONTAINER_OF(waiting, tow_sched_client_t, waiting);
+}
+
+/* Mostly the last. */
+static void insert_by_order(tow_list_t *list, tow_list_t *item)
+{
+    tow_list_t *before = list->previous;
+    while (before != list && client_of(before)->order > client_of(item)->order)
+        before = before->previous;
+    tow_list_append(before->next, item);
+}
+
+static void mark_devices(tow_sched_t *sched, const tow_ticket_t *ticket)
+{
     for (size_t p = 0; p < ticket->part_count; p++) {
         tow_placement_t *placement = ticket->parts[p].placement;
-        if (placement->claim_ == sched->walk) continue;
-        placement->claim_ = sched->walk;
+        uint64_t walk = walk_of(sched, placement);
+        if (placement->claim_ == walk) continue;
+        placement->claim_ = walk;
         for (size_t i = 0; i < placement->device_count; i++)
-            placement->accounts[i]->claim_ = sched->walk;
+            placement->accounts[i]->claim_ = walk;
     }
-    tow_list_append(&sched->waiting, &client->waiting);
-    client->place = CLIENT_WAITING;
 }
 
-/* The first ticket of a client that is on no list: what becomes of it? */
-static void serve(tow_sched_client_t *client)
+static void wait_for_run_ahead(tow_sched_t *sched, tow_ticket_t *ticket)
 {
-    tow_sched_t *sched = client->sched;
-    tow_ticket_t *ticket = tow_sched_first_ticket(client);
-    TOW_ASSERT(sched->chosen == NULL);
-    client->place = CLIENT_CHOSEN;
+    mark_devices(sched, ticket);
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        tow_sched_client_t *client = ticket->links_[i].client;
+        island_t *island = &sched->islands[client->island];
+        client->order = ticket->order_;
+        insert_by_order(&island->waiting, &client->waiting);
+        island->stats.run_ahead_count++;
+    }
+    ticket->place_ = TICKET_WAITING;
+}
+
+static void wait_for_memory(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    TOW_ASSERT((sched->closed & ticket->islands_) == 0);
+    sched->closed |= ticket->islands_;
+    for (island_set_t set = ticket->islands_; set != 0;)
+        sched->islands[tow_island_take(&set)].chosen = ticket;
+}
+
+/* A chosen ticket that is on no list: what becomes of it? */
+static void serve(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    ticket->place_ = TICKET_CHOSEN;
     verdict_t verdict = examine(sched, ticket);
     if (verdict == CAN_BE_GRANTED)
-        grant(client, ticket);
+        grant(sched, ticket);
     else if (verdict == WAITS_FOR_RUN_AHEAD)
-        wait_for_run_ahead(client, ticket);
-    else if (verdict == WAITS_FOR_MEMORY && sched->stats.under_way_count > 0)
-        sched->chosen = client;
+        wait_for_run_ahead(sched, ticket);
+    else if (verdict == WAITS_FOR_MEMORY &&
+             is_anything_under_way(sched, ticket->islands_))
+        wait_for_memory(sched, ticket);
     else
-        refuse(client, ticket);
+        refuse(sched, ticket);
 }
 
+/* -- The walk ----------------------------------------------------------------- */
+
+static island_set_t islands_of_those_waiting(const island_t *island)
+{
+    island_set_t set = island->chosen != NULL ? island->chosen->islands_ : 0;
+    for (const tow_list_t *item = island->waiting.next;
+         item != &island->waiting; item = item->next)
+        set |= tow_sched_first_ticket(client_of(item))->islands_;
+    return set;
+}
+
+/* Who waits on several islands has marked devices on all of them: they are
+ * walked together. */
+static island_set_t joined_islands(const tow_sched_t *sched, island_set_t set)
+{
+    island_set_t unseen = sched->spanning_count > 0 ? set : 0;
+    while (unseen != 0) {
+        const island_t *island = &sched->islands[tow_island_take(&unseen)];
+        island_set_t more = islands_of_those_waiting(island) & ~set;
+        set |= more;
+        unseen |= more;
+    }
+    return set;
+}
+
+/* Of lists, `to` is empty. */
 static void move_all(tow_list_t *to, tow_list_t *from)
 {
-    for (tow_list_t *link; (link = tow_list_pop_front(from)) != NULL;)
-        tow_list_append(to, link);
+    if (tow_list_is_empty(from)) return;
+    tow_list_append(from, to);
+    tow_list_remove(from);
+}
+
+static void begin_walk(tow_sched_t *sched, island_set_t set)
+{
+    sched->has_room &= ~set;
+    sched->walk_last++;
+    while (set != 0) {
+        island_t *island = &sched->islands[tow_island_take(&set)];
+        island->walk = sched->walk_last;
+        move_all(&island->unseen, &island->waiting);
+    }
+}
+
+/* Where somebody still lacks memory, nobody else was looked at. */
+static void end_walk(tow_sched_t *sched, island_set_t set)
+{
+    while (set != 0) {
+        island_t *island = &sched->islands[tow_island_take(&set)];
+        for (tow_list_t *item;
+             (item = tow_list_pop_front(&island->unseen)) != NULL;)
+            insert_by_order(&island->waiting, item);
+    }
+}
+
+static void serve_those_short_of_memory(tow_sched_t *sched, island_set_t set)
+{
+    for (;;) {
+        tow_ticket_t *oldest = NULL;
+        for (island_set_t closed = set & sched->closed; closed != 0;) {
+            tow_ticket_t *ticket =
+                sched->islands[tow_island_take(&closed)].chosen;
+            if (oldest == NULL || ticket->order_ < oldest->order_)
+                oldest = ticket;
+        }
+        if (oldest == NULL) return;
+        set &= ~oldest->islands_;
+        tow_sched_unchoose(sched, oldest);
+        serve(sched, oldest);
+    }
+}
+
+static tow_ticket_t *oldest_unseen(const tow_sched_t *sched, island_set_t set)
+{
+    const tow_sched_client_t *oldest = NULL;
+    for (set &= ~sched->closed; set != 0;) {
+        const tow_list_t *unseen =
+            &sched->islands[tow_island_take(&set)].unseen;
+        if (tow_list_is_empty(unseen)) continue;
+        const tow_sched_client_t *client = client_of(unseen->next);
+        if (oldest == NULL || client->order < oldest->order) oldest = client;
+    }
+    return oldest != NULL ? tow_sched_first_ticket(oldest) : NULL;
 }
 
 /* Owners may withdraw any ticket when they hear of a grant, so nothing is
- * remembered from one to the next but the list of those not yet seen. */
+ * remembered from one to the next but the lists of those not yet seen. */
 static void retry_those_that_wait(tow_sched_t *sched)
 {
-    tow_list_t unseen;
-    tow_list_init(&unseen);
-    move_all(&unseen, &sched->waiting);
-    sched->has_room = false;
-    sched->walk++;
-    tow_sched_client_t *chosen = sched->chosen;
-    sched->chosen = NULL;
-    if (chosen != NULL) serve(chosen);
-    while (sched->chosen == NULL && !tow_list_is_empty(&unseen)) {
-        tow_list_t *link = tow_list_pop_front(&unseen);
-        serve(TOW_CONTAINER_OF(link, tow_sched_client_t, waiting));
+    island_set_t set = joined_islands(sched, sched->has_room);
+    begin_walk(sched, set);
+    serve_those_short_of_memory(sched, set);
+    for (tow_ticket_t *ticket; (ticket = oldest_unseen(sched, set)) != NULL;) {
+        tow_sched_unchoose(sched, ticket);
+        serve(sched, ticket);
     }
-    move_all(&sched->waiting, &unseen);
+    end_walk(sched, set);
+}
+
+/* -- Choosing ----------------------------------------------------------------- */
+
+static tow_ticket_t *ask_policy(const tow_sched_t *sched, uint32_t island)
+{
+    const tow_sched_policy_t *policy = sched->options.policy;
+    const lineup_t *ready = &sched->islands[island].ready;
+    tow_sched_client_t *const *clients = tow_lineup_clients(ready);
+    size_t index = policy->choose(policy->context,
+                                  (const tow_sched_client_t *const *)clients,
+                                  ready->count);
+    TOW_ASSERT(index < ready->count);
+    return tow_sched_first_ticket(clients[index]);
 }
 
 /* NULL when nobody is left to ask about, or all wait for one. */
-static tow_sched_client_t *choose(tow_sched_t *sched)
+static tow_ticket_t *choose(tow_sched_t *sched)
 {
-    lineup_t *ready = &sched->ready;
-    if (sched->chosen != NULL || ready->count == 0) return NULL;
-    const tow_sched_policy_t *policy = sched->options.policy;
-    size_t index = policy->choose(
-        policy->context,
-        (const tow_sched_client_t *const *)tow_lineup_clients(ready),
-        ready->count);
-    return tow_lineup_take(ready, index);
+    tow_ticket_t *oldest = NULL;
+    for (island_set_t set = sched->ready & ~sched->closed; set != 0;) {
+        tow_ticket_t *ticket = ask_policy(sched, tow_island_take(&set));
+        if (oldest == NULL || ticket->arrival_ < oldest->arrival_)
+            oldest = ticket;
+    }
+    if (oldest == NULL) return NULL;
+    tow_sched_unready(sched, oldest);
+    oldest->order_ = ++sched->order_last;
+    return oldest;
 }
 
 void tow_sched_turn(tow_sched_t *sched)
@@ -295,11 +453,11 @@ void tow_sched_turn(tow_sched_t *sched)
     TOW_ASSERT(!sched->turning);
     sched->turning = true;
     for (;;) {
-        if (sched->has_room) retry_those_that_wait(sched);
-        tow_sched_client_t *client = choose(sched);
-        if (client != NULL)
-            serve(client);
-        else if (!sched->has_room)
+        if (sched->has_room != 0) retry_those_that_wait(sched);
+        tow_ticket_t *ticket = choose(sched);
+        if (ticket != NULL)
+            serve(sched, ticket);
+        else if (sched->has_room == 0)
             break;
     }
     sched->turning = false;

@@ -47,6 +47,9 @@ typedef struct tow_ledger tow_ledger_t;
 
 /* -- Devices and placements -------------------------------------------------- */
 
+/* Islands have numbers below this: sets of them are words of 64 bits. */
+#define TOW_ISLANDS_MAX 64u
+
 /* One device's memory. A cache line: scheduling walks them. */
 typedef struct tow_account {
     uint64_t limit_bytes;    /* 0: none */
@@ -55,6 +58,7 @@ typedef struct tow_account {
     uint64_t peak_bytes;     /* of the sum */
     uint32_t step_count;     /* under way; belongs to the scheduler */
     bool closed;             /* its worker is gone */
+    uint8_t island;          /* the owner's to set, before it is placed */
     /* For whoever walks accounts; zero between walks. */
     uint32_t scratch_steps_;
     uint64_t scratch_bytes_;
@@ -65,7 +69,8 @@ typedef struct tow_account {
  * made once per mapping of a slice and shared by all its objects. */
 typedef struct tow_placement {
     uint32_t reference_count;
-    bool lost; /* one of its devices is gone: what is placed here fails */
+    bool lost;      /* one of its devices is gone: what is placed here fails */
+    uint8_t island; /* that all its devices are of */
     uint32_t device_count;
     tow_account_t **accounts; /* owned array; accounts lent by the ledger */
     void *context;            /* lent: the owner's own, e.g. its workers */
@@ -124,8 +129,8 @@ void tow_ledger_destroy(tow_ledger_t *ledger);
 /* Lent, for the life of the ledger; one that is closed stays: 64 bytes. */
 tow_status_t tow_ledger_add_account(tow_ledger_t *ledger, uint64_t limit_bytes,
                                     tow_account_t **out_account) TOW_MUST_USE;
-/* INVALID_ARGUMENT for no device or one twice, UNAVAILABLE for a closed one;
- * both name it by its index. */
+/* INVALID_ARGUMENT for no device, one twice or one of another island,
+ * UNAVAILABLE for a closed one; they name it by its index. */
 tow_status_t tow_ledger_place(tow_ledger_t *ledger,
                               tow_account_t *const *accounts, size_t count,
                               void *context, tow_placement_t **out_placement)

@@ -35,6 +35,11 @@ static tow_status_t check_devices(tow_account_t *const *accounts, size_t count)
             return TOW_ERROR(TOW_UNAVAILABLE,
                              "device %zu of %zu of the placement is gone", i,
                              count);
+        if (accounts[i]->island != accounts[0]->island)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "device %zu of %zu of the placement is of another "
+                             "island than the first",
+                             i, count);
         accounts[i]->scratch_steps_++;
     }
     tow_status_t status = TOW_OK;
@@ -72,6 +77,7 @@ tow_status_t tow_ledger_place(tow_ledger_t *ledger,
     placement->reference_count = 1;
     placement->device_count = (uint32_t)count;
     placement->context = context;
+    placement->island = accounts[0]->island;
     tow_list_append(&ledger->placements, &placement->of_ledger_);
     *out_placement = placement;
     return TOW_OK;
