@@ -11,13 +11,23 @@ tow_status_t tow_device_check(const tow_driver_t *driver, size_t device)
                      device, driver->name, driver->device_count);
 }
 
+tow_status_t tow_source_check(const tow_driver_t *driver, tow_buffer_t *buffer,
+                              const char *what)
+{
+    if (TOW_UNLIKELY(buffer->driver != driver))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%s: the buffer is another driver's", what);
+    if (TOW_UNLIKELY(tow_buffer_state(buffer) == TOW_BUFFER_DONATED))
+        return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                         "%s: the buffer was donated to a run", what);
+    return TOW_OK;
+}
+
 tow_status_t tow_download_check(const tow_driver_t *driver,
                                 const tow_download_t *download)
 {
     tow_buffer_t *buffer = download->buffer;
-    if (buffer->driver != driver)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "download: the buffer is another driver's");
+    TOW_RETURN_IF_ERROR(tow_source_check(driver, buffer, "download"));
     uint64_t bytes;
     TOW_RETURN_IF_ERROR(tow_shape_bytes(&buffer->shape, &bytes));
     char text[TOW_SHAPE_TEXT_MAX];
@@ -27,9 +37,6 @@ tow_status_t tow_download_check(const tow_driver_t *driver,
             "download of %s needs %" PRIu64 " bytes of room, not %zu",
             tow_shape_format(&buffer->shape, text), bytes, download->size);
     TOW_ASSERT(download->bytes != NULL || bytes == 0);
-    if (tow_buffer_state(buffer) == TOW_BUFFER_DONATED)
-        return TOW_ERROR(TOW_FAILED_PRECONDITION,
-                         "download: the buffer was donated to a run");
     return TOW_OK;
 }
 

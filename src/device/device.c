@@ -97,7 +97,9 @@ tow_status_t tow_driver_upload(tow_driver_t *driver, tow_upload_t *upload)
     uint64_t bytes;
     TOW_RETURN_IF_ERROR(tow_device_check(driver, upload->device));
     TOW_RETURN_IF_ERROR(tow_shape_bytes(&upload->shape, &bytes));
-    TOW_ASSERT(upload->bytes != NULL || bytes == 0);
+    if (upload->is_late && driver->ops->upload_settle == NULL)
+        return missing(driver, "late uploads");
+    TOW_ASSERT(upload->bytes != NULL || bytes == 0 || upload->is_late);
     return driver->ops->upload(driver, upload);
 }
 
@@ -119,7 +121,9 @@ void tow_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
 tow_status_t tow_driver_borrow(tow_driver_t *driver, tow_borrow_t *borrow)
 {
     TOW_ASSERT(borrow->done != NULL && borrow->buffer != NULL);
+    borrow->bytes = NULL;
     if (driver->ops->borrow == NULL) return missing(driver, "loans of bytes");
+    TOW_RETURN_IF_ERROR(tow_source_check(driver, borrow->buffer, "loan"));
     return driver->ops->borrow(driver, borrow);
 }
 
@@ -131,9 +135,11 @@ void tow_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow)
 tow_status_t tow_driver_copy(tow_driver_t *driver, tow_copy_t *copy)
 {
     TOW_ASSERT(copy->done != NULL && copy->source != NULL);
+    copy->buffer = NULL;
     if (driver->ops->copy == NULL)
         return missing(driver, "copies between devices");
     TOW_RETURN_IF_ERROR(tow_device_check(driver, copy->device));
+    TOW_RETURN_IF_ERROR(tow_source_check(driver, copy->source, "copy"));
     return driver->ops->copy(driver, copy);
 }
 

@@ -359,7 +359,8 @@ tow_status_t tow_driver_upload(tow_driver_t *driver, tow_upload_t *upload)
 tow_status_t tow_driver_download(tow_driver_t *driver, tow_download_t *download)
     TOW_MUST_USE;
 /* Of a late upload, once: its bytes are in place, or (an error) will never come,
- * and the buffer is poisoned with that. `done` follows as for any upload. */
+ * and the buffer is poisoned with that. `done` follows as for any upload. A driver
+ * that closes waits for it: whoever closes settles what is late, before or after. */
 void tow_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
                        tow_status_t take_status);
 tow_status_t tow_driver_borrow(tow_driver_t *driver, tow_borrow_t *borrow)

@@ -7,6 +7,10 @@
 /* INVALID_ARGUMENT for an index past the driver's devices. */
 tow_status_t tow_device_check(const tow_driver_t *driver, size_t device)
     TOW_MUST_USE;
+/* INVALID_ARGUMENT: the buffer is another driver's; FAILED_PRECONDITION: it was
+ * donated. `what` names the operation that would read it. */
+tow_status_t tow_source_check(const tow_driver_t *driver, tow_buffer_t *buffer,
+                              const char *what) TOW_MUST_USE;
 /* INVALID_ARGUMENT: no room for the bytes, or the buffer is another driver's;
  * FAILED_PRECONDITION: it was donated. */
 tow_status_t tow_download_check(const tow_driver_t *driver,

@@ -85,6 +85,7 @@ void tow_sim_buffer_free(buffer_t *buffer)
     tow_list_remove(&buffer->in_driver);
     tow_status_release(buffer->error);
     tow_free(buffer->content);
+    tow_free(buffer->lent);
     tow_free(buffer);
 }
 

@@ -28,12 +28,14 @@ typedef struct waiter {
 typedef struct buffer {
     tow_buffer_t base;
     uint32_t reference_count;
-    uint32_t reader_count;    /* downloads under way */
+    uint32_t reader_count;    /* downloads, loans and copies under way */
     tow_buffer_state_t state; /* PENDING, READY, FAILED */
     bool is_donated;
     bool is_cleared; /* shows zeroes, whatever the value */
     uint64_t value;
     void *content;         /* owned; NULL: the value says all */
+    void *lent;            /* owned; what shows the value, while it is lent */
+    uint32_t loan_count;   /* of `lent` */
     tow_status_t error;    /* counted; when FAILED */
     uint64_t memory_bytes; /* of the device, that it holds */
     tow_list_t waiters;
@@ -66,19 +68,32 @@ void tow_sim_buffer_release(tow_buffer_t *buffer);
 
 /* -- Transfers ------------------------------------------------------------- */
 
-/* One direction of a device's host link: one transfer after the other. */
+typedef enum lane_kind {
+    LANE_UPLOADS,
+    LANE_DOWNLOADS, /* and loans */
+    LANE_COPIES,    /* out of the device to others, or within it */
+    LANE_COUNT,
+} lane_kind_t;
+
+/* One direction of a device's host link, or its link to other devices: one
+ * transfer after the other. */
 typedef struct lane {
     tow_timer_t timer;
     tow_list_t transfers;
     uint32_t count; /* those that wait for their buffer included */
     bool is_busy;
-    bool is_upload;
+    lane_kind_t kind;
     device_t *device;
 } lane_t;
 
 tow_status_t tow_sim_upload(tow_driver_t *driver, tow_upload_t *upload);
 tow_status_t tow_sim_download(tow_driver_t *driver, tow_download_t *download);
-void tow_sim_lane_init(lane_t *lane, device_t *device, bool is_upload);
+void tow_sim_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
+                           tow_status_t take_status);
+tow_status_t tow_sim_borrow(tow_driver_t *driver, tow_borrow_t *borrow);
+void tow_sim_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow);
+tow_status_t tow_sim_copy(tow_driver_t *driver, tow_copy_t *copy);
+void tow_sim_lane_init(lane_t *lane, device_t *device, lane_kind_t kind);
 /* Starts the first transfer if none is under way; when the driver closes,
  * cancels them all. */
 void tow_sim_lane_advance(lane_t *lane);
@@ -177,8 +192,7 @@ struct device {
     tow_timer_t timer;
     waiter_t waiter;
     member_t member;
-    lane_t uploads;
-    lane_t downloads;
+    lane_t lanes[LANE_COUNT];
     tow_memory_stats_t memory;
     tow_list_t in_dirty; /* or in touched, or in neither */
 };

@@ -49,8 +49,8 @@ void tow_sim_driver_settle(driver_t *driver)
     tow_list_t *link;
     while ((link = tow_list_pop_front(&driver->dirty)) != NULL) {
         device_t *device = TOW_CONTAINER_OF(link, device_t, in_dirty);
-        tow_sim_lane_advance(&device->uploads);
-        tow_sim_lane_advance(&device->downloads);
+        for (int i = 0; i < LANE_COUNT; i++)
+            tow_sim_lane_advance(&device->lanes[i]);
         tow_sim_device_advance(device);
     }
 }
@@ -166,7 +166,11 @@ static const tow_driver_ops_t sim_ops = {
     .executable_release = tow_sim_executable_release,
     .allocate = tow_sim_allocate,
     .upload = tow_sim_upload,
+    .upload_settle = tow_sim_upload_settle,
     .download = tow_sim_download,
+    .borrow = tow_sim_borrow,
+    .borrow_give_back = tow_sim_borrow_give_back,
+    .copy = tow_sim_copy,
     .buffer_state = tow_sim_buffer_state,
     .buffer_error = tow_sim_buffer_error,
     .buffer_retain = tow_sim_buffer_retain,
@@ -198,8 +202,8 @@ static tow_status_t set_up_device(driver_t *driver, size_t index,
     device->member.env = driver->base.env;
     device->member.timer = &device->timer;
     tow_sim_device_init(device);
-    tow_sim_lane_init(&device->uploads, device, true);
-    tow_sim_lane_init(&device->downloads, device, false);
+    for (int i = 0; i < LANE_COUNT; i++)
+        tow_sim_lane_init(&device->lanes[i], device, (lane_kind_t)i);
     return tow_sim_fabric_join(driver->fabric, &device->member);
 }
 

@@ -49,7 +49,7 @@ void tow_sim_device_driver_crash(tow_driver_t *driver);
 
 typedef struct tow_sim_device_counts {
     uint64_t runs;      /* that ended, well or badly */
-    uint64_t transfers; /* uploads and downloads that ended */
+    uint64_t transfers; /* uploads, downloads, copies that ended */
     uint64_t turns;     /* of the env, that this driver used */
     size_t buffers;     /* alive */
     size_t executables;

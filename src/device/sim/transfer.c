@@ -1,5 +1,5 @@
-/* Uploads and downloads: one after the other in each direction of a device's
- * host link, each as long as latency and bandwidth say.
+/* Transfers: one after the other in each direction of a device's host link, and
+ * out of it to other devices, each as long as latency and bandwidth say.
  *
  * The state of a transfer lives in the private part of the caller's operation,
  * so starting one takes no memory but a small upload's content. */
@@ -8,34 +8,76 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "device/sim/driver_impl.h"
+#include "device/sim/tuning.h"
 #include "device/sim/value_impl.h"
+
+typedef enum transfer_kind {
+    TRANSFER_UPLOAD,
+    TRANSFER_DOWNLOAD,
+    TRANSFER_LOAN, /* a download into memory of ours */
+    TRANSFER_COPY,
+} transfer_kind_t;
 
 typedef struct transfer {
     waiter_t waiter;  /* on the buffer; then its link is the lane's */
-    buffer_t *buffer; /* counted */
-    lane_t *lane;
+    buffer_t *buffer; /* counted; of a copy the source */
+    /* Owned: of an upload that was late and will never come. */
+    tow_status_t error;
+    transfer_kind_t kind;
 } transfer_t;
 
-_Static_assert(sizeof(transfer_t) <= sizeof(((tow_upload_t *)0)->private_) &&
-                   sizeof(transfer_t) <=
-                       sizeof(((tow_download_t *)0)->private_),
-               "a transfer fits into its operation");
+typedef struct copy_transfer {
+    transfer_t transfer;
+    buffer_t *target; /* counted */
+} copy_transfer_t;
+
+_Static_assert(
+    sizeof(transfer_t) <= sizeof(((tow_upload_t *)0)->private_) &&
+        sizeof(transfer_t) <= sizeof(((tow_download_t *)0)->private_) &&
+        sizeof(transfer_t) <= sizeof(((tow_borrow_t *)0)->private_) &&
+        sizeof(copy_transfer_t) <= sizeof(((tow_copy_t *)0)->private_),
+    "a transfer fits into its operation");
 
 static transfer_t *transfer_of(tow_list_t *link)
 {
     return TOW_CONTAINER_OF(link, transfer_t, waiter.link);
 }
 
-static void finish_upload(transfer_t *transfer, tow_status_t take_status)
+static buffer_t *target_of(transfer_t *transfer)
 {
-    tow_upload_t *upload = TOW_CONTAINER_OF(transfer, tow_upload_t, private_);
-    buffer_t *buffer = transfer->buffer;
-    if (take_status == TOW_OK)
-        tow_sim_buffer_ready(buffer);
-    else
-        tow_sim_buffer_fail(buffer, take_status);
-    tow_sim_buffer_drop(buffer);
-    upload->done(upload, take_status);
+    return TOW_CONTAINER_OF(transfer, copy_transfer_t, transfer)->target;
+}
+
+static lane_t *lane_at(driver_t *driver, size_t device, lane_kind_t kind)
+{
+    return &driver->devices[device].lanes[kind];
+}
+
+static lane_t *lane_of(const transfer_t *transfer)
+{
+    static const lane_kind_t lanes[] = {
+        [TRANSFER_UPLOAD] = LANE_UPLOADS,
+        [TRANSFER_DOWNLOAD] = LANE_DOWNLOADS,
+        [TRANSFER_LOAN] = LANE_DOWNLOADS,
+        [TRANSFER_COPY] = LANE_COPIES,
+    };
+    const tow_buffer_t *buffer = &transfer->buffer->base;
+    return lane_at(tow_sim_driver_of(buffer->driver), buffer->device,
+                   lanes[transfer->kind]);
+}
+
+/* -- Content --------------------------------------------------------------- */
+
+static tow_status_t keep_content(buffer_t *buffer, const void *bytes)
+{
+    size_t count = (size_t)buffer->base.bytes;
+    if (count == 0) return TOW_OK;
+    buffer->value = tow_sim_value_read(bytes, count);
+    if (count > TOW_SIM_CONTENT_BYTES_MAX) return TOW_OK;
+    buffer->content = tow_malloc(count);
+    if (buffer->content == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    memcpy(buffer->content, bytes, count);
+    return TOW_OK;
 }
 
 static void copy_out(const buffer_t *buffer, void *bytes)
@@ -49,39 +91,162 @@ static void copy_out(const buffer_t *buffer, void *bytes)
         tow_sim_value_show(buffer->value, bytes, count);
 }
 
+static tow_status_t copy_content(const buffer_t *from, buffer_t *to)
+{
+    to->value = from->value;
+    to->is_cleared = from->is_cleared;
+    if (from->content == NULL) return TOW_OK;
+    to->content = tow_malloc((size_t)from->base.bytes);
+    if (to->content == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    memcpy(to->content, from->content, (size_t)from->base.bytes);
+    return TOW_OK;
+}
+
+/* Memory that shows the value, for as long as it is lent. Only what shows it is
+ * written: the rest of a large array stays fresh memory, which nobody pays. */
+static tow_status_t make_lent(buffer_t *buffer)
+{
+    size_t count = (size_t)buffer->base.bytes;
+    if (buffer->lent != NULL) return TOW_OK;
+    buffer->lent = tow_calloc(1, count > 0 ? count : 1);
+    if (buffer->lent == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    if (!buffer->is_cleared)
+        tow_sim_value_show(buffer->value, buffer->lent,
+                           count < TOW_SIM_CONTENT_BYTES_MAX
+                               ? count
+                               : TOW_SIM_CONTENT_BYTES_MAX);
+    return TOW_OK;
+}
+
+static tow_status_t lend(buffer_t *buffer, const void **out_bytes)
+{
+    *out_bytes = buffer->content;
+    if (buffer->content != NULL) return TOW_OK;
+    TOW_RETURN_IF_ERROR(make_lent(buffer));
+    buffer->loan_count++;
+    *out_bytes = buffer->lent;
+    return TOW_OK;
+}
+
+static void take_back(buffer_t *buffer, const void *bytes)
+{
+    if (bytes != buffer->lent || --buffer->loan_count > 0) return;
+    tow_free(buffer->lent);
+    buffer->lent = NULL;
+}
+
+/* -- The end of a transfer ------------------------------------------------- */
+
+static void settle_buffer(buffer_t *buffer, tow_status_t status)
+{
+    if (status == TOW_OK)
+        tow_sim_buffer_ready(buffer);
+    else
+        tow_sim_buffer_fail(buffer, status);
+    tow_sim_buffer_drop(buffer);
+}
+
+static void end_read(buffer_t *buffer)
+{
+    if (--buffer->reader_count == 0) tow_sim_buffer_wake(buffer);
+    tow_sim_buffer_drop(buffer);
+}
+
+static void finish_upload(transfer_t *transfer, tow_status_t take_status)
+{
+    tow_upload_t *upload = TOW_CONTAINER_OF(transfer, tow_upload_t, private_);
+    settle_buffer(transfer->buffer, take_status);
+    upload->done(upload, take_status);
+}
+
 static void finish_download(transfer_t *transfer, tow_status_t take_status)
 {
     tow_download_t *download =
         TOW_CONTAINER_OF(transfer, tow_download_t, private_);
-    buffer_t *buffer = transfer->buffer;
-    if (take_status == TOW_OK && buffer->state == TOW_BUFFER_FAILED)
-        take_status = tow_status_retain(buffer->error);
-    if (take_status == TOW_OK) copy_out(buffer, download->bytes);
-    if (--buffer->reader_count == 0) tow_sim_buffer_wake(buffer);
-    tow_sim_buffer_drop(buffer);
+    if (take_status == TOW_OK) copy_out(transfer->buffer, download->bytes);
+    end_read(transfer->buffer);
     download->done(download, take_status);
+}
+
+/* One that went well reads on, until it is given back. */
+static void finish_loan(transfer_t *transfer, tow_status_t take_status)
+{
+    tow_borrow_t *borrow = TOW_CONTAINER_OF(transfer, tow_borrow_t, private_);
+    if (take_status == TOW_OK)
+        take_status = lend(transfer->buffer, &borrow->bytes);
+    if (take_status != TOW_OK) end_read(transfer->buffer);
+    borrow->done(borrow, take_status);
+}
+
+static void finish_copy(transfer_t *transfer, tow_status_t take_status)
+{
+    tow_copy_t *copy = TOW_CONTAINER_OF(transfer, tow_copy_t, private_);
+    buffer_t *target = target_of(transfer);
+    if (take_status == TOW_OK)
+        take_status = copy_content(transfer->buffer, target);
+    settle_buffer(target, take_status);
+    end_read(transfer->buffer);
+    copy->done(copy, take_status);
+}
+
+/* Why it cannot be done: it was settled so, or its source has failed. */
+static tow_status_t error_of(const transfer_t *transfer)
+{
+    return transfer->kind == TRANSFER_UPLOAD ? transfer->error
+                                             : transfer->buffer->error;
 }
 
 static void finish(transfer_t *transfer, tow_status_t take_status)
 {
-    lane_t *lane = transfer->lane;
+    static void (*const finishes[])(transfer_t *, tow_status_t) = {
+        [TRANSFER_UPLOAD] = finish_upload,
+        [TRANSFER_DOWNLOAD] = finish_download,
+        [TRANSFER_LOAN] = finish_loan,
+        [TRANSFER_COPY] = finish_copy,
+    };
+    lane_t *lane = lane_of(transfer);
     lane->count--;
     lane->device->driver->counts.transfers++;
-    if (lane->is_upload)
-        finish_upload(transfer, take_status);
-    else
-        finish_download(transfer, take_status);
+    const tow_status_t error = error_of(transfer);
+    if (error != TOW_OK) {
+        tow_status_release(take_status);
+        take_status = tow_status_retain(error);
+    }
+    tow_status_release(transfer->error);
+    transfer->error = TOW_OK;
+    finishes[transfer->kind](transfer, take_status);
 }
 
-/* -- The link -------------------------------------------------------------- */
+/* -- The links ------------------------------------------------------------- */
 
-static uint64_t transfer_ns(const driver_t *driver, uint64_t bytes)
+static uint64_t host_ns(const tow_sim_model_t *model, uint64_t bytes)
+{
+    return tow_sim_ns_add(
+        model->host_latency_ns,
+        tow_sim_ns_at_rate(bytes, model->host_bytes_per_second));
+}
+
+/* Within a device the memory reads and writes; between two the link decides. */
+static uint64_t copy_ns(const tow_sim_model_t *model, transfer_t *transfer)
+{
+    const tow_buffer_t *source = &transfer->buffer->base;
+    if (source->device == target_of(transfer)->base.device) {
+        const uint64_t ns =
+            tow_sim_ns_at_rate(source->bytes, model->memory_bytes_per_second);
+        return tow_sim_ns_add(ns, ns);
+    }
+    return tow_sim_ns_add(
+        model->link_latency_ns,
+        tow_sim_ns_at_rate(source->bytes, model->link_bytes_per_second));
+}
+
+static uint64_t transfer_ns(const driver_t *driver, transfer_t *transfer)
 {
     const tow_sim_model_t *model = &driver->model;
-    uint64_t ns =
-        tow_sim_ns_add(model->host_latency_ns,
-                       tow_sim_ns_at_rate(bytes, model->host_bytes_per_second));
-    return tow_sim_scale_ns(driver, ns);
+    return tow_sim_scale_ns(driver,
+                            transfer->kind == TRANSFER_COPY
+                                ? copy_ns(model, transfer)
+                                : host_ns(model, transfer->buffer->base.bytes));
 }
 
 static void cancel_all(lane_t *lane)
@@ -105,13 +270,13 @@ void tow_sim_lane_advance(lane_t *lane)
     if (lane->is_busy) return;
     while (!tow_list_is_empty(&lane->transfers)) {
         transfer_t *transfer = transfer_of(lane->transfers.next);
-        if (transfer->buffer->state == TOW_BUFFER_FAILED) {
+        if (error_of(transfer) != TOW_OK) {
             tow_list_remove(&transfer->waiter.link);
             finish(transfer, TOW_OK); /* It says why. */
             continue;
         }
         lane->is_busy = true;
-        uint64_t ns = transfer_ns(driver, transfer->buffer->base.bytes);
+        uint64_t ns = transfer_ns(driver, transfer);
         tow_env_timer_start(env, &lane->timer,
                             tow_env_now_ns(env) + (int64_t)ns);
         return;
@@ -130,92 +295,142 @@ static void lane_fire(tow_timer_t *timer)
     tow_sim_driver_settle(driver);
 }
 
-void tow_sim_lane_init(lane_t *lane, device_t *device, bool is_upload)
+void tow_sim_lane_init(lane_t *lane, device_t *device, lane_kind_t kind)
 {
     lane->timer.fire = lane_fire;
-    lane->is_upload = is_upload;
+    lane->kind = kind;
     lane->device = device;
     tow_list_init(&lane->transfers);
 }
 
 static void join_lane(transfer_t *transfer)
 {
-    tow_list_append(&transfer->lane->transfers, &transfer->waiter.link);
+    tow_list_append(&lane_of(transfer)->transfers, &transfer->waiter.link);
 }
 
 static void buffer_settled(waiter_t *waiter)
 {
     transfer_t *transfer = TOW_CONTAINER_OF(waiter, transfer_t, waiter);
     join_lane(transfer);
-    tow_sim_device_mark(transfer->lane->device);
+    tow_sim_device_mark(lane_of(transfer)->device);
 }
 
 static tow_status_t check_room(const driver_t *driver, const lane_t *lane)
 {
+    static const char *const names[] = {
+        [LANE_UPLOADS] = "uploads",
+        [LANE_DOWNLOADS] = "downloads",
+        [LANE_COPIES] = "copies",
+    };
     TOW_RETURN_IF_ERROR(tow_sim_check_open_driver(driver));
     if (lane->count < TOW_SIM_QUEUED_TRANSFERS_MAX) return TOW_OK;
     return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                      "device %zu: %u %s are queued, and no more may be",
-                     lane->device->index, lane->count,
-                     lane->is_upload ? "uploads" : "downloads");
+                     lane->device->index, lane->count, names[lane->kind]);
 }
 
-static transfer_t *begin(void *private_, lane_t *lane, buffer_t *buffer)
+static transfer_t *begin(void *private_, transfer_kind_t kind, buffer_t *buffer)
 {
     transfer_t *transfer = private_;
     *transfer = (transfer_t){
-        .waiter.wake = buffer_settled, .buffer = buffer, .lane = lane};
+        .waiter.wake = buffer_settled, .buffer = buffer, .kind = kind};
     tow_list_init(&transfer->waiter.link);
     buffer->reference_count++;
-    lane->count++;
+    lane_of(transfer)->count++;
     return transfer;
+}
+
+/* What reads a buffer waits for its producer first. */
+static void begin_read(void *private_, transfer_kind_t kind, buffer_t *buffer)
+{
+    transfer_t *transfer = begin(private_, kind, buffer);
+    buffer->reader_count++;
+    if (buffer->state == TOW_BUFFER_PENDING)
+        tow_sim_buffer_wait(buffer, &transfer->waiter);
+    else
+        join_lane(transfer);
+    tow_sim_device_touch(lane_of(transfer)->device);
 }
 
 /* -- The table's entries --------------------------------------------------- */
 
-static tow_status_t keep_content(buffer_t *buffer, const void *bytes)
-{
-    size_t count = (size_t)buffer->base.bytes;
-    if (count == 0) return TOW_OK;
-    buffer->value = tow_sim_value_read(bytes, count);
-    if (count > TOW_SIM_CONTENT_BYTES_MAX) return TOW_OK;
-    buffer->content = tow_malloc(count);
-    if (buffer->content == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    memcpy(buffer->content, bytes, count);
-    return TOW_OK;
-}
-
 tow_status_t tow_sim_upload(tow_driver_t *base, tow_upload_t *upload)
 {
     driver_t *driver = tow_sim_driver_of(base);
-    lane_t *lane = &driver->devices[upload->device].uploads;
+    lane_t *lane = lane_at(driver, upload->device, LANE_UPLOADS);
     buffer_t *buffer;
     TOW_RETURN_IF_ERROR(check_room(driver, lane));
     TOW_RETURN_IF_ERROR(
         tow_sim_buffer_make(driver, upload->device, &upload->shape, &buffer));
-    tow_status_t status = keep_content(buffer, upload->bytes);
+    tow_status_t status =
+        upload->is_late ? TOW_OK : keep_content(buffer, upload->bytes);
     if (status != TOW_OK) {
         tow_sim_buffer_drop(buffer);
         return status;
     }
-    join_lane(begin(upload->private_, lane, buffer));
-    tow_sim_device_touch(lane->device);
+    transfer_t *transfer = begin(upload->private_, TRANSFER_UPLOAD, buffer);
     upload->buffer = &buffer->base;
+    if (upload->is_late) return TOW_OK;
+    join_lane(transfer);
+    tow_sim_device_touch(lane->device);
     return TOW_OK;
+}
+
+void tow_sim_upload_settle(tow_driver_t *base, tow_upload_t *upload,
+                           tow_status_t take_status)
+{
+    (void)base;
+    transfer_t *transfer = (transfer_t *)(void *)upload->private_;
+    TOW_ASSERT(tow_list_is_empty(&transfer->waiter.link)); /* Once. */
+    if (take_status == TOW_OK)
+        take_status = keep_content(transfer->buffer, upload->bytes);
+    transfer->error = take_status;
+    join_lane(transfer);
+    tow_sim_device_touch(lane_of(transfer)->device);
 }
 
 tow_status_t tow_sim_download(tow_driver_t *base, tow_download_t *download)
 {
     driver_t *driver = tow_sim_driver_of(base);
     buffer_t *buffer = (buffer_t *)download->buffer;
-    lane_t *lane = &driver->devices[buffer->base.device].downloads;
-    TOW_RETURN_IF_ERROR(check_room(driver, lane));
-    transfer_t *transfer = begin(download->private_, lane, buffer);
-    buffer->reader_count++;
-    if (buffer->state == TOW_BUFFER_PENDING)
-        tow_sim_buffer_wait(buffer, &transfer->waiter);
-    else
-        join_lane(transfer);
-    tow_sim_device_touch(lane->device);
+    TOW_RETURN_IF_ERROR(check_room(
+        driver, lane_at(driver, buffer->base.device, LANE_DOWNLOADS)));
+    begin_read(download->private_, TRANSFER_DOWNLOAD, buffer);
+    return TOW_OK;
+}
+
+tow_status_t tow_sim_borrow(tow_driver_t *base, tow_borrow_t *borrow)
+{
+    driver_t *driver = tow_sim_driver_of(base);
+    buffer_t *buffer = (buffer_t *)borrow->buffer;
+    TOW_RETURN_IF_ERROR(check_room(
+        driver, lane_at(driver, buffer->base.device, LANE_DOWNLOADS)));
+    begin_read(borrow->private_, TRANSFER_LOAN, buffer);
+    return TOW_OK;
+}
+
+/* Wakes a run that would consume the buffer, in the turn that it asks for. */
+void tow_sim_borrow_give_back(tow_driver_t *base, tow_borrow_t *borrow)
+{
+    transfer_t *transfer = (transfer_t *)(void *)borrow->private_;
+    take_back(transfer->buffer, borrow->bytes);
+    borrow->bytes = NULL;
+    end_read(transfer->buffer);
+    tow_sim_driver_kick(tow_sim_driver_of(base));
+}
+
+tow_status_t tow_sim_copy(tow_driver_t *base, tow_copy_t *copy)
+{
+    driver_t *driver = tow_sim_driver_of(base);
+    buffer_t *source = (buffer_t *)copy->source;
+    buffer_t *target;
+    TOW_RETURN_IF_ERROR(
+        check_room(driver, lane_at(driver, source->base.device, LANE_COPIES)));
+    TOW_RETURN_IF_ERROR(tow_sim_buffer_make(driver, copy->device,
+                                            &source->base.shape, &target));
+    target->reference_count++;
+    ((copy_transfer_t *)(void *)copy->private_)->target = target;
+    begin_read(copy->private_, TRANSFER_COPY, source);
+    copy->buffer = &target->base;
     return TOW_OK;
 }

@@ -128,6 +128,82 @@ static void transfers_share_the_host_link_in_order(void **state)
     world_close(&world);
 }
 
+static bool copy_is_done;
+
+static void note_copy(tow_copy_t *copy, tow_status_t take_status)
+{
+    (void)copy;
+    must(take_status);
+    copy_is_done = true;
+}
+
+/* Between devices the link's time, within one that of reading and writing. */
+static void copies_take_the_time_of_what_they_cross(void **state)
+{
+    (void)state;
+    world_t world;
+    const uint64_t content = 0x0123456789abcdefu;
+    open_one(&world);
+    const tow_sim_model_t model = toy_model();
+    tow_buffer_t *source = upload_now(&world, 0, 0, &content, 8);
+    for (size_t device = 0; device < 2; device++) {
+        const uint64_t ns =
+            device == 0
+                ? 2 * tow_sim_ns_at_rate(8, model.memory_bytes_per_second)
+                : model.link_latency_ns +
+                      tow_sim_ns_at_rate(8, model.link_bytes_per_second);
+        tow_copy_t copy = {
+            .source = source, .device = device, .done = note_copy};
+        const int64_t start_ns = tow_sim_now_ns(world.sim);
+        copy_is_done = false;
+        must(tow_driver_copy(driver_at(&world, 0), &copy));
+        assert_int_equal(bytes_in_use(&world, 0, device), device == 0 ? 16 : 8);
+        run_until(&world, start_ns + (int64_t)ns - 1);
+        assert_false(copy_is_done);
+        run_until(&world, start_ns + (int64_t)ns);
+        assert_true(copy_is_done);
+        uint64_t back = 0;
+        download_now(&world, copy.buffer, &back, 8);
+        assert_int_equal(back, content);
+        tow_buffer_release(copy.buffer);
+    }
+    tow_buffer_release(source);
+    world_close(&world);
+}
+
+static void note_loan(tow_borrow_t *borrow, tow_status_t take_status)
+{
+    (void)borrow;
+    must(take_status);
+}
+
+/* Large arrays have no bytes: loans of them share what shows the value. */
+static void loans_of_a_large_buffer_share_memory(void **state)
+{
+    (void)state;
+    world_t world;
+    open_one(&world);
+    tow_driver_t *driver = driver_at(&world, 0);
+    size_t size = TOW_SIM_CONTENT_BYTES_MAX + 1000;
+    uint8_t *bytes = test_malloc(size);
+    tow_sim_value_show(77, bytes, size);
+    tow_buffer_t *buffer = upload_now(&world, 0, 0, bytes, (int64_t)size);
+    tow_borrow_t loans[2];
+    for (int i = 0; i < 2; i++) {
+        loans[i] = (tow_borrow_t){.buffer = buffer, .done = note_loan};
+        must(tow_driver_borrow(driver, &loans[i]));
+    }
+    run_idle(&world);
+    assert_non_null(loans[0].bytes);
+    assert_ptr_equal(loans[0].bytes, loans[1].bytes);
+    tow_borrow_give_back(driver, &loans[0]);
+    assert_memory_equal(loans[1].bytes, bytes, size);
+    tow_borrow_give_back(driver, &loans[1]);
+    tow_buffer_release(buffer);
+    test_free(bytes);
+    world_close(&world);
+}
+
 static void a_buffer_may_be_released_while_it_is_uploaded(void **state)
 {
     (void)state;
@@ -151,4 +227,6 @@ TOW_TEST_MAIN(cmocka_unit_test(small_buffers_keep_their_bytes),
               cmocka_unit_test(a_scalar_is_its_own_value),
               cmocka_unit_test(results_follow_from_name_and_arguments),
               cmocka_unit_test(transfers_share_the_host_link_in_order),
+              cmocka_unit_test(copies_take_the_time_of_what_they_cross),
+              cmocka_unit_test(loans_of_a_large_buffer_share_memory),
               cmocka_unit_test(a_buffer_may_be_released_while_it_is_uploaded))

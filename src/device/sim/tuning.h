@@ -9,7 +9,7 @@
 #define TOW_SIM_CONTENT_BYTES_MAX (64u << 10)
 
 /* Runs that may be queued on one device, and transfers in one direction of its
- * host link. One more is RESOURCE_EXHAUSTED: a scheduler that runs so far ahead
+ * host link, or out of it to other devices. One more is RESOURCE_EXHAUSTED: a scheduler that runs so far ahead
  * is broken, and would only be noticed by its memory. */
 #define TOW_SIM_QUEUED_RUNS_MAX      65536u
 #define TOW_SIM_QUEUED_TRANSFERS_MAX 65536u

@@ -5,8 +5,8 @@
 #include "world.h"
 
 static const suite_t *const suites[] = {
-    &compile_suite, &transfer_suite, &run_suite,      &gang_suite,
-    &error_suite,   &close_suite,    &optional_suite,
+    &compile_suite, &transfer_suite, &run_suite,  &gang_suite,  &error_suite,
+    &late_suite,    &loan_suite,     &copy_suite, &close_suite, &optional_suite,
 };
 
 #define TEST_COUNT_MAX 128

@@ -47,12 +47,19 @@ static void driver_without_any_entry_says_unimplemented(void **state)
     download_probe_t download;
     expect_refusal(probe_download(&download, &none, values, sizeof(values)),
                    TOW_UNIMPLEMENTED, subject.name);
+    borrow_probe_t borrow;
+    expect_refusal(probe_borrow(&borrow, &none), TOW_UNIMPLEMENTED,
+                   subject.name);
+    copy_probe_t copy;
+    expect_refusal(probe_copy(&copy, &none, 0), TOW_UNIMPLEMENTED,
+                   subject.name);
     run_probe_t run = {0};
     expect_refusal(probe_run(&run, &executable, 0), TOW_UNIMPLEMENTED,
                    subject.name);
     world_settle();
     assert_int_equal(compile.outcome.done_count + upload.outcome.done_count +
-                         download.outcome.done_count + run.outcome.done_count,
+                         download.outcome.done_count + run.outcome.done_count +
+                         borrow.outcome.done_count + copy.outcome.done_count,
                      0);
     world_close(driver);
 }
@@ -69,6 +76,10 @@ static void driver_without_the_optional_entries_still_runs(void **state)
     reduced.buffer_error = NULL;
     reduced.buffer_address = NULL;
     reduced.abort = NULL;
+    reduced.upload_settle = NULL;
+    reduced.borrow = NULL;
+    reduced.borrow_give_back = NULL;
+    reduced.copy = NULL;
     tow_executable_t *executable = compiled(driver, PROGRAM_ADD);
     tow_buffer_t *one = uploaded(driver, 0, (float[]){1, 1, 1, 1});
     run_probe_t run = {.arguments = {one, one}};
@@ -83,6 +94,9 @@ static void driver_without_the_optional_entries_still_runs(void **state)
     expect_refusal(tow_buffer_address(one, &bytes), TOW_UNIMPLEMENTED,
                    subject.name);
     assert_false(tow_driver_can_abort(driver));
+    upload_probe_t late = {.upload = {.is_late = true}};
+    expect_refusal(probe_upload(&late, driver, 0, "f32[4]", NULL),
+                   TOW_UNIMPLEMENTED, "late");
     tow_buffer_release(one);
     tow_buffer_release(run.results[0]);
     tow_executable_release(executable);

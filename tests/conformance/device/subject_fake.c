@@ -27,6 +27,7 @@ const subject_t subject = {
     .format = TOW_PROGRAM_MLIR,
     .programs = {[PROGRAM_ADD] = "add 4",
                  [PROGRAM_DONATE] = "donate 4",
+                 [PROGRAM_LARGE] = "donate 65536",
                  [PROGRAM_FAIL] = "fail 4",
                  [PROGRAM_AFTER] = "copy 4",
                  [PROGRAM_LONG] = "hold 4",

@@ -11,6 +11,10 @@ static const char donate[] =
     "towpath-cost 1\nname donate\nargument f32[4]\nargument f32[4]\n"
     "result f32[4] alias 0\nduration 1000\n";
 
+static const char large[] =
+    "towpath-cost 1\nname large\nargument f32[65536]\nargument f32[65536]\n"
+    "result f32[65536] alias 0\nduration 1000\n";
+
 /* Its result does not fit. */
 static const char fails[] =
     "towpath-cost 1\nname fails\nargument f32[4]\nresult f32[1000000,4]\n"
@@ -45,6 +49,7 @@ const subject_t subject = {
     .format = TOW_PROGRAM_COST,
     .programs = {[PROGRAM_ADD] = add,
                  [PROGRAM_DONATE] = donate,
+                 [PROGRAM_LARGE] = large,
                  [PROGRAM_FAIL] = fails,
                  [PROGRAM_AFTER] = after,
                  [PROGRAM_LONG] = minutes,

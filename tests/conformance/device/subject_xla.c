@@ -22,6 +22,15 @@ static const char donate[] =
     "  }\n"
     "}\n";
 
+static const char large[] =
+    "module @large {\n"
+    "  func.func @main(%a: tensor<65536xf32> {tf.aliasing_output = 0 : i32},\n"
+    "      %b: tensor<65536xf32>) -> tensor<65536xf32> {\n"
+    "    %c = stablehlo.add %a, %b : tensor<65536xf32>\n"
+    "    return %c : tensor<65536xf32>\n"
+    "  }\n"
+    "}\n";
+
 /* Its result does not fit. */
 static const char fails[] =
     "module @fails {\n"
@@ -61,6 +70,7 @@ const subject_t subject = {
     .format = TOW_PROGRAM_MLIR,
     .programs = {[PROGRAM_ADD] = add,
                  [PROGRAM_DONATE] = donate,
+                 [PROGRAM_LARGE] = large,
                  [PROGRAM_FAIL] = fails,
                  [PROGRAM_AFTER] = after,
                  [PROGRAM_MALFORMED] =

@@ -159,6 +159,13 @@ void world_require(program_t program)
         world_skip("the driver has no such program");
 }
 
+void world_require_of(tow_driver_t *driver, bool can, const char *reason)
+{
+    if (can) return;
+    world_close(driver);
+    world_skip(reason);
+}
+
 /* -- Outcomes --------------------------------------------------------------- */
 
 void expect_ok(tow_status_t take_status)
@@ -221,6 +228,18 @@ static void download_done(tow_download_t *download, tow_status_t take_status)
               take_status);
 }
 
+static void borrow_done(tow_borrow_t *borrow, tow_status_t take_status)
+{
+    note_done(&TOW_CONTAINER_OF(borrow, borrow_probe_t, borrow)->outcome,
+              take_status);
+}
+
+static void copy_done(tow_copy_t *copy, tow_status_t take_status)
+{
+    note_done(&TOW_CONTAINER_OF(copy, copy_probe_t, copy)->outcome,
+              take_status);
+}
+
 static void run_done(tow_run_t *run, tow_status_t take_status)
 {
     run_probe_t *probe = TOW_CONTAINER_OF(run, run_probe_t, run);
@@ -278,10 +297,12 @@ tow_status_t probe_upload(upload_probe_t *probe, tow_driver_t *driver,
                           size_t device, const char *shape, const void *bytes)
 {
     const bool may_alias = probe->upload.may_alias;
+    const bool is_late = probe->upload.is_late;
     *probe = (upload_probe_t){
         .upload = {.device = device,
                    .bytes = bytes,
                    .may_alias = may_alias,
+                   .is_late = is_late,
                    .done = upload_done},
         .outcome = {.is_in_call = true},
     };
@@ -302,6 +323,39 @@ tow_status_t probe_download(download_probe_t *probe, tow_buffer_t *buffer,
         .outcome = {.is_in_call = true},
     };
     tow_status_t status = tow_driver_download(buffer->driver, &probe->download);
+    probe->outcome.is_in_call = false;
+    return status;
+}
+
+void probe_settle(upload_probe_t *probe, const void *bytes,
+                  tow_status_t take_status)
+{
+    probe->upload.bytes = bytes;
+    probe->outcome.is_in_call = true;
+    tow_upload_settle(probe->upload.buffer->driver, &probe->upload,
+                      take_status);
+    probe->outcome.is_in_call = false;
+}
+
+tow_status_t probe_borrow(borrow_probe_t *probe, tow_buffer_t *buffer)
+{
+    *probe = (borrow_probe_t){
+        .borrow = {.buffer = buffer, .done = borrow_done},
+        .outcome = {.is_in_call = true},
+    };
+    tow_status_t status = tow_driver_borrow(buffer->driver, &probe->borrow);
+    probe->outcome.is_in_call = false;
+    return status;
+}
+
+tow_status_t probe_copy(copy_probe_t *probe, tow_buffer_t *source,
+                        size_t device)
+{
+    *probe = (copy_probe_t){
+        .copy = {.source = source, .device = device, .done = copy_done},
+        .outcome = {.is_in_call = true},
+    };
+    tow_status_t status = tow_driver_copy(source->driver, &probe->copy);
     probe->outcome.is_in_call = false;
     return status;
 }

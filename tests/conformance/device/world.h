@@ -15,10 +15,11 @@
 #include "device/device.h"
 
 /* What programs of a subject do. All arrays are f32[4], except what
- * FAIL would make. */
+ * FAIL would make and those of LARGE. */
 typedef enum program {
     PROGRAM_ADD,    /* adds its two arguments */
     PROGRAM_DONATE, /* the same, into the first one's memory if it may */
+    PROGRAM_LARGE,  /* as DONATE, of f32[LARGE_COUNT] */
     PROGRAM_FAIL,   /* of one argument: runs and fails, in a small memory */
     PROGRAM_AFTER,  /* takes what FAIL would have made, gives f32[4] */
     PROGRAM_LONG,   /* of one argument: takes minutes, unless it is aborted */
@@ -27,6 +28,8 @@ typedef enum program {
 } program_t;
 
 #define SMALL_MEMORY_BYTES (1u << 20)
+#define LARGE_COUNT        65536
+#define LARGE_SHAPE        "f32[65536]"
 
 typedef struct subject {
     const char *name; /* of the driver */
@@ -65,6 +68,8 @@ void world_end(void);
 TOW_NORETURN void world_skip(const char *reason);
 /* Skips the test unless the subject has it. */
 void world_require(program_t program);
+/* Closes the driver and skips the test unless it `can`. */
+void world_require_of(tow_driver_t *driver, bool can, const char *reason);
 
 /* -- Turning ---------------------------------------------------------------- */
 
@@ -113,6 +118,16 @@ typedef struct download_probe {
     outcome_t outcome;
 } download_probe_t;
 
+typedef struct borrow_probe {
+    tow_borrow_t borrow;
+    outcome_t outcome;
+} borrow_probe_t;
+
+typedef struct copy_probe {
+    tow_copy_t copy;
+    outcome_t outcome;
+} copy_probe_t;
+
 #define PROBE_ARRAY_COUNT_MAX 16
 
 typedef struct run_probe {
@@ -134,6 +149,12 @@ tow_status_t probe_upload(upload_probe_t *probe, tow_driver_t *driver,
                           size_t device, const char *shape, const void *bytes);
 tow_status_t probe_download(download_probe_t *probe, tow_buffer_t *buffer,
                             void *bytes, size_t size);
+/* Of an upload that was begun with is_late. */
+void probe_settle(upload_probe_t *probe, const void *bytes,
+                  tow_status_t take_status);
+tow_status_t probe_borrow(borrow_probe_t *probe, tow_buffer_t *buffer);
+tow_status_t probe_copy(copy_probe_t *probe, tow_buffer_t *source,
+                        size_t device);
 /* The arguments are in the probe. */
 tow_status_t probe_run(run_probe_t *probe, tow_executable_t *executable,
                        size_t argument_count);
@@ -175,8 +196,11 @@ typedef struct suite {
 
 extern const suite_t close_suite;
 extern const suite_t compile_suite;
+extern const suite_t copy_suite;
 extern const suite_t error_suite;
 extern const suite_t gang_suite;
+extern const suite_t late_suite;
+extern const suite_t loan_suite;
 extern const suite_t optional_suite;
 extern const suite_t run_suite;
 extern const suite_t transfer_suite;
