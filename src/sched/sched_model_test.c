@@ -1,7 +1,13 @@
 /* The scheduler beside a model that looks at everything anew each turn: no
- * line-up, no marks, no early ends. Thousands of random operations a seed under
- * two policies; grants and refusals must be the same, in the same order, and the
- * promises hold by themselves. */
+ * line-ups, no marks, no early ends, no islands left out. Thousands of random
+ * operations a seed under two policies, on one to four islands; grants and
+ * refusals must be the same, in the same order, and the promises hold by
+ * themselves.
+ *
+ * What was granted ends as it would on devices that run their queues in order
+ * and whose gangs wait for all their members: if two devices, of whatever
+ * islands, had two gangs in different orders, there would come a moment when
+ * nothing can end. */
 #include "base/testing.h"
 
 #include <stdio.h>
@@ -10,24 +16,29 @@
 #include "base/random.h"
 #include "sched/sched.h"
 
-#define DEVICE_COUNT    6
-#define PLACEMENT_COUNT 7
+#define DEVICE_COUNT    8
+#define PLACEMENT_COUNT 12
+#define ISLAND_COUNT    4
 #define CLIENT_COUNT    5
 #define TICKET_COUNT    60
 #define PART_COUNT_MAX  3
+#define SEED_COUNT      120
 #define LIMIT_BYTES     1000
 #define RUN_AHEAD_MAX   10
 #define EVENT_COUNT_MAX (TICKET_COUNT * 2)
+#define WAITING_MAX     (CLIENT_COUNT * ISLAND_COUNT)
 #define NONE            SIZE_MAX
 
 /* The real ticket, and what the model knows of it. */
 typedef struct entry {
     tow_ticket_t ticket;
     tow_ticket_part_t parts[PART_COUNT_MAX];
+    tow_ticket_link_t links[PART_COUNT_MAX];
     size_t placements[PART_COUNT_MAX];
     tow_ticket_state_t state;
     size_t client;
     uint64_t arrival;
+    uint64_t order; /* in which it was chosen */
     uint32_t blockers;
 } entry_t;
 
@@ -37,6 +48,9 @@ typedef struct event {
 } event_t;
 
 typedef struct device {
+    uint32_t island;
+    size_t queue[TICKET_COUNT]; /* granted, in order */
+    size_t queue_count;
     uint64_t reserved_bytes;
     uint64_t ballast_bytes; /* of objects */
     uint64_t steps;
@@ -45,6 +59,7 @@ typedef struct device {
 
 typedef struct world {
     tow_random_t random;
+    uint32_t island_count;
     tow_ledger_t *ledger;
     tow_sched_t *sched;
     tow_account_t *accounts[DEVICE_COUNT];
@@ -53,6 +68,7 @@ typedef struct world {
     tow_object_t *ballast[PLACEMENT_COUNT];
     entry_t tickets[TICKET_COUNT];
     uint64_t arrivals;
+    uint64_t orders;
     bool is_round_robin;
     uint32_t real_last; /* whom each of the two served last */
     uint32_t model_last;
@@ -61,13 +77,13 @@ typedef struct world {
     event_t expected[EVENT_COUNT_MAX];
     size_t expected_count;
     device_t devices[DEVICE_COUNT];
-    size_t chosen; /* the ticket that waits for memory */
+    size_t chosen[ISLAND_COUNT]; /* the ticket that waits for memory */
     /* Those that wait for run-ahead, in the order in which they were chosen. */
-    size_t waiting[CLIENT_COUNT];
+    size_t waiting[WAITING_MAX];
     size_t waiting_count;
     uint64_t last_number;
-    uint64_t last_arrival_of[CLIENT_COUNT];
-    size_t granted_count, refused_count, waited_count;
+    uint64_t last_arrival_of[CLIENT_COUNT][ISLAND_COUNT];
+    size_t granted_count, refused_count, waited_count, spanning_count;
 } world_t;
 
 static uint64_t below(world_t *world, uint64_t bound)
@@ -82,6 +98,33 @@ static size_t index_of(const world_t *world, const tow_ticket_t *ticket)
     return (size_t)(TOW_CONTAINER_OF(ticket, entry_t, ticket) - world->tickets);
 }
 
+static bool needs(const world_t *world, const entry_t *entry, size_t device)
+{
+    for (size_t p = 0; p < entry->ticket.part_count; p++)
+        if (world->on[entry->placements[p]][device]) return true;
+    return false;
+}
+
+static bool is_on(const world_t *world, const entry_t *entry, uint32_t island)
+{
+    if (entry->ticket.part_count == 0) return island == 0;
+    for (size_t d = 0; d < DEVICE_COUNT; d++)
+        if (world->devices[d].island == island && needs(world, entry, d))
+            return true;
+    return false;
+}
+
+static void enqueue(world_t *world, size_t device, size_t ticket)
+{
+    device_t *queue = &world->devices[device];
+    if (queue->queue_count > 0) {
+        size_t last = queue->queue[queue->queue_count - 1];
+        assert_true(world->tickets[last].ticket.number <
+                    world->tickets[ticket].ticket.number);
+    }
+    queue->queue[queue->queue_count++] = ticket;
+}
+
 static void note_granted(void *context, tow_ticket_t *ticket)
 {
     world_t *world = context;
@@ -89,10 +132,18 @@ static void note_granted(void *context, tow_ticket_t *ticket)
     assert_true(world->real_count < EVENT_COUNT_MAX);
     world->real[world->real_count++] =
         (event_t){index_of(world, ticket), false};
+    /* One sequence for all islands: what spans them is in ticket order on each
+     * of them. */
     assert_int_equal(ticket->number, ++world->last_number);
-    /* First come, first served within a client. */
-    assert_true(entry->arrival > world->last_arrival_of[entry->client]);
-    world->last_arrival_of[entry->client] = entry->arrival;
+    for (size_t d = 0; d < DEVICE_COUNT; d++)
+        if (needs(world, entry, d)) enqueue(world, d, index_of(world, ticket));
+    /* First come, first served within a client, where its tickets meet. */
+    for (uint32_t i = 0; i < world->island_count; i++) {
+        uint64_t *last = &world->last_arrival_of[entry->client][i];
+        if (!is_on(world, entry, i)) continue;
+        assert_true(entry->arrival > *last);
+        *last = entry->arrival;
+    }
 }
 
 static void note_refused(void *context, tow_ticket_t *ticket,
@@ -137,13 +188,6 @@ static void remember_served(void *context, const tow_sched_client_t *client,
 
 /* -- What the model expects --------------------------------------------------- */
 
-static bool needs(const world_t *world, const entry_t *entry, size_t device)
-{
-    for (size_t p = 0; p < entry->ticket.part_count; p++)
-        if (world->on[entry->placements[p]][device]) return true;
-    return false;
-}
-
 static uint64_t steps_on(const world_t *world, const entry_t *entry,
                          size_t device)
 {
@@ -164,17 +208,28 @@ static uint64_t bytes_on(const world_t *world, const entry_t *entry,
     return sum;
 }
 
-static size_t first_of(const world_t *world, size_t client)
+static size_t first_of(const world_t *world, size_t client, uint32_t island)
 {
     size_t best = NONE;
     for (size_t t = 0; t < TICKET_COUNT; t++) {
         const entry_t *entry = &world->tickets[t];
-        if (entry->state != TOW_TICKET_QUEUED || entry->client != client)
+        if (entry->state != TOW_TICKET_QUEUED || entry->client != client ||
+            !is_on(world, entry, island))
             continue;
         if (best == NONE || entry->arrival < world->tickets[best].arrival)
             best = t;
     }
     return best;
+}
+
+static bool is_first_everywhere(const world_t *world, size_t ticket)
+{
+    const entry_t *entry = &world->tickets[ticket];
+    for (uint32_t i = 0; i < world->island_count; i++)
+        if (is_on(world, entry, i) &&
+            first_of(world, entry->client, i) != ticket)
+            return false;
+    return true;
 }
 
 static bool comes_before(const world_t *world, const entry_t *a,
@@ -192,16 +247,37 @@ static bool is_waiting(const world_t *world, size_t ticket)
     return false;
 }
 
-static size_t pick(const world_t *world)
+static bool is_closed(const world_t *world, uint32_t island)
+{
+    return world->chosen[island] != NONE;
+}
+
+/* What the policy would serve on an open island. */
+static size_t pick_on(const world_t *world, uint32_t island)
 {
     size_t best = NONE;
     for (size_t c = 0; c < CLIENT_COUNT; c++) {
-        size_t first = first_of(world, c);
+        size_t first = first_of(world, c, island);
         if (first == NONE || is_waiting(world, first)) continue;
         if (world->tickets[first].blockers > 0) continue;
+        if (!is_first_everywhere(world, first)) continue;
         if (best == NONE ||
             comes_before(world, &world->tickets[first], &world->tickets[best]))
             best = first;
+    }
+    return best;
+}
+
+/* The oldest of them. */
+static size_t pick(const world_t *world)
+{
+    size_t best = NONE;
+    for (uint32_t i = 0; i < world->island_count; i++) {
+        size_t one = is_closed(world, i) ? NONE : pick_on(world, i);
+        if (one == NONE) continue;
+        if (best == NONE ||
+            world->tickets[one].arrival < world->tickets[best].arrival)
+            best = one;
     }
     return best;
 }
@@ -239,21 +315,46 @@ static bool fits(const world_t *world, const entry_t *entry)
     return true;
 }
 
-static bool is_anything_under_way(const world_t *world)
+static bool is_anything_under_way(const world_t *world, const entry_t *where)
 {
     for (size_t t = 0; t < TICKET_COUNT; t++)
-        if (world->tickets[t].state == TOW_TICKET_GRANTED) return true;
+        for (uint32_t i = 0; i < world->island_count; i++)
+            if (world->tickets[t].state == TOW_TICKET_GRANTED &&
+                is_on(world, &world->tickets[t], i) && is_on(world, where, i))
+                return true;
     return false;
+}
+
+static bool is_on_closed(const world_t *world, const entry_t *entry)
+{
+    for (uint32_t i = 0; i < world->island_count; i++)
+        if (is_closed(world, i) && is_on(world, entry, i)) return true;
+    return false;
+}
+
+static bool is_on_open(const world_t *world, const entry_t *entry)
+{
+    for (uint32_t i = 0; i < world->island_count; i++)
+        if (!is_closed(world, i) && is_on(world, entry, i)) return true;
+    return false;
+}
+
+static size_t count_islands(const world_t *world, const entry_t *entry)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < world->island_count; i++)
+        count += is_on(world, entry, i);
+    return count;
 }
 
 static void expect(world_t *world, size_t ticket, bool refused)
 {
     entry_t *entry = &world->tickets[ticket];
-    world->chosen = NONE;
     world->expected[world->expected_count++] = (event_t){ticket, refused};
     entry->state = refused ? TOW_TICKET_IDLE : TOW_TICKET_GRANTED;
     *(refused ? &world->refused_count : &world->granted_count) += 1;
     if (refused) return;
+    world->spanning_count += count_islands(world, entry) > 1;
     world->model_last = (uint32_t)entry->client + 1;
     for (size_t d = 0; d < DEVICE_COUNT; d++) {
         world->devices[d].steps += steps_on(world, entry, d);
@@ -261,43 +362,84 @@ static void expect(world_t *world, size_t ticket, bool refused)
     }
 }
 
+static void close_islands(world_t *world, size_t ticket)
+{
+    for (uint32_t i = 0; i < world->island_count; i++)
+        if (is_on(world, &world->tickets[ticket], i)) world->chosen[i] = ticket;
+    world->waited_count++;
+}
+
 static void serve(world_t *world, size_t ticket, bool *awaited)
 {
     const entry_t *entry = &world->tickets[ticket];
     bool lost = is_lost(world, entry);
-    if (!lost && !has_run_ahead(world, entry, awaited)) {
+    if (!lost &&
+        (is_on_closed(world, entry) || !has_run_ahead(world, entry, awaited))) {
         world->waiting[world->waiting_count++] = ticket;
         for (size_t d = 0; d < DEVICE_COUNT; d++)
             awaited[d] |= needs(world, entry, d);
-    } else if (!lost && !fits(world, entry) && is_anything_under_way(world)) {
-        world->chosen = ticket;
-        world->waited_count++;
+    } else if (!lost && !fits(world, entry) &&
+               is_anything_under_way(world, entry)) {
+        close_islands(world, ticket);
     } else {
         expect(world, ticket, lost || !fits(world, entry));
     }
+}
+
+static void give_up_place(world_t *world, size_t ticket)
+{
+    size_t kept = 0;
+    for (uint32_t i = 0; i < ISLAND_COUNT; i++)
+        if (world->chosen[i] == ticket) world->chosen[i] = NONE;
+    for (size_t i = 0; i < world->waiting_count; i++)
+        if (world->waiting[i] != ticket)
+            world->waiting[kept++] = world->waiting[i];
+    world->waiting_count = kept;
+}
+
+/* In the order in which they were chosen. */
+static size_t list_chosen(const world_t *world, size_t *chosen)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < world->island_count; i++) {
+        size_t ticket = world->chosen[i];
+        bool known = ticket == NONE;
+        for (size_t j = 0; j < count; j++)
+            known |= chosen[j] == ticket;
+        if (known) continue;
+        size_t place = count++;
+        for (; place > 0 && world->tickets[chosen[place - 1]].order >
+                                world->tickets[ticket].order;
+             place--)
+            chosen[place] = chosen[place - 1];
+        chosen[place] = ticket;
+    }
+    return count;
 }
 
 /* Whoever waits for memory, then those that wait for run-ahead, then others. */
 static void model_turn(world_t *world)
 {
     bool awaited[DEVICE_COUNT] = {false};
-    size_t waited[CLIENT_COUNT];
+    size_t waited[WAITING_MAX], chosen[ISLAND_COUNT];
     size_t waited_count = world->waiting_count;
+    size_t chosen_count = list_chosen(world, chosen);
     memcpy(waited, world->waiting, sizeof(waited));
-    if (world->chosen != NONE) {
-        serve(world, world->chosen, awaited);
-        if (world->chosen != NONE) return;
+    for (size_t i = 0; i < chosen_count; i++) {
+        give_up_place(world, chosen[i]);
+        serve(world, chosen[i], awaited);
     }
     world->waiting_count = 0;
     for (size_t i = 0; i < waited_count; i++) {
-        if (world->chosen != NONE)
-            world->waiting[world->waiting_count++] = waited[i];
-        else
+        if (is_on_open(world, &world->tickets[waited[i]]))
             serve(world, waited[i], awaited);
+        else
+            world->waiting[world->waiting_count++] = waited[i];
     }
-    for (size_t ticket;
-         world->chosen == NONE && (ticket = pick(world)) != NONE;)
+    for (size_t ticket; (ticket = pick(world)) != NONE;) {
+        world->tickets[ticket].order = ++world->orders;
         serve(world, ticket, awaited);
+    }
 }
 
 /* -- Operations --------------------------------------------------------------- */
@@ -317,9 +459,10 @@ static void fill_ticket(world_t *world, entry_t *entry)
     *entry = (entry_t){.client = below(world, CLIENT_COUNT)};
     entry->ticket.client = (uint32_t)entry->client + 1;
     entry->ticket.parts = entry->parts;
+    entry->ticket.links = entry->links;
     /* Mostly one part, sometimes none. */
     uint64_t dice = below(world, 10);
-    entry->ticket.part_count = dice == 0 ? 0 : dice < 7 ? 1 : dice - 6;
+    entry->ticket.part_count = dice == 0 ? 0 : dice < 5 ? 1 : dice < 8 ? 2 : 3;
     for (size_t p = 0; p < entry->ticket.part_count; p++) {
         size_t placement = below(world, PLACEMENT_COUNT);
         bool is_long = below(world, 12) == 0;
@@ -359,16 +502,6 @@ static void unblock(world_t *world)
     }
 }
 
-static void give_up_place(world_t *world, size_t ticket)
-{
-    size_t kept = 0;
-    if (world->chosen == ticket) world->chosen = NONE;
-    for (size_t i = 0; i < world->waiting_count; i++)
-        if (world->waiting[i] != ticket)
-            world->waiting[kept++] = world->waiting[i];
-    world->waiting_count = kept;
-}
-
 static void block(world_t *world)
 {
     size_t index = random_ticket(world, TOW_TICKET_QUEUED);
@@ -382,22 +515,50 @@ static void withdraw(world_t *world)
 {
     size_t index = random_ticket(world, TOW_TICKET_QUEUED);
     /* The most delicate one more often than by chance. */
-    if (world->chosen != NONE && below(world, 3) == 0) index = world->chosen;
+    size_t chosen = world->chosen[below(world, ISLAND_COUNT)];
+    if (chosen != NONE && below(world, 3) == 0) index = chosen;
     if (index == NONE) return;
     world->tickets[index].state = TOW_TICKET_IDLE;
     tow_sched_withdraw(world->sched, &world->tickets[index].ticket);
     give_up_place(world, index);
 }
 
+/* Its gangs are the next on all their devices. */
+static bool can_end(const world_t *world, size_t ticket)
+{
+    const entry_t *entry = &world->tickets[ticket];
+    if (entry->state != TOW_TICKET_GRANTED) return false;
+    for (size_t d = 0; d < DEVICE_COUNT; d++)
+        if (needs(world, entry, d) && world->devices[d].queue[0] != ticket)
+            return false;
+    return true;
+}
+
+static size_t random_end(world_t *world)
+{
+    size_t start = below(world, TICKET_COUNT);
+    for (size_t i = 0; i < TICKET_COUNT; i++)
+        if (can_end(world, (start + i) % TICKET_COUNT))
+            return (start + i) % TICKET_COUNT;
+    /* Something always can. */
+    assert_int_equal(random_ticket(world, TOW_TICKET_GRANTED), NONE);
+    return NONE;
+}
+
 static void finish(world_t *world)
 {
-    size_t index = random_ticket(world, TOW_TICKET_GRANTED);
+    size_t index = random_end(world);
     if (index == NONE) return;
     entry_t *entry = &world->tickets[index];
     entry->state = TOW_TICKET_IDLE;
     for (size_t d = 0; d < DEVICE_COUNT; d++) {
-        world->devices[d].steps -= steps_on(world, entry, d);
-        world->devices[d].reserved_bytes -= bytes_on(world, entry, d);
+        device_t *device = &world->devices[d];
+        device->steps -= steps_on(world, entry, d);
+        device->reserved_bytes -= bytes_on(world, entry, d);
+        if (!needs(world, entry, d)) continue;
+        device->queue_count--;
+        memmove(device->queue, device->queue + 1,
+                device->queue_count * sizeof(*device->queue));
     }
     tow_sched_finish(world->sched, &entry->ticket);
 }
@@ -425,7 +586,7 @@ static void shift_ballast(world_t *world)
         assert_null(tow_ledger_release(world->ledger, id));
         *object = NULL;
     }
-    tow_sched_poke(world->sched, NULL);
+    tow_sched_poke(world->sched, world->placements[placement]);
 }
 
 static void lose_device(world_t *world)
@@ -465,6 +626,25 @@ static void compare_device(const world_t *world, size_t device)
     assert_int_equal(count, 1);
 }
 
+static void compare_island(const world_t *world, uint32_t island)
+{
+    tow_island_stats_t stats = tow_sched_island_stats(world->sched, island);
+    size_t queued_count = 0, under_way_count = 0, waiting_count = 0;
+    for (size_t t = 0; t < TICKET_COUNT; t++) {
+        const entry_t *entry = &world->tickets[t];
+        if (!is_on(world, entry, island)) continue;
+        queued_count += entry->state == TOW_TICKET_QUEUED;
+        under_way_count += entry->state == TOW_TICKET_GRANTED;
+        waiting_count += is_waiting(world, t);
+    }
+    assert_int_equal(stats.queued_count, queued_count);
+    assert_int_equal(stats.under_way_count, under_way_count);
+    assert_int_equal(stats.run_ahead_count, waiting_count);
+    size_t chosen = world->chosen[island];
+    assert_int_equal(stats.short_client,
+                     chosen == NONE ? 0 : world->tickets[chosen].client + 1);
+}
+
 static void compare(const world_t *world)
 {
     size_t queued_count = 0;
@@ -482,6 +662,8 @@ static void compare(const world_t *world)
     assert_int_equal(stats.queued_count, queued_count);
     assert_int_equal(stats.submitted, stats.granted + stats.refused +
                                           stats.withdrawn + queued_count);
+    for (uint32_t i = 0; i < world->island_count; i++)
+        compare_island(world, i);
     for (size_t d = 0; d < DEVICE_COUNT; d++)
         compare_device(world, d);
     assert_null(tow_ledger_check(world->ledger));
@@ -497,6 +679,8 @@ static void make_placement(world_t *world, size_t index)
     for (size_t i = 0; i < DEVICE_COUNT; i++) {
         size_t device = (first + i) % DEVICE_COUNT;
         if (i > 0 && below(world, 2) == 0) continue;
+        if (world->devices[device].island != world->devices[first].island)
+            continue;
         world->on[index][device] = true;
         chosen[count++] = world->accounts[device];
     }
@@ -508,13 +692,18 @@ static void make_world(world_t *world, uint64_t seed, bool is_round_robin,
                        const tow_sched_policy_t *policy)
 {
     memset(world, 0, sizeof(*world));
-    world->chosen = NONE;
+    for (size_t i = 0; i < ISLAND_COUNT; i++)
+        world->chosen[i] = NONE;
     world->is_round_robin = is_round_robin;
     tow_random_init(&world->random, seed);
     assert_null(tow_ledger_create(&(tow_ledger_options_t){0}, &world->ledger));
-    for (size_t d = 0; d < DEVICE_COUNT; d++)
+    world->island_count = (uint32_t)(1 + below(world, ISLAND_COUNT));
+    for (size_t d = 0; d < DEVICE_COUNT; d++) {
         assert_null(tow_ledger_add_account(world->ledger, LIMIT_BYTES,
                                            &world->accounts[d]));
+        world->devices[d].island = (uint32_t)d % world->island_count;
+        world->accounts[d]->island = (uint8_t)world->devices[d].island;
+    }
     for (size_t p = 0; p < PLACEMENT_COUNT; p++)
         make_placement(world, p);
     tow_sched_options_t options = {.policy = policy,
@@ -523,8 +712,13 @@ static void make_world(world_t *world, uint64_t seed, bool is_round_robin,
                                    .refuse = note_refused,
                                    .context = world};
     assert_null(tow_sched_create(&options, &world->sched));
+    /* Islands and clients come in any order. */
+    for (uint32_t i = 0; i < world->island_count; i += 2)
+        assert_null(tow_sched_add_island(world->sched, i));
     for (uint32_t c = 1; c <= CLIENT_COUNT; c++)
         assert_null(tow_sched_add_client(world->sched, c));
+    for (uint32_t i = 0; i < world->island_count; i++)
+        assert_null(tow_sched_add_island(world->sched, i));
 }
 
 static void act(world_t *world)
@@ -584,8 +778,8 @@ static void run_seeds(bool is_round_robin)
                                             .choose = choose_next,
                                             .served = remember_served,
                                             .context = &world};
-    size_t granted = 0, refused = 0, waited = 0;
-    for (uint64_t seed = 1; seed <= 20; seed++) {
+    size_t granted = 0, refused = 0, waited = 0, spanning = 0;
+    for (uint64_t seed = 1; seed <= SEED_COUNT; seed++) {
         fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
         make_world(&world, seed, is_round_robin,
                    is_round_robin ? &round_robin : NULL);
@@ -597,11 +791,15 @@ static void run_seeds(bool is_round_robin)
         granted += world.granted_count;
         refused += world.refused_count;
         waited += world.waited_count;
+        spanning += world.spanning_count;
     }
-    fprintf(stderr, "%zu granted, %zu refused, %zu times waited for memory\n",
-            granted, refused, waited);
+    fprintf(stderr,
+            "%zu granted, %zu of them on several islands, %zu refused, %zu "
+            "times waited for memory\n",
+            granted, spanning, refused, waited);
     /* The test did something. */
     assert_true(granted > 2000 && refused > 100 && waited > 100);
+    assert_true(spanning > 4000);
 }
 
 static void sched_agrees_with_a_plain_model_first_come_first_served(

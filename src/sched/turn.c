@@ -25,8 +25,8 @@
  *     other can take its devices meanwhile, which are marked by it. What is under
  *     way on its devices finishes. Then it is granted, refused, or waits for
  *     memory, see above.
- * Whoever is ready is chosen in the end if the policy is fair: nobody younger is
- * served on another island before an older choice of an open one. */
+ * Whoever is ready is chosen in the end if the policy is fair: of what the policy
+ * would serve on each of the islands, the oldest is. */
 #include "base/assert.h"
 #include "sched/sched_impl.h"
 
