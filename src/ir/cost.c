@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "ir/lower.h"
+#include "ir/reshard.h"
 #include "ir/schedule_impl.h"
 
 /* -- Bytes ------------------------------------------------------------------- */
@@ -11,7 +12,9 @@
  * negative: a consumed argument gives memory back. */
 typedef struct account {
     tow_schedule_t schedule;
-    uint64_t *sizes; /* by slot; of arguments, as their last user says */
+    const tow_graph_scope_t *scope;
+    /* By slot: 0 of arguments, of what is gone and of what is elsewhere. */
+    uint64_t *sizes;
     int64_t live;
     int64_t peak;
     bool overflowed;
@@ -32,6 +35,29 @@ static void note_peak(account_t *account, uint64_t temporary_bytes)
     account->overflowed |=
         __builtin_add_overflow(account->live, temporary_bytes, &now);
     if (now > account->peak) account->peak = now;
+}
+
+/* The output of a transfer, on the slice that it goes to. While pieces arrive
+ * packed there is as much again. */
+static tow_status_t start_transfer(account_t *account, size_t step)
+{
+    const tow_schedule_t *schedule = &account->schedule;
+    const tow_value_t value = {schedule->nodes[step], 0};
+    const uint32_t slot = schedule->first_slots[value.node];
+    tow_shape_t source, target;
+    TOW_RETURN_IF_ERROR(
+        tow_value_shape(schedule->program, account->scope,
+                        tow_schedule_node(schedule, step)->inputs[0], &source));
+    TOW_RETURN_IF_ERROR(
+        tow_value_shape(schedule->program, account->scope, value, &target));
+    uint64_t *bytes = &account->sizes[slot];
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(&target, bytes));
+    change(account, *bytes, true);
+    if (schedule->slots[slot].is_result)
+        account->overflowed |= __builtin_add_overflow(
+            account->cost.result_bytes, *bytes, &account->cost.result_bytes);
+    note_peak(account, tow_reshard_is_packed(&source, &target) ? *bytes : 0);
+    return TOW_OK;
 }
 
 /* The outputs come to be. Memory of a donated input becomes theirs, so that is
@@ -84,8 +110,28 @@ static void end_step(account_t *account, size_t step)
     const uint32_t first = schedule->first_slots[schedule->nodes[step]];
     for (size_t i = 0; i < node->input_count; i++)
         free_slot(account, step, tow_schedule_slot(schedule, node->inputs[i]));
-    for (size_t i = 0; i < schedule->signatures[step]->result_count; i++)
-        free_slot(account, step, first + (uint32_t)i);
+    for (uint32_t i = 0; i < tow_schedule_outputs(schedule, step); i++)
+        free_slot(account, step, first + i);
+}
+
+/* A transfer away from here only frees: of what is elsewhere sizes are 0. */
+static tow_status_t walk_step(account_t *account, size_t step,
+                              tow_slice_id_t slice)
+{
+    tow_schedule_t *schedule = &account->schedule;
+    const tow_node_t *node = tow_schedule_node(schedule, step);
+    const bool is_here = tow_slice_id_equal(node->slice, slice);
+    if (node->kind == TOW_NODE_TRANSFER) {
+        if (is_here) TOW_RETURN_IF_ERROR(start_transfer(account, step));
+        end_step(account, step);
+        return TOW_OK;
+    }
+    if (!is_here) return TOW_OK;
+    account->cost.step_count++;
+    start_step(account, step);
+    note_peak(account, schedule->signatures[step]->temporary_bytes);
+    end_step(account, step);
+    return TOW_OK;
 }
 
 static tow_status_t walk(account_t *account, tow_slice_id_t slice)
@@ -93,13 +139,7 @@ static tow_status_t walk(account_t *account, tow_slice_id_t slice)
     tow_schedule_t *schedule = &account->schedule;
     char label[TOW_LABEL_SIZE];
     for (size_t step = 0; step < schedule->step_count; step++) {
-        if (!tow_slice_id_equal(tow_schedule_node(schedule, step)->slice,
-                                slice))
-            continue;
-        account->cost.step_count++;
-        start_step(account, step);
-        note_peak(account, schedule->signatures[step]->temporary_bytes);
-        end_step(account, step);
+        TOW_RETURN_IF_ERROR(walk_step(account, step, slice));
         if (account->overflowed)
             return TOW_ERROR(TOW_OUT_OF_RANGE,
                              "%s: up to here the program takes more than "
@@ -116,7 +156,7 @@ tow_status_t tow_graph_cost(const tow_graph_t *program,
                             tow_slice_id_t slice, tow_graph_cost_t *out_cost)
 {
     TOW_ASSERT(program != NULL && scope != NULL && out_cost != NULL);
-    account_t account = {0};
+    account_t account = {.scope = scope};
     tow_status_t status = tow_schedule_init(&account.schedule, program, scope);
     if (status == TOW_OK) {
         account.sizes = tow_calloc(account.schedule.slot_count + 1,
@@ -169,6 +209,11 @@ tow_status_t tow_graph_result_info(const tow_graph_t *program,
         out_info->argument = argument_of(program, value.node);
         out_info->shape = producer->shape;
         return tow_shape_bytes(&producer->shape, &out_info->bytes);
+    }
+    if (producer->kind == TOW_NODE_TRANSFER) {
+        TOW_RETURN_IF_ERROR(
+            tow_value_shape(program, scope, value, &out_info->shape));
+        return tow_shape_bytes(&out_info->shape, &out_info->bytes);
     }
     const tow_signature_t *signature =
         scope->function(scope->context, producer->function);

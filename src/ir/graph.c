@@ -51,6 +51,19 @@ void tow_graph_destroy(tow_graph_t *program)
     tow_free(program);
 }
 
+static tow_status_t check_sharding(const tow_sharding_t *sharding)
+{
+    if (!tow_sharding_is_known(sharding) ||
+        (sharding->rank <= TOW_RANK_MAX &&
+         sharding->mesh_rank <= TOW_MESH_RANK_MAX))
+        return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "a sharding of rank %u over a mesh of rank %u; the limits "
+                     "are %d and %u",
+                     sharding->rank, sharding->mesh_rank, TOW_RANK_MAX,
+                     TOW_MESH_RANK_MAX);
+}
+
 /* What the wire would refuse is refused here, where its maker can be told. */
 static tow_status_t check_limits(const tow_graph_t *program,
                                  const tow_node_t *node)
@@ -59,7 +72,7 @@ static tow_status_t check_limits(const tow_graph_t *program,
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "a program has at most %u nodes; split it",
                          TOW_NODES_MAX);
-    if (node->kind < TOW_NODE_ARGUMENT || node->kind > TOW_NODE_RESULT)
+    if (node->kind < TOW_NODE_ARGUMENT || node->kind > TOW_NODE_TRANSFER)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%d is no kind of node",
                          (int)node->kind);
     if (node->input_count > TOW_VALUES_MAX)
@@ -69,6 +82,10 @@ static tow_status_t check_limits(const tow_graph_t *program,
     if (node->kind == TOW_NODE_ARGUMENT && node->shape.rank > TOW_RANK_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "rank %u is past the limit, %d",
                          node->shape.rank, TOW_RANK_MAX);
+    if (node->kind == TOW_NODE_TRANSFER)
+        TOW_RETURN_IF_ERROR(check_sharding(&node->from));
+    if (node->kind == TOW_NODE_TRANSFER || node->kind == TOW_NODE_ARGUMENT)
+        TOW_RETURN_IF_ERROR(check_sharding(&node->to));
     if ((node->kind == TOW_NODE_ARGUMENT &&
          program->arguments.count >= TOW_VALUES_MAX) ||
         (node->kind == TOW_NODE_RESULT &&
@@ -86,14 +103,33 @@ static void copy_shape(const tow_shape_t *from, tow_shape_t *to)
     memcpy(to->dims, from->dims, from->rank * sizeof(from->dims[0]));
 }
 
+static void copy_sharding(const tow_sharding_t *from, tow_sharding_t *to)
+{
+    if (!tow_sharding_is_known(from)) return;
+    to->rank = from->rank;
+    to->replicas = from->replicas;
+    to->mesh_rank = from->mesh_rank;
+    memcpy(to->parts, from->parts, from->rank * sizeof(from->parts[0]));
+    memcpy(to->mesh_dims, from->mesh_dims,
+           from->mesh_rank * sizeof(from->mesh_dims[0]));
+    memcpy(to->mesh_axes, from->mesh_axes,
+           from->mesh_rank * sizeof(from->mesh_axes[0]));
+}
+
 /* Only the fields that the kind has. */
 static void copy_fields(const tow_node_t *from, tow_node_t *to)
 {
-    *to = (tow_node_t){.kind = from->kind};
+    memset(to, 0, sizeof(*to));
+    to->kind = from->kind;
     if (from->kind == TOW_NODE_RESULT) return;
     to->slice = from->slice;
     if (from->kind == TOW_NODE_COMPUTE) {
         to->function = from->function;
+        return;
+    }
+    copy_sharding(&from->to, &to->to);
+    if (from->kind == TOW_NODE_TRANSFER) {
+        copy_sharding(&from->from, &to->from);
         return;
     }
     to->donated = from->donated;

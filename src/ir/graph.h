@@ -95,12 +95,22 @@ typedef struct tow_graph_scope {
  * what is wrong and what would be right: an input that names no node or no
  * output; a cycle (its nodes are listed); unknown slices or functions; a
  * function of N devices on a slice of M; argument counts, shapes or types; a
- * value used on another slice than it lives on (tow_graph_insert_transfers sees
- * to that); a transfer whose shardings do not fit; a result that is used; an
- * argument node without shape; no result; arguments of slices that no computation
- * is on; more values than TOW_SLOTS_MAX. */
+ * value used on another slice, or with another sharding, than it has
+ * (tow_graph_insert_transfers sees to that); a transfer whose shardings do not
+ * fit, or behind too many others; a result that is used; an argument node without
+ * shape; no result; arguments of slices that no computation or transfer has to do
+ * with; more values than TOW_SLOTS_MAX. */
 tow_status_t tow_graph_verify(const tow_graph_t *program,
                               const tow_graph_scope_t *scope) TOW_MUST_USE;
+/* The same but for what values and their users must agree on: slices, shardings
+ * and shapes of shards, which is looked at when transfers have been inserted. A
+ * transfer may leave out `from`, and `to` where its slice has one device. */
+tow_status_t tow_graph_verify_loose(const tow_graph_t *program,
+                                    const tow_graph_scope_t *scope)
+    TOW_MUST_USE;
+
+/* Transfers one behind the other. */
+#define TOW_TRANSFER_CHAIN_MAX 16
 
 /* -- Bytes and text ---------------------------------------------------------- */
 
@@ -121,7 +131,8 @@ tow_status_t tow_graph_unpack(const void *bytes, size_t size,
  *       %4 = result "y" (%3)
  *     }
  *
- * Names are printable ASCII, the rest as \xNN; an empty one is left out. A type
+ * An argument whose sharding is known says it behind its slice: `on slice 1 as
+ * 2x4 donated`; one that is not known is `?`. Names are printable ASCII, the rest as \xNN; an empty one is left out. A type
  * without a name is its number, as #77[2]. */
 tow_status_t tow_graph_print(const tow_graph_t *program, char **out_text)
     TOW_MUST_USE;

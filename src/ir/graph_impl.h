@@ -17,12 +17,49 @@ struct tow_graph {
     bool in_order;               /* every node stands behind its inputs */
 };
 
-/* Writes the compute nodes in the order in which they run: each behind its
- * inputs, the least number first where there is a choice. `out_nodes` has room
- * for all nodes. Every input names a node. INVALID_ARGUMENT shows a cycle.
- * Takes no memory when the program is in order. */
+/* What runs: a computation or a transfer. */
+static inline bool tow_node_is_step(const tow_node_t *node)
+{
+    return node->kind == TOW_NODE_COMPUTE || node->kind == TOW_NODE_TRANSFER;
+}
+
+/* Writes the steps in the order in which they run: each behind its inputs. Where
+ * there is a choice a transfer comes as soon as it can, so that computations keep
+ * the order that they would have without; of those the least number is first.
+ * `out_nodes` has room for all nodes. Every input names a node. INVALID_ARGUMENT
+ * shows a cycle. A program in order keeps its own, and takes no memory. */
 tow_status_t tow_graph_order(const tow_graph_t *program, uint32_t *out_nodes,
                              size_t *out_count) TOW_MUST_USE;
+
+/* -- Values (value.c) --------------------------------------------------------- */
+
+/* The value that a chain of transfers began with; `value` itself if it is of
+ * none. The program has no cycles. */
+tow_value_t tow_value_origin(const tow_graph_t *program, tow_value_t value);
+/* How an argument or a result of a function lies on a slice of that many
+ * devices. TOW_OK with one that is not known if nobody says; an error if it is
+ * said but not understood. */
+tow_status_t tow_array_sharding(const tow_signature_t *signature,
+                                const tow_array_info_t *array,
+                                size_t device_count,
+                                tow_sharding_t *out_sharding) TOW_MUST_USE;
+/* The same of a value. Inputs of nodes have been checked. */
+tow_status_t tow_value_sharding(const tow_graph_t *program,
+                                const tow_graph_scope_t *scope,
+                                tow_value_t value, tow_sharding_t *out_sharding)
+    TOW_MUST_USE;
+/* The shape of one shard. Of a transfer it follows from its shardings, which may
+ * not fit; in a program that has been verified they do. */
+tow_status_t tow_value_shape(const tow_graph_t *program,
+                             const tow_graph_scope_t *scope, tow_value_t value,
+                             tow_shape_t *out_shape) TOW_MUST_USE;
+/* Do the value's maker and the function that takes it say the same, byte by
+ * byte, about how it lies? Saves reading it. */
+bool tow_edge_is_plain(const tow_graph_t *program,
+                       const tow_graph_scope_t *scope, tow_value_t value,
+                       const tow_array_info_t *wanted);
+
+/* -- Words -------------------------------------------------------------------- */
 
 /* The safe form of one byte of a name inside of double quotes; returns its
  * length. */

@@ -6,21 +6,46 @@
 #include "base/assert.h"
 #include "ir/lowered_impl.h"
 #include "ir/schedule_impl.h"
+#include "ir/split_impl.h"
 
 typedef struct lowering {
     const tow_lower_scope_t *scope;
     tow_schedule_t schedule;
+    tow_split_t split; /* of the slices that transfers go between */
     tow_lowered_t *lowered;
     tow_lowered_step_t *next_step; /* in the block of `lowered` */
     uint32_t *next_number;         /* in the same block, behind the steps */
 } lowering_t;
 
+/* The slice that a transfer comes from. */
+static tow_slice_id_t source_slice(const lowering_t *lowering,
+                                   const tow_node_t *transfer)
+{
+    return tow_graph_node(lowering->schedule.program, transfer->inputs[0].node)
+        ->slice;
+}
+
 static bool is_here(const lowering_t *lowering, size_t step)
 {
     const tow_lower_scope_t *scope = lowering->scope;
+    const tow_node_t *node = tow_schedule_node(&lowering->schedule, step);
+    if (node->kind == TOW_NODE_TRANSFER)
+        return tow_split_has(&lowering->split, node->slice) ||
+               tow_split_has(&lowering->split, source_slice(lowering, node));
     if (scope->slice_is_here == NULL) return true;
-    return scope->slice_is_here(
-        scope->context, tow_schedule_node(&lowering->schedule, step)->slice);
+    return scope->slice_is_here(scope->context, node->slice);
+}
+
+static tow_status_t split_slices(lowering_t *lowering)
+{
+    for (size_t step = 0; step < lowering->schedule.step_count; step++) {
+        const tow_node_t *node = tow_schedule_node(&lowering->schedule, step);
+        if (node->kind != TOW_NODE_TRANSFER) continue;
+        TOW_RETURN_IF_ERROR(tow_split_add(&lowering->split, node->slice));
+        TOW_RETURN_IF_ERROR(
+            tow_split_add(&lowering->split, source_slice(lowering, node)));
+    }
+    return TOW_OK;
 }
 
 /* -- Memory ------------------------------------------------------------------ */
@@ -105,20 +130,54 @@ static void write_kept_and_freed(lowering_t *lowering, size_t step,
     out->freed_count = (size_t)(lowering->next_number - out->freed);
 }
 
-static void write_step(lowering_t *lowering, size_t step)
+/* Whom to name when the step fails: a node that the client knows. */
+static uint32_t client_node(const lowering_t *lowering, uint32_t node)
+{
+    const uint32_t count = lowering->scope->client_node_count;
+    const tow_graph_t *program = lowering->schedule.program;
+    while (count > 0 && node >= count)
+        node = tow_graph_node(program, node)->inputs[0].node;
+    return node;
+}
+
+/* One who has no shards of the value has no slot for it, and neither has one who
+ * gets none. */
+static tow_status_t write_transfer(lowering_t *lowering, size_t step,
+                                   tow_lowered_step_t *out)
+{
+    const tow_node_t *node = tow_schedule_node(&lowering->schedule, step);
+    if (tow_split_has(&lowering->split, source_slice(lowering, node)))
+        write_inputs(lowering, step, out);
+    if (!tow_split_has(&lowering->split, node->slice)) out->output_count = 0;
+    write_kept_and_freed(lowering, step, out);
+    tow_status_t status =
+        tow_split_route(&lowering->split, lowering->schedule.program,
+                        lowering->schedule.nodes[step],
+                        tow_lowered_arena(lowering->lowered), &out->route);
+    if (status == TOW_OK) return TOW_OK;
+    char label[TOW_LABEL_SIZE];
+    return tow_status_annotate(
+        status, "%s",
+        tow_node_label(lowering->schedule.program, out->node, label));
+}
+
+static tow_status_t write_step(lowering_t *lowering, size_t step)
 {
     const tow_schedule_t *schedule = &lowering->schedule;
     const tow_lower_scope_t *scope = lowering->scope;
     const tow_node_t *node = tow_schedule_node(schedule, step);
     tow_lowered_step_t *out = lowering->next_step++;
-    out->node = schedule->nodes[step];
+    out->node = client_node(lowering, schedule->nodes[step]);
     out->index = (uint32_t)step;
+    out->first_output = schedule->first_slots[schedule->nodes[step]];
+    out->output_count = tow_schedule_outputs(schedule, step);
+    if (node->kind == TOW_NODE_TRANSFER)
+        return write_transfer(lowering, step, out);
     out->executable =
         scope->executable(scope->context, node->function, node->slice);
-    out->first_output = schedule->first_slots[out->node];
-    out->output_count = (uint32_t)schedule->signatures[step]->result_count;
     write_inputs(lowering, step, out);
     write_kept_and_freed(lowering, step, out);
+    return TOW_OK;
 }
 
 static void write_results(lowering_t *lowering)
@@ -152,6 +211,7 @@ static tow_status_t check_aliases(const lowering_t *lowering, size_t step)
     const tow_signature_t *signature = schedule->signatures[step];
     const tow_node_t *node = tow_schedule_node(schedule, step);
     char label[TOW_LABEL_SIZE];
+    if (signature == NULL) return TOW_OK;
     for (size_t i = 0; i < signature->alias_count; i++) {
         const tow_alias_t *alias = &signature->aliases[i];
         TOW_ASSERT(alias->argument < node->input_count);
@@ -178,9 +238,11 @@ static tow_status_t lower(lowering_t *lowering, const tow_graph_t *program)
         tow_schedule_init(schedule, program, &lowering->scope->program));
     for (size_t step = 0; step < schedule->step_count; step++)
         TOW_RETURN_IF_ERROR(check_aliases(lowering, step));
+    TOW_RETURN_IF_ERROR(split_slices(lowering));
     if (!allocate(lowering)) return tow_ir_exhausted();
     for (size_t step = 0; step < schedule->step_count; step++)
-        if (is_here(lowering, step)) write_step(lowering, step);
+        if (is_here(lowering, step))
+            TOW_RETURN_IF_ERROR(write_step(lowering, step));
     write_results(lowering);
     return TOW_OK;
 }
@@ -192,13 +254,14 @@ tow_status_t tow_graph_lower(const tow_graph_t *program,
     TOW_ASSERT(program != NULL && scope != NULL);
     TOW_ASSERT(out_lowered != NULL);
     lowering_t lowering = {.scope = scope};
+    tow_split_init(&lowering.split, scope);
     tow_status_t status = lower(&lowering, program);
     tow_schedule_deinit(&lowering.schedule);
+    tow_split_deinit(&lowering.split);
+    if (status != TOW_OK) {
+        tow_lowered_destroy(lowering.lowered);
+        lowering.lowered = NULL;
+    }
     *out_lowered = lowering.lowered;
     return status;
-}
-
-void tow_lowered_destroy(tow_lowered_t *lowered)
-{
-    tow_free(lowered);
 }

@@ -110,9 +110,13 @@ typedef struct tow_lower_scope {
                                       tow_slice_id_t slice);
     /* Is this slice on the worker that we lower for? NULL: all are. */
     bool (*slice_is_here)(void *context, tow_slice_id_t slice);
-    /* Where shard `shard` of a slice lies. Asked for transfers only. */
+    /* Where shard `shard` of a slice lies. Asked for transfers only, once a
+     * shard of their slices. A worker's own numbers rise with its shards. */
     tow_place_t (*place)(void *context, tow_slice_id_t slice, size_t shard);
     uint32_t process; /* of the worker that we lower for */
+    /* Nodes of the client's program. The others were inserted, and their steps
+     * bear the number of the node whose value they move. 0: none were. */
+    uint32_t client_node_count;
     void *context;
 } tow_lower_scope_t;
 
@@ -126,12 +130,14 @@ tow_status_t tow_graph_insert_transfers(const tow_graph_t *program,
                                         const tow_graph_scope_t *scope,
                                         tow_graph_t **out_program) TOW_MUST_USE;
 
-/* Puts the computations in a topological order that depends on the graph alone
- * (least node number first), so all who lower it agree. The program has been
- * verified under the same scope; all the same, INVALID_ARGUMENT when a function
- * insists on an input that it may not have (a required alias). One block of
- * memory; tow_lowered_destroy. O(n log n) in nodes and inputs; O(n) when every
- * node stands behind its inputs. */
+/* Puts the steps in a topological order that depends on the graph alone (least
+ * node number first, and transfers as soon as they can), so all who lower it
+ * agree. The program has been verified under the same scope; all the same,
+ * INVALID_ARGUMENT when a function insists on an input that it may not have (a
+ * required alias), and RESOURCE_EXHAUSTED when a transfer has more pieces at this
+ * worker than TOW_PIECES_MAX. tow_lowered_destroy. O(n log n) in nodes and
+ * inputs, O(n) when every node stands behind its inputs; and the shards of the
+ * slices that transfers go between, and their pieces here. */
 tow_status_t tow_graph_lower(const tow_graph_t *program,
                              const tow_lower_scope_t *scope,
                              tow_lowered_t **out_lowered) TOW_MUST_USE;
@@ -139,7 +145,9 @@ void tow_lowered_destroy(tow_lowered_t *lowered);
 
 /* A packed Lowered (towpath.proto), and back, from bytes that are not trusted:
  * every slot is in range, written before it is read, written once, freed once
- * and not read after, and no result is freed. */
+ * and not read after, and no result is freed; boxes of pieces are inside of their
+ * shards, and what is received covers each target from its first byte to its
+ * last. */
 tow_status_t tow_lowered_pack(const tow_lowered_t *lowered, void **out_bytes,
                               size_t *out_size) TOW_MUST_USE;
 tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
@@ -148,13 +156,15 @@ tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
 /* What a run of the program takes of each device of one slice, beside its
  * arguments, walking the steps in order: outputs live from their step to their
  * last use, a donated input gives its bytes back, temporaries while a step runs.
+ * A transfer takes its output, where it goes to, and as much again while it
+ * arrives if it is packed.
  * When it has ended, result_bytes - donated_bytes is what it added. A value that
  * is two results counts once. OUT_OF_RANGE past 2^63 - 1 bytes. */
 typedef struct tow_graph_cost {
     uint64_t peak_bytes;    /* results, intermediates and temporaries */
     uint64_t result_bytes;  /* what stays: results that are not arguments */
     uint64_t donated_bytes; /* of arguments that it consumes */
-    uint32_t step_count;    /* on this slice */
+    uint32_t step_count;    /* computations on this slice */
 } tow_graph_cost_t;
 tow_status_t tow_graph_cost(const tow_graph_t *program,
                             const tow_graph_scope_t *scope,

@@ -7,25 +7,45 @@
 #include "ir/lowered_impl.h"
 #include "wire/message.h"
 
+/* Steps and their numbers follow in the same block. */
+typedef struct block {
+    tow_lowered_t lowered;
+    tow_arena_t arena;
+} block_t;
+
 tow_lowered_t *tow_lowered_allocate(size_t step_count, size_t number_count,
                                     tow_lowered_step_t **out_steps,
                                     uint32_t **out_numbers)
 {
-    tow_lowered_t *lowered =
-        tow_malloc(sizeof(*lowered) + step_count * sizeof(tow_lowered_step_t) +
+    block_t *block =
+        tow_malloc(sizeof(*block) + step_count * sizeof(tow_lowered_step_t) +
                    number_count * sizeof(uint32_t));
-    if (lowered == NULL) return NULL;
-    *out_steps = (tow_lowered_step_t *)(lowered + 1);
+    if (block == NULL) return NULL;
+    *out_steps = (tow_lowered_step_t *)(block + 1);
     *out_numbers = (uint32_t *)(*out_steps + step_count);
-    *lowered = (tow_lowered_t){.steps = *out_steps, .step_count = step_count};
+    block->lowered =
+        (tow_lowered_t){.steps = *out_steps, .step_count = step_count};
+    tow_arena_init(&block->arena, 0);
     memset(*out_steps, 0, step_count * sizeof(tow_lowered_step_t));
-    return lowered;
+    return &block->lowered;
+}
+
+tow_arena_t *tow_lowered_arena(tow_lowered_t *lowered)
+{
+    return &TOW_CONTAINER_OF(lowered, block_t, lowered)->arena;
+}
+
+void tow_lowered_destroy(tow_lowered_t *lowered)
+{
+    if (lowered == NULL) return;
+    tow_arena_deinit(tow_lowered_arena(lowered));
+    tow_free(TOW_CONTAINER_OF(lowered, block_t, lowered));
 }
 
 /* -- Packing ----------------------------------------------------------------- */
 
 /* The message only reads what it is lent, but does not say so. */
-static void pack_step(const tow_lowered_step_t *step,
+static bool pack_step(const tow_lowered_step_t *step, tow_arena_t *arena,
                       tow_msg_lowered_step_t *message)
 {
     *message = (tow_msg_lowered_step_t)TOW_MSG_LOWERED_STEP_INIT;
@@ -40,34 +60,52 @@ static void pack_step(const tow_lowered_step_t *step,
     message->n_freed = step->freed_count;
     message->node = step->node;
     message->index = step->index;
+    if (step->route == NULL) return true;
+    message->route = tow_route_pack(step->route, arena);
+    return message->route != NULL;
+}
+
+/* The message and all that it points to, in the arena; NULL without memory. */
+static tow_msg_lowered_t *make_message(const tow_lowered_t *lowered,
+                                       tow_arena_t *arena)
+{
+    const size_t count = lowered->step_count;
+    tow_msg_lowered_t *message = tow_arena_alloc(arena, sizeof(*message));
+    tow_msg_lowered_step_t *steps =
+        tow_arena_alloc(arena, (count + 1) * sizeof(*steps));
+    tow_msg_lowered_step_t **pointers =
+        tow_arena_alloc(arena, (count + 1) * sizeof(*pointers));
+    if (message == NULL || steps == NULL || pointers == NULL) return NULL;
+    *message = (tow_msg_lowered_t)TOW_MSG_LOWERED_INIT;
+    message->steps = pointers;
+    message->n_steps = count;
+    for (size_t i = 0; i < count; i++) {
+        if (!pack_step(&lowered->steps[i], arena, &steps[i])) return NULL;
+        pointers[i] = &steps[i];
+    }
+    message->slot_count = lowered->slot_count;
+    message->argument_count = lowered->argument_count;
+    message->results = (uint32_t *)lowered->results;
+    message->n_results = lowered->result_count;
+    message->step_count_all = lowered->step_count_all;
+    return message;
 }
 
 tow_status_t tow_lowered_pack(const tow_lowered_t *lowered, void **out_bytes,
                               size_t *out_size)
 {
     TOW_ASSERT(lowered != NULL && out_bytes != NULL && out_size != NULL);
-    const size_t count = lowered->step_count;
-    tow_msg_lowered_t message = TOW_MSG_LOWERED_INIT;
+    tow_arena_t arena;
     *out_bytes = NULL;
     *out_size = 0;
-    tow_msg_lowered_step_t *steps =
-        tow_malloc((count + 1) * (sizeof(*steps) + sizeof(steps)));
-    if (steps == NULL) return tow_ir_exhausted();
-    message.steps = (tow_msg_lowered_step_t **)(steps + count);
-    message.n_steps = count;
-    for (size_t i = 0; i < count; i++) {
-        pack_step(&lowered->steps[i], &steps[i]);
-        message.steps[i] = &steps[i];
+    tow_arena_init(&arena, 0);
+    tow_msg_lowered_t *message = make_message(lowered, &arena);
+    if (message != NULL) {
+        *out_size = tow_message_size(&message->base);
+        *out_bytes = tow_malloc(*out_size + 1); /* never of no bytes */
     }
-    message.slot_count = lowered->slot_count;
-    message.argument_count = lowered->argument_count;
-    message.results = (uint32_t *)lowered->results;
-    message.n_results = lowered->result_count;
-    message.step_count_all = lowered->step_count_all;
-    *out_size = tow_message_size(&message.base);
-    *out_bytes = tow_malloc(*out_size + 1); /* never of no bytes */
-    if (*out_bytes != NULL) tow_message_encode(&message.base, *out_bytes);
-    tow_free(steps);
+    if (*out_bytes != NULL) tow_message_encode(&message->base, *out_bytes);
+    tow_arena_deinit(&arena);
     return *out_bytes != NULL ? TOW_OK : tow_ir_exhausted();
 }
 
@@ -109,8 +147,9 @@ static tow_status_t check_head(const tow_msg_lowered_t *message)
 static tow_status_t check_ids(const check_t *check, size_t at)
 {
     const tow_msg_lowered_step_t *step = check->message->steps[at];
-    if (step->executable == 0)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "it has no executable");
+    if ((step->executable == 0) != (step->route != NULL))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "it has no executable and no route, or both");
     if (step->node >= TOW_NODES_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "there can be no node %u",
                          step->node);
@@ -197,11 +236,20 @@ static tow_status_t check_step(check_t *check, size_t at)
     return check_freed(check, at);
 }
 
-/* With steps left out, a result may be another worker's. */
+/* With steps left out, or what they move, a result may be another worker's. */
+static bool has_all(const tow_msg_lowered_t *message)
+{
+    for (size_t i = 0; i < message->n_steps; i++)
+        if (message->steps[i]->route != NULL &&
+            message->steps[i]->output_count == 0)
+            return false;
+    return message->n_steps == message->step_count_all;
+}
+
 static tow_status_t check_results(const check_t *check)
 {
     const tow_msg_lowered_t *message = check->message;
-    const bool is_whole = message->n_steps == message->step_count_all;
+    const bool is_whole = has_all(message);
     for (size_t i = 0; i < message->n_results; i++) {
         const uint32_t slot = message->results[i];
         if (slot >= message->slot_count)
@@ -248,8 +296,9 @@ static const uint32_t *copy_numbers(uint32_t **next, const uint32_t *numbers,
     return copy;
 }
 
-static void copy_step(const tow_msg_lowered_step_t *message, uint32_t **next,
-                      tow_lowered_step_t *out)
+static tow_status_t copy_step(const tow_msg_lowered_step_t *message,
+                              tow_arena_t *arena, uint32_t **next,
+                              tow_lowered_step_t *out)
 {
     *out = (tow_lowered_step_t){
         .executable = {message->executable},
@@ -264,6 +313,9 @@ static void copy_step(const tow_msg_lowered_step_t *message, uint32_t **next,
         .node = message->node,
         .index = message->index,
     };
+    if (message->route == NULL) return TOW_OK;
+    return tow_status_annotate(tow_route_unpack(message, arena, &out->route),
+                               "step of node %u", message->node);
 }
 
 static tow_status_t copy_message(const tow_msg_lowered_t *message,
@@ -284,9 +336,10 @@ static tow_status_t copy_message(const tow_msg_lowered_t *message,
     lowered->result_count = message->n_results;
     lowered->results =
         copy_numbers(&next, message->results, message->n_results);
-    for (size_t i = 0; i < message->n_steps; i++)
-        copy_step(message->steps[i], &next, &steps[i]);
     *out_lowered = lowered;
+    for (size_t i = 0; i < message->n_steps; i++)
+        TOW_RETURN_IF_ERROR(copy_step(
+            message->steps[i], tow_lowered_arena(lowered), &next, &steps[i]));
     return TOW_OK;
 }
 
@@ -304,5 +357,9 @@ tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
     if (status == TOW_OK) status = check_message(message);
     if (status == TOW_OK) status = copy_message(message, out_lowered);
     tow_arena_deinit(&arena);
+    if (status != TOW_OK) {
+        tow_lowered_destroy(*out_lowered);
+        *out_lowered = NULL;
+    }
     return tow_status_annotate(status, "lowered program");
 }

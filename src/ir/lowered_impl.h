@@ -1,13 +1,25 @@
-/* The one block of a lowered program. */
+/* The memory of a lowered program: one block, and an arena for routes. */
 #ifndef TOW_IR_LOWERED_IMPL_H_
 #define TOW_IR_LOWERED_IMPL_H_
 
+#include "base/arena.h"
 #include "ir/lower.h"
+#include "wire/message.h"
 
 /* A zeroed lowered program with room for `step_count` steps and `number_count`
  * slots and indices; NULL without memory. */
 tow_lowered_t *tow_lowered_allocate(size_t step_count, size_t number_count,
                                     tow_lowered_step_t **out_steps,
                                     uint32_t **out_numbers);
+/* Where its routes are, which are gone with it. */
+tow_arena_t *tow_lowered_arena(tow_lowered_t *lowered);
+
+/* A message that points into the route; NULL without memory. */
+tow_msg_route_t *tow_route_pack(const tow_route_t *route, tow_arena_t *arena);
+/* From outside: checks all that it says, and that it fits its step, which has
+ * one. */
+tow_status_t tow_route_unpack(const tow_msg_lowered_step_t *step,
+                              tow_arena_t *arena, const tow_route_t **out_route)
+    TOW_MUST_USE;
 
 #endif /* TOW_IR_LOWERED_IMPL_H_ */

@@ -1,5 +1,5 @@
-/* The order of a program's computations: Kahn's algorithm over compute nodes,
- * with a heap, so that of all that could come next the least number does. */
+/* The order of a program's steps: Kahn's algorithm with a heap, so that of all that
+ * could come next a transfer does, and else the least number. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,18 +12,27 @@
 
 typedef struct sort {
     const tow_graph_t *program;
-    uint32_t *pending;    /* by node: inputs from computations not yet out */
+    uint32_t *pending;    /* by node: inputs from steps not yet out */
     uint32_t *first_user; /* by node: of `users`; one more at the end */
     uint32_t *users;      /* nodes, grouped by the node that they use */
-    uint32_t *heap;       /* nodes that are ready, the least first */
+    uint32_t *heap;       /* nodes that are ready, the next one first */
     size_t heap_count;
     uint32_t *out_nodes; /* the caller's */
     size_t out_count;
 } sort_t;
 
-static bool is_compute(const tow_graph_t *program, uint32_t node)
+static bool is_step(const tow_graph_t *program, uint32_t node)
 {
-    return program->nodes.items[node].kind == TOW_NODE_COMPUTE;
+    return tow_node_is_step(&program->nodes.items[node]);
+}
+
+/* Does `a` come before `b` when both are ready? */
+static bool is_before(const sort_t *sort, uint32_t a, uint32_t b)
+{
+    const tow_node_t *nodes = sort->program->nodes.items;
+    const bool is_transfer = nodes[a].kind == TOW_NODE_TRANSFER;
+    if (is_transfer != (nodes[b].kind == TOW_NODE_TRANSFER)) return is_transfer;
+    return a < b;
 }
 
 /* -- The heap ---------------------------------------------------------------- */
@@ -40,24 +49,26 @@ static void push(sort_t *sort, uint32_t node)
     uint32_t *heap = sort->heap;
     size_t at = sort->heap_count++;
     heap[at] = node;
-    for (; at > 0 && heap[at] < heap[(at - 1) / 2]; at = (at - 1) / 2)
+    for (; at > 0 && is_before(sort, heap[at], heap[(at - 1) / 2]);
+         at = (at - 1) / 2)
         swap(&heap[at], &heap[(at - 1) / 2]);
 }
 
 static uint32_t pop(sort_t *sort)
 {
     uint32_t *heap = sort->heap;
-    const uint32_t least = heap[0];
+    const uint32_t first = heap[0];
     const size_t count = --sort->heap_count;
     heap[0] = heap[count];
     for (size_t at = 0;;) {
         size_t child = 2 * at + 1;
-        if (child + 1 < count && heap[child + 1] < heap[child]) child++;
-        if (child >= count || heap[at] <= heap[child]) break;
+        if (child + 1 < count && is_before(sort, heap[child + 1], heap[child]))
+            child++;
+        if (child >= count || !is_before(sort, heap[child], heap[at])) break;
         swap(&heap[at], &heap[child]);
         at = child;
     }
-    return least;
+    return first;
 }
 
 /* -- The sort ---------------------------------------------------------------- */
@@ -70,9 +81,9 @@ static void list_users(sort_t *sort)
     const size_t count = program->nodes.count;
     for (uint32_t node = 0; node < count; node++) {
         const tow_node_t *it = &program->nodes.items[node];
-        if (it->kind != TOW_NODE_COMPUTE) continue;
+        if (!tow_node_is_step(it)) continue;
         for (size_t i = 0; i < it->input_count; i++) {
-            if (!is_compute(program, it->inputs[i].node)) continue;
+            if (!is_step(program, it->inputs[i].node)) continue;
             sort->first_user[it->inputs[i].node + 1]++;
             sort->pending[node]++;
         }
@@ -81,9 +92,9 @@ static void list_users(sort_t *sort)
         sort->first_user[node + 1] += sort->first_user[node];
     for (uint32_t node = 0; node < count; node++) {
         const tow_node_t *it = &program->nodes.items[node];
-        if (it->kind != TOW_NODE_COMPUTE) continue;
+        if (!tow_node_is_step(it)) continue;
         for (size_t i = 0; i < it->input_count; i++)
-            if (is_compute(program, it->inputs[i].node))
+            if (is_step(program, it->inputs[i].node))
                 sort->users[sort->first_user[it->inputs[i].node]++] = node;
     }
     memmove(sort->first_user + 1, sort->first_user,
@@ -174,15 +185,15 @@ static bool allocate(sort_t *sort)
 
 static tow_status_t sort_nodes(sort_t *sort)
 {
-    size_t compute_count = 0;
+    size_t step_count = 0;
     list_users(sort);
     for (uint32_t node = 0; node < sort->program->nodes.count; node++) {
-        if (!is_compute(sort->program, node)) continue;
-        compute_count++;
+        if (!is_step(sort->program, node)) continue;
+        step_count++;
         if (sort->pending[node] == 0) push(sort, node);
     }
     take_ready(sort);
-    return sort->out_count == compute_count ? TOW_OK : refuse_cycle(sort);
+    return sort->out_count == step_count ? TOW_OK : refuse_cycle(sort);
 }
 
 tow_status_t tow_graph_order(const tow_graph_t *program, uint32_t *out_nodes,
@@ -191,7 +202,7 @@ tow_status_t tow_graph_order(const tow_graph_t *program, uint32_t *out_nodes,
     *out_count = 0;
     if (program->in_order) {
         for (uint32_t node = 0; node < program->nodes.count; node++)
-            if (is_compute(program, node)) out_nodes[(*out_count)++] = node;
+            if (is_step(program, node)) out_nodes[(*out_count)++] = node;
         return TOW_OK;
     }
     sort_t sort = {.program = program, .out_nodes = out_nodes};

@@ -8,14 +8,15 @@
 
 /* Beside its struct a node takes a few small blocks, each rounded up, and while
  * it is decoded up to 96 bytes of protobuf-c's own notes, which stay. */
-#define NODE_SLACK_BYTES ((size_t)256)
+#define NODE_SLACK_BYTES ((size_t)384)
 
 /* Memory that a message of `size` bytes may take to decode. Nodes are held to
  * TOW_NODES_MAX; a byte of the rest becomes at most 16, as inputs or as dims. */
 static size_t decoded_bytes_max(size_t size)
 {
     const size_t node_bytes = sizeof(tow_msg_graph_node_t) +
-                              sizeof(tow_msg_array_type_t) + NODE_SLACK_BYTES;
+                              sizeof(tow_msg_array_type_t) +
+                              2 * sizeof(tow_msg_sharding_t) + NODE_SLACK_BYTES;
     const size_t node_count =
         size / 2 < TOW_NODES_MAX ? size / 2 : TOW_NODES_MAX;
     return 4096 + node_count * node_bytes + 16 * size;
@@ -56,6 +57,25 @@ static bool pack_shape(const tow_shape_t *shape, tow_arena_t *arena,
     return true;
 }
 
+/* None of one that is not known. The message only reads what it is lent. */
+static bool pack_sharding(const tow_sharding_t *sharding, tow_arena_t *arena,
+                          tow_msg_sharding_t **out_message)
+{
+    if (!tow_sharding_is_known(sharding)) return true;
+    tow_msg_sharding_t *message = tow_arena_alloc(arena, sizeof(*message));
+    if (message == NULL) return false;
+    *message = (tow_msg_sharding_t)TOW_MSG_SHARDING_INIT;
+    message->parts = (uint32_t *)sharding->parts;
+    message->n_parts = sharding->rank;
+    message->replicas = sharding->replicas;
+    message->mesh_dims = (uint32_t *)sharding->mesh_dims;
+    message->n_mesh_dims = sharding->mesh_rank;
+    message->mesh_axes = (uint32_t *)sharding->mesh_axes;
+    message->n_mesh_axes = sharding->mesh_rank;
+    *out_message = message;
+    return true;
+}
+
 static bool pack_node(const tow_node_t *node, tow_arena_t *arena,
                       tow_msg_graph_node_t *message)
 {
@@ -66,6 +86,8 @@ static bool pack_node(const tow_node_t *node, tow_arena_t *arena,
     message->slice = node->slice.value;
     message->donated = node->donated;
     return pack_inputs(node, arena, message) &&
+           pack_sharding(&node->from, arena, &message->from) &&
+           pack_sharding(&node->to, arena, &message->to) &&
            (node->kind != TOW_NODE_ARGUMENT ||
             pack_shape(&node->shape, arena, message));
 }
@@ -114,7 +136,7 @@ tow_status_t tow_graph_pack(const tow_graph_t *program, void **out_bytes,
 
 static tow_status_t check_message(const tow_msg_graph_node_t *message)
 {
-    if (message->kind < TOW_NODE_ARGUMENT || message->kind > TOW_NODE_RESULT)
+    if (message->kind < TOW_NODE_ARGUMENT || message->kind > TOW_NODE_TRANSFER)
         return TOW_ERROR(TOW_UNIMPLEMENTED,
                          "kind %u is not known to this version", message->kind);
     if (message->n_input_nodes != message->n_input_outputs)
@@ -132,6 +154,31 @@ static void unpack_shape(const tow_msg_array_type_t *type, tow_shape_t *shape)
     shape->rank = (uint32_t)type->n_dims;
     if (type->n_dims > 0)
         memcpy(shape->dims, type->dims, type->n_dims * sizeof(type->dims[0]));
+}
+
+static void copy_numbers(uint32_t *to, const uint32_t *from, size_t count)
+{
+    if (count > 0) memcpy(to, from, count * sizeof(*to));
+}
+
+/* Counts are within the wire's limits. */
+static tow_status_t unpack_sharding(const tow_msg_sharding_t *message,
+                                    tow_sharding_t *sharding)
+{
+    if (message == NULL) return TOW_OK;
+    if (message->n_mesh_dims != message->n_mesh_axes || message->replicas == 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a sharding with %u replicas over a mesh of %zu "
+                         "dimensions and %zu axes",
+                         message->replicas, message->n_mesh_dims,
+                         message->n_mesh_axes);
+    sharding->rank = (uint32_t)message->n_parts;
+    sharding->replicas = message->replicas;
+    sharding->mesh_rank = (uint32_t)message->n_mesh_dims;
+    copy_numbers(sharding->parts, message->parts, message->n_parts);
+    copy_numbers(sharding->mesh_dims, message->mesh_dims, message->n_mesh_dims);
+    copy_numbers(sharding->mesh_axes, message->mesh_axes, message->n_mesh_axes);
+    return TOW_OK;
 }
 
 static tow_status_t unpack_node(const tow_msg_graph_node_t *message,
@@ -155,6 +202,8 @@ static tow_status_t unpack_node(const tow_msg_graph_node_t *message,
         .input_count = count,
     };
     unpack_shape(message->type, &node.shape);
+    TOW_RETURN_IF_ERROR(unpack_sharding(message->from, &node.from));
+    TOW_RETURN_IF_ERROR(unpack_sharding(message->to, &node.to));
     return tow_graph_add(program, &node, NULL);
 }
 

@@ -228,6 +228,53 @@ static tow_status_t parse_shape(parser_t *parser, tow_shape_t *shape)
     return expect(parser, ']');
 }
 
+/* -- Shardings --------------------------------------------------------------- */
+
+/* Numbers and what stands between them, behind `text`. False if there are none,
+ * or too many. */
+static bool take_numbers(parser_t *parser, char text[TOW_SHARDING_TEXT_MAX],
+                         size_t *used)
+{
+    const size_t start = *used;
+    skip_blanks(parser);
+    for (; is_digit(look(parser)) ||
+           (look(parser) != '\0' && strchr("x*?,", look(parser)) != NULL);
+         parser->at++) {
+        if (*used + 1 == TOW_SHARDING_TEXT_MAX) return false;
+        text[(*used)++] = look(parser);
+    }
+    return *used > start;
+}
+
+static bool take_keyword(parser_t *parser, const char *word,
+                         char text[TOW_SHARDING_TEXT_MAX], size_t *used)
+{
+    const size_t length = strlen(word);
+    if (!take_word(parser, word) || *used + length + 2 >= TOW_SHARDING_TEXT_MAX)
+        return false;
+    text[(*used)++] = ' ';
+    memcpy(text + *used, word, length);
+    *used += length;
+    text[(*used)++] = ' ';
+    return true;
+}
+
+/* 2x4*2 mesh 4x2x2 axes 1,0,2. Blanks and ends of lines between words are one
+ * blank to the reader of shardings. */
+static tow_status_t parse_sharding(parser_t *parser, tow_sharding_t *out)
+{
+    char text[TOW_SHARDING_TEXT_MAX];
+    size_t used = 0;
+    if (!take_numbers(parser, text, &used))
+        return PARSE_ERROR(parser, "a sharding is missing here, as 2x4 or ?");
+    if (take_keyword(parser, "mesh", text, &used) &&
+        take_numbers(parser, text, &used) &&
+        take_keyword(parser, "axes", text, &used))
+        (void)take_numbers(parser, text, &used);
+    tow_status_t status = tow_sharding_parse(text, used, out);
+    return status == TOW_OK ? TOW_OK : place(parser, status);
+}
+
 /* -- Nodes ------------------------------------------------------------------- */
 
 static tow_status_t parse_kind(parser_t *parser, tow_node_kind_t *out_kind)
@@ -238,8 +285,11 @@ static tow_status_t parse_kind(parser_t *parser, tow_node_kind_t *out_kind)
         *out_kind = TOW_NODE_COMPUTE;
     else if (take_word(parser, "result"))
         *out_kind = TOW_NODE_RESULT;
+    else if (take_word(parser, "transfer"))
+        *out_kind = TOW_NODE_TRANSFER;
     else
-        return PARSE_ERROR(parser, "a node is an argument, compute or result");
+        return PARSE_ERROR(
+            parser, "a node is an argument, compute, transfer or result");
     return TOW_OK;
 }
 
@@ -273,9 +323,10 @@ static tow_status_t parse_inputs(parser_t *parser, tow_node_t *node)
     return TOW_OK;
 }
 
-static tow_status_t parse_slice(parser_t *parser, tow_node_t *node)
+static tow_status_t parse_slice(parser_t *parser, const char *word,
+                                tow_node_t *node)
 {
-    TOW_RETURN_IF_ERROR(expect_word(parser, "on"));
+    TOW_RETURN_IF_ERROR(expect_word(parser, word));
     TOW_RETURN_IF_ERROR(expect_word(parser, "slice"));
     return expect_number(parser, UINT64_MAX, &node->slice.value);
 }
@@ -284,7 +335,9 @@ static tow_status_t parse_argument(parser_t *parser, tow_node_t *node)
 {
     TOW_RETURN_IF_ERROR(expect(parser, ':'));
     TOW_RETURN_IF_ERROR(parse_shape(parser, &node->shape));
-    TOW_RETURN_IF_ERROR(parse_slice(parser, node));
+    TOW_RETURN_IF_ERROR(parse_slice(parser, "on", node));
+    if (take_word(parser, "as"))
+        TOW_RETURN_IF_ERROR(parse_sharding(parser, &node->to));
     node->donated = take_word(parser, "donated");
     skip_blanks(parser);
     return look(parser) == '(' ? parse_inputs(parser, node) : TOW_OK;
@@ -295,7 +348,17 @@ static tow_status_t parse_compute(parser_t *parser, tow_node_t *node)
     TOW_RETURN_IF_ERROR(expect_word(parser, "function"));
     TOW_RETURN_IF_ERROR(
         expect_number(parser, UINT64_MAX, &node->function.value));
-    TOW_RETURN_IF_ERROR(parse_slice(parser, node));
+    TOW_RETURN_IF_ERROR(parse_slice(parser, "on", node));
+    return parse_inputs(parser, node);
+}
+
+static tow_status_t parse_transfer(parser_t *parser, tow_node_t *node)
+{
+    TOW_RETURN_IF_ERROR(expect_word(parser, "from"));
+    TOW_RETURN_IF_ERROR(parse_sharding(parser, &node->from));
+    TOW_RETURN_IF_ERROR(parse_slice(parser, "to", node));
+    TOW_RETURN_IF_ERROR(expect_word(parser, "as"));
+    TOW_RETURN_IF_ERROR(parse_sharding(parser, &node->to));
     return parse_inputs(parser, node);
 }
 
@@ -304,7 +367,7 @@ static tow_status_t parse_rest(parser_t *parser, tow_node_t *node)
     switch (node->kind) {
     case TOW_NODE_ARGUMENT: return parse_argument(parser, node);
     case TOW_NODE_COMPUTE: return parse_compute(parser, node);
-    case TOW_NODE_TRANSFER:
+    case TOW_NODE_TRANSFER: return parse_transfer(parser, node);
     case TOW_NODE_RESULT: break;
     }
     return parse_inputs(parser, node);

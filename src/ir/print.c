@@ -62,6 +62,25 @@ static void write_shape(writer_t *writer, const tow_shape_t *shape)
     write_bytes(writer, "]", 1);
 }
 
+static void write_sharding(writer_t *writer, const char *word,
+                           const tow_sharding_t *sharding)
+{
+    char text[TOW_SHARDING_TEXT_MAX];
+    write_format(writer, " %s ", word);
+    write_bytes(writer, text, strlen(tow_sharding_format(sharding, text)));
+}
+
+/* Where a node is, and how what it makes lies there. */
+static void write_place(writer_t *writer, const tow_node_t *node)
+{
+    const bool is_transfer = node->kind == TOW_NODE_TRANSFER;
+    if (is_transfer) write_sharding(writer, "from", &node->from);
+    write_format(writer, " %s slice %" PRIu64, is_transfer ? "to" : "on",
+                 node->slice.value);
+    if (is_transfer || tow_sharding_is_known(&node->to))
+        write_sharding(writer, "as", &node->to);
+}
+
 static void write_inputs(writer_t *writer, const tow_node_t *node)
 {
     write_bytes(writer, " (", 2);
@@ -79,14 +98,14 @@ static void write_node(writer_t *writer, const tow_node_t *node, size_t index)
         [TOW_NODE_ARGUMENT] = "argument",
         [TOW_NODE_COMPUTE] = "compute",
         [TOW_NODE_RESULT] = "result",
+        [TOW_NODE_TRANSFER] = "transfer",
     };
     write_format(writer, "  %%%zu = %s", index, kinds[node->kind]);
     write_name(writer, node->name);
     if (node->kind == TOW_NODE_ARGUMENT) write_shape(writer, &node->shape);
     if (node->kind == TOW_NODE_COMPUTE)
         write_format(writer, " function %" PRIu64, node->function.value);
-    if (node->kind != TOW_NODE_RESULT)
-        write_format(writer, " on slice %" PRIu64, node->slice.value);
+    if (node->kind != TOW_NODE_RESULT) write_place(writer, node);
     if (node->donated) write_format(writer, " donated");
     /* An argument with inputs is wrong, but that is not ours to hide. */
     if (node->kind != TOW_NODE_ARGUMENT || node->input_count > 0)

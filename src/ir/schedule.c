@@ -29,14 +29,16 @@ static void number_slots(tow_schedule_t *schedule,
         schedule->first_slots[program->arguments.items[i]] = next++;
     for (size_t step = 0; step < schedule->step_count; step++) {
         const tow_node_t *node = tow_schedule_node(schedule, step);
-        const tow_signature_t *signature =
-            scope->function(scope->context, node->function);
-        TOW_ASSERT(signature != NULL);
-        TOW_ASSERT(signature->argument_count == node->input_count);
-        TOW_ASSERT(signature->result_count <= TOW_SLOTS_MAX - next);
+        const tow_signature_t *signature = NULL;
+        if (node->kind == TOW_NODE_COMPUTE) {
+            signature = scope->function(scope->context, node->function);
+            TOW_ASSERT(signature != NULL);
+            TOW_ASSERT(signature->argument_count == node->input_count);
+            TOW_ASSERT(signature->result_count <= TOW_SLOTS_MAX - next);
+        }
         schedule->signatures[step] = signature;
         schedule->first_slots[schedule->nodes[step]] = next;
-        next += (uint32_t)signature->result_count;
+        next += tow_schedule_outputs(schedule, step);
     }
     schedule->slot_count = next;
 }
@@ -72,7 +74,7 @@ static void start_slots(tow_schedule_t *schedule)
     }
     for (uint32_t step = 0; step < schedule->step_count; step++) {
         const uint32_t first = schedule->first_slots[schedule->nodes[step]];
-        const size_t count = schedule->signatures[step]->result_count;
+        const size_t count = tow_schedule_outputs(schedule, step);
         for (size_t i = 0; i < count; i++)
             schedule->slots[first + i].last_step = step;
     }
@@ -127,7 +129,9 @@ void tow_schedule_deinit(tow_schedule_t *schedule)
 const bool *tow_schedule_donates(tow_schedule_t *schedule, size_t step)
 {
     const tow_signature_t *signature = schedule->signatures[step];
-    memset(schedule->donates, 0, signature->argument_count);
+    memset(schedule->donates, 0,
+           tow_schedule_node(schedule, step)->input_count);
+    if (signature == NULL) return schedule->donates;
     for (size_t i = 0; i < signature->alias_count; i++) {
         TOW_ASSERT(signature->aliases[i].argument < signature->argument_count);
         schedule->donates[signature->aliases[i].argument] = true;

@@ -21,7 +21,8 @@ typedef struct tow_schedule {
     size_t step_count;
     uint32_t *nodes;                    /* by step */
     uint32_t *first_slots;              /* by node */
-    const tow_signature_t **signatures; /* by step; lent by the scope */
+    const tow_signature_t **signatures; /* by step; lent by the scope; NULL of
+                                           a transfer */
     tow_slot_t *slots;
     uint32_t slot_count;
     bool *donates; /* by input of the step that was asked about last */
@@ -40,6 +41,14 @@ static inline const tow_node_t *tow_schedule_node(
     return &schedule->program->nodes.items[schedule->nodes[step]];
 }
 
+/* How many slots, from its first on, a step fills. */
+static inline uint32_t tow_schedule_outputs(const tow_schedule_t *schedule,
+                                            size_t step)
+{
+    const tow_signature_t *signature = schedule->signatures[step];
+    return signature != NULL ? (uint32_t)signature->result_count : 1;
+}
+
 static inline uint32_t tow_schedule_slot(const tow_schedule_t *schedule,
                                          tow_value_t value)
 {
@@ -55,7 +64,8 @@ static inline bool tow_schedule_may_donate(const tow_schedule_t *schedule,
            !it->is_twice;
 }
 
-/* Which inputs the function of `step` would donate; lent until the next call. */
+/* Which inputs the function of `step` would donate; lent until the next call. A
+ * transfer donates none. */
 const bool *tow_schedule_donates(tow_schedule_t *schedule, size_t step);
 
 #endif /* TOW_IR_SCHEDULE_IMPL_H_ */

@@ -1,5 +1,5 @@
 /* Is it a program that can run? Nodes by themselves first, then what they give
- * each other, then the whole. */
+ * each other, their order, what they must agree on, then the whole. */
 #include <inttypes.h>
 
 #include "base/alloc.h"
@@ -13,7 +13,8 @@ typedef struct verify {
     const tow_graph_scope_t *scope;
     const tow_signature_t **signatures; /* by node; lent by the scope */
     uint32_t *order;                    /* by node; scratch */
-    tow_map_t slices;                   /* that a computation is on */
+    tow_map_t slices; /* that a computation or transfer has to do with */
+    bool is_loose;
 } verify_t;
 
 /* An error about one node, which it begins with. */
@@ -42,6 +43,25 @@ static tow_status_t find_slice(const verify_t *verify, uint32_t index,
                       slice.value);
 }
 
+static size_t device_count_of(const verify_t *verify, uint32_t index)
+{
+    return verify->scope->slice_devices(
+        verify->scope->context, tow_graph_node(verify->program, index)->slice);
+}
+
+/* What an argument says of how it lies. */
+static tow_status_t check_layout(const verify_t *verify, uint32_t index,
+                                 size_t devices)
+{
+    const tow_node_t *node = tow_graph_node(verify->program, index);
+    tow_shape_t whole;
+    if (!tow_sharding_is_known(&node->to)) return TOW_OK;
+    tow_status_t status = tow_sharding_check(&node->to, devices);
+    if (status == TOW_OK)
+        status = tow_sharding_whole(&node->to, &node->shape, &whole);
+    return status == TOW_OK ? TOW_OK : node_error(verify, index, status);
+}
+
 static tow_status_t check_argument(const verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
@@ -55,7 +75,8 @@ static tow_status_t check_argument(const verify_t *verify, uint32_t index)
                           "an argument needs the shape of one shard");
     tow_status_t status = tow_shape_bytes(&node->shape, &bytes);
     if (status != TOW_OK) return node_error(verify, index, status);
-    return find_slice(verify, index, &devices);
+    TOW_RETURN_IF_ERROR(find_slice(verify, index, &devices));
+    return check_layout(verify, index, devices);
 }
 
 static tow_status_t check_function(verify_t *verify, uint32_t index,
@@ -89,16 +110,36 @@ static tow_status_t check_function(verify_t *verify, uint32_t index,
     return TOW_OK;
 }
 
+static tow_status_t note_slice(verify_t *verify, tow_slice_id_t slice)
+{
+    /* Any value that is not NULL: it is used as a set. */
+    if (!tow_map_put(&verify->slices, slice.value, verify))
+        return tow_ir_exhausted();
+    return TOW_OK;
+}
+
 static tow_status_t check_compute(verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
     size_t devices;
     TOW_RETURN_IF_ERROR(find_slice(verify, index, &devices));
     TOW_RETURN_IF_ERROR(check_function(verify, index, devices));
-    /* Any value that is not NULL: it is used as a set. */
-    if (!tow_map_put(&verify->slices, node->slice.value, verify))
-        return tow_ir_exhausted();
-    return TOW_OK;
+    return note_slice(verify, node->slice);
+}
+
+static tow_status_t check_transfer(verify_t *verify, uint32_t index)
+{
+    const tow_node_t *node = tow_graph_node(verify->program, index);
+    size_t devices;
+    if (node->input_count != 1)
+        return NODE_ERROR(verify, index, "a transfer is of one value, not %zu",
+                          node->input_count);
+    TOW_RETURN_IF_ERROR(find_slice(verify, index, &devices));
+    TOW_RETURN_IF_ERROR(note_slice(verify, node->slice));
+    if (verify->is_loose && devices == 1 && !tow_sharding_is_known(&node->to))
+        return TOW_OK;
+    tow_status_t status = tow_sharding_check(&node->to, devices);
+    return status == TOW_OK ? TOW_OK : node_error(verify, index, status);
 }
 
 static tow_status_t check_node(verify_t *verify, uint32_t index)
@@ -107,8 +148,7 @@ static tow_status_t check_node(verify_t *verify, uint32_t index)
     switch (node->kind) {
     case TOW_NODE_ARGUMENT: return check_argument(verify, index);
     case TOW_NODE_COMPUTE: return check_compute(verify, index);
-    case TOW_NODE_TRANSFER:
-        return NODE_ERROR(verify, index, "transfers are not built yet");
+    case TOW_NODE_TRANSFER: return check_transfer(verify, index);
     case TOW_NODE_RESULT: break;
     }
     if (node->input_count != 1)
@@ -136,9 +176,9 @@ static tow_status_t check_value(const verify_t *verify, uint32_t index,
                           "is of",
                           input,
                           tow_node_label(verify->program, value.node, label));
-    const size_t outputs = producer->kind == TOW_NODE_ARGUMENT
-                               ? 1
-                               : verify->signatures[value.node]->result_count;
+    const size_t outputs = producer->kind == TOW_NODE_COMPUTE
+                               ? verify->signatures[value.node]->result_count
+                               : 1;
     if (value.output >= outputs)
         return NODE_ERROR(
             verify, index, "input %zu is output %u of %s, which has %zu", input,
@@ -147,11 +187,52 @@ static tow_status_t check_value(const verify_t *verify, uint32_t index,
     return TOW_OK;
 }
 
-static const tow_shape_t *shape_of(const verify_t *verify, tow_value_t value)
+static tow_status_t check_values(const verify_t *verify, uint32_t index)
 {
-    const tow_node_t *producer = tow_graph_node(verify->program, value.node);
-    if (producer->kind == TOW_NODE_ARGUMENT) return &producer->shape;
-    return &verify->signatures[value.node]->results[value.output].shape;
+    const size_t count = tow_graph_node(verify->program, index)->input_count;
+    for (size_t i = 0; i < count; i++)
+        TOW_RETURN_IF_ERROR(check_value(verify, index, i));
+    return TOW_OK;
+}
+
+/* -- What they must agree on ------------------------------------------------- */
+
+/* An error about one input, which is named behind the node. */
+static TOW_COLD tow_status_t input_error(const verify_t *verify, uint32_t index,
+                                         size_t input, tow_status_t take_status)
+{
+    const tow_node_t *node = tow_graph_node(verify->program, index);
+    char label[TOW_LABEL_SIZE];
+    return node_error(
+        verify, index,
+        tow_status_annotate(
+            take_status, "input %zu, of %s", input,
+            tow_node_label(verify->program, node->inputs[input].node, label)));
+}
+
+#define INPUT_ERROR(verify, index, input, ...) \
+    input_error((verify), (index), (input),    \
+                TOW_ERROR(TOW_INVALID_ARGUMENT, __VA_ARGS__))
+
+/* Where both sides say how the value lies they must say the same. */
+static tow_status_t check_lies_as(const verify_t *verify, uint32_t index,
+                                  size_t input, const tow_sharding_t *wanted)
+{
+    const tow_value_t value =
+        tow_graph_node(verify->program, index)->inputs[input];
+    char texts[2][TOW_SHARDING_TEXT_MAX];
+    tow_sharding_t given;
+    tow_status_t status =
+        tow_value_sharding(verify->program, verify->scope, value, &given);
+    tow_status_ignore(status, "what is not understood is not known either");
+    if (!tow_sharding_is_known(&given) || !tow_sharding_is_known(wanted) ||
+        tow_sharding_equal(&given, wanted))
+        return TOW_OK;
+    return INPUT_ERROR(verify, index, input,
+                       "it lies as %s, and is taken as %s; a transfer must "
+                       "stand between",
+                       tow_sharding_format(&given, texts[0]),
+                       tow_sharding_format(wanted, texts[1]));
 }
 
 /* A computation and the value that it is given. */
@@ -162,39 +243,77 @@ static tow_status_t check_edge(const verify_t *verify, uint32_t index,
     const tow_value_t value = node->inputs[input];
     const tow_node_t *producer = tow_graph_node(verify->program, value.node);
     const tow_signature_t *signature = verify->signatures[index];
-    const tow_shape_t *wanted = &signature->arguments[input].shape;
-    const tow_shape_t *given = shape_of(verify, value);
-    char label[TOW_LABEL_SIZE];
+    const tow_array_info_t *wanted = &signature->arguments[input];
+    tow_shape_t given;
     if (!tow_slice_id_equal(producer->slice, node->slice))
-        return NODE_ERROR(
-            verify, index,
-            "input %zu, of %s, lives on slice %" PRIu64
-            ", and the node runs on slice %" PRIu64 "; put both on one slice",
-            input, tow_node_label(verify->program, value.node, label),
-            producer->slice.value, node->slice.value);
-    if (tow_shape_equal(wanted, given)) return TOW_OK;
-    char texts[2][TOW_SHAPE_TEXT_MAX];
-    return NODE_ERROR(verify, index,
-                      "input %zu, of %s, is %s, and function %s takes %s",
-                      input, tow_node_label(verify->program, value.node, label),
-                      tow_shape_format(given, texts[0]), signature->name,
-                      tow_shape_format(wanted, texts[1]));
+        return INPUT_ERROR(verify, index, input,
+                           "it lives on slice %" PRIu64
+                           ", and the node runs on slice %" PRIu64
+                           "; a transfer must stand between",
+                           producer->slice.value, node->slice.value);
+    tow_status_t status =
+        tow_value_shape(verify->program, verify->scope, value, &given);
+    if (status != TOW_OK) return input_error(verify, index, input, status);
+    if (!tow_shape_equal(&wanted->shape, &given)) {
+        char texts[2][TOW_SHAPE_TEXT_MAX];
+        return INPUT_ERROR(verify, index, input,
+                           "it is %s, and function %s takes %s",
+                           tow_shape_format(&given, texts[0]), signature->name,
+                           tow_shape_format(&wanted->shape, texts[1]));
+    }
+    if (tow_edge_is_plain(verify->program, verify->scope, value, wanted))
+        return TOW_OK;
+    tow_sharding_t sharding;
+    tow_status_ignore(tow_array_sharding(signature, wanted,
+                                         device_count_of(verify, index),
+                                         &sharding),
+                      "what is not understood is not known either");
+    return check_lies_as(verify, index, input, &sharding);
 }
 
-static tow_status_t check_inputs(const verify_t *verify, uint32_t index)
+static tow_status_t check_chain(const verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
-    for (size_t i = 0; i < node->input_count; i++) {
-        TOW_RETURN_IF_ERROR(check_value(verify, index, i));
-        if (node->kind == TOW_NODE_COMPUTE)
-            TOW_RETURN_IF_ERROR(check_edge(verify, index, i));
+    for (uint32_t length = 0; node->kind == TOW_NODE_TRANSFER; length++) {
+        if (length == TOW_TRANSFER_CHAIN_MAX)
+            return NODE_ERROR(verify, index,
+                              "it is behind more than %d transfers; move the "
+                              "value from nearer to where it was made",
+                              TOW_TRANSFER_CHAIN_MAX - 1);
+        node = tow_graph_node(verify->program, node->inputs[0].node);
     }
+    return TOW_OK;
+}
+
+/* A transfer and the value that it moves. */
+static tow_status_t check_move(verify_t *verify, uint32_t index)
+{
+    const tow_node_t *node = tow_graph_node(verify->program, index);
+    const uint32_t producer = node->inputs[0].node;
+    tow_shape_t shape;
+    tow_status_t status =
+        tow_sharding_check(&node->from, device_count_of(verify, producer));
+    if (status != TOW_OK) return input_error(verify, index, 0, status);
+    TOW_RETURN_IF_ERROR(check_lies_as(verify, index, 0, &node->from));
+    status = tow_value_shape(verify->program, verify->scope,
+                             (tow_value_t){index, 0}, &shape);
+    if (status != TOW_OK) return node_error(verify, index, status);
+    return note_slice(verify, tow_graph_node(verify->program, producer)->slice);
+}
+
+static tow_status_t check_inputs(verify_t *verify, uint32_t index)
+{
+    const tow_node_t *node = tow_graph_node(verify->program, index);
+    if (node->kind == TOW_NODE_TRANSFER) return check_move(verify, index);
+    if (node->kind != TOW_NODE_COMPUTE) return TOW_OK;
+    for (size_t i = 0; i < node->input_count; i++)
+        TOW_RETURN_IF_ERROR(check_edge(verify, index, i));
     return TOW_OK;
 }
 
 /* -- The whole --------------------------------------------------------------- */
 
-/* Who has no computation gets no program, and would never see the argument. */
+/* Who has no step gets no program, and would never see the argument. */
 static tow_status_t check_argument_slices(const verify_t *verify)
 {
     for (size_t i = 0; i < verify->program->arguments.count; i++) {
@@ -204,7 +323,8 @@ static tow_status_t check_argument_slices(const verify_t *verify)
         if (tow_map_find(&verify->slices, slice.value) == NULL)
             return NODE_ERROR(verify, index,
                               "the argument is on slice %" PRIu64
-                              ", where no computation of the program is",
+                              ", where no computation of the program is, "
+                              "and nothing is moved from or to",
                               slice.value);
     }
     return TOW_OK;
@@ -214,8 +334,9 @@ static tow_status_t check_slots(const verify_t *verify)
 {
     uint64_t slots = verify->program->arguments.count;
     for (uint32_t i = 0; i < verify->program->nodes.count; i++) {
-        if (verify->signatures[i] == NULL) continue;
-        const size_t outputs = verify->signatures[i]->result_count;
+        if (!tow_node_is_step(tow_graph_node(verify->program, i))) continue;
+        const tow_signature_t *signature = verify->signatures[i];
+        const size_t outputs = signature != NULL ? signature->result_count : 1;
         if (outputs > TOW_SLOTS_MAX || slots + outputs > TOW_SLOTS_MAX)
             return NODE_ERROR(verify, i,
                               "with its outputs the program has more than %u "
@@ -228,31 +349,38 @@ static tow_status_t check_slots(const verify_t *verify)
 
 static tow_status_t check_whole(const verify_t *verify)
 {
-    size_t step_count;
     if (verify->program->results.count == 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "no node is a result, so a run would leave nothing");
-    TOW_RETURN_IF_ERROR(check_argument_slices(verify));
-    TOW_RETURN_IF_ERROR(check_slots(verify));
-    return tow_graph_order(verify->program, verify->order, &step_count);
+    if (!verify->is_loose) TOW_RETURN_IF_ERROR(check_argument_slices(verify));
+    return check_slots(verify);
 }
 
 static tow_status_t check_program(verify_t *verify)
 {
     const size_t count = verify->program->nodes.count;
+    size_t step_count;
     for (uint32_t i = 0; i < count; i++)
         TOW_RETURN_IF_ERROR(check_node(verify, i));
     for (uint32_t i = 0; i < count; i++)
+        TOW_RETURN_IF_ERROR(check_values(verify, i));
+    TOW_RETURN_IF_ERROR(
+        tow_graph_order(verify->program, verify->order, &step_count));
+    for (uint32_t i = 0; i < count; i++)
+        TOW_RETURN_IF_ERROR(check_chain(verify, i));
+    for (uint32_t i = 0; i < count && !verify->is_loose; i++)
         TOW_RETURN_IF_ERROR(check_inputs(verify, i));
     return check_whole(verify);
 }
 
-tow_status_t tow_graph_verify(const tow_graph_t *program,
-                              const tow_graph_scope_t *scope)
+static tow_status_t verify_program(const tow_graph_t *program,
+                                   const tow_graph_scope_t *scope,
+                                   bool is_loose)
 {
     TOW_ASSERT(program != NULL && scope != NULL);
     const size_t count = program->nodes.count;
-    verify_t verify = {.program = program, .scope = scope};
+    verify_t verify = {
+        .program = program, .scope = scope, .is_loose = is_loose};
     verify.signatures = tow_calloc(count + 1, sizeof(verify.signatures[0]) +
                                                   sizeof(verify.order[0]));
     if (verify.signatures == NULL) return tow_ir_exhausted();
@@ -261,4 +389,16 @@ tow_status_t tow_graph_verify(const tow_graph_t *program,
     tow_map_deinit(&verify.slices);
     tow_free(verify.signatures);
     return status;
+}
+
+tow_status_t tow_graph_verify(const tow_graph_t *program,
+                              const tow_graph_scope_t *scope)
+{
+    return verify_program(program, scope, false);
+}
+
+tow_status_t tow_graph_verify_loose(const tow_graph_t *program,
+                                    const tow_graph_scope_t *scope)
+{
+    return verify_program(program, scope, true);
 }

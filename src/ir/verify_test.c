@@ -163,24 +163,27 @@ static void wrong_argument_counts_are_refused(void **state)
 static void wrong_shapes_and_types_are_refused(void **state)
 {
     (void)state;
-    refuses("program { %0 = argument \"x\" : f32[4,1] on slice 1 "
-            "%1 = compute \"A\" function 1 on slice 1 (%0) %2 = result (%1) }",
-            "node 1 \"A\": input 0, of node 0 \"x\", is f32[4,1], and function "
-            "increment takes f32[4]");
-    refuses("program {" X "%1 = compute \"A\" function 4 on slice 1 (%0)"
-            "%2 = compute \"B\" function 3 on slice 1 (%1, %1:1)"
-            "%3 = result (%2) }",
-            "node 2 \"B\": input 1, of node 1 \"A\", is s32[2], and function "
-            "add takes f32[4]");
+    refuses(
+        "program { %0 = argument \"x\" : f32[4,1] on slice 1 "
+        "%1 = compute \"A\" function 1 on slice 1 (%0) %2 = result (%1) }",
+        "node 1 \"A\": input 0, of node 0 \"x\": it is f32[4,1], and function "
+        "increment takes f32[4]");
+    refuses(
+        "program {" X "%1 = compute \"A\" function 4 on slice 1 (%0)"
+        "%2 = compute \"B\" function 3 on slice 1 (%1, %1:1)"
+        "%3 = result (%2) }",
+        "node 2 \"B\": input 1, of node 1 \"A\": it is s32[2], and function "
+        "add takes f32[4]");
 }
 
 static void a_value_used_on_another_slice_is_refused(void **state)
 {
     (void)state;
-    refuses("program {" X "%1 = compute \"A\" function 1 on slice 2 (%0)"
-            "%2 = result (%1) }",
-            "node 1 \"A\": input 0, of node 0 \"x\", lives on slice 1, and the "
-            "node runs on slice 2; put both on one slice");
+    refuses(
+        "program {" X "%1 = compute \"A\" function 1 on slice 2 (%0)"
+        "%2 = result (%1) }",
+        "node 1 \"A\": input 0, of node 0 \"x\": it lives on slice 1, and the "
+        "node runs on slice 2; a transfer must stand between");
 }
 
 static void an_argument_without_a_shape_that_has_bytes_is_refused(void **state)
@@ -213,7 +216,7 @@ static void an_argument_of_a_slice_without_computation_is_refused(void **state)
     refuses("program {" X "%1 = argument \"z\" : f32[4] on slice 2 "
             "%2 = compute function 1 on slice 1 (%0) %3 = result (%1) }",
             "node 1 \"z\": the argument is on slice 2, where no computation of "
-            "the program is");
+            "the program is, and nothing is moved from or to");
 }
 
 static void too_many_values_are_refused(void **state)

@@ -1,0 +1,28 @@
+/* Splitting transfers off to workers: what one of them has of each slice, and its
+ * routes. Lives for one lowering. */
+#ifndef TOW_IR_SPLIT_IMPL_H_
+#define TOW_IR_SPLIT_IMPL_H_
+
+#include "base/arena.h"
+#include "base/map.h"
+#include "ir/lower.h"
+
+typedef struct tow_split {
+    const tow_lower_scope_t *scope; /* lent */
+    tow_map_t slices;               /* id -> where its shards are */
+    tow_arena_t arena;
+} tow_split_t;
+
+void tow_split_init(tow_split_t *split, const tow_lower_scope_t *scope);
+void tow_split_deinit(tow_split_t *split);
+/* Before anything else is asked about the slice. */
+tow_status_t tow_split_add(tow_split_t *split, tow_slice_id_t slice)
+    TOW_MUST_USE;
+/* Has the worker shards of it? */
+bool tow_split_has(const tow_split_t *split, tow_slice_id_t slice);
+/* The worker's part of a transfer, in `arena`. */
+tow_status_t tow_split_route(tow_split_t *split, const tow_graph_t *program,
+                             uint32_t transfer, tow_arena_t *arena,
+                             const tow_route_t **out_route) TOW_MUST_USE;
+
+#endif /* TOW_IR_SPLIT_IMPL_H_ */

@@ -1,0 +1,141 @@
+/* What is known of the values of a program: shapes and shardings. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "ir/graph_impl.h"
+
+static const tow_node_t *producer_of(const tow_graph_t *program,
+                                     tow_value_t value)
+{
+    return tow_graph_node(program, value.node);
+}
+
+tow_value_t tow_value_origin(const tow_graph_t *program, tow_value_t value)
+{
+    while (producer_of(program, value)->kind == TOW_NODE_TRANSFER)
+        value = producer_of(program, value)->inputs[0];
+    return value;
+}
+
+static const tow_array_info_t *result_of(const tow_graph_t *program,
+                                         const tow_graph_scope_t *scope,
+                                         tow_value_t value,
+                                         const tow_signature_t **out_signature)
+{
+    const tow_signature_t *signature =
+        scope->function(scope->context, producer_of(program, value)->function);
+    TOW_ASSERT(signature != NULL && value.output < signature->result_count);
+    *out_signature = signature;
+    return &signature->results[value.output];
+}
+
+/* -- Shardings --------------------------------------------------------------- */
+
+tow_status_t tow_array_sharding(const tow_signature_t *signature,
+                                const tow_array_info_t *array,
+                                size_t device_count,
+                                tow_sharding_t *out_sharding)
+{
+    *out_sharding = (tow_sharding_t){0};
+    if (device_count == 1) {
+        *out_sharding = tow_sharding_replicated(array->shape.rank, 1);
+        return TOW_OK;
+    }
+    if (array->sharding.data == NULL) return TOW_OK;
+    if (signature->replica_count > 1)
+        return TOW_ERROR(TOW_UNIMPLEMENTED,
+                         "function %s has %zu replicas, each with values of "
+                         "its own; compile it with partitions only",
+                         signature->name, signature->replica_count);
+    return tow_sharding_from_xla(array->sharding, array->shape.rank,
+                                 device_count, out_sharding);
+}
+
+static uint32_t rank_of(const tow_graph_t *program,
+                        const tow_graph_scope_t *scope, tow_value_t value)
+{
+    const tow_signature_t *signature;
+    value = tow_value_origin(program, value);
+    const tow_node_t *producer = producer_of(program, value);
+    if (producer->kind == TOW_NODE_ARGUMENT) return producer->shape.rank;
+    return result_of(program, scope, value, &signature)->shape.rank;
+}
+
+tow_status_t tow_value_sharding(const tow_graph_t *program,
+                                const tow_graph_scope_t *scope,
+                                tow_value_t value, tow_sharding_t *out_sharding)
+{
+    const tow_node_t *producer = producer_of(program, value);
+    const size_t device_count =
+        scope->slice_devices(scope->context, producer->slice);
+    if (producer->kind == TOW_NODE_COMPUTE) {
+        const tow_signature_t *signature;
+        const tow_array_info_t *result =
+            result_of(program, scope, value, &signature);
+        return tow_array_sharding(signature, result, device_count,
+                                  out_sharding);
+    }
+    *out_sharding = producer->to;
+    if (!tow_sharding_is_known(out_sharding) && device_count == 1)
+        *out_sharding =
+            tow_sharding_replicated(rank_of(program, scope, value), 1);
+    return TOW_OK;
+}
+
+bool tow_edge_is_plain(const tow_graph_t *program,
+                       const tow_graph_scope_t *scope, tow_value_t value,
+                       const tow_array_info_t *wanted)
+{
+    const tow_signature_t *signature;
+    if (producer_of(program, value)->kind != TOW_NODE_COMPUTE) return false;
+    const tow_bytes_t given =
+        result_of(program, scope, value, &signature)->sharding;
+    return given.data != NULL && wanted->sharding.data != NULL &&
+           given.size == wanted->sharding.size &&
+           memcmp(given.data, wanted->sharding.data, given.size) == 0;
+}
+
+/* -- Shapes ------------------------------------------------------------------ */
+
+/* All transfers of a chain are of one array, whose shape the first of them and
+ * its input tell. */
+static tow_status_t whole_shape(const tow_graph_t *program,
+                                const tow_graph_scope_t *scope,
+                                tow_value_t value, tow_shape_t *out_whole)
+{
+    const tow_node_t *transfer = producer_of(program, value);
+    tow_sharding_t from;
+    tow_shape_t shard;
+    while (producer_of(program, transfer->inputs[0])->kind == TOW_NODE_TRANSFER)
+        transfer = producer_of(program, transfer->inputs[0]);
+    from = transfer->from;
+    if (!tow_sharding_is_known(&from))
+        TOW_RETURN_IF_ERROR(
+            tow_value_sharding(program, scope, transfer->inputs[0], &from));
+    if (!tow_sharding_is_known(&from))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "how it lies is not known");
+    TOW_RETURN_IF_ERROR(
+        tow_value_shape(program, scope, transfer->inputs[0], &shard));
+    return tow_sharding_whole(&from, &shard, out_whole);
+}
+
+tow_status_t tow_value_shape(const tow_graph_t *program,
+                             const tow_graph_scope_t *scope, tow_value_t value,
+                             tow_shape_t *out_shape)
+{
+    const tow_node_t *producer = producer_of(program, value);
+    const tow_signature_t *signature;
+    if (producer->kind == TOW_NODE_ARGUMENT) {
+        *out_shape = producer->shape;
+        return TOW_OK;
+    }
+    if (producer->kind == TOW_NODE_COMPUTE) {
+        *out_shape = result_of(program, scope, value, &signature)->shape;
+        return TOW_OK;
+    }
+    tow_shape_t whole;
+    tow_sharding_t to;
+    TOW_RETURN_IF_ERROR(whole_shape(program, scope, value, &whole));
+    TOW_RETURN_IF_ERROR(tow_value_sharding(program, scope, value, &to));
+    return tow_sharding_shard(&to, &whole, out_shape);
+}
