@@ -112,11 +112,14 @@ void tow_free_text(char *text);
 typedef struct tow_slice_options {
     size_t struct_size;
     uint32_t dims[TOW_SLICE_DIMS_MAX]; /* {8}, {2, 4}: a 0 ends them; {0}: all
-                                          devices of one kind */
+                                          devices of one kind and island */
     const char *kind;                  /* "cpu", "TPU v4"; NULL: any one kind */
     /* These devices in this order, as tow_device_t.id; 0 of them: any. */
     const int64_t *devices;
     size_t device_count;
+    /* A slice lies within one island; NULL: any. A program may use slices of
+     * several. */
+    const char *island;
 } tow_slice_options_t;
 
 typedef struct tow_device {
@@ -127,6 +130,7 @@ typedef struct tow_device {
     const char *worker;
     const char *host;
     uint64_t memory_bytes; /* 0: not known */
+    const char *island;
 } tow_device_t;
 
 /* Waits for the answer. RESOURCE_EXHAUSTED: there are not so many, and what

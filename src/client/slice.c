@@ -17,6 +17,7 @@ static void read_options(const tow_slice_options_t *options,
                          tow_msg_slice_open_t *open)
 {
     open->kind = (char *)(options->kind != NULL ? options->kind : "");
+    open->island = (char *)(options->island != NULL ? options->island : "");
     open->dims = (uint32_t *)options->dims;
     while (open->n_dims < TOW_SLICE_DIMS_MAX && options->dims[open->n_dims] > 0)
         open->n_dims++;
@@ -29,6 +30,9 @@ static tow_status_t check_options(const tow_slice_options_t *options)
     if (options->kind != NULL && strlen(options->kind) > TOW_NAME_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "a kind of device has at most %u bytes", TOW_NAME_MAX);
+    if (options->island != NULL && strlen(options->island) > TOW_NAME_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "an island's name has at most %u bytes", TOW_NAME_MAX);
     if (options->device_count > TOW_DEVICES_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "a slice has at most %u devices, not %zu",
@@ -93,7 +97,8 @@ const tow_settling_t *tow_slice_opening(const tow_slice_t *slice)
 static size_t text_size(const tow_msg_device_t *device)
 {
     return strlen(device->kind) + strlen(device->name) +
-           strlen(device->worker) + strlen(device->host) + 4;
+           strlen(device->worker) + strlen(device->host) +
+           strlen(device->island) + 5;
 }
 
 static char *copy_text(char **at, const char *text)
@@ -125,7 +130,8 @@ static tow_status_t take_devices(tow_slice_t *slice,
                            .name = copy_text(&at, from->name),
                            .worker = copy_text(&at, from->worker),
                            .host = copy_text(&at, from->host),
-                           .memory_bytes = from->memory_bytes};
+                           .memory_bytes = from->memory_bytes,
+                           .island = copy_text(&at, from->island)};
     }
     slice->device_count = opened->n_devices;
     return TOW_OK;

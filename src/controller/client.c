@@ -94,6 +94,7 @@ static tow_status_t make_slice(client_t *client,
     tow_slice_request_t request = {.kind = open->kind,
                                    .dims = open->dims,
                                    .dim_count = open->n_dims,
+                                   .island = open->island,
                                    .device_ids = open->devices,
                                    .device_id_count = open->n_devices};
     tow_status_t status = tow_resource_take(
@@ -120,6 +121,7 @@ static tow_msg_device_t describe(const tow_device_entry_t *device)
     told.memory_bytes = device->memory_bytes;
     told.worker = device->worker->name;
     told.host = device->worker->host;
+    told.island = device->worker->island->name;
     return told;
 }
 

@@ -65,6 +65,8 @@ static json_t *describe_worker(const worker_t *worker)
     json_t *told = json_object();
     json_object_set_new(told, "name", json_string(entry->name));
     json_object_set_new(told, "host", json_string(entry->host));
+    json_object_set_new(told, "island", json_string(entry->island->name));
+    json_object_set_new(told, "place", json_of_count(entry->place));
     json_object_set_new(told, "process", json_of_count(entry->process));
     json_object_set_new(told, "platform", json_string(entry->platform));
     json_object_set_new(told, "version", json_string(entry->version));
@@ -74,6 +76,67 @@ static json_t *describe_worker(const worker_t *worker)
         json_array_append_new(devices, describe_device(&entry->devices[i]));
     json_object_set_new(told, "devices", devices);
     return told;
+}
+
+/* Of all devices of an island. Limits add up only where all have one. */
+static void describe_memory(const tow_controller_t *controller,
+                            const tow_island_entry_t *island, json_t *told)
+{
+    uint64_t limit = 0, objects = 0, reserved = 0;
+    bool is_limited = true;
+    const size_t count = tow_resource_worker_count(controller->resource);
+    for (size_t i = 0; i < count; i++) {
+        const tow_worker_entry_t *worker =
+            tow_resource_worker(controller->resource, i);
+        for (size_t k = 0; worker->island == island && k < worker->device_count;
+             k++) {
+            const tow_device_entry_t *device = &worker->devices[k];
+            is_limited &= device->memory_bytes > 0;
+            limit += device->memory_bytes;
+            objects += device->account->object_bytes;
+            reserved += device->account->reserved_bytes;
+        }
+    }
+    json_object_set_new(told, "memory_bytes",
+                        json_of_count(is_limited ? limit : 0));
+    json_object_set_new(told, "object_bytes", json_of_count(objects));
+    json_object_set_new(told, "reserved_bytes", json_of_count(reserved));
+}
+
+static json_t *describe_island(const tow_controller_t *controller,
+                               const tow_island_entry_t *island)
+{
+    tow_island_stats_t stats =
+        tow_sched_island_stats(controller->sched, island->number);
+    json_t *told = json_object();
+    json_object_set_new(told, "name", json_string(island->name));
+    json_object_set_new(told, "workers", json_of_count(island->worker_count));
+    json_object_set_new(told, "devices", json_of_count(island->device_count));
+    json_object_set_new(told, "runs_queued", json_of_count(stats.queued_count));
+    json_object_set_new(told, "runs_under_way",
+                        json_of_count(stats.under_way_count));
+    json_object_set_new(told, "runs_granted", json_of_count(stats.granted));
+    json_object_set_new(told, "waiting_for_run_ahead",
+                        json_of_count(stats.run_ahead_count));
+    /* The number of the client whose run it is; everybody waits for that. */
+    json_object_set_new(told, "waiting_for_memory",
+                        stats.short_client != 0
+                            ? json_of_count(stats.short_client)
+                            : json_null());
+    describe_memory(controller, island, told);
+    return told;
+}
+
+static json_t *describe_islands(const tow_controller_t *controller)
+{
+    json_t *islands = json_array();
+    for (uint32_t i = 0; i < TOW_ISLANDS_MAX; i++) {
+        const tow_island_entry_t *island =
+            tow_resource_island(controller->resource, i);
+        if (island != NULL)
+            json_array_append_new(islands, describe_island(controller, island));
+    }
+    return islands;
 }
 
 static json_t *describe_client(const client_t *client)
@@ -139,6 +202,7 @@ static json_t *describe_cluster(const tow_controller_t *controller)
                                            item, const client_t, node)));
     json_object_set_new(told, "cluster", json_string(cluster));
     json_object_set_new(told, "totals", describe_totals(controller));
+    json_object_set_new(told, "islands", describe_islands(controller));
     json_object_set_new(told, "workers", workers);
     json_object_set_new(told, "clients", clients);
     return told;

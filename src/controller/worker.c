@@ -163,6 +163,12 @@ tow_status_t tow_worker_join(tow_controller_t *controller,
     if (worker == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = tow_resource_add_worker(
         controller->resource, worker->name, join, worker, &worker->entry);
+    if (status == TOW_OK) {
+        status = tow_sched_add_island(controller->sched,
+                                      worker->entry->island->number);
+        if (status != TOW_OK)
+            tow_resource_remove_worker(controller->resource, worker->entry);
+    }
     if (status != TOW_OK) {
         free_worker(worker);
         return status;
@@ -176,6 +182,7 @@ tow_status_t tow_worker_join(tow_controller_t *controller,
     tow_log(&controller->env->log, TOW_LOG_INFO, "worker joined",
             TOW_F_STR("worker", worker->name),
             TOW_F_STR("host", worker->entry->host),
+            TOW_F_STR("island", worker->entry->island->name),
             TOW_F_U64("devices", worker->entry->device_count));
     return TOW_OK;
 }

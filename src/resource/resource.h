@@ -1,10 +1,11 @@
 /* The resource manager: workers that come and go, their devices, and which of
  * them a slice gets.
  *
- * Devices are known by their global ids. A device carries a load, the number of
- * slices on it; a new slice gets the devices with the least, those of one worker
- * next to each other. Slices may share devices: the scheduler orders their gangs.
- * Pure bookkeeping. */
+ * A worker belongs to an island, and a slice lies within one. Devices are known
+ * by their global ids, and have coordinates in their island: their worker's place
+ * and their index there. A device carries a load, the number of slices on it; a
+ * new slice gets a shape that fits, and the devices with the least (slice.c).
+ * Slices may share devices: the scheduler orders their gangs. Pure bookkeeping. */
 #ifndef TOW_RESOURCE_RESOURCE_H_
 #define TOW_RESOURCE_RESOURCE_H_
 
@@ -20,13 +21,24 @@
 typedef struct tow_resource tow_resource_t;
 typedef struct tow_worker_entry tow_worker_entry_t;
 
+/* Of workers that do not say which. */
+#define TOW_ISLAND_DEFAULT "main"
+
+typedef struct tow_island_entry {
+    char *name;      /* owned */
+    uint32_t number; /* below TOW_ISLANDS_MAX; of accounts and placements */
+    size_t worker_count;
+    size_t device_count;
+    size_t entry_count; /* of workers, those gone that slices name too */
+} tow_island_entry_t;
+
 typedef struct tow_device_entry {
     int64_t id;
     char *kind; /* owned */
     char *name; /* owned */
     uint64_t memory_bytes;
     tow_worker_entry_t *worker; /* lent */
-    uint32_t index;             /* among the worker's */
+    uint32_t index;             /* among the worker's: its second coordinate */
     uint32_t slice_count;       /* its load */
     tow_account_t *account;     /* lent by the ledger */
 } tow_device_entry_t;
@@ -39,7 +51,9 @@ struct tow_worker_entry {
     char *version;
     bool simulated;
     uint32_t process;
-    uint64_t arrival; /* counts up: the order of workers */
+    uint64_t arrival;           /* counts up: the order of workers */
+    tow_island_entry_t *island; /* lent */
+    uint32_t place; /* in its island: the first coordinate of its devices */
     bool gone;
     tow_device_entry_t *devices;
     size_t device_count;
@@ -50,7 +64,8 @@ tow_status_t tow_resource_create(tow_ledger_t *ledger /* lent */,
                                  tow_resource_t **out_resource) TOW_MUST_USE;
 void tow_resource_destroy(tow_resource_t *resource);
 
-/* ALREADY_EXISTS: its process number, its name or a device id is taken by
+/* RESOURCE_EXHAUSTED: a new island, and there are TOW_ISLANDS_MAX. ALREADY_EXISTS:
+ * its process number, its name or a device id is taken by
  * another that lives, which the message names. INVALID_ARGUMENT: no devices,
  * two with one id, or ids that are not its process's. */
 tow_status_t tow_resource_add_worker(tow_resource_t *resource, const char *name,
@@ -68,10 +83,14 @@ size_t tow_resource_worker_count(const tow_resource_t *resource);
 tow_worker_entry_t *tow_resource_worker(const tow_resource_t *resource,
                                         size_t index);
 size_t tow_resource_device_count(const tow_resource_t *resource);
+/* By its number; NULL if there is no worker of it. Lent. */
+const tow_island_entry_t *tow_resource_island(const tow_resource_t *resource,
+                                              uint32_t number);
 
 typedef struct tow_slice_request {
-    const char *kind; /* "" or NULL: any one kind */
-    /* All devices of the kind if there are none. */
+    const char *kind;   /* "" or NULL: any one kind */
+    const char *island; /* "" or NULL: any one */
+    /* All devices of the kind on an island if there are none. */
     const uint32_t *dims;
     size_t dim_count;
     const int64_t *device_ids; /* these, in this order; NULL: any */
@@ -80,9 +99,9 @@ typedef struct tow_slice_request {
 
 /* The devices of a slice, in order; `*out_devices` is the caller's array, the
  * entries are lent and stay until tow_resource_give_back. RESOURCE_EXHAUSTED: not
- * so many are there, and what is; NOT_FOUND: no such kind or id;
- * INVALID_ARGUMENT: dims that make no sense, devices of several kinds, one
- * device twice. */
+ * so many are there, and what is; NOT_FOUND: no such kind, island or id;
+ * INVALID_ARGUMENT: dims that make no sense, devices of several kinds or islands,
+ * one device twice. */
 tow_status_t tow_resource_take(tow_resource_t *resource,
                                const tow_slice_request_t *request,
                                tow_device_entry_t ***out_devices,

@@ -1,5 +1,6 @@
 #include "base/testing.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -36,7 +37,8 @@ typedef struct join {
     const char *name;
     uint32_t process;
     uint32_t device_count;
-    const char *kind; /* NULL: "cpu" */
+    const char *kind;   /* NULL: "cpu" */
+    const char *island; /* NULL: none is named */
 } join_t;
 
 static tow_status_t add(fixture_t *fixture, const join_t *join,
@@ -55,6 +57,7 @@ static tow_status_t add(fixture_t *fixture, const join_t *join,
     }
     message.process = join->process;
     message.host = "host";
+    if (join->island != NULL) message.island = (char *)join->island;
     message.devices = list;
     message.n_devices = join->device_count;
     tow_worker_entry_t *worker;
@@ -111,8 +114,8 @@ static tow_status_t take(fixture_t *fixture, const tow_slice_request_t *request)
 static void slices_get_the_devices_with_the_least_load(void **state)
 {
     fixture_t *fixture = *state;
-    must_add(fixture, &(join_t){"a", 1, 2, NULL});
-    must_add(fixture, &(join_t){"b", 2, 2, NULL});
+    must_add(fixture, &(join_t){"a", 1, 2, NULL, NULL});
+    must_add(fixture, &(join_t){"b", 2, 2, NULL, NULL});
     const tow_slice_request_t two = {.dims = (uint32_t[]){2}, .dim_count = 1};
     taken_t first = must_take(fixture, &two), second = must_take(fixture, &two);
     assert_int_equal(first.devices[0]->id, 2048);
@@ -128,8 +131,8 @@ static void slices_get_the_devices_with_the_least_load(void **state)
 static void slice_without_dims_gets_all_of_one_kind(void **state)
 {
     fixture_t *fixture = *state;
-    must_add(fixture, &(join_t){"a", 1, 2, "gpu"});
-    must_add(fixture, &(join_t){"b", 2, 3, "cpu"});
+    must_add(fixture, &(join_t){"a", 1, 2, "gpu", NULL});
+    must_add(fixture, &(join_t){"b", 2, 3, "cpu", NULL});
     taken_t all = must_take(fixture, &(tow_slice_request_t){0});
     assert_int_equal(all.count, 3);
     assert_string_equal(all.devices[0]->kind, "cpu");
@@ -142,7 +145,7 @@ static void slice_without_dims_gets_all_of_one_kind(void **state)
 static void named_devices_come_in_the_order_asked_for(void **state)
 {
     fixture_t *fixture = *state;
-    must_add(fixture, &(join_t){"a", 1, 4, NULL});
+    must_add(fixture, &(join_t){"a", 1, 4, NULL, NULL});
     const int64_t ids[] = {2051, 2048};
     taken_t taken =
         must_take(fixture, &(tow_slice_request_t){.device_ids = ids,
@@ -157,7 +160,7 @@ static void impossible_slices_are_refused_with_what_there_is(void **state)
     fixture_t *fixture = *state;
     expect(take(fixture, &(tow_slice_request_t){0}), TOW_NOT_FOUND,
            "no device of kind");
-    must_add(fixture, &(join_t){"a", 1, 4, NULL});
+    must_add(fixture, &(join_t){"a", 1, 4, NULL, NULL});
     expect(take(fixture, &(tow_slice_request_t){.dims = (uint32_t[]){2, 3},
                                                 .dim_count = 2}),
            TOW_RESOURCE_EXHAUSTED, "6 devices of kind cpu");
@@ -178,30 +181,200 @@ static void impossible_slices_are_refused_with_what_there_is(void **state)
 static void workers_that_clash_are_refused_by_name(void **state)
 {
     fixture_t *fixture = *state;
-    must_add(fixture, &(join_t){"a", 1, 1, NULL});
-    expect(add(fixture, &(join_t){"a", 2, 1, NULL}, NULL), TOW_ALREADY_EXISTS,
-           "named a");
-    expect(add(fixture, &(join_t){"b", 1, 1, NULL}, NULL), TOW_ALREADY_EXISTS,
-           "taken by worker a");
-    expect(add(fixture, &(join_t){"c", 3, 0, NULL}, NULL), TOW_INVALID_ARGUMENT,
-           "no devices");
+    must_add(fixture, &(join_t){"a", 1, 1, NULL, NULL});
+    expect(add(fixture, &(join_t){"a", 2, 1, NULL, NULL}, NULL),
+           TOW_ALREADY_EXISTS, "named a");
+    expect(add(fixture, &(join_t){"b", 1, 1, NULL, NULL}, NULL),
+           TOW_ALREADY_EXISTS, "taken by worker a");
+    expect(add(fixture, &(join_t){"c", 3, 0, NULL, NULL}, NULL),
+           TOW_INVALID_ARGUMENT, "no devices");
     assert_int_equal(tow_resource_worker_count(fixture->resource), 1);
 }
 
 static void gone_worker_stays_known_to_its_slices_only(void **state)
 {
     fixture_t *fixture = *state;
-    tow_worker_entry_t *a = must_add(fixture, &(join_t){"a", 1, 2, NULL});
-    must_add(fixture, &(join_t){"b", 2, 2, NULL});
+    tow_worker_entry_t *a = must_add(fixture, &(join_t){"a", 1, 2, NULL, NULL});
+    must_add(fixture, &(join_t){"b", 2, 2, NULL, NULL});
     taken_t all = must_take(fixture, &(tow_slice_request_t){0});
     tow_resource_remove_worker(fixture->resource, a);
     assert_int_equal(tow_resource_device_count(fixture->resource), 2);
     assert_true(all.devices[0]->worker->gone);
-    must_add(fixture, &(join_t){"a", 1, 2, NULL}); /* It may come again. */
+    must_add(fixture,
+             &(join_t){"a", 1, 2, NULL, NULL}); /* It may come again. */
     give_back(fixture, all);
     taken_t again = must_take(fixture, &(tow_slice_request_t){0});
     assert_int_equal(again.count, 4);
     give_back(fixture, again);
+}
+
+/* -- Islands ---------------------------------------------------------------- */
+
+static void assert_devices(taken_t taken, size_t count, const int64_t *ids)
+{
+    assert_int_equal(taken.count, count);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(taken.devices[i]->id, ids[i]);
+}
+#define ASSERT_DEVICES(taken, ...)                                     \
+    assert_devices((taken),                                            \
+                   sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), \
+                   (int64_t[]){__VA_ARGS__})
+
+static void slice_lies_within_one_island(void **state)
+{
+    fixture_t *fixture = *state;
+    must_add(fixture, &(join_t){"a", 1, 2, NULL, "west"});
+    must_add(fixture, &(join_t){"b", 2, 2, NULL, "east"});
+    must_add(fixture, &(join_t){"c", 3, 1, NULL, "east"});
+    must_add(fixture, &(join_t){"d", 4, 1, NULL, NULL});
+    assert_string_equal(tow_resource_island(fixture->resource, 0)->name,
+                        "west");
+    assert_int_equal(tow_resource_island(fixture->resource, 1)->device_count,
+                     3);
+    assert_string_equal(tow_resource_island(fixture->resource, 2)->name,
+                        TOW_ISLAND_DEFAULT);
+    assert_null(tow_resource_island(fixture->resource, 3));
+    /* All is all of the island that has most. */
+    taken_t all = must_take(fixture, &(tow_slice_request_t){0});
+    ASSERT_DEVICES(all, 4096, 4097, 6144);
+    assert_int_equal(all.devices[0]->account->island, 1);
+    /* Of any island: where it fits, and where the least is. */
+    const tow_slice_request_t two = {.dims = (uint32_t[]){2}, .dim_count = 1};
+    taken_t first = must_take(fixture, &two), second = must_take(fixture, &two);
+    ASSERT_DEVICES(first, 2048, 2049);
+    ASSERT_DEVICES(second, 2048, 2049); /* A whole worker, as loaded as any. */
+    taken_t named =
+        must_take(fixture, &(tow_slice_request_t){.island = "main"});
+    ASSERT_DEVICES(named, 8192);
+    give_back(fixture, all);
+    give_back(fixture, first);
+    give_back(fixture, second);
+    give_back(fixture, named);
+}
+
+static void impossible_islands_are_refused_by_name(void **state)
+{
+    fixture_t *fixture = *state;
+    must_add(fixture, &(join_t){"a", 1, 2, NULL, "west"});
+    must_add(fixture, &(join_t){"b", 2, 2, NULL, "east"});
+    expect(take(fixture, &(tow_slice_request_t){.island = "north"}),
+           TOW_NOT_FOUND, "no island 'north'");
+    const tow_slice_request_t four = {.dims = (uint32_t[]){4}, .dim_count = 1};
+    expect(take(fixture, &four), TOW_RESOURCE_EXHAUSTED,
+           "the largest island has 2");
+    expect(take(fixture, &(tow_slice_request_t){.island = "east",
+                                                .dims = (uint32_t[]){3},
+                                                .dim_count = 1}),
+           TOW_RESOURCE_EXHAUSTED, "island east has 2");
+    const int64_t both[] = {2048, 4096};
+    expect(take(fixture, &(tow_slice_request_t){.device_ids = both,
+                                                .device_id_count = 2}),
+           TOW_INVALID_ARGUMENT, "a slice lies within one");
+    expect(take(fixture, &(tow_slice_request_t){.device_ids = both,
+                                                .device_id_count = 1,
+                                                .island = "east"}),
+           TOW_INVALID_ARGUMENT, "is of island 'west'");
+}
+
+static void islands_are_bounded_and_empty_ones_used_again(void **state)
+{
+    fixture_t *fixture = *state;
+    char names[TOW_ISLANDS_MAX + 1][16];
+    tow_worker_entry_t *workers[TOW_ISLANDS_MAX];
+    for (uint32_t i = 0; i <= TOW_ISLANDS_MAX; i++)
+        snprintf(names[i], sizeof(names[i]), "i%u", i);
+    for (uint32_t i = 0; i < TOW_ISLANDS_MAX; i++)
+        workers[i] =
+            must_add(fixture, &(join_t){names[i], i, 1, NULL, names[i]});
+    const join_t another = {"another", TOW_ISLANDS_MAX, 1, NULL,
+                            names[TOW_ISLANDS_MAX]};
+    expect(add(fixture, &another, NULL), TOW_RESOURCE_EXHAUSTED,
+           "island 'i64'");
+    taken_t held = must_take(fixture, &(tow_slice_request_t){.island = "i7"});
+    tow_resource_remove_worker(fixture->resource, workers[7]);
+    expect(add(fixture, &another, NULL), TOW_RESOURCE_EXHAUSTED,
+           "island 'i64'");
+    give_back(fixture, held);
+    const tow_worker_entry_t *worker = must_add(fixture, &another);
+    assert_int_equal(worker->island->number, 7);
+    assert_string_equal(worker->island->name, "i64");
+}
+
+/* -- Shapes ------------------------------------------------------------------- */
+
+static void shape_gets_neighbours_on_neighbouring_workers(void **state)
+{
+    fixture_t *fixture = *state;
+    for (uint32_t i = 1; i <= 4; i++)
+        must_add(fixture, &(join_t){(const char *[]){"", "a", "b", "c", "d"}[i],
+                                    i, 4, NULL, NULL});
+    /* One device of the first worker is busy: it is left alone. */
+    const int64_t busy_id = 2049;
+    taken_t busy =
+        must_take(fixture, &(tow_slice_request_t){.device_ids = &busy_id,
+                                                  .device_id_count = 1});
+    const tow_slice_request_t shape = {.dims = (uint32_t[]){2, 4},
+                                       .dim_count = 2};
+    taken_t first = must_take(fixture, &shape);
+    ASSERT_DEVICES(first, 4096, 4097, 4098, 4099, 6144, 6145, 6146, 6147);
+    /* 2 x 2: on one worker, since one has so many. */
+    taken_t square =
+        must_take(fixture, &(tow_slice_request_t){.dims = (uint32_t[]){2, 2},
+                                                  .dim_count = 2});
+    ASSERT_DEVICES(square, 8192, 8193, 8194, 8195);
+    /* 2 x 3 x 1 and 2 x 3: three on each of two workers. */
+    taken_t three =
+        must_take(fixture, &(tow_slice_request_t){.dims = (uint32_t[]){2, 3, 1},
+                                                  .dim_count = 3});
+    assert_int_equal(three.devices[0]->index, three.devices[3]->index);
+    assert_int_equal(three.devices[0]->worker->place + 1,
+                     three.devices[3]->worker->place);
+    give_back(fixture, busy);
+    give_back(fixture, first);
+    give_back(fixture, square);
+    give_back(fixture, three);
+}
+
+static void what_has_no_shape_is_any_devices(void **state)
+{
+    fixture_t *fixture = *state;
+    must_add(fixture, &(join_t){"a", 1, 2, NULL, NULL});
+    must_add(fixture, &(join_t){"b", 2, 3, NULL, NULL});
+    taken_t five =
+        must_take(fixture, &(tow_slice_request_t){.dims = (uint32_t[]){5, 1},
+                                                  .dim_count = 2});
+    ASSERT_DEVICES(five, 2048, 2049, 4096, 4097, 4098);
+    give_back(fixture, five);
+}
+
+static void island_with_a_shape_that_fits_is_preferred(void **state)
+{
+    fixture_t *fixture = *state;
+    must_add(fixture, &(join_t){"a", 1, 1, NULL, "bits"});
+    must_add(fixture, &(join_t){"b", 2, 3, NULL, "bits"});
+    must_add(fixture, &(join_t){"c", 3, 4, NULL, "whole"});
+    const tow_slice_request_t four = {.dims = (uint32_t[]){4}, .dim_count = 1};
+    taken_t first = must_take(fixture, &four),
+            second = must_take(fixture, &four);
+    assert_int_equal(first.devices[0]->id, 6144);
+    assert_int_equal(second.devices[0]->id, 6144);
+    give_back(fixture, first);
+    give_back(fixture, second);
+}
+
+static void worker_that_comes_again_stands_where_it_stood(void **state)
+{
+    fixture_t *fixture = *state;
+    tow_worker_entry_t *a = must_add(fixture, &(join_t){"a", 1, 1, NULL, NULL});
+    const tow_worker_entry_t *b =
+        must_add(fixture, &(join_t){"b", 2, 1, NULL, NULL});
+    assert_int_equal(b->place, 1);
+    tow_resource_remove_worker(fixture->resource, a);
+    must_add(fixture, &(join_t){"a", 3, 1, NULL, NULL});
+    taken_t all = must_take(fixture, &(tow_slice_request_t){0});
+    ASSERT_DEVICES(all, 6144, 4096);
+    give_back(fixture, all);
 }
 
 #define WITH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -211,4 +384,11 @@ TOW_TEST_MAIN(WITH(slices_get_the_devices_with_the_least_load),
               WITH(named_devices_come_in_the_order_asked_for),
               WITH(impossible_slices_are_refused_with_what_there_is),
               WITH(workers_that_clash_are_refused_by_name),
-              WITH(gone_worker_stays_known_to_its_slices_only))
+              WITH(gone_worker_stays_known_to_its_slices_only),
+              WITH(slice_lies_within_one_island),
+              WITH(impossible_islands_are_refused_by_name),
+              WITH(islands_are_bounded_and_empty_ones_used_again),
+              WITH(shape_gets_neighbours_on_neighbouring_workers),
+              WITH(what_has_no_shape_is_any_devices),
+              WITH(island_with_a_shape_that_fits_is_preferred),
+              WITH(worker_that_comes_again_stands_where_it_stood))

@@ -74,14 +74,53 @@ static void print_device(const json_t *device)
            count_of(device, "steps_under_way"), count_of(device, "slices"));
 }
 
+/* "memory, for client 3", "run-ahead (2)", "-". */
+static const char *waiting_text(const json_t *island, char text[64])
+{
+    const json_t *memory = json_object_get(island, "waiting_for_memory");
+    const long long run_ahead = count_of(island, "waiting_for_run_ahead");
+    if (json_is_integer(memory))
+        snprintf(text, 64, "memory, for client %lld",
+                 (long long)json_integer_value(memory));
+    else if (run_ahead > 0)
+        snprintf(text, 64, "run-ahead (%lld)", run_ahead);
+    else
+        snprintf(text, 64, "-");
+    return text;
+}
+
+static void print_islands(const json_t *islands)
+{
+    size_t i;
+    const json_t *island;
+    char objects[32], reserved[32], memory[32], waiting[64];
+    printf("%-12s %7s %7s %6s %8s %8s %10s %10s %10s  %s\n", "island",
+           "workers", "devices", "queued", "underway", "granted", "objects",
+           "reserved", "memory", "waits for");
+    json_array_foreach(islands, i, island)
+    {
+        const long long limit = count_of(island, "memory_bytes");
+        printf("%-12s %7lld %7lld %6lld %8lld %8lld %10s %10s %10s  %s\n",
+               text_of(island, "name"), count_of(island, "workers"),
+               count_of(island, "devices"), count_of(island, "runs_queued"),
+               count_of(island, "runs_under_way"),
+               count_of(island, "runs_granted"),
+               bytes_text(count_of(island, "object_bytes"), objects),
+               bytes_text(count_of(island, "reserved_bytes"), reserved),
+               limit > 0 ? bytes_text(limit, memory) : "-",
+               waiting_text(island, waiting));
+    }
+}
+
 static void print_workers(const json_t *workers)
 {
     size_t i, k;
     const json_t *worker, *device;
     json_array_foreach(workers, i, worker)
     {
-        printf("%s on %s: %s%s, process %lld\n", text_of(worker, "name"),
-               text_of(worker, "host"), text_of(worker, "platform"),
+        printf("%s on %s, island %s: %s%s, process %lld\n",
+               text_of(worker, "name"), text_of(worker, "host"),
+               text_of(worker, "island"), text_of(worker, "platform"),
                json_is_true(json_object_get(worker, "simulated"))
                    ? " (simulated)"
                    : "",
@@ -138,6 +177,7 @@ static tow_status_t print_text(const char *text)
         return TOW_ERROR(TOW_DATA_LOSS, "the report is no JSON: %s",
                          error.text);
     print_totals(report);
+    print_islands(json_object_get(report, "islands"));
     print_workers(json_object_get(report, "workers"));
     print_clients(json_object_get(report, "clients"));
     json_decref(report);
@@ -183,8 +223,9 @@ int tow_command_status(int argc, char **argv)
     static const struct argp argp = {
         .options = table,
         .parser = parse,
-        .doc = "Shows workers, devices, memory, clients and queues of a "
-               "cluster. The client named tow is this command.",
+        .doc =
+            "Shows islands, workers, devices, memory, clients and queues of a "
+            "cluster. The client named tow is this command.",
     };
     status_arguments_t arguments = {0};
     int usage = tow_command_parse(&argp, argc, argv, &arguments);

@@ -89,6 +89,7 @@ typedef struct words {
     size_t count;
     char texts[3][32]; /* of numbers */
     size_t text_count;
+    char island[32];
 } words_t;
 
 static void add(words_t *words, const char *word)
@@ -115,6 +116,20 @@ static void add_devices(words_t *words, const tow_supervisor_options_t *options)
     }
 }
 
+/* island-0, island-1, ...: as many workers in each, or one more. */
+static void add_island(const supervisor_t *supervisor, const member_t *member,
+                       words_t *words)
+{
+    const tow_supervisor_options_t *options = supervisor->options;
+    if (options->island_count == 0) return;
+    const uint64_t index = (uint64_t)(member - supervisor->members) - 1;
+    snprintf(words->island, sizeof(words->island), "island-%llu",
+             (unsigned long long)(index * options->island_count /
+                                  options->worker_count));
+    add(words, "--island");
+    add(words, words->island);
+}
+
 static void make_words(const supervisor_t *supervisor, const member_t *member,
                        words_t *words)
 {
@@ -135,6 +150,7 @@ static void make_words(const supervisor_t *supervisor, const member_t *member,
     add_number(words, "--devices", options->device_count);
     if (options->memory_bytes > 0)
         add_number(words, "--memory", options->memory_bytes);
+    add_island(supervisor, member, words);
 }
 
 /* In the child, between fork and exec. The supervisor has one thread. */

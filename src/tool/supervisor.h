@@ -18,6 +18,7 @@ typedef struct tow_supervisor_options {
     const char *keys;         /* folder with the token */
     uint64_t worker_count;
     uint64_t device_count; /* of each */
+    uint64_t island_count; /* workers are split evenly; 0: one, unnamed */
     const char *model;     /* simulated devices; NULL: real ones */
     const char *plugin;    /* NULL: XLA on the CPU */
     uint64_t memory_bytes; /* of each device; 0: no limit */

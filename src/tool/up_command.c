@@ -68,6 +68,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         a->options.memory_bytes =
             tow_command_number(state, "memory", argument, 1, INT64_MAX);
         return 0;
+    case 'i':
+        a->options.island_count = tow_command_number(
+            state, "islands", argument, 1, TOW_CLUSTER_WORKER_COUNT_MAX);
+        return 0;
     case 's': a->options.model = argument; return 0;
     case 'p': a->options.plugin = argument; return 0;
     case 'a': a->address = argument; return 0;
@@ -81,9 +85,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (a->options.follow_fd >= 0 && !a->is_foreground)
             argp_error(state, "--follow-fd goes with --foreground");
-        if (a->options.model != NULL && a->options.worker_count > 1)
+        if (a->options.island_count > a->options.worker_count)
+            argp_error(state, "an island has at least one worker: --islands "
+                              "takes no more than --workers");
+        if (a->options.model != NULL && a->options.worker_count > 1 &&
+            a->options.worker_count != a->options.island_count)
             argp_error(state, "simulated devices of two processes cannot "
-                              "meet: --simulated takes one worker");
+                              "meet: --simulated takes one worker an island");
         return 0;
     default: return parse_fd(key, argument, state);
     }
@@ -221,6 +229,8 @@ int tow_command_up(int argc, char **argv)
     static const struct argp_option table[] = {
         {"workers", 'w', "N", 0, "Worker processes (1)", 0},
         {"devices", 'n', "N", 0, "Devices of each (8)", 0},
+        {"islands", 'i', "N", 0,
+         "Split the workers evenly: island-0, island-1, ... (one: main)", 0},
         {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
         {"unbound", OPTION_UNBOUND, NULL, 0,
          "Let every worker use all cores, not a share of them each", 0},

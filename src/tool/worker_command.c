@@ -19,7 +19,8 @@
 typedef struct worker_arguments {
     const char *controller;
     const char *name;
-    const char *host; /* NULL: this machine's */
+    const char *host;   /* NULL: this machine's */
+    const char *island; /* NULL: the default */
     const char *keys;
     const char *plugin;
     const char *model;
@@ -84,6 +85,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'N': a->name = argument; return 0;
     case 'p': a->plugin = argument; return 0;
     case 's': a->model = argument; return 0;
+    case 'i': a->island = argument; return 0;
     case 'n':
         a->device_count = tow_command_number(state, "devices", argument, 1,
                                              TOW_XLA_DEVICE_COUNT_MAX);
@@ -270,6 +272,7 @@ static tow_status_t open_worker(worker_process_t *process)
     const tow_worker_options_t options = {
         .controller = a->controller,
         .host = process->host_name,
+        .island = a->island,
         .process = (uint32_t)a->process,
         .driver = process->driver,
         .mail = process->gangs != NULL ? tow_gangs_mail(process->gangs)
@@ -343,6 +346,8 @@ int tow_command_worker(int argc, char **argv)
          "Its number, which no other worker of the cluster has or had (0); "
          "its devices are 2048 P, 2048 P + 1, ...",
          0},
+        {"island", 'i', "NAME", 0,
+         "Which devices its own have a fast network with (main)", 0},
         {"host", OPTION_HOST, "NAME", 0, "This machine's name", 0},
         {"plugin", 'p', "PATH", 0, "A PJRT plugin (default: XLA on the CPU)",
          0},

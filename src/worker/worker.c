@@ -111,6 +111,7 @@ static void free_tables(tow_worker_t *worker)
     tow_free((char *)worker->options.controller);
     tow_free((char *)worker->options.controller_name);
     tow_free((char *)worker->options.host);
+    tow_free((char *)worker->options.island);
     tow_free(worker);
 }
 
@@ -262,6 +263,7 @@ static void join(tow_worker_t *worker)
     }
     message.process = worker->options.process;
     message.host = (char *)worker->options.host;
+    message.island = (char *)worker->options.island;
     message.platform = (char *)driver->platform;
     message.version = (char *)driver->version;
     message.simulated = driver->simulated;
@@ -363,6 +365,8 @@ static tow_status_t copy_options(tow_worker_t *worker,
     worker->options = *options;
     worker->options.controller = tow_strdup(options->controller);
     worker->options.host = tow_strdup(options->host);
+    worker->options.island =
+        tow_strdup(options->island != NULL ? options->island : "");
     worker->options.controller_name = options->controller_name != NULL
                                           ? tow_strdup(options->controller_name)
                                           : NULL;
@@ -372,6 +376,7 @@ static tow_status_t copy_options(tow_worker_t *worker,
     if (limits->get_bytes_max == 0)
         limits->get_bytes_max = TOW_WORKER_GET_BYTES_MAX;
     if (worker->options.controller == NULL || worker->options.host == NULL ||
+        worker->options.island == NULL ||
         (options->controller_name != NULL &&
          worker->options.controller_name == NULL))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -411,6 +416,10 @@ static tow_status_t check_options(const tow_worker_options_t *options)
     if (strlen(options->host) > TOW_NAME_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "the host's name has more than %u bytes",
+                         TOW_NAME_MAX);
+    if (options->island != NULL && strlen(options->island) > TOW_NAME_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "the island's name has more than %u bytes",
                          TOW_NAME_MAX);
     return TOW_OK;
 }

@@ -77,6 +77,7 @@ typedef struct tow_worker_options {
     tow_worker_hooks_t hooks;
     tow_worker_limits_t limits;
     bool may_run_inline; /* see tow_dataflow_options_t */
+    const char *island;  /* copied; NULL: the default */
     /* Whether what clients get over lanes carries a checksum of ours. */
     tow_write_check_t check;
 } tow_worker_options_t;

@@ -1,0 +1,438 @@
+/* Which devices a slice gets.
+ *
+ * Of each island that has enough, the best that it can give is worked out, and
+ * the best of these is taken: first a shape that fits, then the least load on the
+ * devices, then the least load of the island.
+ *
+ * Devices have coordinates (the worker's place in its island, the index among the
+ * worker's devices). A shape fits if its inner dimensions lie within a worker and
+ * the outer ones go over workers next to each other: 2 x 4 is four neighbours on
+ * each of two workers, where a worker has at least four, or eight on one that has
+ * so many. Where no such block is there, any devices will do. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "resource/resource_impl.h"
+
+typedef TOW_VEC(tow_device_entry_t *) device_vec_t;
+
+/* 0: all of them. */
+static tow_status_t wanted_count(const tow_slice_request_t *request,
+                                 size_t *out_count)
+{
+    uint64_t count = request->dim_count == 0 ? 0 : 1;
+    for (size_t i = 0; i < request->dim_count; i++) {
+        count *= request->dims[i];
+        if (count == 0 || count > TOW_DEVICES_MAX)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "dimension %zu of the slice is %u: a slice has 1 "
+                             "to %u devices",
+                             i, request->dims[i], TOW_DEVICES_MAX);
+    }
+    if (request->device_id_count > 0 && count > 0 &&
+        count != request->device_id_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "the slice's dimensions make %llu devices, but %zu "
+                         "are named",
+                         (unsigned long long)count, request->device_id_count);
+    *out_count = count;
+    return TOW_OK;
+}
+
+static bool is_named(const char *name)
+{
+    return name != NULL && name[0] != '\0';
+}
+
+static bool is_kind(const tow_slice_request_t *request, const char *kind)
+{
+    return !is_named(request->kind) || strcmp(request->kind, kind) == 0;
+}
+
+static tow_status_t check_island(const tow_slice_request_t *request,
+                                 const tow_device_entry_t *first,
+                                 const tow_device_entry_t *device)
+{
+    const tow_island_entry_t *island = device->worker->island;
+    if (is_named(request->island) && strcmp(request->island, island->name) != 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "device %lld is of island '%s', not of '%s'",
+                         (long long)device->id, island->name, request->island);
+    if (first->worker->island != island)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "device %lld is of island '%s' and device %lld of "
+                         "'%s': a slice lies within one, and a program may use "
+                         "several slices",
+                         (long long)first->id, first->worker->island->name,
+                         (long long)device->id, island->name);
+    return TOW_OK;
+}
+
+static tow_status_t take_named(const tow_resource_t *resource,
+                               const tow_slice_request_t *request,
+                               device_vec_t *devices)
+{
+    for (size_t i = 0; i < request->device_id_count; i++) {
+        const int64_t id = request->device_ids[i];
+        tow_device_entry_t *device =
+            id < 0 ? NULL
+                   : tow_map_find(&resource->devices, tow_device_key(id));
+        if (device == NULL)
+            return TOW_ERROR(TOW_NOT_FOUND,
+                             "there is no device %lld: `tow status` lists them",
+                             (long long)id);
+        if (!is_kind(request, device->kind) ||
+            (i > 0 && strcmp(devices->items[0]->kind, device->kind) != 0))
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "device %lld is a %s: all devices of a slice are "
+                             "of one kind",
+                             (long long)id, device->kind);
+        TOW_RETURN_IF_ERROR(
+            check_island(request, i > 0 ? devices->items[0] : device, device));
+        if (!tow_vec_push(devices, device))
+            return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    return TOW_OK;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const tow_device_entry_t *const *left = a, *const *right = b;
+    return (*left)->id < (*right)->id ? -1 : (*left)->id > (*right)->id;
+}
+
+static tow_status_t check_distinct(const device_vec_t *devices)
+{
+    if (devices->count < 2) return TOW_OK;
+    size_t bytes = devices->count * sizeof(*devices->items);
+    tow_device_entry_t **sorted = tow_malloc(bytes);
+    if (sorted == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    memcpy(sorted, devices->items, bytes);
+    qsort(sorted, devices->count, sizeof(*sorted), by_id);
+    tow_status_t status = TOW_OK;
+    for (size_t i = 1; i < devices->count && status == TOW_OK; i++)
+        if (sorted[i] == sorted[i - 1])
+            status = TOW_ERROR(TOW_INVALID_ARGUMENT,
+                               "device %lld is in the slice twice",
+                               (long long)sorted[i]->id);
+    tow_free(sorted);
+    return status;
+}
+
+/* -- Any devices ------------------------------------------------------------ */
+
+/* Least load first; then in order of coordinates, so that the devices of one
+ * worker stay together. */
+static int by_place(const void *a, const void *b)
+{
+    const tow_device_entry_t *left = *(tow_device_entry_t *const *)a;
+    const tow_device_entry_t *right = *(tow_device_entry_t *const *)b;
+    if (left->worker != right->worker)
+        return left->worker->place < right->worker->place ? -1 : 1;
+    return left->index < right->index ? -1 : left->index > right->index;
+}
+
+static int by_load(const void *a, const void *b)
+{
+    const tow_device_entry_t *left = *(tow_device_entry_t *const *)a;
+    const tow_device_entry_t *right = *(tow_device_entry_t *const *)b;
+    if (left->slice_count != right->slice_count)
+        return left->slice_count < right->slice_count ? -1 : 1;
+    return by_place(a, b);
+}
+
+/* The kind to take when none is named: the one of which there are most. */
+static const char *commonest_kind(const tow_resource_t *resource)
+{
+    const char *best = "";
+    size_t best_count = 0;
+    for (size_t i = 0; i < resource->here.count; i++) {
+        const char *kind = resource->here.items[i]->devices[0].kind;
+        size_t count = 0;
+        for (size_t j = 0; j < resource->here.count; j++)
+            if (strcmp(resource->here.items[j]->devices[0].kind, kind) == 0)
+                count += resource->here.items[j]->device_count;
+        if (count > best_count) best = kind, best_count = count;
+    }
+    return best;
+}
+
+/* Those of a kind on one island, in order of coordinates. */
+static tow_status_t gather(const tow_resource_t *resource,
+                           const tow_island_entry_t *island, const char *kind,
+                           device_vec_t *devices)
+{
+    devices->count = 0;
+    for (size_t i = 0; i < resource->here.count; i++) {
+        tow_worker_entry_t *worker = resource->here.items[i];
+        if (worker->island != island) continue;
+        for (size_t j = 0; j < worker->device_count; j++)
+            if (strcmp(worker->devices[j].kind, kind) == 0 &&
+                !tow_vec_push(devices, &worker->devices[j]))
+                return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    if (devices->count > 0)
+        qsort(devices->items, devices->count, sizeof(*devices->items),
+              by_place);
+    return TOW_OK;
+}
+
+static uint64_t load_of(tow_device_entry_t *const *devices, size_t count)
+{
+    uint64_t load = 0;
+    for (size_t i = 0; i < count; i++)
+        load += devices[i]->slice_count;
+    return load;
+}
+
+/* -- Shapes that fit ---------------------------------------------------------- */
+
+/* A run of neighbours on each of some workers next to each other. */
+typedef struct block {
+    size_t first;        /* worker, as an index into the list of `hosts_t` */
+    size_t worker_count; /* 0: none was found */
+    size_t offset;       /* among a worker's devices */
+    size_t width;
+    uint64_t load;
+} block_t;
+
+/* Where each worker's devices begin in a list in order of coordinates. */
+typedef struct hosts {
+    tow_device_entry_t *const *devices; /* lent */
+    size_t *begins;                     /* owned: one more than workers */
+    size_t count;
+    size_t width_max;
+} hosts_t;
+
+static bool list_hosts(const device_vec_t *devices, hosts_t *hosts)
+{
+    *hosts = (hosts_t){.devices = devices->items};
+    hosts->begins = tow_malloc((devices->count + 1) * sizeof(*hosts->begins));
+    if (hosts->begins == NULL) return false;
+    for (size_t i = 0; i < devices->count; i++)
+        if (i == 0 ||
+            devices->items[i]->worker != devices->items[i - 1]->worker)
+            hosts->begins[hosts->count++] = i;
+    hosts->begins[hosts->count] = devices->count;
+    for (size_t h = 0; h < hosts->count; h++) {
+        size_t width = hosts->begins[h + 1] - hosts->begins[h];
+        if (width > hosts->width_max) hosts->width_max = width;
+    }
+    return true;
+}
+
+/* The load of a block; UINT64_MAX if one of its workers is too small. */
+static uint64_t weigh(const hosts_t *hosts, const block_t *block)
+{
+    uint64_t load = 0;
+    for (size_t h = block->first; h < block->first + block->worker_count; h++) {
+        size_t begin = hosts->begins[h] + block->offset;
+        if (begin + block->width > hosts->begins[h + 1]) return UINT64_MAX;
+        load += load_of(hosts->devices + begin, block->width);
+    }
+    return load;
+}
+
+/* Looks for a better one of this shape. O(workers x offsets x devices). */
+static void look_for(const hosts_t *hosts, size_t worker_count, size_t width,
+                     block_t *best)
+{
+    if (width > hosts->width_max || worker_count > hosts->count) return;
+    for (size_t h = 0; h + worker_count <= hosts->count; h++)
+        for (size_t offset = 0; offset + width <= hosts->width_max; offset++) {
+            block_t block = {h, worker_count, offset, width, 0};
+            block.load = weigh(hosts, &block);
+            if (block.load == UINT64_MAX) break;
+            if (best->worker_count == 0 || block.load < best->load)
+                *best = block;
+            if (best->load == 0) return;
+        }
+}
+
+/* On as few workers as can be; then the outermost dimension over workers, then
+ * the outer two; at last whole workers, whatever the shape. */
+static block_t find_block(const hosts_t *hosts,
+                          const tow_slice_request_t *request, size_t wanted)
+{
+    block_t best = {0};
+    size_t outer = 1;
+    for (size_t i = 0; i < request->dim_count; i++) {
+        look_for(hosts, outer, wanted / outer, &best);
+        outer *= request->dims[i];
+    }
+    if (wanted % hosts->width_max == 0)
+        look_for(hosts, wanted / hosts->width_max, hosts->width_max, &best);
+    return best;
+}
+
+/* Moves the block's devices to the front, in its order. */
+static void keep_block(const hosts_t *hosts, const block_t *block,
+                       device_vec_t *devices)
+{
+    size_t count = 0;
+    for (size_t h = block->first; h < block->first + block->worker_count; h++)
+        for (size_t i = 0; i < block->width; i++)
+            devices->items[count++] =
+                devices->items[hosts->begins[h] + block->offset + i];
+    devices->count = count;
+}
+
+/* -- The best of all islands ---------------------------------------------------- */
+
+typedef struct offer {
+    device_vec_t devices; /* owned */
+    bool is_shaped;
+    uint64_t load;
+    uint64_t island_load; /* slices on all its devices ... */
+    size_t island_size;   /* ... which are so many */
+} offer_t;
+
+static bool is_better(const offer_t *offer, const offer_t *best)
+{
+    if (best->devices.count == 0) return true;
+    /* Of all devices, where all were asked for. */
+    if (offer->devices.count != best->devices.count)
+        return offer->devices.count > best->devices.count;
+    if (offer->is_shaped != best->is_shaped) return offer->is_shaped;
+    if (offer->load != best->load) return offer->load < best->load;
+    return offer->island_load * best->island_size <
+           best->island_load * offer->island_size;
+}
+
+/* 0 wanted: all. No devices: it has not so many. */
+static tow_status_t make_offer(const tow_resource_t *resource,
+                               const tow_island_entry_t *island,
+                               const tow_slice_request_t *request,
+                               const char *kind, size_t wanted, offer_t *offer)
+{
+    device_vec_t *devices = &offer->devices;
+    TOW_RETURN_IF_ERROR(gather(resource, island, kind, devices));
+    offer->island_size = devices->count;
+    offer->island_load = load_of(devices->items, devices->count);
+    if (wanted == 0) wanted = devices->count;
+    if (wanted > devices->count) devices->count = 0;
+    if (devices->count == 0) return TOW_OK;
+    hosts_t hosts;
+    if (!list_hosts(devices, &hosts))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    block_t block = find_block(&hosts, request, wanted);
+    offer->is_shaped = block.worker_count > 0;
+    if (offer->is_shaped) {
+        keep_block(&hosts, &block, devices);
+    } else {
+        qsort(devices->items, devices->count, sizeof(*devices->items), by_load);
+        devices->count = wanted;
+        qsort(devices->items, devices->count, sizeof(*devices->items),
+              by_place);
+    }
+    tow_free(hosts.begins);
+    offer->load = load_of(devices->items, devices->count);
+    return TOW_OK;
+}
+
+static tow_status_t describe_shortage(const tow_resource_t *resource,
+                                      const tow_slice_request_t *request,
+                                      const char *kind, size_t wanted,
+                                      size_t largest)
+{
+    const char *island = is_named(request->island) ? request->island : "";
+    bool is_there = island[0] == '\0';
+    for (uint32_t i = 0; i < TOW_ISLANDS_MAX && !is_there; i++) {
+        const tow_island_entry_t *entry = tow_resource_island(resource, i);
+        is_there = entry != NULL && strcmp(entry->name, island) == 0;
+    }
+    if (!is_there)
+        return TOW_ERROR(TOW_NOT_FOUND,
+                         "there is no island '%s': `tow status` lists them",
+                         island);
+    const char *where = island[0] != '\0' ? "of island " : "";
+    if (largest == 0)
+        return TOW_ERROR(TOW_NOT_FOUND,
+                         "there is no device of kind '%s' among %zu devices of "
+                         "%zu workers %s%s: `tow status` lists them",
+                         kind, tow_resource_device_count(resource),
+                         resource->here.count, where, island);
+    return TOW_ERROR(
+        TOW_RESOURCE_EXHAUSTED,
+        "%zu devices of kind %s were asked for, and %s%s has %zu", wanted, kind,
+        island[0] != '\0' ? "island " : "the largest island", island, largest);
+}
+
+static tow_status_t take_any(const tow_resource_t *resource,
+                             const tow_slice_request_t *request, size_t wanted,
+                             device_vec_t *devices)
+{
+    const char *kind =
+        is_named(request->kind) ? request->kind : commonest_kind(resource);
+    offer_t best = {0}, offer = {0};
+    size_t largest = 0;
+    tow_status_t status = TOW_OK;
+    for (uint32_t i = 0; i < TOW_ISLANDS_MAX && status == TOW_OK; i++) {
+        const tow_island_entry_t *island = tow_resource_island(resource, i);
+        if (island == NULL || (is_named(request->island) &&
+                               strcmp(request->island, island->name) != 0))
+            continue;
+        status = make_offer(resource, island, request, kind, wanted, &offer);
+        if (offer.island_size > largest) largest = offer.island_size;
+        if (status != TOW_OK || offer.devices.count == 0 ||
+            !is_better(&offer, &best))
+            continue;
+        offer_t worse = best;
+        best = offer;
+        offer = worse;
+    }
+    tow_vec_deinit(&offer.devices);
+    *devices = best.devices;
+    if (status == TOW_OK && best.devices.count == 0)
+        status = describe_shortage(resource, request, kind, wanted, largest);
+    return status;
+}
+
+/* -- Taking and giving back ------------------------------------------------------ */
+
+tow_status_t tow_resource_take(tow_resource_t *resource,
+                               const tow_slice_request_t *request,
+                               tow_device_entry_t ***out_devices,
+                               size_t *out_count)
+{
+    *out_devices = NULL;
+    *out_count = 0;
+    size_t wanted = 0;
+    TOW_RETURN_IF_ERROR(wanted_count(request, &wanted));
+    device_vec_t devices = {0};
+    tow_status_t status = request->device_id_count > 0
+                              ? take_named(resource, request, &devices)
+                              : take_any(resource, request, wanted, &devices);
+    if (status == TOW_OK) status = check_distinct(&devices);
+    if (status != TOW_OK) {
+        tow_vec_deinit(&devices);
+        return status;
+    }
+    for (size_t i = 0; i < devices.count; i++)
+        devices.items[i]->slice_count++;
+    *out_devices = devices.items;
+    *out_count = devices.count;
+    return TOW_OK;
+}
+
+void tow_resource_give_back(tow_resource_t *resource,
+                            tow_device_entry_t *const *devices, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        TOW_ASSERT(devices[i]->slice_count > 0);
+        devices[i]->slice_count--;
+    }
+    /* Devices of one worker stand together, so each is looked at once or
+     * little more; the entry is gone after this. */
+    for (size_t i = 0; i < count;) {
+        tow_worker_entry_t *worker = devices[i]->worker;
+        while (i < count && devices[i]->worker == worker)
+            i++;
+        bool appears_later = false;
+        for (size_t j = i; j < count && worker->gone; j++)
+            appears_later |= devices[j]->worker == worker;
+        if (!appears_later) tow_resource_forget_gone(resource, worker);
+    }
+}
