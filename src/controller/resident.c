@@ -1,7 +1,7 @@
 /* Programs and their executables on the workers.
  *
- * A program is verified, then its functions are loaded where they are not yet,
- * then each worker gets its part. Runs wait here until the loads have been
+ * A program gets the transfers that it needs and is verified, then its functions
+ * are loaded where they are not yet, then each worker gets its part. Runs wait here until the loads have been
  * answered, so a worker never has to wait for one. */
 #include "controller/controller_impl.h"
 
@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/hash.h"
 #include "device/options.h"
 
 /* -- Executables --------------------------------------------------------------- */
@@ -139,7 +140,9 @@ static tow_status_t executable_of(tow_controller_t *controller, code_t *code,
 typedef struct taking {
     client_t *client;
     tow_graph_t *graph;
+    uint32_t client_node_count; /* the others are inserted transfers */
     resident_t *resident;
+    tow_map_t slices;       /* whose cost has been counted: a set */
     const worker_t *worker; /* that we lower for */
 } taking_t;
 
@@ -192,6 +195,26 @@ static bool scope_slice_is_here(void *context, tow_slice_id_t slice)
     for (uint32_t i = 0; i < mapping->part_count; i++)
         if (mapping->parts[i].worker == taking->worker) return true;
     return false;
+}
+
+/* Hosts are told apart by their names. Should two have one number, bytes between
+ * them only take another way. */
+static uint32_t host_number(const worker_t *worker)
+{
+    const char *host = worker->peer.host;
+    return host == NULL ? 0 : (uint32_t)tow_hash_bytes(host, strlen(host), 0);
+}
+
+static tow_place_t scope_place(void *context, tow_slice_id_t slice,
+                               size_t shard)
+{
+    const mapping_t *mapping = slice_of(context, slice)->mapping;
+    const mapping_part_t *part = &mapping->parts[mapping->part_of_shard[shard]];
+    const uint32_t index = mapping->index_in_part[shard];
+    return (tow_place_t){.process = part->worker->process,
+                         .index = index,
+                         .device = part->devices[index],
+                         .host = host_number(part->worker)};
 }
 
 static tow_graph_scope_t scope_of(taking_t *taking)
@@ -275,18 +298,15 @@ static bool add_worker(resident_t *resident, worker_t *worker)
     return true;
 }
 
-static bool has_mapping(const resident_t *resident, const mapping_t *mapping)
+/* What the program takes of a mapping: a row of its own for each. */
+static tow_status_t part_of(resident_t *resident, mapping_t *mapping,
+                            tow_ticket_part_t **out_part)
 {
     for (size_t i = 0; i < resident->mapping_count; i++)
-        if (resident->mappings[i] == mapping) return true;
-    return false;
-}
-
-static tow_status_t add_mapping(taking_t *taking, tow_slice_id_t slice)
-{
-    resident_t *resident = taking->resident;
-    mapping_t *mapping = slice_of(taking, slice)->mapping;
-    if (has_mapping(resident, mapping)) return TOW_OK;
+        if (resident->mappings[i] == mapping) {
+            *out_part = &resident->parts[i];
+            return TOW_OK;
+        }
     const size_t count = resident->mapping_count + 1;
     mapping_t **mappings =
         tow_realloc(resident->mappings, count * sizeof(*mappings));
@@ -296,18 +316,35 @@ static tow_status_t add_mapping(taking_t *taking, tow_slice_id_t slice)
     if (parts != NULL) resident->parts = parts;
     if (mappings == NULL || parts == NULL)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    const tow_graph_scope_t scope = scope_of(taking);
-    tow_graph_cost_t cost;
-    TOW_RETURN_IF_ERROR(tow_graph_cost(taking->graph, &scope, slice, &cost));
-    parts[count - 1] = (tow_ticket_part_t){.placement = mapping->placement,
-                                           .bytes = cost.peak_bytes,
-                                           .step_count = cost.step_count};
+    *out_part = &parts[count - 1];
+    **out_part = (tow_ticket_part_t){.placement = mapping->placement};
     mappings[count - 1] = mapping;
     resident->mapping_count = count;
     tow_mapping_retain(mapping);
     for (uint32_t i = 0; i < mapping->part_count; i++)
         if (!add_worker(resident, mapping->parts[i].worker))
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    return TOW_OK;
+}
+
+/* Two slices may have the same devices: then both count. */
+static tow_status_t add_slice(taking_t *taking, tow_slice_id_t slice)
+{
+    const tow_graph_scope_t scope = scope_of(taking);
+    tow_ticket_part_t *part = NULL;
+    tow_graph_cost_t cost;
+    if (tow_map_find(&taking->slices, slice.value) != NULL) return TOW_OK;
+    if (!tow_map_put(&taking->slices, slice.value, taking))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    TOW_RETURN_IF_ERROR(tow_graph_cost(taking->graph, &scope, slice, &cost));
+    TOW_RETURN_IF_ERROR(
+        part_of(taking->resident, slice_of(taking, slice)->mapping, &part));
+    if (__builtin_add_overflow(part->bytes, cost.peak_bytes, &part->bytes) ||
+        __builtin_add_overflow(part->step_count, cost.step_count,
+                               &part->step_count))
+        return TOW_ERROR(TOW_OUT_OF_RANGE,
+                         "slices with the same devices together take more than "
+                         "can be counted");
     return TOW_OK;
 }
 
@@ -338,10 +375,11 @@ static tow_status_t fill_nodes(taking_t *taking)
     for (size_t i = 0; i < tow_graph_node_count(taking->graph); i++) {
         const tow_node_t *node = tow_graph_node(taking->graph, (uint32_t)i);
         if (node->kind == TOW_NODE_RESULT) continue;
-        TOW_RETURN_IF_ERROR(add_mapping(taking, node->slice));
-        if (node->kind != TOW_NODE_COMPUTE) continue;
+        TOW_RETURN_IF_ERROR(add_slice(taking, node->slice));
+        if (node->kind == TOW_NODE_ARGUMENT) continue;
         taking->resident->step_count++;
-        TOW_RETURN_IF_ERROR(add_executable(taking, node));
+        if (node->kind == TOW_NODE_COMPUTE)
+            TOW_RETURN_IF_ERROR(add_executable(taking, node));
     }
     return TOW_OK;
 }
@@ -355,15 +393,19 @@ static tow_status_t fill_arguments(taking_t *taking)
         tow_calloc(resident->argument_count + 1, sizeof(argument_t));
     if (resident->arguments == NULL)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    bool *consumed = tow_calloc(resident->argument_count + 1, sizeof(bool));
+    if (consumed == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_status_t status = tow_graph_consumed(taking->graph, &scope, consumed);
     for (size_t i = 0; i < resident->argument_count; i++) {
         const tow_node_t *node =
             tow_graph_node(taking->graph, tow_graph_argument(taking->graph, i));
-        resident->arguments[i] = (argument_t){
-            .mapping = slice_of(taking, node->slice)->mapping,
-            .shape = node->shape,
-            .consumed = tow_graph_consumes(taking->graph, &scope, i)};
+        resident->arguments[i] =
+            (argument_t){.mapping = slice_of(taking, node->slice)->mapping,
+                         .shape = node->shape,
+                         .consumed = consumed[i]};
     }
-    return TOW_OK;
+    tow_free(consumed);
+    return status;
 }
 
 static tow_status_t fill_results(taking_t *taking)
@@ -394,6 +436,10 @@ static tow_status_t send_part(taking_t *taking, worker_t *worker)
     const tow_lower_scope_t scope = {.program = scope_of(taking),
                                      .executable = scope_executable,
                                      .slice_is_here = scope_slice_is_here,
+                                     .place = scope_place,
+                                     .process = worker->process,
+                                     .client_node_count =
+                                         taking->client_node_count,
                                      .context = taking};
     tow_lowered_t *lowered;
     TOW_RETURN_IF_ERROR(tow_graph_lower(taking->graph, &scope, &lowered));
@@ -423,10 +469,23 @@ static tow_status_t fill_resident(taking_t *taking)
     return TOW_OK;
 }
 
-static tow_status_t take_graph(taking_t *taking, uint64_t id)
+/* Nodes of the client's keep their numbers, so errors name those. */
+static tow_status_t insert_transfers(taking_t *taking)
 {
     const tow_graph_scope_t scope = scope_of(taking);
-    TOW_RETURN_IF_ERROR(tow_graph_verify(taking->graph, &scope));
+    tow_graph_t *complete;
+    taking->client_node_count = (uint32_t)tow_graph_node_count(taking->graph);
+    TOW_RETURN_IF_ERROR(tow_graph_verify_loose(taking->graph, &scope));
+    TOW_RETURN_IF_ERROR(
+        tow_graph_insert_transfers(taking->graph, &scope, &complete));
+    tow_graph_destroy(taking->graph);
+    taking->graph = complete;
+    return tow_graph_verify(taking->graph, &scope);
+}
+
+static tow_status_t take_graph(taking_t *taking, uint64_t id)
+{
+    TOW_RETURN_IF_ERROR(insert_transfers(taking));
     TOW_RETURN_IF_ERROR(check_nodes(taking));
     resident_t *resident = tow_calloc(1, sizeof(*resident));
     if (resident == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -474,6 +533,7 @@ tow_status_t tow_resident_take(client_t *client, uint64_t id,
         tow_graph_unpack(blob->bytes, blob->size, &taking.graph));
     tow_status_t status = take_graph(&taking, id);
     tow_graph_destroy(taking.graph);
+    tow_map_deinit(&taking.slices);
     if (status == TOW_OK) *out_resident = taking.resident;
     return status;
 }
