@@ -8,7 +8,7 @@ FUZZ_RUNS ?= 1000000
 CHECKS ?=
 export FUZZ_RUNS
 
-.PHONY: all setup run test check bench fuzz sim install clean help
+.PHONY: all setup run demo test check bench bench-jax fuzz sim install clean help
 .DEFAULT_GOAL := all
 
 all: setup ## build everything into build/
@@ -17,7 +17,10 @@ all: setup ## build everything into build/
 setup: ## packages, .venv, XLA and the build folder, as far as they are missing
 	@scripts/setup.sh
 
-run: all ## see it work: a cluster of processes, a gang on its devices
+run: all ## see it work: plain JAX trains a language model on a cluster of processes
+	@scripts/run.sh
+
+demo: all ## the same cluster from C and from the command line: gangs, programs, status
 	@scripts/demo.sh
 
 test: all ## every test; ends with `N passed, N failed`
@@ -33,6 +36,9 @@ bench: all ## every benchmark, each beside its peer
 	@build/tow bench dispatch
 	@build/tow bench net
 	@build/tow bench sim
+
+bench-jax: all ## plain JAX beside JAX's own backend, as JSON lines (QUICK=1: about 40 s)
+	@build/tow bench jax --json $(if $(QUICK),--quick)
 
 fuzz: ## every fuzz target, FUZZ_RUNS executions each (1,000,000)
 	@scripts/setup.sh check
@@ -50,4 +56,4 @@ clean: ## remove what was built; .venv and XLA stay
 	@rm -rf build build-*/
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' Makefile

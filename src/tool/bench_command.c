@@ -16,6 +16,7 @@ static const benchmark_t benchmarks[] = {
     {"device", "runs, gangs and transfers on XLA on the CPU", tow_bench_device},
     {"dispatch", "computations on a cluster of real processes",
      tow_bench_dispatch},
+    {"jax", "plain JAX on a cluster of real processes", tow_bench_jax},
     {"net", "messages and bulk data between two processes", tow_bench_net},
     {"sim", "the simulator's own speed and size", tow_bench_sim},
 };
@@ -47,12 +48,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (arguments->chosen == NULL)
             argp_error(
                 state,
-                "no benchmark '%s': there are device, dispatch, net and sim",
+                "no benchmark '%s': there are device, dispatch, jax, net and "
+                "sim",
                 argument);
         return 0;
     case ARGP_KEY_END:
         if (arguments->chosen == NULL)
-            argp_error(state, "name a benchmark: device, dispatch, net or sim");
+            argp_error(state,
+                       "name a benchmark: device, dispatch, jax, net or sim");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -74,6 +77,8 @@ int tow_command_bench(int argc, char **argv)
                "\vNames:\n"
                "  device    runs, gangs and transfers on XLA on the CPU\n"
                "  dispatch  computations on a cluster of real processes\n"
+               "  jax       plain JAX on a cluster of real processes\n"
+               "            (`tow bench jax --help` lists its cases)\n"
                "  net       messages and bulk data between two processes\n"
                "  sim       the simulator's own speed and size\n\n"
                "The ratio is ours to the peer's; above 1 is better for us. It "
@@ -83,6 +88,9 @@ int tow_command_bench(int argc, char **argv)
         return tow_bench_net_serve(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "net-measure") == 0)
         return tow_bench_net_measure(argc - 1, argv + 1);
+    if (argc == 3 && strcmp(argv[1], "jax") == 0 &&
+        strcmp(argv[2], "--help") == 0)
+        return tow_command_finish("bench", tow_bench_jax_help());
     bench_arguments_t arguments = {0};
     int usage = tow_command_parse(&argp, argc, argv, &arguments);
     if (usage != 0) return usage;

@@ -25,8 +25,7 @@ tow_status_t tow_bench_find_built(const char *name, char path[PATH_MAX])
 
 /* -- JAX -------------------------------------------------------------------- */
 
-/* TOW_PYTHON, or that of the tree whose build folder we are in. */
-static tow_status_t find_python(char path[PATH_MAX])
+tow_status_t tow_bench_find_python(char path[PATH_MAX])
 {
     const char *given = getenv("TOW_PYTHON");
     if (given != NULL) {
@@ -35,9 +34,8 @@ static tow_status_t find_python(char path[PATH_MAX])
     }
     return tow_status_annotate(
         tow_bench_find_built("../.venv/bin/python", path),
-        "JAX, the peer of gangs, is wanted: `make "
-        "setup` brings it into .venv, or TOW_PYTHON "
-        "names a Python that has it");
+        "JAX is wanted: `make setup` brings it into .venv, or TOW_PYTHON names a "
+        "Python that has it");
 }
 
 static tow_status_t hear(tow_bench_jax_t *jax, char *line, size_t capacity)
@@ -61,7 +59,7 @@ static tow_status_t start(const char *script, size_t device_count,
     char python[PATH_MAX], path[PATH_MAX], count[24], descriptor[24];
     char flags[96], line[64];
     int ends[2];
-    TOW_RETURN_IF_ERROR(find_python(python));
+    TOW_RETURN_IF_ERROR(tow_bench_find_python(python));
     TOW_RETURN_IF_ERROR(tow_bench_find_built(script, path));
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return TOW_ERRNO(errno, "making a socket for JAX");

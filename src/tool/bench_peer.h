@@ -12,6 +12,10 @@
 tow_status_t tow_bench_find_built(const char *name, char path[PATH_MAX])
     TOW_MUST_USE;
 
+/* TOW_PYTHON, or that of the tree whose build folder we are in. The error says
+ * how to get one that has JAX. */
+tow_status_t tow_bench_find_python(char path[PATH_MAX]) TOW_MUST_USE;
+
 typedef struct tow_bench_jax {
     tow_process_t process;
     int socket; /* owned; -1: none */

@@ -1,0 +1,444 @@
+"""`tow bench jax`: plain JAX on a local cluster, beside JAX's own CPU backend."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ANSWER_TIMEOUT_S = 180
+CHAIN = 128
+
+HELP = """
+Each case runs on both backends in turn, in processes that stay up, a pair a round; the
+ratio is ours to the peer's, above 1 is better for us: median [lowest-highest round].
+`spread` is an interval for that median (95 %, by ranks; of fewer than 6 rounds all).
+
+case              what                                               bar   later
+fig5_chained_1    scalar add and all-reduce, 1 device; 128 calls     0.5   0.7
+                  that are not waited for
+fig5_chained_8    the same, 8 devices in 2 processes                 3     5
+fig5_opbyop_8     each call waited for                               -     4
+train_10m_8       a step of training, 10.9 M parameters, 8 devices,  0.9   1.0
+                  batch 8 of 128 tokens, data and tensor parallel
+execute_50x50_4   a call with 50 arguments and 50 results, 4         -     0.5
+                  devices, beside the same call with a plugin that
+                  executes nothing: the cost of JAX
+device_put_64MiB  beside a memcpy into memory that is there          0.5   0.7
+asarray_64MiB     the same; JAX takes new memory each time           0.5   0.7
+device_put_16B    128 at a time, beside JAX's own                    -     0.67
+asarray_16B       one by one, beside JAX's own, which only lends     -     0.67
+                  its memory
+startup           what a script of one line takes longer than on     1     3
+                  JAX's own backend: 1.5 s are allowed
+idle_memory       of the processes of an idle cluster of 8 devices,  -     1
+                  XLA's files not counted: 60 MiB are allowed
+budget_*          where the time of a call goes: us on the user's thread in JAX and in the
+                  plugin, by function; us of CPU in each role (a run of its own, under a
+                  meter that costs some 20 ns a function)
+
+JAX's own backend has NPROC=16: with its default thread pool it deadlocks on 8 devices.
+Two islands beside one of 8 (bar 0.97) cannot be measured yet: there is one island.
+"""
+
+
+# ---- processes ----
+
+
+class Failed(Exception):
+    pass
+
+
+def our_environment(workers: int, devices: int) -> dict[str, str]:
+    return {"JAX_PLATFORMS": "towpath", "TOW_LOCAL": f"workers={workers},devices={devices}"}
+
+
+def jax_environment(devices: int) -> dict[str, str]:
+    return {"JAX_PLATFORMS": "cpu", "NPROC": "16",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+
+
+def plugin_library() -> pathlib.Path:
+    """TOW_PJRT_LIBRARY; or that of the build folder that this file was copied to."""
+    given = os.environ.get("TOW_PJRT_LIBRARY")
+    built = HERE.parents[1] / "src" / "pjrt" / "libtowpath_pjrt.so"
+    path = pathlib.Path(given) if given else built
+    if not path.is_file():
+        raise Failed(f"{path} is not there: run `make`, and this as `tow bench jax`")
+    return path
+
+
+def metered_environment(workers: int, devices: int) -> dict[str, str]:
+    meter = HERE / "pjrt_meter.so"
+    if not meter.is_file():
+        raise Failed(f"{meter} is not there: run `make`")
+    return our_environment(workers, devices) | {
+        "TOW_PJRT_LIBRARY": str(meter), "TOW_METER_LIBRARY": str(plugin_library())}
+
+
+def whole_environment(own: dict[str, str]) -> dict[str, str]:
+    """TOW_ADDRESS would be some cluster that others use."""
+    inherited = {k: v for k, v in os.environ.items() if k not in ("TOW_ADDRESS", "XLA_FLAGS")}
+    return inherited | {"TOW_PJRT_LIBRARY": str(plugin_library())} | own
+
+
+class Child:
+    """A backend in a process of its own."""
+
+    def __init__(self, name: str, environment: dict[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(ANSWER_TIMEOUT_S)
+        self.name, self.socket = name, ours
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "child.py"), str(theirs.fileno())],
+                env=whole_environment(environment), pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        self.lines = ours.makefile("rw", buffering=1)
+        self.hear()
+
+    def hear(self) -> dict:
+        try:
+            line = self.lines.readline()
+        except TimeoutError:
+            raise Failed(f"{self.name}: no answer in {ANSWER_TIMEOUT_S} s") from None
+        if not line:
+            raise Failed(f"{self.name}: the process ended; its own words are above")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Failed(f"{self.name}: {answer['error']}")
+        return answer
+
+    def ask(self, **request) -> dict:
+        print(json.dumps(request), file=self.lines)
+        return self.hear()
+
+    def close(self) -> None:
+        self.lines.close()
+        self.socket.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Children:
+    """Those that were needed so far, by name."""
+
+    ENVIRONMENTS = {
+        "ours, 1 device": lambda: our_environment(1, 1),
+        "JAX, 1 device": lambda: jax_environment(1),
+        "metered, 1 device": lambda: metered_environment(1, 1),
+        "ours, 8 devices": lambda: our_environment(2, 4),
+        "JAX, 8 devices": lambda: jax_environment(8),
+        "metered, 8 devices": lambda: metered_environment(2, 4),
+    }
+
+    def __init__(self) -> None:
+        self.started: dict[str, Child] = {}
+
+    def get(self, who: str, devices: int) -> Child:
+        name = f"{who}, {devices} device{'s' if devices > 1 else ''}"
+        if name not in self.started:
+            self.started[name] = Child(name, self.ENVIRONMENTS[name]())
+        return self.started[name]
+
+    def close(self) -> None:
+        for child in self.started.values():
+            child.close()
+        self.started.clear()
+
+
+# ---- results ----
+
+
+@dataclasses.dataclass
+class Result:
+    """Rounds of one case, in its unit."""
+
+    case: str
+    unit: str
+    peer: str
+    ours: list[float]
+    theirs: list[float]
+    is_rate: bool = False
+    bar: float | None = None
+    bar_later: float | None = None
+    more: dict = dataclasses.field(default_factory=dict)
+
+    def ratios(self) -> list[float]:
+        pairs = zip(self.ours, self.theirs, strict=True)
+        return sorted(a / b if self.is_rate else b / a for a, b in pairs)
+
+    def as_json(self) -> dict:
+        ratios = self.ratios()
+        line = dict(
+            bench="jax", case=self.case, value=statistics.median(self.ours), unit=self.unit,
+            peer=self.peer, peer_value=statistics.median(self.theirs),
+            ratio=statistics.median(ratios), spread=median_interval(ratios), simulated=False,
+            value_low=min(self.ours), value_high=max(self.ours), ratio_low=ratios[0],
+            ratio_high=ratios[-1], rounds=len(ratios))
+        bars = {"bar": self.bar, "bar_later": self.bar_later}
+        return line | {k: v for k, v in bars.items() if v is not None} | self.more
+
+    def as_text(self) -> str:
+        line = self.as_json()
+        text = (f"jax    {self.case:26} {line['value']:11.4g} {self.unit:6}  "
+                f"peer {line['peer_value']:11.4g}  ratio {line['ratio']:6.2f} "
+                f"[{line['ratio_low']:.2f}-{line['ratio_high']:.2f}]")
+        for name in ("bar", "bar_later"):
+            if name in line:
+                text += f"  {name.replace('_', ' ')} {line[name]:.2f} {verdict(line, line[name])}"
+        return f"{text}  ({self.peer})"
+
+
+def verdict(line: dict, bar: float) -> str:
+    if line["ratio"] >= bar:
+        return "met"
+    return "within the spread" if line["ratio_high"] >= bar else "missed"
+
+
+def median_interval(ordered: list[float]) -> list[float]:
+    """95 % by ranks: of so many rounds fewer than `cut` lie beyond it by chance."""
+    n, cut, below = len(ordered), 0, 0.0
+    chance = 0.5**n
+    while below + chance <= 0.025 and cut < n // 2:
+        below += chance
+        chance *= (n - cut) / (cut + 1)
+        cut += 1
+    cut = max(cut - 1, 0)
+    return [ordered[cut], ordered[n - 1 - cut]]
+
+
+# ---- cases ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    devices: int
+    unit: str = "us"
+    peer: str = "JAX"  # "JAX", "nothing executed", or a time of our own answer
+    step: int = 1  # counts are multiples of it
+    bar: float | None = None
+    bar_later: float | None = None
+    count_max: int = 1 << 20
+
+    @property
+    def is_rate(self) -> bool:
+        return self.unit == "1/s"
+
+
+CASES = [
+    Case("fig5_chained_1", 1, "1/s", step=CHAIN, bar=0.5, bar_later=0.7),
+    Case("fig5_chained_8", 8, "1/s", step=CHAIN, bar=3, bar_later=5),
+    Case("fig5_opbyop_8", 8, "1/s", bar_later=4),
+    Case("train_10m_8", 8, "ms", bar=0.9, bar_later=1.0, count_max=3),
+    Case("execute_50x50_4", 8, peer="nothing executed", bar_later=0.5, count_max=512),
+    Case("device_put_64MiB", 1, "ms", peer="memcpy", bar=0.5, bar_later=0.7, count_max=20),
+    Case("asarray_64MiB", 1, "ms", peer="memcpy", bar=0.5, bar_later=0.7, count_max=20),
+    Case("device_put_16B", 1, step=CHAIN, bar_later=1 / 1.5),
+    Case("asarray_16B", 1, bar_later=1 / 1.5, count_max=4096),
+]
+SCALES = {"us": 1e6, "ms": 1e3, "s": 1.0}
+PEER_NAMES = {"JAX": "JAX's own CPU backend", "memcpy": "memcpy by numpy, same process",
+              "nothing executed": "JAX alone: a plugin that executes nothing"}
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.children = Children()
+        self.rounds = 5 if options.quick else 15
+        self.round_s = 0.15 if options.quick else 0.5
+
+    def note(self, text: str) -> None:
+        print(f"# {text}", file=sys.stderr, flush=True)
+
+    def show(self, result: Result) -> None:
+        if self.options.json:
+            print(json.dumps(result.as_json()), flush=True)
+        print(result.as_text(), file=sys.stderr if self.options.json else sys.stdout, flush=True)
+
+    def is_chosen(self, name: str) -> bool:
+        return self.options.case is None or self.options.case in name
+
+    # -- paired rounds --
+
+    def seconds(self, child: Child, case: Case, count: int) -> dict:
+        return {k: v / count if k != "loss" else v
+                for k, v in child.ask(do="run", case=case.name, count=count).items()}
+
+    def warm(self, child: Child, case: Case) -> int:
+        """Compiles, and says how many make a round."""
+        self.note(f"{case.name}: compiling on {child.name}")
+        each = self.seconds(child, case, case.step)["value"]
+        count = int(self.round_s / each / case.step) * case.step
+        return max(case.step, min(count, case.count_max))
+
+    def value(self, case: Case, seconds: float) -> float:
+        return 1 / seconds if case.is_rate else seconds * SCALES[case.unit]
+
+    def run_case(self, case: Case) -> None:
+        ours = self.children.get("ours", case.devices)
+        counts = {ours: self.warm(ours, case)}
+        beside = self.beside(case)
+        if beside is not None:
+            counts[beside] = self.warm(beside, case)
+        rounds = [self.round(case, counts, ours, beside, i) for i in range(self.rounds)]
+        result = Result(case.name, case.unit, PEER_NAMES[case.peer],
+                        [self.value(case, r[0]) for r in rounds],
+                        [self.value(case, r[1]) for r in rounds],
+                        case.is_rate, case.bar, case.bar_later)
+        for name in rounds[0][2]:
+            result.more[name] = statistics.median(r[2][name] for r in rounds)
+        self.show(result)
+
+    def beside(self, case: Case) -> Child | None:
+        """The process of the peer; None: it is in ours."""
+        if case.peer == "JAX":
+            return self.children.get("JAX", case.devices)
+        if case.peer != "nothing executed":
+            return None
+        child = self.children.get("metered", case.devices)
+        child.ask(do="run", case=case.name, count=case.step)
+        child.ask(do="fake", on=True)
+        return child
+
+    def round(self, case: Case, counts: dict, ours: Child, beside: Child | None, i: int):
+        """Seconds of ours and of the peer, and what else was told."""
+        order = [ours] if beside is None else [ours, beside][:: 1 if i % 2 == 0 else -1]
+        said = {child: self.seconds(child, case, counts[child]) for child in order}
+        mine = said[ours]
+        if beside is None:
+            fresh = {"fresh_copy_" + case.unit: mine["fresh"] * SCALES[case.unit]}
+            return mine["value"], mine[case.peer], fresh
+        more = {}
+        if "loss" in mine:
+            more = {"loss": mine["loss"], "peer_loss": said[beside]["loss"]}
+        if "finished" in mine:
+            more = {"finished_us": mine["finished"] * 1e6}
+        return mine["value"], said[beside]["value"], more
+
+    # -- where the time goes --
+
+    def show_budget(self, case_name: str, devices: int) -> None:
+        name = f"budget_{case_name}"
+        if not self.is_chosen(name):
+            return
+        case = next(c for c in CASES if c.name == case_name)
+        child = self.children.get("metered", devices)
+        child.ask(do="fake", on=False)
+        count = self.warm(child, case)
+        plain = self.seconds(self.children.get("ours", devices), case, count)
+        said = child.ask(do="budget", case=case_name, count=count)
+        child.ask(do="fake", on=True)
+        alone = self.seconds(child, case, count)
+        child.ask(do="fake", on=False)
+        us = 1e6 / count
+        more = self.budget_fields(said, us) | {"jax_alone_us": alone.get("calling", alone["value"]) * 1e6}
+        self.show(Result(name, "us", "the same without the meter", [said["times"]["value"] * us],
+                         [plain["value"] * 1e6], more=more))
+        self.note(budget_text(name, more))
+
+    def budget_fields(self, said: dict, us: float) -> dict:
+        times, functions = said["times"], said["functions"]
+        calling = times.get("calling", times["value"])
+        inside = sum(seconds for _, seconds in functions.values())
+        top = sorted(functions.items(), key=lambda f: -f[1][1])[:8]
+        return {
+            "calling_us": calling * us, "waiting_us": (times["value"] - calling) * us,
+            "plugin_us": inside * us, "jax_us": (calling - inside) * us,
+            **{f"cpu_{role}_us": seconds * us for role, seconds in said["cpu"].items()},
+            "functions": {name: {"calls": round(calls * us * 1e-6, 2), "us": round(s * us, 3)}
+                          for name, (calls, s) in top}}
+
+    # -- whole processes --
+
+    def script_seconds(self, environment: dict[str, str]) -> float:
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, str(HERE / "startup.py")], capture_output=True,
+                              env=whole_environment(environment), text=True,
+                              timeout=ANSWER_TIMEOUT_S)
+        if done.stdout != "2.0\n":
+            raise Failed(f"startup: {done.stderr.strip()}")
+        return time.perf_counter() - start
+
+    def run_startup(self) -> None:
+        if not self.is_chosen("startup"):
+            return
+        backends = [our_environment(2, 4), jax_environment(8)]
+        for environment in backends:  # The file cache.
+            self.script_seconds(environment)
+        pairs = []
+        for i in range(3 if self.options.quick else 7):
+            order = backends[:: 1 if i % 2 == 0 else -1]
+            taken = [self.script_seconds(environment) for environment in order]
+            pairs.append(taken[:: 1 if i % 2 == 0 else -1])
+        added = [max(ours - theirs, 1e-3) for ours, theirs in pairs]
+        more = {"script_s": statistics.median(p[0] for p in pairs),
+                "jax_script_s": statistics.median(p[1] for p in pairs)}
+        self.show(Result("startup", "s", "allowed", added, [1.5] * len(added), bar=1, bar_later=3,
+                         more=more))
+
+    def run_idle_memory(self) -> None:
+        if not self.is_chosen("idle_memory"):
+            return
+        child = Child("ours, idle", our_environment(2, 4))
+        said = child.ask(do="memory")
+        child.close()
+        self.show(Result("idle_memory", "MiB", "allowed, of at most 4 processes", [said["mib"]],
+                         [60.0], bar_later=1, more={"processes": said["processes"]}))
+
+    def run(self) -> None:
+        for case in CASES:
+            if self.is_chosen(case.name):
+                self.run_case(case)
+        self.show_budget("fig5_chained_1", 1)
+        self.show_budget("fig5_chained_8", 8)
+        self.show_budget("execute_50x50_4", 8)
+        self.children.close()
+        self.run_startup()
+        self.run_idle_memory()
+
+
+def budget_text(name: str, more: dict) -> str:
+    cpu = ", ".join(f"{key[4:-3].replace('_', ' ')} {value:.2f}" for key, value in more.items()
+                    if key.startswith("cpu_"))
+    functions = ", ".join(f"{function} {told['us']:.2f} ({told['calls']:g} calls)"
+                          for function, told in more["functions"].items())
+    return (f"{name}: us on the user's thread: JAX {more['jax_us']:.2f} (with nothing executed "
+            f"{more['jax_alone_us']:.2f} in all), plugin {more['plugin_us']:.2f}, waiting "
+            f"{more['waiting_us']:.2f}; us of CPU: {cpu}; by function: {functions}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="tow bench jax", description=__doc__, epilog=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-j", "--json", action="store_true",
+                        help="one JSON object a line; the text goes to standard error")
+    parser.add_argument("-q", "--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("-c", "--case", metavar="TEXT", help="only cases whose name contains TEXT")
+    bench = Bench(parser.parse_args())
+    with contextlib.closing(bench.children):
+        try:
+            bench.run()
+        except Failed as failed:
+            print(f"tow bench jax: {failed}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

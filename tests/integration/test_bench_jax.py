@@ -1,0 +1,58 @@
+"""The JAX benchmark: its form. Its figures are for people."""
+
+import json
+import math
+import sys
+
+import pytest
+
+pytest.importorskip("jax", reason="skipped: JAX is not installed")
+
+FORM = {"bench": str, "case": str, "value": float, "unit": str, "peer": str, "peer_value": float,
+        "ratio": float, "spread": list, "simulated": bool}
+
+
+@pytest.fixture(autouse=True)
+def plugin(tow, monkeypatch):
+    library = tow.program.parent / "src" / "pjrt" / "libtowpath_pjrt.so"
+    if not library.exists():
+        pytest.skip("skipped: the plugin is not built (no XLA headers)")
+    if any(name in library.read_bytes() for name in (b"__asan_init", b"__tsan_init")):
+        pytest.skip("skipped: the plugin is built with a sanitizer")
+    monkeypatch.setenv("TOW_PYTHON", sys.executable)
+    monkeypatch.delenv("TOW_PJRT_LIBRARY", raising=False)
+
+
+def lines_of(tow, case: str) -> list[dict]:
+    done = tow("bench", "jax", "--quick", "--json", "--case", case)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in lines:
+        assert {name: type(line[name]) for name in FORM} == FORM, line
+        assert line["bench"] == "jax" and line["simulated"] is False
+        assert all(math.isfinite(line[name]) and line[name] > 0
+                   for name in ("value", "peer_value", "ratio")), line
+    return lines
+
+
+def test_a_case_beside_jax_is_in_the_one_form_with_its_bars(tow):
+    case, budget = lines_of(tow, "fig5_chained_1")
+    assert (case["case"], case["bar"], case["bar_later"]) == ("fig5_chained_1", 0.5, 0.7)
+    assert case["ratio_low"] <= case["spread"][0] <= case["ratio"] <= case["spread"][1]
+    # The budget: on the user's thread, in each role, and by function of the plugin.
+    assert budget["case"] == "budget_fig5_chained_1"
+    assert budget["functions"]["LoadedExecutable_Execute"]["calls"] == 1
+    for name in ("jax_us", "plugin_us", "cpu_controller_us", "cpu_worker_us", "cpu_device_us"):
+        assert budget[name] > 0, budget
+
+
+def test_many_arguments_are_beside_a_plugin_that_executes_nothing(tow):
+    case, budget = lines_of(tow, "execute_50x50_4")
+    assert "executes nothing" in case["peer"]
+    assert budget["functions"]["Buffer_Destroy"]["calls"] == 200
+
+
+def test_a_missing_jax_is_named_with_the_remedy(tow):
+    done = tow("bench", "jax", "--quick", TOW_PYTHON="/no/such/python")
+    assert done.returncode == 1
+    assert "/no/such/python" in done.stderr
