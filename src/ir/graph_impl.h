@@ -53,6 +53,8 @@ tow_status_t tow_value_sharding(const tow_graph_t *program,
 tow_status_t tow_value_shape(const tow_graph_t *program,
                              const tow_graph_scope_t *scope, tow_value_t value,
                              tow_shape_t *out_shape) TOW_MUST_USE;
+/* For who can do without the sharding: passes on only that memory is short. */
+tow_status_t tow_sharding_forgive(tow_status_t take_status) TOW_MUST_USE;
 /* Do the value's maker and the function that takes it say the same, byte by
  * byte, about how it lies? Saves reading it. */
 bool tow_edge_is_plain(const tow_graph_t *program,

@@ -166,13 +166,12 @@ static tow_status_t connect(insertion_t *insertion, uint32_t index,
         return TOW_OK;
     moved_t moved = {.value = *value, .slice = node->slice};
     tow_status_t status = find_shardings(insertion, index, input, &moved);
-    if (is_near && (status != TOW_OK || !tow_sharding_is_known(&moved.from) ||
-                    !tow_sharding_is_known(&moved.to))) {
-        tow_status_ignore(status, "it need not be known");
-        return TOW_OK;
-    }
+    if (is_near) status = tow_sharding_forgive(status);
     if (status != TOW_OK) return input_error(insertion, index, input, status);
-    if (is_near && tow_sharding_equal(&moved.from, &moved.to)) return TOW_OK;
+    if (is_near && (!tow_sharding_is_known(&moved.from) ||
+                    !tow_sharding_is_known(&moved.to) ||
+                    tow_sharding_equal(&moved.from, &moved.to)))
+        return TOW_OK;
     TOW_RETURN_IF_ERROR(check_known(insertion, index, input, &moved));
     TOW_RETURN_IF_ERROR(
         check_wholes(insertion, index, input, &moved, &wanted->shape));

@@ -82,6 +82,14 @@ tow_status_t tow_value_sharding(const tow_graph_t *program,
     return TOW_OK;
 }
 
+tow_status_t tow_sharding_forgive(tow_status_t take_status)
+{
+    if (tow_status_code(take_status) == TOW_RESOURCE_EXHAUSTED)
+        return take_status;
+    tow_status_ignore(take_status, "what is not understood is not known");
+    return TOW_OK;
+}
+
 bool tow_edge_is_plain(const tow_graph_t *program,
                        const tow_graph_scope_t *scope, tow_value_t value,
                        const tow_array_info_t *wanted)

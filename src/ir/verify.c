@@ -222,9 +222,8 @@ static tow_status_t check_lies_as(const verify_t *verify, uint32_t index,
         tow_graph_node(verify->program, index)->inputs[input];
     char texts[2][TOW_SHARDING_TEXT_MAX];
     tow_sharding_t given;
-    tow_status_t status =
-        tow_value_sharding(verify->program, verify->scope, value, &given);
-    tow_status_ignore(status, "what is not understood is not known either");
+    TOW_RETURN_IF_ERROR(tow_sharding_forgive(
+        tow_value_sharding(verify->program, verify->scope, value, &given)));
     if (!tow_sharding_is_known(&given) || !tow_sharding_is_known(wanted) ||
         tow_sharding_equal(&given, wanted))
         return TOW_OK;
@@ -264,10 +263,8 @@ static tow_status_t check_edge(const verify_t *verify, uint32_t index,
     if (tow_edge_is_plain(verify->program, verify->scope, value, wanted))
         return TOW_OK;
     tow_sharding_t sharding;
-    tow_status_ignore(tow_array_sharding(signature, wanted,
-                                         device_count_of(verify, index),
-                                         &sharding),
-                      "what is not understood is not known either");
+    TOW_RETURN_IF_ERROR(tow_sharding_forgive(tow_array_sharding(
+        signature, wanted, device_count_of(verify, index), &sharding)));
     return check_lies_as(verify, index, input, &sharding);
 }
 
