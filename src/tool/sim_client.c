@@ -304,7 +304,7 @@ static tow_status_t make_routine(sim_client_t *self, sim_routine_t *routine)
     *routine = (sim_routine_t){0};
     TOW_RETURN_IF_ERROR(
         tow_program_begin(self->client, "random", &routine->program));
-    for (size_t parts = 1 + below(self, 2); parts > 0; parts--)
+    for (size_t parts = 1 + below(self, SIM_PARTS_MAX); parts > 0; parts--)
         TOW_RETURN_IF_ERROR(add_part(self, routine));
     return tow_program_send(routine->program);
 }
@@ -321,20 +321,29 @@ static bool ask_programs(sim_client_t *self)
 
 /* -- Slices ------------------------------------------------------------------------ */
 
-static bool ask_slices(sim_client_t *self)
+/* On an island by name, or on any that has room: the first is the largest. */
+static tow_status_t ask_slice(sim_client_t *self, size_t index)
 {
     const sim_cluster_t *cluster = self->cluster;
-    const size_t all = cluster->worker_count * cluster->devices_per_worker;
+    const size_t island = below(self, cluster->island_count);
+    const bool is_named = below(self, 2) == 0;
+    const size_t most = sim_island_devices(cluster, is_named ? island : 0);
+    uint32_t size = below(self, 4) == 0 ? 1 : 1 + (uint32_t)below(self, most);
+    const uint32_t rows = size % 2 == 0 && below(self, 2) == 0 ? 2 : 1;
+    char name[SIM_NAME_SIZE];
+    sim_island_name(island, name);
+    tow_slice_options_t options = {.struct_size = sizeof(options),
+                                   .dims = {rows, size / rows},
+                                   .island = is_named ? name : NULL};
+    self->slice_sizes[index] = size;
+    return tow_slice_ask(self->client, &options, &self->slices[index]);
+}
+
+static bool ask_slices(sim_client_t *self)
+{
     self->slice_count = 0;
     for (size_t count = 1 + below(self, SIM_SLICES_MAX); count > 0; count--) {
-        uint32_t size =
-            below(self, 4) == 0 ? 1 : 1 + (uint32_t)below(self, all);
-        tow_slice_options_t options = {.struct_size = sizeof(options),
-                                       .dims = {size}};
-        const size_t index = self->slice_count;
-        self->slice_sizes[index] = size;
-        if (!try(self,
-                 tow_slice_ask(self->client, &options, &self->slices[index]),
+        if (!try(self, ask_slice(self, self->slice_count),
                  "asking for a slice"))
             return false;
         self->slice_count++;

@@ -82,10 +82,53 @@ static tow_controller_t *controller_of(const sim_cluster_t *cluster)
 
 /* -- Workers' processes --------------------------------------------------------- */
 
+#define DEVICES_MAX 4 /* of a worker */
+
 typedef struct sim_worker {
+    sim_cluster_t *cluster;
     tow_driver_t *driver; /* owned */
     tow_worker_t *worker;
+    /* What we put before the driver's own table, to see what its devices get. */
+    tow_driver_ops_t ops;
+    const tow_driver_ops_t *driver_ops;
+    uint64_t last_gangs[DEVICES_MAX];
 } sim_worker_t;
+
+/* Gangs have one sequence of numbers in the life of a controller, and every device
+ * gets its own in that order: so any two are in the same order wherever they meet,
+ * on one island or on several. */
+static tow_status_t watch_run(tow_driver_t *driver, tow_run_t *run)
+{
+    sim_worker_t *self = TOW_CONTAINER_OF(driver->ops, sim_worker_t, ops);
+    for (size_t i = 0; i < run->executable->local_device_count; i++) {
+        const size_t device = run->executable->local_devices[i];
+        if (run->gang_id <= self->last_gangs[device])
+            tow_sim_fail(self->cluster->sim,
+                         TOW_ERROR(TOW_INTERNAL,
+                                   "device %lld gets gang %" PRIu64
+                                   " after gang %" PRIu64,
+                                   (long long)driver->devices[device].id,
+                                   run->gang_id, self->last_gangs[device]));
+        self->last_gangs[device] = run->gang_id;
+    }
+    return self->driver_ops->run(driver, run);
+}
+
+static void watch_driver(sim_worker_t *self)
+{
+    self->driver_ops = self->driver->ops;
+    self->ops = *self->driver->ops;
+    self->ops.run = watch_run;
+    self->driver->ops = &self->ops;
+}
+
+/* Perhaps another life of the controller, which counts anew. */
+static void forget_gangs(void *context, uint64_t cluster)
+{
+    (void)cluster;
+    sim_worker_t *self = context;
+    memset(self->last_gangs, 0, sizeof(self->last_gangs));
+}
 
 static void destroy_worker(void *machine)
 {
@@ -104,6 +147,7 @@ static tow_status_t start_worker(tow_env_t *env, void *argument,
     sim_worker_t *self = tow_calloc(1, sizeof(*self));
     if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     *out_machine = self;
+    self->cluster = cluster;
     const uint32_t number = ++cluster->process_number;
     TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
         env,
@@ -114,12 +158,18 @@ static tow_status_t start_worker(tow_env_t *env, void *argument,
                                     .memory_bytes = cluster->memory_bytes,
                                     .jitter_ppm = 100000},
         &self->driver));
+    watch_driver(self);
+    char island[SIM_NAME_SIZE];
+    sim_island_name(process->index % cluster->island_count, island);
     return tow_worker_open(
         env,
-        &(tow_worker_options_t){.controller = "sim:controller",
-                                .host = process->name,
-                                .process = number,
-                                .driver = self->driver},
+        &(tow_worker_options_t){
+            .controller = "sim:controller",
+            .host = process->name,
+            .island = island,
+            .process = number,
+            .driver = self->driver,
+            .hooks = {.joined = forget_gangs, .context = self}},
         &self->worker);
 }
 
@@ -154,6 +204,23 @@ static void check_deadlock(sim_cluster_t *cluster)
     cluster->deadlock = TOW_OK;
 }
 
+/* What devices have, not what the books say: shards that two objects share are
+ * counted with both. */
+static tow_status_t check_memory(const sim_process_t *process)
+{
+    const sim_worker_t *self = tow_sim_node_machine(process->node);
+    if (self == NULL || self->driver == NULL) return TOW_OK;
+    for (size_t i = 0; i < self->driver->device_count; i++) {
+        tow_memory_stats_t stats;
+        TOW_RETURN_IF_ERROR(tow_driver_memory_stats(self->driver, i, &stats));
+        if (stats.bytes_peak > process->cluster->memory_bytes)
+            return TOW_ERROR(TOW_INTERNAL,
+                             "%s has had %" PRIu64 " bytes on device %zu",
+                             process->name, stats.bytes_peak, i);
+    }
+    return TOW_OK;
+}
+
 static void check_all(void *context, tow_sim_t *sim)
 {
     sim_cluster_t *cluster = context;
@@ -164,6 +231,10 @@ static void check_all(void *context, tow_sim_t *sim)
     tow_status_t status = tow_controller_check(controller);
     if (status != TOW_OK)
         tow_sim_fail(sim, tow_status_annotate(status, "the controller"));
+    for (size_t i = 0; i < cluster->worker_count; i++) {
+        status = check_memory(&cluster->workers[i]);
+        if (status != TOW_OK) tow_sim_fail(sim, status);
+    }
 }
 
 /* -- The end ---------------------------------------------------------------------- */
@@ -322,7 +393,10 @@ static tow_status_t choose_sizes(sim_cluster_t *cluster)
                          hosts, HOSTS_MAX);
     cluster->client_count = 1 + below(cluster, hosts > 4 ? 3 : 1);
     cluster->worker_count = hosts - 1 - cluster->client_count;
-    cluster->devices_per_worker = 1 + below(cluster, 4);
+    cluster->devices_per_worker = 1 + below(cluster, DEVICES_MAX);
+    cluster->island_count = 1 + below(cluster, SIM_ISLANDS_MAX);
+    if (cluster->island_count > cluster->worker_count)
+        cluster->island_count = cluster->worker_count;
     cluster->is_calm = below(cluster, CALM_EVERY) == 0 ||
                        cluster->options->faults == TOW_SCENARIO_CALM;
     cluster->is_tight = below(cluster, 4) == 0;
@@ -536,6 +610,7 @@ static void collect(const sim_cluster_t *cluster,
                     tow_sim_cluster_result_t *result)
 {
     result->worker_count = cluster->worker_count;
+    result->island_count = cluster->island_count;
     result->device_count = cluster->worker_count * cluster->devices_per_worker;
     result->client_count = cluster->client_count;
     result->fault_count = cluster->fault_count;

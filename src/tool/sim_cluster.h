@@ -31,7 +31,7 @@ typedef struct tow_sim_cluster_stats {
 typedef struct tow_sim_cluster_result {
     uint64_t digest;
     int64_t virtual_ns;
-    size_t worker_count, device_count, client_count;
+    size_t worker_count, device_count, client_count, island_count;
     size_t fault_count;
     tow_sim_counts_t counts;
     tow_sim_cluster_stats_t stats;

@@ -18,6 +18,8 @@
 #define SIM_FUNCTIONS      4 /* of each slice and size */
 #define SIM_SIZES          3 /* of arrays: inlined, either, over lanes */
 #define SIM_PROGRAMS_MAX   4
+#define SIM_ISLANDS_MAX    4
+#define SIM_PARTS_MAX      3 /* of a program, on slices of any islands */
 #define SIM_VALUES_MAX     6 /* arguments or results of a program */
 #define SIM_ARRAYS_MAX     24
 #define SIM_PATTERN_BYTES  (2u << 20)
@@ -49,6 +51,7 @@ struct sim_cluster {
     sim_process_t *clients; /* owned */
     size_t client_count;
     size_t devices_per_worker;
+    size_t island_count;   /* worker i is of island i modulo this */
     uint64_t memory_bytes; /* of a device */
     bool is_calm;          /* nothing goes wrong: nor may anything fail */
     bool is_tight;         /* memory may run out */
@@ -66,6 +69,18 @@ struct sim_cluster {
 extern const tow_sim_program_t tow_sim_client_program;
 /* What the machine of a client has waited for the longest; static. */
 const char *tow_sim_client_awaits(const void *machine);
+
+static inline size_t sim_island_devices(const sim_cluster_t *cluster,
+                                        size_t island)
+{
+    return (cluster->worker_count - island + cluster->island_count - 1) /
+           cluster->island_count * cluster->devices_per_worker;
+}
+
+static inline void sim_island_name(size_t island, char name[SIM_NAME_SIZE])
+{
+    snprintf(name, SIM_NAME_SIZE, "island/%zu", island);
+}
 
 static inline uint64_t sim_below(tow_random_t *random, uint64_t bound)
 {

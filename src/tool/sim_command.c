@@ -153,11 +153,12 @@ static void print_cluster_json(uint64_t seed,
     char digest[17];
     snprintf(digest, sizeof(digest), "%016" PRIx64, result->digest);
     json_t *object = json_pack(
-        "{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, "
-        "s:s}",
+        "{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, "
+        "s:b, s:s}",
         "seed", (json_int_t)seed, "digest", digest, "commit",
-        tow_version_commit(), "workers", (json_int_t)result->worker_count,
-        "devices", (json_int_t)result->device_count, "clients",
+        tow_version_commit(), "islands", (json_int_t)result->island_count,
+        "workers", (json_int_t)result->worker_count, "devices",
+        (json_int_t)result->device_count, "clients",
         (json_int_t)result->client_count, "faults",
         (json_int_t)result->fault_count, "events",
         (json_int_t)result->counts.events, "virtual_ns",
@@ -175,12 +176,13 @@ static void print_cluster_text(uint64_t seed,
                                const tow_sim_cluster_result_t *result)
 {
     printf("seed %" PRIu64 " digest %016" PRIx64
-           " (simulated: %zu workers, %zu devices, %zu clients, %zu faults, "
+           " (simulated: %zu islands, %zu workers, %zu devices, %zu clients, "
+           "%zu faults, "
            "%.3f virtual s, %" PRIu64 " events, %" PRIu64 " runs done and "
            "%" PRIu64 " failed, %" PRIu64 " uploads, %" PRIu64
            " downloads, %" PRIu64 " client sessions)\n",
-           seed, result->digest, result->worker_count, result->device_count,
-           result->client_count, result->fault_count,
+           seed, result->digest, result->island_count, result->worker_count,
+           result->device_count, result->client_count, result->fault_count,
            (double)result->virtual_ns * 1e-9, result->counts.events,
            result->stats.runs_done, result->stats.runs_failed,
            result->stats.uploads, result->stats.downloads,
