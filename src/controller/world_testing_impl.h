@@ -406,7 +406,8 @@ static inline void world_close(world_t *world)
 
 /* -- Workers ---------------------------------------------------------------------- */
 
-static inline void say_join(peer_t *peer, uint32_t process, size_t count)
+static inline void say_join_on(peer_t *peer, uint32_t process, size_t count,
+                               const char *island)
 {
     tow_msg_device_t devices[DEVICES + 1];
     tow_msg_device_t *list[DEVICES + 1];
@@ -426,17 +427,29 @@ static inline void say_join(peer_t *peer, uint32_t process, size_t count)
     join.simulated = true;
     join.devices = list;
     join.n_devices = count;
+    join.island = (char *)island;
     say(peer, TOW_MESSAGE_WORKER_JOIN, &join.base);
 }
 
-static inline peer_t *worker_make(world_t *world, uint32_t process)
+static inline void say_join(peer_t *peer, uint32_t process, size_t count)
+{
+    say_join_on(peer, process, count, "");
+}
+
+static inline peer_t *worker_make_on(world_t *world, uint32_t process,
+                                     const char *island)
 {
     char name[32];
     snprintf(name, sizeof(name), "worker/%u", process);
     peer_t *peer = peer_make(world, name);
-    say_join(peer, process, DEVICES);
+    say_join_on(peer, process, DEVICES, island);
     expect_well(HEAR(peer, WORKER_JOINED, worker_joined)->failure);
     return peer;
+}
+
+static inline peer_t *worker_make(world_t *world, uint32_t process)
+{
+    return worker_make_on(world, process, "");
 }
 
 static inline void say_done(peer_t *worker, uint64_t run)
