@@ -42,11 +42,15 @@ typedef struct tow_mover_options {
     tow_driver_t *driver; /* lent, outlives the mover */
     uint32_t process;     /* our own */
     /* Carries a message to the worker of that process, in order and exactly
-     * once, or the owner calls tow_mover_peer_gone. Lent for the call. */
+     * once, or the owner calls tow_mover_peer_gone, in a turn of its own. Lent
+     * for the call. */
     void (*send)(void *context, uint32_t process, uint32_t type,
                  const tow_body_t *body);
     /* `done` follows in a turn of its own, unless this fails. */
     tow_status_t (*write)(void *context, tow_mover_write_t *write);
+    /* The last of all that was under way has ended: tow_mover_is_quiet. In a
+     * turn of the driver, the env or a post. May be NULL. */
+    void (*quiet)(void *context);
     void *context;
 } tow_mover_options_t;
 
@@ -69,7 +73,9 @@ struct tow_move {
      * each. */
     tow_buffer_t **targets;
     /* All our pieces have been sent, and all our targets are there; or the first
-     * error, with the process at the other end. */
+     * error, with the process at the other end: then targets that were not there
+     * are poisoned with the same, and what depends on them is told later. The
+     * error of a source is passed on as it is. */
     void (*done)(tow_move_t *move, tow_status_t take_status);
     void *private_[16];
 };
@@ -103,5 +109,15 @@ typedef struct tow_mover_stats {
     uint64_t bytes_sent;
 } tow_mover_stats_t;
 tow_mover_stats_t tow_mover_stats(const tow_mover_t *mover);
+/* Is nothing under way, and has everybody given back what the mover lent or
+ * borrowed? A target's memory is the device's as long as it likes: until the
+ * buffer is freed, if it uses it as it is. */
+bool tow_mover_is_quiet(const tow_mover_t *mover);
+
+/* Can this worker go by the route? Its boxes lie in their shards, the pieces of
+ * each target shard are numbered from 0 and cover as many bytes as it has, and
+ * its devices are there. Asked once per program: the mover believes routes. */
+tow_status_t tow_route_check(const tow_route_t *route, uint32_t process,
+                             size_t device_count) TOW_MUST_USE;
 
 #endif /* TOW_DATAFLOW_MOVER_H_ */

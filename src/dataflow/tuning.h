@@ -36,4 +36,31 @@
 #define TOW_DATAFLOW_INLINE_FAST_NS   (100 * TOW_NS_PER_US)
 #define TOW_DATAFLOW_INLINE_SLOW_NS   (1 * TOW_NS_PER_MS)
 
+/* A piece of at most so many bytes travels inside its message. A message costs
+ * two copies and no round trip; an offer and a write cost two messages, a
+ * region and about 20 us of latency, and copy once or not at all. Both ends go
+ * by it: the receiver offers room only for larger ones. */
+#define TOW_MOVER_EAGER_BYTES (16u << 10)
+
+/* What one other worker may send ahead of our grants. Its grants are ours too,
+ * and the controller's run-ahead keeps both within a few hundred runs: who passes
+ * this does not keep the rules. */
+#define TOW_MOVER_EARLY_COUNT_MAX (1u << 17)
+#define TOW_MOVER_EARLY_BYTES_MAX (UINT64_C(512) << 20)
+/* Bytes of an early piece that lie in its record, from a pool. */
+#define TOW_MOVER_EARLY_INLINE_BYTES 256u
+
+/* Where devices use memory as it is: see src/device/README.md. */
+#define TOW_MOVER_ALIGNMENT 64u
+/* Memory of targets that devices have given back, kept for the next: a fresh
+ * page costs 0.25 us to touch, so 64 MiB of them 4 ms, about as much as copying.
+ * Small blocks are of one size; others are used again for the same size. */
+#define TOW_MOVER_SMALL_BYTES       4096u
+#define TOW_MOVER_SMALL_SPARE_COUNT 1024u
+#define TOW_MOVER_SPARE_COUNT       64u
+#define TOW_MOVER_SPARE_BYTES_MAX   (UINT64_C(256) << 20)
+
+/* Targets, or sources, of a move that need no table from the heap. */
+#define TOW_MOVER_INLINE_COUNT 8u
+
 #endif /* TOW_DATAFLOW_TUNING_H_ */

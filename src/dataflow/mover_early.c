@@ -1,0 +1,179 @@
+/* What other workers send before we are granted the same run. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "dataflow/mover_impl.h"
+
+static void free_early(tow_mover_t *mover, early_t *early)
+{
+    edge_peer_t *peer = tow_map_find(&mover->peers, early->process);
+    if (peer != NULL) {
+        peer->early_count--;
+        peer->early_bytes -= early->size;
+    }
+    mover->stats.early_count--;
+    mover->stats.early_bytes -= early->size;
+    if (early->bytes != early->here) tow_free(early->bytes);
+    tow_pool_give(&mover->early_pool, early);
+}
+
+static void unlist_gang(tow_mover_t *mover, early_gang_t *gang)
+{
+    tow_map_remove(&mover->early_by_gang, gang->gang);
+    tow_list_remove(&gang->in_order);
+}
+
+static void free_gang(tow_mover_t *mover, early_gang_t *gang)
+{
+    tow_list_t *item;
+    unlist_gang(mover, gang);
+    while ((item = tow_list_pop_front(&gang->items)) != NULL)
+        free_early(mover, TOW_CONTAINER_OF(item, early_t, in_gang));
+    tow_pool_give(&mover->early_gang_pool, gang);
+}
+
+/* Gangs come nearly in order: the place is near the end. */
+static void list_in_order(tow_mover_t *mover, early_gang_t *gang)
+{
+    const tow_list_t *head = &mover->early_order;
+    tow_list_t *at = mover->early_order.previous;
+    while (at != head &&
+           TOW_CONTAINER_OF(at, early_gang_t, in_order)->gang > gang->gang)
+        at = at->previous;
+    tow_list_append(at->next, &gang->in_order); /* Before the next. */
+}
+
+static early_gang_t *gang_of(tow_mover_t *mover, uint64_t number)
+{
+    early_gang_t *gang = tow_map_find(&mover->early_by_gang, number);
+    if (gang != NULL) return gang;
+    gang = tow_pool_take(&mover->early_gang_pool);
+    if (gang == NULL) return NULL;
+    gang->gang = number;
+    tow_list_init(&gang->items);
+    if (!tow_map_put(&mover->early_by_gang, number, gang)) {
+        tow_pool_give(&mover->early_gang_pool, gang);
+        return NULL;
+    }
+    list_in_order(mover, gang);
+    return gang;
+}
+
+static tow_status_t check_room(const edge_peer_t *peer, size_t size)
+{
+    if (peer->early_count < TOW_MOVER_EARLY_COUNT_MAX &&
+        peer->early_bytes + size <= TOW_MOVER_EARLY_BYTES_MAX)
+        return TOW_OK;
+    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                     "process %u is ahead by %u pieces and %" PRIu64
+                     " bytes, and at most %u and %" PRIu64 " may be",
+                     peer->process, peer->early_count, peer->early_bytes,
+                     TOW_MOVER_EARLY_COUNT_MAX, TOW_MOVER_EARLY_BYTES_MAX);
+}
+
+static tow_status_t keep(tow_mover_t *mover, edge_peer_t *peer, uint64_t number,
+                         const early_t *like, const void *bytes)
+{
+    TOW_RETURN_IF_ERROR(check_room(peer, like->size));
+    const tow_status_t no_memory = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    early_t *early = tow_pool_take(&mover->early_pool);
+    if (early == NULL) return no_memory;
+    early->kind = like->kind;
+    early->process = peer->process;
+    early->shard = like->shard;
+    early->number = like->number;
+    early->key = like->key;
+    early->size = like->size;
+    early->bytes = like->size <= sizeof(early->here) ? early->here
+                                                     : tow_malloc(like->size);
+    early_gang_t *gang = early->bytes != NULL ? gang_of(mover, number) : NULL;
+    if (gang == NULL) {
+        if (early->bytes != early->here) tow_free(early->bytes);
+        tow_pool_give(&mover->early_pool, early);
+        return no_memory;
+    }
+    if (like->size > 0) memcpy(early->bytes, bytes, like->size);
+    tow_list_append(&gang->items, &early->in_gang);
+    peer->early_count++;
+    peer->early_bytes += like->size;
+    mover->stats.early_count++;
+    mover->stats.early_bytes += like->size;
+    return TOW_OK;
+}
+
+tow_status_t mover_early_piece(tow_mover_t *mover, edge_peer_t *peer,
+                               const tow_msg_edge_piece_t *piece)
+{
+    const early_t like = {.kind = EARLY_PIECE,
+                          .shard = piece->shard,
+                          .number = piece->number,
+                          .size = (uint32_t)piece->bytes.len};
+    return keep(mover, peer, piece->gang, &like, piece->bytes.data);
+}
+
+tow_status_t mover_early_offer(tow_mover_t *mover, edge_peer_t *peer,
+                               uint64_t gang, uint32_t shard,
+                               tow_region_key_t key)
+{
+    const early_t like = {.kind = EARLY_OFFER, .shard = shard, .key = key};
+    return keep(mover, peer, gang, &like, NULL);
+}
+
+static tow_status_t replay(job_t *job, const early_t *early)
+{
+    if (early->kind == EARLY_PIECE)
+        return mover_target_piece(job, early->process, early->shard,
+                                  early->number, early->bytes, early->size);
+    edge_peer_t *peer = tow_map_find(&job->mover->peers, early->process);
+    TOW_ASSERT(peer != NULL); /* Or its offers would have gone with it. */
+    return mover_source_offer(job, peer, early->shard, early->key);
+}
+
+tow_status_t mover_early_replay(job_t *job)
+{
+    tow_mover_t *mover = job->mover;
+    tow_status_t status = TOW_OK;
+    early_gang_t *gang = tow_map_find(&mover->early_by_gang, job->gang);
+    if (TOW_LIKELY(gang == NULL)) return TOW_OK;
+    const tow_list_t *head = &gang->items;
+    for (tow_list_t *at = head->next; at != head && status == TOW_OK;
+         at = at->next)
+        status = replay(job, TOW_CONTAINER_OF(at, early_t, in_gang));
+    free_gang(mover, gang);
+    return status;
+}
+
+void mover_early_drop_until(tow_mover_t *mover, uint64_t last_gang)
+{
+    while (TOW_UNLIKELY(!tow_list_is_empty(&mover->early_order))) {
+        early_gang_t *gang =
+            TOW_CONTAINER_OF(mover->early_order.next, early_gang_t, in_order);
+        if (gang->gang > last_gang) return;
+        free_gang(mover, gang);
+    }
+}
+
+void mover_early_drop_from(tow_mover_t *mover, uint32_t process)
+{
+    const tow_list_t *head = &mover->early_order;
+    for (tow_list_t *at = head->next; at != head;) {
+        early_gang_t *gang = TOW_CONTAINER_OF(at, early_gang_t, in_order);
+        at = at->next;
+        const tow_list_t *items = &gang->items;
+        for (tow_list_t *item = items->next; item != items;) {
+            early_t *early = TOW_CONTAINER_OF(item, early_t, in_gang);
+            item = item->next;
+            if (early->process != process) continue;
+            tow_list_remove(&early->in_gang);
+            free_early(mover, early);
+        }
+        if (tow_list_is_empty(&gang->items)) free_gang(mover, gang);
+    }
+}
+
+void mover_early_clear(tow_mover_t *mover)
+{
+    mover_early_drop_until(mover, UINT64_MAX);
+}

@@ -1,0 +1,230 @@
+/* The insides of the mover.
+ *
+ * A move has a job, and the job has parts: targets, copies, loans and writes. Each
+ * part is a record of its own that outlives the job if it must: when a move
+ * fails it lets go of all of them at once and ends, and each goes when its last
+ * callback has come. A part whose `job` is NULL belongs to nobody any more. */
+#ifndef TOW_DATAFLOW_MOVER_IMPL_H_
+#define TOW_DATAFLOW_MOVER_IMPL_H_
+
+#include "base/list.h"
+#include "base/map.h"
+#include "base/pool.h"
+#include "dataflow/box_impl.h"
+#include "dataflow/mover.h"
+#include "dataflow/tuning.h"
+
+typedef struct job job_t;
+
+/* Another worker, as far as we have heard of it. */
+typedef struct edge_peer {
+    uint32_t process;
+    uint32_t write_count; /* writes that use the address */
+    uint32_t early_count;
+    uint64_t early_bytes;
+    uint8_t *address; /* owned; of its data plane; NULL: not known */
+    size_t address_size;
+    bool is_gone; /* goes with its last write */
+} edge_peer_t;
+
+/* A target shard that pieces make up. */
+typedef struct target {
+    tow_upload_t upload;
+    tow_list_t in_mover;
+    tow_mover_t *mover;
+    job_t *job;   /* NULL: settled */
+    void *bytes;  /* owned, until the device is done with it; NULL: none */
+    void *packed; /* owned; where packed pieces are written; NULL: in `bytes` */
+    uint64_t size;
+    tow_region_t *region; /* NULL: none is open */
+    uint64_t *arrived;    /* bits, by number: here_, or owned */
+    uint64_t here_;
+    uint32_t shard;
+    uint32_t missing_count; /* pieces */
+    size_t first_receive;   /* in the route */
+    uint32_t receive_count;
+    bool is_uploading; /* its callback is outstanding */
+    bool is_closing;   /* the region */
+} target_t;
+
+/* A whole shard that the driver copies. */
+typedef struct copy {
+    tow_copy_t copy;
+    tow_mover_t *mover;
+    job_t *job;
+    tow_list_t in_job;
+} copy_t;
+
+/* The bytes of a source shard. */
+typedef struct loan {
+    tow_borrow_t borrow;
+    tow_mover_t *mover;
+    job_t *job;
+    uint32_t shard;
+    uint32_t write_count; /* not ended */
+    bool is_ready;
+    bool is_serving; /* its pieces are on their way right now */
+} loan_t;
+
+/* A large piece for another worker. */
+typedef struct bulk {
+    tow_mover_write_t write;
+    tow_msg_lane_target_t target;
+    tow_list_t in_mover;
+    tow_list_t in_job;
+    tow_mover_t *mover;
+    job_t *job;
+    loan_t *loan;
+    const tow_piece_t *piece; /* of the route, while there is a job */
+    edge_peer_t *peer;        /* once it is offered */
+    void *packed;             /* owned; NULL: from the loan */
+    uint64_t packed_size;
+    bool is_writing;
+} bulk_t;
+
+struct job {
+    tow_mover_t *mover;
+    tow_move_t *move;
+    const tow_route_t *route; /* lent by the move */
+    uint64_t gang;
+    tow_list_t in_mover; /* under way, or ended and not told */
+    tow_status_t error;  /* owned */
+    uint32_t open_count; /* parts that have not ended */
+    bool is_listed;      /* by its gang */
+    bool is_ended;
+    uint32_t target_count, loan_count; /* of the tables */
+    target_t **targets; /* by shard; NULL: the driver's copy, or settled */
+    loan_t **loans;     /* by shard; NULL: not needed, or ended */
+    tow_list_t copies;
+    tow_list_t bulks;
+    target_t *targets_here[TOW_MOVER_INLINE_COUNT];
+    loan_t *loans_here[TOW_MOVER_INLINE_COUNT];
+};
+
+typedef enum early_kind {
+    EARLY_PIECE,
+    EARLY_OFFER,
+} early_kind_t;
+
+/* What came before its grant. */
+typedef struct early {
+    tow_list_t in_gang;
+    early_kind_t kind;
+    uint32_t process;
+    uint32_t shard;
+    uint32_t number;
+    uint32_t size;
+    tow_region_key_t key; /* of an offer */
+    uint8_t *bytes;       /* `here`, or owned */
+    uint8_t here[TOW_MOVER_EARLY_INLINE_BYTES];
+} early_t;
+
+typedef struct early_gang {
+    uint64_t gang;
+    tow_list_t in_order;
+    tow_list_t items;
+} early_gang_t;
+
+/* Memory that waits for its next user; lies in it. */
+typedef struct spare {
+    tow_list_t in_mover;
+    uint64_t size;
+} spare_t;
+
+struct tow_mover {
+    tow_mover_options_t options;
+    tow_driver_t *driver;   /* the options' */
+    tow_env_t *env;         /* the driver's */
+    tow_map_t jobs_by_gang; /* those that other workers are part of */
+    tow_list_t jobs;        /* under way */
+    tow_list_t ended;       /* to be told */
+    tow_post_t tell;
+    bool is_telling;    /* the post is on its way */
+    uint32_t depth;     /* of calls that must not call back */
+    tow_list_t targets; /* all records */
+    tow_list_t bulks;   /* all records */
+    tow_pool_t job_pool, target_pool, copy_pool, loan_pool, bulk_pool;
+    tow_map_t peers; /* by process, of owned edge_peer_t */
+    /* -- Early. */
+    tow_map_t early_by_gang;
+    tow_list_t early_order; /* ascending */
+    tow_pool_t early_pool, early_gang_pool;
+    uint64_t last_gang; /* granted */
+    /* -- Memory. */
+    spare_t *small_spares; /* by in_mover.next */
+    uint32_t small_spare_count;
+    tow_list_t spares; /* last used last */
+    uint32_t spare_count;
+    uint64_t spare_bytes;
+    uint8_t *scratch; /* owned; TOW_MOVER_EAGER_BYTES, to pack small pieces */
+    tow_map_t
+        offered; /* process -> the number of the target it was asked for */
+    uintptr_t offer_number;
+    tow_mover_stats_t stats;
+};
+
+/* -- mover.c ------------------------------------------------------------------- */
+
+/* A part of it has ended. When none is left the move ends: at once, or, within
+ * a call of the owner, in a turn of its own. Do not touch the job after it. */
+void mover_part_ended(job_t *job);
+/* Lets go of all parts. The first error counts. */
+void mover_fail(job_t *job, tow_status_t take_cause);
+/* After something of it went: tells the owner if that was the last. */
+void mover_look_quiet(tow_mover_t *mover);
+edge_peer_t *mover_peer(tow_mover_t *mover,
+                        uint32_t process); /* NULL: no memory */
+void mover_peer_unused(tow_mover_t *mover, edge_peer_t *peer);
+
+static inline bool piece_is_large(const tow_piece_t *piece)
+{
+    return piece->bytes > TOW_MOVER_EAGER_BYTES;
+}
+
+/* -- mover_target.c --------------------------------------------------------------- */
+
+/* Begins all targets, without a word to anybody. */
+tow_status_t mover_targets_start(job_t *job) TOW_MUST_USE;
+void mover_targets_offer(job_t *job);
+/* They are not to be: their buffers are poisoned. */
+void mover_targets_fail(job_t *job, tow_status_t cause);
+/* Bytes of a piece, dense or as they lie in our own source shard, are put where
+ * they belong. */
+void mover_target_take(target_t *target, const tow_piece_t *piece,
+                       const void *bytes, const box_side_t *from);
+/* A piece that came in a message. An error: it broke the rules. */
+tow_status_t mover_target_piece(job_t *job, uint32_t process, uint32_t shard,
+                                uint32_t number, const void *bytes, size_t size)
+    TOW_MUST_USE;
+bool mover_target_has(const target_t *target, uint32_t number);
+void mover_targets_forget(tow_mover_t *mover);
+
+/* -- mover_source.c --------------------------------------------------------------- */
+
+tow_status_t mover_sources_start(job_t *job) TOW_MUST_USE;
+void mover_sources_drop(job_t *job);
+tow_status_t mover_source_offer(job_t *job, edge_peer_t *peer, uint32_t shard,
+                                tow_region_key_t key) TOW_MUST_USE;
+void mover_sources_forget(tow_mover_t *mover);
+
+/* -- mover_early.c ---------------------------------------------------------------- */
+
+tow_status_t mover_early_piece(tow_mover_t *mover, edge_peer_t *peer,
+                               const tow_msg_edge_piece_t *piece) TOW_MUST_USE;
+tow_status_t mover_early_offer(tow_mover_t *mover, edge_peer_t *peer,
+                               uint64_t gang, uint32_t shard,
+                               tow_region_key_t key) TOW_MUST_USE;
+/* What waited for this job; the error of who broke the rules. */
+tow_status_t mover_early_replay(job_t *job) TOW_MUST_USE;
+void mover_early_drop_until(tow_mover_t *mover, uint64_t last_gang);
+void mover_early_drop_from(tow_mover_t *mover, uint32_t process);
+void mover_early_clear(tow_mover_t *mover);
+
+/* -- mover_memory.c --------------------------------------------------------------- */
+
+/* Aligned, for devices and regions. NULL: exhausted. */
+void *mover_memory_take(tow_mover_t *mover, uint64_t size);
+void mover_memory_give(tow_mover_t *mover, void *bytes, uint64_t size);
+void mover_memory_clear(tow_mover_t *mover);
+
+#endif /* TOW_DATAFLOW_MOVER_IMPL_H_ */

@@ -1,0 +1,357 @@
+/* Source shards: borrowed until all their pieces are on their way.
+ *
+ * Pieces for our own targets and small ones for others go as soon as the bytes
+ * are there. A large one waits for its offer too, and keeps the loan while it is
+ * written, unless it had to be packed. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "dataflow/mover_impl.h"
+
+static void finish_when_idle(loan_t *loan);
+
+/* -- Bytes of pieces -------------------------------------------------------------- */
+
+/* Where they lie in the source, or NULL: they are not one row there. */
+static const void *find_row(const job_t *job, const loan_t *loan,
+                            const tow_piece_t *piece)
+{
+    const tow_shape_t *shape = &job->route->source;
+    const box_side_t side = {shape->dims, piece->source_start};
+    uint64_t offset = 0;
+    if (!box_is_row(&side, piece->extent, shape->rank, box_element_bytes(shape),
+                    &offset))
+        return NULL;
+    return (const char *)loan->borrow.bytes + offset;
+}
+
+static void pack(const job_t *job, const loan_t *loan, const tow_piece_t *piece,
+                 void *to)
+{
+    const tow_shape_t *shape = &job->route->source;
+    const box_side_t from = {shape->dims, piece->source_start};
+    const box_side_t dense = {piece->extent, NULL};
+    box_copy(&dense, to, &from, loan->borrow.bytes, piece->extent, shape->rank,
+             box_element_bytes(shape));
+}
+
+/* -- Small pieces, and our own ------------------------------------------------------ */
+
+static void send_small(const job_t *job, const loan_t *loan,
+                       const tow_piece_t *piece)
+{
+    tow_mover_t *mover = job->mover;
+    tow_msg_edge_piece_t message = TOW_MSG_EDGE_PIECE_INIT;
+    const void *bytes = find_row(job, loan, piece);
+    if (TOW_UNLIKELY(bytes == NULL)) {
+        pack(job, loan, piece, mover->scratch);
+        bytes = mover->scratch;
+    }
+    message.gang = job->gang;
+    message.shard = piece->target_shard;
+    message.number = piece->number;
+    message.bytes.data = (uint8_t *)bytes;
+    message.bytes.len = (size_t)piece->bytes;
+    mover->stats.sent_small++;
+    mover->stats.bytes_sent += piece->bytes;
+    mover->options.send(mover->options.context, piece->process,
+                        TOW_MESSAGE_EDGE_PIECE, &message.base);
+}
+
+static void lay_out_here(const job_t *job, const loan_t *loan,
+                         const tow_piece_t *piece)
+{
+    target_t *target = job->targets[piece->target_shard];
+    if (target == NULL) return; /* The driver copies it. */
+    const box_side_t from = {job->route->source.dims, piece->source_start};
+    const void *row = find_row(job, loan, piece);
+    const bool is_plain = row != NULL && !job->route->is_packed;
+    job->mover->stats.copied++;
+    mover_target_take(target, piece, is_plain ? row : loan->borrow.bytes,
+                      is_plain ? NULL : &from);
+}
+
+/* -- Large pieces --------------------------------------------------------------------- */
+
+static void free_bulk(bulk_t *bulk)
+{
+    tow_mover_t *mover = bulk->mover;
+    mover_memory_give(mover, bulk->packed, bulk->packed_size);
+    tow_list_remove(&bulk->in_job);
+    tow_list_remove(&bulk->in_mover);
+    if (bulk->peer != NULL) {
+        bulk->peer->write_count--;
+        mover_peer_unused(mover, bulk->peer);
+    }
+    tow_pool_give(&mover->bulk_pool, bulk);
+}
+
+static void bulk_written(tow_mover_write_t *write, tow_status_t take_status)
+{
+    bulk_t *bulk = TOW_CONTAINER_OF(write, bulk_t, write);
+    loan_t *loan = bulk->loan;
+    job_t *job = bulk->job;
+    const uint32_t process = write->process;
+    free_bulk(bulk);
+    if (TOW_UNLIKELY(take_status != TOW_OK)) {
+        if (job != NULL)
+            mover_fail(job,
+                       tow_status_annotate(take_status,
+                                           "transfer to process %u", process));
+        else
+            tow_status_ignore(take_status, "the move has ended");
+    }
+    TOW_ASSERT(loan->write_count > 0);
+    loan->write_count--; /* Only now: failing drops idle loans. */
+    finish_when_idle(loan);
+}
+
+static tow_status_t start_write(bulk_t *bulk)
+{
+    tow_mover_t *mover = bulk->mover;
+    const tow_piece_t *piece = bulk->piece;
+    const void *bytes = find_row(bulk->job, bulk->loan, piece);
+    if (bytes == NULL) {
+        bulk->packed = mover_memory_take(mover, piece->bytes);
+        bulk->packed_size = piece->bytes;
+        if (bulk->packed == NULL)
+            return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                             "%" PRIu64 " bytes to pack a piece", piece->bytes);
+        pack(bulk->job, bulk->loan, piece, bulk->packed);
+        bytes = bulk->packed;
+    }
+    bulk->write = (tow_mover_write_t){.write = {.bytes = bytes,
+                                                .size = (size_t)piece->bytes,
+                                                .offset = piece->offset,
+                                                .tag = piece->number},
+                                      .target = &bulk->target,
+                                      .process = piece->process,
+                                      .done = bulk_written};
+    TOW_RETURN_IF_ERROR(
+        mover->options.write(mover->options.context, &bulk->write));
+    bulk->is_writing = true;
+    mover->stats.sent_large++;
+    mover->stats.bytes_sent += piece->bytes;
+    return TOW_OK;
+}
+
+/* Both the bytes and the room are there. False: the job has failed. */
+static bool try_write(bulk_t *bulk)
+{
+    job_t *job = bulk->job;
+    const uint32_t process = bulk->piece->process;
+    tow_status_t status = start_write(bulk);
+    if (TOW_LIKELY(status == TOW_OK)) return true;
+    mover_fail(job,
+               tow_status_annotate(status, "transfer to process %u", process));
+    return false;
+}
+
+static bool write_offered(job_t *job, const loan_t *loan)
+{
+    const tow_list_t *head = &job->bulks;
+    for (tow_list_t *at = head->next; at != head;) {
+        bulk_t *bulk = TOW_CONTAINER_OF(at, bulk_t, in_job);
+        at = at->next;
+        if (bulk->loan == loan && bulk->peer != NULL && !bulk->is_writing &&
+            !try_write(bulk))
+            return false;
+    }
+    return true;
+}
+
+static void take_offer(bulk_t *bulk, edge_peer_t *peer, tow_region_key_t key)
+{
+    bulk->peer = peer;
+    peer->write_count++;
+    bulk->target = (tow_msg_lane_target_t)TOW_MSG_LANE_TARGET_INIT;
+    bulk->target.lane_address.data = peer->address;
+    bulk->target.lane_address.len = peer->address_size;
+    bulk->target.region_id = key.id;
+    bulk->target.region_secret = key.secret;
+}
+
+tow_status_t mover_source_offer(job_t *job, edge_peer_t *peer, uint32_t shard,
+                                tow_region_key_t key)
+{
+    bool is_wanted = false;
+    const tow_list_t *head = &job->bulks;
+    for (tow_list_t *at = head->next; at != head;) {
+        bulk_t *bulk = TOW_CONTAINER_OF(at, bulk_t, in_job);
+        at = at->next;
+        if (bulk->piece->process != peer->process ||
+            bulk->piece->target_shard != shard || bulk->peer != NULL)
+            continue;
+        is_wanted = true;
+        take_offer(bulk, peer, key);
+        if (bulk->loan->is_ready && !try_write(bulk)) return TOW_OK;
+    }
+    if (TOW_LIKELY(is_wanted)) return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "process %u offers room for shard %u of gang %" PRIu64
+                     ", where nothing large goes, or not again",
+                     peer->process, shard, job->gang);
+}
+
+/* -- Loans ----------------------------------------------------------------------------- */
+
+static void free_loan(loan_t *loan)
+{
+    tow_mover_t *mover = loan->mover;
+    tow_buffer_release(loan->borrow.buffer);
+    tow_pool_give(&mover->loan_pool, loan);
+}
+
+static void finish_when_idle(loan_t *loan)
+{
+    tow_mover_t *mover = loan->mover;
+    job_t *job = loan->job;
+    if (!loan->is_ready || loan->is_serving || loan->write_count > 0) return;
+    tow_borrow_give_back(mover->driver, &loan->borrow);
+    if (job != NULL) job->loans[loan->shard] = NULL;
+    free_loan(loan);
+    if (job != NULL)
+        mover_part_ended(job);
+    else
+        mover_look_quiet(mover);
+}
+
+/* All that can go goes. */
+static void serve(job_t *job, loan_t *loan)
+{
+    const tow_route_t *route = job->route;
+    const uint32_t self = job->mover->options.process;
+    for (size_t i = 0; i < route->send_count; i++) {
+        const tow_piece_t *piece = &route->sends[i];
+        if (piece->source_shard != loan->shard) continue;
+        if (piece->process == self)
+            lay_out_here(job, loan, piece);
+        else if (!piece_is_large(piece))
+            send_small(job, loan, piece);
+    }
+    if (!tow_list_is_empty(&job->bulks)) write_offered(job, loan);
+}
+
+static void borrowed(tow_borrow_t *borrow, tow_status_t take_status)
+{
+    loan_t *loan = TOW_CONTAINER_OF(borrow, loan_t, borrow);
+    tow_mover_t *mover = loan->mover;
+    job_t *job = loan->job;
+    if (TOW_UNLIKELY(take_status != TOW_OK)) {
+        if (job != NULL)
+            mover_fail(job, take_status); /* Which lets go of the loan. */
+        else
+            tow_status_ignore(take_status, "the move has ended");
+        free_loan(loan);
+        mover_look_quiet(mover);
+        return;
+    }
+    loan->is_ready = true;
+    if (TOW_LIKELY(job != NULL)) {
+        loan->is_serving = true;
+        serve(job, loan);
+        loan->is_serving = false;
+    }
+    finish_when_idle(loan);
+}
+
+/* -- The beginning ------------------------------------------------------------------------ */
+
+static tow_status_t start_loan(job_t *job, uint32_t shard)
+{
+    tow_mover_t *mover = job->mover;
+    loan_t *loan = tow_pool_take(&mover->loan_pool);
+    if (loan == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_buffer_t *source = job->move->sources[shard * job->move->source_stride];
+    loan->borrow.buffer = source;
+    loan->borrow.bytes = NULL;
+    loan->borrow.done = borrowed;
+    loan->mover = mover;
+    loan->job = NULL;
+    loan->shard = shard;
+    loan->write_count = 0;
+    loan->is_ready = loan->is_serving = false;
+    tow_buffer_retain(source);
+    tow_status_t status = tow_driver_borrow(mover->driver, &loan->borrow);
+    if (TOW_UNLIKELY(status != TOW_OK)) {
+        free_loan(loan);
+        return status;
+    }
+    loan->job = job;
+    job->loans[shard] = loan;
+    job->open_count++;
+    return TOW_OK;
+}
+
+static tow_status_t start_bulk(job_t *job, const tow_piece_t *piece)
+{
+    tow_mover_t *mover = job->mover;
+    bulk_t *bulk = tow_pool_take(&mover->bulk_pool);
+    if (bulk == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    bulk->mover = mover;
+    bulk->job = job;
+    bulk->loan = job->loans[piece->source_shard];
+    bulk->loan->write_count++;
+    bulk->piece = piece;
+    bulk->peer = NULL;
+    bulk->packed = NULL;
+    bulk->packed_size = 0;
+    bulk->is_writing = false;
+    tow_list_append(&mover->bulks, &bulk->in_mover);
+    tow_list_append(&job->bulks, &bulk->in_job);
+    return TOW_OK;
+}
+
+/* Does a piece of our own go by the driver's copy? */
+static bool is_copied(const job_t *job, const tow_piece_t *piece)
+{
+    return piece->process == job->mover->options.process &&
+           job->targets[piece->target_shard] == NULL;
+}
+
+tow_status_t mover_sources_start(job_t *job)
+{
+    const tow_route_t *route = job->route;
+    const uint32_t self = job->mover->options.process;
+    for (size_t i = 0; i < route->send_count; i++) {
+        const tow_piece_t *piece = &route->sends[i];
+        if (is_copied(job, piece)) continue;
+        if (job->loans[piece->source_shard] == NULL)
+            TOW_RETURN_IF_ERROR(start_loan(job, piece->source_shard));
+        if (piece_is_large(piece) && piece->process != self)
+            TOW_RETURN_IF_ERROR(start_bulk(job, piece));
+    }
+    return TOW_OK;
+}
+
+/* -- The end -------------------------------------------------------------------------------- */
+
+void mover_sources_drop(job_t *job)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&job->bulks)) != NULL) {
+        bulk_t *bulk = TOW_CONTAINER_OF(item, bulk_t, in_job);
+        bulk->job = NULL;
+        bulk->piece = NULL;
+        if (bulk->is_writing) continue;
+        bulk->loan->write_count--;
+        free_bulk(bulk);
+    }
+    for (uint32_t i = 0; i < job->loan_count; i++) {
+        loan_t *loan = job->loans[i];
+        if (loan == NULL) continue;
+        job->loans[i] = NULL;
+        loan->job = NULL;
+        finish_when_idle(loan);
+    }
+}
+
+/* Buffers and loans are the driver's business. */
+void mover_sources_forget(tow_mover_t *mover)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&mover->bulks)) != NULL)
+        tow_free(TOW_CONTAINER_OF(item, bulk_t, in_mover)->packed);
+}

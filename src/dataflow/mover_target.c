@@ -1,0 +1,433 @@
+/* Target shards: promises that pieces make good.
+ *
+ * A shard that comes whole from our own process is the driver's copy. Any other
+ * is a late upload over memory of ours: pieces are put into it as they come, and
+ * when the last has come it is the device's. Large pieces of other workers are
+ * written by them, through a region that is closed before the device sees the
+ * memory: over the shard itself, or, where pieces arrive packed, over a second
+ * memory from which they are laid out. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "dataflow/mover_impl.h"
+
+/* -- The end ------------------------------------------------------------------- */
+
+static void free_arrived(target_t *target)
+{
+    if (target->arrived != &target->here_) tow_free(target->arrived);
+}
+
+static void free_when_idle(target_t *target)
+{
+    tow_mover_t *mover = target->mover;
+    if (target->job != NULL || target->is_uploading || target->region != NULL)
+        return;
+    mover_memory_give(mover, target->bytes, target->size);
+    mover_memory_give(mover, target->packed, target->size);
+    free_arrived(target);
+    tow_list_remove(&target->in_mover);
+    tow_pool_give(&mover->target_pool, target);
+    mover_look_quiet(mover);
+}
+
+/* The device needs the memory no more. If it could not take it, the buffer has
+ * failed, and tells whoever uses it. */
+static void uploaded(tow_upload_t *upload, tow_status_t take_status)
+{
+    target_t *target = TOW_CONTAINER_OF(upload, target_t, upload);
+    tow_status_ignore(take_status, "the buffer says the same");
+    target->is_uploading = false;
+    free_when_idle(target);
+}
+
+static void region_closed(void *context);
+
+static void close_region(target_t *target)
+{
+    if (target->region == NULL || target->is_closing) return;
+    target->is_closing = true;
+    tow_region_close(target->region, (tow_closed_t){region_closed, target});
+}
+
+/* Leaves its job. The driver's callback may be the end of it. */
+static void settle(target_t *target, tow_status_t take_status)
+{
+    tow_mover_t *mover = target->mover;
+    target->job->targets[target->shard] = NULL;
+    target->job = NULL;
+    mover->stats.receive_bytes -= target->size;
+    close_region(target);
+    tow_upload_settle(mover->driver, &target->upload, take_status);
+}
+
+static void complete(target_t *target)
+{
+    job_t *job = target->job;
+    settle(target, TOW_OK);
+    mover_part_ended(job);
+}
+
+/* Nobody can write there any more. */
+static void region_closed(void *context)
+{
+    target_t *target = context;
+    target->region = NULL;
+    target->is_closing = false;
+    if (target->job != NULL)
+        complete(target);
+    else
+        free_when_idle(target);
+}
+
+void mover_targets_fail(job_t *job, tow_status_t cause)
+{
+    for (uint32_t i = 0; i < job->target_count; i++)
+        if (job->targets[i] != NULL)
+            settle(job->targets[i], tow_status_retain(cause));
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&job->copies)) != NULL)
+        TOW_CONTAINER_OF(item, copy_t, in_job)->job = NULL;
+}
+
+void mover_targets_forget(tow_mover_t *mover)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&mover->targets)) != NULL) {
+        target_t *target = TOW_CONTAINER_OF(item, target_t, in_mover);
+        tow_free(target->bytes);
+        tow_free(target->packed);
+        free_arrived(target);
+    }
+}
+
+/* -- Pieces --------------------------------------------------------------------- */
+
+bool mover_target_has(const target_t *target, uint32_t number)
+{
+    return (target->arrived[number / 64] >> (number % 64) & 1) != 0;
+}
+
+static void note(target_t *target, uint32_t number)
+{
+    target->arrived[number / 64] |= UINT64_C(1) << (number % 64);
+    TOW_ASSERT(target->missing_count > 0);
+    if (--target->missing_count > 0) return;
+    if (target->region != NULL)
+        close_region(target);
+    else
+        complete(target);
+}
+
+static void lay_out(target_t *target, const tow_piece_t *piece,
+                    const void *bytes, const box_side_t *from)
+{
+    const tow_shape_t *shape = &target->job->route->target;
+    const box_side_t to = {shape->dims, piece->target_start};
+    box_copy(&to, target->bytes, from, bytes, piece->extent, shape->rank,
+             box_element_bytes(shape));
+}
+
+void mover_target_take(target_t *target, const tow_piece_t *piece,
+                       const void *bytes, const box_side_t *from)
+{
+    if (TOW_LIKELY(from == NULL) && !target->job->route->is_packed) {
+        if (piece->bytes > 0)
+            memcpy((char *)target->bytes + piece->offset, bytes, piece->bytes);
+    } else {
+        const box_side_t dense = {piece->extent, NULL};
+        lay_out(target, piece, bytes, from != NULL ? from : &dense);
+    }
+    note(target, piece->number);
+}
+
+static tow_status_t TOW_COLD wrong_piece(const job_t *job, uint32_t process,
+                                         uint32_t shard, uint32_t number,
+                                         uint64_t size)
+{
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "process %u sent piece %u of shard %u of gang %" PRIu64
+                     ", %" PRIu64 " bytes, which it has not to send, or not "
+                     "so, or not twice",
+                     process, number, shard, job->gang, size);
+}
+
+tow_status_t mover_target_piece(job_t *job, uint32_t process, uint32_t shard,
+                                uint32_t number, const void *bytes, size_t size)
+{
+    target_t *target = shard < job->target_count ? job->targets[shard] : NULL;
+    if (TOW_UNLIKELY(target == NULL || number >= target->receive_count))
+        return wrong_piece(job, process, shard, number, size);
+    const tow_piece_t *piece =
+        &job->route->receives[target->first_receive + number];
+    if (TOW_UNLIKELY(piece->process != process || piece->bytes != size ||
+                     process == job->mover->options.process ||
+                     mover_target_has(target, number)))
+        return wrong_piece(job, process, shard, number, size);
+    mover_target_take(target, piece, bytes, NULL);
+    return TOW_OK;
+}
+
+/* Somebody has written a large piece. A region does not tell who. */
+static void written(void *context, tow_region_t *region,
+                    const tow_arrival_t *arrival)
+{
+    (void)region;
+    target_t *target = context;
+    job_t *job = target->job;
+    if (job == NULL || target->is_closing) return;
+    const tow_piece_t *piece =
+        arrival->tag < target->receive_count
+            ? &job->route->receives[target->first_receive + arrival->tag]
+            : NULL;
+    if (piece == NULL || arrival->offset != piece->offset ||
+        arrival->size != piece->bytes ||
+        mover_target_has(target, piece->number)) {
+        mover_fail(job,
+                   TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "transfer: %" PRIu64 " bytes were written "
+                             "at %" PRIu64 " as piece %" PRIu64
+                             ", where no such piece was to come",
+                             arrival->size, arrival->offset, arrival->tag));
+        return;
+    }
+    if (target->packed != NULL) {
+        const box_side_t dense = {piece->extent, NULL};
+        lay_out(target, piece, (const char *)target->packed + piece->offset,
+                &dense);
+    }
+    note(target, piece->number);
+}
+
+/* -- The beginning ---------------------------------------------------------------- */
+
+static void copied(tow_copy_t *driver_copy, tow_status_t take_status)
+{
+    copy_t *copy = TOW_CONTAINER_OF(driver_copy, copy_t, copy);
+    tow_mover_t *mover = copy->mover;
+    job_t *job = copy->job;
+    tow_list_remove(&copy->in_job);
+    tow_pool_give(&mover->copy_pool, copy);
+    if (TOW_UNLIKELY(job == NULL)) {
+        tow_status_ignore(take_status, "the move has ended");
+        mover_look_quiet(mover);
+        return;
+    }
+    if (TOW_UNLIKELY(take_status != TOW_OK))
+        mover_fail(job, take_status);
+    else
+        mover_part_ended(job);
+}
+
+static tow_status_t start_copy(job_t *job, uint32_t shard,
+                               const tow_piece_t *piece)
+{
+    tow_mover_t *mover = job->mover;
+    const tow_move_t *move = job->move;
+    copy_t *copy = tow_pool_take(&mover->copy_pool);
+    if (copy == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    copy->copy.source =
+        move->sources[piece->source_shard * move->source_stride];
+    copy->copy.device = job->route->target_devices[shard];
+    copy->copy.buffer = NULL;
+    copy->copy.done = copied;
+    copy->mover = mover;
+    copy->job = job;
+    tow_status_t status = tow_driver_copy(mover->driver, &copy->copy);
+    if (TOW_UNLIKELY(status != TOW_OK)) {
+        tow_pool_give(&mover->copy_pool, copy);
+        return status;
+    }
+    tow_list_append(&job->copies, &copy->in_job);
+    move->targets[shard] = copy->copy.buffer;
+    job->open_count++;
+    mover->stats.copied++;
+    return TOW_OK;
+}
+
+static bool is_written(const tow_mover_t *mover, const tow_piece_t *piece)
+{
+    return piece_is_large(piece) && piece->process != mover->options.process;
+}
+
+static bool needs_region(const job_t *job, const target_t *target)
+{
+    const tow_piece_t *pieces = &job->route->receives[target->first_receive];
+    for (uint32_t i = 0; i < target->receive_count; i++)
+        if (is_written(job->mover, &pieces[i])) return true;
+    return false;
+}
+
+/* So that offering it cannot fail. */
+static tow_status_t reserve_offers(job_t *job, const target_t *target)
+{
+    tow_mover_t *mover = job->mover;
+    const tow_piece_t *pieces = &job->route->receives[target->first_receive];
+    for (uint32_t i = 0; i < target->receive_count; i++)
+        if (is_written(mover, &pieces[i]) &&
+            tow_map_find(&mover->offered, pieces[i].process) == NULL &&
+            !tow_map_put(&mover->offered, pieces[i].process, mover))
+            return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    return TOW_OK;
+}
+
+static tow_status_t open_region(job_t *job, target_t *target)
+{
+    tow_mover_t *mover = job->mover;
+    if (!tow_env_has_lanes(mover->env))
+        return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                         "transfer: this worker has no data plane");
+    TOW_RETURN_IF_ERROR(reserve_offers(job, target));
+    if (job->route->is_packed) {
+        target->packed = mover_memory_take(mover, target->size);
+        if (target->packed == NULL)
+            return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    const tow_region_options_t options = {
+        .bytes = target->packed != NULL ? target->packed : target->bytes,
+        .size = (size_t)target->size,
+        .arrived = written,
+        .context = target};
+    return tow_env_region_open(mover->env, &options, &target->region);
+}
+
+static tow_status_t make_arrived(target_t *target)
+{
+    const size_t words = (target->receive_count + 63) / 64;
+    target->here_ = 0;
+    target->arrived = &target->here_;
+    if (TOW_LIKELY(words <= 1)) return TOW_OK;
+    uint64_t *table = tow_calloc(words, sizeof(*table));
+    if (table == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    target->arrived = table;
+    return TOW_OK;
+}
+
+static tow_status_t upload_late(job_t *job, target_t *target)
+{
+    tow_mover_t *mover = job->mover;
+    target->bytes = mover_memory_take(mover, target->size);
+    if (target->bytes == NULL)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "transfer: %" PRIu64 " bytes for a shard",
+                         target->size);
+    if (needs_region(job, target))
+        TOW_RETURN_IF_ERROR(open_region(job, target));
+    target->upload.device = job->route->target_devices[target->shard];
+    target->upload.shape = job->route->target;
+    target->upload.bytes = target->bytes;
+    target->upload.buffer = NULL;
+    target->upload.done = uploaded;
+    target->upload.may_alias = true;
+    target->upload.is_late = true;
+    TOW_RETURN_IF_ERROR(tow_driver_upload(mover->driver, &target->upload));
+    target->is_uploading = true;
+    return TOW_OK;
+}
+
+static tow_status_t start_target(job_t *job, uint32_t shard, size_t first,
+                                 uint32_t count, uint64_t size)
+{
+    tow_mover_t *mover = job->mover;
+    target_t *target = tow_pool_take(&mover->target_pool);
+    if (target == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    target->mover = mover;
+    target->job = NULL;
+    target->bytes = target->packed = NULL;
+    target->size = size;
+    target->region = NULL;
+    target->shard = shard;
+    target->missing_count = target->receive_count = count;
+    target->first_receive = first;
+    target->is_uploading = target->is_closing = false;
+    tow_list_append(&mover->targets, &target->in_mover);
+    tow_status_t status = make_arrived(target);
+    if (status == TOW_OK) status = upload_late(job, target);
+    if (TOW_UNLIKELY(status != TOW_OK)) {
+        close_region(target);
+        free_when_idle(target);
+        return status;
+    }
+    target->job = job;
+    job->targets[shard] = target;
+    job->open_count++;
+    job->move->targets[shard] = target->upload.buffer;
+    mover->stats.receive_bytes += size;
+    if (TOW_UNLIKELY(count == 0)) complete(target); /* An empty array. */
+    return TOW_OK;
+}
+
+static bool is_copy(const job_t *job, const tow_piece_t *piece, uint32_t count,
+                    uint64_t size)
+{
+    return count == 1 && piece->process == job->mover->options.process &&
+           piece->bytes == size &&
+           tow_shape_equal(&job->route->source, &job->route->target) &&
+           job->mover->driver->ops->copy != NULL;
+}
+
+tow_status_t mover_targets_start(job_t *job)
+{
+    const tow_route_t *route = job->route;
+    uint64_t size = 0;
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(&route->target, &size));
+    size_t at = 0;
+    for (uint32_t shard = 0; shard < job->target_count; shard++) {
+        const size_t first = at;
+        while (at < route->receive_count &&
+               route->receives[at].target_shard == shard)
+            at++;
+        const uint32_t count = (uint32_t)(at - first);
+        const tow_piece_t *piece = &route->receives[first];
+        TOW_RETURN_IF_ERROR(is_copy(job, piece, count, size)
+                                ? start_copy(job, shard, piece)
+                                : start_target(job, shard, first, count, size));
+    }
+    return TOW_OK;
+}
+
+/* -- Offers ----------------------------------------------------------------------- */
+
+static void offer(job_t *job, const target_t *target, uint32_t process)
+{
+    tow_mover_t *mover = job->mover;
+    tow_msg_edge_offer_t message = TOW_MSG_EDGE_OFFER_INIT;
+    tow_msg_lane_target_t room = TOW_MSG_LANE_TARGET_INIT;
+    const tow_region_key_t key = tow_region_key(target->region);
+    const void *address;
+    tow_env_lane_address(mover->env, &address, &room.lane_address.len);
+    room.lane_address.data = (uint8_t *)address;
+    room.region_id = key.id;
+    room.region_secret = key.secret;
+    message.gang = job->gang;
+    message.shard = target->shard;
+    message.target = &room;
+    mover->options.send(mover->options.context, process, TOW_MESSAGE_EDGE_OFFER,
+                        &message.base);
+}
+
+/* Once to each worker that has a large piece of it. */
+static void offer_target(job_t *job, const target_t *target)
+{
+    tow_mover_t *mover = job->mover;
+    const tow_piece_t *pieces = &job->route->receives[target->first_receive];
+    void *mark = (void *)++mover->offer_number;
+    for (uint32_t i = 0; i < target->receive_count; i++) {
+        const uint32_t process = pieces[i].process;
+        if (!is_written(mover, &pieces[i]) ||
+            tow_map_find(&mover->offered, process) == mark)
+            continue;
+        const bool is_kept = tow_map_put(&mover->offered, process, mark);
+        TOW_ASSERT(is_kept); /* It has a place already. */
+        offer(job, target, process);
+    }
+}
+
+void mover_targets_offer(job_t *job)
+{
+    for (uint32_t i = 0; i < job->target_count; i++)
+        if (job->targets[i] != NULL && job->targets[i]->region != NULL)
+            offer_target(job, job->targets[i]);
+}

@@ -1,0 +1,1058 @@
+/* Movers, joined in memory. */
+#include "dataflow/mover_testing_impl.h"
+
+/* -- Plans ------------------------------------------------------------------------ */
+
+#define ROW_BYTES (32u << 10) /* large */
+
+static tow_shape_t matrix(int64_t rows, int64_t columns)
+{
+    return (tow_shape_t){
+        .type = TOW_TYPE_F32, .rank = 2, .dims = {rows, columns}};
+}
+
+/* Rows, cut in two on worker 0, whole on worker 1. */
+static void plan_gather(plan_t *plan, int64_t columns)
+{
+    *plan =
+        (plan_t){.whole = matrix(2, columns),
+                 .from = {.parts = {2, 1}, .place_count = 2, .places = {0, 0}},
+                 .to = {.parts = {1, 1}, .place_count = 1, .places = {1}}};
+    plan_make(plan, 2);
+}
+
+/* Rows on workers 0 and 1 become columns on the same: no piece is a row of bytes
+ * where it comes from. */
+static void plan_transpose(plan_t *plan, int64_t side)
+{
+    *plan =
+        (plan_t){.whole = matrix(side, side),
+                 .from = {.parts = {2, 1}, .place_count = 2, .places = {0, 1}},
+                 .to = {.parts = {1, 2}, .place_count = 2, .places = {0, 1}}};
+    plan_make(plan, 2);
+}
+
+/* The other way: none is where it goes to. */
+static void plan_untranspose(plan_t *plan, int64_t side)
+{
+    *plan =
+        (plan_t){.whole = matrix(side, side),
+                 .from = {.parts = {1, 2}, .place_count = 2, .places = {0, 1}},
+                 .to = {.parts = {2, 1}, .place_count = 2, .places = {0, 1}}};
+    plan_make(plan, 2);
+}
+
+static void start_all(trip_t *trip)
+{
+    for (uint32_t i = 0; i < trip->yard->hand_count; i++)
+        must(trip_start(trip, i));
+}
+
+static void produce_all(trip_t *trip)
+{
+    for (size_t s = 0; s < trip->plan->from.place_count; s++)
+        trip_produce(trip, s);
+}
+
+static void expect_all(const trip_t *trip, tow_code_t code)
+{
+    for (uint32_t i = 0; i < trip->yard->hand_count; i++) {
+        assert_true(trip->parts[i].is_done);
+        if (trip->parts[i].code != code)
+            fail_msg("worker %u: %s", i, trip->parts[i].message);
+    }
+}
+
+static void expect_part(const char *text, const char *part)
+{
+    if (strstr(text, part) == NULL) fail_msg("'%s' has no '%s'", text, part);
+}
+
+/* The whole life of one transfer. */
+static void go(yard_t *yard, const plan_t *plan)
+{
+    trip_t trip;
+    trip_init(&trip, yard, plan, 5);
+    start_all(&trip);
+    yard_run(yard);
+    produce_all(&trip);
+    yard_run(yard);
+    expect_all(&trip, TOW_CODE_OK);
+    trip_expect_bytes(&trip);
+    trip_release(&trip);
+}
+
+/* -- Ways -------------------------------------------------------------------------- */
+
+static void a_whole_shard_of_our_own_is_the_drivers_copy(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan = {
+        .whole = matrix(4, 3),
+        .from = {.parts = {4, 1}, .place_count = 4, .places = {0, 0, 0, 0}},
+        .to = {.parts = {4, 1}, .place_count = 4, .places = {0, 0, 0, 0}}};
+    yard_open(&yard, 1, 0);
+    plan_make(&plan, 1);
+    go(&yard, &plan);
+    assert_int_equal(tow_mover_stats(yard.hands[0].mover).copied, 4);
+    assert_int_equal(yard.message_count, 0);
+    yard_close(&yard);
+    plan_free(&plan, 1);
+}
+
+static void parts_of_our_own_are_laid_out(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan = {
+        .whole = matrix(4, 6),
+        .from = {.parts = {1, 2}, .place_count = 2, .places = {0, 0}},
+        .to = {.parts = {4, 1}, .place_count = 4, .places = {0, 0, 0, 0}}};
+    yard_open(&yard, 1, 0);
+    plan_make(&plan, 1);
+    assert_false(plan.routes[0].is_packed);
+    go(&yard, &plan);
+    assert_int_equal(yard.message_count, 0);
+    yard_close(&yard);
+    plan_free(&plan, 1);
+}
+
+static void a_driver_without_copies_lends_its_bytes(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan = {
+        .whole = matrix(4, 3),
+        .from = {.parts = {2, 1}, .place_count = 2, .places = {0, 0}},
+        .to = {.parts = {2, 1}, .place_count = 2, .places = {0, 0}}};
+    tow_driver_ops_t ops = yard_driver_ops;
+    ops.copy = NULL;
+    yard_open(&yard, 1, 0);
+    yard.hands[0].driver.ops = &ops;
+    plan_make(&plan, 1);
+    go(&yard, &plan);
+    yard_close(&yard);
+    plan_free(&plan, 1);
+}
+
+static void small_pieces_travel_in_messages(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    yard_open(&yard, 2, 0);
+    plan_gather(&plan, 5);
+    go(&yard, &plan);
+    assert_int_equal(yard.message_count, 2);
+    assert_int_equal(yard.write_count, 0);
+    const tow_mover_stats_t stats = tow_mover_stats(yard.hands[0].mover);
+    assert_int_equal(stats.sent_small, 2);
+    assert_int_equal(stats.bytes_sent, 40);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void large_pieces_are_written_into_the_target(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    yard_open(&yard, 2, 0);
+    plan_gather(&plan, ROW_BYTES / 4);
+    assert_false(plan.routes[0].is_packed);
+    go(&yard, &plan);
+    assert_int_equal(yard.message_count, 1); /* one offer for both */
+    assert_int_equal(yard.write_count, 2);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void large_pieces_that_are_no_rows_arrive_packed(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    yard_open(&yard, 2, 0);
+    plan_untranspose(&plan, 256);
+    assert_true(plan.routes[0].is_packed);
+    go(&yard, &plan);
+    assert_int_equal(yard.message_count, 2);
+    assert_int_equal(yard.write_count, 2);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void large_pieces_are_packed_by_who_sends_them(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    yard_open(&yard, 2, 0);
+    plan_transpose(&plan, 256);
+    assert_false(plan.routes[0].is_packed);
+    go(&yard, &plan);
+    assert_int_equal(yard.write_count, 2);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void devices_may_copy_what_they_are_given(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    yard_open(&yard, 2, 0);
+    yard.copies_uploads = true;
+    plan_transpose(&plan, 256);
+    go(&yard, &plan);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void an_empty_array_is_there_at_once(void **state)
+{
+    (void)state;
+    yard_t yard;
+    tow_buffer_t *target = NULL;
+    const uint32_t device = 0;
+    const tow_route_t route = {.source = matrix(0, 4),
+                               .target = matrix(0, 2),
+                               .target_devices = &device,
+                               .target_count = 1};
+    trip_part_t part = {
+        .move = {
+            .route = &route, .gang = 1, .targets = &target, .done = trip_done}};
+    must(tow_route_check(&route, 0, 1));
+    yard_open(&yard, 1, 0);
+    must(tow_mover_start(yard.hands[0].mover, &part.move));
+    assert_false(part.is_done); /* Never inside the call. */
+    yard_run(&yard);
+    assert_true(part.is_done);
+    assert_int_equal(tow_buffer_state(target), TOW_BUFFER_READY);
+    tow_buffer_release(target);
+    yard_close(&yard);
+}
+
+/* -- Before and after the grant ------------------------------------------------------- */
+
+static void what_comes_early_waits_for_its_grant(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plans[2];
+    yard_open(&yard, 2, 0);
+    plan_gather(&plans[0], 5);
+    plan_gather(&plans[1], 900); /* too much for a record of the pool */
+    for (int i = 0; i < 2; i++) {
+        trip_t trip;
+        trip_init(&trip, &yard, &plans[i], 7 + (uint64_t)i);
+        must(trip_start(&trip, 0));
+        produce_all(&trip);
+        yard_run(&yard);
+        assert_true(trip.parts[0].is_done);
+        assert_int_equal(tow_mover_stats(yard.hands[1].mover).early_count, 2);
+        must(trip_start(&trip, 1));
+        yard_run(&yard);
+        expect_all(&trip, TOW_CODE_OK);
+        assert_int_equal(tow_mover_stats(yard.hands[1].mover).early_count, 0);
+        trip_expect_bytes(&trip);
+        trip_release(&trip);
+    }
+    yard_close(&yard);
+    plan_free(&plans[0], 2);
+    plan_free(&plans[1], 2);
+}
+
+static void offers_come_early_too(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t trip;
+    yard_open(&yard, 2, 0);
+    plan_gather(&plan, ROW_BYTES / 4);
+    trip_init(&trip, &yard, &plan, 7);
+    must(trip_start(&trip, 1));
+    yard_run(&yard);
+    assert_int_equal(tow_mover_stats(yard.hands[0].mover).early_count, 1);
+    produce_all(&trip);
+    must(trip_start(&trip, 0));
+    yard_run(&yard);
+    expect_all(&trip, TOW_CODE_OK);
+    trip_expect_bytes(&trip);
+    trip_release(&trip);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void what_comes_late_is_dropped(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t trip;
+    yard_open(&yard, 2, 0);
+    plan_gather(&plan, 5);
+    trip_init(&trip, &yard, &plan, 7);
+    tow_mover_granted(yard.hands[1].mover,
+                      7); /* It could not be begun there. */
+    must(trip_start(&trip, 0));
+    produce_all(&trip);
+    yard_run(&yard);
+    assert_int_equal(tow_mover_stats(yard.hands[1].mover).early_count, 0);
+    assert_int_equal(yard.hands[1].last_error, TOW_CODE_OK);
+    trip_release(&trip);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void what_came_early_goes_when_its_grant_has_passed(void **state)
+{
+    (void)state;
+    yard_t yard;
+    tow_mover_stats_t stats;
+    yard_open(&yard, 1, 0);
+    tow_mover_t *mover = yard.hands[0].mover;
+    uint8_t bytes[300] = {0};
+    tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+    static const uint64_t gangs[] = {9, 4, 7, 4, 12, 8};
+    for (size_t i = 0; i < TOW_COUNT_OF(gangs); i++) {
+        piece.gang = gangs[i];
+        piece.bytes.data = bytes;
+        piece.bytes.len = 50 * i;
+        must(tow_mover_piece(mover, 1 + i % 2, &piece));
+    }
+    tow_mover_granted(mover, 7);
+    stats = tow_mover_stats(mover);
+    assert_int_equal(stats.early_count, 3);
+    assert_int_equal(stats.early_bytes, 0 + 200 + 250);
+    tow_status_t gone = TOW_ERROR(TOW_UNAVAILABLE, "gone");
+    tow_mover_peer_gone(mover, 1, gone);
+    tow_status_release(gone);
+    assert_int_equal(tow_mover_stats(mover).early_count, 1);
+    tow_mover_clear(mover);
+    assert_int_equal(tow_mover_stats(mover).early_count, 0);
+    yard_close(&yard);
+}
+
+static void one_worker_may_be_ahead_only_so_far(void **state)
+{
+    (void)state;
+    yard_t yard;
+    tow_status_t status = TOW_OK;
+    uint32_t count = 0;
+    yard_open(&yard, 1, 0);
+    tow_mover_t *mover = yard.hands[0].mover;
+    tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+    while (status == TOW_OK && count <= TOW_MOVER_EARLY_COUNT_MAX) {
+        piece.gang = 1 + count / 2;
+        status = tow_mover_piece(mover, 3, &piece);
+        if (status == TOW_OK) count++;
+    }
+    assert_int_equal(tow_status_code(status), TOW_RESOURCE_EXHAUSTED);
+    expect_part(tow_status_message(status), "process 3 is ahead");
+    tow_status_release(status);
+    assert_int_equal(count, TOW_MOVER_EARLY_COUNT_MAX);
+    must(tow_mover_piece(mover, 4, &piece)); /* Others are not concerned. */
+    yard_close(&yard);
+}
+
+/* -- Failing ----------------------------------------------------------------------------- */
+
+static void a_poisoned_source_fails_the_move_with_its_own_error(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t trip;
+    yard_open(&yard, 2, 0);
+    plan_transpose(&plan, 256);
+    trip_init(&trip, &yard, &plan, 7);
+    start_all(&trip);
+    trip_produce(&trip, 1);
+    yard_run(&yard);
+    buffer_finish(trip.parts[0].sources[0], NULL,
+                  TOW_ERROR(TOW_INTERNAL, "matmul failed"));
+    yard_run(&yard);
+    assert_int_equal(trip.parts[0].code, TOW_INTERNAL);
+    assert_string_equal(trip.parts[0].message, "matmul failed");
+    yard_buffer_t *target = (yard_buffer_t *)trip.parts[0].targets[0];
+    assert_int_equal(target->state, TOW_BUFFER_FAILED);
+    assert_string_equal(tow_status_message(target->error), "matmul failed");
+    /* The other has only lost a sender, of which somebody tells it. */
+    assert_false(trip.parts[1].is_done);
+    tow_status_t cause = TOW_ERROR(TOW_ABORTED, "the run was aborted");
+    tow_mover_abort(yard.hands[1].mover, &trip.parts[1].move, cause);
+    assert_false(trip.parts[1].is_done); /* Never inside the call. */
+    tow_status_release(cause);
+    yard_run(&yard);
+    assert_string_equal(trip.parts[1].message, "the run was aborted");
+    assert_int_equal(tow_buffer_state(trip.parts[1].targets[0]),
+                     TOW_BUFFER_FAILED);
+    trip_release(&trip);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void a_peer_that_goes_fails_those_that_need_it(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t near, far;
+    trip_t here, there;
+    yard_open(&yard, 2, 0);
+    plan_gather(&far, ROW_BYTES / 4);
+    near =
+        (plan_t){.whole = matrix(2, 4),
+                 .from = {.parts = {2, 1}, .place_count = 2, .places = {0, 0}},
+                 .to = {.parts = {1, 1}, .place_count = 1, .places = {0}}};
+    plan_make(&near, 2);
+    trip_init(&here, &yard, &near, 7);
+    trip_init(&there, &yard, &far, 8);
+    must(trip_start(&here, 0));
+    start_all(&there);
+    tow_status_t gone = TOW_ERROR(TOW_UNAVAILABLE, "worker w1 is gone");
+    tow_mover_peer_gone(yard.hands[0].mover, 1, gone);
+    tow_status_release(gone);
+    gone = TOW_ERROR(TOW_UNAVAILABLE, "worker w0 is gone");
+    tow_mover_peer_gone(yard.hands[1].mover, 0, gone);
+    tow_status_release(gone);
+    yard_run(&yard);
+    assert_string_equal(there.parts[0].message,
+                        "transfer to process 1: worker w1 is gone");
+    assert_string_equal(there.parts[1].message,
+                        "transfer from process 0: worker w0 is gone");
+    assert_false(here.parts[0].is_done);
+    produce_all(&here);
+    yard_run(&yard);
+    assert_true(here.parts[0].is_done);
+    trip_expect_bytes(&here);
+    trip_release(&here);
+    trip_release(&there);
+    yard_close(&yard);
+    plan_free(&near, 2);
+    plan_free(&far, 2);
+}
+
+static void a_write_that_fails_fails_the_sender(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        yard_t yard;
+        plan_t plan;
+        trip_t trip;
+        yard_open(&yard, 2, 0);
+        if (way < 2)
+            yard.refuse_write_at = 1 + way;
+        else
+            yard.spoil_write_at = way - 1;
+        plan_gather(&plan, ROW_BYTES / 4);
+        trip_init(&trip, &yard, &plan, 7);
+        start_all(&trip);
+        produce_all(&trip);
+        yard_run(&yard);
+        assert_true(trip.parts[0].is_done);
+        expect_part(trip.parts[0].message, "transfer to process 1: ");
+        assert_false(trip.parts[1].is_done);
+        tow_status_t cause = TOW_ERROR(TOW_ABORTED, "aborted");
+        tow_mover_abort(yard.hands[1].mover, &trip.parts[1].move, cause);
+        tow_status_release(cause);
+        yard_run(&yard);
+        assert_true(trip.parts[1].is_done);
+        trip_release(&trip);
+        yard_close(&yard);
+        plan_free(&plan, 2);
+    }
+}
+
+static void a_driver_that_cannot_is_told_of_by_name(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t trip;
+    tow_driver_ops_t ops = yard_driver_ops;
+    ops.upload_settle = NULL;
+    yard_open(&yard, 2, 0);
+    yard.hands[1].driver.ops = &ops;
+    plan_gather(&plan, 5);
+    trip_init(&trip, &yard, &plan, 7);
+    tow_status_t status = trip_start(&trip, 1);
+    assert_int_equal(tow_status_code(status), TOW_UNIMPLEMENTED);
+    expect_part(tow_status_message(status), "the yard driver");
+    tow_status_release(status);
+    trip_release(&trip);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void one_gang_is_moved_once(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t first, second;
+    yard_open(&yard, 2, 0);
+    plan_gather(&plan, 5);
+    trip_init(&first, &yard, &plan, 7);
+    trip_init(&second, &yard, &plan, 7);
+    must(trip_start(&first, 0));
+    tow_status_t status = trip_start(&second, 0);
+    assert_int_equal(tow_status_code(status), TOW_ALREADY_EXISTS);
+    tow_status_release(status);
+    trip_release(&first);
+    trip_release(&second);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+/* -- Who does not keep the rules ------------------------------------------------------------ */
+
+typedef struct wrong {
+    uint32_t process, shard, number;
+    size_t size;
+} wrong_t;
+
+static void wrong_pieces_are_refused(void **state)
+{
+    (void)state;
+    static const wrong_t wrongs[] = {
+        {0, 1, 0, 20},          {0, 0, 2, 20},          {0, 0, 0, 19},
+        {0, 0, 0, 0},           {1, 0, 0, 20},          {2, 0, 0, 20},
+        {0, UINT32_MAX, 0, 20}, {0, 0, UINT32_MAX, 20},
+    };
+    for (size_t i = 0; i <= TOW_COUNT_OF(wrongs); i++) {
+        yard_t yard;
+        plan_t plan;
+        trip_t trip;
+        uint8_t bytes[20] = {0};
+        yard_open(&yard, 2, 0);
+        plan_gather(&plan, 5);
+        trip_init(&trip, &yard, &plan, 7);
+        must(trip_start(&trip, 1));
+        tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+        piece.gang = 7;
+        piece.bytes.data = bytes;
+        piece.bytes.len = 20;
+        uint32_t process = 0;
+        if (i < TOW_COUNT_OF(wrongs)) {
+            process = wrongs[i].process;
+            piece.shard = wrongs[i].shard;
+            piece.number = wrongs[i].number;
+            piece.bytes.len = wrongs[i].size;
+        } else { /* The same one twice. */
+            must(tow_mover_piece(yard.hands[1].mover, 0, &piece));
+        }
+        tow_status_t status =
+            tow_mover_piece(yard.hands[1].mover, process, &piece);
+        assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
+        tow_mover_peer_gone(yard.hands[1].mover, 0, status);
+        tow_status_release(status);
+        trip_release(&trip);
+        yard_close(&yard);
+        assert_true(trip.parts[1].is_done);
+        plan_free(&plan, 2);
+    }
+}
+
+static void an_early_piece_that_is_wrong_fails_the_move(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t trip;
+    yard_open(&yard, 2, 0);
+    plan_gather(&plan, 5);
+    trip_init(&trip, &yard, &plan, 7);
+    tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+    piece.gang = 7;
+    must(tow_mover_piece(yard.hands[1].mover, 0, &piece));
+    must(trip_start(&trip, 1));
+    assert_false(trip.parts[1].is_done);
+    yard_run(&yard);
+    assert_int_equal(trip.parts[1].code, TOW_INVALID_ARGUMENT);
+    expect_part(trip.parts[1].message, "transfer: process 0 sent piece 0");
+    trip_release(&trip);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static tow_status_t offer_to(yard_t *yard, uint32_t shard, uint8_t *address,
+                             size_t size)
+{
+    tow_msg_edge_offer_t offer = TOW_MSG_EDGE_OFFER_INIT;
+    tow_msg_lane_target_t target = TOW_MSG_LANE_TARGET_INIT;
+    offer.gang = 7;
+    offer.shard = shard;
+    target.lane_address.data = address;
+    target.lane_address.len = size;
+    if (address != NULL) offer.target = &target;
+    return tow_mover_offer(yard->hands[0].mover, 1, &offer);
+}
+
+static void wrong_offers_are_refused(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t trip;
+    uint8_t address[8] = {9}, other[8] = {8};
+    yard_open(&yard, 2, 0);
+    plan_gather(&plan, ROW_BYTES / 4);
+    trip_init(&trip, &yard, &plan, 7);
+    must(trip_start(&trip, 0));
+    const struct {
+        uint32_t shard;
+        uint8_t *address;
+        size_t size;
+    } rows[] = {{0, NULL, 0},
+                {0, address, 0},
+                {1, address, 8},
+                {0, other, 8},
+                {0, address, 7}};
+    must(offer_to(&yard, 0, address, 8));
+    for (size_t i = 0; i < TOW_COUNT_OF(rows); i++) {
+        tow_status_t status =
+            offer_to(&yard, rows[i].shard, rows[i].address, rows[i].size);
+        assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
+        tow_status_release(status);
+    }
+    tow_status_t status = offer_to(&yard, 0, address, 8); /* again */
+    assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
+    tow_mover_peer_gone(yard.hands[0].mover, 1, status);
+    tow_status_release(status);
+    trip_release(&trip);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void a_wrong_write_fails_the_move(void **state)
+{
+    (void)state;
+    const tow_arrival_t wrongs[] = {{0, ROW_BYTES, 2},
+                                    {0, ROW_BYTES, UINT64_MAX},
+                                    {4, ROW_BYTES, 0},
+                                    {0, ROW_BYTES - 4, 0},
+                                    {ROW_BYTES, ROW_BYTES, 0}};
+    for (size_t i = 0; i <= TOW_COUNT_OF(wrongs); i++) {
+        yard_t yard;
+        plan_t plan;
+        trip_t trip;
+        yard_open(&yard, 2, 0);
+        plan_gather(&plan, ROW_BYTES / 4);
+        trip_init(&trip, &yard, &plan, 7);
+        must(trip_start(&trip, 1));
+        yard_region_t *region = find_region(&yard.hands[1], 1);
+        tow_arrival_t arrival = {0, ROW_BYTES, 0};
+        if (i < TOW_COUNT_OF(wrongs))
+            arrival = wrongs[i];
+        else /* twice */
+            region->options.arrived(region->options.context, &region->base,
+                                    &arrival);
+        region->options.arrived(region->options.context, &region->base,
+                                &arrival);
+        region->options.arrived(region->options.context, &region->base,
+                                &arrival);
+        yard_run(&yard);
+        assert_int_equal(trip.parts[1].code, TOW_INVALID_ARGUMENT);
+        trip_release(&trip);
+        yard_close(&yard);
+        plan_free(&plan, 2);
+    }
+}
+
+static void wrong_routes_are_refused(void **state)
+{
+    (void)state;
+    plan_t plan;
+    plan_gather(&plan, 5);
+    tow_piece_t *piece = &plan.receives[1][1];
+    const tow_piece_t good = *piece;
+    const tow_route_t *route = &plan.routes[1];
+    for (int i = 0; i < 11; i++) {
+        uint32_t devices = DEVICES_MAX;
+        tow_route_t bad = *route;
+        *piece = good;
+        switch (i) {
+        case 0: piece->number = 2; break;
+        case 1: piece->target_shard = 1; break;
+        case 2: piece->bytes = 16; break;
+        case 3: piece->offset = 21; break;
+        case 4: piece->extent[0] = 2; break;
+        case 5: piece->target_start[0] = -1; break;
+        case 6: piece->source_start[1] = INT64_MAX; break;
+        case 7: bad.receive_count = 1; break;
+        case 8: devices = 0; break;
+        case 9: bad.source.type = TOW_TYPE_U32; break;
+        default: piece->offset = 0; break;
+        }
+        tow_status_t status = tow_route_check(&bad, 1, devices);
+        if (tow_status_code(status) != TOW_INVALID_ARGUMENT)
+            fail_msg("wrong route %d is let through", i);
+        tow_status_release(status);
+    }
+    *piece = good;
+    must(tow_route_check(route, 1, DEVICES_MAX));
+    plan_free(&plan, 2);
+}
+
+/* -- At every point ---------------------------------------------------------------------------- */
+
+typedef enum blow {
+    BLOW_ABORT_SENDER,
+    BLOW_ABORT_RECEIVER,
+    BLOW_ABORT_BOTH,
+    BLOW_PEER_GONE,
+    BLOW_RELEASE, /* the owner lets go of sources and targets; no error */
+    BLOW_COUNT,
+} blow_t;
+
+static void strike(trip_t *trip, blow_t blow)
+{
+    yard_t *yard = trip->yard;
+    tow_status_t cause = TOW_ERROR(TOW_ABORTED, "struck");
+    for (uint32_t i = 0; i < 2; i++) {
+        const bool is_here =
+            blow == BLOW_ABORT_BOTH ||
+            blow == (i == 0 ? BLOW_ABORT_SENDER : BLOW_ABORT_RECEIVER);
+        if (is_here && !trip->parts[i].is_done)
+            tow_mover_abort(yard->hands[i].mover, &trip->parts[i].move, cause);
+        if (blow == BLOW_PEER_GONE)
+            tow_mover_peer_gone(yard->hands[i].mover, 1 - i, cause);
+    }
+    tow_status_release(cause);
+}
+
+/* False: the trip took fewer steps. */
+static bool strike_at(const plan_t *plan, size_t step, blow_t blow)
+{
+    yard_t yard;
+    trip_t trip;
+    size_t at = 0;
+    bool is_struck = false;
+    yard_open(&yard, 2, 0);
+    trip_init(&trip, &yard, plan, 7);
+    for (size_t act = 0; act < 2 + plan->from.place_count; act++) {
+        do {
+            if (at++ == step) {
+                is_struck = true;
+                if (blow == BLOW_RELEASE) goto out;
+                if (trip.parts[0].is_begun && trip.parts[1].is_begun)
+                    strike(&trip, blow);
+            }
+        } while (yard_step(&yard));
+        if (act < 2)
+            must(trip_start(&trip, (uint32_t)act));
+        else
+            trip_produce(&trip, act - 2);
+    }
+    while (at++ < step && yard_step(&yard))
+        continue;
+    if (at > step && !is_struck) {
+        is_struck = true;
+        strike(&trip, blow);
+    }
+out:
+    trip_release(&trip);
+    strike(&trip, BLOW_ABORT_BOTH);
+    yard_close(&yard);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_true(!trip.parts[i].is_begun || trip.parts[i].is_done);
+    return is_struck && at <= step + 1 && at < 200;
+}
+
+static void everything_ends_wherever_it_is_struck(void **state)
+{
+    (void)state;
+    plan_t plans[4];
+    plan_gather(&plans[0], 5);
+    plan_gather(&plans[1], ROW_BYTES / 4);
+    plan_transpose(&plans[2], 256);
+    plan_untranspose(&plans[3], 256);
+    for (int p = 0; p < 4; p++) {
+        for (int blow = 0; blow < BLOW_COUNT; blow++)
+            for (size_t step = 0; step < 60; step++)
+                strike_at(&plans[p], step, (blow_t)blow);
+        plan_free(&plans[p], 2);
+    }
+}
+
+/* A process that dies, at every step: no memory is left, and nobody called. */
+static void a_mover_is_forgotten_at_any_moment(void **state)
+{
+    (void)state;
+    plan_t plan;
+    plan_transpose(&plan, 256);
+    for (size_t steps = 0; steps < 24; steps++) {
+        yard_t yard;
+        trip_t trip;
+        yard_open(&yard, 2, 0);
+        trip_init(&trip, &yard, &plan, 7);
+        must(trip_start(&trip, 0));
+        for (size_t i = 0; i < steps && yard_step(&yard); i++)
+            if (i == 1) must(trip_start(&trip, 1));
+        produce_all(&trip);
+        for (size_t i = 0; i < steps && yard_step(&yard); i++)
+            continue;
+        yard_crash(&yard);
+    }
+    plan_free(&plan, 2);
+}
+
+/* -- By chance ------------------------------------------------------------------------------------ */
+
+static uint32_t below(yard_t *yard, uint64_t limit)
+{
+    return (uint32_t)tow_random_below(&yard->random, limit);
+}
+
+static void random_layout(yard_t *yard, uint32_t rank, layout_t *layout)
+{
+    size_t count = 1;
+    for (uint32_t i = 0; i < rank; i++) {
+        static const uint32_t choices[] = {1, 2, 3, 4};
+        do
+            layout->parts[i] = choices[below(yard, 4)];
+        while (count * layout->parts[i] > 8);
+        count *= layout->parts[i];
+    }
+    layout->place_count = count * (count <= 8 && below(yard, 3) == 0 ? 2 : 1);
+    for (size_t i = 0; i < layout->place_count; i++)
+        layout->places[i] = below(yard, yard->hand_count);
+}
+
+static void random_plan(yard_t *yard, plan_t *plan)
+{
+    static const tow_type_t types[] = {TOW_TYPE_U8, TOW_TYPE_F32, TOW_TYPE_F64};
+    *plan = (plan_t){
+        .whole = {.type = types[below(yard, 3)], .rank = 1 + below(yard, 3)}};
+    for (uint32_t i = 0; i < plan->whole.rank; i++)
+        plan->whole.dims[i] = 12 * (1 + (int64_t)below(yard, 3));
+    if (below(yard, 3) == 0) plan->whole.dims[plan->whole.rank - 1] *= 256;
+    random_layout(yard, plan->whole.rank, &plan->from);
+    random_layout(yard, plan->whole.rank, &plan->to);
+    plan_make(plan, yard->hand_count);
+}
+
+static void routes_by_chance_carry_the_right_bytes(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 150; seed++) {
+        yard_t yard;
+        plan_t plan;
+        trip_t trip;
+        yard_open(&yard, 3, seed);
+        yard.copies_uploads = seed % 3 == 0;
+        random_plan(&yard, &plan);
+        trip_init(&trip, &yard, &plan, 5);
+        uint32_t started = 0;
+        size_t produced = 0;
+        while (started < 3 || produced < plan.from.place_count) {
+            const uint32_t choice = below(&yard, 3);
+            if (choice == 0 && started < 3)
+                must(trip_start(&trip, started++));
+            else if (choice == 1 && produced < plan.from.place_count)
+                trip_produce(&trip, produced++);
+            else
+                yard_step(&yard);
+        }
+        yard_run(&yard);
+        expect_all(&trip, TOW_CODE_OK);
+        trip_expect_bytes(&trip);
+        trip_release(&trip);
+        yard_close(&yard);
+        plan_free(&plan, 3);
+    }
+}
+
+#define TRIPS 6
+
+/* Whatever happens to whom: all ends, and what is READY has the right bytes. */
+static void expect_sane(const trip_t *trip)
+{
+    const plan_t *plan = trip->plan;
+    for (size_t t = 0; t < plan->to.place_count; t++) {
+        const trip_part_t *part = &trip->parts[plan->to.places[t]];
+        if (!part->is_begun) continue;
+        assert_true(part->is_done);
+        const yard_buffer_t *buffer =
+            (const yard_buffer_t *)part->targets[local_index(&plan->to, t)];
+        assert_true(buffer->state != TOW_BUFFER_PENDING);
+        if (part->code == TOW_CODE_OK)
+            assert_int_equal(buffer->state, TOW_BUFFER_READY);
+        if (buffer->state != TOW_BUFFER_READY) continue;
+        uint8_t *bytes = test_malloc(buffer->base.bytes + 1);
+        fill_shard(plan, &plan->to, t, trip->salt, bytes);
+        assert_memory_equal(buffer->bytes, bytes, buffer->base.bytes);
+        test_free(bytes);
+    }
+}
+
+typedef struct storm {
+    yard_t yard;
+    plan_t plans[TRIPS];
+    trip_t trips[TRIPS];
+    uint32_t started[3]; /* trips, in order, by worker */
+    size_t produced[TRIPS];
+} storm_t;
+
+static void storm_act(storm_t *storm)
+{
+    yard_t *yard = &storm->yard;
+    const uint32_t hand = below(yard, 3);
+    trip_t *trip = &storm->trips[below(yard, TRIPS)];
+    const size_t at = (size_t)(trip - storm->trips);
+    const uint32_t choice = below(yard, 100);
+    if (choice < 20 && storm->started[hand] < TRIPS) {
+        trip_t *next = &storm->trips[storm->started[hand]++];
+        if (below(yard, 20) > 0)
+            must(trip_start(next, hand));
+        else /* It cannot be begun there. */
+            tow_mover_granted(yard->hands[hand].mover,
+                              next->parts[hand].move.gang);
+    } else if (choice < 40 &&
+               storm->produced[at] < trip->plan->from.place_count) {
+        const size_t shard = storm->produced[at]++;
+        if (below(yard, 20) > 0)
+            trip_produce(trip, shard);
+        else
+            buffer_finish(trip->parts[trip->plan->from.places[shard]]
+                              .sources[local_index(&trip->plan->from, shard)],
+                          NULL, TOW_ERROR(TOW_INTERNAL, "failed"));
+    } else if (choice < 44) {
+        tow_status_t cause = TOW_ERROR(TOW_ABORTED, "aborted");
+        if (trip->parts[hand].is_begun && !trip->parts[hand].is_done)
+            tow_mover_abort(yard->hands[hand].mover, &trip->parts[hand].move,
+                            cause);
+        tow_status_release(cause);
+    } else if (choice < 45) {
+        tow_status_t cause = TOW_ERROR(TOW_UNAVAILABLE, "gone");
+        tow_mover_peer_gone(yard->hands[hand].mover, (hand + 1) % 3, cause);
+        tow_status_release(cause);
+    } else {
+        yard_step(yard);
+    }
+}
+
+static void storm_end(storm_t *storm)
+{
+    yard_t *yard = &storm->yard;
+    tow_status_t cause = TOW_ERROR(TOW_ABORTED, "the end");
+    yard_run(yard);
+    for (int i = 0; i < TRIPS; i++)
+        for (uint32_t h = 0; h < 3; h++) {
+            trip_part_t *part = &storm->trips[i].parts[h];
+            if (part->is_begun && !part->is_done)
+                tow_mover_abort(yard->hands[h].mover, &part->move, cause);
+        }
+    tow_status_release(cause);
+    yard_run(yard);
+    for (int i = 0; i < TRIPS; i++)
+        while (storm->produced[i] < storm->plans[i].from.place_count)
+            trip_produce(&storm->trips[i], storm->produced[i]++);
+    yard_run(yard);
+    for (int i = 0; i < TRIPS; i++) {
+        expect_sane(&storm->trips[i]);
+        trip_release(&storm->trips[i]);
+    }
+    yard_close(yard);
+    for (int i = 0; i < TRIPS; i++)
+        plan_free(&storm->plans[i], 3);
+}
+
+static void all_ends_whatever_happens(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 150; seed++) {
+        static storm_t storm;
+        storm = (storm_t){0};
+        yard_open(&storm.yard, 3, seed);
+        storm.yard.copies_uploads = seed % 3 == 0;
+        if (seed % 4 == 0) storm.yard.spoil_write_at = 1 + (int)(seed % 7);
+        if (seed % 5 == 0) storm.yard.refuse_write_at = 1 + (int)(seed % 9);
+        for (int i = 0; i < TRIPS; i++) {
+            random_plan(&storm.yard, &storm.plans[i]);
+            trip_init(&storm.trips[i], &storm.yard, &storm.plans[i],
+                      10 + (uint64_t)i);
+        }
+        for (int i = 0; i < 600; i++)
+            storm_act(&storm);
+        storm_end(&storm);
+    }
+}
+
+/* -- Memory ------------------------------------------------------------------------------------------ */
+
+static tow_exhaust_result_t start_without_memory(void *context)
+{
+    const plan_t *plan = context;
+    yard_t yard;
+    trip_t trip;
+    yard_open(&yard, 2, 0);
+    trip_init(&trip, &yard, plan, 7);
+    tow_status_t first = trip_start(&trip, 0);
+    tow_status_t second = trip_start(&trip, 1);
+    const bool is_ok = first == TOW_OK && second == TOW_OK;
+    tow_status_release(first);
+    tow_status_release(second);
+    trip_release(&trip);
+    strike(&trip, BLOW_ABORT_BOTH);
+    yard_close(&yard);
+    return is_ok ? TOW_EXHAUST_SUCCEEDED : TOW_EXHAUST_FAILED;
+}
+
+/* The yard itself does not bear it: memory is taken away around the mover. */
+static void a_move_that_cannot_begin_leaves_nothing(void **state)
+{
+    (void)state;
+    plan_t plan;
+    plan_transpose(&plan, 256);
+    for (uint64_t nth = 0; nth < 40; nth++) {
+        yard_t yard;
+        trip_t trip;
+        yard_open(&yard, 2, 0);
+        trip_init(&trip, &yard, &plan, 7);
+        tow_alloc_fail_after(nth);
+        tow_status_t status = trip_start(&trip, 0);
+        tow_alloc_fail_after(UINT64_MAX);
+        if (status != TOW_OK) assert_false(trip.parts[0].is_begun);
+        tow_status_release(status);
+        trip_release(&trip);
+        if (trip.parts[0].is_begun) strike(&trip, BLOW_ABORT_SENDER);
+        yard_close(&yard);
+    }
+    assert_int_equal(start_without_memory(&plan), TOW_EXHAUST_SUCCEEDED);
+    plan_free(&plan, 2);
+}
+
+TOW_TEST_MAIN(
+    cmocka_unit_test(a_whole_shard_of_our_own_is_the_drivers_copy),
+    cmocka_unit_test(parts_of_our_own_are_laid_out),
+    cmocka_unit_test(a_driver_without_copies_lends_its_bytes),
+    cmocka_unit_test(small_pieces_travel_in_messages),
+    cmocka_unit_test(large_pieces_are_written_into_the_target),
+    cmocka_unit_test(large_pieces_that_are_no_rows_arrive_packed),
+    cmocka_unit_test(large_pieces_are_packed_by_who_sends_them),
+    cmocka_unit_test(devices_may_copy_what_they_are_given),
+    cmocka_unit_test(an_empty_array_is_there_at_once),
+    cmocka_unit_test(what_comes_early_waits_for_its_grant),
+    cmocka_unit_test(offers_come_early_too),
+    cmocka_unit_test(what_comes_late_is_dropped),
+    cmocka_unit_test(what_came_early_goes_when_its_grant_has_passed),
+    cmocka_unit_test(one_worker_may_be_ahead_only_so_far),
+    cmocka_unit_test(a_poisoned_source_fails_the_move_with_its_own_error),
+    cmocka_unit_test(a_peer_that_goes_fails_those_that_need_it),
+    cmocka_unit_test(a_write_that_fails_fails_the_sender),
+    cmocka_unit_test(a_driver_that_cannot_is_told_of_by_name),
+    cmocka_unit_test(one_gang_is_moved_once),
+    cmocka_unit_test(wrong_pieces_are_refused),
+    cmocka_unit_test(an_early_piece_that_is_wrong_fails_the_move),
+    cmocka_unit_test(wrong_offers_are_refused),
+    cmocka_unit_test(a_wrong_write_fails_the_move),
+    cmocka_unit_test(wrong_routes_are_refused),
+    cmocka_unit_test(everything_ends_wherever_it_is_struck),
+    cmocka_unit_test(a_mover_is_forgotten_at_any_moment),
+    cmocka_unit_test(routes_by_chance_carry_the_right_bytes),
+    cmocka_unit_test(all_ends_whatever_happens),
+    cmocka_unit_test(a_move_that_cannot_begin_leaves_nothing))
