@@ -175,8 +175,11 @@ static void lose(tow_client_t *client, tow_status_t take_cause)
 static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
 {
     tow_client_t *client = context;
-    lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the cluster is gone: %s",
-                           tow_status_message(cause)));
+    if (!client->opening.settled) /* It never was: the cause says why. */
+        lose(client, tow_status_retain(cause));
+    else
+        lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the cluster is gone: %s",
+                               tow_status_message(cause)));
 }
 
 /* -- What it says -------------------------------------------------------------- */

@@ -61,7 +61,8 @@ static void a_client_without_a_controller_gives_up(void **state)
     world_open(&world);
     tow_sim_crash(world.controller_node);
     run_for(&world, 10 * SECOND);
-    expect_failed(tow_client_opening(world.client), TOW_UNAVAILABLE, "gone");
+    expect_failed(tow_client_opening(world.client), TOW_UNAVAILABLE,
+                  "nobody listens");
     world_close(&world);
 }
 

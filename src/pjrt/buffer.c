@@ -40,6 +40,7 @@ group_t *tow_group_create(PJRT_Client *client, const slice_entry_t *slice,
     group->client = client;
     group->array = take_array;
     group->slice = slice;
+    group->generation = slice->generation;
     return group;
 }
 
@@ -87,7 +88,7 @@ PJRT_Buffer *tow_pjrt_buffer_make(PJRT_Device *device, shard_type_t *type,
                             .shard = shard};
     tow_shard_type_retain(type);
     tow_event_retain(ready);
-    tow_group_retain(group);
+    if (group != NULL) tow_group_retain(group);
     return buffer;
 }
 
@@ -109,8 +110,11 @@ void tow_pjrt_buffer_forget(PJRT_Buffer *buffer)
     buffer->group = buffer->other = NULL;
 }
 
-tow_status_t tow_pjrt_buffer_deleted(void)
+tow_status_t tow_pjrt_buffer_check(const PJRT_Buffer *buffer)
 {
+    if (TOW_LIKELY(buffer->group != NULL)) return TOW_OK;
+    if (!atomic_load(&buffer->is_deleted))
+        return tow_status_retain(buffer->ready->error);
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
                      "the buffer has been deleted or donated");
 }

@@ -111,6 +111,7 @@ static void fill_device(PJRT_Client *client, size_t index)
     tow_status_ignore(tow_slice_device(client->all, index, &info), "in range");
     device->client = client;
     device->local_index = (int)index;
+    device->cluster_id = info.id;
     PJRT_DeviceDescription *description = &device->description;
     description->id = (int)info.id;
     description->kind = info.kind;

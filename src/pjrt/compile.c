@@ -238,6 +238,20 @@ static tow_status_t fill(PJRT_Executable *executable)
     return fill_assignment(executable);
 }
 
+/* Another thread may open the slice anew meanwhile. */
+static tow_status_t compile_for(PJRT_Client *client, const slice_entry_t *entry,
+                                const tow_source_t *source,
+                                tow_function_t **out_function)
+{
+    client_enter(client);
+    tow_slice_t *slice = entry->slice;
+    tow_slice_hold(slice);
+    client_leave_quietly(client);
+    tow_status_t status = tow_function_compile(slice, source, out_function);
+    tow_slice_release(slice);
+    return status;
+}
+
 static tow_status_t compile(PJRT_Client_Compile_Args *args)
 {
     PJRT_Client *client = args->client;
@@ -260,7 +274,7 @@ static tow_status_t compile(PJRT_Client_Compile_Args *args)
                                  .options = options.data,
                                  .options_size = options.size};
     tow_status_t status =
-        tow_function_compile(slice->slice, &source, &executable->function);
+        compile_for(client, slice, &source, &executable->function);
     if (status == TOW_OK) status = fill(executable);
     if (status != TOW_OK) {
         destroy(executable);

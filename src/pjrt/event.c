@@ -97,6 +97,9 @@ static void stop_expecting(PJRT_Event *event)
 void tow_event_complete(PJRT_Event *take_event, tow_status_t take_status)
 {
     PJRT_Event *event = take_event;
+    if (TOW_UNLIKELY(take_status != TOW_OK) &&
+        tow_status_code(take_status) == TOW_UNAVAILABLE)
+        atomic_fetch_add(&tow_pjrt_alarm_count, 1);
     event->error = take_status;
     waiter_t *waiters = atomic_exchange(&event->waiters, &closed);
     TOW_ASSERT(waiters != &closed);

@@ -75,6 +75,7 @@ static tow_status_t add_variant(PJRT_Executable *executable,
 {
     const size_t count = executable->signature->argument_count;
     variant_t variant = {.slice = slice,
+                         .generation = slice->generation,
                          .is_donated = tow_calloc(count + 1, sizeof(bool))};
     if (variant.is_donated == NULL ||
         !tow_vec_reserve(&executable->variants,
@@ -94,16 +95,31 @@ static tow_status_t add_variant(PJRT_Executable *executable,
     return TOW_OK;
 }
 
+/* Its slice was opened anew: no compiler is needed, but other workers. */
+static tow_status_t renew_variant(PJRT_Executable *executable,
+                                  variant_t *variant)
+{
+    tow_program_t *program;
+    TOW_RETURN_IF_ERROR(make_program(executable, variant->slice,
+                                     variant->is_donated, &program));
+    tow_program_drop(variant->program);
+    variant->program = program;
+    variant->generation = variant->slice->generation;
+    return TOW_OK;
+}
+
 static tow_status_t find_variant(PJRT_Executable *executable,
                                  const slice_entry_t *slice,
                                  const bool *is_donated, variant_t *out_variant)
 {
     const size_t bytes = executable->signature->argument_count * sizeof(bool);
     for (size_t i = 0; i < executable->variants.count; i++) {
-        const variant_t *variant = &executable->variants.items[i];
+        variant_t *variant = &executable->variants.items[i];
         if (variant->slice != slice ||
             memcmp(variant->is_donated, is_donated, bytes) != 0)
             continue;
+        if (TOW_UNLIKELY(variant->generation != slice->generation))
+            TOW_RETURN_IF_ERROR(renew_variant(executable, variant));
         *out_variant = *variant;
         return TOW_OK;
     }
@@ -112,17 +128,24 @@ static tow_status_t find_variant(PJRT_Executable *executable,
 
 /* -- Results --------------------------------------------------------------------------- */
 
+static void clear_results(const execute_args_t *args, size_t result_count)
+{
+    for (size_t d = 0; d < args->num_devices; d++)
+        for (size_t i = 0; i < result_count; i++)
+            args->output_lists[d][i] = NULL;
+}
+
 /* Nothing has been handed out yet. Inside. */
 static void free_results(const execute_args_t *args, size_t result_count)
 {
     for (size_t d = 0; d < args->num_devices; d++)
         for (size_t i = 0; i < result_count; i++) {
             PJRT_Buffer *buffer = args->output_lists[d][i];
-            args->output_lists[d][i] = NULL;
             if (buffer == NULL) continue;
             tow_pjrt_buffer_forget(buffer);
             tow_pjrt_buffer_free(buffer);
         }
+    clear_results(args, result_count);
 }
 
 static bool make_shards(const execute_args_t *args, const slice_entry_t *slice,
@@ -145,9 +168,7 @@ static tow_status_t make_results(PJRT_Executable *executable,
                                  tow_array_t **take_arrays)
 {
     const size_t count = executable->signature->result_count;
-    for (size_t d = 0; d < slice->count; d++)
-        for (size_t i = 0; i < count; i++)
-            args->output_lists[d][i] = NULL;
+    clear_results(args, count);
     bool is_made = true;
     for (size_t i = 0; i < count; i++) {
         group_t *group =
@@ -223,10 +244,9 @@ static tow_status_t run(PJRT_Executable *executable, const execute_args_t *args,
 }
 
 static tow_status_t check(const PJRT_Executable *executable,
-                          const execute_args_t *args,
-                          const slice_entry_t *slice)
+                          const execute_args_t *args)
 {
-    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
+    const slice_entry_t *slice = executable->slice;
     if (TOW_UNLIKELY(args->num_devices != slice->count))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "arguments for %zu devices, and the executable has "
@@ -255,7 +275,7 @@ static tow_status_t choose_slice(const PJRT_Executable *executable,
     *out_slice = executable->slice;
     if (args->execute_device == NULL || executable->slice->count != 1 ||
         args->execute_device == executable->slice->devices[0])
-        return TOW_OK;
+        return tow_pjrt_slice_check(executable->slice);
     slice_entry_t *other;
     TOW_RETURN_IF_ERROR(tow_pjrt_device_slice(args->execute_device, &other));
     *out_slice = other;
@@ -292,13 +312,13 @@ static tow_status_t run_with_heap(PJRT_Executable *executable,
     return status;
 }
 
-static tow_status_t execute(const execute_args_t *args)
+static tow_status_t try_to_run(PJRT_Executable *executable,
+                               const execute_args_t *args)
 {
-    PJRT_Executable *executable = &args->executable->executable;
     const size_t results = executable->signature->result_count;
     const slice_entry_t *slice;
+    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
     TOW_RETURN_IF_ERROR(choose_slice(executable, args, &slice));
-    TOW_RETURN_IF_ERROR(check(executable, args, slice));
     if (results == 0) { /* Nobody could see what it does. */
         hand_out_events(args, tow_event_done());
         return TOW_OK;
@@ -309,6 +329,49 @@ static tow_status_t execute(const execute_args_t *args)
     bool donated_few[TOW_PJRT_FEW];
     return run_with_room(executable, args, slice,
                          &(room_t){arguments_few, results_few, donated_few});
+}
+
+/* What is wrong with the world, not with the call, is the results' error, as when
+ * it goes wrong a little later: of an error of the call itself JAX makes, on its
+ * fast path, a ValueError. Takes the status. */
+static tow_status_t poison(PJRT_Executable *executable,
+                           const execute_args_t *args, tow_status_t take_status)
+{
+    const size_t count = executable->signature->result_count;
+    if (tow_status_code(take_status) == TOW_INVALID_ARGUMENT)
+        return take_status;
+    PJRT_Event *event = tow_event_create(NULL);
+    if (event == NULL) return take_status;
+    tow_event_retain(event);
+    tow_event_complete(event, tow_status_retain(take_status));
+    clear_results(args, count);
+    bool is_made = true;
+    for (size_t d = 0; d < args->num_devices; d++)
+        for (size_t i = 0; i < count && is_made; i++) {
+            PJRT_Device *device = args->execute_device != NULL
+                                      ? args->execute_device
+                                      : executable->slice->devices[d];
+            args->output_lists[d][i] = tow_pjrt_buffer_make(
+                device, executable->result_types[i], event, NULL, 0);
+            is_made = args->output_lists[d][i] != NULL;
+        }
+    if (is_made)
+        hand_out_events(args, event);
+    else
+        free_results(args, count);
+    tow_event_release(event);
+    if (!is_made) return take_status;
+    tow_status_release(take_status);
+    return TOW_OK;
+}
+
+static tow_status_t execute(const execute_args_t *args)
+{
+    PJRT_Executable *executable = &args->executable->executable;
+    TOW_RETURN_IF_ERROR(check(executable, args));
+    tow_status_t status = try_to_run(executable, args);
+    return TOW_LIKELY(status == TOW_OK) ? TOW_OK
+                                        : poison(executable, args, status);
 }
 
 static PJRT_Error *loaded_execute(execute_args_t *args)

@@ -100,6 +100,10 @@ struct PJRT_Device {
     PJRT_Memory *memories[1];
     int local_index;
     _Atomic(slice_entry_t *) slice; /* lent by the client; NULL: not asked */
+    /* Inside. What the cluster calls it: a worker that was lost and came again has
+     * other ids. JAX is never told: description.id is the first. */
+    int64_t cluster_id;
+    bool is_gone; /* inside: with its worker, when we last looked */
 };
 
 struct PJRT_Client {
@@ -110,6 +114,7 @@ struct PJRT_Client {
     PJRT_Memory **memories;      /* owned */
     size_t device_count;
     TOW_VEC(slice_entry_t *) slices; /* inside; owned */
+    atomic_uint heard_alarm_count;   /* when we last looked who is there */
     char version[64];
 };
 
@@ -139,15 +144,26 @@ static inline void client_leave_quietly(PJRT_Client *client)
 /* Devices in order. One for each order that was asked for, so that two are the
  * same if their pointers are. */
 struct slice_entry {
-    tow_slice_t *slice;    /* counted */
+    tow_slice_t *slice;    /* inside; counted */
     PJRT_Device **devices; /* owned array, lent devices */
     size_t count;
+    /* Inside: how often it was opened anew. What was made for it before is of no
+     * use: arrays are lost, programs are made again. */
+    uint32_t generation;
+    atomic_bool is_lost; /* a worker of it was lost: it is to be opened anew */
 };
 
-/* Lent for the client's life. Not inside: the first time it waits. */
+/* Something was UNAVAILABLE: a worker may be lost, or have come again. Counted,
+ * for all clients of the process. */
+extern atomic_uint tow_pjrt_alarm_count;
+
+/* Lent for the client's life. Not inside: the first time it waits, and the first
+ * time after a worker was lost. */
 tow_status_t tow_pjrt_slice(PJRT_Client *client, PJRT_Device *const *devices,
                             size_t count, slice_entry_t **out_entry)
     TOW_MUST_USE;
+/* Not inside. UNAVAILABLE: a device of it is gone. Waits only after an alarm. */
+tow_status_t tow_pjrt_slice_check(slice_entry_t *entry) TOW_MUST_USE;
 tow_status_t tow_pjrt_device_slice(PJRT_Device *device,
                                    slice_entry_t **out_entry) TOW_MUST_USE;
 PJRT_Device *tow_pjrt_find_device(const PJRT_Client *client, int64_t id);
@@ -172,7 +188,14 @@ typedef struct group {
     PJRT_Client *client;        /* lent */
     tow_array_t *array;         /* counted */
     const slice_entry_t *slice; /* lent by the client */
+    uint32_t generation;        /* of the slice, when it was made */
 } group_t;
+
+/* Inside: its devices are those of a worker that was lost. */
+static inline bool group_is_lost(const group_t *group)
+{
+    return group->generation != group->slice->generation;
+}
 
 /* Takes the array, also if there is no memory: then NULL. Inside. */
 group_t *tow_group_create(PJRT_Client *client, const slice_entry_t *slice,
@@ -188,8 +211,8 @@ struct PJRT_Buffer {
     PJRT_Device *device; /* lent */
     shard_type_t *type;  /* counted */
     PJRT_Event *ready;   /* counted */
-    /* Inside; NULL: deleted. Where its value is, and where else it is too, since
-     * it was an argument with others. */
+    /* Inside; NULL: deleted, or it never was, and `ready` says why. Where its
+     * value is, and where else it is too, since it was an argument with others. */
     group_t *group; /* counted */
     group_t *other; /* counted */
     uint32_t shard;
@@ -198,7 +221,8 @@ struct PJRT_Buffer {
     atomic_uint external_count; /* somebody has its address */
 };
 
-/* Retains all it is given. NULL: no memory. */
+/* Retains all it is given. Without a group `ready` has been, with an error. NULL:
+ * no memory. */
 PJRT_Buffer *tow_pjrt_buffer_make(PJRT_Device *device, shard_type_t *type,
                                   PJRT_Event *ready, group_t *group,
                                   uint32_t shard);
@@ -206,7 +230,8 @@ PJRT_Buffer *tow_pjrt_buffer_make(PJRT_Device *device, shard_type_t *type,
 void tow_pjrt_buffer_free(PJRT_Buffer *buffer);
 /* Inside: its value is not its own any more. */
 void tow_pjrt_buffer_forget(PJRT_Buffer *buffer);
-tow_status_t tow_pjrt_buffer_deleted(void) TOW_MUST_USE;
+/* Inside: has it a group? If not, why. */
+tow_status_t tow_pjrt_buffer_check(const PJRT_Buffer *buffer) TOW_MUST_USE;
 
 /* Inside. The array whose shards are these buffers, in order, on the slice: one
  * that there is, or a new one. Lent by the buffers. */
@@ -219,6 +244,7 @@ tow_status_t tow_pjrt_regroup(const slice_entry_t *slice,
 /* The program of an executable on a slice, for one set of donated arguments. */
 typedef struct variant {
     const slice_entry_t *slice; /* lent by the client */
+    uint32_t generation;        /* of the slice, when it was made */
     tow_program_t *program;     /* counted */
     bool *is_donated;           /* owned: by argument */
 } variant_t;
@@ -228,7 +254,7 @@ struct PJRT_Executable {
     PJRT_Client *client;               /* lent */
     tow_function_t *function;          /* counted */
     const tow_signature_t *signature;  /* lent by the function */
-    const slice_entry_t *slice;        /* lent by the client */
+    slice_entry_t *slice;              /* lent by the client */
     shard_type_t **result_types;       /* owned array, counted types */
     PJRT_Buffer_Type *result_elements; /* owned, and all arrays below */
     int64_t *result_dims;              /* one after the other */

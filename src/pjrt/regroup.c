@@ -30,7 +30,8 @@ static group_t *common_other(const slice_entry_t *slice,
                              PJRT_Buffer *const *const *lists, size_t argument)
 {
     group_t *group = lists[0][argument]->other;
-    if (group == NULL || group->slice != slice) return NULL;
+    if (group == NULL || group->slice != slice || group_is_lost(group))
+        return NULL;
     for (size_t d = 0; d < slice->count; d++) {
         const PJRT_Buffer *buffer = lists[d][argument];
         if (buffer->other != group || buffer->other_shard != d) return NULL;
@@ -85,14 +86,25 @@ static tow_status_t regroup(const slice_entry_t *slice,
     return TOW_OK;
 }
 
+static tow_status_t check_buffer(const PJRT_Buffer *buffer)
+{
+    TOW_RETURN_IF_ERROR(tow_pjrt_buffer_check(buffer));
+    if (TOW_LIKELY(!group_is_lost(buffer->group))) return TOW_OK;
+    return TOW_ERROR(TOW_UNAVAILABLE,
+                     "the array on device %d was lost with a worker; the "
+                     "device is there again, empty: make the array anew",
+                     buffer->device->description.id);
+}
+
 tow_status_t tow_pjrt_regroup(const slice_entry_t *slice,
                               PJRT_Buffer *const *const *lists, size_t argument,
                               tow_array_t **out_array)
 {
-    for (size_t d = 0; d < slice->count; d++)
-        if (TOW_UNLIKELY(lists[d][argument]->group == NULL))
-            return tow_status_annotate(tow_pjrt_buffer_deleted(),
-                                       "argument %zu", argument);
+    for (size_t d = 0; d < slice->count; d++) {
+        tow_status_t status = check_buffer(lists[d][argument]);
+        if (TOW_UNLIKELY(status != TOW_OK))
+            return tow_status_annotate(status, "argument %zu", argument);
+    }
     const group_t *group = common_group(slice, lists, argument);
     if (TOW_UNLIKELY(group == NULL))
         group = common_other(slice, lists, argument);

@@ -2,6 +2,7 @@
  * asks for few of them, again and again. */
 #include <string.h>
 
+#include "device/xla_cpu/xla_cpu.h"
 #include "pjrt/plugin_impl.h"
 
 static bool is_same(const slice_entry_t *entry, PJRT_Device *const *devices,
@@ -21,13 +22,16 @@ static slice_entry_t *find(const PJRT_Client *client,
     return NULL;
 }
 
+/* Not inside. As the cluster calls them now. */
 static tow_status_t open_slice(PJRT_Client *client, PJRT_Device *const *devices,
                                size_t count, tow_slice_t **out_slice)
 {
     int64_t *ids = tow_malloc(count * sizeof(*ids));
     if (ids == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    client_enter(client);
     for (size_t i = 0; i < count; i++)
-        ids[i] = devices[i]->description.id;
+        ids[i] = devices[i]->cluster_id;
+    client_leave_quietly(client);
     const tow_slice_options_t options = {.struct_size = sizeof(options),
                                          .dims = {(uint32_t)count},
                                          .devices = ids,
@@ -74,13 +78,138 @@ static tow_status_t add(PJRT_Client *client, slice_entry_t *take_entry,
                               : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
+/* -- Workers that are lost, and come again ---------------------------------------- */
+
+/* A worker that comes again has other ids, and the same name. So nobody tells us
+ * of it: when something was UNAVAILABLE, we look who is there before the next
+ * use of any devices, and open anew the slices whose devices have come again. */
+
+atomic_uint tow_pjrt_alarm_count;
+
+static bool is_of_entry(const slice_entry_t *entry, const PJRT_Device *device)
+{
+    for (size_t i = 0; i < entry->count; i++)
+        if (entry->devices[i] == device) return true;
+    return false;
+}
+
+static void mark_lost(PJRT_Client *client, const PJRT_Device *device)
+{
+    for (size_t i = 0; i < client->slices.count; i++)
+        if (is_of_entry(client->slices.items[i], device))
+            atomic_store(&client->slices.items[i]->is_lost, true);
+}
+
+/* A worker's ids are its process's number times the stride, and the number is
+ * never used again: what is left is its own count. */
+static bool is_same_place(const tow_device_t *a, const tow_device_t *b)
+{
+    return a->id % TOW_XLA_PROCESS_STRIDE == b->id % TOW_XLA_PROCESS_STRIDE &&
+           strcmp(a->worker, b->worker) == 0 && strcmp(a->host, b->host) == 0 &&
+           strcmp(a->kind, b->kind) == 0;
+}
+
+/* Inside. `here`: all that there are now; NULL: none. */
+static void look_for(PJRT_Client *client, PJRT_Device *device,
+                     const tow_slice_t *here)
+{
+    tow_device_t self = {.struct_size = sizeof(self)}, other = self;
+    const size_t count = here != NULL ? tow_slice_device_count(here) : 0;
+    bool is_found = false;
+    tow_status_ignore(
+        tow_slice_device(client->all, (size_t)device->local_index, &self),
+        "in range");
+    for (size_t i = 0; i < count && !is_found; i++) {
+        tow_status_ignore(tow_slice_device(here, i, &other), "in range");
+        is_found = is_same_place(&self, &other);
+    }
+    device->is_gone = !is_found;
+    if (is_found && other.id == device->cluster_id) return;
+    if (is_found) device->cluster_id = other.id;
+    mark_lost(client, device);
+}
+
+static tow_status_t look_who_is_there(PJRT_Client *client)
+{
+    /* First: what is told from now on is told for another look. */
+    const unsigned alarm_count = atomic_load(&tow_pjrt_alarm_count);
+    const tow_slice_options_t every = {.struct_size = sizeof(every)};
+    tow_slice_t *here = NULL;
+    tow_status_t status = tow_slice_open(client->tow, &every, &here);
+    TOW_RETURN_IF_ERROR(tow_client_status(client->tow));
+    tow_status_ignore(status, "then there is no device at all");
+    client_enter(client);
+    for (size_t i = 0; i < client->device_count; i++)
+        look_for(client, client->devices[i], here);
+    client_leave_quietly(client);
+    if (here != NULL) tow_slice_release(here);
+    atomic_store(&client->heard_alarm_count, alarm_count);
+    return TOW_OK;
+}
+
+/* Inside. */
+static tow_status_t check_devices(const slice_entry_t *entry,
+                                  uint32_t *out_generation)
+{
+    *out_generation = entry->generation;
+    for (size_t i = 0; i < entry->count; i++)
+        if (entry->devices[i]->is_gone)
+            return TOW_ERROR(TOW_UNAVAILABLE,
+                             "%s is gone with its worker; it can be used when "
+                             "the worker has come again",
+                             entry->devices[i]->description.text);
+    return TOW_OK;
+}
+
+/* Inside. Two threads may have opened it at once: the first counts. Returns the
+ * slice that is not needed. */
+static tow_slice_t *exchange(slice_entry_t *entry, tow_slice_t *take_slice,
+                             uint32_t generation)
+{
+    if (entry->generation != generation) return take_slice;
+    tow_slice_t *old = entry->slice;
+    entry->slice = take_slice;
+    entry->generation++;
+    atomic_store(&entry->is_lost, false);
+    return old;
+}
+
+static tow_status_t open_anew(PJRT_Client *client, slice_entry_t *entry)
+{
+    uint32_t generation;
+    client_enter(client);
+    tow_status_t status = check_devices(entry, &generation);
+    client_leave_quietly(client);
+    TOW_RETURN_IF_ERROR(status);
+    tow_slice_t *slice;
+    TOW_RETURN_IF_ERROR(
+        open_slice(client, entry->devices, entry->count, &slice));
+    client_enter(client);
+    slice = exchange(entry, slice, generation);
+    client_leave_quietly(client);
+    tow_slice_release(slice);
+    return TOW_OK;
+}
+
+tow_status_t tow_pjrt_slice_check(slice_entry_t *entry)
+{
+    PJRT_Client *client = entry->devices[0]->client;
+    const bool is_calm = atomic_load(&client->heard_alarm_count) ==
+                         atomic_load(&tow_pjrt_alarm_count);
+    if (TOW_LIKELY(is_calm && !atomic_load(&entry->is_lost))) return TOW_OK;
+    TOW_RETURN_IF_ERROR(look_who_is_there(client));
+    return atomic_load(&entry->is_lost) ? open_anew(client, entry) : TOW_OK;
+}
+
+/* -- Asking ------------------------------------------------------------------------- */
+
 tow_status_t tow_pjrt_slice(PJRT_Client *client, PJRT_Device *const *devices,
                             size_t count, slice_entry_t **out_entry)
 {
     client_enter(client);
     *out_entry = find(client, devices, count);
     client_leave_quietly(client);
-    if (*out_entry != NULL) return TOW_OK;
+    if (*out_entry != NULL) return tow_pjrt_slice_check(*out_entry);
     slice_entry_t *entry = make_entry(devices, count);
     if (entry == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = open_slice(client, devices, count, &entry->slice);
@@ -95,7 +224,7 @@ tow_status_t tow_pjrt_device_slice(PJRT_Device *device,
                                    slice_entry_t **out_entry)
 {
     *out_entry = atomic_load(&device->slice);
-    if (TOW_LIKELY(*out_entry != NULL)) return TOW_OK;
+    if (TOW_LIKELY(*out_entry != NULL)) return tow_pjrt_slice_check(*out_entry);
     TOW_RETURN_IF_ERROR(tow_pjrt_slice(device->client, &device, 1, out_entry));
     atomic_store(&device->slice, *out_entry);
     return TOW_OK;

@@ -232,7 +232,7 @@ static void downloaded(void *context, tow_status_t take_status)
 static tow_status_t start_download(PJRT_Buffer *buffer, void *bytes,
                                    PJRT_Event *event)
 {
-    if (buffer->group == NULL) return tow_pjrt_buffer_deleted();
+    TOW_RETURN_IF_ERROR(tow_pjrt_buffer_check(buffer));
     tow_callback_t *callback = tow_calloc(1, sizeof(*callback));
     if (callback == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     callback->done = downloaded;
@@ -287,7 +287,7 @@ static tow_status_t copy_inside(PJRT_Buffer *buffer, PJRT_Device *device,
                                 const slice_entry_t *slice,
                                 PJRT_Buffer **out_buffer)
 {
-    if (buffer->group == NULL) return tow_pjrt_buffer_deleted();
+    TOW_RETURN_IF_ERROR(tow_pjrt_buffer_check(buffer));
     tow_array_t *array;
     TOW_RETURN_IF_ERROR(tow_copy_start(slice->slice, buffer->group->array,
                                        buffer->shard, &array));

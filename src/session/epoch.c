@@ -277,13 +277,21 @@ static void on_writable(void *context, tow_link_t *link)
     tow_session_pump(session);
 }
 
-/* Whoever answers there has another token than we, and will have it the next
- * time too: no patience helps. */
+/* Whoever answers there has another token than we, speaks another version or
+ * another protocol, and will the next time too: no patience helps. */
+static bool is_for_good(tow_status_t cause)
+{
+    switch (tow_status_code(cause)) {
+    case TOW_UNAUTHENTICATED:
+    case TOW_FAILED_PRECONDITION:
+    case TOW_INVALID_ARGUMENT: return true;
+    default: return false;
+    }
+}
+
 static void give_up_if_refused(tow_session_t *session, tow_status_t cause)
 {
-    if (!is_unanswered(session) ||
-        tow_status_code(cause) != TOW_UNAUTHENTICATED)
-        return;
+    if (!is_unanswered(session) || !is_for_good(cause)) return;
     tow_session_go_soon(session, tow_status_annotate(tow_status_retain(cause),
                                                      "no session with %s",
                                                      session->address));

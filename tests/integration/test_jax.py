@@ -1,85 +1,11 @@
 """Unmodified JAX on a cluster of its own: every script here is plain JAX."""
 
-import os
-import pathlib
-import shutil
-import subprocess
-import sys
-import tempfile
-import textwrap
-
 import pytest
 
+from jax_script import NEEDS_THE_PLUGIN, lines, same_as_jax_itself
+
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("TOW_BUILD_DIR", ROOT / "build"))
-LIBRARY = BUILD / "src" / "pjrt" / "libtowpath_pjrt.so"
-TIMEOUT_S = 300
-
-def is_sanitized() -> bool:
-    """Python, which loads the plugin, has no sanitizer's runtime in it."""
-    return any(name in LIBRARY.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
-
-
-pytestmark = [
-    pytest.mark.skipif(
-        not LIBRARY.exists(), reason="skipped: the plugin is not built (no XLA headers)"),
-    pytest.mark.skipif(
-        LIBRARY.exists() and is_sanitized(), reason="skipped: the plugin is built with a sanitizer"),
-]
-
-PREAMBLE = """
-import os, sys
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-devices = jax.devices()
-def show(*values):
-    print(*[f"{float(np.sum(np.asarray(v, dtype=np.float64))):.6g}" for v in values])
-"""
-
-
-def start(script: str, **environment: str) -> subprocess.Popen[str]:
-    own = {"JAX_PLATFORMS": "towpath", "TOW_PJRT_LIBRARY": str(LIBRARY)}
-    inherited = {k: v for k, v in os.environ.items() if k != "TOW_ADDRESS"}
-    inherited["PYTHONPATH"] = str(ROOT / "python")
-    return subprocess.Popen(
-        [sys.executable, "-c", PREAMBLE + textwrap.dedent(script)],
-        env=inherited | own | environment,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    process = start(script, **environment)
-    try:
-        out, error = process.communicate(timeout=TIMEOUT_S)
-    finally:
-        process.kill()
-        process.wait()
-    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
-
-
-def lines(script: str, **environment: str) -> list[str]:
-    done = run(script, **environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
-
-
-def same_as_jax_itself(script: str, **environment: str) -> None:
-    """The same script on JAX's own CPU backend says the same."""
-    wanted = lines(script, JAX_PLATFORMS="cpu", NPROC="16",
-                   XLA_FLAGS="--xla_force_host_platform_device_count=8")
-    assert wanted
-    got = lines(script, **environment)
-    assert len(got) == len(wanted)
-    for a, b in zip(wanted, got):
-        np_close(a, b)
-
-
-def np_close(wanted: str, got: str) -> None:
-    pairs = zip(wanted.split(), got.split(), strict=True)
-    for a, b in pairs:
-        assert float(b) == pytest.approx(float(a), rel=1e-4, abs=1e-5), (wanted, got)
+pytestmark = NEEDS_THE_PLUGIN
 
 
 # ---- the right values ----
@@ -197,49 +123,7 @@ def test_a_shard_is_used_alone_and_with_the_others():
         """) == ["True True", "True"]
 
 
-# ---- what goes wrong ----
-
-def test_a_program_that_xla_refuses_says_why():
-    done = run("""
-        from jax import ffi
-        jax.jit(lambda v: ffi.ffi_call("no_such_thing", jax.ShapeDtypeStruct((3,), np.float32))(v))(jnp.ones(3))
-        """)
-    assert done.returncode == 1
-    assert "JaxRuntimeError" in done.stderr
-    assert "no_such_thing" in done.stderr
-
-
-def test_no_cluster_at_the_address_says_so():
-    done = run("pass", TOW_ADDRESS="unix:/nonexistent/socket")
-    assert done.returncode == 1
-    assert "/nonexistent/socket" in done.stderr
-
-
-def test_a_forked_child_gets_an_error_and_does_not_hang():
-    assert lines("""
-        f = jax.jit(lambda v: v + 1)
-        x = f(jnp.ones(()))
-        child = os.fork()
-        if child == 0:
-            try:
-                f(x)
-            except Exception as error:
-                os._exit(7 if "forked" in str(error) else 8)
-            os._exit(9)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        print(float(f(x)))
-        """) == ["7", "3.0"]
-
-
-def test_exits_with_a_thousand_steps_in_flight():
-    assert lines("""
-        f = jax.jit(lambda v: v + 1)
-        x = jnp.zeros(())
-        for _ in range(1000):
-            x = f(x)
-        print("started")
-        """) == ["started"]
-
+# ---- manners ----
 
 def test_takes_no_signals_from_the_user():
     assert lines("""
@@ -247,57 +131,3 @@ def test_takes_no_signals_from_the_user():
         print([signal.getsignal(s) for s in (signal.SIGSEGV, signal.SIGHUP)] ==
               [signal.SIG_DFL, signal.SIG_DFL], "libtensorflow" in open("/proc/self/maps").read())
         """) == ["True False"]
-
-
-# ---- clusters of others ----
-
-@pytest.fixture
-def small_cluster(tow):
-    folder = tempfile.mkdtemp(prefix="tow-", dir="/tmp")  # Short: a socket's path.
-    done = tow("up", "--folder", folder, "--workers", "1", "--devices", "2",
-               "--memory", "600000000")
-    assert done.returncode == 0, done.stderr
-    yield f"unix:{folder}/cluster.sock"
-    done = tow("down", "--folder", folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_out_of_memory_is_an_error_and_the_session_goes_on(small_cluster):
-    assert lines("""
-        kept = []
-        try:
-            for i in range(9):
-                kept.append(jnp.ones(1 << 26))
-                kept[-1].block_until_ready()
-        except Exception as error:
-            print(i, "RESOURCE_EXHAUSTED" in str(error))
-        kept.clear()
-        print(float(jnp.ones(1 << 20).sum()))
-        """, TOW_ADDRESS=small_cluster) == ["2 True", "1048576.0"]
-
-
-def test_a_lost_worker_fails_what_needs_it_and_nothing_else():
-    assert lines("""
-        import signal
-        def children(pid):
-            return [int(p) for p in open(f"/proc/{pid}/task/{pid}/children").read().split()]
-        def words(pid):
-            return open(f"/proc/{pid}/cmdline").read().split("\\0")
-        mesh = Mesh(np.array(devices), ("d",))
-        f = jax.jit(lambda v: v + jax.lax.with_sharding_constraint(
-            0 * v.mean(0, keepdims=True) + 1, NamedSharding(mesh, P())))
-        x = jax.device_put(np.ones((8, 16), np.float32), NamedSharding(mesh, P("d")))
-        for _ in range(100):
-            x = f(x)
-        [up] = [p for p in children(os.getpid()) if "up" in words(p)]
-        [worker] = [p for p in children(up) if "worker-1" in words(p)]
-        os.kill(worker, signal.SIGKILL)
-        try:
-            for _ in range(1000):
-                x = f(x)
-            print(np.asarray(x))
-        except Exception as error:
-            print("UNAVAILABLE" in str(error) and "worker-1" in str(error))
-        print(float(jax.device_put(1.0, devices[0]) + 1))
-        """, TOW_LOCAL="workers=2,devices=4") == ["True", "2.0"]

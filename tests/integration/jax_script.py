@@ -1,0 +1,115 @@
+"""Plain JAX scripts as processes of their own, on our plugin or on JAX's CPU backend."""
+
+import os
+import pathlib
+import select
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("TOW_BUILD_DIR", ROOT / "build"))
+LIBRARY = BUILD / "src" / "pjrt" / "libtowpath_pjrt.so"
+# Against hanging; nothing is measured with it.
+WATCHDOG_S = 300
+
+
+def is_sanitized() -> bool:
+    """Python, which loads the plugin, has no sanitizer's runtime in it."""
+    return any(name in LIBRARY.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
+
+
+NEEDS_THE_PLUGIN = [
+    pytest.mark.skipif(
+        not LIBRARY.exists(), reason="skipped: the plugin is not built (no XLA headers)"),
+    pytest.mark.skipif(
+        LIBRARY.exists() and is_sanitized(), reason="skipped: the plugin is built with a sanitizer"),
+]
+
+PREAMBLE = """
+import os, signal, sys, threading
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+devices = jax.devices()
+def show(*values):
+    print(*[f"{float(np.sum(np.asarray(v, dtype=np.float64))):.6g}" for v in values])
+def children(pid):
+    return [int(p) for task in os.listdir(f"/proc/{pid}/task")
+            for p in open(f"/proc/{pid}/task/{task}/children").read().split()]
+def words(pid):
+    return open(f"/proc/{pid}/cmdline").read().split("\\0")
+def cluster_process():
+    [up] = [p for p in children(os.getpid()) if "up" in words(p)]
+    return up
+def worker_process(name):
+    [worker] = [p for p in children(cluster_process()) if name in words(p)]
+    return worker
+"""
+
+
+def surroundings(python_path: str = "", **environment: str) -> dict[str, str]:
+    """`python_path` comes before the packages of this interpreter."""
+    inherited = {k: v for k, v in os.environ.items() if k not in ("TOW_ADDRESS", "TOW_TOKEN_FILE")}
+    inherited["PYTHONPATH"] = os.pathsep.join(filter(None, [python_path, str(ROOT / "python")]))
+    own = {"JAX_PLATFORMS": "towpath", "TOW_PJRT_LIBRARY": str(LIBRARY)}
+    return inherited | own | environment
+
+
+def start_words(words: list[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, *words], env=surroundings(**environment),
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def start(script: str, **environment: str) -> subprocess.Popen[str]:
+    return start_words(["-c", PREAMBLE + textwrap.dedent(script)], **environment)
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        out, error = process.communicate(timeout=WATCHDOG_S)
+    finally:
+        process.kill()
+        process.wait()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return finish(start(script, **environment))
+
+
+def lines(script: str, **environment: str) -> list[str]:
+    done = run(script, **environment)
+    assert done.returncode == 0, (done.returncode, done.stdout[-500:], done.stderr[-3000:])
+    return done.stdout.splitlines()
+
+
+def same_as_jax_itself(script: str, **environment: str) -> None:
+    """The same script on JAX's own CPU backend says the same."""
+    wanted = lines(script, JAX_PLATFORMS="cpu", NPROC="16",
+                   XLA_FLAGS="--xla_force_host_platform_device_count=8")
+    assert wanted
+    got = lines(script, **environment)
+    assert len(got) == len(wanted)
+    for a, b in zip(wanted, got):
+        np_close(a, b)
+
+
+def np_close(wanted: str, got: str) -> None:
+    pairs = zip(wanted.split(), got.split(), strict=True)
+    for a, b in pairs:
+        assert float(b) == pytest.approx(float(a), rel=1e-4, abs=1e-5), (wanted, got)
+
+
+def await_end(pid: int) -> None:
+    """Until a process that is not our child has ended."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        ended, _, _ = select.select([process], [], [], WATCHDOG_S)
+        assert ended, f"process {pid} is still there"
+    finally:
+        os.close(process)

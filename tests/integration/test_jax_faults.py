@@ -1,0 +1,338 @@
+"""What goes wrong under JAX: an error that says what and where; no hanging, no abort."""
+
+import contextlib
+import shutil
+import signal
+import socket
+import tempfile
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jax_script import NEEDS_THE_PLUGIN, await_end, finish, lines, run, start
+
+pytest.importorskip("jax", reason="skipped: JAX is not installed")
+pytestmark = NEEDS_THE_PLUGIN
+
+MESH = """
+mesh = Mesh(np.array(devices), ("d",))
+step = jax.jit(lambda v: v + jax.lax.with_sharding_constraint(
+    0 * v.mean(0, keepdims=True) + 1, NamedSharding(mesh, P())))
+def fresh():
+    return jax.device_put(np.ones((8, 16), np.float32), NamedSharding(mesh, P("d")))
+"""
+
+# Never ends by itself.
+FOREVER = """
+forever = jax.jit(lambda v: jax.lax.while_loop(lambda s: s >= 0, lambda s: (s + 1) % 1000, v))
+"""
+
+
+def after(first: str, script: str) -> str:
+    return first + textwrap.dedent(script)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="tow-", dir="/tmp"))  # Short: a socket's path.
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def cluster(tow, folder: Path, *words: str) -> Iterator[str]:
+    done = tow("up", "--folder", str(folder), *words)
+    assert done.returncode == 0, done.stderr
+    try:
+        yield f"unix:{folder}/cluster.sock"
+    finally:
+        done = tow("down", "--folder", str(folder))
+    assert done.returncode == 0, done.stderr
+
+
+def refused(**environment: str) -> str:
+    """JAX has no backend, and says why in its last line."""
+    done = run("pass", **environment)
+    assert done.returncode == 1, done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+# ---- no way to the cluster ----
+
+@pytest.fixture
+def token(folder) -> str:
+    path = folder / "token"
+    path.write_text("5a" * 32 + "\n")
+    path.chmod(0o600)
+    return str(path)
+
+
+class Impostor:
+    """Listens where a cluster is looked for, and says its one line to all."""
+
+    def __init__(self, path: Path, line: bytes) -> None:
+        self.line = line
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self) -> None:
+        while True:
+            peer, _ = self.listener.accept()
+            with peer, contextlib.suppress(OSError):
+                if not peer.recv(8):
+                    return  # It is close() that called.
+                peer.sendall(self.line)
+                while peer.recv(4096):
+                    pass
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(self.listener.getsockname())
+        self.thread.join()
+        self.listener.close()
+
+
+def test_no_cluster_at_the_address_says_so(token):
+    error = refused(TOW_ADDRESS="unix:/nonexistent/socket", TOW_TOKEN_FILE=token)
+    assert "unix:/nonexistent/socket" in error
+    assert "UNAVAILABLE" in error
+
+
+def test_no_listener_at_the_port_says_so(token):
+    with socket.socket() as bound:  # Nobody listens, and nobody else can.
+        bound.bind(("127.0.0.1", 0))
+        address = f"tcp:127.0.0.1:{bound.getsockname()[1]}"
+        error = refused(TOW_ADDRESS=address, TOW_TOKEN_FILE=token)
+    assert address in error
+    assert "nothing listens there" in error
+
+
+def test_without_a_token_the_next_step_is_named():
+    error = refused(TOW_ADDRESS="unix:/nonexistent/socket")
+    assert "without a token" in error
+    assert "tow keys" in error
+
+
+@pytest.mark.parametrize("line, words", [
+    (b"TOWPATH\x09", ["FAILED_PRECONDITION", "version 9", "we speak 1", "same release"]),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", ["HTTP", "is the address right"]),
+])
+def test_a_cluster_of_another_version_or_none_is_told_apart(folder, token, line, words):
+    impostor = Impostor(folder / "other.sock", line)
+    try:
+        error = refused(TOW_ADDRESS=f"unix:{folder}/other.sock", TOW_TOKEN_FILE=token)
+    finally:
+        impostor.close()
+    assert [word for word in words if word not in error] == [], error
+
+
+def test_another_token_is_refused(tow, folder):
+    with cluster(tow, folder, "--devices", "1") as address:
+        other = folder / "other"
+        other.write_text("5a" * 32 + "\n")
+        other.chmod(0o600)
+        error = refused(TOW_ADDRESS=address, TOW_TOKEN_FILE=str(other))
+    assert "UNAUTHENTICATED" in error
+    assert "does not have our token" in error
+
+
+# ---- programs ----
+
+def test_a_program_that_xla_refuses_says_why_and_the_session_goes_on():
+    assert lines("""
+        from jax import ffi
+        try:
+            jax.jit(lambda v: ffi.ffi_call("no_such_thing", jax.ShapeDtypeStruct((3,), np.float32))(v))(jnp.ones(3))
+        except jax.errors.JaxRuntimeError as error:
+            print("no_such_thing" in str(error))
+        print(float(jnp.ones(3).sum()))
+        """) == ["True", "3.0"]
+
+
+# ---- memory ----
+
+def test_out_of_memory_is_an_error_and_the_session_goes_on(tow, folder):
+    with cluster(tow, folder, "--devices", "2", "--memory", "600000000") as address:
+        assert lines("""
+            kept = []
+            try:
+                for i in range(9):
+                    kept.append(jnp.ones(1 << 26))
+                    kept[-1].block_until_ready()
+            except jax.errors.JaxRuntimeError as error:
+                print(i, "RESOURCE_EXHAUSTED" in str(error))
+            kept.clear()
+            print(float(jnp.ones(1 << 20).sum()))
+            """, TOW_ADDRESS=address) == ["2 True", "1048576.0"]
+
+
+def test_too_large_for_the_device_is_an_error_wherever_it_arises(tow, folder):
+    with cluster(tow, folder, "--devices", "1", "--memory", "64000000") as address:
+        assert lines("""
+            def tell(make):
+                try:
+                    jax.block_until_ready(make())
+                except jax.errors.JaxRuntimeError as error:
+                    print("RESOURCE_EXHAUSTED" in str(error))
+            small = jnp.ones(1 << 20)
+            tell(lambda: jax.device_put(np.ones(1 << 25, np.float32)))            # an upload
+            tell(lambda: jax.jit(lambda v: jnp.tile(v, 32))(small))               # a result
+            tell(lambda: jax.jit(lambda v: jnp.sort(jnp.tile(v, 32))[0])(small))  # in between
+            print(float(small.sum()))
+            """, TOW_ADDRESS=address) == ["True", "True", "True", "1048576.0"]
+
+
+# ---- workers ----
+
+@pytest.mark.parametrize("local, victim", [
+    ("workers=2,devices=4", "worker-1"), ("workers=1,devices=8", "worker-0")])
+def test_a_worker_lost_in_a_step_fails_it_and_its_devices_come_again(local, victim):
+    assert lines(after(MESH, f"""
+        x = fresh()
+        for _ in range(100):
+            x = step(x)
+        kept = x
+        os.kill(worker_process("{victim}"), signal.SIGKILL)
+        try:
+            for _ in range(1000):
+                x = step(x)
+            print(np.asarray(x))
+        except jax.errors.JaxRuntimeError as error:
+            print("UNAVAILABLE" in str(error) and "{victim}" in str(error))
+        while True:  # The watchdog is the test's.
+            try:
+                x = step(fresh())
+                print(float(np.asarray(x).mean()))
+                break
+            except jax.errors.JaxRuntimeError as error:
+                assert "UNAVAILABLE" in str(error), error
+        for use in (step, jax.jit(lambda v: v * 2), lambda v: v):
+            try:
+                np.asarray(use(kept))
+            except jax.errors.JaxRuntimeError as error:
+                print("UNAVAILABLE" in str(error))
+        print(float(jax.jit(lambda v: v + 1)(jax.device_put(1.0, devices[-1]))))
+        """), TOW_LOCAL=local) == ["True", "2.0", "True", "True", "True", "2.0"]
+
+
+def test_a_lost_worker_is_no_matter_of_the_others():
+    assert lines(after(MESH, """
+        here = jax.device_put(np.float32(20), devices[0])
+        double = jax.jit(lambda v: v * 2)
+        double(here)
+        os.kill(worker_process("worker-1"), signal.SIGKILL)
+        try:
+            np.asarray(step(fresh()))
+        except jax.errors.JaxRuntimeError:
+            pass
+        print(float(double(here)), float(jax.device_put(1.0, devices[0]) + 1))
+        """), TOW_LOCAL="workers=2,devices=4") == ["40.0 2.0"]
+
+
+def test_a_worker_lost_again_and_again_comes_again():
+    assert lines(after(MESH, """
+        for _ in range(3):
+            x = fresh()
+            while True:
+                try:
+                    x = step(fresh())
+                    print(float(np.asarray(x).mean()))
+                    break
+                except jax.errors.JaxRuntimeError as error:
+                    assert "UNAVAILABLE" in str(error), error
+            os.kill(worker_process("worker-1"), signal.SIGKILL)
+            try:
+                for _ in range(1000):
+                    x = step(x)
+                np.asarray(x)
+            except jax.errors.JaxRuntimeError as error:
+                print("worker-1" in str(error))
+        """), TOW_LOCAL="workers=2,devices=4") == ["2.0", "True"] * 3
+
+
+def test_a_lost_controller_fails_all_and_nothing_hangs():
+    assert lines(after(MESH, """
+        x = fresh()
+        [controller] = [p for p in children(cluster_process()) if "controller" in words(p)]
+        os.kill(controller, signal.SIGKILL)
+        for use in (lambda: np.asarray(step(x)), lambda: np.asarray(jax.device_put(1.0) + 1)):
+            try:
+                while True:  # It is noticed within seconds.
+                    use()
+            except jax.errors.JaxRuntimeError as error:
+                print("UNAVAILABLE" in str(error) and "the cluster is gone" in str(error))
+        """)) == ["True", "True"]
+
+
+# ---- processes ----
+
+def test_a_forked_child_gets_an_error_and_the_parent_goes_on():
+    assert lines("""
+        f = jax.jit(lambda v: v + 1)
+        x = f(jnp.ones(()))
+        def tell(use):
+            try:
+                jax.block_until_ready(use())
+            except jax.errors.JaxRuntimeError as error:
+                return "forked" in str(error)
+            except Exception:
+                return False
+        child = os.fork()
+        if child == 0:
+            told = [tell(use) for use in (lambda: f(x), lambda: np.asarray(x), lambda: jnp.ones(7) + 1,
+                                          lambda: jax.device_put(np.ones(1 << 20)))]
+            os._exit(7 if told == [True] * 4 else 8)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print(float(f(x)))
+        """) == ["7", "3.0"]
+
+
+@pytest.mark.parametrize("wait", [
+    "x.block_until_ready()", "np.asarray(x)", "float(x)", "jax.effects_barrier() or jax.device_get(x)"])
+def test_ctrl_c_ends_a_wait_and_the_cluster(wait):
+    process = start(after(FOREVER, f"""
+        x = forever(jnp.int32(3))
+        try:
+            print(cluster_process(), flush=True)
+            {wait}
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """))
+    cluster_pid = int(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    done = finish(process)
+    assert done.stdout.split() == ["interrupted"], done.stderr
+    assert done.returncode == 0, done.stderr
+    await_end(cluster_pid)
+
+
+@pytest.mark.parametrize("first", ["jnp.zeros((), jnp.int32)", "forever(jnp.int32(3))"])
+def test_exits_with_a_thousand_steps_in_flight(first):
+    done = run(after(FOREVER, f"""
+        f = jax.jit(lambda v: v + 1)
+        x = {first}
+        for _ in range(1000):
+            x = f(x)
+        print(cluster_process())
+        """))
+    assert done.returncode == 0, done.stderr
+    assert "Fatal" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+    await_end(int(done.stdout))
+
+
+def test_a_killed_user_takes_the_cluster_along():
+    process = start("""
+        x = jnp.zeros(()) + 1
+        print(cluster_process(), flush=True)
+        signal.pause()
+        """)
+    cluster_pid = int(process.stdout.readline())
+    process.kill()
+    finish(process)
+    await_end(cluster_pid)
