@@ -18,6 +18,8 @@ static const tow_command_t commands[] = {
     {"controller", "be the controller of a cluster", tow_command_controller},
     {"worker", "be a worker of a cluster", tow_command_worker},
     {"devices", "list the devices of this host", tow_command_devices},
+    {"lower", "show a program after each pass of the lowering",
+     tow_command_lower},
     {"exchange",
      "two processes exchange messages and bulk data, or do so in "
      "simulation",

@@ -6,11 +6,11 @@ import pytest
 def test_help_lists_every_command(tow):
     done = tow("help")
     assert done.returncode == 0
-    for name in ("devices", "run", "exchange", "sim", "bench", "keys", "version"):
+    for name in ("devices", "run", "lower", "exchange", "sim", "bench", "keys", "version"):
         assert f"\n  {name} " in done.stdout
 
 
-@pytest.mark.parametrize("command", ["devices", "run", "exchange", "sim", "bench", "keys", "version"])
+@pytest.mark.parametrize("command", ["devices", "run", "lower", "exchange", "sim", "bench", "keys", "version"])
 def test_every_command_explains_itself(tow, command):
     done = tow(command, "--help")
     assert done.returncode == 0
@@ -30,6 +30,8 @@ def test_every_command_explains_itself(tow, command):
         (["exchange", "--transport", "carrier-pigeon"], "carrier-pigeon"),
         (["exchange", "--messages", "0"], "--messages"),
         (["keys"], "folder"),
+        (["lower"], "file"),
+        (["lower", "--after", "lunch", "x"], "lunch"),
     ],
 )
 def test_wrong_words_are_named_with_the_help_to_read(tow, words, named):

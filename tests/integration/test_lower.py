@@ -1,0 +1,112 @@
+"""`tow lower`: a program after each pass, and what each worker is told."""
+
+import json
+
+import pytest
+
+PROGRAM = """\
+// A cuts by rows, B by columns.
+slice 1 on 0.0-1, 1.0-1
+slice 2 on 2-3.0-1
+host 0, 1
+function 1 "A" for 4 (f32[4,8] as 4x1) -> (f32[4,8] as 4x1 alias 0)
+function 2 "B" for 4 (f32[16,2] as 1x4) -> (f32[16,2] as 1x4)
+program "AB" {
+  %0 = argument "x" : f32[4,8] on slice 1 donated
+  %1 = compute "A" function 1 on slice 1 (%0)
+  %2 = compute "B" function 2 on slice 2 (%1)
+  %3 = result "y" (%2)
+}
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "ab.tow"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def changed(tmp_path, old, new):
+    assert old in PROGRAM
+    path = tmp_path / "changed.tow"
+    path.write_text(PROGRAM.replace(old, new))
+    return str(path)
+
+
+def test_what_was_read_is_printed_as_it_was(tow, program):
+    done = tow("lower", program, "--after", "verify")
+    assert done.returncode == 0
+    assert done.stdout == PROGRAM[PROGRAM.index("program") :]
+
+
+def test_transfers_stand_behind_the_clients_nodes(tow, program):
+    done = tow("lower", program, "--after", "insert")
+    assert done.returncode == 0
+    assert "%2 = compute \"B\" function 2 on slice 2 (%4)\n" in done.stdout
+    assert "%4 = transfer from 4x1 to slice 2 as 1x4 (%1)\n" in done.stdout
+
+
+def test_places_name_devices_and_executables(tow, program):
+    done = tow("lower", program, "--after", "place")
+    assert done.returncode == 0
+    assert done.stdout.startswith(
+        "slice 1 on 0.0, 0.1, 1.0, 1.1\nslice 2 on 2.0, 2.1, 3.0, 3.1\n"
+        "executable 1 is function 1 on slice 1\nexecutable 2 is function 2 on slice 2\nprogram"
+    )
+
+
+def test_a_worker_is_told_its_steps_and_pieces(tow, program):
+    done = tow("lower", program, "--worker", "2")
+    assert done.returncode == 0
+    assert done.stdout.startswith("worker 2: 2 of 3 steps, 4 slots\n")
+    assert "receive shard 1 [4:8, 0:2] from worker 0 shard 1 [0:4, 2:4], piece 1, 32 bytes at 32\n" in done.stdout
+    assert "worker 3" not in done.stdout.split("\n")[0]
+
+
+def test_what_workers_send_others_receive(tow, program):
+    done = tow("lower", program, "--json")
+    assert done.returncode == 0
+    workers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [worker["worker"] for worker in workers] == [0, 1, 2, 3]
+    sent, received = set(), set()
+    for worker in workers:
+        (route,) = (step["route"] for step in worker["steps"] if "route" in step)
+        for kind, ends in (("sends", sent), ("receives", received)):
+            for piece in route[kind]:
+                other = piece.pop("worker")
+                pair = (worker["worker"], other) if kind == "sends" else (other, worker["worker"])
+                ends.add((pair, json.dumps(piece, sort_keys=True)))
+    assert len(sent) == 16
+    assert sent == received
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("slice 2 on 2-3.0-1", "slice 2 on 2-3", "line 3: '.' is missing"),
+        ("slice 2 on 2-3.0-1", "slice 2 on 2.0, 2.0", "line 3: device 2.0 is there twice"),
+        ("host 0, 1", "hots 0, 1", "line 4: a line above the program begins with slice, host or function"),
+        ("alias 0", "alias 1", "line 5: there is no argument 1"),
+        ("(f32[16,2] as 1x4) ->", "(f32[16,2] as 1x5) ->", "line 6: sharding 1x5 is not for 4 devices"),
+        ("(f32[16,2] as 1x4) ->", "(f32[16,2]) ->", "node 2 \"B\": input 0, of node 1 \"A\""),
+        ("program \"AB\"", "prog", "line 7: a line above the program"),
+        ("(%1)\n  %3", "(%9)\n  %3", "node 2 \"B\": input 0 is of node 9"),
+        ("%3 = result", "%3 = resutl", "line 11, column 8"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(tow, tmp_path, old, new, named):
+    done = tow("lower", changed(tmp_path, old, new))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert named in done.stderr
+    assert "changed.tow" in done.stderr
+
+
+def test_a_worker_without_devices_and_a_file_that_is_not_there_are_named(tow, program):
+    done = tow("lower", program, "--worker", "9")
+    assert done.returncode == 1
+    assert "no slice has devices of process 9" in done.stderr
+    done = tow("lower", "/nonexistent")
+    assert done.returncode == 1
+    assert "/nonexistent: No such file" in done.stderr
