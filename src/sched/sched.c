@@ -13,8 +13,6 @@
 #include "sched/sched_impl.h"
 #include "sched/tuning.h"
 
-#define LINK_OF(item) TOW_CONTAINER_OF(item, tow_ticket_link_t, node)
-
 static void init_island(tow_sched_t *sched, uint32_t index)
 {
     island_t *island = &sched->islands[index];
@@ -137,12 +135,6 @@ uint32_t tow_sched_client_number(const tow_sched_client_t *client)
     return client->number;
 }
 
-tow_ticket_t *tow_sched_first_ticket(const tow_sched_client_t *client)
-{
-    if (tow_list_is_empty(&client->tickets)) return NULL;
-    return LINK_OF(client->tickets.next)->ticket;
-}
-
 const tow_ticket_t *tow_sched_client_first(const tow_sched_client_t *client)
 {
     return tow_sched_first_ticket(client);
@@ -184,22 +176,6 @@ void tow_sched_unready(tow_sched_t *sched, tow_ticket_t *ticket)
         tow_lineup_remove(ready, client);
         if (ready->count == 0) sched->ready &= ~tow_island_bit(client->island);
     }
-}
-
-void tow_sched_unchoose(tow_sched_t *sched, tow_ticket_t *ticket)
-{
-    for (size_t i = 0; i < ticket->link_count_; i++) {
-        tow_sched_client_t *client = ticket->links_[i].client;
-        island_t *island = &sched->islands[client->island];
-        if (ticket->place_ == TICKET_WAITING) {
-            tow_list_remove(&client->waiting);
-            island->stats.run_ahead_count--;
-        } else if (island->chosen == ticket) {
-            island->chosen = NULL;
-            sched->closed &= ~tow_island_bit(client->island);
-        }
-    }
-    ticket->place_ = TICKET_ASIDE;
 }
 
 /* It is to leave, or must not be granted now. One that was chosen gives up its

@@ -56,6 +56,7 @@ struct tow_sched {
     island_set_t present;
     island_set_t ready;    /* somebody is in the line-up */
     island_set_t closed;   /* somebody waits for memory */
+    island_set_t waited;   /* somebody waits for run-ahead, or has left marks */
     island_set_t has_room; /* there may be, for those that wait */
     size_t spanning_count; /* queued tickets of several islands */
     uint64_t arrival_last;
@@ -81,11 +82,32 @@ static inline uint32_t tow_island_take(island_set_t *set)
 }
 
 /* NULL when it has none. */
-tow_ticket_t *tow_sched_first_ticket(const tow_sched_client_t *client);
+static inline tow_ticket_t *tow_sched_first_ticket(
+    const tow_sched_client_t *client)
+{
+    if (tow_list_is_empty(&client->tickets)) return NULL;
+    return TOW_CONTAINER_OF(client->tickets.next, tow_ticket_link_t, node)
+        ->ticket;
+}
 /* It leaves the line-ups. */
 void tow_sched_unready(tow_sched_t *sched, tow_ticket_t *ticket);
-/* It waits for nothing any more: those behind it may go on. */
-void tow_sched_unchoose(tow_sched_t *sched, tow_ticket_t *ticket);
+/* It waits for nothing any more: those behind it may go on. Walks call it for
+ * everybody who waits. */
+static inline void tow_sched_unchoose(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        tow_sched_client_t *client = ticket->links_[i].client;
+        island_t *island = &sched->islands[client->island];
+        if (ticket->place_ == TICKET_WAITING) {
+            tow_list_remove(&client->waiting);
+            island->stats.run_ahead_count--;
+        } else if (island->chosen == ticket) {
+            island->chosen = NULL;
+            sched->closed &= ~tow_island_bit(client->island);
+        }
+    }
+    ticket->place_ = TICKET_ASIDE;
+}
 /* Leaves its queues; those that are first now are ready if they can be. Nobody
  * waits for it any more. */
 void tow_sched_dequeue(tow_sched_t *sched, tow_ticket_t *ticket);

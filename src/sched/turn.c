@@ -286,6 +286,7 @@ static void mark_devices(tow_sched_t *sched, const tow_ticket_t *ticket)
 static void wait_for_run_ahead(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     mark_devices(sched, ticket);
+    sched->waited |= ticket->islands_;
     for (size_t i = 0; i < ticket->link_count_; i++) {
         tow_sched_client_t *client = ticket->links_[i].client;
         island_t *island = &sched->islands[client->island];
@@ -355,7 +356,7 @@ static void move_all(tow_list_t *to, tow_list_t *from)
 
 static void begin_walk(tow_sched_t *sched, island_set_t set)
 {
-    sched->has_room &= ~set;
+    sched->waited &= ~set;
     sched->walk_last++;
     while (set != 0) {
         island_t *island = &sched->islands[tow_island_take(&set)];
@@ -368,10 +369,13 @@ static void begin_walk(tow_sched_t *sched, island_set_t set)
 static void end_walk(tow_sched_t *sched, island_set_t set)
 {
     while (set != 0) {
-        island_t *island = &sched->islands[tow_island_take(&set)];
+        uint32_t number = tow_island_take(&set);
+        island_t *island = &sched->islands[number];
         for (tow_list_t *item;
-             (item = tow_list_pop_front(&island->unseen)) != NULL;)
+             (item = tow_list_pop_front(&island->unseen)) != NULL;) {
             insert_by_order(&island->waiting, item);
+            sched->waited |= tow_island_bit(number);
+        }
     }
 }
 
@@ -409,7 +413,10 @@ static tow_ticket_t *oldest_unseen(const tow_sched_t *sched, island_set_t set)
  * remembered from one to the next but the lists of those not yet seen. */
 static void retry_those_that_wait(tow_sched_t *sched)
 {
-    island_set_t set = joined_islands(sched, sched->has_room);
+    island_set_t set = joined_islands(
+        sched, sched->has_room & (sched->waited | sched->closed));
+    sched->has_room = 0;
+    if (TOW_LIKELY(set == 0)) return; /* Nobody waits. */
     begin_walk(sched, set);
     serve_those_short_of_memory(sched, set);
     for (tow_ticket_t *ticket; (ticket = oldest_unseen(sched, set)) != NULL;) {
@@ -421,7 +428,12 @@ static void retry_those_that_wait(tow_sched_t *sched)
 
 /* -- Choosing ----------------------------------------------------------------- */
 
-static tow_ticket_t *ask_policy(const tow_sched_t *sched, uint32_t island)
+typedef struct choice {
+    tow_sched_client_t *client; /* NULL: none */
+    size_t index;               /* in its line-up */
+} choice_t;
+
+static choice_t ask_policy(const tow_sched_t *sched, uint32_t island)
 {
     const tow_sched_policy_t *policy = sched->options.policy;
     const lineup_t *ready = &sched->islands[island].ready;
@@ -430,22 +442,30 @@ static tow_ticket_t *ask_policy(const tow_sched_t *sched, uint32_t island)
                                   (const tow_sched_client_t *const *)clients,
                                   ready->count);
     TOW_ASSERT(index < ready->count);
-    return tow_sched_first_ticket(clients[index]);
+    return (choice_t){clients[index], index};
 }
 
 /* NULL when nobody is left to ask about, or all wait for one. */
 static tow_ticket_t *choose(tow_sched_t *sched)
 {
-    tow_ticket_t *oldest = NULL;
+    choice_t oldest = {0};
     for (island_set_t set = sched->ready & ~sched->closed; set != 0;) {
-        tow_ticket_t *ticket = ask_policy(sched, tow_island_take(&set));
-        if (oldest == NULL || ticket->arrival_ < oldest->arrival_)
-            oldest = ticket;
+        choice_t one = ask_policy(sched, tow_island_take(&set));
+        if (oldest.client == NULL ||
+            one.client->arrival < oldest.client->arrival)
+            oldest = one;
     }
-    if (oldest == NULL) return NULL;
-    tow_sched_unready(sched, oldest);
-    oldest->order_ = ++sched->order_last;
-    return oldest;
+    if (oldest.client == NULL) return NULL;
+    tow_ticket_t *ticket = tow_sched_first_ticket(oldest.client);
+    if (TOW_LIKELY(ticket->link_count_ == 1)) {
+        lineup_t *ready = &sched->islands[oldest.client->island].ready;
+        (void)!tow_lineup_take(ready, oldest.index);
+        if (ready->count == 0) sched->ready &= ~ticket->islands_;
+    } else {
+        tow_sched_unready(sched, ticket);
+    }
+    ticket->order_ = ++sched->order_last;
+    return ticket;
 }
 
 void tow_sched_turn(tow_sched_t *sched)
