@@ -170,14 +170,14 @@ static size_t make_samples(sample_t *samples)
 
 static void add_message(buffer_t *buffer, const tow_body_t *body)
 {
-    uint8_t bytes[1024];
+    uint8_t bytes[8192];
     if (tow_message_size(body) > sizeof(bytes)) abort();
     add(buffer, bytes, tow_message_encode(body, bytes));
 }
 
 static void add_frame(buffer_t *buffer, const sample_t *sample)
 {
-    uint8_t frame[1024];
+    uint8_t frame[8192];
     size_t size = tow_message_size(sample->body);
     if (size > sizeof(frame) - TOW_FRAME_HEADER_SIZE) abort();
     tow_message_encode(sample->body, frame + TOW_FRAME_HEADER_SIZE);
@@ -474,6 +474,56 @@ static void save_lowered(void)
     save("program_fuzz", "lowered", &buffer);
 }
 
+/* A transfer of two shards: one whole and one half at each end. */
+static void save_routes(void)
+{
+    int64_t dims[] = {4};
+    uint64_t starts[] = {0, 2}, extents[] = {2};
+    uint32_t numbers[] = {0, 1};
+    tow_msg_array_type_t type = TOW_MSG_ARRAY_TYPE_INIT;
+    tow_msg_piece_t pieces[3] = {TOW_MSG_PIECE_INIT, TOW_MSG_PIECE_INIT,
+                                 TOW_MSG_PIECE_INIT};
+    tow_msg_piece_t *pointers[] = {&pieces[0], &pieces[1], &pieces[2]};
+    tow_msg_route_t route = TOW_MSG_ROUTE_INIT;
+    tow_msg_lowered_step_t step = TOW_MSG_LOWERED_STEP_INIT;
+    tow_msg_lowered_step_t *steps[] = {&step};
+    tow_msg_lowered_t lowered = TOW_MSG_LOWERED_INIT;
+    uint8_t bytes[512];
+    buffer_t buffer = {0};
+    type.type = TOW_TYPE_F32;
+    type.dims = dims;
+    type.n_dims = 1;
+    for (uint32_t i = 1; i < 3; i++) {
+        pieces[i].target_shard = 1;
+        pieces[i].number = i - 1;
+        pieces[i].offset = (uint64_t)(i - 1) * 8;
+        pieces[i].source_start = pieces[i].target_start = &starts[i - 1];
+        pieces[i].n_source_start = pieces[i].n_target_start = 1;
+        pieces[i].extent = extents;
+        pieces[i].n_extent = 1;
+    }
+    route.source = route.target = &type;
+    route.source_count = 2;
+    route.sends = route.receives = pointers;
+    route.n_sends = route.n_receives = 3;
+    route.target_devices = numbers;
+    route.n_target_devices = 2;
+    step.route = &route;
+    step.inputs = &numbers[0];
+    step.n_inputs = 1;
+    step.first_output = step.output_count = 1;
+    lowered.slot_count = 2;
+    lowered.argument_count = 1;
+    lowered.results = &numbers[1];
+    lowered.n_results = 1;
+    lowered.steps = steps;
+    lowered.n_steps = 1;
+    lowered.step_count_all = 1;
+    add_byte(&buffer, 'l');
+    add(&buffer, bytes, tow_message_encode(&lowered.base, bytes));
+    save("program_fuzz", "routes", &buffer);
+}
+
 static void save_programs(void)
 {
     save_program("two_steps",
@@ -494,7 +544,58 @@ static void save_programs(void)
                           " %1 = argument : pred[] on slice 1 }");
     save_program("numbers", "program { %0 = result (%4294967295:4294967296) }");
     save_program("unfinished", "program \"\\x");
+    save_program("transfers",
+                 "program \"moves\" {\n"
+                 "  %0 = argument \"x\" : f32[4] on slice 1 as 2 donated\n"
+                 "  %1 = compute function 5 on slice 2 (%0)\n"
+                 "  %2 = transfer \"t\" from *2 mesh 1x2 axes 1,0 to slice 1\n"
+                 "       as 2 (%1) // of the wrong rank\n"
+                 "  %3 = result (%2)\n"
+                 "}\n");
+    save_program(
+        "inserted",
+        "program { %0 = argument : f32[8] on slice 1 as 1*2 "
+        "%1 = compute function 6 on slice 1 (%0) "
+        "%2 = compute function 5 on slice 2 (%1) "
+        "%3 = compute function 5 on slice 1 (%2) "
+        "%4 = transfer from ? to slice 2 as 2 (%3) %5 = result (%4) }");
     save_lowered();
+    save_routes();
+}
+
+/* -- Shardings ---------------------------------------------------------------- */
+
+static void save_sharding(const char *name, const char *text,
+                          size_t device_count)
+{
+    uint8_t bytes[TOW_SHARDING_XLA_MAX];
+    char xla_name[64];
+    buffer_t buffer = {0};
+    tow_sharding_t sharding;
+    add(&buffer, text, strlen(text));
+    save("sharding_fuzz", name, &buffer);
+    if (tow_sharding_parse(text, strlen(text), &sharding) != TOW_OK) abort();
+    buffer.count = 0;
+    add_byte(&buffer, 'x');
+    add_byte(&buffer, sharding.rank);
+    add_byte(&buffer, (unsigned)device_count - 1);
+    add(&buffer, bytes, tow_sharding_to_xla(&sharding, bytes));
+    snprintf(xla_name, sizeof(xla_name), "xla_%s", name);
+    save("sharding_fuzz", xla_name, &buffer);
+}
+
+static void save_shardings(void)
+{
+    static const uint8_t list[] = {'x', 1, 3,  8, 3, 26, 2, 2, 2,
+                                   48,  1, 34, 4, 0, 2,  1, 3};
+    buffer_t buffer = {0};
+    save_sharding("parts", "2x4", 8);
+    save_sharding("replicas", "2x2*2", 8);
+    save_sharding("mesh", "2x4*2 mesh 4x2x2 axes 1,0,2", 16);
+    save_sharding("scalar", "*8", 8);
+    /* Older versions list the devices. */
+    add(&buffer, list, sizeof(list));
+    save("sharding_fuzz", "xla_list", &buffer);
 }
 
 int main(int argc, char **argv)
@@ -511,5 +612,6 @@ int main(int argc, char **argv)
     save_addresses();
     save_tls();
     save_programs();
+    save_shardings();
     return 0;
 }
