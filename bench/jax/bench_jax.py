@@ -231,6 +231,7 @@ class Case:
     bar: float | None = None
     bar_later: float | None = None
     count_max: int = 1 << 20
+    rounds_quick: int = 5
 
     @property
     def is_rate(self) -> bool:
@@ -241,7 +242,7 @@ CASES = [
     Case("fig5_chained_1", 1, "1/s", step=CHAIN, bar=0.5, bar_later=0.7),
     Case("fig5_chained_8", 8, "1/s", step=CHAIN, bar=3, bar_later=5),
     Case("fig5_opbyop_8", 8, "1/s", bar_later=4),
-    Case("train_10m_8", 8, "ms", bar=0.9, bar_later=1.0, count_max=3),
+    Case("train_10m_8", 8, "ms", bar=0.9, bar_later=1.0, count_max=3, rounds_quick=3),
     Case("execute_50x50_4", 8, peer="nothing executed", bar_later=0.5, count_max=512),
     Case("device_put_64MiB", 1, "ms", peer="memcpy", bar=0.5, bar_later=0.7, count_max=20),
     Case("asarray_64MiB", 1, "ms", peer="memcpy", bar=0.5, bar_later=0.7, count_max=20),
@@ -257,7 +258,6 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.children = Children()
-        self.rounds = 5 if options.quick else 15
         self.round_s = 0.15 if options.quick else 0.5
 
     def note(self, text: str) -> None:
@@ -293,7 +293,8 @@ class Bench:
         beside = self.beside(case)
         if beside is not None:
             counts[beside] = self.warm(beside, case)
-        rounds = [self.round(case, counts, ours, beside, i) for i in range(self.rounds)]
+        round_count = case.rounds_quick if self.options.quick else 15
+        rounds = [self.round(case, counts, ours, beside, i) for i in range(round_count)]
         result = Result(case.name, case.unit, PEER_NAMES[case.peer],
                         [self.value(case, r[0]) for r in rounds],
                         [self.value(case, r[1]) for r in rounds],

@@ -80,6 +80,8 @@ def loss_of(params, tokens, size: Size):
 
 
 def make_mesh(devices) -> Mesh:
+    if len(devices) % 2 != 0:
+        raise SystemExit(f"train_lm: pairs of devices are wanted, and there are {len(devices)}")
     return Mesh(np.array(devices).reshape(-1, 2), ("data", "model"))
 
 
