@@ -266,6 +266,9 @@ static tow_status_t read_tiling(const op_t *op, uint32_t rank,
                          op->devices.count, device_count);
     TOW_RETURN_IF_ERROR(op->devices.count > 0 ? read_list(op, sharding)
                                               : read_iota(op, sharding));
+    /* One axis says nothing. */
+    if (sharding->mesh_rank == 0)
+        sharding->mesh_dims[0] = sharding->mesh_axes[0] = 0;
     return tow_sharding_check(sharding, device_count);
 }
 

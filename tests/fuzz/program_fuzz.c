@@ -76,7 +76,8 @@ static tow_executable_id_t find_executable(void *context,
     return (tow_executable_id_t){10 * slice.value + function.value};
 }
 
-/* Slice 1 is worker 0's; slice 2 has a device of each of two workers. */
+/* Slice 1 is worker 0's; slice 2 has a device of each of two workers; worker 2
+ * has none. */
 static tow_place_t place_of(void *context, tow_slice_id_t slice, size_t shard)
 {
     if (slice.value == 1)
@@ -87,7 +88,7 @@ static tow_place_t place_of(void *context, tow_slice_id_t slice, size_t shard)
 static bool is_here(void *context, tow_slice_id_t slice)
 {
     const tow_lower_scope_t *scope = context;
-    return slice.value == 2 || scope->process == 0;
+    return scope->process < (slice.value == 1 ? 1u : 2u);
 }
 
 static tow_lower_scope_t scope = {
