@@ -82,9 +82,10 @@ static bool copy_peer(worker_t *worker, const tow_msg_worker_join_t *join)
     *peer = (tow_msg_peer_t)TOW_MSG_PEER_INIT;
     const tow_msg_lane_target_t *mail = join->mail;
     size_t host_size = strlen(join->host) + 1;
+    size_t door_size = strlen(join->door) + 1;
     size_t lane_size = mail != NULL ? mail->lane_address.len : 0;
-    uint8_t *bytes =
-        tow_malloc(sizeof(tow_msg_lane_target_t) + lane_size + host_size);
+    uint8_t *bytes = tow_malloc(sizeof(tow_msg_lane_target_t) + lane_size +
+                                host_size + door_size);
     if (bytes == NULL) return false;
     worker->peer_bytes = bytes;
     peer->process = join->process;
@@ -100,6 +101,8 @@ static bool copy_peer(worker_t *worker, const tow_msg_worker_join_t *join)
     }
     memcpy(text + lane_size, join->host, host_size);
     peer->host = (char *)text + lane_size;
+    peer->door = peer->host + host_size;
+    memcpy(peer->door, join->door, door_size);
     return true;
 }
 

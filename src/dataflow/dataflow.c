@@ -74,6 +74,7 @@ tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
     tow_pool_init(&dataflow->step_pool, sizeof(step_run_t),
                   dataflow->options.step_count_max);
     tow_list_init(&dataflow->doomed);
+    tow_list_init(&dataflow->removed);
     dataflow->doom_timer.fire = dataflow_tell_doomed;
     dataflow->report.run = send_report;
     dataflow->donated =
@@ -82,16 +83,27 @@ tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
     return TOW_OK;
 }
 
-static void drop_programs(tow_dataflow_t *dataflow,
-                          void (*free_program)(program_t *program))
+static void drop_programs(tow_dataflow_t *dataflow)
 {
     size_t cursor = 0;
     uint64_t key;
     void *value;
     while (tow_map_next(&dataflow->programs, &cursor, &key, &value)) {
         tow_map_remove(&dataflow->programs, key);
-        free_program(value);
+        dataflow_program_remove(dataflow, value);
     }
+}
+
+static void forget_programs(tow_dataflow_t *dataflow)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    tow_list_t *item;
+    while (tow_map_next(&dataflow->programs, &cursor, &key, &value))
+        dataflow_program_forget(value);
+    while ((item = tow_list_pop_front(&dataflow->removed)) != NULL)
+        dataflow_program_forget(TOW_CONTAINER_OF(item, program_t, in_removed));
 }
 
 static void drop_executables(tow_dataflow_t *dataflow)
@@ -131,7 +143,7 @@ void tow_dataflow_destroy(tow_dataflow_t *dataflow)
 {
     if (dataflow == NULL) return;
     TOW_ASSERT(tow_dataflow_is_quiet(dataflow));
-    drop_programs(dataflow, dataflow_program_free);
+    drop_programs(dataflow);
     drop_executables(dataflow);
     free_tables(dataflow);
 }
@@ -139,7 +151,7 @@ void tow_dataflow_destroy(tow_dataflow_t *dataflow)
 void tow_dataflow_forget(tow_dataflow_t *dataflow)
 {
     if (dataflow == NULL) return;
-    drop_programs(dataflow, dataflow_program_forget);
+    forget_programs(dataflow);
     size_t cursor = 0;
     uint64_t key;
     void *value;
@@ -162,7 +174,7 @@ void tow_dataflow_clear(tow_dataflow_t *dataflow, tow_status_t cause)
     }
     forget_reports(dataflow);
     forget_errors(dataflow);
-    drop_programs(dataflow, dataflow_program_free);
+    drop_programs(dataflow);
     drop_executables(dataflow);
 }
 
@@ -246,6 +258,6 @@ tow_status_t tow_dataflow_remove_program(tow_dataflow_t *dataflow, uint64_t key)
     if (program == NULL)
         return TOW_ERROR(TOW_NOT_FOUND,
                          "program %" PRIu64 " is not loaded here", key);
-    dataflow_program_free(program);
+    dataflow_program_remove(dataflow, program);
     return TOW_OK;
 }

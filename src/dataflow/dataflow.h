@@ -20,6 +20,7 @@
 
 #include "base/macros.h"
 #include "base/status.h"
+#include "dataflow/mover.h"
 #include "device/device.h"
 #include "ir/lower.h"
 #include "store/shelf.h"
@@ -43,6 +44,9 @@ typedef struct tow_finished_runs {
 typedef struct tow_dataflow_options {
     tow_driver_t *driver; /* lent, outlives the executor */
     tow_shelf_t *shelf;   /* lent, outlives the executor */
+    /* Lent, outlives the executor. NULL: programs with transfers are refused. */
+    tow_mover_t *mover;
+    uint32_t process; /* our own, as routes know it */
     /* Lent for the callback, which is a turn of its own. Also with nothing in it,
      * when the last run that tow_dataflow_clear dropped has ended. */
     void (*finished)(void *context, const tow_finished_runs_t *finished);
@@ -113,7 +117,7 @@ void tow_dataflow_clear(tow_dataflow_t *dataflow, tow_status_t cause);
 typedef struct tow_dataflow_stats {
     uint64_t granted, succeeded, failed;
     size_t run_count;  /* under way */
-    size_t step_count; /* under way */
+    size_t step_count; /* under way, transfers included */
     size_t program_count, executable_count;
     uint64_t inline_count; /* steps that were allowed to run inside the call */
 } tow_dataflow_stats_t;

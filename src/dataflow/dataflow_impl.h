@@ -19,10 +19,11 @@ typedef struct slot {
     tow_shelf_object_t *object; /* arguments: lent by the shelf */
 } slot_t;
 
-/* A lowered step with its executable. */
+/* A lowered step with its executable; a transfer has none. */
 typedef struct step {
     const tow_lowered_step_t *lowered;
     tow_executable_t *executable; /* counted */
+    uint32_t shard_count;         /* of its outputs, here */
     size_t *kept;                 /* as the driver wants them */
     size_t *kept_now;             /* scratch: these and shared arguments */
     tow_buffer_t **results;       /* scratch: device by device */
@@ -38,6 +39,10 @@ typedef struct program {
     step_t *steps;
     slot_t *slots;
     tow_buffer_t **arguments; /* scratch: of one step, device by device */
+    /* Moves read its routes: it is kept until the last of them has ended. */
+    uint32_t move_count;
+    bool is_removed;
+    tow_list_t in_removed;
     /* How small it is; for programs of one step. */
     uint32_t fast_count;
     bool is_slow;
@@ -55,14 +60,19 @@ typedef struct run {
     bool is_dropped;    /* the controller is gone: nobody wants to know */
 } run_t;
 
-/* One step of a run, until the driver is done with it. */
+/* One step of a run, until the driver, or the mover, is done with it. */
 typedef struct step_run {
-    tow_run_t run;
+    union {
+        tow_run_t run;
+        tow_move_t move;
+    };
+    bool is_move;
     tow_dataflow_t *dataflow;
     run_t *owner;
     tow_list_t in_owner;
     tow_list_t in_doomed; /* or alone */
     tow_status_t doom;    /* owned; why its gang shall give up */
+    program_t *program;   /* of a move */
     uint32_t node;
     bool is_alone;       /* nothing else was under way when it began */
     int64_t enqueued_ns; /* when alone */
@@ -72,6 +82,7 @@ struct tow_dataflow {
     tow_dataflow_options_t options;
     tow_map_t executables; /* of counted tow_executable_t */
     tow_map_t programs;    /* of owned program_t */
+    tow_list_t removed;    /* of owned program_t, whose moves are under way */
     tow_map_t runs;        /* of run_t, from the pool */
     tow_pool_t run_pool;
     tow_pool_t step_pool;
@@ -93,6 +104,8 @@ struct tow_dataflow {
 tow_status_t dataflow_bind(tow_dataflow_t *dataflow, program_t *program)
     TOW_MUST_USE;
 void dataflow_program_free(program_t *program);
+/* It is no more, or will be when its last move has ended. */
+void dataflow_program_remove(tow_dataflow_t *dataflow, program_t *program);
 /* Without releasing its executables. */
 void dataflow_program_forget(program_t *program);
 

@@ -9,7 +9,8 @@ static void release_executables(program_t *program)
 {
     if (program->steps == NULL) return;
     for (size_t i = 0; i < program->lowered->step_count; i++)
-        tow_executable_release(program->steps[i].executable);
+        if (program->steps[i].executable != NULL)
+            tow_executable_release(program->steps[i].executable);
 }
 
 static void unbind(program_t *program)
@@ -33,6 +34,16 @@ void dataflow_program_free(program_t *program)
 {
     release_executables(program);
     dataflow_program_forget(program);
+}
+
+void dataflow_program_remove(tow_dataflow_t *dataflow, program_t *program)
+{
+    if (program->move_count == 0) {
+        dataflow_program_free(program);
+        return;
+    }
+    program->is_removed = true;
+    tow_list_append(&dataflow->removed, &program->in_removed);
 }
 
 /* -- Checks: what unpacking cannot know without the executables -------------- */
@@ -60,21 +71,45 @@ static tow_status_t check_step(const step_t *step)
 /* Unpacking has made sure that inputs were written before and are not freed
  * yet; here, that they have a shard for each device. Those of arguments are
  * seen when they are there. */
-static tow_status_t check_inputs(program_t *program, const step_t *step)
+static tow_status_t check_inputs(program_t *program, const step_t *step,
+                                 size_t shard_count)
 {
     const tow_lowered_step_t *lowered = step->lowered;
     for (size_t i = 0; i < lowered->input_count; i++) {
         slot_t *slot = &program->slots[lowered->inputs[i]];
         if (lowered->inputs[i] < program->lowered->argument_count)
             slot->is_needed = true;
-        else if (slot->count != step->executable->local_device_count)
+        else if (slot->count != shard_count)
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
                              "node %u: input %zu lies on %u devices of this "
-                             "worker, and the computation runs on %zu",
-                             lowered->node, i, slot->count,
-                             step->executable->local_device_count);
+                             "worker, and the step is for %zu",
+                             lowered->node, i, slot->count, shard_count);
     }
     return TOW_OK;
+}
+
+/* A transfer. */
+static tow_status_t check_route(const tow_dataflow_t *dataflow,
+                                const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    const tow_route_t *route = lowered->route;
+    if (dataflow->options.mover == NULL)
+        return TOW_ERROR(TOW_UNIMPLEMENTED,
+                         "node %u: this worker has no transfers",
+                         lowered->node);
+    if (lowered->input_count != (route->source_count > 0 ? 1 : 0) ||
+        lowered->output_count != (route->target_count > 0 ? 1 : 0))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "node %u: a transfer of %zu shards to %zu with %zu "
+                         "inputs and %u outputs",
+                         lowered->node, route->source_count,
+                         route->target_count, lowered->input_count,
+                         lowered->output_count);
+    return tow_status_annotate(
+        tow_route_check(route, dataflow->options.process,
+                        dataflow->options.driver->device_count),
+        "node %u", lowered->node);
 }
 
 /* -- Layout ------------------------------------------------------------------ */
@@ -87,7 +122,7 @@ static void place_outputs(program_t *program, const step_t *step)
         program->slots[lowered->first_output + i] = (slot_t){
             .shards = step->results + i,
             .stride = lowered->output_count,
-            .count = (uint32_t)step->executable->local_device_count,
+            .count = step->shard_count,
         };
 }
 
@@ -97,7 +132,7 @@ static bool lay_out_step(program_t *program, step_t *step)
     tow_arena_t *arena = &program->arena;
     /* One more of each: none is of no bytes. */
     step->results = tow_arena_calloc(
-        arena, step->executable->local_device_count * lowered->output_count + 1,
+        arena, (size_t)step->shard_count * lowered->output_count + 1,
         sizeof(*step->results));
     step->kept =
         tow_arena_calloc(arena, lowered->kept_count + 1, sizeof(*step->kept));
@@ -126,6 +161,21 @@ static tow_status_t find_executable(tow_dataflow_t *dataflow,
     return TOW_OK;
 }
 
+static tow_status_t bind_step(tow_dataflow_t *dataflow, program_t *program,
+                              step_t *step)
+{
+    const tow_route_t *route = step->lowered->route;
+    if (route != NULL) {
+        step->shard_count = (uint32_t)route->target_count;
+        TOW_RETURN_IF_ERROR(check_route(dataflow, step));
+        return check_inputs(program, step, route->source_count);
+    }
+    TOW_RETURN_IF_ERROR(find_executable(dataflow, program, step));
+    TOW_RETURN_IF_ERROR(check_step(step));
+    step->shard_count = (uint32_t)step->executable->local_device_count;
+    return check_inputs(program, step, step->shard_count);
+}
+
 static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
 {
     const tow_lowered_t *lowered = program->lowered;
@@ -140,12 +190,10 @@ static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
     for (size_t i = 0; i < lowered->step_count; i++) {
         step_t *step = &program->steps[i];
         step->lowered = &lowered->steps[i];
-        TOW_RETURN_IF_ERROR(find_executable(dataflow, program, step));
-        TOW_RETURN_IF_ERROR(check_step(step));
-        TOW_RETURN_IF_ERROR(check_inputs(program, step));
+        TOW_RETURN_IF_ERROR(bind_step(dataflow, program, step));
         if (!lay_out_step(program, step)) return no_memory;
         const size_t count =
-            step->executable->local_device_count * step->lowered->input_count;
+            (size_t)step->shard_count * step->lowered->input_count;
         if (count > argument_count_max) argument_count_max = count;
     }
     program->arguments = tow_arena_calloc(

@@ -108,6 +108,10 @@ static void TOW_COLD doom(tow_dataflow_t *dataflow, step_run_t *step,
                           tow_status_t cause)
 {
     tow_driver_t *driver = dataflow->options.driver;
+    if (step->is_move) {
+        tow_mover_abort(dataflow->options.mover, &step->move, cause);
+        return;
+    }
     if (step->doom != TOW_OK) return;
     step->doom = tow_status_retain(cause);
     tow_list_append(&dataflow->doomed, &step->in_doomed);
@@ -181,9 +185,8 @@ static void TOW_COLD member_failed(tow_run_t *driver_run, tow_status_t cause)
     doom_steps(step->dataflow, step->owner, cause);
 }
 
-static void step_done(tow_run_t *driver_run, tow_status_t take_status)
+static void end_step(step_run_t *step, tow_status_t take_status)
 {
-    step_run_t *step = TOW_CONTAINER_OF(driver_run, step_run_t, run);
     tow_dataflow_t *dataflow = step->dataflow;
     run_t *run = step->owner;
     tow_list_remove(&step->in_owner);
@@ -198,6 +201,24 @@ static void step_done(tow_run_t *driver_run, tow_status_t take_status)
     }
     tow_pool_give(&dataflow->step_pool, step);
     if (tow_list_is_empty(&run->steps)) finish(dataflow, run);
+}
+
+static void step_done(tow_run_t *driver_run, tow_status_t take_status)
+{
+    end_step(TOW_CONTAINER_OF(driver_run, step_run_t, run), take_status);
+}
+
+static void move_done(tow_move_t *move, tow_status_t take_status)
+{
+    step_run_t *step = TOW_CONTAINER_OF(move, step_run_t, move);
+    program_t *program = step->program;
+    TOW_ASSERT(program->move_count > 0);
+    program->move_count--;
+    if (TOW_UNLIKELY(program->is_removed) && program->move_count == 0) {
+        tow_list_remove(&program->in_removed);
+        dataflow_program_free(program);
+    }
+    end_step(step, take_status);
 }
 
 /* -- Arguments ---------------------------------------------------------------- */
@@ -403,6 +424,54 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
     return TOW_OK;
 }
 
+/* -- Transfers ----------------------------------------------------------------- */
+
+static tow_status_t TOW_COLD wrong_source(const step_t *step, uint32_t count)
+{
+    return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                     "the value has %u shards on this worker, and %zu are to "
+                     "be moved",
+                     count, step->lowered->route->source_count);
+}
+
+/* As for a computation: begun at once, ahead of its data. */
+static tow_status_t start_move(tow_dataflow_t *dataflow, program_t *program,
+                               const step_t *step, uint64_t gang_id, run_t *run)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    const slot_t *source =
+        lowered->input_count > 0 ? &program->slots[lowered->inputs[0]] : NULL;
+    const uint32_t count = source != NULL ? count_shards(source) : 0;
+    if (TOW_UNLIKELY(count != lowered->route->source_count))
+        return wrong_source(step, count);
+    step_run_t *step_run = tow_pool_take(&dataflow->step_pool);
+    if (step_run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *step_run = (step_run_t){
+        .move = {.route = lowered->route,
+                 .gang = gang_id,
+                 .sources = source != NULL ? source->shards : NULL,
+                 .source_stride = source != NULL ? source->stride : 0,
+                 .targets = step->results,
+                 .done = move_done},
+        .is_move = true,
+        .dataflow = dataflow,
+        .owner = run,
+        .program = program,
+        .node = lowered->node,
+    };
+    tow_status_t status =
+        tow_mover_start(dataflow->options.mover, &step_run->move);
+    if (TOW_UNLIKELY(status != TOW_OK)) {
+        tow_pool_give(&dataflow->step_pool, step_run);
+        return status;
+    }
+    program->move_count++;
+    tow_list_append(&run->steps, &step_run->in_owner);
+    dataflow->stats.step_count++;
+    settle_slots(dataflow, program, step);
+    return TOW_OK;
+}
+
 /* -- Results ------------------------------------------------------------------ */
 
 /* One reference of each shard for the shelf. */
@@ -537,9 +606,11 @@ static tow_status_t enqueue_all(tow_dataflow_t *dataflow, program_t *program,
     for (size_t i = 0; i < program->lowered->step_count; i++) {
         const step_t *step = &program->steps[i];
         *out_node = step->lowered->node;
+        const uint64_t gang_id = grant->first_gang + step->lowered->index;
         tow_status_t status =
-            enqueue(dataflow, program, step,
-                    grant->first_gang + step->lowered->index, run);
+            step->executable != NULL
+                ? enqueue(dataflow, program, step, gang_id, run)
+                : start_move(dataflow, program, step, gang_id, run);
         if (TOW_UNLIKELY(status != TOW_OK))
             return tell(dataflow, run, *out_node, status);
     }
@@ -558,6 +629,16 @@ static void apply(tow_dataflow_t *dataflow, program_t *program,
         fail(dataflow, run, node, status);
     }
     if (tow_list_is_empty(&run->steps)) finish(dataflow, run);
+}
+
+/* What other workers sent for this run and none of our moves took is stale. */
+static void tell_mover(tow_dataflow_t *dataflow, const program_t *program,
+                       const tow_run_grant_t *grant)
+{
+    const uint32_t count = program->lowered->step_count_all;
+    if (dataflow->options.mover != NULL && count > 0)
+        tow_mover_granted(dataflow->options.mover,
+                          grant->first_gang + count - 1);
 }
 
 tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
@@ -580,9 +661,13 @@ tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
     if (status == TOW_OK) status = begin_run(dataflow, grant, &run);
     if (TOW_LIKELY(status == TOW_OK)) {
         apply(dataflow, program, grant, run);
+        tell_mover(dataflow, program, grant);
         return TOW_OK;
     }
-    if (program != NULL) put_failed_results(dataflow, program, grant, status);
+    if (program != NULL) {
+        put_failed_results(dataflow, program, grant, status);
+        tell_mover(dataflow, program, grant);
+    }
     dataflow->stats.failed++;
     dataflow_report(dataflow, grant->run, node, status);
     return TOW_OK;

@@ -191,6 +191,12 @@ tow_status_t worker_deliver(tow_worker_t *worker,
     return TOW_OK;
 }
 
+void worker_lane_cut(tow_worker_t *worker, const ProtobufCBinaryData *address)
+{
+    lane_t *lane = find(worker, address);
+    if (lane != NULL) close_lane(lane, TOW_LANE_CLOSE_FORCE);
+}
+
 /* -- Leaving early ---------------------------------------------------------------------- */
 
 void worker_lanes_drop(tow_worker_t *worker)

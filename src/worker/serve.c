@@ -20,6 +20,7 @@ static tow_status_t take_joined(tow_worker_t *worker,
     worker->cluster = message->cluster;
     worker->session_count++;
     worker->redial_delay_ns = TOW_WORKER_REDIAL_MIN_NS;
+    worker_peers_joined(worker);
     if (worker->options.hooks.joined != NULL)
         worker->options.hooks.joined(worker->options.hooks.context,
                                      message->cluster);
@@ -33,10 +34,10 @@ static tow_status_t take_peer(tow_worker_t *worker,
         message->process == worker->options.process)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "process %u is known already",
                          message->process);
-    if (tow_map_count(&worker->peers) >= TOW_WORKER_PEER_COUNT_MAX ||
-        !tow_map_put(&worker->peers, message->process, worker))
+    if (tow_map_count(&worker->peers) >= TOW_WORKER_PEER_COUNT_MAX)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED, "%zu peers are known",
                          tow_map_count(&worker->peers));
+    TOW_RETURN_IF_ERROR(worker_peer_add(worker, message));
     tow_worker_peer_t peer = {.process = message->process,
                               .device_count = message->device_count,
                               .name = message->name,
@@ -63,13 +64,15 @@ static void tell_peer_gone(const tow_worker_t *worker, uint32_t process,
 static tow_status_t take_peer_gone(tow_worker_t *worker,
                                    const tow_msg_peer_gone_t *message)
 {
-    if (tow_map_remove(&worker->peers, message->process) == NULL)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "process %u is not known",
-                         message->process);
     tow_status_t cause = tow_failure_status(message->failure);
     if (cause == TOW_OK)
         cause =
             TOW_ERROR(TOW_UNAVAILABLE, "process %u is gone", message->process);
+    if (!worker_peer_remove(worker, message->process, cause)) {
+        tow_status_release(cause);
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "process %u is not known",
+                         message->process);
+    }
     tell_peer_gone(worker, message->process, cause);
     tow_status_release(cause);
     return TOW_OK;
@@ -80,10 +83,9 @@ void worker_peers_drop(tow_worker_t *worker, tow_status_t cause)
     size_t cursor = 0;
     uint64_t process;
     void *value;
-    while (tow_map_next(&worker->peers, &cursor, &process, &value)) {
-        tow_map_remove(&worker->peers, process);
+    while (tow_map_next(&worker->peers, &cursor, &process, &value))
         tell_peer_gone(worker, (uint32_t)process, cause);
-    }
+    worker_peer_sessions_drop(worker, cause);
 }
 
 /* -- Runs --------------------------------------------------------------------------- */

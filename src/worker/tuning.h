@@ -34,6 +34,9 @@
 #define TOW_WORKER_GET_BYTES_MAX (UINT64_C(1) << 30)
 /* Lanes to clients that are kept open; the one not used for longest goes. */
 #define TOW_WORKER_LANE_COUNT_MAX 64u
+/* Messages that wait for one other worker, because its session is full or does
+ * not stand yet. More, and that worker is lost; others are not concerned. */
+#define TOW_WORKER_PEER_OUTBOX_BYTES_MAX (64u << 20)
 /* Other workers. */
 #define TOW_WORKER_PEER_COUNT_MAX 65536u
 /* Objects that one Release may name. A controller with more sends another. */

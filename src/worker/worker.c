@@ -97,13 +97,16 @@ static bool is_quiet(const tow_worker_t *worker)
 {
     return worker->session == NULL && tow_dataflow_is_quiet(worker->dataflow) &&
            worker->load_count == 0 && worker->put_count == 0 &&
-           worker->get_count == 0 && worker->lane_count == 0;
+           worker->get_count == 0 && worker->lane_count == 0 &&
+           worker->line_count == 0 && !worker->is_port_closing &&
+           tow_mover_is_quiet(worker->mover);
 }
 
 static void free_tables(tow_worker_t *worker)
 {
     drop_outbox(worker);
     tow_status_release(worker->doom);
+    worker_peers_free(worker);
     tow_map_deinit(&worker->peers);
     tow_map_deinit(&worker->blobs);
     tow_map_deinit(&worker->puts_by_object);
@@ -117,7 +120,10 @@ static void free_tables(tow_worker_t *worker)
 
 static void destroy(tow_worker_t *worker)
 {
+    if (worker->port != NULL) /* It never began. */
+        tow_session_port_close(worker->port, (tow_closed_t){0});
     tow_dataflow_destroy(worker->dataflow);
+    tow_mover_destroy(worker->mover);
     tow_shelf_destroy(worker->shelf);
     free_tables(worker);
 }
@@ -185,6 +191,7 @@ static void end_session(tow_worker_t *worker, tow_status_t reason,
     worker->doom = TOW_OK;
     worker_peers_drop(worker, cause);
     tow_dataflow_clear(worker->dataflow, cause);
+    tow_mover_clear(worker->mover);
     worker_loads_drop(worker);
     worker_puts_drop(worker);
     worker_gets_drop(worker);
@@ -264,6 +271,7 @@ static void join(tow_worker_t *worker)
     message.process = worker->options.process;
     message.host = (char *)worker->options.host;
     message.island = (char *)worker->options.island;
+    message.door = (char *)worker_peers_door(worker);
     message.platform = (char *)driver->platform;
     message.version = (char *)driver->version;
     message.simulated = driver->simulated;
@@ -359,6 +367,11 @@ static void abort_gang(void *context, uint64_t gang_id, tow_status_t cause)
         hooks->abort_gang(hooks->context, gang_id, cause);
 }
 
+static void mover_quiet(void *context)
+{
+    worker_settle(context);
+}
+
 static tow_status_t copy_options(tow_worker_t *worker,
                                  const tow_worker_options_t *options)
 {
@@ -391,9 +404,18 @@ static tow_status_t set_up(tow_worker_t *worker,
         .shard_count_max = options->driver->device_count,
         .object_count_max = options->limits.object_count_max};
     TOW_RETURN_IF_ERROR(tow_shelf_create(&shelf, &worker->shelf));
+    const tow_mover_options_t mover = {.driver = options->driver,
+                                       .process = options->process,
+                                       .send = worker_peer_send,
+                                       .write = worker_peer_write,
+                                       .quiet = mover_quiet,
+                                       .context = worker};
+    TOW_RETURN_IF_ERROR(tow_mover_create(&mover, &worker->mover));
     const tow_dataflow_options_t dataflow = {
         .driver = options->driver,
         .shelf = worker->shelf,
+        .mover = worker->mover,
+        .process = options->process,
         .finished = worker_report_finished,
         .abort_gang = abort_gang,
         .context = worker,
@@ -401,6 +423,8 @@ static tow_status_t set_up(tow_worker_t *worker,
         .step_count_max = options->limits.step_count_max,
         .may_run_inline = options->may_run_inline};
     TOW_RETURN_IF_ERROR(tow_dataflow_create(&dataflow, &worker->dataflow));
+    TOW_RETURN_IF_ERROR(tow_status_annotate(
+        worker_peers_open(worker, options->door), "its door"));
     return try_dial(worker);
 }
 
@@ -443,6 +467,8 @@ tow_status_t tow_worker_open(tow_env_t *env,
     tow_list_init(&worker->waiting_gets);
     tow_list_init(&worker->lanes);
     tow_list_init(&worker->outbox);
+    tow_list_init(&worker->lines);
+    tow_list_init(&worker->peer_writes);
     tow_status_t status = set_up(worker, options);
     if (status != TOW_OK) {
         destroy(worker);
@@ -460,6 +486,7 @@ void tow_worker_close(tow_worker_t *worker, tow_status_t reason,
     worker->is_closing = true;
     worker->closed = closed;
     tow_env_timer_stop(worker->env, &worker->redial);
+    worker_peers_close(worker);
     if (worker->session != NULL && !worker->is_session_closing) {
         tow_status_t cause = reason != TOW_OK
                                  ? tow_status_retain(reason)
@@ -469,6 +496,7 @@ void tow_worker_close(tow_worker_t *worker, tow_status_t reason,
         return;
     }
     worker->state = TOW_WORKER_CLOSING;
+    worker_peer_sessions_drop(worker, reason);
     worker_settle(worker);
 }
 
@@ -480,7 +508,9 @@ void tow_worker_abandon(tow_worker_t *worker)
     worker_puts_forget(worker);
     worker_gets_forget(worker);
     worker_lanes_forget(worker);
+    worker_peers_forget(worker);
     tow_dataflow_forget(worker->dataflow);
+    tow_mover_forget(worker->mover);
     tow_shelf_forget(worker->shelf);
     free_tables(worker);
 }
@@ -502,6 +532,8 @@ tow_worker_stats_t tow_worker_stats(const tow_worker_t *worker)
         .session_count = worker->session_count,
         .shelf = tow_shelf_totals(worker->shelf),
         .dataflow = tow_dataflow_stats(worker->dataflow),
+        .mover = tow_mover_stats(worker->mover),
+        .line_count = worker->line_count,
         .load_count = worker->load_count,
         .put_count = worker->put_count,
         .get_count = worker->get_count,

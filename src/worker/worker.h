@@ -78,6 +78,9 @@ typedef struct tow_worker_options {
     tow_worker_limits_t limits;
     bool may_run_inline; /* see tow_dataflow_options_t */
     const char *island;  /* copied; NULL: the default */
+    /* Where other workers come in, to be listened at; lent for the call. NULL:
+     * nowhere, and nobody can send it shards. */
+    const char *door;
     /* Whether what clients get over lanes carries a checksum of ours. */
     tow_write_check_t check;
 } tow_worker_options_t;
@@ -113,9 +116,11 @@ typedef struct tow_worker_stats {
     uint64_t session_count; /* that were joined */
     tow_shelf_totals_t shelf;
     tow_dataflow_stats_t dataflow;
+    tow_mover_stats_t mover;
     size_t load_count, put_count, get_count; /* under way */
     uint64_t put_bytes, get_bytes;           /* of host memory */
     size_t lane_count, peer_count, blob_count;
+    size_t line_count; /* sessions with other workers */
     size_t outbox_bytes;
 } tow_worker_stats_t;
 tow_worker_stats_t tow_worker_stats(const tow_worker_t *worker);

@@ -9,11 +9,14 @@
 #include "base/arena.h"
 #include "base/list.h"
 #include "base/map.h"
+#include "base/pool.h"
+#include "base/vec.h"
 #include "worker/tuning.h"
 #include "worker/worker.h"
 
 typedef struct put put_t;
 typedef struct get get_t;
+typedef struct peer peer_t;
 
 typedef struct blob {
     void *bytes; /* owned */
@@ -38,8 +41,17 @@ struct tow_worker {
     tow_dataflow_t *dataflow; /* owned */
     tow_arena_t arena;        /* of the message or report in hand */
 
-    tow_map_t peers; /* by process; a set: the values say nothing */
-    tow_map_t blobs; /* number -> blob_t, owned */
+    tow_mover_t *mover; /* owned */
+    tow_map_t peers;    /* by process, of owned peer_t */
+    tow_list_t lines;   /* of line_t, owned: sessions with other workers */
+    size_t line_count;
+    tow_session_port_t *port; /* where other workers come in; NULL: nowhere */
+    bool is_port_closing;
+    tow_list_t peer_writes; /* of peer_write_t, from the pool */
+    tow_pool_t peer_write_pool;
+    TOW_VEC(uint32_t) strangers; /* that the mover spoke to */
+    tow_timer_t peer_timer;      /* tells it who is lost */
+    tow_map_t blobs;             /* number -> blob_t, owned */
     uint64_t blob_bytes;
 
     tow_list_t loads; /* of load_t, owned */
@@ -86,6 +98,29 @@ tow_status_t worker_serve(tow_worker_t *worker, const tow_message_t *message)
 void worker_report_finished(void *context, const tow_finished_runs_t *finished);
 void worker_peers_drop(tow_worker_t *worker, tow_status_t cause);
 
+/* -- peer.c: other workers ------------------------------------------------------- */
+
+tow_status_t worker_peers_open(tow_worker_t *worker, const char *door)
+    TOW_MUST_USE;
+/* Where others come in; "": nowhere. */
+const char *worker_peers_door(const tow_worker_t *worker);
+/* For the mover. */
+void worker_peer_send(void *context, uint32_t process, uint32_t type,
+                      const tow_body_t *body);
+tow_status_t worker_peer_write(void *context, tow_mover_write_t *write)
+    TOW_MUST_USE;
+tow_status_t worker_peer_add(tow_worker_t *worker,
+                             const tow_msg_peer_t *message) TOW_MUST_USE;
+/* What is under way with it fails. False: it is not known. */
+bool worker_peer_remove(tow_worker_t *worker, uint32_t process,
+                        tow_status_t cause);
+/* We are in a cluster: who waited at the door comes in, or does not. */
+void worker_peers_joined(tow_worker_t *worker);
+void worker_peer_sessions_drop(tow_worker_t *worker, tow_status_t cause);
+void worker_peers_close(tow_worker_t *worker);
+void worker_peers_forget(tow_worker_t *worker);
+void worker_peers_free(tow_worker_t *worker);
+
 /* -- load.c: blobs, executables, programs --------------------------------------- */
 
 tow_status_t worker_take_blob(tow_worker_t *worker, uint64_t number,
@@ -127,6 +162,8 @@ typedef struct delivery {
 tow_status_t worker_deliver(tow_worker_t *worker,
                             const tow_msg_lane_target_t *target,
                             delivery_t *delivery) TOW_MUST_USE;
+/* Who is there is gone: what is being written there ends now. */
+void worker_lane_cut(tow_worker_t *worker, const ProtobufCBinaryData *address);
 void worker_lanes_drop(tow_worker_t *worker);
 void worker_lanes_forget(tow_worker_t *worker);
 
