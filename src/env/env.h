@@ -218,7 +218,9 @@ struct tow_lane { /* first member of each implementation's struct */
 };
 
 /* How a lane goes. GRACEFUL completes what is pending first; FORCE is for a
- * peer that is known to be dead: all that is pending either way fails now. */
+ * peer that is known to be dead: all that is pending either way fails now. What
+ * it was writing into regions of ours never arrives; some of its bytes may still
+ * get there until the region is closed. */
 typedef enum tow_lane_close_mode {
     TOW_LANE_CLOSE_GRACEFUL,
     TOW_LANE_CLOSE_FORCE,

@@ -10,6 +10,8 @@
 #include "fuzz.h"
 
 #define REGION_SIZE 4096u
+/* No message of UCX, but what comes through the door. */
+#define OFFER TOW_DATA_ID_COUNT
 
 typedef struct target {
     uint8_t *region;
@@ -20,7 +22,8 @@ typedef struct target {
 static void place(target_t *target, const tow_data_fragment_t *fragment,
                   const uint8_t *bytes, size_t size)
 {
-    if (!tow_data_fits(fragment, REGION_SIZE)) return;
+    const tow_data_span_t span = tow_data_span_of(fragment);
+    if (!tow_data_fits(&span, REGION_SIZE)) return;
     if (fragment->at == 0)
         target->partial = (tow_data_partial_t){.first = *fragment};
     else if (!target->has_partial ||
@@ -75,13 +78,35 @@ static void take_other(uint8_t kind, const uint8_t *header, size_t header_size,
     tow_status_release(status);
 }
 
+/* What is to be pulled lies within the address space and the region. */
+static void take_pull(const uint8_t *header, size_t header_size,
+                      size_t payload_size)
+{
+    tow_data_pull_t pull;
+    if (tow_data_parse_pull(header, header_size, payload_size, &pull) != NULL)
+        return;
+    TOW_ASSERT(pull.total > 0 && pull.bytes + pull.total > pull.bytes);
+    TOW_ASSERT(pull.bytes + pull.total <= INT64_MAX);
+    TOW_ASSERT(pull.write != 0 && pull.word % sizeof(uint64_t) == 0);
+    const tow_data_span_t span = {.place = pull.place, .total = pull.total};
+    if (tow_data_fits(&span, REGION_SIZE))
+        TOW_ASSERT(pull.place + pull.total <= REGION_SIZE);
+}
+
+static void take_offer(const uint8_t *bytes, size_t size)
+{
+    tow_data_offer_t offer;
+    if (tow_data_parse_offer(bytes, size, &offer) != NULL) return;
+    TOW_ASSERT(offer.stream != 0 && offer.word % sizeof(uint64_t) == 0);
+}
+
 /* Several messages: each begins with its kind and the sizes of its parts. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
     target_t target = {.region = malloc(REGION_SIZE)};
     TOW_ASSERT(target.region != NULL);
     while (count >= 4) {
-        const uint8_t kind = bytes[0] % TOW_DATA_ID_COUNT;
+        const uint8_t kind = bytes[0] % (OFFER + 1);
         size_t header_size = bytes[1];
         size_t payload_size = bytes[2] | (size_t)bytes[3] << 8;
         bytes += 4;
@@ -92,6 +117,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
         const uint8_t *payload = bytes + header_size;
         if (kind == TOW_DATA_FRAGMENT)
             take_fragment(&target, bytes, header_size, payload, payload_size);
+        else if (kind == TOW_DATA_PULL)
+            take_pull(bytes, header_size, payload_size);
+        else if (kind == OFFER)
+            take_offer(bytes, header_size);
         else
             take_other(kind, bytes, header_size, payload, payload_size);
         bytes += header_size + payload_size;

@@ -2,6 +2,7 @@
 #include "env/net/data.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "env/net/data_impl.h"
@@ -106,6 +107,25 @@ static ucs_status_t on_fragment(void *context, const void *header,
     return UCS_OK;
 }
 
+static ucs_status_t on_pull(void *context, const void *header,
+                            size_t header_size, void *payload, size_t size,
+                            const ucp_am_recv_param_t *param)
+{
+    (void)payload;
+    tow_data_t *data = context;
+    tow_data_pull_t pull;
+    if (TOW_UNLIKELY(is_refused(data, param))) return UCS_OK;
+    const char *problem = tow_data_parse_pull(header, header_size, size, &pull);
+    tow_data_inbound_t *inbound =
+        problem == NULL ? tow_data_inbound_find(data, pull.stream) : NULL;
+    if (inbound != NULL)
+        tow_data_inbound_pull(inbound, &pull);
+    else
+        tow_data_complain(data, 0,
+                          problem != NULL ? problem : "a pull of no lane");
+    return UCS_OK;
+}
+
 static void hear_control(tow_data_t *data, const tow_data_control_t *control,
                          tow_data_bytes_t payload)
 {
@@ -149,6 +169,7 @@ static tow_status_t set_handlers(tow_data_t *data)
         [TOW_DATA_DATAGRAM] = on_datagram,
         [TOW_DATA_FRAGMENT] = on_fragment,
         [TOW_DATA_CONTROL] = on_control,
+        [TOW_DATA_PULL] = on_pull,
     };
     for (unsigned id = 0; id < TOW_DATA_ID_COUNT; id++) {
         const ucp_am_handler_param_t param = {
@@ -260,6 +281,7 @@ static void destroy(void *context)
     tow_env_timer_stop(&data->net->env, &data->poll_timer);
     tow_env_timer_stop(&data->net->env, &data->linger_timer);
     tow_data_ucx_close(data);
+    tow_data_door_close(&data->door);
     tow_pool_deinit(&data->small_ops);
     tow_pool_deinit(&data->large_ops);
     tow_map_deinit(&data->lanes_by_stream);
@@ -308,6 +330,7 @@ static void init_data(tow_data_t *data, tow_net_t *net)
     data->poll_timer.fire = poll_fired;
     data->linger_timer.fire = tow_data_linger_fired;
     data->next_region = 1;
+    data->door.fd = -1;
     tow_list_init(&data->lanes);
     tow_list_init(&data->busy);
     tow_list_init(&data->finished);
@@ -367,6 +390,20 @@ static tow_status_t make_address(tow_data_t *data)
     return status;
 }
 
+/* Without one large writes on this host go through rings, with two copies. */
+static void open_door(tow_data_t *data)
+{
+    const char *wanted = getenv("TOW_REACH");
+    if (data->host == 0 || (wanted != NULL && strcmp(wanted, "off") == 0))
+        return;
+    tow_status_t status = tow_data_door_open(&data->door, data->node);
+    if (status == TOW_OK) return;
+    tow_log(&data->net->env.log, TOW_LOG_WARN,
+            "large writes on this host go through rings, slower",
+            TOW_F_STATUS("cause", status));
+    tow_status_release(status);
+}
+
 static tow_status_t join_loop(tow_data_t *data)
 {
     tow_net_poller_t poller = {
@@ -391,6 +428,7 @@ tow_status_t tow_net_data_create(tow_net_t *net, const char *devices)
     tow_status_t status = tow_data_draw(&data->node);
     if (status == TOW_OK) status = tow_data_ucx_open(data, devices);
     if (status == TOW_OK) status = set_handlers(data);
+    if (status == TOW_OK) open_door(data);
     if (status == TOW_OK) status = make_address(data);
     if (status == TOW_OK) status = join_loop(data);
     if (status != TOW_OK) {

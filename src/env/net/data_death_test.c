@@ -271,7 +271,8 @@ static void writer_ends_in_mid_write(void (*end)(test_world_t *world,
     TEST_UNTIL(world, region.bytes[1] != 0);
     end(world, &peer);
     test_lane_close(world, &lane, TOW_LANE_CLOSE_FORCE);
-    assert_int_equal(node->data->inbound_count, 0);
+    /* At most for as long as the chunk takes that is being pulled. */
+    TEST_UNTIL(world, node->data->inbound_count == 0);
     tow_region_close(region.region,
                      (tow_closed_t){.run = region_closed, .context = &region});
     TEST_UNTIL(world, region.closed_count == 1);
@@ -310,11 +311,11 @@ static void writer_stopped_in_mid_write(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    TEST_ON_BOTH(target_killed_in_mid_write),
-    TEST_ON_BOTH(target_stopped_in_mid_write_then_killed),
-    TEST_ON_BOTH(target_stopped_in_mid_write_then_goes_on),
-    TEST_ON_BOTH(writer_killed_in_mid_write),
-    TEST_ON_BOTH(writer_stopped_in_mid_write),
+    TEST_ON_ALL(target_killed_in_mid_write),
+    TEST_ON_ALL(target_stopped_in_mid_write_then_killed),
+    TEST_ON_ALL(target_stopped_in_mid_write_then_goes_on),
+    TEST_ON_ALL(writer_killed_in_mid_write),
+    TEST_ON_ALL(writer_stopped_in_mid_write),
 };
 
 int main(int argc, char **argv)

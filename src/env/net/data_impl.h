@@ -7,7 +7,9 @@
  *                inbounds have in common
  *   data_lane    lanes that we opened, and datagrams
  *   data_write   our writes on them
+ *   data_reach   memory of other processes of this host
  *   data_inbound lanes that others opened to us, and their writes
+ *   data_pull    their writes that we fetch ourselves
  *   data_region  memory that may be written to
  *   data         the whole: life, progress, messages that arrive
  *
@@ -24,6 +26,7 @@
 #include "base/map.h"
 #include "base/pool.h"
 #include "env/net/data.h"
+#include "env/net/data_reach.h"
 #include "env/net/data_ring.h"
 #include "env/net/data_wire.h"
 #include "env/net/net_impl.h"
@@ -31,6 +34,7 @@
 typedef struct tow_data tow_data_t;
 typedef struct tow_data_port tow_data_port_t;
 typedef struct tow_data_op tow_data_op_t;
+typedef struct tow_data_region tow_data_region_t;
 
 typedef struct tow_data_bytes {
     const void *bytes;
@@ -82,6 +86,7 @@ struct tow_data_op {
         tow_data_datagram_t datagram;
         tow_data_fragment_t fragment;
         tow_data_control_t control;
+        tow_data_pull_t pull;
     } header;
     uint8_t room[]; /* TOW_DATA_OP_SMALL_BYTES or _LARGE_BYTES */
 };
@@ -155,6 +160,13 @@ typedef enum tow_data_lane_state {
     TOW_DATA_LANE_ENDING,   /* its task will free it */
 } tow_data_lane_state_t;
 
+/* Whether the target fetches large writes by itself. */
+typedef enum tow_data_reach_state {
+    TOW_DATA_REACH_NONE,
+    TOW_DATA_REACH_ASKED, /* HELLO_BACK will tell */
+    TOW_DATA_REACH_GRANTED,
+} tow_data_reach_state_t;
+
 typedef struct tow_data_lane {
     tow_lane_t lane;
     tow_data_t *data;
@@ -174,13 +186,19 @@ typedef struct tow_data_lane {
     uint32_t datagram_bytes; /* inside UCX, with their cost */
     uint32_t write_count;    /* accepted and not done */
     uint32_t large_count;    /* of more than one fragment, in `ready` */
+    uint32_t reached_count;  /* by pulls, and not ended */
+    tow_data_reach_state_t reach;
+    uint64_t reach_word; /* a random number that the target looks for */
     uint64_t next_write;
-    tow_map_t writes;   /* by number, those that wait for an answer */
-    tow_list_t ready;   /* writes with fragments to send, in turn */
-    tow_list_t waiting; /* large writes that are not in turn yet */
-    tow_list_t sent;    /* writes whose fragments have all been sent */
-    tow_list_t ending;  /* writes that ended with fragments inside UCX */
+    tow_map_t writes;         /* by number, those that wait for an answer */
+    tow_list_t ready;         /* writes with fragments to send, in turn */
+    tow_list_t waiting;       /* large writes that are not in turn yet */
+    tow_list_t reach_waiting; /* those that are to go by pulls */
+    tow_list_t sent;          /* writes whose fragments have all been sent */
+    tow_list_t ending;        /* writes that ended with fragments inside UCX */
     tow_timer_t linger;
+    bool sees_door;     /* the peer's, on this host: then ... */
+    tow_timer_t watch;  /* ... looks after it while writes are under way */
     tow_status_t cause; /* owned: why it broke */
     tow_closed_t closed;
     void (*down)(void *context, tow_lane_t *lane, tow_status_t cause);
@@ -204,6 +222,8 @@ static inline bool tow_data_lane_takes_sends(const tow_data_lane_t *lane)
 {
     return lane->state == TOW_DATA_LANE_OPEN && lane->port->failure == UCS_OK;
 }
+/* A write is under way: from now on the peer's death is noticed. */
+void tow_data_lane_watch(tow_data_lane_t *lane);
 /* TOW_SEND_FULL; `writable` will run. */
 tow_send_result_t tow_data_lane_refuse(tow_data_lane_t *lane);
 /* Something has completed. */
@@ -215,6 +235,8 @@ void tow_data_lane_note_progress(tow_data_lane_t *lane);
 void tow_data_lane_mark_busy(tow_data_lane_t *lane);
 /* A fragment of op->write has left UCX. */
 void tow_data_write_sent(tow_data_op_t *op);
+/* The target has said whether it pulls. */
+void tow_data_lane_reach_told(tow_data_lane_t *lane, bool is_granted);
 void tow_data_write_answered(tow_data_lane_t *lane,
                              const tow_data_control_t *control);
 /* The lane is cut: ends all its writes. */
@@ -243,7 +265,10 @@ typedef struct tow_data_inbound {
     tow_data_inbound_state_t state;
     uint64_t stream;
     uint64_t node;
-    tow_data_ring_t *ring; /* owned, the peer's; NULL until it names one */
+    tow_data_ring_t *ring;  /* owned, the peer's; NULL until it names one */
+    tow_data_reach_t reach; /* owned: the peer's process, if we may read it */
+    tow_list_t pulls;
+    uint32_t pull_count;
     uint32_t partial_count;
     tow_data_partial_t partials[TOW_NET_LANE_LARGE_COUNT_MAX];
 } tow_data_inbound_t;
@@ -257,15 +282,31 @@ void tow_data_inbound_fragment(tow_data_inbound_t *inbound,
 /* Where the bytes of a fragment are that is in the peer's ring, or NULL. */
 const void *tow_data_inbound_look(tow_data_inbound_t *inbound,
                                   const tow_data_ring_ref_t *ref);
+void tow_data_inbound_answer(tow_data_inbound_t *inbound, uint64_t write,
+                             tow_code_t code);
+/* A write is in place: answers it and tells the region's owner. */
+void tow_data_inbound_arrived(tow_data_inbound_t *inbound,
+                              tow_data_region_t *region, uint64_t write,
+                              const tow_arrival_t *arrival);
+/* A pull has ended. */
+void tow_data_inbound_release(tow_data_inbound_t *inbound);
 /* The open inbound with this stream, or NULL. */
 tow_data_inbound_t *tow_data_inbound_find(tow_data_t *data, uint64_t stream);
 /* From now on nothing that `node` has sent on its present lanes gets in. */
 void tow_data_inbounds_drop_of(tow_data_t *data, uint64_t node);
 void tow_data_inbounds_drop_all(tow_data_t *data);
 
+/* -- Pulls ---------------------------------------------------------------- */
+
+void tow_data_inbound_pull(tow_data_inbound_t *inbound,
+                           const tow_data_pull_t *what);
+/* They end soon, on the loop, and nothing of them arrives. */
+void tow_data_pulls_cancel_of_inbound(tow_data_inbound_t *inbound);
+void tow_data_pulls_cancel_of_region(tow_data_region_t *region);
+
 /* -- Regions -------------------------------------------------------------- */
 
-typedef struct tow_data_region {
+struct tow_data_region {
     tow_region_t region;
     tow_data_t *data;
     uint8_t *bytes; /* lent by the owner */
@@ -273,18 +314,22 @@ typedef struct tow_data_region {
     void (*arrived)(void *context, tow_region_t *region,
                     const tow_arrival_t *arrival);
     void *context;
+    tow_list_t pulls;
+    uint32_t pull_count;
+    bool is_closing;
     tow_net_task_t task;
     tow_closed_t closed;
-} tow_data_region_t;
+};
 
 tow_status_t tow_data_region_open(tow_env_t *env,
                                   const tow_region_options_t *options,
                                   tow_region_t **out_region) TOW_MUST_USE;
 void tow_data_region_close(tow_region_t *region, tow_closed_t closed);
 void tow_data_regions_end(tow_data_t *data);
-/* The region that this fragment may be written to. Else why not. */
-tow_code_t tow_data_region_find(tow_data_t *data,
-                                const tow_data_fragment_t *fragment,
+/* A pull has ended. */
+void tow_data_region_release(tow_data_region_t *region);
+/* The region that this may be written to. Else why not. */
+tow_code_t tow_data_region_find(tow_data_t *data, const tow_data_span_t *span,
                                 tow_data_region_t **out_region);
 
 /* -- The whole ------------------------------------------------------------ */
@@ -314,6 +359,7 @@ struct tow_data {
 
     uint64_t node;
     uint64_t host;
+    tow_data_door_t door;
     uint8_t *address; /* owned */
     size_t address_size;
 
@@ -343,6 +389,7 @@ struct tow_data {
     void *datagram_context;
 
     uint64_t straggler_count; /* fragments of writes that had been refused */
+    uint64_t pulled_count;    /* writes that have arrived by pulls */
     uint32_t damage_count;    /* tests: so many fragments to damage */
 };
 

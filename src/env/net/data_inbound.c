@@ -16,6 +16,7 @@ static void free_inbound(tow_data_inbound_t *inbound)
     tow_list_remove(&inbound->task.list);
     tow_list_remove(&inbound->all);
     tow_data_ring_destroy(inbound->ring);
+    tow_data_reach_close(&inbound->reach);
     data->inbound_count--;
     tow_free(inbound);
     tow_data_check_closed(data);
@@ -29,6 +30,7 @@ static void end_inbound(tow_data_inbound_t *inbound)
     inbound->state = TOW_DATA_INBOUND_ENDING;
     if (data->last_inbound == inbound) data->last_inbound = NULL;
     tow_map_remove(&data->inbounds_by_stream, inbound->stream);
+    tow_data_pulls_cancel_of_inbound(inbound);
     tow_net_defer(data->net, &inbound->task);
 }
 
@@ -60,7 +62,15 @@ static void inbound_work(tow_net_task_t *task)
     if (port == NULL || port->failure != UCS_OK ||
         (inbound->state == TOW_DATA_INBOUND_LEAVING && port->send_count == 0))
         end_inbound(inbound);
-    if (inbound->state == TOW_DATA_INBOUND_ENDING) free_inbound(inbound);
+    if (inbound->state == TOW_DATA_INBOUND_ENDING && inbound->pull_count == 0)
+        free_inbound(inbound);
+}
+
+void tow_data_inbound_release(tow_data_inbound_t *inbound)
+{
+    TOW_ASSERT(inbound->pull_count > 0);
+    if (--inbound->pull_count == 0 && inbound->state == TOW_DATA_INBOUND_ENDING)
+        tow_net_defer(inbound->data->net, &inbound->task);
 }
 
 static tow_data_inbound_t *create_inbound(tow_data_t *data, uint64_t stream,
@@ -71,6 +81,7 @@ static tow_data_inbound_t *create_inbound(tow_data_t *data, uint64_t stream,
     inbound->data = data;
     inbound->stream = stream;
     inbound->node = node;
+    tow_list_init(&inbound->pulls);
     tow_net_task_init(&inbound->task, inbound_work);
     if (!tow_map_put(&data->inbounds_by_stream, stream, inbound)) {
         tow_free(inbound);
@@ -79,6 +90,21 @@ static tow_data_inbound_t *create_inbound(tow_data_t *data, uint64_t stream,
     tow_list_append(&data->inbounds, &inbound->all);
     data->inbound_count++;
     return inbound;
+}
+
+/* May we read the memory of who says HELLO? */
+static bool reach_peer(tow_data_inbound_t *inbound)
+{
+    tow_data_t *data = inbound->data;
+    if (!inbound->port->is_local) return false;
+    tow_status_t status =
+        tow_data_door_answer(&data->door, inbound->stream, &inbound->reach);
+    if (status == TOW_OK) return true;
+    tow_log(&data->net->env.log, TOW_LOG_DEBUG,
+            "large writes of a peer come through its ring",
+            TOW_F_STATUS("cause", status));
+    tow_status_release(status);
+    return false;
 }
 
 static tow_status_t connect_inbound(tow_data_inbound_t *inbound,
@@ -92,6 +118,7 @@ static tow_status_t connect_inbound(tow_data_inbound_t *inbound,
     TOW_RETURN_IF_ERROR(tow_data_port_create(&options, &inbound->port));
     /* The first message settles the port; see data_port.c. */
     const tow_data_control_t back = {.stream = inbound->stream,
+                                     .write = reach_peer(inbound),
                                      .kind = TOW_DATA_HELLO_BACK};
     if (tow_data_port_tell(inbound->port, &back, (tow_data_bytes_t){0}) ==
         TOW_DATA_FAILED)
@@ -194,7 +221,8 @@ static void forget_partial(tow_data_inbound_t *inbound,
     *partial = inbound->partials[--inbound->partial_count];
 }
 
-static void answer(tow_data_inbound_t *inbound, uint64_t write, tow_code_t code)
+void tow_data_inbound_answer(tow_data_inbound_t *inbound, uint64_t write,
+                             tow_code_t code)
 {
     const tow_data_control_t control = {.stream = inbound->stream,
                                         .write = write,
@@ -247,20 +275,27 @@ static void place(tow_data_t *data, tow_data_region_t *region,
     partial->received += payload.size;
 }
 
+void tow_data_inbound_arrived(tow_data_inbound_t *inbound,
+                              tow_data_region_t *region, uint64_t write,
+                              const tow_arrival_t *arrival)
+{
+    tow_data_inbound_answer(inbound, write, TOW_CODE_OK);
+    if (region->arrived == NULL) return;
+    tow_data_begin_turn(inbound->data);
+    region->arrived(region->context, &region->region, arrival);
+}
+
 static void complete(tow_data_inbound_t *inbound, tow_data_region_t *region,
                      const tow_data_partial_t *partial,
                      const tow_data_fragment_t *last)
 {
     if ((last->flags & TOW_DATA_CHECKED) && partial->crc != last->crc) {
-        answer(inbound, last->write, TOW_DATA_LOSS);
+        tow_data_inbound_answer(inbound, last->write, TOW_DATA_LOSS);
         return;
     }
     const tow_arrival_t arrival = {
         .offset = last->place, .size = last->total, .tag = last->tag};
-    answer(inbound, last->write, TOW_CODE_OK);
-    if (region->arrived == NULL) return;
-    tow_data_begin_turn(inbound->data);
-    region->arrived(region->context, &region->region, &arrival);
+    tow_data_inbound_arrived(inbound, region, last->write, &arrival);
 }
 
 /* The state of the write that this fragment belongs to, which is `fresh` if it
@@ -283,7 +318,7 @@ static tow_data_partial_t *partial_of(tow_data_inbound_t *inbound,
     tow_data_complain(inbound->data, inbound->stream,
                       "fragments of one write do not fit together");
     forget_partial(inbound, partial);
-    answer(inbound, fragment->write, TOW_DATA_LOSS);
+    tow_data_inbound_answer(inbound, fragment->write, TOW_DATA_LOSS);
     return NULL;
 }
 
@@ -296,7 +331,8 @@ static void keep_partial(tow_data_inbound_t *inbound,
     }
     tow_data_complain(inbound->data, inbound->stream,
                       "too many writes at once on one lane");
-    answer(inbound, partial->first.write, TOW_RESOURCE_EXHAUSTED);
+    tow_data_inbound_answer(inbound, partial->first.write,
+                            TOW_RESOURCE_EXHAUSTED);
 }
 
 void tow_data_inbound_fragment(tow_data_inbound_t *inbound,
@@ -309,10 +345,11 @@ void tow_data_inbound_fragment(tow_data_inbound_t *inbound,
     if (partial == NULL) return;
     tow_data_partial_t *kept = partial == &fresh ? NULL : partial;
     tow_data_region_t *region = NULL;
-    const tow_code_t code = tow_data_region_find(data, fragment, &region);
+    const tow_data_span_t span = tow_data_span_of(fragment);
+    const tow_code_t code = tow_data_region_find(data, &span, &region);
     if (code != TOW_CODE_OK) {
         forget_partial(inbound, kept);
-        answer(inbound, fragment->write, code);
+        tow_data_inbound_answer(inbound, fragment->write, code);
         return;
     }
     place(data, region, partial, fragment, payload);

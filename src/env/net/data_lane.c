@@ -88,8 +88,10 @@ void tow_data_lane_hear(tow_data_lane_t *lane,
         lane->bye_is_back = true;
         wake_lane(lane);
         break;
-    case TOW_DATA_HELLO_BACK: break; /* Nothing waits for it. */
-    default: TOW_UNREACHABLE();      /* Others are not for lanes. */
+    case TOW_DATA_HELLO_BACK:
+        tow_data_lane_reach_told(lane, control->write == 1);
+        break;
+    default: TOW_UNREACHABLE(); /* Others are not for lanes. */
     }
 }
 
@@ -155,6 +157,7 @@ static void free_lane(tow_data_lane_t *lane)
     TOW_ASSERT(lane->write_count == 0 && lane->fragment_count == 0);
     if (lane->port != NULL) tow_data_port_release(lane->port);
     tow_env_timer_stop(lane->lane.env, &lane->linger);
+    tow_env_timer_stop(lane->lane.env, &lane->watch);
     tow_list_remove(&lane->task.list);
     tow_list_remove(&lane->all);
     tow_map_deinit(&lane->writes);
@@ -215,6 +218,28 @@ static void linger_fired(tow_timer_t *timer)
     wake_lane(lane);
 }
 
+/* Shared memory does not say that a process has died. Its door does: without this
+ * a write to it would wait until somebody closes the lane. */
+void tow_data_lane_watch(tow_data_lane_t *lane)
+{
+    if (!lane->sees_door || tow_timer_is_armed(&lane->watch)) return;
+    tow_env_timer_start(lane->lane.env, &lane->watch,
+                        tow_env_now_ns(lane->lane.env) + TOW_NET_LANE_WATCH_NS);
+}
+
+static void watch_fired(tow_timer_t *timer)
+{
+    tow_data_lane_t *lane = TOW_CONTAINER_OF(timer, tow_data_lane_t, watch);
+    if (lane->write_count == 0 || lane->is_cut) return;
+    if (tow_data_door_is_there(lane->node)) {
+        tow_data_lane_watch(lane);
+        return;
+    }
+    if (lane->port->failure == UCS_OK)
+        lane->port->failure = UCS_ERR_CONNECTION_RESET;
+    wake_lane(lane);
+}
+
 void tow_data_lane_close(tow_lane_t *base, tow_lane_close_mode_t mode,
                          tow_closed_t closed)
 {
@@ -252,11 +277,12 @@ static void init_lane(tow_data_lane_t *lane, tow_data_t *data,
     lane->data = data;
     tow_net_task_init(&lane->task, lane_work);
     lane->linger.fire = linger_fired;
-    lane->next_write = 1;
+    lane->watch.fire = watch_fired;
     tow_list_init(&lane->all);
     tow_list_init(&lane->busy);
     tow_list_init(&lane->ready);
     tow_list_init(&lane->waiting);
+    tow_list_init(&lane->reach_waiting);
     tow_list_init(&lane->sent);
     tow_list_init(&lane->ending);
     lane->down = options->down;
@@ -265,6 +291,32 @@ static void init_lane(tow_data_lane_t *lane, tow_data_t *data,
     const char *name = options->peer_name != NULL ? options->peer_name : "";
     size_t length = strnlen(name, TOW_PEER_NAME_MAX);
     memcpy(lane->peer_name, name, length);
+}
+
+/* Numbers of writes begin anywhere: a target that pulls knows a write by its
+ * number, which is to stand nowhere else in our memory. */
+static tow_status_t draw_numbers(tow_data_lane_t *lane)
+{
+    TOW_RETURN_IF_ERROR(tow_data_draw(&lane->stream));
+    TOW_RETURN_IF_ERROR(tow_data_draw(&lane->reach_word));
+    TOW_RETURN_IF_ERROR(tow_data_draw(&lane->next_write));
+    lane->next_write >>= 1;
+    lane->next_write++;
+    return TOW_OK;
+}
+
+/* Before HELLO, which makes the target look who is there. */
+static void ask_reach(tow_data_lane_t *lane)
+{
+    const tow_data_offer_t offer = {.magic = TOW_DATA_OFFER_MAGIC,
+                                    .stream = lane->stream,
+                                    .word = (uintptr_t)&lane->reach_word,
+                                    .value = lane->reach_word};
+    if (lane->port->is_local &&
+        tow_data_door_knock(&lane->data->door, lane->node, &offer)) {
+        lane->reach = TOW_DATA_REACH_ASKED;
+        lane->sees_door = true;
+    }
 }
 
 static tow_status_t connect_lane(tow_data_lane_t *lane,
@@ -277,12 +329,13 @@ static tow_status_t connect_lane(tow_data_lane_t *lane,
                                              .sent = lane_sent,
                                              .owner = lane};
     lane->node = address->node;
-    TOW_RETURN_IF_ERROR(tow_data_draw(&lane->stream));
+    TOW_RETURN_IF_ERROR(draw_numbers(lane));
     if (!tow_map_put(&data->lanes_by_stream, lane->stream, lane))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     TOW_RETURN_IF_ERROR(tow_data_port_create(&options, &lane->port));
     if (!lane->port->is_local)
         lane->fragment_bytes = TOW_NET_FRAGMENT_TCP_BYTES;
+    ask_reach(lane);
     const tow_data_control_t hello = {.stream = lane->stream,
                                       .kind = TOW_DATA_HELLO};
     const tow_data_bytes_t ours = {.bytes = data->address,

@@ -1,6 +1,7 @@
 /* Regions: memory of ours that peers may write to. Fragments are copied into it
- * one by one in the loop's own thread and nothing else holds it, so a region is
- * out of reach as soon as it is out of the table. */
+ * one by one in the loop's own thread, so for them a region is out of reach as
+ * soon as it is out of the table. Pulls run on other threads of ours: a region
+ * that closes waits for the chunks that they are at. */
 #include "base/alloc.h"
 #include "env/net/data_impl.h"
 
@@ -30,6 +31,7 @@ tow_status_t tow_data_region_open(tow_env_t *env,
     region->size = options->size;
     region->arrived = options->arrived;
     region->context = options->context;
+    tow_list_init(&region->pulls);
     tow_net_task_init(&region->task, free_region);
     region->region.key.id = data->next_region++;
     tow_status_t status = tow_data_draw(&region->region.key.secret);
@@ -53,7 +55,18 @@ void tow_data_region_close(tow_region_t *base, tow_closed_t closed)
     void *removed = tow_map_remove(&data->regions, base->key.id);
     TOW_ASSERT(removed == region); /* Closed once. */
     region->closed = closed;
-    tow_net_defer(data->net, &region->task);
+    region->is_closing = true;
+    if (region->pull_count == 0)
+        tow_net_defer(data->net, &region->task);
+    else
+        tow_data_pulls_cancel_of_region(region);
+}
+
+void tow_data_region_release(tow_data_region_t *region)
+{
+    TOW_ASSERT(region->pull_count > 0);
+    if (--region->pull_count == 0 && region->is_closing)
+        tow_net_defer(region->data->net, &region->task);
 }
 
 void tow_data_regions_end(tow_data_t *data)
@@ -67,15 +80,13 @@ void tow_data_regions_end(tow_data_t *data)
     }
 }
 
-tow_code_t tow_data_region_find(tow_data_t *data,
-                                const tow_data_fragment_t *fragment,
+tow_code_t tow_data_region_find(tow_data_t *data, const tow_data_span_t *span,
                                 tow_data_region_t **out_region)
 {
-    tow_data_region_t *region = tow_map_find(&data->regions, fragment->region);
+    tow_data_region_t *region = tow_map_find(&data->regions, span->region);
     if (region == NULL) return TOW_NOT_FOUND;
-    if (region->region.key.secret != fragment->secret)
-        return TOW_PERMISSION_DENIED;
-    if (!tow_data_fits(fragment, region->size)) return TOW_OUT_OF_RANGE;
+    if (region->region.key.secret != span->secret) return TOW_PERMISSION_DENIED;
+    if (!tow_data_fits(span, region->size)) return TOW_OUT_OF_RANGE;
     *out_region = region;
     return TOW_CODE_OK;
 }

@@ -1,6 +1,7 @@
 /* What the tests of the data plane stand on: nets that are turned in one thread,
- * lanes, regions and writes that count. Each test runs twice, on shared memory
- * and on TCP. For tests only. */
+ * lanes, regions and writes that count. Each test runs three times: on shared
+ * memory with large writes that are pulled, with all writes through rings, and on
+ * TCP. For tests only. */
 #ifndef TOW_ENV_NET_DATA_TESTING_IMPL_H_
 #define TOW_ENV_NET_DATA_TESTING_IMPL_H_
 
@@ -291,28 +292,38 @@ static inline uint8_t *test_pattern(size_t size)
     return bytes;
 }
 
-/* -- Both ways ------------------------------------------------------------ */
+/* -- All ways ------------------------------------------------------------ */
 
 static inline int test_use_shm(void **state)
 {
     (void)state;
+    unsetenv("TOW_REACH");
     unsetenv("UCX_TLS");
     unsetenv("UCX_NET_DEVICES");
+    return 0;
+}
+
+static inline int test_use_rings(void **state)
+{
+    (void)test_use_shm(state);
+    setenv("TOW_REACH", "off", 1);
     return 0;
 }
 
 static inline int test_use_tcp(void **state)
 {
     (void)state;
+    unsetenv("TOW_REACH");
     setenv("UCX_TLS", "tcp,self", 1);
     setenv("UCX_NET_DEVICES", "lo", 1);
     return 0;
 }
 
-#define TEST_ON_BOTH(test)                              \
-    {#test "_on_shm", test, test_use_shm, NULL, NULL},  \
-    {                                                   \
-#test "_on_tcp", test, test_use_tcp, NULL, NULL \
+#define TEST_ON_ALL(test)                                      \
+    {#test "_on_shm", test, test_use_shm, NULL, NULL},         \
+        {#test "_on_rings", test, test_use_rings, NULL, NULL}, \
+    {                                                          \
+#test "_on_tcp", test, test_use_tcp, NULL, NULL        \
     }
 
 #endif /* TOW_ENV_NET_DATA_TESTING_IMPL_H_ */

@@ -7,6 +7,8 @@ _Static_assert(sizeof(tow_data_address_header_t) == 32, "no gaps");
 _Static_assert(sizeof(tow_data_datagram_t) == 16, "no gaps");
 _Static_assert(sizeof(tow_data_fragment_t) == 72, "no gaps");
 _Static_assert(sizeof(tow_data_control_t) == 24, "no gaps");
+_Static_assert(sizeof(tow_data_pull_t) == 72, "no gaps");
+_Static_assert(sizeof(tow_data_offer_t) == 32, "no gaps");
 _Static_assert(sizeof(tow_data_ring_ref_t) == 12, "no gaps");
 
 /* -- Addresses ------------------------------------------------------------ */
@@ -113,6 +115,40 @@ const char *tow_data_parse_fragment(const void *header, size_t header_size,
     const bool is_last = out_ref->size == out->total - out->at;
     if (is_last != ((out->flags & TOW_DATA_LAST) != 0))
         return "a fragment is wrong about being the last";
+    return NULL;
+}
+
+/* A word that is not aligned could be seen half-changed. */
+static bool is_word(uint64_t address)
+{
+    return address != 0 && address % sizeof(uint64_t) == 0 &&
+           address <= INT64_MAX - sizeof(uint64_t);
+}
+
+const char *tow_data_parse_pull(const void *header, size_t header_size,
+                                size_t payload_size, tow_data_pull_t *out)
+{
+    if (header_size != sizeof(*out) || payload_size != 0)
+        return "a pull has a wrong size";
+    memcpy(out, header, sizeof(*out));
+    if (out->total == 0) return "a pull of nothing";
+    if (out->write == 0 || !is_word(out->word))
+        return "a pull without a word for its end";
+    if (out->bytes == 0 || out->total > INT64_MAX ||
+        out->bytes > INT64_MAX - out->total)
+        return "a pull from beyond all memory";
+    return NULL;
+}
+
+const char *tow_data_parse_offer(const void *bytes, size_t size,
+                                 tow_data_offer_t *out)
+{
+    if (size != sizeof(*out)) return "an offer has a wrong size";
+    memcpy(out, bytes, sizeof(*out));
+    if (out->magic != TOW_DATA_OFFER_MAGIC || out->zero != 0)
+        return "this is not an offer";
+    if (out->stream == 0 || out->value == 0 || !is_word(out->word))
+        return "an offer without a word";
     return NULL;
 }
 

@@ -59,6 +59,7 @@ typedef enum tow_data_id {
     TOW_DATA_DATAGRAM,
     TOW_DATA_FRAGMENT,
     TOW_DATA_CONTROL,
+    TOW_DATA_PULL,
     TOW_DATA_ID_COUNT,
 } tow_data_id_t;
 
@@ -97,13 +98,39 @@ typedef struct tow_data_fragment {
     uint32_t flags;
 } tow_data_fragment_t;
 
+/* A whole write that the target is to fetch from the writer's memory by itself:
+ * see data_reach.h. */
+typedef struct tow_data_pull {
+    uint64_t stream;
+    uint64_t write; /* also stands at `word` while the bytes hold; not 0 */
+    uint64_t region;
+    uint64_t secret;
+    uint64_t place;
+    uint64_t total;
+    uint64_t tag;
+    uint64_t bytes; /* addresses in the writer's process */
+    uint64_t word;
+} tow_data_pull_t;
+
+/* How a lane shows its target which process is at its other end: the kernel puts
+ * the process id beside it. Goes through a door, not through UCX. */
+#define TOW_DATA_OFFER_MAGIC 0x52574f54u /* "TOWR" */
+typedef struct tow_data_offer {
+    uint32_t magic;
+    uint32_t zero;
+    uint64_t stream;
+    uint64_t word;  /* an address: there stands ... */
+    uint64_t value; /* ... this, a random number */
+} tow_data_offer_t;
+
 typedef enum tow_data_control_kind {
-    TOW_DATA_HELLO = 1,  /* a stream begins; payload: our lane address */
-    TOW_DATA_HELLO_BACK, /* answers can be sent */
-    TOW_DATA_BYE,        /* it ends; the target forgets it */
-    TOW_DATA_BYE_BACK,   /* all before your BYE has arrived */
-    TOW_DATA_RESET,      /* your stream is not known here any more */
-    TOW_DATA_ANSWER,     /* how a write ended: `write`, `code` */
+    TOW_DATA_HELLO = 1, /* a stream begins; payload: our lane address */
+    /* Answers can be sent; `write` is 1 if pulls are welcome too. */
+    TOW_DATA_HELLO_BACK,
+    TOW_DATA_BYE,      /* it ends; the target forgets it */
+    TOW_DATA_BYE_BACK, /* all before your BYE has arrived */
+    TOW_DATA_RESET,    /* your stream is not known here any more */
+    TOW_DATA_ANSWER,   /* how a write ended: `write`, `code` */
     TOW_DATA_KIND_END,
 } tow_data_control_kind_t;
 
@@ -128,6 +155,11 @@ const char *tow_data_parse_fragment(const void *header, size_t header_size,
                                     const void *payload, size_t payload_size,
                                     tow_data_fragment_t *out,
                                     tow_data_ring_ref_t *out_ref) TOW_MUST_USE;
+const char *tow_data_parse_pull(const void *header, size_t header_size,
+                                size_t payload_size, tow_data_pull_t *out)
+    TOW_MUST_USE;
+const char *tow_data_parse_offer(const void *bytes, size_t size,
+                                 tow_data_offer_t *out) TOW_MUST_USE;
 const char *tow_data_parse_control(const void *header, size_t header_size,
                                    size_t payload_size, tow_data_control_t *out)
     TOW_MUST_USE;
@@ -140,12 +172,27 @@ typedef struct tow_data_partial {
     uint32_t crc; /* of what was received */
 } tow_data_partial_t;
 
+/* Where a write goes. */
+typedef struct tow_data_span {
+    uint64_t region;
+    uint64_t secret;
+    uint64_t place;
+    uint64_t total;
+} tow_data_span_t;
+
+static inline tow_data_span_t tow_data_span_of(
+    const tow_data_fragment_t *fragment)
+{
+    return (tow_data_span_t){fragment->region, fragment->secret,
+                             fragment->place, fragment->total};
+}
+
 /* Whether the write lies within a region of `region_size` bytes. */
-static inline bool tow_data_fits(const tow_data_fragment_t *fragment,
+static inline bool tow_data_fits(const tow_data_span_t *span,
                                  uint64_t region_size)
 {
-    return fragment->place <= region_size &&
-           fragment->total <= region_size - fragment->place;
+    return span->place <= region_size &&
+           span->total <= region_size - span->place;
 }
 
 /* Whether `next` is the piece that comes after those that were received. */

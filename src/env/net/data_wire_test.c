@@ -191,12 +191,73 @@ static void control_is_checked(void **state)
     assert_non_null(tow_data_parse_control(&good, 23, 0, &out));
 }
 
+static const char *parse_pull(tow_data_pull_t header)
+{
+    tow_data_pull_t out;
+    return tow_data_parse_pull(&header, sizeof(header), 0, &out);
+}
+
+static void pull_is_checked(void **state)
+{
+    (void)state;
+    const tow_data_pull_t good = {
+        .write = 5, .total = 100, .bytes = 4096, .word = 8192};
+    tow_data_pull_t bad = good, out;
+    assert_null(parse_pull(good));
+    assert_non_null(tow_data_parse_pull(&good, sizeof(good), 1, &out));
+    assert_non_null(tow_data_parse_pull(&good, sizeof(good) - 1, 0, &out));
+    bad.total = 0;
+    assert_non_null(parse_pull(bad));
+    bad.total = INT64_MAX; /* The end is beyond all memory. */
+    assert_non_null(parse_pull(bad));
+    bad.total = UINT64_MAX - 4000; /* Wraps around. */
+    assert_non_null(parse_pull(bad));
+    bad = good;
+    bad.bytes = 0;
+    assert_non_null(parse_pull(bad));
+    bad.bytes = UINT64_MAX - 50;
+    assert_non_null(parse_pull(bad));
+    bad = good;
+    bad.write = 0; /* What stands there when the bytes are gone. */
+    assert_non_null(parse_pull(bad));
+    bad = good;
+    bad.word = 8191;
+    assert_non_null(parse_pull(bad));
+    bad.word = 0;
+    assert_non_null(parse_pull(bad));
+    bad.word = UINT64_MAX - 7;
+    assert_non_null(parse_pull(bad));
+}
+
+static void offer_is_checked(void **state)
+{
+    (void)state;
+    const tow_data_offer_t good = {
+        .magic = TOW_DATA_OFFER_MAGIC, .stream = 1, .word = 8, .value = 2};
+    tow_data_offer_t bad = good, out;
+    assert_null(tow_data_parse_offer(&good, sizeof(good), &out));
+    assert_int_equal(out.value, 2);
+    assert_non_null(tow_data_parse_offer(&good, sizeof(good) + 1, &out));
+    assert_non_null(tow_data_parse_offer(&good, 0, &out));
+    bad.magic ^= 1;
+    assert_non_null(tow_data_parse_offer(&bad, sizeof(bad), &out));
+    bad = good;
+    bad.zero = 1;
+    assert_non_null(tow_data_parse_offer(&bad, sizeof(bad), &out));
+    bad = good;
+    bad.value = 0;
+    assert_non_null(tow_data_parse_offer(&bad, sizeof(bad), &out));
+    bad = good;
+    bad.word = 4;
+    assert_non_null(tow_data_parse_offer(&bad, sizeof(bad), &out));
+}
+
 /* -- Writes --------------------------------------------------------------- */
 
 static bool fits(uint64_t place, uint64_t total, uint64_t region_size)
 {
-    const tow_data_fragment_t fragment = {.place = place, .total = total};
-    return tow_data_fits(&fragment, region_size);
+    const tow_data_span_t span = {.place = place, .total = total};
+    return tow_data_fits(&span, region_size);
 }
 
 static void write_fits_or_does_not(void **state)
@@ -248,5 +309,7 @@ TOW_TEST_MAIN(cmocka_unit_test(address_comes_back_as_it_was),
               cmocka_unit_test(fragment_cannot_overflow),
               cmocka_unit_test(reference_to_a_ring_is_checked),
               cmocka_unit_test(control_is_checked),
+              cmocka_unit_test(pull_is_checked),
+              cmocka_unit_test(offer_is_checked),
               cmocka_unit_test(write_fits_or_does_not),
               cmocka_unit_test(fragments_of_one_write_fit_together))

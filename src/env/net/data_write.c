@@ -1,5 +1,8 @@
 /* Bulk writes on lanes that we opened.
  *
+ * Large ones to a target of this host that may read our memory are one message:
+ * it fetches the bytes itself (data_reach.h). All others are cut into fragments.
+ *
  * Writes of a lane take turns, a fragment each, so that a small one need not
  * wait for a large one. A write is done when the target has answered and UCX
  * has let go of all its bytes; that UCX has sent something says nothing. */
@@ -9,7 +12,7 @@
 /* What we keep in tow_write_t.private_. */
 typedef enum write_phase {
     WRITE_READY,   /* in lane->ready */
-    WRITE_WAITING, /* in lane->waiting */
+    WRITE_WAITING, /* in lane->waiting or lane->reach_waiting */
     WRITE_SENT,    /* in lane->sent */
     WRITE_ENDED,   /* in lane->ending or data->finished */
 } write_phase_t;
@@ -17,6 +20,7 @@ typedef enum write_phase {
 typedef struct write_state {
     tow_list_t list;
     tow_data_lane_t *lane; /* lent: it waits for us */
+    /* The word of data_reach.h: targets that pull read it where it lies. */
     uint64_t number;
     uint64_t sent_bytes;
     tow_status_t status;     /* owned: how it ended */
@@ -25,6 +29,8 @@ typedef struct write_state {
     uint8_t attempt;
     uint8_t phase;
     bool crc_is_ahead; /* it covers the next fragment already */
+    bool is_reached;   /* goes by a pull, and has its place */
+    bool is_refused;   /* the target could not: not by a pull */
 } write_state_t;
 
 _Static_assert(sizeof(write_state_t) <= sizeof(((tow_write_t *)0)->private_),
@@ -42,9 +48,19 @@ static tow_write_t *write_of(tow_list_t *item)
     return TOW_CONTAINER_OF(state, tow_write_t, private_);
 }
 
+/* Takes turns with others: of more than one fragment. */
 static bool is_large(const tow_data_lane_t *lane, const tow_write_t *write)
 {
-    return write->size > lane->fragment_bytes;
+    const write_state_t *state = (const write_state_t *)write->private_;
+    return !state->is_reached && write->size > lane->fragment_bytes;
+}
+
+/* A checksum would be made of all bytes before the first of them goes. */
+static bool wants_pull(const tow_data_lane_t *lane, tow_write_t *write)
+{
+    return lane->reach != TOW_DATA_REACH_NONE &&
+           write->size >= TOW_NET_PULL_BYTES_MIN &&
+           write->check == TOW_WRITE_UNCHECKED && !state_of(write)->is_refused;
 }
 
 /* -- Writes: queues ------------------------------------------------------- */
@@ -61,9 +77,29 @@ void tow_data_lane_mark_busy(tow_data_lane_t *lane)
     lane->data->is_stuck = false;
 }
 
+static void enqueue_reached(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    if (lane->reach != TOW_DATA_REACH_GRANTED ||
+        lane->reached_count >= TOW_NET_LANE_PULL_COUNT_MAX) {
+        state->phase = WRITE_WAITING;
+        tow_list_append(&lane->reach_waiting, &state->list);
+        return;
+    }
+    lane->reached_count++;
+    state->is_reached = true;
+    state->phase = WRITE_READY;
+    tow_list_append(&lane->ready, &state->list);
+    tow_data_lane_mark_busy(lane);
+}
+
 static void enqueue(tow_data_lane_t *lane, tow_write_t *write)
 {
     write_state_t *state = state_of(write);
+    if (wants_pull(lane, write)) {
+        enqueue_reached(lane, write);
+        return;
+    }
     if (!is_large(lane, write) ||
         lane->large_count < TOW_NET_LANE_LARGE_COUNT_MAX) {
         lane->large_count += is_large(lane, write);
@@ -87,13 +123,34 @@ static void dequeue(tow_data_lane_t *lane, tow_write_t *write)
     if (next != NULL) enqueue(lane, write_of(next));
 }
 
+/* A pull has ended, or never was: another may take its place. */
+static void leave_reached(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    if (!state->is_reached) return;
+    state->is_reached = false;
+    lane->reached_count--;
+    if (lane->is_cut) return;
+    tow_list_t *next = tow_list_pop_front(&lane->reach_waiting);
+    if (next != NULL) enqueue(lane, write_of(next));
+}
+
+/* From here on no target believes what it pulls: only then may bytes change. */
+static void forget_number(tow_data_lane_t *lane, write_state_t *state)
+{
+    tow_map_remove(&lane->writes, state->number);
+    __atomic_store_n(&state->number, 0, __ATOMIC_SEQ_CST);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
 static void end_write(tow_data_lane_t *lane, tow_write_t *write,
                       tow_status_t take_status)
 {
     write_state_t *state = state_of(write);
     TOW_ASSERT(state->phase != WRITE_ENDED);
     dequeue(lane, write);
-    tow_map_remove(&lane->writes, state->number);
+    leave_reached(lane, write);
+    forget_number(lane, state);
     state->phase = WRITE_ENDED;
     state->status = take_status;
     tow_list_append(state->fragment_count == 0 ? &lane->data->finished
@@ -137,6 +194,7 @@ tow_send_result_t tow_data_lane_write(tow_lane_t *base, tow_write_t *write)
     tow_list_init(&state->list);
     if (!number_write(lane, write)) return tow_data_lane_refuse(lane);
     lane->write_count++;
+    tow_data_lane_watch(lane);
     enqueue(lane, write);
     return TOW_SEND_OK;
 }
@@ -248,9 +306,34 @@ static tow_data_sent_t try_fragment(tow_data_lane_t *lane, tow_write_t *write,
     return tow_data_port_try(lane->port, TOW_DATA_FRAGMENT, header, payload);
 }
 
+static bool send_pull(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    tow_data_op_t *op = tow_data_op_take(lane->port, 0);
+    if (op == NULL) return false;
+    op->header.pull = (tow_data_pull_t){
+        .stream = lane->stream,
+        .write = state->number,
+        .region = write->key.id,
+        .secret = write->key.secret,
+        .place = write->offset,
+        .total = write->size,
+        .tag = write->tag,
+        .bytes = (uintptr_t)write->bytes,
+        .word = (uintptr_t)&state->number,
+    };
+    if (tow_data_port_send(lane->port, op, TOW_DATA_PULL,
+                           sizeof(op->header.pull),
+                           (tow_data_bytes_t){0}) == TOW_DATA_FAILED)
+        return false;
+    state->sent_bytes = write->size;
+    return true;
+}
+
 /* False when nothing could be sent. */
 static bool send_fragment(tow_data_lane_t *lane, tow_write_t *write)
 {
+    if (state_of(write)->is_reached) return send_pull(lane, write);
     const uint64_t at = state_of(write)->sent_bytes;
     size_t size = write->size - at;
     if (size > lane->fragment_bytes) size = lane->fragment_bytes;
@@ -337,7 +420,8 @@ static void send_again(tow_data_lane_t *lane, tow_write_t *write)
 {
     write_state_t *state = state_of(write);
     dequeue(lane, write);
-    tow_map_remove(&lane->writes, state->number);
+    leave_reached(lane, write);
+    forget_number(lane, state);
     state->attempt++;
     state->sent_bytes = 0;
     state->crc = 0;
@@ -346,6 +430,19 @@ static void send_again(tow_data_lane_t *lane, tow_write_t *write)
         enqueue(lane, write);
     else
         end_write(lane, write, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+}
+
+void tow_data_lane_reach_told(tow_data_lane_t *lane, bool is_granted)
+{
+    if (lane->reach != TOW_DATA_REACH_ASKED || lane->is_cut) return;
+    lane->reach = is_granted ? TOW_DATA_REACH_GRANTED : TOW_DATA_REACH_NONE;
+    tow_list_t waiting;
+    tow_list_init(&waiting);
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&lane->reach_waiting)) != NULL)
+        tow_list_append(&waiting, item);
+    while ((item = tow_list_pop_front(&waiting)) != NULL)
+        enqueue(lane, write_of(item));
 }
 
 void tow_data_write_answered(tow_data_lane_t *lane,
@@ -361,6 +458,11 @@ void tow_data_write_answered(tow_data_lane_t *lane,
         }
         tow_data_complain(lane->data, lane->stream,
                           "an answer to a write that was not sent");
+        return;
+    }
+    if (state->is_reached && control->code == TOW_FAILED_PRECONDITION) {
+        state->is_refused = true;
+        send_again(lane, write);
         return;
     }
     if (control->code == TOW_DATA_LOSS &&
@@ -389,7 +491,9 @@ static void end_writes_in(tow_data_lane_t *lane, tow_list_t *queue,
 
 void tow_data_writes_end(tow_data_lane_t *lane, tow_status_t cause)
 {
-    end_writes_in(lane, &lane->waiting, cause); /* First: none takes a place. */
+    /* First: none takes a place. */
+    end_writes_in(lane, &lane->reach_waiting, cause);
+    end_writes_in(lane, &lane->waiting, cause);
     end_writes_in(lane, &lane->ready, cause);
     end_writes_in(lane, &lane->sent, cause);
 }

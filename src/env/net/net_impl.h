@@ -104,6 +104,7 @@ struct tow_net {
 
     /* Work off the loop. */
     tow_net_helpers_t *helpers; /* owned; NULL until work is started */
+    tow_net_helpers_t *copiers; /* the same, for tow_net_copy_start */
     uint32_t helper_count_max;
 
     /* Connections. */
@@ -183,6 +184,9 @@ void tow_net_work_cancel(tow_env_t *env, tow_work_t *work);
 /* All that has not begun ends with CANCELLED. */
 void tow_net_work_cancel_all(tow_net_t *net);
 /* Joins the threads. No work is left. */
+/* As tow_env_work_start, on threads that do nothing else, so that it waits for
+ * no work of others. Cannot be cancelled. */
+void tow_net_copy_start(tow_net_t *net, tow_work_t *work);
 void tow_net_helpers_destroy(tow_net_t *net);
 
 /* -- net.c ---------------------------------------------------------------- */

@@ -19,6 +19,7 @@ struct tow_net_helpers {
     tow_work_t *last;
     uint32_t idle_count;
     uint32_t thread_count;
+    uint32_t thread_count_max;
     bool is_ending;
     pthread_t threads[TOW_NET_HELPER_COUNT_MAX];
 };
@@ -89,14 +90,17 @@ static void *helper_main(void *argument)
     return NULL;
 }
 
-static tow_net_helpers_t *helpers_of(tow_net_t *net)
+/* Makes them with the first piece of work. */
+static tow_net_helpers_t *helpers_in(tow_net_helpers_t **place,
+                                     uint32_t thread_count_max)
 {
-    if (net->helpers != NULL) return net->helpers;
+    if (*place != NULL) return *place;
     tow_net_helpers_t *helpers = tow_calloc(1, sizeof(*helpers));
     if (helpers == NULL) return NULL;
     pthread_mutex_init(&helpers->lock, NULL);
     pthread_cond_init(&helpers->changed, NULL);
-    net->helpers = helpers;
+    helpers->thread_count_max = thread_count_max;
+    *place = helpers;
     return helpers;
 }
 
@@ -117,25 +121,23 @@ static int start_thread(tow_net_helpers_t *helpers)
 
 /* Under the lock. An idle thread that is already meant for other work still
  * counts as idle: so compare with how many pieces wait. */
-static bool wants_thread(const tow_net_t *net, const tow_net_helpers_t *helpers)
+static bool wants_thread(const tow_net_helpers_t *helpers)
 {
     uint32_t waiting = 0;
     for (tow_work_t *work = helpers->first;
          work != NULL && waiting <= helpers->idle_count; work = work->next_)
         waiting++;
     return waiting > helpers->idle_count &&
-           helpers->thread_count < net->helper_count_max;
+           helpers->thread_count < helpers->thread_count_max;
 }
 
-void tow_net_work_start(tow_env_t *env, tow_work_t *work)
+static void start(tow_net_t *net, tow_net_helpers_t *helpers, tow_work_t *work)
 {
-    tow_net_t *net = tow_net_of(env);
-    work->env_ = env;
+    work->env_ = &net->env;
     work->post_.run = finish;
     work->status_ = TOW_OK;
     work->state_ = WORK_WAITING;
     tow_net_hold(net);
-    tow_net_helpers_t *helpers = helpers_of(net);
     if (helpers == NULL) {
         work->state_ = WORK_ENDED;
         end_work(work, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
@@ -143,7 +145,7 @@ void tow_net_work_start(tow_env_t *env, tow_work_t *work)
     }
     pthread_mutex_lock(&helpers->lock);
     append(helpers, work);
-    int error = wants_thread(net, helpers) ? start_thread(helpers) : 0;
+    int error = wants_thread(helpers) ? start_thread(helpers) : 0;
     bool is_hopeless = error != 0 && helpers->thread_count == 0;
     if (is_hopeless) {
         remove_waiting(helpers, work);
@@ -153,6 +155,17 @@ void tow_net_work_start(tow_env_t *env, tow_work_t *work)
     pthread_mutex_unlock(&helpers->lock);
     if (is_hopeless)
         end_work(work, TOW_ERRNO(error, "starting a helper thread"));
+}
+
+void tow_net_work_start(tow_env_t *env, tow_work_t *work)
+{
+    tow_net_t *net = tow_net_of(env);
+    start(net, helpers_in(&net->helpers, net->helper_count_max), work);
+}
+
+void tow_net_copy_start(tow_net_t *net, tow_work_t *work)
+{
+    start(net, helpers_in(&net->copiers, TOW_NET_PULL_COPIERS), work);
 }
 
 void tow_net_work_cancel(tow_env_t *env, tow_work_t *work)
@@ -182,9 +195,9 @@ void tow_net_work_cancel_all(tow_net_t *net)
     }
 }
 
-void tow_net_helpers_destroy(tow_net_t *net)
+static void destroy_in(tow_net_helpers_t **place)
 {
-    tow_net_helpers_t *helpers = net->helpers;
+    tow_net_helpers_t *helpers = *place;
     if (helpers == NULL) return;
     pthread_mutex_lock(&helpers->lock);
     helpers->is_ending = true;
@@ -195,5 +208,11 @@ void tow_net_helpers_destroy(tow_net_t *net)
     pthread_cond_destroy(&helpers->changed);
     pthread_mutex_destroy(&helpers->lock);
     tow_free(helpers);
-    net->helpers = NULL;
+    *place = NULL;
+}
+
+void tow_net_helpers_destroy(tow_net_t *net)
+{
+    destroy_in(&net->helpers);
+    destroy_in(&net->copiers);
 }
