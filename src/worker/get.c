@@ -2,7 +2,8 @@
  *
  * The download waits for the value, so that a get sees all that was granted
  * before it and nobody waits here. Host memory for the bytes is bounded: gets
- * that do not fit wait, in order. */
+ * that do not fit wait, in order. Large ones are borrowed from the device, where
+ * the driver lends its memory: then nothing is copied on this side. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,7 +12,10 @@
 #include "worker/worker_impl.h"
 
 struct get {
-    tow_download_t download;
+    union {
+        tow_download_t download;
+        tow_borrow_t borrow;
+    };
     delivery_t delivery;
     tow_worker_t *worker;
     tow_list_t in_worker;
@@ -20,6 +24,7 @@ struct get {
     void *bytes;          /* owned */
     uint64_t size;
     bool is_dropped; /* nobody waits for the answer any more */
+    bool is_lent;    /* by the driver; `bytes` is NULL */
     bool has_target;
     tow_msg_lane_target_t target; /* its address lies behind */
     uint8_t address[];
@@ -61,6 +66,8 @@ static void finish(get_t *get, tow_status_t take_status)
     tow_list_remove(&get->in_worker);
     worker->get_count--;
     worker->get_bytes -= get->size;
+    if (get->is_lent)
+        tow_borrow_give_back(worker->options.driver, &get->borrow);
     if (get->buffer != NULL) tow_buffer_release(get->buffer);
     free_get(get);
     start_waiting(worker);
@@ -75,13 +82,9 @@ static void delivered(delivery_t *delivery, tow_status_t take_status)
     finish(get, tow_status_annotate(take_status, "writing to the client"));
 }
 
-/* The bytes are the host's now: a client that has died holds no device's memory
- * until its lane gives up. */
-static void deliver(get_t *get)
+static void deliver(get_t *get, const void *bytes)
 {
-    tow_buffer_release(get->buffer);
-    get->buffer = NULL;
-    get->delivery.write = (tow_write_t){.bytes = get->bytes,
+    get->delivery.write = (tow_write_t){.bytes = bytes,
                                         .size = (size_t)get->size,
                                         .tag = get->request,
                                         .check = get->worker->options.check};
@@ -95,14 +98,39 @@ static void downloaded(tow_download_t *download, tow_status_t take_status)
 {
     get_t *get = TOW_CONTAINER_OF(download, get_t, download);
     if (take_status == TOW_OK && get->has_target && get->size > 0 &&
-        !get->is_dropped)
-        deliver(get);
+        !get->is_dropped) {
+        /* The bytes are the host's now: a client that has died holds no device's
+         * memory until its lane gives up. */
+        tow_buffer_release(get->buffer);
+        get->buffer = NULL;
+        deliver(get, get->bytes);
+    } else {
+        finish(get, take_status);
+    }
+}
+
+static void borrowed(tow_borrow_t *borrow, tow_status_t take_status)
+{
+    get_t *get = TOW_CONTAINER_OF(borrow, get_t, borrow);
+    get->is_lent = take_status == TOW_OK;
+    if (get->is_lent && !get->is_dropped)
+        deliver(get, borrow->bytes);
     else
         finish(get, take_status);
 }
 
+static bool may_borrow(const get_t *get)
+{
+    return get->has_target && get->size >= TOW_WORKER_BORROW_BYTES_MIN &&
+           get->worker->options.driver->ops->borrow != NULL;
+}
+
 static tow_status_t download(get_t *get)
 {
+    if (may_borrow(get)) {
+        get->borrow = (tow_borrow_t){.buffer = get->buffer, .done = borrowed};
+        return tow_driver_borrow(get->worker->options.driver, &get->borrow);
+    }
     get->bytes = tow_malloc((size_t)get->size + 1);
     if (get->bytes == NULL)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,

@@ -40,10 +40,17 @@ struct put {
 
 /* -- The end --------------------------------------------------------------------- */
 
+static void free_bytes(put_shard_t *shard)
+{
+    put_t *put = shard->put;
+    tow_stash_give(&put->worker->stash, shard->bytes, (size_t)put->shard_bytes);
+    shard->bytes = NULL;
+}
+
 static void free_put(put_t *put)
 {
     for (uint32_t i = 0; i < put->shard_count; i++)
-        tow_free(put->shards[i].bytes);
+        free_bytes(&put->shards[i]);
     tow_free(put->bytes);
     tow_free(put);
 }
@@ -134,8 +141,7 @@ static void uploaded(tow_upload_t *upload, tow_status_t take_status)
     put_shard_t *shard = TOW_CONTAINER_OF(upload, put_shard_t, upload);
     put_t *put = shard->put;
     tow_status_ignore(take_status, "the buffer says the same");
-    tow_free(shard->bytes);
-    shard->bytes = NULL;
+    free_bytes(shard);
     put->busy_count--;
     release_when_idle(put);
 }
@@ -196,8 +202,8 @@ static void shard_arrived(void *context, tow_region_t *region,
 static tow_status_t open_region(put_shard_t *shard)
 {
     put_t *put = shard->put;
-    shard->bytes = tow_aligned_alloc(TOW_WORKER_UPLOAD_ALIGNMENT,
-                                     (size_t)put->shard_bytes);
+    shard->bytes =
+        tow_stash_take(&put->worker->stash, (size_t)put->shard_bytes);
     if (shard->bytes == NULL)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                          "%" PRIu64 " bytes for a shard", put->shard_bytes);
@@ -406,6 +412,11 @@ void worker_puts_drop(tow_worker_t *worker)
 void worker_puts_forget(tow_worker_t *worker)
 {
     tow_list_t *item;
-    while ((item = tow_list_pop_front(&worker->puts)) != NULL)
-        free_put(TOW_CONTAINER_OF(item, put_t, in_worker));
+    while ((item = tow_list_pop_front(&worker->puts)) != NULL) {
+        put_t *put = TOW_CONTAINER_OF(item, put_t, in_worker);
+        for (uint32_t i = 0; i < put->shard_count; i++)
+            tow_free(put->shards[i].bytes);
+        tow_free(put->bytes);
+        tow_free(put);
+    }
 }

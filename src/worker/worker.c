@@ -111,6 +111,7 @@ static void free_tables(tow_worker_t *worker)
     tow_map_deinit(&worker->blobs);
     tow_map_deinit(&worker->puts_by_object);
     tow_arena_deinit(&worker->arena);
+    tow_stash_forget(&worker->stash);
     tow_free((char *)worker->options.controller);
     tow_free((char *)worker->options.controller_name);
     tow_free((char *)worker->options.host);
@@ -125,6 +126,7 @@ static void destroy(tow_worker_t *worker)
     tow_dataflow_destroy(worker->dataflow);
     tow_mover_destroy(worker->mover);
     tow_shelf_destroy(worker->shelf);
+    tow_stash_deinit(&worker->stash);
     free_tables(worker);
 }
 
@@ -461,6 +463,7 @@ tow_status_t tow_worker_open(tow_env_t *env,
     worker->redial_delay_ns = TOW_WORKER_REDIAL_MIN_NS;
     worker->doom_timer.fire = on_doom;
     tow_arena_init(&worker->arena, TOW_WORKER_ARENA_BYTES_MAX);
+    tow_stash_init(&worker->stash, env);
     tow_list_init(&worker->loads);
     tow_list_init(&worker->puts);
     tow_list_init(&worker->gets);

@@ -11,6 +11,7 @@
 #include "base/map.h"
 #include "base/pool.h"
 #include "base/vec.h"
+#include "worker/stash.h"
 #include "worker/tuning.h"
 #include "worker/worker.h"
 
@@ -61,6 +62,7 @@ struct tow_worker {
     tow_list_t puts;          /* of put_t, owned */
     size_t put_count;
     uint64_t put_bytes;
+    tow_stash_t stash; /* memory for their shards */
 
     tow_list_t gets;         /* of get_t, owned: under way */
     tow_list_t waiting_gets; /* for memory; in order */
