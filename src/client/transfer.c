@@ -454,6 +454,13 @@ static void end_request(request_t *request, tow_status_t take_status)
     tow_region_close(region, (tow_closed_t){region_closed, request});
 }
 
+/* It has its answer: its region is closing. */
+static bool is_ending(const request_t *request)
+{
+    return request->kind == REQUEST_GET &&
+           request->size > TOW_INLINE_BYTES_MAX && request->region == NULL;
+}
+
 static request_t *make_request(tow_client_t *client, request_kind_t kind)
 {
     request_t *request = tow_calloc(1, sizeof(*request));
@@ -466,10 +473,16 @@ static request_t *make_request(tow_client_t *client, request_kind_t kind)
     return NULL;
 }
 
-static void nothing_arrived(void *context, tow_region_t *region,
-                            const tow_arrival_t *arrival)
+/* All of it is here: the answer, which goes from the worker through the
+ * controller, will say no more. Whoever wrote it was given the key for this. */
+static void shard_arrived(void *context, tow_region_t *region,
+                          const tow_arrival_t *arrival)
 {
-    /* The controller's answer says when it is complete. */
+    request_t *request = context;
+    if (request->region == NULL || arrival->offset != 0 ||
+        arrival->size != request->size)
+        return;
+    end_request(request, TOW_OK);
 }
 
 static tow_status_t open_region(request_t *request,
@@ -480,7 +493,8 @@ static tow_status_t open_region(request_t *request,
         return TOW_ERROR(TOW_UNIMPLEMENTED, "this client has no data plane");
     tow_region_options_t options = {.bytes = request->bytes,
                                     .size = request->size,
-                                    .arrived = nothing_arrived};
+                                    .arrived = shard_arrived,
+                                    .context = request};
     TOW_RETURN_IF_ERROR(tow_env_region_open(env, &options, &request->region));
     const void *address;
     tow_env_lane_address(env, &address, &target->lane_address.len);
@@ -555,7 +569,8 @@ tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
 void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done)
 {
     request_t *request = tow_map_find(&client->requests, done->request);
-    if (request == NULL || request->kind != REQUEST_GET) return;
+    if (request == NULL || request->kind != REQUEST_GET || is_ending(request))
+        return;
     tow_status_t status = tow_failure_status(done->failure);
     if (status == TOW_OK && request->region == NULL) {
         if (done->bytes.len != request->size)
@@ -615,13 +630,9 @@ void tow_requests_lost(tow_client_t *client)
     void *value;
     while (tow_map_next(&client->requests, &cursor, &key, &value)) {
         request_t *request = value;
-        if (request->answer != NULL || request->callback != NULL) {
-            /* One whose region is closing has its answer. */
-            if (request->kind == REQUEST_GET &&
-                request->size > TOW_INLINE_BYTES_MAX && request->region == NULL)
-                continue;
+        if ((request->answer != NULL || request->callback != NULL) &&
+            !is_ending(request))
             end_request(request, tow_status_retain(client->lost));
-        }
     }
 }
 
