@@ -160,13 +160,16 @@ static tow_status_t start_worker(tow_env_t *env, void *argument,
         &self->driver));
     watch_driver(self);
     char island[SIM_NAME_SIZE];
+    char door[SIM_NAME_SIZE + 8];
     sim_island_name(process->index % cluster->island_count, island);
+    snprintf(door, sizeof(door), "sim:%s", process->name);
     return tow_worker_open(
         env,
         &(tow_worker_options_t){
             .controller = "sim:controller",
             .host = process->name,
             .island = island,
+            .door = door,
             .process = number,
             .driver = self->driver,
             .hooks = {.joined = forget_gangs, .context = self}},

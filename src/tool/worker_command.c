@@ -11,10 +11,12 @@
 #include "tool/command.h"
 #include "tool/local.h"
 #include "tool/role.h"
+#include "wire/address.h"
 #include "worker/gangs.h"
 #include "worker/worker.h"
 
 #define PATH_SIZE 4096
+#define DOOR_SIZE (TOW_ADDRESS_TEXT_MAX + 32)
 
 typedef struct worker_arguments {
     const char *controller;
@@ -25,6 +27,7 @@ typedef struct worker_arguments {
     const char *plugin;
     const char *model;
     const char *data_devices; /* NULL: this host only */
+    const char *door;         /* NULL: as the controller's address suggests */
     uint64_t device_count;
     uint64_t process;
     uint64_t memory_bytes; /* 0: no limit */
@@ -50,6 +53,7 @@ enum {
     OPTION_READY_FD,
     OPTION_HOST,
     OPTION_DATA,
+    OPTION_DOOR,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -59,6 +63,7 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
     case OPTION_KEYS: a->keys = argument; return 0;
     case OPTION_HOST: a->host = argument; return 0;
     case OPTION_DATA: a->data_devices = argument; return 0;
+    case OPTION_DOOR: a->door = argument; return 0;
     case OPTION_READY_FD:
         a->ready_fd =
             tow_command_number(state, "ready-fd", argument, 0, 1 << 20);
@@ -266,13 +271,43 @@ static void on_abort_gang(void *context, uint64_t gang_id, tow_status_t cause)
 
 /* -- Life ------------------------------------------------------------------------ */
 
+/* Where other workers find it: a socket beside the controller's, or a port that
+ * the system chooses, protected as the controller's is. */
+static tow_status_t choose_door(const worker_process_t *process,
+                                char door[DOOR_SIZE])
+{
+    const worker_arguments_t *a = process->arguments;
+    tow_address_t address;
+    if (a->door != NULL) {
+        snprintf(door, DOOR_SIZE, "%s", a->door);
+        return TOW_OK;
+    }
+    TOW_RETURN_IF_ERROR(tow_address_parse(a->controller, &address));
+    if (address.kind == TOW_ADDRESS_UNIX) {
+        char *file = strrchr(address.host, '/');
+        file = file != NULL ? file + 1 : address.host;
+        snprintf(file, sizeof(address.host) - (size_t)(file - address.host),
+                 "w%u.sock", (unsigned)a->process);
+    } else {
+        if (!tow_address_is_local(&address))
+            snprintf(address.host, sizeof(address.host), "%s",
+                     process->host_name);
+        address.port = 0;
+    }
+    tow_address_format(&address, door, DOOR_SIZE);
+    return TOW_OK;
+}
+
 static tow_status_t open_worker(worker_process_t *process)
 {
     const worker_arguments_t *a = process->arguments;
+    char door[DOOR_SIZE];
+    TOW_RETURN_IF_ERROR(choose_door(process, door));
     const tow_worker_options_t options = {
         .controller = a->controller,
         .host = process->host_name,
         .island = a->island,
+        .door = door,
         .process = (uint32_t)a->process,
         .driver = process->driver,
         .mail = process->gangs != NULL ? tow_gangs_mail(process->gangs)
@@ -356,6 +391,10 @@ int tow_command_worker(int argc, char **argv)
         {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
         {"data", OPTION_DATA, "DEVICES", 0,
          "Network interfaces for data, as UCX names them (this host only)", 0},
+        {"door", OPTION_DOOR, "ADDRESS", 0,
+         "Where other workers reach it (a socket beside the controller's, or "
+         "a port of this host)",
+         0},
         {"keys", OPTION_KEYS, "FOLDER", 0,
          "Token and certificates, as `tow keys` makes them", 0},
         {"ready-fd", OPTION_READY_FD, "N", 0,
