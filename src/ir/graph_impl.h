@@ -55,8 +55,9 @@ tow_status_t tow_value_shape(const tow_graph_t *program,
                              tow_shape_t *out_shape) TOW_MUST_USE;
 /* For who can do without the sharding: passes on only that memory is short. */
 tow_status_t tow_sharding_forgive(tow_status_t take_status) TOW_MUST_USE;
-/* Do the value's maker and the function that takes it say the same, byte by
- * byte, about how it lies? Saves reading it. */
+/* For a value and a function on one slice: is there nothing to compare? So it is
+ * where the function does not say how it takes it, and where its maker says the
+ * same, byte by byte. */
 bool tow_edge_is_plain(const tow_graph_t *program,
                        const tow_graph_scope_t *scope, tow_value_t value,
                        const tow_array_info_t *wanted);
