@@ -77,7 +77,22 @@ static void free_slice(client_t *client, slice_t *slice)
     tow_resource_give_back(client->controller->resource, slice->devices,
                            slice->device_count);
     tow_free(slice->devices);
+    tow_free(slice->island);
     tow_free(slice);
+}
+
+/* Kept for when it is mapped anew. */
+static tow_status_t keep_request(slice_t *slice,
+                                 const tow_msg_slice_open_t *open)
+{
+    slice->is_named = open->n_devices > 0;
+    slice->island = tow_strdup(open->island);
+    if (slice->island == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    TOW_ASSERT(open->n_dims <= TOW_SLICE_RANK_MAX);
+    slice->dim_count = open->n_dims;
+    for (size_t i = 0; i < open->n_dims; i++)
+        slice->dims[i] = open->dims[i];
+    return TOW_OK;
 }
 
 static tow_status_t make_slice(client_t *client,
@@ -97,8 +112,10 @@ static tow_status_t make_slice(client_t *client,
                                    .island = open->island,
                                    .device_ids = open->devices,
                                    .device_id_count = open->n_devices};
-    tow_status_t status = tow_resource_take(
-        controller->resource, &request, &slice->devices, &slice->device_count);
+    tow_status_t status = keep_request(slice, open);
+    if (status == TOW_OK)
+        status = tow_resource_take(controller->resource, &request,
+                                   &slice->devices, &slice->device_count);
     if (status == TOW_OK)
         status = tow_mapping_of(controller, slice->devices, slice->device_count,
                                 &slice->mapping);
@@ -197,8 +214,10 @@ static void add_program(client_t *client, const tow_msg_program_add_t *add)
 {
     blob_t *blob = take_blob(client, add->graph_blob, "a program's graph");
     const resident_t *there = tow_map_find(&client->programs, add->program);
+    /* Out of range, like 0: those above are ours. */
+    const uint64_t id = add->program > TOW_PROGRAM_ID_MAX ? 0 : add->program;
     if (blob == NULL ||
-        !check_new(client, add->program, there != NULL && !there->is_refused,
+        !check_new(client, id, there != NULL && !there->is_refused,
                    "program")) {
         free_blob(blob);
         return;
@@ -212,6 +231,10 @@ static void add_program(client_t *client, const tow_msg_program_add_t *add)
             : tow_resident_take(client, add->program, blob, &resident);
     if (status != TOW_OK)
         resident = tow_resident_refuse(client, add->program, blob, status);
+    if (resident != NULL) {
+        resident->graph = *blob;
+        blob->bytes = NULL;
+    }
     free_blob(blob);
     drop_program(client, add->program);
     if (resident != NULL &&
@@ -297,6 +320,7 @@ void tow_client_message(client_t *client, const tow_message_t *message)
     tow_status_t status =
         tow_message_decode(message->type, message->bytes, message->size,
                            &controller->arena, &body);
+    tow_slices_revive(client);
     if (status == TOW_OK) status = handle(client, message->type, body);
     if (status != TOW_OK) tow_client_fault(client, status);
     tow_controller_touch(controller);
@@ -343,6 +367,7 @@ tow_status_t tow_client_create(tow_controller_t *controller,
     client->controller = controller;
     client->session = session;
     client->number = controller->client_number + 1;
+    client->membership_seen = controller->membership_number;
     client->name =
         tow_strdup(name[0] != '\0' ? name : tow_session_peer(session)->name);
     tow_status_t status =

@@ -6,6 +6,7 @@
  *   mapping.c      where shards lie: placements with their workers
  *   code.c         compiling, once for all who ask for the same
  *   resident.c     executables and programs on their workers
+ *   remap.c        slices mapped anew, programs lowered again
  *   object.c       puts, gets, releases
  *   copy.c         copies of shards to other devices
  *   regroup.c      new objects of shards that are there
@@ -68,6 +69,7 @@ struct tow_controller {
     tow_map_t executable_of; /* id -> executable_t */
     tow_names_t mapping_of;  /* ids as text -> mapping_t */
 
+    uint64_t membership_number; /* counts workers that came or went */
     uint32_t client_number;
     uint64_t executable_number;
     uint64_t gang_number;
@@ -137,7 +139,9 @@ struct client {
     uint32_t run_count;           /* not finished */
     uint32_t get_count;           /* not answered */
     uint32_t gather_count;        /* not answered */
-    tow_status_t fault; /* owned: what it did wrong; ends the session */
+    tow_status_t fault;       /* owned: what it did wrong; ends the session */
+    uint64_t membership_seen; /* when its slices were looked at */
+    uint64_t lowered_number;  /* of programs that were lowered again */
 };
 
 typedef struct blob {
@@ -149,6 +153,11 @@ typedef struct slice {
     tow_device_entry_t **devices; /* owned array */
     size_t device_count;
     mapping_t *mapping; /* counted */
+    /* What was asked for. */
+    bool is_named; /* these devices and no others */
+    char *island;  /* owned; "": any */
+    uint32_t dims[TOW_SLICE_RANK_MAX];
+    size_t dim_count; /* 0: all devices */
 } slice_t;
 
 typedef struct function {
@@ -286,9 +295,11 @@ struct resident {
     size_t executable_count;
     bool is_refused; /* only `error` and how many results it would have */
     uint32_t step_count;
-    uint32_t loading_count; /* executables that are being loaded */
-    tow_status_t error;     /* owned: it can never run */
-    tow_list_t waiting;     /* runs that wait for loads */
+    uint32_t loading_count;   /* executables that are being loaded */
+    tow_status_t error;       /* owned: it can never run */
+    tow_list_t waiting;       /* runs that wait for loads */
+    blob_t graph;             /* owned: as the client sent it */
+    uint64_t membership_seen; /* when it was last lowered, or tried to be */
 };
 
 tow_status_t tow_resident_take(client_t *client, uint64_t id,
@@ -304,6 +315,18 @@ void tow_executable_loaded(tow_controller_t *controller, worker_t *worker,
                            uint64_t id, tow_status_t take_status);
 void tow_executables_lose(tow_controller_t *controller, worker_t *worker,
                           tow_status_t cause);
+
+/* -- Mapping anew ------------------------------------------------------------ */
+
+/* Clients' names for programs; above are those of programs lowered again. */
+#define TOW_PROGRAM_ID_MAX (TOW_CLIENT_ID_MAX >> 1)
+
+/* Slices that have lost devices get others, if there are enough and workers have
+ * come or gone since this was tried. */
+void tow_slices_revive(client_t *client);
+/* The client's program, lowered again if its slices were mapped anew; NULL: it
+ * has none of that name. Lent. */
+resident_t *tow_program_use(client_t *client, uint64_t id);
 
 /* -- Objects ---------------------------------------------------------------- */
 

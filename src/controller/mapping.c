@@ -200,7 +200,8 @@ tow_status_t tow_mapping_check(const mapping_t *mapping)
         if (worker->session == NULL)
             return TOW_ERROR(TOW_UNAVAILABLE,
                              "worker %s is gone, and %u devices of the slice "
-                             "with it: open another slice",
+                             "with it: it gets others when there are enough, "
+                             "unless it named them",
                              worker->name, mapping->parts[i].count);
     }
     return TOW_OK;

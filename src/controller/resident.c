@@ -243,6 +243,7 @@ static void free_resident(resident_t *resident)
     tow_free(resident->arguments);
     tow_free(resident->results);
     tow_free(resident->name);
+    tow_free(resident->graph.bytes);
     tow_free(resident);
 }
 

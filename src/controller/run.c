@@ -394,7 +394,7 @@ static void start(client_t *client, run_t *run)
 void tow_run_begin(client_t *client, const tow_msg_run_t *message)
 {
     tow_status_t status = check_run(client, message);
-    resident_t *resident = tow_map_find(&client->programs, message->program);
+    resident_t *resident = tow_program_use(client, message->program);
     run_t *run = status == TOW_OK ? make_run(client, message, resident) : NULL;
     if (run == NULL) {
         if (status == TOW_OK) status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);

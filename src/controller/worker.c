@@ -177,6 +177,7 @@ tow_status_t tow_worker_join(tow_controller_t *controller,
         return status;
     }
     tow_list_append(&controller->workers, &worker->node);
+    controller->membership_number++;
     tow_session_accept(session, &worker_handler, worker);
     tow_msg_worker_joined_t joined = TOW_MSG_WORKER_JOINED_INIT;
     joined.cluster = controller->cluster;
@@ -222,6 +223,7 @@ void tow_worker_gone(worker_t *worker, tow_status_t cause)
     if (session == NULL || controller->is_closing) return;
     worker->session = NULL;
     tow_list_remove(&worker->node);
+    controller->membership_number++;
     tow_status_t lost =
         TOW_ERROR(TOW_UNAVAILABLE, "worker %s on host %s is gone: %s",
                   worker->name, worker->entry->host, tow_status_message(cause));

@@ -87,12 +87,14 @@ size_t tow_resource_device_count(const tow_resource_t *resource);
 const tow_island_entry_t *tow_resource_island(const tow_resource_t *resource,
                                               uint32_t number);
 
+#define TOW_SLICE_RANK_MAX 3u
+
 typedef struct tow_slice_request {
     const char *kind;   /* "" or NULL: any one kind */
     const char *island; /* "" or NULL: any one */
     /* All devices of the kind on an island if there are none. */
     const uint32_t *dims;
-    size_t dim_count;
+    size_t dim_count;          /* at most TOW_SLICE_RANK_MAX */
     const int64_t *device_ids; /* these, in this order; NULL: any */
     size_t device_id_count;
 } tow_slice_request_t;

@@ -677,12 +677,24 @@ static void leave(sim_client_t *self)
     tow_client_shut(self->client);
 }
 
+/* Slices, functions and programs outlive devices: only values are lost. */
+static bool may_go_on(sim_client_t *self)
+{
+    return self->phase == PHASE_WORK && self->routine_count > 0 &&
+           below(self, 2) == 0;
+}
+
 /* Begins anew with what the session is good for. */
 static void begin_anew(sim_client_t *self)
 {
-    drop_everything(self);
     self->is_broken = false;
     if (self->process->operations_left > 0) self->process->operations_left--;
+    if (may_go_on(self)) {
+        while (self->array_count > 0)
+            drop_array(self, self->array_count - 1);
+        return;
+    }
+    drop_everything(self);
     self->phase = PHASE_SLICES;
     (void)!ask_slices(self);
 }
