@@ -1,0 +1,53 @@
+"""The acceptance scripts, which are plain JAX, on both versions of JAX that are tried."""
+
+import pytest
+
+from jax_script import NEEDS_THE_PLUGIN, ROOT, finish, start_words
+
+pytest.importorskip("jax", reason="skipped: JAX is not installed")
+
+SCRIPTS = ROOT.parent / "shared" / "accept"
+OLDER = ROOT / ".venv" / "jax-2025"  # scripts/second_jax.sh
+
+pytestmark = NEEDS_THE_PLUGIN + [
+    pytest.mark.skipif(not SCRIPTS.is_dir(), reason="skipped: no acceptance scripts beside the clone"),
+]
+VERSIONS = [
+    pytest.param("", id="installed"),
+    pytest.param(str(OLDER), id="2025", marks=pytest.mark.skipif(
+        not (OLDER / "towpath-stamp").exists(),
+        reason="skipped: scripts/second_jax.sh has not fetched JAX 0.6.2")),
+]
+
+
+def output(*words: str, version: str) -> list[str]:
+    done = finish(start_words([str(SCRIPTS / words[0]), *words[1:]], python_path=version))
+    assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-3000:])
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_version_is_the_one_that_is_meant(version):
+    done = finish(start_words(["-c", "import jax; print(jax.__version__, jax.devices()[0].platform)"],
+                              python_path=version))
+    assert done.stdout.split() == ["0.6.2" if version else "0.10.2", "towpath"], done.stderr
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("script", ["basics.py", "mesh.py"])
+def test_values_are_those_of_jax_itself(script, version):
+    last = output("compare.py", str(SCRIPTS / script), version=version)[-1]
+    assert last.endswith("same"), last
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_gangs_of_two_threads_end(version):
+    assert output("gang.py", version=version) == ["gang 1000 1000"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_language_model_learns(version):
+    losses = [float(line.split()[1]) for line in output("lm.py", version=version)
+              if line.startswith("loss")]
+    assert len(losses) >= 10
+    assert losses[-1] < losses[0]
