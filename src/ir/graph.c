@@ -83,9 +83,9 @@ static tow_status_t check_limits(const tow_graph_t *program,
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "rank %u is past the limit, %d",
                          node->shape.rank, TOW_RANK_MAX);
     if (node->kind == TOW_NODE_TRANSFER)
-        TOW_RETURN_IF_ERROR(check_sharding(&node->from));
+        TOW_RETURN_IF_ERROR(check_sharding(node->from));
     if (node->kind == TOW_NODE_TRANSFER || node->kind == TOW_NODE_ARGUMENT)
-        TOW_RETURN_IF_ERROR(check_sharding(&node->to));
+        TOW_RETURN_IF_ERROR(check_sharding(node->to));
     if ((node->kind == TOW_NODE_ARGUMENT &&
          program->arguments.count >= TOW_VALUES_MAX) ||
         (node->kind == TOW_NODE_RESULT &&
@@ -103,9 +103,15 @@ static void copy_shape(const tow_shape_t *from, tow_shape_t *to)
     memcpy(to->dims, from->dims, from->rank * sizeof(from->dims[0]));
 }
 
-static void copy_sharding(const tow_sharding_t *from, tow_sharding_t *to)
+/* Few nodes have one, so they are not part of the node. Beyond its ranks it is
+ * zero. */
+static tow_status_t copy_sharding(tow_graph_t *program,
+                                  const tow_sharding_t *from,
+                                  const tow_sharding_t **out)
 {
-    if (!tow_sharding_is_known(from)) return;
+    if (!tow_sharding_is_known(from)) return TOW_OK;
+    tow_sharding_t *to = tow_arena_calloc(&program->arena, 1, sizeof(*to));
+    if (to == NULL) return tow_ir_exhausted();
     to->rank = from->rank;
     to->replicas = from->replicas;
     to->mesh_rank = from->mesh_rank;
@@ -114,24 +120,31 @@ static void copy_sharding(const tow_sharding_t *from, tow_sharding_t *to)
            from->mesh_rank * sizeof(from->mesh_dims[0]));
     memcpy(to->mesh_axes, from->mesh_axes,
            from->mesh_rank * sizeof(from->mesh_axes[0]));
+    *out = to;
+    return TOW_OK;
+}
+
+static tow_status_t copy_shardings(tow_graph_t *program, const tow_node_t *from,
+                                   tow_node_t *to)
+{
+    if (from->kind == TOW_NODE_TRANSFER)
+        TOW_RETURN_IF_ERROR(copy_sharding(program, from->from, &to->from));
+    if (from->kind == TOW_NODE_TRANSFER || from->kind == TOW_NODE_ARGUMENT)
+        TOW_RETURN_IF_ERROR(copy_sharding(program, from->to, &to->to));
+    return TOW_OK;
 }
 
 /* Only the fields that the kind has. */
 static void copy_fields(const tow_node_t *from, tow_node_t *to)
 {
-    memset(to, 0, sizeof(*to));
-    to->kind = from->kind;
+    *to = (tow_node_t){.kind = from->kind};
     if (from->kind == TOW_NODE_RESULT) return;
     to->slice = from->slice;
     if (from->kind == TOW_NODE_COMPUTE) {
         to->function = from->function;
         return;
     }
-    copy_sharding(&from->to, &to->to);
-    if (from->kind == TOW_NODE_TRANSFER) {
-        copy_sharding(&from->from, &to->from);
-        return;
-    }
+    if (from->kind == TOW_NODE_TRANSFER) return;
     to->donated = from->donated;
     copy_shape(&from->shape, &to->shape);
 }
@@ -171,6 +184,7 @@ static tow_status_t add_node(tow_graph_t *program, const tow_node_t *node)
     tow_node_t *copy = &program->nodes.items[index];
     copy_fields(node, copy);
     TOW_RETURN_IF_ERROR(copy_name(program, node->name, &copy->name));
+    TOW_RETURN_IF_ERROR(copy_shardings(program, node, copy));
     TOW_RETURN_IF_ERROR(copy_inputs(program, node, copy));
 
     program->nodes.count++;

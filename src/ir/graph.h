@@ -53,8 +53,8 @@ typedef struct tow_node {
     /* TRANSFER: how its input lies on the slice that it comes from, and how its
      * output is to lie on `slice`; shapes of shards follow from these. ARGUMENT:
      * `to` may say how it lies; otherwise it is not known, and a computation on
-     * another slice cannot use it. */
-    tow_sharding_t from, to;
+     * another slice cannot use it. NULL where it is not known. */
+    const tow_sharding_t *from, *to; /* owned by the program */
     /* COMPUTE: in order of the function's arguments; TRANSFER and RESULT: exactly
      * one. */
     const tow_value_t *inputs; /* owned by the program */

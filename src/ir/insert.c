@@ -25,6 +25,7 @@ typedef struct insertion {
     TOW_VEC(moved_t) moved;
     tow_map_t first_moved;       /* value -> 1 + its first, as a pointer */
     TOW_VEC(tow_value_t) inputs; /* of the node at hand */
+    tow_sharding_t from, to;     /* of the same */
 } insertion_t;
 
 /* -- Words ------------------------------------------------------------------- */
@@ -181,24 +182,27 @@ static tow_status_t connect(insertion_t *insertion, uint32_t index,
 /* -- Nodes ------------------------------------------------------------------- */
 
 /* A transfer of the client's says what it left out. */
-static tow_status_t complete(const insertion_t *insertion, uint32_t index,
+static tow_status_t complete(insertion_t *insertion, uint32_t index,
                              tow_node_t *node)
 {
     const tow_graph_t *program = insertion->program;
     tow_status_t status = TOW_OK;
-    if (!tow_sharding_is_known(&node->from))
+    if (!tow_sharding_is_known(node->from)) {
         status = tow_value_sharding(program, insertion->scope, node->inputs[0],
-                                    &node->from);
+                                    &insertion->from);
+        node->from = &insertion->from;
+    }
     if (status != TOW_OK) return input_error(insertion, index, 0, status);
-    if (!tow_sharding_is_known(&node->from))
+    if (!tow_sharding_is_known(node->from))
         return INPUT_ERROR(
             insertion, index, 0, "how it lies is not known; %s",
             tow_graph_node(program, node->inputs[0].node)->kind ==
                     TOW_NODE_ARGUMENT
                 ? "say it in the argument's node, or in the transfer"
                 : "say it in the transfer");
+    node->to = &insertion->to;
     return tow_value_sharding(program, insertion->scope,
-                              (tow_value_t){index, 0}, &node->to);
+                              (tow_value_t){index, 0}, &insertion->to);
 }
 
 static tow_status_t copy_node(insertion_t *insertion, uint32_t index)
@@ -221,8 +225,8 @@ static tow_status_t add_moved(insertion_t *insertion, const moved_t *moved)
 {
     const tow_node_t node = {.kind = TOW_NODE_TRANSFER,
                              .slice = moved->slice,
-                             .from = moved->from,
-                             .to = moved->to,
+                             .from = &moved->from,
+                             .to = &moved->to,
                              .inputs = &moved->value,
                              .input_count = 1};
     return tow_graph_add(insertion->out, &node, NULL);

@@ -255,6 +255,13 @@ static inline tow_graph_t *program_of(const char *text)
     return program;
 }
 
+static inline void assert_same_sharding(const tow_sharding_t *a,
+                                        const tow_sharding_t *b)
+{
+    assert_true((a == NULL) == (b == NULL));
+    if (a != NULL) assert_memory_equal(a, b, sizeof(*a));
+}
+
 static inline void assert_same_node(const tow_node_t *a, const tow_node_t *b)
 {
     assert_int_equal(a->kind, b->kind);
@@ -263,8 +270,8 @@ static inline void assert_same_node(const tow_node_t *a, const tow_node_t *b)
     assert_true(a->function.value == b->function.value);
     assert_true(tow_shape_equal(&a->shape, &b->shape));
     assert_int_equal(a->donated, b->donated);
-    assert_memory_equal(&a->from, &b->from, sizeof(a->from));
-    assert_memory_equal(&a->to, &b->to, sizeof(a->to));
+    assert_same_sharding(a->from, b->from);
+    assert_same_sharding(a->to, b->to);
     assert_int_equal(a->input_count, b->input_count);
     for (size_t i = 0; i < a->input_count; i++) {
         assert_int_equal(a->inputs[i].node, b->inputs[i].node);
@@ -310,13 +317,14 @@ static inline tow_graph_t *random_nonsense(tow_random_t *random)
     const size_t count = tow_random_below(random, 20);
     for (size_t i = 0; i < count; i++) {
         tow_value_t inputs[4];
+        tow_sharding_t shardings[2];
         tow_node_t node = {.name = name, .inputs = inputs};
         random_name(random, name);
         node.kind = (tow_node_kind_t)(1 + tow_random_below(random, 4));
-        if (tow_random_below(random, 2) == 0)
-            node.from = random_sharding(random, &(size_t){0});
-        if (tow_random_below(random, 2) == 0)
-            node.to = random_sharding(random, &(size_t){0});
+        if (tow_random_below(random, 2) == 0) node.from = &shardings[0];
+        if (tow_random_below(random, 2) == 0) node.to = &shardings[1];
+        shardings[0] = random_sharding(random, &(size_t){0});
+        shardings[1] = random_sharding(random, &(size_t){0});
         node.slice.value = tow_random_next(random);
         node.function.value = tow_random_next(random);
         node.donated = tow_random_below(random, 2);

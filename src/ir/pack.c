@@ -16,7 +16,8 @@ static size_t decoded_bytes_max(size_t size)
 {
     const size_t node_bytes = sizeof(tow_msg_graph_node_t) +
                               sizeof(tow_msg_array_type_t) +
-                              2 * sizeof(tow_msg_sharding_t) + NODE_SLACK_BYTES;
+                              2 * sizeof(tow_msg_sharding_t) +
+                              2 * sizeof(tow_sharding_t) + NODE_SLACK_BYTES;
     const size_t node_count =
         size / 2 < TOW_NODES_MAX ? size / 2 : TOW_NODES_MAX;
     return 4096 + node_count * node_bytes + 16 * size;
@@ -86,8 +87,8 @@ static bool pack_node(const tow_node_t *node, tow_arena_t *arena,
     message->slice = node->slice.value;
     message->donated = node->donated;
     return pack_inputs(node, arena, message) &&
-           pack_sharding(&node->from, arena, &message->from) &&
-           pack_sharding(&node->to, arena, &message->to) &&
+           pack_sharding(node->from, arena, &message->from) &&
+           pack_sharding(node->to, arena, &message->to) &&
            (node->kind != TOW_NODE_ARGUMENT ||
             pack_shape(&node->shape, arena, message));
 }
@@ -163,7 +164,8 @@ static void copy_numbers(uint32_t *to, const uint32_t *from, size_t count)
 
 /* Counts are within the wire's limits. */
 static tow_status_t unpack_sharding(const tow_msg_sharding_t *message,
-                                    tow_sharding_t *sharding)
+                                    tow_arena_t *arena,
+                                    const tow_sharding_t **out_sharding)
 {
     if (message == NULL) return TOW_OK;
     if (message->n_mesh_dims != message->n_mesh_axes || message->replicas == 0)
@@ -172,6 +174,9 @@ static tow_status_t unpack_sharding(const tow_msg_sharding_t *message,
                          "dimensions and %zu axes",
                          message->replicas, message->n_mesh_dims,
                          message->n_mesh_axes);
+    tow_sharding_t *sharding = tow_arena_calloc(arena, 1, sizeof(*sharding));
+    if (sharding == NULL) return tow_ir_exhausted();
+    *out_sharding = sharding;
     sharding->rank = (uint32_t)message->n_parts;
     sharding->replicas = message->replicas;
     sharding->mesh_rank = (uint32_t)message->n_mesh_dims;
@@ -202,8 +207,8 @@ static tow_status_t unpack_node(const tow_msg_graph_node_t *message,
         .input_count = count,
     };
     unpack_shape(message->type, &node.shape);
-    TOW_RETURN_IF_ERROR(unpack_sharding(message->from, &node.from));
-    TOW_RETURN_IF_ERROR(unpack_sharding(message->to, &node.to));
+    TOW_RETURN_IF_ERROR(unpack_sharding(message->from, arena, &node.from));
+    TOW_RETURN_IF_ERROR(unpack_sharding(message->to, arena, &node.to));
     return tow_graph_add(program, &node, NULL);
 }
 

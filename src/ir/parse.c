@@ -15,6 +15,7 @@ typedef struct parser {
     unsigned line; /* from 1 */
     tow_graph_t *program;
     TOW_VEC(tow_value_t) inputs; /* of the node at hand */
+    tow_sharding_t from, to;     /* of the same */
 } parser_t;
 
 /* -- Characters -------------------------------------------------------------- */
@@ -261,7 +262,8 @@ static bool take_keyword(parser_t *parser, const char *word,
 
 /* 2x4*2 mesh 4x2x2 axes 1,0,2. Blanks and ends of lines between words are one
  * blank to the reader of shardings. */
-static tow_status_t parse_sharding(parser_t *parser, tow_sharding_t *out)
+static tow_status_t parse_sharding(parser_t *parser, tow_sharding_t *room,
+                                   const tow_sharding_t **out)
 {
     char text[TOW_SHARDING_TEXT_MAX];
     size_t used = 0;
@@ -271,7 +273,8 @@ static tow_status_t parse_sharding(parser_t *parser, tow_sharding_t *out)
         take_numbers(parser, text, &used) &&
         take_keyword(parser, "axes", text, &used))
         (void)take_numbers(parser, text, &used);
-    tow_status_t status = tow_sharding_parse(text, used, out);
+    tow_status_t status = tow_sharding_parse(text, used, room);
+    *out = room;
     return status == TOW_OK ? TOW_OK : place(parser, status);
 }
 
@@ -337,7 +340,7 @@ static tow_status_t parse_argument(parser_t *parser, tow_node_t *node)
     TOW_RETURN_IF_ERROR(parse_shape(parser, &node->shape));
     TOW_RETURN_IF_ERROR(parse_slice(parser, "on", node));
     if (take_word(parser, "as"))
-        TOW_RETURN_IF_ERROR(parse_sharding(parser, &node->to));
+        TOW_RETURN_IF_ERROR(parse_sharding(parser, &parser->to, &node->to));
     node->donated = take_word(parser, "donated");
     skip_blanks(parser);
     return look(parser) == '(' ? parse_inputs(parser, node) : TOW_OK;
@@ -355,10 +358,10 @@ static tow_status_t parse_compute(parser_t *parser, tow_node_t *node)
 static tow_status_t parse_transfer(parser_t *parser, tow_node_t *node)
 {
     TOW_RETURN_IF_ERROR(expect_word(parser, "from"));
-    TOW_RETURN_IF_ERROR(parse_sharding(parser, &node->from));
+    TOW_RETURN_IF_ERROR(parse_sharding(parser, &parser->from, &node->from));
     TOW_RETURN_IF_ERROR(parse_slice(parser, "to", node));
     TOW_RETURN_IF_ERROR(expect_word(parser, "as"));
-    TOW_RETURN_IF_ERROR(parse_sharding(parser, &node->to));
+    TOW_RETURN_IF_ERROR(parse_sharding(parser, &parser->to, &node->to));
     return parse_inputs(parser, node);
 }
 

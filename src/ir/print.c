@@ -74,11 +74,11 @@ static void write_sharding(writer_t *writer, const char *word,
 static void write_place(writer_t *writer, const tow_node_t *node)
 {
     const bool is_transfer = node->kind == TOW_NODE_TRANSFER;
-    if (is_transfer) write_sharding(writer, "from", &node->from);
+    if (is_transfer) write_sharding(writer, "from", node->from);
     write_format(writer, " %s slice %" PRIu64, is_transfer ? "to" : "on",
                  node->slice.value);
-    if (is_transfer || tow_sharding_is_known(&node->to))
-        write_sharding(writer, "as", &node->to);
+    if (is_transfer || tow_sharding_is_known(node->to))
+        write_sharding(writer, "as", node->to);
 }
 
 static void write_inputs(writer_t *writer, const tow_node_t *node)

@@ -28,9 +28,10 @@ typedef struct tow_sharding {
     uint32_t mesh_axes[TOW_MESH_RANK_MAX];
 } tow_sharding_t;
 
+/* NULL is one that is not known, too. */
 static inline bool tow_sharding_is_known(const tow_sharding_t *sharding)
 {
-    return sharding->replicas > 0;
+    return sharding != NULL && sharding->replicas > 0;
 }
 
 /* All of it on each of `device_count` devices. */

@@ -85,9 +85,9 @@ tow_status_t tow_split_route(tow_split_t *split, const tow_graph_t *program,
     TOW_RETURN_IF_ERROR(tow_value_shape(
         program, scope, (tow_value_t){transfer, 0}, &shapes[1]));
     const tow_reshard_side_t source =
-        side_of(view_of(split, producer->slice), &node->from, &shapes[0]);
+        side_of(view_of(split, producer->slice), node->from, &shapes[0]);
     const tow_reshard_side_t target =
-        side_of(view_of(split, node->slice), &node->to, &shapes[1]);
+        side_of(view_of(split, node->slice), node->to, &shapes[1]);
     tow_route_t *route = tow_arena_alloc(arena, sizeof(*route));
     if (route == NULL) return tow_ir_exhausted();
     *out_route = route;

@@ -98,10 +98,11 @@ static void chains_of_transfers_are_bounded(void **state)
     tow_graph_t *program = program_of("program {" X "}");
     tow_value_t last = {0, 0};
     for (uint32_t i = 0; i <= TOW_TRANSFER_CHAIN_MAX; i++) {
+        const tow_sharding_t sharding = sharding_of("1x4");
         const tow_node_t transfer = {.kind = TOW_NODE_TRANSFER,
                                      .slice = {i % 2 == 0 ? 2 : 1},
-                                     .from = sharding_of("1x4"),
-                                     .to = sharding_of("1x4"),
+                                     .from = &sharding,
+                                     .to = &sharding,
                                      .inputs = &last,
                                      .input_count = 1};
         const tow_node_t result = {

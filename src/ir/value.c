@@ -75,7 +75,7 @@ tow_status_t tow_value_sharding(const tow_graph_t *program,
         return tow_array_sharding(signature, result, device_count,
                                   out_sharding);
     }
-    *out_sharding = producer->to;
+    *out_sharding = producer->to != NULL ? *producer->to : (tow_sharding_t){0};
     if (!tow_sharding_is_known(out_sharding) && device_count == 1)
         *out_sharding =
             tow_sharding_replicated(rank_of(program, scope, value), 1);
@@ -112,12 +112,13 @@ static tow_status_t whole_shape(const tow_graph_t *program,
                                 tow_value_t value, tow_shape_t *out_whole)
 {
     const tow_node_t *transfer = producer_of(program, value);
-    tow_sharding_t from;
+    tow_sharding_t from = {0};
     tow_shape_t shard;
     while (producer_of(program, transfer->inputs[0])->kind == TOW_NODE_TRANSFER)
         transfer = producer_of(program, transfer->inputs[0]);
-    from = transfer->from;
-    if (!tow_sharding_is_known(&from))
+    if (tow_sharding_is_known(transfer->from))
+        from = *transfer->from;
+    else
         TOW_RETURN_IF_ERROR(
             tow_value_sharding(program, scope, transfer->inputs[0], &from));
     if (!tow_sharding_is_known(&from))

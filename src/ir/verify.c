@@ -55,10 +55,10 @@ static tow_status_t check_layout(const verify_t *verify, uint32_t index,
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
     tow_shape_t whole;
-    if (!tow_sharding_is_known(&node->to)) return TOW_OK;
-    tow_status_t status = tow_sharding_check(&node->to, devices);
+    if (!tow_sharding_is_known(node->to)) return TOW_OK;
+    tow_status_t status = tow_sharding_check(node->to, devices);
     if (status == TOW_OK)
-        status = tow_sharding_whole(&node->to, &node->shape, &whole);
+        status = tow_sharding_whole(node->to, &node->shape, &whole);
     return status == TOW_OK ? TOW_OK : node_error(verify, index, status);
 }
 
@@ -136,9 +136,9 @@ static tow_status_t check_transfer(verify_t *verify, uint32_t index)
                           node->input_count);
     TOW_RETURN_IF_ERROR(find_slice(verify, index, &devices));
     TOW_RETURN_IF_ERROR(note_slice(verify, node->slice));
-    if (verify->is_loose && devices == 1 && !tow_sharding_is_known(&node->to))
+    if (verify->is_loose && devices == 1 && !tow_sharding_is_known(node->to))
         return TOW_OK;
-    tow_status_t status = tow_sharding_check(&node->to, devices);
+    tow_status_t status = tow_sharding_check(node->to, devices);
     return status == TOW_OK ? TOW_OK : node_error(verify, index, status);
 }
 
@@ -289,9 +289,9 @@ static tow_status_t check_move(verify_t *verify, uint32_t index)
     const uint32_t producer = node->inputs[0].node;
     tow_shape_t shape;
     tow_status_t status =
-        tow_sharding_check(&node->from, device_count_of(verify, producer));
+        tow_sharding_check(node->from, device_count_of(verify, producer));
     if (status != TOW_OK) return input_error(verify, index, 0, status);
-    TOW_RETURN_IF_ERROR(check_lies_as(verify, index, 0, &node->from));
+    TOW_RETURN_IF_ERROR(check_lies_as(verify, index, 0, node->from));
     status = tow_value_shape(verify->program, verify->scope,
                              (tow_value_t){index, 0}, &shape);
     if (status != TOW_OK) return node_error(verify, index, status);

@@ -80,9 +80,9 @@ static json_t *node_of(const tow_node_t *node)
     if (node->kind == TOW_NODE_COMPUTE)
         put(object, "function", number_of(node->function.value));
     if (node->kind == TOW_NODE_TRANSFER)
-        put(object, "from", sharding_of(&node->from));
+        put(object, "from", sharding_of(node->from));
     if (node->kind == TOW_NODE_TRANSFER || node->kind == TOW_NODE_ARGUMENT)
-        put(object, "to", sharding_of(&node->to));
+        put(object, "to", sharding_of(node->to));
     if (node->kind == TOW_NODE_ARGUMENT) {
         put(object, "shape", shape_of(&node->shape));
         put(object, "donated", json_boolean(node->donated));
