@@ -14,11 +14,13 @@ typedef struct candidate {
     uint32_t shard;
 } candidate_t;
 
-/* A piece, and the shard of the target slice that it goes to. */
-typedef struct sent {
+/* A piece by its ends: shards of the two slices, and its number. Pieces are large,
+ * so these are what is gathered and sorted. */
+typedef struct edge {
     uint32_t target;
-    tow_piece_t piece;
-} sent_t;
+    uint32_t number;
+    uint32_t source;
+} edge_t;
 
 typedef struct plan {
     const tow_reshard_side_t *source;
@@ -28,7 +30,7 @@ typedef struct plan {
     uint64_t element_bytes;
     tow_map_t candidates; /* part + 1 -> its replicas, nearest hosts together */
     tow_arena_t scratch;
-    TOW_VEC(sent_t) pieces;
+    TOW_VEC(edge_t) edges;
 } plan_t;
 
 /* -- Grids ------------------------------------------------------------------- */
@@ -177,18 +179,20 @@ static const candidate_t *candidates_of(plan_t *plan, const uint32_t *index)
     return tow_map_put(&plan->candidates, key, list) ? list : NULL;
 }
 
-/* Where a target wants a part from: `turn` is its number among all targets that
- * want it. NULL without memory. */
-static const tow_place_t *choose(plan_t *plan, const uint32_t *index,
-                                 const tow_place_t *target, uint64_t turn)
+/* From which shard a target wants a part: `turn` is its number among all targets
+ * that want it. False without memory. */
+static bool choose(plan_t *plan, const uint32_t *index,
+                   const tow_place_t *target, uint64_t turn,
+                   uint32_t *out_shard)
 {
     const tow_sharding_t *sharding = plan->source->sharding;
     size_t count = sharding->replicas;
-    if (count == 1)
-        return &plan->source
-                    ->places[tow_sharding_device_of(sharding, index, 0)];
+    if (count == 1) {
+        *out_shard = (uint32_t)tow_sharding_device_of(sharding, index, 0);
+        return true;
+    }
     const candidate_t *list = candidates_of(plan, index);
-    if (list == NULL) return NULL;
+    if (list == NULL) return false;
     for (nearness_t i = NEAR_HOST; i < NEARNESS_COUNT; i++) {
         const uint64_t key = place_key(target, i);
         const size_t first = lower_bound(list, count, i, key);
@@ -197,7 +201,8 @@ static const tow_place_t *choose(plan_t *plan, const uint32_t *index,
         list += first;
         count = end - first;
     }
-    return &list[turn % count].place;
+    *out_shard = list[turn % count].shard;
+    return true;
 }
 
 /* Its number among the targets that overlap the source part at `from`. */
@@ -214,10 +219,9 @@ static uint64_t turn_of(const plan_t *plan, const uint32_t *from,
 /* -- Pieces ------------------------------------------------------------------ */
 
 /* The box in which the part `from` of the source and the part `to` of the target
- * overlap. `range` has all source parts that overlap the target. */
+ * overlap. */
 static void cut_piece(const plan_t *plan, const uint32_t *from,
-                      const uint32_t *to, const range_t *range,
-                      tow_piece_t *piece)
+                      const uint32_t *to, tow_piece_t *piece)
 {
     uint64_t behind = 1; /* elements behind one step along a dimension */
     uint64_t before = 1; /* of the box, along the dimensions before */
@@ -241,43 +245,36 @@ static void cut_piece(const plan_t *plan, const uint32_t *from,
         offset += before * (uint64_t)piece->target_start[i] * behind;
         before *= (uint64_t)piece->extent[i];
     }
-    piece->number = (uint32_t)number_in(range, plan->rank, from);
     piece->bytes = before * plan->element_bytes;
     piece->offset = offset * plan->element_bytes;
 }
 
-static tow_status_t add_piece(plan_t *plan, uint32_t target,
-                              const tow_piece_t *piece)
+static tow_status_t add_edge(plan_t *plan, const edge_t *edge)
 {
-    if (plan->pieces.count == TOW_PIECES_MAX)
+    if (plan->edges.count == TOW_PIECES_MAX)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                          "one worker would send or receive more than %u "
                          "pieces; choose shardings that are more alike",
                          TOW_PIECES_MAX);
-    if (!tow_vec_reserve(&plan->pieces, plan->pieces.count + 1))
-        return tow_ir_exhausted();
-    plan->pieces.items[plan->pieces.count++] = (sent_t){target, *piece};
-    return TOW_OK;
+    return tow_vec_push(&plan->edges, *edge) ? TOW_OK : tow_ir_exhausted();
 }
 
 static tow_status_t receive_shard(plan_t *plan, uint32_t shard)
 {
     const tow_place_t *place = &plan->target->places[shard];
     uint32_t to[TOW_RANK_MAX], from[TOW_RANK_MAX];
+    edge_t edge = {.target = shard};
     range_t range;
     const uint32_t replica =
         tow_sharding_part_of(plan->target->sharding, shard, to);
     find_overlap(plan->target, to, plan->source, &range);
     start_walk(&range, plan->rank, from);
     do {
-        tow_piece_t piece = {.target_shard = place->index};
-        const tow_place_t *source =
-            choose(plan, from, place, turn_of(plan, from, to, replica));
-        if (source == NULL) return tow_ir_exhausted();
-        piece.process = source->process;
-        piece.source_shard = source->index;
-        cut_piece(plan, from, to, &range, &piece);
-        TOW_RETURN_IF_ERROR(add_piece(plan, shard, &piece));
+        if (!choose(plan, from, place, turn_of(plan, from, to, replica),
+                    &edge.source))
+            return tow_ir_exhausted();
+        TOW_RETURN_IF_ERROR(add_edge(plan, &edge));
+        edge.number++;
     } while (walk_on(&range, plan->rank, from));
     return TOW_OK;
 }
@@ -289,18 +286,14 @@ static tow_status_t send_to(plan_t *plan, const uint32_t *from,
     const tow_sharding_t *sharding = plan->target->sharding;
     range_t range;
     find_overlap(plan->target, to, plan->source, &range);
+    edge_t edge = {.number = (uint32_t)number_in(&range, plan->rank, from)};
     for (uint32_t replica = 0; replica < sharding->replicas; replica++) {
-        const size_t shard = tow_sharding_device_of(sharding, to, replica);
-        const tow_place_t *place = &plan->target->places[shard];
-        const tow_place_t *source =
-            choose(plan, from, place, first_turn + replica);
-        if (source == NULL) return tow_ir_exhausted();
-        if (source->process != plan->process) continue;
-        tow_piece_t piece = {.process = place->process,
-                             .source_shard = source->index,
-                             .target_shard = place->index};
-        cut_piece(plan, from, to, &range, &piece);
-        TOW_RETURN_IF_ERROR(add_piece(plan, (uint32_t)shard, &piece));
+        edge.target = (uint32_t)tow_sharding_device_of(sharding, to, replica);
+        if (!choose(plan, from, &plan->target->places[edge.target],
+                    first_turn + replica, &edge.source))
+            return tow_ir_exhausted();
+        if (plan->source->places[edge.source].process == plan->process)
+            TOW_RETURN_IF_ERROR(add_edge(plan, &edge));
     }
     return TOW_OK;
 }
@@ -349,26 +342,46 @@ static tow_status_t send_parts(plan_t *plan)
 
 static int by_target(const void *a, const void *b)
 {
-    const sent_t *x = a, *y = b;
+    const edge_t *x = a, *y = b;
     if (x->target != y->target) return x->target < y->target ? -1 : 1;
-    return x->piece.number < y->piece.number
-               ? -1
-               : x->piece.number > y->piece.number;
+    return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* Moves what was gathered to the arena. */
-static tow_status_t take_pieces(plan_t *plan, tow_arena_t *arena,
-                                const tow_piece_t **out_pieces,
-                                size_t *out_count)
+typedef enum direction {
+    SENT,
+    RECEIVED,
+} direction_t;
+
+static void write_piece(const plan_t *plan, const edge_t *edge,
+                        direction_t direction, tow_piece_t *piece)
 {
-    const size_t count = plan->pieces.count;
-    tow_piece_t *pieces = tow_arena_alloc(arena, (count + 1) * sizeof(*pieces));
+    const tow_place_t *source = &plan->source->places[edge->source];
+    const tow_place_t *target = &plan->target->places[edge->target];
+    uint32_t from[TOW_RANK_MAX], to[TOW_RANK_MAX];
+    tow_sharding_part_of(plan->source->sharding, edge->source, from);
+    tow_sharding_part_of(plan->target->sharding, edge->target, to);
+    piece->process = direction == SENT ? target->process : source->process;
+    piece->source_shard = source->index;
+    piece->target_shard = target->index;
+    piece->number = edge->number;
+    cut_piece(plan, from, to, piece);
+}
+
+/* Makes pieces of what was gathered. */
+static tow_status_t write_pieces(plan_t *plan, direction_t direction,
+                                 tow_arena_t *arena,
+                                 const tow_piece_t **out_pieces,
+                                 size_t *out_count)
+{
+    const size_t count = plan->edges.count;
+    tow_piece_t *pieces = tow_arena_calloc(arena, count + 1, sizeof(*pieces));
     if (pieces == NULL) return tow_ir_exhausted();
+    if (count > 1) qsort(plan->edges.items, count, sizeof(edge_t), by_target);
     for (size_t i = 0; i < count; i++)
-        pieces[i] = plan->pieces.items[i].piece;
+        write_piece(plan, &plan->edges.items[i], direction, &pieces[i]);
     *out_pieces = pieces;
     *out_count = count;
-    plan->pieces.count = 0;
+    plan->edges.count = 0;
     return TOW_OK;
 }
 
@@ -392,13 +405,10 @@ static tow_status_t make_route(plan_t *plan, tow_arena_t *arena,
     TOW_RETURN_IF_ERROR(list_devices(plan->target, arena, route));
     for (size_t i = 0; has_pieces && i < plan->target->own_count; i++)
         TOW_RETURN_IF_ERROR(receive_shard(plan, plan->target->own[i]));
-    TOW_RETURN_IF_ERROR(
-        take_pieces(plan, arena, &route->receives, &route->receive_count));
+    TOW_RETURN_IF_ERROR(write_pieces(plan, RECEIVED, arena, &route->receives,
+                                     &route->receive_count));
     if (has_pieces) TOW_RETURN_IF_ERROR(send_parts(plan));
-    if (plan->pieces.count > 1)
-        qsort(plan->pieces.items, plan->pieces.count, sizeof(sent_t),
-              by_target);
-    return take_pieces(plan, arena, &route->sends, &route->send_count);
+    return write_pieces(plan, SENT, arena, &route->sends, &route->send_count);
 }
 
 tow_status_t tow_reshard_route(const tow_reshard_side_t *source,
@@ -421,7 +431,7 @@ tow_status_t tow_reshard_route(const tow_reshard_side_t *source,
         .source_count = source->own_count,
         .is_packed = tow_reshard_is_packed(source->shard, target->shard)};
     tow_status_t status = make_route(&plan, arena, out_route);
-    tow_vec_deinit(&plan.pieces);
+    tow_vec_deinit(&plan.edges);
     tow_map_deinit(&plan.candidates);
     tow_arena_deinit(&plan.scratch);
     return status;
