@@ -25,6 +25,11 @@ typedef struct fake_driver {
     tow_run_t *queue[FAKE_QUEUE_MAX];
     size_t queued_count;
     size_t inline_count;
+    /* Transfers: what waits to be told, one of each at most. */
+    tow_copy_t *copy;
+    tow_borrow_t *borrow;
+    tow_upload_t *upload;
+    uint8_t bytes[64];
 } fake_driver_t;
 
 static inline tow_buffer_t *fake_buffer_make(fake_driver_t *fake)
@@ -84,7 +89,48 @@ static inline void fake_finish_all(fake_driver_t *fake)
     fake->queued_count = 0;
 }
 
+static inline tow_status_t fake_copy(tow_driver_t *driver, tow_copy_t *copy)
+{
+    fake_driver_t *fake = (fake_driver_t *)driver;
+    copy->buffer = fake_buffer_make(fake);
+    fake->copy = copy;
+    return TOW_OK;
+}
+
+static inline tow_status_t fake_borrow(tow_driver_t *driver,
+                                       tow_borrow_t *borrow)
+{
+    fake_driver_t *fake = (fake_driver_t *)driver;
+    borrow->bytes = fake->bytes;
+    fake->borrow = borrow;
+    return TOW_OK;
+}
+
+static inline void fake_give_back(tow_driver_t *driver, tow_borrow_t *borrow)
+{
+    (void)driver, (void)borrow;
+}
+
+static inline tow_status_t fake_upload(tow_driver_t *driver,
+                                       tow_upload_t *upload)
+{
+    upload->buffer = fake_buffer_make((fake_driver_t *)driver);
+    return TOW_OK;
+}
+
+static inline void fake_settle(tow_driver_t *driver, tow_upload_t *upload,
+                               tow_status_t take_status)
+{
+    assert_true(take_status == TOW_OK);
+    ((fake_driver_t *)driver)->upload = upload;
+}
+
 static const tow_driver_ops_t fake_ops = {
+    .copy = fake_copy,
+    .borrow = fake_borrow,
+    .borrow_give_back = fake_give_back,
+    .upload = fake_upload,
+    .upload_settle = fake_settle,
     .buffer_state = fake_state,
     .buffer_retain = fake_retain,
     .buffer_release = fake_release,

@@ -205,6 +205,7 @@ static job_t *make_job(tow_mover_t *mover, tow_move_t *move)
     job->loan_count = (uint32_t)move->route->source_count;
     tow_list_init(&job->copies);
     tow_list_init(&job->bulks);
+    tow_list_init(&job->holds);
     tow_list_append(&mover->jobs, &job->in_mover);
     if (make_tables(job)) return job;
     free_job(job);
@@ -375,6 +376,10 @@ static bool sends_to(const job_t *job, uint32_t process)
     for (tow_list_t *at = head->next; at != head; at = at->next)
         if (TOW_CONTAINER_OF(at, bulk_t, in_job)->piece->process == process)
             return true;
+    head = &job->holds;
+    for (tow_list_t *at = head->next; at != head; at = at->next)
+        if (TOW_CONTAINER_OF(at, hold_t, in_job)->process == process)
+            return true;
     for (size_t i = 0; i < job->route->send_count; i++) {
         const tow_piece_t *piece = &job->route->sends[i];
         const loan_t *loan = job->loans[piece->source_shard];
@@ -382,6 +387,18 @@ static bool sends_to(const job_t *job, uint32_t process)
             return true;
     }
     return false;
+}
+
+void tow_mover_peer_ready(tow_mover_t *mover, uint32_t process)
+{
+    const tow_list_t *head = &mover->jobs;
+    mover->depth++;
+    for (tow_list_t *at = head->next; at != head;) {
+        job_t *job = TOW_CONTAINER_OF(at, job_t, in_mover);
+        at = at->next;
+        mover_sources_release(job, process);
+    }
+    mover->depth--;
 }
 
 void tow_mover_peer_gone(tow_mover_t *mover, uint32_t process,
@@ -424,6 +441,7 @@ static void init_pools(tow_mover_t *mover)
     tow_pool_init(&mover->copy_pool, sizeof(copy_t), 0);
     tow_pool_init(&mover->loan_pool, sizeof(loan_t), 0);
     tow_pool_init(&mover->bulk_pool, sizeof(bulk_t), 0);
+    tow_pool_init(&mover->hold_pool, sizeof(hold_t), 0);
     tow_pool_init(&mover->early_pool, sizeof(early_t), 0);
     tow_pool_init(&mover->early_gang_pool, sizeof(early_gang_t), 0);
 }
@@ -433,6 +451,8 @@ tow_status_t tow_mover_create(const tow_mover_options_t *options,
 {
     TOW_ASSERT(options->driver != NULL && options->send != NULL &&
                options->write != NULL);
+    TOW_ASSERT((options->memory_take == NULL) ==
+               (options->memory_give == NULL));
     *out_mover = NULL;
     tow_mover_t *mover = tow_calloc(1, sizeof(*mover));
     if (mover == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -450,7 +470,6 @@ tow_status_t tow_mover_create(const tow_mover_options_t *options,
     tow_list_init(&mover->targets);
     tow_list_init(&mover->bulks);
     tow_list_init(&mover->early_order);
-    tow_list_init(&mover->spares);
     init_pools(mover);
     *out_mover = mover;
     return TOW_OK;
@@ -469,6 +488,7 @@ static void free_tables(tow_mover_t *mover)
     tow_pool_deinit(&mover->copy_pool);
     tow_pool_deinit(&mover->loan_pool);
     tow_pool_deinit(&mover->bulk_pool);
+    tow_pool_deinit(&mover->hold_pool);
     tow_pool_deinit(&mover->early_pool);
     tow_pool_deinit(&mover->early_gang_pool);
     tow_free(mover->scratch);

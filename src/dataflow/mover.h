@@ -38,16 +38,28 @@ typedef struct tow_mover_write {
     void (*done)(struct tow_mover_write *write, tow_status_t take_status);
 } tow_mover_write_t;
 
+/* Would the receiver be told, should the message not reach it? */
+typedef enum tow_mover_sent {
+    TOW_MOVER_SENT, /* yes: it knows of the connection */
+    /* There is none yet. The move stays until tow_mover_peer_ready, or fails
+     * with tow_mover_peer_gone: or the receiver would wait for ever. */
+    TOW_MOVER_WAITS,
+} tow_mover_sent_t;
+
 typedef struct tow_mover_options {
     tow_driver_t *driver; /* lent, outlives the mover */
     uint32_t process;     /* our own */
     /* Carries a message to the worker of that process, in order and exactly
      * once, or the owner calls tow_mover_peer_gone, in a turn of its own. Lent
      * for the call. */
-    void (*send)(void *context, uint32_t process, uint32_t type,
-                 const tow_body_t *body);
+    tow_mover_sent_t (*send)(void *context, uint32_t process, uint32_t type,
+                             const tow_body_t *body);
     /* `done` follows in a turn of its own, unless this fails. */
     tow_status_t (*write)(void *context, tow_mover_write_t *write);
+    /* Memory for targets, aligned to TOW_MOVER_ALIGNMENT, from an owner that
+     * keeps large blocks; both may be NULL. `size` as it was asked for. */
+    void *(*memory_take)(void *context, size_t size);
+    void (*memory_give)(void *context, void *bytes, size_t size);
     /* The last of all that was under way has ended: tow_mover_is_quiet. In a
      * turn of the driver, the env or a post. May be NULL. */
     void (*quiet)(void *context);
@@ -94,6 +106,8 @@ tow_status_t tow_mover_offer(tow_mover_t *mover, uint32_t process,
                              const tow_msg_edge_offer_t *offer) TOW_MUST_USE;
 tow_status_t tow_mover_piece(tow_mover_t *mover, uint32_t process,
                              const tow_msg_edge_piece_t *piece) TOW_MUST_USE;
+/* What waited for the connection is on its way. */
+void tow_mover_peer_ready(tow_mover_t *mover, uint32_t process);
 /* Moves that need it fail with `cause` (lent). */
 void tow_mover_peer_gone(tow_mover_t *mover, uint32_t process,
                          tow_status_t cause);

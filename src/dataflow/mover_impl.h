@@ -82,6 +82,12 @@ typedef struct bulk {
     bool is_writing;
 } bulk_t;
 
+/* Small pieces that wait for a connection. */
+typedef struct hold {
+    tow_list_t in_job;
+    uint32_t process;
+} hold_t;
+
 struct job {
     tow_mover_t *mover;
     tow_move_t *move;
@@ -97,6 +103,7 @@ struct job {
     loan_t **loans;     /* by shard; NULL: not needed, or ended */
     tow_list_t copies;
     tow_list_t bulks;
+    tow_list_t holds;
     target_t *targets_here[TOW_MOVER_INLINE_COUNT];
     loan_t *loans_here[TOW_MOVER_INLINE_COUNT];
 };
@@ -125,10 +132,9 @@ typedef struct early_gang {
     tow_list_t items;
 } early_gang_t;
 
-/* Memory that waits for its next user; lies in it. */
+/* A small block that waits for its next user; lies in it. */
 typedef struct spare {
-    tow_list_t in_mover;
-    uint64_t size;
+    struct spare *next;
 } spare_t;
 
 struct tow_mover {
@@ -143,7 +149,8 @@ struct tow_mover {
     uint32_t depth;     /* of calls that must not call back */
     tow_list_t targets; /* all records */
     tow_list_t bulks;   /* all records */
-    tow_pool_t job_pool, target_pool, copy_pool, loan_pool, bulk_pool;
+    tow_pool_t job_pool, target_pool, copy_pool, loan_pool, bulk_pool,
+        hold_pool;
     tow_map_t peers; /* by process, of owned edge_peer_t */
     /* -- Early. */
     tow_map_t early_by_gang;
@@ -151,11 +158,8 @@ struct tow_mover {
     tow_pool_t early_pool, early_gang_pool;
     uint64_t last_gang; /* granted */
     /* -- Memory. */
-    spare_t *small_spares; /* by in_mover.next */
-    uint32_t small_spare_count;
-    tow_list_t spares; /* last used last */
+    spare_t *spares;
     uint32_t spare_count;
-    uint64_t spare_bytes;
     uint8_t *scratch; /* owned; TOW_MOVER_EAGER_BYTES, to pack small pieces */
     tow_map_t
         offered; /* process -> the number of the target it was asked for */
@@ -203,6 +207,8 @@ void mover_targets_forget(tow_mover_t *mover);
 
 tow_status_t mover_sources_start(job_t *job) TOW_MUST_USE;
 void mover_sources_drop(job_t *job);
+/* The connection to that worker stands. */
+void mover_sources_release(job_t *job, uint32_t process);
 tow_status_t mover_source_offer(job_t *job, edge_peer_t *peer, uint32_t shard,
                                 tow_region_key_t key) TOW_MUST_USE;
 void mover_sources_forget(tow_mover_t *mover);

@@ -39,8 +39,44 @@ static void pack(const job_t *job, const loan_t *loan, const tow_piece_t *piece,
 
 /* -- Small pieces, and our own ------------------------------------------------------ */
 
-static void send_small(const job_t *job, const loan_t *loan,
-                       const tow_piece_t *piece)
+static hold_t *find_hold(const job_t *job, uint32_t process)
+{
+    const tow_list_t *head = &job->holds;
+    for (tow_list_t *at = head->next; at != head; at = at->next) {
+        hold_t *hold = TOW_CONTAINER_OF(at, hold_t, in_job);
+        if (hold->process == process) return hold;
+    }
+    return NULL;
+}
+
+/* The move stays until that worker would hear of a connection that breaks. */
+static bool hold(job_t *job, uint32_t process)
+{
+    if (find_hold(job, process) != NULL) return true;
+    hold_t *record = tow_pool_take(&job->mover->hold_pool);
+    if (record == NULL) return false;
+    record->process = process;
+    tow_list_append(&job->holds, &record->in_job);
+    job->open_count++;
+    return true;
+}
+
+static void free_hold(job_t *job, hold_t *record)
+{
+    tow_list_remove(&record->in_job);
+    tow_pool_give(&job->mover->hold_pool, record);
+}
+
+void mover_sources_release(job_t *job, uint32_t process)
+{
+    hold_t *record = find_hold(job, process);
+    if (record == NULL) return;
+    free_hold(job, record);
+    mover_part_ended(job);
+}
+
+/* False: no memory to wait for it. */
+static bool send_small(job_t *job, const loan_t *loan, const tow_piece_t *piece)
 {
     tow_mover_t *mover = job->mover;
     tow_msg_edge_piece_t message = TOW_MSG_EDGE_PIECE_INIT;
@@ -56,8 +92,10 @@ static void send_small(const job_t *job, const loan_t *loan,
     message.bytes.len = (size_t)piece->bytes;
     mover->stats.sent_small++;
     mover->stats.bytes_sent += piece->bytes;
-    mover->options.send(mover->options.context, piece->process,
-                        TOW_MESSAGE_EDGE_PIECE, &message.base);
+    const tow_mover_sent_t sent =
+        mover->options.send(mover->options.context, piece->process,
+                            TOW_MESSAGE_EDGE_PIECE, &message.base);
+    return TOW_LIKELY(sent == TOW_MOVER_SENT) || hold(job, piece->process);
 }
 
 static void lay_out_here(const job_t *job, const loan_t *loan,
@@ -223,15 +261,19 @@ static void serve(job_t *job, loan_t *loan)
 {
     const tow_route_t *route = job->route;
     const uint32_t self = job->mover->options.process;
+    bool is_kept = true;
     for (size_t i = 0; i < route->send_count; i++) {
         const tow_piece_t *piece = &route->sends[i];
         if (piece->source_shard != loan->shard) continue;
         if (piece->process == self)
             lay_out_here(job, loan, piece);
         else if (!piece_is_large(piece))
-            send_small(job, loan, piece);
+            is_kept &= send_small(job, loan, piece);
     }
-    if (!tow_list_is_empty(&job->bulks)) write_offered(job, loan);
+    if (TOW_UNLIKELY(!is_kept))
+        mover_fail(job, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+    else if (!tow_list_is_empty(&job->bulks))
+        write_offered(job, loan);
 }
 
 static void borrowed(tow_borrow_t *borrow, tow_status_t take_status)
@@ -331,6 +373,8 @@ tow_status_t mover_sources_start(job_t *job)
 void mover_sources_drop(job_t *job)
 {
     tow_list_t *item;
+    while (!tow_list_is_empty(&job->holds))
+        free_hold(job, TOW_CONTAINER_OF(job->holds.next, hold_t, in_job));
     while ((item = tow_list_pop_front(&job->bulks)) != NULL) {
         bulk_t *bulk = TOW_CONTAINER_OF(item, bulk_t, in_job);
         bulk->job = NULL;

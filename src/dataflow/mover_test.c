@@ -1,6 +1,10 @@
 /* Movers, joined in memory. */
 #include "dataflow/mover_testing_impl.h"
 
+#include <time.h> /* tow-allow: a measurement, printed and not judged */
+
+#include "dataflow/fake_driver_testing_impl.h"
+
 /* -- Plans ------------------------------------------------------------------------ */
 
 #define ROW_BYTES (32u << 10) /* large */
@@ -838,7 +842,7 @@ static void random_plan(yard_t *yard, plan_t *plan)
 static void routes_by_chance_carry_the_right_bytes(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 150; seed++) {
+    for (uint64_t seed = 1; seed <= 60; seed++) {
         yard_t yard;
         plan_t plan;
         trip_t trip;
@@ -964,7 +968,7 @@ static void storm_end(storm_t *storm)
 static void all_ends_whatever_happens(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 150; seed++) {
+    for (uint64_t seed = 1; seed <= 60; seed++) {
         static storm_t storm;
         storm = (storm_t){0};
         yard_open(&storm.yard, 3, seed);
@@ -1026,6 +1030,147 @@ static void a_move_that_cannot_begin_leaves_nothing(void **state)
     plan_free(&plan, 2);
 }
 
+/* -- What it costs ------------------------------------------------------------------------------------ */
+
+#define COST_MOVES 200000
+
+typedef struct cost {
+    fake_driver_t fake;
+    tow_env_t env;
+    tow_post_t *post;
+    tow_mover_t *mover;
+    tow_piece_t piece;
+    tow_route_t route;
+    tow_move_t move;
+    tow_buffer_t *source;
+    tow_buffer_t *target;
+    uint32_t device;
+    size_t done_count;
+} cost_t;
+
+static void cost_post(tow_env_t *env, tow_post_t *post)
+{
+    TOW_CONTAINER_OF(env, cost_t, env)->post = post;
+}
+
+static const tow_env_ops_t cost_env_ops = {.post = cost_post};
+
+static tow_mover_sent_t cost_send(void *context, uint32_t process,
+                                  uint32_t type, const tow_body_t *body)
+{
+    (void)context, (void)process, (void)type, (void)body;
+    return TOW_MOVER_SENT;
+}
+
+static tow_status_t cost_write(void *context, tow_mover_write_t *write)
+{
+    (void)context, (void)write;
+    return tow_status_bare(TOW_UNIMPLEMENTED);
+}
+
+static void cost_done(tow_move_t *move, tow_status_t take_status)
+{
+    must(take_status);
+    TOW_CONTAINER_OF(move, cost_t, move)->done_count++;
+}
+
+/* One shard of one number. */
+static void cost_open(cost_t *cost, bool is_sent, bool is_received,
+                      uint32_t other)
+{
+    *cost = (cost_t){.env = {.ops = &cost_env_ops}};
+    fake_open(&cost->fake, &cost->env);
+    fake_executable_release(&cost->fake.executable);
+    must(tow_mover_create(&(tow_mover_options_t){.driver = &cost->fake.base,
+                                                 .process = 1,
+                                                 .send = cost_send,
+                                                 .write = cost_write},
+                          &cost->mover));
+    cost->piece = (tow_piece_t){.process = other, .bytes = 4};
+    cost->route = (tow_route_t){.source = {.type = TOW_TYPE_F32},
+                                .target = {.type = TOW_TYPE_F32},
+                                .sends = &cost->piece,
+                                .send_count = is_sent,
+                                .source_count = is_sent,
+                                .receives = &cost->piece,
+                                .receive_count = is_received,
+                                .target_devices = &cost->device,
+                                .target_count = is_received};
+    must(tow_route_check(&cost->route, 1, 1));
+    cost->source = fake_buffer_make(&cost->fake);
+}
+
+static void cost_close(cost_t *cost)
+{
+    assert_int_equal(cost->done_count, COST_MOVES);
+    tow_buffer_release(cost->source);
+    tow_mover_destroy(cost->mover);
+    fake_close(&cost->fake);
+}
+
+static void cost_turn(cost_t *cost)
+{
+    tow_post_t *post = cost->post;
+    cost->post = NULL;
+    if (post != NULL) post->run(post);
+}
+
+static void cost_move(cost_t *cost, uint64_t gang)
+{
+    fake_driver_t *fake = &cost->fake;
+    cost->move = (tow_move_t){.route = &cost->route,
+                              .gang = gang,
+                              .sources = &cost->source,
+                              .source_stride = 1,
+                              .targets = &cost->target,
+                              .done = cost_done};
+    must(tow_mover_start(cost->mover, &cost->move));
+    tow_mover_granted(cost->mover, gang);
+    if (fake->copy != NULL) fake->copy->done(fake->copy, TOW_OK);
+    if (fake->borrow != NULL) fake->borrow->done(fake->borrow, TOW_OK);
+    if (cost->route.receive_count > 0 && cost->piece.process != 1) {
+        tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+        piece.gang = gang;
+        piece.bytes.data = fake->bytes;
+        piece.bytes.len = 4;
+        must(tow_mover_piece(cost->mover, 2, &piece));
+    }
+    cost_turn(cost);
+    if (fake->upload != NULL) fake->upload->done(fake->upload, TOW_OK);
+    fake->copy = NULL;
+    fake->borrow = NULL;
+    fake->upload = NULL;
+    if (cost->target != NULL) tow_buffer_release(cost->target);
+    cost->target = NULL;
+}
+
+static double now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now); /* tow-allow: as above */
+    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+}
+
+static void measure(const char *what, bool is_sent, bool is_received,
+                    uint32_t other)
+{
+    static cost_t cost;
+    cost_open(&cost, is_sent, is_received, other);
+    const double begin = now_ns();
+    for (uint64_t i = 1; i <= COST_MOVES; i++)
+        cost_move(&cost, i);
+    fprintf(stderr, "%s: %.0f ns\n", what, (now_ns() - begin) / COST_MOVES);
+    cost_close(&cost);
+}
+
+static void what_a_small_move_costs(void **state)
+{
+    (void)state;
+    measure("a shard within a worker", true, true, 1);
+    measure("a small piece, who sends it", true, false, 2);
+    measure("a small piece, who gets it", false, true, 2);
+}
+
 TOW_TEST_MAIN(
     cmocka_unit_test(a_whole_shard_of_our_own_is_the_drivers_copy),
     cmocka_unit_test(parts_of_our_own_are_laid_out),
@@ -1055,4 +1200,5 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_mover_is_forgotten_at_any_moment),
     cmocka_unit_test(routes_by_chance_carry_the_right_bytes),
     cmocka_unit_test(all_ends_whatever_happens),
-    cmocka_unit_test(a_move_that_cannot_begin_leaves_nothing))
+    cmocka_unit_test(a_move_that_cannot_begin_leaves_nothing),
+    cmocka_unit_test(what_a_small_move_costs))

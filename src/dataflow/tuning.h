@@ -52,13 +52,10 @@
 
 /* Where devices use memory as it is: see src/device/README.md. */
 #define TOW_MOVER_ALIGNMENT 64u
-/* Memory of targets that devices have given back, kept for the next: a fresh
- * page costs 0.25 us to touch, so 64 MiB of them 4 ms, about as much as copying.
- * Small blocks are of one size; others are used again for the same size. */
+/* Targets of at most so many bytes get a block of this size, which is kept for
+ * the next when the device has given it back: so many at most. */
 #define TOW_MOVER_SMALL_BYTES       4096u
 #define TOW_MOVER_SMALL_SPARE_COUNT 1024u
-#define TOW_MOVER_SPARE_COUNT       64u
-#define TOW_MOVER_SPARE_BYTES_MAX   (UINT64_C(256) << 20)
 
 /* Targets, or sources, of a move that need no table from the heap. */
 #define TOW_MOVER_INLINE_COUNT 8u

@@ -286,26 +286,30 @@ static tow_status_t dial(tow_worker_t *worker, peer_t *peer)
     return TOW_OK;
 }
 
-void worker_peer_send(void *context, uint32_t process, uint32_t type,
-                      const tow_body_t *body)
+/* Once a line is let in the other would be told of its end, and fail what waits
+ * for us; before, only we know. */
+tow_mover_sent_t worker_peer_send(void *context, uint32_t process,
+                                  uint32_t type, const tow_body_t *body)
 {
     tow_worker_t *worker = context;
     peer_t *peer = find_peer(worker, process);
     if (TOW_UNLIKELY(peer == NULL)) {
         doom_stranger(worker, process);
-        return;
+        return TOW_MOVER_WAITS;
     }
-    if (TOW_UNLIKELY(peer->doom != TOW_OK)) return;
+    if (TOW_UNLIKELY(peer->doom != TOW_OK)) return TOW_MOVER_WAITS;
     const line_t *line = peer->line;
-    if (TOW_LIKELY(line != NULL && line->is_let_in) &&
-        TOW_LIKELY(tow_list_is_empty(&peer->outbox)) &&
+    const bool is_open = line != NULL && line->is_let_in;
+    if (TOW_LIKELY(is_open) && TOW_LIKELY(tow_list_is_empty(&peer->outbox)) &&
         TOW_LIKELY(tow_session_send(line->session, type, body) !=
                    TOW_SEND_FULL))
-        return; /* Taken; or gone, as we shall be told. */
+        return TOW_MOVER_SENT; /* Or gone, as we shall be told. */
     keep_letter(worker, peer, type, body);
-    if (peer->line != NULL || peer->doom != TOW_OK) return;
+    if (is_open) return TOW_MOVER_SENT;
+    if (peer->line != NULL || peer->doom != TOW_OK) return TOW_MOVER_WAITS;
     tow_status_t status = dial(worker, peer);
     if (status != TOW_OK) doom(worker, peer, status);
+    return TOW_MOVER_WAITS;
 }
 
 /* -- Who is there ----------------------------------------------------------------------- */
@@ -376,6 +380,7 @@ static tow_status_t take_open(line_t *line, const tow_msg_peer_open_t *open)
     TOW_RETURN_IF_ERROR(check_who(line));
     line->is_let_in = true;
     flush(find_peer(worker, line->process));
+    tow_mover_peer_ready(worker->mover, line->process);
     return TOW_OK;
 }
 

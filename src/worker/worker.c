@@ -369,6 +369,16 @@ static void abort_gang(void *context, uint64_t gang_id, tow_status_t cause)
         hooks->abort_gang(hooks->context, gang_id, cause);
 }
 
+static void *take_memory(void *context, size_t size)
+{
+    return tow_stash_take(&((tow_worker_t *)context)->stash, size);
+}
+
+static void give_memory(void *context, void *bytes, size_t size)
+{
+    tow_stash_give(&((tow_worker_t *)context)->stash, bytes, size);
+}
+
 static void mover_quiet(void *context)
 {
     worker_settle(context);
@@ -410,6 +420,8 @@ static tow_status_t set_up(tow_worker_t *worker,
                                        .process = options->process,
                                        .send = worker_peer_send,
                                        .write = worker_peer_write,
+                                       .memory_take = take_memory,
+                                       .memory_give = give_memory,
                                        .quiet = mover_quiet,
                                        .context = worker};
     TOW_RETURN_IF_ERROR(tow_mover_create(&mover, &worker->mover));

@@ -107,8 +107,8 @@ tow_status_t worker_peers_open(tow_worker_t *worker, const char *door)
 /* Where others come in; "": nowhere. */
 const char *worker_peers_door(const tow_worker_t *worker);
 /* For the mover. */
-void worker_peer_send(void *context, uint32_t process, uint32_t type,
-                      const tow_body_t *body);
+tow_mover_sent_t worker_peer_send(void *context, uint32_t process,
+                                  uint32_t type, const tow_body_t *body);
 tow_status_t worker_peer_write(void *context, tow_mover_write_t *write)
     TOW_MUST_USE;
 tow_status_t worker_peer_add(tow_worker_t *worker,
