@@ -152,6 +152,39 @@ static tow_status_t find_shardings(const insertion_t *insertion, uint32_t index,
                               &moved->to);
 }
 
+/* Where nobody says how it lies, on either slice, it goes shard by shard, as it
+ * would on one: what is written is a whole that is cut along its first
+ * dimension. */
+static tow_status_t guess_shardings(const insertion_t *insertion,
+                                    uint32_t index, size_t input,
+                                    moved_t *moved)
+{
+    const tow_graph_t *program = insertion->program;
+    const tow_graph_scope_t *scope = insertion->scope;
+    const tow_node_t *node = tow_graph_node(program, index);
+    const tow_shape_t *wanted = &scope->function(scope->context, node->function)
+                                     ->arguments[input]
+                                     .shape;
+    const size_t count = scope->slice_devices(scope->context, node->slice);
+    tow_shape_t given;
+    if (tow_sharding_is_known(&moved->from) ||
+        tow_sharding_is_known(&moved->to) ||
+        count != scope->slice_devices(
+                     scope->context,
+                     tow_graph_node(program, moved->value.node)->slice))
+        return TOW_OK;
+    tow_status_t status = tow_value_shape(program, scope, moved->value, &given);
+    if (status != TOW_OK) return input_error(insertion, index, input, status);
+    if (!tow_shape_equal(&given, wanted)) return TOW_OK;
+    moved->from = tow_sharding_replicated(given.rank, count);
+    if (given.rank > 0) {
+        moved->from.parts[0] = (uint32_t)count;
+        moved->from.replicas = 1;
+    }
+    moved->to = moved->from;
+    return TOW_OK;
+}
+
 /* On one slice, where nobody says how it lies, it lies as it should: the verifier
  * still compares shapes. */
 static tow_status_t connect(insertion_t *insertion, uint32_t index,
@@ -173,6 +206,7 @@ static tow_status_t connect(insertion_t *insertion, uint32_t index,
                     !tow_sharding_is_known(&moved.to) ||
                     tow_sharding_equal(&moved.from, &moved.to)))
         return TOW_OK;
+    TOW_RETURN_IF_ERROR(guess_shardings(insertion, index, input, &moved));
     TOW_RETURN_IF_ERROR(check_known(insertion, index, input, &moved));
     TOW_RETURN_IF_ERROR(
         check_wholes(insertion, index, input, &moved, &wanted->shape));

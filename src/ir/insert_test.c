@@ -24,6 +24,8 @@ static stage_t *open_stage(void)
     stage_define(&stage, 8, 4, "f32[8,4] as 1x4 -> f32[8,2] as 1x4");
     stage_define(&stage, 9, 4,
                  "f32[8,2] as 1x4 mesh 4 axes 0 -> f32[8,2] as 1x4");
+    stage_define(&stage, 10, 4, " -> f32[]");
+    stage_define(&stage, 11, 4, "f32[] -> f32[]");
     return &stage;
 }
 
@@ -164,6 +166,31 @@ static void transfers_of_the_clients_are_completed(void **state)
             "}\n");
 }
 
+/* As on one slice, where it would be used as it is. */
+static void what_nobody_says_goes_shard_by_shard(void **state)
+{
+    (void)state;
+    becomes("program {\n" X "  %1 = compute function 4 on slice 1 (%0)\n"
+            "  %2 = compute function 4 on slice 2 (%1)\n"
+            "  %3 = compute function 10 on slice 1 ()\n"
+            "  %4 = compute function 11 on slice 2 (%3)\n"
+            "  %5 = result (%2)\n}\n",
+            "program {\n" X "  %1 = compute function 4 on slice 1 (%0)\n"
+            "  %2 = compute function 4 on slice 2 (%6)\n"
+            "  %3 = compute function 10 on slice 1 ()\n"
+            "  %4 = compute function 11 on slice 2 (%7)\n"
+            "  %5 = result (%2)\n"
+            "  %6 = transfer from 4x1 to slice 2 as 4x1 (%1)\n"
+            "  %7 = transfer from *4 to slice 2 as *4 (%3)\n"
+            "}\n");
+    /* Not if they are cut in other ways. */
+    refuses("program {" X "%1 = compute \"A\" function 4 on slice 1 (%0)"
+            "%2 = compute \"B\" function 11 on slice 2 (%1) %3 = result (%2) }",
+            "node 2 \"B\": input 0, of node 1 \"A\": it goes from slice 1 to "
+            "slice 2, and how it lies there is not known; move it by a "
+            "transfer that says it");
+}
+
 static void what_is_not_known_is_asked_for(void **state)
 {
     (void)state;
@@ -209,5 +236,6 @@ TOW_TEST_MAIN(cmocka_unit_test(values_that_are_where_they_are_used_stay),
               cmocka_unit_test(an_argument_says_how_it_lies),
               cmocka_unit_test(a_slice_of_one_device_has_all_of_it),
               cmocka_unit_test(transfers_of_the_clients_are_completed),
+              cmocka_unit_test(what_nobody_says_goes_shard_by_shard),
               cmocka_unit_test(what_is_not_known_is_asked_for),
               cmocka_unit_test(arrays_of_other_shapes_are_refused))

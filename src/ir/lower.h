@@ -122,9 +122,10 @@ typedef struct tow_lower_scope {
 
 /* A copy of the program in which every value is used only where it lies: behind
  * each producer one transfer for each other slice, or sharding, that its users
- * have, from the shardings of their functions' signatures. The program has been
- * verified but for that (tow_graph_verify_loose). INVALID_ARGUMENT names the
- * node whose sharding is not known or does not fit. Node numbers of the original
+ * have, from the shardings of their functions' signatures. Where neither end says
+ * how a value lies, and both have as many shards of one shape, it goes shard by
+ * shard. The program has been verified but for that (tow_graph_verify_loose).
+ * INVALID_ARGUMENT names the node whose sharding is not known or does not fit. Node numbers of the original
  * stay; transfers stand at the end. */
 tow_status_t tow_graph_insert_transfers(const tow_graph_t *program,
                                         const tow_graph_scope_t *scope,
