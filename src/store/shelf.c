@@ -129,6 +129,17 @@ bool tow_shelf_is_shared(const tow_shelf_object_t *object)
     return false;
 }
 
+void tow_shard_share(tow_buffer_t *shard)
+{
+    shard->shelf_count_++;
+}
+
+void tow_shard_unshare(tow_buffer_t *shard)
+{
+    TOW_ASSERT(shard->shelf_count_ > 0);
+    shard->shelf_count_--;
+}
+
 tow_shelf_object_t *tow_shelf_find(const tow_shelf_t *shelf, uint64_t key)
 {
     return tow_map_find(&shelf->objects, key);

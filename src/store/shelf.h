@@ -65,6 +65,10 @@ tow_status_t tow_shelf_put_failed(tow_shelf_t *shelf, uint64_t key,
  * value, arguments that are results, regroups: who consumes one of them must
  * leave the others their bytes. */
 bool tow_shelf_is_shared(const tow_shelf_object_t *object);
+/* Somebody else needs the shard's bytes and has not asked the device for them
+ * yet; until tow_shard_unshare its objects are shared. */
+void tow_shard_share(tow_buffer_t *shard);
+void tow_shard_unshare(tow_buffer_t *shard);
 /* NULL: there is none. */
 tow_shelf_object_t *tow_shelf_find(const tow_shelf_t *shelf, uint64_t key);
 /* Its shards go, and `cause` (retained) takes their place: its run has failed,

@@ -155,6 +155,7 @@ static bool fits(const tow_worker_t *worker, const get_t *get)
 static void start(get_t *get)
 {
     tow_worker_t *worker = get->worker;
+    tow_shard_unshare(get->buffer); /* The device sees to it from here on. */
     tow_list_remove(&get->in_worker);
     tow_list_append(&worker->gets, &get->in_worker);
     worker->get_bytes += get->size;
@@ -247,6 +248,8 @@ void worker_get(tow_worker_t *worker, const tow_msg_shard_get_t *message)
     }
     worker->get_count++;
     tow_list_append(&worker->waiting_gets, &get->in_worker);
+    /* A run that is granted while it waits must leave it the bytes. */
+    tow_shard_share(get->buffer);
     start_waiting(worker);
 }
 
@@ -258,6 +261,7 @@ void worker_gets_drop(tow_worker_t *worker)
     while ((item = tow_list_pop_front(&worker->waiting_gets)) != NULL) {
         get_t *get = TOW_CONTAINER_OF(item, get_t, in_worker);
         worker->get_count--;
+        tow_shard_unshare(get->buffer);
         tow_buffer_release(get->buffer);
         free_get(get);
     }

@@ -21,6 +21,12 @@ static const char greedy_text[] = "towpath-cost 1\n"
                                   "temporary 100000000\n"
                                   "all_reduce 16\n";
 
+static const char consuming_text[] = "towpath-cost 1\n"
+                                     "name consuming\n"
+                                     "argument u8[60000]\n"
+                                     "result u8[60000] alias 0\n"
+                                     "duration 100000\n";
+
 enum {
     ADD = 101,
     SLOW,
@@ -528,6 +534,34 @@ static void gets_beyond_the_memory_wait_in_order(void **state)
     world_close(&world);
 }
 
+static void gets_that_wait_have_their_value_though_a_run_consumes_it(
+    void **state)
+{
+    (void)state;
+    world_t world = {0};
+    static uint8_t bytes[60000];
+    world_join(&world, (tow_worker_limits_t){.get_bytes_max = 100000});
+    say_load(&world, ADD, consuming_text);
+    say_step(&world, RUN_ADD, ADD, true);
+    say_put(&world, 1, sizeof(bytes), bytes, sizeof(bytes));
+    run_for(&world, SECOND / 10);
+    assert_int_equal(world.heard.load_code, TOW_CODE_OK);
+    say_get(&world, 1, 1, 0, true);
+    say_get(&world, 2, 1, 0, true); /* Waits for memory. */
+    say_grant(&world, 1, RUN_ADD, 1);
+    run_for(&world, SECOND);
+    assert_int_equal(world.heard.run_count, 1);
+    assert_int_equal(world.heard.get_count, 2);
+    assert_int_equal(world.heard.get_request, 2);
+    assert_int_equal(world.heard.get_code, TOW_CODE_OK);
+    assert_int_equal(world.arrived_count, 2);
+    say_release(&world, 1, 1);
+    say_release(&world, 1000, 1);
+    run_for(&world, SECOND / 10);
+    assert_int_equal(tow_sim_device_counts(world.driver).buffers, 0);
+    world_close(&world);
+}
+
 static void say_regroup(world_t *world, uint64_t object,
                         const uint64_t sources[DEVICES], uint32_t shard)
 {
@@ -879,6 +913,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_device_without_memory_refuses_a_put),
     cmocka_unit_test(a_wrong_get_fails_alone),
     cmocka_unit_test(gets_beyond_the_memory_wait_in_order),
+    cmocka_unit_test(gets_that_wait_have_their_value_though_a_run_consumes_it),
     cmocka_unit_test(shards_become_a_new_object),
     cmocka_unit_test(a_regroup_of_what_is_not_there_has_failed),
     cmocka_unit_test(reports_say_what_there_is),

@@ -556,8 +556,9 @@ static inline void say_load(world_t *world, uint64_t executable,
 }
 
 /* argument -> executable -> result; node 1. */
-static inline void say_program(world_t *world, uint64_t program,
-                               uint64_t executable)
+/* Of one step, which leaves its argument alone, or consumes it. */
+static inline void say_step(world_t *world, uint64_t program,
+                            uint64_t executable, bool consumes)
 {
     static const uint32_t argument[] = {0}, result[] = {1}, kept[] = {0};
     const tow_lowered_step_t step = {.executable = {executable},
@@ -566,7 +567,9 @@ static inline void say_program(world_t *world, uint64_t program,
                                      .first_output = 1,
                                      .output_count = 1,
                                      .kept = kept,
-                                     .kept_count = 1,
+                                     .kept_count = consumes ? 0 : 1,
+                                     .freed = argument,
+                                     .freed_count = consumes ? 1 : 0,
                                      .node = 1};
     void *bytes;
     size_t size;
@@ -583,6 +586,12 @@ static inline void say_program(world_t *world, uint64_t program,
     load.lowered_blob = say_blob(world, bytes, size);
     tow_free(bytes);
     say(world, TOW_MESSAGE_PROGRAM_LOAD, &load.base);
+}
+
+static inline void say_program(world_t *world, uint64_t program,
+                               uint64_t executable)
+{
+    say_step(world, program, executable, false);
 }
 
 /* Results are objects 1000 * run, ... */
