@@ -133,7 +133,11 @@ static tow_status_t look_who_is_there(PJRT_Client *client)
 {
     /* First: what is told from now on is told for another look. */
     const unsigned alarm_count = atomic_load(&tow_pjrt_alarm_count);
-    const tow_slice_options_t every = {.struct_size = sizeof(every)};
+    tow_device_t first = {.struct_size = sizeof(first)};
+    tow_status_ignore(tow_slice_device(client->all, 0, &first), "in range");
+    const tow_slice_options_t every = {.struct_size = sizeof(every),
+                                       .kind = first.kind,
+                                       .island = first.island};
     tow_slice_t *here = NULL;
     tow_status_t status = tow_slice_open(client->tow, &every, &here);
     TOW_RETURN_IF_ERROR(tow_client_status(client->tow));

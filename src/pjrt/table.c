@@ -2,6 +2,8 @@
  *
  * The table is the header's, zeroed where we have nothing: JAX asks for more
  * only of plugins that say a newer minor version. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "pjrt/plugin_impl.h"
@@ -104,12 +106,28 @@ static PJRT_Error *initialize(PJRT_Plugin_Initialize_Args *args)
         .int64_array_value = numbers, .value_size = 3                      \
     }
 
+/* What JAX is asked to write. */
+static int64_t stablehlo[] = {TOW_PJRT_STABLEHLO_CURRENT};
+
+/* A text that is no version is as none: JAX says which it writes for. */
+static void read_stablehlo(void)
+{
+    const char *text = getenv(TOW_PJRT_STABLEHLO_VARIABLE);
+    int major, minor, patch, end = 0;
+    if (text == NULL ||
+        sscanf(text, "%d.%d.%d%n", &major, &minor, &patch, &end) != 3 ||
+        text[end] != '\0' || major < 0 || minor < 0 || patch < 0)
+        return;
+    stablehlo[0] = major;
+    stablehlo[1] = minor;
+    stablehlo[2] = patch;
+}
+
 static PJRT_Error *attributes(PJRT_Plugin_Attributes_Args *args)
 {
-    static const int64_t current[] = {TOW_PJRT_STABLEHLO_CURRENT};
     static const int64_t minimum[] = {TOW_PJRT_STABLEHLO_MINIMUM};
     static const PJRT_NamedValue values[] = {
-        NUMBERS("stablehlo_current_version", current),
+        NUMBERS("stablehlo_current_version", stablehlo),
         NUMBERS("stablehlo_minimum_version", minimum),
     };
     args->attributes = values;
@@ -122,6 +140,7 @@ static PJRT_Api table;
 /* When the library is loaded: before anybody can ask. */
 __attribute__((constructor)) static void fill_table(void)
 {
+    read_stablehlo();
     PJRT_Api *api = &table;
     *api = (PJRT_Api){
         .struct_size = PJRT_Api_STRUCT_SIZE,

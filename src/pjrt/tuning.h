@@ -7,9 +7,11 @@
 
 /* What the XLA of the cluster reads (scripts/xla-wheel.txt): JAX writes programs
  * for this version of StableHLO. Too new, and the cluster refuses programs by
- * name of the op; too old, and JAX cannot write newer ops at all. */
-#define TOW_PJRT_STABLEHLO_CURRENT 1, 13, 7
-#define TOW_PJRT_STABLEHLO_MINIMUM 0, 9, 0
+ * name of the op; too old, and JAX cannot write newer ops at all. The variable of
+ * the environment is for clusters with another XLA. */
+#define TOW_PJRT_STABLEHLO_CURRENT  1, 13, 7
+#define TOW_PJRT_STABLEHLO_MINIMUM  0, 9, 0
+#define TOW_PJRT_STABLEHLO_VARIABLE "TOW_STABLEHLO"
 
 /* Arguments or devices of an execution whose lists lie on the stack: 8 bytes
  * each. */

@@ -155,6 +155,38 @@ def test_a_program_that_xla_refuses_says_why_and_the_session_goes_on():
         """) == ["True", "3.0"]
 
 
+# An op that StableHLO has since 1.14, as JAX 0.10 writes it.
+NEWER = '''
+from jax._src.lib import xla_client
+text = """func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = "stablehlo.composite"(%a) ({ ^bb0(%x: tensor<4xf32>):
+    "stablehlo.return"(%x) : (tensor<4xf32>) -> () }) {name = "my.op",
+    composite_attributes = {}, decomposition = @d} : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32> }
+func.func @d(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }"""
+try:
+    devices[0].client.compile_and_load(
+        text, xla_client.DeviceList(tuple(devices[:1])), xla_client.CompileOptions())
+except jax.errors.JaxRuntimeError as error:
+    print(" ".join(str(error).split()))
+print(float(jnp.ones(3).sum()))
+'''
+
+
+def test_an_op_newer_than_the_cluster_is_named_with_the_version():
+    said, after_it = lines(NEWER)
+    assert "vhlo.composite_v2" in said
+    assert "plugin version 1.13.7" in said
+    assert after_it == "3.0"
+
+
+def test_a_cluster_that_is_sent_a_newer_op_names_it_and_both_versions():
+    said, after_it = lines(NEWER, TOW_STABLEHLO="1.17.0")
+    assert "vhlo.composite_v2" in said
+    assert "StableHLO_v1.17.0" in said and "StableHLO v1.13.7" in said
+    assert after_it == "3.0"
+
+
 # ---- memory ----
 
 def test_out_of_memory_is_an_error_and_the_session_goes_on(tow, folder):
