@@ -13,6 +13,8 @@
 
 #define DEVICES      2
 #define MEMORY_BYTES 1000000
+#define SELF         1 /* process */
+#define OTHER        9
 
 /* One argument, one result, an all-reduce. */
 static const char add_text[] = "towpath-cost 1\n"
@@ -69,6 +71,8 @@ typedef struct flow {
     tow_driver_t *driver;
     tow_shelf_t *shelf;
     tow_dataflow_t *dataflow;
+    tow_mover_t *mover;
+    int message_count; /* of the mover */
     int report_count;
     uint64_t succeeded[64];
     size_t succeeded_count;
@@ -279,6 +283,21 @@ static void add_share(flow_t *flow)
 
 /* -- The world --------------------------------------------------------------- */
 
+static tow_mover_sent_t on_send(void *context, uint32_t process, uint32_t type,
+                                const tow_body_t *body)
+{
+    (void)type, (void)body;
+    assert_int_equal(process, OTHER);
+    ((flow_t *)context)->message_count++;
+    return TOW_MOVER_SENT;
+}
+
+static tow_status_t on_write(void *context, tow_mover_write_t *write)
+{
+    (void)context, (void)write;
+    return tow_status_bare(TOW_UNIMPLEMENTED);
+}
+
 static void flow_open(flow_t *flow, tow_dataflow_options_t options)
 {
     *flow = (flow_t){0};
@@ -299,8 +318,16 @@ static void flow_open(flow_t *flow, tow_dataflow_options_t options)
         &flow->driver));
     must(tow_shelf_create(&(tow_shelf_options_t){.shard_count_max = DEVICES},
                           &flow->shelf));
+    must(tow_mover_create(&(tow_mover_options_t){.driver = flow->driver,
+                                                 .process = SELF,
+                                                 .send = on_send,
+                                                 .write = on_write,
+                                                 .context = flow},
+                          &flow->mover));
     options.driver = flow->driver;
     options.shelf = flow->shelf;
+    options.mover = flow->mover;
+    options.process = SELF;
     options.finished = on_finished;
     options.context = flow;
     must(tow_dataflow_create(&options, &flow->dataflow));
@@ -330,6 +357,8 @@ static void flow_close(flow_t *flow)
     assert_true(tow_dataflow_is_quiet(flow->dataflow));
     tow_dataflow_destroy(flow->dataflow);
     tow_shelf_destroy(flow->shelf);
+    run_idle(flow); /* Devices give back what they used of the mover. */
+    tow_mover_destroy(flow->mover);
     assert_int_equal(tow_sim_device_counts(flow->driver).buffers, 0);
     assert_int_equal(tow_sim_device_counts(flow->driver).executables, 0);
     tow_driver_close(flow->driver, (tow_closed_t){0});
@@ -713,6 +742,278 @@ static void a_program_may_go_while_it_runs(void **state)
 
 /* -- Bounds ------------------------------------------------------------------- */
 
+/* -- Transfers ---------------------------------------------------------------- */
+
+enum {
+    GATHER = 301,
+    GATHER_GREEDY,
+    RECEIVE,
+    SEND,
+    WRONG,
+};
+
+/* Two shards of 16 bytes become one of 32, on the second device. */
+static const tow_piece_t gather_pieces[] = {
+    {.process = SELF, .bytes = 16, .extent = {16}},
+    {.process = SELF,
+     .source_shard = 1,
+     .number = 1,
+     .bytes = 16,
+     .offset = 16,
+     .target_start = {16},
+     .extent = {16}},
+};
+static const tow_piece_t other_pieces[] = {
+    {.process = OTHER, .bytes = 16, .extent = {16}},
+    {.process = OTHER,
+     .source_shard = 1,
+     .target_shard = 1,
+     .bytes = 16,
+     .extent = {16}},
+};
+static const uint32_t both_devices[] = {0, 1};
+#define VECTOR(size)                                     \
+    {                                                    \
+        .type = TOW_TYPE_U8, .rank = 1, .dims = { size } \
+    }
+static const tow_route_t gather_route = {.source = VECTOR(16),
+                                         .target = VECTOR(32),
+                                         .source_count = 2,
+                                         .sends = gather_pieces,
+                                         .send_count = 2,
+                                         .receives = gather_pieces,
+                                         .receive_count = 2,
+                                         .target_devices = both_devices + 1,
+                                         .target_count = 1};
+static const tow_route_t receive_route = {.source = VECTOR(16),
+                                          .target = VECTOR(16),
+                                          .receives = other_pieces,
+                                          .receive_count = 2,
+                                          .target_devices = both_devices,
+                                          .target_count = 2};
+static const tow_route_t send_route = {.source = VECTOR(16),
+                                       .target = VECTOR(16),
+                                       .source_count = 2,
+                                       .sends = other_pieces,
+                                       .send_count = 2};
+
+/* argument -> executable (node 1) -> transfer (node 2) -> result */
+static void add_gather(flow_t *flow, uint64_t key, uint64_t executable)
+{
+    const tow_lowered_step_t steps[] = {{.executable = {executable},
+                                         .inputs = slot_0,
+                                         .input_count = 1,
+                                         .first_output = 1,
+                                         .output_count = 1,
+                                         .node = 1},
+                                        {.route = &gather_route,
+                                         .inputs = slot_1,
+                                         .input_count = 1,
+                                         .first_output = 2,
+                                         .output_count = 1,
+                                         .freed = slot_1,
+                                         .freed_count = 1,
+                                         .node = 2,
+                                         .index = 1}};
+    add_program(flow, key,
+                &(tow_lowered_t){.slot_count = 3,
+                                 .argument_count = 1,
+                                 .results = slot_2,
+                                 .result_count = 1,
+                                 .steps = steps,
+                                 .step_count = 2,
+                                 .step_count_all = 2});
+}
+
+/* transfer from elsewhere (node 1) -> add (node 2) -> result */
+static void add_receive(flow_t *flow)
+{
+    const tow_lowered_step_t steps[] = {{.route = &receive_route,
+                                         .first_output = 1,
+                                         .output_count = 1,
+                                         .node = 1},
+                                        {.executable = {ADD},
+                                         .inputs = slot_1,
+                                         .input_count = 1,
+                                         .first_output = 2,
+                                         .output_count = 1,
+                                         .freed = slot_1,
+                                         .freed_count = 1,
+                                         .node = 2,
+                                         .index = 1}};
+    add_program(flow, RECEIVE,
+                &(tow_lowered_t){.slot_count = 3,
+                                 .argument_count = 1,
+                                 .results = slot_2,
+                                 .result_count = 1,
+                                 .steps = steps,
+                                 .step_count = 2,
+                                 .step_count_all = 2});
+}
+
+/* argument -> transfer to elsewhere (node 1) */
+static void add_send(flow_t *flow)
+{
+    const tow_lowered_step_t step = {
+        .route = &send_route, .inputs = slot_0, .input_count = 1, .node = 1};
+    add_program(flow, SEND,
+                &(tow_lowered_t){.slot_count = 1,
+                                 .argument_count = 1,
+                                 .steps = &step,
+                                 .step_count = 1,
+                                 .step_count_all = 1});
+}
+
+static void flow_fill_moves(flow_t *flow)
+{
+    flow_fill(flow);
+    add_gather(flow, GATHER, ADD);
+    add_gather(flow, GATHER_GREEDY, GREEDY);
+    add_receive(flow);
+    add_send(flow);
+    put_object(flow, 1);
+}
+
+static void arrive(flow_t *flow, uint64_t gang, uint32_t shard)
+{
+    static uint8_t bytes[16];
+    tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+    piece.gang = gang;
+    piece.shard = shard;
+    piece.bytes.data = bytes;
+    piece.bytes.len = sizeof(bytes);
+    must(tow_mover_piece(flow->mover, OTHER, &piece));
+}
+
+static void a_transfer_is_a_step(void **state)
+{
+    (void)state;
+    flow_t flow;
+    flow_fill_moves(&flow);
+    grant(&flow, 1, GATHER, 1);
+    grant(&flow, 2, SEND, 1);
+    grant(&flow, 3, RECEIVE, 1);
+    arrive(&flow, 30, 0);
+    arrive(&flow, 30, 1);
+    arrive(&flow, 40, 1); /* early */
+    must(tow_dataflow_remove_program(flow.dataflow, GATHER));
+    run_idle(&flow);
+    assert_int_equal(flow.succeeded_count, 3);
+    assert_int_equal(flow.message_count, 2);
+    const tow_shelf_object_t *object = tow_shelf_find(flow.shelf, 1000);
+    assert_int_equal(object->shard_count, 1);
+    assert_int_equal(object->bytes, 32);
+    grant(&flow, 4, RECEIVE, 1);
+    arrive(&flow, 40, 0);
+    run_idle(&flow);
+    assert_int_equal(flow.succeeded_count, 4);
+    flow_close(&flow);
+}
+
+static void a_transfer_of_what_failed_tells_where_it_began(void **state)
+{
+    (void)state;
+    flow_t flow;
+    flow_fill_moves(&flow);
+    grant(&flow, 1, GATHER_GREEDY, 1);
+    run_idle(&flow);
+    assert_int_equal(flow.failed_count, 1);
+    expect_failure(&flow, 0, 1, TOW_RESOURCE_EXHAUSTED, "run 1, node 1: ");
+    assert_int_equal(flow.failed[0].node, 1);
+    flow_close(&flow);
+}
+
+static void a_transfer_fails_with_node_and_worker(void **state)
+{
+    (void)state;
+    flow_t flow;
+    flow_fill_moves(&flow);
+    grant(&flow, 1, RECEIVE, 1);
+    arrive(&flow, 10, 0);
+    run_idle(&flow);
+    assert_int_equal(tow_dataflow_stats(flow.dataflow).run_count, 1);
+    tow_status_t gone = TOW_ERROR(TOW_UNAVAILABLE, "worker w9 is gone");
+    tow_mover_peer_gone(flow.mover, OTHER, gone);
+    tow_status_release(gone);
+    run_idle(&flow);
+    assert_int_equal(flow.failed_count, 1);
+    expect_failure(&flow, 0, 1, TOW_UNAVAILABLE,
+                   "run 1, node 1: transfer from process 9: worker w9 is gone");
+    assert_int_equal(flow.failed[0].node, 1);
+    grant(&flow, 2, SINGLE_ADD, 1000);
+    run_idle(&flow);
+    expect_failure(&flow, 1, 2, TOW_UNAVAILABLE, "run 1, node 1: transfer");
+    flow_close(&flow);
+}
+
+static void an_abort_reaches_transfers(void **state)
+{
+    (void)state;
+    flow_t flow;
+    flow_fill_moves(&flow);
+    grant(&flow, 1, RECEIVE, 1);
+    must(tow_dataflow_remove_program(flow.dataflow, RECEIVE));
+    run_idle(&flow);
+    tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "the client is gone");
+    tow_dataflow_abort(flow.dataflow, 1, cause);
+    tow_status_release(cause);
+    run_idle(&flow);
+    expect_failure(&flow, 0, 1, TOW_CANCELLED, "the client is gone");
+    arrive(&flow, 10, 0); /* late: nobody minds */
+    flow_close(&flow);
+}
+
+static void clearing_drops_transfers(void **state)
+{
+    (void)state;
+    flow_t flow;
+    flow_fill_moves(&flow);
+    grant(&flow, 1, RECEIVE, 1);
+    grant(&flow, 2, GATHER, 1);
+    tow_status_t cause = TOW_ERROR(TOW_UNAVAILABLE, "the controller is gone");
+    tow_dataflow_clear(flow.dataflow, cause);
+    tow_mover_clear(flow.mover);
+    tow_status_release(cause);
+    tow_shelf_clear(flow.shelf);
+    run_idle(&flow);
+    assert_true(tow_dataflow_is_quiet(flow.dataflow));
+    assert_true(tow_mover_is_quiet(flow.mover));
+    assert_int_equal(flow.succeeded_count + flow.failed_count, 0);
+    flow_close(&flow);
+}
+
+static void a_transfer_that_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    flow_t flow;
+    flow_fill_moves(&flow);
+    static const uint32_t device[] = {DEVICES};
+    tow_route_t route = gather_route;
+    route.target_devices = device;
+    const tow_lowered_step_t step = {.route = &route,
+                                     .inputs = slot_0,
+                                     .input_count = 1,
+                                     .first_output = 1,
+                                     .output_count = 1,
+                                     .node = 1};
+    add_program(&flow, WRONG,
+                &(tow_lowered_t){.slot_count = 2,
+                                 .argument_count = 1,
+                                 .results = slot_1,
+                                 .result_count = 1,
+                                 .steps = &step,
+                                 .step_count = 1,
+                                 .step_count_all = 1});
+    grant(&flow, 1, WRONG, 1);
+    grant(&flow, 2, GATHER, 1);
+    run_idle(&flow);
+    expect_failure(&flow, 0, 1, TOW_INVALID_ARGUMENT, "node 1: target shard 0");
+    grant(&flow, 3, SEND, 2000); /* It has one shard here, not two. */
+    run_idle(&flow);
+    expect_failure(&flow, 1, 3, TOW_FAILED_PRECONDITION, "has 1 shards");
+    flow_close(&flow);
+}
+
 static void runs_beyond_the_bound_are_refused(void **state)
 {
     (void)state;
@@ -922,6 +1223,12 @@ TOW_TEST_MAIN(
     cmocka_unit_test(an_aborted_run_fails_with_the_cause),
     cmocka_unit_test(clearing_drops_all_and_reports_nothing),
     cmocka_unit_test(a_program_may_go_while_it_runs),
+    cmocka_unit_test(a_transfer_is_a_step),
+    cmocka_unit_test(a_transfer_of_what_failed_tells_where_it_began),
+    cmocka_unit_test(a_transfer_fails_with_node_and_worker),
+    cmocka_unit_test(an_abort_reaches_transfers),
+    cmocka_unit_test(clearing_drops_transfers),
+    cmocka_unit_test(a_transfer_that_does_not_fit_is_refused),
     cmocka_unit_test(runs_beyond_the_bound_are_refused),
     cmocka_unit_test(a_run_takes_no_memory_from_the_heap),
     cmocka_unit_test(aborted_gangs_are_told_again_until_they_end),
