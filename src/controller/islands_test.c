@@ -201,6 +201,40 @@ static void an_island_short_of_memory_is_shown_and_holds_up_no_other(
     world_close(&cast.world);
 }
 
+/* A copy from the west to the east takes no memory in the east before its source's
+ * run has been granted in the west: that one might wait for the copy otherwise. */
+static void a_copy_between_islands_comes_after_its_source(void **state)
+{
+    (void)state;
+    cast_t cast;
+    cast_open(&cast, big_text);
+    add_program(cast.one, 1, in_the_west);
+    tow_msg_slice_open_t open = TOW_MSG_SLICE_OPEN_INIT;
+    uint32_t count = 1;
+    open.slice = 3;
+    open.kind = (char *)"";
+    open.dims = &count;
+    open.n_dims = 1;
+    open.island = (char *)"east";
+    say(cast.one, TOW_MESSAGE_SLICE_OPEN, &open.base);
+    hear_out_all(&cast);
+    say_run(cast.one, 1, 1, 1, 10);
+    const uint64_t held = hear_grant(cast.west, cast.one, 1);
+    say_run(cast.one, 2, 1, 1, 11); /* There is no memory for it yet. */
+    tow_msg_copy_t copy = TOW_MSG_COPY_INIT;
+    copy.object = 20;
+    copy.slice = 3;
+    copy.source = 11;
+    say(cast.one, TOW_MESSAGE_COPY, &copy.base);
+    hear_nothing(cast.east);
+    say_done(cast.west, held);
+    hear_grant(cast.west, cast.one, 2);
+    (void)HEAR(cast.east, SHARD_PUT, shard_put);
+    say_done(cast.west, tow_key(cast.one->number, 2));
+    hear_out_all(&cast);
+    world_close(&cast.world);
+}
+
 static void slices_on_islands_that_are_not_there_are_refused(void **state)
 {
     (void)state;
@@ -242,5 +276,6 @@ static void losing_an_island_fails_what_was_there(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(programs_that_cross_are_granted_in_one_order),
     cmocka_unit_test(an_island_short_of_memory_is_shown_and_holds_up_no_other),
+    cmocka_unit_test(a_copy_between_islands_comes_after_its_source),
     cmocka_unit_test(slices_on_islands_that_are_not_there_are_refused),
     cmocka_unit_test(losing_an_island_fails_what_was_there))

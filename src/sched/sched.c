@@ -17,7 +17,7 @@ static void init_island(tow_sched_t *sched, uint32_t index)
 {
     island_t *island = &sched->islands[index];
     tow_list_init(&island->waiting);
-    tow_list_init(&island->unseen);
+    island->unseen = &island->waiting;
     island->walk = ++sched->walk_last; /* Accounts that nobody marked say 0. */
     sched->present |= tow_island_bit(index);
 }

@@ -18,6 +18,7 @@ typedef struct bench {
     tow_ledger_t *ledger;
     tow_sched_t *sched;
     tow_placement_t *placement;
+    tow_placement_t *elsewhere; /* as many devices of another island */
     uint64_t granted_count;
 } bench_t;
 
@@ -44,14 +45,20 @@ static void open_bench(bench_t *bench, size_t device_count)
     static tow_account_t *accounts[DEVICE_COUNT_MAX];
     memset(bench, 0, sizeof(*bench));
     must(tow_ledger_create(&(tow_ledger_options_t){0}, &bench->ledger));
-    for (size_t i = 0; i < device_count; i++)
-        must(tow_ledger_add_account(bench->ledger, UINT64_C(1) << 34,
-                                    &accounts[i]));
-    must(tow_ledger_place(bench->ledger, accounts, device_count, NULL,
-                          &bench->placement));
+    for (uint8_t island = 0; island < 2; island++) {
+        for (size_t i = 0; i < device_count; i++) {
+            must(tow_ledger_add_account(bench->ledger, UINT64_C(1) << 34,
+                                        &accounts[i]));
+            accounts[i]->island = island;
+        }
+        must(tow_ledger_place(bench->ledger, accounts, device_count, NULL,
+                              island == 0 ? &bench->placement
+                                          : &bench->elsewhere));
+    }
     tow_sched_options_t options = {
         .grant = note_granted, .refuse = note_refused, .context = bench};
     must(tow_sched_create(&options, &bench->sched));
+    must(tow_sched_add_island(bench->sched, 1));
     for (uint32_t i = 1; i <= CLIENT_COUNT_MAX; i++)
         must(tow_sched_add_client(bench->sched, i));
 }
@@ -60,6 +67,7 @@ static void close_bench(bench_t *bench)
 {
     tow_sched_destroy(bench->sched);
     tow_placement_release(bench->placement);
+    tow_placement_release(bench->elsewhere);
     tow_ledger_destroy(bench->ledger);
 }
 
@@ -102,6 +110,20 @@ static void submit_turn_finish(bench_t *bench, size_t count)
 {
     tow_ticket_part_t part = {bench->placement, 1 << 20, 1};
     tow_ticket_t ticket = {.client = 1, .parts = &part, .part_count = 1};
+    for (size_t i = 0; i < count; i++) {
+        tow_sched_submit(bench->sched, &ticket);
+        tow_sched_turn(bench->sched);
+        tow_sched_finish(bench->sched, &ticket);
+    }
+}
+
+static void submit_turn_finish_on_two(bench_t *bench, size_t count)
+{
+    tow_ticket_part_t parts[] = {{bench->placement, 1 << 20, 1},
+                                 {bench->elsewhere, 1 << 20, 1}};
+    tow_ticket_link_t links[2];
+    tow_ticket_t ticket = {
+        .client = 1, .parts = parts, .part_count = 2, .links = links};
     for (size_t i = 0; i < count; i++) {
         tow_sched_submit(bench->sched, &ticket);
         tow_sched_turn(bench->sched);
@@ -209,6 +231,10 @@ int main(void)
     report(ticket, 8, 100000, submit_turn_finish);
     report(ticket, 128, 10000, submit_turn_finish);
     report(ticket, 2048, 1000, submit_turn_finish);
+    report("the same, over two islands (of each)", 1, 100000,
+           submit_turn_finish_on_two);
+    report("the same, over two islands (of each)", 8, 100000,
+           submit_turn_finish_on_two);
     report("the same, 64 tickets a turn", 1, 100032,
            submit_turn_finish_in_batches);
     report("the same, 64 tickets a turn", 8, 100032,

@@ -20,11 +20,11 @@ typedef struct island {
     lineup_t ready;
     /* The ticket that waits for memory, and everybody for it (NULL: none), and
      * the queues whose first waits for run-ahead, in the order in which these
-     * were chosen. While those that wait are looked at again, some are in
-     * `unseen`. */
+     * were chosen. While they are looked at again, those from `unseen` on are
+     * still to be. */
     tow_ticket_t *chosen;
     tow_list_t waiting;
-    tow_list_t unseen;
+    tow_list_t *unseen;
     /* Of the walk through those that wait: marks the devices they wait for. */
     uint64_t walk;
     tow_island_stats_t stats;
@@ -99,6 +99,8 @@ static inline void tow_sched_unchoose(tow_sched_t *sched, tow_ticket_t *ticket)
         tow_sched_client_t *client = ticket->links_[i].client;
         island_t *island = &sched->islands[client->island];
         if (ticket->place_ == TICKET_WAITING) {
+            if (island->unseen == &client->waiting)
+                island->unseen = client->waiting.next;
             tow_list_remove(&client->waiting);
             island->stats.run_ahead_count--;
         } else if (island->chosen == ticket) {

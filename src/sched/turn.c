@@ -262,17 +262,9 @@ static tow_sched_client_t *client_of(const tow_list_t *waiting)
     return TOW_CONTAINER_OF(waiting, tow_sched_client_t, waiting);
 }
 
-/* Mostly the last. */
-static void insert_by_order(tow_list_t *list, tow_list_t *item)
-{
-    tow_list_t *before = list->previous;
-    while (before != list && client_of(before)->order > client_of(item)->order)
-        before = before->previous;
-    tow_list_append(before->next, item);
-}
-
 static void mark_devices(tow_sched_t *sched, const tow_ticket_t *ticket)
 {
+    sched->waited |= ticket->islands_;
     for (size_t p = 0; p < ticket->part_count; p++) {
         tow_placement_t *placement = ticket->parts[p].placement;
         uint64_t walk = walk_of(sched, placement);
@@ -283,15 +275,17 @@ static void mark_devices(tow_sched_t *sched, const tow_ticket_t *ticket)
     }
 }
 
+/* Whoever waits was chosen before. */
 static void wait_for_run_ahead(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     mark_devices(sched, ticket);
-    sched->waited |= ticket->islands_;
     for (size_t i = 0; i < ticket->link_count_; i++) {
         tow_sched_client_t *client = ticket->links_[i].client;
         island_t *island = &sched->islands[client->island];
         client->order = ticket->order_;
-        insert_by_order(&island->waiting, &client->waiting);
+        TOW_ASSERT(tow_list_is_empty(&island->waiting) ||
+                   client_of(island->waiting.previous)->order < client->order);
+        tow_list_append(&island->waiting, &client->waiting);
         island->stats.run_ahead_count++;
     }
     ticket->place_ = TICKET_WAITING;
@@ -305,20 +299,28 @@ static void wait_for_memory(tow_sched_t *sched, tow_ticket_t *ticket)
         sched->islands[tow_island_take(&set)].chosen = ticket;
 }
 
-/* A chosen ticket that is on no list: what becomes of it? */
-static void serve(tow_sched_t *sched, tow_ticket_t *ticket)
+/* A chosen ticket that is on no list, and does not wait for run-ahead: what
+ * becomes of it? */
+static void decide(tow_sched_t *sched, tow_ticket_t *ticket, verdict_t verdict)
 {
     ticket->place_ = TICKET_CHOSEN;
-    verdict_t verdict = examine(sched, ticket);
     if (verdict == CAN_BE_GRANTED)
         grant(sched, ticket);
-    else if (verdict == WAITS_FOR_RUN_AHEAD)
-        wait_for_run_ahead(sched, ticket);
     else if (verdict == WAITS_FOR_MEMORY &&
              is_anything_under_way(sched, ticket->islands_))
         wait_for_memory(sched, ticket);
     else
         refuse(sched, ticket);
+}
+
+/* The same of one whose verdict is open. */
+static void serve(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    verdict_t verdict = examine(sched, ticket);
+    if (verdict == WAITS_FOR_RUN_AHEAD)
+        wait_for_run_ahead(sched, ticket);
+    else
+        decide(sched, ticket, verdict);
 }
 
 /* -- The walk ----------------------------------------------------------------- */
@@ -346,36 +348,16 @@ static island_set_t joined_islands(const tow_sched_t *sched, island_set_t set)
     return set;
 }
 
-/* Of lists, `to` is empty. */
-static void move_all(tow_list_t *to, tow_list_t *from)
-{
-    if (tow_list_is_empty(from)) return;
-    tow_list_append(from, to);
-    tow_list_remove(from);
-}
-
 static void begin_walk(tow_sched_t *sched, island_set_t set)
 {
-    sched->waited &= ~set;
     sched->walk_last++;
-    while (set != 0) {
-        island_t *island = &sched->islands[tow_island_take(&set)];
-        island->walk = sched->walk_last;
-        move_all(&island->unseen, &island->waiting);
-    }
-}
-
-/* Where somebody still lacks memory, nobody else was looked at. */
-static void end_walk(tow_sched_t *sched, island_set_t set)
-{
     while (set != 0) {
         uint32_t number = tow_island_take(&set);
         island_t *island = &sched->islands[number];
-        for (tow_list_t *item;
-             (item = tow_list_pop_front(&island->unseen)) != NULL;) {
-            insert_by_order(&island->waiting, item);
-            sched->waited |= tow_island_bit(number);
-        }
+        island->walk = sched->walk_last;
+        island->unseen = island->waiting.next;
+        if (tow_list_is_empty(&island->waiting))
+            sched->waited &= ~tow_island_bit(number);
     }
 }
 
@@ -396,21 +378,40 @@ static void serve_those_short_of_memory(tow_sched_t *sched, island_set_t set)
     }
 }
 
-static tow_ticket_t *oldest_unseen(const tow_sched_t *sched, island_set_t set)
+/* Of islands where nobody lacks memory: on others nobody else is looked at. */
+static tow_ticket_t *take_oldest_unseen(tow_sched_t *sched, island_set_t set)
 {
     const tow_sched_client_t *oldest = NULL;
     for (set &= ~sched->closed; set != 0;) {
-        const tow_list_t *unseen =
-            &sched->islands[tow_island_take(&set)].unseen;
-        if (tow_list_is_empty(unseen)) continue;
-        const tow_sched_client_t *client = client_of(unseen->next);
+        const island_t *island = &sched->islands[tow_island_take(&set)];
+        if (island->unseen == &island->waiting) continue;
+        const tow_sched_client_t *client = client_of(island->unseen);
         if (oldest == NULL || client->order < oldest->order) oldest = client;
     }
-    return oldest != NULL ? tow_sched_first_ticket(oldest) : NULL;
+    if (oldest == NULL) return NULL;
+    tow_ticket_t *ticket = tow_sched_first_ticket(oldest);
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        const tow_sched_client_t *client = ticket->links_[i].client;
+        island_t *island = &sched->islands[client->island];
+        if (island->unseen == &client->waiting)
+            island->unseen = client->waiting.next;
+    }
+    return ticket;
+}
+
+static void look_again(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    verdict_t verdict = examine(sched, ticket);
+    if (TOW_LIKELY(verdict == WAITS_FOR_RUN_AHEAD)) {
+        mark_devices(sched, ticket);
+    } else {
+        tow_sched_unchoose(sched, ticket);
+        decide(sched, ticket, verdict);
+    }
 }
 
 /* Owners may withdraw any ticket when they hear of a grant, so nothing is
- * remembered from one to the next but the lists of those not yet seen. */
+ * remembered from one to the next but which are not yet seen. */
 static void retry_those_that_wait(tow_sched_t *sched)
 {
     island_set_t set = joined_islands(
@@ -419,11 +420,9 @@ static void retry_those_that_wait(tow_sched_t *sched)
     if (TOW_LIKELY(set == 0)) return; /* Nobody waits. */
     begin_walk(sched, set);
     serve_those_short_of_memory(sched, set);
-    for (tow_ticket_t *ticket; (ticket = oldest_unseen(sched, set)) != NULL;) {
-        tow_sched_unchoose(sched, ticket);
-        serve(sched, ticket);
-    }
-    end_walk(sched, set);
+    for (tow_ticket_t *ticket;
+         (ticket = take_oldest_unseen(sched, set)) != NULL;)
+        look_again(sched, ticket);
 }
 
 /* -- Choosing ----------------------------------------------------------------- */
