@@ -387,10 +387,12 @@ absl::StatusOr<uintptr_t> address_of(PJRT_Buffer *buffer)
             "the buffer is not ready; await its ready event first");
     absl::Status status = buffer->status();
     if (!status.ok()) return status;
-    if (!buffer->try_hold()) return deleted_error();
+    /* Who refers to it from outside keeps the value, donated or not. */
+    bool is_held = buffer->try_hold();
+    if (!is_held && !buffer->is_shared()) return deleted_error();
     auto address =
         buffer->device()->client->xla->UnsafeBufferPointer(buffer->value.get());
-    buffer->drop_hold();
+    if (is_held) buffer->drop_hold();
     return address;
 }
 
@@ -415,13 +417,13 @@ PJRT_Error *buffer_opaque_data_pointer(
 }
 
 /* While someone outside reads the memory, an execution that donates the buffer
- * waits: see PJRT_Buffer. */
+ * works on a copy: see PJRT_Buffer. */
 PJRT_Error *buffer_increase_references(
     PJRT_Buffer_IncreaseExternalReferenceCount_Args *args)
 {
     return at_edge([args] {
         if (!args->buffer->try_hold()) return deleted_error();
-        args->buffer->begin_read();
+        args->buffer->begin_share();
         return absl::OkStatus();
     });
 }
@@ -429,9 +431,74 @@ PJRT_Error *buffer_increase_references(
 PJRT_Error *buffer_decrease_references(
     PJRT_Buffer_DecreaseExternalReferenceCount_Args *args)
 {
-    args->buffer->end_read();
+    args->buffer->end_share();
     args->buffer->drop_hold();
     return nullptr;
+}
+
+/* --- Promises, for C ---------------------------------------------------------- */
+
+/* It holds itself until it is kept or broken. */
+PJRT_Error *buffer_promise(PJRT_Device *device, int element_type,
+                           const int64_t *dimensions, size_t dimension_count,
+                           PJRT_Buffer **out_buffer)
+{
+    return at_edge([=]() -> absl::Status {
+        xla::PrimitiveType type =
+            primitive_type_of(static_cast<PJRT_Buffer_Type>(element_type));
+        auto dims = absl::MakeConstSpan(dimensions, dimension_count);
+        absl::Status valid = check_array(type, dims);
+        if (!valid.ok()) return valid;
+        auto *ready = new PJRT_Event;
+        auto *buffer = new PJRT_Buffer(
+            array_type::of(xla::ShapeUtil::MakeShape(type, dims)),
+            device->default_memory, ready);
+        ready->release();
+        buffer->try_hold();
+        *out_buffer = buffer;
+        return absl::OkStatus();
+    });
+}
+
+void settle(PJRT_Buffer *buffer, const absl::Status &status)
+{
+    buffer->ready->complete(status);
+    buffer->drop_hold();
+}
+
+PJRT_Error *buffer_fulfil(PJRT_Buffer *buffer, const void *data, int semantics,
+                          PJRT_Event **out_done)
+{
+    return at_edge([=]() -> absl::Status {
+        auto *done = new PJRT_Event;
+        done->retain();
+        charge allocations(&buffer->device()->account);
+        auto value = buffer->device()->client->xla->BufferFromHostBuffer(
+            data, buffer->type.element, buffer->type.dims, std::nullopt,
+            static_cast<xla::PjRtClient::HostBufferSemantics>(semantics),
+            host_release(done), buffer->memory->xla, nullptr);
+        if (!value.ok()) {
+            done->release();
+            return value.status();
+        }
+        *out_done = done;
+        xla::Future<> ready = (*value)->GetReadyFuture();
+        buffer->value = *std::move(value);
+        if (ready.IsReady())
+            settle(buffer, ready.Await());
+        else
+            ready.OnReady([buffer](const absl::Status &status) {
+                settle(buffer, status);
+            });
+        return absl::OkStatus();
+    });
+}
+
+void buffer_fail(PJRT_Buffer *buffer, int code, const char *message,
+                 size_t message_size)
+{
+    settle(buffer, absl::Status(static_cast<absl::StatusCode>(code),
+                                text(message, message_size)));
 }
 
 } // namespace

@@ -148,10 +148,12 @@ struct PJRT_Client {
 /* An array on a device, or the promise of one: a buffer is handed out before
  * the execution that fills it has run.
  *
- * Three counts. References keep the object; the user's handle is one, and all
+ * Four counts. References keep the object; the user's handle is one, and all
  * holds together are one. Holds keep the value: one until it is deleted or
  * donated, and one for each piece of work in flight that uses it. Reads are
- * copies in flight: a donated value must not be overwritten under them. */
+ * copies in flight: whoever would overwrite a donated value waits for them.
+ * Shares are users of its memory who may stay, references from outside and views
+ * on other devices, with a hold each: whoever would overwrite it makes a copy. */
 struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
     PJRT_Buffer(tow::array_type array, PJRT_Memory *where, PJRT_Event *event)
         : type(std::move(array)), memory(where), ready(event)
@@ -243,6 +245,28 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
         return reads_.load(std::memory_order_acquire) != 0;
     }
 
+    /* Of one who has a hold already. */
+    void hold_again()
+    {
+        holds_.fetch_add(1, std::memory_order_relaxed);
+    }
+
+    void begin_share()
+    {
+        shares_.fetch_add(1, std::memory_order_acq_rel);
+    }
+
+    void end_share()
+    {
+        shares_.fetch_sub(1, std::memory_order_acq_rel);
+    }
+
+    /* Once it is deleted and no longer read, it never becomes true again. */
+    bool is_shared() const
+    {
+        return shares_.load(std::memory_order_acquire) != 0;
+    }
+
   private:
     /* Gives the value back to the thread that made it, if that pays and that
      * thread is awake to take it; see tuning.h. */
@@ -262,6 +286,7 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
     std::atomic<int> references_{2};
     std::atomic<int> holds_{1};
     std::atomic<int> reads_{0};
+    std::atomic<int> shares_{0};
     std::atomic<bool> deleted_{false};
 };
 

@@ -10,11 +10,14 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "device/xla_cpu/objects_impl.hh"
+#include "xla/layout_util.h"
 #include "xla/literal.h"
 
 namespace tow
@@ -37,6 +40,82 @@ template <typename Body> absl::Status guarded(Body body) noexcept
 inline absl::Status cancelled()
 {
     return absl::CancelledError("the client was closed first");
+}
+
+/* Whether the bytes on the device are those of a dense array on the host. */
+inline bool is_plain(const PJRT_Buffer &buffer)
+{
+    const xla::Shape &shape = buffer.value->on_device_shape();
+    return shape.IsArray() &&
+           xla::primitive_util::BitWidth(shape.element_type()) >= 8 &&
+           xla::LayoutUtil::IsMonotonicWithDim0Major(shape.layout());
+}
+
+using values = absl::StatusOr<std::unique_ptr<xla::PjRtBuffer>>;
+
+/* The same value in memory of its own, for the device of `memory`. */
+inline values copy_of(const PJRT_Buffer &source, PJRT_Memory *memory)
+{
+    xla::PjRtClient *client = source.device()->client->xla.get();
+    charge allocations(&memory->device->account);
+    if (!is_plain(source)) {
+        auto literal = source.value->ToLiteral().Await();
+        if (!literal.ok()) return literal.status();
+        auto made = client->BufferFromHostLiteral(**literal, memory->xla);
+        if (!made.ok()) return made;
+        absl::Status status = (*made)->GetReadyFuture().Await();
+        return status.ok() ? std::move(made) : values(status);
+    }
+    auto base = client->UnsafeBufferPointer(source.value.get());
+    if (!base.ok()) return base.status();
+    return client->BufferFromHostBuffer(
+        reinterpret_cast<const void *>(*base), source.type.element,
+        source.type.dims, std::nullopt,
+        xla::PjRtClient::HostBufferSemantics::kImmutableOnlyDuringCall, nullptr,
+        memory->xla, nullptr);
+}
+
+/* Lets go of the memory that a view has used; XLA calls it once. */
+struct share_release {
+    explicit share_release(PJRT_Buffer *shared) : source(shared)
+    {
+        source->hold_again();
+        source->begin_share();
+    }
+
+    share_release(share_release &&other)
+        : source(std::exchange(other.source, nullptr))
+    {
+    }
+
+    ~share_release()
+    {
+        if (source != nullptr) (*this)();
+    }
+
+    void operator()()
+    {
+        source->end_share();
+        std::exchange(source, nullptr)->drop_hold();
+    }
+
+    PJRT_Buffer *source; /* held */
+};
+
+/* The same value in the same memory, for the device of `memory`. XLA does not
+ * write to what it has been lent: if it is donated XLA copies it. */
+inline values view_of(PJRT_Buffer &source, PJRT_Memory *memory)
+{
+    xla::PjRtClient *client = source.device()->client->xla.get();
+    auto base = client->UnsafeBufferPointer(source.value.get());
+    if (!base.ok()) return base.status();
+    charge allocations(
+        &memory->device->account); /* Should it copy after all. */
+    return client->BufferFromHostBuffer(
+        reinterpret_cast<const void *>(*base), source.type.element,
+        source.type.dims, std::nullopt,
+        xla::PjRtClient::HostBufferSemantics::kImmutableZeroCopy,
+        share_release(&source), memory->xla, nullptr);
 }
 
 /* One computation on one device. */
@@ -122,11 +201,32 @@ struct execution final : PJRT_Event, work, pooled<execution> {
                                          program->name, "]"));
     }
 
+    /* What is donated and shared is spared: XLA gets a copy to overwrite. */
+    absl::Status spare_shared(
+        std::vector<std::unique_ptr<xla::PjRtBuffer>> &own,
+        absl::Span<xla::PjRtBuffer *> arguments)
+    {
+        for (size_t i = 0; i < inputs.size(); i++) {
+            if (!inputs[i].is_donated || !inputs[i].buffer->is_shared())
+                continue;
+            auto copied = copy_of(*inputs[i].buffer, device->default_memory);
+            if (!copied.ok()) return copied.status();
+            own.push_back(*std::move(copied));
+            arguments[i] = own.back().get();
+        }
+        return absl::OkStatus();
+    }
+
     absl::Status execute()
     {
         absl::InlinedVector<xla::PjRtBuffer *, 8> arguments;
         for (const input &each : inputs)
             arguments.push_back(each.buffer->value.get());
+        std::vector<std::unique_ptr<xla::PjRtBuffer>> own;
+        if (program->donates) {
+            absl::Status spared = spare_shared(own, absl::MakeSpan(arguments));
+            if (!spared.ok()) return spared;
+        }
         xla::ExecuteOptions options;
         options.execution_mode =
             xla::ExecuteOptions::ExecutionMode::kSynchronous;
@@ -232,12 +332,14 @@ struct copy : PJRT_Event, work {
   protected:
     virtual size_t size_bytes() const = 0;
     virtual absl::Status perform() = 0;
+    virtual void let_go() {}
 
   private:
     void finish(absl::Status status)
     {
         source->end_read();
         source->drop_hold();
+        let_go();
         complete(std::move(status));
         release();
     }
@@ -300,8 +402,10 @@ struct converting_read final : copy {
     }
 };
 
-/* To another device or memory of this client. */
-struct transfer final : copy {
+/* To another device or memory of this client. What is large shares the memory of
+ * its source; either takes about as long as making the object that XLA has for a
+ * buffer, so it is done by whoever finds the source ready. */
+struct transfer final : copy, pooled<transfer> {
     transfer(PJRT_Buffer *from, PJRT_Client *whose, PJRT_Memory *where)
         : copy(from, whose), memory(where)
     {
@@ -310,25 +414,27 @@ struct transfer final : copy {
     PJRT_Memory *const memory;
     PJRT_Buffer *target = nullptr; /* held */
 
-    ~transfer() override
-    {
-        if (target != nullptr) target->drop_hold();
-    }
-
   protected:
     size_t size_bytes() const override
     {
-        return SIZE_MAX; /* As above. */
+        return is_plain(*source) ? 0 : SIZE_MAX; /* As above. */
     }
 
     absl::Status perform() override
     {
-        charge allocations(&memory->device->account);
-        auto copied = source->value->CopyToMemorySpace(memory->xla);
-        if (!copied.ok()) return copied.status();
-        absl::Status status = (*copied)->GetReadyFuture().Await();
-        target->value = *std::move(copied);
-        return status;
+        bool shares = source->type.size_bytes >= TOW_XLA_SHARE_BYTES_MIN &&
+                      is_plain(*source);
+        auto made =
+            shares ? view_of(*source, memory) : copy_of(*source, memory);
+        if (!made.ok()) return made.status();
+        target->value = *std::move(made);
+        return absl::OkStatus();
+    }
+
+    /* Not when it is destroyed: it is the target's event. */
+    void let_go() override
+    {
+        target->drop_hold();
     }
 };
 

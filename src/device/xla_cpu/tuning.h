@@ -29,6 +29,12 @@
  * for them. 16 KiB copy in 1 to 2 us. */
 #define TOW_XLA_INLINE_COPY_BYTES_MAX 16384
 
+/* A copy to another device of at least this many bytes shares the memory of its
+ * source, which takes 0.9 us whatever the size. Copying 16 bytes takes 1.4 us,
+ * 4 KiB 3 us, 32 KiB 16 us; what is smaller is copied, so that a value of some
+ * bytes does not keep the memory of another device. */
+#define TOW_XLA_SHARE_BYTES_MIN 1024
+
 /* A result of at most this many bytes that its user destroys is given back to
  * the device's thread, which made it, to be freed there, and up to so many at
  * once. XLA makes some fifteen small objects a result; freed by another core,

@@ -20,8 +20,14 @@ namespace
 {
 
 tow_xla_extension_t extension = {
-    sizeof(tow_xla_extension_t), TOW_XLA_EXTENSION_TYPE, nullptr,
-    executable_signature,        time_directly,
+    sizeof(tow_xla_extension_t),
+    TOW_XLA_EXTENSION_TYPE,
+    nullptr,
+    executable_signature,
+    time_directly,
+    buffer_promise,
+    buffer_fulfil,
+    buffer_fail,
 };
 
 PJRT_Api make_api()

@@ -178,7 +178,9 @@ typedef struct tow_xla_signature {
 } tow_xla_signature_t;
 
 struct PJRT_Buffer;
+struct PJRT_Device;
 struct PJRT_Error;
+struct PJRT_Event;
 struct PJRT_Executable;
 struct PJRT_LoadedExecutable;
 
@@ -197,6 +199,21 @@ typedef struct tow_xla_extension {
         struct PJRT_LoadedExecutable *executable,
         struct PJRT_Buffer *const *arguments, uint64_t repetition_count,
         uint64_t *out_ns);
+    /* A buffer whose bytes are still to come. Executions and copies may be
+     * enqueued behind it; exactly one of `fulfil` and `fail` must follow while
+     * the handle lives, whether it was donated meanwhile or not. */
+    struct PJRT_Error *(*promise)(struct PJRT_Device *device, int element_type,
+                                  const int64_t *dimensions,
+                                  size_t dimension_count,
+                                  struct PJRT_Buffer **out_buffer);
+    /* The bytes, dense and row major, with one of PJRT_HostBufferSemantics. The
+     * event says when `data` is needed no more. An error leaves the promise as
+     * it was: then it must `fail`. */
+    struct PJRT_Error *(*fulfil)(struct PJRT_Buffer *buffer, const void *data,
+                                 int host_buffer_semantics,
+                                 struct PJRT_Event **out_done);
+    void (*fail)(struct PJRT_Buffer *buffer, int code, const char *message,
+                 size_t message_size);
 } tow_xla_extension_t;
 
 #ifdef __cplusplus
