@@ -245,6 +245,9 @@ struct tow_copy {
     /* One reference for the caller, there as soon as the call returns TOW_OK. It
      * is poisoned if the source is. */
     tow_buffer_t *buffer;
+    /* While runs are under way its end may be told with theirs, as tow_run_t
+     * says: for one of many, whose end nobody waits for. */
+    bool may_be_late;
     /* The value is there, or will never be. */
     void (*done)(tow_copy_t *copy, tow_status_t take_status);
     void *private_[8];

@@ -83,31 +83,34 @@ void fake_buffer_release(PJRT_Buffer *buffer)
 
 /* -- Copies ----------------------------------------------------------------- */
 
-/* Uses the host's memory until the buffer is freed. */
-static void lend(PJRT_Buffer *buffer,
-                 PJRT_Client_BufferFromHostBuffer_Args *args)
+PJRT_Error *fake_buffer_fill(PJRT_Buffer *buffer, const void *data,
+                             PJRT_HostBufferSemantics semantics,
+                             PJRT_Event **out_done)
 {
-    buffer->data = (void *)args->data; /* Nobody writes to it. */
-    buffer->host_done = fake_event_make();
-    args->done_with_host_buffer = fake_event_retain(buffer->host_done);
+    if (semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy) {
+        buffer->data = (void *)data; /* Nobody writes to it. */
+        buffer->host_done = fake_event_make();
+        *out_done = fake_event_retain(buffer->host_done);
+        return NULL;
+    }
+    PJRT_Error *error = fake_buffer_allocate(buffer);
+    if (error != NULL) return error;
+    if (buffer->bytes > 0) memcpy(buffer->data, data, buffer->bytes);
+    *out_done = fake_event_make();
+    fake_event_complete(*out_done, NULL);
+    return NULL;
 }
 
 PJRT_Error *fake_buffer_from_host(PJRT_Client_BufferFromHostBuffer_Args *args)
 {
     PJRT_Buffer *buffer =
         fake_buffer_make(args->device, args->type, args->dims, args->num_dims);
-    if (args->host_buffer_semantics ==
-        PJRT_HostBufferSemantics_kImmutableZeroCopy) {
-        lend(buffer, args);
-    } else {
-        PJRT_Error *error = fake_buffer_allocate(buffer);
-        if (error != NULL) {
-            fake_buffer_release(buffer);
-            return error;
-        }
-        if (buffer->bytes > 0) memcpy(buffer->data, args->data, buffer->bytes);
-        args->done_with_host_buffer = fake_event_make();
-        fake_event_complete(args->done_with_host_buffer, NULL);
+    PJRT_Error *error =
+        fake_buffer_fill(buffer, args->data, args->host_buffer_semantics,
+                         &args->done_with_host_buffer);
+    if (error != NULL) {
+        fake_buffer_release(buffer);
+        return error;
     }
     const PJRT_Error lost = {PJRT_Error_Code_DATA_LOSS, "the copy was lost"};
     fake_event_complete(buffer->ready,
@@ -134,41 +137,113 @@ PJRT_Error *fake_buffer_uninitialized(
     return NULL;
 }
 
-/* A copy that waits for its source, on a thread of its own. */
-typedef struct download {
+/* -- References ------------------------------------------------------------- */
+
+static void begin_reading(PJRT_Buffer *buffer)
+{
+    pthread_mutex_lock(&fake_lock);
+    buffer->reference_count++;
+    buffer->reader_count++;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+static void end_reading(PJRT_Buffer *buffer)
+{
+    pthread_mutex_lock(&fake_lock);
+    buffer->reader_count--;
+    pthread_mutex_unlock(&fake_lock);
+    fake_buffer_release(buffer);
+}
+
+PJRT_Error *fake_buffer_refer(
+    PJRT_Buffer_IncreaseExternalReferenceCount_Args *args)
+{
+    if (args->buffer->is_deleted)
+        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "it was donated");
+    begin_reading(args->buffer);
+    return NULL;
+}
+
+PJRT_Error *fake_buffer_stop_referring(
+    PJRT_Buffer_DecreaseExternalReferenceCount_Args *args)
+{
+    end_reading(args->buffer);
+    return NULL;
+}
+
+/* -- Copies that wait for their source, on threads of their own -------------- */
+
+typedef struct copying {
     PJRT_Buffer *source; /* counted */
     PJRT_Event *done;    /* counted */
+    PJRT_Buffer *target; /* counted; NULL: to the host */
     void *destination;
-} download_t;
+} copying_t;
 
-static void *run_download(void *context)
+static PJRT_Error perform(const copying_t *copying)
 {
-    download_t *download = context;
-    const PJRT_Error error = fake_event_await(download->source->ready);
-    if (error.code == PJRT_Error_Code_OK && download->source->bytes > 0)
-        memcpy(download->destination, download->source->data,
-               download->source->bytes);
+    PJRT_Error error = fake_event_await(copying->source->ready);
+    if (error.code != PJRT_Error_Code_OK) return error;
+    void *destination = copying->destination;
+    if (copying->target != NULL) {
+        PJRT_Error *exhausted = fake_buffer_allocate(copying->target);
+        if (exhausted != NULL) {
+            error = *exhausted;
+            free(exhausted);
+            return error;
+        }
+        destination = copying->target->data;
+    }
+    if (copying->source->bytes > 0)
+        memcpy(destination, copying->source->data, copying->source->bytes);
+    return error;
+}
+
+static void *run_copying(void *context)
+{
+    copying_t *copying = context;
+    const PJRT_Error error = perform(copying);
     /* First, for the client may go as soon as the event is complete. */
-    fake_buffer_release(download->source);
-    fake_event_complete(download->done, &error);
-    fake_event_release(download->done);
-    free(download);
+    end_reading(copying->source);
+    if (copying->target != NULL) fake_buffer_release(copying->target);
+    fake_event_complete(copying->done, &error);
+    fake_event_release(copying->done);
+    free(copying);
     return NULL;
+}
+
+/* Takes what `copying` counts, except the source. */
+static void start_copying(copying_t copying)
+{
+    copying_t *mine = malloc(sizeof(*mine));
+    if (mine == NULL) abort();
+    *mine = copying;
+    begin_reading(copying.source);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run_copying, mine) != 0) abort();
+    pthread_detach(thread);
 }
 
 PJRT_Error *fake_buffer_to_host(PJRT_Buffer_ToHostBuffer_Args *args)
 {
     if (args->dst_size < args->src->bytes)
         return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "no room");
-    download_t *download = malloc(sizeof(*download));
-    if (download == NULL) abort();
-    fake_buffer_retain(args->src);
     args->event = fake_event_make();
-    *download = (download_t){.source = args->src,
-                             .done = fake_event_retain(args->event),
-                             .destination = args->dst};
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, run_download, download) != 0) abort();
-    pthread_detach(thread);
+    start_copying((copying_t){.source = args->src,
+                              .done = fake_event_retain(args->event),
+                              .destination = args->dst});
+    return NULL;
+}
+
+PJRT_Error *fake_buffer_to_device(PJRT_Buffer_CopyToDevice_Args *args)
+{
+    PJRT_Buffer *source = args->buffer;
+    PJRT_Buffer *target = fake_buffer_make(args->dst_device, source->type,
+                                           source->dims, source->rank);
+    fake_buffer_retain(target);
+    start_copying((copying_t){.source = source,
+                              .done = fake_event_retain(target->ready),
+                              .target = target});
+    args->dst_buffer = target;
     return NULL;
 }

@@ -168,6 +168,7 @@ static void start_device(PJRT_Client *client, size_t index)
     for (int i = 0; i < FAKE_MEMORY_COUNT; i++) {
         device->memories[i].id = (int)(10 * index) + i;
         device->memories[i].kind = i == 0 ? "device" : "pinned_host";
+        device->memories[i].device = device;
         device->memory_list[i] = &device->memories[i];
     }
     client->device_list[index] = device;

@@ -59,6 +59,7 @@ struct PJRT_DeviceDescription {
 struct PJRT_Memory {
     int id;
     const char *kind;
+    PJRT_Device *device;
 };
 
 #define FAKE_MEMORY_COUNT 2
@@ -104,6 +105,7 @@ struct PJRT_Buffer {
     size_t bytes;
     void *data; /* owned unless lent by the host */
     bool is_deleted;
+    int reader_count;      /* loans and copies, that no donation may disturb */
     PJRT_Event *ready;     /* counted */
     PJRT_Event *host_done; /* counted; not NULL while the host lends the data */
 };
@@ -120,6 +122,36 @@ PJRT_Error *fake_buffer_from_host(PJRT_Client_BufferFromHostBuffer_Args *args);
 PJRT_Error *fake_buffer_uninitialized(
     PJRT_Client_CreateUninitializedBuffer_Args *args);
 PJRT_Error *fake_buffer_to_host(PJRT_Buffer_ToHostBuffer_Args *args);
+PJRT_Error *fake_buffer_to_device(PJRT_Buffer_CopyToDevice_Args *args);
+PJRT_Error *fake_buffer_refer(
+    PJRT_Buffer_IncreaseExternalReferenceCount_Args *args);
+PJRT_Error *fake_buffer_stop_referring(
+    PJRT_Buffer_DecreaseExternalReferenceCount_Args *args);
+/* Fills a buffer that has no memory yet; its event is the caller's to complete.
+ * The event says when `data` is needed no more. */
+PJRT_Error *fake_buffer_fill(PJRT_Buffer *buffer, const void *data,
+                             PJRT_HostBufferSemantics semantics,
+                             PJRT_Event **out_done);
+
+/* -- Promises --------------------------------------------------------------- */
+
+/* As the extension has them, and as PJRT has. */
+PJRT_Error *fake_promise(PJRT_Device *device, int type, const int64_t *dims,
+                         size_t rank, PJRT_Buffer **out_buffer);
+PJRT_Error *fake_fulfil(PJRT_Buffer *buffer, const void *data, int semantics,
+                        PJRT_Event **out_done);
+void fake_fail(PJRT_Buffer *buffer, int code, const char *message, size_t size);
+
+PJRT_Error *fake_manager_create(
+    PJRT_Client_CreateBuffersForAsyncHostToDevice_Args *args);
+PJRT_Error *fake_manager_destroy(
+    PJRT_AsyncHostToDeviceTransferManager_Destroy_Args *args);
+PJRT_Error *fake_manager_retrieve(
+    PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args *args);
+PJRT_Error *fake_manager_transfer(
+    PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args *args);
+PJRT_Error *fake_manager_fail(
+    PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args *args);
 
 /* -- Programs --------------------------------------------------------------- */
 

@@ -290,10 +290,19 @@ void fake_pjrt_release(int count)
 }
 
 /* Under the lock. */
+static bool has_arguments(const fake_execution_t *execution)
+{
+    for (size_t i = 0; i < execution->executable->argument_count; i++)
+        if (!execution->arguments[i]->ready->is_ready) return false;
+    return true;
+}
+
+/* Under the lock. */
 bool fake_execution_may_run(fake_execution_t *execution)
 {
-    if (!execution->is_held || execution->poison.code != PJRT_Error_Code_OK)
-        return true;
+    if (execution->poison.code != PJRT_Error_Code_OK) return true;
+    if (!has_arguments(execution)) return false;
+    if (!execution->is_held) return true;
     if (released_count == 0) return false;
     released_count--;
     execution->is_held = false;
@@ -381,7 +390,8 @@ PJRT_Error *fake_poison(PJRT_Device_PoisonExecution_Args *args)
     return NULL;
 }
 
-static PJRT_Error await_arguments(const fake_execution_t *execution)
+/* They are there. */
+static PJRT_Error find_error(const fake_execution_t *execution)
 {
     PJRT_Error first = {0};
     for (size_t i = 0; i < execution->executable->argument_count; i++) {
@@ -393,14 +403,24 @@ static PJRT_Error await_arguments(const fake_execution_t *execution)
     return client->drops_poison ? (PJRT_Error){0} : first;
 }
 
-static PJRT_Error place_result(fake_execution_t *execution)
+/* Not what the host has lent, nor what somebody reads. */
+static bool take_donated(fake_execution_t *execution)
 {
     PJRT_Buffer *donor = execution->donated;
-    if (donor != NULL) {
+    if (donor == NULL) return false;
+    pthread_mutex_lock(&fake_lock);
+    const bool may_take = donor->host_done == NULL && donor->reader_count == 0;
+    if (may_take) {
         execution->result->data = donor->data;
         donor->data = NULL;
-        return (PJRT_Error){0};
     }
+    pthread_mutex_unlock(&fake_lock);
+    return may_take;
+}
+
+static PJRT_Error place_result(fake_execution_t *execution)
+{
+    if (take_donated(execution)) return (PJRT_Error){0};
     PJRT_Error *error = fake_buffer_allocate(execution->result);
     if (error == NULL) return (PJRT_Error){0};
     const PJRT_Error copy = *error;
@@ -456,8 +476,8 @@ static void complete_late(fake_execution_t *execution, const PJRT_Error *error)
 
 void fake_execution_run(fake_execution_t *execution)
 {
-    PJRT_Error error = await_arguments(execution);
-    if (execution->poison.code != PJRT_Error_Code_OK) error = execution->poison;
+    PJRT_Error error = execution->poison;
+    if (error.code == PJRT_Error_Code_OK) error = find_error(execution);
     if (error.code == PJRT_Error_Code_OK) error = compute(execution);
     const bool is_late = execution->executable->kind == FAKE_LATE;
     if (is_late) complete_late(execution, &error);

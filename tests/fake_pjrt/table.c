@@ -235,6 +235,13 @@ static PJRT_Error *buffer_pointer(PJRT_Buffer_UnsafePointer_Args *args)
     return NULL;
 }
 
+static PJRT_Error *buffer_address(
+    PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args *args)
+{
+    args->device_memory_ptr = args->buffer->data;
+    return NULL;
+}
+
 static PJRT_Error *signature(PJRT_Executable *executable,
                              const tow_xla_signature_t **out_signature)
 {
@@ -248,6 +255,9 @@ static tow_xla_extension_t extension = {
     .struct_size = sizeof(extension),
     .type = TOW_XLA_EXTENSION_TYPE,
     .signature = signature,
+    .promise = fake_promise,
+    .fulfil = fake_fulfil,
+    .fail = fake_fail,
 };
 
 static const PJRT_Api whole = {
@@ -302,6 +312,17 @@ static const PJRT_Api whole = {
     .PJRT_Buffer_IsOnCpu = buffer_is_on_cpu,
     .PJRT_Buffer_UnsafePointer = buffer_pointer,
     .PJRT_Buffer_ToHostBuffer = fake_buffer_to_host,
+    .PJRT_Buffer_CopyToDevice = fake_buffer_to_device,
+    .PJRT_Buffer_OpaqueDeviceMemoryDataPointer = buffer_address,
+    .PJRT_Buffer_IncreaseExternalReferenceCount = fake_buffer_refer,
+    .PJRT_Buffer_DecreaseExternalReferenceCount = fake_buffer_stop_referring,
+    .PJRT_Client_CreateBuffersForAsyncHostToDevice = fake_manager_create,
+    .PJRT_AsyncHostToDeviceTransferManager_Destroy = fake_manager_destroy,
+    .PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer =
+        fake_manager_retrieve,
+    .PJRT_AsyncHostToDeviceTransferManager_TransferLiteral =
+        fake_manager_transfer,
+    .PJRT_AsyncHostToDeviceTransferManager_SetBufferError = fake_manager_fail,
 };
 
 typedef struct function {
@@ -325,6 +346,8 @@ static const function_t removable[] = {
     FUNCTION(PJRT_Device_DefaultMemory),
     FUNCTION(PJRT_Executable_Serialize),
     FUNCTION(PJRT_Executable_DeserializeAndLoad),
+    FUNCTION(PJRT_Buffer_CopyToDevice),
+    FUNCTION(PJRT_Client_CreateBuffersForAsyncHostToDevice),
 };
 
 static void remove_function(PJRT_Api *api, const char *how)

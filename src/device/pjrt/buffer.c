@@ -24,7 +24,9 @@ pjrt_buffer_t *tow_pjrt_buffer_make(pjrt_driver_t *driver, size_t device,
     buffer->reference_count = 1;
     buffer->is_resolved = false;
     buffer->is_donated = false;
+    buffer->is_unsettled = false;
     buffer->error = TOW_OK;
+    buffer->late_error = TOW_OK;
     buffer->dependents = NULL;
     driver->buffer_count++;
     return buffer;
@@ -35,8 +37,7 @@ void tow_pjrt_buffer_retain(tow_buffer_t *buffer)
     pjrt_buffer_of(buffer)->reference_count++;
 }
 
-/* The plugin keeps the memory for as long as the device uses it. */
-static void destroy_handle(pjrt_driver_t *driver, PJRT_Buffer *handle)
+void tow_pjrt_handle_destroy(pjrt_driver_t *driver, PJRT_Buffer *handle)
 {
     if (handle == NULL) return;
     PJRT_Buffer_Destroy_Args args =
@@ -53,8 +54,9 @@ void tow_pjrt_buffer_release(tow_buffer_t *base)
     if (--buffer->reference_count > 0) return;
     /* Those hold a reference. */
     TOW_ASSERT(buffer->dependents == NULL);
-    destroy_handle(driver, buffer->handle);
+    tow_pjrt_handle_destroy(driver, buffer->handle);
     tow_status_release(buffer->error);
+    tow_status_release(buffer->late_error);
     tow_pool_give(&driver->buffers, buffer);
     driver->buffer_count--;
     if (TOW_UNLIKELY(driver->is_closing)) tow_pjrt_check_closed(driver);
@@ -144,15 +146,19 @@ static void finish_ready(pjrt_completion_t *completion)
 {
     pjrt_buffer_t *buffer = TOW_CONTAINER_OF(completion, pjrt_buffer_t, ready);
     pjrt_driver_t *driver = completion->driver;
-    tow_pjrt_buffer_resolve(buffer,
-                            tow_pjrt_device_status(driver, completion->error,
-                                                   buffer->buffer.device));
+    tow_status_t status = tow_pjrt_device_status(driver, completion->error,
+                                                 buffer->buffer.device);
+    if (TOW_UNLIKELY(buffer->late_error != TOW_OK)) {
+        tow_status_ignore(status, "the plugin repeats what it was told");
+        status = tow_status_retain(buffer->late_error);
+    }
+    tow_pjrt_buffer_resolve(buffer, status);
     tow_pjrt_buffer_release(&buffer->buffer);
     tow_pjrt_end(driver);
 }
 
 /* A plugin without ready events has none that fail. */
-static void watch_ready(pjrt_driver_t *driver, pjrt_buffer_t *buffer)
+void tow_pjrt_watch_ready(pjrt_driver_t *driver, pjrt_buffer_t *buffer)
 {
     if (driver->plugin.api.PJRT_Buffer_ReadyEvent == NULL) {
         tow_pjrt_buffer_resolve(buffer, TOW_OK);
@@ -174,8 +180,8 @@ static void watch_ready(pjrt_driver_t *driver, pjrt_buffer_t *buffer)
     tow_pjrt_watch(&buffer->ready, args.event);
 }
 
-static PJRT_HostBufferSemantics semantics_of(const tow_upload_t *upload,
-                                             uint64_t bytes)
+PJRT_HostBufferSemantics tow_pjrt_semantics_of(const tow_upload_t *upload,
+                                               uint64_t bytes)
 {
     if (upload->may_alias) return PJRT_HostBufferSemantics_kImmutableZeroCopy;
     return bytes <= TOW_PJRT_COPY_BYTES_MAX
@@ -191,7 +197,8 @@ static tow_status_t start_upload(pjrt_driver_t *driver, tow_upload_t *upload,
         PJRT_Client_BufferFromHostBuffer, .client = driver->client,
         .data = upload->bytes, .type = (PJRT_Buffer_Type)upload->shape.type,
         .dims = upload->shape.dims, .num_dims = upload->shape.rank,
-        .host_buffer_semantics = semantics_of(upload, buffer->buffer.bytes),
+        .host_buffer_semantics =
+            tow_pjrt_semantics_of(upload, buffer->buffer.bytes),
         .device = driver->devices[upload->device]);
     TOW_RETURN_IF_ERROR(tow_pjrt_device_status(
         driver, driver->plugin.api.PJRT_Client_BufferFromHostBuffer(&args),
@@ -206,7 +213,7 @@ static tow_status_t start_upload(pjrt_driver_t *driver, tow_upload_t *upload,
     };
     /* First, so that the buffer is resolved by the time that `done` runs, if
      * both come together. */
-    watch_ready(driver, buffer);
+    tow_pjrt_watch_ready(driver, buffer);
     tow_pjrt_watch(&operation->completion, args.done_with_host_buffer);
     return TOW_OK;
 }
@@ -217,6 +224,7 @@ tow_status_t tow_pjrt_upload(tow_driver_t *base, tow_upload_t *upload)
     uint64_t bytes;
     TOW_RETURN_IF_ERROR(tow_shape_bytes(&upload->shape, &bytes));
     TOW_RETURN_IF_ERROR(tow_pjrt_check_open(driver));
+    if (upload->is_late) return tow_pjrt_upload_late(driver, upload, bytes);
     upload_operation_t *operation = tow_malloc(sizeof(*operation));
     pjrt_buffer_t *buffer =
         tow_pjrt_buffer_make(driver, upload->device, &upload->shape, bytes);
@@ -246,7 +254,7 @@ static tow_status_t allocate_cleared(pjrt_driver_t *driver, size_t device,
         device));
     pjrt_buffer_t *buffer = tow_pjrt_buffer_make(driver, device, shape, bytes);
     if (buffer == NULL) {
-        destroy_handle(driver, args.buffer);
+        tow_pjrt_handle_destroy(driver, args.buffer);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
     buffer->handle = args.buffer;
@@ -355,31 +363,29 @@ static PJRT_Buffer_MemoryLayout dense_layout(
     };
 }
 
-static void start_download(pjrt_driver_t *driver,
-                           download_operation_t *operation, uint64_t bytes)
+void tow_pjrt_read(pjrt_buffer_t *buffer, void *bytes, uint64_t size,
+                   pjrt_completion_t *completion)
 {
-    const tow_download_t *download = operation->download;
-    const tow_buffer_t *buffer = download->buffer;
-    if (operation->buffer->handle == NULL) { /* Its run failed at once. */
-        tow_pjrt_complete_soon(&operation->completion, NULL);
+    const pjrt_driver_t *driver = completion->driver;
+    if (buffer->handle == NULL) { /* Its run failed at once. */
+        tow_pjrt_complete_soon(completion, NULL);
         return;
     }
     int64_t minor_to_major[TOW_RANK_MAX];
-    PJRT_Buffer_MemoryLayout layout =
-        dense_layout(buffer->shape.rank, minor_to_major);
+    const uint32_t rank = buffer->buffer.shape.rank;
+    PJRT_Buffer_MemoryLayout layout = dense_layout(rank, minor_to_major);
     PJRT_Buffer_ToHostBuffer_Args args =
-        PJRT_ARGS(PJRT_Buffer_ToHostBuffer, .src = operation->buffer->handle,
-                  .host_layout = buffer->shape.rank > 1 ? &layout : NULL,
+        PJRT_ARGS(PJRT_Buffer_ToHostBuffer, .src = buffer->handle,
+                  .host_layout = rank > 1 ? &layout : NULL,
                   /* NULL would only ask for the size. */
-                  .dst = bytes > 0 ? download->bytes : (void *)&layout,
-                  .dst_size = bytes);
+                  .dst = size > 0 ? bytes : (void *)&layout, .dst_size = size);
     /* The plugin may know already that the producer failed, and we not yet:
      * its error waits for that one. */
     PJRT_Error *error = driver->plugin.api.PJRT_Buffer_ToHostBuffer(&args);
     if (error != NULL)
-        tow_pjrt_complete_soon(&operation->completion, error);
+        tow_pjrt_complete_soon(completion, error);
     else
-        tow_pjrt_watch(&operation->completion, args.event);
+        tow_pjrt_watch(completion, args.event);
 }
 
 tow_status_t tow_pjrt_download(tow_driver_t *base, tow_download_t *download)
@@ -397,6 +403,7 @@ tow_status_t tow_pjrt_download(tow_driver_t *base, tow_download_t *download)
     };
     tow_pjrt_buffer_retain(download->buffer);
     driver->operation_count++;
-    start_download(driver, operation, bytes);
+    tow_pjrt_read(operation->buffer, download->bytes, bytes,
+                  &operation->completion);
     return TOW_OK;
 }

@@ -91,9 +91,8 @@ static tow_status_t read_memory(pjrt_driver_t *driver, PJRT_Memory *memory,
     return copy_text(driver, kind.kind, kind.kind_size, &out_info->kind);
 }
 
-/* NULL where the plugin does not say. */
-static PJRT_Memory *default_memory(const pjrt_driver_t *driver,
-                                   PJRT_Device *device)
+PJRT_Memory *tow_pjrt_default_memory(const pjrt_driver_t *driver,
+                                     PJRT_Device *device)
 {
     const pjrt_plugin_t *plugin = &driver->plugin;
     if (plugin->api.PJRT_Device_DefaultMemory == NULL) return NULL;
@@ -122,7 +121,7 @@ static tow_status_t read_memories(pjrt_driver_t *driver, size_t index,
         tow_pjrt_error_drop(plugin, error);
         return TOW_OK;
     }
-    const PJRT_Memory *first = default_memory(driver, device);
+    const PJRT_Memory *first = tow_pjrt_default_memory(driver, device);
     tow_memory_info_t *infos = tow_arena_calloc(
         &driver->arena, args.num_memories + 1, sizeof(infos[0]));
     if (infos == NULL) return exhausted();
@@ -296,7 +295,11 @@ static const tow_driver_ops_t all_ops = {
     .executable_release = tow_pjrt_executable_release,
     .allocate = tow_pjrt_allocate,
     .upload = tow_pjrt_upload,
+    .upload_settle = tow_pjrt_upload_settle,
     .download = tow_pjrt_download,
+    .borrow = tow_pjrt_borrow,
+    .borrow_give_back = tow_pjrt_borrow_give_back,
+    .copy = tow_pjrt_copy,
     .buffer_state = tow_pjrt_buffer_state,
     .buffer_error = tow_pjrt_buffer_error,
     .buffer_address = tow_pjrt_buffer_address,
@@ -319,6 +322,10 @@ static void choose_ops(pjrt_driver_t *driver)
         api->PJRT_Buffer_UnsafePointer == NULL)
         ops->buffer_address = NULL;
     if (api->PJRT_Device_PoisonExecution == NULL) ops->abort = NULL;
+    if (!tow_pjrt_can_be_late(driver)) ops->upload_settle = NULL;
+    if (api->PJRT_Buffer_CopyToDevice == NULL ||
+        api->PJRT_Buffer_ReadyEvent == NULL)
+        ops->copy = NULL;
     driver->driver.ops = ops;
 }
 

@@ -103,6 +103,9 @@ static inline pjrt_driver_t *pjrt_driver_of(tow_driver_t *driver)
     return TOW_CONTAINER_OF(driver, pjrt_driver_t, driver);
 }
 
+/* NULL where the plugin does not say. */
+PJRT_Memory *tow_pjrt_default_memory(const pjrt_driver_t *driver,
+                                     PJRT_Device *device);
 /* FAILED_PRECONDITION once the driver closes. */
 tow_status_t tow_pjrt_check_open(const pjrt_driver_t *driver) TOW_MUST_USE;
 /* An operation has ended: the last thing done in `finish`. */
@@ -122,7 +125,9 @@ struct pjrt_buffer {
     size_t reference_count;
     bool is_resolved; /* its producer has finished, well or not */
     bool is_donated;
-    tow_status_t error; /* owned; why the producer failed */
+    bool is_unsettled;       /* its bytes are still to come */
+    tow_status_t error;      /* owned; why the producer failed */
+    tow_status_t late_error; /* owned; why bytes that were late never came */
     /* Completions that need to know how the producer fared. */
     pjrt_completion_t *dependents;
     pjrt_completion_t ready; /* of an upload */
@@ -150,7 +155,25 @@ tow_status_t tow_pjrt_buffer_address(tow_buffer_t *buffer, void **out_address);
 tow_status_t tow_pjrt_allocate(tow_driver_t *driver, size_t device,
                                const tow_shape_t *shape,
                                tow_buffer_t **out_buffer);
+/* The plugin keeps the memory for as long as the device uses it. */
+void tow_pjrt_handle_destroy(pjrt_driver_t *driver, PJRT_Buffer *handle);
+/* Resolves the buffer when the plugin says that its value is there. */
+void tow_pjrt_watch_ready(pjrt_driver_t *driver, pjrt_buffer_t *buffer);
+/* Reads the value into `bytes`, which has room for it; the completion follows. */
+void tow_pjrt_read(pjrt_buffer_t *buffer, void *bytes, uint64_t size,
+                   pjrt_completion_t *completion);
+PJRT_HostBufferSemantics tow_pjrt_semantics_of(const tow_upload_t *upload,
+                                               uint64_t bytes);
 tow_status_t tow_pjrt_upload(tow_driver_t *driver, tow_upload_t *upload);
+/* The part of tow_pjrt_upload for one whose bytes are still to come. */
+tow_status_t tow_pjrt_upload_late(pjrt_driver_t *driver, tow_upload_t *upload,
+                                  uint64_t bytes) TOW_MUST_USE;
+void tow_pjrt_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
+                            tow_status_t take_status);
+bool tow_pjrt_can_be_late(const pjrt_driver_t *driver);
+tow_status_t tow_pjrt_borrow(tow_driver_t *driver, tow_borrow_t *borrow);
+void tow_pjrt_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow);
+tow_status_t tow_pjrt_copy(tow_driver_t *driver, tow_copy_t *copy);
 tow_status_t tow_pjrt_download(tow_driver_t *driver, tow_download_t *download);
 
 /* -- Executables ------------------------------------------------------------ */

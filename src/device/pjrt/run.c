@@ -68,12 +68,14 @@ static size_t held_begin(const pjrt_run_t *run, const pjrt_shard_t *shard)
 
 /* The first error among the arguments that were promises. False if one of them
  * still is: then the shard comes back when it is known. A plugin passes such
- * errors on, or does not; only the producer's says where it began. */
+ * errors on, or does not; only the producer's says where it began. A run that
+ * ended before late bytes came did not end because of them. */
 static bool find_held_error(pjrt_shard_t *shard, tow_status_t *out_error)
 {
     pjrt_run_t *run = shard->run;
     *out_error = TOW_OK;
     for (size_t i = held_begin(run, shard); i < shard->held_end; i++) {
+        if (TOW_UNLIKELY(run->held.items[i]->is_unsettled)) continue;
         if (tow_pjrt_buffer_await(run->held.items[i], &shard->completion))
             return false;
         if (*out_error == TOW_OK) *out_error = run->held.items[i]->error;

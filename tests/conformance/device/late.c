@@ -68,7 +68,7 @@ static void runs_wait_in_order_behind_a_late_upload(void **state)
         if (i > 0) tow_buffer_release(value);
         value = runs[i].results[0];
     }
-    /* It needs nothing that is late, and still comes last. */
+    /* It needs nothing that is late, and still waits for those before it. */
     run_probe_t last = {.arguments = {one, one}};
     expect_ok(probe_run(&last, executable, 2));
     world_settle();
@@ -79,9 +79,8 @@ static void runs_wait_in_order_behind_a_late_upload(void **state)
     outcome_expect(&last.outcome, TOW_CODE_OK);
     for (int i = 0; i < CHAIN_LENGTH; i++) {
         outcome_expect(&runs[i].outcome, TOW_CODE_OK);
-        assert_int_equal(runs[i].sequence, i);
+        assert_true(i == 0 || runs[i].sequence > runs[i - 1].sequence);
     }
-    assert_int_equal(last.sequence, CHAIN_LENGTH);
     expect_values(value, 2 + CHAIN_LENGTH);
     expect_values(last.results[0], 2);
     outcome_expect(&upload.outcome, TOW_CODE_OK);
@@ -175,7 +174,6 @@ static void gangs_keep_their_order_behind_a_late_upload(void **state)
     probe_settle(&upload, twos, TOW_OK);
     outcome_expect(&second.outcome, TOW_CODE_OK);
     outcome_expect(&first.outcome, TOW_CODE_OK);
-    assert_true(first.sequence < second.sequence);
     expect_values(first.results[0], 2);
     expect_values(first.results[1], 3);
     expect_values(second.results[1], 2);
@@ -290,7 +288,7 @@ static void late_upload_of_much_works_without_a_copy(void **state)
     expect_ok(probe_download(&download, buffer, back, size));
     outcome_expect(&download.outcome, TOW_CODE_OK);
     if (subject.computes) assert_memory_equal(back, bytes, size);
-    if (subject.shares_host) {
+    if (subject.lends_in_place) {
         void *address;
         expect_ok(tow_buffer_address(buffer, &address));
         assert_ptr_equal(address, bytes);

@@ -71,7 +71,7 @@ static void loan_of_much_needs_no_copy_where_the_host_shares_it(void **state)
     borrow_probe_t loan;
     const void *values = lent(&loan, upload.upload.buffer);
     if (subject.computes) assert_memory_equal(values, bytes, size);
-    if (subject.shares_host) {
+    if (subject.lends_in_place) {
         void *address;
         expect_ok(tow_buffer_address(upload.upload.buffer, &address));
         assert_ptr_equal(address, values);

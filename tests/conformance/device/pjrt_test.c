@@ -184,6 +184,27 @@ static void plugin_may_lack_what_we_can_do_without(void **state)
     }
 }
 
+/* Anybody's plugin that cannot transfer behind what it has enqueued, or not
+ * between devices. */
+static void plugin_that_cannot_be_ahead_of_the_data_says_so(void **state)
+{
+    tow_driver_t *driver = open_with(
+        (tow_pjrt_open_t){0},
+        "plain without=PJRT_Client_CreateBuffersForAsyncHostToDevice");
+    upload_probe_t upload = {.upload = {.is_late = true}};
+    expect_refusal(probe_upload(&upload, driver, 0, "f32[4]", NULL),
+                   TOW_UNIMPLEMENTED, "late uploads");
+    expect_sum(driver);
+    world_close(driver);
+    driver =
+        open_with((tow_pjrt_open_t){0}, "without=PJRT_Buffer_CopyToDevice");
+    tow_buffer_t *one = uploaded(driver, 0, (float[]){1, 1, 1, 1});
+    copy_probe_t copy;
+    expect_refusal(probe_copy(&copy, one, 0), TOW_UNIMPLEMENTED, "copies");
+    tow_buffer_release(one);
+    world_close(driver);
+}
+
 static void plugin_that_cannot_initialise_says_why(void **state)
 {
     expect_refused((tow_pjrt_open_t){0}, "initialize=fails",
@@ -583,6 +604,36 @@ static tow_exhaust_result_t run_and_download(void *context)
     return is_done ? TOW_EXHAUST_SUCCEEDED : TOW_EXHAUST_FAILED;
 }
 
+/* As above; what is late is settled whatever else is refused. */
+static tow_exhaust_result_t move_about(void *context)
+{
+    const trial_t *trial = context;
+    const float ones[4] = {1, 1, 1, 1};
+    upload_probe_t upload = {.upload = {.is_late = true}};
+    copy_probe_t copy = {0};
+    borrow_probe_t loan = {0};
+    tow_status_t status =
+        probe_upload(&upload, trial->executable->driver, 0, "f32[4]", NULL);
+    if (status == TOW_OK) {
+        tow_buffer_t *late = upload.upload.buffer;
+        status = probe_copy(&copy, late, 0);
+        const bool is_copied = status == TOW_OK;
+        if (is_copied) status = probe_borrow(&loan, copy.copy.buffer);
+        probe_settle(&upload, ones, TOW_OK);
+        if (status == TOW_OK) {
+            outcome_expect(&loan.outcome, TOW_CODE_OK);
+            tow_borrow_give_back(late->driver, &loan.borrow);
+        }
+        if (is_copied) outcome_expect(&copy.outcome, TOW_CODE_OK);
+        tow_buffer_release(copy.copy.buffer);
+        tow_buffer_release(late);
+        outcome_expect(&upload.outcome, TOW_CODE_OK);
+    }
+    const bool is_done = status == TOW_OK;
+    tow_status_release(status);
+    return is_done ? TOW_EXHAUST_SUCCEEDED : TOW_EXHAUST_FAILED;
+}
+
 static void operations_survive_without_memory(void **state)
 {
     tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "");
@@ -591,6 +642,8 @@ static void operations_survive_without_memory(void **state)
     /* What stays for the next time is no leak. */
     assert_int_equal(run_and_download(&trial), TOW_EXHAUST_SUCCEEDED);
     assert_true(tow_test_exhaust(run_and_download, &trial) > 0);
+    assert_int_equal(move_about(&trial), TOW_EXHAUST_SUCCEEDED);
+    assert_true(tow_test_exhaust(move_about, &trial) > 0);
     tow_buffer_release(trial.input);
     tow_executable_release(trial.executable);
     world_close(driver);
@@ -657,6 +710,7 @@ TOW_TEST_MAIN(WORLD_CASE(plugin_that_is_not_there_is_not_found),
               WORLD_CASE(plugin_of_an_old_version_does_what_it_can),
               WORLD_CASE(plugin_of_a_newer_version_is_used_as_we_know_it),
               WORLD_CASE(plugin_may_lack_what_we_can_do_without),
+              WORLD_CASE(plugin_that_cannot_be_ahead_of_the_data_says_so),
               WORLD_CASE(plugin_that_cannot_initialise_says_why),
               WORLD_CASE(client_gets_options_of_all_types),
               WORLD_CASE(driver_says_what_the_plugin_says),

@@ -67,6 +67,7 @@ const subject_t subject = {
     .name = "pjrt",
     .computes = true,
     .shares_host = true,
+    .lends_in_place = true,
     .format = TOW_PROGRAM_MLIR,
     .programs = {[PROGRAM_ADD] = add,
                  [PROGRAM_DONATE] = donate,

@@ -35,6 +35,8 @@ typedef struct subject {
     const char *name; /* of the driver */
     bool computes;    /* results hold the values that they should */
     bool shares_host; /* device memory may be the host's */
+    /* And loans and late uploads of much need no copy. */
+    bool lends_in_place;
     tow_program_format_t format;
     const char *programs[PROGRAM_COUNT]; /* NULL: it has none such */
     /* Begins to open a driver; tells world_opened now or later. NULL in
