@@ -94,11 +94,15 @@ static void answers_settle_what_was_asked(void **state)
     world_t world;
     world_connect(&world);
     tow_slice_t *slice = open_slice(&world), *second;
-    tow_slice_options_t options = {.struct_size = sizeof(options),
-                                   .dims = {4, 2}};
+    tow_slice_options_t options = {
+        .struct_size = sizeof(options), .dims = {4, 2}, .island = "east"};
+    tow_device_t device = {.struct_size = sizeof(device)};
+    must(tow_slice_device(slice, 1, &device));
+    assert_string_equal(device.island, "west");
     must(tow_slice_ask(world.client, &options, &second));
     const tow_msg_slice_open_t *open = HEAR(&world, SLICE_OPEN, slice_open);
     assert_int_equal(open->n_dims, 2);
+    assert_string_equal(open->island, "east");
     tow_msg_slice_opened_t opened = TOW_MSG_SLICE_OPENED_INIT;
     tow_msg_failure_t failure = failure_of(TOW_NOT_FOUND, "no such devices");
     opened.slice = open->slice;

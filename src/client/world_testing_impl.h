@@ -245,6 +245,7 @@ static inline void say_slice(world_t *world, uint64_t slice, size_t count)
         devices[i].id = 2048 + (int64_t)i;
         devices[i].kind = (char *)"TPU v4";
         devices[i].name = devices[i].worker = devices[i].host = (char *)"w";
+        devices[i].island = (char *)"west";
         list[i] = &devices[i];
     }
     tow_msg_slice_opened_t opened = TOW_MSG_SLICE_OPENED_INIT;
