@@ -238,6 +238,51 @@ tow_status_t tow_array_on_ready(tow_array_t *array,
                                              tow_status_t take_status),
                                 void *context);
 
+/* -- Transfers ------------------------------------------------------------------ */
+
+/* How an array is cut over the devices of a slice: into equal parts along each
+ * dimension; each part lies on as many devices as there are devices for it.
+ * Devices have the parts in order, row by row, unless a mesh says otherwise: then
+ * they are laid out row by row in mesh_dims, its axes put in the order mesh_axes
+ * and read row by row. TOW_SPLIT(2, 4) cuts the first dimension in two and the
+ * second in four. */
+#define TOW_MESH_AXES_MAX 16
+typedef struct tow_split {
+    size_t struct_size;
+    uint32_t parts[TOW_ARRAY_RANK_MAX]; /* 0 means 1 */
+    uint32_t mesh_rank;                 /* 0: no mesh */
+    uint32_t mesh_dims[TOW_MESH_AXES_MAX];
+    uint32_t mesh_axes[TOW_MESH_AXES_MAX];
+} tow_split_t;
+
+#ifndef __cplusplus
+#define TOW_SPLIT(...) \
+    (&(tow_split_t){.struct_size = sizeof(tow_split_t), .parts = {__VA_ARGS__}})
+#endif
+
+typedef struct tow_transfer_options {
+    size_t struct_size;
+    /* To these devices, of any island; NULL: those that it is on. */
+    tow_slice_t *slice;
+    /* How it lies there now, and how it shall. Both NULL: shard by shard, from
+     * the first device to the first, for slices of equal size. */
+    const tow_split_t *from;
+    const tow_split_t *to;
+} tow_transfer_options_t;
+
+/* The array's value on other devices, or cut another way. The workers see to it
+ * among themselves; nothing comes here. Of an array of a program that is traced
+ * it is noted, as a call is; otherwise it starts at once, and is a small program
+ * that the cluster lowers each time: in a loop, trace it.
+ *
+ * Calls in a traced program may use values of other slices as they are: the
+ * cluster inserts such transfers, from what the functions say of their shardings.
+ * INVALID_ARGUMENT: the parts do not divide the array, or do not fit the
+ * devices. */
+tow_status_t tow_array_transfer(tow_array_t *array,
+                                const tow_transfer_options_t *options,
+                                tow_array_t **out_array);
+
 /* -- Programs ------------------------------------------------------------------- */
 
 /* A program is traced: calls on its arrays are noted, not run. Then it runs as

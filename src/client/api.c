@@ -505,17 +505,6 @@ static tow_program_t *program_of(tow_array_t *const *arguments, size_t count)
     return NULL;
 }
 
-static tow_status_t make_placeholder(tow_program_t *program, tow_slice_t *slice,
-                                     const tow_shape_t *shape,
-                                     tow_value_t place, tow_array_t **out_array)
-{
-    TOW_RETURN_IF_ERROR(tow_array_make(slice, shape, out_array));
-    (*out_array)->program = program;
-    (*out_array)->place = place;
-    tow_program_hold(program);
-    return TOW_OK;
-}
-
 static tow_status_t note_call(tow_program_t *program, tow_function_t *function,
                               tow_slice_t *slice, tow_array_t *const *arguments,
                               size_t argument_count, tow_array_t **results)
@@ -539,7 +528,7 @@ static tow_status_t note_call(tow_program_t *program, tow_function_t *function,
     tow_free(inputs);
     const tow_signature_t *signature = &function->signature;
     for (size_t i = 0; i < signature->result_count && status == TOW_OK; i++) {
-        status = make_placeholder(
+        status = tow_program_placeholder(
             program, slice, &signature->results[i].shape,
             (tow_value_t){.node = node, .output = (uint32_t)i}, &results[i]);
         while (status != TOW_OK && i-- > 0)
@@ -692,6 +681,25 @@ tow_status_t tow_array_download_async(
     return status;
 }
 
+tow_status_t tow_array_transfer(tow_array_t *array,
+                                const tow_transfer_options_t *options,
+                                tow_array_t **out_array)
+{
+    tow_slice_t *slice = options->slice != NULL ? options->slice : array->slice;
+    tow_sharding_t from, to;
+    *out_array = NULL;
+    if (slice->client != array->client)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "array and slice are of two clients");
+    TOW_RETURN_IF_ERROR(tow_array_shardings(array, slice, options, &from, &to));
+    enter(slice->client);
+    tow_status_t status = tow_client_await_room(slice->client);
+    if (status == TOW_OK)
+        status = tow_array_move(array, slice, &from, &to, out_array);
+    tow_client_leave_after_call(slice->client);
+    return status;
+}
+
 tow_status_t tow_array_wait(tow_array_t *array, int64_t timeout_ns)
 {
     tow_client_t *client = array->client;
@@ -787,7 +795,8 @@ tow_status_t tow_program_argument(tow_program_t *program, tow_slice_t *slice,
     tow_status_t status =
         tow_program_add_argument(program, slice, &shape, donated, &place);
     if (status == TOW_OK)
-        status = make_placeholder(program, slice, &shape, place, out_array);
+        status =
+            tow_program_placeholder(program, slice, &shape, place, out_array);
     leave_quietly(program->client);
     return status;
 }

@@ -90,9 +90,31 @@ tow_status_t tow_program_add_call(tow_program_t *program,
                                   tow_function_t *function, tow_slice_t *slice,
                                   const tow_value_t *inputs, size_t count,
                                   uint32_t *out_node) TOW_MUST_USE;
+tow_status_t tow_program_add_transfer(tow_program_t *program, tow_value_t value,
+                                      tow_slice_t *slice,
+                                      const tow_sharding_t *from,
+                                      const tow_sharding_t *to,
+                                      uint32_t *out_node) TOW_MUST_USE;
 tow_status_t tow_program_add_result(tow_program_t *program, tow_value_t value,
                                     tow_slice_t *slice,
                                     const tow_shape_t *shape) TOW_MUST_USE;
+/* What the options say, in full; INVALID_ARGUMENT. */
+tow_status_t tow_array_shardings(const tow_array_t *array,
+                                 const tow_slice_t *slice,
+                                 const tow_transfer_options_t *options,
+                                 tow_sharding_t *out_from,
+                                 tow_sharding_t *out_to) TOW_MUST_USE;
+/* The value of an array, shaped like `array`, on `slice`; noted if the array is
+ * being traced, else run at once. */
+tow_status_t tow_array_move(tow_array_t *array, tow_slice_t *slice,
+                            const tow_sharding_t *from,
+                            const tow_sharding_t *to, tow_array_t **out_array)
+    TOW_MUST_USE;
+/* A value of a program that is traced. */
+tow_status_t tow_program_placeholder(tow_program_t *program, tow_slice_t *slice,
+                                     const tow_shape_t *shape,
+                                     tow_value_t place, tow_array_t **out_array)
+    TOW_MUST_USE;
 /* Sends it; tow_program_adding settles. */
 tow_status_t tow_program_send(tow_program_t *program) TOW_MUST_USE;
 const tow_settling_t *tow_program_adding(const tow_program_t *program);

@@ -129,6 +129,25 @@ tow_status_t tow_program_add_call(tow_program_t *program,
     return tow_graph_add(program->graph, &node, out_node);
 }
 
+tow_status_t tow_program_add_transfer(tow_program_t *program, tow_value_t value,
+                                      tow_slice_t *slice,
+                                      const tow_sharding_t *from,
+                                      const tow_sharding_t *to,
+                                      uint32_t *out_node)
+{
+    TOW_RETURN_IF_ERROR(check_open(program));
+    if (!keep_slice(program, slice))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_node_t node = {.kind = TOW_NODE_TRANSFER,
+                       .name = "",
+                       .slice = {slice->id},
+                       .from = from,
+                       .to = to,
+                       .inputs = &value,
+                       .input_count = 1};
+    return tow_graph_add(program->graph, &node, out_node);
+}
+
 tow_status_t tow_program_add_result(tow_program_t *program, tow_value_t value,
                                     tow_slice_t *slice,
                                     const tow_shape_t *shape)
@@ -144,6 +163,17 @@ tow_status_t tow_program_add_result(tow_program_t *program, tow_value_t value,
                        .input_count = 1};
     uint32_t index;
     return tow_graph_add(program->graph, &node, &index);
+}
+
+tow_status_t tow_program_placeholder(tow_program_t *program, tow_slice_t *slice,
+                                     const tow_shape_t *shape,
+                                     tow_value_t place, tow_array_t **out_array)
+{
+    TOW_RETURN_IF_ERROR(tow_array_make(slice, shape, out_array));
+    (*out_array)->program = program;
+    (*out_array)->place = place;
+    tow_program_hold(program);
+    return TOW_OK;
 }
 
 /* -- Sending ------------------------------------------------------------------- */

@@ -1,0 +1,140 @@
+/* Transfers that are asked for: noted in a program that is traced, or a program
+ * of their own. */
+#include "client/client_impl.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+/* -- How it is cut ------------------------------------------------------------- */
+
+static tow_status_t split_in(const tow_split_t *split, const tow_shape_t *shape,
+                             size_t device_count, tow_sharding_t *out)
+{
+    *out = (tow_sharding_t){.rank = shape->rank};
+    if (split->mesh_rank > TOW_MESH_AXES_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a mesh of rank %u; the highest is %u",
+                         split->mesh_rank, TOW_MESH_AXES_MAX);
+    uint64_t count = 1;
+    for (uint32_t i = 0; i < TOW_ARRAY_RANK_MAX; i++) {
+        const uint32_t parts = split->parts[i] > 0 ? split->parts[i] : 1;
+        if (i >= shape->rank && parts > 1)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "dimension %u is cut into %u parts, and the array "
+                             "has rank %u",
+                             i, parts, shape->rank);
+        if (i < shape->rank) out->parts[i] = parts;
+        count *= parts;
+        if (count > device_count) break;
+    }
+    if (count > device_count || device_count % count != 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%llu%s parts for %zu devices",
+                         (unsigned long long)count,
+                         count > device_count ? " or more" : "", device_count);
+    out->replicas = (uint32_t)(device_count / count);
+    out->mesh_rank = split->mesh_rank;
+    memcpy(out->mesh_dims, split->mesh_dims, sizeof(split->mesh_dims));
+    memcpy(out->mesh_axes, split->mesh_axes, sizeof(split->mesh_axes));
+    return tow_sharding_check(out, device_count);
+}
+
+/* Shard by shard: cut along the first dimension on both sides, or, of scalars,
+ * the same replicas. */
+static tow_status_t shard_by_shard(const tow_array_t *array,
+                                   const tow_slice_t *slice,
+                                   tow_sharding_t *out)
+{
+    const size_t count = array->slice->device_count;
+    if (slice->device_count != count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "from %zu devices to %zu: say how the array is cut, "
+                         "with `from` and `to`",
+                         count, slice->device_count);
+    *out = tow_sharding_replicated(array->shape.rank, count);
+    if (array->shape.rank == 0) return TOW_OK;
+    out->parts[0] = (uint32_t)count;
+    out->replicas = 1;
+    return TOW_OK;
+}
+
+tow_status_t tow_array_shardings(const tow_array_t *array,
+                                 const tow_slice_t *slice,
+                                 const tow_transfer_options_t *options,
+                                 tow_sharding_t *out_from,
+                                 tow_sharding_t *out_to)
+{
+    if (options->from == NULL && options->to == NULL) {
+        TOW_RETURN_IF_ERROR(shard_by_shard(array, slice, out_from));
+        *out_to = *out_from;
+        return TOW_OK;
+    }
+    if (options->from == NULL || options->to == NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "`from` and `to` are given both, or none");
+    TOW_RETURN_IF_ERROR(
+        tow_status_annotate(split_in(options->from, &array->shape,
+                                     array->slice->device_count, out_from),
+                            "from"));
+    return tow_status_annotate(
+        split_in(options->to, &array->shape, slice->device_count, out_to),
+        "to");
+}
+
+/* -- Moving -------------------------------------------------------------------- */
+
+static tow_status_t note_move(tow_program_t *program, tow_value_t value,
+                              tow_slice_t *slice, const tow_sharding_t *from,
+                              const tow_sharding_t *to,
+                              const tow_shape_t *shape, tow_array_t **out_array)
+{
+    tow_value_t place = {0};
+    TOW_RETURN_IF_ERROR(
+        tow_program_add_transfer(program, value, slice, from, to, &place.node));
+    return tow_program_placeholder(program, slice, shape, place, out_array);
+}
+
+/* Argument, transfer, result. */
+static tow_status_t trace_move(tow_program_t *program, tow_array_t *array,
+                               tow_slice_t *slice, const tow_sharding_t *from,
+                               const tow_sharding_t *to,
+                               const tow_shape_t *shape)
+{
+    tow_value_t value;
+    TOW_RETURN_IF_ERROR(tow_program_add_argument(program, array->slice,
+                                                 &array->shape, false, &value));
+    tow_value_t moved = {0};
+    TOW_RETURN_IF_ERROR(
+        tow_program_add_transfer(program, value, slice, from, to, &moved.node));
+    return tow_program_add_result(program, moved, slice, shape);
+}
+
+/* The run holds the program until it is done. */
+static tow_status_t run_move(tow_array_t *array, tow_slice_t *slice,
+                             const tow_sharding_t *from,
+                             const tow_sharding_t *to, const tow_shape_t *shape,
+                             tow_array_t **out_array)
+{
+    tow_program_t *program;
+    TOW_RETURN_IF_ERROR(tow_program_begin(array->client, "transfer", &program));
+    tow_status_t status = trace_move(program, array, slice, from, to, shape);
+    if (status == TOW_OK) status = tow_program_send(program);
+    if (status == TOW_OK)
+        status = tow_program_start(program, &array, 1, out_array, 1);
+    tow_program_drop(program);
+    return status;
+}
+
+tow_status_t tow_array_move(tow_array_t *array, tow_slice_t *slice,
+                            const tow_sharding_t *from,
+                            const tow_sharding_t *to, tow_array_t **out_array)
+{
+    tow_shape_t whole, shard;
+    TOW_RETURN_IF_ERROR(tow_sharding_whole(from, &array->shape, &whole));
+    TOW_RETURN_IF_ERROR(tow_sharding_shard(to, &whole, &shard));
+    if (array->program != NULL)
+        return note_move(array->program, array->place, slice, from, to, &shard,
+                         out_array);
+    return run_move(array, slice, from, to, &shard, out_array);
+}
