@@ -59,6 +59,15 @@ static json_t *describe_device(const tow_device_entry_t *device)
     return told;
 }
 
+static void add_traffic(json_t *told, const tow_session_t *session)
+{
+    const tow_session_stats_t stats = tow_session_stats(session);
+    json_object_set_new(told, "messages_sent",
+                        json_of_count(stats.messages_sent));
+    json_object_set_new(told, "messages_received",
+                        json_of_count(stats.messages_received));
+}
+
 static json_t *describe_worker(const worker_t *worker)
 {
     const tow_worker_entry_t *entry = worker->entry;
@@ -71,6 +80,7 @@ static json_t *describe_worker(const worker_t *worker)
     json_object_set_new(told, "platform", json_string(entry->platform));
     json_object_set_new(told, "version", json_string(entry->version));
     json_object_set_new(told, "simulated", json_boolean(entry->simulated));
+    add_traffic(told, worker->session);
     json_t *devices = json_array();
     for (size_t i = 0; i < entry->device_count; i++)
         json_array_append_new(devices, describe_device(&entry->devices[i]));
@@ -155,6 +165,7 @@ static json_t *describe_client(const client_t *client)
     json_object_set_new(told, "runs", json_of_count(client->run_count));
     json_object_set_new(told, "objects", json_of_count(books.object_count));
     json_object_set_new(told, "bytes", json_of_count(books.object_bytes));
+    add_traffic(told, client->session);
     return told;
 }
 

@@ -66,6 +66,13 @@ tow_status_t tow_bench_dispatch(const tow_bench_options_t *options)
 /* Becomes another program: returns only if it cannot. */
 tow_status_t tow_bench_jax(const tow_bench_options_t *options) TOW_MUST_USE;
 tow_status_t tow_bench_jax_help(void) TOW_MUST_USE;
+tow_status_t tow_bench_pipeline(const tow_bench_options_t *options)
+    TOW_MUST_USE;
+tow_status_t tow_bench_calibrate(const tow_bench_options_t *options)
+    TOW_MUST_USE;
+tow_status_t tow_bench_scale(const tow_bench_options_t *options) TOW_MUST_USE;
 tow_status_t tow_bench_sim(const tow_bench_options_t *options) TOW_MUST_USE;
+tow_status_t tow_bench_transfer(const tow_bench_options_t *options)
+    TOW_MUST_USE;
 
 #endif /* TOW_TOOL_BENCH_H_ */

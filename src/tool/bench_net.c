@@ -1,5 +1,6 @@
 /* `tow bench net`: the cases, and the peers beside them. */
 #include "tool/bench_net.h"
+#include "tool/bench_perftest.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -129,97 +130,30 @@ static tow_status_t run_pingpong(void *context, double *out_value)
     return parse_number("pingpong", text, out_value);
 }
 
-/* ucx_perftest's last line has eight numbers: iterations; the median, average
- * and overall latency in us, one way; bandwidth (average, overall) in units of
- * 2^20 bytes/s; message rate (average, overall). Counted from the end. */
-enum {
-    PERFTEST_BANDWIDTH = 2,
-    PERFTEST_MEDIAN = 6
-};
-
-static tow_status_t parse_perftest(char *text, int field_from_end,
-                                   double *out_value)
+static tow_perftest_t perftest_of(const net_case_t *c)
 {
-    char *last = NULL;
-    char *save = NULL;
-    for (char *line = strtok_r(text, "\n", &save); line != NULL;
-         line = strtok_r(NULL, "\n", &save))
-        if (strstr(line, "Final:") != NULL || strspn(line, " 0123456789.") > 40)
-            last = line;
-    if (last == NULL)
-        return TOW_ERROR(TOW_INTERNAL, "ucx_perftest printed no result");
-    char *fields[16];
-    int count = 0;
-    for (char *field = strtok_r(last, " ", &save); field != NULL && count < 16;
-         field = strtok_r(NULL, " ", &save))
-        fields[count++] = field;
-    if (count <= field_from_end)
-        return TOW_ERROR(TOW_INTERNAL, "ucx_perftest's result is too short");
-    return parse_number("ucx_perftest", fields[count - 1 - field_from_end],
-                        out_value);
-}
-
-static tow_status_t start_perftest(const net_case_t *c, const char *host,
-                                   uint16_t port, tow_process_t *out_process)
-{
-    char size[32], count[32], port_text[16];
-    snprintf(size, sizeof(size), "%llu", (unsigned long long)c->peer_size);
-    snprintf(count, sizeof(count), "%llu", (unsigned long long)c->count);
-    snprintf(port_text, sizeof(port_text), "%u", port);
-    char *argv[16] = {"ucx_perftest", "-t", (char *)c->peer_test,
-                      "-s",           size, "-n",
-                      count,          "-p", port_text,
-                      "-w",           "10", "-f"};
-    size_t argument_count = 12;
-    if (c->peer_handles_errors) argv[argument_count++] = "-e";
-    argv[argument_count] = (char *)host;
-    return tow_process_start(argv, fabric_environment[c->fabric],
-                             TOW_OUTPUT_PIPE, out_process);
-}
-
-static tow_status_t run_perftest(const net_case_t *c, int field_from_end,
-                                 double *out_value)
-{
-    uint16_t port = 0;
-    char text[8192], ignored[8192];
-    tow_process_t server = {.output_fd = -1}, client = {.output_fd = -1};
-    TOW_RETURN_IF_ERROR(tow_free_port(&port));
-    tow_status_t status = start_perftest(c, NULL, port, &server);
-    /* It says nothing when it listens; its client tries once. */
-    for (int attempt = 0; status == TOW_OK && attempt < 20; attempt++) {
-        usleep(100000);
-        status = start_perftest(c, "127.0.0.1", port, &client);
-        if (status != TOW_OK) break;
-        status = tow_process_finish(&client, "ucx_perftest", CHILD_TIMEOUT_NS,
-                                    text, sizeof(text));
-        if (status == TOW_OK) {
-            status = parse_perftest(text, field_from_end, out_value);
-            break;
-        }
-        if (attempt < 19) {
-            tow_status_ignore(status, "the server may not listen yet");
-            status = TOW_OK;
-        }
-    }
-    if (status == TOW_OK)
-        status = tow_process_finish(&server, "ucx_perftest", CHILD_TIMEOUT_NS,
-                                    ignored, sizeof(ignored));
-    tow_process_kill(&client);
-    tow_process_kill(&server);
-    return status;
+    return (tow_perftest_t){.name = c->peer_test,
+                            .environment = fabric_environment[c->fabric],
+                            .size = c->peer_size,
+                            .count = c->count,
+                            .handles_errors = c->peer_handles_errors};
 }
 
 static tow_status_t perftest_roundtrip(void *context, double *out_value)
 {
-    TOW_RETURN_IF_ERROR(run_perftest(context, PERFTEST_MEDIAN, out_value));
-    *out_value *= 2; /* It reports one way. */
+    const tow_perftest_t test = perftest_of(context);
+    tow_perftest_result_t result;
+    TOW_RETURN_IF_ERROR(tow_perftest_run(&test, &result));
+    *out_value = 2 * result.latency_us; /* It reports one way. */
     return TOW_OK;
 }
 
 static tow_status_t perftest_gigabytes(void *context, double *out_value)
 {
-    TOW_RETURN_IF_ERROR(run_perftest(context, PERFTEST_BANDWIDTH, out_value));
-    *out_value *= 1048576e-9;
+    const tow_perftest_t test = perftest_of(context);
+    tow_perftest_result_t result;
+    TOW_RETURN_IF_ERROR(tow_perftest_run(&test, &result));
+    *out_value = result.bytes_per_second * 1e-9;
     return TOW_OK;
 }
 

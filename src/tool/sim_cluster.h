@@ -24,7 +24,7 @@ typedef struct tow_sim_cluster_options {
 /* What clients did, over all their lives. */
 typedef struct tow_sim_cluster_stats {
     uint64_t runs_started, runs_done, runs_failed;
-    uint64_t uploads, downloads, bytes_checked;
+    uint64_t uploads, downloads, moves, bytes_checked;
     uint64_t sessions;
 } tow_sim_cluster_stats_t;
 

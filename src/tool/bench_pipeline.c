@@ -1,0 +1,358 @@
+/* `tow bench pipeline`: a chain of S stages on S devices, as in Figure 7 of the
+ * Pathways paper.
+ *
+ * Each stage adds one to a number and hands it to the next, on a local cluster of
+ * two worker processes through the C interface. A chain is one program; hundreds
+ * of runs are in flight. The first half of the stages is on one worker, the other
+ * half on the other; in `cross` each stage is on the other worker than the one
+ * before. JAX runs the same on its own CPU backend, in one process, with
+ * device_put between stages. */
+#include <stdio.h>
+#include <string.h>
+#include <towpath/towpath.h>
+
+#include "base/alloc.h"
+#include "tool/bench.h"
+#include "tool/bench_peer.h"
+
+#define STAGES_MAX   16
+#define WORKER_COUNT 2
+#define IN_FLIGHT    256
+
+typedef enum stage_order {
+    STAGES_IN_HALVES,
+    STAGES_CROSSING,
+} stage_order_t;
+
+typedef struct pipeline_bench pipeline_bench_t;
+
+/* A chain of so many stages. */
+typedef struct chain {
+    pipeline_bench_t *bench;
+    size_t stage_count;
+    stage_order_t order;
+    uint64_t run_count, jax_count; /* of a quick round */
+    tow_program_t *program;        /* owned */
+    double us;                     /* per stage, of the last round */
+} chain_t;
+
+struct pipeline_bench {
+    uint64_t factor;
+    tow_client_t *client;            /* owned, as all below */
+    tow_slice_t *slices[STAGES_MAX]; /* of one device each */
+    tow_function_t *function;
+    tow_bench_jax_t jax;
+};
+
+static const char stage_text[] =
+    "module @stage {\n"
+    "  func.func public @main(%x: tensor<1xf32>) -> tensor<1xf32> {\n"
+    "    %one = stablehlo.constant dense<1.0> : tensor<1xf32>\n"
+    "    %y = stablehlo.add %x, %one : tensor<1xf32>\n"
+    "    return %y : tensor<1xf32>\n"
+    "  }\n"
+    "}\n";
+
+static const tow_array_type_t number = {.struct_size = sizeof(tow_array_type_t),
+                                        .type = TOW_TYPE_F32,
+                                        .rank = 1,
+                                        .dims = {1}};
+
+/* -- The chain ------------------------------------------------------------------ */
+
+/* Slices are in the order of workers: the first half is the first worker's. */
+static tow_slice_t *slice_of(const chain_t *chain, size_t stage)
+{
+    const size_t half = STAGES_MAX / WORKER_COUNT;
+    const size_t count = chain->stage_count;
+    if (chain->order == STAGES_CROSSING)
+        return chain->bench->slices[stage % 2 * half + stage / 2];
+    const bool is_first = stage < count / 2;
+    return chain->bench->slices[is_first ? stage : half + stage - count / 2];
+}
+
+/* The call is noted; the cluster carries the value between slices. */
+static tow_status_t add_stage(chain_t *chain, size_t stage, tow_array_t **value)
+{
+    tow_slice_t *slice = slice_of(chain, stage);
+    tow_array_t *moved = NULL, *next = NULL;
+    tow_transfer_options_t options = {.struct_size = sizeof(options),
+                                      .slice = slice};
+    tow_status_t status = TOW_OK;
+    if (stage > 0) {
+        status = tow_array_transfer(*value, &options, &moved);
+        tow_array_release(*value);
+        *value = moved;
+    }
+    if (status == TOW_OK)
+        status = tow_function_call(chain->bench->function, slice, value, 1,
+                                   &next, 1);
+    tow_array_release(*value);
+    *value = next;
+    return status;
+}
+
+static tow_status_t trace(chain_t *chain)
+{
+    tow_array_t *value = NULL;
+    TOW_RETURN_IF_ERROR(
+        tow_program_create(chain->bench->client, "pipeline", &chain->program));
+    TOW_RETURN_IF_ERROR(tow_program_argument(chain->program, slice_of(chain, 0),
+                                             &number, false, &value));
+    tow_status_t status = TOW_OK;
+    for (size_t i = 0; i < chain->stage_count && status == TOW_OK; i++)
+        status = add_stage(chain, i, &value);
+    if (status == TOW_OK) status = tow_program_result(chain->program, value);
+    tow_array_release(value);
+    TOW_RETURN_IF_ERROR(status);
+    return tow_program_finish(chain->program);
+}
+
+static tow_status_t upload_zero(const chain_t *chain, tow_array_t **out)
+{
+    static const float zero = 0;
+    tow_upload_options_t options = {.struct_size = sizeof(options),
+                                    .type = number,
+                                    .bytes = &zero,
+                                    .size = sizeof(zero)};
+    return tow_array_upload(slice_of(chain, 0), &options, out);
+}
+
+/* -- Ours ------------------------------------------------------------------------ */
+
+static tow_status_t check_value(const chain_t *chain, tow_array_t *result)
+{
+    float got = 0;
+    TOW_RETURN_IF_ERROR(tow_array_download(result, 0, &got, sizeof(got)));
+    if (got == (float)chain->stage_count) return TOW_OK;
+    return TOW_ERROR(TOW_DATA_LOSS, "%zu stages made %g", chain->stage_count,
+                     (double)got);
+}
+
+/* Starts `count` runs, of which the last IN_FLIGHT are not waited for; `recent`
+ * has as many. */
+static tow_status_t start_runs(const chain_t *chain, tow_array_t *zero,
+                               uint64_t count, tow_array_t **recent)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        tow_array_t **place = &recent[i % IN_FLIGHT];
+        if (*place != NULL) TOW_RETURN_IF_ERROR(tow_array_wait(*place, -1));
+        tow_array_release(*place);
+        *place = NULL;
+        TOW_RETURN_IF_ERROR(
+            tow_program_run(chain->program, &zero, 1, place, 1));
+    }
+    return check_value(chain, recent[(count - 1) % IN_FLIGHT]);
+}
+
+static tow_status_t time_runs(const chain_t *chain, uint64_t count,
+                              double *out_seconds)
+{
+    tow_array_t *zero = NULL;
+    tow_array_t *recent[IN_FLIGHT] = {0};
+    TOW_RETURN_IF_ERROR(upload_zero(chain, &zero));
+    tow_status_t status = tow_array_wait(zero, -1);
+    const int64_t start_ns = tow_bench_now_ns();
+    if (status == TOW_OK) status = start_runs(chain, zero, count, recent);
+    *out_seconds = (double)(tow_bench_now_ns() - start_ns) * 1e-9;
+    for (size_t i = 0; i < IN_FLIGHT; i++)
+        tow_array_release(recent[i]);
+    tow_array_release(zero);
+    return status;
+}
+
+static tow_status_t our_rate(void *context, double *out_rate)
+{
+    chain_t *chain = context;
+    const uint64_t count = chain->run_count * chain->bench->factor;
+    double seconds = 0;
+    TOW_RETURN_IF_ERROR(time_runs(chain, count, &seconds));
+    *out_rate = (double)(count * chain->stage_count) / seconds;
+    chain->us = 1e6 / *out_rate;
+    return TOW_OK;
+}
+
+static tow_status_t our_us(void *context, double *out_us)
+{
+    chain_t *chain = context;
+    double rate;
+    TOW_RETURN_IF_ERROR(our_rate(chain, &rate));
+    *out_us = chain->us;
+    return TOW_OK;
+}
+
+static tow_status_t jax_rate(void *context, double *out_rate)
+{
+    chain_t *chain = context;
+    pipeline_bench_t *bench = chain->bench;
+    const uint64_t count = chain->jax_count * bench->factor;
+    char line[64];
+    double seconds = 0;
+    if (bench->jax.socket < 0)
+        TOW_RETURN_IF_ERROR(tow_bench_jax_start("bench/jax_pipeline.py",
+                                                STAGES_MAX, &bench->jax));
+    snprintf(line, sizeof(line), "%zu %llu\n", chain->stage_count,
+             (unsigned long long)count);
+    TOW_RETURN_IF_ERROR(tow_bench_jax_ask(&bench->jax, line, &seconds));
+    *out_rate = (double)(count * chain->stage_count) / seconds;
+    return TOW_OK;
+}
+
+/* -- Life ------------------------------------------------------------------------ */
+
+static tow_status_t open_stage(pipeline_bench_t *bench, tow_slice_t *all,
+                               size_t index)
+{
+    tow_device_t device = {.struct_size = sizeof(device)};
+    TOW_RETURN_IF_ERROR(tow_slice_device(all, index, &device));
+    tow_slice_options_t options = {.struct_size = sizeof(options),
+                                   .devices = &device.id,
+                                   .device_count = 1};
+    return tow_slice_open(bench->client, &options, &bench->slices[index]);
+}
+
+static tow_status_t open_stages(pipeline_bench_t *bench)
+{
+    tow_slice_t *all = NULL;
+    tow_slice_options_t options = {.struct_size = sizeof(options),
+                                   .dims = {STAGES_MAX}};
+    TOW_RETURN_IF_ERROR(tow_slice_open(bench->client, &options, &all));
+    tow_status_t status = TOW_OK;
+    for (size_t i = 0; i < STAGES_MAX && status == TOW_OK; i++)
+        status = open_stage(bench, all, i);
+    tow_slice_release(all);
+    return status;
+}
+
+static tow_status_t open_cluster(pipeline_bench_t *bench)
+{
+    tow_client_options_t client = {.struct_size = sizeof(client),
+                                   .name = "bench",
+                                   .worker_count = WORKER_COUNT,
+                                   .devices_per_worker =
+                                       STAGES_MAX / WORKER_COUNT};
+    TOW_RETURN_IF_ERROR(tow_client_open(&client, &bench->client));
+    TOW_RETURN_IF_ERROR(open_stages(bench));
+    tow_source_t source = {.struct_size = sizeof(source),
+                           .bytes = stage_text,
+                           .size = strlen(stage_text)};
+    return tow_function_compile(bench->slices[0], &source, &bench->function);
+}
+
+static void close_cluster(pipeline_bench_t *bench)
+{
+    tow_bench_jax_stop(&bench->jax);
+    tow_function_release(bench->function);
+    for (size_t i = 0; i < STAGES_MAX; i++)
+        tow_slice_release(bench->slices[i]);
+    tow_client_release(bench->client);
+}
+
+/* -- The cases -------------------------------------------------------------------- */
+
+#define JAX_PEER "JAX, device_put between stages"
+
+static tow_status_t run_case(pipeline_bench_t *bench, tow_bench_case_t shown,
+                             chain_t *chain, const tow_bench_options_t *options)
+{
+    chain->bench = bench;
+    shown.bench = "pipeline";
+    shown.context = chain;
+    if (!tow_bench_is_chosen(&shown, options)) return TOW_OK;
+    tow_status_t status = trace(chain);
+    double seconds;
+    if (status == TOW_OK) status = time_runs(chain, IN_FLIGHT, &seconds);
+    if (status == TOW_OK)
+        status = tow_bench_run_case(&shown, options->quick ? 3 : 9, options);
+    tow_program_release(chain->program);
+    chain->program = NULL;
+    return status;
+}
+
+typedef struct pipeline_row {
+    const char *name;
+    size_t stage_count;
+    stage_order_t order;
+    uint64_t run_count, jax_count;
+    double bar;
+} pipeline_row_t;
+
+static const pipeline_row_t rows[] = {
+    {"stages_2", 2, STAGES_IN_HALVES, 8000, 1000, 0},
+    {"stages_4", 4, STAGES_IN_HALVES, 4000, 500, 0},
+    {"stages_8", 8, STAGES_IN_HALVES, 2000, 250, 5},
+    {"stages_16", 16, STAGES_IN_HALVES, 1000, 125, 0},
+    {"stages_8_cross", 8, STAGES_CROSSING, 2000, 250, 0},
+    {"stages_16_cross", 16, STAGES_CROSSING, 1000, 125, 0},
+};
+
+static tow_status_t run_beside_jax(pipeline_bench_t *bench,
+                                   const tow_bench_options_t *options)
+{
+    for (size_t i = 0; i < TOW_COUNT_OF(rows); i++) {
+        chain_t chain = {.stage_count = rows[i].stage_count,
+                         .order = rows[i].order,
+                         .run_count = rows[i].run_count,
+                         .jax_count = rows[i].jax_count};
+        tow_bench_case_t shown = {.name = rows[i].name,
+                                  .unit = "stages/s",
+                                  .peer = JAX_PEER,
+                                  .better = TOW_BENCH_HIGHER_IS_BETTER,
+                                  .bar = rows[i].bar,
+                                  .run = our_rate,
+                                  .peer_run = jax_rate};
+        TOW_RETURN_IF_ERROR(run_case(bench, shown, &chain, options));
+    }
+    return TOW_OK;
+}
+
+/* What a stage costs in a long chain beside a short one. */
+typedef struct flatness {
+    chain_t chain_16, chain_2;
+} flatness_t;
+
+static tow_status_t us_of_16(void *context, double *out_us)
+{
+    return our_us(&((flatness_t *)context)->chain_16, out_us);
+}
+
+static tow_status_t us_of_2(void *context, double *out_us)
+{
+    return our_us(&((flatness_t *)context)->chain_2, out_us);
+}
+
+static tow_status_t run_flatness(pipeline_bench_t *bench,
+                                 const tow_bench_options_t *options)
+{
+    flatness_t both = {
+        .chain_16 = {.bench = bench, .stage_count = 16, .run_count = 1000},
+        .chain_2 = {.bench = bench, .stage_count = 2, .run_count = 8000}};
+    tow_bench_case_t shown = {.bench = "pipeline",
+                              .name = "flat_16_to_2",
+                              .unit = "us/stage",
+                              .peer = "the same with 2 stages",
+                              .better = TOW_BENCH_LOWER_IS_BETTER,
+                              .bar = 1 / 1.3,
+                              .run = us_of_16,
+                              .peer_run = us_of_2,
+                              .context = &both};
+    if (!tow_bench_is_chosen(&shown, options)) return TOW_OK;
+    tow_status_t status = trace(&both.chain_16);
+    if (status == TOW_OK) status = trace(&both.chain_2);
+    if (status == TOW_OK)
+        status = tow_bench_run_case(&shown, options->quick ? 3 : 9, options);
+    tow_program_release(both.chain_16.program);
+    tow_program_release(both.chain_2.program);
+    return status;
+}
+
+tow_status_t tow_bench_pipeline(const tow_bench_options_t *options)
+{
+    pipeline_bench_t bench = {.factor = options->quick ? 1 : 4,
+                              .jax = TOW_BENCH_JAX_NONE};
+    tow_status_t status = open_cluster(&bench);
+    if (status == TOW_OK) status = run_beside_jax(&bench, options);
+    if (status == TOW_OK) status = run_flatness(&bench, options);
+    close_cluster(&bench);
+    return status;
+}

@@ -1,0 +1,220 @@
+/* What a simulated client asks for: slices, functions, random programs. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tool/sim_client_impl.h"
+
+const uint32_t sim_size_bytes[SIM_SIZES] = {256, 40000, 80000};
+
+/* -- Functions and programs -------------------------------------------------------- */
+
+tow_shape_t sim_client_shape_of(uint32_t size)
+{
+    return (tow_shape_t){
+        .type = TOW_TYPE_U8, .rank = 1, .dims = {sim_size_bytes[size]}};
+}
+
+/* 0: one to one, a collective of all; 1: two to one, may take the first one's
+ * memory; 2: one to two, nothing is exchanged; 3: one to one, in groups. */
+static size_t write_function(char *text, size_t capacity, uint32_t kind,
+                             uint32_t size, uint32_t device_count)
+{
+    const uint32_t bytes = sim_size_bytes[size];
+    char shape[32], step[64];
+    snprintf(shape, sizeof(shape), "u8[%u]", bytes);
+    if (kind == 3 && device_count % 2 == 0)
+        snprintf(step, sizeof(step), "all_gather %u group 2 stride %u", bytes,
+                 device_count / 2);
+    else
+        snprintf(step, sizeof(step),
+                 kind == 2 ? "duration 3000" : "all_reduce %u", bytes);
+    return (size_t)snprintf(
+        text, capacity,
+        "towpath-cost 1\nname f%u.%u\nargument %s\n%s%s%sresult %s%s\n"
+        "%s%s%stemporary 1000\nduration %u\n%s\n",
+        kind, size, shape, kind == 1 ? "argument " : "", kind == 1 ? shape : "",
+        kind == 1 ? "\n" : "", shape, kind == 1 ? " alias 0" : "",
+        kind == 2 ? "result " : "", kind == 2 ? shape : "",
+        kind == 2 ? "\n" : "", 1000 * (kind + 1), step);
+}
+
+static size_t inputs_of(uint32_t kind)
+{
+    return kind == 1 ? 2 : 1;
+}
+
+bool sim_client_ask_functions(sim_client_t *self)
+{
+    char text[512];
+    for (size_t slice = 0; slice < self->slice_count; slice++)
+        for (uint32_t size = 0; size < SIM_SIZES; size++)
+            for (uint32_t kind = 0; kind < SIM_FUNCTIONS; kind++) {
+                tow_source_t source = {.struct_size = sizeof(source),
+                                       .format = TOW_SOURCE_COST,
+                                       .bytes = text};
+                source.size = write_function(text, sizeof(text), kind, size,
+                                             self->slice_sizes[slice]);
+                if (!sim_client_try(
+                        self,
+                        tow_function_ask(self->slices[slice], &source,
+                                         &self->functions[slice][size][kind]),
+                        "asking for a function"))
+                    return false;
+            }
+    return true;
+}
+
+/* Values of one slice and size that a program has so far. */
+typedef struct sim_pool {
+    tow_value_t values[16];
+    size_t count;
+    size_t argument_count; /* the first ones */
+} sim_pool_t;
+
+static tow_status_t add_arguments(sim_client_t *self, sim_routine_t *routine,
+                                  sim_value_t like, sim_pool_t *pool)
+{
+    const size_t count = 1 + sim_client_below(self, 2);
+    const tow_shape_t shape = sim_client_shape_of(like.size);
+    for (size_t i = 0; i < count; i++) {
+        like.donated = sim_client_below(self, 3) == 0;
+        TOW_RETURN_IF_ERROR(tow_program_add_argument(
+            routine->program, self->slices[like.slice], &shape, like.donated,
+            &pool->values[pool->count++]));
+        routine->arguments[routine->argument_count++] = like;
+    }
+    pool->argument_count = pool->count;
+    return TOW_OK;
+}
+
+static tow_status_t add_call(sim_client_t *self, sim_routine_t *routine,
+                             sim_value_t like, sim_pool_t *pool)
+{
+    const uint32_t kind = (uint32_t)sim_client_below(self, SIM_FUNCTIONS);
+    tow_value_t inputs[2];
+    for (size_t i = 0; i < inputs_of(kind); i++)
+        inputs[i] = pool->values[sim_client_below(self, pool->count)];
+    uint32_t node;
+    TOW_RETURN_IF_ERROR(tow_program_add_call(
+        routine->program, self->functions[like.slice][like.size][kind],
+        self->slices[like.slice], inputs, inputs_of(kind), &node));
+    pool->values[pool->count++] = (tow_value_t){.node = node};
+    if (kind == 2)
+        pool->values[pool->count++] = (tow_value_t){.node = node, .output = 1};
+    return TOW_OK;
+}
+
+static tow_status_t add_calls(sim_client_t *self, sim_routine_t *routine,
+                              sim_value_t like, sim_pool_t *pool)
+{
+    for (size_t calls = 1 + sim_client_below(self, 4); calls > 0; calls--)
+        TOW_RETURN_IF_ERROR(add_call(self, routine, like, pool));
+    return TOW_OK;
+}
+
+/* What was made last goes on elsewhere, and more is made of it there. */
+static tow_status_t add_move(sim_client_t *self, sim_routine_t *routine,
+                             sim_value_t *like, sim_pool_t *pool)
+{
+    const uint32_t slice = (uint32_t)sim_client_below(self, self->slice_count);
+    const tow_sharding_t from =
+        tow_sharding_replicated(1, self->slice_sizes[like->slice]);
+    const tow_sharding_t to =
+        tow_sharding_replicated(1, self->slice_sizes[slice]);
+    tow_value_t moved = {0};
+    TOW_RETURN_IF_ERROR(tow_program_add_transfer(
+        routine->program, pool->values[pool->count - 1], self->slices[slice],
+        &from, &to, &moved.node));
+    like->slice = slice;
+    *pool = (sim_pool_t){.values = {moved}, .count = 1};
+    return add_calls(self, routine, *like, pool);
+}
+
+static tow_status_t add_results(sim_client_t *self, sim_routine_t *routine,
+                                sim_value_t like, const sim_pool_t *pool)
+{
+    const size_t made = pool->count - pool->argument_count;
+    const tow_shape_t shape = sim_client_shape_of(like.size);
+    for (size_t count = 1 + sim_client_below(self, 2); count > 0; count--) {
+        tow_value_t value =
+            pool->values[pool->argument_count + sim_client_below(self, made)];
+        if (count == 1) value = pool->values[pool->count - 1];
+        TOW_RETURN_IF_ERROR(tow_program_add_result(
+            routine->program, value, self->slices[like.slice], &shape));
+        routine->results[routine->result_count++] = like;
+    }
+    return TOW_OK;
+}
+
+/* A chain, a fan or a knot on one slice; at times it goes on on others. */
+static tow_status_t add_part(sim_client_t *self, sim_routine_t *routine)
+{
+    sim_value_t like = {.slice =
+                            (uint32_t)sim_client_below(self, self->slice_count),
+                        .size = (uint32_t)sim_client_below(self, SIM_SIZES)};
+    sim_pool_t pool = {0};
+    TOW_RETURN_IF_ERROR(add_arguments(self, routine, like, &pool));
+    TOW_RETURN_IF_ERROR(add_calls(self, routine, like, &pool));
+    for (size_t moves = sim_client_below(self, 3); moves > 0; moves--)
+        TOW_RETURN_IF_ERROR(add_move(self, routine, &like, &pool));
+    return add_results(self, routine, like, &pool);
+}
+
+tow_status_t sim_client_make_routine(sim_client_t *self, sim_routine_t *routine)
+{
+    *routine = (sim_routine_t){0};
+    TOW_RETURN_IF_ERROR(
+        tow_program_begin(self->client, "random", &routine->program));
+    for (size_t parts = 1 + sim_client_below(self, SIM_PARTS_MAX); parts > 0;
+         parts--)
+        TOW_RETURN_IF_ERROR(add_part(self, routine));
+    return tow_program_send(routine->program);
+}
+
+bool sim_client_ask_programs(sim_client_t *self)
+{
+    for (size_t count = 1 + sim_client_below(self, SIM_PROGRAMS_MAX); count > 0;
+         count--)
+        if (!sim_client_try(self,
+                            sim_client_make_routine(
+                                self, &self->routines[self->routine_count++]),
+                            "asking for a program"))
+            return false;
+    return true;
+}
+
+/* -- Slices ------------------------------------------------------------------------ */
+
+/* On an island by name, or on any that has room: the first is the largest. */
+static tow_status_t ask_slice(sim_client_t *self, size_t index)
+{
+    const sim_cluster_t *cluster = self->cluster;
+    const size_t island = sim_client_below(self, cluster->island_count);
+    const bool is_named = sim_client_below(self, 2) == 0;
+    const size_t most = sim_island_devices(cluster, is_named ? island : 0);
+    uint32_t size = sim_client_below(self, 4) == 0
+                        ? 1
+                        : 1 + (uint32_t)sim_client_below(self, most);
+    const uint32_t rows =
+        size % 2 == 0 && sim_client_below(self, 2) == 0 ? 2 : 1;
+    char name[SIM_NAME_SIZE];
+    sim_island_name(island, name);
+    tow_slice_options_t options = {.struct_size = sizeof(options),
+                                   .dims = {rows, size / rows},
+                                   .island = is_named ? name : NULL};
+    self->slice_sizes[index] = size;
+    return tow_slice_ask(self->client, &options, &self->slices[index]);
+}
+
+bool sim_client_ask_slices(sim_client_t *self)
+{
+    self->slice_count = 0;
+    for (size_t count = 1 + sim_client_below(self, SIM_SLICES_MAX); count > 0;
+         count--) {
+        if (!sim_client_try(self, ask_slice(self, self->slice_count),
+                            "asking for a slice"))
+            return false;
+        self->slice_count++;
+    }
+    return true;
+}

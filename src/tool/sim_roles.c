@@ -1,0 +1,119 @@
+#include "tool/sim_roles.h"
+
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "device/compiler/direct.h"
+
+/* -- Controllers ------------------------------------------------------------------ */
+
+typedef struct sim_controller {
+    tow_driver_t *driver;     /* owned: to compile with */
+    tow_compiler_t *compiler; /* owned */
+    tow_controller_t *controller;
+} sim_controller_t;
+
+static void destroy_controller(void *machine)
+{
+    sim_controller_t *self = machine;
+    tow_direct_compiler_abandon(self->compiler);
+    tow_controller_destroy(self->controller);
+    tow_sim_device_driver_crash(self->driver);
+    tow_free(self);
+}
+
+static tow_status_t open_controller(tow_env_t *env, const tow_sim_role_t *role,
+                                    sim_controller_t *self)
+{
+    TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
+        env, &(tow_sim_device_options_t){.model = role->model}, &self->driver));
+    TOW_RETURN_IF_ERROR(tow_direct_compiler_create(
+        self->driver, &(tow_direct_compiler_options_t){0}, &self->compiler));
+    return tow_controller_open(
+        env,
+        &(tow_controller_options_t){.address = role->controller,
+                                    .compiler = self->compiler},
+        &self->controller);
+}
+
+static tow_status_t start_controller(tow_env_t *env, void *argument,
+                                     void **out_machine)
+{
+    sim_controller_t *self = tow_calloc(1, sizeof(*self));
+    if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *out_machine = self;
+    return open_controller(env, argument, self);
+}
+
+const tow_sim_program_t tow_sim_controller_program = {.start = start_controller,
+                                                      .destroy =
+                                                          destroy_controller};
+
+tow_controller_t *tow_sim_controller_of(const tow_sim_node_t *node)
+{
+    const sim_controller_t *self = tow_sim_node_machine(node);
+    return self == NULL ? NULL : self->controller;
+}
+
+/* -- Workers ---------------------------------------------------------------------- */
+
+typedef struct sim_worker {
+    tow_driver_t *driver; /* owned */
+    tow_worker_t *worker;
+} sim_worker_t;
+
+static void destroy_worker(void *machine)
+{
+    sim_worker_t *self = machine;
+    if (self->worker != NULL) tow_worker_abandon(self->worker);
+    tow_sim_device_driver_crash(self->driver);
+    tow_free(self);
+}
+
+static tow_status_t open_worker(tow_env_t *env, const tow_sim_role_t *role,
+                                sim_worker_t *self)
+{
+    const uint32_t number = ++*role->process_number;
+    TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
+        env,
+        &(tow_sim_device_options_t){.model = role->model,
+                                    .device_count = role->device_count,
+                                    .first_id = 2048 * (int64_t)number,
+                                    .fabric = role->fabric,
+                                    .memory_bytes = role->memory_bytes,
+                                    .jitter_ppm = role->jitter_ppm},
+        &self->driver));
+    char door[TOW_PEER_NAME_MAX + 8];
+    snprintf(door, sizeof(door), "sim:%s", role->host);
+    const tow_worker_options_t options = {.controller = role->controller,
+                                          .host = role->host,
+                                          .island = role->island,
+                                          .door = door,
+                                          .process = number,
+                                          .driver = self->driver};
+    return tow_worker_open(env, &options, &self->worker);
+}
+
+static tow_status_t start_worker(tow_env_t *env, void *argument,
+                                 void **out_machine)
+{
+    sim_worker_t *self = tow_calloc(1, sizeof(*self));
+    if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *out_machine = self;
+    return open_worker(env, argument, self);
+}
+
+const tow_sim_program_t tow_sim_worker_program = {.start = start_worker,
+                                                  .destroy = destroy_worker};
+
+tow_worker_t *tow_sim_worker_of(const tow_sim_node_t *node)
+{
+    const sim_worker_t *self = tow_sim_node_machine(node);
+    return self == NULL ? NULL : self->worker;
+}
+
+tow_driver_t *tow_sim_driver_of(const tow_sim_node_t *node)
+{
+    const sim_worker_t *self = tow_sim_node_machine(node);
+    return self == NULL ? NULL : self->driver;
+}
