@@ -257,6 +257,7 @@ tow_status_t tow_resource_add_worker(tow_resource_t *resource, const char *name,
     TOW_RETURN_IF_ERROR(check_join(resource, name, join));
     tow_worker_entry_t *worker = NULL;
     TOW_RETURN_IF_ERROR(make_worker(resource, name, join, &worker));
+    TOW_ASSERT(worker != NULL);
     /* Room to be gone is taken now: going must not fail. */
     bool added =
         tow_vec_reserve(&resource->gone,
