@@ -348,9 +348,10 @@ static tow_status_t poison(PJRT_Executable *executable,
     bool is_made = true;
     for (size_t d = 0; d < args->num_devices; d++)
         for (size_t i = 0; i < count && is_made; i++) {
-            PJRT_Device *device = args->execute_device != NULL
-                                      ? args->execute_device
-                                      : executable->slice->devices[d];
+            PJRT_Device *device =
+                args->execute_device != NULL && args->num_devices == 1
+                    ? args->execute_device
+                    : executable->slice->devices[d];
             args->output_lists[d][i] = tow_pjrt_buffer_make(
                 device, executable->result_types[i], event, NULL, 0);
             is_made = args->output_lists[d][i] != NULL;

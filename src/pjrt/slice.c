@@ -139,16 +139,15 @@ static tow_status_t look_who_is_there(PJRT_Client *client)
                                        .kind = first.kind,
                                        .island = first.island};
     tow_slice_t *here = NULL;
-    tow_status_t status = tow_slice_open(client->tow, &every, &here);
-    TOW_RETURN_IF_ERROR(tow_client_status(client->tow));
-    tow_status_ignore(status, "then there is no device at all");
+    tow_status_ignore(tow_slice_open(client->tow, &every, &here),
+                      "then there is no device at all, or no cluster");
     client_enter(client);
     for (size_t i = 0; i < client->device_count; i++)
         look_for(client, client->devices[i], here);
     client_leave_quietly(client);
     if (here != NULL) tow_slice_release(here);
     atomic_store(&client->heard_alarm_count, alarm_count);
-    return TOW_OK;
+    return tow_client_status(client->tow);
 }
 
 /* Inside. */

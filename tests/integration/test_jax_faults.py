@@ -253,6 +253,33 @@ def test_a_worker_lost_in_a_step_fails_it_and_its_devices_come_again(local, vict
         """), TOW_LOCAL=local) == ["True", "2.0", "True", "True", "True", "2.0"]
 
 
+def test_while_a_worker_is_away_its_devices_are_an_error_at_once():
+    assert lines(after(MESH, """
+        def tell(use):
+            try:
+                jax.block_until_ready(use())
+            except jax.errors.JaxRuntimeError as error:
+                return "UNAVAILABLE" in str(error) and "worker-1" in str(error)
+        far = jax.jit(lambda v: v + 1)
+        x = step(fresh())
+        y = far(jax.device_put(1.0, devices[7]))
+        jax.block_until_ready((x, y))
+        os.kill(cluster_process(), signal.SIGSTOP)  # It starts nobody now.
+        os.kill(worker_process("worker-1"), signal.SIGKILL)
+        print(tell(lambda: step(x)))
+        print([tell(use) for use in (lambda: step(x), lambda: far(y), fresh,
+                                     lambda: jax.device_put(np.ones(1 << 20), devices[5]),
+                                     lambda: jax.jit(lambda v: v - 1)(x),
+                                     lambda: jax.device_put(jnp.ones(3), devices[6]))])
+        print(float(far(jax.device_put(1.0, devices[0]))))
+        os.kill(cluster_process(), signal.SIGCONT)
+        while tell(lambda: step(fresh())):
+            pass
+        print(float(np.asarray(step(fresh())).mean()), float(far(jax.device_put(1.0, devices[7]))))
+        """), TOW_LOCAL="workers=2,devices=4") == [
+            "True", str([True] * 6), "2.0", "2.0 2.0"]
+
+
 def test_a_lost_worker_is_no_matter_of_the_others():
     assert lines(after(MESH, """
         here = jax.device_put(np.float32(20), devices[0])
@@ -270,7 +297,6 @@ def test_a_lost_worker_is_no_matter_of_the_others():
 def test_a_worker_lost_again_and_again_comes_again():
     assert lines(after(MESH, """
         for _ in range(3):
-            x = fresh()
             while True:
                 try:
                     x = step(fresh())
