@@ -379,6 +379,49 @@ static void large_arrays_travel_over_lanes(void **state)
     world_close(&world);
 }
 
+/* From the device's memory, which is held until they have arrived. Simulated
+ * devices keep no values of this size, so what arrives says nothing. */
+static void large_gets_are_borrowed(void **state)
+{
+    (void)state;
+    world_t world = {0};
+    static uint8_t bytes[TOW_WORKER_BORROW_BYTES_MIN + 1000];
+    world_join(&world, (tow_worker_limits_t){0});
+    say_put(&world, 1, sizeof(bytes), NULL, 0);
+    run_for(&world, SECOND / 10);
+    client_write(&world, 0, bytes, sizeof(bytes), 0);
+    client_write(&world, 1, bytes, sizeof(bytes), 0);
+    assert_int_equal(world.heard.put_code, TOW_CODE_OK);
+    say_get(&world, 1, 1, 0, true);
+    say_get(&world, 2, 1, 1, true);
+    say_release(&world, 1, 1); /* The gets hold what they need. */
+    run_for(&world, SECOND);
+    assert_int_equal(world.heard.get_count, 2);
+    assert_int_equal(world.heard.get_code, TOW_CODE_OK);
+    assert_int_equal(world.arrived_count, 2);
+    assert_int_equal(world.arrival.size, sizeof(bytes));
+    assert_int_equal(stats_of(&world).get_bytes, 0);
+    assert_int_equal(tow_sim_device_counts(world.driver).buffers, 0);
+    world_close(&world);
+}
+
+/* The session ends with a get under way: the device has its memory back. */
+static void borrowed_gets_end_with_the_session(void **state)
+{
+    (void)state;
+    world_t world = {0};
+    static uint8_t bytes[TOW_WORKER_BORROW_BYTES_MIN];
+    world_join(&world, (tow_worker_limits_t){0});
+    say_put(&world, 1, sizeof(bytes), NULL, 0);
+    run_for(&world, SECOND / 10);
+    client_write(&world, 0, bytes, sizeof(bytes), 0);
+    client_write(&world, 1, bytes, sizeof(bytes), 0);
+    say_get(&world, 1, 1, 0, true);
+    run_for(&world, 25000);
+    assert_int_equal(stats_of(&world).get_count, 1);
+    world_close(&world); /* Finds whatever is left. */
+}
+
 static void a_shard_that_is_not_written_whole_is_refused(void **state)
 {
     (void)state;
@@ -906,6 +949,8 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_load_that_fails_says_why),
     cmocka_unit_test(what_is_unloaded_is_gone),
     cmocka_unit_test(small_arrays_travel_inside_messages),
+    cmocka_unit_test(large_gets_are_borrowed),
+    cmocka_unit_test(borrowed_gets_end_with_the_session),
     cmocka_unit_test(large_arrays_travel_over_lanes),
     cmocka_unit_test(a_shard_that_is_not_written_whole_is_refused),
     cmocka_unit_test(a_put_is_undone_when_it_is_released),
