@@ -396,6 +396,11 @@ void mover_sources_drop(job_t *job)
 void mover_sources_forget(tow_mover_t *mover)
 {
     tow_list_t *item;
-    while ((item = tow_list_pop_front(&mover->bulks)) != NULL)
-        tow_free(TOW_CONTAINER_OF(item, bulk_t, in_mover)->packed);
+    while ((item = tow_list_pop_front(&mover->bulks)) != NULL) {
+        bulk_t *bulk = TOW_CONTAINER_OF(item, bulk_t, in_mover);
+        tow_free(bulk->packed);
+        if (bulk->peer == NULL) continue;
+        bulk->peer->write_count--;
+        mover_peer_unused(mover, bulk->peer);
+    }
 }

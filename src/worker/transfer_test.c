@@ -728,6 +728,128 @@ static void workers_that_cannot_reach_each_other_say_so(void **state)
     town_close(&town);
 }
 
+/* -- Who does not keep the rules -------------------------------------------------------------- */
+
+typedef struct stranger {
+    tow_session_t *session;
+    int gone_count;
+    int answer_count;
+    char cause[256];
+} stranger_t;
+
+static void stranger_opened(void *context, tow_session_t *session)
+{
+    (void)context, (void)session;
+}
+
+static void stranger_message(void *context, tow_session_t *session,
+                             const tow_message_t *message)
+{
+    (void)session;
+    assert_int_equal(message->type, TOW_MESSAGE_PEER_OPEN);
+    ((stranger_t *)context)->answer_count++;
+}
+
+static void stranger_gone(void *context, tow_session_t *session,
+                          tow_status_t cause)
+{
+    stranger_t *stranger = context;
+    stranger->gone_count++;
+    snprintf(stranger->cause, sizeof(stranger->cause), "%s",
+             tow_status_message(cause));
+    tow_session_close(session, TOW_OK, (tow_closed_t){0});
+    stranger->session = NULL;
+}
+
+static const tow_session_handler_t stranger_handler = {
+    .opened = stranger_opened,
+    .message = stranger_message,
+    .gone = stranger_gone};
+
+static void stranger_dial(town_t *town, tow_env_t *env, stranger_t *stranger)
+{
+    *stranger = (stranger_t){0};
+    must(tow_session_dial(
+        env,
+        &(tow_session_dial_options_t){.address = town->citizens[0].door,
+                                      .handler = &stranger_handler,
+                                      .context = stranger},
+        &stranger->session));
+    run_for(town, SECOND / 10);
+}
+
+static void stranger_open(stranger_t *stranger, uint64_t cluster,
+                          uint32_t process)
+{
+    tow_msg_peer_open_t open = TOW_MSG_PEER_OPEN_INIT;
+    open.cluster = cluster;
+    open.process = process;
+    assert_int_equal(
+        tow_session_send(stranger->session, TOW_MESSAGE_PEER_OPEN, &open.base),
+        TOW_SEND_OK);
+}
+
+static void who_is_not_let_in_is_told_why(void **state)
+{
+    (void)state;
+    static town_t town;
+    stranger_t stranger;
+    tow_sim_node_t *node;
+    town = (town_t){0};
+    town_open(&town);
+    must(tow_sim_node_create(
+        town.sim, &(tow_sim_node_options_t){.name = "stranger"}, &node));
+    tow_env_t *env = tow_sim_node_env(node);
+    const struct {
+        uint64_t cluster;
+        uint32_t process;
+        const char *part;
+    } rows[] = {{CLUSTER + 1, 9, "process 9 is of cluster"},
+                {CLUSTER, 3, "two workers are process 3"}};
+    for (size_t i = 0; i < TOW_COUNT_OF(rows); i++) {
+        stranger_dial(&town, env, &stranger);
+        stranger_open(&stranger, rows[i].cluster, rows[i].process);
+        run_for(&town, SECOND);
+        assert_int_equal(stranger.gone_count, 1);
+        assert_int_equal(stranger.answer_count, 0);
+        expect_part(stranger.cause, rows[i].part);
+    }
+    for (int way = 0; way < 4; way++) {
+        tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+        tow_msg_grant_t grant = TOW_MSG_GRANT_INIT;
+        piece.gang = 1000;
+        stranger_dial(&town, env, &stranger);
+        if (way > 0) stranger_open(&stranger, CLUSTER, 77);
+        run_for(&town, SECOND / 10);
+        assert_int_equal(stranger.answer_count, way > 0);
+        if (way == 1) {
+            stranger_open(&stranger, CLUSTER, 77);
+        } else if (way == 2) {
+            assert_int_equal(tow_session_send(stranger.session,
+                                              TOW_MESSAGE_GRANT, &grant.base),
+                             TOW_SEND_OK);
+        } else {
+            assert_int_equal(tow_session_send(stranger.session,
+                                              TOW_MESSAGE_EDGE_PIECE,
+                                              &piece.base),
+                             TOW_SEND_OK);
+        }
+        run_for(&town, SECOND);
+        assert_int_equal(stranger.gone_count, way < 3);
+        const tow_mover_stats_t stats =
+            tow_worker_stats(town.citizens[0].worker).mover;
+        assert_int_equal(stats.early_count, way == 3);
+    }
+    tow_session_close(stranger.session, TOW_OK, (tow_closed_t){0});
+    run_for(&town, SECOND);
+    assert_int_equal(
+        tow_worker_stats(town.citizens[0].worker).mover.early_count, 0);
+    town_run_t *run = grant(&town, LARGE, 1, 2, 2, 2); /* Nobody minds. */
+    run_for(&town, SECOND);
+    expect_done(run);
+    town_close(&town);
+}
+
 /* -- By chance ------------------------------------------------------------------------------- */
 
 static uint32_t below(town_t *town, uint64_t limit)
@@ -808,4 +930,5 @@ TOW_TEST_MAIN(cmocka_unit_test(shards_go_from_worker_to_worker),
               cmocka_unit_test(a_worker_that_dies_fails_transfers_with_it),
               cmocka_unit_test(a_worker_without_a_door_is_told_of),
               cmocka_unit_test(workers_that_cannot_reach_each_other_say_so),
+              cmocka_unit_test(who_is_not_let_in_is_told_why),
               cmocka_unit_test(every_run_ends_whatever_happens))
