@@ -25,7 +25,7 @@ def test_every_command_explains_itself(tow, command):
         (["sim", "--seed", "three"], "three"),
         (["sim", "--seeds", "-1"], "-1"),
         (["sim", "--nodes", "1"], "2 to 4096"),
-        (["bench"], "device, dispatch, jax, net or sim"),
+        (["bench"], "calibrate, device, dispatch, jax, net"),
         (["bench", "nte"], "nte"),
         (["exchange", "--transport", "carrier-pigeon"], "carrier-pigeon"),
         (["exchange", "--messages", "0"], "--messages"),
