@@ -266,6 +266,45 @@ static void undo(job_t *job, tow_status_t cause)
     free_job(job);
 }
 
+/* Does it still send us something? */
+static bool waits_for(const job_t *job, uint32_t process)
+{
+    for (size_t i = 0; i < job->route->receive_count; i++) {
+        const tow_piece_t *piece = &job->route->receives[i];
+        const target_t *target = job->targets[piece->target_shard];
+        if (piece->process == process && target != NULL &&
+            !mover_target_has(target, piece->number))
+            return true;
+    }
+    return false;
+}
+
+static void TOW_COLD fail_lost(job_t *job, uint32_t process)
+{
+    mover_fail(job,
+               TOW_ERROR(TOW_UNAVAILABLE,
+                         "transfer from process %u: the connection broke, and "
+                         "pieces with it",
+                         process));
+}
+
+/* Has somebody sent us a piece of it that never came? */
+static void check_lost(job_t *job)
+{
+    tow_mover_t *mover = job->mover;
+    size_t cursor = 0;
+    uint64_t process;
+    void *value;
+    if (TOW_LIKELY(job->gang > mover->lost_gang_max)) return;
+    while (tow_map_next(&mover->peers, &cursor, &process, &value)) {
+        const edge_peer_t *peer = value;
+        if (job->gang > peer->lost_gang || !waits_for(job, peer->process))
+            continue;
+        fail_lost(job, peer->process);
+        return;
+    }
+}
+
 /* Nothing can be refused any more. The job may have ended by what had come
  * early. */
 static void announce(job_t *job)
@@ -275,6 +314,8 @@ static void announce(job_t *job)
     tow_status_t status = mover_early_replay(job);
     if (TOW_UNLIKELY(status != TOW_OK))
         mover_fail(job, tow_status_annotate(status, "transfer"));
+    else
+        check_lost(job);
 }
 
 tow_status_t tow_mover_start(tow_mover_t *mover, tow_move_t *move)
@@ -356,19 +397,6 @@ tow_status_t tow_mover_piece(tow_mover_t *mover, uint32_t process,
     return mover_early_piece(mover, peer, piece);
 }
 
-/* Does it still send us something? */
-static bool waits_for(const job_t *job, uint32_t process)
-{
-    for (size_t i = 0; i < job->route->receive_count; i++) {
-        const tow_piece_t *piece = &job->route->receives[i];
-        const target_t *target = job->targets[piece->target_shard];
-        if (piece->process == process && target != NULL &&
-            !mover_target_has(target, piece->number))
-            return true;
-    }
-    return false;
-}
-
 /* Do we still send it something? A loan goes with its last piece. */
 static bool sends_to(const job_t *job, uint32_t process)
 {
@@ -401,6 +429,23 @@ void tow_mover_peer_ready(tow_mover_t *mover, uint32_t process)
     mover->depth--;
 }
 
+void tow_mover_peer_lost(tow_mover_t *mover, uint32_t process,
+                         uint64_t last_gang)
+{
+    const tow_list_t *head = &mover->jobs;
+    edge_peer_t *peer = mover_peer(mover, process);
+    if (peer != NULL) peer->lost_gang = last_gang;
+    if (last_gang > mover->lost_gang_max) mover->lost_gang_max = last_gang;
+    mover->depth++;
+    for (tow_list_t *at = head->next; at != head;) {
+        job_t *job = TOW_CONTAINER_OF(at, job_t, in_mover);
+        at = at->next;
+        if (job->gang <= last_gang && waits_for(job, process))
+            fail_lost(job, process);
+    }
+    mover->depth--;
+}
+
 void tow_mover_peer_gone(tow_mover_t *mover, uint32_t process,
                          tow_status_t cause)
 {
@@ -425,6 +470,7 @@ void tow_mover_clear(tow_mover_t *mover)
     mover_early_clear(mover);
     forget_peers(mover);
     mover->last_gang = 0;
+    mover->lost_gang_max = 0;
 }
 
 tow_mover_stats_t tow_mover_stats(const tow_mover_t *mover)

@@ -108,6 +108,10 @@ tow_status_t tow_mover_piece(tow_mover_t *mover, uint32_t process,
                              const tow_msg_edge_piece_t *piece) TOW_MUST_USE;
 /* What waited for the connection is on its way. */
 void tow_mover_peer_ready(tow_mover_t *mover, uint32_t process);
+/* It is there again, and what it had sent for gangs up to this one may never
+ * have come: moves of those that wait for it fail, also if they begin later. */
+void tow_mover_peer_lost(tow_mover_t *mover, uint32_t process,
+                         uint64_t last_gang);
 /* Moves that need it fail with `cause` (lent). */
 void tow_mover_peer_gone(tow_mover_t *mover, uint32_t process,
                          tow_status_t cause);

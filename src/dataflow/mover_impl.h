@@ -25,6 +25,8 @@ typedef struct edge_peer {
     uint8_t *address; /* owned; of its data plane; NULL: not known */
     size_t address_size;
     bool is_gone; /* goes with its last write */
+    uint64_t
+        lost_gang; /* what it sent for gangs up to this may not have come */
 } edge_peer_t;
 
 /* A target shard that pieces make up. */
@@ -151,7 +153,8 @@ struct tow_mover {
     tow_list_t bulks;   /* all records */
     tow_pool_t job_pool, target_pool, copy_pool, loan_pool, bulk_pool,
         hold_pool;
-    tow_map_t peers; /* by process, of owned edge_peer_t */
+    tow_map_t peers;        /* by process, of owned edge_peer_t */
+    uint64_t lost_gang_max; /* of them, or of those that were */
     /* -- Early. */
     tow_map_t early_by_gang;
     tow_list_t early_order; /* ascending */

@@ -6,8 +6,9 @@
  * moment need no rule for who gives way. Both sides begin with PeerOpen; until
  * the other has answered, messages wait. A peer that is gone, or does not read,
  * or breaks the rules loses both directions, the writes to it end, and the mover
- * fails what needs it. The next message dials again: whether the worker itself is
- * gone is the controller's to say. */
+ * fails what needs it. Whether the worker itself is gone is the controller's to
+ * say: until it does, both dial again, and say up to which gang what they sent may
+ * have been lost. The other may not even have been granted it yet. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -31,6 +32,7 @@ typedef struct line {
     tow_session_t *session;
     uint32_t process; /* of the other */
     uint64_t cluster; /* as the other says */
+    uint64_t lost;    /* as the other says: gangs */
     bool is_ours;     /* we dialled it, to speak; otherwise we listen */
     bool has_spoken;  /* the other has said who it is */
     bool is_let_in;   /* and is the right one */
@@ -43,8 +45,12 @@ struct peer {
     line_t *line; /* to speak; NULL: none yet */
     tow_list_t outbox;
     size_t outbox_bytes;
-    tow_status_t doom; /* owned; why it will be lost, in a turn of its own */
-    char *door;        /* owned; "": it has none */
+    tow_status_t doom;  /* owned; why it will be lost, in a turn of its own */
+    uint64_t last_gang; /* that we had a piece for */
+    uint64_t lost_gang; /* the same, when a line broke */
+    bool is_broken;     /* a line broke, and ours does not stand again */
+    int64_t redial_ns;  /* when to try */
+    char *door;         /* owned; "": it has none */
     char name[];
 };
 
@@ -133,6 +139,30 @@ static void cut_writes(tow_worker_t *worker, uint32_t process)
     }
 }
 
+static bool has_open_line(const tow_worker_t *worker, uint32_t process)
+{
+    const tow_list_t *head = &worker->lines;
+    for (tow_list_t *at = head->next; at != head; at = at->next) {
+        const line_t *line = TOW_CONTAINER_OF(at, line_t, in_worker);
+        if (line->process == process && line->is_let_in && !line->is_closing)
+            return true;
+    }
+    return false;
+}
+
+/* What was on its way is lost, and the other must hear of it. */
+static void redial_later(tow_worker_t *worker, peer_t *peer)
+{
+    if (has_open_line(worker, peer->process) && peer->door[0] != '\0') {
+        peer->is_broken = true;
+        peer->lost_gang = peer->last_gang;
+    }
+    if (!peer->is_broken) return;
+    peer->redial_ns = tow_env_now_ns(worker->env) + TOW_WORKER_PEER_REDIAL_NS;
+    if (!tow_timer_is_armed(&worker->peer_redial))
+        tow_env_timer_start(worker->env, &worker->peer_redial, peer->redial_ns);
+}
+
 /* Everything that is under way with it ends. */
 static void lose(tow_worker_t *worker, uint32_t process, tow_status_t cause)
 {
@@ -142,6 +172,7 @@ static void lose(tow_worker_t *worker, uint32_t process, tow_status_t cause)
         drop_letters(peer);
         tow_status_release(peer->doom);
         peer->doom = TOW_OK;
+        redial_later(worker, peer);
         told = tow_status_annotate(told, "worker %s", peer->name);
     }
     tow_log(&worker->env->log, TOW_LOG_INFO, "worker lost",
@@ -253,6 +284,8 @@ static void say_who(line_t *line)
     tow_msg_peer_open_t open = TOW_MSG_PEER_OPEN_INIT;
     open.cluster = line->worker->cluster;
     open.process = line->worker->options.process;
+    if (line->is_ours)
+        open.lost = find_peer(line->worker, line->process)->lost_gang;
     const tow_send_result_t result =
         tow_session_send(line->session, TOW_MESSAGE_PEER_OPEN, &open.base);
     TOW_ASSERT(result != TOW_SEND_FULL); /* It is the first. */
@@ -286,6 +319,28 @@ static tow_status_t dial(tow_worker_t *worker, peer_t *peer)
     return TOW_OK;
 }
 
+static void on_peer_redial(tow_timer_t *timer)
+{
+    tow_worker_t *worker = TOW_CONTAINER_OF(timer, tow_worker_t, peer_redial);
+    const int64_t now_ns = tow_env_now_ns(worker->env);
+    int64_t next_ns = TOW_TIME_NEVER;
+    size_t cursor = 0;
+    uint64_t process;
+    void *value;
+    while (tow_map_next(&worker->peers, &cursor, &process, &value)) {
+        peer_t *peer = value;
+        if (!peer->is_broken || peer->line != NULL) continue;
+        if (peer->redial_ns > now_ns) {
+            if (peer->redial_ns < next_ns) next_ns = peer->redial_ns;
+            continue;
+        }
+        tow_status_t status = dial(worker, peer);
+        if (status != TOW_OK) doom(worker, peer, status);
+    }
+    if (next_ns != TOW_TIME_NEVER)
+        tow_env_timer_start(worker->env, &worker->peer_redial, next_ns);
+}
+
 /* Once a line is let in the other would be told of its end, and fail what waits
  * for us; before, only we know. */
 tow_mover_sent_t worker_peer_send(void *context, uint32_t process,
@@ -298,6 +353,10 @@ tow_mover_sent_t worker_peer_send(void *context, uint32_t process,
         return TOW_MOVER_WAITS;
     }
     if (TOW_UNLIKELY(peer->doom != TOW_OK)) return TOW_MOVER_WAITS;
+    if (TOW_LIKELY(type == TOW_MESSAGE_EDGE_PIECE)) {
+        const uint64_t gang = ((const tow_msg_edge_piece_t *)body)->gang;
+        if (gang > peer->last_gang) peer->last_gang = gang;
+    }
     const line_t *line = peer->line;
     const bool is_open = line != NULL && line->is_let_in;
     if (TOW_LIKELY(is_open) && TOW_LIKELY(tow_list_is_empty(&peer->outbox)) &&
@@ -349,7 +408,6 @@ static void admit(line_t *line)
             older->process != line->process)
             continue;
         /* It has lost us, and we did not know. */
-        older->is_let_in = false;
         line->has_spoken = false; /* Not this one. */
         tow_status_t lost = TOW_ERROR(TOW_ABORTED, "it dialled again");
         lose(worker, line->process, lost);
@@ -358,6 +416,8 @@ static void admit(line_t *line)
         break;
     }
     line->is_let_in = true;
+    if (line->lost > 0)
+        tow_mover_peer_lost(worker->mover, line->process, line->lost);
     say_who(line);
 }
 
@@ -368,6 +428,7 @@ static tow_status_t take_open(line_t *line, const tow_msg_peer_open_t *open)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "a second time");
     line->has_spoken = true;
     line->cluster = open->cluster;
+    line->lost = open->lost;
     if (!line->is_ours) {
         line->process = open->process;
         if (worker_is_joined(worker)) admit(line); /* Or when we are. */
@@ -379,6 +440,7 @@ static tow_status_t take_open(line_t *line, const tow_msg_peer_open_t *open)
                          open->process, line->process);
     TOW_RETURN_IF_ERROR(check_who(line));
     line->is_let_in = true;
+    find_peer(worker, line->process)->is_broken = false;
     flush(find_peer(worker, line->process));
     tow_mover_peer_ready(worker->mover, line->process);
     return TOW_OK;
@@ -563,6 +625,7 @@ tow_status_t worker_peers_open(tow_worker_t *worker, const char *door)
     tow_list_init(&worker->peer_writes);
     tow_pool_init(&worker->peer_write_pool, sizeof(peer_write_t), 0);
     worker->peer_timer.fire = on_peer_timer;
+    worker->peer_redial.fire = on_peer_redial;
     if (door == NULL) return TOW_OK;
     return tow_session_listen(worker->env,
                               &(tow_session_listen_options_t){
@@ -582,6 +645,7 @@ const char *worker_peers_door(const tow_worker_t *worker)
 void worker_peer_sessions_drop(tow_worker_t *worker, tow_status_t cause)
 {
     tow_env_timer_stop(worker->env, &worker->peer_timer);
+    tow_env_timer_stop(worker->env, &worker->peer_redial);
     worker->strangers.count = 0;
     const tow_list_t *head = &worker->lines;
     for (tow_list_t *at = head->next; at != head; at = at->next)

@@ -921,7 +921,7 @@ static void run_seed(uint64_t seed)
 static void every_run_ends_whatever_happens(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 25; seed++)
+    for (uint64_t seed = 1; seed <= 60; seed++)
         run_seed(seed);
 }
 

@@ -37,6 +37,9 @@
 /* Messages that wait for one other worker, because its session is full or does
  * not stand yet. More, and that worker is lost; others are not concerned. */
 #define TOW_WORKER_PEER_OUTBOX_BYTES_MAX (64u << 20)
+/* From a break to the next attempt, while the controller says that the other
+ * lives. An attempt lasts up to the session's lease. */
+#define TOW_WORKER_PEER_REDIAL_NS (200 * TOW_NS_PER_MS)
 /* Other workers. */
 #define TOW_WORKER_PEER_COUNT_MAX 65536u
 /* Objects that one Release may name. A controller with more sends another. */

@@ -52,6 +52,7 @@ struct tow_worker {
     tow_pool_t peer_write_pool;
     TOW_VEC(uint32_t) strangers; /* that the mover spoke to */
     tow_timer_t peer_timer;      /* tells it who is lost */
+    tow_timer_t peer_redial;     /* those whose lines broke */
     tow_map_t blobs;             /* number -> blob_t, owned */
     uint64_t blob_bytes;
 
