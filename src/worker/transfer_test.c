@@ -16,6 +16,7 @@
 #define DEVICES 2
 #define CLUSTER 77
 #define RUNS    64
+#define SEEDS   60
 #define SECOND  1000000000ll
 
 #define SMALL 4096u  /* bytes of an array: pieces in messages */
@@ -894,7 +895,8 @@ static void act(town_t *town)
     }
 }
 
-static void run_seed(uint64_t seed)
+/* How often a worker ended its part of a run well. */
+static size_t run_seed(uint64_t seed)
 {
     static town_t town;
     town = (town_t){.seed = seed};
@@ -914,15 +916,17 @@ static void run_seed(uint64_t seed)
     for (uint32_t w = 0; w < WORKERS; w++)
         assert_int_equal(tow_worker_stats(town.citizens[w].worker).state,
                          TOW_WORKER_JOINED);
-    assert_true(done > 0);
     town_close(&town);
+    return done;
 }
 
 static void every_run_ends_whatever_happens(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 60; seed++)
-        run_seed(seed);
+    size_t done = 0;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++)
+        done += run_seed(seed);
+    assert_true(done > 10 * SEEDS);
 }
 
 TOW_TEST_MAIN(cmocka_unit_test(shards_go_from_worker_to_worker),
