@@ -140,7 +140,7 @@ static void forget_number(tow_data_lane_t *lane, write_state_t *state)
 {
     tow_map_remove(&lane->writes, state->number);
     __atomic_store_n(&state->number, 0, __ATOMIC_SEQ_CST);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    tow_data_reach_fence();
 }
 
 static void end_write(tow_data_lane_t *lane, tow_write_t *write,
