@@ -439,6 +439,38 @@ static void a_peer_that_goes_fails_those_that_need_it(void **state)
     plan_free(&far, 2);
 }
 
+static void what_was_lost_is_not_waited_for(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t trips[3];
+    yard_open(&yard, 2, 0);
+    plan_gather(&plan, 5);
+    for (uint64_t i = 0; i < 3; i++)
+        trip_init(&trips[i], &yard, &plan, 7 + i);
+    must(trip_start(&trips[0], 1));
+    tow_mover_peer_lost(yard.hands[1].mover, 0, 8);
+    assert_false(trips[0].parts[1].is_done); /* Never inside the call. */
+    must(trip_start(&trips[1], 1));          /* It begins later. */
+    must(trip_start(&trips[2], 1));          /* It was sent later. */
+    yard_run(&yard);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(trips[i].parts[1].code, TOW_UNAVAILABLE);
+        expect_part(trips[i].parts[1].message, "transfer from process 0: ");
+    }
+    assert_false(trips[2].parts[1].is_done);
+    must(trip_start(&trips[2], 0));
+    produce_all(&trips[2]);
+    yard_run(&yard);
+    expect_all(&trips[2], TOW_CODE_OK);
+    trip_expect_bytes(&trips[2]);
+    for (int i = 0; i < 3; i++)
+        trip_release(&trips[i]);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
 static void a_write_that_fails_fails_the_sender(void **state)
 {
     (void)state;
@@ -1188,6 +1220,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(one_worker_may_be_ahead_only_so_far),
     cmocka_unit_test(a_poisoned_source_fails_the_move_with_its_own_error),
     cmocka_unit_test(a_peer_that_goes_fails_those_that_need_it),
+    cmocka_unit_test(what_was_lost_is_not_waited_for),
     cmocka_unit_test(a_write_that_fails_fails_the_sender),
     cmocka_unit_test(a_driver_that_cannot_is_told_of_by_name),
     cmocka_unit_test(one_gang_is_moved_once),
