@@ -126,6 +126,14 @@ static void free_bulk(bulk_t *bulk)
     tow_pool_give(&mover->bulk_pool, bulk);
 }
 
+/* A target closes its region when all has come, or when it has given up. A write
+ * that was sent again finds none then: either all is well, or that end says what
+ * is not. */
+static bool was_taken(tow_status_t status)
+{
+    return tow_status_code(status) == TOW_NOT_FOUND;
+}
+
 static void bulk_written(tow_mover_write_t *write, tow_status_t take_status)
 {
     bulk_t *bulk = TOW_CONTAINER_OF(write, bulk_t, write);
@@ -134,7 +142,9 @@ static void bulk_written(tow_mover_write_t *write, tow_status_t take_status)
     const uint32_t process = write->process;
     free_bulk(bulk);
     if (TOW_UNLIKELY(take_status != TOW_OK)) {
-        if (job != NULL)
+        if (was_taken(take_status))
+            tow_status_release(take_status);
+        else if (job != NULL)
             mover_fail(job,
                        tow_status_annotate(take_status,
                                            "transfer to process %u", process));

@@ -1,5 +1,6 @@
-/* Lanes to clients: opened when the first byte is to be delivered there, kept for
- * the next, closed when others need the place or the session ends. */
+/* Lanes to clients and other workers: opened when the first byte is to be
+ * delivered there, kept for the next while they are few, closed when the session
+ * ends. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -57,9 +58,15 @@ static void on_down(void *context, tow_lane_t *tow_lane, tow_status_t cause)
 {
     (void)tow_lane;
     lane_t *lane = context;
-    tow_log(&lane->worker->env->log, TOW_LOG_INFO, "lane to a client broke",
+    tow_log(&lane->worker->env->log, TOW_LOG_INFO, "lane broke",
             TOW_F_STATUS("cause", cause));
     close_lane(lane, TOW_LANE_CLOSE_FORCE);
+}
+
+static bool is_idle(const lane_t *lane)
+{
+    return !lane->is_closing && lane->write_count == 0 &&
+           tow_list_is_empty(&lane->waiting);
 }
 
 /* -- Writing ------------------------------------------------------------------------ */
@@ -71,6 +78,8 @@ static void written(tow_write_t *write, tow_status_t take_status)
     delivery->done(delivery, take_status);
     lane->write_count--;
     pump(lane);
+    if (is_idle(lane) && lane->worker->lane_count > TOW_WORKER_LANE_KEPT_MAX)
+        close_lane(lane, TOW_LANE_CLOSE_GRACEFUL);
     free_when_idle(lane);
 }
 
@@ -120,24 +129,18 @@ static lane_t *find(tow_worker_t *worker, const ProtobufCBinaryData *address)
 /* The one that has been idle for longest makes room. */
 static tow_status_t make_room(tow_worker_t *worker)
 {
-    size_t open_count = 0;
-    lane_t *idle = NULL;
+    if (worker->lane_count < TOW_WORKER_LANE_KEPT_MAX) return TOW_OK;
     const tow_list_t *head = &worker->lanes;
     for (tow_list_t *at = head->next; at != head; at = at->next) {
         lane_t *lane = TOW_CONTAINER_OF(at, lane_t, in_worker);
-        if (lane->is_closing) continue;
-        open_count++;
-        if (idle == NULL && lane->write_count == 0 &&
-            tow_list_is_empty(&lane->waiting))
-            idle = lane;
+        if (!is_idle(lane)) continue;
+        close_lane(lane, TOW_LANE_CLOSE_GRACEFUL);
+        return TOW_OK;
     }
-    if (open_count < TOW_WORKER_LANE_COUNT_MAX) return TOW_OK;
-    if (idle == NULL)
-        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "%zu clients are being written to, and no more may be",
-                         open_count);
-    close_lane(idle, TOW_LANE_CLOSE_GRACEFUL);
-    return TOW_OK;
+    if (worker->lane_count < TOW_WORKER_LANE_COUNT_MAX) return TOW_OK;
+    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                     "%zu processes are being written to, and no more may be",
+                     worker->lane_count);
 }
 
 static tow_status_t open_lane(tow_worker_t *worker,
@@ -149,7 +152,7 @@ static tow_status_t open_lane(tow_worker_t *worker,
     if (lane == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     const tow_lane_options_t options = {.address = address->data,
                                         .address_size = address->len,
-                                        .peer_name = "client",
+                                        .peer_name = "peer",
                                         .down = on_down,
                                         .writable = on_writable,
                                         .context = lane};

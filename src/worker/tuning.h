@@ -32,8 +32,10 @@
  * those beyond wait in order, and a larger one goes alone. */
 #define TOW_WORKER_GET_COUNT_MAX 16384u
 #define TOW_WORKER_GET_BYTES_MAX (UINT64_C(1) << 30)
-/* Lanes to clients that are kept open; the one not used for longest goes. */
-#define TOW_WORKER_LANE_COUNT_MAX 64u
+/* Lanes that are kept open without a write under way; the one not used for
+ * longest goes. And lanes in all: a transfer may go to every other worker. */
+#define TOW_WORKER_LANE_KEPT_MAX  64u
+#define TOW_WORKER_LANE_COUNT_MAX 4096u
 /* Messages that wait for one other worker, because its session is full or does
  * not stand yet. More, and that worker is lost; others are not concerned. */
 #define TOW_WORKER_PEER_OUTBOX_BYTES_MAX (64u << 20)
