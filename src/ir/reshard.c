@@ -28,6 +28,7 @@ typedef struct plan {
     uint32_t process;
     uint32_t rank;
     uint64_t element_bytes;
+    bool is_same;         /* the same sharding on both sides: shard by shard */
     tow_map_t candidates; /* part + 1 -> its replicas, nearest hosts together */
     tow_arena_t scratch;
     TOW_VEC(edge_t) edges;
@@ -179,14 +180,18 @@ static const candidate_t *candidates_of(plan_t *plan, const uint32_t *index)
     return tow_map_put(&plan->candidates, key, list) ? list : NULL;
 }
 
-/* From which shard a target wants a part: `turn` is its number among all targets
- * that want it. False without memory. */
-static bool choose(plan_t *plan, const uint32_t *index,
-                   const tow_place_t *target, uint64_t turn,
-                   uint32_t *out_shard)
+/* From which shard the target shard `shard` wants a part: `turn` is its number
+ * among all targets that want it. False without memory. */
+static bool choose(plan_t *plan, const uint32_t *index, uint32_t shard,
+                   uint64_t turn, uint32_t *out_shard)
 {
     const tow_sharding_t *sharding = plan->source->sharding;
+    const tow_place_t *target = &plan->target->places[shard];
     size_t count = sharding->replicas;
+    if (plan->is_same) {
+        *out_shard = shard;
+        return true;
+    }
     if (count == 1) {
         *out_shard = (uint32_t)tow_sharding_device_of(sharding, index, 0);
         return true;
@@ -261,7 +266,6 @@ static tow_status_t add_edge(plan_t *plan, const edge_t *edge)
 
 static tow_status_t receive_shard(plan_t *plan, uint32_t shard)
 {
-    const tow_place_t *place = &plan->target->places[shard];
     uint32_t to[TOW_RANK_MAX], from[TOW_RANK_MAX];
     edge_t edge = {.target = shard};
     range_t range;
@@ -270,7 +274,7 @@ static tow_status_t receive_shard(plan_t *plan, uint32_t shard)
     find_overlap(plan->target, to, plan->source, &range);
     start_walk(&range, plan->rank, from);
     do {
-        if (!choose(plan, from, place, turn_of(plan, from, to, replica),
+        if (!choose(plan, from, shard, turn_of(plan, from, to, replica),
                     &edge.source))
             return tow_ir_exhausted();
         TOW_RETURN_IF_ERROR(add_edge(plan, &edge));
@@ -289,8 +293,8 @@ static tow_status_t send_to(plan_t *plan, const uint32_t *from,
     edge_t edge = {.number = (uint32_t)number_in(&range, plan->rank, from)};
     for (uint32_t replica = 0; replica < sharding->replicas; replica++) {
         edge.target = (uint32_t)tow_sharding_device_of(sharding, to, replica);
-        if (!choose(plan, from, &plan->target->places[edge.target],
-                    first_turn + replica, &edge.source))
+        if (!choose(plan, from, edge.target, first_turn + replica,
+                    &edge.source))
             return tow_ir_exhausted();
         if (plan->source->places[edge.source].process == plan->process)
             TOW_RETURN_IF_ERROR(add_edge(plan, &edge));
@@ -423,7 +427,9 @@ tow_status_t tow_reshard_route(const tow_reshard_side_t *source,
                    .target = target,
                    .process = process,
                    .rank = source->shard->rank,
-                   .element_bytes = (bits + 7) / 8};
+                   .element_bytes = (bits + 7) / 8,
+                   .is_same =
+                       tow_sharding_equal(source->sharding, target->sharding)};
     tow_arena_init(&plan.scratch, 0);
     *out_route = (tow_route_t){
         .source = *source->shard,

@@ -1,10 +1,11 @@
 /* From one sharding to another: which boxes of which source shards make up a
  * target shard, and who sends them.
  *
- * Every worker works out its own part, and all agree. Among replicas of a source
- * part a target takes the one on its own device, else one of its process, else
- * of its host, else any; where several are as near, the targets that want the
- * part take turns, so replicas share the load. The work is in the order of what
+ * Every worker works out its own part, and all agree. With the same sharding on
+ * both sides shard i comes from shard i. Else, among replicas of a source part, a
+ * target takes the one on its own device, else one of its process, else of its
+ * host, else any; where several are as near, the targets that want the part take
+ * turns, so replicas share the load. The work is in the order of what
  * comes out: parts that do not overlap are never looked at. Pure. */
 #ifndef TOW_IR_RESHARD_H_
 #define TOW_IR_RESHARD_H_
