@@ -68,21 +68,12 @@ static tow_program_t *trace(tow_client_t *client, tow_slice_t *first,
     return program;
 }
 
-/* The first half of all devices, or the second. */
-static tow_slice_t *open_half(tow_client_t *client, tow_slice_t *all,
-                              size_t first)
+/* Devices that no other slice is on, if there are such. */
+static tow_slice_t *open_stage(tow_client_t *client)
 {
-    int64_t ids[DEVICES];
     tow_slice_t *slice;
-    for (size_t i = 0; i < DEVICES; i++) {
-        tow_device_t device = {.struct_size = sizeof(device)};
-        check(tow_slice_device(all, first + i, &device));
-        ids[i] = device.id;
-    }
     check(tow_slice_open(
-        client,
-        TOW_WITH(tow_slice_options_t, .devices = ids, .device_count = DEVICES),
-        &slice));
+        client, TOW_WITH(tow_slice_options_t, .dims = {DEVICES}), &slice));
     return slice;
 }
 
@@ -116,14 +107,11 @@ static void show(tow_array_t *result, int run)
 int main(void)
 {
     tow_client_t *client;
-    tow_slice_t *all;
     check(tow_client_open(TOW_WITH(tow_client_options_t, .worker_count = 2,
                                    .devices_per_worker = DEVICES),
                           &client));
-    check(tow_slice_open(
-        client, TOW_WITH(tow_slice_options_t, .dims = {2 * DEVICES}), &all));
-    tow_slice_t *first = open_half(client, all, 0);
-    tow_slice_t *second = open_half(client, all, DEVICES);
+    tow_slice_t *first = open_stage(client);
+    tow_slice_t *second = open_stage(client);
     tow_program_t *program = trace(client, first, second);
 
     tow_array_t *results[RUNS];
@@ -140,7 +128,6 @@ int main(void)
     tow_program_release(program);
     tow_slice_release(first);
     tow_slice_release(second);
-    tow_slice_release(all);
     tow_client_release(client);
     return 0;
 }

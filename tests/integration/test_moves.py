@@ -1,0 +1,90 @@
+"""Transfers between slices on real processes: bytes, refusals, and a worker that dies in the midst of one."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from test_cluster import Cluster, adapter, wait_until  # noqa: F401: the fixture skips where XLA is not built
+
+TIMEOUT_S = 240
+RIGHT = "moves: 144 of 144 are right"
+WAYS = {
+    "shared memory": {},
+    "rings": {"TOW_REACH": "off"},
+    "tcp": {"TOW_REACH": "off", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"},
+}
+
+
+def program(tow, name: str) -> str:
+    return str(tow.program.parent / name)
+
+
+def run(tow, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program(tow, words[0]), *words[1:]],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+@pytest.fixture(params=["1", "2"], ids=["one island", "two islands"])
+def cluster(tow, request):
+    cluster = Cluster(tow, "--workers", "2", "--devices", "4", "--islands", request.param)
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_every_way_to_lie_becomes_every_other(tow, way):
+    done = run(tow, "tests/moves/moves", "check", TOW_LOCAL="workers=2,devices=4", **way)
+    assert done.returncode == 0, done.stderr
+    assert RIGHT in done.stdout
+
+
+def test_between_islands(tow, cluster):
+    done = run(tow, "tests/moves/moves", "check", TOW_ADDRESS=cluster.address)
+    assert done.returncode == 0, done.stderr
+    assert RIGHT in done.stdout
+    done = run(tow, "examples/c/pipeline", TOW_ADDRESS=cluster.address)
+    assert done.returncode == 0, done.stderr
+    assert "run 15: the last element is 157" in done.stdout
+    cluster.wait_for_zero()
+
+
+def test_what_cannot_be_is_refused(tow, cluster):
+    done = run(tow, "tests/moves/moves", "refuse", TOW_ADDRESS=cluster.address)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 and all(": INVALID_ARGUMENT: " in line for line in lines), done.stdout
+    cluster.wait_for_zero()
+
+
+@pytest.mark.parametrize("victim", ["worker-0", "worker-1"])
+def test_a_worker_killed_in_the_midst_of_a_transfer(tow, cluster, victim):
+    mover = subprocess.Popen(
+        [program(tow, "tests/moves/moves"), "forever"],
+        env=os.environ | {"TOW_ADDRESS": cluster.address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert mover.stdout.readline() == "moves: under way\n", mover.stderr.read()
+        before = cluster.totals()["runs_granted"]
+        wait_until("some transfers were made", lambda: cluster.totals()["runs_granted"] > before + 2)
+        os.kill(cluster.member(victim), signal.SIGKILL)
+        said, complaint = mover.communicate(timeout=TIMEOUT_S)
+    finally:
+        mover.kill()
+    assert mover.returncode == 0, complaint
+    assert said.startswith("UNAVAILABLE: ") and victim in said, said
+    cluster.wait_for_devices(8)
+    cluster.wait_for_zero()
+    assert json.dumps(cluster.totals())
+    done = run(tow, "tests/moves/moves", "check", TOW_ADDRESS=cluster.address)
+    assert RIGHT in done.stdout, done.stderr
