@@ -1,23 +1,12 @@
 """`tow lower`: a program after each pass, and what each worker is told."""
 
 import json
+import pathlib
 
 import pytest
 
-PROGRAM = """\
-// A cuts by rows, B by columns.
-slice 1 on 0.0-1, 1.0-1
-slice 2 on 2-3.0-1
-host 0, 1
-function 1 "A" for 4 (f32[4,8] as 4x1) -> (f32[4,8] as 4x1 alias 0)
-function 2 "B" for 4 (f32[16,2] as 1x4) -> (f32[16,2] as 1x4)
-program "AB" {
-  %0 = argument "x" : f32[4,8] on slice 1 donated
-  %1 = compute "A" function 1 on slice 1 (%0)
-  %2 = compute "B" function 2 on slice 2 (%1)
-  %3 = result "y" (%2)
-}
-"""
+EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "two_slices.tow"
+PROGRAM = EXAMPLE.read_text()
 
 
 @pytest.fixture
