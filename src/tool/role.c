@@ -51,7 +51,8 @@ tow_status_t tow_role_open(tow_role_t *role, const tow_role_options_t *options)
                                    .security = &role->security,
                                    .log = tow_command_log(options->name),
                                    .data_plane = options->data_plane,
-                                   .data_devices = options->data_devices};
+                                   .data_devices = options->data_devices,
+                                   .spin_ns = options->spin_ns};
     TOW_RETURN_IF_ERROR(tow_net_create(&net, &role->net));
     take_signals(role->net);
     TOW_RETURN_IF_ERROR(tow_trace_ring_create("loop", TRACE_EVENT_COUNT, NULL,

@@ -22,6 +22,7 @@ typedef struct tow_role_options {
     const char *address;
     tow_net_data_plane_t data_plane;
     const char *data_devices; /* as tow_net_options_t; may be NULL */
+    int64_t spin_ns;          /* as there */
 } tow_role_options_t;
 
 /* Takes SIGTERM, SIGINT and SIGHUP for its own from now on. One role a process.

@@ -8,6 +8,7 @@
 #include "device/pjrt/pjrt.h"
 #include "device/sim/sim_device.h"
 #include "device/xla_cpu/xla_cpu.h"
+#include "env/tuning.h"
 #include "tool/command.h"
 #include "tool/local.h"
 #include "tool/role.h"
@@ -312,7 +313,7 @@ static tow_status_t open_worker(worker_process_t *process)
         .driver = process->driver,
         .mail = process->gangs != NULL ? tow_gangs_mail(process->gangs)
                                        : (tow_region_key_t){0},
-        .may_run_inline = a->device_count == 1,
+        .may_run_inline = true,
         .hooks = {.joined = on_joined,
                   .lost = on_lost,
                   .peer_added = on_peer_added,
@@ -331,7 +332,8 @@ static tow_status_t open_all(worker_process_t *process)
                                      .keys = a->keys,
                                      .address = a->controller,
                                      .data_plane = TOW_NET_DATA_UCX,
-                                     .data_devices = a->data_devices};
+                                     .data_devices = a->data_devices,
+                                     .spin_ns = TOW_NET_WORKER_SPIN_NS};
     TOW_RETURN_IF_ERROR(tow_role_open(&process->role, &role));
     if (a->host != NULL)
         snprintf(process->host_name, TOW_ROLE_HOST_SIZE, "%s", a->host);

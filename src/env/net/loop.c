@@ -200,6 +200,11 @@ static void note_yield(tow_net_t *net, int64_t took_ns)
         net->long_yield_count = 0;
         return;
     }
+    if (took_ns >= TOW_NET_LOST_YIELD_NS) {
+        net->long_yield_count = 0;
+        net->crowded_ns = net->env.now_ns + TOW_NET_LOST_NS;
+        return;
+    }
     if (++net->long_yield_count < TOW_NET_LONG_YIELD_COUNT) return;
     net->long_yield_count = 0;
     net->crowded_ns = net->env.now_ns + TOW_NET_CROWDED_NS;
@@ -215,9 +220,32 @@ static int64_t spin_ns_at(const tow_net_t *net, int64_t now_ns)
                : 0;
 }
 
+/* What we wait for takes longer than a spin, again and again: then the core is
+ * better used by others, perhaps by those we wait for. */
+static void note_vain_spin(tow_net_t *net)
+{
+    if (++net->vain_spin_count < TOW_NET_VAIN_SPIN_COUNT) return;
+    if (net->skipped_spin_max < TOW_NET_SKIPPED_SPIN_MAX)
+        net->skipped_spin_max = net->skipped_spin_max * 2 + 1;
+    net->skipped_spin_count = net->skipped_spin_max;
+}
+
+static void note_good_spin(tow_net_t *net)
+{
+    net->vain_spin_count = 0;
+    net->skipped_spin_max = 0;
+}
+
+static bool should_skip_spin(tow_net_t *net)
+{
+    if (net->skipped_spin_count == 0) return false;
+    net->skipped_spin_count--;
+    return true;
+}
+
 /* Looks again and again for as long as something happened lately. True if
  * something happens; false when it is time to sleep or to give up. */
-static bool spin(tow_net_t *net, int64_t deadline_ns)
+static bool spin_awake(tow_net_t *net, int64_t deadline_ns)
 {
     for (;;) {
         if (net->poller_is_hot && turn_on_poller(net)) return true;
@@ -236,6 +264,26 @@ static bool spin(tow_net_t *net, int64_t deadline_ns)
         note_yield(net, net->env.now_ns - now_ns);
         if (any) return true;
     }
+}
+
+/* Is it time to spin at all? Not after a timer alone, nor on crowded cores. */
+static bool should_spin(const tow_net_t *net)
+{
+    const int64_t now_ns = tow_net_clock_ns();
+    return now_ns - net->active_ns < net->spin_ns && now_ns >= net->crowded_ns;
+}
+
+static bool spin(tow_net_t *net, int64_t deadline_ns)
+{
+    if (!should_spin(net)) return spin_awake(net, deadline_ns);
+    if (should_skip_spin(net)) return false;
+    const int64_t before_ns = net->active_ns;
+    const bool any = spin_awake(net, deadline_ns);
+    if (net->active_ns != before_ns)
+        note_good_spin(net);
+    else if (!any && tow_net_clock_ns() < deadline_ns)
+        note_vain_spin(net);
+    return any;
 }
 
 static int sleep_in_epoll(tow_net_t *net, struct epoll_event *events,

@@ -84,9 +84,12 @@ struct tow_net {
     bool poller_is_hot;  /* the data plane was the last to be busy */
     tow_net_link_t *hot; /* lent: the link that was last to bring bytes */
     int64_t spin_ns;
-    int64_t active_ns;  /* when something last happened */
-    int64_t looked_ns;  /* when sockets were last looked at */
-    int64_t epolled_ns; /* when epoll was last asked */
+    uint32_t vain_spin_count;    /* in a row */
+    uint32_t skipped_spin_count; /* still to skip */
+    uint32_t skipped_spin_max;   /* the last time */
+    int64_t active_ns;           /* when something last happened */
+    int64_t looked_ns;           /* when sockets were last looked at */
+    int64_t epolled_ns;          /* when epoll was last asked */
     int64_t crowded_ns; /* no spinning until then: others want the core */
     uint32_t long_yield_count; /* in a row */
     /* Lent; NULL: none. Threads that want the net: above 0 it spins no more. */

@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "env/net/net_impl.h"
@@ -314,6 +315,17 @@ static tow_status_t start_keeper(tow_shared_net_t *shared)
     return error == 0 ? TOW_OK : TOW_ERRNO(error, "starting a thread");
 }
 
+/* See TOW_SHARED_SPIN_CORES_MIN. */
+static tow_status_t create_net(const tow_net_options_t *options,
+                               tow_net_t **out_net)
+{
+    tow_net_options_t own = *options;
+    if (own.spin_ns == 0 &&
+        sysconf(_SC_NPROCESSORS_ONLN) < TOW_SHARED_SPIN_CORES_MIN)
+        own.spin_ns = -1;
+    return tow_net_create(&own, out_net);
+}
+
 tow_status_t tow_shared_net_create(const tow_net_options_t *options,
                                    tow_shared_net_t **out_shared)
 {
@@ -321,7 +333,7 @@ tow_status_t tow_shared_net_create(const tow_net_options_t *options,
     tow_shared_net_t *shared = tow_calloc(1, sizeof(*shared));
     if (shared == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = init_locks(shared);
-    if (status == TOW_OK) status = tow_net_create(options, &shared->net);
+    if (status == TOW_OK) status = create_net(options, &shared->net);
     if (status == TOW_OK) {
         shared->net->spin_breaker = &shared->entering_count;
         status = start_keeper(shared);
