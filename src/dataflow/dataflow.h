@@ -59,7 +59,9 @@ typedef struct tow_dataflow_options {
     /* Small programs on a worker of one device may run inside the call: saves
      * two hops between threads where a client waits for each result. A program
      * that was small and is not any more (a loop that depends on data) then
-     * holds up the worker's loop, once: for owners that can bear it. */
+     * holds up the worker's loop, once: for owners that can bear it. And runs
+     * of one step that have the worker to themselves may linger there (see
+     * tow_run_t), whatever the number of devices. */
     bool may_run_inline;
 } tow_dataflow_options_t;
 

@@ -382,6 +382,7 @@ static void watch(tow_dataflow_t *dataflow, const program_t *program,
     if (!step_run->is_alone) return;
     step_run->enqueued_ns = tow_env_now_ns(dataflow->options.driver->env);
     step_run->run.may_block = may_run_inline(dataflow, program, step);
+    step_run->run.may_linger = true;
     dataflow->stats.inline_count += step_run->run.may_block;
 }
 

@@ -276,6 +276,11 @@ struct tow_run {
      * on the caller's thread: for programs so small that handing them over
      * costs more, and that surely end by themselves. */
     bool may_block;
+    /* The call may begin the computation on the caller's thread and take a
+     * fraction of a millisecond for it; what is left then goes on in turns of
+     * the loop. For a run that somebody waits for, with nothing else to do
+     * here. */
+    bool may_linger;
     /* While other runs are under way its end may be told with theirs, a fraction
      * of a millisecond late: for one of many, whose end nobody waits for. */
     bool may_be_late;

@@ -99,7 +99,8 @@ static tow_status_t join(member_t *member)
     member->collectives =
         (tow_xla_collectives_t){.struct_size = sizeof(member->collectives),
                                 .context = member->host,
-                                .run = tow_host_collective};
+                                .run = tow_host_collective,
+                                .takes_turns = 1};
     return TOW_OK;
 }
 

@@ -152,7 +152,8 @@ static tow_status_t open_collectives(tow_local_t *local, size_t device_count)
     local->collectives =
         (tow_xla_collectives_t){.struct_size = sizeof(local->collectives),
                                 .context = local->host,
-                                .run = tow_host_collective};
+                                .run = tow_host_collective,
+                                .takes_turns = 1};
     return TOW_OK;
 }
 

@@ -139,7 +139,8 @@ static tow_status_t set_up(tow_gangs_t *gangs,
     gangs->collectives = (tow_xla_collectives_t){
         .struct_size = sizeof(gangs->collectives),
         .context = gangs->span != NULL ? (void *)gangs->span : gangs->host,
-        .run = gangs->span != NULL ? tow_span_collective : tow_host_collective};
+        .run = gangs->span != NULL ? tow_span_collective : tow_host_collective,
+        .takes_turns = 1};
     return TOW_OK;
 }
 

@@ -222,8 +222,15 @@ void await_inside(process_t *process, size_t of_process, size_t count)
 call_t start(process_t *process, PJRT_LoadedExecutable *executable,
              uint64_t run_id)
 {
+    return start_with(process, executable, run_id, 0);
+}
+
+call_t start_with(process_t *process, PJRT_LoadedExecutable *executable,
+                  uint64_t run_id, uint32_t flags)
+{
     call_t call = {.executable = executable,
                    .run_id = run_id,
+                   .flags = flags,
                    .device_count = DEVICES_EACH,
                    .argument_count = 1};
     for (size_t i = 0; i < DEVICES_EACH; i++) {
@@ -267,6 +274,11 @@ static int run_collective(void *context, const tow_xla_collective_t *collective,
                           char *error, size_t capacity)
 {
     process_t *process = context;
+    if (collective->turns != NULL) {
+        atomic_fetch_add(&process->turn_count, 1);
+        if (pthread_equal(pthread_self(), process->main_thread))
+            atomic_fetch_add(&process->here_count, 1);
+    }
     sem_post(&process->shared->inside[process->index]);
     return tow_host_collective(process->host, collective, error, capacity);
 }
@@ -286,6 +298,7 @@ static void open_process(process_t *process)
         .struct_size = sizeof(process->table),
         .context = process,
         .run = run_collective,
+        .takes_turns = 1,
     };
     process->client = client_open((client_options_t){
         .process_id = process_id_of(process->index),
@@ -300,6 +313,7 @@ static int run_part(char **arguments, const part_t *parts, size_t part_count)
     process_t process = {
         .index = (size_t)atoi(arguments[3]),
         .shared = map_shared(atoi(arguments[4])),
+        .main_thread = pthread_self(),
     };
     alarm(PATIENCE_S);
     if (!harness_load()) return 1;

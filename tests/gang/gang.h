@@ -8,6 +8,8 @@
 #ifndef TOW_TESTS_GANG_GANG_H_
 #define TOW_TESTS_GANG_GANG_H_
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -52,6 +54,11 @@ typedef struct process {
     PJRT_Client *client;
     tow_host_t *host;
     tow_xla_collectives_t table;
+    pthread_t main_thread;
+    /* Collectives that came from light executions, and those of them on the
+     * main thread. Written by any thread. */
+    _Atomic size_t turn_count;
+    _Atomic size_t here_count;
 } process_t;
 
 typedef struct part {
@@ -76,6 +83,9 @@ void await_inside(process_t *process, size_t of_process, size_t count);
 /* Starts a run with four floats on each device: 10 k + rank + 1. */
 call_t start(process_t *process, PJRT_LoadedExecutable *executable,
              uint64_t run_id);
+/* The same with flags of tow_xla_execute_options_t. */
+call_t start_with(process_t *process, PJRT_LoadedExecutable *executable,
+                  uint64_t run_id, uint32_t flags);
 /* Waits for a success, compares output 0 with four floats, and ends the call. */
 void finish(call_t *call, float a, float b, float c, float d);
 /* Waits for a failure on all devices, and ends the call. */

@@ -1,4 +1,5 @@
 /* Mailboxes: putting, waiting, taking. */
+#include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,10 +15,18 @@
 
 /* -- Waiting ---------------------------------------------------------------- */
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t expected)
+/* For a while; or until `word`, which may be NULL, is rung. */
+static void sleep_on(const meeting_t *meeting, _Atomic uint32_t *word,
+                     uint32_t expected)
 {
+    const tow_xla_turns_t *turns = meeting->collective->turns;
     struct timespec timeout = {.tv_nsec = TOW_HOST_SLEEP_NS};
-    syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, NULL, 0);
+    if (turns != NULL)
+        turns->sleep(turns->context, (const uint32_t *)word, expected, 1);
+    else if (word != NULL)
+        syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, NULL, 0);
+    else
+        nanosleep(&timeout, NULL);
 }
 
 static void futex_wake_all(_Atomic uint32_t *word)
@@ -107,10 +116,20 @@ static unsigned offer_count(const meeting_t *meeting)
                : TOW_HOST_GANG_YIELD_COUNT;
 }
 
+/* Other devices of our thread go on while we wait. */
+static bool pass_turn(const tow_xla_turns_t *turns, wait_state_t *state)
+{
+    const bool is_first = state->look_count == 0;
+    state->look_count = 1;
+    return turns->pass(turns->context, is_first) == 0;
+}
+
 /* One pause between two looks: spins, then offers the core. False when it is time
  * to sleep. */
 static bool pause_awake(const meeting_t *meeting, wait_state_t *state)
 {
+    if (meeting->collective->turns != NULL)
+        return pass_turn(meeting->collective->turns, state);
     const bool is_alone =
         meeting->collective->member_count <= meeting->host->core_count;
     const unsigned spin_count = is_alone ? TOW_HOST_SPIN_COUNT : 0;
@@ -133,7 +152,7 @@ static tow_status_t pause_for(meeting_t *meeting, size_t rank, uint32_t heard,
     if (pause_awake(meeting, state)) return TOW_OK;
     mailbox_t *box = meeting_box(meeting, rank);
     atomic_fetch_add(&box->waiter_count, 1);
-    futex_wait(&box->bell, heard);
+    sleep_on(meeting, &box->bell, heard);
     atomic_fetch_sub(&box->waiter_count, 1);
     return check_life(meeting, rank, state);
 }
@@ -170,14 +189,14 @@ static tow_status_t await_mailbox(meeting_t *meeting, int64_t device_id,
                                   uint16_t *out_index)
 {
     const int64_t start_ns = host_clock_ns();
+    wait_state_t state = {.look_count = UINT_MAX}; /* Sleep at once. */
     for (;;) {
         const size_t index = find_mailbox(meeting->host->arena, device_id);
         *out_index = (uint16_t)index;
         if (index != SIZE_MAX) return TOW_OK;
         TOW_RETURN_IF_ERROR(check_abort(meeting));
         if (host_clock_ns() - start_ns > TOW_HOST_ABSENCE_NS) break;
-        struct timespec nap = {.tv_nsec = TOW_HOST_SLEEP_NS};
-        nanosleep(&nap, NULL);
+        if (!pause_awake(meeting, &state)) sleep_on(meeting, NULL, 0);
     }
     char reason[160];
     snprintf(reason, sizeof(reason),
@@ -241,7 +260,7 @@ static void sleep_for_gang(const meeting_t *meeting, size_t rank, uint64_t key)
     const uint32_t heard = atomic_load(&bell->count);
     atomic_fetch_add(&bell->waiter_count, 1);
     if (first_missing(meeting, rank, key) < meeting->collective->member_count)
-        futex_wait(&bell->count, heard);
+        sleep_on(meeting, &bell->count, heard);
     atomic_fetch_sub(&bell->waiter_count, 1);
 }
 
@@ -280,26 +299,38 @@ static bool may_replace(const meeting_t *meeting, const mail_half_t *half,
     return is_aborted;
 }
 
+/* One pause between two looks for readers that are late. True after one long
+ * enough to ask why. */
+static bool pause_for_readers(const meeting_t *meeting, unsigned count,
+                              wait_state_t *state)
+{
+    if (meeting->collective->turns != NULL) {
+        if (pause_awake(meeting, state)) return false;
+        sleep_on(meeting, NULL, 0);
+        return true;
+    }
+    if (count >= TOW_HOST_SPIN_COUNT)
+        sched_yield();
+    else
+        host_relax();
+    return count >= TOW_HOST_SPIN_COUNT && count % 64 == 0;
+}
+
 tow_status_t mail_prepare(meeting_t *meeting, uint8_t **out_stage)
 {
     mailbox_t *box = meeting_box(meeting, meeting->collective->rank);
     box->last_half ^= 1;
     mail_half_t *half = &box->halves[box->last_half];
     int64_t start_ns = 0;
+    wait_state_t state = {0};
     for (unsigned count = 0;; count++) {
         if (readers_left(
                 atomic_load_explicit(&half->ticket, memory_order_acquire)) == 0)
             break;
         TOW_RETURN_IF_ERROR(check_abort(meeting));
-        if (count < TOW_HOST_SPIN_COUNT) {
-            host_relax();
-            continue;
-        }
-        sched_yield();
+        if (!pause_for_readers(meeting, count, &state)) continue;
         if (start_ns == 0) start_ns = host_clock_ns();
-        if (count % 64 == 0 &&
-            may_replace(meeting, half, host_clock_ns() - start_ns))
-            break;
+        if (may_replace(meeting, half, host_clock_ns() - start_ns)) break;
     }
     atomic_store_explicit(&half->key, 0, memory_order_relaxed);
     *out_stage = box->stage[box->last_half];

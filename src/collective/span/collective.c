@@ -59,6 +59,7 @@ static tow_status_t meet(job_t *job, const meeting_t *meeting)
         .receive = &meeting->receive,
         .root = meeting->root,
         .source = SIZE_MAX,
+        .turns = whole->turns,
     };
     char error[256] = "";
     const int code = tow_host_collective(job->span->options.host, &part, error,

@@ -316,10 +316,32 @@ static void sleep_until_rung(errand_t *errand, uint32_t heard)
     atomic_fetch_sub(&errand->sleeper_count, 1);
 }
 
+/* Other devices of our thread go on while we wait. */
+static void wait_in_turns(errand_t *errand, uint32_t heard)
+{
+    const tow_xla_turns_t *turns = errand->turns;
+    for (int is_first = 1; atomic_load(&errand->bell) == heard; is_first = 0) {
+        if (turns->pass(turns->context, is_first) == 0) continue;
+        atomic_fetch_add(&errand->sleeper_count, 1);
+        turns->sleep(turns->context, (const uint32_t *)&errand->bell, heard, 0);
+        atomic_fetch_sub(&errand->sleeper_count, 1);
+        return;
+    }
+}
+
+static tow_status_t check_abort(const errand_t *errand)
+{
+    return tow_host_check(errand->span->options.host, errand->box.name.run_id);
+}
+
 tow_status_t errand_wait(errand_t *errand, uint32_t heard)
 {
     TOW_RETURN_IF_ERROR(failure_of(errand));
     if (errand->must_kick) errand_kick(errand);
+    if (errand->turns != NULL) {
+        wait_in_turns(errand, heard);
+        return check_abort(errand);
+    }
     for (unsigned i = 0; i < errand->span->spin_count; i++) {
         if (atomic_load_explicit(&errand->bell, memory_order_acquire) != heard)
             return TOW_OK;
@@ -329,7 +351,7 @@ tow_status_t errand_wait(errand_t *errand, uint32_t heard)
             relax();
     }
     sleep_until_rung(errand, heard);
-    return tow_host_check(errand->span->options.host, errand->box.name.run_id);
+    return check_abort(errand);
 }
 
 static size_t capacity_for(const tow_xla_collective_t *collective,
@@ -365,6 +387,7 @@ tow_status_t errand_begin(tow_span_t *span,
     memcpy(processes, gang->processes,
            gang->process_count * sizeof(*gang->processes));
     errand->span = span;
+    errand->turns = collective->turns;
     errand->processes = processes;
     errand->capacity = capacity_for(collective, gang);
     errand->post.run = work;

@@ -116,7 +116,8 @@ typedef struct errand {
     size_t capacity;        /* of our envelopes, in bytes */
     size_t envelope_count;  /* the thread's: made for this errand */
     bool must_kick;         /* the thread's: the loop has not been told all */
-    tow_list_t inbox;       /* the thread's: letters */
+    const tow_xla_turns_t *turns; /* the thread's: of the collective */
+    tow_list_t inbox;             /* the thread's: letters */
     /* Rings when something came back from the loop. */
     _Atomic uint32_t bell;
     _Atomic uint32_t sleeper_count;

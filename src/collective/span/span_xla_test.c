@@ -63,7 +63,8 @@ static void member_open(uint32_t rank, const char *arena)
     member.collectives =
         (tow_xla_collectives_t){.struct_size = sizeof(member.collectives),
                                 .context = member.process.span,
-                                .run = tow_span_collective};
+                                .run = tow_span_collective,
+                                .takes_turns = 1};
     const tow_pjrt_value_t values[] = {
         {.name = "process_id", .type = TOW_PJRT_INT64, .int64 = rank},
         {.name = "device_count", .type = TOW_PJRT_INT64, .int64 = 1},

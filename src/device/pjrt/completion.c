@@ -191,8 +191,26 @@ void tow_pjrt_expect_shards(pjrt_driver_t *driver, size_t count)
                             tow_env_now_ns(env) + TOW_PJRT_LOOK_NS);
 }
 
+/* -- What the plugin does on our thread ------------------------------------- */
+
+void tow_pjrt_linger(pjrt_driver_t *driver)
+{
+    tow_env_t *env = driver->driver.env;
+    const tow_xla_extension_t *xla = driver->plugin.xla;
+    if (xla == NULL) return;
+    if (xla->turn() != 0 && !tow_timer_is_armed(&driver->turn))
+        tow_env_timer_start(env, &driver->turn,
+                            tow_env_now_ns(env) + TOW_PJRT_TURN_NS);
+}
+
+static void take_turn(tow_timer_t *timer)
+{
+    tow_pjrt_linger(TOW_CONTAINER_OF(timer, pjrt_driver_t, turn));
+}
+
 void tow_pjrt_completions_init(pjrt_driver_t *driver)
 {
+    driver->turn = (tow_timer_t){.fire = take_turn};
     driver->drain = (tow_post_t){.run = drain};
     driver->late = (tow_timer_t){.fire = look_late};
 }

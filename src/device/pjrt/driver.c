@@ -257,6 +257,7 @@ void tow_pjrt_check_closed(pjrt_driver_t *driver)
     tow_pjrt_await_posters(driver);
     if (atomic_load(&driver->is_posted)) return;
     tow_env_timer_stop(driver->driver.env, &driver->late);
+    tow_env_timer_stop(driver->driver.env, &driver->turn);
     driver->is_destroying = true;
     driver->destroying = (tow_work_t){.run = run_destroy, .done = destroyed};
     tow_env_work_start(driver->driver.env, &driver->destroying);

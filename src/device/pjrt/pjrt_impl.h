@@ -48,6 +48,9 @@ void tow_pjrt_resume(pjrt_driver_t *driver, pjrt_completion_t *first);
 void tow_pjrt_completions_init(pjrt_driver_t *driver);
 /* On the loop, before a run of so many shards reaches the plugin. */
 void tow_pjrt_expect_shards(pjrt_driver_t *driver, size_t count);
+/* After a run that may linger: goes on with it in later turns, as long as the
+ * plugin says so. */
+void tow_pjrt_linger(pjrt_driver_t *driver);
 /* Once nothing is under way: until the last thread that posted has come back
  * from that, which is a matter of some instructions. */
 void tow_pjrt_await_posters(pjrt_driver_t *driver);
@@ -69,6 +72,7 @@ struct pjrt_driver {
     _Atomic(pjrt_completion_t *) completed;
     tow_post_t drain;
     tow_timer_t late;
+    tow_timer_t turn; /* armed while the plugin lingers on our thread */
     atomic_bool is_posted;
     _Atomic(int64_t) drained_ns;      /* when the loop last looked */
     _Atomic(uint64_t) shard_count;    /* of runs that have not completed */

@@ -220,7 +220,8 @@ static PJRT_Error *execute(pjrt_driver_t *driver, const tow_run_t *run)
         .struct_size = sizeof(own),
         .type = TOW_XLA_EXECUTE_OPTIONS_TYPE,
         .run_id = run->gang_id,
-        .flags = run->may_block ? TOW_XLA_EXECUTE_INLINE : 0,
+        .flags = (run->may_block ? TOW_XLA_EXECUTE_INLINE : 0) |
+                 (run->may_linger ? TOW_XLA_EXECUTE_HERE : 0),
     };
     PJRT_ExecuteOptions options = {
         .struct_size = PJRT_ExecuteOptions_STRUCT_SIZE,
@@ -350,6 +351,7 @@ static void start(pjrt_driver_t *driver, pjrt_run_t *run, tow_run_t *caller)
     }
     fill_scratch(driver, caller);
     PJRT_Error *error = execute(driver, caller);
+    if (caller->may_linger) tow_pjrt_linger(driver);
     mark_donated(driver, caller);
     if (TOW_LIKELY(error == NULL)) {
         watch_shards(driver, run);

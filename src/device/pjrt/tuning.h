@@ -19,6 +19,10 @@
 #define TOW_PJRT_LATE_NS (200 * 1000)
 #define TOW_PJRT_LOOK_NS (500 * 1000)
 
+/* How often the loop goes on with executions that began on its thread and wait
+ * for other members of their gang. They have waited for longer than that. */
+#define TOW_PJRT_TURN_NS (100 * 1000)
+
 /* Of all keys and values of one table together. Plugins put addresses and
  * topologies of a few KiB per host there. */
 #define TOW_PJRT_TABLE_BYTES_MAX (64u << 20)

@@ -8,6 +8,7 @@
 #ifndef TOW_DEVICE_XLA_CPU_COLLECTIVE_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_COLLECTIVE_IMPL_HH_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -35,6 +37,10 @@ namespace tow
 struct current_run {
     uint64_t run_id = 0;
     uint64_t serial = 0; /* of this device's executions */
+    std::thread::id thread;
+    /* Of the program: a collective has come on another thread than that. */
+    std::atomic<bool> *has_strayed = nullptr;
+    const tow_xla_turns_t *turns = nullptr; /* null: not on a fiber */
 };
 
 class communicator final : public xla::Communicator
@@ -205,6 +211,7 @@ class communicator final : public xla::Communicator
             destinations.push_back(each.opaque());
         call.send = sources.data();
         call.receive = destinations.data();
+        call.turns = turns();
 
         char error[1024] = "";
         int code = table_->run(table_->context, &call, error, sizeof(error));
@@ -214,6 +221,14 @@ class communicator final : public xla::Communicator
         return absl::Status(is_known ? static_cast<absl::StatusCode>(code)
                                      : absl::StatusCode::kInternal,
                             error);
+    }
+
+    /* A light program's collectives come on the thread that runs it. */
+    const tow_xla_turns_t *turns() const
+    {
+        if (std::this_thread::get_id() == run_->thread) return run_->turns;
+        *run_->has_strayed = true;
+        return nullptr;
     }
 
     static absl::Status no_table()

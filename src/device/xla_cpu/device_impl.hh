@@ -3,9 +3,13 @@
 #ifndef TOW_DEVICE_XLA_CPU_DEVICE_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_DEVICE_IMPL_HH_
 
+#include <sched.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/log/globals.h"
@@ -65,10 +69,28 @@ absl::Status read_option(const PJRT_NamedValue &option, client_options &into)
         absl::StrCat("create option ", name, " is unknown here"));
 }
 
+/* As many as there are cores for them. */
+void add_seats(PJRT_Client &client, size_t device_count)
+{
+    cpu_set_t cores;
+    size_t core_count = std::thread::hardware_concurrency();
+    if (sched_getaffinity(0, sizeof(cores), &cores) == 0)
+        core_count = CPU_COUNT(&cores);
+    size_t count = std::max<size_t>(1, std::min(core_count, device_count));
+    for (size_t i = 0; i < count; i++)
+        client.seats.push_back(
+            std::make_unique<seat>(absl::StrCat("tow-seat-", i)));
+}
+
 void add_devices(PJRT_Client &client, int64_t memory_limit_bytes)
 {
-    for (xla::PjRtDevice *each : client.xla->addressable_devices()) {
-        auto device = std::make_unique<PJRT_Device>(&client, each);
+    auto devices = client.xla->addressable_devices();
+    add_seats(client, devices.size());
+    for (xla::PjRtDevice *each : devices) {
+        size_t index = client.devices.size();
+        auto device = std::make_unique<PJRT_Device>(
+            &client, each,
+            client.seats[index * client.seats.size() / devices.size()].get());
         device->account.limit = memory_limit_bytes;
         for (xla::PjRtMemorySpace *space : each->memory_spaces()) {
             client.owned_memories.push_back(std::make_unique<PJRT_Memory>(
@@ -81,6 +103,8 @@ void add_devices(PJRT_Client &client, int64_t memory_limit_bytes)
         client.devices.push_back(device.get());
         client.owned_devices.push_back(std::move(device));
     }
+    for (const auto &each : client.seats)
+        each->start();
 }
 
 absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
@@ -101,6 +125,7 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
             "create option tow_collectives: the table is of an older version "
             "or has no `run`");
     client->collectives = std::make_shared<collectives>(table, find_run);
+    client->takes_turns = table != nullptr && table->takes_turns != 0;
 
     xla::CpuClientOptions xla_options;
     xla_options.process_id = static_cast<int>(options.process_id);

@@ -136,17 +136,49 @@ void make_outputs(execution &run, PJRT_Buffer **out)
     }
 }
 
-void start(execution *run, absl::Status taken, const run_options &options,
-           bool is_alone)
+using executions = absl::InlinedVector<execution *, 8>;
+
+/* Takes the turns of all their devices, if none of them has anything to do. */
+bool try_board(guests &aboard, const executions &runs)
 {
-    if (!taken.ok()) {
-        run->fail(std::move(taken));
-        return;
+    if (!aboard.try_take()) return false;
+    for (size_t i = 0; i < runs.size(); i++) {
+        if (runs[i]->device->worker.try_begin_alone()) continue;
+        while (i-- > 0)
+            runs[i]->device->worker.end_turn();
+        aboard.give_back();
+        return false;
     }
-    if (is_alone && (options.flags & TOW_XLA_EXECUTE_INLINE) != 0 &&
-        run->has_ready_inputs() && run->device->worker.try_run_here(run))
-        return;
-    run->device->worker.submit(run);
+    for (execution *run : runs)
+        aboard.board(&run->device->worker, run);
+    return true;
+}
+
+bool may_run_here(const run_options &options, const executions &runs)
+{
+    if ((options.flags & TOW_XLA_EXECUTE_HERE) == 0 || runs.empty())
+        return false;
+    for (const execution *run : runs)
+        if (!run->is_light || !run->program->is_brief ||
+            !run->has_ready_inputs())
+            return false;
+    return true;
+}
+
+/* True when they were run, or begun, on this thread. `gang_lock` keeps others
+ * from the devices' queues until we have their turns. */
+bool try_run_here(const run_options &options, const executions &runs,
+                  PJRT_Client &client, std::unique_lock<std::mutex> &gang_lock)
+{
+    if (runs.size() == 1 && (options.flags & TOW_XLA_EXECUTE_INLINE) != 0 &&
+        runs[0]->has_ready_inputs() &&
+        runs[0]->device->worker.try_run_here(runs[0]))
+        return true;
+    if (!may_run_here(options, runs) || !try_board(client.guests, runs))
+        return false;
+    if (gang_lock.owns_lock()) gang_lock.unlock();
+    client.guests.row(TOW_XLA_GUESTS_NS);
+    return true;
 }
 
 absl::Status execute_checked(PJRT_LoadedExecutable_Execute_Args &args,
@@ -154,9 +186,10 @@ absl::Status execute_checked(PJRT_LoadedExecutable_Execute_Args &args,
 {
     program *what = args.executable->program;
     run_options options = options_of(args.options);
-    bool is_alone = devices.size() == 1;
+    bool is_light = what->is_light();
+    executions runs;
     std::unique_lock<std::mutex> gang_lock;
-    if (!is_alone)
+    if (devices.size() > 1)
         gang_lock = std::unique_lock<std::mutex>(what->client->gang_mutex);
     for (size_t d = 0; d < devices.size(); d++) {
         auto *run = new execution(what, devices[d], options.run_id);
@@ -165,9 +198,17 @@ absl::Status execute_checked(PJRT_LoadedExecutable_Execute_Args &args,
             run->retain();
             args.device_complete_events[d] = run;
         }
+        run->is_light = is_light && devices[d]->worker.can_run_light();
         absl::Status taken = take_inputs(*run, args.argument_lists[d], options);
-        start(run, std::move(taken), options, is_alone);
+        if (taken.ok())
+            runs.push_back(run);
+        else
+            run->fail(std::move(taken));
     }
+    if (try_run_here(options, runs, *what->client, gang_lock))
+        return absl::OkStatus();
+    for (execution *run : runs)
+        run->device->worker.submit(run);
     return absl::OkStatus();
 }
 
@@ -231,6 +272,11 @@ PJRT_Error *time_directly(PJRT_LoadedExecutable *executable,
         *out_ns = now_ns() - start;
         return status;
     });
+}
+
+int turn()
+{
+    return guests::turn();
 }
 
 } // namespace

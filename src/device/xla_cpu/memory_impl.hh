@@ -340,6 +340,23 @@ class device_memory final : public xla::CpuMemory
 inline thread_local memory_account *charged_account = nullptr;
 inline thread_local content wanted_content = content::undefined;
 
+/* The same as a value: several executions take turns on one thread. */
+struct thread_charge {
+    memory_account *account;
+    content wanted;
+
+    static thread_charge get()
+    {
+        return {charged_account, wanted_content};
+    }
+
+    void set() const
+    {
+        charged_account = account;
+        wanted_content = wanted;
+    }
+};
+
 class charge
 {
   public:

@@ -24,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "device/xla_cpu/collective_impl.hh"
+#include "device/xla_cpu/crew_impl.hh"
 #include "device/xla_cpu/memory_impl.hh"
 #include "device/xla_cpu/pool_impl.hh"
 #include "device/xla_cpu/types_impl.hh"
@@ -90,11 +91,13 @@ struct PJRT_DeviceDescription {
 };
 
 struct PJRT_Device {
-    PJRT_Device(PJRT_Client *owner, xla::PjRtDevice *device)
+    PJRT_Device(PJRT_Client *owner, xla::PjRtDevice *device, tow::seat *seat)
         : client(owner), xla(device), description{&device->description()},
-          worker(absl::StrCat("tow-cpu-", device->local_hardware_id().value()),
-                 [this] { account.returns.free_all(); })
+          worker(
+              absl::StrCat("tow-cpu-", device->local_hardware_id().value()),
+              [this] { account.returns.free_all(); }, seat)
     {
+        seat->add(&worker);
     }
 
     PJRT_Client *const client;
@@ -115,12 +118,18 @@ struct PJRT_Client {
     {
         for (PJRT_Device *each : devices)
             each->worker.stop();
+        for (const auto &each : seats)
+            each->stop();
         if (copier != nullptr) copier->stop();
     }
 
     std::shared_ptr<tow::collectives> collectives;
+    bool takes_turns = false; /* in collectives */
     std::unique_ptr<xla::PjRtClient> xla;
     std::vector<std::unique_ptr<PJRT_Memory>> owned_memories;
+    std::vector<std::unique_ptr<tow::seat>> seats;
+    /* Light executions on the thread of whoever called. */
+    tow::guests guests;
     std::vector<std::unique_ptr<PJRT_Device>> owned_devices;
     std::vector<PJRT_Device *> devices;
     std::vector<PJRT_Memory *> memories;
@@ -323,6 +332,16 @@ struct program {
     std::vector<array_type> outputs;
     std::vector<bool> is_donated; /* by parameter */
     bool donates = false;
+    /* See light_impl.hh. */
+    bool looks_light = false;
+    bool is_brief = false;            /* enough for the thread of a caller */
+    std::atomic<bool> has_run{false}; /* to its end */
+    std::atomic<bool> has_strayed{false}; /* to other threads than its own */
+
+    bool is_light() const
+    {
+        return looks_light && has_run && !has_strayed;
+    }
 
     /* The same for C: views of the above and of what follows. */
     std::vector<std::string> shardings;

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "device/xla_cpu/light_impl.hh"
 #include "device/xla_cpu/objects_impl.hh"
 #include "device/xla_cpu/policy_impl.hh"
 #include "xla/hlo/builder/xla_computation.h"
@@ -286,6 +287,11 @@ inline absl::Status describe(program &made)
     }
     if (!status.ok()) return status;
     describe_aliases(made, module, is_tupled);
+    scales weighed(module);
+    made.looks_light = weighed.is_light() && (made.client->takes_turns ||
+                                              weighed.collective_count() == 0);
+    made.is_brief =
+        weighed.collective_count() <= TOW_XLA_GUESTS_COLLECTIVES_MAX;
     status = describe_donation(made, module, is_tupled);
     if (status.ok()) describe_for_c(made);
     return status;

@@ -179,15 +179,30 @@ struct execution final : PJRT_Event, work, pooled<execution> {
     {
         for (size_t i = 0; i < inputs.size(); i++) {
             PJRT_Buffer *buffer = inputs[i].buffer;
-            if (!buffer->is_ready()) buffer->ready->await();
+            if (!buffer->is_ready()) wait_for(*buffer);
             if (absl::Status status = buffer->status(); !status.ok())
                 return failed_input(i, std::move(status));
         }
         /* The copy thread never waits for a device, so this ends. */
         for (const input &each : inputs)
-            while (each.is_donated && each.buffer->is_read())
-                sched_yield();
+            if (each.is_donated && each.buffer->is_read()) wait_unread(each);
         return absl::OkStatus();
+    }
+
+    void wait_for(PJRT_Buffer &buffer) const
+    {
+        if (rowing != nullptr)
+            pass_until_ready(*buffer.ready);
+        else
+            buffer.ready->await();
+    }
+
+    void wait_unread(const input &donated) const
+    {
+        if (rowing != nullptr)
+            pass_until([&donated] { return !donated.buffer->is_read(); });
+        while (donated.buffer->is_read())
+            sched_yield();
     }
 
     /* Says once for which computation an error was the end; those that depend
@@ -232,8 +247,7 @@ struct execution final : PJRT_Event, work, pooled<execution> {
             xla::ExecuteOptions::ExecutionMode::kSynchronous;
         for (int index : kept_inputs)
             options.non_donatable_input_indices.insert(index);
-        device->run.run_id = run_id;
-        device->run.serial++;
+        announce();
 
         charge allocations(&device->account);
         std::optional<xla::Future<>> unused;
@@ -244,7 +258,19 @@ struct execution final : PJRT_Event, work, pooled<execution> {
                 : program->loaded->ExecuteSharded(arguments, device->xla,
                                                   options, unused, false);
         if (!results.ok()) return std::move(results).status();
+        if (!program->has_run) program->has_run = true;
         return take(*std::move(results));
+    }
+
+    /* What collectives will ask. */
+    void announce()
+    {
+        device->run.run_id = run_id;
+        device->run.serial++;
+        device->run.thread = std::this_thread::get_id();
+        device->run.has_strayed = &program->has_strayed;
+        device->run.turns =
+            rowing != nullptr ? &device->worker.berth().turns : nullptr;
     }
 
     absl::Status take(std::vector<std::unique_ptr<xla::PjRtBuffer>> results)
@@ -258,7 +284,9 @@ struct execution final : PJRT_Event, work, pooled<execution> {
         /* With donated inputs XLA may have seen a use that we do not know of,
          * an external reference for one, and not have run yet. */
         if (!program->donates || outputs.empty()) return absl::OkStatus();
-        return outputs[0]->value->GetReadyFuture().Await();
+        auto ready = outputs[0]->value->GetReadyFuture();
+        if (rowing != nullptr) pass_until([&ready] { return ready.IsReady(); });
+        return ready.Await();
     }
 
     /* Lets go first, so that whoever sees the end finds the memory free. */

@@ -9,6 +9,43 @@
  * idle devices take time from busy ones. */
 #define TOW_XLA_SPIN_NS 50000
 
+/* The same for a seat while others want its core, which shows in an offer of the
+ * core that took longer than LONG_YIELD_NS: for so long it does not linger. */
+#define TOW_XLA_CROWDED_SPIN_NS 5000
+#define TOW_XLA_LONG_YIELD_NS   200000
+#define TOW_XLA_CROWDED_NS      5000000
+/* A seat that sleeps is woken; this only bounds how late its members see an
+ * abort. Where there is nothing to be woken by, it looks again after POLL_NS. */
+#define TOW_XLA_SLEEP_NS 2000000
+#define TOW_XLA_POLL_NS  100000
+
+/* How long light executions may keep the thread of a caller who lets them: as
+ * long as the other members of their gang usually take, and no longer than a
+ * loop may be deaf. */
+#define TOW_XLA_GUESTS_NS 200000
+/* Of that, how long they look at a time before the thread sleeps: between these,
+ * halved when it was in vain and doubled when not. Members of a gang that run
+ * come within 5 to 20 us of each other. */
+#define TOW_XLA_GUESTS_SPIN_MIN_NS 2000
+#define TOW_XLA_GUESTS_SPIN_MAX_NS 40000
+/* The same in collectives: each waits for the slowest member. */
+#define TOW_XLA_GUESTS_COLLECTIVES_MAX 4
+
+/* The stack of a light execution; pages are taken as they are used. */
+#define TOW_XLA_STACK (2 << 20)
+
+/* The most that a light program may have to do: bytes of all arrays that it
+ * makes, and so many more for each. 256 KiB of elementwise work take some 50 us,
+ * as long as it takes to wake a thread. */
+#define TOW_XLA_LIGHT_COST_MAX  (256 << 10)
+#define TOW_XLA_LIGHT_STEP_COST 64
+/* XLA runs a program's steps in sequence if there are so few, or if no array is
+ * larger: execute_sequential_num_thunks_threshold and _buffer_threshold of its
+ * ThunkExecutor, whose header does not compile without others that the wheel
+ * lacks. To be looked up again with another wheel. */
+#define TOW_XLA_SEQUENCE_STEPS_MAX 8
+#define TOW_XLA_SEQUENCE_BYTES_MAX 512
+
 /* Of that, how many looks pass without giving up the processor. A look with its
  * pause takes 13 to 40 ns, a yield from 260 ns: this covers the smallest
  * computations. More only helps when every thread has a core of its own. */

@@ -1,7 +1,6 @@
 /* How threads of the adapter wait for one another: PJRT_Event, which is
- * completed once and then never changes, and a worker, which runs items one
- * after the other on a thread of its own. Both look for a short while before
- * they sleep, for waking a thread costs more than most computations here. */
+ * completed once and then never changes. Who waits looks for a short while before
+ * it sleeps, for waking a thread costs more than most computations here. */
 #ifndef TOW_DEVICE_XLA_CPU_WAIT_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_WAIT_IMPL_HH_
 
@@ -15,9 +14,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -65,6 +62,18 @@ inline void expect_devices(size_t device_count)
     if (device_count >= std::thread::hardware_concurrency())
         looks_before_yield = 0;
 }
+
+/* Signals are for the process's own threads. */
+inline void block_signals()
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+/* What the calling thread has to go on with while it waits for anything: it may
+ * be waiting for that. Null: nothing; see tow::guests. */
+inline thread_local bool (*turn_held)() = nullptr;
 
 /* Looks at `done` until it holds or the time to look is over. */
 template <typename Done> bool spin_until(Done done)
@@ -122,6 +131,8 @@ struct PJRT_Event {
 
     void await()
     {
+        while (tow::turn_held != nullptr && !is_ready() && tow::turn_held())
+            sched_yield();
         if (tow::spin_until([this] { return is_ready(); })) return;
         for (;;) {
             uint32_t state = WAITED_FOR_NOT;
@@ -129,6 +140,16 @@ struct PJRT_Event {
             if (state == READY) return;
             tow::futex_wait(&state_, WAITED_FOR);
         }
+    }
+
+    /* For whoever sleeps on several things: the futex that changes from
+     * *out_expected, and is rung, when the event becomes ready. */
+    const uint32_t *word_to_sleep_on(uint32_t *out_expected)
+    {
+        uint32_t state = WAITED_FOR_NOT;
+        state_.compare_exchange_strong(state, WAITED_FOR);
+        *out_expected = WAITED_FOR;
+        return reinterpret_cast<const uint32_t *>(&state_);
     }
 
     /* Takes `waiter`. Fires at once, here, if the event is ready; else on the
@@ -186,191 +207,5 @@ struct PJRT_Event {
     std::atomic<tow::waiter *> waiters_{nullptr};
     absl::Status status_;
 };
-
-namespace tow
-{
-
-/* One thing for a worker to do. */
-struct work {
-    work *next = nullptr;
-    virtual ~work() = default;
-    virtual void run() = 0;
-    /* Instead of run, when the worker is stopped first. */
-    virtual void cancel() = 0;
-
-    /* Fetches what another core has just written, all lines at once; running
-     * the item would fetch them one after the other, 0.1 us each. */
-    void prefetch() const
-    {
-        const char *around = reinterpret_cast<const char *>(this) - 64;
-        for (int i = 0; i < TOW_XLA_PREFETCH_LINES; i++)
-            __builtin_prefetch(around + 64 * i);
-    }
-};
-
-/* Runs what is submitted, in order, one at a time. Any thread may submit. */
-class worker
-{
-  public:
-    /* `tidy` is called on the thread between items and while it looks for the
-     * next one: it must be quick to find that there is nothing to do. */
-    explicit worker(
-        const std::string &name, std::function<void()> tidy = [] {})
-        : tidy_(std::move(tidy))
-    {
-        thread_ = std::thread([this] { loop(); });
-        pthread_setname_np(thread_.native_handle(), name.c_str());
-    }
-
-    ~worker()
-    {
-        stop();
-    }
-
-    /* Finishes what runs now and cancels what waits. Nothing may be submitted
-     * after that. */
-    void stop()
-    {
-        if (!thread_.joinable()) return;
-        stopping_ = true;
-        wake();
-        thread_.join();
-        sleeping_ = 1; /* For good. */
-        tidy_();
-    }
-
-    /* Whether the caller is this worker's thread. */
-    bool is_here() const
-    {
-        return here == this;
-    }
-
-    /* Whether nothing is tidied until the next item comes. */
-    bool is_asleep() const
-    {
-        return sleeping_.load() != 0;
-    }
-
-    /* Looks at what the worker writes only when it has to. */
-    bool is_full()
-    {
-        uint64_t submitted = submitted_.load(std::memory_order_relaxed);
-        if (submitted - seen_finished_.load(std::memory_order_relaxed) <
-            TOW_XLA_QUEUE_DEPTH_MAX)
-            return false;
-        uint64_t finished = finished_.load(std::memory_order_relaxed);
-        seen_finished_.store(finished, std::memory_order_relaxed);
-        return submitted - finished >= TOW_XLA_QUEUE_DEPTH_MAX;
-    }
-
-    void submit(work *item)
-    {
-        submitted_.fetch_add(1, std::memory_order_relaxed);
-        work *last = last_.load(std::memory_order_relaxed);
-        do {
-            item->next = last;
-        } while (!last_.compare_exchange_weak(last, item));
-        if (sleeping_.load() != 0) wake();
-    }
-
-    /* Runs `item` here and now if nothing else runs or waits. */
-    bool try_run_here(work *item)
-    {
-        if (last_.load(std::memory_order_relaxed) != nullptr) return false;
-        if (busy_.exchange(true)) return false;
-        bool alone = last_.load() == nullptr;
-        if (alone) item->run();
-        busy_ = false;
-        if (last_.load() != nullptr) wake();
-        return alone;
-    }
-
-  private:
-    /* A stack that the worker takes whole and turns round: one exchange for as
-     * many items as have come since it last looked. */
-    work *take_all()
-    {
-        work *last = last_.exchange(nullptr);
-        work *first = nullptr;
-        while (last != nullptr) {
-            last->prefetch();
-            work *next = std::exchange(last->next, first);
-            first = std::exchange(last, next);
-        }
-        return first;
-    }
-
-    void wake()
-    {
-        if (sleeping_.exchange(0) != 0) futex_wake_all(&sleeping_);
-    }
-
-    bool may_begin()
-    {
-        return (last_.load() != nullptr && !busy_.exchange(true)) || stopping_;
-    }
-
-    bool tidy_or_begin()
-    {
-        if (may_begin()) return true;
-        tidy_();
-        return false;
-    }
-
-    /* Returns with busy_ held, unless stopping. */
-    void wait_for_work()
-    {
-        while (!spin_until([this] { return tidy_or_begin(); })) {
-            sleeping_ = 1;
-            if (tidy_or_begin()) {
-                sleeping_ = 0;
-                return;
-            }
-            futex_wait(&sleeping_, 1);
-        }
-    }
-
-    void loop()
-    {
-        /* Signals are for the process's own threads. */
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_BLOCK, &all, nullptr);
-        here = this;
-        for (;;) {
-            wait_for_work();
-            work *item = take_all();
-            while (item != nullptr) {
-                work *next = item->next;
-                if (stopping_)
-                    item->cancel();
-                else
-                    item->run();
-                finished_.fetch_add(1, std::memory_order_relaxed);
-                tidy_();
-                item = next;
-            }
-            if (stopping_ && last_.load() == nullptr) return;
-            busy_ = false;
-        }
-    }
-
-    /* Each group in a cache line of its own. Written by submitters: */
-    alignas(64) std::atomic<work *> last_{nullptr};
-    std::atomic<uint64_t> submitted_{0};
-    std::atomic<uint64_t> seen_finished_{0};
-    /* Written by the worker, for every item; busy_ also by who runs one here: */
-    alignas(64) std::atomic<uint64_t> finished_{0};
-    std::atomic<bool> busy_{false};
-    /* Written seldom: */
-    alignas(64) std::atomic<uint32_t> sleeping_{0};
-    std::atomic<bool> stopping_{false};
-    const std::function<void()> tidy_;
-    std::thread thread_;
-
-    static inline thread_local const worker *here = nullptr;
-};
-
-} // namespace tow
 
 #endif /* TOW_DEVICE_XLA_CPU_WAIT_IMPL_HH_ */

@@ -28,6 +28,7 @@ tow_xla_extension_t extension = {
     buffer_promise,
     buffer_fulfil,
     buffer_fail,
+    turn,
 };
 
 PJRT_Api make_api()

@@ -54,6 +54,25 @@ typedef enum tow_xla_reduction {
     TOW_XLA_MAX,
 } tow_xla_reduction_t;
 
+/* How a member waits that shares its thread with other devices of its process.
+ * Whoever waits without it keeps them from running, and may be waiting for just
+ * them. */
+typedef struct tow_xla_turns {
+    size_t struct_size;
+    void *context;
+    /* Between two looks: lets others use the thread. `is_first`: we have done
+     * something since the last call, and not only looked. Nonzero when all look
+     * in vain and the thread is about to sleep: then look once more, ready to be
+     * woken, and call `sleep`; what comes of it is not told until it returns. */
+    int (*pass)(void *context, int is_first);
+    /* Until *word is no longer `heard`, or somebody rings that futex, or one of
+     * the others can go on; or for no reason. `is_shared`: it lies in memory that
+     * processes share. `word` may be NULL: then for a fraction of a millisecond.
+     */
+    void (*sleep)(void *context, const uint32_t *word, uint32_t heard,
+                  int is_shared);
+} tow_xla_turns_t;
+
 /* One member's part in one collective. Everything is lent for the call.
  *
  * Members match by (members, run_id, op_id, occurrence), which all of them
@@ -94,6 +113,8 @@ typedef struct tow_xla_collective {
     size_t source;
     const size_t *targets;
     size_t target_count;
+    /* NULL: the thread is ours alone. */
+    const tow_xla_turns_t *turns;
 } tow_xla_collective_t;
 
 typedef struct tow_xla_collectives {
@@ -106,6 +127,9 @@ typedef struct tow_xla_collectives {
      * been aborted: the device stands still until it returns. */
     int (*run)(void *context, const tow_xla_collective_t *collective,
                char *error, size_t error_capacity);
+    /* Nonzero: `run` waits as tow_xla_turns_t wants it. Otherwise every device
+     * that comes to a collective has a thread of its own. */
+    int takes_turns;
 } tow_xla_collectives_t;
 
 /* --- Options of an execution --------------------------------------------- */
@@ -119,6 +143,13 @@ typedef struct tow_xla_collectives {
  * that PJRT_LoadedExecutable_Execute takes as long as the computation. Has no
  * effect on an execution on several devices. */
 #define TOW_XLA_EXECUTE_INLINE 1u
+
+/* The same on any number of devices, but only for a program that is light (see
+ * light_impl.hh), and for no longer than TOW_XLA_GUESTS_NS: members of gangs wait
+ * for others. What is not finished then belongs to the calling thread, which has
+ * to call `turn` (below) now and then until that says 0; waiting for an event
+ * does it, too. */
+#define TOW_XLA_EXECUTE_HERE 2u
 
 typedef struct tow_xla_execute_options {
     size_t struct_size;
@@ -214,6 +245,9 @@ typedef struct tow_xla_extension {
                                  struct PJRT_Event **out_done);
     void (*fail)(struct PJRT_Buffer *buffer, int code, const char *message,
                  size_t message_size);
+    /* Goes on with what TOW_XLA_EXECUTE_HERE has left to the calling thread.
+     * Nonzero while there is more. */
+    int (*turn)(void);
 } tow_xla_extension_t;
 
 #ifdef __cplusplus
