@@ -387,6 +387,10 @@ tow_controller_totals_t tow_controller_totals(
         .object_bytes = books.object_bytes,
         .reserved_bytes = books.reserved_bytes,
         .granted_count = controller->granted_count,
+        .granted_worker_count = controller->granted_worker_count,
+        .grant_message_count = controller->grant_message_count,
+        .done_message_count = controller->done_message_count,
+        .abort_message_count = controller->abort_message_count,
     };
     for (const tow_list_t *item = controller->clients.next;
          item != &controller->clients; item = item->next) {

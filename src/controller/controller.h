@@ -51,6 +51,10 @@ typedef struct tow_controller_totals {
     uint64_t object_bytes;
     uint64_t reserved_bytes;
     uint64_t granted_count; /* ever */
+    /* What runs took in this life: their workers, and the messages to and from
+     * these. */
+    uint64_t granted_worker_count;
+    uint64_t grant_message_count, done_message_count, abort_message_count;
 } tow_controller_totals_t;
 
 tow_controller_totals_t tow_controller_totals(

@@ -77,6 +77,8 @@ struct tow_controller {
     uint64_t mark_number; /* of runs, on the objects that they name */
     uint64_t code_bytes;
     uint64_t granted_count;
+    uint64_t granted_worker_count; /* of all runs; then their messages */
+    uint64_t grant_message_count, done_message_count, abort_message_count;
     uint64_t compile_count;
     size_t copy_count; /* under way */
 

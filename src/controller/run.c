@@ -466,6 +466,7 @@ static void send_grants(run_t *run)
     grant.first_result = tow_key(tow_key_client(run->key), run->first_result);
     grant.first_gang = run->first_gang;
     run->reporting_count = (uint32_t)resident->worker_count;
+    run->controller->granted_worker_count += resident->worker_count;
     for (size_t i = 0; i < resident->worker_count; i++)
         tow_worker_send(resident->workers[i], TOW_MESSAGE_GRANT, &grant.base);
 }

@@ -25,8 +25,17 @@ void tow_worker_release(worker_t *worker)
     if (--worker->reference_count == 0) free_worker(worker);
 }
 
+/* So that a simulation can see what runs cost. */
+static void count_message(tow_controller_t *controller, uint32_t type)
+{
+    controller->grant_message_count += type == TOW_MESSAGE_GRANT;
+    controller->abort_message_count += type == TOW_MESSAGE_ABORT;
+    controller->done_message_count += type == TOW_MESSAGE_DONE;
+}
+
 void tow_worker_send(worker_t *worker, uint32_t type, const tow_body_t *body)
 {
+    count_message(worker->controller, type);
     if (worker->session == NULL || worker->fault != TOW_OK) return;
     if (tow_session_send(worker->session, type, body) != TOW_SEND_FULL) return;
     tow_worker_fault(worker, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
@@ -323,6 +332,7 @@ void tow_worker_message(worker_t *worker, const tow_message_t *message)
 {
     tow_controller_t *controller = worker->controller;
     if (worker->fault != TOW_OK) return;
+    count_message(controller, message->type);
     const tow_body_t *body;
     tow_arena_reset(&controller->arena);
     tow_status_t status =

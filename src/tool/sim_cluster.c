@@ -5,7 +5,6 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
-#include "device/compiler/direct.h"
 #include "tool/sim_cluster_impl.h"
 
 /* Faults are over by then; what is not finished a minute later never will. */
@@ -15,169 +14,24 @@
 #define PATIENCE_NS (INT64_C(10) * SIM_SECOND_NS)
 /* Of each reach of a fault point. */
 #define FAULT_POINT_PPM 2000
-#define HOSTS_MAX       128
-/* One seed in this many has a large cluster. */
+#define DEVICES_MAX     4 /* of a worker */
+#define HOSTS_MAX       512
+#define HOSTS_LARGE     32
+/* One seed in this many has a large cluster; of those, one in so many is of any
+ * size that is allowed, and the others of a quarter of that: all workers know each
+ * other, and 512 of them take seconds. */
 #define LARGE_EVERY 40
+#define HUGE_EVERY  8
 /* One in this many is calm: then every error is a bug. */
 #define CALM_EVERY 6
-/* In a large cluster the books are looked at less often. */
-#define LARGE_CHECK_EVERY 256
+/* In a large cluster the books are looked at less often: events for each worker
+ * between two looks. */
+#define LARGE_CHECK_EVERY 4
 
 static uint64_t below(sim_cluster_t *cluster, uint64_t bound)
 {
     return sim_below(&cluster->random, bound);
 }
-
-/* -- The controller's process -------------------------------------------------- */
-
-typedef struct sim_controller {
-    tow_driver_t *driver;     /* owned: to compile with */
-    tow_compiler_t *compiler; /* owned */
-    tow_controller_t *controller;
-} sim_controller_t;
-
-static void destroy_controller(void *machine)
-{
-    sim_controller_t *self = machine;
-    tow_direct_compiler_abandon(self->compiler);
-    tow_controller_destroy(self->controller);
-    tow_sim_device_driver_crash(self->driver);
-    tow_free(self);
-}
-
-static tow_status_t open_controller(tow_env_t *env, sim_cluster_t *cluster,
-                                    sim_controller_t *self)
-{
-    TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
-        env, &(tow_sim_device_options_t){.model = &cluster->model},
-        &self->driver));
-    TOW_RETURN_IF_ERROR(tow_direct_compiler_create(
-        self->driver, &(tow_direct_compiler_options_t){0}, &self->compiler));
-    return tow_controller_open(
-        env,
-        &(tow_controller_options_t){.address = "sim:controller",
-                                    .compiler = self->compiler},
-        &self->controller);
-}
-
-static tow_status_t start_controller(tow_env_t *env, void *argument,
-                                     void **out_machine)
-{
-    sim_process_t *process = argument;
-    sim_controller_t *self = tow_calloc(1, sizeof(*self));
-    if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    *out_machine = self;
-    return open_controller(env, process->cluster, self);
-}
-
-static const tow_sim_program_t controller_program = {.start = start_controller,
-                                                     .destroy =
-                                                         destroy_controller};
-
-static tow_controller_t *controller_of(const sim_cluster_t *cluster)
-{
-    sim_controller_t *self = tow_sim_node_machine(cluster->controller.node);
-    return self == NULL ? NULL : self->controller;
-}
-
-/* -- Workers' processes --------------------------------------------------------- */
-
-#define DEVICES_MAX 4 /* of a worker */
-
-typedef struct sim_worker {
-    sim_cluster_t *cluster;
-    tow_driver_t *driver; /* owned */
-    tow_worker_t *worker;
-    /* What we put before the driver's own table, to see what its devices get. */
-    tow_driver_ops_t ops;
-    const tow_driver_ops_t *driver_ops;
-    uint64_t last_gangs[DEVICES_MAX];
-} sim_worker_t;
-
-/* Gangs have one sequence of numbers in the life of a controller, and every device
- * gets its own in that order: so any two are in the same order wherever they meet,
- * on one island or on several. */
-static tow_status_t watch_run(tow_driver_t *driver, tow_run_t *run)
-{
-    sim_worker_t *self = TOW_CONTAINER_OF(driver->ops, sim_worker_t, ops);
-    for (size_t i = 0; i < run->executable->local_device_count; i++) {
-        const size_t device = run->executable->local_devices[i];
-        if (run->gang_id <= self->last_gangs[device])
-            tow_sim_fail(self->cluster->sim,
-                         TOW_ERROR(TOW_INTERNAL,
-                                   "device %lld gets gang %" PRIu64
-                                   " after gang %" PRIu64,
-                                   (long long)driver->devices[device].id,
-                                   run->gang_id, self->last_gangs[device]));
-        self->last_gangs[device] = run->gang_id;
-    }
-    return self->driver_ops->run(driver, run);
-}
-
-static void watch_driver(sim_worker_t *self)
-{
-    self->driver_ops = self->driver->ops;
-    self->ops = *self->driver->ops;
-    self->ops.run = watch_run;
-    self->driver->ops = &self->ops;
-}
-
-/* Perhaps another life of the controller, which counts anew. */
-static void forget_gangs(void *context, uint64_t cluster)
-{
-    (void)cluster;
-    sim_worker_t *self = context;
-    memset(self->last_gangs, 0, sizeof(self->last_gangs));
-}
-
-static void destroy_worker(void *machine)
-{
-    sim_worker_t *self = machine;
-    if (self->worker != NULL) tow_worker_abandon(self->worker);
-    tow_sim_device_driver_crash(self->driver);
-    tow_free(self);
-}
-
-/* Each life has a number that was never used. */
-static tow_status_t start_worker(tow_env_t *env, void *argument,
-                                 void **out_machine)
-{
-    sim_process_t *process = argument;
-    sim_cluster_t *cluster = process->cluster;
-    sim_worker_t *self = tow_calloc(1, sizeof(*self));
-    if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    *out_machine = self;
-    self->cluster = cluster;
-    const uint32_t number = ++cluster->process_number;
-    TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
-        env,
-        &(tow_sim_device_options_t){.model = &cluster->model,
-                                    .device_count = cluster->devices_per_worker,
-                                    .first_id = 2048 * (int64_t)number,
-                                    .fabric = cluster->fabric,
-                                    .memory_bytes = cluster->memory_bytes,
-                                    .jitter_ppm = 100000},
-        &self->driver));
-    watch_driver(self);
-    char island[SIM_NAME_SIZE];
-    char door[SIM_NAME_SIZE + 8];
-    sim_island_name(process->index % cluster->island_count, island);
-    snprintf(door, sizeof(door), "sim:%s", process->name);
-    return tow_worker_open(
-        env,
-        &(tow_worker_options_t){
-            .controller = "sim:controller",
-            .host = process->name,
-            .island = island,
-            .door = door,
-            .process = number,
-            .driver = self->driver,
-            .hooks = {.joined = forget_gangs, .context = self}},
-        &self->worker);
-}
-
-static const tow_sim_program_t worker_program = {.start = start_worker,
-                                                 .destroy = destroy_worker};
 
 /* -- What must hold --------------------------------------------------------------- */
 
@@ -211,11 +65,11 @@ static void check_deadlock(sim_cluster_t *cluster)
  * counted with both. */
 static tow_status_t check_memory(const sim_process_t *process)
 {
-    const sim_worker_t *self = tow_sim_node_machine(process->node);
-    if (self == NULL || self->driver == NULL) return TOW_OK;
-    for (size_t i = 0; i < self->driver->device_count; i++) {
+    tow_driver_t *driver = tow_sim_driver_of(process->node);
+    if (driver == NULL) return TOW_OK;
+    for (size_t i = 0; i < driver->device_count; i++) {
         tow_memory_stats_t stats;
-        TOW_RETURN_IF_ERROR(tow_driver_memory_stats(self->driver, i, &stats));
+        TOW_RETURN_IF_ERROR(tow_driver_memory_stats(driver, i, &stats));
         if (stats.bytes_peak > process->cluster->memory_bytes)
             return TOW_ERROR(TOW_INTERNAL,
                              "%s has had %" PRIu64 " bytes on device %zu",
@@ -224,14 +78,33 @@ static tow_status_t check_memory(const sim_process_t *process)
     return TOW_OK;
 }
 
+/* Messages for runs grow with workers and nodes, not with shards: a grant, a
+ * report and at worst an abort for each worker. */
+static tow_status_t check_messages(const tow_controller_t *controller)
+{
+    const tow_controller_totals_t totals = tow_controller_totals(controller);
+    const uint64_t bound = totals.granted_worker_count;
+    if (totals.grant_message_count <= bound &&
+        totals.done_message_count <= bound &&
+        totals.abort_message_count <= bound)
+        return TOW_OK;
+    return TOW_ERROR(TOW_INTERNAL,
+                     "runs on %" PRIu64 " workers took %" PRIu64
+                     " grants, %" PRIu64 " reports and %" PRIu64 " aborts",
+                     bound, totals.grant_message_count,
+                     totals.done_message_count, totals.abort_message_count);
+}
+
 static void check_all(void *context, tow_sim_t *sim)
 {
     sim_cluster_t *cluster = context;
     check_deadlock(cluster);
     if (tow_sim_counts(sim).events % cluster->check_every != 0) return;
-    const tow_controller_t *controller = controller_of(cluster);
+    const tow_controller_t *controller =
+        tow_sim_controller_of(cluster->controller.node);
     if (controller == NULL) return;
     tow_status_t status = tow_controller_check(controller);
+    if (status == TOW_OK) status = check_messages(controller);
     if (status != TOW_OK)
         tow_sim_fail(sim, tow_status_annotate(status, "the controller"));
     for (size_t i = 0; i < cluster->worker_count; i++) {
@@ -252,7 +125,8 @@ static tow_status_t expect_zero(const char *who, const char *what,
 
 static tow_status_t expect_idle_controller(const sim_cluster_t *cluster)
 {
-    const tow_controller_t *controller = controller_of(cluster);
+    const tow_controller_t *controller =
+        tow_sim_controller_of(cluster->controller.node);
     if (controller == NULL)
         return TOW_ERROR(TOW_INTERNAL, "there is no controller");
     const tow_controller_totals_t totals = tow_controller_totals(controller);
@@ -279,11 +153,12 @@ typedef enum sim_gets {
 static tow_status_t expect_idle_worker(const sim_process_t *process,
                                        sim_gets_t gets)
 {
-    const sim_worker_t *self = tow_sim_node_machine(process->node);
-    if (self == NULL)
+    const tow_worker_t *worker = tow_sim_worker_of(process->node);
+    if (worker == NULL)
         return TOW_ERROR(TOW_INTERNAL, "%s is not there", process->name);
-    const tow_worker_stats_t stats = tow_worker_stats(self->worker);
-    const tow_sim_device_counts_t counts = tow_sim_device_counts(self->driver);
+    const tow_worker_stats_t stats = tow_worker_stats(worker);
+    const tow_sim_device_counts_t counts =
+        tow_sim_device_counts(tow_sim_driver_of(process->node));
     const char *who = process->name;
     if (stats.state != TOW_WORKER_JOINED)
         return TOW_ERROR(TOW_INTERNAL, "%s is %s", who,
@@ -383,14 +258,18 @@ static tow_status_t make_world(sim_cluster_t *cluster)
         &cluster->fabric);
 }
 
+static size_t choose_host_count(sim_cluster_t *cluster)
+{
+    if (cluster->options->host_count != 0) return cluster->options->host_count;
+    if (below(cluster, LARGE_EVERY) > 0) return 3 + below(cluster, 8);
+    const size_t most =
+        below(cluster, HUGE_EVERY) == 0 ? HOSTS_MAX : HOSTS_MAX / 4;
+    return HOSTS_LARGE + below(cluster, most - HOSTS_LARGE + 1);
+}
+
 static tow_status_t choose_sizes(sim_cluster_t *cluster)
 {
-    const uint32_t asked = cluster->options->host_count;
-    const bool is_large =
-        asked != 0 ? asked > 16 : below(cluster, LARGE_EVERY) == 0;
-    size_t hosts = asked != 0 ? asked
-                   : is_large ? 32 + below(cluster, HOSTS_MAX - 31)
-                              : 3 + below(cluster, 8);
+    const size_t hosts = choose_host_count(cluster);
     if (hosts < 3 || hosts > HOSTS_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu hosts: 3 to %d are allowed",
                          hosts, HOSTS_MAX);
@@ -405,7 +284,8 @@ static tow_status_t choose_sizes(sim_cluster_t *cluster)
     cluster->is_tight = below(cluster, 4) == 0;
     cluster->is_damaging = below(cluster, 4) == 0;
     cluster->memory_bytes = cluster->is_tight ? 1000000 : 256000000;
-    cluster->check_every = is_large ? LARGE_CHECK_EVERY : 1;
+    cluster->check_every =
+        hosts < HOSTS_LARGE ? 1 : LARGE_CHECK_EVERY * (uint32_t)hosts;
     cluster->workers = tow_calloc(cluster->worker_count, sizeof(sim_process_t));
     cluster->clients = tow_calloc(cluster->client_count, sizeof(sim_process_t));
     cluster->pattern = tow_malloc(SIM_PATTERN_BYTES);
@@ -419,8 +299,10 @@ static tow_status_t choose_sizes(sim_cluster_t *cluster)
     return tow_sim_model_find("tpu_v4", &cluster->model);
 }
 
+/* `argument` is the program's. */
 static tow_status_t make_process(sim_cluster_t *cluster, sim_process_t *process,
-                                 const tow_sim_program_t *program)
+                                 const tow_sim_program_t *program,
+                                 void *argument)
 {
     process->cluster = cluster;
     tow_sim_host_options_t host = {
@@ -437,29 +319,58 @@ static tow_status_t make_process(sim_cluster_t *cluster, sim_process_t *process,
                                &(tow_sim_node_options_t){.name = process->name,
                                                          .host = process->host,
                                                          .program = program,
-                                                         .argument = process},
+                                                         .argument = argument},
                                &process->node);
+}
+
+static tow_status_t make_controller(sim_cluster_t *cluster)
+{
+    sim_process_t *controller = &cluster->controller;
+    snprintf(controller->name, SIM_NAME_SIZE, "controller");
+    controller->role = (tow_sim_role_t){.model = &cluster->model,
+                                        .controller = "sim:controller"};
+    return make_process(cluster, controller, &tow_sim_controller_program,
+                        &controller->role);
+}
+
+static tow_status_t make_worker(sim_cluster_t *cluster, size_t index)
+{
+    sim_process_t *worker = &cluster->workers[index];
+    worker->index = index;
+    snprintf(worker->name, SIM_NAME_SIZE, "worker/%zu", index);
+    worker->role = (tow_sim_role_t){
+        .model = &cluster->model,
+        .fabric = cluster->fabric,
+        .controller = "sim:controller",
+        .host = worker->name,
+        .island = cluster->islands[index % cluster->island_count],
+        .device_count = cluster->devices_per_worker,
+        .memory_bytes = cluster->memory_bytes,
+        .jitter_ppm = 100000,
+        .watcher = cluster->sim,
+        .process_number = &cluster->process_number};
+    return make_process(cluster, worker, &tow_sim_worker_program,
+                        &worker->role);
+}
+
+static tow_status_t make_client(sim_cluster_t *cluster, size_t index)
+{
+    sim_process_t *client = &cluster->clients[index];
+    client->index = index;
+    client->operations_left = 10 + (uint32_t)below(cluster, 250);
+    snprintf(client->name, SIM_NAME_SIZE, "client/%zu", index);
+    return make_process(cluster, client, &tow_sim_client_program, client);
 }
 
 static tow_status_t make_processes(sim_cluster_t *cluster)
 {
-    snprintf(cluster->controller.name, SIM_NAME_SIZE, "controller");
-    TOW_RETURN_IF_ERROR(
-        make_process(cluster, &cluster->controller, &controller_program));
-    for (size_t i = 0; i < cluster->worker_count; i++) {
-        sim_process_t *worker = &cluster->workers[i];
-        worker->index = i;
-        snprintf(worker->name, SIM_NAME_SIZE, "worker/%zu", i);
-        TOW_RETURN_IF_ERROR(make_process(cluster, worker, &worker_program));
-    }
-    for (size_t i = 0; i < cluster->client_count; i++) {
-        sim_process_t *client = &cluster->clients[i];
-        client->index = i;
-        client->operations_left = 10 + (uint32_t)below(cluster, 250);
-        snprintf(client->name, SIM_NAME_SIZE, "client/%zu", i);
-        TOW_RETURN_IF_ERROR(
-            make_process(cluster, client, &tow_sim_client_program));
-    }
+    for (size_t i = 0; i < cluster->island_count; i++)
+        sim_island_name(i, cluster->islands[i]);
+    TOW_RETURN_IF_ERROR(make_controller(cluster));
+    for (size_t i = 0; i < cluster->worker_count; i++)
+        TOW_RETURN_IF_ERROR(make_worker(cluster, i));
+    for (size_t i = 0; i < cluster->client_count; i++)
+        TOW_RETURN_IF_ERROR(make_client(cluster, i));
     return TOW_OK;
 }
 

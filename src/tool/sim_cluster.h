@@ -15,7 +15,7 @@
 
 typedef struct tow_sim_cluster_options {
     uint64_t seed;
-    uint32_t host_count; /* 0: the seed decides: mostly few, at times 128 */
+    uint32_t host_count; /* 0: the seed decides: mostly few, at times 512 */
     tow_scenario_faults_t faults;
     tow_log_t log;
     FILE *event_log; /* lent; NULL: none */

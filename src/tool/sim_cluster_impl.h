@@ -6,10 +6,8 @@
 #include "base/list.h"
 #include "base/vec.h"
 #include "client/client.h"
-#include "controller/controller.h"
-#include "device/sim/sim_device.h"
 #include "tool/sim_cluster.h"
-#include "worker/worker.h"
+#include "tool/sim_roles.h"
 
 #define SIM_MILLISECOND_NS 1000000
 #define SIM_SECOND_NS      1000000000
@@ -33,6 +31,7 @@ typedef struct sim_process {
     char name[SIM_NAME_SIZE];
     tow_sim_host_t *host; /* lent by the world */
     tow_sim_node_t *node; /* lent by the world */
+    tow_sim_role_t role;  /* of a controller or worker */
     /* Of a client: what is left to do, and how often it began. */
     uint32_t operations_left;
     bool is_done;
@@ -51,7 +50,8 @@ struct sim_cluster {
     sim_process_t *clients; /* owned */
     size_t client_count;
     size_t devices_per_worker;
-    size_t island_count;   /* worker i is of island i modulo this */
+    size_t island_count; /* worker i is of island i modulo this */
+    char islands[SIM_ISLANDS_MAX][SIM_NAME_SIZE];
     uint64_t memory_bytes; /* of a device */
     bool is_calm;          /* nothing goes wrong: nor may anything fail */
     bool is_tight;         /* memory may run out */

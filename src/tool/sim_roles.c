@@ -1,6 +1,8 @@
 #include "tool/sim_roles.h"
 
+#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "device/compiler/direct.h"
@@ -58,9 +60,54 @@ tow_controller_t *tow_sim_controller_of(const tow_sim_node_t *node)
 /* -- Workers ---------------------------------------------------------------------- */
 
 typedef struct sim_worker {
+    const tow_sim_role_t *role;
     tow_driver_t *driver; /* owned */
     tow_worker_t *worker;
+    /* What we put before the driver's own table, to see what its devices get. */
+    tow_driver_ops_t ops;
+    const tow_driver_ops_t *driver_ops;
+    uint64_t last_gangs[]; /* by device */
 } sim_worker_t;
+
+/* Gangs have one sequence of numbers in the life of a controller, and every device
+ * gets its own in that order: so any two are in the same order wherever they meet,
+ * on one island or on several. */
+static void watch_device(sim_worker_t *self, size_t device, uint64_t gang)
+{
+    if (gang <= self->last_gangs[device])
+        tow_sim_fail(self->role->watcher,
+                     TOW_ERROR(TOW_INTERNAL,
+                               "device %lld gets gang %" PRIu64
+                               " after gang %" PRIu64,
+                               (long long)self->driver->devices[device].id,
+                               gang, self->last_gangs[device]));
+    self->last_gangs[device] = gang;
+}
+
+static tow_status_t watch_run(tow_driver_t *driver, tow_run_t *run)
+{
+    sim_worker_t *self = TOW_CONTAINER_OF(driver->ops, sim_worker_t, ops);
+    for (size_t i = 0; i < run->executable->local_device_count; i++)
+        watch_device(self, run->executable->local_devices[i], run->gang_id);
+    return self->driver_ops->run(driver, run);
+}
+
+static void watch_driver(sim_worker_t *self)
+{
+    self->driver_ops = self->driver->ops;
+    self->ops = *self->driver->ops;
+    self->ops.run = watch_run;
+    self->driver->ops = &self->ops;
+}
+
+/* Perhaps another life of the controller, which counts anew. */
+static void forget_gangs(void *context, uint64_t cluster)
+{
+    (void)cluster;
+    sim_worker_t *self = context;
+    memset(self->last_gangs, 0,
+           self->role->device_count * sizeof(*self->last_gangs));
+}
 
 static void destroy_worker(void *machine)
 {
@@ -70,9 +117,10 @@ static void destroy_worker(void *machine)
     tow_free(self);
 }
 
-static tow_status_t open_worker(tow_env_t *env, const tow_sim_role_t *role,
-                                sim_worker_t *self)
+/* Each life has a number that was never used. */
+static tow_status_t open_worker(tow_env_t *env, sim_worker_t *self)
 {
+    const tow_sim_role_t *role = self->role;
     const uint32_t number = ++*role->process_number;
     TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
         env,
@@ -83,24 +131,30 @@ static tow_status_t open_worker(tow_env_t *env, const tow_sim_role_t *role,
                                     .memory_bytes = role->memory_bytes,
                                     .jitter_ppm = role->jitter_ppm},
         &self->driver));
+    if (role->watcher != NULL) watch_driver(self);
     char door[TOW_PEER_NAME_MAX + 8];
     snprintf(door, sizeof(door), "sim:%s", role->host);
-    const tow_worker_options_t options = {.controller = role->controller,
-                                          .host = role->host,
-                                          .island = role->island,
-                                          .door = door,
-                                          .process = number,
-                                          .driver = self->driver};
+    const tow_worker_options_t options = {
+        .controller = role->controller,
+        .host = role->host,
+        .island = role->island,
+        .door = door,
+        .process = number,
+        .driver = self->driver,
+        .hooks = {.joined = forget_gangs, .context = self}};
     return tow_worker_open(env, &options, &self->worker);
 }
 
 static tow_status_t start_worker(tow_env_t *env, void *argument,
                                  void **out_machine)
 {
-    sim_worker_t *self = tow_calloc(1, sizeof(*self));
+    const tow_sim_role_t *role = argument;
+    sim_worker_t *self = tow_calloc(
+        1, sizeof(*self) + role->device_count * sizeof(*self->last_gangs));
     if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     *out_machine = self;
-    return open_worker(env, argument, self);
+    self->role = role;
+    return open_worker(env, self);
 }
 
 const tow_sim_program_t tow_sim_worker_program = {.start = start_worker,

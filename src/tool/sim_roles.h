@@ -18,6 +18,8 @@ typedef struct tow_sim_role {
     size_t device_count;
     uint64_t memory_bytes; /* of a device; 0: as the model says */
     uint32_t jitter_ppm;
+    /* Fails when a device gets gangs out of order; NULL: nobody looks. Lent. */
+    tow_sim_t *watcher;
     /* Counts up with each life of a worker: process numbers are never used
      * again. */
     uint32_t *process_number;

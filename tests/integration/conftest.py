@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Not a matter of correctness: under a sanitizer five hundred clusters take minutes.
+# Not a matter of correctness: under a sanitizer a thousand clusters take minutes.
 TIMEOUT_S = 600
 
 
