@@ -231,6 +231,7 @@ static void init_lists(tow_controller_t *controller)
     tow_list_init(&controller->mappings);
     tow_arena_init(&controller->arena, TOW_MESSAGE_ARENA_BYTES);
     controller->turn_end.run = end_turn;
+    controller->release_timer.fire = tow_workers_release;
 }
 
 static tow_status_t open_parts(tow_controller_t *controller)
@@ -346,6 +347,7 @@ void tow_controller_close(tow_controller_t *controller, tow_closed_t closed)
     TOW_ASSERT(!controller->is_closing);
     controller->is_closing = true;
     controller->closed = closed;
+    tow_env_timer_stop(controller->env, &controller->release_timer);
     tow_status_t reason =
         TOW_ERROR(TOW_UNAVAILABLE, "the controller was told to end");
     if (controller->turn_end_is_posted) controller->closing_count++;

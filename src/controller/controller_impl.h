@@ -85,6 +85,7 @@ struct tow_controller {
     /* The end of the turn. */
     tow_post_t turn_end;
     bool turn_end_is_posted;
+    tow_timer_t release_timer; /* see TOW_RELEASE_DELAY_NS */
     bool is_closing;
     size_t closing_count; /* things that have yet to say that they are closed */
     tow_closed_t closed;
@@ -525,7 +526,10 @@ void tow_worker_gone(worker_t *worker, tow_status_t cause);
 tow_status_t tow_worker_join(tow_controller_t *controller,
                              tow_session_t *session,
                              const tow_msg_worker_join_t *join) TOW_MUST_USE;
+/* At the end of a turn: sends what is released, now or a little later. */
 void tow_worker_flush(worker_t *worker);
+/* And this is later. */
+void tow_workers_release(tow_timer_t *timer);
 /* For a process that has died: sessions go without a word to the env. */
 void tow_clients_abandon(tow_controller_t *controller);
 void tow_workers_abandon(tow_controller_t *controller);

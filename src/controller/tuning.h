@@ -17,6 +17,12 @@
 #define TOW_CLIENT_REPORTS_MAX   64u /* that are gathered */
 /* In one message: a loop of a few milliseconds. */
 #define TOW_CLIENT_RELEASES_MAX 1048576u
+/* A worker is told what to release with the next message that it gets, for that
+ * costs it no wake-up of its own; or when there are so many ranges, or after so
+ * long. What waits counts as free, for it is told before any grant. Told at
+ * once, a call that is waited for took 15 us longer on two cores. */
+#define TOW_RELEASE_RANGES_MAX 64u
+#define TOW_RELEASE_DELAY_NS   1000000
 /* The largest message that is decoded takes this much of the arena. */
 #define TOW_MESSAGE_ARENA_BYTES ((size_t)64 << 20)
 

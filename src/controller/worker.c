@@ -33,10 +33,15 @@ static void count_message(tow_controller_t *controller, uint32_t type)
     controller->done_message_count += type == TOW_MESSAGE_DONE;
 }
 
+static void send_releases(worker_t *worker);
+
 void tow_worker_send(worker_t *worker, uint32_t type, const tow_body_t *body)
 {
     count_message(worker->controller, type);
     if (worker->session == NULL || worker->fault != TOW_OK) return;
+    /* What was released makes room for what comes. */
+    if (worker->release_firsts.count > 0 && type != TOW_MESSAGE_RELEASE)
+        send_releases(worker);
     if (tow_session_send(worker->session, type, body) != TOW_SEND_FULL) return;
     tow_worker_fault(worker, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                                        "worker %s takes no messages: its queue "
@@ -79,7 +84,23 @@ static void send_releases(worker_t *worker)
 
 void tow_worker_flush(worker_t *worker)
 {
-    if (worker->release_firsts.count > 0) send_releases(worker);
+    tow_controller_t *controller = worker->controller;
+    if (worker->release_firsts.count == 0) return;
+    if (worker->release_firsts.count >= TOW_RELEASE_RANGES_MAX)
+        send_releases(worker);
+    else if (!tow_timer_is_armed(&controller->release_timer))
+        tow_env_timer_start(controller->env, &controller->release_timer,
+                            tow_env_now_ns(controller->env) +
+                                TOW_RELEASE_DELAY_NS);
+}
+
+void tow_workers_release(tow_timer_t *timer)
+{
+    tow_controller_t *controller =
+        TOW_CONTAINER_OF(timer, tow_controller_t, release_timer);
+    for (tow_list_t *item = controller->workers.next;
+         item != &controller->workers; item = item->next)
+        send_releases(TOW_CONTAINER_OF(item, worker_t, node));
 }
 
 /* -- Joining ------------------------------------------------------------------- */
