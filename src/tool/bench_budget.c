@@ -11,6 +11,7 @@
 #include "base/vec.h"
 
 #define PATH_SIZE 96
+#define LINE_SIZE 512
 
 typedef struct process {
     long pid;
@@ -24,15 +25,21 @@ static bool is_number(const char *name)
     return isdigit((unsigned char)name[0]) != 0;
 }
 
+static void read_file(const char *path, char *text, size_t capacity)
+{
+    text[0] = '\0';
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return;
+    const size_t size = fread(text, 1, capacity - 1, file);
+    fclose(file);
+    text[size] = '\0';
+}
+
 static long parent_of(long pid)
 {
-    char path[PATH_SIZE], line[512];
+    char path[PATH_SIZE], line[LINE_SIZE];
     snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
-    FILE *file = fopen(path, "r");
-    if (file == NULL) return -1;
-    const size_t size = fread(line, 1, sizeof(line) - 1, file);
-    fclose(file);
-    line[size] = '\0';
+    read_file(path, line, sizeof(line));
     /* The name may hold anything, but for its own last bracket. */
     const char *end = strrchr(line, ')');
     char state;
@@ -71,31 +78,46 @@ static bool descends(const process_vec_t *processes, long pid, long from)
     return false;
 }
 
-/* CPU seconds of one thread: the first number, in nanoseconds. */
-static double seconds_of(long pid, const char *thread)
+/* Which part of its time a thread was in the kernel: fields 14 and 15. */
+static double kernel_share(long pid, const char *thread)
 {
-    char path[PATH_SIZE];
-    unsigned long long ns = 0;
+    char path[PATH_SIZE], line[LINE_SIZE];
+    unsigned long long user = 0, kernel = 0;
+    snprintf(path, sizeof(path), "/proc/%ld/task/%.16s/stat", pid, thread);
+    read_file(path, line, sizeof(line));
+    const char *end = strrchr(line, ')');
+    if (end == NULL ||
+        sscanf(end + 1,
+               " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user,
+               &kernel) != 2 ||
+        user + kernel == 0)
+        return 0;
+    return (double)kernel / (double)(user + kernel);
+}
+
+/* CPU time of one thread: the first number, in nanoseconds. */
+static void add_thread(long pid, const char *thread, tow_budget_part_t *part)
+{
+    char path[PATH_SIZE], line[LINE_SIZE];
     snprintf(path, sizeof(path), "/proc/%ld/task/%.16s/schedstat", pid, thread);
-    FILE *file = fopen(path, "r");
-    if (file == NULL) return 0;
-    if (fscanf(file, "%llu", &ns) != 1) ns = 0;
-    fclose(file);
-    return (double)ns * 1e-9;
+    read_file(path, line, sizeof(line));
+    const double seconds = (double)strtoull(line, NULL, 10) * 1e-9;
+    part->all += seconds;
+    part->wire += seconds * kernel_share(pid, thread);
 }
 
 /* The first thread of a process is its loop. */
-static void add_threads(long pid, double *loop, double *others)
+static void add_threads(long pid, tow_budget_part_t *loop,
+                        tow_budget_part_t *others)
 {
     char path[PATH_SIZE];
     snprintf(path, sizeof(path), "/proc/%ld/task", pid);
     DIR *folder = opendir(path);
     if (folder == NULL) return;
-    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-        if (!is_number(entry->d_name)) continue;
-        const double seconds = seconds_of(pid, entry->d_name);
-        *(strtol(entry->d_name, NULL, 10) == pid ? loop : others) += seconds;
-    }
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
+        if (is_number(entry->d_name))
+            add_thread(pid, entry->d_name,
+                       strtol(entry->d_name, NULL, 10) == pid ? loop : others);
     closedir(folder);
 }
 
@@ -143,13 +165,21 @@ tow_status_t tow_budget_read(tow_budget_t *out_budget)
     return TOW_OK;
 }
 
+static tow_budget_part_t between(tow_budget_part_t before,
+                                 tow_budget_part_t after)
+{
+    const double wire = after.wire - before.wire;
+    return (tow_budget_part_t){.all = after.all - before.all,
+                               .wire = wire > 0 ? wire : 0};
+}
+
 tow_budget_t tow_budget_between(const tow_budget_t *before,
                                 const tow_budget_t *after)
 {
     return (tow_budget_t){
-        .client = after->client - before->client,
-        .controller = after->controller - before->controller,
-        .worker = after->worker - before->worker,
-        .device = after->device - before->device,
+        .client = between(before->client, after->client),
+        .controller = between(before->controller, after->controller),
+        .worker = between(before->worker, after->worker),
+        .device = between(before->device, after->device),
     };
 }

@@ -6,12 +6,22 @@
 #include "base/macros.h"
 #include "base/status.h"
 
-/* Seconds of CPU since the processes began. */
+/* Seconds of CPU since the processes began. `wire` is what the kernel took of them
+ * on behalf of the loop: sockets, waking and sleeping; by the kernel's samples, so
+ * only as exact as the time is long. */
+typedef struct tow_budget_part {
+    double all;
+    double wire;
+} tow_budget_part_t;
+
 typedef struct tow_budget {
-    double client;     /* this process */
-    double controller; /* its loop */
-    double worker;     /* the loops of all workers */
-    double device;     /* all other threads of workers: devices, XLA's pools */
+    tow_budget_part_t client;     /* this process */
+    tow_budget_part_t controller; /* its loop */
+    /* The loops of all workers; small executions that somebody waits for run
+     * there too. */
+    tow_budget_part_t worker;
+    /* All other threads of workers: devices, XLA's pools. */
+    tow_budget_part_t device;
 } tow_budget_t;
 
 /* NOT_FOUND: no controller or worker descends from this process. */

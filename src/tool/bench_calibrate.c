@@ -150,9 +150,9 @@ static tow_status_t measure(calibration_t *calibration, int chains,
     const double clients = last.clients - first.clients;
     const double workers = last.workers - first.workers;
     *out_costs = (tow_bench_costs_t){
-        .client = costs_of(spent.client, clients),
-        .controller = costs_of(spent.controller, clients + workers),
-        .worker = costs_of(spent.worker, workers)};
+        .client = costs_of(spent.client.all, clients),
+        .controller = costs_of(spent.controller.all, clients + workers),
+        .worker = costs_of(spent.worker.all, workers)};
     return TOW_OK;
 }
 

@@ -302,28 +302,39 @@ static tow_status_t mpi_rate(void *context, double *out_rate)
 
 /* -- The budget ---------------------------------------------------------------- */
 
+/* What a part takes beside its wire. */
+static double own(tow_budget_part_t part)
+{
+    return part.all - part.wire;
+}
+
 static void print_budget(const char *name, const tow_budget_t *spent,
                          double seconds, double count,
                          const tow_bench_options_t *options)
 {
     const double us = 1e6 / count;
-    const double all =
-        spent->client + spent->controller + spent->worker + spent->device;
+    const double all = spent->client.all + spent->controller.all +
+                       spent->worker.all + spent->device.all;
     if (!options->json) {
-        printf("dispatch %s: us of CPU per computation: client %.2f, "
-               "controller %.2f, worker %.2f, device %.2f; all %.2f in %.2f "
-               "of time\n",
-               name, spent->client * us, spent->controller * us,
-               spent->worker * us, spent->device * us, all * us, seconds * us);
+        printf("dispatch %s: us of CPU per computation: client %.2f, wire "
+               "%.2f, controller %.2f, wire %.2f, worker %.2f, wire %.2f, "
+               "device %.2f; all %.2f in %.2f of time\n",
+               name, own(spent->client) * us, spent->client.wire * us,
+               own(spent->controller) * us, spent->controller.wire * us,
+               own(spent->worker) * us, spent->worker.wire * us,
+               spent->device.all * us, all * us, seconds * us);
         return;
     }
     json_t *line = json_pack(
-        "{ss, ss, sf, ss, ss, sf, sf, sb, sf, sf, sf, sf}", "bench", "dispatch",
-        "case", name, "value", all * us, "unit", "us", "peer",
+        "{ss, ss, sf, ss, ss, sf, sf, sb, sf, sf, sf, sf, sf, sf, sf}", "bench",
+        "dispatch", "case", name, "value", all * us, "unit", "us", "peer",
         "time of one computation", "peer_value", seconds * us, "ratio",
-        seconds / all, "simulated", 0, "client_us", spent->client * us,
-        "controller_us", spent->controller * us, "worker_us",
-        spent->worker * us, "device_us", spent->device * us);
+        seconds / all, "simulated", 0, "client_us", own(spent->client) * us,
+        "client_wire_us", spent->client.wire * us, "controller_us",
+        own(spent->controller) * us, "controller_wire_us",
+        spent->controller.wire * us, "worker_us", own(spent->worker) * us,
+        "worker_wire_us", spent->worker.wire * us, "device_us",
+        spent->device.all * us);
     char *text = json_dumps(line, JSON_COMPACT);
     printf("%s\n", text);
     free(text);
