@@ -46,7 +46,7 @@ static void leave_quietly(tow_client_t *client)
 /* Waiting in a callback would wait for the thread that runs it. */
 static tow_status_t check_may_wait(tow_client_t *client)
 {
-    if (!tow_shared_net_is_keeper(client->shared)) return TOW_OK;
+    if (!tow_shared_net_is_calling(client->shared)) return TOW_OK;
     return TOW_ERROR(TOW_FAILED_PRECONDITION,
                      "this call waits, and callbacks must not");
 }
@@ -205,7 +205,7 @@ void tow_client_leave_maybe_last(tow_client_t *client)
     const bool is_last = client->reference_count == 0;
     leave_quietly(client);
     if (!is_last) return;
-    if (!tow_shared_net_is_keeper(client->shared)) {
+    if (!tow_shared_net_is_calling(client->shared)) {
         close_client(client);
         return;
     }

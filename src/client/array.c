@@ -91,7 +91,7 @@ void tow_array_abandon(tow_array_t *array)
     tow_array_hold(array);
     tow_array_tell_followers(array);
     while ((item = tow_list_pop_front(&array->waiting)) != NULL) {
-        tow_free(TOW_CONTAINER_OF(item, callback_t, node));
+        tow_callback_free(TOW_CONTAINER_OF(item, callback_t, node));
         tow_array_drop(array);
     }
     tow_array_drop(array);

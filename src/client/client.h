@@ -33,6 +33,8 @@ typedef struct tow_callback {
     tow_status_t status; /* owned */
     /* It may come late: no thread need look out for it. */
     bool is_patient;
+    bool is_lent; /* it is part of something, which its call may free */
+    bool is_due;  /* inside: it is about to be called */
 } tow_callback_t;
 
 typedef struct tow_machine_options {

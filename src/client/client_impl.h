@@ -214,6 +214,7 @@ void tow_settle(tow_client_t *client, settling_t *settling,
 void tow_client_call_later(tow_client_t *client, callback_t *take_callback,
                            tow_status_t take_status);
 void tow_client_expect(tow_client_t *client, bool expected);
+void tow_callback_free(callback_t *callback);
 /* Calls what is in the list, and empties it. Not inside. */
 void tow_callbacks_run(tow_list_t *callbacks);
 void tow_client_flush_releases(tow_client_t *client);

@@ -30,11 +30,19 @@ void tow_client_call_later(tow_client_t *client, callback_t *take_callback,
                            tow_status_t take_status)
 {
     take_callback->status = take_status;
+    take_callback->is_due = true;
     tow_list_append(&client->callbacks, &take_callback->node);
-    if (client->shared != NULL)
-        tow_shared_net_call(client->shared);
-    else
+    if (client->shared == NULL) {
         tow_callbacks_run(&client->callbacks);
+        return;
+    }
+    tow_shared_net_notify(client->shared); /* Somebody may wait for is_due. */
+    tow_shared_net_call(client->shared);
+}
+
+void tow_callback_free(callback_t *callback)
+{
+    if (callback != NULL && !callback->is_lent) tow_free(callback);
 }
 
 void tow_callbacks_run(tow_list_t *callbacks)
@@ -42,11 +50,12 @@ void tow_callbacks_run(tow_list_t *callbacks)
     while (!tow_list_is_empty(callbacks)) {
         callback_t *callback =
             TOW_CONTAINER_OF(tow_list_pop_front(callbacks), callback_t, node);
+        const bool is_lent = callback->is_lent;
         if (callback->done != NULL)
             callback->done(callback->context, callback->status);
         else
             callback->plain(callback->context);
-        tow_free(callback);
+        if (!is_lent) tow_free(callback);
     }
 }
 

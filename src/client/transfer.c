@@ -427,8 +427,8 @@ static void answer_request(request_t *request, tow_status_t take_status)
 {
     tow_client_t *client = request->client;
     if (request->callback != NULL) {
+        if (!request->callback->is_patient) tow_client_expect(client, false);
         tow_client_call_later(client, request->callback, take_status);
-        tow_client_expect(client, false);
     } else {
         tow_settle(client, request->answer, take_status);
     }
@@ -555,7 +555,8 @@ tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
     if (status == TOW_OK) {
         request->answer = answer;
         request->callback = take_callback;
-        if (take_callback != NULL) tow_client_expect(client, true);
+        if (take_callback != NULL && !take_callback->is_patient)
+            tow_client_expect(client, true);
         return TOW_OK;
     }
     if (request->region != NULL)
@@ -673,7 +674,7 @@ void tow_transfers_abandon(tow_client_t *client)
     while (tow_map_next(&client->requests, &cursor, &key, &value)) {
         request_t *request = value;
         tow_status_release(request->status);
-        tow_free(request->callback);
+        tow_callback_free(request->callback);
         free_request(request);
     }
 }

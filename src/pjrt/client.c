@@ -132,6 +132,9 @@ static void fill_device(PJRT_Client *client, size_t index)
 static tow_status_t fill_client(PJRT_Client *client)
 {
     const tow_slice_options_t every = {.struct_size = sizeof(every)};
+    client_enter(client);
+    tow_shared_net_call_on_leaving(tow_client_shared(client->tow));
+    client_leave_quietly(client);
     TOW_RETURN_IF_ERROR(tow_slice_open(client->tow, &every, &client->all));
     const size_t count = tow_slice_device_count(client->all);
     client->device_storage = tow_calloc(count, sizeof(PJRT_Device));

@@ -2,11 +2,13 @@
  *
  * Whoever waits is pushed onto a stack that the completion takes whole; so
  * waiting and completing need no lock. Events of executions are completed by
- * whatever thread turns the net next: the keeper is asked to look out for them
- * only when somebody asked for an event of a buffer. */
+ * whatever thread turns the net next and leaves. Whoever asks for an event of a
+ * buffer turns it for a moment, and only then the keeper is asked to look out:
+ * of the 128 runs of a chain no other thread is woken. */
 #include <semaphore.h> /* tow-allow: PJRT_Event_Await blocks its caller */
 
 #include "pjrt/plugin_impl.h"
+#include "pjrt/tuning.h"
 
 struct waiter {
     waiter_t *next;
@@ -103,41 +105,66 @@ void tow_event_complete(PJRT_Event *take_event, tow_status_t take_status)
     event->error = take_status;
     waiter_t *waiters = atomic_exchange(&event->waiters, &closed);
     TOW_ASSERT(waiters != &closed);
-    /* Looked at after the stack was closed: tow_event_hurry looks the other way
-     * round, so one of the two sees the other. */
+    /* Set inside before the callback was due, or never. */
     if (atomic_load(&event->is_hurried)) stop_expecting(event);
     call_waiters(event, reversed(waiters));
     tow_event_release(event);
 }
 
-static void array_is_ready(void *context, tow_status_t take_status)
+static void call_complete(void *context, tow_status_t take_status)
 {
     tow_event_complete(context, take_status);
 }
 
-tow_status_t tow_event_follow(PJRT_Event *event, tow_array_t *array)
+tow_callback_t *tow_event_callback(PJRT_Event *event)
 {
-    tow_callback_t *callback = tow_calloc(1, sizeof(*callback));
-    if (callback == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    callback->done = array_is_ready;
-    callback->context = event;
-    callback->is_patient = true;
+    event->callback = (tow_callback_t){.done = call_complete,
+                                       .context = event,
+                                       .is_patient = true,
+                                       .is_lent = true};
     tow_event_retain(event);
-    tow_array_call_when_ready(array, callback);
-    return TOW_OK;
+    return &event->callback;
+}
+
+void tow_event_follow(PJRT_Event *event, tow_array_t *array)
+{
+    tow_array_call_when_ready(array, tow_event_callback(event));
+}
+
+/* Turns the net until the event is about to be completed; not for long. */
+static bool linger(PJRT_Event *event)
+{
+    PJRT_Client *client = event->client;
+    tow_shared_net_t *shared = tow_client_shared(client->tow);
+    if (tow_shared_net_is_calling(shared)) return false;
+    if (client->linger_skip_count > 0) {
+        client->linger_skip_count--;
+        return false;
+    }
+    const int64_t until_ns =
+        tow_env_now_ns(tow_shared_net_env(shared)) + TOW_PJRT_LINGER_NS;
+    if (tow_shared_net_wait(shared, &event->callback.is_due, until_ns))
+        return true;
+    client->linger_skip_count = TOW_PJRT_LINGER_SKIP_COUNT;
+    return false;
+}
+
+void tow_event_hurry_inside(PJRT_Event *event, bool may_linger)
+{
+    if (event->callback.is_due || (may_linger && linger(event))) return;
+    if (event->is_expected) return; /* By another thread meanwhile. */
+    atomic_store(&event->is_hurried, true);
+    event->is_expected = true;
+    tow_shared_net_expect(tow_client_shared(event->client->tow), true);
 }
 
 void tow_event_hurry(PJRT_Event *event)
 {
     if (event->client == NULL || tow_event_is_ready(event) ||
-        atomic_exchange(&event->is_hurried, true) ||
-        atomic_load(&tow_pjrt_is_forked))
+        atomic_load(&event->is_hurried) || atomic_load(&tow_pjrt_is_forked))
         return;
     client_enter(event->client);
-    if (!tow_event_is_ready(event)) {
-        event->is_expected = true;
-        tow_shared_net_expect(tow_client_shared(event->client->tow), true);
-    }
+    if (!event->is_expected) tow_event_hurry_inside(event, true);
     client_leave(event->client);
 }
 
@@ -172,7 +199,7 @@ static tow_status_t await(PJRT_Event *event)
 {
     TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
     if (event->client != NULL &&
-        tow_shared_net_is_keeper(tow_client_shared(event->client->tow)))
+        tow_shared_net_is_calling(tow_client_shared(event->client->tow)))
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
                          "a callback must not wait for an event");
     sem_t awake;

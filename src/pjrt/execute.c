@@ -227,13 +227,8 @@ static tow_status_t run(PJRT_Executable *executable, const execute_args_t *args,
         tow_program_start(variant.program, room->arguments, args->num_args,
                           room->results, result_count);
     if (status == TOW_OK) {
-        status = tow_event_follow(event, room->results[0]);
-        tow_status_t made =
-            make_results(executable, args, slice, event, room->results);
-        if (status == TOW_OK)
-            status = made;
-        else
-            tow_status_release(made);
+        tow_event_follow(event, room->results[0]);
+        status = make_results(executable, args, slice, event, room->results);
     }
     if (status == TOW_OK) {
         forget_donated(args, room->is_donated);

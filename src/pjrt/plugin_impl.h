@@ -59,6 +59,7 @@ struct PJRT_Event {
     struct PJRT_Client *client; /* lent; NULL: it is completed without one */
     atomic_bool is_hurried;     /* somebody wants it soon */
     bool is_expected;           /* inside: the keeper was told */
+    tow_callback_t callback;    /* inside; lent to the client's machine */
 };
 
 /* One reference. NULL: no memory. */
@@ -70,11 +71,15 @@ void tow_event_release(PJRT_Event *event);
 bool tow_event_is_ready(PJRT_Event *event);
 /* Not inside. Calls those who wait, and gives up the caller's reference. */
 void tow_event_complete(PJRT_Event *take_event, tow_status_t take_status);
+/* Inside: what completes it, once. Whoever is given it has a reference. */
+tow_callback_t *tow_event_callback(PJRT_Event *event);
 /* Inside: completes with the array. Takes a reference of its own. */
-tow_status_t tow_event_follow(PJRT_Event *event, tow_array_t *array)
-    TOW_MUST_USE;
-/* Not inside. Somebody waits: the keeper looks out for what completes it. */
+void tow_event_follow(PJRT_Event *event, tow_array_t *array);
+/* Not inside. Somebody waits: this thread looks out for what completes it, for a
+ * moment, and then the keeper. */
 void tow_event_hurry(PJRT_Event *event);
+/* The same inside; `may_linger`: its answer is on the way. */
+void tow_event_hurry_inside(PJRT_Event *event, bool may_linger);
 
 /* -- Clients --------------------------------------------------------------------- */
 
@@ -115,6 +120,7 @@ struct PJRT_Client {
     size_t device_count;
     TOW_VEC(slice_entry_t *) slices; /* inside; owned */
     atomic_uint heard_alarm_count;   /* when we last looked who is there */
+    uint32_t linger_skip_count;      /* inside: so often the keeper waits */
     char version[64];
 };
 

@@ -148,15 +148,14 @@ static tow_status_t wrap(PJRT_Device *device, const slice_entry_t *slice,
     PJRT_Event *ready = tow_event_create(client);
     group_t *group = tow_group_create(client, slice, take_array);
     *out_buffer = NULL;
-    tow_status_t status = ready != NULL && group != NULL
-                              ? tow_event_follow(ready, take_array)
-                              : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    if (status == TOW_OK)
+    if (ready != NULL && group != NULL) {
+        tow_event_follow(ready, take_array);
         *out_buffer = tow_pjrt_buffer_make(device, type, ready, group, 0);
+    }
     tow_group_release_inside(group);
     tow_event_release(ready);
-    if (status != TOW_OK || *out_buffer != NULL) return status;
-    return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    return *out_buffer != NULL ? TOW_OK
+                               : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
 static tow_status_t from_host(PJRT_Client_BufferFromHostBuffer_Args *args)
@@ -223,28 +222,22 @@ static bool is_default_layout(const PJRT_Buffer_MemoryLayout *layout,
     return true;
 }
 
-static void downloaded(void *context, tow_status_t take_status)
-{
-    tow_event_complete(context, take_status);
-}
-
-/* Inside. Takes a reference of the event. */
+/* Inside. The answer to a few bytes that are there is on its way; the caller
+ * waits for it next. */
 static tow_status_t start_download(PJRT_Buffer *buffer, void *bytes,
                                    PJRT_Event *event)
 {
     TOW_RETURN_IF_ERROR(tow_pjrt_buffer_check(buffer));
-    tow_callback_t *callback = tow_calloc(1, sizeof(*callback));
-    if (callback == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    callback->done = downloaded;
-    callback->context = event;
-    tow_event_retain(event);
+    tow_array_t *array = buffer->group->array;
+    const bool is_near = tow_array_value(array)->settled &&
+                         buffer->type->bytes <= TOW_INLINE_BYTES_MAX;
     tow_status_t status =
-        tow_download_start(buffer->group->array, buffer->shard, bytes,
-                           buffer->type->bytes, NULL, callback);
-    if (status != TOW_OK) {
-        tow_free(callback);
+        tow_download_start(array, buffer->shard, bytes, buffer->type->bytes,
+                           NULL, tow_event_callback(event));
+    if (status == TOW_OK)
+        tow_event_hurry_inside(event, is_near);
+    else
         tow_event_release(event);
-    }
     return status;
 }
 
@@ -256,7 +249,7 @@ static tow_status_t to_host(PJRT_Buffer *buffer, void *bytes, size_t size,
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "room for %zu bytes, and the array has %zu", size,
                          buffer->type->bytes);
-    PJRT_Event *event = tow_event_create(NULL);
+    PJRT_Event *event = tow_event_create(buffer->device->client);
     if (event == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     client_enter(buffer->device->client);
     tow_status_t status = start_download(buffer, bytes, event);

@@ -17,4 +17,11 @@
  * each. */
 #define TOW_PJRT_FEW 64
 
+/* Who asks for the event of a buffer, or for a few bytes of one that is ready,
+ * as a rule waits for it next: so it turns the net itself for so long, and no
+ * other thread need be woken for it, nor wake it. One that was in vain, and so
+ * many of the next return at once: then the keeper looks out. */
+#define TOW_PJRT_LINGER_NS         (1000 * 1000)
+#define TOW_PJRT_LINGER_SKIP_COUNT 4u
+
 #endif /* TOW_PJRT_TUNING_H_ */

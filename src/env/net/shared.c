@@ -35,10 +35,15 @@ struct tow_shared_net {
     uint32_t expected_count;
     bool notified; /* since the lock was taken */
     bool outside_is_wanted;
+    bool keeper_was_told_outside;
+    bool leavers_run_outside;
     void (*run_outside)(void *context);
     void *outside_context; /* lent */
     bool is_ending;
 };
+
+/* This thread leaves, and runs what is to run outside. */
+static _Thread_local bool is_running_outside;
 
 /* -- The lock --------------------------------------------------------------- */
 
@@ -65,6 +70,38 @@ static void tell_waiters(tow_shared_net_t *shared)
     if (shared->asleep_count > 0) tow_net_wake(shared->net);
 }
 
+static bool is_keeper(const tow_shared_net_t *shared)
+{
+    return shared->has_keeper && pthread_equal(shared->keeper, pthread_self());
+}
+
+/* What is to run outside is not for the caller, or not now. */
+static void tell_keeper(tow_shared_net_t *shared)
+{
+    if (!shared->outside_is_wanted || shared->keeper_was_told_outside) return;
+    if (is_keeper(shared)) return; /* It looks by itself. */
+    shared->keeper_was_told_outside = true;
+    pthread_cond_signal(&shared->keeper_told);
+    if (shared->keeper_turns && shared->asleep_count > 0)
+        tow_net_wake(shared->net);
+}
+
+static void run_outside(tow_shared_net_t *shared)
+{
+    shared->outside_is_wanted = false;
+    shared->keeper_was_told_outside = false;
+    unlock(shared);
+    shared->run_outside(shared->outside_context);
+}
+
+/* Not within itself: what comes meanwhile is for the keeper. */
+static void run_outside_leaving(tow_shared_net_t *shared)
+{
+    is_running_outside = true;
+    run_outside(shared);
+    is_running_outside = false;
+}
+
 /* The sleeper would sleep past a timer that was armed meanwhile. */
 static void mend_sleep(tow_shared_net_t *shared)
 {
@@ -84,6 +121,12 @@ void tow_shared_net_leave(tow_shared_net_t *shared, tow_leave_t how)
     if (how == TOW_LEAVE_FLUSH) tow_net_turn(shared->net, 0);
     tell_waiters(shared);
     mend_sleep(shared);
+    if (shared->outside_is_wanted && how == TOW_LEAVE_FLUSH &&
+        shared->leavers_run_outside && !tow_shared_net_is_calling(shared)) {
+        run_outside_leaving(shared);
+        return;
+    }
+    tell_keeper(shared);
     unlock(shared);
 }
 
@@ -131,6 +174,12 @@ static void sleep_unlocked(tow_shared_net_t *shared, int64_t deadline_ns)
     tell_waiters(shared);
 }
 
+/* What the turner runs outside when it leaves it will, if that is now. */
+static void tell_keeper_unless(tow_shared_net_t *shared, bool is_done)
+{
+    if (!is_done || !shared->leavers_run_outside) tell_keeper(shared);
+}
+
 /* Gives way to threads that want in: a mutex alone would let the spinner have
  * it again and again. */
 static void let_others_in(tow_shared_net_t *shared)
@@ -147,11 +196,14 @@ static void turn_once(tow_shared_net_t *shared, const bool *done,
 {
     bool any = tow_net_turn_awake(shared->net, deadline_ns);
     tell_waiters(shared);
+    tell_keeper_unless(shared, *done);
     if (atomic_load(&shared->entering_count) > 0) {
         let_others_in(shared);
         return;
     }
-    if (!any && !*done) sleep_unlocked(shared, deadline_ns);
+    if (any || *done) return;
+    sleep_unlocked(shared, deadline_ns);
+    tell_keeper_unless(shared, *done);
 }
 
 static bool deadline_has_passed(int64_t deadline_ns)
@@ -189,7 +241,7 @@ static void turn_until(tow_shared_net_t *shared, const bool *done,
 bool tow_shared_net_wait(tow_shared_net_t *shared, const bool *done,
                          int64_t deadline_ns)
 {
-    TOW_ASSERT(!tow_shared_net_is_keeper(shared));
+    TOW_ASSERT(!tow_shared_net_is_calling(shared));
     shared->waiter_count++;
     while (!*done && !deadline_has_passed(deadline_ns)) {
         if (shared->keeper_turns) send_keeper_off(shared);
@@ -218,9 +270,9 @@ void tow_shared_net_expect(tow_shared_net_t *shared, bool expected)
         pthread_cond_signal(&shared->keeper_told);
 }
 
-bool tow_shared_net_is_keeper(const tow_shared_net_t *shared)
+bool tow_shared_net_is_calling(const tow_shared_net_t *shared)
 {
-    return shared->has_keeper && pthread_equal(shared->keeper, pthread_self());
+    return is_running_outside || is_keeper(shared);
 }
 
 void tow_shared_net_set_outside(tow_shared_net_t *shared,
@@ -230,22 +282,19 @@ void tow_shared_net_set_outside(tow_shared_net_t *shared,
     shared->outside_context = context;
 }
 
-void tow_shared_net_call(tow_shared_net_t *shared)
+void tow_shared_net_call_on_leaving(tow_shared_net_t *shared)
 {
-    if (shared->outside_is_wanted) return;
-    shared->outside_is_wanted = true;
-    if (tow_shared_net_is_keeper(shared)) return; /* It looks by itself. */
-    pthread_cond_signal(&shared->keeper_told);
-    if (shared->keeper_turns && shared->asleep_count > 0)
-        tow_net_wake(shared->net);
+    shared->leavers_run_outside = true;
 }
 
-static void run_outside(tow_shared_net_t *shared)
+void tow_shared_net_call(tow_shared_net_t *shared)
 {
-    if (!shared->outside_is_wanted) return;
-    shared->outside_is_wanted = false;
-    unlock(shared);
-    shared->run_outside(shared->outside_context);
+    shared->outside_is_wanted = true;
+}
+
+static void run_outside_keeping(tow_shared_net_t *shared)
+{
+    run_outside(shared);
     lock(shared);
 }
 
@@ -276,7 +325,7 @@ static void *keep(void *context)
     pthread_mutex_lock(&shared->lock);
     while (!shared->is_ending) {
         if (shared->outside_is_wanted)
-            run_outside(shared);
+            run_outside_keeping(shared);
         else if (shared->is_turned || shared->expected_count == 0)
             wait_tick(shared);
         else
@@ -285,7 +334,8 @@ static void *keep(void *context)
         tow_net_turn(shared->net, 0);
         tell_waiters(shared);
     }
-    run_outside(shared); /* Whoever ends it has told all that was to tell. */
+    /* Whoever ends it has told all that was to tell. */
+    if (shared->outside_is_wanted) run_outside_keeping(shared);
     pthread_mutex_unlock(&shared->lock);
     return NULL;
 }
@@ -349,7 +399,7 @@ tow_status_t tow_shared_net_create(const tow_net_options_t *options,
 static void end_keeper(tow_shared_net_t *shared)
 {
     if (!shared->has_keeper) return;
-    TOW_ASSERT(!tow_shared_net_is_keeper(shared));
+    TOW_ASSERT(!is_keeper(shared));
     pthread_mutex_lock(&shared->lock);
     shared->is_ending = true;
     pthread_cond_signal(&shared->keeper_told);

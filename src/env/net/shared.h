@@ -61,11 +61,14 @@ void tow_shared_net_expect(tow_shared_net_t *shared, bool expected);
  * inside, after each tow_shared_net_call. Set it before anybody calls. */
 void tow_shared_net_set_outside(tow_shared_net_t *shared,
                                 void (*run)(void *context), void *context);
+/* Inside: from now on also threads that leave with TOW_LEAVE_FLUSH run it, for
+ * what has come while they were inside: no keeper is woken for that. */
+void tow_shared_net_call_on_leaving(tow_shared_net_t *shared);
 /* Inside: there is something to run outside. */
 void tow_shared_net_call(tow_shared_net_t *shared);
 
-/* Is the caller's thread the keeper, that is, is this in a callback that it
- * runs? Waiting there would wait for itself. Any thread. */
-bool tow_shared_net_is_keeper(const tow_shared_net_t *shared);
+/* Is this in a callback, on the keeper or on a thread that leaves? Waiting there
+ * would wait for itself. Any thread. */
+bool tow_shared_net_is_calling(const tow_shared_net_t *shared);
 
 #endif /* TOW_ENV_NET_SHARED_H_ */

@@ -193,6 +193,49 @@ static void waiters_take_over_from_the_keeper(void **state)
     tow_shared_net_leave(fixture->shared, TOW_LEAVE_FLUSH);
 }
 
+typedef struct outside {
+    tow_shared_net_t *shared; /* lent */
+    pthread_t thread;         /* that ran it last */
+    bool was_calling;
+    sem_t ran;
+} outside_t;
+
+static void note_thread(void *context)
+{
+    outside_t *outside = context;
+    outside->thread = pthread_self();
+    outside->was_calling = tow_shared_net_is_calling(outside->shared);
+    sem_post(&outside->ran);
+}
+
+static void call_and_leave(outside_t *outside, tow_leave_t how)
+{
+    tow_shared_net_enter(outside->shared);
+    tow_shared_net_call(outside->shared);
+    tow_shared_net_leave(outside->shared, how);
+    sem_wait(&outside->ran);
+    assert_true(outside->was_calling);
+    assert_false(tow_shared_net_is_calling(outside->shared));
+}
+
+static void leavers_run_outside_when_they_may_and_flush(void **state)
+{
+    fixture_t *fixture = *state;
+    outside_t outside = {.shared = fixture->shared};
+    sem_init(&outside.ran, 0, 0);
+    tow_shared_net_set_outside(fixture->shared, note_thread, &outside);
+    call_and_leave(&outside, TOW_LEAVE_FLUSH);
+    assert_false(pthread_equal(outside.thread, pthread_self()));
+    tow_shared_net_enter(fixture->shared);
+    tow_shared_net_call_on_leaving(fixture->shared);
+    tow_shared_net_leave(fixture->shared, TOW_LEAVE_LAZY);
+    call_and_leave(&outside, TOW_LEAVE_FLUSH);
+    assert_true(pthread_equal(outside.thread, pthread_self()));
+    call_and_leave(&outside, TOW_LEAVE_LAZY);
+    assert_false(pthread_equal(outside.thread, pthread_self()));
+    sem_destroy(&outside.ran);
+}
+
 #define WITH_NET(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 TOW_TEST_MAIN(WITH_NET(waiter_gets_what_a_timer_sets),
@@ -201,4 +244,5 @@ TOW_TEST_MAIN(WITH_NET(waiter_gets_what_a_timer_sets),
               WITH_NET(every_thread_gets_its_own_answer),
               WITH_NET(keeper_runs_callbacks_that_are_expected),
               WITH_NET(keeper_looks_after_what_nobody_expects),
-              WITH_NET(waiters_take_over_from_the_keeper))
+              WITH_NET(waiters_take_over_from_the_keeper),
+              WITH_NET(leavers_run_outside_when_they_may_and_flush))
