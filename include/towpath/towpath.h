@@ -108,6 +108,8 @@ void tow_free_text(char *text);
 /* -- Slices --------------------------------------------------------------------- */
 
 #define TOW_SLICE_DIMS_MAX 3
+/* For tow_slice_options_t.island: devices of all islands. */
+#define TOW_ISLAND_EVERY "*"
 
 typedef struct tow_slice_options {
     size_t struct_size;
@@ -117,8 +119,8 @@ typedef struct tow_slice_options {
     /* These devices in this order, as tow_device_t.id; 0 of them: any. */
     const int64_t *devices;
     size_t device_count;
-    /* A slice lies within one island; NULL: any. A program may use slices of
-     * several. */
+    /* A slice lies within one island, NULL: any; unless it names its devices, or
+     * this is TOW_ISLAND_EVERY. A program may use slices of several. */
     const char *island;
 } tow_slice_options_t;
 
@@ -131,6 +133,9 @@ typedef struct tow_device {
     const char *host;
     uint64_t memory_bytes; /* 0: not known */
     const char *island;
+    /* Its coordinates there: of its worker, and among its worker's devices. */
+    uint32_t place;
+    uint32_t index;
 } tow_device_t;
 
 /* Waits for the answer. RESOURCE_EXHAUSTED: there are not so many, and what

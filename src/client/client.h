@@ -68,6 +68,9 @@ tow_status_t tow_slice_ask(tow_client_t *client,
                            const tow_slice_options_t *options,
                            tow_slice_t **out_slice) TOW_MUST_USE;
 const tow_settling_t *tow_slice_opening(const tow_slice_t *slice);
+/* The newest version of StableHLO that the compilers for all its devices read,
+ * "1.13.7"; "": they do not say. Lent by the slice, which is open. */
+const char *tow_slice_stablehlo(const tow_slice_t *slice);
 void tow_slice_hold(tow_slice_t *slice);
 void tow_slice_drop(tow_slice_t *slice);
 

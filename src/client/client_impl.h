@@ -82,6 +82,7 @@ struct tow_slice {
     settling_t opening;
     tow_device_t *devices; /* owned */
     char *text;            /* owned: what they point to */
+    const char *stablehlo; /* in `text` */
     size_t device_count;
 };
 

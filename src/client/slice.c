@@ -92,6 +92,12 @@ const tow_settling_t *tow_slice_opening(const tow_slice_t *slice)
     return &slice->opening;
 }
 
+const char *tow_slice_stablehlo(const tow_slice_t *slice)
+{
+    TOW_ASSERT(slice->stablehlo != NULL);
+    return slice->stablehlo;
+}
+
 /* -- The answer ---------------------------------------------------------------- */
 
 static size_t text_size(const tow_msg_device_t *device)
@@ -113,7 +119,7 @@ static char *copy_text(char **at, const char *text)
 static tow_status_t take_devices(tow_slice_t *slice,
                                  const tow_msg_slice_opened_t *opened)
 {
-    size_t size = 1;
+    size_t size = strlen(opened->stablehlo) + 1;
     for (size_t i = 0; i < opened->n_devices; i++)
         size += text_size(opened->devices[i]);
     slice->devices = tow_calloc(opened->n_devices + 1, sizeof(tow_device_t));
@@ -131,8 +137,11 @@ static tow_status_t take_devices(tow_slice_t *slice,
                            .worker = copy_text(&at, from->worker),
                            .host = copy_text(&at, from->host),
                            .memory_bytes = from->memory_bytes,
-                           .island = copy_text(&at, from->island)};
+                           .island = copy_text(&at, from->island),
+                           .place = from->place,
+                           .index = from->index};
     }
+    slice->stablehlo = copy_text(&at, opened->stablehlo);
     slice->device_count = opened->n_devices;
     return TOW_OK;
 }

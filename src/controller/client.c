@@ -139,6 +139,8 @@ static tow_msg_device_t describe(const tow_device_entry_t *device)
     told.worker = device->worker->name;
     told.host = device->worker->host;
     told.island = device->worker->island->name;
+    told.place = device->worker->place;
+    told.index = device->index;
     return told;
 }
 
@@ -161,6 +163,8 @@ static void tell_slice(client_t *client, uint64_t id, const slice_t *slice)
     opened.slice = id;
     opened.devices = list;
     opened.n_devices = count;
+    opened.stablehlo =
+        (char *)tow_resource_stablehlo(slice->devices, slice->device_count);
     tow_tell_client(client, TOW_MESSAGE_SLICE_OPENED, &opened.base);
 }
 

@@ -347,10 +347,11 @@ struct put {
     unit_t unit;
     /* A copy from another island takes its turn behind its source there. */
     tow_ticket_part_t parts[2];
-    tow_ticket_link_t links[2];
-    client_t *client;     /* NULL: gone */
-    tow_object_t *object; /* held */
-    mapping_t *mapping;   /* counted */
+    size_t part_count;
+    tow_ticket_link_t *links; /* owned; NULL: it is on one island */
+    client_t *client;         /* NULL: gone */
+    tow_object_t *object;     /* held */
+    mapping_t *mapping;       /* counted */
     bool inlined;
     bool replicated;
     void *bytes; /* owned */

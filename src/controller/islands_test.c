@@ -235,6 +235,75 @@ static void a_copy_between_islands_comes_after_its_source(void **state)
     world_close(&cast.world);
 }
 
+static void open_slice_over_both(peer_t *client, uint64_t slice)
+{
+    tow_msg_slice_open_t open = TOW_MSG_SLICE_OPEN_INIT;
+    open.slice = slice;
+    open.kind = (char *)"";
+    open.island = (char *)"*";
+    say(client, TOW_MESSAGE_SLICE_OPEN, &open.base);
+    const tow_msg_slice_opened_t *opened =
+        HEAR(client, SLICE_OPENED, slice_opened);
+    expect_well(opened->failure);
+    assert_int_equal(opened->n_devices, 4);
+    assert_string_equal(opened->devices[0]->island, "east");
+    assert_string_equal(opened->devices[3]->island, "west");
+    assert_string_equal(opened->stablehlo, "1.9.0"); /* The older of both. */
+    assert_int_equal(opened->devices[3]->place, 0);
+    assert_int_equal(opened->devices[3]->index, 1);
+}
+
+static const char on_both[] =
+    "program \"both\" {\n"
+    "  %0 = argument \"x\" : u8[1024] on slice 3 as 4\n"
+    "  %1 = compute \"A\" function 3 on slice 3 (%0)\n"
+    "  %2 = result \"y\" (%1)\n"
+    "}\n";
+
+/* A gang over two islands is one gang: a put, a regroup and a run on it take their
+ * turn on both, and who comes later waits for them there. */
+static void one_gang_may_be_of_two_islands(void **state)
+{
+    (void)state;
+    cast_t cast;
+    cast_open(&cast, big_text);
+    open_slice_over_both(cast.one, 3);
+    compile(cast.one, 3, 3, big_text);
+    add_program(cast.one, 3, on_both);
+    add_program(cast.two, 1, in_the_west);
+    say_put(cast.one, 3, 3, 1024, zeroes);
+    expect_well(HEAR(cast.one, PUT_DONE, put_done)->failure);
+    hear_out_all(&cast);
+    tow_msg_regroup_t regroup = TOW_MSG_REGROUP_INIT;
+    regroup.object = 4;
+    regroup.slice = 3;
+    regroup.sources = (uint64_t[]){2, 2, 1, 1};
+    regroup.n_sources = 4;
+    regroup.shards = (uint32_t[]){0, 1, 0, 1};
+    regroup.n_shards = 4;
+    say(cast.one, TOW_MESSAGE_REGROUP, &regroup.base);
+    assert_int_equal(HEAR(cast.west, SHARD_REGROUP, shard_regroup)->n_sources,
+                     2);
+    assert_int_equal(HEAR(cast.east, SHARD_REGROUP, shard_regroup)->n_sources,
+                     2);
+    say_run(cast.two, 1, 1, 1, 10); /* It has the west's memory. */
+    const uint64_t western = hear_grant(cast.west, cast.two, 1);
+    say_run(cast.one, 3, 3, 4, 11);
+    hear_nothing(cast.east);
+    say_done(cast.west, western);
+    const tow_msg_grant_t *grant = HEAR(cast.west, GRANT, grant);
+    const uint64_t run = grant->run, gang = grant->first_gang;
+    grant = HEAR(cast.east, GRANT, grant);
+    assert_int_equal(grant->run, run);
+    assert_int_equal(grant->first_gang, gang);
+    finish(&cast, run);
+    hear_run_done(cast.one, 3);
+    peer_die(cast.east);
+    say_run(cast.one, 4, 3, 3, 12);
+    hear_run_failed(cast.one, 4, TOW_UNAVAILABLE, "worker/2");
+    world_close(&cast.world);
+}
+
 static void slices_on_islands_that_are_not_there_are_refused(void **state)
 {
     (void)state;
@@ -277,5 +346,6 @@ TOW_TEST_MAIN(
     cmocka_unit_test(programs_that_cross_are_granted_in_one_order),
     cmocka_unit_test(an_island_short_of_memory_is_shown_and_holds_up_no_other),
     cmocka_unit_test(a_copy_between_islands_comes_after_its_source),
+    cmocka_unit_test(one_gang_may_be_of_two_islands),
     cmocka_unit_test(slices_on_islands_that_are_not_there_are_refused),
     cmocka_unit_test(losing_an_island_fails_what_was_there))

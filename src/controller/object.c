@@ -121,6 +121,7 @@ static void free_put(put_t *put)
 {
     tow_status_release(put->error);
     tow_mapping_release(put->mapping);
+    tow_free(put->links);
     tow_free(put->is_open);
     tow_free(put->bytes);
     tow_free(put);
@@ -323,8 +324,28 @@ static tow_status_t check_bytes(const tow_msg_put_t *message,
                      slice->device_count);
 }
 
+/* What its ticket takes. A copy that was granted waits, with its memory, for its
+ * source's run: that one has to be granted before. Where they have an island in
+ * common it is, by the client's order; else the copy stands in line on the
+ * source's too, and takes nothing there. */
+static bool fill_parts(put_t *put, uint64_t shard_bytes,
+                       const tow_object_t *source)
+{
+    tow_placement_t *target = put->mapping->placement;
+    put->parts[put->part_count++] =
+        (tow_ticket_part_t){.placement = target, .bytes = shard_bytes};
+    if (source != NULL && (source->placement->islands & target->islands) == 0)
+        put->parts[put->part_count++] =
+            (tow_ticket_part_t){.placement = source->placement};
+    const size_t links = tow_ticket_link_count(put->parts, put->part_count);
+    if (links == 0) return true;
+    put->links = tow_calloc(links, sizeof(*put->links));
+    return put->links != NULL;
+}
+
 static put_t *make_put(client_t *client, const tow_msg_put_t *message,
-                       const slice_t *slice)
+                       const slice_t *slice, uint64_t shard_bytes,
+                       const tow_object_t *source)
 {
     put_t *put = tow_calloc(1, sizeof(*put));
     if (put == NULL) return NULL;
@@ -338,7 +359,8 @@ static put_t *make_put(client_t *client, const tow_msg_put_t *message,
     put->is_open = tow_calloc(put->mapping->part_count, sizeof(bool));
     put->size = message->bytes.len;
     put->bytes = tow_malloc(put->size + 1);
-    if (put->is_open != NULL && put->bytes != NULL) {
+    if (put->is_open != NULL && put->bytes != NULL &&
+        fill_parts(put, shard_bytes, source)) {
         if (put->size > 0) memcpy(put->bytes, message->bytes.data, put->size);
         return put;
     }
@@ -346,22 +368,12 @@ static put_t *make_put(client_t *client, const tow_msg_put_t *message,
     return NULL;
 }
 
-/* A copy that was granted waits, with its memory, for its source's run: that one
- * has to be granted before. On one island it is, by the client's order; for
- * another the copy stands in line there too, and takes nothing. */
 static void submit_put(tow_controller_t *controller, client_t *client,
-                       put_t *put, uint64_t shard_bytes,
-                       const tow_object_t *source)
+                       put_t *put)
 {
-    tow_placement_t *target = put->mapping->placement;
-    bool spans = source != NULL && source->placement->island != target->island;
-    put->parts[0] =
-        (tow_ticket_part_t){.placement = target, .bytes = shard_bytes};
-    if (spans)
-        put->parts[1] = (tow_ticket_part_t){.placement = source->placement};
     put->unit = (unit_t){.ticket = {.client = client->number,
                                     .parts = put->parts,
-                                    .part_count = spans ? 2 : 1,
+                                    .part_count = put->part_count,
                                     .links = put->links},
                          .kind = UNIT_PUT};
     tow_object_hold(put->object);
@@ -381,7 +393,7 @@ tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
         .shape = *shape,
         .bytes = message->type->bytes > shard_bytes ? message->type->bytes
                                                     : shard_bytes};
-    put_t *put = make_put(client, message, slice);
+    put_t *put = make_put(client, message, slice, options.bytes, source);
     if (put == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status =
         tow_object_add(controller, slice->mapping, &options, &put->object);
@@ -396,7 +408,7 @@ tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
     put->object->context = &put->gets;
-    submit_put(controller, client, put, options.bytes, source);
+    submit_put(controller, client, put);
     return TOW_OK;
 }
 

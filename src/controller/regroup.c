@@ -16,6 +16,7 @@
 struct regroup {
     unit_t unit;
     tow_ticket_part_t part;
+    tow_ticket_link_t *links; /* owned; NULL: it is on one island */
     tow_controller_t *controller;
     client_t *client;
     tow_list_t node;      /* in controller->regroups */
@@ -35,6 +36,7 @@ static void free_regroup(regroup_t *regroup)
          i++)
         tow_list_remove(&regroup->blocks[i].node);
     tow_mapping_release(regroup->mapping);
+    tow_free(regroup->links);
     tow_free(regroup->blocks);
     tow_free(regroup->shards);
     tow_free(regroup);
@@ -195,11 +197,16 @@ static regroup_t *make_regroup(client_t *client, const slice_t *slice)
     tow_mapping_retain(slice->mapping);
     tow_list_init(&regroup->node);
     tow_list_init(&regroup->gets);
+    regroup->part = (tow_ticket_part_t){.placement = slice->mapping->placement};
+    const size_t links = tow_ticket_link_count(&regroup->part, 1);
+    regroup->links = tow_calloc(links + 1, sizeof(*regroup->links));
     regroup->shards = tow_calloc(count, sizeof(*regroup->shards));
     regroup->blocks = tow_calloc(count, sizeof(*regroup->blocks));
     for (size_t i = 0; regroup->blocks != NULL && i < count; i++)
         tow_list_init(&regroup->blocks[i].node);
-    if (regroup->shards != NULL && regroup->blocks != NULL) return regroup;
+    if (regroup->links != NULL && regroup->shards != NULL &&
+        regroup->blocks != NULL)
+        return regroup;
     free_regroup(regroup);
     return NULL;
 }
@@ -207,11 +214,10 @@ static regroup_t *make_regroup(client_t *client, const slice_t *slice)
 static void submit(regroup_t *regroup)
 {
     tow_controller_t *controller = regroup->controller;
-    regroup->part =
-        (tow_ticket_part_t){.placement = regroup->mapping->placement};
     regroup->unit = (unit_t){.ticket = {.client = regroup->client->number,
                                         .parts = &regroup->part,
-                                        .part_count = 1},
+                                        .part_count = 1,
+                                        .links = regroup->links},
                              .kind = UNIT_REGROUP};
     tow_object_hold(regroup->object);
     for (size_t i = 0; i < regroup->source_count; i++) {

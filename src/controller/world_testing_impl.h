@@ -424,6 +424,7 @@ static inline void say_join_on(peer_t *peer, uint32_t process, size_t count,
     join.host = (char *)"host";
     join.platform = (char *)"sim";
     join.version = (char *)"1";
+    join.stablehlo = (char *)(process == 2 ? "1.9.0" : "1.13.7");
     join.simulated = true;
     join.devices = list;
     join.n_devices = count;

@@ -32,6 +32,7 @@ static void free_worker(tow_worker_entry_t *worker)
     tow_free(worker->host);
     tow_free(worker->platform);
     tow_free(worker->version);
+    tow_free(worker->stablehlo);
     tow_free(worker);
 }
 
@@ -71,6 +72,10 @@ static tow_status_t enter_island(tow_resource_t *resource,
                                  tow_worker_entry_t *worker, const char *name)
 {
     if (name[0] == '\0') name = TOW_ISLAND_DEFAULT;
+    if (strcmp(name, TOW_ISLAND_EVERY) == 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "no island is called '%s', which means all of them",
+                         name);
     tow_island_entry_t *island = island_named(resource, name);
     if (island == NULL)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
@@ -204,13 +209,14 @@ static bool fill_worker(tow_resource_t *resource, tow_worker_entry_t *worker,
     worker->host = tow_strdup(join->host);
     worker->platform = tow_strdup(join->platform);
     worker->version = tow_strdup(join->version);
+    worker->stablehlo = tow_strdup(join->stablehlo);
     worker->simulated = join->simulated;
     worker->process = join->process;
     worker->place = free_place(resource, worker->island);
     worker->devices = tow_calloc(join->n_devices, sizeof(*worker->devices));
     bool made = worker->name != NULL && worker->host != NULL &&
                 worker->platform != NULL && worker->version != NULL &&
-                worker->devices != NULL;
+                worker->stablehlo != NULL && worker->devices != NULL;
     if (made) worker->device_count = join->n_devices;
     for (size_t i = 0; made && i < join->n_devices; i++)
         made = fill_device(resource, worker, i, join->devices[i]);

@@ -268,13 +268,40 @@ static void impossible_islands_are_refused_by_name(void **state)
                                                 .dim_count = 1}),
            TOW_RESOURCE_EXHAUSTED, "island east has 2");
     const int64_t both[] = {2048, 4096};
-    expect(take(fixture, &(tow_slice_request_t){.device_ids = both,
-                                                .device_id_count = 2}),
-           TOW_INVALID_ARGUMENT, "a slice lies within one");
+    const tow_slice_request_t five = {
+        .island = TOW_ISLAND_EVERY, .dims = (uint32_t[]){5}, .dim_count = 1};
+    expect(take(fixture, &five), TOW_RESOURCE_EXHAUSTED, "the cluster has 4");
+    expect(take(fixture, &(tow_slice_request_t){.island = TOW_ISLAND_EVERY,
+                                                .kind = "quantum"}),
+           TOW_NOT_FOUND, "no device of kind 'quantum'");
+    expect(add(fixture, &(join_t){"c", 3, 1, NULL, TOW_ISLAND_EVERY}, NULL),
+           TOW_INVALID_ARGUMENT, "no island is called '*'");
     expect(take(fixture, &(tow_slice_request_t){.device_ids = both,
                                                 .device_id_count = 1,
                                                 .island = "east"}),
            TOW_INVALID_ARGUMENT, "is of island 'west'");
+}
+
+static void slices_may_go_over_islands_if_they_say_so(void **state)
+{
+    fixture_t *fixture = *state;
+    must_add(fixture, &(join_t){"a", 1, 2, NULL, "island-10"});
+    must_add(fixture, &(join_t){"b", 2, 2, NULL, "island-2"});
+    const int64_t both[] = {2049, 4096};
+    taken_t named =
+        must_take(fixture, &(tow_slice_request_t){.device_ids = both,
+                                                  .device_id_count = 2});
+    ASSERT_DEVICES(named, 2049, 4096);
+    taken_t all =
+        must_take(fixture, &(tow_slice_request_t){.island = TOW_ISLAND_EVERY});
+    ASSERT_DEVICES(all, 4096, 4097, 2048, 2049);
+    const tow_slice_request_t two = {
+        .island = TOW_ISLAND_EVERY, .dims = (uint32_t[]){2}, .dim_count = 1};
+    taken_t idle = must_take(fixture, &two);
+    ASSERT_DEVICES(idle, 4097, 2048);
+    give_back(fixture, named);
+    give_back(fixture, all);
+    give_back(fixture, idle);
 }
 
 static void islands_are_bounded_and_empty_ones_used_again(void **state)
@@ -386,6 +413,7 @@ TOW_TEST_MAIN(WITH(slices_get_the_devices_with_the_least_load),
               WITH(workers_that_clash_are_refused_by_name),
               WITH(gone_worker_stays_known_to_its_slices_only),
               WITH(slice_lies_within_one_island),
+              WITH(slices_may_go_over_islands_if_they_say_so),
               WITH(impossible_islands_are_refused_by_name),
               WITH(islands_are_bounded_and_empty_ones_used_again),
               WITH(shape_gets_neighbours_on_neighbouring_workers),

@@ -51,23 +51,27 @@ static bool is_kind(const tow_slice_request_t *request, const char *kind)
     return !is_named(request->kind) || strcmp(request->kind, kind) == 0;
 }
 
+static bool is_every_island(const tow_slice_request_t *request)
+{
+    return request->island != NULL &&
+           strcmp(request->island, TOW_ISLAND_EVERY) == 0;
+}
+
+static bool is_island(const tow_slice_request_t *request,
+                      const tow_island_entry_t *island)
+{
+    return !is_named(request->island) || is_every_island(request) ||
+           strcmp(request->island, island->name) == 0;
+}
+
 static tow_status_t check_island(const tow_slice_request_t *request,
-                                 const tow_device_entry_t *first,
                                  const tow_device_entry_t *device)
 {
     const tow_island_entry_t *island = device->worker->island;
-    if (is_named(request->island) && strcmp(request->island, island->name) != 0)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "device %lld is of island '%s', not of '%s'",
-                         (long long)device->id, island->name, request->island);
-    if (first->worker->island != island)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "device %lld is of island '%s' and device %lld of "
-                         "'%s': a slice lies within one, and a program may use "
-                         "several slices",
-                         (long long)first->id, first->worker->island->name,
-                         (long long)device->id, island->name);
-    return TOW_OK;
+    if (is_island(request, island)) return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "device %lld is of island '%s', not of '%s'",
+                     (long long)device->id, island->name, request->island);
 }
 
 static tow_status_t take_named(const tow_resource_t *resource,
@@ -89,8 +93,7 @@ static tow_status_t take_named(const tow_resource_t *resource,
                              "device %lld is a %s: all devices of a slice are "
                              "of one kind",
                              (long long)id, device->kind);
-        TOW_RETURN_IF_ERROR(
-            check_island(request, i > 0 ? devices->items[0] : device, device));
+        TOW_RETURN_IF_ERROR(check_island(request, device));
         if (!tow_vec_push(devices, device))
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
@@ -123,17 +126,22 @@ static tow_status_t check_distinct(const device_vec_t *devices)
 
 /* -- Any devices ------------------------------------------------------------ */
 
-/* Least load first; then in order of coordinates, so that the devices of one
- * worker stay together. */
+/* In order of coordinates, so that the devices of one worker stay together.
+ * Islands are in the order of their names, whoever came first; island-2 is before
+ * island-10. */
 static int by_place(const void *a, const void *b)
 {
     const tow_device_entry_t *left = *(tow_device_entry_t *const *)a;
     const tow_device_entry_t *right = *(tow_device_entry_t *const *)b;
+    if (left->worker->island != right->worker->island)
+        return strverscmp(left->worker->island->name,
+                          right->worker->island->name);
     if (left->worker != right->worker)
         return left->worker->place < right->worker->place ? -1 : 1;
     return left->index < right->index ? -1 : left->index > right->index;
 }
 
+/* Least load first. */
 static int by_load(const void *a, const void *b)
 {
     const tow_device_entry_t *left = *(tow_device_entry_t *const *)a;
@@ -159,7 +167,7 @@ static const char *commonest_kind(const tow_resource_t *resource)
     return best;
 }
 
-/* Those of a kind on one island, in order of coordinates. */
+/* Those of a kind on one island, or on all (NULL), in order of coordinates. */
 static tow_status_t gather(const tow_resource_t *resource,
                            const tow_island_entry_t *island, const char *kind,
                            device_vec_t *devices)
@@ -167,7 +175,7 @@ static tow_status_t gather(const tow_resource_t *resource,
     devices->count = 0;
     for (size_t i = 0; i < resource->here.count; i++) {
         tow_worker_entry_t *worker = resource->here.items[i];
-        if (worker->island != island) continue;
+        if (island != NULL && worker->island != island) continue;
         for (size_t j = 0; j < worker->device_count; j++)
             if (strcmp(worker->devices[j].kind, kind) == 0 &&
                 !tow_vec_push(devices, &worker->devices[j]))
@@ -301,6 +309,13 @@ static bool is_better(const offer_t *offer, const offer_t *best)
            best->island_load * offer->island_size;
 }
 
+static void keep_least_loaded(device_vec_t *devices, size_t wanted)
+{
+    qsort(devices->items, devices->count, sizeof(*devices->items), by_load);
+    devices->count = wanted;
+    qsort(devices->items, devices->count, sizeof(*devices->items), by_place);
+}
+
 /* 0 wanted: all. No devices: it has not so many. */
 static tow_status_t make_offer(const tow_resource_t *resource,
                                const tow_island_entry_t *island,
@@ -322,10 +337,7 @@ static tow_status_t make_offer(const tow_resource_t *resource,
     if (offer->is_shaped) {
         keep_block(&hosts, &block, devices);
     } else {
-        qsort(devices->items, devices->count, sizeof(*devices->items), by_load);
-        devices->count = wanted;
-        qsort(devices->items, devices->count, sizeof(*devices->items),
-              by_place);
+        keep_least_loaded(devices, wanted);
     }
     tow_free(hosts.begins);
     offer->load = load_of(devices->items, devices->count);
@@ -338,6 +350,7 @@ static tow_status_t describe_shortage(const tow_resource_t *resource,
                                       size_t largest)
 {
     const char *island = is_named(request->island) ? request->island : "";
+    if (is_every_island(request)) island = "";
     bool is_there = island[0] == '\0';
     for (uint32_t i = 0; i < TOW_ISLANDS_MAX && !is_there; i++) {
         const tow_island_entry_t *entry = tow_resource_island(resource, i);
@@ -354,10 +367,28 @@ static tow_status_t describe_shortage(const tow_resource_t *resource,
                          "%zu workers %s%s: `tow status` lists them",
                          kind, tow_resource_device_count(resource),
                          resource->here.count, where, island);
-    return TOW_ERROR(
-        TOW_RESOURCE_EXHAUSTED,
-        "%zu devices of kind %s were asked for, and %s%s has %zu", wanted, kind,
-        island[0] != '\0' ? "island " : "the largest island", island, largest);
+    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                     "%zu devices of kind %s were asked for, and %s%s has %zu",
+                     wanted, kind,
+                     island[0] != '\0'          ? "island "
+                     : is_every_island(request) ? "the cluster"
+                                                : "the largest island",
+                     island, largest);
+}
+
+/* No shape goes over islands: the least loaded will do. */
+static tow_status_t take_of_every_island(const tow_resource_t *resource,
+                                         const tow_slice_request_t *request,
+                                         const char *kind, size_t wanted,
+                                         device_vec_t *devices)
+{
+    TOW_RETURN_IF_ERROR(gather(resource, NULL, kind, devices));
+    if (devices->count == 0 || wanted > devices->count)
+        return describe_shortage(resource, request, kind, wanted,
+                                 devices->count);
+    if (wanted > 0 && wanted < devices->count)
+        keep_least_loaded(devices, wanted);
+    return TOW_OK;
 }
 
 static tow_status_t take_any(const tow_resource_t *resource,
@@ -366,14 +397,14 @@ static tow_status_t take_any(const tow_resource_t *resource,
 {
     const char *kind =
         is_named(request->kind) ? request->kind : commonest_kind(resource);
+    if (is_every_island(request))
+        return take_of_every_island(resource, request, kind, wanted, devices);
     offer_t best = {0}, offer = {0};
     size_t largest = 0;
     tow_status_t status = TOW_OK;
     for (uint32_t i = 0; i < TOW_ISLANDS_MAX && status == TOW_OK; i++) {
         const tow_island_entry_t *island = tow_resource_island(resource, i);
-        if (island == NULL || (is_named(request->island) &&
-                               strcmp(request->island, island->name) != 0))
-            continue;
+        if (island == NULL || !is_island(request, island)) continue;
         status = make_offer(resource, island, request, kind, wanted, &offer);
         if (offer.island_size > largest) largest = offer.island_size;
         if (status != TOW_OK || offer.devices.count == 0 ||
@@ -415,6 +446,19 @@ tow_status_t tow_resource_take(tow_resource_t *resource,
     *out_devices = devices.items;
     *out_count = devices.count;
     return TOW_OK;
+}
+
+const char *tow_resource_stablehlo(tow_device_entry_t *const *devices,
+                                   size_t count)
+{
+    const char *oldest = "";
+    for (size_t i = 0; i < count; i++) {
+        const char *version = devices[i]->worker->stablehlo;
+        if (version[0] != '\0' &&
+            (oldest[0] == '\0' || strverscmp(version, oldest) < 0))
+            oldest = version;
+    }
+    return oldest;
 }
 
 void tow_resource_give_back(tow_resource_t *resource,

@@ -276,6 +276,71 @@ static void one_that_waits_for_a_closed_island_keeps_its_turn(void **state)
     tow_placement_release(second);
 }
 
+/* One gang whose devices are of two islands: one part, and all the rest as for
+ * those with several. */
+static void a_gang_over_islands_is_granted_on_both_at_once(void **state)
+{
+    fixture_t *fixture = *state;
+    tow_placement_t *both;
+    assert_null(
+        tow_ledger_place(fixture->ledger, fixture->accounts, 4, NULL, &both));
+    run_t a = on_one(1, fixture->first[X], 0, RUN_AHEAD_MAX);
+    run_t gang = on_one(2, both, 10, 1);
+    run_t later_x = on_one(3, fixture->on[X], 10, 1);
+    run_t later_y = on_one(4, fixture->first[Y], 10, 1);
+    run_t z = on_one(3, fixture->on[Z], 10, 1);
+    assert_int_equal(tow_ticket_link_count(gang.parts, 1), 2);
+    submit(fixture, &a);
+    submit(fixture, &gang);
+    submit(fixture, &later_x);
+    submit(fixture, &later_y);
+    submit(fixture, &z);
+    turn(fixture);
+    assert_true(is_granted(&a) && is_granted(&z));
+    /* It keeps its turn on the devices of Y too, though X alone is busy, and
+     * also when only Y is looked at again. */
+    tow_sched_poke(fixture->sched, fixture->on[Y]);
+    turn(fixture);
+    assert_int_equal(fixture->granted_count, 2);
+    finish(fixture, &a);
+    assert_int_equal(fixture->granted_count, 5);
+    assert_true(gang.ticket.number < later_x.ticket.number);
+    assert_true(gang.ticket.number < later_y.ticket.number);
+    for (size_t i = 0; i < 4; i++)
+        assert_true(fixture->accounts[i]->reserved_bytes >= 10);
+    finish(fixture, &gang);
+    tow_placement_release(both);
+}
+
+/* Who waited over both islands has left: what it marked is marked no more, where
+ * the islands are looked at one without the other. */
+static void a_gang_over_islands_that_leaves_is_in_nobodys_way(void **state)
+{
+    fixture_t *fixture = *state;
+    tow_placement_t *both;
+    assert_null(
+        tow_ledger_place(fixture->ledger, fixture->accounts, 4, NULL, &both));
+    run_t a = on_one(1, fixture->on[X], 0, RUN_AHEAD_MAX);
+    run_t gang = on_one(2, both, 10, 1);
+    run_t y = on_one(3, fixture->on[Y], 10, 1);
+    submit(fixture, &a);
+    submit(fixture, &gang);
+    submit(fixture, &y);
+    turn(fixture);
+    assert_true(is_granted(&a));
+    assert_false(is_granted(&gang) || is_granted(&y));
+    tow_sched_withdraw(fixture->sched, &gang.ticket);
+    turn(fixture);
+    assert_true(is_granted(&y));
+    finish(fixture, &y);
+    run_t again = on_one(2, both, 10, 1);
+    submit(fixture, &again);
+    finish(fixture, &a);
+    assert_true(is_granted(&again));
+    finish(fixture, &again);
+    tow_placement_release(both);
+}
+
 static void clients_order_holds_where_its_tickets_meet(void **state)
 {
     fixture_t *fixture = *state;
@@ -352,6 +417,8 @@ TOW_TEST_MAIN(WITH(want_of_memory_on_one_island_does_not_hold_up_another),
               WITH(two_that_cross_are_in_one_order_on_both_islands),
               WITH(one_that_lacks_memory_on_two_islands_leaves_the_third_alone),
               WITH(one_that_waits_for_a_closed_island_keeps_its_turn),
+              WITH(a_gang_over_islands_is_granted_on_both_at_once),
+              WITH(a_gang_over_islands_that_leaves_is_in_nobodys_way),
               WITH(clients_order_holds_where_its_tickets_meet),
               WITH(oldest_can_always_finish),
               WITH(withdrawn_and_blocked_ones_open_all_their_islands))

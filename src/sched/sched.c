@@ -196,7 +196,7 @@ static island_set_t islands_of(const tow_ticket_part_t *parts, size_t count)
 {
     island_set_t set = 0;
     for (size_t i = 0; i < count; i++)
-        set |= tow_island_bit(parts[i].placement->island);
+        set |= parts[i].placement->islands;
     return set != 0 ? set : tow_island_bit(0);
 }
 
@@ -289,8 +289,7 @@ void tow_ticket_unblock(tow_sched_t *sched, tow_ticket_t *ticket)
 
 void tow_sched_poke(tow_sched_t *sched, const tow_placement_t *placement)
 {
-    sched->has_room |=
-        placement != NULL ? tow_island_bit(placement->island) : sched->present;
+    sched->has_room |= placement != NULL ? placement->islands : sched->present;
 }
 
 /* -- Telling ------------------------------------------------------------------ */

@@ -162,7 +162,7 @@ void tow_sched_withdraw(tow_sched_t *sched, tow_ticket_t *ticket);
 /* All its workers have reported, or are gone: memory and run-ahead come back. */
 void tow_sched_finish(tow_sched_t *sched, tow_ticket_t *ticket);
 /* Memory or something else that tickets wait for has changed outside, on the
- * island of this placement; NULL: anywhere. */
+ * islands of this placement; NULL: anywhere. */
 void tow_sched_poke(tow_sched_t *sched, const tow_placement_t *placement);
 /* Grants and refuses what can be. The owner calls it once at the end of a batch
  * of events; nothing else calls `grant` or `refuse`. */

@@ -33,7 +33,7 @@
 typedef struct entry {
     tow_ticket_t ticket;
     tow_ticket_part_t parts[PART_COUNT_MAX];
-    tow_ticket_link_t links[PART_COUNT_MAX];
+    tow_ticket_link_t links[ISLAND_COUNT];
     size_t placements[PART_COUNT_MAX];
     tow_ticket_state_t state;
     size_t client;
@@ -676,10 +676,12 @@ static void make_placement(world_t *world, size_t index)
     tow_account_t *chosen[DEVICE_COUNT];
     size_t count = 0;
     size_t first = below(world, DEVICE_COUNT);
+    bool spans = below(world, 4) == 0;
     for (size_t i = 0; i < DEVICE_COUNT; i++) {
         size_t device = (first + i) % DEVICE_COUNT;
         if (i > 0 && below(world, 2) == 0) continue;
-        if (world->devices[device].island != world->devices[first].island)
+        if (!spans &&
+            world->devices[device].island != world->devices[first].island)
             continue;
         world->on[index][device] = true;
         chosen[count++] = world->accounts[device];

@@ -45,10 +45,17 @@ typedef struct share {
     uint64_t bytes;
 } share_t;
 
-static uint64_t walk_of(const tow_sched_t *sched,
-                        const tow_placement_t *placement)
+static uint64_t walk_of(const tow_sched_t *sched, const tow_account_t *account)
 {
-    return sched->islands[placement->island].walk;
+    return sched->islands[account->island].walk;
+}
+
+/* All its devices are: one look instead of many. Of several islands it never has
+ * a claim, for these may be walked apart. */
+static bool is_claimed(const tow_sched_t *sched,
+                       const tow_placement_t *placement)
+{
+    return placement->claim_ == walk_of(sched, placement->accounts[0]);
 }
 
 /* More steps than may ever wait are fine on an empty queue, and none at all on
@@ -61,9 +68,10 @@ static bool has_run_ahead(const tow_sched_t *sched,
 }
 
 static verdict_t judge(const tow_sched_t *sched, const tow_account_t *account,
-                       uint64_t walk, share_t share)
+                       share_t share)
 {
-    if (account->claim_ == walk || !has_run_ahead(sched, account, share.steps))
+    if (account->claim_ == walk_of(sched, account) ||
+        !has_run_ahead(sched, account, share.steps))
         return WAITS_FOR_RUN_AHEAD;
     if (!tow_account_fits(account, share.bytes)) return WAITS_FOR_MEMORY;
     return CAN_BE_GRANTED;
@@ -75,10 +83,9 @@ static verdict_t judge_part(const tow_sched_t *sched,
     const tow_placement_t *placement = part->placement;
     share_t share = {part->step_count, part->bytes};
     verdict_t verdict = CAN_BE_GRANTED;
-    uint64_t walk = walk_of(sched, placement);
-    if (placement->claim_ == walk) return WAITS_FOR_RUN_AHEAD;
+    if (is_claimed(sched, placement)) return WAITS_FOR_RUN_AHEAD;
     for (size_t i = 0; i < placement->device_count; i++) {
-        verdict_t one = judge(sched, placement->accounts[i], walk, share);
+        verdict_t one = judge(sched, placement->accounts[i], share);
         if (one == WAITS_FOR_RUN_AHEAD) return one;
         if (one != CAN_BE_GRANTED) verdict = one;
     }
@@ -112,11 +119,9 @@ static verdict_t judge_parts(const tow_sched_t *sched,
     verdict_t verdict = CAN_BE_GRANTED;
     for (size_t p = 0; p < ticket->part_count; p++) {
         const tow_ticket_part_t *part = &ticket->parts[p];
-        uint64_t walk = walk_of(sched, part->placement);
         for (size_t i = 0; i < part->placement->device_count; i++) {
             tow_account_t *account = part->placement->accounts[i];
-            verdict_t one =
-                judge(sched, account, walk, add_share(account, part));
+            verdict_t one = judge(sched, account, add_share(account, part));
             if (verdict != WAITS_FOR_RUN_AHEAD && one != CAN_BE_GRANTED)
                 verdict = one;
         }
@@ -267,11 +272,13 @@ static void mark_devices(tow_sched_t *sched, const tow_ticket_t *ticket)
     sched->waited |= ticket->islands_;
     for (size_t p = 0; p < ticket->part_count; p++) {
         tow_placement_t *placement = ticket->parts[p].placement;
-        uint64_t walk = walk_of(sched, placement);
-        if (placement->claim_ == walk) continue;
-        placement->claim_ = walk;
-        for (size_t i = 0; i < placement->device_count; i++)
-            placement->accounts[i]->claim_ = walk;
+        if (is_claimed(sched, placement)) continue;
+        if ((placement->islands & (placement->islands - 1)) == 0)
+            placement->claim_ = walk_of(sched, placement->accounts[0]);
+        for (size_t i = 0; i < placement->device_count; i++) {
+            tow_account_t *account = placement->accounts[i];
+            account->claim_ = walk_of(sched, account);
+        }
     }
 }
 

@@ -69,9 +69,9 @@ typedef struct tow_account {
  * made once per mapping of a slice and shared by all its objects. */
 typedef struct tow_placement {
     uint32_t reference_count;
-    bool lost;      /* one of its devices is gone: what is placed here fails */
-    uint8_t island; /* that all its devices are of */
+    bool lost; /* one of its devices is gone: what is placed here fails */
     uint32_t device_count;
+    uint64_t islands;         /* of its devices: a bit for each */
     tow_account_t **accounts; /* owned array; accounts lent by the ledger */
     void *context;            /* lent: the owner's own, e.g. its workers */
     tow_status_t error;       /* owned; lost: why */
@@ -129,8 +129,8 @@ void tow_ledger_destroy(tow_ledger_t *ledger);
 /* Lent, for the life of the ledger; one that is closed stays: 64 bytes. */
 tow_status_t tow_ledger_add_account(tow_ledger_t *ledger, uint64_t limit_bytes,
                                     tow_account_t **out_account) TOW_MUST_USE;
-/* INVALID_ARGUMENT for no device, one twice or one of another island,
- * UNAVAILABLE for a closed one; they name it by its index. */
+/* INVALID_ARGUMENT for no device or one twice, UNAVAILABLE for a closed one; they
+ * name it by its index. Devices may be of several islands. */
 tow_status_t tow_ledger_place(tow_ledger_t *ledger,
                               tow_account_t *const *accounts, size_t count,
                               void *context, tow_placement_t **out_placement)

@@ -35,11 +35,6 @@ static tow_status_t check_devices(tow_account_t *const *accounts, size_t count)
             return TOW_ERROR(TOW_UNAVAILABLE,
                              "device %zu of %zu of the placement is gone", i,
                              count);
-        if (accounts[i]->island != accounts[0]->island)
-            return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "device %zu of %zu of the placement is of another "
-                             "island than the first",
-                             i, count);
         accounts[i]->scratch_steps_++;
     }
     tow_status_t status = TOW_OK;
@@ -77,7 +72,10 @@ tow_status_t tow_ledger_place(tow_ledger_t *ledger,
     placement->reference_count = 1;
     placement->device_count = (uint32_t)count;
     placement->context = context;
-    placement->island = accounts[0]->island;
+    for (size_t i = 0; i < count; i++) {
+        TOW_ASSERT(accounts[i]->island < TOW_ISLANDS_MAX);
+        placement->islands |= (uint64_t)1 << accounts[i]->island;
+    }
     tow_list_append(&ledger->placements, &placement->of_ledger_);
     *out_placement = placement;
     return TOW_OK;

@@ -185,13 +185,17 @@ bool sim_client_ask_programs(sim_client_t *self)
 
 /* -- Slices ------------------------------------------------------------------------ */
 
-/* On an island by name, or on any that has room: the first is the largest. */
+/* On an island by name, on any that has room (the first is the largest), or over
+ * all of them. */
 static tow_status_t ask_slice(sim_client_t *self, size_t index)
 {
     const sim_cluster_t *cluster = self->cluster;
     const size_t island = sim_client_below(self, cluster->island_count);
     const bool is_named = sim_client_below(self, 2) == 0;
-    const size_t most = sim_island_devices(cluster, is_named ? island : 0);
+    const bool spans = !is_named && sim_client_below(self, 3) == 0;
+    const size_t most =
+        spans ? cluster->worker_count * cluster->devices_per_worker
+              : sim_island_devices(cluster, is_named ? island : 0);
     uint32_t size = sim_client_below(self, 4) == 0
                         ? 1
                         : 1 + (uint32_t)sim_client_below(self, most);
@@ -201,7 +205,9 @@ static tow_status_t ask_slice(sim_client_t *self, size_t index)
     sim_island_name(island, name);
     tow_slice_options_t options = {.struct_size = sizeof(options),
                                    .dims = {rows, size / rows},
-                                   .island = is_named ? name : NULL};
+                                   .island = is_named ? name
+                                             : spans  ? TOW_ISLAND_EVERY
+                                                      : NULL};
     self->slice_sizes[index] = size;
     return tow_slice_ask(self->client, &options, &self->slices[index]);
 }

@@ -70,7 +70,8 @@ LIMITS(slice_open, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(4) = {.count_max = TOW_DEVICES_MAX},
        FIELD(5) = {.bytes_max = TOW_NAME_MAX});
 LIMITS(slice_opened, FIELD(2) = {.nested = &failure_limits},
-       FIELD(3) = {.count_max = TOW_DEVICES_MAX, .nested = &device_limits});
+       FIELD(3) = {.count_max = TOW_DEVICES_MAX, .nested = &device_limits},
+       FIELD(4) = {.bytes_max = TOW_NAME_MAX});
 LIMITS(slice_close, {0});
 LIMITS(compile, {0});
 LIMITS(compile_done, FIELD(2) = {.nested = &failure_limits},
@@ -105,7 +106,8 @@ LIMITS(worker_join, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
                    .nested = &device_limits},
        FIELD(7) = {.nested = &lane_target_limits},
        FIELD(8) = {.bytes_max = TOW_DOOR_MAX},
-       FIELD(9) = {.bytes_max = TOW_NAME_MAX});
+       FIELD(9) = {.bytes_max = TOW_NAME_MAX},
+       FIELD(10) = {.bytes_max = TOW_NAME_MAX});
 LIMITS(worker_joined, FIELD(2) = {.nested = &failure_limits});
 LIMITS(peer, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(3) = {.bytes_max = TOW_NAME_MAX},
