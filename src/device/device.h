@@ -104,6 +104,9 @@ struct tow_driver { /* first member of each driver's struct */
     const char *name;     /* "pjrt", "sim", "null" */
     const char *platform; /* "cpu", "cuda", "tpu", ...; as the plugin says */
     const char *version;  /* of the plugin, for people */
+    /* Newest version of StableHLO that its compiler reads, "1.13.7"; NULL: it does
+     * not say. */
+    const char *stablehlo;
     const tow_device_info_t *devices; /* owned by the driver */
     size_t device_count;
     bool simulated; /* every output of ours says so */

@@ -78,20 +78,40 @@ static tow_status_t open_client(const PJRT_Client_Create_Args *args,
     return status;
 }
 
-/* Hosts in the order in which they appear. */
-static int64_t host_index(const PJRT_Client *client, size_t index)
+static tow_device_t info_of(const PJRT_Client *client, size_t index)
 {
-    tow_device_t self = {.struct_size = sizeof(self)}, other = self;
-    tow_status_ignore(tow_slice_device(client->all, index, &self), "in range");
-    int64_t found = 0;
-    const char *last = NULL;
-    for (size_t i = 0; i <= index; i++) {
-        tow_status_ignore(tow_slice_device(client->all, i, &other), "in range");
-        if (strcmp(other.host, self.host) == 0) return found;
-        if (last == NULL || strcmp(last, other.host) != 0) found++;
-        last = other.host;
+    tow_device_t info = {.struct_size = sizeof(info)};
+    tow_status_ignore(tow_slice_device(client->all, index, &info), "in range");
+    return info;
+}
+
+static const char *host_of(const tow_device_t *info)
+{
+    return info->host;
+}
+
+static const char *island_of(const tow_device_t *info)
+{
+    return info->island;
+}
+
+/* Of hosts or islands, in the order in which they appear: that of the first
+ * device that has the same, or the next number. Devices before have theirs. */
+static int64_t ordinal(const PJRT_Client *client, size_t index,
+                       size_t attribute,
+                       const char *(*name_of)(const tow_device_t *))
+{
+    const tow_device_t self = info_of(client, index);
+    int64_t next = 0;
+    for (size_t i = index; i-- > 0;) {
+        const int64_t number = client->device_storage[i]
+                                   .description.attributes[attribute]
+                                   .int64_value;
+        const tow_device_t other = info_of(client, i);
+        if (strcmp(name_of(&other), name_of(&self)) == 0) return number;
+        if (number >= next) next = number + 1;
     }
-    return found;
+    return next;
 }
 
 static PJRT_NamedValue number(const char *name, int64_t value)
@@ -104,11 +124,50 @@ static PJRT_NamedValue number(const char *name, int64_t value)
                              .value_size = 1};
 }
 
+/* Lent by the slice of all. */
+static PJRT_NamedValue text(const char *name, const char *value)
+{
+    return (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                             .name = name,
+                             .name_size = strlen(name),
+                             .type = PJRT_NamedValue_kString,
+                             .string_value = value,
+                             .value_size = strlen(value)};
+}
+
+static PJRT_NamedValue numbers(const char *name, const int64_t *values,
+                               size_t count)
+{
+    return (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                             .name = name,
+                             .name_size = strlen(name),
+                             .type = PJRT_NamedValue_kInt64List,
+                             .int64_array_value = values,
+                             .value_size = count};
+}
+
+/* Where it is, for whoever lays out meshes. Not `slice_index`, by which JAX lays
+ * out hybrid ones: jax.make_mesh refuses devices that differ in it. */
+static void fill_attributes(PJRT_Client *client, size_t index,
+                            const tow_device_t *info)
+{
+    PJRT_DeviceDescription *description =
+        &client->device_storage[index].description;
+    PJRT_NamedValue *values = description->attributes;
+    description->coordinates[0] = info->place;
+    description->coordinates[1] = info->index;
+    values[0] = number("host_index", ordinal(client, index, 0, host_of));
+    values[1] = number("island_index", ordinal(client, index, 1, island_of));
+    values[2] = text("island", info->island);
+    values[3] = text("host", info->host);
+    values[4] = text("worker", info->worker);
+    values[5] = numbers("coords", description->coordinates, 2);
+}
+
 static void fill_device(PJRT_Client *client, size_t index)
 {
     PJRT_Device *device = &client->device_storage[index];
-    tow_device_t info = {.struct_size = sizeof(info)};
-    tow_status_ignore(tow_slice_device(client->all, index, &info), "in range");
+    const tow_device_t info = info_of(client, index);
     device->client = client;
     device->local_index = (int)index;
     device->cluster_id = info.id;
@@ -118,9 +177,7 @@ static void fill_device(PJRT_Client *client, size_t index)
     snprintf(description->text, sizeof(description->text),
              "TowpathDevice(id=%lld, %s on %s)", (long long)info.id, info.name,
              info.worker);
-    description->attributes[0] =
-        number("host_index", host_index(client, index));
-    description->attributes[1] = number("island", 0);
+    fill_attributes(client, index, &info);
     device->memory = (PJRT_Memory){.device = device, .id = (int)index};
     snprintf(device->memory.text, sizeof(device->memory.text),
              "TowpathMemory(id=%zu, device=%lld)", index, (long long)info.id);
@@ -131,7 +188,8 @@ static void fill_device(PJRT_Client *client, size_t index)
 
 static tow_status_t fill_client(PJRT_Client *client)
 {
-    const tow_slice_options_t every = {.struct_size = sizeof(every)};
+    const tow_slice_options_t every = {.struct_size = sizeof(every),
+                                       .island = TOW_ISLAND_EVERY};
     client_enter(client);
     tow_shared_net_call_on_leaving(tow_client_shared(client->tow));
     client_leave_quietly(client);
@@ -144,6 +202,7 @@ static tow_status_t fill_client(PJRT_Client *client)
         client->memories == NULL)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     client->device_count = count;
+    tow_pjrt_set_stablehlo(tow_slice_stablehlo(client->all));
     for (size_t i = 0; i < count; i++)
         fill_device(client, i);
     snprintf(client->version, sizeof(client->version), "towpath %d.%d.%d",

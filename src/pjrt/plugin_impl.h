@@ -45,6 +45,10 @@ static inline PJRT_Error *take_error(tow_status_t take_status)
 
 PJRT_Error *tow_pjrt_unimplemented(const char *what);
 
+/* What JAX is to write programs in, "1.13.7", unless the environment says. JAX asks
+ * when Client_Create has returned. A text that is no version changes nothing. */
+void tow_pjrt_set_stablehlo(const char *version);
+
 /* -- Events --------------------------------------------------------------------- */
 
 typedef struct waiter waiter_t;
@@ -95,7 +99,8 @@ struct PJRT_DeviceDescription {
     int id;
     const char *kind; /* lent by the slice of all */
     char text[160];
-    PJRT_NamedValue attributes[2];
+    PJRT_NamedValue attributes[6];
+    int64_t coordinates[2]; /* in its island: of its worker, and there */
 };
 
 struct PJRT_Device {

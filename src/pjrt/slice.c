@@ -137,7 +137,7 @@ static tow_status_t look_who_is_there(PJRT_Client *client)
     tow_status_ignore(tow_slice_device(client->all, 0, &first), "in range");
     const tow_slice_options_t every = {.struct_size = sizeof(every),
                                        .kind = first.kind,
-                                       .island = first.island};
+                                       .island = TOW_ISLAND_EVERY};
     tow_slice_t *here = NULL;
     tow_status_ignore(tow_slice_open(client->tow, &every, &here),
                       "then there is no device at all, or no cluster");

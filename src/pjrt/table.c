@@ -107,20 +107,25 @@ static PJRT_Error *initialize(PJRT_Plugin_Initialize_Args *args)
     }
 
 /* What JAX is asked to write. */
-static int64_t stablehlo[] = {TOW_PJRT_STABLEHLO_CURRENT};
+static int64_t stablehlo[] = {TOW_PJRT_STABLEHLO_DEFAULT};
 
-/* A text that is no version is as none: JAX says which it writes for. */
-static void read_stablehlo(void)
+static bool read_stablehlo(const char *text)
 {
-    const char *text = getenv(TOW_PJRT_STABLEHLO_VARIABLE);
     int major, minor, patch, end = 0;
     if (text == NULL ||
         sscanf(text, "%d.%d.%d%n", &major, &minor, &patch, &end) != 3 ||
         text[end] != '\0' || major < 0 || minor < 0 || patch < 0)
-        return;
+        return false;
     stablehlo[0] = major;
     stablehlo[1] = minor;
     stablehlo[2] = patch;
+    return true;
+}
+
+void tow_pjrt_set_stablehlo(const char *version)
+{
+    if (!read_stablehlo(getenv(TOW_PJRT_STABLEHLO_VARIABLE)))
+        (void)read_stablehlo(version);
 }
 
 static PJRT_Error *attributes(PJRT_Plugin_Attributes_Args *args)
@@ -140,7 +145,7 @@ static PJRT_Api table;
 /* When the library is loaded: before anybody can ask. */
 __attribute__((constructor)) static void fill_table(void)
 {
-    read_stablehlo();
+    tow_pjrt_set_stablehlo(NULL);
     PJRT_Api *api = &table;
     *api = (PJRT_Api){
         .struct_size = PJRT_Api_STRUCT_SIZE,

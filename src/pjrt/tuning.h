@@ -5,11 +5,12 @@
 /* The one kind of memory that devices have. */
 #define TOW_PJRT_MEMORY_KIND "device"
 
-/* What the XLA of the cluster reads (scripts/xla-wheel.txt): JAX writes programs
- * for this version of StableHLO. Too new, and the cluster refuses programs by
- * name of the op; too old, and JAX cannot write newer ops at all. The variable of
- * the environment is for clusters with another XLA. */
-#define TOW_PJRT_STABLEHLO_CURRENT  1, 13, 7
+/* The version of StableHLO that JAX writes programs for is the one that the
+ * cluster's XLA reads, as its workers say. If they do not it is this one, which
+ * every XLA reads. Too new, and the cluster refuses programs by name of the op; too
+ * old, and JAX cannot write newer ops at all. The variable of the environment goes
+ * before both. */
+#define TOW_PJRT_STABLEHLO_DEFAULT  1, 0, 0
 #define TOW_PJRT_STABLEHLO_MINIMUM  0, 9, 0
 #define TOW_PJRT_STABLEHLO_VARIABLE "TOW_STABLEHLO"
 

@@ -276,6 +276,8 @@ static void join(tow_worker_t *worker)
     message.door = (char *)worker_peers_door(worker);
     message.platform = (char *)driver->platform;
     message.version = (char *)driver->version;
+    if (driver->stablehlo != NULL)
+        message.stablehlo = (char *)driver->stablehlo;
     message.simulated = driver->simulated;
     message.devices = pointers;
     message.n_devices = driver->device_count;

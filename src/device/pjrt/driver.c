@@ -2,6 +2,7 @@
  * plugin can do. */
 #include "device/pjrt/pjrt_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -207,6 +208,32 @@ static tow_status_t read_platform(pjrt_driver_t *driver)
                      version.platform_version_size, &driver->driver.version);
 }
 
+/* What frameworks are told of a plugin's compiler; it may say nothing. */
+static tow_status_t read_stablehlo(pjrt_driver_t *driver)
+{
+    static const char name[] = "stablehlo_current_version";
+    const pjrt_plugin_t *plugin = &driver->plugin;
+    PJRT_Plugin_Attributes_Args args =
+        PJRT_ARGS(PJRT_Plugin_Attributes, .extension_start = NULL);
+    if (plugin->api.PJRT_Plugin_Attributes == NULL) return TOW_OK;
+    tow_pjrt_error_drop(plugin, plugin->api.PJRT_Plugin_Attributes(&args));
+    for (size_t i = 0; args.attributes != NULL && i < args.num_attributes;
+         i++) {
+        const PJRT_NamedValue *value = &args.attributes[i];
+        if (value->type != PJRT_NamedValue_kInt64List ||
+            value->value_size != 3 || value->name_size != strlen(name) ||
+            memcmp(value->name, name, value->name_size) != 0)
+            continue;
+        char text[64];
+        const int64_t *numbers = value->int64_array_value;
+        const int size = snprintf(text, sizeof(text), "%lld.%lld.%lld",
+                                  (long long)numbers[0], (long long)numbers[1],
+                                  (long long)numbers[2]);
+        return copy_text(driver, text, (size_t)size, &driver->driver.stablehlo);
+    }
+    return TOW_OK;
+}
+
 /* -- Closing ---------------------------------------------------------------- */
 
 static void destroy_client(pjrt_driver_t *driver)
@@ -351,6 +378,7 @@ static tow_status_t run_open(tow_work_t *work)
     TOW_RETURN_IF_ERROR(
         tow_pjrt_client_create(&driver->plugin, open, &driver->client));
     TOW_RETURN_IF_ERROR(read_platform(driver));
+    TOW_RETURN_IF_ERROR(read_stablehlo(driver));
     TOW_RETURN_IF_ERROR(read_devices(driver));
     choose_ops(driver);
     return TOW_OK;
