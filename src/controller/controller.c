@@ -268,6 +268,11 @@ tow_status_t tow_controller_open(tow_env_t *env,
     if (controller == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     controller->env = env;
     controller->options = *options;
+    uint32_t *fanout = &controller->options.relay_fanout;
+    if (*fanout == 0) *fanout = TOW_RELAY_FANOUT;
+    if (*fanout == 1) *fanout = UINT32_MAX;
+    if (*fanout != UINT32_MAX && *fanout > TOW_RELAY_FANOUT_MAX)
+        *fanout = TOW_RELAY_FANOUT_MAX;
     if (controller->options.code_bytes_max == 0)
         controller->options.code_bytes_max = TOW_CODE_BYTES_MAX;
     controller->cluster = tow_random_next(tow_env_random(env)) | 1;
@@ -393,6 +398,7 @@ tow_controller_totals_t tow_controller_totals(
         .grant_message_count = controller->grant_message_count,
         .done_message_count = controller->done_message_count,
         .abort_message_count = controller->abort_message_count,
+        .again_message_count = controller->again_message_count,
     };
     for (const tow_list_t *item = controller->clients.next;
          item != &controller->clients; item = item->next) {

@@ -24,6 +24,9 @@ typedef struct tow_controller_options {
     tow_compiler_t *compiler; /* lent, outlives the controller */
     uint32_t run_ahead_max;   /* see sched/sched.h; 0: the default */
     uint64_t code_bytes_max;  /* of compiled functions; 0: the default */
+    /* Runs on more workers go through relays, one for so many; 0: the default,
+     * 1: never. */
+    uint32_t relay_fanout;
     tow_session_limits_t limits;
 } tow_controller_options_t;
 
@@ -55,6 +58,7 @@ typedef struct tow_controller_totals {
      * these. */
     uint64_t granted_worker_count;
     uint64_t grant_message_count, done_message_count, abort_message_count;
+    uint64_t again_message_count; /* grants that a relay may have lost */
 } tow_controller_totals_t;
 
 tow_controller_totals_t tow_controller_totals(

@@ -11,6 +11,7 @@
  *   copy.c         copies of shards to other devices
  *   regroup.c      new objects of shards that are there
  *   run.c          runs, from the client's message to its completion
+ *   relay.c        grants and completions of many workers, through a few
  *   report.c       what `tow status` shows
  *
  * Things that outlive the one who made them are counted (retain, release). */
@@ -79,6 +80,8 @@ struct tow_controller {
     uint64_t granted_count;
     uint64_t granted_worker_count; /* of all runs; then their messages */
     uint64_t grant_message_count, done_message_count, abort_message_count;
+    uint64_t again_message_count;
+    uint32_t join_count; /* of workers, ever */
     uint64_t compile_count;
     size_t copy_count; /* under way */
 
@@ -116,6 +119,9 @@ struct worker {
     char *name; /* owned */
     tow_list_t node;
     tow_status_t fault; /* owned: what it did wrong; ends the session */
+    uint64_t sequence;  /* the number of the last thing that it was told */
+    bool needs_mark;    /* ... which went through a relay */
+    bool is_direct;     /* a relay did not reach it: never again through one */
     /* Releases of this turn, as ranges. */
     id_vec_t release_firsts;
     count_vec_t release_counts;
@@ -463,6 +469,8 @@ struct run {
     tow_status_t error;       /* owned: the first */
     tow_object_t **results;   /* held */
     bool *has_reported;       /* by worker of the program */
+    uint64_t *numbers;        /* owned: likewise, of what went through relays,
+                                 and 0 for what did not; NULL: nothing did */
     run_block_t *blocks;      /* one an argument, and one for loads */
     tow_ticket_link_t *links; /* if it spans islands */
     size_t argument_count;
@@ -479,6 +487,16 @@ struct run_block {
     const tow_object_t *consumed;
 };
 
+/* Its arguments' keys are in `few`, or in the controller's arena. False: no
+ * memory. */
+#define RUN_FEW_ARGUMENTS 16
+bool tow_run_fill_grant(const run_t *run, uint64_t few[RUN_FEW_ARGUMENTS],
+                        tow_msg_grant_t *out_grant);
+/* That worker of its program has done its part, well or not; if it is the last,
+ * the run is gone. */
+void tow_run_report(run_t *run, size_t index, tow_status_t take_status,
+                    uint32_t node);
+size_t tow_run_index_of(const run_t *run, const worker_t *worker);
 void tow_run_grant(run_t *run);
 void tow_run_refuse(run_t *run, tow_status_t take_status);
 /* Ends those that were granted in vain. True if there were any. */
@@ -529,6 +547,8 @@ tow_status_t tow_worker_join(tow_controller_t *controller,
                              const tow_msg_worker_join_t *join) TOW_MUST_USE;
 /* At the end of a turn: sends what is released, now or a little later. */
 void tow_worker_flush(worker_t *worker);
+/* What is released, now. */
+void tow_worker_send_releases(worker_t *worker);
 /* And this is later. */
 void tow_workers_release(tow_timer_t *timer);
 /* For a process that has died: sessions go without a word to the env. */
@@ -545,5 +565,15 @@ void tow_reports_lose(tow_controller_t *controller, worker_t *worker,
                       client_t *client);
 
 void tow_reports_destroy(tow_controller_t *controller);
+
+/* -- Relays ------------------------------------------------------------------- */
+
+bool tow_relays_are_used(const resident_t *resident);
+void tow_relays_grant(run_t *run, tow_msg_grant_t *grant);
+void tow_relay_done(worker_t *relay, const tow_msg_relay_done_t *message);
+/* `worker` and that process, one of them perhaps a relay of the other. */
+void tow_relay_lost(worker_t *worker, uint32_t process);
+/* All that it was to pass on is sent again. */
+void tow_relay_gone(worker_t *relay);
 
 #endif /* TOW_CONTROLLER_CONTROLLER_IMPL_H_ */

@@ -52,6 +52,7 @@ static run_t *make_run(client_t *client, const tow_msg_run_t *message,
 void tow_run_free(run_t *run)
 {
     tow_status_release(run->error);
+    tow_free(run->numbers);
     tow_free(run);
 }
 
@@ -444,29 +445,42 @@ static tow_status_t find_doom(const run_t *run)
     return TOW_OK;
 }
 
-static void send_grants(run_t *run)
+bool tow_run_fill_grant(const run_t *run, uint64_t few[RUN_FEW_ARGUMENTS],
+                        tow_msg_grant_t *out_grant)
 {
-    const resident_t *resident = run->program;
-    uint64_t few[16];
-    uint64_t *keys = run->argument_count <= TOW_COUNT_OF(few)
+    uint64_t *keys = run->argument_count <= RUN_FEW_ARGUMENTS
                          ? few
                          : tow_arena_alloc(&run->controller->arena,
                                            run->argument_count * sizeof(*keys));
-    if (keys == NULL) {
+    if (keys == NULL) return false;
+    for (size_t i = 0; i < run->argument_count; i++)
+        keys[i] = run->arguments[i]->id.value;
+    *out_grant = (tow_msg_grant_t)TOW_MSG_GRANT_INIT;
+    out_grant->run = run->key;
+    out_grant->program = run->program->key;
+    out_grant->arguments = keys;
+    out_grant->n_arguments = run->argument_count;
+    out_grant->first_result =
+        tow_key(tow_key_client(run->key), run->first_result);
+    out_grant->first_gang = run->first_gang;
+    return true;
+}
+
+static void send_grants(run_t *run)
+{
+    const resident_t *resident = run->program;
+    uint64_t few[RUN_FEW_ARGUMENTS];
+    tow_msg_grant_t grant;
+    if (!tow_run_fill_grant(run, few, &grant)) {
         note_error(run, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
         return;
     }
-    for (size_t i = 0; i < run->argument_count; i++)
-        keys[i] = run->arguments[i]->id.value;
-    tow_msg_grant_t grant = TOW_MSG_GRANT_INIT;
-    grant.run = run->key;
-    grant.program = resident->key;
-    grant.arguments = keys;
-    grant.n_arguments = run->argument_count;
-    grant.first_result = tow_key(tow_key_client(run->key), run->first_result);
-    grant.first_gang = run->first_gang;
     run->reporting_count = (uint32_t)resident->worker_count;
     run->controller->granted_worker_count += resident->worker_count;
+    if (TOW_UNLIKELY(tow_relays_are_used(resident))) {
+        tow_relays_grant(run, &grant);
+        return;
+    }
     for (size_t i = 0; i < resident->worker_count; i++)
         tow_worker_send(resident->workers[i], TOW_MESSAGE_GRANT, &grant.base);
 }
@@ -549,7 +563,7 @@ void tow_run_cancel(client_t *client, uint64_t id)
     note_error(run, cause);
 }
 
-static size_t index_of(const run_t *run, const worker_t *worker)
+size_t tow_run_index_of(const run_t *run, const worker_t *worker)
 {
     size_t index = 0;
     while (index < run->program->worker_count &&
@@ -558,17 +572,9 @@ static size_t index_of(const run_t *run, const worker_t *worker)
     return index;
 }
 
-/* One worker has done its part, well or not. */
-static void report(worker_t *worker, uint64_t key, tow_status_t take_status,
-                   uint32_t node)
+void tow_run_report(run_t *run, size_t index, tow_status_t take_status,
+                    uint32_t node)
 {
-    run_t *run = tow_map_find(&worker->controller->run_of, key);
-    size_t index = run != NULL ? index_of(run, worker) : 0;
-    if (run == NULL || !run->is_granted ||
-        index == run->program->worker_count || run->has_reported[index]) {
-        tow_status_release(take_status); /* A run that was given up. */
-        return;
-    }
     run->has_reported[index] = true;
     if (TOW_UNLIKELY(take_status != TOW_OK)) {
         if (run->error == TOW_OK) run->failed_node = node;
@@ -576,6 +582,19 @@ static void report(worker_t *worker, uint64_t key, tow_status_t take_status,
         note_error(run, take_status);
     }
     if (--run->reporting_count == 0) finish(run);
+}
+
+static void report(worker_t *worker, uint64_t key, tow_status_t take_status,
+                   uint32_t node)
+{
+    run_t *run = tow_map_find(&worker->controller->run_of, key);
+    size_t index = run != NULL ? tow_run_index_of(run, worker) : 0;
+    if (run == NULL || !run->is_granted ||
+        index == run->program->worker_count || run->has_reported[index]) {
+        tow_status_release(take_status); /* A run that was given up. */
+        return;
+    }
+    tow_run_report(run, index, take_status, node);
 }
 
 void tow_runs_done(worker_t *worker, const tow_msg_done_t *message)
@@ -597,7 +616,7 @@ void tow_runs_done(worker_t *worker, const tow_msg_done_t *message)
  * only: who is gone goes before it. */
 static void blame(run_t *run, const worker_t *worker, tow_status_t cause)
 {
-    const size_t index = index_of(run, worker);
+    const size_t index = tow_run_index_of(run, worker);
     if (run->error == TOW_OK || index == run->program->worker_count ||
         run->has_reported[index] ||
         tow_status_code(run->error) != tow_status_code(cause))

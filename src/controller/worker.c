@@ -28,12 +28,36 @@ void tow_worker_release(worker_t *worker)
 /* So that a simulation can see what runs cost. */
 static void count_message(tow_controller_t *controller, uint32_t type)
 {
-    controller->grant_message_count += type == TOW_MESSAGE_GRANT;
+    controller->grant_message_count +=
+        type == TOW_MESSAGE_GRANT || type == TOW_MESSAGE_RELAY_GRANT;
+    controller->again_message_count += type == TOW_MESSAGE_PASSED_GRANT;
     controller->abort_message_count += type == TOW_MESSAGE_ABORT;
-    controller->done_message_count += type == TOW_MESSAGE_DONE;
+    controller->done_message_count +=
+        type == TOW_MESSAGE_DONE || type == TOW_MESSAGE_RELAY_DONE;
 }
 
-static void send_releases(worker_t *worker);
+static void queue(worker_t *worker, uint32_t type, const tow_body_t *body)
+{
+    if (tow_session_send(worker->session, type, body) != TOW_SEND_FULL) return;
+    tow_worker_fault(worker, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                                       "worker %s takes no messages: its queue "
+                                       "is full",
+                                       worker->name));
+}
+
+/* All that it is told has a number, which is said only where the one before went
+ * through a relay. */
+static void number(worker_t *worker, uint32_t type)
+{
+    if (type == TOW_MESSAGE_WORKER_JOINED || type == TOW_MESSAGE_PASSED_GRANT)
+        return;
+    worker->sequence++;
+    if (TOW_LIKELY(!worker->needs_mark)) return;
+    worker->needs_mark = false;
+    tow_msg_sequence_t mark = TOW_MSG_SEQUENCE_INIT;
+    mark.next = worker->sequence;
+    queue(worker, TOW_MESSAGE_SEQUENCE, &mark.base);
+}
 
 void tow_worker_send(worker_t *worker, uint32_t type, const tow_body_t *body)
 {
@@ -41,12 +65,9 @@ void tow_worker_send(worker_t *worker, uint32_t type, const tow_body_t *body)
     if (worker->session == NULL || worker->fault != TOW_OK) return;
     /* What was released makes room for what comes. */
     if (worker->release_firsts.count > 0 && type != TOW_MESSAGE_RELEASE)
-        send_releases(worker);
-    if (tow_session_send(worker->session, type, body) != TOW_SEND_FULL) return;
-    tow_worker_fault(worker, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                                       "worker %s takes no messages: its queue "
-                                       "is full",
-                                       worker->name));
+        tow_worker_send_releases(worker);
+    number(worker, type);
+    queue(worker, type, body);
 }
 
 /* Not at once: whoever finds it out may be in the middle of a list of runs that
@@ -64,7 +85,7 @@ void tow_worker_fault(worker_t *worker, tow_status_t take_status)
 /* -- Releases ------------------------------------------------------------------ */
 
 /* Ranges that a message has room for; more go in a second one. */
-static void send_releases(worker_t *worker)
+void tow_worker_send_releases(worker_t *worker)
 {
     size_t done = 0;
     while (done < worker->release_firsts.count) {
@@ -87,7 +108,7 @@ void tow_worker_flush(worker_t *worker)
     tow_controller_t *controller = worker->controller;
     if (worker->release_firsts.count == 0) return;
     if (worker->release_firsts.count >= TOW_RELEASE_RANGES_MAX)
-        send_releases(worker);
+        tow_worker_send_releases(worker);
     else if (!tow_timer_is_armed(&controller->release_timer))
         tow_env_timer_start(controller->env, &controller->release_timer,
                             tow_env_now_ns(controller->env) +
@@ -100,7 +121,7 @@ void tow_workers_release(tow_timer_t *timer)
         TOW_CONTAINER_OF(timer, tow_controller_t, release_timer);
     for (tow_list_t *item = controller->workers.next;
          item != &controller->workers; item = item->next)
-        send_releases(TOW_CONTAINER_OF(item, worker_t, node));
+        tow_worker_send_releases(TOW_CONTAINER_OF(item, worker_t, node));
 }
 
 /* -- Joining ------------------------------------------------------------------- */
@@ -211,6 +232,9 @@ tow_status_t tow_worker_join(tow_controller_t *controller,
     tow_session_accept(session, &worker_handler, worker);
     tow_msg_worker_joined_t joined = TOW_MSG_WORKER_JOINED_INIT;
     joined.cluster = controller->cluster;
+    /* So what was meant for another of its sessions is known as such. */
+    worker->sequence = (uint64_t)++controller->join_count << 32;
+    joined.sequence = worker->sequence;
     tow_worker_send(worker, TOW_MESSAGE_WORKER_JOINED, &joined.base);
     introduce(controller, worker);
     tow_log(&controller->env->log, TOW_LOG_INFO, "worker joined",
@@ -261,6 +285,7 @@ void tow_worker_gone(worker_t *worker, tow_status_t cause)
             TOW_F_STR("worker", worker->name),
             TOW_F_STR("why", tow_status_message(cause)));
     tow_session_close(session, cause, (tow_closed_t){0});
+    tow_relay_gone(worker);
     tow_runs_lose(controller, worker, lost);
     tow_executables_lose(controller, worker, lost);
     tow_puts_lose(controller, worker, NULL, lost);
@@ -312,6 +337,8 @@ static bool is_from_worker(uint32_t type)
 {
     switch (type) {
     case TOW_MESSAGE_DONE:
+    case TOW_MESSAGE_RELAY_DONE:
+    case TOW_MESSAGE_RELAY_LOST:
     case TOW_MESSAGE_LOAD_DONE:
     case TOW_MESSAGE_SHARD_PUT_OPENED:
     case TOW_MESSAGE_SHARD_PUT_DONE:
@@ -326,6 +353,12 @@ static void dispatch(worker_t *worker, uint32_t type, const tow_body_t *body)
     switch (type) {
     case TOW_MESSAGE_DONE:
         tow_runs_done(worker, (const tow_msg_done_t *)body);
+        return;
+    case TOW_MESSAGE_RELAY_DONE:
+        tow_relay_done(worker, (const tow_msg_relay_done_t *)body);
+        return;
+    case TOW_MESSAGE_RELAY_LOST:
+        tow_relay_lost(worker, ((const tow_msg_relay_lost_t *)body)->process);
         return;
     case TOW_MESSAGE_LOAD_DONE: {
         const tow_msg_load_done_t *done = (const tow_msg_load_done_t *)body;

@@ -429,6 +429,7 @@ static inline void say_join_on(peer_t *peer, uint32_t process, size_t count,
     join.devices = list;
     join.n_devices = count;
     join.island = (char *)island;
+    join.door = peer->name;
     say(peer, TOW_MESSAGE_WORKER_JOIN, &join.base);
 }
 

@@ -17,6 +17,8 @@
 #define DEVICES_MAX     4 /* of a worker */
 #define HOSTS_MAX       512
 #define HOSTS_LARGE     32
+/* From none at all to relays of a few: most programs are small. */
+#define RELAY_FANOUT_MAX 6
 /* One seed in this many has a large cluster; of those, one in so many is of any
  * size that is allowed, and the others of a quarter of that: all workers know each
  * other, and 512 of them take seconds. */
@@ -85,7 +87,7 @@ static tow_status_t check_messages(const tow_controller_t *controller)
     const tow_controller_totals_t totals = tow_controller_totals(controller);
     const uint64_t bound = totals.granted_worker_count;
     if (totals.grant_message_count <= bound &&
-        totals.done_message_count <= bound &&
+        totals.done_message_count <= bound + totals.again_message_count &&
         totals.abort_message_count <= bound)
         return TOW_OK;
     return TOW_ERROR(TOW_INTERNAL,
@@ -172,6 +174,7 @@ static tow_status_t expect_idle_worker(const sim_process_t *process,
         expect_zero(who, "executables", stats.dataflow.executable_count));
     TOW_RETURN_IF_ERROR(
         expect_zero(who, "loads and puts", stats.load_count + stats.put_count));
+    TOW_RETURN_IF_ERROR(expect_zero(who, "runs by relays", stats.relay_count));
     if (gets == SIM_GETS_ARE_OVER)
         TOW_RETURN_IF_ERROR(expect_zero(who, "gets", stats.get_count));
     TOW_RETURN_IF_ERROR(expect_zero(who, "buffers", counts.buffers));
@@ -283,6 +286,7 @@ static tow_status_t choose_sizes(sim_cluster_t *cluster)
                        cluster->options->faults == TOW_SCENARIO_CALM;
     cluster->is_tight = below(cluster, 4) == 0;
     cluster->is_damaging = below(cluster, 4) == 0;
+    cluster->relay_fanout = 1 + (uint32_t)below(cluster, RELAY_FANOUT_MAX);
     cluster->memory_bytes = cluster->is_tight ? 1000000 : 256000000;
     cluster->check_every =
         hosts < HOSTS_LARGE ? 1 : LARGE_CHECK_EVERY * (uint32_t)hosts;
@@ -328,6 +332,7 @@ static tow_status_t make_controller(sim_cluster_t *cluster)
     sim_process_t *controller = &cluster->controller;
     snprintf(controller->name, SIM_NAME_SIZE, "controller");
     controller->role = (tow_sim_role_t){.model = &cluster->model,
+                                        .relay_fanout = cluster->relay_fanout,
                                         .controller = "sim:controller"};
     return make_process(cluster, controller, &tow_sim_controller_program,
                         &controller->role);

@@ -53,9 +53,10 @@ struct sim_cluster {
     size_t island_count; /* worker i is of island i modulo this */
     char islands[SIM_ISLANDS_MAX][SIM_NAME_SIZE];
     uint64_t memory_bytes; /* of a device */
-    bool is_calm;          /* nothing goes wrong: nor may anything fail */
-    bool is_tight;         /* memory may run out */
-    bool is_damaging;      /* bytes may change on their way */
+    uint32_t relay_fanout;
+    bool is_calm;     /* nothing goes wrong: nor may anything fail */
+    bool is_tight;    /* memory may run out */
+    bool is_damaging; /* bytes may change on their way */
     uint32_t process_number;
     uint32_t check_every; /* events */
     size_t fault_count;

@@ -34,6 +34,7 @@ static tow_status_t open_controller(tow_env_t *env, const tow_sim_role_t *role,
     return tow_controller_open(
         env,
         &(tow_controller_options_t){.address = role->controller,
+                                    .relay_fanout = role->relay_fanout,
                                     .compiler = self->compiler},
         &self->controller);
 }

@@ -14,7 +14,8 @@ typedef struct tow_sim_role {
     tow_sim_fabric_t *fabric;
     const char *controller; /* its address: "sim:NAME" */
     const char *host;
-    const char *island; /* NULL: the default one */
+    const char *island;    /* NULL: the default one */
+    uint32_t relay_fanout; /* a controller's */
     size_t device_count;
     uint64_t memory_bytes; /* of a device; 0: as the model says */
     uint32_t jitter_ppm;

@@ -134,9 +134,19 @@ LIMITS(shard_get_done, FIELD(2) = {.nested = &failure_limits},
        FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 LIMITS(shard_regroup, FIELD(2) = {.count_max = TOW_WORKER_DEVICES_MAX},
        FIELD(3) = {.count_max = TOW_WORKER_DEVICES_MAX});
+LIMITS(relay_grant, FIELD(1) = {.nested = &grant_limits},
+       FIELD(2) = {.count_max = TOW_RELAY_FANOUT_MAX},
+       FIELD(3) = {.count_max = TOW_RELAY_FANOUT_MAX});
+LIMITS(passed_grant, FIELD(1) = {.nested = &grant_limits});
+LIMITS(sequence, {0});
+LIMITS(relay_done, FIELD(1) = {.count_max = TOW_BATCH_MAX},
+       FIELD(2) = {.count_max = TOW_BATCH_MAX},
+       FIELD(3) = {.count_max = TOW_BATCH_MAX});
+LIMITS(relay_lost, {0});
 LIMITS(peer_open, {0});
 LIMITS(edge_offer, FIELD(3) = {.nested = &lane_target_limits});
 LIMITS(edge_piece, FIELD(4) = {.bytes_max = TOW_INLINE_BYTES_MAX});
+LIMITS(passed_done, FIELD(1) = {.count_max = TOW_BATCH_MAX});
 
 LIMITS(signature_array, FIELD(2) = {.count_max = RANK_MAX},
        FIELD(4) = {.bytes_max = TOW_SHARDING_BYTES_MAX});
@@ -207,9 +217,15 @@ static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_SHARD_GET] = &shard_get_limits,
     [TOW_MESSAGE_SHARD_GET_DONE] = &shard_get_done_limits,
     [TOW_MESSAGE_SHARD_REGROUP] = &shard_regroup_limits,
+    [TOW_MESSAGE_RELAY_GRANT] = &relay_grant_limits,
+    [TOW_MESSAGE_PASSED_GRANT] = &passed_grant_limits,
+    [TOW_MESSAGE_SEQUENCE] = &sequence_limits,
+    [TOW_MESSAGE_RELAY_DONE] = &relay_done_limits,
+    [TOW_MESSAGE_RELAY_LOST] = &relay_lost_limits,
     [TOW_MESSAGE_PEER_OPEN] = &peer_open_limits,
     [TOW_MESSAGE_EDGE_OFFER] = &edge_offer_limits,
     [TOW_MESSAGE_EDGE_PIECE] = &edge_piece_limits,
+    [TOW_MESSAGE_PASSED_DONE] = &passed_done_limits,
     [TOW_MESSAGE_GRAPH] = &graph_limits,
     [TOW_MESSAGE_LOWERED] = &lowered_limits,
 };
@@ -273,9 +289,15 @@ SAME_NUMBER(SHARD_PUT_DONE);
 SAME_NUMBER(SHARD_GET);
 SAME_NUMBER(SHARD_GET_DONE);
 SAME_NUMBER(SHARD_REGROUP);
+SAME_NUMBER(RELAY_GRANT);
+SAME_NUMBER(PASSED_GRANT);
+SAME_NUMBER(SEQUENCE);
+SAME_NUMBER(RELAY_DONE);
+SAME_NUMBER(RELAY_LOST);
 SAME_NUMBER(PEER_OPEN);
 SAME_NUMBER(EDGE_OFFER);
 SAME_NUMBER(EDGE_PIECE);
+SAME_NUMBER(PASSED_DONE);
 SAME_NUMBER(GRAPH);
 SAME_NUMBER(LOWERED);
 

@@ -86,9 +86,15 @@ typedef enum tow_message_type {
     TOW_MESSAGE_SHARD_GET = 95,
     TOW_MESSAGE_SHARD_GET_DONE = 96,
     TOW_MESSAGE_SHARD_REGROUP = 97,
+    TOW_MESSAGE_RELAY_GRANT = 98,
+    TOW_MESSAGE_PASSED_GRANT = 99,
+    TOW_MESSAGE_SEQUENCE = 100,
+    TOW_MESSAGE_RELAY_DONE = 101,
+    TOW_MESSAGE_RELAY_LOST = 102,
     TOW_MESSAGE_PEER_OPEN = 104,
     TOW_MESSAGE_EDGE_OFFER = 105,
     TOW_MESSAGE_EDGE_PIECE = 106,
+    TOW_MESSAGE_PASSED_DONE = 107,
     TOW_MESSAGE_GRAPH = 112,
     TOW_MESSAGE_LOWERED = 113,
     TOW_MESSAGE_TYPE_COUNT,
@@ -114,6 +120,7 @@ typedef enum tow_message_type {
 #define TOW_PIECES_MAX           65536u /* of a transfer, at one worker */
 #define TOW_DOOR_MAX             511u   /* an address of a worker */
 #define TOW_BATCH_MAX            16384u /* runs or ranges in one message */
+#define TOW_RELAY_FANOUT_MAX     256u   /* workers of a relay, with itself */
 
 typedef Tow__Hello tow_msg_hello_t;
 typedef Tow__Proof tow_msg_proof_t;
@@ -184,6 +191,12 @@ typedef Tow__ShardRegroup tow_msg_shard_regroup_t;
 typedef Tow__PeerOpen tow_msg_peer_open_t;
 typedef Tow__EdgeOffer tow_msg_edge_offer_t;
 typedef Tow__EdgePiece tow_msg_edge_piece_t;
+typedef Tow__RelayGrant tow_msg_relay_grant_t;
+typedef Tow__PassedGrant tow_msg_passed_grant_t;
+typedef Tow__Sequence tow_msg_sequence_t;
+typedef Tow__RelayDone tow_msg_relay_done_t;
+typedef Tow__RelayLost tow_msg_relay_lost_t;
+typedef Tow__PassedDone tow_msg_passed_done_t;
 typedef Tow__SignatureArray tow_msg_signature_array_t;
 typedef Tow__SignatureAlias tow_msg_signature_alias_t;
 typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
@@ -257,6 +270,12 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_PEER_OPEN_INIT        TOW__PEER_OPEN__INIT
 #define TOW_MSG_EDGE_OFFER_INIT       TOW__EDGE_OFFER__INIT
 #define TOW_MSG_EDGE_PIECE_INIT       TOW__EDGE_PIECE__INIT
+#define TOW_MSG_RELAY_GRANT_INIT      TOW__RELAY_GRANT__INIT
+#define TOW_MSG_PASSED_GRANT_INIT     TOW__PASSED_GRANT__INIT
+#define TOW_MSG_SEQUENCE_INIT         TOW__SEQUENCE__INIT
+#define TOW_MSG_RELAY_DONE_INIT       TOW__RELAY_DONE__INIT
+#define TOW_MSG_RELAY_LOST_INIT       TOW__RELAY_LOST__INIT
+#define TOW_MSG_PASSED_DONE_INIT      TOW__PASSED_DONE__INIT
 
 #define TOW_MSG_SIGNATURE_ARRAY_INIT      TOW__SIGNATURE_ARRAY__INIT
 #define TOW_MSG_SIGNATURE_ALIAS_INIT      TOW__SIGNATURE_ALIAS__INIT

@@ -181,6 +181,7 @@ static void lose(tow_worker_t *worker, uint32_t process, tow_status_t cause)
     cut_writes(worker, process);
     tow_mover_peer_gone(worker->mover, process, told);
     tow_status_release(told);
+    worker_relay_lost(worker, process);
 }
 
 static void on_peer_timer(tow_timer_t *timer)
@@ -200,6 +201,7 @@ static void on_peer_timer(tow_timer_t *timer)
         tow_status_t cause =
             TOW_ERROR(TOW_NOT_FOUND, "it is no worker of this cluster");
         tow_mover_peer_gone(worker->mover, worker->strangers.items[i], cause);
+        worker_relay_lost(worker, worker->strangers.items[i]);
         tow_status_release(cause);
     }
     worker->strangers.count = 0;
@@ -462,6 +464,12 @@ static tow_status_t take_message(line_t *line, const tow_message_t *message)
         if (message->type == TOW_MESSAGE_EDGE_OFFER)
             return tow_mover_offer(worker->mover, line->process,
                                    (const tow_msg_edge_offer_t *)body);
+        if (message->type == TOW_MESSAGE_PASSED_GRANT)
+            return worker_relay_passed(worker, line->process,
+                                       (const tow_msg_passed_grant_t *)body);
+        if (message->type == TOW_MESSAGE_PASSED_DONE)
+            return worker_relay_passed_done(
+                worker, line->process, (const tow_msg_passed_done_t *)body);
     }
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
                      "no message for a worker, or not now");

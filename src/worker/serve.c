@@ -2,6 +2,7 @@
  * is in the worker's arena until the next one. */
 #include <inttypes.h>
 
+#include "base/alloc.h"
 #include "base/assert.h"
 #include "store/ledger.h"
 #include "worker/worker_impl.h"
@@ -20,6 +21,7 @@ static tow_status_t take_joined(tow_worker_t *worker,
     worker->cluster = message->cluster;
     worker->session_count++;
     worker->redial_delay_ns = TOW_WORKER_REDIAL_MIN_NS;
+    worker_relay_begin(worker, message->sequence);
     worker_peers_joined(worker);
     if (worker->options.hooks.joined != NULL)
         worker->options.hooks.joined(worker->options.hooks.context,
@@ -90,7 +92,7 @@ void worker_peers_drop(tow_worker_t *worker, tow_status_t cause)
 
 /* -- Runs --------------------------------------------------------------------------- */
 
-static tow_status_t take_grant(tow_worker_t *worker,
+tow_status_t worker_take_grant(tow_worker_t *worker,
                                const tow_msg_grant_t *message)
 {
     const tow_run_grant_t grant = {
@@ -147,17 +149,39 @@ static size_t at_most(size_t count, size_t limit)
     return count < limit ? count : limit;
 }
 
+static void send_done(tow_worker_t *worker, const uint64_t *runs, size_t count)
+{
+    for (size_t at = 0; at < count;) {
+        tow_msg_done_t done = TOW_MSG_DONE_INIT;
+        done.runs = (uint64_t *)runs + at;
+        done.n_runs = at_most(count - at, TOW_BATCH_MAX);
+        worker_send(worker, TOW_MESSAGE_DONE, &done.base);
+        at += done.n_runs;
+    }
+}
+
+/* Some came by relays, and are reported to these. */
+static void send_done_apart(tow_worker_t *worker,
+                            const tow_finished_runs_t *finished)
+{
+    uint64_t *runs = tow_malloc((finished->run_count + 1) * sizeof(*runs));
+    if (runs == NULL) {
+        worker_end_soon(worker, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+        return;
+    }
+    const size_t count = worker_relay_report(worker, finished, runs);
+    send_done(worker, runs, count);
+    tow_free(runs);
+}
+
 /* As a rule one message, and two when something failed. */
 void worker_report_finished(void *context, const tow_finished_runs_t *finished)
 {
     tow_worker_t *worker = context;
-    for (size_t at = 0; at < finished->run_count;) {
-        tow_msg_done_t done = TOW_MSG_DONE_INIT;
-        done.runs = (uint64_t *)finished->runs + at;
-        done.n_runs = at_most(finished->run_count - at, TOW_BATCH_MAX);
-        worker_send(worker, TOW_MESSAGE_DONE, &done.base);
-        at += done.n_runs;
-    }
+    if (TOW_LIKELY(tow_map_count(&worker->relay.routes) == 0))
+        send_done(worker, finished->runs, finished->run_count);
+    else
+        send_done_apart(worker, finished);
     for (size_t at = 0; at < finished->failure_count;) {
         const size_t count =
             at_most(finished->failure_count - at, TOW_WORKER_FAILURES_PER_DONE);
@@ -273,7 +297,7 @@ static tow_status_t serve(tow_worker_t *worker, uint32_t type,
 {
     switch (type) {
     case TOW_MESSAGE_GRANT:
-        return take_grant(worker, (const tow_msg_grant_t *)body);
+        return worker_take_grant(worker, (const tow_msg_grant_t *)body);
     case TOW_MESSAGE_RELEASE:
         return take_release(worker, (const tow_msg_release_t *)body);
     case TOW_MESSAGE_SHARD_PUT:
@@ -298,6 +322,8 @@ static tow_status_t serve(tow_worker_t *worker, uint32_t type,
         return tow_dataflow_remove_program(
             worker->dataflow,
             ((const tow_msg_program_unload_t *)body)->program);
+    case TOW_MESSAGE_RELAY_GRANT:
+        return worker_relay_grant(worker, (const tow_msg_relay_grant_t *)body);
     case TOW_MESSAGE_PEER:
         return take_peer(worker, (const tow_msg_peer_t *)body);
     case TOW_MESSAGE_PEER_GONE:
@@ -309,15 +335,48 @@ static tow_status_t serve(tow_worker_t *worker, uint32_t type,
     }
 }
 
+/* What has no number of its own. */
+static bool is_beside(uint32_t type)
+{
+    return type == TOW_MESSAGE_SEQUENCE || type == TOW_MESSAGE_PASSED_GRANT;
+}
+
+static tow_status_t serve_next(tow_worker_t *worker, uint32_t type,
+                               const tow_body_t *body)
+{
+    if (TOW_UNLIKELY(type == TOW_MESSAGE_SEQUENCE))
+        return worker_relay_sequence(worker, (const tow_msg_sequence_t *)body);
+    if (TOW_UNLIKELY(type == TOW_MESSAGE_PASSED_GRANT))
+        return worker_relay_again(worker, (const tow_msg_passed_grant_t *)body);
+    worker->relay.applied++;
+    worker->relay.direct_next++;
+    TOW_RETURN_IF_ERROR(serve(worker, type, body));
+    if (TOW_LIKELY(tow_map_count(&worker->relay.passed) == 0)) return TOW_OK;
+    return worker_relay_drain(worker);
+}
+
+tow_status_t worker_serve_held(tow_worker_t *worker, uint32_t type,
+                               const uint8_t *bytes, size_t size)
+{
+    const tow_body_t *body;
+    tow_arena_reset(&worker->arena);
+    TOW_RETURN_IF_ERROR(
+        tow_message_decode(type, bytes, size, &worker->arena, &body));
+    return serve(worker, type, body);
+}
+
 tow_status_t worker_serve(tow_worker_t *worker, const tow_message_t *message)
 {
+    if (TOW_UNLIKELY(worker_relay_is_behind(worker)) &&
+        worker_is_joined(worker) && !is_beside(message->type))
+        return worker_relay_hold(worker, message);
     const tow_body_t *body;
     tow_arena_reset(&worker->arena);
     TOW_RETURN_IF_ERROR(tow_message_decode(
         message->type, message->bytes, message->size, &worker->arena, &body));
     if (TOW_LIKELY(worker_is_joined(worker)) &&
         TOW_LIKELY(message->type != TOW_MESSAGE_WORKER_JOINED))
-        return serve(worker, message->type, body);
+        return serve_next(worker, message->type, body);
     if (message->type == TOW_MESSAGE_WORKER_JOINED)
         return take_joined(worker, (const tow_msg_worker_joined_t *)body);
     return TOW_ERROR(TOW_INVALID_ARGUMENT, "before we were let in");

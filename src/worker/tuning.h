@@ -42,6 +42,13 @@
 /* From a break to the next attempt, while the controller says that the other
  * lives. An attempt lasts up to the session's lease. */
 #define TOW_WORKER_PEER_REDIAL_NS (200 * TOW_NS_PER_MS)
+/* What the controller said after grants that come by a relay and are not here
+ * yet; and such grants beyond the next one. More ends the session. */
+#define TOW_WORKER_HELD_BYTES_MAX   (64u << 20)
+#define TOW_WORKER_PASSED_COUNT_MAX 65536u
+/* How long a relay waits for others' reports of a run from the first one on, then
+ * it sends what it has. */
+#define TOW_WORKER_GATHER_NS (2 * TOW_NS_PER_MS)
 /* Other workers. */
 #define TOW_WORKER_PEER_COUNT_MAX 65536u
 /* Objects that one Release may name. A controller with more sends another. */

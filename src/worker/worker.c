@@ -107,6 +107,7 @@ static void free_tables(tow_worker_t *worker)
     drop_outbox(worker);
     tow_status_release(worker->doom);
     worker_peers_free(worker);
+    worker_relay_free(worker);
     tow_map_deinit(&worker->peers);
     tow_map_deinit(&worker->blobs);
     tow_map_deinit(&worker->puts_by_object);
@@ -192,6 +193,7 @@ static void end_session(tow_worker_t *worker, tow_status_t reason,
     tow_status_release(worker->doom);
     worker->doom = TOW_OK;
     worker_peers_drop(worker, cause);
+    worker_relay_drop(worker);
     tow_dataflow_clear(worker->dataflow, cause);
     tow_mover_clear(worker->mover);
     worker_loads_drop(worker);
@@ -486,6 +488,7 @@ tow_status_t tow_worker_open(tow_env_t *env,
     tow_list_init(&worker->outbox);
     tow_list_init(&worker->lines);
     tow_list_init(&worker->peer_writes);
+    worker_relay_open(worker);
     tow_status_t status = set_up(worker, options);
     if (status != TOW_OK) {
         destroy(worker);
@@ -551,6 +554,7 @@ tow_worker_stats_t tow_worker_stats(const tow_worker_t *worker)
         .dataflow = tow_dataflow_stats(worker->dataflow),
         .mover = tow_mover_stats(worker->mover),
         .line_count = worker->line_count,
+        .relay_count = worker_relay_count(worker),
         .load_count = worker->load_count,
         .put_count = worker->put_count,
         .get_count = worker->get_count,

@@ -120,7 +120,8 @@ typedef struct tow_worker_stats {
     size_t load_count, put_count, get_count; /* under way */
     uint64_t put_bytes, get_bytes;           /* of host memory */
     size_t lane_count, peer_count, blob_count;
-    size_t line_count; /* sessions with other workers */
+    size_t line_count;  /* sessions with other workers */
+    size_t relay_count; /* what waits in, or for, a relay */
     size_t outbox_bytes;
 } tow_worker_stats_t;
 tow_worker_stats_t tow_worker_stats(const tow_worker_t *worker);

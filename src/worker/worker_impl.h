@@ -24,6 +24,20 @@ typedef struct blob {
     size_t size;
 } blob_t;
 
+/* See relay.c. */
+typedef struct relay {
+    uint64_t applied;     /* the number of the last thing that was done */
+    uint64_t direct_next; /* of what the controller sends next */
+    tow_list_t held;      /* of held_t, owned: what waits for passed grants */
+    size_t held_bytes;
+    tow_map_t passed;   /* number -> passed_t, owned: what waits for its turn */
+    tow_map_t routes;   /* run -> who is told that it is done */
+    tow_map_t partners; /* processes that we passed to, or that did to us */
+    tow_map_t gathers;  /* run -> gather_t, owned */
+    tow_list_t gathering; /* those that have begun, oldest first */
+    tow_timer_t timer;    /* for them */
+} relay_t;
+
 struct tow_worker {
     tow_env_t *env;
     tow_worker_options_t options; /* strings are owned */
@@ -55,6 +69,8 @@ struct tow_worker {
     tow_timer_t peer_redial;     /* those whose lines broke */
     tow_map_t blobs;             /* number -> blob_t, owned */
     uint64_t blob_bytes;
+
+    relay_t relay;
 
     tow_list_t loads; /* of load_t, owned */
     size_t load_count;
@@ -98,6 +114,11 @@ static inline bool worker_is_joined(const tow_worker_t *worker)
 /* An error ends the session. */
 tow_status_t worker_serve(tow_worker_t *worker, const tow_message_t *message)
     TOW_MUST_USE;
+/* One that waited, by itself. */
+tow_status_t worker_serve_held(tow_worker_t *worker, uint32_t type,
+                               const uint8_t *bytes, size_t size) TOW_MUST_USE;
+tow_status_t worker_take_grant(tow_worker_t *worker,
+                               const tow_msg_grant_t *message) TOW_MUST_USE;
 void worker_report_finished(void *context, const tow_finished_runs_t *finished);
 void worker_peers_drop(tow_worker_t *worker, tow_status_t cause);
 
@@ -123,6 +144,48 @@ void worker_peer_sessions_drop(tow_worker_t *worker, tow_status_t cause);
 void worker_peers_close(tow_worker_t *worker);
 void worker_peers_forget(tow_worker_t *worker);
 void worker_peers_free(tow_worker_t *worker);
+
+/* -- relay.c: grants that come by other workers -------------------------------- */
+
+void worker_relay_open(tow_worker_t *worker);
+/* We have joined: what comes has the numbers after this one. */
+void worker_relay_begin(tow_worker_t *worker, uint64_t sequence);
+/* Something before the controller's next message is not here yet. */
+static inline bool worker_relay_is_behind(const tow_worker_t *worker)
+{
+    return worker->relay.direct_next != worker->relay.applied + 1;
+}
+tow_status_t worker_relay_hold(tow_worker_t *worker,
+                               const tow_message_t *message) TOW_MUST_USE;
+/* After something was done: what waited for it. */
+tow_status_t worker_relay_drain(tow_worker_t *worker) TOW_MUST_USE;
+tow_status_t worker_relay_sequence(tow_worker_t *worker,
+                                   const tow_msg_sequence_t *message)
+    TOW_MUST_USE;
+tow_status_t worker_relay_grant(tow_worker_t *worker,
+                                const tow_msg_relay_grant_t *message)
+    TOW_MUST_USE;
+/* From the controller, who does not know whether a relay passed it. */
+tow_status_t worker_relay_again(tow_worker_t *worker,
+                                const tow_msg_passed_grant_t *message)
+    TOW_MUST_USE;
+/* From another worker: an error is its own. */
+tow_status_t worker_relay_passed(tow_worker_t *worker, uint32_t process,
+                                 const tow_msg_passed_grant_t *message)
+    TOW_MUST_USE;
+tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
+                                      const tow_msg_passed_done_t *message)
+    TOW_MUST_USE;
+/* Reports those that go elsewhere, and leaves in `out_runs` (room for all) those
+ * that are for the controller itself; returns how many. */
+size_t worker_relay_report(tow_worker_t *worker,
+                           const tow_finished_runs_t *finished,
+                           uint64_t *out_runs);
+/* What went between us and that one may be lost. */
+void worker_relay_lost(tow_worker_t *worker, uint32_t process);
+void worker_relay_drop(tow_worker_t *worker);
+void worker_relay_free(tow_worker_t *worker);
+size_t worker_relay_count(const tow_worker_t *worker);
 
 /* -- load.c: blobs, executables, programs --------------------------------------- */
 

@@ -1,0 +1,480 @@
+/* Grants that come by other workers, and reports that go by them.
+ *
+ * What the controller tells a worker is numbered, and done in that order. Most
+ * comes from itself, in order, and is only counted. Where it has sent a grant
+ * through a relay it says what number its own next message has (Sequence); the
+ * grant carries its own. So whichever comes first waits for the other.
+ *
+ * A run that came by a relay is reported to it when it went well; errors go to the
+ * controller. The relay gathers: one message when all have reported, or, some time
+ * after the first, what there is. Who loses sight of the other tells the
+ * controller, which sends again what was not reported; what is here already is not
+ * done twice, and what is done is reported again, to the controller itself. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "worker/worker_impl.h"
+
+typedef struct held {
+    tow_list_t in_relay;
+    uint64_t number;
+    uint32_t type;
+    uint32_t size;
+    uint8_t bytes[];
+} held_t;
+
+typedef struct passed {
+    void *route;
+    uint32_t size;
+    uint8_t bytes[]; /* a Grant */
+} passed_t;
+
+/* A run that was passed on, until all have reported. */
+typedef struct gather {
+    tow_list_t in_gathering;
+    uint64_t run;
+    int64_t until_ns; /* 0: nobody has reported */
+    uint32_t process_count, reported_count;
+    bool *has_reported;
+    uint32_t processes[]; /* the first is our own */
+} gather_t;
+
+/* Who is told that a run is done, as what a map holds. */
+static char to_controller;
+
+static void *route_to(uint32_t process)
+{
+    return (void *)((uintptr_t)process + (UINT64_C(1) << 32));
+}
+
+static uint32_t route_process(const void *route)
+{
+    return (uint32_t)(uintptr_t)route;
+}
+
+/* -- Life ----------------------------------------------------------------------- */
+
+static void on_gather_timer(tow_timer_t *timer);
+
+void worker_relay_open(tow_worker_t *worker)
+{
+    relay_t *relay = &worker->relay;
+    relay->direct_next = 1;
+    relay->timer.fire = on_gather_timer;
+    tow_list_init(&relay->held);
+    tow_list_init(&relay->gathering);
+}
+
+void worker_relay_begin(tow_worker_t *worker, uint64_t sequence)
+{
+    worker->relay.applied = sequence;
+    worker->relay.direct_next = sequence + 1;
+}
+
+static void free_all(tow_map_t *map)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(map, &cursor, &key, &value))
+        tow_free(value);
+    tow_map_deinit(map);
+    *map = (tow_map_t){0};
+}
+
+void worker_relay_free(tow_worker_t *worker)
+{
+    relay_t *relay = &worker->relay;
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&relay->held)) != NULL)
+        tow_free(TOW_CONTAINER_OF(item, held_t, in_relay));
+    relay->held_bytes = 0;
+    free_all(&relay->passed);
+    free_all(&relay->gathers);
+    tow_list_init(&relay->gathering);
+    tow_map_deinit(&relay->routes);
+    tow_map_deinit(&relay->partners);
+    relay->routes = relay->partners = (tow_map_t){0};
+}
+
+void worker_relay_drop(tow_worker_t *worker)
+{
+    tow_env_timer_stop(worker->env, &worker->relay.timer);
+    worker_relay_free(worker);
+    worker_relay_begin(worker, 0);
+}
+
+size_t worker_relay_count(const tow_worker_t *worker)
+{
+    const relay_t *relay = &worker->relay;
+    return tow_map_count(&relay->passed) + tow_map_count(&relay->routes) +
+           tow_map_count(&relay->gathers) +
+           (tow_list_is_empty(&relay->held) ? 0 : 1);
+}
+
+static tow_status_t no_memory(void)
+{
+    return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+}
+
+/* -- Order ---------------------------------------------------------------------- */
+
+tow_status_t worker_relay_sequence(tow_worker_t *worker,
+                                   const tow_msg_sequence_t *message)
+{
+    relay_t *relay = &worker->relay;
+    if (message->next < relay->direct_next)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "number %" PRIu64 " after number %" PRIu64,
+                         message->next, relay->direct_next - 1);
+    relay->direct_next = message->next;
+    return TOW_OK;
+}
+
+tow_status_t worker_relay_hold(tow_worker_t *worker,
+                               const tow_message_t *message)
+{
+    relay_t *relay = &worker->relay;
+    if (relay->held_bytes + message->size > TOW_WORKER_HELD_BYTES_MAX)
+        return TOW_ERROR(
+            TOW_RESOURCE_EXHAUSTED,
+            "%zu bytes wait for grants that a relay has not passed "
+            "on",
+            relay->held_bytes);
+    held_t *held = tow_malloc(sizeof(*held) + message->size);
+    if (held == NULL) return no_memory();
+    held->number = relay->direct_next++;
+    held->type = message->type;
+    held->size = (uint32_t)message->size;
+    if (message->size > 0) memcpy(held->bytes, message->bytes, message->size);
+    tow_list_append(&relay->held, &held->in_relay);
+    relay->held_bytes += message->size;
+    return TOW_OK;
+}
+
+static tow_status_t apply(tow_worker_t *worker, const tow_msg_grant_t *grant,
+                          void *route)
+{
+    worker->relay.applied++;
+    if (!tow_map_put(&worker->relay.routes, grant->run, route))
+        return no_memory();
+    return worker_take_grant(worker, grant);
+}
+
+static tow_status_t apply_kept(tow_worker_t *worker, passed_t *take_passed)
+{
+    const tow_body_t *body;
+    tow_arena_reset(&worker->arena);
+    tow_status_t status =
+        tow_message_decode(TOW_MESSAGE_GRANT, take_passed->bytes,
+                           take_passed->size, &worker->arena, &body);
+    if (status == TOW_OK)
+        status =
+            apply(worker, (const tow_msg_grant_t *)body, take_passed->route);
+    tow_free(take_passed);
+    return status;
+}
+
+static tow_status_t serve_held(tow_worker_t *worker, held_t *take_held)
+{
+    tow_list_remove(&take_held->in_relay);
+    worker->relay.held_bytes -= take_held->size;
+    worker->relay.applied++;
+    tow_status_t status = worker_serve_held(worker, take_held->type,
+                                            take_held->bytes, take_held->size);
+    if (status != TOW_OK)
+        status = tow_status_annotate(status, "%s",
+                                     tow_message_type_name(take_held->type));
+    tow_free(take_held);
+    return status;
+}
+
+tow_status_t worker_relay_drain(tow_worker_t *worker)
+{
+    relay_t *relay = &worker->relay;
+    while (worker->doom == TOW_OK) {
+        passed_t *passed = tow_map_remove(&relay->passed, relay->applied + 1);
+        if (passed != NULL) {
+            TOW_RETURN_IF_ERROR(apply_kept(worker, passed));
+            continue;
+        }
+        if (tow_list_is_empty(&relay->held)) break;
+        held_t *held = TOW_CONTAINER_OF(relay->held.next, held_t, in_relay);
+        if (held->number != relay->applied + 1) break;
+        TOW_RETURN_IF_ERROR(serve_held(worker, held));
+    }
+    return TOW_OK;
+}
+
+static tow_status_t keep(tow_worker_t *worker,
+                         const tow_msg_passed_grant_t *message, void *route)
+{
+    relay_t *relay = &worker->relay;
+    if (tow_map_count(&relay->passed) >= TOW_WORKER_PASSED_COUNT_MAX)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "%zu grants wait for one that is missing",
+                         tow_map_count(&relay->passed));
+    const size_t size = tow_message_size(&message->grant->base);
+    passed_t *passed = tow_malloc(sizeof(*passed) + size);
+    if (passed == NULL) return no_memory();
+    passed->route = route;
+    passed->size = (uint32_t)size;
+    tow_message_encode(&message->grant->base, passed->bytes);
+    if (tow_map_put(&relay->passed, message->number, passed)) return TOW_OK;
+    tow_free(passed);
+    return no_memory();
+}
+
+/* One that is not here yet. */
+static tow_status_t take(tow_worker_t *worker,
+                         const tow_msg_passed_grant_t *message, void *route)
+{
+    if (message->number != worker->relay.applied + 1)
+        return keep(worker, message, route);
+    TOW_RETURN_IF_ERROR(apply(worker, message->grant, route));
+    return worker_relay_drain(worker);
+}
+
+/* -- Grants --------------------------------------------------------------------- */
+
+static bool note_partner(tow_worker_t *worker, uint32_t process)
+{
+    if (tow_map_find(&worker->relay.partners, process) != NULL) return true;
+    return tow_map_put(&worker->relay.partners, process, worker);
+}
+
+/* Our own errors are the controller's business, not the relay's. Numbers of an
+ * earlier session are below all of ours. */
+tow_status_t worker_relay_passed(tow_worker_t *worker, uint32_t process,
+                                 const tow_msg_passed_grant_t *message)
+{
+    if (message->grant == NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "without a grant");
+    if (!worker_is_joined(worker) || worker->doom != TOW_OK ||
+        message->number <= worker->relay.applied ||
+        tow_map_find(&worker->relay.passed, message->number) != NULL)
+        return TOW_OK;
+    tow_status_t status = note_partner(worker, process)
+                              ? take(worker, message, route_to(process))
+                              : no_memory();
+    if (status != TOW_OK)
+        worker_end_soon(worker, tow_status_annotate(status, "a passed grant"));
+    return TOW_OK;
+}
+
+static void report_to_controller(tow_worker_t *worker, uint64_t run)
+{
+    tow_msg_done_t done = TOW_MSG_DONE_INIT;
+    done.runs = &run;
+    done.n_runs = 1;
+    worker_send(worker, TOW_MESSAGE_DONE, &done.base);
+}
+
+tow_status_t worker_relay_again(tow_worker_t *worker,
+                                const tow_msg_passed_grant_t *message)
+{
+    relay_t *relay = &worker->relay;
+    if (message->grant == NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "without a grant");
+    passed_t *passed = tow_map_find(&relay->passed, message->number);
+    if (passed != NULL) {
+        passed->route = &to_controller;
+        return TOW_OK;
+    }
+    if (message->number > relay->applied)
+        return take(worker, message, &to_controller);
+    const uint64_t run = message->grant->run;
+    if (tow_map_find(&relay->routes, run) == NULL) {
+        report_to_controller(worker, run); /* Or it knows of the failure. */
+        return TOW_OK;
+    }
+    return tow_map_put(&relay->routes, run, &to_controller) ? TOW_OK
+                                                            : no_memory();
+}
+
+static tow_status_t start_gather(tow_worker_t *worker,
+                                 const tow_msg_relay_grant_t *message)
+{
+    const size_t count = message->n_processes + 1;
+    gather_t *gather =
+        tow_calloc(1, sizeof(*gather) + count * (sizeof(uint32_t) + 1));
+    if (gather == NULL) return no_memory();
+    gather->run = message->grant->run;
+    gather->process_count = (uint32_t)count;
+    gather->has_reported = (bool *)(gather->processes + count);
+    gather->processes[0] = worker->options.process;
+    memcpy(gather->processes + 1, message->processes,
+           message->n_processes * sizeof(uint32_t));
+    tow_list_init(&gather->in_gathering);
+    if (tow_map_find(&worker->relay.gathers, gather->run) == NULL &&
+        tow_map_put(&worker->relay.gathers, gather->run, gather))
+        return TOW_OK;
+    tow_free(gather);
+    return no_memory();
+}
+
+tow_status_t worker_relay_grant(tow_worker_t *worker,
+                                const tow_msg_relay_grant_t *message)
+{
+    if (message->grant == NULL || message->n_processes == 0 ||
+        message->n_processes != message->n_numbers)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%zu processes and %zu numbers, or no grant",
+                         message->n_processes, message->n_numbers);
+    TOW_RETURN_IF_ERROR(start_gather(worker, message));
+    tow_msg_passed_grant_t passed = TOW_MSG_PASSED_GRANT_INIT;
+    passed.grant = message->grant;
+    for (size_t i = 0; i < message->n_processes; i++) {
+        if (!note_partner(worker, message->processes[i])) return no_memory();
+        passed.number = message->numbers[i];
+        /* If it does not arrive, we shall be told. */
+        (void)worker_peer_send(worker, message->processes[i],
+                               TOW_MESSAGE_PASSED_GRANT, &passed.base);
+    }
+    if (!tow_map_put(&worker->relay.routes, message->grant->run,
+                     route_to(worker->options.process)))
+        return no_memory();
+    return worker_take_grant(worker, message->grant);
+}
+
+/* -- Reports -------------------------------------------------------------------- */
+
+static void free_gather(tow_worker_t *worker, gather_t *gather)
+{
+    tow_list_remove(&gather->in_gathering);
+    tow_map_remove(&worker->relay.gathers, gather->run);
+    tow_free(gather);
+}
+
+static void send_parts(tow_worker_t *worker, uint64_t *runs,
+                       uint32_t *processes, size_t count)
+{
+    if (count == 0) return;
+    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
+    done.part_runs = runs;
+    done.part_processes = processes;
+    done.n_part_runs = done.n_part_processes = count;
+    worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
+}
+
+static void send_gather(tow_worker_t *worker, const gather_t *gather)
+{
+    uint64_t runs[TOW_RELAY_FANOUT_MAX + 1];
+    uint32_t processes[TOW_RELAY_FANOUT_MAX + 1];
+    size_t count = 0;
+    for (size_t i = 0; i < gather->process_count; i++) {
+        if (!gather->has_reported[i]) continue;
+        runs[count] = gather->run;
+        processes[count++] = gather->processes[i];
+    }
+    send_parts(worker, runs, processes, count);
+}
+
+static void send_whole(tow_worker_t *worker, uint64_t run)
+{
+    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
+    done.runs = &run;
+    done.n_runs = 1;
+    worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
+}
+
+static void wait_for_others(tow_worker_t *worker, gather_t *gather)
+{
+    relay_t *relay = &worker->relay;
+    if (gather->until_ns != 0) return;
+    gather->until_ns = tow_env_now_ns(worker->env) + TOW_WORKER_GATHER_NS;
+    tow_list_append(&relay->gathering, &gather->in_gathering);
+    if (!tow_timer_is_armed(&relay->timer))
+        tow_env_timer_start(worker->env, &relay->timer, gather->until_ns);
+}
+
+static void on_gather_timer(tow_timer_t *timer)
+{
+    tow_worker_t *worker = TOW_CONTAINER_OF(timer, tow_worker_t, relay.timer);
+    relay_t *relay = &worker->relay;
+    const int64_t now_ns = tow_env_now_ns(worker->env);
+    while (!tow_list_is_empty(&relay->gathering)) {
+        gather_t *gather =
+            TOW_CONTAINER_OF(relay->gathering.next, gather_t, in_gathering);
+        if (gather->until_ns > now_ns) {
+            tow_env_timer_start(worker->env, timer, gather->until_ns);
+            return;
+        }
+        send_gather(worker, gather);
+        free_gather(worker, gather);
+    }
+}
+
+static void note_report(tow_worker_t *worker, uint64_t run, uint32_t process)
+{
+    gather_t *gather = tow_map_find(&worker->relay.gathers, run);
+    if (gather == NULL) { /* Later than we waited. */
+        send_parts(worker, &run, &process, 1);
+        return;
+    }
+    size_t index = 0;
+    while (index < gather->process_count && gather->processes[index] != process)
+        index++;
+    if (index == gather->process_count || gather->has_reported[index]) return;
+    gather->has_reported[index] = true;
+    if (++gather->reported_count < gather->process_count) {
+        wait_for_others(worker, gather);
+        return;
+    }
+    send_whole(worker, run);
+    free_gather(worker, gather);
+}
+
+tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
+                                      const tow_msg_passed_done_t *message)
+{
+    if (!worker_is_joined(worker)) return TOW_OK;
+    for (size_t i = 0; i < message->n_runs; i++)
+        note_report(worker, message->runs[i], process);
+    return TOW_OK;
+}
+
+/* Our own failure goes to the controller; others may have no more to say. */
+static void note_failure(tow_worker_t *worker, uint64_t run)
+{
+    tow_map_remove(&worker->relay.routes, run);
+    gather_t *gather = tow_map_find(&worker->relay.gathers, run);
+    if (gather != NULL) wait_for_others(worker, gather);
+}
+
+size_t worker_relay_report(tow_worker_t *worker,
+                           const tow_finished_runs_t *finished,
+                           uint64_t *out_runs)
+{
+    size_t direct_count = 0;
+    for (size_t i = 0; i < finished->run_count; i++) {
+        uint64_t run = finished->runs[i];
+        const void *route = tow_map_remove(&worker->relay.routes, run);
+        if (route == NULL || route == &to_controller) {
+            out_runs[direct_count++] = run;
+        } else if (route_process(route) == worker->options.process) {
+            note_report(worker, run, worker->options.process);
+        } else {
+            tow_msg_passed_done_t done = TOW_MSG_PASSED_DONE_INIT;
+            done.runs = &run;
+            done.n_runs = 1;
+            (void)worker_peer_send(worker, route_process(route),
+                                   TOW_MESSAGE_PASSED_DONE, &done.base);
+        }
+    }
+    for (size_t i = 0; i < finished->failure_count; i++)
+        note_failure(worker, finished->failures[i].run);
+    return direct_count;
+}
+
+/* -- Losing one ------------------------------------------------------------------- */
+
+void worker_relay_lost(tow_worker_t *worker, uint32_t process)
+{
+    if (tow_map_remove(&worker->relay.partners, process) == NULL) return;
+    tow_msg_relay_lost_t lost = TOW_MSG_RELAY_LOST_INIT;
+    lost.process = process;
+    worker_send(worker, TOW_MESSAGE_RELAY_LOST, &lost.base);
+}
