@@ -269,10 +269,11 @@ tow_status_t tow_controller_open(tow_env_t *env,
     controller->env = env;
     controller->options = *options;
     uint32_t *fanout = &controller->options.relay_fanout;
+    controller->relay_workers_min =
+        *fanout == 0 ? TOW_RELAY_WORKERS_MIN : *fanout;
     if (*fanout == 0) *fanout = TOW_RELAY_FANOUT;
-    if (*fanout == 1) *fanout = UINT32_MAX;
-    if (*fanout != UINT32_MAX && *fanout > TOW_RELAY_FANOUT_MAX)
-        *fanout = TOW_RELAY_FANOUT_MAX;
+    if (*fanout == 1) controller->relay_workers_min = UINT32_MAX;
+    if (*fanout > TOW_RELAY_FANOUT_MAX) *fanout = TOW_RELAY_FANOUT_MAX;
     if (controller->options.code_bytes_max == 0)
         controller->options.code_bytes_max = TOW_CODE_BYTES_MAX;
     controller->cluster = tow_random_next(tow_env_random(env)) | 1;

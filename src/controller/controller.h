@@ -24,8 +24,8 @@ typedef struct tow_controller_options {
     tow_compiler_t *compiler; /* lent, outlives the controller */
     uint32_t run_ahead_max;   /* see sched/sched.h; 0: the default */
     uint64_t code_bytes_max;  /* of compiled functions; 0: the default */
-    /* Runs on more workers go through relays, one for so many; 0: the default,
-     * 1: never. */
+    /* Runs on more workers go through relays, one for so many; 0: as tuning.h
+     * says, 1: never. */
     uint32_t relay_fanout;
     tow_session_limits_t limits;
 } tow_controller_options_t;

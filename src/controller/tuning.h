@@ -23,11 +23,14 @@
  * once, a call that is waited for took 15 us longer on two cores. */
 #define TOW_RELEASE_RANGES_MAX 64u
 #define TOW_RELEASE_DELAY_NS   1000000
-/* A run on more workers than this is granted through relays, each for so many
- * with itself: see relay.c. `tow bench scale` with 512 hosts of 4 devices, simulated
- * with a message at 0.5 us of the controller and 1.6 us of a worker: smallest
- * computation 0.67 ms without relays, 0.15 ms with 32. */
-#define TOW_RELAY_FANOUT 32u
+/* A run on more workers than MIN is granted through relays, each for FANOUT with
+ * itself: see relay.c. A message costs a worker about three times what it costs
+ * the controller, so a relay for 32 of 64 workers is slower than none. `tow bench
+ * scale`, simulated, smallest computation at 512 hosts x 4 devices, and what a
+ * message cost the controller in the same run: 0.67 ms without relays (0.58 us),
+ * 0.15 ms with 32 (0.42 us), 0.11 ms with 16 (0.51 us). */
+#define TOW_RELAY_WORKERS_MIN 128u
+#define TOW_RELAY_FANOUT      16u
 /* The largest message that is decoded takes this much of the arena. */
 #define TOW_MESSAGE_ARENA_BYTES ((size_t)64 << 20)
 
