@@ -176,7 +176,7 @@ print(float(jnp.ones(3).sum()))
 def test_an_op_newer_than_the_cluster_is_named_with_the_version():
     said, after_it = lines(NEWER)
     assert "vhlo.composite_v2" in said
-    assert "plugin version 1.13.7" in said
+    assert "plugin version 1.13." in said
     assert after_it == "3.0"
 
 
