@@ -60,6 +60,16 @@ static void unlock(tow_shared_net_t *shared)
     pthread_mutex_unlock(&shared->lock);
 }
 
+/* Whoever sleeps, and however often it was woken in vain: a wake is one event of
+ * epoll, and another thread's turn may take it before the sleeper looks. Then the
+ * net believes that nobody sleeps. */
+static void wake_sleepers(tow_shared_net_t *shared)
+{
+    if (shared->asleep_count == 0) return;
+    atomic_store(&shared->net->is_sleeping, true);
+    tow_net_wake(shared->net);
+}
+
 /* Callbacks that ran on this thread may have set what others wait for. */
 static void tell_waiters(tow_shared_net_t *shared)
 {
@@ -67,7 +77,7 @@ static void tell_waiters(tow_shared_net_t *shared)
     shared->notified = false;
     if (shared->waiter_count == 0) return;
     pthread_cond_broadcast(&shared->told);
-    if (shared->asleep_count > 0) tow_net_wake(shared->net);
+    wake_sleepers(shared);
 }
 
 static bool is_keeper(const tow_shared_net_t *shared)
@@ -82,8 +92,7 @@ static void tell_keeper(tow_shared_net_t *shared)
     if (is_keeper(shared)) return; /* It looks by itself. */
     shared->keeper_was_told_outside = true;
     pthread_cond_signal(&shared->keeper_told);
-    if (shared->keeper_turns && shared->asleep_count > 0)
-        tow_net_wake(shared->net);
+    if (shared->keeper_turns) wake_sleepers(shared);
 }
 
 static void run_outside(tow_shared_net_t *shared)
@@ -105,9 +114,8 @@ static void run_outside_leaving(tow_shared_net_t *shared)
 /* The sleeper would sleep past a timer that was armed meanwhile. */
 static void mend_sleep(tow_shared_net_t *shared)
 {
-    if (shared->asleep_count > 0 &&
-        tow_net_next_deadline_ns(shared->net) < shared->asleep_until_ns)
-        tow_net_wake(shared->net);
+    if (tow_net_next_deadline_ns(shared->net) < shared->asleep_until_ns)
+        wake_sleepers(shared);
 }
 
 void tow_shared_net_enter(tow_shared_net_t *shared)
@@ -166,7 +174,9 @@ static void sleep_unlocked(tow_shared_net_t *shared, int64_t deadline_ns)
     shared->asleep_until_ns = timer_ns < deadline_ns ? timer_ns : deadline_ns;
     shared->asleep_count++;
     unlock(shared);
-    wait_readable(shared->net->epoll_fd, wait_ns);
+    wait_readable(shared->net->epoll_fd, wait_ns < TOW_SHARED_SLEEP_NS
+                                             ? wait_ns
+                                             : TOW_SHARED_SLEEP_NS);
     lock(shared);
     shared->asleep_count--;
     tow_net_sleep_end(shared->net);
@@ -226,7 +236,7 @@ static void wait_told(tow_shared_net_t *shared, int64_t deadline_ns)
 static void send_keeper_off(tow_shared_net_t *shared)
 {
     shared->keeper_turns = false;
-    if (shared->asleep_count > 0) tow_net_wake(shared->net);
+    wake_sleepers(shared);
 }
 
 static void turn_until(tow_shared_net_t *shared, const bool *done,
@@ -403,7 +413,7 @@ static void end_keeper(tow_shared_net_t *shared)
     pthread_mutex_lock(&shared->lock);
     shared->is_ending = true;
     pthread_cond_signal(&shared->keeper_told);
-    if (shared->asleep_count > 0) tow_net_wake(shared->net);
+    wake_sleepers(shared);
     pthread_mutex_unlock(&shared->lock);
     pthread_join(shared->keeper, NULL);
 }
