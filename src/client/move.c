@@ -40,8 +40,6 @@ static tow_status_t split_in(const tow_split_t *split, const tow_shape_t *shape,
     return tow_sharding_check(out, device_count);
 }
 
-/* Shard by shard: cut along the first dimension on both sides, or, of scalars,
- * the same replicas. */
 static tow_status_t shard_by_shard(const tow_array_t *array,
                                    const tow_slice_t *slice,
                                    tow_sharding_t *out)
@@ -52,10 +50,7 @@ static tow_status_t shard_by_shard(const tow_array_t *array,
                          "from %zu devices to %zu: say how the array is cut, "
                          "with `from` and `to`",
                          count, slice->device_count);
-    *out = tow_sharding_replicated(array->shape.rank, count);
-    if (array->shape.rank == 0) return TOW_OK;
-    out->parts[0] = (uint32_t)count;
-    out->replicas = 1;
+    *out = tow_sharding_by_shard(array->shape.rank, count);
     return TOW_OK;
 }
 

@@ -176,12 +176,7 @@ static tow_status_t guess_shardings(const insertion_t *insertion,
     tow_status_t status = tow_value_shape(program, scope, moved->value, &given);
     if (status != TOW_OK) return input_error(insertion, index, input, status);
     if (!tow_shape_equal(&given, wanted)) return TOW_OK;
-    moved->from = tow_sharding_replicated(given.rank, count);
-    if (given.rank > 0) {
-        moved->from.parts[0] = (uint32_t)count;
-        moved->from.replicas = 1;
-    }
-    moved->to = moved->from;
+    moved->from = moved->to = tow_sharding_by_shard(given.rank, count);
     return TOW_OK;
 }
 

@@ -39,6 +39,15 @@ static size_t count_devices(const tow_sharding_t *sharding)
 }
 
 /* Two meshes may say the same. Those that do not mostly part early. */
+tow_sharding_t tow_sharding_by_shard(uint32_t rank, size_t device_count)
+{
+    tow_sharding_t sharding = tow_sharding_replicated(rank, device_count);
+    if (rank == 0) return sharding;
+    sharding.parts[0] = (uint32_t)device_count;
+    sharding.replicas = 1;
+    return sharding;
+}
+
 bool tow_sharding_equal(const tow_sharding_t *a, const tow_sharding_t *b)
 {
     uint32_t index_a[TOW_RANK_MAX], index_b[TOW_RANK_MAX];

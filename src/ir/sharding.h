@@ -38,6 +38,9 @@ static inline bool tow_sharding_is_known(const tow_sharding_t *sharding)
 tow_sharding_t tow_sharding_replicated(uint32_t rank, size_t device_count);
 /* The same parts on the same devices, however it is written. Both have been
  * checked, or are not known; one that is not known equals none. */
+/* A part for each device, along the first dimension: shard by shard. Of scalars,
+ * which have none, a replica each. */
+tow_sharding_t tow_sharding_by_shard(uint32_t rank, size_t device_count);
 bool tow_sharding_equal(const tow_sharding_t *a, const tow_sharding_t *b);
 
 /* Does it say where each part is, for this many devices? INVALID_ARGUMENT in

@@ -33,7 +33,6 @@ typedef struct chain {
     stage_order_t order;
     uint64_t run_count, jax_count; /* of a quick round */
     tow_program_t *program;        /* owned */
-    double us;                     /* per stage, of the last round */
 } chain_t;
 
 struct pipeline_bench {
@@ -168,16 +167,14 @@ static tow_status_t our_rate(void *context, double *out_rate)
     double seconds = 0;
     TOW_RETURN_IF_ERROR(time_runs(chain, count, &seconds));
     *out_rate = (double)(count * chain->stage_count) / seconds;
-    chain->us = 1e6 / *out_rate;
     return TOW_OK;
 }
 
 static tow_status_t our_us(void *context, double *out_us)
 {
-    chain_t *chain = context;
     double rate;
-    TOW_RETURN_IF_ERROR(our_rate(chain, &rate));
-    *out_us = chain->us;
+    TOW_RETURN_IF_ERROR(our_rate(context, &rate));
+    *out_us = 1e6 / rate;
     return TOW_OK;
 }
 
