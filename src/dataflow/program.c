@@ -170,6 +170,10 @@ static tow_status_t bind_step(tow_dataflow_t *dataflow, program_t *program,
         TOW_RETURN_IF_ERROR(check_route(dataflow, step));
         return check_inputs(program, step, route->source_count);
     }
+    if (step->lowered->is_host)
+        return TOW_ERROR(TOW_UNIMPLEMENTED,
+                         "node %u: this worker has no host functions",
+                         step->lowered->node);
     TOW_RETURN_IF_ERROR(find_executable(dataflow, program, step));
     TOW_RETURN_IF_ERROR(check_step(step));
     step->shard_count = (uint32_t)step->executable->local_device_count;

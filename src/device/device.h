@@ -117,6 +117,7 @@ struct tow_driver { /* first member of each driver's struct */
 typedef enum tow_program_format {
     TOW_PROGRAM_MLIR, /* StableHLO: text, or a portable artifact */
     TOW_PROGRAM_COST, /* what it costs: src/device/sim/cost.h */
+    TOW_PROGRAM_HOST, /* a shared object for hosts: include/towpath/host.h */
 } tow_program_format_t;
 
 typedef struct tow_bytes {
@@ -131,6 +132,9 @@ typedef struct tow_array_info {
     /* An xla.OpSharding. The data is NULL where it is not known or there is
      * none; that of a replicated array has no bytes. */
     tow_bytes_t sharding;
+    /* Bit i: shape.dims[i] is the most that it can be, and what it is is known
+     * when the array is there. Of host functions only. */
+    uint32_t bounds;
 } tow_array_info_t;
 
 typedef struct tow_alias {
@@ -155,6 +159,8 @@ typedef struct tow_signature {
     uint64_t code_bytes;      /* 0: not known */
     uint64_t temporary_bytes; /* while it runs, per device; 0: not known */
     double flops;             /* 0: not known */
+    bool is_host; /* runs on the worker's host, shard by shard; its name is the
+                     symbol */
 } tow_signature_t;
 
 #define TOW_COUNT_UNKNOWN SIZE_MAX

@@ -42,6 +42,7 @@ static tow_status_t pack_array(packing_t *packing, const tow_array_info_t *info,
     out->n_dims = info->shape.rank;
     out->dims = (int64_t *)info->shape.dims; /* The encoder only reads. */
     out->bytes = info->bytes;
+    out->bounds = info->bounds;
     out->has_sharding = info->sharding.data != NULL;
     out->sharding.data = (uint8_t *)info->sharding.data;
     out->sharding.len = info->sharding.data != NULL ? info->sharding.size : 0;
@@ -102,6 +103,7 @@ static tow_status_t pack_message(packing_t *packing)
     message->code_bytes = signature->code_bytes;
     message->temporary_bytes = signature->temporary_bytes;
     message->flops = signature->flops;
+    message->host = signature->is_host;
     message->n_results = signature->result_count;
     TOW_RETURN_IF_ERROR(pack_arrays(packing, "results", signature->results,
                                     signature->result_count,
@@ -157,6 +159,11 @@ static tow_status_t unpack_array(const tow_msg_signature_array_t *array,
         memcpy(out->shape.dims, array->dims,
                array->n_dims * sizeof(array->dims[0]));
     out->bytes = array->bytes;
+    out->bounds = array->bounds;
+    if (array->n_dims < 32 && array->bounds >> array->n_dims != 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "signature, %s %zu: bounds %#x of %zu dimensions",
+                         what, index, array->bounds, array->n_dims);
     if (array->has_sharding)
         out->sharding = (tow_bytes_t){
             array->sharding.len > 0 ? (void *)array->sharding.data : "",
@@ -249,6 +256,7 @@ tow_status_t tow_signature_unpack(tow_bytes_t bytes, tow_arena_t *arena,
         .code_bytes = message->code_bytes,
         .temporary_bytes = message->temporary_bytes,
         .flops = message->flops,
+        .is_host = message->host,
     };
     TOW_RETURN_IF_ERROR(unpack_arrays(arena, "argument", message->arguments,
                                       message->n_arguments,

@@ -205,6 +205,7 @@ tow_status_t tow_graph_result_info(const tow_graph_t *program,
     const tow_value_t value = result->inputs[0];
     const tow_node_t *producer = tow_graph_node(program, value.node);
     out_info->slice = producer->slice;
+    out_info->bounds = tow_value_bounds(program, scope, value);
     if (producer->kind == TOW_NODE_ARGUMENT) {
         out_info->argument = argument_of(program, value.node);
         out_info->shape = producer->shape;

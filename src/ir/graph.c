@@ -72,7 +72,7 @@ static tow_status_t check_limits(const tow_graph_t *program,
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "a program has at most %u nodes; split it",
                          TOW_NODES_MAX);
-    if (node->kind < TOW_NODE_ARGUMENT || node->kind > TOW_NODE_TRANSFER)
+    if (!tow_node_kind_is_known((uint32_t)node->kind))
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%d is no kind of node",
                          (int)node->kind);
     if (node->input_count > TOW_VALUES_MAX)
@@ -140,7 +140,8 @@ static void copy_fields(const tow_node_t *from, tow_node_t *to)
     *to = (tow_node_t){.kind = from->kind};
     if (from->kind == TOW_NODE_RESULT) return;
     to->slice = from->slice;
-    if (from->kind == TOW_NODE_COMPUTE) {
+    if (from->kind == TOW_NODE_HOST) to->time_limit_ms = from->time_limit_ms;
+    if (tow_node_calls(from)) {
         to->function = from->function;
         return;
     }
@@ -215,6 +216,16 @@ tow_status_t tow_graph_add(tow_graph_t *program, const tow_node_t *node,
 const char *tow_graph_name(const tow_graph_t *program)
 {
     return program->name;
+}
+
+void tow_graph_make_sequential(tow_graph_t *program)
+{
+    program->is_sequential = true;
+}
+
+bool tow_graph_is_sequential(const tow_graph_t *program)
+{
+    return program->is_sequential;
 }
 
 size_t tow_graph_node_count(const tow_graph_t *program)

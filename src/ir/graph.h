@@ -2,8 +2,8 @@
  *
  * A node stands for all its shards, an edge for the whole exchange between two
  * sharded nodes. So a program has as many nodes for one device as for two
- * thousand. Nodes are arguments, computations, transfers and results;
- * collectives between computations and host functions will be further kinds.
+ * thousand. Nodes are arguments, computations, host functions, transfers and
+ * results; collectives between computations will be one more.
  *
  * A program is built node by node, by the client library, or decoded from
  * bytes. It knows functions and slices by id only; what they are is told to the
@@ -31,6 +31,8 @@ typedef enum tow_node_kind {
     TOW_NODE_COMPUTE,
     TOW_NODE_RESULT,
     TOW_NODE_TRANSFER,
+    /* 5 is a collective's. */
+    TOW_NODE_HOST = 6, /* a function that runs on the hosts, shard by shard */
 } tow_node_kind_t;
 
 /* Output `output` of node `node`. */
@@ -42,10 +44,12 @@ typedef struct tow_value {
 typedef struct tow_node {
     tow_node_kind_t kind;
     const char *name; /* owned by the program; may be empty */
-    /* ARGUMENT, COMPUTE: where; TRANSFER: to where. */
+    /* ARGUMENT, COMPUTE, HOST: where; TRANSFER: to where. */
     tow_slice_id_t slice;
-    /* COMPUTE: what. */
+    /* COMPUTE, HOST: what. */
     tow_function_id_t function;
+    /* HOST: of each of its calls; 0: the workers' default. */
+    uint32_t time_limit_ms;
     /* ARGUMENT: of one shard. */
     tow_shape_t shape;
     /* ARGUMENT: the run may consume the object, if a function donates it. */
@@ -55,7 +59,7 @@ typedef struct tow_node {
      * `to` may say how it lies; otherwise it is not known, and a computation on
      * another slice cannot use it. NULL where it is not known. */
     const tow_sharding_t *from, *to; /* owned by the program */
-    /* COMPUTE: in order of the function's arguments; TRANSFER and RESULT: exactly
+    /* COMPUTE, HOST: in order of the function's arguments; TRANSFER and RESULT: exactly
      * one. */
     const tow_value_t *inputs; /* owned by the program */
     size_t input_count;
@@ -65,6 +69,10 @@ tow_status_t tow_graph_create(const char *name, tow_graph_t **out_program)
     TOW_MUST_USE;
 void tow_graph_destroy(tow_graph_t *program);
 const char *tow_graph_name(const tow_graph_t *program);
+/* Nothing of it shall be begun ahead of its data: to measure what that costs, and
+ * to find out who is to blame when something hangs. */
+void tow_graph_make_sequential(tow_graph_t *program);
+bool tow_graph_is_sequential(const tow_graph_t *program);
 /* Copies all that `node` points to; fields that its kind does not have are not
  * kept. INVALID_ARGUMENT past the wire's limits or for a kind that is none; all
  * else is the verifier's business. Nodes are numbered from 0. */
@@ -99,7 +107,9 @@ typedef struct tow_graph_scope {
  * (tow_graph_insert_transfers sees to that); a transfer whose shardings do not
  * fit, or behind too many others; a result that is used; an argument node without
  * shape; no result; arguments of slices that no computation or transfer has to do
- * with; more values than TOW_SLOTS_MAX. */
+ * with; more values than TOW_SLOTS_MAX; a host function where a computation is
+ * due, or the reverse; a value of irregular size (an output of a host function)
+ * that a computation takes, or that is cut in another way than it lies. */
 tow_status_t tow_graph_verify(const tow_graph_t *program,
                               const tow_graph_scope_t *scope) TOW_MUST_USE;
 /* The same but for what values and their users must agree on: slices, shardings
@@ -128,10 +138,11 @@ tow_status_t tow_graph_unpack(const void *bytes, size_t size,
  *       %1 = compute "A" function 3 on slice 1 (%0)
  *       %2 = compute "B" function 4 on slice 1 (%1, %1:1)
  *       %3 = transfer from 2x4 to slice 2 as 8x1 (%2) // "%2" is short for "%2:0"
- *       %4 = result "y" (%3)
+ *       %4 = host "filter" function 5 within 2000 ms on slice 2 (%3)
+ *       %5 = result "y" (%4)
  *     }
  *
- * An argument whose sharding is known says it behind its slice: `on slice 1 as
+ * A program that is sequential says so behind its name. An argument whose sharding is known says it behind its slice: `on slice 1 as
  * 2x4 donated`; one that is not known is `?`. Names are printable ASCII, the rest as \xNN; an empty one is left out. A type
  * without a name is its number, as #77[2]. */
 tow_status_t tow_graph_print(const tow_graph_t *program, char **out_text)

@@ -15,12 +15,25 @@ struct tow_graph {
     TOW_VEC(uint32_t) results;   /* nodes, ascending */
     size_t input_count;          /* of all nodes */
     bool in_order;               /* every node stands behind its inputs */
+    bool is_sequential;
 };
 
-/* What runs: a computation or a transfer. */
+static inline bool tow_node_kind_is_known(uint32_t kind)
+{
+    return (kind >= TOW_NODE_ARGUMENT && kind <= TOW_NODE_TRANSFER) ||
+           kind == TOW_NODE_HOST;
+}
+
+/* Does it have a function, whose signature says all of its values? */
+static inline bool tow_node_calls(const tow_node_t *node)
+{
+    return node->kind == TOW_NODE_COMPUTE || node->kind == TOW_NODE_HOST;
+}
+
+/* What runs: a computation, a host function or a transfer. */
 static inline bool tow_node_is_step(const tow_node_t *node)
 {
-    return node->kind == TOW_NODE_COMPUTE || node->kind == TOW_NODE_TRANSFER;
+    return tow_node_calls(node) || node->kind == TOW_NODE_TRANSFER;
 }
 
 /* Writes the steps in the order in which they run: each behind its inputs. Where
@@ -53,6 +66,12 @@ tow_status_t tow_value_sharding(const tow_graph_t *program,
 tow_status_t tow_value_shape(const tow_graph_t *program,
                              const tow_graph_scope_t *scope, tow_value_t value,
                              tow_shape_t *out_shape) TOW_MUST_USE;
+/* Which dimensions of a shard are bounds: bit i is dims[i]. 0: regular. */
+uint32_t tow_value_bounds(const tow_graph_t *program,
+                          const tow_graph_scope_t *scope, tow_value_t value);
+/* Does the step have to do with a value whose size is not known ahead? */
+bool tow_node_is_irregular(const tow_graph_t *program,
+                           const tow_graph_scope_t *scope, uint32_t index);
 /* For who can do without the sharding: passes on only that memory is short. */
 tow_status_t tow_sharding_forgive(tow_status_t take_status) TOW_MUST_USE;
 /* For a value and a function on one slice: is there nothing to compare? So it is

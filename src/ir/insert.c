@@ -240,7 +240,7 @@ static tow_status_t copy_node(insertion_t *insertion, uint32_t index)
     insertion->inputs.count = 0;
     for (size_t i = 0; i < node.input_count; i++) {
         tow_value_t value = node.inputs[i];
-        if (node.kind == TOW_NODE_COMPUTE)
+        if (tow_node_calls(&node))
             TOW_RETURN_IF_ERROR(connect(insertion, index, i, &value));
         if (!tow_vec_push(&insertion->inputs, value)) return tow_ir_exhausted();
     }
@@ -265,6 +265,7 @@ static tow_status_t insert(insertion_t *insertion)
 {
     const tow_graph_t *program = insertion->program;
     TOW_RETURN_IF_ERROR(tow_graph_create(program->name, &insertion->out));
+    insertion->out->is_sequential = program->is_sequential;
     for (uint32_t i = 0; i < program->nodes.count; i++)
         TOW_RETURN_IF_ERROR(copy_node(insertion, i));
     for (size_t i = 0; i < insertion->moved.count; i++)

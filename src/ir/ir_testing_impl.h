@@ -128,6 +128,9 @@ typedef enum test_function {
     TEST_SWAP,          /* (a, b) -> (a, b), donates both */
     TEST_UNKNOWN,       /* what it takes is not known */
     TEST_HUGE,          /* () -> 2^63 - 1 bytes */
+    TEST_HOST,          /* (a) -> b, a host function */
+    TEST_FILTER,        /* (a) -> f32[<=4], a host function */
+    TEST_PAD,           /* (f32[<=4]) -> b, a host function */
     TEST_FUNCTION_COUNT,
 } test_function_t;
 
@@ -138,6 +141,10 @@ static inline const tow_signature_t *test_signature(size_t function)
                                              TEST_ARRAY(TOW_TYPE_S32, 2, 4)};
     static const tow_array_info_t huge[] = {
         {.shape = {.type = TOW_TYPE_S8}, .bytes = INT64_MAX}};
+    static const tow_array_info_t bounded[] = {
+        {.shape = {.type = TOW_TYPE_F32, .rank = 1, .dims = {4}},
+         .bytes = 16,
+         .bounds = 1}};
     static const tow_alias_t aliases[] = {{0, 0, false}, {1, 1, false}};
     static const tow_alias_t insistent[] = {{0, 0, true}};
     static const tow_signature_t signatures[TEST_FUNCTION_COUNT] = {
@@ -186,6 +193,24 @@ static inline const tow_signature_t *test_signature(size_t function)
                           .result_count = 1,
                           .results = arrays},
         [TEST_HUGE] = {.name = "huge", .result_count = 1, .results = huge},
+        [TEST_HOST] = {.name = "host",
+                       .argument_count = 1,
+                       .arguments = arrays,
+                       .result_count = 1,
+                       .results = arrays,
+                       .is_host = true},
+        [TEST_FILTER] = {.name = "filter",
+                         .argument_count = 1,
+                         .arguments = arrays,
+                         .result_count = 1,
+                         .results = bounded,
+                         .is_host = true},
+        [TEST_PAD] = {.name = "pad",
+                      .argument_count = 1,
+                      .arguments = bounded,
+                      .result_count = 1,
+                      .results = arrays,
+                      .is_host = true},
     };
     return &signatures[function];
 }
@@ -270,6 +295,7 @@ static inline void assert_same_node(const tow_node_t *a, const tow_node_t *b)
     assert_true(a->function.value == b->function.value);
     assert_true(tow_shape_equal(&a->shape, &b->shape));
     assert_int_equal(a->donated, b->donated);
+    assert_int_equal(a->time_limit_ms, b->time_limit_ms);
     assert_same_sharding(a->from, b->from);
     assert_same_sharding(a->to, b->to);
     assert_int_equal(a->input_count, b->input_count);
@@ -283,6 +309,7 @@ static inline void assert_same_program(const tow_graph_t *a,
                                        const tow_graph_t *b)
 {
     assert_string_equal(tow_graph_name(a), tow_graph_name(b));
+    assert_int_equal(tow_graph_is_sequential(a), tow_graph_is_sequential(b));
     assert_int_equal(tow_graph_node_count(a), tow_graph_node_count(b));
     for (uint32_t i = 0; i < tow_graph_node_count(a); i++)
         assert_same_node(tow_graph_node(a, i), tow_graph_node(b, i));
@@ -314,13 +341,18 @@ static inline tow_graph_t *random_nonsense(tow_random_t *random)
     tow_graph_t *program;
     random_name(random, name);
     must(tow_graph_create(name, &program));
+    if (tow_random_below(random, 4) == 0) tow_graph_make_sequential(program);
     const size_t count = tow_random_below(random, 20);
     for (size_t i = 0; i < count; i++) {
         tow_value_t inputs[4];
         tow_sharding_t shardings[2];
         tow_node_t node = {.name = name, .inputs = inputs};
         random_name(random, name);
-        node.kind = (tow_node_kind_t)(1 + tow_random_below(random, 4));
+        static const tow_node_kind_t kinds[] = {
+            TOW_NODE_ARGUMENT, TOW_NODE_COMPUTE, TOW_NODE_RESULT,
+            TOW_NODE_TRANSFER, TOW_NODE_HOST};
+        node.kind = kinds[tow_random_below(random, TOW_COUNT_OF(kinds))];
+        node.time_limit_ms = (uint32_t)tow_random_below(random, 3);
         if (tow_random_below(random, 2) == 0) node.from = &shardings[0];
         if (tow_random_below(random, 2) == 0) node.to = &shardings[1];
         shardings[0] = random_sharding(random, &(size_t){0});
@@ -380,6 +412,11 @@ static inline void random_node(random_program_t *made, tow_node_kind_t kind,
             functions[tow_random_below(made->random, TOW_COUNT_OF(functions))];
         node.input_count = test_signature(node.function.value)->argument_count;
     }
+    if (kind == TOW_NODE_HOST) {
+        node.function.value = TEST_HOST;
+        node.time_limit_ms = (uint32_t)tow_random_below(made->random, 2);
+        node.input_count = 1;
+    }
     for (size_t i = 0; i < node.input_count; i++)
         made->inputs[made->count][i] = random_value(made, slice);
     made->nodes[made->count++] = node;
@@ -421,10 +458,11 @@ static inline tow_graph_t *random_program(tow_random_t *random)
     }
     const size_t more = tow_random_below(random, RANDOM_NODES_MAX - 5);
     for (size_t i = 0; i < more; i++) {
-        const uint64_t kind = tow_random_below(random, 8);
+        const uint64_t kind = tow_random_below(random, 9);
         random_node(&made,
                     kind == 0   ? TOW_NODE_ARGUMENT
                     : kind == 1 ? TOW_NODE_RESULT
+                    : kind == 2 ? TOW_NODE_HOST
                                 : TOW_NODE_COMPUTE,
                     1 + tow_random_below(random, 2));
     }

@@ -171,6 +171,12 @@ static tow_status_t write_step(lowering_t *lowering, size_t step)
     out->index = (uint32_t)step;
     out->first_output = schedule->first_slots[schedule->nodes[step]];
     out->output_count = tow_schedule_outputs(schedule, step);
+    out->is_host = node->kind == TOW_NODE_HOST;
+    out->time_limit_ms = node->time_limit_ms;
+    out->is_sequential =
+        schedule->program->is_sequential ||
+        tow_node_is_irregular(schedule->program, &scope->program,
+                              schedule->nodes[step]);
     if (node->kind == TOW_NODE_TRANSFER)
         return write_transfer(lowering, step, out);
     out->executable =

@@ -84,6 +84,11 @@ typedef struct tow_lowered_step {
     size_t freed_count;
     uint32_t node;  /* of the client's program, for messages */
     uint32_t index; /* among the steps of all workers */
+    bool is_host;   /* the executable is a host function */
+    /* Nothing of it is done ahead of its data: it has to do with a value whose
+     * size is known only when it is there, or the program says so. */
+    bool is_sequential;
+    uint32_t time_limit_ms; /* of a call of a host function; 0: the default */
 } tow_lowered_step_t;
 
 typedef struct tow_lowered {
@@ -178,6 +183,7 @@ typedef struct tow_result_info {
     tow_shape_t shape;
     uint64_t bytes;
     tow_slice_id_t slice;
+    uint32_t bounds; /* bit i: shape.dims[i] is the most that it can be */
     /* Index of the argument that this result is, passed through; UINT32_MAX:
      * none. */
     uint32_t argument;

@@ -119,7 +119,9 @@ static void assert_order_is_greedy(const tow_graph_t *program,
         uint32_t least = UINT32_MAX;
         for (uint32_t n = 0; n < tow_graph_node_count(program); n++) {
             const tow_node_t *node = tow_graph_node(program, n);
-            bool is_ready = node->kind == TOW_NODE_COMPUTE && !is_out[n];
+            bool is_ready = (node->kind == TOW_NODE_COMPUTE ||
+                             node->kind == TOW_NODE_HOST) &&
+                            !is_out[n];
             for (size_t i = 0; i < node->input_count; i++) {
                 const uint32_t input = node->inputs[i].node;
                 is_ready &=

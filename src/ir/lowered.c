@@ -60,6 +60,9 @@ static bool pack_step(const tow_lowered_step_t *step, tow_arena_t *arena,
     message->n_freed = step->freed_count;
     message->node = step->node;
     message->index = step->index;
+    message->host = step->is_host;
+    message->sequential = step->is_sequential;
+    message->time_limit_ms = step->time_limit_ms;
     if (step->route == NULL) return true;
     message->route = tow_route_pack(step->route, arena);
     return message->route != NULL;
@@ -150,6 +153,9 @@ static tow_status_t check_ids(const check_t *check, size_t at)
     if ((step->executable == 0) != (step->route != NULL))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "it has no executable and no route, or both");
+    if (step->host && step->route != NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "it is a host function, and has a route");
     if (step->node >= TOW_NODES_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "there can be no node %u",
                          step->node);
@@ -312,6 +318,9 @@ static tow_status_t copy_step(const tow_msg_lowered_step_t *message,
         .freed_count = message->n_freed,
         .node = message->node,
         .index = message->index,
+        .is_host = message->host,
+        .is_sequential = message->sequential,
+        .time_limit_ms = message->time_limit_ms,
     };
     if (message->route == NULL) return TOW_OK;
     return tow_status_annotate(tow_route_unpack(message, arena, &out->route),

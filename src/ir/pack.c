@@ -86,6 +86,7 @@ static bool pack_node(const tow_node_t *node, tow_arena_t *arena,
     message->function = node->function.value;
     message->slice = node->slice.value;
     message->donated = node->donated;
+    message->time_limit_ms = node->time_limit_ms;
     return pack_inputs(node, arena, message) &&
            pack_sharding(node->from, arena, &message->from) &&
            pack_sharding(node->to, arena, &message->to) &&
@@ -106,6 +107,7 @@ static tow_msg_graph_t *make_message(const tow_graph_t *program,
     if (graph == NULL || pointers == NULL || nodes == NULL) return NULL;
     *graph = (tow_msg_graph_t)TOW_MSG_GRAPH_INIT;
     graph->name = (char *)program->name; /* only read */
+    graph->sequential = program->is_sequential;
     graph->n_nodes = count;
     graph->nodes = pointers;
     for (size_t i = 0; i < count; i++) {
@@ -137,7 +139,7 @@ tow_status_t tow_graph_pack(const tow_graph_t *program, void **out_bytes,
 
 static tow_status_t check_message(const tow_msg_graph_node_t *message)
 {
-    if (message->kind < TOW_NODE_ARGUMENT || message->kind > TOW_NODE_TRANSFER)
+    if (!tow_node_kind_is_known(message->kind))
         return TOW_ERROR(TOW_UNIMPLEMENTED,
                          "kind %u is not known to this version", message->kind);
     if (message->n_input_nodes != message->n_input_outputs)
@@ -203,6 +205,7 @@ static tow_status_t unpack_node(const tow_msg_graph_node_t *message,
         .slice = {message->slice},
         .function = {message->function},
         .donated = message->donated,
+        .time_limit_ms = message->time_limit_ms,
         .inputs = inputs,
         .input_count = count,
     };
@@ -236,7 +239,10 @@ tow_status_t tow_graph_unpack(const void *bytes, size_t size,
         tow_message_decode(TOW_MESSAGE_GRAPH, bytes, size, &arena, &body);
     const tow_msg_graph_t *graph = (const tow_msg_graph_t *)body;
     if (status == TOW_OK) status = tow_graph_create(graph->name, &program);
-    if (status == TOW_OK) status = unpack_nodes(graph, &arena, program);
+    if (status == TOW_OK) {
+        program->is_sequential = graph->sequential;
+        status = unpack_nodes(graph, &arena, program);
+    }
     tow_arena_deinit(&arena);
     if (status != TOW_OK) {
         tow_graph_destroy(program);

@@ -290,9 +290,11 @@ static tow_status_t parse_kind(parser_t *parser, tow_node_kind_t *out_kind)
         *out_kind = TOW_NODE_RESULT;
     else if (take_word(parser, "transfer"))
         *out_kind = TOW_NODE_TRANSFER;
+    else if (take_word(parser, "host"))
+        *out_kind = TOW_NODE_HOST;
     else
-        return PARSE_ERROR(
-            parser, "a node is an argument, compute, transfer or result");
+        return PARSE_ERROR(parser, "a node is an argument, compute, host, "
+                                   "transfer or result");
     return TOW_OK;
 }
 
@@ -351,6 +353,12 @@ static tow_status_t parse_compute(parser_t *parser, tow_node_t *node)
     TOW_RETURN_IF_ERROR(expect_word(parser, "function"));
     TOW_RETURN_IF_ERROR(
         expect_number(parser, UINT64_MAX, &node->function.value));
+    if (node->kind == TOW_NODE_HOST && take_word(parser, "within")) {
+        uint64_t limit;
+        TOW_RETURN_IF_ERROR(expect_number(parser, UINT32_MAX, &limit));
+        TOW_RETURN_IF_ERROR(expect_word(parser, "ms"));
+        node->time_limit_ms = (uint32_t)limit;
+    }
     TOW_RETURN_IF_ERROR(parse_slice(parser, "on", node));
     return parse_inputs(parser, node);
 }
@@ -369,7 +377,8 @@ static tow_status_t parse_rest(parser_t *parser, tow_node_t *node)
 {
     switch (node->kind) {
     case TOW_NODE_ARGUMENT: return parse_argument(parser, node);
-    case TOW_NODE_COMPUTE: return parse_compute(parser, node);
+    case TOW_NODE_COMPUTE:
+    case TOW_NODE_HOST: return parse_compute(parser, node);
     case TOW_NODE_TRANSFER: return parse_transfer(parser, node);
     case TOW_NODE_RESULT: break;
     }
@@ -411,6 +420,7 @@ static tow_status_t parse_program(parser_t *parser)
     TOW_RETURN_IF_ERROR(expect_word(parser, "program"));
     TOW_RETURN_IF_ERROR(parse_name(parser, name));
     TOW_RETURN_IF_ERROR(tow_graph_create(name, &parser->program));
+    parser->program->is_sequential = take_word(parser, "sequential");
     TOW_RETURN_IF_ERROR(expect(parser, '{'));
     while (!take(parser, '}'))
         TOW_RETURN_IF_ERROR(parse_node(parser));

@@ -95,16 +95,17 @@ static void write_inputs(writer_t *writer, const tow_node_t *node)
 static void write_node(writer_t *writer, const tow_node_t *node, size_t index)
 {
     static const char *const kinds[] = {
-        [TOW_NODE_ARGUMENT] = "argument",
-        [TOW_NODE_COMPUTE] = "compute",
-        [TOW_NODE_RESULT] = "result",
-        [TOW_NODE_TRANSFER] = "transfer",
+        [TOW_NODE_ARGUMENT] = "argument", [TOW_NODE_COMPUTE] = "compute",
+        [TOW_NODE_RESULT] = "result",     [TOW_NODE_TRANSFER] = "transfer",
+        [TOW_NODE_HOST] = "host",
     };
     write_format(writer, "  %%%zu = %s", index, kinds[node->kind]);
     write_name(writer, node->name);
     if (node->kind == TOW_NODE_ARGUMENT) write_shape(writer, &node->shape);
-    if (node->kind == TOW_NODE_COMPUTE)
+    if (tow_node_calls(node))
         write_format(writer, " function %" PRIu64, node->function.value);
+    if (node->time_limit_ms > 0)
+        write_format(writer, " within %u ms", node->time_limit_ms);
     if (node->kind != TOW_NODE_RESULT) write_place(writer, node);
     if (node->donated) write_format(writer, " donated");
     /* An argument with inputs is wrong, but that is not ours to hide. */
@@ -120,6 +121,7 @@ tow_status_t tow_graph_print(const tow_graph_t *program, char **out_text)
     *out_text = NULL;
     write_format(&writer, "program");
     write_name(&writer, program->name);
+    if (program->is_sequential) write_format(&writer, " sequential");
     write_format(&writer, " {\n");
     for (size_t i = 0; i < program->nodes.count; i++)
         write_node(&writer, &program->nodes.items[i], i);

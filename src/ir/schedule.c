@@ -30,7 +30,7 @@ static void number_slots(tow_schedule_t *schedule,
     for (size_t step = 0; step < schedule->step_count; step++) {
         const tow_node_t *node = tow_schedule_node(schedule, step);
         const tow_signature_t *signature = NULL;
-        if (node->kind == TOW_NODE_COMPUTE) {
+        if (tow_node_calls(node)) {
             signature = scope->function(scope->context, node->function);
             TOW_ASSERT(signature != NULL);
             TOW_ASSERT(signature->argument_count == node->input_count);

@@ -68,7 +68,7 @@ tow_status_t tow_value_sharding(const tow_graph_t *program,
     const tow_node_t *producer = producer_of(program, value);
     const size_t device_count =
         scope->slice_devices(scope->context, producer->slice);
-    if (producer->kind == TOW_NODE_COMPUTE) {
+    if (tow_node_calls(producer)) {
         const tow_signature_t *signature;
         const tow_array_info_t *result =
             result_of(program, scope, value, &signature);
@@ -96,7 +96,7 @@ bool tow_edge_is_plain(const tow_graph_t *program,
 {
     const tow_signature_t *signature;
     if (wanted->sharding.data == NULL) return true;
-    if (producer_of(program, value)->kind != TOW_NODE_COMPUTE) return false;
+    if (!tow_node_calls(producer_of(program, value))) return false;
     const tow_bytes_t given =
         result_of(program, scope, value, &signature)->sharding;
     return given.data != NULL && given.size == wanted->sharding.size &&
@@ -138,7 +138,7 @@ tow_status_t tow_value_shape(const tow_graph_t *program,
         *out_shape = producer->shape;
         return TOW_OK;
     }
-    if (producer->kind == TOW_NODE_COMPUTE) {
+    if (tow_node_calls(producer)) {
         *out_shape = result_of(program, scope, value, &signature)->shape;
         return TOW_OK;
     }
@@ -147,4 +147,29 @@ tow_status_t tow_value_shape(const tow_graph_t *program,
     TOW_RETURN_IF_ERROR(whole_shape(program, scope, value, &whole));
     TOW_RETURN_IF_ERROR(tow_value_sharding(program, scope, value, &to));
     return tow_sharding_shard(&to, &whole, out_shape);
+}
+
+/* -- Sizes that are not known ahead ------------------------------------------- */
+
+uint32_t tow_value_bounds(const tow_graph_t *program,
+                          const tow_graph_scope_t *scope, tow_value_t value)
+{
+    const tow_signature_t *signature;
+    value = tow_value_origin(program, value);
+    if (producer_of(program, value)->kind != TOW_NODE_HOST) return 0;
+    return result_of(program, scope, value, &signature)->bounds;
+}
+
+bool tow_node_is_irregular(const tow_graph_t *program,
+                           const tow_graph_scope_t *scope, uint32_t index)
+{
+    const tow_node_t *node = tow_graph_node(program, index);
+    for (size_t i = 0; i < node->input_count; i++)
+        if (tow_value_bounds(program, scope, node->inputs[i]) != 0) return true;
+    if (node->kind != TOW_NODE_HOST) return false;
+    const tow_signature_t *signature =
+        scope->function(scope->context, node->function);
+    for (size_t i = 0; i < signature->result_count; i++)
+        if (signature->results[i].bounds != 0) return true;
+    return false;
 }

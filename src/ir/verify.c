@@ -1,6 +1,7 @@
 /* Is it a program that can run? Nodes by themselves first, then what they give
  * each other, their order, what they must agree on, then the whole. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -97,6 +98,12 @@ static tow_status_t check_function(verify_t *verify, uint32_t index,
                           "what function %s takes and gives is not known, so "
                           "it cannot be part of a program",
                           signature->name);
+    if (signature->is_host != (node->kind == TOW_NODE_HOST))
+        return NODE_ERROR(
+            verify, index, "function %s is %s, and the node %s",
+            signature->name,
+            signature->is_host ? "a host function" : "a computation",
+            signature->is_host ? "a computation" : "a host function");
     const size_t wanted = signature->replica_count * signature->partition_count;
     if (wanted != devices)
         return NODE_ERROR(verify, index,
@@ -147,7 +154,8 @@ static tow_status_t check_node(verify_t *verify, uint32_t index)
     const tow_node_t *node = tow_graph_node(verify->program, index);
     switch (node->kind) {
     case TOW_NODE_ARGUMENT: return check_argument(verify, index);
-    case TOW_NODE_COMPUTE: return check_compute(verify, index);
+    case TOW_NODE_COMPUTE:
+    case TOW_NODE_HOST: return check_compute(verify, index);
     case TOW_NODE_TRANSFER: return check_transfer(verify, index);
     case TOW_NODE_RESULT: break;
     }
@@ -176,7 +184,7 @@ static tow_status_t check_value(const verify_t *verify, uint32_t index,
                           "is of",
                           input,
                           tow_node_label(verify->program, value.node, label));
-    const size_t outputs = producer->kind == TOW_NODE_COMPUTE
+    const size_t outputs = tow_node_calls(producer)
                                ? verify->signatures[value.node]->result_count
                                : 1;
     if (value.output >= outputs)
@@ -234,6 +242,40 @@ static tow_status_t check_lies_as(const verify_t *verify, uint32_t index,
                        tow_sharding_format(wanted, texts[1]));
 }
 
+/* Devices take arrays of one size; only a host function that says so takes what
+ * may be smaller. */
+static tow_status_t check_bounds(const verify_t *verify, uint32_t index,
+                                 size_t input, const tow_array_info_t *wanted)
+{
+    const tow_value_t value =
+        tow_graph_node(verify->program, index)->inputs[input];
+    const uint32_t given =
+        tow_value_bounds(verify->program, verify->scope, value);
+    if ((given & ~wanted->bounds) == 0) return TOW_OK;
+    return INPUT_ERROR(verify, index, input,
+                       "its dimension %d is known only when it is there, and "
+                       "function %s takes one size; a host function that "
+                       "takes any, and gives that, must stand between",
+                       __builtin_ctz(given & ~wanted->bounds),
+                       verify->signatures[index]->name);
+}
+
+/* What is known only at run time cannot be cut: whole shards go. */
+static tow_status_t check_whole_shards(const verify_t *verify, uint32_t index)
+{
+    const tow_node_t *node = tow_graph_node(verify->program, index);
+    char texts[2][TOW_SHARDING_TEXT_MAX];
+    if (tow_value_bounds(verify->program, verify->scope, node->inputs[0]) == 0)
+        return TOW_OK;
+    const size_t bytes = node->from->rank * sizeof(node->from->parts[0]);
+    if (memcmp(node->from->parts, node->to->parts, bytes) == 0) return TOW_OK;
+    return INPUT_ERROR(verify, index, 0,
+                       "its size is known only when it is there, so it goes "
+                       "in whole shards, and not from %s to %s",
+                       tow_sharding_format(node->from, texts[0]),
+                       tow_sharding_format(node->to, texts[1]));
+}
+
 /* A computation and the value that it is given. */
 static tow_status_t check_edge(const verify_t *verify, uint32_t index,
                                size_t input)
@@ -260,6 +302,7 @@ static tow_status_t check_edge(const verify_t *verify, uint32_t index,
                            tow_shape_format(&given, texts[0]), signature->name,
                            tow_shape_format(&wanted->shape, texts[1]));
     }
+    TOW_RETURN_IF_ERROR(check_bounds(verify, index, input, wanted));
     if (tow_edge_is_plain(verify->program, verify->scope, value, wanted))
         return TOW_OK;
     tow_sharding_t sharding;
@@ -295,6 +338,7 @@ static tow_status_t check_move(verify_t *verify, uint32_t index)
     status = tow_value_shape(verify->program, verify->scope,
                              (tow_value_t){index, 0}, &shape);
     if (status != TOW_OK) return node_error(verify, index, status);
+    TOW_RETURN_IF_ERROR(check_whole_shards(verify, index));
     return note_slice(verify, tow_graph_node(verify->program, producer)->slice);
 }
 
@@ -302,7 +346,7 @@ static tow_status_t check_inputs(verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
     if (node->kind == TOW_NODE_TRANSFER) return check_move(verify, index);
-    if (node->kind != TOW_NODE_COMPUTE) return TOW_OK;
+    if (!tow_node_calls(node)) return TOW_OK;
     for (size_t i = 0; i < node->input_count; i++)
         TOW_RETURN_IF_ERROR(check_edge(verify, index, i));
     return TOW_OK;

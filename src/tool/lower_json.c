@@ -65,10 +65,9 @@ static json_t *inputs_of(const tow_node_t *node)
 static json_t *node_of(const tow_node_t *node)
 {
     static const char *const kinds[] = {
-        [TOW_NODE_ARGUMENT] = "argument",
-        [TOW_NODE_COMPUTE] = "compute",
-        [TOW_NODE_RESULT] = "result",
-        [TOW_NODE_TRANSFER] = "transfer",
+        [TOW_NODE_ARGUMENT] = "argument", [TOW_NODE_COMPUTE] = "compute",
+        [TOW_NODE_RESULT] = "result",     [TOW_NODE_TRANSFER] = "transfer",
+        [TOW_NODE_HOST] = "host",
     };
     json_t *object = json_object();
     put(object, "kind", json_string(kinds[node->kind]));
@@ -77,7 +76,7 @@ static json_t *node_of(const tow_node_t *node)
     put(object, "name", name != NULL ? name : json_null());
     if (node->kind != TOW_NODE_RESULT)
         put(object, "slice", number_of(node->slice.value));
-    if (node->kind == TOW_NODE_COMPUTE)
+    if (node->kind == TOW_NODE_COMPUTE || node->kind == TOW_NODE_HOST)
         put(object, "function", number_of(node->function.value));
     if (node->kind == TOW_NODE_TRANSFER)
         put(object, "from", sharding_of(node->from));
@@ -87,6 +86,8 @@ static json_t *node_of(const tow_node_t *node)
         put(object, "shape", shape_of(&node->shape));
         put(object, "donated", json_boolean(node->donated));
     }
+    if (node->kind == TOW_NODE_HOST && node->time_limit_ms > 0)
+        put(object, "time_limit_ms", number_of(node->time_limit_ms));
     put(object, "inputs", inputs_of(node));
     return object;
 }
@@ -133,6 +134,7 @@ void tow_lower_json_program(const tow_lower_world_t *world, const char *pass,
         json_array_append_new(nodes, node_of(tow_graph_node(program, i)));
     put(object, "after", json_string(pass));
     put(object, "program", json_string(tow_graph_name(program)));
+    put(object, "sequential", json_boolean(tow_graph_is_sequential(program)));
     put(object, "nodes", nodes);
     if (world->executables.count > 0) {
         put(object, "slices", places_of(world));
@@ -186,6 +188,10 @@ static json_t *step_of(const tow_lowered_step_t *step)
     put(object, "node", number_of(step->node));
     if (step->route == NULL)
         put(object, "executable", number_of(step->executable.value));
+    put(object, "host", json_boolean(step->is_host));
+    put(object, "sequential", json_boolean(step->is_sequential));
+    if (step->time_limit_ms > 0)
+        put(object, "time_limit_ms", number_of(step->time_limit_ms));
     put(object, "inputs", numbers_of(step->inputs, step->input_count));
     put(object, "first_output", number_of(step->first_output));
     put(object, "output_count", number_of(step->output_count));

@@ -114,7 +114,10 @@ static void print_step(const tow_graph_t *program,
     if (step->route != NULL)
         printf(": transfer");
     else
-        printf(": executable %" PRIu64, step->executable.value);
+        printf(": %s %" PRIu64, step->is_host ? "host function" : "executable",
+               step->executable.value);
+    if (step->is_sequential) printf(", sequential");
+    if (step->time_limit_ms > 0) printf(", within %u ms", step->time_limit_ms);
     print_numbers(", reads slots", step->inputs, step->input_count);
     print_slots(", fills slots", step->first_output, step->output_count);
     print_numbers(", keeps inputs", step->kept, step->kept_count);

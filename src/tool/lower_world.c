@@ -202,6 +202,25 @@ static char *copy_text(tow_lower_world_t *world, tow_bytes_t text)
     return tow_arena_strndup(&world->arena, text.data, text.size);
 }
 
+/* "f32[<=8,4]" becomes "f32[8,4]", and a bit for each dimension that is a
+ * bound. */
+static uint32_t take_bounds(char *shape)
+{
+    uint32_t bounds = 0, dimension = 0;
+    char *to = shape;
+    for (const char *at = shape; *at != '\0'; at++) {
+        dimension += *at == ',';
+        if (at[0] == '<' && at[1] == '=' && dimension < TOW_RANK_MAX) {
+            bounds |= (uint32_t)1 << dimension;
+            at++;
+        } else {
+            *to++ = *at;
+        }
+    }
+    *to = '\0';
+    return bounds;
+}
+
 static tow_status_t read_shape(tow_lower_world_t *world, line_t *line,
                                tow_array_info_t *array)
 {
@@ -210,8 +229,9 @@ static tow_status_t read_shape(tow_lower_world_t *world, line_t *line,
         line->at++;
         text.size++;
     }
-    const char *shape = copy_text(world, text);
+    char *shape = copy_text(world, text);
     if (shape == NULL) return exhausted();
+    array->bounds = take_bounds(shape);
     TOW_RETURN_IF_ERROR(tow_shape_parse(shape, &array->shape));
     return tow_shape_bytes(&array->shape, &array->bytes);
 }
@@ -328,6 +348,7 @@ static tow_status_t read_function(tow_lower_world_t *world, line_t *line)
     TOW_RETURN_IF_ERROR(expect(line, "for"));
     TOW_RETURN_IF_ERROR(expect_number(line, TOW_DEVICES_MAX, &devices));
     signature->partition_count = devices;
+    signature->is_host = take(line, "host");
     if (devices == 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "a function is for one device or more");
@@ -385,7 +406,7 @@ tow_status_t tow_lower_world_place(tow_lower_world_t *world,
 {
     for (uint32_t i = 0; i < tow_graph_node_count(program); i++) {
         const tow_node_t *node = tow_graph_node(program, i);
-        if (node->kind != TOW_NODE_COMPUTE ||
+        if ((node->kind != TOW_NODE_COMPUTE && node->kind != TOW_NODE_HOST) ||
             executable_of(world, node->function, node->slice).value > 0)
             continue;
         const tow_lower_executable_t executable = {node->function, node->slice};

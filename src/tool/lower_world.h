@@ -8,6 +8,7 @@
  *     host 0, 1
  *     // Shapes of shards, and how the whole lies on the devices.
  *     function 1 "A" for 8 (f32[4,8] as 8x1, f32[] as *8) -> (f32[4,8] as 8x1)
+ *     function 2 "filter" for 8 host (f32[4,8]) -> (f32[<=4,8])
  *     function 2 "B" for 8 (f32[32,1] as 1x8) -> (f32[32,1] as 1x8 alias 0)
  *     program { ... }
  *

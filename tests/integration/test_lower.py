@@ -99,3 +99,15 @@ def test_a_worker_without_devices_and_a_file_that_is_not_there_are_named(tow, pr
     done = tow("lower", "/nonexistent")
     assert done.returncode == 1
     assert "/nonexistent: No such file" in done.stderr
+
+
+def test_host_functions_and_what_waits_for_sizes_are_shown(tow):
+    path = str(EXAMPLE.with_name("host_function.tow"))
+    done = tow("lower", path, "--after", "split", "--worker", "0")
+    assert done.returncode == 0, done.stderr
+    assert 'step 1, of node 2 "filter": host function 2, sequential, within 2000 ms' in done.stdout
+    assert 'step 2, of node 2 "filter": transfer, sequential' in done.stdout
+    done = tow("lower", path, "--after", "split", "--worker", "1", "--json")
+    steps = json.loads(done.stdout)["steps"]
+    assert [step["sequential"] for step in steps] == [True, True, False]
+    assert [step["host"] for step in steps] == [False, True, False]
