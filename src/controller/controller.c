@@ -258,6 +258,17 @@ static tow_status_t open_parts(tow_controller_t *controller)
         &controller->port);
 }
 
+static void fill_options(tow_controller_options_t *options)
+{
+    uint32_t *above = &options->relay_above, *fanout = &options->relay_fanout;
+    if (*above == 0) *above = *fanout == 0 ? TOW_RELAY_WORKERS_MIN : *fanout;
+    if (*fanout == 0) *fanout = TOW_RELAY_FANOUT;
+    if (*fanout == 1) *above = UINT32_MAX;
+    if (*fanout > TOW_RELAY_FANOUT_MAX) *fanout = TOW_RELAY_FANOUT_MAX;
+    if (options->code_bytes_max == 0)
+        options->code_bytes_max = TOW_CODE_BYTES_MAX;
+}
+
 tow_status_t tow_controller_open(tow_env_t *env,
                                  const tow_controller_options_t *options,
                                  tow_controller_t **out_controller)
@@ -268,14 +279,7 @@ tow_status_t tow_controller_open(tow_env_t *env,
     if (controller == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     controller->env = env;
     controller->options = *options;
-    uint32_t *fanout = &controller->options.relay_fanout;
-    controller->relay_workers_min =
-        *fanout == 0 ? TOW_RELAY_WORKERS_MIN : *fanout;
-    if (*fanout == 0) *fanout = TOW_RELAY_FANOUT;
-    if (*fanout == 1) controller->relay_workers_min = UINT32_MAX;
-    if (*fanout > TOW_RELAY_FANOUT_MAX) *fanout = TOW_RELAY_FANOUT_MAX;
-    if (controller->options.code_bytes_max == 0)
-        controller->options.code_bytes_max = TOW_CODE_BYTES_MAX;
+    fill_options(&controller->options);
     controller->cluster = tow_random_next(tow_env_random(env)) | 1;
     init_lists(controller);
     tow_status_t status = open_parts(controller);

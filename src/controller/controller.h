@@ -24,8 +24,10 @@ typedef struct tow_controller_options {
     tow_compiler_t *compiler; /* lent, outlives the controller */
     uint32_t run_ahead_max;   /* see sched/sched.h; 0: the default */
     uint64_t code_bytes_max;  /* of compiled functions; 0: the default */
-    /* Runs on more workers go through relays, one for so many; 0: as tuning.h
-     * says, 1: never. */
+    /* A run on more workers than `relay_above` is granted through relays, one for
+     * `relay_fanout` of them with itself. 0: as tuning.h says, or, with a fanout
+     * alone, above one relay's worth. A fanout of 1: never. */
+    uint32_t relay_above;
     uint32_t relay_fanout;
     tow_session_limits_t limits;
 } tow_controller_options_t;

@@ -81,8 +81,7 @@ struct tow_controller {
     uint64_t granted_worker_count; /* of all runs; then their messages */
     uint64_t grant_message_count, done_message_count, abort_message_count;
     uint64_t again_message_count;
-    uint32_t join_count;        /* of workers, ever */
-    uint32_t relay_workers_min; /* runs on more go through relays */
+    uint32_t join_count; /* of workers, ever */
     uint64_t compile_count;
     size_t copy_count; /* under way */
 

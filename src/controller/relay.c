@@ -17,7 +17,7 @@
 
 bool tow_relays_are_used(const resident_t *resident)
 {
-    return resident->worker_count > resident->controller->relay_workers_min;
+    return resident->worker_count > resident->controller->options.relay_above;
 }
 
 static size_t first_of_group(const run_t *run, size_t index)

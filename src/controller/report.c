@@ -184,6 +184,10 @@ static json_t *describe_totals(const tow_controller_t *controller)
     json_object_set_new(told, "runs", json_of_count(totals.run_count));
     json_object_set_new(told, "runs_queued", json_of_count(queue.queued_count));
     json_object_set_new(told, "runs_granted", json_of_count(queue.granted));
+    json_object_set_new(told, "grant_messages",
+                        json_of_count(totals.grant_message_count));
+    json_object_set_new(told, "grants_again",
+                        json_of_count(totals.again_message_count));
     json_object_set_new(told, "objects", json_of_count(totals.object_count));
     json_object_set_new(told, "object_bytes",
                         json_of_count(totals.object_bytes));

@@ -12,6 +12,7 @@
 #include "tool/command.h"
 #include "tool/local.h"
 #include "tool/role.h"
+#include "wire/message.h"
 
 #define PATH_SIZE 4096
 #define NAME      "controller"
@@ -21,7 +22,8 @@ typedef struct controller_arguments {
     const char *keys;
     const char *plugin;
     const char *model;
-    uint64_t compiler_count; /* 0: the default */
+    uint64_t compiler_count;           /* 0: the default */
+    uint64_t relay_above, relay_group; /* 0: the defaults */
     uint64_t ready_fd;
 } controller_arguments_t;
 
@@ -35,7 +37,9 @@ typedef struct controller_process {
 enum {
     OPTION_KEYS = 256,
     OPTION_READY_FD,
-    OPTION_COMPILERS
+    OPTION_COMPILERS,
+    OPTION_RELAY_ABOVE,
+    OPTION_RELAY_GROUP,
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -49,6 +53,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_COMPILERS:
         a->compiler_count =
             tow_command_number(state, "compilers", argument, 1, 256);
+        return 0;
+    case OPTION_RELAY_ABOVE:
+        a->relay_above =
+            tow_command_number(state, "relay-above", argument, 1, UINT32_MAX);
+        return 0;
+    case OPTION_RELAY_GROUP:
+        a->relay_group = tow_command_number(state, "relay-group", argument, 1,
+                                            TOW_RELAY_FANOUT_MAX);
         return 0;
     case OPTION_READY_FD:
         a->ready_fd =
@@ -134,8 +146,11 @@ static tow_status_t open_all(controller_process_t *process,
     TOW_RETURN_IF_ERROR(tow_role_open(&process->role, &role));
     TOW_RETURN_IF_ERROR(a->model != NULL ? open_direct(process, a->model)
                                          : open_child(process, a));
-    const tow_controller_options_t options = {.address = a->address,
-                                              .compiler = process->compiler};
+    const tow_controller_options_t options = {
+        .address = a->address,
+        .compiler = process->compiler,
+        .relay_above = (uint32_t)a->relay_above,
+        .relay_fanout = (uint32_t)a->relay_group};
     return tow_controller_open(tow_net_env(process->role.net), &options,
                                &process->controller);
 }
@@ -188,6 +203,10 @@ int tow_command_controller(int argc, char **argv)
         {"compilers", OPTION_COMPILERS, "N", 0,
          "Compile at most N programs at a time, each in a process of its own",
          0},
+        {"relay-above", OPTION_RELAY_ABOVE, "N", 0,
+         "Grant runs on more than N workers through some of them (128)", 0},
+        {"relay-group", OPTION_RELAY_GROUP, "N", 0,
+         "... each for N with itself (16); 1: never", 0},
         {"keys", OPTION_KEYS, "FOLDER", 0,
          "Token and certificates, as `tow keys` makes them", 0},
         {"ready-fd", OPTION_READY_FD, "N", 0,

@@ -130,6 +130,14 @@ static void add_island(const supervisor_t *supervisor, const member_t *member,
     add(words, words->island);
 }
 
+static void add_relays(words_t *words, const tow_supervisor_options_t *options)
+{
+    if (options->relay_above > 0)
+        add_number(words, "--relay-above", options->relay_above);
+    if (options->relay_group > 0)
+        add_number(words, "--relay-group", options->relay_group);
+}
+
 static void make_words(const supervisor_t *supervisor, const member_t *member,
                        words_t *words)
 {
@@ -143,7 +151,10 @@ static void make_words(const supervisor_t *supervisor, const member_t *member,
     add(words, "--ready-fd");
     add(words, "3");
     add_devices(words, options);
-    if (!member->is_worker) return;
+    if (!member->is_worker) {
+        add_relays(words, options);
+        return;
+    }
     add(words, "--name");
     add(words, member->name);
     add_number(words, "--process", member->process);

@@ -22,9 +22,11 @@ typedef struct tow_supervisor_options {
     const char *model;     /* simulated devices; NULL: real ones */
     const char *plugin;    /* NULL: XLA on the CPU */
     uint64_t memory_bytes; /* of each device; 0: no limit */
-    bool is_unbound;       /* workers may use all cores, not a share each */
-    int follow_fd;         /* its end ends the cluster; -1: none */
-    int ready_fd;          /* gets the address, in one line; -1: nobody does */
+    /* As `tow controller` takes them; 0: its defaults. */
+    uint64_t relay_above, relay_group;
+    bool is_unbound; /* workers may use all cores, not a share each */
+    int follow_fd;   /* its end ends the cluster; -1: none */
+    int ready_fd;    /* gets the address, in one line; -1: nobody does */
 } tow_supervisor_options_t;
 
 /* Starts the cluster, says that it is ready, minds it until SIGTERM, SIGINT, SIGHUP

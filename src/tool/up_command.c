@@ -14,6 +14,7 @@
 #include "tool/keys.h"
 #include "tool/process.h"
 #include "tool/supervisor.h"
+#include "wire/message.h"
 
 #define CHILD_READY_FD 3
 /* A little more than the supervisor gives its processes. */
@@ -34,12 +35,22 @@ enum {
     OPTION_FOLLOW_FD,
     OPTION_READY_FD,
     OPTION_UNBOUND,
+    OPTION_RELAY_ABOVE,
+    OPTION_RELAY_GROUP,
 };
 
-static error_t parse_fd(int key, char *argument, struct argp_state *state)
+static error_t parse_more(int key, char *argument, struct argp_state *state)
 {
     up_arguments_t *a = state->input;
     switch (key) {
+    case OPTION_RELAY_ABOVE:
+        a->options.relay_above =
+            tow_command_number(state, "relay-above", argument, 1, UINT32_MAX);
+        return 0;
+    case OPTION_RELAY_GROUP:
+        a->options.relay_group = tow_command_number(
+            state, "relay-group", argument, 1, TOW_RELAY_FANOUT_MAX);
+        return 0;
     case OPTION_FOLLOW_FD:
         a->options.follow_fd =
             (int)tow_command_number(state, "follow-fd", argument, 0, 1 << 20);
@@ -93,7 +104,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             argp_error(state, "simulated devices of two processes cannot "
                               "meet: --simulated takes one worker an island");
         return 0;
-    default: return parse_fd(key, argument, state);
+    default: return parse_more(key, argument, state);
     }
 }
 
@@ -241,6 +252,10 @@ int tow_command_up(int argc, char **argv)
          "Where to listen (default: a socket in the cluster's folder)", 0},
         {"keys", OPTION_KEYS, "FOLDER", 0,
          "Token and certificates (default: a new token)", 0},
+        {"relay-above", OPTION_RELAY_ABOVE, "N", 0,
+         "Grant runs on more than N workers through some of them (128)", 0},
+        {"relay-group", OPTION_RELAY_GROUP, "N", 0,
+         "... each for N with itself (16); 1: never", 0},
         {"folder", OPTION_FOLDER, "FOLDER", 0,
          "Where its files are (default: XDG_RUNTIME_DIR/towpath, or "
          "/tmp/towpath-UID)",

@@ -65,13 +65,22 @@ typedef struct heard {
     int report_count;
     tow_code_t report_code;
     char *report_text; /* owned */
+    /* As a relay. */
+    uint64_t whole_runs[HEARD_MAX]; /* of which all have reported */
+    size_t whole_count;
+    uint64_t part_runs[HEARD_MAX];
+    uint32_t part_processes[HEARD_MAX];
+    size_t part_count;
+    uint32_t relay_lost_process;
+    int relay_lost_count;
     int peer_added_count, peer_gone_count;
     tow_worker_peer_t peer;
     int joined_count, lost_count;
 } heard_t;
 
 typedef struct world {
-    uint64_t seed; /* 0: a kind network */
+    uint64_t seed;    /* 0: a kind network */
+    const char *door; /* where other workers reach it; NULL: nowhere */
     tow_sim_t *sim;
     tow_sim_node_t *controller;
     tow_sim_node_t *worker_node;
@@ -210,6 +219,19 @@ static inline void hear_get(heard_t *heard,
                    : sizeof(heard->get_bytes));
 }
 
+static inline void hear_relay_done(heard_t *heard,
+                                   const tow_msg_relay_done_t *done)
+{
+    for (size_t i = 0; i < done->n_runs; i++)
+        heard->whole_runs[heard->whole_count++ % HEARD_MAX] = done->runs[i];
+    assert_int_equal(done->n_part_runs, done->n_part_processes);
+    for (size_t i = 0; i < done->n_part_runs; i++) {
+        const size_t at = heard->part_count++ % HEARD_MAX;
+        heard->part_runs[at] = done->part_runs[i];
+        heard->part_processes[at] = done->part_processes[i];
+    }
+}
+
 static inline void controller_message(void *context, tow_session_t *session,
                                       const tow_message_t *message)
 {
@@ -249,6 +271,14 @@ static inline void controller_message(void *context, tow_session_t *session,
     }
     case TOW_MESSAGE_SHARD_GET_DONE:
         hear_get(heard, (const tow_msg_shard_get_done_t *)body);
+        break;
+    case TOW_MESSAGE_RELAY_DONE:
+        hear_relay_done(heard, (const tow_msg_relay_done_t *)body);
+        break;
+    case TOW_MESSAGE_RELAY_LOST:
+        heard->relay_lost_count++;
+        heard->relay_lost_process =
+            ((const tow_msg_relay_lost_t *)body)->process;
         break;
     case TOW_MESSAGE_REPORT: {
         char text[256];
@@ -364,6 +394,7 @@ static inline tow_status_t worker_start(tow_env_t *env, void *argument,
                                .controller = "sim:controller",
                                .host = "host-1",
                                .process = 1,
+                               .door = world->door,
                                .driver = world->driver,
                                .hooks = {.joined = on_joined,
                                          .lost = on_lost,
@@ -457,7 +488,8 @@ static inline void world_make_nodes(world_t *world)
 
 static inline void world_open(world_t *world, tow_worker_limits_t limits)
 {
-    *world = (world_t){.limits = limits, .seed = world->seed};
+    *world =
+        (world_t){.limits = limits, .seed = world->seed, .door = world->door};
     tow_sim_options_t options = {.seed = world->seed,
                                  .remote_path = {.latency_ns = 20000}};
     if (world->seed != 0) {
