@@ -41,6 +41,15 @@ typedef enum tow_type {
     /* Others pass through by number. */
 } tow_type_t;
 
+/* How elements of several arrays become one. Integers wrap; NaN wins in MIN and
+ * MAX; SUM of predicates is `or`, PRODUCT is `and`. */
+typedef enum tow_reduction {
+    TOW_REDUCE_SUM = 1,
+    TOW_REDUCE_PRODUCT,
+    TOW_REDUCE_MIN,
+    TOW_REDUCE_MAX,
+} tow_reduction_t;
+
 #ifdef __cplusplus
 }
 #endif

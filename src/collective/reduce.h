@@ -10,15 +10,8 @@
 
 #include "device/device.h"
 
-/* The numbers of tow_xla_reduction_t. */
-typedef enum tow_reduction {
-    TOW_REDUCE_SUM = 1,
-    TOW_REDUCE_PRODUCT,
-    TOW_REDUCE_MIN,
-    TOW_REDUCE_MAX,
-} tow_reduction_t;
-
-/* Complex numbers have no order: MIN and MAX of them are not supported. */
+/* tow_reduction_t has the numbers of tow_xla_reduction_t. Says the same as
+ * tow_type_is_reducible: complex numbers have no order. */
 bool tow_reduce_is_supported(tow_type_t type, tow_reduction_t reduction);
 
 /* into[i] = into[i] op from[i]. The arrays do not overlap. Integers wrap; NaN

@@ -119,10 +119,22 @@ static void halves_round_to_nearest_even(void **state)
                      0x4380);
 }
 
+static void the_verifier_knows_what_can_be_reduced(void **state)
+{
+    (void)state;
+    for (int type = 0; type < 40; type++)
+        for (int reduction = 0; reduction < 6; reduction++)
+            assert_int_equal(tow_type_is_reducible((tow_type_t)type,
+                                                   (tow_reduction_t)reduction),
+                             tow_reduce_is_supported(
+                                 (tow_type_t)type, (tow_reduction_t)reduction));
+}
+
 TOW_TEST_MAIN(cmocka_unit_test(integers_wrap),
               cmocka_unit_test(signed_and_unsigned_are_ordered_differently),
               cmocka_unit_test(nan_wins_in_min_and_max),
               cmocka_unit_test(predicates_are_or_and_and),
               cmocka_unit_test(complex_numbers_multiply_and_have_no_order),
               cmocka_unit_test(every_half_survives_the_way_through_float),
-              cmocka_unit_test(halves_round_to_nearest_even))
+              cmocka_unit_test(halves_round_to_nearest_even),
+              cmocka_unit_test(the_verifier_knows_what_can_be_reduced))

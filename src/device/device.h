@@ -52,6 +52,14 @@ const char *tow_type_name(tow_type_t type);
 /* The reverse; TOW_TYPE_INVALID for a name that is none. */
 tow_type_t tow_type_parse(const char *name);
 
+/* Can arrays of that type be reduced so? Complex numbers have no order, and what
+ * is smaller than a byte, or an 8-bit float, is not summed. */
+bool tow_type_is_reducible(tow_type_t type, tow_reduction_t reduction);
+/* "sum", "product", "min", "max"; "?" for none of them. Static. */
+const char *tow_reduction_name(tow_reduction_t reduction);
+/* The reverse; 0 for a name that is none. */
+tow_reduction_t tow_reduction_parse(const char *name);
+
 /* One array on one device. Dense, row major. */
 typedef struct tow_shape {
     tow_type_t type;

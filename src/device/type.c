@@ -67,3 +67,37 @@ tow_type_t tow_type_parse(const char *name)
             return (tow_type_t)i;
     return TOW_TYPE_INVALID;
 }
+
+/* -- Reductions ---------------------------------------------------------------- */
+
+static const char *const reduction_names[] = {
+    [TOW_REDUCE_SUM] = "sum",
+    [TOW_REDUCE_PRODUCT] = "product",
+    [TOW_REDUCE_MIN] = "min",
+    [TOW_REDUCE_MAX] = "max",
+};
+
+static bool is_reduction(tow_reduction_t reduction)
+{
+    return reduction >= TOW_REDUCE_SUM && reduction <= TOW_REDUCE_MAX;
+}
+
+bool tow_type_is_reducible(tow_type_t type, tow_reduction_t reduction)
+{
+    if (!is_reduction(reduction)) return false;
+    if (type == TOW_TYPE_C64 || type == TOW_TYPE_C128)
+        return reduction == TOW_REDUCE_SUM || reduction == TOW_REDUCE_PRODUCT;
+    return type >= TOW_TYPE_PRED && type <= TOW_TYPE_BF16;
+}
+
+const char *tow_reduction_name(tow_reduction_t reduction)
+{
+    return is_reduction(reduction) ? reduction_names[reduction] : "?";
+}
+
+tow_reduction_t tow_reduction_parse(const char *name)
+{
+    for (size_t i = TOW_REDUCE_SUM; i <= TOW_REDUCE_MAX; i++)
+        if (strcmp(reduction_names[i], name) == 0) return (tow_reduction_t)i;
+    return (tow_reduction_t)0;
+}

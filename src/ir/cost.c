@@ -60,6 +60,34 @@ static tow_status_t start_transfer(account_t *account, size_t step)
     return TOW_OK;
 }
 
+/* The outputs of a collective. Where a worker has one shard of a group, as much
+ * as that arrives from its other members, at most; where it has more, that is
+ * shared. */
+static tow_status_t start_collective(account_t *account, size_t step,
+                                     size_t device_count)
+{
+    const tow_schedule_t *schedule = &account->schedule;
+    const tow_node_t *node = tow_schedule_node(schedule, step);
+    const uint32_t first = schedule->first_slots[schedule->nodes[step]];
+    uint64_t arriving = 0;
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        uint64_t *bytes = &account->sizes[first + i];
+        tow_shape_t shape;
+        TOW_RETURN_IF_ERROR(tow_value_shape(schedule->program, account->scope,
+                                            node->inputs[i], &shape));
+        TOW_RETURN_IF_ERROR(tow_shape_bytes(&shape, bytes));
+        change(account, *bytes, true);
+        account->overflowed |=
+            __builtin_add_overflow(arriving, *bytes, &arriving);
+        if (schedule->slots[first + i].is_result)
+            account->overflowed |=
+                __builtin_add_overflow(account->cost.result_bytes, *bytes,
+                                       &account->cost.result_bytes);
+    }
+    note_peak(account, device_count > 1 ? arriving : 0);
+    return TOW_OK;
+}
+
 /* The outputs come to be. Memory of a donated input becomes theirs, so that is
  * not counted twice. */
 static void start_step(account_t *account, size_t step)
@@ -127,6 +155,13 @@ static tow_status_t walk_step(account_t *account, size_t step,
         return TOW_OK;
     }
     if (!is_here) return TOW_OK;
+    if (node->kind == TOW_NODE_COLLECTIVE) {
+        TOW_RETURN_IF_ERROR(start_collective(
+            account, step,
+            account->scope->slice_devices(account->scope->context, slice)));
+        end_step(account, step);
+        return TOW_OK;
+    }
     account->cost.step_count++;
     start_step(account, step);
     note_peak(account, schedule->signatures[step]->temporary_bytes);
@@ -211,7 +246,7 @@ tow_status_t tow_graph_result_info(const tow_graph_t *program,
         out_info->shape = producer->shape;
         return tow_shape_bytes(&producer->shape, &out_info->bytes);
     }
-    if (producer->kind == TOW_NODE_TRANSFER) {
+    if (!tow_node_calls(producer)) {
         TOW_RETURN_IF_ERROR(
             tow_value_shape(program, scope, value, &out_info->shape));
         return tow_shape_bytes(&out_info->shape, &out_info->bytes);

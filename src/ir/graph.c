@@ -64,6 +64,17 @@ static tow_status_t check_sharding(const tow_sharding_t *sharding)
                      TOW_MESH_RANK_MAX);
 }
 
+static tow_status_t check_mesh(const tow_collective_t *collective)
+{
+    if (collective == NULL || (collective->mesh_rank <= TOW_MESH_RANK_MAX &&
+                               collective->axis_count <= TOW_MESH_RANK_MAX))
+        return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "%u axes of a mesh of rank %u; the limit of both is %u",
+                     collective->axis_count, collective->mesh_rank,
+                     TOW_MESH_RANK_MAX);
+}
+
 /* What the wire would refuse is refused here, where its maker can be told. */
 static tow_status_t check_limits(const tow_graph_t *program,
                                  const tow_node_t *node)
@@ -86,6 +97,8 @@ static tow_status_t check_limits(const tow_graph_t *program,
         TOW_RETURN_IF_ERROR(check_sharding(node->from));
     if (node->kind == TOW_NODE_TRANSFER || node->kind == TOW_NODE_ARGUMENT)
         TOW_RETURN_IF_ERROR(check_sharding(node->to));
+    if (node->kind == TOW_NODE_COLLECTIVE)
+        TOW_RETURN_IF_ERROR(check_mesh(node->collective));
     if ((node->kind == TOW_NODE_ARGUMENT &&
          program->arguments.count >= TOW_VALUES_MAX) ||
         (node->kind == TOW_NODE_RESULT &&
@@ -134,6 +147,25 @@ static tow_status_t copy_shardings(tow_graph_t *program, const tow_node_t *from,
     return TOW_OK;
 }
 
+/* Beyond its ranks it is zero. */
+static tow_status_t copy_collective(tow_graph_t *program,
+                                    const tow_node_t *node, tow_node_t *copy)
+{
+    const tow_collective_t *from = node->collective;
+    if (node->kind != TOW_NODE_COLLECTIVE || from == NULL) return TOW_OK;
+    tow_collective_t *to = tow_arena_calloc(&program->arena, 1, sizeof(*to));
+    if (to == NULL) return tow_ir_exhausted();
+    to->kind = from->kind;
+    to->reduction = from->reduction;
+    to->mesh_rank = from->mesh_rank;
+    to->axis_count = from->axis_count;
+    memcpy(to->mesh_dims, from->mesh_dims,
+           from->mesh_rank * sizeof(from->mesh_dims[0]));
+    memcpy(to->axes, from->axes, from->axis_count * sizeof(from->axes[0]));
+    copy->collective = to;
+    return TOW_OK;
+}
+
 /* Only the fields that the kind has. */
 static void copy_fields(const tow_node_t *from, tow_node_t *to)
 {
@@ -145,7 +177,7 @@ static void copy_fields(const tow_node_t *from, tow_node_t *to)
         to->function = from->function;
         return;
     }
-    if (from->kind == TOW_NODE_TRANSFER) return;
+    if (from->kind != TOW_NODE_ARGUMENT) return;
     to->donated = from->donated;
     copy_shape(&from->shape, &to->shape);
 }
@@ -186,6 +218,7 @@ static tow_status_t add_node(tow_graph_t *program, const tow_node_t *node)
     copy_fields(node, copy);
     TOW_RETURN_IF_ERROR(copy_name(program, node->name, &copy->name));
     TOW_RETURN_IF_ERROR(copy_shardings(program, node, copy));
+    TOW_RETURN_IF_ERROR(copy_collective(program, node, copy));
     TOW_RETURN_IF_ERROR(copy_inputs(program, node, copy));
 
     program->nodes.count++;

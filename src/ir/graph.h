@@ -2,8 +2,8 @@
  *
  * A node stands for all its shards, an edge for the whole exchange between two
  * sharded nodes. So a program has as many nodes for one device as for two
- * thousand. Nodes are arguments, computations, host functions, transfers and
- * results; collectives between computations will be one more.
+ * thousand. Nodes are arguments, computations, host functions, transfers,
+ * collectives between computations and results.
  *
  * A program is built node by node, by the client library, or decoded from
  * bytes. It knows functions and slices by id only; what they are is told to the
@@ -19,6 +19,7 @@
 #include "base/macros.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "ir/collective.h"
 #include "ir/sharding.h"
 
 TOW_ID_TYPE(tow_slice_id)
@@ -31,9 +32,10 @@ typedef enum tow_node_kind {
     TOW_NODE_COMPUTE,
     TOW_NODE_RESULT,
     TOW_NODE_TRANSFER,
-    /* 5 is a collective's. */
-    TOW_NODE_HOST = 6, /* a function that runs on the hosts, shard by shard */
+    TOW_NODE_COLLECTIVE,
+    TOW_NODE_HOST, /* a function that runs on the hosts, shard by shard */
 } tow_node_kind_t;
+#define TOW_NODE_KIND_LAST TOW_NODE_HOST
 
 /* Output `output` of node `node`. */
 typedef struct tow_value {
@@ -44,7 +46,7 @@ typedef struct tow_value {
 typedef struct tow_node {
     tow_node_kind_t kind;
     const char *name; /* owned by the program; may be empty */
-    /* ARGUMENT, COMPUTE, HOST: where; TRANSFER: to where. */
+    /* ARGUMENT, COMPUTE, HOST, COLLECTIVE: where; TRANSFER: to where. */
     tow_slice_id_t slice;
     /* COMPUTE, HOST: what. */
     tow_function_id_t function;
@@ -59,7 +61,12 @@ typedef struct tow_node {
      * `to` may say how it lies; otherwise it is not known, and a computation on
      * another slice cannot use it. NULL where it is not known. */
     const tow_sharding_t *from, *to; /* owned by the program */
-    /* COMPUTE, HOST: in order of the function's arguments; TRANSFER and RESULT: exactly
+    /* COLLECTIVE: what is done with each of its inputs, which all lie on `slice`.
+     * Output i is of the same shape as input i. How it lies is not known: it is
+     * taken as its users on the slice would have it. */
+    const tow_collective_t *collective; /* owned by the program */
+    /* COMPUTE, HOST: in order of the function's arguments; COLLECTIVE: one or
+     * more, in the order in which their results are wanted; TRANSFER and RESULT: exactly
      * one. */
     const tow_value_t *inputs; /* owned by the program */
     size_t input_count;
@@ -109,7 +116,9 @@ typedef struct tow_graph_scope {
  * shape; no result; arguments of slices that no computation or transfer has to do
  * with; more values than TOW_SLOTS_MAX; a host function where a computation is
  * due, or the reverse; a value of irregular size (an output of a host function)
- * that a computation takes, or that is cut in another way than it lies. */
+ * that a computation or a collective takes, or that is cut in another way than it
+ * lies; a collective over another mesh than its slice, or of a type that cannot
+ * be reduced. */
 tow_status_t tow_graph_verify(const tow_graph_t *program,
                               const tow_graph_scope_t *scope) TOW_MUST_USE;
 /* The same but for what values and their users must agree on: slices, shardings
@@ -119,7 +128,7 @@ tow_status_t tow_graph_verify_loose(const tow_graph_t *program,
                                     const tow_graph_scope_t *scope)
     TOW_MUST_USE;
 
-/* Transfers one behind the other. */
+/* Transfers and collectives one behind the other. */
 #define TOW_TRANSFER_CHAIN_MAX 16
 
 /* -- Bytes and text ---------------------------------------------------------- */
@@ -139,11 +148,12 @@ tow_status_t tow_graph_unpack(const void *bytes, size_t size,
  *       %2 = compute "B" function 4 on slice 1 (%1, %1:1)
  *       %3 = transfer from 2x4 to slice 2 as 8x1 (%2) // "%2" is short for "%2:0"
  *       %4 = host "filter" function 5 within 2000 ms on slice 2 (%3)
- *       %5 = result "y" (%4)
+ *       %5 = all_reduce sum on slice 2 over 2x4 axes 1 (%3)
+ *       %6 = result "y" (%5)
  *     }
  *
  * A program that is sequential says so behind its name. An argument whose sharding is known says it behind its slice: `on slice 1 as
- * 2x4 donated`; one that is not known is `?`. Names are printable ASCII, the rest as \xNN; an empty one is left out. A type
+ * 2x4 donated`; one that is not known is `?`. A collective over all devices of its slice says nothing of a mesh. Names are printable ASCII, the rest as \xNN; an empty one is left out. A type
  * without a name is its number, as #77[2]. */
 tow_status_t tow_graph_print(const tow_graph_t *program, char **out_text)
     TOW_MUST_USE;

@@ -20,8 +20,7 @@ struct tow_graph {
 
 static inline bool tow_node_kind_is_known(uint32_t kind)
 {
-    return (kind >= TOW_NODE_ARGUMENT && kind <= TOW_NODE_TRANSFER) ||
-           kind == TOW_NODE_HOST;
+    return kind >= TOW_NODE_ARGUMENT && kind <= TOW_NODE_KIND_LAST;
 }
 
 /* Does it have a function, whose signature says all of its values? */
@@ -30,14 +29,15 @@ static inline bool tow_node_calls(const tow_node_t *node)
     return node->kind == TOW_NODE_COMPUTE || node->kind == TOW_NODE_HOST;
 }
 
-/* What runs: a computation, a host function or a transfer. */
+/* What runs: a computation, a host function, a transfer or a collective. */
 static inline bool tow_node_is_step(const tow_node_t *node)
 {
-    return tow_node_calls(node) || node->kind == TOW_NODE_TRANSFER;
+    return tow_node_calls(node) || node->kind == TOW_NODE_TRANSFER ||
+           node->kind == TOW_NODE_COLLECTIVE;
 }
 
 /* Writes the steps in the order in which they run: each behind its inputs. Where
- * there is a choice a transfer comes as soon as it can, so that computations keep
+ * there is a choice a transfer or a collective comes as soon as it can, so that computations keep
  * the order that they would have without; of those the least number is first.
  * `out_nodes` has room for all nodes. Every input names a node. INVALID_ARGUMENT
  * shows a cycle. A program in order keeps its own, and takes no memory. */
@@ -46,8 +46,8 @@ tow_status_t tow_graph_order(const tow_graph_t *program, uint32_t *out_nodes,
 
 /* -- Values (value.c) --------------------------------------------------------- */
 
-/* The value that a chain of transfers began with; `value` itself if it is of
- * none. The program has no cycles. */
+/* The value that a chain of transfers and collectives began with; `value` itself
+ * if it is of none. The program has no cycles. */
 tow_value_t tow_value_origin(const tow_graph_t *program, tow_value_t value);
 /* How an argument or a result of a function lies on a slice of that many
  * devices. TOW_OK with one that is not known if nobody says; an error if it is

@@ -253,6 +253,16 @@ static inline bool world_slice_is_here(void *context, tow_slice_id_t slice)
            tow_slice_id_equal(slice, world->here);
 }
 
+static inline tow_place_t world_place(void *context, tow_slice_id_t slice,
+                                      size_t shard)
+{
+    const uint32_t process = world_slice_is_here(context, slice) ? 0 : 1;
+    return (tow_place_t){.process = process,
+                         .index = (uint32_t)shard,
+                         .device = (uint32_t)shard,
+                         .host = process};
+}
+
 static inline void world_init(world_t *world, size_t device_count)
 {
     *world = (world_t){.device_count = device_count};
@@ -267,6 +277,7 @@ static inline void world_init(world_t *world, size_t device_count)
                     .context = world},
         .executable = world_executable,
         .slice_is_here = world_slice_is_here,
+        .place = world_place,
         .context = world,
     };
 }
@@ -298,6 +309,10 @@ static inline void assert_same_node(const tow_node_t *a, const tow_node_t *b)
     assert_int_equal(a->time_limit_ms, b->time_limit_ms);
     assert_same_sharding(a->from, b->from);
     assert_same_sharding(a->to, b->to);
+    assert_true((a->collective == NULL) == (b->collective == NULL));
+    if (a->collective != NULL)
+        assert_memory_equal(a->collective, b->collective,
+                            sizeof(*a->collective));
     assert_int_equal(a->input_count, b->input_count);
     for (size_t i = 0; i < a->input_count; i++) {
         assert_int_equal(a->inputs[i].node, b->inputs[i].node);
@@ -334,6 +349,21 @@ static inline void random_shape(tow_random_t *random, tow_shape_t *shape)
             (int64_t)(tow_random_next(random) >> tow_random_below(random, 64));
 }
 
+static inline tow_collective_t random_collective(tow_random_t *random)
+{
+    tow_collective_t collective = {
+        .kind = (tow_collective_kind_t)(1 + tow_random_below(random, 2)),
+        .reduction = (tow_reduction_t)tow_random_below(random, 6),
+        .mesh_rank = (uint32_t)tow_random_below(random, TOW_MESH_RANK_MAX + 1),
+        .axis_count = (uint32_t)tow_random_below(random, TOW_MESH_RANK_MAX + 1),
+    };
+    for (uint32_t i = 0; i < collective.mesh_rank; i++)
+        collective.mesh_dims[i] = (uint32_t)tow_random_next(random);
+    for (uint32_t i = 0; i < collective.axis_count; i++)
+        collective.axes[i] = (uint32_t)tow_random_next(random);
+    return collective;
+}
+
 /* Well formed, and hardly ever one that can run. */
 static inline tow_graph_t *random_nonsense(tow_random_t *random)
 {
@@ -348,11 +378,11 @@ static inline tow_graph_t *random_nonsense(tow_random_t *random)
         tow_sharding_t shardings[2];
         tow_node_t node = {.name = name, .inputs = inputs};
         random_name(random, name);
-        static const tow_node_kind_t kinds[] = {
-            TOW_NODE_ARGUMENT, TOW_NODE_COMPUTE, TOW_NODE_RESULT,
-            TOW_NODE_TRANSFER, TOW_NODE_HOST};
-        node.kind = kinds[tow_random_below(random, TOW_COUNT_OF(kinds))];
+        node.kind =
+            (tow_node_kind_t)(1 + tow_random_below(random, TOW_NODE_KIND_LAST));
         node.time_limit_ms = (uint32_t)tow_random_below(random, 3);
+        const tow_collective_t collective = random_collective(random);
+        if (tow_random_below(random, 4) > 0) node.collective = &collective;
         if (tow_random_below(random, 2) == 0) node.from = &shardings[0];
         if (tow_random_below(random, 2) == 0) node.to = &shardings[1];
         shardings[0] = random_sharding(random, &(size_t){0});
@@ -388,9 +418,11 @@ static inline tow_value_t random_value(random_program_t *made, uint64_t slice)
             (uint32_t)tow_random_below(made->random, made->count);
         const tow_node_t *it = &made->nodes[node];
         if (it->kind == TOW_NODE_RESULT || it->slice.value != slice) continue;
-        const bool is_swap = it->function.value == TEST_SWAP;
+        const bool is_two =
+            it->function.value == TEST_SWAP ||
+            (it->kind == TOW_NODE_COLLECTIVE && it->input_count == 2);
         return (tow_value_t){
-            node, is_swap ? (uint32_t)tow_random_below(made->random, 2) : 0};
+            node, is_two ? (uint32_t)tow_random_below(made->random, 2) : 0};
     }
 }
 
@@ -406,7 +438,13 @@ static inline void random_node(random_program_t *made, tow_node_kind_t kind,
                        .donated = tow_random_below(made->random, 2)};
     if (kind == TOW_NODE_ARGUMENT)
         node.shape = test_signature(TEST_ADD)->arguments[0].shape;
+    static const tow_collective_t collective = {
+        .kind = TOW_COLLECTIVE_ALL_REDUCE, .reduction = TOW_REDUCE_MAX};
     if (kind == TOW_NODE_RESULT) node.input_count = 1;
+    if (kind == TOW_NODE_COLLECTIVE) {
+        node.collective = &collective;
+        node.input_count = 1 + tow_random_below(made->random, 2);
+    }
     if (kind == TOW_NODE_COMPUTE) {
         node.function.value =
             functions[tow_random_below(made->random, TOW_COUNT_OF(functions))];
@@ -463,6 +501,7 @@ static inline tow_graph_t *random_program(tow_random_t *random)
                     kind == 0   ? TOW_NODE_ARGUMENT
                     : kind == 1 ? TOW_NODE_RESULT
                     : kind == 2 ? TOW_NODE_HOST
+                    : kind == 3 ? TOW_NODE_COLLECTIVE
                                 : TOW_NODE_COMPUTE,
                     1 + tow_random_below(random, 2));
     }

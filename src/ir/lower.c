@@ -11,7 +11,7 @@
 typedef struct lowering {
     const tow_lower_scope_t *scope;
     tow_schedule_t schedule;
-    tow_split_t split; /* of the slices that transfers go between */
+    tow_split_t split; /* of the slices of transfers and collectives */
     tow_lowered_t *lowered;
     tow_lowered_step_t *next_step; /* in the block of `lowered` */
     uint32_t *next_number;         /* in the same block, behind the steps */
@@ -32,6 +32,8 @@ static bool is_here(const lowering_t *lowering, size_t step)
     if (node->kind == TOW_NODE_TRANSFER)
         return tow_split_has(&lowering->split, node->slice) ||
                tow_split_has(&lowering->split, source_slice(lowering, node));
+    if (node->kind == TOW_NODE_COLLECTIVE)
+        return tow_split_has(&lowering->split, node->slice);
     if (scope->slice_is_here == NULL) return true;
     return scope->slice_is_here(scope->context, node->slice);
 }
@@ -40,8 +42,9 @@ static tow_status_t split_slices(lowering_t *lowering)
 {
     for (size_t step = 0; step < lowering->schedule.step_count; step++) {
         const tow_node_t *node = tow_schedule_node(&lowering->schedule, step);
-        if (node->kind != TOW_NODE_TRANSFER) continue;
+        if (tow_node_calls(node)) continue;
         TOW_RETURN_IF_ERROR(tow_split_add(&lowering->split, node->slice));
+        if (node->kind != TOW_NODE_TRANSFER) continue;
         TOW_RETURN_IF_ERROR(
             tow_split_add(&lowering->split, source_slice(lowering, node)));
     }
@@ -161,6 +164,17 @@ static tow_status_t write_transfer(lowering_t *lowering, size_t step,
         tow_node_label(lowering->schedule.program, out->node, label));
 }
 
+static tow_status_t write_collective(lowering_t *lowering, size_t step,
+                                     tow_lowered_step_t *out)
+{
+    write_inputs(lowering, step, out);
+    write_kept_and_freed(lowering, step, out);
+    return tow_split_collective(&lowering->split, lowering->schedule.program,
+                                lowering->schedule.nodes[step],
+                                tow_lowered_arena(lowering->lowered),
+                                &out->collective);
+}
+
 static tow_status_t write_step(lowering_t *lowering, size_t step)
 {
     const tow_schedule_t *schedule = &lowering->schedule;
@@ -179,6 +193,8 @@ static tow_status_t write_step(lowering_t *lowering, size_t step)
                               schedule->nodes[step]);
     if (node->kind == TOW_NODE_TRANSFER)
         return write_transfer(lowering, step, out);
+    if (node->kind == TOW_NODE_COLLECTIVE)
+        return write_collective(lowering, step, out);
     out->executable =
         scope->executable(scope->context, node->function, node->slice);
     write_inputs(lowering, step, out);

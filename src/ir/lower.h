@@ -5,7 +5,8 @@
  *   place    virtual devices become physical ones: the scope's executables and
  *            places
  *   split    each worker gets the steps of its devices, and its part of each
- *            transfer as pieces with the process at the other end
+ *            transfer as pieces with the process at the other end, and of each
+ *            collective as its groups with all their processes
  *
  * The controller lowers once per program and mapping of its slices. A lowered
  * program is a list of steps over slots: arguments fill the first slots, each
@@ -62,10 +63,10 @@ typedef struct tow_route {
 } tow_route_t;
 
 typedef struct tow_lowered_step {
-    /* A function, loaded for a mapping. None (0) of a transfer, which has a
-     * route. */
+    /* One of three. A function, loaded for a mapping; none (0) of the others. */
     tow_executable_id_t executable;
-    const tow_route_t *route; /* NULL: a computation */
+    const tow_route_t *route;                /* NULL: no transfer */
+    const tow_collective_part_t *collective; /* NULL: no collective */
     /* Slots. A transfer has one if this worker has shards of the value, and an
      * output if it has some of the target: also where it sends none of them,
      * because replicas elsewhere are nearer. */
@@ -115,8 +116,8 @@ typedef struct tow_lower_scope {
                                       tow_slice_id_t slice);
     /* Is this slice on the worker that we lower for? NULL: all are. */
     bool (*slice_is_here)(void *context, tow_slice_id_t slice);
-    /* Where shard `shard` of a slice lies. Asked for transfers only, once a
-     * shard of their slices. A worker's own numbers rise with its shards. */
+    /* Where shard `shard` of a slice lies. Asked for transfers and collectives
+     * only, once a shard of their slices. A worker's own numbers rise with its shards. */
     tow_place_t (*place)(void *context, tow_slice_id_t slice, size_t shard);
     uint32_t process; /* of the worker that we lower for */
     /* Nodes of the client's program. The others were inserted, and their steps
@@ -163,7 +164,8 @@ tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
  * arguments, walking the steps in order: outputs live from their step to their
  * last use, a donated input gives its bytes back, temporaries while a step runs.
  * A transfer takes its output, where it goes to, and as much again while it
- * arrives if it is packed.
+ * arrives if it is packed. A collective takes its outputs, and at most as much
+ * again for what arrives of others, if it is over several devices.
  * When it has ended, result_bytes - donated_bytes is what it added. A value that
  * is two results counts once. OUT_OF_RANGE past 2^63 - 1 bytes. */
 typedef struct tow_graph_cost {

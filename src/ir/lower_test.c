@@ -1,3 +1,4 @@
+#include "ir/graph_impl.h"
 #include "ir/ir_testing_impl.h"
 
 static tow_lowered_t *lower(world_t *world, const tow_graph_t *program)
@@ -110,25 +111,29 @@ static void the_least_node_that_is_ready_comes_first(void **state)
 }
 
 /* The order by the book: again and again, the least node whose inputs are
- * there. */
+ * there, collectives first; a program in order keeps its own. */
 static void assert_order_is_greedy(const tow_graph_t *program,
                                    const tow_lowered_t *lowered)
 {
     bool is_out[RANDOM_NODES_MAX] = {false};
     for (size_t step = 0; step < lowered->step_count; step++) {
         uint32_t least = UINT32_MAX;
+        bool is_computed = true;
         for (uint32_t n = 0; n < tow_graph_node_count(program); n++) {
             const tow_node_t *node = tow_graph_node(program, n);
-            bool is_ready = (node->kind == TOW_NODE_COMPUTE ||
-                             node->kind == TOW_NODE_HOST) &&
-                            !is_out[n];
+            const bool is_compute = program->in_order || tow_node_calls(node);
+            bool is_ready = tow_node_is_step(node) && !is_out[n];
             for (size_t i = 0; i < node->input_count; i++) {
                 const uint32_t input = node->inputs[i].node;
                 is_ready &=
                     is_out[input] ||
                     tow_graph_node(program, input)->kind == TOW_NODE_ARGUMENT;
             }
-            if (is_ready && n < least) least = n;
+            if (!is_ready || is_compute > is_computed ||
+                (is_compute == is_computed && n > least))
+                continue;
+            least = n;
+            is_computed = is_compute;
         }
         assert_int_equal(lowered->steps[step].node, least);
         assert_int_equal(lowered->steps[step].index, step);

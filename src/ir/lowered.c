@@ -63,9 +63,13 @@ static bool pack_step(const tow_lowered_step_t *step, tow_arena_t *arena,
     message->host = step->is_host;
     message->sequential = step->is_sequential;
     message->time_limit_ms = step->time_limit_ms;
-    if (step->route == NULL) return true;
-    message->route = tow_route_pack(step->route, arena);
-    return message->route != NULL;
+    if (step->route != NULL) {
+        message->route = tow_route_pack(step->route, arena);
+        return message->route != NULL;
+    }
+    if (step->collective == NULL) return true;
+    message->collective = tow_part_pack(step->collective, arena);
+    return message->collective != NULL;
 }
 
 /* The message and all that it points to, in the arena; NULL without memory. */
@@ -150,12 +154,15 @@ static tow_status_t check_head(const tow_msg_lowered_t *message)
 static tow_status_t check_ids(const check_t *check, size_t at)
 {
     const tow_msg_lowered_step_t *step = check->message->steps[at];
-    if ((step->executable == 0) != (step->route != NULL))
+    const int kinds = (step->executable != 0) + (step->route != NULL) +
+                      (step->collective != NULL);
+    if (kinds != 1)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "it has no executable and no route, or both");
-    if (step->host && step->route != NULL)
+                         "it is not one of a computation, a transfer and a "
+                         "collective");
+    if (step->host && step->executable == 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "it is a host function, and has a route");
+                         "it is a host function, and has no executable");
     if (step->node >= TOW_NODES_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "there can be no node %u",
                          step->node);
@@ -322,9 +329,12 @@ static tow_status_t copy_step(const tow_msg_lowered_step_t *message,
         .is_sequential = message->sequential,
         .time_limit_ms = message->time_limit_ms,
     };
-    if (message->route == NULL) return TOW_OK;
-    return tow_status_annotate(tow_route_unpack(message, arena, &out->route),
-                               "step of node %u", message->node);
+    tow_status_t status = TOW_OK;
+    if (message->route != NULL)
+        status = tow_route_unpack(message, arena, &out->route);
+    else if (message->collective != NULL)
+        status = tow_part_unpack(message, arena, &out->collective);
+    return tow_status_annotate(status, "step of node %u", message->node);
 }
 
 static tow_status_t copy_message(const tow_msg_lowered_t *message,

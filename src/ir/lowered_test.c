@@ -231,8 +231,8 @@ static void numbers_of_steps_and_slots_are_bounded(void **state)
     REFUSES(sample.steps[1].node = TOW_NODES_MAX,
             "step 1, of node 65536: there can be no node 65536");
     REFUSES(sample.steps[0].executable.value = 0,
-            "step 0, of node 10: it has no executable and no route, "
-            "or both");
+            "step 0, of node 10: it is not one of a computation, a "
+            "transfer and a collective");
 }
 
 static void a_result_may_be_of_a_step_that_is_left_out(void **state)

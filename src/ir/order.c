@@ -1,5 +1,5 @@
 /* The order of a program's steps: Kahn's algorithm with a heap, so that of all that
- * could come next a transfer does, and else the least number. */
+ * could come next a transfer or a collective does, and else the least number. */
 #include <stdio.h>
 #include <string.h>
 
@@ -30,8 +30,8 @@ static bool is_step(const tow_graph_t *program, uint32_t node)
 static bool is_before(const sort_t *sort, uint32_t a, uint32_t b)
 {
     const tow_node_t *nodes = sort->program->nodes.items;
-    const bool is_transfer = nodes[a].kind == TOW_NODE_TRANSFER;
-    if (is_transfer != (nodes[b].kind == TOW_NODE_TRANSFER)) return is_transfer;
+    const bool is_computed = tow_node_calls(&nodes[a]);
+    if (is_computed != tow_node_calls(&nodes[b])) return !is_computed;
     return a < b;
 }
 

@@ -14,10 +14,11 @@
  * TOW_NODES_MAX; a byte of the rest becomes at most 16, as inputs or as dims. */
 static size_t decoded_bytes_max(size_t size)
 {
-    const size_t node_bytes = sizeof(tow_msg_graph_node_t) +
-                              sizeof(tow_msg_array_type_t) +
-                              2 * sizeof(tow_msg_sharding_t) +
-                              2 * sizeof(tow_sharding_t) + NODE_SLACK_BYTES;
+    const size_t node_bytes =
+        sizeof(tow_msg_graph_node_t) + sizeof(tow_msg_array_type_t) +
+        2 * sizeof(tow_msg_sharding_t) + sizeof(tow_msg_collective_t) +
+        sizeof(tow_collective_t) + 2 * sizeof(tow_sharding_t) +
+        NODE_SLACK_BYTES;
     const size_t node_count =
         size / 2 < TOW_NODES_MAX ? size / 2 : TOW_NODES_MAX;
     return 4096 + node_count * node_bytes + 16 * size;
@@ -77,6 +78,24 @@ static bool pack_sharding(const tow_sharding_t *sharding, tow_arena_t *arena,
     return true;
 }
 
+static bool pack_collective(const tow_collective_t *collective,
+                            tow_arena_t *arena,
+                            tow_msg_collective_t **out_message)
+{
+    if (collective == NULL) return true;
+    tow_msg_collective_t *message = tow_arena_alloc(arena, sizeof(*message));
+    if (message == NULL) return false;
+    *message = (tow_msg_collective_t)TOW_MSG_COLLECTIVE_INIT;
+    message->kind = (uint32_t)collective->kind;
+    message->reduction = (uint32_t)collective->reduction;
+    message->mesh_dims = (uint32_t *)collective->mesh_dims;
+    message->n_mesh_dims = collective->mesh_rank;
+    message->axes = (uint32_t *)collective->axes;
+    message->n_axes = collective->axis_count;
+    *out_message = message;
+    return true;
+}
+
 static bool pack_node(const tow_node_t *node, tow_arena_t *arena,
                       tow_msg_graph_node_t *message)
 {
@@ -90,6 +109,7 @@ static bool pack_node(const tow_node_t *node, tow_arena_t *arena,
     return pack_inputs(node, arena, message) &&
            pack_sharding(node->from, arena, &message->from) &&
            pack_sharding(node->to, arena, &message->to) &&
+           pack_collective(node->collective, arena, &message->collective) &&
            (node->kind != TOW_NODE_ARGUMENT ||
             pack_shape(&node->shape, arena, message));
 }
@@ -188,6 +208,26 @@ static tow_status_t unpack_sharding(const tow_msg_sharding_t *message,
     return TOW_OK;
 }
 
+/* Counts are within the wire's limits. */
+static tow_status_t unpack_collective(const tow_msg_collective_t *message,
+                                      tow_arena_t *arena,
+                                      const tow_collective_t **out_collective)
+{
+    if (message == NULL) return TOW_OK;
+    tow_collective_t *collective =
+        tow_arena_calloc(arena, 1, sizeof(*collective));
+    if (collective == NULL) return tow_ir_exhausted();
+    *out_collective = collective;
+    collective->kind = (tow_collective_kind_t)message->kind;
+    collective->reduction = (tow_reduction_t)message->reduction;
+    collective->mesh_rank = (uint32_t)message->n_mesh_dims;
+    collective->axis_count = (uint32_t)message->n_axes;
+    copy_numbers(collective->mesh_dims, message->mesh_dims,
+                 message->n_mesh_dims);
+    copy_numbers(collective->axes, message->axes, message->n_axes);
+    return TOW_OK;
+}
+
 static tow_status_t unpack_node(const tow_msg_graph_node_t *message,
                                 tow_arena_t *arena, tow_graph_t *program)
 {
@@ -212,6 +252,8 @@ static tow_status_t unpack_node(const tow_msg_graph_node_t *message,
     unpack_shape(message->type, &node.shape);
     TOW_RETURN_IF_ERROR(unpack_sharding(message->from, arena, &node.from));
     TOW_RETURN_IF_ERROR(unpack_sharding(message->to, arena, &node.to));
+    TOW_RETURN_IF_ERROR(
+        unpack_collective(message->collective, arena, &node.collective));
     return tow_graph_add(program, &node, NULL);
 }
 

@@ -66,9 +66,9 @@ static void malformed_nodes_are_refused_with_their_number(void **state)
     (void)state;
     uint32_t numbers[3] = {0, 0, 0};
     tow_msg_graph_node_t node = TOW_MSG_GRAPH_NODE_INIT;
-    node.kind = 5;
+    node.kind = 99;
     refuses(&node, TOW_UNIMPLEMENTED,
-            "graph, node 0: kind 5 is not known to this version");
+            "graph, node 0: kind 99 is not known to this version");
     node.kind = TOW_NODE_COMPUTE;
     node.input_nodes = numbers;
     node.n_input_nodes = 3;

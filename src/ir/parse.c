@@ -16,6 +16,7 @@ typedef struct parser {
     tow_graph_t *program;
     TOW_VEC(tow_value_t) inputs; /* of the node at hand */
     tow_sharding_t from, to;     /* of the same */
+    tow_collective_t collective; /* of the same */
 } parser_t;
 
 /* -- Characters -------------------------------------------------------------- */
@@ -292,9 +293,11 @@ static tow_status_t parse_kind(parser_t *parser, tow_node_kind_t *out_kind)
         *out_kind = TOW_NODE_TRANSFER;
     else if (take_word(parser, "host"))
         *out_kind = TOW_NODE_HOST;
+    else if (take_word(parser, "all_reduce"))
+        *out_kind = TOW_NODE_COLLECTIVE;
     else
         return PARSE_ERROR(parser, "a node is an argument, compute, host, "
-                                   "transfer or result");
+                                   "transfer, all_reduce or result");
     return TOW_OK;
 }
 
@@ -373,6 +376,67 @@ static tow_status_t parse_transfer(parser_t *parser, tow_node_t *node)
     return parse_inputs(parser, node);
 }
 
+/* sum, or #77 for one without a name; ? for none at all. */
+static tow_status_t parse_reduction(parser_t *parser, tow_node_t *node)
+{
+    tow_collective_t *collective = &parser->collective;
+    char word[WORD_SIZE];
+    uint64_t number = TOW_COLLECTIVE_ALL_REDUCE;
+    if (take(parser, '?')) return TOW_OK;
+    *collective = (tow_collective_t){0};
+    node->collective = collective;
+    if (take_word(parser, "kind"))
+        TOW_RETURN_IF_ERROR(expect_number(parser, UINT32_MAX, &number));
+    collective->kind = (tow_collective_kind_t)number;
+    if (take(parser, '#')) {
+        TOW_RETURN_IF_ERROR(expect_number(parser, UINT32_MAX, &number));
+        collective->reduction = (tow_reduction_t)number;
+        return TOW_OK;
+    }
+    const size_t length = look_word(parser, word);
+    collective->reduction = tow_reduction_parse(word);
+    if (collective->reduction == 0)
+        return PARSE_ERROR(parser, "sum, product, min or max is missing here");
+    parser->at += length;
+    return TOW_OK;
+}
+
+static tow_status_t parse_numbers(parser_t *parser, char between,
+                                  uint32_t numbers[TOW_MESH_RANK_MAX],
+                                  uint32_t *out_count)
+{
+    do {
+        uint64_t number;
+        if (*out_count == TOW_MESH_RANK_MAX)
+            return PARSE_ERROR(parser, "a mesh has at most %u axes",
+                               TOW_MESH_RANK_MAX);
+        TOW_RETURN_IF_ERROR(expect_number(parser, UINT32_MAX, &number));
+        numbers[(*out_count)++] = (uint32_t)number;
+    } while (take(parser, between));
+    return TOW_OK;
+}
+
+/* over 2x4 axes 1 */
+static tow_status_t parse_groups(parser_t *parser, tow_collective_t *collective)
+{
+    skip_blanks(parser);
+    if (is_digit(look(parser)))
+        TOW_RETURN_IF_ERROR(parse_numbers(parser, 'x', collective->mesh_dims,
+                                          &collective->mesh_rank));
+    if (!take_word(parser, "axes")) return TOW_OK;
+    return parse_numbers(parser, ',', collective->axes,
+                         &collective->axis_count);
+}
+
+static tow_status_t parse_collective(parser_t *parser, tow_node_t *node)
+{
+    TOW_RETURN_IF_ERROR(parse_reduction(parser, node));
+    TOW_RETURN_IF_ERROR(parse_slice(parser, "on", node));
+    if (node->collective != NULL && take_word(parser, "over"))
+        TOW_RETURN_IF_ERROR(parse_groups(parser, &parser->collective));
+    return parse_inputs(parser, node);
+}
+
 static tow_status_t parse_rest(parser_t *parser, tow_node_t *node)
 {
     switch (node->kind) {
@@ -380,6 +444,7 @@ static tow_status_t parse_rest(parser_t *parser, tow_node_t *node)
     case TOW_NODE_COMPUTE:
     case TOW_NODE_HOST: return parse_compute(parser, node);
     case TOW_NODE_TRANSFER: return parse_transfer(parser, node);
+    case TOW_NODE_COLLECTIVE: return parse_collective(parser, node);
     case TOW_NODE_RESULT: break;
     }
     return parse_inputs(parser, node);

@@ -99,10 +99,9 @@ static void errors_name_line_and_column(void **state)
     refuses("program {\n  %1 = result (%0)\n}",
             "line 2, column 5: node 1 stands where node 0 is due; they count "
             "up from 0");
-    refuses(
-        "program {\n\n  %0 = widget\n}",
-        "line 3, column 8: a node is an argument, compute, host, transfer or "
-        "result");
+    refuses("program {\n\n  %0 = widget\n}",
+            "line 3, column 8: a node is an argument, compute, host, transfer, "
+            "all_reduce or result");
     refuses("program {\n  %0 = argument : f33[2] on slice 1\n}",
             "line 2, column 19: a shape is missing here, as f32[2,3]");
     refuses("program {\n  %0 = argument : f32[2 on slice 1\n}",

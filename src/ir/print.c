@@ -81,6 +81,36 @@ static void write_place(writer_t *writer, const tow_node_t *node)
         write_sharding(writer, "as", node->to);
 }
 
+static void write_numbers(writer_t *writer, const char *before,
+                          const char *between, const uint32_t *numbers,
+                          uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        write_format(writer, "%s%u", i > 0 ? between : before, numbers[i]);
+}
+
+/* What is not known is written as a number, which parses too. */
+static void write_collective(writer_t *writer, const tow_node_t *node)
+{
+    const tow_collective_t *it = node->collective;
+    if (it == NULL) {
+        write_format(writer, " ? on slice %" PRIu64, node->slice.value);
+        return;
+    }
+    const char *name = tow_reduction_name(it->reduction);
+    if (it->kind != TOW_COLLECTIVE_ALL_REDUCE)
+        write_format(writer, " kind %u", (unsigned)it->kind);
+    if (tow_reduction_parse(name) == it->reduction && it->reduction != 0)
+        write_format(writer, " %s", name);
+    else
+        write_format(writer, " #%u", (unsigned)it->reduction);
+    write_format(writer, " on slice %" PRIu64, node->slice.value);
+    if (it->mesh_rank == 0 && it->axis_count == 0) return;
+    write_format(writer, " over");
+    write_numbers(writer, " ", "x", it->mesh_dims, it->mesh_rank);
+    write_numbers(writer, " axes ", ",", it->axes, it->axis_count);
+}
+
 static void write_inputs(writer_t *writer, const tow_node_t *node)
 {
     write_bytes(writer, " (", 2);
@@ -95,9 +125,9 @@ static void write_inputs(writer_t *writer, const tow_node_t *node)
 static void write_node(writer_t *writer, const tow_node_t *node, size_t index)
 {
     static const char *const kinds[] = {
-        [TOW_NODE_ARGUMENT] = "argument", [TOW_NODE_COMPUTE] = "compute",
-        [TOW_NODE_RESULT] = "result",     [TOW_NODE_TRANSFER] = "transfer",
-        [TOW_NODE_HOST] = "host",
+        [TOW_NODE_ARGUMENT] = "argument",     [TOW_NODE_COMPUTE] = "compute",
+        [TOW_NODE_RESULT] = "result",         [TOW_NODE_TRANSFER] = "transfer",
+        [TOW_NODE_COLLECTIVE] = "all_reduce", [TOW_NODE_HOST] = "host",
     };
     write_format(writer, "  %%%zu = %s", index, kinds[node->kind]);
     write_name(writer, node->name);
@@ -106,7 +136,10 @@ static void write_node(writer_t *writer, const tow_node_t *node, size_t index)
         write_format(writer, " function %" PRIu64, node->function.value);
     if (node->time_limit_ms > 0)
         write_format(writer, " within %u ms", node->time_limit_ms);
-    if (node->kind != TOW_NODE_RESULT) write_place(writer, node);
+    if (node->kind == TOW_NODE_COLLECTIVE)
+        write_collective(writer, node);
+    else if (node->kind != TOW_NODE_RESULT)
+        write_place(writer, node);
     if (node->donated) write_format(writer, " donated");
     /* An argument with inputs is wrong, but that is not ours to hide. */
     if (node->kind != TOW_NODE_ARGUMENT || node->input_count > 0)

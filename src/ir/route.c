@@ -9,8 +9,8 @@
 
 /* -- Packing ----------------------------------------------------------------- */
 
-static tow_msg_array_type_t *pack_shape(const tow_shape_t *shape,
-                                        tow_arena_t *arena)
+tow_msg_array_type_t *tow_shape_pack(const tow_shape_t *shape,
+                                     tow_arena_t *arena)
 {
     tow_msg_array_type_t *type = tow_arena_alloc(arena, sizeof(*type));
     if (type == NULL) return NULL;
@@ -71,8 +71,8 @@ tow_msg_route_t *tow_route_pack(const tow_route_t *route, tow_arena_t *arena)
     tow_msg_route_t *message = tow_arena_alloc(arena, sizeof(*message));
     if (message == NULL) return NULL;
     *message = (tow_msg_route_t)TOW_MSG_ROUTE_INIT;
-    message->source = pack_shape(&route->source, arena);
-    message->target = pack_shape(&route->target, arena);
+    message->source = tow_shape_pack(&route->source, arena);
+    message->target = tow_shape_pack(&route->target, arena);
     message->sends = pack_pieces(route, route->sends, route->send_count, arena);
     message->receives =
         pack_pieces(route, route->receives, route->receive_count, arena);
@@ -98,11 +98,10 @@ typedef struct reading {
     uint64_t target_bytes; /* of one shard */
 } reading_t;
 
-static tow_status_t read_shape(const tow_msg_array_type_t *type,
-                               tow_shape_t *shape, uint64_t *out_bytes)
+tow_status_t tow_shape_unpack(const tow_msg_array_type_t *type,
+                              tow_shape_t *shape, uint64_t *out_bytes)
 {
-    if (type == NULL)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "a route without shapes");
+    if (type == NULL) return TOW_ERROR(TOW_INVALID_ARGUMENT, "without a shape");
     *shape = (tow_shape_t){.type = (tow_type_t)type->type,
                            .rank = (uint32_t)type->n_dims};
     if (type->n_dims > 0)
@@ -114,10 +113,10 @@ static tow_status_t read_shapes(reading_t *reading)
 {
     tow_route_t *route = reading->route;
     uint64_t source_bytes;
-    TOW_RETURN_IF_ERROR(
-        read_shape(reading->message->source, &route->source, &source_bytes));
-    TOW_RETURN_IF_ERROR(read_shape(reading->message->target, &route->target,
-                                   &reading->target_bytes));
+    TOW_RETURN_IF_ERROR(tow_shape_unpack(reading->message->source,
+                                         &route->source, &source_bytes));
+    TOW_RETURN_IF_ERROR(tow_shape_unpack(
+        reading->message->target, &route->target, &reading->target_bytes));
     reading->element_bytes = (tow_type_bits(route->source.type) + 7) / 8;
     if (route->source.type == route->target.type &&
         route->source.rank == route->target.rank)
@@ -128,23 +127,22 @@ static tow_status_t read_shapes(reading_t *reading)
                      tow_shape_format(&route->source, texts[1]));
 }
 
-static tow_status_t read_devices(reading_t *reading, tow_arena_t *arena)
+tow_status_t tow_devices_unpack(const uint32_t *numbers, size_t count,
+                                tow_arena_t *arena,
+                                const uint32_t **out_devices)
 {
-    const tow_msg_route_t *message = reading->message;
     bool taken[TOW_WORKER_DEVICES_MAX] = {false};
-    const size_t count = message->n_target_devices;
     uint32_t *devices = tow_arena_alloc(arena, (count + 1) * sizeof(*devices));
     if (devices == NULL) return tow_ir_exhausted();
     for (size_t i = 0; i < count; i++) {
-        devices[i] = message->target_devices[i];
+        devices[i] = numbers[i];
         if (devices[i] >= TOW_WORKER_DEVICES_MAX || taken[devices[i]])
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
                              "device %u is none, or has two target shards",
                              devices[i]);
         taken[devices[i]] = true;
     }
-    reading->route->target_devices = devices;
-    reading->route->target_count = count;
+    *out_devices = devices;
     return TOW_OK;
 }
 
@@ -319,7 +317,10 @@ static tow_status_t read_route(reading_t *reading,
     const tow_msg_route_t *message = reading->message;
     tow_route_t *route = reading->route;
     TOW_RETURN_IF_ERROR(read_shapes(reading));
-    TOW_RETURN_IF_ERROR(read_devices(reading, arena));
+    TOW_RETURN_IF_ERROR(tow_devices_unpack(message->target_devices,
+                                           message->n_target_devices, arena,
+                                           &route->target_devices));
+    route->target_count = message->n_target_devices;
     TOW_RETURN_IF_ERROR(check_ends(route, step));
     TOW_RETURN_IF_ERROR(
         tow_status_annotate(read_pieces(reading, message->sends,

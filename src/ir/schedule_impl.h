@@ -22,7 +22,7 @@ typedef struct tow_schedule {
     uint32_t *nodes;                    /* by step */
     uint32_t *first_slots;              /* by node */
     const tow_signature_t **signatures; /* by step; lent by the scope; NULL of
-                                           a transfer */
+                                           what computes nothing */
     tow_slot_t *slots;
     uint32_t slot_count;
     bool *donates; /* by input of the step that was asked about last */
@@ -46,7 +46,9 @@ static inline uint32_t tow_schedule_outputs(const tow_schedule_t *schedule,
                                             size_t step)
 {
     const tow_signature_t *signature = schedule->signatures[step];
-    return signature != NULL ? (uint32_t)signature->result_count : 1;
+    const tow_node_t *node = tow_schedule_node(schedule, step);
+    if (signature != NULL) return (uint32_t)signature->result_count;
+    return node->kind == TOW_NODE_COLLECTIVE ? (uint32_t)node->input_count : 1;
 }
 
 static inline uint32_t tow_schedule_slot(const tow_schedule_t *schedule,
@@ -64,8 +66,8 @@ static inline bool tow_schedule_may_donate(const tow_schedule_t *schedule,
            !it->is_twice;
 }
 
-/* Which inputs the function of `step` would donate; lent until the next call. A
- * transfer donates none. */
+/* Which inputs the function of `step` would donate; lent until the next call. What
+ * computes nothing donates none. */
 const bool *tow_schedule_donates(tow_schedule_t *schedule, size_t step);
 
 #endif /* TOW_IR_SCHEDULE_IMPL_H_ */

@@ -1,5 +1,5 @@
-/* Splitting transfers off to workers: what one of them has of each slice, and its
- * routes. Lives for one lowering. */
+/* Splitting transfers and collectives off to workers: what one of them has of
+ * each slice, its routes, and its parts. Lives for one lowering. */
 #ifndef TOW_IR_SPLIT_IMPL_H_
 #define TOW_IR_SPLIT_IMPL_H_
 
@@ -24,5 +24,12 @@ bool tow_split_has(const tow_split_t *split, tow_slice_id_t slice);
 tow_status_t tow_split_route(tow_split_t *split, const tow_graph_t *program,
                              uint32_t transfer, tow_arena_t *arena,
                              const tow_route_t **out_route) TOW_MUST_USE;
+
+/* The worker's part of a collective, in `arena`; it has shards of its slice. */
+tow_status_t tow_split_collective(tow_split_t *split,
+                                  const tow_graph_t *program,
+                                  uint32_t collective, tow_arena_t *arena,
+                                  const tow_collective_part_t **out_part)
+    TOW_MUST_USE;
 
 #endif /* TOW_IR_SPLIT_IMPL_H_ */

@@ -115,8 +115,8 @@ static void chains_of_transfers_are_bounded(void **state)
     }
     must_fail(tow_graph_verify(program, &stage->scope.program),
               TOW_INVALID_ARGUMENT,
-              "node 18: it is behind more than 15 transfers; move the value "
-              "from nearer to where it was made");
+              "node 18: it is behind more than 15 transfers or collectives; "
+              "move the value from nearer to where it was made");
     tow_graph_destroy(program);
 }
 

@@ -12,9 +12,15 @@ static const tow_node_t *producer_of(const tow_graph_t *program,
 
 tow_value_t tow_value_origin(const tow_graph_t *program, tow_value_t value)
 {
-    while (producer_of(program, value)->kind == TOW_NODE_TRANSFER)
-        value = producer_of(program, value)->inputs[0];
-    return value;
+    for (;;) {
+        const tow_node_t *producer = producer_of(program, value);
+        if (producer->kind == TOW_NODE_TRANSFER)
+            value = producer->inputs[0];
+        else if (producer->kind == TOW_NODE_COLLECTIVE)
+            value = producer->inputs[value.output];
+        else
+            return value;
+    }
 }
 
 static const tow_array_info_t *result_of(const tow_graph_t *program,
@@ -142,6 +148,9 @@ tow_status_t tow_value_shape(const tow_graph_t *program,
         *out_shape = result_of(program, scope, value, &signature)->shape;
         return TOW_OK;
     }
+    if (producer->kind == TOW_NODE_COLLECTIVE)
+        return tow_value_shape(program, scope, producer->inputs[value.output],
+                               out_shape);
     tow_shape_t whole;
     tow_sharding_t to;
     TOW_RETURN_IF_ERROR(whole_shape(program, scope, value, &whole));

@@ -13,7 +13,8 @@ typedef struct verify {
     const tow_graph_t *program;
     const tow_graph_scope_t *scope;
     const tow_signature_t **signatures; /* by node; lent by the scope */
-    uint32_t *order;                    /* by node; scratch */
+    uint32_t *order;                    /* steps, each behind its inputs */
+    uint8_t *chains; /* by node: transfers and collectives behind one another */
     tow_map_t slices; /* that a computation or transfer has to do with */
     bool is_loose;
 } verify_t;
@@ -149,6 +150,21 @@ static tow_status_t check_transfer(verify_t *verify, uint32_t index)
     return status == TOW_OK ? TOW_OK : node_error(verify, index, status);
 }
 
+static tow_status_t check_collective(verify_t *verify, uint32_t index)
+{
+    const tow_node_t *node = tow_graph_node(verify->program, index);
+    size_t devices;
+    if (node->input_count == 0)
+        return NODE_ERROR(verify, index, "a collective of no values");
+    if (node->collective == NULL)
+        return NODE_ERROR(verify, index,
+                          "it does not say what is done with its values");
+    TOW_RETURN_IF_ERROR(find_slice(verify, index, &devices));
+    TOW_RETURN_IF_ERROR(note_slice(verify, node->slice));
+    tow_status_t status = tow_collective_check(node->collective, devices);
+    return status == TOW_OK ? TOW_OK : node_error(verify, index, status);
+}
+
 static tow_status_t check_node(verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
@@ -157,6 +173,7 @@ static tow_status_t check_node(verify_t *verify, uint32_t index)
     case TOW_NODE_COMPUTE:
     case TOW_NODE_HOST: return check_compute(verify, index);
     case TOW_NODE_TRANSFER: return check_transfer(verify, index);
+    case TOW_NODE_COLLECTIVE: return check_collective(verify, index);
     case TOW_NODE_RESULT: break;
     }
     if (node->input_count != 1)
@@ -166,6 +183,13 @@ static tow_status_t check_node(verify_t *verify, uint32_t index)
 }
 
 /* -- What nodes give each other ---------------------------------------------- */
+
+static size_t output_count(const verify_t *verify, uint32_t index)
+{
+    const tow_node_t *node = tow_graph_node(verify->program, index);
+    if (tow_node_calls(node)) return verify->signatures[index]->result_count;
+    return node->kind == TOW_NODE_COLLECTIVE ? node->input_count : 1;
+}
 
 static tow_status_t check_value(const verify_t *verify, uint32_t index,
                                 size_t input)
@@ -184,9 +208,7 @@ static tow_status_t check_value(const verify_t *verify, uint32_t index,
                           "is of",
                           input,
                           tow_node_label(verify->program, value.node, label));
-    const size_t outputs = tow_node_calls(producer)
-                               ? verify->signatures[value.node]->result_count
-                               : 1;
+    const size_t outputs = output_count(verify, value.node);
     if (value.output >= outputs)
         return NODE_ERROR(
             verify, index, "input %zu is output %u of %s, which has %zu", input,
@@ -311,18 +333,52 @@ static tow_status_t check_edge(const verify_t *verify, uint32_t index,
     return check_lies_as(verify, index, input, &sharding);
 }
 
-static tow_status_t check_chain(const verify_t *verify, uint32_t index)
+/* Shapes of what is moved are found along these chains. Steps come behind their
+ * inputs, so the lengths of those are known. */
+static tow_status_t check_chain(verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
-    for (uint32_t length = 0; node->kind == TOW_NODE_TRANSFER; length++) {
-        if (length == TOW_TRANSFER_CHAIN_MAX)
-            return NODE_ERROR(verify, index,
-                              "it is behind more than %d transfers; move the "
-                              "value from nearer to where it was made",
-                              TOW_TRANSFER_CHAIN_MAX - 1);
-        node = tow_graph_node(verify->program, node->inputs[0].node);
-    }
+    uint8_t length = 0;
+    if (tow_node_calls(node)) return TOW_OK;
+    for (size_t i = 0; i < node->input_count; i++)
+        if (verify->chains[node->inputs[i].node] > length)
+            length = verify->chains[node->inputs[i].node];
+    if (length == TOW_TRANSFER_CHAIN_MAX)
+        return NODE_ERROR(verify, index,
+                          "it is behind more than %d transfers or collectives; "
+                          "move the value from nearer to where it was made",
+                          TOW_TRANSFER_CHAIN_MAX - 1);
+    verify->chains[index] = length + 1;
     return TOW_OK;
+}
+
+/* A collective and a value that is its input. */
+static tow_status_t check_tensor(const verify_t *verify, uint32_t index,
+                                 size_t input)
+{
+    const tow_node_t *node = tow_graph_node(verify->program, index);
+    const tow_value_t value = node->inputs[input];
+    const tow_slice_id_t slice =
+        tow_graph_node(verify->program, value.node)->slice;
+    tow_shape_t shape;
+    if (!tow_slice_id_equal(slice, node->slice))
+        return INPUT_ERROR(verify, index, input,
+                           "it lives on slice %" PRIu64
+                           ", and the collective is on slice %" PRIu64
+                           "; move it there by a transfer",
+                           slice.value, node->slice.value);
+    tow_status_t status =
+        tow_value_shape(verify->program, verify->scope, value, &shape);
+    if (status != TOW_OK) return input_error(verify, index, input, status);
+    if (tow_value_bounds(verify->program, verify->scope, value) != 0)
+        return INPUT_ERROR(verify, index, input,
+                           "its size is known only when it is there, and a "
+                           "collective must know it before");
+    if (tow_type_is_reducible(shape.type, node->collective->reduction))
+        return TOW_OK;
+    return INPUT_ERROR(verify, index, input, "there is no %s of %s",
+                       tow_reduction_name(node->collective->reduction),
+                       tow_type_name(shape.type));
 }
 
 /* A transfer and the value that it moves. */
@@ -346,9 +402,11 @@ static tow_status_t check_inputs(verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
     if (node->kind == TOW_NODE_TRANSFER) return check_move(verify, index);
-    if (!tow_node_calls(node)) return TOW_OK;
+    const bool is_collective = node->kind == TOW_NODE_COLLECTIVE;
+    if (!tow_node_calls(node) && !is_collective) return TOW_OK;
     for (size_t i = 0; i < node->input_count; i++)
-        TOW_RETURN_IF_ERROR(check_edge(verify, index, i));
+        TOW_RETURN_IF_ERROR(is_collective ? check_tensor(verify, index, i)
+                                          : check_edge(verify, index, i));
     return TOW_OK;
 }
 
@@ -376,8 +434,7 @@ static tow_status_t check_slots(const verify_t *verify)
     uint64_t slots = verify->program->arguments.count;
     for (uint32_t i = 0; i < verify->program->nodes.count; i++) {
         if (!tow_node_is_step(tow_graph_node(verify->program, i))) continue;
-        const tow_signature_t *signature = verify->signatures[i];
-        const size_t outputs = signature != NULL ? signature->result_count : 1;
+        const size_t outputs = output_count(verify, i);
         if (outputs > TOW_SLOTS_MAX || slots + outputs > TOW_SLOTS_MAX)
             return NODE_ERROR(verify, i,
                               "with its outputs the program has more than %u "
@@ -407,8 +464,8 @@ static tow_status_t check_program(verify_t *verify)
         TOW_RETURN_IF_ERROR(check_values(verify, i));
     TOW_RETURN_IF_ERROR(
         tow_graph_order(verify->program, verify->order, &step_count));
-    for (uint32_t i = 0; i < count; i++)
-        TOW_RETURN_IF_ERROR(check_chain(verify, i));
+    for (size_t step = 0; step < step_count; step++)
+        TOW_RETURN_IF_ERROR(check_chain(verify, verify->order[step]));
     for (uint32_t i = 0; i < count && !verify->is_loose; i++)
         TOW_RETURN_IF_ERROR(check_inputs(verify, i));
     return check_whole(verify);
@@ -423,9 +480,11 @@ static tow_status_t verify_program(const tow_graph_t *program,
     verify_t verify = {
         .program = program, .scope = scope, .is_loose = is_loose};
     verify.signatures = tow_calloc(count + 1, sizeof(verify.signatures[0]) +
-                                                  sizeof(verify.order[0]));
+                                                  sizeof(verify.order[0]) +
+                                                  sizeof(verify.chains[0]));
     if (verify.signatures == NULL) return tow_ir_exhausted();
     verify.order = (uint32_t *)(verify.signatures + count);
+    verify.chains = (uint8_t *)(verify.order + count);
     tow_status_t status = check_program(&verify);
     tow_map_deinit(&verify.slices);
     tow_free(verify.signatures);

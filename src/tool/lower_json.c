@@ -62,12 +62,21 @@ static json_t *inputs_of(const tow_node_t *node)
     return array;
 }
 
+static void put_collective(json_t *object, const tow_collective_t *collective)
+{
+    put(object, "reduction",
+        json_string(tow_reduction_name(collective->reduction)));
+    put(object, "mesh",
+        numbers_of(collective->mesh_dims, collective->mesh_rank));
+    put(object, "axes", numbers_of(collective->axes, collective->axis_count));
+}
+
 static json_t *node_of(const tow_node_t *node)
 {
     static const char *const kinds[] = {
-        [TOW_NODE_ARGUMENT] = "argument", [TOW_NODE_COMPUTE] = "compute",
-        [TOW_NODE_RESULT] = "result",     [TOW_NODE_TRANSFER] = "transfer",
-        [TOW_NODE_HOST] = "host",
+        [TOW_NODE_ARGUMENT] = "argument",     [TOW_NODE_COMPUTE] = "compute",
+        [TOW_NODE_RESULT] = "result",         [TOW_NODE_TRANSFER] = "transfer",
+        [TOW_NODE_COLLECTIVE] = "all_reduce", [TOW_NODE_HOST] = "host",
     };
     json_t *object = json_object();
     put(object, "kind", json_string(kinds[node->kind]));
@@ -88,6 +97,7 @@ static json_t *node_of(const tow_node_t *node)
     }
     if (node->kind == TOW_NODE_HOST && node->time_limit_ms > 0)
         put(object, "time_limit_ms", number_of(node->time_limit_ms));
+    if (node->collective != NULL) put_collective(object, node->collective);
     put(object, "inputs", inputs_of(node));
     return object;
 }
@@ -181,12 +191,43 @@ static json_t *route_of(const tow_route_t *route)
     return object;
 }
 
+static json_t *groups_of(const tow_collective_part_t *part)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < part->group_count; i++) {
+        const tow_members_t *members = &part->groups[i];
+        json_t *object = json_object();
+        put(object, "group", number_of(members->group));
+        put(object, "workers",
+            numbers_of(members->processes, members->process_count));
+        put(object, "self", number_of(members->self));
+        put(object, "shards",
+            numbers_of(members->shards, members->shard_count));
+        json_array_append_new(array, object);
+    }
+    return array;
+}
+
+static json_t *part_of(const tow_collective_part_t *part)
+{
+    json_t *object = json_object();
+    json_t *tensors = json_array();
+    for (size_t i = 0; i < part->tensor_count; i++)
+        json_array_append_new(tensors, shape_of(&part->tensors[i]));
+    put(object, "reduction", json_string(tow_reduction_name(part->reduction)));
+    put(object, "tensors", tensors);
+    put(object, "devices", numbers_of(part->devices, part->shard_count));
+    put(object, "chunk_bytes", number_of(part->chunk_bytes));
+    put(object, "groups", groups_of(part));
+    return object;
+}
+
 static json_t *step_of(const tow_lowered_step_t *step)
 {
     json_t *object = json_object();
     put(object, "index", number_of(step->index));
     put(object, "node", number_of(step->node));
-    if (step->route == NULL)
+    if (step->executable.value != 0)
         put(object, "executable", number_of(step->executable.value));
     put(object, "host", json_boolean(step->is_host));
     put(object, "sequential", json_boolean(step->is_sequential));
@@ -198,6 +239,8 @@ static json_t *step_of(const tow_lowered_step_t *step)
     put(object, "kept", numbers_of(step->kept, step->kept_count));
     put(object, "freed", numbers_of(step->freed, step->freed_count));
     if (step->route != NULL) put(object, "route", route_of(step->route));
+    if (step->collective != NULL)
+        put(object, "collective", part_of(step->collective));
     return object;
 }
 

@@ -95,6 +95,25 @@ static void print_route(const tow_route_t *route)
         print_piece(route, &route->receives[i], false);
 }
 
+static void print_part(const tow_collective_part_t *part)
+{
+    char text[TOW_SHAPE_TEXT_MAX];
+    printf("    %s of", tow_reduction_name(part->reduction));
+    for (size_t i = 0; i < part->tensor_count; i++)
+        printf("%s %s", i > 0 ? "," : "",
+               tow_shape_format(&part->tensors[i], text));
+    print_numbers(" on devices", part->devices, part->shard_count);
+    printf(", in chunks of %" PRIu64 " bytes\n", part->chunk_bytes);
+    for (size_t i = 0; i < part->group_count; i++) {
+        const tow_members_t *members = &part->groups[i];
+        printf("    group %u: shards", members->group);
+        print_numbers("", members->shards, members->shard_count);
+        printf(" here, with workers");
+        print_numbers("", members->processes, members->process_count);
+        printf("\n");
+    }
+}
+
 /* Names are bytes of any kind, and this may be a terminal. */
 static void print_name(const char *name)
 {
@@ -113,6 +132,8 @@ static void print_step(const tow_graph_t *program,
     print_name(name);
     if (step->route != NULL)
         printf(": transfer");
+    else if (step->collective != NULL)
+        printf(": all_reduce");
     else
         printf(": %s %" PRIu64, step->is_host ? "host function" : "executable",
                step->executable.value);
@@ -124,6 +145,7 @@ static void print_step(const tow_graph_t *program,
     print_numbers(", frees slots", step->freed, step->freed_count);
     printf("\n");
     if (step->route != NULL) print_route(step->route);
+    if (step->collective != NULL) print_part(step->collective);
 }
 
 void tow_lower_print_worker(const tow_lower_world_t *world,

@@ -41,12 +41,15 @@ LIMITS(lane_target, FIELD(1) = {.bytes_max = TOW_LANE_ADDRESS_MAX});
 LIMITS(sharding, FIELD(1) = {.count_max = RANK_MAX},
        FIELD(3) = {.count_max = TOW_MESH_RANK_MAX},
        FIELD(4) = {.count_max = TOW_MESH_RANK_MAX});
+LIMITS(collective, FIELD(3) = {.count_max = TOW_MESH_RANK_MAX},
+       FIELD(4) = {.count_max = TOW_MESH_RANK_MAX});
 LIMITS(graph_node, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(5) = {.count_max = TOW_VALUES_MAX},
        FIELD(6) = {.count_max = TOW_VALUES_MAX},
        FIELD(7) = {.nested = &array_type_limits},
        FIELD(9) = {.nested = &sharding_limits},
-       FIELD(10) = {.nested = &sharding_limits});
+       FIELD(10) = {.nested = &sharding_limits},
+       FIELD(12) = {.nested = &collective_limits});
 LIMITS(graph, FIELD(1) = {.bytes_max = TOW_NAME_MAX},
        FIELD(2) = {.count_max = TOW_NODES_MAX, .nested = &graph_node_limits});
 LIMITS(piece, FIELD(6) = {.count_max = RANK_MAX},
@@ -56,11 +59,19 @@ LIMITS(route, FIELD(1) = {.nested = &array_type_limits},
        FIELD(3) = {.count_max = TOW_PIECES_MAX, .nested = &piece_limits},
        FIELD(4) = {.count_max = TOW_PIECES_MAX, .nested = &piece_limits},
        FIELD(5) = {.count_max = TOW_WORKER_DEVICES_MAX});
+LIMITS(members, FIELD(2) = {.count_max = TOW_DEVICES_MAX},
+       FIELD(4) = {.count_max = TOW_WORKER_DEVICES_MAX});
+LIMITS(collective_part,
+       FIELD(3) = {.count_max = TOW_VALUES_MAX, .nested = &array_type_limits},
+       FIELD(4) = {.count_max = TOW_WORKER_DEVICES_MAX},
+       FIELD(5) = {.count_max = TOW_WORKER_DEVICES_MAX,
+                   .nested = &members_limits});
 LIMITS(lowered_step, FIELD(2) = {.count_max = TOW_VALUES_MAX},
        FIELD(4) = {.count_max = TOW_VALUES_MAX},
        /* Inputs, and outputs that nobody uses. */
        FIELD(5) = {.count_max = 2 * TOW_VALUES_MAX},
-       FIELD(9) = {.nested = &route_limits});
+       FIELD(9) = {.nested = &route_limits},
+       FIELD(13) = {.nested = &collective_part_limits});
 LIMITS(lowered, FIELD(3) = {.count_max = TOW_VALUES_MAX},
        FIELD(4) = {.count_max = TOW_NODES_MAX, .nested = &lowered_step_limits});
 LIMITS(client_open, FIELD(1) = {.bytes_max = TOW_NAME_MAX});

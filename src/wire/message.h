@@ -140,10 +140,13 @@ typedef Tow__ArrayType tow_msg_array_type_t;
 typedef Tow__Device tow_msg_device_t;
 typedef Tow__LaneTarget tow_msg_lane_target_t;
 typedef Tow__Sharding tow_msg_sharding_t;
+typedef Tow__Collective tow_msg_collective_t;
 typedef Tow__GraphNode tow_msg_graph_node_t;
 typedef Tow__Graph tow_msg_graph_t;
 typedef Tow__Piece tow_msg_piece_t;
 typedef Tow__Route tow_msg_route_t;
+typedef Tow__Members tow_msg_members_t;
+typedef Tow__CollectivePart tow_msg_collective_part_t;
 typedef Tow__LoweredStep tow_msg_lowered_step_t;
 typedef Tow__Lowered tow_msg_lowered_t;
 typedef Tow__ClientOpen tow_msg_client_open_t;
@@ -219,10 +222,13 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_DEVICE_INIT           TOW__DEVICE__INIT
 #define TOW_MSG_LANE_TARGET_INIT      TOW__LANE_TARGET__INIT
 #define TOW_MSG_SHARDING_INIT         TOW__SHARDING__INIT
+#define TOW_MSG_COLLECTIVE_INIT       TOW__COLLECTIVE__INIT
 #define TOW_MSG_GRAPH_NODE_INIT       TOW__GRAPH_NODE__INIT
 #define TOW_MSG_GRAPH_INIT            TOW__GRAPH__INIT
 #define TOW_MSG_PIECE_INIT            TOW__PIECE__INIT
 #define TOW_MSG_ROUTE_INIT            TOW__ROUTE__INIT
+#define TOW_MSG_MEMBERS_INIT          TOW__MEMBERS__INIT
+#define TOW_MSG_COLLECTIVE_PART_INIT  TOW__COLLECTIVE_PART__INIT
 #define TOW_MSG_LOWERED_STEP_INIT     TOW__LOWERED_STEP__INIT
 #define TOW_MSG_LOWERED_INIT          TOW__LOWERED__INIT
 #define TOW_MSG_CLIENT_OPEN_INIT      TOW__CLIENT_OPEN__INIT
