@@ -145,6 +145,9 @@ typedef struct tow_peer {
     uint64_t incarnation; /* differs in each life of a process of that name */
     uint64_t features;    /* those that both sides have */
     uint64_t epoch;       /* counts up on each `up` of this link */
+    /* At `down`: the system says that its process has ended, so it will not come
+     * again. False where the system does not know. */
+    bool is_dead;
 } tow_peer_t;
 
 typedef struct tow_link_handler {

@@ -31,6 +31,10 @@
 /* How long a closing link waits for the peer to take what is queued and to
  * close its side. */
 #define TOW_NET_LINGER_NS (1 * TOW_NS_PER_S)
+/* A process that ends closes its sockets a little before the system calls it
+ * dead: 0.1 ms, a few more on a busy machine. For so long the end of a connection
+ * of this host is kept from its owner, to say both at once. */
+#define TOW_NET_MOURN_NS (50 * TOW_NS_PER_MS)
 /* Accepted connections that have not proved themselves. One more ends the
  * oldest: a true peer needs milliseconds, so it is hardly ever the oldest. */
 #define TOW_NET_HALF_OPEN_MAX 256

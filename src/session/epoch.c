@@ -297,6 +297,16 @@ static void give_up_if_refused(tow_session_t *session, tow_status_t cause)
                                                      session->address));
 }
 
+static void give_up_if_dead(tow_session_t *session, const tow_link_t *link,
+                            tow_status_t cause)
+{
+    if (!link->peer.is_dead) return;
+    tow_session_go_soon(session, TOW_ERROR(TOW_UNAVAILABLE,
+                                           "%s died: its process has ended: %s",
+                                           tow_session_peer_name(session),
+                                           tow_status_message(cause)));
+}
+
 static void on_down(void *context, tow_link_t *link, tow_status_t cause)
 {
     tow_session_t *session = context;
@@ -304,6 +314,7 @@ static void on_down(void *context, tow_link_t *link, tow_status_t cause)
     session->tried_ns = tow_env_now_ns(session->env);
     tow_status_release(session->down_cause);
     session->down_cause = tow_status_retain(cause);
+    give_up_if_dead(session, link, cause);
     if (dials(session)) { /* The env dials again. */
         give_up_if_refused(session, cause);
         return;

@@ -1,7 +1,9 @@
 /* Sessions over real sockets, whose connections are broken again and again. */
 #include "session/session_testing_impl.h"
 
+#include <signal.h>
 #include <sys/socket.h> /* tow-allow: breaks real connections */
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "env/net/net.h"
@@ -175,6 +177,46 @@ static void a_frozen_listener_is_gone(void **state)
     duo_close(&duo);
 }
 
+/* -- Other processes ----------------------------------------------------------- */
+
+/* In a child: dials, and lives until it is killed. */
+TOW_NORETURN static void dial_for_ever(duo_t *duo)
+{
+    owner_t dialled = {0};
+    tow_net_t *net = make_net(duo, "child");
+    must(tow_session_dial(tow_net_env(net),
+                          &(tow_session_dial_options_t){
+                              .address = tow_session_port_address(duo->port),
+                              .handler = &owner_handler,
+                              .context = &dialled},
+                          &dialled.session));
+    for (;;)
+        tow_net_turn(net, 100 * MS);
+}
+
+/* The system tells: nobody waits for a silence. */
+static void a_killed_process_is_known_to_be_dead(void **state)
+{
+    duo_t duo;
+    duo_open(&duo, true);
+    owner_close(&duo.dialled, TOW_OK);
+    TURN_UNTIL(&duo, duo.accepted.gone_count == 1);
+    owner_close(&duo.accepted, TOW_OK);
+    TURN_UNTIL(&duo, duo.accepted.session == NULL);
+    duo.accepted = (owner_t){0};
+
+    const pid_t child = fork();
+    if (child == 0) dial_for_ever(&duo);
+    TURN_UNTIL(&duo, duo.accepted.opened_count == 1);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    TURN_UNTIL(&duo, duo.accepted.gone_count == 1);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(duo.accepted.gone_code, TOW_UNAVAILABLE);
+    assert_non_null(
+        strstr(duo.accepted.gone_message, "child died: its process has ended"));
+    duo_close(&duo);
+}
+
 /* Many small messages with back-pressure of the link and of the session. */
 static void a_flood_arrives(void **state)
 {
@@ -196,4 +238,5 @@ static void a_flood_arrives(void **state)
 TOW_TEST_MAIN(cmocka_unit_test(broken_unix_sockets_lose_nothing),
               cmocka_unit_test(broken_tcp_connections_lose_nothing),
               cmocka_unit_test(a_frozen_listener_is_gone),
+              cmocka_unit_test(a_killed_process_is_known_to_be_dead),
               cmocka_unit_test(a_flood_arrives))

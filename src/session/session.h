@@ -5,7 +5,8 @@
  * A session outlives its epochs: it keeps what the peer has not acknowledged,
  * and after a break both sides say what they have and send the rest again. It
  * ends only when a side closes it, when the peer is another incarnation than
- * before, or when nothing was heard of it for `lease_ns`. Protocols above
+ * before, when its process has ended and the system says so, or when nothing was
+ * heard of it for `lease_ns`. Protocols above
  * therefore know two things only: the next message, and "gone".
  *
  * Within an epoch nothing is lost, so messages carry no numbers of their own: a

@@ -4,9 +4,12 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
+#include "env/net/socket.h"
 
 const char *tow_net_phase_name(tow_net_phase_t phase)
 {
@@ -18,6 +21,7 @@ const char *tow_net_phase_name(tow_net_phase_t phase)
     case TOW_NET_HANDSHAKE: return "in the handshake";
     case TOW_NET_UP: return "up";
     case TOW_NET_LINGERING: return "closing";
+    case TOW_NET_MOURNING: return "broken";
     }
     return "?";
 }
@@ -37,6 +41,8 @@ void tow_net_connection_drop(tow_net_link_t *link)
     TOW_ASSERT(link->phase != TOW_NET_RESOLVING);
     if (net->hot == link) net->hot = NULL;
     tow_net_source_close(net, &link->source);
+    if (link->peer_fd >= 0) close(link->peer_fd);
+    link->peer_fd = -1;
     tow_env_timer_stop(&net->env, &link->timer);
     tow_list_remove(&link->again.list);
     tow_list_remove(&link->dirty);
@@ -89,9 +95,47 @@ static void fail_dialling(tow_net_link_t *link, bool was_up)
     tow_net_dial_later(link);
 }
 
+/* The peer was a process of this host: its death is told with the end of the
+ * connection, if that is what it was. False: there is nothing to wait for. */
+static bool mourn(tow_net_link_t *link, tow_status_t cause)
+{
+    tow_net_t *net = link->net;
+    if (link->phase != TOW_NET_UP || link->peer_fd < 0 || !link->is_exposed ||
+        link->link.state == TOW_LINK_CLOSING)
+        return false;
+    if (net->hot == link) net->hot = NULL;
+    tow_net_source_close(net, &link->source);
+    link->source.fd = link->peer_fd;
+    link->peer_fd = -1;
+    tow_status_t status = tow_net_source_open(net, &link->source, EPOLLIN);
+    if (status != TOW_OK) {
+        tow_status_ignore(status, "then nobody knows");
+        return false;
+    }
+    tow_status_release(link->failure);
+    link->failure = tow_status_retain(cause);
+    link->phase = TOW_NET_MOURNING;
+    tow_env_timer_start(&net->env, &link->timer,
+                        net->env.now_ns + TOW_NET_MOURN_NS);
+    return true;
+}
+
+void tow_net_connection_mourned(tow_net_link_t *link, bool is_dead)
+{
+    tow_status_t cause = link->failure;
+    link->failure = TOW_OK;
+    link->link.peer.is_dead = is_dead;
+    tow_net_connection_fail(link, cause);
+}
+
 void tow_net_connection_fail(tow_net_link_t *link, tow_status_t take_cause)
 {
-    const bool was_up = link->phase == TOW_NET_UP;
+    if (mourn(link, take_cause)) {
+        tow_status_release(take_cause);
+        return;
+    }
+    const bool was_up =
+        link->phase == TOW_NET_UP || link->phase == TOW_NET_MOURNING;
     const bool is_told = link->phase == TOW_NET_LINGERING;
     const bool had_spoken = link->has_spoken;
     tow_net_connection_drop(link);
@@ -149,6 +193,9 @@ static void become_up(tow_net_link_t *link)
     link->link.peer.incarnation = peer->incarnation;
     link->link.peer.features = peer->features;
     link->link.peer.epoch++;
+    link->link.peer.is_dead = false;
+    if (link->target.kind == TOW_ADDRESS_UNIX)
+        link->peer_fd = tow_net_socket_peer_process(link->source.fd);
     tow_handshake_destroy(link->handshake);
     link->handshake = NULL;
     tow_env_timer_stop(&link->net->env, &link->timer);
@@ -387,7 +434,8 @@ static void read_failed(tow_net_link_t *link, int error)
 
 bool tow_net_connection_read(tow_net_link_t *link)
 {
-    if (link->phase < TOW_NET_TLS) return false;
+    if (link->phase < TOW_NET_TLS || link->phase == TOW_NET_MOURNING)
+        return false;
     tow_net_t *net = link->net;
     uint8_t *bytes = net->read_bytes;
     size_t room = 0;

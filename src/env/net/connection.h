@@ -3,6 +3,7 @@
  *     dialling:  IDLE -> RESOLVING -> CONNECTING -> TLS -> HANDSHAKE -> UP
  *     accepted:                                     TLS -> HANDSHAKE -> UP
  *     either, when told to close or after a refusal:        LINGERING -> IDLE
+ *     either, on unix: when the connection broke:           MOURNING -> IDLE
  *
  * Files: link.c has the life of a link and its calls, dial.c the way to CONNECTING,
  * listener.c how accepted ones begin, connection.c the rest of the phases and
@@ -25,6 +26,7 @@ typedef enum tow_net_phase {
     TOW_NET_HANDSHAKE,
     TOW_NET_UP,
     TOW_NET_LINGERING, /* sends what is left, reads to the end, keeps nothing */
+    TOW_NET_MOURNING, /* it broke; did the peer's process end? `failure` is why */
 } tow_net_phase_t;
 
 typedef struct tow_net_listener tow_net_listener_t;
@@ -44,9 +46,10 @@ struct tow_net_link {
 
     /* The connection: reset between one and the next. */
     tow_net_phase_t phase;
-    tow_net_source_t source;
+    tow_net_source_t source; /* the socket; MOURNING: what was peer_fd */
+    int peer_fd; /* owned: the peer's process, if it is another of this host */
     /* What the phase waits for: the time to dial again, the end of patience
-     * with a handshake, the end of lingering. */
+     * with a handshake, the end of lingering or mourning. */
     tow_timer_t timer;
     tow_net_task_t again;       /* there is more to read, or a write failed */
     tow_handshake_t *handshake; /* owned */
@@ -130,6 +133,8 @@ void tow_net_connection_start(tow_net_link_t *link);
 /* The connection is over, or the attempt to get one: undoes it, and tells or
  * logs why. On the loop only; calls `down`. */
 void tow_net_connection_fail(tow_net_link_t *link, tow_status_t take_cause);
+/* Enough was waited for the death of the peer's process, or it has come. */
+void tow_net_connection_mourned(tow_net_link_t *link, bool is_dead);
 /* Ends the connection without a word to anyone. */
 void tow_net_connection_drop(tow_net_link_t *link);
 /* Sends what is left for as long as the peer takes it, then drops. */

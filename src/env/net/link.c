@@ -28,6 +28,7 @@ static void on_timer(tow_timer_t *timer)
     case TOW_NET_TLS:
     case TOW_NET_HANDSHAKE: run_out_of_patience(link); return;
     case TOW_NET_LINGERING: tow_net_connection_fail(link, TOW_OK); return;
+    case TOW_NET_MOURNING: tow_net_connection_mourned(link, false); return;
     case TOW_NET_RESOLVING:
     case TOW_NET_UP: break;
     }
@@ -45,6 +46,10 @@ static bool on_ready(tow_net_source_t *source, uint32_t events)
     tow_net_link_t *link = TOW_CONTAINER_OF(source, tow_net_link_t, source);
     if (link->phase == TOW_NET_CONNECTING) {
         tow_net_dial_connected(link);
+        return true;
+    }
+    if (link->phase == TOW_NET_MOURNING) {
+        tow_net_connection_mourned(link, true);
         return true;
     }
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) link->has_hung_up = true;
@@ -92,6 +97,7 @@ tow_net_link_t *tow_net_link_create(tow_net_t *net, tow_side_t side,
     link->net = net;
     link->side = side;
     link->source = (tow_net_source_t){.fd = -1, .ready = on_ready};
+    link->peer_fd = -1;
     link->timer.fire = on_timer;
     link->queue.chunks = &net->chunks;
     tow_net_task_init(&link->again, on_again);

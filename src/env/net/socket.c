@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
@@ -92,6 +93,16 @@ void tow_net_socket_describe_peer(int fd, const tow_address_t *listening,
         tow_address_format(listening, text, capacity); /* Gone already. */
     else
         format_internet(listening->kind, &name, text, capacity);
+}
+
+int tow_net_socket_peer_process(int fd)
+{
+    struct ucred peer = {0};
+    socklen_t size = sizeof(peer);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+        peer.pid <= 0 || peer.pid == getpid())
+        return -1;
+    return pidfd_open(peer.pid, 0);
 }
 
 /* -- Unix sockets --------------------------------------------------------- */

@@ -20,6 +20,10 @@ void tow_net_socket_tune(int fd);
 void tow_net_socket_describe_peer(int fd, const tow_address_t *listening,
                                   char *text, size_t capacity);
 
+/* A descriptor of the process at the other end of a Unix socket, readable when it
+ * has ended; -1 if it is ourselves, or cannot be told. */
+int tow_net_socket_peer_process(int fd);
+
 /* A socket file that is ours to remove. */
 typedef struct tow_net_socket_file {
     dev_t device;
