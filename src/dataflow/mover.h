@@ -35,6 +35,9 @@ typedef struct tow_mover_write {
     tow_write_t write; /* bytes, size, offset and tag are set */
     const tow_msg_lane_target_t *target; /* lent until done */
     uint32_t process;
+    /* The receiver uses the bytes where they are: env.h. NULL: it must not. */
+    void (*lent)(struct tow_mover_write *write);
+    /* `write.is_adrift` is set. */
     void (*done)(struct tow_mover_write *write, tow_status_t take_status);
 } tow_mover_write_t;
 
@@ -84,7 +87,7 @@ struct tow_move {
     /* Room for route->target_count handles, filled in by the call, one reference
      * each. */
     tow_buffer_t **targets;
-    /* All our pieces have been sent, and all our targets are there; or the first
+    /* All our pieces have been sent, or lent, and all our targets are there; or the first
      * error, with the process at the other end: then targets that were not there
      * are poisoned with the same, and what depends on them is told later. The
      * error of a source is passed on as it is. */
@@ -125,6 +128,9 @@ typedef struct tow_mover_stats {
     uint64_t receive_bytes;                  /* of targets under way */
     uint64_t copied, sent_small, sent_large; /* pieces, ever */
     uint64_t bytes_sent;
+    /* Of those, used by their receivers where they are: ever, and still. */
+    uint64_t sent_lent;
+    uint64_t lent_count, lent_bytes;
 } tow_mover_stats_t;
 tow_mover_stats_t tow_mover_stats(const tow_mover_t *mover);
 /* Is nothing under way, and has everybody given back what the mover lent or

@@ -37,6 +37,7 @@ typedef struct target {
     job_t *job;   /* NULL: settled */
     void *bytes;  /* owned, until the device is done with it; NULL: none */
     void *packed; /* owned; where packed pieces are written; NULL: in `bytes` */
+    tow_loan_t *loan; /* owned; the sender's memory, used instead; or NULL */
     uint64_t size;
     tow_region_t *region; /* NULL: none is open */
     uint64_t *arrived;    /* bits, by number: here_, or owned */
@@ -63,7 +64,8 @@ typedef struct loan {
     tow_mover_t *mover;
     job_t *job;
     uint32_t shard;
-    uint32_t write_count; /* not ended */
+    uint32_t write_count; /* not ended, nor lent */
+    uint32_t lent_count;  /* used by their receivers where they are */
     bool is_ready;
     bool is_serving; /* its pieces are on their way right now */
 } loan_t;
@@ -82,6 +84,7 @@ typedef struct bulk {
     void *packed;             /* owned; NULL: from the loan */
     uint64_t packed_size;
     bool is_writing;
+    bool is_lent; /* and of no job any more */
 } bulk_t;
 
 /* Small pieces that wait for a connection. */

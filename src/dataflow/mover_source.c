@@ -2,12 +2,15 @@
  *
  * Pieces for our own targets and small ones for others go as soon as the bytes
  * are there. A large one waits for its offer too, and keeps the loan while it is
- * written, unless it had to be packed. */
+ * written, unless it had to be packed. One that is the whole shard, here and
+ * there, may be lent to a worker of this host: then the move has ended, and the
+ * loan stays until that worker has let go. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/block.h"
 #include "dataflow/mover_impl.h"
 
 static void finish_when_idle(loan_t *loan);
@@ -134,12 +137,44 @@ static bool was_taken(tow_status_t status)
     return tow_status_code(status) == TOW_NOT_FOUND;
 }
 
+/* The move is done with it; the loan is not. */
+static void bulk_lent(tow_mover_write_t *write)
+{
+    bulk_t *bulk = TOW_CONTAINER_OF(write, bulk_t, write);
+    loan_t *loan = bulk->loan;
+    tow_mover_stats_t *stats = &bulk->mover->stats;
+    TOW_ASSERT(!bulk->is_lent && loan->write_count > 0);
+    bulk->is_lent = true;
+    stats->sent_lent++;
+    stats->lent_count++;
+    stats->lent_bytes += write->write.size;
+    tow_list_remove(&bulk->in_job);
+    bulk->job = NULL;
+    bulk->piece = NULL;
+    loan->write_count--;
+    loan->lent_count++;
+    finish_when_idle(loan);
+}
+
+static void end_lent(bulk_t *bulk)
+{
+    tow_mover_stats_t *stats = &bulk->mover->stats;
+    stats->lent_count--;
+    stats->lent_bytes -= bulk->write.write.size;
+    TOW_ASSERT(bulk->loan->lent_count > 0);
+    bulk->loan->lent_count--;
+}
+
 static void bulk_written(tow_mover_write_t *write, tow_status_t take_status)
 {
     bulk_t *bulk = TOW_CONTAINER_OF(write, bulk_t, write);
     loan_t *loan = bulk->loan;
     job_t *job = bulk->job;
     const uint32_t process = write->process;
+    const bool was_lent = bulk->is_lent;
+    if (TOW_UNLIKELY(write->write.is_adrift))
+        tow_block_strand(write->write.bytes);
+    if (was_lent) end_lent(bulk);
     free_bulk(bulk);
     if (TOW_UNLIKELY(take_status != TOW_OK)) {
         if (was_taken(take_status))
@@ -151,9 +186,26 @@ static void bulk_written(tow_mover_write_t *write, tow_status_t take_status)
         else
             tow_status_ignore(take_status, "the move has ended");
     }
-    TOW_ASSERT(loan->write_count > 0);
-    loan->write_count--; /* Only now: failing drops idle loans. */
+    if (!was_lent) {
+        TOW_ASSERT(loan->write_count > 0);
+        loan->write_count--; /* Only now: failing drops idle loans. */
+    }
     finish_when_idle(loan);
+}
+
+/* All of the source's memory, for all of the target's: else it would be kept for
+ * the sake of a part. */
+static bool may_lend(const bulk_t *bulk)
+{
+    const tow_route_t *route = bulk->job->route;
+    uint64_t source = 0, target = 0;
+    tow_status_ignore(tow_shape_bytes(&route->source, &source),
+                      "not lent then");
+    tow_status_ignore(tow_shape_bytes(&route->target, &target),
+                      "not lent then");
+    return !route->is_packed && bulk->packed == NULL &&
+           bulk->piece->bytes == source && bulk->piece->bytes == target &&
+           tow_env_can_lend(bulk->mover->env);
 }
 
 static tow_status_t start_write(bulk_t *bulk)
@@ -176,6 +228,7 @@ static tow_status_t start_write(bulk_t *bulk)
                                                 .tag = piece->number},
                                       .target = &bulk->target,
                                       .process = piece->process,
+                                      .lent = may_lend(bulk) ? bulk_lent : NULL,
                                       .done = bulk_written};
     TOW_RETURN_IF_ERROR(
         mover->options.write(mover->options.context, &bulk->write));
@@ -257,9 +310,12 @@ static void finish_when_idle(loan_t *loan)
     tow_mover_t *mover = loan->mover;
     job_t *job = loan->job;
     if (!loan->is_ready || loan->is_serving || loan->write_count > 0) return;
-    tow_borrow_give_back(mover->driver, &loan->borrow);
     if (job != NULL) job->loans[loan->shard] = NULL;
-    free_loan(loan);
+    loan->job = NULL;
+    if (loan->lent_count == 0) {
+        tow_borrow_give_back(mover->driver, &loan->borrow);
+        free_loan(loan);
+    }
     if (job != NULL)
         mover_part_ended(job);
     else
@@ -323,7 +379,7 @@ static tow_status_t start_loan(job_t *job, uint32_t shard)
     loan->mover = mover;
     loan->job = NULL;
     loan->shard = shard;
-    loan->write_count = 0;
+    loan->write_count = loan->lent_count = 0;
     loan->is_ready = loan->is_serving = false;
     tow_buffer_retain(source);
     tow_status_t status = tow_driver_borrow(mover->driver, &loan->borrow);
@@ -350,7 +406,7 @@ static tow_status_t start_bulk(job_t *job, const tow_piece_t *piece)
     bulk->peer = NULL;
     bulk->packed = NULL;
     bulk->packed_size = 0;
-    bulk->is_writing = false;
+    bulk->is_writing = bulk->is_lent = false;
     tow_list_append(&mover->bulks, &bulk->in_mover);
     tow_list_append(&job->bulks, &bulk->in_job);
     return TOW_OK;

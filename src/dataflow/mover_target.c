@@ -5,7 +5,9 @@
  * when the last has come it is the device's. Large pieces of other workers are
  * written by them, through a region that is closed before the device sees the
  * memory: over the shard itself, or, where pieces arrive packed, over a second
- * memory from which they are laid out. */
+ * memory from which they are laid out. A shard that is one piece of another
+ * worker of this host may be lent to us: then the device uses that worker's
+ * memory, and ours was for nothing. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -27,6 +29,7 @@ static void free_when_idle(target_t *target)
         return;
     mover_memory_give(mover, target->bytes, target->size);
     mover_memory_give(mover, target->packed, target->size);
+    if (target->loan != NULL) tow_loan_end(mover->env, target->loan);
     free_arrived(target);
     tow_list_remove(&target->in_mover);
     tow_pool_give(&mover->target_pool, target);
@@ -66,6 +69,10 @@ static void settle(target_t *target, tow_status_t take_status)
 static void complete(target_t *target)
 {
     job_t *job = target->job;
+    if (target->loan != NULL) { /* Nobody can write into ours any more. */
+        mover_memory_give(target->mover, target->bytes, target->size);
+        target->bytes = NULL;
+    }
     settle(target, TOW_OK);
     mover_part_ended(job);
 }
@@ -170,18 +177,23 @@ tow_status_t mover_target_piece(job_t *job, uint32_t process, uint32_t shard,
     return TOW_OK;
 }
 
-/* Somebody has written a large piece. A region does not tell who. */
+/* Somebody has written a large piece, or lent it. A region does not tell who. */
 static void written(void *context, tow_region_t *region,
                     const tow_arrival_t *arrival)
 {
     (void)region;
     target_t *target = context;
     job_t *job = target->job;
-    if (job == NULL || target->is_closing) return;
+    if (job == NULL || target->is_closing) {
+        if (arrival->loan != NULL)
+            tow_loan_end(target->mover->env, arrival->loan);
+        return;
+    }
     const tow_piece_t *piece =
         arrival->tag < target->receive_count
             ? &job->route->receives[target->first_receive + arrival->tag]
             : NULL;
+    target->loan = arrival->loan; /* It is all of it: there is no other. */
     if (piece == NULL || arrival->offset != piece->offset ||
         arrival->size != piece->bytes ||
         mover_target_has(target, piece->number)) {
@@ -193,6 +205,7 @@ static void written(void *context, tow_region_t *region,
                              arrival->size, arrival->offset, arrival->tag));
         return;
     }
+    if (arrival->loan != NULL) target->upload.bytes = arrival->lent;
     if (target->packed != NULL) {
         const box_side_t dense = {piece->extent, NULL};
         lay_out(target, piece, (const char *)target->packed + piece->offset,
@@ -273,6 +286,12 @@ static tow_status_t reserve_offers(job_t *job, const target_t *target)
     return TOW_OK;
 }
 
+static bool may_be_lent(const job_t *job, const target_t *target)
+{
+    return target->receive_count == 1 && target->packed == NULL &&
+           job->route->receives[target->first_receive].bytes == target->size;
+}
+
 static tow_status_t open_region(job_t *job, target_t *target)
 {
     tow_mover_t *mover = job->mover;
@@ -288,6 +307,7 @@ static tow_status_t open_region(job_t *job, target_t *target)
     const tow_region_options_t options = {
         .bytes = target->packed != NULL ? target->packed : target->bytes,
         .size = (size_t)target->size,
+        .may_borrow = may_be_lent(job, target),
         .arrived = written,
         .context = target};
     return tow_env_region_open(mover->env, &options, &target->region);
@@ -336,6 +356,7 @@ static tow_status_t start_target(job_t *job, uint32_t shard, size_t first,
     target->mover = mover;
     target->job = NULL;
     target->bytes = target->packed = NULL;
+    target->loan = NULL;
     target->size = size;
     target->region = NULL;
     target->shard = shard;

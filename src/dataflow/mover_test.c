@@ -46,6 +46,17 @@ static void plan_untranspose(plan_t *plan, int64_t side)
     plan_make(plan, 2);
 }
 
+/* A whole shard of worker 0 becomes one of worker 1, and, the same, of worker 2. */
+static void plan_pass(plan_t *plan, uint32_t hand_count)
+{
+    *plan = (plan_t){.whole = matrix(2, ROW_BYTES / 8),
+                     .from = {.parts = {1, 1}, .place_count = 1, .places = {0}},
+                     .to = {.parts = {1, 1},
+                            .place_count = hand_count - 1,
+                            .places = {1, 2}}};
+    plan_make(plan, hand_count);
+}
+
 static void start_all(trip_t *trip)
 {
     for (uint32_t i = 0; i < trip->yard->hand_count; i++)
@@ -170,6 +181,78 @@ static void large_pieces_are_written_into_the_target(void **state)
     assert_int_equal(yard.write_count, 2);
     yard_close(&yard);
     plan_free(&plan, 2);
+}
+
+/* The move ends while its receivers use the sender's bytes; the sender keeps them
+ * until both have let go, also if nobody else holds them. */
+static void a_whole_shard_is_lent(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t trip;
+    yard_open(&yard, 3, 0);
+    yard.lends = true;
+    plan_pass(&plan, 3);
+    trip_init(&trip, &yard, &plan, 5);
+    start_all(&trip);
+    produce_all(&trip);
+    yard_run(&yard);
+    expect_all(&trip, TOW_CODE_OK);
+    assert_int_equal(yard.lent_count, 2);
+    tow_buffer_release(trip.parts[0].sources[0]);
+    yard_run(&yard);
+    assert_int_equal(yard.hands[0].buffer_count, 1);
+    assert_int_equal(yard.hands[0].loan_count, 1);
+    assert_int_equal(tow_mover_stats(yard.hands[0].mover).lent_count, 2);
+    trip_expect_bytes(&trip);
+    tow_buffer_release(trip.parts[1].targets[0]);
+    yard_run(&yard);
+    assert_int_equal(yard.hands[0].loan_count, 1);
+    assert_false(tow_mover_is_quiet(yard.hands[0].mover));
+    tow_buffer_release(trip.parts[2].targets[0]);
+    yard_run(&yard);
+    assert_int_equal(yard.hands[0].buffer_count, 0);
+    assert_int_equal(tow_mover_stats(yard.hands[0].mover).sent_lent, 2);
+    yard_close(&yard);
+    plan_free(&plan, 3);
+}
+
+/* A device that takes a copy gives them back at once. */
+static void what_is_copied_from_a_loan_is_given_back(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    yard_open(&yard, 2, 0);
+    yard.lends = yard.copies_uploads = true;
+    plan_pass(&plan, 2);
+    go(&yard, &plan);
+    assert_int_equal(yard.lent_count, 1);
+    assert_true(tow_list_is_empty(&yard.loans));
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+/* Parts, here or there, are copied: nobody keeps a whole for the sake of a
+ * part. */
+static void parts_are_not_lent(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        yard_t yard;
+        plan_t plan;
+        yard_open(&yard, 2, 0);
+        yard.lends = true;
+        if (way == 0)
+            plan_gather(&plan, ROW_BYTES / 4);
+        else
+            plan_untranspose(&plan, 256);
+        go(&yard, &plan);
+        assert_int_equal(yard.lent_count, 0);
+        yard_close(&yard);
+        plan_free(&plan, 2);
+    }
 }
 
 static void large_pieces_that_are_no_rows_arrive_packed(void **state)
@@ -666,11 +749,11 @@ static void wrong_offers_are_refused(void **state)
 static void a_wrong_write_fails_the_move(void **state)
 {
     (void)state;
-    const tow_arrival_t wrongs[] = {{0, ROW_BYTES, 2},
-                                    {0, ROW_BYTES, UINT64_MAX},
-                                    {4, ROW_BYTES, 0},
-                                    {0, ROW_BYTES - 4, 0},
-                                    {ROW_BYTES, ROW_BYTES, 0}};
+    const tow_arrival_t wrongs[] = {{.size = ROW_BYTES, .tag = 2},
+                                    {.size = ROW_BYTES, .tag = UINT64_MAX},
+                                    {.offset = 4, .size = ROW_BYTES},
+                                    {.size = ROW_BYTES - 4},
+                                    {.offset = ROW_BYTES, .size = ROW_BYTES}};
     for (size_t i = 0; i <= TOW_COUNT_OF(wrongs); i++) {
         yard_t yard;
         plan_t plan;
@@ -680,7 +763,7 @@ static void a_wrong_write_fails_the_move(void **state)
         trip_init(&trip, &yard, &plan, 7);
         must(trip_start(&trip, 1));
         yard_region_t *region = find_region(&yard.hands[1], 1);
-        tow_arrival_t arrival = {0, ROW_BYTES, 0};
+        tow_arrival_t arrival = {.size = ROW_BYTES};
         if (i < TOW_COUNT_OF(wrongs))
             arrival = wrongs[i];
         else /* twice */
@@ -768,6 +851,7 @@ static bool strike_at(const plan_t *plan, size_t step, blow_t blow)
     size_t at = 0;
     bool is_struck = false;
     yard_open(&yard, 2, 0);
+    yard.lends = true;
     trip_init(&trip, &yard, plan, 7);
     for (size_t act = 0; act < 2 + plan->from.place_count; act++) {
         do {
@@ -801,12 +885,13 @@ out:
 static void everything_ends_wherever_it_is_struck(void **state)
 {
     (void)state;
-    plan_t plans[4];
+    plan_t plans[5];
     plan_gather(&plans[0], 5);
     plan_gather(&plans[1], ROW_BYTES / 4);
     plan_transpose(&plans[2], 256);
     plan_untranspose(&plans[3], 256);
-    for (int p = 0; p < 4; p++) {
+    plan_pass(&plans[4], 2);
+    for (int p = 0; p < 5; p++) {
         for (int blow = 0; blow < BLOW_COUNT; blow++)
             for (size_t step = 0; step < 60; step++)
                 strike_at(&plans[p], step, (blow_t)blow);
@@ -818,22 +903,26 @@ static void everything_ends_wherever_it_is_struck(void **state)
 static void a_mover_is_forgotten_at_any_moment(void **state)
 {
     (void)state;
-    plan_t plan;
-    plan_transpose(&plan, 256);
-    for (size_t steps = 0; steps < 24; steps++) {
+    for (size_t steps = 0; steps < 48; steps++) {
         yard_t yard;
         trip_t trip;
+        plan_t plan;
         yard_open(&yard, 2, 0);
+        yard.lends = true;
+        if (steps % 2 == 0)
+            plan_transpose(&plan, 256);
+        else
+            plan_pass(&plan, 2);
         trip_init(&trip, &yard, &plan, 7);
         must(trip_start(&trip, 0));
-        for (size_t i = 0; i < steps && yard_step(&yard); i++)
+        for (size_t i = 0; i < steps / 2 && yard_step(&yard); i++)
             if (i == 1) must(trip_start(&trip, 1));
         produce_all(&trip);
-        for (size_t i = 0; i < steps && yard_step(&yard); i++)
+        for (size_t i = 0; i < steps / 2 && yard_step(&yard); i++)
             continue;
         yard_crash(&yard);
+        plan_free(&plan, 2);
     }
-    plan_free(&plan, 2);
 }
 
 /* -- By chance ------------------------------------------------------------------------------------ */
@@ -868,6 +957,12 @@ static void random_plan(yard_t *yard, plan_t *plan)
     if (below(yard, 3) == 0) plan->whole.dims[plan->whole.rank - 1] *= 256;
     random_layout(yard, plan->whole.rank, &plan->from);
     random_layout(yard, plan->whole.rank, &plan->to);
+    if (below(yard, 3) == 0) { /* Whole shards, to wherever. */
+        memcpy(plan->to.parts, plan->from.parts, sizeof(plan->to.parts));
+        plan->to.place_count = plan->from.place_count;
+        for (size_t i = 0; i < plan->to.place_count; i++)
+            plan->to.places[i] = below(yard, yard->hand_count);
+    }
     plan_make(plan, yard->hand_count);
 }
 
@@ -1209,6 +1304,9 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_driver_without_copies_lends_its_bytes),
     cmocka_unit_test(small_pieces_travel_in_messages),
     cmocka_unit_test(large_pieces_are_written_into_the_target),
+    cmocka_unit_test(a_whole_shard_is_lent),
+    cmocka_unit_test(what_is_copied_from_a_loan_is_given_back),
+    cmocka_unit_test(parts_are_not_lent),
     cmocka_unit_test(large_pieces_that_are_no_rows_arrive_packed),
     cmocka_unit_test(large_pieces_are_packed_by_who_sends_them),
     cmocka_unit_test(devices_may_copy_what_they_are_given),

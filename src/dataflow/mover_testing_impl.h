@@ -74,6 +74,10 @@ struct yard {
     int write_count;
     int refuse_write_at; /* the nth fails; 0: none */
     int spoil_write_at;  /* the nth fails later */
+    /* Writes that may be are lent; at random, some of these lanes break. */
+    bool lends;
+    tow_list_t loans; /* of yard_loan_t */
+    int lent_count;   /* ever */
 };
 
 static inline void must(tow_status_t status)
@@ -215,8 +219,55 @@ static inline void yard_region_close(tow_region_t *base, tow_closed_t closed)
     yard_event(hand_of(base->env), run_region_closed, region, 0);
 }
 
+/* A write that is used where it is. The receiver's view of the bytes lives on
+ * whatever the writer does. */
+typedef struct yard_loan {
+    tow_list_t list;
+    hand_t *writer;
+    tow_mover_write_t *write; /* NULL: the writer has been told */
+    uint8_t *bytes;           /* aligned, in `room` */
+    uint8_t room[];
+} yard_loan_t;
+
+static inline void run_written(event_t *event)
+{
+    tow_mover_write_t *write = event->what;
+    tow_status_t status = event->status;
+    event->status = TOW_OK;
+    write->write.is_adrift = status != TOW_OK;
+    write->done(write, status);
+}
+
+static inline event_t *yard_written(yard_loan_t *loan)
+{
+    event_t *event = yard_event(loan->writer, run_written, loan->write, 0);
+    event->channel = 2000 + loan->writer->process;
+    loan->write = NULL;
+    return event;
+}
+
+static inline void free_loan_record(yard_loan_t *loan)
+{
+    tow_list_remove(&loan->list);
+    test_free(loan);
+}
+
+/* Nobody may have changed the bytes while the writer stood by them. */
+static inline void yard_loan_end(tow_env_t *env, tow_loan_t *base)
+{
+    yard_loan_t *loan = (yard_loan_t *)base;
+    (void)env;
+    if (loan->write != NULL) {
+        const tow_write_t *write = &loan->write->write;
+        assert_memory_equal(loan->bytes, write->bytes, write->size);
+        yard_written(loan);
+    }
+    free_loan_record(loan);
+}
+
 static const tow_env_ops_t yard_env_ops = {
     .name = "yard",
+    .loan_end = yard_loan_end,
     .post = yard_post,
     .lane_address = yard_lane_address,
     .lane_open = yard_lane_open,
@@ -507,6 +558,50 @@ static inline tow_mover_sent_t yard_send(void *context, uint32_t process,
     return TOW_MOVER_WAITS;
 }
 
+static inline void run_lent(event_t *event)
+{
+    tow_mover_write_t *write = event->what;
+    write->lent(write);
+}
+
+static inline yard_loan_t *make_loan(hand_t *writer, tow_mover_write_t *write)
+{
+    yard_loan_t *loan = test_calloc(1, sizeof(*loan) + write->write.size + 64);
+    loan->writer = writer;
+    loan->write = write;
+    loan->bytes = loan->room + (64 - (uintptr_t)loan->room % 64);
+    memcpy(loan->bytes, write->write.bytes, write->write.size);
+    tow_list_append(&writer->yard->loans, &loan->list);
+    return loan;
+}
+
+/* Told there, then here; and at some time that it is over. */
+static inline void lend(hand_t *writer, tow_mover_write_t *write,
+                        yard_region_t *region)
+{
+    yard_t *yard = writer->yard;
+    yard_loan_t *loan = make_loan(writer, write);
+    event_t *event = yard_event(writer, run_lent, write, 0);
+    event->channel = 2000 + writer->process;
+    yard->lent_count++;
+    if (yard->is_random && tow_random_below(&yard->random, 4) == 0)
+        yard_written(loan)->status =
+            TOW_ERROR(TOW_UNAVAILABLE, "the lane broke");
+    const tow_arrival_t arrival = {.size = write->write.size,
+                                   .tag = write->write.tag,
+                                   .lent = loan->bytes,
+                                   .loan = (tow_loan_t *)loan};
+    region->options.arrived(region->options.context, &region->base, &arrival);
+}
+
+static inline bool is_lent(const yard_t *yard, const tow_mover_write_t *write,
+                           const yard_region_t *region)
+{
+    return yard->lends && write->lent != NULL && region->options.may_borrow &&
+           write->write.offset == 0 &&
+           write->write.size == region->options.size;
+}
+
 /* Lands, is told there, and then here. */
 static inline void run_write(event_t *event)
 {
@@ -523,12 +618,16 @@ static inline void run_write(event_t *event)
         assert_memory_equal(write->target->lane_address.data, to->address, 8);
         assert_true(write->write.offset + write->write.size <=
                     region->options.size);
+        if (is_lent(yard, write, region)) {
+            lend(event->hand, write, region);
+            return;
+        }
         memcpy((char *)region->options.bytes + write->write.offset,
                write->write.bytes, write->write.size);
         region->options.arrived(region->options.context, &region->base,
-                                &(tow_arrival_t){write->write.offset,
-                                                 write->write.size,
-                                                 write->write.tag});
+                                &(tow_arrival_t){.offset = write->write.offset,
+                                                 .size = write->write.size,
+                                                 .tag = write->write.tag});
     }
     write->done(write, status);
 }
@@ -557,7 +656,10 @@ static inline void on_quiet(void *context)
 
 static inline void yard_open(yard_t *yard, uint32_t hand_count, uint64_t seed)
 {
-    *yard = (yard_t){.hand_count = hand_count, .is_random = seed != 0};
+    *yard = (yard_t){.hand_count = hand_count,
+                     .is_random = seed != 0,
+                     .lends = seed % 2 == 1};
+    tow_list_init(&yard->loans);
     tow_random_init(&yard->random, seed);
     tow_list_init(&yard->events);
     tow_arena_init(&yard->arena, 0);
@@ -595,12 +697,15 @@ static inline void yard_close(yard_t *yard)
         assert_int_equal(hand->loan_count, 0);
         assert_true(tow_mover_is_quiet(hand->mover));
         assert_int_equal(tow_mover_stats(hand->mover).receive_bytes, 0);
+        assert_int_equal(tow_mover_stats(hand->mover).lent_count, 0);
+        assert_int_equal(tow_mover_stats(hand->mover).lent_bytes, 0);
         assert_int_equal(tow_mover_stats(hand->mover).move_count, 0);
         tow_mover_clear(hand->mover);
         assert_int_equal(tow_mover_stats(hand->mover).early_count, 0);
         assert_int_equal(tow_mover_stats(hand->mover).early_bytes, 0);
         tow_mover_destroy(hand->mover);
     }
+    assert_true(tow_list_is_empty(&yard->loans));
     tow_arena_deinit(&yard->arena);
 }
 
@@ -629,6 +734,8 @@ static inline void yard_crash(yard_t *yard)
         tow_status_release(event->status);
         test_free(event);
     }
+    while ((item = tow_list_pop_front(&yard->loans)) != NULL)
+        test_free(TOW_CONTAINER_OF(item, yard_loan_t, list));
     tow_arena_deinit(&yard->arena);
 }
 

@@ -49,6 +49,7 @@ typedef struct tow_link tow_link_t;
 typedef struct tow_listener tow_listener_t;
 typedef struct tow_lane tow_lane_t;
 typedef struct tow_region tow_region_t;
+typedef struct tow_loan tow_loan_t;
 typedef struct tow_timer tow_timer_t;
 typedef struct tow_post tow_post_t;
 typedef struct tow_work tow_work_t;
@@ -240,11 +241,18 @@ typedef struct tow_arrival {
     uint64_t offset;
     uint64_t size;
     uint64_t tag; /* as the writer gave it */
+    /* Not NULL: nothing was copied. The bytes are here, in memory of the writer,
+     * to be read and not written, until tow_loan_end. */
+    const void *lent;
+    tow_loan_t *loan; /* of that */
 } tow_arrival_t;
 
 typedef struct tow_region_options {
     void *bytes; /* lent until the region is closed */
     size_t size;
+    /* A write of the whole region may be lent instead of copied, if its writer
+     * says so too. */
+    bool may_borrow;
     /* A write is complete and, where asked for, its checksum was right. */
     void (*arrived)(void *context, tow_region_t *region,
                     const tow_arrival_t *arrival);
@@ -269,6 +277,14 @@ struct tow_write {
     uint64_t offset;
     uint64_t tag;
     tow_write_check_t check;
+    /* The target uses the bytes where they are: they have arrived as far as it is
+     * concerned, and `done` follows when it has let go of them, which may take as
+     * long as it likes. At most once. NULL: they are always copied. */
+    void (*lent)(tow_write_t *write);
+    /* Out, with an error: the lane broke, and the target may be using the bytes
+     * where they are for as long as it likes. They must not change, and their
+     * memory is not to be used for anything else: see base/block.h. */
+    bool is_adrift;
     /* TOW_OK: the bytes are in place, and `arrived` has run there or surely
      * will unless that peer dies; until it has, writing to the same place again
      * would change what it sees. An error: they may be there in part, more of
@@ -318,6 +334,8 @@ struct tow_env_ops {
                                 const tow_region_options_t *options,
                                 tow_region_t **out_region);
     void (*region_close)(tow_region_t *region, tow_closed_t closed);
+    /* NULL where nothing is ever lent. */
+    void (*loan_end)(tow_env_t *env, tow_loan_t *loan);
     void (*close)(tow_env_t *env, tow_closed_t closed);
 };
 
@@ -514,7 +532,20 @@ static inline void tow_region_close(tow_region_t *region, tow_closed_t closed)
     region->env->ops->region_close(region, closed);
 }
 
-/* Closes all that is open, by force where it must, then calls `closed`. */
+/* May writes of processes of this host be lent at all? */
+static inline bool tow_env_can_lend(const tow_env_t *env)
+{
+    return env->ops->loan_end != NULL;
+}
+
+/* The bytes of an arrival are needed no more. */
+static inline void tow_loan_end(tow_env_t *env, tow_loan_t *take_loan)
+{
+    env->ops->loan_end(env, take_loan);
+}
+
+/* Closes all that is open, by force where it must, then calls `closed`. What was
+ * lent to us must have been given back, or will be: it waits for that. */
 static inline void tow_env_close(tow_env_t *env, tow_closed_t closed)
 {
     env->ops->close(env, closed);

@@ -175,6 +175,15 @@
 /* What a copier takes at a time: a huge page. A region that closes waits for as
  * long as that takes, 0.5 ms. */
 #define TOW_NET_PULL_CHUNK_BYTES (2u << 20)
+/* Writes of one lane that its target uses where they are; more are copied. And
+ * the same of all lanes that come in. */
+#define TOW_NET_LANE_LENT_COUNT_MAX 256u
+#define TOW_NET_LOAN_COUNT_MAX      4096u
+/* Blocks of other processes stay mapped for so long after their last use, and at
+ * most so many that are not in use: mapping 64 MiB takes 20 us, and touching all
+ * of it for the first time 2 ms. One that its owner has freed costs memory. */
+#define TOW_NET_VIEW_IDLE_NS        (1 * TOW_NS_PER_S)
+#define TOW_NET_VIEW_IDLE_COUNT_MAX 64u
 /* How often a lane with writes under way looks whether its peer on this host is
  * still alive; a look costs 4 us. Sessions take 2.5 s to decide that. */
 #define TOW_NET_LANE_WATCH_NS (250 * TOW_NS_PER_MS)

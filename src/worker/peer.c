@@ -553,9 +553,18 @@ static void delivered(delivery_t *delivery, tow_status_t take_status)
         TOW_CONTAINER_OF(delivery, peer_write_t, delivery);
     tow_worker_t *worker = peer_write->worker;
     tow_mover_write_t *write = peer_write->write;
+    write->write.is_adrift = delivery->write.is_adrift;
     tow_list_remove(&peer_write->in_worker);
     tow_pool_give(&worker->peer_write_pool, peer_write);
     write->done(write, take_status);
+}
+
+static void lent(tow_write_t *write)
+{
+    const delivery_t *delivery = TOW_CONTAINER_OF(write, delivery_t, write);
+    tow_mover_write_t *of_mover =
+        TOW_CONTAINER_OF(delivery, peer_write_t, delivery)->write;
+    of_mover->lent(of_mover);
 }
 
 tow_status_t worker_peer_write(void *context, tow_mover_write_t *write)
@@ -566,6 +575,7 @@ tow_status_t worker_peer_write(void *context, tow_mover_write_t *write)
     peer_write->delivery =
         (delivery_t){.write = write->write, .done = delivered};
     peer_write->delivery.write.check = worker->options.check;
+    if (write->lent != NULL) peer_write->delivery.write.lent = lent;
     peer_write->worker = worker;
     peer_write->write = write;
     tow_list_append(&worker->peer_writes, &peer_write->in_worker);

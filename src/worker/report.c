@@ -40,7 +40,7 @@ static json_t *describe_devices(tow_driver_t *driver)
 static json_t *describe_work(const tow_worker_stats_t *stats)
 {
     return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "runs",
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "runs",
         (json_int_t)stats->dataflow.run_count, "steps",
         (json_int_t)stats->dataflow.step_count, "runs_granted",
         (json_int_t)stats->dataflow.granted, "runs_failed",
@@ -49,7 +49,8 @@ static json_t *describe_work(const tow_worker_stats_t *stats)
         (json_int_t)stats->dataflow.executable_count, "loads",
         (json_int_t)stats->load_count, "puts", (json_int_t)stats->put_count,
         "put_bytes", (json_int_t)stats->put_bytes, "gets",
-        (json_int_t)stats->get_count, "lanes", (json_int_t)stats->lane_count);
+        (json_int_t)stats->get_count, "lanes", (json_int_t)stats->lane_count,
+        "lent_bytes", (json_int_t)stats->mover.lent_bytes);
 }
 
 static json_t *describe_shelf(const tow_shelf_totals_t *shelf)

@@ -1,6 +1,7 @@
 /* What the controller says, message by message. All that is needed of a message
  * is in the worker's arena until the next one. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -40,6 +41,8 @@ static tow_status_t take_peer(tow_worker_t *worker,
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED, "%zu peers are known",
                          tow_map_count(&worker->peers));
     TOW_RETURN_IF_ERROR(worker_peer_add(worker, message));
+    if (strcmp(message->host, worker->options.host) == 0)
+        tow_stash_share(&worker->stash);
     tow_worker_peer_t peer = {.process = message->process,
                               .device_count = message->device_count,
                               .name = message->name,

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/block.h"
 #include "worker/tuning.h"
 
 /* Lies in the block while it is free. */
@@ -24,12 +25,36 @@ static size_t rounded(size_t size)
     return (size + step - 1) / step * step;
 }
 
+static bool is_shown(const void *bytes)
+{
+    tow_block_place_t place;
+    return tow_block_find(bytes, 1, &place);
+}
+
+static void free_bytes(void *bytes, size_t size)
+{
+    if (is_large(size) && is_shown(bytes))
+        tow_block_give(bytes);
+    else
+        tow_free(bytes);
+}
+
 void tow_stash_forget(tow_stash_t *stash)
 {
     tow_list_t *item;
-    while ((item = tow_list_pop_front(&stash->blocks)) != NULL)
-        tow_free(TOW_CONTAINER_OF(item, block_t, list));
+    while ((item = tow_list_pop_front(&stash->blocks)) != NULL) {
+        block_t *block = TOW_CONTAINER_OF(item, block_t, list);
+        free_bytes(block, block->size);
+    }
     stash->bytes = 0;
+}
+
+/* Those that are kept cannot be shown. */
+void tow_stash_share(tow_stash_t *stash)
+{
+    if (stash->shares || !tow_env_can_lend(stash->env)) return;
+    stash->shares = true;
+    tow_stash_forget(stash);
 }
 
 static void expire(tow_timer_t *timer)
@@ -70,6 +95,8 @@ void *tow_stash_take(tow_stash_t *stash, size_t size)
     const size_t whole = rounded(size);
     void *bytes = find(stash, whole);
     if (bytes != NULL) return bytes;
+    if (stash->shares) bytes = tow_block_take(whole);
+    if (bytes != NULL) return bytes;
     bytes = tow_aligned_alloc(TOW_WORKER_HUGE_PAGE_BYTES, whole);
     /* Where there are no huge pages it is only slower. */
     if (bytes != NULL) (void)!madvise(bytes, whole, MADV_HUGEPAGE);
@@ -80,15 +107,16 @@ void tow_stash_give(tow_stash_t *stash, void *bytes, size_t size)
 {
     if (bytes == NULL) return;
     const size_t whole = is_large(size) ? rounded(size) : 0;
-    if (whole == 0 || whole > TOW_WORKER_STASH_BYTES_MAX) {
-        tow_free(bytes);
+    if (whole == 0 || whole > TOW_WORKER_STASH_BYTES_MAX ||
+        tow_block_is_stranded(bytes)) {
+        free_bytes(bytes, size);
         return;
     }
     while (stash->bytes > TOW_WORKER_STASH_BYTES_MAX - whole) {
         block_t *oldest = TOW_CONTAINER_OF(stash->blocks.next, block_t, list);
         tow_list_remove(&oldest->list);
         stash->bytes -= oldest->size;
-        tow_free(oldest);
+        free_bytes(oldest, oldest->size);
     }
     block_t *block = bytes;
     *block = (block_t){.size = whole};

@@ -1,6 +1,7 @@
 #include "worker/stash.h"
 
 #include "base/alloc.h"
+#include "base/block.h"
 #include "base/testing.h"
 #include "env/net/net.h"
 #include "worker/tuning.h"
@@ -90,6 +91,54 @@ static void what_is_kept_goes_when_nobody_needs_it(void **state)
     tow_net_destroy(net);
 }
 
+static bool is_shown(const void *bytes, size_t size)
+{
+    tow_block_place_t place;
+    return tow_block_find(bytes, size, &place);
+}
+
+/* With others on the host, who may look at what is out. */
+static void shared_blocks_can_be_shown_and_stranded_ones_go(void **state)
+{
+    (void)state;
+    tow_stash_t stash;
+    security.has_token = true;
+    const tow_net_options_t options = {
+        .name = "stash", .security = &security, .data_plane = TOW_NET_DATA_UCX};
+    assert_null(tow_net_create(&options, &net));
+    tow_stash_init(&stash, tow_net_env(net));
+    void *private = tow_stash_take(&stash, 4 * MIB);
+    tow_stash_give(&stash, private, 4 * MIB);
+    tow_stash_share(&stash);
+    assert_int_equal(stash.bytes, 0); /* Those before could not be. */
+    void *first = tow_stash_take(&stash, 4 * MIB);
+    assert_true(is_shown(first, 4 * MIB));
+    tow_stash_give(&stash, first, 4 * MIB);
+    assert_ptr_equal(tow_stash_take(&stash, 4 * MIB), first);
+    tow_block_strand(first);
+    tow_stash_give(&stash, first, 4 * MIB);
+    assert_int_equal(stash.bytes, 0);
+    assert_int_equal(tow_block_stats().count, 0);
+    tow_stash_give(&stash, tow_stash_take(&stash, 8 * MIB), 8 * MIB);
+    assert_int_equal(tow_block_stats().count, 1);
+    tow_stash_deinit(&stash);
+    assert_int_equal(tow_block_stats().count, 0);
+    tow_net_destroy(net);
+}
+
+static void an_env_that_lends_nothing_shares_nothing(void **state)
+{
+    (void)state;
+    tow_stash_t stash;
+    tow_stash_init(&stash, open_env());
+    tow_stash_share(&stash);
+    void *bytes = tow_stash_take(&stash, 4 * MIB);
+    assert_false(is_shown(bytes, 1));
+    tow_stash_give(&stash, bytes, 4 * MIB);
+    tow_stash_deinit(&stash);
+    tow_net_destroy(net);
+}
+
 static void exhausted_memory_is_told(void **state)
 {
     (void)state;
@@ -105,4 +154,6 @@ TOW_TEST_MAIN(cmocka_unit_test(block_comes_back_for_the_next_of_its_size),
               cmocka_unit_test(small_blocks_are_not_kept),
               cmocka_unit_test(what_is_kept_is_bounded_and_the_oldest_goes),
               cmocka_unit_test(what_is_kept_goes_when_nobody_needs_it),
+              cmocka_unit_test(shared_blocks_can_be_shown_and_stranded_ones_go),
+              cmocka_unit_test(an_env_that_lends_nothing_shares_nothing),
               cmocka_unit_test(exhausted_memory_is_told))

@@ -221,6 +221,7 @@ typedef struct delivery {
     tow_write_t write;
     struct lane *lane;
     tow_list_t in_lane; /* waits for room there */
+    /* `write.lent` is the caller's to set; NULL if it is not to be lent. */
     void (*done)(struct delivery *delivery, tow_status_t take_status);
 } delivery_t;
 

@@ -215,7 +215,8 @@ static bool progress(void *context)
     bool any = ucp_worker_progress(data->worker) > 0;
     data->is_in_ucx = false;
     if (has_waiting(data)) any |= send_waiting(data);
-    if (!tow_list_is_empty(&data->finished)) {
+    if (!tow_list_is_empty(&data->finished) ||
+        !tow_list_is_empty(&data->lent)) {
         tow_data_finish_writes(data);
         any = true;
     }
@@ -244,7 +245,8 @@ static void sleep_bounded(tow_data_t *data)
 static bool arm(void *context)
 {
     tow_data_t *data = context;
-    if (!tow_list_is_empty(&data->finished)) return false;
+    if (!tow_list_is_empty(&data->finished) || !tow_list_is_empty(&data->lent))
+        return false;
     if (has_waiting(data) && !data->is_stuck) return false;
     const bool is_busy = ucp_worker_arm(data->worker) == UCS_ERR_BUSY;
     if (is_busy && ++data->arm_busy_count < TOW_NET_ARM_BUSY_COUNT_MAX)
@@ -258,7 +260,8 @@ void tow_data_check_closed(tow_data_t *data)
 {
     if (!data->is_closing || !data->holds_net) return;
     if (!tow_list_is_empty(&data->lanes) || data->inbound_count > 0 ||
-        data->region_count > 0 || tow_data_has_lingering(data))
+        data->region_count > 0 || data->loan_count > 0 ||
+        tow_data_has_lingering(data))
         return;
     data->holds_net = false;
     tow_net_drop(data->net);
@@ -280,6 +283,7 @@ static void destroy(void *context)
     data->is_gone = true;
     tow_env_timer_stop(&data->net->env, &data->poll_timer);
     tow_env_timer_stop(&data->net->env, &data->linger_timer);
+    tow_data_views_end(data);
     tow_data_ucx_close(data);
     tow_data_door_close(&data->door);
     tow_pool_deinit(&data->small_ops);
@@ -321,6 +325,7 @@ static void add_entries(tow_env_ops_t *ops)
     ops->lane_close = tow_data_lane_close;
     ops->region_open = tow_data_region_open;
     ops->region_close = tow_data_region_close;
+    ops->loan_end = tow_data_loan_end;
 }
 
 static void init_data(tow_data_t *data, tow_net_t *net)
@@ -334,6 +339,10 @@ static void init_data(tow_data_t *data, tow_net_t *net)
     tow_list_init(&data->lanes);
     tow_list_init(&data->busy);
     tow_list_init(&data->finished);
+    tow_list_init(&data->lent);
+    tow_list_init(&data->views);
+    tow_list_init(&data->idle_views);
+    data->view_timer.fire = tow_data_views_fired;
     tow_list_init(&data->inbounds);
     tow_pool_init(&data->small_ops,
                   sizeof(tow_data_op_t) + TOW_DATA_OP_SMALL_BYTES, 0);

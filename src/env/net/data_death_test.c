@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/block.h"
+
 #define BULK_BYTES  (64 * TEST_MIB)
 #define WRITE_COUNT 4
 #define PEER_FD     3 /* of the peer: a socket to the test */
@@ -60,19 +62,61 @@ static void be_writer(test_node_t *node, const offer_t *target)
     }
 }
 
+static void ignore_lent(tow_write_t *write)
+{
+    (void)write;
+}
+
+static void ignore_done(tow_write_t *write, tow_status_t take_status)
+{
+    (void)write;
+    tow_status_release(take_status);
+}
+
+static void be_lender(test_node_t *node, const offer_t *target)
+{
+    static tow_write_t write;
+    const tow_lane_options_t options = {.address = target->address,
+                                        .address_size = target->address_size,
+                                        .peer_name = "survivor"};
+    TOW_ASSERT(tow_env_lane_open(node->env, &options, &peer_lane) == TOW_OK);
+    uint8_t *bytes = tow_block_take(BULK_BYTES);
+    uint8_t *same = test_pattern(BULK_BYTES);
+    memcpy(bytes, same, BULK_BYTES);
+    write = (tow_write_t){.bytes = bytes,
+                          .size = BULK_BYTES,
+                          .key = target->key,
+                          .lent = ignore_lent,
+                          .done = ignore_done};
+    TOW_ASSERT(tow_lane_write(peer_lane, &write) == TOW_SEND_OK);
+}
+
+/* Never gives back what it is lent. */
+static void keep_loan(void *context, tow_region_t *region,
+                      const tow_arrival_t *arrival)
+{
+    (void)context;
+    (void)region;
+    (void)arrival;
+}
+
 static int peer_main(const char *role)
 {
     static test_world_t world;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     test_node_t *node = test_add_node(&world, 0);
     const tow_region_options_t options = {.bytes = calloc(1, BULK_BYTES),
-                                          .size = BULK_BYTES};
+                                          .size = BULK_BYTES,
+                                          .may_borrow =
+                                              strcmp(role, "borrower") == 0,
+                                          .arrived = keep_loan};
     tow_region_t *region;
     TOW_ASSERT(tow_env_region_open(node->env, &options, &region) == TOW_OK);
     offer_t offer = make_offer(node->env, region);
     TOW_ASSERT(write(PEER_FD, &offer, sizeof(offer)) == sizeof(offer));
     TOW_ASSERT(read(PEER_FD, &offer, sizeof(offer)) == sizeof(offer));
     if (strcmp(role, "writer") == 0) be_writer(node, &offer);
+    if (strcmp(role, "lender") == 0) be_lender(node, &offer);
     tow_net_run(node->net); /* Until a signal ends it. */
     return 1;
 }
@@ -310,12 +354,90 @@ static void writer_stopped_in_mid_write(void **state)
     writer_ends_in_mid_write(end_by_stop);
 }
 
+/* -- Lent bytes ------------------------------------------------------------ */
+
+/* They are as good as ours: its memory lives on with us. */
+static void lender_killed_leaves_the_bytes(void **state)
+{
+    (void)state;
+    test_world_t *world = test_world_create(1);
+    test_node_t *node = &world->nodes[0];
+    test_region_t region = {.bytes = calloc(1, BULK_BYTES), .size = BULK_BYTES};
+    const tow_region_options_t options = {.bytes = region.bytes,
+                                          .size = BULK_BYTES,
+                                          .may_borrow = true,
+                                          .arrived = test_region_arrived,
+                                          .context = &region};
+    assert_null(tow_env_region_open(node->env, &options, &region.region));
+    const offer_t ours = make_offer(node->env, region.region);
+    peer_t peer;
+    peer_start(&peer, "lender", &ours);
+    TEST_UNTIL(world, region.arrived_count == 1);
+    peer_kill(&peer);
+    for (int i = 0; i < 20; i++)
+        test_turn(world);
+    uint8_t *same = test_pattern(BULK_BYTES);
+    const void *seen =
+        region.last.loan != NULL ? region.last.lent : region.bytes;
+    assert_memory_equal(seen, same, BULK_BYTES);
+    if (region.last.loan != NULL) tow_loan_end(node->env, region.last.loan);
+    free(same);
+    expect_fresh_peer_works(world);
+    test_world_destroy(world);
+    free(region.bytes);
+}
+
+static int lent_count;
+
+static void count_lent(tow_write_t *write)
+{
+    (void)write;
+    lent_count++;
+}
+
+static bool is_refused(const test_write_t *write)
+{
+    return write->done_count > 0;
+}
+
+/* Nobody closes the lane: its door says that it is dead. */
+static void borrower_killed_lets_the_writer_know(void **state)
+{
+    (void)state;
+    test_world_t *world = test_world_create(1);
+    test_node_t *node = &world->nodes[0];
+    const offer_t ours = make_offer(node->env, NULL);
+    peer_t peer;
+    test_lane_t lane;
+    peer_start(&peer, "borrower", &ours);
+    open_lane_to(&lane, node, &peer);
+    uint8_t *bytes = tow_block_take(BULK_BYTES);
+    test_write_t write = {.write = {.bytes = bytes,
+                                    .size = BULK_BYTES,
+                                    .key = peer.offer.key,
+                                    .lent = count_lent,
+                                    .done = test_write_done}};
+    lent_count = 0;
+    assert_int_equal(tow_lane_write(lane.lane, &write.write), TOW_SEND_OK);
+    TEST_UNTIL(world, lent_count == 1 || is_refused(&write));
+    const bool was_lent = lent_count == 1;
+    peer_kill(&peer);
+    TEST_UNTIL(world, !was_lent || write.done_count == 1);
+    assert_int_equal(write.write.is_adrift, was_lent);
+    test_lane_close(world, &lane, TOW_LANE_CLOSE_FORCE);
+    tow_block_give(bytes);
+    expect_fresh_peer_works(world);
+    test_world_destroy(world);
+}
+
 static const struct CMUnitTest tests[] = {
     TEST_ON_ALL(target_killed_in_mid_write),
     TEST_ON_ALL(target_stopped_in_mid_write_then_killed),
     TEST_ON_ALL(target_stopped_in_mid_write_then_goes_on),
     TEST_ON_ALL(writer_killed_in_mid_write),
     TEST_ON_ALL(writer_stopped_in_mid_write),
+    TEST_ON_ALL(lender_killed_leaves_the_bytes),
+    TEST_ON_ALL(borrower_killed_lets_the_writer_know),
 };
 
 int main(int argc, char **argv)

@@ -10,6 +10,7 @@
  *   data_reach   memory of other processes of this host
  *   data_inbound lanes that others opened to us, and their writes
  *   data_pull    their writes that we fetch ourselves
+ *   data_view    blocks of theirs that we have mapped, and writes that they lend
  *   data_region  memory that may be written to
  *   data         the whole: life, progress, messages that arrive
  *
@@ -187,6 +188,7 @@ typedef struct tow_data_lane {
     uint32_t write_count;    /* accepted and not done */
     uint32_t large_count;    /* of more than one fragment, in `ready` */
     uint32_t reached_count;  /* by pulls, and not ended */
+    uint32_t lent_count;     /* used by the target where they are */
     tow_data_reach_state_t reach;
     uint64_t reach_word; /* a random number that the target looks for */
     uint64_t next_write;
@@ -195,6 +197,7 @@ typedef struct tow_data_lane {
     tow_list_t waiting;       /* large writes that are not in turn yet */
     tow_list_t reach_waiting; /* those that are to go by pulls */
     tow_list_t sent;          /* writes whose fragments have all been sent */
+    tow_list_t lent;          /* writes that the target uses where they are */
     tow_list_t ending;        /* writes that ended with fragments inside UCX */
     tow_timer_t linger;
     bool sees_door;     /* the peer's, on this host: then ... */
@@ -239,11 +242,14 @@ void tow_data_write_sent(tow_data_op_t *op);
 void tow_data_lane_reach_told(tow_data_lane_t *lane, bool is_granted);
 void tow_data_write_answered(tow_data_lane_t *lane,
                              const tow_data_control_t *control);
+/* LENT has come. */
+void tow_data_write_lent(tow_data_lane_t *lane,
+                         const tow_data_control_t *control);
 /* The lane is cut: ends all its writes. */
 void tow_data_writes_end(tow_data_lane_t *lane, tow_status_t cause);
 /* Sends fragments of busy lanes, up to a bound; true if there were any. */
 bool tow_data_pump(tow_data_t *data);
-/* Runs `done` of the writes that have ended. */
+/* Runs `done` of the writes that have ended, and `lent`. */
 void tow_data_finish_writes(tow_data_t *data);
 /* BYE_BACK, RESET or ANSWER has come for one of our lanes. */
 void tow_data_lane_hear(tow_data_lane_t *lane,
@@ -269,6 +275,7 @@ typedef struct tow_data_inbound {
     tow_data_reach_t reach; /* owned: the peer's process, if we may read it */
     tow_list_t pulls;
     uint32_t pull_count;
+    tow_list_t loans; /* writes of its that are used where they are */
     uint32_t partial_count;
     tow_data_partial_t partials[TOW_NET_LANE_LARGE_COUNT_MAX];
 } tow_data_inbound_t;
@@ -284,6 +291,8 @@ const void *tow_data_inbound_look(tow_data_inbound_t *inbound,
                                   const tow_data_ring_ref_t *ref);
 void tow_data_inbound_answer(tow_data_inbound_t *inbound, uint64_t write,
                              tow_code_t code);
+/* We use it where it is. */
+void tow_data_inbound_tell_lent(tow_data_inbound_t *inbound, uint64_t write);
 /* A write is in place: answers it and tells the region's owner. */
 void tow_data_inbound_arrived(tow_data_inbound_t *inbound,
                               tow_data_region_t *region, uint64_t write,
@@ -304,6 +313,32 @@ void tow_data_inbound_pull(tow_data_inbound_t *inbound,
 void tow_data_pulls_cancel_of_inbound(tow_data_inbound_t *inbound);
 void tow_data_pulls_cancel_of_region(tow_data_region_t *region);
 
+/* -- Views and loans ------------------------------------------------------ */
+
+typedef struct tow_data_view tow_data_view_t;
+
+/* Maps the block that a pull names, or finds it mapped. NULL: it cannot be, and
+ * the bytes are to be fetched otherwise. */
+tow_data_view_t *tow_data_view_open(tow_data_inbound_t *inbound,
+                                    const tow_data_pull_t *what);
+void tow_data_view_close(tow_data_view_t *view);
+const uint8_t *tow_data_view_bytes(const tow_data_view_t *view,
+                                   const tow_data_pull_t *what);
+/* Those that nobody uses are unmapped. */
+void tow_data_views_fired(tow_timer_t *timer);
+void tow_data_views_end(tow_data_t *data);
+
+/* May this write be used where it is? */
+bool tow_data_may_borrow(const tow_data_region_t *region,
+                         const tow_data_pull_t *what);
+/* Uses it so, and tells both sides. False: no memory, and `view` is the
+ * caller's still. */
+bool tow_data_borrow(tow_data_inbound_t *inbound, tow_data_region_t *region,
+                     const tow_data_pull_t *what, tow_data_view_t *take_view);
+void tow_data_loan_end(tow_env_t *env, tow_loan_t *loan);
+/* The lane is gone: what it lent stays with who has it. */
+void tow_data_loans_detach(tow_data_inbound_t *inbound);
+
 /* -- Regions -------------------------------------------------------------- */
 
 struct tow_data_region {
@@ -311,6 +346,7 @@ struct tow_data_region {
     tow_data_t *data;
     uint8_t *bytes; /* lent by the owner */
     size_t size;
+    bool may_borrow;
     void (*arrived)(void *context, tow_region_t *region,
                     const tow_arrival_t *arrival);
     void *context;
@@ -374,6 +410,7 @@ struct tow_data {
     tow_list_t lanes;
     tow_list_t busy;
     tow_list_t finished; /* writes whose `done` is due */
+    tow_list_t lent;     /* writes whose `lent` is due */
 
     tow_map_t inbounds_by_stream;
     tow_list_t inbounds;
@@ -384,12 +421,19 @@ struct tow_data {
     uint32_t region_count; /* closing ones included */
     uint64_t next_region;
 
+    tow_list_t views;      /* in use */
+    tow_list_t idle_views; /* the one not used for longest first */
+    uint32_t idle_view_count;
+    tow_timer_t view_timer; /* when the first of them goes */
+    uint32_t loan_count;
+
     void (*datagram_arrived)(void *context, uint64_t channel, const void *bytes,
                              size_t size);
     void *datagram_context;
 
     uint64_t straggler_count; /* fragments of writes that had been refused */
     uint64_t pulled_count;    /* writes that have arrived by pulls */
+    uint64_t borrowed_count;  /* writes that were lent to us */
     uint32_t damage_count;    /* tests: so many fragments to damage */
 };
 

@@ -31,6 +31,7 @@ static void end_inbound(tow_data_inbound_t *inbound)
     if (data->last_inbound == inbound) data->last_inbound = NULL;
     tow_map_remove(&data->inbounds_by_stream, inbound->stream);
     tow_data_pulls_cancel_of_inbound(inbound);
+    tow_data_loans_detach(inbound);
     tow_net_defer(data->net, &inbound->task);
 }
 
@@ -82,6 +83,7 @@ static tow_data_inbound_t *create_inbound(tow_data_t *data, uint64_t stream,
     inbound->stream = stream;
     inbound->node = node;
     tow_list_init(&inbound->pulls);
+    tow_list_init(&inbound->loans);
     tow_net_task_init(&inbound->task, inbound_work);
     if (!tow_map_put(&data->inbounds_by_stream, stream, inbound)) {
         tow_free(inbound);
@@ -221,13 +223,8 @@ static void forget_partial(tow_data_inbound_t *inbound,
     *partial = inbound->partials[--inbound->partial_count];
 }
 
-void tow_data_inbound_answer(tow_data_inbound_t *inbound, uint64_t write,
-                             tow_code_t code)
+static void tell(tow_data_inbound_t *inbound, const tow_data_control_t *control)
 {
-    const tow_data_control_t control = {.stream = inbound->stream,
-                                        .write = write,
-                                        .kind = TOW_DATA_ANSWER,
-                                        .code = (uint8_t)code};
     if (inbound->port->send_count >= TOW_NET_INBOUND_ANSWER_COUNT_MAX) {
         tow_data_complain(inbound->data, inbound->stream,
                           "a peer does not read its answers");
@@ -236,9 +233,26 @@ void tow_data_inbound_answer(tow_data_inbound_t *inbound, uint64_t write,
     }
     /* When it fails the port has failed, or there is no memory for 24 bytes:
      * either way the lane is of no use to the peer any more. */
-    if (tow_data_port_tell(inbound->port, &control, (tow_data_bytes_t){0}) ==
+    if (tow_data_port_tell(inbound->port, control, (tow_data_bytes_t){0}) ==
         TOW_DATA_FAILED)
         end_inbound(inbound);
+}
+
+void tow_data_inbound_answer(tow_data_inbound_t *inbound, uint64_t write,
+                             tow_code_t code)
+{
+    const tow_data_control_t control = {.stream = inbound->stream,
+                                        .write = write,
+                                        .kind = TOW_DATA_ANSWER,
+                                        .code = (uint8_t)code};
+    tell(inbound, &control);
+}
+
+void tow_data_inbound_tell_lent(tow_data_inbound_t *inbound, uint64_t write)
+{
+    const tow_data_control_t control = {
+        .stream = inbound->stream, .write = write, .kind = TOW_DATA_LENT};
+    tell(inbound, &control);
 }
 
 /* -- Fragments ------------------------------------------------------------ */

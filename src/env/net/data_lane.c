@@ -79,6 +79,7 @@ void tow_data_lane_hear(tow_data_lane_t *lane,
 {
     switch ((tow_data_control_kind_t)control->kind) {
     case TOW_DATA_ANSWER: tow_data_write_answered(lane, control); break;
+    case TOW_DATA_LENT: tow_data_write_lent(lane, control); break;
     case TOW_DATA_RESET:
         if (lane->port->failure == UCS_OK)
             lane->port->failure = UCS_ERR_CONNECTION_RESET;
@@ -284,6 +285,7 @@ static void init_lane(tow_data_lane_t *lane, tow_data_t *data,
     tow_list_init(&lane->waiting);
     tow_list_init(&lane->reach_waiting);
     tow_list_init(&lane->sent);
+    tow_list_init(&lane->lent);
     tow_list_init(&lane->ending);
     lane->down = options->down;
     lane->writable = options->writable;

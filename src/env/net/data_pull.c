@@ -3,9 +3,11 @@
  * Small ones at once. Large ones on copiers, threads of the net's own, in chunks
  * that each takes in turn, so that neither the loop stands still nor a close
  * waits for more than a chunk. A pull holds its inbound and its region: both
- * wait for it when they go, and make it give up. */
+ * wait for it when they go, and make it give up. What lies in a block that can be
+ * mapped (data_view.c) is copied from there, or not at all. */
 #include <errno.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "env/net/data_impl.h"
@@ -24,6 +26,8 @@ struct pull {
     tow_list_t in_region;
     tow_data_pull_t what;
     tow_data_reach_t reach; /* the inbound's */
+    tow_data_view_t *view;  /* used; NULL: none */
+    const uint8_t *seen;    /* the bytes in it */
     uint8_t *target;
     uint32_t busy_count; /* parts that have not ended */
     /* Written and read by the loop and all copiers. */
@@ -53,13 +57,20 @@ static bool next_chunk(pull_t *pull, uint64_t *out_at, uint64_t *out_size)
     return true;
 }
 
+static int fetch_chunk(const pull_t *pull, uint64_t at, size_t size)
+{
+    if (pull->view == NULL)
+        return tow_data_reach_read(&pull->reach, pull->target + at,
+                                   pull->what.bytes + at, size);
+    memcpy(pull->target + at, pull->seen + at, size);
+    return 0;
+}
+
 static void fetch(pull_t *pull)
 {
     uint64_t at, size;
     while (!atomic_load(&pull->is_cancelled) && next_chunk(pull, &at, &size)) {
-        const int error =
-            tow_data_reach_read(&pull->reach, pull->target + at,
-                                pull->what.bytes + at, (size_t)size);
+        const int error = fetch_chunk(pull, at, (size_t)size);
         if (error == 0) continue;
         atomic_store(&pull->error, error);
         atomic_store(&pull->is_cancelled, true);
@@ -105,6 +116,7 @@ static void end_pull(pull_t *pull)
     tow_list_remove(&pull->in_region);
     tow_data_inbound_release(pull->inbound);
     tow_data_region_release(pull->region);
+    if (pull->view != NULL) tow_data_view_close(pull->view);
     tow_free(pull);
 }
 
@@ -142,24 +154,18 @@ static void start_parts(pull_t *pull)
     }
 }
 
-static tow_code_t start(tow_data_inbound_t *inbound,
-                        const tow_data_pull_t *what)
+static tow_code_t start_pull(tow_data_inbound_t *inbound,
+                             tow_data_region_t *region,
+                             const tow_data_pull_t *what, tow_data_view_t *view)
 {
-    tow_data_region_t *region = NULL;
-    const tow_data_span_t span = {what->region, what->secret, what->place,
-                                  what->total};
-    if (!tow_data_reach_is_open(&inbound->reach))
-        return TOW_FAILED_PRECONDITION;
-    const tow_code_t code = tow_data_region_find(inbound->data, &span, &region);
-    if (code != TOW_CODE_OK) return code;
-    if (inbound->pull_count >= TOW_NET_LANE_PULL_COUNT_MAX)
-        return TOW_RESOURCE_EXHAUSTED;
     pull_t *pull = tow_calloc(1, sizeof(*pull));
     if (pull == NULL) return TOW_RESOURCE_EXHAUSTED;
     pull->inbound = inbound;
     pull->region = region;
     pull->what = *what;
     pull->reach = inbound->reach;
+    pull->view = view;
+    if (view != NULL) pull->seen = tow_data_view_bytes(view, what);
     pull->target = region->bytes + what->place;
     tow_list_append(&inbound->pulls, &pull->in_inbound);
     tow_list_append(&region->pulls, &pull->in_region);
@@ -172,6 +178,35 @@ static tow_code_t start(tow_data_inbound_t *inbound,
         end_pull(pull);
     }
     return TOW_CODE_OK;
+}
+
+/* The writer's word, looked at after we have the block, says that it is the one
+ * with the bytes. */
+static bool try_borrow(tow_data_inbound_t *inbound, tow_data_region_t *region,
+                       const tow_data_pull_t *what, tow_data_view_t *view)
+{
+    return view != NULL && tow_data_may_borrow(region, what) &&
+           tow_data_reach_holds(&inbound->reach, what->word, what->write) &&
+           tow_data_borrow(inbound, region, what, view);
+}
+
+static tow_code_t start(tow_data_inbound_t *inbound,
+                        const tow_data_pull_t *what)
+{
+    tow_data_region_t *region = NULL;
+    const tow_data_span_t span = {what->region, what->secret, what->place,
+                                  what->total};
+    if (!tow_data_reach_is_open(&inbound->reach))
+        return TOW_FAILED_PRECONDITION;
+    const tow_code_t code = tow_data_region_find(inbound->data, &span, &region);
+    if (code != TOW_CODE_OK) return code;
+    if (inbound->pull_count >= TOW_NET_LANE_PULL_COUNT_MAX)
+        return TOW_RESOURCE_EXHAUSTED;
+    tow_data_view_t *view = tow_data_view_open(inbound, what);
+    if (try_borrow(inbound, region, what, view)) return TOW_CODE_OK;
+    const tow_code_t begun = start_pull(inbound, region, what, view);
+    if (begun != TOW_CODE_OK && view != NULL) tow_data_view_close(view);
+    return begun;
 }
 
 void tow_data_inbound_pull(tow_data_inbound_t *inbound,

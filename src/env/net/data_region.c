@@ -29,6 +29,7 @@ tow_status_t tow_data_region_open(tow_env_t *env,
     region->data = data;
     region->bytes = options->bytes;
     region->size = options->size;
+    region->may_borrow = options->may_borrow;
     region->arrived = options->arrived;
     region->context = options->context;
     tow_list_init(&region->pulls);

@@ -7,7 +7,7 @@ _Static_assert(sizeof(tow_data_address_header_t) == 32, "no gaps");
 _Static_assert(sizeof(tow_data_datagram_t) == 16, "no gaps");
 _Static_assert(sizeof(tow_data_fragment_t) == 72, "no gaps");
 _Static_assert(sizeof(tow_data_control_t) == 24, "no gaps");
-_Static_assert(sizeof(tow_data_pull_t) == 72, "no gaps");
+_Static_assert(sizeof(tow_data_pull_t) == 104, "no gaps");
 _Static_assert(sizeof(tow_data_offer_t) == 32, "no gaps");
 _Static_assert(sizeof(tow_data_ring_ref_t) == 12, "no gaps");
 
@@ -125,6 +125,22 @@ static bool is_word(uint64_t address)
            address <= INT64_MAX - sizeof(uint64_t);
 }
 
+static const char *check_block(const tow_data_pull_t *pull)
+{
+    if (pull->flags & ~(uint32_t)TOW_DATA_PULL_FLAGS)
+        return "a pull has unknown flags";
+    if (pull->block == 0)
+        return pull->block_size == 0 && pull->block_offset == 0 &&
+                       pull->block_fd == 0 && pull->flags == 0
+                   ? NULL
+                   : "a pull describes a block and has none";
+    if (pull->block_fd > INT32_MAX || pull->block_size > INT64_MAX ||
+        pull->block_offset > pull->block_size ||
+        pull->total > pull->block_size - pull->block_offset)
+        return "a pull goes beyond its block";
+    return NULL;
+}
+
 const char *tow_data_parse_pull(const void *header, size_t header_size,
                                 size_t payload_size, tow_data_pull_t *out)
 {
@@ -137,7 +153,7 @@ const char *tow_data_parse_pull(const void *header, size_t header_size,
     if (out->bytes == 0 || out->total > INT64_MAX ||
         out->bytes > INT64_MAX - out->total)
         return "a pull from beyond all memory";
-    return NULL;
+    return check_block(out);
 }
 
 const char *tow_data_parse_offer(const void *bytes, size_t size,

@@ -24,7 +24,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 /* -- Addresses ------------------------------------------------------------ */
 
 #define TOW_DATA_MAGIC            0x4c574f54u /* "TOWL" */
-#define TOW_DATA_VERSION          1u
+#define TOW_DATA_VERSION          2u
 #define TOW_DATA_ADDRESS_SIZE_MAX 2048u
 
 /* Before the UCX address. */
@@ -110,7 +110,19 @@ typedef struct tow_data_pull {
     uint64_t tag;
     uint64_t bytes; /* addresses in the writer's process */
     uint64_t word;
+    /* The block of memory that has all the bytes and can be mapped: see
+     * base/block.h. 0: none. */
+    uint64_t block;
+    uint64_t block_size;
+    uint64_t block_offset; /* of the bytes */
+    uint32_t block_fd;     /* in the writer's process */
+    uint32_t flags;
 } tow_data_pull_t;
+
+enum {
+    TOW_DATA_LENDS = 1, /* the bytes may be used where they are */
+    TOW_DATA_PULL_FLAGS = TOW_DATA_LENDS,
+};
 
 /* How a lane shows its target which process is at its other end: the kernel puts
  * the process id beside it. Goes through a door, not through UCX. */
@@ -131,6 +143,7 @@ typedef enum tow_data_control_kind {
     TOW_DATA_BYE_BACK, /* all before your BYE has arrived */
     TOW_DATA_RESET,    /* your stream is not known here any more */
     TOW_DATA_ANSWER,   /* how a write ended: `write`, `code` */
+    TOW_DATA_LENT,     /* it is used where it is; the ANSWER follows one day */
     TOW_DATA_KIND_END,
 } tow_data_control_kind_t;
 

@@ -70,7 +70,7 @@ static void address_says_what_is_wrong_with_it(void **state)
     expect_bad_address(&bad, "not a lane address");
     bad = pack();
     bad.bytes[4] = 9;
-    expect_bad_address(&bad, "version 9, and we speak 1");
+    expect_bad_address(&bad, "version 9, and we speak 2");
     bad = pack();
     bad.bytes[40 - 2] ^= 1;
     expect_bad_address(&bad, "damaged");
@@ -169,7 +169,7 @@ static void control_is_checked(void **state)
     assert_null(parse_control(good, 0));
     assert_non_null(parse_control(good, 1));
     tow_data_control_t bad = good;
-    bad.version = 2;
+    bad.version = TOW_DATA_VERSION + 1;
     assert_non_null(parse_control(bad, 0));
     bad = good;
     bad.kind = 0;
@@ -226,6 +226,37 @@ static void pull_is_checked(void **state)
     bad.word = 0;
     assert_non_null(parse_pull(bad));
     bad.word = UINT64_MAX - 7;
+    assert_non_null(parse_pull(bad));
+}
+
+static void block_of_a_pull_is_checked(void **state)
+{
+    (void)state;
+    const tow_data_pull_t good = {.write = 5,
+                                  .total = 100,
+                                  .bytes = 4096,
+                                  .word = 8192,
+                                  .block = 1,
+                                  .block_size = 4096,
+                                  .block_offset = 4096 - 100,
+                                  .flags = TOW_DATA_LENDS};
+    tow_data_pull_t bad = good;
+    assert_null(parse_pull(good));
+    bad.block_offset++;
+    assert_non_null(parse_pull(bad));
+    bad.block_offset = UINT64_MAX; /* Wraps around. */
+    assert_non_null(parse_pull(bad));
+    bad = good;
+    bad.block_size = UINT64_MAX;
+    assert_non_null(parse_pull(bad));
+    bad = good;
+    bad.block_fd = UINT32_MAX;
+    assert_non_null(parse_pull(bad));
+    bad = good;
+    bad.flags |= 2;
+    assert_non_null(parse_pull(bad));
+    bad = good;
+    bad.block = 0;
     assert_non_null(parse_pull(bad));
 }
 
@@ -310,6 +341,7 @@ TOW_TEST_MAIN(cmocka_unit_test(address_comes_back_as_it_was),
               cmocka_unit_test(reference_to_a_ring_is_checked),
               cmocka_unit_test(control_is_checked),
               cmocka_unit_test(pull_is_checked),
+              cmocka_unit_test(block_of_a_pull_is_checked),
               cmocka_unit_test(offer_is_checked),
               cmocka_unit_test(write_fits_or_does_not),
               cmocka_unit_test(fragments_of_one_write_fit_together))

@@ -6,6 +6,7 @@
  * Writes of a lane take turns, a fragment each, so that a small one need not
  * wait for a large one. A write is done when the target has answered and UCX
  * has let go of all its bytes; that UCX has sent something says nothing. */
+#include "base/block.h"
 #include "base/hash.h"
 #include "env/net/data_impl.h"
 
@@ -14,6 +15,7 @@ typedef enum write_phase {
     WRITE_READY,   /* in lane->ready */
     WRITE_WAITING, /* in lane->waiting or lane->reach_waiting */
     WRITE_SENT,    /* in lane->sent */
+    WRITE_LENT,    /* in data->lent, then in lane->lent */
     WRITE_ENDED,   /* in lane->ending or data->finished */
 } write_phase_t;
 
@@ -31,6 +33,7 @@ typedef struct write_state {
     bool crc_is_ahead; /* it covers the next fragment already */
     bool is_reached;   /* goes by a pull, and has its place */
     bool is_refused;   /* the target could not: not by a pull */
+    bool is_offered;   /* sent with leave to use the bytes where they are */
 } write_state_t;
 
 _Static_assert(sizeof(write_state_t) <= sizeof(((tow_write_t *)0)->private_),
@@ -148,6 +151,7 @@ static void end_write(tow_data_lane_t *lane, tow_write_t *write,
 {
     write_state_t *state = state_of(write);
     TOW_ASSERT(state->phase != WRITE_ENDED);
+    lane->lent_count -= state->phase == WRITE_LENT;
     dequeue(lane, write);
     leave_reached(lane, write);
     forget_number(lane, state);
@@ -192,6 +196,7 @@ tow_send_result_t tow_data_lane_write(tow_lane_t *base, tow_write_t *write)
     write_state_t *state = state_of(write);
     *state = (write_state_t){.lane = lane};
     tow_list_init(&state->list);
+    write->is_adrift = false;
     if (!number_write(lane, write)) return tow_data_lane_refuse(lane);
     lane->write_count++;
     tow_data_lane_watch(lane);
@@ -199,9 +204,21 @@ tow_send_result_t tow_data_lane_write(tow_lane_t *base, tow_write_t *write)
     return TOW_SEND_OK;
 }
 
+static void tell_lent(tow_data_t *data)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&data->lent)) != NULL) {
+        tow_write_t *write = write_of(item);
+        tow_list_append(&state_of(write)->lane->lent, item);
+        tow_data_begin_turn(data);
+        write->lent(write);
+    }
+}
+
 void tow_data_finish_writes(tow_data_t *data)
 {
     tow_list_t *item;
+    tell_lent(data);
     while ((item = tow_list_pop_front(&data->finished)) != NULL) {
         tow_write_t *write = write_of(item);
         write_state_t *state = state_of(write);
@@ -306,6 +323,24 @@ static tow_data_sent_t try_fragment(tow_data_lane_t *lane, tow_write_t *write,
     return tow_data_port_try(lane->port, TOW_DATA_FRAGMENT, header, payload);
 }
 
+/* Bytes that lie in a block can be mapped there, and lent. If they might have been
+ * lent and do not, the next ones of this size had better. */
+static void describe_block(const tow_data_lane_t *lane,
+                           const tow_write_t *write, tow_data_pull_t *pull)
+{
+    tow_block_place_t place;
+    if (!tow_block_find(write->bytes, write->size, &place)) {
+        if (write->lent != NULL) tow_block_want(write->size);
+        return;
+    }
+    pull->block = place.number;
+    pull->block_size = place.size;
+    pull->block_offset = place.offset;
+    pull->block_fd = (uint32_t)place.fd;
+    if (write->lent != NULL && lane->lent_count < TOW_NET_LANE_LENT_COUNT_MAX)
+        pull->flags |= TOW_DATA_LENDS;
+}
+
 static bool send_pull(tow_data_lane_t *lane, tow_write_t *write)
 {
     write_state_t *state = state_of(write);
@@ -322,11 +357,14 @@ static bool send_pull(tow_data_lane_t *lane, tow_write_t *write)
         .bytes = (uintptr_t)write->bytes,
         .word = (uintptr_t)&state->number,
     };
+    describe_block(lane, write, &op->header.pull);
+    const bool is_offered = op->header.pull.flags & TOW_DATA_LENDS;
     if (tow_data_port_send(lane->port, op, TOW_DATA_PULL,
                            sizeof(op->header.pull),
                            (tow_data_bytes_t){0}) == TOW_DATA_FAILED)
         return false;
     state->sent_bytes = write->size;
+    state->is_offered = is_offered;
     return true;
 }
 
@@ -425,6 +463,7 @@ static void send_again(tow_data_lane_t *lane, tow_write_t *write)
     state->attempt++;
     state->sent_bytes = 0;
     state->crc = 0;
+    state->is_offered = false;
     state->phase = WRITE_WAITING;
     if (number_write(lane, write))
         enqueue(lane, write);
@@ -452,7 +491,7 @@ void tow_data_write_answered(tow_data_lane_t *lane,
     if (write == NULL) return; /* It ended before: refused, then answered. */
     write_state_t *state = state_of(write);
     if (control->code == TOW_CODE_OK) {
-        if (state->phase == WRITE_SENT) {
+        if (state->phase == WRITE_SENT || state->phase == WRITE_LENT) {
             end_write(lane, write, TOW_OK);
             return;
         }
@@ -480,13 +519,35 @@ void tow_data_write_answered(tow_data_lane_t *lane,
                         explain((tow_code_t)control->code)));
 }
 
+void tow_data_write_lent(tow_data_lane_t *lane,
+                         const tow_data_control_t *control)
+{
+    tow_write_t *write = tow_map_find(&lane->writes, control->write);
+    if (write == NULL) return; /* As above. */
+    write_state_t *state = state_of(write);
+    if (state->phase != WRITE_SENT || !state->is_offered) {
+        tow_data_complain(lane->data, lane->stream,
+                          "a write is used where it is that was not lent");
+        return;
+    }
+    dequeue(lane, write);
+    leave_reached(lane, write);
+    state->phase = WRITE_LENT;
+    lane->lent_count++;
+    tow_list_append(&lane->data->lent, &state->list);
+}
+
 /* -- Ends ----------------------------------------------------------------- */
 
+/* What the target may have been about to use where it is, it may be using now. */
 static void end_writes_in(tow_data_lane_t *lane, tow_list_t *queue,
                           tow_status_t cause)
 {
-    while (!tow_list_is_empty(queue))
-        end_write(lane, write_of(queue->next), tow_status_retain(cause));
+    while (!tow_list_is_empty(queue)) {
+        tow_write_t *write = write_of(queue->next);
+        write->is_adrift = state_of(write)->is_offered;
+        end_write(lane, write, tow_status_retain(cause));
+    }
 }
 
 void tow_data_writes_end(tow_data_lane_t *lane, tow_status_t cause)
@@ -496,4 +557,6 @@ void tow_data_writes_end(tow_data_lane_t *lane, tow_status_t cause)
     end_writes_in(lane, &lane->waiting, cause);
     end_writes_in(lane, &lane->ready, cause);
     end_writes_in(lane, &lane->sent, cause);
+    tell_lent(lane->data); /* So that each is in one of these queues. */
+    end_writes_in(lane, &lane->lent, cause);
 }

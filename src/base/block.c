@@ -1,0 +1,207 @@
+#include "base/block.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/tuning.h"
+
+typedef struct block {
+    char *base; /* NULL: none */
+    size_t size;
+    uint64_t number;
+    int fd; /* owned */
+    bool is_stranded;
+} block_t;
+
+/* Few and large: a look at all of them takes less than mapping one. */
+static struct {
+    pthread_mutex_t lock; /* guards all below */
+    block_t blocks[TOW_BLOCK_COUNT_MAX];
+    size_t used_count; /* of the table; those beyond were never used */
+    uint64_t next_number;
+    size_t wanted[TOW_BLOCK_WANTED_COUNT]; /* rounded sizes; the oldest goes */
+    uint32_t next_wanted;
+    tow_block_stats_t stats;
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER, .next_number = 1};
+
+static size_t rounded(size_t size)
+{
+    const size_t step = TOW_BLOCK_STEP_BYTES;
+    return (size + step - 1) / step * step;
+}
+
+/* -- Pages ---------------------------------------------------------------------- */
+
+/* Nobody can cut it short under who has it mapped. */
+static int make_file(size_t size)
+{
+    const int fd = memfd_create("towpath", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return -1;
+    if (ftruncate(fd, (off_t)size) == 0 &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* Where a system has huge pages for such files, they fit. */
+static char *map_file(int fd, size_t size)
+{
+    const size_t step = TOW_BLOCK_STEP_BYTES;
+    char *room = mmap(NULL, size + step, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return NULL;
+    const size_t before = rounded((uintptr_t)room) - (uintptr_t)room;
+    char *base = room + before;
+    if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+             0) == MAP_FAILED) {
+        munmap(room, size + step);
+        return NULL;
+    }
+    if (before > 0) munmap(room, before);
+    if (before < step) munmap(base + size, step - before);
+    (void)!madvise(base, size, MADV_HUGEPAGE);
+    return base;
+}
+
+/* -- The table ------------------------------------------------------------------- */
+
+static block_t *find_free(void)
+{
+    for (size_t i = 0; i < table.used_count; i++)
+        if (table.blocks[i].base == NULL) return &table.blocks[i];
+    if (table.used_count == TOW_BLOCK_COUNT_MAX) return NULL;
+    return &table.blocks[table.used_count++];
+}
+
+static block_t *find_block(const void *bytes)
+{
+    const char *at = bytes;
+    for (size_t i = 0; i < table.used_count; i++) {
+        block_t *block = &table.blocks[i];
+        if (block->base != NULL && at >= block->base &&
+            (size_t)(at - block->base) < block->size)
+            return block;
+    }
+    return NULL;
+}
+
+static bool list_block(char *base, size_t size, int fd)
+{
+    pthread_mutex_lock(&table.lock);
+    block_t *block = find_free();
+    if (block != NULL) {
+        *block = (block_t){.base = base,
+                           .size = size,
+                           .number = table.next_number++,
+                           .fd = fd};
+        table.stats.count++;
+        table.stats.bytes += size;
+    }
+    pthread_mutex_unlock(&table.lock);
+    return block != NULL;
+}
+
+void *tow_block_take(size_t size)
+{
+    if (size == 0 || size > SIZE_MAX / 4) return NULL;
+    const size_t whole = rounded(size);
+    const int fd = make_file(whole);
+    if (fd < 0) return NULL;
+    char *base = map_file(fd, whole);
+    if (base != NULL && list_block(base, whole, fd)) return base;
+    if (base != NULL) munmap(base, whole);
+    close(fd);
+    return NULL;
+}
+
+void tow_block_give(void *base)
+{
+    pthread_mutex_lock(&table.lock);
+    block_t *block = find_block(base);
+    TOW_ASSERT(block != NULL && block->base == base);
+    const block_t gone = *block;
+    *block = (block_t){0};
+    table.stats.count--;
+    table.stats.stranded_count -= gone.is_stranded;
+    table.stats.bytes -= gone.size;
+    pthread_mutex_unlock(&table.lock);
+    munmap(gone.base, gone.size);
+    close(gone.fd);
+}
+
+bool tow_block_find(const void *bytes, size_t size,
+                    tow_block_place_t *out_place)
+{
+    pthread_mutex_lock(&table.lock);
+    const block_t *block = find_block(bytes);
+    if (block != NULL) {
+        const size_t offset = (size_t)((const char *)bytes - block->base);
+        *out_place = (tow_block_place_t){.fd = block->fd,
+                                         .number = block->number,
+                                         .size = block->size,
+                                         .offset = offset};
+        if (size > block->size - offset) block = NULL;
+    }
+    pthread_mutex_unlock(&table.lock);
+    return block != NULL;
+}
+
+void tow_block_strand(const void *bytes)
+{
+    pthread_mutex_lock(&table.lock);
+    block_t *block = find_block(bytes);
+    if (block != NULL && !block->is_stranded) {
+        block->is_stranded = true;
+        table.stats.stranded_count++;
+    }
+    pthread_mutex_unlock(&table.lock);
+}
+
+bool tow_block_is_stranded(const void *base)
+{
+    pthread_mutex_lock(&table.lock);
+    const block_t *block = find_block(base);
+    const bool is_stranded = block != NULL && block->is_stranded;
+    pthread_mutex_unlock(&table.lock);
+    return is_stranded;
+}
+
+/* -- Sizes ----------------------------------------------------------------------- */
+
+static bool is_listed(size_t whole)
+{
+    for (size_t i = 0; i < TOW_BLOCK_WANTED_COUNT; i++)
+        if (table.wanted[i] == whole) return true;
+    return false;
+}
+
+void tow_block_want(size_t size)
+{
+    if (size < TOW_BLOCK_STEP_BYTES || size > SIZE_MAX / 4) return;
+    const size_t whole = rounded(size);
+    pthread_mutex_lock(&table.lock);
+    if (!is_listed(whole))
+        table.wanted[table.next_wanted++ % TOW_BLOCK_WANTED_COUNT] = whole;
+    pthread_mutex_unlock(&table.lock);
+}
+
+bool tow_block_is_wanted(size_t size)
+{
+    if (size < TOW_BLOCK_STEP_BYTES || size > SIZE_MAX / 4) return false;
+    pthread_mutex_lock(&table.lock);
+    const bool is_wanted = is_listed(rounded(size));
+    pthread_mutex_unlock(&table.lock);
+    return is_wanted;
+}
+
+tow_block_stats_t tow_block_stats(void)
+{
+    pthread_mutex_lock(&table.lock);
+    const tow_block_stats_t stats = table.stats;
+    pthread_mutex_unlock(&table.lock);
+    return stats;
+}
