@@ -63,6 +63,30 @@ def _lend_lowerings(mlir: types.ModuleType) -> None:
         pass  # Another JAX: it says itself what it has no rule for.
 
 
+def _let_cache() -> None:
+    """JAX keeps compiled programs on disk for platforms on a list in the middle of
+    a function. Ours can be kept too: ask as one of those."""
+    try:
+        import jax
+        from jax._src import compilation_cache
+
+        asked = compilation_cache.is_cache_used
+    except (ImportError, AttributeError):
+        return  # Another JAX: then without.
+
+    def is_cache_used(backend: object) -> bool:
+        if getattr(backend, "platform", None) == "towpath":
+            backend = types.SimpleNamespace(platform="cpu")
+        return asked(backend)
+
+    compilation_cache.is_cache_used = is_cache_used
+    # With it JAX tells XLA to keep files for GPUs, beside its own: on hosts of
+    # others, who refuse that.
+    if _is_asked_for() or not os.environ.get("JAX_PLATFORMS"):
+        with contextlib.suppress(AttributeError):
+            jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+
+
 def initialize() -> None:
     """Registers the plugin, and lets JAX donate buffers to it."""
     from jax._src import xla_bridge
@@ -79,6 +103,7 @@ def initialize() -> None:
     if "towpath" not in mlir._platforms_with_donation:
         mlir._platforms_with_donation.append("towpath")
     _lend_lowerings(mlir)
+    _let_cache()
     known = getattr(xla_bridge, "_nonexperimental_plugins", None)
     if isinstance(known, set):
         known.add("towpath")

@@ -1,16 +1,20 @@
 #include "device/options.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "device/proto.h"
 
-/* Field numbers in xla/pjrt/proto/compile_options.proto and xla_data.proto. All
- * are below 32, and those below 16 take one byte. */
+/* Field numbers in xla/pjrt/proto/compile_options.proto, xla.proto and
+ * xla_data.proto. All that are written are below 32, and those below 16 take one
+ * byte. */
 enum {
     OPTIONS_BUILD = 3,
+    OPTIONS_OVERRIDES = 7, /* a map */
     BUILD_DEVICE_ORDINAL = 1,
+    BUILD_DEBUG = 3,
     BUILD_REPLICA_COUNT = 4,
     BUILD_PARTITION_COUNT = 5,
     BUILD_USE_SPMD = 6,
@@ -20,6 +24,8 @@ enum {
     ASSIGNMENT_COMPUTATION_COUNT = 2,
     ASSIGNMENT_COMPUTATIONS = 3,
     COMPUTATION_REPLICA_DEVICES = 1,
+    DEBUG_LATENCY_OPTIONS = 357, /* a map */
+    DEBUG_EXTRA_OPTIONS = 500,   /* a map */
 };
 
 static size_t replicas_of(const tow_assignment_t *assignment)
@@ -200,6 +206,111 @@ static bool copy_builds(tow_bytes_t options, uint8_t *at, size_t *out_size)
     return true;
 }
 
+/* -- Maps ------------------------------------------------------------------- */
+
+/* A map comes as fields of one number, side by side, in whatever order the writer
+ * had them in its memory, which differs between two processes. Here they are put
+ * in order, so that equal options are equal bytes. */
+
+typedef bool (*is_map_t)(uint32_t number);
+
+static bool is_map_of_options(uint32_t number)
+{
+    return number == OPTIONS_OVERRIDES;
+}
+
+static bool is_map_of_debug(uint32_t number)
+{
+    return number == DEBUG_LATENCY_OPTIONS || number == DEBUG_EXTRA_OPTIONS;
+}
+
+static int compare_fields(const void *a, const void *b)
+{
+    const tow_bytes_t *left = a, *right = b;
+    const size_t common = left->size < right->size ? left->size : right->size;
+    const int order = memcmp(left->data, right->data, common);
+    return order != 0 ? order
+                      : (left->size > right->size) - (left->size < right->size);
+}
+
+/* The fields at `start`, as many as have the same number. */
+static size_t read_run(uint8_t *start, const uint8_t *end,
+                       tow_bytes_t fields[TOW_OPTIONS_MAP_COUNT_MAX])
+{
+    tow_bytes_t message = {start, (size_t)(end - start)};
+    uint32_t number = 0;
+    size_t count = 0;
+    while (message.size > 0 && count < TOW_OPTIONS_MAP_COUNT_MAX) {
+        const uint8_t *at = message.data;
+        proto_field_t field;
+        if (!proto_read_field(&message, &field)) break;
+        if (number == 0) number = field.number;
+        if (field.number != number) break;
+        fields[count++] =
+            (tow_bytes_t){at, (size_t)((const uint8_t *)message.data - at)};
+    }
+    return count;
+}
+
+/* Returns the place behind the run. Without memory it stays as it is: somebody
+ * compiles once more. */
+static uint8_t *sort_run(uint8_t *start, const uint8_t *end)
+{
+    tow_bytes_t fields[TOW_OPTIONS_MAP_COUNT_MAX];
+    const size_t count = read_run(start, end, fields);
+    size_t size = 0;
+    for (size_t i = 0; i < count; i++)
+        size += fields[i].size;
+    uint8_t *sorted = tow_malloc(size), *at = sorted;
+    if (sorted == NULL) return start + size;
+    qsort(fields, count, sizeof(fields[0]), compare_fields);
+    for (size_t i = 0; i < count; i++) {
+        memcpy(at, fields[i].data, fields[i].size);
+        at += fields[i].size;
+    }
+    memcpy(start, sorted, size);
+    tow_free(sorted);
+    return start + size;
+}
+
+/* A message that is whole. */
+static void sort_maps(uint8_t *start, const uint8_t *end, is_map_t is_map)
+{
+    while (start < end) {
+        tow_bytes_t message = {start, (size_t)(end - start)};
+        proto_field_t field;
+        if (!proto_read_field(&message, &field)) return;
+        start = field.kind == PROTO_BYTES && is_map(field.number)
+                    ? sort_run(start, end)
+                    : start + ((const uint8_t *)message.data - start);
+    }
+}
+
+static void sort_debug_options(tow_bytes_t build)
+{
+    while (build.size > 0) {
+        proto_field_t field;
+        if (!proto_read_field(&build, &field)) return;
+        if (field.number != BUILD_DEBUG || field.kind != PROTO_BYTES) continue;
+        uint8_t *start = (uint8_t *)(uintptr_t)field.bytes.data;
+        sort_maps(start, start + field.bytes.size, is_map_of_debug);
+    }
+}
+
+/* Our own memory. */
+static void sort_options(uint8_t *bytes, size_t size)
+{
+    tow_bytes_t message = {bytes, size};
+    sort_maps(bytes, bytes + size, is_map_of_options);
+    while (message.size > 0) {
+        proto_field_t field;
+        if (!proto_read_field(&message, &field)) return;
+        if (is_build(&field)) sort_debug_options(field.bytes);
+    }
+}
+
+/* -- Reassigning, from outside ---------------------------------------------- */
+
 tow_status_t tow_compile_options_reassign(tow_bytes_t given,
                                           const tow_assignment_t *assignment,
                                           void **out_bytes, size_t *out_size)
@@ -228,6 +339,7 @@ tow_status_t tow_compile_options_reassign(tow_bytes_t given,
     *out_bytes = bytes;
     *out_size = (size_t)(at - bytes);
     TOW_ASSERT(*out_size == others + length_size(build));
+    sort_options(bytes, *out_size);
     return TOW_OK;
 }
 

@@ -19,6 +19,8 @@
 /* Options from outside. JAX sends some 10 KB, more with the layouts of thousands
  * of arguments. */
 #define TOW_COMPILE_OPTIONS_BYTES_MAX ((size_t)16 << 20)
+/* Entries of one map in them that are put in order together. */
+#define TOW_OPTIONS_MAP_COUNT_MAX ((size_t)64)
 
 typedef struct tow_assignment {
     size_t replica_count;   /* 0: 1 */
@@ -46,7 +48,8 @@ size_t tow_compile_options_pack(const tow_compile_options_t *options,
                                 uint8_t *bytes);
 
 /* `given`, a serialised CompileOptionsProto, with other devices: what says where
- * the program runs is replaced, all else is kept. The bytes are the caller's;
+ * the program runs is replaced, all else is kept; but what has no order (maps) is
+ * put in one, so that equal options are equal bytes. The bytes are the caller's;
  * tow_free. INVALID_ARGUMENT for bytes that are no message or too many. */
 tow_status_t tow_compile_options_reassign(tow_bytes_t given,
                                           const tow_assignment_t *assignment,

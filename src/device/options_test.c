@@ -205,7 +205,43 @@ static void devices_are_read_as_they_were_written(void **state)
     tow_free(bytes);
 }
 
-TOW_TEST_MAIN(cmocka_unit_test(zeros_are_one_device_that_the_driver_chooses),
+/* Entries of 357 and 500 in the debug options, and of 7 beside them. */
+#define LATENCY(text)  "\xaa\x16\x02" text
+#define EXTRA(text)    "\xa2\x1f\x02" text
+#define OVERRIDE(text) "\x3a\x02" text
+
+static void maps_in_any_order_are_the_same(void **state)
+{
+    static const char *const orders[] = {
+        OVERRIDE("q1") OVERRIDE("p1") "\x1a\x18\x1a\x16" LATENCY("b2")
+            LATENCY("a2") "\x08\x07" EXTRA("y3") EXTRA("x3"),
+        OVERRIDE("p1") OVERRIDE("q1") "\x1a\x18\x1a\x16" LATENCY("a2")
+            LATENCY("b2") "\x08\x07" EXTRA("x3") EXTRA("y3"),
+        /* Not a map: the order of 100 means something. */
+        "\x1a\x0e\x1a\x0c\xa2\x06\x02zz\xa2\x06\x02yy\x08\x07",
+        "\x1a\x0e\x1a\x0c\xa2\x06\x02yy\xa2\x06\x02zz\x08\x07",
+    };
+    tow_bytes_t made[TOW_COUNT_OF(orders)];
+    for (size_t i = 0; i < TOW_COUNT_OF(orders); i++) {
+        void *bytes;
+        assert_null(tow_compile_options_reassign(
+            (tow_bytes_t){orders[i], strlen(orders[i])}, &(tow_assignment_t){0},
+            &bytes, &made[i].size));
+        made[i].data = bytes;
+    }
+    for (size_t i = 0; i < TOW_COUNT_OF(orders); i += 2) {
+        assert_int_equal(made[i].size, made[i + 1].size);
+        assert_true((memcmp(made[i].data, made[i + 1].data, made[i].size) ==
+                     0) == (i == 0));
+    }
+    assert_non_null(memmem(made[0].data, made[0].size, "a2", 2));
+    assert_non_null(memmem(made[0].data, made[0].size, "y3", 2));
+    for (size_t i = 0; i < TOW_COUNT_OF(orders); i++)
+        tow_free((void *)made[i].data);
+}
+
+TOW_TEST_MAIN(cmocka_unit_test(maps_in_any_order_are_the_same),
+              cmocka_unit_test(zeros_are_one_device_that_the_driver_chooses),
               cmocka_unit_test(assignment_goes_partition_by_partition),
               cmocka_unit_test(shardy_is_said_when_asked_for),
               cmocka_unit_test(thousands_of_devices_fit),

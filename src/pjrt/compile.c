@@ -34,6 +34,8 @@ static void destroy(PJRT_Executable *executable)
     tow_free(executable->sharding_sizes);
     tow_free(executable->may_donate);
     tow_free(executable->assignment);
+    tow_free(executable->program);
+    tow_free(executable->options);
     if (!atomic_load(&tow_pjrt_is_forked)) {
         client_enter(executable->client);
         free_variants(executable);
@@ -235,6 +237,7 @@ static tow_status_t fill(PJRT_Executable *executable)
                           .type = PJRT_NamedValue_kFloat,
                           .float_value = (float)signature->flops,
                           .value_size = 1};
+    TOW_RETURN_IF_ERROR(tow_pjrt_fill_fingerprint(executable));
     return fill_assignment(executable);
 }
 
@@ -252,15 +255,29 @@ static tow_status_t compile_for(PJRT_Client *client, const slice_entry_t *entry,
     return status;
 }
 
-static tow_status_t compile(PJRT_Client_Compile_Args *args)
+/* Its own copies: it may be asked for as bytes. */
+static tow_status_t keep_source(PJRT_Executable *executable,
+                                const tow_saved_t *source)
 {
-    PJRT_Client *client = args->client;
-    const tow_bytes_t options = {args->compile_options,
-                                 args->compile_options_size};
+    executable->program = tow_malloc(source->program.size + 1);
+    executable->options = tow_malloc(source->options.size + 1);
+    if (executable->program == NULL || executable->options == NULL)
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    executable->program_size = source->program.size;
+    executable->options_size = source->options.size;
+    if (source->program.size > 0)
+        memcpy(executable->program, source->program.data, source->program.size);
+    if (source->options.size > 0)
+        memcpy(executable->options, source->options.data, source->options.size);
+    return TOW_OK;
+}
+
+tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *saved,
+                              PJRT_LoadedExecutable **out_loaded)
+{
     TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
-    TOW_RETURN_IF_ERROR(check_format(args->program));
     slice_entry_t *slice = NULL;
-    TOW_RETURN_IF_ERROR(find_slice(client, options, &slice));
+    TOW_RETURN_IF_ERROR(find_slice(client, saved->options, &slice));
     PJRT_LoadedExecutable *loaded = tow_calloc(1, sizeof(*loaded));
     if (loaded == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     PJRT_Executable *executable = &loaded->executable;
@@ -269,24 +286,30 @@ static tow_status_t compile(PJRT_Client_Compile_Args *args)
     executable->slice = slice;
     const tow_source_t source = {.struct_size = sizeof(source),
                                  .format = TOW_SOURCE_STABLEHLO,
-                                 .bytes = args->program->code,
-                                 .size = args->program->code_size,
-                                 .options = options.data,
-                                 .options_size = options.size};
-    tow_status_t status =
-        compile_for(client, slice, &source, &executable->function);
+                                 .bytes = saved->program.data,
+                                 .size = saved->program.size,
+                                 .options = saved->options.data,
+                                 .options_size = saved->options.size};
+    tow_status_t status = keep_source(executable, saved);
+    if (status == TOW_OK)
+        status = compile_for(client, slice, &source, &executable->function);
     if (status == TOW_OK) status = fill(executable);
     if (status != TOW_OK) {
         destroy(executable);
         return status;
     }
-    args->executable = loaded;
+    *out_loaded = loaded;
     return TOW_OK;
 }
 
 static PJRT_Error *client_compile(PJRT_Client_Compile_Args *args)
 {
-    return take_error(compile(args));
+    RETURN_IF_ERROR(check_format(args->program));
+    const tow_saved_t source = {
+        .program = {args->program->code, args->program->code_size},
+        .options = {args->compile_options, args->compile_options_size}};
+    return take_error(
+        tow_pjrt_compile(args->client, &source, &args->executable));
 }
 
 /* -- Getters --------------------------------------------------------------------------- */
@@ -417,23 +440,6 @@ static PJRT_Error *executable_optimized(
     return take_error(status);
 }
 
-static PJRT_Error *executable_serialize(PJRT_Executable_Serialize_Args *args)
-{
-    return tow_pjrt_unimplemented("executables as bytes");
-}
-
-static PJRT_Error *executable_fingerprint(
-    PJRT_Executable_Fingerprint_Args *args)
-{
-    return tow_pjrt_unimplemented("fingerprints of executables");
-}
-
-static PJRT_Error *loaded_fingerprint(
-    PJRT_LoadedExecutable_Fingerprint_Args *args)
-{
-    return tow_pjrt_unimplemented("fingerprints of executables");
-}
-
 static PJRT_Error *loaded_destroy(PJRT_LoadedExecutable_Destroy_Args *args)
 {
     tow_pjrt_executable_release(&args->executable->executable);
@@ -501,9 +507,6 @@ void tow_pjrt_fill_executable(PJRT_Api *api)
     api->PJRT_Executable_OutputDimensions = executable_dimensions;
     api->PJRT_Executable_GetCompiledMemoryStats = executable_memory_stats;
     api->PJRT_Executable_OptimizedProgram = executable_optimized;
-    api->PJRT_Executable_Serialize = executable_serialize;
-    api->PJRT_Executable_Fingerprint = executable_fingerprint;
-    api->PJRT_LoadedExecutable_Fingerprint = loaded_fingerprint;
     api->PJRT_LoadedExecutable_Destroy = loaded_destroy;
     api->PJRT_LoadedExecutable_GetExecutable = loaded_executable;
     api->PJRT_LoadedExecutable_AddressableDevices = loaded_devices;

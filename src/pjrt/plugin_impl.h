@@ -4,6 +4,8 @@
  *   client.c     clients, devices, memories
  *   slice.c      sets of devices that executables run on
  *   compile.c    executables and what is known of them
+ *   save.c       executables as bytes, and their fingerprints
+ *   saved.c      those bytes
  *   hlo.c        what is known of an executable, for older versions of JAX
  *   execute.c    one call, one run: the hot path
  *   regroup.c    shards of several arrays that are to be one
@@ -28,6 +30,7 @@
 #include "base/vec.h"
 #include "client/client.h"
 #include "env/net/shared.h"
+#include "pjrt/saved.h"
 
 /* -- Errors ------------------------------------------------------------------- */
 
@@ -279,6 +282,11 @@ struct PJRT_Executable {
     size_t donor_count;
     void *assignment; /* a DeviceAssignmentProto */
     size_t assignment_size;
+    void *program; /* owned, as the options: what it was compiled from */
+    size_t program_size;
+    void *options;
+    size_t options_size;
+    char fingerprint[40];
     PJRT_NamedValue costs[1];
     TOW_VEC(variant_t) variants; /* inside */
     atomic_bool is_deleted;
@@ -288,6 +296,12 @@ struct PJRT_LoadedExecutable {
     PJRT_Executable executable; /* first: both handles are this */
 };
 
+/* Not inside: it waits. The devices are those that the options name. */
+tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *source,
+                              PJRT_LoadedExecutable **out_loaded) TOW_MUST_USE;
+/* The same for the same program, options and kind of device, wherever it is. */
+tow_status_t tow_pjrt_fill_fingerprint(PJRT_Executable *executable)
+    TOW_MUST_USE;
 /* A serialised xla.HloModuleProtoWithConfig; tow_free. */
 tow_status_t tow_pjrt_describe(const PJRT_Executable *executable,
                                void **out_bytes, size_t *out_size) TOW_MUST_USE;
@@ -299,6 +313,7 @@ void tow_pjrt_executable_release(PJRT_Executable *executable);
 void tow_pjrt_fill_events(PJRT_Api *api);
 void tow_pjrt_fill_client(PJRT_Api *api);
 void tow_pjrt_fill_executable(PJRT_Api *api);
+void tow_pjrt_fill_save(PJRT_Api *api);
 void tow_pjrt_fill_buffer(PJRT_Api *api);
 void tow_pjrt_fill_transfer(PJRT_Api *api);
 void tow_pjrt_fill_execute(PJRT_Api *api);

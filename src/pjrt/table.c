@@ -161,6 +161,7 @@ __attribute__((constructor)) static void fill_table(void)
     tow_pjrt_fill_events(api);
     tow_pjrt_fill_client(api);
     tow_pjrt_fill_executable(api);
+    tow_pjrt_fill_save(api);
     tow_pjrt_fill_buffer(api);
     tow_pjrt_fill_transfer(api);
     tow_pjrt_fill_execute(api);

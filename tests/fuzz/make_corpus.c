@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "ir/graph.h"
+#include "pjrt/saved.h"
 #include "wire/frame.h"
 #include "wire/handshake.h"
 #include "wire/message.h"
@@ -598,6 +599,28 @@ static void save_shardings(void)
     save("sharding_fuzz", "xla_list", &buffer);
 }
 
+/* -- Saved executables ------------------------------------------------------- */
+
+static void save_executable(const char *name, const char *program,
+                            const char *options)
+{
+    void *bytes;
+    size_t size;
+    buffer_t buffer = {0};
+    if (tow_saved_pack(&(tow_saved_t){.program = {program, strlen(program)},
+                                      .options = {options, strlen(options)}},
+                       &bytes, &size) != TOW_OK)
+        abort();
+    add(&buffer, bytes, size);
+    save("saved_fuzz", name, &buffer);
+    buffer.count = 0;
+    add(&buffer, bytes, size - 1);
+    char part[64];
+    snprintf(part, sizeof(part), "part_of_%s", name);
+    save("saved_fuzz", part, &buffer);
+    tow_free(bytes);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -613,5 +636,7 @@ int main(int argc, char **argv)
     save_tls();
     save_programs();
     save_shardings();
+    save_executable("whole", "a program", "options");
+    save_executable("without_options", "a program", "");
     return 0;
 }

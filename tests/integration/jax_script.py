@@ -1,11 +1,15 @@
 """Plain JAX scripts as processes of their own, on our plugin or on JAX's CPU backend."""
 
+import contextlib
 import os
 import pathlib
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,6 +24,15 @@ def is_sanitized() -> bool:
     """Python, which loads the plugin, has no sanitizer's runtime in it."""
     return any(name in LIBRARY.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
 
+
+# scripts/second_jax.sh fetches it.
+OLDER = ROOT / ".venv" / "jax-2025"
+VERSIONS = [
+    pytest.param("", id="installed"),
+    pytest.param(str(OLDER), id="2025", marks=pytest.mark.skipif(
+        not (OLDER / "towpath-stamp").exists(),
+        reason="skipped: scripts/second_jax.sh has not fetched JAX 0.6.2")),
+]
 
 NEEDS_THE_PLUGIN = [
     pytest.mark.skipif(
@@ -113,3 +126,19 @@ def await_end(pid: int) -> None:
         assert ended, f"process {pid} is still there"
     finally:
         os.close(process)
+
+
+@contextlib.contextmanager
+def cluster(tow, *words: str, **environment: str) -> Iterator[dict[str, str]]:
+    """One of `tow up`: what a client needs to know of it."""
+    folder = tempfile.mkdtemp(prefix="tow-", dir="/tmp")  # Short: a socket's path.
+    try:
+        done = tow("up", "--folder", folder, *words, **environment)
+        assert done.returncode == 0, done.stderr
+        try:
+            yield {"TOW_ADDRESS": f"unix:{folder}/cluster.sock", "TOW_TOKEN_FILE": f"{folder}/token"}
+        finally:
+            done = tow("down", "--folder", folder)
+        assert done.returncode == 0, done.stderr
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -2,21 +2,13 @@
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, ROOT, finish, start_words
+from jax_script import NEEDS_THE_PLUGIN, ROOT, VERSIONS, finish, start_words
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 
 SCRIPTS = ROOT.parent / "shared" / "accept"
-OLDER = ROOT / ".venv" / "jax-2025"  # scripts/second_jax.sh
-
 pytestmark = NEEDS_THE_PLUGIN + [
     pytest.mark.skipif(not SCRIPTS.is_dir(), reason="skipped: no acceptance scripts beside the clone"),
-]
-VERSIONS = [
-    pytest.param("", id="installed"),
-    pytest.param(str(OLDER), id="2025", marks=pytest.mark.skipif(
-        not (OLDER / "towpath-stamp").exists(),
-        reason="skipped: scripts/second_jax.sh has not fetched JAX 0.6.2")),
 ]
 
 

@@ -1,0 +1,138 @@
+"""Compiled programs that outlive the process: serialised, exported, in JAX's own cache."""
+
+import json
+
+import pytest
+
+from jax_script import NEEDS_THE_PLUGIN, VERSIONS, cluster, finish, lines, start
+
+pytest.importorskip("jax", reason="skipped: JAX is not installed")
+pytestmark = NEEDS_THE_PLUGIN
+
+SMALL = {"TOW_LOCAL": "workers=1,devices=4"}
+
+STEP = """
+mesh = Mesh(np.array(devices[:4]).reshape(2, 2), ("a", "b"))
+x = jax.device_put(np.arange(16, dtype=np.float32).reshape(4, 4), NamedSharding(mesh, P("a", "b")))
+step = jax.jit(lambda x: {"y": jnp.tanh(x @ x.T), "sum": x.sum()})
+"""
+
+# Everything is worth keeping, and what cannot be read is an error.
+CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+         "JAX_RAISE_PERSISTENT_CACHE_ERRORS": "true"}
+
+COUNT_EVENTS = """
+import collections
+from jax._src import monitoring
+events = collections.Counter()
+monitoring.register_event_listener(lambda name, **_: events.update([name.split("/")[-1]]))
+"""
+
+
+def compile_count(tow, address: dict[str, str]) -> int:
+    done = tow("status", "--json", **address)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["totals"]["compiles"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_serialised_executable_runs_in_another_process(version, tmp_path, tow):
+    saved = tmp_path / "step"
+    with cluster(tow, "--workers", "1", "--devices", "4") as address:
+        lines(STEP + f"""
+from jax.experimental import serialize_executable
+import pickle
+compiled = step.lower(x).compile()
+pickle.dump(serialize_executable.serialize(compiled), open({str(saved)!r}, "wb"))
+""", python_path=version, **address)
+        before = compile_count(tow, address)
+        said = lines(STEP + f"""
+from jax.experimental import serialize_executable
+import pickle
+loaded = serialize_executable.deserialize_and_load(*pickle.load(open({str(saved)!r}, "rb")))
+out = loaded(x)
+assert out["y"].sharding.mesh.shape == mesh.shape, out["y"].sharding
+np.testing.assert_allclose(out["y"], np.tanh(np.asarray(x) @ np.asarray(x).T), rtol=1e-5)
+print(out["sum"])
+""", python_path=version, **address)
+        assert said == ["120.0"]
+        assert compile_count(tow, address) == before
+
+
+def test_bytes_that_are_no_executable_are_refused():
+    assert lines(STEP + """
+executable = step.lower(x).compile().runtime_executable()
+client = devices[0].client
+good = client.serialize_executable(executable) if hasattr(client, "serialize_executable") else executable.serialize()
+from jax._src.lib import xla_client as xc
+of_all = xc.DeviceList(tuple(devices))
+def refused(given, why):
+    try:
+        client.deserialize_executable(given, of_all)
+    except jax.errors.JaxRuntimeError as error:
+        assert "INVALID_ARGUMENT" in str(error) and why in str(error), error
+    else:
+        raise AssertionError(why)
+# JAX wraps them in something of its own, which it checks first.
+start = good.index(b"TOWSAVED")
+def changed(offset):
+    at = start + offset
+    return good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1:]
+refused(changed(0), "another platform")
+refused(changed(8), "compile it again")
+refused(changed(16), "not complete")
+refused(changed(100), "damaged")
+client.deserialize_executable(good, of_all)
+print("refused")
+""", **SMALL) == ["refused"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_compilation_cache_of_jax_is_hit_by_the_next_process(version, tmp_path, tow):
+    script = COUNT_EVENTS + STEP + """
+print(float(step(x)["sum"]), events["cache_hits"], events["cache_misses"])
+"""
+    caching = CACHE | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
+    with cluster(tow, "--workers", "1", "--devices", "4") as address:
+        [first] = lines(script, python_path=version, **caching, **address)
+        before = compile_count(tow, address)
+        # Other line numbers: for the cluster alone it would be another program.
+        [second] = lines("\n\n" + script, python_path=version, **caching, **address)
+        assert compile_count(tow, address) == before
+    value, hits, misses = first.split()
+    assert (value, hits) == ("120.0", "0") and int(misses) > 0, first
+    assert second.split() == ["120.0", misses, "0"]
+
+
+def test_clients_share_what_was_compiled(tow):
+    """Two at once, and one later: each program is compiled once."""
+    script = STEP + """
+print(float(step(x)["sum"]))
+"""
+    with cluster(tow, "--workers", "1", "--devices", "4") as address:
+        both = [start(script, **address) for _ in range(2)]
+        ended = [finish(process) for process in both]
+        assert [done.stdout for done in ended] == ["120.0\n"] * 2, ended
+        count = compile_count(tow, address)
+        assert lines(script, **address) == ["120.0"]
+        assert compile_count(tow, address) == count
+        # As many as one client alone makes.
+    with cluster(tow, "--workers", "1", "--devices", "4") as address:
+        assert lines(script, **address) == ["120.0"]
+        assert compile_count(tow, address) == count
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_exported_function_runs(version):
+    assert lines(STEP + """
+from jax import export
+exported = export.export(jax.jit(lambda x: jnp.tanh(x @ x.T)), platforms=["towpath", "cpu"])(
+    jax.ShapeDtypeStruct((4, 4), np.float32))
+try:
+    exported = export.deserialize(exported.serialize())
+except ImportError:
+    pass  # It wants flatbuffers.
+np.testing.assert_allclose(exported.call(np.asarray(x)), np.tanh(np.asarray(x) @ np.asarray(x).T), rtol=1e-5)
+print(*exported.platforms)
+""", python_path=version, **SMALL) == ["towpath cpu"]
