@@ -306,14 +306,15 @@ tow_status_t tow_client_wait_idle(tow_client_t *client)
 }
 
 static tow_status_t report(tow_client_t *client, tow_report_kind_t kind,
-                           char **out_text)
+                           uint64_t function, char **out_text, size_t *out_size)
 {
     settling_t answer = {0};
     *out_text = NULL;
     enter(client);
     tow_status_t status = check_may_wait(client);
     if (status == TOW_OK)
-        status = tow_report_start(client, kind, out_text, &answer);
+        status = tow_report_start(client, kind, function, out_text, out_size,
+                                  &answer);
     if (status == TOW_OK) status = wait_answer(client, &answer);
     leave(client);
     return status;
@@ -321,12 +322,24 @@ static tow_status_t report(tow_client_t *client, tow_report_kind_t kind,
 
 tow_status_t tow_client_report(tow_client_t *client, char **out_text)
 {
-    return report(client, TOW_REPORT_STATUS, out_text);
+    return report(client, TOW_REPORT_STATUS, 0, out_text, NULL);
 }
 
 tow_status_t tow_client_trace(tow_client_t *client, char **out_text)
 {
-    return report(client, TOW_REPORT_TRACE, out_text);
+    return report(client, TOW_REPORT_TRACE, 0, out_text, NULL);
+}
+
+tow_status_t tow_client_memory(tow_client_t *client, char **out_text)
+{
+    return report(client, TOW_REPORT_MEMORY, 0, out_text, NULL);
+}
+
+tow_status_t tow_function_code(tow_function_t *function, char **out_bytes,
+                               size_t *out_size)
+{
+    return report(function->slice->client, TOW_REPORT_CODE, function->id,
+                  out_bytes, out_size);
 }
 
 void tow_free_text(char *text)

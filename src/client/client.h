@@ -169,6 +169,13 @@ tow_status_t tow_client_await_room(tow_client_t *client) TOW_MUST_USE;
 void tow_client_leave_after_call(tow_client_t *client);
 /* Leaves after something was dropped; closes the client if it was the last. */
 void tow_client_leave_maybe_last(tow_client_t *client);
+/* Not inside, for they wait. What the controller's books say of the memory of all
+ * devices (TOW_REPORT_MEMORY of wire/message.h); tow_free_text. */
+tow_status_t tow_client_memory(tow_client_t *client, char **out_text)
+    TOW_MUST_USE;
+/* What the compiler made of it; tow_free_text. */
+tow_status_t tow_function_code(tow_function_t *function, char **out_bytes,
+                               size_t *out_size) TOW_MUST_USE;
 /* Lent. What compiling answered. */
 const tow_signature_t *tow_function_signature(const tow_function_t *function);
 

@@ -192,7 +192,8 @@ struct request {
     callback_t *callback; /* owned: who is called */
     void *bytes;          /* lent: where a value goes */
     size_t size;
-    char **out_text; /* lent: where a report goes */
+    char **out_text;  /* lent: where a report goes */
+    size_t *out_size; /* lent: its bytes; may be NULL */
     tow_region_t *region;
     tow_status_t status; /* owned: while the region closes */
 };
@@ -252,8 +253,11 @@ void tow_upload_opened(tow_client_t *client,
 void tow_upload_done(tow_client_t *client, const tow_msg_put_done_t *done);
 void tow_uploads_lost(tow_client_t *client);
 void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done);
+/* `function`: of a report of code, else 0. */
 tow_status_t tow_report_start(tow_client_t *client, tow_report_kind_t kind,
-                              char **out_text, settling_t *answer) TOW_MUST_USE;
+                              uint64_t function, char **out_text,
+                              size_t *out_size, settling_t *answer)
+    TOW_MUST_USE;
 void tow_report_done(tow_client_t *client, const tow_msg_report_t *report);
 void tow_requests_lost(tow_client_t *client);
 /* For a process that has died: frees without a word to the env. */

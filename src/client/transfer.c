@@ -585,15 +585,19 @@ void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done)
 }
 
 tow_status_t tow_report_start(tow_client_t *client, tow_report_kind_t kind,
-                              char **out_text, settling_t *answer)
+                              uint64_t function, char **out_text,
+                              size_t *out_size, settling_t *answer)
 {
     TOW_RETURN_IF_ERROR(tow_client_check(client));
     request_t *request = make_request(client, REQUEST_REPORT);
     if (request == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     request->out_text = out_text;
+    request->out_size = out_size;
     tow_msg_report_get_t get = TOW_MSG_REPORT_GET_INIT;
     get.request = request->id;
     get.kind = kind;
+    get.function = function;
+    tow_client_flush_releases(client); /* What is gone is not told of. */
     tow_status_t status =
         tow_client_send(client, TOW_MESSAGE_REPORT_GET, &get.base);
     if (status != TOW_OK) {
@@ -616,6 +620,7 @@ void tow_report_done(tow_client_t *client, const tow_msg_report_t *report)
         if (*request->out_text != NULL) {
             memcpy(*request->out_text, bytes, size);
             (*request->out_text)[size] = '\0';
+            if (request->out_size != NULL) *request->out_size = size;
         }
     }
     if (status == TOW_OK && (bytes == NULL || *request->out_text == NULL))

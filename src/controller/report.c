@@ -308,9 +308,48 @@ static json_t *merge_traces(const gather_t *gather)
     return told;
 }
 
+static void answer_failure(client_t *client, uint64_t request,
+                           tow_status_t take_status)
+{
+    tow_msg_report_t report = TOW_MSG_REPORT_INIT;
+    tow_msg_failure_t failure = tow_failure_of(take_status);
+    report.request = request;
+    report.failure = &failure;
+    tow_tell_client(client, TOW_MESSAGE_REPORT, &report.base);
+    tow_status_release(take_status);
+}
+
+/* The blob gives back its bytes, also if there is nobody to send them to. */
+static void answer_blob(client_t *client, uint64_t request,
+                        const tow_session_blob_t *blob)
+{
+    if (client->session == NULL) {
+        blob->release(blob->context);
+        return;
+    }
+    tow_msg_report_t report = TOW_MSG_REPORT_INIT;
+    report.request = request;
+    report.blob = tow_session_send_blob(client->session, blob);
+    tow_tell_client(client, TOW_MESSAGE_REPORT, &report.base);
+}
+
+/* Takes a text of malloc's; NULL: no memory. */
+static void answer_text(client_t *client, uint64_t request, char *take_text)
+{
+    if (take_text == NULL)
+        answer_failure(
+            client, request,
+            TOW_ERROR(TOW_RESOURCE_EXHAUSTED, "no memory for the report"));
+    else
+        answer_blob(client, request,
+                    &(tow_session_blob_t){.bytes = take_text,
+                                          .size = strlen(take_text),
+                                          .release = free_text,
+                                          .context = take_text});
+}
+
 static void answer(gather_t *gather)
 {
-    client_t *client = gather->client;
     json_t *told;
     if (gather->kind == TOW_REPORT_TRACE) {
         told = merge_traces(gather);
@@ -320,22 +359,64 @@ static void answer(gather_t *gather)
     }
     char *text = json_dumps(told, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(told);
-    tow_msg_report_t report = TOW_MSG_REPORT_INIT;
-    tow_msg_failure_t failure = TOW_MSG_FAILURE_INIT;
-    report.request = gather->request;
-    if (text == NULL) {
-        failure.code = TOW_RESOURCE_EXHAUSTED;
-        failure.message = "no memory for the report";
-        report.failure = &failure;
-    } else if (client->session != NULL) {
-        report.blob = tow_session_send_blob(
-            client->session, &(tow_session_blob_t){.bytes = text,
-                                                   .size = strlen(text),
-                                                   .release = free_text,
-                                                   .context = text});
-    }
-    tow_tell_client(client, TOW_MESSAGE_REPORT, &report.base);
+    answer_text(gather->client, gather->request, text);
     free_gather(gather);
+}
+
+/* -- What no worker is asked for ------------------------------------------------- */
+
+static void write_memory(FILE *out, const tow_worker_entry_t *worker)
+{
+    for (size_t i = 0; i < worker->device_count; i++) {
+        const tow_device_entry_t *device = &worker->devices[i];
+        const tow_account_t *account = device->account;
+        fprintf(out, "%lld %llu %llu %llu %llu\n", (long long)device->id,
+                (unsigned long long)device->memory_bytes,
+                (unsigned long long)account->object_bytes,
+                (unsigned long long)account->reserved_bytes,
+                (unsigned long long)account->peak_bytes);
+    }
+}
+
+static void tell_memory(client_t *client, uint64_t request)
+{
+    const tow_resource_t *resource = client->controller->resource;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    for (size_t i = 0; out != NULL && i < tow_resource_worker_count(resource);
+         i++)
+        write_memory(out, tow_resource_worker(resource, i));
+    if (out != NULL && fclose(out) != 0) {
+        free(text);
+        text = NULL;
+    }
+    answer_text(client, request, text);
+}
+
+static void release_code(void *context)
+{
+    tow_code_release(context);
+}
+
+static void tell_code(client_t *client, const tow_msg_report_get_t *message)
+{
+    const function_t *function =
+        tow_map_find(&client->functions, message->function);
+    code_t *code = function != NULL ? function->code : NULL;
+    if (code == NULL || code->state != CODE_READY) {
+        answer_failure(client, message->request,
+                       TOW_ERROR(TOW_NOT_FOUND,
+                                 "there is no compiled function %llu",
+                                 (unsigned long long)message->function));
+        return;
+    }
+    tow_code_retain(code);
+    answer_blob(client, message->request,
+                &(tow_session_blob_t){.bytes = code->compiled->bytes,
+                                      .size = code->compiled->size,
+                                      .release = release_code,
+                                      .context = code});
 }
 
 static void settle(gather_t *gather)
@@ -365,7 +446,7 @@ static bool ask_workers(gather_t *gather)
 static tow_status_t check_report(const client_t *client,
                                  const tow_msg_report_get_t *message)
 {
-    if (message->kind != TOW_REPORT_STATUS && message->kind != TOW_REPORT_TRACE)
+    if (message->kind < TOW_REPORT_STATUS || message->kind > TOW_REPORT_CODE)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "client %s asks for a report of kind %u, which is "
                          "none",
@@ -377,14 +458,10 @@ static tow_status_t check_report(const client_t *client,
     return TOW_OK;
 }
 
-void tow_report_begin(client_t *client, const tow_msg_report_get_t *message)
+static void gather_from_workers(client_t *client,
+                                const tow_msg_report_get_t *message)
 {
     tow_controller_t *controller = client->controller;
-    tow_status_t status = check_report(client, message);
-    if (status != TOW_OK) {
-        tow_client_fault(client, status);
-        return;
-    }
     gather_t *gather = tow_calloc(1, sizeof(*gather));
     if (gather == NULL) {
         tow_client_fault(client, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
@@ -404,6 +481,19 @@ void tow_report_begin(client_t *client, const tow_msg_report_get_t *message)
         return;
     }
     settle(gather);
+}
+
+void tow_report_begin(client_t *client, const tow_msg_report_get_t *message)
+{
+    tow_status_t status = check_report(client, message);
+    if (status != TOW_OK)
+        tow_client_fault(client, status);
+    else if (message->kind == TOW_REPORT_MEMORY)
+        tell_memory(client, message->request);
+    else if (message->kind == TOW_REPORT_CODE)
+        tell_code(client, message);
+    else
+        gather_from_workers(client, message);
 }
 
 static void heard(gather_t *gather, const worker_t *worker)

@@ -166,7 +166,10 @@ typedef struct tow_signature {
     const tow_alias_t *aliases;
     uint64_t code_bytes;      /* 0: not known */
     uint64_t temporary_bytes; /* while it runs, per device; 0: not known */
-    double flops;             /* 0: not known */
+    /* Of one execution on one device, as the compiler reckons; 0: not known. */
+    double flops;
+    double bytes_accessed;
+    double transcendentals;
     bool is_host; /* runs on the worker's host, shard by shard; its name is the
                      symbol */
 } tow_signature_t;

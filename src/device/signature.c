@@ -103,6 +103,8 @@ static tow_status_t pack_message(packing_t *packing)
     message->code_bytes = signature->code_bytes;
     message->temporary_bytes = signature->temporary_bytes;
     message->flops = signature->flops;
+    message->bytes_accessed = signature->bytes_accessed;
+    message->transcendentals = signature->transcendentals;
     message->host = signature->is_host;
     message->n_results = signature->result_count;
     TOW_RETURN_IF_ERROR(pack_arrays(packing, "results", signature->results,
@@ -214,6 +216,11 @@ static tow_status_t unpack_aliases(
     return TOW_OK;
 }
 
+static bool is_cost(double value)
+{
+    return isfinite(value) && value >= 0;
+}
+
 static tow_status_t check_numbers(const tow_msg_executable_signature_t *message)
 {
     if (message->replica_count == 0 || message->partition_count == 0 ||
@@ -222,9 +229,13 @@ static tow_status_t check_numbers(const tow_msg_executable_signature_t *message)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "signature: %u replicas of %u partitions",
                          message->replica_count, message->partition_count);
-    if (!isfinite(message->flops) || message->flops < 0)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "signature: %g flops",
-                         message->flops);
+    if (!is_cost(message->flops) || !is_cost(message->bytes_accessed) ||
+        !is_cost(message->transcendentals))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "signature: %g flops, %g bytes accessed, %g "
+                         "transcendentals",
+                         message->flops, message->bytes_accessed,
+                         message->transcendentals);
     if (!message->has_arguments && message->n_arguments > 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "signature: %zu arguments that are not known",
@@ -256,6 +267,8 @@ tow_status_t tow_signature_unpack(tow_bytes_t bytes, tow_arena_t *arena,
         .code_bytes = message->code_bytes,
         .temporary_bytes = message->temporary_bytes,
         .flops = message->flops,
+        .bytes_accessed = message->bytes_accessed,
+        .transcendentals = message->transcendentals,
         .is_host = message->host,
     };
     TOW_RETURN_IF_ERROR(unpack_arrays(arena, "argument", message->arguments,

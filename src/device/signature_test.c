@@ -36,7 +36,9 @@ static tow_signature_t sample(void)
                              .aliases = aliases,
                              .code_bytes = 4096,
                              .temporary_bytes = 77,
-                             .flops = 1.5e9};
+                             .flops = 1.5e9,
+                             .bytes_accessed = 4e6,
+                             .transcendentals = 7};
 }
 
 static tow_bytes_t pack(const tow_signature_t *signature)
@@ -86,6 +88,7 @@ static void signature_round_trips(void **state)
     assert_int_equal(after.code_bytes, 4096);
     assert_int_equal(after.temporary_bytes, 77);
     assert_true(after.flops == 1.5e9);
+    assert_true(after.bytes_accessed == 4e6 && after.transcendentals == 7);
     tow_arena_deinit(&arena);
 }
 
@@ -170,6 +173,9 @@ static void numbers_that_make_no_sense_are_refused(void **state)
     wrong = sample();
     wrong.flops = NAN;
     expect_refused(&wrong, "flops");
+    wrong.flops = 1;
+    wrong.transcendentals = -1;
+    expect_refused(&wrong, "transcendentals");
     const tow_alias_t alias = {.result = 2};
     wrong = sample();
     wrong.aliases = &alias;

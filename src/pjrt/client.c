@@ -423,9 +423,56 @@ static PJRT_Error *device_default_memory(PJRT_Device_DefaultMemory_Args *args)
     return NULL;
 }
 
+/* What the cluster's books say, in a line a device: of all clients, and at once,
+ * for what it has promised to runs is counted before they use it. */
+static bool read_memory_line(const char *line, int64_t id,
+                             PJRT_Device_MemoryStats_Args *args)
+{
+    long long device;
+    unsigned long long limit, objects, reserved, peak;
+    if (sscanf(line, "%lld %llu %llu %llu %llu", &device, &limit, &objects,
+               &reserved, &peak) != 5 ||
+        device != id)
+        return false;
+    args->bytes_in_use = (int64_t)(objects + reserved);
+    args->peak_bytes_in_use = (int64_t)peak;
+    args->peak_bytes_in_use_is_set = true;
+    args->bytes_reserved = (int64_t)reserved;
+    args->bytes_reserved_is_set = true;
+    args->bytes_limit = (int64_t)limit;
+    args->bytes_limit_is_set = limit > 0;
+    /* The books do not say how memory lies. */
+    args->num_allocs_is_set = args->largest_alloc_size_is_set = false;
+    args->peak_bytes_reserved_is_set = false;
+    args->bytes_reservable_limit_is_set = false;
+    args->largest_free_block_bytes_is_set = false;
+    args->pool_bytes_is_set = args->peak_pool_bytes_is_set = false;
+    return true;
+}
+
+static tow_status_t read_memory(const char *text, PJRT_Device *device,
+                                PJRT_Device_MemoryStats_Args *args)
+{
+    client_enter(device->client);
+    const int64_t id = device->cluster_id;
+    client_leave_quietly(device->client);
+    for (const char *line = text; *line != '\0';) {
+        if (read_memory_line(line, id, args)) return TOW_OK;
+        const size_t length = strcspn(line, "\n");
+        line += length + (line[length] == '\n');
+    }
+    return TOW_ERROR(TOW_UNAVAILABLE, "%s is gone with its worker",
+                     device->description.text);
+}
+
 static PJRT_Error *device_memory_stats(PJRT_Device_MemoryStats_Args *args)
 {
-    return tow_pjrt_unimplemented("memory statistics (`tow status` has them)");
+    char *text;
+    RETURN_IF_ERROR(tow_pjrt_check_fork());
+    RETURN_IF_ERROR(tow_client_memory(args->device->client->tow, &text));
+    tow_status_t status = read_memory(text, args->device, args);
+    tow_free_text(text);
+    return take_error(status);
 }
 
 /* -- Getters of memories ------------------------------------------------------------ */

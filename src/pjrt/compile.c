@@ -36,6 +36,7 @@ static void destroy(PJRT_Executable *executable)
     tow_free(executable->assignment);
     tow_free(executable->program);
     tow_free(executable->options);
+    tow_free_text(executable->code);
     if (!atomic_load(&tow_pjrt_is_forked)) {
         client_enter(executable->client);
         free_variants(executable);
@@ -219,6 +220,27 @@ static tow_status_t check_format(const PJRT_Program *program)
                      (int)program->format_size, program->format);
 }
 
+/* Of a cost that is not known nothing is said. */
+static void add_cost(PJRT_Executable *executable, const char *name, double cost)
+{
+    if (cost <= 0) return;
+    executable->costs[executable->cost_count++] =
+        (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                          .name = name,
+                          .name_size = strlen(name),
+                          .type = PJRT_NamedValue_kFloat,
+                          .float_value = (float)cost,
+                          .value_size = 1};
+}
+
+static void fill_costs(PJRT_Executable *executable)
+{
+    const tow_signature_t *signature = executable->signature;
+    add_cost(executable, "flops", signature->flops);
+    add_cost(executable, "bytes accessed", signature->bytes_accessed);
+    add_cost(executable, "transcendentals", signature->transcendentals);
+}
+
 static tow_status_t fill(PJRT_Executable *executable)
 {
     const tow_signature_t *signature =
@@ -230,13 +252,7 @@ static tow_status_t fill(PJRT_Executable *executable)
     executable->signature = signature;
     if (!fill_results(executable) || !fill_arguments(executable))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    executable->costs[0] =
-        (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
-                          .name = "flops",
-                          .name_size = 5,
-                          .type = PJRT_NamedValue_kFloat,
-                          .float_value = (float)signature->flops,
-                          .value_size = 1};
+    fill_costs(executable);
     TOW_RETURN_IF_ERROR(tow_pjrt_fill_fingerprint(executable));
     return fill_assignment(executable);
 }
@@ -357,7 +373,7 @@ static PJRT_Error *executable_code_size(
 static PJRT_Error *executable_costs(PJRT_Executable_GetCostAnalysis_Args *args)
 {
     args->properties = args->executable->costs;
-    args->num_properties = args->executable->signature->flops > 0 ? 1 : 0;
+    args->num_properties = args->executable->cost_count;
     return NULL;
 }
 
@@ -414,28 +430,48 @@ static PJRT_Error *executable_memory_stats(
     args->host_output_size_in_bytes = 0;
     args->host_alias_size_in_bytes = 0;
     args->host_temp_size_in_bytes = 0;
+    /* Of callers that are older than these fields they are not there. */
+    if (args->struct_size <
+        PJRT_Executable_GetCompiledMemoryStats_Args_STRUCT_SIZE)
+        return NULL;
+    args->peak_memory_in_bytes =
+        args->argument_size_in_bytes + args->output_size_in_bytes +
+        args->temp_size_in_bytes - args->alias_size_in_bytes;
+    args->total_size_in_bytes =
+        args->peak_memory_in_bytes + args->generated_code_size_in_bytes;
     return NULL;
+}
+
+/* Into the caller's memory; or it asks how much room to bring. */
+static tow_status_t hand_over(PJRT_Program *program, tow_bytes_t module)
+{
+    static const char format[] = "hlo_with_config";
+    program->format = format;
+    program->format_size = strlen(format);
+    if (program->code == NULL) {
+        program->code_size = module.size;
+        return TOW_OK;
+    }
+    if (program->code_size < module.size)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "room for %zu bytes, and the program has %zu",
+                         program->code_size, module.size);
+    memcpy(program->code, module.data, module.size);
+    return TOW_OK;
 }
 
 static PJRT_Error *executable_optimized(
     PJRT_Executable_OptimizedProgram_Args *args)
 {
-    static const char format[] = "hlo_with_config";
-    PJRT_Program *program = args->program;
+    PJRT_Executable *executable = args->executable;
+    tow_bytes_t module = {0};
+    if (atomic_load(&executable->knows_shardings))
+        RETURN_IF_ERROR(tow_pjrt_optimized(executable, &module));
+    if (module.size > 0) return take_error(hand_over(args->program, module));
     void *bytes = NULL;
     size_t size = 0;
-    RETURN_IF_ERROR(tow_pjrt_describe(args->executable, &bytes, &size));
-    program->format = format;
-    program->format_size = strlen(format);
-    tow_status_t status = TOW_OK;
-    if (program->code == NULL)
-        program->code_size = size; /* It asks how much room to bring. */
-    else if (program->code_size < size)
-        status = TOW_ERROR(TOW_INVALID_ARGUMENT,
-                           "room for %zu bytes, and the program has %zu",
-                           program->code_size, size);
-    else
-        memcpy(program->code, bytes, size);
+    RETURN_IF_ERROR(tow_pjrt_describe(executable, &bytes, &size));
+    tow_status_t status = hand_over(args->program, (tow_bytes_t){bytes, size});
     tow_free(bytes);
     return take_error(status);
 }

@@ -1,10 +1,15 @@
-/* An HLO module that says what is known of an executable, for versions of JAX
- * that do not know the Shardings extension and read shardings off the optimised
- * program. It has the executable's arguments, results and shardings, and in
- * place of its body one call of nothing. */
+/* The optimised program of an executable, which `compiled.as_text()` prints.
+ *
+ * XLA for CPUs keeps it beside the machine code, so it is in what the cluster has
+ * and is fetched when somebody asks. Versions of JAX that do not know the Shardings
+ * extension read shardings off it, about nine times a compile, and may be older
+ * than the cluster's XLA: for them, and for other compilers, there is a module with
+ * the executable's arguments, results and shardings, and in place of its body one
+ * call of nothing. */
 #include <stdio.h>
 #include <string.h>
 
+#include "device/proto.h"
 #include "pjrt/plugin_impl.h"
 
 /* Field numbers in xla/service/hlo.proto, xla_data.proto and xla.proto. */
@@ -41,6 +46,9 @@ enum {
     PROGRAM_NAMES = 3,
     SHARDING_TYPE = 1,
     SHARDING_TUPLE = 5,
+    /* xla/pjrt/proto/compile_options.proto, xla/service/cpu/executable.proto. */
+    COMPILED_EXECUTABLE = 1,
+    EXECUTABLE_MODULE = 1,
 };
 #define XLA_TUPLE       13
 #define SHARDING_TUPLES 2
@@ -273,5 +281,54 @@ tow_status_t tow_pjrt_describe(const PJRT_Executable *executable,
     }
     *out_bytes = whole.bytes;
     *out_size = whole.size;
+    return TOW_OK;
+}
+
+/* -- As it was compiled ------------------------------------------------------------- */
+
+/* The bytes of a field, the last one of its number; none: size 0. */
+static tow_bytes_t find_bytes(tow_bytes_t message, uint32_t number)
+{
+    tow_bytes_t found = {0};
+    proto_field_t field;
+    while (message.size > 0) {
+        if (!proto_read_field(&message, &field)) return (tow_bytes_t){0};
+        if (field.number == number && field.kind == PROTO_BYTES)
+            found = field.bytes;
+    }
+    return found;
+}
+
+static tow_status_t fetch_code(PJRT_Executable *executable)
+{
+    char *code;
+    size_t size;
+    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
+    TOW_RETURN_IF_ERROR(tow_function_code(executable->function, &code, &size));
+    client_enter(executable->client);
+    if (executable->code == NULL) { /* Or another thread was faster. */
+        executable->code = code;
+        executable->code_size = size;
+        code = NULL;
+    }
+    client_leave_quietly(executable->client);
+    tow_free_text(code);
+    return TOW_OK;
+}
+
+tow_status_t tow_pjrt_optimized(PJRT_Executable *executable,
+                                tow_bytes_t *out_module)
+{
+    client_enter(executable->client);
+    const bool is_there = executable->code != NULL;
+    client_leave_quietly(executable->client);
+    if (!is_there) TOW_RETURN_IF_ERROR(fetch_code(executable));
+    const tow_bytes_t code = {executable->code, executable->code_size};
+    const tow_bytes_t module =
+        find_bytes(find_bytes(code, COMPILED_EXECUTABLE), EXECUTABLE_MODULE);
+    /* Is it one? Another compiler's bytes may look alike so far. */
+    *out_module = find_bytes(module, WITH_CONFIG_MODULE).size > 0
+                      ? module
+                      : (tow_bytes_t){0};
     return TOW_OK;
 }

@@ -287,7 +287,14 @@ struct PJRT_Executable {
     void *options;
     size_t options_size;
     char fingerprint[40];
-    PJRT_NamedValue costs[1];
+    PJRT_NamedValue costs[3];
+    size_t cost_count;
+    /* JAX has asked for shardings by the extension: what it wants of the optimised
+     * program is the program. */
+    atomic_bool knows_shardings;
+    char
+        *code; /* inside; owned: what the compiler wrote; NULL: not asked yet */
+    size_t code_size;
     TOW_VEC(variant_t) variants; /* inside */
     atomic_bool is_deleted;
 };
@@ -305,6 +312,10 @@ tow_status_t tow_pjrt_fill_fingerprint(PJRT_Executable *executable)
 /* A serialised xla.HloModuleProtoWithConfig; tow_free. */
 tow_status_t tow_pjrt_describe(const PJRT_Executable *executable,
                                void **out_bytes, size_t *out_size) TOW_MUST_USE;
+/* The same of the program as it was compiled. Lent by the executable. Size 0: the
+ * compiler's bytes do not show it. Not inside: the first time it waits. */
+tow_status_t tow_pjrt_optimized(PJRT_Executable *executable,
+                                tow_bytes_t *out_module) TOW_MUST_USE;
 void tow_pjrt_executable_retain(PJRT_Executable *executable);
 void tow_pjrt_executable_release(PJRT_Executable *executable);
 

@@ -37,7 +37,8 @@ typedef struct shardings_extension {
 
 static PJRT_Error *argument_shardings(sharding_args_t *args)
 {
-    const PJRT_Executable *executable = args->executable;
+    PJRT_Executable *executable = args->executable;
+    atomic_store(&executable->knows_shardings, true);
     const size_t results = executable->signature->result_count;
     args->count = executable->signature->argument_count;
     args->shardings = NULL;
@@ -50,7 +51,8 @@ static PJRT_Error *argument_shardings(sharding_args_t *args)
 
 static PJRT_Error *result_shardings(sharding_args_t *args)
 {
-    const PJRT_Executable *executable = args->executable;
+    PJRT_Executable *executable = args->executable;
+    atomic_store(&executable->knows_shardings, true);
     args->count = executable->signature->result_count;
     args->shardings = NULL;
     args->sizes = NULL;

@@ -291,6 +291,9 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 typedef enum tow_report_kind {
     TOW_REPORT_STATUS = 1, /* JSON: what there is and what it does */
     TOW_REPORT_TRACE = 2,  /* JSON: trace events, as Perfetto reads them */
+    TOW_REPORT_MEMORY = 3, /* a line a device, in bytes: ID LIMIT OBJECTS RUNS
+                              PEAK; no worker is asked */
+    TOW_REPORT_CODE = 4,   /* a function as its compiler wrote it */
 } tow_report_kind_t;
 
 /* Any message: the first member (`base`) of each struct above. */

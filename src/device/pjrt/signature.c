@@ -102,22 +102,33 @@ static void read_memory(const reader_t *reader)
     }
 }
 
+static void read_property(tow_signature_t *signature,
+                          const PJRT_NamedValue *value)
+{
+    const struct {
+        const char *name;
+        double *place;
+    } known[] = {{"flops", &signature->flops},
+                 {"bytes accessed", &signature->bytes_accessed},
+                 {"transcendentals", &signature->transcendentals}};
+    if (value->type != PJRT_NamedValue_kFloat || !(value->float_value > 0))
+        return;
+    for (size_t i = 0; i < TOW_COUNT_OF(known); i++)
+        if (value->name_size == strlen(known[i].name) &&
+            memcmp(value->name, known[i].name, value->name_size) == 0)
+            *known[i].place = value->float_value;
+}
+
 static void read_cost(const reader_t *reader)
 {
-    static const char flops[] = "flops";
     const PJRT_Api *api = &reader->plugin->api;
     if (api->PJRT_Executable_GetCostAnalysis == NULL) return;
     PJRT_Executable_GetCostAnalysis_Args args =
         PJRT_ARGS(PJRT_Executable_GetCostAnalysis,
                   .executable = reader->executable->handle);
     PJRT_Error *error = api->PJRT_Executable_GetCostAnalysis(&args);
-    for (size_t i = 0; error == NULL && i < args.num_properties; i++) {
-        const PJRT_NamedValue *value = &args.properties[i];
-        if (value->name_size == strlen(flops) &&
-            memcmp(value->name, flops, strlen(flops)) == 0 &&
-            value->type == PJRT_NamedValue_kFloat && value->float_value > 0)
-            reader->signature->flops = value->float_value;
-    }
+    for (size_t i = 0; error == NULL && i < args.num_properties; i++)
+        read_property(reader->signature, &args.properties[i]);
     tow_pjrt_error_drop(reader->plugin, error);
 }
 
