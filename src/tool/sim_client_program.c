@@ -107,9 +107,8 @@ static tow_status_t add_call(sim_client_t *self, sim_routine_t *routine,
 static tow_status_t add_calls(sim_client_t *self, sim_routine_t *routine,
                               sim_value_t like, sim_pool_t *pool)
 {
-    size_t calls = 1 + sim_client_below(self, 4);
-    if (self->cluster->is_spilling) calls = 1;
-    for (; calls > 0; calls--)
+    const size_t most = self->cluster->is_spilling ? 2 : 4;
+    for (size_t calls = 1 + sim_client_below(self, most); calls > 0; calls--)
         TOW_RETURN_IF_ERROR(add_call(self, routine, like, pool));
     return TOW_OK;
 }
@@ -159,12 +158,9 @@ static tow_status_t add_part(sim_client_t *self, sim_routine_t *routine)
     sim_pool_t pool = {0};
     TOW_RETURN_IF_ERROR(add_arguments(self, routine, like, &pool));
     TOW_RETURN_IF_ERROR(add_calls(self, routine, like, &pool));
-    /* Simulated devices have memory for all steps as soon as these are enqueued,
-     * more than a program is said to take, which counts values from their step
-     * to their last use. Where memory has to suffice there is one step. */
-    size_t moves = sim_client_below(self, 3);
-    if (self->cluster->is_spilling) moves = 0;
-    for (; moves > 0; moves--)
+    /* Where memory has to suffice no program takes more than 11 values. */
+    const size_t most = self->cluster->is_spilling ? 2 : 3;
+    for (size_t moves = sim_client_below(self, most); moves > 0; moves--)
         TOW_RETURN_IF_ERROR(add_move(self, routine, &like, &pool));
     return add_results(self, routine, like, &pool);
 }
