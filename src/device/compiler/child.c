@@ -1,6 +1,5 @@
 #include "device/compiler/child.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -236,47 +235,10 @@ tow_child_compiler_stats_t tow_child_compiler_stats(
 
 /* -- Finding ---------------------------------------------------------------- */
 
-static bool try_path(char *path, size_t capacity, const char *file,
-                     const char *tail)
-{
-    const char *slash = strrchr(file, '/');
-    if (slash == NULL) return false;
-    int length =
-        snprintf(path, capacity, "%.*s/%s", (int)(slash - file), file, tail);
-    return length > 0 && (size_t)length < capacity && access(path, X_OK) == 0;
-}
-
-/* Beside a program of a build folder or an installed one; beside a library. */
-static bool try_beside(char *path, size_t capacity, const char *file)
-{
-    static const char *const tails[] = {
-        "src/device/tow_compile_child",
-        "../libexec/towpath/tow_compile_child",
-        "../../libexec/towpath/tow_compile_child",
-    };
-    for (size_t i = 0; i < TOW_COUNT_OF(tails); i++)
-        if (try_path(path, capacity, file, tails[i])) return true;
-    return false;
-}
-
 tow_status_t tow_child_compiler_find(char *path, size_t capacity)
 {
-    const char *given = getenv("TOW_COMPILE_CHILD");
-    if (given != NULL) {
-        snprintf(path, capacity, "%s", given);
-        return TOW_OK;
-    }
-    char self[4096];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    self[length > 0 ? length : 0] = '\0';
-    Dl_info info = {0};
-    const bool has_info = dladdr(&child_compiler_of, &info) != 0;
-    if (try_beside(path, capacity, self) ||
-        (has_info && info.dli_fname != NULL &&
-         try_beside(path, capacity, info.dli_fname)))
-        return TOW_OK;
-    return TOW_ERROR(TOW_NOT_FOUND,
-                     "tow_compile_child, which compiles in a process of its "
-                     "own, is not here: `make` builds it, or TOW_COMPILE_CHILD "
-                     "names it");
+    return tow_status_annotate(tow_child_process_find("tow_compile_child",
+                                                      "TOW_COMPILE_CHILD", path,
+                                                      capacity),
+                               "compiling in a process of its own");
 }

@@ -8,7 +8,7 @@
 
 #include "device/compiler/child.h"
 #include "device/compiler/compiler_impl.h"
-#include "device/compiler/process_impl.h"
+#include "device/compiler/process.h"
 
 typedef struct child_compiler child_compiler_t;
 

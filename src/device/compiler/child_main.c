@@ -1,17 +1,15 @@
 /* tow_compile_child PARENT MEMORY PLUGIN [NAME TYPE VALUE]...: compiles what
  * comes over descriptor TALK_FD until that is closed, or PARENT, who started it,
  * is gone. MEMORY bounds the bytes of its private memory; 0 is no bound. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "device/compiler/direct.h"
+#include "device/compiler/process.h"
 #include "device/compiler/talk_impl.h"
 #include "device/compiler/tuning.h"
 #include "device/pjrt/pjrt.h"
@@ -32,25 +30,6 @@ typedef struct child {
     tow_status_t status;      /* owned */
     tow_compiled_t *compiled; /* owned */
 } child_t;
-
-/* -- Manners ---------------------------------------------------------------- */
-
-static void limit(int resource, uint64_t bytes)
-{
-    const struct rlimit limits = {.rlim_cur = bytes, .rlim_max = bytes};
-    if (setrlimit((__rlimit_resource_t)resource, &limits) != 0)
-        perror("setrlimit");
-}
-
-/* Before anything of the plugin runs. */
-static void behave(const char *parent, const char *memory)
-{
-    const uint64_t memory_bytes_max = strtoull(memory, NULL, 10);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != (pid_t)atoi(parent)) _exit(0); /* It was faster. */
-    limit(RLIMIT_CORE, 0); /* A crash is an answer here, not a find. */
-    if (memory_bytes_max > 0) limit(RLIMIT_DATA, memory_bytes_max);
-}
 
 /* -- Waiting ---------------------------------------------------------------- */
 
@@ -190,7 +169,7 @@ int main(int argc, char **argv)
                         "[NAME TYPE VALUE]...\n");
         return 2;
     }
-    behave(argv[1], argv[2]);
+    tow_child_process_behave(argv[1], argv[2]); /* before the plugin runs */
     tow_arena_init(&arena, 0);
     child.open.path = argv[3];
     child.open.values = tow_pjrt_words_read(&arena, argv + WORD_COUNT_MIN,

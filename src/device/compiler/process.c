@@ -1,16 +1,22 @@
-#include "device/compiler/process_impl.h"
+#include "device/compiler/process.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "device/compiler/talk_impl.h"
+#include "base/macros.h"
 
 /* A full pipe, 64 KiB. */
 #define LISTEN_COUNT_MAX 16
@@ -35,8 +41,8 @@ static void close_end(int *fd)
  * closed. */
 static tow_status_t move_up(int *fd)
 {
-    if (*fd > TALK_FD) return TOW_OK;
-    int moved = fcntl(*fd, F_DUPFD_CLOEXEC, TALK_FD + 1);
+    if (*fd > TOW_CHILD_TALK_FD) return TOW_OK;
+    int moved = fcntl(*fd, F_DUPFD_CLOEXEC, TOW_CHILD_TALK_FD + 1);
     if (moved < 0) return TOW_ERRNO(errno, "fcntl");
     close(*fd);
     *fd = moved;
@@ -73,8 +79,9 @@ static int spawn_with(child_process_t *process, char **words,
     posix_spawn_file_actions_addopen(files, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(files, ends->errors[1], 1);
     posix_spawn_file_actions_adddup2(files, ends->errors[1], 2);
-    posix_spawn_file_actions_adddup2(files, ends->sockets[1], TALK_FD);
-    posix_spawn_file_actions_addclosefrom_np(files, TALK_FD + 1);
+    posix_spawn_file_actions_adddup2(files, ends->sockets[1],
+                                     TOW_CHILD_TALK_FD);
+    posix_spawn_file_actions_addclosefrom_np(files, TOW_CHILD_TALK_FD + 1);
     return posix_spawn(&process->pid, words[0], files, attributes, words,
                        environ);
 }
@@ -91,7 +98,7 @@ static tow_status_t spawn(child_process_t *process, char **words,
     posix_spawnattr_destroy(&attributes);
     if (error != 0) {
         process->pid = 0;
-        return TOW_ERRNO(error, "starting the compiler %s", words[0]);
+        return TOW_ERRNO(error, "starting %s", words[0]);
     }
     process->pid_fd = (int)syscall(SYS_pidfd_open, process->pid, 0);
     return process->pid_fd >= 0 ? TOW_OK : TOW_ERRNO(errno, "pidfd_open");
@@ -172,4 +179,67 @@ void tow_child_process_end(child_process_t *process)
     close_end(&process->pid_fd);
     close_end(&process->socket_fd);
     close_end(&process->error_fd);
+}
+
+/* -- The child's own part -------------------------------------------------------- */
+
+static void limit(int resource, uint64_t bytes)
+{
+    const struct rlimit limits = {.rlim_cur = bytes, .rlim_max = bytes};
+    if (setrlimit((__rlimit_resource_t)resource, &limits) != 0)
+        perror("setrlimit");
+}
+
+void tow_child_process_behave(const char *parent, const char *memory)
+{
+    const uint64_t memory_bytes_max = strtoull(memory, NULL, 10);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != (pid_t)atoi(parent)) _exit(0); /* It was faster. */
+    limit(RLIMIT_CORE, 0); /* A crash is an answer here, not a find. */
+    if (memory_bytes_max > 0) limit(RLIMIT_DATA, memory_bytes_max);
+}
+
+/* -- Finding --------------------------------------------------------------------- */
+
+static bool try_path(char *path, size_t capacity, const char *file,
+                     const char *folder, const char *name)
+{
+    const char *slash = strrchr(file, '/');
+    if (slash == NULL) return false;
+    int length = snprintf(path, capacity, "%.*s/%s/%s", (int)(slash - file),
+                          file, folder, name);
+    return length > 0 && (size_t)length < capacity && access(path, X_OK) == 0;
+}
+
+/* Beside a program of a build folder or an installed one; beside a library. */
+static bool try_beside(char *path, size_t capacity, const char *file,
+                       const char *name)
+{
+    static const char *const folders[] = {"src/device", "../libexec/towpath",
+                                          "../../libexec/towpath"};
+    for (size_t i = 0; i < TOW_COUNT_OF(folders); i++)
+        if (try_path(path, capacity, file, folders[i], name)) return true;
+    return false;
+}
+
+tow_status_t tow_child_process_find(const char *name, const char *variable,
+                                    char *path, size_t capacity)
+{
+    const char *given = getenv(variable);
+    if (given != NULL) {
+        snprintf(path, capacity, "%s", given);
+        return TOW_OK;
+    }
+    char self[4096];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    self[length > 0 ? length : 0] = '\0';
+    Dl_info info = {0};
+    const bool has_info = dladdr((void *)&tow_child_process_find, &info) != 0;
+    if (try_beside(path, capacity, self, name) ||
+        (has_info && info.dli_fname != NULL &&
+         try_beside(path, capacity, info.dli_fname, name)))
+        return TOW_OK;
+    return TOW_ERROR(TOW_NOT_FOUND,
+                     "%s is not here: `make` builds it, or %s names it", name,
+                     variable);
 }

@@ -14,7 +14,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TALK_FD         3 /* the child's end */
+#include "device/compiler/process.h"
+
+#define TALK_FD         TOW_CHILD_TALK_FD
 #define TALK_MAGIC      0x43574f54u
 #define TALK_PART_COUNT 3
 

@@ -1,7 +1,8 @@
 /* A child process: its socket, its last words, its end. Belongs to the thread
- * that started it, and ends with that thread. */
-#ifndef TOW_DEVICE_COMPILER_PROCESS_IMPL_H_
-#define TOW_DEVICE_COMPILER_PROCESS_IMPL_H_
+ * that started it, and ends with that thread. Compilers and host functions run in
+ * such. */
+#ifndef TOW_DEVICE_COMPILER_PROCESS_H_
+#define TOW_DEVICE_COMPILER_PROCESS_H_
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,9 +21,13 @@ typedef struct process {
     char last_words[TOW_COMPILER_LAST_WORDS_BYTES_MAX + 1];
 } child_process_t;
 
+/* The descriptor of the child's end of the socket. */
+#define TOW_CHILD_TALK_FD 3
+
 /* There is none. */
 void tow_child_process_init(child_process_t *process);
-/* words[0] is the program. It gets our end of the socket as TALK_FD, a pipe as
+/* words[0] is the program. It gets its end of the socket as
+ * TOW_CHILD_TALK_FD, a pipe as
  * standard output and error, and nothing else. */
 tow_status_t tow_child_process_start(child_process_t *process, char **words)
     TOW_MUST_USE;
@@ -35,4 +40,14 @@ bool tow_child_process_listen(child_process_t *process);
 /* One line, for a status; "nothing" if there was none. */
 const char *tow_child_process_last_words(child_process_t *process);
 
-#endif /* TOW_DEVICE_COMPILER_PROCESS_IMPL_H_ */
+/* For the child, first of all: it ends with `parent`, leaves no core, and takes
+ * at most so much private memory; 0 is no bound. Both are words. */
+void tow_child_process_behave(const char *parent, const char *memory);
+
+/* Where a program of children is: `variable` of the environment names it, or it
+ * is beside this program in a build folder, or where `make install` puts it.
+ * NOT_FOUND says how to get it. */
+tow_status_t tow_child_process_find(const char *name, const char *variable,
+                                    char *path, size_t capacity) TOW_MUST_USE;
+
+#endif /* TOW_DEVICE_COMPILER_PROCESS_H_ */
