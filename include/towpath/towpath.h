@@ -192,6 +192,47 @@ tow_status_t tow_function_argument_type(const tow_function_t *function,
 tow_status_t tow_function_result_type(const tow_function_t *function,
                                       size_t index, tow_array_type_t *out_type);
 
+/* -- Host functions -------------------------------------------------------------- */
+
+typedef struct tow_host_type {
+    tow_array_type_t type; /* of one shard */
+    /* Bit i: dims[i] is the most that it can be; how large it is is known when
+     * the function has run. */
+    uint32_t bounds;
+} tow_host_type_t;
+
+typedef struct tow_host_function_options {
+    size_t struct_size;
+    const char *path;   /* of a shared object (ELF), on this host */
+    const char *symbol; /* a tow_host_entry_t of <towpath/host.h> */
+    const tow_host_type_t *arguments;
+    size_t argument_count;
+    const tow_host_type_t *results;
+    size_t result_count;
+    uint32_t time_limit_ms; /* of each call; 0: 30 s */
+} tow_host_function_options_t;
+
+/* A function that runs on the hosts of the slice's devices, once for each shard,
+ * in a process of its own; <towpath/host.h> says how one is written. It is called
+ * as any other is, in traced programs too; its bytes go to the workers. Waits.
+ *
+ * What it gives may be irregular (`bounds`): such an array is used by host
+ * functions that declare the same bounds, moved shard by shard, or fetched by
+ * tow_array_download_sized. Computations take arrays of one size: let a host
+ * function pad. While a program waits for a size, what was granted after it waits
+ * on those workers too.
+ *
+ * Workers must allow it (`tow worker --host-functions`), or programs that use it
+ * fail with PERMISSION_DENIED. INVALID_ARGUMENT: no shared object; NOT_FOUND: it
+ * has no such symbol, which the first run tells. A call that returns an error
+ * fails its run with ABORTED and the function's own text; one that crashes or
+ * exits, INTERNAL; one past its limit, DEADLINE_EXCEEDED. */
+tow_status_t tow_host_function_load(tow_slice_t *slice,
+                                    const tow_host_function_options_t *options,
+                                    tow_function_t **out_function);
+
+/* -- Calls --------------------------------------------------------------------- */
+
 /* Starts one gang. Fills `results` with `result_count` arrays, one reference
  * each; result_count is the function's. Errors here are of the call. */
 tow_status_t tow_function_call(tow_function_t *function, tow_slice_t *slice,
@@ -227,6 +268,13 @@ size_t tow_array_shard_size(const tow_array_t *array); /* bytes, dense */
  * or `size` is not tow_array_shard_size. */
 tow_status_t tow_array_download(tow_array_t *array, size_t shard, void *bytes,
                                 size_t size);
+/* The same of an array that may be irregular, as host functions give them: room
+ * for tow_array_shard_size, by the bounds; its true type and bytes are told.
+ * Both may be NULL. */
+tow_status_t tow_array_download_sized(tow_array_t *array, size_t shard,
+                                      void *bytes, size_t capacity,
+                                      tow_array_type_t *out_type,
+                                      size_t *out_size);
 /* The same without waiting; `done` runs on a thread of the library, once, with a
  * status that is its own. */
 tow_status_t tow_array_download_async(
@@ -302,6 +350,15 @@ tow_status_t tow_array_transfer(tow_array_t *array,
  */
 tow_status_t tow_program_create(tow_client_t *client, const char *name,
                                 tow_program_t **out_program);
+typedef enum tow_dispatch {
+    TOW_DISPATCH_PARALLEL = 0, /* ahead of the data, wherever sizes are known */
+    /* Every step only when its inputs are there: to measure what that costs, and
+     * to see who is to blame when something hangs. */
+    TOW_DISPATCH_SEQUENTIAL = 1,
+} tow_dispatch_t;
+/* While it is traced. */
+tow_status_t tow_program_dispatch(tow_program_t *program,
+                                  tow_dispatch_t dispatch);
 void tow_program_retain(tow_program_t *program);
 void tow_program_release(tow_program_t *program);
 /* An array that stands for an argument. `donated`: a run may consume it. */

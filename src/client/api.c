@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "client/client_impl.h"
 #include "client/local.h"
+#include "device/host/host.h"
 #include "env/net/net.h"
 #include "env/tuning.h"
 #include "wire/address.h"
@@ -497,6 +498,113 @@ tow_status_t tow_function_result_type(const tow_function_t *function,
                    function->signature.result_count, index, "result", out_type);
 }
 
+/* -- Host functions -------------------------------------------------------------- */
+
+static tow_status_t read_file(const char *path, void **out_bytes,
+                              size_t *out_size)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) return TOW_ERRNO(errno, "opening %s", path);
+    tow_status_t status = TOW_OK;
+    long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+    void *bytes = size >= 0 ? tow_malloc((size_t)size + 1) : NULL;
+    if (size < 0 || fseek(file, 0, SEEK_SET) != 0)
+        status = TOW_ERRNO(errno, "reading %s", path);
+    else if (bytes == NULL)
+        status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    else if (fread(bytes, 1, (size_t)size, file) != (size_t)size)
+        status = TOW_ERROR(TOW_INTERNAL, "reading %s: it changed", path);
+    fclose(file);
+    if (status != TOW_OK) {
+        tow_free(bytes);
+        return status;
+    }
+    *out_bytes = bytes;
+    *out_size = (size_t)size;
+    return TOW_OK;
+}
+
+static tow_status_t host_arrays(const tow_host_type_t *types, size_t count,
+                                tow_array_info_t *out_infos)
+{
+    for (size_t i = 0; i < count; i++) {
+        TOW_RETURN_IF_ERROR(shape_in(&types[i].type, &out_infos[i].shape));
+        TOW_RETURN_IF_ERROR(
+            tow_shape_bytes(&out_infos[i].shape, &out_infos[i].bytes));
+        out_infos[i].bounds = types[i].bounds;
+    }
+    return TOW_OK;
+}
+
+static tow_status_t host_signature(const tow_host_function_options_t *options,
+                                   size_t shard_count, tow_array_info_t infos[],
+                                   tow_signature_t *out_signature)
+{
+    TOW_RETURN_IF_ERROR(
+        host_arrays(options->arguments, options->argument_count, infos));
+    TOW_RETURN_IF_ERROR(host_arrays(options->results, options->result_count,
+                                    infos + options->argument_count));
+    *out_signature =
+        (tow_signature_t){.name = options->symbol,
+                          .replica_count = 1,
+                          .partition_count = shard_count,
+                          .argument_count = options->argument_count,
+                          .arguments = infos,
+                          .result_count = options->result_count,
+                          .results = infos + options->argument_count,
+                          .is_host = true};
+    return TOW_OK;
+}
+
+static tow_status_t load_host(tow_slice_t *slice,
+                              const tow_host_function_options_t *options,
+                              tow_bytes_t bytes, tow_function_t **out_function)
+{
+    tow_array_info_t infos[TOW_HOST_ARRAY_COUNT_MAX] = {0};
+    tow_client_t *client = slice->client;
+    tow_function_t *function = NULL;
+    tow_signature_t signature;
+    if (options->argument_count > TOW_HOST_ARRAY_COUNT_MAX ||
+        options->result_count >
+            TOW_HOST_ARRAY_COUNT_MAX - options->argument_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a host function has at most %u arrays",
+                         TOW_HOST_ARRAY_COUNT_MAX);
+    TOW_RETURN_IF_ERROR(
+        host_signature(options, slice->device_count, infos, &signature));
+    enter(client);
+    tow_status_t status = check_may_wait(client);
+    if (status == TOW_OK)
+        status = tow_host_function_ask(slice, bytes, &signature,
+                                       options->time_limit_ms, &function);
+    if (status == TOW_OK)
+        status = wait_settled(client, &function->compiling, TOW_TIME_NEVER);
+    if (status != TOW_OK && function != NULL) tow_function_drop(function);
+    leave(client);
+    if (status == TOW_OK) *out_function = function;
+    return status;
+}
+
+tow_status_t tow_host_function_load(tow_slice_t *slice,
+                                    const tow_host_function_options_t *options,
+                                    tow_function_t **out_function)
+{
+    COPY_OPTIONS(tow_host_function_options_t, options, own);
+    void *bytes = NULL;
+    size_t size = 0;
+    *out_function = NULL;
+    if (own.path == NULL || own.symbol == NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a host function has a path, of a shared object, and "
+                         "a symbol");
+    TOW_RETURN_IF_ERROR(read_file(own.path, &bytes, &size));
+    tow_status_t status =
+        load_host(slice, &own, (tow_bytes_t){bytes, size}, out_function);
+    tow_free(bytes);
+    return tow_status_annotate(status, "host function %s of %s", own.symbol,
+                               own.path);
+}
+
 /* -- Calls and runs ------------------------------------------------------------ */
 
 tow_status_t tow_client_await_room(tow_client_t *client)
@@ -544,6 +652,7 @@ static tow_status_t note_call(tow_program_t *program, tow_function_t *function,
         status = tow_program_placeholder(
             program, slice, &signature->results[i].shape,
             (tow_value_t){.node = node, .output = (uint32_t)i}, &results[i]);
+        if (status == TOW_OK) results[i]->bounds = signature->results[i].bounds;
         while (status != TOW_OK && i-- > 0)
             tow_array_drop(results[i]);
     }
@@ -669,6 +778,29 @@ tow_status_t tow_array_download(tow_array_t *array, size_t shard, void *bytes,
     return status;
 }
 
+tow_status_t tow_array_download_sized(tow_array_t *array, size_t shard,
+                                      void *bytes, size_t capacity,
+                                      tow_array_type_t *out_type,
+                                      size_t *out_size)
+{
+    tow_client_t *client = array->client;
+    settling_t answer = {0};
+    tow_shape_t shape = {0};
+    uint64_t size = 0;
+    enter(client);
+    tow_status_t status = check_may_wait(client);
+    if (status == TOW_OK)
+        status = tow_download_sized_start(array, shard, bytes, capacity, &shape,
+                                          &answer);
+    if (status == TOW_OK) status = wait_answer(client, &answer);
+    leave_quietly(client);
+    if (status == TOW_OK) status = tow_shape_bytes(&shape, &size);
+    if (status != TOW_OK) return status;
+    if (out_type != NULL) type_out(&shape, out_type);
+    if (out_size != NULL) *out_size = (size_t)size;
+    return TOW_OK;
+}
+
 static callback_t *make_callback(void (*done)(void *context,
                                               tow_status_t take_status),
                                  void *context)
@@ -780,6 +912,16 @@ tow_status_t tow_program_create(tow_client_t *client, const char *name,
     return status;
 }
 
+tow_status_t tow_program_dispatch(tow_program_t *program,
+                                  tow_dispatch_t dispatch)
+{
+    if (dispatch == TOW_DISPATCH_PARALLEL) return TOW_OK;
+    enter(program->client);
+    tow_status_t status = tow_program_make_sequential(program);
+    leave_quietly(program->client);
+    return status;
+}
+
 void tow_program_retain(tow_program_t *program)
 {
     enter(program->client);
@@ -822,6 +964,9 @@ tow_status_t tow_program_result(tow_program_t *program, tow_array_t *array)
     enter(program->client);
     tow_status_t status = tow_program_add_result(program, array->place,
                                                  array->slice, &array->shape);
+    if (status == TOW_OK)
+        program->results.items[program->results.count - 1].bounds =
+            array->bounds;
     leave_quietly(program->client);
     return status;
 }

@@ -76,6 +76,11 @@ void tow_slice_drop(tow_slice_t *slice);
 
 tow_status_t tow_function_ask(tow_slice_t *slice, const tow_source_t *source,
                               tow_function_t **out_function) TOW_MUST_USE;
+/* A host function: `bytes` is a shared object, `signature` what is declared. */
+tow_status_t tow_host_function_ask(tow_slice_t *slice, tow_bytes_t bytes,
+                                   const tow_signature_t *signature,
+                                   uint32_t time_limit_ms,
+                                   tow_function_t **out_function) TOW_MUST_USE;
 const tow_settling_t *tow_function_compiling(const tow_function_t *function);
 void tow_function_hold(tow_function_t *function);
 void tow_function_drop(tow_function_t *function);
@@ -85,6 +90,8 @@ tow_status_t tow_function_program(tow_function_t *function, tow_slice_t *slice,
 
 tow_status_t tow_program_begin(tow_client_t *client, const char *name,
                                tow_program_t **out_program) TOW_MUST_USE;
+/* While it is traced: nothing of it shall be begun ahead of its data. */
+tow_status_t tow_program_make_sequential(tow_program_t *program) TOW_MUST_USE;
 void tow_program_hold(tow_program_t *program);
 void tow_program_drop(tow_program_t *program);
 tow_status_t tow_program_add_argument(tow_program_t *program,
@@ -145,6 +152,12 @@ tow_status_t tow_upload_start(tow_slice_t *slice,
 tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
                                 size_t size, tow_settling_t *answer,
                                 tow_callback_t *take_callback) TOW_MUST_USE;
+
+/* The same of a shard that may be smaller than the room; its shape is told. */
+tow_status_t tow_download_sized_start(tow_array_t *array, size_t shard,
+                                      void *bytes, size_t size,
+                                      tow_shape_t *out_shape,
+                                      tow_settling_t *answer) TOW_MUST_USE;
 
 /* -- Shards ------------------------------------------------------------------- */
 

@@ -100,11 +100,13 @@ struct tow_function {
     tow_arena_t arena;
     tow_signature_t signature; /* in the arena */
     TOW_VEC(call_program_t) calls;
+    uint32_t time_limit_ms; /* of a host function; 0: the default */
 };
 
 typedef struct program_result {
     tow_slice_t *slice; /* counted */
     tow_shape_t shape;
+    uint32_t bounds;
 } program_result_t;
 
 struct tow_program {
@@ -126,8 +128,9 @@ struct tow_array {
     tow_client_t *client; /* counted */
     tow_slice_t *slice;   /* counted */
     uint64_t id;
-    tow_shape_t shape; /* of one shard */
-    uint64_t shard_bytes;
+    tow_shape_t shape;    /* of one shard */
+    uint64_t shard_bytes; /* the most, if some dims are bounds */
+    uint32_t bounds;      /* bit i: shape.dims[i] is the most that it can be */
     settling_t value;
     run_record_t *run;    /* lent: that makes it; NULL: none, or done */
     upload_t *upload;     /* lent: that makes it */
@@ -195,7 +198,8 @@ struct request {
     char **out_text;  /* lent: where a report goes */
     size_t *out_size; /* lent: its bytes; may be NULL */
     tow_region_t *region;
-    tow_status_t status; /* owned: while the region closes */
+    tow_status_t status;    /* owned: while the region closes */
+    tow_shape_t *out_shape; /* lent until answered; NULL: the size is known */
 };
 
 /* -- machine.c ----------------------------------------------------------------- */

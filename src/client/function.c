@@ -4,6 +4,8 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "device/host/host.h"
+#include "device/host/tuning.h"
 
 #define SIGNATURE_ARENA_BYTES ((size_t)64 << 20)
 
@@ -67,6 +69,32 @@ tow_status_t tow_function_ask(tow_slice_t *slice, const tow_source_t *source,
     tow_slice_hold(slice);
     *out_function = function;
     return TOW_OK;
+}
+
+tow_status_t tow_host_function_ask(tow_slice_t *slice, tow_bytes_t bytes,
+                                   const tow_signature_t *signature,
+                                   uint32_t time_limit_ms,
+                                   tow_function_t **out_function)
+{
+    void *packed;
+    size_t size;
+    TOW_RETURN_IF_ERROR(tow_host_signature_check(signature));
+    TOW_RETURN_IF_ERROR(tow_host_code_check(bytes));
+    if (time_limit_ms > TOW_HOST_TIME_LIMIT_MS_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a time limit of %u ms, and at most %u may be",
+                         time_limit_ms, TOW_HOST_TIME_LIMIT_MS_MAX);
+    TOW_RETURN_IF_ERROR(tow_signature_pack(signature, &packed, &size));
+    const tow_source_t source = {.format =
+                                     (tow_source_format_t)TOW_PROGRAM_HOST,
+                                 .bytes = bytes.data,
+                                 .size = bytes.size,
+                                 .options = packed,
+                                 .options_size = size};
+    tow_status_t status = tow_function_ask(slice, &source, out_function);
+    if (status == TOW_OK) (*out_function)->time_limit_ms = time_limit_ms;
+    tow_free(packed);
+    return status;
 }
 
 void tow_function_hold(tow_function_t *function)
@@ -140,6 +168,8 @@ static tow_status_t trace_call(tow_program_t *program, tow_function_t *function,
         status = tow_program_add_result(
             program, (tow_value_t){.node = node, .output = (uint32_t)i}, slice,
             &signature->results[i].shape);
+    for (size_t i = 0; i < signature->result_count && status == TOW_OK; i++)
+        program->results.items[i].bounds = signature->results[i].bounds;
     return status;
 }
 

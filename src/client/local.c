@@ -255,6 +255,7 @@ static tow_status_t start_child(tow_local_cluster_t *cluster,
                     workers,
                     "--devices",
                     devices,
+                    "--host-functions", /* ours, as our user */
                     options->simulated != NULL ? "--simulated" : NULL,
                     (char *)options->simulated,
                     NULL};

@@ -128,8 +128,15 @@ tow_status_t tow_array_move(tow_array_t *array, tow_slice_t *slice,
     tow_shape_t whole, shard;
     TOW_RETURN_IF_ERROR(tow_sharding_whole(from, &array->shape, &whole));
     TOW_RETURN_IF_ERROR(tow_sharding_shard(to, &whole, &shard));
-    if (array->program != NULL)
-        return note_move(array->program, array->place, slice, from, to, &shard,
-                         out_array);
+    if (array->program != NULL) {
+        TOW_RETURN_IF_ERROR(note_move(array->program, array->place, slice, from,
+                                      to, &shard, out_array));
+        (*out_array)->bounds = array->bounds;
+        return TOW_OK;
+    }
+    if (array->bounds != 0)
+        return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                         "how large the array is is known only when it is "
+                         "there: move it in the program that makes it");
     return run_move(array, slice, from, to, &shard, out_array);
 }

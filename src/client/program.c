@@ -92,6 +92,13 @@ static bool keep_function(tow_program_t *program, tow_function_t *function)
     return true;
 }
 
+tow_status_t tow_program_make_sequential(tow_program_t *program)
+{
+    TOW_RETURN_IF_ERROR(check_open(program));
+    tow_graph_make_sequential(program->graph);
+    return TOW_OK;
+}
+
 tow_status_t tow_program_add_argument(tow_program_t *program,
                                       tow_slice_t *slice,
                                       const tow_shape_t *shape, bool donated,
@@ -118,14 +125,15 @@ tow_status_t tow_program_add_call(tow_program_t *program,
     TOW_RETURN_IF_ERROR(check_open(program));
     if (!keep_slice(program, slice) || !keep_function(program, function))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    tow_node_t node = {.kind = TOW_NODE_COMPUTE,
-                       .name = function->signature.name != NULL
-                                   ? function->signature.name
-                                   : "",
-                       .slice = {slice->id},
-                       .function = {function->id},
-                       .inputs = inputs,
-                       .input_count = count};
+    tow_node_t node = {
+        .kind = function->signature.is_host ? TOW_NODE_HOST : TOW_NODE_COMPUTE,
+        .time_limit_ms = function->time_limit_ms,
+        .name =
+            function->signature.name != NULL ? function->signature.name : "",
+        .slice = {slice->id},
+        .function = {function->id},
+        .inputs = inputs,
+        .input_count = count};
     return tow_graph_add(program->graph, &node, out_node);
 }
 

@@ -74,6 +74,7 @@ static tow_status_t make_results(tow_program_t *program, run_record_t *record,
             return status;
         }
         record->results[i] = results[i];
+        results[i]->bounds = result->bounds;
         results[i]->run = record;
     }
     /* Ids only now: an array without one is not told when it goes. */

@@ -480,7 +480,7 @@ static void shard_arrived(void *context, tow_region_t *region,
 {
     request_t *request = context;
     if (request->region == NULL || arrival->offset != 0 ||
-        arrival->size != request->size)
+        arrival->size != request->size || request->out_shape != NULL)
         return;
     end_request(request, TOW_OK);
 }
@@ -541,9 +541,10 @@ static void region_dropped(void *context)
     free_request(context);
 }
 
-tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
-                                size_t size, settling_t *answer,
-                                callback_t *take_callback)
+static tow_status_t start_download(tow_array_t *array, size_t shard,
+                                   void *bytes, size_t size,
+                                   tow_shape_t *out_shape, settling_t *answer,
+                                   callback_t *take_callback)
 {
     tow_client_t *client = array->client;
     TOW_RETURN_IF_ERROR(check_download(array, shard, bytes, size));
@@ -551,6 +552,7 @@ tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
     if (request == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     request->bytes = bytes;
     request->size = size;
+    request->out_shape = out_shape;
     tow_status_t status = send_get(request, array, shard);
     if (status == TOW_OK) {
         request->answer = answer;
@@ -567,13 +569,59 @@ tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
     return status;
 }
 
+tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
+                                size_t size, settling_t *answer,
+                                callback_t *take_callback)
+{
+    if (TOW_UNLIKELY(array->bounds != 0))
+        return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                         "how large a shard of this array is is known only "
+                         "when it is there: tow_array_download_sized");
+    return start_download(array, shard, bytes, size, NULL, answer,
+                          take_callback);
+}
+
+tow_status_t tow_download_sized_start(tow_array_t *array, size_t shard,
+                                      void *bytes, size_t size,
+                                      tow_shape_t *out_shape,
+                                      settling_t *answer)
+{
+    *out_shape = array->shape;
+    return start_download(array, shard, bytes, size, out_shape, answer, NULL);
+}
+
+/* What the worker says of a shard whose size was not known. */
+static tow_status_t take_size(const request_t *request,
+                              const tow_msg_get_done_t *done)
+{
+    tow_shape_t *shape = request->out_shape;
+    uint64_t size;
+    if (done->n_dims != shape->rank)
+        return TOW_ERROR(TOW_INTERNAL, "a shard of rank %zu came, not %u",
+                         done->n_dims, shape->rank);
+    if (done->n_dims > 0)
+        memcpy(shape->dims, done->dims, done->n_dims * sizeof(done->dims[0]));
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &size));
+    if (size > request->size ||
+        (request->region == NULL && done->bytes.len != size))
+        return TOW_ERROR(TOW_INTERNAL,
+                         "%zu bytes came of a shard of %llu, with room for %zu",
+                         done->bytes.len, (unsigned long long)size,
+                         request->size);
+    if (request->region == NULL && size > 0)
+        memcpy(request->bytes, done->bytes.data, size);
+    return TOW_OK;
+}
+
 void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done)
 {
     request_t *request = tow_map_find(&client->requests, done->request);
     if (request == NULL || request->kind != REQUEST_GET || is_ending(request))
         return;
     tow_status_t status = tow_failure_status(done->failure);
-    if (status == TOW_OK && request->region == NULL) {
+    if (status == TOW_OK && request->out_shape != NULL) {
+        status = take_size(request, done);
+    } else if (status == TOW_OK && request->region == NULL) {
         if (done->bytes.len != request->size)
             status =
                 TOW_ERROR(TOW_INTERNAL, "%zu bytes came, and %zu were expected",

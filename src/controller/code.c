@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/hash.h"
+#include "device/host/host.h"
 #include "device/options.h"
 
 /* -- Life ---------------------------------------------------------------------- */
@@ -198,6 +199,36 @@ static tow_status_t start_job(code_t *code, const mapping_t *mapping,
     return TOW_ERROR(TOW_UNAVAILABLE, "the compiler is closing");
 }
 
+/* A host function is what it is: there is nothing to compile. What the client
+ * declares of it is its signature, and was sent as its options. */
+static tow_status_t take_host(code_t *code)
+{
+    tow_compiled_t *compiled = tow_calloc(1, sizeof(*compiled));
+    if (compiled == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_arena_init(&compiled->arena, 0);
+    code->compiled = compiled;
+    compiled->bytes = tow_malloc(code->program_size + 1);
+    if (compiled->bytes == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    memcpy(compiled->bytes, code->program, code->program_size);
+    compiled->size = code->program_size;
+    TOW_RETURN_IF_ERROR(
+        tow_host_code_check((tow_bytes_t){code->program, code->program_size}));
+    TOW_RETURN_IF_ERROR(
+        tow_signature_unpack((tow_bytes_t){code->options, code->options_size},
+                             &compiled->arena, &compiled->signature));
+    TOW_RETURN_IF_ERROR(tow_host_signature_check(&compiled->signature));
+    if (compiled->signature.partition_count != code->device_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "host function %s is for %zu shards, and the slice "
+                         "has %zu devices",
+                         compiled->signature.name,
+                         compiled->signature.partition_count,
+                         code->device_count);
+    code->state = CODE_READY;
+    return tow_signature_pack(&compiled->signature, &code->signature,
+                              &code->signature_size);
+}
+
 /* -- Finding ------------------------------------------------------------------- */
 
 /* What was asked for. */
@@ -216,6 +247,15 @@ static tow_status_t read_options(wanted_t *wanted, const blob_t *options)
 {
     const size_t device_count = wanted->mapping->device_count;
     tow_bytes_t given = {0};
+    if (wanted->format == TOW_PROGRAM_HOST) {
+        wanted->options_size = options != NULL ? options->size : 0;
+        wanted->options = tow_malloc(wanted->options_size + 1);
+        if (wanted->options == NULL)
+            return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+        if (wanted->options_size > 0)
+            memcpy(wanted->options, options->bytes, wanted->options_size);
+        return TOW_OK;
+    }
     if (options != NULL) given = (tow_bytes_t){options->bytes, options->size};
     tow_assignment_t *counts = &wanted->counts;
     *counts =
@@ -291,15 +331,17 @@ static tow_status_t make_code(tow_controller_t *controller, wanted_t *wanted,
     wanted->options = NULL;
     tow_status_t status =
         code->kind == NULL ? tow_status_bare(TOW_RESOURCE_EXHAUSTED)
-                           : start_job(code, wanted->mapping, &wanted->counts);
+        : wanted->format == TOW_PROGRAM_HOST
+            ? take_host(code)
+            : start_job(code, wanted->mapping, &wanted->counts);
     if (status != TOW_OK) {
         free_code(code);
         return status;
     }
-    tow_code_retain(code); /* The compiler's. */
+    if (code->state == CODE_COMPILING)
+        tow_code_retain(code); /* The compiler's. */
     controller->code_bytes += bytes_of(code);
     tow_list_append(&controller->codes, &code->node);
-    trim(controller);
     *out_code = code;
     return TOW_OK;
 }
@@ -329,7 +371,7 @@ static tow_status_t compile(client_t *client, const tow_msg_compile_t *message,
     if (slice == NULL)
         return TOW_ERROR(TOW_NOT_FOUND, "there is no slice %llu",
                          (unsigned long long)message->slice);
-    if (message->format > TOW_PROGRAM_COST)
+    if (message->format > TOW_PROGRAM_HOST)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "program format %u is none that is known",
                          message->format);
@@ -346,7 +388,9 @@ static tow_status_t compile(client_t *client, const tow_msg_compile_t *message,
     if (code == NULL)
         TOW_RETURN_IF_ERROR(
             make_code(client->controller, wanted, program, &code));
-    return add_function(client, message->function, code);
+    TOW_RETURN_IF_ERROR(add_function(client, message->function, code));
+    trim(client->controller);
+    return TOW_OK;
 }
 
 void tow_code_compile(client_t *client, const tow_msg_compile_t *message,

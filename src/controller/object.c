@@ -42,7 +42,6 @@ void tow_object_dropped(void *context, tow_object_t *object)
     tow_controller_t *controller = context;
     if (controller->is_closing || object->placement == NULL) return;
     tow_sched_poke(controller->sched, object->placement);
-    tow_spill_dropped(controller, object);
     mapping_t *mapping = object->placement->context;
     if (object->context == &tow_object_is_placed)
         for (uint32_t i = 0; i < mapping->part_count; i++)
@@ -409,7 +408,6 @@ tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
     put->object->context = &put->gets;
-    put->object->mark = ++controller->mark_number;
     submit_put(controller, client, put);
     return TOW_OK;
 }
@@ -568,14 +566,18 @@ static void end_get(tow_controller_t *controller, get_t *get)
 }
 
 static void tell_get(client_t *client, uint64_t request, tow_status_t status,
-                     ProtobufCBinaryData bytes)
+                     const tow_msg_shard_get_done_t *answer)
 {
     if (client == NULL) return;
     tow_msg_get_done_t done = TOW_MSG_GET_DONE_INIT;
     tow_msg_failure_t failure = tow_failure_of(status);
     done.request = request;
     if (status != TOW_OK) done.failure = &failure;
-    done.bytes = bytes;
+    if (answer != NULL) {
+        done.bytes = answer->bytes;
+        done.dims = answer->dims;
+        done.n_dims = answer->n_dims;
+    }
     tow_tell_client(client, TOW_MESSAGE_GET_DONE, &done.base);
 }
 
@@ -584,7 +586,7 @@ void tow_get_fail(get_t *get, tow_status_t take_status)
     tow_controller_t *controller =
         ((mapping_t *)get->object->placement->context)->controller;
     put_t *copy = get->put;
-    tell_get(get->client, get->request, take_status, (ProtobufCBinaryData){0});
+    tell_get(get->client, get->request, take_status, NULL);
     end_get(controller, get);
     if (copy != NULL) {
         copy->fetch = NULL;
@@ -710,7 +712,7 @@ void tow_get_begin(client_t *client, const tow_msg_get_t *message)
     tow_status_t status = check_get(client, message, &object);
     if (status == TOW_OK) status = tow_get_make(client, message, object, &get);
     if (status != TOW_OK) {
-        tell_get(client, message->request, status, (ProtobufCBinaryData){0});
+        tell_get(client, message->request, status, NULL);
         tow_status_release(status);
         return;
     }
@@ -727,7 +729,7 @@ void tow_get_done(worker_t *worker, const tow_msg_shard_get_done_t *message)
         tow_get_fail(get, status);
         return;
     }
-    tell_get(get->client, get->request, TOW_OK, message->bytes);
+    tell_get(get->client, get->request, TOW_OK, message);
     if (get->put != NULL) get->put->fetch = NULL;
     end_get(controller, get);
 }

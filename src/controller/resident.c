@@ -48,6 +48,21 @@ static void free_blob_bytes(void *context)
     tow_free(context);
 }
 
+/* A host function's options are its signature; its devices stand beside it. */
+static tow_status_t host_options(const code_t *code, const mapping_part_t *part,
+                                 tow_msg_load_t *load, void **out_options,
+                                 size_t *out_size)
+{
+    *out_options = tow_malloc(code->options_size + 1);
+    if (*out_options == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    memcpy(*out_options, code->options, code->options_size);
+    *out_size = code->options_size;
+    load->host_devices = part->devices;
+    load->host_shards = part->shards;
+    load->n_host_devices = load->n_host_shards = part->count;
+    return TOW_OK;
+}
+
 /* The code goes as it is; the options name the devices. */
 static tow_status_t send_load(executable_t *executable, uint32_t part)
 {
@@ -61,10 +76,14 @@ static tow_status_t send_load(executable_t *executable, uint32_t part)
                                    .device_ids = mapping->device_ids};
     void *options;
     size_t options_size;
-    TOW_RETURN_IF_ERROR(tow_compile_options_reassign(
-        (tow_bytes_t){code->options, code->options_size}, &assignment, &options,
-        &options_size));
     tow_msg_load_t load = TOW_MSG_LOAD_INIT;
+    TOW_RETURN_IF_ERROR(
+        signature->is_host
+            ? host_options(code, &mapping->parts[part], &load, &options,
+                           &options_size)
+            : tow_compile_options_reassign(
+                  (tow_bytes_t){code->options, code->options_size}, &assignment,
+                  &options, &options_size));
     load.executable = executable->id;
     tow_code_retain(code);
     load.code_blob = tow_session_send_blob(
@@ -273,7 +292,8 @@ static tow_status_t check_nodes(taking_t *taking)
         const mapping_t *mapping = slice_of(taking, node->slice)->mapping;
         TOW_RETURN_IF_ERROR(tow_status_annotate(
             tow_mapping_check(mapping), "node %zu '%s'", i, node->name));
-        if (node->kind != TOW_NODE_COMPUTE) continue;
+        if (node->kind != TOW_NODE_COMPUTE && node->kind != TOW_NODE_HOST)
+            continue;
         const code_t *code = code_of(taking, node->function);
         if (strcmp(code->kind, mapping->kind) != 0)
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
@@ -379,7 +399,7 @@ static tow_status_t fill_nodes(taking_t *taking)
         TOW_RETURN_IF_ERROR(add_slice(taking, node->slice));
         if (node->kind == TOW_NODE_ARGUMENT) continue;
         taking->resident->step_count++;
-        if (node->kind == TOW_NODE_COMPUTE)
+        if (node->kind == TOW_NODE_COMPUTE || node->kind == TOW_NODE_HOST)
             TOW_RETURN_IF_ERROR(add_executable(taking, node));
     }
     return TOW_OK;

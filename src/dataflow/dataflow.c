@@ -73,6 +73,9 @@ tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
                   dataflow->options.run_count_max);
     tow_pool_init(&dataflow->step_pool, sizeof(step_run_t),
                   dataflow->options.step_count_max);
+    tow_list_init(&dataflow->host_runs);
+    tow_list_init(&dataflow->host_outputs);
+    dataflow_walk_init(dataflow);
     tow_list_init(&dataflow->doomed);
     tow_list_init(&dataflow->removed);
     dataflow->doom_timer.fire = dataflow_tell_doomed;
@@ -117,6 +120,17 @@ static void drop_executables(tow_dataflow_t *dataflow)
     }
 }
 
+static void drop_hosts(tow_dataflow_t *dataflow)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&dataflow->hosts, &cursor, &key, &value)) {
+        tow_map_remove(&dataflow->hosts, key);
+        tow_host_code_release(value);
+    }
+}
+
 static void forget_errors(tow_dataflow_t *dataflow)
 {
     tow_status_release(dataflow->raw_error);
@@ -132,6 +146,8 @@ static void free_tables(tow_dataflow_t *dataflow)
     tow_vec_deinit(&dataflow->finished);
     tow_vec_deinit(&dataflow->failures);
     tow_map_deinit(&dataflow->executables);
+    tow_map_deinit(&dataflow->hosts);
+    tow_pool_deinit(&dataflow->await_pool);
     tow_map_deinit(&dataflow->programs);
     tow_map_deinit(&dataflow->runs);
     tow_pool_deinit(&dataflow->run_pool);
@@ -145,6 +161,7 @@ void tow_dataflow_destroy(tow_dataflow_t *dataflow)
     TOW_ASSERT(tow_dataflow_is_quiet(dataflow));
     drop_programs(dataflow);
     drop_executables(dataflow);
+    drop_hosts(dataflow);
     free_tables(dataflow);
 }
 
@@ -152,6 +169,8 @@ void tow_dataflow_forget(tow_dataflow_t *dataflow)
 {
     if (dataflow == NULL) return;
     forget_programs(dataflow);
+    dataflow_hosts_forget(dataflow);
+    drop_hosts(dataflow);
     size_t cursor = 0;
     uint64_t key;
     void *value;
@@ -176,11 +195,14 @@ void tow_dataflow_clear(tow_dataflow_t *dataflow, tow_status_t cause)
     forget_errors(dataflow);
     drop_programs(dataflow);
     drop_executables(dataflow);
+    drop_hosts(dataflow);
 }
 
 bool tow_dataflow_is_quiet(const tow_dataflow_t *dataflow)
 {
-    return tow_map_count(&dataflow->runs) == 0 && !dataflow->is_reporting;
+    return tow_map_count(&dataflow->runs) == 0 && !dataflow->is_reporting &&
+           !dataflow->walk.is_resuming &&
+           tow_list_is_empty(&dataflow->host_outputs);
 }
 
 tow_dataflow_stats_t tow_dataflow_stats(const tow_dataflow_t *dataflow)
@@ -190,6 +212,11 @@ tow_dataflow_stats_t tow_dataflow_stats(const tow_dataflow_t *dataflow)
     stats.program_count = tow_map_count(&dataflow->programs);
     stats.executable_count = tow_map_count(&dataflow->executables);
     return stats;
+}
+
+bool tow_dataflow_is_blocked(const tow_dataflow_t *dataflow)
+{
+    return dataflow->walk.program != NULL;
 }
 
 /* -- What there is to run ---------------------------------------------------- */
@@ -221,11 +248,28 @@ tow_status_t tow_dataflow_add_executable(tow_dataflow_t *dataflow,
     return status;
 }
 
+tow_status_t tow_dataflow_add_host(tow_dataflow_t *dataflow,
+                                   uint64_t executable,
+                                   tow_host_code_t *take_code)
+{
+    tow_status_t status =
+        put_new(&dataflow->hosts, executable, take_code,
+                TOW_DATAFLOW_EXECUTABLE_COUNT_MAX, "host function");
+    if (status != TOW_OK) tow_host_code_release(take_code);
+    return status;
+}
+
 tow_status_t tow_dataflow_remove_executable(tow_dataflow_t *dataflow,
                                             uint64_t executable)
 {
     tow_executable_t *removed =
         tow_map_remove(&dataflow->executables, executable);
+    tow_host_code_t *host =
+        removed == NULL ? tow_map_remove(&dataflow->hosts, executable) : NULL;
+    if (host != NULL) {
+        tow_host_code_release(host);
+        return TOW_OK;
+    }
     if (removed == NULL)
         return TOW_ERROR(TOW_NOT_FOUND,
                          "executable %" PRIu64 " is not loaded here",

@@ -6,6 +6,12 @@
  * where the next grant finds them. When all local shards of all steps of a run
  * have finished the run is reported, together with all others of the same turn.
  *
+ * A step that is sequential (ir/lower.h) is begun only when its inputs have been
+ * produced, with their sizes; until then the grant is half applied, the executor
+ * is *blocked*, and its owner holds back all that comes after. Whatever such a
+ * step waits for comes before it in the order that all workers share, so the first
+ * of all that wait can always go on.
+ *
  * What goes wrong fails the run, never the worker: the error names node, device
  * and cause, its results become failed objects, and a later run that uses one
  * fails with that same first error.
@@ -22,6 +28,7 @@
 #include "base/status.h"
 #include "dataflow/mover.h"
 #include "device/device.h"
+#include "device/host/host.h"
 #include "ir/lower.h"
 #include "store/shelf.h"
 
@@ -46,6 +53,9 @@ typedef struct tow_dataflow_options {
     tow_shelf_t *shelf;   /* lent, outlives the executor */
     /* Lent, outlives the executor. NULL: programs with transfers are refused. */
     tow_mover_t *mover;
+    /* Lent, outlives the executor. NULL: programs with host functions are
+     * refused. */
+    tow_host_runner_t *host_runner;
     uint32_t process; /* our own, as routes know it */
     /* Lent for the callback, which is a turn of its own. Also with nothing in it,
      * when the last run that tow_dataflow_clear dropped has ended. */
@@ -53,6 +63,9 @@ typedef struct tow_dataflow_options {
     /* Members of this gang shall give up, in collectives that the driver does
      * not know. `cause` is lent. May be NULL. */
     void (*abort_gang)(void *context, uint64_t gang_id, tow_status_t cause);
+    /* A grant that was half applied is not any more: grants are welcome. In a
+     * turn of its own. May be NULL if no program is sequential. */
+    void (*unblocked)(void *context);
     void *context;
     uint32_t run_count_max;  /* 0: TOW_DATAFLOW_RUN_COUNT_MAX */
     uint32_t step_count_max; /* 0: TOW_DATAFLOW_STEP_COUNT_MAX */
@@ -82,6 +95,10 @@ tow_status_t tow_dataflow_add_executable(tow_dataflow_t *dataflow,
 /* Programs that have run keep theirs. NOT_FOUND. */
 tow_status_t tow_dataflow_remove_executable(tow_dataflow_t *dataflow,
                                             uint64_t executable) TOW_MUST_USE;
+/* The same for host functions: with tow_dataflow_remove_executable they go. */
+tow_status_t tow_dataflow_add_host(tow_dataflow_t *dataflow,
+                                   uint64_t executable,
+                                   tow_host_code_t *take_code) TOW_MUST_USE;
 /* Takes the lowered program, also on failure. Its executables need not be there
  * before its first run. ALREADY_EXISTS, RESOURCE_EXHAUSTED. */
 tow_status_t tow_dataflow_add_program(tow_dataflow_t *dataflow,
@@ -102,7 +119,10 @@ typedef struct tow_run_grant {
     uint64_t first_gang;   /* of step 0; the others follow */
 } tow_run_grant_t;
 
-/* Enqueues all of it. Whatever is wrong with the run is reported as the run's
+/* Is a grant half applied? Then no other may be given, nor may anything that
+ * stands behind it in the order be done. */
+bool tow_dataflow_is_blocked(const tow_dataflow_t *dataflow);
+/* Enqueues all of it, or what can be. Whatever is wrong with the run is reported as the run's
  * own failure. An error here means that not even that can be done: the number
  * of an unfinished run again, or no memory to remember it. */
 tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
@@ -121,7 +141,9 @@ typedef struct tow_dataflow_stats {
     size_t run_count;  /* under way */
     size_t step_count; /* under way, transfers included */
     size_t program_count, executable_count;
-    uint64_t inline_count; /* steps that were allowed to run inside the call */
+    uint64_t inline_count;  /* steps that were allowed to run inside the call */
+    uint64_t blocked_count; /* grants that had to wait for data */
+    uint64_t host_call_count;
 } tow_dataflow_stats_t;
 tow_dataflow_stats_t tow_dataflow_stats(const tow_dataflow_t *dataflow);
 /* Is nothing under way and nothing to be reported? */

@@ -96,6 +96,7 @@ static void free_job(job_t *job)
     tow_mover_t *mover = job->mover;
     if (job->targets != job->targets_here) tow_free(job->targets);
     if (job->loans != job->loans_here) tow_free(job->loans);
+    tow_free(job->is_sized);
     tow_list_remove(&job->in_mover);
     tow_pool_give(&mover->job_pool, job);
 }
@@ -187,7 +188,9 @@ static bool make_tables(job_t *job)
     } else {
         memset(job->loans_here, 0, sizeof(job->loans_here));
     }
-    return true;
+    if (TOW_LIKELY(!job->move->is_sized)) return true;
+    job->is_sized = tow_calloc(job->target_count + 1, sizeof(bool));
+    return job->is_sized != NULL;
 }
 
 static job_t *make_job(tow_mover_t *mover, tow_move_t *move)
@@ -201,6 +204,8 @@ static job_t *make_job(tow_mover_t *mover, tow_move_t *move)
     job->error = TOW_OK;
     job->open_count = 0;
     job->is_listed = job->is_ended = false;
+    job->is_sized = NULL;
+    job->unsized_count = 0;
     job->target_count = (uint32_t)move->route->target_count;
     job->loan_count = (uint32_t)move->route->source_count;
     tow_list_init(&job->copies);
@@ -272,8 +277,11 @@ static bool waits_for(const job_t *job, uint32_t process)
     for (size_t i = 0; i < job->route->receive_count; i++) {
         const tow_piece_t *piece = &job->route->receives[i];
         const target_t *target = job->targets[piece->target_shard];
-        if (piece->process == process && target != NULL &&
-            !mover_target_has(target, piece->number))
+        const bool is_to_be_sized =
+            job->is_sized != NULL && !job->is_sized[piece->target_shard];
+        if (piece->process == process &&
+            (is_to_be_sized ||
+             (target != NULL && !mover_target_has(target, piece->number))))
             return true;
     }
     return false;
@@ -395,6 +403,23 @@ tow_status_t tow_mover_piece(tow_mover_t *mover, uint32_t process,
     edge_peer_t *peer = mover_peer(mover, process);
     if (peer == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     return mover_early_piece(mover, peer, piece);
+}
+
+tow_status_t tow_mover_size(tow_mover_t *mover, uint32_t process,
+                            const tow_msg_edge_size_t *size)
+{
+    job_t *job = tow_map_find(&mover->jobs_by_gang, size->gang);
+    if (TOW_LIKELY(job != NULL)) {
+        mover->depth++;
+        tow_status_t status = mover_target_size(job, process, size->shard,
+                                                size->dims, size->n_dims);
+        mover->depth--;
+        return status;
+    }
+    if (size->gang <= mover->last_gang) return TOW_OK; /* Stale. */
+    edge_peer_t *peer = mover_peer(mover, process);
+    if (peer == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    return mover_early_size(mover, peer, size);
 }
 
 /* Do we still send it something? A loan goes with its last piece. */

@@ -14,6 +14,10 @@
  *   - another process, large: we open a region per target shard when we are
  *     granted and offer it to the senders (EDGE_OFFER); they write straight into
  *     it when their value is ready.
+ * A move that is sized is of whole shards whose size is known only when they are
+ * there, and nothing of it is done ahead: the sender tells it (EDGE_SIZE) when it
+ * has the value, and the receiver makes room then.
+ *
  * Transfers are named by their gang. Grants come in the order of gangs, so a
  * piece or an offer of a gang that is not known is early if it lies beyond the
  * last grant, and stale otherwise.
@@ -87,6 +91,11 @@ struct tow_move {
     /* Room for route->target_count handles, filled in by the call, one reference
      * each. */
     tow_buffer_t **targets;
+    /* Both shapes of the route are bounds. Then targets come later: each is
+     * filled in when its size is known, and `sized` is called once all are; not
+     * if the move has failed before. */
+    bool is_sized;
+    void (*sized)(tow_move_t *move);
     /* All our pieces have been sent, or lent, and all our targets are there; or the first
      * error, with the process at the other end: then targets that were not there
      * are poisoned with the same, and what depends on them is told later. The
@@ -109,6 +118,8 @@ tow_status_t tow_mover_offer(tow_mover_t *mover, uint32_t process,
                              const tow_msg_edge_offer_t *offer) TOW_MUST_USE;
 tow_status_t tow_mover_piece(tow_mover_t *mover, uint32_t process,
                              const tow_msg_edge_piece_t *piece) TOW_MUST_USE;
+tow_status_t tow_mover_size(tow_mover_t *mover, uint32_t process,
+                            const tow_msg_edge_size_t *size) TOW_MUST_USE;
 /* What waited for the connection is on its way. */
 void tow_mover_peer_ready(tow_mover_t *mover, uint32_t process);
 /* It is there again, and what it had sent for gangs up to this one may never

@@ -113,6 +113,16 @@ tow_status_t mover_early_piece(tow_mover_t *mover, edge_peer_t *peer,
     return keep(mover, peer, piece->gang, &like, piece->bytes.data);
 }
 
+tow_status_t mover_early_size(tow_mover_t *mover, edge_peer_t *peer,
+                              const tow_msg_edge_size_t *size)
+{
+    const early_t like = {.kind = EARLY_SIZE,
+                          .shard = size->shard,
+                          .size =
+                              (uint32_t)(size->n_dims * sizeof(size->dims[0]))};
+    return keep(mover, peer, size->gang, &like, size->dims);
+}
+
 tow_status_t mover_early_offer(tow_mover_t *mover, edge_peer_t *peer,
                                uint64_t gang, uint32_t shard,
                                tow_region_key_t key)
@@ -126,6 +136,13 @@ static tow_status_t replay(job_t *job, const early_t *early)
     if (early->kind == EARLY_PIECE)
         return mover_target_piece(job, early->process, early->shard,
                                   early->number, early->bytes, early->size);
+    if (early->kind == EARLY_SIZE) {
+        int64_t dims[TOW_RANK_MAX];
+        TOW_ASSERT(early->size <= sizeof(dims)); /* the wire's limit */
+        memcpy(dims, early->bytes, early->size);
+        return mover_target_size(job, early->process, early->shard, dims,
+                                 early->size / sizeof(dims[0]));
+    }
     edge_peer_t *peer = tow_map_find(&job->mover->peers, early->process);
     TOW_ASSERT(peer != NULL); /* Or its offers would have gone with it. */
     return mover_source_offer(job, peer, early->shard, early->key);

@@ -66,6 +66,7 @@ typedef struct loan {
     uint32_t shard;
     uint32_t write_count; /* not ended, nor lent */
     uint32_t lent_count;  /* used by their receivers where they are */
+    uint64_t size;        /* of a sized move, once it is ready */
     bool is_ready;
     bool is_serving; /* its pieces are on their way right now */
 } loan_t;
@@ -103,6 +104,8 @@ struct job {
     uint32_t open_count; /* parts that have not ended */
     bool is_listed;      /* by its gang */
     bool is_ended;
+    bool *is_sized;         /* owned; by target shard; NULL: sizes are known */
+    uint32_t unsized_count; /* targets */
     uint32_t target_count, loan_count; /* of the tables */
     target_t **targets; /* by shard; NULL: the driver's copy, or settled */
     loan_t **loans;     /* by shard; NULL: not needed, or ended */
@@ -116,6 +119,7 @@ struct job {
 typedef enum early_kind {
     EARLY_PIECE,
     EARLY_OFFER,
+    EARLY_SIZE,
 } early_kind_t;
 
 /* What came before its grant. */
@@ -186,9 +190,25 @@ edge_peer_t *mover_peer(tow_mover_t *mover,
                         uint32_t process); /* NULL: no memory */
 void mover_peer_unused(tow_mover_t *mover, edge_peer_t *peer);
 
-static inline bool piece_is_large(const tow_piece_t *piece)
+/* Both ends go by the same number. */
+static inline bool is_large(uint64_t bytes)
 {
-    return piece->bytes > TOW_MOVER_EAGER_BYTES;
+    return bytes > TOW_MOVER_EAGER_BYTES;
+}
+
+/* Of a sized move, where a piece is a whole shard, its route knows only the
+ * bound. */
+static inline uint64_t target_piece_bytes(const job_t *job,
+                                          const target_t *target,
+                                          const tow_piece_t *piece)
+{
+    return TOW_UNLIKELY(job->is_sized != NULL) ? target->size : piece->bytes;
+}
+
+static inline uint64_t loan_piece_bytes(const job_t *job, const loan_t *loan,
+                                        const tow_piece_t *piece)
+{
+    return TOW_UNLIKELY(job->is_sized != NULL) ? loan->size : piece->bytes;
 }
 
 /* -- mover_target.c --------------------------------------------------------------- */
@@ -196,6 +216,9 @@ static inline bool piece_is_large(const tow_piece_t *piece)
 /* Begins all targets, without a word to anybody. */
 tow_status_t mover_targets_start(job_t *job) TOW_MUST_USE;
 void mover_targets_offer(job_t *job);
+/* A shard that `process` is to send, of a sized move, is so large. */
+tow_status_t mover_target_size(job_t *job, uint32_t process, uint32_t shard,
+                               const int64_t *dims, size_t rank) TOW_MUST_USE;
 /* They are not to be: their buffers are poisoned. */
 void mover_targets_fail(job_t *job, tow_status_t cause);
 /* Bytes of a piece, dense or as they lie in our own source shard, are put where
@@ -221,6 +244,8 @@ void mover_sources_forget(tow_mover_t *mover);
 
 /* -- mover_early.c ---------------------------------------------------------------- */
 
+tow_status_t mover_early_size(tow_mover_t *mover, edge_peer_t *peer,
+                              const tow_msg_edge_size_t *size) TOW_MUST_USE;
 tow_status_t mover_early_piece(tow_mover_t *mover, edge_peer_t *peer,
                                const tow_msg_edge_piece_t *piece) TOW_MUST_USE;
 tow_status_t mover_early_offer(tow_mover_t *mover, edge_peer_t *peer,

@@ -14,6 +14,7 @@
 #include "dataflow/mover_impl.h"
 
 static void finish_when_idle(loan_t *loan);
+static tow_status_t start_bulk(job_t *job, const tow_piece_t *piece);
 
 /* -- Bytes of pieces -------------------------------------------------------------- */
 
@@ -24,6 +25,7 @@ static const void *find_row(const job_t *job, const loan_t *loan,
     const tow_shape_t *shape = &job->route->source;
     const box_side_t side = {shape->dims, piece->source_start};
     uint64_t offset = 0;
+    if (TOW_UNLIKELY(job->is_sized != NULL)) return loan->borrow.bytes;
     if (!box_is_row(&side, piece->extent, shape->rank, box_element_bytes(shape),
                     &offset))
         return NULL;
@@ -92,9 +94,9 @@ static bool send_small(job_t *job, const loan_t *loan, const tow_piece_t *piece)
     message.shard = piece->target_shard;
     message.number = piece->number;
     message.bytes.data = (uint8_t *)bytes;
-    message.bytes.len = (size_t)piece->bytes;
+    message.bytes.len = (size_t)loan_piece_bytes(job, loan, piece);
     mover->stats.sent_small++;
-    mover->stats.bytes_sent += piece->bytes;
+    mover->stats.bytes_sent += message.bytes.len;
     const tow_mover_sent_t sent =
         mover->options.send(mover->options.context, piece->process,
                             TOW_MESSAGE_EDGE_PIECE, &message.base);
@@ -213,6 +215,7 @@ static tow_status_t start_write(bulk_t *bulk)
     tow_mover_t *mover = bulk->mover;
     const tow_piece_t *piece = bulk->piece;
     const void *bytes = find_row(bulk->job, bulk->loan, piece);
+    const uint64_t size = loan_piece_bytes(bulk->job, bulk->loan, piece);
     if (bytes == NULL) {
         bulk->packed = mover_memory_take(mover, piece->bytes);
         bulk->packed_size = piece->bytes;
@@ -223,7 +226,7 @@ static tow_status_t start_write(bulk_t *bulk)
         bytes = bulk->packed;
     }
     bulk->write = (tow_mover_write_t){.write = {.bytes = bytes,
-                                                .size = (size_t)piece->bytes,
+                                                .size = (size_t)size,
                                                 .offset = piece->offset,
                                                 .tag = piece->number},
                                       .target = &bulk->target,
@@ -234,7 +237,7 @@ static tow_status_t start_write(bulk_t *bulk)
         mover->options.write(mover->options.context, &bulk->write));
     bulk->is_writing = true;
     mover->stats.sent_large++;
-    mover->stats.bytes_sent += piece->bytes;
+    mover->stats.bytes_sent += size;
     return TOW_OK;
 }
 
@@ -322,6 +325,58 @@ static void finish_when_idle(loan_t *loan)
         mover_look_quiet(mover);
 }
 
+/* False: no memory to wait for it. */
+static bool send_size(job_t *job, const tow_shape_t *shape,
+                      const tow_piece_t *piece)
+{
+    tow_mover_t *mover = job->mover;
+    tow_msg_edge_size_t message = TOW_MSG_EDGE_SIZE_INIT;
+    message.gang = job->gang;
+    message.shard = piece->target_shard;
+    message.dims = (int64_t *)shape->dims;
+    message.n_dims = shape->rank;
+    const tow_mover_sent_t sent =
+        mover->options.send(mover->options.context, piece->process,
+                            TOW_MESSAGE_EDGE_SIZE, &message.base);
+    return TOW_LIKELY(sent == TOW_MOVER_SENT) || hold(job, piece->process);
+}
+
+static tow_status_t serve_sized_piece(job_t *job, loan_t *loan,
+                                      const tow_piece_t *piece)
+{
+    const tow_shape_t *shape = &loan->borrow.buffer->shape;
+    const tow_status_t no_memory = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    if (piece->process == job->mover->options.process) {
+        TOW_RETURN_IF_ERROR(mover_target_size(job, piece->process,
+                                              piece->target_shard, shape->dims,
+                                              shape->rank));
+        if (job->is_ended) return TOW_OK;
+        job->mover->stats.copied++;
+        mover_target_take(job->targets[piece->target_shard], piece,
+                          loan->borrow.bytes, NULL);
+        return TOW_OK;
+    }
+    if (!send_size(job, shape, piece)) return no_memory;
+    if (is_large(loan->size)) return start_bulk(job, piece);
+    return send_small(job, loan, piece) ? TOW_OK : no_memory;
+}
+
+/* Now that the size is known. */
+static void serve_sized(job_t *job, loan_t *loan)
+{
+    const tow_route_t *route = job->route;
+    tow_mover_t *mover = job->mover;
+    tow_status_t status =
+        tow_shape_bytes(&loan->borrow.buffer->shape, &loan->size);
+    mover->depth++; /* It may end in here, and is told of later. */
+    for (size_t i = 0; i < route->send_count; i++)
+        if (route->sends[i].source_shard == loan->shard && status == TOW_OK &&
+            !job->is_ended)
+            status = serve_sized_piece(job, loan, &route->sends[i]);
+    if (TOW_UNLIKELY(status != TOW_OK)) mover_fail(job, status);
+    mover->depth--;
+}
+
 /* All that can go goes. */
 static void serve(job_t *job, loan_t *loan)
 {
@@ -333,7 +388,7 @@ static void serve(job_t *job, loan_t *loan)
         if (piece->source_shard != loan->shard) continue;
         if (piece->process == self)
             lay_out_here(job, loan, piece);
-        else if (!piece_is_large(piece))
+        else if (!is_large(piece->bytes))
             is_kept &= send_small(job, loan, piece);
     }
     if (TOW_UNLIKELY(!is_kept))
@@ -359,7 +414,10 @@ static void borrowed(tow_borrow_t *borrow, tow_status_t take_status)
     loan->is_ready = true;
     if (TOW_LIKELY(job != NULL)) {
         loan->is_serving = true;
-        serve(job, loan);
+        if (TOW_UNLIKELY(job->is_sized != NULL))
+            serve_sized(job, loan);
+        else
+            serve(job, loan);
         loan->is_serving = false;
     }
     finish_when_idle(loan);
@@ -425,10 +483,11 @@ tow_status_t mover_sources_start(job_t *job)
     const uint32_t self = job->mover->options.process;
     for (size_t i = 0; i < route->send_count; i++) {
         const tow_piece_t *piece = &route->sends[i];
-        if (is_copied(job, piece)) continue;
+        if (job->is_sized == NULL && is_copied(job, piece)) continue;
         if (job->loans[piece->source_shard] == NULL)
             TOW_RETURN_IF_ERROR(start_loan(job, piece->source_shard));
-        if (piece_is_large(piece) && piece->process != self)
+        if (is_large(piece->bytes) && piece->process != self &&
+            job->is_sized == NULL)
             TOW_RETURN_IF_ERROR(start_bulk(job, piece));
     }
     return TOW_OK;

@@ -141,8 +141,9 @@ void mover_target_take(target_t *target, const tow_piece_t *piece,
                        const void *bytes, const box_side_t *from)
 {
     if (TOW_LIKELY(from == NULL) && !target->job->route->is_packed) {
-        if (piece->bytes > 0)
-            memcpy((char *)target->bytes + piece->offset, bytes, piece->bytes);
+        const uint64_t size = target_piece_bytes(target->job, target, piece);
+        if (size > 0)
+            memcpy((char *)target->bytes + piece->offset, bytes, size);
     } else {
         const box_side_t dense = {piece->extent, NULL};
         lay_out(target, piece, bytes, from != NULL ? from : &dense);
@@ -169,7 +170,8 @@ tow_status_t mover_target_piece(job_t *job, uint32_t process, uint32_t shard,
         return wrong_piece(job, process, shard, number, size);
     const tow_piece_t *piece =
         &job->route->receives[target->first_receive + number];
-    if (TOW_UNLIKELY(piece->process != process || piece->bytes != size ||
+    if (TOW_UNLIKELY(piece->process != process ||
+                     target_piece_bytes(job, target, piece) != size ||
                      process == job->mover->options.process ||
                      mover_target_has(target, number)))
         return wrong_piece(job, process, shard, number, size);
@@ -195,7 +197,7 @@ static void written(void *context, tow_region_t *region,
             : NULL;
     target->loan = arrival->loan; /* It is all of it: there is no other. */
     if (piece == NULL || arrival->offset != piece->offset ||
-        arrival->size != piece->bytes ||
+        arrival->size != target_piece_bytes(job, target, piece) ||
         mover_target_has(target, piece->number)) {
         mover_fail(job,
                    TOW_ERROR(TOW_INVALID_ARGUMENT,
@@ -260,16 +262,18 @@ static tow_status_t start_copy(job_t *job, uint32_t shard,
     return TOW_OK;
 }
 
-static bool is_written(const tow_mover_t *mover, const tow_piece_t *piece)
+static bool is_written(const job_t *job, const target_t *target,
+                       const tow_piece_t *piece)
 {
-    return piece_is_large(piece) && piece->process != mover->options.process;
+    return is_large(target_piece_bytes(job, target, piece)) &&
+           piece->process != job->mover->options.process;
 }
 
 static bool needs_region(const job_t *job, const target_t *target)
 {
     const tow_piece_t *pieces = &job->route->receives[target->first_receive];
     for (uint32_t i = 0; i < target->receive_count; i++)
-        if (is_written(job->mover, &pieces[i])) return true;
+        if (is_written(job, target, &pieces[i])) return true;
     return false;
 }
 
@@ -279,7 +283,7 @@ static tow_status_t reserve_offers(job_t *job, const target_t *target)
     tow_mover_t *mover = job->mover;
     const tow_piece_t *pieces = &job->route->receives[target->first_receive];
     for (uint32_t i = 0; i < target->receive_count; i++)
-        if (is_written(mover, &pieces[i]) &&
+        if (is_written(job, target, &pieces[i]) &&
             tow_map_find(&mover->offered, pieces[i].process) == NULL &&
             !tow_map_put(&mover->offered, pieces[i].process, mover))
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -289,7 +293,9 @@ static tow_status_t reserve_offers(job_t *job, const target_t *target)
 static bool may_be_lent(const job_t *job, const target_t *target)
 {
     return target->receive_count == 1 && target->packed == NULL &&
-           job->route->receives[target->first_receive].bytes == target->size;
+           target_piece_bytes(job, target,
+                              &job->route->receives[target->first_receive]) ==
+               target->size;
 }
 
 static tow_status_t open_region(job_t *job, target_t *target)
@@ -325,7 +331,8 @@ static tow_status_t make_arrived(target_t *target)
     return TOW_OK;
 }
 
-static tow_status_t upload_late(job_t *job, target_t *target)
+static tow_status_t upload_late(job_t *job, target_t *target,
+                                const tow_shape_t *shape)
 {
     tow_mover_t *mover = job->mover;
     target->bytes = mover_memory_take(mover, target->size);
@@ -336,7 +343,7 @@ static tow_status_t upload_late(job_t *job, target_t *target)
     if (needs_region(job, target))
         TOW_RETURN_IF_ERROR(open_region(job, target));
     target->upload.device = job->route->target_devices[target->shard];
-    target->upload.shape = job->route->target;
+    target->upload.shape = *shape;
     target->upload.bytes = target->bytes;
     target->upload.buffer = NULL;
     target->upload.done = uploaded;
@@ -348,9 +355,11 @@ static tow_status_t upload_late(job_t *job, target_t *target)
 }
 
 static tow_status_t start_target(job_t *job, uint32_t shard, size_t first,
-                                 uint32_t count, uint64_t size)
+                                 uint32_t count, const tow_shape_t *shape)
 {
     tow_mover_t *mover = job->mover;
+    uint64_t size;
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &size));
     target_t *target = tow_pool_take(&mover->target_pool);
     if (target == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     target->mover = mover;
@@ -365,7 +374,7 @@ static tow_status_t start_target(job_t *job, uint32_t shard, size_t first,
     target->is_uploading = target->is_closing = false;
     tow_list_append(&mover->targets, &target->in_mover);
     tow_status_t status = make_arrived(target);
-    if (status == TOW_OK) status = upload_late(job, target);
+    if (status == TOW_OK) status = upload_late(job, target, shape);
     if (TOW_UNLIKELY(status != TOW_OK)) {
         close_region(target);
         free_when_idle(target);
@@ -402,9 +411,16 @@ tow_status_t mover_targets_start(job_t *job)
             at++;
         const uint32_t count = (uint32_t)(at - first);
         const tow_piece_t *piece = &route->receives[first];
-        TOW_RETURN_IF_ERROR(is_copy(job, piece, count, size)
-                                ? start_copy(job, shard, piece)
-                                : start_target(job, shard, first, count, size));
+        if (TOW_UNLIKELY(job->is_sized != NULL) && count > 0) {
+            job->open_count++; /* Until it is sized. */
+            job->unsized_count++;
+            continue;
+        }
+        TOW_RETURN_IF_ERROR(
+            is_copy(job, piece, count, size)
+                ? start_copy(job, shard, piece)
+                : start_target(job, shard, first, count, &route->target));
+        if (job->is_sized != NULL) job->is_sized[shard] = true;
     }
     return TOW_OK;
 }
@@ -437,7 +453,7 @@ static void offer_target(job_t *job, const target_t *target)
     void *mark = (void *)++mover->offer_number;
     for (uint32_t i = 0; i < target->receive_count; i++) {
         const uint32_t process = pieces[i].process;
-        if (!is_written(mover, &pieces[i]) ||
+        if (!is_written(job, target, &pieces[i]) ||
             tow_map_find(&mover->offered, process) == mark)
             continue;
         const bool is_kept = tow_map_put(&mover->offered, process, mark);
@@ -451,4 +467,55 @@ void mover_targets_offer(job_t *job)
     for (uint32_t i = 0; i < job->target_count; i++)
         if (job->targets[i] != NULL && job->targets[i]->region != NULL)
             offer_target(job, job->targets[i]);
+}
+
+/* -- Sizes ------------------------------------------------------------------------ */
+
+static const tow_piece_t *find_piece(const job_t *job, uint32_t shard)
+{
+    for (size_t i = 0; i < job->route->receive_count; i++)
+        if (job->route->receives[i].target_shard == shard)
+            return &job->route->receives[i];
+    return NULL;
+}
+
+static bool is_within(const tow_shape_t *bound, const int64_t *dims,
+                      size_t rank)
+{
+    if (rank != bound->rank) return false;
+    for (size_t i = 0; i < rank; i++)
+        if (dims[i] < 0 || dims[i] > bound->dims[i]) return false;
+    return true;
+}
+
+tow_status_t mover_target_size(job_t *job, uint32_t process, uint32_t shard,
+                               const int64_t *dims, size_t rank)
+{
+    const tow_route_t *route = job->route;
+    const tow_piece_t *piece = job->is_sized != NULL &&
+                                       shard < job->target_count &&
+                                       !job->is_sized[shard]
+                                   ? find_piece(job, shard)
+                                   : NULL;
+    if (piece == NULL || piece->process != process ||
+        !is_within(&route->target, dims, rank))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "process %u told the size of shard %u of gang %" PRIu64
+                         ", which it has not to send, or not so large, or not "
+                         "twice",
+                         process, shard, job->gang);
+    tow_shape_t shape = route->target;
+    if (rank > 0) memcpy(shape.dims, dims, rank * sizeof(dims[0]));
+    tow_status_t status =
+        start_target(job, shard, (size_t)(piece - route->receives), 1, &shape);
+    if (TOW_UNLIKELY(status != TOW_OK)) {
+        mover_fail(job, status);
+        return TOW_OK;
+    }
+    job->is_sized[shard] = true;
+    if (job->targets[shard]->region != NULL)
+        offer_target(job, job->targets[shard]);
+    if (--job->unsized_count == 0) job->move->sized(job->move);
+    mover_part_ended(job); /* The part that was its being unsized. */
+    return TOW_OK;
 }

@@ -8,9 +8,11 @@
 static void release_executables(program_t *program)
 {
     if (program->steps == NULL) return;
-    for (size_t i = 0; i < program->lowered->step_count; i++)
+    for (size_t i = 0; i < program->lowered->step_count; i++) {
         if (program->steps[i].executable != NULL)
             tow_executable_release(program->steps[i].executable);
+        tow_host_code_release(program->steps[i].host);
+    }
 }
 
 static void unbind(program_t *program)
@@ -38,12 +40,20 @@ void dataflow_program_free(program_t *program)
 
 void dataflow_program_remove(tow_dataflow_t *dataflow, program_t *program)
 {
-    if (program->move_count == 0) {
+    if (program->hold_count == 0) {
         dataflow_program_free(program);
         return;
     }
     program->is_removed = true;
     tow_list_append(&dataflow->removed, &program->in_removed);
+}
+
+void dataflow_program_unhold(program_t *program)
+{
+    TOW_ASSERT(program->hold_count > 0);
+    if (--program->hold_count > 0 || !program->is_removed) return;
+    tow_list_remove(&program->in_removed);
+    dataflow_program_free(program);
 }
 
 /* -- Checks: what unpacking cannot know without the executables -------------- */
@@ -161,6 +171,32 @@ static tow_status_t find_executable(tow_dataflow_t *dataflow,
     return TOW_OK;
 }
 
+static tow_status_t bind_host(tow_dataflow_t *dataflow, program_t *program,
+                              step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    const uint64_t key = lowered->executable.value;
+    tow_host_code_t *code = tow_map_find(&dataflow->hosts, key);
+    if (code == NULL || dataflow->options.host_runner == NULL)
+        return TOW_ERROR(TOW_NOT_FOUND,
+                         "node %u of program %" PRIu64
+                         ": host function %" PRIu64 " is not loaded here",
+                         lowered->node, program->key, key);
+    if (code->signature.argument_count != lowered->input_count ||
+        code->signature.result_count != lowered->output_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "node %u: host function %s takes %zu arrays and gives "
+                         "%zu; the program has %zu and %u for it",
+                         lowered->node, code->signature.name,
+                         code->signature.argument_count,
+                         code->signature.result_count, lowered->input_count,
+                         lowered->output_count);
+    tow_host_code_retain(code);
+    step->host = code;
+    step->shard_count = (uint32_t)code->device_count;
+    return check_inputs(program, step, step->shard_count);
+}
+
 static tow_status_t bind_step(tow_dataflow_t *dataflow, program_t *program,
                               step_t *step)
 {
@@ -170,10 +206,7 @@ static tow_status_t bind_step(tow_dataflow_t *dataflow, program_t *program,
         TOW_RETURN_IF_ERROR(check_route(dataflow, step));
         return check_inputs(program, step, route->source_count);
     }
-    if (step->lowered->is_host)
-        return TOW_ERROR(TOW_UNIMPLEMENTED,
-                         "node %u: this worker has no host functions",
-                         step->lowered->node);
+    if (step->lowered->is_host) return bind_host(dataflow, program, step);
     TOW_RETURN_IF_ERROR(find_executable(dataflow, program, step));
     TOW_RETURN_IF_ERROR(check_step(step));
     step->shard_count = (uint32_t)step->executable->local_device_count;

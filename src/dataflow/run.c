@@ -16,8 +16,8 @@
 /* What the driver says names device and cause; we add where that was. A run
  * that depends on one that failed gets the driver's same error, and then the
  * same words as the first. */
-static tow_status_t tell(tow_dataflow_t *dataflow, const run_t *run,
-                         uint32_t node, tow_status_t take_raw)
+tow_status_t dataflow_tell(tow_dataflow_t *dataflow, const run_t *run,
+                           uint32_t node, tow_status_t take_raw)
 {
     if (dataflow->raw_error != take_raw) {
         tow_status_release(dataflow->raw_error);
@@ -51,11 +51,12 @@ static void TOW_COLD fail(tow_dataflow_t *dataflow, run_t *run, uint32_t node,
     run->error = take_cause;
     run->node = node;
     poison_results(dataflow, run);
+    if (dataflow->walk.run == run) dataflow_walk_soon(dataflow);
 }
 
-static void finish(tow_dataflow_t *dataflow, run_t *run)
+void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
 {
-    TOW_ASSERT(tow_list_is_empty(&run->steps));
+    if (!tow_list_is_empty(&run->steps) || run->hold_count > 0) return;
     tow_map_remove(&dataflow->runs, run->key);
     if (run->error == TOW_OK)
         dataflow->stats.succeeded++;
@@ -108,10 +109,10 @@ static void TOW_COLD doom(tow_dataflow_t *dataflow, step_run_t *step,
                           tow_status_t cause)
 {
     tow_driver_t *driver = dataflow->options.driver;
-    if (step->is_move) {
+    if (step->kind == STEP_MOVE)
         tow_mover_abort(dataflow->options.mover, &step->move, cause);
-        return;
-    }
+    if (step->kind == STEP_HOST) dataflow_host_abort(step, cause);
+    if (step->kind != STEP_COMPUTE) return;
     if (step->doom != TOW_OK) return;
     step->doom = tow_status_retain(cause);
     tow_list_append(&dataflow->doomed, &step->in_doomed);
@@ -147,11 +148,18 @@ void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
                         tow_status_t cause)
 {
     const tow_list_t *head = &run->steps;
-    TOW_ASSERT(!tow_list_is_empty(head)); /* Or it would have finished. */
+    uint32_t node = run->node;
     doom_steps(dataflow, run, cause);
-    const uint32_t node =
-        TOW_CONTAINER_OF(head->next, step_run_t, in_owner)->node;
+    if (!tow_list_is_empty(head))
+        node = TOW_CONTAINER_OF(head->next, step_run_t, in_owner)->node;
     fail(dataflow, run, node, tow_status_retain(cause));
+}
+
+void dataflow_fail_run(tow_dataflow_t *dataflow, run_t *run, uint32_t node,
+                       tow_status_t take_cause)
+{
+    doom_steps(dataflow, run, take_cause);
+    fail(dataflow, run, node, take_cause);
 }
 
 void tow_dataflow_abort(tow_dataflow_t *dataflow, uint64_t run_key,
@@ -185,7 +193,7 @@ static void TOW_COLD member_failed(tow_run_t *driver_run, tow_status_t cause)
     doom_steps(step->dataflow, step->owner, cause);
 }
 
-static void end_step(step_run_t *step, tow_status_t take_status)
+void dataflow_end_step(step_run_t *step, tow_status_t take_status)
 {
     tow_dataflow_t *dataflow = step->dataflow;
     run_t *run = step->owner;
@@ -197,28 +205,30 @@ static void end_step(step_run_t *step, tow_status_t take_status)
     if (TOW_UNLIKELY(take_status != TOW_OK)) {
         doom_steps(dataflow, run, take_status);
         fail(dataflow, run, step->node,
-             tell(dataflow, run, step->node, take_status));
+             dataflow_tell(dataflow, run, step->node, take_status));
     }
     tow_pool_give(&dataflow->step_pool, step);
-    if (tow_list_is_empty(&run->steps)) finish(dataflow, run);
+    dataflow_finish_run(dataflow, run);
 }
 
 static void step_done(tow_run_t *driver_run, tow_status_t take_status)
 {
-    end_step(TOW_CONTAINER_OF(driver_run, step_run_t, run), take_status);
+    dataflow_end_step(TOW_CONTAINER_OF(driver_run, step_run_t, run),
+                      take_status);
 }
 
 static void move_done(tow_move_t *move, tow_status_t take_status)
 {
     step_run_t *step = TOW_CONTAINER_OF(move, step_run_t, move);
-    program_t *program = step->program;
-    TOW_ASSERT(program->move_count > 0);
-    program->move_count--;
-    if (TOW_UNLIKELY(program->is_removed) && program->move_count == 0) {
-        tow_list_remove(&program->in_removed);
-        dataflow_program_free(program);
-    }
-    end_step(step, take_status);
+    dataflow_program_unhold(step->program);
+    dataflow_end_step(step, take_status);
+}
+
+/* Sizes are known: there are buffers. */
+static void move_sized(tow_move_t *move)
+{
+    const step_run_t *step = TOW_CONTAINER_OF(move, step_run_t, move);
+    dataflow_outputs_ready(step->dataflow, step->program, step->step);
 }
 
 /* -- Arguments ---------------------------------------------------------------- */
@@ -268,6 +278,7 @@ static tow_status_t find_arguments(tow_dataflow_t *dataflow, program_t *program,
         slot->object = object;
         slot->stride = 1;
         slot->shards = object != NULL ? object->shards : NULL;
+        slot->is_pending = false;
         const bool is_there = object != NULL && object->shard_count > 0;
         if (TOW_UNLIKELY(!is_there && slot->is_needed && status == TOW_OK))
             status = missing_argument(program, grant, i, out_node);
@@ -276,7 +287,7 @@ static tow_status_t find_arguments(tow_dataflow_t *dataflow, program_t *program,
 }
 
 /* Zero: no shards here, or not any more. */
-static uint32_t count_shards(const slot_t *slot)
+uint32_t dataflow_count_shards(const slot_t *slot)
 {
     return slot->object != NULL ? slot->object->shard_count : slot->count;
 }
@@ -299,7 +310,7 @@ static tow_status_t gather(const program_t *program, const step_t *step)
     const size_t input_count = lowered->input_count;
     for (size_t i = 0; i < input_count; i++) {
         const slot_t *slot = &program->slots[lowered->inputs[i]];
-        const uint32_t count = count_shards(slot);
+        const uint32_t count = dataflow_count_shards(slot);
         if (TOW_UNLIKELY(count != device_count))
             return wrong_input(step, i, count);
         tow_buffer_t **to = program->arguments + i;
@@ -333,8 +344,12 @@ static void release_slot(slot_t *slot)
 {
     if (!slot->is_owned) return;
     slot->is_owned = false;
-    for (uint32_t d = 0; d < slot->count; d++)
-        tow_buffer_release(slot->shards[d * slot->stride]);
+    for (uint32_t d = 0; d < slot->count; d++) {
+        tow_buffer_t **shard = &slot->shards[d * slot->stride];
+        if (TOW_LIKELY(*shard != NULL)) tow_buffer_release(*shard);
+        *shard = NULL;
+    }
+    slot->is_pending = false;
 }
 
 /* The step is on its way: what it was given last is not needed any more. */
@@ -346,11 +361,25 @@ static void settle_slots(tow_dataflow_t *dataflow, program_t *program,
         program->slots[lowered->first_output + i].is_owned = true;
     for (size_t i = 0; i < lowered->freed_count; i++) {
         slot_t *slot = &program->slots[lowered->freed[i]];
+        if (TOW_UNLIKELY(slot->is_pending))
+            continue; /* It goes when all of the run has begun. */
         if (slot->object == NULL)
             release_slot(slot);
         else /* An argument: the step consumes it. */
             tow_shelf_fail(dataflow->options.shelf, slot->object,
                            dataflow->donated);
+    }
+}
+
+/* Outputs without a buffer come later. */
+static void note_pending(program_t *program, const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    for (uint32_t i = 0; i < lowered->output_count; i++) {
+        slot_t *slot = &program->slots[lowered->first_output + i];
+        slot->is_pending = false;
+        for (uint32_t d = 0; d < slot->count; d++)
+            slot->is_pending |= slot->shards[d * slot->stride] == NULL;
     }
 }
 
@@ -386,6 +415,12 @@ static void watch(tow_dataflow_t *dataflow, const program_t *program,
     dataflow->stats.inline_count += step_run->run.may_block;
 }
 
+void dataflow_list_step(tow_dataflow_t *dataflow, step_run_t *step_run)
+{
+    tow_list_append(&step_run->owner->steps, &step_run->in_owner);
+    dataflow->stats.step_count++;
+}
+
 static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
                             const step_t *step, uint64_t gang_id, run_t *run)
 {
@@ -419,8 +454,7 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
         tow_pool_give(&dataflow->step_pool, step_run);
         return status;
     }
-    tow_list_append(&run->steps, &step_run->in_owner);
-    dataflow->stats.step_count++;
+    dataflow_list_step(dataflow, step_run);
     settle_slots(dataflow, program, step);
     return TOW_OK;
 }
@@ -435,16 +469,43 @@ static tow_status_t TOW_COLD wrong_source(const step_t *step, uint32_t count)
                      count, step->lowered->route->source_count);
 }
 
-/* As for a computation: begun at once, ahead of its data. */
+/* Shapes of arguments are the controller's business; but what a host function
+ * gave may be smaller than its bound, and nobody reads past its end. */
+static tow_status_t check_sources(const slot_t *source, const step_t *step)
+{
+    const tow_route_t *route = step->lowered->route;
+    char texts[2][TOW_SHAPE_TEXT_MAX];
+    for (size_t i = 0; i < route->source_count; i++) {
+        const tow_shape_t *shape = &source->shards[i * source->stride]->shape;
+        if (TOW_UNLIKELY(!tow_shape_equal(shape, &route->source)))
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "shard %zu is %s, and %s is to be moved", i,
+                             tow_shape_format(shape, texts[0]),
+                             tow_shape_format(&route->source, texts[1]));
+    }
+    return TOW_OK;
+}
+
+/* Whole shards, so their sizes may be told when they are known. */
+static bool is_sized(const tow_lowered_step_t *lowered)
+{
+    return lowered->is_sequential &&
+           tow_shape_equal(&lowered->route->source, &lowered->route->target);
+}
+
+/* As for a computation: begun at once, ahead of its data, unless it is
+ * sequential. */
 static tow_status_t start_move(tow_dataflow_t *dataflow, program_t *program,
                                const step_t *step, uint64_t gang_id, run_t *run)
 {
     const tow_lowered_step_t *lowered = step->lowered;
     const slot_t *source =
         lowered->input_count > 0 ? &program->slots[lowered->inputs[0]] : NULL;
-    const uint32_t count = source != NULL ? count_shards(source) : 0;
+    const uint32_t count = source != NULL ? dataflow_count_shards(source) : 0;
     if (TOW_UNLIKELY(count != lowered->route->source_count))
         return wrong_source(step, count);
+    if (count > 0 && !is_sized(lowered))
+        TOW_RETURN_IF_ERROR(check_sources(source, step));
     step_run_t *step_run = tow_pool_take(&dataflow->step_pool);
     if (step_run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     *step_run = (step_run_t){
@@ -453,11 +514,14 @@ static tow_status_t start_move(tow_dataflow_t *dataflow, program_t *program,
                  .sources = source != NULL ? source->shards : NULL,
                  .source_stride = source != NULL ? source->stride : 0,
                  .targets = step->results,
+                 .is_sized = is_sized(lowered),
+                 .sized = move_sized,
                  .done = move_done},
-        .is_move = true,
+        .kind = STEP_MOVE,
         .dataflow = dataflow,
         .owner = run,
         .program = program,
+        .step = step,
         .node = lowered->node,
     };
     tow_status_t status =
@@ -466,11 +530,46 @@ static tow_status_t start_move(tow_dataflow_t *dataflow, program_t *program,
         tow_pool_give(&dataflow->step_pool, step_run);
         return status;
     }
-    program->move_count++;
-    tow_list_append(&run->steps, &step_run->in_owner);
-    dataflow->stats.step_count++;
+    program->hold_count++;
+    dataflow_list_step(dataflow, step_run);
+    note_pending(program, step);
     settle_slots(dataflow, program, step);
     return TOW_OK;
+}
+
+/* -- Host functions -------------------------------------------------------------- */
+
+static tow_status_t start_host(tow_dataflow_t *dataflow, program_t *program,
+                               const step_t *step, run_t *run)
+{
+    step_run_t *step_run = tow_pool_take(&dataflow->step_pool);
+    if (step_run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *step_run = (step_run_t){.kind = STEP_HOST,
+                             .dataflow = dataflow,
+                             .owner = run,
+                             .program = program,
+                             .step = step,
+                             .node = step->lowered->node};
+    tow_status_t status =
+        dataflow_host_start(dataflow, program, step, step_run);
+    if (TOW_UNLIKELY(status != TOW_OK)) {
+        tow_pool_give(&dataflow->step_pool, step_run);
+        return status;
+    }
+    program->hold_count++;
+    dataflow_list_step(dataflow, step_run);
+    note_pending(program, step);
+    settle_slots(dataflow, program, step);
+    return TOW_OK;
+}
+
+tow_status_t dataflow_start_step(tow_dataflow_t *dataflow, program_t *program,
+                                 const step_t *step, uint64_t gang, run_t *run)
+{
+    if (TOW_LIKELY(step->executable != NULL))
+        return enqueue(dataflow, program, step, gang, run);
+    if (step->host != NULL) return start_host(dataflow, program, step, run);
+    return start_move(dataflow, program, step, gang, run);
 }
 
 /* -- Results ------------------------------------------------------------------ */
@@ -490,7 +589,7 @@ static tow_status_t put_result(tow_dataflow_t *dataflow, slot_t *slot,
                                uint64_t key)
 {
     tow_shelf_t *shelf = dataflow->options.shelf;
-    const uint32_t count = count_shards(slot);
+    const uint32_t count = dataflow_count_shards(slot);
     if (TOW_UNLIKELY(count == 0)) {
         /* Another worker's; or an argument, passed through, that failed. */
         if (slot->object == NULL) return TOW_OK;
@@ -506,8 +605,8 @@ static tow_status_t put_result(tow_dataflow_t *dataflow, slot_t *slot,
     return status;
 }
 
-static tow_status_t put_results(tow_dataflow_t *dataflow, program_t *program,
-                                run_t *run)
+tow_status_t dataflow_put_results(tow_dataflow_t *dataflow, program_t *program,
+                                  run_t *run)
 {
     const tow_lowered_t *lowered = program->lowered;
     for (size_t i = 0; i < lowered->result_count; i++) {
@@ -520,21 +619,21 @@ static tow_status_t put_results(tow_dataflow_t *dataflow, program_t *program,
 }
 
 /* The run never got so far: places for the results that would lie here. */
-static void put_failed_results(tow_dataflow_t *dataflow,
-                               const program_t *program,
-                               const tow_run_grant_t *grant, tow_status_t cause)
+void dataflow_put_failed_results(tow_dataflow_t *dataflow,
+                                 const program_t *program,
+                                 uint64_t first_result, tow_status_t cause)
 {
     const tow_lowered_t *lowered = program->lowered;
     for (size_t i = 0; i < lowered->result_count; i++) {
         const slot_t *slot = &program->slots[lowered->results[i]];
         if (slot->count == 0 && slot->object == NULL) continue;
-        tow_status_t status = tow_shelf_put_failed(
-            dataflow->options.shelf, grant->first_result + i, cause);
+        tow_status_t status = tow_shelf_put_failed(dataflow->options.shelf,
+                                                   first_result + i, cause);
         tow_status_ignore(status, "who uses it will be told NOT_FOUND");
     }
 }
 
-static void release_slots(program_t *program)
+void dataflow_release_slots(program_t *program)
 {
     for (uint32_t i = program->lowered->argument_count;
          i < program->lowered->slot_count; i++)
@@ -599,53 +698,20 @@ static tow_status_t begin_run(tow_dataflow_t *dataflow,
     return TOW_OK;
 }
 
-/* All steps, then the results. Fails at the first that cannot be enqueued. */
-static tow_status_t enqueue_all(tow_dataflow_t *dataflow, program_t *program,
-                                const tow_run_grant_t *grant, run_t *run,
-                                uint32_t *out_node)
-{
-    for (size_t i = 0; i < program->lowered->step_count; i++) {
-        const step_t *step = &program->steps[i];
-        *out_node = step->lowered->node;
-        const uint64_t gang_id = grant->first_gang + step->lowered->index;
-        tow_status_t status =
-            step->executable != NULL
-                ? enqueue(dataflow, program, step, gang_id, run)
-                : start_move(dataflow, program, step, gang_id, run);
-        if (TOW_UNLIKELY(status != TOW_OK))
-            return tell(dataflow, run, *out_node, status);
-    }
-    return put_results(dataflow, program, run);
-}
-
-static void apply(tow_dataflow_t *dataflow, program_t *program,
-                  const tow_run_grant_t *grant, run_t *run)
-{
-    uint32_t node = 0;
-    tow_status_t status = enqueue_all(dataflow, program, grant, run, &node);
-    release_slots(program);
-    if (TOW_UNLIKELY(status != TOW_OK)) {
-        put_failed_results(dataflow, program, grant, status);
-        doom_steps(dataflow, run, status);
-        fail(dataflow, run, node, status);
-    }
-    if (tow_list_is_empty(&run->steps)) finish(dataflow, run);
-}
-
 /* What other workers sent for this run and none of our moves took is stale. */
-static void tell_mover(tow_dataflow_t *dataflow, const program_t *program,
-                       const tow_run_grant_t *grant)
+void dataflow_tell_mover(tow_dataflow_t *dataflow, const program_t *program,
+                         uint64_t first_gang)
 {
     const uint32_t count = program->lowered->step_count_all;
     if (dataflow->options.mover != NULL && count > 0)
-        tow_mover_granted(dataflow->options.mover,
-                          grant->first_gang + count - 1);
+        tow_mover_granted(dataflow->options.mover, first_gang + count - 1);
 }
 
 tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
                                 const tow_run_grant_t *grant)
 {
     TOW_TRACE("dataflow.grant");
+    TOW_ASSERT(!tow_dataflow_is_blocked(dataflow));
     if (TOW_UNLIKELY(tow_map_find(&dataflow->runs, grant->run) != NULL))
         return TOW_ERROR(TOW_ALREADY_EXISTS,
                          "run %" PRIu64 " is granted a second time",
@@ -661,13 +727,13 @@ tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
         status = find_arguments(dataflow, program, grant, &node);
     if (status == TOW_OK) status = begin_run(dataflow, grant, &run);
     if (TOW_LIKELY(status == TOW_OK)) {
-        apply(dataflow, program, grant, run);
-        tell_mover(dataflow, program, grant);
+        dataflow_walk_begin(dataflow, program, run, grant);
         return TOW_OK;
     }
     if (program != NULL) {
-        put_failed_results(dataflow, program, grant, status);
-        tell_mover(dataflow, program, grant);
+        dataflow_put_failed_results(dataflow, program, grant->first_result,
+                                    status);
+        dataflow_tell_mover(dataflow, program, grant->first_gang);
     }
     dataflow->stats.failed++;
     dataflow_report(dataflow, grant->run, node, status);

@@ -159,6 +159,7 @@ static void make_words(const supervisor_t *supervisor, const member_t *member,
     add(words, member->name);
     add_number(words, "--process", member->process);
     add_number(words, "--devices", options->device_count);
+    if (options->host_functions) add(words, "--host-functions");
     if (options->memory_bytes > 0)
         add_number(words, "--memory", options->memory_bytes);
     add_island(supervisor, member, words);

@@ -22,6 +22,7 @@ typedef struct tow_supervisor_options {
     const char *model;     /* simulated devices; NULL: real ones */
     const char *plugin;    /* NULL: XLA on the CPU */
     uint64_t memory_bytes; /* of each device; 0: no limit */
+    bool host_functions;   /* workers run those of clients */
     /* As `tow controller` takes them; 0: its defaults. */
     uint64_t relay_above, relay_group;
     bool is_unbound; /* workers may use all cores, not a share each */

@@ -37,6 +37,7 @@ enum {
     OPTION_UNBOUND,
     OPTION_RELAY_ABOVE,
     OPTION_RELAY_GROUP,
+    OPTION_HOST_FUNCTIONS,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -90,6 +91,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_FOLDER: a->folder = argument; return 0;
     case OPTION_KEYS: a->keys = argument; return 0;
     case OPTION_UNBOUND: a->options.is_unbound = true; return 0;
+    case OPTION_HOST_FUNCTIONS: a->options.host_functions = true; return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "unexpected word '%s'", argument);
         return EINVAL;
@@ -245,6 +247,8 @@ int tow_command_up(int argc, char **argv)
         {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
         {"unbound", OPTION_UNBOUND, NULL, 0,
          "Let every worker use all cores, not a share of them each", 0},
+        {"host-functions", OPTION_HOST_FUNCTIONS, NULL, 0,
+         "Let workers run host functions: C of clients, as this user", 0},
         {"simulated", 's', "MODEL", 0,
          "Simulated devices: tpu_v3, tpu_v4, ... (default: XLA on the CPU)", 0},
         {"plugin", 'p', "PATH", 0, "A PJRT plugin", 0},

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "device/host/child.h"
 #include "device/pjrt/pjrt.h"
 #include "device/sim/sim_device.h"
 #include "device/xla_cpu/xla_cpu.h"
@@ -14,7 +15,6 @@
 #include "tool/role.h"
 #include "wire/address.h"
 #include "worker/gangs.h"
-#include "worker/tuning.h"
 #include "worker/worker.h"
 
 #define PATH_SIZE 4096
@@ -33,8 +33,8 @@ typedef struct worker_arguments {
     uint64_t device_count;
     uint64_t process;
     uint64_t memory_bytes; /* 0: no limit */
-    uint64_t host_bytes;   /* for spilled objects; 0: the default */
     uint64_t ready_fd;
+    bool host_functions;
 } worker_arguments_t;
 
 typedef struct worker_process {
@@ -43,8 +43,9 @@ typedef struct worker_process {
     tow_role_t role;
     tow_gangs_t *gangs; /* owned; NULL: the driver needs none */
     tow_worker_hooks_t gang_hooks;
-    tow_driver_t *driver; /* owned */
-    tow_worker_t *worker; /* owned */
+    tow_driver_t *driver;           /* owned */
+    tow_host_runner_t *host_runner; /* owned; NULL: none */
+    tow_worker_t *worker;           /* owned */
     bool has_joined;
     /* Of opening the driver. */
     bool is_opened;
@@ -56,8 +57,8 @@ enum {
     OPTION_READY_FD,
     OPTION_HOST,
     OPTION_DATA,
-    OPTION_HOST_MEMORY,
     OPTION_DOOR,
+    OPTION_HOST_FUNCTIONS,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -68,6 +69,7 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
     case OPTION_HOST: a->host = argument; return 0;
     case OPTION_DATA: a->data_devices = argument; return 0;
     case OPTION_DOOR: a->door = argument; return 0;
+    case OPTION_HOST_FUNCTIONS: a->host_functions = true; return 0;
     case OPTION_READY_FD:
         a->ready_fd =
             tow_command_number(state, "ready-fd", argument, 0, 1 << 20);
@@ -106,10 +108,6 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'm':
         a->memory_bytes =
             tow_command_number(state, "memory", argument, 1, INT64_MAX);
-        return 0;
-    case OPTION_HOST_MEMORY:
-        a->host_bytes =
-            tow_command_number(state, "host-memory", argument, 1, INT64_MAX);
         return 0;
     default: return parse_more(key, argument, state);
     }
@@ -306,13 +304,16 @@ static tow_status_t choose_door(const worker_process_t *process,
     return TOW_OK;
 }
 
-/* Workers of one host know nothing of each other: a small share for each. */
-static uint64_t default_host_bytes(void)
+/* Code of clients, in processes of its own, if it may run here at all. */
+static tow_status_t open_host_runner(worker_process_t *process)
 {
-    const long pages = sysconf(_SC_PHYS_PAGES);
-    const long page_bytes = sysconf(_SC_PAGESIZE);
-    if (pages <= 0 || page_bytes <= 0) return 0;
-    return (uint64_t)pages / TOW_WORKER_HOST_SHARE * (uint64_t)page_bytes;
+    const worker_arguments_t *a = process->arguments;
+    char path[PATH_SIZE];
+    if (!a->host_functions) return TOW_OK;
+    TOW_RETURN_IF_ERROR(tow_host_child_find(path, sizeof(path)));
+    const tow_host_child_options_t options = {.program = path, .name = a->name};
+    return tow_host_child_create(tow_net_env(process->role.net), &options,
+                                 &process->host_runner);
 }
 
 static tow_status_t open_worker(worker_process_t *process)
@@ -327,11 +328,10 @@ static tow_status_t open_worker(worker_process_t *process)
         .door = door,
         .process = (uint32_t)a->process,
         .driver = process->driver,
+        .host_runner = process->host_runner,
         .mail = process->gangs != NULL ? tow_gangs_mail(process->gangs)
                                        : (tow_region_key_t){0},
         .may_run_inline = true,
-        .limits = {.host_bytes_max = a->host_bytes != 0 ? a->host_bytes
-                                                        : default_host_bytes()},
         .hooks = {.joined = on_joined,
                   .lost = on_lost,
                   .peer_added = on_peer_added,
@@ -358,6 +358,7 @@ static tow_status_t open_all(worker_process_t *process)
     else
         tow_role_host_name(process->host_name);
     TOW_RETURN_IF_ERROR(open_devices(process));
+    TOW_RETURN_IF_ERROR(open_host_runner(process));
     return open_worker(process);
 }
 
@@ -367,6 +368,11 @@ static void close_all(worker_process_t *process)
     const tow_closed_t closed = {tow_role_set_done, &is_done};
     if (process->worker != NULL) {
         tow_worker_close(process->worker, TOW_OK, closed);
+        tow_role_await(&process->role, &is_done);
+    }
+    if (process->host_runner != NULL) {
+        is_done = false;
+        tow_host_runner_close(process->host_runner, closed);
         tow_role_await(&process->role, &is_done);
     }
     if (process->driver != NULL) {
@@ -409,13 +415,15 @@ int tow_command_worker(int argc, char **argv)
         {"simulated", 's', "MODEL", 0, "Simulated devices: tpu_v3, tpu_v4, ...",
          0},
         {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
-        {"host-memory", OPTION_HOST_MEMORY, "BYTES", 0,
-         "Host memory for idle objects that give way (an eighth of it)", 0},
         {"data", OPTION_DATA, "DEVICES", 0,
          "Network interfaces for data, as UCX names them (this host only)", 0},
         {"door", OPTION_DOOR, "ADDRESS", 0,
          "Where other workers reach it (a socket beside the controller's, or "
          "a port of this host)",
+         0},
+        {"host-functions", OPTION_HOST_FUNCTIONS, 0, 0,
+         "Run host functions: C of its clients, as the user that the worker "
+         "runs as",
          0},
         {"keys", OPTION_KEYS, "FOLDER", 0,
          "Token and certificates, as `tow keys` makes them", 0},

@@ -104,7 +104,8 @@ LIMITS(release, FIELD(1) = {.count_max = TOW_BATCH_MAX},
        FIELD(2) = {.count_max = TOW_BATCH_MAX});
 LIMITS(get, FIELD(4) = {.nested = &lane_target_limits});
 LIMITS(get_done, FIELD(2) = {.nested = &failure_limits},
-       FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
+       FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX},
+       FIELD(4) = {.count_max = RANK_MAX});
 LIMITS(regroup, FIELD(3) = {.count_max = TOW_DEVICES_MAX},
        FIELD(4) = {.count_max = TOW_DEVICES_MAX});
 LIMITS(copy, {0});
@@ -125,7 +126,8 @@ LIMITS(peer, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(4) = {.nested = &lane_target_limits},
        FIELD(6) = {.bytes_max = TOW_DOOR_MAX});
 LIMITS(peer_gone, FIELD(2) = {.nested = &failure_limits});
-LIMITS(load, {0});
+LIMITS(load, FIELD(4) = {.count_max = TOW_WORKER_DEVICES_MAX},
+       FIELD(5) = {.count_max = TOW_WORKER_DEVICES_MAX});
 LIMITS(load_done, FIELD(2) = {.nested = &failure_limits});
 LIMITS(unload, {0});
 LIMITS(program_load, {0});
@@ -142,7 +144,8 @@ LIMITS(shard_put_opened, FIELD(2) = {.count_max = TOW_WORKER_DEVICES_MAX,
 LIMITS(shard_put_done, FIELD(2) = {.nested = &failure_limits});
 LIMITS(shard_get, FIELD(4) = {.nested = &lane_target_limits});
 LIMITS(shard_get_done, FIELD(2) = {.nested = &failure_limits},
-       FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
+       FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX},
+       FIELD(4) = {.count_max = RANK_MAX});
 LIMITS(shard_regroup, FIELD(2) = {.count_max = TOW_WORKER_DEVICES_MAX},
        FIELD(3) = {.count_max = TOW_WORKER_DEVICES_MAX});
 LIMITS(relay_grant, FIELD(1) = {.nested = &grant_limits},
@@ -154,12 +157,10 @@ LIMITS(relay_done, FIELD(1) = {.count_max = TOW_BATCH_MAX},
        FIELD(2) = {.count_max = TOW_BATCH_MAX},
        FIELD(3) = {.count_max = TOW_BATCH_MAX});
 LIMITS(relay_lost, {0});
-LIMITS(spill, {0});
-LIMITS(unspill, {0});
-LIMITS(spill_done, FIELD(4) = {.nested = &failure_limits});
 LIMITS(peer_open, {0});
 LIMITS(edge_offer, FIELD(3) = {.nested = &lane_target_limits});
 LIMITS(edge_piece, FIELD(4) = {.bytes_max = TOW_INLINE_BYTES_MAX});
+LIMITS(edge_size, FIELD(3) = {.count_max = RANK_MAX});
 LIMITS(passed_done, FIELD(1) = {.count_max = TOW_BATCH_MAX});
 
 LIMITS(signature_array, FIELD(2) = {.count_max = RANK_MAX},
@@ -236,13 +237,11 @@ static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_SEQUENCE] = &sequence_limits,
     [TOW_MESSAGE_RELAY_DONE] = &relay_done_limits,
     [TOW_MESSAGE_RELAY_LOST] = &relay_lost_limits,
-    [TOW_MESSAGE_SPILL] = &spill_limits,
-    [TOW_MESSAGE_UNSPILL] = &unspill_limits,
-    [TOW_MESSAGE_SPILL_DONE] = &spill_done_limits,
     [TOW_MESSAGE_PEER_OPEN] = &peer_open_limits,
     [TOW_MESSAGE_EDGE_OFFER] = &edge_offer_limits,
     [TOW_MESSAGE_EDGE_PIECE] = &edge_piece_limits,
     [TOW_MESSAGE_PASSED_DONE] = &passed_done_limits,
+    [TOW_MESSAGE_EDGE_SIZE] = &edge_size_limits,
     [TOW_MESSAGE_GRAPH] = &graph_limits,
     [TOW_MESSAGE_LOWERED] = &lowered_limits,
 };
@@ -311,13 +310,11 @@ SAME_NUMBER(PASSED_GRANT);
 SAME_NUMBER(SEQUENCE);
 SAME_NUMBER(RELAY_DONE);
 SAME_NUMBER(RELAY_LOST);
-SAME_NUMBER(SPILL);
-SAME_NUMBER(UNSPILL);
-SAME_NUMBER(SPILL_DONE);
 SAME_NUMBER(PEER_OPEN);
 SAME_NUMBER(EDGE_OFFER);
 SAME_NUMBER(EDGE_PIECE);
 SAME_NUMBER(PASSED_DONE);
+SAME_NUMBER(EDGE_SIZE);
 SAME_NUMBER(GRAPH);
 SAME_NUMBER(LOWERED);
 

@@ -20,10 +20,10 @@ struct get {
     tow_worker_t *worker;
     tow_list_t in_worker;
     uint64_t request;
-    tow_buffer_t *buffer;  /* counted; NULL: its bytes are here */
-    host_bytes_t *spilled; /* counted: they were here before; or NULL */
-    void *bytes;           /* owned */
+    tow_buffer_t *buffer; /* counted; NULL: its bytes are here */
+    void *bytes;          /* owned */
     uint64_t size;
+    tow_shape_t shape;
     bool is_dropped; /* nobody waits for the answer any more */
     bool is_lent;    /* by the driver; `bytes` is NULL */
     bool has_target;
@@ -36,23 +36,26 @@ static void start_waiting(tow_worker_t *worker);
 /* -- Answers ---------------------------------------------------------------------- */
 
 static void answer(tow_worker_t *worker, uint64_t request, tow_status_t status,
-                   const void *bytes, size_t size)
+                   const void *bytes, size_t size, const tow_shape_t *shape)
 {
     tow_msg_shard_get_done_t done = TOW_MSG_SHARD_GET_DONE_INIT;
     tow_msg_failure_t failure = tow_failure_of(status);
     done.request = request;
     if (status != TOW_OK) {
         done.failure = &failure;
-    } else if (bytes != NULL) {
-        done.bytes.data = (uint8_t *)bytes;
-        done.bytes.len = size;
+    } else {
+        done.dims = (int64_t *)shape->dims;
+        done.n_dims = shape->rank;
+        if (bytes != NULL) {
+            done.bytes.data = (uint8_t *)bytes;
+            done.bytes.len = size;
+        }
     }
     worker_send(worker, TOW_MESSAGE_SHARD_GET_DONE, &done.base);
 }
 
 static void free_get(get_t *get)
 {
-    worker_host_bytes_release(get->worker, get->spilled);
     tow_free(get->bytes);
     tow_free(get);
 }
@@ -63,10 +66,8 @@ static void finish(get_t *get, tow_status_t take_status)
     tow_worker_t *worker = get->worker;
     if (!get->is_dropped)
         answer(worker, get->request, take_status,
-               get->has_target        ? NULL
-               : get->spilled != NULL ? get->spilled->bytes
-                                      : get->bytes,
-               (size_t)get->size);
+               get->has_target ? NULL : get->bytes, (size_t)get->size,
+               &get->shape);
     tow_status_release(take_status);
     tow_list_remove(&get->in_worker);
     worker->get_count--;
@@ -160,17 +161,10 @@ static bool fits(const tow_worker_t *worker, const get_t *get)
 static void start(get_t *get)
 {
     tow_worker_t *worker = get->worker;
+    tow_shard_unshare(get->buffer); /* The device sees to it from here on. */
     tow_list_remove(&get->in_worker);
     tow_list_append(&worker->gets, &get->in_worker);
     worker->get_bytes += get->size;
-    if (get->spilled != NULL) {
-        if (get->has_target && get->size > 0)
-            deliver(get, get->spilled->bytes);
-        else
-            finish(get, TOW_OK);
-        return;
-    }
-    tow_shard_unshare(get->buffer); /* The device sees to it from here on. */
     tow_status_t status = download(get);
     if (status != TOW_OK) finish(get, status);
 }
@@ -187,14 +181,8 @@ static void start_waiting(tow_worker_t *worker)
 
 static tow_status_t find_shard(tow_worker_t *worker,
                                const tow_msg_shard_get_t *message,
-                               tow_buffer_t **out_buffer,
-                               host_bytes_t **out_spilled, uint64_t *out_size)
+                               tow_buffer_t **out_buffer, uint64_t *out_size)
 {
-    *out_spilled = worker_spill_find(worker, message->object, message->shard);
-    if (*out_spilled != NULL) {
-        *out_size = (*out_spilled)->size;
-        return TOW_OK;
-    }
     const tow_shelf_object_t *object =
         tow_shelf_find(worker->shelf, message->object);
     if (object == NULL)
@@ -231,8 +219,7 @@ static tow_status_t make_get(tow_worker_t *worker,
 {
     tow_buffer_t *buffer = NULL;
     uint64_t size = 0;
-    host_bytes_t *spilled = NULL;
-    TOW_RETURN_IF_ERROR(find_shard(worker, message, &buffer, &spilled, &size));
+    TOW_RETURN_IF_ERROR(find_shard(worker, message, &buffer, &size));
     TOW_RETURN_IF_ERROR(check_way(worker, message, size));
     const size_t address_size =
         message->target != NULL ? message->target->lane_address.len : 0;
@@ -242,6 +229,7 @@ static tow_status_t make_get(tow_worker_t *worker,
     get->request = message->request;
     get->buffer = buffer;
     get->size = size;
+    get->shape = buffer->shape;
     if (message->target != NULL) {
         get->has_target = true;
         get->target = *message->target;
@@ -251,11 +239,7 @@ static tow_status_t make_get(tow_worker_t *worker,
         get->target.lane_address.data = get->address;
     }
     tow_list_init(&get->in_worker);
-    get->spilled = spilled;
-    if (spilled != NULL)
-        spilled->reference_count++;
-    else
-        tow_buffer_retain(buffer);
+    tow_buffer_retain(buffer);
     *out = get;
     return TOW_OK;
 }
@@ -265,14 +249,14 @@ void worker_get(tow_worker_t *worker, const tow_msg_shard_get_t *message)
     get_t *get = NULL;
     tow_status_t status = make_get(worker, message, &get);
     if (status != TOW_OK) {
-        answer(worker, message->request, status, NULL, 0);
+        answer(worker, message->request, status, NULL, 0, NULL);
         tow_status_release(status);
         return;
     }
     worker->get_count++;
     tow_list_append(&worker->waiting_gets, &get->in_worker);
     /* A run that is granted while it waits must leave it the bytes. */
-    if (get->buffer != NULL) tow_shard_share(get->buffer);
+    tow_shard_share(get->buffer);
     start_waiting(worker);
 }
 
@@ -284,10 +268,8 @@ void worker_gets_drop(tow_worker_t *worker)
     while ((item = tow_list_pop_front(&worker->waiting_gets)) != NULL) {
         get_t *get = TOW_CONTAINER_OF(item, get_t, in_worker);
         worker->get_count--;
-        if (get->buffer != NULL) {
-            tow_shard_unshare(get->buffer);
-            tow_buffer_release(get->buffer);
-        }
+        tow_shard_unshare(get->buffer);
+        tow_buffer_release(get->buffer);
         free_get(get);
     }
     const tow_list_t *head = &worker->gets;

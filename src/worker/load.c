@@ -5,16 +5,19 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "device/host/tuning.h"
 #include "worker/worker_impl.h"
 
 typedef struct load {
     tow_compile_t compile;
+    tow_host_job_t probe;  /* of a host function */
+    tow_host_code_t *code; /* counted; the same */
     tow_worker_t *worker;
     tow_list_t in_worker;
     uint64_t executable;
-    blob_t code;     /* owned */
-    blob_t options;  /* owned */
-    bool is_dropped; /* nobody wants it any more */
+    blob_t code_bytes; /* owned */
+    blob_t options;    /* owned */
+    bool is_dropped;   /* nobody wants it any more */
 } load_t;
 
 /* -- Blobs ------------------------------------------------------------------------- */
@@ -80,7 +83,8 @@ static void answer(tow_worker_t *worker, uint64_t executable,
 
 static void free_load(load_t *load)
 {
-    tow_free(load->code.bytes);
+    tow_host_code_release(load->code);
+    tow_free(load->code_bytes.bytes);
     tow_free(load->options.bytes);
     tow_free(load);
 }
@@ -105,6 +109,26 @@ static void loaded(tow_compile_t *compile, tow_status_t take_status,
     worker_settle(worker);
 }
 
+static void probed(tow_host_job_t *job, tow_status_t take_status)
+{
+    load_t *load = TOW_CONTAINER_OF(job, load_t, probe);
+    tow_worker_t *worker = load->worker;
+    tow_list_remove(&load->in_worker);
+    worker->load_count--;
+    if (load->is_dropped) {
+        tow_status_ignore(take_status, "nobody wants it any more");
+    } else {
+        if (take_status == TOW_OK) {
+            tow_host_code_retain(load->code);
+            take_status = tow_dataflow_add_host(worker->dataflow,
+                                                load->executable, load->code);
+        }
+        answer(worker, load->executable, take_status);
+    }
+    free_load(load);
+    worker_settle(worker);
+}
+
 static load_t *find_load(tow_worker_t *worker, uint64_t executable)
 {
     const tow_list_t *head = &worker->loads;
@@ -115,7 +139,48 @@ static load_t *find_load(tow_worker_t *worker, uint64_t executable)
     return NULL;
 }
 
-static tow_status_t start(tow_worker_t *worker, load_t *load)
+/* Can it be called? Found out now, in a process of its own, and not by the first
+ * run. */
+static tow_status_t start_probe(tow_worker_t *worker, load_t *load,
+                                const tow_msg_load_t *message)
+{
+    const tow_host_code_options_t options = {
+        .take_bytes = load->code_bytes.bytes,
+        .size = load->code_bytes.size,
+        .signature = {load->options.bytes, load->options.size},
+        .devices = message->host_devices,
+        .shards = message->host_shards,
+        .device_count = message->n_host_devices,
+        .device_count_max = worker->options.driver->device_count};
+    if (worker->options.host_runner == NULL)
+        return TOW_ERROR(TOW_PERMISSION_DENIED,
+                         "worker %s does not run host functions, which are "
+                         "code of its clients: start it with --host-functions "
+                         "if it may",
+                         worker->env->name);
+    if (message->n_host_devices != message->n_host_shards)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu devices for %zu shards",
+                         message->n_host_devices, message->n_host_shards);
+    load->code_bytes.bytes = NULL;
+    TOW_RETURN_IF_ERROR(tow_host_code_create(&options, &load->code));
+    load->probe = (tow_host_job_t){.code = load->code,
+                                   .is_probe = true,
+                                   .time_limit_ns = TOW_HOST_TIME_LIMIT_NS,
+                                   .done = probed};
+    return tow_host_runner_submit(worker->options.host_runner, &load->probe);
+}
+
+static tow_status_t start_load(tow_worker_t *worker, load_t *load)
+{
+    load->compile = (tow_compile_t){
+        .program = {load->code_bytes.bytes, load->code_bytes.size},
+        .options = {load->options.bytes, load->options.size},
+        .done = loaded};
+    return tow_driver_load(worker->options.driver, &load->compile);
+}
+
+static tow_status_t start(tow_worker_t *worker, load_t *load,
+                          const tow_msg_load_t *message)
 {
     if (worker->load_count >= TOW_WORKER_LOAD_COUNT_MAX)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
@@ -126,12 +191,9 @@ static tow_status_t start(tow_worker_t *worker, load_t *load)
                          "executable %" PRIu64 " is being loaded",
                          load->executable);
     load->worker = worker;
-    load->compile =
-        (tow_compile_t){.program = {load->code.bytes, load->code.size},
-                        .options = {load->options.bytes, load->options.size},
-                        .done = loaded};
-    TOW_RETURN_IF_ERROR(
-        tow_driver_load(worker->options.driver, &load->compile));
+    TOW_RETURN_IF_ERROR(message->n_host_devices > 0
+                            ? start_probe(worker, load, message)
+                            : start_load(worker, load));
     tow_list_append(&worker->loads, &load->in_worker);
     worker->load_count++;
     return TOW_OK;
@@ -142,14 +204,15 @@ tow_status_t worker_load(tow_worker_t *worker, const tow_msg_load_t *message)
     load_t *load = tow_calloc(1, sizeof(*load));
     if (load == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     load->executable = message->executable;
-    tow_status_t status = claim_blob(worker, message->code_blob, &load->code);
+    tow_status_t status =
+        claim_blob(worker, message->code_blob, &load->code_bytes);
     if (status == TOW_OK && message->options_blob != 0)
         status = claim_blob(worker, message->options_blob, &load->options);
     if (status != TOW_OK) {
         free_load(load);
         return status;
     }
-    status = start(worker, load);
+    status = start(worker, load, message);
     if (status != TOW_OK) {
         answer(worker, message->executable, status);
         free_load(load);

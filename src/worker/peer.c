@@ -163,20 +163,11 @@ static void redial_later(tow_worker_t *worker, peer_t *peer)
         tow_env_timer_start(worker->env, &worker->peer_redial, peer->redial_ns);
 }
 
-/* A session that the other has ended before us is NOT_FOUND there; to those who
- * need it, it is not there now. */
-static tow_status_t loss_of(tow_status_t cause)
-{
-    return tow_status_code(cause) == TOW_NOT_FOUND
-               ? TOW_ERROR(TOW_UNAVAILABLE, "%s", tow_status_message(cause))
-               : tow_status_retain(cause);
-}
-
 /* Everything that is under way with it ends. */
 static void lose(tow_worker_t *worker, uint32_t process, tow_status_t cause)
 {
     peer_t *peer = find_peer(worker, process);
-    tow_status_t told = loss_of(cause);
+    tow_status_t told = tow_status_retain(cause);
     if (peer != NULL) {
         drop_letters(peer);
         tow_status_release(peer->doom);
@@ -367,6 +358,9 @@ tow_mover_sent_t worker_peer_send(void *context, uint32_t process,
     if (TOW_LIKELY(type == TOW_MESSAGE_EDGE_PIECE)) {
         const uint64_t gang = ((const tow_msg_edge_piece_t *)body)->gang;
         if (gang > peer->last_gang) peer->last_gang = gang;
+    } else if (type == TOW_MESSAGE_EDGE_SIZE) {
+        const uint64_t gang = ((const tow_msg_edge_size_t *)body)->gang;
+        if (gang > peer->last_gang) peer->last_gang = gang;
     }
     const line_t *line = peer->line;
     const bool is_open = line != NULL && line->is_let_in;
@@ -470,6 +464,9 @@ static tow_status_t take_message(line_t *line, const tow_message_t *message)
         if (TOW_LIKELY(message->type == TOW_MESSAGE_EDGE_PIECE))
             return tow_mover_piece(worker->mover, line->process,
                                    (const tow_msg_edge_piece_t *)body);
+        if (message->type == TOW_MESSAGE_EDGE_SIZE)
+            return tow_mover_size(worker->mover, line->process,
+                                  (const tow_msg_edge_size_t *)body);
         if (message->type == TOW_MESSAGE_EDGE_OFFER)
             return tow_mover_offer(worker->mover, line->process,
                                    (const tow_msg_edge_offer_t *)body);

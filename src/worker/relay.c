@@ -5,6 +5,9 @@
  * through a relay it says what number its own next message has (Sequence); the
  * grant carries its own. So whichever comes first waits for the other.
  *
+ * A run that waits for its data before it begins (src/dataflow, "blocked") holds
+ * back all that comes after it in the same way.
+ *
  * A run that came by a relay is reported to it when it went well; errors go to the
  * controller. The relay gathers: one message when all have reported, or, some time
  * after the first, what there is. Who loses sight of the other tells the
@@ -141,7 +144,7 @@ tow_status_t worker_relay_hold(tow_worker_t *worker,
         return TOW_ERROR(
             TOW_RESOURCE_EXHAUSTED,
             "%zu bytes wait for grants that a relay has not passed "
-            "on",
+            "on, or for a run that waits for its data",
             relay->held_bytes);
     held_t *held = tow_malloc(sizeof(*held) + message->size);
     if (held == NULL) return no_memory();
@@ -194,7 +197,8 @@ static tow_status_t serve_held(tow_worker_t *worker, held_t *take_held)
 tow_status_t worker_relay_drain(tow_worker_t *worker)
 {
     relay_t *relay = &worker->relay;
-    while (worker->doom == TOW_OK) {
+    while (worker->doom == TOW_OK &&
+           !tow_dataflow_is_blocked(worker->dataflow)) {
         passed_t *passed = tow_map_remove(&relay->passed, relay->applied + 1);
         if (passed != NULL) {
             TOW_RETURN_IF_ERROR(apply_kept(worker, passed));
@@ -206,6 +210,14 @@ tow_status_t worker_relay_drain(tow_worker_t *worker)
         TOW_RETURN_IF_ERROR(serve_held(worker, held));
     }
     return TOW_OK;
+}
+
+void worker_relay_unblocked(void *context)
+{
+    tow_worker_t *worker = context;
+    if (!worker_is_joined(worker) || worker->doom != TOW_OK) return;
+    tow_status_t status = worker_relay_drain(worker);
+    if (status != TOW_OK) worker_end_soon(worker, status);
 }
 
 static tow_status_t keep(tow_worker_t *worker,
@@ -231,7 +243,8 @@ static tow_status_t keep(tow_worker_t *worker,
 static tow_status_t take(tow_worker_t *worker,
                          const tow_msg_passed_grant_t *message, void *route)
 {
-    if (message->number != worker->relay.applied + 1)
+    if (message->number != worker->relay.applied + 1 ||
+        tow_dataflow_is_blocked(worker->dataflow))
         return keep(worker, message, route);
     TOW_RETURN_IF_ERROR(apply(worker, message->grant, route));
     return worker_relay_drain(worker);

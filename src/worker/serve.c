@@ -223,7 +223,6 @@ static tow_status_t take_release(tow_worker_t *worker,
     for (size_t i = 0; i < message->n_firsts; i++)
         for (uint64_t k = 0; k < message->counts[i]; k++) {
             const uint64_t object = message->firsts[i] + k;
-            worker_spill_release(worker, object);
             if (!tow_shelf_remove(worker->shelf, object))
                 worker_put_cancel(worker, object);
         }
@@ -312,11 +311,6 @@ static tow_status_t serve(tow_worker_t *worker, uint32_t type,
         return TOW_OK;
     case TOW_MESSAGE_SHARD_REGROUP:
         return take_regroup(worker, (const tow_msg_shard_regroup_t *)body);
-    case TOW_MESSAGE_SPILL:
-        worker_spill(worker, (const tow_msg_spill_t *)body);
-        return TOW_OK;
-    case TOW_MESSAGE_UNSPILL:
-        return worker_unspill(worker, (const tow_msg_unspill_t *)body);
     case TOW_MESSAGE_ABORT:
         return take_abort(worker, (const tow_msg_abort_t *)body);
     case TOW_MESSAGE_LOAD:
@@ -344,6 +338,9 @@ static tow_status_t serve(tow_worker_t *worker, uint32_t type,
     }
 }
 
+/* The place of a message that has been served before its turn. */
+#define NOTHING 0u
+
 /* What has no number of its own. */
 static bool is_beside(uint32_t type)
 {
@@ -368,17 +365,35 @@ tow_status_t worker_serve_held(tow_worker_t *worker, uint32_t type,
                                const uint8_t *bytes, size_t size)
 {
     const tow_body_t *body;
+    if (type == NOTHING) return TOW_OK;
     tow_arena_reset(&worker->arena);
     TOW_RETURN_IF_ERROR(
         tow_message_decode(type, bytes, size, &worker->arena, &body));
     return serve(worker, type, body);
 }
 
+/* What is held back may be what a blocked run waits to be rid of: an abort acts
+ * at once, and again in its turn, for its run may be held back too. And who asks
+ * what we are doing is told while we do it. */
+static tow_status_t hold(tow_worker_t *worker, const tow_message_t *message)
+{
+    tow_message_t later = *message;
+    if (message->type == TOW_MESSAGE_REPORT_GET) {
+        later.type = NOTHING;
+        later.size = 0;
+    }
+    if (message->type == TOW_MESSAGE_ABORT ||
+        message->type == TOW_MESSAGE_REPORT_GET)
+        TOW_RETURN_IF_ERROR(worker_serve_held(worker, message->type,
+                                              message->bytes, message->size));
+    return worker_relay_hold(worker, &later);
+}
+
 tow_status_t worker_serve(tow_worker_t *worker, const tow_message_t *message)
 {
     if (TOW_UNLIKELY(worker_relay_is_behind(worker)) &&
         worker_is_joined(worker) && !is_beside(message->type))
-        return worker_relay_hold(worker, message);
+        return hold(worker, message);
     const tow_body_t *body;
     tow_arena_reset(&worker->arena);
     TOW_RETURN_IF_ERROR(tow_message_decode(

@@ -18,7 +18,6 @@
 typedef struct put put_t;
 typedef struct get get_t;
 typedef struct peer peer_t;
-typedef struct spill spill_t;
 
 typedef struct blob {
     void *bytes; /* owned */
@@ -87,11 +86,6 @@ struct tow_worker {
     size_t get_count;        /* of both */
     uint64_t get_bytes;
 
-    tow_map_t spills_by_object; /* that are away, or leaving */
-    tow_list_t spills;          /* of spill_t, owned */
-    size_t spill_count;
-    uint64_t spill_bytes; /* of host memory */
-
     tow_list_t lanes; /* of lane_t, owned; last used last */
     size_t lane_count;
 
@@ -159,12 +153,15 @@ void worker_relay_begin(tow_worker_t *worker, uint64_t sequence);
 /* Something before the controller's next message is not here yet. */
 static inline bool worker_relay_is_behind(const tow_worker_t *worker)
 {
-    return worker->relay.direct_next != worker->relay.applied + 1;
+    return worker->relay.direct_next != worker->relay.applied + 1 ||
+           tow_dataflow_is_blocked(worker->dataflow);
 }
 tow_status_t worker_relay_hold(tow_worker_t *worker,
                                const tow_message_t *message) TOW_MUST_USE;
 /* After something was done: what waited for it. */
 tow_status_t worker_relay_drain(tow_worker_t *worker) TOW_MUST_USE;
+/* The executor takes grants again: what was held back follows. */
+void worker_relay_unblocked(void *context);
 tow_status_t worker_relay_sequence(tow_worker_t *worker,
                                    const tow_msg_sequence_t *message)
     TOW_MUST_USE;
@@ -219,27 +216,6 @@ void worker_puts_forget(tow_worker_t *worker);
 void worker_get(tow_worker_t *worker, const tow_msg_shard_get_t *message);
 void worker_gets_drop(tow_worker_t *worker);
 void worker_gets_forget(tow_worker_t *worker);
-
-/* -- spill.c --------------------------------------------------------------------- */
-
-/* A shard in host memory. Counted. */
-typedef struct host_bytes {
-    uint64_t reference_count;
-    uint64_t size;
-    uint8_t bytes[];
-} host_bytes_t;
-
-void worker_host_bytes_release(tow_worker_t *worker, host_bytes_t *bytes);
-void worker_spill(tow_worker_t *worker, const tow_msg_spill_t *message);
-tow_status_t worker_unspill(tow_worker_t *worker,
-                            const tow_msg_unspill_t *message) TOW_MUST_USE;
-/* Lent; NULL: it is not in host memory. */
-host_bytes_t *worker_spill_find(const tow_worker_t *worker, uint64_t object,
-                                uint32_t shard);
-/* The object goes, wherever it is. */
-void worker_spill_release(tow_worker_t *worker, uint64_t object);
-void worker_spills_drop(tow_worker_t *worker);
-void worker_spills_forget(tow_worker_t *worker);
 
 /* -- lane.c ---------------------------------------------------------------------- */
 
