@@ -8,7 +8,7 @@ FUZZ_RUNS ?= 1000000
 CHECKS ?=
 export FUZZ_RUNS
 
-.PHONY: all setup run demo test check bench bench-jax fuzz sim install clean help
+.PHONY: all setup run demo test check bench bench-jax fuzz sim wheel install clean help
 .DEFAULT_GOAL := all
 
 all: setup ## build everything into build/
@@ -46,6 +46,9 @@ fuzz: ## every fuzz target, FUZZ_RUNS executions each (1,000,000)
 
 sim: all ## search SEEDS simulated runs (1,000) for a failing one
 	@build/tow sim --seeds $(SEEDS)
+
+wheel: all ## build/wheel/*.whl: for machines without compiler; pip installs it
+	@.venv/bin/python scripts/make_wheel.py build
 
 install: all ## command, library, headers, pkg-config file (PREFIX=, DESTDIR=)
 	@meson configure build -Dprefix=$(abspath $(PREFIX))

@@ -14,7 +14,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 scripts=$root/scripts
 groups=" build $* "
-wheel_pin=$scripts/xla-wheel.txt
 requirements=$scripts/requirements.txt
 
 step() { say "[$1/4] $2"; }
@@ -133,72 +132,15 @@ write_if_other() {
 
 # ---- XLA ----
 
-pin_field() { sed -nE "s/^#.*$1 ([0-9a-z_]+).*/\1/p" "$wheel_pin"; }
-xla_version() { sed -nE 's/^tensorflow-cpu==([^ ]+).*/\1/p' "$wheel_pin"; }
-
-# What a whole copy looks like: the pin, and the size of each library.
-xla_manifest() {
-    grep -v '^#' "$wheel_pin"
-    (cd "$1" && stat -c '%s %n' lib*.so.2) 2>/dev/null
-}
-
-xla_is_ready() {
-    if [[ -f $1/towpath-manifest ]]; then
-        [[ $(<"$1/towpath-manifest") == "$(xla_manifest "$1")" ]]
-    else # The user's own copy, in TOW_XLA_DIR.
-        [[ -n ${TOW_XLA_DIR:-} && -f $1/libtensorflow_cc.so.2 &&
-            -f $1/libtensorflow_framework.so.2 && -d $1/include/xla ]]
-    fi
-}
-
-make_xla() {
-    local dir=$1 parent log=$log_dir/setup-xla.log
-    [[ $(uname -m) == "$(pin_field architecture)" ]] ||
-        fail "the XLA wheel is pinned for $(pin_field architecture), and this is $(uname -m); set TOW_XLA_DIR to an unpacked XLA"
-    if [[ -n ${TOW_XLA_DIR:-} && ! -f $dir/towpath-manifest && -n $(ls -A "$dir" 2>/dev/null) ]]; then
-        fail "TOW_XLA_DIR=$dir holds other files and no XLA; name an empty or a new folder"
-    fi
-    parent=$(dirname "$dir")
-    mkdir -p "$parent" 2>/dev/null ||
-        fail "cannot create $parent for XLA; set XDG_CACHE_HOME or TOW_XLA_DIR to a folder that you can write"
-    lock_folder "$parent" 8 "another set-up is unpacking XLA"
-    ! xla_is_ready "$dir" || return 0
-    check_space "$parent"
-    step 3 "XLA: tensorflow-cpu $(xla_version), $(pin_field download) MB to fetch, $(pin_field unpacked) MB unpacked in $dir"
-    rm -rf "$parent"/.unpacking.*
-    work=$(mktemp -d "$parent/.unpacking.XXXXXX") ||
-        fail "cannot write in $parent; free some disk space or set TOW_XLA_DIR"
-    trap 'rm -rf "$work"' EXIT
-    run_logged "$log" "$work" fill_xla "$work" "$dir" ||
-        fail "fetching XLA into $dir failed: $(explain_log "$log" "$parent") (log: $log)"
-}
-
-check_space() {
-    local need free
-    need=$(($(pin_field download) + $(pin_field unpacked)))
-    free=$(free_mb "$1")
-    ((free >= need)) ||
-        fail "the disk is full: XLA needs $need MB at $1, which has $free MB; free some space or set TOW_XLA_DIR to a roomier place"
-}
-
-# One wheel serves every interpreter: only its libraries and headers are used,
-# so that its tags are fixed here. TMPDIR keeps 274 MB out of a small /tmp, and
-# pip's cache would only hold them a second time.
-fill_xla() {
-    local work=$1 dir=$2
-    TMPDIR=$work "$venv_python" -m pip download --no-deps --no-cache-dir \
-        --only-binary=:all: --python-version 3.11 --implementation cp \
-        --abi cp311 --dest "$work/wheel" --requirement "$wheel_pin" &&
-        "$venv_python" -I "$scripts/unpack_xla.py" "$work"/wheel/*.whl "$work/xla" &&
-        xla_manifest "$work/xla" >"$work/xla/towpath-manifest" &&
-        rm -rf "$dir" &&
-        mv -T "$work/xla" "$dir"
-}
-
+# What `tow setup` does for a user; here with a log, and with headers to compile
+# with, which a user's own folder may lack.
 xla() {
     local dir
+    "$venv_python" -I "$root/python/towpath/xla.py" --label "[3/4] " \
+        --log "$log_dir/setup-xla.log" || exit 1
     dir=$("$scripts/xla_dir.sh")
-    xla_is_ready "$dir" || make_xla "$dir"
+    [[ -d $dir/include/xla ]] ||
+        fail "TOW_XLA_DIR=$dir has no include/xla; name a folder with XLA's headers too, or a new one"
 }
 
 # ---- the whole ----

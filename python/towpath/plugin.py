@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +18,14 @@ UCX_MANNERS = {"UCX_ERROR_SIGNALS": "", "UCX_MEM_EVENTS": "n"}
 
 
 def library_path() -> Path | None:
-    """TOW_PJRT_LIBRARY; beside this file; in a build folder of this clone; or
+    """TOW_PJRT_LIBRARY; in this package; in a build folder of this clone; or
     where libraries are installed. None if it is nowhere."""
     given = os.environ.get("TOW_PJRT_LIBRARY")
     if given:
         return Path(given)
     here = Path(__file__).resolve().parent
     places = [
-        here,
+        here / "lib",
         here.parents[1] / "build" / "src" / "pjrt",
         Path("/usr/local/lib"),
         Path("/usr/local/lib/x86_64-linux-gnu"),
@@ -87,18 +88,62 @@ def _let_cache() -> None:
             jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 
+def _has_xla(path: Path) -> bool:
+    """Is there an XLA for the cluster that would be started? On first use, if this
+    platform was asked for, it is fetched. A build folder knows its own, and a
+    cluster that is there already has one."""
+    if os.environ.get("TOW_ADDRESS") or path.parent.parent != Path(__file__).resolve().parent:
+        return True
+    from towpath import xla
+
+    if xla.check()["state"] == "ready":
+        return True
+    if not _is_asked_for():
+        return False
+    if os.environ.get("TOW_SETUP") == "off":
+        raise xla.Failure(
+            "missing",
+            "XLA is not on this host, and TOW_SETUP=off: run `tow setup`, or name a "
+            "cluster in TOW_ADDRESS",
+        )
+    xla.setup(xla.Teller(sys.stderr, "towpath: first use. "))
+    return True
+
+
+def _find() -> Path | None:
+    """The library, with all that it needs. None where this package is installed and
+    neither set up nor asked for: JAX then stays as it was."""
+    path = library_path()
+    if path is None and _is_asked_for():
+        raise FileNotFoundError(
+            f"{LIBRARY} is not there: run `make`, or name it in TOW_PJRT_LIBRARY"
+        )
+    return path if path is not None and _has_xla(path) else None
+
+
+def _register_failure(xla_bridge: types.ModuleType, why: Exception) -> None:
+    """JAX logs what a plugin raises, and later knows no such platform. As a platform
+    that cannot be made, the cause is what the user reads last."""
+
+    def fail() -> None:
+        raise RuntimeError(str(why)) from why
+
+    xla_bridge.register_backend_factory("towpath", fail, priority=PRIORITY, fail_quietly=False)
+
+
 def initialize() -> None:
     """Registers the plugin, and lets JAX donate buffers to it."""
     from jax._src import xla_bridge
     from jax._src.interpreters import mlir
 
-    path = library_path()
+    try:
+        path = _find()
+    except Exception as why:
+        if _is_asked_for():
+            _register_failure(xla_bridge, why)
+        return
     if path is None:
-        if not _is_asked_for():
-            return
-        raise FileNotFoundError(
-            f"{LIBRARY} is not there: run `make`, or name it in TOW_PJRT_LIBRARY"
-        )
+        return
     # Under names that it does not know JAX donates nothing, and warns.
     if "towpath" not in mlir._platforms_with_donation:
         mlir._platforms_with_donation.append("towpath")

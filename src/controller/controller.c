@@ -33,8 +33,9 @@ static void end_faulty_workers(tow_controller_t *controller)
     }
 }
 
-/* Grants first: what was released in this turn may still be needed by them on
- * the workers, and the workers see both in this order. */
+/* Whatever a worker is sent, it hears of releases before: what is granted may need
+ * their memory. Nothing that waits to be granted needs what was dropped, for it
+ * would hold it. */
 static void end_turn(tow_post_t *post)
 {
     tow_controller_t *controller =
@@ -79,6 +80,7 @@ static void refuse(void *context, tow_ticket_t *ticket,
 {
     tow_controller_t *controller = context;
     unit_t *unit = TOW_CONTAINER_OF(ticket, unit_t, ticket);
+    take_status = tow_spill_explain(controller, take_status);
     if (unit->kind == UNIT_PUT)
         tow_put_refuse(controller, TOW_CONTAINER_OF(unit, put_t, unit),
                        take_status);
@@ -247,6 +249,8 @@ static tow_status_t open_parts(tow_controller_t *controller)
         &(tow_sched_options_t){.run_ahead_max = options->run_ahead_max,
                                .grant = grant,
                                .refuse = refuse,
+                               .weigh = tow_spill_weigh,
+                               .make_room = tow_spill_make_room,
                                .context = controller},
         &controller->sched));
     return tow_session_listen(
@@ -323,6 +327,7 @@ void tow_controller_destroy(tow_controller_t *controller)
     tow_runs_destroy(controller);
     tow_workers_destroy(controller);
     tow_codes_destroy(controller);
+    tow_spills_destroy(controller);
     tow_sched_destroy(controller->sched);
     tow_mappings_destroy(controller);
     tow_resource_destroy(controller->resource);
@@ -398,6 +403,8 @@ tow_controller_totals_t tow_controller_totals(
         .object_count = books.object_count,
         .object_bytes = books.object_bytes,
         .reserved_bytes = books.reserved_bytes,
+        .spilled_bytes = books.spilled_bytes,
+        .spilled_count = controller->spilled_count,
         .granted_count = controller->granted_count,
         .granted_worker_count = controller->granted_worker_count,
         .grant_message_count = controller->grant_message_count,
@@ -419,9 +426,12 @@ tow_status_t tow_controller_check(const tow_controller_t *controller)
     TOW_RETURN_IF_ERROR(tow_ledger_check(controller->ledger));
     if (tow_list_is_empty(&controller->clients)) {
         tow_controller_totals_t totals = tow_controller_totals(controller);
-        /* Gets that are under way hold their objects until they are answered. */
+        /* Gets and spills that are under way hold their objects until they are
+         * answered. */
         if (totals.run_count == 0 && tow_map_count(&controller->get_of) == 0 &&
-            (totals.object_count > 0 || totals.reserved_bytes > 0))
+            tow_map_count(&controller->spill_of) == 0 &&
+            (totals.object_count > 0 || totals.reserved_bytes > 0 ||
+             totals.spilled_bytes > 0))
             return TOW_ERROR(TOW_INTERNAL,
                              "no client and no run, but %llu objects and %llu "
                              "reserved bytes",

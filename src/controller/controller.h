@@ -55,6 +55,8 @@ typedef struct tow_controller_totals {
     uint64_t object_count;
     uint64_t object_bytes;
     uint64_t reserved_bytes;
+    uint64_t spilled_bytes; /* of host memory */
+    uint64_t spilled_count; /* objects, since the beginning */
     uint64_t granted_count; /* ever */
     /* What runs took in this life: their workers, and the messages to and from
      * these. */

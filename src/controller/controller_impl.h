@@ -10,6 +10,7 @@
  *   object.c       puts, gets, releases
  *   copy.c         copies of shards to other devices
  *   regroup.c      new objects of shards that are there
+ *   spill.c        idle objects in host memory, and back
  *   run.c          runs, from the client's message to its completion
  *   relay.c        grants and completions of many workers, through a few
  *   report.c       what `tow status` shows
@@ -38,6 +39,7 @@ typedef struct run run_t;
 typedef struct put put_t;
 typedef struct get get_t;
 typedef struct regroup regroup_t;
+typedef struct spill spill_t;
 typedef struct run_block run_block_t;
 typedef struct gather gather_t;
 
@@ -68,6 +70,7 @@ struct tow_controller {
     tow_map_t put_of;        /* object key -> put_t, not inlined */
     tow_map_t get_of;        /* request number -> get_t */
     tow_map_t executable_of; /* id -> executable_t */
+    tow_map_t spill_of;      /* object key -> spill_t */
     tow_names_t mapping_of;  /* ids as text -> mapping_t */
 
     uint64_t membership_number; /* counts workers that came or went */
@@ -84,6 +87,14 @@ struct tow_controller {
     uint32_t join_count; /* of workers, ever */
     uint64_t compile_count;
     size_t copy_count; /* under way */
+
+    uint64_t spill_number;
+    uint64_t spilled_count; /* objects, since the beginning */
+    size_t kept_count;      /* at least so many objects are `kept` */
+    size_t weighed_count;   /* units whose parts are their own */
+    size_t spilling_count[TOW_ISLANDS_MAX];
+    size_t returning_count[TOW_ISLANDS_MAX];
+    tow_status_t room_error; /* owned: why idle objects could not be spilled */
 
     /* The end of the turn. */
     tow_post_t turn_end;
@@ -104,6 +115,8 @@ typedef enum unit_kind {
 typedef struct unit { /* first member of each */
     tow_ticket_t ticket;
     unit_kind_t kind;
+    /* Owned: its parts, and those of spilled objects that it needs; or NULL. */
+    tow_ticket_part_t *weighed;
 } unit_t;
 
 /* -- Sessions --------------------------------------------------------------- */
@@ -122,6 +135,7 @@ struct worker {
     uint64_t sequence;  /* the number of the last thing that it was told */
     bool needs_mark;    /* ... which went through a relay */
     bool is_direct;     /* a relay did not reach it: never again through one */
+    tow_host_t *memory; /* lent by the ledger: for what is spilled there */
     /* Releases of this turn, as ranges. */
     id_vec_t release_firsts;
     count_vec_t release_counts;
@@ -448,6 +462,28 @@ void tow_regroups_destroy(tow_controller_t *controller);
 /* A client's object that has such a shard and may be used. */
 tow_status_t tow_shard_find(const client_t *client, uint64_t id, uint32_t shard,
                             tow_object_t **out_source) TOW_MUST_USE;
+
+/* What it needs on its devices; lent. */
+void tow_regroup_needs(const regroup_t *regroup,
+                       tow_object_t *const **out_sources, size_t *out_count,
+                       const tow_ticket_part_t **out_part);
+
+/* -- Spilling ----------------------------------------------------------------- */
+
+/* For the scheduler. */
+bool tow_spill_weigh(void *controller, tow_ticket_t *ticket);
+bool tow_spill_make_room(void *controller, tow_ticket_t *ticket);
+/* Why a ticket that was refused found no room, if that is known. */
+tow_status_t tow_spill_explain(tow_controller_t *controller,
+                               tow_status_t take_refusal) TOW_MUST_USE;
+/* The unit is granted, and about to be sent: what it needs goes before it. */
+void tow_spill_bring_back(tow_controller_t *controller, unit_t *unit);
+/* The unit goes, or its objects are all on their devices. */
+void tow_spill_unweigh(tow_controller_t *controller, unit_t *unit);
+void tow_spill_done(worker_t *worker, const tow_msg_spill_done_t *message);
+void tow_spill_dropped(tow_controller_t *controller, tow_object_t *object);
+void tow_spills_lose(tow_controller_t *controller, worker_t *worker);
+void tow_spills_destroy(tow_controller_t *controller);
 
 /* -- Runs ------------------------------------------------------------------- */
 

@@ -42,6 +42,7 @@ void tow_object_dropped(void *context, tow_object_t *object)
     tow_controller_t *controller = context;
     if (controller->is_closing || object->placement == NULL) return;
     tow_sched_poke(controller->sched, object->placement);
+    tow_spill_dropped(controller, object);
     mapping_t *mapping = object->placement->context;
     if (object->context == &tow_object_is_placed)
         for (uint32_t i = 0; i < mapping->part_count; i++)
@@ -408,6 +409,7 @@ tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
     put->object->context = &put->gets;
+    put->object->mark = ++controller->mark_number;
     submit_put(controller, client, put);
     return TOW_OK;
 }

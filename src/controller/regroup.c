@@ -32,6 +32,7 @@ struct regroup {
 static void free_regroup(regroup_t *regroup)
 {
     tow_list_remove(&regroup->node);
+    tow_spill_unweigh(regroup->controller, &regroup->unit);
     for (size_t i = 0; regroup->blocks != NULL && i < regroup->source_count;
          i++)
         tow_list_remove(&regroup->blocks[i].node);
@@ -107,12 +108,22 @@ void tow_regroup_grant(regroup_t *regroup)
     tow_status_t status = check_sources(regroup);
     tow_arena_reset(&regroup->controller->arena);
     if (status == TOW_OK) {
+        tow_spill_bring_back(regroup->controller, &regroup->unit);
         for (uint32_t i = 0;
              i < regroup->mapping->part_count && status == TOW_OK; i++)
             status = send_part(regroup, &regroup->mapping->parts[i]);
         tow_object_placed(regroup->object, &regroup->gets);
     }
     finish(regroup, status);
+}
+
+void tow_regroup_needs(const regroup_t *regroup,
+                       tow_object_t *const **out_sources, size_t *out_count,
+                       const tow_ticket_part_t **out_part)
+{
+    *out_sources = regroup->sources;
+    *out_count = regroup->source_count;
+    *out_part = &regroup->part;
 }
 
 void tow_regroup_refuse(regroup_t *regroup, tow_status_t take_status)
@@ -277,6 +288,7 @@ static tow_status_t begin(client_t *client, const tow_msg_regroup_t *message)
         return status;
     }
     regroup->object->context = &regroup->gets;
+    regroup->object->mark = client->controller->mark_number;
     submit(regroup);
     return TOW_OK;
 }

@@ -80,6 +80,10 @@ static json_t *describe_worker(const worker_t *worker)
     json_object_set_new(told, "platform", json_string(entry->platform));
     json_object_set_new(told, "version", json_string(entry->version));
     json_object_set_new(told, "simulated", json_boolean(entry->simulated));
+    json_object_set_new(told, "spilled_bytes",
+                        json_of_count(worker->memory->spilled_bytes));
+    json_object_set_new(told, "spill_limit_bytes",
+                        json_of_count(worker->memory->limit_bytes));
     add_traffic(told, worker->session);
     json_t *devices = json_array();
     for (size_t i = 0; i < entry->device_count; i++)
@@ -193,6 +197,10 @@ static json_t *describe_totals(const tow_controller_t *controller)
                         json_of_count(totals.object_bytes));
     json_object_set_new(told, "reserved_bytes",
                         json_of_count(totals.reserved_bytes));
+    json_object_set_new(told, "spilled_bytes",
+                        json_of_count(totals.spilled_bytes));
+    json_object_set_new(told, "spilled_count",
+                        json_of_count(totals.spilled_count));
     json_object_set_new(told, "compiles",
                         json_of_count(controller->compile_count));
     json_object_set_new(told, "code_bytes",

@@ -53,6 +53,7 @@ void tow_run_free(run_t *run)
 {
     tow_status_release(run->error);
     tow_free(run->numbers);
+    tow_free(run->unit.weighed);
     tow_free(run);
 }
 
@@ -152,6 +153,7 @@ static void finish(run_t *run)
         settle_result(run, i);
     if (run->unit.ticket.state == TOW_TICKET_GRANTED)
         tow_sched_finish(controller->sched, &run->unit.ticket);
+    tow_spill_unweigh(controller, &run->unit);
     settle_bytes(run);
     for (size_t i = 0; i <= run->argument_count; i++)
         tow_list_remove(&run->blocks[i].node);
@@ -278,6 +280,7 @@ static tow_status_t add_results(client_t *client, run_t *run)
             return status;
         }
         run->results[i]->context = &run->gets;
+        run->results[i]->mark = client->controller->mark_number;
     }
     return TOW_OK;
 }
@@ -494,6 +497,7 @@ void tow_run_grant(run_t *run)
         controller->gang_number += run->program->step_count;
         run->is_granted = true;
         tow_arena_reset(&controller->arena);
+        tow_spill_bring_back(controller, &run->unit);
         send_grants(run);
         for (size_t i = 0; i < run->program->result_count; i++)
             tow_object_placed(run->results[i], &run->gets);

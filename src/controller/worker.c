@@ -209,6 +209,17 @@ static worker_t *make_worker(tow_controller_t *controller,
     return NULL;
 }
 
+/* Host memory for what is spilled from its devices. */
+static tow_status_t add_memory(tow_controller_t *controller, worker_t *worker,
+                               uint64_t bytes)
+{
+    TOW_RETURN_IF_ERROR(
+        tow_ledger_add_host(controller->ledger, bytes, &worker->memory));
+    for (size_t i = 0; i < worker->entry->device_count; i++)
+        worker->entry->devices[i].account->host = worker->memory->number;
+    return TOW_OK;
+}
+
 tow_status_t tow_worker_join(tow_controller_t *controller,
                              tow_session_t *session,
                              const tow_msg_worker_join_t *join)
@@ -220,6 +231,8 @@ tow_status_t tow_worker_join(tow_controller_t *controller,
     if (status == TOW_OK) {
         status = tow_sched_add_island(controller->sched,
                                       worker->entry->island->number);
+        if (status == TOW_OK)
+            status = add_memory(controller, worker, join->host_bytes);
         if (status != TOW_OK)
             tow_resource_remove_worker(controller->resource, worker->entry);
     }
@@ -266,6 +279,7 @@ static void lose_accounts(tow_controller_t *controller, worker_t *worker,
     for (size_t i = 0; i < worker->entry->device_count; i++)
         tow_ledger_lose_account(controller->ledger,
                                 worker->entry->devices[i].account, cause);
+    tow_ledger_lose_host(worker->memory);
 }
 
 /* The order matters: runs first, whose results fail with their own words, then
@@ -292,6 +306,7 @@ void tow_worker_gone(worker_t *worker, tow_status_t cause)
     tow_gets_lose(controller, worker, NULL, lost);
     tow_reports_lose(controller, worker, NULL);
     lose_accounts(controller, worker, lost);
+    tow_spills_lose(controller, worker);
     say_gone(controller, worker, lost);
     tow_status_release(lost);
     tow_resource_remove_worker(controller->resource, worker->entry);
@@ -343,6 +358,7 @@ static bool is_from_worker(uint32_t type)
     case TOW_MESSAGE_SHARD_PUT_OPENED:
     case TOW_MESSAGE_SHARD_PUT_DONE:
     case TOW_MESSAGE_SHARD_GET_DONE:
+    case TOW_MESSAGE_SPILL_DONE:
     case TOW_MESSAGE_REPORT: return true;
     default: return false;
     }
@@ -374,6 +390,9 @@ static void dispatch(worker_t *worker, uint32_t type, const tow_body_t *body)
         return;
     case TOW_MESSAGE_SHARD_GET_DONE:
         tow_get_done(worker, (const tow_msg_shard_get_done_t *)body);
+        return;
+    case TOW_MESSAGE_SPILL_DONE:
+        tow_spill_done(worker, (const tow_msg_spill_done_t *)body);
         return;
     case TOW_MESSAGE_REPORT:
         tow_report_answer(worker, (const tow_msg_report_t *)body);

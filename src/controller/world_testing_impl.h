@@ -62,6 +62,7 @@ typedef struct world {
     tow_compiler_t *compiler;
     peer_t peers[PEERS_MAX];
     size_t peer_count;
+    uint64_t host_bytes; /* of workers that join, for what is spilled */
     bool is_closed;
 } world_t;
 
@@ -387,6 +388,7 @@ static inline void expect_nothing(const world_t *world)
     assert_int_equal(totals.object_count, 0);
     assert_int_equal(totals.object_bytes, 0);
     assert_int_equal(totals.reserved_bytes, 0);
+    assert_int_equal(totals.spilled_bytes, 0);
     assert_int_equal(totals.slice_count, 0);
     assert_int_equal(totals.program_count, 0);
     assert_int_equal(totals.client_count, 0);
@@ -430,6 +432,7 @@ static inline void say_join_on(peer_t *peer, uint32_t process, size_t count,
     join.n_devices = count;
     join.island = (char *)island;
     join.door = peer->name;
+    join.host_bytes = peer->world->host_bytes;
     say(peer, TOW_MESSAGE_WORKER_JOIN, &join.base);
 }
 

@@ -15,6 +15,8 @@ typedef struct account {
     const tow_graph_scope_t *scope;
     /* By slot: 0 of arguments, of what is gone and of what is elsewhere. */
     uint64_t *sizes;
+    /* By slot: a transfer reads it, for how long nobody knows. */
+    bool *is_lent;
     int64_t live;
     int64_t peak;
     bool overflowed;
@@ -39,24 +41,54 @@ static void note_peak(account_t *account, uint64_t temporary_bytes)
 
 /* The output of a transfer, on the slice that it goes to. While pieces arrive
  * packed there is as much again. */
-static tow_status_t start_transfer(account_t *account, size_t step)
+static tow_status_t size_transfer(const account_t *account, size_t step,
+                                  uint64_t *out_bytes, uint64_t *out_packed)
 {
     const tow_schedule_t *schedule = &account->schedule;
     const tow_value_t value = {schedule->nodes[step], 0};
-    const uint32_t slot = schedule->first_slots[value.node];
     tow_shape_t source, target;
     TOW_RETURN_IF_ERROR(
         tow_value_shape(schedule->program, account->scope,
                         tow_schedule_node(schedule, step)->inputs[0], &source));
     TOW_RETURN_IF_ERROR(
         tow_value_shape(schedule->program, account->scope, value, &target));
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(&target, out_bytes));
+    *out_packed = tow_reshard_is_packed(&source, &target) ? *out_bytes : 0;
+    return TOW_OK;
+}
+
+static bool is_received(const account_t *account, size_t step,
+                        tow_slice_id_t slice)
+{
+    const tow_node_t *node = tow_schedule_node(&account->schedule, step);
+    return node->kind == TOW_NODE_TRANSFER &&
+           tow_slice_id_equal(node->slice, slice);
+}
+
+/* Whoever moves values has memory for all that arrives as soon as the run
+ * begins, ahead of the data. */
+static tow_status_t begin_transfer(account_t *account, size_t step)
+{
+    const tow_schedule_t *schedule = &account->schedule;
+    const uint32_t slot = schedule->first_slots[schedule->nodes[step]];
     uint64_t *bytes = &account->sizes[slot];
-    TOW_RETURN_IF_ERROR(tow_shape_bytes(&target, bytes));
+    uint64_t packed = 0;
+    TOW_RETURN_IF_ERROR(size_transfer(account, step, bytes, &packed));
     change(account, *bytes, true);
+    change(account, packed, true);
     if (schedule->slots[slot].is_result)
         account->overflowed |= __builtin_add_overflow(
             account->cost.result_bytes, *bytes, &account->cost.result_bytes);
-    note_peak(account, tow_reshard_is_packed(&source, &target) ? *bytes : 0);
+    note_peak(account, 0);
+    return TOW_OK;
+}
+
+static tow_status_t end_transfer(account_t *account, size_t step)
+{
+    uint64_t bytes = 0;
+    uint64_t packed = 0;
+    TOW_RETURN_IF_ERROR(size_transfer(account, step, &bytes, &packed));
+    change(account, packed, false);
     return TOW_OK;
 }
 
@@ -89,7 +121,7 @@ static tow_status_t start_collective(account_t *account, size_t step,
 }
 
 /* The outputs come to be. Memory of a donated input becomes theirs, so that is
- * not counted twice. */
+ * not counted twice; unless somebody may still read it, when it is copied. */
 static void start_step(account_t *account, size_t step)
 {
     tow_schedule_t *schedule = &account->schedule;
@@ -112,7 +144,7 @@ static void start_step(account_t *account, size_t step)
         const bool is_argument = slot < schedule->program->arguments.count;
         const uint64_t bytes =
             is_argument ? signature->arguments[i].bytes : account->sizes[slot];
-        change(account, bytes, false);
+        if (!account->is_lent[slot]) change(account, bytes, false);
         account->sizes[slot] = 0;
         if (is_argument)
             account->overflowed |=
@@ -122,11 +154,13 @@ static void start_step(account_t *account, size_t step)
 }
 
 /* What nobody needs any more goes. Sizes of donated slots are 0 by now, and so
- * are those of arguments. */
+ * are those of arguments. What a transfer reads stays until the run ends: steps
+ * do not wait for what was sent to arrive. */
 static void free_slot(account_t *account, size_t step, uint32_t slot)
 {
     const tow_slot_t *it = &account->schedule.slots[slot];
-    if (it->last_step != step || it->is_result) return;
+    if (it->last_step != step || it->is_result || account->is_lent[slot])
+        return;
     change(account, account->sizes[slot], false);
     account->sizes[slot] = 0;
 }
@@ -142,7 +176,6 @@ static void end_step(account_t *account, size_t step)
         free_slot(account, step, first + i);
 }
 
-/* A transfer away from here only frees: of what is elsewhere sizes are 0. */
 static tow_status_t walk_step(account_t *account, size_t step,
                               tow_slice_id_t slice)
 {
@@ -150,7 +183,8 @@ static tow_status_t walk_step(account_t *account, size_t step,
     const tow_node_t *node = tow_schedule_node(schedule, step);
     const bool is_here = tow_slice_id_equal(node->slice, slice);
     if (node->kind == TOW_NODE_TRANSFER) {
-        if (is_here) TOW_RETURN_IF_ERROR(start_transfer(account, step));
+        account->is_lent[tow_schedule_slot(schedule, node->inputs[0])] = true;
+        if (is_here) TOW_RETURN_IF_ERROR(end_transfer(account, step));
         end_step(account, step);
         return TOW_OK;
     }
@@ -169,18 +203,28 @@ static tow_status_t walk_step(account_t *account, size_t step,
     return TOW_OK;
 }
 
+static tow_status_t check_range(const account_t *account, size_t step)
+{
+    const tow_schedule_t *schedule = &account->schedule;
+    char label[TOW_LABEL_SIZE];
+    if (!account->overflowed) return TOW_OK;
+    return TOW_ERROR(
+        TOW_OUT_OF_RANGE,
+        "%s: up to here the program takes more than 2^63 - 1 bytes of a device",
+        tow_node_label(schedule->program, schedule->nodes[step], label));
+}
+
 static tow_status_t walk(account_t *account, tow_slice_id_t slice)
 {
-    tow_schedule_t *schedule = &account->schedule;
-    char label[TOW_LABEL_SIZE];
-    for (size_t step = 0; step < schedule->step_count; step++) {
+    const size_t count = account->schedule.step_count;
+    for (size_t step = 0; step < count; step++) {
+        if (!is_received(account, step, slice)) continue;
+        TOW_RETURN_IF_ERROR(begin_transfer(account, step));
+        TOW_RETURN_IF_ERROR(check_range(account, step));
+    }
+    for (size_t step = 0; step < count; step++) {
         TOW_RETURN_IF_ERROR(walk_step(account, step, slice));
-        if (account->overflowed)
-            return TOW_ERROR(TOW_OUT_OF_RANGE,
-                             "%s: up to here the program takes more than "
-                             "2^63 - 1 bytes of a device",
-                             tow_node_label(schedule->program,
-                                            schedule->nodes[step], label));
+        TOW_RETURN_IF_ERROR(check_range(account, step));
     }
     account->cost.peak_bytes = (uint64_t)account->peak;
     return TOW_OK;
@@ -196,10 +240,14 @@ tow_status_t tow_graph_cost(const tow_graph_t *program,
     if (status == TOW_OK) {
         account.sizes = tow_calloc(account.schedule.slot_count + 1,
                                    sizeof(account.sizes[0]));
-        status =
-            account.sizes != NULL ? walk(&account, slice) : tow_ir_exhausted();
+        account.is_lent = tow_calloc(account.schedule.slot_count + 1,
+                                     sizeof(account.is_lent[0]));
+        status = account.sizes != NULL && account.is_lent != NULL
+                     ? walk(&account, slice)
+                     : tow_ir_exhausted();
     }
     *out_cost = account.cost;
+    tow_free(account.is_lent);
     tow_free(account.sizes);
     tow_schedule_deinit(&account.schedule);
     return status;

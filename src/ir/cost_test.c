@@ -102,6 +102,37 @@ static void each_slice_has_its_own_cost(void **state)
     costs(text, 3, (tow_graph_cost_t){0, 0, 0, 0});
 }
 
+static void what_transfers_bring_counts_from_the_beginning(void **state)
+{
+    (void)state;
+    /* Both are there when the first step of slice 2 runs, though it needs one. */
+    static const char text[] =
+        "program {" X "%1 = compute function 3 on slice 1 (%0, %0)"
+        "%2 = transfer from 4 to slice 2 as 4 (%0)"
+        "%3 = compute function 3 on slice 2 (%2, %2)"
+        "%4 = transfer from 4 to slice 2 as 4 (%1)"
+        "%5 = compute function 3 on slice 2 (%3, %4) %6 = result (%5) }";
+    costs(text, 2, (tow_graph_cost_t){48, 16, 0, 2});
+}
+
+static void what_transfers_read_stays_until_the_end(void **state)
+{
+    (void)state;
+    /* %1 is sent while the two after it are made. */
+    static const char text[] =
+        "program {" X "%1 = compute function 3 on slice 1 (%0, %0)"
+        "%2 = transfer from 4 to slice 2 as 4 (%1)"
+        "%3 = compute function 3 on slice 1 (%0, %0)"
+        "%4 = compute function 3 on slice 1 (%3, %3)"
+        "%5 = result (%2) %6 = result (%4) }";
+    costs(text, 1, (tow_graph_cost_t){48, 16, 0, 3});
+    /* Given away after it was sent from: it may be copied. */
+    costs("program {" X_DONATED "%1 = transfer from 4 to slice 2 as 4 (%0)"
+          "%2 = compute function 1 on slice 1 (%0)"
+          "%3 = result (%1) %4 = result (%2) }",
+          1, (tow_graph_cost_t){16, 16, 16, 1});
+}
+
 static void more_bytes_than_can_be_counted_are_refused(void **state)
 {
     (void)state;
@@ -257,6 +288,8 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_consumed_argument_pays_for_what_follows),
     cmocka_unit_test(results_count_once_and_arguments_not_at_all),
     cmocka_unit_test(each_slice_has_its_own_cost),
+    cmocka_unit_test(what_transfers_bring_counts_from_the_beginning),
+    cmocka_unit_test(what_transfers_read_stays_until_the_end),
     cmocka_unit_test(more_bytes_than_can_be_counted_are_refused),
     cmocka_unit_test(costs_agree_with_the_lowered_program),
     cmocka_unit_test(results_have_the_shape_bytes_and_slice_of_their_value),

@@ -163,8 +163,9 @@ tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
 /* What a run of the program takes of each device of one slice, beside its
  * arguments, walking the steps in order: outputs live from their step to their
  * last use, a donated input gives its bytes back, temporaries while a step runs.
- * A transfer takes its output, where it goes to, and as much again while it
- * arrives if it is packed. A collective takes its outputs, and at most as much
+ * A transfer takes its output, where it goes to, from the beginning of the run,
+ * and as much again until its step if it arrives packed. What it reads stays
+ * until the end of the run. A collective takes its outputs, and at most as much
  * again for what arrives of others, if it is over several devices.
  * When it has ended, result_bytes - donated_bytes is what it added. A value that
  * is two results counts once. OUT_OF_RANGE past 2^63 - 1 bytes. */

@@ -287,6 +287,12 @@ void tow_ticket_unblock(tow_sched_t *sched, tow_ticket_t *ticket)
     if (ticket->state == TOW_TICKET_QUEUED) settle(sched, ticket);
 }
 
+void tow_sched_set_weighing(tow_sched_t *sched, bool is_weighing)
+{
+    TOW_ASSERT(!is_weighing || sched->options.weigh != NULL);
+    sched->is_weighing = is_weighing;
+}
+
 void tow_sched_poke(tow_sched_t *sched, const tow_placement_t *placement)
 {
     sched->has_room |= placement != NULL ? placement->islands : sched->present;

@@ -130,6 +130,16 @@ typedef struct tow_sched_options {
      * forgotten before this is called. */
     void (*refuse)(void *context, tow_ticket_t *ticket,
                    tow_status_t take_status);
+    /* It is about to be looked at, while tow_sched_set_weighing says so: what it
+     * takes may have changed, and its parts may be others from now on, on the
+     * same placements or fewer. False: it cannot be granted now, and waits in
+     * its place until somebody pokes. NULL: parts never change. */
+    bool (*weigh)(void *context, tow_ticket_t *ticket);
+    /* It waits for memory, and everybody on its islands for it. True: room is
+     * being made, or may be, and somebody pokes when that is over. False: it is
+     * refused when nothing is under way. As `weigh` it may block others, but
+     * not turn. NULL: nobody can. */
+    bool (*make_room)(void *context, tow_ticket_t *ticket);
     void *context;
 } tow_sched_options_t;
 
@@ -161,6 +171,8 @@ void tow_ticket_unblock(tow_sched_t *sched, tow_ticket_t *ticket);
 void tow_sched_withdraw(tow_sched_t *sched, tow_ticket_t *ticket);
 /* All its workers have reported, or are gone: memory and run-ahead come back. */
 void tow_sched_finish(tow_sched_t *sched, tow_ticket_t *ticket);
+/* Whether tickets are weighed before they are looked at; not at first. */
+void tow_sched_set_weighing(tow_sched_t *sched, bool is_weighing);
 /* Memory or something else that tickets wait for has changed outside, on the
  * islands of this placement; NULL: anywhere. */
 void tow_sched_poke(tow_sched_t *sched, const tow_placement_t *placement);

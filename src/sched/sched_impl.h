@@ -64,6 +64,7 @@ struct tow_sched {
     uint64_t number_last;
     uint64_t walk_last;
     bool turning;
+    bool is_weighing;
     tow_sched_stats_t stats;
     island_t islands[TOW_ISLANDS_MAX];
 };

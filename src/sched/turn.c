@@ -32,7 +32,8 @@
 
 typedef enum verdict {
     CAN_BE_GRANTED,
-    WAITS_FOR_RUN_AHEAD, /* or for an island where somebody lacks memory */
+    WAITS_FOR_RUN_AHEAD, /* or for an island where somebody lacks memory, or for
+                            something that moves */
     WAITS_FOR_MEMORY,
     CANNOT_RUN, /* a placement of it is lost */
 } verdict_t;
@@ -137,10 +138,13 @@ static const tow_placement_t *lost_placement(const tow_ticket_t *ticket)
     return NULL;
 }
 
-static verdict_t examine(const tow_sched_t *sched, const tow_ticket_t *ticket)
+static verdict_t examine(const tow_sched_t *sched, tow_ticket_t *ticket)
 {
     if (TOW_UNLIKELY(lost_placement(ticket) != NULL)) return CANNOT_RUN;
     if (TOW_UNLIKELY((sched->closed & ticket->islands_) != 0))
+        return WAITS_FOR_RUN_AHEAD;
+    if (TOW_UNLIKELY(sched->is_weighing) &&
+        !sched->options.weigh(sched->options.context, ticket))
         return WAITS_FOR_RUN_AHEAD;
     if (TOW_LIKELY(ticket->part_count == 1))
         return judge_part(sched, &ticket->parts[0]);
@@ -306,6 +310,15 @@ static void wait_for_memory(tow_sched_t *sched, tow_ticket_t *ticket)
         sched->islands[tow_island_take(&set)].chosen = ticket;
 }
 
+/* Asks for room whatever is under way: that may not be enough. */
+static bool is_room_coming(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    const tow_sched_options_t *options = &sched->options;
+    bool is_made = options->make_room != NULL &&
+                   options->make_room(options->context, ticket);
+    return is_made || is_anything_under_way(sched, ticket->islands_);
+}
+
 /* A chosen ticket that is on no list, and does not wait for run-ahead: what
  * becomes of it? */
 static void decide(tow_sched_t *sched, tow_ticket_t *ticket, verdict_t verdict)
@@ -313,8 +326,7 @@ static void decide(tow_sched_t *sched, tow_ticket_t *ticket, verdict_t verdict)
     ticket->place_ = TICKET_CHOSEN;
     if (verdict == CAN_BE_GRANTED)
         grant(sched, ticket);
-    else if (verdict == WAITS_FOR_MEMORY &&
-             is_anything_under_way(sched, ticket->islands_))
+    else if (verdict == WAITS_FOR_MEMORY && is_room_coming(sched, ticket))
         wait_for_memory(sched, ticket);
     else
         refuse(sched, ticket);

@@ -57,6 +57,9 @@ void tow_ledger_destroy(tow_ledger_t *ledger)
     tow_pool_deinit(&ledger->client_pool);
     tow_pool_deinit(&ledger->account_pool);
     tow_vec_deinit(&ledger->accounts);
+    for (size_t i = 0; i < ledger->hosts.count; i++)
+        tow_free(ledger->hosts.items[i]);
+    tow_vec_deinit(&ledger->hosts);
     tow_free(ledger);
 }
 
@@ -165,6 +168,13 @@ tow_object_t *tow_ledger_find(tow_ledger_t *ledger, tow_object_id_t id)
     return tow_map_find(&ledger->objects, id.value);
 }
 
+tow_object_t *tow_ledger_next(const tow_ledger_t *ledger, size_t *cursor)
+{
+    uint64_t id;
+    void *object = NULL;
+    return tow_map_next(&ledger->objects, cursor, &id, &object) ? object : NULL;
+}
+
 void tow_object_set_ready(tow_object_t *object)
 {
     if (object->state == TOW_OBJECT_FAILED) return;
@@ -200,8 +210,11 @@ static void drop(tow_ledger_t *ledger, tow_object_t *object)
     TOW_ASSERT(!object->dropped && object->hold_count == 0);
     object->dropped = true;
     if (object->counted) tow_object_uncount_bytes(object);
+    if (TOW_UNLIKELY(object->residence != TOW_ON_DEVICE))
+        tow_object_uncount_host(ledger, object);
     if (ledger->options.dropped != NULL)
         ledger->options.dropped(ledger->options.context, object);
+    object->residence = TOW_ON_DEVICE;
     if (object->has_handle)
         ((ledger_client_t *)object->owner_)->dropped_count++;
     else
@@ -325,6 +338,8 @@ tow_ledger_totals_t tow_ledger_totals(const tow_ledger_t *ledger)
         totals.object_bytes += ledger->accounts.items[i]->object_bytes;
         totals.reserved_bytes += ledger->accounts.items[i]->reserved_bytes;
     }
+    for (size_t i = 0; i < ledger->hosts.count; i++)
+        totals.spilled_bytes += ledger->hosts.items[i]->spilled_bytes;
     size_t cursor = 0;
     uint64_t number;
     void *client;

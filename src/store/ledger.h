@@ -61,9 +61,20 @@ typedef struct tow_account {
     uint8_t island;          /* the owner's to set, before it is placed */
     /* For whoever walks accounts; zero between walks. */
     uint32_t scratch_steps_;
+    uint32_t host; /* whose memory is near: tow_host_t's number; 0: none */
     uint64_t scratch_bytes_;
     uint64_t claim_; /* belongs to the scheduler: one a device */
 } tow_account_t;
+
+/* Memory beside devices, for objects that are spilled: one for each worker. */
+typedef struct tow_host {
+    uint64_t limit_bytes;
+    uint64_t spilled_bytes; /* 0 when closed */
+    uint64_t peak_bytes;
+    uint32_t number; /* from 1 */
+    bool closed;
+    uint64_t scratch_bytes_; /* zero between walks */
+} tow_host_t;
 
 /* Where the shards of something lie: accounts in order of the shards. Counted;
  * made once per mapping of a slice and shared by all its objects. */
@@ -89,17 +100,29 @@ typedef enum tow_object_state {
     TOW_OBJECT_FAILED,
 } tow_object_state_t;
 
+/* Where an object's bytes are, as opposed to where its shards belong. Those of
+ * one on its way are counted on both sides. */
+typedef enum tow_residence {
+    TOW_ON_DEVICE,
+    TOW_SPILLING,
+    TOW_SPILLED, /* in host memory only: not `counted` */
+    TOW_RETURNING,
+} tow_residence_t;
+
 typedef struct tow_object {
     tow_object_id_t id;
     tow_object_state_t state;
     /* Runs that were admitted with it, or whose result it is, and have not
      * finished. */
     uint32_t hold_count;
-    bool has_handle; /* the client holds it */
-    bool consumed;   /* donated: its handle is good for nothing any more */
-    bool counted;    /* its bytes are in the accounts */
-    bool dropped;    /* consumed and gone: only the handle's record is left */
-    uint64_t bytes;  /* of one shard, on its device */
+    bool has_handle;   /* the client holds it */
+    bool consumed;     /* donated: its handle is good for nothing any more */
+    bool counted;      /* its bytes are in the accounts */
+    bool dropped;      /* consumed and gone: only the handle's record is left */
+    uint8_t residence; /* tow_residence_t */
+    bool kept;         /* the owner's own: it cannot be spilled now */
+    bool scratch;      /* for whoever walks objects; false between walks */
+    uint64_t bytes;    /* of one shard, on its device */
     tow_placement_t *placement; /* counted; NULL: it has no shards (FAILED) */
     tow_status_t error;         /* owned; FAILED */
     void *context;              /* lent: the owner of the ledger's own */
@@ -135,6 +158,11 @@ tow_status_t tow_ledger_place(tow_ledger_t *ledger,
                               tow_account_t *const *accounts, size_t count,
                               void *context, tow_placement_t **out_placement)
     TOW_MUST_USE;
+/* Lent, for the life of the ledger; accounts name it by its number. */
+tow_status_t tow_ledger_add_host(tow_ledger_t *ledger, uint64_t limit_bytes,
+                                 tow_host_t **out_host) TOW_MUST_USE;
+/* Its worker is gone, and what was spilled there. */
+void tow_ledger_lose_host(tow_host_t *host);
 void tow_placement_retain(tow_placement_t *placement);
 void tow_placement_release(tow_placement_t *placement);
 
@@ -160,6 +188,9 @@ tow_status_t tow_ledger_add(tow_ledger_t *ledger,
  * its own number sees only its own. One whose handle is gone is found as long as
  * runs hold it: look at has_handle and consumed before using it. */
 tow_object_t *tow_ledger_find(tow_ledger_t *ledger, tow_object_id_t id);
+/* All, those dropped whose handles are left too; NULL at the end. `*cursor` is 0
+ * before the first; nothing may be added or dropped on the way. */
+tow_object_t *tow_ledger_next(const tow_ledger_t *ledger, size_t *cursor);
 
 /* A run was admitted with it or makes it, and has finished. Drop follows when it
  * was the last hold and the handle is gone or the object consumed. A run holds
@@ -220,6 +251,20 @@ void tow_placement_unreserve(tow_placement_t *placement, uint64_t bytes);
  * before anything else is granted. Twice is once. */
 void tow_object_count_bytes(tow_object_t *object);
 
+/* -- Spilling ---------------------------------------------------------------- */
+
+/* Has every host of its shards room for them? NULL: yes. Lent. */
+const tow_host_t *tow_object_short_host(const tow_ledger_t *ledger,
+                                        const tow_object_t *object);
+/* Of one that is READY, counted and on its devices: host memory is taken. */
+void tow_object_begin_spill(tow_ledger_t *ledger, tow_object_t *object);
+/* It is in host memory: its devices have their bytes back. */
+void tow_object_end_spill(tow_object_t *object);
+/* Its devices' bytes are taken, without asking, and those of hosts kept until it
+ * is back. One that is SPILLING turns round. */
+void tow_object_begin_return(tow_object_t *object);
+void tow_object_end_return(tow_ledger_t *ledger, tow_object_t *object);
+
 /* -- Telling ----------------------------------------------------------------- */
 
 typedef struct tow_ledger_totals {
@@ -228,6 +273,7 @@ typedef struct tow_ledger_totals {
         dropped_count;     /* of those: consumed, and only the handle is left */
     uint64_t object_bytes; /* over all devices */
     uint64_t reserved_bytes; /* reservations are nobody's: 0 for a client */
+    uint64_t spilled_bytes;  /* over all hosts; 0 for a client */
 } tow_ledger_totals_t;
 tow_ledger_totals_t tow_ledger_totals(const tow_ledger_t *ledger);
 /* Of one client, O(its objects x shards); for `tow status`. */

@@ -29,6 +29,12 @@ static const char *fault_of_object(const tow_object_t *object)
         return "its state and its error disagree";
     if (is_lost && !is_failed)
         return "its placement is lost, it has not failed";
+    if (object->residence == TOW_SPILLED && object->counted)
+        return "it was spilled, and its devices have its bytes";
+    if ((object->residence == TOW_SPILLING ||
+         object->residence == TOW_RETURNING) &&
+        !object->counted)
+        return "it moves, and its devices do not have its bytes";
     if (object->dropped) {
         if (object->hold_count > 0) return "it was dropped, and is held";
         if (object->counted) return "it was dropped, and is counted";
@@ -152,6 +158,41 @@ static tow_status_t check_accounts(const tow_ledger_t *ledger, side_t side)
     return status;
 }
 
+static void add_to_hosts(const tow_ledger_t *ledger, const tow_object_t *object)
+{
+    const uint64_t bytes = tow_object_host_bytes(object);
+    for (size_t i = 0; i < object->placement->device_count; i++) {
+        tow_host_t *host =
+            tow_account_host(ledger, object->placement->accounts[i]);
+        if (host != NULL && !host->closed) host->scratch_bytes_ += bytes;
+    }
+}
+
+/* Clears the scratch whatever it finds. */
+static tow_status_t check_hosts(const tow_ledger_t *ledger)
+{
+    tow_status_t status = TOW_OK;
+    size_t cursor = 0;
+    for (const tow_object_t *object;
+         (object = tow_ledger_next(ledger, &cursor)) != NULL;)
+        if (object->residence != TOW_ON_DEVICE) add_to_hosts(ledger, object);
+    for (size_t i = 0; i < ledger->hosts.count; i++) {
+        tow_host_t *host = ledger->hosts.items[i];
+        const uint64_t sum = host->scratch_bytes_;
+        host->scratch_bytes_ = 0;
+        if (status != TOW_OK) continue;
+        if (sum != host->spilled_bytes)
+            status = FAULT("host %u: spilled objects have %" PRIu64
+                           " bytes, the books say %" PRIu64,
+                           host->number, sum, host->spilled_bytes);
+        else if (sum > host->limit_bytes || sum > host->peak_bytes)
+            status = FAULT("host %u: %" PRIu64
+                           " bytes are spilled, and %" PRIu64 " may be",
+                           host->number, sum, host->limit_bytes);
+    }
+    return status;
+}
+
 static tow_status_t check_peaks(const tow_ledger_t *ledger)
 {
     for (size_t i = 0; i < ledger->accounts.count; i++) {
@@ -171,5 +212,6 @@ tow_status_t tow_ledger_check(const tow_ledger_t *ledger)
     TOW_RETURN_IF_ERROR(check_clients(ledger));
     TOW_RETURN_IF_ERROR(check_accounts(ledger, OBJECTS));
     TOW_RETURN_IF_ERROR(check_accounts(ledger, RESERVATIONS));
+    TOW_RETURN_IF_ERROR(check_hosts(ledger));
     return check_peaks(ledger);
 }

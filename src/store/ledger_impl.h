@@ -26,6 +26,7 @@ struct tow_ledger {
     tow_pool_t client_pool;
     tow_pool_t account_pool;
     TOW_VEC(tow_account_t *) accounts; /* lent by the pool */
+    TOW_VEC(tow_host_t *) hosts;       /* owned; by number - 1 */
     tow_list_t placements;             /* counted by others */
 };
 
@@ -36,6 +37,16 @@ struct tow_ledger {
 /* -- ledger_memory.c ---------------------------------------------------------- */
 
 void tow_object_uncount_bytes(tow_object_t *object);
+/* What it has of hosts, whatever became of it. */
+void tow_object_uncount_host(tow_ledger_t *ledger, const tow_object_t *object);
+/* Of one shard in host memory. */
+uint64_t tow_object_host_bytes(const tow_object_t *object);
+/* NULL: none. */
+static inline tow_host_t *tow_account_host(const tow_ledger_t *ledger,
+                                           const tow_account_t *account)
+{
+    return account->host != 0 ? ledger->hosts.items[account->host - 1] : NULL;
+}
 /* Closes it and marks every placement with it as lost. */
 void tow_account_close(tow_ledger_t *ledger, tow_account_t *account,
                        tow_status_t cause);

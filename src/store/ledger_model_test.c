@@ -11,6 +11,8 @@
 
 #define DEVICE_COUNT    5
 #define PLACEMENT_COUNT 6
+#define HOST_COUNT      2
+#define HOST_BYTES      4000
 #define CLIENT_COUNT    4
 #define OBJECT_COUNT    48 /* ids of each client */
 #define RUN_COUNT       12
@@ -19,6 +21,7 @@
 typedef struct model_object {
     bool exists; /* there is a record of it */
     bool handle, consumed, counted, gone, failed;
+    tow_residence_t residence;
     uint32_t holds;
     uint64_t bytes;
     size_t placement;
@@ -40,6 +43,8 @@ typedef struct world {
     tow_random_t random;
     tow_ledger_t *ledger;
     tow_account_t *accounts[DEVICE_COUNT];
+    tow_host_t *hosts[HOST_COUNT]; /* of device d: d % HOST_COUNT */
+    bool host_lost[HOST_COUNT];
     tow_placement_t *placements[PLACEMENT_COUNT];
     bool on[PLACEMENT_COUNT][DEVICE_COUNT];
     bool device_lost[DEVICE_COUNT];
@@ -77,6 +82,7 @@ static void settle(world_t *world, model_object_t *object)
     if (!object->gone && object->holds == 0 && !wanted) {
         object->gone = true;
         object->counted = false;
+        object->residence = TOW_ON_DEVICE;
         world->expected_drops++;
     }
     if (object->gone && !object->handle) object->exists = false;
@@ -105,6 +111,8 @@ static tow_object_t *add_object(world_t *world, tow_object_id_t id,
         .placement = world->placements[placement],
         .count_bytes = counted,
     };
+    options.shape = (tow_shape_t){
+        .type = TOW_TYPE_U8, .rank = 1, .dims = {(int64_t)options.bytes}};
     tow_object_t *object;
     tow_status_t status = tow_ledger_add(world->ledger, &options, &object);
     if (model->exists) {
@@ -235,6 +243,80 @@ static void lose_device(world_t *world)
                 world->objects[c][i].failed = true;
 }
 
+/* What all spilled objects have of a host; with one more, if it fits. */
+static uint64_t spilled_bytes(const world_t *world, size_t host)
+{
+    uint64_t bytes = 0;
+    for (size_t c = 0; c < CLIENT_COUNT; c++)
+        for (size_t i = 0; i < OBJECT_COUNT; i++) {
+            const model_object_t *object = &world->objects[c][i];
+            for (size_t d = host; d < DEVICE_COUNT; d += HOST_COUNT)
+                if (object->exists && object->residence != TOW_ON_DEVICE &&
+                    world->on[object->placement][d])
+                    bytes += object->bytes;
+        }
+    return world->host_lost[host] ? 0 : bytes;
+}
+
+static bool has_room(const world_t *world, model_object_t *object)
+{
+    bool fits = true;
+    object->residence = TOW_SPILLING;
+    for (size_t h = 0; h < HOST_COUNT; h++) {
+        bool is_there = false;
+        for (size_t d = h; d < DEVICE_COUNT; d += HOST_COUNT)
+            is_there |= world->on[object->placement][d];
+        fits &= !is_there ||
+                (!world->host_lost[h] && spilled_bytes(world, h) <= HOST_BYTES);
+    }
+    object->residence = TOW_ON_DEVICE;
+    return fits;
+}
+
+static void begin_spill(world_t *world, tow_object_t *object,
+                        model_object_t *model)
+{
+    if (object->state != TOW_OBJECT_READY || !object->counted ||
+        object->dropped)
+        return;
+    const bool fits = has_room(world, model);
+    assert_int_equal(tow_object_short_host(world->ledger, object) == NULL,
+                     fits);
+    if (!fits) return;
+    tow_object_begin_spill(world->ledger, object);
+    model->residence = TOW_SPILLING;
+}
+
+/* To host memory and back, a step at a time; at times it turns round. */
+static void move_one(world_t *world)
+{
+    const tow_object_id_t id = random_id(world);
+    tow_object_t *object = tow_ledger_find(world->ledger, id);
+    model_object_t *model = model_of(world, id);
+    if (object == NULL) return;
+    if (model->residence == TOW_ON_DEVICE) {
+        begin_spill(world, object, model);
+    } else if (model->residence == TOW_SPILLING && below(world, 4) > 0) {
+        tow_object_end_spill(object);
+        model->residence = TOW_SPILLED;
+        model->counted = false;
+    } else if (model->residence == TOW_RETURNING) {
+        tow_object_end_return(world->ledger, object);
+        model->residence = TOW_ON_DEVICE;
+    } else {
+        tow_object_begin_return(object);
+        model->residence = TOW_RETURNING;
+        model->counted = true;
+    }
+}
+
+static void lose_host(world_t *world)
+{
+    const size_t host = below(world, HOST_COUNT);
+    tow_ledger_lose_host(world->hosts[host]);
+    world->host_lost[host] = true;
+}
+
 /* -- Comparing ---------------------------------------------------------------- */
 
 static void compare_object(world_t *world, tow_object_id_t id)
@@ -247,6 +329,7 @@ static void compare_object(world_t *world, tow_object_id_t id)
     assert_int_equal(object->consumed, model->consumed);
     assert_int_equal(object->counted, model->counted);
     assert_int_equal(object->dropped, model->gone);
+    assert_int_equal(object->residence, model->residence);
     assert_int_equal(object->hold_count, model->holds);
     assert_int_equal(object->state == TOW_OBJECT_FAILED, model->failed);
 }
@@ -280,6 +363,9 @@ static void compare(world_t *world)
             compare_object(world, (tow_object_id_t){tow_key(c, i)});
     for (size_t d = 0; d < DEVICE_COUNT; d++)
         compare_device(world, d);
+    for (size_t h = 0; h < HOST_COUNT; h++)
+        assert_int_equal(world->hosts[h]->spilled_bytes,
+                         spilled_bytes(world, h));
     assert_null(tow_ledger_check(world->ledger));
 }
 
@@ -307,15 +393,21 @@ static void make_world(world_t *world, uint64_t seed)
     tow_random_init(&world->random, seed);
     tow_ledger_options_t options = {.dropped = note_dropped, .context = world};
     assert_null(tow_ledger_create(&options, &world->ledger));
-    for (size_t d = 0; d < DEVICE_COUNT; d++)
+    for (size_t h = 0; h < HOST_COUNT; h++)
+        assert_null(
+            tow_ledger_add_host(world->ledger, HOST_BYTES, &world->hosts[h]));
+    for (size_t d = 0; d < DEVICE_COUNT; d++) {
         assert_null(
             tow_ledger_add_account(world->ledger, 0, &world->accounts[d]));
+        world->accounts[d]->host = world->hosts[d % HOST_COUNT]->number;
+    }
     for (size_t p = 0; p < PLACEMENT_COUNT; p++)
         make_placement(world, p);
 }
 
 static void act(world_t *world)
 {
+    if (below(world, 3) == 0) move_one(world);
     uint64_t dice = below(world, 1000);
     if (dice < 250)
         upload(world);
@@ -331,6 +423,8 @@ static void act(world_t *world)
         release_client(world);
     else if (below(world, 3) == 0)
         lose_device(world);
+    else if (below(world, 6) == 0)
+        lose_host(world);
 }
 
 /* Everybody goes; nothing may be left. */
@@ -355,6 +449,7 @@ static void wind_down(world_t *world)
     assert_int_equal(totals.object_count, 0);
     assert_int_equal(totals.object_bytes, 0);
     assert_int_equal(totals.reserved_bytes, 0);
+    assert_int_equal(totals.spilled_bytes, 0);
     for (size_t p = 0; p < PLACEMENT_COUNT; p++) {
         assert_int_equal(world->placements[p]->reference_count, 1);
         tow_placement_release(world->placements[p]);

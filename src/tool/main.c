@@ -17,6 +17,8 @@ static const tow_command_t commands[] = {
      tow_command_trace},
     {"controller", "be the controller of a cluster", tow_command_controller},
     {"worker", "be a worker of a cluster", tow_command_worker},
+    {"setup", "bring XLA, which workers compute with, into the cache folder",
+     tow_command_setup},
     {"devices", "list the devices of this host", tow_command_devices},
     {"lower", "show a program after each pass of the lowering",
      tow_command_lower},

@@ -21,7 +21,9 @@ static bool is_explained(const sim_client_t *self, tow_code_t code)
 {
     const sim_cluster_t *cluster = self->cluster;
     if (code == TOW_CODE_OK) return true;
-    if (code == TOW_RESOURCE_EXHAUSTED && cluster->is_tight) return true;
+    if (code == TOW_RESOURCE_EXHAUSTED && cluster->is_tight &&
+        !cluster->is_spilling)
+        return true;
     if (self->is_shut && code == TOW_CANCELLED) return true;
     if (cluster->is_calm) return false;
     return code == TOW_UNAVAILABLE || code == TOW_ABORTED ||

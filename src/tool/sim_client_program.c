@@ -107,7 +107,8 @@ static tow_status_t add_call(sim_client_t *self, sim_routine_t *routine,
 static tow_status_t add_calls(sim_client_t *self, sim_routine_t *routine,
                               sim_value_t like, sim_pool_t *pool)
 {
-    for (size_t calls = 1 + sim_client_below(self, 4); calls > 0; calls--)
+    const size_t most = self->cluster->is_spilling ? 2 : 4;
+    for (size_t calls = 1 + sim_client_below(self, most); calls > 0; calls--)
         TOW_RETURN_IF_ERROR(add_call(self, routine, like, pool));
     return TOW_OK;
 }
@@ -135,7 +136,9 @@ static tow_status_t add_results(sim_client_t *self, sim_routine_t *routine,
 {
     const size_t made = pool->count - pool->argument_count;
     const tow_shape_t shape = sim_client_shape_of(like.size);
-    for (size_t count = 1 + sim_client_below(self, 2); count > 0; count--) {
+    size_t count = 1 + sim_client_below(self, 2);
+    if (self->cluster->is_spilling) count = 1; /* Two may be one value. */
+    for (; count > 0; count--) {
         tow_value_t value =
             pool->values[pool->argument_count + sim_client_below(self, made)];
         if (count == 1) value = pool->values[pool->count - 1];
@@ -155,7 +158,9 @@ static tow_status_t add_part(sim_client_t *self, sim_routine_t *routine)
     sim_pool_t pool = {0};
     TOW_RETURN_IF_ERROR(add_arguments(self, routine, like, &pool));
     TOW_RETURN_IF_ERROR(add_calls(self, routine, like, &pool));
-    for (size_t moves = sim_client_below(self, 3); moves > 0; moves--)
+    /* Where memory has to suffice no program takes more than 11 values. */
+    const size_t most = self->cluster->is_spilling ? 2 : 3;
+    for (size_t moves = sim_client_below(self, most); moves > 0; moves--)
         TOW_RETURN_IF_ERROR(add_move(self, routine, &like, &pool));
     return add_results(self, routine, like, &pool);
 }
@@ -165,8 +170,9 @@ tow_status_t sim_client_make_routine(sim_client_t *self, sim_routine_t *routine)
     *routine = (sim_routine_t){0};
     TOW_RETURN_IF_ERROR(
         tow_program_begin(self->client, "random", &routine->program));
-    for (size_t parts = 1 + sim_client_below(self, SIM_PARTS_MAX); parts > 0;
-         parts--)
+    size_t parts = 1 + sim_client_below(self, SIM_PARTS_MAX);
+    if (self->cluster->is_spilling) parts = 1;
+    for (; parts > 0; parts--)
         TOW_RETURN_IF_ERROR(add_part(self, routine));
     return tow_program_send(routine->program);
 }

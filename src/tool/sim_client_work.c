@@ -16,7 +16,9 @@ void sim_client_drop_array(sim_client_t *self, size_t index)
 
 static void keep_array(sim_client_t *self, sim_array_t array)
 {
-    if (self->array_count == SIM_ARRAYS_MAX)
+    const size_t count_max =
+        self->cluster->is_spilling ? SIM_ARRAYS_MAX : SIM_ARRAYS_FEW;
+    if (self->array_count == count_max)
         sim_client_drop_array(self, sim_client_below(self, self->array_count));
     self->arrays[self->array_count++] = array;
 }
@@ -189,7 +191,8 @@ static void call(sim_client_t *self)
 /* A new array of shards that are there, of arrays that are alike. */
 static void regroup(sim_client_t *self)
 {
-    if (self->array_count == 0) return;
+    /* What shares its memory cannot be spilled. */
+    if (self->array_count == 0 || self->cluster->is_spilling) return;
     const sim_array_t like =
         self->arrays[sim_client_below(self, self->array_count)];
     const uint32_t devices = self->slice_sizes[like.slice];

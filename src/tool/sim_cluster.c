@@ -141,6 +141,8 @@ static tow_status_t expect_idle_controller(const sim_cluster_t *cluster)
     TOW_RETURN_IF_ERROR(expect_zero(who, "bytes", totals.object_bytes));
     TOW_RETURN_IF_ERROR(
         expect_zero(who, "bytes reserved", totals.reserved_bytes));
+    TOW_RETURN_IF_ERROR(
+        expect_zero(who, "bytes spilled", totals.spilled_bytes));
     return expect_zero(who, "workers too few",
                        cluster->worker_count - totals.worker_count);
 }
@@ -175,8 +177,12 @@ static tow_status_t expect_idle_worker(const sim_process_t *process,
     TOW_RETURN_IF_ERROR(
         expect_zero(who, "loads and puts", stats.load_count + stats.put_count));
     TOW_RETURN_IF_ERROR(expect_zero(who, "runs by relays", stats.relay_count));
-    if (gets == SIM_GETS_ARE_OVER)
+    TOW_RETURN_IF_ERROR(expect_zero(who, "objects spilled", stats.spill_count));
+    if (gets == SIM_GETS_ARE_OVER) {
         TOW_RETURN_IF_ERROR(expect_zero(who, "gets", stats.get_count));
+        TOW_RETURN_IF_ERROR(
+            expect_zero(who, "bytes spilled", stats.spill_bytes));
+    }
     TOW_RETURN_IF_ERROR(expect_zero(who, "buffers", counts.buffers));
     return expect_zero(who, "executables of its driver", counts.executables);
 }
@@ -287,7 +293,9 @@ static tow_status_t choose_sizes(sim_cluster_t *cluster)
     cluster->is_tight = below(cluster, 4) == 0;
     cluster->is_damaging = below(cluster, 4) == 0;
     cluster->relay_fanout = 1 + (uint32_t)below(cluster, RELAY_FANOUT_MAX);
+    cluster->is_spilling = cluster->is_calm && cluster->is_tight;
     cluster->memory_bytes = cluster->is_tight ? 1000000 : 256000000;
+    cluster->host_bytes = cluster->is_spilling ? 256000000 : 500000;
     cluster->check_every =
         hosts < HOSTS_LARGE ? 1 : LARGE_CHECK_EVERY * (uint32_t)hosts;
     cluster->workers = tow_calloc(cluster->worker_count, sizeof(sim_process_t));
@@ -351,6 +359,7 @@ static tow_status_t make_worker(sim_cluster_t *cluster, size_t index)
         .island = cluster->islands[index % cluster->island_count],
         .device_count = cluster->devices_per_worker,
         .memory_bytes = cluster->memory_bytes,
+        .host_bytes = cluster->host_bytes,
         .jitter_ppm = 100000,
         .watcher = cluster->sim,
         .process_number = &cluster->process_number};
@@ -538,6 +547,10 @@ static void collect(const sim_cluster_t *cluster,
     result->digest = tow_sim_digest(cluster->sim);
     result->virtual_ns = tow_sim_now_ns(cluster->sim);
     result->counts = tow_sim_counts(cluster->sim);
+    const tow_controller_t *controller =
+        tow_sim_controller_of(cluster->controller.node);
+    if (controller != NULL)
+        result->stats.spills = tow_controller_totals(controller).spilled_count;
 }
 
 tow_status_t tow_sim_cluster_run(const tow_sim_cluster_options_t *options,

@@ -17,9 +17,10 @@
 #define SIM_SIZES          3 /* of arrays: inlined, either, over lanes */
 #define SIM_PROGRAMS_MAX   4
 #define SIM_ISLANDS_MAX    4
-#define SIM_PARTS_MAX      3 /* of a program, on slices of any islands */
-#define SIM_VALUES_MAX     6 /* arguments or results of a program */
-#define SIM_ARRAYS_MAX     24
+#define SIM_PARTS_MAX      3  /* of a program, on slices of any islands */
+#define SIM_VALUES_MAX     6  /* arguments or results of a program */
+#define SIM_ARRAYS_MAX     96 /* that a client keeps, where memory is short */
+#define SIM_ARRAYS_FEW     24
 #define SIM_PATTERN_BYTES  (2u << 20)
 
 typedef struct sim_cluster sim_cluster_t;
@@ -54,9 +55,13 @@ struct sim_cluster {
     char islands[SIM_ISLANDS_MAX][SIM_NAME_SIZE];
     uint64_t memory_bytes; /* of a device */
     uint32_t relay_fanout;
-    bool is_calm;     /* nothing goes wrong: nor may anything fail */
-    bool is_tight;    /* memory may run out */
-    bool is_damaging; /* bytes may change on their way */
+    bool is_calm;  /* nothing goes wrong: nor may anything fail */
+    bool is_tight; /* memory may run out */
+    /* It is, and what is kept is several times as much; nothing goes wrong, and
+     * hosts have enough: so nothing may fail for want of it. */
+    bool is_spilling;
+    uint64_t host_bytes; /* of a worker, for what is spilled */
+    bool is_damaging;    /* bytes may change on their way */
     uint32_t process_number;
     uint32_t check_every; /* events */
     size_t fault_count;

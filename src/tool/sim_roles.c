@@ -142,6 +142,7 @@ static tow_status_t open_worker(tow_env_t *env, sim_worker_t *self)
         .door = door,
         .process = number,
         .driver = self->driver,
+        .limits = {.host_bytes_max = role->host_bytes},
         .hooks = {.joined = forget_gangs, .context = self}};
     return tow_worker_open(env, &options, &self->worker);
 }

@@ -18,6 +18,7 @@ typedef struct tow_sim_role {
     uint32_t relay_fanout; /* a controller's */
     size_t device_count;
     uint64_t memory_bytes; /* of a device; 0: as the model says */
+    uint64_t host_bytes;   /* of a worker, for what is spilled; 0: none */
     uint32_t jitter_ppm;
     /* Fails when a device gets gangs out of order; NULL: nobody looks. Lent. */
     tow_sim_t *watcher;

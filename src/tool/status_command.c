@@ -118,13 +118,16 @@ static void print_workers(const json_t *workers)
     const json_t *worker, *device;
     json_array_foreach(workers, i, worker)
     {
-        printf("%s on %s, island %s: %s%s, process %lld\n",
+        char spilled[32], limit[32];
+        printf("%s on %s, island %s: %s%s, process %lld, spilled %s of %s\n",
                text_of(worker, "name"), text_of(worker, "host"),
                text_of(worker, "island"), text_of(worker, "platform"),
                json_is_true(json_object_get(worker, "simulated"))
                    ? " (simulated)"
                    : "",
-               count_of(worker, "process"));
+               count_of(worker, "process"),
+               bytes_text(count_of(worker, "spilled_bytes"), spilled),
+               bytes_text(count_of(worker, "spill_limit_bytes"), limit));
         printf("  %8s  %-12s %10s %10s %10s %10s %6s %7s\n", "device", "kind",
                "objects", "reserved", "peak", "memory", "steps", "slices");
         json_array_foreach(json_object_get(worker, "devices"), k, device)
@@ -155,18 +158,20 @@ static void print_clients(const json_t *clients)
 
 static void print_totals(const json_t *report)
 {
-    char objects[32], reserved[32];
+    char objects[32], reserved[32], spilled[32];
     const json_t *totals = json_object_get(report, "totals");
     printf("cluster %s: %lld worker(s), %lld device(s), %lld client(s)\n",
            text_of(report, "cluster"), count_of(totals, "workers"),
            count_of(totals, "devices"), count_of(totals, "clients"));
-    printf("objects %lld with %s, reserved %s; runs %lld, of them %lld "
-           "queued; granted %lld; compiled %lld\n",
-           count_of(totals, "objects"),
-           bytes_text(count_of(totals, "object_bytes"), objects),
-           bytes_text(count_of(totals, "reserved_bytes"), reserved),
-           count_of(totals, "runs"), count_of(totals, "runs_queued"),
-           count_of(totals, "runs_granted"), count_of(totals, "compiles"));
+    printf(
+        "objects %lld with %s, spilled %s, reserved %s; runs %lld, of them %lld "
+        "queued; granted %lld; compiled %lld\n",
+        count_of(totals, "objects"),
+        bytes_text(count_of(totals, "object_bytes"), objects),
+        bytes_text(count_of(totals, "spilled_bytes"), spilled),
+        bytes_text(count_of(totals, "reserved_bytes"), reserved),
+        count_of(totals, "runs"), count_of(totals, "runs_queued"),
+        count_of(totals, "runs_granted"), count_of(totals, "compiles"));
 }
 
 static tow_status_t print_text(const char *text)

@@ -15,6 +15,7 @@
 #include "tool/role.h"
 #include "wire/address.h"
 #include "worker/gangs.h"
+#include "worker/tuning.h"
 #include "worker/worker.h"
 
 #define PATH_SIZE 4096
@@ -33,6 +34,7 @@ typedef struct worker_arguments {
     uint64_t device_count;
     uint64_t process;
     uint64_t memory_bytes; /* 0: no limit */
+    uint64_t host_bytes;   /* for spilled objects; 0: the default */
     uint64_t ready_fd;
     bool host_functions;
 } worker_arguments_t;
@@ -57,6 +59,7 @@ enum {
     OPTION_READY_FD,
     OPTION_HOST,
     OPTION_DATA,
+    OPTION_HOST_MEMORY,
     OPTION_DOOR,
     OPTION_HOST_FUNCTIONS,
 };
@@ -108,6 +111,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'm':
         a->memory_bytes =
             tow_command_number(state, "memory", argument, 1, INT64_MAX);
+        return 0;
+    case OPTION_HOST_MEMORY:
+        a->host_bytes =
+            tow_command_number(state, "host-memory", argument, 1, INT64_MAX);
         return 0;
     default: return parse_more(key, argument, state);
     }
@@ -304,6 +311,15 @@ static tow_status_t choose_door(const worker_process_t *process,
     return TOW_OK;
 }
 
+/* Workers of one host know nothing of each other: a small share for each. */
+static uint64_t default_host_bytes(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES);
+    const long page_bytes = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page_bytes <= 0) return 0;
+    return (uint64_t)pages / TOW_WORKER_HOST_SHARE * (uint64_t)page_bytes;
+}
+
 /* Code of clients, in processes of its own, if it may run here at all. */
 static tow_status_t open_host_runner(worker_process_t *process)
 {
@@ -332,6 +348,8 @@ static tow_status_t open_worker(worker_process_t *process)
         .mail = process->gangs != NULL ? tow_gangs_mail(process->gangs)
                                        : (tow_region_key_t){0},
         .may_run_inline = true,
+        .limits = {.host_bytes_max = a->host_bytes != 0 ? a->host_bytes
+                                                        : default_host_bytes()},
         .hooks = {.joined = on_joined,
                   .lost = on_lost,
                   .peer_added = on_peer_added,
@@ -415,6 +433,8 @@ int tow_command_worker(int argc, char **argv)
         {"simulated", 's', "MODEL", 0, "Simulated devices: tpu_v3, tpu_v4, ...",
          0},
         {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
+        {"host-memory", OPTION_HOST_MEMORY, "BYTES", 0,
+         "Host memory for idle objects that give way (an eighth of it)", 0},
         {"data", OPTION_DATA, "DEVICES", 0,
          "Network interfaces for data, as UCX names them (this host only)", 0},
         {"door", OPTION_DOOR, "ADDRESS", 0,

@@ -157,6 +157,9 @@ LIMITS(relay_done, FIELD(1) = {.count_max = TOW_BATCH_MAX},
        FIELD(2) = {.count_max = TOW_BATCH_MAX},
        FIELD(3) = {.count_max = TOW_BATCH_MAX});
 LIMITS(relay_lost, {0});
+LIMITS(spill, {0});
+LIMITS(unspill, {0});
+LIMITS(spill_done, FIELD(4) = {.nested = &failure_limits});
 LIMITS(peer_open, {0});
 LIMITS(edge_offer, FIELD(3) = {.nested = &lane_target_limits});
 LIMITS(edge_piece, FIELD(4) = {.bytes_max = TOW_INLINE_BYTES_MAX});
@@ -237,6 +240,9 @@ static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_SEQUENCE] = &sequence_limits,
     [TOW_MESSAGE_RELAY_DONE] = &relay_done_limits,
     [TOW_MESSAGE_RELAY_LOST] = &relay_lost_limits,
+    [TOW_MESSAGE_SPILL] = &spill_limits,
+    [TOW_MESSAGE_UNSPILL] = &unspill_limits,
+    [TOW_MESSAGE_SPILL_DONE] = &spill_done_limits,
     [TOW_MESSAGE_PEER_OPEN] = &peer_open_limits,
     [TOW_MESSAGE_EDGE_OFFER] = &edge_offer_limits,
     [TOW_MESSAGE_EDGE_PIECE] = &edge_piece_limits,
@@ -310,6 +316,9 @@ SAME_NUMBER(PASSED_GRANT);
 SAME_NUMBER(SEQUENCE);
 SAME_NUMBER(RELAY_DONE);
 SAME_NUMBER(RELAY_LOST);
+SAME_NUMBER(SPILL);
+SAME_NUMBER(UNSPILL);
+SAME_NUMBER(SPILL_DONE);
 SAME_NUMBER(PEER_OPEN);
 SAME_NUMBER(EDGE_OFFER);
 SAME_NUMBER(EDGE_PIECE);

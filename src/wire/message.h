@@ -91,10 +91,13 @@ typedef enum tow_message_type {
     TOW_MESSAGE_SEQUENCE = 100,
     TOW_MESSAGE_RELAY_DONE = 101,
     TOW_MESSAGE_RELAY_LOST = 102,
+    TOW_MESSAGE_SPILL = 103,
     TOW_MESSAGE_PEER_OPEN = 104,
     TOW_MESSAGE_EDGE_OFFER = 105,
     TOW_MESSAGE_EDGE_PIECE = 106,
     TOW_MESSAGE_PASSED_DONE = 107,
+    TOW_MESSAGE_UNSPILL = 108,
+    TOW_MESSAGE_SPILL_DONE = 109,
     TOW_MESSAGE_EDGE_SIZE = 110,
     TOW_MESSAGE_GRAPH = 112,
     TOW_MESSAGE_LOWERED = 113,
@@ -192,6 +195,9 @@ typedef Tow__ShardPutDone tow_msg_shard_put_done_t;
 typedef Tow__ShardGet tow_msg_shard_get_t;
 typedef Tow__ShardGetDone tow_msg_shard_get_done_t;
 typedef Tow__ShardRegroup tow_msg_shard_regroup_t;
+typedef Tow__Spill tow_msg_spill_t;
+typedef Tow__Unspill tow_msg_unspill_t;
+typedef Tow__SpillDone tow_msg_spill_done_t;
 typedef Tow__PeerOpen tow_msg_peer_open_t;
 typedef Tow__EdgeOffer tow_msg_edge_offer_t;
 typedef Tow__EdgePiece tow_msg_edge_piece_t;
@@ -275,6 +281,9 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_SHARD_GET_INIT        TOW__SHARD_GET__INIT
 #define TOW_MSG_SHARD_GET_DONE_INIT   TOW__SHARD_GET_DONE__INIT
 #define TOW_MSG_SHARD_REGROUP_INIT    TOW__SHARD_REGROUP__INIT
+#define TOW_MSG_SPILL_INIT            TOW__SPILL__INIT
+#define TOW_MSG_UNSPILL_INIT          TOW__UNSPILL__INIT
+#define TOW_MSG_SPILL_DONE_INIT       TOW__SPILL_DONE__INIT
 #define TOW_MSG_PEER_OPEN_INIT        TOW__PEER_OPEN__INIT
 #define TOW_MSG_EDGE_OFFER_INIT       TOW__EDGE_OFFER__INIT
 #define TOW_MSG_EDGE_PIECE_INIT       TOW__EDGE_PIECE__INIT

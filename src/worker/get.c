@@ -20,8 +20,9 @@ struct get {
     tow_worker_t *worker;
     tow_list_t in_worker;
     uint64_t request;
-    tow_buffer_t *buffer; /* counted; NULL: its bytes are here */
-    void *bytes;          /* owned */
+    tow_buffer_t *buffer;  /* counted; NULL: its bytes are here */
+    host_bytes_t *spilled; /* counted: they were here before; or NULL */
+    void *bytes;           /* owned */
     uint64_t size;
     tow_shape_t shape;
     bool is_dropped; /* nobody waits for the answer any more */
@@ -56,6 +57,7 @@ static void answer(tow_worker_t *worker, uint64_t request, tow_status_t status,
 
 static void free_get(get_t *get)
 {
+    worker_host_bytes_release(get->worker, get->spilled);
     tow_free(get->bytes);
     tow_free(get);
 }
@@ -66,8 +68,10 @@ static void finish(get_t *get, tow_status_t take_status)
     tow_worker_t *worker = get->worker;
     if (!get->is_dropped)
         answer(worker, get->request, take_status,
-               get->has_target ? NULL : get->bytes, (size_t)get->size,
-               &get->shape);
+               get->has_target        ? NULL
+               : get->spilled != NULL ? get->spilled->bytes
+                                      : get->bytes,
+               (size_t)get->size, &get->shape);
     tow_status_release(take_status);
     tow_list_remove(&get->in_worker);
     worker->get_count--;
@@ -161,10 +165,17 @@ static bool fits(const tow_worker_t *worker, const get_t *get)
 static void start(get_t *get)
 {
     tow_worker_t *worker = get->worker;
-    tow_shard_unshare(get->buffer); /* The device sees to it from here on. */
     tow_list_remove(&get->in_worker);
     tow_list_append(&worker->gets, &get->in_worker);
     worker->get_bytes += get->size;
+    if (get->spilled != NULL) {
+        if (get->has_target && get->size > 0)
+            deliver(get, get->spilled->bytes);
+        else
+            finish(get, TOW_OK);
+        return;
+    }
+    tow_shard_unshare(get->buffer); /* The device sees to it from here on. */
     tow_status_t status = download(get);
     if (status != TOW_OK) finish(get, status);
 }
@@ -181,8 +192,14 @@ static void start_waiting(tow_worker_t *worker)
 
 static tow_status_t find_shard(tow_worker_t *worker,
                                const tow_msg_shard_get_t *message,
-                               tow_buffer_t **out_buffer, uint64_t *out_size)
+                               tow_buffer_t **out_buffer,
+                               host_bytes_t **out_spilled, uint64_t *out_size)
 {
+    *out_spilled = worker_spill_find(worker, message->object, message->shard);
+    if (*out_spilled != NULL) {
+        *out_size = (*out_spilled)->size;
+        return TOW_OK;
+    }
     const tow_shelf_object_t *object =
         tow_shelf_find(worker->shelf, message->object);
     if (object == NULL)
@@ -219,7 +236,8 @@ static tow_status_t make_get(tow_worker_t *worker,
 {
     tow_buffer_t *buffer = NULL;
     uint64_t size = 0;
-    TOW_RETURN_IF_ERROR(find_shard(worker, message, &buffer, &size));
+    host_bytes_t *spilled = NULL;
+    TOW_RETURN_IF_ERROR(find_shard(worker, message, &buffer, &spilled, &size));
     TOW_RETURN_IF_ERROR(check_way(worker, message, size));
     const size_t address_size =
         message->target != NULL ? message->target->lane_address.len : 0;
@@ -229,7 +247,7 @@ static tow_status_t make_get(tow_worker_t *worker,
     get->request = message->request;
     get->buffer = buffer;
     get->size = size;
-    get->shape = buffer->shape;
+    get->shape = spilled != NULL ? spilled->shape : buffer->shape;
     if (message->target != NULL) {
         get->has_target = true;
         get->target = *message->target;
@@ -239,7 +257,11 @@ static tow_status_t make_get(tow_worker_t *worker,
         get->target.lane_address.data = get->address;
     }
     tow_list_init(&get->in_worker);
-    tow_buffer_retain(buffer);
+    get->spilled = spilled;
+    if (spilled != NULL)
+        spilled->reference_count++;
+    else
+        tow_buffer_retain(buffer);
     *out = get;
     return TOW_OK;
 }
@@ -256,7 +278,7 @@ void worker_get(tow_worker_t *worker, const tow_msg_shard_get_t *message)
     worker->get_count++;
     tow_list_append(&worker->waiting_gets, &get->in_worker);
     /* A run that is granted while it waits must leave it the bytes. */
-    tow_shard_share(get->buffer);
+    if (get->buffer != NULL) tow_shard_share(get->buffer);
     start_waiting(worker);
 }
 
@@ -268,8 +290,10 @@ void worker_gets_drop(tow_worker_t *worker)
     while ((item = tow_list_pop_front(&worker->waiting_gets)) != NULL) {
         get_t *get = TOW_CONTAINER_OF(item, get_t, in_worker);
         worker->get_count--;
-        tow_shard_unshare(get->buffer);
-        tow_buffer_release(get->buffer);
+        if (get->buffer != NULL) {
+            tow_shard_unshare(get->buffer);
+            tow_buffer_release(get->buffer);
+        }
         free_get(get);
     }
     const tow_list_t *head = &worker->gets;

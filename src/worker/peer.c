@@ -163,11 +163,20 @@ static void redial_later(tow_worker_t *worker, peer_t *peer)
         tow_env_timer_start(worker->env, &worker->peer_redial, peer->redial_ns);
 }
 
+/* A session that the other has ended before us is NOT_FOUND there; to those who
+ * need it, it is not there now. */
+static tow_status_t loss_of(tow_status_t cause)
+{
+    return tow_status_code(cause) == TOW_NOT_FOUND
+               ? TOW_ERROR(TOW_UNAVAILABLE, "%s", tow_status_message(cause))
+               : tow_status_retain(cause);
+}
+
 /* Everything that is under way with it ends. */
 static void lose(tow_worker_t *worker, uint32_t process, tow_status_t cause)
 {
     peer_t *peer = find_peer(worker, process);
-    tow_status_t told = tow_status_retain(cause);
+    tow_status_t told = loss_of(cause);
     if (peer != NULL) {
         drop_letters(peer);
         tow_status_release(peer->doom);

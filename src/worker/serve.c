@@ -223,6 +223,7 @@ static tow_status_t take_release(tow_worker_t *worker,
     for (size_t i = 0; i < message->n_firsts; i++)
         for (uint64_t k = 0; k < message->counts[i]; k++) {
             const uint64_t object = message->firsts[i] + k;
+            worker_spill_release(worker, object);
             if (!tow_shelf_remove(worker->shelf, object))
                 worker_put_cancel(worker, object);
         }
@@ -311,6 +312,11 @@ static tow_status_t serve(tow_worker_t *worker, uint32_t type,
         return TOW_OK;
     case TOW_MESSAGE_SHARD_REGROUP:
         return take_regroup(worker, (const tow_msg_shard_regroup_t *)body);
+    case TOW_MESSAGE_SPILL:
+        worker_spill(worker, (const tow_msg_spill_t *)body);
+        return TOW_OK;
+    case TOW_MESSAGE_UNSPILL:
+        return worker_unspill(worker, (const tow_msg_unspill_t *)body);
     case TOW_MESSAGE_ABORT:
         return take_abort(worker, (const tow_msg_abort_t *)body);
     case TOW_MESSAGE_LOAD:

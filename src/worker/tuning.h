@@ -69,4 +69,8 @@
  * driver lends it; below, a copy costs less than what holding it may. */
 #define TOW_WORKER_BORROW_BYTES_MIN (256u << 10)
 
+/* A worker that is told nothing else offers this share of its host's memory for
+ * spilled objects: one in SHARE. Several workers of one host offer it each. */
+#define TOW_WORKER_HOST_SHARE 8u
+
 #endif /* TOW_WORKER_TUNING_H_ */

@@ -97,9 +97,9 @@ static bool is_quiet(const tow_worker_t *worker)
 {
     return worker->session == NULL && tow_dataflow_is_quiet(worker->dataflow) &&
            worker->load_count == 0 && worker->put_count == 0 &&
-           worker->get_count == 0 && worker->lane_count == 0 &&
-           worker->line_count == 0 && !worker->is_port_closing &&
-           tow_mover_is_quiet(worker->mover);
+           worker->get_count == 0 && worker->spill_count == 0 &&
+           worker->lane_count == 0 && worker->line_count == 0 &&
+           !worker->is_port_closing && tow_mover_is_quiet(worker->mover);
 }
 
 static void free_tables(tow_worker_t *worker)
@@ -111,6 +111,7 @@ static void free_tables(tow_worker_t *worker)
     tow_map_deinit(&worker->peers);
     tow_map_deinit(&worker->blobs);
     tow_map_deinit(&worker->puts_by_object);
+    tow_map_deinit(&worker->spills_by_object);
     tow_arena_deinit(&worker->arena);
     tow_stash_forget(&worker->stash);
     tow_free((char *)worker->options.controller);
@@ -199,6 +200,7 @@ static void end_session(tow_worker_t *worker, tow_status_t reason,
     worker_loads_drop(worker);
     worker_puts_drop(worker);
     worker_gets_drop(worker);
+    worker_spills_drop(worker);
     worker_lanes_drop(worker);
     tow_shelf_clear(worker->shelf);
     if (was_joined && worker->options.hooks.lost != NULL)
@@ -281,6 +283,7 @@ static void join(tow_worker_t *worker)
     if (driver->stablehlo != NULL)
         message.stablehlo = (char *)driver->stablehlo;
     message.simulated = driver->simulated;
+    message.host_bytes = worker->options.limits.host_bytes_max;
     message.devices = pointers;
     message.n_devices = driver->device_count;
     if (worker->options.mail.id != 0 && tow_env_has_lanes(worker->env)) {
@@ -485,6 +488,7 @@ tow_status_t tow_worker_open(tow_env_t *env,
     tow_list_init(&worker->loads);
     tow_list_init(&worker->puts);
     tow_list_init(&worker->gets);
+    tow_list_init(&worker->spills);
     tow_list_init(&worker->waiting_gets);
     tow_list_init(&worker->lanes);
     tow_list_init(&worker->outbox);
@@ -529,6 +533,7 @@ void tow_worker_abandon(tow_worker_t *worker)
     worker_loads_forget(worker);
     worker_puts_forget(worker);
     worker_gets_forget(worker);
+    worker_spills_forget(worker);
     worker_lanes_forget(worker);
     worker_peers_forget(worker);
     tow_dataflow_forget(worker->dataflow);
@@ -562,6 +567,8 @@ tow_worker_stats_t tow_worker_stats(const tow_worker_t *worker)
         .get_count = worker->get_count,
         .put_bytes = worker->put_bytes,
         .get_bytes = worker->get_bytes,
+        .spill_count = worker->spill_count,
+        .spill_bytes = worker->spill_bytes,
         .lane_count = worker->lane_count,
         .peer_count = tow_map_count(&worker->peers),
         .blob_count = tow_map_count(&worker->blobs),

@@ -63,6 +63,7 @@ typedef struct tow_worker_limits {
     size_t object_count_max;
     uint64_t put_bytes_max;
     uint64_t get_bytes_max;
+    uint64_t host_bytes_max; /* for spilled objects; 0: none are */
     tow_session_limits_t session;
 } tow_worker_limits_t;
 
@@ -121,6 +122,8 @@ typedef struct tow_worker_stats {
     tow_mover_stats_t mover;
     size_t load_count, put_count, get_count; /* under way */
     uint64_t put_bytes, get_bytes;           /* of host memory */
+    size_t spill_count;   /* objects in host memory, or on their way */
+    uint64_t spill_bytes; /* of it */
     size_t lane_count, peer_count, blob_count;
     size_t line_count;  /* sessions with other workers */
     size_t relay_count; /* what waits in, or for, a relay */

@@ -18,6 +18,7 @@
 typedef struct put put_t;
 typedef struct get get_t;
 typedef struct peer peer_t;
+typedef struct spill spill_t;
 
 typedef struct blob {
     void *bytes; /* owned */
@@ -85,6 +86,11 @@ struct tow_worker {
     tow_list_t waiting_gets; /* for memory; in order */
     size_t get_count;        /* of both */
     uint64_t get_bytes;
+
+    tow_map_t spills_by_object; /* that are away, or leaving */
+    tow_list_t spills;          /* of spill_t, owned */
+    size_t spill_count;
+    uint64_t spill_bytes; /* of host memory */
 
     tow_list_t lanes; /* of lane_t, owned; last used last */
     size_t lane_count;
@@ -216,6 +222,28 @@ void worker_puts_forget(tow_worker_t *worker);
 void worker_get(tow_worker_t *worker, const tow_msg_shard_get_t *message);
 void worker_gets_drop(tow_worker_t *worker);
 void worker_gets_forget(tow_worker_t *worker);
+
+/* -- spill.c --------------------------------------------------------------------- */
+
+/* A shard in host memory. Counted. */
+typedef struct host_bytes {
+    uint64_t reference_count;
+    uint64_t size;
+    tow_shape_t shape; /* of the shard */
+    uint8_t bytes[];
+} host_bytes_t;
+
+void worker_host_bytes_release(tow_worker_t *worker, host_bytes_t *bytes);
+void worker_spill(tow_worker_t *worker, const tow_msg_spill_t *message);
+tow_status_t worker_unspill(tow_worker_t *worker,
+                            const tow_msg_unspill_t *message) TOW_MUST_USE;
+/* Lent; NULL: it is not in host memory. */
+host_bytes_t *worker_spill_find(const tow_worker_t *worker, uint64_t object,
+                                uint32_t shard);
+/* The object goes, wherever it is. */
+void worker_spill_release(tow_worker_t *worker, uint64_t object);
+void worker_spills_drop(tow_worker_t *worker);
+void worker_spills_forget(tow_worker_t *worker);
 
 /* -- lane.c ---------------------------------------------------------------------- */
 

@@ -58,6 +58,8 @@ class Clone:
             made.mkdir()
         shutil.copytree(REPOSITORY / "scripts", self.root / "scripts",
                         ignore=shutil.ignore_patterns("__pycache__"))
+        (self.root / "python/towpath").mkdir(parents=True)
+        shutil.copy(REPOSITORY / "python/towpath/xla.py", self.root / "python/towpath")
         (self.root / "meson.build").write_text("project('scratch')\n")
         (self.root / "meson_options.txt").write_text(
             "option('xla_dir', type: 'string')\n")
@@ -98,7 +100,7 @@ class Clone:
         return wheel
 
     def pin_xla(self, digest: str, unpacked_mb: int = 1) -> None:
-        (self.root / "scripts/xla-wheel.txt").write_text(
+        (self.root / "python/towpath/xla-wheel.txt").write_text(
             f"# download 1 MB, unpacked {unpacked_mb} MB, architecture x86_64\n"
             f"tensorflow-cpu==2.21.0 --hash=sha256:{digest}\n")
 

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/macros.h"
 #include "device/pjrt/tuning.h"
+#include "device/pjrt/xla_home.h"
 
 /* -- Errors ----------------------------------------------------------------- */
 
@@ -182,14 +184,37 @@ static const tow_xla_extension_t *find_xla(const PJRT_Api *api)
 /* -- Loading ---------------------------------------------------------------- */
 
 /* Where the plugin has no words of its own, the linker's say what is wrong. */
+static const char *linker_says(void)
+{
+    const char *why = dlerror();
+    return why != NULL ? why : "the linker does not say why";
+}
+
+/* Our adapter, away from the folder that it was built with. */
+static tow_status_t open_with_xla(const char *path, void **out_library)
+{
+    char folder[PATH_MAX];
+    tow_xla_home(folder, sizeof(folder));
+    if (!tow_xla_home_load(folder))
+        return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                         "XLA is not on this host: `tow setup` fetches it, or "
+                         "TOW_XLA_DIR names its folder (%s)",
+                         linker_says());
+    *out_library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (*out_library != NULL) return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "plugin %s does not load with the XLA in %s: %s", path,
+                     folder, linker_says());
+}
+
 static tow_status_t open_file(const char *path, void **out_library)
 {
     if (access(path, R_OK) != 0) return TOW_ERRNO(errno, "plugin %s", path);
     *out_library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (*out_library != NULL) return TOW_OK;
-    const char *why = dlerror();
+    if (tow_xla_home_is_needed(path)) return open_with_xla(path, out_library);
     return TOW_ERROR(TOW_INVALID_ARGUMENT, "plugin %s does not load: %s", path,
-                     why != NULL ? why : "the linker does not say why");
+                     linker_says());
 }
 
 static tow_status_t find_api(const char *path, void *library,

@@ -38,6 +38,7 @@ typedef struct buffer {
     uint32_t loan_count;   /* of `lent` */
     tow_status_t error;    /* counted; when FAILED */
     uint64_t memory_bytes; /* of the device, that it holds */
+    bool has_memory;       /* of a result: its run has started */
     tow_list_t waiters;
     tow_list_t in_driver;
 } buffer_t;
@@ -46,8 +47,8 @@ typedef struct buffer {
 tow_status_t tow_sim_buffer_make(driver_t *driver, size_t device,
                                  const tow_shape_t *shape,
                                  buffer_t **out_buffer) TOW_MUST_USE;
-/* The same without memory: it will get that of a donated argument. NULL when
- * the host's memory is exhausted. */
+/* The same without memory: a result, whose run will take it. NULL when the
+ * host's memory is exhausted. */
 buffer_t *tow_sim_buffer_make_bare(driver_t *driver, size_t device,
                                    const tow_array_info_t *array);
 void tow_sim_buffer_drop(buffer_t *buffer);

@@ -253,16 +253,49 @@ static void begin_value(device_t *device, const shard_t *shard)
         device->value = tow_sim_value_mix(device->value, arguments[i]->value);
 }
 
+/* Of donated arguments, which have theirs by now. */
+static void pass_memory_on(const shard_t *shard)
+{
+    const tow_sim_cost_t *cost = &shard->job->executable->cost;
+    for (size_t i = 0; i < cost->alias_count; i++) {
+        const tow_alias_t *alias = &cost->aliases[i];
+        if (!shard->job->is_consumed[alias->argument]) continue;
+        buffer_t *from = arguments_of(shard)[alias->argument];
+        buffer_t *to = results_of(shard)[alias->result];
+        to->memory_bytes = from->memory_bytes;
+        to->has_memory = true;
+        from->memory_bytes = 0;
+    }
+}
+
+static tow_status_t take_memory(device_t *device, const shard_t *shard)
+{
+    const tow_sim_cost_t *cost = &shard->job->executable->cost;
+    pass_memory_on(shard);
+    for (size_t i = 0; i < cost->result_count; i++) {
+        char text[TOW_SHAPE_TEXT_MAX];
+        buffer_t *result = results_of(shard)[i];
+        if (result->has_memory) continue;
+        TOW_RETURN_IF_ERROR(tow_status_annotate(
+            tow_sim_memory_take(device, result->base.bytes,
+                                tow_shape_format(&result->base.shape, text)),
+            "result %zu", i));
+        result->memory_bytes = result->base.bytes;
+        result->has_memory = true;
+    }
+    TOW_RETURN_IF_ERROR(
+        tow_sim_memory_take(device, cost->temporary_bytes, "temporary memory"));
+    device->temporary_bytes = cost->temporary_bytes;
+    return TOW_OK;
+}
+
 static void start_shard(device_t *device, const shard_t *shard)
 {
-    uint64_t bytes = shard->job->executable->cost.temporary_bytes;
-    tow_status_t status =
-        tow_sim_memory_take(device, bytes, "temporary memory");
+    tow_status_t status = take_memory(device, shard);
     if (status != TOW_OK) {
         fail_shard(device, status);
         return;
     }
-    device->temporary_bytes = bytes;
     begin_value(device, shard);
     device->stage_index = 0;
     enter_stage(device);
@@ -369,26 +402,34 @@ static tow_status_t choose_consumed(job_t *job)
     return TOW_OK;
 }
 
-/* Results with memory of their own; those that take an argument's come bare. */
+/* A result that no free memory would be enough for need not wait. */
+static tow_status_t check_result(const device_t *device,
+                                 const tow_array_info_t *result)
+{
+    char text[TOW_SHAPE_TEXT_MAX];
+    if (result->bytes <= device->memory.bytes_limit) return TOW_OK;
+    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                     "device %" PRId64 ": %s needs %" PRIu64
+                     " bytes, and there are %" PRIu64,
+                     device->member.device_id,
+                     tow_shape_format(&result->shape, text), result->bytes,
+                     device->memory.bytes_limit);
+}
+
+/* Without memory: that is taken when the run starts. */
 static tow_status_t make_results(job_t *job, uint32_t local)
 {
     const tow_sim_cost_t *cost = &job->executable->cost;
     size_t device = job->executable->local_devices[local];
     buffer_t **results = job->results + local * cost->result_count;
-    for (size_t i = 0; i < cost->alias_count; i++) {
-        const tow_alias_t *alias = &cost->aliases[i];
-        if (!job->is_consumed[alias->argument]) continue;
-        results[alias->result] = tow_sim_buffer_make_bare(
-            job->driver, device, &cost->results[alias->result]);
-        if (results[alias->result] == NULL)
-            return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    for (size_t i = 0; i < cost->result_count; i++) {
+        TOW_RETURN_IF_ERROR(tow_status_annotate(
+            check_result(&job->driver->devices[device], &cost->results[i]),
+            "%s, result %zu", cost->name, i));
+        results[i] =
+            tow_sim_buffer_make_bare(job->driver, device, &cost->results[i]);
+        if (results[i] == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
-    for (size_t i = 0; i < cost->result_count; i++)
-        if (results[i] == NULL)
-            TOW_RETURN_IF_ERROR(tow_status_annotate(
-                tow_sim_buffer_make(job->driver, device,
-                                    &cost->results[i].shape, &results[i]),
-                "%s, result %zu", cost->name, i));
     return TOW_OK;
 }
 
@@ -426,19 +467,15 @@ static void undo(job_t *job)
     tow_sim_job_free(job);
 }
 
-/* The result gets the argument's memory, and the argument is no more. */
+/* The argument is no more. Its memory is the result's when the run starts. */
 static void donate(job_t *job, uint32_t local)
 {
     const tow_sim_cost_t *cost = &job->executable->cost;
     for (size_t i = 0; i < cost->alias_count; i++) {
-        const tow_alias_t *alias = &cost->aliases[i];
-        if (!job->is_consumed[alias->argument]) continue;
-        buffer_t *from =
-            job->arguments[local * cost->argument_count + alias->argument];
-        buffer_t *to = job->results[local * cost->result_count + alias->result];
-        to->memory_bytes = from->memory_bytes;
-        from->memory_bytes = 0;
-        from->is_donated = true;
+        const size_t argument = cost->aliases[i].argument;
+        if (job->is_consumed[argument])
+            job->arguments[local * cost->argument_count + argument]
+                ->is_donated = true;
     }
 }
 

@@ -195,7 +195,7 @@ static void memory_is_counted_to_the_byte(void **state)
         compile_for(&world, 0, copy_program, device_0, 1);
     assert_int_equal(bytes_in_use(&world, 0, 0), 16);
     must(try_launch(&launch, program, 1, &input, 1));
-    assert_int_equal(bytes_in_use(&world, 0, 0), 32);
+    assert_int_equal(bytes_in_use(&world, 0, 0), 16); /* It has not begun. */
     run_until(&world, tow_sim_now_ns(world.sim) + 50);
     assert_int_equal(bytes_in_use(&world, 0, 0), 1032);
     tow_buffer_release(input); /* The device still uses it. */
@@ -226,8 +226,12 @@ static void what_does_not_fit_is_refused_with_the_numbers(void **state)
                  TOW_RESOURCE_EXHAUSTED,
                  "device 0: u8[11] needs 11 bytes; 10 of 1000000 are free");
     tow_executable_t *program = compile_for(&world, 0, pause_100, device_0, 1);
-    expect_error(try_launch(&launch, program, 1, NULL, 0),
-                 TOW_RESOURCE_EXHAUSTED, "pause, result 0: device 0: u8[16]");
+    must(try_launch(&launch, program, 1, NULL, 0));
+    run_idle(&world);
+    expect_error(launch.status, TOW_RESOURCE_EXHAUSTED,
+                 "device 0, pause: result 0: device 0: u8[16]");
+    launch.status = TOW_OK;
+    launch_end(&launch);
     assert_int_equal(bytes_in_use(&world, 0, 0), 999990);
     tow_buffer_release(most);
     assert_int_equal(bytes_in_use(&world, 0, 0), 0);

@@ -1,0 +1,537 @@
+"""XLA, which Towpath computes with, in the user's cache: ``tow setup``.
+
+It is taken from one pinned wheel (xla-wheel.txt, beside this file), which is
+fetched through pip, so from whatever index pip is configured with, or named by
+the user. The wheel is unpacked, never installed: nothing of it is run, and none
+of its dependencies is fetched.
+
+This file stands alone, without third-party packages, so that `make`, the `tow`
+command and JAX's first use all run this one: ``python -I xla.py --help``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+# What takes time to import comes where it is used: all of `import jax` passes by.
+
+PIN = Path(__file__).resolve().parent / "xla-wheel.txt"
+LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
+MANIFEST = "towpath-manifest"
+# Half-made folders; whoever holds the lock may sweep them away.
+WORK_PREFIX = ".unpacking."
+MB = 1 << 20
+
+
+class Failure(Exception):
+    """What went wrong and what to do, in one line. `code` is for programs."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Pin(NamedTuple):
+    version: str
+    sha256: str
+    requirement: str  # the line for pip
+    download_mb: int
+    unpacked_mb: int
+    architecture: str
+
+
+def read_pin(path: Path = PIN) -> Pin:
+    import re
+
+    text = path.read_text(encoding="utf-8")
+    size = re.search(r"^# download (\d+) MB, unpacked (\d+) MB, architecture (\S+)$", text, re.M)
+    pin = re.search(r"^(tensorflow-cpu==(\S+) --hash=sha256:([0-9a-f]{64}))$", text, re.M)
+    if size is None or pin is None:
+        raise Failure("pin", f"{path} does not say which wheel holds XLA; install Towpath again")
+    return Pin(pin[2], pin[3], pin[1], int(size[1]), int(size[2]), size[3])
+
+
+# ---- where it is ----
+
+
+def cache_folder() -> Path:
+    cache, home = os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME")
+    if cache:
+        return Path(cache) / "towpath"
+    if home:
+        return Path(home) / ".cache" / "towpath"
+    raise Failure(
+        "place", "no cache folder for XLA; set HOME, XDG_CACHE_HOME or TOW_XLA_DIR"
+    )
+
+
+def folder(pin: Pin) -> Path:
+    """Where XLA is, or will be."""
+    given = os.environ.get("TOW_XLA_DIR")
+    return Path(given) if given else cache_folder() / f"xla-{pin.version}"
+
+
+def manifest_of(place: Path, pin: Pin) -> str:
+    """What a whole copy looks like: the pin, and the size of each library."""
+    lines = [pin.requirement]
+    lines += [f"{(place / name).stat().st_size} {name}" for name in sorted(LIBRARIES)]
+    return "\n".join(lines) + "\n"
+
+
+def is_ready(place: Path, pin: Pin) -> bool:
+    try:
+        return (place / MANIFEST).read_text(encoding="utf-8") == manifest_of(place, pin)
+    except FileNotFoundError:
+        return not (place / MANIFEST).exists() and is_users_own(place)
+
+
+def is_users_own(place: Path) -> bool:
+    """An XLA in TOW_XLA_DIR that we did not unpack: it is taken as it is."""
+    return bool(os.environ.get("TOW_XLA_DIR")) and all(
+        (place / name).is_file() for name in LIBRARIES
+    )
+
+
+# ---- telling how it goes ----
+
+
+class Teller:
+    """Notes and progress on one stream: a bar on a terminal, else a line now and
+    then. `label` begins the note of what is to be done."""
+
+    BAR = 32
+    LINE_EVERY_S = 10.0
+    BAR_EVERY_S = 0.2
+
+    def __init__(self, stream: TextIO | None, label: str = "") -> None:
+        self.stream = stream
+        self.label = label
+        self.started = self.told = time.monotonic()
+        self.has_bar = False
+
+    def note(self, text: str) -> None:
+        self.end_bar()
+        if self.stream is not None:
+            print(text, file=self.stream, flush=True)
+
+    def step(self, text: str) -> None:
+        self.note(self.label + text)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        if self.stream is None:
+            return
+        now = time.monotonic()
+        is_terminal = self.stream.isatty()
+        if now - self.told < (self.BAR_EVERY_S if is_terminal else self.LINE_EVERY_S):
+            return
+        self.told = now
+        mb = f"{min(done, total) // MB} of {total // MB} MB"
+        if is_terminal:
+            full = self.BAR * min(done, total) // max(total, 1)
+            bar = "#" * full + "." * (self.BAR - full)
+            self.stream.write(f"\r      {what:<9} [{bar}] {mb}\x1b[K")
+            self.has_bar = True
+        else:
+            self.stream.write(f"      {what}: {now - self.started:.0f} s, {mb}\n")
+        self.stream.flush()
+
+    def end_bar(self) -> None:
+        if self.has_bar and self.stream is not None:
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()
+        self.has_bar = False
+
+
+# ---- fetching ----
+
+# What pip's log shows, and what we say of it. The first that fits counts.
+PIP_CAUSES = (
+    (r"no space left on device|disk quota exceeded", "disk",
+     "the disk is full; free some space and run it again"),
+    (r"DO NOT MATCH THE HASHES", "hash",
+     "the download is not the file that is pinned (corrupted on the way?); run it again"),
+    (r"No module named pip", "pip",
+     "this Python has no pip; `python -m ensurepip` brings it, or fetch the wheel "
+     "elsewhere and run `tow setup --from FILE.whl`"),
+    (r"NewConnectionError|ConnectTimeout|ReadTimeout|name resolution|Could not resolve|"
+     r"Network is unreachable|ProxyError|SSLError|from versions: none", "network",
+     "no package index could be reached, or none has it; check the network and pip's "
+     "configuration, or fetch the wheel elsewhere and run `tow setup --from FILE.whl`"),
+    (r"No matching distribution", "index",
+     "no package index has it for this system; check pip's configuration, or run "
+     "`tow setup --from FILE.whl`"),
+)
+
+
+def explain_pip(output: str) -> Failure:
+    import re
+
+    for pattern, code, message in PIP_CAUSES:
+        if re.search(pattern, output, re.I if code == "disk" else 0):
+            return Failure(code, message)
+    said = [line for line in output.splitlines() if "ERROR" in line] or output.splitlines()
+    return Failure("pip", f"pip said: {said[-1] if said else 'nothing'}")
+
+
+def bytes_in(place: Path) -> int:
+    """Of all files below, as far as they are there while we look."""
+    total = 0
+    for parent, _, names in os.walk(place):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(parent, name)).st_size
+            except OSError:
+                pass
+    return total
+
+
+def fetch(pin: Pin, work: Path, teller: Teller, log: Path | None) -> Path:
+    """The pinned wheel, in `work`. One wheel serves every interpreter, for only
+    its libraries and headers are used: so its tags are fixed here. pip's cache
+    would hold it a second time, and a small /tmp could not hold it at all."""
+    import subprocess
+    import tempfile
+
+    pin_file = work / "pin.txt"
+    pin_file.write_text(pin.requirement + "\n", encoding="utf-8")
+    words = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir",
+             "--only-binary=:all:", "--python-version", "3.11", "--implementation", "cp",
+             "--abi", "cp311", "--progress-bar", "off", "--disable-pip-version-check",
+             "--dest", str(work / "wheel"), "--requirement", str(pin_file)]
+    output = open(log, "w+b") if log else tempfile.TemporaryFile(dir=work)
+    with output:
+        pip = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output,
+                               stderr=subprocess.STDOUT, env=os.environ | {"TMPDIR": str(work)})
+        try:
+            while pip.poll() is None:
+                teller.progress("fetching", bytes_in(work), pin.download_mb * MB)
+                try:
+                    pip.wait(timeout=Teller.BAR_EVERY_S)
+                except subprocess.TimeoutExpired:
+                    pass
+        finally:
+            if pip.poll() is None:
+                pip.kill()
+            pip.wait()
+        if pip.returncode != 0:
+            output.seek(0)
+            raise explain_pip(output.read().decode(errors="replace"))
+    [wheel] = (work / "wheel").glob("*.whl")
+    return wheel
+
+
+def check_hash(wheel: Path, pin: Pin, teller: Teller) -> None:
+    import hashlib
+
+    digest, done, total = hashlib.sha256(), 0, wheel.stat().st_size
+    with open(wheel, "rb") as source:
+        while piece := source.read(MB):
+            digest.update(piece)
+            done += len(piece)
+            teller.progress("checking", done, total)
+    if digest.hexdigest() != pin.sha256:
+        raise Failure(
+            "hash",
+            f"{wheel} is not the wheel that is pinned: its SHA-256 is {digest.hexdigest()}, "
+            f"and that of tensorflow-cpu {pin.version} for CPython 3.11 is {pin.sha256}",
+        )
+
+
+# ---- unpacking ----
+
+
+def wanted(name: str) -> str | None:
+    """Where a member of the wheel goes, None to leave it packed: some 180 MB of
+    Python and TensorFlow are of no use here."""
+    if not name.startswith("tensorflow/") or name.endswith("/"):
+        return None
+    path = name.removeprefix("tensorflow/")
+    if path in LIBRARIES or path == "THIRD_PARTY_NOTICES.txt":
+        return path
+    is_header = path.startswith("include/") and ".." not in path.split("/")
+    return path if is_header else None
+
+
+def unpack(wheel: Path, place: Path, teller: Teller) -> None:
+    """Every byte is checked against the wheel's own CRC-32."""
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            members = {path: info for info in archive.infolist()
+                       if (path := wanted(info.filename)) is not None}
+            missing = [name for name in LIBRARIES if name not in members]
+            if missing:
+                raise Failure("wheel", f"{wheel} is corrupt or no wheel of XLA: "
+                                       f"there is no {missing[0]} in it")
+            unpack_members(archive, members, place, teller)
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise Failure("wheel", f"{wheel} is corrupt: {error}") from error
+
+
+def unpack_members(archive, members, place: Path, teller: Teller) -> None:
+    done, total = 0, sum(info.file_size for info in members.values())
+    for path, info in members.items():
+        target = place / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(info) as source, open(target, "xb") as sink:
+            while piece := source.read(MB):
+                sink.write(piece)
+                done += len(piece)
+                teller.progress("unpacking", done, total)
+
+
+# ---- the whole ----
+
+
+@contextmanager
+def locked(parent: Path, teller: Teller) -> Iterator[None]:
+    """One set-up at a time in a folder; the lock ends with its process."""
+    import fcntl
+
+    handle = os.open(parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            teller.note("      waiting: another set-up is unpacking XLA")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def check_place(place: Path, pin: Pin) -> None:
+    machine = os.uname().machine
+    if machine != pin.architecture:
+        raise Failure("system", f"the XLA wheel is pinned for {pin.architecture}, and this is "
+                                f"{machine}; set TOW_XLA_DIR to an unpacked XLA")
+    is_given = bool(os.environ.get("TOW_XLA_DIR"))
+    if is_given and place.is_dir() and any(place.iterdir()) and not (place / MANIFEST).exists():
+        raise Failure("place", f"TOW_XLA_DIR={place} holds other files and no XLA; name an "
+                               f"empty or a new folder")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure("place", f"cannot create {place.parent} for XLA ({error.strerror}); set "
+                               f"XDG_CACHE_HOME or TOW_XLA_DIR to a folder that you can write"
+                      ) from error
+
+
+def check_space(parent: Path, need_mb: int) -> None:
+    disk = os.statvfs(parent)
+    free_mb = disk.f_bavail * disk.f_frsize // MB
+    if free_mb < need_mb:
+        raise Failure("disk", f"the disk is full: XLA needs {need_mb} MB at {parent}, which has "
+                              f"{free_mb} MB; free some space or set TOW_XLA_DIR to a roomier place")
+
+
+def sweep(parent: Path) -> None:
+    """What a set-up that was killed has left. Only under the lock."""
+    import shutil
+
+    for leftover in parent.glob(WORK_PREFIX + "*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def replace(place: Path, whole: Path) -> None:
+    import shutil
+
+    if place.exists():
+        shutil.rmtree(place)
+    whole.rename(place)
+
+
+def fill(place: Path, pin: Pin, wheel: Path | None, teller: Teller, log: Path | None) -> None:
+    """In a folder beside `place`, which appears whole or not at all."""
+    import shutil
+    import tempfile
+
+    work = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=place.parent))
+    try:
+        wheel = wheel or fetch(pin, work, teller, log)
+        check_hash(wheel, pin, teller)
+        unpack(wheel, work / "xla", teller)
+        (work / "xla" / MANIFEST).write_text(manifest_of(work / "xla", pin), encoding="utf-8")
+        replace(place, work / "xla")
+    finally:
+        teller.end_bar()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def setup(teller: Teller, wheel: Path | None = None, log: Path | None = None) -> dict[str, object]:
+    """XLA is there when this returns; else it raises Failure, and nothing is left
+    behind. `wheel`: do not fetch, take this file."""
+    pin = read_pin()
+    place = folder(pin)
+    report: dict[str, object] = {"xla": pin.version, "folder": str(place), "state": "ready"}
+    if is_ready(place, pin):
+        return report | {"unpacked": False}
+    if wheel is not None and not wheel.is_file():
+        raise Failure("file", f"{wheel} is not there, or no file")
+    check_place(place, pin)
+    with locked(place.parent, teller):
+        if is_ready(place, pin):
+            return report | {"unpacked": False}
+        sweep(place.parent)
+        check_space(place.parent, pin.unpacked_mb + (0 if wheel else pin.download_mb))
+        source = f"from {wheel}" if wheel else f"{pin.download_mb} MB to fetch"
+        teller.step(f"XLA: tensorflow-cpu {pin.version}, {source}, {pin.unpacked_mb} MB "
+                    f"unpacked in {place}")
+        make(place, pin, wheel, teller, log)
+    return report | {"unpacked": True}
+
+
+def make(place: Path, pin: Pin, wheel: Path | None, teller: Teller, log: Path | None) -> None:
+    what = f"unpacking XLA into {place}" if wheel else f"fetching XLA into {place}"
+    where = f" (log: {log})" if log else ""
+    try:
+        fill(place, pin, wheel, teller, log)
+    except Failure as failure:
+        raise Failure(failure.code, f"{what} failed: {failure}{where}") from failure
+    except OSError as error:
+        raise Failure(*explain_os(error, what, place, where)) from error
+
+
+def explain_os(error: OSError, what: str, place: Path, where: str) -> tuple[str, str]:
+    import errno
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk", f"{what} failed: the disk is full; free some space and run it again{where}"
+    return "place", (f"{what} failed: {error}; make {place.parent} writable or set "
+                     f"TOW_XLA_DIR to a folder that you can write{where}")
+
+
+def remove(teller: Teller) -> dict[str, object]:
+    """Every XLA that we unpacked, of other versions too; nothing else."""
+    import shutil
+
+    pin = read_pin()
+    place = folder(pin)
+    gone: list[str] = []
+    if place.parent.is_dir():
+        with locked(place.parent, teller):
+            sweep(place.parent)
+            found = {place} if os.environ.get("TOW_XLA_DIR") else {*place.parent.glob("xla-*")}
+            for old in sorted(found):
+                if (old / MANIFEST).is_file():
+                    shutil.rmtree(old)
+                    gone.append(str(old))
+        if not os.environ.get("TOW_XLA_DIR"):
+            remove_if_empty(place.parent)
+    return {"state": "removed", "removed": gone}
+
+
+def remove_if_empty(place: Path) -> None:
+    try:
+        place.rmdir()
+    except OSError:
+        pass
+
+
+# ---- the command ----
+
+EPILOG = """\
+Without a network: on a machine that has one, with the same Towpath, run
+  tow setup --print-pin > pin.txt
+  pip download --no-deps --only-binary=:all: --platform manylinux_2_27_x86_64 \\
+      --python-version 3.11 --implementation cp --abi cp311 -r pin.txt
+bring the file over, and run `tow setup --from FILE.whl`. Or bring the unpacked
+folder over and name it in TOW_XLA_DIR.
+
+TOW_XLA_DIR     the folder of XLA; else towpath/xla-VERSION in XDG_CACHE_HOME or ~/.cache
+PIP_*, pip.conf the package index that pip uses; they hold as they are
+"""
+
+
+def parse(words: list[str]):
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog="tow setup", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Brings XLA, which workers compute with, into your cache folder. "
+                    "Does nothing if it is there.")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--from", dest="wheel", type=Path, metavar="FILE.whl",
+                      help="take this wheel and fetch nothing")
+    what.add_argument("--check", action="store_true",
+                      help="only say whether it is there; the exit status is 1 if not")
+    what.add_argument("--remove", action="store_true", help="remove what set-up has unpacked")
+    what.add_argument("--print-folder", action="store_true",
+                      help="print the folder where XLA is, or will be")
+    what.add_argument("--print-pin", action="store_true",
+                      help="print which wheel is used, as a line for pip")
+    parser.add_argument("--json", action="store_true",
+                        help="the result as one object on standard output")
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    # For scripts: begins the line of what is done; that all is well is not said.
+    parser.add_argument("--label", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--log", type=Path, help="keep what pip says in this file")
+    return parser.parse_args(words)
+
+
+def check() -> dict[str, object]:
+    pin = read_pin()
+    place = folder(pin)
+    state = "ready" if is_ready(place, pin) else "missing"
+    return {"xla": pin.version, "folder": str(place), "state": state}
+
+
+def in_words(report: dict[str, object]) -> str:
+    if report["state"] == "removed":
+        gone = report["removed"]
+        return "removed " + ", ".join(gone) if gone else "there was nothing to remove"
+    if report["state"] == "missing":
+        return f"XLA {report['xla']} is not in {report['folder']}; `tow setup` fetches it"
+    return f"XLA {report['xla']} is ready in {report['folder']}"
+
+
+def run(options) -> int:
+    import json
+
+    if options.print_folder or options.print_pin:
+        pin = read_pin()
+        print(folder(pin) if options.print_folder else pin.requirement)
+        return 0
+    notes = None if options.quiet else sys.stderr if options.json else sys.stdout
+    teller = Teller(notes, options.label)
+    if options.check:
+        report = check()
+    elif options.remove:
+        report = remove(teller)
+    else:
+        report = setup(teller, options.wheel, options.log)
+    if options.json:
+        print(json.dumps(report))
+    elif not options.quiet and not options.label:
+        print(in_words(report))
+    return 1 if report["state"] == "missing" else 0
+
+
+def main(words: list[str] | None = None) -> int:
+    import json
+    import signal
+
+    options = parse(sys.argv[1:] if words is None else words)
+    # So that what is half-made goes when we are told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        return run(options)
+    except Failure as failure:
+        if options.json:
+            print(json.dumps({"state": "failed", "code": failure.code, "error": str(failure)}))
+        print(f"towpath: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("towpath: interrupted; nothing is left behind, run it again", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

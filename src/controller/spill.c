@@ -1,0 +1,588 @@
+/* Spilling: idle objects make room on devices, and come back when they are named.
+ *
+ * When the scheduler's oldest ticket lacks memory (tow_spill_make_room), objects
+ * that nothing granted needs go to the memory of their hosts: those that nobody
+ * has asked for first, the least lately used of them, then those that queued runs
+ * name, the last of them first. All that is lacking goes at once, or nothing
+ * does. A device's bytes are free when all workers of the object have said so.
+ *
+ * A ticket that names a spilled object takes its bytes too (tow_spill_weigh), in
+ * its turn like all memory; when it is granted the object is sent for, in the
+ * stream of grants and before its own (tow_spill_bring_back). Gets read host
+ * memory.
+ *
+ * Nothing of this costs a run anything while all objects are on their devices:
+ * what is in use is found out by looking at all runs, when it is asked for. */
+#include "controller/controller_impl.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+
+/* An object that is not, or not only, on its devices. */
+struct spill {
+    uint64_t number;
+    tow_object_t *object; /* lent: dropped, it forgets this */
+    uint32_t open_count;  /* workers that have not answered */
+    bool is_refused;      /* one of them kept its shards */
+    bool is_open[];       /* by part of the object's mapping */
+};
+
+static mapping_t *mapping_of(const tow_object_t *object)
+{
+    return object->placement->context;
+}
+
+static spill_t *find_spill(const tow_controller_t *controller,
+                           const tow_object_t *object)
+{
+    spill_t *spill = tow_map_find(&controller->spill_of, object->id.value);
+    TOW_ASSERT(spill != NULL && spill->object == object);
+    return spill;
+}
+
+static void note_weighing(tow_controller_t *controller)
+{
+    tow_sched_set_weighing(controller->sched,
+                           tow_map_count(&controller->spill_of) > 0 ||
+                               controller->weighed_count > 0);
+}
+
+/* -- What moves ---------------------------------------------------------------- */
+
+/* On each island of the object: one more is on its way, or one fewer. */
+static void count_moving(tow_controller_t *controller,
+                         const tow_object_t *object, int change)
+{
+    size_t *counts = object->residence == TOW_SPILLING
+                         ? controller->spilling_count
+                         : controller->returning_count;
+    for (uint64_t set = object->placement->islands; set != 0; set &= set - 1)
+        counts[__builtin_ctzll(set)] += (size_t)change;
+}
+
+static bool is_any_moving(const size_t *counts, const tow_ticket_t *ticket)
+{
+    uint64_t islands = 0;
+    for (size_t p = 0; p < ticket->part_count; p++)
+        islands |= ticket->parts[p].placement->islands;
+    for (; islands != 0; islands &= islands - 1)
+        if (counts[__builtin_ctzll(islands)] > 0) return true;
+    return false;
+}
+
+static void forget_spill(tow_controller_t *controller, spill_t *spill)
+{
+    tow_map_remove(&controller->spill_of, spill->object->id.value);
+    tow_free(spill);
+    note_weighing(controller);
+}
+
+static void send(worker_t *worker, const spill_t *spill)
+{
+    if (spill->object->residence == TOW_SPILLING) {
+        tow_msg_spill_t message = TOW_MSG_SPILL_INIT;
+        message.object = spill->object->id.value;
+        message.spill = spill->number;
+        tow_worker_send(worker, TOW_MESSAGE_SPILL, &message.base);
+    } else {
+        tow_msg_unspill_t message = TOW_MSG_UNSPILL_INIT;
+        message.object = spill->object->id.value;
+        message.spill = spill->number;
+        tow_worker_send(worker, TOW_MESSAGE_UNSPILL, &message.base);
+    }
+}
+
+/* Tells all its workers. Of one that is gone the object has failed, or is about
+ * to: nobody will want it back. The object is held until they have answered: its
+ * memory is in use, whoever lets go of it. */
+static void tell_workers(tow_controller_t *controller, spill_t *spill)
+{
+    const mapping_t *mapping = mapping_of(spill->object);
+    TOW_ASSERT(spill->open_count == 0);
+    for (uint32_t i = 0; i < mapping->part_count; i++) {
+        worker_t *worker = mapping->parts[i].worker;
+        if (worker->session == NULL) continue;
+        spill->is_open[i] = true;
+        spill->open_count++;
+        send(worker, spill);
+    }
+    TOW_ASSERT(spill->open_count > 0);
+    tow_object_hold(spill->object);
+    count_moving(controller, spill->object, 1);
+}
+
+/* -- Answers ------------------------------------------------------------------- */
+
+static void end_return(tow_controller_t *controller, spill_t *spill)
+{
+    tow_object_t *object = spill->object;
+    tow_object_end_return(controller->ledger, object);
+    if (spill->is_refused && !object->kept) {
+        object->kept = true;
+        controller->kept_count++;
+    }
+    forget_spill(controller, spill);
+}
+
+/* All its workers have answered, or are gone. A worker that kept its shards makes
+ * the others bring theirs back: nothing is spilled half. */
+static void settle(tow_controller_t *controller, spill_t *spill)
+{
+    tow_object_t *object = spill->object;
+    count_moving(controller, object, -1);
+    tow_sched_poke(controller->sched, object->placement);
+    if (object->residence == TOW_RETURNING) {
+        end_return(controller, spill);
+    } else if (!spill->is_refused || object->placement->lost) {
+        tow_object_end_spill(object);
+        controller->spilled_count++;
+    } else {
+        tow_object_begin_return(object);
+        tell_workers(controller, spill);
+    }
+    tow_object_unhold(controller->ledger, object);
+}
+
+static void answer(tow_controller_t *controller, spill_t *spill, uint32_t part,
+                   tow_status_t take_status)
+{
+    tow_object_t *object = spill->object;
+    spill->is_open[part] = false;
+    spill->open_count--;
+    if (take_status != TOW_OK && object->residence == TOW_RETURNING)
+        tow_object_fail(object, take_status);
+    else if (take_status != TOW_OK)
+        spill->is_refused = true;
+    tow_status_release(take_status);
+    if (spill->open_count == 0) settle(controller, spill);
+}
+
+static bool find_part(const spill_t *spill, const worker_t *worker,
+                      uint32_t *out_part)
+{
+    const mapping_t *mapping = mapping_of(spill->object);
+    for (uint32_t i = 0; i < mapping->part_count; i++)
+        if (mapping->parts[i].worker == worker && spill->is_open[i]) {
+            *out_part = i;
+            return true;
+        }
+    return false;
+}
+
+/* Of an object that was released meanwhile there is nothing to say. */
+void tow_spill_done(worker_t *worker, const tow_msg_spill_done_t *message)
+{
+    tow_controller_t *controller = worker->controller;
+    spill_t *spill = tow_map_find(&controller->spill_of, message->object);
+    uint32_t part;
+    if (spill == NULL || spill->number != message->spill ||
+        !find_part(spill, worker, &part))
+        return;
+    answer(controller, spill, part, tow_failure_status(message->failure));
+}
+
+/* Its accounts are lost: the objects have failed. */
+void tow_spills_lose(tow_controller_t *controller, worker_t *worker)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&controller->spill_of, &cursor, &key, &value)) {
+        uint32_t part;
+        if (find_part(value, worker, &part))
+            answer(controller, value, part, TOW_OK);
+    }
+}
+
+/* Those that were kept because they shared their memory may not any more. */
+static void forget_kept(tow_controller_t *controller)
+{
+    size_t cursor = 0;
+    for (tow_object_t *object;
+         (object = tow_ledger_next(controller->ledger, &cursor)) != NULL;)
+        object->kept = false;
+    controller->kept_count = 0;
+}
+
+void tow_spill_dropped(tow_controller_t *controller, tow_object_t *object)
+{
+    if (TOW_UNLIKELY(controller->kept_count > 0)) forget_kept(controller);
+    if (TOW_LIKELY(object->residence == TOW_ON_DEVICE)) return;
+    spill_t *spill = find_spill(controller, object);
+    TOW_ASSERT(spill->open_count == 0);
+    forget_spill(controller, spill);
+}
+
+void tow_spills_destroy(tow_controller_t *controller)
+{
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&controller->spill_of, &cursor, &key, &value))
+        tow_free(value);
+    tow_map_deinit(&controller->spill_of);
+    tow_status_release(controller->room_error);
+}
+
+/* -- What a ticket takes -------------------------------------------------------- */
+
+/* What a unit needs on its devices. */
+typedef struct unit_needs {
+    tow_object_t *const *objects;
+    size_t object_count;
+    const tow_ticket_part_t *parts;
+    size_t part_count;
+} unit_needs_t;
+
+static unit_needs_t needs_of(const unit_t *unit)
+{
+    if (unit->kind == UNIT_RUN) {
+        const run_t *run = (const run_t *)unit;
+        return (unit_needs_t){run->arguments, run->argument_count,
+                              run->program->parts, run->program->mapping_count};
+    }
+    unit_needs_t needs = {0};
+    if (unit->kind == UNIT_REGROUP)
+        tow_regroup_needs((const regroup_t *)unit, &needs.objects,
+                          &needs.object_count, &needs.parts);
+    needs.part_count = needs.parts != NULL;
+    return needs;
+}
+
+static void clear_scratch(const unit_needs_t *needs)
+{
+    for (size_t i = 0; i < needs->object_count; i++)
+        needs->objects[i]->scratch = false;
+}
+
+static bool needs_return(const tow_object_t *object)
+{
+    return object->residence == TOW_SPILLED &&
+           object->state != TOW_OBJECT_FAILED;
+}
+
+void tow_spill_unweigh(tow_controller_t *controller, unit_t *unit)
+{
+    if (TOW_LIKELY(unit->weighed == NULL)) return;
+    const unit_needs_t needs = needs_of(unit);
+    tow_free(unit->weighed);
+    unit->weighed = NULL;
+    unit->ticket.parts = needs.parts;
+    unit->ticket.part_count = needs.part_count;
+    controller->weighed_count--;
+    note_weighing(controller);
+}
+
+/* Its own parts, and one for each object that is to come back. */
+static bool weigh(tow_controller_t *controller, unit_t *unit,
+                  const unit_needs_t *needs)
+{
+    if (unit->weighed == NULL) {
+        unit->weighed = tow_calloc(needs->part_count + needs->object_count,
+                                   sizeof(*unit->weighed));
+        if (unit->weighed == NULL) return false;
+        controller->weighed_count++;
+    }
+    size_t count = 0;
+    for (; count < needs->part_count; count++)
+        unit->weighed[count] = needs->parts[count];
+    for (size_t i = 0; i < needs->object_count; i++) {
+        tow_object_t *object = needs->objects[i];
+        if (!needs_return(object) || object->scratch) continue;
+        object->scratch = true;
+        unit->weighed[count++] = (tow_ticket_part_t){
+            .placement = object->placement, .bytes = object->bytes};
+    }
+    clear_scratch(needs);
+    unit->ticket.parts = unit->weighed;
+    unit->ticket.part_count = count;
+    return true;
+}
+
+/* Without memory for its parts it waits for those that have some: there is a
+ * next turn whenever something ends. */
+bool tow_spill_weigh(void *context, tow_ticket_t *ticket)
+{
+    tow_controller_t *controller = context;
+    unit_t *unit = TOW_CONTAINER_OF(ticket, unit_t, ticket);
+    const unit_needs_t needs = needs_of(unit);
+    bool is_any_spilled = false;
+    for (size_t i = 0; i < needs.object_count; i++) {
+        if (needs.objects[i]->residence == TOW_SPILLING) return false;
+        is_any_spilled |= needs_return(needs.objects[i]);
+    }
+    if (is_any_spilled) return weigh(controller, unit, &needs);
+    tow_spill_unweigh(controller, unit);
+    return true;
+}
+
+/* What was reserved for them passes to the objects. */
+void tow_spill_bring_back(tow_controller_t *controller, unit_t *unit)
+{
+    if (TOW_LIKELY(unit->weighed == NULL)) return;
+    const unit_needs_t needs = needs_of(unit);
+    for (size_t i = needs.part_count; i < unit->ticket.part_count; i++)
+        tow_placement_unreserve(unit->ticket.parts[i].placement,
+                                unit->ticket.parts[i].bytes);
+    for (size_t i = 0; i < needs.object_count; i++) {
+        tow_object_t *object = needs.objects[i];
+        if (!needs_return(object)) continue;
+        tow_object_begin_return(object);
+        tell_workers(controller, find_spill(controller, object));
+    }
+    tow_spill_unweigh(controller, unit);
+}
+
+/* -- Making room ---------------------------------------------------------------- */
+
+/* Into the accounts' scratch: what the ticket lacks there, were all under way
+ * finished and nothing left of it. False: nothing. */
+static bool note_deficits(const tow_ticket_t *ticket)
+{
+    bool is_short = false;
+    for (size_t p = 0; p < ticket->part_count; p++) {
+        const tow_placement_t *placement = ticket->parts[p].placement;
+        for (size_t i = 0; i < placement->device_count; i++) {
+            uint64_t *bytes = &placement->accounts[i]->scratch_bytes_;
+            if (__builtin_add_overflow(*bytes, ticket->parts[p].bytes, bytes))
+                *bytes = UINT64_MAX;
+        }
+    }
+    /* An account that is met again has its deficit already: marked. */
+    for (size_t p = 0; p < ticket->part_count; p++) {
+        const tow_placement_t *placement = ticket->parts[p].placement;
+        for (size_t i = 0; i < placement->device_count; i++) {
+            tow_account_t *account = placement->accounts[i];
+            if (account->scratch_steps_ != 0) continue;
+            account->scratch_steps_ = 1;
+            const uint64_t limit =
+                account->limit_bytes != 0 ? account->limit_bytes : UINT64_MAX;
+            const uint64_t free_bytes = limit > account->object_bytes
+                                            ? limit - account->object_bytes
+                                            : 0;
+            const uint64_t need = account->scratch_bytes_;
+            account->scratch_bytes_ = need > free_bytes ? need - free_bytes : 0;
+            is_short |= account->scratch_bytes_ > 0;
+        }
+    }
+    return is_short;
+}
+
+static void clear_deficits(const tow_ticket_t *ticket)
+{
+    for (size_t p = 0; p < ticket->part_count; p++) {
+        const tow_placement_t *placement = ticket->parts[p].placement;
+        for (size_t i = 0; i < placement->device_count; i++) {
+            placement->accounts[i]->scratch_bytes_ = 0;
+            placement->accounts[i]->scratch_steps_ = 0;
+        }
+    }
+}
+
+/* Its bytes will be free. True: that helps somewhere. */
+static bool cover(const tow_object_t *object)
+{
+    bool helps = false;
+    for (size_t i = 0; i < object->placement->device_count; i++) {
+        uint64_t *deficit = &object->placement->accounts[i]->scratch_bytes_;
+        helps |= *deficit > 0;
+        *deficit -= *deficit < object->bytes ? *deficit : object->bytes;
+    }
+    return helps;
+}
+
+static bool would_help(const tow_object_t *object)
+{
+    for (size_t i = 0; i < object->placement->device_count; i++)
+        if (object->placement->accounts[i]->scratch_bytes_ > 0) return true;
+    return false;
+}
+
+static bool is_covered(const tow_ticket_t *ticket)
+{
+    for (size_t p = 0; p < ticket->part_count; p++) {
+        const tow_placement_t *placement = ticket->parts[p].placement;
+        for (size_t i = 0; i < placement->device_count; i++)
+            if (placement->accounts[i]->scratch_bytes_ > 0) return false;
+    }
+    return true;
+}
+
+static void mark_needs(const unit_t *unit)
+{
+    const unit_needs_t needs = needs_of(unit);
+    for (size_t i = 0; i < needs.object_count; i++)
+        needs.objects[i]->scratch = true;
+}
+
+/* What granted runs and gets need, and the ticket itself. What runs consume goes
+ * with them: it need not be spilled. */
+static void mark_busy(tow_controller_t *controller, const unit_t *unit)
+{
+    for (tow_list_t *item = controller->runs.next; item != &controller->runs;
+         item = item->next) {
+        const run_t *run = TOW_CONTAINER_OF(item, run_t, node);
+        if (!run->is_granted) continue;
+        for (size_t i = 0; i < run->argument_count; i++) {
+            tow_object_t *object = run->arguments[i];
+            if (object->consumed && object->counted && !object->scratch)
+                (void)cover(object);
+            object->scratch = true;
+        }
+    }
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&controller->get_of, &cursor, &key, &value))
+        ((get_t *)value)->object->scratch = true;
+    mark_needs(unit);
+}
+
+static bool is_idle(const tow_object_t *object)
+{
+    return object->state == TOW_OBJECT_READY && object->counted &&
+           object->residence == TOW_ON_DEVICE && !object->scratch &&
+           !object->kept && !object->dropped && object->bytes > 0 &&
+           object->context == &tow_object_is_placed && !object->placement->lost;
+}
+
+/* Nobody waits for it, and its last use was long ago; or somebody does, and its
+ * use is far away. */
+static int compare(const void *left, const void *right)
+{
+    const tow_object_t *a = *(tow_object_t *const *)left;
+    const tow_object_t *b = *(tow_object_t *const *)right;
+    const bool is_a_awaited = a->hold_count > 0;
+    if (is_a_awaited != (b->hold_count > 0)) return is_a_awaited ? 1 : -1;
+    if (a->mark != b->mark) return (a->mark < b->mark) != is_a_awaited ? -1 : 1;
+    return a->id.value < b->id.value ? -1 : a->id.value > b->id.value;
+}
+
+typedef TOW_VEC(tow_object_t *) object_vec_t;
+
+/* All that could help, best first. Clears the marks. */
+static bool find_idle(tow_controller_t *controller, object_vec_t *out_idle)
+{
+    size_t cursor = 0;
+    bool has_memory = true;
+    for (tow_object_t *object;
+         (object = tow_ledger_next(controller->ledger, &cursor)) != NULL;) {
+        if (is_idle(object) && would_help(object) && has_memory)
+            has_memory = tow_vec_push(out_idle, object);
+        object->scratch = false;
+    }
+    if (out_idle->count > 1)
+        qsort(out_idle->items, out_idle->count, sizeof(*out_idle->items),
+              compare);
+    return has_memory;
+}
+
+/* It stays where it is. */
+static void unbook(tow_controller_t *controller, tow_object_t *object)
+{
+    tow_object_begin_return(object);
+    tow_object_end_return(controller->ledger, object);
+}
+
+/* Its host memory is booked. */
+static bool start(tow_controller_t *controller, tow_object_t *object)
+{
+    const mapping_t *mapping = mapping_of(object);
+    spill_t *spill = tow_calloc(1, sizeof(*spill) + mapping->part_count);
+    if (spill == NULL ||
+        !tow_map_put(&controller->spill_of, object->id.value, spill)) {
+        tow_free(spill);
+        unbook(controller, object);
+        return false;
+    }
+    spill->number = ++controller->spill_number;
+    spill->object = object;
+    tell_workers(controller, spill);
+    return true;
+}
+
+static void say_short_host(tow_controller_t *controller, const tow_host_t *host)
+{
+    tow_status_release(controller->room_error);
+    controller->room_error =
+        host->number == 0
+            ? TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                        "idle objects cannot be spilled: their workers have "
+                        "no host memory for it")
+            : TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                        "idle objects cannot be spilled: of their worker's "
+                        "%" PRIu64 " bytes of host memory %" PRIu64
+                        " are taken",
+                        host->limit_bytes, host->spilled_bytes);
+}
+
+/* Keeps, of those that are idle, the ones to go, with host memory booked; none
+ * if they would not suffice. */
+static void book(tow_controller_t *controller, const tow_ticket_t *ticket,
+                 object_vec_t *idle)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < idle->count; i++) {
+        tow_object_t *object = idle->items[i];
+        if (!would_help(object)) continue;
+        const tow_host_t *host =
+            tow_object_short_host(controller->ledger, object);
+        if (host != NULL) {
+            say_short_host(controller, host);
+            continue;
+        }
+        tow_object_begin_spill(controller->ledger, object);
+        (void)cover(object);
+        idle->items[count++] = object;
+    }
+    idle->count = count;
+    if (is_covered(ticket)) return;
+    while (idle->count > 0)
+        unbook(controller, idle->items[--idle->count]);
+}
+
+static bool spill_idle(tow_controller_t *controller, const unit_t *unit)
+{
+    object_vec_t idle = {0};
+    bool is_any = false;
+    mark_busy(controller, unit);
+    if (find_idle(controller, &idle))
+        book(controller, &unit->ticket, &idle);
+    else
+        idle.count = 0;
+    for (size_t i = 0; i < idle.count; i++)
+        is_any |= start(controller, idle.items[i]);
+    if (is_any) note_weighing(controller);
+    tow_vec_deinit(&idle);
+    return is_any;
+}
+
+/* One after the other: when those that move have settled, it is asked again. */
+bool tow_spill_make_room(void *context, tow_ticket_t *ticket)
+{
+    tow_controller_t *controller = context;
+    tow_status_release(controller->room_error);
+    controller->room_error = TOW_OK;
+    if (is_any_moving(controller->spilling_count, ticket)) return true;
+    const bool is_coming =
+        note_deficits(ticket) &&
+        spill_idle(controller, TOW_CONTAINER_OF(ticket, unit_t, ticket));
+    clear_deficits(ticket);
+    return is_coming || is_any_moving(controller->returning_count, ticket);
+}
+
+tow_status_t tow_spill_explain(tow_controller_t *controller,
+                               tow_status_t take_refusal)
+{
+    if (controller->room_error == TOW_OK ||
+        tow_status_code(take_refusal) != TOW_RESOURCE_EXHAUSTED)
+        return take_refusal;
+    tow_status_t status = tow_status_annotate(
+        take_refusal, "%s", tow_status_message(controller->room_error));
+    tow_status_release(controller->room_error);
+    controller->room_error = TOW_OK;
+    return status;
+}

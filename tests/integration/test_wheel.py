@@ -1,0 +1,170 @@
+"""The wheel: small, whole, and working in a clean environment without compiler and
+without the clone; uninstalled, it leaves nothing."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from jax_script import BUILD, NEEDS_THE_PLUGIN, ROOT, WATCHDOG_S
+
+jax = pytest.importorskip("jax", reason="skipped: JAX is not installed")
+
+pytestmark = NEEDS_THE_PLUGIN + [
+    pytest.mark.skipif(not (BUILD / "src/device/xla_cpu/libtow_xla_cpu.so").exists(),
+                       reason="skipped: the XLA adapter is not built"),
+    pytest.mark.skipif(shutil.which("patchelf") is None, reason="skipped: patchelf is not installed"),
+]
+
+BYTES_MAX = 8 << 20
+SCRIPT = """
+import jax, jax.numpy as jnp, numpy as np, os
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4,), ("x",), devices=jax.devices()[:4])
+x = jax.device_put(np.arange(16.0), NamedSharding(mesh, P("x")))
+print(jax.devices()[0].platform, float(jnp.sum(x * x)))
+def tree(pid):
+    yield pid
+    for task in os.listdir(f"/proc/{pid}/task"):
+        for child in open(f"/proc/{pid}/task/{task}/children").read().split():
+            yield from tree(int(child))
+for pid in tree(os.getpid()):
+    for line in open(f"/proc/{pid}/maps"):
+        if "/" in line: print("map", line.split()[-1])
+"""
+
+
+def run(*words: str | pathlib.Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Nothing is inherited: no compiler by name, no variable that names a build."""
+    return subprocess.run(words, env=environment, capture_output=True, text=True,
+                          timeout=WATCHDOG_S, check=False)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> pathlib.Path:
+    made = subprocess.run([sys.executable, ROOT / "scripts/make_wheel.py", BUILD,
+                           tmp_path_factory.mktemp("wheel")],
+                          capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    return pathlib.Path(made.stdout.strip())
+
+
+class Clean:
+    """A virtual environment of its own, to which JAX is lent by a path."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+        self.venv = folder / "venv"
+        [self.packages] = self.venv.glob("lib/python3*/site-packages")
+        (folder / "bin").mkdir()  # PATH: no compiler, no system's `tow`
+        (folder / "home").mkdir()
+        self.environment = {"PATH": f"{self.venv}/bin:{folder}/bin", "HOME": str(folder / "home"),
+                            "TF_CPP_MIN_LOG_LEVEL": "3", "PIP_NO_INDEX": "1"}
+
+    def pip(self, *words: str | pathlib.Path) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "--python", self.venv / "bin/python", *words],
+            capture_output=True, text=True, check=False,
+            env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+        assert done.returncode == 0, done.stderr
+
+    def lend_jax(self) -> pathlib.Path:
+        """For running alone: beside that JAX pip would find a Towpath too."""
+        path = self.packages / "jax.pth"
+        path.write_text(f"{pathlib.Path(jax.__file__).resolve().parents[1]}\n")
+        return path
+
+    def files(self) -> set[pathlib.Path]:
+        return {path for path in self.venv.rglob("*")}
+
+    def python(self, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run(self.venv / "bin/python", "-c", script, **self.environment | environment)
+
+    def tow(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run(self.venv / "bin/tow", *words, **self.environment | environment)
+
+
+@pytest.fixture(scope="module")
+def clean(wheel, tmp_path_factory):
+    """With the wheel in it; at the end it is uninstalled, and nothing is left."""
+    made = Clean(tmp_path_factory.mktemp("clean"))
+    before = made.files()
+    made.pip("install", "--no-index", "--no-deps", wheel)
+    assert made.files() > before
+    jax_path = made.lend_jax()
+    yield made
+    jax_path.unlink()
+    made.pip("uninstall", "--yes", "towpath")
+    assert made.files() == before
+
+
+@pytest.fixture(scope="module")
+def xla_folder() -> str:
+    return subprocess.run([ROOT / "scripts/xla_dir.sh"], capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
+def test_it_is_small_and_its_tag_is_what_its_symbols_ask_for(wheel):
+    assert wheel.stat().st_size <= BYTES_MAX
+    # Above it, systems that are in use would be shut out without need.
+    glibc = int(re.search(r"-py3-none-manylinux_2_(\d+)_x86_64\.whl$", wheel.name)[1])
+    assert 27 <= glibc <= 34
+
+
+def test_it_names_no_folder_of_the_build(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            assert str(BUILD).encode() not in archive.read(name), name
+
+
+def test_jax_runs_on_what_is_in_it(clean, xla_folder):
+    done = clean.python(SCRIPT, JAX_PLATFORMS="towpath", TOW_XLA_DIR=xla_folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    assert lines[0] == "towpath 1240.0"
+    maps = {pathlib.Path(line.split()[1]) for line in lines[1:]}
+    ours = {path.name for path in maps if path.is_relative_to(clean.packages / "towpath")}
+    for part in ("tow", "libtowpath_pjrt.so", "libtow_xla_cpu.so", "libucp-", "libcrypto-"):
+        assert any(name.startswith(part) for name in ours), (part, ours)
+    for path in maps:
+        assert not path.is_relative_to(BUILD), path
+        assert not path.name.startswith(("libucp.", "libucs.", "libuct.", "libuct_", "libisal.")), path
+
+
+def test_the_command_is_there(clean, xla_folder):
+    version = clean.tow("version", "--json")
+    assert json.loads(version.stdout)["towpath"] == "0.1.0", version.stderr
+    ready = clean.tow("setup", "--check", "--json", TOW_XLA_DIR=xla_folder)
+    assert json.loads(ready.stdout)["state"] == "ready"
+    missing = clean.tow("setup", "--check")
+    assert missing.returncode == 1 and "`tow setup` fetches it" in missing.stdout
+
+
+def test_without_xla_a_worker_says_what_to_do(clean):
+    done = clean.tow("run", str(ROOT / "examples/add.mlir"), "-i", "f32[4]=1", "-i", "f32[4]=1")
+    assert done.returncode == 1
+    assert "XLA is not on this host: `tow setup` fetches it" in done.stderr
+
+
+def test_first_use_fetches_xla_and_says_so(clean):
+    """Here no index has it, and that is said too."""
+    done = clean.python("import jax; jax.devices()", JAX_PLATFORMS="towpath")
+    assert done.returncode != 0
+    assert "first use. XLA: tensorflow-cpu" in done.stderr
+    assert "tow setup --from FILE.whl" in done.stderr.splitlines()[-1]
+
+
+def test_first_use_may_be_forbidden(clean):
+    done = clean.python("import jax; jax.devices()", JAX_PLATFORMS="towpath", TOW_SETUP="off")
+    assert done.returncode != 0 and "run `tow setup`" in done.stderr.splitlines()[-1]
+
+
+def test_installed_only_jax_is_as_it_was(clean):
+    done = clean.python("import jax; print(jax.devices()[0].platform)")
+    assert done.stdout == "cpu\n", done.stderr
