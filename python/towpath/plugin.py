@@ -136,6 +136,8 @@ def initialize() -> None:
     from jax._src import xla_bridge
     from jax._src.interpreters import mlir
 
+    from . import callbacks
+
     try:
         path = _find()
     except Exception as why:
@@ -156,3 +158,4 @@ def initialize() -> None:
         xla_bridge.register_plugin(
             "towpath", priority=PRIORITY, library_path=str(path)
         )
+        callbacks.install(path)

@@ -172,6 +172,34 @@ tow_status_t tow_copy_start(tow_slice_t *slice, tow_array_t *source,
                             uint32_t shard, tow_array_t **out_array)
     TOW_MUST_USE;
 
+/* -- Functions that computations call ------------------------------------------- */
+
+/* A computation of this client's stands still until it is answered. */
+typedef struct tow_client_request {
+    uint64_t number;
+    uint64_t function; /* as the program names it */
+    int64_t device;    /* that calls */
+    void *bytes;       /* owned: all arguments, one behind the other */
+    size_t size;
+    size_t result_size; /* bytes that it wants */
+    tow_list_t node;    /* of whoever has it */
+} tow_client_request_t;
+
+typedef struct tow_client_server {
+    /* Inside, once a request. Whoever takes it answers it, later, on any thread
+     * that has entered. */
+    void (*called)(void *context, tow_client_request_t *take_request);
+    void *context; /* lent */
+} tow_client_server_t;
+
+/* Copied. Without one such programs fail. */
+void tow_client_set_server(tow_client_t *client,
+                           const tow_client_server_t *server);
+/* `results`: as many bytes as it wants, lent for the call; not looked at if the
+ * status is an error, which the run then fails with. */
+void tow_client_answer(tow_client_t *client, tow_client_request_t *take_request,
+                       const void *results, tow_status_t take_status);
+
 /* -- For siblings that enter by themselves -------------------------------------- */
 
 /* Lent; NULL in a simulation. env/net/shared.h says how to enter. */

@@ -5,6 +5,7 @@
  *   array.c      values, their references and who waits for them
  *   run.c        calls and runs: the hot path
  *   transfer.c   uploads and downloads
+ *   callback.c   functions that computations call
  *   shards.c     arrays of shards that are there
  *   api.c        towpath.h: enters, calls the machine, waits, leaves
  *   local.c      a cluster of processes of our own
@@ -68,8 +69,9 @@ struct tow_client {
     TOW_VEC(uint32_t) release_counts;
     tow_timer_t release_timer;
 
-    tow_list_t callbacks; /* to be called */
-    uint32_t lazy_count;  /* calls since the last flush */
+    tow_list_t callbacks;       /* to be called */
+    tow_client_server_t server; /* of functions that computations call */
+    uint32_t lazy_count;        /* calls since the last flush */
     bool has_room; /* for another run: whoever waits for it clears it first */
     bool is_closing;
     bool is_closed;
@@ -226,6 +228,9 @@ void tow_callbacks_run(tow_list_t *callbacks);
 void tow_client_flush_releases(tow_client_t *client);
 void tow_client_note_release(tow_client_t *client, uint64_t id);
 
+/* There is no cluster any more: all that waits gets this. The first counts. */
+void tow_client_lose(tow_client_t *client, tow_status_t take_cause);
+
 /* -- Things, and the answers to them ------------------------------------------- */
 
 void tow_slice_opened(tow_client_t *client,
@@ -251,6 +256,8 @@ void tow_runs_lost(tow_client_t *client);
 bool tow_client_has_room(const tow_client_t *client);
 /* There may be room again, or nothing to wait for any more. */
 void tow_client_tell_room(tow_client_t *client);
+
+void tow_client_called(tow_client_t *client, const tow_msg_callback_t *message);
 
 void tow_upload_opened(tow_client_t *client,
                        const tow_msg_put_opened_t *opened);

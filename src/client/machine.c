@@ -163,8 +163,7 @@ static void settle_map(tow_client_t *client, tow_map_t *map, size_t offset)
                    tow_status_retain(client->lost));
 }
 
-/* Everything that waits for an answer gets this one. The first cause counts. */
-static void lose(tow_client_t *client, tow_status_t take_cause)
+void tow_client_lose(tow_client_t *client, tow_status_t take_cause)
 {
     if (client->lost != TOW_OK) {
         tow_status_release(take_cause);
@@ -185,9 +184,9 @@ static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
 {
     tow_client_t *client = context;
     if (!client->opening.settled) /* It never was: the cause says why. */
-        lose(client, tow_status_retain(cause));
+        tow_client_lose(client, tow_status_retain(cause));
     else
-        lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the cluster is gone: %s",
+        tow_client_lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the cluster is gone: %s",
                                tow_status_message(cause)));
 }
 
@@ -197,7 +196,7 @@ static void opened(tow_client_t *client, const tow_msg_client_opened_t *message)
 {
     tow_status_t status = tow_failure_status(message->failure);
     if (status != TOW_OK) {
-        lose(client, status);
+        tow_client_lose(client, status);
         return;
     }
     client->number = message->client;
@@ -224,6 +223,7 @@ static tow_status_t handle(tow_client_t *client, uint32_t type,
     case TOW_MESSAGE_PROGRAM_ADDED:
         tow_program_answered(client, AS(program_added));
         break;
+    case TOW_MESSAGE_CALLBACK: tow_client_called(client, AS(callback)); break;
     case TOW_MESSAGE_REPORT: tow_report_done(client, AS(report)); break;
     case TOW_MESSAGE_CLIENT_OPENED: opened(client, AS(client_opened)); break;
     default:
@@ -243,7 +243,7 @@ static void on_message(void *context, tow_session_t *session,
     tow_status_t status = tow_message_decode(
         message->type, message->bytes, message->size, &client->arena, &body);
     if (status == TOW_OK) status = handle(client, message->type, body);
-    if (status != TOW_OK) lose(client, status);
+    if (status != TOW_OK) tow_client_lose(client, status);
 }
 
 static void on_opened(void *context, tow_session_t *session)
@@ -254,7 +254,7 @@ static void on_opened(void *context, tow_session_t *session)
         client->name[0] != '\0' ? client->name : (char *)client->env->name;
     if (tow_session_send(session, TOW_MESSAGE_CLIENT_OPEN, &open.base) !=
         TOW_SEND_OK)
-        lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the controller is gone"));
+        tow_client_lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the controller is gone"));
 }
 
 typedef struct report_blob {
@@ -339,7 +339,7 @@ void tow_client_shut(tow_client_t *client)
     if (client->is_closing) return;
     tow_client_flush_releases(client);
     client->is_closing = true;
-    lose(client, TOW_ERROR(TOW_CANCELLED, "the client was closed"));
+    tow_client_lose(client, TOW_ERROR(TOW_CANCELLED, "the client was closed"));
     tow_lanes_close(client);
     tow_session_t *session = client->session;
     client->session = NULL;

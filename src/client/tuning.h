@@ -12,6 +12,8 @@
  * a system call costs as much as ten calls. */
 #define TOW_CLIENT_EAGER_COUNT 4u
 #define TOW_CLIENT_BATCH_COUNT 16u
+/* Results of one call by a computation: they go through the controller. */
+#define TOW_CLIENT_RESULT_BYTES_MAX (UINT64_C(1) << 28)
 /* Released handles are told in ranges, this many at a time or after a while. */
 #define TOW_CLIENT_RELEASE_COUNT 64u
 #define TOW_CLIENT_RELEASE_NS    (1000 * 1000)

@@ -31,29 +31,57 @@ void tow_client_fault(client_t *client, tow_status_t take_status)
 
 /* -- Blobs --------------------------------------------------------------------- */
 
-static void free_blob(blob_t *blob)
+void tow_blob_free(blob_t *blob)
 {
     if (blob == NULL) return;
     tow_free(blob->bytes);
     tow_free(blob);
 }
 
-void tow_client_blob(client_t *client, uint64_t number, void *take_bytes,
-                     size_t size)
+uint64_t tow_blob_send(tow_session_t *session, blob_t *take_blob)
+{
+    const tow_session_blob_t blob = {.bytes = take_blob->bytes,
+                                     .size = take_blob->size,
+                                     .release = tow_free,
+                                     .context = take_blob->bytes};
+    tow_free(take_blob);
+    return tow_session_send_blob(session, &blob);
+}
+
+bool tow_blob_keep(tow_map_t *blobs, size_t count_max, uint64_t number,
+                   void *take_bytes, size_t size)
 {
     blob_t *blob = tow_calloc(1, sizeof(*blob));
-    if (blob != NULL && tow_map_count(&client->blobs) < TOW_CLIENT_BLOBS_MAX &&
-        tow_map_put(&client->blobs, number, blob)) {
+    if (blob != NULL && tow_map_count(blobs) < count_max &&
+        tow_map_put(blobs, number, blob)) {
         *blob = (blob_t){take_bytes, size};
-        return;
+        return true;
     }
     tow_free(blob);
     tow_free(take_bytes);
-    tow_client_fault(client,
-                     TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                               "client %s sent more than %u blobs that no "
-                               "message names",
-                               client->name, TOW_CLIENT_BLOBS_MAX));
+    return false;
+}
+
+void tow_blobs_deinit(tow_map_t *blobs)
+{
+    size_t cursor = 0;
+    uint64_t number;
+    void *blob;
+    while (tow_map_next(blobs, &cursor, &number, &blob))
+        tow_blob_free(blob);
+    tow_map_deinit(blobs);
+}
+
+void tow_client_blob(client_t *client, uint64_t number, void *take_bytes,
+                     size_t size)
+{
+    if (!tow_blob_keep(&client->blobs, TOW_CLIENT_BLOBS_MAX, number, take_bytes,
+                       size))
+        tow_client_fault(client,
+                         TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                                   "client %s sent more than %u blobs that no "
+                                   "message names",
+                                   client->name, TOW_CLIENT_BLOBS_MAX));
 }
 
 /* The caller's from now on; NULL and a fault when it is not there. */
@@ -223,7 +251,7 @@ static void add_program(client_t *client, const tow_msg_program_add_t *add)
     if (blob == NULL ||
         !check_new(client, id, there != NULL && !there->is_refused,
                    "program")) {
-        free_blob(blob);
+        tow_blob_free(blob);
         return;
     }
     resident_t *resident = NULL;
@@ -239,7 +267,7 @@ static void add_program(client_t *client, const tow_msg_program_add_t *add)
         resident->graph = *blob;
         blob->bytes = NULL;
     }
-    free_blob(blob);
+    tow_blob_free(blob);
     drop_program(client, add->program);
     if (resident != NULL &&
         !tow_map_put(&client->programs, add->program, resident)) {
@@ -273,8 +301,8 @@ static void compile(client_t *client, const tow_msg_compile_t *message)
                   tow_map_find(&client->functions, message->function) != NULL,
                   "function"))
         tow_code_compile(client, message, program, options);
-    free_blob(program);
-    free_blob(options);
+    tow_blob_free(program);
+    tow_blob_free(options);
 }
 
 /* -- Dispatch ------------------------------------------------------------------ */
@@ -292,6 +320,9 @@ static tow_status_t handle(client_t *client, uint32_t type,
     case TOW_MESSAGE_REGROUP: tow_regroup_begin(client, AS(regroup)); break;
     case TOW_MESSAGE_COPY: tow_copy_begin(client, AS(copy)); break;
     case TOW_MESSAGE_CANCEL: tow_run_cancel(client, AS(cancel)->run); break;
+    case TOW_MESSAGE_CALLBACK_DONE:
+        tow_callback_done(client, AS(callback_done));
+        break;
     case TOW_MESSAGE_SLICE_OPEN: open_slice(client, AS(slice_open)); break;
     case TOW_MESSAGE_SLICE_CLOSE:
         close_slice(client, AS(slice_close)->slice);
@@ -401,12 +432,10 @@ static void drop_everything(client_t *client)
         tow_function_forget(client, value);
     for (cursor = 0; tow_map_next(&client->slices, &cursor, &key, &value);)
         free_slice(client, value);
-    for (cursor = 0; tow_map_next(&client->blobs, &cursor, &key, &value);)
-        free_blob(value);
     tow_map_deinit(&client->programs);
     tow_map_deinit(&client->functions);
     tow_map_deinit(&client->slices);
-    tow_map_deinit(&client->blobs);
+    tow_blobs_deinit(&client->blobs);
 }
 
 static void free_client(client_t *client)
@@ -436,6 +465,7 @@ void tow_client_gone(client_t *client, tow_status_t cause)
     tow_puts_lose(controller, NULL, client, cause);
     tow_gets_lose(controller, NULL, client, cause);
     tow_reports_lose(controller, NULL, client);
+    tow_callbacks_lose(controller, NULL, client);
     tow_sched_remove_client(controller->sched, client->number);
     tow_ledger_release_client(controller->ledger, client->number);
     free_client(client);

@@ -320,6 +320,7 @@ void tow_controller_destroy(tow_controller_t *controller)
     tow_workers_abandon(controller);
     tow_session_port_abandon(controller->port);
     tow_reports_destroy(controller);
+    tow_callbacks_destroy(controller);
     tow_gets_destroy(controller); /* They stand in lists of what follows. */
     tow_regroups_destroy(controller);
     tow_puts_destroy(controller);

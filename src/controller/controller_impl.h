@@ -12,6 +12,7 @@
  *   regroup.c      new objects of shards that are there
  *   spill.c        idle objects in host memory, and back
  *   run.c          runs, from the client's message to its completion
+ *   callback.c     functions of clients that computations call
  *   relay.c        grants and completions of many workers, through a few
  *   report.c       what `tow status` shows
  *
@@ -69,6 +70,7 @@ struct tow_controller {
     tow_map_t run_of;        /* key -> run_t */
     tow_map_t put_of;        /* object key -> put_t, not inlined */
     tow_map_t get_of;        /* request number -> get_t */
+    tow_map_t callback_of;   /* number -> callback_t, owned */
     tow_map_t executable_of; /* id -> executable_t */
     tow_map_t spill_of;      /* object key -> spill_t */
     tow_names_t mapping_of;  /* ids as text -> mapping_t */
@@ -78,6 +80,7 @@ struct tow_controller {
     uint64_t executable_number;
     uint64_t gang_number;
     uint64_t request_number;
+    uint64_t callback_number;
     uint64_t mark_number; /* of runs, on the objects that they name */
     uint64_t code_bytes;
     uint64_t granted_count;
@@ -141,9 +144,8 @@ struct worker {
     count_vec_t release_counts;
     /* What it told of itself, for those that join later. */
     tow_msg_peer_t peer;
-    void *peer_bytes;    /* owned: what `peer` points to */
-    struct json_t *told; /* owned: its last report, until a message names it */
-    uint64_t told_blob;
+    void *peer_bytes; /* owned: what `peer` points to */
+    tow_map_t blobs;  /* number -> blob_t, owned: no message named them yet */
 };
 
 struct client {
@@ -162,6 +164,7 @@ struct client {
     uint32_t run_count;           /* not finished */
     uint32_t get_count;           /* not answered */
     uint32_t gather_count;        /* not answered */
+    uint32_t callback_count;      /* that it has not answered */
     tow_status_t fault;       /* owned: what it did wrong; ends the session */
     uint64_t membership_seen; /* when its slices were looked at */
     uint64_t lowered_number;  /* of programs that were lowered again */
@@ -171,6 +174,14 @@ typedef struct blob {
     void *bytes; /* owned */
     size_t size;
 } blob_t;
+
+void tow_blob_free(blob_t *blob);
+/* Takes the bytes; NULL is no blob. */
+uint64_t tow_blob_send(tow_session_t *session, blob_t *take_blob);
+/* Keeps at most `count_max`; false: the bytes are gone. */
+bool tow_blob_keep(tow_map_t *blobs, size_t count_max, uint64_t number,
+                   void *take_bytes, size_t size);
+void tow_blobs_deinit(tow_map_t *blobs);
 
 typedef struct slice {
     tow_device_entry_t **devices; /* owned array */
@@ -594,13 +605,22 @@ void tow_workers_abandon(tow_controller_t *controller);
 /* -- Reports ---------------------------------------------------------------- */
 
 void tow_report_begin(client_t *client, const tow_msg_report_get_t *message);
-void tow_report_blob(worker_t *worker, uint64_t blob, void *take_bytes,
-                     size_t size);
 void tow_report_answer(worker_t *worker, const tow_msg_report_t *message);
 void tow_reports_lose(tow_controller_t *controller, worker_t *worker,
                       client_t *client);
 
 void tow_reports_destroy(tow_controller_t *controller);
+
+/* -- Functions of clients ------------------------------------------------------- */
+
+/* A computation on a worker calls, and its client answers. */
+void tow_callback_begin(worker_t *worker, const tow_msg_callback_t *message);
+void tow_callback_done(client_t *client,
+                       const tow_msg_callback_done_t *message);
+/* Those of a worker, or of a client, who is gone. */
+void tow_callbacks_lose(tow_controller_t *controller, const worker_t *worker,
+                        const client_t *client);
+void tow_callbacks_destroy(tow_controller_t *controller);
 
 /* -- Relays ------------------------------------------------------------------- */
 

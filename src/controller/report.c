@@ -513,22 +513,20 @@ static void heard(gather_t *gather, const worker_t *worker)
         }
 }
 
-/* A worker's blob comes right before the message that names it. */
-void tow_report_blob(worker_t *worker, uint64_t blob, void *take_bytes,
-                     size_t size)
+/* What the worker says, or NULL. */
+static json_t *read_told(worker_t *worker, uint64_t number)
 {
-    json_decref(worker->told);
-    worker->told = json_loadb(take_bytes, size, 0, NULL);
-    worker->told_blob = blob;
-    tow_free(take_bytes);
+    blob_t *blob = tow_map_remove(&worker->blobs, number);
+    json_t *told =
+        blob != NULL ? json_loadb(blob->bytes, blob->size, 0, NULL) : NULL;
+    tow_blob_free(blob);
+    return told;
 }
 
 void tow_report_answer(worker_t *worker, const tow_msg_report_t *message)
 {
     tow_controller_t *controller = worker->controller;
-    json_t *told = worker->told_blob == message->blob ? worker->told : NULL;
-    if (told == NULL) json_decref(worker->told);
-    worker->told = NULL;
+    json_t *told = read_told(worker, message->blob);
     for (tow_list_t *item = controller->gathers.next;
          item != &controller->gathers; item = item->next) {
         gather_t *gather = TOW_CONTAINER_OF(item, gather_t, node);

@@ -7,6 +7,9 @@
 /* Compiled functions that nobody uses now are kept up to this: a client that
  * comes again finds its programs compiled. */
 #define TOW_CODE_BYTES_MAX ((uint64_t)1 << 30)
+/* Blobs of a worker that no message has named yet: as many calls of clients'
+ * functions as it may have under way, and reports. */
+#define TOW_WORKER_BLOBS_MAX 1100u
 /* Of one client, each: far above what JAX holds, far below what would hurt. */
 #define TOW_CLIENT_SLICES_MAX    4096u
 #define TOW_CLIENT_FUNCTIONS_MAX 65536u
@@ -14,6 +17,7 @@
 #define TOW_CLIENT_RUNS_MAX      65536u
 #define TOW_CLIENT_GETS_MAX      65536u
 #define TOW_CLIENT_BLOBS_MAX     64u
+#define TOW_CLIENT_CALLBACKS_MAX 4096u
 #define TOW_CLIENT_REPORTS_MAX   64u /* that are gathered */
 /* In one message: a loop of a few milliseconds. */
 #define TOW_CLIENT_RELEASES_MAX 1048576u

@@ -1,7 +1,6 @@
 /* Workers: joining, what they say, and being gone. */
 #include "controller/controller_impl.h"
 
-#include <jansson.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -12,7 +11,7 @@ static void free_worker(worker_t *worker)
 {
     tow_vec_deinit(&worker->release_firsts);
     tow_vec_deinit(&worker->release_counts);
-    json_decref(worker->told);
+    tow_blobs_deinit(&worker->blobs);
     tow_status_release(worker->fault);
     tow_free(worker->peer_bytes);
     tow_free(worker->name);
@@ -178,7 +177,13 @@ static void on_message(void *context, tow_session_t *session,
 static void on_blob(void *context, tow_session_t *session, uint64_t blob,
                     void *take_bytes, size_t size)
 {
-    tow_report_blob(context, blob, take_bytes, size);
+    worker_t *worker = context;
+    if (!tow_blob_keep(&worker->blobs, TOW_WORKER_BLOBS_MAX, blob, take_bytes,
+                       size))
+        tow_worker_fault(worker, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                                           "worker %s sent more than %u blobs "
+                                           "that no message names",
+                                           worker->name, TOW_WORKER_BLOBS_MAX));
 }
 
 static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
@@ -305,6 +310,7 @@ void tow_worker_gone(worker_t *worker, tow_status_t cause)
     tow_puts_lose(controller, worker, NULL, lost);
     tow_gets_lose(controller, worker, NULL, lost);
     tow_reports_lose(controller, worker, NULL);
+    tow_callbacks_lose(controller, worker, NULL);
     lose_accounts(controller, worker, lost);
     tow_spills_lose(controller, worker);
     say_gone(controller, worker, lost);
@@ -359,6 +365,7 @@ static bool is_from_worker(uint32_t type)
     case TOW_MESSAGE_SHARD_PUT_DONE:
     case TOW_MESSAGE_SHARD_GET_DONE:
     case TOW_MESSAGE_SPILL_DONE:
+    case TOW_MESSAGE_CALLBACK:
     case TOW_MESSAGE_REPORT: return true;
     default: return false;
     }
@@ -393,6 +400,9 @@ static void dispatch(worker_t *worker, uint32_t type, const tow_body_t *body)
         return;
     case TOW_MESSAGE_SPILL_DONE:
         tow_spill_done(worker, (const tow_msg_spill_done_t *)body);
+        return;
+    case TOW_MESSAGE_CALLBACK:
+        tow_callback_begin(worker, (const tow_msg_callback_t *)body);
         return;
     case TOW_MESSAGE_REPORT:
         tow_report_answer(worker, (const tow_msg_report_t *)body);

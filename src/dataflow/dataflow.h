@@ -127,6 +127,10 @@ bool tow_dataflow_is_blocked(const tow_dataflow_t *dataflow);
  * of an unfinished run again, or no memory to remember it. */
 tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
                                 const tow_run_grant_t *grant) TOW_MUST_USE;
+/* The run under way that a gang is a step of. False: there is none. Looks at all
+ * steps under way: for what happens seldom. */
+bool tow_dataflow_run_of_gang(const tow_dataflow_t *dataflow, uint64_t gang_id,
+                              uint64_t *out_run);
 /* The run fails with `cause` (lent): its gangs give up as soon as they can.
  * Harmless for one that has finished. */
 void tow_dataflow_abort(tow_dataflow_t *dataflow, uint64_t run,

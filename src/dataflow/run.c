@@ -170,6 +170,26 @@ void tow_dataflow_abort(tow_dataflow_t *dataflow, uint64_t run_key,
     if (run != NULL) dataflow_abort_run(dataflow, run, cause);
 }
 
+static bool has_gang(const run_t *run, uint64_t gang_id)
+{
+    for (const tow_list_t *item = run->steps.next; item != &run->steps;
+         item = item->next) {
+        const step_run_t *step = TOW_CONTAINER_OF(item, step_run_t, in_owner);
+        if (!step->is_move && step->run.gang_id == gang_id) return true;
+    }
+    return false;
+}
+
+bool tow_dataflow_run_of_gang(const tow_dataflow_t *dataflow, uint64_t gang_id,
+                              uint64_t *out_run)
+{
+    size_t cursor = 0;
+    void *run;
+    while (tow_map_next(&dataflow->runs, &cursor, out_run, &run))
+        if (has_gang(run, gang_id)) return true;
+    return false;
+}
+
 /* -- Completions ------------------------------------------------------------- */
 
 /* Learns whether a program of one step is small; see tuning.h. */

@@ -220,6 +220,7 @@ static void destroy(PJRT_Client *client)
         tow_free(entry);
     }
     tow_vec_deinit(&client->slices);
+    tow_pjrt_callbacks_close(client);
     if (client->all != NULL) tow_slice_release(client->all);
     if (client->tow != NULL) tow_client_release(client->tow);
     tow_free(client->memories);

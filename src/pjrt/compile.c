@@ -292,6 +292,8 @@ tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *saved,
                               PJRT_LoadedExecutable **out_loaded)
 {
     TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
+    TOW_RETURN_IF_ERROR(tow_pjrt_expect_callbacks(client, saved->program.data,
+                                                  saved->program.size));
     slice_entry_t *slice = NULL;
     TOW_RETURN_IF_ERROR(find_slice(client, saved->options, &slice));
     PJRT_LoadedExecutable *loaded = tow_calloc(1, sizeof(*loaded));

@@ -12,6 +12,7 @@
  *   buffer.c     shards, as JAX sees them
  *   transfer.c   to and from the user's memory, and between devices
  *   event.c      completions
+ *   callback.c   functions of the user's that computations call
  *
  * Handles are counted with atomics, so that most of what JAX does with them
  * takes no lock. What touches the client's machine happens inside its shared net
@@ -91,6 +92,7 @@ void tow_event_hurry_inside(PJRT_Event *event, bool may_linger);
 /* -- Clients --------------------------------------------------------------------- */
 
 typedef struct slice_entry slice_entry_t;
+typedef struct callbacks callbacks_t;
 
 struct PJRT_Memory {
     PJRT_Device *device; /* lent by the client */
@@ -129,8 +131,16 @@ struct PJRT_Client {
     TOW_VEC(slice_entry_t *) slices; /* inside; owned */
     atomic_uint heard_alarm_count;   /* when we last looked who is there */
     uint32_t linger_skip_count;      /* inside: so often the keeper waits */
+    callbacks_t *callbacks; /* inside; owned; NULL: no program calls back */
     char version[64];
 };
+
+/* What programs say to call a function of the user's. */
+#define TOW_PJRT_CALLBACK_TARGET "xla_ffi_python_cpu_callback"
+/* Not inside. Looks whether the program calls back. */
+tow_status_t tow_pjrt_expect_callbacks(PJRT_Client *client, const char *program,
+                                       size_t size) TOW_MUST_USE;
+void tow_pjrt_callbacks_close(PJRT_Client *client);
 
 /* A process that was forked has none of our threads: all calls fail there. */
 extern atomic_bool tow_pjrt_is_forked;

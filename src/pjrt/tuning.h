@@ -25,4 +25,9 @@
 #define TOW_PJRT_LINGER_NS         (1000 * 1000)
 #define TOW_PJRT_LINGER_SKIP_COUNT 4u
 
+/* Threads that make calls of the user's functions for computations, at once; and
+ * room for the text of one that fails: a traceback. */
+#define TOW_PJRT_CALLBACK_THREADS_MAX 32u
+#define TOW_PJRT_CALLBACK_ERROR_SIZE  2000
+
 #endif /* TOW_PJRT_TUNING_H_ */

@@ -10,6 +10,7 @@
 #include "device/sim/sim_device.h"
 #include "device/xla_cpu/xla_cpu.h"
 #include "env/tuning.h"
+#include "tool/client_calls.h"
 #include "tool/command.h"
 #include "tool/local.h"
 #include "tool/role.h"
@@ -45,6 +46,7 @@ typedef struct worker_process {
     tow_role_t role;
     tow_gangs_t *gangs; /* owned; NULL: the driver needs none */
     tow_worker_hooks_t gang_hooks;
+    tow_client_calls_t calls;
     tow_driver_t *driver;           /* owned */
     tow_host_runner_t *host_runner; /* owned; NULL: none */
     tow_worker_t *worker;           /* owned */
@@ -199,6 +201,7 @@ static tow_status_t open_adapter(worker_process_t *process)
     char path[PATH_SIZE];
     TOW_RETURN_IF_ERROR(tow_local_find_adapter(path, sizeof(path)));
     TOW_RETURN_IF_ERROR(open_gangs(process));
+    tow_client_calls_init(&process->calls, tow_net_env(process->role.net));
     /* As for `tow run`: what XLA says for screens is nothing for logs. */
     setenv("TF_ENABLE_ONEDNN_OPTS", "0", 0);
     setenv("TF_CPP_MIN_LOG_LEVEL", "3", 0);
@@ -207,6 +210,7 @@ static tow_status_t open_adapter(worker_process_t *process)
         number("device_count", (int64_t)a->device_count),
         number("tow_collectives",
                (int64_t)(intptr_t)tow_gangs_collectives(process->gangs)),
+        number("tow_calls", (int64_t)(intptr_t)&process->calls.table),
         number("memory_limit_bytes", (int64_t)a->memory_bytes),
     };
     return open_plugin(process, path, values,
@@ -357,8 +361,10 @@ static tow_status_t open_worker(worker_process_t *process)
                   .abort_gang = on_abort_gang,
                   .context = process},
     };
-    return tow_worker_open(tow_net_env(process->role.net), &options,
-                           &process->worker);
+    TOW_RETURN_IF_ERROR(tow_worker_open(tow_net_env(process->role.net),
+                                        &options, &process->worker));
+    process->calls.worker = process->worker;
+    return TOW_OK;
 }
 
 static tow_status_t open_all(worker_process_t *process)
@@ -387,6 +393,7 @@ static void close_all(worker_process_t *process)
     if (process->worker != NULL) {
         tow_worker_close(process->worker, TOW_OK, closed);
         tow_role_await(&process->role, &is_done);
+        process->calls.worker = NULL;
     }
     if (process->host_runner != NULL) {
         is_done = false;

@@ -109,6 +109,9 @@ LIMITS(get_done, FIELD(2) = {.nested = &failure_limits},
 LIMITS(regroup, FIELD(3) = {.count_max = TOW_DEVICES_MAX},
        FIELD(4) = {.count_max = TOW_DEVICES_MAX});
 LIMITS(copy, {0});
+LIMITS(callback, FIELD(5) = {.bytes_max = TOW_INLINE_BYTES_MAX});
+LIMITS(callback_done, FIELD(2) = {.nested = &failure_limits},
+       FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 LIMITS(report_get, {0});
 LIMITS(report, FIELD(3) = {.nested = &failure_limits});
 LIMITS(worker_join, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
@@ -217,6 +220,8 @@ static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_REPORT] = &report_limits,
     [TOW_MESSAGE_REGROUP] = &regroup_limits,
     [TOW_MESSAGE_COPY] = &copy_limits,
+    [TOW_MESSAGE_CALLBACK] = &callback_limits,
+    [TOW_MESSAGE_CALLBACK_DONE] = &callback_done_limits,
     [TOW_MESSAGE_WORKER_JOIN] = &worker_join_limits,
     [TOW_MESSAGE_WORKER_JOINED] = &worker_joined_limits,
     [TOW_MESSAGE_PEER] = &peer_limits,

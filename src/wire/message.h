@@ -68,6 +68,8 @@ typedef enum tow_message_type {
     TOW_MESSAGE_REPORT = 69,
     TOW_MESSAGE_REGROUP = 70,
     TOW_MESSAGE_COPY = 71,
+    TOW_MESSAGE_CALLBACK = 73,
+    TOW_MESSAGE_CALLBACK_DONE = 74,
     TOW_MESSAGE_WORKER_JOIN = 80,
     TOW_MESSAGE_WORKER_JOINED = 81,
     TOW_MESSAGE_PEER = 82,
@@ -177,6 +179,8 @@ typedef Tow__ReportGet tow_msg_report_get_t;
 typedef Tow__Report tow_msg_report_t;
 typedef Tow__Regroup tow_msg_regroup_t;
 typedef Tow__Copy tow_msg_copy_t;
+typedef Tow__Callback tow_msg_callback_t;
+typedef Tow__CallbackDone tow_msg_callback_done_t;
 typedef Tow__WorkerJoin tow_msg_worker_join_t;
 typedef Tow__WorkerJoined tow_msg_worker_joined_t;
 typedef Tow__Peer tow_msg_peer_t;
@@ -263,6 +267,8 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_REPORT_INIT           TOW__REPORT__INIT
 #define TOW_MSG_REGROUP_INIT          TOW__REGROUP__INIT
 #define TOW_MSG_COPY_INIT             TOW__COPY__INIT
+#define TOW_MSG_CALLBACK_INIT         TOW__CALLBACK__INIT
+#define TOW_MSG_CALLBACK_DONE_INIT    TOW__CALLBACK_DONE__INIT
 #define TOW_MSG_WORKER_JOIN_INIT      TOW__WORKER_JOIN__INIT
 #define TOW_MSG_WORKER_JOINED_INIT    TOW__WORKER_JOINED__INIT
 #define TOW_MSG_PEER_INIT             TOW__PEER__INIT

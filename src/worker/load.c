@@ -43,7 +43,7 @@ tow_status_t worker_take_blob(tow_worker_t *worker, uint64_t number,
     return TOW_OK;
 }
 
-static tow_status_t claim_blob(tow_worker_t *worker, uint64_t number,
+tow_status_t worker_claim_blob(tow_worker_t *worker, uint64_t number,
                                blob_t *out_blob)
 {
     blob_t *blob = tow_map_remove(&worker->blobs, number);
@@ -205,9 +205,10 @@ tow_status_t worker_load(tow_worker_t *worker, const tow_msg_load_t *message)
     if (load == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     load->executable = message->executable;
     tow_status_t status =
-        claim_blob(worker, message->code_blob, &load->code_bytes);
+        worker_claim_blob(worker, message->code_blob, &load->code_bytes);
     if (status == TOW_OK && message->options_blob != 0)
-        status = claim_blob(worker, message->options_blob, &load->options);
+        status =
+            worker_claim_blob(worker, message->options_blob, &load->options);
     if (status != TOW_OK) {
         free_load(load);
         return status;
@@ -242,7 +243,8 @@ tow_status_t worker_load_program(tow_worker_t *worker,
 {
     blob_t blob = {0};
     tow_lowered_t *lowered = NULL;
-    TOW_RETURN_IF_ERROR(claim_blob(worker, message->lowered_blob, &blob));
+    TOW_RETURN_IF_ERROR(
+        worker_claim_blob(worker, message->lowered_blob, &blob));
     tow_status_t status = tow_lowered_unpack(blob.bytes, blob.size, &lowered);
     tow_free(blob.bytes);
     if (status == TOW_OK)

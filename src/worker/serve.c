@@ -319,6 +319,8 @@ static tow_status_t serve(tow_worker_t *worker, uint32_t type,
         return worker_unspill(worker, (const tow_msg_unspill_t *)body);
     case TOW_MESSAGE_ABORT:
         return take_abort(worker, (const tow_msg_abort_t *)body);
+    case TOW_MESSAGE_CALLBACK_DONE:
+        return worker_call_done(worker, (const tow_msg_callback_done_t *)body);
     case TOW_MESSAGE_LOAD:
         return worker_load(worker, (const tow_msg_load_t *)body);
     case TOW_MESSAGE_UNLOAD:

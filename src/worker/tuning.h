@@ -23,6 +23,9 @@
 /* Blobs that have come and that no message has named yet. */
 #define TOW_WORKER_BLOB_COUNT_MAX 1024u
 #define TOW_WORKER_BLOB_BYTES_MAX (UINT64_C(4) << 30)
+/* Calls of functions of clients that were not answered, and the bytes of one. */
+#define TOW_WORKER_CALL_COUNT_MAX 1024u
+#define TOW_WORKER_CALL_BYTES_MAX (UINT64_C(1) << 28)
 /* Loads under way. The driver does one after the other. */
 #define TOW_WORKER_LOAD_COUNT_MAX 4096u
 /* Puts that have not been handed to their devices, and their memory. */

@@ -195,6 +195,7 @@ static void end_session(tow_worker_t *worker, tow_status_t reason,
     worker->doom = TOW_OK;
     worker_peers_drop(worker, cause);
     worker_relay_drop(worker);
+    worker_calls_drop(worker, cause);
     tow_dataflow_clear(worker->dataflow, cause);
     tow_mover_clear(worker->mover);
     worker_loads_drop(worker);
@@ -371,7 +372,9 @@ static void on_redial(tow_timer_t *timer)
 
 static void abort_gang(void *context, uint64_t gang_id, tow_status_t cause)
 {
-    const tow_worker_hooks_t *hooks = &((tow_worker_t *)context)->options.hooks;
+    tow_worker_t *worker = context;
+    const tow_worker_hooks_t *hooks = &worker->options.hooks;
+    worker_calls_abort(worker, gang_id, cause);
     if (hooks->abort_gang != NULL)
         hooks->abort_gang(hooks->context, gang_id, cause);
 }
@@ -490,6 +493,7 @@ tow_status_t tow_worker_open(tow_env_t *env,
     tow_list_init(&worker->gets);
     tow_list_init(&worker->spills);
     tow_list_init(&worker->waiting_gets);
+    tow_list_init(&worker->calls);
     tow_list_init(&worker->lanes);
     tow_list_init(&worker->outbox);
     tow_list_init(&worker->lines);

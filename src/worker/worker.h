@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/list.h"
 #include "base/macros.h"
 #include "base/status.h"
 #include "dataflow/dataflow.h"
@@ -28,6 +29,11 @@
 #include "store/shelf.h"
 
 typedef struct tow_worker tow_worker_t;
+
+typedef struct tow_room {
+    void *data;
+    size_t size;
+} tow_room_t;
 
 /* Another worker of the cluster. Lent for the callback. */
 typedef struct tow_worker_peer {
@@ -101,6 +107,31 @@ void tow_worker_close(tow_worker_t *worker, tow_status_t reason,
 /* For a simulated process that has died: frees the worker and calls nobody. Its
  * driver goes by tow_sim_device_driver_crash, before or after. */
 void tow_worker_abandon(tow_worker_t *worker);
+
+/* -- Functions of clients ------------------------------------------------------- */
+
+typedef struct tow_client_call tow_client_call_t;
+
+/* A computation wants a function that its client has. Owned by the caller until
+ * `done`; all that it points to is lent as long. */
+struct tow_client_call {
+    uint64_t gang_id; /* of the run that it is part of */
+    uint64_t function;
+    int64_t device;
+    const tow_bytes_t *arguments; /* dense, row major */
+    size_t argument_count;
+    /* Where the results go. */
+    const tow_room_t *results;
+    size_t result_count;
+    /* An error has the words of whoever failed: the client's, or ours when the
+     * gang is aborted or the cluster lost. */
+    void (*done)(tow_client_call_t *call, tow_status_t take_status);
+    tow_list_t node_; /* these belong to the worker */
+    uint64_t number_;
+};
+
+/* Asks the client whose run it is. `done` runs once, perhaps inside the call. */
+void tow_worker_call_client(tow_worker_t *worker, tow_client_call_t *call);
 
 typedef enum tow_worker_state {
     TOW_WORKER_WAITING, /* to dial again */

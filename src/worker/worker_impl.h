@@ -92,6 +92,10 @@ struct tow_worker {
     size_t spill_count;
     uint64_t spill_bytes; /* of host memory */
 
+    tow_list_t calls; /* of tow_client_call_t, lent: not answered */
+    size_t call_count;
+    uint64_t call_number;
+
     tow_list_t lanes; /* of lane_t, owned; last used last */
     size_t lane_count;
 
@@ -200,6 +204,9 @@ size_t worker_relay_count(const tow_worker_t *worker);
 
 tow_status_t worker_take_blob(tow_worker_t *worker, uint64_t number,
                               void *take_bytes, size_t size) TOW_MUST_USE;
+/* The bytes are the caller's; tow_free. */
+tow_status_t worker_claim_blob(tow_worker_t *worker, uint64_t number,
+                               blob_t *out_blob) TOW_MUST_USE;
 tow_status_t worker_load(tow_worker_t *worker, const tow_msg_load_t *message)
     TOW_MUST_USE;
 void worker_unload(tow_worker_t *worker, uint64_t executable);
@@ -244,6 +251,16 @@ host_bytes_t *worker_spill_find(const tow_worker_t *worker, uint64_t object,
 void worker_spill_release(tow_worker_t *worker, uint64_t object);
 void worker_spills_drop(tow_worker_t *worker);
 void worker_spills_forget(tow_worker_t *worker);
+
+/* -- call.c: functions of clients -------------------------------------------------- */
+
+tow_status_t worker_call_done(tow_worker_t *worker,
+                              const tow_msg_callback_done_t *message)
+    TOW_MUST_USE;
+/* Those of one gang, or of all. `cause` is lent. */
+void worker_calls_abort(tow_worker_t *worker, uint64_t gang_id,
+                        tow_status_t cause);
+void worker_calls_drop(tow_worker_t *worker, tow_status_t cause);
 
 /* -- lane.c ---------------------------------------------------------------------- */
 

@@ -73,6 +73,9 @@ typedef struct heard {
     size_t part_count;
     uint32_t relay_lost_process;
     int relay_lost_count;
+    int callback_count;
+    uint64_t callback_run, callback_call, callback_function;
+    char callback_text[64]; /* its arguments */
     int peer_added_count, peer_gone_count;
     tow_worker_peer_t peer;
     int joined_count, lost_count;
@@ -232,6 +235,17 @@ static inline void hear_relay_done(heard_t *heard,
     }
 }
 
+static inline void hear_callback(heard_t *heard,
+                                 const tow_msg_callback_t *message)
+{
+    heard->callback_count++;
+    heard->callback_run = message->run;
+    heard->callback_call = message->call;
+    heard->callback_function = message->function;
+    snprintf(heard->callback_text, sizeof(heard->callback_text), "%.*s",
+             (int)message->bytes.len, (const char *)message->bytes.data);
+}
+
 static inline void controller_message(void *context, tow_session_t *session,
                                       const tow_message_t *message)
 {
@@ -279,6 +293,9 @@ static inline void controller_message(void *context, tow_session_t *session,
         heard->relay_lost_count++;
         heard->relay_lost_process =
             ((const tow_msg_relay_lost_t *)body)->process;
+        break;
+    case TOW_MESSAGE_CALLBACK:
+        hear_callback(heard, (const tow_msg_callback_t *)body);
         break;
     case TOW_MESSAGE_REPORT: {
         char text[256];

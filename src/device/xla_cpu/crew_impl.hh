@@ -125,6 +125,10 @@ class worker
         return berth_.fiber != nullptr;
     }
 
+    /* Whether light items that are submitted share a thread with those of other
+     * devices. Alone they gain nothing by it: our own thread takes them. */
+    inline bool has_crew() const;
+
     /* Whether the caller is in an item of ours, or is our thread. */
     bool is_here() const
     {
@@ -161,7 +165,7 @@ class worker
 
     bool has_light_work() const
     {
-        return light_.load() > 0 && has_work();
+        return is_any_waiting(LIGHT) && has_work();
     }
 
     /* Takes the turn, if nobody has it. */
@@ -192,7 +196,7 @@ class worker
     void pop(work *item)
     {
         first_.store(item->next, std::memory_order_relaxed);
-        (item->is_light ? light_ : heavy_).fetch_sub(1);
+        taken_[item->is_light].fetch_add(1);
     }
 
     void finished_one()
@@ -237,6 +241,18 @@ class worker
     };
 
   private:
+    enum weight {
+        HEAVY = 0,
+        LIGHT = 1
+    };
+
+    /* Two counts instead of one that both sides change: that line would go from
+     * core to core and back for every item. */
+    bool is_any_waiting(weight which) const
+    {
+        return put_[which].load() != taken_[which].load();
+    }
+
     bool has_work() const
     {
         return last_.load() != nullptr || first_.load() != nullptr;
@@ -264,7 +280,8 @@ class worker
 
     bool may_begin()
     {
-        return ((heavy_.load() > 0 && has_work()) || stopping_) && try_begin();
+        return ((is_any_waiting(HEAVY) && has_work()) || stopping_) &&
+               try_begin();
     }
 
     bool tidy_or_begin()
@@ -316,12 +333,11 @@ class worker
     alignas(64) std::atomic<work *> last_{nullptr};
     std::atomic<uint64_t> submitted_{0};
     std::atomic<uint64_t> seen_finished_{0};
-    /* Items that were submitted and not begun. */
-    std::atomic<uint32_t> light_{0};
-    std::atomic<uint32_t> heavy_{0};
+    std::atomic<uint32_t> put_[2] = {}; /* heavy items and light ones */
     /* Written by whoever has the turn, for every item: */
     alignas(64) std::atomic<uint64_t> finished_{0};
-    std::atomic<bool> busy_{false}; /* Somebody has the turn. */
+    std::atomic<uint32_t> taken_[2] = {}; /* of those that were put */
+    std::atomic<bool> busy_{false};       /* Somebody has the turn. */
     std::atomic<work *> first_{nullptr};
     tow::berth berth_;
     /* Written seldom: */
@@ -531,8 +547,15 @@ class seat
         workers_.push_back(device);
     }
 
+    bool has_crew() const
+    {
+        return workers_.size() > 1;
+    }
+
     void start()
     {
+        if (!has_crew()) return;
+        sleeping_ = 0;
         thread_ = std::thread([this] { loop(); });
         pthread_setname_np(thread_.native_handle(), name_.c_str());
     }
@@ -638,10 +661,15 @@ class seat
     crew crew_;
     int64_t looked_ns_ = 0;
     int64_t crowded_until_ns_ = 0;
-    alignas(64) std::atomic<uint32_t> sleeping_{0};
+    alignas(64) std::atomic<uint32_t> sleeping_{1};
     std::atomic<bool> stopping_{false};
     std::thread thread_;
 };
+
+inline bool worker::has_crew() const
+{
+    return seat_ != nullptr && seat_->has_crew();
+}
 
 inline bool worker::is_asleep() const
 {
@@ -653,7 +681,7 @@ inline void worker::submit(work *item)
     submitted_.fetch_add(1, std::memory_order_relaxed);
     /* It may run and be gone as soon as it is in the queue. */
     bool is_light = item->is_light;
-    (is_light ? light_ : heavy_).fetch_add(1);
+    put_[is_light].fetch_add(1);
     work *last = last_.load(std::memory_order_relaxed);
     do {
         item->next = last;
@@ -668,8 +696,8 @@ inline void worker::submit(work *item)
 inline void worker::end_turn()
 {
     busy_ = false;
-    if (heavy_.load() > 0 || stopping_) wake();
-    if (light_.load() > 0) seat_->wake();
+    if (is_any_waiting(HEAVY) || stopping_) wake();
+    if (is_any_waiting(LIGHT)) seat_->wake();
 }
 
 /* --- On a caller's thread ------------------------------------------------------------ */

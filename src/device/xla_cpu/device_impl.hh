@@ -17,12 +17,21 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "device/xla_cpu/callback.h"
 #include "device/xla_cpu/event_impl.hh"
 #include "device/xla_cpu/objects_impl.hh"
 #include "device/xla_cpu/xla_cpu.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
 #include "xla/pjrt/plugin/xla_cpu/cpu_client_options.h"
 #include "xla/pjrt/plugin/xla_cpu/xla_cpu_pjrt_client.h"
+
+/* Declared in headers of xla/ffi that need parts of MLIR which the wheel does not
+ * carry. */
+namespace xla::ffi
+{
+const XLA_FFI_Api *GetXlaFfiApi();
+absl::Status TakeStatus(XLA_FFI_Error *error);
+} // namespace xla::ffi
 
 namespace tow
 {
@@ -36,7 +45,38 @@ struct client_options {
     int64_t device_count = 1;
     int64_t memory_limit_bytes = 0;
     int64_t collectives = 0;
+    int64_t calls = 0;
 };
+
+/* --- Functions of clients ------------------------------------------------------ */
+
+/* Of whose devices programs may call functions of clients. A worker has one
+ * client; of several the last is asked. */
+inline std::atomic<PJRT_Client *> answering_client{nullptr};
+
+bool find_caller(int32_t device_id, tow_xla_caller_t *out_caller)
+{
+    const PJRT_Client *client = answering_client.load();
+    if (client == nullptr) return false;
+    for (const PJRT_Device *each : client->devices) {
+        if (each->xla->global_device_id().value() != device_id) continue;
+        *out_caller = {client->calls, each->run.run_id, device_id};
+        return true;
+    }
+    return false;
+}
+
+/* Once a process; also where programs are only compiled. */
+absl::Status register_callback()
+{
+    static const absl::Status *status = [] {
+        XLA_FFI_Error *error =
+            tow_xla_callback_register(xla::ffi::GetXlaFfiApi(), find_caller);
+        return new absl::Status(error == nullptr ? absl::OkStatus()
+                                                 : xla::ffi::TakeStatus(error));
+    }();
+    return *status;
+}
 
 absl::Status read_option(const PJRT_NamedValue &option, client_options &into)
 {
@@ -51,6 +91,7 @@ absl::Status read_option(const PJRT_NamedValue &option, client_options &into)
         {"device_count", &into.device_count, 1, TOW_XLA_DEVICE_COUNT_MAX},
         {"memory_limit_bytes", &into.memory_limit_bytes, 0, INT64_MAX},
         {"tow_collectives", &into.collectives, INT64_MIN, INT64_MAX},
+        {"tow_calls", &into.calls, INT64_MIN, INT64_MAX},
     };
     for (const auto &each : known) {
         if (each.name != name) continue;
@@ -126,6 +167,9 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
             "or has no `run`");
     client->collectives = std::make_shared<collectives>(table, find_run);
     client->takes_turns = table != nullptr && table->takes_turns != 0;
+    client->calls = reinterpret_cast<const tow_xla_calls_t *>(options.calls);
+    absl::Status registered = register_callback();
+    if (!registered.ok()) return registered;
 
     xla::CpuClientOptions xla_options;
     xla_options.process_id = static_cast<int>(options.process_id);
@@ -139,6 +183,7 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
     client->xla = *std::move(made);
     add_devices(*client, options.memory_limit_bytes);
     client->copier = std::make_unique<worker>("tow-cpu-copy");
+    if (client->calls != nullptr) answering_client = client.get();
     return client;
 }
 
@@ -168,7 +213,9 @@ PJRT_Error *client_create(PJRT_Client_Create_Args *args)
 
 PJRT_Error *client_destroy(PJRT_Client_Destroy_Args *args)
 {
-    delete args->client;
+    PJRT_Client *leaving = args->client;
+    delete leaving;
+    answering_client.compare_exchange_strong(leaving, nullptr);
     return nullptr;
 }
 

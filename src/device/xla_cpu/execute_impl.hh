@@ -207,8 +207,11 @@ absl::Status execute_checked(PJRT_LoadedExecutable_Execute_Args &args,
     }
     if (try_run_here(options, runs, *what->client, gang_lock))
         return absl::OkStatus();
-    for (execution *run : runs)
-        run->device->worker.submit(run);
+    for (execution *run : runs) {
+        worker &where = run->device->worker;
+        run->is_light = run->is_light && where.has_crew();
+        where.submit(run);
+    }
     return absl::OkStatus();
 }
 

@@ -55,6 +55,11 @@ struct array_type {
     {
         array_type type;
         type.element = shape.element_type();
+        /* JAX has empty arrays in the place of tokens, which order effects. */
+        if (shape.IsToken()) {
+            type.element = xla::PRED;
+            type.dims.assign(1, 0);
+        }
         if (!shape.IsArray()) return type;
         type.dims.assign(shape.dimensions().begin(), shape.dimensions().end());
         type.size_bytes = xla::ShapeUtil::ByteSizeOf(shape);
@@ -124,7 +129,8 @@ struct PJRT_Client {
     }
 
     std::shared_ptr<tow::collectives> collectives;
-    bool takes_turns = false; /* in collectives */
+    bool takes_turns = false;               /* in collectives */
+    const tow_xla_calls_t *calls = nullptr; /* lent; null: none */
     std::unique_ptr<xla::PjRtClient> xla;
     std::vector<std::unique_ptr<PJRT_Memory>> owned_memories;
     std::vector<std::unique_ptr<tow::seat>> seats;

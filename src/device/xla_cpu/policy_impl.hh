@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "device/xla_cpu/callback.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -159,6 +160,7 @@ inline constexpr absl::string_view ALLOWED_CUSTOM_CALLS[] = {
     "stablehlo.dynamic_broadcast_in_dim",
     "stablehlo.dynamic_iota",
     "stablehlo.dynamic_reshape",
+    TOW_XLA_CALLBACK_TARGET,
 };
 
 inline bool may_call(absl::string_view target)

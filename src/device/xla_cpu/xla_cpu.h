@@ -14,6 +14,8 @@
  *   tow_collectives     address of a tow_xla_collectives_t that outlives the
  *                       client. Without it a collective fails, and names this
  *                       option; a gang of one needs none.
+ *   tow_calls           address of a tow_xla_calls_t that outlives the client.
+ *                       Without it calls of clients' functions fail.
  *
  * PJRT_Client_CreateUninitializedBuffer gives zeroes: what was in the memory
  * before may be another client's.
@@ -131,6 +133,38 @@ typedef struct tow_xla_collectives {
      * that comes to a collective has a thread of its own. */
     int takes_turns;
 } tow_xla_collectives_t;
+
+/* --- Functions of clients ------------------------------------------------- */
+
+typedef struct tow_xla_room {
+    void *data;
+    size_t size;
+} tow_xla_room_t;
+
+/* A program calls a function that its client has: see callback.h. Everything is
+ * lent for the call. */
+typedef struct tow_xla_call {
+    size_t struct_size;
+    uint64_t run_id; /* as in tow_xla_execute_options_t */
+    uint64_t function;
+    int64_t device;                  /* global id */
+    const tow_xla_room_t *arguments; /* to be read */
+    size_t argument_count;
+    const tow_xla_room_t *results; /* to be filled */
+    size_t result_count;
+} tow_xla_call_t;
+
+#define TOW_XLA_CALL_ERROR_SIZE 2048
+
+typedef struct tow_xla_calls {
+    size_t struct_size;
+    void *context;
+    /* Fills the results and returns 0; or returns a tow_code_t and why. On a
+     * thread of XLA's, which it may block. Must return with an error soon after
+     * the gang has been aborted. */
+    int (*run)(void *context, const tow_xla_call_t *call, char *error,
+               size_t error_capacity);
+} tow_xla_calls_t;
 
 /* --- Options of an execution --------------------------------------------- */
 

@@ -50,10 +50,11 @@ static const struct {
     {MAIN("stablehlo.custom_call @call_me(%a) : (tensor<4xf32>) -> "
           "tensor<4xf32>"),
      PJRT_Error_Code_PERMISSION_DENIED, "custom call target 'call_me'"},
-    {MAIN("stablehlo.custom_call @xla_ffi_python_cpu_callback(%a) "
-          "{api_version = 4 : i32, backend_config = {}} : (tensor<4xf32>) -> "
-          "tensor<4xf32>"),
-     PJRT_Error_Code_PERMISSION_DENIED, "'xla_ffi_python_cpu_callback'"},
+    {MAIN(
+         "stablehlo.custom_call @xla_python_cpu_callback(%a) "
+         "{api_version = 2 : i32, backend_config = \"7\"} : (tensor<4xf32>) -> "
+         "tensor<4xf32>"),
+     PJRT_Error_Code_PERMISSION_DENIED, "'xla_python_cpu_callback'"},
     /* Would show memory that nobody wrote. */
     {MAIN("stablehlo.custom_call @AllocateBuffer() : () -> tensor<4xf32>"),
      PJRT_Error_Code_NOT_FOUND, "AllocateBuffer"},

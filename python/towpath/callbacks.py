@@ -1,0 +1,207 @@
+"""JAX's callbacks on a cluster: ``jax.debug.print``, ``pure_callback``, ``io_callback``.
+
+A program calls by number (a custom call); the worker that
+runs it asks the client, and the client's library calls :func:`_serve` on a thread
+of its own. So functions run in the user's process, wherever the devices are.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import dataclasses
+import inspect
+import itertools
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# The name that XLA's partitioner knows; the attribute is ours.
+TARGET = "xla_ffi_python_cpu_callback"
+# tow_code_t: what a function that raises ends its run with.
+UNKNOWN, NOT_FOUND = 2, 5
+
+
+@dataclasses.dataclass
+class _Function:
+    """One function as a program calls it."""
+
+    call: Callable[..., Sequence[Any]]
+    arguments: list[tuple[tuple[int, ...], np.dtype]]
+    results: list[tuple[tuple[int, ...], np.dtype]]
+
+
+class _Registration:
+    """Lives as long as the executable."""
+
+    def __init__(self, function: _Function) -> None:
+        self.number = next(_numbers)
+        _functions[self.number] = function
+
+    def __del__(self) -> None:
+        """Its last runs may still be under way: it goes after some others."""
+        _retired.append(self.number)
+        while len(_retired) > RETIRED_MAX:
+            _functions.pop(_retired.popleft(), None)
+
+
+# Functions whose executables are gone that are kept for what still runs.
+RETIRED_MAX = 256
+_numbers = itertools.count(1)
+_functions: dict[int, _Function] = {}
+_retired: collections.deque[int] = collections.deque()
+
+
+def _arguments(function: _Function, address: int, size: int) -> list[np.ndarray]:
+    """Copies, for the function may keep them."""
+    data = ctypes.string_at(address, size) if size else b""
+    arrays, offset = [], 0
+    for shape, dtype in function.arguments:
+        count = int(np.prod(shape, dtype=np.int64))
+        array = np.frombuffer(data, dtype, count, offset).reshape(shape)
+        arrays.append(array.copy())
+        offset += array.nbytes
+    return arrays
+
+
+def _write(function: _Function, values: Sequence[Any], address: int) -> None:
+    if len(values) != len(function.results):
+        raise RuntimeError(
+            f"the callback returned {len(values)} values; "
+            f"{len(function.results)} were declared"
+        )
+    for i, (value, (shape, dtype)) in enumerate(zip(values, function.results)):
+        array = np.ascontiguousarray(value)
+        if np.shape(value) != shape or array.dtype != dtype:
+            raise RuntimeError(
+                f"the callback's value {i} is {array.dtype}{list(np.shape(value))}; "
+                f"declared was {dtype}{list(shape)}"
+            )
+        ctypes.memmove(address, array.ctypes.data, array.nbytes)
+        address += array.nbytes
+
+
+def _serve(number, _device, arguments, size, results, _result_size, error, capacity):
+    """Called by the library, on a thread of its own. Returns a code."""
+    try:
+        function = _functions.get(number)
+        if function is None:
+            text, code = f"function {number} of this process is gone", NOT_FOUND
+        else:
+            _write(function, function.call(*_arguments(function, arguments, size)), results)
+            return 0
+    except BaseException:  # whatever it is, the run ends with it, not this thread
+        text, code = "a callback failed:\n" + traceback.format_exc(), UNKNOWN
+    # The end of a traceback says what went wrong, its beginning where from.
+    told = text.encode()
+    if len(told) >= capacity:
+        half = (capacity - 8) // 2
+        told = told[:half] + b"\n...\n" + told[-half:]
+    ctypes.memmove(error, told + b"\0", len(told) + 1)
+    return code
+
+
+_SERVE_TYPE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_uint64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_size_t,
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t,
+)
+_serve_pointer = _SERVE_TYPE(_serve)
+
+
+def _ensure_cpu(xla_bridge: Any) -> None:
+    """JAX hands callbacks their arguments on a CPU device, also where
+    JAX_PLATFORMS names none: made here, when the first callback is seen."""
+    try:
+        xla_bridge.local_devices(backend="cpu")
+    except RuntimeError:
+        xla_bridge._backends["cpu"] = xla_bridge._init_backend("cpu")
+
+
+def _kinds(avals: Sequence[Any]) -> list[tuple[tuple[int, ...], np.dtype]]:
+    return [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in avals]
+
+
+def _emit(ctx, callback, token, operands, operand_avals, result_avals, *,
+          has_side_effect, sharding=None, partitioned=False, **_unused):
+    """What JAX's emit_python_callback does, for this platform."""
+    if partitioned:
+        raise NotImplementedError(
+            "towpath: callbacks with partitioned=True; call from inside "
+            "jax.shard_map, where each shard calls for itself"
+        )
+    from jax._src import core, dtypes, ffi, xla_bridge
+    from jax._src.interpreters import mlir
+
+    _ensure_cpu(xla_bridge)
+    canonical = getattr(dtypes, "canonicalize_value", lambda value: value)
+
+    def call(*arguments):
+        return [canonical(np.asarray(value)) for value in callback(*arguments)]
+
+    registration = _Registration(
+        _Function(call, _kinds(operand_avals), _kinds(result_avals))
+    )
+    ctx.module_context.add_keepalive(registration)
+    if token is not None:  # an ordered effect: the token goes in and out
+        operands = [token, *operands]
+        sharding = _with_token(sharding, ctx)
+        ctx = dataclasses.replace(
+            ctx,
+            avals_in=[core.abstract_token, *ctx.avals_in],
+            avals_out=[core.abstract_token, *ctx.avals_out],
+        )
+    lower = ffi.build_ffi_lowering_function(TARGET, has_side_effect=has_side_effect)
+    made = lower(ctx, *operands, function=np.uint64(registration.number))
+    if sharding is not None:
+        _set_sharding(mlir, ctx, made, sharding)
+    results = list(made.results)
+    if token is not None:
+        token = results.pop(0)
+    return results, token, registration
+
+
+def _with_token(sharding: Any, ctx: Any) -> Any:
+    """The token is a further result, and lies where the others do."""
+    from jax._src import sharding_impls
+
+    if not isinstance(sharding, sharding_impls.SdyArrayList) or not ctx.avals_out:
+        return sharding
+    first = sharding.shardings[0]
+    of_token = sharding_impls.SdyArray(
+        mesh_shape=(), dim_shardings=(), logical_device_ids=first.logical_device_ids
+    )
+    return sharding_impls.SdyArrayList((of_token, *sharding.shardings))
+
+
+def _set_sharding(mlir: Any, ctx: Any, made: Any, sharding: Any) -> None:
+    if "ctx" in inspect.signature(mlir.set_sharding).parameters:
+        mlir.set_sharding(ctx.module_context, made, sharding)
+    else:  # before JAX 0.7
+        mlir.set_sharding(made, sharding)
+
+
+def install(library: Path) -> None:
+    """Teaches JAX to lower callbacks for this platform, and the library whom to
+    call."""
+    from jax._src import callback, debugging
+    from jax._src.interpreters import mlir
+
+    theirs = callback.emit_python_callback
+
+    def emit(ctx, *args, **kwargs):
+        if tuple(ctx.module_context.platforms) == ("towpath",):
+            return _emit(ctx, *args, **kwargs)
+        return theirs(ctx, *args, **kwargs)
+
+    callback.emit_python_callback = emit
+    rules = mlir._platform_specific_lowerings
+    for name in ("debug_callback_p", "debug_print_p"):
+        primitive = getattr(debugging, name, None)
+        if primitive is not None and primitive in rules["cpu"]:
+            rules["towpath"].setdefault(primitive, rules["cpu"][primitive])
+    serve = ctypes.CDLL(str(library)).towpath_serve_callbacks
+    serve.argtypes, serve.restype = [_SERVE_TYPE], None
+    serve(_serve_pointer)

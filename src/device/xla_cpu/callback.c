@@ -1,0 +1,177 @@
+#include "device/xla_cpu/callback.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool (*find_caller)(int32_t device_id, tow_xla_caller_t *out_caller);
+
+static XLA_FFI_Error *error_of(const XLA_FFI_Api *api, int code,
+                               const char *message)
+{
+    XLA_FFI_Error_Create_Args args = {
+        .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
+        .message = message,
+        .errc = (XLA_FFI_Error_Code)code, /* The same numbers as ours. */
+    };
+    return api->XLA_FFI_Error_Create(&args);
+}
+
+/* XLA asks every handler which version of the interface it was built for. */
+static bool answer_metadata(const XLA_FFI_CallFrame *frame)
+{
+    XLA_FFI_Extension_Base *extension = frame->extension_start;
+    if (extension == NULL || extension->type != XLA_FFI_Extension_Metadata)
+        return false;
+    XLA_FFI_Metadata *metadata =
+        ((XLA_FFI_Metadata_Extension *)extension)->metadata;
+    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    metadata->traits = 0;
+    return true;
+}
+
+static bool find_function(const XLA_FFI_Attrs *attrs, uint64_t *out_function)
+{
+    static const char name[] = "function";
+    for (int64_t i = 0; i < attrs->size; i++) {
+        const XLA_FFI_ByteSpan *is = attrs->names[i];
+        if (is->len != sizeof(name) - 1 ||
+            memcmp(is->ptr, name, is->len) != 0 ||
+            attrs->types[i] != XLA_FFI_AttrType_SCALAR)
+            continue;
+        const XLA_FFI_Scalar *scalar = attrs->attrs[i];
+        if (scalar->dtype != XLA_FFI_DataType_U64) return false;
+        memcpy(out_function, scalar->value, sizeof(*out_function));
+        return true;
+    }
+    return false;
+}
+
+/* 0: less than a byte, or we do not know. */
+static size_t element_size(XLA_FFI_DataType type)
+{
+    switch (type) {
+    case XLA_FFI_DataType_PRED:
+    case XLA_FFI_DataType_S8:
+    case XLA_FFI_DataType_U8:
+    case XLA_FFI_DataType_F8E3M4:
+    case XLA_FFI_DataType_F8E4M3:
+    case XLA_FFI_DataType_F8E4M3B11FNUZ:
+    case XLA_FFI_DataType_F8E4M3FN:
+    case XLA_FFI_DataType_F8E4M3FNUZ:
+    case XLA_FFI_DataType_F8E5M2:
+    case XLA_FFI_DataType_F8E5M2FNUZ:
+    case XLA_FFI_DataType_F8E8M0FNU: return 1;
+    case XLA_FFI_DataType_S16:
+    case XLA_FFI_DataType_U16:
+    case XLA_FFI_DataType_F16:
+    case XLA_FFI_DataType_BF16: return 2;
+    case XLA_FFI_DataType_S32:
+    case XLA_FFI_DataType_U32:
+    case XLA_FFI_DataType_F32: return 4;
+    case XLA_FFI_DataType_S64:
+    case XLA_FFI_DataType_U64:
+    case XLA_FFI_DataType_F64:
+    case XLA_FFI_DataType_C64: return 8;
+    case XLA_FFI_DataType_C128: return 16;
+    default: return 0;
+    }
+}
+
+static size_t bytes_of(const XLA_FFI_Buffer *buffer)
+{
+    size_t bytes = element_size(buffer->dtype);
+    for (int64_t i = 0; i < buffer->rank; i++)
+        bytes *= (size_t)buffer->dims[i];
+    return bytes;
+}
+
+static bool is_known(void *const *buffers, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const XLA_FFI_Buffer *buffer = buffers[i];
+        if (buffer->dtype != XLA_FFI_DataType_TOKEN &&
+            element_size(buffer->dtype) == 0)
+            return false;
+    }
+    return true;
+}
+
+/* Without tokens. Returns how many. */
+static size_t list(void *const *buffers, int64_t count, tow_xla_room_t *out)
+{
+    size_t used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const XLA_FFI_Buffer *buffer = buffers[i];
+        if (buffer->dtype == XLA_FFI_DataType_TOKEN) continue;
+        out[used++] = (tow_xla_room_t){buffer->data, bytes_of(buffer)};
+    }
+    return used;
+}
+
+static bool ask_caller(const XLA_FFI_CallFrame *frame,
+                       tow_xla_caller_t *out_caller)
+{
+    XLA_FFI_DeviceOrdinal_Get_Args args = {
+        .struct_size = XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE,
+        .ctx = frame->ctx,
+    };
+    return frame->api->XLA_FFI_DeviceOrdinal_Get(&args) == NULL &&
+           find_caller(args.device_ordinal, out_caller) &&
+           out_caller->calls != NULL;
+}
+
+static XLA_FFI_Error *execute(XLA_FFI_CallFrame *frame)
+{
+    if (answer_metadata(frame)) return NULL;
+    tow_xla_call_t call = {.struct_size = sizeof(call)};
+    tow_xla_caller_t caller;
+    if (!find_function(&frame->attrs, &call.function))
+        return error_of(frame->api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
+                        TOW_XLA_CALLBACK_TARGET
+                        ": no attribute `function` of type ui64");
+    if (!ask_caller(frame, &caller))
+        return error_of(frame->api, XLA_FFI_Error_Code_FAILED_PRECONDITION,
+                        TOW_XLA_CALLBACK_TARGET
+                        ": nobody answers calls here; run the program on a "
+                        "cluster, from the client that has the function");
+    if (!is_known(frame->args.args, frame->args.size) ||
+        !is_known(frame->rets.rets, frame->rets.size))
+        return error_of(frame->api, XLA_FFI_Error_Code_UNIMPLEMENTED,
+                        TOW_XLA_CALLBACK_TARGET
+                        ": elements of less than a byte, or of a type that is "
+                        "not known here; convert them first");
+    const size_t count = (size_t)(frame->args.size + frame->rets.size);
+    tow_xla_room_t *rooms = calloc(count + 1, sizeof(*rooms));
+    if (rooms == NULL)
+        return error_of(frame->api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+                        TOW_XLA_CALLBACK_TARGET ": no memory");
+    call.run_id = caller.run_id;
+    call.device = caller.device;
+    call.arguments = rooms;
+    call.argument_count = list(frame->args.args, frame->args.size, rooms);
+    call.results = rooms + call.argument_count;
+    call.result_count =
+        list(frame->rets.rets, frame->rets.size, rooms + call.argument_count);
+    char why[TOW_XLA_CALL_ERROR_SIZE] = "";
+    int code =
+        caller.calls->run(caller.calls->context, &call, why, sizeof(why));
+    free(rooms);
+    return code == 0 ? NULL : error_of(frame->api, code, why);
+}
+
+XLA_FFI_Error *tow_xla_callback_register(
+    const XLA_FFI_Api *api,
+    bool (*find)(int32_t device_id, tow_xla_caller_t *out_caller))
+{
+    static const char platform[] = "Host";
+    find_caller = find;
+    XLA_FFI_Handler_Register_Args args = {
+        .struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE,
+        .name = {TOW_XLA_CALLBACK_TARGET, sizeof(TOW_XLA_CALLBACK_TARGET) - 1},
+        .platform = {platform, sizeof(platform) - 1},
+        .bundle = {.execute = execute},
+    };
+    return api->XLA_FFI_Handler_Register(&args);
+}

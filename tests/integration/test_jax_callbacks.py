@@ -1,0 +1,152 @@
+"""Functions of the user's that computations on the cluster call."""
+
+import textwrap
+
+import pytest
+
+from jax_script import NEEDS_THE_PLUGIN, lines, run, same_as_jax_itself
+from test_cluster import cluster  # noqa: F401  a fixture
+
+pytestmark = NEEDS_THE_PLUGIN
+
+TWO_WORKERS = {"TOW_LOCAL": "workers=2,devices=2"}
+FOUR = """
+    mesh = Mesh(np.array(devices[:4]), ("d",))
+    on_four = NamedSharding(mesh, P("d"))
+"""
+
+
+def with_mesh(script: str) -> str:
+    return textwrap.dedent(FOUR) + textwrap.dedent(script)
+
+
+def test_values_come_back_as_on_jax_itself():
+    same_as_jax_itself("""
+        def host(x, y):
+            return np.sin(np.asarray(x)), (np.asarray(y) * 2).astype(np.int32)
+        shapes = (jax.ShapeDtypeStruct((3, 5), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.int32))
+        @jax.jit
+        def f(x, y):
+            a, b = jax.pure_callback(host, shapes, x, y)
+            return a + x, b - y
+        show(*f(jnp.arange(15.0).reshape(3, 5), jnp.arange(4)))
+        # As a map over the first dimension, and inside a loop.
+        g = jax.vmap(lambda x: jax.pure_callback(
+            lambda v: np.cos(np.asarray(v)), jax.ShapeDtypeStruct((2,), jnp.float32), x,
+            vmap_method="sequential"))
+        show(g(jnp.arange(6.0).reshape(3, 2)))
+        show(jax.jit(lambda x: jax.lax.fori_loop(0, 5, lambda i, v: jax.pure_callback(
+            lambda u: np.asarray(u) + 1, jax.ShapeDtypeStruct((), jnp.float32), v), x))(jnp.float32(2)))
+        # Small types, no elements, and more than a message holds.
+        for value in (jnp.ones((3,), jnp.bfloat16), jnp.array([True, False]), jnp.ones((2,), jnp.complex64),
+                      jnp.zeros((0, 3)), jnp.arange(200_000.0)):
+            same = jax.jit(lambda v: jax.pure_callback(
+                lambda u: np.asarray(u), jax.ShapeDtypeStruct(v.shape, v.dtype), v))(value)
+            print(same.dtype, same.shape, bool((np.asarray(same) == np.asarray(value)).all()))
+    """)
+
+
+def test_ordered_effects_keep_their_order_over_many_runs():
+    assert lines("""
+        from jax.experimental import io_callback
+        seen = []
+        @jax.jit
+        def step(x):
+            io_callback(lambda v: seen.append(("a", int(v))), None, x, ordered=True)
+            io_callback(lambda v: seen.append(("b", int(v))), None, x + 1, ordered=True)
+            return x + 10
+        x = jnp.int32(0)
+        for _ in range(20):
+            x = step(x)
+        jax.effects_barrier()
+        wanted = [pair for i in range(20) for pair in (("a", 10 * i), ("b", 10 * i + 1))]
+        print(seen == wanted, int(x))
+    """) == ["True 200"]
+
+
+def test_debug_print_is_seen_and_waited_for():
+    printed = lines("""
+        @jax.jit
+        def f(x):
+            jax.debug.print("sum {s}", s=x.sum())
+            return x
+        f(jnp.arange(4.0))
+        jax.effects_barrier()
+        print("after")
+    """)
+    assert printed == ["sum 6.0", "after"]
+
+
+def test_an_array_over_two_workers_is_seen_once_and_whole():
+    printed = lines(with_mesh("""
+        x = jax.device_put(jnp.arange(8.0), on_four)
+        @jax.jit
+        def f(x):
+            jax.debug.print("{x}", x=x)
+            return jax.pure_callback(lambda v: np.asarray(v)[::-1].copy(),
+                                     jax.ShapeDtypeStruct((8,), jnp.float32), x)
+        y = f(x)
+        jax.effects_barrier()
+        print(np.asarray(y))
+    """), **TWO_WORKERS)
+    assert printed == ["[0. 1. 2. 3. 4. 5. 6. 7.]", "[7. 6. 5. 4. 3. 2. 1. 0.]"]
+
+
+def test_each_shard_calls_for_itself_under_shard_map():
+    assert lines(with_mesh("""
+        seen = set()
+        def part(x):
+            jax.debug.callback(lambda v: seen.add(float(v)), x[0])
+            return x
+        shard_map = getattr(jax, "shard_map", None)
+        if shard_map is None:
+            from jax.experimental.shard_map import shard_map
+        f = jax.jit(shard_map(part, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+        f(jax.device_put(jnp.arange(4.0), on_four)).block_until_ready()
+        jax.effects_barrier()
+        print(sorted(seen))
+    """), **TWO_WORKERS) == ["[0.0, 1.0, 2.0, 3.0]"]
+
+
+def test_what_a_function_raises_is_told_with_its_traceback_and_the_cluster_lives():
+    printed = lines("""
+        def careless(x):
+            raise ValueError("the host says no")
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        f = jax.jit(lambda x: jax.pure_callback(careless, shape, x))
+        for wrong in (careless, lambda x: np.int32(1), lambda x: np.ones((2,), np.float32)):
+            try:
+                jax.jit(lambda x: jax.pure_callback(wrong, shape, x))(jnp.float32(1)).block_until_ready()
+                print("nothing was raised")
+            except Exception as error:
+                text = str(error)
+                print("in careless" in text, "the host says no" in text, "declared" in text)
+        print(float(jax.jit(lambda x: x + 1)(jnp.float32(1))))
+    """)
+    assert printed == ["True True False", "False False True", "False False True", "2.0"]
+
+
+def test_a_function_may_use_the_cluster_itself():
+    assert lines("""
+        inner = jax.jit(lambda x: jax.pure_callback(
+            lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct((), jnp.float32), x) + 1)
+        def outer_host(v):
+            with jax.default_device(devices[1]):
+                return np.asarray(inner(jnp.float32(v)))
+        outer = jax.jit(lambda x: jax.pure_callback(
+            outer_host, jax.ShapeDtypeStruct((), jnp.float32), x), device=None)
+        print(float(outer(jnp.float32(3))))
+    """, **TWO_WORKERS) == ["7.0"]
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)"])
+def test_a_client_that_dies_in_a_function_leaves_the_cluster_healthy(end, cluster):
+    died = run(f"""
+        f = jax.jit(lambda x: jax.pure_callback(
+            lambda v: {end}, jax.ShapeDtypeStruct((), jnp.float32), x))
+        f(jnp.float32(1)).block_until_ready()
+    """, TOW_ADDRESS=cluster.address)
+    assert died.returncode != 0
+    assert lines("print(float(jax.jit(lambda x: x + 1)(jnp.float32(1))))",
+                 TOW_ADDRESS=cluster.address) == ["2.0"]
+    cluster.wait_for_zero()
