@@ -175,7 +175,8 @@ static bool has_gang(const run_t *run, uint64_t gang_id)
     for (const tow_list_t *item = run->steps.next; item != &run->steps;
          item = item->next) {
         const step_run_t *step = TOW_CONTAINER_OF(item, step_run_t, in_owner);
-        if (!step->is_move && step->run.gang_id == gang_id) return true;
+        if (step->kind == STEP_COMPUTE && step->run.gang_id == gang_id)
+            return true;
     }
     return false;
 }
