@@ -205,7 +205,7 @@ static void a_killed_process_is_known_to_be_dead(void **state)
     TURN_UNTIL(&duo, duo.accepted.session == NULL);
     duo.accepted = (owner_t){0};
 
-    const pid_t child = fork();
+    const pid_t child = fork(); /* tow-allow: somebody to be killed */
     if (child == 0) dial_for_ever(&duo);
     TURN_UNTIL(&duo, duo.accepted.opened_count == 1);
     assert_int_equal(kill(child, SIGKILL), 0);
