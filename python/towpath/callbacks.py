@@ -189,6 +189,11 @@ def install(library: Path) -> None:
     from jax._src import callback, debugging
     from jax._src.interpreters import mlir
 
+    serve = getattr(ctypes.CDLL(str(library)), "towpath_serve_callbacks", None)
+    if serve is None:
+        return  # a library from before callbacks: JAX says that there are none
+    serve.argtypes, serve.restype = [_SERVE_TYPE], None
+    serve(_serve_pointer)
     theirs = callback.emit_python_callback
 
     def emit(ctx, *args, **kwargs):
@@ -202,6 +207,3 @@ def install(library: Path) -> None:
         primitive = getattr(debugging, name, None)
         if primitive is not None and primitive in rules["cpu"]:
             rules["towpath"].setdefault(primitive, rules["cpu"][primitive])
-    serve = ctypes.CDLL(str(library)).towpath_serve_callbacks
-    serve.argtypes, serve.restype = [_SERVE_TYPE], None
-    serve(_serve_pointer)
