@@ -81,7 +81,8 @@ bool tow_mover_is_quiet(const tow_mover_t *mover)
            mover->target_pool.taken_count == 0 &&
            mover->copy_pool.taken_count == 0 &&
            mover->loan_pool.taken_count == 0 &&
-           mover->bulk_pool.taken_count == 0;
+           mover->bulk_pool.taken_count == 0 &&
+           mover->reduction_pool.taken_count == 0 && mover->task_count == 0;
 }
 
 void mover_look_quiet(tow_mover_t *mover)
@@ -97,6 +98,7 @@ static void free_job(job_t *job)
     if (job->targets != job->targets_here) tow_free(job->targets);
     if (job->loans != job->loans_here) tow_free(job->loans);
     tow_free(job->is_sized);
+    tow_free(job->reductions);
     tow_list_remove(&job->in_mover);
     tow_pool_give(&mover->job_pool, job);
 }
@@ -152,6 +154,7 @@ void mover_part_ended(job_t *job)
 static void let_go(job_t *job, tow_status_t cause)
 {
     mover_targets_fail(job, cause);
+    mover_reduce_fail(job, cause);
     mover_sources_drop(job);
 }
 
@@ -200,14 +203,19 @@ static job_t *make_job(tow_mover_t *mover, tow_move_t *move)
     job->mover = mover;
     job->move = move;
     job->route = move->route;
+    job->part = move->part;
     job->gang = move->gang;
     job->error = TOW_OK;
     job->open_count = 0;
     job->is_listed = job->is_ended = false;
     job->is_sized = NULL;
     job->unsized_count = 0;
-    job->target_count = (uint32_t)move->route->target_count;
-    job->loan_count = (uint32_t)move->route->source_count;
+    job->target_count = job->loan_count = job->reduction_count = 0;
+    job->reductions = NULL;
+    if (move->route != NULL) {
+        job->target_count = (uint32_t)move->route->target_count;
+        job->loan_count = (uint32_t)move->route->source_count;
+    }
     tow_list_init(&job->copies);
     tow_list_init(&job->bulks);
     tow_list_init(&job->holds);
@@ -229,10 +237,13 @@ static bool has_others(const tow_mover_t *mover, const tow_route_t *route)
 static tow_status_t list_by_gang(job_t *job)
 {
     tow_mover_t *mover = job->mover;
-    if (!has_others(mover, job->route)) return TOW_OK;
+    if (!(job->part != NULL ? mover_reduce_has_others(job->part)
+                            : has_others(mover, job->route)))
+        return TOW_OK;
     if (TOW_UNLIKELY(tow_map_find(&mover->jobs_by_gang, job->gang) != NULL))
         return TOW_ERROR(TOW_ALREADY_EXISTS,
-                         "a transfer of gang %" PRIu64 " is under way",
+                         "a transfer or collective of gang %" PRIu64
+                         " is under way",
                          job->gang);
     if (!tow_map_put(&mover->jobs_by_gang, job->gang, job))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -254,8 +265,16 @@ static tow_status_t check_driver(const tow_mover_t *mover)
 static tow_status_t start(job_t *job)
 {
     TOW_RETURN_IF_ERROR(list_by_gang(job));
+    if (job->part != NULL) return mover_reduce_start(job);
     TOW_RETURN_IF_ERROR(mover_targets_start(job));
     return mover_sources_start(job);
+}
+
+static size_t count_targets(const job_t *job)
+{
+    if (job->part != NULL)
+        return job->part->shard_count * job->part->tensor_count;
+    return job->target_count;
 }
 
 static void undo(job_t *job, tow_status_t cause)
@@ -263,7 +282,7 @@ static void undo(job_t *job, tow_status_t cause)
     tow_mover_t *mover = job->mover;
     tow_move_t *move = job->move;
     let_go(job, cause);
-    for (uint32_t i = 0; i < job->target_count; i++) {
+    for (size_t i = 0; i < count_targets(job); i++) {
         if (move->targets[i] != NULL) tow_buffer_release(move->targets[i]);
         move->targets[i] = NULL;
     }
@@ -271,9 +290,15 @@ static void undo(job_t *job, tow_status_t cause)
     free_job(job);
 }
 
+static const char *kind_of(const job_t *job)
+{
+    return job->part != NULL ? "collective" : "transfer";
+}
+
 /* Does it still send us something? */
 static bool waits_for(const job_t *job, uint32_t process)
 {
+    if (job->part != NULL) return mover_reduce_waits_for(job, process);
     for (size_t i = 0; i < job->route->receive_count; i++) {
         const tow_piece_t *piece = &job->route->receives[i];
         const target_t *target = job->targets[piece->target_shard];
@@ -289,11 +314,10 @@ static bool waits_for(const job_t *job, uint32_t process)
 
 static void TOW_COLD fail_lost(job_t *job, uint32_t process)
 {
-    mover_fail(job,
-               TOW_ERROR(TOW_UNAVAILABLE,
-                         "transfer from process %u: the connection broke, and "
-                         "pieces with it",
-                         process));
+    mover_fail(job, TOW_ERROR(TOW_UNAVAILABLE,
+                              "%s from process %u: the connection broke, and "
+                              "pieces with it",
+                              kind_of(job), process));
 }
 
 /* Has somebody sent us a piece of it that never came? */
@@ -318,10 +342,11 @@ static void check_lost(job_t *job)
 static void announce(job_t *job)
 {
     mover_targets_offer(job);
+    mover_reduce_announce(job);
     if (!job->is_listed) return;
     tow_status_t status = mover_early_replay(job);
     if (TOW_UNLIKELY(status != TOW_OK))
-        mover_fail(job, tow_status_annotate(status, "transfer"));
+        mover_fail(job, tow_status_annotate(status, "%s", kind_of(job)));
     else
         check_lost(job);
 }
@@ -333,7 +358,7 @@ tow_status_t tow_mover_start(tow_mover_t *mover, tow_move_t *move)
     TOW_RETURN_IF_ERROR(check_driver(mover));
     job_t *job = make_job(mover, move);
     if (job == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    for (uint32_t i = 0; i < job->target_count; i++)
+    for (size_t i = 0; i < count_targets(job); i++)
         move->targets[i] = NULL;
     mover->depth++;
     job->open_count = 1; /* Ours: it does not end before it has begun. */
@@ -368,6 +393,21 @@ void tow_mover_granted(tow_mover_t *mover, uint64_t last_gang)
 
 /* -- What other workers say ------------------------------------------------------------- */
 
+tow_status_t mover_take_offer(job_t *job, edge_peer_t *peer, uint32_t shard,
+                              tow_region_key_t key)
+{
+    return job->part != NULL ? mover_reduce_offer(job, peer, shard, key)
+                             : mover_source_offer(job, peer, shard, key);
+}
+
+tow_status_t mover_take_piece(job_t *job, uint32_t process, uint32_t shard,
+                              uint32_t number, const void *bytes, size_t size)
+{
+    return job->part != NULL
+               ? mover_reduce_piece(job, process, shard, number, bytes, size)
+               : mover_target_piece(job, process, shard, number, bytes, size);
+}
+
 tow_status_t tow_mover_offer(tow_mover_t *mover, uint32_t process,
                              const tow_msg_edge_offer_t *offer)
 {
@@ -382,7 +422,7 @@ tow_status_t tow_mover_offer(tow_mover_t *mover, uint32_t process,
     if (job == NULL)
         return mover_early_offer(mover, peer, offer->gang, offer->shard, key);
     mover->depth++;
-    tow_status_t status = mover_source_offer(job, peer, offer->shard, key);
+    tow_status_t status = mover_take_offer(job, peer, offer->shard, key);
     mover->depth--;
     return status;
 }
@@ -394,8 +434,8 @@ tow_status_t tow_mover_piece(tow_mover_t *mover, uint32_t process,
     if (TOW_LIKELY(job != NULL)) {
         mover->depth++;
         tow_status_t status =
-            mover_target_piece(job, process, piece->shard, piece->number,
-                               piece->bytes.data, piece->bytes.len);
+            mover_take_piece(job, process, piece->shard, piece->number,
+                             piece->bytes.data, piece->bytes.len);
         mover->depth--;
         return status;
     }
@@ -433,6 +473,7 @@ static bool sends_to(const job_t *job, uint32_t process)
     for (tow_list_t *at = head->next; at != head; at = at->next)
         if (TOW_CONTAINER_OF(at, hold_t, in_job)->process == process)
             return true;
+    if (job->part != NULL) return mover_reduce_sends_to(job, process);
     for (size_t i = 0; i < job->route->send_count; i++) {
         const tow_piece_t *piece = &job->route->sends[i];
         const loan_t *loan = job->loans[piece->source_shard];
@@ -482,7 +523,7 @@ void tow_mover_peer_gone(tow_mover_t *mover, uint32_t process,
         const bool is_from = waits_for(job, process);
         if (!is_from && !sends_to(job, process)) continue;
         mover_fail(job, tow_status_annotate(tow_status_retain(cause),
-                                            "transfer %s process %u",
+                                            "%s %s process %u", kind_of(job),
                                             is_from ? "from" : "to", process));
     }
     edge_peer_t *peer = tow_map_find(&mover->peers, process);
@@ -541,6 +582,8 @@ tow_status_t tow_mover_create(const tow_mover_options_t *options,
     tow_list_init(&mover->targets);
     tow_list_init(&mover->bulks);
     tow_list_init(&mover->early_order);
+    tow_list_init(&mover->posts);
+    mover_reduce_init(mover);
     init_pools(mover);
     *out_mover = mover;
     return TOW_OK;
@@ -562,6 +605,8 @@ static void free_tables(tow_mover_t *mover)
     tow_pool_deinit(&mover->hold_pool);
     tow_pool_deinit(&mover->early_pool);
     tow_pool_deinit(&mover->early_gang_pool);
+    tow_pool_deinit(&mover->reduction_pool);
+    tow_pool_deinit(&mover->post_pool);
     tow_free(mover->scratch);
     tow_free(mover);
 }
@@ -587,6 +632,8 @@ void tow_mover_forget(tow_mover_t *mover)
     if (mover == NULL) return;
     mover_targets_forget(mover);
     mover_sources_forget(mover);
+    mover_posts_forget(mover);
+    mover_reduce_forget(mover);
     forget_jobs(&mover->jobs);
     forget_jobs(&mover->ended);
     free_tables(mover);

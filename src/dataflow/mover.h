@@ -22,6 +22,10 @@
  * piece or an offer of a gang that is not known is early if it lies beyond the
  * last grant, and stale otherwise.
  *
+ * A collective between computations is a step with a part (ir/collective.h), and
+ * goes the same ways: mover_reduce_impl.h says how. What is combined is small, or
+ * it is done off the loop, by the env's helpers.
+ *
  * A state machine over its driver, the driver's env, and messages that its owner
  * carries. It waits for nothing and decides no order. */
 #ifndef TOW_DATAFLOW_MOVER_H_
@@ -80,16 +84,19 @@ void tow_mover_destroy(tow_mover_t *mover);
 /* The same for a process that has died, at any moment: calls nobody. */
 void tow_mover_forget(tow_mover_t *mover);
 
-/* One transfer. Owned by the caller until `done`. */
+/* One transfer, or one collective. Owned by the caller until `done`. */
 struct tow_move {
-    const tow_route_t *route; /* lent until done */
+    /* One of both, lent until done. */
+    const tow_route_t *route;
+    const tow_collective_part_t *part;
     uint64_t gang;
-    /* Our source shards: shard i is sources[i * source_stride]. Lent for the
-     * call: the mover keeps its own references. */
+    /* Our source shards: shard i is sources[i * source_stride]; that of tensor t
+     * of a collective sources[i * source_stride + t]. Lent for the call: the
+     * mover keeps its own references. */
     tow_buffer_t *const *sources;
     size_t source_stride;
-    /* Room for route->target_count handles, filled in by the call, one reference
-     * each. */
+    /* Room for route->target_count handles, or tensor_count for each of our
+     * shards, shard by shard; filled in by the call, one reference each. */
     tow_buffer_t **targets;
     /* Both shapes of the route are bounds. Then targets come later: each is
      * filled in when its size is known, and `sized` is called once all are; not
@@ -142,6 +149,7 @@ typedef struct tow_mover_stats {
     /* Of those, used by their receivers where they are: ever, and still. */
     uint64_t sent_lent;
     uint64_t lent_count, lent_bytes;
+    uint64_t reduced; /* tensors of collectives, ever */
 } tow_mover_stats_t;
 tow_mover_stats_t tow_mover_stats(const tow_mover_t *mover);
 /* Is nothing under way, and has everybody given back what the mover lent or
@@ -154,5 +162,9 @@ bool tow_mover_is_quiet(const tow_mover_t *mover);
  * its devices are there. Asked once per program: the mover believes routes. */
 tow_status_t tow_route_check(const tow_route_t *route, uint32_t process,
                              size_t device_count) TOW_MUST_USE;
+
+/* The same of a collective, whose bytes unpacking has checked. */
+tow_status_t tow_part_check(const tow_collective_part_t *part, uint32_t process,
+                            size_t device_count) TOW_MUST_USE;
 
 #endif /* TOW_DATAFLOW_MOVER_H_ */

@@ -134,8 +134,8 @@ tow_status_t mover_early_offer(tow_mover_t *mover, edge_peer_t *peer,
 static tow_status_t replay(job_t *job, const early_t *early)
 {
     if (early->kind == EARLY_PIECE)
-        return mover_target_piece(job, early->process, early->shard,
-                                  early->number, early->bytes, early->size);
+        return mover_take_piece(job, early->process, early->shard,
+                                early->number, early->bytes, early->size);
     if (early->kind == EARLY_SIZE) {
         int64_t dims[TOW_RANK_MAX];
         TOW_ASSERT(early->size <= sizeof(dims)); /* the wire's limit */
@@ -145,7 +145,7 @@ static tow_status_t replay(job_t *job, const early_t *early)
     }
     edge_peer_t *peer = tow_map_find(&job->mover->peers, early->process);
     TOW_ASSERT(peer != NULL); /* Or its offers would have gone with it. */
-    return mover_source_offer(job, peer, early->shard, early->key);
+    return mover_take_offer(job, peer, early->shard, early->key);
 }
 
 tow_status_t mover_early_replay(job_t *job)

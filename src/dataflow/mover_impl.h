@@ -15,6 +15,7 @@
 #include "dataflow/tuning.h"
 
 typedef struct job job_t;
+typedef struct reduction reduction_t; /* mover_reduce_impl.h */
 
 /* Another worker, as far as we have heard of it. */
 typedef struct edge_peer {
@@ -97,7 +98,8 @@ typedef struct hold {
 struct job {
     tow_mover_t *mover;
     tow_move_t *move;
-    const tow_route_t *route; /* lent by the move */
+    const tow_route_t *route; /* lent by the move; NULL: a collective */
+    const tow_collective_part_t *part; /* lent by the move; NULL: a transfer */
     uint64_t gang;
     tow_list_t in_mover; /* under way, or ended and not told */
     tow_status_t error;  /* owned */
@@ -114,7 +116,27 @@ struct job {
     tow_list_t holds;
     target_t *targets_here[TOW_MOVER_INLINE_COUNT];
     loan_t *loans_here[TOW_MOVER_INLINE_COUNT];
+    uint32_t reduction_count;
+    reduction_t **reductions; /* owned; by group, then tensor; NULL: settled */
 };
+
+/* Some of a chunk: our own shards, and the contributions of some members. */
+typedef struct reduce_task {
+    reduction_t *reduction;
+    uint32_t chunk;
+    uint32_t from, until; /* members */
+    bool loads;           /* our shards too */
+} reduce_task_t;
+
+/* A large chunk for another worker. */
+typedef struct reduce_post {
+    tow_mover_write_t write;
+    tow_msg_lane_target_t target;
+    tow_list_t in_mover;
+    reduction_t *reduction;
+    edge_peer_t *peer;
+    uint32_t phase;
+} reduce_post_t;
 
 typedef enum early_kind {
     EARLY_PIECE,
@@ -174,6 +196,14 @@ struct tow_mover {
     tow_map_t
         offered; /* process -> the number of the target it was asked for */
     uintptr_t offer_number;
+    /* -- Collectives. */
+    tow_list_t reductions; /* all records */
+    tow_list_t posts;      /* all records */
+    tow_list_t ready;      /* reductions with chunks to combine, in order */
+    tow_pool_t reduction_pool, post_pool;
+    tow_work_t work; /* combines `tasks`, if there are any */
+    uint32_t task_count;
+    reduce_task_t tasks[TOW_REDUCE_BATCH_COUNT];
     tow_mover_stats_t stats;
 };
 
@@ -184,6 +214,13 @@ struct tow_mover {
 void mover_part_ended(job_t *job);
 /* Lets go of all parts. The first error counts. */
 void mover_fail(job_t *job, tow_status_t take_cause);
+/* From another worker, for a transfer or a collective. An error: it broke the
+ * rules. */
+tow_status_t mover_take_offer(job_t *job, edge_peer_t *peer, uint32_t shard,
+                              tow_region_key_t key) TOW_MUST_USE;
+tow_status_t mover_take_piece(job_t *job, uint32_t process, uint32_t shard,
+                              uint32_t number, const void *bytes, size_t size)
+    TOW_MUST_USE;
 /* After something of it went: tells the owner if that was the last. */
 void mover_look_quiet(tow_mover_t *mover);
 edge_peer_t *mover_peer(tow_mover_t *mover,
@@ -241,6 +278,30 @@ void mover_sources_release(job_t *job, uint32_t process);
 tow_status_t mover_source_offer(job_t *job, edge_peer_t *peer, uint32_t shard,
                                 tow_region_key_t key) TOW_MUST_USE;
 void mover_sources_forget(tow_mover_t *mover);
+
+/* The move stays until the connection to that worker stands. False: no memory. */
+bool mover_hold(job_t *job, uint32_t process);
+
+/* A copy of a buffer, which may still be a promise, as a part of the job. */
+tow_status_t mover_copy_start(job_t *job, tow_buffer_t *source, size_t device,
+                              tow_buffer_t **out_buffer) TOW_MUST_USE;
+
+/* -- mover_reduce*.c: collectives ------------------------------------------------ */
+
+void mover_reduce_init(tow_mover_t *mover);
+tow_status_t mover_reduce_start(job_t *job) TOW_MUST_USE;
+void mover_reduce_announce(job_t *job);
+void mover_reduce_fail(job_t *job, tow_status_t cause);
+bool mover_reduce_has_others(const tow_collective_part_t *part);
+bool mover_reduce_waits_for(const job_t *job, uint32_t process);
+bool mover_reduce_sends_to(const job_t *job, uint32_t process);
+tow_status_t mover_reduce_offer(job_t *job, edge_peer_t *peer, uint32_t name,
+                                tow_region_key_t key) TOW_MUST_USE;
+tow_status_t mover_reduce_piece(job_t *job, uint32_t process, uint32_t name,
+                                uint32_t chunk, const void *bytes, size_t size)
+    TOW_MUST_USE;
+void mover_reduce_forget(tow_mover_t *mover);
+void mover_posts_forget(tow_mover_t *mover);
 
 /* -- mover_early.c ---------------------------------------------------------------- */
 

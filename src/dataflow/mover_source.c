@@ -54,8 +54,8 @@ static hold_t *find_hold(const job_t *job, uint32_t process)
     return NULL;
 }
 
-/* The move stays until that worker would hear of a connection that breaks. */
-static bool hold(job_t *job, uint32_t process)
+/* Or that worker would not hear of a connection that breaks. */
+bool mover_hold(job_t *job, uint32_t process)
 {
     if (find_hold(job, process) != NULL) return true;
     hold_t *record = tow_pool_take(&job->mover->hold_pool);
@@ -100,7 +100,8 @@ static bool send_small(job_t *job, const loan_t *loan, const tow_piece_t *piece)
     const tow_mover_sent_t sent =
         mover->options.send(mover->options.context, piece->process,
                             TOW_MESSAGE_EDGE_PIECE, &message.base);
-    return TOW_LIKELY(sent == TOW_MOVER_SENT) || hold(job, piece->process);
+    return TOW_LIKELY(sent == TOW_MOVER_SENT) ||
+           mover_hold(job, piece->process);
 }
 
 static void lay_out_here(const job_t *job, const loan_t *loan,
@@ -338,7 +339,7 @@ static bool send_size(job_t *job, const tow_shape_t *shape,
     const tow_mover_sent_t sent =
         mover->options.send(mover->options.context, piece->process,
                             TOW_MESSAGE_EDGE_SIZE, &message.base);
-    return TOW_LIKELY(sent == TOW_MOVER_SENT) || hold(job, piece->process);
+    return TOW_LIKELY(sent == TOW_MOVER_SENT) || mover_hold(job, piece->process);
 }
 
 static tow_status_t serve_sized_piece(job_t *job, loan_t *loan,

@@ -236,16 +236,14 @@ static void copied(tow_copy_t *driver_copy, tow_status_t take_status)
         mover_part_ended(job);
 }
 
-static tow_status_t start_copy(job_t *job, uint32_t shard,
-                               const tow_piece_t *piece)
+tow_status_t mover_copy_start(job_t *job, tow_buffer_t *source, size_t device,
+                              tow_buffer_t **out_buffer)
 {
     tow_mover_t *mover = job->mover;
-    const tow_move_t *move = job->move;
     copy_t *copy = tow_pool_take(&mover->copy_pool);
     if (copy == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    copy->copy.source =
-        move->sources[piece->source_shard * move->source_stride];
-    copy->copy.device = job->route->target_devices[shard];
+    copy->copy.source = source;
+    copy->copy.device = device;
     copy->copy.buffer = NULL;
     copy->copy.done = copied;
     copy->mover = mover;
@@ -256,10 +254,19 @@ static tow_status_t start_copy(job_t *job, uint32_t shard,
         return status;
     }
     tow_list_append(&job->copies, &copy->in_job);
-    move->targets[shard] = copy->copy.buffer;
+    *out_buffer = copy->copy.buffer;
     job->open_count++;
     mover->stats.copied++;
     return TOW_OK;
+}
+
+static tow_status_t start_copy(job_t *job, uint32_t shard,
+                               const tow_piece_t *piece)
+{
+    const tow_move_t *move = job->move;
+    return mover_copy_start(
+        job, move->sources[piece->source_shard * move->source_stride],
+        job->route->target_devices[shard], &move->targets[shard]);
 }
 
 static bool is_written(const job_t *job, const target_t *target,

@@ -265,10 +265,31 @@ static inline void yard_loan_end(tow_env_t *env, tow_loan_t *base)
     free_loan_record(loan);
 }
 
+static inline void run_work_done(event_t *event)
+{
+    tow_work_t *work = event->what;
+    work->done(work, TOW_OK);
+}
+
+/* A helper does it, and some time after that it is told. */
+static inline void run_work(event_t *event)
+{
+    tow_work_t *work = event->what;
+    tow_status_t status = work->run(work);
+    assert_true(status == TOW_OK);
+    yard_event(event->hand, run_work_done, work, 0);
+}
+
+static inline void yard_work_start(tow_env_t *env, tow_work_t *work)
+{
+    yard_event(hand_of(env), run_work, work, 0);
+}
+
 static const tow_env_ops_t yard_env_ops = {
     .name = "yard",
     .loan_end = yard_loan_end,
     .post = yard_post,
+    .work_start = yard_work_start,
     .lane_address = yard_lane_address,
     .lane_open = yard_lane_open,
     .region_open = yard_region_open,

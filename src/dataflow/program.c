@@ -122,6 +122,20 @@ static tow_status_t check_route(const tow_dataflow_t *dataflow,
         "node %u", lowered->node);
 }
 
+static tow_status_t check_part(const tow_dataflow_t *dataflow,
+                               const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    if (dataflow->options.mover == NULL)
+        return TOW_ERROR(TOW_UNIMPLEMENTED,
+                         "node %u: this worker has no collectives",
+                         lowered->node);
+    return tow_status_annotate(
+        tow_part_check(lowered->collective, dataflow->options.process,
+                       dataflow->options.driver->device_count),
+        "node %u", lowered->node);
+}
+
 /* -- Layout ------------------------------------------------------------------ */
 
 /* Outputs always lie where the driver writes them: in their step's results. */
@@ -205,6 +219,12 @@ static tow_status_t bind_step(tow_dataflow_t *dataflow, program_t *program,
         step->shard_count = (uint32_t)route->target_count;
         TOW_RETURN_IF_ERROR(check_route(dataflow, step));
         return check_inputs(program, step, route->source_count);
+    }
+    const tow_collective_part_t *part = step->lowered->collective;
+    if (part != NULL) {
+        step->shard_count = (uint32_t)part->shard_count;
+        TOW_RETURN_IF_ERROR(check_part(dataflow, step));
+        return check_inputs(program, step, part->shard_count);
     }
     if (step->lowered->is_host) return bind_host(dataflow, program, step);
     TOW_RETURN_IF_ERROR(find_executable(dataflow, program, step));

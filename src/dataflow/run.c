@@ -318,16 +318,18 @@ static tow_status_t TOW_COLD wrong_input(const step_t *step, size_t input,
 {
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
                      "%s, input %zu: it has %u shards on this worker%s, and "
-                     "the computation runs on %zu of its devices",
-                     step->executable->signature.name, input, count,
+                     "the computation runs on %u of its devices",
+                     step->executable != NULL ? step->executable->signature.name
+                                              : "collective",
+                     input, count,
                      count == 0 ? " (not here, or consumed before)" : "",
-                     step->executable->local_device_count);
+                     step->shard_count);
 }
 
 static tow_status_t gather(const program_t *program, const step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
-    const size_t device_count = step->executable->local_device_count;
+    const size_t device_count = step->shard_count;
     const size_t input_count = lowered->input_count;
     for (size_t i = 0; i < input_count; i++) {
         const slot_t *slot = &program->slots[lowered->inputs[i]];
@@ -480,7 +482,7 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
     return TOW_OK;
 }
 
-/* -- Transfers ----------------------------------------------------------------- */
+/* -- Transfers and collectives ------------------------------------------------- */
 
 static tow_status_t TOW_COLD wrong_source(const step_t *step, uint32_t count)
 {
@@ -492,17 +494,17 @@ static tow_status_t TOW_COLD wrong_source(const step_t *step, uint32_t count)
 
 /* Shapes of arguments are the controller's business; but what a host function
  * gave may be smaller than its bound, and nobody reads past its end. */
-static tow_status_t check_sources(const slot_t *source, const step_t *step)
+static tow_status_t check_sources(const slot_t *source,
+                                  const tow_shape_t *wanted, size_t count)
 {
-    const tow_route_t *route = step->lowered->route;
     char texts[2][TOW_SHAPE_TEXT_MAX];
-    for (size_t i = 0; i < route->source_count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const tow_shape_t *shape = &source->shards[i * source->stride]->shape;
-        if (TOW_UNLIKELY(!tow_shape_equal(shape, &route->source)))
+        if (TOW_UNLIKELY(!tow_shape_equal(shape, wanted)))
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
                              "shard %zu is %s, and %s is to be moved", i,
                              tow_shape_format(shape, texts[0]),
-                             tow_shape_format(&route->source, texts[1]));
+                             tow_shape_format(wanted, texts[1]));
     }
     return TOW_OK;
 }
@@ -516,34 +518,20 @@ static bool is_sized(const tow_lowered_step_t *lowered)
 
 /* As for a computation: begun at once, ahead of its data, unless it is
  * sequential. */
-static tow_status_t start_move(tow_dataflow_t *dataflow, program_t *program,
-                               const step_t *step, uint64_t gang_id, run_t *run)
+static tow_status_t begin_move(tow_dataflow_t *dataflow, program_t *program,
+                               const step_t *step, const tow_move_t *move,
+                               run_t *run)
 {
-    const tow_lowered_step_t *lowered = step->lowered;
-    const slot_t *source =
-        lowered->input_count > 0 ? &program->slots[lowered->inputs[0]] : NULL;
-    const uint32_t count = source != NULL ? dataflow_count_shards(source) : 0;
-    if (TOW_UNLIKELY(count != lowered->route->source_count))
-        return wrong_source(step, count);
-    if (count > 0 && !is_sized(lowered))
-        TOW_RETURN_IF_ERROR(check_sources(source, step));
     step_run_t *step_run = tow_pool_take(&dataflow->step_pool);
     if (step_run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     *step_run = (step_run_t){
-        .move = {.route = lowered->route,
-                 .gang = gang_id,
-                 .sources = source != NULL ? source->shards : NULL,
-                 .source_stride = source != NULL ? source->stride : 0,
-                 .targets = step->results,
-                 .is_sized = is_sized(lowered),
-                 .sized = move_sized,
-                 .done = move_done},
+        .move = *move,
         .kind = STEP_MOVE,
         .dataflow = dataflow,
         .owner = run,
         .program = program,
         .step = step,
-        .node = lowered->node,
+        .node = step->lowered->node,
     };
     tow_status_t status =
         tow_mover_start(dataflow->options.mover, &step_run->move);
@@ -556,6 +544,51 @@ static tow_status_t start_move(tow_dataflow_t *dataflow, program_t *program,
     note_pending(program, step);
     settle_slots(dataflow, program, step);
     return TOW_OK;
+}
+
+static tow_status_t start_transfer(tow_dataflow_t *dataflow, program_t *program,
+                                   const step_t *step, uint64_t gang_id,
+                                   run_t *run)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    const slot_t *source =
+        lowered->input_count > 0 ? &program->slots[lowered->inputs[0]] : NULL;
+    const uint32_t count = source != NULL ? dataflow_count_shards(source) : 0;
+    if (TOW_UNLIKELY(count != lowered->route->source_count))
+        return wrong_source(step, count);
+    if (count > 0 && !is_sized(lowered))
+        TOW_RETURN_IF_ERROR(
+            check_sources(source, &lowered->route->source, count));
+    const tow_move_t move = {.route = lowered->route,
+                             .gang = gang_id,
+                             .sources = source != NULL ? source->shards : NULL,
+                             .source_stride =
+                                 source != NULL ? source->stride : 0,
+                             .targets = step->results,
+                             .is_sized = is_sized(lowered),
+                             .sized = move_sized,
+                             .done = move_done};
+    return begin_move(dataflow, program, step, &move, run);
+}
+
+/* Its values lie shard by shard, as those of a computation do. */
+static tow_status_t start_collective(tow_dataflow_t *dataflow,
+                                     program_t *program, const step_t *step,
+                                     uint64_t gang_id, run_t *run)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    TOW_RETURN_IF_ERROR(gather(program, step));
+    for (size_t i = 0; i < lowered->input_count; i++)
+        TOW_RETURN_IF_ERROR(check_sources(&program->slots[lowered->inputs[i]],
+                                          &lowered->collective->tensors[i],
+                                          step->shard_count));
+    const tow_move_t move = {.part = lowered->collective,
+                             .gang = gang_id,
+                             .sources = program->arguments,
+                             .source_stride = lowered->input_count,
+                             .targets = step->results,
+                             .done = move_done};
+    return begin_move(dataflow, program, step, &move, run);
 }
 
 /* -- Host functions -------------------------------------------------------------- */
@@ -590,7 +623,9 @@ tow_status_t dataflow_start_step(tow_dataflow_t *dataflow, program_t *program,
     if (TOW_LIKELY(step->executable != NULL))
         return enqueue(dataflow, program, step, gang, run);
     if (step->host != NULL) return start_host(dataflow, program, step, run);
-    return start_move(dataflow, program, step, gang, run);
+    if (step->lowered->collective != NULL)
+        return start_collective(dataflow, program, step, gang, run);
+    return start_transfer(dataflow, program, step, gang, run);
 }
 
 /* -- Results ------------------------------------------------------------------ */

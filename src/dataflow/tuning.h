@@ -60,4 +60,23 @@
 /* Targets, or sources, of a move that need no table from the heap. */
 #define TOW_MOVER_INLINE_COUNT 8u
 
+/* -- Collectives: all members must have the same numbers. */
+/* A tensor of at most so many bytes goes from each member to all, where there
+ * are at most so many: one way instead of two, for more bytes. */
+#define TOW_REDUCE_SHARED_BYTES       4096u
+#define TOW_REDUCE_SHARED_MEMBERS_MAX 8u
+/* Less is not worth an owner of its own. */
+#define TOW_REDUCE_CHUNK_BYTES_MIN 4096u
+#define TOW_REDUCE_CHUNK_COUNT_MAX (1u << 20)
+
+/* Chunks that are combined in the turn that has them ready: 5 to 10 us. All else
+ * goes to a helper of the env, which takes 15 to 60 us to wake: in batches of so
+ * many chunks, or as many bytes, after which what has become more urgent meanwhile
+ * has its turn. */
+#define TOW_REDUCE_INLINE_BYTES (32u << 10)
+#define TOW_REDUCE_BATCH_COUNT  16u
+#define TOW_REDUCE_BATCH_BYTES  (UINT64_C(4) << 20)
+/* What combining takes in simulated time: 4 GB/s, as on one core. */
+#define TOW_REDUCE_BYTES_PER_US 4096u
+
 #endif /* TOW_DATAFLOW_TUNING_H_ */
