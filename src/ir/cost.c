@@ -15,7 +15,7 @@ typedef struct account {
     const tow_graph_scope_t *scope;
     /* By slot: 0 of arguments, of what is gone and of what is elsewhere. */
     uint64_t *sizes;
-    /* By slot: a transfer reads it, for how long nobody knows. */
+    /* By slot: a transfer or a collective reads it, for how long nobody knows. */
     bool *is_lent;
     int64_t live;
     int64_t peak;
@@ -61,8 +61,7 @@ static bool is_received(const account_t *account, size_t step,
                         tow_slice_id_t slice)
 {
     const tow_node_t *node = tow_schedule_node(&account->schedule, step);
-    return node->kind == TOW_NODE_TRANSFER &&
-           tow_slice_id_equal(node->slice, slice);
+    return !tow_node_calls(node) && tow_slice_id_equal(node->slice, slice);
 }
 
 /* Whoever moves values has memory for all that arrives as soon as the run
@@ -92,11 +91,28 @@ static tow_status_t end_transfer(account_t *account, size_t step)
     return TOW_OK;
 }
 
-/* The outputs of a collective. Where a worker has one shard of a group, as much
- * as that arrives from its other members, at most; where it has more, that is
- * shared. */
-static tow_status_t start_collective(account_t *account, size_t step,
-                                     size_t device_count)
+/* Where a worker has one shard of a group, as much as that arrives from its other
+ * members, at most; where it has more, that is shared. */
+static tow_status_t size_arriving(const account_t *account, size_t step,
+                                  tow_slice_id_t slice, uint64_t *out_bytes)
+{
+    const tow_schedule_t *schedule = &account->schedule;
+    const tow_node_t *node = tow_schedule_node(schedule, step);
+    const uint32_t first = schedule->first_slots[schedule->nodes[step]];
+    *out_bytes = 0;
+    if (account->scope->slice_devices(account->scope->context, slice) == 1)
+        return TOW_OK;
+    for (uint32_t i = 0; i < node->input_count; i++)
+        if (__builtin_add_overflow(*out_bytes, account->sizes[first + i],
+                                   out_bytes))
+            return TOW_ERROR(TOW_OUT_OF_RANGE,
+                             "a collective of more than 2^64 - 1 bytes");
+    return TOW_OK;
+}
+
+/* The outputs of a collective, as those of transfers. */
+static tow_status_t begin_collective(account_t *account, size_t step,
+                                     tow_slice_id_t slice)
 {
     const tow_schedule_t *schedule = &account->schedule;
     const tow_node_t *node = tow_schedule_node(schedule, step);
@@ -109,14 +125,28 @@ static tow_status_t start_collective(account_t *account, size_t step,
                                             node->inputs[i], &shape));
         TOW_RETURN_IF_ERROR(tow_shape_bytes(&shape, bytes));
         change(account, *bytes, true);
-        account->overflowed |=
-            __builtin_add_overflow(arriving, *bytes, &arriving);
         if (schedule->slots[first + i].is_result)
             account->overflowed |=
                 __builtin_add_overflow(account->cost.result_bytes, *bytes,
                                        &account->cost.result_bytes);
     }
-    note_peak(account, device_count > 1 ? arriving : 0);
+    TOW_RETURN_IF_ERROR(size_arriving(account, step, slice, &arriving));
+    change(account, arriving, true);
+    note_peak(account, 0);
+    return TOW_OK;
+}
+
+static tow_status_t end_collective(account_t *account, size_t step,
+                                   tow_slice_id_t slice)
+{
+    const tow_node_t *node = tow_schedule_node(&account->schedule, step);
+    uint64_t arriving = 0;
+    for (size_t i = 0; i < node->input_count; i++)
+        account
+            ->is_lent[tow_schedule_slot(&account->schedule, node->inputs[i])] =
+            true;
+    TOW_RETURN_IF_ERROR(size_arriving(account, step, slice, &arriving));
+    change(account, arriving, false);
     return TOW_OK;
 }
 
@@ -190,9 +220,7 @@ static tow_status_t walk_step(account_t *account, size_t step,
     }
     if (!is_here) return TOW_OK;
     if (node->kind == TOW_NODE_COLLECTIVE) {
-        TOW_RETURN_IF_ERROR(start_collective(
-            account, step,
-            account->scope->slice_devices(account->scope->context, slice)));
+        TOW_RETURN_IF_ERROR(end_collective(account, step, slice));
         end_step(account, step);
         return TOW_OK;
     }
@@ -219,7 +247,10 @@ static tow_status_t walk(account_t *account, tow_slice_id_t slice)
     const size_t count = account->schedule.step_count;
     for (size_t step = 0; step < count; step++) {
         if (!is_received(account, step, slice)) continue;
-        TOW_RETURN_IF_ERROR(begin_transfer(account, step));
+        const tow_node_t *node = tow_schedule_node(&account->schedule, step);
+        TOW_RETURN_IF_ERROR(node->kind == TOW_NODE_TRANSFER
+                                ? begin_transfer(account, step)
+                                : begin_collective(account, step, slice));
         TOW_RETURN_IF_ERROR(check_range(account, step));
     }
     for (size_t step = 0; step < count; step++) {

@@ -166,33 +166,42 @@ static int64_t walk_lowered(const world_t *world, const tow_lowered_t *lowered,
 {
     int64_t live = 0;
     int64_t peak = 0;
+    int64_t lent = 0; /* of what is freed: it stays until the run ends */
     bool is_gone[RANDOM_NODES_MAX * 2] = {false};
+    bool is_lent[RANDOM_NODES_MAX * 2] = {false};
+    for (size_t s = 0; s < lowered->step_count; s++)
+        if (lowered->steps[s].collective != NULL)
+            live += 2 * 16 * lowered->steps[s].output_count;
+    peak = live;
     for (size_t s = 0; s < lowered->step_count; s++) {
         const tow_lowered_step_t *step = &lowered->steps[s];
         const tow_signature_t *function =
             &world->functions[step->executable.value % 1000];
         const int64_t reduced =
             step->collective != NULL ? 16 * step->output_count : 0;
-        live += reduced;
+        live -= reduced;
+        for (size_t i = 0; i < step->input_count; i++)
+            is_lent[step->inputs[i]] |= reduced > 0;
         for (size_t i = 0; i < function->result_count; i++)
             live += (int64_t)function->results[i].bytes;
         for (size_t i = 0; i < function->alias_count; i++) {
             const uint32_t input = (uint32_t)function->aliases[i].argument;
             if (is_in(step->kept, step->kept_count, input)) continue;
-            live -= 16;
+            *(is_lent[step->inputs[input]] ? &lent : &live) -= 16;
             is_gone[step->inputs[input]] = true;
         }
-        const int64_t now = live + reduced + (int64_t)function->temporary_bytes;
+        const int64_t now = live + (int64_t)function->temporary_bytes;
         if (now > peak) peak = now;
         for (size_t i = 0; i < step->freed_count; i++) {
             const uint32_t slot = step->freed[i];
             const bool is_small = function->result_count == 2 &&
                                   function->alias_count == 0 &&
                                   slot == step->first_output + 1;
-            if (!is_gone[slot]) live -= is_small ? 8 : 16;
+            if (!is_gone[slot])
+                *(is_lent[slot] ? &lent : &live) -= is_small ? 8 : 16;
         }
     }
-    *out_end = live;
+    *out_end = live + lent;
     return peak;
 }
 
