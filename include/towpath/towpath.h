@@ -336,6 +336,32 @@ tow_status_t tow_array_transfer(tow_array_t *array,
                                 const tow_transfer_options_t *options,
                                 tow_array_t **out_array);
 
+/* -- Collectives ---------------------------------------------------------------- */
+
+typedef struct tow_all_reduce_options {
+    size_t struct_size;
+    tow_reduction_t reduction; /* 0: TOW_REDUCE_SUM */
+    /* Which devices combine their shards: all of the slice, or, if there is a
+     * mesh, those that differ only along its `axes`. The devices are laid out in
+     * it row by row. */
+    uint32_t mesh_rank; /* 0: no mesh */
+    uint32_t mesh_dims[TOW_MESH_AXES_MAX];
+    uint32_t axis_count;
+    uint32_t axes[TOW_MESH_AXES_MAX]; /* ascending */
+} tow_all_reduce_options_t;
+
+/* Each array, which all lie on one slice, with the shards of each group of
+ * devices combined, as new arrays in `results`. The workers see to it among
+ * themselves. Each result is there by itself: what uses the first goes on while
+ * the others are on their way; so put those first that are wanted first. Of
+ * arrays of a program that is traced it is noted, as a call is; otherwise it
+ * starts at once, and is a small program that the cluster lowers each time: in a
+ * loop, trace it. NULL options: the sum over all devices. INVALID_ARGUMENT: a
+ * type that cannot be combined, a mesh of another size, arrays of two slices. */
+tow_status_t tow_arrays_all_reduce(tow_array_t *const *arrays, size_t count,
+                                   const tow_all_reduce_options_t *options,
+                                   tow_array_t **results);
+
 /* -- Programs ------------------------------------------------------------------- */
 
 /* A program is traced: calls on its arrays are noted, not run. Then it runs as

@@ -845,6 +845,68 @@ tow_status_t tow_array_transfer(tow_array_t *array,
     return status;
 }
 
+/* Those of older headers are shorter. */
+static tow_status_t collective_of(const tow_all_reduce_options_t *options,
+                                  tow_collective_t *out)
+{
+    *out = (tow_collective_t){.kind = TOW_COLLECTIVE_ALL_REDUCE,
+                              .reduction = TOW_REDUCE_SUM};
+    if (options == NULL) return TOW_OK;
+    if (options->mesh_rank > TOW_MESH_AXES_MAX ||
+        options->axis_count > TOW_MESH_AXES_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%u axes of a mesh of rank %u; the highest is %u",
+                         options->axis_count, options->mesh_rank,
+                         TOW_MESH_AXES_MAX);
+    if (options->reduction != 0) out->reduction = options->reduction;
+    out->mesh_rank = options->mesh_rank;
+    out->axis_count = options->axis_count;
+    memcpy(out->mesh_dims, options->mesh_dims, sizeof(options->mesh_dims));
+    memcpy(out->axes, options->axes, sizeof(options->axes));
+    return TOW_OK;
+}
+
+static tow_status_t check_arrays(tow_array_t *const *arrays, size_t count,
+                                 const tow_collective_t *collective)
+{
+    if (count == 0) return TOW_ERROR(TOW_INVALID_ARGUMENT, "no arrays");
+    for (size_t i = 0; i < count; i++) {
+        if (arrays[i]->slice != arrays[0]->slice)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "array %zu is on another slice than the first", i);
+        if (arrays[i]->program != arrays[0]->program)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "array %zu is of another program than the first, "
+                             "or of none",
+                             i);
+        if (!tow_type_is_reducible(arrays[i]->shape.type,
+                                   collective->reduction))
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "array %zu: there is no %s of %s", i,
+                             tow_reduction_name(collective->reduction),
+                             tow_type_name(arrays[i]->shape.type));
+    }
+    return tow_collective_check(collective, arrays[0]->slice->device_count);
+}
+
+tow_status_t tow_arrays_all_reduce(tow_array_t *const *arrays, size_t count,
+                                   const tow_all_reduce_options_t *options,
+                                   tow_array_t **results)
+{
+    tow_collective_t collective;
+    for (size_t i = 0; i < count; i++)
+        results[i] = NULL;
+    TOW_RETURN_IF_ERROR(collective_of(options, &collective));
+    TOW_RETURN_IF_ERROR(check_arrays(arrays, count, &collective));
+    tow_client_t *client = arrays[0]->client;
+    enter(client);
+    tow_status_t status = tow_client_await_room(client);
+    if (status == TOW_OK)
+        status = tow_arrays_combine(arrays, count, &collective, results);
+    tow_client_leave_after_call(client);
+    return status;
+}
+
 tow_status_t tow_array_wait(tow_array_t *array, int64_t timeout_ns)
 {
     tow_client_t *client = array->client;

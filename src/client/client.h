@@ -107,6 +107,11 @@ tow_status_t tow_program_add_transfer(tow_program_t *program, tow_value_t value,
                                       const tow_sharding_t *from,
                                       const tow_sharding_t *to,
                                       uint32_t *out_node) TOW_MUST_USE;
+tow_status_t tow_program_add_collective(tow_program_t *program,
+                                        tow_slice_t *slice,
+                                        const tow_collective_t *collective,
+                                        const tow_value_t *inputs, size_t count,
+                                        uint32_t *out_node) TOW_MUST_USE;
 tow_status_t tow_program_add_result(tow_program_t *program, tow_value_t value,
                                     tow_slice_t *slice,
                                     const tow_shape_t *shape) TOW_MUST_USE;
@@ -122,6 +127,11 @@ tow_status_t tow_array_move(tow_array_t *array, tow_slice_t *slice,
                             const tow_sharding_t *from,
                             const tow_sharding_t *to, tow_array_t **out_array)
     TOW_MUST_USE;
+/* Each array combined over the devices of its slice, which is that of all; noted
+ * if they are being traced, else run at once. */
+tow_status_t tow_arrays_combine(tow_array_t *const *arrays, size_t count,
+                                const tow_collective_t *collective,
+                                tow_array_t **results) TOW_MUST_USE;
 /* A value of a program that is traced. */
 tow_status_t tow_program_placeholder(tow_program_t *program, tow_slice_t *slice,
                                      const tow_shape_t *shape,

@@ -1,4 +1,4 @@
-/* Transfers that are asked for: noted in a program that is traced, or a program
+/* Transfers and collectives that are asked for: noted in a program that is traced, or a program
  * of their own. */
 #include "client/client_impl.h"
 
@@ -139,4 +139,79 @@ tow_status_t tow_array_move(tow_array_t *array, tow_slice_t *slice,
                          "how large the array is is known only when it is "
                          "there: move it in the program that makes it");
     return run_move(array, slice, from, to, &shard, out_array);
+}
+
+/* -- Combining ----------------------------------------------------------------- */
+
+static tow_status_t note_combine(tow_array_t *const *arrays, size_t count,
+                                 const tow_collective_t *collective,
+                                 const tow_value_t *inputs,
+                                 tow_array_t **results)
+{
+    tow_program_t *program = arrays[0]->program;
+    tow_slice_t *slice = arrays[0]->slice;
+    uint32_t node = 0;
+    TOW_RETURN_IF_ERROR(tow_program_add_collective(program, slice, collective,
+                                                   inputs, count, &node));
+    tow_status_t status = TOW_OK;
+    for (size_t i = 0; i < count && status == TOW_OK; i++) {
+        status = tow_program_placeholder(program, slice, &arrays[i]->shape,
+                                         (tow_value_t){node, (uint32_t)i},
+                                         &results[i]);
+        while (status != TOW_OK && i-- > 0)
+            tow_array_drop(results[i]);
+    }
+    return status;
+}
+
+/* Arguments, the collective, results. */
+static tow_status_t trace_combine(tow_program_t *program,
+                                  tow_array_t *const *arrays, size_t count,
+                                  const tow_collective_t *collective,
+                                  tow_value_t *inputs)
+{
+    tow_slice_t *slice = arrays[0]->slice;
+    uint32_t node = 0;
+    for (size_t i = 0; i < count; i++)
+        TOW_RETURN_IF_ERROR(tow_program_add_argument(
+            program, slice, &arrays[i]->shape, false, &inputs[i]));
+    TOW_RETURN_IF_ERROR(tow_program_add_collective(program, slice, collective,
+                                                   inputs, count, &node));
+    for (size_t i = 0; i < count; i++)
+        TOW_RETURN_IF_ERROR(
+            tow_program_add_result(program, (tow_value_t){node, (uint32_t)i},
+                                   slice, &arrays[i]->shape));
+    return TOW_OK;
+}
+
+static tow_status_t run_combine(tow_array_t *const *arrays, size_t count,
+                                const tow_collective_t *collective,
+                                tow_value_t *inputs, tow_array_t **results)
+{
+    tow_program_t *program;
+    TOW_RETURN_IF_ERROR(
+        tow_program_begin(arrays[0]->client, "all_reduce", &program));
+    tow_status_t status =
+        trace_combine(program, arrays, count, collective, inputs);
+    if (status == TOW_OK) status = tow_program_send(program);
+    if (status == TOW_OK)
+        status = tow_program_start(program, arrays, count, results, count);
+    tow_program_drop(program);
+    return status;
+}
+
+tow_status_t tow_arrays_combine(tow_array_t *const *arrays, size_t count,
+                                const tow_collective_t *collective,
+                                tow_array_t **results)
+{
+    tow_value_t *inputs = tow_calloc(count, sizeof(*inputs));
+    if (inputs == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    for (size_t i = 0; i < count; i++)
+        inputs[i] = arrays[i]->place;
+    tow_status_t status =
+        arrays[0]->program != NULL
+            ? note_combine(arrays, count, collective, inputs, results)
+            : run_combine(arrays, count, collective, inputs, results);
+    tow_free(inputs);
+    return status;
 }

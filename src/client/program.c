@@ -156,6 +156,24 @@ tow_status_t tow_program_add_transfer(tow_program_t *program, tow_value_t value,
     return tow_graph_add(program->graph, &node, out_node);
 }
 
+tow_status_t tow_program_add_collective(tow_program_t *program,
+                                        tow_slice_t *slice,
+                                        const tow_collective_t *collective,
+                                        const tow_value_t *inputs, size_t count,
+                                        uint32_t *out_node)
+{
+    TOW_RETURN_IF_ERROR(check_open(program));
+    if (!keep_slice(program, slice))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_node_t node = {.kind = TOW_NODE_COLLECTIVE,
+                       .name = "",
+                       .slice = {slice->id},
+                       .collective = collective,
+                       .inputs = inputs,
+                       .input_count = count};
+    return tow_graph_add(program->graph, &node, out_node);
+}
+
 tow_status_t tow_program_add_result(tow_program_t *program, tow_value_t value,
                                     tow_slice_t *slice,
                                     const tow_shape_t *shape)
