@@ -1,8 +1,10 @@
-"""Transfers between slices on real processes: bytes, refusals, and a worker that dies in the midst of one."""
+"""Transfers between slices on real processes: bytes, refusals, and a worker that dies or freezes in the midst of one."""
 
+import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 from test_cluster import Cluster, adapter, wait_until  # noqa: F401: the fixture skips where XLA is not built
@@ -63,11 +65,12 @@ def test_what_cannot_be_is_refused(tow, cluster):
     cluster.wait_for_zero()
 
 
-@pytest.mark.parametrize("victim", ["worker-0", "worker-1"])
-def test_a_worker_killed_in_the_midst_of_a_transfer(tow, cluster, victim):
+@contextlib.contextmanager
+def endless_transfers(tow, cluster, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """16 MiB to and fro: each worker is the producer of one and the consumer of the next."""
     mover = subprocess.Popen(
         [program(tow, "tests/moves/moves"), "forever"],
-        env=os.environ | {"TOW_ADDRESS": cluster.address},
+        env=os.environ | {"TOW_ADDRESS": cluster.address} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -76,13 +79,39 @@ def test_a_worker_killed_in_the_midst_of_a_transfer(tow, cluster, victim):
         assert mover.stdout.readline() == "moves: under way\n", mover.stderr.read()
         before = cluster.totals()["runs_granted"]
         wait_until("some transfers were made", lambda: cluster.totals()["runs_granted"] > before + 2)
-        os.kill(cluster.member(victim), signal.SIGKILL)
-        said, complaint = mover.communicate(timeout=TIMEOUT_S)
+        yield mover
     finally:
         mover.kill()
+
+
+def expect_end(mover: subprocess.Popen[str], victim: str) -> None:
+    said, complaint = mover.communicate(timeout=TIMEOUT_S)
     assert mover.returncode == 0, complaint
     assert said.startswith("UNAVAILABLE: ") and victim in said, said
+
+
+def expect_health(tow, cluster) -> None:
     cluster.wait_for_devices(8)
     cluster.wait_for_zero()
     done = run(tow, "tests/moves/moves", "check", TOW_ADDRESS=cluster.address)
     assert RIGHT in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("victim", ["worker-0", "worker-1"])
+def test_a_worker_killed_in_the_midst_of_a_transfer(tow, cluster, victim):
+    with endless_transfers(tow, cluster) as mover:
+        os.kill(cluster.member(victim), signal.SIGKILL)
+        expect_end(mover, victim)
+    expect_health(tow, cluster)
+
+
+@pytest.mark.parametrize("victim", ["worker-0", "worker-1"])
+def test_a_worker_frozen_in_the_midst_of_a_transfer(tow, cluster, victim):
+    with endless_transfers(tow, cluster) as mover:
+        frozen = cluster.member(victim)
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            expect_end(mover, victim)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+    expect_health(tow, cluster)
