@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "device/xla_cpu/abi.h"
 #include "fake_impl.h"
 
 static const char platform[] = "fake";
@@ -259,6 +260,15 @@ static tow_xla_extension_t extension = {
     .fulfil = fake_fulfil,
     .fail = fake_fail,
 };
+
+__attribute__((visibility("default"))) uint64_t tow_xla_abi(void)
+{
+#ifdef FAKE_IS_OLD
+    return 1;
+#else
+    return tow_xla_abi_number();
+#endif
+}
 
 static const PJRT_Api whole = {
     .struct_size = PJRT_Api_STRUCT_SIZE,

@@ -13,6 +13,7 @@
 #include "base/macros.h"
 #include "device/pjrt/tuning.h"
 #include "device/pjrt/xla_home.h"
+#include "device/xla_cpu/abi.h"
 
 /* -- Errors ----------------------------------------------------------------- */
 
@@ -181,6 +182,35 @@ static const tow_xla_extension_t *find_xla(const PJRT_Api *api)
     return NULL;
 }
 
+static bool is_adapter(const PJRT_Api *api)
+{
+    for (const PJRT_Extension_Base *node = api->extension_start; node != NULL;
+         node = node->next)
+        if ((int)node->type == TOW_XLA_EXTENSION_TYPE) return true;
+    return false;
+}
+
+/* Our own adapter shares structs with us that have no versions of their own. One
+ * that is older than this check says nothing. */
+static tow_status_t check_adapter(const char *path, void *library,
+                                  const PJRT_Api *api)
+{
+    uint64_t (*get_abi)(void) = NULL;
+    void *symbol = dlsym(library, "tow_xla_abi");
+    if (symbol == NULL && !is_adapter(api)) return TOW_OK;
+    memcpy(&get_abi, &symbol, sizeof(get_abi));
+    const uint64_t its = symbol != NULL ? get_abi() : 0;
+    const uint64_t ours = tow_xla_abi_number();
+    if (its == ours) return TOW_OK;
+    return TOW_ERROR(
+        TOW_FAILED_PRECONDITION,
+        "adapter %s was built for another tow: its interface is %u.%08x, ours "
+        "is %u.%08x: build both from one tree with `make`, or let TOW_XLA_CPU "
+        "name the adapter that belongs to this program",
+        path, (unsigned)(its >> 32), (unsigned)its, (unsigned)(ours >> 32),
+        (unsigned)ours);
+}
+
 /* -- Loading ---------------------------------------------------------------- */
 
 /* Where the plugin has no words of its own, the linker's say what is wrong. */
@@ -287,6 +317,7 @@ tow_status_t tow_pjrt_plugin_load(pjrt_plugin_t *plugin, const char *path)
     TOW_RETURN_IF_ERROR(open_file(path, &library));
     TOW_RETURN_IF_ERROR(find_api(path, library, &api));
     TOW_RETURN_IF_ERROR(check_version(path, api));
+    TOW_RETURN_IF_ERROR(check_adapter(path, library, api));
     copy_table(plugin, api);
     TOW_RETURN_IF_ERROR(check_needed(plugin));
     TOW_RETURN_IF_ERROR(initialize(plugin, api));
