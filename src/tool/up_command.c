@@ -101,10 +101,6 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         if (a->options.island_count > a->options.worker_count)
             argp_error(state, "an island has at least one worker: --islands "
                               "takes no more than --workers");
-        if (a->options.model != NULL && a->options.worker_count > 1 &&
-            a->options.worker_count != a->options.island_count)
-            argp_error(state, "simulated devices of two processes cannot "
-                              "meet: --simulated takes one worker an island");
         return 0;
     default: return parse_more(key, argument, state);
     }

@@ -315,7 +315,27 @@ def test_simulated_devices(tow, tmp_path):
         cluster.wait_for_zero()
     finally:
         cluster.close()
-    assert "one worker" in tow("up", "--workers", "2", "--simulated", "tpu_v4").stderr
+
+
+def test_simulated_devices_of_several_workers(tow, tmp_path):
+    """All but collectives across processes, which say so."""
+    step = "towpath-cost 1\nname step\nargument f32[4]\nresult f32[4]\nduration 1000\n"
+    alone, within, across = (tmp_path / name for name in ("alone", "within", "across"))
+    alone.write_text(step)
+    within.write_text(step + "all_reduce 1024 group 2\n")
+    across.write_text(step + "all_reduce 1024\n")
+    cluster = Cluster(tow, "--workers", "4", "--islands", "2", "--devices", "2", "--simulated", "tpu_v4")
+    try:
+        for program in (alone, within):
+            done = cluster.run(str(program), "--sim", "tpu_v4", "-i", "f32[4]=1", "-r", "50")
+            assert done.returncode == 0 and "4 device(s)" in done.stdout, done.stderr  # An island.
+        done = cluster.run(str(across), "--sim", "tpu_v4", "-i", "f32[4]=1")
+        assert done.returncode == 1 and "simulated devices of two processes cannot meet" in done.stderr, done.stderr
+        done = cluster.run(str(across), "--sim", "tpu_v4", "-n", "2", "-i", "f32[4]=1", "-r", "50")
+        assert done.returncode == 0 and "2 device(s)" in done.stdout, done.stderr
+        cluster.wait_for_zero()
+    finally:
+        cluster.close()
 
 
 def test_a_client_that_is_killed_leaves_nothing(cluster, long_gang):

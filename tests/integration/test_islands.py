@@ -44,7 +44,6 @@ def test_status_shows_islands(tow, folder):
     ("words", "reason"),
     [
         (["--workers", "1", "--islands", "2"], "at least one worker"),
-        (["--workers", "3", "--islands", "2", "--simulated", "tpu_v3"], "one worker an island"),
         (["--islands", "0"], "islands"),
     ],
 )

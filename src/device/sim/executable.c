@@ -70,6 +70,14 @@ static tow_status_t plan_collective(const driver_t *driver, uint32_t count,
     return TOW_OK;
 }
 
+static bool find_local(const driver_t *driver, int64_t id, size_t *out_index)
+{
+    /* Wraps around for smaller ids. */
+    uint64_t index = (uint64_t)id - (uint64_t)driver->base.devices[0].id;
+    *out_index = (size_t)index;
+    return index < driver->base.device_count;
+}
+
 /* Steps that need nobody else become one pause before the next collective, so
  * that a device takes one timer for them. */
 static tow_status_t plan_stages(const driver_t *driver,
@@ -115,14 +123,6 @@ static tow_status_t default_ids(const driver_t *driver,
     for (size_t i = 0; i < count; i++)
         options->ids[i] = driver->base.devices[i].id;
     return TOW_OK;
-}
-
-static bool find_local(const driver_t *driver, int64_t id, size_t *out_index)
-{
-    /* Wraps around for smaller ids. */
-    uint64_t index = (uint64_t)id - (uint64_t)driver->base.devices[0].id;
-    *out_index = (size_t)index;
-    return index < driver->base.device_count;
 }
 
 static tow_status_t find_locals(const driver_t *driver,
@@ -282,14 +282,64 @@ void tow_sim_compiles_forget(driver_t *driver)
     driver->compiles = NULL;
 }
 
+static tow_status_t check_stage(const driver_t *driver,
+                                const executable_t *executable,
+                                const stage_t *stage)
+{
+    const assignment_t *assignment = executable->assignment;
+    for (size_t i = 0; i < executable->base.local_device_count; i++) {
+        const uint32_t position = executable->local_positions[i];
+        const uint32_t rank = position / stage->stride % stage->group_size;
+        const uint32_t start = position - rank * stage->stride;
+        for (uint32_t k = 0; k < stage->group_size; k++) {
+            const int64_t id = assignment->ids[start + k * stage->stride];
+            size_t index;
+            if (find_local(driver, id, &index)) continue;
+            return TOW_ERROR(
+                TOW_UNIMPLEMENTED,
+                "%s of devices %lld and %lld: simulated devices of two "
+                "processes cannot meet: run it on the devices of one worker, "
+                "or on a simulated cluster (`tow sim`)",
+                tow_sim_collective_name(stage->kind),
+                (long long)assignment->ids[position], (long long)id);
+        }
+    }
+    return TOW_OK;
+}
+
+/* A fabric of its own has these devices only: members elsewhere would never come.
+ * What is only compiled here may run where they do. */
+static tow_status_t check_members_meet(const driver_t *driver,
+                                       const executable_t *executable)
+{
+    if (driver->own_fabric == NULL) return TOW_OK;
+    for (size_t i = 0; i < executable->stage_count; i++)
+        if (executable->stages[i].has_collective)
+            TOW_RETURN_IF_ERROR(
+                check_stage(driver, executable, &executable->stages[i]));
+    return TOW_OK;
+}
+
+static tow_status_t make_later(driver_t *driver, tow_compile_t *compile)
+{
+    TOW_RETURN_IF_ERROR(tow_sim_check_open_driver(driver));
+    pending_t *pending = pending_of(compile);
+    *pending = (pending_t){0};
+    pending->status = make_executable(driver, compile, &pending->executable);
+    tell_later(driver, compile);
+    return TOW_OK;
+}
+
 tow_status_t tow_sim_load(tow_driver_t *base, tow_compile_t *load)
 {
     driver_t *driver = tow_sim_driver_of(base);
-    TOW_RETURN_IF_ERROR(tow_sim_check_open_driver(driver));
+    TOW_RETURN_IF_ERROR(make_later(driver, load));
     pending_t *pending = pending_of(load);
-    *pending = (pending_t){0};
-    pending->status = make_executable(driver, load, &pending->executable);
-    tell_later(driver, load);
+    if (pending->status != TOW_OK) return TOW_OK;
+    pending->status = check_members_meet(driver, pending->executable);
+    if (pending->status == TOW_OK) return TOW_OK;
+    tow_sim_executable_drop(pending->executable);
+    pending->executable = NULL;
     return TOW_OK;
 }
 
@@ -299,7 +349,7 @@ tow_status_t tow_sim_compile(tow_driver_t *base, tow_compile_t *compile)
         return TOW_ERROR(TOW_UNIMPLEMENTED,
                          "a simulated device runs cost programs "
                          "(TOW_PROGRAM_COST), not StableHLO");
-    return tow_sim_load(base, compile);
+    return make_later(tow_sim_driver_of(base), compile);
 }
 
 tow_status_t tow_sim_serialize(tow_executable_t *base, void **out_bytes,
