@@ -10,6 +10,7 @@
 #include "device/sim/sim_device.h"
 #include "device/xla_cpu/xla_cpu.h"
 #include "env/tuning.h"
+#include "session/tuning.h"
 #include "tool/client_calls.h"
 #include "tool/command.h"
 #include "tool/local.h"
@@ -21,6 +22,9 @@
 
 #define PATH_SIZE 4096
 #define DOOR_SIZE (TOW_ADDRESS_TEXT_MAX + 32)
+/* How long something of ours may be taken by another: twice what the controller
+ * needs to know that one is gone. */
+#define REFUSED_NS (2 * TOW_SESSION_LEASE_NS)
 
 typedef struct worker_arguments {
     const char *controller;
@@ -51,6 +55,8 @@ typedef struct worker_process {
     tow_host_runner_t *host_runner; /* owned; NULL: none */
     tow_worker_t *worker;           /* owned */
     bool has_joined;
+    int64_t refused_ns;   /* since when it is not let in; 0: nobody said so */
+    tow_status_t refusal; /* owned: why it gives up */
     /* Of opening the driver. */
     bool is_opened;
     tow_status_t open_status; /* owned */
@@ -238,6 +244,11 @@ static tow_status_t open_devices(worker_process_t *process)
     return open_plugin(process, a->plugin, NULL, 0);
 }
 
+static int64_t now_ns(const worker_process_t *process)
+{
+    return tow_env_now_ns(tow_net_env(process->role.net));
+}
+
 /* -- What the worker tells ------------------------------------------------------- */
 
 static void on_joined(void *context, uint64_t cluster)
@@ -261,6 +272,25 @@ static void on_lost(void *context, tow_status_t cause)
             "controller lost", TOW_F_STATUS("cause", cause));
     if (process->gang_hooks.lost != NULL)
         process->gang_hooks.lost(process->gang_hooks.context, cause);
+}
+
+/* What is taken may become free: the worker that has it may have died just now,
+ * and the controller does not know yet. Nothing else heals by itself. */
+static bool may_heal(const worker_process_t *process, tow_status_t cause)
+{
+    return tow_status_code(cause) == TOW_ALREADY_EXISTS &&
+           now_ns(process) - process->refused_ns < REFUSED_NS;
+}
+
+/* One that was let in once is patient: the cluster may be set up anew. */
+static void on_refused(void *context, tow_status_t cause)
+{
+    worker_process_t *process = context;
+    if (process->has_joined || process->refusal != TOW_OK) return;
+    if (process->refused_ns == 0) process->refused_ns = now_ns(process);
+    if (may_heal(process, cause)) return;
+    process->refusal = tow_status_retain(cause);
+    tow_net_stop(process->role.net);
 }
 
 static void on_peer_added(void *context, const tow_worker_peer_t *peer)
@@ -356,6 +386,7 @@ static tow_status_t open_worker(worker_process_t *process)
                                                         : default_host_bytes()},
         .hooks = {.joined = on_joined,
                   .lost = on_lost,
+                  .refused = on_refused,
                   .peer_added = on_peer_added,
                   .peer_gone = on_peer_gone,
                   .abort_gang = on_abort_gang,
@@ -419,6 +450,7 @@ static tow_status_t perform(const worker_arguments_t *arguments)
     tow_status_t status = open_all(&process);
     if (status == TOW_OK) tow_role_run(&process.role);
     close_all(&process);
+    if (status == TOW_OK) status = process.refusal;
     return status;
 }
 

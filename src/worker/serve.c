@@ -22,6 +22,7 @@ static tow_status_t take_joined(tow_worker_t *worker,
     worker->cluster = message->cluster;
     worker->session_count++;
     worker->redial_delay_ns = TOW_WORKER_REDIAL_MIN_NS;
+    worker->complained_ns = 0;
     worker_relay_begin(worker, message->sequence);
     worker_peers_joined(worker);
     if (worker->options.hooks.joined != NULL)

@@ -10,6 +10,9 @@
 #define TOW_WORKER_REDIAL_MIN_NS (20 * TOW_NS_PER_MS)
 #define TOW_WORKER_REDIAL_MAX_NS (2 * TOW_NS_PER_S)
 
+/* How often a worker that is not let in logs why. */
+#define TOW_WORKER_COMPLAINT_NS (30 * TOW_NS_PER_S)
+
 /* To decode one message; the largest is a put with TOW_INLINE_BYTES_MAX, or a
  * release of TOW_BATCH_MAX ranges. More is refused. */
 #define TOW_WORKER_ARENA_BYTES_MAX (8u << 20)

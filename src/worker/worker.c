@@ -209,25 +209,65 @@ static void end_session(tow_worker_t *worker, tow_status_t reason,
     worker_settle(worker);
 }
 
+/* A session that never was: a line now and then, whatever the reason is now. */
+static void complain(tow_worker_t *worker, tow_status_t cause)
+{
+    const int64_t now_ns = tow_env_now_ns(worker->env);
+    if (worker->complained_ns != 0 &&
+        now_ns - worker->complained_ns < TOW_WORKER_COMPLAINT_NS)
+        return;
+    worker->complained_ns = now_ns;
+    tow_log(&worker->env->log, TOW_LOG_WARN, "not in the cluster",
+            TOW_F_STR("controller", worker->options.controller),
+            TOW_F_STR("state", tow_worker_state_name(worker->state)),
+            TOW_F_STATUS("cause", cause));
+}
+
+/* Somebody answered, and said no. */
+static bool is_refusal(tow_status_t cause)
+{
+    switch (tow_status_code(cause)) {
+    case TOW_ALREADY_EXISTS:
+    case TOW_FAILED_PRECONDITION:
+    case TOW_INVALID_ARGUMENT:
+    case TOW_UNAUTHENTICATED: return true;
+    default: return false;
+    }
+}
+
+static void tell_refused(const tow_worker_t *worker, tow_status_t cause)
+{
+    const tow_worker_hooks_t *hooks = &worker->options.hooks;
+    if (hooks->refused != NULL && is_refusal(cause))
+        hooks->refused(hooks->context, cause);
+}
+
+/* `reason` is what the controller is told. */
+static void lose_session(tow_worker_t *worker, tow_status_t reason,
+                         tow_status_t cause)
+{
+    if (worker_is_joined(worker)) {
+        /* An owner that is told of the loss says so itself. */
+        if (reason != TOW_OK || worker->options.hooks.lost == NULL)
+            tow_log(&worker->env->log, TOW_LOG_WARN, "session ended",
+                    TOW_F_STR("controller", worker->options.controller),
+                    TOW_F_STATUS("cause", cause));
+    } else {
+        complain(worker, cause);
+        tell_refused(worker, cause);
+    }
+    end_session(worker, reason, cause);
+}
+
 static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
 {
     (void)session;
-    tow_worker_t *worker = context;
-    /* An owner that is told of the loss says so itself. */
-    if (!worker_is_joined(worker) || worker->options.hooks.lost == NULL)
-        tow_log(&worker->env->log, TOW_LOG_WARN, "controller gone",
-                TOW_F_STR("address", worker->options.controller),
-                TOW_F_STR("state", tow_worker_state_name(worker->state)),
-                TOW_F_STATUS("cause", cause));
-    end_session(worker, TOW_OK, cause);
+    lose_session(context, TOW_OK, cause);
 }
 
 static void fail_session(tow_worker_t *worker, tow_status_t take_cause)
 {
-    tow_log(&worker->env->log, TOW_LOG_ERROR, "session ended",
-            TOW_F_STR("controller", worker->options.controller),
-            TOW_F_STATUS("cause", take_cause));
-    end_session(worker, take_cause, take_cause);
+    lose_session(worker, take_cause, take_cause);
     tow_status_release(take_cause);
 }
 

@@ -53,6 +53,10 @@ typedef struct tow_worker_hooks {
     /* Everything of that session is dropped now, or about to be: peers have
      * been told as gone. `cause` is lent. */
     void (*lost)(void *context, tow_status_t cause);
+    /* The controller, or who answers at its address, does not let us in: another
+     * token or version, or a name, number or device that another worker has. We
+     * dial again for ever; the owner may know better. `cause` is lent. */
+    void (*refused)(void *context, tow_status_t cause);
     /* An error fails nothing here: gangs with that peer will. */
     void (*peer_added)(void *context, const tow_worker_peer_t *peer);
     void (*peer_gone)(void *context, uint32_t process, tow_status_t cause);

@@ -49,6 +49,8 @@ struct tow_worker {
     uint64_t session_count;
     tow_timer_t redial;
     int64_t redial_delay_ns;
+    int64_t complained_ns; /* when it last logged that it is not let in; 0: not
+                              since it was */
     bool is_closing;
     tow_closed_t closed;
     tow_post_t closing; /* tells it in a turn of its own */
