@@ -1,0 +1,60 @@
+"""The tutorial, as it stands: its Python, block after block in one process, prints
+what it says."""
+
+import re
+
+import pytest
+
+from jax_script import NEEDS_THE_PLUGIN, ROOT, finish, start_words
+
+pytest.importorskip("jax", reason="skipped: JAX is not installed")
+
+pytestmark = NEEDS_THE_PLUGIN
+
+TUTORIAL = ROOT / "docs" / "jax_tutorial.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.M | re.S)
+BORDER = "---- next block"
+
+
+def blocks() -> list[tuple[str, str]]:
+    return BLOCK.findall(TUTORIAL.read_text(encoding="utf-8"))
+
+
+def test_every_block_prints_what_the_tutorial_says():
+    found = blocks()
+    assert len(found) >= 8
+    script = f"print({BORDER!r})\n".join(code for code, _ in found)
+    done = finish(start_words(["-c", script], TOW_LOCAL="workers=2,devices=4"))
+    printed = done.stdout.split(f"{BORDER}\n")
+    for (code, wanted), got in zip(found, printed):
+        assert got == wanted, (code, done.stderr[-2000:])
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(printed) == len(found)
+
+
+# ---- troubleshooting ----
+
+MESSAGE = re.compile(r"^\| (?!JAX:|pip:|message|---)(.*?) \| ", re.M)
+SOURCES = ("src", "python/towpath")
+
+
+def messages() -> list[str]:
+    """Without the quotes of Markdown; a message may quote a command in turn."""
+    rows = MESSAGE.findall((ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"))
+    return [phrase.strip("`") for row in rows for phrase in row.split("` or `")]
+
+
+def source_text() -> str:
+    """With pieces of one string put together."""
+    files = [path for folder in SOURCES for kind in ("*.c", "*.h", "*.py")
+             for path in sorted((ROOT / folder).rglob(kind))]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    return re.sub(r'"\s*\n\s*f?"', "", text).replace("{LIBRARY}", "libtowpath_pjrt.so")
+
+
+def test_every_message_that_is_explained_exists():
+    source, found = source_text(), messages()
+    assert len(found) > 20
+    for message in found:
+        for piece in filter(None, (piece.strip() for piece in message.split("..."))):
+            assert piece in source, (message, piece)
