@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -26,17 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "python" / "towpath"
 SIZE_MAX = 8 << 20
 
-# Where a file of the build folder goes in the package; the layout is that of
-# `make install`, so that the parts find each other in the same way.
-BINARIES = {
-    "tow": "bin/tow",
-    "src/libtowpath.so.0": "lib/libtowpath.so.0",
-    "src/pjrt/libtowpath_pjrt.so": "lib/libtowpath_pjrt.so",
-    "src/device/tow_compile_child": "libexec/towpath/tow_compile_child",
-    "src/device/pjrt/tow_pjrt_probe": "libexec/towpath/tow_pjrt_probe",
-    "src/device/xla_cpu/libtow_xla_cpu.so": "lib/towpath/libtow_xla_cpu.so",
-}
 BUNDLE = "lib/bundled"
+ADAPTER = "towpath/libtow_xla_cpu.so"  # built only with XLA's headers
 # On every Linux system that Python and JAX run on; XLA comes by `tow setup`.
 SYSTEM = re.compile(
     r"(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|"
@@ -183,14 +175,32 @@ def pack(stage: Path, wheel: Path, record: str) -> None:
         archive.writestr(member, "\n".join([*lines, f"{record},,", ""]))
 
 
-def stage_binaries(build: Path, package: Path) -> list[Path]:
+def installed(build: Path) -> dict[Path, str]:
+    """Programs and libraries that `make install` would install, and where they go in
+    the package: the layout is the same, so that the parts find each other as there."""
+    listed = json.loads(call("meson", "introspect", "--installed", build))
+    found = {}
+    for source, target in listed.items():
+        place = re.search(r"/(?:lib/(?:[^/]*-linux-gnu/)?(?P<library>.*\.so[.\d]*)|"
+                          r"(?P<program>(?:bin|libexec)/.*))$", target)
+        if place is None or not Path(source).is_absolute():
+            continue
+        if not Path(source).exists():
+            fail(f"{source} is not built; run make first")
+        path = place["program"] or f"lib/{place['library']}"
+        name = call("patchelf", "--print-soname", source).strip() if place["library"] else ""
+        found[Path(source)] = str(Path(path).with_name(name)) if name else path
+    if f"lib/{ADAPTER}" not in found.values():
+        fail(f"{build} has no {ADAPTER}; run make first")
+    return found
+
+
+def stage_binaries(binaries: dict[Path, str], package: Path) -> list[Path]:
     staged = []
-    for source, target in BINARIES.items():
-        if not (build / source).exists():
-            fail(f"{build / source} is not built; run make first")
+    for source, target in binaries.items():
         path = package / target
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy((build / source).resolve(), path)
+        shutil.copy(source.resolve(), path)
         call("strip", "--strip-unneeded", path)
         staged.append(path)
     return staged
@@ -202,11 +212,12 @@ def stage_all(build: Path, stage: Path, project: dict) -> str:
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "include" / "towpath", package / "include" / "towpath",
                     ignore=shutil.ignore_patterns("meson.build"))
-    own = stage_binaries(build, package)
+    binaries = installed(build)
+    own = stage_binaries(binaries, package)
     bundle = package / BUNDLE
     bundle.mkdir()
-    sources = {name: path for binary in BINARIES for name, path in resolved(build / binary).items()}
-    names = collect([build / binary for binary in BINARIES], bundle)
+    sources = {name: path for binary in binaries for name, path in resolved(binary).items()}
+    names = collect([*binaries], bundle)
     info = stage / f"towpath-{project['version']}.dist-info"
     info.mkdir()
     notices([sources[name] for name in names], info / "licenses")
