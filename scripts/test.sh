@@ -24,7 +24,7 @@ run_pytest() {
 }
 
 open_log_dir
-"$root/scripts/second_jax.sh"
+"$root/scripts/extra_packages.sh"
 run_meson_tests
 run_pytest
 "$venv_python" "$root/scripts/test_summary.py" --meson "$meson_log" --junit "$pytest_log"

@@ -25,13 +25,13 @@ def is_sanitized() -> bool:
     return any(name in LIBRARY.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
 
 
-# scripts/second_jax.sh fetches it.
+# scripts/extra_packages.sh fetches it.
 OLDER = ROOT / ".venv" / "jax-2025"
 VERSIONS = [
     pytest.param("", id="installed"),
     pytest.param(str(OLDER), id="2025", marks=pytest.mark.skipif(
         not (OLDER / "towpath-stamp").exists(),
-        reason="skipped: scripts/second_jax.sh has not fetched JAX 0.6.2")),
+        reason="skipped: scripts/extra_packages.sh has not fetched JAX 0.6.2")),
 ]
 
 NEEDS_THE_PLUGIN = [
