@@ -6,7 +6,10 @@
  * of runs are in flight. The first half of the stages is on one worker, the other
  * half on the other; in `cross` each stage is on the other worker than the one
  * before. JAX runs the same on its own CPU backend, in one process, with
- * device_put between stages. */
+ * device_put between stages.
+ *
+ * `dispatch` compares with the same program under sequential dispatch, where a
+ * worker does nothing of a stage before its input is there. */
 #include <stdio.h>
 #include <string.h>
 #include <towpath/towpath.h>
@@ -31,8 +34,9 @@ typedef struct chain {
     pipeline_bench_t *bench;
     size_t stage_count;
     stage_order_t order;
-    uint64_t run_count, jax_count; /* of a quick round */
-    tow_program_t *program;        /* owned */
+    uint64_t run_count, peer_count; /* of a quick round */
+    tow_dispatch_t dispatch;
+    tow_program_t *program; /* owned */
 } chain_t;
 
 struct pipeline_bench {
@@ -96,6 +100,7 @@ static tow_status_t trace(chain_t *chain)
     tow_array_t *value = NULL;
     TOW_RETURN_IF_ERROR(
         tow_program_create(chain->bench->client, "pipeline", &chain->program));
+    TOW_RETURN_IF_ERROR(tow_program_dispatch(chain->program, chain->dispatch));
     TOW_RETURN_IF_ERROR(tow_program_argument(chain->program, slice_of(chain, 0),
                                              &number, false, &value));
     tow_status_t status = TOW_OK;
@@ -182,7 +187,7 @@ static tow_status_t jax_rate(void *context, double *out_rate)
 {
     chain_t *chain = context;
     pipeline_bench_t *bench = chain->bench;
-    const uint64_t count = chain->jax_count * bench->factor;
+    const uint64_t count = chain->peer_count * bench->factor;
     char line[64];
     double seconds = 0;
     if (bench->jax.socket < 0)
@@ -270,7 +275,7 @@ typedef struct pipeline_row {
     const char *name;
     size_t stage_count;
     stage_order_t order;
-    uint64_t run_count, jax_count;
+    uint64_t run_count, peer_count; /* peer_count: of whatever it is beside */
     double bar;
 } pipeline_row_t;
 
@@ -290,7 +295,7 @@ static tow_status_t run_beside_jax(pipeline_bench_t *bench,
         chain_t chain = {.stage_count = rows[i].stage_count,
                          .order = rows[i].order,
                          .run_count = rows[i].run_count,
-                         .jax_count = rows[i].jax_count};
+                         .peer_count = rows[i].peer_count};
         tow_bench_case_t shown = {.name = rows[i].name,
                                   .unit = "stages/s",
                                   .peer = JAX_PEER,
@@ -303,44 +308,96 @@ static tow_status_t run_beside_jax(pipeline_bench_t *bench,
     return TOW_OK;
 }
 
+/* One chain beside another. */
+typedef struct pair {
+    chain_t ours, other;
+} pair_t;
+
+static tow_status_t ours_us(void *context, double *out_us)
+{
+    return our_us(&((pair_t *)context)->ours, out_us);
+}
+
+static tow_status_t other_us(void *context, double *out_us)
+{
+    return our_us(&((pair_t *)context)->other, out_us);
+}
+
+static tow_status_t ours_rate(void *context, double *out_rate)
+{
+    return our_rate(&((pair_t *)context)->ours, out_rate);
+}
+
+static tow_status_t other_rate(void *context, double *out_rate)
+{
+    return our_rate(&((pair_t *)context)->other, out_rate);
+}
+
+/* Both have run before they are measured. */
+static tow_status_t run_pair(pipeline_bench_t *bench, tow_bench_case_t shown,
+                             pair_t *pair, const tow_bench_options_t *options)
+{
+    double seconds;
+    shown.bench = "pipeline";
+    shown.context = pair;
+    pair->ours.bench = pair->other.bench = bench;
+    if (!tow_bench_is_chosen(&shown, options)) return TOW_OK;
+    tow_status_t status = trace(&pair->ours);
+    if (status == TOW_OK) status = trace(&pair->other);
+    if (status == TOW_OK) status = time_runs(&pair->ours, IN_FLIGHT, &seconds);
+    if (status == TOW_OK) status = time_runs(&pair->other, 16, &seconds);
+    if (status == TOW_OK)
+        status = tow_bench_run_case(&shown, options->quick ? 3 : 9, options);
+    tow_program_release(pair->ours.program);
+    tow_program_release(pair->other.program);
+    return status;
+}
+
 /* What a stage costs in a long chain beside a short one. */
-typedef struct flatness {
-    chain_t chain_16, chain_2;
-} flatness_t;
-
-static tow_status_t us_of_16(void *context, double *out_us)
-{
-    return our_us(&((flatness_t *)context)->chain_16, out_us);
-}
-
-static tow_status_t us_of_2(void *context, double *out_us)
-{
-    return our_us(&((flatness_t *)context)->chain_2, out_us);
-}
-
 static tow_status_t run_flatness(pipeline_bench_t *bench,
                                  const tow_bench_options_t *options)
 {
-    flatness_t both = {
-        .chain_16 = {.bench = bench, .stage_count = 16, .run_count = 1000},
-        .chain_2 = {.bench = bench, .stage_count = 2, .run_count = 8000}};
-    tow_bench_case_t shown = {.bench = "pipeline",
-                              .name = "flat_16_to_2",
-                              .unit = "us/stage",
-                              .peer = "the same with 2 stages",
-                              .better = TOW_BENCH_LOWER_IS_BETTER,
-                              .bar = 1 / 1.3,
-                              .run = us_of_16,
-                              .peer_run = us_of_2,
-                              .context = &both};
-    if (!tow_bench_is_chosen(&shown, options)) return TOW_OK;
-    tow_status_t status = trace(&both.chain_16);
-    if (status == TOW_OK) status = trace(&both.chain_2);
-    if (status == TOW_OK)
-        status = tow_bench_run_case(&shown, options->quick ? 3 : 9, options);
-    tow_program_release(both.chain_16.program);
-    tow_program_release(both.chain_2.program);
-    return status;
+    pair_t pair = {.ours = {.stage_count = 16, .run_count = 1000},
+                   .other = {.stage_count = 2, .run_count = 8000}};
+    const tow_bench_case_t shown = {.name = "flat_16_to_2",
+                                    .unit = "us/stage",
+                                    .peer = "the same with 2 stages",
+                                    .better = TOW_BENCH_LOWER_IS_BETTER,
+                                    .bar = 1 / 1.3,
+                                    .run = ours_us,
+                                    .peer_run = other_us};
+    return run_pair(bench, shown, &pair, options);
+}
+
+/* What doing host-side work ahead of the data is worth. */
+static tow_status_t run_dispatch(pipeline_bench_t *bench,
+                                 const tow_bench_options_t *options)
+{
+    static const pipeline_row_t pairs[] = {
+        {"dispatch_2", 2, STAGES_IN_HALVES, 4000, 400, 0},
+        {"dispatch_4", 4, STAGES_IN_HALVES, 2000, 200, 0},
+        {"dispatch_8", 8, STAGES_IN_HALVES, 1000, 100, 0},
+        {"dispatch_16", 16, STAGES_IN_HALVES, 500, 50, 3},
+        {"dispatch_16_cross", 16, STAGES_CROSSING, 500, 50, 0},
+    };
+    for (size_t i = 0; i < TOW_COUNT_OF(pairs); i++) {
+        const pipeline_row_t *row = &pairs[i];
+        const chain_t chain = {.stage_count = row->stage_count,
+                               .order = row->order,
+                               .run_count = row->run_count};
+        pair_t pair = {.ours = chain, .other = chain};
+        pair.other.dispatch = TOW_DISPATCH_SEQUENTIAL;
+        pair.other.run_count = row->peer_count;
+        const tow_bench_case_t shown = {.name = row->name,
+                                        .unit = "stages/s",
+                                        .peer = "sequential dispatch",
+                                        .better = TOW_BENCH_HIGHER_IS_BETTER,
+                                        .bar = row->bar,
+                                        .run = ours_rate,
+                                        .peer_run = other_rate};
+        TOW_RETURN_IF_ERROR(run_pair(bench, shown, &pair, options));
+    }
+    return TOW_OK;
 }
 
 tow_status_t tow_bench_pipeline(const tow_bench_options_t *options)
@@ -350,6 +407,7 @@ tow_status_t tow_bench_pipeline(const tow_bench_options_t *options)
     tow_status_t status = open_cluster(&bench);
     if (status == TOW_OK) status = run_beside_jax(&bench, options);
     if (status == TOW_OK) status = run_flatness(&bench, options);
+    if (status == TOW_OK) status = run_dispatch(&bench, options);
     close_cluster(&bench);
     return status;
 }
