@@ -84,6 +84,19 @@ static tow_status_t ask_for_inputs(tow_dataflow_t *dataflow, const step_t *step)
     return TOW_OK;
 }
 
+/* Arguments were there when the grant came, but whoever makes one may have failed
+ * while it waited. */
+static tow_status_t lost_input(const program_t *program, const step_t *step)
+{
+    for (size_t i = 0; i < step->lowered->input_count; i++) {
+        const slot_t *slot = &program->slots[step->lowered->inputs[i]];
+        if (slot->object != NULL && slot->object->shard_count == 0 &&
+            slot->object->error != TOW_OK)
+            return tow_status_retain(slot->object->error);
+    }
+    return TOW_OK;
+}
+
 static bool has_pending_input(const program_t *program, const step_t *step)
 {
     for (size_t i = 0; i < step->lowered->input_count; i++)
@@ -136,7 +149,7 @@ static void end(tow_dataflow_t *dataflow)
     program_t *program = walk->program;
     run_t *run = walk->run;
     dataflow_release_slots(program);
-    if (TOW_UNLIKELY(run->error != TOW_OK))
+    if (TOW_UNLIKELY(run->error != TOW_OK && !run->is_dropped))
         dataflow_put_failed_results(dataflow, program, run->first_result,
                                     run->error);
     dataflow_tell_mover(dataflow, program, walk->first_gang);
@@ -168,7 +181,13 @@ static bool take_step(tow_dataflow_t *dataflow)
 {
     walk_t *walk = &dataflow->walk;
     const step_t *step = &walk->program->steps[walk->next];
-    tow_status_t status = TOW_OK;
+    tow_status_t status = TOW_UNLIKELY(walk->is_blocked)
+                              ? lost_input(walk->program, step)
+                              : TOW_OK;
+    if (TOW_UNLIKELY(status != TOW_OK)) { /* In the words of who failed. */
+        dataflow_fail_run(dataflow, walk->run, step->lowered->node, status);
+        return true;
+    }
     const verdict_t verdict = look_at(dataflow, step, &status);
     if (TOW_UNLIKELY(verdict == MUST_WAIT)) return false;
     if (verdict == MAY_BEGIN)

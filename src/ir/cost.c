@@ -57,13 +57,6 @@ static tow_status_t size_transfer(const account_t *account, size_t step,
     return TOW_OK;
 }
 
-static bool is_received(const account_t *account, size_t step,
-                        tow_slice_id_t slice)
-{
-    const tow_node_t *node = tow_schedule_node(&account->schedule, step);
-    return !tow_node_calls(node) && tow_slice_id_equal(node->slice, slice);
-}
-
 /* Whoever moves values has memory for all that arrives as soon as the run
  * begins, ahead of the data. */
 static tow_status_t begin_transfer(account_t *account, size_t step)
@@ -183,6 +176,14 @@ static void start_step(account_t *account, size_t step)
     }
 }
 
+/* As a transfer's: there is memory for what it will give, by its bounds, from
+ * the beginning, and it reads what it is given for nobody knows how long. */
+static void begin_host(account_t *account, size_t step)
+{
+    start_step(account, step);
+    note_peak(account, 0);
+}
+
 /* What nobody needs any more goes. Sizes of donated slots are 0 by now, and so
  * are those of arguments. What a transfer reads stays until the run ends: steps
  * do not wait for what was sent to arrive. */
@@ -225,6 +226,13 @@ static tow_status_t walk_step(account_t *account, size_t step,
         return TOW_OK;
     }
     account->cost.step_count++;
+    if (node->kind == TOW_NODE_HOST) { /* Its outputs were there before. */
+        for (size_t i = 0; i < node->input_count; i++)
+            account->is_lent[tow_schedule_slot(schedule, node->inputs[i])] =
+                true;
+        end_step(account, step);
+        return TOW_OK;
+    }
     start_step(account, step);
     note_peak(account, schedule->signatures[step]->temporary_bytes);
     end_step(account, step);
@@ -242,15 +250,25 @@ static tow_status_t check_range(const account_t *account, size_t step)
         tow_node_label(schedule->program, schedule->nodes[step], label));
 }
 
+/* What has its memory from the beginning of the run. */
+static tow_status_t begin_ahead(account_t *account, size_t step,
+                                tow_slice_id_t slice)
+{
+    const tow_node_t *node = tow_schedule_node(&account->schedule, step);
+    if (!tow_slice_id_equal(node->slice, slice)) return TOW_OK;
+    switch (node->kind) {
+    case TOW_NODE_TRANSFER: return begin_transfer(account, step);
+    case TOW_NODE_COLLECTIVE: return begin_collective(account, step, slice);
+    case TOW_NODE_HOST: begin_host(account, step); return TOW_OK;
+    default: return TOW_OK;
+    }
+}
+
 static tow_status_t walk(account_t *account, tow_slice_id_t slice)
 {
     const size_t count = account->schedule.step_count;
     for (size_t step = 0; step < count; step++) {
-        if (!is_received(account, step, slice)) continue;
-        const tow_node_t *node = tow_schedule_node(&account->schedule, step);
-        TOW_RETURN_IF_ERROR(node->kind == TOW_NODE_TRANSFER
-                                ? begin_transfer(account, step)
-                                : begin_collective(account, step, slice));
+        TOW_RETURN_IF_ERROR(begin_ahead(account, step, slice));
         TOW_RETURN_IF_ERROR(check_range(account, step));
     }
     for (size_t step = 0; step < count; step++) {

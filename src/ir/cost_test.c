@@ -172,6 +172,8 @@ static int64_t walk_lowered(const world_t *world, const tow_lowered_t *lowered,
     for (size_t s = 0; s < lowered->step_count; s++)
         if (lowered->steps[s].collective != NULL)
             live += 2 * 16 * lowered->steps[s].output_count;
+        else if (lowered->steps[s].is_host)
+            live += 16;
     peak = live;
     for (size_t s = 0; s < lowered->step_count; s++) {
         const tow_lowered_step_t *step = &lowered->steps[s];
@@ -181,8 +183,8 @@ static int64_t walk_lowered(const world_t *world, const tow_lowered_t *lowered,
             step->collective != NULL ? 16 * step->output_count : 0;
         live -= reduced;
         for (size_t i = 0; i < step->input_count; i++)
-            is_lent[step->inputs[i]] |= reduced > 0;
-        for (size_t i = 0; i < function->result_count; i++)
+            is_lent[step->inputs[i]] |= reduced > 0 || step->is_host;
+        for (size_t i = 0; i < function->result_count && !step->is_host; i++)
             live += (int64_t)function->results[i].bytes;
         for (size_t i = 0; i < function->alias_count; i++) {
             const uint32_t input = (uint32_t)function->aliases[i].argument;

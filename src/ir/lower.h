@@ -165,7 +165,7 @@ tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
  * last use, a donated input gives its bytes back, temporaries while a step runs.
  * A transfer takes its output, where it goes to, from the beginning of the run,
  * and as much again until its step if it arrives packed. What it reads stays
- * until the end of the run. A collective takes its outputs, and at most as much
+ * until the end of the run. So it is with a host function. A collective takes its outputs, and at most as much
  * again for what arrives of others, if it is over several devices.
  * When it has ended, result_bytes - donated_bytes is what it added. A value that
  * is two results counts once. OUT_OF_RANGE past 2^63 - 1 bytes. */

@@ -17,15 +17,19 @@ void sim_client_fail(sim_client_t *self, tow_status_t take_status)
 /* -- Errors ---------------------------------------------------------------------- */
 
 /* Which errors do faults, and the memory that there is, explain? */
-static bool is_explained(const sim_client_t *self, tow_code_t code)
+static bool is_explained(const sim_client_t *self, tow_status_t status)
 {
     const sim_cluster_t *cluster = self->cluster;
+    const tow_code_t code = tow_status_code(status);
     if (code == TOW_CODE_OK) return true;
     if (code == TOW_RESOURCE_EXHAUSTED && cluster->is_tight &&
         !cluster->is_spilling)
         return true;
     if (self->is_shut && code == TOW_CANCELLED) return true;
     if (cluster->is_calm) return false;
+    /* One that fails is ABORTED. */
+    if (code == TOW_DEADLINE_EXCEEDED || code == TOW_INTERNAL)
+        return strstr(tow_status_message(status), "host function") != NULL;
     return code == TOW_UNAVAILABLE || code == TOW_ABORTED ||
            code == TOW_CANCELLED ||
            (code == TOW_DATA_LOSS && cluster->is_damaging);
@@ -40,7 +44,7 @@ bool sim_client_look_at(sim_client_t *self, tow_status_t status,
         tow_log(&self->env->log, TOW_LOG_INFO, "failed",
                 TOW_F_STR("what", what),
                 TOW_F_STR("why", tow_status_message(status)));
-    if (!is_explained(self, code))
+    if (!is_explained(self, status))
         sim_client_fail(self, tow_status_annotate(
                                   tow_status_retain(status),
                                   "nothing explains this error of %s", what));
@@ -111,6 +115,14 @@ void sim_client_expect_value(sim_client_t *self, tow_array_t *array,
 /* -- Phases ------------------------------------------------------------------------ */
 
 /* All handles go. */
+static void drop_functions(tow_function_t **functions, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (functions[i] != NULL) tow_function_drop(functions[i]);
+        functions[i] = NULL;
+    }
+}
+
 static void drop_everything(sim_client_t *self)
 {
     while (self->array_count > 0)
@@ -119,11 +131,10 @@ static void drop_everything(sim_client_t *self)
         if (self->routines[i].program != NULL)
             tow_program_drop(self->routines[i].program);
     self->routine_count = 0;
-    tow_function_t **functions = &self->functions[0][0][0];
-    for (size_t i = 0; i < SIM_SLICES_MAX * SIM_SIZES * SIM_FUNCTIONS; i++) {
-        if (functions[i] != NULL) tow_function_drop(functions[i]);
-        functions[i] = NULL;
-    }
+    drop_functions(&self->functions[0][0][0],
+                   SIM_SLICES_MAX * SIM_SIZES * SIM_FUNCTIONS);
+    drop_functions(&self->hosts[0][0][0],
+                   SIM_SLICES_MAX * SIM_SIZES * SIM_HOSTS);
     for (size_t i = 0; i < self->slice_count; i++)
         tow_slice_drop(self->slices[i]);
     self->slice_count = 0;
@@ -148,6 +159,14 @@ static int look_at_functions(sim_client_t *self)
                 tow_function_compiling(self->functions[slice][i / SIM_FUNCTIONS]
                                                       [i % SIM_FUNCTIONS]),
                 state, "a function");
+    for (size_t slice = 0; slice < self->slice_count && self->has_hosts;
+         slice++)
+        for (uint32_t i = 0; i < SIM_SIZES * SIM_HOSTS; i++)
+            state = look_at_all(
+                self,
+                tow_function_compiling(
+                    self->hosts[slice][i / SIM_HOSTS][i % SIM_HOSTS]),
+                state, "a host function");
     return state;
 }
 

@@ -71,6 +71,8 @@ struct sim_client {
     uint32_t slice_sizes[SIM_SLICES_MAX];
     size_t slice_count;
     tow_function_t *functions[SIM_SLICES_MAX][SIM_SIZES][SIM_FUNCTIONS];
+    tow_function_t *hosts[SIM_SLICES_MAX][SIM_SIZES][SIM_HOSTS];
+    bool has_hosts;
     sim_routine_t routines[SIM_PROGRAMS_MAX];
     size_t routine_count;
     sim_array_t arrays[SIM_ARRAYS_MAX];

@@ -1,8 +1,12 @@
 /* What a simulated client asks for: slices, functions, random programs. */
+#include <elf.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tool/sim_client_impl.h"
+
+/* So long a host function may hang. */
+#define HOST_LIMIT_MS 300
 
 const uint32_t sim_size_bytes[SIM_SIZES] = {256, 40000, 80000};
 
@@ -43,6 +47,8 @@ static size_t inputs_of(uint32_t kind)
     return kind == 1 ? 2 : 1;
 }
 
+static bool ask_hosts(sim_client_t *self);
+
 bool sim_client_ask_functions(sim_client_t *self)
 {
     char text[512];
@@ -61,6 +67,54 @@ bool sim_client_ask_functions(sim_client_t *self)
                         "asking for a function"))
                     return false;
             }
+    return ask_hosts(self);
+}
+
+/* Of the three kinds of host functions: as large as it was, any size up to that,
+ * and the reverse. */
+enum {
+    HOST_SAME,
+    HOST_FILTER,
+    HOST_PAD
+};
+
+static tow_status_t ask_host(sim_client_t *self, size_t slice, uint32_t size,
+                             uint32_t kind)
+{
+    static const char *const names[SIM_HOSTS] = {"same", "filter", "pad"};
+    static const Elf64_Ehdr object = {
+        .e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64},
+        .e_type = ET_DYN,
+        .e_machine = EM_X86_64};
+    const tow_array_info_t plain = {.shape = sim_client_shape_of(size),
+                                    .bytes = sim_size_bytes[size]};
+    tow_array_info_t bounded = plain;
+    bounded.bounds = 1;
+    const tow_signature_t signature = {
+        .name = names[kind],
+        .replica_count = 1,
+        .partition_count = self->slice_sizes[slice],
+        .argument_count = 1,
+        .arguments = kind == HOST_PAD ? &bounded : &plain,
+        .result_count = 1,
+        .results = kind == HOST_FILTER ? &bounded : &plain,
+        .is_host = true};
+    return tow_host_function_ask(
+        self->slices[slice], (tow_bytes_t){&object, sizeof(object)}, &signature,
+        HOST_LIMIT_MS, &self->hosts[slice][size][kind]);
+}
+
+static bool ask_hosts(sim_client_t *self)
+{
+    /* Where memory has to suffice a program has few values. */
+    self->has_hosts =
+        !self->cluster->is_spilling && sim_client_below(self, 2) == 0;
+    for (size_t slice = 0; slice < self->slice_count; slice++)
+        for (uint32_t size = 0; size < SIM_SIZES; size++)
+            for (uint32_t kind = 0; kind < SIM_HOSTS && self->has_hosts; kind++)
+                if (!sim_client_try(self, ask_host(self, slice, size, kind),
+                                    "asking for a host function"))
+                    return false;
     return true;
 }
 
@@ -101,6 +155,40 @@ static tow_status_t add_call(sim_client_t *self, sim_routine_t *routine,
     pool->values[pool->count++] = (tow_value_t){.node = node};
     if (kind == 2)
         pool->values[pool->count++] = (tow_value_t){.node = node, .output = 1};
+    return TOW_OK;
+}
+
+static tow_status_t add_host(sim_client_t *self, sim_routine_t *routine,
+                             sim_value_t like, uint32_t kind,
+                             tow_value_t *value)
+{
+    const tow_value_t input = *value;
+    *value = (tow_value_t){0};
+    return tow_program_add_call(
+        routine->program, self->hosts[like.slice][like.size][kind],
+        self->slices[like.slice], &input, 1, &value->node);
+}
+
+/* On the hosts: of one size, or filtered and filled up again; at times on other
+ * devices of as many, where what was kept goes by itself. */
+static tow_status_t add_hosts(sim_client_t *self, sim_routine_t *routine,
+                              sim_value_t *like, sim_pool_t *pool)
+{
+    tow_value_t value = pool->values[pool->count - 1];
+    if (sim_client_below(self, 3) == 0) {
+        TOW_RETURN_IF_ERROR(add_host(self, routine, *like, HOST_SAME, &value));
+    } else {
+        const uint32_t slice =
+            (uint32_t)sim_client_below(self, self->slice_count);
+        const uint32_t before = like->slice;
+        TOW_RETURN_IF_ERROR(
+            add_host(self, routine, *like, HOST_FILTER, &value));
+        if (self->slice_sizes[slice] == self->slice_sizes[like->slice])
+            like->slice = slice;
+        TOW_RETURN_IF_ERROR(add_host(self, routine, *like, HOST_PAD, &value));
+        if (like->slice != before) *pool = (sim_pool_t){0};
+    }
+    pool->values[pool->count++] = value;
     return TOW_OK;
 }
 
@@ -158,10 +246,15 @@ static tow_status_t add_part(sim_client_t *self, sim_routine_t *routine)
     sim_pool_t pool = {0};
     TOW_RETURN_IF_ERROR(add_arguments(self, routine, like, &pool));
     TOW_RETURN_IF_ERROR(add_calls(self, routine, like, &pool));
+    if (self->has_hosts && sim_client_below(self, 2) == 0)
+        TOW_RETURN_IF_ERROR(add_hosts(self, routine, &like, &pool));
     /* Where memory has to suffice no program takes more than 11 values. */
     const size_t most = self->cluster->is_spilling ? 2 : 3;
-    for (size_t moves = sim_client_below(self, most); moves > 0; moves--)
+    for (size_t moves = sim_client_below(self, most); moves > 0; moves--) {
         TOW_RETURN_IF_ERROR(add_move(self, routine, &like, &pool));
+        if (self->has_hosts && sim_client_below(self, 2) == 0)
+            TOW_RETURN_IF_ERROR(add_hosts(self, routine, &like, &pool));
+    }
     return add_results(self, routine, like, &pool);
 }
 
@@ -170,6 +263,8 @@ tow_status_t sim_client_make_routine(sim_client_t *self, sim_routine_t *routine)
     *routine = (sim_routine_t){0};
     TOW_RETURN_IF_ERROR(
         tow_program_begin(self->client, "random", &routine->program));
+    if (sim_client_below(self, 6) == 0)
+        TOW_RETURN_IF_ERROR(tow_program_make_sequential(routine->program));
     size_t parts = 1 + sim_client_below(self, SIM_PARTS_MAX);
     if (self->cluster->is_spilling) parts = 1;
     for (; parts > 0; parts--)

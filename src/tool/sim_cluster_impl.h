@@ -14,6 +14,7 @@
 #define SIM_NAME_SIZE      32
 #define SIM_SLICES_MAX     3
 #define SIM_FUNCTIONS      4 /* of each slice and size */
+#define SIM_HOSTS          3 /* the same, of host functions */
 #define SIM_SIZES          3 /* of arrays: inlined, either, over lanes */
 #define SIM_PROGRAMS_MAX   4
 #define SIM_ISLANDS_MAX    4

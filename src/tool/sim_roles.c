@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "device/compiler/direct.h"
+#include "device/host/sim.h"
 
 /* -- Controllers ------------------------------------------------------------------ */
 
@@ -62,7 +63,8 @@ tow_controller_t *tow_sim_controller_of(const tow_sim_node_t *node)
 
 typedef struct sim_worker {
     const tow_sim_role_t *role;
-    tow_driver_t *driver; /* owned */
+    tow_driver_t *driver;           /* owned */
+    tow_host_runner_t *host_runner; /* owned */
     tow_worker_t *worker;
     /* What we put before the driver's own table, to see what its devices get. */
     tow_driver_ops_t ops;
@@ -114,6 +116,7 @@ static void destroy_worker(void *machine)
 {
     sim_worker_t *self = machine;
     if (self->worker != NULL) tow_worker_abandon(self->worker);
+    tow_host_runner_forget(self->host_runner);
     tow_sim_device_driver_crash(self->driver);
     tow_free(self);
 }
@@ -132,6 +135,8 @@ static tow_status_t open_worker(tow_env_t *env, sim_worker_t *self)
                                     .memory_bytes = role->memory_bytes,
                                     .jitter_ppm = role->jitter_ppm},
         &self->driver));
+    TOW_RETURN_IF_ERROR(
+        tow_host_sim_create(env, role->host, &self->host_runner));
     if (role->watcher != NULL) watch_driver(self);
     char door[TOW_PEER_NAME_MAX + 8];
     snprintf(door, sizeof(door), "sim:%s", role->host);
@@ -142,6 +147,7 @@ static tow_status_t open_worker(tow_env_t *env, sim_worker_t *self)
         .door = door,
         .process = number,
         .driver = self->driver,
+        .host_runner = self->host_runner,
         .limits = {.host_bytes_max = role->host_bytes},
         .hooks = {.joined = forget_gangs, .context = self}};
     return tow_worker_open(env, &options, &self->worker);

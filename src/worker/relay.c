@@ -194,6 +194,21 @@ static tow_status_t serve_held(tow_worker_t *worker, held_t *take_held)
     return status;
 }
 
+/* A run that was held back, and waits now that it has begun, may have been aborted
+ * meanwhile: that stands behind it, and is done once more in its turn. */
+static tow_status_t act_on_aborts(tow_worker_t *worker)
+{
+    const tow_list_t *head = &worker->relay.held;
+    if (!tow_dataflow_is_blocked(worker->dataflow)) return TOW_OK;
+    for (tow_list_t *at = head->next; at != head; at = at->next) {
+        const held_t *held = TOW_CONTAINER_OF(at, held_t, in_relay);
+        if (held->type != TOW_MESSAGE_ABORT) continue;
+        TOW_RETURN_IF_ERROR(
+            worker_serve_held(worker, held->type, held->bytes, held->size));
+    }
+    return TOW_OK;
+}
+
 tow_status_t worker_relay_drain(tow_worker_t *worker)
 {
     relay_t *relay = &worker->relay;
@@ -209,7 +224,7 @@ tow_status_t worker_relay_drain(tow_worker_t *worker)
         if (held->number != relay->applied + 1) break;
         TOW_RETURN_IF_ERROR(serve_held(worker, held));
     }
-    return TOW_OK;
+    return act_on_aborts(worker);
 }
 
 void worker_relay_unblocked(void *context)

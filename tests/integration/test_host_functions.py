@@ -85,7 +85,7 @@ def test_what_is_no_shared_object_is_refused(tow, cluster, tmp_path):
     assert "INVALID_ARGUMENT: host function keep of " in done.stdout
     assert "these 280 bytes are none; build it with `cc -shared -fPIC`" in done.stdout
     done = run(tow, str(tmp_path / "missing.so"), "keep", "100", TOW_ADDRESS=cluster.address)
-    assert "NOT_FOUND: host function keep of " in done.stdout
+    assert "NOT_FOUND: opening " in done.stdout
     path.write_bytes(open(functions(tow), "rb").read()[:4096])
     done = run(tow, str(path), "keep", "100", TOW_ADDRESS=cluster.address)
     assert "cannot load its shared object: " in done.stdout
