@@ -133,6 +133,14 @@ typedef struct tow_bytes {
     size_t size;
 } tow_bytes_t;
 
+/* Where the program wants a result. A driver may have one memory for them all. */
+typedef enum tow_memory_kind {
+    TOW_MEMORY_DEVICE,
+    TOW_MEMORY_PINNED_HOST,
+    TOW_MEMORY_UNPINNED_HOST,
+    TOW_MEMORY_KIND_COUNT,
+} tow_memory_kind_t;
+
 /* One argument or result, as one device sees it. */
 typedef struct tow_array_info {
     tow_shape_t shape;
@@ -143,6 +151,7 @@ typedef struct tow_array_info {
     /* Bit i: shape.dims[i] is the most that it can be, and what it is is known
      * when the array is there. Of host functions only. */
     uint32_t bounds;
+    tow_memory_kind_t memory; /* of a result */
 } tow_array_info_t;
 
 typedef struct tow_alias {

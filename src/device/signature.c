@@ -43,6 +43,7 @@ static tow_status_t pack_array(packing_t *packing, const tow_array_info_t *info,
     out->dims = (int64_t *)info->shape.dims; /* The encoder only reads. */
     out->bytes = info->bytes;
     out->bounds = info->bounds;
+    out->memory = (uint32_t)info->memory;
     out->has_sharding = info->sharding.data != NULL;
     out->sharding.data = (uint8_t *)info->sharding.data;
     out->sharding.len = info->sharding.data != NULL ? info->sharding.size : 0;
@@ -166,6 +167,11 @@ static tow_status_t unpack_array(const tow_msg_signature_array_t *array,
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "signature, %s %zu: bounds %#x of %zu dimensions",
                          what, index, array->bounds, array->n_dims);
+    if (array->memory >= TOW_MEMORY_KIND_COUNT)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "signature, %s %zu: memory of kind %u", what, index,
+                         array->memory);
+    out->memory = (tow_memory_kind_t)array->memory;
     if (array->has_sharding)
         out->sharding = (tow_bytes_t){
             array->sharding.len > 0 ? (void *)array->sharding.data : "",

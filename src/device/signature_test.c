@@ -17,7 +17,8 @@ static const tow_array_info_t arguments[] = {
     {.shape = {.type = TOW_TYPE_PRED}, .bytes = 1, .sharding = {"", 0}},
 };
 static const tow_array_info_t results[] = {
-    {.shape = {.type = TOW_TYPE_F32, .rank = 1, .dims = {0}}},
+    {.shape = {.type = TOW_TYPE_F32, .rank = 1, .dims = {0}},
+     .memory = TOW_MEMORY_PINNED_HOST},
     {.shape = {.type = TOW_TYPE_TOKEN}},
 };
 static const tow_alias_t aliases[] = {
@@ -55,6 +56,7 @@ static void expect_array(const tow_array_info_t *got,
 {
     assert_true(tow_shape_equal(&got->shape, &wanted->shape));
     assert_int_equal(got->bytes, wanted->bytes);
+    assert_int_equal(got->memory, wanted->memory);
     assert_int_equal(got->sharding.size, wanted->sharding.size);
     assert_true((got->sharding.data == NULL) ==
                 (wanted->sharding.data == NULL));

@@ -5,13 +5,15 @@
 
 /* -- Types ----------------------------------------------------------------------- */
 
-shard_type_t *tow_shard_type_create(const tow_shape_t *shape, size_t bytes)
+shard_type_t *tow_shard_type_create(const tow_shape_t *shape, size_t bytes,
+                                    tow_memory_kind_t memory)
 {
     shard_type_t *type = tow_malloc(sizeof(*type));
     if (type == NULL) return NULL;
     atomic_init(&type->reference_count, 1);
     type->shape = *shape;
     type->bytes = bytes;
+    type->memory = memory;
     return type;
 }
 
@@ -192,7 +194,8 @@ static PJRT_Error *buffer_device(PJRT_Buffer_Device_Args *args)
 
 static PJRT_Error *buffer_memory(PJRT_Buffer_Memory_Args *args)
 {
-    args->memory = &args->buffer->device->memory;
+    const PJRT_Buffer *buffer = args->buffer;
+    args->memory = buffer->device->memories[buffer->type->memory];
     return NULL;
 }
 
@@ -241,15 +244,22 @@ static PJRT_Error *buffer_drop_address(
     return NULL;
 }
 
+static PJRT_Error *no_address(void)
+{
+    return tow_pjrt_unimplemented(
+        "addresses of arrays: they are in other processes. Use np.asarray(x), or "
+        "np.from_dlpack(x), which copies");
+}
+
 static PJRT_Error *buffer_unsafe_pointer(PJRT_Buffer_UnsafePointer_Args *args)
 {
-    return tow_pjrt_unimplemented("addresses of arrays: they are elsewhere");
+    return no_address();
 }
 
 static PJRT_Error *buffer_data_pointer(
     PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args *args)
 {
-    return tow_pjrt_unimplemented("addresses of arrays: they are elsewhere");
+    return no_address();
 }
 
 void tow_pjrt_fill_buffer(PJRT_Api *api)

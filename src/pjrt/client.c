@@ -8,7 +8,9 @@
 #include "pjrt/tuning.h"
 
 static const char platform[] = "towpath";
-static const char memory_kind[] = TOW_PJRT_MEMORY_KIND;
+static const char *const memory_kinds[] = {TOW_PJRT_MEMORY_KINDS};
+_Static_assert(TOW_COUNT_OF(memory_kinds) == TOW_MEMORY_KIND_COUNT,
+               "a name for each");
 
 /* -- Forks ---------------------------------------------------------------------- */
 
@@ -164,6 +166,27 @@ static void fill_attributes(PJRT_Client *client, size_t index,
     values[5] = numbers("coords", description->coordinates, 2);
 }
 
+const char *tow_pjrt_memory_kind_name(tow_memory_kind_t kind)
+{
+    return memory_kinds[kind];
+}
+
+static void fill_memories(PJRT_Client *client, PJRT_Device *device)
+{
+    const size_t first = (size_t)device->local_index * TOW_MEMORY_KIND_COUNT;
+    for (size_t i = 0; i < TOW_MEMORY_KIND_COUNT; i++) {
+        PJRT_Memory *memory = &device->memory_storage[i];
+        *memory = (PJRT_Memory){.device = device,
+                                .kind = (tow_memory_kind_t)i,
+                                .id = (int)(first + i)};
+        snprintf(memory->text, sizeof(memory->text),
+                 "TowpathMemory(id=%d, device=%d, %s)", memory->id,
+                 device->description.id, memory_kinds[i]);
+        device->memories[i] = memory;
+        client->memories[first + i] = memory;
+    }
+}
+
 static void fill_device(PJRT_Client *client, size_t index)
 {
     PJRT_Device *device = &client->device_storage[index];
@@ -178,12 +201,8 @@ static void fill_device(PJRT_Client *client, size_t index)
              "TowpathDevice(id=%lld, %s on %s)", (long long)info.id, info.name,
              info.worker);
     fill_attributes(client, index, &info);
-    device->memory = (PJRT_Memory){.device = device, .id = (int)index};
-    snprintf(device->memory.text, sizeof(device->memory.text),
-             "TowpathMemory(id=%zu, device=%lld)", index, (long long)info.id);
-    device->memories[0] = &device->memory;
+    fill_memories(client, device);
     client->devices[index] = device;
-    client->memories[index] = &device->memory;
 }
 
 static tow_status_t fill_client(PJRT_Client *client)
@@ -197,7 +216,8 @@ static tow_status_t fill_client(PJRT_Client *client)
     const size_t count = tow_slice_device_count(client->all);
     client->device_storage = tow_calloc(count, sizeof(PJRT_Device));
     client->devices = tow_calloc(count, sizeof(PJRT_Device *));
-    client->memories = tow_calloc(count, sizeof(PJRT_Memory *));
+    client->memories =
+        tow_calloc(count * TOW_MEMORY_KIND_COUNT, sizeof(PJRT_Memory *));
     if (client->device_storage == NULL || client->devices == NULL ||
         client->memories == NULL)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -321,7 +341,8 @@ static PJRT_Error *client_addressable_memories(
     PJRT_Client_AddressableMemories_Args *args)
 {
     args->addressable_memories = args->client->memories;
-    args->num_addressable_memories = args->client->device_count;
+    args->num_addressable_memories =
+        args->client->device_count * TOW_MEMORY_KIND_COUNT;
     return NULL;
 }
 
@@ -414,13 +435,13 @@ static PJRT_Error *device_hardware_id(PJRT_Device_LocalHardwareId_Args *args)
 static PJRT_Error *device_memories(PJRT_Device_AddressableMemories_Args *args)
 {
     args->memories = args->device->memories;
-    args->num_memories = 1;
+    args->num_memories = TOW_MEMORY_KIND_COUNT;
     return NULL;
 }
 
 static PJRT_Error *device_default_memory(PJRT_Device_DefaultMemory_Args *args)
 {
-    args->memory = &args->device->memory;
+    args->memory = args->device->memories[TOW_MEMORY_DEVICE];
     return NULL;
 }
 
@@ -486,14 +507,14 @@ static PJRT_Error *memory_id(PJRT_Memory_Id_Args *args)
 
 static PJRT_Error *memory_get_kind(PJRT_Memory_Kind_Args *args)
 {
-    args->kind = memory_kind;
-    args->kind_size = strlen(memory_kind);
+    args->kind = memory_kinds[args->memory->kind];
+    args->kind_size = strlen(args->kind);
     return NULL;
 }
 
 static PJRT_Error *memory_kind_id(PJRT_Memory_Kind_Id_Args *args)
 {
-    args->kind_id = 0;
+    args->kind_id = args->memory->kind;
     return NULL;
 }
 

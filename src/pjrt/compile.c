@@ -86,14 +86,16 @@ static bool fill_results(PJRT_Executable *executable)
         const tow_shape_t *shape = &signature->results[i].shape;
         uint64_t bytes = 0;
         if (tow_shape_bytes(shape, &bytes) != TOW_OK) return false;
-        executable->result_types[i] = tow_shard_type_create(shape, bytes);
+        const tow_memory_kind_t memory = signature->results[i].memory;
+        executable->result_types[i] =
+            tow_shard_type_create(shape, bytes, memory);
         if (executable->result_types[i] == NULL) return false;
         executable->result_elements[i] = (PJRT_Buffer_Type)shape->type;
         executable->result_ranks[i] = shape->rank;
         memcpy(dims, shape->dims, shape->rank * sizeof(int64_t));
         dims += shape->rank;
-        executable->memory_kinds[i] = TOW_PJRT_MEMORY_KIND;
-        executable->memory_kind_sizes[i] = strlen(TOW_PJRT_MEMORY_KIND);
+        executable->memory_kinds[i] = tow_pjrt_memory_kind_name(memory);
+        executable->memory_kind_sizes[i] = strlen(executable->memory_kinds[i]);
     }
     return true;
 }
@@ -405,11 +407,13 @@ static PJRT_Error *executable_dimensions(
     return NULL;
 }
 
-static int64_t sum_bytes(const tow_array_info_t *arrays, size_t count)
+static int64_t sum_bytes(const tow_array_info_t *arrays, size_t count,
+                         bool is_host)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < count; i++)
-        sum += arrays[i].bytes;
+        if ((arrays[i].memory != TOW_MEMORY_DEVICE) == is_host)
+            sum += arrays[i].bytes;
     return (int64_t)sum;
 }
 
@@ -419,9 +423,9 @@ static PJRT_Error *executable_memory_stats(
     const tow_signature_t *signature = args->executable->signature;
     args->generated_code_size_in_bytes = (int64_t)signature->code_bytes;
     args->argument_size_in_bytes =
-        sum_bytes(signature->arguments, signature->argument_count);
+        sum_bytes(signature->arguments, signature->argument_count, false);
     args->output_size_in_bytes =
-        sum_bytes(signature->results, signature->result_count);
+        sum_bytes(signature->results, signature->result_count, false);
     args->temp_size_in_bytes = (int64_t)signature->temporary_bytes;
     args->alias_size_in_bytes = 0;
     for (size_t i = 0; i < signature->alias_count; i++)
@@ -429,7 +433,8 @@ static PJRT_Error *executable_memory_stats(
             (int64_t)signature->results[signature->aliases[i].result].bytes;
     args->host_generated_code_size_in_bytes = 0;
     args->host_argument_size_in_bytes = 0;
-    args->host_output_size_in_bytes = 0;
+    args->host_output_size_in_bytes =
+        sum_bytes(signature->results, signature->result_count, true);
     args->host_alias_size_in_bytes = 0;
     args->host_temp_size_in_bytes = 0;
     /* Of callers that are older than these fields they are not there. */

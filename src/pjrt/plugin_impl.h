@@ -13,6 +13,7 @@
  *   transfer.c   to and from the user's memory, and between devices
  *   event.c      completions
  *   callback.c   functions of the user's that computations call
+ *   profiler.c   our part of JAX's traces: none
  *
  * Handles are counted with atomics, so that most of what JAX does with them
  * takes no lock. What touches the client's machine happens inside its shared net
@@ -94,11 +95,17 @@ void tow_event_hurry_inside(PJRT_Event *event, bool may_linger);
 typedef struct slice_entry slice_entry_t;
 typedef struct callbacks callbacks_t;
 
+/* What a user calls so. All three are the memory of the worker that has the
+ * device, as its driver gives it out, and are counted there together. */
 struct PJRT_Memory {
     PJRT_Device *device; /* lent by the client */
+    tow_memory_kind_t kind;
     int id;
-    char text[64];
+    char text[80];
 };
+
+/* "device", "pinned_host", "unpinned_host". */
+const char *tow_pjrt_memory_kind_name(tow_memory_kind_t kind);
 
 struct PJRT_DeviceDescription {
     int id;
@@ -111,8 +118,8 @@ struct PJRT_DeviceDescription {
 struct PJRT_Device {
     struct PJRT_Client *client; /* lent */
     PJRT_DeviceDescription description;
-    PJRT_Memory memory;
-    PJRT_Memory *memories[1];
+    PJRT_Memory memory_storage[TOW_MEMORY_KIND_COUNT];
+    PJRT_Memory *memories[TOW_MEMORY_KIND_COUNT];
     int local_index;
     _Atomic(slice_entry_t *) slice; /* lent by the client; NULL: not asked */
     /* Inside. What the cluster calls it: a worker that was lost and came again has
@@ -199,10 +206,12 @@ typedef struct shard_type {
     atomic_uint reference_count;
     tow_shape_t shape;
     size_t bytes;
+    tow_memory_kind_t memory;
 } shard_type_t;
 
 /* NULL: no memory. */
-shard_type_t *tow_shard_type_create(const tow_shape_t *shape, size_t bytes);
+shard_type_t *tow_shard_type_create(const tow_shape_t *shape, size_t bytes,
+                                    tow_memory_kind_t memory);
 void tow_shard_type_retain(shard_type_t *type);
 void tow_shard_type_release(shard_type_t *type);
 
@@ -331,6 +340,8 @@ void tow_pjrt_executable_release(PJRT_Executable *executable);
 
 /* -- The table's functions ------------------------------------------------------------ */
 
+/* `next` follows it. */
+PJRT_Extension_Base *tow_pjrt_profiler_extension(PJRT_Extension_Base *next);
 void tow_pjrt_fill_events(PJRT_Api *api);
 void tow_pjrt_fill_client(PJRT_Api *api);
 void tow_pjrt_fill_executable(PJRT_Api *api);

@@ -170,7 +170,9 @@ static tow_status_t from_host(PJRT_Client_BufferFromHostBuffer_Args *args)
     source_t *source = NULL;
     TOW_RETURN_IF_ERROR(
         make_source(args, bytes, element_bytes_of(&shape), &source));
-    shard_type_t *type = tow_shard_type_create(&shape, bytes);
+    shard_type_t *type = tow_shard_type_create(
+        &shape, bytes,
+        args->memory != NULL ? args->memory->kind : TOW_MEMORY_DEVICE);
     PJRT_Event *done = source->event != NULL ? source->event : tow_event_done();
     if (source->event != NULL) tow_event_retain(done);
     tow_array_t *array = NULL;
@@ -276,39 +278,53 @@ static PJRT_Error *buffer_to_host(PJRT_Buffer_ToHostBuffer_Args *args)
 
 /* -- Device to device ------------------------------------------------------------------ */
 
+/* The same in such a memory; a reference. NULL: no memory. */
+static shard_type_t *type_in(shard_type_t *type, tow_memory_kind_t memory)
+{
+    if (type->memory != memory)
+        return tow_shard_type_create(&type->shape, type->bytes, memory);
+    tow_shard_type_retain(type);
+    return type;
+}
+
 static tow_status_t copy_inside(PJRT_Buffer *buffer, PJRT_Device *device,
-                                const slice_entry_t *slice,
+                                const slice_entry_t *slice, shard_type_t *type,
                                 PJRT_Buffer **out_buffer)
 {
     TOW_RETURN_IF_ERROR(tow_pjrt_buffer_check(buffer));
     tow_array_t *array;
     TOW_RETURN_IF_ERROR(tow_copy_start(slice->slice, buffer->group->array,
                                        buffer->shard, &array));
-    return wrap(device, slice, buffer->type, array, out_buffer);
+    return wrap(device, slice, type, array, out_buffer);
 }
 
 /* The workers see to it: no byte comes here. */
-static tow_status_t copy(PJRT_Buffer *buffer, PJRT_Device *device,
+static tow_status_t copy(PJRT_Buffer *buffer, const PJRT_Memory *memory,
                          PJRT_Buffer **out_buffer)
 {
+    PJRT_Device *device = memory->device;
     slice_entry_t *slice = NULL;
     TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
     TOW_RETURN_IF_ERROR(tow_pjrt_device_slice(device, &slice));
+    shard_type_t *type = type_in(buffer->type, memory->kind);
+    if (type == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     client_enter(device->client);
-    tow_status_t status = copy_inside(buffer, device, slice, out_buffer);
+    tow_status_t status = copy_inside(buffer, device, slice, type, out_buffer);
     tow_client_leave_after_call(device->client->tow);
+    tow_shard_type_release(type);
     return status;
 }
 
 static PJRT_Error *buffer_copy_to_device(PJRT_Buffer_CopyToDevice_Args *args)
 {
-    return take_error(copy(args->buffer, args->dst_device, &args->dst_buffer));
+    return take_error(copy(args->buffer,
+                           args->dst_device->memories[TOW_MEMORY_DEVICE],
+                           &args->dst_buffer));
 }
 
 static PJRT_Error *buffer_copy_to_memory(PJRT_Buffer_CopyToMemory_Args *args)
 {
-    return take_error(
-        copy(args->buffer, args->dst_memory->device, &args->dst_buffer));
+    return take_error(copy(args->buffer, args->dst_memory, &args->dst_buffer));
 }
 
 void tow_pjrt_fill_transfer(PJRT_Api *api)

@@ -2,8 +2,9 @@
 #ifndef TOW_PJRT_TUNING_H_
 #define TOW_PJRT_TUNING_H_
 
-/* The one kind of memory that devices have. */
-#define TOW_PJRT_MEMORY_KIND "device"
+/* The kinds of memory that devices have, by tow_memory_kind_t: as JAX names them.
+ * The first is the default. */
+#define TOW_PJRT_MEMORY_KINDS "device", "pinned_host", "unpinned_host"
 
 /* The version of StableHLO that JAX writes programs for is the one that the
  * cluster's XLA reads, as its workers say. If they do not it is this one, which

@@ -195,6 +195,38 @@ static tow_status_t read_results(const reader_t *reader)
     return TOW_OK;
 }
 
+static tow_memory_kind_t kind_of(const char *name, size_t size)
+{
+    static const char *const names[TOW_MEMORY_KIND_COUNT] = {
+        [TOW_MEMORY_DEVICE] = "device",
+        [TOW_MEMORY_PINNED_HOST] = "pinned_host",
+        [TOW_MEMORY_UNPINNED_HOST] = "unpinned_host"};
+    for (size_t i = 0; i < TOW_MEMORY_KIND_COUNT; i++)
+        if (size == strlen(names[i]) && memcmp(name, names[i], size) == 0)
+            return (tow_memory_kind_t)i;
+    return TOW_MEMORY_DEVICE;
+}
+
+/* When the results are known, from whomever. */
+static void read_memory_kinds(const reader_t *reader)
+{
+    const pjrt_plugin_t *plugin = reader->plugin;
+    if (plugin->api.PJRT_Executable_OutputMemoryKinds == NULL) return;
+    PJRT_Executable_OutputMemoryKinds_Args args =
+        PJRT_ARGS(PJRT_Executable_OutputMemoryKinds,
+                  .executable = reader->executable->handle);
+    PJRT_Error *error = plugin->api.PJRT_Executable_OutputMemoryKinds(&args);
+    /* Ours: in the executable's arena. */
+    tow_array_info_t *results =
+        (tow_array_info_t *)(uintptr_t)reader->signature->results;
+    for (size_t i = 0; error == NULL && i < args.num_outputs &&
+                       i < reader->signature->result_count;
+         i++)
+        results[i].memory =
+            kind_of(args.memory_kinds[i], args.memory_kind_sizes[i]);
+    tow_pjrt_error_drop(plugin, error);
+}
+
 /* -- Our own extension ------------------------------------------------------ */
 
 static tow_status_t copy_arrays(const reader_t *reader, const char *what,
@@ -309,5 +341,6 @@ tow_status_t tow_pjrt_signature_read(pjrt_executable_t *executable)
     read_cost(&reader);
     TOW_RETURN_IF_ERROR(read_results(&reader));
     TOW_RETURN_IF_ERROR(read_extension(&reader));
+    read_memory_kinds(&reader);
     return read_devices(&reader);
 }

@@ -359,6 +359,7 @@ struct program {
     std::vector<PJRT_Buffer_Type> output_types;
     std::vector<int64_t> output_dims;
     std::vector<size_t> output_dim_counts;
+    std::vector<std::string> result_kinds; /* as marked; "": not */
     std::vector<const char *> output_memory_kinds;
     std::vector<size_t> output_memory_kind_sizes;
 

@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "device/xla_cpu/light_impl.hh"
 #include "device/xla_cpu/objects_impl.hh"
+#include "device/xla_cpu/placement_impl.hh"
 #include "device/xla_cpu/policy_impl.hh"
 #include "xla/hlo/builder/xla_computation.h"
 #include "xla/hlo/ir/hlo_module.h"
@@ -244,9 +245,14 @@ inline void describe_for_c(program &made)
         made.output_dims.insert(made.output_dims.end(), type.dims.begin(),
                                 type.dims.end());
         made.output_dim_counts.push_back(type.dims.size());
-        /* XLA's CPU client puts all results into the default memory. */
+        /* XLA's CPU client puts all results into the default memory, which is
+         * the host's: so they are also where the program wants them. */
+        size_t index = made.output_memory_kinds.size();
         absl::string_view kind =
             made.client->devices[0]->default_memory->xla->kind();
+        if (index < made.result_kinds.size() &&
+            !made.result_kinds[index].empty())
+            kind = made.result_kinds[index];
         made.output_memory_kinds.push_back(kind.data());
         made.output_memory_kind_sizes.push_back(kind.size());
     }
@@ -299,10 +305,12 @@ inline absl::Status describe(program &made)
 
 inline absl::StatusOr<program *> finished(
     PJRT_Client *client,
-    absl::StatusOr<std::unique_ptr<xla::PjRtLoadedExecutable>> loaded)
+    absl::StatusOr<std::unique_ptr<xla::PjRtLoadedExecutable>> loaded,
+    std::vector<std::string> result_kinds)
 {
     if (!loaded.ok()) return loaded.status();
     auto made = std::make_unique<program>(client, *std::move(loaded));
+    made->result_kinds = std::move(result_kinds);
     absl::Status status = describe(*made);
     if (!status.ok()) return status;
     return made.release();
@@ -318,10 +326,12 @@ inline absl::StatusOr<program *> compile(PJRT_Client *client,
     auto computation =
         parse_program(code, format, options->parameter_is_tupled_arguments);
     if (!computation.ok()) return computation.status();
+    std::vector<std::string> kinds = result_kinds(computation->proto());
+    drop_placements(*computation->mutable_proto());
     absl::Status status = check_program(computation->proto());
     if (!status.ok()) return status;
-    return finished(client,
-                    client->xla->CompileAndLoad(*computation, *options));
+    return finished(client, client->xla->CompileAndLoad(*computation, *options),
+                    std::move(kinds));
 }
 
 /* --- Serialised executables ----------------------------------------------- */
@@ -368,8 +378,10 @@ inline absl::StatusOr<program *> load(PJRT_Client *client,
     if (!status.ok()) return status;
     auto options = checked_options(proto.compile_options());
     if (!options.ok()) return options.status();
-    return finished(client, client->xla->LoadSerializedExecutable(
-                                bytes, *options, xla::LoadOptions()));
+    return finished(client,
+                    client->xla->LoadSerializedExecutable(bytes, *options,
+                                                          xla::LoadOptions()),
+                    {});
 }
 
 /* --- Costs ----------------------------------------------------------------- */
