@@ -131,6 +131,13 @@ def _register_failure(xla_bridge: types.ModuleType, why: Exception) -> None:
     xla_bridge.register_backend_factory("towpath", fail, priority=PRIORITY, fail_quietly=False)
 
 
+def _lend_copies() -> None:
+    from towpath import dlpack
+
+    with contextlib.suppress(ImportError, AttributeError):  # Another JAX.
+        dlpack.lend_copies()
+
+
 def initialize() -> None:
     """Registers the plugin, and lets JAX donate buffers to it."""
     from jax._src import xla_bridge
@@ -151,6 +158,7 @@ def initialize() -> None:
         mlir._platforms_with_donation.append("towpath")
     _lend_lowerings(mlir)
     _let_cache()
+    _lend_copies()
     known = getattr(xla_bridge, "_nonexperimental_plugins", None)
     if isinstance(known, set):
         known.add("towpath")

@@ -1,0 +1,100 @@
+"""Arrays for other frameworks, layouts, the profiler, and very many arrays."""
+
+import pytest
+
+from jax_script import NEEDS_THE_PLUGIN, VERSIONS, lines
+
+pytest.importorskip("jax", reason="skipped: JAX is not installed")
+pytestmark = NEEDS_THE_PLUGIN
+
+SMALL = {"TOW_LOCAL": "workers=1,devices=2"}
+
+REFUSED = """
+def refused(kind, why, call):
+    try:
+        call()
+    except kind as error:
+        assert why in str(error), error
+    else:
+        raise AssertionError(why)
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_others_get_a_copy(version):
+    assert lines(REFUSED + """
+x = jax.device_put(np.arange(6, dtype=np.float32).reshape(2, 3), devices[1])
+copy = np.from_dlpack(x)
+assert np.array_equal(copy, x) and tuple(map(int, x.__dlpack_device__())) == (1, 0)
+for array in (np.asarray(x), x.__array__(), np.array(x), x.addressable_data(0)):
+    assert np.array_equal(array, copy)
+assert x.__array__(dtype=np.float64).dtype == np.float64
+refused(BufferError, "without a copy", lambda: x.__dlpack__(copy=False))
+refused(BufferError, "not on the DLPack device (2, 0)", lambda: x.__dlpack__(dl_device=(2, 0)))
+both = jax.device_put(np.ones(4), NamedSharding(Mesh(np.array(devices), "d"), P("d")))
+refused(BufferError, "np.asarray(x)", lambda: both.__dlpack__())
+refused(jax.errors.JaxRuntimeError, "np.asarray(x)", lambda: x.unsafe_buffer_pointer())
+refused((BufferError, TypeError), "", lambda: memoryview(x))
+try:
+    import torch
+    assert torch.from_dlpack(x).sum() == 15
+except ImportError:
+    pass
+print("copied")
+""", python_path=version, **SMALL) == ["copied"]
+
+
+def test_arrays_of_others_come_in_by_way_of_the_cpu():
+    assert lines("""
+x = jax.device_put(jax.dlpack.from_dlpack(np.arange(3, dtype=np.float32)), devices[1])
+print(float(x.sum()), x.devices() == {devices[1]})
+""", **(SMALL | {"JAX_PLATFORMS": "towpath,cpu"})) == ["3.0 True"]
+
+
+def test_layouts_are_told_as_they_are():
+    assert lines("""
+from jax.experimental.layout import Format, Layout
+x = jnp.ones((3, 4))
+assert x.format.layout.major_to_minor == (0, 1), x.format
+compiled = jax.jit(lambda a: a.T, in_shardings=Format(Layout.AUTO)).lower(x).compile()
+assert compiled.input_formats[0][0].layout.major_to_minor == (0, 1)
+assert compiled.output_formats.layout.major_to_minor == (0, 1)
+assert np.array_equal(jax.device_put(x, Format(Layout((0, 1)), x.sharding)), x)
+try:
+    jax.device_put(x, Format(Layout((1, 0)), x.sharding))
+except AssertionError as error:
+    print("User output layout" in str(error))
+""", **SMALL) == ["True"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_profiler_writes_its_trace(version, tmp_path):
+    assert lines(f"""
+with jax.profiler.trace({str(tmp_path)!r}):
+    (jnp.arange(4.0) * 2).block_until_ready()
+jax.profiler.save_device_memory_profile({str(tmp_path / "memory")!r})
+jax.clear_caches()
+print(float((jnp.arange(4.0) * 2).sum()))
+""", python_path=version, **SMALL) == ["12.0"]
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+def test_thousands_of_arrays_live_and_go():
+    assert lines("""
+import gc, weakref
+COUNT = 20_000
+before = len(jax.live_arrays())
+used = lambda: devices[0].memory_stats()["bytes_in_use"]
+x = jax.device_put(np.float32(1), devices[0])
+add = jax.jit(lambda x: x + 1)
+many = [add(x) for _ in range(COUNT)]
+seen = weakref.ref(many[0])
+jax.block_until_ready(many)
+print(len(jax.live_arrays()) - before, used() >= 4 * COUNT)
+for array in many[::2]:
+    array.delete()
+assert many[0].is_deleted() and float(many[1]) == 2
+del array, many
+gc.collect()
+print(len(jax.live_arrays()) - before, seen() is None, used() <= 64)
+""", **SMALL) == ["20001 True", "1 True True"]
