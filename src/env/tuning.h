@@ -95,9 +95,6 @@
  * its own spin of 50 us, on the core that the controller was waiting for. */
 #define TOW_NET_VAIN_SPIN_COUNT  4
 #define TOW_NET_SKIPPED_SPIN_MAX 63
-/* The longest sleep of a thread in a shared net. Several may sleep on one epoll,
- * and one's turn can take the event that was to wake another. */
-#define TOW_SHARED_SLEEP_NS (20 * TOW_NS_PER_MS)
 /* How often the keeper of a shared net looks after it while nobody is inside and
  * no callback is expected: what was left unflushed waits at most so long, and an
  * idle process pays 5 us for it each time, 0.25% of a core. */

@@ -184,7 +184,7 @@ static bool turn_on_poller(tow_net_t *net)
     return false;
 }
 
-static bool has_work_left(tow_net_t *net)
+bool tow_net_has_work(tow_net_t *net)
 {
     return tow_net_has_posts(net) || !tow_list_is_empty(&net->tasks) ||
            !tow_list_is_empty(&net->dirty) ||
@@ -255,7 +255,7 @@ static bool spin_awake(tow_net_t *net, int64_t deadline_ns)
             return false;
         if (net->spin_breaker != NULL && atomic_load(net->spin_breaker) > 0)
             return false;
-        if (has_work_left(net) || next_deadline_ns(net) <= now_ns)
+        if (tow_net_has_work(net) || next_deadline_ns(net) <= now_ns)
             return pass(net);
         if (net->poller_is_hot && now_ns - net->looked_ns < TOW_NET_LOOK_NS)
             continue;
@@ -320,7 +320,7 @@ bool tow_net_sleep_begin(tow_net_t *net, int64_t deadline_ns,
     if (net->poller.progress != NULL && !net->poller.arm(net->poller.context))
         return false;
     atomic_store(&net->is_sleeping, true);
-    if (has_work_left(net) || atomic_load(&net->posts) != NULL ||
+    if (tow_net_has_work(net) || atomic_load(&net->posts) != NULL ||
         atomic_load(&net->is_stopped)) {
         atomic_store(&net->is_sleeping, false);
         return false;

@@ -162,6 +162,8 @@ bool tow_net_sleep_begin(tow_net_t *net, int64_t deadline_ns,
                          int64_t *out_wait_ns) TOW_MUST_USE;
 bool tow_net_sleep_end(tow_net_t *net);
 int64_t tow_net_next_deadline_ns(const tow_net_t *net);
+/* Something to do that no event will tell of. */
+bool tow_net_has_work(tow_net_t *net);
 /* The data plane joins the loop. Once, from tow_net_data_create. */
 tow_status_t tow_net_poller_open(tow_net_t *net, const tow_net_poller_t *poller)
     TOW_MUST_USE;

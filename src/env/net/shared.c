@@ -4,13 +4,18 @@
  * while the turner sleeps: it then waits for epoll's own descriptor to become
  * readable, so that other threads can enter, send and leave. They wake the
  * sleeper only if they changed what it waits for: a timer that is sooner, or a
- * `done` that their own turn has set. */
+ * `done` that their own turn has set. For that it has a descriptor of its own:
+ * events of epoll are gone when another thread's turn has taken them.
+ *
+ * One thread sleeps at a time. A turner that follows a keeper which is not awake
+ * yet waits for it. */
 #include "env/net/shared.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -27,11 +32,13 @@ struct tow_shared_net {
         entering_count; /* threads that want the lock; the spinner looks */
     bool is_turned;     /* a thread is in wait_turning, maybe asleep */
     bool keeper_turns;  /* and it is the keeper */
-    /* Threads that have given up the lock to sleep: the turner, and for a moment
-     * a keeper that was sent off and is not yet awake. */
-    uint32_t asleep_count;
-    int64_t asleep_until_ns; /* the turner */
-    uint32_t waiter_count;   /* threads in tow_shared_net_wait */
+    /* The turner, or a keeper that was sent off and is not awake yet, has given up
+     * the lock to sleep. */
+    bool is_asleep;
+    bool is_woken; /* ... and wake_fd was written */
+    int64_t asleep_until_ns;
+    int wake_fd;           /* owned; of the sleeper alone */
+    uint32_t waiter_count; /* threads in tow_shared_net_wait */
     uint32_t expected_count;
     bool notified; /* since the lock was taken */
     bool outside_is_wanted;
@@ -60,14 +67,24 @@ static void unlock(tow_shared_net_t *shared)
     pthread_mutex_unlock(&shared->lock);
 }
 
-/* Whoever sleeps, and however often it was woken in vain: a wake is one event of
- * epoll, and another thread's turn may take it before the sleeper looks. Then the
- * net believes that nobody sleeps. */
-static void wake_sleepers(tow_shared_net_t *shared)
+static void wake_sleeper(tow_shared_net_t *shared)
 {
-    if (shared->asleep_count == 0) return;
-    atomic_store(&shared->net->is_sleeping, true);
-    tow_net_wake(shared->net);
+    if (!shared->is_asleep || shared->is_woken) return;
+    shared->is_woken = true;
+    const int failed = eventfd_write(shared->wake_fd, 1);
+    TOW_ASSERT(failed == 0);
+}
+
+/* A turn beside the sleeper. It may have taken the event by which a post wanted to
+ * wake: the next post must do so again. What it left is the sleeper's. */
+static void turn_beside(tow_shared_net_t *shared)
+{
+    tow_net_t *net = shared->net;
+    tow_net_turn(net, 0);
+    if (!shared->is_asleep) return;
+    atomic_store(&net->is_sleeping, true);
+    if (atomic_load(&net->posts) != NULL || tow_net_has_work(net))
+        wake_sleeper(shared);
 }
 
 /* Callbacks that ran on this thread may have set what others wait for. */
@@ -77,7 +94,7 @@ static void tell_waiters(tow_shared_net_t *shared)
     shared->notified = false;
     if (shared->waiter_count == 0) return;
     pthread_cond_broadcast(&shared->told);
-    wake_sleepers(shared);
+    wake_sleeper(shared);
 }
 
 static bool is_keeper(const tow_shared_net_t *shared)
@@ -92,7 +109,7 @@ static void tell_keeper(tow_shared_net_t *shared)
     if (is_keeper(shared)) return; /* It looks by itself. */
     shared->keeper_was_told_outside = true;
     pthread_cond_signal(&shared->keeper_told);
-    if (shared->keeper_turns) wake_sleepers(shared);
+    if (shared->keeper_turns) wake_sleeper(shared);
 }
 
 static void run_outside(tow_shared_net_t *shared)
@@ -115,7 +132,7 @@ static void run_outside_leaving(tow_shared_net_t *shared)
 static void mend_sleep(tow_shared_net_t *shared)
 {
     if (tow_net_next_deadline_ns(shared->net) < shared->asleep_until_ns)
-        wake_sleepers(shared);
+        wake_sleeper(shared);
 }
 
 void tow_shared_net_enter(tow_shared_net_t *shared)
@@ -126,7 +143,7 @@ void tow_shared_net_enter(tow_shared_net_t *shared)
 
 void tow_shared_net_leave(tow_shared_net_t *shared, tow_leave_t how)
 {
-    if (how == TOW_LEAVE_FLUSH) tow_net_turn(shared->net, 0);
+    if (how == TOW_LEAVE_FLUSH) turn_beside(shared);
     tell_waiters(shared);
     mend_sleep(shared);
     if (shared->outside_is_wanted && how == TOW_LEAVE_FLUSH &&
@@ -150,37 +167,43 @@ tow_env_t *tow_shared_net_env(tow_shared_net_t *shared)
 
 /* -- Turning ---------------------------------------------------------------- */
 
-static void wait_readable(int fd, int64_t wait_ns)
+static void wait_readable(const tow_shared_net_t *shared, int64_t wait_ns)
 {
-    struct pollfd readable = {.fd = fd, .events = POLLIN};
+    struct pollfd readable[] = {
+        {.fd = shared->net->epoll_fd, .events = POLLIN},
+        {.fd = shared->wake_fd, .events = POLLIN},
+    };
     struct timespec timeout = {.tv_sec = wait_ns / TOW_NS_PER_S,
                                .tv_nsec = wait_ns % TOW_NS_PER_S};
-    ppoll(&readable, 1, wait_ns == TOW_TIME_NEVER ? NULL : &timeout, NULL);
+    ppoll(readable, TOW_COUNT_OF(readable),
+          wait_ns == TOW_TIME_NEVER ? NULL : &timeout, NULL);
 }
 
-/* Our end of sleep was not everybody's: posts must go on to wake. */
-static void say_still_asleep(tow_shared_net_t *shared)
+static void end_sleep(tow_shared_net_t *shared)
 {
-    atomic_store(&shared->net->is_sleeping, true);
-    if (atomic_load(&shared->net->posts) != NULL) tow_net_turn(shared->net, 0);
+    eventfd_t count;
+    shared->is_asleep = false;
+    if (shared->is_woken) (void)eventfd_read(shared->wake_fd, &count);
+    shared->is_woken = false;
+    /* Sent off: who did it waits to sleep in our place. */
+    if (is_keeper(shared) && !shared->keeper_turns)
+        pthread_cond_broadcast(&shared->told);
 }
 
 /* Sleeps without the lock until the net has something, or somebody wakes us. */
 static void sleep_unlocked(tow_shared_net_t *shared, int64_t deadline_ns)
 {
     int64_t wait_ns;
+    TOW_ASSERT(!shared->is_asleep);
     if (!tow_net_sleep_begin(shared->net, deadline_ns, &wait_ns)) return;
     int64_t timer_ns = tow_net_next_deadline_ns(shared->net);
     shared->asleep_until_ns = timer_ns < deadline_ns ? timer_ns : deadline_ns;
-    shared->asleep_count++;
+    shared->is_asleep = true;
     unlock(shared);
-    wait_readable(shared->net->epoll_fd, wait_ns < TOW_SHARED_SLEEP_NS
-                                             ? wait_ns
-                                             : TOW_SHARED_SLEEP_NS);
+    wait_readable(shared, wait_ns);
     lock(shared);
-    shared->asleep_count--;
+    end_sleep(shared);
     tow_net_sleep_end(shared->net);
-    if (shared->asleep_count > 0) say_still_asleep(shared);
     tell_waiters(shared);
 }
 
@@ -200,6 +223,17 @@ static void let_others_in(tow_shared_net_t *shared)
     lock(shared);
 }
 
+static void wait_told(tow_shared_net_t *shared, int64_t deadline_ns)
+{
+    if (deadline_ns == TOW_TIME_NEVER) {
+        pthread_cond_wait(&shared->told, &shared->lock);
+        return;
+    }
+    struct timespec until = {.tv_sec = deadline_ns / TOW_NS_PER_S,
+                             .tv_nsec = deadline_ns % TOW_NS_PER_S};
+    pthread_cond_timedwait(&shared->told, &shared->lock, &until);
+}
+
 /* One round of the turner. */
 static void turn_once(tow_shared_net_t *shared, const bool *done,
                       int64_t deadline_ns)
@@ -212,6 +246,10 @@ static void turn_once(tow_shared_net_t *shared, const bool *done,
         return;
     }
     if (any || *done) return;
+    if (shared->is_asleep) { /* The keeper, for a moment still. */
+        wait_told(shared, deadline_ns);
+        return;
+    }
     sleep_unlocked(shared, deadline_ns);
     tell_keeper_unless(shared, *done);
 }
@@ -221,22 +259,11 @@ static bool deadline_has_passed(int64_t deadline_ns)
     return deadline_ns != TOW_TIME_NEVER && tow_net_clock_ns() >= deadline_ns;
 }
 
-static void wait_told(tow_shared_net_t *shared, int64_t deadline_ns)
-{
-    if (deadline_ns == TOW_TIME_NEVER) {
-        pthread_cond_wait(&shared->told, &shared->lock);
-        return;
-    }
-    struct timespec until = {.tv_sec = deadline_ns / TOW_NS_PER_S,
-                             .tv_nsec = deadline_ns % TOW_NS_PER_S};
-    pthread_cond_timedwait(&shared->told, &shared->lock, &until);
-}
-
 /* The keeper turns only for want of a better one. */
 static void send_keeper_off(tow_shared_net_t *shared)
 {
     shared->keeper_turns = false;
-    wake_sleepers(shared);
+    wake_sleeper(shared);
 }
 
 static void turn_until(tow_shared_net_t *shared, const bool *done,
@@ -340,8 +367,11 @@ static void *keep(void *context)
             wait_tick(shared);
         else
             keep_turning(shared);
-        if (shared->is_turned) continue;
-        tow_net_turn(shared->net, 0);
+        /* Or a lazy leaver left something, and the turner sleeps. */
+        if (shared->is_turned &&
+            !(shared->is_asleep && tow_net_has_work(shared->net)))
+            continue;
+        turn_beside(shared);
         tell_waiters(shared);
     }
     /* Whoever ends it has told all that was to tell. */
@@ -393,6 +423,9 @@ tow_status_t tow_shared_net_create(const tow_net_options_t *options,
     tow_shared_net_t *shared = tow_calloc(1, sizeof(*shared));
     if (shared == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = init_locks(shared);
+    shared->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (status == TOW_OK && shared->wake_fd < 0)
+        status = TOW_ERRNO(errno, "eventfd");
     if (status == TOW_OK) status = create_net(options, &shared->net);
     if (status == TOW_OK) {
         shared->net->spin_breaker = &shared->entering_count;
@@ -413,7 +446,7 @@ static void end_keeper(tow_shared_net_t *shared)
     pthread_mutex_lock(&shared->lock);
     shared->is_ending = true;
     pthread_cond_signal(&shared->keeper_told);
-    wake_sleepers(shared);
+    wake_sleeper(shared);
     pthread_mutex_unlock(&shared->lock);
     pthread_join(shared->keeper, NULL);
 }
@@ -423,6 +456,7 @@ void tow_shared_net_destroy(tow_shared_net_t *shared)
     if (shared == NULL) return;
     end_keeper(shared);
     if (shared->net != NULL) tow_net_destroy(shared->net);
+    if (shared->wake_fd >= 0) close(shared->wake_fd);
     pthread_cond_destroy(&shared->keeper_told);
     pthread_cond_destroy(&shared->told);
     pthread_mutex_destroy(&shared->lock);
