@@ -51,6 +51,8 @@ static json_t *describe_device(const tow_device_entry_t *device)
                         json_of_count(device->account->object_bytes));
     json_object_set_new(told, "reserved_bytes",
                         json_of_count(device->account->reserved_bytes));
+    json_object_set_new(told, "spilled_bytes",
+                        json_of_count(device->account->spilled_bytes));
     json_object_set_new(told, "peak_bytes",
                         json_of_count(device->account->peak_bytes));
     json_object_set_new(told, "steps_under_way",

@@ -62,6 +62,7 @@ typedef struct tow_account {
     /* For whoever walks accounts; zero between walks. */
     uint32_t scratch_steps_;
     uint32_t host; /* whose memory is near: tow_host_t's number; 0: none */
+    uint64_t spilled_bytes; /* of its shards that are there; 0 when closed */
     uint64_t scratch_bytes_;
     uint64_t claim_; /* belongs to the scheduler: one a device */
 } tow_account_t;

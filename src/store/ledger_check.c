@@ -107,12 +107,20 @@ static tow_status_t check_clients(const tow_ledger_t *ledger)
 
 typedef enum side {
     OBJECTS,
+    SPILLED,
     RESERVATIONS
 } side_t;
 
+static const char *const side_names[] = {"objects", "spilled objects",
+                                         "reservations"};
+
 static uint64_t booked(const tow_account_t *account, side_t side)
 {
-    return side == OBJECTS ? account->object_bytes : account->reserved_bytes;
+    switch (side) {
+    case OBJECTS: return account->object_bytes;
+    case SPILLED: return account->spilled_bytes;
+    default: return account->reserved_bytes;
+    }
 }
 
 static void add_to_scratch(const tow_placement_t *placement, uint64_t bytes)
@@ -136,7 +144,10 @@ static void sum_up(const tow_ledger_t *ledger, side_t side)
     }
     while (tow_map_next(&ledger->objects, &cursor, &key, &found)) {
         const tow_object_t *object = found;
-        if (object->counted) add_to_scratch(object->placement, object->bytes);
+        if (side == OBJECTS && object->counted)
+            add_to_scratch(object->placement, object->bytes);
+        if (side == SPILLED && object->residence != TOW_ON_DEVICE)
+            add_to_scratch(object->placement, tow_object_host_bytes(object));
     }
 }
 
@@ -152,8 +163,7 @@ static tow_status_t check_accounts(const tow_ledger_t *ledger, side_t side)
         if (status != TOW_OK || sum == booked(account, side)) continue;
         status = FAULT("account %zu: %s have %" PRIu64
                        " bytes, the books say %" PRIu64,
-                       i, side == OBJECTS ? "objects" : "reservations", sum,
-                       booked(account, side));
+                       i, side_names[side], sum, booked(account, side));
     }
     return status;
 }
@@ -211,6 +221,7 @@ tow_status_t tow_ledger_check(const tow_ledger_t *ledger)
         TOW_RETURN_IF_ERROR(check_placement(PLACEMENT_OF_LEDGER(link)));
     TOW_RETURN_IF_ERROR(check_clients(ledger));
     TOW_RETURN_IF_ERROR(check_accounts(ledger, OBJECTS));
+    TOW_RETURN_IF_ERROR(check_accounts(ledger, SPILLED));
     TOW_RETURN_IF_ERROR(check_accounts(ledger, RESERVATIONS));
     TOW_RETURN_IF_ERROR(check_hosts(ledger));
     return check_peaks(ledger);

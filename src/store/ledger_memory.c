@@ -112,6 +112,7 @@ void tow_account_close(tow_ledger_t *ledger, tow_account_t *account,
     TOW_ASSERT(cause != TOW_OK);
     account->closed = true;
     account->object_bytes = account->reserved_bytes = 0;
+    account->spilled_bytes = 0;
     for (tow_list_t *link = ledger->placements.next;
          link != &ledger->placements; link = link->next) {
         tow_placement_t *placement = PLACEMENT_OF_LEDGER(link);

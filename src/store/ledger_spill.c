@@ -71,8 +71,9 @@ void tow_object_begin_spill(tow_ledger_t *ledger, tow_object_t *object)
     object->residence = TOW_SPILLING;
     const uint64_t bytes = tow_object_host_bytes(object);
     for (size_t i = 0; i < object->placement->device_count; i++) {
-        tow_host_t *host =
-            tow_account_host(ledger, object->placement->accounts[i]);
+        tow_account_t *account = object->placement->accounts[i];
+        tow_host_t *host = tow_account_host(ledger, account);
+        if (!account->closed) account->spilled_bytes += bytes;
         if (host == NULL || host->closed) continue;
         TOW_ASSERT(bytes <= host->limit_bytes - host->spilled_bytes);
         host->spilled_bytes += bytes;
@@ -100,8 +101,10 @@ void tow_object_uncount_host(tow_ledger_t *ledger, const tow_object_t *object)
 {
     const uint64_t bytes = tow_object_host_bytes(object);
     for (size_t i = 0; i < object->placement->device_count; i++) {
-        tow_host_t *host =
-            tow_account_host(ledger, object->placement->accounts[i]);
+        tow_account_t *account = object->placement->accounts[i];
+        tow_host_t *host = tow_account_host(ledger, account);
+        TOW_ASSERT(account->closed || account->spilled_bytes >= bytes);
+        if (!account->closed) account->spilled_bytes -= bytes;
         if (host == NULL || host->closed) continue;
         TOW_ASSERT(host->spilled_bytes >= bytes);
         host->spilled_bytes -= bytes;

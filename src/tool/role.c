@@ -95,6 +95,14 @@ void tow_role_host_name(char name[TOW_ROLE_HOST_SIZE])
         snprintf(name, TOW_ROLE_HOST_SIZE, "localhost");
 }
 
+uint64_t tow_role_host_bytes(uint64_t share)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES);
+    const long page_bytes = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page_bytes <= 0) return 0;
+    return (uint64_t)pages / share * (uint64_t)page_bytes;
+}
+
 void tow_role_say_ready(int fd, const char *text)
 {
     dprintf(fd, "%s\n", text);

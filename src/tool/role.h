@@ -4,6 +4,7 @@
 #define TOW_TOOL_ROLE_H_
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/trace.h"
 #include "env/net/net.h"
@@ -41,6 +42,9 @@ void tow_role_set_done(void *context);
 /* This machine's name, unless a worker is told another. */
 #define TOW_ROLE_HOST_SIZE 256
 void tow_role_host_name(char name[TOW_ROLE_HOST_SIZE]);
+
+/* One in `share` of this machine's memory; 0 if it does not say. */
+uint64_t tow_role_host_bytes(uint64_t share);
 
 /* Tells whoever started this, in one line on `fd`, that it is ready. */
 void tow_role_say_ready(int fd, const char *text);

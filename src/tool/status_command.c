@@ -63,12 +63,13 @@ static const char *bytes_text(long long bytes, char text[32])
 
 static void print_device(const json_t *device)
 {
-    char objects[32], reserved[32], peak[32], memory[32];
+    char objects[32], reserved[32], spilled[32], peak[32], memory[32];
     const long long limit = count_of(device, "memory_bytes");
-    printf("  %8lld  %-12s %10s %10s %10s %10s %6lld %7lld\n",
+    printf("  %8lld  %-12s %10s %10s %10s %10s %10s %6lld %7lld\n",
            count_of(device, "id"), text_of(device, "kind"),
            bytes_text(count_of(device, "object_bytes"), objects),
            bytes_text(count_of(device, "reserved_bytes"), reserved),
+           bytes_text(count_of(device, "spilled_bytes"), spilled),
            bytes_text(count_of(device, "peak_bytes"), peak),
            limit > 0 ? bytes_text(limit, memory) : "-",
            count_of(device, "steps_under_way"), count_of(device, "slices"));
@@ -128,8 +129,9 @@ static void print_workers(const json_t *workers)
                count_of(worker, "process"),
                bytes_text(count_of(worker, "spilled_bytes"), spilled),
                bytes_text(count_of(worker, "spill_limit_bytes"), limit));
-        printf("  %8s  %-12s %10s %10s %10s %10s %6s %7s\n", "device", "kind",
-               "objects", "reserved", "peak", "memory", "steps", "slices");
+        printf("  %8s  %-12s %10s %10s %10s %10s %10s %6s %7s\n", "device",
+               "kind", "objects", "reserved", "spilled", "peak", "memory",
+               "steps", "slices");
         json_array_foreach(json_object_get(worker, "devices"), k, device)
         {
             print_device(device);

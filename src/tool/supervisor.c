@@ -87,7 +87,7 @@ static void say(const char *format, ...)
 typedef struct words {
     char *items[WORD_COUNT_MAX + 1];
     size_t count;
-    char texts[3][32]; /* of numbers */
+    char texts[4][32]; /* of numbers */
     size_t text_count;
     char island[32];
 } words_t;
@@ -162,6 +162,7 @@ static void make_words(const supervisor_t *supervisor, const member_t *member,
     if (options->host_functions) add(words, "--host-functions");
     if (options->memory_bytes > 0)
         add_number(words, "--memory", options->memory_bytes);
+    add_number(words, "--host-memory", options->host_bytes);
     add_island(supervisor, member, words);
 }
 

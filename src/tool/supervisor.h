@@ -11,6 +11,9 @@
 #include "tool/run_folder.h"
 
 #define TOW_CLUSTER_WORKER_COUNT_MAX 64
+/* Workers together offer one in SHARE of their host's memory for objects that
+ * their devices have no room for. */
+#define TOW_CLUSTER_HOST_SHARE 4u
 
 typedef struct tow_supervisor_options {
     tow_run_folder_t *folder; /* lent; taken */
@@ -23,6 +26,8 @@ typedef struct tow_supervisor_options {
     const char *plugin;    /* NULL: XLA on the CPU */
     uint64_t memory_bytes; /* of each device; 0: no limit */
     bool host_functions;   /* workers run those of clients */
+    /* Of each worker, for what its devices have no room for; 0: none. */
+    uint64_t host_bytes;
     /* As `tow controller` takes them; 0: its defaults. */
     uint64_t relay_above, relay_group;
     bool is_unbound; /* workers may use all cores, not a share each */

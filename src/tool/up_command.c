@@ -13,10 +13,12 @@
 #include "tool/command.h"
 #include "tool/keys.h"
 #include "tool/process.h"
+#include "tool/role.h"
 #include "tool/supervisor.h"
 #include "wire/message.h"
 
-#define CHILD_READY_FD 3
+#define CHILD_READY_FD     3
+#define HOST_BYTES_DEFAULT UINT64_MAX /* nobody has said */
 /* A little more than the supervisor gives its processes. */
 #define DOWN_MS     10000
 #define QUOTED_SIZE 2048
@@ -38,6 +40,7 @@ enum {
     OPTION_RELAY_ABOVE,
     OPTION_RELAY_GROUP,
     OPTION_HOST_FUNCTIONS,
+    OPTION_HOST_MEMORY,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -51,6 +54,10 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
     case OPTION_RELAY_GROUP:
         a->options.relay_group = tow_command_number(
             state, "relay-group", argument, 1, TOW_RELAY_FANOUT_MAX);
+        return 0;
+    case OPTION_HOST_MEMORY:
+        a->options.host_bytes =
+            tow_command_number(state, "host-memory", argument, 0, INT64_MAX);
         return 0;
     case OPTION_FOLLOW_FD:
         a->options.follow_fd =
@@ -241,6 +248,10 @@ int tow_command_up(int argc, char **argv)
         {"islands", 'i', "N", 0,
          "Split the workers evenly: island-0, island-1, ... (one: main)", 0},
         {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
+        {"host-memory", OPTION_HOST_MEMORY, "BYTES", 0,
+         "Host memory of each worker for idle objects that give way; 0: none "
+         "(a quarter, by all workers)",
+         0},
         {"unbound", OPTION_UNBOUND, NULL, 0,
          "Let every worker use all cores, not a share of them each", 0},
         {"host-functions", OPTION_HOST_FUNCTIONS, NULL, 0,
@@ -276,10 +287,14 @@ int tow_command_up(int argc, char **argv)
     };
     up_arguments_t arguments = {.options = {.worker_count = 1,
                                             .device_count = 8,
+                                            .host_bytes = HOST_BYTES_DEFAULT,
                                             .follow_fd = -1,
                                             .ready_fd = -1}};
     int usage = tow_command_parse(&argp, argc, argv, &arguments);
     if (usage != 0) return usage;
+    if (arguments.options.host_bytes == HOST_BYTES_DEFAULT)
+        arguments.options.host_bytes = tow_role_host_bytes(
+            TOW_CLUSTER_HOST_SHARE * arguments.options.worker_count);
     return tow_command_finish(
         "up", arguments.is_foreground ? run_foreground(&arguments)
                                       : run_background(&arguments, argc, argv));

@@ -24,7 +24,8 @@
 #define DOOR_SIZE (TOW_ADDRESS_TEXT_MAX + 32)
 /* How long something of ours may be taken by another: twice what the controller
  * needs to know that one is gone. */
-#define REFUSED_NS (2 * TOW_SESSION_LEASE_NS)
+#define REFUSED_NS         (2 * TOW_SESSION_LEASE_NS)
+#define HOST_BYTES_DEFAULT UINT64_MAX /* nobody has said */
 
 typedef struct worker_arguments {
     const char *controller;
@@ -39,7 +40,7 @@ typedef struct worker_arguments {
     uint64_t device_count;
     uint64_t process;
     uint64_t memory_bytes; /* 0: no limit */
-    uint64_t host_bytes;   /* for spilled objects; 0: the default */
+    uint64_t host_bytes;   /* for spilled objects */
     uint64_t ready_fd;
     bool host_functions;
 } worker_arguments_t;
@@ -122,7 +123,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_HOST_MEMORY:
         a->host_bytes =
-            tow_command_number(state, "host-memory", argument, 1, INT64_MAX);
+            tow_command_number(state, "host-memory", argument, 0, INT64_MAX);
         return 0;
     default: return parse_more(key, argument, state);
     }
@@ -345,15 +346,6 @@ static tow_status_t choose_door(const worker_process_t *process,
     return TOW_OK;
 }
 
-/* Workers of one host know nothing of each other: a small share for each. */
-static uint64_t default_host_bytes(void)
-{
-    const long pages = sysconf(_SC_PHYS_PAGES);
-    const long page_bytes = sysconf(_SC_PAGESIZE);
-    if (pages <= 0 || page_bytes <= 0) return 0;
-    return (uint64_t)pages / TOW_WORKER_HOST_SHARE * (uint64_t)page_bytes;
-}
-
 /* Code of clients, in processes of its own, if it may run here at all. */
 static tow_status_t open_host_runner(worker_process_t *process)
 {
@@ -382,8 +374,10 @@ static tow_status_t open_worker(worker_process_t *process)
         .mail = process->gangs != NULL ? tow_gangs_mail(process->gangs)
                                        : (tow_region_key_t){0},
         .may_run_inline = true,
-        .limits = {.host_bytes_max = a->host_bytes != 0 ? a->host_bytes
-                                                        : default_host_bytes()},
+        .limits = {.host_bytes_max =
+                       a->host_bytes != HOST_BYTES_DEFAULT
+                           ? a->host_bytes
+                           : tow_role_host_bytes(TOW_WORKER_HOST_SHARE)},
         .hooks = {.joined = on_joined,
                   .lost = on_lost,
                   .refused = on_refused,
@@ -473,7 +467,7 @@ int tow_command_worker(int argc, char **argv)
          0},
         {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
         {"host-memory", OPTION_HOST_MEMORY, "BYTES", 0,
-         "Host memory for idle objects that give way (an eighth of it)", 0},
+         "Host memory for idle objects that give way; 0: none (an eighth)", 0},
         {"data", OPTION_DATA, "DEVICES", 0,
          "Network interfaces for data, as UCX names them (this host only)", 0},
         {"door", OPTION_DOOR, "ADDRESS", 0,
@@ -498,6 +492,7 @@ int tow_command_worker(int argc, char **argv)
                "when there is one. `tow up` starts workers on this host.",
     };
     worker_arguments_t arguments = {.device_count = 1,
+                                    .host_bytes = HOST_BYTES_DEFAULT,
                                     .ready_fd = STDOUT_FILENO};
     int usage = tow_command_parse(&argp, argc, argv, &arguments);
     if (usage != 0) return usage;
