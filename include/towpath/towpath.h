@@ -17,6 +17,10 @@
  *   may be used before it has a value. An error of the work reaches whoever
  *   waits for the array, or for anything computed from it: the first error,
  *   with its origin.
+ * - A program may start more than the cluster can take: past a bound of runs, or
+ *   of bytes that are uploaded, a call waits until there is room; in a callback
+ *   it fails with FAILED_PRECONDITION instead. Work that lacks device memory
+ *   waits in order; what could never fit fails with RESOURCE_EXHAUSTED.
  * - Every function may be called from any thread. Waiting in one thread does not
  *   keep others out. No thread is woken per call.
  * - Objects are counted: `retain` and `release`. Those that others need stay

@@ -618,6 +618,17 @@ tow_status_t tow_client_await_room(tow_client_t *client)
     return TOW_OK;
 }
 
+tow_status_t tow_client_await_upload(tow_client_t *client, size_t size)
+{
+    while (TOW_UNLIKELY(!tow_client_has_room_for(client, size)) &&
+           client->lost == TOW_OK) {
+        TOW_RETURN_IF_ERROR(check_may_wait(client));
+        client->has_room = false;
+        tow_shared_net_wait(client->shared, &client->has_room, TOW_TIME_NEVER);
+    }
+    return TOW_OK;
+}
+
 static tow_program_t *program_of(tow_array_t *const *arguments, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -722,6 +733,7 @@ tow_status_t tow_array_upload(tow_slice_t *slice,
     tow_status_t status = waiting != NULL && own.size > TOW_INLINE_BYTES_MAX
                               ? check_may_wait(client)
                               : TOW_OK;
+    if (status == TOW_OK) status = tow_client_await_upload(client, own.size);
     if (status == TOW_OK)
         status = tow_upload_start(slice, &own, &shape, shard_bytes, waiting,
                                   out_array);

@@ -216,6 +216,9 @@ void tow_client_answer(tow_client_t *client, tow_client_request_t *take_request,
 struct tow_shared_net *tow_client_shared(const tow_client_t *client);
 /* Inside: until another run may be started. Not in callbacks, where it says so. */
 tow_status_t tow_client_await_room(tow_client_t *client) TOW_MUST_USE;
+/* The same until an upload of so many bytes may be. */
+tow_status_t tow_client_await_upload(tow_client_t *client, size_t size)
+    TOW_MUST_USE;
 /* Leaves after a call that started something: at once, or with the next ones. */
 void tow_client_leave_after_call(tow_client_t *client);
 /* Leaves after something was dropped; closes the client if it was the last. */

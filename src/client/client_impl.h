@@ -72,7 +72,9 @@ struct tow_client {
     tow_list_t callbacks;       /* to be called */
     tow_client_server_t server; /* of functions that computations call */
     uint32_t lazy_count;        /* calls since the last flush */
-    bool has_room; /* for another run: whoever waits for it clears it first */
+    uint64_t upload_bytes;      /* of uploads that were not answered */
+    uint64_t inlined_bytes;     /* of those, in messages */
+    bool has_room; /* to go on: whoever waits for it clears it first */
     bool is_closing;
     bool is_closed;
 };
@@ -174,7 +176,9 @@ struct upload {
     void *copy; /* owned: what `bytes` is, if we made it */
     size_t shard_bytes;
     size_t shard_count;
+    size_t size; /* as it counts among those in flight */
     bool replicated;
+    bool inlined;
     size_t unsent_count;    /* shards whose bytes are still needed */
     size_t writing_count;   /* writes under way */
     bool is_answered;       /* PutDone came, or never will */
@@ -253,7 +257,9 @@ void tow_array_tell_followers(tow_array_t *array);
 
 void tow_runs_told(tow_client_t *client, const tow_msg_runs_done_t *done);
 void tow_runs_lost(tow_client_t *client);
-bool tow_client_has_room(const tow_client_t *client);
+/* For another run, or an upload of so many bytes. */
+bool tow_client_has_room(tow_client_t *client);
+bool tow_client_has_room_for(tow_client_t *client, uint64_t upload_bytes);
 /* There may be room again, or nothing to wait for any more. */
 void tow_client_tell_room(tow_client_t *client);
 

@@ -286,10 +286,16 @@ void *tow_client_take_blob(tow_client_t *client, uint64_t number,
     return bytes;
 }
 
+static void on_writable(void *context, tow_session_t *session)
+{
+    tow_client_tell_room(context);
+}
+
 static const tow_session_handler_t handler = {
     .opened = on_opened,
     .message = on_message,
     .blob = on_blob,
+    .writable = on_writable,
     .gone = on_gone,
 };
 

@@ -1,5 +1,6 @@
 /* The client's state machine against a controller that the tests write
  * themselves. */
+#include "client/client_impl.h"
 #include "client/world_testing_impl.h"
 
 static uint8_t large[100000];
@@ -313,6 +314,30 @@ static void large_uploads_are_written_where_they_are_told(void **state)
     world_close(&world);
 }
 
+static void uploads_under_way_have_a_bound_together(void **state)
+{
+    (void)state;
+    world_t world;
+    world_connect(&world);
+    tow_slice_t *slice = open_slice(&world);
+    tow_array_t *array;
+    const uint64_t most = TOW_CLIENT_UPLOAD_BYTES_MAX;
+    /* Alone it may be larger than that. */
+    assert_true(tow_client_has_room_for(world.client, most + 1));
+    must(start_upload(slice, large, sizeof(large), &array));
+    HEAR(&world, PUT, put);
+    assert_true(tow_client_has_room_for(world.client, most - sizeof(large)));
+    assert_false(
+        tow_client_has_room_for(world.client, most - sizeof(large) + 1));
+    assert_true(tow_client_has_room(world.client)); /* For runs. */
+    say_put_done(&world, 1, NULL);
+    expect_settled(tow_array_value(array));
+    assert_true(tow_client_has_room_for(world.client, most));
+    tow_array_drop(array);
+    tow_slice_drop(slice);
+    world_close(&world);
+}
+
 static void an_upload_that_cannot_arrive_is_told(void **state)
 {
     (void)state;
@@ -505,6 +530,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(runs_of_a_refused_program_say_why),
     cmocka_unit_test(results_may_go_before_their_run_is_done),
     cmocka_unit_test(large_uploads_are_written_where_they_are_told),
+    cmocka_unit_test(uploads_under_way_have_a_bound_together),
     cmocka_unit_test(an_upload_that_cannot_arrive_is_told),
     cmocka_unit_test(small_downloads_come_in_the_answer),
     cmocka_unit_test(all_futures_fail_when_the_controller_is_gone),

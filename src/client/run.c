@@ -4,9 +4,10 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
-bool tow_client_has_room(const tow_client_t *client)
+bool tow_client_has_room(tow_client_t *client)
 {
-    return tow_map_count(&client->runs) < TOW_CLIENT_IN_FLIGHT_MAX;
+    return tow_map_count(&client->runs) < TOW_CLIENT_IN_FLIGHT_MAX &&
+           (client->session == NULL || tow_session_has_room(client->session));
 }
 
 void tow_client_tell_room(tow_client_t *client)

@@ -27,6 +27,41 @@ typedef struct shard_write {
     client_lane_t *lane;
 } shard_write_t;
 
+/* -- Room ---------------------------------------------------------------------- */
+
+/* Something that is larger than the bound goes alone. */
+static bool fits(uint64_t used, uint64_t more, uint64_t bound)
+{
+    return used == 0 || (used <= bound && more <= bound - used);
+}
+
+bool tow_client_has_room_for(tow_client_t *client, uint64_t upload_bytes)
+{
+    const bool inlined = upload_bytes <= TOW_INLINE_BYTES_MAX;
+    return tow_client_has_room(client) &&
+           tow_map_count(&client->arrays) < TOW_CLIENT_UPLOADS_MAX &&
+           fits(client->upload_bytes, upload_bytes,
+                TOW_CLIENT_UPLOAD_BYTES_MAX) &&
+           fits(client->inlined_bytes, inlined ? upload_bytes : 0,
+                TOW_CLIENT_INLINED_BYTES_MAX);
+}
+
+static void count_upload(upload_t *upload, size_t size, bool inlined)
+{
+    upload->size = size;
+    upload->inlined = inlined;
+    upload->client->upload_bytes += size;
+    if (inlined) upload->client->inlined_bytes += size;
+}
+
+static void uncount_upload(const upload_t *upload)
+{
+    tow_client_t *client = upload->client;
+    client->upload_bytes -= upload->size;
+    if (upload->inlined) client->inlined_bytes -= upload->size;
+    tow_client_tell_room(client);
+}
+
 /* -- Uploads ------------------------------------------------------------------- */
 
 /* The bytes are needed no more. */
@@ -61,6 +96,7 @@ static void settle_upload(upload_t *upload)
     tow_list_remove(&upload->node);
     tow_map_remove(&upload->client->arrays, upload->id);
     if (upload->array != NULL) upload->array->upload = NULL;
+    uncount_upload(upload);
     tow_free(upload);
 }
 
@@ -319,6 +355,7 @@ static tow_status_t make_upload(tow_array_t *array,
     upload->done_with_bytes = options->done_with_bytes;
     upload->context = options->context;
     upload->bytes_free = inlined ? NULL : bytes_free;
+    count_upload(upload, options->size, inlined);
     if (upload->done_with_bytes != NULL) tow_client_expect(client, true);
     tow_list_append(&client->uploads, &upload->node);
     array->upload = upload;

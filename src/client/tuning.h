@@ -7,6 +7,14 @@
 /* Runs that have not been told done; a call beyond waits. The controller ends a
  * session at twice this. */
 #define TOW_CLIENT_IN_FLIGHT_MAX 32768u
+/* Uploads that have not been answered, all and their bytes; an upload beyond
+ * waits, or goes alone if it is larger. A few of 64 MiB keep a lane busy; more
+ * would only hold the user's memory, or copies of it. */
+#define TOW_CLIENT_UPLOADS_MAX      32768u
+#define TOW_CLIENT_UPLOAD_BYTES_MAX (UINT64_C(256) << 20)
+/* Of those that travel in messages, which the controller keeps until there is
+ * memory for them on the devices. It ends a session at twice this. */
+#define TOW_CLIENT_INLINED_BYTES_MAX (UINT64_C(32) << 20)
 /* With fewer runs in flight than this a call flushes at once: the workers may be
  * idle. With more they are not, and calls leave together, this many at a time:
  * a system call costs as much as ten calls. */

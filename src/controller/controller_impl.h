@@ -163,6 +163,8 @@ struct client {
     TOW_VEC(run_t *) failed_runs; /* owned until told */
     uint32_t run_count;           /* not finished */
     uint32_t get_count;           /* not answered */
+    uint32_t put_count;           /* not answered */
+    uint64_t put_bytes;           /* of those, that came in messages */
     uint32_t gather_count;        /* not answered */
     uint32_t callback_count;      /* that it has not answered */
     tow_status_t fault;       /* owned: what it did wrong; ends the session */

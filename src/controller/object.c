@@ -212,6 +212,10 @@ static void finish_put(tow_controller_t *controller, put_t *put)
         tow_object_count_bytes(object);
     }
     tell_put(put);
+    if (put->client != NULL) {
+        put->client->put_count--;
+        put->client->put_bytes -= put->size;
+    }
     release_waiting_units(controller, put);
     if (put->fetch != NULL) put->fetch->put = NULL;
     if (put->source != NULL) {
@@ -381,6 +385,20 @@ static void submit_put(tow_controller_t *controller, client_t *client,
     tow_sched_submit(controller->sched, &put->unit.ticket);
 }
 
+/* A client waits before it comes here: src/client/tuning.h. */
+static tow_status_t check_room(const client_t *client, size_t size)
+{
+    if (client->put_count < TOW_CLIENT_PUTS_MAX &&
+        client->put_bytes <= TOW_CLIENT_PUT_BYTES_MAX - size)
+        return TOW_OK;
+    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                     "%u puts with %llu bytes in messages are under way; %u "
+                     "with %llu may be",
+                     client->put_count, (unsigned long long)client->put_bytes,
+                     TOW_CLIENT_PUTS_MAX,
+                     (unsigned long long)TOW_CLIENT_PUT_BYTES_MAX);
+}
+
 /* A put that is wrong makes an object that has failed, where its id is good: the
  * client may already have used it. */
 tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
@@ -410,6 +428,8 @@ tow_status_t tow_put_start(client_t *client, const tow_msg_put_t *message,
     }
     put->object->context = &put->gets;
     put->object->mark = ++controller->mark_number;
+    client->put_count++;
+    client->put_bytes += put->size;
     submit_put(controller, client, put);
     return TOW_OK;
 }
@@ -427,6 +447,7 @@ void tow_put_begin(client_t *client, const tow_msg_put_t *message)
             : read_shape(message->type, &shape);
     if (status == TOW_OK) status = tow_shape_bytes(&shape, &shard_bytes);
     if (status == TOW_OK) status = check_bytes(message, slice, shard_bytes);
+    if (status == TOW_OK) status = check_room(client, message->bytes.len);
     if (status == TOW_OK)
         status =
             tow_put_start(client, message, slice, &shape, shard_bytes, NULL);

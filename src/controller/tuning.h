@@ -16,6 +16,8 @@
 #define TOW_CLIENT_PROGRAMS_MAX  65536u
 #define TOW_CLIENT_RUNS_MAX      65536u
 #define TOW_CLIENT_GETS_MAX      65536u
+#define TOW_CLIENT_PUTS_MAX      65536u
+#define TOW_CLIENT_PUT_BYTES_MAX ((uint64_t)64 << 20) /* in messages */
 #define TOW_CLIENT_BLOBS_MAX     64u
 #define TOW_CLIENT_CALLBACKS_MAX 4096u
 #define TOW_CLIENT_REPORTS_MAX   64u /* that are gathered */

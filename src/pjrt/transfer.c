@@ -117,8 +117,9 @@ static tow_status_t make_source(
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
-/* Inside. Takes the source. */
-static tow_status_t start_upload(const slice_entry_t *slice,
+/* Inside; waits while too much is on its way. Takes the source. */
+static tow_status_t start_upload(tow_client_t *client,
+                                 const slice_entry_t *slice,
                                  const tow_shape_t *shape, uint64_t bytes,
                                  const void *data, source_t *take_source,
                                  tow_array_t **out_array)
@@ -130,8 +131,10 @@ static tow_status_t start_upload(const slice_entry_t *slice,
         .size = bytes,
         .done_with_bytes = inlined ? NULL : source_is_free,
         .context = take_source};
-    tow_status_t status =
-        tow_upload_start(slice->slice, &options, shape, bytes, NULL, out_array);
+    tow_status_t status = tow_client_await_upload(client, bytes);
+    if (status == TOW_OK)
+        status = tow_upload_start(slice->slice, &options, shape, bytes, NULL,
+                                  out_array);
     if (status == TOW_OK && !inlined) return TOW_OK;
     tow_free(take_source->copy);
     tow_event_release(take_source->event);
@@ -178,8 +181,8 @@ static tow_status_t from_host(PJRT_Client_BufferFromHostBuffer_Args *args)
     tow_array_t *array = NULL;
     PJRT_Buffer *buffer = NULL;
     client_enter(device->client);
-    tow_status_t status =
-        start_upload(slice, &shape, bytes, args->data, source, &array);
+    tow_status_t status = start_upload(device->client->tow, slice, &shape,
+                                       bytes, args->data, source, &array);
     if (status == TOW_OK) status = wrap(device, slice, type, array, &buffer);
     tow_client_leave_after_call(device->client->tow);
     tow_shard_type_release(type);

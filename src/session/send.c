@@ -170,6 +170,14 @@ tow_send_result_t tow_session_begin(tow_session_t *session, uint32_t size_max,
                                           : out_of_memory(session);
 }
 
+bool tow_session_has_room(tow_session_t *session)
+{
+    if (TOW_LIKELY(session->ring.used <= session->limits.kept_bytes_max / 2))
+        return true;
+    session->wants_writable = true;
+    return false;
+}
+
 void tow_session_commit(tow_session_t *session, uint32_t type, uint32_t size)
 {
     TOW_ASSERT(type >= TOW_MESSAGE_SESSION_FIRST && type <= UINT16_MAX &&

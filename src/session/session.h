@@ -113,6 +113,8 @@ bool tow_session_clock_offset(const tow_session_t *session, int64_t *out_ns,
  * gone, closed, or not yet opened. */
 tow_send_result_t tow_session_send(tow_session_t *session, uint32_t type,
                                    const tow_body_t *body) TOW_MUST_USE;
+/* Would a message of any size be taken? False: `writable` tells when. */
+bool tow_session_has_room(tow_session_t *session);
 /* Room for a message that the caller encodes itself, as tow_link_begin. */
 tow_send_result_t tow_session_begin(tow_session_t *session, uint32_t size_max,
                                     uint8_t **out_bytes) TOW_MUST_USE;
