@@ -141,6 +141,36 @@ static tow_status_t add_arguments(sim_client_t *self, sim_routine_t *routine,
     return TOW_OK;
 }
 
+/* One or two values over all devices, or over rows or columns of two rows. Where
+ * memory has to suffice it takes no more than a call: one value, and its room. */
+static tow_status_t add_collective(sim_client_t *self, sim_routine_t *routine,
+                                   sim_value_t like, sim_pool_t *pool)
+{
+    const uint32_t devices = self->slice_sizes[like.slice];
+    const size_t most = self->cluster->is_spilling ? 1 : 2;
+    const size_t count = 1 + sim_client_below(self, most);
+    tow_collective_t collective = {
+        .kind = TOW_COLLECTIVE_ALL_REDUCE,
+        .reduction = (tow_reduction_t)(1 + sim_client_below(self, 4))};
+    if (devices % 2 == 0 && sim_client_below(self, 2) == 0) {
+        collective.mesh_rank = 2;
+        collective.mesh_dims[0] = 2;
+        collective.mesh_dims[1] = devices / 2;
+        collective.axis_count = 1;
+        collective.axes[0] = (uint32_t)sim_client_below(self, 2);
+    }
+    tow_value_t inputs[2];
+    for (size_t i = 0; i < count; i++)
+        inputs[i] = pool->values[sim_client_below(self, pool->count)];
+    uint32_t node;
+    TOW_RETURN_IF_ERROR(
+        tow_program_add_collective(routine->program, self->slices[like.slice],
+                                   &collective, inputs, count, &node));
+    for (uint32_t i = 0; i < count; i++)
+        pool->values[pool->count++] = (tow_value_t){node, i};
+    return TOW_OK;
+}
+
 static tow_status_t add_call(sim_client_t *self, sim_routine_t *routine,
                              sim_value_t like, sim_pool_t *pool)
 {
@@ -197,7 +227,9 @@ static tow_status_t add_calls(sim_client_t *self, sim_routine_t *routine,
 {
     const size_t most = self->cluster->is_spilling ? 2 : 4;
     for (size_t calls = 1 + sim_client_below(self, most); calls > 0; calls--)
-        TOW_RETURN_IF_ERROR(add_call(self, routine, like, pool));
+        TOW_RETURN_IF_ERROR(sim_client_below(self, 4) == 0
+                                ? add_collective(self, routine, like, pool)
+                                : add_call(self, routine, like, pool));
     return TOW_OK;
 }
 
