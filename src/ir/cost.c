@@ -129,15 +129,20 @@ static tow_status_t begin_collective(account_t *account, size_t step,
     return TOW_OK;
 }
 
+/* Its inputs are read by other workers, and what it makes comes when it comes,
+ * also if nobody wants it, and is read by the copies for the worker's other
+ * devices: all of it stays until the run ends. */
 static tow_status_t end_collective(account_t *account, size_t step,
                                    tow_slice_id_t slice)
 {
-    const tow_node_t *node = tow_schedule_node(&account->schedule, step);
+    const tow_schedule_t *schedule = &account->schedule;
+    const tow_node_t *node = tow_schedule_node(schedule, step);
+    const uint32_t first = schedule->first_slots[schedule->nodes[step]];
     uint64_t arriving = 0;
-    for (size_t i = 0; i < node->input_count; i++)
-        account
-            ->is_lent[tow_schedule_slot(&account->schedule, node->inputs[i])] =
-            true;
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        account->is_lent[tow_schedule_slot(schedule, node->inputs[i])] = true;
+        account->is_lent[first + i] = true;
+    }
     TOW_RETURN_IF_ERROR(size_arriving(account, step, slice, &arriving));
     change(account, arriving, false);
     return TOW_OK;

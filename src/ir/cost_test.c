@@ -184,6 +184,8 @@ static int64_t walk_lowered(const world_t *world, const tow_lowered_t *lowered,
         live -= reduced;
         for (size_t i = 0; i < step->input_count; i++)
             is_lent[step->inputs[i]] |= reduced > 0 || step->is_host;
+        for (uint32_t i = 0; i < step->output_count; i++)
+            is_lent[step->first_output + i] = reduced > 0;
         for (size_t i = 0; i < function->result_count && !step->is_host; i++)
             live += (int64_t)function->results[i].bytes;
         for (size_t i = 0; i < function->alias_count; i++) {
