@@ -161,10 +161,10 @@ void tow_block_strand(const void *bytes)
     pthread_mutex_unlock(&table.lock);
 }
 
-bool tow_block_is_stranded(const void *base)
+bool tow_block_is_stranded(const void *bytes)
 {
     pthread_mutex_lock(&table.lock);
-    const block_t *block = find_block(base);
+    const block_t *block = find_block(bytes);
     const bool is_stranded = block != NULL && block->is_stranded;
     pthread_mutex_unlock(&table.lock);
     return is_stranded;

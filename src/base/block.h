@@ -36,8 +36,9 @@ bool tow_block_find(const void *bytes, size_t size,
 /* Somebody may look at the block that has these bytes, nobody knows for how long.
  * Harmless elsewhere. */
 void tow_block_strand(const void *bytes);
-/* Has that been said of the block at `base`? Then it is to be given, not kept. */
-bool tow_block_is_stranded(const void *base);
+/* Has that been said of the block that has these bytes? Then it is to be given
+ * when it is free, not kept. */
+bool tow_block_is_stranded(const void *bytes);
 
 /* Bytes of this size were sent to another process of this host out of other
  * memory: the next ones had better lie in a block. Blocks consist of small pages

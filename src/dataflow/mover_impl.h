@@ -69,6 +69,7 @@ typedef struct loan {
     uint32_t lent_count;  /* used by their receivers where they are */
     uint64_t size;        /* of a sized move, once it is ready */
     bool is_ready;
+    bool is_lent;    /* on, and the buffer is the driver's to keep */
     bool is_serving; /* its pieces are on their way right now */
 } loan_t;
 

@@ -156,6 +156,8 @@ static void bulk_lent(tow_mover_write_t *write)
     bulk->piece = NULL;
     loan->write_count--;
     loan->lent_count++;
+    if (!loan->is_lent)
+        loan->is_lent = tow_borrow_lend(bulk->mover->driver, &loan->borrow);
     finish_when_idle(loan);
 }
 
@@ -305,7 +307,7 @@ tow_status_t mover_source_offer(job_t *job, edge_peer_t *peer, uint32_t shard,
 static void free_loan(loan_t *loan)
 {
     tow_mover_t *mover = loan->mover;
-    tow_buffer_release(loan->borrow.buffer);
+    if (!loan->is_lent) tow_buffer_release(loan->borrow.buffer);
     tow_pool_give(&mover->loan_pool, loan);
 }
 
@@ -439,7 +441,7 @@ static tow_status_t start_loan(job_t *job, uint32_t shard)
     loan->job = NULL;
     loan->shard = shard;
     loan->write_count = loan->lent_count = 0;
-    loan->is_ready = loan->is_serving = false;
+    loan->is_ready = loan->is_serving = loan->is_lent = false;
     tow_buffer_retain(source);
     tow_status_t status = tow_driver_borrow(mover->driver, &loan->borrow);
     if (TOW_UNLIKELY(status != TOW_OK)) {

@@ -192,7 +192,7 @@ static void a_whole_shard_is_lent(void **state)
     plan_t plan;
     trip_t trip;
     yard_open(&yard, 3, 0);
-    yard.lends = true;
+    yard.lends = yard.lends_on = true;
     plan_pass(&plan, 3);
     trip_init(&trip, &yard, &plan, 5);
     start_all(&trip);

@@ -76,6 +76,7 @@ struct yard {
     int spoil_write_at;  /* the nth fails later */
     /* Writes that may be are lent; at random, some of these lanes break. */
     bool lends;
+    bool lends_on;    /* drivers keep what is lent */
     tow_list_t loans; /* of yard_loan_t */
     int lent_count;   /* ever */
 };
@@ -400,6 +401,7 @@ static inline tow_status_t yard_borrow(tow_driver_t *driver,
                                        tow_borrow_t *borrow)
 {
     yard_buffer_t *buffer = (yard_buffer_t *)borrow->buffer;
+    borrow->private_[0] = NULL;
     if (buffer->state != TOW_BUFFER_PENDING) {
         finish_borrow(hand_of_driver(driver), borrow);
         return TOW_OK;
@@ -409,10 +411,20 @@ static inline tow_status_t yard_borrow(tow_driver_t *driver,
     return TOW_OK;
 }
 
+/* The caller's reference is ours until it is given back. */
+static inline bool yard_lend(tow_driver_t *driver, tow_borrow_t *borrow)
+{
+    if (!hand_of_driver(driver)->yard->lends_on) return false;
+    assert_null(borrow->private_[0]);
+    borrow->private_[0] = borrow->buffer;
+    return true;
+}
+
 static inline void yard_give_back(tow_driver_t *driver, tow_borrow_t *borrow)
 {
-    (void)borrow;
-    hand_of_driver(driver)->loan_count--;
+    hand_t *hand = hand_of_driver(driver);
+    hand->loan_count--;
+    if (borrow->private_[0] != NULL) tow_buffer_release(borrow->buffer);
 }
 
 static inline void yard_resolve(yard_buffer_t *buffer);
@@ -513,6 +525,7 @@ static const tow_driver_ops_t yard_driver_ops = {
     .upload_settle = yard_settle,
     .borrow = yard_borrow,
     .borrow_give_back = yard_give_back,
+    .borrow_lend = yard_lend,
     .copy = yard_copy,
     .buffer_state = yard_state,
     .buffer_retain = yard_retain,
@@ -679,7 +692,8 @@ static inline void yard_open(yard_t *yard, uint32_t hand_count, uint64_t seed)
 {
     *yard = (yard_t){.hand_count = hand_count,
                      .is_random = seed != 0,
-                     .lends = seed % 2 == 1};
+                     .lends = seed % 2 == 1,
+                     .lends_on = seed % 4 == 1};
     tow_list_init(&yard->loans);
     tow_random_init(&yard->random, seed);
     tow_list_init(&yard->events);

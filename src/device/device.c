@@ -132,6 +132,13 @@ void tow_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow)
     driver->ops->borrow_give_back(driver, borrow);
 }
 
+bool tow_borrow_lend(tow_driver_t *driver, tow_borrow_t *borrow)
+{
+    TOW_ASSERT(borrow->bytes != NULL);
+    return driver->ops->borrow_lend != NULL &&
+           driver->ops->borrow_lend(driver, borrow);
+}
+
 tow_status_t tow_driver_copy(tow_driver_t *driver, tow_copy_t *copy)
 {
     TOW_ASSERT(copy->done != NULL && copy->source != NULL);

@@ -263,7 +263,7 @@ struct tow_borrow {
     /* On TOW_OK: dense, row major, lent until tow_borrow_give_back. */
     const void *bytes;
     void (*done)(tow_borrow_t *borrow, tow_status_t take_status);
-    void *private_[8];
+    void *private_[9];
 };
 
 /* Owned by the caller until `done`. The value of a buffer on another device of
@@ -349,6 +349,8 @@ struct tow_driver_ops {
     tow_status_t (*download)(tow_driver_t *driver, tow_download_t *download);
     tow_status_t (*borrow)(tow_driver_t *driver, tow_borrow_t *borrow);
     void (*borrow_give_back)(tow_driver_t *driver, tow_borrow_t *borrow);
+    /* NULL where it makes no difference. */
+    bool (*borrow_lend)(tow_driver_t *driver, tow_borrow_t *borrow);
     tow_status_t (*copy)(tow_driver_t *driver, tow_copy_t *copy);
     tow_buffer_state_t (*buffer_state)(tow_buffer_t *buffer);
     tow_status_t (*buffer_error)(tow_buffer_t *buffer);
@@ -403,6 +405,12 @@ void tow_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
 tow_status_t tow_driver_borrow(tow_driver_t *driver, tow_borrow_t *borrow)
     TOW_MUST_USE;
 void tow_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow);
+/* Of one whose bytes are here and are not lent yet: until they are given back another
+ * process uses them where they are. True: the driver has taken the caller's
+ * reference to the buffer, and once nobody else has one the bytes no longer count
+ * as in use here, nor against the device's limit: that process's device is
+ * charged for them. False: it makes no difference to this driver. */
+bool tow_borrow_lend(tow_driver_t *driver, tow_borrow_t *borrow);
 tow_status_t tow_driver_copy(tow_driver_t *driver, tow_copy_t *copy)
     TOW_MUST_USE;
 tow_buffer_state_t tow_buffer_state(tow_buffer_t *buffer);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/block.h"
 #include "device/host/child.h"
 #include "device/pjrt/pjrt.h"
 #include "device/sim/sim_device.h"
@@ -202,6 +203,23 @@ static tow_pjrt_value_t number(const char *name, int64_t value)
         .name = name, .type = TOW_PJRT_INT64, .int64 = value};
 }
 
+/* Device memory that other workers of this host can be shown. */
+static int block_is_wanted(size_t size)
+{
+    return tow_block_is_wanted(size);
+}
+
+static int block_is_stranded(const void *bytes)
+{
+    return tow_block_is_stranded(bytes);
+}
+
+static const tow_xla_blocks_t blocks = {.struct_size = sizeof(blocks),
+                                        .is_wanted = block_is_wanted,
+                                        .take = tow_block_take,
+                                        .give = tow_block_give,
+                                        .is_stranded = block_is_stranded};
+
 static tow_status_t open_adapter(worker_process_t *process)
 {
     const worker_arguments_t *a = process->arguments;
@@ -218,6 +236,7 @@ static tow_status_t open_adapter(worker_process_t *process)
         number("tow_collectives",
                (int64_t)(intptr_t)tow_gangs_collectives(process->gangs)),
         number("tow_calls", (int64_t)(intptr_t)&process->calls.table),
+        number("tow_blocks", (int64_t)(intptr_t)&blocks),
         number("memory_limit_bytes", (int64_t)a->memory_bytes),
     };
     return open_plugin(process, path, values,

@@ -153,6 +153,7 @@ class Cluster:
             left = [totals[key] for key in ("objects", "object_bytes", "reserved_bytes", "runs", "slices", "programs")]
             for worker in status["workers"]:
                 left += [worker["report"]["shelf"]["bytes"], worker["report"]["shelf"]["objects"]]
+                left.append(worker["report"]["work"]["lent_bytes"])
                 left += [device["bytes_in_use"] for device in worker["report"]["devices"]]
             return totals["clients"] == 1 and not any(left)
 

@@ -46,12 +46,27 @@ void tow_pjrt_handle_destroy(pjrt_driver_t *driver, PJRT_Buffer *handle)
                         driver->plugin.api.PJRT_Buffer_Destroy(&args));
 }
 
+/* Nobody has the buffer but those who lend it: the plugin counts its memory as
+ * theirs whom it was lent to. */
+static void delete_handle(const pjrt_driver_t *driver, PJRT_Buffer *handle)
+{
+    PJRT_Buffer_Delete_Args args =
+        PJRT_ARGS(PJRT_Buffer_Delete, .buffer = handle);
+    if (driver->plugin.api.PJRT_Buffer_Delete != NULL)
+        tow_pjrt_error_drop(&driver->plugin,
+                            driver->plugin.api.PJRT_Buffer_Delete(&args));
+}
+
 void tow_pjrt_buffer_release(tow_buffer_t *base)
 {
     pjrt_buffer_t *buffer = pjrt_buffer_of(base);
     pjrt_driver_t *driver = pjrt_driver_of(base->driver);
     TOW_ASSERT(buffer->reference_count > 0);
-    if (--buffer->reference_count > 0) return;
+    if (--buffer->reference_count > 0) {
+        if (TOW_UNLIKELY(buffer->reference_count == buffer->lent_count))
+            delete_handle(driver, buffer->handle);
+        return;
+    }
     /* Those hold a reference. */
     TOW_ASSERT(buffer->dependents == NULL);
     tow_pjrt_handle_destroy(driver, buffer->handle);

@@ -327,6 +327,7 @@ static const tow_driver_ops_t all_ops = {
     .download = tow_pjrt_download,
     .borrow = tow_pjrt_borrow,
     .borrow_give_back = tow_pjrt_borrow_give_back,
+    .borrow_lend = tow_pjrt_borrow_lend,
     .copy = tow_pjrt_copy,
     .buffer_state = tow_pjrt_buffer_state,
     .buffer_error = tow_pjrt_buffer_error,

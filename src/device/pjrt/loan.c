@@ -10,6 +10,7 @@ typedef struct loan {
     pjrt_completion_t completion;
     pjrt_buffer_t *buffer; /* counted */
     void *copy;            /* owned; NULL: the loan is a reference */
+    bool is_lent;          /* on, to another process */
 } loan_t;
 
 _Static_assert(sizeof(loan_t) <= sizeof(((tow_borrow_t *)0)->private_),
@@ -187,10 +188,27 @@ tow_status_t tow_pjrt_borrow(tow_driver_t *base, tow_borrow_t *borrow)
     return status;
 }
 
+bool tow_pjrt_borrow_lend(tow_driver_t *base, tow_borrow_t *borrow)
+{
+    const tow_xla_extension_t *xla = pjrt_driver_of(base)->plugin.xla;
+    loan_t *loan = loan_of(borrow);
+    if (xla == NULL || xla->lend == NULL || loan->copy != NULL) return false;
+    TOW_ASSERT(!loan->is_lent);
+    loan->is_lent = true;
+    loan->buffer->lent_count++;
+    xla->lend(loan->buffer->handle, 1);
+    tow_pjrt_buffer_release(&loan->buffer->buffer); /* The caller's. */
+    return true;
+}
+
 void tow_pjrt_borrow_give_back(tow_driver_t *base, tow_borrow_t *borrow)
 {
     pjrt_driver_t *driver = pjrt_driver_of(base);
     loan_t *loan = loan_of(borrow);
+    if (loan->is_lent) {
+        driver->plugin.xla->lend(loan->buffer->handle, 0);
+        loan->buffer->lent_count--;
+    }
     if (loan->copy == NULL) stop_referring(driver, loan->buffer->handle);
     tow_free(loan->copy);
     tow_pjrt_buffer_release(&loan->buffer->buffer);

@@ -127,7 +127,8 @@ struct pjrt_buffer {
     tow_buffer_t buffer;
     PJRT_Buffer *handle; /* owned; NULL if its run failed before it was made */
     size_t reference_count;
-    bool is_resolved; /* its producer has finished, well or not */
+    uint32_t lent_count; /* of them, loans that are lent to other processes */
+    bool is_resolved;    /* its producer has finished, well or not */
     bool is_donated;
     bool is_unsettled;       /* its bytes are still to come */
     tow_status_t error;      /* owned; why the producer failed */
@@ -177,6 +178,7 @@ void tow_pjrt_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
 bool tow_pjrt_can_be_late(const pjrt_driver_t *driver);
 tow_status_t tow_pjrt_borrow(tow_driver_t *driver, tow_borrow_t *borrow);
 void tow_pjrt_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow);
+bool tow_pjrt_borrow_lend(tow_driver_t *driver, tow_borrow_t *borrow);
 tow_status_t tow_pjrt_copy(tow_driver_t *driver, tow_copy_t *copy);
 tow_status_t tow_pjrt_download(tow_driver_t *driver, tow_download_t *download);
 

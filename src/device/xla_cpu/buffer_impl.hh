@@ -436,6 +436,18 @@ PJRT_Error *buffer_decrease_references(
     return nullptr;
 }
 
+void buffer_lend(PJRT_Buffer *buffer, int begins)
+{
+    if (begins == 0) {
+        buffer->end_lend();
+        return;
+    }
+    auto base =
+        buffer->device()->client->xla->UnsafeBufferPointer(buffer->value.get());
+    buffer->begin_lend(base.ok() ? reinterpret_cast<const void *>(*base)
+                                 : nullptr);
+}
+
 /* --- Promises, for C ---------------------------------------------------------- */
 
 /* It holds itself until it is kept or broken. */

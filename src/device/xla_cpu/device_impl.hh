@@ -46,6 +46,7 @@ struct client_options {
     int64_t memory_limit_bytes = 0;
     int64_t collectives = 0;
     int64_t calls = 0;
+    int64_t blocks = 0;
 };
 
 /* --- Functions of clients ------------------------------------------------------ */
@@ -92,6 +93,7 @@ absl::Status read_option(const PJRT_NamedValue &option, client_options &into)
         {"memory_limit_bytes", &into.memory_limit_bytes, 0, INT64_MAX},
         {"tow_collectives", &into.collectives, INT64_MIN, INT64_MAX},
         {"tow_calls", &into.calls, INT64_MIN, INT64_MAX},
+        {"tow_blocks", &into.blocks, INT64_MIN, INT64_MAX},
     };
     for (const auto &each : known) {
         if (each.name != name) continue;
@@ -148,10 +150,27 @@ void add_devices(PJRT_Client &client, int64_t memory_limit_bytes)
         each->start();
 }
 
+/* Before the first allocation: what lies in a block is known by the table. */
+absl::Status use_blocks(const tow_xla_blocks_t *table)
+{
+    if (table == nullptr) return absl::OkStatus();
+    if (table->struct_size < sizeof(*table))
+        return absl::InvalidArgumentError(
+            "create option tow_blocks: the table is of an older version");
+    const tow_xla_blocks_t *before = nullptr;
+    if (shown_blocks.compare_exchange_strong(before, table) || before == table)
+        return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "create option tow_blocks: this process has another table");
+}
+
 absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
     const client_options &options)
 {
     expect_devices(static_cast<size_t>(options.device_count));
+    absl::Status blocks =
+        use_blocks(reinterpret_cast<const tow_xla_blocks_t *>(options.blocks));
+    if (!blocks.ok()) return blocks;
     auto client = std::make_unique<PJRT_Client>();
     auto find_run = [raw = client.get()](int64_t id) -> const current_run * {
         for (PJRT_Device *each : raw->devices)

@@ -93,6 +93,7 @@ PJRT_Client *client_open(client_options_t options)
                options.device_count == 0 ? 1 : options.device_count),
         number("memory_limit_bytes", options.memory_limit_bytes),
         number("tow_collectives", (int64_t)(intptr_t)options.collectives),
+        number("tow_blocks", (int64_t)(intptr_t)options.blocks),
     };
     PJRT_Client_Create_Args args = {
         .struct_size = sizeof(args),

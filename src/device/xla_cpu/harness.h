@@ -40,6 +40,7 @@ typedef struct client_options {
     int64_t device_count;
     int64_t memory_limit_bytes;
     const tow_xla_collectives_t *collectives;
+    const tow_xla_blocks_t *blocks;
 } client_options_t;
 
 PJRT_Client *client_open(client_options_t options);

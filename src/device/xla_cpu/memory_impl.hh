@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "device/xla_cpu/tuning.h"
+#include "device/xla_cpu/xla_cpu.h"
 #include "xla/pjrt/plugin/xla_cpu/cpu_memory.h"
 
 namespace tow
@@ -112,6 +114,29 @@ inline void *map_block(size_t size_bytes)
     return base;
 }
 
+/* Blocks that other processes can be shown; null: there are none. Set by the
+ * first client that has them. */
+inline std::atomic<const tow_xla_blocks_t *> shown_blocks{nullptr};
+
+struct mapped_block {
+    void *base = nullptr; /* null: there is no memory */
+    bool is_shown = false;
+};
+
+inline void unmap_block(mapped_block block, size_t size_bytes)
+{
+    if (block.is_shown)
+        shown_blocks.load()->give(block.base);
+    else
+        munmap(block.base, size_bytes);
+}
+
+/* Will nobody else look at it any more? */
+inline bool may_reuse(mapped_block block)
+{
+    return !block.is_shown || !shown_blocks.load()->is_stranded(block.base);
+}
+
 /* Blocks that devices have freed, for when the same device needs one of the same
  * size next: mapping fresh memory takes as long as filling it, and a program
  * that runs again asks for the same sizes again. One for the process, so that
@@ -130,22 +155,23 @@ class block_cache
         std::atomic<int64_t> cached_bytes{0};
     };
 
-    /* NULL if there is none of this size. The newest is the warmest. */
-    void *take(owner &of, size_t size_bytes)
+    /* None if there is none of this size. The newest is the warmest. */
+    mapped_block take(owner &of, size_t size_bytes, bool must_be_shown)
     {
         std::lock_guard<std::mutex> lock(mutex_);
         for (size_t i = blocks_.size(); i-- > 0;)
-            if (blocks_[i].of == &of && blocks_[i].size_bytes == size_bytes)
-                return remove(i).base;
-        return nullptr;
+            if (blocks_[i].of == &of && blocks_[i].size_bytes == size_bytes &&
+                (!must_be_shown || blocks_[i].mapped.is_shown))
+                return remove(i).mapped;
+        return {};
     }
 
-    void put(owner &of, void *base, size_t size_bytes)
+    void put(owner &of, mapped_block mapped, size_t size_bytes)
     {
         std::vector<block> evicted;
         {
             std::lock_guard<std::mutex> lock(mutex_);
-            blocks_.push_back({&of, base, size_bytes});
+            blocks_.push_back({&of, mapped, size_bytes});
             of.cached_bytes += size_bytes;
             size_bytes_ += size_bytes;
             while (size_bytes_ > TOW_XLA_CACHE_BYTES_MAX ||
@@ -175,7 +201,7 @@ class block_cache
   private:
     struct block {
         owner *of;
-        void *base;
+        mapped_block mapped;
         size_t size_bytes;
     };
 
@@ -192,7 +218,7 @@ class block_cache
     static void unmap(const std::vector<block> &blocks)
     {
         for (const block &each : blocks)
-            munmap(each.base, each.size_bytes);
+            unmap_block(each.mapped, each.size_bytes);
     }
 
     std::mutex mutex_;
@@ -210,7 +236,9 @@ struct memory_account {
     std::atomic<int64_t> peak{0};
     std::atomic<int64_t> largest{0};
     std::atomic<int64_t> count{0};
-    return_list returns;      /* in `in_use`, but as good as free */
+    return_list returns; /* in `in_use`, but as good as free */
+    /* In `in_use`, but only other processes still use it: it counts there. */
+    std::atomic<int64_t> lent{0};
     block_cache::owner cache; /* not in `in_use` */
 
     ~memory_account()
@@ -228,14 +256,15 @@ struct memory_account {
 
     int64_t needed() const
     {
-        return std::max<int64_t>(0, in_use.load() - returns.bytes());
+        return std::max<int64_t>(0,
+                                 in_use.load() - returns.bytes() - lent.load());
     }
 
     bool take(int64_t bytes)
     {
         int64_t now =
             in_use.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-        if (limit != 0 && now - returns.bytes() > limit) {
+        if (limit != 0 && now - returns.bytes() - lent.load() > limit) {
             give(bytes);
             return false;
         }
@@ -266,62 +295,136 @@ enum class content {
     zeroes
 };
 
-/* NULL if the host has none. The account may be null. */
-inline void *allocate_block(size_t size_bytes, size_t alignment,
-                            memory_account *account, content wanted)
+inline mapped_block take_used(size_t rounded, memory_account *account,
+                              bool must_be_shown)
 {
-    if (!is_large(size_bytes)) {
-        size_t rounded = round_up(size_bytes, alignment);
-        void *base = std::aligned_alloc(alignment, rounded);
-        if (base != nullptr && wanted == content::zeroes)
-            std::memset(base, 0, size_bytes);
-        return base;
-    }
-    size_t rounded = round_up(size_bytes, TOW_XLA_HUGE_PAGE_BYTES);
-    void *used = nullptr;
-    if (account != nullptr) {
-        used = block_cache::common().take(account->cache, rounded);
-        account->trim_cache();
-    }
-    if (used == nullptr) return map_block(rounded);
-    if (wanted == content::zeroes) std::memset(used, 0, size_bytes);
+    if (account == nullptr) return {};
+    mapped_block used =
+        block_cache::common().take(account->cache, rounded, must_be_shown);
+    account->trim_cache();
     return used;
 }
 
+/* Fresh, and such as others can be shown. */
+inline mapped_block take_shown(size_t rounded)
+{
+    return {shown_blocks.load()->take(rounded), true};
+}
+
+inline mapped_block allocate_large(size_t rounded, memory_account *account,
+                                   bool *out_is_used)
+{
+    const tow_xla_blocks_t *blocks = shown_blocks.load();
+    bool is_wanted = blocks != nullptr && blocks->is_wanted(rounded);
+    *out_is_used = true;
+    mapped_block used = take_used(rounded, account, is_wanted);
+    if (used.base != nullptr) return used;
+    *out_is_used = false;
+    mapped_block shown = is_wanted ? take_shown(rounded) : mapped_block{};
+    if (shown.base != nullptr) return shown;
+    if (is_wanted) used = take_used(rounded, account, false);
+    *out_is_used = used.base != nullptr;
+    return *out_is_used ? used : mapped_block{map_block(rounded), false};
+}
+
+/* The account may be null. */
+inline mapped_block allocate_block(size_t size_bytes, size_t alignment,
+                                   memory_account *account, content wanted)
+{
+    mapped_block block;
+    bool is_used = true;
+    if (is_large(size_bytes))
+        block = allocate_large(round_up(size_bytes, TOW_XLA_HUGE_PAGE_BYTES),
+                               account, &is_used);
+    else
+        block.base =
+            std::aligned_alloc(alignment, round_up(size_bytes, alignment));
+    if (block.base != nullptr && is_used && wanted == content::zeroes)
+        std::memset(block.base, 0, size_bytes);
+    return block;
+}
+
 /* After the bytes were given back to the account. */
-inline void free_block(void *base, size_t size_bytes, memory_account *account)
+inline void free_block(mapped_block block, size_t size_bytes,
+                       memory_account *account)
 {
     if (!is_large(size_bytes)) {
-        std::free(base);
+        std::free(block.base);
         return;
     }
     size_t rounded = round_up(size_bytes, TOW_XLA_HUGE_PAGE_BYTES);
-    if (account == nullptr) {
-        munmap(base, rounded);
+    if (account == nullptr || !may_reuse(block)) {
+        unmap_block(block, rounded);
         return;
     }
-    block_cache::common().put(account->cache, base, rounded);
+    block_cache::common().put(account->cache, block, rounded);
     account->trim_cache();
 }
+
+/* Who is charged for the blocks that others can be shown: for those that are
+ * lent. Any thread. */
+class shown_charges
+{
+  public:
+    struct charged {
+        memory_account *account = nullptr;
+        int64_t size_bytes = 0;
+    };
+
+    static shown_charges &common()
+    {
+        static shown_charges *const only = new shown_charges;
+        return *only;
+    }
+
+    void add(const void *base, charged of)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        charges_[base] = of;
+    }
+
+    void remove(const void *base)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        charges_.erase(base);
+    }
+
+    /* Of no account if nobody is charged for it. */
+    charged find(const void *base)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        auto found = charges_.find(base);
+        return found == charges_.end() ? charged{} : found->second;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::unordered_map<const void *, charged> charges_;
+};
 
 /* Memory that XLA asked for. The account is null when no device did. */
 class device_memory final : public xla::CpuMemory
 {
   public:
-    device_memory(void *base, size_t size_bytes, memory_account *account)
-        : base_(base), size_bytes_(size_bytes), account_(account)
+    device_memory(mapped_block block, size_t size_bytes,
+                  memory_account *account)
+        : block_(block), size_bytes_(size_bytes), account_(account)
     {
+        if (block_.is_shown && account_ != nullptr)
+            shown_charges::common().add(
+                block_.base, {account_, static_cast<int64_t>(size_bytes_)});
     }
 
     ~device_memory() override
     {
+        if (block_.is_shown) shown_charges::common().remove(block_.base);
         if (account_ != nullptr) account_->give(size_bytes_);
-        free_block(base_, size_bytes_, account_);
+        free_block(block_, size_bytes_, account_);
     }
 
     void *base() const override
     {
-        return base_;
+        return block_.base;
     }
 
     size_t size_bytes() const override
@@ -330,7 +433,7 @@ class device_memory final : public xla::CpuMemory
     }
 
   private:
-    void *const base_;
+    const mapped_block block_;
     const size_t size_bytes_;
     memory_account *const account_;
 };
@@ -389,13 +492,14 @@ inline absl::StatusOr<std::unique_ptr<xla::CpuMemory>> allocate(
         return absl::ResourceExhaustedError(absl::StrCat(
             "out of device memory: ", size_bytes, " bytes more than the ",
             account->needed(), " in use pass the limit of ", account->limit));
-    void *base = allocate_block(size_bytes, alignment, account, wanted_content);
-    if (base == nullptr) {
+    mapped_block block =
+        allocate_block(size_bytes, alignment, account, wanted_content);
+    if (block.base == nullptr) {
         if (account != nullptr) account->give(size_bytes);
         return absl::ResourceExhaustedError(absl::StrCat(
             "the host has no ", size_bytes, " bytes of memory left"));
     }
-    return std::make_unique<device_memory>(base, size_bytes, account);
+    return std::make_unique<device_memory>(block, size_bytes, account);
 }
 
 } // namespace tow

@@ -242,7 +242,24 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
      * False if it was deleted before. */
     bool try_take_from_user()
     {
-        return !deleted_.exchange(true, std::memory_order_acq_rel);
+        if (deleted_.exchange(true)) return false;
+        if (lends_.load() != 0) settle_lent();
+        return true;
+    }
+
+    /* Its memory, at `base`, is lent to another process. By one who has a
+     * share. */
+    void begin_lend(const void *base)
+    {
+        lent_base_ = base;
+        lends_.fetch_add(1);
+        settle_lent();
+    }
+
+    void end_lend()
+    {
+        lends_.fetch_sub(1);
+        settle_lent();
     }
 
     void begin_read()
@@ -298,6 +315,27 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
         return true;
     }
 
+    /* What only others still use is not charged to our device. Views are charged
+     * to nobody. */
+    void settle_lent()
+    {
+        static std::mutex *const mutex = new std::mutex;
+        std::lock_guard<std::mutex> lock(*mutex);
+        bool is_theirs = is_result && is_deleted() && lends_.load() != 0;
+        if (is_theirs == (uncharged_.account != nullptr)) return;
+        if (is_theirs) {
+            uncharged_ = tow::shown_charges::common().find(lent_base_);
+            if (uncharged_.account != nullptr)
+                uncharged_.account->lent += uncharged_.size_bytes;
+        } else {
+            uncharged_.account->lent -= uncharged_.size_bytes;
+            uncharged_ = {};
+        }
+    }
+
+    const void *lent_base_ = nullptr;
+    tow::shown_charges::charged uncharged_; /* by settle_lent */
+    std::atomic<int> lends_{0};
     std::atomic<int> references_{2};
     std::atomic<int> holds_{1};
     std::atomic<int> reads_{0};

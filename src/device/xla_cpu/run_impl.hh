@@ -51,6 +51,17 @@ inline bool is_plain(const PJRT_Buffer &buffer)
            xla::LayoutUtil::IsMonotonicWithDim0Major(shape.layout());
 }
 
+/* Another process may be looking at its memory, nobody knows for how long. */
+inline bool is_stranded(const PJRT_Buffer &buffer)
+{
+    const tow_xla_blocks_t *blocks = shown_blocks.load();
+    if (blocks == nullptr || !is_large(buffer.type.size_bytes)) return false;
+    auto base =
+        buffer.device()->client->xla->UnsafeBufferPointer(buffer.value.get());
+    return base.ok() &&
+           blocks->is_stranded(reinterpret_cast<const void *>(*base)) != 0;
+}
+
 using values = absl::StatusOr<std::unique_ptr<xla::PjRtBuffer>>;
 
 /* The same value in memory of its own, for the device of `memory`. */
@@ -216,14 +227,20 @@ struct execution final : PJRT_Event, work, pooled<execution> {
                                          program->name, "]"));
     }
 
-    /* What is donated and shared is spared: XLA gets a copy to overwrite. */
+    /* What is donated and shared is spared: XLA gets a copy to overwrite. In this
+     * order: who was lent it and is lost has left it stranded first. */
+    static bool must_be_spared(const input &each)
+    {
+        return each.is_donated &&
+               (each.buffer->is_shared() || is_stranded(*each.buffer));
+    }
+
     absl::Status spare_shared(
         std::vector<std::unique_ptr<xla::PjRtBuffer>> &own,
         absl::Span<xla::PjRtBuffer *> arguments)
     {
         for (size_t i = 0; i < inputs.size(); i++) {
-            if (!inputs[i].is_donated || !inputs[i].buffer->is_shared())
-                continue;
+            if (!must_be_spared(inputs[i])) continue;
             auto copied = copy_of(*inputs[i].buffer, device->default_memory);
             if (!copied.ok()) return copied.status();
             own.push_back(*std::move(copied));

@@ -29,6 +29,7 @@ tow_xla_extension_t extension = {
     buffer_fulfil,
     buffer_fail,
     turn,
+    buffer_lend,
 };
 
 PJRT_Api make_api()

@@ -16,6 +16,9 @@
  *                       option; a gang of one needs none.
  *   tow_calls           address of a tow_xla_calls_t that outlives the client.
  *                       Without it calls of clients' functions fail.
+ *   tow_blocks          address of a tow_xla_blocks_t, the same for all clients
+ *                       of a process, that outlives it. Without it no memory of
+ *                       ours can be shown to other processes.
  *
  * PJRT_Client_CreateUninitializedBuffer gives zeroes: what was in the memory
  * before may be another client's.
@@ -166,6 +169,22 @@ typedef struct tow_xla_calls {
                size_t error_capacity);
 } tow_xla_calls_t;
 
+/* --- Memory that other processes can be shown ------------------------------ */
+
+/* Where memory for large arrays comes from if it is to be lent: see
+ * base/block.h, whose functions these are. Any thread. */
+typedef struct tow_xla_blocks {
+    size_t struct_size;
+    /* Is memory of this size to lie in a block? */
+    int (*is_wanted)(size_t size);
+    /* Zeroes, aligned to huge pages. NULL: there is none. */
+    void *(*take)(size_t size);
+    void (*give)(void *base);
+    /* Somebody may look at the block that has these bytes for as long as he
+     * likes: we write there no more. */
+    int (*is_stranded)(const void *bytes);
+} tow_xla_blocks_t;
+
 /* --- Options of an execution --------------------------------------------- */
 
 /* A node for PJRT_ExecuteOptions.extension_start; laid out as
@@ -282,6 +301,10 @@ typedef struct tow_xla_extension {
     /* Goes on with what TOW_XLA_EXECUTE_HERE has left to the calling thread.
      * Nonzero while there is more. */
     int (*turn)(void);
+    /* The memory of a buffer that someone refers to from outside is lent to
+     * another process (`begins`), or no longer. While it is, and nobody else has
+     * the buffer, its bytes count as that process's, not as ours. */
+    void (*lend)(struct PJRT_Buffer *buffer, int begins);
 } tow_xla_extension_t;
 
 #ifdef __cplusplus

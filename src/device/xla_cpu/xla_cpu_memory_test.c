@@ -5,6 +5,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#include "base/block.h"
 
 static void memory_limit_is_an_error_and_passes(void **state)
 {
@@ -236,10 +239,176 @@ static void kept_blocks_count_within_the_limit(void **state)
     client_close(client);
 }
 
+/* --- What other processes are shown --------------------------------------------- */
+
+static int is_wanted(size_t size)
+{
+    return tow_block_is_wanted(size);
+}
+
+static int is_stranded(const void *bytes)
+{
+    return tow_block_is_stranded(bytes);
+}
+
+static const tow_xla_blocks_t blocks = {.struct_size = sizeof(blocks),
+                                        .is_wanted = is_wanted,
+                                        .take = tow_block_take,
+                                        .give = tow_block_give,
+                                        .is_stranded = is_stranded};
+
+#define ARRAY "tensor<2097152xf32>" /* 8 MiB */
+
+static const char FILL[] =
+    "func.func public @main(%a: tensor<f32>) -> " ARRAY " {\n"
+    "  %0 = stablehlo.broadcast_in_dim %a, dims = [] :"
+    " (tensor<f32>) -> " ARRAY "\n"
+    "  return %0 : " ARRAY "\n"
+    "}\n";
+
+static const char DOUBLE[] =
+    "func.func public @main(%a: " ARRAY " {tf.aliasing_output = 0 : i32})"
+    " -> " ARRAY " {\n"
+    "  %0 = stablehlo.add %a, %a : " ARRAY "\n"
+    "  return %0 : " ARRAY "\n"
+    "}\n";
+
+static uintptr_t address_of(PJRT_Buffer *buffer)
+{
+    PJRT_Buffer_UnsafePointer_Args where = {.struct_size = sizeof(where),
+                                            .buffer = buffer};
+    expect_ok(api->PJRT_Buffer_UnsafePointer(&where));
+    return where.buffer_pointer;
+}
+
+static void delete (PJRT_Buffer *buffer)
+{
+    PJRT_Buffer_Delete_Args args = {.struct_size = sizeof(args),
+                                    .buffer = buffer};
+    expect_ok(api->PJRT_Buffer_Delete(&args));
+}
+
+static void begin_loan(PJRT_Buffer *buffer)
+{
+    PJRT_Buffer_IncreaseExternalReferenceCount_Args args = {
+        .struct_size = sizeof(args), .buffer = buffer};
+    expect_ok(api->PJRT_Buffer_IncreaseExternalReferenceCount(&args));
+    extension->lend(buffer, 1);
+}
+
+static void end_loan(PJRT_Buffer *buffer)
+{
+    PJRT_Buffer_DecreaseExternalReferenceCount_Args args = {
+        .struct_size = sizeof(args), .buffer = buffer};
+    extension->lend(buffer, 0);
+    expect_ok(api->PJRT_Buffer_DecreaseExternalReferenceCount(&args));
+}
+
+typedef struct shown {
+    PJRT_Client *client;
+    PJRT_Device *device;
+    PJRT_LoadedExecutable *fill;
+    PJRT_Buffer *one;
+} shown_t;
+
+/* Room for one array and a half. */
+static void shown_open(shown_t *shown)
+{
+    tow_block_want(8 * MIB);
+    shown->client = client_open(
+        (client_options_t){.memory_limit_bytes = 12 * MIB, .blocks = &blocks});
+    shown->device = device_at(shown->client, 0);
+    shown->fill = compile(shown->client, FILL, NULL);
+    const float one = 1;
+    expect_ok(try_upload(shown->client, shown->device, PJRT_Buffer_Type_F32,
+                         &one, NULL, 0, &shown->one));
+}
+
+static void shown_close(shown_t *shown)
+{
+    destroy(shown->one);
+    unload(shown->fill);
+    assert_int_equal(bytes_in_use(shown->device), 0);
+    client_close(shown->client);
+    assert_int_equal(tow_block_stats().count, 0);
+}
+
+static PJRT_Buffer *make_array(const shown_t *shown)
+{
+    call_t call = {.executable = shown->fill,
+                   .argument_count = 1,
+                   .arguments = {{shown->one}}};
+    execute(&call);
+    return call.outputs[0][0];
+}
+
+static void lent_results_count_with_whom_they_are_lent_to(void **state)
+{
+    shown_t shown;
+    tow_block_place_t place;
+    shown_open(&shown);
+    PJRT_Buffer *first = make_array(&shown);
+    assert_true(tow_block_find((void *)address_of(first), 8 * MIB, &place));
+    begin_loan(first);
+    begin_loan(first);
+    assert_true(bytes_in_use(shown.device) >= 8 * MIB); /* Ours as well. */
+    delete (first);
+    assert_true(bytes_in_use(shown.device) < 100);
+    PJRT_Buffer *second = make_array(&shown); /* There is room. */
+    tow_block_place_t other;
+    assert_true(tow_block_find((void *)address_of(second), 8 * MIB, &other));
+    assert_true(other.number != place.number);
+    destroy(second);
+    end_loan(first);
+    assert_true(bytes_in_use(shown.device) < 100);
+    end_loan(first);
+    destroy(first);
+    shown_close(&shown);
+}
+
+/* Somebody has it mapped, and nobody knows for how long. */
+static void stranded_memory_is_written_to_no_more(void **state)
+{
+    shown_t shown;
+    tow_block_place_t place;
+    shown_open(&shown);
+    PJRT_LoadedExecutable *twice = compile(shown.client, DOUBLE, NULL);
+    PJRT_Buffer *array = make_array(&shown);
+    const uintptr_t address = address_of(array);
+    assert_true(tow_block_find((void *)address, 8 * MIB, &place));
+    const float *seen = mmap(NULL, 8 * MIB, PROT_READ, MAP_SHARED, place.fd, 0);
+    assert_true(seen != MAP_FAILED);
+    begin_loan(array);
+    tow_block_strand((void *)address);
+    end_loan(array);
+    call_t call = {
+        .executable = twice, .argument_count = 1, .arguments = {{array}}};
+    expect_ok(try_execute(&call));
+    /* The copy that it needs does not fit; with the array gone it would. */
+    expect_error(try_await(call.done[0]), PJRT_Error_Code_RESOURCE_EXHAUSTED,
+                 "out of device memory");
+    destroy(call.outputs[0][0]);
+    destroy(array);
+    array = make_array(&shown);
+    assert_true(tow_block_find((void *)address_of(array), 8 * MIB, &place));
+    call = (call_t){
+        .executable = twice, .argument_count = 1, .arguments = {{array}}};
+    execute(&call);
+    for (size_t i = 0; i < 8 * MIB / sizeof(float); i++)
+        assert_true(seen[i] == 1);
+    destroy(call.outputs[0][0]);
+    destroy(array);
+    munmap((void *)seen, 8 * MIB);
+    unload(twice);
+    shown_close(&shown);
+}
+
 #define CASE(name) cmocka_unit_test_setup(name, harness_set_up)
 
 TOW_TEST_MAIN(CASE(memory_limit_is_an_error_and_passes),
               CASE(aligned_memory_is_used_where_it_lies),
               CASE(strided_memory_is_made_dense),
               CASE(allocated_memory_holds_zeroes),
-              CASE(kept_blocks_count_within_the_limit))
+              CASE(kept_blocks_count_within_the_limit),
+              CASE(lent_results_count_with_whom_they_are_lent_to),
+              CASE(stranded_memory_is_written_to_no_more))
