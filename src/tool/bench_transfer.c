@@ -2,8 +2,10 @@
  *
  * A program of one transfer on a local cluster of two worker processes; the time
  * is from starting it until the result is told ready, so it has the whole way in
- * it: client, controller, both workers. On one host the peer is memcpy of as much
- * into memory that has been written before; over TCP (loopback, without shared
+ * it: client, controller, both workers. On one host the bytes are lent and nobody
+ * touches them (docs/decisions/0007-lending.md): who reads them later pays for
+ * page tables once, 2 ms. The peer there is memcpy of as much into memory that has
+ * been written before; over TCP (loopback, without shared
  * memory) it is ucx_perftest. */
 #include <stdio.h>
 #include <stdlib.h>
