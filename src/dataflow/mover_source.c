@@ -341,7 +341,8 @@ static bool send_size(job_t *job, const tow_shape_t *shape,
     const tow_mover_sent_t sent =
         mover->options.send(mover->options.context, piece->process,
                             TOW_MESSAGE_EDGE_SIZE, &message.base);
-    return TOW_LIKELY(sent == TOW_MOVER_SENT) || mover_hold(job, piece->process);
+    return TOW_LIKELY(sent == TOW_MOVER_SENT) ||
+           mover_hold(job, piece->process);
 }
 
 static tow_status_t serve_sized_piece(job_t *job, loan_t *loan,
