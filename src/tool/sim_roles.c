@@ -115,8 +115,8 @@ static void forget_gangs(void *context, uint64_t cluster)
 static void destroy_worker(void *machine)
 {
     sim_worker_t *self = machine;
+    tow_host_runner_forget(self->host_runner); /* Its jobs are the worker's. */
     if (self->worker != NULL) tow_worker_abandon(self->worker);
-    tow_host_runner_forget(self->host_runner);
     tow_sim_device_driver_crash(self->driver);
     tow_free(self);
 }
