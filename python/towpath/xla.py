@@ -1,6 +1,7 @@
 """XLA, which Towpath computes with, in the user's cache: ``tow setup``.
 
-It is taken from one pinned wheel (xla-wheel.txt, beside this file), which is
+It is taken from one pinned wheel (xla-wheel.txt, beside this file), and LAPACK,
+which goes beside it, from another (lapack-wheel.txt). A wheel is
 fetched through pip, so from whatever index pip is configured with, or named by
 the user. The wheel is unpacked, never installed: nothing of it is run, and none
 of its dependencies is fetched.
@@ -24,6 +25,12 @@ from typing import NamedTuple, TextIO
 PIN = Path(__file__).resolve().parent / "xla-wheel.txt"
 LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 MANIFEST = "towpath-manifest"
+# Linear algebra, beside XLA. Without it all else works, so it is never a reason
+# to go without XLA.
+LAPACK_PIN = PIN.with_name("lapack-wheel.txt")
+LAPACK_MEMBER = "scipy_openblas32/lib/libscipy_openblas.so"
+LAPACK_LIBRARY = "libscipy_openblas.so"
+LAPACK_MANIFEST = "lapack-manifest"
 # Half-made folders; whoever holds the lock may sweep them away.
 WORK_PREFIX = ".unpacking."
 MB = 1 << 20
@@ -51,9 +58,9 @@ def read_pin(path: Path = PIN) -> Pin:
 
     text = path.read_text(encoding="utf-8")
     size = re.search(r"^# download (\d+) MB, unpacked (\d+) MB, architecture (\S+)$", text, re.M)
-    pin = re.search(r"^(tensorflow-cpu==(\S+) --hash=sha256:([0-9a-f]{64}))$", text, re.M)
+    pin = re.search(r"^([\w-]+==(\S+) --hash=sha256:([0-9a-f]{64}))$", text, re.M)
     if size is None or pin is None:
-        raise Failure("pin", f"{path} does not say which wheel holds XLA; install Towpath again")
+        raise Failure("pin", f"{path} does not say which wheel it is; install Towpath again")
     return Pin(pin[2], pin[3], pin[1], int(size[1]), int(size[2]), size[3])
 
 
@@ -239,7 +246,8 @@ def check_hash(wheel: Path, pin: Pin, teller: Teller) -> None:
         raise Failure(
             "hash",
             f"{wheel} is not the wheel that is pinned: its SHA-256 is {digest.hexdigest()}, "
-            f"and that of tensorflow-cpu {pin.version} for CPython 3.11 is {pin.sha256}",
+            f"and that of {pin.requirement.split('==')[0]} {pin.version} for CPython 3.11 is "
+            f"{pin.sha256}",
         )
 
 
@@ -365,9 +373,17 @@ def fill(place: Path, pin: Pin, wheel: Path | None, teller: Teller, log: Path | 
         shutil.rmtree(work, ignore_errors=True)
 
 
-def setup(teller: Teller, wheel: Path | None = None, log: Path | None = None) -> dict[str, object]:
+def setup(teller: Teller, wheel: Path | None = None, log: Path | None = None,
+          lapack: Path | None = None) -> dict[str, object]:
     """XLA is there when this returns; else it raises Failure, and nothing is left
-    behind. `wheel`: do not fetch, take this file."""
+    behind. LAPACK is there too, if it can be had. `wheel`, `lapack`: do not fetch,
+    take this file."""
+    report = setup_xla(teller, wheel, log)
+    place, beside = Path(str(report["folder"])), log and log.with_name("setup-lapack.log")
+    return report | {"lapack": setup_lapack(place, lapack, teller, beside)}
+
+
+def setup_xla(teller: Teller, wheel: Path | None, log: Path | None) -> dict[str, object]:
     pin = read_pin()
     place = folder(pin)
     report: dict[str, object] = {"xla": pin.version, "folder": str(place), "state": "ready"}
@@ -386,6 +402,67 @@ def setup(teller: Teller, wheel: Path | None = None, log: Path | None = None) ->
                     f"unpacked in {place}")
         make(place, pin, wheel, teller, log)
     return report | {"unpacked": True}
+
+
+# ---- LAPACK ----
+
+
+def lapack_is_ready(place: Path) -> bool:
+    """There is none to bring without a pin, nor into a folder of the user's own."""
+    if not LAPACK_PIN.is_file() or not (place / MANIFEST).is_file():
+        return True
+    try:
+        return (place / LAPACK_MANIFEST).read_text(encoding="utf-8") == lapack_manifest(place)
+    except OSError:
+        return False
+
+
+def lapack_manifest(place: Path) -> str:
+    size = (place / LAPACK_LIBRARY).stat().st_size
+    return f"{read_pin(LAPACK_PIN).requirement}\n{size} {LAPACK_LIBRARY}\n"
+
+
+def fill_lapack(place: Path, wheel: Path | None, teller: Teller, log: Path | None) -> None:
+    import shutil
+    import tempfile
+    import zipfile
+
+    pin = read_pin(LAPACK_PIN)
+    work = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=place.parent))
+    try:
+        wheel = wheel or fetch(pin, work, teller, log)
+        check_hash(wheel, pin, teller)
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if name == LAPACK_MEMBER or name.endswith("/LICENSE.txt"):
+                    to = LAPACK_LIBRARY if name == LAPACK_MEMBER else "LICENSE-openblas.txt"
+                    (work / to).write_bytes(archive.read(name))
+                    (work / to).rename(place / to)
+        (place / LAPACK_MANIFEST).write_text(lapack_manifest(place), encoding="utf-8")
+    finally:
+        teller.end_bar()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def setup_lapack(place: Path, wheel: Path | None, teller: Teller, log: Path | None) -> bool:
+    """True if it is there. What keeps it away is told, and is no failure."""
+    import zipfile
+
+    if lapack_is_ready(place):
+        return True
+    with locked(place.parent, teller):
+        if lapack_is_ready(place):
+            return True
+        pin = read_pin(LAPACK_PIN)
+        teller.step(f"LAPACK: scipy-openblas32 {pin.version}, {pin.download_mb} MB to fetch, "
+                    f"{pin.unpacked_mb} MB unpacked in {place}")
+        try:
+            fill_lapack(place, wheel, teller, log)
+            return True
+        except (Failure, OSError, zipfile.BadZipFile) as error:
+            teller.note(f"      no LAPACK: {error}. Linear algebra will say so; "
+                        f"`tow setup` tries again")
+            return False
 
 
 def make(place: Path, pin: Pin, wheel: Path | None, teller: Teller, log: Path | None) -> None:
@@ -442,7 +519,8 @@ Without a network: on a machine that has one, with the same Towpath, run
   tow setup --print-pin > pin.txt
   pip download --no-deps --only-binary=:all: --platform manylinux_2_27_x86_64 \\
       --python-version 3.11 --implementation cp --abi cp311 -r pin.txt
-bring the file over, and run `tow setup --from FILE.whl`. Or bring the unpacked
+bring the file over, and run `tow setup --from FILE.whl`. For linear algebra do
+the same with scipy-openblas32 (lapack-wheel.txt) and --lapack-from. Or bring the unpacked
 folder over and name it in TOW_XLA_DIR.
 
 TOW_XLA_DIR     the folder of XLA; else towpath/xla-VERSION in XDG_CACHE_HOME or ~/.cache
@@ -460,6 +538,8 @@ def parse(words: list[str]):
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--from", dest="wheel", type=Path, metavar="FILE.whl",
                       help="take this wheel and fetch nothing")
+    parser.add_argument("--lapack-from", dest="lapack", type=Path, metavar="FILE.whl",
+                        help="take LAPACK from this wheel of scipy-openblas32")
     what.add_argument("--check", action="store_true",
                       help="only say whether it is there; the exit status is 1 if not")
     what.add_argument("--remove", action="store_true", help="remove what set-up has unpacked")
@@ -506,7 +586,7 @@ def run(options) -> int:
     elif options.remove:
         report = remove(teller)
     else:
-        report = setup(teller, options.wheel, options.log)
+        report = setup(teller, options.wheel, options.log, options.lapack)
     if options.json:
         print(json.dumps(report))
     elif not options.quiet and not options.label:

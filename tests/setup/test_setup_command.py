@@ -86,7 +86,7 @@ def test_fetches_once_and_says_where(command):
     assert sorted(os.listdir(command.cache / "towpath")) == ["xla-2.21.0"]
     again = command.json()
     assert again == {"xla": "2.21.0", "folder": str(command.xla), "state": "ready",
-                     "unpacked": False}
+                     "unpacked": False, "lapack": True}
     assert command("--check").returncode == 0
 
 
@@ -236,3 +236,49 @@ def test_a_users_own_xla_is_used_and_never_removed(command, tmp_path):
     assert command.json(TOW_XLA_DIR=str(own))["unpacked"] is False
     assert command.json("--remove", TOW_XLA_DIR=str(own))["removed"] == []
     assert len(os.listdir(own)) == 2
+
+
+# ---- LAPACK, beside XLA ----
+
+
+def pin_lapack(command: Command) -> Path:
+    wheel = write_wheel(command.wheels, "scipy_openblas32", "0.3", "py3-none-linux_x86_64",
+                        {"scipy_openblas32/lib/libscipy_openblas.so": os.urandom(100),
+                         "scipy_openblas32/include/left_out.h": b"",
+                         "scipy_openblas32-0.3.dist-info/licenses/LICENSE.txt": b"BSD\n"})
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (command.script.parent / "lapack-wheel.txt").write_text(
+        f"# download 1 MB, unpacked 1 MB, architecture x86_64\n"
+        f"scipy-openblas32==0.3 --hash=sha256:{digest}\n")
+    return wheel
+
+
+def test_lapack_comes_beside_xla_and_again_when_damaged(command):
+    assert command("--from", command.wheel).returncode == 0
+    pin_lapack(command)
+    assert command.json()["lapack"] is True
+    assert (command.xla / "LICENSE-openblas.txt").read_text() == "BSD\n"
+    assert not list(command.xla.rglob("left_out.h"))
+    os.truncate(command.xla / "libscipy_openblas.so", 10)
+    again = command()
+    assert again.returncode == 0 and "LAPACK" in again.stdout
+    assert (command.xla / "libscipy_openblas.so").stat().st_size == 100
+    assert "LAPACK" not in command().stdout
+
+
+def test_xla_without_lapack_is_set_up_and_says_so(command):
+    wheel = pin_lapack(command)
+    elsewhere = wheel.rename(command.wheels.parent / wheel.name)
+    first = command("--from", command.wheel)
+    assert first.returncode == 0 and "no LAPACK" in first.stdout, first
+    assert command.json()["lapack"] is False
+    assert command.json("--lapack-from", elsewhere)["lapack"] is True
+    assert sorted(os.listdir(command.xla.parent)) == [command.xla.name]
+
+
+def test_another_wheel_is_not_taken_for_lapack(command):
+    pin_lapack(command)
+    assert command("--from", command.wheel).returncode == 0
+    (command.xla / "lapack-manifest").unlink()
+    result = command("--lapack-from", command.wheel)
+    assert result.returncode == 0 and "not the wheel that is pinned" in result.stdout
