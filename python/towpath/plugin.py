@@ -51,17 +51,20 @@ def _is_asked_for() -> bool:
     return "towpath" in os.environ.get("JAX_PLATFORMS", "").split(",")
 
 
-def _lend_lowerings(mlir: types.ModuleType) -> None:
-    """JAX knows eigenvalues only by platform, and svd, pinv and others by those.
-    Its rule for TPUs is plain HLO, which every XLA compiles."""
-    try:
-        import jax._src.tpu.linalg.eigh  # noqa: F401  registers the rule
-        from jax._src.lax.linalg import eigh_p
+def _talks_to_python(name: str) -> bool:
+    """Rules that leave an address of this process in the program."""
+    return "callback" in name or "debug" in name
 
-        rules = mlir._platform_specific_lowerings
-        rules["towpath"].setdefault(eigh_p, rules["tpu"][eigh_p])
-    except (ImportError, AttributeError, KeyError):
-        pass  # Another JAX: it says itself what it has no rule for.
+
+def _lend_lowerings(mlir: types.ModuleType) -> None:
+    """JAX knows linear algebra only by platform. Our workers run XLA on the CPU
+    and have the custom calls that its rules for the CPU make, LAPACK's."""
+    rules = getattr(mlir, "_platform_specific_lowerings", None)
+    if rules is None:
+        return  # Another JAX: it says itself what it has no rule for.
+    for primitive, rule in rules["cpu"].items():
+        if not _talks_to_python(primitive.name):
+            rules["towpath"].setdefault(primitive, rule)
 
 
 def _let_cache() -> None:

@@ -98,12 +98,12 @@ def lines(script: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def same_as_jax_itself(script: str, **environment: str) -> None:
+def same_as_jax_itself(script: str, python_path: str = "", **environment: str) -> None:
     """The same script on JAX's own CPU backend says the same."""
-    wanted = lines(script, JAX_PLATFORMS="cpu", NPROC="16",
+    wanted = lines(script, python_path=python_path, JAX_PLATFORMS="cpu", NPROC="16",
                    XLA_FLAGS="--xla_force_host_platform_device_count=8")
     assert wanted
-    got = lines(script, **environment)
+    got = lines(script, python_path=python_path, **environment)
     assert len(got) == len(wanted)
     for a, b in zip(wanted, got):
         np_close(a, b)

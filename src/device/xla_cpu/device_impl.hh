@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "device/xla_cpu/callback.h"
 #include "device/xla_cpu/event_impl.hh"
+#include "device/xla_cpu/linear_algebra.hh"
 #include "device/xla_cpu/objects_impl.hh"
 #include "device/xla_cpu/xla_cpu.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
@@ -171,6 +172,9 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
     absl::Status blocks =
         use_blocks(reinterpret_cast<const tow_xla_blocks_t *>(options.blocks));
     if (!blocks.ok()) return blocks;
+    absl::Status status =
+        register_linear_algebra(static_cast<size_t>(options.device_count));
+    if (!status.ok()) return status;
     auto client = std::make_unique<PJRT_Client>();
     auto find_run = [raw = client.get()](int64_t id) -> const current_run * {
         for (PJRT_Device *each : raw->devices)

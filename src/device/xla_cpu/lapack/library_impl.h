@@ -1,0 +1,11 @@
+/* The LAPACK library, loaded once and never let go. */
+#ifndef TOW_DEVICE_XLA_CPU_LAPACK_LIBRARY_IMPL_H_
+#define TOW_DEVICE_XLA_CPU_LAPACK_LIBRARY_IMPL_H_
+
+/* NULL when it is there, else why not. From any thread. */
+const char *tow_lapack_library_open(void);
+
+/* The routine of that Fortran name, "sgetrf"; NULL if the library has none. */
+void *tow_lapack_library_find(const char *routine);
+
+#endif /* TOW_DEVICE_XLA_CPU_LAPACK_LIBRARY_IMPL_H_ */
