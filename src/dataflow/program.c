@@ -8,16 +8,22 @@
 static void release_executables(program_t *program)
 {
     if (program->steps == NULL) return;
-    for (size_t i = 0; i < program->lowered->step_count; i++) {
+    for (size_t i = 0; i < program->lowered->step_count; i++)
         if (program->steps[i].executable != NULL)
             tow_executable_release(program->steps[i].executable);
+}
+
+static void release_hosts(program_t *program)
+{
+    if (program->steps == NULL) return;
+    for (size_t i = 0; i < program->lowered->step_count; i++)
         tow_host_code_release(program->steps[i].host);
-    }
 }
 
 static void unbind(program_t *program)
 {
     release_executables(program);
+    release_hosts(program);
     tow_arena_reset(&program->arena);
     program->steps = NULL;
     program->slots = NULL;
@@ -25,8 +31,10 @@ static void unbind(program_t *program)
     program->is_bound = false;
 }
 
+/* Its executables are the driver's, which has died with it. */
 void dataflow_program_forget(program_t *program)
 {
+    release_hosts(program);
     tow_arena_deinit(&program->arena);
     tow_lowered_destroy(program->lowered);
     tow_free(program);

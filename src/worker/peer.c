@@ -163,13 +163,18 @@ static void redial_later(tow_worker_t *worker, peer_t *peer)
         tow_env_timer_start(worker->env, &worker->peer_redial, peer->redial_ns);
 }
 
-/* A session that the other has ended before us is NOT_FOUND there; to those who
- * need it, it is not there now. */
+/* Why a session ended is a matter between the two: it was ended before (NOT_FOUND),
+ * or the other may not come in any more (ALREADY_EXISTS). To those who need the
+ * other it is not there now. */
 static tow_status_t loss_of(tow_status_t cause)
 {
-    return tow_status_code(cause) == TOW_NOT_FOUND
-               ? TOW_ERROR(TOW_UNAVAILABLE, "%s", tow_status_message(cause))
-               : tow_status_retain(cause);
+    switch (tow_status_code(cause)) {
+    case TOW_ABORTED:
+    case TOW_CANCELLED:
+    case TOW_DATA_LOSS:
+    case TOW_UNAVAILABLE: return tow_status_retain(cause);
+    default: return TOW_ERROR(TOW_UNAVAILABLE, "%s", tow_status_message(cause));
+    }
 }
 
 /* Everything that is under way with it ends. */
