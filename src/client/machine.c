@@ -186,8 +186,9 @@ static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
     if (!client->opening.settled) /* It never was: the cause says why. */
         tow_client_lose(client, tow_status_retain(cause));
     else
-        tow_client_lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the cluster is gone: %s",
-                               tow_status_message(cause)));
+        tow_client_lose(client,
+                        TOW_ERROR(TOW_UNAVAILABLE, "the cluster is gone: %s",
+                                  tow_status_message(cause)));
 }
 
 /* -- What it says -------------------------------------------------------------- */
@@ -254,7 +255,8 @@ static void on_opened(void *context, tow_session_t *session)
         client->name[0] != '\0' ? client->name : (char *)client->env->name;
     if (tow_session_send(session, TOW_MESSAGE_CLIENT_OPEN, &open.base) !=
         TOW_SEND_OK)
-        tow_client_lose(client, TOW_ERROR(TOW_UNAVAILABLE, "the controller is gone"));
+        tow_client_lose(client,
+                        TOW_ERROR(TOW_UNAVAILABLE, "the controller is gone"));
 }
 
 typedef struct report_blob {
