@@ -22,6 +22,7 @@ pjrt_buffer_t *tow_pjrt_buffer_make(pjrt_driver_t *driver, size_t device,
         buffer->buffer.shape.dims[i] = shape->dims[i];
     buffer->handle = NULL;
     buffer->reference_count = 1;
+    buffer->lent_count = 0;
     buffer->is_resolved = false;
     buffer->is_donated = false;
     buffer->is_unsettled = false;
