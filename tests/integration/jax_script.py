@@ -5,6 +5,7 @@ import os
 import pathlib
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -70,8 +71,15 @@ def surroundings(python_path: str = "", **environment: str) -> dict[str, str]:
     return inherited | own | environment
 
 
+def with_default_signals() -> None:
+    """Whoever runs the tests may ignore some (nohup, a job of a script), and children inherit that."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start_words(words: list[str], **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *words], env=surroundings(**environment),
+                            preexec_fn=with_default_signals,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
