@@ -103,7 +103,8 @@ typedef struct walk {
     /* Inputs of that step that are awaited; all have been asked for. */
     uint32_t await_count;
     bool has_asked;
-    bool is_blocked; /* the owner holds back what comes */
+    uint32_t pending_count; /* slots whose buffers are still to come */
+    bool is_blocked;        /* the owner holds back what comes */
     tow_post_t resume;
     bool is_resuming; /* the post is on its way */
 } walk_t;

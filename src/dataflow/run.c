@@ -395,7 +395,8 @@ static void settle_slots(tow_dataflow_t *dataflow, program_t *program,
 }
 
 /* Outputs without a buffer come later. */
-static void note_pending(program_t *program, const step_t *step)
+static void note_pending(tow_dataflow_t *dataflow, program_t *program,
+                         const step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
     for (uint32_t i = 0; i < lowered->output_count; i++) {
@@ -403,7 +404,19 @@ static void note_pending(program_t *program, const step_t *step)
         slot->is_pending = false;
         for (uint32_t d = 0; d < slot->count; d++)
             slot->is_pending |= slot->shards[d * slot->stride] == NULL;
+        dataflow->walk.pending_count += slot->is_pending;
     }
+}
+
+/* A step that is not the driver's, and reads its program until it ends. */
+static void has_begun(step_run_t *step_run)
+{
+    tow_dataflow_t *dataflow = step_run->dataflow;
+    program_t *program = step_run->program;
+    program->hold_count++;
+    dataflow_list_step(dataflow, step_run);
+    note_pending(dataflow, program, step_run->step);
+    settle_slots(dataflow, program, step_run->step);
 }
 
 static bool may_run_inline(const tow_dataflow_t *dataflow,
@@ -539,10 +552,7 @@ static tow_status_t begin_move(tow_dataflow_t *dataflow, program_t *program,
         tow_pool_give(&dataflow->step_pool, step_run);
         return status;
     }
-    program->hold_count++;
-    dataflow_list_step(dataflow, step_run);
-    note_pending(program, step);
-    settle_slots(dataflow, program, step);
+    has_begun(step_run);
     return TOW_OK;
 }
 
@@ -610,10 +620,7 @@ static tow_status_t start_host(tow_dataflow_t *dataflow, program_t *program,
         tow_pool_give(&dataflow->step_pool, step_run);
         return status;
     }
-    program->hold_count++;
-    dataflow_list_step(dataflow, step_run);
-    note_pending(program, step);
-    settle_slots(dataflow, program, step);
+    has_begun(step_run);
     return TOW_OK;
 }
 

@@ -97,18 +97,12 @@ static tow_status_t lost_input(const program_t *program, const step_t *step)
     return TOW_OK;
 }
 
-static bool has_pending_input(const program_t *program, const step_t *step)
+static bool has_pending_input(const walk_t *walk, const step_t *step)
 {
+    if (TOW_LIKELY(walk->pending_count == 0)) return false;
     for (size_t i = 0; i < step->lowered->input_count; i++)
-        if (program->slots[step->lowered->inputs[i]].is_pending) return true;
-    return false;
-}
-
-static bool has_pending(const program_t *program)
-{
-    const tow_lowered_t *lowered = program->lowered;
-    for (uint32_t i = lowered->argument_count; i < lowered->slot_count; i++)
-        if (program->slots[i].is_pending) return true;
+        if (walk->program->slots[step->lowered->inputs[i]].is_pending)
+            return true;
     return false;
 }
 
@@ -122,7 +116,7 @@ static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
                          tow_status_t *out_error)
 {
     walk_t *walk = &dataflow->walk;
-    if (has_pending_input(walk->program, step)) return MUST_WAIT;
+    if (has_pending_input(walk, step)) return MUST_WAIT;
     if (TOW_LIKELY(!step->lowered->is_sequential)) return MAY_BEGIN;
     if (!walk->has_asked) {
         walk->has_asked = true;
@@ -135,9 +129,13 @@ static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
 void dataflow_outputs_ready(tow_dataflow_t *dataflow, program_t *program,
                             const step_t *step)
 {
-    TOW_ASSERT(dataflow->walk.program == program);
-    for (uint32_t i = 0; i < step->lowered->output_count; i++)
-        program->slots[step->lowered->first_output + i].is_pending = false;
+    walk_t *walk = &dataflow->walk;
+    TOW_ASSERT(walk->program == program);
+    for (uint32_t i = 0; i < step->lowered->output_count; i++) {
+        slot_t *slot = &program->slots[step->lowered->first_output + i];
+        walk->pending_count -= slot->is_pending;
+        slot->is_pending = false;
+    }
     dataflow_walk_soon(dataflow);
 }
 
@@ -209,7 +207,7 @@ static void go_on(tow_dataflow_t *dataflow)
     const size_t step_count = walk->program->lowered->step_count;
     while (walk->run->error == TOW_OK && walk->next < step_count)
         if (!take_step(dataflow)) return;
-    if (walk->run->error == TOW_OK && TOW_UNLIKELY(has_pending(walk->program)))
+    if (walk->run->error == TOW_OK && TOW_UNLIKELY(walk->pending_count > 0))
         return;
     conclude(dataflow);
 }
@@ -242,6 +240,7 @@ void dataflow_walk_begin(tow_dataflow_t *dataflow, program_t *program,
     walk->first_gang = grant->first_gang;
     walk->next = 0;
     walk->has_asked = false;
+    walk->pending_count = 0;
     program->hold_count++;
     run->hold_count++;
     go_on(dataflow);

@@ -79,7 +79,7 @@ static tow_status_t call(const tow_client_request_t *request, void *results)
 
 static void serve(callbacks_t *callbacks, tow_client_request_t *request)
 {
-    void *results = tow_malloc(request->result_size + 1);
+    void *results = tow_calloc(1, request->result_size + 1);
     tow_status_t status = results != NULL
                               ? call(request, results)
                               : tow_status_bare(TOW_RESOURCE_EXHAUSTED);

@@ -146,7 +146,27 @@ static void a_call_ends_with_the_session(void **state)
     world_close(&world);
 }
 
+/* Else neither would ever end: the sequential run waits for the one that asks. */
+static void an_answer_reaches_a_worker_that_is_blocked(void **state)
+{
+    (void)state;
+    world_t world = {0};
+    caller_t caller;
+    begin(&world);
+    say_step(&world, 2, 1, SEQUENTIAL);
+    say_grant(&world, 4, 2, 3000);
+    call(&world, &caller, 30);
+    answer(&world, world.heard.callback_call, "yes it", NULL);
+    assert_int_equal(world.heard.done_count, 0);
+    assert_int_equal(caller.done_count, 1);
+    assert_int_equal(caller.status, TOW_OK);
+    run_for(&world, 20 * SECOND);
+    assert_int_equal(world.heard.done_count, 2);
+    world_close(&world);
+}
+
 TOW_TEST_MAIN(
+    cmocka_unit_test(an_answer_reaches_a_worker_that_is_blocked),
     cmocka_unit_test(the_client_is_asked_and_its_answer_fills_the_results),
     cmocka_unit_test(what_is_wrong_fails_the_call_alone),
     cmocka_unit_test(a_call_ends_with_its_gang),

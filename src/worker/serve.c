@@ -381,18 +381,24 @@ tow_status_t worker_serve_held(tow_worker_t *worker, uint32_t type,
     return serve(worker, type, body);
 }
 
-/* What is held back may be what a blocked run waits to be rid of: an abort acts
- * at once, and again in its turn, for its run may be held back too. And who asks
- * what we are doing is told while we do it. */
+/* In no order with runs: who asks what we are doing is told while we do it, and a
+ * computation that calls its client goes on with the answer. It may be what a
+ * blocked run waits for. */
+static bool is_at_once(uint32_t type)
+{
+    return type == TOW_MESSAGE_REPORT_GET || type == TOW_MESSAGE_CALLBACK_DONE;
+}
+
+/* An abort acts at once too, for it may end what a blocked run waits for, and again
+ * in its turn, for its run may be held back. */
 static tow_status_t hold(tow_worker_t *worker, const tow_message_t *message)
 {
     tow_message_t later = *message;
-    if (message->type == TOW_MESSAGE_REPORT_GET) {
+    if (is_at_once(message->type)) {
         later.type = NOTHING;
         later.size = 0;
     }
-    if (message->type == TOW_MESSAGE_ABORT ||
-        message->type == TOW_MESSAGE_REPORT_GET)
+    if (message->type == TOW_MESSAGE_ABORT || is_at_once(message->type))
         TOW_RETURN_IF_ERROR(worker_serve_held(worker, message->type,
                                               message->bytes, message->size));
     return worker_relay_hold(worker, &later);

@@ -585,7 +585,7 @@ static void gets_that_wait_have_their_value_though_a_run_consumes_it(
     static uint8_t bytes[60000];
     world_join(&world, (tow_worker_limits_t){.get_bytes_max = 100000});
     say_load(&world, ADD, consuming_text);
-    say_step(&world, RUN_ADD, ADD, true);
+    say_step(&world, RUN_ADD, ADD, CONSUMES_ARGUMENT);
     say_put(&world, 1, sizeof(bytes), bytes, sizeof(bytes));
     run_for(&world, SECOND / 10);
     assert_int_equal(world.heard.load_code, TOW_CODE_OK);

@@ -604,11 +604,17 @@ static inline void say_load(world_t *world, uint64_t executable,
     say(world, TOW_MESSAGE_LOAD, &load.base);
 }
 
+typedef enum step_kind {
+    LEAVES_ARGUMENT,
+    CONSUMES_ARGUMENT,
+    SEQUENTIAL
+} step_kind_t;
+
 /* argument -> executable -> result; node 1. */
-/* Of one step, which leaves its argument alone, or consumes it. */
 static inline void say_step(world_t *world, uint64_t program,
-                            uint64_t executable, bool consumes)
+                            uint64_t executable, step_kind_t kind)
 {
+    const bool consumes = kind == CONSUMES_ARGUMENT;
     static const uint32_t argument[] = {0}, result[] = {1}, kept[] = {0};
     const tow_lowered_step_t step = {.executable = {executable},
                                      .inputs = argument,
@@ -619,6 +625,7 @@ static inline void say_step(world_t *world, uint64_t program,
                                      .kept_count = consumes ? 0 : 1,
                                      .freed = argument,
                                      .freed_count = consumes ? 1 : 0,
+                                     .is_sequential = kind == SEQUENTIAL,
                                      .node = 1};
     void *bytes;
     size_t size;
@@ -640,7 +647,7 @@ static inline void say_step(world_t *world, uint64_t program,
 static inline void say_program(world_t *world, uint64_t program,
                                uint64_t executable)
 {
-    say_step(world, program, executable, false);
+    say_step(world, program, executable, LEAVES_ARGUMENT);
 }
 
 /* Results are objects 1000 * run, ... */
