@@ -8,7 +8,7 @@ FUZZ_RUNS ?= 1000000
 CHECKS ?=
 export FUZZ_RUNS
 
-.PHONY: all setup run demo test check bench bench-jax fuzz sim wheel install clean help
+.PHONY: all setup run demo test check bench bench-jax jax-suite fuzz sim wheel install clean help
 .DEFAULT_GOAL := all
 
 all: setup ## build everything into build/
@@ -39,6 +39,11 @@ bench: all ## every benchmark, each beside its peer
 
 bench-jax: all ## plain JAX beside JAX's own backend, as JSON lines (QUICK=1: about 40 s)
 	@build/tow bench jax --json $(if $(QUICK),--quick)
+
+jax-suite: all ## JAX's own tests beside JAX's CPU backend (JAX_SOURCE=/path/to/jax, FILES="pjit_test.py", PEER=failed)
+	@scripts/extra_packages.sh
+	@.venv/bin/python scripts/jax_suite.py --source "$(JAX_SOURCE)" --packages .venv/jax-suite \
+	    $(if $(PEER),--peer $(PEER)) $(FILES)
 
 fuzz: ## every fuzz target, FUZZ_RUNS executions each (1,000,000)
 	@scripts/setup.sh check
