@@ -111,15 +111,6 @@ _SERVE_TYPE = ctypes.CFUNCTYPE(
 _serve_pointer = _SERVE_TYPE(_serve)
 
 
-def _ensure_cpu(xla_bridge: Any) -> None:
-    """JAX hands callbacks their arguments on a CPU device, also where
-    JAX_PLATFORMS names none: made here, when the first callback is seen."""
-    try:
-        xla_bridge.local_devices(backend="cpu")
-    except RuntimeError:
-        xla_bridge._backends["cpu"] = xla_bridge._init_backend("cpu")
-
-
 def _kinds(avals: Sequence[Any]) -> list[tuple[tuple[int, ...], np.dtype]]:
     return [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in avals]
 
@@ -135,7 +126,7 @@ def _emit(ctx, callback, token, operands, operand_avals, result_avals, *,
     from jax._src import core, dtypes, ffi, xla_bridge
     from jax._src.interpreters import mlir
 
-    _ensure_cpu(xla_bridge)
+    xla_bridge.local_devices(backend="cpu")  # where JAX puts arguments: made here, not by a call
     canonical = getattr(dtypes, "canonicalize_value", lambda value: value)
 
     def call(*arguments):

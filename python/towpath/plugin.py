@@ -8,6 +8,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 LIBRARY = "libtowpath_pjrt.so"
 # Above JAX's own CPU backend, as other accelerators are.
@@ -56,39 +57,90 @@ def _talks_to_python(name: str) -> bool:
     return "callback" in name or "debug" in name
 
 
+class _Lowerings(dict):
+    """Rules for this platform: its own, and for all else JAX's for the CPU, also
+    those of modules that are imported later."""
+
+    def __init__(self, own: dict, lender: dict) -> None:
+        super().__init__(own)
+        self._lender = lender
+
+    def __contains__(self, primitive: object) -> bool:
+        if super().__contains__(primitive):
+            return True
+        return primitive in self._lender and not _talks_to_python(str(primitive))
+
+    def __missing__(self, primitive: object) -> object:
+        return self._lender[primitive]
+
+
 def _lend_lowerings(mlir: types.ModuleType) -> None:
     """JAX knows linear algebra only by platform. Our workers run XLA on the CPU
     and have the custom calls that its rules for the CPU make, LAPACK's."""
     rules = getattr(mlir, "_platform_specific_lowerings", None)
     if rules is None:
         return  # Another JAX: it says itself what it has no rule for.
-    for primitive, rule in rules["cpu"].items():
-        if not _talks_to_python(primitive.name):
-            rules["towpath"].setdefault(primitive, rule)
+    rules["towpath"] = _Lowerings(rules["towpath"], rules["cpu"])
+
+
+class _Backends(dict):
+    """JAX's backends by name, and its CPU's as soon as somebody asks for it."""
+
+    def get(self, platform: str, default: object = None) -> object:
+        from jax._src import xla_bridge
+
+        if platform == "cpu":
+            with xla_bridge._backend_lock:
+                if platform not in self:
+                    self[platform] = xla_bridge._init_backend(platform)
+        return super().get(platform, default)
+
+
+def _keep_cpu_at_hand(xla_bridge: types.ModuleType) -> None:
+    """JAX asks for its own CPU devices, for arguments of callbacks and for NumPy
+    arrays that a loop passes on, also where JAX_PLATFORMS names none."""
+    initialize_backend = xla_bridge._init_backend
+
+    def initialize_beside(platform: str) -> object:
+        made = initialize_backend(platform)
+        if platform == "towpath":
+            xla_bridge._backends = _Backends(xla_bridge._backends)
+        return made
+
+    xla_bridge._init_backend = initialize_beside
+
+
+def _is_ours(backend: object) -> bool:
+    return getattr(backend, "platform", None) == "towpath"
 
 
 def _let_cache() -> None:
     """JAX keeps compiled programs on disk for platforms on a list in the middle of
     a function. Ours can be kept too: ask as one of those."""
     try:
-        import jax
-        from jax._src import compilation_cache
+        from jax._src import compilation_cache, compiler, config
 
         asked = compilation_cache.is_cache_used
+        options_of = compiler.get_compile_options
+        caches_of_xla = config.persistent_cache_enable_xla_caches
     except (ImportError, AttributeError):
         return  # Another JAX: then without.
 
     def is_cache_used(backend: object) -> bool:
-        if getattr(backend, "platform", None) == "towpath":
+        if _is_ours(backend):
             backend = types.SimpleNamespace(platform="cpu")
         return asked(backend)
 
+    def get_compile_options(*args: Any, **named: Any) -> object:
+        """With its cache JAX tells XLA to keep files for GPUs beside: on hosts of
+        others, who refuse that."""
+        if not _is_ours(named.get("backend")):
+            return options_of(*args, **named)
+        with caches_of_xla("none"):
+            return options_of(*args, **named)
+
     compilation_cache.is_cache_used = is_cache_used
-    # With it JAX tells XLA to keep files for GPUs, beside its own: on hosts of
-    # others, who refuse that.
-    if _is_asked_for() or not os.environ.get("JAX_PLATFORMS"):
-        with contextlib.suppress(AttributeError):
-            jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+    compiler.get_compile_options = get_compile_options
 
 
 def _has_xla(path: Path) -> bool:
@@ -160,6 +212,7 @@ def initialize() -> None:
     if "towpath" not in mlir._platforms_with_donation:
         mlir._platforms_with_donation.append("towpath")
     _lend_lowerings(mlir)
+    _keep_cpu_at_hand(xla_bridge)
     _let_cache()
     _lend_copies()
     known = getattr(xla_bridge, "_nonexperimental_plugins", None)

@@ -1,0 +1,61 @@
+"""What JAX does by the name of the platform, where ours must fare as its CPU backend does."""
+
+import pytest
+
+from jax_script import NEEDS_THE_PLUGIN, VERSIONS, lines, run, same_as_jax_itself
+
+pytestmark = NEEDS_THE_PLUGIN
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rules_of_modules_that_are_imported_late_are_ours_too(version):
+    same_as_jax_itself("""
+        show(jnp.ones(3) + 1)
+        from jax.experimental import checkify
+        def positive(x):
+            checkify.debug_check(x > 0, "{x} is not", x=x)
+            return x * 2
+        show(jax.jit(positive)(jnp.float32(3)))
+        error, value = checkify.checkify(jax.jit(positive))(jnp.float32(-3))
+        show(value, "is not" in error.get())
+    """, python_path=version)
+
+
+def test_checks_that_nobody_functionalized_end_the_run():
+    script = """
+        from jax.experimental import checkify
+        jax.config.update("jax_experimental_unsafe_xla_runtime_errors", True)
+        def positive(x):
+            checkify.check(x > 0, "{x} is not", x=x)
+            return x * 2
+        show(jax.jit(positive)(jnp.float32(3)))
+        jax.jit(positive)(jnp.float32(-3)).block_until_ready()
+    """
+    done = run(script)
+    assert done.returncode == 1 and done.stdout.split() == ["6"]
+    assert "-3.0 is not" in done.stderr
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_numpy_arrays_pass_through_loops(version):
+    same_as_jax_itself("""
+        show(*jax.lax.scan(lambda carry, x: (carry, x + 1), np.ones(2, np.float32), np.arange(3.0)))
+    """, python_path=version)
+
+
+def test_jax_has_its_cpu_devices_beside_when_asked_by_name():
+    assert lines("""
+        print(jax.default_backend(), len(devices))
+        [x] = (jnp.ones(4) + jax.device_put(1.0, devices[3])).devices()
+        y = jax.device_put(jnp.arange(4.0), jax.devices("cpu")[0])
+        print(x.platform, y.devices().pop().platform, float(y.sum()))
+        x = jax.dlpack.from_dlpack(np.arange(4.0))
+        print(x.devices().pop().platform, float(x.sum()))
+        print(jax.default_backend(), len(jax.devices()), float(jax.device_put(y, devices[7]).sum()))
+    """) == ["towpath 8", "towpath cpu 6.0", "cpu 6.0", "towpath 8 6.0"]
+
+
+def test_settings_of_jax_stay_as_the_user_left_them():
+    assert lines("""
+        print(jax.config.jax_persistent_cache_enable_xla_caches == os.environ["WANTED"])
+    """, JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES="all", WANTED="all") == ["True"]
