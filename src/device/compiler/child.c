@@ -1,12 +1,9 @@
 #include "device/compiler/child.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -47,23 +44,6 @@ static child_slot_t *idle_slot(child_compiler_t *child)
     return idle;
 }
 
-/* Signals of the process are for threads that expect them. */
-static tow_status_t start_thread(child_slot_t *slot)
-{
-    if (slot->has_thread) return TOW_OK;
-    if (slot->wake_fd < 0)
-        slot->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (slot->wake_fd < 0) return TOW_ERRNO(errno, "eventfd");
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&slot->thread, NULL, tow_slot_run, slot);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) return TOW_ERRNO(error, "starting a thread");
-    slot->has_thread = true;
-    return TOW_OK;
-}
-
 static tow_status_t check_job(const tow_compile_job_t *job)
 {
     if (job->format != TOW_PROGRAM_MLIR)
@@ -82,20 +62,22 @@ static void start(tow_compiler_t *compiler, tow_compile_job_t *job)
 {
     child_slot_t *slot = idle_slot(child_compiler_of(compiler));
     tow_status_t status = check_job(job);
-    if (status == TOW_OK) status = start_thread(slot);
+    if (status == TOW_OK)
+        status = tow_keeper_start(&slot->keeper, tow_slot_run, slot);
     if (status != TOW_OK) {
         tow_compiler_finish(compiler, job, status, NULL);
         return;
     }
     slot->job = job;
     job->private_.place = slot;
-    tow_slot_compile(slot);
+    tow_keeper_order(&slot->keeper, TOW_KEEPER_WORK);
 }
 
 static void stop(tow_compiler_t *compiler, tow_compile_job_t *job)
 {
     (void)compiler;
-    tow_slot_cancel(job->private_.place);
+    child_slot_t *slot = job->private_.place;
+    tow_keeper_order(&slot->keeper, TOW_KEEPER_CANCEL);
 }
 
 /* -- Life ------------------------------------------------------------------- */
@@ -103,7 +85,7 @@ static void stop(tow_compiler_t *compiler, tow_compile_job_t *job)
 static void free_compiler(child_compiler_t *child)
 {
     for (size_t i = 0; i < child->slot_count; i++)
-        if (child->slots[i].wake_fd >= 0) close(child->slots[i].wake_fd);
+        tow_keeper_deinit(&child->slots[i].keeper);
     tow_arena_deinit(&child->arena);
     tow_free(child);
 }
@@ -120,7 +102,7 @@ static void check_ended(child_compiler_t *child)
 static void ended(tow_post_t *post)
 {
     child_slot_t *slot = TOW_CONTAINER_OF(post, child_slot_t, ended);
-    pthread_join(slot->thread, NULL);
+    tow_keeper_join(&slot->keeper);
     slot->compiler->ended_count++;
     check_ended(slot->compiler);
 }
@@ -129,8 +111,8 @@ static void destroy(tow_compiler_t *compiler)
 {
     child_compiler_t *child = child_compiler_of(compiler);
     for (size_t i = 0; i < child->slot_count; i++)
-        if (child->slots[i].has_thread)
-            tow_slot_quit(&child->slots[i]);
+        if (child->slots[i].keeper.has_thread)
+            tow_keeper_order(&child->slots[i].keeper, TOW_KEEPER_QUIT);
         else
             child->ended_count++;
     check_ended(child);
@@ -176,10 +158,9 @@ static bool make_words(child_compiler_t *child,
 static void init_slot(child_compiler_t *child, child_slot_t *slot)
 {
     slot->compiler = child;
-    slot->wake_fd = -1;
     slot->finished.run = finished;
     slot->ended.run = ended;
-    tow_child_process_init(&slot->process);
+    tow_keeper_init(&slot->keeper);
 }
 
 tow_status_t tow_child_compiler_create(

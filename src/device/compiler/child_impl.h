@@ -3,32 +3,20 @@
 #ifndef TOW_DEVICE_COMPILER_CHILD_IMPL_H_
 #define TOW_DEVICE_COMPILER_CHILD_IMPL_H_
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "device/compiler/child.h"
 #include "device/compiler/compiler_impl.h"
-#include "device/compiler/process.h"
+#include "device/compiler/keeper.h"
 
 typedef struct child_compiler child_compiler_t;
-
-/* Bits: a job may be cancelled before the thread has seen it. */
-enum {
-    ORDER_COMPILE = 1,
-    ORDER_CANCEL = 2, /* the job that runs, if it still does */
-    ORDER_QUIT = 4,
-};
 
 /* One child, or the place for one. The loop gives orders and the thread posts
  * what came of them. */
 typedef struct child_slot {
     child_compiler_t *compiler; /* lent */
-    pthread_t thread;
-    bool has_thread; /* the loop's */
-    int wake_fd;     /* an eventfd: look at `orders` */
-    /* Set by the loop, taken by the thread. */
-    _Atomic(unsigned) orders;
-    /* The thread's from ORDER_COMPILE until it posts `finished`; the loop's
+    tow_keeper_t keeper;
+    /* The thread's from TOW_KEEPER_WORK until it posts `finished`; the loop's
      * otherwise. */
     tow_compile_job_t *job;
     tow_status_t status;      /* owned */
@@ -36,7 +24,6 @@ typedef struct child_slot {
     tow_post_t finished;
     tow_post_t ended; /* the thread's last act */
     /* The thread's alone. */
-    child_process_t process;
     bool is_ready; /* the child has said so */
     uint64_t compile_count;
     /* Written by the thread, read by the loop for statistics. */
@@ -60,9 +47,5 @@ struct child_compiler {
 
 /* The life of a slot's thread; `context` is the slot. */
 void *tow_slot_run(void *context);
-/* From the loop. Compiles slot->job; the slot must be idle. */
-void tow_slot_compile(child_slot_t *slot);
-void tow_slot_cancel(child_slot_t *slot);
-void tow_slot_quit(child_slot_t *slot);
 
 #endif /* TOW_DEVICE_COMPILER_CHILD_IMPL_H_ */

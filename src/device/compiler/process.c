@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -179,6 +180,30 @@ void tow_child_process_end(child_process_t *process)
     close_end(&process->pid_fd);
     close_end(&process->socket_fd);
     close_end(&process->error_fd);
+}
+
+bool tow_child_process_has_ended(const child_process_t *process)
+{
+    struct pollfd poll_fd = {.fd = process->pid_fd, .events = POLLIN};
+    return poll(&poll_fd, 1, 0) > 0;
+}
+
+tow_child_process_end_text_t tow_child_process_how_it_ended(
+    const child_process_t *process)
+{
+    tow_child_process_end_text_t end;
+    const int status = process->wait_status;
+    if (!WIFSIGNALED(status)) {
+        snprintf(end.text, sizeof(end.text),
+                 "exit status %d (without an answer)", WEXITSTATUS(status));
+        return end;
+    }
+    const int number = WTERMSIG(status);
+    const char *name = sigdescr_np(number); /* NULL for those of real time. */
+    snprintf(end.text, sizeof(end.text), "signal %d (%s%s)", number,
+             name != NULL ? name : "without a name",
+             number == SIGKILL ? ", from outside or for want of memory" : "");
+    return end;
 }
 
 /* -- The child's own part -------------------------------------------------------- */

@@ -35,6 +35,16 @@ tow_status_t tow_child_process_start(child_process_t *process, char **words)
  * wait_status and the last words. There is none afterwards. */
 void tow_child_process_end(child_process_t *process);
 
+/* Has it ended by itself? Then tow_child_process_end finds out how. */
+bool tow_child_process_has_ended(const child_process_t *process);
+
+/* How it ended, once tow_child_process_end has seen it. */
+typedef struct tow_child_process_end_text {
+    char text[96];
+} tow_child_process_end_text_t;
+tow_child_process_end_text_t tow_child_process_how_it_ended(
+    const child_process_t *process);
+
 /* Reads what it says and keeps the end of it. False when that is over. */
 bool tow_child_process_listen(child_process_t *process);
 /* One line, for a status; "nothing" if there was none. */

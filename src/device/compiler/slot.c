@@ -1,96 +1,36 @@
 /* The thread of one child. It sleeps in poll: for an order of the loop, for the
  * child's answer, its words and its end, and for the time limit. */
-#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/assert.h"
 #include "device/compiler/child_impl.h"
 #include "device/compiler/talk_impl.h"
 
-#define NS_PER_S  1000000000
 #define NS_PER_MS 1000000
-
-static int64_t now_ns(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * NS_PER_S + time.tv_nsec;
-}
-
-/* -- Orders ----------------------------------------------------------------- */
-
-static void wake(child_slot_t *slot)
-{
-    const uint64_t one = 1;
-    ssize_t written;
-    do {
-        written = write(slot->wake_fd, &one, sizeof(one));
-    } while (written < 0 && errno == EINTR);
-    TOW_ASSERT(written == sizeof(one));
-}
-
-void tow_slot_compile(child_slot_t *slot)
-{
-    /* Not added to the others: a cancellation that came too late for the last
-     * job must not meet this one. */
-    atomic_store(&slot->orders, ORDER_COMPILE);
-    wake(slot);
-}
-
-void tow_slot_cancel(child_slot_t *slot)
-{
-    atomic_fetch_or(&slot->orders, ORDER_CANCEL);
-    wake(slot);
-}
-
-void tow_slot_quit(child_slot_t *slot)
-{
-    atomic_store(&slot->orders, ORDER_QUIT);
-    wake(slot);
-}
-
-static unsigned take_orders(child_slot_t *slot)
-{
-    uint64_t count;
-    ssize_t got = read(slot->wake_fd, &count, sizeof(count));
-    TOW_ASSERT(got == sizeof(count) || errno == EAGAIN || errno == EINTR);
-    return atomic_exchange(&slot->orders, 0);
-}
 
 /* -- The child -------------------------------------------------------------- */
 
 static void drop_child(child_slot_t *slot)
 {
-    if (slot->process.pid == 0) return;
-    tow_child_process_end(&slot->process);
+    if (slot->keeper.process.pid == 0) return;
+    tow_child_process_end(&slot->keeper.process);
     atomic_store(&slot->pid, 0);
-}
-
-/* It cannot be awaited: poll says it, and then it is gone for good. */
-static bool has_child_ended(const child_slot_t *slot)
-{
-    struct pollfd poll_fd = {.fd = slot->process.pid_fd, .events = POLLIN};
-    return poll(&poll_fd, 1, 0) > 0;
 }
 
 static tow_status_t ensure_child(child_slot_t *slot)
 {
-    if (slot->process.pid != 0 &&
+    if (slot->keeper.process.pid != 0 &&
         (slot->compile_count >= slot->compiler->compile_count_max ||
-         has_child_ended(slot)))
+         tow_child_process_has_ended(&slot->keeper.process)))
         drop_child(slot);
-    if (slot->process.pid != 0) return TOW_OK;
+    if (slot->keeper.process.pid != 0) return TOW_OK;
     TOW_RETURN_IF_ERROR(
-        tow_child_process_start(&slot->process, slot->compiler->words));
+        tow_child_process_start(&slot->keeper.process, slot->compiler->words));
     slot->is_ready = false;
     slot->compile_count = 0;
-    atomic_store(&slot->pid, slot->process.pid);
+    atomic_store(&slot->pid, slot->keeper.process.pid);
     atomic_fetch_add(&slot->started_count, 1);
     return TOW_OK;
 }
@@ -101,20 +41,12 @@ static tow_status_t ensure_child(child_slot_t *slot)
 
 static tow_status_t crashed(child_slot_t *slot)
 {
-    child_process_t *process = &slot->process;
+    child_process_t *process = &slot->keeper.process;
     drop_child(slot);
     atomic_fetch_add(&slot->crashed_count, 1);
-    const bool is_signal = WIFSIGNALED(process->wait_status);
-    const int number = is_signal ? WTERMSIG(process->wait_status)
-                                 : WEXITSTATUS(process->wait_status);
     return TOW_ERROR(
-        TOW_INTERNAL,
-        "the compiler ended by %s %d (%s)%s %s %s; its last "
-        "words: %s",
-        is_signal ? "signal" : "exit status", number,
-        is_signal ? sigdescr_np(number) : "without an answer",
-        is_signal && number == SIGKILL ? ", from outside or for want of memory,"
-                                       : "",
+        TOW_INTERNAL, "the compiler ended by %s %s %s; its last words: %s",
+        tow_child_process_how_it_ended(process).text,
         slot->is_ready ? "while it compiled" : "before it came to",
         compile_job_name(slot->job), tow_child_process_last_words(process));
 }
@@ -128,7 +60,7 @@ static tow_status_t late(child_slot_t *slot)
                      " ms, and was ended; its last words: %s",
                      compile_job_name(slot->job),
                      slot->compiler->timeout_ns / NS_PER_MS,
-                     tow_child_process_last_words(&slot->process));
+                     tow_child_process_last_words(&slot->keeper.process));
 }
 
 static tow_status_t senseless(child_slot_t *slot, const char *what)
@@ -139,7 +71,7 @@ static tow_status_t senseless(child_slot_t *slot, const char *what)
                      "the compiler of %s sent %s, and was ended; its last "
                      "words: %s",
                      compile_job_name(slot->job), what,
-                     tow_child_process_last_words(&slot->process));
+                     tow_child_process_last_words(&slot->keeper.process));
 }
 
 static tow_status_t stopped(child_slot_t *slot)
@@ -209,8 +141,8 @@ static void take_ready(conversation_t *talk)
     }
     talk->slot->is_ready = true;
     tow_talk_reset(&talk->in);
-    tow_child_process_listen(&talk->slot->process);
-    talk->slot->process.last_size = 0;
+    tow_child_process_listen(&talk->slot->keeper.process);
+    talk->slot->keeper.process.last_size = 0;
 }
 
 static void take_message(conversation_t *talk)
@@ -230,7 +162,7 @@ static void receive(conversation_t *talk)
 {
     child_slot_t *slot = talk->slot;
     while (!talk->is_over) {
-        switch (tow_talk_receive(slot->process.socket_fd, &talk->in)) {
+        switch (tow_talk_receive(slot->keeper.process.socket_fd, &talk->in)) {
         case TALK_WAIT: return;
         case TALK_DONE: take_message(talk); break;
         case TALK_OVER: conclude(talk, crashed(slot)); break;
@@ -255,7 +187,7 @@ static void transmit(conversation_t *talk)
 {
     /* That it is gone shows, with more words, when we read. */
     if (may_transmit(talk))
-        talk->is_out = tow_talk_send(talk->slot->process.socket_fd,
+        talk->is_out = tow_talk_send(talk->slot->keeper.process.socket_fd,
                                      &talk->out) != TALK_WAIT;
 }
 
@@ -263,33 +195,21 @@ static void transmit(conversation_t *talk)
 static void follow(conversation_t *talk)
 {
     child_slot_t *slot = talk->slot;
-    child_process_t *process = &slot->process;
-    const int64_t left_ns = talk->deadline_ns - now_ns();
-    if (left_ns <= 0) {
+    const tow_keeper_news_t news =
+        tow_keeper_follow(&slot->keeper, talk->deadline_ns,
+                          (short)(POLLIN | (may_transmit(talk) ? POLLOUT : 0)));
+    if (news.is_late) {
         conclude(talk, late(slot));
         return;
     }
-    struct pollfd polls[] = {
-        {.fd = slot->wake_fd, .events = POLLIN},
-        {.fd = process->socket_fd,
-         .events = (short)(POLLIN | (may_transmit(talk) ? POLLOUT : 0))},
-        {.fd = process->error_fd, .events = POLLIN},
-        {.fd = process->pid_fd, .events = POLLIN},
-    };
-    const int64_t left_ms = left_ns / NS_PER_MS + 1;
-    const int wait_ms = left_ms < NS_PER_S ? (int)left_ms : NS_PER_S;
-    if (poll(polls, TOW_COUNT_OF(polls), wait_ms) <= 0) return;
-    if (polls[0].revents != 0) {
-        if ((take_orders(slot) & ORDER_CANCEL) != 0) {
-            conclude(talk, stopped(slot));
-            return;
-        }
+    if (news.is_cancelled) {
+        conclude(talk, stopped(slot));
+        return;
     }
-    if (polls[2].revents != 0) tow_child_process_listen(process);
-    transmit(talk);
-    receive(talk);
-    /* Its end, though somebody else may still hold its end of the socket. */
-    if (!talk->is_over && polls[3].revents != 0) conclude(talk, crashed(slot));
+    if (news.has_message) transmit(talk);
+    /* One that has ended may have answered after we looked. */
+    if (news.has_message || news.has_ended) receive(talk);
+    if (!talk->is_over && news.has_ended) conclude(talk, crashed(slot));
 }
 
 static void set_part(talk_out_t *out, size_t part, const void *bytes,
@@ -304,7 +224,7 @@ static tow_status_t compile(child_slot_t *slot)
     const tow_compile_job_t *job = slot->job;
     conversation_t talk = {
         .slot = slot,
-        .deadline_ns = now_ns() + slot->compiler->timeout_ns,
+        .deadline_ns = tow_keeper_now_ns() + slot->compiler->timeout_ns,
         .out.header = {.magic = TALK_MAGIC,
                        .type = TALK_REQUEST,
                        .format = (uint32_t)job->format},
@@ -314,7 +234,7 @@ static tow_status_t compile(child_slot_t *slot)
     set_part(&talk.out, REQUEST_OPTIONS, job->options.data, job->options.size);
     set_part(&talk.out, REQUEST_PROGRAM, job->program.data, job->program.size);
     TOW_RETURN_IF_ERROR(ensure_child(slot));
-    slot->process.last_size = 0; /* Words of before are about others. */
+    slot->keeper.process.last_size = 0; /* Words of before are about others. */
     while (!talk.is_over)
         follow(&talk);
     tow_talk_reset(&talk.in);
@@ -323,30 +243,13 @@ static tow_status_t compile(child_slot_t *slot)
 
 /* -- The thread ------------------------------------------------------------- */
 
-/* Between jobs a child says nothing but words, and one that ends is replaced
- * when it is needed. */
-static void watch_idle(child_slot_t *slot, const struct pollfd *polls)
-{
-    if (polls[1].revents != 0 || polls[3].revents != 0)
-        drop_child(slot);
-    else if (polls[2].revents != 0)
-        tow_child_process_listen(&slot->process);
-}
-
-/* To compile or to quit, perhaps to cancel too. */
+/* A child that ends between jobs is replaced when it is needed. */
 static unsigned await_orders(child_slot_t *slot)
 {
-    for (;;) {
-        const unsigned orders = take_orders(slot);
-        if ((orders & (ORDER_COMPILE | ORDER_QUIT)) != 0) return orders;
-        struct pollfd polls[] = {
-            {.fd = slot->wake_fd, .events = POLLIN},
-            {.fd = slot->process.socket_fd, .events = POLLIN},
-            {.fd = slot->process.error_fd, .events = POLLIN},
-            {.fd = slot->process.pid_fd, .events = POLLIN},
-        };
-        if (poll(polls, TOW_COUNT_OF(polls), -1) > 0) watch_idle(slot, polls);
-    }
+    unsigned orders;
+    while ((orders = tow_keeper_await(&slot->keeper)) == 0)
+        drop_child(slot);
+    return orders;
 }
 
 void *tow_slot_run(void *context)
@@ -355,9 +258,9 @@ void *tow_slot_run(void *context)
     tow_env_t *env = slot->compiler->compiler.env;
     for (;;) {
         const unsigned orders = await_orders(slot);
-        if ((orders & ORDER_QUIT) != 0) break;
+        if ((orders & TOW_KEEPER_QUIT) != 0) break;
         slot->status =
-            (orders & ORDER_CANCEL) != 0 ? stopped(slot) : compile(slot);
+            (orders & TOW_KEEPER_CANCEL) != 0 ? stopped(slot) : compile(slot);
         tow_env_post(env, &slot->finished);
     }
     drop_child(slot);

@@ -1,10 +1,7 @@
 #include "device/host/child.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -22,23 +19,6 @@ static tow_host_job_t *job_of(tow_list_t *item)
 }
 
 /* -- Calls ------------------------------------------------------------------------ */
-
-/* Signals of the process are for threads that expect them. */
-static tow_status_t start_thread(host_slot_t *slot)
-{
-    if (slot->has_thread) return TOW_OK;
-    if (slot->wake_fd < 0)
-        slot->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (slot->wake_fd < 0) return TOW_ERRNO(errno, "eventfd");
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&slot->thread, NULL, host_slot_run, slot);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) return TOW_ERRNO(error, "starting a thread");
-    slot->has_thread = true;
-    return TOW_OK;
-}
 
 /* One that has a child, if there is one: it is warm. */
 static host_slot_t *idle_slot(host_child_t *child)
@@ -72,14 +52,15 @@ static void start_waiting(host_child_t *child)
         if (slot == NULL) return;
         tow_host_job_t *job = job_of(tow_list_pop_front(&child->waiting));
         child->waiting_count--;
-        tow_status_t status = start_thread(slot);
+        tow_status_t status =
+            tow_keeper_start(&slot->keeper, host_slot_run, slot);
         if (status != TOW_OK) {
             end_soon(child, job, status);
             continue;
         }
         slot->job = job;
         job->private_.place = slot;
-        host_slot_order(slot, HOST_ORDER_CALL);
+        tow_keeper_order(&slot->keeper, TOW_KEEPER_WORK);
     }
 }
 
@@ -131,7 +112,8 @@ static void cancel(tow_host_runner_t *host, tow_host_job_t *job)
     host_child_t *child = child_of(host);
     if (job->private_.place == child) return; /* It has ended. */
     if (job->private_.place != NULL) {
-        host_slot_order(job->private_.place, HOST_ORDER_CANCEL);
+        host_slot_t *slot = job->private_.place;
+        tow_keeper_order(&slot->keeper, TOW_KEEPER_CANCEL);
         return;
     }
     tow_list_remove(&job->private_.list);
@@ -147,7 +129,7 @@ static void free_child(host_child_t *child)
 {
     for (size_t i = 0; i < child->slot_count; i++) {
         host_slot_t *slot = &child->slots[i];
-        if (slot->wake_fd >= 0) close(slot->wake_fd);
+        tow_keeper_deinit(&slot->keeper);
         tow_vec_deinit(&slot->codes);
     }
     for (size_t i = 0; i < TOW_COUNT_OF(child->words); i++)
@@ -161,7 +143,7 @@ static void on_ended(tow_post_t *post)
 {
     host_slot_t *slot = TOW_CONTAINER_OF(post, host_slot_t, ended);
     host_child_t *child = slot->host;
-    pthread_join(slot->thread, NULL);
+    tow_keeper_join(&slot->keeper);
     if (++child->ended_count < child->slot_count) return;
     const tow_closed_t closed = child->closed;
     free_child(child);
@@ -181,11 +163,11 @@ static void check_closed(host_child_t *child)
     if (!child->is_closing || child->ended_count > 0 || is_busy(child)) return;
     size_t thread_count = 0;
     for (size_t i = 0; i < child->slot_count; i++)
-        thread_count += child->slots[i].has_thread;
+        thread_count += child->slots[i].keeper.has_thread;
     child->ended_count = child->slot_count - thread_count;
     for (size_t i = 0; i < child->slot_count; i++)
-        if (child->slots[i].has_thread)
-            host_slot_order(&child->slots[i], HOST_ORDER_QUIT);
+        if (child->slots[i].keeper.has_thread)
+            tow_keeper_order(&child->slots[i].keeper, TOW_KEEPER_QUIT);
     if (thread_count > 0) return;
     const tow_closed_t closed = child->closed;
     free_child(child);
@@ -230,10 +212,10 @@ static bool make_words(host_child_t *child,
 static void init_slot(host_child_t *child, host_slot_t *slot)
 {
     slot->host = child;
-    slot->wake_fd = slot->memory_fd = -1;
+    slot->memory_fd = -1;
     slot->finished.run = on_finished;
     slot->ended.run = on_ended;
-    tow_child_process_init(&slot->process);
+    tow_keeper_init(&slot->keeper);
 }
 
 tow_status_t tow_host_child_create(tow_env_t *env,

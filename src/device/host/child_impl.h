@@ -3,31 +3,20 @@
 #ifndef TOW_DEVICE_HOST_CHILD_IMPL_H_
 #define TOW_DEVICE_HOST_CHILD_IMPL_H_
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/vec.h"
+#include "device/compiler/keeper.h"
 #include "device/host/child.h"
 #include "device/host/talk_impl.h"
 
 typedef struct host_child host_child_t;
 
-/* Bits: a call may be cancelled before the thread has seen it. */
-enum {
-    HOST_ORDER_CALL = 1,
-    HOST_ORDER_CANCEL = 2, /* the call that runs, if it still does */
-    HOST_ORDER_QUIT = 4,
-};
-
 /* One child, or the place for one. */
 typedef struct host_slot {
     host_child_t *host; /* lent */
-    pthread_t thread;
-    bool has_thread; /* the loop's */
-    int wake_fd;     /* an eventfd: look at `orders` */
-    /* Set by the loop, taken by the thread. */
-    _Atomic(unsigned) orders;
-    /* The thread's from HOST_ORDER_CALL until it posts `finished`; the loop's
+    tow_keeper_t keeper;
+    /* The thread's from TOW_KEEPER_WORK until it posts `finished`; the loop's
      * otherwise. */
     tow_host_job_t *job;
     tow_status_t status; /* owned */
@@ -36,7 +25,6 @@ typedef struct host_slot {
     /* Set by the thread, read by the loop: it has a child, which is warm. */
     _Atomic(bool) is_warm;
     /* The thread's alone. */
-    child_process_t process;
     uint64_t call_count;
     TOW_VEC(uint64_t) codes; /* that the child has: numbers */
     int memory_fd;           /* what both have; -1: none */
@@ -64,6 +52,5 @@ struct host_child {
 
 /* The life of a slot's thread; `context` is the slot. */
 void *host_slot_run(void *context);
-void host_slot_order(host_slot_t *slot, unsigned order);
 
 #endif /* TOW_DEVICE_HOST_CHILD_IMPL_H_ */

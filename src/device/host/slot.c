@@ -4,84 +4,42 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/assert.h"
 #include "device/host/child_impl.h"
 
-#define NS_PER_S  INT64_C(1000000000)
 #define NS_PER_MS INT64_C(1000000)
-
-static int64_t now_ns(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * NS_PER_S + time.tv_nsec;
-}
 
 static const char *symbol_of(const host_slot_t *slot)
 {
     return slot->job->code->signature.name;
 }
 
-/* -- Orders ------------------------------------------------------------------------ */
-
-void host_slot_order(host_slot_t *slot, unsigned order)
-{
-    const uint64_t one = 1;
-    ssize_t written;
-    /* A cancellation that came too late for the last call must not meet the
-     * next. */
-    if (order == HOST_ORDER_CANCEL)
-        atomic_fetch_or(&slot->orders, order);
-    else
-        atomic_store(&slot->orders, order);
-    do {
-        written = write(slot->wake_fd, &one, sizeof(one));
-    } while (written < 0 && errno == EINTR);
-    TOW_ASSERT(written == sizeof(one));
-}
-
-static unsigned take_orders(host_slot_t *slot)
-{
-    uint64_t count;
-    ssize_t got = read(slot->wake_fd, &count, sizeof(count));
-    TOW_ASSERT(got == sizeof(count) || errno == EAGAIN || errno == EINTR);
-    return atomic_exchange(&slot->orders, 0);
-}
-
 /* -- The child ----------------------------------------------------------------------- */
 
 static void drop_child(host_slot_t *slot)
 {
-    if (slot->process.pid == 0) return;
-    tow_child_process_end(&slot->process);
+    if (slot->keeper.process.pid == 0) return;
+    tow_child_process_end(&slot->keeper.process);
     slot->codes.count = 0;
     slot->has_memory = false;
     atomic_store(&slot->is_warm, false);
 }
 
-static bool has_ended(const host_slot_t *slot)
-{
-    struct pollfd poll_fd = {.fd = slot->process.pid_fd, .events = POLLIN};
-    return poll(&poll_fd, 1, 0) > 0;
-}
-
 static tow_status_t ensure_child(host_slot_t *slot)
 {
-    if (slot->process.pid != 0 &&
+    if (slot->keeper.process.pid != 0 &&
         (slot->call_count >= TOW_HOST_CALL_COUNT_MAX ||
-         slot->codes.count >= TOW_HOST_CODE_COUNT_MAX || has_ended(slot)))
+         slot->codes.count >= TOW_HOST_CODE_COUNT_MAX ||
+         tow_child_process_has_ended(&slot->keeper.process)))
         drop_child(slot);
-    if (slot->process.pid != 0) return TOW_OK;
+    if (slot->keeper.process.pid != 0) return TOW_OK;
     TOW_RETURN_IF_ERROR(
-        tow_child_process_start(&slot->process, slot->host->words));
+        tow_child_process_start(&slot->keeper.process, slot->host->words));
     slot->call_count = 0;
     atomic_store(&slot->is_warm, true);
     return TOW_OK;
@@ -91,20 +49,14 @@ static tow_status_t ensure_child(host_slot_t *slot)
 
 static tow_status_t crashed(host_slot_t *slot)
 {
-    child_process_t *process = &slot->process;
+    child_process_t *process = &slot->keeper.process;
     drop_child(slot);
-    const bool is_signal = WIFSIGNALED(process->wait_status);
-    const int number = is_signal ? WTERMSIG(process->wait_status)
-                                 : WEXITSTATUS(process->wait_status);
-    return TOW_ERROR(
-        TOW_INTERNAL,
-        "host function %s on worker %s ended its process by %s %d "
-        "(%s)%s; its last words: %s",
-        symbol_of(slot), slot->host->name, is_signal ? "signal" : "exit status",
-        number, is_signal ? sigdescr_np(number) : "without an answer",
-        is_signal && number == SIGKILL ? ", from outside or for want of memory"
-                                       : "",
-        tow_child_process_last_words(process));
+    return TOW_ERROR(TOW_INTERNAL,
+                     "host function %s on worker %s ended its process by %s; "
+                     "its last words: %s",
+                     symbol_of(slot), slot->host->name,
+                     tow_child_process_how_it_ended(process).text,
+                     tow_child_process_last_words(process));
 }
 
 static tow_status_t late(host_slot_t *slot)
@@ -115,7 +67,7 @@ static tow_status_t late(host_slot_t *slot)
                      "limit, %" PRId64 " ms, and was ended; its last words: %s",
                      symbol_of(slot), slot->host->name,
                      slot->job->time_limit_ns / NS_PER_MS,
-                     tow_child_process_last_words(&slot->process));
+                     tow_child_process_last_words(&slot->keeper.process));
 }
 
 static tow_status_t senseless(host_slot_t *slot)
@@ -125,7 +77,7 @@ static tow_status_t senseless(host_slot_t *slot)
                      "host function %s on worker %s: its process sent what "
                      "makes no sense, and was ended; its last words: %s",
                      symbol_of(slot), slot->host->name,
-                     tow_child_process_last_words(&slot->process));
+                     tow_child_process_last_words(&slot->keeper.process));
 }
 
 static tow_status_t stopped(host_slot_t *slot)
@@ -291,7 +243,7 @@ static tow_status_t send_order(host_slot_t *slot, const host_order_t *order,
         memcpy(CMSG_DATA(head), fds, fd_count * sizeof(int));
     }
     const ssize_t sent =
-        sendmsg(slot->process.socket_fd, &message, MSG_NOSIGNAL);
+        sendmsg(slot->keeper.process.socket_fd, &message, MSG_NOSIGNAL);
     if (sent == (ssize_t)sizeof(*order)) return TOW_OK;
     return crashed(slot);
 }
@@ -375,9 +327,9 @@ static void conclude(conversation_t *talk, tow_status_t take_status)
 static void receive(conversation_t *talk)
 {
     host_slot_t *slot = talk->slot;
-    const ssize_t count =
-        read(slot->process.socket_fd, (char *)&talk->reply + talk->reply_size,
-             sizeof(talk->reply) - talk->reply_size);
+    const ssize_t count = read(slot->keeper.process.socket_fd,
+                               (char *)&talk->reply + talk->reply_size,
+                               sizeof(talk->reply) - talk->reply_size);
     if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) {
         conclude(talk, crashed(slot));
         return;
@@ -392,38 +344,31 @@ static void receive(conversation_t *talk)
 static void follow(conversation_t *talk)
 {
     host_slot_t *slot = talk->slot;
-    child_process_t *process = &slot->process;
-    const int64_t left_ns = talk->deadline_ns - now_ns();
-    if (left_ns <= 0) {
+    const tow_keeper_news_t news =
+        tow_keeper_follow(&slot->keeper, talk->deadline_ns, POLLIN);
+    if (news.is_late) {
         conclude(talk, late(slot));
         return;
     }
-    struct pollfd polls[] = {{.fd = slot->wake_fd, .events = POLLIN},
-                             {.fd = process->socket_fd, .events = POLLIN},
-                             {.fd = process->error_fd, .events = POLLIN},
-                             {.fd = process->pid_fd, .events = POLLIN}};
-    const int64_t left_ms = left_ns / NS_PER_MS + 1;
-    const int wait_ms = left_ms < NS_PER_S ? (int)left_ms : (int)NS_PER_S;
-    if (poll(polls, TOW_COUNT_OF(polls), wait_ms) <= 0) return;
-    if (polls[0].revents != 0 && (take_orders(slot) & HOST_ORDER_CANCEL) != 0) {
+    if (news.is_cancelled) {
         conclude(talk, stopped(slot));
         return;
     }
-    if (polls[2].revents != 0) tow_child_process_listen(process);
-    if (polls[1].revents != 0) receive(talk);
-    /* Its end, though something that it started may hold the socket. */
-    if (!talk->is_over && polls[3].revents != 0) conclude(talk, crashed(slot));
+    /* One that has ended may have answered after we looked. */
+    if (news.has_message || news.has_ended) receive(talk);
+    if (!talk->is_over && news.has_ended) conclude(talk, crashed(slot));
 }
 
 static tow_status_t call(host_slot_t *slot)
 {
     TOW_RETURN_IF_ERROR(ensure_child(slot));
     TOW_RETURN_IF_ERROR(write_inputs(slot));
-    slot->process.last_size = 0; /* Words of before are about others. */
+    slot->keeper.process.last_size = 0; /* Words of before are about others. */
     slot->call_count++;
     TOW_RETURN_IF_ERROR(give_order(slot));
     conversation_t talk = {.slot = slot,
-                           .deadline_ns = now_ns() + slot->job->time_limit_ns};
+                           .deadline_ns =
+                               tow_keeper_now_ns() + slot->job->time_limit_ns};
     while (!talk.is_over)
         follow(&talk);
     return talk.status;
@@ -431,24 +376,13 @@ static tow_status_t call(host_slot_t *slot)
 
 /* -- The thread ------------------------------------------------------------------------------- */
 
-/* Between calls a child says nothing but words, and one that ends is replaced
- * when it is needed. */
+/* A child that ends between calls is replaced when it is needed. */
 static unsigned await_orders(host_slot_t *slot)
 {
-    for (;;) {
-        const unsigned orders = take_orders(slot);
-        if ((orders & (HOST_ORDER_CALL | HOST_ORDER_QUIT)) != 0) return orders;
-        struct pollfd polls[] = {
-            {.fd = slot->wake_fd, .events = POLLIN},
-            {.fd = slot->process.socket_fd, .events = POLLIN},
-            {.fd = slot->process.error_fd, .events = POLLIN},
-            {.fd = slot->process.pid_fd, .events = POLLIN}};
-        if (poll(polls, TOW_COUNT_OF(polls), -1) <= 0) continue;
-        if (polls[1].revents != 0 || polls[3].revents != 0)
-            drop_child(slot);
-        else if (polls[2].revents != 0)
-            tow_child_process_listen(&slot->process);
-    }
+    unsigned orders;
+    while ((orders = tow_keeper_await(&slot->keeper)) == 0)
+        drop_child(slot);
+    return orders;
 }
 
 void *host_slot_run(void *context)
@@ -457,9 +391,9 @@ void *host_slot_run(void *context)
     tow_env_t *env = slot->host->host.env;
     for (;;) {
         const unsigned orders = await_orders(slot);
-        if ((orders & HOST_ORDER_QUIT) != 0) break;
+        if ((orders & TOW_KEEPER_QUIT) != 0) break;
         slot->status =
-            (orders & HOST_ORDER_CANCEL) != 0 ? stopped(slot) : call(slot);
+            (orders & TOW_KEEPER_CANCEL) != 0 ? stopped(slot) : call(slot);
         tow_env_post(env, &slot->finished);
     }
     drop_child(slot);
