@@ -137,7 +137,8 @@ typedef struct tow_device {
     const char *host;
     uint64_t memory_bytes; /* 0: not known */
     const char *island;
-    /* Its coordinates there: of its worker, and among its worker's devices. */
+    /* Its coordinates there: of its worker, in the order of workers' names, and
+     * among its worker's devices. */
     uint32_t place;
     uint32_t index;
 } tow_device_t;

@@ -94,18 +94,33 @@ static tow_status_t enter_island(tow_resource_t *resource,
     return TOW_OK;
 }
 
-/* The lowest place that no worker of the island has: a worker that comes again
- * stands where it stood. */
-static uint32_t free_place(const tow_resource_t *resource,
-                           const tow_island_entry_t *island)
+/* Places are in the order of names, as islands are: the same at each start,
+ * whoever came first. w-2 is before w-10, and no two are equal. */
+static bool stands_behind(const tow_worker_entry_t *worker,
+                          const tow_worker_entry_t *other)
 {
-    for (uint32_t place = 0;; place++) {
-        bool is_taken = false;
-        for (size_t i = 0; i < resource->here.count; i++)
-            is_taken |= resource->here.items[i]->island == island &&
-                        resource->here.items[i]->place == place;
-        if (!is_taken) return place;
-    }
+    return other->island == worker->island &&
+           strverscmp(other->name, worker->name) > 0;
+}
+
+/* Before it is among those here. */
+static void take_place(tow_resource_t *resource, tow_worker_entry_t *worker)
+{
+    worker->place = (uint32_t)worker->island->worker_count;
+    for (size_t i = 0; i < resource->here.count; i++)
+        if (stands_behind(worker, resource->here.items[i])) {
+            resource->here.items[i]->place++;
+            worker->place--;
+        }
+}
+
+/* When it is no longer among them; its own stays as it was. */
+static void leave_place(tow_resource_t *resource,
+                        const tow_worker_entry_t *worker)
+{
+    for (size_t i = 0; i < resource->here.count; i++)
+        if (stands_behind(worker, resource->here.items[i]))
+            resource->here.items[i]->place--;
 }
 
 static void count_in(tow_worker_entry_t *worker)
@@ -212,7 +227,6 @@ static bool fill_worker(tow_resource_t *resource, tow_worker_entry_t *worker,
     worker->stablehlo = tow_strdup(join->stablehlo);
     worker->simulated = join->simulated;
     worker->process = join->process;
-    worker->place = free_place(resource, worker->island);
     worker->devices = tow_calloc(join->n_devices, sizeof(*worker->devices));
     bool made = worker->name != NULL && worker->host != NULL &&
                 worker->platform != NULL && worker->version != NULL &&
@@ -277,6 +291,7 @@ tow_status_t tow_resource_add_worker(tow_resource_t *resource, const char *name,
     }
     worker->context = context;
     worker->arrival = ++resource->arrival_count;
+    take_place(resource, worker);
     resource->here.items[resource->here.count++] = worker;
     count_in(worker);
     *out_worker = worker;
@@ -311,6 +326,7 @@ void tow_resource_remove_worker(tow_resource_t *resource,
         tow_map_remove(&resource->devices,
                        tow_device_key(worker->devices[i].id));
     keep_order_without(resource, worker);
+    leave_place(resource, worker);
     if (has_slices(worker)) {
         TOW_ASSERT(resource->gone.count < resource->gone.capacity);
         resource->gone.items[resource->gone.count++] = worker;

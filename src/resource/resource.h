@@ -58,7 +58,9 @@ struct tow_worker_entry {
     uint32_t process;
     uint64_t arrival;           /* counts up: the order of workers */
     tow_island_entry_t *island; /* lent */
-    uint32_t place; /* in its island: the first coordinate of its devices */
+    /* Among those of its island that are there, in the order of names: the first
+     * coordinate of its devices. */
+    uint32_t place;
     bool gone;
     tow_device_entry_t *devices;
     size_t device_count;

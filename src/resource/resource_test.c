@@ -404,6 +404,27 @@ static void worker_that_comes_again_stands_where_it_stood(void **state)
     give_back(fixture, all);
 }
 
+static void places_are_in_the_order_of_names_whoever_came_first(void **state)
+{
+    fixture_t *fixture = *state;
+    const tow_worker_entry_t *ten =
+        must_add(fixture, &(join_t){"w-10", 1, 1, NULL, NULL});
+    tow_worker_entry_t *two =
+        must_add(fixture, &(join_t){"w-2", 2, 1, NULL, NULL});
+    must_add(fixture, &(join_t){"w-0", 3, 1, NULL, "other"});
+    const tow_worker_entry_t *one =
+        must_add(fixture, &(join_t){"w-1", 4, 1, NULL, NULL});
+    assert_int_equal(one->place, 0);
+    assert_int_equal(two->place, 1);
+    assert_int_equal(ten->place, 2);
+    taken_t all = must_take(fixture, &(tow_slice_request_t){.island = "main"});
+    ASSERT_DEVICES(all, 8192, 4096, 2048);
+    give_back(fixture, all);
+    tow_resource_remove_worker(fixture->resource, two);
+    assert_int_equal(one->place, 0);
+    assert_int_equal(ten->place, 1);
+}
+
 #define WITH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 TOW_TEST_MAIN(WITH(slices_get_the_devices_with_the_least_load),
@@ -419,4 +440,5 @@ TOW_TEST_MAIN(WITH(slices_get_the_devices_with_the_least_load),
               WITH(shape_gets_neighbours_on_neighbouring_workers),
               WITH(what_has_no_shape_is_any_devices),
               WITH(island_with_a_shape_that_fits_is_preferred),
+              WITH(places_are_in_the_order_of_names_whoever_came_first),
               WITH(worker_that_comes_again_stands_where_it_stood))

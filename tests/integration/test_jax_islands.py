@@ -33,6 +33,14 @@ def test_devices_tell_where_they_are(islands):
     assert said == [f"island-{i} {i} worker-{i} 0 0 {j} True" for i in range(2) for j in range(4)]
 
 
+def test_coordinates_are_in_the_order_of_the_workers_names():
+    said = lines("""
+        for d in devices:
+            print(d.worker, *d.coords)
+        """, TOW_LOCAL="workers=3,devices=2")
+    assert said == [f"worker-{i} {i} {j}" for i in range(3) for j in range(2)]
+
+
 def test_the_cluster_tells_its_stablehlo(islands):
     script = "print(*devices[0].client.stablehlo_current_version)"
     [told] = lines(script, **islands)
