@@ -459,8 +459,8 @@ static void a_poisoned_source_fails_the_move_with_its_own_error(void **state)
     start_all(&trip);
     trip_produce(&trip, 1);
     yard_run(&yard);
-    buffer_finish(trip.parts[0].sources[0], NULL,
-                  TOW_ERROR(TOW_INTERNAL, "matmul failed"));
+    buffer_fail(trip.parts[0].sources[0],
+                TOW_ERROR(TOW_INTERNAL, "matmul failed"));
     yard_run(&yard);
     assert_int_equal(trip.parts[0].code, TOW_INTERNAL);
     assert_string_equal(trip.parts[0].message, "matmul failed");
@@ -1048,9 +1048,9 @@ static void storm_act(storm_t *storm)
         if (below(yard, 20) > 0)
             trip_produce(trip, shard);
         else
-            buffer_finish(trip->parts[trip->plan->from.places[shard]]
-                              .sources[local_index(&trip->plan->from, shard)],
-                          NULL, TOW_ERROR(TOW_INTERNAL, "failed"));
+            buffer_fail(trip->parts[trip->plan->from.places[shard]]
+                            .sources[local_index(&trip->plan->from, shard)],
+                        TOW_ERROR(TOW_INTERNAL, "failed"));
     } else if (choice < 44) {
         tow_status_t cause = TOW_ERROR(TOW_ABORTED, "aborted");
         if (trip->parts[hand].is_begun && !trip->parts[hand].is_done)

@@ -532,18 +532,24 @@ static const tow_driver_ops_t yard_driver_ops = {
     .buffer_release = yard_release,
 };
 
-/* A producer has finished, or failed (`take_error`). */
-static inline void buffer_finish(tow_buffer_t *base, const void *bytes,
-                                 tow_status_t take_error)
+/* A producer has finished. */
+static inline void buffer_finish(tow_buffer_t *base, const void *bytes)
 {
     yard_buffer_t *buffer = (yard_buffer_t *)base;
     assert_int_equal(buffer->state, TOW_BUFFER_PENDING);
-    buffer->state = take_error == TOW_OK ? TOW_BUFFER_READY : TOW_BUFFER_FAILED;
+    buffer->state = TOW_BUFFER_READY;
+    buffer->bytes = tow_malloc(base->bytes + 1);
+    memcpy(buffer->bytes, bytes, base->bytes);
+    yard_resolve(buffer);
+}
+
+/* It has failed. */
+static inline void buffer_fail(tow_buffer_t *base, tow_status_t take_error)
+{
+    yard_buffer_t *buffer = (yard_buffer_t *)base;
+    assert_int_equal(buffer->state, TOW_BUFFER_PENDING);
+    buffer->state = TOW_BUFFER_FAILED;
     buffer->error = take_error;
-    if (take_error == TOW_OK) {
-        buffer->bytes = tow_malloc(base->bytes + 1);
-        memcpy(buffer->bytes, bytes, base->bytes);
-    }
     yard_resolve(buffer);
 }
 
@@ -1038,7 +1044,7 @@ static inline void trip_produce(trip_t *trip, size_t shard)
                                .sources[local_index(&plan->from, shard)];
     uint8_t *bytes = test_malloc(buffer->bytes + 1);
     fill_shard(plan, &plan->from, shard, trip->salt, bytes);
-    buffer_finish(buffer, bytes, TOW_OK);
+    buffer_finish(buffer, bytes);
     test_free(bytes);
 }
 
@@ -1065,8 +1071,7 @@ static inline void trip_release(trip_t *trip)
         for (size_t s = 0; s < trip->plan->source_counts[i]; s++) {
             tow_buffer_t *source = part->sources[s];
             if (tow_buffer_state(source) == TOW_BUFFER_PENDING)
-                buffer_finish(source, NULL,
-                              TOW_ERROR(TOW_CANCELLED, "not any more"));
+                buffer_fail(source, TOW_ERROR(TOW_CANCELLED, "not any more"));
             tow_buffer_release(source);
         }
         for (size_t t = 0; part->is_begun && t < part->move.route->target_count;

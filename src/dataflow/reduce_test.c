@@ -165,7 +165,7 @@ static void produce(gather_t *gather, uint32_t process, size_t index)
     uint8_t *bytes = test_malloc(buffer->bytes + 1);
     fill(gather, part->owned[index / gather->tensor_count],
          index % gather->tensor_count, bytes, buffer->bytes);
-    buffer_finish(buffer, bytes, TOW_OK);
+    buffer_finish(buffer, bytes);
     test_free(bytes);
 }
 
@@ -223,8 +223,8 @@ static void gather_release(gather_t *gather)
         const size_t count = part->part.shard_count * gather->tensor_count;
         for (size_t i = 0; i < count; i++) {
             if (tow_buffer_state(part->sources[i]) == TOW_BUFFER_PENDING)
-                buffer_finish(part->sources[i], NULL,
-                              TOW_ERROR(TOW_CANCELLED, "not any more"));
+                buffer_fail(part->sources[i],
+                            TOW_ERROR(TOW_CANCELLED, "not any more"));
             tow_buffer_release(part->sources[i]);
         }
         for (size_t i = 0; part->is_begun && i < count; i++)
@@ -434,8 +434,8 @@ static void the_error_of_a_source_is_passed_on(void **state)
     standard_gather(&gather, &yard);
     for (uint32_t w = 0; w < 3; w++)
         must(gather_start(&gather, w));
-    buffer_finish(gather.parts[1].sources[0], NULL,
-                  TOW_ERROR(TOW_INTERNAL, "device 3 is on fire"));
+    buffer_fail(gather.parts[1].sources[0],
+                TOW_ERROR(TOW_INTERNAL, "device 3 is on fire"));
     yard_run(&yard);
     assert_true(gather.parts[1].is_done);
     assert_int_equal(gather.parts[1].code, TOW_INTERNAL);
