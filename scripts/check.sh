@@ -26,7 +26,7 @@ check_cppcheck() {
     cppcheck --quiet --std=c17 --enable=warning,performance,portability \
         --inline-suppr --suppressions-list=scripts/cppcheck.supp \
         --error-exitcode=1 --cppcheck-build-dir=build-cppcheck -j "$(nproc)" \
-        -D__GNUC__=12 -D_GNU_SOURCE "-DTOW_VERSION_STRING=\"\"" -Iinclude -Isrc src include bench tests
+        -D__GNUC__=12 -D__x86_64__ -D_GNU_SOURCE "-DTOW_VERSION_STRING=\"\"" -Iinclude -Isrc src include bench tests
 }
 
 check_clang() {
