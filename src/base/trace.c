@@ -103,6 +103,11 @@ static tow_trace_event_t *append(tow_trace_ring_t *ring)
     return event;
 }
 
+void tow_trace_ring_add(tow_trace_ring_t *ring, const tow_trace_event_t *event)
+{
+    *append(ring) = *event;
+}
+
 tow_trace_zone_t tow_trace_zone_begin_slow(const char *name)
 {
     return (tow_trace_zone_t){.name = name,
@@ -115,10 +120,9 @@ void tow_trace_zone_end_slow(const tow_trace_zone_t *zone)
     if (ring == NULL) return; /* Detached inside the zone. */
     int64_t duration_ns = ring_now_ns(ring) - zone->start_ns;
     if (duration_ns < 0) duration_ns = 0; /* Another ring, another clock. */
-    if (duration_ns > UINT32_MAX) duration_ns = UINT32_MAX;
     *append(ring) = (tow_trace_event_t){.time_ns = zone->start_ns,
                                         .name = zone->name,
-                                        .duration_ns = (uint32_t)duration_ns,
+                                        .duration_ns = (uint64_t)duration_ns,
                                         .kind = TOW_TRACE_ZONE};
 }
 
@@ -192,7 +196,7 @@ static void write_event(FILE *out, json_thread_t at,
     write_us(out, "ts", event->time_ns);
     if (event->kind == TOW_TRACE_ZONE) {
         fputs(",\"ph\":\"X\"", out);
-        write_us(out, "dur", event->duration_ns);
+        write_us(out, "dur", (int64_t)event->duration_ns);
     } else {
         fputs(event->kind == TOW_TRACE_MARK ? ",\"ph\":\"i\",\"s\":\"t\""
                                             : ",\"ph\":\"C\"",
@@ -203,19 +207,22 @@ static void write_event(FILE *out, json_thread_t at,
 }
 
 static uint64_t write_ring(FILE *out, json_thread_t at,
-                           const tow_trace_ring_t *ring)
+                           const tow_trace_ring_t *ring, int64_t since_ns)
 {
     fputs(",\n", out);
     write_name(out, at, "thread_name", ring->thread_name);
     size_t count = tow_trace_ring_count(ring);
-    for (size_t i = 0; i < count; i++)
-        write_event(out, at, tow_trace_ring_at(ring, i));
+    for (size_t i = 0; i < count; i++) {
+        const tow_trace_event_t *event = tow_trace_ring_at(ring, i);
+        if (event->time_ns + (int64_t)event->duration_ns >= since_ns)
+            write_event(out, at, event);
+    }
     return tow_trace_ring_dropped(ring);
 }
 
 tow_status_t tow_trace_write_json(FILE *out, const char *process_name,
                                   tow_trace_ring_t *const *rings,
-                                  size_t ring_count)
+                                  size_t ring_count, int64_t since_ns)
 {
     TOW_ASSERT(out != NULL && process_name != NULL);
     json_thread_t at = {.process = (int)getpid()};
@@ -225,7 +232,7 @@ tow_status_t tow_trace_write_json(FILE *out, const char *process_name,
     write_name(out, at, "process_name", process_name);
     for (size_t i = 0; i < ring_count; i++) {
         at.thread = i + 1;
-        dropped += write_ring(out, at, rings[i]);
+        dropped += write_ring(out, at, rings[i], since_ns);
     }
     fprintf(out, "\n],\"otherData\":{\"dropped_events\":\"%llu\"}}\n",
             (unsigned long long)dropped);

@@ -1,4 +1,4 @@
-/* Trace events, cheap enough to stay on: 32 bytes each into a ring that
+/* Trace events, cheap enough to stay on: 40 bytes each into a ring that
  * belongs to one thread; the oldest are overwritten. A thread without a ring
  * attached pays one load and one branch.
  *
@@ -29,7 +29,7 @@ typedef struct tow_trace_event {
     int64_t time_ns;
     const char *name;     /* static */
     uint64_t value;       /* mark or counter value */
-    uint32_t duration_ns; /* zones; saturates at 4.29 s */
+    uint64_t duration_ns; /* zones */
     uint32_t kind;
 } tow_trace_event_t;
 _Static_assert(sizeof(tow_trace_event_t) <= 40, "40 bytes an event at most");
@@ -47,6 +47,10 @@ void tow_trace_ring_destroy(tow_trace_ring_t *ring);
 /* Makes `ring` this thread's own; NULL detaches. Returns the one before. */
 tow_trace_ring_t *tow_trace_attach(tow_trace_ring_t *ring);
 
+/* As it is: of something that has measured itself. From the owning thread, or
+ * before the ring is attached. Its name must outlive the ring. */
+void tow_trace_ring_add(tow_trace_ring_t *ring, const tow_trace_event_t *event);
+
 /* Events still in the ring, oldest first; index 0 is the oldest. Call from the
  * owning thread, or after it has detached. */
 size_t tow_trace_ring_count(const tow_trace_ring_t *ring);
@@ -55,10 +59,22 @@ const tow_trace_event_t *tow_trace_ring_at(const tow_trace_ring_t *ring,
 /* Events overwritten so far. */
 uint64_t tow_trace_ring_dropped(const tow_trace_ring_t *ring);
 
-/* Writes rings as one JSON file that Perfetto opens. */
+#define TOW_TRACE_SINCE_EVER INT64_MIN
+
+/* So long before `now_ns`; 0: ever. */
+static inline int64_t tow_trace_since(int64_t now_ns, uint64_t window_ns)
+{
+    return window_ns == 0 || window_ns > INT64_MAX
+               ? TOW_TRACE_SINCE_EVER
+               : now_ns - (int64_t)window_ns;
+}
+
+/* Writes rings as one JSON file that Perfetto opens, without what ended before
+ * `since_ns` of their clocks. */
 tow_status_t tow_trace_write_json(FILE *out, const char *process_name,
                                   tow_trace_ring_t *const *rings,
-                                  size_t ring_count) TOW_MUST_USE;
+                                  size_t ring_count, int64_t since_ns)
+    TOW_MUST_USE;
 
 typedef struct tow_trace_zone {
     const char *name;

@@ -91,7 +91,7 @@ static void ring_keeps_the_newest_events(void **state)
     tow_trace_ring_destroy(ring);
 }
 
-static void zone_durations_saturate(void **state)
+static void zone_durations_are_neither_cut_nor_negative(void **state)
 {
     int64_t clock_ns = 0;
     tow_trace_ring_t *ring = make_ring("main", 5, &clock_ns);
@@ -105,7 +105,8 @@ static void zone_durations_saturate(void **state)
         clock_ns -= 1000;
     }
     tow_trace_attach(NULL);
-    assert_true(tow_trace_ring_at(ring, 0)->duration_ns == UINT32_MAX);
+    assert_int_equal(tow_trace_ring_at(ring, 0)->duration_ns,
+                     (int64_t)10 * 1000000000 + 1);
     assert_int_equal(tow_trace_ring_at(ring, 1)->duration_ns, 0);
     tow_trace_ring_destroy(ring);
 }
@@ -175,7 +176,8 @@ static json_t *export_and_parse(const char *process_name,
     size_t length = 0;
     FILE *out = open_memstream(&text, &length);
     assert_non_null(out);
-    assert_null(tow_trace_write_json(out, process_name, rings, ring_count));
+    assert_null(tow_trace_write_json(out, process_name, rings, ring_count,
+                                     TOW_TRACE_SINCE_EVER));
     fclose(out);
     json_error_t error;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
@@ -257,6 +259,28 @@ static void export_writes_negative_and_extreme_times(void **state)
     tow_trace_ring_destroy(ring);
 }
 
+static void export_leaves_out_what_ended_before(void **state)
+{
+    int64_t clock_ns = 0;
+    tow_trace_ring_t *ring = make_ring("device", 16, &clock_ns);
+    tow_trace_ring_add(ring, &(tow_trace_event_t){.time_ns = 10,
+                                                  .name = "before",
+                                                  .duration_ns = 89,
+                                                  .kind = TOW_TRACE_ZONE});
+    tow_trace_ring_add(ring, &(tow_trace_event_t){.time_ns = 10,
+                                                  .name = "across",
+                                                  .duration_ns = 90,
+                                                  .kind = TOW_TRACE_ZONE});
+    char text[1024] = "";
+    FILE *out = fmemopen(text, sizeof(text), "w");
+    assert_non_null(out);
+    assert_null(tow_trace_write_json(out, "p", &ring, 1, 100));
+    fclose(out);
+    assert_null(strstr(text, "before"));
+    assert_non_null(strstr(text, "across"));
+    tow_trace_ring_destroy(ring);
+}
+
 static void export_of_no_rings_is_still_json(void **state)
 {
     json_decref(export_and_parse("p", NULL, 0));
@@ -266,7 +290,7 @@ static void export_to_a_full_disk_is_an_error(void **state)
 {
     FILE *full = fopen("/dev/full", "w");
     if (full == NULL) tow_test_skip("no /dev/full here");
-    tow_status_t status = tow_trace_write_json(full, "p", NULL, 0);
+    tow_status_t status = tow_trace_write_json(full, "p", NULL, 0, 0);
     assert_int_equal(tow_status_code(status), TOW_RESOURCE_EXHAUSTED);
     assert_non_null(strstr(tow_status_message(status), "ENOSPC"));
     tow_status_release(status);
@@ -308,13 +332,14 @@ static void threads_trace_into_rings_of_their_own(void **state)
 TOW_TEST_MAIN(cmocka_unit_test(zones_marks_and_counts_are_recorded_in_order),
               cmocka_unit_test(thread_without_a_ring_records_nothing),
               cmocka_unit_test(ring_keeps_the_newest_events),
-              cmocka_unit_test(zone_durations_saturate),
+              cmocka_unit_test(zone_durations_are_neither_cut_nor_negative),
               cmocka_unit_test(zone_survives_detaching_inside_it),
               cmocka_unit_test(real_clock_never_steps_back),
               cmocka_unit_test(senseless_ring_sizes_are_refused),
               cmocka_unit_test(ring_create_survives_exhausted_memory),
               cmocka_unit_test(export_is_json_with_every_event),
               cmocka_unit_test(export_writes_negative_and_extreme_times),
+              cmocka_unit_test(export_leaves_out_what_ended_before),
               cmocka_unit_test(export_of_no_rings_is_still_json),
               cmocka_unit_test(export_to_a_full_disk_is_an_error),
               cmocka_unit_test(threads_trace_into_rings_of_their_own))

@@ -306,16 +306,15 @@ tow_status_t tow_client_wait_idle(tow_client_t *client)
     return status;
 }
 
-static tow_status_t report(tow_client_t *client, tow_report_kind_t kind,
-                           uint64_t function, char **out_text, size_t *out_size)
+static tow_status_t report(tow_client_t *client, const report_wish_t *wish,
+                           char **out_text, size_t *out_size)
 {
     settling_t answer = {0};
     *out_text = NULL;
     enter(client);
     tow_status_t status = check_may_wait(client);
     if (status == TOW_OK)
-        status = tow_report_start(client, kind, function, out_text, out_size,
-                                  &answer);
+        status = tow_report_start(client, wish, out_text, out_size, &answer);
     if (status == TOW_OK) status = wait_answer(client, &answer);
     leave(client);
     return status;
@@ -323,24 +322,47 @@ static tow_status_t report(tow_client_t *client, tow_report_kind_t kind,
 
 tow_status_t tow_client_report(tow_client_t *client, char **out_text)
 {
-    return report(client, TOW_REPORT_STATUS, 0, out_text, NULL);
+    const report_wish_t wish = {.kind = TOW_REPORT_STATUS};
+    return report(client, &wish, out_text, NULL);
 }
 
 tow_status_t tow_client_trace(tow_client_t *client, char **out_text)
 {
-    return report(client, TOW_REPORT_TRACE, 0, out_text, NULL);
+    const report_wish_t wish = {.kind = TOW_REPORT_TRACE};
+    return report(client, &wish, out_text, NULL);
+}
+
+tow_status_t tow_client_spans(tow_client_t *client, uint64_t window_ns,
+                              char **out_text)
+{
+    const report_wish_t wish = {.kind = TOW_REPORT_SPANS,
+                                .window_ns = window_ns};
+    return report(client, &wish, out_text, NULL);
+}
+
+int64_t tow_client_clock_shift_ns(tow_client_t *client)
+{
+    int64_t offset_ns = 0, error_ns = 0;
+    enter(client);
+    const bool is_known =
+        client->session != NULL &&
+        tow_session_clock_offset(client->session, &offset_ns, &error_ns);
+    leave(client);
+    return is_known && llabs(offset_ns) > error_ns ? offset_ns : 0;
 }
 
 tow_status_t tow_client_memory(tow_client_t *client, char **out_text)
 {
-    return report(client, TOW_REPORT_MEMORY, 0, out_text, NULL);
+    const report_wish_t wish = {.kind = TOW_REPORT_MEMORY};
+    return report(client, &wish, out_text, NULL);
 }
 
 tow_status_t tow_function_code(tow_function_t *function, char **out_bytes,
                                size_t *out_size)
 {
-    return report(function->slice->client, TOW_REPORT_CODE, function->id,
-                  out_bytes, out_size);
+    const report_wish_t wish = {.kind = TOW_REPORT_CODE,
+                                .function = function->id};
+    return report(function->slice->client, &wish, out_bytes, out_size);
 }
 
 void tow_free_text(char *text)

@@ -227,6 +227,14 @@ void tow_client_leave_maybe_last(tow_client_t *client);
  * devices (TOW_REPORT_MEMORY of wire/message.h); tow_free_text. */
 tow_status_t tow_client_memory(tow_client_t *client, char **out_text)
     TOW_MUST_USE;
+/* What all processes of the cluster did in the last `window_ns`, in lines
+ * (TOW_REPORT_SPANS); tow_free_text. Devices begin to remember what they did with
+ * the first such question. */
+tow_status_t tow_client_spans(tow_client_t *client, uint64_t window_ns,
+                              char **out_text) TOW_MUST_USE;
+/* What to add to times of the cluster, which are its controller's, to get those of
+ * CLOCK_MONOTONIC here. 0 where they may well be the same. */
+int64_t tow_client_clock_shift_ns(tow_client_t *client);
 /* What the compiler made of it; tow_free_text. */
 tow_status_t tow_function_code(tow_function_t *function, char **out_bytes,
                                size_t *out_size) TOW_MUST_USE;

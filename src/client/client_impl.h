@@ -270,11 +270,16 @@ void tow_upload_opened(tow_client_t *client,
 void tow_upload_done(tow_client_t *client, const tow_msg_put_done_t *done);
 void tow_uploads_lost(tow_client_t *client);
 void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done);
-/* `function`: of a report of code, else 0. */
-tow_status_t tow_report_start(tow_client_t *client, tow_report_kind_t kind,
-                              uint64_t function, char **out_text,
-                              size_t *out_size, settling_t *answer)
-    TOW_MUST_USE;
+/* What a report is to be of: ReportGet has the same. */
+typedef struct report_wish {
+    tow_report_kind_t kind;
+    uint64_t function;
+    uint64_t window_ns;
+} report_wish_t;
+
+tow_status_t tow_report_start(tow_client_t *client, const report_wish_t *wish,
+                              char **out_text, size_t *out_size,
+                              settling_t *answer) TOW_MUST_USE;
 void tow_report_done(tow_client_t *client, const tow_msg_report_t *report);
 void tow_requests_lost(tow_client_t *client);
 /* For a process that has died: frees without a word to the env. */

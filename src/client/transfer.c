@@ -669,9 +669,9 @@ void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done)
     end_request(request, status);
 }
 
-tow_status_t tow_report_start(tow_client_t *client, tow_report_kind_t kind,
-                              uint64_t function, char **out_text,
-                              size_t *out_size, settling_t *answer)
+tow_status_t tow_report_start(tow_client_t *client, const report_wish_t *wish,
+                              char **out_text, size_t *out_size,
+                              settling_t *answer)
 {
     TOW_RETURN_IF_ERROR(tow_client_check(client));
     request_t *request = make_request(client, REQUEST_REPORT);
@@ -680,8 +680,9 @@ tow_status_t tow_report_start(tow_client_t *client, tow_report_kind_t kind,
     request->out_size = out_size;
     tow_msg_report_get_t get = TOW_MSG_REPORT_GET_INIT;
     get.request = request->id;
-    get.kind = kind;
-    get.function = function;
+    get.kind = wish->kind;
+    get.function = wish->function;
+    get.window_ns = wish->window_ns;
     tow_client_flush_releases(client); /* What is gone is not told of. */
     tow_status_t status =
         tow_client_send(client, TOW_MESSAGE_REPORT_GET, &get.base);

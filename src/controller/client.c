@@ -366,7 +366,7 @@ void tow_client_message(client_t *client, const tow_message_t *message)
 static void on_message(void *context, tow_session_t *session,
                        const tow_message_t *message)
 {
-    TOW_TRACE("controller.client_message");
+    TOW_TRACE(tow_message_type_name(message->type));
     tow_client_message(context, message);
 }
 

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/trace.h"
+#include "controller/spans_impl.h"
 
 /* A report that waits for its workers. */
 struct gather {
@@ -18,6 +19,7 @@ struct gather {
     uint64_t request; /* the client's */
     uint64_t number;  /* ours, to the workers */
     tow_report_kind_t kind;
+    uint64_t window_ns; /* of trace events */
     tow_list_t node;
     json_t *answers;             /* owned: {worker: what it says} */
     TOW_VEC(worker_t *) waiting; /* lent; removed when they go */
@@ -254,15 +256,17 @@ static void merge_answers(json_t *cluster, json_t *answers)
 }
 
 /* What the thread that turns us has in its ring; nothing if it has none. */
-static json_t *own_trace(const tow_controller_t *controller)
+static json_t *own_trace(const tow_controller_t *controller, uint64_t window_ns)
 {
+    const int64_t since_ns =
+        tow_trace_since(tow_env_now_ns(controller->env), window_ns);
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     if (out == NULL) return NULL;
     tow_trace_ring_t *ring = tow_trace_attach(NULL);
-    tow_status_t status = tow_trace_write_json(out, controller->env->name,
-                                               &ring, ring != NULL ? 1 : 0);
+    tow_status_t status = tow_trace_write_json(
+        out, controller->env->name, &ring, ring != NULL ? 1 : 0, since_ns);
     tow_trace_attach(ring);
     fclose(out);
     json_t *trace = status == TOW_OK ? json_loadb(text, size, 0, NULL) : NULL;
@@ -303,7 +307,8 @@ static int64_t clock_shift_ns(const worker_t *worker)
 /* Trace events of all processes in one list, as Perfetto reads it. */
 static json_t *merge_traces(const gather_t *gather)
 {
-    json_t *events = json_array(), *own = own_trace(gather->controller), *trace;
+    json_t *events = json_array(), *trace;
+    json_t *own = own_trace(gather->controller, gather->window_ns);
     adopt_events(own, CONTROLLER_TRACE, 0);
     json_array_extend(events, json_object_get(own, "traceEvents"));
     json_decref(own);
@@ -358,16 +363,23 @@ static void answer_text(client_t *client, uint64_t request, char *take_text)
                                           .context = take_text});
 }
 
+static bool is_of_traces(const gather_t *gather)
+{
+    return gather->kind == TOW_REPORT_TRACE || gather->kind == TOW_REPORT_SPANS;
+}
+
 static void answer(gather_t *gather)
 {
     json_t *told;
-    if (gather->kind == TOW_REPORT_TRACE) {
+    if (is_of_traces(gather)) {
         told = merge_traces(gather);
     } else {
         told = describe_cluster(gather->controller);
         merge_answers(told, gather->answers);
     }
-    char *text = json_dumps(told, JSON_COMPACT | JSON_SORT_KEYS);
+    char *text = gather->kind == TOW_REPORT_SPANS
+                     ? tow_spans_write(json_object_get(told, "traceEvents"))
+                     : json_dumps(told, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(told);
     answer_text(gather->client, gather->request, text);
     free_gather(gather);
@@ -441,7 +453,8 @@ static bool ask_workers(gather_t *gather)
     tow_controller_t *controller = gather->controller;
     tow_msg_report_get_t ask = TOW_MSG_REPORT_GET_INIT;
     ask.request = gather->number;
-    ask.kind = gather->kind;
+    ask.kind = is_of_traces(gather) ? TOW_REPORT_TRACE : gather->kind;
+    ask.window_ns = gather->window_ns;
     for (tow_list_t *item = controller->workers.next;
          item != &controller->workers; item = item->next)
         if (!tow_vec_push(&gather->waiting,
@@ -456,7 +469,7 @@ static bool ask_workers(gather_t *gather)
 static tow_status_t check_report(const client_t *client,
                                  const tow_msg_report_get_t *message)
 {
-    if (message->kind < TOW_REPORT_STATUS || message->kind > TOW_REPORT_CODE)
+    if (message->kind < TOW_REPORT_STATUS || message->kind > TOW_REPORT_SPANS)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "client %s asks for a report of kind %u, which is "
                          "none",
@@ -482,6 +495,7 @@ static void gather_from_workers(client_t *client,
                          .request = message->request,
                          .number = ++controller->request_number,
                          .kind = (tow_report_kind_t)message->kind,
+                         .window_ns = message->window_ns,
                          .answers = json_object()};
     tow_list_append(&controller->gathers, &gather->node);
     client->gather_count++;
@@ -533,7 +547,7 @@ void tow_report_answer(worker_t *worker, const tow_msg_report_t *message)
          item != &controller->gathers; item = item->next) {
         gather_t *gather = TOW_CONTAINER_OF(item, gather_t, node);
         if (gather->number != message->request) continue;
-        if (gather->kind == TOW_REPORT_TRACE)
+        if (is_of_traces(gather))
             adopt_events(told, CONTROLLER_TRACE + 1 + worker->process,
                          clock_shift_ns(worker));
         if (told != NULL) json_object_set(gather->answers, worker->name, told);

@@ -170,7 +170,7 @@ static void introduce(tow_controller_t *controller, worker_t *worker)
 static void on_message(void *context, tow_session_t *session,
                        const tow_message_t *message)
 {
-    TOW_TRACE("controller.worker_message");
+    TOW_TRACE(tow_message_type_name(message->type));
     tow_worker_message(context, message);
 }
 

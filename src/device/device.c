@@ -30,6 +30,14 @@ tow_status_t tow_driver_memory_stats(tow_driver_t *driver, size_t device,
     return driver->ops->memory_stats(driver, device, out_stats);
 }
 
+size_t tow_driver_executed(tow_driver_t *driver, size_t device,
+                           tow_executed_t *out, size_t capacity)
+{
+    TOW_ASSERT(device < driver->device_count);
+    if (driver->ops->executed == NULL) return 0;
+    return driver->ops->executed(driver, device, out, capacity);
+}
+
 /* -- Executables ------------------------------------------------------------ */
 
 tow_status_t tow_driver_compile(tow_driver_t *driver, tow_compile_t *compile)

@@ -120,6 +120,14 @@ struct tow_driver { /* first member of each driver's struct */
     bool simulated; /* every output of ours says so */
 };
 
+/* One run on one device, as it was: of CLOCK_MONOTONIC, and its name cut off. */
+typedef struct tow_executed {
+    int64_t start_ns;
+    int64_t end_ns;
+    uint64_t gang_id;
+    char name[40];
+} tow_executed_t;
+
 /* -- Executables ------------------------------------------------------------ */
 
 typedef enum tow_program_format {
@@ -333,6 +341,8 @@ struct tow_driver_ops {
     void (*close)(tow_driver_t *driver, tow_closed_t closed);
     tow_status_t (*memory_stats)(tow_driver_t *driver, size_t device,
                                  tow_memory_stats_t *out_stats);
+    size_t (*executed)(tow_driver_t *driver, size_t device, tow_executed_t *out,
+                       size_t capacity);
     tow_status_t (*compile)(tow_driver_t *driver, tow_compile_t *compile);
     tow_status_t (*load)(tow_driver_t *driver, tow_compile_t *load);
     tow_status_t (*serialize)(tow_executable_t *executable, void **out_bytes,
@@ -371,6 +381,11 @@ void tow_driver_close(tow_driver_t *driver, tow_closed_t closed);
 tow_status_t tow_driver_memory_stats(tow_driver_t *driver, size_t device,
                                      tow_memory_stats_t *out_stats)
     TOW_MUST_USE;
+
+/* The last runs of a device, oldest first, for traces; returns how many. A driver
+ * may begin to remember them with the first call, and many never do. */
+size_t tow_driver_executed(tow_driver_t *driver, size_t device,
+                           tow_executed_t *out, size_t capacity);
 
 /* Compiles for the devices that the options assign. A device that is not ours
  * is another member's: then the result serves to be serialised. */

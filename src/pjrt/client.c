@@ -264,12 +264,16 @@ static PJRT_Error *client_create(PJRT_Client_Create_Args *args)
         return take_error(status);
     }
     args->client = client;
+    atomic_store(&tow_pjrt_latest_client, client);
     return NULL;
 }
 
 static PJRT_Error *client_destroy(PJRT_Client_Destroy_Args *args)
 {
-    if (!atomic_load(&tow_pjrt_is_forked)) destroy(args->client);
+    if (atomic_load(&tow_pjrt_is_forked)) return NULL;
+    PJRT_Client *latest = args->client;
+    atomic_compare_exchange_strong(&tow_pjrt_latest_client, &latest, NULL);
+    destroy(args->client);
     return NULL;
 }
 

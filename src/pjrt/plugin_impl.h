@@ -13,7 +13,8 @@
  *   transfer.c   to and from the user's memory, and between devices
  *   event.c      completions
  *   callback.c   functions of the user's that computations call
- *   profiler.c   our part of JAX's traces: none
+ *   profiler.c   our part of JAX's traces
+ *   xspace.c     that as bytes
  *
  * Handles are counted with atomics, so that most of what JAX does with them
  * takes no lock. What touches the client's machine happens inside its shared net
@@ -148,6 +149,9 @@ struct PJRT_Client {
 tow_status_t tow_pjrt_expect_callbacks(PJRT_Client *client, const char *program,
                                        size_t size) TOW_MUST_USE;
 void tow_pjrt_callbacks_close(PJRT_Client *client);
+
+/* Lent; NULL: there is none. Profilers know of no client, and there is one. */
+extern _Atomic(PJRT_Client *) tow_pjrt_latest_client;
 
 /* A process that was forked has none of our threads: all calls fail there. */
 extern atomic_bool tow_pjrt_is_forked;

@@ -312,6 +312,9 @@ typedef enum tow_report_kind {
     TOW_REPORT_MEMORY = 3, /* a line a device, in bytes: ID LIMIT OBJECTS RUNS
                               PEAK; no worker is asked */
     TOW_REPORT_CODE = 4,   /* a function as its compiler wrote it */
+    /* The same events as lines, times in nanoseconds of the controller's clock:
+     * "process P NAME", "thread P T NAME", "event P T START DURATION NAME". */
+    TOW_REPORT_SPANS = 5,
 } tow_report_kind_t;
 
 /* Any message: the first member (`base`) of each struct above. */

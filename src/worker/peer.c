@@ -509,7 +509,7 @@ static void on_line_message(void *context, tow_session_t *session,
                             const tow_message_t *message)
 {
     (void)session;
-    TOW_TRACE("worker.peer_message");
+    TOW_TRACE(tow_message_type_name(message->type));
     line_t *line = context;
     tow_status_t status = take_message(line, message);
     if (TOW_LIKELY(status == TOW_OK)) return;

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/trace.h"
+#include "worker/tuning.h"
 #include "worker/worker_impl.h"
 
 /* -- Status ------------------------------------------------------------------------ */
@@ -83,16 +85,90 @@ static tow_status_t write_status(tow_worker_t *worker, char **out_text,
 
 /* -- Trace -------------------------------------------------------------------------- */
 
-/* The ring of the thread that turns us; of no events if it has none. */
-static tow_status_t write_trace(tow_worker_t *worker, char **out_text,
-                                size_t *out_size)
+/* What a device did, as a ring of its own beside that of the loop. */
+static tow_status_t trace_device(tow_driver_t *driver, size_t device,
+                                 tow_executed_t *events, size_t count,
+                                 tow_trace_ring_t **out_ring)
 {
+    char name[48];
+    snprintf(name, sizeof(name), "device %lld",
+             (long long)driver->devices[device].id);
+    TOW_RETURN_IF_ERROR(
+        tow_trace_ring_create(name, count, NULL, NULL, out_ring));
+    for (size_t i = 0; i < count; i++)
+        tow_trace_ring_add(
+            *out_ring,
+            &(tow_trace_event_t){.time_ns = events[i].start_ns,
+                                 .name = events[i].name,
+                                 .duration_ns = (uint64_t)(events[i].end_ns -
+                                                           events[i].start_ns),
+                                 .kind = TOW_TRACE_ZONE});
+    return TOW_OK;
+}
+
+/* The ring of the thread that turns us, if it has one, and those of the devices,
+ * if the driver knows. */
+typedef struct tracks {
+    size_t count;
+    tow_trace_ring_t *rings[1 + TOW_WORKER_TRACKS_MAX]; /* the first is lent */
+    tow_executed_t *events[TOW_WORKER_TRACKS_MAX];      /* owned */
+    size_t event_count;                                 /* arrays of them */
+} tracks_t;
+
+static tow_status_t add_device(tracks_t *tracks, tow_driver_t *driver,
+                               size_t device)
+{
+    tow_executed_t *events =
+        tow_calloc(TOW_WORKER_EXECUTED_MAX, sizeof(*events));
+    if (events == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tracks->events[tracks->event_count++] = events;
+    const size_t count =
+        tow_driver_executed(driver, device, events, TOW_WORKER_EXECUTED_MAX);
+    if (count == 0) return TOW_OK;
+    TOW_RETURN_IF_ERROR(trace_device(driver, device, events, count,
+                                     &tracks->rings[tracks->count]));
+    tracks->count++;
+    return TOW_OK;
+}
+
+static void free_tracks(tracks_t *tracks, bool has_loop)
+{
+    for (size_t i = has_loop ? 1 : 0; i < tracks->count; i++)
+        tow_trace_ring_destroy(tracks->rings[i]);
+    for (size_t i = 0; i < tracks->event_count; i++)
+        tow_free(tracks->events[i]);
+    tow_free(tracks);
+}
+
+static tow_status_t write_tracks(tow_worker_t *worker, tow_trace_ring_t *loop,
+                                 int64_t since_ns, FILE *out)
+{
+    tow_driver_t *driver = worker->options.driver;
+    tracks_t *tracks = tow_calloc(1, sizeof(*tracks));
+    if (tracks == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    if (loop != NULL) tracks->rings[tracks->count++] = loop;
+    tow_status_t status = TOW_OK;
+    for (size_t i = 0; status == TOW_OK && i < driver->device_count &&
+                       i < TOW_WORKER_TRACKS_MAX;
+         i++)
+        status = add_device(tracks, driver, i);
+    if (status == TOW_OK)
+        status = tow_trace_write_json(out, worker->env->name, tracks->rings,
+                                      tracks->count, since_ns);
+    free_tracks(tracks, loop != NULL);
+    return status;
+}
+
+static tow_status_t write_trace(tow_worker_t *worker, uint64_t window_ns,
+                                char **out_text, size_t *out_size)
+{
+    const int64_t since_ns =
+        tow_trace_since(tow_env_now_ns(worker->env), window_ns);
     FILE *out = open_memstream(out_text, out_size);
     if (out == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    tow_trace_ring_t *ring = tow_trace_attach(NULL);
-    tow_status_t status = tow_trace_write_json(out, worker->env->name, &ring,
-                                               ring != NULL ? 1 : 0);
-    tow_trace_attach(ring);
+    tow_trace_ring_t *loop = tow_trace_attach(NULL);
+    tow_status_t status = write_tracks(worker, loop, since_ns, out);
+    tow_trace_attach(loop);
     if (fclose(out) != 0 && status == TOW_OK)
         status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     return status;
@@ -100,15 +176,17 @@ static tow_status_t write_trace(tow_worker_t *worker, char **out_text,
 
 /* -- Both --------------------------------------------------------------------------- */
 
-static tow_status_t write_report(tow_worker_t *worker, uint32_t kind,
+static tow_status_t write_report(tow_worker_t *worker,
+                                 const tow_msg_report_get_t *message,
                                  char **out_text, size_t *out_size)
 {
-    switch (kind) {
+    switch (message->kind) {
     case TOW_REPORT_STATUS: return write_status(worker, out_text, out_size);
-    case TOW_REPORT_TRACE: return write_trace(worker, out_text, out_size);
+    case TOW_REPORT_TRACE:
+        return write_trace(worker, message->window_ns, out_text, out_size);
     default:
         return TOW_ERROR(TOW_UNIMPLEMENTED, "there is no report of kind %u",
-                         kind);
+                         message->kind);
     }
 }
 
@@ -119,7 +197,7 @@ void worker_report(tow_worker_t *worker, const tow_msg_report_get_t *message)
     char *text = NULL;
     size_t size = 0;
     report.request = message->request;
-    tow_status_t status = write_report(worker, message->kind, &text, &size);
+    tow_status_t status = write_report(worker, message, &text, &size);
     if (status == TOW_OK) {
         const tow_session_blob_t blob = {
             .bytes = text, .size = size, .release = free, .context = text};

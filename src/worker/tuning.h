@@ -75,6 +75,12 @@
  * driver lends it; below, a copy costs less than what holding it may. */
 #define TOW_WORKER_BORROW_BYTES_MIN (256u << 10)
 
+/* Devices whose runs are in a trace, and the last runs of each that are: as many
+ * as the XLA adapter remembers. 64 bytes each while the trace is written, and
+ * about 110 in it. */
+#define TOW_WORKER_TRACKS_MAX   64u
+#define TOW_WORKER_EXECUTED_MAX 4096u
+
 /* A worker that is told nothing else offers this share of its host's memory for
  * spilled objects: one in SHARE. Several workers of one host offer it each. */
 #define TOW_WORKER_HOST_SHARE 8u

@@ -350,7 +350,7 @@ static void on_message(void *context, tow_session_t *session,
                        const tow_message_t *message)
 {
     (void)session;
-    TOW_TRACE("worker.message");
+    TOW_TRACE(tow_message_type_name(message->type));
     tow_worker_t *worker = context;
     if (TOW_UNLIKELY(worker->doom != TOW_OK)) return;
     tow_status_t status = worker_serve(worker, message);

@@ -79,6 +79,39 @@ print(float((jnp.arange(4.0) * 2).sum()))
     assert list(tmp_path.rglob("*.xplane.pb"))
 
 
+def test_a_trace_has_what_the_cluster_did(tmp_path):
+    """Lines of all devices, with the computation's name, within the trace; controller and
+    workers on the same clock."""
+    assert lines(f"""
+mesh = Mesh(np.array(devices), "d")
+x = jax.device_put(np.ones((4, 8), np.float32), NamedSharding(mesh, P("d")))
+@jax.jit
+def my_step(a):
+    return a * 2 + a.sum()
+my_step(x).block_until_ready()
+STEPS = 3
+with jax.profiler.trace({str(tmp_path)!r}):
+    for _ in range(STEPS):
+        with jax.profiler.TraceAnnotation("around"):
+            my_step(x).block_until_ready()
+import pathlib
+[path] = pathlib.Path({str(tmp_path)!r}).rglob("*.xplane.pb")
+planes = {{plane.name: plane for plane in jax.profiler.ProfileData.from_file(str(path)).planes}}
+[around] = [[(e.start_ns, e.end_ns) for e in line.events if e.name == "around"]
+            for line in planes["/host:CPU"].lines if any(e.name == "around" for e in line.events)]
+ours = {{name.split()[-1]: plane for name, plane in planes.items() if "towpath" in name}}
+print(sorted(ours))
+steps = [e for name in ("worker-0", "worker-1") for line in ours[name].lines
+         if line.name.startswith("device") for e in line.events if e.name == "jit_my_step"]
+print(len(steps) == STEPS * len(devices))
+SLACK_NS = 1e6  # two readings of two clocks
+print(all(any(a - SLACK_NS <= e.start_ns and e.end_ns <= b + SLACK_NS for a, b in around) for e in steps))
+print({{"Run", "Done"}} <= {{e.name for line in ours["controller"].lines for e in line.events}})
+""", TOW_LOCAL="workers=2,devices=2") == [
+        "['controller', 'worker-0', 'worker-1']", "True", "True", "True"]
+    assert list(tmp_path.rglob("*.trace.json.gz"))
+
+
 def test_thousands_of_arrays_live_and_go():
     assert lines("""
 import gc, weakref

@@ -422,6 +422,12 @@ PJRT_Error *device_default_memory(PJRT_Device_DefaultMemory_Args *args)
     return nullptr;
 }
 
+size_t device_executed(PJRT_Device *device, tow_xla_executed_t *out,
+                       size_t capacity)
+{
+    return device->executed.read(out, capacity);
+}
+
 PJRT_Error *device_memory_stats(PJRT_Device_MemoryStats_Args *args)
 {
     const memory_account &account = args->device->account;

@@ -25,6 +25,7 @@
 #include "absl/types/span.h"
 #include "device/xla_cpu/collective_impl.hh"
 #include "device/xla_cpu/crew_impl.hh"
+#include "device/xla_cpu/executed_impl.hh"
 #include "device/xla_cpu/memory_impl.hh"
 #include "device/xla_cpu/pool_impl.hh"
 #include "device/xla_cpu/types_impl.hh"
@@ -112,6 +113,7 @@ struct PJRT_Device {
     PJRT_Memory *default_memory = nullptr;
     tow::memory_account account;
     tow::current_run run;
+    tow::executed_ring executed;
     /* Last: its thread uses the above, and is joined first. */
     tow::worker worker;
 };

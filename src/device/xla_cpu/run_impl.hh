@@ -268,12 +268,14 @@ struct execution final : PJRT_Event, work, pooled<execution> {
 
         charge allocations(&device->account);
         std::optional<xla::Future<>> unused;
+        const int64_t start_ns = device->executed.begin();
         auto results =
             program->is_portable
                 ? program->loaded->ExecutePortable(arguments, device->xla,
                                                    options, unused, false)
                 : program->loaded->ExecuteSharded(arguments, device->xla,
                                                   options, unused, false);
+        device->executed.end(start_ns, run_id, program->name);
         if (!results.ok()) return std::move(results).status();
         if (!program->has_run) program->has_run = true;
         return take(*std::move(results));

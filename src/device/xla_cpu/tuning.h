@@ -98,6 +98,10 @@
 #define TOW_XLA_POOL_HANDFUL 32
 #define TOW_XLA_POOL_SHELF   64
 
+/* Executions that a device remembers for traces, of 64 bytes each, once somebody
+ * has asked: 256 KiB a device, and 4 s of steps of 1 ms. */
+#define TOW_XLA_EXECUTED_COUNT 4096
+
 /* Characters of a program that are quoted beside the compiler's complaint: one
  * operation with its operands. */
 #define TOW_XLA_QUOTE_LENGTH 120

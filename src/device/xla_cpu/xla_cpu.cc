@@ -30,6 +30,7 @@ tow_xla_extension_t extension = {
     buffer_fail,
     turn,
     buffer_lend,
+    device_executed,
 };
 
 PJRT_Api make_api()

@@ -261,6 +261,14 @@ typedef struct tow_xla_signature {
     size_t donated_count;
 } tow_xla_signature_t;
 
+/* One execution on one device, as it was. Times are of CLOCK_MONOTONIC. */
+typedef struct tow_xla_executed {
+    int64_t start_ns; /* its inputs were there */
+    int64_t end_ns;
+    uint64_t run_id;
+    char name[40]; /* of the program; cut off */
+} tow_xla_executed_t;
+
 struct PJRT_Buffer;
 struct PJRT_Device;
 struct PJRT_Error;
@@ -305,6 +313,10 @@ typedef struct tow_xla_extension {
      * another process (`begins`), or no longer. While it is, and nobody else has
      * the buffer, its bytes count as that process's, not as ours. */
     void (*lend)(struct PJRT_Buffer *buffer, int begins);
+    /* The last executions of a device, oldest first; returns how many. It begins
+     * to remember them with the first call. One caller at a time. */
+    size_t (*executed)(struct PJRT_Device *device, tow_xla_executed_t *out,
+                       size_t capacity);
 } tow_xla_extension_t;
 
 #ifdef __cplusplus

@@ -1,0 +1,82 @@
+/* The last executions of a device, for traces. Nobody pays for it until somebody
+ * has asked: two readings of the clock are 70 ns, of 2 us for the smallest. */
+#ifndef TOW_DEVICE_XLA_CPU_EXECUTED_IMPL_HH_
+#define TOW_DEVICE_XLA_CPU_EXECUTED_IMPL_HH_
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "device/xla_cpu/tuning.h"
+#include "device/xla_cpu/wait_impl.hh"
+#include "device/xla_cpu/xla_cpu.h"
+
+namespace tow
+{
+
+/* Written by whoever has the device's turn, read by anybody. */
+class executed_ring
+{
+  public:
+    /* 0: nobody wants to know. */
+    int64_t begin() const
+    {
+        return is_wanted_.load(std::memory_order_acquire) ? now_ns() : 0;
+    }
+
+    void end(int64_t start_ns, uint64_t run_id, const std::string &name)
+    {
+        if (start_ns == 0) return;
+        const uint64_t count = count_.load(std::memory_order_relaxed);
+        tow_xla_executed_t &to = ring_[count % TOW_XLA_EXECUTED_COUNT];
+        to.start_ns = start_ns;
+        to.end_ns = now_ns();
+        to.run_id = run_id;
+        const size_t size = std::min(name.size(), sizeof(to.name) - 1);
+        std::memcpy(to.name, name.data(), size);
+        to.name[size] = '\0';
+        count_.store(count + 1, std::memory_order_release);
+    }
+
+    /* Oldest first. Those that are overwritten while we read are left out. The
+     * first call begins it all. One reader at a time. */
+    size_t read(tow_xla_executed_t *out, size_t capacity)
+    {
+        if (!want()) return 0;
+        const uint64_t last = count_.load(std::memory_order_acquire);
+        const uint64_t kept = std::min<uint64_t>(
+            {last, TOW_XLA_EXECUTED_COUNT, uint64_t{capacity}});
+        for (uint64_t i = 0; i < kept; i++)
+            out[i] = ring_[(last - kept + i) % TOW_XLA_EXECUTED_COUNT];
+        std::atomic_thread_fence(std::memory_order_acquire);
+        /* One more may be on its way. */
+        const uint64_t now = count_.load(std::memory_order_relaxed) + 1;
+        const uint64_t first = last - kept;
+        if (now <= first + TOW_XLA_EXECUTED_COUNT) return kept;
+        const uint64_t lost =
+            std::min(now - TOW_XLA_EXECUTED_COUNT - first, kept);
+        std::memmove(out, out + lost, (kept - lost) * sizeof(*out));
+        return kept - lost;
+    }
+
+  private:
+    bool want()
+    {
+        if (is_wanted_.load(std::memory_order_relaxed)) return true;
+        ring_.reset(new (std::nothrow)
+                        tow_xla_executed_t[TOW_XLA_EXECUTED_COUNT]);
+        if (ring_ == nullptr) return false;
+        is_wanted_.store(true, std::memory_order_release);
+        return true;
+    }
+
+    std::atomic<bool> is_wanted_{false};
+    std::atomic<uint64_t> count_{0};
+    std::unique_ptr<tow_xla_executed_t[]> ring_;
+};
+
+} // namespace tow
+
+#endif /* TOW_DEVICE_XLA_CPU_EXECUTED_IMPL_HH_ */
