@@ -5,24 +5,13 @@
 #include <string.h>
 #include <time.h> /* tow-allow: a measurement, printed and not judged */
 
-#include "dataflow/dataflow.h"
+#include "dataflow/ground_testing_impl.h"
 #include "dataflow/tuning.h"
-#include "device/options.h"
-#include "device/sim/sim_device.h"
-#include "env/sim/sim.h"
 
-#define DEVICES      2
 #define MEMORY_BYTES 1000000
 #define SELF         1 /* process */
 #define OTHER        9
 
-/* One argument, one result, an all-reduce. */
-static const char add_text[] = "towpath-cost 1\n"
-                               "name add\n"
-                               "argument u8[16]\n"
-                               "result u8[16]\n"
-                               "duration 100\n"
-                               "all_reduce 16\n";
 static const char pair_text[] = "towpath-cost 1\n"
                                 "name pair\n"
                                 "argument u8[16]\n"
@@ -66,9 +55,7 @@ enum {
 };
 
 typedef struct flow {
-    tow_sim_t *sim;
-    tow_env_t *env;
-    tow_driver_t *driver;
+    ground_t ground;
     tow_shelf_t *shelf;
     tow_dataflow_t *dataflow;
     tow_mover_t *mover;
@@ -83,15 +70,9 @@ typedef struct flow {
         char message[256];
     } failed[64];
     size_t failed_count;
-    tow_executable_t *compiled;
     tow_status_t status;
     size_t pending_uploads;
 } flow_t;
-
-static void must(tow_status_t status)
-{
-    if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
-}
 
 static void expect_error(tow_status_t status, tow_code_t code, const char *part)
 {
@@ -120,53 +101,20 @@ static void on_finished(void *context, const tow_finished_runs_t *finished)
 
 static void run_idle(flow_t *flow)
 {
-    must(tow_sim_run(flow->sim, &(tow_sim_run_options_t){0}));
+    ground_run_idle(&flow->ground);
 }
 
 /* -- Things to run ----------------------------------------------------------- */
 
-static void compiled(tow_compile_t *compile, tow_status_t take_status,
-                     tow_executable_t *take_executable)
-{
-    flow_t *flow = *(flow_t **)(compile + 1);
-    must(take_status);
-    flow->compiled = take_executable;
-}
-
 static void add_executable(flow_t *flow, uint64_t key, const char *text)
 {
-    struct {
-        tow_compile_t compile;
-        flow_t *flow;
-    } compiling = {.flow = flow};
-    int64_t ids[DEVICES];
-    uint8_t bytes[256];
-    for (int i = 0; i < DEVICES; i++)
-        ids[i] = flow->driver->devices[i].id;
-    const tow_compile_options_t options = {
-        .assignment = {.replica_count = DEVICES, .device_ids = ids}};
-    compiling.compile = (tow_compile_t){
-        .format = TOW_PROGRAM_COST,
-        .program = {text, strlen(text)},
-        .options = {bytes, tow_compile_options_pack(&options, bytes)},
-        .done = compiled,
-    };
-    must(tow_driver_compile(flow->driver, &compiling.compile));
-    run_idle(flow);
-    must(tow_dataflow_add_executable(flow->dataflow, key, flow->compiled));
+    ground_add_executable(&flow->ground, flow->dataflow, key, text);
 }
 
-/* A program goes the way that it comes over the wire. */
 static void add_program(flow_t *flow, uint64_t key,
                         const tow_lowered_t *lowered)
 {
-    void *bytes;
-    size_t size;
-    tow_lowered_t *unpacked;
-    must(tow_lowered_pack(lowered, &bytes, &size));
-    must(tow_lowered_unpack(bytes, size, &unpacked));
-    tow_free(bytes);
-    must(tow_dataflow_add_program(flow->dataflow, key, unpacked));
+    ground_add_program(flow->dataflow, key, lowered);
 }
 
 static const uint32_t slot_0[] = {0};
@@ -301,30 +249,16 @@ static tow_status_t on_write(void *context, tow_mover_write_t *write)
 static void flow_open(flow_t *flow, tow_dataflow_options_t options)
 {
     *flow = (flow_t){0};
-    tow_sim_options_t sim = {.seed = 1};
-    sim.log.level = TOW_LOG_OFF;
-    tow_sim_node_t *node;
-    tow_sim_model_t model;
-    must(tow_sim_create(&sim, &flow->sim));
-    must(tow_sim_node_create(
-        flow->sim, &(tow_sim_node_options_t){.name = "worker"}, &node));
-    flow->env = tow_sim_node_env(node);
-    must(tow_sim_model_find("tpu_v4", &model));
-    must(tow_sim_device_driver_create(
-        flow->env,
-        &(tow_sim_device_options_t){.model = &model,
-                                    .device_count = DEVICES,
-                                    .memory_bytes = MEMORY_BYTES},
-        &flow->driver));
+    ground_open(&flow->ground, MEMORY_BYTES);
     must(tow_shelf_create(&(tow_shelf_options_t){.shard_count_max = DEVICES},
                           &flow->shelf));
-    must(tow_mover_create(&(tow_mover_options_t){.driver = flow->driver,
+    must(tow_mover_create(&(tow_mover_options_t){.driver = flow->ground.driver,
                                                  .process = SELF,
                                                  .send = on_send,
                                                  .write = on_write,
                                                  .context = flow},
                           &flow->mover));
-    options.driver = flow->driver;
+    options.driver = flow->ground.driver;
     options.shelf = flow->shelf;
     options.mover = flow->mover;
     options.process = SELF;
@@ -336,7 +270,7 @@ static void flow_open(flow_t *flow, tow_dataflow_options_t options)
 static void flow_fill(flow_t *flow)
 {
     flow_open(flow, (tow_dataflow_options_t){0});
-    add_executable(flow, ADD, add_text);
+    add_executable(flow, ADD, ADD_TEXT);
     add_executable(flow, PAIR, pair_text);
     add_executable(flow, UPDATE, update_text);
     add_executable(flow, GREEDY, greedy_text);
@@ -359,11 +293,7 @@ static void flow_close(flow_t *flow)
     tow_shelf_destroy(flow->shelf);
     run_idle(flow); /* Devices give back what they used of the mover. */
     tow_mover_destroy(flow->mover);
-    assert_int_equal(tow_sim_device_counts(flow->driver).buffers, 0);
-    assert_int_equal(tow_sim_device_counts(flow->driver).executables, 0);
-    tow_driver_close(flow->driver, (tow_closed_t){0});
-    run_idle(flow);
-    tow_sim_destroy(flow->sim);
+    ground_close(&flow->ground);
 }
 
 static void uploaded(tow_upload_t *upload, tow_status_t take_status)
@@ -388,7 +318,7 @@ static void put_object(flow_t *flow, uint64_t key)
             .shape = {.type = TOW_TYPE_U8, .rank = 1, .dims = {16}},
             .bytes = bytes,
             .done = uploaded};
-        must(tow_driver_upload(flow->driver, &uploading[d].upload));
+        must(tow_driver_upload(flow->ground.driver, &uploading[d].upload));
         shards[d] = uploading[d].upload.buffer;
         flow->pending_uploads++;
     }
@@ -590,7 +520,7 @@ static void a_failed_step_ends_its_run(void **state)
     grant(&flow, 1, TWO, 1);
     run_idle(&flow);
     expect_failure(&flow, 0, 1, TOW_RESOURCE_EXHAUSTED, "run 1, node 1");
-    assert_true(tow_env_now_ns(flow.env) < 1000000000);
+    assert_true(tow_env_now_ns(flow.ground.env) < 1000000000);
     flow_close(&flow);
 }
 
@@ -624,7 +554,7 @@ static void a_member_that_fails_alone_takes_its_gang_along(void **state)
     put_object(&flow, 1);
     tow_buffer_t *ballast;
     must(tow_driver_allocate(
-        flow.driver, 1,
+        flow.ground.driver, 1,
         &(tow_shape_t){.type = TOW_TYPE_U8, .rank = 1, .dims = {800000}},
         &ballast));
     grant(&flow, 1, SINGLE_HEAVY, 1);
@@ -651,7 +581,7 @@ static void a_run_of_what_is_not_there_fails_alone(void **state)
     expect_failure(&flow, 1, 2, TOW_NOT_FOUND, "executable 555");
     assert_int_equal(flow.succeeded_count, 1);
     /* It may come later. */
-    add_executable(&flow, 555, add_text);
+    add_executable(&flow, 555, ADD_TEXT);
     grant(&flow, 4, ABSENT, 1);
     run_idle(&flow);
     assert_int_equal(flow.succeeded_count, 2);
@@ -722,7 +652,7 @@ static void clearing_drops_all_and_reports_nothing(void **state)
     assert_true(tow_dataflow_is_quiet(flow.dataflow));
     assert_true(flow.report_count > 0); /* That it is quiet. */
     assert_int_equal(flow.succeeded_count + flow.failed_count, 0);
-    assert_int_equal(tow_sim_device_counts(flow.driver).executables, 0);
+    assert_int_equal(tow_sim_device_counts(flow.ground.driver).executables, 0);
     flow_close(&flow);
 }
 
@@ -1020,7 +950,7 @@ static void runs_beyond_the_bound_are_refused(void **state)
     flow_t flow;
     flow_open(&flow, (tow_dataflow_options_t){.run_count_max = 2,
                                               .step_count_max = 4});
-    add_executable(&flow, ADD, add_text);
+    add_executable(&flow, ADD, ADD_TEXT);
     add_single(&flow, SINGLE_ADD, ADD);
     add_chain(&flow, CHAIN, ADD);
     put_object(&flow, 1);
@@ -1062,14 +992,8 @@ static void count_abort(void *context, uint64_t gang_id, tow_status_t cause)
 static void fake_flow_open(fake_flow_t *it, bool may_run_inline)
 {
     *it = (fake_flow_t){0};
-    tow_sim_options_t sim = {.seed = 1};
-    sim.log.level = TOW_LOG_OFF;
-    tow_sim_node_t *node;
-    must(tow_sim_create(&sim, &it->flow.sim));
-    must(tow_sim_node_create(
-        it->flow.sim, &(tow_sim_node_options_t){.name = "worker"}, &node));
-    it->flow.env = tow_sim_node_env(node);
-    fake_open(&it->fake, it->flow.env);
+    ground_open_bare(&it->flow.ground);
+    fake_open(&it->fake, it->flow.ground.env);
     must(tow_shelf_create(&(tow_shelf_options_t){.shard_count_max = 1},
                           &it->flow.shelf));
     must(tow_dataflow_create(
@@ -1094,7 +1018,7 @@ static void fake_flow_close(fake_flow_t *it)
     tow_dataflow_destroy(it->flow.dataflow);
     tow_shelf_destroy(it->flow.shelf);
     fake_close(&it->fake);
-    tow_sim_destroy(it->flow.sim);
+    tow_sim_destroy(it->flow.ground.sim);
 }
 
 #define CHAIN_RUNS 128
@@ -1168,9 +1092,10 @@ static void aborted_gangs_are_told_again_until_they_end(void **state)
     tow_status_release(cause);
     const int64_t round_ns = (200 / TOW_DATAFLOW_ABORT_AGAIN_COUNT + 1) *
                              TOW_DATAFLOW_ABORT_AGAIN_NS;
-    must(tow_sim_run(it.flow.sim, &(tow_sim_run_options_t){
-                                      .until_ns = tow_sim_now_ns(it.flow.sim) +
-                                                  2 * round_ns}));
+    must(tow_sim_run(
+        it.flow.ground.sim,
+        &(tow_sim_run_options_t){
+            .until_ns = tow_sim_now_ns(it.flow.ground.sim) + 2 * round_ns}));
     for (uint64_t run = 1; run <= 200; run++)
         assert_true(it.told_counts[10 * run] >= 2);
     fake_finish_all(&it.fake);
@@ -1195,9 +1120,9 @@ static void small_programs_run_inside_the_call_if_allowed(void **state)
         /* Once it has been slow it is never trusted again. */
         const size_t before = it.fake.inline_count;
         grant(&it.flow, 100, SINGLE_ADD, 1);
-        must(tow_sim_run(it.flow.sim,
+        must(tow_sim_run(it.flow.ground.sim,
                          &(tow_sim_run_options_t){
-                             .until_ns = tow_sim_now_ns(it.flow.sim) +
+                             .until_ns = tow_sim_now_ns(it.flow.ground.sim) +
                                          2 * TOW_DATAFLOW_INLINE_SLOW_NS}));
         fake_finish_all(&it.fake);
         grant(&it.flow, 101, SINGLE_ADD, 1);

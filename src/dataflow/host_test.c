@@ -1,21 +1,15 @@
 /* Host functions and steps that wait for their data, on two simulated devices
  * and a simulated host. */
-#include "base/testing.h"
+#include "dataflow/ground_testing_impl.h"
 
 #include <elf.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
-#include "dataflow/dataflow.h"
 #include "device/host/sim.h"
-#include "device/options.h"
 #include "device/signature.h"
-#include "device/sim/sim_device.h"
-#include "env/sim/sim.h"
 
-#define DEVICES 2
-#define BYTES   16
+#define BYTES 16
 
 enum {
     ADD = 101,
@@ -28,13 +22,10 @@ enum {
 };
 
 typedef struct stage {
-    tow_sim_t *sim;
-    tow_env_t *env;
-    tow_driver_t *driver;
+    ground_t ground;
     tow_host_runner_t *host;
     tow_shelf_t *shelf;
     tow_dataflow_t *dataflow;
-    tow_executable_t *compiled;
     size_t succeeded_count, failed_count, unblocked_count;
     uint32_t failed_node;
     tow_code_t failed_code;
@@ -42,49 +33,12 @@ typedef struct stage {
     bool is_closed;
 } stage_t;
 
-static void must(tow_status_t status)
-{
-    if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
-}
-
 static void run_idle(stage_t *stage)
 {
-    must(tow_sim_run(stage->sim, &(tow_sim_run_options_t){0}));
+    ground_run_idle(&stage->ground);
 }
 
 /* -- What there is ------------------------------------------------------------- */
-
-static void on_compiled(tow_compile_t *compile, tow_status_t take_status,
-                        tow_executable_t *take_executable)
-{
-    stage_t *stage = *(stage_t **)(compile + 1);
-    must(take_status);
-    stage->compiled = take_executable;
-}
-
-static void add_computation(stage_t *stage)
-{
-    static const char text[] = "towpath-cost 1\nname add\nargument u8[16]\n"
-                               "result u8[16]\nduration 100\nall_reduce 16\n";
-    struct {
-        tow_compile_t compile;
-        stage_t *stage;
-    } compiling = {.stage = stage};
-    int64_t ids[DEVICES];
-    uint8_t bytes[256];
-    for (int i = 0; i < DEVICES; i++)
-        ids[i] = stage->driver->devices[i].id;
-    const tow_compile_options_t options = {
-        .assignment = {.replica_count = DEVICES, .device_ids = ids}};
-    compiling.compile = (tow_compile_t){
-        .format = TOW_PROGRAM_COST,
-        .program = {text, strlen(text)},
-        .options = {bytes, tow_compile_options_pack(&options, bytes)},
-        .done = on_compiled};
-    must(tow_driver_compile(stage->driver, &compiling.compile));
-    run_idle(stage);
-    must(tow_dataflow_add_executable(stage->dataflow, ADD, stage->compiled));
-}
 
 static void add_host(stage_t *stage, uint64_t key, const char *name,
                      uint32_t bounds_in, uint32_t bounds_out)
@@ -152,13 +106,7 @@ static void add_chain(stage_t *stage, uint64_t key, const uint64_t *functions,
                                    .steps = steps,
                                    .step_count = count,
                                    .step_count_all = count};
-    void *bytes;
-    size_t size;
-    tow_lowered_t *unpacked;
-    must(tow_lowered_pack(&lowered, &bytes, &size));
-    must(tow_lowered_unpack(bytes, size, &unpacked));
-    tow_free(bytes);
-    must(tow_dataflow_add_program(stage->dataflow, key, unpacked));
+    ground_add_program(stage->dataflow, key, &lowered);
 }
 
 static void put_zeroes(stage_t *stage, uint64_t key, int64_t count)
@@ -166,7 +114,7 @@ static void put_zeroes(stage_t *stage, uint64_t key, int64_t count)
     tow_buffer_t *shards[DEVICES];
     const tow_shape_t shape = {.type = TOW_TYPE_U8, .rank = 1, .dims = {count}};
     for (size_t d = 0; d < DEVICES; d++)
-        must(tow_driver_allocate(stage->driver, d, &shape, &shards[d]));
+        must(tow_driver_allocate(stage->ground.driver, d, &shape, &shards[d]));
     must(tow_shelf_put(
         stage->shelf, key,
         &(tow_shard_list_t){.first = shards, .stride = 1, .count = DEVICES}));
@@ -195,30 +143,18 @@ static void on_unblocked(void *context)
 static void stage_open(stage_t *stage)
 {
     *stage = (stage_t){0};
-    tow_sim_options_t sim = {.seed = 1};
-    sim.log.level = TOW_LOG_OFF;
-    tow_sim_node_t *node;
-    tow_sim_model_t model;
-    must(tow_sim_create(&sim, &stage->sim));
-    must(tow_sim_node_create(
-        stage->sim, &(tow_sim_node_options_t){.name = "worker"}, &node));
-    stage->env = tow_sim_node_env(node);
-    must(tow_sim_model_find("tpu_v4", &model));
-    must(tow_sim_device_driver_create(
-        stage->env,
-        &(tow_sim_device_options_t){.model = &model, .device_count = DEVICES},
-        &stage->driver));
-    must(tow_host_sim_create(stage->env, "worker", &stage->host));
+    ground_open(&stage->ground, 0);
+    must(tow_host_sim_create(stage->ground.env, "worker", &stage->host));
     must(tow_shelf_create(&(tow_shelf_options_t){.shard_count_max = DEVICES},
                           &stage->shelf));
-    const tow_dataflow_options_t options = {.driver = stage->driver,
+    const tow_dataflow_options_t options = {.driver = stage->ground.driver,
                                             .shelf = stage->shelf,
                                             .host_runner = stage->host,
                                             .finished = on_finished,
                                             .unblocked = on_unblocked,
                                             .context = stage};
     must(tow_dataflow_create(&options, &stage->dataflow));
-    add_computation(stage);
+    ground_add_executable(&stage->ground, stage->dataflow, ADD, ADD_TEXT);
     add_host(stage, SAME, "same", 0, 0);
     add_host(stage, FILTER, "filter", 0, 1);
     add_host(stage, PAD, "pad", 1, 0);
@@ -246,11 +182,7 @@ static void stage_close(stage_t *stage)
     tow_host_runner_close(stage->host, (tow_closed_t){on_closed, stage});
     run_idle(stage);
     assert_true(stage->is_closed);
-    assert_int_equal(tow_sim_device_counts(stage->driver).buffers, 0);
-    assert_int_equal(tow_sim_device_counts(stage->driver).executables, 0);
-    tow_driver_close(stage->driver, (tow_closed_t){0});
-    run_idle(stage);
-    tow_sim_destroy(stage->sim);
+    ground_close(&stage->ground);
 }
 
 static void grant(stage_t *stage, uint64_t run, uint64_t program)
