@@ -445,6 +445,181 @@ static void one_worker_may_be_ahead_only_so_far(void **state)
     yard_close(&yard);
 }
 
+/* -- Sizes that only the sender knows ------------------------------------------------------ */
+
+#define SIZED_ROWS 4 /* at the most */
+
+/* A whole shard of worker 0 becomes one of worker 0 and one of worker 1. */
+static void plan_sized(plan_t *plan, int64_t columns)
+{
+    *plan =
+        (plan_t){.whole = matrix(SIZED_ROWS, columns),
+                 .from = {.parts = {1, 1}, .place_count = 1, .places = {0}},
+                 .to = {.parts = {1, 1}, .place_count = 2, .places = {0, 1}}};
+    plan_make(plan, 2);
+}
+
+static void count_sized(tow_move_t *move)
+{
+    TOW_CONTAINER_OF(move, trip_part_t, move)->sized_count++;
+}
+
+/* What the plan says is the bound; the source has so many rows. */
+static void trip_init_sized(trip_t *trip, yard_t *yard, const plan_t *plan,
+                            uint64_t gang, int64_t rows)
+{
+    trip_init(trip, yard, plan, gang);
+    tow_buffer_t **source = &trip->parts[0].sources[0];
+    tow_shape_t shape = (*source)->shape;
+    shape.dims[0] = rows;
+    tow_buffer_release(*source);
+    *source = &yard_buffer(&yard->hands[0], 0, &shape)->base;
+    for (uint32_t i = 0; i < yard->hand_count; i++) {
+        trip->parts[i].move.is_sized = true;
+        trip->parts[i].move.sized = count_sized;
+    }
+}
+
+/* The first rows of the plan's array. */
+static void produce_sized(trip_t *trip)
+{
+    tow_buffer_t *source = trip->parts[0].sources[0];
+    uint8_t *bytes = test_malloc(source->bytes + 1);
+    for (uint64_t i = 0; i < source->bytes; i++)
+        bytes[i] = byte_at(i, trip->salt);
+    buffer_finish(source, bytes);
+    test_free(bytes);
+}
+
+static void expect_sized(const trip_t *trip, int64_t rows)
+{
+    expect_all(trip, TOW_CODE_OK);
+    for (uint32_t w = 0; w < 2; w++) {
+        const yard_buffer_t *target =
+            (const yard_buffer_t *)trip->parts[w].targets[0];
+        assert_int_equal(trip->parts[w].sized_count, 1);
+        assert_int_equal(target->state, TOW_BUFFER_READY);
+        assert_int_equal(target->base.shape.dims[0], rows);
+        for (uint64_t i = 0; i < target->base.bytes; i++)
+            assert_int_equal(((const uint8_t *)target->bytes)[i],
+                             byte_at(i, trip->salt));
+    }
+}
+
+/* Small and large, from nothing to all that may be; the receiver is granted
+ * before the size comes, or after. */
+static void go_sized(int64_t columns, int64_t rows, bool is_early)
+{
+    yard_t yard;
+    plan_t plan;
+    trip_t trip;
+    yard_open(&yard, 2, 0);
+    plan_sized(&plan, columns);
+    trip_init_sized(&trip, &yard, &plan, 7, rows);
+    must(trip_start(&trip, 0));
+    if (!is_early) must(trip_start(&trip, 1));
+    yard_run(&yard);
+    assert_int_equal(trip.parts[1].sized_count, 0);
+    produce_sized(&trip);
+    yard_run(&yard);
+    assert_int_equal(trip.parts[1].is_done, !is_early);
+    if (is_early) must(trip_start(&trip, 1));
+    yard_run(&yard);
+    expect_sized(&trip, rows);
+    trip_release(&trip);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void a_sized_move_makes_room_when_it_is_told_the_size(void **state)
+{
+    (void)state;
+    for (int64_t rows = 0; rows <= SIZED_ROWS; rows++)
+        for (int is_early = 0; is_early <= 1; is_early++) {
+            go_sized(8, rows, is_early);
+            go_sized(ROW_BYTES / 4, rows, is_early);
+        }
+}
+
+static void expect_wrong_size(tow_mover_t *mover, uint32_t process,
+                              tow_msg_edge_size_t size)
+{
+    tow_status_t status = tow_mover_size(mover, process, &size);
+    assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
+    expect_part(tow_status_message(status), "told the size of shard");
+    tow_status_release(status);
+}
+
+static void wrong_sizes_are_refused(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t trip;
+    yard_open(&yard, 2, 0);
+    plan_sized(&plan, 8);
+    trip_init_sized(&trip, &yard, &plan, 7, 2);
+    start_all(&trip);
+    tow_mover_t *mover = yard.hands[1].mover;
+    int64_t dims[] = {2, 8};
+    tow_msg_edge_size_t right = TOW_MSG_EDGE_SIZE_INIT, wrong;
+    right.gang = 7;
+    right.dims = dims;
+    right.n_dims = 2;
+    expect_wrong_size(mover, 3, right); /* It sends nothing. */
+    wrong = right, wrong.shard = 1;
+    expect_wrong_size(mover, 0, wrong);
+    wrong = right, wrong.n_dims = 1;
+    expect_wrong_size(mover, 0, wrong);
+    wrong = right, wrong.dims = (int64_t[]){SIZED_ROWS + 1, 8};
+    expect_wrong_size(mover, 0, wrong);
+    wrong = right, wrong.dims = (int64_t[]){-1, 8};
+    expect_wrong_size(mover, 0, wrong);
+    wrong = right, wrong.gang = 6; /* Stale: of no interest. */
+    must(tow_mover_size(mover, 0, &wrong));
+    assert_int_equal(trip.parts[1].sized_count, 0);
+    must(tow_mover_size(mover, 0, &right));
+    assert_int_equal(trip.parts[1].sized_count, 1);
+    expect_wrong_size(mover, 0, right); /* Twice. */
+    tow_status_t cause = TOW_ERROR(TOW_ABORTED, "the run was aborted");
+    for (uint32_t i = 0; i < 2; i++)
+        tow_mover_abort(yard.hands[i].mover, &trip.parts[i].move, cause);
+    tow_status_release(cause);
+    yard_run(&yard);
+    expect_all(&trip, TOW_ABORTED);
+    trip_release(&trip);
+    yard_run(&yard);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
+static void a_sized_move_whose_sender_fails_is_never_sized(void **state)
+{
+    (void)state;
+    yard_t yard;
+    plan_t plan;
+    trip_t trip;
+    yard_open(&yard, 2, 0);
+    plan_sized(&plan, 8);
+    trip_init_sized(&trip, &yard, &plan, 7, 2);
+    start_all(&trip);
+    buffer_fail(trip.parts[0].sources[0],
+                TOW_ERROR(TOW_INTERNAL, "filter failed"));
+    tow_status_t cause = TOW_ERROR(TOW_ABORTED, "the run was aborted");
+    tow_mover_abort(yard.hands[1].mover, &trip.parts[1].move, cause);
+    tow_status_release(cause);
+    yard_run(&yard);
+    assert_string_equal(trip.parts[0].message, "filter failed");
+    assert_int_equal(trip.parts[1].code, TOW_ABORTED);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(trip.parts[i].sized_count, 0);
+        assert_null(trip.parts[i].targets[0]);
+    }
+    trip_release(&trip);
+    yard_close(&yard);
+    plan_free(&plan, 2);
+}
+
 /* -- Failing ----------------------------------------------------------------------------- */
 
 static void a_poisoned_source_fails_the_move_with_its_own_error(void **state)
@@ -1316,6 +1491,9 @@ TOW_TEST_MAIN(
     cmocka_unit_test(what_comes_late_is_dropped),
     cmocka_unit_test(what_came_early_goes_when_its_grant_has_passed),
     cmocka_unit_test(one_worker_may_be_ahead_only_so_far),
+    cmocka_unit_test(a_sized_move_makes_room_when_it_is_told_the_size),
+    cmocka_unit_test(wrong_sizes_are_refused),
+    cmocka_unit_test(a_sized_move_whose_sender_fails_is_never_sized),
     cmocka_unit_test(a_poisoned_source_fails_the_move_with_its_own_error),
     cmocka_unit_test(a_peer_that_goes_fails_those_that_need_it),
     cmocka_unit_test(what_was_lost_is_not_waited_for),

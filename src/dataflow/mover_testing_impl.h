@@ -567,6 +567,9 @@ static inline void run_message(event_t *event)
         event->type == TOW_MESSAGE_EDGE_PIECE
             ? tow_mover_piece(hand->mover, event->from,
                               (const tow_msg_edge_piece_t *)body)
+        : event->type == TOW_MESSAGE_EDGE_SIZE
+            ? tow_mover_size(hand->mover, event->from,
+                             (const tow_msg_edge_size_t *)body)
             : tow_mover_offer(hand->mover, event->from,
                               (const tow_msg_edge_offer_t *)body);
     if (status == TOW_OK) return;
@@ -982,6 +985,7 @@ typedef struct trip_part {
     struct trip *trip;
     bool is_begun;
     bool is_done;
+    int sized_count; /* how often it was told */
     tow_code_t code;
     char message[256];
     tow_buffer_t *sources[SHARDS_MAX];
@@ -1076,7 +1080,8 @@ static inline void trip_release(trip_t *trip)
         }
         for (size_t t = 0; part->is_begun && t < part->move.route->target_count;
              t++)
-            tow_buffer_release(part->targets[t]);
+            if (part->targets[t] != NULL) /* It was sized. */
+                tow_buffer_release(part->targets[t]);
     }
 }
 
