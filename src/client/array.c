@@ -48,6 +48,11 @@ void tow_array_drop(tow_array_t *array)
                tow_list_is_empty(&array->followers));
     tow_client_t *client = array->client;
     leave_producer(array);
+    if (TOW_UNLIKELY(array->is_fetched)) {
+        if (!array->is_read) tow_array_note_unread(array);
+        tow_array_leave_ahead(array);
+    }
+    tow_array_forget_kept(array);
     if (array->id != 0) tow_client_note_release(client, array->id);
     if (array->program != NULL) tow_program_drop(array->program);
     tow_slice_drop(array->slice);

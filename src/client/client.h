@@ -7,6 +7,7 @@
 #ifndef TOW_CLIENT_CLIENT_H_
 #define TOW_CLIENT_CLIENT_H_
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <towpath/towpath.h>
 
@@ -168,6 +169,28 @@ tow_status_t tow_download_sized_start(tow_array_t *array, size_t shard,
                                       void *bytes, size_t size,
                                       tow_shape_t *out_shape,
                                       tow_settling_t *answer) TOW_MUST_USE;
+
+/* -- Values that are here ------------------------------------------------------ */
+
+/* The bytes of a shard that this process has: of a small upload, or of a small
+ * result that was fetched ahead of its being wanted. They never change. Counted,
+ * by any thread. */
+typedef struct tow_kept {
+    atomic_uint reference_count;
+    uint32_t shard;        /* TOW_KEPT_EVERY_SHARD: they are all the same */
+    struct tow_kept *next; /* inside: of the same array */
+    size_t size;
+    _Alignas(16) uint8_t bytes[];
+} tow_kept_t;
+#define TOW_KEPT_EVERY_SHARD UINT32_MAX
+
+void tow_kept_retain(tow_kept_t *kept);
+/* NULL is harmless. */
+void tow_kept_release(tow_kept_t *kept);
+/* Inside. Somebody looks at it: lent by the array, or NULL if it is not here. */
+tow_kept_t *tow_array_kept(tow_array_t *array, size_t shard);
+/* Inside: a download of a few bytes will not wait for long. */
+bool tow_array_is_near(const tow_array_t *array);
 
 /* -- Shards ------------------------------------------------------------------- */
 

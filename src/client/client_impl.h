@@ -5,6 +5,7 @@
  *   array.c      values, their references and who waits for them
  *   run.c        calls and runs: the hot path
  *   transfer.c   uploads and downloads
+ *   ahead.c      values that are here before they are asked for
  *   callback.c   functions that computations call
  *   shards.c     arrays of shards that are there
  *   api.c        towpath.h: enters, calls the machine, waits, leaves
@@ -37,6 +38,7 @@ typedef struct request request_t;
 typedef struct upload upload_t;
 typedef struct client_lane client_lane_t;
 typedef struct gathering gathering_t;
+typedef struct reader reader_t;
 
 struct tow_client {
     uint32_t reference_count;
@@ -74,6 +76,7 @@ struct tow_client {
     uint32_t lazy_count;        /* calls since the last flush */
     uint64_t upload_bytes;      /* of uploads that were not answered */
     uint64_t inlined_bytes;     /* of those, in messages */
+    size_t ahead_count;         /* requests for what nobody has asked for */
     bool has_room; /* to go on: whoever waits for it clears it first */
     bool is_closing;
     bool is_closed;
@@ -111,6 +114,8 @@ typedef struct program_result {
     tow_slice_t *slice; /* counted */
     tow_shape_t shape;
     uint32_t bounds;
+    uint32_t credit;    /* see ahead.c */
+    bool is_read_whole; /* not its first shard only */
 } program_result_t;
 
 struct tow_program {
@@ -123,6 +128,8 @@ struct tow_program {
     bool is_finished;
     size_t argument_count;
     TOW_VEC(program_result_t) results;
+    TOW_VEC(uint32_t) donated;           /* arguments that a run consumes */
+    size_t wanted_count;                 /* results that are fetched ahead */
     TOW_VEC(tow_slice_t *) slices;       /* counted: kept while it lives */
     TOW_VEC(tow_function_t *) functions; /* counted */
 };
@@ -144,6 +151,13 @@ struct tow_array {
     /* A value of a program that is being traced; then there is no object. */
     tow_program_t *program; /* counted */
     tow_value_t place;
+    /* See ahead.c. */
+    uint64_t maker; /* the program that it is a result of; 0: none */
+    uint32_t maker_result;
+    bool is_fetched;  /* ahead */
+    bool is_read;     /* somebody has looked at it */
+    tow_kept_t *kept; /* each counted: shards that are here */
+    request_t *ahead; /* lent: those that are on their way */
 };
 
 /* One of the arrays that a regrouped one waits for, which it holds. */
@@ -206,6 +220,11 @@ struct request {
     tow_region_t *region;
     tow_status_t status;    /* owned: while the region closes */
     tow_shape_t *out_shape; /* lent until answered; NULL: the size is known */
+    /* Of one that nobody has asked for: */
+    tow_kept_t *kept;   /* owned: where it goes; NULL: it was asked for */
+    tow_array_t *array; /* lent; NULL: released */
+    request_t *next_ahead;
+    reader_t *readers; /* owned: who has asked meanwhile */
 };
 
 /* -- machine.c ----------------------------------------------------------------- */
@@ -282,6 +301,32 @@ tow_status_t tow_report_start(tow_client_t *client, const report_wish_t *wish,
                               settling_t *answer) TOW_MUST_USE;
 void tow_report_done(tow_client_t *client, const tow_msg_report_t *report);
 void tow_requests_lost(tow_client_t *client);
+/* Asks for a shard that comes in the answer, in a request that nobody waits for
+ * yet. Lent until it is done. */
+tow_status_t tow_request_get(tow_array_t *array, size_t shard, void *bytes,
+                             size_t size, request_t **out_request) TOW_MUST_USE;
+
+/* -- ahead.c -------------------------------------------------------------------- */
+
+/* Keeps the bytes of an upload, if they are few. */
+void tow_array_keep(tow_array_t *array, const tow_upload_options_t *options);
+/* The array goes, or is consumed. */
+void tow_array_forget_kept(tow_array_t *array);
+void tow_array_leave_ahead(tow_array_t *array);
+/* It goes, and was fetched for nothing. */
+void tow_array_note_unread(tow_array_t *array);
+/* After the run has been sent. */
+void tow_results_fetch(const tow_program_t *program,
+                       tow_array_t *const *results);
+void tow_ahead_done(request_t *request, tow_status_t take_status);
+void tow_ahead_abandon(request_t *request);
+/* It is here, or on its way: then the callback is taken. False: it must be asked
+ * for. */
+bool tow_array_read(tow_array_t *array, size_t shard, void *bytes,
+                    settling_t *answer, callback_t *take_callback);
+
+/* -- The end of things ---------------------------------------------------------- */
+
 /* For a process that has died: frees without a word to the env. */
 void tow_runs_abandon(tow_client_t *client);
 void tow_transfers_abandon(tow_client_t *client);

@@ -5,28 +5,6 @@
 
 static uint8_t large[100000];
 
-/* Counts calls; the last code. */
-typedef struct calls {
-    int count;
-    tow_code_t code;
-} calls_t;
-
-static void called(void *context, tow_status_t take_status)
-{
-    calls_t *calls = context;
-    calls->count++;
-    calls->code = tow_status_code(take_status);
-    tow_status_release(take_status);
-}
-
-static tow_callback_t *make_callback(calls_t *calls)
-{
-    tow_callback_t *callback = tow_calloc(1, sizeof(*callback));
-    callback->done = called;
-    callback->context = calls;
-    return callback;
-}
-
 /* -- Connecting ------------------------------------------------------------------- */
 
 static void a_client_opens_and_leaves(void **state)
@@ -370,24 +348,17 @@ static void an_upload_that_cannot_arrive_is_told(void **state)
     world_close(&world);
 }
 
-static void say_got(world_t *world, uint64_t request, const void *bytes,
-                    size_t size, const tow_msg_failure_t *failure)
-{
-    tow_msg_get_done_t done = TOW_MSG_GET_DONE_INIT;
-    done.request = request;
-    done.bytes = (ProtobufCBinaryData){size, (uint8_t *)bytes};
-    done.failure = (tow_msg_failure_t *)failure;
-    say(world, TOW_MESSAGE_GET_DONE, &done.base);
-    soon(world);
-}
-
 static void small_downloads_come_in_the_answer(void **state)
 {
     (void)state;
     world_t world;
     world_connect(&world);
     tow_slice_t *slice = open_slice(&world);
-    tow_array_t *array = make_array(&world, slice);
+    tow_function_t *function = compile(&world, slice);
+    tow_array_t *x = make_array(&world, slice), *array;
+    tow_program_t *program = call_of(&world, function, slice);
+    must(tow_program_start(program, &x, 1, &array, 1));
+    HEAR(&world, RUN, run);
     uint8_t bytes[16] = {0};
     tow_settling_t answer = {0};
     must(tow_download_start(array, 1, bytes, 16, &answer, NULL));
@@ -414,7 +385,9 @@ static void small_downloads_come_in_the_answer(void **state)
     say_got(&world, HEAR(&world, GET, get)->request, NULL, 0, &failure);
     assert_int_equal(calls.count, 1);
     assert_int_equal(calls.code, TOW_DATA_LOSS);
+    tow_array_drop(x);
     tow_array_drop(array);
+    tow_function_drop(function);
     tow_slice_drop(slice);
     world_close(&world);
 }
@@ -443,7 +416,7 @@ static void make_busy(world_t *world, busy_t *busy)
     HEAR(world, RUN, run);
     say_put_opened(world, HEAR(world, PUT, put)->object);
     run_for(world, SECOND / 1000);
-    must(tow_download_start(busy->x, 0, busy->bytes, 16, NULL,
+    must(tow_download_start(busy->y, 0, busy->bytes, 16, NULL,
                             make_callback(&busy->small)));
     must(tow_download_start(busy->upload, 0, busy->bytes, sizeof(large), NULL,
                             make_callback(&busy->large_get)));

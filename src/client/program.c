@@ -18,6 +18,7 @@ static void free_program(tow_program_t *program)
     tow_vec_deinit(&program->functions);
     tow_vec_deinit(&program->slices);
     tow_vec_deinit(&program->results);
+    tow_vec_deinit(&program->donated);
     tow_graph_destroy(program->graph);
     tow_status_release(program->adding.error);
     tow_free(program);
@@ -113,6 +114,9 @@ tow_status_t tow_program_add_argument(tow_program_t *program,
                        .shape = *shape,
                        .donated = donated};
     *out_value = (tow_value_t){0};
+    if (donated &&
+        !tow_vec_push(&program->donated, (uint32_t)program->argument_count))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     program->argument_count++;
     return tow_graph_add(program->graph, &node, &out_value->node);
 }

@@ -77,6 +77,8 @@ static tow_status_t make_results(tow_program_t *program, run_record_t *record,
         record->results[i] = results[i];
         results[i]->bounds = result->bounds;
         results[i]->run = record;
+        results[i]->maker = program->id;
+        results[i]->maker_result = (uint32_t)i;
     }
     /* Ids only now: an array without one is not told when it goes. */
     for (size_t i = 0; i < record->result_count; i++)
@@ -123,6 +125,14 @@ static run_record_t *make_record(tow_program_t *program)
     return record;
 }
 
+/* What was consumed is nobody's to look at, though its bytes may be here. */
+static void forget_donated(const tow_program_t *program,
+                           tow_array_t *const *arguments)
+{
+    for (size_t i = 0; i < program->donated.count; i++)
+        tow_array_forget_kept(arguments[program->donated.items[i]]);
+}
+
 tow_status_t tow_program_start(tow_program_t *program,
                                tow_array_t *const *arguments,
                                size_t argument_count, tow_array_t **results,
@@ -144,8 +154,13 @@ tow_status_t tow_program_start(tow_program_t *program,
             tow_array_drop(results[i]);
         }
     }
-    if (status != TOW_OK) free_record(client, record);
-    return status;
+    if (status != TOW_OK) {
+        free_record(client, record);
+        return status;
+    }
+    forget_donated(program, arguments);
+    if (program->wanted_count > 0) tow_results_fetch(program, results);
+    return TOW_OK;
 }
 
 /* -- The end ------------------------------------------------------------------- */

@@ -410,6 +410,7 @@ tow_status_t tow_upload_start(tow_slice_t *slice,
         tow_array_drop(array);
         return status;
     }
+    tow_array_keep(array, options);
     if (inlined) {
         upload->bytes_free = bytes_free;
         give_back_bytes(upload);
@@ -463,7 +464,9 @@ static void free_request(request_t *request)
 static void answer_request(request_t *request, tow_status_t take_status)
 {
     tow_client_t *client = request->client;
-    if (request->callback != NULL) {
+    if (request->kept != NULL) {
+        tow_ahead_done(request, take_status);
+    } else if (request->callback != NULL) {
         if (!request->callback->is_patient) tow_client_expect(client, false);
         tow_client_call_later(client, request->callback, take_status);
     } else {
@@ -578,6 +581,20 @@ static void region_dropped(void *context)
     free_request(context);
 }
 
+tow_status_t tow_request_get(tow_array_t *array, size_t shard, void *bytes,
+                             size_t size, request_t **out_request)
+{
+    TOW_ASSERT(size <= TOW_INLINE_BYTES_MAX);
+    request_t *request = make_request(array->client, REQUEST_GET);
+    if (request == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    request->bytes = bytes;
+    request->size = size;
+    tow_status_t status = send_get(request, array, shard);
+    if (status != TOW_OK) free_request(request);
+    *out_request = request;
+    return status;
+}
+
 static tow_status_t start_download(tow_array_t *array, size_t shard,
                                    void *bytes, size_t size,
                                    tow_shape_t *out_shape, settling_t *answer,
@@ -585,6 +602,9 @@ static tow_status_t start_download(tow_array_t *array, size_t shard,
 {
     tow_client_t *client = array->client;
     TOW_RETURN_IF_ERROR(check_download(array, shard, bytes, size));
+    if (out_shape == NULL &&
+        tow_array_read(array, shard, bytes, answer, take_callback))
+        return TOW_OK;
     request_t *request = make_request(client, REQUEST_GET);
     if (request == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     request->bytes = bytes;
@@ -722,7 +742,8 @@ void tow_requests_lost(tow_client_t *client)
     void *value;
     while (tow_map_next(&client->requests, &cursor, &key, &value)) {
         request_t *request = value;
-        if ((request->answer != NULL || request->callback != NULL) &&
+        if ((request->answer != NULL || request->callback != NULL ||
+             request->kept != NULL) &&
             !is_ending(request))
             end_request(request, tow_status_retain(client->lost));
     }
@@ -766,6 +787,7 @@ void tow_transfers_abandon(tow_client_t *client)
         request_t *request = value;
         tow_status_release(request->status);
         tow_callback_free(request->callback);
+        tow_ahead_abandon(request);
         free_request(request);
     }
 }

@@ -20,6 +20,18 @@
  * a system call costs as much as ten calls. */
 #define TOW_CLIENT_EAGER_COUNT 4u
 #define TOW_CLIENT_BATCH_COUNT 16u
+/* Shards of at most so many bytes are kept when they are uploaded, and fetched
+ * ahead when their program's results are looked at: losses, counters, norms. */
+#define TOW_CLIENT_KEPT_BYTES_MAX 256u
+/* Looking at a result earns this credit, up to a bound, and with this much the
+ * next ones are fetched ahead; each that nobody looked at costs 1. So one that is
+ * looked at every time, or every fourth, is always fetched; after 128 calls in a
+ * chain and one look, the next four. One for nothing costs some 5 us of CPU in
+ * all processes; one that is missed a round trip. */
+#define TOW_CLIENT_AHEAD_CREDIT     4u
+#define TOW_CLIENT_AHEAD_CREDIT_MAX 16u
+/* On their way, of all runs; a run beyond has its results fetched when wanted. */
+#define TOW_CLIENT_AHEAD_COUNT_MAX 1024u
 /* Results of one call by a computation: they go through the controller. */
 #define TOW_CLIENT_RESULT_BYTES_MAX (UINT64_C(1) << 28)
 /* Released handles are told in ranges, this many at a time or after a while. */

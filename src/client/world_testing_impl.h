@@ -377,4 +377,37 @@ static inline tow_array_t *make_array(world_t *world, tow_slice_t *slice)
     return array;
 }
 
+/* Counts calls; the last code. */
+typedef struct calls {
+    int count;
+    tow_code_t code;
+} calls_t;
+
+static inline void called(void *context, tow_status_t take_status)
+{
+    calls_t *calls = context;
+    calls->count++;
+    calls->code = tow_status_code(take_status);
+    tow_status_release(take_status);
+}
+
+static inline tow_callback_t *make_callback(calls_t *calls)
+{
+    tow_callback_t *callback = tow_calloc(1, sizeof(*callback));
+    callback->done = called;
+    callback->context = calls;
+    return callback;
+}
+
+static inline void say_got(world_t *world, uint64_t request, const void *bytes,
+                           size_t size, const tow_msg_failure_t *failure)
+{
+    tow_msg_get_done_t done = TOW_MSG_GET_DONE_INIT;
+    done.request = request;
+    done.bytes = (ProtobufCBinaryData){size, (uint8_t *)bytes};
+    done.failure = (tow_msg_failure_t *)failure;
+    say(world, TOW_MESSAGE_GET_DONE, &done.base);
+    soon(world);
+}
+
 #endif /* TOW_CLIENT_WORLD_TESTING_IMPL_H_ */

@@ -1,6 +1,7 @@
 /* Shards, as JAX sees them, and the arrays that they are shards of. */
 #include <string.h>
 
+#include "client/tuning.h"
 #include "pjrt/plugin_impl.h"
 
 /* -- Types ----------------------------------------------------------------------- */
@@ -101,7 +102,19 @@ void tow_pjrt_buffer_free(PJRT_Buffer *buffer)
     tow_group_release(buffer->other);
     tow_event_release(buffer->ready);
     tow_shard_type_release(buffer->type);
+    tow_kept_release(atomic_load(&buffer->kept));
     tow_free(buffer);
+}
+
+bool tow_pjrt_buffer_keep(PJRT_Buffer *buffer)
+{
+    if (buffer->group == NULL) return false;
+    if (atomic_load(&buffer->kept) != NULL) return true;
+    tow_kept_t *kept = tow_array_kept(buffer->group->array, buffer->shard);
+    if (kept == NULL) return false;
+    tow_kept_retain(kept);
+    atomic_store(&buffer->kept, kept);
+    return true;
 }
 
 void tow_pjrt_buffer_forget(PJRT_Buffer *buffer)
@@ -216,9 +229,23 @@ static PJRT_Error *buffer_is_deleted(PJRT_Buffer_IsDeleted_Args *args)
     return NULL;
 }
 
+/* JAX asks when somebody wants to look at it, and if so asks for its address next,
+ * before it waits for its value: so of results it is so when that is here. */
+static bool is_here(PJRT_Buffer *buffer)
+{
+    if (atomic_load(&buffer->kept) != NULL) return true;
+    if (buffer->type->bytes > TOW_CLIENT_KEPT_BYTES_MAX ||
+        !tow_event_is_ready(buffer->ready) || atomic_load(&tow_pjrt_is_forked))
+        return false;
+    client_enter(buffer->device->client);
+    const bool is_kept = tow_pjrt_buffer_keep(buffer);
+    client_leave_quietly(buffer->device->client);
+    return is_kept;
+}
+
 static PJRT_Error *buffer_is_on_cpu(PJRT_Buffer_IsOnCpu_Args *args)
 {
-    args->is_on_cpu = false; /* Not in this process, at any rate. */
+    args->is_on_cpu = is_here(args->buffer);
     return NULL;
 }
 
@@ -233,14 +260,12 @@ static PJRT_Error *buffer_ready_event(PJRT_Buffer_ReadyEvent_Args *args)
 static PJRT_Error *buffer_hold_address(
     PJRT_Buffer_IncreaseExternalReferenceCount_Args *args)
 {
-    atomic_fetch_add(&args->buffer->external_count, 1);
-    return NULL;
+    return NULL; /* Whoever has it keeps the buffer too. */
 }
 
 static PJRT_Error *buffer_drop_address(
     PJRT_Buffer_DecreaseExternalReferenceCount_Args *args)
 {
-    atomic_fetch_sub(&args->buffer->external_count, 1);
     return NULL;
 }
 
@@ -259,7 +284,10 @@ static PJRT_Error *buffer_unsafe_pointer(PJRT_Buffer_UnsafePointer_Args *args)
 static PJRT_Error *buffer_data_pointer(
     PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args *args)
 {
-    return no_address();
+    tow_kept_t *kept = atomic_load(&args->buffer->kept);
+    if (kept == NULL) return no_address();
+    args->device_memory_ptr = kept->bytes;
+    return NULL;
 }
 
 void tow_pjrt_fill_buffer(PJRT_Api *api)

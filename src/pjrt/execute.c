@@ -8,8 +8,8 @@ typedef PJRT_LoadedExecutable_Execute_Args execute_args_t;
 
 /* -- Variants: the program for one set of donated arguments --------------------------- */
 
-/* Those that an alias names, and that neither the caller nor somebody with their
- * address wants to keep. */
+/* Those that an alias names, and that the caller does not want to keep. Who has an
+ * address has one of bytes that are here: no run changes them. */
 static void choose_donated(const PJRT_Executable *executable,
                            const execute_args_t *args, bool *is_donated)
 {
@@ -21,10 +21,6 @@ static void choose_donated(const PJRT_Executable *executable,
         if (index >= 0 && (size_t)index < args->num_args)
             is_donated[index] = false;
     }
-    for (size_t i = 0; i < args->num_args; i++)
-        for (size_t d = 0; is_donated[i] && d < args->num_devices; d++)
-            if (atomic_load(&args->argument_lists[d][i]->external_count) > 0)
-                is_donated[i] = false;
 }
 
 static tow_status_t trace(PJRT_Executable *executable,

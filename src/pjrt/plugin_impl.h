@@ -255,7 +255,9 @@ struct PJRT_Buffer {
     uint32_t shard;
     uint32_t other_shard;
     atomic_bool is_deleted;
-    atomic_uint external_count; /* somebody has its address */
+    /* Counted; NULL: its bytes are not in this process, as far as is known. Set
+     * once, and lent to whoever asks for its address. */
+    _Atomic(tow_kept_t *) kept;
 };
 
 /* Retains all it is given. Without a group `ready` has been, with an error. NULL:
@@ -265,6 +267,8 @@ PJRT_Buffer *tow_pjrt_buffer_make(PJRT_Device *device, shard_type_t *type,
                                   uint32_t shard);
 /* Not inside. */
 void tow_pjrt_buffer_free(PJRT_Buffer *buffer);
+/* Inside: if its bytes are here they are its own from now on. */
+bool tow_pjrt_buffer_keep(PJRT_Buffer *buffer);
 /* Inside: its value is not its own any more. */
 void tow_pjrt_buffer_forget(PJRT_Buffer *buffer);
 /* Inside: has it a group? If not, why. */

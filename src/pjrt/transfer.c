@@ -154,6 +154,7 @@ static tow_status_t wrap(PJRT_Device *device, const slice_entry_t *slice,
     if (ready != NULL && group != NULL) {
         tow_event_follow(ready, take_array);
         *out_buffer = tow_pjrt_buffer_make(device, type, ready, group, 0);
+        if (*out_buffer != NULL) tow_pjrt_buffer_keep(*out_buffer);
     }
     tow_group_release_inside(group);
     tow_event_release(ready);
@@ -234,8 +235,8 @@ static tow_status_t start_download(PJRT_Buffer *buffer, void *bytes,
 {
     TOW_RETURN_IF_ERROR(tow_pjrt_buffer_check(buffer));
     tow_array_t *array = buffer->group->array;
-    const bool is_near = tow_array_value(array)->settled &&
-                         buffer->type->bytes <= TOW_INLINE_BYTES_MAX;
+    const bool is_near =
+        tow_array_is_near(array) && buffer->type->bytes <= TOW_INLINE_BYTES_MAX;
     tow_status_t status =
         tow_download_start(array, buffer->shard, bytes, buffer->type->bytes,
                            NULL, tow_event_callback(event));

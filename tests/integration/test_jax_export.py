@@ -34,7 +34,7 @@ refused(BufferError, "not on the DLPack device (2, 0)", lambda: x.__dlpack__(dl_
 both = jax.device_put(np.ones(4), NamedSharding(Mesh(np.array(devices), "d"), P("d")))
 refused(BufferError, "np.asarray(x)", lambda: both.__dlpack__())
 refused(jax.errors.JaxRuntimeError, "np.asarray(x)", lambda: x.unsafe_buffer_pointer())
-refused((BufferError, TypeError), "", lambda: memoryview(x))
+refused((BufferError, TypeError), "", lambda: memoryview(jnp.ones(1000)))
 try:
     import torch
     assert torch.from_dlpack(x).sum() == 15
