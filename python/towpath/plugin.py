@@ -193,6 +193,13 @@ def _lend_copies() -> None:
         dlpack.lend_copies()
 
 
+def _name_shardings() -> None:
+    from towpath import shardings
+
+    with contextlib.suppress(ImportError, AttributeError):  # Another JAX.
+        shardings.install()
+
+
 def initialize() -> None:
     """Registers the plugin, and lets JAX donate buffers to it."""
     from jax._src import xla_bridge
@@ -215,6 +222,7 @@ def initialize() -> None:
     _keep_cpu_at_hand(xla_bridge)
     _let_cache()
     _lend_copies()
+    _name_shardings()
     known = getattr(xla_bridge, "_nonexperimental_plugins", None)
     if isinstance(known, set):
         known.add("towpath")

@@ -59,3 +59,25 @@ def test_settings_of_jax_stay_as_the_user_left_them():
     assert lines("""
         print(jax.config.jax_persistent_cache_enable_xla_caches == os.environ["WANTED"])
     """, JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES="all", WANTED="all") == ["True"]
+
+
+SHARDED = """
+x = jax.device_put(np.arange(800.0, dtype=np.float32).reshape(10, 80),
+                   NamedSharding(Mesh(np.array(devices), ("x",)), P(None, "x")))
+y = jax.device_put(np.arange(512.0, dtype=np.float32).reshape(16, 32),
+                   NamedSharding(Mesh(np.array(devices).reshape(2, 4), ("a", "b")), P("a", "b")))
+def both(v):
+    return v[:, :10], v * 2, v.reshape(2, -1, 4)
+values = [x[:, :10], x[:, :4], x.reshape(10, 2, 40), x.T.reshape(4, 20, 10), jnp.concatenate([x, x[:, :10]], 1),
+          y[:, :2], y.reshape(16, 2, 16), y.T.reshape(8, 4, 16), y.reshape(-1), *jax.jit(both)(x), *jax.jit(both)(y)]
+"""
+
+
+def test_results_have_shardings_that_jax_can_name():
+    same_as_jax_itself(SHARDED + "show(*values, *[v[..., 1:2] for v in values])")
+
+
+def test_results_that_could_only_be_cut_by_a_part_of_an_axis_are_whole():
+    script = SHARDED + "for v in values[:5]: print(v.sharding.spec)"
+    own = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    assert lines(script) == lines(script, **own)
