@@ -4,48 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/xla_cpu/ffi.h"
+
 static bool (*find_caller)(int32_t device_id, tow_xla_caller_t *out_caller);
-
-static XLA_FFI_Error *error_of(const XLA_FFI_Api *api, int code,
-                               const char *message)
-{
-    XLA_FFI_Error_Create_Args args = {
-        .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-        .message = message,
-        .errc = (XLA_FFI_Error_Code)code, /* The same numbers as ours. */
-    };
-    return api->XLA_FFI_Error_Create(&args);
-}
-
-/* XLA asks every handler which version of the interface it was built for. */
-static bool answer_metadata(const XLA_FFI_CallFrame *frame)
-{
-    XLA_FFI_Extension_Base *extension = frame->extension_start;
-    if (extension == NULL || extension->type != XLA_FFI_Extension_Metadata)
-        return false;
-    XLA_FFI_Metadata *metadata =
-        ((XLA_FFI_Metadata_Extension *)extension)->metadata;
-    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-    metadata->traits = 0;
-    return true;
-}
 
 static bool find_function(const XLA_FFI_Attrs *attrs, uint64_t *out_function)
 {
-    static const char name[] = "function";
-    for (int64_t i = 0; i < attrs->size; i++) {
-        const XLA_FFI_ByteSpan *is = attrs->names[i];
-        if (is->len != sizeof(name) - 1 ||
-            memcmp(is->ptr, name, is->len) != 0 ||
-            attrs->types[i] != XLA_FFI_AttrType_SCALAR)
-            continue;
-        const XLA_FFI_Scalar *scalar = attrs->attrs[i];
-        if (scalar->dtype != XLA_FFI_DataType_U64) return false;
-        memcpy(out_function, scalar->value, sizeof(*out_function));
-        return true;
-    }
-    return false;
+    const XLA_FFI_Scalar *scalar =
+        tow_ffi_find_scalar(attrs, "function", XLA_FFI_DataType_U64);
+    if (scalar == NULL) return false;
+    memcpy(out_function, scalar->value, sizeof(*out_function));
+    return true;
 }
 
 /* 0: less than a byte, or we do not know. */
@@ -124,29 +93,31 @@ static bool ask_caller(const XLA_FFI_CallFrame *frame,
 
 static XLA_FFI_Error *execute(XLA_FFI_CallFrame *frame)
 {
-    if (answer_metadata(frame)) return NULL;
+    if (tow_ffi_answer_metadata(frame)) return NULL;
     tow_xla_call_t call = {.struct_size = sizeof(call)};
     tow_xla_caller_t caller;
     if (!find_function(&frame->attrs, &call.function))
-        return error_of(frame->api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
-                        TOW_XLA_CALLBACK_TARGET
-                        ": no attribute `function` of type ui64");
+        return tow_ffi_error(frame->api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
+                             TOW_XLA_CALLBACK_TARGET
+                             ": no attribute `function` of type ui64");
     if (!ask_caller(frame, &caller))
-        return error_of(frame->api, XLA_FFI_Error_Code_FAILED_PRECONDITION,
-                        TOW_XLA_CALLBACK_TARGET
-                        ": nobody answers calls here; run the program on a "
-                        "cluster, from the client that has the function");
+        return tow_ffi_error(
+            frame->api, XLA_FFI_Error_Code_FAILED_PRECONDITION,
+            TOW_XLA_CALLBACK_TARGET
+            ": nobody answers calls here; run the program on a "
+            "cluster, from the client that has the function");
     if (!is_known(frame->args.args, frame->args.size) ||
         !is_known(frame->rets.rets, frame->rets.size))
-        return error_of(frame->api, XLA_FFI_Error_Code_UNIMPLEMENTED,
-                        TOW_XLA_CALLBACK_TARGET
-                        ": elements of less than a byte, or of a type that is "
-                        "not known here; convert them first");
+        return tow_ffi_error(
+            frame->api, XLA_FFI_Error_Code_UNIMPLEMENTED,
+            TOW_XLA_CALLBACK_TARGET
+            ": elements of less than a byte, or of a type that is "
+            "not known here; convert them first");
     const size_t count = (size_t)(frame->args.size + frame->rets.size);
     tow_xla_room_t *rooms = calloc(count + 1, sizeof(*rooms));
     if (rooms == NULL)
-        return error_of(frame->api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-                        TOW_XLA_CALLBACK_TARGET ": no memory");
+        return tow_ffi_error(frame->api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+                             TOW_XLA_CALLBACK_TARGET ": no memory");
     call.run_id = caller.run_id;
     call.device = caller.device;
     call.arguments = rooms;
@@ -158,7 +129,8 @@ static XLA_FFI_Error *execute(XLA_FFI_CallFrame *frame)
     int code =
         caller.calls->run(caller.calls->context, &call, why, sizeof(why));
     free(rooms);
-    return code == 0 ? NULL : error_of(frame->api, code, why);
+    return code == 0 ? NULL
+                     : tow_ffi_error(frame->api, (XLA_FFI_Error_Code)code, why);
 }
 
 XLA_FFI_Error *tow_xla_callback_register(

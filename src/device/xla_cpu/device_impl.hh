@@ -19,20 +19,13 @@
 #include "absl/strings/string_view.h"
 #include "device/xla_cpu/callback.h"
 #include "device/xla_cpu/event_impl.hh"
+#include "device/xla_cpu/ffi_impl.hh"
 #include "device/xla_cpu/linear_algebra.hh"
 #include "device/xla_cpu/objects_impl.hh"
 #include "device/xla_cpu/xla_cpu.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
 #include "xla/pjrt/plugin/xla_cpu/cpu_client_options.h"
 #include "xla/pjrt/plugin/xla_cpu/xla_cpu_pjrt_client.h"
-
-/* Declared in headers of xla/ffi that need parts of MLIR which the wheel does not
- * carry. */
-namespace xla::ffi
-{
-const XLA_FFI_Api *GetXlaFfiApi();
-absl::Status TakeStatus(XLA_FFI_Error *error);
-} // namespace xla::ffi
 
 namespace tow
 {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/types/span.h"
+#include "device/xla_cpu/ffi_impl.hh"
 #include "device/xla_cpu/lapack/lapack.h"
 #include "xla/hlo/ir/hlo_instruction.h"
 #include "xla/hlo/ir/hlo_instructions.h"
@@ -45,14 +46,6 @@ inline const xla::TileAssignment &tiles(const xla::TileAssignment &same)
 #undef TileAssignment
 #include "xla/service/spmd/spmd_partitioner.h"
 #include "xla/service/spmd/spmd_partitioner_util.h"
-
-/* Declared in headers of xla/ffi that need parts of MLIR which the wheel does not
- * carry. */
-namespace xla::ffi
-{
-const XLA_FFI_Api *GetXlaFfiApi();
-absl::Status TakeStatus(XLA_FFI_Error *error);
-} // namespace xla::ffi
 
 namespace tow
 {

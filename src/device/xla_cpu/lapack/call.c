@@ -6,20 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/xla_cpu/ffi.h"
 #include "device/xla_cpu/lapack/library_impl.h"
 
 /* --- Errors --------------------------------------------------------------- */
-
-XLA_FFI_Error *tow_lapack_error(const XLA_FFI_Api *api, XLA_FFI_Error_Code code,
-                                const char *message)
-{
-    XLA_FFI_Error_Create_Args args = {
-        .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-        .message = message,
-        .errc = code,
-    };
-    return api->XLA_FFI_Error_Create(&args);
-}
 
 bool tow_lapack_fail(tow_lapack_call_t *call, XLA_FFI_Error_Code code,
                      const char *format, ...)
@@ -254,26 +244,11 @@ static bool take_buffers(tow_lapack_call_t *call, const char *what)
 
 /* --- Attributes ----------------------------------------------------------- */
 
-static const XLA_FFI_Scalar *find_scalar(const tow_lapack_call_t *call,
-                                         const char *name,
-                                         XLA_FFI_DataType type)
-{
-    const XLA_FFI_Attrs *attrs = &call->frame->attrs;
-    for (int64_t i = 0; i < attrs->size; i++) {
-        const XLA_FFI_ByteSpan *is = attrs->names[i];
-        if (is->len != strlen(name) || memcmp(is->ptr, name, is->len) != 0 ||
-            attrs->types[i] != XLA_FFI_AttrType_SCALAR)
-            continue;
-        const XLA_FFI_Scalar *scalar = attrs->attrs[i];
-        return scalar->dtype == type ? scalar : NULL;
-    }
-    return NULL;
-}
-
 bool tow_lapack_letter(tow_lapack_call_t *call, const char *name,
                        const char *allowed, char *out_letter)
 {
-    const XLA_FFI_Scalar *scalar = find_scalar(call, name, XLA_FFI_DataType_U8);
+    const XLA_FFI_Scalar *scalar =
+        tow_ffi_find_scalar(&call->frame->attrs, name, XLA_FFI_DataType_U8);
     if (scalar == NULL) return REFUSE(call, "no attribute %s of type u8", name);
     char letter = *(const char *)scalar->value;
     if (letter == '\0' || strchr(allowed, letter) == NULL)
@@ -286,7 +261,7 @@ bool tow_lapack_letter(tow_lapack_call_t *call, const char *name,
 bool tow_lapack_flag(tow_lapack_call_t *call, const char *name, bool *out_flag)
 {
     const XLA_FFI_Scalar *scalar =
-        find_scalar(call, name, XLA_FFI_DataType_PRED);
+        tow_ffi_find_scalar(&call->frame->attrs, name, XLA_FFI_DataType_PRED);
     if (scalar == NULL)
         return REFUSE(call, "no attribute %s, true or false", name);
     *out_flag = *(const char *)scalar->value != 0;
@@ -297,7 +272,7 @@ bool tow_lapack_number(tow_lapack_call_t *call, const char *name,
                        int32_t *out_number)
 {
     const XLA_FFI_Scalar *scalar =
-        find_scalar(call, name, XLA_FFI_DataType_S32);
+        tow_ffi_find_scalar(&call->frame->attrs, name, XLA_FFI_DataType_S32);
     if (scalar == NULL)
         return REFUSE(call, "no attribute %s of type i32", name);
     memcpy(out_number, scalar->value, sizeof(*out_number));
@@ -381,23 +356,10 @@ static bool run(tow_lapack_call_t *call, const tow_lapack_routine_t *routine)
            (call->matrix_count == 0 || routine->run(call));
 }
 
-bool tow_lapack_answer(XLA_FFI_CallFrame *frame)
-{
-    XLA_FFI_Extension_Base *extension = frame->extension_start;
-    if (extension == NULL || extension->type != XLA_FFI_Extension_Metadata)
-        return false;
-    XLA_FFI_Metadata *metadata =
-        ((XLA_FFI_Metadata_Extension *)extension)->metadata;
-    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-    metadata->traits = 0;
-    return true;
-}
-
 XLA_FFI_Error *tow_lapack_call(XLA_FFI_CallFrame *frame,
                                const tow_lapack_routine_t *routine)
 {
-    if (tow_lapack_answer(frame)) return NULL;
+    if (tow_ffi_answer_metadata(frame)) return NULL;
     tow_lapack_call_t call = {.frame = frame};
     for (size_t i = 0; i < sizeof(call.dims) / sizeof(*call.dims); i++)
         call.dims[i] = -1;
@@ -405,5 +367,5 @@ XLA_FFI_Error *tow_lapack_call(XLA_FFI_CallFrame *frame,
     char message[sizeof(call.problem) + 64];
     snprintf(message, sizeof(message), "linear algebra, %s: %s",
              routine->names[0], call.problem);
-    return tow_lapack_error(frame->api, call.code, message);
+    return tow_ffi_error(frame->api, call.code, message);
 }

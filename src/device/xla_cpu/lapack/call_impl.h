@@ -63,17 +63,10 @@ typedef struct tow_lapack_routine {
 XLA_FFI_Error *tow_lapack_call(XLA_FFI_CallFrame *frame,
                                const tow_lapack_routine_t *routine);
 
-/* XLA asks every handler which version of the interface it was built for: true
- * if this is that question, which is then answered. */
-bool tow_lapack_answer(XLA_FFI_CallFrame *frame);
-
 /* Sets the problem and returns false. */
 bool tow_lapack_fail(tow_lapack_call_t *call, XLA_FFI_Error_Code code,
                      const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-XLA_FFI_Error *tow_lapack_error(const XLA_FFI_Api *api, XLA_FFI_Error_Code code,
-                                const char *message);
 
 /* A dimension by its letter. */
 static inline int32_t tow_lapack_dim(const tow_lapack_call_t *call, char letter)

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "device/xla_cpu/ffi.h"
 #include "device/xla_cpu/lapack/library_impl.h"
 #include "device/xla_cpu/lapack/routines_impl.h"
 
@@ -75,11 +76,10 @@ XLA_FFI_Handler *tow_lapack_handler(const char *target, size_t length)
 
 XLA_FFI_Error *tow_lapack_instantiate(XLA_FFI_CallFrame *frame)
 {
-    if (tow_lapack_answer(frame)) return NULL;
+    if (tow_ffi_answer_metadata(frame)) return NULL;
     const char *problem = tow_lapack_library_open();
     if (problem == NULL) return NULL;
-    return tow_lapack_error(frame->api, XLA_FFI_Error_Code_UNIMPLEMENTED,
-                            problem);
+    return tow_ffi_error(frame->api, XLA_FFI_Error_Code_UNIMPLEMENTED, problem);
 }
 
 XLA_FFI_Error *tow_lapack_register(const XLA_FFI_Api *api)
