@@ -605,19 +605,6 @@ static void gets_that_wait_have_their_value_though_a_run_consumes_it(
     world_close(&world);
 }
 
-static void say_regroup(world_t *world, uint64_t object,
-                        const uint64_t sources[DEVICES], uint32_t shard)
-{
-    uint32_t shards[DEVICES] = {0, shard};
-    tow_msg_shard_regroup_t regroup = TOW_MSG_SHARD_REGROUP_INIT;
-    regroup.object = object;
-    regroup.sources = (uint64_t *)sources;
-    regroup.n_sources = DEVICES;
-    regroup.shards = shards;
-    regroup.n_shards = DEVICES;
-    say(world, TOW_MESSAGE_SHARD_REGROUP, &regroup.base);
-}
-
 static void shards_become_a_new_object(void **state)
 {
     (void)state;

@@ -62,6 +62,11 @@ typedef struct heard {
     char get_message[256];
     uint8_t get_bytes[256];
     size_t get_size;
+    int spill_count; /* answers to spills and unspills */
+    uint64_t spill_object, spill_number;
+    bool spill_is_back;
+    tow_code_t spill_code;
+    char spill_message[256];
     int report_count;
     tow_code_t report_code;
     char *report_text; /* owned */
@@ -222,6 +227,16 @@ static inline void hear_get(heard_t *heard,
                    : sizeof(heard->get_bytes));
 }
 
+static inline void hear_spill(heard_t *heard, const tow_msg_spill_done_t *done)
+{
+    heard->spill_count++;
+    heard->spill_object = done->object;
+    heard->spill_number = done->spill;
+    heard->spill_is_back = done->is_back;
+    heard->spill_code = code_of(done->failure, heard->spill_message,
+                                sizeof(heard->spill_message));
+}
+
 static inline void hear_relay_done(heard_t *heard,
                                    const tow_msg_relay_done_t *done)
 {
@@ -285,6 +300,9 @@ static inline void controller_message(void *context, tow_session_t *session,
     }
     case TOW_MESSAGE_SHARD_GET_DONE:
         hear_get(heard, (const tow_msg_shard_get_done_t *)body);
+        break;
+    case TOW_MESSAGE_SPILL_DONE:
+        hear_spill(heard, (const tow_msg_spill_done_t *)body);
         break;
     case TOW_MESSAGE_RELAY_DONE:
         hear_relay_done(heard, (const tow_msg_relay_done_t *)body);
@@ -712,6 +730,19 @@ static inline void say_release(world_t *world, uint64_t first, uint32_t count)
     release.counts = &count;
     release.n_counts = 1;
     say(world, TOW_MESSAGE_RELEASE, &release.base);
+}
+
+static inline void say_regroup(world_t *world, uint64_t object,
+                               const uint64_t sources[DEVICES], uint32_t shard)
+{
+    uint32_t shards[DEVICES] = {0, shard};
+    tow_msg_shard_regroup_t regroup = TOW_MSG_SHARD_REGROUP_INIT;
+    regroup.object = object;
+    regroup.sources = (uint64_t *)sources;
+    regroup.n_sources = DEVICES;
+    regroup.shards = shards;
+    regroup.n_shards = DEVICES;
+    say(world, TOW_MESSAGE_SHARD_REGROUP, &regroup.base);
 }
 
 static inline void say_abort(world_t *world, uint64_t run, const char *why)
