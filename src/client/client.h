@@ -228,6 +228,23 @@ typedef struct tow_client_server {
 /* Copied. Without one such programs fail. */
 void tow_client_set_server(tow_client_t *client,
                            const tow_client_server_t *server);
+/* A run that takes long. Lent for the call. */
+typedef struct tow_late_run {
+    uint64_t run; /* its number, among those of this client */
+    uint64_t waited_ns;
+    const char *text; /* for people: which, how long, who has not finished it */
+} tow_late_run_t;
+
+typedef struct tow_client_watcher {
+    /* Inside; of the oldest run, again and again. True: it is given up, and fails
+     * with DEADLINE_EXCEEDED and the same text. */
+    bool (*late)(void *context, const tow_late_run_t *run);
+    void *context; /* lent */
+} tow_client_watcher_t;
+
+/* Inside. Copied. */
+void tow_client_set_watcher(tow_client_t *client,
+                            const tow_client_watcher_t *watcher);
 /* `results`: as many bytes as it wants, lent for the call; not looked at if the
  * status is an error, which the run then fails with. */
 void tow_client_answer(tow_client_t *client, tow_client_request_t *take_request,

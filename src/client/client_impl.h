@@ -71,12 +71,13 @@ struct tow_client {
     TOW_VEC(uint32_t) release_counts;
     tow_timer_t release_timer;
 
-    tow_list_t callbacks;       /* to be called */
-    tow_client_server_t server; /* of functions that computations call */
-    uint32_t lazy_count;        /* calls since the last flush */
-    uint64_t upload_bytes;      /* of uploads that were not answered */
-    uint64_t inlined_bytes;     /* of those, in messages */
-    size_t ahead_count;         /* requests for what nobody has asked for */
+    tow_list_t callbacks;         /* to be called */
+    tow_client_server_t server;   /* of functions that computations call */
+    tow_client_watcher_t watcher; /* of runs that take long */
+    uint32_t lazy_count;          /* calls since the last flush */
+    uint64_t upload_bytes;        /* of uploads that were not answered */
+    uint64_t inlined_bytes;       /* of those, in messages */
+    size_t ahead_count;           /* requests for what nobody has asked for */
     bool has_room; /* to go on: whoever waits for it clears it first */
     bool is_closing;
     bool is_closed;
@@ -177,6 +178,7 @@ struct gathering {
 struct run_record {
     uint64_t id;
     tow_program_t *program; /* counted */
+    tow_status_t given_up;  /* owned: what it fails with, if it does */
     uint32_t result_count;
     tow_array_t *results[]; /* lent; NULL: released */
 };
@@ -283,6 +285,7 @@ bool tow_client_has_room_for(tow_client_t *client, uint64_t upload_bytes);
 void tow_client_tell_room(tow_client_t *client);
 
 void tow_client_called(tow_client_t *client, const tow_msg_callback_t *message);
+void tow_run_is_late(tow_client_t *client, const tow_msg_run_late_t *late);
 
 void tow_upload_opened(tow_client_t *client,
                        const tow_msg_put_opened_t *opened);

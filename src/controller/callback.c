@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "env/tuning.h"
 
 /* A call that its client has not answered. */
 typedef struct callback {
@@ -13,6 +14,9 @@ typedef struct callback {
     client_t *client;
     worker_t *worker; /* counted */
     uint64_t call;    /* the worker's number of it */
+    uint64_t run;     /* its key */
+    int64_t device;
+    int64_t since_ns;
 } callback_t;
 
 static void free_callback(tow_controller_t *controller, callback_t *callback)
@@ -33,7 +37,8 @@ static void refuse(worker_t *worker, uint64_t call, tow_status_t take_cause)
     tow_status_release(take_cause);
 }
 
-static tow_status_t note(worker_t *worker, client_t *client, uint64_t call,
+static tow_status_t note(worker_t *worker, client_t *client,
+                         const tow_msg_callback_t *message,
                          uint64_t *out_number)
 {
     tow_controller_t *controller = worker->controller;
@@ -46,7 +51,10 @@ static tow_status_t note(worker_t *worker, client_t *client, uint64_t call,
     *callback = (callback_t){.number = controller->callback_number + 1,
                              .client = client,
                              .worker = worker,
-                             .call = call};
+                             .call = message->call,
+                             .run = message->run,
+                             .device = message->device,
+                             .since_ns = tow_env_now_ns(controller->env)};
     if (!tow_map_put(&controller->callback_of, callback->number, callback)) {
         tow_free(callback);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -67,7 +75,7 @@ void tow_callback_begin(worker_t *worker, const tow_msg_callback_t *message)
     tow_status_t status =
         client == NULL || client->session == NULL
             ? TOW_ERROR(TOW_CANCELLED, "the client of the run is gone")
-            : note(worker, client, message->call, &forward.call);
+            : note(worker, client, message, &forward.call);
     if (status != TOW_OK) {
         tow_blob_free(blob);
         refuse(worker, message->call, status);
@@ -117,6 +125,27 @@ void tow_callbacks_lose(tow_controller_t *controller, const worker_t *worker,
                              "client %s went before it answered a callback",
                              client->name));
         free_callback(controller, callback);
+    }
+}
+
+/* The first is enough: whoever made the function knows the rest. */
+void tow_callbacks_describe(FILE *out, const run_t *run)
+{
+    const tow_controller_t *controller = run->controller;
+    size_t cursor = 0;
+    uint64_t number;
+    void *value;
+    while (tow_map_next(&controller->callback_of, &cursor, &number, &value)) {
+        const callback_t *callback = value;
+        if (callback->run != run->key) continue;
+        const int64_t waited_ns =
+            tow_env_now_ns(controller->env) - callback->since_ns;
+        fprintf(out,
+                "; device %lld of %s has waited for %lld s for a callback, a "
+                "function of the client's, to return",
+                (long long)callback->device, callback->worker->name,
+                (long long)(waited_ns / TOW_NS_PER_S));
+        return;
     }
 }
 

@@ -15,10 +15,14 @@
  *   callback.c     functions of clients that computations call
  *   relay.c        grants and completions of many workers, through a few
  *   report.c       what `tow status` shows
+ *   spans.c        trace events as lines
+ *   late.c         runs that take long
  *
  * Things that outlive the one who made them are counted (retain, release). */
 #ifndef TOW_CONTROLLER_CONTROLLER_IMPL_H_
 #define TOW_CONTROLLER_CONTROLLER_IMPL_H_
+
+#include <stdio.h>
 
 #include "base/arena.h"
 #include "base/list.h"
@@ -103,6 +107,8 @@ struct tow_controller {
     tow_post_t turn_end;
     bool turn_end_is_posted;
     tow_timer_t release_timer; /* see TOW_RELEASE_DELAY_NS */
+    tow_timer_t late_timer;    /* while there are runs: see TOW_LATE_NS */
+    uint64_t late_number;      /* how often it has fired */
     bool is_closing;
     size_t closing_count; /* things that have yet to say that they are closed */
     tow_closed_t closed;
@@ -167,6 +173,7 @@ struct client {
     uint64_t put_bytes;           /* of those, that came in messages */
     uint32_t gather_count;        /* not answered */
     uint32_t callback_count;      /* that it has not answered */
+    uint64_t late_seen;           /* when it was last told of a late run */
     tow_status_t fault;       /* owned: what it did wrong; ends the session */
     uint64_t membership_seen; /* when its slices were looked at */
     uint64_t lowered_number;  /* of programs that were lowered again */
@@ -508,6 +515,7 @@ struct run {
     uint64_t key;
     uint64_t first_result; /* the client's id */
     uint64_t first_gang;
+    int64_t granted_ns;
     resident_t *program; /* counted */
     tow_list_t node;     /* in controller->runs, or ->doomed */
     tow_list_t gets;     /* that wait for the grant */
@@ -623,6 +631,16 @@ void tow_callback_done(client_t *client,
 void tow_callbacks_lose(tow_controller_t *controller, const worker_t *worker,
                         const client_t *client);
 void tow_callbacks_destroy(tow_controller_t *controller);
+/* Those that the run waits for, if any: "; worker-1 waits ...". */
+void tow_callbacks_describe(FILE *out, const run_t *run);
+
+/* -- Runs that take long -------------------------------------------------------- */
+
+/* A run has been granted. */
+void tow_late_watch(tow_controller_t *controller);
+void tow_late_look(tow_timer_t *timer);
+/* Of the client's oldest run; false: it has none that takes long. */
+bool tow_late_text(const client_t *client, char text[TOW_LATE_TEXT_MAX]);
 
 /* -- Relays ------------------------------------------------------------------- */
 

@@ -173,6 +173,10 @@ static json_t *describe_client(const client_t *client)
     json_object_set_new(told, "runs", json_of_count(client->run_count));
     json_object_set_new(told, "objects", json_of_count(books.object_count));
     json_object_set_new(told, "bytes", json_of_count(books.object_bytes));
+    char late[TOW_LATE_TEXT_MAX];
+    json_object_set_new(told, "late",
+                        tow_late_text(client, late) ? json_string(late)
+                                                    : json_null());
     add_traffic(told, client->session);
     return told;
 }

@@ -496,6 +496,8 @@ void tow_run_grant(run_t *run)
         run->first_gang = controller->gang_number + 1;
         controller->gang_number += run->program->step_count;
         run->is_granted = true;
+        run->granted_ns = tow_env_now_ns(controller->env);
+        tow_late_watch(controller);
         tow_arena_reset(&controller->arena);
         tow_spill_bring_back(controller, &run->unit);
         send_grants(run);

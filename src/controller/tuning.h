@@ -29,6 +29,12 @@
  * once, a call that is waited for took 15 us longer on two cores. */
 #define TOW_RELEASE_RANGES_MAX 64u
 #define TOW_RELEASE_DELAY_NS   1000000
+/* A client is told of its oldest run when that has been granted for so long, and
+ * again each time as much has passed: one message, whatever there is. So many runs
+ * of all clients are looked at, and so many workers are named. */
+#define TOW_LATE_NS        10000000000ll
+#define TOW_LATE_LOOK_MAX  256u
+#define TOW_LATE_NAMES_MAX 4u
 /* A run on more workers than MIN is granted through relays, each for FANOUT with
  * itself: see relay.c. A message costs a worker about three times what it costs
  * the controller, so a relay for 32 of 64 workers is slower than none. `tow bench

@@ -263,6 +263,7 @@ static PJRT_Error *client_create(PJRT_Client_Create_Args *args)
         destroy(client);
         return take_error(status);
     }
+    tow_pjrt_watch_late(client);
     args->client = client;
     atomic_store(&tow_pjrt_latest_client, client);
     return NULL;

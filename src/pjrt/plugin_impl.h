@@ -13,6 +13,7 @@
  *   transfer.c   to and from the user's memory, and between devices
  *   event.c      completions
  *   callback.c   functions of the user's that computations call
+ *   late.c       steps that take long
  *   profiler.c   our part of JAX's traces
  *   xspace.c     that as bytes
  *
@@ -129,6 +130,14 @@ struct PJRT_Device {
     bool is_gone; /* inside: with its worker, when we last looked */
 };
 
+/* What has been said of a step that takes long. Inside. */
+typedef struct late_watch {
+    uint64_t warn_s;  /* 0: never */
+    uint64_t limit_s; /* 0: none */
+    uint64_t run;     /* the last one that was told of */
+    uint64_t next_s;
+} late_watch_t;
+
 struct PJRT_Client {
     tow_client_t *tow;           /* counted */
     tow_slice_t *all;            /* counted: every device */
@@ -140,8 +149,12 @@ struct PJRT_Client {
     atomic_uint heard_alarm_count;   /* when we last looked who is there */
     uint32_t linger_skip_count;      /* inside: so often the keeper waits */
     callbacks_t *callbacks; /* inside; owned; NULL: no program calls back */
+    late_watch_t late;
     char version[64];
 };
+
+/* Not inside. */
+void tow_pjrt_watch_late(PJRT_Client *client);
 
 /* What programs say to call a function of the user's. */
 #define TOW_PJRT_CALLBACK_TARGET "xla_ffi_python_cpu_callback"

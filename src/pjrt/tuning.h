@@ -31,4 +31,8 @@
 #define TOW_PJRT_CALLBACK_THREADS_MAX 32u
 #define TOW_PJRT_CALLBACK_ERROR_SIZE  2000
 
+/* A step that takes longer is told of on standard error, unless TOW_STUCK_WARNING
+ * says another number. The cluster speaks every TOW_LATE_NS of the controller. */
+#define TOW_PJRT_STUCK_WARNING_S 10u
+
 #endif /* TOW_PJRT_TUNING_H_ */

@@ -156,6 +156,13 @@ static void print_clients(const json_t *clients)
                count_of(client, "objects"),
                bytes_text(count_of(client, "bytes"), bytes));
     }
+    json_array_foreach(clients, i, client)
+    {
+        const json_t *late = json_object_get(client, "late");
+        if (json_is_string(late))
+            printf("client %lld: %s\n", count_of(client, "number"),
+                   json_string_value(late));
+    }
 }
 
 static void print_totals(const json_t *report)

@@ -112,6 +112,7 @@ LIMITS(copy, {0});
 LIMITS(callback, FIELD(5) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 LIMITS(callback_done, FIELD(2) = {.nested = &failure_limits},
        FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
+LIMITS(run_late, FIELD(3) = {.bytes_max = TOW_LATE_TEXT_MAX});
 LIMITS(report_get, {0});
 LIMITS(report, FIELD(3) = {.nested = &failure_limits});
 LIMITS(worker_join, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
@@ -222,6 +223,7 @@ static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_COPY] = &copy_limits,
     [TOW_MESSAGE_CALLBACK] = &callback_limits,
     [TOW_MESSAGE_CALLBACK_DONE] = &callback_done_limits,
+    [TOW_MESSAGE_RUN_LATE] = &run_late_limits,
     [TOW_MESSAGE_WORKER_JOIN] = &worker_join_limits,
     [TOW_MESSAGE_WORKER_JOINED] = &worker_joined_limits,
     [TOW_MESSAGE_PEER] = &peer_limits,
@@ -298,6 +300,7 @@ SAME_NUMBER(REPORT_GET);
 SAME_NUMBER(REPORT);
 SAME_NUMBER(REGROUP);
 SAME_NUMBER(COPY);
+SAME_NUMBER(RUN_LATE);
 SAME_NUMBER(WORKER_JOIN);
 SAME_NUMBER(WORKER_JOINED);
 SAME_NUMBER(PEER);

@@ -70,6 +70,7 @@ typedef enum tow_message_type {
     TOW_MESSAGE_COPY = 71,
     TOW_MESSAGE_CALLBACK = 73,
     TOW_MESSAGE_CALLBACK_DONE = 74,
+    TOW_MESSAGE_RUN_LATE = 75,
     TOW_MESSAGE_WORKER_JOIN = 80,
     TOW_MESSAGE_WORKER_JOINED = 81,
     TOW_MESSAGE_PEER = 82,
@@ -114,6 +115,7 @@ typedef enum tow_message_type {
 #define TOW_LANE_ADDRESS_MAX     4096u
 #define TOW_BLOB_PART_MAX        (256u << 10)
 #define TOW_FAILURE_MESSAGE_MAX  2048u
+#define TOW_LATE_TEXT_MAX        1024u
 #define TOW_NAME_MAX             255u /* of kinds, hosts, nodes, programs */
 #define TOW_INLINE_BYTES_MAX     (64u << 10) /* of a put or get; more: lanes */
 #define TOW_SIGNATURE_BYTES_MAX  (2u << 20)
@@ -181,6 +183,7 @@ typedef Tow__Regroup tow_msg_regroup_t;
 typedef Tow__Copy tow_msg_copy_t;
 typedef Tow__Callback tow_msg_callback_t;
 typedef Tow__CallbackDone tow_msg_callback_done_t;
+typedef Tow__RunLate tow_msg_run_late_t;
 typedef Tow__WorkerJoin tow_msg_worker_join_t;
 typedef Tow__WorkerJoined tow_msg_worker_joined_t;
 typedef Tow__Peer tow_msg_peer_t;
@@ -269,6 +272,7 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_COPY_INIT             TOW__COPY__INIT
 #define TOW_MSG_CALLBACK_INIT         TOW__CALLBACK__INIT
 #define TOW_MSG_CALLBACK_DONE_INIT    TOW__CALLBACK_DONE__INIT
+#define TOW_MSG_RUN_LATE_INIT         TOW__RUN_LATE__INIT
 #define TOW_MSG_WORKER_JOIN_INIT      TOW__WORKER_JOIN__INIT
 #define TOW_MSG_WORKER_JOINED_INIT    TOW__WORKER_JOINED__INIT
 #define TOW_MSG_PEER_INIT             TOW__PEER__INIT

@@ -1,0 +1,79 @@
+"""A step that stands still says for whom it waits."""
+
+import pytest
+
+from jax_script import NEEDS_THE_PLUGIN, lines
+
+pytest.importorskip("jax", reason="skipped: JAX is not installed")
+pytestmark = NEEDS_THE_PLUGIN
+
+TWO_WORKERS = {"TOW_LOCAL": "workers=2,devices=1"}
+
+# One shard's function waits; the other device waits for that shard in the sum.
+STUCK = """
+may_return = threading.Event()
+def slow(x):
+    if float(x[0]) == 1:
+        may_return.wait()
+    return x
+mesh = Mesh(np.array(devices), "d")
+def body(x):
+    y = jax.pure_callback(slow, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    return jax.lax.psum(y, "d")
+@jax.jit
+def my_step(x):
+    return jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P(), check_vma=False)(x)
+x = jax.device_put(np.arange(2, dtype=np.float32), NamedSharding(mesh, P("d")))
+"""
+
+# What the plugin says on standard error, line by line.
+HEARD = """
+read_end, write_end = os.pipe()
+kept = os.dup(2)
+os.dup2(write_end, 2)
+said = os.fdopen(read_end)
+"""
+
+
+def test_a_callback_that_does_not_return_is_named():
+    assert lines(STUCK + HEARD + """
+y = my_step(x)
+line = next(line for line in said if line.startswith("towpath:"))
+[worker] = [d.worker for d in devices if d == devices[1]]
+may_return.set()
+print("my_step" in line, "0 of 2 workers" in line, "host" in line, "island" in line)
+print(f"device {devices[1].id} of {worker} has waited" in line, float(y[0]))
+""", **TWO_WORKERS) == ["True True True True", "True 1.0"]
+
+
+def test_a_step_past_its_limit_fails_and_others_go_on():
+    assert lines(STUCK + """
+try:
+    jax.block_until_ready(my_step(x))
+except jax.errors.JaxRuntimeError as error:
+    text = str(error)
+print("DEADLINE_EXCEEDED" in text, "my_step" in text, "worker-" in text, "callback" in text)
+may_return.set()
+print(float(my_step(x)[0]))
+""", TOW_STUCK_LIMIT="1", TOW_STUCK_WARNING="off", **TWO_WORKERS) == ["True True True True", "1.0"]
+
+
+def test_a_frozen_worker_is_named():
+    """It does not answer: after some seconds it counts as lost, and what waits for it fails."""
+    assert lines("""
+mesh = Mesh(np.array(devices), "d")
+@jax.jit
+def my_sum(x):
+    return jax.shard_map(lambda a: jax.lax.psum(a, "d"), mesh=mesh, in_specs=P("d"), out_specs=P())(x)
+x = jax.device_put(np.arange(2, dtype=np.float32), NamedSharding(mesh, P("d")))
+print(float(my_sum(x)[0]))
+frozen = devices[1].worker
+pid = worker_process(frozen)
+os.kill(pid, signal.SIGSTOP)
+try:
+    jax.block_until_ready(my_sum(x))
+except jax.errors.JaxRuntimeError as error:
+    print("UNAVAILABLE" in str(error), frozen in str(error))
+finally:
+    os.kill(pid, signal.SIGKILL)
+""", **TWO_WORKERS) == ["1.0", "True True"]
