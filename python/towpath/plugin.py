@@ -83,6 +83,35 @@ def _lend_lowerings(mlir: types.ModuleType) -> None:
     rules["towpath"] = _Lowerings(rules["towpath"], rules["cpu"])
 
 
+def _with_ours(platforms: tuple) -> tuple:
+    """A choice by platform that knows neither ours nor a default: as on the CPU."""
+    if any(names is None or "towpath" in names for names in platforms):
+        return platforms
+    return tuple((*names, "towpath") if "cpu" in names else names for names in platforms)
+
+
+def _choose_as_cpu(mlir: types.ModuleType) -> None:
+    """``jax.lax.platform_dependent`` without a default."""
+    try:
+        from jax._src.lax.control_flow import conditionals
+
+        choose, branch = conditionals._platform_index_lowering, conditionals._cond_lowering
+        chosen, branched = conditionals.platform_index_p, conditionals.cond_p
+    except (ImportError, AttributeError):
+        return  # Another JAX: it says that it has no rule.
+
+    def lower_choice(ctx: object, *, platforms: tuple) -> object:
+        return choose(ctx, platforms=_with_ours(platforms))
+
+    def lower_branches(ctx: object, *args: Any, **params: Any) -> object:
+        if params.get("branches_platforms") is not None:
+            params["branches_platforms"] = _with_ours(params["branches_platforms"])
+        return branch(ctx, *args, **params)
+
+    mlir.register_lowering(chosen, lower_choice, platform="towpath")
+    mlir.register_lowering(branched, lower_branches, platform="towpath")
+
+
 class _Backends(dict):
     """JAX's backends by name, and its CPU's as soon as somebody asks for it."""
 
@@ -231,3 +260,4 @@ def initialize() -> None:
             "towpath", priority=PRIORITY, library_path=str(path)
         )
         callbacks.install(path)
+    _choose_as_cpu(mlir)

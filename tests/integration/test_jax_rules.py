@@ -37,6 +37,24 @@ def test_checks_that_nobody_functionalized_end_the_run():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_choices_by_platform_are_ours_the_default_or_the_cpus(version):
+    assert lines("""
+        def choose(**branches):
+            f = lambda x: jax.lax.platform_dependent(x, **branches)
+            return [float(g(jnp.float32(1))) for g in (f, jax.jit(f), jax.grad(jax.jit(f)))]
+        times = lambda n: (lambda x: n * x)
+        print(choose(cpu=times(2), tpu=times(3)), choose(cpu=times(2), default=times(4)),
+              choose(cpu=times(2), towpath=times(5), default=times(4)))
+        print(float(jax.jit(jax.vmap(lambda x: jax.lax.platform_dependent(
+            x, cpu=times(2), cuda=times(3))))(jnp.arange(3.0)).sum()))
+        try:
+            choose(tpu=times(3))
+        except NotImplementedError as error:
+            print("towpath" in str(error))
+    """, python_path=version) == ["[2.0, 2.0, 2.0] [4.0, 4.0, 4.0] [5.0, 5.0, 5.0]", "6.0", "True"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_numpy_arrays_pass_through_loops(version):
     same_as_jax_itself("""
         show(*jax.lax.scan(lambda carry, x: (carry, x + 1), np.ones(2, np.float32), np.arange(3.0)))
