@@ -71,7 +71,7 @@ def environment(options: argparse.Namespace, on: str, folder: Path) -> dict[str,
     if on == OURS:
         own["TOW_LOCAL"] = options.cluster
         # As the tests of a CPU: what they ask of the numbers is then the same.
-        own["JAX_TEST_DUT"] = options.dut
+        own["JAX_SUITE_DEVICE"] = options.device
     else:
         own["NPROC"] = "16"  # Else JAX's CPU backend deadlocks at 8 devices on few cores.
         own["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -362,8 +362,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=180, metavar="SECONDS",
                         help="for one test (180)")
     parser.add_argument("--cluster", default="workers=1,devices=8", help="TOW_LOCAL of each")
-    parser.add_argument("--dut", default="cpu", help="what the tests are told that they run on"
-                        " (JAX_TEST_DUT; cpu, as XLA's CPU compiler it is; empty: towpath)")
+    parser.add_argument("--device", default="cpu", help="what the tests are told that they run on"
+                        " (cpu, as XLA's CPU compiler it is; empty: towpath)")
     parser.add_argument("--known", type=Path, default=SUITE / "known.toml",
                         help="known differences and files that are left out")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with JAX")

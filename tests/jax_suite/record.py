@@ -7,6 +7,7 @@ written, so that a process that dies or hangs says which test it was in.
   JAX_SUITE_DONE     names of tests that are not to be run (again), one a line
   JAX_SUITE_ONLY     names of the tests to run, one a line; without it all
   JAX_SUITE_EVERY    run every Nth test of a file
+  JAX_SUITE_DEVICE   what the tests are told that they run on; without it the platform
 """
 
 import json
@@ -29,6 +30,15 @@ def _say(**fields: object) -> None:
 def _name(nodeid: str) -> str:
     """From the file's name on: wherever the checkout is."""
     return nodeid.rsplit("/", 1)[-1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    device = os.environ.get("JAX_SUITE_DEVICE")
+    if device:
+        import jax
+        import jax._src.test_util  # which makes the flag
+
+        jax.config.update("jax_test_dut", device)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
