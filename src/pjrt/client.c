@@ -368,11 +368,6 @@ static PJRT_Error *client_default_assignment(
     return NULL;
 }
 
-static PJRT_Error *client_topology(PJRT_Client_TopologyDescription_Args *args)
-{
-    return tow_pjrt_unimplemented("a topology without devices");
-}
-
 /* -- Getters of devices ------------------------------------------------------------ */
 
 static PJRT_Error *description_id(PJRT_DeviceDescription_Id_Args *args)
@@ -558,7 +553,6 @@ void tow_pjrt_fill_client(PJRT_Api *api)
     api->PJRT_Client_LookupAddressableDevice = client_lookup_addressable;
     api->PJRT_Client_AddressableMemories = client_addressable_memories;
     api->PJRT_Client_DefaultDeviceAssignment = client_default_assignment;
-    api->PJRT_Client_TopologyDescription = client_topology;
     api->PJRT_DeviceDescription_Id = description_id;
     api->PJRT_DeviceDescription_ProcessIndex = description_process_index;
     api->PJRT_DeviceDescription_Attributes = description_attributes;

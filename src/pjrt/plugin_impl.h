@@ -16,6 +16,7 @@
  *   late.c       steps that take long
  *   profiler.c   our part of JAX's traces
  *   xspace.c     that as bytes
+ *   absent.c     what there is not: an error for each
  *
  * Handles are counted with atomics, so that most of what JAX does with them
  * takes no lock. What touches the client's machine happens inside its shared net
@@ -370,5 +371,6 @@ void tow_pjrt_fill_save(PJRT_Api *api);
 void tow_pjrt_fill_buffer(PJRT_Api *api);
 void tow_pjrt_fill_transfer(PJRT_Api *api);
 void tow_pjrt_fill_execute(PJRT_Api *api);
+void tow_pjrt_fill_absent(PJRT_Api *api);
 
 #endif /* TOW_PJRT_PLUGIN_IMPL_H_ */

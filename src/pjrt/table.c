@@ -39,7 +39,7 @@ static PJRT_Error *argument_shardings(sharding_args_t *args)
 {
     PJRT_Executable *executable = args->executable;
     atomic_store(&executable->knows_shardings, true);
-    const size_t results = executable->signature->result_count;
+    const size_t results = executable->result_count;
     args->count = executable->signature->argument_count;
     args->shardings = NULL;
     args->sizes = NULL;
@@ -53,7 +53,7 @@ static PJRT_Error *result_shardings(sharding_args_t *args)
 {
     PJRT_Executable *executable = args->executable;
     atomic_store(&executable->knows_shardings, true);
-    args->count = executable->signature->result_count;
+    args->count = executable->result_count;
     args->shardings = NULL;
     args->sizes = NULL;
     if (!executable->has_result_shardings) return NULL;
@@ -167,6 +167,7 @@ __attribute__((constructor)) static void fill_table(void)
     tow_pjrt_fill_buffer(api);
     tow_pjrt_fill_transfer(api);
     tow_pjrt_fill_execute(api);
+    tow_pjrt_fill_absent(api);
 }
 
 const PJRT_Api *GetPjrtApi(void);

@@ -136,3 +136,14 @@ except ImportError:
 np.testing.assert_allclose(exported.call(np.asarray(x)), np.tanh(np.asarray(x) @ np.asarray(x).T), rtol=1e-5)
 print(*exported.platforms)
 """, python_path=version, **SMALL) == ["towpath cpu"]
+
+
+def test_topologies_without_devices_are_refused_with_the_next_step():
+    assert lines("""
+        from jax.experimental import topologies
+        try:
+            topologies.get_topology_desc(platform="towpath")
+        except NotImplementedError as error:
+            print("get_attached_topology" in str(error))
+        print(len(topologies.get_attached_topology().devices) == len(devices))
+    """) == ["True", "True"]

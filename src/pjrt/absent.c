@@ -1,0 +1,52 @@
+/* What this plugin does not have, by name: a caller gets an error that says so, and
+ * not a NULL to jump to. Those that JAX looks for before it calls stay NULL. */
+#include "pjrt/plugin_impl.h"
+
+#define ABSENT(function, what)                              \
+    static PJRT_Error *no_##function(function##_Args *args) \
+    {                                                       \
+        return tow_pjrt_unimplemented(what);                \
+    }
+
+#define TOPOLOGY                                                    \
+    "topologies without devices: compile for jax.devices(), which " \
+    "jax.experimental.topologies.get_attached_topology() describes too"
+
+ABSENT(PJRT_TopologyDescription_Create, TOPOLOGY)
+ABSENT(PJRT_TopologyDescription_Deserialize, TOPOLOGY)
+ABSENT(PJRT_Client_TopologyDescription, TOPOLOGY)
+ABSENT(PJRT_Compile, TOPOLOGY)
+ABSENT(PJRT_ExecuteContext_Create, "contexts of executions")
+ABSENT(PJRT_Client_CreateViewOfDeviceBuffer,
+       "views of memory of this process: its arrays are in other processes")
+ABSENT(PJRT_Client_CreateUninitializedBuffer, "arrays without a value")
+ABSENT(PJRT_Client_CreateErrorBuffer, "arrays that are an error from the start")
+ABSENT(PJRT_Client_CreateAliasBuffer, "arrays that are promised")
+ABSENT(PJRT_Client_CreateBuffersForAsyncHostToDevice, "uploads piece by piece")
+ABSENT(PJRT_Client_DmaMap, "memory that is pinned for transfers")
+ABSENT(PJRT_Client_DmaUnmap, "memory that is pinned for transfers")
+ABSENT(PJRT_Buffer_CopyRawToHost, "downloads of a part of an array")
+ABSENT(PJRT_Buffer_CopyRawToHostFuture, "downloads of a part of an array")
+ABSENT(PJRT_Buffer_DonateWithControlDependency,
+       "donation that waits for an event")
+
+void tow_pjrt_fill_absent(PJRT_Api *api)
+{
+#define FILL(function) api->function = no_##function
+    FILL(PJRT_TopologyDescription_Create);
+    FILL(PJRT_TopologyDescription_Deserialize);
+    FILL(PJRT_Client_TopologyDescription);
+    FILL(PJRT_Compile);
+    FILL(PJRT_ExecuteContext_Create);
+    FILL(PJRT_Client_CreateViewOfDeviceBuffer);
+    FILL(PJRT_Client_CreateUninitializedBuffer);
+    FILL(PJRT_Client_CreateErrorBuffer);
+    FILL(PJRT_Client_CreateAliasBuffer);
+    FILL(PJRT_Client_CreateBuffersForAsyncHostToDevice);
+    FILL(PJRT_Client_DmaMap);
+    FILL(PJRT_Client_DmaUnmap);
+    FILL(PJRT_Buffer_CopyRawToHost);
+    FILL(PJRT_Buffer_CopyRawToHostFuture);
+    FILL(PJRT_Buffer_DonateWithControlDependency);
+#undef FILL
+}
