@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -135,6 +136,13 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+class Interrupted(Exception):
+    pass
+
+
+interrupted = threading.Event()
+
+
 def watch(process: subprocess.Popen[bytes], reader: Reader, limit_s: float) -> str | None:
     """Until it has ended or has been in one test for too long. How it ended."""
     while True:
@@ -143,6 +151,8 @@ def watch(process: subprocess.Popen[bytes], reader: Reader, limit_s: float) -> s
         except subprocess.TimeoutExpired:
             pass
         reader.read()
+        if interrupted.is_set():
+            raise Interrupted
         if process.returncode is not None:
             return None if process.returncode in (0, 1, 5) else "died"
         # Collecting a large file may take longer than any test.
@@ -381,8 +391,15 @@ def main(arguments: list[str] | None = None) -> int:
     known = load_known(options.known)
     files = chosen_files(options)
     about = describe(options)
+    reports: list[FileReport] = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        reports = list(pool.map(lambda path: run_both(options, path, known), files))
+        try:
+            for report in pool.map(lambda path: run_both(options, path, known), files):
+                reports.append(report)
+        except KeyboardInterrupt:
+            interrupted.set()
+            pool.shutdown(cancel_futures=True)
+            print("interrupted: what follows is of the files before", file=sys.stderr)
     whole = options.every == 1 and not options.k
     if options.json:
         print(json.dumps(about | {"matches_nothing": [e.pattern for e in unused(known, reports)]
@@ -390,6 +407,8 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         print(", ".join(f"{name} {value}" for name, value in about.items()))
         print("\n".join(summary(reports, known, whole)))
+    if interrupted.is_set():
+        return 2
     return 1 if any(report.unknown for report in reports) else 0
 
 
