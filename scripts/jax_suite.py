@@ -310,10 +310,9 @@ def summary(reports: list[FileReport], known: list[Known], whole: bool) -> Itera
 
 
 def describe(options: argparse.Namespace) -> dict[str, object]:
-    asked = "import jax, jaxlib; print(jax.__version__, jaxlib.__version__)"
-    jax, jaxlib = subprocess.run(
-        [options.python, "-c", asked], env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True, text=True, check=True).stdout.split()
+    asked = "from importlib.metadata import version as v; print(v('jax'), v('jaxlib'))"
+    jax, jaxlib = subprocess.run([options.python, "-c", asked], capture_output=True, text=True,
+                                 check=True).stdout.split()
     return {"jax": jax, "jaxlib": jaxlib, "cores": os.cpu_count(),
             "machine": platform.machine(), "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "cluster": options.cluster, "cases": options.cases, "every": options.every}
