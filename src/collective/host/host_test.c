@@ -284,6 +284,36 @@ static void all_to_all_transposes_blocks(void **state)
     tow_host_close(gang.host);
 }
 
+/* Runs count up, and ids are small: no two of these are to be taken for the same. */
+static void devices_in_another_order_are_another_gang(void **state)
+{
+    (void)state;
+    enum {
+        N = 2,
+        RUN_COUNT = 200
+    };
+    gang_t gang = {.host = open_host(0, N), .count = N};
+    float received[N][N];
+    float sent[N];
+    for (uint64_t run = 1; run <= RUN_COUNT; run++) {
+        gang.ids[0] = run % 2 == 0;
+        gang.ids[1] = run % 2 == 1;
+        tow_xla_collective_t like = floats_like(TOW_XLA_ALL_GATHER, 1);
+        like.run_id = run;
+        gang_prepare(&gang, like);
+        for (size_t i = 0; i < N; i++) {
+            sent[i] = (float)(run * 10 + i);
+            gang.members[i].send[0] = &sent[i];
+            gang.members[i].receive[0] = received[i];
+        }
+        gang_succeeds(&gang);
+        for (size_t i = 0; i < N; i++)
+            for (size_t j = 0; j < N; j++)
+                assert_true(received[i][j] == sent[j]);
+    }
+    tow_host_close(gang.host);
+}
+
 /* 0 -> 1 -> 2 -> 0, 3 sends to itself, 4 gets nothing and sends nothing. */
 static void permute_follows_its_pairs(void **state)
 {
@@ -590,6 +620,7 @@ TOW_TEST_MAIN(WITH_ARENA(all_reduce_sums_over_all_members),
               WITH_ARENA(broadcast_comes_from_the_root),
               WITH_ARENA(all_to_all_transposes_blocks),
               WITH_ARENA(permute_follows_its_pairs),
+              WITH_ARENA(devices_in_another_order_are_another_gang),
               WITH_ARENA(reductions_work_in_place),
               WITH_ARENA(gangs_and_sub_gangs_follow_each_other),
               WITH_ARENA(unsupported_reductions_fail_every_member),

@@ -159,11 +159,13 @@ static tow_status_t pause_for(meeting_t *meeting, size_t rank, uint32_t heard,
 
 /* -- Keys ------------------------------------------------------------------- */
 
+/* The run is no seed: of 16 bytes XXH3 only adds it to them, and devices 0, 1 in run
+ * 1 are then devices 1, 0 in run 2. */
 static uint64_t key_of(const tow_xla_collective_t *collective)
 {
-    uint64_t key = tow_hash_bytes(collective->members,
-                                  collective->member_count * sizeof(int64_t),
-                                  collective->run_id);
+    uint64_t key = tow_hash_bytes(
+        collective->members, collective->member_count * sizeof(int64_t), 0);
+    key = tow_mix64(key + tow_mix64(collective->run_id));
     key = tow_mix64(key ^ collective->op_id);
     return tow_mix64(key + collective->occurrence);
 }
