@@ -471,6 +471,11 @@ void tow_object_dropped(void *context, tow_object_t *object);
 tow_status_t tow_object_add(tow_controller_t *controller, mapping_t *mapping,
                             tow_object_options_t *options,
                             tow_object_t **out_object) TOW_MUST_USE;
+/* One that has failed with `cause` (lent) from the start, because what it was to
+ * be made of is not there: the client may already have used it. */
+tow_status_t tow_object_add_failed(client_t *client, const slice_t *slice,
+                                   uint64_t id, tow_status_t cause)
+    TOW_MUST_USE;
 
 /* -- Regroups ----------------------------------------------------------------- */
 

@@ -34,13 +34,8 @@ static tow_status_t start(client_t *client, const tow_msg_copy_t *message,
 static tow_status_t answer_failed(client_t *client, const slice_t *slice,
                                   uint64_t id, tow_status_t take_cause)
 {
-    tow_object_options_t options = {.id = {tow_key(client->number, id)},
-                                    .state = TOW_OBJECT_PENDING};
-    tow_object_t *object;
-    tow_status_t status =
-        tow_object_add(client->controller, slice->mapping, &options, &object);
+    tow_status_t status = tow_object_add_failed(client, slice, id, take_cause);
     if (status == TOW_OK) {
-        tow_object_fail(object, take_cause);
         tow_msg_put_done_t done = TOW_MSG_PUT_DONE_INIT;
         tow_msg_failure_t failure = tow_failure_of(take_cause);
         done.object = id;

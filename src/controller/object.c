@@ -62,6 +62,18 @@ tow_status_t tow_object_add(tow_controller_t *controller, mapping_t *mapping,
     return TOW_OK;
 }
 
+tow_status_t tow_object_add_failed(client_t *client, const slice_t *slice,
+                                   uint64_t id, tow_status_t cause)
+{
+    tow_object_options_t options = {.id = {tow_key(client->number, id)},
+                                    .state = TOW_OBJECT_PENDING};
+    tow_object_t *object;
+    TOW_RETURN_IF_ERROR(
+        tow_object_add(client->controller, slice->mapping, &options, &object));
+    tow_object_fail(object, cause);
+    return TOW_OK;
+}
+
 void tow_release_handles(client_t *client, const tow_msg_release_t *message)
 {
     tow_controller_t *controller = client->controller;

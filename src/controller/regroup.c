@@ -242,21 +242,6 @@ static void submit(regroup_t *regroup)
     tow_sched_submit(controller->sched, &regroup->unit.ticket);
 }
 
-/* Sources that are not there, because their run could not even be begun, make
- * an object that has failed: the client may already have used it. */
-static tow_status_t add_failed(client_t *client, const slice_t *slice,
-                               uint64_t id, tow_status_t take_cause)
-{
-    tow_object_options_t options = {.id = {tow_key(client->number, id)},
-                                    .state = TOW_OBJECT_PENDING};
-    tow_object_t *object;
-    tow_status_t status =
-        tow_object_add(client->controller, slice->mapping, &options, &object);
-    if (status == TOW_OK) tow_object_fail(object, take_cause);
-    tow_status_release(take_cause);
-    return status;
-}
-
 static tow_status_t begin(client_t *client, const tow_msg_regroup_t *message)
 {
     const slice_t *slice = tow_map_find(&client->slices, message->slice);
@@ -272,9 +257,12 @@ static tow_status_t begin(client_t *client, const tow_msg_regroup_t *message)
     regroup_t *regroup = make_regroup(client, slice);
     if (regroup == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = read_sources(client, message, regroup);
-    if (status != TOW_OK) {
+    if (status != TOW_OK) { /* Their run could not even be begun. */
         free_regroup(regroup);
-        return add_failed(client, slice, message->object, status);
+        tow_status_t added =
+            tow_object_add_failed(client, slice, message->object, status);
+        tow_status_release(status);
+        return added;
     }
     tow_object_options_t options = {
         .id = {tow_key(client->number, message->object)},
