@@ -91,6 +91,9 @@ for dtype in (np.float32, np.complex128):
     d = a @ turned(a) + 5 * np.eye(5, dtype=dtype)
     shows(*jax.jit(made)(a, b, d, tall, b[:, 0], b[:, 1] + 5, b[:, 2]))
 show(*sl.eigh_tridiagonal(jnp.arange(6.0), jnp.ones(5), eigvals_only=True)[None])
+for beside in (jnp.ones(5), (1 + 0.5j) * jnp.ones(5)):  # Vectors by inverse iteration; their phases are free.
+    values, vectors = sl.eigh_tridiagonal(jnp.arange(6.0).astype(beside.dtype), beside)
+    show(values.sum(), *abs(vectors))
 """)
 
 

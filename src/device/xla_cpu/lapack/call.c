@@ -344,14 +344,13 @@ void (*tow_lapack_find(tow_lapack_call_t *call, const char *name))(void)
 static bool run(tow_lapack_call_t *call, const tow_lapack_routine_t *routine)
 {
     if (!take_element(call)) return false;
-    if (routine->names[call->is_complex] == NULL)
-        return REFUSE(call, "not for complex matrices");
     const char *missing = tow_lapack_library_open();
     if (missing != NULL)
         return tow_lapack_fail(call, XLA_FFI_Error_Code_UNIMPLEMENTED, "%s",
                                missing);
-    call->routine = tow_lapack_find(call, routine->names[call->is_complex]);
-    return call->routine != NULL &&
+    const char *name = routine->names[call->is_complex];
+    call->routine = name == NULL ? NULL : tow_lapack_find(call, name);
+    return (name == NULL || call->routine != NULL) &&
            take_buffers(call, routine->buffers[call->is_complex]) &&
            (call->matrix_count == 0 || routine->run(call));
 }

@@ -50,7 +50,8 @@ typedef struct tow_lapack_call {
     char problem[512];
 } tow_lapack_call_t;
 
-/* A routine of LAPACK under a name for each of the four types. */
+/* A routine of LAPACK under a name for each of the four types; without a name it
+ * is ours, for LAPACK has none. */
 typedef struct tow_lapack_routine {
     const char
         *names[2]; /* of real and of complex matrices: "syevd", "heevd" */

@@ -359,28 +359,99 @@ static void eigenvectors_of_a_pair_are_unpacked(void **state)
     empty(&call);
 }
 
+static XLA_FFI_Handler *perturbed(void)
+{
+    static const char NAME[] = "tridiagonal_solve_perturbed_ffi";
+    return tow_lapack_handler(NAME, sizeof(NAME) - 1);
+}
+
+static double complex element_at(const XLA_FFI_Buffer *buffer, size_t at)
+{
+    switch (buffer->dtype) {
+    case XLA_FFI_DataType_F32: return ((const float *)buffer->data)[at];
+    case XLA_FFI_DataType_F64: return ((const double *)buffer->data)[at];
+    case XLA_FFI_DataType_C64: return ((const float complex *)buffer->data)[at];
+    default: return ((const double complex *)buffer->data)[at];
+    }
+}
+
 static void nearly_singular_systems_have_finite_solutions(void **state)
 {
     (void)state;
     need_the_library();
-    call_t call;
-    describe(&call, "T3 T3 T3 T31 > T31", "", 1);
-    fill(&call);
-    static const double ONES[] = {1, 1, 1}; /* with a diagonal of zeroes */
-    memcpy(call.buffers[0].data, ONES, sizeof(ONES));
-    memcpy(call.buffers[2].data, ONES, sizeof(ONES));
-    memcpy(call.buffers[3].data, ONES, 2 * sizeof(*ONES));
-    static const char NAME[] = "tridiagonal_solve_perturbed_ffi";
-    XLA_FFI_Handler *handler = tow_lapack_handler(NAME, sizeof(NAME) - 1);
-    assert_null(handler(&call.frame));
-    const double *x = call.buffers[4].data;
-    assert_true(isfinite(x[0]) && isfinite(x[1]) && isfinite(x[2]));
-    assert_true(fabs(x[0]) + fabs(x[2]) > 1e10); /* along the null vector */
-    empty(&call);
-    describe(&call, "T3 T3 T3 T31 > T31", "", 2);
-    fill(&call);
-    assert_true(is_refused(handler(&call.frame), "complex"));
-    empty(&call);
+    for (size_t element = 0; element < 4; element++) {
+        call_t call;
+        describe(&call, "T3 T3 T3 T31 > T31", "", element);
+        fill(&call);
+        for (size_t i = 0; i < 3; i++) { /* The diagonal is zeroes. */
+            set_element(&call.buffers[0], i, 1);
+            set_element(&call.buffers[2], i, 1);
+            set_element(&call.buffers[3], i, i < 2);
+        }
+        assert_null(perturbed()(&call.frame));
+        const XLA_FFI_Buffer *x = &call.buffers[4];
+        for (size_t i = 0; i < 3; i++)
+            assert_true(isfinite(cabs(element_at(x, i))));
+        /* It is along the null vector. */
+        assert_true(cabs(element_at(x, 0)) > 1e6);
+        assert_true(cabs(element_at(x, 0) + element_at(x, 2)) < 10);
+        empty(&call);
+    }
+}
+
+/* Of row `row` of the matrix with the solution, column `column` of n. */
+static double complex product_of(const call_t *call, size_t n, size_t row,
+                                 size_t column)
+{
+    const XLA_FFI_Buffer *x = &call->buffers[4];
+    size_t at = column * n + row;
+    double complex sum = element_at(&call->buffers[1], row) * element_at(x, at);
+    if (row > 0)
+        sum += element_at(&call->buffers[0], row) * element_at(x, at - 1);
+    if (row + 1 < n)
+        sum += element_at(&call->buffers[2], row) * element_at(x, at + 1);
+    return sum;
+}
+
+/* Rows are exchanged in one, for its diagonal is the smaller. */
+static void complex_systems_of_three_diagonals_are_solved(void **state)
+{
+    (void)state;
+    need_the_library();
+    for (int i = 0; i < 2; i++) {
+        call_t call;
+        describe(&call, "T5 T5 T5 T52 > T52", "", 3);
+        fill(&call);
+        for (size_t j = 0; j < 4; j++) {
+            double complex *elements = call.buffers[j].data;
+            double size = j == 1 && i == 1 ? 0.1 : 1 + 3 * (j == 1);
+            for (size_t k = 0; k < call.sizes[j] / sizeof(*elements); k++)
+                elements[k] = size * cexp(I * (double)(j * 7 + k * k));
+        }
+        assert_null(perturbed()(&call.frame));
+        for (size_t j = 0; j < 10; j++)
+            assert_true(cabs(product_of(&call, 5, j % 5, j / 5) -
+                             element_at(&call.buffers[3], j)) < 1e-13);
+        empty(&call);
+    }
+}
+
+/* Whatever stands there: it ends, and touches nothing else. */
+static void complex_systems_of_any_values_end(void **state)
+{
+    (void)state;
+    need_the_library();
+    static const double VALUES[] = {0, 4e-310, 1e308, INFINITY, NAN, -1};
+    for (size_t i = 0; i < 6 * 6 * 6 * 6; i++) {
+        call_t call;
+        describe(&call, "T3 T3 T3 T31 > T31", "", 2 + i % 2);
+        fill(&call);
+        for (size_t j = 0, rest = i; j < 4; j++, rest /= 6)
+            for (size_t k = 0; k < 3; k++)
+                set_element(&call.buffers[j], k, VALUES[(rest + k % 2) % 6]);
+        assert_null(perturbed()(&call.frame));
+        empty(&call);
+    }
 }
 
 static int32_t info_of(const call_t *call, size_t matrix)
@@ -576,6 +647,8 @@ TOW_TEST_MAIN(cmocka_unit_test(targets_are_those_and_no_others),
               cmocka_unit_test(lu_of_a_small_matrix),
               cmocka_unit_test(eigenvectors_of_a_pair_are_unpacked),
               cmocka_unit_test(nearly_singular_systems_have_finite_solutions),
+              cmocka_unit_test(complex_systems_of_three_diagonals_are_solved),
+              cmocka_unit_test(complex_systems_of_any_values_end),
               cmocka_unit_test(all_routines_run_in_all_types),
               cmocka_unit_test(iterations_are_spared_what_is_not_finite),
               cmocka_unit_test(empty_batches_and_matrices_are_fine),

@@ -1,4 +1,7 @@
 /* Systems of equations with matrices of a simple form. */
+#include <complex.h>
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,8 +120,143 @@ static void solve_perturbed(const tow_lapack_call_t *call, lagtf_fn *lagtf,
               &tolerance, &info);
 }
 
+/* --- The same for complex matrices, which LAPACK does not have ------------- */
+
+/* One matrix, factored: rows were exchanged where that made the pivot larger, so
+ * the upper triangle has two diagonals above the main one. */
+typedef struct factors {
+    int32_t n;
+    double _Complex *pivots, *above, *above_2, *multipliers;
+    bool *is_exchanged;      /* row i with row i + 1 */
+    double least, tolerance; /* below it 1 / x overflows; what to perturb by */
+} factors_t;
+
+static double _Complex element_of(const tow_lapack_call_t *call,
+                                  const void *elements, int32_t index)
+{
+    if (call->real_size == sizeof(float))
+        return ((const float _Complex *)elements)[index];
+    return ((const double _Complex *)elements)[index];
+}
+
+static void eliminate_below(factors_t *f, int32_t row, double _Complex below)
+{
+    double _Complex *pivots = f->pivots + row, *above = f->above + row;
+    f->is_exchanged[row] = cabs(below) > cabs(*pivots);
+    if (f->is_exchanged[row]) {
+        double _Complex pivot = *pivots, beside = *above;
+        pivots[0] = below;
+        above[0] = pivots[1];
+        pivots[1] = beside;
+        below = pivot;
+        f->above_2[row] = above[1];
+        above[1] = 0;
+    }
+    double _Complex factor = *pivots == 0 ? 0 : below / *pivots;
+    f->multipliers[row] = factor;
+    pivots[1] -= factor * above[0];
+    above[1] -= factor * f->above_2[row];
+}
+
+/* The limits are those of the matrix's type: results must fit into it. */
+static void factor_complex(const tow_lapack_call_t *call, size_t index,
+                           factors_t *f)
+{
+    bool is_single = call->real_size == sizeof(float);
+    const void *below = tow_lapack_argument(call, 0, index);
+    const void *diagonal = tow_lapack_argument(call, 1, index);
+    const void *above = tow_lapack_argument(call, 2, index);
+    for (int32_t i = 0; i < f->n; i++) {
+        f->pivots[i] = element_of(call, diagonal, i);
+        f->above[i] = i + 1 == f->n ? 0 : element_of(call, above, i);
+        f->above_2[i] = 0;
+    }
+    for (int32_t i = 0; i + 1 < f->n; i++)
+        eliminate_below(f, i, element_of(call, below, i + 1));
+    double largest = 0;
+    for (int32_t i = 0; i < f->n; i++) {
+        largest = fmax(largest, cabs(f->pivots[i]));
+        largest = fmax(largest, cabs(f->above[i]));
+        largest = fmax(largest, cabs(f->above_2[i]));
+    }
+    double rounding = is_single ? FLT_EPSILON / 2 : DBL_EPSILON / 2;
+    f->least = is_single ? FLT_MIN : DBL_MIN;
+    f->tolerance = largest == 0 ? rounding : fmax(rounding * largest, f->least);
+}
+
+/* The pivot doubles its distance until the division is safe; a value that is not
+ * finite makes it do so until it is 1. */
+static double _Complex divide_perturbed(const factors_t *f,
+                                        double _Complex value,
+                                        double _Complex pivot)
+{
+    double step = copysign(f->tolerance, creal(pivot));
+    while (cabs(pivot) == 0 ||
+           (cabs(pivot) < 1 && cabs(value) * f->least > cabs(pivot))) {
+        pivot += step;
+        step *= 2;
+    }
+    return value / pivot;
+}
+
+static void solve_complex(const factors_t *f, double _Complex *y)
+{
+    for (int32_t i = 0; i + 1 < f->n; i++) {
+        double _Complex first = f->is_exchanged[i] ? y[i + 1] : y[i];
+        double _Complex second = f->is_exchanged[i] ? y[i] : y[i + 1];
+        y[i] = first;
+        y[i + 1] = second - f->multipliers[i] * first;
+    }
+    for (int32_t i = f->n - 1; i >= 0; i--) {
+        if (i + 1 < f->n) y[i] -= f->above[i] * y[i + 1];
+        if (i + 2 < f->n) y[i] -= f->above_2[i] * y[i + 2];
+        y[i] = divide_perturbed(f, y[i], f->pivots[i]);
+    }
+}
+
+static void solve_column(const tow_lapack_call_t *call, const factors_t *f,
+                         char *column, double _Complex *y)
+{
+    for (int32_t i = 0; i < f->n; i++)
+        y[i] = element_of(call, column, i);
+    solve_complex(f, y);
+    for (int32_t i = 0; i < f->n; i++) {
+        if (call->real_size == sizeof(float))
+            ((float _Complex *)column)[i] = (float _Complex)y[i];
+        else
+            ((double _Complex *)column)[i] = y[i];
+    }
+}
+
+static bool run_complex(tow_lapack_call_t *call)
+{
+    size_t n = (size_t)tow_lapack_dim(call, 'n');
+    if (n == 0) return true;
+    double _Complex *scratch =
+        tow_lapack_scratch(call, 5 * n, sizeof(*scratch));
+    bool *is_exchanged = tow_lapack_scratch(call, n, sizeof(*is_exchanged));
+    bool is_well = scratch != NULL && is_exchanged != NULL;
+    for (size_t i = 0; is_well && i < call->matrix_count; i++) {
+        factors_t f = {.n = (int32_t)n,
+                       .pivots = scratch,
+                       .above = scratch + n,
+                       .above_2 = scratch + 2 * n,
+                       .multipliers = scratch + 3 * n,
+                       .is_exchanged = is_exchanged};
+        factor_complex(call, i, &f);
+        char *column = tow_lapack_result(call, 0, i);
+        for (int32_t j = 0; j < tow_lapack_dim(call, 'r'); j++)
+            solve_column(call, &f, column + (size_t)j * n * call->element_size,
+                         scratch + 4 * n);
+    }
+    free(is_exchanged);
+    free(scratch);
+    return is_well;
+}
+
 static bool run_lagts(tow_lapack_call_t *call)
 {
+    if (call->is_complex) return run_complex(call);
     lagtf_fn *lagtf = (lagtf_fn *)tow_lapack_find(call, "lagtf");
     if (lagtf == NULL) return false;
     size_t n = (size_t)tow_lapack_dim(call, 'n');
@@ -134,8 +272,9 @@ static bool run_lagts(tow_lapack_call_t *call)
     return is_well;
 }
 
+#define LAGTS "Tn Tn Tn Tnr > Tnr=3"
 const tow_lapack_routine_t tow_lapack_lagts = {
     .names = {"lagts", NULL},
-    .buffers = {"Tn Tn Tn Tnr > Tnr=3", NULL},
+    .buffers = {LAGTS, LAGTS},
     .run = run_lagts,
 };
