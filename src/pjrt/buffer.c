@@ -102,19 +102,27 @@ void tow_pjrt_buffer_free(PJRT_Buffer *buffer)
     tow_group_release(buffer->other);
     tow_event_release(buffer->ready);
     tow_shard_type_release(buffer->type);
-    tow_kept_release(atomic_load(&buffer->kept));
+    tow_kept_t *kept = atomic_load(&buffer->kept);
+    if (kept != TOW_PJRT_ELSEWHERE) tow_kept_release(kept);
     tow_free(buffer);
 }
 
-bool tow_pjrt_buffer_keep(PJRT_Buffer *buffer)
+/* The first to say where its bytes are is right. Takes the reference. */
+static void decide(PJRT_Buffer *buffer, tow_kept_t *take_kept)
 {
-    if (buffer->group == NULL) return false;
-    if (atomic_load(&buffer->kept) != NULL) return true;
+    tow_kept_t *nobody = NULL;
+    if (!atomic_compare_exchange_strong(&buffer->kept, &nobody, take_kept) &&
+        take_kept != TOW_PJRT_ELSEWHERE)
+        tow_kept_release(take_kept);
+}
+
+void tow_pjrt_buffer_keep(PJRT_Buffer *buffer)
+{
+    if (buffer->group == NULL || atomic_load(&buffer->kept) != NULL) return;
     tow_kept_t *kept = tow_array_kept(buffer->group->array, buffer->shard);
-    if (kept == NULL) return false;
+    if (kept == NULL) return;
     tow_kept_retain(kept);
-    atomic_store(&buffer->kept, kept);
-    return true;
+    decide(buffer, kept);
 }
 
 void tow_pjrt_buffer_forget(PJRT_Buffer *buffer)
@@ -229,18 +237,22 @@ static PJRT_Error *buffer_is_deleted(PJRT_Buffer_IsDeleted_Args *args)
     return NULL;
 }
 
-/* JAX asks when somebody wants to look at it, and if so asks for its address next,
- * before it waits for its value: so of results it is so when that is here. */
+/* JAX asks when somebody wants to look at it. If it is so JAX asks for its address
+ * next, before it waits for the value: so of results it is so only when that is
+ * here. It asks again on the way, and must be told the same: else it looks for a
+ * copy that it has not made. */
 static bool is_here(PJRT_Buffer *buffer)
 {
-    if (atomic_load(&buffer->kept) != NULL) return true;
-    if (buffer->type->bytes > TOW_CLIENT_KEPT_BYTES_MAX ||
-        !tow_event_is_ready(buffer->ready) || atomic_load(&tow_pjrt_is_forked))
-        return false;
-    client_enter(buffer->device->client);
-    const bool is_kept = tow_pjrt_buffer_keep(buffer);
-    client_leave_quietly(buffer->device->client);
-    return is_kept;
+    if (buffer->type->bytes > TOW_CLIENT_KEPT_BYTES_MAX) return false;
+    if (atomic_load(&buffer->kept) == NULL &&
+        tow_event_is_ready(buffer->ready) &&
+        !atomic_load(&tow_pjrt_is_forked)) {
+        client_enter(buffer->device->client);
+        tow_pjrt_buffer_keep(buffer);
+        client_leave_quietly(buffer->device->client);
+    }
+    decide(buffer, TOW_PJRT_ELSEWHERE);
+    return atomic_load(&buffer->kept) != TOW_PJRT_ELSEWHERE;
 }
 
 static PJRT_Error *buffer_is_on_cpu(PJRT_Buffer_IsOnCpu_Args *args)
@@ -285,7 +297,7 @@ static PJRT_Error *buffer_data_pointer(
     PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args *args)
 {
     tow_kept_t *kept = atomic_load(&args->buffer->kept);
-    if (kept == NULL) return no_address();
+    if (kept == NULL || kept == TOW_PJRT_ELSEWHERE) return no_address();
     args->device_memory_ptr = kept->bytes;
     return NULL;
 }

@@ -269,10 +269,11 @@ struct PJRT_Buffer {
     uint32_t shard;
     uint32_t other_shard;
     atomic_bool is_deleted;
-    /* Counted; NULL: its bytes are not in this process, as far as is known. Set
-     * once, and lent to whoever asks for its address. */
+    /* Counted: its bytes in this process, lent to whoever asks for its address; or
+     * TOW_PJRT_ELSEWHERE: they are not. NULL: nobody has asked. Set once. */
     _Atomic(tow_kept_t *) kept;
 };
+#define TOW_PJRT_ELSEWHERE ((tow_kept_t *)-1)
 
 /* Retains all it is given. Without a group `ready` has been, with an error. NULL:
  * no memory. */
@@ -282,7 +283,7 @@ PJRT_Buffer *tow_pjrt_buffer_make(PJRT_Device *device, shard_type_t *type,
 /* Not inside. */
 void tow_pjrt_buffer_free(PJRT_Buffer *buffer);
 /* Inside: if its bytes are here they are its own from now on. */
-bool tow_pjrt_buffer_keep(PJRT_Buffer *buffer);
+void tow_pjrt_buffer_keep(PJRT_Buffer *buffer);
 /* Inside: its value is not its own any more. */
 void tow_pjrt_buffer_forget(PJRT_Buffer *buffer);
 /* Inside: has it a group? If not, why. */
