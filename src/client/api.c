@@ -39,6 +39,18 @@ void tow_client_leave_after_call(tow_client_t *client)
         tow_shared_net_leave(client->shared, TOW_LEAVE_LAZY);
 }
 
+/* The same for uploads, by those that are under way: whatever uses one, or waits,
+ * takes them along. Of large ones the sooner the bytes may go the better. */
+void tow_client_leave_after_upload(tow_client_t *client, size_t size)
+{
+    if (size > TOW_INLINE_BYTES_MAX ||
+        tow_map_count(&client->arrays) <= TOW_CLIENT_EAGER_COUNT ||
+        ++client->lazy_count >= TOW_CLIENT_BATCH_COUNT)
+        leave(client);
+    else
+        tow_shared_net_leave(client->shared, TOW_LEAVE_LAZY);
+}
+
 static void leave_quietly(tow_client_t *client)
 {
     tow_shared_net_leave(client->shared, TOW_LEAVE_LAZY);
@@ -761,7 +773,7 @@ tow_status_t tow_array_upload(tow_slice_t *slice,
                                   out_array);
     if (status == TOW_OK && waiting != NULL)
         status = wait_answer(client, waiting);
-    tow_client_leave_after_call(client);
+    tow_client_leave_after_upload(client, own.size);
     return status;
 }
 

@@ -261,6 +261,8 @@ tow_status_t tow_client_await_upload(tow_client_t *client, size_t size)
     TOW_MUST_USE;
 /* Leaves after a call that started something: at once, or with the next ones. */
 void tow_client_leave_after_call(tow_client_t *client);
+/* The same after an upload of so many bytes. */
+void tow_client_leave_after_upload(tow_client_t *client, size_t size);
 /* Leaves after something was dropped; closes the client if it was the last. */
 void tow_client_leave_maybe_last(tow_client_t *client);
 /* Not inside, for they wait. What the controller's books say of the memory of all

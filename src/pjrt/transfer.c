@@ -86,8 +86,8 @@ static PJRT_Device *device_of(const PJRT_Client_BufferFromHostBuffer_Args *args)
     return args->device != NULL ? args->device : args->client->devices[0];
 }
 
-/* Small arrays leave inside the message, so their bytes are free at once. Of
- * others a copy is made if the user may change them when we return, or if they
+/* Small arrays leave inside the message, so their bytes are free at once, and if
+ * they lie side by side no source is needed: NULL. Of others a copy is made if the user may change them when we return, or if they
  * do not lie side by side. */
 static tow_status_t make_source(
     const PJRT_Client_BufferFromHostBuffer_Args *args, uint64_t bytes,
@@ -95,10 +95,11 @@ static tow_status_t make_source(
 {
     const bool dense = bytes == 0 || is_dense(args, element_bytes);
     const bool inlined = bytes <= TOW_INLINE_BYTES_MAX;
+    *out_source = NULL;
+    if (dense && inlined) return TOW_OK;
     source_t *source = tow_calloc(1, sizeof(*source));
     if (source == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     *out_source = source;
-    if (dense && inlined) return TOW_OK;
     if (dense && args->host_buffer_semantics !=
                      PJRT_HostBufferSemantics_kImmutableOnlyDuringCall) {
         source->event = tow_event_create(NULL);
@@ -114,6 +115,7 @@ static tow_status_t make_source(
         }
     }
     tow_free(source);
+    *out_source = NULL;
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
@@ -127,7 +129,9 @@ static tow_status_t start_upload(tow_client_t *client,
     const bool inlined = bytes <= TOW_INLINE_BYTES_MAX;
     const tow_upload_options_t options = {
         .struct_size = sizeof(options),
-        .bytes = take_source->copy != NULL ? take_source->copy : data,
+        .bytes = take_source != NULL && take_source->copy != NULL
+                     ? take_source->copy
+                     : data,
         .size = bytes,
         .done_with_bytes = inlined ? NULL : source_is_free,
         .context = take_source};
@@ -136,6 +140,7 @@ static tow_status_t start_upload(tow_client_t *client,
         status = tow_upload_start(slice->slice, &options, shape, bytes, NULL,
                                   out_array);
     if (status == TOW_OK && !inlined) return TOW_OK;
+    if (take_source == NULL) return status;
     tow_free(take_source->copy);
     tow_event_release(take_source->event);
     tow_free(take_source);
@@ -177,15 +182,18 @@ static tow_status_t from_host(PJRT_Client_BufferFromHostBuffer_Args *args)
     shard_type_t *type = tow_shard_type_create(
         &shape, bytes,
         args->memory != NULL ? args->memory->kind : TOW_MEMORY_DEVICE);
-    PJRT_Event *done = source->event != NULL ? source->event : tow_event_done();
-    if (source->event != NULL) tow_event_retain(done);
+    PJRT_Event *done = source != NULL ? source->event : NULL;
+    if (done != NULL)
+        tow_event_retain(done);
+    else
+        done = tow_event_done();
     tow_array_t *array = NULL;
     PJRT_Buffer *buffer = NULL;
     client_enter(device->client);
     tow_status_t status = start_upload(device->client->tow, slice, &shape,
                                        bytes, args->data, source, &array);
     if (status == TOW_OK) status = wrap(device, slice, type, array, &buffer);
-    tow_client_leave_after_call(device->client->tow);
+    tow_client_leave_after_upload(device->client->tow, bytes);
     tow_shard_type_release(type);
     if (status != TOW_OK) {
         tow_event_release(done);
