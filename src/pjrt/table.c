@@ -39,7 +39,7 @@ static PJRT_Error *argument_shardings(sharding_args_t *args)
 {
     PJRT_Executable *executable = args->executable;
     atomic_store(&executable->knows_shardings, true);
-    const size_t results = executable->result_count;
+    const size_t results = executable->signature->result_count;
     args->count = executable->signature->argument_count;
     args->shardings = NULL;
     args->sizes = NULL;
@@ -53,7 +53,7 @@ static PJRT_Error *result_shardings(sharding_args_t *args)
 {
     PJRT_Executable *executable = args->executable;
     atomic_store(&executable->knows_shardings, true);
-    args->count = executable->result_count;
+    args->count = executable->signature->result_count;
     args->shardings = NULL;
     args->sizes = NULL;
     if (!executable->has_result_shardings) return NULL;
