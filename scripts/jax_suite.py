@@ -215,7 +215,7 @@ def load_known(path: Path) -> list[Known]:
 
 
 def reason_for(test: str, known: Iterable[Known]) -> str | None:
-    """All that match are marked as used."""
+    """Of a test that failed. All that match are marked as used."""
     found = [entry for entry in known if fnmatch.fnmatchcase(test, entry.pattern)]
     for entry in found:
         entry.used = True
@@ -237,9 +237,9 @@ class FileReport:
 
     def judge(self, known: list[Known]) -> None:
         for test, result in self.ours.items():
-            why = reason_for(test, known)
             if result.outcome not in BAD:
                 continue
+            why = reason_for(test, known)
             if self.peer and test in self.peer and self.peer[test].outcome in BAD:
                 self.both.append(test)
             elif why is not None:
@@ -259,7 +259,7 @@ class FileReport:
 
 
 def unused(known: list[Known], reports: list[FileReport]) -> list[Known]:
-    """Entries for files that were run whole and that matched no test."""
+    """Entries for files that were run whole and that matched no test that failed."""
     ran = {report.name for report in reports}
     return [entry for entry in known if not entry.used
             and any(fnmatch.fnmatchcase(name, entry.pattern.split("::")[0]) for name in ran)]

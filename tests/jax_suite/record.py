@@ -13,6 +13,7 @@ written, so that a process that dies or hangs says which test it was in.
 import json
 import os
 import pathlib
+from collections.abc import Generator
 
 import pytest
 
@@ -32,13 +33,19 @@ def _name(nodeid: str) -> str:
     return nodeid.rsplit("/", 1)[-1]
 
 
-def pytest_configure(config: pytest.Config) -> None:
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """When the capturing of output is on: JAX's tests keep the stdout and stderr that
+    they find when they are imported."""
     device = os.environ.get("JAX_SUITE_DEVICE")
-    if device:
+    if device and isinstance(collector, pytest.Module):
         import jax
         import jax._src.test_util  # which makes the flag
 
         jax.config.update("jax_test_dut", device)
+    return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
