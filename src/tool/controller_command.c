@@ -25,6 +25,7 @@ typedef struct controller_arguments {
     uint64_t compiler_count;           /* 0: the default */
     uint64_t relay_above, relay_group; /* 0: the defaults */
     uint64_t ready_fd;
+    uint64_t launcher_fd; /* 0: none */
 } controller_arguments_t;
 
 typedef struct controller_process {
@@ -40,6 +41,7 @@ enum {
     OPTION_COMPILERS,
     OPTION_RELAY_ABOVE,
     OPTION_RELAY_GROUP,
+    OPTION_LAUNCHER_FD,
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -61,6 +63,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_RELAY_GROUP:
         a->relay_group = tow_command_number(state, "relay-group", argument, 1,
                                             TOW_RELAY_FANOUT_MAX);
+        return 0;
+    case OPTION_LAUNCHER_FD:
+        a->launcher_fd =
+            tow_command_number(state, "launcher-fd", argument, 3, 1 << 20);
         return 0;
     case OPTION_READY_FD:
         a->ready_fd =
@@ -118,7 +124,8 @@ static tow_status_t open_child(controller_process_t *process,
         .plugin = a->plugin != NULL ? a->plugin : adapter,
         .values = &process_id,
         .value_count = a->plugin == NULL ? 1 : 0,
-        .child_count_max = a->compiler_count};
+        .child_count_max = a->compiler_count,
+        .launcher_fd = (int)a->launcher_fd};
     return tow_child_compiler_create(tow_net_env(process->role.net), &options,
                                      &process->compiler);
 }
@@ -211,6 +218,8 @@ int tow_command_controller(int argc, char **argv)
          "Token and certificates, as `tow keys` makes them", 0},
         {"ready-fd", OPTION_READY_FD, "N", 0,
          "Say the address on this descriptor (1)", 0},
+        {"launcher-fd", OPTION_LAUNCHER_FD, "N", 0,
+         "A socket of `tow up`, which forks compilers that have XLA loaded", 0},
         {0},
     };
     static const struct argp argp = {

@@ -96,6 +96,16 @@ tow_status_t tow_local_find_adapter(char *path, size_t capacity)
                      "or TOW_XLA_CPU names it");
 }
 
+void tow_local_quiet_adapter(void)
+{
+    /* The library around XLA greets on standard error when it loads, unless it
+     * is told to leave out kernels that XLA does not use. */
+    setenv("TF_ENABLE_ONEDNN_OPTS", "0", 0);
+    /* And it warns, for screens, of each executable that it loads: two tuning
+     * preferences of its own are no features of this host's processor. */
+    setenv("TF_CPP_MIN_LOG_LEVEL", "3", 0);
+}
+
 #if TOW_HAS_PJRT
 
 typedef struct opening {
@@ -162,12 +172,7 @@ static tow_status_t open_adapter(tow_local_t *local, size_t device_count)
     local->is_adapter = true;
     TOW_RETURN_IF_ERROR(
         tow_local_find_adapter(local->plugin, sizeof(local->plugin)));
-    /* The library around XLA greets on standard error when it loads, unless it
-     * is told to leave out kernels that XLA does not use. */
-    setenv("TF_ENABLE_ONEDNN_OPTS", "0", 0);
-    /* And it warns, for screens, of each executable that it loads: two tuning
-     * preferences of its own are no features of this host's processor. */
-    setenv("TF_CPP_MIN_LOG_LEVEL", "3", 0);
+    tow_local_quiet_adapter();
     if (device_count > 1)
         TOW_RETURN_IF_ERROR(open_collectives(local, device_count));
     const tow_pjrt_value_t values[] = {

@@ -56,4 +56,7 @@ tow_status_t tow_local_download(tow_local_t *local, tow_buffer_t *buffer,
  * or where `make install` puts it. NOT_FOUND says how to get it. */
 tow_status_t tow_local_find_adapter(char *path, size_t capacity) TOW_MUST_USE;
 
+/* Before it is loaded: what XLA says for screens is nothing for logs. */
+void tow_local_quiet_adapter(void);
+
 #endif /* TOW_TOOL_LOCAL_H_ */

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
@@ -17,8 +18,12 @@
 
 #include "client/local.h"
 #include "env/tuning.h"
+#include "tool/command.h"
 #include "tool/cores.h"
+#include "tool/launcher.h"
+#include "tool/preload.h"
 #include "tool/role.h"
+#include "tool/title.h"
 #include "worker/gangs.h"
 
 /* Until all have said that they are ready; XLA from a cold disk takes ten
@@ -33,8 +38,10 @@
 #define CALM_NS        (30 * TOW_NS_PER_S)
 /* The child's end of the pipe on which it says that it is ready. */
 #define CHILD_READY_FD 3
-#define WORD_COUNT_MAX 32
-#define QUOTED_SIZE    1024
+/* The controller's end of the launcher's socket. */
+#define CHILD_LAUNCHER_FD 4
+#define WORD_COUNT_MAX    32
+#define QUOTED_SIZE       1024
 
 typedef struct member {
     char name[32]; /* "controller", "worker-0" */
@@ -56,6 +63,9 @@ typedef struct supervisor {
     uint32_t process_count;
     int signal_fd;
     int parent_fd; /* who follow_fd belongs to; -1: nobody */
+    tow_launcher_t launcher;
+    bool
+        is_preloaded; /* XLA is here: workers are forked, and are no programs */
     bool is_ready;
     bool is_ending;
     tow_status_t failure; /* owned; it never got ready */
@@ -130,6 +140,11 @@ static void add_island(const supervisor_t *supervisor, const member_t *member,
     add(words, words->island);
 }
 
+static bool uses_xla(const tow_supervisor_options_t *options)
+{
+    return options->model == NULL && options->plugin == NULL;
+}
+
 static void add_relays(words_t *words, const tow_supervisor_options_t *options)
 {
     if (options->relay_above > 0)
@@ -152,6 +167,10 @@ static void make_words(const supervisor_t *supervisor, const member_t *member,
     add(words, "3");
     add_devices(words, options);
     if (!member->is_worker) {
+        if (uses_xla(options)) {
+            add(words, "--launcher-fd");
+            add(words, "4");
+        }
         add_relays(words, options);
         return;
     }
@@ -166,9 +185,18 @@ static void make_words(const supervisor_t *supervisor, const member_t *member,
     add_island(supervisor, member, words);
 }
 
-/* In the child, between fork and exec. The supervisor has one thread. */
-TOW_NORETURN static void become(const words_t *words, const char *log,
-                                int ready_fd, pid_t parent)
+/* As main() does with the same words. */
+TOW_NORETURN static void become_worker(words_t *words)
+{
+    tow_title_set(words->items, words->count);
+    words->items[1] = "tow worker";
+    exit(tow_command_worker((int)words->count - 1, words->items + 1));
+}
+
+/* In the child, after fork. The supervisor has one thread. */
+TOW_NORETURN static void become(const supervisor_t *supervisor,
+                                const member_t *member, words_t *words,
+                                const char *log, const int fds[2], pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127); /* It died before we asked. */
@@ -180,8 +208,11 @@ TOW_NORETURN static void become(const words_t *words, const char *log,
     dup2(null_fd, STDIN_FILENO);
     dup2(log_fd, STDOUT_FILENO);
     dup2(log_fd, STDERR_FILENO);
-    dup2(ready_fd, CHILD_READY_FD);
-    close_range(CHILD_READY_FD + 1, ~0u, 0);
+    dup2(fds[0], CHILD_READY_FD);
+    if (fds[1] >= 0) dup2(fds[1], CHILD_LAUNCHER_FD);
+    close_range(fds[1] >= 0 ? CHILD_LAUNCHER_FD + 1 : CHILD_READY_FD + 1, ~0u,
+                0);
+    if (member->is_worker && supervisor->is_preloaded) become_worker(words);
     execv("/proc/self/exe", words->items);
     fprintf(stderr, "tow up: cannot run itself: %s\n", strerror(errno));
     _exit(127);
@@ -195,16 +226,33 @@ static void log_path(const supervisor_t *supervisor, const member_t *member,
     tow_run_folder_file(supervisor->options->folder, file, path);
 }
 
-/* Above the number that the child's end gets. */
+/* Above the numbers that the child's ends get. Closes `fd`. */
+static int move_up(int fd)
+{
+    const int moved = fcntl(fd, F_DUPFD_CLOEXEC, CHILD_LAUNCHER_FD + 1);
+    const int error = errno;
+    close(fd);
+    errno = error;
+    return moved;
+}
+
 static int open_ready_pipe(int fds[2])
 {
     if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) return errno;
-    const int moved = fcntl(fds[1], F_DUPFD_CLOEXEC, CHILD_READY_FD + 1);
-    const int error = moved < 0 ? errno : 0;
-    close(fds[1]);
-    fds[1] = moved;
-    if (error != 0) close(fds[0]);
+    fds[1] = move_up(fds[1]);
+    if (fds[1] >= 0) return 0;
+    const int error = errno;
+    close(fds[0]);
     return error;
+}
+
+/* The end for a controller; -1: for others, and if there is none to be had, which
+ * it notices and does without. */
+static int open_launcher(supervisor_t *supervisor, const member_t *member)
+{
+    if (member->is_worker || !uses_xla(supervisor->options)) return -1;
+    const int fd = tow_launcher_open(&supervisor->launcher);
+    return fd >= 0 ? move_up(fd) : -1;
 }
 
 /* In the child. The controller goes where there is room. */
@@ -227,13 +275,15 @@ static tow_status_t start_member(supervisor_t *supervisor, member_t *member)
     log_path(supervisor, member, log);
     const int error = open_ready_pipe(fds);
     if (error != 0) return TOW_ERRNO(error, "making a pipe");
+    const int child_fds[2] = {fds[1], open_launcher(supervisor, member)};
     const pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
         take_cores(supervisor, member);
-        become(&words, log, fds[1], parent);
+        become(supervisor, member, &words, log, child_fds, parent);
     }
     const int fork_error = errno;
     close(fds[1]);
+    if (child_fds[1] >= 0) close(child_fds[1]);
     if (pid < 0) {
         close(fds[0]);
         return TOW_ERRNO(fork_error, "starting %s", member->name);
@@ -320,6 +370,7 @@ static void reap(supervisor_t *supervisor)
             waitpid(member->pid, &exit_status, WNOHANG) == member->pid)
             member_ended(supervisor, member, exit_status);
     }
+    tow_launcher_reap(&supervisor->launcher);
 }
 
 static void start_workers(supervisor_t *supervisor)
@@ -449,7 +500,8 @@ static void mind(supervisor_t *supervisor, int64_t deadline_ns)
         PARENT,
         MEMBERS
     };
-    struct pollfd fds[MEMBERS + TOW_COUNT_OF(supervisor->members)] = {
+    struct pollfd fds[MEMBERS + TOW_COUNT_OF(supervisor->members) +
+                      TOW_LAUNCHER_POLL_MAX] = {
         [SIGNALS] = {.fd = supervisor->signal_fd, .events = POLLIN},
         [FOLLOW] = {.fd = supervisor->options->follow_fd, .events = POLLIN},
         [PARENT] = {.fd = supervisor->parent_fd, .events = POLLIN},
@@ -457,7 +509,11 @@ static void mind(supervisor_t *supervisor, int64_t deadline_ns)
     for (size_t i = 0; i < supervisor->member_count; i++)
         fds[MEMBERS + i] = (struct pollfd){
             .fd = supervisor->members[i].ready_fd, .events = POLLIN};
-    if (poll(fds, MEMBERS + supervisor->member_count, poll_ms(deadline_ns)) < 0)
+    struct pollfd *launches = fds + MEMBERS + supervisor->member_count;
+    const size_t launch_count =
+        tow_launcher_polls(&supervisor->launcher, launches);
+    if (poll(fds, MEMBERS + supervisor->member_count + launch_count,
+             poll_ms(deadline_ns)) < 0)
         return;
     /* Lines before ends: what was said last counts. */
     for (size_t i = 0; i < supervisor->member_count; i++)
@@ -467,6 +523,8 @@ static void mind(supervisor_t *supervisor, int64_t deadline_ns)
     if (fds[FOLLOW].revents != 0 && follow_has_ended(fds[FOLLOW].fd))
         supervisor->is_ending = true;
     if (fds[PARENT].revents != 0) supervisor->is_ending = true;
+    tow_launcher_mind(&supervisor->launcher, launches, launch_count,
+                      supervisor->is_preloaded);
     if (fds[SIGNALS].revents != 0) take_signals(supervisor);
 }
 
@@ -591,14 +649,18 @@ tow_status_t tow_supervise(const tow_supervisor_options_t *options)
         .options = options, .signal_fd = -1, .parent_fd = -1};
     snprintf(supervisor.address, sizeof(supervisor.address), "%s",
              options->address);
+    tow_launcher_init(&supervisor.launcher);
     name_members(&supervisor);
     tow_status_t status = open_signals(&supervisor);
     follow(&supervisor);
     if (status == TOW_OK)
         status = start_member(&supervisor, &supervisor.members[0]);
     if (status == TOW_OK) {
+        /* While the controller starts. */
+        if (uses_xla(options)) supervisor.is_preloaded = tow_preload_xla();
         run(&supervisor);
         end_all(&supervisor);
+        tow_launcher_close(&supervisor.launcher);
         remove_arena(&supervisor);
         status = supervisor.failure;
     }

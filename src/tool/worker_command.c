@@ -227,9 +227,7 @@ static tow_status_t open_adapter(worker_process_t *process)
     TOW_RETURN_IF_ERROR(tow_local_find_adapter(path, sizeof(path)));
     TOW_RETURN_IF_ERROR(open_gangs(process));
     tow_client_calls_init(&process->calls, tow_net_env(process->role.net));
-    /* As for `tow run`: what XLA says for screens is nothing for logs. */
-    setenv("TF_ENABLE_ONEDNN_OPTS", "0", 0);
-    setenv("TF_CPP_MIN_LOG_LEVEL", "3", 0);
+    tow_local_quiet_adapter();
     const tow_pjrt_value_t values[] = {
         number("process_id", (int64_t)a->process),
         number("device_count", (int64_t)a->device_count),

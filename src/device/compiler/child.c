@@ -120,7 +120,7 @@ static void destroy(tow_compiler_t *compiler)
 
 /* -- Making ----------------------------------------------------------------- */
 
-/* PROGRAM PARENT MEMORY PLUGIN, and the values; see child_main.c. */
+/* PROGRAM PARENT MEMORY PLUGIN, and the values; see child_work.c. */
 #define FIXED_WORD_COUNT 4
 
 static char *copy(child_compiler_t *child, const char *text)
@@ -185,6 +185,7 @@ tow_status_t tow_child_compiler_create(
     child->compile_count_max = options->compile_count_max != 0
                                    ? options->compile_count_max
                                    : TOW_COMPILER_COMPILE_COUNT_MAX;
+    child->launcher_fd = options->launcher_fd;
     child->compiler.running_count_max = count;
     child->compiler.queue_count_max = options->queue_count_max;
     tow_arena_init(&child->arena, 0);

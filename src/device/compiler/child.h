@@ -29,6 +29,9 @@ typedef struct tow_child_compiler_options {
     int64_t timeout_ns;         /* of a program; 0: TOW_COMPILER_TIMEOUT_NS */
     uint64_t memory_bytes_max;  /* of a child's private memory; 0: no limit */
     uint64_t compile_count_max; /* 0: TOW_COMPILER_COMPILE_COUNT_MAX */
+    /* Lent. Who forks children that have the plugin loaded (launch.h), if it
+     * does; 0: they are programs that load it. */
+    int launcher_fd;
 } tow_child_compiler_options_t;
 
 /* Starts no process yet. */
@@ -51,5 +54,9 @@ tow_child_compiler_stats_t tow_child_compiler_stats(
  * this program in a build folder, or where `make install` puts it. NOT_FOUND
  * says how to get it. */
 tow_status_t tow_child_compiler_find(char *path, size_t capacity) TOW_MUST_USE;
+
+/* What a child does, in a process that is one: see child_work.c for the words.
+ * Its descriptors are as tow_child_process_start leaves them. */
+int tow_compile_child_main(int argc, char **argv);
 
 #endif /* TOW_DEVICE_COMPILER_CHILD_H_ */

@@ -38,6 +38,7 @@ struct child_compiler {
     tow_arena_t arena; /* the words */
     char **words;      /* of the children's command; read by all threads */
     const char *plugin;
+    int launcher_fd; /* lent; 0: none */
     int64_t timeout_ns;
     uint64_t compile_count_max;
     size_t ended_count; /* threads, once it is to go */

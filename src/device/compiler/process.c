@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/macros.h"
+#include "device/compiler/launch.h"
 
 /* A full pipe, 64 KiB. */
 #define LISTEN_COUNT_MAX 16
@@ -107,15 +108,31 @@ static tow_status_t spawn(child_process_t *process, char **words,
 
 void tow_child_process_init(child_process_t *process)
 {
-    *process = (child_process_t){.pid_fd = -1, .socket_fd = -1, .error_fd = -1};
+    *process = (child_process_t){
+        .pid_fd = -1, .leash_fd = -1, .socket_fd = -1, .error_fd = -1};
+}
+
+static bool launch(child_process_t *process, char **words, int launcher_fd,
+                   const ends_t *ends)
+{
+    return launcher_fd > 0 &&
+           tow_launch_ask(launcher_fd, words, ends->sockets[1], ends->errors[1],
+                          &process->pid, &process->pid_fd, &process->leash_fd);
 }
 
 tow_status_t tow_child_process_start(child_process_t *process, char **words)
 {
+    return tow_child_process_launch(process, words, 0);
+}
+
+tow_status_t tow_child_process_launch(child_process_t *process, char **words,
+                                      int launcher_fd)
+{
     ends_t ends = {{-1, -1}, {-1, -1}};
     tow_child_process_init(process);
     tow_status_t status = open_ends(&ends);
-    if (status == TOW_OK) status = spawn(process, words, &ends);
+    if (status == TOW_OK && !launch(process, words, launcher_fd, &ends))
+        status = spawn(process, words, &ends);
     close_end(&ends.sockets[1]);
     close_end(&ends.errors[1]);
     process->socket_fd = ends.sockets[0];
@@ -165,17 +182,26 @@ const char *tow_child_process_last_words(child_process_t *process)
 
 /* -- End -------------------------------------------------------------------- */
 
+static void end_own(child_process_t *process)
+{
+    /* Harmless to one that has ended: how is settled by then. */
+    kill(-process->pid, SIGKILL);
+    kill(process->pid, SIGKILL);
+    while (waitpid(process->pid, &process->wait_status, 0) < 0 &&
+           errno == EINTR)
+        ;
+}
+
 void tow_child_process_end(child_process_t *process)
 {
     if (process->pid > 0) {
-        /* Harmless to one that has ended: how is settled by then. */
-        kill(-process->pid, SIGKILL);
-        kill(process->pid, SIGKILL);
-        while (waitpid(process->pid, &process->wait_status, 0) < 0 &&
-               errno == EINTR)
-            ;
+        if (process->leash_fd >= 0)
+            process->wait_status = tow_launch_end(process->leash_fd);
+        else
+            end_own(process);
         tow_child_process_listen(process);
     }
+    process->leash_fd = -1;
     process->pid = 0;
     close_end(&process->pid_fd);
     close_end(&process->socket_fd);

@@ -14,6 +14,7 @@
 typedef struct process {
     pid_t pid; /* 0: there is none */
     int pid_fd;
+    int leash_fd;  /* of one that a launcher has forked; -1: it is our child */
     int socket_fd; /* ours; does not block */
     int error_fd;  /* what it says, beside its answers; does not block */
     int wait_status;
@@ -31,6 +32,9 @@ void tow_child_process_init(child_process_t *process);
  * standard output and error, and nothing else. */
 tow_status_t tow_child_process_start(child_process_t *process, char **words)
     TOW_MUST_USE;
+/* The same by a launcher (launch.h), if there is one and it can: 0 is none. */
+tow_status_t tow_child_process_launch(child_process_t *process, char **words,
+                                      int launcher_fd) TOW_MUST_USE;
 /* Ends it, if it has not ended, with all that it started, and takes note of
  * wait_status and the last words. There is none afterwards. */
 void tow_child_process_end(child_process_t *process);

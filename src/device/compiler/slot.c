@@ -26,8 +26,9 @@ static tow_status_t ensure_child(child_slot_t *slot)
          tow_child_process_has_ended(&slot->keeper.process)))
         drop_child(slot);
     if (slot->keeper.process.pid != 0) return TOW_OK;
-    TOW_RETURN_IF_ERROR(
-        tow_child_process_start(&slot->keeper.process, slot->compiler->words));
+    TOW_RETURN_IF_ERROR(tow_child_process_launch(&slot->keeper.process,
+                                                 slot->compiler->words,
+                                                 slot->compiler->launcher_fd));
     slot->is_ready = false;
     slot->compile_count = 0;
     atomic_store(&slot->pid, slot->keeper.process.pid);

@@ -64,6 +64,10 @@ struct tow_pjrt_open {
  * otherwise what the plugin says. */
 tow_status_t tow_pjrt_open(tow_env_t *env, tow_pjrt_open_t *open) TOW_MUST_USE;
 
+/* Only loads the plugin's file, in this thread, and keeps it: for a process that
+ * forks others, which then open the plugin at once. Errors as above. */
+tow_status_t tow_pjrt_preload(const char *path) TOW_MUST_USE;
+
 /* For benchmarks: how long XLA alone takes for `count` executions, one after the
  * other on this thread, without any of our queues, events and checks; see
  * time_directly in xla_cpu.h. The device must be idle and the arguments READY.

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/macros.h"
+#include "device/pjrt/pjrt.h"
 #include "device/pjrt/tuning.h"
 #include "device/pjrt/xla_home.h"
 #include "device/xla_cpu/abi.h"
@@ -245,6 +246,12 @@ static tow_status_t open_file(const char *path, void **out_library)
     if (tow_xla_home_is_needed(path)) return open_with_xla(path, out_library);
     return TOW_ERROR(TOW_INVALID_ARGUMENT, "plugin %s does not load: %s", path,
                      linker_says());
+}
+
+tow_status_t tow_pjrt_preload(const char *path)
+{
+    void *library = NULL; /* Stays open. */
+    return open_file(path, &library);
 }
 
 static tow_status_t find_api(const char *path, void *library,

@@ -1,0 +1,185 @@
+/* tow_compile_child PARENT MEMORY PLUGIN [NAME TYPE VALUE]...: compiles what
+ * comes over descriptor TALK_FD until that is closed, or PARENT, who started it,
+ * is gone. MEMORY bounds the bytes of its private memory; 0 is no bound. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "device/compiler/child.h"
+#include "device/compiler/direct.h"
+#include "device/compiler/process.h"
+#include "device/compiler/talk_impl.h"
+#include "device/compiler/tuning.h"
+#include "device/pjrt/pjrt.h"
+#include "device/pjrt/words.h"
+#include "env/net/net.h"
+
+#define WORD_COUNT_MIN 4
+
+typedef struct child {
+    tow_security_t security; /* nobody connects: it stays empty */
+    tow_net_t *net;
+    tow_pjrt_open_t open;
+    tow_driver_t *driver;
+    tow_compiler_t *compiler;
+    tow_compile_job_t job;
+    /* What is being waited for. */
+    bool is_done;
+    tow_status_t status;      /* owned */
+    tow_compiled_t *compiled; /* owned */
+} child_t;
+
+/* -- Waiting ---------------------------------------------------------------- */
+
+static tow_status_t await(child_t *child)
+{
+    while (!child->is_done)
+        tow_net_turn(child->net, TOW_TIME_NEVER);
+    child->is_done = false;
+    return child->status;
+}
+
+static void opened(tow_pjrt_open_t *open, tow_status_t take_status,
+                   tow_driver_t *take_driver)
+{
+    child_t *child = TOW_CONTAINER_OF(open, child_t, open);
+    child->is_done = true;
+    child->status = take_status;
+    child->driver = take_driver;
+}
+
+static void compiled(tow_compile_job_t *job, tow_status_t take_status,
+                     tow_compiled_t *take_compiled)
+{
+    child_t *child = TOW_CONTAINER_OF(job, child_t, job);
+    child->is_done = true;
+    child->status = take_status;
+    child->compiled = take_compiled;
+}
+
+/* -- Work ------------------------------------------------------------------- */
+
+static tow_status_t open_compiler(child_t *child)
+{
+    const tow_net_options_t net = {
+        .name = "compiler", .security = &child->security, .spin_ns = -1};
+    const tow_direct_compiler_options_t direct = {0};
+    TOW_RETURN_IF_ERROR(tow_net_create(&net, &child->net));
+    child->open.done = opened;
+    TOW_RETURN_IF_ERROR(tow_pjrt_open(tow_net_env(child->net), &child->open));
+    TOW_RETURN_IF_ERROR(await(child));
+    return tow_direct_compiler_create(child->driver, &direct, &child->compiler);
+}
+
+static tow_status_t compile(child_t *child, const talk_in_t *request)
+{
+    const char *kind = request->parts[REQUEST_KIND];
+    child->job = (tow_compile_job_t){
+        .format = (tow_program_format_t)request->header.format,
+        .program = {request->parts[REQUEST_PROGRAM],
+                    (size_t)request->header.sizes[REQUEST_PROGRAM]},
+        .options = {request->parts[REQUEST_OPTIONS],
+                    (size_t)request->header.sizes[REQUEST_OPTIONS]},
+        .device_kind = kind[0] != '\0' ? kind : NULL,
+        .done = compiled,
+    };
+    const tow_submit_result_t result =
+        tow_compiler_submit(child->compiler, &child->job);
+    TOW_ASSERT(result == TOW_SUBMIT_OK); /* It is the only one. */
+    return await(child);
+}
+
+/* -- Answers ---------------------------------------------------------------- */
+
+static void set_part(talk_out_t *out, size_t part, const void *bytes,
+                     size_t size)
+{
+    out->parts[part] = bytes;
+    out->header.sizes[part] = size;
+}
+
+/* Takes the status. */
+static talk_out_t answer(talk_type_t type, tow_status_t status)
+{
+    talk_out_t out = {.header = {.magic = TALK_MAGIC,
+                                 .type = type,
+                                 .code = (uint32_t)tow_status_code(status)}};
+    if (status != TOW_OK) {
+        const char *message = tow_status_message(status);
+        set_part(&out, REPLY_MESSAGE, message,
+                 strnlen(message, TOW_COMPILER_MESSAGE_BYTES_MAX));
+    }
+    return out;
+}
+
+static bool send_ready(tow_status_t take_status)
+{
+    talk_out_t out = answer(TALK_READY, take_status);
+    const bool is_sent = tow_talk_send(TALK_FD, &out) == TALK_DONE;
+    tow_status_release(take_status);
+    return is_sent && out.header.code == TOW_CODE_OK;
+}
+
+static bool send_compiled(tow_status_t take_status,
+                          const tow_compiled_t *result)
+{
+    void *signature = NULL;
+    size_t size = 0;
+    if (take_status == TOW_OK)
+        take_status = tow_signature_pack(&result->signature, &signature, &size);
+    if (take_status == TOW_OK &&
+        result->size > TOW_COMPILER_EXECUTABLE_BYTES_MAX)
+        take_status = TOW_ERROR(
+            TOW_OUT_OF_RANGE, "the executable has %zu bytes: at most %llu",
+            result->size,
+            (unsigned long long)TOW_COMPILER_EXECUTABLE_BYTES_MAX);
+    talk_out_t out = answer(TALK_REPLY, take_status);
+    if (take_status == TOW_OK) {
+        set_part(&out, REPLY_SIGNATURE, signature, size);
+        set_part(&out, REPLY_EXECUTABLE, result->bytes, result->size);
+    }
+    const bool is_sent = tow_talk_send(TALK_FD, &out) == TALK_DONE;
+    tow_free(signature);
+    tow_status_release(take_status);
+    return is_sent;
+}
+
+static bool serve_one(child_t *child)
+{
+    talk_in_t request = {0};
+    if (tow_talk_receive(TALK_FD, &request) != TALK_DONE ||
+        request.header.type != TALK_REQUEST)
+        return false;
+    const tow_status_t status = compile(child, &request);
+    const bool is_sent = send_compiled(status, child->compiled);
+    tow_compiled_destroy(child->compiled);
+    child->compiled = NULL;
+    tow_talk_reset(&request);
+    return is_sent;
+}
+
+int tow_compile_child_main(int argc, char **argv)
+{
+    static child_t child;
+    tow_arena_t arena;
+    if (argc < WORD_COUNT_MIN) {
+        fprintf(stderr, "usage: tow_compile_child PARENT MEMORY PLUGIN "
+                        "[NAME TYPE VALUE]...\n");
+        return 2;
+    }
+    tow_child_process_behave(argv[1], argv[2]); /* before the plugin runs */
+    tow_arena_init(&arena, 0);
+    child.open.path = argv[3];
+    child.open.values = tow_pjrt_words_read(&arena, argv + WORD_COUNT_MIN,
+                                            (size_t)(argc - WORD_COUNT_MIN),
+                                            &child.open.value_count);
+    if (child.open.values == NULL) return 1;
+    if (send_ready(open_compiler(&child)))
+        while (serve_one(&child))
+            ;
+    /* At once: what plugins do on the way out is not of interest. */
+    _exit(0);
+}
