@@ -50,6 +50,7 @@ struct tow_local_cluster {
 typedef struct local_size {
     unsigned long worker_count;
     unsigned long device_count; /* of each */
+    unsigned long island_count; /* 0: one */
 } local_size_t;
 
 static bool read_count(const char **text, const char *word,
@@ -66,16 +67,18 @@ static bool read_count(const char **text, const char *word,
     return *end == ',' || *end == '\0';
 }
 
-/* "workers=2,devices=4", either alone, in any order. */
+/* "workers=2,devices=4,islands=2", each alone too, in any order. */
 static tow_status_t parse_size(const char *text, local_size_t *size)
 {
     const char *rest = text;
     while (*rest != '\0')
         if (!read_count(&rest, "workers=", &size->worker_count) &&
-            !read_count(&rest, "devices=", &size->device_count))
+            !read_count(&rest, "devices=", &size->device_count) &&
+            !read_count(&rest, "islands=", &size->island_count))
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
                              "TOW_LOCAL is '%s': it is written "
-                             "workers=2,devices=4, with numbers from 1 to %u",
+                             "workers=2,devices=4, with numbers from 1 to %u, "
+                             "and islands=2 if there are to be several",
                              text, TOW_LOCAL_COUNT_MAX);
     return TOW_OK;
 }
@@ -236,29 +239,38 @@ static tow_status_t start_child(tow_local_cluster_t *cluster,
                                 const local_size_t *size,
                                 const child_pipes_t *pipes)
 {
-    char command[PATH_SIZE], workers[24], devices[24], follow[8], ready[8];
+    char command[PATH_SIZE], workers[24], devices[24], islands[24];
+    char follow[8], ready[8];
     find_command(command);
     snprintf(workers, sizeof(workers), "%lu", size->worker_count);
     snprintf(devices, sizeof(devices), "%lu", size->device_count);
+    snprintf(islands, sizeof(islands), "%lu", size->island_count);
     snprintf(follow, sizeof(follow), "%d", CHILD_FOLLOW_FD);
     snprintf(ready, sizeof(ready), "%d", CHILD_READY_FD);
-    char *argv[] = {command,
-                    "up",
-                    "--foreground",
-                    "--folder",
-                    cluster->folder,
-                    "--follow-fd",
-                    follow,
-                    "--ready-fd",
-                    ready,
-                    "--workers",
-                    workers,
-                    "--devices",
-                    devices,
-                    "--host-functions", /* ours, as our user */
-                    options->simulated != NULL ? "--simulated" : NULL,
-                    (char *)options->simulated,
-                    NULL};
+    char *argv[20] = {command,
+                      "up",
+                      "--foreground",
+                      "--folder",
+                      cluster->folder,
+                      "--follow-fd",
+                      follow,
+                      "--ready-fd",
+                      ready,
+                      "--workers",
+                      workers,
+                      "--devices",
+                      devices,
+                      "--host-functions", /* ours, as our user */
+                      "--compile-cache"};
+    size_t count = 15;
+    if (options->simulated != NULL) {
+        argv[count++] = "--simulated";
+        argv[count++] = (char *)options->simulated;
+    }
+    if (size->island_count > 0) {
+        argv[count++] = "--islands";
+        argv[count++] = islands;
+    }
     pid_t pid = 0;
     const int error = spawn(argv, cluster, pipes, &pid);
     if (error != 0)

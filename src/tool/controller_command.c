@@ -26,12 +26,14 @@ typedef struct controller_arguments {
     uint64_t relay_above, relay_group; /* 0: the defaults */
     uint64_t ready_fd;
     uint64_t launcher_fd; /* 0: none */
+    bool keeps_compiled;
 } controller_arguments_t;
 
 typedef struct controller_process {
     tow_role_t role;
     tow_driver_t *driver;     /* owned; for a direct compiler */
     tow_compiler_t *compiler; /* owned */
+    tow_code_cache_t *cache;  /* owned; NULL: none */
     tow_controller_t *controller;
 } controller_process_t;
 
@@ -42,6 +44,7 @@ enum {
     OPTION_RELAY_ABOVE,
     OPTION_RELAY_GROUP,
     OPTION_LAUNCHER_FD,
+    OPTION_COMPILE_CACHE,
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -52,6 +55,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'p': a->plugin = argument; return 0;
     case 's': a->model = argument; return 0;
     case OPTION_KEYS: a->keys = argument; return 0;
+    case OPTION_COMPILE_CACHE: a->keeps_compiled = true; return 0;
     case OPTION_COMPILERS:
         a->compiler_count =
             tow_command_number(state, "compilers", argument, 1, 256);
@@ -106,6 +110,20 @@ static tow_status_t open_direct(controller_process_t *process,
 
 #if TOW_HAS_PJRT
 
+/* What it cannot have it does without, and says so: compiling is what counts. */
+static void open_cache(controller_process_t *process, const char *adapter)
+{
+    char folder[PATH_SIZE];
+    if (!tow_code_cache_folder(folder, sizeof(folder))) return;
+    const tow_code_cache_options_t options = {.folder = folder,
+                                              .plugin = adapter};
+    tow_status_t status = tow_code_cache_open(&options, &process->cache);
+    if (status == TOW_OK) return;
+    tow_log(&tow_net_env(process->role.net)->log, TOW_LOG_WARN,
+            "no compile cache", TOW_F_STATUS("cause", status));
+    tow_status_release(status);
+}
+
 static tow_status_t open_child(controller_process_t *process,
                                const controller_arguments_t *a)
 {
@@ -113,6 +131,7 @@ static tow_status_t open_child(controller_process_t *process,
     TOW_RETURN_IF_ERROR(tow_child_compiler_find(program, sizeof(program)));
     if (a->plugin == NULL)
         TOW_RETURN_IF_ERROR(tow_local_find_adapter(adapter, sizeof(adapter)));
+    if (a->plugin == NULL && a->keeps_compiled) open_cache(process, adapter);
     /* The adapter compiles for devices of any process but those that it would
      * have itself and has not: it gets a number that no worker has. */
     const tow_pjrt_value_t process_id = {.name = "process_id",
@@ -125,7 +144,8 @@ static tow_status_t open_child(controller_process_t *process,
         .values = &process_id,
         .value_count = a->plugin == NULL ? 1 : 0,
         .child_count_max = a->compiler_count,
-        .launcher_fd = (int)a->launcher_fd};
+        .launcher_fd = (int)a->launcher_fd,
+        .cache = process->cache};
     return tow_child_compiler_create(tow_net_env(process->role.net), &options,
                                      &process->compiler);
 }
@@ -175,6 +195,7 @@ static void close_all(controller_process_t *process)
         tow_compiler_close(process->compiler, closed);
         tow_role_await(&process->role, &is_done);
     }
+    tow_code_cache_close(process->cache);
     if (process->driver != NULL) {
         is_done = false;
         tow_driver_close(process->driver, closed);
@@ -218,6 +239,10 @@ int tow_command_controller(int argc, char **argv)
          "Token and certificates, as `tow keys` makes them", 0},
         {"ready-fd", OPTION_READY_FD, "N", 0,
          "Say the address on this descriptor (1)", 0},
+        {"compile-cache", OPTION_COMPILE_CACHE, 0, 0,
+         "Keep compiled programs in the user's cache folder, and use those "
+         "that are there (TOW_COMPILE_CACHE names another; off: do not)",
+         0},
         {"launcher-fd", OPTION_LAUNCHER_FD, "N", 0,
          "A socket of `tow up`, which forks compilers that have XLA loaded", 0},
         {0},

@@ -167,6 +167,7 @@ static void make_words(const supervisor_t *supervisor, const member_t *member,
     add(words, "3");
     add_devices(words, options);
     if (!member->is_worker) {
+        if (options->keeps_compiled) add(words, "--compile-cache");
         if (uses_xla(options)) {
             add(words, "--launcher-fd");
             add(words, "4");

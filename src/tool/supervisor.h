@@ -30,9 +30,10 @@ typedef struct tow_supervisor_options {
     uint64_t host_bytes;
     /* As `tow controller` takes them; 0: its defaults. */
     uint64_t relay_above, relay_group;
-    bool is_unbound; /* workers may use all cores, not a share each */
-    int follow_fd;   /* its end ends the cluster; -1: none */
-    int ready_fd;    /* gets the address, in one line; -1: nobody does */
+    bool keeps_compiled; /* programs, on disk, for clusters to come */
+    bool is_unbound;     /* workers may use all cores, not a share each */
+    int follow_fd;       /* its end ends the cluster; -1: none */
+    int ready_fd;        /* gets the address, in one line; -1: nobody does */
 } tow_supervisor_options_t;
 
 /* Starts the cluster, says that it is ready, minds it until SIGTERM, SIGINT, SIGHUP

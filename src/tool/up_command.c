@@ -41,6 +41,7 @@ enum {
     OPTION_RELAY_GROUP,
     OPTION_HOST_FUNCTIONS,
     OPTION_HOST_MEMORY,
+    OPTION_COMPILE_CACHE,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -99,6 +100,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_KEYS: a->keys = argument; return 0;
     case OPTION_UNBOUND: a->options.is_unbound = true; return 0;
     case OPTION_HOST_FUNCTIONS: a->options.host_functions = true; return 0;
+    case OPTION_COMPILE_CACHE: a->options.keeps_compiled = true; return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "unexpected word '%s'", argument);
         return EINVAL;
@@ -256,6 +258,10 @@ int tow_command_up(int argc, char **argv)
          "Let every worker use all cores, not a share of them each", 0},
         {"host-functions", OPTION_HOST_FUNCTIONS, NULL, 0,
          "Let workers run host functions: C of clients, as this user", 0},
+        {"compile-cache", OPTION_COMPILE_CACHE, NULL, 0,
+         "Keep compiled programs in this user's cache folder, and use those "
+         "that are there (TOW_COMPILE_CACHE names another; off: do not)",
+         0},
         {"simulated", 's', "MODEL", 0,
          "Simulated devices: tpu_v3, tpu_v4, ... (default: XLA on the CPU)", 0},
         {"plugin", 'p', "PATH", 0, "A PJRT plugin", 0},

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "device/compiler/kept.h"
 #include "ir/graph.h"
 #include "pjrt/saved.h"
 #include "wire/frame.h"
@@ -621,6 +622,23 @@ static void save_executable(const char *name, const char *program,
     tow_free(bytes);
 }
 
+/* -- Files of the compile cache ------------------------------------------------ */
+
+static void save_kept(const char *name, const char *signature,
+                      const char *executable)
+{
+    const tow_code_key_t key = {{1, 2, 3}};
+    const tow_bytes_t parts[] = {{signature, strlen(signature)},
+                                 {executable, strlen(executable)}};
+    uint8_t header[TOW_KEPT_HEADER_SIZE];
+    buffer_t buffer = {0};
+    if (tow_kept_header(&key, parts[0], parts[1], header) != TOW_OK) abort();
+    add(&buffer, header, sizeof(header));
+    add(&buffer, parts[0].data, parts[0].size);
+    add(&buffer, parts[1].data, parts[1].size);
+    save("kept_fuzz", name, &buffer);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -638,5 +656,7 @@ int main(int argc, char **argv)
     save_shardings();
     save_executable("whole", "a program", "options");
     save_executable("without_options", "a program", "");
+    save_kept("whole", "a signature", "machine code");
+    save_kept("empty", "", "");
     return 0;
 }

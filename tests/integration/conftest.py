@@ -8,6 +8,8 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Nothing of the user's, and nothing for the user. test_compile_cache has its own.
+os.environ.setdefault("TOW_COMPILE_CACHE", "off")
 # Not a matter of correctness: under a sanitizer a thousand clusters take minutes.
 TIMEOUT_S = 600
 

@@ -19,11 +19,22 @@ static child_compiler_t *child_compiler_of(tow_compiler_t *compiler)
 
 /* -- Jobs ------------------------------------------------------------------- */
 
+/* With what is kept on disk: the program was compiled all the same. */
+static void tell_trouble(child_slot_t *slot)
+{
+    if (slot->trouble == TOW_OK) return;
+    tow_log(&slot->compiler->compiler.env->log, TOW_LOG_WARN, "compile cache",
+            TOW_F_STATUS("cause", slot->trouble));
+    tow_status_release(slot->trouble);
+    slot->trouble = TOW_OK;
+}
+
 static void finished(tow_post_t *post)
 {
     child_slot_t *slot = TOW_CONTAINER_OF(post, child_slot_t, finished);
     tow_compile_job_t *job = slot->job;
     slot->job = NULL;
+    tell_trouble(slot);
     tow_compiler_finish(&slot->compiler->compiler, job, slot->status,
                         slot->compiled);
     slot->status = TOW_OK;
@@ -186,6 +197,7 @@ tow_status_t tow_child_compiler_create(
                                    ? options->compile_count_max
                                    : TOW_COMPILER_COMPILE_COUNT_MAX;
     child->launcher_fd = options->launcher_fd;
+    child->cache = options->cache;
     child->compiler.running_count_max = count;
     child->compiler.queue_count_max = options->queue_count_max;
     tow_arena_init(&child->arena, 0);
@@ -211,6 +223,7 @@ tow_child_compiler_stats_t tow_child_compiler_stats(
         stats.started_count += atomic_load(&child->slots[i].started_count);
         stats.crashed_count += atomic_load(&child->slots[i].crashed_count);
         stats.late_count += atomic_load(&child->slots[i].late_count);
+        stats.found_count += atomic_load(&child->slots[i].found_count);
     }
     return stats;
 }

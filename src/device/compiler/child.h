@@ -14,6 +14,7 @@
 
 #include <sys/types.h>
 
+#include "device/compiler/cache.h"
 #include "device/compiler/compiler.h"
 #include "device/pjrt/pjrt.h"
 
@@ -32,6 +33,7 @@ typedef struct tow_child_compiler_options {
     /* Lent. Who forks children that have the plugin loaded (launch.h), if it
      * does; 0: they are programs that load it. */
     int launcher_fd;
+    const tow_code_cache_t *cache; /* lent; NULL: nothing is kept on disk */
 } tow_child_compiler_options_t;
 
 /* Starts no process yet. */
@@ -43,6 +45,7 @@ typedef struct tow_child_compiler_stats {
     uint64_t started_count; /* children, since it was created */
     uint64_t crashed_count; /* children that ended by themselves */
     uint64_t late_count;    /* children that were ended for being too slow */
+    uint64_t found_count;   /* programs that were found in the cache */
     pid_t pid;              /* of the first child; 0: there is none now */
 } tow_child_compiler_stats_t;
 

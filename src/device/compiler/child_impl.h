@@ -21,6 +21,7 @@ typedef struct child_slot {
     tow_compile_job_t *job;
     tow_status_t status;      /* owned */
     tow_compiled_t *compiled; /* owned */
+    tow_status_t trouble;     /* owned: with the cache; for the log */
     tow_post_t finished;
     tow_post_t ended; /* the thread's last act */
     /* The thread's alone. */
@@ -31,6 +32,7 @@ typedef struct child_slot {
     _Atomic(uint64_t) started_count;
     _Atomic(uint64_t) crashed_count;
     _Atomic(uint64_t) late_count;
+    _Atomic(uint64_t) found_count;
 } child_slot_t;
 
 struct child_compiler {
@@ -38,7 +40,8 @@ struct child_compiler {
     tow_arena_t arena; /* the words */
     char **words;      /* of the children's command; read by all threads */
     const char *plugin;
-    int launcher_fd; /* lent; 0: none */
+    int launcher_fd;               /* lent; 0: none */
+    const tow_code_cache_t *cache; /* lent; NULL: none */
     int64_t timeout_ns;
     uint64_t compile_count_max;
     size_t ended_count; /* threads, once it is to go */

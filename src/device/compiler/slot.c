@@ -220,7 +220,7 @@ static void set_part(talk_out_t *out, size_t part, const void *bytes,
     out->header.sizes[part] = size;
 }
 
-static tow_status_t compile(child_slot_t *slot)
+static tow_status_t compile_in_child(child_slot_t *slot)
 {
     const tow_compile_job_t *job = slot->job;
     conversation_t talk = {
@@ -240,6 +240,38 @@ static tow_status_t compile(child_slot_t *slot)
         follow(&talk);
     tow_talk_reset(&talk.in);
     return talk.status;
+}
+
+/* -- What was compiled before ------------------------------------------------- */
+
+/* The first of them is what the log gets. */
+static void note_trouble(child_slot_t *slot, tow_status_t take_status)
+{
+    if (slot->trouble == TOW_OK)
+        slot->trouble = take_status;
+    else
+        tow_status_release(take_status);
+}
+
+static bool find_kept(child_slot_t *slot, const tow_code_key_t *key)
+{
+    note_trouble(
+        slot, tow_code_cache_get(slot->compiler->cache, key, &slot->compiled));
+    if (slot->compiled == NULL) return false;
+    atomic_fetch_add(&slot->found_count, 1);
+    return true;
+}
+
+static tow_status_t compile(child_slot_t *slot)
+{
+    const tow_code_cache_t *cache = slot->compiler->cache;
+    tow_code_key_t key;
+    if (cache == NULL) return compile_in_child(slot);
+    TOW_RETURN_IF_ERROR(tow_code_cache_key(cache, slot->job, &key));
+    if (find_kept(slot, &key)) return TOW_OK;
+    TOW_RETURN_IF_ERROR(compile_in_child(slot));
+    note_trouble(slot, tow_code_cache_put(cache, &key, slot->compiled));
+    return TOW_OK;
 }
 
 /* -- The thread ------------------------------------------------------------- */

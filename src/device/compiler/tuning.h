@@ -32,6 +32,14 @@
 /* Memory for one signature: 16,384 arrays each way at 400 bytes, twice. */
 #define TOW_COMPILER_SIGNATURE_ARENA_BYTES_MAX ((size_t)64 << 20)
 
+/* The folder of compiled programs (cache.h): of all files, of one, and how many.
+ * JAX's small programs have 10 to 100 KB each, a model's step megabytes; reading
+ * and checking take 1 ms a megabyte. Looking through 4,096 files after each
+ * compilation takes 10 ms. */
+#define TOW_CODE_CACHE_BYTES_MAX       ((uint64_t)1 << 30)
+#define TOW_CODE_CACHE_ENTRY_BYTES_MAX ((uint64_t)256 << 20)
+#define TOW_CODE_CACHE_COUNT_MAX       ((size_t)4096)
+
 /* The end of what a child wrote to its standard error, for the message. */
 #define TOW_COMPILER_LAST_WORDS_BYTES_MAX ((size_t)800)
 
