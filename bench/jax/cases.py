@@ -5,6 +5,7 @@ A case is made once in a process, compiled and warm, and then run again and agai
 is compared.
 """
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ import train_lm
 
 CHAIN = 128
 LARGE_BYTES = 64 << 20
-ARGUMENTS = 50
+THREADS = 8
 # About 10 M parameters.
 TRAINED = train_lm.Size(layers=6, width=384, heads=6, length=128, batch=8, learning_rate=1e-4)
 
@@ -105,13 +106,14 @@ def train_10m() -> Case:
 # ---- many arguments ----
 
 
-def execute_50x50() -> Case:
-    """50 arguments and 50 results on 4 devices; the calls, without the wait for the last."""
+def execute_many(argument_count: int) -> Case:
+    """As many arguments as results on 4 devices; the calls, without the wait for the last."""
     mesh = Mesh(np.array(jax.devices()[:4]), ("i",))
     split = NamedSharding(mesh, PartitionSpec("i"))
-    arguments = [jax.device_put(np.full(4, i, np.float32), split) for i in range(ARGUMENTS)]
+    arguments = [jax.device_put(np.full(4, i, np.float32), split) for i in range(argument_count)]
     step = jax.jit(lambda *xs: [x + 1 for x in xs])
     assert float(step(*arguments)[49][3]) == 50.0
+    warm_count = 10 if argument_count < 100 else 2
 
     def run(count: int) -> Times:
         results = None
@@ -122,7 +124,76 @@ def execute_50x50() -> Case:
         jax.block_until_ready(results)
         return {"value": called - start, "finished": time.perf_counter() - start}
 
-    run(10)
+    run(warm_count)
+    return run
+
+
+# ---- arrays that are dropped ----
+
+
+def drop(make: Callable[[int], list]) -> Case:
+    """Arrays that are there and that nobody has any more; the time to let go of each."""
+
+    def run(count: int) -> Times:
+        arrays = jax.block_until_ready(make(count))
+        start = time.perf_counter()
+        arrays.clear()
+        return {"value": time.perf_counter() - start}
+
+    run(128)
+    return run
+
+
+def drop_small() -> Case:
+    source = np.arange(4, dtype=np.float32)
+    return drop(lambda count: [jax.device_put(source) for _ in range(count)])
+
+
+def drop_sharded() -> Case:
+    """Each with a shard on every one of 8 devices, all made by few programs."""
+    mesh = Mesh(np.array(jax.devices()[:8]), ("i",))
+    split = NamedSharding(mesh, PartitionSpec("i"))
+    many = jax.jit(lambda: [jax.numpy.full(8, i, np.float32) for i in range(100)],
+                   out_shardings=split)
+    return drop(lambda count: [array for _ in range(-(-count // 100)) for array in many()][:count])
+
+
+# ---- threads ----
+
+
+def threads_8() -> Case:
+    """8 threads, each with its own function on its own device: seconds for a call of any."""
+    steps = [jax.jit(lambda x, i=i: x + i) for i in range(THREADS)]
+    begins = [jax.device_put(np.float32(0), device) for device in jax.devices()[:THREADS]]
+
+    def call(i: int, count: int) -> None:
+        x = begins[i]
+        for _ in range(count):
+            x = steps[i](x)
+        x.block_until_ready()
+
+    def timed_threads(thread_count: int, count: int) -> float:
+        ready = threading.Barrier(thread_count + 1)
+
+        def body(i: int) -> None:
+            ready.wait()
+            call(i, count // thread_count)
+
+        threads = [threading.Thread(target=body, args=[i]) for i in range(thread_count)]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+        start = time.perf_counter()
+        for thread in threads:
+            thread.join()
+        return time.perf_counter() - start
+
+    def run(count: int) -> Times:
+        return {"value": timed_threads(THREADS, count), "one": timed_threads(1, count)}
+
+    for i in range(THREADS):
+        call(i, 4)
+    run(16 * THREADS)
     return run
 
 
@@ -220,7 +291,12 @@ MAKERS: dict[str, Callable[[], Case]] = {
     "fig5_opbyop_1": lambda: fig5_opbyop(1),
     "fig5_opbyop_8": lambda: fig5_opbyop(8),
     "train_10m_8": train_10m,
-    "execute_50x50_4": execute_50x50,
+    "train_10m_islands": train_10m,
+    "execute_50x50_4": lambda: execute_many(50),
+    "execute_500x500_4": lambda: execute_many(500),
+    "delete_5000": drop_small,
+    "delete_500x8": drop_sharded,
+    "threads_8": threads_8,
     "device_put_64MiB": put_large,
     "asarray_64MiB": get_large,
     "device_put_16B": put_small,
