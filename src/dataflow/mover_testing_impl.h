@@ -960,7 +960,7 @@ static inline void fill_shard(const plan_t *plan, const layout_t *layout,
 {
     const tow_shape_t shape = shard_shape(&plan->whole, layout);
     const uint64_t element = tow_type_bits(plan->whole.type) / 8;
-    int64_t start[TOW_RANK_MAX];
+    int64_t start[TOW_RANK_MAX] = {0};
     uint64_t count = 1;
     shard_start(&plan->whole, layout, shard, start);
     for (uint32_t i = 0; i < shape.rank; i++)
