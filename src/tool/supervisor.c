@@ -660,8 +660,10 @@ tow_status_t tow_supervise(const tow_supervisor_options_t *options)
         /* While the controller starts. */
         if (uses_xla(options)) supervisor.is_preloaded = tow_preload_xla();
         run(&supervisor);
-        end_all(&supervisor);
+        /* First: a controller that ends waits for the end of its compilers, which
+         * it hears from us. */
         tow_launcher_close(&supervisor.launcher);
+        end_all(&supervisor);
         remove_arena(&supervisor);
         status = supervisor.failure;
     }

@@ -199,10 +199,13 @@ def test_up_status_and_down(tow, cluster):
     again = tow("up", "--folder", folder)
     assert again.returncode == 1
     assert f"process {cluster.pid}" in again.stderr and "tow down" in again.stderr
+    cluster.assert_adds()
     members = tree(cluster.pid)
     down = tow("down", "--folder", folder)
     assert down.returncode == 0 and str(cluster.pid) in down.stdout
     assert not any(map(is_there, members))
+    # Each ended by itself, the controller with its compiler too.
+    assert "killed" not in (pathlib.Path(folder) / "up.log").read_text()
     for command in ("down", "status"):
         done = tow(command, "--folder", folder)
         assert done.returncode == 1 and "no cluster is up" in done.stderr
