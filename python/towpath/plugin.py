@@ -234,7 +234,7 @@ def initialize() -> None:
     from jax._src import xla_bridge
     from jax._src.interpreters import mlir
 
-    from . import callbacks
+    from . import callbacks, witness
 
     try:
         path = _find()
@@ -261,3 +261,5 @@ def initialize() -> None:
         )
         callbacks.install(path)
     _choose_as_cpu(mlir)
+    with contextlib.suppress(ImportError, AttributeError):  # Another JAX.
+        witness.install()

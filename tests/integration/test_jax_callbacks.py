@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, lines, run, same_as_jax_itself
+from jax_script import NEEDS_THE_PLUGIN, VERSIONS, lines, run, same_as_jax_itself
 from test_cluster import cluster  # noqa: F401  a fixture
 
 pytestmark = NEEDS_THE_PLUGIN
@@ -39,7 +39,8 @@ def test_values_come_back_as_on_jax_itself():
             lambda u: np.asarray(u) + 1, jax.ShapeDtypeStruct((), jnp.float32), v), x))(jnp.float32(2)))
         # Small types, no elements, and more than a message holds.
         for value in (jnp.ones((3,), jnp.bfloat16), jnp.array([True, False]), jnp.ones((2,), jnp.complex64),
-                      jnp.zeros((0, 3)), jnp.arange(200_000.0)):
+                      jnp.zeros((0, 3)), jnp.arange(200_000.0), jnp.arange(-3, 4).astype(jnp.int4),
+                      jnp.arange(9, dtype=jnp.uint4).reshape(3, 3)):
             same = jax.jit(lambda v: jax.pure_callback(
                 lambda u: np.asarray(u), jax.ShapeDtypeStruct(v.shape, v.dtype), v))(value)
             show(same.dtype == value.dtype and same.shape == value.shape
@@ -76,6 +77,35 @@ def test_debug_print_is_seen_and_waited_for():
         print("after")
     """)
     assert printed == ["sum 6.0", "after"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_functions_without_results_are_run_for_what_they_do(version):
+    printed = lines(with_mesh("""
+        @jax.jit
+        def alone(x):
+            jax.debug.print("sum {s}", s=x.sum())
+        @jax.jit
+        def nothing(x):
+            pass
+        for x in (jnp.arange(4.0), jax.device_put(jnp.arange(8.0), on_four)):
+            assert alone(x) is None and nothing(x) is None
+            jax.effects_barrier()
+        compiled = alone.lower(jnp.arange(2.0)).compile()
+        assert compiled(jnp.arange(2.0)) is None and compiled.output_shardings is None
+        jax.effects_barrier()
+        @jax.jit
+        def careless(x):
+            def fail(v):
+                raise ValueError("the host says no")
+            jax.debug.callback(fail, x)
+        try:
+            careless(jnp.float32(1))
+            jax.effects_barrier()
+        except Exception as error:
+            print("the host says no" in str(error))
+    """), python_path=version, **TWO_WORKERS)
+    assert printed == ["sum 6.0", "sum 28.0", "sum 1.0", "True"]
 
 
 def test_an_array_over_two_workers_is_seen_once_and_whole():
