@@ -55,15 +55,36 @@ _functions: dict[int, _Function] = {}
 _retired: collections.deque[int] = collections.deque()
 
 
+# Types of which several share a byte on devices; NumPy gives a byte to each.
+_BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
+
+
+def _unpack(data: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """A byte for each element: the first is in the lowest bits."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return ((data[:, None] >> shifts) & ((1 << bits) - 1)).astype(np.uint8).reshape(-1)[:count]
+
+
+def _pack(elements: np.ndarray, bits: int) -> np.ndarray:
+    """The reverse."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    whole = np.zeros(-(-elements.size // shifts.size) * shifts.size, np.uint8)
+    whole[: elements.size] = elements & ((1 << bits) - 1)
+    return np.bitwise_or.reduce(whole.reshape(-1, shifts.size) << shifts, axis=1, dtype=np.uint8)
+
+
 def _arguments(function: _Function, address: int, size: int) -> list[np.ndarray]:
     """Copies, for the function may keep them."""
     data = ctypes.string_at(address, size) if size else b""
     arrays, offset = [], 0
     for shape, dtype in function.arguments:
         count = int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(data, dtype, count, offset).reshape(shape)
-        arrays.append(array.copy())
-        offset += array.nbytes
+        bits = _BITS.get(dtype.name, 8 * dtype.itemsize)
+        length = -(-count * bits // 8)
+        array = np.frombuffer(data, np.uint8, length, offset)
+        array = _unpack(array, bits, count) if bits < 8 else array.copy()
+        arrays.append(array.view(dtype).reshape(shape))
+        offset += length
     return arrays
 
 
@@ -80,6 +101,8 @@ def _write(function: _Function, values: Sequence[Any], address: int) -> None:
                 f"the callback's value {i} is {array.dtype}{list(np.shape(value))}; "
                 f"declared was {dtype}{list(shape)}"
             )
+        if dtype.name in _BITS:
+            array = _pack(array.view(np.uint8).reshape(-1), _BITS[dtype.name])
         ctypes.memmove(address, array.ctypes.data, array.nbytes)
         address += array.nbytes
 

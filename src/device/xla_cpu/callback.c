@@ -17,10 +17,15 @@ static bool find_function(const XLA_FFI_Attrs *attrs, uint64_t *out_function)
     return true;
 }
 
-/* 0: less than a byte, or we do not know. */
-static size_t element_size(XLA_FFI_DataType type)
+/* 0: we do not know. */
+static size_t element_bits(XLA_FFI_DataType type)
 {
     switch (type) {
+    case XLA_FFI_DataType_S2:
+    case XLA_FFI_DataType_U2: return 2;
+    case XLA_FFI_DataType_S4:
+    case XLA_FFI_DataType_U4:
+    case XLA_FFI_DataType_F4E2M1FN: return 4;
     case XLA_FFI_DataType_PRED:
     case XLA_FFI_DataType_S8:
     case XLA_FFI_DataType_U8:
@@ -31,29 +36,31 @@ static size_t element_size(XLA_FFI_DataType type)
     case XLA_FFI_DataType_F8E4M3FNUZ:
     case XLA_FFI_DataType_F8E5M2:
     case XLA_FFI_DataType_F8E5M2FNUZ:
-    case XLA_FFI_DataType_F8E8M0FNU: return 1;
+    case XLA_FFI_DataType_F8E8M0FNU: return 8;
     case XLA_FFI_DataType_S16:
     case XLA_FFI_DataType_U16:
     case XLA_FFI_DataType_F16:
-    case XLA_FFI_DataType_BF16: return 2;
+    case XLA_FFI_DataType_BF16: return 16;
     case XLA_FFI_DataType_S32:
     case XLA_FFI_DataType_U32:
-    case XLA_FFI_DataType_F32: return 4;
+    case XLA_FFI_DataType_F32: return 32;
     case XLA_FFI_DataType_S64:
     case XLA_FFI_DataType_U64:
     case XLA_FFI_DataType_F64:
-    case XLA_FFI_DataType_C64: return 8;
-    case XLA_FFI_DataType_C128: return 16;
+    case XLA_FFI_DataType_C64: return 64;
+    case XLA_FFI_DataType_C128: return 128;
     default: return 0;
     }
 }
 
+/* Those of less than a byte lie close together, the first in the lowest bits. */
 static size_t bytes_of(const XLA_FFI_Buffer *buffer)
 {
-    size_t bytes = element_size(buffer->dtype);
+    const size_t bits = element_bits(buffer->dtype);
+    size_t count = 1;
     for (int64_t i = 0; i < buffer->rank; i++)
-        bytes *= (size_t)buffer->dims[i];
-    return bytes;
+        count *= (size_t)buffer->dims[i];
+    return bits < 8 ? (count * bits + 7) / 8 : count * (bits / 8);
 }
 
 static bool is_known(void *const *buffers, int64_t count)
@@ -61,7 +68,7 @@ static bool is_known(void *const *buffers, int64_t count)
     for (int64_t i = 0; i < count; i++) {
         const XLA_FFI_Buffer *buffer = buffers[i];
         if (buffer->dtype != XLA_FFI_DataType_TOKEN &&
-            element_size(buffer->dtype) == 0)
+            element_bits(buffer->dtype) == 0)
             return false;
     }
     return true;
@@ -111,8 +118,7 @@ static XLA_FFI_Error *execute(XLA_FFI_CallFrame *frame)
         return tow_ffi_error(
             frame->api, XLA_FFI_Error_Code_UNIMPLEMENTED,
             TOW_XLA_CALLBACK_TARGET
-            ": elements of less than a byte, or of a type that is "
-            "not known here; convert them first");
+            ": elements of a type that is not known here; convert them first");
     const size_t count = (size_t)(frame->args.size + frame->rets.size);
     tow_xla_room_t *rooms = calloc(count + 1, sizeof(*rooms));
     if (rooms == NULL)
