@@ -84,3 +84,9 @@ def test_copies_go_between_islands(islands):
                 assert x.devices() == {devices[i]}
             show(x)
         """, **islands)
+
+
+def test_a_local_cluster_of_two_islands():
+    assert lines("print([d.island for d in devices])",
+                 TOW_LOCAL="workers=2,devices=2,islands=2") == [
+        "['island-0', 'island-0', 'island-1', 'island-1']"]
