@@ -55,6 +55,21 @@ def test_choices_by_platform_are_ours_the_default_or_the_cpus(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_what_was_exported_for_the_cpu_runs_here(version):
+    same_as_jax_itself("""
+        from jax import export
+        f = jax.jit(lambda x: jnp.linalg.cholesky(x @ x.T + 3 * jnp.eye(3)))
+        x = jnp.arange(9.0).reshape(3, 3)
+        for platforms in (["cpu"], ["tpu", "cpu"]):
+            show(jax.jit(export.export(f, platforms=platforms)(x).call)(x))
+        try:
+            export.export(jax.jit(lambda x: x), platforms=["tpu"])(x).call(x)
+        except ValueError as error:
+            show("exported for platforms" in str(error))
+    """, python_path=version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_numpy_arrays_pass_through_loops(version):
     same_as_jax_itself("""
         show(*jax.lax.scan(lambda carry, x: (carry, x + 1), np.ones(2, np.float32), np.arange(3.0)))
