@@ -64,24 +64,24 @@ static int exit_of(pid_t pid)
     return WEXITSTATUS(status);
 }
 
-static tow_launch_t hear_one(const stage_t *stage)
+/* In place: the words point into it. */
+static void hear_one(const stage_t *stage, tow_launch_t *out_launch)
 {
-    tow_launch_t launch;
     struct timeval patience = {.tv_sec = 60};
     char byte;
     setsockopt(stage->launcher, SOL_SOCKET, SO_RCVTIMEO, &patience,
                sizeof(patience));
     assert_true(recv(stage->launcher, &byte, 1, MSG_PEEK) >= 0); /* Waits. */
-    assert_int_equal(tow_launch_hear(stage->launcher, &launch),
+    assert_int_equal(tow_launch_hear(stage->launcher, out_launch),
                      TOW_LAUNCH_ASKED);
-    return launch;
 }
 
 static void words_and_descriptors_arrive_and_the_end_is_told(void **state)
 {
     const stage_t *stage = *state;
     const pid_t asker = ask_elsewhere(stage, words, true);
-    tow_launch_t launch = hear_one(stage);
+    tow_launch_t launch;
+    hear_one(stage, &launch);
     assert_int_equal(launch.word_count, 4);
     for (size_t i = 0; i < 4; i++)
         assert_string_equal(launch.words[i], words[i]);
@@ -105,7 +105,8 @@ static void an_asker_that_is_gone_lets_go_of_the_leash(void **state)
 {
     const stage_t *stage = *state;
     const pid_t asker = ask_elsewhere(stage, words, false);
-    tow_launch_t launch = hear_one(stage);
+    tow_launch_t launch;
+    hear_one(stage, &launch);
     const int pid_fd = pidfd_open(getpid(), 0);
     tow_launch_tell_started(launch.leash_fd, 77, pid_fd);
     close(pid_fd);
@@ -120,13 +121,14 @@ static void a_launcher_may_refuse_or_go(void **state)
 {
     const stage_t *stage = *state;
     pid_t asker = ask_elsewhere(stage, words, false);
-    tow_launch_t launch = hear_one(stage);
+    tow_launch_t launch;
+    hear_one(stage, &launch);
     tow_launch_tell_refused(launch.leash_fd);
     tow_launch_close(&launch);
     assert_int_equal(exit_of(asker), 1);
 
     asker = ask_elsewhere(stage, words, false);
-    launch = hear_one(stage);
+    hear_one(stage, &launch);
     tow_launch_close(&launch); /* Without a word. */
     assert_int_equal(exit_of(asker), 1);
 }
