@@ -138,13 +138,20 @@ def _kinds(avals: Sequence[Any]) -> list[tuple[tuple[int, ...], np.dtype]]:
     return [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in avals]
 
 
+def _calls_with_shards_anyway(context: Any) -> bool:
+    """On one device, or in a shard_map over all axes."""
+    if hasattr(context, "manual_axes"):
+        return set(context.manual_axes) == set(context.mesh.axis_names)
+    return getattr(context, "num_devices", 1) in (1, None)
+
+
 def _emit(ctx, callback, token, operands, operand_avals, result_avals, *,
           has_side_effect, sharding=None, partitioned=False, **_unused):
     """What JAX's emit_python_callback does, for this platform."""
-    if partitioned:
+    if partitioned and not _calls_with_shards_anyway(ctx.module_context.axis_context):
         raise NotImplementedError(
-            "towpath: callbacks with partitioned=True; call from inside "
-            "jax.shard_map, where each shard calls for itself"
+            "towpath: callbacks with partitioned=True where the compiler divides the "
+            "arrays; call from inside jax.shard_map, where each shard calls for itself"
         )
     from jax._src import core, dtypes, ffi, xla_bridge
     from jax._src.interpreters import mlir

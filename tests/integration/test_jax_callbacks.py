@@ -181,3 +181,19 @@ def test_a_client_that_dies_in_a_function_leaves_the_cluster_healthy(end, cluste
     assert lines("print(float(jax.jit(lambda x: x + 1)(jnp.float32(1))))",
                  TOW_ADDRESS=cluster.address) == ["2.0"]
     cluster.wait_for_zero()
+
+
+def test_a_partitioned_callback_sees_the_shards_that_it_would_see():
+    assert lines(with_mesh("""
+        def tell(a):
+            jax.debug.callback(lambda b: print(sorted(np.asarray(b).tolist())), a, partitioned=True)
+            return a
+        np.asarray(jax.jit(tell)(jnp.arange(2)))
+        jax.effects_barrier()
+        np.asarray(jax.jit(jax.shard_map(tell, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(jnp.zeros(4)))
+        jax.effects_barrier()
+        try:
+            jax.jit(tell)(jax.device_put(np.arange(4), on_four))
+        except NotImplementedError as error:
+            print("shard_map" in str(error))
+    """), **TWO_WORKERS) == ["[0, 1]", *["[0.0]"] * 4, "True"]
