@@ -3,6 +3,9 @@
 #include <string.h>
 
 #include "device/options.h"
+#include "device/proto.h"
+#include "device/xla_cpu/xla_cpu.h"
+#include "pjrt/bytecode.h"
 #include "pjrt/plugin_impl.h"
 #include "pjrt/tuning.h"
 
@@ -213,13 +216,61 @@ static tow_status_t find_slice(PJRT_Client *client, tow_bytes_t options,
     return status;
 }
 
-static tow_status_t check_format(const PJRT_Program *program)
+static bool is_format(const PJRT_Program *program, const char *format)
 {
-    if (program->format_size == 4 && memcmp(program->format, "mlir", 4) == 0)
+    return program->format_size == strlen(format) &&
+           memcmp(program->format, format, program->format_size) == 0;
+}
+
+/* The cluster takes XLA's own modules behind a mark. */
+static tow_status_t mark_hlo(tow_bytes_t module, void **out_bytes,
+                             size_t *out_size)
+{
+    static const char mark[] = TOW_XLA_HLO_MARK;
+    const size_t mark_size = sizeof(mark) - 1;
+    uint8_t *bytes = tow_malloc(mark_size + module.size);
+    if (bytes == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    memcpy(bytes, mark, mark_size);
+    memcpy(bytes + mark_size, module.data, module.size);
+    *out_bytes = bytes;
+    *out_size = mark_size + module.size;
+    return TOW_OK;
+}
+
+/* What is configured is in the compile options, too. */
+static tow_status_t find_module(tow_bytes_t with_config,
+                                tow_bytes_t *out_module)
+{
+    const uint32_t module_number = 1;
+    proto_field_t field;
+    while (with_config.size > 0 && proto_read_field(&with_config, &field))
+        if (field.number == module_number && field.kind == PROTO_BYTES) {
+            *out_module = field.bytes;
+            return TOW_OK;
+        }
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "the program is no HloModuleProtoWithConfig");
+}
+
+/* What a framework hands over, as the cluster reads it: bytes of our own, or NULL if
+ * it is that already. */
+static tow_status_t read_program(const PJRT_Program *program, void **out_bytes,
+                                 size_t *out_size)
+{
+    tow_bytes_t code = {program->code, program->code_size};
+    *out_bytes = NULL;
+    if (is_format(program, "mlir")) {
+        *out_bytes = tow_bytecode_spell(code, out_size);
         return TOW_OK;
-    return TOW_ERROR(TOW_UNIMPLEMENTED,
-                     "a program in the format '%.*s': towpath takes 'mlir'",
-                     (int)program->format_size, program->format);
+    }
+    if (is_format(program, "hlo_with_config"))
+        TOW_RETURN_IF_ERROR(find_module(code, &code));
+    else if (!is_format(program, "hlo"))
+        return TOW_ERROR(TOW_UNIMPLEMENTED,
+                         "a program in the format '%.*s': towpath takes "
+                         "'mlir', 'hlo' and 'hlo_with_config'",
+                         (int)program->format_size, program->format);
+    return mark_hlo(code, out_bytes, out_size);
 }
 
 /* Of a cost that is not known nothing is said. */
@@ -324,12 +375,17 @@ tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *saved,
 
 static PJRT_Error *client_compile(PJRT_Client_Compile_Args *args)
 {
-    RETURN_IF_ERROR(check_format(args->program));
-    const tow_saved_t source = {
+    void *own;
+    size_t own_size = 0;
+    RETURN_IF_ERROR(read_program(args->program, &own, &own_size));
+    tow_saved_t source = {
         .program = {args->program->code, args->program->code_size},
         .options = {args->compile_options, args->compile_options_size}};
-    return take_error(
-        tow_pjrt_compile(args->client, &source, &args->executable));
+    if (own != NULL) source.program = (tow_bytes_t){own, own_size};
+    tow_status_t status =
+        tow_pjrt_compile(args->client, &source, &args->executable);
+    tow_free(own);
+    return take_error(status);
 }
 
 /* -- Getters --------------------------------------------------------------------------- */

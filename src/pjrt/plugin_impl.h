@@ -4,6 +4,7 @@
  *   client.c     clients, devices, memories
  *   slice.c      sets of devices that executables run on
  *   compile.c    executables and what is known of them
+ *   bytecode.c   types in programs that the cluster's XLA knows by name only
  *   save.c       executables as bytes, and their fingerprints
  *   saved.c      those bytes
  *   hlo.c        what is known of an executable, for older versions of JAX

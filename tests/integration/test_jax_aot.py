@@ -147,3 +147,46 @@ def test_topologies_without_devices_are_refused_with_the_next_step():
             print("get_attached_topology" in str(error))
         print(len(topologies.get_attached_topology().devices) == len(devices))
     """) == ["True", "True"]
+
+
+HLO = """
+import ctypes
+hlo = jax.jit(lambda x, y: (x * 2 + y, x.sum())).lower(
+    jnp.ones(4), jnp.ones(4)).compiler_ir("hlo").as_serialized_hlo_module_proto()
+# Offsets in PJRT_Api and in the structs of its calls.
+CREATE, COMPILE, NUM_OUTPUTS, GET_EXECUTABLE, MESSAGE = 120, 200, 392, 448, 48
+library = ctypes.CDLL(os.environ["TOW_PJRT_LIBRARY"])
+library.GetPjrtApi.restype = ctypes.c_void_p
+table = library.GetPjrtApi()
+def call(offset, size, **words):
+    block = (ctypes.c_uint64 * (size // 8))(size)
+    for at, word in words.items():
+        block[int(at[1:]) // 8] = word
+    function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
+        ctypes.c_void_p.from_address(table + offset).value)
+    return function(ctypes.addressof(block)), block
+def compile_as(name, code):
+    format, code = ctypes.create_string_buffer(name), ctypes.create_string_buffer(code, len(code))
+    program = (ctypes.c_uint64 * 6)(48, 0, ctypes.addressof(code), len(code),
+                                    ctypes.addressof(format), len(name))
+    error, made = call(COMPILE, 56, _16=client, _24=ctypes.addressof(program))
+    if error:
+        _, told = call(MESSAGE, 40, _16=error)
+        return ctypes.string_at(told[3], told[4]).decode()
+    _, executable = call(GET_EXECUTABLE, 32, _16=made[6])
+    return call(NUM_OUTPUTS, 32, _16=executable[3])[1][3]
+_, created = call(CREATE, 88)
+client = created[8]
+print(compile_as(b"hlo", hlo))
+size = []
+while not size or size[-1] > 127:
+    size = [*size[:-1], size[-1] & 127 | 128, size[-1] >> 7] if size else [len(hlo)]
+print(compile_as(b"hlo_with_config", bytes([10, *size]) + hlo))
+print("HloModuleProto" in compile_as(b"hlo", b"nothing of the kind"))
+print("towpath takes" in compile_as(b"csv", b"1,2"))
+"""
+
+
+def test_xla_s_own_modules_are_taken():
+    """As torch_xla hands them over, through the table of functions itself."""
+    assert lines(HLO, TOW_LOCAL="workers=1,devices=1") == ["2", "2", "True", "True"]

@@ -109,3 +109,21 @@ for name in COMPLEX:
     wanted = lines(script, JAX_PLATFORMS="cpu", NPROC="16",
                    XLA_FLAGS="--xla_force_host_platform_device_count=4")
     assert lines(script, TOW_LOCAL="workers=2,devices=2") == wanted
+
+
+def test_small_floats_go_through_shard_map():
+    """Shardy's operations have MLIR's own types, which the cluster's XLA knows by name only."""
+    script = TOOLS + """
+mesh = Mesh(np.array(devices[:2]), ("d",))
+def body(a):
+    b = (a.astype(jnp.float32) * 2).astype(a.dtype)
+    return b, jax.lax.all_gather(b, "d", tiled=True)
+f = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
+for name in ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
+             "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn"):
+    x = jax.device_put(np.arange(8).astype(name), NamedSharding(mesh, P("d")))
+    print(name, [np.asarray(v).astype(np.float32).tolist() for v in f(x)])
+"""
+    wanted = lines(script, JAX_PLATFORMS="cpu", NPROC="16",
+                   XLA_FLAGS="--xla_force_host_platform_device_count=2")
+    assert lines(script, TOW_LOCAL="workers=1,devices=2") == wanted

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "device/xla_cpu/light_impl.hh"
 #include "device/xla_cpu/objects_impl.hh"
 #include "device/xla_cpu/placement_impl.hh"
@@ -134,6 +135,17 @@ inline absl::Status unreadable(absl::string_view code,
                      quote.empty() ? "" : "\nat: ", quote));
 }
 
+/* XLA's own form, as frameworks have it that do not write StableHLO. */
+inline absl::StatusOr<xla::XlaComputation> parse_hlo(absl::string_view code)
+{
+    xla::HloModuleProto proto;
+    if (!proto.ParseFromString(std::string(code)) ||
+        !proto.has_host_program_shape())
+        return absl::InvalidArgumentError(
+            "cannot read the program: it is no HloModuleProto");
+    return xla::XlaComputation(std::move(proto));
+}
+
 inline absl::StatusOr<xla::XlaComputation> parse_program(
     absl::string_view code, absl::string_view format, bool is_tupled)
 {
@@ -141,6 +153,7 @@ inline absl::StatusOr<xla::XlaComputation> parse_program(
         return absl::InvalidArgumentError(
             absl::StrCat("program format '", format,
                          "' is unknown here; use mlir (StableHLO)"));
+    if (absl::ConsumePrefix(&code, TOW_XLA_HLO_MARK)) return parse_hlo(code);
     xla::XlaComputation computation;
     absl::Status status = xla::ParseMlirModuleStringAndConvertToXlaComputation(
         std::string_view(code.data(), code.size()), computation, is_tupled,

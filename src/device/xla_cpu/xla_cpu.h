@@ -23,6 +23,9 @@
  * PJRT_Client_CreateUninitializedBuffer gives zeroes: what was in the memory
  * before may be another client's.
  *
+ * Programs of the format mlir are StableHLO, text or bytecode; or the bytes of
+ * TOW_XLA_HLO_MARK and an xla.HloModuleProto.
+ *
  * Plain C on both sides; no XLA type crosses it. */
 #ifndef TOW_DEVICE_XLA_CPU_H_
 #define TOW_DEVICE_XLA_CPU_H_
@@ -38,6 +41,9 @@ extern "C" {
 #define TOW_XLA_PROCESS_COUNT_MAX (1 << 20)
 #define TOW_XLA_DEVICE_COUNT_MAX  256
 #define TOW_XLA_GANG_SIZE_MAX     (1 << 20)
+
+/* No text begins so, and no bytecode. */
+#define TOW_XLA_HLO_MARK "\xefHLO\r\n"
 
 /* --- Collectives --------------------------------------------------------- */
 

@@ -159,6 +159,50 @@ static void bytecode_is_compiled_and_cut_short_is_refused(void **state)
     client_close(client);
 }
 
+/* An executable's own module, behind the mark. */
+static size_t write_marked(PJRT_LoadedExecutable *loaded, char *out,
+                           size_t room)
+{
+    static const char mark[] = TOW_XLA_HLO_MARK;
+    const size_t mark_size = sizeof(mark) - 1;
+    PJRT_Executable *executable = executable_of(loaded);
+    PJRT_Program program = {.struct_size = sizeof(program),
+                            .code = out + mark_size,
+                            .code_size = room - mark_size};
+    PJRT_Executable_OptimizedProgram_Args args = {.struct_size = sizeof(args),
+                                                  .executable = executable,
+                                                  .program = &program};
+    PJRT_Program sized = {.struct_size = sizeof(sized)};
+    PJRT_Executable_OptimizedProgram_Args size_args = args;
+    size_args.program = &sized;
+    expect_ok(api->PJRT_Executable_OptimizedProgram(&size_args));
+    expect_ok(api->PJRT_Executable_OptimizedProgram(&args));
+    memcpy(out, mark, mark_size);
+    executable_close(executable);
+    return mark_size + sized.code_size;
+}
+
+static void modules_of_xla_are_compiled_too(void **state)
+{
+    static char marked[1 << 16];
+    PJRT_Client *client = client_open((client_options_t){0});
+    PJRT_LoadedExecutable *first = compile(client, ADD, NULL), *second = NULL;
+    const size_t size = write_marked(first, marked, sizeof(marked));
+    unload(first);
+    expect_ok(try_compile_bytes(client, "mlir", marked, size, &second));
+    PJRT_Buffer *a = upload(client, device_at(client, 0), COUNT, 4);
+    call_t call = {
+        .executable = second, .argument_count = 2, .arguments = {{a, a}}};
+    execute(&call);
+    expect_values(call.outputs[0][0], 2, 4, 6, 8);
+    destroy(call.outputs[0][0]);
+    destroy(a);
+    unload(second);
+    expect_error(try_compile_bytes(client, "mlir", marked, size / 2, &second),
+                 PJRT_Error_Code_INVALID_ARGUMENT, "no HloModuleProto");
+    client_close(client);
+}
+
 /* xla_backend_extra_options in DebugOptions: options of LLVM. */
 #define EXTRA_OPTIONS_FIELD 500
 
@@ -376,6 +420,7 @@ static void executables_load_under_other_devices(void **state)
 
 TOW_TEST_MAIN(CASE(compile_names_what_it_refuses),
               CASE(bytecode_is_compiled_and_cut_short_is_refused),
+              CASE(modules_of_xla_are_compiled_too),
               CASE(compile_refuses_options_that_reach_outside),
               CASE(compile_refuses_options_that_make_no_sense),
               CASE(signature_names_shapes_and_donations),
