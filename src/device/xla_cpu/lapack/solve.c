@@ -215,7 +215,7 @@ static void solve_complex(const factors_t *f, double _Complex *y)
 }
 
 static void solve_column(const tow_lapack_call_t *call, const factors_t *f,
-                         char *column, double _Complex *y)
+                         void *column, double _Complex *y)
 {
     for (int32_t i = 0; i < f->n; i++)
         y[i] = element_of(call, column, i);
