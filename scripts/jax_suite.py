@@ -154,7 +154,8 @@ def watch(process: subprocess.Popen[bytes], reader: Reader, limit_s: float) -> s
         if interrupted.is_set():
             raise Interrupted
         if process.returncode is not None:
-            return None if process.returncode in (0, 1, 5) else "died"
+            # 2: files that could not be collected, which are failures of their own.
+            return None if process.returncode in (0, 1, 2, 5) else "died"
         # Collecting a large file may take longer than any test.
         if time.monotonic() - reader.since > (limit_s if reader.count else 5 * limit_s):
             return "hung"
