@@ -25,6 +25,7 @@ typedef struct controller_arguments {
     uint64_t compiler_count;           /* 0: the default */
     uint64_t relay_above, relay_group; /* 0: the defaults */
     uint64_t ready_fd;
+    uint64_t spin_us; /* 0: the default */
     uint64_t launcher_fd; /* 0: none */
     bool keeps_compiled;
 } controller_arguments_t;
@@ -45,6 +46,7 @@ enum {
     OPTION_RELAY_GROUP,
     OPTION_LAUNCHER_FD,
     OPTION_COMPILE_CACHE,
+    OPTION_SPIN,
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -71,6 +73,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_LAUNCHER_FD:
         a->launcher_fd =
             tow_command_number(state, "launcher-fd", argument, 3, 1 << 20);
+        return 0;
+    case OPTION_SPIN:
+        a->spin_us = tow_command_number(state, "spin", argument, 1, 10000);
         return 0;
     case OPTION_READY_FD:
         a->ready_fd =
@@ -169,7 +174,10 @@ static tow_status_t open_all(controller_process_t *process,
                              const controller_arguments_t *a)
 {
     const tow_role_options_t role = {
-        .name = NAME, .keys = a->keys, .address = a->address};
+        .name = NAME,
+        .keys = a->keys,
+        .address = a->address,
+        .spin_ns = (int64_t)a->spin_us * TOW_NS_PER_US};
     TOW_RETURN_IF_ERROR(tow_role_open(&process->role, &role));
     TOW_RETURN_IF_ERROR(a->model != NULL ? open_direct(process, a->model)
                                          : open_child(process, a));
@@ -243,6 +251,8 @@ int tow_command_controller(int argc, char **argv)
          "Keep compiled programs in the user's cache folder, and use those "
          "that are there (TOW_COMPILE_CACHE names another; off: do not)",
          0},
+        {"spin", OPTION_SPIN, "US", 0,
+         "Look for messages so many microseconds before sleeping (50)", 0},
         {"launcher-fd", OPTION_LAUNCHER_FD, "N", 0,
          "A socket of `tow up`, which forks compilers that have XLA loaded", 0},
         {0},

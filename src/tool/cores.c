@@ -22,3 +22,10 @@ void tow_cores_take_share(size_t index, size_t count)
     }
     (void)!sched_setaffinity(0, sizeof(share), &share);
 }
+
+size_t tow_cores_count(void)
+{
+    cpu_set_t all;
+    if (sched_getaffinity(0, sizeof(all), &all) != 0) return 1;
+    return (size_t)CPU_COUNT(&all);
+}

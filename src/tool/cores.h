@@ -16,4 +16,7 @@
  * system refuses is left as it is: it is about speed alone. */
 void tow_cores_take_share(size_t index, size_t count);
 
+/* That the calling thread may use; at least 1. */
+size_t tow_cores_count(void);
+
 #endif /* TOW_TOOL_CORES_H_ */

@@ -153,6 +153,13 @@ static void add_relays(words_t *words, const tow_supervisor_options_t *options)
         add_number(words, "--relay-group", options->relay_group);
 }
 
+/* See TOW_NET_WORKER_SPIN_NS: it pays where a core is left for the controller. */
+static void add_spin(words_t *words, const tow_supervisor_options_t *options)
+{
+    if (options->worker_count < tow_cores_count())
+        add_number(words, "--spin", TOW_NET_WORKER_SPIN_NS / TOW_NS_PER_US);
+}
+
 static void make_words(const supervisor_t *supervisor, const member_t *member,
                        words_t *words)
 {
@@ -173,6 +180,7 @@ static void make_words(const supervisor_t *supervisor, const member_t *member,
             add(words, "4");
         }
         add_relays(words, options);
+        add_spin(words, options);
         return;
     }
     add(words, "--name");
