@@ -23,14 +23,19 @@ Each case runs on both backends in turn, in processes that stay up, a pair a rou
 ratio is ours to the peer's, above 1 is better for us: median [lowest-highest round].
 `spread` is an interval for that median (95 %, by ranks; of fewer than 6 rounds all).
 
-case              what                                               bar   later
-fig5_chained_1    scalar add and all-reduce, 1 device; 128 calls     0.5   0.7
+case              what                                               bar
+fig5_chained_1    scalar add and all-reduce, 1 device; 128 calls     0.7
                   that are not waited for
-fig5_chained_8    the same, 8 devices in 2 processes                 3     5
-fig5_opbyop_8     each call waited for                               -     4
-train_10m_8       a step of training, 10.9 M parameters, 8 devices,  0.9   1.0
+fig5_chained_8    the same, 8 devices of the local cluster that a    5
+                  script gets: in one process, as JAX's own are
+fig5_opbyop_8     each call waited for                               4
+fig5_chained_2x4  8 devices in 2 processes
+fig5_opbyop_2x4   each call waited for
+train_10m_8       a step of training, 10.9 M parameters, 8 devices,  1.0
                   batch 8 of 128 tokens, data and tensor parallel
-execute_50x50_4   a call with 50 arguments and 50 results, 4         -     0.5
+train_10m_islands the step of training on two islands of 4 devices,  0.97
+                  beside one island of 8 with the same mesh
+execute_50x50_4   a call with 50 arguments and 50 results, 4         0.5
                   devices, beside the same call with a plugin that
                   executes nothing: the cost of JAX
 execute_500x500_4 the same with 500 of each
@@ -39,22 +44,21 @@ delete_500x8      the same of 500 arrays with a shard on each of 8
                   devices
 threads_8         calls of 8 threads, each its own function on its
                   own device; one_thread_per_s: of one alone
-train_10m_islands the step of training on two islands of 4 devices,  -     0.97
-                  beside one island of 8 with the same mesh
-device_put_64MiB  beside a memcpy into memory that is there          0.5   0.7
-asarray_64MiB     the same; JAX takes new memory each time           0.5   0.7
-device_put_16B    128 at a time, beside JAX's own                    -     0.67
-asarray_16B       one by one, beside JAX's own, which only lends     -     0.67
+device_put_64MiB  beside a memcpy into memory that is there          0.7
+asarray_64MiB     the same; JAX takes new memory each time           0.7
+device_put_16B    128 at a time, beside JAX's own                    0.67
+asarray_16B       one by one, beside JAX's own, which only lends     0.67
                   its memory
 startup           what a script of one line takes longer than on     1
                   JAX's own backend: 0.5 s are allowed; nothing was
-                  compiled before. kept_s: the same when it was
-idle_memory       of the processes of an idle cluster of 8 devices,  -     1
+                  compiled before. kept_s (not quick): when it was
+idle_memory       of the processes of an idle cluster of 8 devices,  1
                   XLA's files not counted: 60 MiB are allowed
 budget_*          where the time of a call goes: us on the user's thread in JAX and in the
                   plugin, by function; us of CPU in each role (a run of its own, under a
                   meter that costs some 20 ns a function)
 
+--quick leaves out two islands and what has no bar, unless --case names it.
 JAX's own backend has NPROC=16: with its default thread pool it deadlocks on 8 devices.
 """
 
@@ -150,9 +154,10 @@ class Children:
         "ours, 1 device": lambda: our_environment(1, 1),
         "JAX, 1 device": lambda: jax_environment(1),
         "metered, 1 device": lambda: metered_environment(1, 1),
-        "ours, 8 devices": lambda: our_environment(2, 4),
+        "ours, 8 devices": lambda: our_environment(1, 8),
+        "ours in 2 processes, 8 devices": lambda: our_environment(2, 4),
         "JAX, 8 devices": lambda: jax_environment(8),
-        "metered, 8 devices": lambda: metered_environment(2, 4),
+        "metered, 8 devices": lambda: metered_environment(1, 8),
         "ours on two islands, 8 devices": lambda: our_environment(2, 4, islands=2),
     }
 
@@ -185,7 +190,6 @@ class Result:
     theirs: list[float]
     is_rate: bool = False
     bar: float | None = None
-    bar_later: float | None = None
     more: dict = dataclasses.field(default_factory=dict)
 
     def ratios(self) -> list[float]:
@@ -200,17 +204,15 @@ class Result:
             ratio=statistics.median(ratios), spread=median_interval(ratios), simulated=False,
             value_low=min(self.ours), value_high=max(self.ours), ratio_low=ratios[0],
             ratio_high=ratios[-1], rounds=len(ratios))
-        bars = {"bar": self.bar, "bar_later": self.bar_later}
-        return line | {k: v for k, v in bars.items() if v is not None} | self.more
+        return line | ({} if self.bar is None else {"bar": self.bar}) | self.more
 
     def as_text(self) -> str:
         line = self.as_json()
         text = (f"jax    {self.case:26} {line['value']:11.4g} {self.unit:6}  "
                 f"peer {line['peer_value']:11.4g}  ratio {line['ratio']:6.2f} "
                 f"[{line['ratio_low']:.2f}-{line['ratio_high']:.2f}]")
-        for name in ("bar", "bar_later"):
-            if name in line:
-                text += f"  {name.replace('_', ' ')} {line[name]:.2f} {verdict(line, line[name])}"
+        if self.bar is not None:
+            text += f"  bar {self.bar:.2f} {verdict(line, self.bar)}"
         return f"{text}  ({self.peer})"
 
 
@@ -243,39 +245,38 @@ class Case:
     # "JAX", "nothing executed", "one island", or a time of our own answer
     peer: str = "JAX"
     step: int = 1  # counts are multiples of it
+    who: str = "ours"
     bar: float | None = None
-    bar_later: float | None = None
     count_max: int = 1 << 20
-    rounds_quick: int = 3
+    rounds_quick: int = 3  # 0: --quick leaves it out
 
     @property
     def is_rate(self) -> bool:
         return self.unit == "1/s"
 
-    @property
-    def who(self) -> str:
-        return "ours on two islands" if self.peer == "one island" else "ours"
-
 
 CASES = [
-    Case("fig5_chained_1", 1, "1/s", step=CHAIN, bar=0.5, bar_later=0.7),
-    Case("fig5_chained_8", 8, "1/s", step=CHAIN, bar=3, bar_later=5),
-    Case("fig5_opbyop_8", 8, "1/s", bar_later=4),
-    Case("train_10m_8", 8, "ms", bar=0.9, bar_later=1.0, count_max=3, rounds_quick=2),
-    Case("execute_50x50_4", 8, peer="nothing executed", bar_later=0.5, count_max=512),
-    Case("execute_500x500_4", 8, peer="nothing executed", count_max=64),
-    Case("delete_5000", 1, step=5000, count_max=5000),
-    Case("delete_500x8", 8, step=500, count_max=500),
-    Case("threads_8", 8, "1/s", step=CHAIN),
-    Case("train_10m_islands", 8, "ms", peer="one island", bar_later=0.97, count_max=3,
-         rounds_quick=2),
-    Case("device_put_64MiB", 1, "ms", peer="memcpy", bar=0.5, bar_later=0.7, count_max=20),
-    Case("asarray_64MiB", 1, "ms", peer="memcpy", bar=0.5, bar_later=0.7, count_max=20),
-    Case("device_put_16B", 1, step=CHAIN, bar_later=1 / 1.5),
-    Case("asarray_16B", 1, bar_later=1 / 1.5, count_max=4096),
+    Case("fig5_chained_1", 1, "1/s", step=CHAIN, bar=0.7),
+    Case("fig5_chained_8", 8, "1/s", step=CHAIN, bar=5),
+    Case("fig5_opbyop_8", 8, "1/s", bar=4),
+    Case("fig5_chained_2x4", 8, "1/s", who="ours in 2 processes", step=CHAIN, rounds_quick=0),
+    Case("fig5_opbyop_2x4", 8, "1/s", who="ours in 2 processes", rounds_quick=0),
+    Case("train_10m_8", 8, "ms", bar=1.0, count_max=3, rounds_quick=2),
+    Case("train_10m_islands", 8, "ms", who="ours on two islands", peer="one island", bar=0.97,
+         count_max=3, rounds_quick=0),
+    Case("execute_50x50_4", 8, peer="nothing executed", bar=0.5, count_max=512),
+    Case("execute_500x500_4", 8, peer="nothing executed", count_max=64, rounds_quick=0),
+    Case("delete_5000", 1, step=5000, count_max=5000, rounds_quick=0),
+    Case("delete_500x8", 8, step=500, count_max=500, rounds_quick=0),
+    Case("threads_8", 8, "1/s", step=CHAIN, rounds_quick=0),
+    Case("device_put_64MiB", 1, "ms", peer="memcpy", bar=0.7, count_max=20),
+    Case("asarray_64MiB", 1, "ms", peer="memcpy", bar=0.7, count_max=20),
+    Case("device_put_16B", 1, step=CHAIN, bar=1 / 1.5),
+    Case("asarray_16B", 1, bar=1 / 1.5, count_max=4096),
 ]
 SCALES = {"us": 1e6, "ms": 1e3, "s": 1.0}
-PEER_NAMES = {"JAX": "JAX's own CPU backend", "one island": "one island of 8 devices", "memcpy": "memcpy by numpy, same process",
+PEER_NAMES = {"JAX": "JAX's own CPU backend", "one island": "one island of 8 devices",
+              "memcpy": "memcpy by numpy, same process",
               "nothing executed": "JAX alone: a plugin that executes nothing"}
 
 
@@ -283,7 +284,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.children = Children()
-        self.round_s = 0.15 if options.quick else 0.5
+        self.round_s = 0.1 if options.quick else 0.5
 
     def note(self, text: str) -> None:
         print(f"# {text}", file=sys.stderr, flush=True)
@@ -295,6 +296,9 @@ class Bench:
 
     def is_chosen(self, name: str) -> bool:
         return self.options.case is None or self.options.case in name
+
+    def is_left_out(self, case: Case) -> bool:
+        return self.options.quick and self.options.case is None and case.rounds_quick == 0
 
     # -- paired rounds --
 
@@ -318,12 +322,12 @@ class Bench:
         beside = self.beside(case)
         if beside is not None:
             counts[beside] = self.warm(beside, case)
-        round_count = case.rounds_quick if self.options.quick else 15
+        round_count = case.rounds_quick or 3 if self.options.quick else 15
         rounds = [self.round(case, counts, ours, beside, i) for i in range(round_count)]
         result = Result(case.name, case.unit, PEER_NAMES[case.peer],
                         [self.value(case, r[0]) for r in rounds],
                         [self.value(case, r[1]) for r in rounds],
-                        case.is_rate, case.bar, case.bar_later)
+                        case.is_rate, case.bar)
         for name in rounds[0][2]:
             result.more[name] = statistics.median(r[2][name] for r in rounds)
         self.show(result)
@@ -333,7 +337,7 @@ class Bench:
         if case.peer == "JAX":
             return self.children.get("JAX", case.devices)
         if case.peer == "one island":
-            return self.children.get("ours", case.devices)
+            return self.children.get("ours in 2 processes", case.devices)
         if case.peer != "nothing executed":
             return None
         child = self.children.get("metered", case.devices)
@@ -407,7 +411,7 @@ class Bench:
     def run_startup(self) -> None:
         if not self.is_chosen("startup"):
             return
-        backends = [our_environment(2, 4), jax_environment(8)]
+        backends = [our_environment(1, 8), jax_environment(8)]
         if not self.options.quick:
             for environment in backends:  # The file cache.
                 self.script_seconds(environment)
@@ -418,29 +422,30 @@ class Bench:
             pairs.append(taken[:: 1 if i % 2 == 0 else -1])
         added = [max(ours - theirs, 1e-3) for ours, theirs in pairs]
         more = {"script_s": statistics.median(p[0] for p in pairs),
-                "jax_script_s": statistics.median(p[1] for p in pairs),
-                "kept_s": self.kept_seconds()}
+                "jax_script_s": statistics.median(p[1] for p in pairs)}
+        if not self.options.quick:
+            more["kept_s"] = self.kept_seconds()
         self.show(Result("startup", "s", "allowed", added, [STARTUP_S] * len(added), bar=1,
                          more=more))
 
     def kept_seconds(self) -> float:
         """Of the script when its program is on disk."""
         with tempfile.TemporaryDirectory() as folder:
-            environment = our_environment(2, 4) | {"TOW_COMPILE_CACHE": folder}
+            environment = our_environment(1, 8) | {"TOW_COMPILE_CACHE": folder}
             return min(self.script_seconds(environment) for _ in range(3))
 
     def run_idle_memory(self) -> None:
         if not self.is_chosen("idle_memory"):
             return
-        child = Child("ours, idle", our_environment(2, 4))
+        child = Child("ours, idle", our_environment(1, 8))
         said = child.ask(do="memory")
         child.close()
         self.show(Result("idle_memory", "MiB", "allowed, of at most 4 processes", [said["mib"]],
-                         [60.0], bar_later=1, more={"processes": said["processes"]}))
+                         [60.0], bar=1, more={"processes": said["processes"]}))
 
     def run(self) -> None:
         for case in CASES:
-            if self.is_chosen(case.name):
+            if self.is_chosen(case.name) and not self.is_left_out(case):
                 self.run_case(case)
         if not self.options.quick or self.options.case:
             # Each is another process that compiles.

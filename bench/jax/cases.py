@@ -290,6 +290,8 @@ MAKERS: dict[str, Callable[[], Case]] = {
     "fig5_chained_8": lambda: fig5_chained(8),
     "fig5_opbyop_1": lambda: fig5_opbyop(1),
     "fig5_opbyop_8": lambda: fig5_opbyop(8),
+    "fig5_chained_2x4": lambda: fig5_chained(8),
+    "fig5_opbyop_2x4": lambda: fig5_opbyop(8),
     "train_10m_8": train_10m,
     "train_10m_islands": train_10m,
     "execute_50x50_4": lambda: execute_many(50),

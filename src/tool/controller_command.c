@@ -9,6 +9,7 @@
 #include "device/compiler/direct.h"
 #include "device/sim/sim_device.h"
 #include "device/xla_cpu/xla_cpu.h"
+#include "env/tuning.h"
 #include "tool/command.h"
 #include "tool/local.h"
 #include "tool/role.h"
