@@ -26,7 +26,7 @@ typedef struct controller_arguments {
     uint64_t compiler_count;           /* 0: the default */
     uint64_t relay_above, relay_group; /* 0: the defaults */
     uint64_t ready_fd;
-    uint64_t spin_us; /* 0: the default */
+    uint64_t spin_us;     /* 0: the default */
     uint64_t launcher_fd; /* 0: none */
     bool keeps_compiled;
 } controller_arguments_t;
@@ -174,11 +174,11 @@ static tow_status_t open_child(controller_process_t *process,
 static tow_status_t open_all(controller_process_t *process,
                              const controller_arguments_t *a)
 {
-    const tow_role_options_t role = {
-        .name = NAME,
-        .keys = a->keys,
-        .address = a->address,
-        .spin_ns = (int64_t)a->spin_us * TOW_NS_PER_US};
+    const tow_role_options_t role = {.name = NAME,
+                                     .keys = a->keys,
+                                     .address = a->address,
+                                     .spin_ns =
+                                         (int64_t)a->spin_us * TOW_NS_PER_US};
     TOW_RETURN_IF_ERROR(tow_role_open(&process->role, &role));
     TOW_RETURN_IF_ERROR(a->model != NULL ? open_direct(process, a->model)
                                          : open_child(process, a));
