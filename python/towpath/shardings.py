@@ -9,11 +9,30 @@ again, with those results asked for whole.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import logging
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 _unnamed = threading.local()
+
+
+@functools.cache
+def _warn_of_unreduced() -> None:
+    """Once. Not an error, for most programs with them are right."""
+    logging.getLogger(__name__).warning(
+        "PartitionSpec(unreduced=...): the XLA of this cluster does not know all of it. Values are "
+        "wrong where an array that is whole on each device is put or passed on as unreduced; "
+        "sum with jax.lax.psum in jax.shard_map instead (docs/jax.md)"
+    )
+
+
+def _look_for_unreduced(shardings: Iterable[Any]) -> None:
+    for sharding in shardings:
+        if getattr(getattr(sharding, "spec", None), "unreduced", None):
+            _warn_of_unreduced()
 
 
 def _note_unnamed(pxla: Any, named_sharding: type) -> None:
@@ -90,6 +109,7 @@ def install() -> None:
         platform = getattr(arguments.arguments["backend"], "platform", None)
         if platform != "towpath" or not config.use_shardy_partitioner.value:
             return from_hlo(*args, **named)
+        _look_for_unreduced(arguments.arguments["out_shardings"])
         made, unnamed = _make(from_hlo, arguments)
         if not unnamed:
             return made

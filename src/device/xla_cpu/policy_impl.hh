@@ -33,6 +33,8 @@ inline constexpr absl::string_view ALLOWED_OPTIONS[] = {
     "xla_cpu_max_isa",
     "xla_detailed_logging",
     "xla_disable_hlo_passes",
+    "xla_dump_max_hlo_modules", /* a bound; what turns dumps on is refused */
+    "xla_embed_ir_in_executable",
     "xla_enable_hlo_passes_only",
     "xla_force_host_platform_device_count",
     "xla_gpu_cuda_data_dir",
