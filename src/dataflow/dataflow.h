@@ -76,6 +76,9 @@ typedef struct tow_dataflow_options {
      * of one step that have the worker to themselves may linger there (see
      * tow_run_t), whatever the number of devices. */
     bool may_run_inline;
+    /* All others may linger, too; for owners with few cores: see
+     * TOW_DATAFLOW_LINGER_COUNT. */
+    bool may_linger_always;
 } tow_dataflow_options_t;
 
 tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,

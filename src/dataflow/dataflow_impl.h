@@ -112,6 +112,8 @@ typedef struct walk {
 struct tow_dataflow {
     tow_dataflow_options_t options;
     walk_t walk;
+    int64_t linger_turn_ns; /* the turn that lingered_count is of */
+    uint32_t lingered_count;
     tow_map_t hosts;         /* of counted tow_host_code_t */
     tow_list_t host_runs;    /* of host_run_t */
     tow_list_t host_outputs; /* of those whose memory a device may use */

@@ -989,7 +989,13 @@ static void count_abort(void *context, uint64_t gang_id, tow_status_t cause)
     it->told_counts[gang_id % 2048]++;
 }
 
-static void fake_flow_open(fake_flow_t *it, bool may_run_inline)
+typedef enum where {
+    BESIDE,
+    INLINE,
+    LINGERING
+} where_t;
+
+static void fake_flow_open(fake_flow_t *it, where_t where)
 {
     *it = (fake_flow_t){0};
     ground_open_bare(&it->flow.ground);
@@ -1002,7 +1008,8 @@ static void fake_flow_open(fake_flow_t *it, bool may_run_inline)
                                   .finished = on_finished,
                                   .abort_gang = count_abort,
                                   .context = &it->flow,
-                                  .may_run_inline = may_run_inline},
+                                  .may_run_inline = where != BESIDE,
+                                  .may_linger_always = where == LINGERING},
         &it->flow.dataflow));
     must(tow_dataflow_add_executable(it->flow.dataflow, ADD,
                                      &it->fake.executable));
@@ -1056,7 +1063,7 @@ static void a_run_takes_no_memory_from_the_heap(void **state)
 {
     (void)state;
     fake_flow_t it;
-    fake_flow_open(&it, false);
+    fake_flow_open(&it, BESIDE);
     uint64_t run = 1;
     for (int i = 0; i < 20; i++, run += CHAIN_RUNS)
         run_chain(&it, run);
@@ -1079,11 +1086,34 @@ static void a_run_takes_no_memory_from_the_heap(void **state)
     fake_flow_close(&it);
 }
 
+/* All in one turn; else only the first, which is alone. */
+static void with_few_cores_runs_linger_but_not_all_of_a_turn(void **state)
+{
+    (void)state;
+    for (where_t where = INLINE; where <= LINGERING; where++) {
+        const size_t most = where == LINGERING ? TOW_DATAFLOW_LINGER_COUNT : 1;
+        fake_flow_t it;
+        fake_flow_open(&it, where);
+        for (uint64_t run = 1; run <= 2 * TOW_DATAFLOW_LINGER_COUNT; run++)
+            grant(&it.flow, run, SINGLE_ADD, 1);
+        assert_int_equal(it.fake.linger_count, most);
+        fake_finish_all(&it.fake);
+        must(tow_sim_run(
+            it.flow.ground.sim,
+            &(tow_sim_run_options_t){
+                .until_ns = tow_env_now_ns(it.flow.ground.env) + 1000}));
+        grant(&it.flow, 1000, SINGLE_ADD, 1);
+        assert_int_equal(it.fake.linger_count, most + 1);
+        fake_finish_all(&it.fake);
+        fake_flow_close(&it);
+    }
+}
+
 static void aborted_gangs_are_told_again_until_they_end(void **state)
 {
     (void)state;
     fake_flow_t it;
-    fake_flow_open(&it, false);
+    fake_flow_open(&it, BESIDE);
     tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "all of them");
     for (uint64_t run = 1; run <= 200; run++)
         grant(&it.flow, run, SINGLE_ADD, 1);
@@ -1109,7 +1139,7 @@ static void small_programs_run_inside_the_call_if_allowed(void **state)
     (void)state;
     for (int allowed = 0; allowed < 2; allowed++) {
         fake_flow_t it;
-        fake_flow_open(&it, allowed);
+        fake_flow_open(&it, allowed ? INLINE : BESIDE);
         for (uint64_t i = 0; i < 2 * TOW_DATAFLOW_INLINE_RUN_COUNT; i++) {
             grant(&it.flow, 10 + i, SINGLE_ADD, 1);
             fake_finish_all(&it.fake);
@@ -1156,5 +1186,6 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_transfer_that_does_not_fit_is_refused),
     cmocka_unit_test(runs_beyond_the_bound_are_refused),
     cmocka_unit_test(a_run_takes_no_memory_from_the_heap),
+    cmocka_unit_test(with_few_cores_runs_linger_but_not_all_of_a_turn),
     cmocka_unit_test(aborted_gangs_are_told_again_until_they_end),
     cmocka_unit_test(small_programs_run_inside_the_call_if_allowed))

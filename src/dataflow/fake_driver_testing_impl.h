@@ -25,6 +25,7 @@ typedef struct fake_driver {
     tow_run_t *queue[FAKE_QUEUE_MAX];
     size_t queued_count;
     size_t inline_count;
+    size_t linger_count;
     /* Transfers: what waits to be told, one of each at most. */
     tow_copy_t *copy;
     tow_borrow_t *borrow;
@@ -78,6 +79,7 @@ static inline tow_status_t fake_run(tow_driver_t *driver, tow_run_t *run)
     assert_true(fake->queued_count < FAKE_QUEUE_MAX);
     run->results[0] = fake_buffer_make(fake);
     fake->inline_count += run->may_block;
+    fake->linger_count += run->may_linger;
     fake->queue[fake->queued_count++] = run;
     return TOW_OK;
 }

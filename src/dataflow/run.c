@@ -439,9 +439,21 @@ static bool may_be_late(const tow_dataflow_t *dataflow,
            tow_map_count(&dataflow->runs) > TOW_DATAFLOW_PROMPT_RUN_COUNT;
 }
 
+static bool may_linger_too(tow_dataflow_t *dataflow)
+{
+    if (!dataflow->options.may_linger_always) return false;
+    const int64_t now_ns = tow_env_now_ns(dataflow->options.driver->env);
+    if (now_ns != dataflow->linger_turn_ns) {
+        dataflow->linger_turn_ns = now_ns;
+        dataflow->lingered_count = 0;
+    }
+    return dataflow->lingered_count++ < TOW_DATAFLOW_LINGER_COUNT;
+}
+
 static void watch(tow_dataflow_t *dataflow, const program_t *program,
                   const step_t *step, step_run_t *step_run)
 {
+    step_run->run.may_linger = may_linger_too(dataflow);
     step_run->is_alone =
         dataflow->stats.step_count == 0 && program->lowered->step_count == 1;
     if (!step_run->is_alone) return;

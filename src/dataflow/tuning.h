@@ -36,6 +36,15 @@
 #define TOW_DATAFLOW_INLINE_FAST_NS   (100 * TOW_NS_PER_US)
 #define TOW_DATAFLOW_INLINE_SLOW_NS   (1 * TOW_NS_PER_MS)
 
+/* Steps that may linger in one turn although others are under way, for owners who
+ * allow it. Handing a small step to other threads, and hearing of its end, costs as
+ * much as the step; that pays only where these threads have cores of their own. Eight
+ * devices in two workers on two cores, 128 calls of a scalar add and an all-reduce
+ * that are not waited for: 40,900 a second instead of 21,300; a JAX loop on one
+ * device 9.5 us a call instead of 12.6. So many take some milliseconds, in which no
+ * message is read; the rest of a long program is handed over. */
+#define TOW_DATAFLOW_LINGER_COUNT 128u
+
 /* A piece of at most so many bytes travels inside its message. A message costs
  * two copies and no round trip; an offer and a write cost two messages, a
  * region and about 20 us of latency, and copy once or not at all. Both ends go

@@ -14,6 +14,7 @@
 #include "session/tuning.h"
 #include "tool/client_calls.h"
 #include "tool/command.h"
+#include "tool/cores.h"
 #include "tool/local.h"
 #include "tool/role.h"
 #include "wire/address.h"
@@ -391,6 +392,7 @@ static tow_status_t open_worker(worker_process_t *process)
         .mail = process->gangs != NULL ? tow_gangs_mail(process->gangs)
                                        : (tow_region_key_t){0},
         .may_run_inline = true,
+        .may_linger_always = tow_cores_count() <= TOW_WORKER_LINGER_CORES_MAX,
         .limits = {.host_bytes_max =
                        a->host_bytes != HOST_BYTES_DEFAULT
                            ? a->host_bytes

@@ -10,6 +10,10 @@
 #define TOW_WORKER_REDIAL_MIN_NS (20 * TOW_NS_PER_MS)
 #define TOW_WORKER_REDIAL_MAX_NS (2 * TOW_NS_PER_S)
 
+/* With more cores than this, small computations run beside the loop and not on it:
+ * see TOW_DATAFLOW_LINGER_COUNT. */
+#define TOW_WORKER_LINGER_CORES_MAX 2u
+
 /* How often a worker that is not let in logs why. */
 #define TOW_WORKER_COMPLAINT_NS (30 * TOW_NS_PER_S)
 

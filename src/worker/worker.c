@@ -487,7 +487,8 @@ static tow_status_t set_up(tow_worker_t *worker,
         .unblocked = worker_relay_unblocked,
         .run_count_max = options->limits.run_count_max,
         .step_count_max = options->limits.step_count_max,
-        .may_run_inline = options->may_run_inline};
+        .may_run_inline = options->may_run_inline,
+        .may_linger_always = options->may_linger_always};
     TOW_RETURN_IF_ERROR(tow_dataflow_create(&dataflow, &worker->dataflow));
     TOW_RETURN_IF_ERROR(tow_status_annotate(
         worker_peers_open(worker, options->door), "its door"));

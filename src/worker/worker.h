@@ -90,7 +90,8 @@ typedef struct tow_worker_options {
     tow_worker_hooks_t hooks;
     tow_worker_limits_t limits;
     bool may_run_inline; /* see tow_dataflow_options_t */
-    const char *island;  /* copied; NULL: the default */
+    bool may_linger_always;
+    const char *island; /* copied; NULL: the default */
     /* Where other workers come in, to be listened at; lent for the call. NULL:
      * nowhere, and nobody can send it shards. */
     const char *door;

@@ -186,7 +186,7 @@ def test_a_client_that_dies_in_a_function_leaves_the_cluster_healthy(end, cluste
 def test_a_partitioned_callback_sees_the_shards_that_it_would_see():
     assert lines(with_mesh("""
         def tell(a):
-            jax.debug.callback(lambda b: print(sorted(np.asarray(b).tolist())), a, partitioned=True)
+            jax.debug.callback(lambda b: print(f"{sorted(np.asarray(b).tolist())}\\n", end=""), a, partitioned=True)
             return a
         np.asarray(jax.jit(tell)(jnp.arange(2)))
         jax.effects_barrier()

@@ -165,17 +165,26 @@ bool may_run_here(const run_options &options, const executions &runs)
     return true;
 }
 
+/* Then it waits for nobody. */
+bool is_whole_gang(const execution &run)
+{
+    const xla::PjRtLoadedExecutable &loaded = *run.program->loaded;
+    return loaded.num_replicas() * loaded.num_partitions() == 1;
+}
+
 /* True when they were run, or begun, on this thread. `gang_lock` keeps others
  * from the devices' queues until we have their turns. */
 bool try_run_here(const run_options &options, const executions &runs,
                   PJRT_Client &client, std::unique_lock<std::mutex> &gang_lock)
 {
-    if (runs.size() == 1 && (options.flags & TOW_XLA_EXECUTE_INLINE) != 0 &&
-        runs[0]->has_ready_inputs() &&
+    bool may = may_run_here(options, runs);
+    if (runs.size() == 1 &&
+        ((may && is_whole_gang(*runs[0])) ||
+         ((options.flags & TOW_XLA_EXECUTE_INLINE) != 0 &&
+          runs[0]->has_ready_inputs())) &&
         runs[0]->device->worker.try_run_here(runs[0]))
         return true;
-    if (!may_run_here(options, runs) || !try_board(client.guests, runs))
-        return false;
+    if (!may || !try_board(client.guests, runs)) return false;
     if (gang_lock.owns_lock()) gang_lock.unlock();
     client.guests.row(TOW_XLA_GUESTS_NS);
     return true;
