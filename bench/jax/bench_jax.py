@@ -341,6 +341,7 @@ class Bench:
         if case.peer != "nothing executed":
             return None
         child = self.children.get("metered", case.devices)
+        child.ask(do="fake", on=False)  # The case is made for real, whatever was before.
         child.ask(do="run", case=case.name, count=case.step)
         child.ask(do="fake", on=True)
         return child
