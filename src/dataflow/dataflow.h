@@ -76,7 +76,7 @@ typedef struct tow_dataflow_options {
      * of one step that have the worker to themselves may linger there (see
      * tow_run_t), whatever the number of devices. */
     bool may_run_inline;
-    /* All others may linger, too; for owners with few cores: see
+    /* All others of one step may linger, too; for owners with few cores: see
      * TOW_DATAFLOW_LINGER_COUNT. */
     bool may_linger_always;
 } tow_dataflow_options_t;

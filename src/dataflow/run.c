@@ -439,9 +439,12 @@ static bool may_be_late(const tow_dataflow_t *dataflow,
            tow_map_count(&dataflow->runs) > TOW_DATAFLOW_PROMPT_RUN_COUNT;
 }
 
-static bool may_linger_too(tow_dataflow_t *dataflow)
+/* Programs of many steps keep several devices busy: those go to the devices. */
+static bool may_linger_too(tow_dataflow_t *dataflow, const program_t *program)
 {
-    if (!dataflow->options.may_linger_always) return false;
+    if (!dataflow->options.may_linger_always ||
+        program->lowered->step_count > 1)
+        return false;
     const int64_t now_ns = tow_env_now_ns(dataflow->options.driver->env);
     if (now_ns != dataflow->linger_turn_ns) {
         dataflow->linger_turn_ns = now_ns;
@@ -453,7 +456,7 @@ static bool may_linger_too(tow_dataflow_t *dataflow)
 static void watch(tow_dataflow_t *dataflow, const program_t *program,
                   const step_t *step, step_run_t *step_run)
 {
-    step_run->run.may_linger = may_linger_too(dataflow);
+    step_run->run.may_linger = may_linger_too(dataflow, program);
     step_run->is_alone =
         dataflow->stats.step_count == 0 && program->lowered->step_count == 1;
     if (!step_run->is_alone) return;

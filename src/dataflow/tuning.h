@@ -42,7 +42,8 @@
  * devices in two workers on two cores, 128 calls of a scalar add and an all-reduce
  * that are not waited for: 40,900 a second instead of 21,300; a JAX loop on one
  * device 9.5 us a call instead of 12.6. So many take some milliseconds, in which no
- * message is read; the rest of a long program is handed over. */
+ * message is read; the rest is handed over. Programs of many steps always are: 16
+ * stages on 8 devices made 286,000 a second, and 172,000 on the loop. */
 #define TOW_DATAFLOW_LINGER_COUNT 128u
 
 /* A piece of at most so many bytes travels inside its message. A message costs
