@@ -377,7 +377,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--known", type=Path, default=SUITE / "known.toml",
                         help="known differences and files that are left out")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with JAX")
-    parser.add_argument("--packages", default="", help="a folder of further packages")
+    parser.add_argument("--packages", type=os.path.abspath,
+                        help="a folder of further packages")
     parser.add_argument("--json", action="store_true", help="one JSON object a file, as it is done, on stdout")
     options = parser.parse_args(arguments)
     options.source = options.source.resolve()
