@@ -128,25 +128,35 @@ void tow_callbacks_lose(tow_controller_t *controller, const worker_t *worker,
     }
 }
 
-/* The first is enough: whoever made the function knows the rest. */
+/* Numbers count up, so the least is the oldest; the table has no order. */
+static const callback_t *oldest_of(const run_t *run)
+{
+    const callback_t *oldest = NULL;
+    uint64_t number, least = UINT64_MAX;
+    size_t cursor = 0;
+    void *value;
+    while (
+        tow_map_next(&run->controller->callback_of, &cursor, &number, &value)) {
+        const callback_t *callback = value;
+        if (callback->run != run->key || number > least) continue;
+        oldest = callback;
+        least = number;
+    }
+    return oldest;
+}
+
+/* One is enough: whoever made the function knows the rest. */
 void tow_callbacks_describe(FILE *out, const run_t *run)
 {
-    const tow_controller_t *controller = run->controller;
-    size_t cursor = 0;
-    uint64_t number;
-    void *value;
-    while (tow_map_next(&controller->callback_of, &cursor, &number, &value)) {
-        const callback_t *callback = value;
-        if (callback->run != run->key) continue;
-        const int64_t waited_ns =
-            tow_env_now_ns(controller->env) - callback->since_ns;
-        fprintf(out,
-                "; device %lld of %s has waited for %lld s for a callback, a "
-                "function of the client's, to return",
-                (long long)callback->device, callback->worker->name,
-                (long long)(waited_ns / TOW_NS_PER_S));
-        return;
-    }
+    const callback_t *callback = oldest_of(run);
+    if (callback == NULL) return;
+    const int64_t waited_ns =
+        tow_env_now_ns(run->controller->env) - callback->since_ns;
+    fprintf(out,
+            "; device %lld of %s has waited for %lld s for a callback, a "
+            "function of the client's, to return",
+            (long long)callback->device, callback->worker->name,
+            (long long)(waited_ns / TOW_NS_PER_S));
 }
 
 void tow_callbacks_destroy(tow_controller_t *controller)

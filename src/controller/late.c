@@ -51,6 +51,17 @@ static void describe(FILE *out, const run_t *run)
     tow_callbacks_describe(out, run);
 }
 
+static bool write_text(const run_t *run, char text[TOW_LATE_TEXT_MAX])
+{
+    if (waited_ns(run) < TOW_LATE_NS) return false;
+    FILE *out = fmemopen(text, TOW_LATE_TEXT_MAX, "w");
+    if (out == NULL) return false;
+    describe(out, run);
+    fclose(out);
+    text[TOW_LATE_TEXT_MAX - 1] = '\0';
+    return true;
+}
+
 bool tow_late_text(const client_t *client, char text[TOW_LATE_TEXT_MAX])
 {
     const tow_controller_t *controller = client->controller;
@@ -59,23 +70,16 @@ bool tow_late_text(const client_t *client, char text[TOW_LATE_TEXT_MAX])
          item != &controller->runs && looked < TOW_LATE_LOOK_MAX;
          item = item->next, looked++) {
         const run_t *run = TOW_CONTAINER_OF(item, const run_t, node);
-        if (run->client != client || !run->is_granted) continue;
-        if (waited_ns(run) < TOW_LATE_NS) return false;
-        FILE *out = fmemopen(text, TOW_LATE_TEXT_MAX, "w");
-        if (out == NULL) return false;
-        describe(out, run);
-        fclose(out);
-        text[TOW_LATE_TEXT_MAX - 1] = '\0';
-        return true;
+        if (run->client == client && run->is_granted)
+            return write_text(run, text);
     }
     return false;
 }
 
-/* The oldest of each client that is granted, among the first few of all. */
-static void tell(client_t *client, run_t *run)
+static void tell(client_t *client, const run_t *run)
 {
     char text[TOW_LATE_TEXT_MAX];
-    if (!tow_late_text(client, text)) return;
+    if (!write_text(run, text)) return;
     tow_msg_run_late_t late = TOW_MSG_RUN_LATE_INIT;
     late.run = run->id;
     late.waited_ns = (uint64_t)waited_ns(run);
@@ -83,6 +87,7 @@ static void tell(client_t *client, run_t *run)
     tow_tell_client(client, TOW_MESSAGE_RUN_LATE, &late.base);
 }
 
+/* The oldest of each client that is granted, among the first few of all. */
 static void tell_all(tow_controller_t *controller)
 {
     const uint64_t mark = ++controller->late_number;

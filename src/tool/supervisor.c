@@ -64,8 +64,7 @@ typedef struct supervisor {
     int signal_fd;
     int parent_fd; /* who follow_fd belongs to; -1: nobody */
     tow_launcher_t launcher;
-    bool
-        is_preloaded; /* XLA is here: workers are forked, and are no programs */
+    bool is_preloaded; /* XLA is here: workers are forked */
     bool is_ready;
     bool is_ending;
     tow_status_t failure; /* owned; it never got ready */

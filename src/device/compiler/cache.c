@@ -33,13 +33,17 @@ struct tow_code_cache {
 
 typedef struct text {
     char bytes[IDENTITY_SIZE];
-    size_t size; /* what does not fit is left out */
+    size_t size;
+    bool is_too_long; /* then it would be that of others, too */
 } text_t;
 
 static void add(text_t *text, const char *word)
 {
     const size_t length = strlen(word) + 1;
-    if (length > sizeof(text->bytes) - text->size) return;
+    if (length > sizeof(text->bytes) - text->size) {
+        text->is_too_long = true;
+        return;
+    }
     memcpy(text->bytes + text->size, word, length);
     text->size += length;
 }
@@ -98,6 +102,11 @@ static tow_status_t identify(const char *plugin, tow_code_key_t *out_identity)
     if (sched_getaffinity(0, sizeof(cores), &cores) == 0)
         add_number(&text, (uint64_t)CPU_COUNT(&cores));
     add(&text, flags != NULL ? flags : "");
+    if (text.is_too_long)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "XLA_FLAGS and the processor's flags have more than "
+                         "%d bytes: use shorter ones",
+                         IDENTITY_SIZE);
     return tow_code_key_make(&(tow_bytes_t){text.bytes, text.size}, 1,
                              out_identity);
 }
@@ -285,6 +294,18 @@ static int by_use(const void *left, const void *right)
     return (a->tv_nsec > b->tv_nsec) - (a->tv_nsec < b->tv_nsec);
 }
 
+/* A key, or one that was being written: whoever names a folder that has other
+ * files keeps them. */
+static bool is_ours(const char *name)
+{
+    const size_t length = strspn(name, "0123456789abcdef");
+    if (length != 2 * TOW_CODE_KEY_SIZE) return false;
+    const char *rest = name + length;
+    return rest[0] == '\0' ||
+           (rest[0] == '.' && rest[1] != '\0' &&
+            rest[1 + strspn(rest + 1, "0123456789")] == '\0');
+}
+
 /* Files that were half written by who died are among them, and age. */
 static size_t list(const tow_code_cache_t *cache, entry_t *entries)
 {
@@ -299,7 +320,8 @@ static size_t list(const tow_code_cache_t *cache, entry_t *entries)
     while (count < TOW_CODE_CACHE_COUNT_MAX &&
            (found = readdir(folder)) != NULL) {
         struct stat info;
-        if (strlen(found->d_name) >= sizeof(entries->name) ||
+        if (!is_ours(found->d_name) ||
+            strlen(found->d_name) >= sizeof(entries->name) ||
             fstatat(cache->folder_fd, found->d_name, &info,
                     AT_SYMLINK_NOFOLLOW) != 0 ||
             !S_ISREG(info.st_mode))

@@ -236,6 +236,27 @@ static void the_variable_names_the_folder_or_turns_it_off(void **state)
     assert_string_equal(path, "/cache/towpath/compiled");
 }
 
+/* The folder is the user's to name, and may have been there before. */
+static void files_of_others_are_left_alone(void **state)
+{
+    const stage_t *stage = *state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s/thesis.tex", stage->folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "%65536s", "years of work");
+    fclose(file);
+    tow_code_cache_t *small = open_cache(stage->folder, 1000);
+    for (int i = 0; i < 8; i++) {
+        char program[8];
+        snprintf(program, sizeof(program), "p%d", i);
+        const tow_code_key_t key = key_of(stage, program);
+        assert_null(tow_code_cache_put(small, &key, stage->compiled));
+    }
+    tow_code_cache_close(small);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 TOW_TEST_MAIN(CASE(what_was_put_is_found_under_its_key),
@@ -244,4 +265,5 @@ TOW_TEST_MAIN(CASE(what_was_put_is_found_under_its_key),
               CASE(files_of_other_keys_and_links_are_refused),
               CASE(folders_that_others_may_write_to_are_refused),
               CASE(those_not_used_for_longest_go_first),
+              CASE(files_of_others_are_left_alone),
               CASE(the_variable_names_the_folder_or_turns_it_off))
