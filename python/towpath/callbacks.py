@@ -145,8 +145,8 @@ def _calls_with_shards_anyway(context: Any) -> bool:
     return getattr(context, "num_devices", 1) in (1, None)
 
 
-def _emit(ctx, callback, token, operands, operand_avals, result_avals, *,
-          has_side_effect, sharding=None, partitioned=False, **_unused):
+def emit_call(ctx, callback, token, operands, operand_avals, result_avals, *,
+              has_side_effect, sharding=None, partitioned=False, **_unused):
     """What JAX's emit_python_callback does, for this platform."""
     if partitioned and not _calls_with_shards_anyway(ctx.module_context.axis_context):
         raise NotImplementedError(
@@ -219,7 +219,7 @@ def install(library: Path) -> None:
 
     def emit(ctx, *args, **kwargs):
         if tuple(ctx.module_context.platforms) == ("towpath",):
-            return _emit(ctx, *args, **kwargs)
+            return emit_call(ctx, *args, **kwargs)
         return theirs(ctx, *args, **kwargs)
 
     callback.emit_python_callback = emit

@@ -69,20 +69,15 @@ class _Lowerings(dict):
     def __contains__(self, primitive: object) -> bool:
         if super().__contains__(primitive):
             return True
-        if str(primitive) == EXPORTED:
+        if str(primitive) in TAUGHT_LATE:
             return True
         return primitive in self._lender and not _talks_to_python(str(primitive))
 
     def __missing__(self, primitive: object) -> object:
-        if str(primitive) == EXPORTED:
-            _call_as_cpu(primitive)
+        if str(primitive) in TAUGHT_LATE:
+            TAUGHT_LATE[str(primitive)](primitive)
             return self[primitive]
         return self._lender[primitive]
-
-
-# The primitive that calls what jax.export made. Its module is imported only by those
-# who use it.
-EXPORTED = "call_exported"
 
 
 class _Platforms(tuple):
@@ -108,6 +103,19 @@ def _call_as_cpu(primitive: object) -> None:
         return _export._call_exported_lowering(ctx, *args, exported=exported)
 
     mlir.register_lowering(primitive, lower, platform="towpath")
+
+
+def _call_with_buffers(primitive: object) -> None:
+    from jax._src.interpreters import mlir
+
+    from . import buffers
+
+    buffers.teach(primitive, mlir)
+
+
+# Primitives with rules of ours whose modules are imported only by those who use them:
+# the one that calls what jax.export made, and buffer_callback.
+TAUGHT_LATE = {"call_exported": _call_as_cpu, "buffer_callback": _call_with_buffers}
 
 
 def _lend_lowerings(mlir: types.ModuleType) -> None:
