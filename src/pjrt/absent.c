@@ -8,14 +8,9 @@
         return tow_pjrt_unimplemented(what);                \
     }
 
-#define TOPOLOGY                                                    \
-    "topologies without devices: compile for jax.devices(), which " \
-    "jax.experimental.topologies.get_attached_topology() describes too"
-
-ABSENT(PJRT_TopologyDescription_Create, TOPOLOGY)
-ABSENT(PJRT_TopologyDescription_Deserialize, TOPOLOGY)
-ABSENT(PJRT_Client_TopologyDescription, TOPOLOGY)
-ABSENT(PJRT_Compile, TOPOLOGY)
+ABSENT(PJRT_TopologyDescription_Deserialize,
+       "topologies from bytes: topologies.get_topology_desc(platform="
+       "'towpath') describes the cluster that is connected")
 ABSENT(PJRT_ExecuteContext_Create, "contexts of executions")
 ABSENT(PJRT_Client_CreateViewOfDeviceBuffer,
        "views of memory of this process: its arrays are in other processes")
@@ -33,10 +28,7 @@ ABSENT(PJRT_Buffer_DonateWithControlDependency,
 void tow_pjrt_fill_absent(PJRT_Api *api)
 {
 #define FILL(function) api->function = no_##function
-    FILL(PJRT_TopologyDescription_Create);
     FILL(PJRT_TopologyDescription_Deserialize);
-    FILL(PJRT_Client_TopologyDescription);
-    FILL(PJRT_Compile);
     FILL(PJRT_ExecuteContext_Create);
     FILL(PJRT_Client_CreateViewOfDeviceBuffer);
     FILL(PJRT_Client_CreateUninitializedBuffer);

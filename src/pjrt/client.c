@@ -7,7 +7,7 @@
 #include "pjrt/plugin_impl.h"
 #include "pjrt/tuning.h"
 
-static const char platform[] = "towpath";
+static const char platform[] = TOW_PJRT_PLATFORM;
 static const char *const memory_kinds[] = {TOW_PJRT_MEMORY_KINDS};
 _Static_assert(TOW_COUNT_OF(memory_kinds) == TOW_MEMORY_KIND_COUNT,
                "a name for each");
@@ -227,7 +227,9 @@ static tow_status_t fill_client(PJRT_Client *client)
         fill_device(client, i);
     snprintf(client->version, sizeof(client->version), "towpath %d.%d.%d",
              TOW_VERSION_MAJOR, TOW_VERSION_MINOR, TOW_VERSION_PATCH);
-    return TOW_OK;
+    client->topology = tow_pjrt_topology_create(client);
+    return client->topology != NULL ? TOW_OK
+                                    : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
 /* Accepts one that is half made. */
@@ -241,6 +243,7 @@ static void destroy(PJRT_Client *client)
     }
     tow_vec_deinit(&client->slices);
     tow_pjrt_callbacks_close(client);
+    tow_pjrt_topology_destroy(client->topology);
     if (client->all != NULL) tow_slice_release(client->all);
     if (client->tow != NULL) tow_client_release(client->tow);
     tow_free(client->memories);

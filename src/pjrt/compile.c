@@ -373,19 +373,28 @@ tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *saved,
     return TOW_OK;
 }
 
-static PJRT_Error *client_compile(PJRT_Client_Compile_Args *args)
+tow_status_t tow_pjrt_compile_program(PJRT_Client *client,
+                                      const PJRT_Program *program,
+                                      tow_bytes_t options,
+                                      PJRT_LoadedExecutable **out_loaded)
 {
     void *own;
     size_t own_size = 0;
-    RETURN_IF_ERROR(read_program(args->program, &own, &own_size));
-    tow_saved_t source = {
-        .program = {args->program->code, args->program->code_size},
-        .options = {args->compile_options, args->compile_options_size}};
+    TOW_RETURN_IF_ERROR(read_program(program, &own, &own_size));
+    tow_saved_t source = {.program = {program->code, program->code_size},
+                          .options = options};
     if (own != NULL) source.program = (tow_bytes_t){own, own_size};
-    tow_status_t status =
-        tow_pjrt_compile(args->client, &source, &args->executable);
+    tow_status_t status = tow_pjrt_compile(client, &source, out_loaded);
     tow_free(own);
-    return take_error(status);
+    return status;
+}
+
+static PJRT_Error *client_compile(PJRT_Client_Compile_Args *args)
+{
+    const tow_bytes_t options = {args->compile_options,
+                                 args->compile_options_size};
+    return take_error(tow_pjrt_compile_program(args->client, args->program,
+                                               options, &args->executable));
 }
 
 /* -- Getters --------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
  *
  *   table.c      GetPjrtApi: the table, errors, attributes, the extension
  *   client.c     clients, devices, memories
+ *   topology.c   the devices as something to compile for
  *   slice.c      sets of devices that executables run on
  *   compile.c    executables and what is known of them
  *   bytecode.c   types in programs that the cluster's XLA knows by name only
@@ -96,6 +97,8 @@ void tow_event_hurry_inside(PJRT_Event *event, bool may_linger);
 
 /* -- Clients --------------------------------------------------------------------- */
 
+#define TOW_PJRT_PLATFORM "towpath"
+
 typedef struct slice_entry slice_entry_t;
 typedef struct callbacks callbacks_t;
 
@@ -147,13 +150,19 @@ struct PJRT_Client {
     PJRT_Device **devices;       /* owned */
     PJRT_Memory **memories;      /* owned */
     size_t device_count;
-    TOW_VEC(slice_entry_t *) slices; /* inside; owned */
-    atomic_uint heard_alarm_count;   /* when we last looked who is there */
-    uint32_t linger_skip_count;      /* inside: so often the keeper waits */
+    PJRT_TopologyDescription *topology; /* owned */
+    TOW_VEC(slice_entry_t *) slices;    /* inside; owned */
+    atomic_uint heard_alarm_count;      /* when we last looked who is there */
+    uint32_t linger_skip_count;         /* inside: so often the keeper waits */
     callbacks_t *callbacks; /* inside; owned; NULL: no program calls back */
     late_watch_t late;
     char version[64];
 };
+
+/* A copy of what the client knows of its devices. NULL: no memory. */
+PJRT_TopologyDescription *tow_pjrt_topology_create(const PJRT_Client *client);
+/* NULL is fine. */
+void tow_pjrt_topology_destroy(PJRT_TopologyDescription *topology);
 
 /* Not inside. */
 void tow_pjrt_watch_late(PJRT_Client *client);
@@ -349,6 +358,12 @@ struct PJRT_LoadedExecutable {
 /* Not inside: it waits. The devices are those that the options name. */
 tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *source,
                               PJRT_LoadedExecutable **out_loaded) TOW_MUST_USE;
+/* The same for a program in any of the formats that frameworks write. */
+tow_status_t tow_pjrt_compile_program(PJRT_Client *client,
+                                      const PJRT_Program *program,
+                                      tow_bytes_t options,
+                                      PJRT_LoadedExecutable **out_loaded)
+    TOW_MUST_USE;
 /* The same for the same program, options and kind of device, wherever it is. */
 tow_status_t tow_pjrt_fill_fingerprint(PJRT_Executable *executable)
     TOW_MUST_USE;
@@ -373,6 +388,7 @@ void tow_pjrt_fill_save(PJRT_Api *api);
 void tow_pjrt_fill_buffer(PJRT_Api *api);
 void tow_pjrt_fill_transfer(PJRT_Api *api);
 void tow_pjrt_fill_execute(PJRT_Api *api);
+void tow_pjrt_fill_topology(PJRT_Api *api);
 void tow_pjrt_fill_absent(PJRT_Api *api);
 
 #endif /* TOW_PJRT_PLUGIN_IMPL_H_ */

@@ -167,6 +167,7 @@ __attribute__((constructor)) static void fill_table(void)
     tow_pjrt_fill_buffer(api);
     tow_pjrt_fill_transfer(api);
     tow_pjrt_fill_execute(api);
+    tow_pjrt_fill_topology(api);
     tow_pjrt_fill_absent(api);
 }
 

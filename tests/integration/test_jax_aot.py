@@ -1,10 +1,11 @@
 """Compiled programs that outlive the process: serialised, exported, in JAX's own cache."""
 
 import json
+import textwrap
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, VERSIONS, cluster, finish, lines, start
+from jax_script import NEEDS_THE_PLUGIN, VERSIONS, cluster, finish, lines, start, start_words
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 pytestmark = NEEDS_THE_PLUGIN
@@ -138,15 +139,58 @@ print(*exported.platforms)
 """, python_path=version, **SMALL) == ["towpath cpu"]
 
 
-def test_topologies_without_devices_are_refused_with_the_next_step():
-    assert lines("""
+TOPOLOGY = """
+from jax.experimental import serialize_executable, topologies
+topology = topologies.get_topology_desc(platform="towpath")
+mesh_of = lambda topology: topologies.make_mesh(topology, (2, 2), ("a", "b"))
+def compile_for(mesh):
+    return step.lower(jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=NamedSharding(mesh, P("a", "b")))).compile()
+"""
+
+
+def test_what_was_compiled_for_the_topology_of_a_cluster_can_be_loaded_there():
+    assert lines(STEP + TOPOLOGY + """
+described, attached = topology.devices, topologies.get_attached_topology().devices
+print([(d.id, d.device_kind, d.host, d.coords) for d in described]
+      == [(d.id, d.device_kind, d.host, d.coords) for d in attached])
+made = compile_for(mesh_of(topology))
+print(made.cost_analysis()["flops"] > 0)
+loaded = serialize_executable.deserialize_and_load(*serialize_executable.serialize(made))
+np.testing.assert_allclose(loaded(x)["y"], step(x)["y"])
+try:
+    topologies.get_topology_desc("two_by_two", platform="towpath")
+except jax.errors.JaxRuntimeError as error:
+    print("there is one, without a name" in str(error))
+""", **SMALL) == ["True"] * 3
+
+
+def test_a_topology_outlives_its_cluster():
+    assert lines(STEP + TOPOLOGY + """
+import jax.extend
+mesh = mesh_of(topology)
+kinds = [d.device_kind for d in topology.devices]
+del x, devices
+jax.extend.backend.clear_backends()
+print([d.device_kind for d in topology.devices] == kinds)
+x = np.ones((4, 4), np.float32)
+try:
+    compile_for(mesh)  # in the cluster that JAX connects to now
+    print(len(jax.devices()))
+except jax.errors.JaxRuntimeError as error:
+    print(error)
+""", **SMALL) == ["True", "4"]
+
+
+def test_topologies_without_a_cluster_are_refused_with_the_next_step():
+    done = finish(start_words(["-c", textwrap.dedent("""
         from jax.experimental import topologies
         try:
             topologies.get_topology_desc(platform="towpath")
         except NotImplementedError as error:
-            print("get_attached_topology" in str(error))
-        print(len(topologies.get_attached_topology().devices) == len(devices))
-    """) == ["True", "True"]
+            print("jax.devices() connects" in str(error))
+    """)]))
+    assert done.stdout.split() == ["True"], done.stderr
 
 
 HLO = """
