@@ -100,13 +100,20 @@ static void run_callbacks(void *context)
     tow_callbacks_run(&list);
 }
 
+/* Where a client is to be opened. */
+typedef struct target {
+    const char *address;
+    int64_t spin_ns; /* as tow_net_options_t has it */
+} target_t;
+
 static tow_status_t open_net(const char *name, const tow_security_t *security,
-                             tow_shared_net_t **out_shared)
+                             int64_t spin_ns, tow_shared_net_t **out_shared)
 {
     tow_net_options_t options = {.name = name,
                                  .security = security,
                                  .log = {.level = TOW_LOG_ERROR},
-                                 .data_plane = TOW_NET_DATA_UCX};
+                                 .data_plane = TOW_NET_DATA_UCX,
+                                 .spin_ns = spin_ns};
     return tow_shared_net_create(&options, out_shared);
 }
 
@@ -150,7 +157,7 @@ static void free_security(tow_security_t *security)
 }
 
 static tow_status_t dial(const tow_client_options_t *options,
-                         const char *address, tow_client_t **out_client)
+                         const target_t *target, tow_client_t **out_client)
 {
     char name[TOW_PEER_NAME_MAX + 1], own_name[TOW_PEER_NAME_MAX + 1];
     plain_name(name, name_of(options));
@@ -159,14 +166,15 @@ static tow_status_t dial(const tow_client_options_t *options,
     if (security == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_shared_net_t *shared = NULL;
     tow_status_t status =
-        tow_local_security(options->token_file, address, security);
-    if (status == TOW_OK) status = open_net(own_name, security, &shared);
+        tow_local_security(options->token_file, target->address, security);
+    if (status == TOW_OK)
+        status = open_net(own_name, security, target->spin_ns, &shared);
     if (status != TOW_OK) {
         free_security(security);
         return status;
     }
     tow_shared_net_enter(shared);
-    tow_machine_options_t machine = {.address = address,
+    tow_machine_options_t machine = {.address = target->address,
                                      .name = name,
                                      .patience_ns = options->timeout_ns > 0
                                                         ? options->timeout_ns
@@ -226,10 +234,10 @@ void tow_client_leave_maybe_last(tow_client_t *client)
 }
 
 static tow_status_t open_at(const tow_client_options_t *options,
-                            const char *address, tow_client_t **out_client)
+                            const target_t *target, tow_client_t **out_client)
 {
     tow_client_t *client = NULL;
-    TOW_RETURN_IF_ERROR(dial(options, address, &client));
+    TOW_RETURN_IF_ERROR(dial(options, target, &client));
     enter(client);
     tow_status_t status =
         wait_settled(client, &client->opening, TOW_TIME_NEVER);
@@ -237,7 +245,7 @@ static tow_status_t open_at(const tow_client_options_t *options,
     if (status != TOW_OK) {
         client->reference_count = 0;
         close_client(client);
-        return tow_status_annotate(status, "connecting to %s", address);
+        return tow_status_annotate(status, "connecting to %s", target->address);
     }
     *out_client = client;
     return TOW_OK;
@@ -258,14 +266,17 @@ tow_status_t tow_client_open(const tow_client_options_t *options,
     *out_client = NULL;
     if (own.address == NULL) own.address = getenv("TOW_ADDRESS");
     if (own.address != NULL && own.address[0] != '\0')
-        return open_at(&own, own.address, out_client);
+        return open_at(&own, &(target_t){.address = own.address}, out_client);
     tow_local_cluster_t *local;
     TOW_RETURN_IF_ERROR(tow_local_cluster_start(&own, &local));
     own.timeout_ns = own.timeout_ns > 0 ? own.timeout_ns : 60 * TOW_NS_PER_S;
     own.token_file = tow_local_cluster_token_file(local);
+    const target_t target = {.address = tow_local_cluster_address(local),
+                             .spin_ns = tow_local_cluster_is_joint(local)
+                                            ? TOW_LOCAL_JOINT_SPIN_NS
+                                            : 0};
     tow_client_t *client = NULL;
-    tow_status_t status =
-        open_at(&own, tow_local_cluster_address(local), &client);
+    tow_status_t status = open_at(&own, &target, &client);
     if (client != NULL)
         client->local = local;
     else

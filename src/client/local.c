@@ -43,6 +43,7 @@ struct tow_local_cluster {
     char token_file[128];
     int process_fd; /* -1: none */
     int leash_fd;   /* our end of the pipe; -1: none */
+    bool is_joint;
 };
 
 /* -- How large ------------------------------------------------------------------ */
@@ -51,7 +52,17 @@ typedef struct local_size {
     unsigned long worker_count;
     unsigned long device_count; /* of each */
     unsigned long island_count; /* 0: one */
+    bool is_apart; /* the controller is a process of its own in any case */
 } local_size_t;
+
+static bool read_word(const char **text, const char *word)
+{
+    const size_t length = strlen(word);
+    const char end = strncmp(*text, word, length) == 0 ? (*text)[length] : '?';
+    if (end != ',' && end != '\0') return false;
+    *text += end == ',' ? length + 1 : length;
+    return true;
+}
 
 static bool read_count(const char **text, const char *word,
                        unsigned long *out_count)
@@ -67,18 +78,21 @@ static bool read_count(const char **text, const char *word,
     return *end == ',' || *end == '\0';
 }
 
-/* "workers=2,devices=4,islands=2", each alone too, in any order. */
+/* "workers=2,devices=4,islands=2,apart", each alone too, in any order. */
 static tow_status_t parse_size(const char *text, local_size_t *size)
 {
     const char *rest = text;
     while (*rest != '\0')
-        if (!read_count(&rest, "workers=", &size->worker_count) &&
-            !read_count(&rest, "devices=", &size->device_count) &&
-            !read_count(&rest, "islands=", &size->island_count))
+        if (read_word(&rest, "apart"))
+            size->is_apart = true;
+        else if (!read_count(&rest, "workers=", &size->worker_count) &&
+                 !read_count(&rest, "devices=", &size->device_count) &&
+                 !read_count(&rest, "islands=", &size->island_count))
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
                              "TOW_LOCAL is '%s': it is written "
                              "workers=2,devices=4, with numbers from 1 to %u, "
-                             "and islands=2 if there are to be several",
+                             "islands=2 if there are to be several, and apart "
+                             "if the controller is to outlive its only worker",
                              text, TOW_LOCAL_COUNT_MAX);
     return TOW_OK;
 }
@@ -95,6 +109,13 @@ static tow_status_t find_size(const tow_client_options_t *options,
     if (options->devices_per_worker > 0)
         out_size->device_count = options->devices_per_worker;
     return TOW_OK;
+}
+
+/* One worker and the controller are one process: a message fewer each way, and a
+ * core for it and one for us. */
+static bool is_joint(const local_size_t *size)
+{
+    return size->worker_count == 1 && !size->is_apart;
 }
 
 /* -- Where `tow` is ------------------------------------------------------------- */
@@ -247,7 +268,7 @@ static tow_status_t start_child(tow_local_cluster_t *cluster,
     snprintf(islands, sizeof(islands), "%lu", size->island_count);
     snprintf(follow, sizeof(follow), "%d", CHILD_FOLLOW_FD);
     snprintf(ready, sizeof(ready), "%d", CHILD_READY_FD);
-    char *argv[20] = {command,
+    char *argv[24] = {command,
                       "up",
                       "--foreground",
                       "--folder",
@@ -267,6 +288,7 @@ static tow_status_t start_child(tow_local_cluster_t *cluster,
         argv[count++] = "--simulated";
         argv[count++] = (char *)options->simulated;
     }
+    if (is_joint(size)) argv[count++] = "--joint";
     if (size->island_count > 0) {
         argv[count++] = "--islands";
         argv[count++] = islands;
@@ -357,6 +379,7 @@ static tow_status_t start(tow_local_cluster_t *cluster,
 {
     local_size_t size;
     TOW_RETURN_IF_ERROR(find_size(options, &size));
+    cluster->is_joint = is_joint(&size);
     /* Not TMPDIR: the path of a socket has a hundred characters. */
     const char *parent = getenv("XDG_RUNTIME_DIR");
     if (parent == NULL || access(parent, W_OK | X_OK) != 0 ||
@@ -408,6 +431,11 @@ const char *tow_local_cluster_address(const tow_local_cluster_t *cluster)
 const char *tow_local_cluster_token_file(const tow_local_cluster_t *cluster)
 {
     return cluster->token_file;
+}
+
+bool tow_local_cluster_is_joint(const tow_local_cluster_t *cluster)
+{
+    return cluster->is_joint;
 }
 
 /* -- The end -------------------------------------------------------------------- */

@@ -20,6 +20,8 @@ tow_status_t tow_local_cluster_start(const tow_client_options_t *options,
 const char *tow_local_cluster_address(const tow_local_cluster_t *cluster);
 /* Lent. */
 const char *tow_local_cluster_token_file(const tow_local_cluster_t *cluster);
+/* Its controller and its only worker are one process. */
+bool tow_local_cluster_is_joint(const tow_local_cluster_t *cluster);
 /* Ends all its processes and removes what they left. NULL is fine. */
 void tow_local_cluster_stop(tow_local_cluster_t *cluster);
 

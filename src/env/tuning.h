@@ -88,8 +88,8 @@
  * call on eight devices of one worker, two cores, 132 us a call instead of 166; but
  * 157 instead of 142 with two workers, whose cores it then takes. */
 #define TOW_NET_WORKER_SPIN_NS (200 * TOW_NS_PER_US)
-/* And a client with fewer cores than this does not spin while it waits: they are
- * the controller's and the workers'. One device on two cores: 20,700 calls a
+/* And a client with fewer cores than this does not spin while it waits, unless it
+ * is told to: they are the controller's and the workers'. One device on two cores: 20,700 calls a
  * second instead of 16,100. */
 #define TOW_SHARED_SPIN_CORES_MIN 4
 /* After so many spins in a row in which nothing came, the next one is left out,

@@ -45,7 +45,10 @@
 
 typedef struct member {
     char name[32]; /* "controller", "worker-0" */
+    /* The only worker of a cluster may be both. */
+    bool is_controller;
     bool is_worker;
+    uint32_t place;   /* a worker's, among all */
     uint32_t process; /* a worker's number, never used again */
     pid_t pid;        /* 0: it is not there */
     int ready_fd;     /* -1: it has said so, or is not there */
@@ -131,9 +134,8 @@ static void add_island(const supervisor_t *supervisor, const member_t *member,
 {
     const tow_supervisor_options_t *options = supervisor->options;
     if (options->island_count == 0) return;
-    const uint64_t index = (uint64_t)(member - supervisor->members) - 1;
     snprintf(words->island, sizeof(words->island), "island-%llu",
-             (unsigned long long)(index * options->island_count /
+             (unsigned long long)(member->place * options->island_count /
                                   options->worker_count));
     add(words, "--island");
     add(words, words->island);
@@ -159,6 +161,30 @@ static void add_spin(words_t *words, const tow_supervisor_options_t *options)
         add_number(words, "--spin", TOW_NET_WORKER_SPIN_NS / TOW_NS_PER_US);
 }
 
+static void add_controller(words_t *words,
+                           const tow_supervisor_options_t *options)
+{
+    if (options->keeps_compiled) add(words, "--compile-cache");
+    if (!uses_xla(options)) return;
+    add(words, "--launcher-fd");
+    add(words, "4");
+}
+
+static void add_worker(const supervisor_t *supervisor, const member_t *member,
+                       words_t *words)
+{
+    const tow_supervisor_options_t *options = supervisor->options;
+    add(words, "--name");
+    add(words, member->name);
+    add_number(words, "--process", member->process);
+    add_number(words, "--devices", options->device_count);
+    if (options->host_functions) add(words, "--host-functions");
+    if (options->memory_bytes > 0)
+        add_number(words, "--memory", options->memory_bytes);
+    add_number(words, "--host-memory", options->host_bytes);
+    add_island(supervisor, member, words);
+}
+
 static void make_words(const supervisor_t *supervisor, const member_t *member,
                        words_t *words)
 {
@@ -172,25 +198,14 @@ static void make_words(const supervisor_t *supervisor, const member_t *member,
     add(words, "--ready-fd");
     add(words, "3");
     add_devices(words, options);
-    if (!member->is_worker) {
-        if (options->keeps_compiled) add(words, "--compile-cache");
-        if (uses_xla(options)) {
-            add(words, "--launcher-fd");
-            add(words, "4");
-        }
+    if (member->is_controller) add_controller(words, options);
+    if (member->is_worker) {
+        if (member->is_controller) add(words, "--with-controller");
+        add_worker(supervisor, member, words);
+    } else {
         add_relays(words, options);
         add_spin(words, options);
-        return;
     }
-    add(words, "--name");
-    add(words, member->name);
-    add_number(words, "--process", member->process);
-    add_number(words, "--devices", options->device_count);
-    if (options->host_functions) add(words, "--host-functions");
-    if (options->memory_bytes > 0)
-        add_number(words, "--memory", options->memory_bytes);
-    add_number(words, "--host-memory", options->host_bytes);
-    add_island(supervisor, member, words);
 }
 
 /* As main() does with the same words. */
@@ -258,7 +273,7 @@ static int open_ready_pipe(int fds[2])
  * it notices and does without. */
 static int open_launcher(supervisor_t *supervisor, const member_t *member)
 {
-    if (member->is_worker || !uses_xla(supervisor->options)) return -1;
+    if (!member->is_controller || !uses_xla(supervisor->options)) return -1;
     const int fd = tow_launcher_open(&supervisor->launcher);
     return fd >= 0 ? move_up(fd) : -1;
 }
@@ -268,9 +283,7 @@ static void take_cores(const supervisor_t *supervisor, const member_t *member)
 {
     const tow_supervisor_options_t *options = supervisor->options;
     if (!member->is_worker || options->is_unbound) return;
-    /* The controller is the first member. */
-    tow_cores_take_share((size_t)(member - supervisor->members) - 1,
-                         options->worker_count);
+    tow_cores_take_share(member->place, options->worker_count);
 }
 
 static tow_status_t start_member(supervisor_t *supervisor, member_t *member)
@@ -417,7 +430,7 @@ static void member_ready(supervisor_t *supervisor, member_t *member)
 {
     member->is_ready = true;
     close_ready(member);
-    if (!member->is_worker && !supervisor->is_ready) {
+    if (member->is_controller && !supervisor->is_ready) {
         snprintf(supervisor->address, sizeof(supervisor->address), "%s",
                  member->line);
         start_workers(supervisor);
@@ -627,18 +640,28 @@ static void follow(supervisor_t *supervisor)
     if (getppid() > 1) supervisor->parent_fd = pidfd_open(getppid(), 0);
 }
 
+static void name_member(member_t *member, size_t index, bool is_joint)
+{
+    *member = (member_t){.is_controller = index == 0,
+                         .is_worker = index > 0 || is_joint,
+                         .place = index > 0 ? (uint32_t)index - 1 : 0,
+                         .ready_fd = -1};
+    if (member->is_worker)
+        snprintf(member->name, sizeof(member->name), "worker-%u",
+                 (unsigned)member->place);
+    else
+        snprintf(member->name, sizeof(member->name), "controller");
+}
+
 static void name_members(supervisor_t *supervisor)
 {
-    supervisor->member_count = 1 + supervisor->options->worker_count;
+    const tow_supervisor_options_t *options = supervisor->options;
+    supervisor->member_count =
+        options->is_joint ? 1 : 1 + options->worker_count;
     for (size_t i = 0; i < supervisor->member_count; i++) {
-        member_t *member = &supervisor->members[i];
-        *member = (member_t){.is_worker = i > 0, .ready_fd = -1};
-        if (i == 0)
-            snprintf(member->name, sizeof(member->name), "controller");
-        else
-            snprintf(member->name, sizeof(member->name), "worker-%zu", i - 1);
+        name_member(&supervisor->members[i], i, options->is_joint);
         char log[TOW_RUN_PATH_SIZE];
-        log_path(supervisor, member, log);
+        log_path(supervisor, &supervisor->members[i], log);
         unlink(log); /* Of a cluster that was here before. */
     }
 }
@@ -661,11 +684,14 @@ tow_status_t tow_supervise(const tow_supervisor_options_t *options)
     name_members(&supervisor);
     tow_status_t status = open_signals(&supervisor);
     follow(&supervisor);
+    if (uses_xla(options) && options->is_joint)
+        supervisor.is_preloaded = tow_preload_xla();
     if (status == TOW_OK)
         status = start_member(&supervisor, &supervisor.members[0]);
     if (status == TOW_OK) {
         /* While the controller starts. */
-        if (uses_xla(options)) supervisor.is_preloaded = tow_preload_xla();
+        if (uses_xla(options) && !options->is_joint)
+            supervisor.is_preloaded = tow_preload_xla();
         run(&supervisor);
         /* First: a controller that ends waits for the end of its compilers, which
          * it hears from us. */

@@ -31,9 +31,12 @@ typedef struct tow_supervisor_options {
     /* As `tow controller` takes them; 0: its defaults. */
     uint64_t relay_above, relay_group;
     bool keeps_compiled; /* programs, on disk, for clusters to come */
-    bool is_unbound;     /* workers may use all cores, not a share each */
-    int follow_fd;       /* its end ends the cluster; -1: none */
-    int ready_fd;        /* gets the address, in one line; -1: nobody does */
+    /* Its only worker has the controller within: fewer processes and messages
+     * between them, and a worker that dies takes all sessions along. */
+    bool is_joint;
+    bool is_unbound; /* workers may use all cores, not a share each */
+    int follow_fd;   /* its end ends the cluster; -1: none */
+    int ready_fd;    /* gets the address, in one line; -1: nobody does */
 } tow_supervisor_options_t;
 
 /* Starts the cluster, says that it is ready, minds it until SIGTERM, SIGINT, SIGHUP

@@ -42,6 +42,7 @@ enum {
     OPTION_HOST_FUNCTIONS,
     OPTION_HOST_MEMORY,
     OPTION_COMPILE_CACHE,
+    OPTION_JOINT,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -100,6 +101,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_KEYS: a->keys = argument; return 0;
     case OPTION_UNBOUND: a->options.is_unbound = true; return 0;
     case OPTION_HOST_FUNCTIONS: a->options.host_functions = true; return 0;
+    case OPTION_JOINT: a->options.is_joint = true; return 0;
     case OPTION_COMPILE_CACHE: a->options.keeps_compiled = true; return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "unexpected word '%s'", argument);
@@ -107,6 +109,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (a->options.follow_fd >= 0 && !a->is_foreground)
             argp_error(state, "--follow-fd goes with --foreground");
+        if (a->options.is_joint && a->options.worker_count > 1)
+            argp_error(state, "--joint is for one worker");
         if (a->options.island_count > a->options.worker_count)
             argp_error(state, "an island has at least one worker: --islands "
                               "takes no more than --workers");
@@ -253,6 +257,10 @@ int tow_command_up(int argc, char **argv)
         {"host-memory", OPTION_HOST_MEMORY, "BYTES", 0,
          "Host memory of each worker for idle objects that give way; 0: none "
          "(a quarter, by all workers)",
+         0},
+        {"joint", OPTION_JOINT, NULL, 0,
+         "One process for the controller and its only worker: quicker, but the "
+         "death of that worker ends all sessions",
          0},
         {"unbound", OPTION_UNBOUND, NULL, 0,
          "Let every worker use all cores, not a share of them each", 0},

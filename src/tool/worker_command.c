@@ -14,6 +14,7 @@
 #include "session/tuning.h"
 #include "tool/client_calls.h"
 #include "tool/command.h"
+#include "tool/controller_part.h"
 #include "tool/cores.h"
 #include "tool/local.h"
 #include "tool/role.h"
@@ -45,13 +46,19 @@ typedef struct worker_arguments {
     uint64_t host_bytes;   /* for spilled objects */
     uint64_t ready_fd;
     bool host_functions;
+    /* The cluster's controller is a part of this process, the only worker. */
+    bool has_controller;
+    bool keeps_compiled;  /* of the controller, as the next */
+    uint64_t launcher_fd; /* 0: none */
 } worker_arguments_t;
 
 typedef struct worker_process {
     const worker_arguments_t *arguments;
     char host_name[TOW_ROLE_HOST_SIZE];
     tow_role_t role;
-    tow_gangs_t *gangs; /* owned; NULL: the driver needs none */
+    tow_controller_part_t controller; /* if this process has it */
+    char address[DOOR_SIZE];          /* of the controller, port resolved */
+    tow_gangs_t *gangs;               /* owned; NULL: the driver needs none */
     tow_worker_hooks_t gang_hooks;
     tow_client_calls_t calls;
     tow_driver_t *driver;           /* owned */
@@ -73,6 +80,9 @@ enum {
     OPTION_HOST_MEMORY,
     OPTION_DOOR,
     OPTION_HOST_FUNCTIONS,
+    OPTION_WITH_CONTROLLER,
+    OPTION_COMPILE_CACHE,
+    OPTION_LAUNCHER_FD,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -84,6 +94,12 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
     case OPTION_DATA: a->data_devices = argument; return 0;
     case OPTION_DOOR: a->door = argument; return 0;
     case OPTION_HOST_FUNCTIONS: a->host_functions = true; return 0;
+    case OPTION_WITH_CONTROLLER: a->has_controller = true; return 0;
+    case OPTION_COMPILE_CACHE: a->keeps_compiled = true; return 0;
+    case OPTION_LAUNCHER_FD:
+        a->launcher_fd =
+            tow_command_number(state, "launcher-fd", argument, 3, 1 << 20);
+        return 0;
     case OPTION_READY_FD:
         a->ready_fd =
             tow_command_number(state, "ready-fd", argument, 0, 1 << 20);
@@ -97,6 +113,9 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
         if (a->plugin != NULL && a->model != NULL)
             argp_error(state, "--plugin and --simulated are two answers to "
                               "one question");
+        if (!a->has_controller && (a->keeps_compiled || a->launcher_fd != 0))
+            argp_error(state, "--compile-cache and --launcher-fd are for a "
+                              "controller: --with-controller");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -143,7 +162,7 @@ static tow_status_t open_gangs(worker_process_t *process)
 {
     const worker_arguments_t *a = process->arguments;
     const tow_gangs_options_t options = {.env = tow_net_env(process->role.net),
-                                         .cluster = a->controller,
+                                         .cluster = process->address,
                                          .host = process->host_name,
                                          .process = (uint32_t)a->process,
                                          .device_count =
@@ -274,14 +293,16 @@ static void on_joined(void *context, uint64_t cluster)
 {
     worker_process_t *process = context;
     tow_log(&tow_net_env(process->role.net)->log, TOW_LOG_INFO, "joined",
-            TOW_F_STR("controller", process->arguments->controller),
+            TOW_F_STR("controller", process->address),
             TOW_F_U64("cluster", cluster));
     if (process->gang_hooks.joined != NULL)
         process->gang_hooks.joined(process->gang_hooks.context, cluster);
     if (process->has_joined) return;
     process->has_joined = true;
     tow_role_say_ready((int)process->arguments->ready_fd,
-                       process->arguments->name);
+                       process->arguments->has_controller
+                           ? process->address
+                           : process->arguments->name);
 }
 
 static void on_lost(void *context, tow_status_t cause)
@@ -348,7 +369,7 @@ static tow_status_t choose_door(const worker_process_t *process,
         snprintf(door, DOOR_SIZE, "%s", a->door);
         return TOW_OK;
     }
-    TOW_RETURN_IF_ERROR(tow_address_parse(a->controller, &address));
+    TOW_RETURN_IF_ERROR(tow_address_parse(process->address, &address));
     if (address.kind == TOW_ADDRESS_UNIX) {
         char *file = strrchr(address.host, '/');
         file = file != NULL ? file + 1 : address.host;
@@ -382,7 +403,7 @@ static tow_status_t open_worker(worker_process_t *process)
     char door[DOOR_SIZE];
     TOW_RETURN_IF_ERROR(choose_door(process, door));
     const tow_worker_options_t options = {
-        .controller = a->controller,
+        .controller = process->address,
         .host = process->host_name,
         .island = a->island,
         .door = door,
@@ -411,6 +432,27 @@ static tow_status_t open_worker(worker_process_t *process)
     return TOW_OK;
 }
 
+/* Before the worker: it dials its own process as it would another. What the two
+ * say to each other goes through the same loop, and wakes nobody. */
+static tow_status_t open_controller(worker_process_t *process)
+{
+    const worker_arguments_t *a = process->arguments;
+    const char *address = a->controller;
+    if (a->has_controller) {
+        const tow_controller_part_options_t options = {
+            .address = a->controller,
+            .plugin = a->plugin,
+            .model = a->model,
+            .launcher_fd = a->launcher_fd,
+            .keeps_compiled = a->keeps_compiled};
+        TOW_RETURN_IF_ERROR(tow_controller_part_open(&process->controller,
+                                                     &process->role, &options));
+        address = tow_controller_address(process->controller.controller);
+    }
+    snprintf(process->address, sizeof(process->address), "%s", address);
+    return TOW_OK;
+}
+
 static tow_status_t open_all(worker_process_t *process)
 {
     const worker_arguments_t *a = process->arguments;
@@ -425,6 +467,7 @@ static tow_status_t open_all(worker_process_t *process)
         snprintf(process->host_name, TOW_ROLE_HOST_SIZE, "%s", a->host);
     else
         tow_role_host_name(process->host_name);
+    TOW_RETURN_IF_ERROR(open_controller(process));
     TOW_RETURN_IF_ERROR(open_devices(process));
     TOW_RETURN_IF_ERROR(open_host_runner(process));
     return open_worker(process);
@@ -454,6 +497,7 @@ static void close_all(worker_process_t *process)
         tow_gangs_close(process->gangs, closed);
         tow_role_await(&process->role, &is_done);
     }
+    tow_controller_part_close(&process->controller, &process->role);
     tow_role_close(&process->role);
 }
 
@@ -497,10 +541,19 @@ int tow_command_worker(int argc, char **argv)
          "Run host functions: C of its clients, as the user that the worker "
          "runs as",
          0},
+        {"with-controller", OPTION_WITH_CONTROLLER, 0, 0,
+         "Be the controller too, at that address: for a cluster of one worker",
+         0},
+        {"compile-cache", OPTION_COMPILE_CACHE, 0, 0,
+         "With a controller: as `tow controller` takes it", 0},
+        {"launcher-fd", OPTION_LAUNCHER_FD, "N", 0,
+         "With a controller: as `tow controller` takes it", 0},
         {"keys", OPTION_KEYS, "FOLDER", 0,
          "Token and certificates, as `tow keys` makes them", 0},
         {"ready-fd", OPTION_READY_FD, "N", 0,
-         "Say its name on this descriptor when it has joined (1)", 0},
+         "Say its name, or its address if it has the controller, on this "
+         "descriptor when it has joined (1)",
+         0},
         {0},
     };
     static const struct argp argp = {

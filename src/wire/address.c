@@ -212,3 +212,9 @@ bool tow_address_is_local(const tow_address_t *address)
     return inet_pton(AF_INET6, address->host, &v6) == 1 &&
            memcmp(&v6, &in6addr_loopback, sizeof(v6)) == 0;
 }
+
+bool tow_address_is_same(const tow_address_t *a, const tow_address_t *b)
+{
+    return a->kind == b->kind && a->port == b->port &&
+           strcmp(a->host, b->host) == 0;
+}

@@ -37,5 +37,7 @@ void tow_address_format(const tow_address_t *address, char *text,
  * ::1, "localhost", the simulator. Whoever opens a socket for "localhost" uses
  * the loopback addresses and asks no resolver, so that this stays true. */
 bool tow_address_is_local(const tow_address_t *address);
+/* As written: two names of one host are two. */
+bool tow_address_is_same(const tow_address_t *a, const tow_address_t *b);
 
 #endif /* TOW_WIRE_ADDRESS_H_ */

@@ -40,6 +40,7 @@ void tow_net_connection_drop(tow_net_link_t *link)
     tow_net_t *net = link->net;
     TOW_ASSERT(link->phase != TOW_NET_RESOLVING);
     if (net->hot == link) net->hot = NULL;
+    if (link->is_mated) tow_net_mate_part(link);
     tow_net_source_close(net, &link->source);
     if (link->peer_fd >= 0) close(link->peer_fd);
     link->peer_fd = -1;
@@ -194,7 +195,7 @@ static void become_up(tow_net_link_t *link)
     link->link.peer.features = peer->features;
     link->link.peer.epoch++;
     link->link.peer.is_dead = false;
-    if (link->target.kind == TOW_ADDRESS_UNIX)
+    if (link->target.kind == TOW_ADDRESS_UNIX && !link->is_mated)
         link->peer_fd = tow_net_socket_peer_process(link->source.fd);
     tow_handshake_destroy(link->handshake);
     link->handshake = NULL;
@@ -323,15 +324,13 @@ static void take_handshake(tow_net_link_t *link, tow_net_input_t input)
                                         .count = input.count - consumed});
 }
 
-static void take_plain(tow_net_link_t *link, tow_net_input_t input)
+void tow_net_connection_take(tow_net_link_t *link, tow_net_input_t input)
 {
     if (TOW_LIKELY(link->phase == TOW_NET_UP))
         take_frames(link, input);
     else if (link->phase == TOW_NET_HANDSHAKE)
         take_handshake(link, input);
 }
-
-static void end_of_stream(tow_net_link_t *link);
 
 /* Hands on what TLS has decrypted. */
 static void take_decrypted(tow_net_link_t *link)
@@ -348,9 +347,10 @@ static void take_decrypted(tow_net_link_t *link)
             return;
         }
         if (count > 0)
-            take_plain(link, (tow_net_input_t){link->net->plain_bytes, count});
+            tow_net_connection_take(
+                link, (tow_net_input_t){link->net->plain_bytes, count});
         else if (is_closed)
-            end_of_stream(link);
+            tow_net_connection_read_end(link);
         else
             return;
     }
@@ -400,19 +400,19 @@ static tow_status_t describe_end(tow_net_link_t *link)
         link->address, tow_net_phase_name(link->phase));
 }
 
-static void end_of_stream(tow_net_link_t *link)
+void tow_net_connection_read_end(tow_net_link_t *link)
 {
     tow_net_connection_fail(link, describe_end(link));
 }
 
-/* Nothing left to read now. */
-static void read_dry(tow_net_link_t *link)
+void tow_net_connection_read_dry(tow_net_link_t *link)
 {
     if (link->failure != TOW_OK) {
         tow_status_t failure = link->failure;
         link->failure = TOW_OK;
         tow_net_connection_fail(link, failure);
-    } else if (link->has_shut_down && link->target.kind == TOW_ADDRESS_UNIX) {
+    } else if (link->has_shut_down &&
+               (link->target.kind == TOW_ADDRESS_UNIX || link->is_mated)) {
         /* What we sent stands in the peer's socket already and outlives ours.
          * With TCP it may be on its way, and a byte that still comes for a
          * closed socket would reset the connection and destroy it. */
@@ -425,7 +425,7 @@ static void read_failed(tow_net_link_t *link, int error)
     if (error == EINTR)
         tow_net_defer(link->net, &link->again);
     else if (error == EAGAIN)
-        read_dry(link);
+        tow_net_connection_read_dry(link);
     else
         tow_net_connection_fail(link,
                                 TOW_ERRNO(error, "%s: %s", link->address,
@@ -436,6 +436,7 @@ bool tow_net_connection_read(tow_net_link_t *link)
 {
     if (link->phase < TOW_NET_TLS || link->phase == TOW_NET_MOURNING)
         return false;
+    if (link->is_mated) return tow_net_mate_read(link);
     tow_net_t *net = link->net;
     uint8_t *bytes = net->read_bytes;
     size_t room = 0;
@@ -450,7 +451,7 @@ bool tow_net_connection_read(tow_net_link_t *link)
         return false;
     }
     if (count == 0) {
-        end_of_stream(link);
+        tow_net_connection_read_end(link);
         return true;
     }
     net->stats.bytes_read += (uint64_t)count;
@@ -467,7 +468,7 @@ bool tow_net_connection_read(tow_net_link_t *link)
     } else if (link->tls != NULL) {
         take_cipher(link, (tow_net_input_t){bytes, (size_t)count});
     } else {
-        take_plain(link, (tow_net_input_t){bytes, (size_t)count});
+        tow_net_connection_take(link, (tow_net_input_t){bytes, (size_t)count});
     }
     return true;
 }

@@ -7,7 +7,7 @@
  *
  * Files: link.c has the life of a link and its calls, dial.c the way to CONNECTING,
  * listener.c how accepted ones begin, connection.c the rest of the phases and
- * reading, send.c writing. Callbacks are made by the loop only, never inside a call of the
+ * reading, send.c writing, mate.c both where no socket is between. Callbacks are made by the loop only, never inside a call of the
  * link's owner; a link is freed by its `gone` task, so no function here finds
  * its link freed after a callback, only closing. */
 #ifndef TOW_ENV_NET_CONNECTION_H_
@@ -47,6 +47,9 @@ struct tow_net_link {
     /* The connection: reset between one and the next. */
     tow_net_phase_t phase;
     tow_net_source_t source; /* the socket; MOURNING: what was peer_fd */
+    /* A connection within this net has no socket (mate.c): ... */
+    bool is_mated;
+    tow_net_link_t *mate; /* ... its other end; lent; NULL: it is gone */
     int peer_fd; /* owned: the peer's process, if it is another of this host */
     /* What the phase waits for: the time to dial again, the end of patience
      * with a handshake, the end of lingering or mourning. */
@@ -124,6 +127,25 @@ void tow_net_listener_close(tow_listener_t *listener, tow_closed_t closed);
 void tow_net_listeners_close(tow_net_t *net);
 /* The peer has proved itself: its owner gets the link. */
 void tow_net_listener_hand_over(tow_net_link_t *link);
+/* The listener of this net at this very address, or NULL. */
+tow_net_listener_t *tow_net_listener_find(tow_net_t *net,
+                                          const tow_address_t *address);
+/* A link for a connection that has come, among those that have not proved
+ * themselves; NULL when memory is exhausted. */
+tow_net_link_t *tow_net_listener_take_in(tow_net_listener_t *listener,
+                                         const char *peer_address);
+
+/* -- mate.c --------------------------------------------------------------- */
+
+/* Connects a dialling link to a listener of its own net; false: it has none
+ * there, and the link goes the usual way. */
+bool tow_net_mate_dial(tow_net_link_t *link);
+/* As tow_net_connection_read. */
+bool tow_net_mate_read(tow_net_link_t *link);
+/* There is something for the other end to read, or an end to notice. */
+void tow_net_mate_tell(tow_net_link_t *link);
+/* The connection is dropped: the other end reads its end. */
+void tow_net_mate_part(tow_net_link_t *link);
 
 /* -- connection.c --------------------------------------------------------- */
 
@@ -141,6 +163,12 @@ void tow_net_connection_drop(tow_net_link_t *link);
 void tow_net_connection_linger(tow_net_link_t *link);
 /* Reads once; true if bytes came. Calls `message`. */
 bool tow_net_connection_read(tow_net_link_t *link);
+/* Bytes have come, in plain. Calls `message`. */
+void tow_net_connection_take(tow_net_link_t *link, tow_net_input_t input);
+/* All has been read: notices a failure to write, or our own end. */
+void tow_net_connection_read_dry(tow_net_link_t *link);
+/* The peer has ended. */
+void tow_net_connection_read_end(tow_net_link_t *link);
 /* The name of the phase, for messages: "in the handshake". */
 const char *tow_net_phase_name(tow_net_phase_t phase);
 

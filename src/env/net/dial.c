@@ -143,6 +143,7 @@ void tow_net_dial(tow_net_link_t *link)
 {
     TOW_ASSERT(link->phase == TOW_NET_IDLE);
     tow_status_t error = TOW_OK;
+    if (tow_net_mate_dial(link)) return;
     switch (tow_net_resolve_inline(&link->target, &link->addresses, &error)) {
     case TOW_NET_RESOLVED: start_connecting(link); return;
     case TOW_NET_RESOLVE_NAME: start_resolving(link); return;

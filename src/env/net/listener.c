@@ -38,24 +38,34 @@ static void evict_oldest(tow_net_t *net)
                           TOW_NET_HALF_OPEN_MAX));
 }
 
+tow_net_link_t *tow_net_listener_take_in(tow_net_listener_t *listener,
+                                         const char *peer_address)
+{
+    tow_net_t *net = listener->net;
+    if (net->stats.half_open_count >= TOW_NET_HALF_OPEN_MAX) evict_oldest(net);
+    tow_net_link_t *link =
+        tow_net_link_create(net, TOW_SIDE_LISTENER, peer_address);
+    if (link == NULL) return NULL;
+    link->listener = listener;
+    link->target = listener->address;
+    tow_list_append(&net->half_open, &link->half_open);
+    net->stats.half_open_count++;
+    return link;
+}
+
 /* A connection has come. Takes `fd`. */
 static void take_in(tow_net_listener_t *listener, int fd)
 {
     tow_net_t *net = listener->net;
-    if (net->stats.half_open_count >= TOW_NET_HALF_OPEN_MAX) evict_oldest(net);
     char peer[TOW_ADDRESS_TEXT_MAX + 64];
     tow_net_socket_describe_peer(fd, &listener->address, peer, sizeof(peer));
-    tow_net_link_t *link = tow_net_link_create(net, TOW_SIDE_LISTENER, peer);
+    tow_net_link_t *link = tow_net_listener_take_in(listener, peer);
     if (link == NULL) {
         close(fd); /* The peer dials again, and may have better luck. */
         return;
     }
     tow_net_socket_tune(fd);
     link->source.fd = fd;
-    link->listener = listener;
-    link->target = listener->address;
-    tow_list_append(&net->half_open, &link->half_open);
-    net->stats.half_open_count++;
     tow_status_t status =
         tow_net_source_open(net, &link->source, EPOLLIN | EPOLLRDHUP);
     if (status == TOW_OK)
@@ -133,6 +143,18 @@ void tow_net_listener_hand_over(tow_net_link_t *link)
     listener->accept(listener->accept_context, &link->link);
     TOW_ASSERT(link->link.state == TOW_LINK_CLOSING ||
                link->link.handler != NULL);
+}
+
+tow_net_listener_t *tow_net_listener_find(tow_net_t *net,
+                                          const tow_address_t *address)
+{
+    tow_list_t *item = net->listeners.next;
+    for (; item != &net->listeners; item = item->next) {
+        tow_net_listener_t *listener =
+            TOW_CONTAINER_OF(item, tow_net_listener_t, all);
+        if (tow_address_is_same(&listener->address, address)) return listener;
+    }
+    return NULL;
 }
 
 static void on_gone(tow_net_task_t *task)

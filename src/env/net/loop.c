@@ -109,16 +109,22 @@ static bool look_with_epoll(tow_net_t *net)
     return dispatch(events, count);
 }
 
+static bool has_inner_work(tow_net_t *net)
+{
+    return tow_net_has_posts(net) || !tow_list_is_empty(&net->tasks);
+}
+
 /* The socket that was last to be busy is read without asking epoll. The others
  * have their look every TOW_NET_LOOK_NS. */
 static bool look_at_sockets(tow_net_t *net)
 {
     const bool epolled_lately =
         net->env.now_ns - net->epolled_ns < TOW_NET_LOOK_NS;
+    /* Other threads keep us busy, or we do ourselves: that comes first, for a
+     * while. */
+    if (epolled_lately && has_inner_work(net)) return false;
     if (net->hot != NULL && epolled_lately)
         return tow_net_connection_read(net->hot);
-    /* Other threads keep us busy: what they posted comes first, for a while. */
-    if (epolled_lately && tow_net_has_posts(net)) return false;
     net->epolled_ns = net->env.now_ns;
     return look_with_epoll(net);
 }

@@ -115,7 +115,9 @@ void tow_net_connection_flush(tow_net_link_t *link)
     if (link->phase < TOW_NET_TLS || link->waits_for_room ||
         link->failure != TOW_OK)
         return;
-    if (link->tls != NULL)
+    if (link->is_mated)
+        tow_net_mate_tell(link);
+    else if (link->tls != NULL)
         flush_tls(link);
     else
         flush_plain(link);
@@ -135,7 +137,7 @@ static void shut_down(tow_net_link_t *link)
         tow_tls_shutdown(link->tls);
         tow_net_connection_flush(link);
     }
-    shutdown(link->source.fd, SHUT_WR);
+    if (!link->is_mated) shutdown(link->source.fd, SHUT_WR);
     link->has_shut_down = true;
     tow_net_defer(link->net, &link->again);
 }

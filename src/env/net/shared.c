@@ -410,8 +410,8 @@ static tow_status_t create_net(const tow_net_options_t *options,
                                tow_net_t **out_net)
 {
     tow_net_options_t own = *options;
-    if (own.spin_ns == 0 &&
-        sysconf(_SC_NPROCESSORS_ONLN) < TOW_SHARED_SPIN_CORES_MIN)
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (cores < 2 || (own.spin_ns == 0 && cores < TOW_SHARED_SPIN_CORES_MIN))
         own.spin_ns = -1;
     return tow_net_create(&own, out_net);
 }
