@@ -269,8 +269,9 @@ static json_t *own_trace(const tow_controller_t *controller, uint64_t window_ns)
     FILE *out = open_memstream(&text, &size);
     if (out == NULL) return NULL;
     tow_trace_ring_t *ring = tow_trace_attach(NULL);
-    tow_status_t status = tow_trace_write_json(
-        out, controller->env->name, &ring, ring != NULL ? 1 : 0, since_ns);
+    /* Not the env's name: that may be of a worker in the same process. */
+    tow_status_t status = tow_trace_write_json(out, "controller", &ring,
+                                               ring != NULL ? 1 : 0, since_ns);
     tow_trace_attach(ring);
     fclose(out);
     json_t *trace = status == TOW_OK ? json_loadb(text, size, 0, NULL) : NULL;

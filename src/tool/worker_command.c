@@ -413,6 +413,7 @@ static tow_status_t open_worker(worker_process_t *process)
         .mail = process->gangs != NULL ? tow_gangs_mail(process->gangs)
                                        : (tow_region_key_t){0},
         .may_run_inline = true,
+        .has_controller = a->has_controller,
         .may_linger_always = tow_cores_count() <= TOW_WORKER_LINGER_CORES_MAX,
         .limits = {.host_bytes_max =
                        a->host_bytes != HOST_BYTES_DEFAULT

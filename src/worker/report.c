@@ -167,7 +167,8 @@ static tow_status_t write_trace(tow_worker_t *worker, uint64_t window_ns,
     FILE *out = open_memstream(out_text, out_size);
     if (out == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_trace_ring_t *loop = tow_trace_attach(NULL);
-    tow_status_t status = write_tracks(worker, loop, since_ns, out);
+    tow_status_t status = write_tracks(
+        worker, worker->options.has_controller ? NULL : loop, since_ns, out);
     tow_trace_attach(loop);
     if (fclose(out) != 0 && status == TOW_OK)
         status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);

@@ -91,6 +91,8 @@ typedef struct tow_worker_options {
     tow_worker_limits_t limits;
     bool may_run_inline; /* see tow_dataflow_options_t */
     bool may_linger_always;
+    /* The controller is on this thread, too, and tells its trace events. */
+    bool has_controller;
     const char *island; /* copied; NULL: the default */
     /* Where other workers come in, to be listened at; lent for the call. NULL:
      * nowhere, and nobody can send it shards. */

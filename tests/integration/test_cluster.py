@@ -385,6 +385,29 @@ def test_a_controller_that_is_killed(cluster, long_gang):
     cluster.wait_for_zero()
 
 
+@pytest.mark.parametrize("address", [[], ["--address", "tcp:127.0.0.1:0"]])
+def test_a_worker_with_the_controller_within(tow, address):
+    cluster = Cluster(tow, "--joint", "--devices", "4", *address)
+    try:
+        assert list(children(cluster.pid)) == [cluster.member("worker-0")]
+        cluster.assert_adds()
+        before = cluster.status()["cluster"]
+        os.kill(cluster.member("worker-0"), signal.SIGKILL)
+        cluster.wait_for_devices(4)
+        assert cluster.status()["cluster"] != before
+        cluster.assert_adds()
+        cluster.wait_for_zero()
+    finally:
+        cluster.close()
+
+
+def test_the_controller_is_within_one_worker_only(tow):
+    done = tow("up", "--joint", "--workers", "2")
+    assert done.returncode == 2 and "--joint is for one worker" in done.stderr, done.stderr
+    done = tow("worker", "--controller", "unix:/nowhere", "--compile-cache")
+    assert done.returncode == 2 and "--with-controller" in done.stderr, done.stderr
+
+
 def test_a_client_with_another_token_is_refused(tow, cluster, tmp_path):
     assert tow("keys", str(tmp_path / "keys")).returncode == 0
     done = tow("status", "--address", cluster.address, "--token", str(tmp_path / "keys" / "token"))

@@ -224,7 +224,7 @@ def test_too_large_for_the_device_is_an_error_wherever_it_arises(tow, folder):
 # ---- workers ----
 
 @pytest.mark.parametrize("local, victim", [
-    ("workers=2,devices=4", "worker-1"), ("workers=1,devices=8", "worker-0")])
+    ("workers=2,devices=4", "worker-1"), ("workers=1,devices=8,apart", "worker-0")])
 def test_a_worker_lost_in_a_step_fails_it_and_its_devices_come_again(local, victim):
     assert lines(after(MESH, f"""
         x = fresh()
@@ -315,10 +315,12 @@ def test_a_worker_lost_again_and_again_comes_again():
         """), TOW_LOCAL="workers=2,devices=4") == ["2.0", "True"] * 3
 
 
-def test_a_lost_controller_fails_all_and_nothing_hangs():
+@pytest.mark.parametrize("local", ["devices=8", "devices=8,apart"])
+def test_a_lost_controller_fails_all_and_nothing_hangs(local):
     assert lines(after(MESH, """
         x = fresh()
-        [controller] = [p for p in children(cluster_process()) if "controller" in words(p)]
+        [controller] = [p for p in children(cluster_process())
+                        if {"controller", "--with-controller"} & set(words(p))]
         os.kill(controller, signal.SIGKILL)
         for use in (lambda: np.asarray(step(x)), lambda: np.asarray(jax.device_put(1.0) + 1)):
             try:
@@ -326,7 +328,7 @@ def test_a_lost_controller_fails_all_and_nothing_hangs():
                     use()
             except jax.errors.JaxRuntimeError as error:
                 print("UNAVAILABLE" in str(error) and "the cluster is gone" in str(error))
-        """)) == ["True", "True"]
+        """), TOW_LOCAL=local) == ["True", "True"]
 
 
 # ---- processes ----
