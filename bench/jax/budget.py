@@ -43,7 +43,8 @@ def _thread_seconds(pid: int) -> dict[int, float]:
 
 def read() -> dict[str, float]:
     """Seconds of CPU so far: this thread, other threads of this process, and the
-    controller, the workers' loops and all other threads of workers below it."""
+    controller, the workers' loops and all other threads of workers below it. A
+    controller within the only worker is that worker's loop."""
     own = _thread_seconds(os.getpid())
     main = own.pop(os.getpid())
     spent = {"main": main, "other_threads": sum(own.values()),

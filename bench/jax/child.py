@@ -60,7 +60,7 @@ def measure_budget(name: str, count: int) -> dict:
     before = budget.read()
     times, functions = metered(case, count)
     after = budget.read()
-    cpu = {role: after[role] - before[role] for role in after}
+    cpu = {role: after[role] - before[role] for role in after if after[role] > 0}
     return {"times": times, "functions": functions, "cpu": cpu}
 
 

@@ -318,11 +318,14 @@ static void print_budget(const char *name, const tow_budget_t *spent,
     if (!options->json) {
         printf("dispatch %s: us of CPU per computation: client %.2f, wire "
                "%.2f, controller %.2f, wire %.2f, worker %.2f, wire %.2f, "
-               "device %.2f; all %.2f in %.2f of time\n",
+               "device %.2f; all %.2f in %.2f of time%s\n",
                name, own(spent->client) * us, spent->client.wire * us,
                own(spent->controller) * us, spent->controller.wire * us,
                own(spent->worker) * us, spent->worker.wire * us,
-               spent->device.all * us, all * us, seconds * us);
+               spent->device.all * us, all * us, seconds * us,
+               spent->controller.all > 0
+                   ? ""
+                   : " (the controller is within the worker)");
         return;
     }
     json_t *line = json_pack(
