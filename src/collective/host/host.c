@@ -182,6 +182,7 @@ tow_status_t tow_host_open(const tow_host_options_t *options,
     tow_host_t *host = tow_calloc(1, sizeof(*host));
     if (host == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     host->process = UINT32_MAX;
+    pthread_mutex_init(&host->wait_lock, NULL);
     host->core_count = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
     host->patience_ns =
         options->patience_ns != 0 ? options->patience_ns : TOW_HOST_PATIENCE_NS;

@@ -19,6 +19,7 @@
 #ifndef TOW_COLLECTIVE_HOST_HOST_H_
 #define TOW_COLLECTIVE_HOST_HOST_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,7 @@
 
 #define TOW_HOST_DEVICE_COUNT_MAX  256
 #define TOW_HOST_PROCESS_COUNT_MAX 64
+#define TOW_HOST_MISSING_MAX       8
 
 /* Makes the arena of a host: POSIX shared memory of mode 0600 under `name`,
  * which begins with "/" and has no other. It takes memory as it is used.
@@ -66,5 +68,42 @@ void tow_host_abort(tow_host_t *host, uint64_t run_id, tow_code_t code,
 /* The abort of this run, if it is still remembered. Any thread. */
 tow_status_t tow_host_check(const tow_host_t *host, uint64_t run_id)
     TOW_MUST_USE;
+
+/* -- Who waits for whom ------------------------------------------------------- */
+
+/* A device of ours that has waited in a collective for long (tuning.h). */
+typedef struct tow_host_wait {
+    int64_t device;
+    uint64_t run_id;
+    int64_t since_ns; /* of CLOCK_MONOTONIC; when it was first seen to wait */
+    /* Those that have not come, the first few of them. Some may be waiting
+     * themselves, for others. */
+    size_t missing_count;
+    int64_t missing[TOW_HOST_MISSING_MAX];
+} tow_host_wait_t;
+
+/* As of a moment ago; returns how many. Any thread. */
+size_t tow_host_waits(tow_host_t *host, tow_host_wait_t *waits, size_t capacity,
+                      int64_t *out_now_ns);
+
+/* One wait as whoever waits sees it, from zeroes on. */
+typedef struct tow_host_watch {
+    int64_t since_ns; /* when it was first looked at */
+    int64_t noted_ns; /* when it was last noted; 0: never */
+} tow_host_watch_t;
+
+/* Looked at after each sleep; true: it is time to note for whom we wait. */
+bool tow_host_wait_is_long(tow_host_watch_t *watch);
+/* A device has one wait at a time. `since_ns` is filled in. */
+void tow_host_wait_note(tow_host_t *host, tow_host_watch_t *watch,
+                        const tow_host_wait_t *wait);
+void tow_host_wait_forget(tow_host_t *host, int64_t device);
+/* It is over, for whatever reason: nothing to do unless it was noted. */
+static inline void tow_host_wait_end(tow_host_t *host,
+                                     const tow_host_watch_t *watch,
+                                     int64_t device)
+{
+    if (TOW_UNLIKELY(watch->noted_ns != 0)) tow_host_wait_forget(host, device);
+}
 
 #endif /* TOW_COLLECTIVE_HOST_HOST_H_ */

@@ -19,6 +19,9 @@ struct tow_host {
     pthread_mutex_t heart_lock;
     pthread_cond_t heart_stop;
     bool heart_must_stop; /* under heart_lock */
+    pthread_mutex_t wait_lock;
+    /* Under wait_lock, in no order; free: since_ns is 0. */
+    tow_host_wait_t waits[TOW_HOST_DEVICE_COUNT_MAX];
 };
 
 /* One member's view of one collective, while it is inside. */

@@ -1,6 +1,7 @@
 #include "base/testing.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -499,6 +500,78 @@ static void an_aborted_gang_fails_and_its_devices_stay_usable(void **state)
     tow_host_close(gang.host);
 }
 
+/* Until so many of our devices are known to wait. */
+static void await_waits(tow_host_t *host, tow_host_wait_t *waits, size_t count)
+{
+    int64_t now_ns;
+    while (tow_host_waits(host, waits, MEMBER_COUNT_MAX, &now_ns) != count)
+        sched_yield();
+    for (size_t i = 0; i < count; i++)
+        assert_true(waits[i].since_ns <= now_ns);
+}
+
+static void who_waits_for_long_tells_for_whom(void **state)
+{
+    (void)state;
+    gang_t gang;
+    tow_host_wait_t waits[MEMBER_COUNT_MAX];
+    gang_open(&gang, 4);
+    gang_prepare(&gang,
+                 (tow_xla_collective_t){.kind = TOW_XLA_BARRIER, .run_id = 7});
+    for (size_t i = 0; i < 3; i += 2)
+        pthread_create(&gang.members[i].thread, NULL, member_main,
+                       &gang.members[i]);
+    await_waits(gang.host, waits, 2);
+    for (size_t i = 0; i < 2; i++) {
+        assert_true(waits[i].device == 100 || waits[i].device == 102);
+        assert_int_equal(waits[i].run_id, 7);
+        assert_int_equal(waits[i].missing_count, 2);
+        assert_int_equal(waits[i].missing[0], 101);
+        assert_int_equal(waits[i].missing[1], 103);
+    }
+    pthread_create(&gang.members[3].thread, NULL, member_main,
+                   &gang.members[3]);
+    do
+        await_waits(gang.host, waits, 3);
+    while (waits[0].missing_count != 1 || waits[1].missing_count != 1);
+    assert_int_equal(waits[0].missing[0], 101);
+    member_main(&gang.members[1]);
+    for (size_t i = 0; i < 4; i++) {
+        if (i != 1) pthread_join(gang.members[i].thread, NULL);
+        assert_int_equal(gang.members[i].code, 0);
+    }
+    await_waits(gang.host, waits, 0);
+    tow_host_close(gang.host);
+}
+
+static void a_broadcast_waits_for_its_root_alone(void **state)
+{
+    (void)state;
+    gang_t gang;
+    tow_host_wait_t waits[MEMBER_COUNT_MAX];
+    gang_open(&gang, 3);
+    tow_xla_collective_t like = floats_like(TOW_XLA_BROADCAST, 4);
+    like.root = 1;
+    gang_prepare(&gang, like);
+    for (size_t i = 0; i < 3; i++) {
+        gang.members[i].send[0] = new_floats(i, 4);
+        gang.members[i].receive[0] = new_floats(99, 4);
+    }
+    pthread_create(&gang.members[0].thread, NULL, member_main,
+                   &gang.members[0]);
+    await_waits(gang.host, waits, 1);
+    assert_int_equal(waits[0].missing_count, 1);
+    assert_int_equal(waits[0].missing[0], 101);
+    tow_host_abort(gang.host, 7, TOW_CANCELLED, "the client has left");
+    pthread_join(gang.members[0].thread, NULL);
+    await_waits(gang.host, waits, 0);
+    for (size_t i = 0; i < 3; i++) {
+        tow_free((void *)gang.members[i].send[0]);
+        tow_free(gang.members[i].receive[0]);
+    }
+    tow_host_close(gang.host);
+}
+
 static void a_device_that_is_not_there_is_named(void **state)
 {
     (void)state;
@@ -625,6 +698,8 @@ TOW_TEST_MAIN(WITH_ARENA(all_reduce_sums_over_all_members),
               WITH_ARENA(gangs_and_sub_gangs_follow_each_other),
               WITH_ARENA(unsupported_reductions_fail_every_member),
               WITH_ARENA(an_aborted_gang_fails_and_its_devices_stay_usable),
+              WITH_ARENA(who_waits_for_long_tells_for_whom),
+              WITH_ARENA(a_broadcast_waits_for_its_root_alone),
               WITH_ARENA(a_device_that_is_not_there_is_named),
               WITH_ARENA(a_killed_member_is_named),
               WITH_ARENA(a_frozen_member_is_named),

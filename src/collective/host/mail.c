@@ -37,9 +37,9 @@ static void futex_wake_all(_Atomic uint32_t *word)
 /* How long we have waited for one process, and what it did meanwhile. */
 typedef struct wait_state {
     unsigned look_count;
-    int64_t since_ns;
     int64_t heartbeat_ns; /* when the heartbeat last changed */
     uint64_t heartbeat;
+    tow_host_watch_t watch;
 } wait_state_t;
 
 static tow_status_t fail_run(meeting_t *meeting, tow_code_t code,
@@ -81,6 +81,23 @@ static tow_status_t check_life(meeting_t *meeting, size_t rank,
              device, pid, (double)(now_ns - state->heartbeat_ns) * 1e-9,
              (unsigned long long)meeting->collective->run_id);
     return fail_run(meeting, TOW_UNAVAILABLE, reason);
+}
+
+/* Somebody may ask for whom we wait. */
+static void note(const meeting_t *meeting, tow_host_wait_t *wait,
+                 wait_state_t *state)
+{
+    const tow_xla_collective_t *collective = meeting->collective;
+    wait->device = collective->members[collective->rank];
+    wait->run_id = collective->run_id;
+    tow_host_wait_note(meeting->host, &state->watch, wait);
+}
+
+static void stop_waiting(const meeting_t *meeting, const wait_state_t *state)
+{
+    const tow_xla_collective_t *collective = meeting->collective;
+    tow_host_wait_end(meeting->host, &state->watch,
+                      collective->members[collective->rank]);
 }
 
 static tow_status_t check_abort(meeting_t *meeting)
@@ -154,7 +171,14 @@ static tow_status_t pause_for(meeting_t *meeting, size_t rank, uint32_t heard,
     atomic_fetch_add(&box->waiter_count, 1);
     sleep_on(meeting, &box->bell, heard);
     atomic_fetch_sub(&box->waiter_count, 1);
-    return check_life(meeting, rank, state);
+    TOW_RETURN_IF_ERROR(check_life(meeting, rank, state));
+    if (TOW_UNLIKELY(tow_host_wait_is_long(&state->watch)))
+        note(
+            meeting,
+            &(tow_host_wait_t){.missing_count = 1,
+                               .missing = {meeting->collective->members[rank]}},
+            state);
+    return TOW_OK;
 }
 
 /* -- Keys ------------------------------------------------------------------- */
@@ -266,20 +290,41 @@ static void sleep_for_gang(const meeting_t *meeting, size_t rank, uint64_t key)
     atomic_fetch_sub(&bell->waiter_count, 1);
 }
 
-tow_status_t mail_await_all(meeting_t *meeting, uint64_t step)
+static void note_missing(const meeting_t *meeting, size_t rank, uint64_t key,
+                         wait_state_t *state)
 {
-    const uint64_t key = step_key(meeting, step);
-    wait_state_t state = {0};
+    const tow_xla_collective_t *collective = meeting->collective;
+    tow_host_wait_t wait = {0};
+    while ((rank = first_missing(meeting, rank, key)) <
+               collective->member_count &&
+           wait.missing_count < TOW_HOST_MISSING_MAX)
+        wait.missing[wait.missing_count++] = collective->members[rank++];
+    note(meeting, &wait, state);
+}
+
+static tow_status_t await_all(meeting_t *meeting, uint64_t key,
+                              wait_state_t *state)
+{
     for (size_t rank = 0;;) {
         const size_t missing = first_missing(meeting, rank, key);
         if (missing == meeting->collective->member_count) return TOW_OK;
-        if (missing != rank) state.heartbeat_ns = 0; /* Another's life. */
+        if (missing != rank) state->heartbeat_ns = 0; /* Another's life. */
         rank = missing;
         TOW_RETURN_IF_ERROR(check_abort(meeting));
-        if (pause_awake(meeting, &state)) continue;
+        if (pause_awake(meeting, state)) continue;
         sleep_for_gang(meeting, rank, key);
-        TOW_RETURN_IF_ERROR(check_life(meeting, rank, &state));
+        TOW_RETURN_IF_ERROR(check_life(meeting, rank, state));
+        if (TOW_UNLIKELY(tow_host_wait_is_long(&state->watch)))
+            note_missing(meeting, rank, key, state);
     }
+}
+
+tow_status_t mail_await_all(meeting_t *meeting, uint64_t step)
+{
+    wait_state_t state = {0};
+    tow_status_t status = await_all(meeting, step_key(meeting, step), &state);
+    stop_waiting(meeting, &state);
+    return status;
 }
 
 /* -- Putting ---------------------------------------------------------------- */
@@ -379,12 +424,15 @@ tow_status_t mail_fetch(meeting_t *meeting, size_t rank, uint64_t step,
     mailbox_t *box = meeting_box(meeting, rank);
     const uint64_t key = step_key(meeting, step);
     wait_state_t state = {0};
-    for (;;) {
+    tow_status_t status = TOW_OK;
+    while (status == TOW_OK) {
         const uint32_t heard =
             atomic_load_explicit(&box->bell, memory_order_acquire);
-        if (take_if_there(box, key, out_letter)) return TOW_OK;
-        TOW_RETURN_IF_ERROR(pause_for(meeting, rank, heard, &state));
+        if (take_if_there(box, key, out_letter)) break;
+        status = pause_for(meeting, rank, heard, &state);
     }
+    stop_waiting(meeting, &state);
+    return status;
 }
 
 tow_status_t mail_release(meeting_t *meeting, size_t rank,

@@ -42,6 +42,11 @@
  * may just be starting. */
 #define TOW_HOST_ABSENCE_NS 2500000000
 
+/* A wait is told to those who ask after this long, and looked at again as often.
+ * Far above what any collective that goes well takes, so that those never come
+ * here; far below the patience of people. */
+#define TOW_HOST_LONG_WAIT_NS 100000000
+
 /* Aborted runs that are remembered. An abort is seen within milliseconds by all
  * that wait, so few can be live at a time. */
 #define TOW_HOST_ABORT_COUNT 64

@@ -63,8 +63,35 @@ static bool all_done(const flow_t *flows, size_t count)
     return true;
 }
 
-tow_status_t flow_run(job_t *job, flow_t *outs, size_t out_count, flow_t *ins,
-                      size_t in_count)
+static int64_t own_device(const job_t *job)
+{
+    return job->collective->members[job->collective->rank];
+}
+
+/* Leaders who have not sent all that we need of them. Where we only wait for room
+ * to send, nobody is named. */
+static void note_missing(const job_t *job, const flow_t *ins, size_t in_count,
+                         tow_host_watch_t *watch)
+{
+    tow_host_wait_t wait = {.device = own_device(job),
+                            .run_id = job->collective->run_id};
+    for (size_t i = 0;
+         i < in_count && wait.missing_count < TOW_HOST_MISSING_MAX; i++)
+        if (may_move(&ins[i]))
+            wait.missing[wait.missing_count++] =
+                job->gang->hosts[ins[i].host].leader;
+    tow_host_wait_note(job->span->options.host, watch, &wait);
+}
+
+static void stop_waiting(const job_t *job, tow_host_watch_t *watch)
+{
+    tow_host_wait_end(job->span->options.host, watch, own_device(job));
+    *watch = (tow_host_watch_t){0};
+}
+
+static tow_status_t run_all(job_t *job, flow_t *outs, size_t out_count,
+                            flow_t *ins, size_t in_count,
+                            tow_host_watch_t *watch)
 {
     errand_t *errand = job->errand;
     for (;;) {
@@ -80,10 +107,24 @@ tow_status_t flow_run(job_t *job, flow_t *outs, size_t out_count, flow_t *ins,
             TOW_RETURN_IF_ERROR(take_one(job, &ins[i], &did));
             moved |= did;
         }
-        if (moved) continue;
+        if (moved) {
+            stop_waiting(job, watch);
+            continue;
+        }
         if (all_done(outs, out_count) && all_done(ins, in_count)) break;
         TOW_RETURN_IF_ERROR(errand_wait(errand, heard));
+        if (TOW_UNLIKELY(tow_host_wait_is_long(watch)))
+            note_missing(job, ins, in_count, watch);
     }
     job->exchange_count++;
     return TOW_OK;
+}
+
+tow_status_t flow_run(job_t *job, flow_t *outs, size_t out_count, flow_t *ins,
+                      size_t in_count)
+{
+    tow_host_watch_t watch = {0};
+    tow_status_t status = run_all(job, outs, out_count, ins, in_count, &watch);
+    stop_waiting(job, &watch);
+    return status;
 }

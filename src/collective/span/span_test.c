@@ -610,6 +610,54 @@ static void an_aborted_gang_fails_and_its_devices_stay_usable(void **state)
     world_close();
 }
 
+/* Of all processes. */
+static size_t list_waits(tow_host_wait_t waits[TEST_MEMBER_COUNT_MAX])
+{
+    size_t count = 0;
+    int64_t now_ns;
+    for (size_t i = 0; i < world.layout->process_count; i++)
+        count += tow_host_waits(world.processes[i].host, waits + count,
+                                TEST_MEMBER_COUNT_MAX - count, &now_ns);
+    return count;
+}
+
+static bool waits(const tow_host_wait_t *all, size_t count, int64_t device)
+{
+    for (size_t i = 0; i < count; i++)
+        if (all[i].device == device) return true;
+    return false;
+}
+
+/* Members wait for those of their host, leaders for leaders: at the ends of these
+ * chains is the one that is late, whoever it is. */
+static void waits_lead_to_the_one_that_is_late(void **state)
+{
+    (void)state;
+    tow_host_wait_t all[TEST_MEMBER_COUNT_MAX];
+    world_open(&three_hosts);
+    const size_t n = world.layout->member_count;
+    for (size_t late = 0; late < n; late++) {
+        prepare((tow_xla_collective_t){.kind = TOW_XLA_BARRIER});
+        for (size_t i = 0; i < n; i++)
+            if (i != late) test_member_start(&world.members[i]);
+        while (list_waits(all) != n - 1)
+            sched_yield();
+        for (size_t i = 0; i < n - 1; i++) {
+            assert_true(all[i].missing_count > 0);
+            for (size_t k = 0; k < all[i].missing_count; k++)
+                assert_true(all[i].missing[k] == world.ids[late] ||
+                            waits(all, n - 1, all[i].missing[k]));
+        }
+        test_member_main(&world.members[late]);
+        for (size_t i = 0; i < n; i++) {
+            if (i != late) pthread_join(world.members[i].thread, NULL);
+            assert_int_equal(world.members[i].code, 0);
+        }
+        assert_int_equal(list_waits(all), 0);
+    }
+    world_close();
+}
+
 static void bad_input_fails_every_member(void **state)
 {
     (void)state;
@@ -885,6 +933,7 @@ int main(int argc, char **argv)
         ON_BOTH(gangs_and_sub_gangs_follow_each_other),
         ON_BOTH(a_sender_does_not_run_away),
         ON_BOTH(an_aborted_gang_fails_and_its_devices_stay_usable),
+        ON_SHM(waits_lead_to_the_one_that_is_late),
         ON_SHM(bad_input_fails_every_member),
         ON_SHM(a_process_that_is_not_there_is_named),
         ON_BOTH(a_removed_process_is_named),
