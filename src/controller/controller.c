@@ -235,6 +235,7 @@ static void init_lists(tow_controller_t *controller)
     controller->turn_end.run = end_turn;
     controller->release_timer.fire = tow_workers_release;
     controller->late_timer.fire = tow_late_look;
+    controller->patience_timer.fire = tow_reports_lose_patience;
 }
 
 static tow_status_t open_parts(tow_controller_t *controller)
@@ -366,6 +367,7 @@ void tow_controller_close(tow_controller_t *controller, tow_closed_t closed)
     controller->closed = closed;
     tow_env_timer_stop(controller->env, &controller->release_timer);
     tow_env_timer_stop(controller->env, &controller->late_timer);
+    tow_env_timer_stop(controller->env, &controller->patience_timer);
     tow_status_t reason =
         TOW_ERROR(TOW_UNAVAILABLE, "the controller was told to end");
     if (controller->turn_end_is_posted) controller->closing_count++;

@@ -17,6 +17,7 @@
  *   report.c       what `tow status` shows
  *   spans.c        trace events as lines
  *   late.c         runs that take long
+ *   waits.c        ... and who keeps their gangs waiting
  *
  * Things that outlive the one who made them are counted (retain, release). */
 #ifndef TOW_CONTROLLER_CONTROLLER_IMPL_H_
@@ -106,9 +107,10 @@ struct tow_controller {
     /* The end of the turn. */
     tow_post_t turn_end;
     bool turn_end_is_posted;
-    tow_timer_t release_timer; /* see TOW_RELEASE_DELAY_NS */
-    tow_timer_t late_timer;    /* while there are runs: see TOW_LATE_NS */
-    uint64_t late_number;      /* how often it has fired */
+    tow_timer_t release_timer;  /* see TOW_RELEASE_DELAY_NS */
+    tow_timer_t late_timer;     /* while there are runs: see TOW_LATE_NS */
+    uint64_t late_number;       /* how often it has fired */
+    tow_timer_t patience_timer; /* while there are gathers: report.c */
     bool is_closing;
     size_t closing_count; /* things that have yet to say that they are closed */
     tow_closed_t closed;
@@ -521,6 +523,7 @@ struct run {
     uint64_t first_result; /* the client's id */
     uint64_t first_gang;
     int64_t granted_ns;
+    int64_t late_told;   /* seconds of it that the client was told of */
     resident_t *program; /* counted */
     tow_list_t node;     /* in controller->runs, or ->doomed */
     tow_list_t gets;     /* that wait for the grant */
@@ -624,6 +627,9 @@ void tow_report_answer(worker_t *worker, const tow_msg_report_t *message);
 void tow_reports_lose(tow_controller_t *controller, worker_t *worker,
                       client_t *client);
 
+/* Of its workers that have not reported; tow_late_tell follows. */
+void tow_report_ask_waits(client_t *client, const run_t *run);
+void tow_reports_lose_patience(tow_timer_t *timer);
 void tow_reports_destroy(tow_controller_t *controller);
 
 /* -- Functions of clients ------------------------------------------------------- */
@@ -644,8 +650,51 @@ void tow_callbacks_describe(FILE *out, const run_t *run);
 /* A run has been granted. */
 void tow_late_watch(tow_controller_t *controller);
 void tow_late_look(tow_timer_t *timer);
+/* What workers were asked, and said. Lent for the call. */
+typedef struct told {
+    struct waits *waits;
+    worker_t *const *silent; /* those that have not answered */
+    size_t silent_count;
+} told_t;
+
 /* Of the client's oldest run; false: it has none that takes long. */
-bool tow_late_text(const client_t *client, char text[TOW_LATE_TEXT_MAX]);
+bool tow_late_text(const client_t *client, const told_t *told,
+                   char text[TOW_LATE_TEXT_MAX]);
+/* The workers of the run with this key have been asked. */
+void tow_late_tell(client_t *client, uint64_t key, const told_t *told);
+
+/* A device that waits in a collective, as its worker told. */
+typedef struct wait {
+    int64_t device;
+    uint64_t gang;
+    uint64_t waited_ns;
+    size_t missing_count;
+    int64_t missing[TOW_WAIT_MISSING_MAX];
+    /* While it is judged: */
+    bool is_seen;
+    struct wait *after;
+} wait_t;
+
+typedef struct waits {
+    TOW_VEC(wait_t) items;
+    bool is_sorted; /* by device */
+} waits_t;
+
+/* Who keeps gangs waiting. */
+typedef struct late {
+    int64_t devices[TOW_LATE_NAMES_MAX];
+    size_t device_count;
+    bool has_more;
+    size_t waiting_count; /* devices that wait for them, or for who waits */
+    uint64_t waited_ns;   /* the longest */
+} late_t;
+
+/* At most TOW_LATE_WAITS_MAX. */
+void tow_waits_add(waits_t *waits, const tow_msg_report_t *message);
+void tow_waits_deinit(waits_t *waits);
+/* Of these gangs, and of those that their members wait in instead. */
+late_t tow_waits_judge(waits_t *waits, uint64_t first_gang,
+                       uint64_t gang_count);
 
 /* -- Relays ------------------------------------------------------------------- */
 

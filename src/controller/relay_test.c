@@ -180,9 +180,10 @@ static void a_relay_that_dies_with_half_a_gang_granted(void **state)
     const uint64_t number = hear_relay_grant(&cast, 1);
     const uint64_t run = hear_grant(cast.lone, cast.client, 1);
     peer_die(cast.relay);
+    /* Meanwhile it was asked what the run waits for. */
+    assert_int_equal(HEAR(cast.child, SEQUENCE, sequence)->next, number + 1);
     assert_int_equal(HEAR(cast.child, PASSED_GRANT, passed_grant)->number,
                      number);
-    assert_int_equal(HEAR(cast.child, SEQUENCE, sequence)->next, number + 1);
     assert_int_equal(HEAR(cast.child, ABORT, abort)->run, run);
     assert_int_equal(HEAR(cast.lone, ABORT, abort)->run, run);
     hear_nothing(cast.client); /* Until all have given up. */

@@ -1,5 +1,6 @@
 /* What the cluster says of itself: the controller's own books, and what each
- * worker answers. A worker that goes meanwhile is left out. */
+ * worker answers. A worker that goes meanwhile is left out, and one that does not
+ * answer is told of as such. */
 #include "controller/controller_impl.h"
 
 #include <jansson.h>
@@ -20,16 +21,20 @@ struct gather {
     uint64_t number;  /* ours, to the workers */
     tow_report_kind_t kind;
     uint64_t window_ns; /* of trace events */
+    uint64_t run;       /* of WAITS, which we ask for ourselves: its key */
+    int64_t until_ns;   /* ... we wait; INT64_MAX: for as long as it takes */
     tow_list_t node;
     json_t *answers;             /* owned: {worker: what it says} */
+    waits_t waits;               /* of all workers */
     TOW_VEC(worker_t *) waiting; /* lent; removed when they go */
 };
 
 static void free_gather(gather_t *gather)
 {
     tow_list_remove(&gather->node);
-    gather->client->gather_count--;
+    if (gather->kind != TOW_REPORT_WAITS) gather->client->gather_count--;
     tow_vec_deinit(&gather->waiting);
+    tow_waits_deinit(&gather->waits);
     json_decref(gather->answers);
     tow_free(gather);
 }
@@ -157,7 +162,7 @@ static json_t *describe_islands(const tow_controller_t *controller)
     return islands;
 }
 
-static json_t *describe_client(const client_t *client)
+static json_t *describe_client(const client_t *client, const told_t *told_of)
 {
     tow_ledger_totals_t books =
         tow_ledger_client_totals(client->controller->ledger, client->number);
@@ -175,8 +180,8 @@ static json_t *describe_client(const client_t *client)
     json_object_set_new(told, "bytes", json_of_count(books.object_bytes));
     char late[TOW_LATE_TEXT_MAX];
     json_object_set_new(told, "late",
-                        tow_late_text(client, late) ? json_string(late)
-                                                    : json_null());
+                        tow_late_text(client, told_of, late) ? json_string(late)
+                                                             : json_null());
     add_traffic(told, client->session);
     return told;
 }
@@ -216,7 +221,8 @@ static json_t *describe_totals(const tow_controller_t *controller)
     return told;
 }
 
-static json_t *describe_cluster(const tow_controller_t *controller)
+static json_t *describe_cluster(const tow_controller_t *controller,
+                                const told_t *told_of)
 {
     json_t *told = json_object(), *workers = json_array(),
            *clients = json_array();
@@ -229,8 +235,10 @@ static json_t *describe_cluster(const tow_controller_t *controller)
                                            item, const worker_t, node)));
     for (const tow_list_t *item = controller->clients.next;
          item != &controller->clients; item = item->next)
-        json_array_append_new(clients, describe_client(TOW_CONTAINER_OF(
-                                           item, const client_t, node)));
+        json_array_append_new(
+            clients,
+            describe_client(TOW_CONTAINER_OF(item, const client_t, node),
+                            told_of));
     json_object_set_new(told, "cluster", json_string(cluster));
     json_object_set_new(told, "totals", describe_totals(controller));
     json_object_set_new(told, "islands", describe_islands(controller));
@@ -257,6 +265,21 @@ static void merge_answers(json_t *cluster, json_t *answers)
         json_t *answer = json_object_get(answers, name);
         if (answer != NULL) json_object_set(worker, "report", answer);
     }
+}
+
+/* "silent" is true of those that have not answered. */
+static void mark_silent(json_t *cluster, const told_t *told)
+{
+    size_t index;
+    json_t *worker;
+    for (size_t i = 0; i < told->silent_count; i++)
+        json_array_foreach(json_object_get(cluster, "workers"), index, worker)
+        {
+            const char *name =
+                json_string_value(json_object_get(worker, "name"));
+            if (strcmp(name, told->silent[i]->name) == 0)
+                json_object_set_new(worker, "silent", json_true());
+        }
 }
 
 /* What the thread that turns us has in its ring; nothing if it has none. */
@@ -373,20 +396,40 @@ static bool is_of_traces(const gather_t *gather)
     return gather->kind == TOW_REPORT_TRACE || gather->kind == TOW_REPORT_SPANS;
 }
 
-static void answer(gather_t *gather)
+static told_t told_by(gather_t *gather)
 {
-    json_t *told;
-    if (is_of_traces(gather)) {
-        told = merge_traces(gather);
-    } else {
-        told = describe_cluster(gather->controller);
-        merge_answers(told, gather->answers);
-    }
+    return (told_t){.waits = &gather->waits,
+                    .silent = gather->waiting.items,
+                    .silent_count = gather->waiting.count};
+}
+
+static json_t *merge_status(gather_t *gather)
+{
+    const told_t told_of = told_by(gather);
+    json_t *told = describe_cluster(gather->controller, &told_of);
+    merge_answers(told, gather->answers);
+    mark_silent(told, &told_of);
+    return told;
+}
+
+static void answer_client(gather_t *gather)
+{
+    json_t *told =
+        is_of_traces(gather) ? merge_traces(gather) : merge_status(gather);
     char *text = gather->kind == TOW_REPORT_SPANS
                      ? tow_spans_write(json_object_get(told, "traceEvents"))
                      : json_dumps(told, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(told);
     answer_text(gather->client, gather->request, text);
+}
+
+static void answer(gather_t *gather)
+{
+    const told_t told = told_by(gather);
+    if (gather->kind == TOW_REPORT_WAITS)
+        tow_late_tell(gather->client, gather->run, &told);
+    else
+        answer_client(gather);
     free_gather(gather);
 }
 
@@ -453,22 +496,57 @@ static void settle(gather_t *gather)
 
 /* -- Asking -------------------------------------------------------------------- */
 
-static bool ask_workers(gather_t *gather)
+static bool choose_all(gather_t *gather)
 {
     tow_controller_t *controller = gather->controller;
-    tow_msg_report_get_t ask = TOW_MSG_REPORT_GET_INIT;
-    ask.request = gather->number;
-    ask.kind = is_of_traces(gather) ? TOW_REPORT_TRACE : gather->kind;
-    ask.window_ns = gather->window_ns;
     for (tow_list_t *item = controller->workers.next;
          item != &controller->workers; item = item->next)
         if (!tow_vec_push(&gather->waiting,
                           TOW_CONTAINER_OF(item, worker_t, node)))
             return false;
+    return true;
+}
+
+static void ask_workers(gather_t *gather)
+{
+    tow_msg_report_get_t ask = TOW_MSG_REPORT_GET_INIT;
+    ask.request = gather->number;
+    ask.kind = is_of_traces(gather) ? TOW_REPORT_TRACE : gather->kind;
+    ask.window_ns = gather->window_ns;
     for (size_t i = 0; i < gather->waiting.count; i++)
         tow_worker_send(gather->waiting.items[i], TOW_MESSAGE_REPORT_GET,
                         &ask.base);
-    return true;
+}
+
+/* Looks again at the next of those that will not be waited for. Gathers are few,
+ * and those of traces fewer. */
+static void watch_patience(tow_controller_t *controller)
+{
+    int64_t until_ns = INT64_MAX;
+    if (tow_timer_is_armed(&controller->patience_timer)) return;
+    for (const tow_list_t *item = controller->gathers.next;
+         item != &controller->gathers; item = item->next) {
+        const gather_t *gather = TOW_CONTAINER_OF(item, const gather_t, node);
+        if (gather->until_ns < until_ns) until_ns = gather->until_ns;
+    }
+    if (until_ns != INT64_MAX)
+        tow_env_timer_start(controller->env, &controller->patience_timer,
+                            until_ns);
+}
+
+void tow_reports_lose_patience(tow_timer_t *timer)
+{
+    tow_controller_t *controller =
+        TOW_CONTAINER_OF(timer, tow_controller_t, patience_timer);
+    const int64_t now_ns = tow_env_now_ns(controller->env);
+    tow_list_t *item = controller->gathers.next;
+    while (item != &controller->gathers) {
+        gather_t *gather = TOW_CONTAINER_OF(item, gather_t, node);
+        item = item->next;
+        if (gather->until_ns <= now_ns) answer(gather);
+    }
+    watch_patience(controller);
+    tow_controller_touch(controller);
 }
 
 static tow_status_t check_report(const client_t *client,
@@ -486,30 +564,62 @@ static tow_status_t check_report(const client_t *client,
     return TOW_OK;
 }
 
-static void gather_from_workers(client_t *client,
-                                const tow_msg_report_get_t *message)
+/* Nobody is chosen yet; NULL: no memory. */
+static gather_t *make_gather(client_t *client, tow_report_kind_t kind)
 {
     tow_controller_t *controller = client->controller;
     gather_t *gather = tow_calloc(1, sizeof(*gather));
-    if (gather == NULL) {
-        tow_client_fault(client, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
-        return;
-    }
+    if (gather == NULL) return NULL;
     *gather = (gather_t){.controller = controller,
                          .client = client,
-                         .request = message->request,
                          .number = ++controller->request_number,
-                         .kind = (tow_report_kind_t)message->kind,
-                         .window_ns = message->window_ns,
+                         .kind = kind,
+                         .until_ns = INT64_MAX,
                          .answers = json_object()};
+    if (!is_of_traces(gather))
+        gather->until_ns =
+            tow_env_now_ns(controller->env) + TOW_REPORT_PATIENCE_NS;
     tow_list_append(&controller->gathers, &gather->node);
-    client->gather_count++;
-    if (!ask_workers(gather)) {
-        free_gather(gather);
+    if (kind != TOW_REPORT_WAITS) client->gather_count++;
+    return gather;
+}
+
+static void begin_gather(gather_t *gather)
+{
+    tow_controller_t *controller = gather->controller;
+    ask_workers(gather);
+    settle(gather);
+    watch_patience(controller);
+}
+
+static void gather_from_workers(client_t *client,
+                                const tow_msg_report_get_t *message)
+{
+    gather_t *gather = make_gather(client, (tow_report_kind_t)message->kind);
+    if (gather == NULL || !choose_all(gather)) {
+        if (gather != NULL) free_gather(gather);
         tow_client_fault(client, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
         return;
     }
-    settle(gather);
+    gather->request = message->request;
+    gather->window_ns = message->window_ns;
+    begin_gather(gather);
+}
+
+/* Without memory nobody is told, and it is tried again in a second. */
+void tow_report_ask_waits(client_t *client, const run_t *run)
+{
+    const resident_t *program = run->program;
+    gather_t *gather = make_gather(client, TOW_REPORT_WAITS);
+    if (gather == NULL) return;
+    gather->run = run->key;
+    for (size_t i = 0;
+         i < program->worker_count && gather->waiting.count < TOW_LATE_ASK_MAX;
+         i++)
+        if (!run->has_reported[i] && program->workers[i]->session != NULL &&
+            !tow_vec_push(&gather->waiting, program->workers[i]))
+            break;
+    begin_gather(gather);
 }
 
 void tow_report_begin(client_t *client, const tow_msg_report_get_t *message)
@@ -556,6 +666,7 @@ void tow_report_answer(worker_t *worker, const tow_msg_report_t *message)
             adopt_events(told, CONTROLLER_TRACE + 1 + worker->process,
                          clock_shift_ns(worker));
         if (told != NULL) json_object_set(gather->answers, worker->name, told);
+        tow_waits_add(&gather->waits, message);
         heard(gather, worker);
         settle(gather);
         break;

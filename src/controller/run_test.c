@@ -1,5 +1,4 @@
 /* Runs, against workers and clients that the tests write themselves. */
-#include "controller/tuning.h"
 #include "controller/world_testing_impl.h"
 
 static const uint8_t zeroes[1024];
@@ -62,38 +61,6 @@ static void a_run_is_one_grant_a_worker_and_one_answer(void **state)
     assert_int_equal(release->firsts[0], tow_key(cast.client->number, 10));
     assert_int_equal(release->counts[0], 1);
     assert_int_equal(totals_bytes(&cast), 4 * 1024);
-    world_close(&cast.world);
-}
-
-static void a_run_that_takes_long_names_who_has_not_finished(void **state)
-{
-    (void)state;
-    cast_t cast;
-    cast_open(&cast, add_text, one_add);
-    say_run(cast.client, 1, 1, 1, 10);
-    say_run(cast.client, 2, 1, 10, 11);
-    uint64_t first = hear_grant(cast.one, cast.client, 1);
-    hear_grant(cast.two, cast.client, 1);
-    uint64_t second = hear_grant(cast.one, cast.client, 2);
-    say_done(cast.one, first);
-    hear_nothing(cast.client);
-    for (int i = 1; i <= 2; i++) {
-        run_for(&cast.world, TOW_LATE_NS);
-        const tow_msg_run_late_t *late = HEAR(cast.client, RUN_LATE, run_late);
-        assert_int_equal(late->run, 1); /* The other waits behind it. */
-        assert_true(late->waited_ns >= (uint64_t)(i * TOW_LATE_NS));
-        expect_part(late->text, "1 of 2 workers");
-        expect_part(late->text, cast.two->name);
-        assert_null(strstr(late->text, cast.one->name));
-        hear_nothing(cast.client);
-    }
-    say_done(cast.two, first);
-    hear_run_done(cast.client, 1);
-    say_done(cast.one, second);
-    say_done(cast.two, second);
-    hear_run_done(cast.client, 2);
-    run_for(&cast.world, 2 * TOW_LATE_NS);
-    hear_nothing(cast.client);
     world_close(&cast.world);
 }
 
@@ -459,20 +426,18 @@ static void what_can_never_fit_is_refused(void **state)
     world_close(&cast.world);
 }
 
-TOW_TEST_MAIN(
-    cmocka_unit_test(a_run_is_one_grant_a_worker_and_one_answer),
-    cmocka_unit_test(completions_of_one_turn_are_one_message),
-    cmocka_unit_test(runs_wait_for_their_program_to_be_loaded),
-    cmocka_unit_test(a_run_that_takes_long_names_who_has_not_finished),
-    cmocka_unit_test(a_program_that_cannot_be_loaded_fails_its_runs),
-    cmocka_unit_test(a_wrong_run_fails_alone),
-    cmocka_unit_test(runs_of_a_refused_program_fail_with_its_reason),
-    cmocka_unit_test(clients_cannot_name_each_others_things),
-    cmocka_unit_test(a_failure_aborts_the_other_workers),
-    cmocka_unit_test(a_worker_gone_in_mid_run_fails_it),
-    cmocka_unit_test(a_client_gone_in_mid_run_leaves_nothing),
-    cmocka_unit_test(cancelled_runs_are_withdrawn_or_aborted),
-    cmocka_unit_test(a_donated_argument_is_consumed),
-    cmocka_unit_test(one_object_twice_cannot_be_donated),
-    cmocka_unit_test(what_does_not_fit_waits_in_order),
-    cmocka_unit_test(what_can_never_fit_is_refused))
+TOW_TEST_MAIN(cmocka_unit_test(a_run_is_one_grant_a_worker_and_one_answer),
+              cmocka_unit_test(completions_of_one_turn_are_one_message),
+              cmocka_unit_test(runs_wait_for_their_program_to_be_loaded),
+              cmocka_unit_test(a_program_that_cannot_be_loaded_fails_its_runs),
+              cmocka_unit_test(a_wrong_run_fails_alone),
+              cmocka_unit_test(runs_of_a_refused_program_fail_with_its_reason),
+              cmocka_unit_test(clients_cannot_name_each_others_things),
+              cmocka_unit_test(a_failure_aborts_the_other_workers),
+              cmocka_unit_test(a_worker_gone_in_mid_run_fails_it),
+              cmocka_unit_test(a_client_gone_in_mid_run_leaves_nothing),
+              cmocka_unit_test(cancelled_runs_are_withdrawn_or_aborted),
+              cmocka_unit_test(a_donated_argument_is_consumed),
+              cmocka_unit_test(one_object_twice_cannot_be_donated),
+              cmocka_unit_test(what_does_not_fit_waits_in_order),
+              cmocka_unit_test(what_can_never_fit_is_refused))

@@ -30,11 +30,21 @@
 #define TOW_RELEASE_RANGES_MAX 64u
 #define TOW_RELEASE_DELAY_NS   1000000
 /* A client is told of its oldest run when that has been granted for so long, and
- * again each time as much has passed: one message, whatever there is. So many runs
- * of all clients are looked at, and so many workers are named. */
-#define TOW_LATE_NS        10000000000ll
+ * again each time as much has passed: one message, and one question to each of its
+ * workers before. Looked for more often, so that limits of a second are kept to a
+ * quarter of one. So many runs of all clients are looked at, so many workers are
+ * asked and waits listened to, and so many devices or workers are named. */
+#define TOW_LATE_NS        1000000000ll
+#define TOW_LATE_LOOK_NS   250000000ll
 #define TOW_LATE_LOOK_MAX  256u
+#define TOW_LATE_ASK_MAX   1024u
+#define TOW_LATE_WAITS_MAX 8192u
 #define TOW_LATE_NAMES_MAX 4u
+/* A worker that has not said for so long what it does is told of as one that does
+ * not answer: people wait for this. One that is alive answers in a millisecond;
+ * one that is dead is noticed by its session, in 3 s. Traces, which may be large,
+ * are waited for. */
+#define TOW_REPORT_PATIENCE_NS 250000000ll
 /* A run on more workers than MIN is granted through relays, each for FANOUT with
  * itself: see relay.c. A message costs a worker about three times what it costs
  * the controller, so a relay for 32 of 64 workers is slower than none. `tow bench

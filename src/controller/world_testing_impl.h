@@ -63,6 +63,7 @@ typedef struct world {
     peer_t peers[PEERS_MAX];
     size_t peer_count;
     uint64_t host_bytes; /* of workers that join, for what is spilled */
+    bool hears_late;     /* what is asked and said of runs that take long */
     bool is_closed;
 } world_t;
 
@@ -279,7 +280,9 @@ static inline bool is_passed_over(const peer_t *peer, uint32_t type,
 {
     return type != wanted &&
            (type == TOW_MESSAGE_PEER || type == TOW_MESSAGE_PEER_GONE ||
-            (type == TOW_MESSAGE_LOAD && !peer->keeps_loads));
+            (type == TOW_MESSAGE_LOAD && !peer->keeps_loads) ||
+            ((type == TOW_MESSAGE_REPORT_GET || type == TOW_MESSAGE_RUN_LATE) &&
+             !peer->world->hears_late));
 }
 
 static inline const note_t *next_note(peer_t *peer, uint32_t wanted)

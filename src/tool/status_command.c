@@ -120,7 +120,7 @@ static void print_workers(const json_t *workers)
     json_array_foreach(workers, i, worker)
     {
         char spilled[32], limit[32];
-        printf("%s on %s, island %s: %s%s, process %lld, spilled %s of %s\n",
+        printf("%s on %s, island %s: %s%s, process %lld, spilled %s of %s%s\n",
                text_of(worker, "name"), text_of(worker, "host"),
                text_of(worker, "island"), text_of(worker, "platform"),
                json_is_true(json_object_get(worker, "simulated"))
@@ -128,7 +128,10 @@ static void print_workers(const json_t *workers)
                    : "",
                count_of(worker, "process"),
                bytes_text(count_of(worker, "spilled_bytes"), spilled),
-               bytes_text(count_of(worker, "spill_limit_bytes"), limit));
+               bytes_text(count_of(worker, "spill_limit_bytes"), limit),
+               json_is_true(json_object_get(worker, "silent"))
+                   ? "; it does not answer"
+                   : "");
         printf("  %8s  %-12s %10s %10s %10s %10s %10s %6s %7s\n", "device",
                "kind", "objects", "reserved", "spilled", "peak", "memory",
                "steps", "slices");

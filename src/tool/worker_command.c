@@ -356,6 +356,15 @@ static void on_abort_gang(void *context, uint64_t gang_id, tow_status_t cause)
                                        cause);
 }
 
+static size_t on_waits(void *context, tow_worker_wait_t *waits, size_t capacity)
+{
+    worker_process_t *process = context;
+    return process->gang_hooks.waits == NULL
+               ? 0
+               : process->gang_hooks.waits(process->gang_hooks.context, waits,
+                                           capacity);
+}
+
 /* -- Life ------------------------------------------------------------------------ */
 
 /* Where other workers find it: a socket beside the controller's, or a port that
@@ -425,6 +434,7 @@ static tow_status_t open_worker(worker_process_t *process)
                   .peer_added = on_peer_added,
                   .peer_gone = on_peer_gone,
                   .abort_gang = on_abort_gang,
+                  .waits = on_waits,
                   .context = process},
     };
     TOW_RETURN_IF_ERROR(tow_worker_open(tow_net_env(process->role.net),

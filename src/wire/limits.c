@@ -114,7 +114,10 @@ LIMITS(callback_done, FIELD(2) = {.nested = &failure_limits},
        FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 LIMITS(run_late, FIELD(3) = {.bytes_max = TOW_LATE_TEXT_MAX});
 LIMITS(report_get, {0});
-LIMITS(report, FIELD(3) = {.nested = &failure_limits});
+LIMITS(wait, FIELD(4) = {.count_max = TOW_WAIT_MISSING_MAX});
+LIMITS(report, FIELD(3) = {.nested = &failure_limits},
+       FIELD(4) = {.count_max = TOW_WORKER_DEVICES_MAX,
+                   .nested = &wait_limits});
 LIMITS(worker_join, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(3) = {.bytes_max = TOW_NAME_MAX},
        FIELD(4) = {.bytes_max = TOW_NAME_MAX},

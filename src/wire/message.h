@@ -129,6 +129,7 @@ typedef enum tow_message_type {
 #define TOW_DOOR_MAX             511u   /* an address of a worker */
 #define TOW_BATCH_MAX            16384u /* runs or ranges in one message */
 #define TOW_RELAY_FANOUT_MAX     256u   /* workers of a relay, with itself */
+#define TOW_WAIT_MISSING_MAX     8u     /* devices that a wait names */
 
 typedef Tow__Hello tow_msg_hello_t;
 typedef Tow__Proof tow_msg_proof_t;
@@ -184,6 +185,7 @@ typedef Tow__Copy tow_msg_copy_t;
 typedef Tow__Callback tow_msg_callback_t;
 typedef Tow__CallbackDone tow_msg_callback_done_t;
 typedef Tow__RunLate tow_msg_run_late_t;
+typedef Tow__Wait tow_msg_wait_t;
 typedef Tow__WorkerJoin tow_msg_worker_join_t;
 typedef Tow__WorkerJoined tow_msg_worker_joined_t;
 typedef Tow__Peer tow_msg_peer_t;
@@ -273,6 +275,7 @@ typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
 #define TOW_MSG_CALLBACK_INIT         TOW__CALLBACK__INIT
 #define TOW_MSG_CALLBACK_DONE_INIT    TOW__CALLBACK_DONE__INIT
 #define TOW_MSG_RUN_LATE_INIT         TOW__RUN_LATE__INIT
+#define TOW_MSG_WAIT_INIT             TOW__WAIT__INIT
 #define TOW_MSG_WORKER_JOIN_INIT      TOW__WORKER_JOIN__INIT
 #define TOW_MSG_WORKER_JOINED_INIT    TOW__WORKER_JOINED__INIT
 #define TOW_MSG_PEER_INIT             TOW__PEER__INIT
@@ -319,6 +322,8 @@ typedef enum tow_report_kind {
     /* The same events as lines, times in nanoseconds of the controller's clock:
      * "process P NAME", "thread P T NAME", "event P T START DURATION NAME". */
     TOW_REPORT_SPANS = 5,
+    /* Of a worker: only `waits`, which its status has, too. */
+    TOW_REPORT_WAITS = 6,
 } tow_report_kind_t;
 
 /* Any message: the first member (`base`) of each struct above. */

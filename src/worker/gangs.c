@@ -80,11 +80,34 @@ static void abort_gang(void *context, uint64_t gang_id, tow_status_t cause)
         tow_host_abort(gangs->host, gang_id, code, tow_status_message(cause));
 }
 
+static size_t list_waits(void *context, tow_worker_wait_t *waits,
+                         size_t capacity)
+{
+    tow_gangs_t *gangs = context;
+    _Static_assert(TOW_HOST_MISSING_MAX <= TOW_WAIT_MISSING_MAX, "they fit");
+    tow_host_wait_t found[TOW_XLA_DEVICE_COUNT_MAX];
+    int64_t now_ns;
+    const size_t count = tow_host_waits(
+        gangs->host, found,
+        capacity < TOW_COUNT_OF(found) ? capacity : TOW_COUNT_OF(found),
+        &now_ns);
+    for (size_t i = 0; i < count; i++) {
+        waits[i] = (tow_worker_wait_t){
+            .device = found[i].device,
+            .gang_id = found[i].run_id,
+            .waited_ns = (uint64_t)(now_ns - found[i].since_ns),
+            .missing_count = found[i].missing_count};
+        memcpy(waits[i].missing, found[i].missing, sizeof(found[i].missing));
+    }
+    return count;
+}
+
 tow_worker_hooks_t tow_gangs_hooks(tow_gangs_t *gangs)
 {
     return (tow_worker_hooks_t){.peer_added = peer_added,
                                 .peer_gone = peer_gone,
                                 .abort_gang = abort_gang,
+                                .waits = list_waits,
                                 .context = gangs};
 }
 

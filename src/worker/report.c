@@ -175,14 +175,54 @@ static tow_status_t write_trace(tow_worker_t *worker, uint64_t window_ns,
     return status;
 }
 
-/* -- Both --------------------------------------------------------------------------- */
+/* -- Waits -------------------------------------------------------------------------- */
+
+static void pack_waits(tow_worker_wait_t *waits, size_t count,
+                       tow_msg_wait_t *messages, tow_msg_report_t *report)
+{
+    for (size_t i = 0; i < count; i++) {
+        messages[i] = (tow_msg_wait_t)TOW_MSG_WAIT_INIT;
+        messages[i].device = waits[i].device;
+        messages[i].gang = waits[i].gang_id;
+        messages[i].waited_ns = waits[i].waited_ns;
+        messages[i].missing = waits[i].missing;
+        messages[i].n_missing = waits[i].missing_count;
+        report->waits[i] = &messages[i];
+    }
+    report->n_waits = count;
+}
+
+/* In the arena, beside the message that is being answered. */
+static tow_status_t add_waits(tow_worker_t *worker, tow_msg_report_t *report)
+{
+    const tow_worker_hooks_t *hooks = &worker->options.hooks;
+    if (hooks->waits == NULL) return TOW_OK;
+    const size_t capacity = TOW_WORKER_DEVICES_MAX;
+    tow_arena_t *arena = &worker->arena;
+    tow_worker_wait_t *waits =
+        tow_arena_alloc(arena, capacity * sizeof(*waits));
+    tow_msg_wait_t *messages =
+        tow_arena_alloc(arena, capacity * sizeof(*messages));
+    report->waits = tow_arena_alloc(arena, capacity * sizeof(*report->waits));
+    if (waits == NULL || messages == NULL || report->waits == NULL)
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    const size_t count = hooks->waits(hooks->context, waits, capacity);
+    pack_waits(waits, count, messages, report);
+    return TOW_OK;
+}
+
+/* -- All --------------------------------------------------------------------------- */
 
 static tow_status_t write_report(tow_worker_t *worker,
                                  const tow_msg_report_get_t *message,
-                                 char **out_text, size_t *out_size)
+                                 tow_msg_report_t *report, char **out_text,
+                                 size_t *out_size)
 {
     switch (message->kind) {
-    case TOW_REPORT_STATUS: return write_status(worker, out_text, out_size);
+    case TOW_REPORT_STATUS:
+        TOW_RETURN_IF_ERROR(add_waits(worker, report));
+        return write_status(worker, out_text, out_size);
+    case TOW_REPORT_WAITS: return add_waits(worker, report);
     case TOW_REPORT_TRACE:
         return write_trace(worker, message->window_ns, out_text, out_size);
     default:
@@ -198,12 +238,12 @@ void worker_report(tow_worker_t *worker, const tow_msg_report_get_t *message)
     char *text = NULL;
     size_t size = 0;
     report.request = message->request;
-    tow_status_t status = write_report(worker, message, &text, &size);
-    if (status == TOW_OK) {
+    tow_status_t status = write_report(worker, message, &report, &text, &size);
+    if (text != NULL && status == TOW_OK) {
         const tow_session_blob_t blob = {
             .bytes = text, .size = size, .release = free, .context = text};
         report.blob = tow_session_send_blob(worker->session, &blob);
-    } else {
+    } else if (status != TOW_OK) {
         failure = tow_failure_of(status);
         report.failure = &failure;
         free(text);

@@ -27,6 +27,7 @@
 #include "env/env.h"
 #include "session/session.h"
 #include "store/shelf.h"
+#include "wire/message.h"
 
 typedef struct tow_worker tow_worker_t;
 
@@ -46,6 +47,15 @@ typedef struct tow_worker_peer {
     tow_region_key_t mail;
 } tow_worker_peer_t;
 
+/* A device of ours that has waited in a collective for long. */
+typedef struct tow_worker_wait {
+    int64_t device;
+    uint64_t gang_id;
+    uint64_t waited_ns;
+    size_t missing_count; /* of members that have not come, the first few */
+    int64_t missing[TOW_WAIT_MISSING_MAX];
+} tow_worker_wait_t;
+
 /* What the owner wants to know. All may be NULL; all run in turns of the env,
  * and must not close the worker. */
 typedef struct tow_worker_hooks {
@@ -63,6 +73,9 @@ typedef struct tow_worker_hooks {
     /* Our members of this gang shall give up, in collectives that the driver
      * does not know. `cause` is lent. */
     void (*abort_gang)(void *context, uint64_t gang_id, tow_status_t cause);
+    /* Which of our devices wait in collectives that the driver does not know, and
+     * for whom; returns how many. */
+    size_t (*waits)(void *context, tow_worker_wait_t *waits, size_t capacity);
     void *context; /* lent */
 } tow_worker_hooks_t;
 

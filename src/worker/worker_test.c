@@ -680,6 +680,14 @@ static void reports_say_what_there_is(void **state)
     run_for(&world, SECOND / 10);
     assert_int_equal(world.heard.report_count, 2);
     expect_part(world.heard.report_text, "traceEvents");
+    get.kind = TOW_REPORT_WAITS;
+    say(&world, TOW_MESSAGE_REPORT_GET, &get.base);
+    run_for(&world, SECOND / 10);
+    assert_int_equal(world.heard.report_count, 3);
+    assert_int_equal(world.heard.report_code, TOW_CODE_OK);
+    assert_int_equal(world.heard.wait_count, 1);
+    assert_int_equal(world.heard.wait_gang, 77);
+    assert_int_equal(world.heard.wait_missing_count, 2);
     get.kind = 55;
     say(&world, TOW_MESSAGE_REPORT_GET, &get.base);
     run_for(&world, SECOND / 10);

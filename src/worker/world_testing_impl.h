@@ -70,6 +70,8 @@ typedef struct heard {
     int report_count;
     tow_code_t report_code;
     char *report_text; /* owned */
+    size_t wait_count, wait_missing_count;
+    uint64_t wait_gang;
     /* As a relay. */
     uint64_t whole_runs[HEARD_MAX]; /* of which all have reported */
     size_t whole_count;
@@ -317,9 +319,14 @@ static inline void controller_message(void *context, tow_session_t *session,
         break;
     case TOW_MESSAGE_REPORT: {
         char text[256];
+        const tow_msg_report_t *report = (const tow_msg_report_t *)body;
         heard->report_count++;
-        heard->report_code = code_of(((const tow_msg_report_t *)body)->failure,
-                                     text, sizeof(text));
+        heard->wait_count = report->n_waits;
+        if (report->n_waits > 0) {
+            heard->wait_gang = report->waits[0]->gang;
+            heard->wait_missing_count = report->waits[0]->n_missing;
+        }
+        heard->report_code = code_of(report->failure, text, sizeof(text));
         break;
     }
     default: fail_msg("a worker says %s", tow_message_type_name(message->type));
@@ -410,6 +417,19 @@ static inline void on_peer_gone(void *context, uint32_t process,
     ((world_t *)context)->heard.peer_gone_count++;
 }
 
+static inline size_t on_waits(void *context, tow_worker_wait_t *waits,
+                              size_t capacity)
+{
+    (void)context;
+    assert_true(capacity >= DEVICES);
+    waits[0] = (tow_worker_wait_t){.device = FIRST_ID,
+                                   .gang_id = 77,
+                                   .waited_ns = SECOND,
+                                   .missing_count = 2,
+                                   .missing = {5, 6}};
+    return 1;
+}
+
 static inline tow_status_t worker_start(tow_env_t *env, void *argument,
                                         void **out_machine)
 {
@@ -435,6 +455,7 @@ static inline tow_status_t worker_start(tow_env_t *env, void *argument,
                                          .lost = on_lost,
                                          .peer_added = on_peer_added,
                                          .peer_gone = on_peer_gone,
+                                         .waits = on_waits,
                                          .context = world},
                                .limits = world->limits,
                            },

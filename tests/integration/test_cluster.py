@@ -114,9 +114,15 @@ class Cluster:
         return 0
 
     def status(self) -> dict:
-        done = self.tow("status", "--json", "--folder", str(self.folder))
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        """Of all workers: one that is busy may not answer at once, and one that is frozen is gone soon."""
+
+        def of_all() -> dict | None:
+            done = self.tow("status", "--json", "--folder", str(self.folder))
+            assert done.returncode == 0, done.stderr
+            status = json.loads(done.stdout)
+            return None if any("silent" in worker for worker in status["workers"]) else status
+
+        return wait_until("all workers answer", of_all)
 
     def totals(self) -> dict:
         return self.status()["totals"]
@@ -363,6 +369,8 @@ def test_a_worker_that_is_killed_in_a_gang(cluster, long_gang):
 def test_a_worker_that_freezes_in_a_gang(cluster, long_gang):
     frozen = cluster.member("worker-0")
     os.kill(frozen, signal.SIGSTOP)
+    shown = cluster.tow("status", "--folder", str(cluster.folder))
+    assert re.search(r"worker-0 on .*; it does not answer\n", shown.stdout)
     _, error = long_gang.communicate(timeout=TIMEOUT_S)
     assert long_gang.returncode == 1
     assert "worker-0" in error

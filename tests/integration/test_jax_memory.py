@@ -16,9 +16,12 @@ import gc, json, subprocess
 def status():
     words_of_up = words(cluster_process())
     folder = words_of_up[words_of_up.index("--folder") + 1]
-    done = subprocess.run([{json.dumps(str(BUILD / "tow"))}, "status", "--folder", folder, "--json"],
-                          capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    while True:
+        done = subprocess.run([{json.dumps(str(BUILD / "tow"))}, "status", "--folder", folder, "--json"],
+                              capture_output=True, text=True, check=True)
+        told = json.loads(done.stdout)
+        if not any("silent" in worker for worker in told["workers"]):
+            return told
 def device_bytes():
     gc.collect()
     return status()["totals"]["object_bytes"]

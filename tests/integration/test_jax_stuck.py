@@ -39,11 +39,34 @@ def test_a_callback_that_does_not_return_is_named():
     assert lines(STUCK + HEARD + """
 y = my_step(x)
 line = next(line for line in said if line.startswith("towpath:"))
-[worker] = [d.worker for d in devices if d == devices[1]]
 may_return.set()
+waits, late = devices
 print("my_step" in line, "0 of 2 workers" in line, "host" in line, "island" in line)
-print(f"device {devices[1].id} of {worker} has waited" in line, float(y[0]))
-""", **TWO_WORKERS) == ["True True True True", "True 1.0"]
+print(f"late: device {late.id} of {late.worker}" in line, "1 other waits for it" in line, waits.worker in line)
+print(f"device {late.id} of {late.worker} has waited" in line, float(y[0]))
+""", TOW_STUCK_WARNING="1", **TWO_WORKERS) == ["True True True True", "True True False", "True 1.0"]
+
+
+def test_a_device_that_computes_for_long_is_named_and_those_that_wait_are_not():
+    """Four devices in two processes meet in a sum; one of them is busy for many seconds before."""
+    assert lines("""
+late = devices[2]
+mesh = Mesh(np.array(devices), "d")
+def body(x):
+    long = lambda v: jax.lax.fori_loop(0, 1_600_000_000, lambda i, a: a * 1.0000001, v)
+    return jax.lax.psum(jax.lax.cond(jax.lax.axis_index("d") == 2, long, lambda v: v, x), "d")
+@jax.jit
+def my_step(x):
+    return jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P(), check_vma=False)(x)
+x = jax.device_put(np.ones(4, np.float32), NamedSharding(mesh, P("d")))
+try:
+    jax.block_until_ready(my_step(x))
+except jax.errors.JaxRuntimeError as error:
+    text = str(error)
+print("DEADLINE_EXCEEDED" in text, f"late: device {late.id} of {late.worker} (host" in text)
+print("3 others wait for it" in text, any(d.worker in text for d in devices if d.worker != late.worker))
+""", TOW_STUCK_LIMIT="1", TOW_STUCK_WARNING="off",
+                 TOW_LOCAL="workers=2,devices=2") == ["True True", "True False"]
 
 
 def test_a_step_past_its_limit_fails_and_others_go_on():
