@@ -128,11 +128,12 @@ static void a_device_that_others_wait_for_is_late_and_they_are_not(void **state)
     cast_open(&cast);
     say_waits(cast.one, cast.gang, 2048, 4097, TOW_REPORT_WAITS);
     say_nobody_waits(cast.two);
-    const char *text = hear_late(&cast)->text;
-    expect_part(text, "late: device 4097 of worker/2 (host host, island ");
-    expect_part(text, "1 other waits for it");
-    expect_no_part(text, cast.one->name);
-    expect_no_part(text, "still at it");
+    const tow_msg_run_late_t *late = hear_late(&cast);
+    expect_part(late->text,
+                "late: device 4097 of worker/2 (host host, island ");
+    expect_part(late->text, "1 other waits for it");
+    expect_no_part(late->text, cast.one->name);
+    expect_no_part(late->text, "still at it");
     world_close(&cast.world);
 }
 
