@@ -13,7 +13,7 @@
 #include "collective/host/host.h"
 #include "collective/host/tuning.h"
 
-#define ARENA_MAGIC UINT64_C(0x32414e455241574f) /* changes with the layout */
+#define ARENA_MAGIC UINT64_C(0x33414e455241574f) /* changes with the layout */
 
 /* One half of a mailbox. */
 typedef struct mail_half {
@@ -55,16 +55,19 @@ typedef struct gang_bell {
     _Atomic uint32_t waiter_count;
 } gang_bell_t;
 
+/* Why a run was aborted. Written before the run is named in `aborted`. */
 typedef struct abort_row {
-    /* Written before `run_id`. */
     int32_t code;
-    char reason[244];
-    _Atomic uint64_t run_id_plus_one; /* 0: free */
+    char reason[TOW_HOST_REASON_BYTES];
 } abort_row_t;
 
 typedef struct arena {
     _Atomic uint64_t magic;
     _Atomic uint64_t abort_count; /* ever; the next row is this % size */
+    /* Run ids plus one; 0: free. Apart from the reasons, and dense: they are
+     * searched at each collective. */
+    alignas(
+        TOW_CACHE_LINE_BYTES) _Atomic uint64_t aborted[TOW_HOST_ABORT_COUNT];
     abort_row_t aborts[TOW_HOST_ABORT_COUNT];
     process_row_t processes[TOW_HOST_PROCESS_COUNT_MAX];
     owner_row_t owners[TOW_HOST_DEVICE_COUNT_MAX];

@@ -217,10 +217,11 @@ void tow_host_abort(tow_host_t *host, uint64_t run_id, tow_code_t code,
     arena_t *arena = host->arena;
     uint64_t index = atomic_fetch_add(&arena->abort_count, 1);
     abort_row_t *row = &arena->aborts[index % TOW_HOST_ABORT_COUNT];
-    atomic_store(&row->run_id_plus_one, 0);
+    _Atomic uint64_t *run = &arena->aborted[index % TOW_HOST_ABORT_COUNT];
+    atomic_store(run, 0);
     row->code = (int32_t)code;
     snprintf(row->reason, sizeof(row->reason), "%s", reason);
-    atomic_store(&row->run_id_plus_one, run_id + 1);
+    atomic_store(run, run_id + 1);
     /* Counted again, so that whoever looked between the two looks once more. */
     atomic_fetch_add(&arena->abort_count, TOW_HOST_ABORT_COUNT);
 }
@@ -229,7 +230,7 @@ tow_status_t host_abort_of(const tow_host_t *host, uint64_t run_id)
 {
     for (size_t i = 0; i < TOW_HOST_ABORT_COUNT; i++) {
         const abort_row_t *row = &host->arena->aborts[i];
-        if (atomic_load(&row->run_id_plus_one) != run_id + 1) continue;
+        if (atomic_load(&host->arena->aborted[i]) != run_id + 1) continue;
         return TOW_ERROR((tow_code_t)row->code, "%.*s",
                          (int)sizeof(row->reason) - 1, row->reason);
     }

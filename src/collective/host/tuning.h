@@ -50,5 +50,7 @@
 /* Aborted runs that are remembered. An abort is seen within milliseconds by all
  * that wait, so few can be live at a time. */
 #define TOW_HOST_ABORT_COUNT 64
+/* Of what is said of one: the text of a run that was given up has to fit. */
+#define TOW_HOST_REASON_BYTES 1020
 
 #endif /* TOW_COLLECTIVE_HOST_TUNING_H_ */

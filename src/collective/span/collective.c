@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "collective/host/tuning.h"
 #include "collective/span/span_impl.h"
 
 /* C128. */
@@ -61,7 +62,7 @@ static tow_status_t meet(job_t *job, const meeting_t *meeting)
         .source = SIZE_MAX,
         .turns = whole->turns,
     };
-    char error[256] = "";
+    char error[TOW_HOST_REASON_BYTES] = "";
     const int code = tow_host_collective(job->span->options.host, &part, error,
                                          sizeof(error));
     return code == 0 ? TOW_OK : TOW_ERROR((tow_code_t)code, "%s", error);
