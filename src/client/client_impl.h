@@ -178,7 +178,7 @@ struct gathering {
 struct run_record {
     uint64_t id;
     tow_program_t *program; /* counted */
-    tow_status_t given_up;  /* owned: what it fails with, if it does */
+    bool is_given_up;
     uint32_t result_count;
     tow_array_t *results[]; /* lent; NULL: released */
 };

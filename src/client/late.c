@@ -14,14 +14,18 @@ void tow_client_set_watcher(tow_client_t *client,
 static void give_up(tow_client_t *client, run_record_t *record,
                     const tow_msg_run_late_t *late)
 {
-    if (record->given_up != TOW_OK) return;
-    record->given_up = TOW_ERROR(
+    if (record->is_given_up) return;
+    record->is_given_up = true;
+    tow_status_t cause = TOW_ERROR(
         TOW_DEADLINE_EXCEEDED, "given up after %llu s: %s",
         (unsigned long long)late->waited_ns / TOW_NS_PER_S, late->text);
     tow_msg_cancel_t cancel = TOW_MSG_CANCEL_INIT;
+    tow_msg_failure_t failure = tow_failure_of(cause);
     cancel.run = record->id;
+    cancel.failure = &failure;
     tow_status_ignore(tow_client_send(client, TOW_MESSAGE_CANCEL, &cancel.base),
                       "without a cluster there is nothing to cancel");
+    tow_status_release(cause);
 }
 
 void tow_run_is_late(tow_client_t *client, const tow_msg_run_late_t *late)

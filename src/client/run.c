@@ -57,7 +57,6 @@ static void free_record(tow_client_t *client, run_record_t *record)
 {
     tow_map_remove(&client->runs, record->id);
     tow_program_drop(record->program);
-    tow_status_release(record->given_up);
     tow_free(record);
     tow_client_tell_room(client);
 }
@@ -173,15 +172,11 @@ static void settle_results(run_record_t *record, tow_status_t status)
             tow_array_settle(record->results[i], tow_status_retain(status));
 }
 
-/* A program that was refused is why its runs found none; and who gave a run up
- * knows better than who was told to cancel it. */
+/* A program that was refused is why its runs found none. */
 static tow_status_t cause_of(const run_record_t *record,
                              tow_status_t take_status)
 {
     tow_status_t known = record->program->adding.error;
-    if (tow_status_code(take_status) == TOW_CANCELLED &&
-        record->given_up != TOW_OK)
-        known = record->given_up;
     if (known == TOW_OK) return take_status;
     tow_status_release(take_status);
     return tow_status_retain(known);

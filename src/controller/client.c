@@ -319,7 +319,7 @@ static tow_status_t handle(client_t *client, uint32_t type,
     case TOW_MESSAGE_GET: tow_get_begin(client, AS(get)); break;
     case TOW_MESSAGE_REGROUP: tow_regroup_begin(client, AS(regroup)); break;
     case TOW_MESSAGE_COPY: tow_copy_begin(client, AS(copy)); break;
-    case TOW_MESSAGE_CANCEL: tow_run_cancel(client, AS(cancel)->run); break;
+    case TOW_MESSAGE_CANCEL: tow_run_cancel(client, AS(cancel)); break;
     case TOW_MESSAGE_CALLBACK_DONE:
         tow_callback_done(client, AS(callback_done));
         break;

@@ -571,7 +571,7 @@ void tow_run_begin(client_t *client, const tow_msg_run_t *message);
 void tow_run_unblock(run_block_t *block);
 void tow_unit_block(tow_controller_t *controller, tow_ticket_t *ticket,
                     run_block_t *block, tow_list_t *waiting);
-void tow_run_cancel(client_t *client, uint64_t id);
+void tow_run_cancel(client_t *client, const tow_msg_cancel_t *message);
 void tow_runs_done(worker_t *worker, const tow_msg_done_t *message);
 void tow_runs_lose(tow_controller_t *controller, worker_t *worker,
                    tow_status_t cause);

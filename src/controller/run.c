@@ -552,15 +552,19 @@ static void withdraw(run_t *run, tow_status_t take_status)
     finish(run);
 }
 
-void tow_run_cancel(client_t *client, uint64_t id)
+/* Its client knows why, and whoever uses its results hears that. */
+void tow_run_cancel(client_t *client, const tow_msg_cancel_t *message)
 {
+    const uint64_t id = message->run;
     run_t *run = id > TOW_CLIENT_ID_MAX
                      ? NULL
                      : tow_map_find(&client->controller->run_of,
                                     tow_key(client->number, id));
     if (run == NULL) return; /* It was faster. */
-    tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "run %llu was cancelled",
-                                   (unsigned long long)id);
+    tow_status_t cause = tow_failure_status(message->failure);
+    if (cause == TOW_OK)
+        cause = TOW_ERROR(TOW_CANCELLED, "run %llu was cancelled",
+                          (unsigned long long)id);
     if (!run->is_granted) {
         withdraw(run, cause);
         return;

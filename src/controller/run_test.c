@@ -315,6 +315,30 @@ static void a_client_gone_in_mid_run_leaves_nothing(void **state)
     world_close(&cast.world);
 }
 
+static void a_run_fails_with_what_its_client_gave_it_up_for(void **state)
+{
+    (void)state;
+    cast_t cast;
+    cast_open(&cast, add_text, one_add);
+    say_run(cast.client, 1, 1, 1, 10);
+    uint64_t run = hear_grant(cast.one, cast.client, 1);
+    tow_msg_failure_t failure = TOW_MSG_FAILURE_INIT;
+    tow_msg_cancel_t cancel = TOW_MSG_CANCEL_INIT;
+    failure.code = TOW_DEADLINE_EXCEEDED;
+    failure.message = (char *)"it took too long";
+    cancel.run = 1;
+    cancel.failure = &failure;
+    say(cast.client, TOW_MESSAGE_CANCEL, &cancel.base);
+    expect_failure(HEAR(cast.one, ABORT, abort)->failure, TOW_DEADLINE_EXCEEDED,
+                   "too long");
+    say_failed(cast.one, run, TOW_DEADLINE_EXCEEDED, "aborted");
+    say_done(cast.two, run);
+    hear_run_failed(cast.client, 1, TOW_DEADLINE_EXCEEDED, "it took too long");
+    say_run(cast.client, 2, 1, 10, 11);
+    hear_run_failed(cast.client, 2, TOW_DEADLINE_EXCEEDED, "it took too long");
+    world_close(&cast.world);
+}
+
 static void cancelled_runs_are_withdrawn_or_aborted(void **state)
 {
     (void)state;
@@ -437,6 +461,7 @@ TOW_TEST_MAIN(cmocka_unit_test(a_run_is_one_grant_a_worker_and_one_answer),
               cmocka_unit_test(a_worker_gone_in_mid_run_fails_it),
               cmocka_unit_test(a_client_gone_in_mid_run_leaves_nothing),
               cmocka_unit_test(cancelled_runs_are_withdrawn_or_aborted),
+              cmocka_unit_test(a_run_fails_with_what_its_client_gave_it_up_for),
               cmocka_unit_test(a_donated_argument_is_consumed),
               cmocka_unit_test(one_object_twice_cannot_be_donated),
               cmocka_unit_test(what_does_not_fit_waits_in_order),

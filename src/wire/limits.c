@@ -99,7 +99,7 @@ LIMITS(put_done, FIELD(2) = {.nested = &failure_limits});
 LIMITS(run, FIELD(3) = {.count_max = TOW_VALUES_MAX});
 LIMITS(runs_done, FIELD(1) = {.count_max = TOW_BATCH_MAX},
        FIELD(2) = {.count_max = TOW_BATCH_MAX, .nested = &run_failure_limits});
-LIMITS(cancel, {0});
+LIMITS(cancel, FIELD(2) = {.nested = &failure_limits});
 LIMITS(release, FIELD(1) = {.count_max = TOW_BATCH_MAX},
        FIELD(2) = {.count_max = TOW_BATCH_MAX});
 LIMITS(get, FIELD(4) = {.nested = &lane_target_limits});
