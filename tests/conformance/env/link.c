@@ -516,6 +516,40 @@ static bool all_got_one(const acceptor_t *acceptor)
     return true;
 }
 
+static void echo(link_probe_t *probe, const tow_message_t *message)
+{
+    assert_int_equal(tow_link_send(probe->link, message->type, message->bytes,
+                                   message->size),
+                     TOW_SEND_OK);
+}
+
+/* Two machines of one process that know nothing of it. */
+static void env_may_dial_itself(void **state)
+{
+    enum {
+        COUNT = 100
+    };
+    world_t *world = world_create(1);
+    acceptor_t acceptor = {.hooks = {.message = echo}};
+    acceptor_listen(&acceptor, world, 0);
+    link_probe_t link = {0};
+    link_probe_dial(&link, world_env(world, 0), acceptor.listener->address);
+    WORLD_UNTIL(world, link.up_count == 1 && acceptor.accepted_count == 1 &&
+                           acceptor.accepted[0]->up_count == 1);
+    assert_string_equal(link.peer.name, world_node_name(0));
+    assert_true(link.peer.incarnation ==
+                acceptor.accepted[0]->peer.incarnation);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(tow_link_send(link.link, 1, "x", 1), TOW_SEND_OK);
+    WORLD_UNTIL(world, link.message_count == COUNT);
+    link_probe_close(&link);
+    WORLD_UNTIL(world, link.closed.count == 1 &&
+                           acceptor.accepted[0]->down_count == 1);
+    assert_int_equal(acceptor.accepted[0]->message_count, COUNT);
+    world_destroy(world);
+    acceptor_deinit(&acceptor);
+}
+
 static void hundreds_of_links_each_carry_their_own(void **state)
 {
     world_t *world = world_create(2);
@@ -561,4 +595,5 @@ SUITE(link, CONFORMANCE_TEST(link_comes_up_on_both_sides_with_the_right_peer),
       CONFORMANCE_TEST(full_link_holds_up_no_other),
       CONFORMANCE_TEST(two_links_between_the_same_peers_are_two),
       CONFORMANCE_TEST(peers_may_dial_each_other_at_once),
+      CONFORMANCE_TEST(env_may_dial_itself),
       CONFORMANCE_TEST(hundreds_of_links_each_carry_their_own))
