@@ -99,7 +99,10 @@ tow_status_t tow_client_open(const tow_client_options_t *options,
 void tow_client_retain(tow_client_t *client);
 /* With the last reference the cluster forgets all that was this client's. */
 void tow_client_release(tow_client_t *client);
-/* TOW_OK while the cluster is there; then for ever why it is not. */
+/* TOW_OK while the cluster is there, or why it is not. Then all that waits fails,
+ * and every call at once, with UNAVAILABLE, until the controller has come again
+ * at the same address: it is dialled for as long as the client is open. What was
+ * made before is lost with it, and can only be released. */
 tow_status_t tow_client_status(tow_client_t *client);
 /* All that was started before has finished, well or not. */
 tow_status_t tow_client_wait_idle(tow_client_t *client);

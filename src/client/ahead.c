@@ -76,7 +76,8 @@ void tow_array_forget_kept(tow_array_t *array)
 
 static tow_kept_t *find_kept(const tow_array_t *array, size_t shard)
 {
-    if (array->value.error != TOW_OK) return NULL;
+    if (array->value.error != TOW_OK || !tow_slice_is_known(array->slice))
+        return NULL;
     for (tow_kept_t *kept = array->kept; kept != NULL; kept = kept->next)
         if (kept->shard == shard || kept->shard == TOW_KEPT_EVERY_SHARD)
             return kept;

@@ -104,6 +104,7 @@ static void run_callbacks(void *context)
 typedef struct target {
     const char *address;
     int64_t spin_ns; /* as tow_net_options_t has it */
+    tow_client_keeper_t keeper;
 } target_t;
 
 static tow_status_t open_net(const char *name, const tow_security_t *security,
@@ -179,6 +180,7 @@ static tow_status_t dial(const tow_client_options_t *options,
                                      .patience_ns = options->timeout_ns > 0
                                                         ? options->timeout_ns
                                                         : CONNECT_NS,
+                                     .keeper = target->keeper,
                                      .shared = shared};
     tow_client_t *client;
     status = tow_client_dial(tow_shared_net_env(shared), &machine, &client);
@@ -274,7 +276,8 @@ tow_status_t tow_client_open(const tow_client_options_t *options,
     const target_t target = {.address = tow_local_cluster_address(local),
                              .spin_ns = tow_local_cluster_is_joint(local)
                                             ? TOW_LOCAL_JOINT_SPIN_NS
-                                            : 0};
+                                            : 0,
+                             .keeper = {tow_local_cluster_check, local}};
     tow_client_t *client = NULL;
     tow_status_t status = open_at(&own, &target, &client);
     if (client != NULL)
@@ -383,8 +386,7 @@ tow_status_t tow_client_memory(tow_client_t *client, char **out_text)
 tow_status_t tow_function_code(tow_function_t *function, char **out_bytes,
                                size_t *out_size)
 {
-    const report_wish_t wish = {.kind = TOW_REPORT_CODE,
-                                .function = function->id};
+    const report_wish_t wish = {.kind = TOW_REPORT_CODE, .function = function};
     return report(function->slice->client, &wish, out_bytes, out_size);
 }
 
@@ -976,6 +978,7 @@ tow_status_t tow_array_wait(tow_array_t *array, int64_t timeout_ns)
                               ? TOW_TIME_NEVER
                               : tow_env_now_ns(client->env) + timeout_ns;
     tow_status_t status = wait_settled(client, &array->value, deadline_ns);
+    if (status == TOW_OK) status = tow_array_outcome(array);
     tow_array_drop(array);
     leave_quietly(client);
     return status;

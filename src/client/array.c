@@ -53,7 +53,8 @@ void tow_array_drop(tow_array_t *array)
         tow_array_leave_ahead(array);
     }
     tow_array_forget_kept(array);
-    if (array->id != 0) tow_client_note_release(client, array->id);
+    if (array->id != 0 && tow_slice_is_known(array->slice))
+        tow_client_note_release(client, array->id);
     if (array->program != NULL) tow_program_drop(array->program);
     tow_slice_drop(array->slice);
     tow_status_release(array->value.error);
@@ -88,6 +89,15 @@ const tow_settling_t *tow_array_value(const tow_array_t *array)
     return &array->value;
 }
 
+tow_status_t tow_array_outcome(const tow_array_t *array)
+{
+    if (array->value.error == TOW_OK &&
+        TOW_LIKELY(tow_slice_is_known(array->slice)))
+        return TOW_OK;
+    return array->value.error != TOW_OK ? tow_status_retain(array->value.error)
+                                        : tow_slice_check(array->slice);
+}
+
 void tow_array_abandon(tow_array_t *array)
 {
     array->run = NULL;
@@ -106,7 +116,7 @@ void tow_array_call_when_ready(tow_array_t *array, callback_t *take_callback)
 {
     if (array->value.settled) {
         tow_client_call_later(array->client, take_callback,
-                              tow_status_retain(array->value.error));
+                              tow_array_outcome(array));
         return;
     }
     tow_array_hold(array);

@@ -38,6 +38,11 @@ static tow_status_t attach(tow_client_t *client, const void *results,
 void tow_client_answer(tow_client_t *client, tow_client_request_t *take_request,
                        const void *results, tow_status_t take_status)
 {
+    if (take_request->life != tow_client_life(client)) {
+        tow_status_release(take_status); /* Nobody waits for it any more. */
+        free_request(take_request);
+        return;
+    }
     tow_msg_callback_done_t done = TOW_MSG_CALLBACK_DONE_INIT;
     done.call = take_request->number;
     if (take_status == TOW_OK)
@@ -56,6 +61,7 @@ static tow_status_t take(tow_client_t *client,
                          tow_client_request_t *request)
 {
     *request = (tow_client_request_t){.number = message->call,
+                                      .life = tow_client_life(client),
                                       .function = message->function,
                                       .device = message->device,
                                       .size = message->bytes.len,

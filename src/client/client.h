@@ -38,14 +38,24 @@ typedef struct tow_callback {
     bool is_due;  /* inside: it is about to be called */
 } tow_callback_t;
 
+/* Who keeps the cluster alive, and knows when it has ended for good. */
+typedef struct tow_client_keeper {
+    /* Inside, before it is dialled again. An error: it will not come again, and
+     * why. NULL: nobody knows. */
+    tow_status_t (*check)(void *context);
+    void *context; /* lent */
+} tow_client_keeper_t;
+
 typedef struct tow_machine_options {
     const char *address;
-    const char *name; /* for people; NULL: the env's, which is unique */
-    int64_t patience_ns;
+    const char *name;    /* for people; NULL: the env's, which is unique */
+    int64_t patience_ns; /* for the first time */
+    tow_client_keeper_t keeper;
     struct tow_shared_net *shared; /* NULL in a simulation */
 } tow_machine_options_t;
 
-/* Dials. tow_client_opening settles. */
+/* Dials. tow_client_opening settles. A controller that is lost later is dialled
+ * again, for as long as the client is open. */
 tow_status_t tow_client_dial(tow_env_t *env,
                              const tow_machine_options_t *options,
                              tow_client_t **out_client) TOW_MUST_USE;
@@ -60,8 +70,11 @@ void tow_client_abandon(tow_client_t *client);
 void tow_client_free(tow_client_t *client);
 
 const tow_settling_t *tow_client_opening(const tow_client_t *client);
-/* TOW_OK, or why there is no cluster any more. Lent. */
+/* TOW_OK, or why there is no cluster now. Lent. */
 tow_status_t tow_client_lost(const tow_client_t *client);
+/* How often the cluster was lost. What was made before it was last is lost too:
+ * every use is UNAVAILABLE. On any thread. */
+uint32_t tow_client_life(const tow_client_t *client);
 /* Runs that have not been told done. */
 size_t tow_client_run_count(const tow_client_t *client);
 
@@ -210,6 +223,7 @@ tow_status_t tow_copy_start(tow_slice_t *slice, tow_array_t *source,
 /* A computation of this client's stands still until it is answered. */
 typedef struct tow_client_request {
     uint64_t number;
+    uint32_t life;     /* inside: of the client, when it came */
     uint64_t function; /* as the program names it */
     int64_t device;    /* that calls */
     void *bytes;       /* owned: all arguments, one behind the other */
@@ -280,6 +294,8 @@ int64_t tow_client_clock_shift_ns(tow_client_t *client);
 /* What the compiler made of it; tow_free_text. */
 tow_status_t tow_function_code(tow_function_t *function, char **out_bytes,
                                size_t *out_size) TOW_MUST_USE;
+/* The life of the client in which it was compiled. */
+uint32_t tow_function_life(const tow_function_t *function);
 /* Lent. What compiling answered. */
 const tow_signature_t *tow_function_signature(const tow_function_t *function);
 

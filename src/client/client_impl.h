@@ -1,6 +1,7 @@
 /* The client: one state machine, and the public interface around it.
  *
  *   machine.c    the session with the controller; what it says
+ *   life.c       the controller that is lost, and comes again
  *   slice.c function.c program.c
  *   array.c      values, their references and who waits for them
  *   run.c        calls and runs: the hot path
@@ -49,7 +50,15 @@ struct tow_client {
     tow_session_t *session;          /* NULL when it is closed */
     tow_session_t *closing;          /* until it is closed */
     settling_t opening;
-    tow_status_t lost; /* owned: why there is no cluster any more */
+    /* See life.c. */
+    atomic_uint life;   /* also read outside: lives that have ended */
+    tow_status_t lost;  /* owned: why there is no cluster now */
+    tow_status_t ended; /* owned: what ended the last life */
+    char *address;      /* owned */
+    tow_client_keeper_t keeper;
+    tow_timer_t redial;
+    int64_t redial_delay_ns;
+    bool is_final; /* the cluster will not be there again */
     uint32_t number;
     char name[TOW_PEER_NAME_MAX + 1]; /* for people; "": the env's */
     tow_arena_t arena;                /* of the message that is being handled */
@@ -87,6 +96,7 @@ struct tow_slice {
     uint32_t reference_count;
     tow_client_t *client; /* counted */
     uint64_t id;
+    uint32_t life; /* of the client, as of all that is made of it */
     settling_t opening;
     tow_device_t *devices; /* owned */
     char *text;            /* owned: what they point to */
@@ -123,6 +133,7 @@ struct tow_program {
     uint32_t reference_count;
     tow_client_t *client; /* counted, except by programs of calls */
     bool is_of_call;
+    uint32_t life;      /* of the client */
     uint64_t id;        /* 0: not sent */
     tow_graph_t *graph; /* owned; NULL when it has been sent */
     settling_t adding;
@@ -239,8 +250,6 @@ void *tow_client_take_blob(tow_client_t *client, uint64_t number,
 /* The copy is the session's. 0: gone. */
 uint64_t tow_client_send_blob(tow_client_t *client, void *take_bytes,
                               size_t size);
-/* What to say when something is asked of a client without a cluster. */
-tow_status_t tow_client_check(const tow_client_t *client) TOW_MUST_USE;
 void tow_settle(tow_client_t *client, settling_t *settling,
                 tow_status_t take_status);
 /* Takes the callback: it will be called outside of the lock, soon. */
@@ -251,10 +260,35 @@ void tow_callback_free(callback_t *callback);
 /* Calls what is in the list, and empties it. Not inside. */
 void tow_callbacks_run(tow_list_t *callbacks);
 void tow_client_flush_releases(tow_client_t *client);
+void tow_client_forget_releases(tow_client_t *client);
+void tow_client_forget_blobs(tow_client_t *client);
 void tow_client_note_release(tow_client_t *client, uint64_t id);
 
-/* There is no cluster any more: all that waits gets this. The first counts. */
+extern const tow_session_handler_t tow_client_handler;
+
+/* -- life.c --------------------------------------------------------------------- */
+
+/* What to say when something is asked of a client without a cluster. */
+tow_status_t tow_client_check(const tow_client_t *client) TOW_MUST_USE;
+/* The same of what was made in that life. */
+tow_status_t tow_client_check_life(const tow_client_t *client, uint32_t life)
+    TOW_MUST_USE;
+/* And of a slice, a function's or an array's too: it is theirs. */
+tow_status_t tow_slice_check(const tow_slice_t *slice) TOW_MUST_USE;
+/* Would the controller that is there know what it is told of it? */
+static inline bool tow_slice_is_known(const tow_slice_t *slice)
+{
+    return slice->life ==
+           atomic_load_explicit(&slice->client->life, memory_order_relaxed);
+}
+
+/* The cluster is gone: all that waits gets this, and it is dialled again. */
 void tow_client_lose(tow_client_t *client, tow_status_t take_cause);
+/* It has let us in. */
+void tow_client_begin_life(tow_client_t *client);
+tow_status_t tow_client_open_first(tow_client_t *client,
+                                   const tow_machine_options_t *options)
+    TOW_MUST_USE;
 
 /* -- Things, and the answers to them ------------------------------------------- */
 
@@ -273,6 +307,8 @@ tow_status_t tow_function_program(tow_function_t *function, tow_slice_t *slice,
 tow_status_t tow_array_make(tow_slice_t *slice, const tow_shape_t *shape,
                             tow_array_t **out_array) TOW_MUST_USE;
 void tow_array_settle(tow_array_t *array, tow_status_t take_status);
+/* Of one that is settled: TOW_OK if its value is there. */
+tow_status_t tow_array_outcome(const tow_array_t *array) TOW_MUST_USE;
 /* Arrays made of its shards are told, if it is settled. */
 void tow_array_tell_followers(tow_array_t *array);
 
@@ -295,7 +331,7 @@ void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done);
 /* What a report is to be of: ReportGet has the same. */
 typedef struct report_wish {
     tow_report_kind_t kind;
-    uint64_t function;
+    const tow_function_t *function; /* or NULL */
     uint64_t window_ns;
 } report_wish_t;
 

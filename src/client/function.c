@@ -35,7 +35,7 @@ static tow_status_t send_compile(tow_function_t *function,
     compile.function = function->id;
     compile.slice = function->slice->id;
     compile.format = source->format;
-    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    TOW_RETURN_IF_ERROR(tow_slice_check(function->slice));
     TOW_RETURN_IF_ERROR(
         send_copy(client, source->bytes, source->size, &compile.program_blob));
     if (source->options_size > 0)
@@ -115,9 +115,10 @@ void tow_function_drop(tow_function_t *function)
     tow_map_remove(&client->functions, function->id);
     tow_msg_function_drop_t drop = TOW_MSG_FUNCTION_DROP_INIT;
     drop.function = function->id;
-    tow_status_ignore(
-        tow_client_send(client, TOW_MESSAGE_FUNCTION_DROP, &drop.base),
-        "without a cluster there is nothing to drop");
+    if (tow_slice_is_known(slice))
+        tow_status_ignore(
+            tow_client_send(client, TOW_MESSAGE_FUNCTION_DROP, &drop.base),
+            "without a cluster there is nothing to drop");
     free_function(function);
     tow_slice_drop(slice);
 }
@@ -138,6 +139,11 @@ void tow_function_compiled(tow_client_t *client,
 const tow_settling_t *tow_function_compiling(const tow_function_t *function)
 {
     return &function->compiling;
+}
+
+uint32_t tow_function_life(const tow_function_t *function)
+{
+    return function->slice->life;
 }
 
 const tow_signature_t *tow_function_signature(const tow_function_t *function)
@@ -176,6 +182,8 @@ static tow_status_t trace_call(tow_program_t *program, tow_function_t *function,
 static tow_status_t make_call(tow_function_t *function, tow_slice_t *slice,
                               tow_program_t **out_program)
 {
+    TOW_RETURN_IF_ERROR(tow_slice_check(function->slice));
+    TOW_RETURN_IF_ERROR(tow_slice_check(slice));
     if (!tow_vec_reserve(&function->calls, function->calls.count + 1))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     const char *name =

@@ -438,6 +438,19 @@ bool tow_local_cluster_is_joint(const tow_local_cluster_t *cluster)
     return cluster->is_joint;
 }
 
+tow_status_t tow_local_cluster_check(void *context)
+{
+    const tow_local_cluster_t *cluster = context;
+    struct pollfd ended = {.fd = cluster->process_fd, .events = POLLIN};
+    if (poll(&ended, 1, 0) <= 0) return TOW_OK;
+    char quoted[QUOTED_SIZE];
+    quote_log(cluster, quoted);
+    return TOW_ERROR(TOW_UNAVAILABLE,
+                     "the cluster is gone: the local cluster has ended for "
+                     "good; start the program again. It said: %s",
+                     quoted);
+}
+
 /* -- The end -------------------------------------------------------------------- */
 
 static int remove_entry(const char *path, const struct stat *info, int kind,

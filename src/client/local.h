@@ -22,6 +22,9 @@ const char *tow_local_cluster_address(const tow_local_cluster_t *cluster);
 const char *tow_local_cluster_token_file(const tow_local_cluster_t *cluster);
 /* Its controller and its only worker are one process. */
 bool tow_local_cluster_is_joint(const tow_local_cluster_t *cluster);
+/* The tow_local_cluster_t: an error if `tow up` has ended, so that nobody starts
+ * its processes again. */
+tow_status_t tow_local_cluster_check(void *context) TOW_MUST_USE;
 /* Ends all its processes and removes what they left. NULL is fine. */
 void tow_local_cluster_stop(tow_local_cluster_t *cluster);
 

@@ -66,13 +66,6 @@ struct tow_shared_net *tow_client_shared(const tow_client_t *client)
 
 /* -- Sending ------------------------------------------------------------------- */
 
-tow_status_t tow_client_check(const tow_client_t *client)
-{
-    if (client->lost != TOW_OK) return tow_status_retain(client->lost);
-    if (client->session != NULL && client->opening.settled) return TOW_OK;
-    return TOW_ERROR(TOW_FAILED_PRECONDITION, "the client is not open");
-}
-
 tow_status_t tow_client_send(tow_client_t *client, uint32_t type,
                              const tow_body_t *body)
 {
@@ -119,6 +112,11 @@ void tow_client_flush_releases(tow_client_t *client)
     tow_status_ignore(
         tow_client_send(client, TOW_MESSAGE_RELEASE, &release.base),
         "without a cluster there is nothing to release");
+    tow_client_forget_releases(client);
+}
+
+void tow_client_forget_releases(tow_client_t *client)
+{
     client->release_firsts.count = client->release_counts.count = 0;
     tow_env_timer_stop(client->env, &client->release_timer);
 }
@@ -132,7 +130,7 @@ static void release_late(tow_timer_t *timer)
 /* Lost memory here loses a handle until the client closes, no more. */
 void tow_client_note_release(tow_client_t *client, uint64_t id)
 {
-    if (client->session == NULL) return;
+    if (client->lost != TOW_OK) return;
     const size_t count = client->release_firsts.count;
     if (count > 0 && client->release_firsts.items[count - 1] +
                              client->release_counts.items[count - 1] ==
@@ -151,47 +149,17 @@ void tow_client_note_release(tow_client_t *client, uint64_t id)
                                 TOW_CLIENT_RELEASE_NS);
 }
 
-/* -- Losing the cluster -------------------------------------------------------- */
-
-static void settle_map(tow_client_t *client, tow_map_t *map, size_t offset)
-{
-    size_t cursor = 0;
-    uint64_t key;
-    void *value;
-    while (tow_map_next(map, &cursor, &key, &value))
-        tow_settle(client, (settling_t *)((char *)value + offset),
-                   tow_status_retain(client->lost));
-}
-
-void tow_client_lose(tow_client_t *client, tow_status_t take_cause)
-{
-    if (client->lost != TOW_OK) {
-        tow_status_release(take_cause);
-        return;
-    }
-    client->lost = take_cause;
-    tow_settle(client, &client->opening, tow_status_retain(take_cause));
-    settle_map(client, &client->slices, offsetof(tow_slice_t, opening));
-    settle_map(client, &client->functions, offsetof(tow_function_t, compiling));
-    settle_map(client, &client->programs, offsetof(tow_program_t, adding));
-    tow_runs_lost(client);
-    tow_uploads_lost(client);
-    tow_requests_lost(client);
-    tow_client_tell_room(client);
-}
+/* -- What it says -------------------------------------------------------------- */
 
 static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
 {
     tow_client_t *client = context;
-    if (!client->opening.settled) /* It never was: the cause says why. */
-        tow_client_lose(client, tow_status_retain(cause));
-    else
-        tow_client_lose(client,
-                        TOW_ERROR(TOW_UNAVAILABLE, "the cluster is gone: %s",
-                                  tow_status_message(cause)));
+    const bool was_there = client->opening.settled && client->lost == TOW_OK;
+    tow_client_lose(client, was_there ? TOW_ERROR(TOW_UNAVAILABLE,
+                                                  "the cluster is gone: %s",
+                                                  tow_status_message(cause))
+                                      : tow_status_retain(cause));
 }
-
-/* -- What it says -------------------------------------------------------------- */
 
 static void opened(tow_client_t *client, const tow_msg_client_opened_t *message)
 {
@@ -201,7 +169,7 @@ static void opened(tow_client_t *client, const tow_msg_client_opened_t *message)
         return;
     }
     client->number = message->client;
-    tow_settle(client, &client->opening, TOW_OK);
+    tow_client_begin_life(client);
 }
 
 static tow_status_t handle(tow_client_t *client, uint32_t type,
@@ -294,7 +262,7 @@ static void on_writable(void *context, tow_session_t *session)
     tow_client_tell_room(context);
 }
 
-static const tow_session_handler_t handler = {
+const tow_session_handler_t tow_client_handler = {
     .opened = on_opened,
     .message = on_message,
     .blob = on_blob,
@@ -322,38 +290,13 @@ tow_status_t tow_client_dial(tow_env_t *env,
     tow_list_init(&client->lanes);
     tow_list_init(&client->uploads);
     tow_arena_init(&client->arena, (size_t)64 << 20);
-    tow_session_dial_options_t dial = {.address = options->address,
-                                       .patience_ns = options->patience_ns,
-                                       .handler = &handler,
-                                       .context = client};
-    tow_status_t status = tow_session_dial(env, &dial, &client->session);
+    tow_status_t status = tow_client_open_first(client, options);
     if (status != TOW_OK) {
         tow_client_free(client);
         return status;
     }
     *out_client = client;
     return TOW_OK;
-}
-
-static void session_closed(void *context)
-{
-    tow_client_t *client = context;
-    client->is_closed = true;
-    client->closing = NULL;
-    if (client->shared != NULL) tow_shared_net_notify(client->shared);
-}
-
-void tow_client_shut(tow_client_t *client)
-{
-    if (client->is_closing) return;
-    tow_client_flush_releases(client);
-    client->is_closing = true;
-    tow_client_lose(client, TOW_ERROR(TOW_CANCELLED, "the client was closed"));
-    tow_lanes_close(client);
-    tow_session_t *session = client->session;
-    client->session = NULL;
-    client->closing = session;
-    tow_session_close(session, TOW_OK, (tow_closed_t){session_closed, client});
 }
 
 bool tow_client_is_quiet(const tow_client_t *client)
@@ -388,7 +331,7 @@ void tow_client_abandon(tow_client_t *client)
     tow_transfers_abandon(client);
 }
 
-static void free_blobs(tow_client_t *client)
+void tow_client_forget_blobs(tow_client_t *client)
 {
     size_t cursor = 0;
     uint64_t key;
@@ -403,7 +346,7 @@ static void free_blobs(tow_client_t *client)
 void tow_client_free(tow_client_t *client)
 {
     if (client == NULL) return;
-    free_blobs(client);
+    tow_client_forget_blobs(client);
     tow_map_deinit(&client->slices);
     tow_map_deinit(&client->functions);
     tow_map_deinit(&client->programs);
@@ -414,6 +357,8 @@ void tow_client_free(tow_client_t *client)
     tow_vec_deinit(&client->release_counts);
     tow_status_release(client->opening.error);
     tow_status_release(client->lost);
+    tow_status_release(client->ended);
+    tow_free(client->address);
     tow_arena_deinit(&client->arena);
     tow_free(client);
 }

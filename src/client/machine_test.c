@@ -3,8 +3,6 @@
 #include "client/client_impl.h"
 #include "client/world_testing_impl.h"
 
-static uint8_t large[100000];
-
 /* -- Connecting ------------------------------------------------------------------- */
 
 static void a_client_opens_and_leaves(void **state)
@@ -21,13 +19,7 @@ static void a_client_that_is_refused_knows_why(void **state)
     (void)state;
     world_t world;
     world_open(&world);
-    HEAR(&world, CLIENT_OPEN, client_open);
-    tow_msg_client_opened_t opened = TOW_MSG_CLIENT_OPENED_INIT;
-    tow_msg_failure_t failure =
-        failure_of(TOW_RESOURCE_EXHAUSTED, "no more numbers");
-    opened.failure = &failure;
-    say(&world, TOW_MESSAGE_CLIENT_OPENED, &opened.base);
-    soon(&world);
+    say_refused(&world);
     expect_failed(tow_client_opening(world.client), TOW_RESOURCE_EXHAUSTED,
                   "no more numbers");
     world_close(&world);
@@ -238,38 +230,6 @@ static void results_may_go_before_their_run_is_done(void **state)
 
 /* -- Transfers ---------------------------------------------------------------------- */
 
-static void target_arrived(void *context, tow_region_t *region,
-                           const tow_arrival_t *arrival)
-{
-    (void)region, (void)arrival;
-    ((world_t *)context)->arrived_count++;
-}
-
-/* Opens both shards of an upload in the controller's own memory. */
-static void say_put_opened(world_t *world, uint64_t object)
-{
-    tow_env_t *env = tow_sim_node_env(world->controller_node);
-    world->memory = tow_calloc(1, sizeof(large));
-    must(tow_env_region_open(env,
-                             &(tow_region_options_t){.bytes = world->memory,
-                                                     .size = sizeof(large),
-                                                     .arrived = target_arrived,
-                                                     .context = world},
-                             &world->region));
-    tow_msg_lane_target_t target = TOW_MSG_LANE_TARGET_INIT;
-    tow_msg_lane_target_t *list[] = {&target, &target};
-    const void *address;
-    tow_env_lane_address(env, &address, &target.lane_address.len);
-    target.lane_address.data = (uint8_t *)address;
-    target.region_id = tow_region_key(world->region).id;
-    target.region_secret = tow_region_key(world->region).secret;
-    tow_msg_put_opened_t opened = TOW_MSG_PUT_OPENED_INIT;
-    opened.object = object;
-    opened.targets = list;
-    opened.n_targets = 2;
-    say(world, TOW_MESSAGE_PUT_OPENED, &opened.base);
-}
-
 static void large_uploads_are_written_where_they_are_told(void **state)
 {
     (void)state;
@@ -393,53 +353,6 @@ static void small_downloads_come_in_the_answer(void **state)
 }
 
 /* -- The end ------------------------------------------------------------------------ */
-
-/* A run, an upload, and downloads of both kinds, all without an answer. */
-typedef struct busy {
-    tow_slice_t *slice;
-    tow_function_t *function;
-    tow_array_t *x, *y, *upload, *wide;
-    uint8_t *bytes;
-    calls_t run, small, large_get;
-} busy_t;
-
-static void make_busy(world_t *world, busy_t *busy)
-{
-    *busy = (busy_t){.bytes = tow_calloc(1, sizeof(large))};
-    busy->slice = open_slice(world);
-    busy->function = compile(world, busy->slice);
-    busy->x = make_array(world, busy->slice);
-    tow_program_t *program = call_of(world, busy->function, busy->slice);
-    must(tow_program_start(program, &busy->x, 1, &busy->y, 1));
-    tow_array_call_when_ready(busy->y, make_callback(&busy->run));
-    must(start_upload(busy->slice, large, sizeof(large), &busy->upload));
-    HEAR(world, RUN, run);
-    say_put_opened(world, HEAR(world, PUT, put)->object);
-    run_for(world, SECOND / 1000);
-    must(tow_download_start(busy->y, 0, busy->bytes, 16, NULL,
-                            make_callback(&busy->small)));
-    must(tow_download_start(busy->upload, 0, busy->bytes, sizeof(large), NULL,
-                            make_callback(&busy->large_get)));
-}
-
-static void drop_busy(busy_t *busy)
-{
-    tow_array_drop(busy->x);
-    tow_array_drop(busy->y);
-    tow_array_drop(busy->upload);
-    tow_function_drop(busy->function);
-    tow_slice_drop(busy->slice);
-}
-
-static void expect_told(const busy_t *busy, tow_code_t code)
-{
-    assert_int_equal(busy->run.count, 1);
-    assert_int_equal(busy->run.code, code);
-    assert_int_equal(busy->small.count, 1);
-    assert_int_equal(busy->large_get.count, 1);
-    assert_int_equal(busy->large_get.code, code);
-    assert_true(tow_array_value(busy->upload)->settled);
-}
 
 static void all_futures_fail_when_the_controller_is_gone(void **state)
 {

@@ -31,6 +31,7 @@ tow_status_t tow_program_begin(tow_client_t *client, const char *name,
     if (program == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     program->reference_count = 1;
     program->client = client;
+    program->life = tow_client_life(client);
     tow_status_t status = tow_graph_create(name, &program->graph);
     if (status != TOW_OK) {
         tow_free(program);
@@ -55,9 +56,10 @@ void tow_program_drop(tow_program_t *program)
         tow_map_remove(&client->programs, program->id);
         tow_msg_program_drop_t drop = TOW_MSG_PROGRAM_DROP_INIT;
         drop.program = program->id;
-        tow_status_ignore(
-            tow_client_send(client, TOW_MESSAGE_PROGRAM_DROP, &drop.base),
-            "without a cluster there is nothing to drop");
+        if (program->life == tow_client_life(client))
+            tow_status_ignore(
+                tow_client_send(client, TOW_MESSAGE_PROGRAM_DROP, &drop.base),
+                "without a cluster there is nothing to drop");
     }
     free_program(program);
     client->reference_count--;
@@ -208,11 +210,23 @@ tow_status_t tow_program_placeholder(tow_program_t *program, tow_slice_t *slice,
 
 /* -- Sending ------------------------------------------------------------------- */
 
+/* What it names must be of the same life. */
+static tow_status_t check_life(const tow_program_t *program)
+{
+    TOW_RETURN_IF_ERROR(tow_client_check_life(program->client, program->life));
+    for (size_t i = 0; i < program->slices.count; i++)
+        TOW_RETURN_IF_ERROR(tow_slice_check(program->slices.items[i]));
+    for (size_t i = 0; i < program->functions.count; i++)
+        TOW_RETURN_IF_ERROR(
+            tow_slice_check(program->functions.items[i]->slice));
+    return TOW_OK;
+}
+
 tow_status_t tow_program_send(tow_program_t *program)
 {
     tow_client_t *client = program->client;
     TOW_RETURN_IF_ERROR(check_open(program));
-    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    TOW_RETURN_IF_ERROR(check_life(program));
     void *bytes;
     size_t size;
     TOW_RETURN_IF_ERROR(tow_graph_pack(program->graph, &bytes, &size));

@@ -33,6 +33,9 @@ static tow_status_t check_argument(const tow_program_t *program,
                          "argument %zu is a value of a program that is traced: "
                          "it has no bytes",
                          index);
+    if (TOW_UNLIKELY(array->slice->life != program->life))
+        return tow_status_annotate(tow_slice_check(array->slice),
+                                   "argument %zu", index);
     return TOW_OK;
 }
 
@@ -139,7 +142,7 @@ tow_status_t tow_program_start(tow_program_t *program,
                                size_t result_count)
 {
     tow_client_t *client = program->client;
-    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    TOW_RETURN_IF_ERROR(tow_client_check_life(client, program->life));
     TOW_RETURN_IF_ERROR(
         check_run(program, arguments, argument_count, result_count));
     run_record_t *record = make_record(program);

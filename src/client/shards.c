@@ -82,7 +82,9 @@ tow_status_t tow_regroup_start(tow_slice_t *slice, tow_array_t *const *sources,
     tow_client_t *client = slice->client;
     const size_t count = slice->device_count;
     TOW_ASSERT(count > 0);
-    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    TOW_RETURN_IF_ERROR(tow_slice_check(slice));
+    for (size_t i = 0; i < count; i++)
+        TOW_RETURN_IF_ERROR(tow_slice_check(sources[i]->slice));
     gathering_t *gathering =
         tow_calloc(1, sizeof(*gathering) + count * sizeof(follower_t));
     if (gathering == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);

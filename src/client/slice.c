@@ -49,6 +49,7 @@ tow_status_t tow_slice_ask(tow_client_t *client,
     if (slice == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     slice->reference_count = 1;
     slice->client = client;
+    slice->life = tow_client_life(client);
     slice->id = ++client->slice_number;
     tow_msg_slice_open_t open = TOW_MSG_SLICE_OPEN_INIT;
     open.slice = slice->id;
@@ -80,9 +81,10 @@ void tow_slice_drop(tow_slice_t *slice)
     tow_map_remove(&client->slices, slice->id);
     tow_msg_slice_close_t close = TOW_MSG_SLICE_CLOSE_INIT;
     close.slice = slice->id;
-    tow_status_ignore(
-        tow_client_send(client, TOW_MESSAGE_SLICE_CLOSE, &close.base),
-        "without a cluster there is nothing to close");
+    if (tow_slice_is_known(slice))
+        tow_status_ignore(
+            tow_client_send(client, TOW_MESSAGE_SLICE_CLOSE, &close.base),
+            "without a cluster there is nothing to close");
     free_slice(slice);
     client->reference_count--;
 }

@@ -388,7 +388,7 @@ tow_status_t tow_upload_start(tow_slice_t *slice,
                               settling_t *bytes_free, tow_array_t **out_array)
 {
     tow_client_t *client = slice->client;
-    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    TOW_RETURN_IF_ERROR(tow_slice_check(slice));
     TOW_RETURN_IF_ERROR(check_upload(slice, options, shard_bytes));
     const bool inlined = options->size <= TOW_INLINE_BYTES_MAX;
     tow_array_t *array;
@@ -436,7 +436,8 @@ tow_status_t tow_copy_start(tow_slice_t *slice, tow_array_t *source,
 {
     const tow_upload_options_t nothing = {0};
     tow_client_t *client = slice->client;
-    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    TOW_RETURN_IF_ERROR(tow_slice_check(slice));
+    TOW_RETURN_IF_ERROR(tow_slice_check(source->slice));
     tow_array_t *array;
     TOW_RETURN_IF_ERROR(tow_array_make(slice, &source->shape, &array));
     array->id = ++client->object_number;
@@ -573,7 +574,7 @@ static tow_status_t check_download(const tow_array_t *array, size_t shard,
         return TOW_ERROR(TOW_OUT_OF_RANGE,
                          "room for %zu bytes: a shard of this array has %llu",
                          size, (unsigned long long)array->shard_bytes);
-    return tow_client_check(array->client);
+    return tow_slice_check(array->slice);
 }
 
 static void region_dropped(void *context)
@@ -693,7 +694,9 @@ tow_status_t tow_report_start(tow_client_t *client, const report_wish_t *wish,
                               char **out_text, size_t *out_size,
                               settling_t *answer)
 {
-    TOW_RETURN_IF_ERROR(tow_client_check(client));
+    TOW_RETURN_IF_ERROR(wish->function != NULL
+                            ? tow_slice_check(wish->function->slice)
+                            : tow_client_check(client));
     request_t *request = make_request(client, REQUEST_REPORT);
     if (request == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     request->out_text = out_text;
@@ -701,7 +704,7 @@ tow_status_t tow_report_start(tow_client_t *client, const report_wish_t *wish,
     tow_msg_report_get_t get = TOW_MSG_REPORT_GET_INIT;
     get.request = request->id;
     get.kind = wish->kind;
-    get.function = wish->function;
+    get.function = wish->function != NULL ? wish->function->id : 0;
     get.window_ns = wish->window_ns;
     tow_client_flush_releases(client); /* What is gone is not told of. */
     tow_status_t status =

@@ -38,6 +38,14 @@
 #define TOW_CLIENT_RELEASE_COUNT 64u
 #define TOW_CLIENT_RELEASE_NS    (1000 * 1000)
 
+/* From the loss of the controller to the first dial; doubles until it has let us
+ * in. A supervisor starts it after 100 ms; a busy loop of dials would cost more
+ * than the wait. An attempt lasts so long: between two we ask whether the cluster
+ * has ended for good. */
+#define TOW_CLIENT_REDIAL_MIN_NS      (20 * TOW_NS_PER_MS)
+#define TOW_CLIENT_REDIAL_MAX_NS      (1 * TOW_NS_PER_S)
+#define TOW_CLIENT_REDIAL_PATIENCE_NS (1 * TOW_NS_PER_S)
+
 /* A local cluster of its own, unless told otherwise. One worker: the devices
  * then share one XLA. */
 #define TOW_LOCAL_WORKER_COUNT 1u

@@ -168,6 +168,16 @@ static inline tow_msg_failure_t failure_of(tow_code_t code, const char *text)
 
 /* -- The world ---------------------------------------------------------------------- */
 
+static inline void world_listen(world_t *world)
+{
+    must(tow_session_listen(
+        tow_sim_node_env(world->controller_node),
+        &(tow_session_listen_options_t){.address = "sim:controller",
+                                        .arrived = on_arrived,
+                                        .context = world},
+        &world->port));
+}
+
 /* The client dials; nobody has answered yet. */
 static inline void world_open(world_t *world)
 {
@@ -183,12 +193,7 @@ static inline void world_open(world_t *world)
     must(tow_sim_node_create(world->sim,
                              &(tow_sim_node_options_t){.name = "client/1"},
                              &world->client_node));
-    must(tow_session_listen(
-        tow_sim_node_env(world->controller_node),
-        &(tow_session_listen_options_t){.address = "sim:controller",
-                                        .arrived = on_arrived,
-                                        .context = world},
-        &world->port));
+    world_listen(world);
     must(tow_client_dial(tow_sim_node_env(world->client_node),
                          &(tow_machine_options_t){.address = "sim:controller"},
                          &world->client));
@@ -206,6 +211,17 @@ static inline void say_opened(world_t *world)
     expect_settled(tow_client_opening(world->client));
 }
 
+static inline void say_refused(world_t *world)
+{
+    HEAR(world, CLIENT_OPEN, client_open);
+    tow_msg_client_opened_t opened = TOW_MSG_CLIENT_OPENED_INIT;
+    tow_msg_failure_t failure =
+        failure_of(TOW_RESOURCE_EXHAUSTED, "no more numbers");
+    opened.failure = &failure;
+    say(world, TOW_MESSAGE_CLIENT_OPENED, &opened.base);
+    soon(world);
+}
+
 static inline void world_connect(world_t *world)
 {
     world_open(world);
@@ -216,13 +232,40 @@ static inline void world_free(world_t *world)
 {
     tow_sim_crash(world->controller_node);
     tow_session_abandon(world->session);
-    tow_session_port_abandon(world->port);
+    if (world->port != NULL) tow_session_port_abandon(world->port);
     tow_sim_destroy(world->sim);
     for (size_t i = 0; i < world->notes.count; i++)
         tow_free(world->notes.items[i].bytes);
     tow_vec_deinit(&world->notes);
     tow_arena_deinit(&world->arena);
     tow_free(world->memory);
+}
+
+/* The controller dies, and the client knows it. */
+static inline void world_lose(world_t *world)
+{
+    tow_sim_crash(world->controller_node);
+    tow_session_abandon(world->session);
+    tow_session_port_abandon(world->port);
+    world->session = NULL;
+    world->port = NULL;
+    run_for(world, 5 * SECOND);
+    world->read_count = world->notes.count;
+}
+
+/* It listens again, knowing nothing; the client finds it. */
+static inline void world_restart(world_t *world)
+{
+    tow_sim_restart(world->controller_node);
+    world_listen(world);
+    run_for(world, 3 * SECOND);
+}
+
+static inline void world_come_again(world_t *world)
+{
+    world_restart(world);
+    say_opened(world);
+    must(tow_client_lost(world->client));
 }
 
 /* The client leaves, and nothing of it is left. */
@@ -408,6 +451,89 @@ static inline void say_got(world_t *world, uint64_t request, const void *bytes,
     done.failure = (tow_msg_failure_t *)failure;
     say(world, TOW_MESSAGE_GET_DONE, &done.base);
     soon(world);
+}
+
+/* -- Much under way ------------------------------------------------------------- */
+
+static uint8_t large[100000];
+
+static inline void target_arrived(void *context, tow_region_t *region,
+                                  const tow_arrival_t *arrival)
+{
+    (void)region, (void)arrival;
+    ((world_t *)context)->arrived_count++;
+}
+
+/* Opens both shards of an upload in the controller's own memory. */
+static inline void say_put_opened(world_t *world, uint64_t object)
+{
+    tow_env_t *env = tow_sim_node_env(world->controller_node);
+    world->memory = tow_calloc(1, sizeof(large));
+    must(tow_env_region_open(env,
+                             &(tow_region_options_t){.bytes = world->memory,
+                                                     .size = sizeof(large),
+                                                     .arrived = target_arrived,
+                                                     .context = world},
+                             &world->region));
+    tow_msg_lane_target_t target = TOW_MSG_LANE_TARGET_INIT;
+    tow_msg_lane_target_t *list[] = {&target, &target};
+    const void *address;
+    tow_env_lane_address(env, &address, &target.lane_address.len);
+    target.lane_address.data = (uint8_t *)address;
+    target.region_id = tow_region_key(world->region).id;
+    target.region_secret = tow_region_key(world->region).secret;
+    tow_msg_put_opened_t opened = TOW_MSG_PUT_OPENED_INIT;
+    opened.object = object;
+    opened.targets = list;
+    opened.n_targets = 2;
+    say(world, TOW_MESSAGE_PUT_OPENED, &opened.base);
+}
+
+/* A run, an upload, and downloads of both kinds, all without an answer. */
+typedef struct busy {
+    tow_slice_t *slice;
+    tow_function_t *function;
+    tow_array_t *x, *y, *upload, *wide;
+    uint8_t *bytes;
+    calls_t run, small, large_get;
+} busy_t;
+
+static inline void make_busy(world_t *world, busy_t *busy)
+{
+    *busy = (busy_t){.bytes = tow_calloc(1, sizeof(large))};
+    busy->slice = open_slice(world);
+    busy->function = compile(world, busy->slice);
+    busy->x = make_array(world, busy->slice);
+    tow_program_t *program = call_of(world, busy->function, busy->slice);
+    must(tow_program_start(program, &busy->x, 1, &busy->y, 1));
+    tow_array_call_when_ready(busy->y, make_callback(&busy->run));
+    must(start_upload(busy->slice, large, sizeof(large), &busy->upload));
+    HEAR(world, RUN, run);
+    say_put_opened(world, HEAR(world, PUT, put)->object);
+    run_for(world, SECOND / 1000);
+    must(tow_download_start(busy->y, 0, busy->bytes, 16, NULL,
+                            make_callback(&busy->small)));
+    must(tow_download_start(busy->upload, 0, busy->bytes, sizeof(large), NULL,
+                            make_callback(&busy->large_get)));
+}
+
+static inline void drop_busy(busy_t *busy)
+{
+    tow_array_drop(busy->x);
+    tow_array_drop(busy->y);
+    tow_array_drop(busy->upload);
+    tow_function_drop(busy->function);
+    tow_slice_drop(busy->slice);
+}
+
+static inline void expect_told(const busy_t *busy, tow_code_t code)
+{
+    assert_int_equal(busy->run.count, 1);
+    assert_int_equal(busy->run.code, code);
+    assert_int_equal(busy->small.count, 1);
+    assert_int_equal(busy->large_get.count, 1);
+    assert_int_equal(busy->large_get.code, code);
+    assert_true(tow_array_value(busy->upload)->settled);
 }
 
 #endif /* TOW_CLIENT_WORLD_TESTING_IMPL_H_ */
