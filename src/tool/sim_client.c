@@ -230,6 +230,8 @@ static void dial(sim_client_t *self)
     tow_machine_options_t options = {.address = "sim:controller",
                                      .name = self->process->name};
     self->is_shut = self->is_broken = false;
+    self->is_staying = sim_client_below(self, 4) > 0;
+    self->life = 0;
     if (!sim_client_try(self,
                         tow_client_dial(self->env, &options, &self->client),
                         "dialling"))
@@ -274,6 +276,22 @@ static void work(sim_client_t *self)
     }
 }
 
+/* There is no controller now. What we have is of no use any more: whoever stays
+ * finds out by using it. */
+static void do_without(sim_client_t *self)
+{
+    (void)!sim_client_look_at(self, tow_client_lost(self->client),
+                              "the session");
+    if (!self->is_staying || self->phase == PHASE_OPENING) leave(self);
+}
+
+static void note_comeback(sim_client_t *self)
+{
+    if (self->life == tow_client_life(self->client)) return;
+    self->life = tow_client_life(self->client);
+    self->cluster->stats.comebacks++;
+}
+
 static void step(sim_client_t *self)
 {
     if (self->phase == PHASE_DIAL) {
@@ -285,11 +303,10 @@ static void step(sim_client_t *self)
         return;
     }
     if (tow_client_lost(self->client) != TOW_OK) {
-        (void)!sim_client_look_at(self, tow_client_lost(self->client),
-                                  "the session");
-        leave(self);
+        do_without(self);
         return;
     }
+    note_comeback(self);
     if (self->is_broken) {
         begin_anew(self);
         return;

@@ -66,7 +66,9 @@ struct sim_client {
     sim_phase_t phase;
     tow_client_t *client;
     bool is_shut;
-    bool is_broken; /* something was lost: begin anew */
+    bool is_staying; /* when the controller is lost, until it comes again */
+    uint32_t life;   /* of the client */
+    bool is_broken;  /* something was lost: begin anew */
     tow_slice_t *slices[SIM_SLICES_MAX];
     uint32_t slice_sizes[SIM_SLICES_MAX];
     size_t slice_count;

@@ -26,7 +26,8 @@ typedef struct tow_sim_cluster_stats {
     uint64_t runs_started, runs_done, runs_failed;
     uint64_t uploads, downloads, moves, bytes_checked;
     uint64_t sessions;
-    uint64_t spills; /* of the last controller */
+    uint64_t comebacks; /* of clients that lost their controller */
+    uint64_t spills;    /* of the last controller */
 } tow_sim_cluster_stats_t;
 
 typedef struct tow_sim_cluster_result {

@@ -180,13 +180,14 @@ static void print_cluster_text(uint64_t seed,
            "%zu faults, "
            "%.3f virtual s, %" PRIu64 " events, %" PRIu64 " runs done and "
            "%" PRIu64 " failed, %" PRIu64 " uploads, %" PRIu64
-           " downloads, %" PRIu64 " spills, %" PRIu64 " client sessions)\n",
+           " downloads, %" PRIu64 " spills, %" PRIu64
+           " client sessions, %" PRIu64 " comebacks)\n",
            seed, result->digest, result->island_count, result->worker_count,
            result->device_count, result->client_count, result->fault_count,
            (double)result->virtual_ns * 1e-9, result->counts.events,
            result->stats.runs_done, result->stats.runs_failed,
            result->stats.uploads, result->stats.downloads, result->stats.spills,
-           result->stats.sessions);
+           result->stats.sessions, result->stats.comebacks);
 }
 
 static tow_status_t run_exchange(sim_arguments_t *arguments, uint64_t seed,
