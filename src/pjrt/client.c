@@ -494,6 +494,7 @@ static PJRT_Error *device_memory_stats(PJRT_Device_MemoryStats_Args *args)
 {
     char *text;
     RETURN_IF_ERROR(tow_pjrt_check_fork());
+    RETURN_IF_ERROR(tow_pjrt_attend(args->device->client));
     RETURN_IF_ERROR(tow_client_memory(args->device->client->tow, &text));
     tow_status_t status = read_memory(text, args->device, args);
     tow_free_text(text);

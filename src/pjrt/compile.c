@@ -45,6 +45,7 @@ static void destroy(PJRT_Executable *executable)
         free_variants(executable);
         if (executable->function != NULL)
             tow_function_drop(executable->function);
+        if (executable->first != NULL) tow_function_drop(executable->first);
         client_leave_quietly(executable->client);
     }
     tow_free(executable);
@@ -297,7 +298,7 @@ static void fill_costs(PJRT_Executable *executable)
 static tow_status_t fill(PJRT_Executable *executable)
 {
     const tow_signature_t *signature =
-        tow_function_signature(executable->function);
+        tow_function_signature(executable->first);
     if (signature->argument_count == TOW_COUNT_UNKNOWN)
         return TOW_ERROR(TOW_UNIMPLEMENTED,
                          "the devices' compiler does not tell what arguments "
@@ -310,18 +311,37 @@ static tow_status_t fill(PJRT_Executable *executable)
     return fill_assignment(executable);
 }
 
-/* Another thread may open the slice anew meanwhile. */
-static tow_status_t compile_for(PJRT_Client *client, const slice_entry_t *entry,
-                                const tow_source_t *source,
+/* What it was made from, and may be asked for as bytes. Another thread may open the
+ * slice anew meanwhile. */
+static tow_status_t compile_for(const PJRT_Executable *executable,
+                                const slice_entry_t *entry,
                                 tow_function_t **out_function)
 {
-    client_enter(client);
+    const tow_source_t source = {.struct_size = sizeof(source),
+                                 .format = TOW_SOURCE_STABLEHLO,
+                                 .bytes = executable->program,
+                                 .size = executable->program_size,
+                                 .options = executable->options,
+                                 .options_size = executable->options_size};
+    client_enter(executable->client);
     tow_slice_t *slice = entry->slice;
     tow_slice_hold(slice);
-    client_leave_quietly(client);
-    tow_status_t status = tow_function_compile(slice, source, out_function);
+    client_leave_quietly(executable->client);
+    tow_status_t status = tow_function_compile(slice, &source, out_function);
     tow_slice_release(slice);
     return status;
+}
+
+static tow_status_t compile_first(PJRT_Executable *executable)
+{
+    tow_function_t *function;
+    TOW_RETURN_IF_ERROR(compile_for(executable, executable->slice, &function));
+    client_enter(executable->client);
+    tow_function_hold(function);
+    client_leave_quietly(executable->client);
+    executable->first = executable->function = function;
+    atomic_init(&executable->life, tow_function_life(function));
+    return TOW_OK;
 }
 
 /* Its own copies: it may be asked for as bytes. */
@@ -355,21 +375,76 @@ tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *saved,
     atomic_init(&executable->reference_count, 1);
     executable->client = client;
     executable->slice = slice;
-    const tow_source_t source = {.struct_size = sizeof(source),
-                                 .format = TOW_SOURCE_STABLEHLO,
-                                 .bytes = saved->program.data,
-                                 .size = saved->program.size,
-                                 .options = saved->options.data,
-                                 .options_size = saved->options.size};
     tow_status_t status = keep_source(executable, saved);
-    if (status == TOW_OK)
-        status = compile_for(client, slice, &source, &executable->function);
+    if (status == TOW_OK) status = compile_first(executable);
     if (status == TOW_OK) status = fill(executable);
     if (status != TOW_OK) {
         destroy(executable);
         return status;
     }
     *out_loaded = loaded;
+    return TOW_OK;
+}
+
+/* -- Compiling again --------------------------------------------------------------- */
+
+static bool are_same(const tow_array_info_t *a, const tow_array_info_t *b,
+                     size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!tow_shape_equal(&a[i].shape, &b[i].shape) ||
+            a[i].memory != b[i].memory)
+            return false;
+    return true;
+}
+
+/* What JAX was told of the program must hold: another cluster may have come, with
+ * another compiler. */
+static tow_status_t check_signature(const tow_signature_t *first,
+                                    const tow_signature_t *now)
+{
+    if (now->argument_count == first->argument_count &&
+        now->result_count == first->result_count &&
+        are_same(now->arguments, first->arguments, now->argument_count) &&
+        are_same(now->results, first->results, now->result_count))
+        return TOW_OK;
+    return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                     "the cluster that came again compiles %s to other shapes: "
+                     "jax.clear_caches(), and it is compiled anew",
+                     first->name != NULL ? first->name : "the program");
+}
+
+/* Inside. Two threads may have compiled it at once: the first counts. */
+static void exchange(PJRT_Executable *executable, tow_function_t *take_function)
+{
+    const uint32_t life = tow_function_life(take_function);
+    tow_function_t *old = take_function;
+    if (atomic_load(&executable->life) != life) {
+        old = executable->function;
+        executable->function = take_function;
+        atomic_store(&executable->life, life);
+    }
+    tow_function_drop(old);
+}
+
+tow_status_t tow_pjrt_executable_renew(PJRT_Executable *executable,
+                                       const slice_entry_t *slice)
+{
+    PJRT_Client *client = executable->client;
+    if (TOW_LIKELY(atomic_load(&executable->life) ==
+                   tow_client_life(client->tow)))
+        return TOW_OK;
+    tow_function_t *function;
+    TOW_RETURN_IF_ERROR(compile_for(executable, slice, &function));
+    tow_status_t status = check_signature(executable->signature,
+                                          tow_function_signature(function));
+    if (status != TOW_OK) {
+        tow_function_release(function);
+        return status;
+    }
+    client_enter(client);
+    exchange(executable, function);
+    client_leave_quietly(client);
     return TOW_OK;
 }
 

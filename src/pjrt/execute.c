@@ -310,6 +310,7 @@ static tow_status_t try_to_run(PJRT_Executable *executable,
     const slice_entry_t *slice;
     TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
     TOW_RETURN_IF_ERROR(choose_slice(executable, args, &slice));
+    TOW_RETURN_IF_ERROR(tow_pjrt_executable_renew(executable, slice));
     if (results == 0) { /* Nobody could see what it does. */
         hand_out_events(args, tow_event_done());
         return TOW_OK;

@@ -238,7 +238,16 @@ static tow_status_t fetch_code(PJRT_Executable *executable)
     char *code;
     size_t size;
     TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
-    TOW_RETURN_IF_ERROR(tow_function_code(executable->function, &code, &size));
+    TOW_RETURN_IF_ERROR(tow_pjrt_slice_check(executable->slice));
+    TOW_RETURN_IF_ERROR(
+        tow_pjrt_executable_renew(executable, executable->slice));
+    client_enter(executable->client);
+    tow_function_t *function = executable->function;
+    tow_function_hold(function);
+    client_leave_quietly(executable->client);
+    tow_status_t status = tow_function_code(function, &code, &size);
+    tow_function_release(function);
+    TOW_RETURN_IF_ERROR(status);
     client_enter(executable->client);
     if (executable->code == NULL) { /* Or another thread was faster. */
         executable->code = code;

@@ -153,8 +153,9 @@ struct PJRT_Client {
     PJRT_TopologyDescription *topology; /* owned */
     TOW_VEC(slice_entry_t *) slices;    /* inside; owned */
     atomic_uint heard_alarm_count;      /* when we last looked who is there */
-    uint32_t linger_skip_count;         /* inside: so often the keeper waits */
-    callbacks_t *callbacks; /* inside; owned; NULL: no program calls back */
+    atomic_uint heard_life;     /* then, too: of `tow`. Ids are of that life */
+    uint32_t linger_skip_count; /* inside: so often the keeper waits */
+    callbacks_t *callbacks;     /* inside; owned; NULL: no program calls back */
     late_watch_t late;
     char version[64];
 };
@@ -215,6 +216,9 @@ struct slice_entry {
 /* Something was UNAVAILABLE: a worker may be lost, or have come again. Counted,
  * for all clients of the process. */
 extern atomic_uint tow_pjrt_alarm_count;
+
+/* Not inside. Looks who is there if something has changed: then it waits. */
+tow_status_t tow_pjrt_attend(PJRT_Client *client) TOW_MUST_USE;
 
 /* Lent for the client's life. Not inside: the first time it waits, and the first
  * time after a worker was lost. */
@@ -317,11 +321,13 @@ typedef struct variant {
 
 struct PJRT_Executable {
     atomic_uint reference_count;
-    PJRT_Client *client;               /* lent */
-    tow_function_t *function;          /* counted */
-    const tow_signature_t *signature;  /* lent by the function */
-    slice_entry_t *slice;              /* lent by the client */
-    shard_type_t **result_types;       /* owned array, counted types */
+    PJRT_Client *client;              /* lent */
+    tow_function_t *first;            /* counted: as it was compiled first */
+    const tow_signature_t *signature; /* lent by that one */
+    tow_function_t *function;         /* inside; counted: as it is now */
+    atomic_uint life;                 /* of the client, that `function` is of */
+    slice_entry_t *slice;             /* lent by the client */
+    shard_type_t **result_types;      /* owned array, counted types */
     PJRT_Buffer_Type *result_elements; /* owned, and all arrays below */
     int64_t *result_dims;              /* one after the other */
     size_t *result_ranks;
@@ -358,6 +364,10 @@ struct PJRT_LoadedExecutable {
 /* Not inside: it waits. The devices are those that the options name. */
 tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *source,
                               PJRT_LoadedExecutable **out_loaded) TOW_MUST_USE;
+/* Not inside: if the cluster was lost since, waits until it has compiled it again,
+ * for that slice. */
+tow_status_t tow_pjrt_executable_renew(PJRT_Executable *executable,
+                                       const slice_entry_t *slice) TOW_MUST_USE;
 /* The same for a program in any of the formats that frameworks write. */
 tow_status_t tow_pjrt_compile_program(PJRT_Client *client,
                                       const PJRT_Program *program,

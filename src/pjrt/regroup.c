@@ -91,8 +91,9 @@ static tow_status_t check_buffer(const PJRT_Buffer *buffer)
     TOW_RETURN_IF_ERROR(tow_pjrt_buffer_check(buffer));
     if (TOW_LIKELY(!group_is_lost(buffer->group))) return TOW_OK;
     return TOW_ERROR(TOW_UNAVAILABLE,
-                     "the array on device %d was lost with a worker; the "
-                     "device is there again, empty: make the array anew",
+                     "the array on device %d was lost with a worker or the "
+                     "controller; the device is there again, empty: make the "
+                     "array anew",
                      buffer->device->description.id);
 }
 

@@ -22,21 +22,48 @@ static slice_entry_t *find(const PJRT_Client *client,
     return NULL;
 }
 
-/* Not inside. As the cluster calls them now. */
+/* Inside. As the cluster called them when we last looked. */
+static tow_status_t find_ids(PJRT_Device *const *devices, size_t count,
+                             int64_t *ids)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (devices[i]->is_gone)
+            return TOW_ERROR(TOW_UNAVAILABLE,
+                             "%s is gone with its worker; it can be used when "
+                             "the worker has come again",
+                             devices[i]->description.text);
+        ids[i] = devices[i]->cluster_id;
+    }
+    return TOW_OK;
+}
+
+/* Not inside. */
+static tow_status_t open_with(PJRT_Client *client, PJRT_Device *const *devices,
+                              size_t count, int64_t *ids,
+                              tow_slice_t **out_slice)
+{
+    client_enter(client);
+    const uint32_t life = atomic_load(&client->heard_life);
+    tow_status_t status = find_ids(devices, count, ids);
+    client_leave_quietly(client);
+    TOW_RETURN_IF_ERROR(status);
+    const tow_slice_options_t options = {.struct_size = sizeof(options),
+                                         .dims = {(uint32_t)count},
+                                         .devices = ids,
+                                         .device_count = count};
+    TOW_RETURN_IF_ERROR(tow_slice_open(client->tow, &options, out_slice));
+    if (TOW_LIKELY(life == tow_client_life(client->tow))) return TOW_OK;
+    /* In another life the same ids may be those of others. */
+    tow_slice_release(*out_slice);
+    return TOW_ERROR(TOW_UNAVAILABLE, "the cluster was lost meanwhile");
+}
+
 static tow_status_t open_slice(PJRT_Client *client, PJRT_Device *const *devices,
                                size_t count, tow_slice_t **out_slice)
 {
     int64_t *ids = tow_malloc(count * sizeof(*ids));
     if (ids == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    client_enter(client);
-    for (size_t i = 0; i < count; i++)
-        ids[i] = devices[i]->cluster_id;
-    client_leave_quietly(client);
-    const tow_slice_options_t options = {.struct_size = sizeof(options),
-                                         .dims = {(uint32_t)count},
-                                         .devices = ids,
-                                         .device_count = count};
-    tow_status_t status = tow_slice_open(client->tow, &options, out_slice);
+    tow_status_t status = open_with(client, devices, count, ids, out_slice);
     tow_free(ids);
     return status;
 }
@@ -82,7 +109,8 @@ static tow_status_t add(PJRT_Client *client, slice_entry_t *take_entry,
 
 /* A worker that comes again has other ids, and the same name. So nobody tells us
  * of it: when something was UNAVAILABLE, we look who is there before the next
- * use of any devices, and open anew the slices whose devices have come again. */
+ * use of any devices, and open anew the slices whose devices have come again. A
+ * controller that comes again knows of no slices: all are opened anew. */
 
 atomic_uint tow_pjrt_alarm_count;
 
@@ -93,10 +121,11 @@ static bool is_of_entry(const slice_entry_t *entry, const PJRT_Device *device)
     return false;
 }
 
+/* NULL: all. */
 static void mark_lost(PJRT_Client *client, const PJRT_Device *device)
 {
     for (size_t i = 0; i < client->slices.count; i++)
-        if (is_of_entry(client->slices.items[i], device))
+        if (device == NULL || is_of_entry(client->slices.items[i], device))
             atomic_store(&client->slices.items[i]->is_lost, true);
 }
 
@@ -133,6 +162,7 @@ static tow_status_t look_who_is_there(PJRT_Client *client)
 {
     /* First: what is told from now on is told for another look. */
     const unsigned alarm_count = atomic_load(&tow_pjrt_alarm_count);
+    const uint32_t life = tow_client_life(client->tow);
     tow_device_t first = {.struct_size = sizeof(first)};
     tow_status_ignore(tow_slice_device(client->all, 0, &first), "in range");
     const tow_slice_options_t every = {.struct_size = sizeof(every),
@@ -142,26 +172,14 @@ static tow_status_t look_who_is_there(PJRT_Client *client)
     tow_status_ignore(tow_slice_open(client->tow, &every, &here),
                       "then there is no device at all, or no cluster");
     client_enter(client);
+    if (atomic_exchange(&client->heard_life, life) != life)
+        mark_lost(client, NULL);
     for (size_t i = 0; i < client->device_count; i++)
         look_for(client, client->devices[i], here);
     client_leave_quietly(client);
     if (here != NULL) tow_slice_release(here);
     atomic_store(&client->heard_alarm_count, alarm_count);
     return tow_client_status(client->tow);
-}
-
-/* Inside. */
-static tow_status_t check_devices(const slice_entry_t *entry,
-                                  uint32_t *out_generation)
-{
-    *out_generation = entry->generation;
-    for (size_t i = 0; i < entry->count; i++)
-        if (entry->devices[i]->is_gone)
-            return TOW_ERROR(TOW_UNAVAILABLE,
-                             "%s is gone with its worker; it can be used when "
-                             "the worker has come again",
-                             entry->devices[i]->description.text);
-    return TOW_OK;
 }
 
 /* Inside. Two threads may have opened it at once: the first counts. Returns the
@@ -179,11 +197,9 @@ static tow_slice_t *exchange(slice_entry_t *entry, tow_slice_t *take_slice,
 
 static tow_status_t open_anew(PJRT_Client *client, slice_entry_t *entry)
 {
-    uint32_t generation;
     client_enter(client);
-    tow_status_t status = check_devices(entry, &generation);
+    const uint32_t generation = entry->generation;
     client_leave_quietly(client);
-    TOW_RETURN_IF_ERROR(status);
     tow_slice_t *slice;
     TOW_RETURN_IF_ERROR(
         open_slice(client, entry->devices, entry->count, &slice));
@@ -194,17 +210,40 @@ static tow_status_t open_anew(PJRT_Client *client, slice_entry_t *entry)
     return TOW_OK;
 }
 
+static bool is_calm(const PJRT_Client *client)
+{
+    return atomic_load(&client->heard_alarm_count) ==
+               atomic_load(&tow_pjrt_alarm_count) &&
+           atomic_load(&client->heard_life) == tow_client_life(client->tow);
+}
+
+tow_status_t tow_pjrt_attend(PJRT_Client *client)
+{
+    return is_calm(client) ? TOW_OK : look_who_is_there(client);
+}
+
 tow_status_t tow_pjrt_slice_check(slice_entry_t *entry)
 {
     PJRT_Client *client = entry->devices[0]->client;
-    const bool is_calm = atomic_load(&client->heard_alarm_count) ==
-                         atomic_load(&tow_pjrt_alarm_count);
-    if (TOW_LIKELY(is_calm && !atomic_load(&entry->is_lost))) return TOW_OK;
+    if (TOW_LIKELY(is_calm(client) && !atomic_load(&entry->is_lost)))
+        return TOW_OK;
     TOW_RETURN_IF_ERROR(look_who_is_there(client));
     return atomic_load(&entry->is_lost) ? open_anew(client, entry) : TOW_OK;
 }
 
 /* -- Asking ------------------------------------------------------------------------- */
+
+/* Those that were gone may have come again. */
+static tow_status_t attend_to(PJRT_Client *client, PJRT_Device *const *devices,
+                              size_t count)
+{
+    bool is_any_gone = false;
+    client_enter(client);
+    for (size_t i = 0; i < count; i++)
+        is_any_gone = is_any_gone || devices[i]->is_gone;
+    client_leave_quietly(client);
+    return is_any_gone ? look_who_is_there(client) : tow_pjrt_attend(client);
+}
 
 tow_status_t tow_pjrt_slice(PJRT_Client *client, PJRT_Device *const *devices,
                             size_t count, slice_entry_t **out_entry)
@@ -213,6 +252,7 @@ tow_status_t tow_pjrt_slice(PJRT_Client *client, PJRT_Device *const *devices,
     *out_entry = find(client, devices, count);
     client_leave_quietly(client);
     if (*out_entry != NULL) return tow_pjrt_slice_check(*out_entry);
+    TOW_RETURN_IF_ERROR(attend_to(client, devices, count));
     slice_entry_t *entry = make_entry(devices, count);
     if (entry == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = open_slice(client, devices, count, &entry->slice);

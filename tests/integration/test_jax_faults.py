@@ -315,19 +315,104 @@ def test_a_worker_lost_again_and_again_comes_again():
         """), TOW_LOCAL="workers=2,devices=4") == ["2.0", "True"] * 3
 
 
-@pytest.mark.parametrize("local", ["devices=8", "devices=8,apart"])
-def test_a_lost_controller_fails_all_and_nothing_hangs(local):
-    assert lines(after(MESH, """
-        x = fresh()
-        [controller] = [p for p in children(cluster_process())
-                        if {"controller", "--with-controller"} & set(words(p))]
-        os.kill(controller, signal.SIGKILL)
+# ---- the controller ----
+
+# Of the cluster: who is the controller, or all but compilers; and the loop of docs/jax.md.
+KILLING = """
+def controllers():
+    return [p for p in children(cluster_process())
+            if {"controller", "--with-controller"} & set(words(p))]
+def everybody():
+    return [p for p in children(cluster_process()) if words(p)[0] == "tow"]
+def kill(processes):
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+def tell(use):
+    try:
+        np.asarray(use())
+    except jax.errors.JaxRuntimeError as error:
+        return str(error)
+def persist(use):
+    while True:  # The watchdog is the test's.
         try:
-            while True:  # It is noticed within seconds.
-                np.asarray(step(x))
+            return float(np.asarray(use()).mean())
         except jax.errors.JaxRuntimeError as error:
-            print("UNAVAILABLE" in str(error) and "the cluster is gone" in str(error))
-        """), TOW_LOCAL=local) == ["True"]
+            assert "UNAVAILABLE" in str(error), error
+"""
+
+
+@pytest.mark.parametrize("local, victims", [
+    ("devices=8", "controllers()"), ("devices=8,apart", "controllers()"), ("devices=8,apart", "everybody()"),
+    ("workers=2,devices=4", "controllers()"), ("workers=2,devices=4", "everybody()")])
+def test_a_lost_controller_fails_all_and_comes_again(local, victims):
+    assert lines(after(MESH + KILLING, f"""
+        x = kept = step(fresh())
+        idle = jax.device_put(np.ones((8, 128), np.float32), x.sharding)  # Not so small as to be here.
+        jax.block_until_ready((x, idle))
+        kill({victims})
+        def on():
+            global x
+            while True:
+                x = step(x)
+                jax.block_until_ready(x)
+        error = tell(on)
+        print("UNAVAILABLE" in error and "the cluster is gone" in error)
+        print(persist(lambda: step(fresh())))
+        for use in (step, jax.jit(lambda v: v * 2), lambda v: v, lambda v: jax.device_put(v, devices[3])):
+            print([("UNAVAILABLE" in tell(lambda: use(old)), "anew" in tell(lambda: use(old))) for old in (kept, idle)])
+        print(jax.devices() == devices, float(jax.jit(lambda v: v + 1)(jax.device_put(1.0, devices[-1]))))
+        """), TOW_LOCAL=local) == ["True", "2.0"] + [str([(True, True)] * 2)] * 4 + ["True 2.0"]
+
+
+def test_a_controller_lost_again_and_again_comes_again():
+    assert lines(after(MESH + KILLING, """
+        for _ in range(3):
+            print(persist(lambda: step(fresh())))
+            kill(controllers())
+        print(persist(lambda: step(fresh())))
+        """)) == ["2.0"] * 4
+
+
+def test_all_kinds_of_functions_are_there_again_with_the_controller():
+    assert lines(after(MESH + KILLING, """
+        def double(v):
+            return np.asarray(v) * 2
+        calling = jax.jit(lambda v: jax.pure_callback(double, jax.ShapeDtypeStruct((), np.float32), v))
+        giving = jax.jit(lambda v: v + 1, donate_argnums=0)
+        ahead = step.lower(fresh()).compile()
+        one = lambda device=0: jax.device_put(np.float32(1), devices[device])
+        print(persist(lambda: calling(one())), persist(lambda: giving(one())), persist(lambda: ahead(fresh())))
+        kill(controllers())
+        print(persist(lambda: calling(one())), persist(lambda: giving(one())), persist(lambda: giving(one(5))),
+              persist(lambda: ahead(fresh())))
+        print("HloModule" in ahead.as_text(), devices[7].memory_stats()["bytes_in_use"] >= 0)
+        """)) == ["2.0 2.0 2.0", "2.0 2.0 2.0 2.0", "True True"]
+
+
+def test_while_the_controller_is_away_all_is_an_error_at_once():
+    assert lines(after(MESH + KILLING, """
+        x = step(fresh())
+        jax.block_until_ready(x)
+        os.kill(cluster_process(), signal.SIGSTOP)  # It starts nobody now.
+        kill(controllers())
+        while tell(lambda: step(x)) is None:
+            pass
+        print(["UNAVAILABLE" in tell(use) and "the cluster is gone" in tell(use) for use in (
+            lambda: step(x), fresh, lambda: jax.jit(lambda v: v - 1)(x), lambda: jax.device_put(x, devices[1]),
+            lambda: jax.device_put(np.ones(1 << 20), devices[5]))])
+        os.kill(cluster_process(), signal.SIGCONT)
+        print(persist(lambda: step(fresh())))
+        """)) == [str([True] * 5), "2.0"]
+
+
+def test_a_local_cluster_that_has_ended_for_good_says_so():
+    assert lines(after(MESH + KILLING, """
+        jax.block_until_ready(fresh())
+        kill([cluster_process()])
+        while (error := tell(fresh)) is None or "ended for good" not in error:
+            pass
+        print("UNAVAILABLE" in error and "start the program again" in error)
+        """)) == ["True"]
 
 
 # ---- processes ----
