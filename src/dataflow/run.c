@@ -72,11 +72,12 @@ void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
 }
 
 /* The driver does not forget. */
-static void tell_engine(const tow_dataflow_t *dataflow, const step_run_t *step)
+static void tell_engine(const tow_dataflow_t *dataflow, const step_run_t *step,
+                        tow_status_t cause)
 {
     const tow_dataflow_options_t *options = &dataflow->options;
     if (options->abort_gang != NULL)
-        options->abort_gang(options->context, step->run.gang_id, step->doom);
+        options->abort_gang(options->context, step->run.gang_id, cause);
 }
 
 static void tell_again_later(tow_dataflow_t *dataflow)
@@ -98,7 +99,8 @@ void dataflow_tell_doomed(tow_timer_t *timer)
         tow_list_t *item = tow_list_pop_front(head);
         if (item == NULL) return;
         tow_list_append(head, item);
-        tell_engine(dataflow, TOW_CONTAINER_OF(item, step_run_t, in_doomed));
+        const step_run_t *step = TOW_CONTAINER_OF(item, step_run_t, in_doomed);
+        tell_engine(dataflow, step, step->doom);
         if (item == last) break;
     }
     tell_again_later(dataflow);
@@ -118,7 +120,7 @@ static void TOW_COLD doom(tow_dataflow_t *dataflow, step_run_t *step,
     tow_list_append(&dataflow->doomed, &step->in_doomed);
     if (tow_driver_can_abort(driver))
         tow_driver_abort(driver, step->run.gang_id, cause);
-    tell_engine(dataflow, step);
+    tell_engine(dataflow, step, cause);
     if (dataflow->options.abort_gang != NULL) tell_again_later(dataflow);
 }
 
@@ -224,6 +226,10 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     if (TOW_UNLIKELY(step->doom != TOW_OK)) undoom(dataflow, step);
     if (step->is_alone) judge(dataflow, step);
     if (TOW_UNLIKELY(take_status != TOW_OK)) {
+        /* Members elsewhere may have gone ahead, and left something for ours
+         * that nobody will take now. */
+        if (step->kind == STEP_COMPUTE)
+            tell_engine(dataflow, step, take_status);
         doom_steps(dataflow, run, take_status);
         fail(dataflow, run, step->node,
              dataflow_tell(dataflow, run, step->node, take_status));

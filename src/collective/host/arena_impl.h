@@ -13,7 +13,7 @@
 #include "collective/host/host.h"
 #include "collective/host/tuning.h"
 
-#define ARENA_MAGIC UINT64_C(0x33414e455241574f) /* changes with the layout */
+#define ARENA_MAGIC UINT64_C(0x34414e455241574f) /* changes with the layout */
 
 /* One half of a mailbox. */
 typedef struct mail_half {
@@ -23,7 +23,8 @@ typedef struct mail_half {
     /* Version in the upper 48 bits, readers that have not finished in the lower
      * 16. The version tells a late reader that its bytes were replaced. */
     _Atomic uint64_t ticket;
-    uint64_t run_id; /* whose bytes these are */
+    uint64_t run_id;     /* whose bytes these are */
+    uint32_t left_count; /* of the arena, when they were published */
 } mail_half_t;
 
 typedef struct mailbox {
@@ -64,6 +65,8 @@ typedef struct abort_row {
 typedef struct arena {
     _Atomic uint64_t magic;
     _Atomic uint64_t abort_count; /* ever; the next row is this % size */
+    _Atomic uint32_t left_count;  /* processes that have left, or were found
+                                     dead */
     /* Run ids plus one; 0: free. Apart from the reasons, and dense: they are
      * searched at each collective. */
     alignas(

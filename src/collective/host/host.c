@@ -29,6 +29,15 @@ static bool pid_is_gone(int32_t pid)
     return pid == 0 || (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH);
 }
 
+bool host_any_is_dead(const tow_host_t *host)
+{
+    for (size_t i = 0; i < TOW_HOST_PROCESS_COUNT_MAX; i++) {
+        const int32_t pid = atomic_load(&host->arena->processes[i].pid);
+        if (pid > 0 && pid_is_gone(pid)) return true;
+    }
+    return false;
+}
+
 static bool process_is_gone(const arena_t *arena, uint32_t process)
 {
     return pid_is_gone(atomic_load(&arena->processes[process].pid));
@@ -55,6 +64,7 @@ static bool take_row(tow_host_t *host, uint32_t index)
         return false;
     host->process = index;
     give_up_devices(host);
+    if (old != 0) atomic_fetch_add(&host->arena->left_count, 1);
     atomic_store(&row->pid, getpid());
     return true;
 }
@@ -202,6 +212,7 @@ void tow_host_close(tow_host_t *host)
     stop_heart(host);
     if (host->process != UINT32_MAX) {
         give_up_devices(host);
+        atomic_fetch_add(&host->arena->left_count, 1);
         atomic_store(&host->arena->processes[host->process].pid, 0);
     }
     arena_close(host->arena);

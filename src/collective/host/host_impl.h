@@ -81,6 +81,9 @@ tow_status_t mail_release(meeting_t *meeting, size_t rank,
 
 /* -- host.c ----------------------------------------------------------------- */
 
+/* A process that has died, and whose place nobody has taken yet. */
+bool host_any_is_dead(const tow_host_t *host);
+
 /* The abort of this run, if there is one. */
 tow_status_t host_abort_of(const tow_host_t *host, uint64_t run_id)
     TOW_MUST_USE;

@@ -572,6 +572,104 @@ static void a_broadcast_waits_for_its_root_alone(void **state)
     tow_host_close(gang.host);
 }
 
+/* -- Members that only send ---------------------------------------------------- */
+
+#define ROW_LENGTH 5
+
+/* Broadcasts of 2 in gangs of 100 and 101, as one of the two does them. */
+typedef struct row {
+    tow_host_t *host;
+    size_t rank;
+    uint64_t run_ids[ROW_LENGTH];
+    float values[ROW_LENGTH];
+    int codes[ROW_LENGTH];
+    char error[1100];
+} row_t;
+
+static void *row_main(void *argument)
+{
+    row_t *row = argument;
+    const int64_t ids[] = {100, 101};
+    for (size_t i = 0; i < ROW_LENGTH; i++) {
+        const void *send = &row->values[i];
+        void *receive = &row->values[i];
+        tow_xla_collective_t collective = floats_like(TOW_XLA_BROADCAST, 1);
+        collective.struct_size = sizeof(collective);
+        collective.run_id = row->run_ids[i];
+        collective.occurrence = i;
+        collective.members = ids;
+        collective.member_count = 2;
+        collective.rank = row->rank;
+        collective.send = &send;
+        collective.receive = &receive;
+        row->codes[i] = tow_host_collective(row->host, &collective, row->error,
+                                            sizeof(row->error));
+    }
+    return NULL;
+}
+
+static tow_host_t *open_impatient_host(void)
+{
+    const int64_t ids[] = {100, 101};
+    tow_host_t *host = NULL;
+    assert_null(tow_host_open(&(tow_host_options_t){.arena = arena_name,
+                                                    .device_ids = ids,
+                                                    .device_count = 2,
+                                                    .patience_ns = 1000000},
+                              &host));
+    return host;
+}
+
+/* The sender has gone on as far as it can, and nothing that it sent is lost. */
+static void a_late_reader_gets_all(row_t sender)
+{
+    pthread_t thread;
+    tow_host_wait_t waits[MEMBER_COUNT_MAX];
+    sender.host = open_impatient_host();
+    for (size_t i = 0; i < ROW_LENGTH; i++)
+        sender.values[i] = (float)i + 1;
+    row_t reader = sender;
+    reader.rank = 1;
+    memset(reader.values, 0, sizeof(reader.values));
+    pthread_create(&thread, NULL, row_main, &sender);
+    await_waits(sender.host, waits, 1); /* Longer than its patience. */
+    assert_int_equal(waits[0].device, 100);
+    row_main(&reader);
+    pthread_join(thread, NULL);
+    for (size_t i = 0; i < ROW_LENGTH; i++) {
+        assert_int_equal(reader.codes[i], 0);
+        assert_int_equal(sender.codes[i], 0);
+        assert_true(reader.values[i] == (float)i + 1);
+    }
+    tow_host_close(sender.host);
+}
+
+static void what_is_sent_waits_for_readers_however_late(void **state)
+{
+    (void)state;
+    a_late_reader_gets_all((row_t){.run_ids = {7, 7, 7, 7, 7}});
+    a_late_reader_gets_all((row_t){.run_ids = {7, 7, 8, 8, 9}});
+}
+
+static void what_was_sent_in_an_aborted_run_stands_in_nobodys_way(void **state)
+{
+    (void)state;
+    row_t sender = {.host = open_impatient_host(), .run_ids = {7, 7, 8, 8, 8}};
+    pthread_t thread;
+    tow_host_wait_t waits[MEMBER_COUNT_MAX];
+    pthread_create(&thread, NULL, row_main, &sender);
+    await_waits(sender.host, waits, 1);
+    assert_int_equal(waits[0].run_id, 8);
+    tow_host_abort(sender.host, 7, TOW_CANCELLED, "the client has left");
+    row_t reader = {.host = sender.host, .rank = 1, .run_ids = {7, 7, 8, 8, 8}};
+    row_main(&reader);
+    pthread_join(thread, NULL);
+    for (size_t i = 0; i < ROW_LENGTH; i++)
+        assert_int_equal(reader.codes[i], i < 2 ? TOW_CANCELLED : 0);
+    assert_int_equal(sender.codes[2], 0);
+    tow_host_close(sender.host);
+}
+
 static void a_device_that_is_not_there_is_named(void **state)
 {
     (void)state;
@@ -700,6 +798,8 @@ TOW_TEST_MAIN(WITH_ARENA(all_reduce_sums_over_all_members),
               WITH_ARENA(an_aborted_gang_fails_and_its_devices_stay_usable),
               WITH_ARENA(who_waits_for_long_tells_for_whom),
               WITH_ARENA(a_broadcast_waits_for_its_root_alone),
+              WITH_ARENA(what_is_sent_waits_for_readers_however_late),
+              WITH_ARENA(what_was_sent_in_an_aborted_run_stands_in_nobodys_way),
               WITH_ARENA(a_device_that_is_not_there_is_named),
               WITH_ARENA(a_killed_member_is_named),
               WITH_ARENA(a_frozen_member_is_named),

@@ -334,16 +334,48 @@ static uint32_t readers_left(uint64_t ticket)
     return (uint32_t)(ticket & 0xffff);
 }
 
-/* Readers of an aborted run may never come: then the half is ours again, and
- * the new version tells them if they do. */
+static bool is_aborted(const tow_host_t *host, uint64_t run_id)
+{
+    tow_status_t aborted = host_abort_of(host, run_id);
+    const bool is = aborted != TOW_OK;
+    tow_status_ignore(aborted, "only whether it was aborted matters");
+    return is;
+}
+
+/* Has a process gone since the bytes were put there? */
+static bool has_lost_any(const tow_host_t *host, const mail_half_t *half)
+{
+    return atomic_load(&host->arena->left_count) != half->left_count ||
+           host_any_is_dead(host);
+}
+
+/* Nobody came: should they ever, they hear of it. */
+static void forsake(const meeting_t *meeting, const mail_half_t *half)
+{
+    const tow_xla_collective_t *collective = meeting->collective;
+    char reason[200];
+    snprintf(reason, sizeof(reason),
+             "what device %lld sent in gang run %llu was not taken within "
+             "%.0f s; it has gone on with run %llu",
+             (long long)collective->members[collective->rank],
+             (unsigned long long)half->run_id, TOW_HOST_UNREAD_NS * 1e-9,
+             (unsigned long long)collective->run_id);
+    tow_host_abort(meeting->host, half->run_id, TOW_DEADLINE_EXCEEDED, reason);
+}
+
+/* Readers of our own run come, or it is aborted, which we look for anyhow. Those
+ * of an earlier one may never come: then the half is ours again, and the new
+ * version tells them if they do. */
 static bool may_replace(const meeting_t *meeting, const mail_half_t *half,
                         int64_t waited_ns)
 {
-    if (waited_ns > meeting->host->patience_ns) return true;
-    tow_status_t aborted = host_abort_of(meeting->host, half->run_id);
-    const bool is_aborted = aborted != TOW_OK;
-    tow_status_ignore(aborted, "only whether it was aborted matters");
-    return is_aborted;
+    const tow_host_t *host = meeting->host;
+    if (half->run_id == meeting->collective->run_id) return false;
+    if (is_aborted(host, half->run_id)) return true;
+    if (waited_ns > host->patience_ns && has_lost_any(host, half)) return true;
+    if (waited_ns <= TOW_HOST_UNREAD_NS) return false;
+    forsake(meeting, half);
+    return true;
 }
 
 /* One pause between two looks for readers that are late. True after one long
@@ -351,8 +383,11 @@ static bool may_replace(const meeting_t *meeting, const mail_half_t *half,
 static bool pause_for_readers(const meeting_t *meeting, unsigned count,
                               wait_state_t *state)
 {
-    if (meeting->collective->turns != NULL) {
-        if (pause_awake(meeting, state)) return false;
+    const bool is_long =
+        state->watch.since_ns != 0 &&
+        host_clock_ns() - state->watch.since_ns > TOW_HOST_READERS_AWAKE_NS;
+    if (meeting->collective->turns != NULL || is_long) {
+        if (!is_long && pause_awake(meeting, state)) return false;
         sleep_on(meeting, NULL, 0);
         return true;
     }
@@ -363,22 +398,32 @@ static bool pause_for_readers(const meeting_t *meeting, unsigned count,
     return count >= TOW_HOST_SPIN_COUNT && count % 64 == 0;
 }
 
+static tow_status_t await_readers(meeting_t *meeting, const mail_half_t *half,
+                                  wait_state_t *state)
+{
+    for (unsigned count = 0;; count++) {
+        if (readers_left(
+                atomic_load_explicit(&half->ticket, memory_order_acquire)) == 0)
+            return TOW_OK;
+        TOW_RETURN_IF_ERROR(check_abort(meeting));
+        if (!pause_for_readers(meeting, count, state)) continue;
+        /* Who they are is not written there. */
+        if (tow_host_wait_is_long(&state->watch))
+            note(meeting, &(tow_host_wait_t){0}, state);
+        if (may_replace(meeting, half, host_clock_ns() - state->watch.since_ns))
+            return TOW_OK;
+    }
+}
+
 tow_status_t mail_prepare(meeting_t *meeting, uint8_t **out_stage)
 {
     mailbox_t *box = meeting_box(meeting, meeting->collective->rank);
     box->last_half ^= 1;
     mail_half_t *half = &box->halves[box->last_half];
-    int64_t start_ns = 0;
     wait_state_t state = {0};
-    for (unsigned count = 0;; count++) {
-        if (readers_left(
-                atomic_load_explicit(&half->ticket, memory_order_acquire)) == 0)
-            break;
-        TOW_RETURN_IF_ERROR(check_abort(meeting));
-        if (!pause_for_readers(meeting, count, &state)) continue;
-        if (start_ns == 0) start_ns = host_clock_ns();
-        if (may_replace(meeting, half, host_clock_ns() - start_ns)) break;
-    }
+    tow_status_t status = await_readers(meeting, half, &state);
+    stop_waiting(meeting, &state);
+    if (status != TOW_OK) return status;
     atomic_store_explicit(&half->key, 0, memory_order_relaxed);
     *out_stage = box->stage[box->last_half];
     return TOW_OK;
@@ -393,6 +438,8 @@ void mail_publish(meeting_t *meeting, uint64_t step, uint32_t reader_count)
     const uint64_t key = step_key(meeting, step);
     TOW_ASSERT(reader_count <= 0xffff);
     half->run_id = meeting->collective->run_id;
+    half->left_count = atomic_load_explicit(&meeting->host->arena->left_count,
+                                            memory_order_relaxed);
     atomic_store_explicit(&half->ticket, version << 16 | reader_count,
                           memory_order_relaxed);
     atomic_store_explicit(&half->key, key, memory_order_release);

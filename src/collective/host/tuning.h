@@ -29,6 +29,9 @@
 #define TOW_HOST_CROWDED_YIELD_COUNT 3
 #define TOW_HOST_LONG_YIELD_NS       200000
 #define TOW_HOST_CROWDED_NS          5000000
+/* Readers that are late say nothing when they come: for so long we look all the
+ * time, and then every SLEEP_NS. */
+#define TOW_HOST_READERS_AWAKE_NS 10000000
 /* Bells that gangs share by their keys: more than gangs that meet at once. */
 #define TOW_HOST_BELL_COUNT 64
 /* A sleeper is woken; this only bounds how late it sees an abort. */
@@ -38,6 +41,11 @@
  * error within 3 s is asked for. */
 #define TOW_HOST_HEARTBEAT_NS 100000000
 #define TOW_HOST_PATIENCE_NS  2000000000
+/* What a member put for others in an earlier run, and nobody has taken, stands in its
+ * way for so long. They may be that late: a device that only sends runs ahead of
+ * those that it sends to. Or their run has failed where nobody told this host, and
+ * they never come. */
+#define TOW_HOST_UNREAD_NS 30000000000ll
 /* How long a device may take to appear after others wait for it: its process
  * may just be starting. */
 #define TOW_HOST_ABSENCE_NS 2500000000
