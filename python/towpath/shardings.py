@@ -9,30 +9,13 @@ again, with those results asked for whole.
 
 from __future__ import annotations
 
-import functools
 import inspect
-import logging
 import threading
-from collections.abc import Iterable
 from typing import Any
 
+from . import unreduced
+
 _unnamed = threading.local()
-
-
-@functools.cache
-def _warn_of_unreduced() -> None:
-    """Once. Not an error, for most programs with them are right."""
-    logging.getLogger(__name__).warning(
-        "PartitionSpec(unreduced=...): the XLA of this cluster does not know all of it. Values are "
-        "wrong where an array that is whole on each device is put or passed on as unreduced; "
-        "sum with jax.lax.psum in jax.shard_map instead (docs/jax.md)"
-    )
-
-
-def _look_for_unreduced(shardings: Iterable[Any]) -> None:
-    for sharding in shardings:
-        if getattr(getattr(sharding, "spec", None), "unreduced", None):
-            _warn_of_unreduced()
 
 
 def _note_unnamed(pxla: Any, named_sharding: type) -> None:
@@ -109,12 +92,19 @@ def install() -> None:
         platform = getattr(arguments.arguments["backend"], "platform", None)
         if platform != "towpath" or not config.use_shardy_partitioner.value:
             return from_hlo(*args, **named)
-        _look_for_unreduced(arguments.arguments["out_shardings"])
-        made, unnamed = _make(from_hlo, arguments)
+        arguments.arguments["hlo"] = module = unreduced.mend(arguments.arguments["hlo"])
+        try:
+            made, unnamed = _make(from_hlo, arguments)
+        except Exception as error:
+            explained = unreduced.explain(module, error)
+            if explained is None:
+                raise
+            raise explained from error
         if not unnamed:
             return made
         _ask_for_whole(arguments.arguments, made._out_shardings, dict(unnamed))
         return from_hlo(*arguments.args, **arguments.kwargs)
 
+    unreduced.install()
     _note_unnamed(pxla, sharding_impls.NamedSharding)
     executable.from_hlo = staticmethod(from_hlo_with_names)

@@ -114,15 +114,3 @@ def test_results_that_could_only_be_cut_by_a_part_of_an_axis_are_whole():
     script = SHARDED + "for v in values[:5]: print(v.sharding.spec)"
     own = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     assert lines(script) == lines(script, **own)
-
-
-def test_who_asks_for_unreduced_arrays_is_warned_once():
-    done = run("""
-        mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
-        with jax.set_mesh(mesh):
-            for size in (4, 8):
-                jax.device_put(jnp.arange(size), P(unreduced={"x"}))
-            print(len(jax.device_put(jnp.arange(4), P("x")).addressable_shards))
-    """)
-    assert done.stdout == "2\n"
-    assert done.stderr.count("does not know all of it") == 1
