@@ -2,8 +2,11 @@
 
 #include <dirent.h>
 #include <limits.h>
+#include <signal.h>
 #include <stddef.h>
+#include <unistd.h>
 
+#include "base/macros.h"
 #include "device/pjrt/pjrt.h"
 #include "tool/local.h"
 
@@ -20,14 +23,47 @@ static bool has_one_thread(void)
     return count == 1;
 }
 
-bool tow_preload_xla(void)
+/* -- While it loads -------------------------------------------------------------- */
+
+static const int ends[] = {SIGTERM, SIGINT, SIGHUP};
+static char *const *escape_words;
+
+/* The loader cannot be left by any other way: it holds locks, and so may whatever
+ * it calls. */
+static void escape(int number)
+{
+    (void)number;
+    execv("/proc/self/exe", escape_words);
+    _exit(1);
+}
+
+static void set_escape(void (*handler)(int), int how)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < TOW_COUNT_OF(ends); i++)
+        sigaddset(&set, ends[i]);
+    if (how == SIG_BLOCK) sigprocmask(how, &set, NULL);
+    for (size_t i = 0; i < TOW_COUNT_OF(ends); i++)
+        signal(ends[i], handler);
+    if (how == SIG_UNBLOCK) sigprocmask(how, &set, NULL);
+}
+
+static tow_status_t preload(const char *path, char *const *words_if_ended)
+{
+    tow_local_quiet_adapter();
+    escape_words = words_if_ended;
+    set_escape(escape, SIG_UNBLOCK);
+    tow_status_t status = tow_pjrt_preload(path);
+    set_escape(SIG_DFL, SIG_BLOCK);
+    return status;
+}
+
+bool tow_preload_xla(char *const *words_if_ended)
 {
     char path[PATH_MAX];
     tow_status_t status = tow_local_find_adapter(path, sizeof(path));
-    if (status == TOW_OK) {
-        tow_local_quiet_adapter();
-        status = tow_pjrt_preload(path);
-    }
+    if (status == TOW_OK) status = preload(path, words_if_ended);
     const bool is_loaded = status == TOW_OK;
     tow_status_ignore(status,
                       "workers meet the same, and their words are read");
@@ -36,8 +72,9 @@ bool tow_preload_xla(void)
 
 #else
 
-bool tow_preload_xla(void)
+bool tow_preload_xla(char *const *words_if_ended)
 {
+    (void)words_if_ended;
     return false;
 }
 

@@ -9,9 +9,13 @@
 
 #include <stdbool.h>
 
-/* False: it is not loaded, or it has made threads, which a forked process would
+/* From a slow disk it takes many seconds, of which nothing can be taken back. A
+ * SIGTERM, SIGINT or SIGHUP that comes meanwhile, and that the caller blocks,
+ * makes this process another one at once: `tow` with these words, which ends what
+ * was begun.
+ * False: it is not loaded, or it has made threads, which a forked process would
  * lack. Then every process loads its own, and says what is wrong, if something
  * is. */
-bool tow_preload_xla(void);
+bool tow_preload_xla(char *const *words_if_ended);
 
 #endif /* TOW_TOOL_PRELOAD_H_ */

@@ -674,6 +674,37 @@ static void remove_arena(const supervisor_t *supervisor)
     tow_gangs_sweep(supervisor->address, host);
 }
 
+/* Told to end meanwhile we become `tow up --ended`, which knows how. */
+static void preload(supervisor_t *supervisor)
+{
+    const tow_supervisor_options_t *options = supervisor->options;
+    char child[24];
+    char *words[] = {"tow",
+                     "up",
+                     "--foreground",
+                     "--folder",
+                     options->folder->path,
+                     "--ended",
+                     child,
+                     options->follow_fd >= 0 ? "--follow-fd" : NULL,
+                     "0",
+                     NULL};
+    snprintf(child, sizeof(child), "%d", (int)supervisor->members[0].pid);
+    supervisor->is_preloaded = tow_preload_xla(words);
+}
+
+void tow_supervise_end(pid_t child)
+{
+    if (child == 0) return;
+    const int fd = pidfd_open(child, 0);
+    struct pollfd ended = {.fd = fd, .events = POLLIN};
+    kill(child, SIGTERM);
+    if (fd < 0 || poll(&ended, 1, (int)(STOP_NS / 1000000)) != 1)
+        kill(child, SIGKILL);
+    if (fd >= 0) close(fd);
+    waitpid(child, NULL, 0);
+}
+
 tow_status_t tow_supervise(const tow_supervisor_options_t *options)
 {
     supervisor_t supervisor = {
@@ -684,14 +715,12 @@ tow_status_t tow_supervise(const tow_supervisor_options_t *options)
     name_members(&supervisor);
     tow_status_t status = open_signals(&supervisor);
     follow(&supervisor);
-    if (uses_xla(options) && options->is_joint)
-        supervisor.is_preloaded = tow_preload_xla();
+    if (uses_xla(options) && options->is_joint) preload(&supervisor);
     if (status == TOW_OK)
         status = start_member(&supervisor, &supervisor.members[0]);
     if (status == TOW_OK) {
         /* While the controller starts. */
-        if (uses_xla(options) && !options->is_joint)
-            supervisor.is_preloaded = tow_preload_xla();
+        if (uses_xla(options) && !options->is_joint) preload(&supervisor);
         run(&supervisor);
         /* First: a controller that ends waits for the end of its compilers, which
          * it hears from us. */

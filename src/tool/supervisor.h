@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/macros.h"
 #include "base/status.h"
@@ -45,5 +46,9 @@ typedef struct tow_supervisor_options {
  * address. An error: it never got ready, and why. */
 tow_status_t tow_supervise(const tow_supervisor_options_t *options)
     TOW_MUST_USE;
+
+/* Of one that was told to end before it was there: ends the child that it had
+ * started; 0: none. */
+void tow_supervise_end(pid_t child);
 
 #endif /* TOW_TOOL_SUPERVISOR_H_ */

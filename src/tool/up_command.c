@@ -29,6 +29,8 @@ typedef struct up_arguments {
     const char *keys;
     tow_supervisor_options_t options;
     bool is_foreground;
+    bool is_ended; /* before it was there */
+    pid_t child;   /* then: of ours; 0: none */
 } up_arguments_t;
 
 enum {
@@ -43,6 +45,7 @@ enum {
     OPTION_HOST_MEMORY,
     OPTION_COMPILE_CACHE,
     OPTION_JOINT,
+    OPTION_ENDED,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -68,6 +71,11 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
     case OPTION_READY_FD:
         a->options.ready_fd =
             (int)tow_command_number(state, "ready-fd", argument, 0, 1 << 20);
+        return 0;
+    case OPTION_ENDED:
+        a->is_ended = true;
+        a->child =
+            (pid_t)tow_command_number(state, "ended", argument, 0, INT32_MAX);
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -146,12 +154,23 @@ static tow_status_t supervise(const up_arguments_t *a, tow_run_folder_t *folder)
     return tow_supervise(&options);
 }
 
+/* We were told to end while XLA was being loaded, and have become this. */
+static tow_status_t end_early(const up_arguments_t *a)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    fputs("tow up: it was told to end before it was ready\n", stderr);
+    tow_supervise_end(a->child);
+    return TOW_OK;
+}
+
 static tow_status_t run_foreground(const up_arguments_t *a)
 {
     tow_run_folder_t folder;
     TOW_RETURN_IF_ERROR(tow_run_folder_name(&folder, a->folder));
     TOW_RETURN_IF_ERROR(tow_run_folder_take(&folder));
-    tow_status_t status = supervise(a, &folder);
+    tow_status_t status = a->is_ended ? end_early(a) : supervise(a, &folder);
     tow_run_folder_leave(&folder);
     /* Who is followed may be gone, and the folder is its alone. */
     if (a->options.follow_fd >= 0 && status == TOW_OK)
@@ -160,6 +179,27 @@ static tow_status_t run_foreground(const up_arguments_t *a)
 }
 
 /* -- In the background ---------------------------------------------------------- */
+
+/* Who ends us while it starts means it. */
+static volatile sig_atomic_t started;
+
+static void forward(int number)
+{
+    (void)number;
+    if (started > 0) kill(started, SIGTERM);
+}
+
+static void set_forwarding(void (*handler)(int), int how)
+{
+    static const int ends[] = {SIGTERM, SIGINT, SIGHUP};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < TOW_COUNT_OF(ends); i++) {
+        sigaddset(&set, ends[i]);
+        signal(ends[i], handler);
+    }
+    sigprocmask(how, &set, NULL);
+}
 
 TOW_NORETURN static void become_supervisor(int argc, char **argv,
                                            const char *log, int ready_fd)
@@ -175,6 +215,7 @@ TOW_NORETURN static void become_supervisor(int argc, char **argv,
     words[count++] = "--ready-fd";
     words[count] = "3";
     setsid();
+    set_forwarding(SIG_DFL, SIG_UNBLOCK);
     const int log_fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     const int null_fd = open("/dev/null", O_RDONLY);
     dup2(null_fd, STDIN_FILENO);
@@ -228,9 +269,12 @@ static tow_status_t run_background(const up_arguments_t *a, int argc,
     tow_run_folder_file(&folder, "up.log", log);
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) != 0) return TOW_ERRNO(errno, "making a pipe");
+    set_forwarding(forward, SIG_BLOCK);
     const pid_t pid = fork();
     if (pid == 0) become_supervisor(argc, argv, log, fds[1]);
     if (pid < 0) return TOW_ERRNO(errno, "starting a process");
+    started = pid;
+    set_forwarding(forward, SIG_UNBLOCK);
     close(fds[1]);
     read_line(fds[0], address, sizeof(address));
     close(fds[0]);
@@ -290,6 +334,7 @@ int tow_command_up(int argc, char **argv)
          "Say the address on this descriptor when all is ready", 0},
         {"follow-fd", OPTION_FOLLOW_FD, "N", 0,
          "End when this descriptor ends, and remove the folder", 0},
+        {"ended", OPTION_ENDED, "PROCESS", OPTION_HIDDEN, NULL, 0},
         {0},
     };
     static const struct argp argp = {

@@ -217,6 +217,42 @@ def test_up_status_and_down(tow, cluster):
         assert done.returncode == 1 and "no cluster is up" in done.stderr
 
 
+# Takes for ever to load, and says when that has begun.
+SLOW_ADAPTER = """
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((constructor)) static void load(void)
+{
+    close(open(getenv("SLOW_FIFO"), O_WRONLY));
+    for (;;)
+        pause();
+}
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["--foreground"], ["--foreground", "--joint"]])
+def test_up_that_is_told_to_end_while_it_loads_xla_leaves_nothing(tow, words, tmp_path):
+    source, adapter, fifo = (tmp_path / name for name in ("slow.c", "slow.so", "fifo"))
+    source.write_text(SLOW_ADAPTER)
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", adapter], check=True)
+    os.mkfifo(fifo)
+    with tempfile.TemporaryDirectory(prefix="tow-", dir="/tmp") as folder:
+        up = subprocess.Popen(
+            [tow.program, "up", *words, "--folder", folder],
+            env=os.environ | {"SLOW_FIFO": str(fifo), "TOW_XLA_CPU": str(adapter)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        fifo.read_bytes()
+        members = tree(up.pid)
+        up.send_signal(signal.SIGINT)
+        _, error = up.communicate(timeout=TIMEOUT_S)
+        assert "told to end before it was ready" in error
+        assert not any(map(is_there, members))
+        assert not {"cluster.sock", "cluster.json", "token"}.intersection(os.listdir(folder))
+
+
 def test_up_says_why_it_cannot(tow, tmp_path):
     done = tow("up", "--folder", str(tmp_path / "c"), "--plugin", "/nowhere.so")
     assert done.returncode == 1
