@@ -87,6 +87,9 @@ LIMITS(slice_close, {0});
 LIMITS(compile, {0});
 LIMITS(compile_done, FIELD(2) = {.nested = &failure_limits},
        FIELD(3) = {.bytes_max = TOW_SIGNATURE_BYTES_MAX});
+LIMITS(question, FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
+LIMITS(answer, FIELD(3) = {.nested = &failure_limits},
+       FIELD(4) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 LIMITS(function_drop, {0});
 LIMITS(program_add, {0});
 LIMITS(program_added, FIELD(2) = {.nested = &failure_limits});
@@ -187,6 +190,24 @@ const tow_limits_t tow_executable_signature_limits = {
                            .nested = &signature_alias_limits}},
 };
 
+LIMITS(partition_value, FIELD(1) = {.bytes_max = TOW_SHARDING_BYTES_MAX},
+       FIELD(2) = {.bytes_max = TOW_SHARDING_BYTES_MAX});
+const tow_limits_t tow_partition_question_limits = {
+    .descriptor = &tow__partition_question__descriptor,
+    .fields = {FIELD(2) = {.bytes_max = TOW_NAME_MAX},
+               FIELD(3) = {.bytes_max = TOW_QUESTION_CONFIG_MAX},
+               FIELD(4) = {.count_max = TOW_VALUES_MAX,
+                           .nested = &partition_value_limits},
+               FIELD(5) = {.nested = &partition_value_limits}},
+};
+const tow_limits_t tow_partition_answer_limits = {
+    .descriptor = &tow__partition_answer__descriptor,
+    .fields = {FIELD(1) = {.bytes_max = TOW_ANSWER_PROGRAM_MAX},
+               FIELD(2) = {.count_max = TOW_VALUES_MAX,
+                           .bytes_max = TOW_SHARDING_BYTES_MAX},
+               FIELD(3) = {.bytes_max = TOW_SHARDING_BYTES_MAX}},
+};
+
 static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_HELLO] = &hello_limits,
     [TOW_MESSAGE_PROOF] = &proof_limits,
@@ -227,6 +248,8 @@ static const tow_limits_t *const limits_of[TOW_MESSAGE_TYPE_COUNT] = {
     [TOW_MESSAGE_CALLBACK] = &callback_limits,
     [TOW_MESSAGE_CALLBACK_DONE] = &callback_done_limits,
     [TOW_MESSAGE_RUN_LATE] = &run_late_limits,
+    [TOW_MESSAGE_QUESTION] = &question_limits,
+    [TOW_MESSAGE_ANSWER] = &answer_limits,
     [TOW_MESSAGE_WORKER_JOIN] = &worker_join_limits,
     [TOW_MESSAGE_WORKER_JOINED] = &worker_joined_limits,
     [TOW_MESSAGE_PEER] = &peer_limits,
@@ -304,6 +327,8 @@ SAME_NUMBER(REPORT);
 SAME_NUMBER(REGROUP);
 SAME_NUMBER(COPY);
 SAME_NUMBER(RUN_LATE);
+SAME_NUMBER(QUESTION);
+SAME_NUMBER(ANSWER);
 SAME_NUMBER(WORKER_JOIN);
 SAME_NUMBER(WORKER_JOINED);
 SAME_NUMBER(PEER);

@@ -71,6 +71,8 @@ typedef enum tow_message_type {
     TOW_MESSAGE_CALLBACK = 73,
     TOW_MESSAGE_CALLBACK_DONE = 74,
     TOW_MESSAGE_RUN_LATE = 75,
+    TOW_MESSAGE_QUESTION = 76,
+    TOW_MESSAGE_ANSWER = 77,
     TOW_MESSAGE_WORKER_JOIN = 80,
     TOW_MESSAGE_WORKER_JOINED = 81,
     TOW_MESSAGE_PEER = 82,
@@ -120,6 +122,10 @@ typedef enum tow_message_type {
 #define TOW_INLINE_BYTES_MAX     (64u << 10) /* of a put or get; more: lanes */
 #define TOW_SIGNATURE_BYTES_MAX  (2u << 20)
 #define TOW_SHARDING_BYTES_MAX   (256u << 10)
+#define TOW_QUESTION_CONFIG_MAX  (64u << 10) /* that names a function */
+#define TOW_ANSWER_PROGRAM_MAX   (32u << 20)
+#define TOW_QUESTION_BYTES_MAX   (16u << 20) /* all of it */
+#define TOW_ANSWER_BYTES_MAX     (48u << 20)
 #define TOW_DEVICES_MAX          65536u /* of a slice */
 #define TOW_WORKER_DEVICES_MAX   256u
 #define TOW_NODES_MAX            65536u /* of a program */
@@ -185,6 +191,8 @@ typedef Tow__Copy tow_msg_copy_t;
 typedef Tow__Callback tow_msg_callback_t;
 typedef Tow__CallbackDone tow_msg_callback_done_t;
 typedef Tow__RunLate tow_msg_run_late_t;
+typedef Tow__Question tow_msg_question_t;
+typedef Tow__Answer tow_msg_answer_t;
 typedef Tow__Wait tow_msg_wait_t;
 typedef Tow__WorkerJoin tow_msg_worker_join_t;
 typedef Tow__WorkerJoined tow_msg_worker_joined_t;
@@ -220,93 +228,101 @@ typedef Tow__PassedDone tow_msg_passed_done_t;
 typedef Tow__SignatureArray tow_msg_signature_array_t;
 typedef Tow__SignatureAlias tow_msg_signature_alias_t;
 typedef Tow__ExecutableSignature tow_msg_executable_signature_t;
+typedef Tow__PartitionValue tow_msg_partition_value_t;
+typedef Tow__PartitionQuestion tow_msg_partition_question_t;
+typedef Tow__PartitionAnswer tow_msg_partition_answer_t;
 
-#define TOW_MSG_HELLO_INIT            TOW__HELLO__INIT
-#define TOW_MSG_PROOF_INIT            TOW__PROOF__INIT
-#define TOW_MSG_WELCOME_INIT          TOW__WELCOME__INIT
-#define TOW_MSG_REFUSE_INIT           TOW__REFUSE__INIT
-#define TOW_MSG_EXCHANGE_INIT         TOW__EXCHANGE__INIT
-#define TOW_MSG_EXCHANGE_ACK_INIT     TOW__EXCHANGE_ACK__INIT
-#define TOW_MSG_LANE_OFFER_INIT       TOW__LANE_OFFER__INIT
-#define TOW_MSG_LANE_RESULT_INIT      TOW__LANE_RESULT__INIT
-#define TOW_MSG_SESSION_RESUME_INIT   TOW__SESSION_RESUME__INIT
-#define TOW_MSG_SESSION_ACK_INIT      TOW__SESSION_ACK__INIT
-#define TOW_MSG_SESSION_END_INIT      TOW__SESSION_END__INIT
-#define TOW_MSG_BLOB_INIT             TOW__BLOB__INIT
-#define TOW_MSG_FAILURE_INIT          TOW__FAILURE__INIT
-#define TOW_MSG_RUN_FAILURE_INIT      TOW__RUN_FAILURE__INIT
-#define TOW_MSG_ARRAY_TYPE_INIT       TOW__ARRAY_TYPE__INIT
-#define TOW_MSG_DEVICE_INIT           TOW__DEVICE__INIT
-#define TOW_MSG_LANE_TARGET_INIT      TOW__LANE_TARGET__INIT
-#define TOW_MSG_SHARDING_INIT         TOW__SHARDING__INIT
-#define TOW_MSG_COLLECTIVE_INIT       TOW__COLLECTIVE__INIT
-#define TOW_MSG_GRAPH_NODE_INIT       TOW__GRAPH_NODE__INIT
-#define TOW_MSG_GRAPH_INIT            TOW__GRAPH__INIT
-#define TOW_MSG_PIECE_INIT            TOW__PIECE__INIT
-#define TOW_MSG_ROUTE_INIT            TOW__ROUTE__INIT
-#define TOW_MSG_MEMBERS_INIT          TOW__MEMBERS__INIT
-#define TOW_MSG_COLLECTIVE_PART_INIT  TOW__COLLECTIVE_PART__INIT
-#define TOW_MSG_LOWERED_STEP_INIT     TOW__LOWERED_STEP__INIT
-#define TOW_MSG_LOWERED_INIT          TOW__LOWERED__INIT
-#define TOW_MSG_CLIENT_OPEN_INIT      TOW__CLIENT_OPEN__INIT
-#define TOW_MSG_CLIENT_OPENED_INIT    TOW__CLIENT_OPENED__INIT
-#define TOW_MSG_SLICE_OPEN_INIT       TOW__SLICE_OPEN__INIT
-#define TOW_MSG_SLICE_OPENED_INIT     TOW__SLICE_OPENED__INIT
-#define TOW_MSG_SLICE_CLOSE_INIT      TOW__SLICE_CLOSE__INIT
-#define TOW_MSG_COMPILE_INIT          TOW__COMPILE__INIT
-#define TOW_MSG_COMPILE_DONE_INIT     TOW__COMPILE_DONE__INIT
-#define TOW_MSG_FUNCTION_DROP_INIT    TOW__FUNCTION_DROP__INIT
-#define TOW_MSG_PROGRAM_ADD_INIT      TOW__PROGRAM_ADD__INIT
-#define TOW_MSG_PROGRAM_ADDED_INIT    TOW__PROGRAM_ADDED__INIT
-#define TOW_MSG_PROGRAM_DROP_INIT     TOW__PROGRAM_DROP__INIT
-#define TOW_MSG_PUT_INIT              TOW__PUT__INIT
-#define TOW_MSG_PUT_OPENED_INIT       TOW__PUT_OPENED__INIT
-#define TOW_MSG_PUT_DONE_INIT         TOW__PUT_DONE__INIT
-#define TOW_MSG_RUN_INIT              TOW__RUN__INIT
-#define TOW_MSG_RUNS_DONE_INIT        TOW__RUNS_DONE__INIT
-#define TOW_MSG_CANCEL_INIT           TOW__CANCEL__INIT
-#define TOW_MSG_RELEASE_INIT          TOW__RELEASE__INIT
-#define TOW_MSG_GET_INIT              TOW__GET__INIT
-#define TOW_MSG_GET_DONE_INIT         TOW__GET_DONE__INIT
-#define TOW_MSG_REPORT_GET_INIT       TOW__REPORT_GET__INIT
-#define TOW_MSG_REPORT_INIT           TOW__REPORT__INIT
-#define TOW_MSG_REGROUP_INIT          TOW__REGROUP__INIT
-#define TOW_MSG_COPY_INIT             TOW__COPY__INIT
-#define TOW_MSG_CALLBACK_INIT         TOW__CALLBACK__INIT
-#define TOW_MSG_CALLBACK_DONE_INIT    TOW__CALLBACK_DONE__INIT
-#define TOW_MSG_RUN_LATE_INIT         TOW__RUN_LATE__INIT
-#define TOW_MSG_WAIT_INIT             TOW__WAIT__INIT
-#define TOW_MSG_WORKER_JOIN_INIT      TOW__WORKER_JOIN__INIT
-#define TOW_MSG_WORKER_JOINED_INIT    TOW__WORKER_JOINED__INIT
-#define TOW_MSG_PEER_INIT             TOW__PEER__INIT
-#define TOW_MSG_PEER_GONE_INIT        TOW__PEER_GONE__INIT
-#define TOW_MSG_LOAD_INIT             TOW__LOAD__INIT
-#define TOW_MSG_LOAD_DONE_INIT        TOW__LOAD_DONE__INIT
-#define TOW_MSG_UNLOAD_INIT           TOW__UNLOAD__INIT
-#define TOW_MSG_PROGRAM_LOAD_INIT     TOW__PROGRAM_LOAD__INIT
-#define TOW_MSG_PROGRAM_UNLOAD_INIT   TOW__PROGRAM_UNLOAD__INIT
-#define TOW_MSG_GRANT_INIT            TOW__GRANT__INIT
-#define TOW_MSG_DONE_INIT             TOW__DONE__INIT
-#define TOW_MSG_ABORT_INIT            TOW__ABORT__INIT
-#define TOW_MSG_SHARD_PUT_INIT        TOW__SHARD_PUT__INIT
-#define TOW_MSG_SHARD_PUT_OPENED_INIT TOW__SHARD_PUT_OPENED__INIT
-#define TOW_MSG_SHARD_PUT_DONE_INIT   TOW__SHARD_PUT_DONE__INIT
-#define TOW_MSG_SHARD_GET_INIT        TOW__SHARD_GET__INIT
-#define TOW_MSG_SHARD_GET_DONE_INIT   TOW__SHARD_GET_DONE__INIT
-#define TOW_MSG_SHARD_REGROUP_INIT    TOW__SHARD_REGROUP__INIT
-#define TOW_MSG_SPILL_INIT            TOW__SPILL__INIT
-#define TOW_MSG_UNSPILL_INIT          TOW__UNSPILL__INIT
-#define TOW_MSG_SPILL_DONE_INIT       TOW__SPILL_DONE__INIT
-#define TOW_MSG_PEER_OPEN_INIT        TOW__PEER_OPEN__INIT
-#define TOW_MSG_EDGE_OFFER_INIT       TOW__EDGE_OFFER__INIT
-#define TOW_MSG_EDGE_PIECE_INIT       TOW__EDGE_PIECE__INIT
-#define TOW_MSG_EDGE_SIZE_INIT        TOW__EDGE_SIZE__INIT
-#define TOW_MSG_RELAY_GRANT_INIT      TOW__RELAY_GRANT__INIT
-#define TOW_MSG_PASSED_GRANT_INIT     TOW__PASSED_GRANT__INIT
-#define TOW_MSG_SEQUENCE_INIT         TOW__SEQUENCE__INIT
-#define TOW_MSG_RELAY_DONE_INIT       TOW__RELAY_DONE__INIT
-#define TOW_MSG_RELAY_LOST_INIT       TOW__RELAY_LOST__INIT
-#define TOW_MSG_PASSED_DONE_INIT      TOW__PASSED_DONE__INIT
+#define TOW_MSG_HELLO_INIT              TOW__HELLO__INIT
+#define TOW_MSG_PROOF_INIT              TOW__PROOF__INIT
+#define TOW_MSG_WELCOME_INIT            TOW__WELCOME__INIT
+#define TOW_MSG_REFUSE_INIT             TOW__REFUSE__INIT
+#define TOW_MSG_EXCHANGE_INIT           TOW__EXCHANGE__INIT
+#define TOW_MSG_EXCHANGE_ACK_INIT       TOW__EXCHANGE_ACK__INIT
+#define TOW_MSG_LANE_OFFER_INIT         TOW__LANE_OFFER__INIT
+#define TOW_MSG_LANE_RESULT_INIT        TOW__LANE_RESULT__INIT
+#define TOW_MSG_SESSION_RESUME_INIT     TOW__SESSION_RESUME__INIT
+#define TOW_MSG_SESSION_ACK_INIT        TOW__SESSION_ACK__INIT
+#define TOW_MSG_SESSION_END_INIT        TOW__SESSION_END__INIT
+#define TOW_MSG_BLOB_INIT               TOW__BLOB__INIT
+#define TOW_MSG_FAILURE_INIT            TOW__FAILURE__INIT
+#define TOW_MSG_RUN_FAILURE_INIT        TOW__RUN_FAILURE__INIT
+#define TOW_MSG_ARRAY_TYPE_INIT         TOW__ARRAY_TYPE__INIT
+#define TOW_MSG_DEVICE_INIT             TOW__DEVICE__INIT
+#define TOW_MSG_LANE_TARGET_INIT        TOW__LANE_TARGET__INIT
+#define TOW_MSG_SHARDING_INIT           TOW__SHARDING__INIT
+#define TOW_MSG_COLLECTIVE_INIT         TOW__COLLECTIVE__INIT
+#define TOW_MSG_GRAPH_NODE_INIT         TOW__GRAPH_NODE__INIT
+#define TOW_MSG_GRAPH_INIT              TOW__GRAPH__INIT
+#define TOW_MSG_PIECE_INIT              TOW__PIECE__INIT
+#define TOW_MSG_ROUTE_INIT              TOW__ROUTE__INIT
+#define TOW_MSG_MEMBERS_INIT            TOW__MEMBERS__INIT
+#define TOW_MSG_COLLECTIVE_PART_INIT    TOW__COLLECTIVE_PART__INIT
+#define TOW_MSG_LOWERED_STEP_INIT       TOW__LOWERED_STEP__INIT
+#define TOW_MSG_LOWERED_INIT            TOW__LOWERED__INIT
+#define TOW_MSG_CLIENT_OPEN_INIT        TOW__CLIENT_OPEN__INIT
+#define TOW_MSG_CLIENT_OPENED_INIT      TOW__CLIENT_OPENED__INIT
+#define TOW_MSG_SLICE_OPEN_INIT         TOW__SLICE_OPEN__INIT
+#define TOW_MSG_SLICE_OPENED_INIT       TOW__SLICE_OPENED__INIT
+#define TOW_MSG_SLICE_CLOSE_INIT        TOW__SLICE_CLOSE__INIT
+#define TOW_MSG_COMPILE_INIT            TOW__COMPILE__INIT
+#define TOW_MSG_COMPILE_DONE_INIT       TOW__COMPILE_DONE__INIT
+#define TOW_MSG_FUNCTION_DROP_INIT      TOW__FUNCTION_DROP__INIT
+#define TOW_MSG_PROGRAM_ADD_INIT        TOW__PROGRAM_ADD__INIT
+#define TOW_MSG_PROGRAM_ADDED_INIT      TOW__PROGRAM_ADDED__INIT
+#define TOW_MSG_PROGRAM_DROP_INIT       TOW__PROGRAM_DROP__INIT
+#define TOW_MSG_PUT_INIT                TOW__PUT__INIT
+#define TOW_MSG_PUT_OPENED_INIT         TOW__PUT_OPENED__INIT
+#define TOW_MSG_PUT_DONE_INIT           TOW__PUT_DONE__INIT
+#define TOW_MSG_RUN_INIT                TOW__RUN__INIT
+#define TOW_MSG_RUNS_DONE_INIT          TOW__RUNS_DONE__INIT
+#define TOW_MSG_CANCEL_INIT             TOW__CANCEL__INIT
+#define TOW_MSG_RELEASE_INIT            TOW__RELEASE__INIT
+#define TOW_MSG_GET_INIT                TOW__GET__INIT
+#define TOW_MSG_GET_DONE_INIT           TOW__GET_DONE__INIT
+#define TOW_MSG_REPORT_GET_INIT         TOW__REPORT_GET__INIT
+#define TOW_MSG_REPORT_INIT             TOW__REPORT__INIT
+#define TOW_MSG_REGROUP_INIT            TOW__REGROUP__INIT
+#define TOW_MSG_COPY_INIT               TOW__COPY__INIT
+#define TOW_MSG_CALLBACK_INIT           TOW__CALLBACK__INIT
+#define TOW_MSG_CALLBACK_DONE_INIT      TOW__CALLBACK_DONE__INIT
+#define TOW_MSG_RUN_LATE_INIT           TOW__RUN_LATE__INIT
+#define TOW_MSG_QUESTION_INIT           TOW__QUESTION__INIT
+#define TOW_MSG_ANSWER_INIT             TOW__ANSWER__INIT
+#define TOW_MSG_PARTITION_VALUE_INIT    TOW__PARTITION_VALUE__INIT
+#define TOW_MSG_PARTITION_QUESTION_INIT TOW__PARTITION_QUESTION__INIT
+#define TOW_MSG_PARTITION_ANSWER_INIT   TOW__PARTITION_ANSWER__INIT
+#define TOW_MSG_WAIT_INIT               TOW__WAIT__INIT
+#define TOW_MSG_WORKER_JOIN_INIT        TOW__WORKER_JOIN__INIT
+#define TOW_MSG_WORKER_JOINED_INIT      TOW__WORKER_JOINED__INIT
+#define TOW_MSG_PEER_INIT               TOW__PEER__INIT
+#define TOW_MSG_PEER_GONE_INIT          TOW__PEER_GONE__INIT
+#define TOW_MSG_LOAD_INIT               TOW__LOAD__INIT
+#define TOW_MSG_LOAD_DONE_INIT          TOW__LOAD_DONE__INIT
+#define TOW_MSG_UNLOAD_INIT             TOW__UNLOAD__INIT
+#define TOW_MSG_PROGRAM_LOAD_INIT       TOW__PROGRAM_LOAD__INIT
+#define TOW_MSG_PROGRAM_UNLOAD_INIT     TOW__PROGRAM_UNLOAD__INIT
+#define TOW_MSG_GRANT_INIT              TOW__GRANT__INIT
+#define TOW_MSG_DONE_INIT               TOW__DONE__INIT
+#define TOW_MSG_ABORT_INIT              TOW__ABORT__INIT
+#define TOW_MSG_SHARD_PUT_INIT          TOW__SHARD_PUT__INIT
+#define TOW_MSG_SHARD_PUT_OPENED_INIT   TOW__SHARD_PUT_OPENED__INIT
+#define TOW_MSG_SHARD_PUT_DONE_INIT     TOW__SHARD_PUT_DONE__INIT
+#define TOW_MSG_SHARD_GET_INIT          TOW__SHARD_GET__INIT
+#define TOW_MSG_SHARD_GET_DONE_INIT     TOW__SHARD_GET_DONE__INIT
+#define TOW_MSG_SHARD_REGROUP_INIT      TOW__SHARD_REGROUP__INIT
+#define TOW_MSG_SPILL_INIT              TOW__SPILL__INIT
+#define TOW_MSG_UNSPILL_INIT            TOW__UNSPILL__INIT
+#define TOW_MSG_SPILL_DONE_INIT         TOW__SPILL_DONE__INIT
+#define TOW_MSG_PEER_OPEN_INIT          TOW__PEER_OPEN__INIT
+#define TOW_MSG_EDGE_OFFER_INIT         TOW__EDGE_OFFER__INIT
+#define TOW_MSG_EDGE_PIECE_INIT         TOW__EDGE_PIECE__INIT
+#define TOW_MSG_EDGE_SIZE_INIT          TOW__EDGE_SIZE__INIT
+#define TOW_MSG_RELAY_GRANT_INIT        TOW__RELAY_GRANT__INIT
+#define TOW_MSG_PASSED_GRANT_INIT       TOW__PASSED_GRANT__INIT
+#define TOW_MSG_SEQUENCE_INIT           TOW__SEQUENCE__INIT
+#define TOW_MSG_RELAY_DONE_INIT         TOW__RELAY_DONE__INIT
+#define TOW_MSG_RELAY_LOST_INIT         TOW__RELAY_LOST__INIT
+#define TOW_MSG_PASSED_DONE_INIT        TOW__PASSED_DONE__INIT
 
 #define TOW_MSG_SIGNATURE_ARRAY_INIT      TOW__SIGNATURE_ARRAY__INIT
 #define TOW_MSG_SIGNATURE_ALIAS_INIT      TOW__SIGNATURE_ALIAS__INIT
@@ -355,5 +371,8 @@ const char *tow_message_type_name(uint32_t type);
 const tow_limits_t *tow_message_limits(uint32_t type);
 /* Of tow_msg_executable_signature_t. */
 extern const tow_limits_t tow_executable_signature_limits;
+/* Of tow_msg_partition_question_t and tow_msg_partition_answer_t. */
+extern const tow_limits_t tow_partition_question_limits;
+extern const tow_limits_t tow_partition_answer_limits;
 
 #endif /* TOW_WIRE_MESSAGE_H_ */

@@ -136,6 +136,7 @@ PJRT_Error *fake_buffer_fill(PJRT_Buffer *buffer, const void *data,
 /* -- Promises --------------------------------------------------------------- */
 
 /* As the extension has them, and as PJRT has. */
+void fake_set_asker(const tow_xla_asker_t *asker);
 PJRT_Error *fake_promise(PJRT_Device *device, int type, const int64_t *dims,
                          size_t rank, PJRT_Buffer **out_buffer);
 PJRT_Error *fake_fulfil(PJRT_Buffer *buffer, const void *data, int semantics,

@@ -193,10 +193,34 @@ static _Noreturn void hang(void)
 static PJRT_Error *send_garbage(void)
 {
     static const char garbage[] =
-        "these are no words of the compiler's, at all";
+        "these are no words of the compiler's, at all: none of them is";
     fprintf(stderr, "gone mad\n");
     if (write(ANSWER_FD, garbage, sizeof(garbage)) < 0) return NULL;
     hang();
+}
+
+static const tow_xla_asker_t *asker;
+
+void fake_set_asker(const tow_xla_asker_t *whom)
+{
+    asker = whom;
+}
+
+/* The answer, or why there is none, is the error. */
+static PJRT_Error *ask(void)
+{
+    const tow_xla_question_t question = {.kind = TOW_XLA_ASK_RESULT,
+                                         .target = TOW_XLA_PARTITION_TARGET,
+                                         .config = {"6 x 9", 5}};
+    tow_xla_answer_t answer = {0};
+    char error[TOW_XLA_CALL_ERROR_SIZE] = "";
+    if (asker == NULL) return fake_error(PJRT_Error_Code_UNKNOWN, "no asker");
+    if (asker->ask(asker->context, &question, &answer, error, sizeof(error)) !=
+        0)
+        return fake_error(PJRT_Error_Code_UNKNOWN, "refused: '%s'", error);
+    return fake_error(PJRT_Error_Code_UNKNOWN, "answered: '%.*s'",
+                      (int)answer.result_sharding.size,
+                      answer.result_sharding.data);
 }
 
 /* Takes memory until there is no more, or far too much. */
@@ -231,6 +255,7 @@ static PJRT_Error *misbehave(const PJRT_Program *program)
     if (strcmp(text, "hang") == 0) hang();
     if (strcmp(text, "garbage") == 0) return send_garbage();
     if (strcmp(text, "greedy") == 0) return be_greedy();
+    if (strcmp(text, "ask") == 0) return ask();
     if (strcmp(text, "look around") == 0) return look_around();
     return NULL;
 }

@@ -259,6 +259,7 @@ static tow_xla_extension_t extension = {
     .promise = fake_promise,
     .fulfil = fake_fulfil,
     .fail = fake_fail,
+    .set_asker = fake_set_asker,
 };
 
 __attribute__((visibility("default"))) uint64_t tow_xla_abi(void)

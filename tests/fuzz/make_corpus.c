@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "device/compiler/kept.h"
+#include "device/question.h"
 #include "ir/graph.h"
 #include "pjrt/saved.h"
 #include "wire/frame.h"
@@ -639,6 +640,42 @@ static void save_kept(const char *name, const char *signature,
     save("kept_fuzz", name, &buffer);
 }
 
+/* -- Questions of compilers ----------------------------------------------------- */
+
+static void save_bytes(const char *name, void *take_bytes, size_t size)
+{
+    buffer_t buffer = {0};
+    add(&buffer, take_bytes, size);
+    save("question_fuzz", name, &buffer);
+    tow_free(take_bytes);
+}
+
+static void save_questions(void)
+{
+    const tow_xla_asked_value_t values[] = {
+        {.shape = {"shape", 5}, .sharding = {"sharding", 8}},
+        {.shape = {"", 0}, .sharding = {"", 0}},
+        {.shape = {"shape", 5}},
+    };
+    const tow_xla_bytes_t shardings[] = {{"one", 3}, {"", 0}};
+    const tow_xla_question_t question = {.kind = TOW_XLA_ASK_PARTITION,
+                                         .target = TOW_XLA_PARTITION_TARGET,
+                                         .config = {"140", 3},
+                                         .operands = values,
+                                         .operand_count = 3,
+                                         .result = values[0]};
+    const tow_xla_answer_t answer = {.program = {"module {}", 9},
+                                     .operand_shardings = shardings,
+                                     .operand_count = 2,
+                                     .result_sharding = {"", 0}};
+    void *bytes;
+    size_t size;
+    if (tow_question_pack(&question, &bytes, &size) != TOW_OK) abort();
+    save_bytes("question", bytes, size);
+    if (tow_answer_pack(&answer, &bytes, &size) != TOW_OK) abort();
+    save_bytes("answer", bytes, size);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -658,5 +695,6 @@ int main(int argc, char **argv)
     save_executable("without_options", "a program", "");
     save_kept("whole", "a signature", "machine code");
     save_kept("empty", "", "");
+    save_questions();
     return 0;
 }

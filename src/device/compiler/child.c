@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "device/compiler/child_impl.h"
+#include "device/compiler/tuning.h"
 #include "device/pjrt/words.h"
 #include "wire/message.h"
 
@@ -29,16 +30,56 @@ static void tell_trouble(child_slot_t *slot)
     slot->trouble = TOW_OK;
 }
 
+/* Of a job that ended with a question. */
+static void drop_talk(child_slot_t *slot)
+{
+    tow_free(slot->question);
+    tow_free(slot->answer);
+    tow_status_release(slot->answer_status);
+    slot->question = slot->answer = NULL;
+    slot->answer_status = TOW_OK;
+}
+
 static void finished(tow_post_t *post)
 {
     child_slot_t *slot = TOW_CONTAINER_OF(post, child_slot_t, finished);
     tow_compile_job_t *job = slot->job;
     slot->job = NULL;
     tell_trouble(slot);
+    drop_talk(slot);
     tow_compiler_finish(&slot->compiler->compiler, job, slot->status,
                         slot->compiled);
     slot->status = TOW_OK;
     slot->compiled = NULL;
+}
+
+/* The post of a job comes before the one that it has finished. */
+static void asked(tow_post_t *post)
+{
+    child_slot_t *slot = TOW_CONTAINER_OF(post, child_slot_t, asked);
+    tow_compiler_ask(&slot->compiler->compiler, slot->job,
+                     (tow_bytes_t){slot->question, slot->question_size});
+}
+
+static void answer(tow_compiler_t *compiler, tow_compile_job_t *job,
+                   tow_bytes_t bytes, tow_status_t take_status)
+{
+    (void)compiler;
+    child_slot_t *slot = job->private_.place;
+    drop_talk(slot);
+    if (take_status == TOW_OK && bytes.size > TOW_ANSWER_BYTES_MAX)
+        take_status = TOW_ERROR(TOW_OUT_OF_RANGE,
+                                "an answer of %zu bytes for the compiler: at "
+                                "most %u",
+                                bytes.size, TOW_ANSWER_BYTES_MAX);
+    slot->answer = tow_malloc(bytes.size + 1);
+    if (slot->answer == NULL && take_status == TOW_OK)
+        take_status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    slot->answer_status = take_status;
+    slot->answer_size = take_status == TOW_OK ? bytes.size : 0;
+    if (slot->answer_size > 0)
+        memcpy(slot->answer, bytes.data, slot->answer_size);
+    tow_keeper_order(&slot->keeper, TOW_KEEPER_TELL);
 }
 
 /* One that has a child, if there is one: it is warm. */
@@ -170,6 +211,7 @@ static void init_slot(child_compiler_t *child, child_slot_t *slot)
 {
     slot->compiler = child;
     slot->finished.run = finished;
+    slot->asked.run = asked;
     slot->ended.run = ended;
     tow_keeper_init(&slot->keeper);
 }
@@ -178,8 +220,11 @@ tow_status_t tow_child_compiler_create(
     tow_env_t *env, const tow_child_compiler_options_t *options,
     tow_compiler_t **out_compiler)
 {
-    static const tow_compiler_ops_t ops = {
-        .name = "child", .start = start, .stop = stop, .destroy = destroy};
+    static const tow_compiler_ops_t ops = {.name = "child",
+                                           .start = start,
+                                           .stop = stop,
+                                           .answer = answer,
+                                           .destroy = destroy};
     *out_compiler = NULL;
     const size_t count = options->child_count_max != 0
                              ? options->child_count_max
@@ -187,10 +232,11 @@ tow_status_t tow_child_compiler_create(
     if (count > TOW_COMPILER_CHILD_COUNT_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu children: at most %zu",
                          count, TOW_COMPILER_CHILD_COUNT_MAX);
+    const size_t slot_count = count + TOW_COMPILER_ASKING_COUNT_MAX;
     child_compiler_t *child =
-        tow_calloc(1, sizeof(*child) + count * sizeof(child->slots[0]));
+        tow_calloc(1, sizeof(*child) + slot_count * sizeof(child->slots[0]));
     if (child == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    child->slot_count = count;
+    child->slot_count = slot_count;
     child->timeout_ns =
         options->timeout_ns > 0 ? options->timeout_ns : TOW_COMPILER_TIMEOUT_NS;
     child->compile_count_max = options->compile_count_max != 0
@@ -201,8 +247,10 @@ tow_status_t tow_child_compiler_create(
     child->compiler.running_count_max = count;
     child->compiler.queue_count_max = options->queue_count_max;
     tow_arena_init(&child->arena, 0);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < slot_count; i++) {
         init_slot(child, &child->slots[i]);
+        child->slots[i].is_extra = i >= count;
+    }
     tow_compiler_init(&child->compiler, &ops, env);
     if (!make_words(child, options)) {
         free_compiler(child);

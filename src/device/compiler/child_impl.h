@@ -23,6 +23,15 @@ typedef struct child_slot {
     tow_compiled_t *compiled; /* owned */
     tow_status_t trouble;     /* owned: with the cache; for the log */
     tow_post_t finished;
+    /* A question: the thread's until it posts `asked`, then the loop's until it
+     * gives the answer and orders TOW_KEEPER_TELL, or the job has finished. */
+    tow_post_t asked;
+    void *question; /* owned */
+    size_t question_size;
+    tow_status_t answer_status; /* owned */
+    void *answer;               /* owned */
+    size_t answer_size;
+    bool is_extra;    /* for while others ask: its child goes after each job */
     tow_post_t ended; /* the thread's last act */
     /* The thread's alone. */
     bool is_ready; /* the child has said so */

@@ -15,6 +15,7 @@
 #include "device/compiler/tuning.h"
 #include "device/pjrt/pjrt.h"
 #include "device/pjrt/words.h"
+#include "device/question.h"
 #include "env/net/net.h"
 
 #define WORD_COUNT_MIN 4
@@ -30,6 +31,12 @@ typedef struct child {
     bool is_done;
     tow_status_t status;      /* owned */
     tow_compiled_t *compiled; /* owned */
+    /* Questions of the compiler's. While it compiles, the socket is the thread's
+     * that does. */
+    tow_xla_asker_t asker;
+    bool may_ask; /* this program's client answers */
+    talk_in_t answer;
+    tow_arena_t answer_arena;
 } child_t;
 
 /* -- Waiting ---------------------------------------------------------------- */
@@ -60,6 +67,71 @@ static void compiled(tow_compile_job_t *job, tow_status_t take_status,
     child->compiled = take_compiled;
 }
 
+/* -- Questions -------------------------------------------------------------- */
+
+static void set_part(talk_out_t *out, size_t part, const void *bytes,
+                     size_t size)
+{
+    out->parts[part] = bytes;
+    out->header.sizes[part] = size;
+}
+
+/* Both block. */
+static tow_status_t send_question(const void *bytes, size_t size)
+{
+    talk_out_t out = {.header = {.magic = TALK_MAGIC, .type = TALK_QUESTION}};
+    set_part(&out, ASKED_BYTES, bytes, size);
+    if (tow_talk_send(TALK_FD, &out) == TALK_DONE) return TOW_OK;
+    return TOW_ERROR(TOW_UNAVAILABLE, "nobody is there to be asked any more");
+}
+
+static tow_status_t receive_answer(child_t *child, tow_xla_answer_t *out_answer)
+{
+    talk_in_t *in = &child->answer;
+    tow_talk_reset(in);
+    tow_arena_reset(&child->answer_arena);
+    if (tow_talk_receive(TALK_FD, in) != TALK_DONE ||
+        in->header.type != TALK_ANSWER)
+        return TOW_ERROR(TOW_UNAVAILABLE, "the compiler's question was not "
+                                          "answered");
+    if (in->header.code != TOW_CODE_OK)
+        return TOW_ERROR((tow_code_t)in->header.code, "%s",
+                         (const char *)in->parts[ASKED_MESSAGE]);
+    return tow_answer_unpack(
+        (tow_bytes_t){in->parts[ASKED_BYTES],
+                      (size_t)in->header.sizes[ASKED_BYTES]},
+        &child->answer_arena, out_answer);
+}
+
+static tow_status_t put_question(child_t *child,
+                                 const tow_xla_question_t *question,
+                                 tow_xla_answer_t *out_answer)
+{
+    void *bytes;
+    size_t size;
+    if (!child->may_ask)
+        return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                         "the program has a custom call '%s', of which its "
+                         "client was to say that it would be asked",
+                         question->target);
+    TOW_RETURN_IF_ERROR(tow_question_pack(question, &bytes, &size));
+    tow_status_t status = send_question(bytes, size);
+    tow_free(bytes);
+    if (status != TOW_OK) return status;
+    return receive_answer(child, out_answer);
+}
+
+static int ask(void *context, const tow_xla_question_t *question,
+               tow_xla_answer_t *out_answer, char *error, size_t error_capacity)
+{
+    tow_status_t status = put_question(context, question, out_answer);
+    const tow_code_t code = tow_status_code(status);
+    if (status != TOW_OK)
+        snprintf(error, error_capacity, "%s", tow_status_message(status));
+    tow_status_release(status);
+    return (int)code;
+}
+
 /* -- Work ------------------------------------------------------------------- */
 
 static tow_status_t open_compiler(child_t *child)
@@ -71,12 +143,17 @@ static tow_status_t open_compiler(child_t *child)
     child->open.done = opened;
     TOW_RETURN_IF_ERROR(tow_pjrt_open(tow_net_env(child->net), &child->open));
     TOW_RETURN_IF_ERROR(await(child));
+    tow_arena_init(&child->answer_arena, 0);
+    child->asker = (tow_xla_asker_t){
+        .struct_size = sizeof(child->asker), .context = child, .ask = ask};
+    tow_pjrt_set_asker(child->driver, &child->asker);
     return tow_direct_compiler_create(child->driver, &direct, &child->compiler);
 }
 
 static tow_status_t compile(child_t *child, const talk_in_t *request)
 {
     const char *kind = request->parts[REQUEST_KIND];
+    child->may_ask = request->header.asks != 0;
     child->job = (tow_compile_job_t){
         .format = (tow_program_format_t)request->header.format,
         .program = {request->parts[REQUEST_PROGRAM],
@@ -93,13 +170,6 @@ static tow_status_t compile(child_t *child, const talk_in_t *request)
 }
 
 /* -- Answers ---------------------------------------------------------------- */
-
-static void set_part(talk_out_t *out, size_t part, const void *bytes,
-                     size_t size)
-{
-    out->parts[part] = bytes;
-    out->header.sizes[part] = size;
-}
 
 /* Takes the status. */
 static talk_out_t answer(talk_type_t type, tow_status_t status)
@@ -157,6 +227,7 @@ static bool serve_one(child_t *child)
     const bool is_sent = send_compiled(status, child->compiled);
     tow_compiled_destroy(child->compiled);
     child->compiled = NULL;
+    tow_talk_reset(&child->answer);
     tow_talk_reset(&request);
     return is_sent;
 }

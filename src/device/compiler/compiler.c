@@ -71,6 +71,13 @@ static void end_job(tow_compiler_t *compiler, tow_compile_job_t *job,
     schedule_drain(compiler);
 }
 
+static void stop_asking(tow_compiler_t *compiler, tow_compile_job_t *job)
+{
+    if (!job->private_.is_asking) return;
+    job->private_.is_asking = false;
+    compiler->asking_count--;
+}
+
 static tow_status_t cancelled(const tow_compiler_t *compiler,
                               const tow_compile_job_t *job)
 {
@@ -86,6 +93,7 @@ void tow_compiler_finish(tow_compiler_t *compiler, tow_compile_job_t *job,
     TOW_ASSERT(job->private_.state == JOB_RUNNING);
     TOW_ASSERT((take_status == TOW_OK) == (take_compiled != NULL));
     compiler->running_count--;
+    stop_asking(compiler, job);
     if (job->private_.is_cancelled) {
         tow_status_release(take_status);
         tow_compiled_destroy(take_compiled);
@@ -97,7 +105,11 @@ void tow_compiler_finish(tow_compiler_t *compiler, tow_compile_job_t *job,
 
 static void start_jobs(tow_compiler_t *compiler)
 {
-    while (compiler->running_count < compiler->running_count_max &&
+    /* One that asks waits for a user's function, which may compile, too. */
+    while (compiler->running_count - compiler->asking_count <
+               compiler->running_count_max &&
+           compiler->running_count <
+               compiler->running_count_max + TOW_COMPILER_ASKING_COUNT_MAX &&
            compiler->queue_count > 0) {
         tow_list_t *item = tow_list_pop_front(&compiler->queue);
         tow_compile_job_t *job =
@@ -108,6 +120,33 @@ static void start_jobs(tow_compiler_t *compiler)
         tow_list_append(&compiler->running, item);
         compiler->ops->start(compiler, job);
     }
+}
+
+static void answer(tow_compiler_t *compiler, tow_compile_job_t *job,
+                   tow_bytes_t bytes, tow_status_t take_status)
+{
+    stop_asking(compiler, job);
+    compiler->ops->answer(compiler, job, bytes, take_status);
+}
+
+void tow_compiler_ask(tow_compiler_t *compiler, tow_compile_job_t *job,
+                      tow_bytes_t question)
+{
+    TOW_ASSERT(job->private_.state == JOB_RUNNING && job->asked != NULL &&
+               !job->private_.is_asking);
+    if (job->private_.is_cancelled) return; /* It is about to end. */
+    job->private_.is_asking = true;
+    compiler->asking_count++;
+    if (compiler->asking_count > TOW_COMPILER_ASKING_COUNT_MAX) {
+        answer(compiler, job, (tow_bytes_t){0},
+               TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "%zu programs wait for functions of their clients "
+                         "inside the compiler already: try again",
+                         TOW_COMPILER_ASKING_COUNT_MAX));
+        return;
+    }
+    job->asked(job, question);
+    start_jobs(compiler);
 }
 
 static void tell_owner(tow_compile_job_t *job)
@@ -175,6 +214,7 @@ tow_submit_result_t tow_compiler_submit(tow_compiler_t *compiler,
     if (compiler->queue_count >= compiler->queue_count_max)
         return TOW_SUBMIT_FULL;
     job->private_.is_cancelled = false;
+    job->private_.is_asking = false;
     tow_list_init(&job->private_.list);
     tow_status_t status = check_job(job);
     if (status != TOW_OK) {
@@ -202,6 +242,15 @@ void tow_compiler_cancel(tow_compiler_t *compiler, tow_compile_job_t *job)
         break;
     default: break; /* It has ended, and is about to be told so. */
     }
+}
+
+void tow_compiler_answer(tow_compiler_t *compiler, tow_compile_job_t *job,
+                         tow_bytes_t bytes, tow_status_t take_status)
+{
+    if (job->private_.is_asking)
+        answer(compiler, job, bytes, take_status);
+    else
+        tow_status_release(take_status);
 }
 
 static void cancel_all(tow_compiler_t *compiler, tow_list_t *list)

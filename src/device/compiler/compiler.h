@@ -53,11 +53,18 @@ struct tow_compile_job {
      * crashed; DEADLINE_EXCEEDED; CANCELLED. */
     void (*done)(tow_compile_job_t *job, tow_status_t take_status,
                  tow_compiled_t *take_compiled);
+    /* The compiler asks about the program (device/question.h), and stands still
+     * until tow_compiler_answer; the job may end first, by cancelling it. Its time
+     * stands still, too. In a turn of its own; the bytes are lent for the call.
+     * NULL: it has nobody to ask. What comes out of a job that may ask depends on
+     * the answers: it is not kept for others. */
+    void (*asked)(tow_compile_job_t *job, tow_bytes_t question);
     /* Belongs to the compiler. */
     struct {
         tow_list_t list; /* of those that wait, run, or have ended */
         int state;
         bool is_cancelled;
+        bool is_asking;
         tow_status_t status;      /* owned, once it has ended */
         tow_compiled_t *compiled; /* owned, once it has ended */
         void *place;              /* the implementation's, while it runs */
@@ -78,6 +85,11 @@ tow_submit_result_t tow_compiler_submit(tow_compiler_t *compiler,
 /* A job that was submitted and is not done ends with CANCELLED, soon, also if it
  * runs; but a direct compiler first finishes what it is at. */
 void tow_compiler_cancel(tow_compiler_t *compiler, tow_compile_job_t *job);
+
+/* The answer, which is copied; or why there is none, with which the job ends. Of a
+ * job that does not ask, or not any more, it is dropped. */
+void tow_compiler_answer(tow_compiler_t *compiler, tow_compile_job_t *job,
+                         tow_bytes_t answer, tow_status_t take_status);
 
 /* Refuses new jobs and cancels the old ones; when the last is done it calls
  * `closed`, in a turn of its own, and the compiler is gone. */

@@ -8,11 +8,15 @@
 typedef struct tow_compiler_ops {
     const char *name;
     /* Begins. tow_compiler_finish follows, from a turn of the loop, this one
-     * too. Never more than running_count_max at a time. */
+     * too. Never more than running_count_max at a time, not counting at most
+     * TOW_COMPILER_ASKING_COUNT_MAX that ask, or have asked. */
     void (*start)(tow_compiler_t *compiler, tow_compile_job_t *job);
     /* Makes a job that has begun and is not finished end soon. NULL: it ends
      * when it ends. */
     void (*stop)(tow_compiler_t *compiler, tow_compile_job_t *job);
+    /* To a job that asks, once. NULL: none ever does. */
+    void (*answer)(tow_compiler_t *compiler, tow_compile_job_t *job,
+                   tow_bytes_t answer, tow_status_t take_status);
     /* No job is left. Frees all, and then calls compiler->closed, in this turn
      * or a later one. */
     void (*destroy)(tow_compiler_t *compiler);
@@ -27,7 +31,8 @@ struct tow_compiler { /* first member of each implementation's struct */
     size_t queue_count;
     tow_list_t running;
     size_t running_count;
-    tow_list_t ended; /* `done` is yet to run */
+    size_t asking_count; /* of those, that wait for an answer */
+    tow_list_t ended;    /* `done` is yet to run */
     tow_post_t drain;
     bool is_draining; /* `drain` is posted */
     bool is_closing;
@@ -38,6 +43,10 @@ struct tow_compiler { /* first member of each implementation's struct */
 /* 0 for a count means the default. */
 void tow_compiler_init(tow_compiler_t *compiler, const tow_compiler_ops_t *ops,
                        tow_env_t *env);
+
+/* In a turn of the loop: the job that runs stands still until its answer. */
+void tow_compiler_ask(tow_compiler_t *compiler, tow_compile_job_t *job,
+                      tow_bytes_t question);
 
 void tow_compiler_finish(tow_compiler_t *compiler, tow_compile_job_t *job,
                          tow_status_t take_status,

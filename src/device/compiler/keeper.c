@@ -50,9 +50,9 @@ void tow_keeper_order(tow_keeper_t *keeper, unsigned order)
     const uint64_t one = 1;
     ssize_t written;
     TOW_ASSERT(keeper->has_thread);
-    /* Only a cancellation is added: one that came too late for the last job
-     * must not meet the next. */
-    if (order == TOW_KEEPER_CANCEL)
+    /* Only what is for the job that runs is added: what came too late for the
+     * last one must not meet the next. */
+    if (order == TOW_KEEPER_CANCEL || order == TOW_KEEPER_TELL)
         atomic_fetch_or(&keeper->orders, order);
     else
         atomic_store(&keeper->orders, order);
@@ -134,10 +134,11 @@ tow_keeper_news_t tow_keeper_follow(tow_keeper_t *keeper, int64_t deadline_ns,
         return (tow_keeper_news_t){0};
     if (polls[POLL_WORDS].revents != 0)
         tow_child_process_listen(&keeper->process);
-    const bool is_ordered = polls[POLL_WAKE].revents != 0;
+    const unsigned orders =
+        polls[POLL_WAKE].revents != 0 ? take_orders(keeper) : 0;
     return (tow_keeper_news_t){
-        .is_cancelled =
-            is_ordered && (take_orders(keeper) & TOW_KEEPER_CANCEL) != 0,
+        .is_cancelled = (orders & TOW_KEEPER_CANCEL) != 0,
+        .is_told = (orders & TOW_KEEPER_TELL) != 0,
         .has_message = polls[POLL_SOCKET].revents != 0,
         .has_ended = polls[POLL_END].revents != 0,
     };

@@ -18,6 +18,7 @@ enum {
     TOW_KEEPER_WORK = 1,
     TOW_KEEPER_CANCEL = 2, /* the job that runs, if it still does */
     TOW_KEEPER_QUIT = 4,
+    TOW_KEEPER_TELL = 8, /* there is something for the job that runs */
 };
 
 typedef struct tow_keeper {
@@ -52,6 +53,7 @@ unsigned tow_keeper_await(tow_keeper_t *keeper);
 typedef struct tow_keeper_news {
     bool is_late;      /* the deadline has passed; nothing else was looked at */
     bool is_cancelled; /* by the loop */
+    bool is_told;      /* by the loop: TOW_KEEPER_TELL */
     bool has_message;  /* the socket can be read or, if asked for, written */
     bool has_ended;    /* though others may hold its end of the socket */
 } tow_keeper_news_t;

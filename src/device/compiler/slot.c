@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "device/compiler/child_impl.h"
 #include "device/compiler/talk_impl.h"
+#include "device/compiler/tuning.h"
 
 #define NS_PER_MS 1000000
 
@@ -88,8 +89,10 @@ typedef struct conversation {
     child_slot_t *slot;
     int64_t deadline_ns;
     talk_out_t out;
-    bool is_out; /* the request has left */
+    bool is_out; /* the request has left, or the answer */
     talk_in_t in;
+    bool is_asking;  /* the client has the word */
+    int64_t left_ns; /* of the time limit, meanwhile */
     bool is_over;
     tow_status_t status; /* owned: the verdict, once it is over */
 } conversation_t;
@@ -132,6 +135,44 @@ static void take_reply(conversation_t *talk)
                                        compile_job_name(slot->job)));
 }
 
+static void set_part(talk_out_t *out, size_t part, const void *bytes,
+                     size_t size)
+{
+    out->parts[part] = bytes;
+    out->header.sizes[part] = size;
+}
+
+/* To the loop. How long the client thinks is not the compiler's fault. */
+static void take_question(conversation_t *talk)
+{
+    child_slot_t *slot = talk->slot;
+    slot->question_size = (size_t)talk->in.header.sizes[ASKED_BYTES];
+    slot->question = tow_talk_take(&talk->in, ASKED_BYTES);
+    tow_talk_reset(&talk->in);
+    talk->is_asking = true;
+    talk->left_ns = talk->deadline_ns - tow_keeper_now_ns();
+    talk->deadline_ns = INT64_MAX;
+    tow_env_post(slot->compiler->compiler.env, &slot->asked);
+}
+
+static void pass_answer(conversation_t *talk)
+{
+    child_slot_t *slot = talk->slot;
+    const tow_status_t status = slot->answer_status;
+    talk->is_asking = false;
+    talk->deadline_ns = tow_keeper_now_ns() + talk->left_ns;
+    talk->is_out = false;
+    talk->out = (talk_out_t){.header = {.magic = TALK_MAGIC,
+                                        .type = TALK_ANSWER,
+                                        .code = tow_status_code(status)}};
+    if (status != TOW_OK) {
+        const char *message = tow_status_message(status);
+        set_part(&talk->out, ASKED_MESSAGE, message,
+                 strnlen(message, TOW_COMPILER_MESSAGE_BYTES_MAX));
+    }
+    set_part(&talk->out, ASKED_BYTES, slot->answer, slot->answer_size);
+}
+
 /* The plugin is there, or it is not and the child goes. */
 static void take_ready(conversation_t *talk)
 {
@@ -153,8 +194,11 @@ static void take_message(conversation_t *talk)
     if (header->type == TALK_READY && !slot->is_ready && is_code(header->code))
         take_ready(talk);
     else if (header->type == TALK_REPLY && slot->is_ready && talk->is_out &&
-             is_code(header->code))
+             !talk->is_asking && is_code(header->code))
         take_reply(talk);
+    else if (header->type == TALK_QUESTION && slot->job->asked != NULL &&
+             talk->is_out && !talk->is_asking)
+        take_question(talk);
     else
         conclude(talk, senseless(slot, "a message out of turn"));
 }
@@ -207,17 +251,11 @@ static void follow(conversation_t *talk)
         conclude(talk, stopped(slot));
         return;
     }
-    if (news.has_message) transmit(talk);
+    if (news.is_told && talk->is_asking) pass_answer(talk);
+    if (news.has_message || news.is_told) transmit(talk);
     /* One that has ended may have answered after we looked. */
     if (news.has_message || news.has_ended) receive(talk);
     if (!talk->is_over && news.has_ended) conclude(talk, crashed(slot));
-}
-
-static void set_part(talk_out_t *out, size_t part, const void *bytes,
-                     size_t size)
-{
-    out->parts[part] = bytes;
-    out->header.sizes[part] = size;
 }
 
 static tow_status_t compile_in_child(child_slot_t *slot)
@@ -228,7 +266,8 @@ static tow_status_t compile_in_child(child_slot_t *slot)
         .deadline_ns = tow_keeper_now_ns() + slot->compiler->timeout_ns,
         .out.header = {.magic = TALK_MAGIC,
                        .type = TALK_REQUEST,
-                       .format = (uint32_t)job->format},
+                       .format = (uint32_t)job->format,
+                       .asks = job->asked != NULL},
     };
     const char *kind = job->device_kind != NULL ? job->device_kind : "";
     set_part(&talk.out, REQUEST_KIND, kind, strlen(kind));
@@ -266,7 +305,8 @@ static tow_status_t compile(child_slot_t *slot)
 {
     const tow_code_cache_t *cache = slot->compiler->cache;
     tow_code_key_t key;
-    if (cache == NULL) return compile_in_child(slot);
+    if (cache == NULL || slot->job->asked != NULL)
+        return compile_in_child(slot);
     TOW_RETURN_IF_ERROR(tow_code_cache_key(cache, slot->job, &key));
     if (find_kept(slot, &key)) return TOW_OK;
     TOW_RETURN_IF_ERROR(compile_in_child(slot));
@@ -294,6 +334,7 @@ void *tow_slot_run(void *context)
         if ((orders & TOW_KEEPER_QUIT) != 0) break;
         slot->status =
             (orders & TOW_KEEPER_CANCEL) != 0 ? stopped(slot) : compile(slot);
+        if (slot->is_extra) drop_child(slot);
         tow_env_post(env, &slot->finished);
     }
     drop_child(slot);

@@ -49,19 +49,20 @@ talk_result_t tow_talk_send(int fd, talk_out_t *out)
 
 static bool is_header_sound(const talk_header_t *header)
 {
-    static const uint64_t request_max[TALK_PART_COUNT] = {
-        TOW_NAME_MAX, TOW_COMPILE_OPTIONS_BYTES_MAX,
-        TOW_COMPILER_PROGRAM_BYTES_MAX};
-    static const uint64_t reply_max[TALK_PART_COUNT] = {
-        TOW_COMPILER_MESSAGE_BYTES_MAX, TOW_SIGNATURE_BYTES_MAX,
-        TOW_COMPILER_EXECUTABLE_BYTES_MAX};
-    const uint64_t *max =
-        header->type == TALK_REQUEST ? request_max : reply_max;
+    static const uint64_t max[][TALK_PART_COUNT] = {
+        [TALK_REQUEST] = {TOW_NAME_MAX, TOW_COMPILE_OPTIONS_BYTES_MAX,
+                          TOW_COMPILER_PROGRAM_BYTES_MAX},
+        [TALK_READY] = {TOW_COMPILER_MESSAGE_BYTES_MAX},
+        [TALK_REPLY] = {TOW_COMPILER_MESSAGE_BYTES_MAX, TOW_SIGNATURE_BYTES_MAX,
+                        TOW_COMPILER_EXECUTABLE_BYTES_MAX},
+        [TALK_QUESTION] = {0, TOW_QUESTION_BYTES_MAX},
+        [TALK_ANSWER] = {TOW_COMPILER_MESSAGE_BYTES_MAX, TOW_ANSWER_BYTES_MAX},
+    };
     if (header->magic != TALK_MAGIC || header->type < TALK_REQUEST ||
-        header->type > TALK_REPLY)
+        header->type >= TOW_COUNT_OF(max))
         return false;
     for (size_t i = 0; i < TALK_PART_COUNT; i++)
-        if (header->sizes[i] > max[i]) return false;
+        if (header->sizes[i] > max[header->type][i]) return false;
     return true;
 }
 

@@ -4,6 +4,8 @@
  *
  *     child    READY     a status: is the plugin there?
  *     parent   REQUEST   kind, options, program
+ *     child    QUESTION  for the program's client: none, or several
+ *     parent   ANSWER    a status, the answer
  *     child    REPLY     a status, signature, executable
  *     parent   REQUEST   ...
  */
@@ -24,6 +26,8 @@ typedef enum talk_type {
     TALK_REQUEST = 1,
     TALK_READY = 2,
     TALK_REPLY = 3,
+    TALK_QUESTION = 4,
+    TALK_ANSWER = 5,
 } talk_type_t;
 
 enum {
@@ -36,12 +40,18 @@ enum {
     REPLY_SIGNATURE,
     REPLY_EXECUTABLE
 };
+enum {
+    ASKED_MESSAGE, /* of an ANSWER that is none */
+    ASKED_BYTES    /* of both: device/question.h */
+};
 
 typedef struct talk_header {
     uint32_t magic;
     uint32_t type;
-    uint32_t code;   /* of READY and REPLY: a status code, 0 if all is well */
+    uint32_t code;   /* of READY, REPLY and ANSWER: 0 if all is well */
     uint32_t format; /* of REQUEST: a tow_program_format_t */
+    uint32_t asks;   /* of REQUEST: there is somebody to answer questions */
+    uint32_t unused;
     uint64_t sizes[TALK_PART_COUNT];
 } talk_header_t;
 

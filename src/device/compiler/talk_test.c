@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "device/compiler/talk_impl.h"
 #include "device/compiler/tuning.h"
+#include "wire/message.h"
 
 typedef struct pair {
     int ends[2]; /* neither blocks */
@@ -117,7 +118,13 @@ static void headers_that_make_no_sense_are_garbage(void **state)
     const talk_header_t wrong[] = {
         {.magic = 7, .type = TALK_REPLY},
         {.magic = TALK_MAGIC, .type = 0},
-        {.magic = TALK_MAGIC, .type = TALK_REPLY + 1},
+        {.magic = TALK_MAGIC, .type = TALK_ANSWER + 1},
+        {.magic = TALK_MAGIC,
+         .type = TALK_QUESTION,
+         .sizes = {[ASKED_BYTES] = TOW_QUESTION_BYTES_MAX + 1}},
+        {.magic = TALK_MAGIC,
+         .type = TALK_ANSWER,
+         .sizes = {[ASKED_BYTES] = TOW_ANSWER_BYTES_MAX + 1}},
         {.magic = TALK_MAGIC,
          .type = TALK_REPLY,
          .sizes = {TOW_COMPILER_MESSAGE_BYTES_MAX + 1}},

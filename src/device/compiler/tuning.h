@@ -14,6 +14,11 @@
 #define TOW_COMPILER_CHILD_COUNT_MAX     ((size_t)64)
 #define TOW_COMPILER_CHILD_COUNT_DEFAULT ((size_t)1)
 
+/* Jobs that may wait at a time for a function of their client's, beside those that
+ * compile: each keeps its child, and the function may compile something itself.
+ * Children beyond those above go when their job is done. */
+#define TOW_COMPILER_ASKING_COUNT_MAX ((size_t)8)
+
 /* How long one program may take, the start of the child included. Large models
  * take minutes; what loops for ever must not block the queue for an hour. */
 #define TOW_COMPILER_TIMEOUT_NS ((int64_t)300 * 1000000000)

@@ -71,6 +71,12 @@ static size_t executed(tow_driver_t *base, size_t device, tow_executed_t *out,
                          capacity);
 }
 
+void tow_pjrt_set_asker(tow_driver_t *base, const tow_xla_asker_t *asker)
+{
+    const tow_xla_extension_t *xla = pjrt_driver_of(base)->plugin.xla;
+    if (xla != NULL && xla->set_asker != NULL) xla->set_asker(asker);
+}
+
 /* 0 where the plugin does not say. */
 static uint64_t memory_of(pjrt_driver_t *driver, size_t device)
 {

@@ -68,6 +68,13 @@ tow_status_t tow_pjrt_open(tow_env_t *env, tow_pjrt_open_t *open) TOW_MUST_USE;
  * forks others, which then open the plugin at once. Errors as above. */
 tow_status_t tow_pjrt_preload(const char *path) TOW_MUST_USE;
 
+struct tow_xla_asker;
+
+/* Whom programs that our xla_cpu compiles in this process may ask: see xla_cpu.h.
+ * Lent for good. Without effect on any other plugin, which has no such questions. */
+void tow_pjrt_set_asker(tow_driver_t *driver,
+                        const struct tow_xla_asker *asker);
+
 /* For benchmarks: how long XLA alone takes for `count` executions, one after the
  * other on this thread, without any of our queues, events and checks; see
  * time_directly in xla_cpu.h. The device must be idle and the arguments READY.

@@ -21,6 +21,7 @@ static inline uint64_t tow_xla_abi_number(void)
         sizeof(tow_xla_array_t),     sizeof(tow_xla_execute_options_t),
         sizeof(tow_xla_signature_t), sizeof(tow_xla_collectives_t),
         sizeof(tow_xla_extension_t), sizeof(tow_xla_executed_t),
+        sizeof(tow_xla_question_t),  sizeof(tow_xla_answer_t),
     };
     uint32_t sum = 0;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)

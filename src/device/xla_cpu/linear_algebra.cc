@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "device/xla_cpu/ffi_impl.hh"
 #include "device/xla_cpu/lapack/lapack.h"
+#include "device/xla_cpu/spmd_impl.hh"
 #include "xla/hlo/ir/hlo_instruction.h"
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
@@ -18,34 +19,9 @@
 #include "xla/hlo/ir/tile_assignment.h"
 #include "xla/service/call_graph.h"
 #include "xla/service/custom_call_sharding_helper.h"
+#include "xla/service/spmd/spmd_partitioner_util.h"
 #include "xla/shape.h"
 #include "xla/shape_util.h"
-
-/* gcc 12 finds `TileAssignment({a, b})`, in one place of this header, ambiguous:
- * there it is made by a function. */
-namespace tow
-{
-inline xla::TileAssignment tiles(std::initializer_list<int64_t> dims)
-{
-    return xla::TileAssignment(absl::MakeConstSpan(dims.begin(), dims.size()));
-}
-inline xla::TileAssignment tiles(std::initializer_list<int64_t> dims,
-                                 absl::Span<const int64_t> reshaped,
-                                 absl::Span<const int> transposed)
-{
-    return xla::TileAssignment(absl::MakeConstSpan(dims.begin(), dims.size()),
-                               reshaped, transposed);
-}
-inline const xla::TileAssignment &tiles(const xla::TileAssignment &same)
-{
-    return same;
-}
-} // namespace tow
-#define TileAssignment(...) TileAssignment(tow::tiles(__VA_ARGS__))
-#include "xla/hlo/utils/hlo_sharding_util.h"
-#undef TileAssignment
-#include "xla/service/spmd/spmd_partitioner.h"
-#include "xla/service/spmd/spmd_partitioner_util.h"
 
 namespace tow
 {

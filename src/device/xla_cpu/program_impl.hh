@@ -343,8 +343,11 @@ inline absl::StatusOr<program *> compile(PJRT_Client *client,
     drop_placements(*computation->mutable_proto());
     absl::Status status = check_program(computation->proto());
     if (!status.ok()) return status;
-    return finished(client, client->xla->CompileAndLoad(*computation, *options),
-                    std::move(kinds));
+    begin_asking();
+    auto loaded = client->xla->CompileAndLoad(*computation, *options);
+    status = end_asking();
+    if (!status.ok()) return status;
+    return finished(client, std::move(loaded), std::move(kinds));
 }
 
 /* --- Serialised executables ----------------------------------------------- */

@@ -7,6 +7,7 @@
  * PJRT_Event_Await, the destruction of a client, and an execution that asks to
  * run inline. */
 #include "device/xla_cpu/xla_cpu.h"
+#include "device/xla_cpu/asking.hh"
 #include "device/xla_cpu/buffer_impl.hh"
 #include "device/xla_cpu/device_impl.hh"
 #include "device/xla_cpu/event_impl.hh"
@@ -31,6 +32,7 @@ tow_xla_extension_t extension = {
     turn,
     buffer_lend,
     device_executed,
+    set_asker,
 };
 
 PJRT_Api make_api()

@@ -175,6 +175,64 @@ typedef struct tow_xla_calls {
                size_t error_capacity);
 } tow_xla_calls_t;
 
+/* --- Functions of clients inside the compiler ------------------------------ */
+
+typedef struct tow_xla_bytes {
+    const char *data;
+    size_t size;
+} tow_xla_bytes_t;
+
+/* What XLA's partitioner wants to know of a custom call that only the client can
+ * divide among devices. */
+typedef enum tow_xla_question_kind {
+    /* What one device does: a program, and how it wants operands and result
+     * sharded. */
+    TOW_XLA_ASK_PARTITION = 1,
+    /* How the result is sharded if operands are so. */
+    TOW_XLA_ASK_RESULT,
+    /* How it had better be if a user wants it like `result`. */
+    TOW_XLA_ASK_USER,
+    /* Nothing: the client only looks at how operand 0 is sharded. */
+    TOW_XLA_ASK_LOOK,
+} tow_xla_question_kind_t;
+
+/* The two calls that ask, as JAX names them; the second looks. */
+#define TOW_XLA_PARTITION_TARGET "CustomSPMDPartitioning"
+#define TOW_XLA_INSPECT_TARGET   "InspectSharding"
+
+typedef struct tow_xla_asked_value {
+    tow_xla_bytes_t shape; /* a serialised xla.ShapeProto */
+    /* A serialised xla.OpSharding; the data is NULL: there is none (yet). */
+    tow_xla_bytes_t sharding;
+} tow_xla_asked_value_t;
+
+typedef struct tow_xla_question {
+    tow_xla_question_kind_t kind;
+    const char *target;     /* of the custom call */
+    tow_xla_bytes_t config; /* its: which function of the client's */
+    const tow_xla_asked_value_t *operands;
+    size_t operand_count;
+    tow_xla_asked_value_t result;
+} tow_xla_question_t;
+
+typedef struct tow_xla_answer {
+    tow_xla_bytes_t program; /* StableHLO */
+    const tow_xla_bytes_t *operand_shardings;
+    size_t operand_count;
+    tow_xla_bytes_t result_sharding; /* the data is NULL: it does not say */
+} tow_xla_answer_t;
+
+typedef struct tow_xla_asker {
+    size_t struct_size;
+    void *context;
+    /* Returns 0; or a tow_code_t and why, with which the compilation ends. On a
+     * thread of XLA's, which it may block; one question at a time. What the
+     * answer points to is lent until the next one. */
+    int (*ask)(void *context, const tow_xla_question_t *question,
+               tow_xla_answer_t *out_answer, char *error,
+               size_t error_capacity);
+} tow_xla_asker_t;
+
 /* --- Memory that other processes can be shown ------------------------------ */
 
 /* Where memory for large arrays comes from if it is to be lent: see
@@ -226,11 +284,6 @@ typedef struct tow_xla_execute_options {
 /* A node in PJRT_Api.extension_start; laid out as PJRT_Extension_Base begins.
  * PJRT 0.90 has no shardings, parameter shapes or aliases. */
 #define TOW_XLA_EXTENSION_TYPE 0x746f7701
-
-typedef struct tow_xla_bytes {
-    const char *data;
-    size_t size;
-} tow_xla_bytes_t;
 
 /* One array as one device sees it. */
 typedef struct tow_xla_array {
@@ -323,6 +376,9 @@ typedef struct tow_xla_extension {
      * to remember them with the first call. One caller at a time. */
     size_t (*executed)(struct PJRT_Device *device, tow_xla_executed_t *out,
                        size_t capacity);
+    /* Whom compilations of this process ask from now on, one compilation at a
+     * time; without one programs that ask are refused. Lent for good. */
+    void (*set_asker)(const tow_xla_asker_t *asker);
 } tow_xla_extension_t;
 
 #ifdef __cplusplus

@@ -13,7 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "device/compiler/child.h"
+#include "device/compiler/tuning.h"
+#include "device/question.h"
 
 #define NS_PER_MS    1000000
 #define LEFT_OPEN_FD 200 /* the fake looks for it */
@@ -315,6 +318,142 @@ static void children_work_side_by_side(void **state)
     world_close(compiler);
 }
 
+/* -- Questions -------------------------------------------------------------- */
+
+typedef struct asking {
+    job_t job;
+    int asked_count;
+} asking_t;
+
+static void note_asked(tow_compile_job_t *base, tow_bytes_t question)
+{
+    asking_t *asking = TOW_CONTAINER_OF(base, asking_t, job.job);
+    tow_xla_question_t asked;
+    tow_arena_t arena;
+    tow_arena_init(&arena, 0);
+    expect_ok(tow_question_unpack(question, &arena, &asked));
+    assert_int_equal(asked.kind, TOW_XLA_ASK_RESULT);
+    assert_int_equal(asked.config.size, 5);
+    assert_memory_equal(asked.config.data, "6 x 9", 5);
+    tow_arena_deinit(&arena);
+    asking->asked_count++;
+}
+
+static void begin_asking(asking_t *asking, tow_compiler_t *compiler)
+{
+    asking->job.job.asked = note_asked;
+    job_submit(&asking->job, compiler, "ask", TOW_SUBMIT_OK);
+    WORLD_UNTIL(asking->asked_count == 1 || asking->job.done_count > 0);
+}
+
+static void answer(asking_t *asking, tow_compiler_t *compiler, const char *text)
+{
+    const tow_xla_answer_t sent = {.result_sharding = {text, strlen(text)}};
+    void *bytes;
+    size_t size;
+    expect_ok(tow_answer_pack(&sent, &bytes, &size));
+    tow_compiler_answer(compiler, &asking->job.job, (tow_bytes_t){bytes, size},
+                        TOW_OK);
+    tow_free(bytes);
+}
+
+static void questions_are_answered(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    asking_t asking = {0}, again = {0};
+    begin_asking(&asking, compiler);
+    answer(&asking, compiler, "forty-two");
+    answer(&asking, compiler, "it has one already");
+    job_expect(&asking.job, TOW_UNKNOWN, "answered: 'forty-two'");
+    begin_asking(&again, compiler);
+    tow_compiler_answer(compiler, &again.job.job, (tow_bytes_t){0},
+                        TOW_ERROR(TOW_NOT_FOUND, "who knows"));
+    job_expect(&again.job, TOW_UNKNOWN, "refused: 'who knows'");
+    assert_int_equal(started_count(compiler), 1);
+    world_close(compiler);
+}
+
+static void job_that_may_not_ask_is_told_so(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    expect_fails(compiler, "ask", TOW_UNKNOWN,
+                 "refused: 'the program has a custom call");
+    expect_compiles(compiler, "add 4");
+    world_close(compiler);
+}
+
+static void others_compile_while_one_waits_for_its_answer(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    asking_t asking = {0};
+    begin_asking(&asking, compiler);
+    for (int i = 0; i < 2; i++)
+        expect_compiles(compiler, "add 4");
+    assert_int_equal(asking.job.done_count, 0);
+    answer(&asking, compiler, "at last");
+    job_expect(&asking.job, TOW_UNKNOWN, "answered: 'at last'");
+    world_close(compiler);
+}
+
+static void time_stands_still_while_the_client_thinks(void **state)
+{
+    tow_compiler_t *compiler = open_with(
+        (tow_child_compiler_options_t){.timeout_ns = SHORT_TIMEOUT_NS});
+    asking_t asking = {0};
+    job_t hangs = {0};
+    begin_asking(&asking, compiler);
+    job_submit(&hangs, compiler, "hang", TOW_SUBMIT_OK);
+    job_expect(&hangs, TOW_DEADLINE_EXCEEDED, "took longer");
+    answer(&asking, compiler, "at last");
+    job_expect(&asking.job, TOW_UNKNOWN, "answered: 'at last'");
+    world_close(compiler);
+}
+
+static void job_that_asks_can_be_cancelled(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    asking_t asking = {0}, closed = {0};
+    begin_asking(&asking, compiler);
+    tow_compiler_cancel(compiler, &asking.job.job);
+    answer(&asking, compiler, "too late");
+    job_expect(&asking.job, TOW_CANCELLED, "");
+    expect_compiles(compiler, "add 4");
+    begin_asking(&closed, compiler);
+    world_close(compiler);
+    job_expect(&closed.job, TOW_CANCELLED, "closes");
+}
+
+static void child_that_is_killed_while_it_asks_is_an_error(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    asking_t asking = {0};
+    begin_asking(&asking, compiler);
+    kill(tow_child_compiler_stats(compiler).pid, SIGKILL);
+    job_expect(&asking.job, TOW_INTERNAL, "signal 9");
+    answer(&asking, compiler, "too late");
+    expect_compiles(compiler, "add 4");
+    world_close(compiler);
+}
+
+/* One more than may wait is told so: it would keep the last child from whom the
+ * others' functions may need. */
+static void no_more_than_a_few_ask_at_a_time(void **state)
+{
+    tow_compiler_t *compiler = open_plain();
+    asking_t asking[TOW_COMPILER_ASKING_COUNT_MAX] = {0}, more = {0};
+    for (size_t i = 0; i < TOW_COMPILER_ASKING_COUNT_MAX; i++)
+        begin_asking(&asking[i], compiler);
+    expect_compiles(compiler, "add 4");
+    begin_asking(&more, compiler);
+    job_expect(&more.job, TOW_UNKNOWN, "refused: ");
+    assert_int_equal(more.asked_count, 0);
+    for (size_t i = 0; i < TOW_COMPILER_ASKING_COUNT_MAX; i++) {
+        answer(&asking[i], compiler, "done");
+        job_expect(&asking[i].job, TOW_UNKNOWN, "answered: 'done'");
+    }
+    world_close(compiler);
+}
+
 /* -- With its parent -------------------------------------------------------- */
 
 /* In a process of its own: starts a child that hangs, tells its number, and
@@ -376,4 +515,11 @@ TOW_TEST_MAIN(WORLD_CASE(child_ends_with_its_parent),
               WORLD_CASE(child_that_is_killed_at_rest_is_replaced),
               WORLD_CASE(job_that_hangs_can_be_cancelled),
               WORLD_CASE(close_ends_a_child_at_work),
-              WORLD_CASE(children_work_side_by_side))
+              WORLD_CASE(children_work_side_by_side),
+              WORLD_CASE(questions_are_answered),
+              WORLD_CASE(job_that_may_not_ask_is_told_so),
+              WORLD_CASE(others_compile_while_one_waits_for_its_answer),
+              WORLD_CASE(time_stands_still_while_the_client_thinks),
+              WORLD_CASE(job_that_asks_can_be_cancelled),
+              WORLD_CASE(child_that_is_killed_while_it_asks_is_an_error),
+              WORLD_CASE(no_more_than_a_few_ask_at_a_time))

@@ -1,0 +1,424 @@
+#include "device/xla_cpu/asking.hh"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "device/xla_cpu/policy_impl.hh"
+#include "device/xla_cpu/spmd_impl.hh"
+#include "xla/debug_options_flags.h"
+#include "xla/hlo/builder/xla_computation.h"
+#include "xla/hlo/ir/hlo_casting_utils.h"
+#include "xla/hlo/ir/hlo_clone_context.h"
+#include "xla/hlo/ir/hlo_computation.h"
+#include "xla/hlo/ir/hlo_instruction.h"
+#include "xla/hlo/ir/hlo_instructions.h"
+#include "xla/hlo/ir/hlo_module.h"
+#include "xla/hlo/ir/hlo_sharding.h"
+#include "xla/service/call_inliner.h"
+#include "xla/service/spmd/spmd_partitioner_util.h"
+#include "xla/xla_data.pb.h"
+
+namespace xla
+{
+/* Declared in xla/pjrt/mlir_to_hlo.h, which needs headers that the wheel does not
+ * carry. */
+absl::Status ParseMlirModuleStringAndConvertToXlaComputation(
+    std::string_view module, XlaComputation &computation, bool use_tuple_args,
+    bool return_tuple);
+} // namespace xla
+
+namespace tow
+{
+namespace
+{
+
+std::atomic<const tow_xla_asker_t *> asker{nullptr};
+
+/* The first error of this compilation. */
+std::mutex error_mutex;
+absl::Status first_error;
+
+absl::Status noted(absl::Status status)
+{
+    std::lock_guard<std::mutex> lock(error_mutex);
+    first_error.Update(status);
+    return status;
+}
+
+absl::Status error_so_far()
+{
+    std::lock_guard<std::mutex> lock(error_mutex);
+    return first_error;
+}
+
+/* --- Questions ------------------------------------------------------------ */
+
+/* One question and the bytes that it points to. */
+class question
+{
+  public:
+    question(tow_xla_question_kind_t kind, const xla::HloInstruction &call)
+        : target_(call.custom_call_target())
+    {
+        asked_.kind = kind;
+        asked_.target = target_.c_str();
+        const std::string &config = call.raw_backend_config_string();
+        asked_.config = {config.data(), config.size()};
+        for (const xla::HloInstruction *operand : call.operands())
+            operands_.push_back(value_of(*operand));
+        asked_.result = value_of(call);
+    }
+
+    void set_result_sharding(const xla::HloSharding &sharding)
+    {
+        asked_.result.sharding = bytes_of(sharding);
+    }
+
+    /* The answer is lent until the next question. */
+    absl::StatusOr<tow_xla_answer_t> ask()
+    {
+        const tow_xla_asker_t *whom = asker.load();
+        if (absl::Status before = error_so_far(); !before.ok()) return before;
+        if (whom == nullptr)
+            return noted(absl::FailedPreconditionError(
+                "the compiler has nobody to ask"));
+        asked_.operands = operands_.data();
+        asked_.operand_count = operands_.size();
+        tow_xla_answer_t answer = {};
+        char error[TOW_XLA_CALL_ERROR_SIZE] = "";
+        int code =
+            whom->ask(whom->context, &asked_, &answer, error, sizeof(error));
+        if (code == 0) return answer;
+        return noted(absl::Status(static_cast<absl::StatusCode>(code), error));
+    }
+
+  private:
+    tow_xla_bytes_t keep(std::string bytes)
+    {
+        kept_.push_back(std::move(bytes));
+        return {kept_.back().data(), kept_.back().size()};
+    }
+
+    tow_xla_bytes_t bytes_of(const xla::HloSharding &sharding)
+    {
+        return keep(sharding.ToProto().SerializeAsString());
+    }
+
+    tow_xla_asked_value_t value_of(const xla::HloInstruction &instruction)
+    {
+        tow_xla_asked_value_t value = {};
+        value.shape = keep(instruction.shape().ToProto().SerializeAsString());
+        if (instruction.has_sharding())
+            value.sharding = bytes_of(instruction.sharding());
+        return value;
+    }
+
+    std::string target_;
+    std::deque<std::string> kept_; /* where they stay when others come */
+    std::vector<tow_xla_asked_value_t> operands_;
+    tow_xla_question_t asked_ = {};
+};
+
+/* --- Answers -------------------------------------------------------------- */
+
+/* XLA believes a sharding; one that does not fit would end this process. */
+absl::StatusOr<xla::HloSharding> read_sharding(tow_xla_bytes_t bytes,
+                                               const xla::Shape &shape)
+{
+    xla::OpSharding proto;
+    if (bytes.data == nullptr ||
+        !proto.ParseFromString(std::string(bytes.data, bytes.size)))
+        return absl::InvalidArgumentError("no OpSharding");
+    auto sharding = xla::HloSharding::FromProto(proto);
+    if (!sharding.ok()) return sharding.status();
+    absl::Status status = sharding->Validate(shape);
+    if (!status.ok()) return status;
+    return sharding;
+}
+
+absl::StatusOr<std::unique_ptr<xla::HloModule>> read_program(
+    tow_xla_bytes_t bytes)
+{
+    xla::XlaComputation computation;
+    absl::Status status = xla::ParseMlirModuleStringAndConvertToXlaComputation(
+        std::string_view(bytes.data, bytes.size), computation, false, false);
+    if (status.ok()) status = check_program(computation.proto());
+    if (!status.ok()) return status;
+    auto config = xla::HloModule::CreateModuleConfigFromProto(
+        computation.proto(), xla::DefaultDebugOptionsIgnoringFlags());
+    if (!config.ok()) return config.status();
+    auto module = xla::HloModule::CreateFromProto(computation.proto(), *config);
+    if (!module.ok()) return module.status();
+    /* What follows has no place for calls. */
+    auto inlined = xla::CallInliner().Run(module->get());
+    if (!inlined.ok()) return inlined.status();
+    return module;
+}
+
+absl::Status misfit(const xla::HloInstruction &call, absl::string_view what,
+                    const absl::Status &why)
+{
+    return absl::Status(why.code(),
+                        absl::StrCat("what the function that partitions ",
+                                     call.name(), " says: ", what, ": ",
+                                     why.message()));
+}
+
+/* What one device does, read and checked. */
+struct part {
+    std::unique_ptr<xla::HloModule> module;
+    std::vector<xla::HloSharding> operands;
+    std::optional<xla::HloSharding> result;
+};
+
+absl::Status check_shapes(const xla::HloInstruction &call, const part &made)
+{
+    const xla::HloComputation *entry = made.module->entry_computation();
+    if (entry->num_parameters() != call.operand_count())
+        return absl::InvalidArgumentError(absl::StrCat(
+            entry->num_parameters(), " parameters of its program for ",
+            call.operand_count(), " operands"));
+    auto fits = [](const xla::Shape &has, const xla::Shape &whole,
+                   const xla::HloSharding &sharding) {
+        return xla::ShapeUtil::Compatible(
+            has, xla::spmd::MakePartitionedShape(whole, sharding));
+    };
+    for (int64_t i = 0; i < call.operand_count(); i++)
+        if (!fits(entry->parameter_instruction(i)->shape(),
+                  call.operand(i)->shape(), made.operands[i]))
+            return absl::InvalidArgumentError(absl::StrCat(
+                "parameter ", i, " of its program is not what one device has"));
+    if (!fits(entry->root_instruction()->shape(), call.shape(), *made.result))
+        return absl::InvalidArgumentError(
+            "the result of its program is not what one device is to have");
+    return absl::OkStatus();
+}
+
+absl::StatusOr<part> read_part(const xla::HloInstruction &call,
+                               const tow_xla_answer_t &answer)
+{
+    part made;
+    if (answer.operand_count != static_cast<size_t>(call.operand_count()))
+        return misfit(call, "shardings",
+                      absl::InvalidArgumentError(
+                          absl::StrCat(answer.operand_count, " for ",
+                                       call.operand_count(), " operands")));
+    for (size_t i = 0; i < answer.operand_count; i++) {
+        auto sharding = read_sharding(answer.operand_shardings[i],
+                                      call.operand(i)->shape());
+        if (!sharding.ok())
+            return misfit(call, absl::StrCat("sharding of operand ", i),
+                          sharding.status());
+        made.operands.push_back(*sharding);
+    }
+    auto result = read_sharding(answer.result_sharding, call.shape());
+    if (!result.ok())
+        return misfit(call, "sharding of the result", result.status());
+    made.result = *result;
+    auto module = read_program(answer.program);
+    if (!module.ok()) return misfit(call, "its program", module.status());
+    made.module = *std::move(module);
+    absl::Status status = check_shapes(call, made);
+    if (!status.ok()) return misfit(call, "shapes", status);
+    return made;
+}
+
+/* --- Inlining ------------------------------------------------------------- */
+
+/* Copies the entry of a module, with all it calls, into what is being built. */
+class inlining
+{
+  public:
+    inlining(xla::spmd::SpmdPartitioningVisitor *visitor,
+             xla::HloInstruction *call)
+        : visitor_(visitor), context_(call->GetModule(), "_of_client")
+    {
+    }
+
+    xla::HloInstruction *copy(
+        xla::HloComputation *entry,
+        const std::vector<xla::HloInstruction *> &operands)
+    {
+        for (xla::HloInstruction *each : entry->MakeInstructionPostOrder())
+            made_[each] = each->opcode() == xla::HloOpcode::kParameter
+                              ? operands[each->parameter_number()]
+                              : copy_one(each);
+        return made_[entry->root_instruction()];
+    }
+
+  private:
+    xla::HloInstruction *copy_one(xla::HloInstruction *each)
+    {
+        std::vector<xla::HloInstruction *> operands;
+        for (xla::HloInstruction *operand : each->operands())
+            operands.push_back(made_[operand]);
+        xla::HloInstruction *made = visitor_->builder()->AddInstruction(
+            each->CloneWithNewOperands(each->shape(), operands, &context_));
+        auto *collective = xla::DynCast<xla::HloChannelInstruction>(each);
+        if (collective != nullptr && collective->channel_id().has_value())
+            made->set_channel_id(channel_of(*collective->channel_id()));
+        return made;
+    }
+
+    /* Channels of the module are numbered by itself. */
+    int64_t channel_of(int64_t channel)
+    {
+        auto [found, is_new] = channels_.try_emplace(channel, 0);
+        if (is_new) found->second = visitor_->NewChannel();
+        return found->second;
+    }
+
+    xla::spmd::SpmdPartitioningVisitor *visitor_;
+    xla::HloCloneContext context_;
+    absl::flat_hash_map<xla::HloInstruction *, xla::HloInstruction *> made_;
+    absl::flat_hash_map<int64_t, int64_t> channels_;
+};
+
+/* --- Partitioners --------------------------------------------------------- */
+
+class asking_partitioner : public xla::CustomCallPartitioner
+{
+  public:
+    bool IsCustomCallShardable(const xla::HloInstruction *) const override
+    {
+        return true;
+    }
+
+    bool CanSideEffectingHaveReplicatedSharding() const override
+    {
+        return true;
+    }
+};
+
+/* jax.experimental.custom_partitioning. */
+class client_partitioner : public asking_partitioner
+{
+  public:
+    std::optional<xla::HloSharding> InferShardingFromOperands(
+        const xla::HloInstruction *call) const override
+    {
+        auto answer = question(TOW_XLA_ASK_RESULT, *call).ask();
+        if (!answer.ok() || answer->result_sharding.data == nullptr)
+            return std::nullopt;
+        return sharding_of(*call, *answer);
+    }
+
+    xla::HloSharding PropagateUserSharding(
+        const xla::HloInstruction *call, const xla::HloInstruction *,
+        const xla::HloSharding &sharding) const override
+    {
+        question asked(TOW_XLA_ASK_USER, *call);
+        asked.set_result_sharding(sharding);
+        auto answer = asked.ask();
+        if (!answer.ok()) return sharding;
+        return sharding_of(*call, *answer).value_or(sharding);
+    }
+
+    absl::Status Partition(xla::spmd::SpmdPartitioningVisitor *visitor,
+                           xla::HloInstruction *call) const override
+    {
+        auto answer = question(TOW_XLA_ASK_PARTITION, *call).ask();
+        if (!answer.ok()) return answer.status();
+        auto part = read_part(*call, *answer);
+        if (!part.ok()) return noted(part.status());
+        std::vector<xla::HloInstruction *> operands;
+        for (int64_t i = 0; i < call->operand_count(); i++)
+            operands.push_back(visitor->GetPartitionedHlo(call->operand(i))
+                                   .Reshard(part->operands[i])
+                                   .hlo());
+        xla::HloInstruction *made =
+            inlining(visitor, call)
+                .copy(part->module->entry_computation(), operands);
+        made->set_sharding(*part->result);
+        visitor->SetPartitionedHlo(
+            call, xla::spmd::PartitionedHlo(made, call->shape(),
+                                            visitor->MakePartitioningState())
+                      .Reshard(call->sharding()));
+        return absl::OkStatus();
+    }
+
+  private:
+    /* XLA takes no error here: it is noted. */
+    static std::optional<xla::HloSharding> sharding_of(
+        const xla::HloInstruction &call, const tow_xla_answer_t &answer)
+    {
+        auto sharding = read_sharding(answer.result_sharding, call.shape());
+        if (sharding.ok()) return *sharding;
+        (void)noted(misfit(call, "sharding", sharding.status()));
+        return std::nullopt;
+    }
+};
+
+/* jax.debug.inspect_array_sharding: its result is its operand. */
+class inspecting_partitioner : public asking_partitioner
+{
+  public:
+    std::optional<xla::HloSharding> InferShardingFromOperands(
+        const xla::HloInstruction *call) const override
+    {
+        if (call->operand_count() != 1 || !call->operand(0)->has_sharding())
+            return std::nullopt;
+        return call->operand(0)->sharding();
+    }
+
+    absl::Status Partition(xla::spmd::SpmdPartitioningVisitor *visitor,
+                           xla::HloInstruction *call) const override
+    {
+        if (call->operand_count() != 1)
+            return absl::InvalidArgumentError(
+                absl::StrCat(call->name(), ": one operand is looked at, not ",
+                             call->operand_count()));
+        auto answer = question(TOW_XLA_ASK_LOOK, *call).ask();
+        if (!answer.ok()) return answer.status();
+        xla::spmd::PartitionedHlo operand =
+            visitor->GetPartitionedHlo(call->operand(0));
+        visitor->SetPartitionedHlo(call, std::move(operand));
+        return absl::OkStatus();
+    }
+};
+
+void register_partitioners()
+{
+    xla::RegisterCustomCallPartitioner(TOW_XLA_PARTITION_TARGET,
+                                       std::make_unique<client_partitioner>());
+    xla::RegisterCustomCallPartitioner(
+        TOW_XLA_INSPECT_TARGET, std::make_unique<inspecting_partitioner>());
+}
+
+} // namespace
+
+void set_asker(const tow_xla_asker_t *whom)
+{
+    static std::once_flag once;
+    std::call_once(once, register_partitioners);
+    asker.store(whom);
+}
+
+bool may_ask(absl::string_view target)
+{
+    return asker.load() != nullptr && (target == TOW_XLA_PARTITION_TARGET ||
+                                       target == TOW_XLA_INSPECT_TARGET);
+}
+
+void begin_asking()
+{
+    std::lock_guard<std::mutex> lock(error_mutex);
+    first_error = absl::OkStatus();
+}
+
+absl::Status end_asking()
+{
+    return error_so_far();
+}
+
+} // namespace tow
