@@ -472,6 +472,48 @@ tow_status_t tow_function_compile(tow_slice_t *slice,
     return status;
 }
 
+/* Inside; not while the user's function runs. */
+static tow_status_t wait_answering(tow_function_t *function,
+                                   const tow_answerer_t *answerer)
+{
+    tow_client_t *client = function->slice->client;
+    for (;;) {
+        TOW_RETURN_IF_ERROR(
+            wait_settled(client, &function->asking, TOW_TIME_NEVER));
+        if (function->compiling.settled)
+            return tow_status_retain(function->compiling.error);
+        size_t question_size, size = 0;
+        void *question = tow_function_take_question(function, &question_size);
+        void *bytes = NULL;
+        leave(client);
+        tow_status_t status = answerer->answer(
+            answerer->context, (tow_bytes_t){question, question_size}, &bytes,
+            &size);
+        tow_free(question);
+        enter(client);
+        tow_function_answer(function, bytes, size, status);
+    }
+}
+
+tow_status_t tow_function_compile_asking(tow_slice_t *slice,
+                                         const tow_source_t *source,
+                                         const tow_answerer_t *answerer,
+                                         tow_function_t **out_function)
+{
+    tow_client_t *client = slice->client;
+    *out_function = NULL;
+    tow_function_t *function = NULL;
+    enter(client);
+    tow_status_t status = check_may_wait(client);
+    if (status == TOW_OK)
+        status = tow_asking_function_ask(slice, source, &function);
+    if (status == TOW_OK) status = wait_answering(function, answerer);
+    if (status != TOW_OK && function != NULL) tow_function_drop(function);
+    leave(client);
+    if (status == TOW_OK) *out_function = function;
+    return status;
+}
+
 void tow_function_retain(tow_function_t *function)
 {
     enter(function->slice->client);

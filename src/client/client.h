@@ -90,6 +90,21 @@ void tow_slice_drop(tow_slice_t *slice);
 
 tow_status_t tow_function_ask(tow_slice_t *slice, const tow_source_t *source,
                               tow_function_t **out_function) TOW_MUST_USE;
+/* The same for a program of which the compiler will ask, and which is compiled for
+ * this function alone. */
+tow_status_t tow_asking_function_ask(tow_slice_t *slice,
+                                     const tow_source_t *source,
+                                     tow_function_t **out_function)
+    TOW_MUST_USE;
+/* Settles when there is a question (device/question.h), or tow_function_compiling
+ * has. */
+const tow_settling_t *tow_function_asking(const tow_function_t *function);
+/* The caller's, who answers; tow_free. NULL: there is none. tow_function_asking
+ * may settle again after it. */
+void *tow_function_take_question(tow_function_t *function, size_t *out_size);
+/* The bytes are taken; or why there are none, with which compiling ends. */
+void tow_function_answer(tow_function_t *function, void *take_bytes,
+                         size_t size, tow_status_t take_status);
 /* A host function: `bytes` is a shared object, `signature` what is declared. */
 tow_status_t tow_host_function_ask(tow_slice_t *slice, tow_bytes_t bytes,
                                    const tow_signature_t *signature,
@@ -291,6 +306,21 @@ tow_status_t tow_client_spans(tow_client_t *client, uint64_t window_ns,
 /* What to add to times of the cluster, which are its controller's, to get those of
  * CLOCK_MONOTONIC here. 0 where they may well be the same. */
 int64_t tow_client_clock_shift_ns(tow_client_t *client);
+/* Who answers what the compiler asks, on the thread that waits for it, not
+ * inside: it may do whatever it likes, compile something else too. The bytes are
+ * from tow_malloc, and taken. */
+typedef struct tow_answerer {
+    tow_status_t (*answer)(void *context, tow_bytes_t question,
+                           void **out_bytes, size_t *out_size);
+    void *context; /* lent for the call */
+} tow_answerer_t;
+
+/* As tow_function_compile, for a program of which the compiler will ask. */
+tow_status_t tow_function_compile_asking(tow_slice_t *slice,
+                                         const tow_source_t *source,
+                                         const tow_answerer_t *answerer,
+                                         tow_function_t **out_function)
+    TOW_MUST_USE;
 /* What the compiler made of it; tow_free_text. */
 tow_status_t tow_function_code(tow_function_t *function, char **out_bytes,
                                size_t *out_size) TOW_MUST_USE;

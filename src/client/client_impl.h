@@ -3,6 +3,7 @@
  *   machine.c    the session with the controller; what it says
  *   life.c       the controller that is lost, and comes again
  *   slice.c function.c program.c
+ *   question.c   what compilers ask us
  *   array.c      values, their references and who waits for them
  *   run.c        calls and runs: the hot path
  *   transfer.c   uploads and downloads
@@ -119,6 +120,12 @@ struct tow_function {
     tow_signature_t signature; /* in the arena */
     TOW_VEC(call_program_t) calls;
     uint32_t time_limit_ms; /* of a host function; 0: the default */
+    /* A question of the compiler's: settled when there is one, or none will
+     * come. */
+    settling_t asking;
+    uint64_t question_number;
+    void *question; /* owned; NULL: none */
+    size_t question_size;
 };
 
 typedef struct program_result {
@@ -297,6 +304,9 @@ void tow_slice_opened(tow_client_t *client,
 
 void tow_function_compiled(tow_client_t *client,
                            const tow_msg_compile_done_t *done);
+
+void tow_function_asked(tow_client_t *client,
+                        const tow_msg_question_t *message);
 
 void tow_program_answered(tow_client_t *client,
                           const tow_msg_program_added_t *added);

@@ -12,6 +12,8 @@
 static void free_function(tow_function_t *function)
 {
     tow_status_release(function->compiling.error);
+    tow_status_release(function->asking.error);
+    tow_free(function->question);
     tow_vec_deinit(&function->calls);
     tow_arena_deinit(&function->arena);
     tow_free(function);
@@ -28,13 +30,14 @@ static tow_status_t send_copy(tow_client_t *client, const void *bytes,
 }
 
 static tow_status_t send_compile(tow_function_t *function,
-                                 const tow_source_t *source)
+                                 const tow_source_t *source, bool asks)
 {
     tow_client_t *client = function->slice->client;
     tow_msg_compile_t compile = TOW_MSG_COMPILE_INIT;
     compile.function = function->id;
     compile.slice = function->slice->id;
     compile.format = source->format;
+    compile.asks = asks;
     TOW_RETURN_IF_ERROR(tow_slice_check(function->slice));
     TOW_RETURN_IF_ERROR(
         send_copy(client, source->bytes, source->size, &compile.program_blob));
@@ -45,8 +48,8 @@ static tow_status_t send_compile(tow_function_t *function,
     return tow_client_send(client, TOW_MESSAGE_COMPILE, &compile.base);
 }
 
-tow_status_t tow_function_ask(tow_slice_t *slice, const tow_source_t *source,
-                              tow_function_t **out_function)
+static tow_status_t ask(tow_slice_t *slice, const tow_source_t *source,
+                        bool asks, tow_function_t **out_function)
 {
     tow_client_t *client = slice->client;
     if (source->bytes == NULL || source->size == 0)
@@ -59,7 +62,7 @@ tow_status_t tow_function_ask(tow_slice_t *slice, const tow_source_t *source,
     function->id = ++client->function_number;
     tow_status_t status =
         tow_map_put(&client->functions, function->id, function)
-            ? send_compile(function, source)
+            ? send_compile(function, source, asks)
             : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     if (status != TOW_OK) {
         tow_map_remove(&client->functions, function->id);
@@ -69,6 +72,19 @@ tow_status_t tow_function_ask(tow_slice_t *slice, const tow_source_t *source,
     tow_slice_hold(slice);
     *out_function = function;
     return TOW_OK;
+}
+
+tow_status_t tow_function_ask(tow_slice_t *slice, const tow_source_t *source,
+                              tow_function_t **out_function)
+{
+    return ask(slice, source, false, out_function);
+}
+
+tow_status_t tow_asking_function_ask(tow_slice_t *slice,
+                                     const tow_source_t *source,
+                                     tow_function_t **out_function)
+{
+    return ask(slice, source, true, out_function);
 }
 
 tow_status_t tow_host_function_ask(tow_slice_t *slice, tow_bytes_t bytes,
@@ -133,6 +149,7 @@ void tow_function_compiled(tow_client_t *client,
         status = tow_signature_unpack(
             (tow_bytes_t){done->signature.data, done->signature.len},
             &function->arena, &function->signature);
+    tow_settle(client, &function->asking, TOW_OK);
     tow_settle(client, &function->compiling, status);
 }
 

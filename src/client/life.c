@@ -61,6 +61,7 @@ static void end_life(tow_client_t *client, tow_status_t take_cause)
     tow_settle(client, &client->opening, tow_status_retain(take_cause));
     settle_map(client, &client->slices, offsetof(tow_slice_t, opening));
     settle_map(client, &client->functions, offsetof(tow_function_t, compiling));
+    settle_map(client, &client->functions, offsetof(tow_function_t, asking));
     settle_map(client, &client->programs, offsetof(tow_program_t, adding));
     tow_runs_lost(client);
     tow_uploads_lost(client);

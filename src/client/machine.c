@@ -192,6 +192,7 @@ static tow_status_t handle(tow_client_t *client, uint32_t type,
     case TOW_MESSAGE_PROGRAM_ADDED:
         tow_program_answered(client, AS(program_added));
         break;
+    case TOW_MESSAGE_QUESTION: tow_function_asked(client, AS(question)); break;
     case TOW_MESSAGE_RUN_LATE: tow_run_is_late(client, AS(run_late)); break;
     case TOW_MESSAGE_CALLBACK: tow_client_called(client, AS(callback)); break;
     case TOW_MESSAGE_REPORT: tow_report_done(client, AS(report)); break;

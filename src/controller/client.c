@@ -328,6 +328,7 @@ static tow_status_t handle(client_t *client, uint32_t type,
         close_slice(client, AS(slice_close)->slice);
         break;
     case TOW_MESSAGE_COMPILE: compile(client, AS(compile)); break;
+    case TOW_MESSAGE_ANSWER: tow_code_answered(client, AS(answer)); break;
     case TOW_MESSAGE_FUNCTION_DROP:
         drop_function(client, AS(function_drop)->function);
         break;

@@ -60,7 +60,7 @@ void tow_code_release(code_t *code)
     TOW_ASSERT(code->reference_count > 0);
     if (--code->reference_count > 0) return;
     /* A failure is not kept: the next one to ask gets another try. */
-    if (code->state == CODE_FAILED)
+    if (code->state == CODE_FAILED || code->asks)
         forget_code(code);
     else
         trim(code->controller);
@@ -187,6 +187,7 @@ static tow_status_t start_job(code_t *code, const mapping_t *mapping,
         .options = {code->job_options, size},
         .device_kind = code->kind,
         .done = compile_done,
+        .asked = code->asks ? tow_code_asked : NULL,
     };
     switch (
         tow_compiler_submit(code->controller->options.compiler, &code->job)) {
@@ -240,6 +241,7 @@ typedef struct wanted {
     tow_assignment_t counts;
     const mapping_t *mapping;
     uint64_t hash;
+    bool asks;
 } wanted_t;
 
 /* Options of the client's, or as many replicas as there are devices. */
@@ -286,7 +288,7 @@ static uint64_t hash_of(const wanted_t *wanted)
 static bool is_same(const code_t *code, const wanted_t *wanted)
 {
     return code->hash == wanted->hash && code->state != CODE_FAILED &&
-           code->job.format == wanted->format &&
+           !code->asks && !wanted->asks && code->job.format == wanted->format &&
            code->device_count == wanted->mapping->device_count &&
            strcmp(code->kind, wanted->mapping->kind) == 0 &&
            code->program_size == wanted->program->size &&
@@ -320,6 +322,7 @@ static tow_status_t make_code(tow_controller_t *controller, wanted_t *wanted,
     tow_list_init(&code->waiting);
     tow_list_init(&code->node);
     code->hash = wanted->hash;
+    code->asks = wanted->asks;
     code->job.format = wanted->format;
     code->device_count = wanted->mapping->device_count;
     code->kind = tow_strdup(wanted->mapping->kind);
@@ -382,6 +385,7 @@ static tow_status_t compile(client_t *client, const tow_msg_compile_t *message,
     wanted->mapping = slice->mapping;
     wanted->format = (tow_program_format_t)message->format;
     wanted->program = program;
+    wanted->asks = message->asks;
     TOW_RETURN_IF_ERROR(read_options(wanted, options));
     wanted->hash = hash_of(wanted);
     code_t *code = find_code(client->controller, wanted);
@@ -407,5 +411,8 @@ void tow_function_forget(client_t *client, function_t *function)
     code_t *code = function->code;
     tow_list_remove(&function->node);
     tow_free(function);
+    /* Nobody is left who could answer. */
+    if (code->asks && code->state == CODE_COMPILING)
+        tow_compiler_cancel(client->controller->options.compiler, &code->job);
     tow_code_release(code);
 }

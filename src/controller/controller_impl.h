@@ -5,6 +5,7 @@
  *   client.c       what clients say; a client that is gone
  *   mapping.c      where shards lie: placements with their workers
  *   code.c         compiling, once for all who ask for the same
+ *   question.c     what compilers ask clients meanwhile
  *   resident.c     executables and programs on their workers
  *   remap.c        slices mapped anew, programs lowered again
  *   object.c       puts, gets, releases
@@ -281,11 +282,18 @@ struct code {
     void *signature;          /* owned: packed */
     size_t signature_size;
     tow_status_t error; /* owned; FAILED */
+    /* Its client is asked while it is compiled: it is for one function alone, and
+     * goes with it. */
+    bool asks;
+    uint64_t question_number; /* of the last */
 };
 
 /* Takes the blobs' bytes if it wants them. Answers, now or later. */
 void tow_code_compile(client_t *client, const tow_msg_compile_t *message,
                       blob_t *program, blob_t *options);
+/* A compiler asks, and its client answers. */
+void tow_code_asked(tow_compile_job_t *job, tow_bytes_t question);
+void tow_code_answered(client_t *client, const tow_msg_answer_t *message);
 void tow_code_retain(code_t *code);
 void tow_code_release(code_t *code);
 void tow_function_forget(client_t *client, function_t *function);

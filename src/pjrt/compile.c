@@ -327,7 +327,11 @@ static tow_status_t compile_for(const PJRT_Executable *executable,
     tow_slice_t *slice = entry->slice;
     tow_slice_hold(slice);
     client_leave_quietly(executable->client);
-    tow_status_t status = tow_function_compile(slice, &source, out_function);
+    const tow_bytes_t program = {source.bytes, source.size};
+    tow_status_t status =
+        tow_pjrt_program_asks(program)
+            ? tow_pjrt_compile_asking(slice, &source, out_function)
+            : tow_function_compile(slice, &source, out_function);
     tow_slice_release(slice);
     return status;
 }

@@ -15,6 +15,7 @@
  *   transfer.c   to and from the user's memory, and between devices
  *   event.c      completions
  *   callback.c   functions of the user's that computations call
+ *   partitioner.c  functions of the user's that compilers ask
  *   late.c       steps that take long
  *   profiler.c   our part of JAX's traces
  *   xspace.c     that as bytes
@@ -174,6 +175,15 @@ void tow_pjrt_watch_late(PJRT_Client *client);
 tow_status_t tow_pjrt_expect_callbacks(PJRT_Client *client, const char *program,
                                        size_t size) TOW_MUST_USE;
 void tow_pjrt_callbacks_close(PJRT_Client *client);
+
+/* Does its compiler ask functions of the user's? */
+bool tow_pjrt_program_asks(tow_bytes_t program);
+/* As tow_function_compile, for one that does. Not inside. */
+tow_status_t tow_pjrt_compile_asking(tow_slice_t *slice,
+                                     const tow_source_t *source,
+                                     tow_function_t **out_function)
+    TOW_MUST_USE;
+PJRT_Extension_Base *tow_pjrt_partitioner_extension(PJRT_Extension_Base *next);
 
 /* Lent; NULL: there is none. Profilers know of no client, and there is one. */
 extern _Atomic(PJRT_Client *) tow_pjrt_latest_client;

@@ -71,6 +71,11 @@ static PJRT_Error *executable_serialize(PJRT_Executable_Serialize_Args *args)
         .program = {executable->program, executable->program_size},
         .options = {executable->options, executable->options_size}};
     void *bytes = NULL;
+    /* Functions of this process are named in it by where they are. */
+    if (tow_pjrt_program_asks(saved.program))
+        return tow_pjrt_unimplemented(
+            "executables as bytes of programs that ask functions of yours while "
+            "they are compiled (custom_partitioning, inspect_array_sharding)");
     RETURN_IF_ERROR(
         tow_saved_pack(&saved, &bytes, &args->serialized_bytes_size));
     args->serialized_bytes = bytes;

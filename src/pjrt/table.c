@@ -151,7 +151,8 @@ __attribute__((constructor)) static void fill_table(void)
     PJRT_Api *api = &table;
     *api = (PJRT_Api){
         .struct_size = PJRT_Api_STRUCT_SIZE,
-        .extension_start = tow_pjrt_profiler_extension(&shardings.base),
+        .extension_start = tow_pjrt_profiler_extension(
+            tow_pjrt_partitioner_extension(&shardings.base)),
         .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
                              .major_version = PJRT_API_MAJOR,
                              .minor_version = MINOR_VERSION}};

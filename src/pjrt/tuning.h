@@ -31,6 +31,9 @@
 #define TOW_PJRT_CALLBACK_THREADS_MAX 32u
 #define TOW_PJRT_CALLBACK_ERROR_SIZE  2000
 
+/* Custom calls that frameworks may register functions for; JAX has one. */
+#define TOW_PJRT_PARTITIONERS_MAX 16u
+
 /* A step that takes longer is told of on standard error, unless TOW_STUCK_WARNING
  * says another number. The cluster speaks every TOW_LATE_NS of the controller. */
 #define TOW_PJRT_STUCK_WARNING_S 10u
