@@ -4,8 +4,8 @@ An array that is unreduced along an axis is the sum of what the devices along it
 The cluster's XLA (of tensorflow-cpu 2.21) is older than jaxlib's. Where it differs,
 programs get further constraints on shardings, which change no array's value:
 
-- What a function returns as unreduced XLA takes for that, whatever it is: an array that
-  is whole on each device would come back as so many times itself.
+- What a function returns as unreduced XLA takes for that, whatever it is, and so constants
+  that are to be: what is whole on each device would come back as so many times itself.
 - What is unreduced and divided otherwise at once comes out wrong (under JAX's own CPU
   backend, too), or ends the compiler: it is done in steps.
 - So does an operation on something that is unreduced along an axis along which its
@@ -104,6 +104,8 @@ class _Shardings:
             return self.read(owner.attributes["sharding"])
         if owner.name == "sdy.manual_computation":
             return self.read_all(owner.attributes["out_shardings"])[number]
+        if owner.name == "stablehlo.while":
+            return self.of(owner.operands[number])
         if owner.name == "func.call":
             called = self._functions[owner.attributes["callee"].value]
             return self.of(_return_of(called).operands[number])
@@ -113,6 +115,8 @@ class _Shardings:
 
     def _of_argument(self, value: Any) -> Any:
         function, number = value.owner.owner.operation, value.arg_number
+        if function.name == "stablehlo.while":  # What goes round is divided as it was.
+            return self.of(function.operands[number])
         if function.name != "func.func":
             return None
         key = (function.attributes["sym_name"].value, number)
@@ -209,9 +213,20 @@ def _mend_operands(shardings: _Shardings, operation: Any, target: Any) -> None:
             operation.operands[i] = shardings.constrain(operand, reduced, operation)
 
 
-def _mend_constraint(shardings: _Shardings, operation: Any) -> None:
+def _is_whole(shardings: _Shardings, value: Any) -> bool:
+    """An argument or constant, perhaps repeated, of which nobody has said that it is
+    unreduced. XLA would ask for the argument as such, and takes what is repeated for it."""
     from jax._src.lib.mlir import ir
 
+    source = shardings.of(value)
+    if source is not None or isinstance(value, ir.BlockArgument):
+        return source is None or not list(source.unreduced_axes)
+    made_by = value.owner.operation
+    return made_by.name in ("stablehlo.constant", "stablehlo.iota") or (
+        made_by.name == "stablehlo.broadcast_in_dim" and _is_whole(shardings, made_by.operands[0]))
+
+
+def _mend_constraint(shardings: _Shardings, operation: Any) -> None:
     target = shardings.read(operation.attributes["sharding"])
     value = operation.operands[0]
     source = shardings.of(value)
@@ -220,11 +235,10 @@ def _mend_constraint(shardings: _Shardings, operation: Any) -> None:
         if source.mesh_or_ref == target.mesh_or_ref:
             steps = _steps(shardings, value, source, target)
     elif list(target.unreduced_axes):
-        if not isinstance(value, ir.BlockArgument):
-            _mend_operands(shardings, value.owner.operation, target)
-        elif value.owner.owner.operation.name == "func.func":
-            # Else the argument would be asked for as unreduced.
+        if _is_whole(shardings, value):
             steps = [shardings.with_unreduced(target, [])]
+        else:
+            _mend_operands(shardings, value.owner.operation, target)
     for step in steps:
         value = shardings.constrain(value, step, operation)
     operation.operands[0] = value

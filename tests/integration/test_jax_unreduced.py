@@ -77,11 +77,20 @@ def test_whatever_is_made_of_whatever_the_sum_is_the_same():
     """)) == ["done"]
 
 
-def test_through_calls_and_memory_of_the_user():
+def test_through_calls_loops_constants_and_memory_of_the_user():
     assert lines(on_mesh("""
         to = lambda *places: NamedSharding(mesh, spec(*places))
         inner = jax.jit(lambda v: v, out_shardings=to(0, None))
         print(is_one(jax.jit(lambda v: inner(v))(jax.reshard(jnp.asarray(x), spec(1, "unreduced"))),
                      1, "unreduced"))
         print(is_one(jax.device_put(x, to("unreduced", 1)), "unreduced", 1))
-    """)) == ["True", "True"]
+        def there_and_back(i, v):
+            for places in (("unreduced", 0), (0, None), (1, "unreduced")):
+                v = jax.reshard(v, spec(*places))
+            return v
+        print(is_one(jax.jit(lambda v: lax.fori_loop(0, 3, there_and_back, v))(
+            jax.reshard(jnp.asarray(x), spec(1, "unreduced"))), 1, "unreduced"))
+        x = np.ones((8, 4), np.float32)
+        ones = lambda: jnp.ones((8, 4), out_sharding=spec("unreduced", 0))
+        print(is_one(ones(), "unreduced", 0), is_one(jax.jit(ones)(), "unreduced", 0))
+    """)) == ["True", "True", "True", "True True"]
