@@ -1,7 +1,9 @@
 """scripts/jax_suite.py, on a checkout of a few tests that need no JAX."""
 
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -72,3 +74,24 @@ def test_without_unknown_differences_all_is_well(checkout):
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 2 and "no checkout of JAX" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_ends_it_ends_what_it_runs(checkout, number):
+    told = checkout / "told"
+    os.mkfifo(told)
+    (checkout / "tests" / "api_test.py").write_text(f"""
+import os, pathlib, threading
+def test_hangs():
+    pathlib.Path({str(told)!r}).write_text(str(os.getpid()))
+    threading.Event().wait()
+""")
+    suite = subprocess.Popen(
+        [sys.executable, SCRIPT, "--source", checkout, "--known", checkout / "known.toml", "--device", ""],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    running = pathlib.Path(f"/proc/{told.read_text()}")
+    assert running.exists()
+    suite.send_signal(number)
+    _, error = suite.communicate(timeout=60)
+    assert suite.returncode == 2 and "interrupted" in error
+    assert not running.exists()
