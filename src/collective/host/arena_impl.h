@@ -13,7 +13,7 @@
 #include "collective/host/host.h"
 #include "collective/host/tuning.h"
 
-#define ARENA_MAGIC UINT64_C(0x34414e455241574f) /* changes with the layout */
+#define ARENA_MAGIC UINT64_C(0x35414e455241574f) /* changes with the layout */
 
 /* One half of a mailbox. */
 typedef struct mail_half {
@@ -25,6 +25,7 @@ typedef struct mail_half {
     _Atomic uint64_t ticket;
     uint64_t run_id;     /* whose bytes these are */
     uint32_t left_count; /* of the arena, when they were published */
+    int64_t only_reader; /* a device; -1: there are several */
 } mail_half_t;
 
 typedef struct mailbox {

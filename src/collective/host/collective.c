@@ -29,12 +29,20 @@ static size_t chunk_elements(const job_t *job, size_t parts)
     return TOW_HOST_STAGE_BYTES / parts / job->element_bytes;
 }
 
+static mail_readers_t all_others(const job_t *job)
+{
+    const int64_t *members = job->meeting.collective->members;
+    return (mail_readers_t){.count = (uint32_t)(job->count - 1),
+                            .only =
+                                job->count == 2 ? members[1 - job->rank] : -1};
+}
+
 static tow_status_t put(job_t *job, const void *bytes, size_t size)
 {
     uint8_t *stage = NULL;
     TOW_RETURN_IF_ERROR(mail_prepare(&job->meeting, &stage));
     if (size > 0) memcpy(stage, bytes, size);
-    mail_publish(&job->meeting, job->step, (uint32_t)(job->count - 1));
+    mail_publish(&job->meeting, job->step, all_others(job));
     return TOW_OK;
 }
 
@@ -180,7 +188,7 @@ static tow_status_t put_blocks(job_t *job, size_t at, size_t elements)
     for (size_t to = 0; to < job->count; to++)
         memcpy(stage + to * size, block_for(job, to) + at * job->element_bytes,
                size);
-    mail_publish(&job->meeting, job->step, (uint32_t)(job->count - 1));
+    mail_publish(&job->meeting, job->step, all_others(job));
     return TOW_OK;
 }
 
@@ -265,8 +273,8 @@ static tow_status_t all_gather(job_t *job)
     return TOW_OK;
 }
 
-/* Moves one block from `source` to us and from us to `reader_count` others. */
-static tow_status_t pass_on(job_t *job, size_t source, uint32_t reader_count)
+/* Moves one block from `source` to us and from us to `readers`. */
+static tow_status_t pass_on(job_t *job, size_t source, mail_readers_t readers)
 {
     const tow_xla_collective_t *collective = job->meeting.collective;
     const size_t bytes = collective->element_count * job->element_bytes;
@@ -275,11 +283,11 @@ static tow_status_t pass_on(job_t *job, size_t source, uint32_t reader_count)
     if (source == job->rank && receive != send) memmove(receive, send, bytes);
     for (size_t offset = 0; offset < bytes; offset += TOW_HOST_STAGE_BYTES) {
         const size_t size = smaller(TOW_HOST_STAGE_BYTES, bytes - offset);
-        if (reader_count > 0) {
+        if (readers.count > 0) {
             uint8_t *stage = NULL;
             TOW_RETURN_IF_ERROR(mail_prepare(&job->meeting, &stage));
             memcpy(stage, send + offset, size);
-            mail_publish(&job->meeting, job->step, reader_count);
+            mail_publish(&job->meeting, job->step, readers);
         }
         if (source != job->rank && source != SIZE_MAX) {
             letter_t letter;
@@ -297,16 +305,20 @@ static tow_status_t broadcast(job_t *job)
 {
     const size_t root = job->meeting.collective->root;
     return pass_on(job, root,
-                   root == job->rank ? (uint32_t)(job->count - 1) : 0);
+                   root == job->rank ? all_others(job) : (mail_readers_t){0});
 }
 
 static tow_status_t permute(job_t *job)
 {
     const tow_xla_collective_t *collective = job->meeting.collective;
-    uint32_t others = 0;
-    for (size_t i = 0; i < collective->target_count; i++)
-        if (collective->targets[i] != job->rank) others++;
-    return pass_on(job, collective->source, others);
+    mail_readers_t readers = {0};
+    for (size_t i = 0; i < collective->target_count; i++) {
+        if (collective->targets[i] == job->rank) continue;
+        readers.only = readers.count++ == 0
+                           ? collective->members[collective->targets[i]]
+                           : -1;
+    }
+    return pass_on(job, collective->source, readers);
 }
 
 static void take_nothing(job_t *job, size_t from, const uint8_t *bytes,

@@ -58,9 +58,14 @@ tow_status_t meeting_begin(meeting_t *meeting) TOW_MUST_USE;
 
 /* Our next half, once the readers of what it held have finished. */
 tow_status_t mail_prepare(meeting_t *meeting, uint8_t **out_stage) TOW_MUST_USE;
-/* Lets `reader_count` members take, under (collective, step), what was put
- * there. */
-void mail_publish(meeting_t *meeting, uint64_t step, uint32_t reader_count);
+/* Who takes what is published. */
+typedef struct mail_readers {
+    uint32_t count;
+    int64_t only; /* the device, if it is one; else -1 */
+} mail_readers_t;
+
+/* Lets them take, under (collective, step), what was put there. */
+void mail_publish(meeting_t *meeting, uint64_t step, mail_readers_t readers);
 
 typedef struct letter {
     mail_half_t *half;

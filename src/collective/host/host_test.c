@@ -634,6 +634,8 @@ static void a_late_reader_gets_all(row_t sender)
     pthread_create(&thread, NULL, row_main, &sender);
     await_waits(sender.host, waits, 1); /* Longer than its patience. */
     assert_int_equal(waits[0].device, 100);
+    assert_int_equal(waits[0].missing_count, 1);
+    assert_int_equal(waits[0].missing[0], 101);
     row_main(&reader);
     pthread_join(thread, NULL);
     for (size_t i = 0; i < ROW_LENGTH; i++) {

@@ -407,9 +407,12 @@ static tow_status_t await_readers(meeting_t *meeting, const mail_half_t *half,
             return TOW_OK;
         TOW_RETURN_IF_ERROR(check_abort(meeting));
         if (!pause_for_readers(meeting, count, state)) continue;
-        /* Who they are is not written there. */
+        /* Of several it is not written there who they are. */
         if (tow_host_wait_is_long(&state->watch))
-            note(meeting, &(tow_host_wait_t){0}, state);
+            note(meeting,
+                 &(tow_host_wait_t){.missing_count = half->only_reader >= 0,
+                                    .missing = {half->only_reader}},
+                 state);
         if (may_replace(meeting, half, host_clock_ns() - state->watch.since_ns))
             return TOW_OK;
     }
@@ -429,18 +432,19 @@ tow_status_t mail_prepare(meeting_t *meeting, uint8_t **out_stage)
     return TOW_OK;
 }
 
-void mail_publish(meeting_t *meeting, uint64_t step, uint32_t reader_count)
+void mail_publish(meeting_t *meeting, uint64_t step, mail_readers_t readers)
 {
     mailbox_t *box = meeting_box(meeting, meeting->collective->rank);
     mail_half_t *half = &box->halves[box->last_half];
     const uint64_t version =
         (atomic_load_explicit(&half->ticket, memory_order_relaxed) >> 16) + 1;
     const uint64_t key = step_key(meeting, step);
-    TOW_ASSERT(reader_count <= 0xffff);
+    TOW_ASSERT(readers.count <= 0xffff);
+    half->only_reader = readers.only;
     half->run_id = meeting->collective->run_id;
     half->left_count = atomic_load_explicit(&meeting->host->arena->left_count,
                                             memory_order_relaxed);
-    atomic_store_explicit(&half->ticket, version << 16 | reader_count,
+    atomic_store_explicit(&half->ticket, version << 16 | readers.count,
                           memory_order_relaxed);
     atomic_store_explicit(&half->key, key, memory_order_release);
     atomic_fetch_add(&box->bell, 1); /* A fence, too, before we look. */
