@@ -157,3 +157,21 @@ def test_a_client_that_dies_while_it_is_asked_leaves_no_compiler_waiting(tow):
         assert lines(with_scaled("""
             print(compiled(scaled()).shape)
         """), **there) == ["(8, 4)"]
+
+
+def test_a_cluster_that_comes_again_asks_again():
+    assert lines(with_scaled("""
+        asked = []
+        f = jax.jit(scaled(how=lambda: asked.append(1)))
+        def result():
+            with mesh:
+                return float(np.asarray(f(jax.device_put(np.ones((8, 4), np.float32), x.sharding))).sum())
+        print(result(), len(asked))
+        for process in [p for p in children(cluster_process()) if words(p)[0] == "tow"]:
+            os.kill(process, signal.SIGKILL)
+        while len(asked) < 2:  # The watchdog is the test's.
+            try:
+                print(result(), len(asked))
+            except jax.errors.JaxRuntimeError as error:
+                assert "UNAVAILABLE" in str(error), error
+    """), **TWO_WORKERS) == ["1024.0 1", "1024.0 2"]
