@@ -149,7 +149,7 @@ typedef enum tow_memory_kind {
     TOW_MEMORY_KIND_COUNT,
 } tow_memory_kind_t;
 
-/* One argument or result, as one device sees it. */
+/* One argument or result, as one device sees it: dense, row by row. */
 typedef struct tow_array_info {
     tow_shape_t shape;
     uint64_t bytes; /* on the device */
@@ -160,6 +160,9 @@ typedef struct tow_array_info {
      * when the array is there. Of host functions only. */
     uint32_t bounds;
     tow_memory_kind_t memory; /* of a result */
+    /* Byte i: which dimension of the array in the program shape.dims[i] is; the
+     * sharding counts as the program does. Empty: it is dimension i. */
+    tow_bytes_t order;
 } tow_array_info_t;
 
 typedef struct tow_alias {

@@ -47,6 +47,8 @@ static tow_status_t pack_array(packing_t *packing, const tow_array_info_t *info,
     out->has_sharding = info->sharding.data != NULL;
     out->sharding.data = (uint8_t *)info->sharding.data;
     out->sharding.len = info->sharding.data != NULL ? info->sharding.size : 0;
+    out->order.data = (uint8_t *)info->order.data;
+    out->order.len = info->order.size;
     return TOW_OK;
 }
 
@@ -149,6 +151,19 @@ tow_status_t tow_signature_pack(const tow_signature_t *signature,
 
 /* -- Unpacking -------------------------------------------------------------- */
 
+/* None, or one that names each dimension once. */
+static bool is_order(const tow_msg_signature_array_t *array)
+{
+    uint32_t named = 0;
+    if (array->order.len == 0) return true;
+    if (array->order.len != array->n_dims) return false;
+    for (size_t i = 0; i < array->order.len; i++) {
+        if (array->order.data[i] >= array->n_dims) return false;
+        named |= 1u << array->order.data[i];
+    }
+    return (size_t)__builtin_popcount(named) == array->n_dims;
+}
+
 static tow_status_t unpack_array(const tow_msg_signature_array_t *array,
                                  const char *what, size_t index,
                                  tow_array_info_t *out)
@@ -172,6 +187,12 @@ static tow_status_t unpack_array(const tow_msg_signature_array_t *array,
                          "signature, %s %zu: memory of kind %u", what, index,
                          array->memory);
     out->memory = (tow_memory_kind_t)array->memory;
+    if (!is_order(array))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "signature, %s %zu: an order of %zu dimensions that "
+                         "is none",
+                         what, index, array->n_dims);
+    out->order = (tow_bytes_t){array->order.data, array->order.len};
     if (array->has_sharding)
         out->sharding = (tow_bytes_t){
             array->sharding.len > 0 ? (void *)array->sharding.data : "",

@@ -13,7 +13,8 @@
 static const tow_array_info_t arguments[] = {
     {.shape = {.type = TOW_TYPE_F32, .rank = 2, .dims = {2, 3}},
      .bytes = 24,
-     .sharding = {"\x08\x03", 2}},
+     .sharding = {"\x08\x03", 2},
+     .order = {"\x01\x00", 2}},
     {.shape = {.type = TOW_TYPE_PRED}, .bytes = 1, .sharding = {"", 0}},
 };
 static const tow_array_info_t results[] = {
@@ -60,6 +61,10 @@ static void expect_array(const tow_array_info_t *got,
     assert_int_equal(got->sharding.size, wanted->sharding.size);
     assert_true((got->sharding.data == NULL) ==
                 (wanted->sharding.data == NULL));
+    assert_int_equal(got->order.size, wanted->order.size);
+    if (wanted->order.size > 0)
+        assert_memory_equal(got->order.data, wanted->order.data,
+                            wanted->order.size);
     if (wanted->sharding.size > 0)
         assert_memory_equal(got->sharding.data, wanted->sharding.data,
                             wanted->sharding.size);
@@ -202,6 +207,21 @@ static void shapes_that_make_no_sense_are_refused(void **state)
     tow_arena_deinit(&arena);
 }
 
+static void orders_name_each_dimension_once(void **state)
+{
+    static const tow_bytes_t orders[] = {
+        {"\x00", 1}, {"\x00\x00", 2}, {"\x00\x02", 2}};
+    for (size_t i = 0; i < TOW_COUNT_OF(orders); i++) {
+        tow_array_info_t array = arguments[0];
+        array.order = orders[i];
+        tow_signature_t wrong = sample();
+        wrong.arguments = &array;
+        wrong.argument_count = 1;
+        wrong.alias_count = 0;
+        expect_refused(&wrong, "argument 0: an order of 2 dimensions");
+    }
+}
+
 static void limits_are_complete(void **state)
 {
     assert_true(tow_limits_are_complete(&tow_executable_signature_limits));
@@ -237,5 +257,6 @@ TOW_TEST_MAIN(cmocka_unit_test(signature_round_trips),
               cmocka_unit_test(what_does_not_fit_is_refused),
               cmocka_unit_test(numbers_that_make_no_sense_are_refused),
               cmocka_unit_test(shapes_that_make_no_sense_are_refused),
+              cmocka_unit_test(orders_name_each_dimension_once),
               cmocka_unit_test(limits_are_complete),
               cmocka_unit_test(memory_that_runs_out_is_survived))

@@ -47,7 +47,8 @@ tow_status_t tow_array_sharding(const tow_signature_t *signature,
         *out_sharding = tow_sharding_replicated(array->shape.rank, 1);
         return TOW_OK;
     }
-    if (array->sharding.data == NULL) return TOW_OK;
+    /* Of one that counts other dimensions nothing is known here. */
+    if (array->sharding.data == NULL || array->order.size > 0) return TOW_OK;
     if (signature->replica_count > 1)
         return TOW_ERROR(TOW_UNIMPLEMENTED,
                          "function %s has %zu replicas, each with values of "

@@ -177,7 +177,8 @@ LIMITS(edge_size, FIELD(3) = {.count_max = RANK_MAX});
 LIMITS(passed_done, FIELD(1) = {.count_max = TOW_BATCH_MAX});
 
 LIMITS(signature_array, FIELD(2) = {.count_max = RANK_MAX},
-       FIELD(4) = {.bytes_max = TOW_SHARDING_BYTES_MAX});
+       FIELD(4) = {.bytes_max = TOW_SHARDING_BYTES_MAX},
+       FIELD(8) = {.bytes_max = RANK_MAX});
 LIMITS(signature_alias, {0});
 const tow_limits_t tow_executable_signature_limits = {
     .descriptor = &tow__executable_signature__descriptor,

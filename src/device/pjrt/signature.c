@@ -229,6 +229,18 @@ static void read_memory_kinds(const reader_t *reader)
 
 /* -- Our own extension ------------------------------------------------------ */
 
+/* False: no memory. */
+static bool copy_bytes(tow_arena_t *arena, tow_xla_bytes_t given,
+                       tow_bytes_t *out_bytes)
+{
+    if (given.data == NULL) return true;
+    void *bytes = tow_arena_alloc(arena, given.size + 1);
+    if (bytes == NULL) return false;
+    memcpy(bytes, given.data, given.size);
+    *out_bytes = (tow_bytes_t){.data = bytes, .size = given.size};
+    return true;
+}
+
 static tow_status_t copy_arrays(const reader_t *reader, const char *what,
                                 const tow_xla_array_t *arrays, size_t count,
                                 const tow_array_info_t **out_infos)
@@ -241,12 +253,9 @@ static tow_status_t copy_arrays(const reader_t *reader, const char *what,
                                       arrays[i].dimensions,
                                       arrays[i].dimension_count, &infos[i]));
         infos[i].bytes = arrays[i].size_bytes;
-        const tow_xla_bytes_t sharding = arrays[i].sharding;
-        if (sharding.data == NULL) continue;
-        void *bytes = tow_arena_alloc(arena, sharding.size + 1);
-        if (bytes == NULL) return exhausted();
-        memcpy(bytes, sharding.data, sharding.size);
-        infos[i].sharding = (tow_bytes_t){.data = bytes, .size = sharding.size};
+        if (!copy_bytes(arena, arrays[i].sharding, &infos[i].sharding) ||
+            !copy_bytes(arena, arrays[i].order, &infos[i].order))
+            return exhausted();
     }
     *out_infos = infos;
     return TOW_OK;

@@ -26,6 +26,7 @@
 #include "device/xla_cpu/collective_impl.hh"
 #include "device/xla_cpu/crew_impl.hh"
 #include "device/xla_cpu/executed_impl.hh"
+#include "device/xla_cpu/layout_impl.hh"
 #include "device/xla_cpu/memory_impl.hh"
 #include "device/xla_cpu/pool_impl.hh"
 #include "device/xla_cpu/types_impl.hh"
@@ -44,8 +45,6 @@ struct PJRT_Error {
 namespace tow
 {
 
-using dimensions = absl::InlinedVector<int64_t, 6>;
-
 /* What can be said of an array before it has a value. */
 struct array_type {
     xla::PrimitiveType element = xla::PRIMITIVE_TYPE_INVALID;
@@ -62,7 +61,7 @@ struct array_type {
             type.dims.assign(1, 0);
         }
         if (!shape.IsArray()) return type;
-        type.dims.assign(shape.dimensions().begin(), shape.dimensions().end());
+        type.dims = stored_dims(shape);
         type.size_bytes = xla::ShapeUtil::ByteSizeOf(shape);
         return type;
     }
@@ -390,6 +389,8 @@ struct program {
     }
 
     /* The same for C: views of the above and of what follows. */
+    std::vector<std::string> parameter_orders;
+    std::vector<std::string> output_orders;
     std::vector<std::string> shardings;
     std::vector<tow_xla_array_t> parameter_views;
     std::vector<tow_xla_array_t> output_views;

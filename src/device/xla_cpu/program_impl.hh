@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "device/xla_cpu/layout_impl.hh"
 #include "device/xla_cpu/light_impl.hh"
 #include "device/xla_cpu/objects_impl.hh"
 #include "device/xla_cpu/placement_impl.hh"
@@ -27,15 +28,13 @@
 #include "xla/pjrt/proto/compile_options.pb.h"
 #include "xla/service/computation_placer.h"
 
-/* Declared in xla/pjrt/mlir_to_hlo.h and xla/pjrt/utils.h, which need headers
- * that the wheel does not carry. */
+/* Declared in xla/pjrt/mlir_to_hlo.h, which needs headers that the wheel does not
+ * carry. */
 namespace xla
 {
 absl::Status ParseMlirModuleStringAndConvertToXlaComputation(
     std::string_view module, XlaComputation &computation, bool use_tuple_args,
     bool return_tuple);
-absl::StatusOr<std::vector<int>> ComputeParametersThatMustBeDonated(
-    const HloModule &module, bool tuple_inputs);
 } // namespace xla
 
 namespace tow
@@ -164,18 +163,12 @@ inline absl::StatusOr<xla::XlaComputation> parse_program(
 
 /* --- What a loaded executable is ----------------------------------------- */
 
-inline std::vector<xla::Shape> flat(const xla::Shape &shape)
-{
-    if (!shape.IsTuple()) return {shape};
-    return shape.tuple_shapes();
-}
-
 inline std::vector<xla::Shape> parameter_shapes(const xla::HloModule &module,
                                                 bool is_tupled)
 {
     const xla::HloComputation *entry = module.entry_computation();
     if (is_tupled && entry->num_parameters() == 1)
-        return flat(entry->parameter_instruction(0)->shape());
+        return leaves_of(entry->parameter_instruction(0)->shape());
     std::vector<xla::Shape> shapes;
     for (const xla::HloInstruction *each : entry->parameter_instructions())
         shapes.push_back(each->shape());
@@ -215,6 +208,7 @@ inline absl::Status describe_donation(program &made,
 
 inline std::vector<tow_xla_array_t> views_of(
     program &made, const std::vector<array_type> &types,
+    const std::vector<std::string> &orders,
     const std::optional<std::vector<xla::OpSharding>> &shardings)
 {
     std::vector<tow_xla_array_t> views;
@@ -224,6 +218,7 @@ inline std::vector<tow_xla_array_t> views_of(
         view.dimensions = types[i].dims.data();
         view.dimension_count = types[i].dims.size();
         view.size_bytes = types[i].size_bytes;
+        view.order = {orders[i].data(), orders[i].size()};
         if (shardings.has_value() && i < shardings->size()) {
             made.shardings.push_back((*shardings)[i].SerializeAsString());
             view.sharding = {made.shardings.back().data(),
@@ -239,9 +234,10 @@ inline void describe_for_c(program &made)
     /* Views point into these strings: they must not move. */
     made.shardings.reserve(made.parameters.size() + made.outputs.size());
     made.parameter_views =
-        views_of(made, made.parameters, made.loaded->GetParameterShardings());
-    made.output_views =
-        views_of(made, made.outputs, made.loaded->GetOutputShardings());
+        views_of(made, made.parameters, made.parameter_orders,
+                 made.loaded->GetParameterShardings());
+    made.output_views = views_of(made, made.outputs, made.output_orders,
+                                 made.loaded->GetOutputShardings());
     tow_xla_signature_t &signature = made.signature;
     signature.struct_size = sizeof(signature);
     signature.parameters = made.parameter_views.data();
@@ -297,12 +293,15 @@ inline absl::Status describe(program &made)
         made.fingerprint = *print;
     for (const xla::PjRtDevice *each : made.loaded->addressable_devices())
         made.devices.push_back(made.client->device_of(each));
-    for (const xla::Shape &shape : parameter_shapes(module, is_tupled))
+    for (const xla::Shape &shape : parameter_shapes(module, is_tupled)) {
         made.parameters.push_back(array_type::of(shape));
+        made.parameter_orders.push_back(stored_order(shape));
+    }
     absl::Status status;
-    for (const xla::Shape &shape : flat(module.result_shape())) {
+    for (const xla::Shape &shape : leaves_of(module.result_shape())) {
         status.Update(check_shape(shape));
         made.outputs.push_back(array_type::of(shape));
+        made.output_orders.push_back(stored_order(shape));
     }
     if (!status.ok()) return status;
     describe_aliases(made, module, is_tupled);
@@ -342,6 +341,7 @@ inline absl::StatusOr<program *> compile(PJRT_Client *client,
     std::vector<std::string> kinds = result_kinds(computation->proto());
     drop_placements(*computation->mutable_proto());
     absl::Status status = check_program(computation->proto());
+    if (status.ok()) status = apply_layouts(code, *computation, *options);
     if (!status.ok()) return status;
     begin_asking();
     auto loaded = client->xla->CompileAndLoad(*computation, *options);

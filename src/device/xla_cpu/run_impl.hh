@@ -17,7 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "device/xla_cpu/objects_impl.hh"
-#include "xla/layout_util.h"
 #include "xla/literal.h"
 
 namespace tow
@@ -47,8 +46,7 @@ inline bool is_plain(const PJRT_Buffer &buffer)
 {
     const xla::Shape &shape = buffer.value->on_device_shape();
     return shape.IsArray() &&
-           xla::primitive_util::BitWidth(shape.element_type()) >= 8 &&
-           xla::LayoutUtil::IsMonotonicWithDim0Major(shape.layout());
+           xla::primitive_util::BitWidth(shape.element_type()) >= 8;
 }
 
 /* Another process may be looking at its memory, nobody knows for how long. */
@@ -72,7 +70,8 @@ inline values copy_of(const PJRT_Buffer &source, PJRT_Memory *memory)
     if (!is_plain(source)) {
         auto literal = source.value->ToLiteral().Await();
         if (!literal.ok()) return literal.status();
-        auto made = client->BufferFromHostLiteral(**literal, memory->xla);
+        auto made =
+            client->BufferFromHostLiteral(as_stored(**literal), memory->xla);
         if (!made.ok()) return made;
         absl::Status status = (*made)->GetReadyFuture().Await();
         return status.ok() ? std::move(made) : values(status);
@@ -442,7 +441,7 @@ struct converting_read final : copy {
         /* XLA's copy keeps the order that the elements have on the device. */
         auto dense = source->value->ToLiteral().Await();
         if (!dense.ok()) return dense.status();
-        xla::Literal laid_out = (*dense)->Relayout(shape.layout());
+        xla::Literal laid_out = as_stored(**dense).Relayout(shape.layout());
         std::memcpy(destination, laid_out.untyped_data(),
                     laid_out.size_bytes());
         return absl::OkStatus();

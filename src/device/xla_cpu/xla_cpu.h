@@ -285,7 +285,7 @@ typedef struct tow_xla_execute_options {
  * PJRT 0.90 has no shardings, parameter shapes or aliases. */
 #define TOW_XLA_EXTENSION_TYPE 0x746f7701
 
-/* One array as one device sees it. */
+/* One array as one device sees it: dense and row by row. */
 typedef struct tow_xla_array {
     int element_type; /* PJRT_Buffer_Type */
     const int64_t *dimensions;
@@ -295,6 +295,9 @@ typedef struct tow_xla_array {
      * there is none, as in a program for one device; a replicated array has
      * one, of no bytes. */
     tow_xla_bytes_t sharding;
+    /* Byte i: which dimension of the program's array dimensions[i] is. Empty: it
+     * is dimension i. The sharding counts as the program does. */
+    tow_xla_bytes_t order;
 } tow_xla_array_t;
 
 /* Output `output` reuses the memory of parameter `parameter`. */

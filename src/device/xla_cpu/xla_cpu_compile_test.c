@@ -357,6 +357,87 @@ static void signature_has_the_shardings(void **state)
     client_close(client);
 }
 
+/* --- Layouts ---------------------------------------------------------------------- */
+
+/* Twice an array of two rows, and the array on its side; `LAYOUT` is that of
+ * the argument and of the first result, that of the second is left open: row by
+ * row, for XLA would else lay out both results as it likes. */
+#define LAID_OUT(LAYOUT)                                               \
+    "func.func public @main(%a: tensor<2x3xf32> "                      \
+    "{mhlo.layout_mode = \"" LAYOUT "\"}) -> (tensor<2x3xf32> "        \
+    "{mhlo.layout_mode = \"" LAYOUT "\"}, tensor<3x2xf32> "            \
+    "{mhlo.layout_mode = \"auto\"}) {\n"                               \
+    "  %0 = stablehlo.add %a, %a : tensor<2x3xf32>\n"                  \
+    "  %1 = stablehlo.transpose %a, dims = [1, 0] : (tensor<2x3xf32>)" \
+    " -> tensor<3x2xf32>\n"                                            \
+    "  return %0, %1 : tensor<2x3xf32>, tensor<3x2xf32>\n}\n"
+
+static void expect_array(const tow_xla_array_t *array, int64_t rows,
+                         int64_t columns, const char *order)
+{
+    assert_int_equal(array->dimension_count, 2);
+    assert_int_equal(array->dimensions[0], rows);
+    assert_int_equal(array->dimensions[1], columns);
+    assert_int_equal(array->order.size, order != NULL ? 2 : 0);
+    if (order != NULL) assert_memory_equal(array->order.data, order, 2);
+}
+
+/* Column after column: what lies there, row by row, has three rows. */
+static void arrays_in_other_layouts_are_what_lies_there(void **state)
+{
+    PJRT_Client *client = client_open((client_options_t){0});
+    PJRT_LoadedExecutable *loaded = compile(client, LAID_OUT("{0,1}"), NULL);
+    PJRT_Executable *executable = executable_of(loaded);
+    const tow_xla_signature_t *signature = NULL;
+    expect_ok(extension->signature(executable, &signature));
+    expect_array(&signature->parameters[0], 3, 2, "\1\0");
+    expect_array(&signature->outputs[0], 3, 2, "\1\0");
+    expect_array(&signature->outputs[1], 3, 2, NULL);
+
+    const float columns[6] = {1, 4, 2, 5, 3, 6};
+    const float twice[6] = {2, 8, 4, 10, 6, 12};
+    const int64_t dims[] = {3, 2};
+    call_t call = {.executable = loaded, .argument_count = 1};
+    expect_ok(try_upload(client, device_at(client, 0), PJRT_Buffer_Type_F32,
+                         columns, dims, 2, &call.arguments[0][0]));
+    execute(&call);
+    float read[6];
+    download(call.outputs[0][0], read, sizeof(read));
+    assert_memory_equal(read, twice, sizeof(read));
+    download(call.outputs[0][1], read, sizeof(read));
+    assert_memory_equal(read, columns, sizeof(read));
+    destroy(call.outputs[0][0]);
+    destroy(call.outputs[0][1]);
+    destroy(call.arguments[0][0]);
+    executable_close(executable);
+    unload(loaded);
+    client_close(client);
+}
+
+static void layouts_that_are_none_are_refused(void **state)
+{
+    static const struct {
+        const char *text;
+        PJRT_Error_Code code;
+        const char *words;
+    } bad[] = {
+        {LAID_OUT("{0,0}"), PJRT_Error_Code_INVALID_ARGUMENT, "layout {0,0}"},
+        {LAID_OUT("{0}"), PJRT_Error_Code_INVALID_ARGUMENT, "layout {0}"},
+        {LAID_OUT("{2,1,0}"), PJRT_Error_Code_INVALID_ARGUMENT,
+         "layout {2,1,0} for f32[2,3]"},
+        {LAID_OUT("{1,0:T(2,2)}"), PJRT_Error_Code_UNIMPLEMENTED, "no tiles"},
+        {LAID_OUT("{1,0:S(1)}"), PJRT_Error_Code_UNIMPLEMENTED, "S(1)"},
+        {LAID_OUT("askew"), PJRT_Error_Code_INVALID_ARGUMENT, "askew"},
+    };
+    PJRT_Client *client = client_open((client_options_t){0});
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        PJRT_LoadedExecutable *executable = NULL;
+        expect_error(try_compile(client, bad[i].text, NULL, &executable),
+                     bad[i].code, bad[i].words);
+    }
+    client_close(client);
+}
+
 /* --- Serialising ------------------------------------------------------------------ */
 
 static void executables_load_under_other_devices(void **state)
@@ -425,4 +506,6 @@ TOW_TEST_MAIN(CASE(compile_names_what_it_refuses),
               CASE(compile_refuses_options_that_make_no_sense),
               CASE(signature_names_shapes_and_donations),
               CASE(signature_has_the_shardings),
+              CASE(arrays_in_other_layouts_are_what_lies_there),
+              CASE(layouts_that_are_none_are_refused),
               CASE(executables_load_under_other_devices))

@@ -1,6 +1,6 @@
 // Stands in for MLIR's header of this name, which the wheel does not carry.
-// XLA's headers name mlir::ModuleOp in declarations that we never call; that it
-// is one pointer wide is all they need to know.
+// XLA's headers name mlir::ModuleOp in declarations; that it is one pointer wide
+// is all they need to know.
 #ifndef MLIR_IR_BUILTINOPS_H
 #define MLIR_IR_BUILTINOPS_H
 
@@ -11,6 +11,7 @@ class Operation;
 
 class ModuleOp
 {
+  public:
     Operation *state;
 };
 } // namespace mlir
