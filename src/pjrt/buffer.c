@@ -7,7 +7,8 @@
 /* -- Types ----------------------------------------------------------------------- */
 
 shard_type_t *tow_shard_type_create(const tow_shape_t *shape, size_t bytes,
-                                    tow_memory_kind_t memory)
+                                    tow_memory_kind_t memory,
+                                    const layout_t *layout)
 {
     shard_type_t *type = tow_malloc(sizeof(*type));
     if (type == NULL) return NULL;
@@ -15,6 +16,8 @@ shard_type_t *tow_shard_type_create(const tow_shape_t *shape, size_t bytes,
     type->shape = *shape;
     type->bytes = bytes;
     type->memory = memory;
+    type->layout.rank = layout->rank;
+    if (!layout_is_plain(layout)) type->layout = *layout;
     return type;
 }
 
@@ -88,7 +91,8 @@ PJRT_Buffer *tow_pjrt_buffer_make(PJRT_Device *device, shard_type_t *type,
                             .type = type,
                             .ready = ready,
                             .group = group,
-                            .shard = shard};
+                            .shard = shard,
+                            .is_turned = !layout_is_plain(&type->layout)};
     tow_shard_type_retain(type);
     tow_event_retain(ready);
     if (group != NULL) tow_group_retain(group);
@@ -179,23 +183,15 @@ static PJRT_Error *buffer_dynamic_dimensions(
     return NULL;
 }
 
-/* Always dense, the last dimension first. */
-static const int64_t *minor_to_major(size_t rank)
-{
-    static const int64_t falling[] = {
-        31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16,
-        15, 14, 13, 12, 11, 10, 9,  8,  7,  6,  5,  4,  3,  2,  1,  0};
-    _Static_assert(TOW_COUNT_OF(falling) == TOW_RANK_MAX, "one a dimension");
-    return falling + (TOW_RANK_MAX - rank);
-}
-
 static PJRT_Error *buffer_layout(PJRT_Buffer_GetMemoryLayout_Args *args)
 {
-    const size_t rank = args->buffer->type->shape.rank;
+    const shard_type_t *type = args->buffer->type;
+    const size_t rank = type->shape.rank;
     args->layout = (PJRT_Buffer_MemoryLayout){
         .struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE,
         .tiled = {.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE,
-                  .minor_to_major = minor_to_major(rank),
+                  .minor_to_major =
+                      tow_layout_minor_to_major(&type->layout, rank),
                   .minor_to_major_size = rank},
         .type = PJRT_Buffer_MemoryLayout_Type_Tiled};
     return NULL;
@@ -243,7 +239,8 @@ static PJRT_Error *buffer_is_deleted(PJRT_Buffer_IsDeleted_Args *args)
  * copy that it has not made. */
 static bool is_here(PJRT_Buffer *buffer)
 {
-    if (buffer->type->bytes > TOW_CLIENT_KEPT_BYTES_MAX) return false;
+    if (buffer->type->bytes > TOW_CLIENT_KEPT_BYTES_MAX || buffer->is_turned)
+        return false;
     if (atomic_load(&buffer->kept) == NULL &&
         tow_event_is_ready(buffer->ready) &&
         !atomic_load(&tow_pjrt_is_forked)) {

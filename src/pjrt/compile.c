@@ -35,6 +35,8 @@ static void destroy(PJRT_Executable *executable)
     tow_free(executable->memory_kind_sizes);
     tow_free(executable->sharding_bytes);
     tow_free(executable->sharding_sizes);
+    tow_free(executable->layouts);
+    tow_free(executable->layout_list);
     tow_free(executable->may_donate);
     tow_free(executable->assignment);
     tow_free(executable->program);
@@ -87,17 +89,19 @@ static bool fill_results(PJRT_Executable *executable)
         return false;
     int64_t *dims = executable->result_dims;
     for (size_t i = 0; i < count; i++) {
-        const tow_shape_t *shape = &signature->results[i].shape;
+        const layout_t layout = tow_layout_of(&signature->results[i]);
+        const tow_shape_t shape =
+            tow_layout_program_shape(&signature->results[i]);
         uint64_t bytes = 0;
-        if (tow_shape_bytes(shape, &bytes) != TOW_OK) return false;
+        if (tow_shape_bytes(&shape, &bytes) != TOW_OK) return false;
         const tow_memory_kind_t memory = signature->results[i].memory;
         executable->result_types[i] =
-            tow_shard_type_create(shape, bytes, memory);
+            tow_shard_type_create(&shape, bytes, memory, &layout);
         if (executable->result_types[i] == NULL) return false;
-        executable->result_elements[i] = (PJRT_Buffer_Type)shape->type;
-        executable->result_ranks[i] = shape->rank;
-        memcpy(dims, shape->dims, shape->rank * sizeof(int64_t));
-        dims += shape->rank;
+        executable->result_elements[i] = (PJRT_Buffer_Type)shape.type;
+        executable->result_ranks[i] = shape.rank;
+        memcpy(dims, shape.dims, shape.rank * sizeof(int64_t));
+        dims += shape.rank;
         executable->memory_kinds[i] = tow_pjrt_memory_kind_name(memory);
         executable->memory_kind_sizes[i] = strlen(executable->memory_kinds[i]);
     }
@@ -304,7 +308,8 @@ static tow_status_t fill(PJRT_Executable *executable)
                          "the devices' compiler does not tell what arguments "
                          "a program has");
     executable->signature = signature;
-    if (!fill_results(executable) || !fill_arguments(executable))
+    if (!fill_results(executable) || !fill_arguments(executable) ||
+        !tow_pjrt_fill_layouts(executable))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     fill_costs(executable);
     TOW_RETURN_IF_ERROR(tow_pjrt_fill_fingerprint(executable));
@@ -395,10 +400,13 @@ tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *saved,
 static bool are_same(const tow_array_info_t *a, const tow_array_info_t *b,
                      size_t count)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        const layout_t layouts[] = {tow_layout_of(&a[i]), tow_layout_of(&b[i])};
         if (!tow_shape_equal(&a[i].shape, &b[i].shape) ||
-            a[i].memory != b[i].memory)
+            a[i].memory != b[i].memory ||
+            !tow_layout_equal(&layouts[0], &layouts[1]))
             return false;
+    }
     return true;
 }
 

@@ -170,9 +170,9 @@ void tow_event_hurry(PJRT_Event *event)
 
 /* -- Waiting ------------------------------------------------------------------- */
 
-/* Called at once, on this thread, if it has been. */
-static tow_status_t wait_for(PJRT_Event *event, PJRT_Event_OnReadyCallback call,
-                             void *context)
+tow_status_t tow_event_call_when_ready(PJRT_Event *event,
+                                       PJRT_Event_OnReadyCallback call,
+                                       void *context)
 {
     waiter_t *waiter = tow_malloc(sizeof(*waiter));
     if (waiter == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -205,7 +205,7 @@ static tow_status_t await(PJRT_Event *event)
     sem_t awake;
     sem_init(&awake, 0, 0);
     tow_event_hurry(event);
-    tow_status_t status = wait_for(event, wake, &awake);
+    tow_status_t status = tow_event_call_when_ready(event, wake, &awake);
     while (status == TOW_OK && sem_wait(&awake) != 0) { /* interrupted */
     }
     sem_destroy(&awake);
@@ -243,7 +243,8 @@ static PJRT_Error *event_await(PJRT_Event_Await_Args *args)
 
 static PJRT_Error *event_on_ready(PJRT_Event_OnReady_Args *args)
 {
-    return take_error(wait_for(args->event, args->callback, args->user_arg));
+    return take_error(
+        tow_event_call_when_ready(args->event, args->callback, args->user_arg));
 }
 
 static PJRT_Error *event_create(PJRT_Event_Create_Args *args)

@@ -214,9 +214,14 @@ static tow_status_t run(PJRT_Executable *executable, const execute_args_t *args,
     TOW_RETURN_IF_ERROR(tow_client_await_room(executable->client->tow));
     TOW_RETURN_IF_ERROR(
         find_variant(executable, slice, room->is_donated, &variant));
-    for (size_t i = 0; i < args->num_args; i++)
+    for (size_t i = 0; i < args->num_args; i++) {
         TOW_RETURN_IF_ERROR(tow_pjrt_regroup(slice, args->argument_lists, i,
                                              &room->arguments[i]));
+        if (TOW_UNLIKELY(executable->has_turned_arguments ||
+                         args->argument_lists[0][i]->is_turned))
+            TOW_RETURN_IF_ERROR(tow_pjrt_check_layout(
+                executable, args->argument_lists[0][i], i));
+    }
     PJRT_Event *event = tow_event_create(executable->client);
     if (event == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status =

@@ -93,26 +93,29 @@ static uint64_t element_of(uint32_t type)
     return type < TOW_COUNT_OF(numbers) ? numbers[type] : 0;
 }
 
-static text_t shape_text(const tow_shape_t *shape)
+static text_t shape_text(const tow_array_info_t *array)
 {
-    text_t text = {0}, layout = {0};
-    put_number(&text, SHAPE_ELEMENT, element_of(shape->type));
-    for (uint32_t i = 0; i < shape->rank; i++)
-        put_number(&text, SHAPE_DIMS, (uint64_t)shape->dims[i]);
-    for (uint32_t i = shape->rank; i-- > 0;)
-        put_number(&layout, LAYOUT_MINOR_TO_MAJOR, i);
-    put_message(&text, SHAPE_LAYOUT, &layout);
+    const tow_shape_t shape = tow_layout_program_shape(array);
+    const layout_t layout = tow_layout_of(array);
+    const int64_t *minor_to_major =
+        tow_layout_minor_to_major(&layout, shape.rank);
+    text_t text = {0}, order = {0};
+    put_number(&text, SHAPE_ELEMENT, element_of(shape.type));
+    for (uint32_t i = 0; i < shape.rank; i++)
+        put_number(&text, SHAPE_DIMS, (uint64_t)shape.dims[i]);
+    for (uint32_t i = 0; i < shape.rank; i++)
+        put_number(&order, LAYOUT_MINOR_TO_MAJOR, (uint64_t)minor_to_major[i]);
+    put_message(&text, SHAPE_LAYOUT, &order);
     return text;
 }
 
 static text_t result_text(const tow_signature_t *signature)
 {
-    if (signature->result_count == 1)
-        return shape_text(&signature->results[0].shape);
+    if (signature->result_count == 1) return shape_text(&signature->results[0]);
     text_t text = {0};
     put_number(&text, SHAPE_ELEMENT, XLA_TUPLE);
     for (size_t i = 0; i < signature->result_count; i++) {
-        text_t shape = shape_text(&signature->results[i].shape);
+        text_t shape = shape_text(&signature->results[i]);
         put_message(&text, SHAPE_TUPLE, &shape);
     }
     return text;
@@ -122,7 +125,7 @@ static text_t program_text(const tow_signature_t *signature)
 {
     text_t text = {0};
     for (size_t i = 0; i < signature->argument_count; i++) {
-        text_t shape = shape_text(&signature->arguments[i].shape);
+        text_t shape = shape_text(&signature->arguments[i]);
         put_message(&text, PROGRAM_PARAMETERS, &shape);
     }
     text_t result = result_text(signature);
@@ -139,7 +142,7 @@ static void put_parameter(text_t *computation, const tow_signature_t *signature,
 {
     char name[32];
     snprintf(name, sizeof(name), "p%zu", index);
-    text_t text = {0}, shape = shape_text(&signature->arguments[index].shape);
+    text_t text = {0}, shape = shape_text(&signature->arguments[index]);
     put_string(&text, INSTRUCTION_NAME, name);
     put_string(&text, INSTRUCTION_OPCODE, "parameter");
     put_message(&text, INSTRUCTION_SHAPE, &shape);

@@ -17,6 +17,8 @@
  *   callback.c   functions of the user's that computations call
  *   partitioner.c  functions of the user's that compilers ask
  *   late.c       steps that take long
+ *   layout.c     in which order the dimensions of a shard lie in memory
+ *   strided.c    arrays turned from one such order to another
  *   profiler.c   our part of JAX's traces
  *   xspace.c     that as bytes
  *   absent.c     what there is not: an error for each
@@ -32,6 +34,7 @@
 #include <stdint.h>
 #include <towpath/towpath.h>
 #include <xla/pjrt/c/pjrt_c_api.h>
+#include <xla/pjrt/c/pjrt_c_api_layouts_extension.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -88,6 +91,11 @@ bool tow_event_is_ready(PJRT_Event *event);
 void tow_event_complete(PJRT_Event *take_event, tow_status_t take_status);
 /* Inside: what completes it, once. Whoever is given it has a reference. */
 tow_callback_t *tow_event_callback(PJRT_Event *event);
+/* Called once it has been, on this thread if it has been already. Takes the error;
+ * not called if the event is given up. */
+tow_status_t tow_event_call_when_ready(PJRT_Event *event,
+                                       PJRT_Event_OnReadyCallback call,
+                                       void *context) TOW_MUST_USE;
 /* Inside: completes with the array. Takes a reference of its own. */
 void tow_event_follow(PJRT_Event *event, tow_array_t *array);
 /* Not inside. Somebody waits: this thread looks out for what completes it, for a
@@ -243,17 +251,51 @@ PJRT_Device *tow_pjrt_find_device(const PJRT_Client *client, int64_t id);
 
 /* -- Buffers ---------------------------------------------------------------------- */
 
+/* In which order the dimensions of a shard lie in memory. The cluster knows nothing
+ * of it: there a shard is what its bytes are, row by row, with the dimensions in
+ * this order. */
+typedef struct layout {
+    uint32_t rank; /* 0: in order, row by row; what follows has no meaning */
+    int64_t minor_to_major[TOW_RANK_MAX]; /* from the innermost on */
+} layout_t;
+
+static inline bool layout_is_plain(const layout_t *layout)
+{
+    return layout->rank == 0;
+}
+
+bool tow_layout_equal(const layout_t *a, const layout_t *b);
+/* `given` may be NULL: row by row. UNIMPLEMENTED for one with tiles or gaps. */
+tow_status_t tow_layout_read(const PJRT_Buffer_MemoryLayout *given,
+                             const tow_shape_t *shape, layout_t *out_layout)
+    TOW_MUST_USE;
+/* Of an argument or result: as the program has it, not as it is in memory. */
+layout_t tow_layout_of(const tow_array_info_t *array);
+tow_shape_t tow_layout_program_shape(const tow_array_info_t *array);
+/* As it is in memory. */
+tow_shape_t tow_layout_stored_shape(const layout_t *layout,
+                                    const tow_shape_t *shape);
+/* The shape's dimensions from the outermost on: TOW_RANK_MAX of room. */
+void tow_layout_order(const layout_t *layout, uint32_t rank,
+                      uint8_t *out_order);
+/* In host memory, where elements of less than a byte take one each. */
+size_t tow_pjrt_element_bytes(const tow_shape_t *shape);
+/* Lent for ever, or as long as the layout. */
+const int64_t *tow_layout_minor_to_major(const layout_t *layout, size_t rank);
+
 /* What can be said of a shard before it has a value. Counted. */
 typedef struct shard_type {
     atomic_uint reference_count;
-    tow_shape_t shape;
+    tow_shape_t shape; /* as the user sees it */
     size_t bytes;
     tow_memory_kind_t memory;
+    layout_t layout;
 } shard_type_t;
 
 /* NULL: no memory. */
 shard_type_t *tow_shard_type_create(const tow_shape_t *shape, size_t bytes,
-                                    tow_memory_kind_t memory);
+                                    tow_memory_kind_t memory,
+                                    const layout_t *layout);
 void tow_shard_type_retain(shard_type_t *type);
 void tow_shard_type_release(shard_type_t *type);
 
@@ -293,6 +335,7 @@ struct PJRT_Buffer {
     uint32_t shard;
     uint32_t other_shard;
     atomic_bool is_deleted;
+    bool is_turned; /* its layout is not plain: said here for speed */
     /* Counted: its bytes in this process, lent to whoever asks for its address; or
      * TOW_PJRT_ELSEWHERE: they are not. NULL: nobody has asked. Set once. */
     _Atomic(tow_kept_t *) kept;
@@ -346,6 +389,9 @@ struct PJRT_Executable {
     const char **sharding_bytes; /* of results, then of arguments */
     size_t *sharding_sizes;
     bool has_result_shardings, has_argument_shardings;
+    PJRT_Layouts_MemoryLayout *layouts;      /* of results, then of arguments */
+    PJRT_Layouts_MemoryLayout **layout_list; /* the same */
+    bool has_turned_arguments;               /* one of them is not plain */
     bool *may_donate; /* by argument: an alias names it */
     size_t donor_count;
     void *assignment; /* a DeviceAssignmentProto */
@@ -387,6 +433,12 @@ tow_status_t tow_pjrt_compile_program(PJRT_Client *client,
 /* The same for the same program, options and kind of device, wherever it is. */
 tow_status_t tow_pjrt_fill_fingerprint(PJRT_Executable *executable)
     TOW_MUST_USE;
+/* False: no memory. */
+bool tow_pjrt_fill_layouts(PJRT_Executable *executable);
+/* The argument has the layout that the executable was compiled for. */
+tow_status_t tow_pjrt_check_layout(const PJRT_Executable *executable,
+                                   const PJRT_Buffer *buffer, size_t argument)
+    TOW_MUST_USE;
 /* A serialised xla.HloModuleProtoWithConfig; tow_free. */
 tow_status_t tow_pjrt_describe(const PJRT_Executable *executable,
                                void **out_bytes, size_t *out_size) TOW_MUST_USE;
@@ -401,6 +453,7 @@ void tow_pjrt_executable_release(PJRT_Executable *executable);
 
 /* `next` follows it. */
 PJRT_Extension_Base *tow_pjrt_profiler_extension(PJRT_Extension_Base *next);
+PJRT_Extension_Base *tow_pjrt_layouts_extension(PJRT_Extension_Base *next);
 void tow_pjrt_fill_events(PJRT_Api *api);
 void tow_pjrt_fill_client(PJRT_Api *api);
 void tow_pjrt_fill_executable(PJRT_Api *api);

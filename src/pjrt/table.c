@@ -14,11 +14,17 @@
  * the optimised program. */
 #define EXTENSION_SHARDINGS 19
 
-/* It came with minor version 91, which changed nothing else; JAX looks for it in
- * plugins that say so. */
+/* It came with minor version 91; JAX looks for it in plugins that say so. With 92
+ * came one more function, behind those of our header, which may be NULL; with 93
+ * the layouts of parameters (layout.c). */
 _Static_assert(PJRT_API_MAJOR == 0 && PJRT_API_MINOR == 90,
                "another header: does the table below still hold?");
-#define MINOR_VERSION 91
+#define MINOR_VERSION 93
+
+typedef struct newer_api {
+    PJRT_Api known;
+    void *device_get_attributes; /* NULL: as those of its description */
+} newer_api_t;
 
 typedef struct sharding_args {
     size_t struct_size;
@@ -142,17 +148,18 @@ static PJRT_Error *attributes(PJRT_Plugin_Attributes_Args *args)
     return NULL;
 }
 
-static PJRT_Api table;
+static newer_api_t table;
 
 /* When the library is loaded: before anybody can ask. */
 __attribute__((constructor)) static void fill_table(void)
 {
     tow_pjrt_set_stablehlo(NULL);
-    PJRT_Api *api = &table;
+    PJRT_Api *api = &table.known;
     *api = (PJRT_Api){
-        .struct_size = PJRT_Api_STRUCT_SIZE,
-        .extension_start = tow_pjrt_profiler_extension(
-            tow_pjrt_partitioner_extension(&shardings.base)),
+        .struct_size = sizeof(table),
+        .extension_start =
+            tow_pjrt_profiler_extension(tow_pjrt_partitioner_extension(
+                tow_pjrt_layouts_extension(&shardings.base))),
         .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
                              .major_version = PJRT_API_MAJOR,
                              .minor_version = MINOR_VERSION}};
@@ -176,5 +183,5 @@ const PJRT_Api *GetPjrtApi(void);
 
 __attribute__((visibility("default"))) const PJRT_Api *GetPjrtApi(void)
 {
-    return &table;
+    return &table.known;
 }

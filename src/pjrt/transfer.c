@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "pjrt/plugin_impl.h"
+#include "pjrt/strided.h"
 #include "wire/message.h"
 
 /* -- Host to device ------------------------------------------------------------------ */
@@ -19,48 +20,6 @@ static void source_is_free(void *context)
     tow_free(source->copy);
     if (source->event != NULL) tow_event_complete(source->event, TOW_OK);
     tow_free(source);
-}
-
-/* In host memory, where elements of less than a byte take one each. */
-static size_t element_bytes_of(const tow_shape_t *shape)
-{
-    const tow_shape_t scalar = {.type = shape->type};
-    uint64_t bytes = 0;
-    tow_status_ignore(tow_shape_bytes(&scalar, &bytes), "then it has none");
-    return bytes;
-}
-
-static bool is_dense(const PJRT_Client_BufferFromHostBuffer_Args *args,
-                     size_t element_bytes)
-{
-    int64_t stride = (int64_t)element_bytes;
-    if (args->num_byte_strides == 0) return true;
-    for (size_t i = args->num_dims; i-- > 0;) {
-        if (args->dims[i] != 1 && args->byte_strides[i] != stride) return false;
-        stride *= args->dims[i];
-    }
-    return true;
-}
-
-/* Copies elements in order of their indices: the last dimension fastest. */
-static void copy_strided(uint8_t *to,
-                         const PJRT_Client_BufferFromHostBuffer_Args *args,
-                         size_t element_bytes)
-{
-    int64_t index[TOW_RANK_MAX] = {0};
-    const uint8_t *from = args->data;
-    for (;;) {
-        memcpy(to, from, element_bytes);
-        to += element_bytes;
-        size_t d = args->num_dims;
-        while (d-- > 0) {
-            from += args->byte_strides[d];
-            if (++index[d] < args->dims[d]) break;
-            from -= args->byte_strides[d] * args->dims[d];
-            index[d] = 0;
-        }
-        if (d == SIZE_MAX) return;
-    }
 }
 
 static tow_status_t read_shape(
@@ -80,6 +39,27 @@ static tow_status_t read_shape(
     return tow_shape_bytes(out_shape, out_bytes);
 }
 
+/* The user's elements, with the dimensions in the order of the layout. */
+static tow_strided_t read_elements(
+    const PJRT_Client_BufferFromHostBuffer_Args *args, const tow_shape_t *shape,
+    const layout_t *layout)
+{
+    tow_strided_t elements; /* Not all zeroed: it has room for 32 dimensions. */
+    elements.data = args->data;
+    elements.element_bytes = tow_pjrt_element_bytes(shape);
+    elements.rank = shape->rank;
+    memcpy(elements.dims, shape->dims, shape->rank * sizeof(int64_t));
+    if (args->num_byte_strides == 0)
+        tow_strided_set_dense(&elements);
+    else
+        memcpy(elements.strides, args->byte_strides,
+               shape->rank * sizeof(int64_t));
+    if (layout_is_plain(layout)) return elements;
+    uint8_t order[TOW_RANK_MAX];
+    tow_layout_order(layout, shape->rank, order);
+    return tow_strided_permuted(&elements, order);
+}
+
 static PJRT_Device *device_of(const PJRT_Client_BufferFromHostBuffer_Args *args)
 {
     if (args->memory != NULL) return args->memory->device;
@@ -91,9 +71,9 @@ static PJRT_Device *device_of(const PJRT_Client_BufferFromHostBuffer_Args *args)
  * do not lie side by side. */
 static tow_status_t make_source(
     const PJRT_Client_BufferFromHostBuffer_Args *args, uint64_t bytes,
-    size_t element_bytes, source_t **out_source)
+    const tow_strided_t *elements, source_t **out_source)
 {
-    const bool dense = bytes == 0 || is_dense(args, element_bytes);
+    const bool dense = tow_strided_is_dense(elements);
     const bool inlined = bytes <= TOW_INLINE_BYTES_MAX;
     *out_source = NULL;
     if (dense && inlined) return TOW_OK;
@@ -110,7 +90,7 @@ static tow_status_t make_source(
             if (dense)
                 memcpy(source->copy, args->data, bytes);
             else
-                copy_strided(source->copy, args, element_bytes);
+                tow_strided_copy(elements, source->copy);
             return TOW_OK;
         }
     }
@@ -172,16 +152,18 @@ static tow_status_t from_host(PJRT_Client_BufferFromHostBuffer_Args *args)
     PJRT_Device *device = device_of(args);
     tow_shape_t shape;
     uint64_t bytes;
+    layout_t layout;
     TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
     TOW_RETURN_IF_ERROR(read_shape(args, &shape, &bytes));
+    TOW_RETURN_IF_ERROR(tow_layout_read(args->device_layout, &shape, &layout));
     slice_entry_t *slice = NULL;
     TOW_RETURN_IF_ERROR(tow_pjrt_device_slice(device, &slice));
     source_t *source = NULL;
-    TOW_RETURN_IF_ERROR(
-        make_source(args, bytes, element_bytes_of(&shape), &source));
+    const tow_strided_t elements = read_elements(args, &shape, &layout);
+    TOW_RETURN_IF_ERROR(make_source(args, bytes, &elements, &source));
     shard_type_t *type = tow_shard_type_create(
         &shape, bytes,
-        args->memory != NULL ? args->memory->kind : TOW_MEMORY_DEVICE);
+        args->memory != NULL ? args->memory->kind : TOW_MEMORY_DEVICE, &layout);
     PJRT_Event *done = source != NULL ? source->event : NULL;
     if (done != NULL)
         tow_event_retain(done);
@@ -189,6 +171,8 @@ static tow_status_t from_host(PJRT_Client_BufferFromHostBuffer_Args *args)
         done = tow_event_done();
     tow_array_t *array = NULL;
     PJRT_Buffer *buffer = NULL;
+    if (TOW_UNLIKELY(!layout_is_plain(&layout)))
+        shape = tow_layout_stored_shape(&layout, &shape);
     client_enter(device->client);
     tow_status_t status = start_upload(device->client->tow, slice, &shape,
                                        bytes, args->data, source, &array);
@@ -212,30 +196,6 @@ static PJRT_Error *client_buffer_from_host(
 
 /* -- Device to host ------------------------------------------------------------------- */
 
-static bool is_default_layout(const PJRT_Buffer_MemoryLayout *layout,
-                              const shard_type_t *type)
-{
-    if (layout == NULL) return true;
-    const tow_shape_t *shape = &type->shape;
-    if (layout->type == PJRT_Buffer_MemoryLayout_Type_Tiled) {
-        if (layout->tiled.num_tiles != 0 ||
-            layout->tiled.minor_to_major_size != shape->rank)
-            return false;
-        for (size_t i = 0; i < shape->rank; i++)
-            if (layout->tiled.minor_to_major[i] !=
-                (int64_t)(shape->rank - 1 - i))
-                return false;
-        return true;
-    }
-    int64_t stride = (int64_t)element_bytes_of(shape);
-    for (size_t i = shape->rank; i-- > 0;) {
-        if (shape->dims[i] != 1 && layout->strides.byte_strides[i] != stride)
-            return false;
-        stride *= shape->dims[i];
-    }
-    return true;
-}
-
 /* Inside. The answer to a few bytes that are there is on its way; the caller
  * waits for it next. */
 static tow_status_t start_download(PJRT_Buffer *buffer, void *bytes,
@@ -255,23 +215,114 @@ static tow_status_t start_download(PJRT_Buffer *buffer, void *bytes,
     return status;
 }
 
-static tow_status_t to_host(PJRT_Buffer *buffer, void *bytes, size_t size,
-                            PJRT_Event **out_event)
+static tow_status_t download(PJRT_Buffer *buffer, void *bytes,
+                             PJRT_Event *event)
 {
-    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
-    if (size < buffer->type->bytes)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "room for %zu bytes, and the array has %zu", size,
-                         buffer->type->bytes);
-    PJRT_Event *event = tow_event_create(buffer->device->client);
-    if (event == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     client_enter(buffer->device->client);
     tow_status_t status = start_download(buffer, bytes, event);
     client_leave(buffer->device->client);
+    return status;
+}
+
+static tow_status_t to_host(PJRT_Buffer *buffer, void *bytes,
+                            PJRT_Event **out_event)
+{
+    PJRT_Event *event = tow_event_create(buffer->device->client);
+    if (event == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_status_t status = download(buffer, bytes, event);
     if (status == TOW_OK)
         *out_event = event;
     else
         tow_event_release(event);
+    return status;
+}
+
+/* -- Device to host, in another layout ------------------------------------------------- */
+
+/* A download whose elements are put into another order when they are here. */
+typedef struct turning {
+    void *bytes;            /* owned: as they come */
+    tow_strided_t elements; /* of these, in the order that they are to have */
+    void *to;               /* the user's */
+    PJRT_Event *event;      /* counted: done */
+} turning_t;
+
+static void turning_free(turning_t *turning)
+{
+    if (turning == NULL) return;
+    tow_free(turning->bytes);
+    tow_event_release(turning->event);
+    tow_free(turning);
+}
+
+/* Not inside: it may take a while. */
+static void turn(PJRT_Error *error, void *context)
+{
+    turning_t *turning = context;
+    tow_status_t status = (tow_status_t)error;
+    if (status == TOW_OK) tow_strided_copy(&turning->elements, turning->to);
+    tow_event_complete(turning->event, status);
+    turning->event = NULL;
+    turning_free(turning);
+}
+
+/* Dimension i of the wanted order is where in the stored one? */
+static tow_strided_t turned_elements(const shard_type_t *type,
+                                     const layout_t *wanted, const void *bytes)
+{
+    const uint32_t rank = type->shape.rank;
+    uint8_t stored[TOW_RANK_MAX], order[TOW_RANK_MAX], place[TOW_RANK_MAX];
+    tow_strided_t elements = {.data = bytes,
+                              .element_bytes =
+                                  tow_pjrt_element_bytes(&type->shape),
+                              .rank = rank};
+    tow_layout_order(&type->layout, rank, stored);
+    tow_layout_order(wanted, rank, order);
+    for (uint32_t i = 0; i < rank; i++) {
+        elements.dims[i] = type->shape.dims[stored[i]];
+        place[stored[i]] = (uint8_t)i;
+    }
+    tow_strided_set_dense(&elements);
+    for (uint32_t i = 0; i < rank; i++)
+        order[i] = place[order[i]];
+    return tow_strided_permuted(&elements, order);
+}
+
+static turning_t *turning_create(const shard_type_t *type,
+                                 const layout_t *wanted, void *to)
+{
+    turning_t *turning = tow_calloc(1, sizeof(*turning));
+    if (turning == NULL) return NULL;
+    turning->bytes = tow_malloc(type->bytes + 1);
+    turning->event = tow_event_create(NULL);
+    if (turning->bytes == NULL || turning->event == NULL) {
+        turning_free(turning);
+        return NULL;
+    }
+    turning->elements = turned_elements(type, wanted, turning->bytes);
+    turning->to = to;
+    return turning;
+}
+
+static tow_status_t to_host_turned(PJRT_Buffer *buffer, const layout_t *wanted,
+                                   void *bytes, PJRT_Event **out_event)
+{
+    turning_t *turning = turning_create(buffer->type, wanted, bytes);
+    PJRT_Event *here = tow_event_create(buffer->device->client);
+    tow_status_t status = turning != NULL && here != NULL
+                              ? tow_event_call_when_ready(here, turn, turning)
+                              : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    if (status == TOW_OK) {
+        PJRT_Event *done = turning->event; /* It may be over when we look. */
+        tow_event_retain(done);
+        status = download(buffer, turning->bytes, here);
+        if (status == TOW_OK)
+            *out_event = done;
+        else
+            tow_event_release(done);
+    }
+    tow_event_release(here);
+    if (status != TOW_OK) turning_free(turning);
     return status;
 }
 
@@ -282,10 +333,18 @@ static PJRT_Error *buffer_to_host(PJRT_Buffer_ToHostBuffer_Args *args)
         args->dst_size = buffer->type->bytes;
         return NULL;
     }
-    if (!is_default_layout(args->host_layout, buffer->type))
-        return tow_pjrt_unimplemented(
-            "layouts of host memory other than row by row");
-    return take_error(to_host(buffer, args->dst, args->dst_size, &args->event));
+    layout_t wanted;
+    RETURN_IF_ERROR(tow_pjrt_check_fork());
+    RETURN_IF_ERROR(
+        tow_layout_read(args->host_layout, &buffer->type->shape, &wanted));
+    if (args->dst_size < buffer->type->bytes)
+        return take_error(TOW_ERROR(TOW_INVALID_ARGUMENT,
+                                    "room for %zu bytes, and the array has %zu",
+                                    args->dst_size, buffer->type->bytes));
+    return take_error(
+        TOW_LIKELY(tow_layout_equal(&wanted, &buffer->type->layout))
+            ? to_host(buffer, args->dst, &args->event)
+            : to_host_turned(buffer, &wanted, args->dst, &args->event));
 }
 
 /* -- Device to device ------------------------------------------------------------------ */
@@ -294,7 +353,8 @@ static PJRT_Error *buffer_to_host(PJRT_Buffer_ToHostBuffer_Args *args)
 static shard_type_t *type_in(shard_type_t *type, tow_memory_kind_t memory)
 {
     if (type->memory != memory)
-        return tow_shard_type_create(&type->shape, type->bytes, memory);
+        return tow_shard_type_create(&type->shape, type->bytes, memory,
+                                     &type->layout);
     tow_shard_type_retain(type);
     return type;
 }

@@ -26,6 +26,12 @@
 #define TOW_PJRT_LINGER_NS         (1000 * 1000)
 #define TOW_PJRT_LINGER_SKIP_COUNT 4u
 
+/* Elements along each side of the tiles that an array is turned in, between the
+ * order of its dimensions here and there: those of a tile are in few lines of
+ * memory and few pages. device_put of 64 MiB of f32 that NumPy has column by
+ * column: 255 ms, and 735 row by row (2 vCPUs that other work shared). */
+#define TOW_PJRT_TILE_COUNT 32
+
 /* Threads that make calls of the user's functions for computations, at once; and
  * room for the text of one that fails: a traceback. */
 #define TOW_PJRT_CALLBACK_THREADS_MAX 32u

@@ -1,4 +1,4 @@
-"""Arrays for other frameworks, layouts, the profiler, and very many arrays."""
+"""Arrays for other frameworks, the profiler, and very many arrays."""
 
 import pytest
 
@@ -49,22 +49,6 @@ def test_arrays_of_others_come_in_by_way_of_the_cpu():
 x = jax.device_put(jax.dlpack.from_dlpack(np.arange(3, dtype=np.float32)), devices[1])
 print(float(x.sum()), x.devices() == {devices[1]})
 """, **(SMALL | {"JAX_PLATFORMS": "towpath,cpu"})) == ["3.0 True"]
-
-
-def test_layouts_are_told_as_they_are():
-    assert lines("""
-from jax.experimental.layout import Format, Layout
-x = jnp.ones((3, 4))
-assert x.format.layout.major_to_minor == (0, 1), x.format
-compiled = jax.jit(lambda a: a.T, in_shardings=Format(Layout.AUTO)).lower(x).compile()
-assert compiled.input_formats[0][0].layout.major_to_minor == (0, 1)
-assert compiled.output_formats.layout.major_to_minor == (0, 1)
-assert np.array_equal(jax.device_put(x, Format(Layout((0, 1)), x.sharding)), x)
-try:
-    jax.device_put(x, Format(Layout((1, 0)), x.sharding))
-except AssertionError as error:
-    print("User output layout" in str(error))
-""", **SMALL) == ["True"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
