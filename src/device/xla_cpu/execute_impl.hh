@@ -181,7 +181,7 @@ bool try_run_here(const run_options &options, const executions &runs,
     if (runs.size() == 1 &&
         ((may && is_whole_gang(*runs[0])) ||
          ((options.flags & TOW_XLA_EXECUTE_INLINE) != 0 &&
-          runs[0]->has_ready_inputs())) &&
+          !runs[0]->program->calls_client && runs[0]->has_ready_inputs())) &&
         runs[0]->device->worker.try_run_here(runs[0]))
         return true;
     if (!may || !try_board(client.guests, runs)) return false;

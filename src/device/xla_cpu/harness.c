@@ -94,6 +94,7 @@ PJRT_Client *client_open(client_options_t options)
         number("memory_limit_bytes", options.memory_limit_bytes),
         number("tow_collectives", (int64_t)(intptr_t)options.collectives),
         number("tow_blocks", (int64_t)(intptr_t)options.blocks),
+        number("tow_calls", (int64_t)(intptr_t)options.calls),
     };
     PJRT_Client_Create_Args args = {
         .struct_size = sizeof(args),

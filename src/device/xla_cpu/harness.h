@@ -41,6 +41,7 @@ typedef struct client_options {
     int64_t memory_limit_bytes;
     const tow_xla_collectives_t *collectives;
     const tow_xla_blocks_t *blocks;
+    const tow_xla_calls_t *calls;
 } client_options_t;
 
 PJRT_Client *client_open(client_options_t options);

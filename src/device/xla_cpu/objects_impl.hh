@@ -380,6 +380,7 @@ struct program {
     /* See light_impl.hh. */
     bool looks_light = false;
     bool is_brief = false;            /* enough for the thread of a caller */
+    bool calls_client = false;        /* and waits for it: not on that thread */
     std::atomic<bool> has_run{false}; /* to its end */
     std::atomic<bool> has_strayed{false}; /* to other threads than its own */
 

@@ -276,6 +276,16 @@ inline absl::Status check_shape(const xla::Shape &shape)
         shape.ToString()));
 }
 
+inline bool calls_client(const xla::HloModule &module)
+{
+    for (const xla::HloComputation *computation : module.computations())
+        for (const xla::HloInstruction *each : computation->instructions())
+            if (each->opcode() == xla::HloOpcode::kCustomCall &&
+                each->custom_call_target() == TOW_XLA_CALLBACK_TARGET)
+                return true;
+    return false;
+}
+
 inline absl::Status describe(program &made)
 {
     auto modules = made.loaded->GetHloModules();
@@ -310,6 +320,7 @@ inline absl::Status describe(program &made)
                                               weighed.collective_count() == 0);
     made.is_brief =
         weighed.collective_count() <= TOW_XLA_GUESTS_COLLECTIVES_MAX;
+    made.calls_client = calls_client(module);
     status = describe_donation(made, module, is_tupled);
     if (status.ok()) describe_for_c(made);
     return status;

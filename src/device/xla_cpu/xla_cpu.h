@@ -258,7 +258,8 @@ typedef struct tow_xla_blocks {
 /* Run on the calling thread if the device is idle, its queue is empty and all
  * inputs are ready; else as usual. Saves two hops between threads, at the price
  * that PJRT_LoadedExecutable_Execute takes as long as the computation. Has no
- * effect on an execution on several devices. */
+ * effect on an execution on several devices, or of a program that calls its client:
+ * the calling thread may be who brings the answer. */
 #define TOW_XLA_EXECUTE_INLINE 1u
 
 /* The same on any number of devices, but only for a program that is light (see

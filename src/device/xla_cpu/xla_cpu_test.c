@@ -3,6 +3,7 @@
 #include "device/xla_cpu/harness.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +100,50 @@ static void execute_adds(void **state)
     destroy(b);
     unload(add);
     assert_int_equal(bytes_in_use(device_at(client, 0)), 0);
+    client_close(client);
+}
+
+static const char CALLING[] =
+    "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n"
+    "  %b = stablehlo.custom_call @xla_ffi_python_cpu_callback(%a) "
+    "{api_version = 4 : i32, backend_config = {function = 7 : ui64}} "
+    ": (tensor<4xf32>) -> tensor<4xf32>\n"
+    "  return %b : tensor<4xf32>\n"
+    "}\n";
+
+/* Answers when the thread that has called Execute is back from there. */
+static int answer_late(void *context, const tow_xla_call_t *call, char *error,
+                       size_t error_capacity)
+{
+    const atomic_bool *has_returned = context;
+    while (!atomic_load(has_returned))
+        sched_yield();
+    memcpy(call->results[0].data, COUNT, sizeof(COUNT));
+    return 0;
+}
+
+static void a_call_of_the_client_is_not_waited_for_on_the_thread_of_execute(
+    void **state)
+{
+    atomic_bool has_returned = false;
+    const tow_xla_calls_t calls = {.struct_size = sizeof(calls),
+                                   .context = &has_returned,
+                                   .run = answer_late};
+    PJRT_Client *client = client_open((client_options_t){.calls = &calls});
+    PJRT_LoadedExecutable *calling = compile(client, CALLING, NULL);
+    PJRT_Buffer *a = upload(client, device_at(client, 0), ONES, 4);
+    call_t call = {.executable = calling,
+                   .flags = TOW_XLA_EXECUTE_INLINE | TOW_XLA_EXECUTE_HERE,
+                   .argument_count = 1,
+                   .arguments = {{a}}};
+    await(ready_event_of(a));
+    expect_ok(try_execute(&call));
+    atomic_store(&has_returned, true);
+    await(call.done[0]);
+    expect_values(call.outputs[0][0], 1, 2, 3, 4);
+    destroy(call.outputs[0][0]);
+    destroy(a);
+    unload(calling);
     client_close(client);
 }
 
@@ -501,6 +546,7 @@ TOW_TEST_MAIN(
     CASE(plugin_says_its_version_and_has_the_extension),
     CASE(client_numbers_its_devices_by_process),
     CASE(client_refuses_options_it_does_not_know), CASE(execute_adds),
+    CASE(a_call_of_the_client_is_not_waited_for_on_the_thread_of_execute),
     CASE(execute_keeps_what_it_was_given), CASE(executions_finish_in_order),
     CASE(execute_refuses_wrong_arguments),
     CASE(donated_inputs_are_gone_at_once),
