@@ -21,8 +21,13 @@ import numpy as np
 
 # The name that XLA's partitioner knows; the attribute is ours.
 TARGET = "xla_ffi_python_cpu_callback"
+# The same, called by each device with what it has of the arguments.
+SHARD_TARGET = "xla_ffi_partitioned_python_cpu_callback"
 # tow_code_t: what a function that raises ends its run with.
 UNKNOWN, NOT_FOUND = 2, 5
+
+
+_Kinds = list[tuple[tuple[int, ...], np.dtype]]
 
 
 @dataclasses.dataclass
@@ -30,8 +35,9 @@ class _Function:
     """One function as a program calls it."""
 
     call: Callable[..., Sequence[Any]]
-    arguments: list[tuple[tuple[int, ...], np.dtype]]
-    results: list[tuple[tuple[int, ...], np.dtype]]
+    arguments: _Kinds
+    results: _Kinds
+    gets_shards: bool = False  # of other shapes, which come first
 
 
 class _Registration:
@@ -77,7 +83,10 @@ def _arguments(function: _Function, address: int, size: int) -> list[np.ndarray]
     """Copies, for the function may keep them."""
     data = ctypes.string_at(address, size) if size else b""
     arrays, offset = [], 0
-    for shape, dtype in function.arguments:
+    kinds = function.arguments
+    if function.gets_shards:
+        kinds, offset = _shard_kinds(kinds, data)
+    for shape, dtype in kinds:
         count = int(np.prod(shape, dtype=np.int64))
         bits = _BITS.get(dtype.name, 8 * dtype.itemsize)
         length = -(-count * bits // 8)
@@ -86,6 +95,13 @@ def _arguments(function: _Function, address: int, size: int) -> list[np.ndarray]
         arrays.append(array.view(dtype).reshape(shape))
         offset += length
     return arrays
+
+
+def _shard_kinds(kinds: _Kinds, data: bytes) -> tuple[_Kinds, int]:
+    """What one device has of these, and where the arrays begin."""
+    count = sum(len(shape) for shape, _ in kinds)
+    sizes = iter(np.frombuffer(data, np.int64, count).tolist())
+    return [(tuple(itertools.islice(sizes, len(shape))), dtype) for shape, dtype in kinds], 8 * count
 
 
 def _write(function: _Function, values: Sequence[Any], address: int) -> None:
@@ -134,7 +150,7 @@ _SERVE_TYPE = ctypes.CFUNCTYPE(
 _serve_pointer = _SERVE_TYPE(_serve)
 
 
-def _kinds(avals: Sequence[Any]) -> list[tuple[tuple[int, ...], np.dtype]]:
+def _kinds(avals: Sequence[Any]) -> _Kinds:
     return [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in avals]
 
 
@@ -148,11 +164,9 @@ def _calls_with_shards_anyway(context: Any) -> bool:
 def emit_call(ctx, callback, token, operands, operand_avals, result_avals, *,
               has_side_effect, sharding=None, partitioned=False, **_unused):
     """What JAX's emit_python_callback does, for this platform."""
-    if partitioned and not _calls_with_shards_anyway(ctx.module_context.axis_context):
-        raise NotImplementedError(
-            "towpath: callbacks with partitioned=True where the compiler divides the "
-            "arrays; call from inside jax.shard_map, where each shard calls for itself"
-        )
+    if partitioned and result_avals:
+        raise ValueError("Partitioned callback not supported with return values.")
+    by_shards = partitioned and not _calls_with_shards_anyway(ctx.module_context.axis_context)
     from jax._src import core, dtypes, ffi, xla_bridge
     from jax._src.interpreters import mlir
 
@@ -163,7 +177,7 @@ def emit_call(ctx, callback, token, operands, operand_avals, result_avals, *,
         return [canonical(np.asarray(value)) for value in callback(*arguments)]
 
     registration = _Registration(
-        _Function(call, _kinds(operand_avals), _kinds(result_avals))
+        _Function(call, _kinds(operand_avals), _kinds(result_avals), by_shards)
     )
     ctx.module_context.add_keepalive(registration)
     if token is not None:  # an ordered effect: the token goes in and out
@@ -174,7 +188,8 @@ def emit_call(ctx, callback, token, operands, operand_avals, result_avals, *,
             avals_in=[core.abstract_token, *ctx.avals_in],
             avals_out=[core.abstract_token, *ctx.avals_out],
         )
-    lower = ffi.build_ffi_lowering_function(TARGET, has_side_effect=has_side_effect)
+    target = SHARD_TARGET if by_shards else TARGET
+    lower = ffi.build_ffi_lowering_function(target, has_side_effect=has_side_effect)
     made = lower(ctx, *operands, function=np.uint64(registration.number))
     if sharding is not None:
         _set_sharding(mlir, ctx, made, sharding)

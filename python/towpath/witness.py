@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .callbacks import TARGET
+from .callbacks import SHARD_TARGET, TARGET
 
 
 class _Results:
@@ -89,7 +89,10 @@ def _add(module: Any) -> None:
 
 
 def _needs(module: Any) -> bool:
-    return not _main(module).type.results and TARGET in str(module)
+    if _main(module).type.results:
+        return False
+    text = str(module)
+    return TARGET in text or SHARD_TARGET in text
 
 
 def install() -> None:

@@ -177,8 +177,8 @@ void tow_pjrt_topology_destroy(PJRT_TopologyDescription *topology);
 /* Not inside. */
 void tow_pjrt_watch_late(PJRT_Client *client);
 
-/* What programs say to call a function of the user's. */
-#define TOW_PJRT_CALLBACK_TARGET "xla_ffi_python_cpu_callback"
+/* What programs say to call a function of the user's: how both names end. */
+#define TOW_PJRT_CALLBACK_TARGET "_python_cpu_callback"
 /* Not inside. Looks whether the program calls back. */
 tow_status_t tow_pjrt_expect_callbacks(PJRT_Client *client, const char *program,
                                        size_t size) TOW_MUST_USE;

@@ -286,7 +286,8 @@ class inlining
 
 /* --- Partitioners --------------------------------------------------------- */
 
-class asking_partitioner : public xla::CustomCallPartitioner
+/* A call that belongs to its client, wherever it is. */
+class client_call_partitioner : public xla::CustomCallPartitioner
 {
   public:
     bool IsCustomCallShardable(const xla::HloInstruction *) const override
@@ -301,7 +302,7 @@ class asking_partitioner : public xla::CustomCallPartitioner
 };
 
 /* jax.experimental.custom_partitioning. */
-class client_partitioner : public asking_partitioner
+class client_partitioner : public client_call_partitioner
 {
   public:
     std::optional<xla::HloSharding> InferShardingFromOperands(
@@ -360,7 +361,7 @@ class client_partitioner : public asking_partitioner
 };
 
 /* jax.debug.inspect_array_sharding: its result is its operand. */
-class inspecting_partitioner : public asking_partitioner
+class inspecting_partitioner : public client_call_partitioner
 {
   public:
     std::optional<xla::HloSharding> InferShardingFromOperands(
@@ -387,8 +388,33 @@ class inspecting_partitioner : public asking_partitioner
     }
 };
 
-void register_partitioners()
+/* jax.debug.callback(..., partitioned=True): nobody is asked now; each device calls
+ * when it runs, with what it has of the operands. */
+class calling_partitioner : public client_call_partitioner
 {
+  public:
+    absl::Status Partition(xla::spmd::SpmdPartitioningVisitor *visitor,
+                           xla::HloInstruction *call) const override
+    {
+        if (xla::ShapeUtil::ElementsInRecursive(call->shape()) > 0)
+            return absl::UnimplementedError(absl::StrCat(
+                call->name(), ": a function that each shard calls for itself "
+                              "has no results"));
+        std::vector<xla::HloInstruction *> operands;
+        for (const xla::HloInstruction *each : call->operands())
+            operands.push_back(visitor->GetPartitionedHlo(each).hlo());
+        visitor->SetPartitionedHlo(
+            call, visitor->builder()->AddInstruction(smaller_call(
+                      *xla::Cast<xla::HloCustomCallInstruction>(call), operands,
+                      call->shape())));
+        return absl::OkStatus();
+    }
+};
+
+void register_all()
+{
+    xla::RegisterCustomCallPartitioner(TOW_XLA_SHARD_CALLBACK_TARGET,
+                                       std::make_unique<calling_partitioner>());
     xla::RegisterCustomCallPartitioner(TOW_XLA_PARTITION_TARGET,
                                        std::make_unique<client_partitioner>());
     xla::RegisterCustomCallPartitioner(
@@ -397,10 +423,14 @@ void register_partitioners()
 
 } // namespace
 
-void set_asker(const tow_xla_asker_t *whom)
+void register_partitioners()
 {
     static std::once_flag once;
-    std::call_once(once, register_partitioners);
+    std::call_once(once, register_all);
+}
+
+void set_asker(const tow_xla_asker_t *whom)
+{
     asker.store(whom);
 }
 

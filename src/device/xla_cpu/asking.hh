@@ -1,5 +1,6 @@
-/* Custom calls that only the client can divide among devices: XLA's partitioner
- * asks it, by way of tow_xla_asker_t. In a translation unit of its own, since it
+/* Custom calls that are the client's, and XLA's partitioner: those that only the
+ * client can divide among devices, which it asks by way of tow_xla_asker_t, and
+ * those by which each device calls the client. In a translation unit of its own, since it
  * needs headers of XLA that hardly anything else here does. */
 #ifndef TOW_DEVICE_XLA_CPU_ASKING_HH_
 #define TOW_DEVICE_XLA_CPU_ASKING_HH_
@@ -10,6 +11,9 @@
 
 namespace tow
 {
+
+/* Once a process is enough. */
+void register_partitioners();
 
 void set_asker(const tow_xla_asker_t *asker);
 

@@ -98,16 +98,15 @@ static bool ask_caller(const XLA_FFI_CallFrame *frame,
            out_caller->calls != NULL;
 }
 
-static XLA_FFI_Error *execute(XLA_FFI_CallFrame *frame)
+/* What is wrong with it; NULL: nothing. */
+static XLA_FFI_Error *check(const XLA_FFI_CallFrame *frame,
+                            tow_xla_call_t *call, tow_xla_caller_t *caller)
 {
-    if (tow_ffi_answer_metadata(frame)) return NULL;
-    tow_xla_call_t call = {.struct_size = sizeof(call)};
-    tow_xla_caller_t caller;
-    if (!find_function(&frame->attrs, &call.function))
+    if (!find_function(&frame->attrs, &call->function))
         return tow_ffi_error(frame->api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
                              TOW_XLA_CALLBACK_TARGET
                              ": no attribute `function` of type ui64");
-    if (!ask_caller(frame, &caller))
+    if (!ask_caller(frame, caller))
         return tow_ffi_error(
             frame->api, XLA_FFI_Error_Code_FAILED_PRECONDITION,
             TOW_XLA_CALLBACK_TARGET
@@ -119,15 +118,33 @@ static XLA_FFI_Error *execute(XLA_FFI_CallFrame *frame)
             frame->api, XLA_FFI_Error_Code_UNIMPLEMENTED,
             TOW_XLA_CALLBACK_TARGET
             ": elements of a type that is not known here; convert them first");
+    return NULL;
+}
+
+static XLA_FFI_Error *no_memory(const XLA_FFI_CallFrame *frame)
+{
+    return tow_ffi_error(frame->api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+                         TOW_XLA_CALLBACK_TARGET ": no memory");
+}
+
+/* Behind `sizes`, if it has any. */
+static XLA_FFI_Error *call_client(XLA_FFI_CallFrame *frame,
+                                  tow_xla_room_t sizes)
+{
+    tow_xla_call_t call = {.struct_size = sizeof(call)};
+    tow_xla_caller_t caller;
+    XLA_FFI_Error *error = check(frame, &call, &caller);
+    if (error != NULL) return error;
     const size_t count = (size_t)(frame->args.size + frame->rets.size);
-    tow_xla_room_t *rooms = calloc(count + 1, sizeof(*rooms));
-    if (rooms == NULL)
-        return tow_ffi_error(frame->api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-                             TOW_XLA_CALLBACK_TARGET ": no memory");
+    const size_t size_count = sizes.size > 0;
+    tow_xla_room_t *rooms = calloc(count + size_count + 1, sizeof(*rooms));
+    if (rooms == NULL) return no_memory(frame);
+    rooms[0] = sizes;
     call.run_id = caller.run_id;
     call.device = caller.device;
     call.arguments = rooms;
-    call.argument_count = list(frame->args.args, frame->args.size, rooms);
+    call.argument_count = size_count + list(frame->args.args, frame->args.size,
+                                            rooms + size_count);
     call.results = rooms + call.argument_count;
     call.result_count =
         list(frame->rets.rets, frame->rets.size, rooms + call.argument_count);
@@ -139,17 +156,57 @@ static XLA_FFI_Error *execute(XLA_FFI_CallFrame *frame)
                      : tow_ffi_error(frame->api, (XLA_FFI_Error_Code)code, why);
 }
 
+static XLA_FFI_Error *execute(XLA_FFI_CallFrame *frame)
+{
+    if (tow_ffi_answer_metadata(frame)) return NULL;
+    return call_client(frame, (tow_xla_room_t){0});
+}
+
+/* The sizes of all arguments; returns how many. Nowhere: it only counts. */
+static size_t list_sizes(const XLA_FFI_CallFrame *frame, int64_t *out)
+{
+    size_t count = 0;
+    for (int64_t i = 0; i < frame->args.size; i++) {
+        const XLA_FFI_Buffer *buffer = frame->args.args[i];
+        if (buffer->dtype == XLA_FFI_DataType_TOKEN) continue;
+        for (int64_t j = 0; j < buffer->rank; j++, count++)
+            if (out != NULL) out[count] = buffer->dims[j];
+    }
+    return count;
+}
+
+static XLA_FFI_Error *execute_on_shards(XLA_FFI_CallFrame *frame)
+{
+    if (tow_ffi_answer_metadata(frame)) return NULL;
+    const size_t count = list_sizes(frame, NULL);
+    int64_t *sizes = calloc(count + 1, sizeof(*sizes));
+    if (sizes == NULL) return no_memory(frame);
+    list_sizes(frame, sizes);
+    XLA_FFI_Error *error =
+        call_client(frame, (tow_xla_room_t){sizes, count * sizeof(*sizes)});
+    free(sizes);
+    return error;
+}
+
+static XLA_FFI_Error *register_one(const XLA_FFI_Api *api, const char *target,
+                                   XLA_FFI_Handler *handler)
+{
+    static const char platform[] = "Host";
+    XLA_FFI_Handler_Register_Args args = {
+        .struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE,
+        .name = {target, strlen(target)},
+        .platform = {platform, sizeof(platform) - 1},
+        .bundle = {.execute = handler},
+    };
+    return api->XLA_FFI_Handler_Register(&args);
+}
+
 XLA_FFI_Error *tow_xla_callback_register(
     const XLA_FFI_Api *api,
     bool (*find)(int32_t device_id, tow_xla_caller_t *out_caller))
 {
-    static const char platform[] = "Host";
     find_caller = find;
-    XLA_FFI_Handler_Register_Args args = {
-        .struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE,
-        .name = {TOW_XLA_CALLBACK_TARGET, sizeof(TOW_XLA_CALLBACK_TARGET) - 1},
-        .platform = {platform, sizeof(platform) - 1},
-        .bundle = {.execute = execute},
-    };
-    return api->XLA_FFI_Handler_Register(&args);
+    XLA_FFI_Error *error = register_one(api, TOW_XLA_CALLBACK_TARGET, execute);
+    if (error != NULL) return error;
+    return register_one(api, TOW_XLA_SHARD_CALLBACK_TARGET, execute_on_shards);
 }

@@ -4,7 +4,12 @@
  *
  * with any arrays in and out (dense, row major), and tokens, which order calls and
  * carry nothing. It stands still until whoever opened the client has answered
- * (tow_xla_calls_t). */
+ * (tow_xla_calls_t).
+ *
+ * By the other name each device calls with what it has of the arrays, however XLA
+ * has divided them, and there are no results. The client knows only how many
+ * dimensions they have: before all arrays come their sizes, one after the other, as
+ * int64. */
 #ifndef TOW_DEVICE_XLA_CPU_CALLBACK_H_
 #define TOW_DEVICE_XLA_CPU_CALLBACK_H_
 
@@ -20,7 +25,8 @@ extern "C" {
 
 /* The name under which JAX itself calls Python on the CPU: XLA's partitioner knows
  * that this one may have no results and still belongs to a device. */
-#define TOW_XLA_CALLBACK_TARGET "xla_ffi_python_cpu_callback"
+#define TOW_XLA_CALLBACK_TARGET       "xla_ffi_python_cpu_callback"
+#define TOW_XLA_SHARD_CALLBACK_TARGET "xla_ffi_partitioned_python_cpu_callback"
 
 /* Who calls. */
 typedef struct tow_xla_caller {

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "device/xla_cpu/asking.hh"
 #include "device/xla_cpu/callback.h"
 #include "device/xla_cpu/event_impl.hh"
 #include "device/xla_cpu/ffi_impl.hh"
@@ -168,6 +169,7 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
     absl::Status status =
         register_linear_algebra(static_cast<size_t>(options.device_count));
     if (!status.ok()) return status;
+    register_partitioners();
     auto client = std::make_unique<PJRT_Client>();
     auto find_run = [raw = client.get()](int64_t id) -> const current_run * {
         for (PJRT_Device *each : raw->devices)

@@ -67,9 +67,10 @@ class batch_partitioner : public xla::CustomCallPartitioner
                     .Reshard(of_rank(*batch, rank_of(each->shape())))
                     .hlo());
         xla::HloSharding made = on_results(*call, *batch);
-        xla::HloInstruction *part = visitor->builder()->AddInstruction(
-            smaller_call(*xla::Cast<xla::HloCustomCallInstruction>(call),
-                         operands, made));
+        xla::HloInstruction *part =
+            visitor->builder()->AddInstruction(smaller_call(
+                *xla::Cast<xla::HloCustomCallInstruction>(call), operands,
+                xla::spmd::MakePartitionedShape(call->shape(), made)));
         part->set_sharding(made);
         set_results(visitor, call, part);
         return absl::OkStatus();
@@ -178,34 +179,6 @@ class batch_partitioner : public xla::CustomCallPartitioner
         for (const xla::Shape &shape : call.shape().tuple_shapes())
             each.push_back(of_rank(batch, rank_of(shape)));
         return xla::HloSharding::Tuple(call.shape(), each);
-    }
-
-    /* The call on what one device has; layouts and aliases as they were. */
-    static std::unique_ptr<xla::HloInstruction> smaller_call(
-        const xla::HloCustomCallInstruction &call,
-        const std::vector<xla::HloInstruction *> &operands,
-        const xla::HloSharding &results)
-    {
-        xla::Shape shape =
-            xla::spmd::MakePartitionedShape(call.shape(), results);
-        if (!call.layout_constrained())
-            return call.CloneWithNewOperands(shape, operands);
-        std::vector<xla::Shape> layouts;
-        for (size_t i = 0; i < operands.size(); i++) {
-            layouts.push_back(operands[i]->shape());
-            *layouts.back().mutable_layout() =
-                call.operand_shapes_with_layout()[i].layout();
-        }
-        auto made = xla::HloInstruction::CreateCustomCall(
-            shape, operands, call.custom_call_target(), layouts, call.opaque(),
-            call.api_version());
-        auto *custom = xla::Cast<xla::HloCustomCallInstruction>(made.get());
-        custom->set_custom_call_has_side_effect(
-            call.custom_call_has_side_effect());
-        custom->set_output_to_operand_aliasing(call.output_operand_aliasing());
-        custom->set_frontend_attributes(call.frontend_attributes());
-        custom->set_metadata(call.metadata());
-        return made;
     }
 
     /* Each result as the program wants it sharded. */

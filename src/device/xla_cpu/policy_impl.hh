@@ -165,6 +165,7 @@ inline constexpr absl::string_view ALLOWED_CUSTOM_CALLS[] = {
     "stablehlo.dynamic_iota",
     "stablehlo.dynamic_reshape",
     TOW_XLA_CALLBACK_TARGET,
+    TOW_XLA_SHARD_CALLBACK_TARGET,
 };
 
 inline bool may_call(absl::string_view target)

@@ -281,7 +281,8 @@ inline bool calls_client(const xla::HloModule &module)
     for (const xla::HloComputation *computation : module.computations())
         for (const xla::HloInstruction *each : computation->instructions())
             if (each->opcode() == xla::HloOpcode::kCustomCall &&
-                each->custom_call_target() == TOW_XLA_CALLBACK_TARGET)
+                (each->custom_call_target() == TOW_XLA_CALLBACK_TARGET ||
+                 each->custom_call_target() == TOW_XLA_SHARD_CALLBACK_TARGET))
                 return true;
     return false;
 }

@@ -4,8 +4,13 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
+#include <vector>
 
 #include "absl/types/span.h"
+#include "xla/hlo/ir/hlo_casting_utils.h"
+#include "xla/hlo/ir/hlo_instruction.h"
+#include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/tile_assignment.h"
 #include "xla/service/call_graph.h"
 #include "xla/service/custom_call_sharding_helper.h"
@@ -36,5 +41,35 @@ inline const xla::TileAssignment &tiles(const xla::TileAssignment &same)
 #include "xla/hlo/utils/hlo_sharding_util.h"
 #undef TileAssignment
 #include "xla/service/spmd/spmd_partitioner.h"
+
+namespace tow
+{
+
+/* The call on what one device has; layouts, aliases and attributes as they were. */
+inline std::unique_ptr<xla::HloInstruction> smaller_call(
+    const xla::HloCustomCallInstruction &call,
+    const std::vector<xla::HloInstruction *> &operands, const xla::Shape &shape)
+{
+    if (!call.layout_constrained())
+        return call.CloneWithNewOperands(shape, operands);
+    std::vector<xla::Shape> layouts;
+    for (size_t i = 0; i < operands.size(); i++) {
+        layouts.push_back(operands[i]->shape());
+        if (layouts.back().IsArray())
+            *layouts.back().mutable_layout() =
+                call.operand_shapes_with_layout()[i].layout();
+    }
+    auto made = xla::HloInstruction::CreateCustomCall(
+        shape, operands, call.custom_call_target(), layouts, call.opaque(),
+        call.api_version());
+    auto *custom = xla::Cast<xla::HloCustomCallInstruction>(made.get());
+    custom->set_custom_call_has_side_effect(call.custom_call_has_side_effect());
+    custom->set_output_to_operand_aliasing(call.output_operand_aliasing());
+    custom->set_frontend_attributes(call.frontend_attributes());
+    custom->set_metadata(call.metadata());
+    return made;
+}
+
+} // namespace tow
 
 #endif /* TOW_DEVICE_XLA_CPU_SPMD_IMPL_HH_ */
