@@ -70,8 +70,9 @@ inline values copy_of(const PJRT_Buffer &source, PJRT_Memory *memory)
     if (!is_plain(source)) {
         auto literal = source.value->ToLiteral().Await();
         if (!literal.ok()) return literal.status();
-        auto made =
-            client->BufferFromHostLiteral(as_stored(**literal), memory->xla);
+        /* XLA reads it until the buffer is ready. */
+        const auto stored = as_stored(**literal);
+        auto made = client->BufferFromHostLiteral(stored, memory->xla);
         if (!made.ok()) return made;
         absl::Status status = (*made)->GetReadyFuture().Await();
         return status.ok() ? std::move(made) : values(status);
