@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compile build/ (set up by scripts/setup.sh). Says nothing when nothing is to
-# be done; one build of a clone at a time.
+# Compile build/ (configured by scripts/setup.sh). Prints nothing when everything is
+# up to date. A lock allows one build of a clone at a time.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

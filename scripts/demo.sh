@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# See it work: a real cluster on this host, two workers with two devices each; a
-# gang of all four, a program of three computations, and what the cluster says of
-# itself. Nothing is left behind.
+# Demonstration from C and from the command line: a cluster on this host with two
+# workers of two devices each; a gang of all four devices, a program of three
+# computations, and the cluster's status. Leaves nothing behind.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 cd "$root"
-# A folder of its own: a cluster that the user has up is none of our business.
+# In a separate folder, so that a cluster of the user is not affected.
 folder=$(mktemp -d /tmp/tow-demo-XXXXXX)
 trap 'build/tow down --folder "$folder" >/dev/null 2>&1 || true; rm -rf "$folder"' EXIT
 

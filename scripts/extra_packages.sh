@@ -1,38 +1,38 @@
 #!/usr/bin/env bash
-# More Python packages for the tests: each scripts/requirements-NAME.txt in a folder
-# .venv/NAME, without an interpreter of its own; PYTHONPATH puts it before those of
-# .venv. Done once (about 120 MB to fetch, 20 s). Without a package index the tests
-# that need one are skipped and say so.
+# Install more Python packages for the tests: those of scripts/requirements-NAME.txt
+# into .venv/NAME, a folder without an interpreter; tests put it into PYTHONPATH,
+# before the packages of .venv. Done once (downloads about 120 MB, 20 s). Without a
+# package index, the tests that need these packages are skipped with that reason.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-wanted() { sha256sum <"$1" | cut -d' ' -f1; }
+requirements_hash() { sha256sum <"$1" | cut -d' ' -f1; }
 
 fill() {
     local requirements=$1 folder=$2
     rm -rf "$folder" &&
         "$venv_python" -m pip install --no-deps --target "$folder" \
             --requirement "$requirements" &&
-        wanted "$requirements" >"$folder/towpath-stamp"
+        requirements_hash "$requirements" >"$folder/towpath-stamp"
 }
 
-bring() {
+install_packages() {
     local requirements=$1 name folder log
     name=${requirements##*/requirements-}
     name=${name%.txt}
     folder=$root/.venv/$name
     log=$log_dir/setup-$name.log
     [[ ! -f $folder/towpath-stamp ||
-        $(<"$folder/towpath-stamp") != "$(wanted "$requirements")" ]] || return 0
+        $(<"$folder/towpath-stamp") != "$(requirements_hash "$requirements")" ]] || return 0
     say "packages for the tests, $name: $(grep -c '==' "$requirements") pinned"
     run_logged "$log" "$folder" fill "$requirements" "$folder" || {
         rm -rf "$folder"
-        say "      not there: $(explain_log "$log" "$root/.venv") (log: $log); its tests are skipped"
+        say "      not installed: $(explain_log "$log" "$root/.venv") (log: $log); the tests that need $name are skipped"
     }
 }
 
 open_log_dir
 for requirements in "$root"/scripts/requirements-*.txt; do
-    bring "$requirements"
+    install_packages "$requirements"
 done

@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
-# Run every libFuzzer target from its seeds in tests/fuzz/corpus/NAME, and
-# compile_mutations, which is none: programs into XLA's compiler.
+# Run every libFuzzer target from its seeds in tests/fuzz/corpus/NAME, and then
+# compile_mutations, which sends mutated programs to XLA's compiler.
 #
 # FUZZ_RUNS      executions per target (1,000,000)
-# FUZZ_COMPILES  mutated programs for compile_mutations (300), of FUZZ_SEED
-#                (random)
-# FUZZ           only the targets named here
+# FUZZ_SECONDS   a time limit per target instead; without compile_mutations, which
+#                needs XLA
+# FUZZ_COMPILES  mutated programs for compile_mutations (300)
+# FUZZ_SEED      the seed of compile_mutations (random)
+# FUZZ           names of the targets to run (all)
 #
-# New inputs go to build-fuzz/corpus/NAME and crashes to build-fuzz/crashes: an
-# input worth keeping is copied into tests/fuzz/corpus by hand.
+# New inputs go to build-fuzz/corpus/NAME and crashes to build-fuzz/crashes. Copy
+# an input worth keeping into tests/fuzz/corpus by hand.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$root"
 
 runs=${FUZZ_RUNS:-1000000}
+seconds=${FUZZ_SECONDS:-}
 compiles=${FUZZ_COMPILES:-300}
 seed=${FUZZ_SEED:-$((RANDOM * 32768 + RANDOM))}
 build='build-fuzz'
 
-# Only these are built: the rest of an instrumented tree would not even link.
+# Only fuzz targets are built: the rest of an instrumented tree does not link.
 targets() {
     ninja -C "$build" -t targets all |
         sed -nE 's|^tests/fuzz/([a-z0-9_]+_fuzz): .*|\1|p'
@@ -30,8 +33,8 @@ run_target() {
     mkdir -p "$found" "$build/crashes"
     [[ -n $(ls -A "$seeds" 2>/dev/null) ]] ||
         fail "fuzz target $name has no seeds; put some into $seeds"
-    say "$name: $runs executions from $(find "$seeds" -type f | wc -l) seeds"
-    run_logged "$log" "" "$build/tests/fuzz/$name" "-runs=$runs" -print_final_stats=1 \
+    say "$name: ${limit/-/} from $(find "$seeds" -type f | wc -l) seeds"
+    run_logged "$log" "" "$build/tests/fuzz/$name" "$limit" -print_final_stats=1 \
         -timeout=10 -rss_limit_mb=2048 "-artifact_prefix=$build/crashes/$name-" \
         "$found" "$seeds" || report_crash "$name" "$log"
     sed -nE 's/^stat::(number_of_executed_units|average_exec_per_sec|peak_rss_mb): */      \1 /p' "$log"
@@ -41,10 +44,11 @@ report_crash() {
     local input
     tail -n 40 "$2"
     input=$(sed -nE 's/.*Test unit written to (.*)/\1/p' "$2" | tail -n 1)
-    fail "fuzz target $1 failed; to see it again: $build/tests/fuzz/$1 ${input:-INPUT} (log: $2)"
+    fail "fuzz target $1 failed; to reproduce: $build/tests/fuzz/$1 ${input:-INPUT} (log: $2)"
 }
 
-# In a plain build, with the adapter: the crashes that it looks for are a child's.
+# In a build without instrumentation, with the adapter: it looks for crashes of the
+# compile child.
 run_mutations() {
     local log=$log_dir/fuzz-compile.log adapter=build/src/device/xla_cpu/libtow_xla_cpu.so
     if [[ ! -f build/build.ninja ]] || ! ninja -C build -t query tests/fuzz/compile_mutations &>/dev/null; then
@@ -58,7 +62,7 @@ run_mutations() {
     TOW_COMPILE_CHILD=build/src/device/tow_compile_child TOW_KEEP=$build/crashes \
         run_logged "$log" "" build/tests/fuzz/compile_mutations "$adapter" \
         tests/fuzz/corpus/compile "$compiles" "$seed" ||
-        { tail -n 40 "$log"; fail "compile_mutations failed; again: FUZZ=compile_mutations FUZZ_SEED=$seed make fuzz (log: $log)"; }
+        { tail -n 40 "$log"; fail "compile_mutations failed; to reproduce: FUZZ=compile_mutations FUZZ_SEED=$seed make fuzz (log: $log)"; }
     sed -nE 's/^# (compiled .*)/      \1/p' "$log" | tail -n 1
 }
 
@@ -66,23 +70,26 @@ main() {
     local names name chosen
     open_log_dir
     [[ $runs =~ ^[1-9][0-9]*$ ]] || fail "FUZZ_RUNS=$runs is not a number of executions"
+    [[ $seconds =~ ^([1-9][0-9]*)?$ ]] || fail "FUZZ_SECONDS=$seconds is not a number of seconds"
+    limit=${seconds:+-max_total_time=$seconds}
+    limit=${limit:--runs=$runs}
     CC=clang configure "$build" -Dfuzz=true -Dtests=disabled
     mapfile -t names < <(targets)
     ((${#names[@]} > 0)) || fail "$build has no fuzz targets"
     ninja -C "$build" --quiet "${names[@]/#/tests/fuzz/}" ||
         fail "the build of $build failed; the compiler's message is above"
-    names+=(compile_mutations)
+    [[ -n $seconds ]] || names+=(compile_mutations)
     read -ra chosen <<<"${FUZZ:-${names[*]}}"
     for name in "${chosen[@]}"; do
         [[ " ${names[*]} " == *" $name "* ]] ||
-            fail "no fuzz target is called '$name'; there are: ${names[*]}"
+            fail "no fuzz target is called '$name'; the targets are: ${names[*]}"
         if [[ $name == compile_mutations ]]; then
             run_mutations
         else
             run_target "$name"
         fi
     done
-    say "all ${#chosen[@]} fuzz targets held"
+    say "all ${#chosen[@]} fuzz targets passed"
 }
 
 main

@@ -1,12 +1,12 @@
-"""JAX's own tests on Towpath, beside the same tests on JAX's CPU backend.
+"""Run JAX's own tests on Towpath, and compare with the same tests on JAX's CPU backend.
 
-    make jax-suite JAX_SOURCE=/path/to/jax          all that it chooses by itself
+    make jax-suite JAX_SOURCE=/path/to/jax          all but excluded files
     scripts/jax_suite.py --source /path/to/jax pjit_test.py lax_test.py
 
-Each file is a process of its own with a cluster of its own. A test that fails here
-and not on JAX's CPU backend is a difference: known (tests/jax_suite/known.toml gives
-the reason) or unknown. Exit status: 0 without unknown differences, 1 with some, 2 if
-the suite could not be run. docs/jax_suite.md says more.
+Each file runs in a process of its own with a cluster of its own. A test that fails
+here and not on JAX's CPU backend is a difference: known (tests/jax_suite/known.toml
+gives the reason) or unknown. Exit status: 0 without unknown differences, 1 with some,
+2 if the suite could not run. See docs/jax_suite.md.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = ROOT / "tests" / "jax_suite"
 OURS, PEER = "towpath", "cpu"
-# How JAX itself tests accelerators: theirs first, its CPU backend beside it.
+# As JAX tests accelerators: the accelerator first, then the CPU backend.
 PLATFORMS = {OURS: "towpath,cpu", PEER: "cpu"}
-# How often a file is begun again after a process of it has died or hung.
+# How often a file is restarted after its process has died or hung.
 RESTARTS_MAX = 40
 OUTCOMES = ("passed", "failed", "skipped", "died", "hung")
 BAD = ("failed", "died", "hung")
@@ -71,10 +71,10 @@ def environment(options: argparse.Namespace, on: str, folder: Path) -> dict[str,
     }
     if on == OURS:
         own["TOW_LOCAL"] = options.cluster
-        # As the tests of a CPU: what they ask of the numbers is then the same.
+        # So that tests use the tolerances of a CPU.
         own["JAX_SUITE_DEVICE"] = options.device
     else:
-        own["NPROC"] = "16"  # Else JAX's CPU backend deadlocks at 8 devices on few cores.
+        own["NPROC"] = "16"  # With fewer threads JAX's CPU backend deadlocks at 8 devices.
         own["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
     return {k: v for k, v in (os.environ | own).items() if v}
 
@@ -86,7 +86,7 @@ def command(options: argparse.Namespace, path: Path) -> list[str]:
 
 
 class Reader:
-    """What the plugin has written so far."""
+    """Reads the events that the pytest plugin (record.py) has written so far."""
 
     def __init__(self, record: Path) -> None:
         self.record, self.offset = record, 0
@@ -104,31 +104,31 @@ class Reader:
                 self.offset += len(line)
                 self._take(json.loads(line))
 
-    def _take(self, told: dict) -> None:
+    def _take(self, event: dict) -> None:
         self.since = time.monotonic()
-        if told["event"] == "collected":
-            self.count = told["count"]
-        elif told["event"] == "start":
-            self.running = told["test"]
+        if event["event"] == "collected":
+            self.count = event["count"]
+        elif event["event"] == "start":
+            self.running = event["test"]
         else:
-            self._finish(told)
+            self._finish(event)
 
-    def _finish(self, told: dict) -> None:
-        known = self.results.get(told["test"])
+    def _finish(self, event: dict) -> None:
+        known = self.results.get(event["test"])
         if known is None or known.outcome not in BAD:
-            self.results[told["test"]] = Result(
-                told["event"], told.get("text", ""), told.get("seconds", 0.0))
+            self.results[event["test"]] = Result(
+                event["event"], event.get("text", ""), event.get("seconds", 0.0))
         self.running = None
 
     def close(self, outcome: str, text: str) -> None:
-        """The process has ended without saying more."""
+        """Records the outcome of a process that has died or was ended."""
         name = self.running or f"{self.record.parent.name}::process"
         self.results[name] = Result(outcome, text, time.monotonic() - self.since)
         self.running = None
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """With all that it has started: it leads a group of its own."""
+    """Ends a process and everything it has started, which is its process group."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -144,7 +144,7 @@ interrupted = threading.Event()
 
 
 def watch(process: subprocess.Popen[bytes], reader: Reader, limit_s: float) -> str | None:
-    """Until it has ended or has been in one test for too long. How it ended."""
+    """Waits until the process ends or a test takes too long. Returns "died", "hung" or None."""
     while True:
         try:
             process.wait(timeout=0.5)
@@ -154,7 +154,7 @@ def watch(process: subprocess.Popen[bytes], reader: Reader, limit_s: float) -> s
         if interrupted.is_set():
             raise Interrupted
         if process.returncode is not None:
-            # 2: files that could not be collected, which are failures of their own.
+            # 2: files that could not be collected, which are recorded as failures.
             return None if process.returncode in (0, 1, 2, 5) else "died"
         # Collecting a large file may take longer than any test.
         if time.monotonic() - reader.since > (limit_s if reader.count else 5 * limit_s):
@@ -182,7 +182,7 @@ def run_once(options: argparse.Namespace, path: Path, on: str, reader: Reader,
 
 def run_file(options: argparse.Namespace, path: Path, on: str,
              only: set[str] | None = None) -> Results:
-    """Begun again behind each test that ended or stopped its process."""
+    """Runs a file; restarts it after each test in which the process died or hung."""
     with tempfile.TemporaryDirectory(prefix="jax-suite-") as made:
         folder = Path(made) / path.name
         folder.mkdir()
@@ -216,7 +216,7 @@ def load_known(path: Path) -> list[Known]:
 
 
 def reason_for(test: str, known: Iterable[Known]) -> str | None:
-    """Of a test that failed. All that match are marked as used."""
+    """The reason for a failed test; marks all matching entries as used."""
     found = [entry for entry in known if fnmatch.fnmatchcase(test, entry.pattern)]
     for entry in found:
         entry.used = True
@@ -260,13 +260,13 @@ class FileReport:
 
 
 def unused(known: list[Known], reports: list[FileReport]) -> list[Known]:
-    """Entries for files that were run whole and that matched no test that failed."""
+    """Entries for files that ran completely, which matched no failed test."""
     ran = {report.name for report in reports}
     return [entry for entry in known if not entry.used
             and any(fnmatch.fnmatchcase(name, entry.pattern.split("::")[0]) for name in ran)]
 
 
-# ---------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------- output
 
 
 def row(name: str, ours: dict[str, int], peer: dict[str, int] | None,
@@ -292,27 +292,27 @@ def table(reports: list[FileReport]) -> Iterator[str]:
               sum(len(r.known) for r in reports), sum(len(r.unknown) for r in reports))
 
 
-def gist(text: str) -> str:
-    """Of a traceback as pytest writes it: the error's first line, else the last one."""
+def first_error(text: str) -> str:
+    """The first line of the error in a traceback of pytest, else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]
-    said = [line for line in errors if re.match(r"[\w.]+(Error|Exception|Warning)\b", line)]
-    return (said or errors[-1:] or lines[-1:] or [""])[0][:300]
+    messages = [line for line in errors if re.match(r"[\w.]+(Error|Exception|Warning)\b", line)]
+    return (messages or errors[-1:] or lines[-1:] or [""])[0][:300]
 
 
 def summary(reports: list[FileReport], known: list[Known], whole: bool) -> Iterator[str]:
     yield from table(reports)
     for report in reports:
         for test, result in report.unknown.items():
-            yield f"unknown: {test}: {result.outcome}: {gist(result.text)}"
+            yield f"unknown: {test}: {result.outcome}: {first_error(result.text)}"
     if whole:
         for entry in unused(known, reports):
             yield f"matches nothing: {entry.pattern}"
 
 
 def describe(options: argparse.Namespace) -> dict[str, object]:
-    asked = "from importlib.metadata import version as v; print(v('jax'), v('jaxlib'))"
-    jax, jaxlib = subprocess.run([options.python, "-c", asked], capture_output=True, text=True,
+    code = "from importlib.metadata import version as v; print(v('jax'), v('jaxlib'))"
+    jax, jaxlib = subprocess.run([options.python, "-c", code], capture_output=True, text=True,
                                  check=True).stdout.split()
     return {"jax": jax, "jaxlib": jaxlib, "cores": os.cpu_count(),
             "machine": platform.machine(), "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -328,7 +328,7 @@ def chosen_files(options: argparse.Namespace) -> list[Path]:
         named = [folder / name for name in options.files]
         missing = [str(path) for path in named if not path.is_file()]
         if missing:
-            raise SystemExit(f"not there: {', '.join(missing)}")
+            raise SystemExit(f"no such files: {', '.join(missing)}")
         return named
     table = tomllib.loads(options.known.read_text(encoding="utf-8"))
     left_out = table.get("left_out", {})
@@ -345,8 +345,8 @@ def run_both(options: argparse.Namespace, path: Path, known: list[Known]) -> Fil
     report = FileReport(path.name, ours, peer)
     report.judge(known)
     counts = report.counts(ours)
-    told = ", ".join(f"{n} {outcome}" for outcome, n in counts.items() if n)
-    print(f"{path.name}: {told or 'nothing'}; {len(report.known)} known differences, "
+    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in counts.items() if n)
+    print(f"{path.name}: {outcomes or 'no tests'}; {len(report.known)} known differences, "
           f"{len(report.unknown)} unknown; {time.monotonic() - began:.0f} s",
           file=sys.stderr, flush=True)
     if options.json:
@@ -358,32 +358,32 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="jax_suite.py", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", help="names in tests/ of the checkout; without, all"
-                        " but those that known.toml leaves out")
+    parser.add_argument("files", nargs="*", help="file names in tests/ of the checkout; default: all"
+                        " but those that known.toml excludes")
     parser.add_argument("--source", type=Path, required=True,
-                        help="a checkout of JAX, of the version that is installed")
-    parser.add_argument("-k", metavar="WORDS", help="pytest's -k: only tests whose names match")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="every Nth test")
+                        help="a checkout of JAX, of the installed version")
+    parser.add_argument("-k", metavar="EXPRESSION", help="pytest's -k: only tests whose names match")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="run every Nth test")
     parser.add_argument("--cases", type=int, default=1,
                         help="generated cases of each parametrized test (1)")
     parser.add_argument("--peer", choices=("all", "failed", "none"), default="all",
-                        help="which tests run on JAX's CPU backend too (all)")
-    parser.add_argument("--jobs", type=int, default=1, help="files at once (1)")
+                        help="which tests also run on JAX's CPU backend (all)")
+    parser.add_argument("--jobs", type=int, default=1, help="files to run in parallel (1)")
     parser.add_argument("--timeout", type=float, default=180, metavar="SECONDS",
-                        help="for one test (180)")
-    parser.add_argument("--cluster", default="workers=1,devices=8", help="TOW_LOCAL of each")
-    parser.add_argument("--device", default="cpu", help="what the tests are told that they run on"
-                        " (cpu, as XLA's CPU compiler it is; empty: towpath)")
+                        help="time limit of one test (180)")
+    parser.add_argument("--cluster", default="workers=1,devices=8", help="TOW_LOCAL of each file")
+    parser.add_argument("--device", default="cpu", help="device type reported to the tests"
+                        " (cpu, because XLA's CPU compiler is used; empty: towpath)")
     parser.add_argument("--known", type=Path, default=SUITE / "known.toml",
-                        help="known differences and files that are left out")
+                        help="file of known differences and excluded files")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with JAX")
     parser.add_argument("--packages", type=os.path.abspath,
-                        help="a folder of further packages")
-    parser.add_argument("--json", action="store_true", help="one JSON object a file, as it is done, on stdout")
+                        help="a folder of additional packages")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per file when it is done")
     options = parser.parse_args(arguments)
     options.source = options.source.resolve()
     if not (options.source / "tests" / "api_test.py").is_file():
-        parser.error(f"{options.source} is no checkout of JAX: it has no tests/api_test.py")
+        parser.error(f"{options.source} is not a checkout of JAX: it has no tests/api_test.py")
     return options
 
 
@@ -402,7 +402,7 @@ def main(arguments: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             interrupted.set()
             pool.shutdown(cancel_futures=True)
-            print("interrupted: what follows is of the files before", file=sys.stderr)
+            print("interrupted: the results below are of completed files only", file=sys.stderr)
     whole = options.every == 1 and not options.k
     if options.json:
         print(json.dumps(about | {"matches_nothing": [e.pattern for e in unused(known, reports)]

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the scripts share: where things are, how to speak to the user, and how
-# to run a long command with a log. Sourced, never run.
+# Functions that the scripts share: paths, messages to the user, and running a long
+# command with a log. Sourced, never run.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -10,7 +10,7 @@ log_dir=$root/build-logs
 
 say() { printf '%s\n' "$*"; }
 
-# The one line that a failed script ends with: what, then what to do.
+# Prints the last line of a failed script: the cause, then the next step.
 fail() {
     printf 'towpath: %s\n' "$*" >&2
     exit 1
@@ -21,14 +21,14 @@ open_log_dir() {
         fail "cannot create $log_dir; make the clone writable and try again"
 }
 
-# C, C++ and header files of the tree, those not committed yet included.
+# C, C++ and header files of the tree, including those not committed yet.
 c_files() {
     (cd "$root" && git ls-files -co --exclude-standard -- '*.c' '*.h' '*.cc' '*.hh' |
         while read -r file; do [[ ! -f $file ]] || printf '%s\n' "$file"; done)
 }
 
-# wait_with_progress PID FOLDER: returns when PID has ended. Tells every few
-# seconds how long it has taken and, given a FOLDER, how much is in it.
+# wait_with_progress PID FOLDER: returns when PID has ended. Every few seconds,
+# prints the elapsed time and, if FOLDER is given, its size.
 wait_with_progress() {
     local pid=$1 folder=$2 ticks=0 every=100
     [[ ! -t 1 ]] || every=20
@@ -46,8 +46,8 @@ wait_with_progress() {
 
 folder_mb() { du -sm -- "$1" 2>/dev/null | cut -f1 || true; }
 
-# run_logged LOG FOLDER COMMAND...: output goes to LOG (started anew), progress
-# to the user; the status is the command's.
+# run_logged LOG FOLDER COMMAND...: writes the output to LOG (overwritten) and prints
+# progress; returns the status of the command.
 run_logged() {
     local log=$1 folder=$2 pid status=0
     shift 2
@@ -59,36 +59,36 @@ run_logged() {
     return "$status"
 }
 
-# Not every program says why it could not write: python -m venv does not.
+# Some programs, such as python -m venv, do not report why they cannot write.
 disk_is_full() { (($(free_mb "$1") < 16)); }
 
 free_mb() { echo $(($(stat -f -c '%a * %S' "$1") / 1048576)); }
 
-# explain_log LOG FOLDER: one phrase for the cause that a log shows of a failure
-# to fill a folder, and the next step.
+# explain_log LOG FOLDER: prints the cause of a failure to fill FOLDER, as LOG shows
+# it, and the next step.
 explain_log() {
     local log=$1
     if grep -qiE 'no space left on device|disk quota exceeded|enough free space' "$log" ||
         disk_is_full "$2"; then
         say "the disk is full; free some space and run make again"
     elif grep -q 'DO NOT MATCH THE HASHES' "$log"; then
-        say "a download is not the file that is pinned (corrupted on the way?); run make again"
+        say "a download is not the file that is pinned (corrupted in transit?); run make again"
     elif grep -qE 'BadZipFile|has an invalid wheel|corrupt' "$log"; then
         say "a downloaded file is corrupt; run make again"
     elif grep -qE 'NewConnectionError|ConnectTimeout|ReadTimeout|name resolution|Could not resolve|Network is unreachable|ProxyError|SSLError|Unable to connect|Failed to fetch' "$log"; then
         say "a package index cannot be reached; check the network and pip's or apt's configuration, then run make again"
     elif grep -q 'from versions: none' "$log"; then
-        say "no package index could be reached, or none has it; check the network and pip's configuration, then run make again"
+        say "no package index can be reached, or none has the package; check the network and pip's configuration, then run make again"
     elif grep -qE 'No matching distribution|Unable to locate package' "$log"; then
-        say "no package index has it for this system; check the sources, then run make again"
+        say "no package index has the package for this system; check the sources, then run make again"
     else
-        say "the log says why; mend that and run make again"
+        say "the log shows the cause; fix it and run make again"
     fi
 }
 
-# configure FOLDER OPTIONS...: meson setup, unless FOLDER is set up for this
-# clone with these options, or by the user's own hand. A half-made, moved or
-# otherwise configured one is made anew.
+# configure FOLDER OPTIONS...: runs meson setup, unless FOLDER is configured for this
+# clone with these options, or by the user by hand. A folder that is incomplete, was
+# moved, or has other options is created again.
 configure() {
     local dir=$1 log=$log_dir/configure-$1.log
     shift
@@ -112,4 +112,11 @@ explain_build() {
     local line
     line=$(grep -m1 -E 'ERROR|error:' "$1" || true)
     say "${line:-see the log}"
+}
+
+# run_pytest ARGUMENT...: in several processes, a test file in one of them. Tests
+# mostly wait for processes to start and to end, so one more than there are cores.
+run_pytest() {
+    "$venv_python" -m pytest -q -p no:cacheprovider -n "$(($(nproc) + 1))" \
+        --dist loadfile "$@"
 }

@@ -1,12 +1,11 @@
-"""Make the wheel: the package, and the C programs and libraries of a build folder.
+"""Build the wheel: the package, and the C programs and libraries of a build folder.
 
 usage: make_wheel.py BUILD_FOLDER [OUTPUT_FOLDER]
 
-Takes the binaries as they were built and tested, strips them, and takes along
-every library that they link to and that not every system has, under names that
-no other program's copy can be mistaken for. The tag says which C library is
-needed: the newest version that any symbol in the wheel asks for. Prints the
-wheel's path.
+Strips the binaries as they were built and tested, and bundles every library that
+they link to and that not every system has, under unique names. The tag names the
+C library that is needed: the newest version that any symbol in the wheel requires.
+Prints the wheel's path.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ SIZE_MAX = 8 << 20
 
 BUNDLE = "lib/bundled"
 ADAPTER = "towpath/libtow_xla_cpu.so"  # built only with XLA's headers
-# On every Linux system that Python and JAX run on; XLA comes by `tow setup`.
+# Present on every Linux system that runs Python and JAX; `tow setup` installs XLA.
 SYSTEM = re.compile(
     r"(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|"
     r"libtensorflow_\w+)\.so\.\d+")
-# UCX would load modules of whatever UCX is installed here, of any version.
+# UCX would load the modules of an installed UCX, of any version.
 UCX_MODULES = b"/usr/lib/x86_64-linux-gnu/ucx\0"
-# The same in every wheel of the same binaries.
+# A fixed time stamp, so that equal binaries give equal wheels.
 EPOCH = (2020, 1, 1, 0, 0, 0)
 
 
@@ -43,14 +42,14 @@ def fail(message: str) -> None:
     sys.exit(f"towpath: {message}")
 
 
-def call(*words: str | Path) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def call(*arguments: str | Path) -> str:
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        fail(f"{' '.join(map(str, words))} failed: {done.stderr.strip()}")
+        fail(f"{' '.join(map(str, arguments))} failed: {done.stderr.strip()}")
     return done.stdout
 
 
-# ---- libraries that come along ----
+# ---- bundled libraries ----
 
 
 def needed(binary: Path) -> list[str]:
@@ -59,7 +58,7 @@ def needed(binary: Path) -> list[str]:
 
 
 def resolved(binary: Path) -> dict[str, Path]:
-    """Every library that a binary is loaded with, by name."""
+    """The libraries that the loader finds for a binary, by name."""
     lines = re.findall(r"^\s*(\S+) => (/\S+)", call("ldd", binary), re.M)
     return {name: Path(path) for name, path in lines}
 
@@ -72,7 +71,7 @@ def bundled_name(library: Path) -> str:
 
 
 def collect(binaries: list[Path], folder: Path) -> dict[str, Path]:
-    """Copies of all that the binaries need and not every system has, by name."""
+    """Copies the libraries to bundle into `folder`; returns them by name."""
     found: dict[str, Path] = {}
     wanted = [(name, binary) for binary in binaries for name in needed(binary)]
     while wanted:
@@ -88,8 +87,8 @@ def collect(binaries: list[Path], folder: Path) -> dict[str, Path]:
     return found
 
 
-def keep_to_itself(library: Path) -> None:
-    """Points UCX's folder of modules to where none is."""
+def disable_ucx_modules(library: Path) -> None:
+    """Replaces UCX's folder of modules by one that does not exist."""
     data = library.read_bytes()
     if data.count(UCX_MODULES) != 1:
         fail(f"{library.name}: its folder of modules is not {UCX_MODULES.decode()}")
@@ -98,8 +97,8 @@ def keep_to_itself(library: Path) -> None:
 
 
 def redirect(binary: Path, bundle: Path, names: dict[str, Path]) -> None:
-    """Makes a binary look for the bundled libraries, and for no others. One change
-    a call: patchelf 0.14 mixes up the words of several."""
+    """Makes a binary load the bundled libraries only. One change per call, because
+    patchelf 0.14 confuses the arguments of several."""
     wanted = needed(binary)
     for name in wanted:
         call("patchelf", "--replace-needed", name, names[name].name, binary)
@@ -111,7 +110,7 @@ def redirect(binary: Path, bundle: Path, names: dict[str, Path]) -> None:
 
 
 def notices(libraries: list[Path], folder: Path) -> None:
-    """The licence of every library that comes along, as Debian ships it."""
+    """Copies the licence of every bundled library, as Debian ships it."""
     folder.mkdir()
     shutil.copy(ROOT / "LICENSE", folder / "LICENSE")
     for library in libraries:
@@ -119,11 +118,11 @@ def notices(libraries: list[Path], folder: Path) -> None:
         shutil.copy(f"/usr/share/doc/{owner}/copyright", folder / f"{owner}.txt")
 
 
-# ---- what it needs of a system ----
+# ---- required glibc ----
 
 
 def floor(binaries: list[Path]) -> tuple[int, int]:
-    """The oldest glibc that has every symbol that is asked for."""
+    """The oldest glibc that has every required symbol."""
     versions = {tuple(map(int, version.split(".")[:2]))
                 for binary in binaries
                 for version in re.findall(r"\(GLIBC_([\d.]+)\)|GLIBC_([\d.]+)",
@@ -159,7 +158,7 @@ def describe(stage: Path, project: dict, tag: str) -> None:
 
 
 def pack(stage: Path, wheel: Path, record: str) -> None:
-    """A zip with a list of hashes, last: pip removes exactly what is in it."""
+    """Writes the zip with a list of hashes as its last file: pip removes the listed files."""
     lines = []
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path in sorted(p for p in stage.rglob("*") if p.is_file()):
@@ -176,8 +175,8 @@ def pack(stage: Path, wheel: Path, record: str) -> None:
 
 
 def installed(build: Path) -> dict[Path, str]:
-    """Programs and libraries that `make install` would install, and where they go in
-    the package: the layout is the same, so that the parts find each other as there."""
+    """Programs and libraries that `make install` installs, with their paths in the
+    package: the same layout, so that they find each other in the same way."""
     listed = json.loads(call("meson", "introspect", "--installed", build))
     found = {}
     for source, target in listed.items():
@@ -207,7 +206,7 @@ def stage_binaries(binaries: dict[Path, str], package: Path) -> list[Path]:
 
 
 def stage_all(build: Path, stage: Path, project: dict) -> str:
-    """The files of the wheel; returns its tag."""
+    """Collects the files of the wheel; returns its tag."""
     package = stage / "towpath"
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "include" / "towpath", package / "include" / "towpath",
@@ -224,7 +223,7 @@ def stage_all(build: Path, stage: Path, project: dict) -> str:
     for binary in [*own, *names.values()]:
         redirect(binary, bundle, names)
         if binary.name.startswith("libucs-"):
-            keep_to_itself(binary)
+            disable_ucx_modules(binary)
         binary.chmod(0o755)
     glibc = floor([*own, *names.values()])
     return f"py3-none-manylinux_{glibc[0]}_{glibc[1]}_x86_64"

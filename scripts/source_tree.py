@@ -1,4 +1,4 @@
-"""What the source checks share: the files of a tree, and C without comments."""
+"""Functions that the source checks share: the files of a tree, and C without comments."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Iterator
 
 C_SUFFIXES = (".c", ".h", ".cc", ".hh")
-# Order matters: a quote inside a comment opens no string, and the reverse.
+# One pattern, so that a quote inside a comment opens no string, and the reverse.
 COMMENT_OR_LITERAL = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""",
     re.DOTALL,
@@ -15,7 +15,7 @@ COMMENT_OR_LITERAL = re.compile(
 
 
 def files(root: Path) -> list[Path]:
-    """All files that are or could be committed, relative to root, in order."""
+    """All files that are committed or could be, relative to root, sorted."""
     command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard",
                "-z", "--", "."]
     try:
@@ -36,8 +36,8 @@ def text(path: Path) -> str:
 
 
 def blank_comments(source: str) -> str:
-    """The same text with comments, strings and characters blanked out. Line
-    numbers and columns stay."""
+    """The text with comments, strings and characters replaced by spaces. Line
+    numbers and columns do not change."""
     return COMMENT_OR_LITERAL.sub(
         lambda match: re.sub(r"[^\n]", " ", match[0]), source)
 

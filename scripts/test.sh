@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Run every test of build/ and of Python; end with `N passed, N failed`.
+# Run all tests of build/ and of Python. The last line is `N passed, N failed`.
 #
-# TESTS   meson suites or tests to run instead of all ("--suite unit")
-# PYTESTS pytest arguments instead of the whole of tests/
+# TESTS   arguments of `meson test` ("--suite unit"); unset: all
+# PYTESTS arguments of pytest; unset: tests
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -16,15 +16,15 @@ run_meson_tests() {
     meson test -C "$root/build" --no-rebuild --print-errorlogs ${TESTS:-} || true
 }
 
-run_pytest() {
+run_python_tests() {
     rm -f "$pytest_log"
     # shellcheck disable=SC2086  # PYTESTS is a list of words
-    (cd "$root" && TOW_BUILD_DIR=$root/build "$venv_python" -m pytest -q \
-        -p no:cacheprovider -rs --junitxml="$pytest_log" ${PYTESTS:-tests}) || true
+    (cd "$root" && TOW_BUILD_DIR=$root/build run_pytest -rs \
+        --durations=20 --junitxml="$pytest_log" ${PYTESTS:-tests}) || true
 }
 
 open_log_dir
 "$root/scripts/extra_packages.sh"
 run_meson_tests
-run_pytest
+run_python_tests
 "$venv_python" "$root/scripts/test_summary.py" --meson "$meson_log" --junit "$pytest_log"

@@ -1,11 +1,11 @@
-"""Add up what meson's tests and pytest's did, as one plain line.
+"""Add up the results of meson's tests and of pytest, as one line.
 
 usage: test_summary.py [--meson TESTLOG.JSON]... [--junit PYTEST.XML]...
 
 The last line printed is `N passed, N failed`, with `, N skipped` if any were.
-Programs that print TAP count by the case, others as one each. A program that
-broke off without a failed case to show for it counts as one failure, and so
-does a log that is not there. Exit status 0 only if none failed and some ran.
+Programs that print TAP count by case, others as one each. A program that ends early
+without a failed case counts as one failure, and so does a missing log. The exit
+status is 0 only if some tests passed and none failed.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def count_tap(output: str) -> Counts:
 
 
 def count_program(record: dict) -> Counts:
-    """One line of meson's testlog.json."""
+    """Counts the cases of one line of meson's testlog.json."""
     output = record.get("stdout") or ""
     result = record["result"]
     counts = count_tap(output) if TAP_PLAN.search(output) else Counts()
@@ -76,7 +76,7 @@ def count_junit(path: str) -> Counts:
                   for k in ("tests", "failures", "errors", "skipped")}
         failed = number["failures"] + number["errors"]
         passed = number["tests"] - failed - number["skipped"]
-        # A test that fails and then fails to tear down is listed twice.
+        # A test that fails, and whose tear-down fails too, is listed twice.
         total.add(Counts(max(0, passed), failed, number["skipped"]))
     return total
 

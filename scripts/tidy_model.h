@@ -1,7 +1,7 @@
-/* What clang-tidy cannot know, for it sees one file at a time: an error made by
- * these is never TOW_OK. Without it, it finds outputs unset on paths where the
- * caller returned. Included before each file by scripts/check.sh, but for
- * src/base/status.c, which defines them. */
+/* Tells clang-tidy, which sees one file at a time, that an error made by these
+ * functions is never TOW_OK. Without this it reports unset outputs on paths where
+ * the caller has returned. scripts/check.sh includes it before each file except
+ * src/base/status.c, which defines the functions. */
 #include "base/status.h"
 
 #define TOW_MODEL_NOT_OK(status)                       \

@@ -1,11 +1,11 @@
-"""Does this interpreter's environment hold all that a requirements file pins?
+"""Check that this interpreter's environment has all packages of a requirements file.
 
 usage: PYTHON -I venv_is_whole.py REQUIREMENTS
 
-Exit status 0 if every pinned package is there in the pinned version and every
-file that its installer recorded has the recorded size, else 1 and one line a
-fault. Reads no file of the packages themselves, so that it can run on every
-`make`: 0.1 s for 4,000 files.
+Exit status 0 if every pinned package is installed in the pinned version and every
+file that its installer recorded has the recorded size; else 1, with one line per
+fault. Reads no contents of files, so that it can run on every `make`: 0.1 s for
+4,000 files.
 """
 
 import os
@@ -23,7 +23,7 @@ def pins(requirements: str) -> list[tuple[str, str]]:
 
 
 def fault_of(name: str, version: str) -> str | None:
-    """What is wrong with one package, None if it is whole."""
+    """What is wrong with one package, None if it is complete."""
     try:
         package = metadata.distribution(name)
     except metadata.PackageNotFoundError:
@@ -31,7 +31,7 @@ def fault_of(name: str, version: str) -> str | None:
     if package.version != version:
         return f"{name} is {package.version}, not {version}"
     for file in package.files or ():
-        # Compiled files come and go; the installer lists them without size.
+        # Compiled files may be missing; the installer lists them without a size.
         if file.size is None or file.suffix == ".pyc":
             continue
         try:

@@ -1,13 +1,13 @@
-/* Times nanopb against protobuf-c on messages shaped like Towpath's hot path,
- * and shows what each does with hostile bytes. One JSON line per figure on
- * standard output; `value` is nanopb, `peer_value` protobuf-c with an arena.
- * In the cases called `checked` protobuf-c is preceded by tow_check, and so
- * promises what nanopb does.
+/* Times nanopb against protobuf-c on messages like those of Towpath's hot path,
+ * and shows how each handles hostile bytes. One JSON line per result on
+ * standard output; `value` is nanopb, `peer_value` protobuf-c with an arena. In
+ * the cases named `checked`, tow_check runs before protobuf-c and enforces the
+ * same limits as nanopb.
  *
  *     codec_bench [OPTIONS_FILE]
  *
- * OPTIONS_FILE holds serialised compile options as JAX sends them; without it
- * that case is left out. */
+ * OPTIONS_FILE holds serialised compile options of JAX; without it that case is
+ * left out. */
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -28,8 +28,8 @@
 enum {
     ROUNDS = 31,             /* odd, so that the median is a sample */
     ROUND_NS = 1500 * 1000,  /* per library; short against a time slice */
-    FRAME_BYTES = 64 * 1024, /* hostile frames fill one control frame */
-    ARENA_BYTES = 16 << 20,  /* never the limit here: the demand is shown */
+    FRAME_BYTES = 64 * 1024, /* a hostile message fills one control frame */
+    ARENA_BYTES = 16 << 20,  /* large enough: the demand is reported */
     GRANT_IDS = 8,
     NODES = 64,
     NODE_IDS = 4,
@@ -48,7 +48,7 @@ static arena_t arena;
 static uint64_t realloc_count;
 static uint64_t realloc_bytes;
 
-/* The linker sends nanopb's calls here (--wrap=realloc). */
+/* The linker redirects nanopb's calls here (--wrap=realloc). */
 void *__real_realloc(void *pointer, size_t size);
 void *__wrap_realloc(void *pointer, size_t size);
 
@@ -113,7 +113,7 @@ static Tow__Codec__Hello peer_hello = TOW__CODEC__HELLO__INIT;
 static Tow__Codec__Node peer_nodes[NODES];
 static Tow__Codec__Node *peer_node_pointers[NODES];
 
-/* Where the streamed submission's nodes go: what an arena would give. */
+/* Target of the streamed submission's nodes, in place of an arena. */
 typedef struct node_sink {
     tow_codec_Node nodes[NODES];
     size_t count;
@@ -291,7 +291,7 @@ typedef struct codec_case {
     size_t wire_bytes;
 } codec_case_t;
 
-/* Large enough for every decoded message; 16 aligned by malloc's promise. */
+/* Large enough for every decoded message; malloc aligns to 16 bytes. */
 static union scratch {
     max_align_t align;
     uint8_t bytes[FRAME_BYTES];
@@ -307,7 +307,7 @@ static size_t nanopb_encode(codec_case_t *self)
     return stream.bytes_written;
 }
 
-/* pack() does not know the buffer's end, so the size must be asked first. */
+/* pack() does not check the buffer's end, so the size is computed first. */
 static size_t peer_encode(codec_case_t *self)
 {
     if (protobuf_c_message_get_packed_size(self->peer_message) >
@@ -400,8 +400,8 @@ static figure_t summarise(double samples[ROUNDS])
                       samples[ROUNDS - 1 - ROUNDS / 10]};
 }
 
-/* Rounds in pairs, the order swapped every time, so that a busy neighbour
- * falls on both; the ratio is the median of the pairs' ratios. */
+/* Paired rounds in alternating order, so that other load affects both; the
+ * ratio is the median of the pairs' ratios. */
 static void compare(codec_case_t *self, const char *verb, operation_t ours,
                     operation_t theirs)
 {
@@ -446,7 +446,7 @@ static void measure_memory(codec_case_t *self)
                 "bytes", (double)arena.used);
 }
 
-/* Both libraries must write the same bytes, or the times compare nothing. */
+/* Both libraries must write the same bytes for the times to be comparable. */
 static void make_wire(codec_case_t *self)
 {
     self->wire_bytes = nanopb_encode(self);

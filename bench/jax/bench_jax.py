@@ -1,4 +1,4 @@
-"""`tow bench jax`: plain JAX on a local cluster, beside JAX's own CPU backend."""
+"""`tow bench jax`: unmodified JAX on a local cluster, against JAX's own CPU backend."""
 
 import argparse
 import contextlib
@@ -19,47 +19,47 @@ CHAIN = 128
 STARTUP_S = 0.5
 
 HELP = """
-Each case runs on both backends in turn, in processes that stay up, a pair a round; the
-ratio is ours to the peer's, above 1 is better for us: median [lowest-highest round].
-`spread` is an interval for that median (95 %, by ranks; of fewer than 6 rounds all).
+Each round of a case runs once on each backend, in long-running processes. The ratio is
+ours to the peer's, above 1 is better for us: median [lowest-highest round]. `spread` is
+the 95 % confidence interval of the median by ranks (all rounds if there are fewer than 6).
 
-case              what                                               bar
+case              what                                               target
 fig5_chained_1    scalar add and all-reduce, 1 device; 128 calls     0.7
-                  that are not waited for
-fig5_chained_8    the same, 8 devices of the local cluster that a    5
-                  script gets: in one process, as JAX's own are
-fig5_opbyop_8     each call waited for                               4
-fig5_chained_2x4  8 devices in 2 processes
-fig5_opbyop_2x4   each call waited for
-train_10m_8       a step of training, 10.9 M parameters, 8 devices,  1.0
+                  without waiting
+fig5_chained_8    the same on the 8 devices of an embedded cluster,  5
+                  in one process, as with JAX's own backend
+fig5_opbyop_8     the same, each call waited for                     4
+fig5_chained_2x4  chained, 8 devices in 2 processes
+fig5_opbyop_2x4   op by op, 8 devices in 2 processes
+train_10m_8       a training step, 10.9 M parameters, 8 devices,     1.0
                   batch 8 of 128 tokens, data and tensor parallel
-train_10m_islands the step of training on two islands of 4 devices,  0.97
-                  beside one island of 8 with the same mesh
+train_10m_islands a training step on two islands of 4 devices,       0.97
+                  against one island of 8 with the same mesh
 execute_50x50_4   a call with 50 arguments and 50 results, 4         0.5
-                  devices, beside the same call with a plugin that
+                  devices, against the same call with a plugin that
                   executes nothing: the cost of JAX
 execute_500x500_4 the same with 500 of each
-delete_5000       to let go of 5,000 arrays of 16 bytes, each
-delete_500x8      the same of 500 arrays with a shard on each of 8
+delete_5000       delete one of 5,000 16-byte arrays
+delete_500x8      delete one of 500 arrays with a shard on each of 8
                   devices
-threads_8         calls of 8 threads, each its own function on its
-                  own device; one_thread_per_s: of one alone
-device_put_64MiB  beside a memcpy into memory that is there          0.7
-asarray_64MiB     the same; JAX takes new memory each time           0.7
-device_put_16B    128 at a time, beside JAX's own                    0.67
-asarray_16B       one by one, beside JAX's own, which only lends     0.67
-                  its memory
-startup           what a script of one line takes longer than on     1
-                  JAX's own backend: 0.5 s are allowed; nothing was
-                  compiled before. kept_s (not quick): when it was
-idle_memory       of the processes of an idle cluster of 8 devices,  1
-                  XLA's files not counted: 60 MiB are allowed
+threads_8         calls of 8 threads, each with its own function and
+                  device; one_thread_per_s: of one thread alone
+device_put_64MiB  against memcpy into memory written before          0.7
+asarray_64MiB     the same; JAX allocates new memory each time       0.7
+device_put_16B    128 at a time, against JAX's own backend           0.67
+asarray_16B       one at a time, against JAX's own backend, which    0.67
+                  shares its memory without a copy
+startup           extra time of a one-line script over JAX's own     1
+                  backend, with an empty compile cache; limit 0.5 s.
+                  kept_s (not with --quick): with a warm cache
+idle_memory       memory of an idle cluster of 8 devices without     1
+                  XLA's files; limit 60 MiB
 budget_*          where the time of a call goes: us on the user's thread in JAX and in the
-                  plugin, by function; us of CPU in each role (a run of its own, under a
-                  meter that costs some 20 ns a function)
+                  plugin, by function; CPU us in each role (a separate run, under a meter
+                  that costs about 20 ns per function)
 
---quick leaves out two islands and what has no bar, unless --case names it.
-JAX's own backend has NPROC=16: with its default thread pool it deadlocks on 8 devices.
+--quick leaves out two islands and cases without a target, unless --case names them.
+JAX's own backend runs with NPROC=16: its default thread pool deadlocks on 8 devices.
 """
 
 
@@ -71,7 +71,7 @@ class Failed(Exception):
 
 
 def our_environment(workers: int, devices: int, islands: int = 1) -> dict[str, str]:
-    """Nothing of a run before, or of the user's, is found compiled."""
+    """An empty compile cache: neither an earlier run nor the user filled it."""
     size = f"workers={workers},devices={devices}"
     return {"JAX_PLATFORMS": "towpath", "TOW_COMPILE_CACHE": "off",
             "TOW_LOCAL": size if islands == 1 else f"{size},islands={islands}"}
@@ -83,7 +83,7 @@ def jax_environment(devices: int) -> dict[str, str]:
 
 
 def plugin_library() -> pathlib.Path:
-    """TOW_PJRT_LIBRARY; or that of the build folder that this file was copied to."""
+    """TOW_PJRT_LIBRARY, or the plugin of the build folder that holds this file."""
     given = os.environ.get("TOW_PJRT_LIBRARY")
     built = HERE.parents[1] / "src" / "pjrt" / "libtowpath_pjrt.so"
     path = pathlib.Path(given) if given else built
@@ -101,13 +101,13 @@ def metered_environment(workers: int, devices: int) -> dict[str, str]:
 
 
 def whole_environment(own: dict[str, str]) -> dict[str, str]:
-    """TOW_ADDRESS would be some cluster that others use."""
+    """Without TOW_ADDRESS, which may name a cluster in use."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("TOW_ADDRESS", "XLA_FLAGS")}
     return inherited | {"TOW_PJRT_LIBRARY": str(plugin_library())} | own
 
 
 class Child:
-    """A backend in a process of its own."""
+    """A backend in its own process."""
 
     def __init__(self, name: str, environment: dict[str, str]) -> None:
         ours, theirs = socket.socketpair()
@@ -148,7 +148,7 @@ class Child:
 
 
 class Children:
-    """Those that were needed so far, by name."""
+    """The processes started so far, by name."""
 
     ENVIRONMENTS = {
         "ours, 1 device": lambda: our_environment(1, 1),
@@ -223,7 +223,7 @@ def verdict(line: dict, bar: float) -> str:
 
 
 def median_interval(ordered: list[float]) -> list[float]:
-    """95 % by ranks: of so many rounds fewer than `cut` lie beyond it by chance."""
+    """The 95 % interval by ranks: it leaves out `cut` rounds at each end."""
     n, cut, below = len(ordered), 0, 0.0
     chance = 0.5**n
     while below + chance <= 0.025 and cut < n // 2:
@@ -242,7 +242,7 @@ class Case:
     name: str
     devices: int
     unit: str = "us"
-    # "JAX", "nothing executed", "one island", or a time of our own answer
+    # "JAX", "nothing executed", "one island", or a time in our own reply
     peer: str = "JAX"
     step: int = 1  # counts are multiples of it
     who: str = "ours"
@@ -307,7 +307,7 @@ class Bench:
                 for k, v in child.ask(do="run", case=case.name, count=count).items()}
 
     def warm(self, child: Child, case: Case) -> int:
-        """Compiles, and says how many make a round."""
+        """Compiles, and returns how many calls make a round."""
         self.note(f"{case.name}: compiling on {child.name}")
         each = self.seconds(child, case, case.step)["value"]
         count = int(self.round_s / each / case.step) * case.step
@@ -333,7 +333,7 @@ class Bench:
         self.show(result)
 
     def beside(self, case: Case) -> Child | None:
-        """The process of the peer; None: it is in ours."""
+        """The process of the peer; None: the peer runs in our process."""
         if case.peer == "JAX":
             return self.children.get("JAX", case.devices)
         if case.peer == "one island":
@@ -341,13 +341,13 @@ class Bench:
         if case.peer != "nothing executed":
             return None
         child = self.children.get("metered", case.devices)
-        child.ask(do="fake", on=False)  # The case is made for real, whatever was before.
+        child.ask(do="fake", on=False)  # The case is compiled with real executions.
         child.ask(do="run", case=case.name, count=case.step)
         child.ask(do="fake", on=True)
         return child
 
     def round(self, case: Case, counts: dict, ours: Child, beside: Child | None, i: int):
-        """Seconds of ours and of the peer, and what else was told."""
+        """Seconds of ours and of the peer, and other values of the replies."""
         order = [ours] if beside is None else [ours, beside][:: 1 if i % 2 == 0 else -1]
         said = {child: self.seconds(child, case, counts[child]) for child in order}
         mine = said[ours]
@@ -388,7 +388,7 @@ class Bench:
     def budget_fields(self, said: dict, us: float) -> dict:
         times, functions = said["times"], said["functions"]
         calling = times.get("calling", times["value"])
-        # Buffer_ReadyEvent waits: that is after the loop of calls.
+        # Buffer_ReadyEvent waits, which happens after the loop of calls.
         inside = sum(s for name, (_, s) in functions.items() if name != "Buffer_ReadyEvent")
         top = sorted(functions.items(), key=lambda f: -f[1][1])[:8]
         return {
@@ -430,7 +430,7 @@ class Bench:
                          more=more))
 
     def kept_seconds(self) -> float:
-        """Of the script when its program is on disk."""
+        """Time of the script when its program is in the compile cache."""
         with tempfile.TemporaryDirectory() as folder:
             environment = our_environment(1, 8) | {"TOW_COMPILE_CACHE": folder}
             return min(self.script_seconds(environment) for _ in range(3))
@@ -449,7 +449,7 @@ class Bench:
             if self.is_chosen(case.name) and not self.is_left_out(case):
                 self.run_case(case)
         if not self.options.quick or self.options.case:
-            # Each is another process that compiles.
+            # Each compiles in a new process.
             self.show_budget("fig5_chained_1", 1)
             self.show_budget("fig5_chained_8", 8)
             self.show_budget("execute_50x50_4", 8)

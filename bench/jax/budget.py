@@ -1,5 +1,5 @@
-"""Where the time goes, from the kernel's books: CPU time of each role of the local
-cluster that a process has started."""
+"""CPU time of each role of the local cluster that a process has started, from the
+kernel's accounting."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ PROC = pathlib.Path("/proc")
 
 
 def _parent(pid: int) -> int:
-    # The name may hold anything, but for its own last bracket.
+    # The process name may contain anything; it ends at the last bracket.
     return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
 
 
@@ -19,7 +19,7 @@ def descendants(pid: int) -> list[int]:
             try:
                 parents[int(entry.name)] = _parent(int(entry.name))
             except (OSError, IndexError):
-                continue  # It has ended.
+                continue  # It has exited.
     found = [pid]
     for ancestor in found:
         found += [p for p, parent in parents.items() if parent == ancestor]
@@ -31,20 +31,20 @@ def _words(pid: int) -> list[str]:
 
 
 def _thread_seconds(pid: int) -> dict[int, float]:
-    """By thread; its own CPU time in nanoseconds is the first word of schedstat."""
+    """By thread; the first number of schedstat is its CPU time in nanoseconds."""
     seconds = {}
     for thread in (PROC / str(pid) / "task").iterdir():
         try:
             seconds[int(thread.name)] = int((thread / "schedstat").read_text().split()[0]) * 1e-9
         except OSError:
-            continue  # It has ended.
+            continue  # It has exited.
     return seconds
 
 
 def read() -> dict[str, float]:
-    """Seconds of CPU so far: this thread, other threads of this process, and the
-    controller, the workers' loops and all other threads of workers below it. A
-    controller within the only worker is that worker's loop."""
+    """CPU seconds so far: of this thread, other threads of this process, and below it
+    the controller, the workers' event loops and their other threads. A controller in
+    the process of the only worker counts as that worker's loop."""
     own = _thread_seconds(os.getpid())
     main = own.pop(os.getpid())
     spent = {"main": main, "other_threads": sum(own.values()),
@@ -64,8 +64,8 @@ def read() -> dict[str, float]:
 
 
 def memory_below(pid: int) -> tuple[int, float]:
-    """Processes below one, and their MiB in memory: shared pages are counted once,
-    files of XLA not at all."""
+    """Descendants of a process and their memory in MiB: shared pages count once,
+    XLA's files do not count."""
     count, kib = 0, 0
     for child in descendants(pid):
         try:

@@ -1,8 +1,8 @@
-"""What `tow bench jax` measures: the same plain JAX on every backend.
+"""The cases of `tow bench jax`: the same unmodified JAX on every backend.
 
-A case is made once in a process, compiled and warm, and then run again and again.
-`run(count)` does `count` of its units and returns seconds by name; "value" is what
-is compared.
+A case is created once in a process, compiled and warmed up, and then run repeatedly.
+`run(count)` does `count` of its units and returns seconds by name; "value" is
+compared.
 """
 
 import threading
@@ -45,7 +45,7 @@ def make_fig5(device_count: int):
 
 
 def fig5_chained(device_count: int) -> Case:
-    """Calls that are not waited for, 128 at a time, each with the last one's result."""
+    """Calls without waiting, 128 at a time, each with the last result."""
     step, begin = make_fig5(device_count)
 
     def run(count: int) -> Times:
@@ -83,7 +83,7 @@ def fig5_opbyop(device_count: int) -> Case:
 
 
 def train_10m() -> Case:
-    """Steps of training on 8 devices, as in examples/jax/train_lm.py."""
+    """Training steps on 8 devices, as in examples/jax/train_lm.py."""
     mesh = train_lm.make_mesh(jax.devices()[:8])
     corpus = train_lm.Corpus(mesh, TRAINED)
     step, state, done = train_lm.make_step(TRAINED), train_lm.start(mesh, TRAINED), 0
@@ -107,7 +107,7 @@ def train_10m() -> Case:
 
 
 def execute_many(argument_count: int) -> Case:
-    """As many arguments as results on 4 devices; the calls, without the wait for the last."""
+    """As many results as arguments on 4 devices; the calls, without waiting for the last."""
     mesh = Mesh(np.array(jax.devices()[:4]), ("i",))
     split = NamedSharding(mesh, PartitionSpec("i"))
     arguments = [jax.device_put(np.full(4, i, np.float32), split) for i in range(argument_count)]
@@ -128,11 +128,11 @@ def execute_many(argument_count: int) -> Case:
     return run
 
 
-# ---- arrays that are dropped ----
+# ---- deleting arrays ----
 
 
 def drop(make: Callable[[int], list]) -> Case:
-    """Arrays that are there and that nobody has any more; the time to let go of each."""
+    """Deletes ready arrays; the time of each."""
 
     def run(count: int) -> Times:
         arrays = jax.block_until_ready(make(count))
@@ -150,7 +150,7 @@ def drop_small() -> Case:
 
 
 def drop_sharded() -> Case:
-    """Each with a shard on every one of 8 devices, all made by few programs."""
+    """Each with a shard on each of 8 devices, created by few programs."""
     mesh = Mesh(np.array(jax.devices()[:8]), ("i",))
     split = NamedSharding(mesh, PartitionSpec("i"))
     many = jax.jit(lambda: [jax.numpy.full(8, i, np.float32) for i in range(100)],
@@ -162,7 +162,7 @@ def drop_sharded() -> Case:
 
 
 def threads_8() -> Case:
-    """8 threads, each with its own function on its own device: seconds for a call of any."""
+    """8 threads, each with its own function and device: seconds per call over all threads."""
     steps = [jax.jit(lambda x, i=i: x + i) for i in range(THREADS)]
     begins = [jax.device_put(np.float32(0), device) for device in jax.devices()[:THREADS]]
 
@@ -207,7 +207,7 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def memcpy_times(source: np.ndarray, target: np.ndarray) -> Times:
-    """Into memory that is there, and as numpy's copy() into memory that is new."""
+    """Into memory written before, and, as numpy's copy() does, into new memory."""
     return {"memcpy": timed(lambda: np.copyto(target, source)), "fresh": timed(source.copy)}
 
 
@@ -216,7 +216,7 @@ def large_array() -> np.ndarray:
 
 
 def put_large() -> Case:
-    """64 MiB to a device, until they are there; a memcpy beside each."""
+    """64 MiB to a device, until they are ready; each followed by a memcpy."""
     source = large_array()
     target = source.copy()
 
@@ -229,11 +229,11 @@ def put_large() -> Case:
 
 
 def get_large() -> Case:
-    """64 MiB from a device into new memory; a memcpy beside each."""
+    """64 MiB from a device into new memory; each followed by a memcpy."""
     source = large_array()
     target = source.copy()
     device = jax.device_put(source)
-    fresh = jax.jit(lambda x: x ^ 1)  # JAX keeps what it has fetched of an array.
+    fresh = jax.jit(lambda x: x ^ 1)  # JAX caches the host copy of an array.
 
     def once() -> Times:
         array = fresh(device).block_until_ready()
@@ -246,7 +246,7 @@ def get_large() -> Case:
 
 
 def repeated(once: Callable[[], Times]) -> Case:
-    """The median of each time, times the count."""
+    """The median of each time, multiplied by the count."""
 
     def run(count: int) -> Times:
         rounds = [once() for _ in range(count)]
@@ -257,7 +257,7 @@ def repeated(once: Callable[[], Times]) -> Case:
 
 
 def put_small() -> Case:
-    """16 bytes to a device, 128 times; then the wait for all."""
+    """16 bytes to a device, 128 times; then wait for all."""
     source = np.arange(4, dtype=np.float32)
 
     def run(count: int) -> Times:
@@ -271,7 +271,7 @@ def put_small() -> Case:
 
 
 def get_small() -> Case:
-    """16 bytes that are ready on a device: np.asarray, one after the other."""
+    """np.asarray of 16 bytes that are ready on a device, one at a time."""
     source = np.arange(4, dtype=np.float32)
 
     def run(count: int) -> Times:

@@ -1,16 +1,16 @@
-"""One backend of `tow bench jax`, as a process that stays up and does rounds on command.
+"""One backend of `tow bench jax`, as a process that performs rounds on command.
 
 usage: child.py DESCRIPTOR
 
-Takes requests, a line of JSON each, on the socket DESCRIPTOR, and answers each with
-one; `tow bench jax` is at the other end. Which backend it is, is the environment's.
+Reads requests from `tow bench jax` on the socket DESCRIPTOR, one JSON object per line,
+and replies with one each. The environment selects the backend.
 
-  {"do": "run", "case": NAME, "count": N}     seconds by name; the first time of a
-                                              case compiles it and does not count
+  {"do": "run", "case": NAME, "count": N}     seconds by name; the first run of a
+                                              case compiles it, which is not timed
   {"do": "budget", "case": NAME, "count": N}  the same, with CPU seconds by role and,
                                               under the meter, seconds by function
   {"do": "fake", "on": true}                  under the meter: execute nothing
-  {"do": "memory"}                            of the processes below this one
+  {"do": "memory"}                            memory of the descendants of this process
 """
 
 import ctypes
@@ -38,7 +38,7 @@ def case_of(name: str) -> cases.Case:
 
 
 def meter():
-    """The plugin around the plugin, if JAX has loaded it."""
+    """The meter plugin, if JAX has loaded it."""
     path = os.environ.get("TOW_METER_LIBRARY") and os.environ.get("TOW_PJRT_LIBRARY")
     return ctypes.CDLL(path) if path else None
 
@@ -86,7 +86,7 @@ def main() -> None:
     for line in parent:
         try:
             said = answer(json.loads(line))
-        except Exception as error:  # Whatever it is, the other end must know.
+        except Exception as error:  # Any error goes to the other end.
             said = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(said), file=parent)
 

@@ -1,15 +1,14 @@
-/* A plugin around the plugin: what JAX calls goes to the library that
- * TOW_METER_LIBRARY names, and the time that it takes there is booked by
- * function. Loaded by measurements of `tow bench jax` alone.
+/* A PJRT plugin that wraps another: it forwards JAX's calls to the library of
+ * TOW_METER_LIBRARY and accumulates their time by function. Only `tow bench
+ * jax` loads it.
  *
- *     tow_meter_start()    forget what was booked, and book the calls of this
- *                          thread
+ *     tow_meter_start()    clears the times and measures calls of this thread
  *     tow_meter_stop(...)  lines `FUNCTION CALLS NANOSECONDS`
- *     tow_meter_fake(1)    from now on nothing is executed: results are empty
- *                          and ready at once. What is left is the cost of JAX.
+ *     tow_meter_fake(1)    from now on executes nothing: results are empty and
+ *                          ready at once, which leaves the cost of JAX
  *
- * Calls from within calls are booked with the outer one, and so is what JAX does
- * in a callback that the plugin makes before it returns. */
+ * Nested calls count for the outer one, and so does JAX's work in a callback
+ * that the plugin makes before it returns. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -34,7 +33,7 @@ EXPORT void tow_meter_fake(int fake);
 /* Every function of the table takes one pointer, and returns one or nothing. */
 typedef void *(*function_t)(void *args);
 
-/* The table, as JAX knows it and as a list. */
+/* The function table, as a struct and as an array. */
 typedef union table {
     PJRT_Api api;
     struct {
@@ -44,11 +43,11 @@ typedef union table {
 } table_t;
 
 static const PJRT_Api *plugin; /* lent by the library */
-static table_t shown;          /* to JAX: each function books its time */
+static table_t shown;          /* for JAX: each function measures its time */
 static table_t inner;          /* the plugin's functions, or our fakes */
 static size_t function_count;
 
-/* -- The books ---------------------------------------------------------------- */
+/* -- Times by function ---------------------------------------------------- */
 
 static struct {
     uint64_t calls;
@@ -78,9 +77,9 @@ static void *call(size_t n, void *args)
     return result;
 }
 
-/* One function for each place of the table. Places are counted from 100, so that
- * tens and ones can be put together to a number. The formatter would move these
- * lists about each time. */
+/* One function per slot of the table. Slots are numbered from 100, so that tens
+ * and ones can be concatenated to a number. The formatter would rearrange these
+ * lists. */
 /* clang-format off */
 #define PLACE(n)                       \
     static void *place_##n(void *args) \
@@ -172,9 +171,9 @@ void tow_meter_stop(char *text, size_t capacity)
     }
 }
 
-/* -- Executions that are none --------------------------------------------------- */
+/* -- Fake executions ------------------------------------------------------ */
 
-/* What an empty result begins with; a true one begins with something else. */
+/* The first word of an empty result; a real one begins differently. */
 static const char fake_mark;
 
 typedef struct fake_buffer {
@@ -201,7 +200,7 @@ static fake_buffer_t *as_fake(PJRT_Buffer *buffer)
     return fake->mark == &fake_mark ? fake : NULL;
 }
 
-/* What the last executable has: a benchmark runs one at a time. */
+/* Of the last executable: a benchmark runs one at a time. */
 static struct {
     PJRT_LoadedExecutable *executable;
     PJRT_Device *const *devices;
@@ -244,7 +243,7 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args)
     for (size_t d = 0; d < args->num_devices; d++) {
         for (size_t i = 0; i < last.result_count; i++) {
             fake_buffer_t *fake = malloc(sizeof(*fake));
-            if (fake == NULL) abort(); /* A measurement is over then. */
+            if (fake == NULL) abort(); /* The measurement has ended. */
             *fake =
                 (fake_buffer_t){&fake_mark, last.devices[d], last.memories[d]};
             args->output_lists[d][i] = (PJRT_Buffer *)fake;

@@ -1,4 +1,4 @@
-"""The least that a script does: what it takes, is start-up."""
+"""The shortest script: its time is the start-up time."""
 
 import jax
 

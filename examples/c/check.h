@@ -1,4 +1,4 @@
-/* What a program does with a status that is not TOW_OK: these give up. */
+/* Error handling of the examples: print the message and exit. */
 #ifndef CHECK_H_
 #define CHECK_H_
 

@@ -1,12 +1,12 @@
-/* Training, data parallel: every device has the whole model and a part of the
+/* Data-parallel training: every device has the whole model and a part of the
  * data. One step is one program:
  *
- *     gradients:  of a small bias and of a large weight, each device from its data
- *     all-reduce: of both, as one node of the program
- *     update:     of the bias, and of the weight, each as soon as its own sum is
- *                 there: that of the bias does not wait for the weight's
+ *     gradients:  of a small bias and a large weight, on each device's own data
+ *     all-reduce: of both gradients, as one node of the program
+ *     update:     of the bias and of the weight; the bias does not wait for the
+ *                 sum of the weight's gradients
  *
- * Without TOW_ADDRESS it starts a cluster of its own. */
+ * Without TOW_ADDRESS the program starts a cluster of its own. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 #define WEIGHTS 4096
 
-/* Of a model that adds: the gradients are the data itself, and four times it. */
+/* Gradients of a model that adds: the data itself, and four times the data. */
 static const char gradients_text[] =
     "func.func @main(%x: tensor<f32>) -> (tensor<f32>, tensor<4096xf32>) {\n"
     "  %four = stablehlo.constant dense<4.0> : tensor<f32>\n"
@@ -60,7 +60,7 @@ static tow_array_t *update(tow_slice_t *slice, const char *text,
     return result;
 }
 
-/* Arguments: the data, the bias, the weight. Results: the new ones. */
+/* Arguments: data, bias, weight. Results: the new bias and weight. */
 static tow_program_t *trace(tow_client_t *client, tow_slice_t *slice)
 {
     const tow_array_type_t scalar = TOW_ARRAY_TYPE(TOW_TYPE_F32);
@@ -113,8 +113,8 @@ static void step(tow_program_t *program, tow_array_t *data, model_t *model)
     *model = (model_t){results[0], results[1]};
 }
 
-/* Device i has i + 1: a step takes half the sum from the bias, and twice that
- * from each weight. */
+/* Device i has the data i + 1: a step subtracts half the sum from the bias, and
+ * twice the sum from each weight. */
 static bool is_right(const model_t *model, size_t device_count, int steps)
 {
     const float sum = (float)(device_count * (device_count + 1) / 2);
@@ -153,11 +153,11 @@ int main(void)
                sizeof(float), true),
         upload(slice, (tow_array_type_t)TOW_ARRAY_TYPE(TOW_TYPE_F32, WEIGHTS),
                zeros, sizeof(zeros), true)};
-    for (int i = 0; i < STEPS; i++) /* None is waited for. */
+    for (int i = 0; i < STEPS; i++) /* No step waits. */
         step(program, data, &model);
     const bool ok = is_right(&model, count, STEPS);
     printf("%d steps on %zu devices: %s\n", STEPS, count,
-           ok ? "the model is as it should be" : "WRONG");
+           ok ? "the model is correct" : "the model is WRONG");
 
     tow_array_release(model.bias);
     tow_array_release(model.weight);

@@ -1,5 +1,5 @@
-/* Host functions for host_function.c: a shared object, which towpath.h's client
- * sends to the workers. Nothing of Towpath is linked into it. */
+/* Host functions for host_function.c, in a shared object that the client sends
+ * to the workers. It does not link any library of Towpath. */
 #include <stdio.h>
 #include <string.h>
 #include <towpath/host.h>
@@ -7,7 +7,7 @@
 int keep_positive(tow_host_call_t *call);
 int pad(tow_host_call_t *call);
 
-/* (f32[n]) -> (f32[<=n]): those that are above zero. */
+/* (f32[n]) -> (f32[<=n]): the elements above zero. */
 int keep_positive(tow_host_call_t *call)
 {
     const tow_host_input_t *in = &call->inputs[0];
@@ -18,17 +18,17 @@ int keep_positive(tow_host_call_t *call)
     for (int64_t i = 0; i < in->dims[0]; i++) {
         if (from[i] != from[i]) {
             snprintf(call->error, call->error_size,
-                     "element %lld of shard %u is no number", (long long)i,
+                     "element %lld of shard %u is not a number", (long long)i,
                      call->shard);
             return 1;
         }
         if (from[i] > 0) to[count++] = from[i];
     }
-    out->dims[0] = count; /* As many as there are. */
+    out->dims[0] = count; /* At most the bound. */
     return 0;
 }
 
-/* (f32[<=n]) -> (f32[n]): one size again, for devices; the rest is zero. */
+/* (f32[<=n]) -> (f32[n]): pads with zeros to the size that devices need. */
 int pad(tow_host_call_t *call)
 {
     const tow_host_input_t *in = &call->inputs[0];

@@ -1,11 +1,11 @@
-/* One gang on all devices of the cluster: each adds up what all of them have.
+/* A gang on all devices of the cluster: each computes the mean over all.
  *
  *     tow up --workers 2 --devices 2
  *     TOW_ADDRESS=unix:... ./gang [STEPS]
  *
- * Every step is a collective that all devices take part in. The steps are
- * started one after the other without waiting; each takes the result of the one
- * before, which need not be there yet. */
+ * Every step is a collective of all devices. The program starts one step after
+ * another without waiting; each takes the result of the step before, which may
+ * not exist yet. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 #include "check.h"
 
-/* The mean of all shards: so the next step has the same to do. %count is the
+/* The mean of all shards, so that every step does the same work. %count is the
  * number of devices. */
 static const char step_format[] =
     "func.func @main(%%x: tensor<2xf32>) -> tensor<2xf32> {\n"
@@ -102,7 +102,7 @@ int main(int argc, char **argv)
     tow_function_t *step = compile_step(slice);
     tow_array_t *array = upload_shards(slice);
 
-    array = run_steps(step, slice, array, 1); /* Loads it, too. */
+    array = run_steps(step, slice, array, 1); /* Workers load the function. */
     check(tow_array_wait(array, -1));
     const double start = seconds();
     array = run_steps(step, slice, array, count);

@@ -2,7 +2,7 @@
  *
  *     cc hello.c $(pkg-config --cflags --libs towpath) -o hello && ./hello
  *
- * Without TOW_ADDRESS it starts a cluster of its own, which ends with it. */
+ * Without TOW_ADDRESS the program starts a cluster, which ends with it. */
 #include <stdio.h>
 #include <string.h>
 #include <towpath/towpath.h>

@@ -1,13 +1,14 @@
-/* A function in C between two computations, on the hosts of the devices.
+/* A C function between two computations, on the hosts of the devices.
  *
- *     y = 2 x - 8              on 4 devices
- *     z = those of y above 0   on their hosts: nobody knows ahead how many
- *     w = z, zeroes behind     on the hosts: one size again
- *     v = w + 1                on the devices
+ *     y = 2 x - 8                  on 4 devices
+ *     z = elements of y above 0    on their hosts: the count is not known before
+ *     w = z, padded with zeros     on the hosts: the size is fixed again
+ *     v = w + 1                    on the devices
  *
- * The functions are in filter.c, a shared object beside this program (or the one
- * that is named); its bytes go to the workers. A cluster that is not this
- * program's own must allow that: `tow up --host-functions`. */
+ * The functions are in filter.c, a shared object beside this program (or at the
+ * path in the first argument); the client sends it to the workers. A cluster
+ * that this program does not start itself must allow host functions:
+ * `tow up --host-functions`. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,7 @@ static tow_function_t *compile(tow_slice_t *slice, const char *text)
     return function;
 }
 
-/* One array in, one out, of at most COUNT elements. */
+/* One argument and one result, of at most COUNT elements each. */
 static tow_function_t *load(tow_slice_t *slice, const char *path,
                             const char *symbol, uint32_t bounds_in,
                             uint32_t bounds_out)
@@ -61,7 +62,7 @@ static tow_function_t *load(tow_slice_t *slice, const char *path,
     return function;
 }
 
-/* Calls are noted, not run; functions stay as long as the program. */
+/* Traces a call; the program holds its functions. */
 static tow_array_t *call(tow_function_t *function, tow_slice_t *slice,
                          tow_array_t *take_input)
 {
@@ -82,7 +83,7 @@ static tow_program_t *trace(tow_client_t *client, tow_slice_t *slice,
     check(tow_program_argument(program, slice, &type, false, &x));
     tow_array_t *y = call(compile(slice, first_text), slice, x);
     tow_array_t *z = call(load(slice, path, "keep_positive", 0, 1), slice, y);
-    check(tow_program_result(program, z)); /* of irregular size */
+    check(tow_program_result(program, z)); /* of unknown size */
     tow_array_t *w = call(load(slice, path, "pad", 1, 0), slice, z);
     tow_array_t *v = call(compile(slice, last_text), slice, w);
     check(tow_program_result(program, v));

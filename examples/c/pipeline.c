@@ -1,12 +1,12 @@
-/* A pipeline of two stages, each on devices of its own; on a cluster of two
+/* A pipeline of two stages, each on its own devices; on a cluster of two
  * islands each stage has an island (`tow up --workers 2 --islands 2`).
  *
- *     first half:   y = 2 x      on 4 devices, each with a part of 2 rows
- *     second half:  z = y + 1    on the 4 others, each with a part of 2 columns
+ *     first stage:   y = 2 x      on 4 devices, each with 2 rows
+ *     second stage:  z = y + 1    on 4 other devices, each with 2 columns
  *
- * Between them the array goes from workers to workers and is cut another way:
- * each device of the second half gets a piece from each of the first. Many runs
- * are in flight at once, so that both halves work all the time. */
+ * Between the stages the workers transfer and reshard the array: each device of
+ * the second stage gets a part from each device of the first. Many runs are in
+ * flight, so that both stages are always busy. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,7 @@ static tow_program_t *trace(tow_client_t *client, tow_slice_t *first,
     return program;
 }
 
-/* Devices that no other slice is on, if there are such. */
+/* The cluster prefers devices that no other slice uses. */
 static tow_slice_t *open_stage(tow_client_t *client)
 {
     tow_slice_t *slice;
@@ -92,14 +92,15 @@ static tow_array_t *upload(tow_slice_t *slice, float start)
     return array;
 }
 
-/* Column parts: element (row, column) of part p is column 2 p + column. */
+/* Shard p has the columns 2 p and 2 p + 1. */
 static void show(tow_array_t *result, int run)
 {
     float last[SIDE][2];
     check(tow_array_download(result, DEVICES - 1, last, sizeof(last)));
     printf("run %2d: the last element is %g\n", run, last[SIDE - 1][1]);
     if (last[SIDE - 1][1] != 2.0f * ((float)run + SIDE * SIDE - 1) + 1) {
-        fprintf(stderr, "pipeline: that is wrong\n");
+        fprintf(stderr, "pipeline: expected %g\n",
+                2.0f * ((float)run + SIDE * SIDE - 1) + 1);
         exit(1);
     }
 }

@@ -1,10 +1,10 @@
-/* A program of three computations, traced once and run as one.
+/* A program of three computations, traced once and run as a whole.
  *
  *     weigh:      y = x * w
  *     total:      s = the sum of y over all devices
  *     normalise:  z = y / s
  *
- * Running it is one small message, however many computations it has. */
+ * A run is one small message, for any number of computations. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static tow_function_t *compile(tow_slice_t *slice, const char *text)
     return function;
 }
 
-/* A call of a function with one result. */
+/* Calls a function with one result. */
 static tow_array_t *call(tow_function_t *function, tow_slice_t *slice,
                          tow_array_t *const *arguments, size_t count)
 {
@@ -55,7 +55,7 @@ static tow_array_t *call(tow_function_t *function, tow_slice_t *slice,
     return result;
 }
 
-/* Calls on a program's arrays are noted, not run. */
+/* Calls on a program's arrays are traced, not run. */
 static tow_program_t *trace(tow_client_t *client, tow_slice_t *slice)
 {
     tow_function_t *weigh = compile(slice, weigh_text);

@@ -2,10 +2,10 @@
 
 usage: beside_jax.py train_lm.py [ARGUMENTS...]
 
-Towpath is the cluster that TOW_ADDRESS names, or a local one for the occasion.
+Towpath is the cluster that TOW_ADDRESS names, or a local one.
 
-The script gets --report FILE, and writes there as JSON its `losses` and its
-`tokens_per_s`. Exits with 1 if the losses differ by more than a thousandth.
+The script gets the option --report FILE, and writes its `losses` and `tokens_per_s` there
+as JSON. The exit status is 1 if the losses differ by more than a thousandth.
 """
 
 import json
@@ -20,8 +20,8 @@ WHERE = ({"TOW_ADDRESS": os.environ["TOW_ADDRESS"]} if os.environ.get("TOW_ADDRE
          else {"TOW_LOCAL": "workers=2,devices=4"})
 BACKENDS = {
     "On Towpath:": {"JAX_PLATFORMS": "towpath", **WHERE},
-    # NPROC: with its default thread pool JAX's own backend deadlocks when steps of
-    # 8 devices are not waited for one by one.
+    # NPROC: with its default thread pool JAX's own backend deadlocks when several
+    # asynchronous steps of 8 devices are in flight.
     "On JAX's own CPU backend, 8 devices in the script's process:": {
         "JAX_PLATFORMS": "cpu", "NPROC": "16",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
@@ -39,7 +39,7 @@ def run(command: list[str], settings: dict[str, str]) -> dict:
 
 
 def print_beside(ours: dict, theirs: dict) -> float:
-    """The largest relative difference between two losses of the same step."""
+    """Prints both results; returns the largest relative difference between losses of a step."""
     pairs = list(zip(ours["losses"], theirs["losses"], strict=True))
     apart = max(abs(a - b) / abs(b) for a, b in pairs)
     ratio = ours["tokens_per_s"] / theirs["tokens_per_s"]
@@ -48,7 +48,7 @@ def print_beside(ours: dict, theirs: dict) -> float:
         print(f"{name:22}{ours['losses'][i]:12.4f}{theirs['losses'][i]:12.4f}")
     print(f"{'tokens/s':22}{ours['tokens_per_s']:12,.0f}{theirs['tokens_per_s']:12,.0f}"
           f"   {ratio:.2f} times as fast")
-    print(f"largest difference of a loss: {apart:.1e} of its value (at most {TOLERANCE:.0e})")
+    print(f"largest relative difference of a loss: {apart:.1e} (limit {TOLERANCE:.0e})")
     return apart
 
 
@@ -62,7 +62,7 @@ def main() -> int:
         try:
             results.append(run(sys.argv[1:], settings))
         except subprocess.CalledProcessError as failed:
-            print(f"beside_jax: {sys.argv[1]} ended with {failed.returncode}; "
+            print(f"beside_jax: {sys.argv[1]} exited with status {failed.returncode}; "
                   "its message is above", file=sys.stderr)
             return 1
         print()

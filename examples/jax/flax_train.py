@@ -1,14 +1,14 @@
 """Train with Flax and Optax on a mesh; save with Orbax, restore onto another mesh.
 
-Plain Flax, Optax and Orbax: nothing in here knows of Towpath. Where it runs is the
-environment's:
+Plain Flax, Optax and Orbax: nothing in this file knows Towpath. The environment decides
+where it runs:
 
     pip install flax optax orbax-checkpoint
     JAX_PLATFORMS=towpath python flax_train.py
 
-A small classifier learns which of ten random directions a noisy point came from. The
-batch is cut over the mesh's axis "data", what is as wide as the hidden layer over
-"model". Half way the state is saved, and training goes on from the saved copy, on a
+A small classifier learns which of ten random centres a noisy point came from. The batch is
+sharded over the mesh axis "data", and dimensions as wide as the hidden layer over "model".
+After half of the steps the state is saved, and training continues from the saved copy on a
 mesh of another shape.
 """
 
@@ -53,7 +53,7 @@ def step(state, x, labels):
     return {"params": optax.apply_updates(state["params"], updates), "optimizer": optimizer}, loss
 
 
-# ---- where things are ----
+# ---- meshes and shardings ----
 
 
 def make_mesh(data: int, model: int) -> Mesh:
@@ -61,30 +61,30 @@ def make_mesh(data: int, model: int) -> Mesh:
 
 
 def shardings(mesh: Mesh):
-    """Of the whole state: the optimizer's moments lie where their parameters do."""
+    """Of the whole state; the optimizer's moments are sharded like their parameters."""
 
-    def cut(leaf):
+    def sharding_of(leaf):
         return NamedSharding(mesh, PartitionSpec(
             *("model" if length == HIDDEN else None for length in leaf.shape)))
 
-    return jax.tree.map(cut, jax.eval_shape(new_state, jax.random.key(0)))
+    return jax.tree.map(sharding_of, jax.eval_shape(new_state, jax.random.key(0)))
 
 
 def batches(mesh: Mesh, count: int, seed: int):
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(0).normal(size=(CLASSES, WIDTH)).astype(np.float32)
-    cut = NamedSharding(mesh, PartitionSpec("data"))
+    split = NamedSharding(mesh, PartitionSpec("data"))
     for _ in range(count):
         labels = rng.integers(CLASSES, size=BATCH).astype(np.int32)
         noise = rng.normal(size=(BATCH, WIDTH)).astype(np.float32)
-        yield jax.device_put((centres[labels] + 2 * noise, labels), cut)
+        yield jax.device_put((centres[labels] + 2 * noise, labels), split)
 
 
 # ---- training ----
 
 
 def train(state, mesh: Mesh, count: int, seed: int):
-    """Losses stay on the devices until all steps are sent."""
+    """Trains `count` steps. Losses stay on the devices until all steps have been sent."""
     losses = []
     for x, labels in batches(mesh, count, seed):
         state, loss = step(state, x, labels)
@@ -100,7 +100,7 @@ def save_and_restore(state, mesh: Mesh, folder: pathlib.Path):
         checkpointer.save(folder / "state", state)
         checkpointer.wait_until_finished()
         target = jax.tree.map(
-            lambda leaf, cut: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=cut),
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             state, shardings(mesh))
         return checkpointer.restore(folder / "state", target)
 

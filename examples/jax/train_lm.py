@@ -1,12 +1,12 @@
 """Trains a small language model on the source of Python's standard library.
 
-Plain JAX: nothing in here knows of Towpath. Where it runs is the environment's:
+Plain JAX: nothing in this file knows Towpath. The environment decides where it runs:
 
     JAX_PLATFORMS=towpath TOW_LOCAL=workers=2,devices=4 python train_lm.py
     JAX_PLATFORMS=cpu NPROC=16 XLA_FLAGS=--xla_force_host_platform_device_count=8 python train_lm.py
 
-The batch is split over pairs of devices, and each layer's matrices over the two of
-a pair: XLA puts the collectives in.
+The batch is split over pairs of devices, and each layer's matrices over the two devices
+of a pair. XLA inserts the collectives.
 """
 
 import argparse
@@ -76,17 +76,17 @@ def loss_of(params, tokens, size: Size):
     return -jnp.take_along_axis(chances, tokens[:, 1:, None], 2).mean()
 
 
-# ---- where its parts live ----
+# ---- mesh and shardings ----
 
 
 def make_mesh(devices) -> Mesh:
     if len(devices) % 2 != 0:
-        raise SystemExit(f"train_lm: pairs of devices are wanted, and there are {len(devices)}")
+        raise SystemExit(f"train_lm: needs an even number of devices, and there are {len(devices)}")
     return Mesh(np.array(devices).reshape(-1, 2), ("data", "model"))
 
 
 def shardings(mesh: Mesh, size: Size):
-    """As `init_params`: columns or rows of a layer's matrices are split."""
+    """Of the parameters that `init_params` makes: layers are split by columns or rows."""
 
     def on(*axes):
         return NamedSharding(mesh, PartitionSpec(*axes))
@@ -99,7 +99,7 @@ def shardings(mesh: Mesh, size: Size):
 
 
 def start(mesh: Mesh, size: Size):
-    """The parameters, and Adam's two moments of them."""
+    """The parameters, and Adam's two moments."""
     params = jax.device_put(init_params(jax.random.key(0), size), shardings(mesh, size))
     return params, jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params)
 
@@ -119,7 +119,7 @@ def make_step(size: Size):
 
 
 class Corpus:
-    """Batches of byte strings from the standard library, the same ones each time."""
+    """Batches of byte strings from the standard library, the same in every run."""
 
     def __init__(self, mesh: Mesh, size: Size) -> None:
         folder = pathlib.Path(sysconfig.get_paths()["stdlib"])
@@ -136,11 +136,11 @@ class Corpus:
         return jax.device_put(rows.astype(np.int32), self.sharding)
 
 
-# ---- what the user sees ----
+# ---- progress ----
 
 
 class Progress:
-    """A bar on a terminal, and a line now and then elsewhere."""
+    """A bar on a terminal; elsewhere a line after each fifth of the steps."""
 
     def __init__(self, steps: int, tokens_per_step: int) -> None:
         self.steps, self.tokens = steps, tokens_per_step
@@ -173,7 +173,7 @@ def train(steps: int, size: Size) -> dict:
     for i in range(1, steps + 1):
         loss, state = step(state, i + 1.0, corpus.batch())
         losses.append(loss)
-        # To look at a loss is to wait for it: not at each step.
+        # Reading a loss waits for its step, so read only some of them.
         if i % 5 == 0 or i == steps:
             progress.show(i, float(loss))
     seconds = time.perf_counter() - progress.begin
@@ -185,7 +185,7 @@ def train(steps: int, size: Size) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--report", help="a file for what came out, as JSON")
+    parser.add_argument("--report", help="write the results to this file, as JSON")
     for field in dataclasses.fields(Size):
         name = "--" + field.name.replace("_", "-")
         parser.add_argument(name, type=type(field.default), default=field.default)

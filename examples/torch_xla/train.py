@@ -5,8 +5,8 @@
         XLA_STABLEHLO_COMPILE=1 UCX_ERROR_SIGNALS= UCX_MEM_EVENTS=n \\
         python examples/torch_xla/train.py
 
-Nothing in here knows of Towpath. The batch is cut over all devices. The UCX variables
-are what python/towpath/plugin.py does for JAX: no signals, and malloc left alone.
+Nothing in this file knows Towpath. The batch is sharded over all devices. For JAX,
+python/towpath/plugin.py sets the UCX variables: no signal handlers, no malloc hooks.
 """
 
 import numpy as np

@@ -1,16 +1,16 @@
-/* Host functions: C that runs beside the devices, on the hosts of workers.
+/* Host functions: C functions that run on the CPUs of the workers' hosts.
  *
- * A host function is an ordinary C function in a shared object. It takes and
- * gives whole shards, once for each shard of its node, on the CPU of the worker
- * that has the shard; it may do what computations cannot: give as many rows as
- * it likes. Nothing of Towpath is linked into it: this header is all. Build it
- * with `cc -shared -fPIC`, give the file to tow_host_function_load
- * (towpath.h): its bytes travel to the workers, which need no files of yours.
+ * A host function is an ordinary C function in a shared object. It is called
+ * once for each shard of its node, on the worker that has the shard, and takes
+ * and returns whole shards. Unlike a computation it may return an array whose
+ * size depends on the data. It needs this header only and links with nothing of
+ * Towpath. Build it with `cc -shared -fPIC` and pass the file to
+ * tow_host_function_load (towpath.h), which sends its bytes to the workers.
  *
- * It runs in a process of its own, which a crash, an exit or a call past its
- * time limit ends without harm to others. That process is kept for the next
- * call, so what the function keeps in static memory may be there then, or not;
- * nothing may depend on it. Calls do not overlap within a process. */
+ * It runs in a child process: a crash, an exit or a call beyond its time limit
+ * ends only that process. Later calls reuse the process, so static memory may
+ * or may not survive from call to call; do not depend on it. Calls do not
+ * overlap within a process. */
 #ifndef TOWPATH_HOST_H_
 #define TOWPATH_HOST_H_
 
@@ -36,8 +36,8 @@ typedef struct tow_host_input {
 typedef struct tow_host_output {
     tow_type_t type;
     uint32_t rank;
-    /* As they were declared; where that was a bound the function writes what it
-     * gives, at most the bound. */
+    /* As declared. Where a dimension is a bound, the function writes the actual
+     * size, at most the bound. */
     int64_t *dims;
     void *bytes;
     size_t capacity; /* of bytes: by the bounds */
@@ -50,14 +50,15 @@ typedef struct tow_host_call {
     const tow_host_input_t *inputs;
     size_t output_count;
     tow_host_output_t *outputs;
-    uint32_t shard; /* among all of the node's */
+    uint32_t shard; /* index among all shards of the node */
     uint32_t shard_count;
-    /* Room for what went wrong; ends with a NUL. */
+    /* Buffer for an error message, NUL-terminated. */
     char *error;
     size_t error_size;
 } tow_host_call_t;
 
-/* 0: all is well. Anything else fails the run, with `error` and this number. */
+/* Returns 0 on success. Any other number fails the run, with `error` and the
+ * number. */
 typedef int (*tow_host_entry_t)(tow_host_call_t *call);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
-/* Status: how every Towpath call says what went wrong.
+/* Status: the result of every Towpath call that can fail.
  *
  * NULL is success, so success costs nothing. Anything else is an error with a
- * canonical code, a message for a person, and the place that first knew.
- * The codes carry the numbers that PJRT and gRPC use. */
+ * canonical code, a message for people, and the source location that detected
+ * it. The codes have the numbers that PJRT and gRPC use. */
 #ifndef TOWPATH_STATUS_H_
 #define TOWPATH_STATUS_H_
 
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* What the library has for others; all else in it is hidden. */
+/* Exported symbols; all others of the library are hidden. */
 #pragma GCC visibility push(default)
 
 typedef enum tow_code {
@@ -33,7 +33,7 @@ typedef enum tow_code {
     TOW_UNAUTHENTICATED = 16,
 } tow_code_t;
 
-/* A status is owned by whoever holds it; release it once. */
+/* The holder of a status owns it and releases it once. */
 typedef const struct tow_status *tow_status_t;
 
 #define TOW_OK ((tow_status_t)0)
@@ -41,14 +41,14 @@ typedef const struct tow_status *tow_status_t;
 /* The canonical code; TOW_CODE_OK for TOW_OK. */
 tow_code_t tow_status_code(tow_status_t status);
 
-/* "NOT_FOUND" and so on; never NULL, "UNKNOWN" for a number that is none. */
+/* "NOT_FOUND" and so on; "UNKNOWN" for an undefined number. Never NULL. */
 const char *tow_code_name(tow_code_t code);
 
 /* The whole message, outermost context first. Lent: lives as long as the
  * status. "" for TOW_OK. */
 const char *tow_status_message(tow_status_t status);
 
-/* Gives the status back. TOW_OK is fine. */
+/* Releases the status. TOW_OK is allowed. */
 void tow_status_release(tow_status_t status);
 
 #pragma GCC visibility pop

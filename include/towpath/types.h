@@ -1,4 +1,4 @@
-/* Types of elements, as StableHLO names them. */
+/* Element types, with the names of StableHLO. */
 #ifndef TOWPATH_TYPES_H_
 #define TOWPATH_TYPES_H_
 
@@ -38,11 +38,11 @@ typedef enum tow_type {
     TOW_TYPE_F8E3M4 = 27,
     TOW_TYPE_F8E8M0FNU = 28,
     TOW_TYPE_F4E2M1FN = 29,
-    /* Others pass through by number. */
+    /* Other numbers are passed through. */
 } tow_type_t;
 
-/* How elements of several arrays become one. Integers wrap; NaN wins in MIN and
- * MAX; SUM of predicates is `or`, PRODUCT is `and`. */
+/* Element-wise reductions over arrays. Integers wrap; MIN and MAX propagate
+ * NaN; SUM of predicates is `or`, PRODUCT is `and`. */
 typedef enum tow_reduction {
     TOW_REDUCE_SUM = 1,
     TOW_REDUCE_PRODUCT,

@@ -1,30 +1,30 @@
-"""``jax.experimental.buffer_callback``: functions that write their results into memory.
+"""``jax.experimental.buffer_callback``: functions that write their results into buffers.
 
-On JAX's own backends that is memory of the device. Here devices are elsewhere, and the
-call goes the way of all callbacks: its arguments come as copies, and what the function
-has written goes back.
+On JAX's own backends these are device buffers. Here the devices are in other processes, so the
+call is an ordinary callback: the function gets copies of its arguments, and the bytes that it
+writes are sent back.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from . import callbacks
 
 
-def _fail(text: str) -> None:
-    """As jaxlib says it of buffers on a CPU."""
+def _fail(text: str) -> NoReturn:
+    """Raises the error that jaxlib raises for buffers on a CPU."""
     import jax
 
     raise jax.errors.JaxRuntimeError(f"UNIMPLEMENTED: {text}")
 
 
 class Buffer:
-    """Answers what jaxlib's does."""
+    """Has the attributes of jaxlib's buffers."""
 
     def __init__(self, array: np.ndarray, writeable: bool) -> None:
         self._array = array
@@ -45,7 +45,9 @@ class Buffer:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if dtype is not None and np.dtype(dtype) != self._array.dtype:
             if copy is False:
-                raise ValueError(f"{self._array.dtype} as {np.dtype(dtype)} is a copy")
+                raise ValueError(
+                    f"{self._array.dtype} to {np.dtype(dtype)} needs a copy, and copy=False"
+                )
             return self._array.astype(dtype)
         return self._array.copy() if copy else self._array
 
@@ -61,7 +63,7 @@ class Buffer:
 
 
 class ExecutionContext:
-    """Of one call."""
+    """The context of one call, with the attributes of jaxlib's."""
 
     @property
     def stage(self) -> Any:
@@ -77,7 +79,7 @@ class ExecutionContext:
 def _results(
     arguments: Sequence[np.ndarray], avals: Sequence[Any], aliases: Sequence[tuple[int, int]]
 ) -> list[np.ndarray]:
-    """Memory to write to: an argument's where the two are to be one, else of zeros."""
+    """The arrays that the function writes to: an aliased argument, or zeros."""
     of_argument = {result: arguments[argument] for argument, result in aliases}
     return [
         of_argument[i] if i in of_argument else np.zeros(aval.shape, aval.dtype)
@@ -89,7 +91,7 @@ def _values(
     callback: Callable[..., None], avals: Sequence[Any], *, in_tree: Any, out_tree: Any,
     aliases: Sequence[tuple[int, int]],
 ) -> Callable[..., list[np.ndarray]]:
-    """The same as a function that returns its results."""
+    """`callback` as a function that returns its results."""
     from jax import tree_util
 
     def call(*arguments: np.ndarray) -> list[np.ndarray]:
@@ -105,10 +107,10 @@ def _values(
     return call
 
 
-def teach(primitive: object, mlir: types.ModuleType) -> None:
-    """JAX to lower `primitive`, that of buffer_callback, for this platform. Without a
-    sharding of its own, as JAX lowers it: where the compiler divides the arrays every
-    device calls, with whole ones."""
+def register(primitive: object, mlir: types.ModuleType) -> None:
+    """Registers the lowering of `primitive`, that of buffer_callback, for this platform.
+    As in JAX, it has no sharding of its own: where the compiler partitions the arrays, every
+    device calls the function with whole arrays."""
 
     def lower(
         ctx: Any, *operands: Any, callback: Callable[..., None], in_tree: Any, out_tree: Any,

@@ -1,8 +1,8 @@
 """JAX's callbacks on a cluster: ``jax.debug.print``, ``pure_callback``, ``io_callback``.
 
-A program calls by number (a custom call); the worker that
-runs it asks the client, and the client's library calls :func:`_serve` on a thread
-of its own. So functions run in the user's process, wherever the devices are.
+A program calls functions by number, in a custom call. The worker sends the call to the
+client, and the client library calls :func:`_serve` on one of its threads. So functions run
+in the user's process, wherever the devices are.
 """
 
 from __future__ import annotations
@@ -19,60 +19,61 @@ from typing import Any
 
 import numpy as np
 
-# The name that XLA's partitioner knows; the attribute is ours.
+# XLA's partitioner knows this target; the attribute `function` is ours.
 TARGET = "xla_ffi_python_cpu_callback"
-# The same, called by each device with what it has of the arguments.
+# The same for `partitioned=True`: each device calls with its shards of the arguments.
 SHARD_TARGET = "xla_ffi_partitioned_python_cpu_callback"
-# tow_code_t: what a function that raises ends its run with.
+# Values of tow_code_t, with which a failed function ends its run.
 UNKNOWN, NOT_FOUND = 2, 5
 
-
+# Shape and type of each array.
 _Kinds = list[tuple[tuple[int, ...], np.dtype]]
 
 
 @dataclasses.dataclass
 class _Function:
-    """One function as a program calls it."""
+    """One function, with the signature of one call site."""
 
     call: Callable[..., Sequence[Any]]
     arguments: _Kinds
     results: _Kinds
-    gets_shards: bool = False  # of other shapes, which come first
+    gets_shards: bool = False  # their shapes precede the arguments
 
 
 class _Registration:
-    """Lives as long as the executable."""
+    """Registers a function for as long as its executable exists."""
 
     def __init__(self, function: _Function) -> None:
         self.number = next(_numbers)
         _functions[self.number] = function
 
     def __del__(self) -> None:
-        """Its last runs may still be under way: it goes after some others."""
+        """The last runs may still be in flight, so the function is removed only after
+        RETIRED_MAX others."""
         _retired.append(self.number)
         while len(_retired) > RETIRED_MAX:
             _functions.pop(_retired.popleft(), None)
 
 
-# Functions whose executables are gone that are kept for what still runs.
+# Functions whose executables no longer exist, retained for runs in flight.
 RETIRED_MAX = 256
 _numbers = itertools.count(1)
 _functions: dict[int, _Function] = {}
 _retired: collections.deque[int] = collections.deque()
 
 
-# Types of which several share a byte on devices; NumPy gives a byte to each.
+# Element types that devices pack into bytes; NumPy uses one byte per element.
 _BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
 
 
 def _unpack(data: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """A byte for each element: the first is in the lowest bits."""
+    """One byte per element; the first element is in the lowest bits."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return ((data[:, None] >> shifts) & ((1 << bits) - 1)).astype(np.uint8).reshape(-1)[:count]
 
 
 def _pack(elements: np.ndarray, bits: int) -> np.ndarray:
-    """The reverse."""
+    """The reverse of `_unpack`."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     whole = np.zeros(-(-elements.size // shifts.size) * shifts.size, np.uint8)
     whole[: elements.size] = elements & ((1 << bits) - 1)
@@ -80,7 +81,7 @@ def _pack(elements: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _arguments(function: _Function, address: int, size: int) -> list[np.ndarray]:
-    """Copies, for the function may keep them."""
+    """Copies of the arguments, because the function may keep them."""
     data = ctypes.string_at(address, size) if size else b""
     arrays, offset = [], 0
     kinds = function.arguments
@@ -98,24 +99,25 @@ def _arguments(function: _Function, address: int, size: int) -> list[np.ndarray]
 
 
 def _shard_kinds(kinds: _Kinds, data: bytes) -> tuple[_Kinds, int]:
-    """What one device has of these, and where the arrays begin."""
+    """Shapes and types of one device's shards, and the offset of the first array."""
     count = sum(len(shape) for shape, _ in kinds)
     sizes = iter(np.frombuffer(data, np.int64, count).tolist())
-    return [(tuple(itertools.islice(sizes, len(shape))), dtype) for shape, dtype in kinds], 8 * count
+    found = [(tuple(itertools.islice(sizes, len(shape))), dtype) for shape, dtype in kinds]
+    return found, 8 * count
 
 
 def _write(function: _Function, values: Sequence[Any], address: int) -> None:
     if len(values) != len(function.results):
         raise RuntimeError(
-            f"the callback returned {len(values)} values; "
-            f"{len(function.results)} were declared"
+            f"the callback returned {len(values)} values, "
+            f"but its declaration has {len(function.results)}"
         )
     for i, (value, (shape, dtype)) in enumerate(zip(values, function.results)):
         array = np.ascontiguousarray(value)
         if np.shape(value) != shape or array.dtype != dtype:
             raise RuntimeError(
-                f"the callback's value {i} is {array.dtype}{list(np.shape(value))}; "
-                f"declared was {dtype}{list(shape)}"
+                f"value {i} of the callback is {array.dtype}{list(np.shape(value))}, "
+                f"but its declaration says {dtype}{list(shape)}"
             )
         if dtype.name in _BITS:
             array = _pack(array.view(np.uint8).reshape(-1), _BITS[dtype.name])
@@ -123,23 +125,27 @@ def _write(function: _Function, values: Sequence[Any], address: int) -> None:
         address += array.nbytes
 
 
-def _serve(number, _device, arguments, size, results, _result_size, error, capacity):
-    """Called by the library, on a thread of its own. Returns a code."""
+def _serve(
+    number: int, _device: int, arguments: int, size: int, results: int, _result_size: int,
+    error: int, capacity: int,
+) -> int:
+    """The client library calls this on one of its threads. Returns a tow_code_t; on failure
+    it writes a message of at most `capacity` bytes to `error`."""
     try:
         function = _functions.get(number)
         if function is None:
-            text, code = f"function {number} of this process is gone", NOT_FOUND
+            text, code = f"callback function {number} no longer exists in this process", NOT_FOUND
         else:
             _write(function, function.call(*_arguments(function, arguments, size)), results)
             return 0
-    except BaseException:  # whatever it is, the run ends with it, not this thread
+    except BaseException:  # any exception fails the run, and must not end this thread
         text, code = "a callback failed:\n" + traceback.format_exc(), UNKNOWN
-    # The end of a traceback says what went wrong, its beginning where from.
-    told = text.encode()
-    if len(told) >= capacity:
+    # The end of a traceback has the error and its beginning the call: keep both.
+    message = text.encode()
+    if len(message) >= capacity:
         half = (capacity - 8) // 2
-        told = told[:half] + b"\n...\n" + told[-half:]
-    ctypes.memmove(error, told + b"\0", len(told) + 1)
+        message = message[:half] + b"\n...\n" + message[-half:]
+    ctypes.memmove(error, message + b"\0", len(message) + 1)
     return code
 
 
@@ -155,32 +161,36 @@ def _kinds(avals: Sequence[Any]) -> _Kinds:
 
 
 def _calls_with_shards_anyway(context: Any) -> bool:
-    """On one device, or in a shard_map over all axes."""
+    """True on one device, and in a shard_map over all axes of the mesh."""
     if hasattr(context, "manual_axes"):
         return set(context.manual_axes) == set(context.mesh.axis_names)
     return getattr(context, "num_devices", 1) in (1, None)
 
 
-def emit_call(ctx, callback, token, operands, operand_avals, result_avals, *,
-              has_side_effect, sharding=None, partitioned=False, **_unused):
-    """What JAX's emit_python_callback does, for this platform."""
+def emit_call(
+    ctx: Any, callback: Callable[..., Sequence[Any]], token: Any, operands: Sequence[Any],
+    operand_avals: Sequence[Any], result_avals: Sequence[Any], *, has_side_effect: bool,
+    sharding: Any = None, partitioned: bool = False, **_unused: Any,
+) -> tuple[list[Any], Any, _Registration]:
+    """JAX's emit_python_callback, for this platform."""
     if partitioned and result_avals:
         raise ValueError("Partitioned callback not supported with return values.")
     by_shards = partitioned and not _calls_with_shards_anyway(ctx.module_context.axis_context)
     from jax._src import core, dtypes, ffi, xla_bridge
     from jax._src.interpreters import mlir
 
-    xla_bridge.local_devices(backend="cpu")  # where JAX puts arguments: made here, not by a call
+    # JAX puts arguments on its CPU devices: create these now, not during a call.
+    xla_bridge.local_devices(backend="cpu")
     canonical = getattr(dtypes, "canonicalize_value", lambda value: value)
 
-    def call(*arguments):
+    def call(*arguments: np.ndarray) -> list[Any]:
         return [canonical(np.asarray(value)) for value in callback(*arguments)]
 
     registration = _Registration(
         _Function(call, _kinds(operand_avals), _kinds(result_avals), by_shards)
     )
     ctx.module_context.add_keepalive(registration)
-    if token is not None:  # an ordered effect: the token goes in and out
+    if token is not None:  # an ordered effect: the token is an operand and a result
         operands = [token, *operands]
         sharding = _with_token(sharding, ctx)
         ctx = dataclasses.replace(
@@ -200,7 +210,7 @@ def emit_call(ctx, callback, token, operands, operand_avals, result_avals, *,
 
 
 def _with_token(sharding: Any, ctx: Any) -> Any:
-    """The token is a further result, and lies where the others do."""
+    """The token is one more result, on the devices of the others."""
     from jax._src import sharding_impls
 
     if not isinstance(sharding, sharding_impls.SdyArrayList) or not ctx.avals_out:
@@ -220,22 +230,22 @@ def _set_sharding(mlir: Any, ctx: Any, made: Any, sharding: Any) -> None:
 
 
 def install(library: Path) -> None:
-    """Teaches JAX to lower callbacks for this platform, and the library whom to
-    call."""
+    """Registers the lowering of callbacks for this platform, and `_serve` with the client
+    library."""
     from jax._src import callback, debugging
     from jax._src.interpreters import mlir
 
     serve = getattr(ctypes.CDLL(str(library)), "towpath_serve_callbacks", None)
     if serve is None:
-        return  # a library from before callbacks: JAX says that there are none
+        return  # an older library: JAX then reports that callbacks are not supported
     serve.argtypes, serve.restype = [_SERVE_TYPE], None
     serve(_serve_pointer)
-    theirs = callback.emit_python_callback
+    emit_of_jax = callback.emit_python_callback
 
-    def emit(ctx, *args, **kwargs):
+    def emit(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         if tuple(ctx.module_context.platforms) == ("towpath",):
             return emit_call(ctx, *args, **kwargs)
-        return theirs(ctx, *args, **kwargs)
+        return emit_of_jax(ctx, *args, **kwargs)
 
     callback.emit_python_callback = emit
     rules = mlir._platform_specific_lowerings

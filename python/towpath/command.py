@@ -1,4 +1,4 @@
-"""The ``tow`` command of an installed package: the C program in it."""
+"""The ``tow`` command of an installed package: runs the C program inside it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PROGRAM = Path(__file__).resolve().parent / "bin" / "tow"
 
 
 def main() -> None:
-    """Becomes the program. `tow setup` needs to know which Python, and whose pip,
-    it is installed in."""
+    """Replaces this process with the program. `tow setup` needs to know which Python
+    environment, and so which pip, the package is installed in."""
     os.environ.setdefault("TOW_PYTHON", sys.executable)
     try:
         os.execv(PROGRAM, ["tow", *sys.argv[1:]])
     except OSError as error:
-        sys.exit(f"towpath: {PROGRAM} does not start: {error.strerror}; install Towpath again")
+        sys.exit(f"towpath: cannot start {PROGRAM}: {error.strerror}; install Towpath again")

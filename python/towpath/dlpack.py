@@ -1,14 +1,14 @@
 """Arrays for other frameworks (``np.from_dlpack``, ``torch.from_dlpack``).
 
-Arrays of towpath are in other processes, so their memory cannot be shared. DLPack
-lets a producer copy: what others get is a copy in this process's memory.
+Towpath's arrays are in other processes, so their memory cannot be shared. DLPack allows a
+producer to copy: consumers get a copy in this process's memory.
 """
 
 from __future__ import annotations
 
 import typing
 
-# DLDeviceType.kDLCPU, and the first of those.
+# The first device of type DLDeviceType.kDLCPU.
 HOST = (1, 0)
 
 
@@ -23,18 +23,18 @@ def _check(array: typing.Any, dl_device: typing.Any, copy: bool | None) -> None:
         )
     if copy is False:
         raise BufferError(
-            "arrays of towpath are in other processes, and cannot be shared without"
-            " a copy: leave out copy=False, or use np.asarray(x)"
+            "towpath arrays are in other processes and cannot be shared without a copy:"
+            " leave out copy=False, or use np.asarray(x)"
         )
     if dl_device is not None and tuple(map(int, dl_device)) != HOST:
         raise BufferError(
-            f"an array of towpath can be had in host memory {HOST}, not on the DLPack"
+            f"a towpath array can be exported to host memory, DLPack device {HOST}, not to"
             f" device {tuple(map(int, dl_device))}"
         )
 
 
-def lend_copies() -> None:
-    """From now on, for arrays of this platform; those of others are as they were."""
+def install() -> None:
+    """Makes DLPack exports of this platform's arrays copy. Other arrays do not change."""
     import numpy
     from jax._src.array import ArrayImpl
 
@@ -57,7 +57,7 @@ def lend_copies() -> None:
                 copy=copy,
             )
         _check(self, dl_device, copy)
-        # Its own, so that whoever gets it may write to it.
+        # A new array, which the consumer may write to.
         return numpy.array(self).__dlpack__()
 
     def __dlpack_device__(self: typing.Any) -> tuple[typing.Any, int]:

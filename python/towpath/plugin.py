@@ -1,4 +1,7 @@
-"""What JAX calls when it looks for plugins (entry point group ``jax_plugins``)."""
+"""Registers the plugin. JAX calls :func:`initialize` (entry point group ``jax_plugins``).
+
+The rest makes JAX treat the platform ``towpath`` as it treats those that it knows by name.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 LIBRARY = "libtowpath_pjrt.so"
-# Above JAX's own CPU backend, as other accelerators are.
+# Above JAX's own CPU backend, like other accelerators.
 PRIORITY = 500
-# UCX reads these when it is loaded: in a user's process it is to take no signals
-# and to leave malloc alone.
-UCX_MANNERS = {"UCX_ERROR_SIGNALS": "", "UCX_MEM_EVENTS": "n"}
+# UCX reads these when it is loaded. In a user's process it must not handle signals or
+# intercept malloc.
+UCX_SETTINGS = {"UCX_ERROR_SIGNALS": "", "UCX_MEM_EVENTS": "n"}
 
 
 def library_path() -> Path | None:
-    """TOW_PJRT_LIBRARY; in this package; in a build folder of this clone; or
-    where libraries are installed. None if it is nowhere."""
+    """The first of: TOW_PJRT_LIBRARY, this package, the build folder of this clone, the
+    system's library folders. None if there is no plugin."""
     given = os.environ.get("TOW_PJRT_LIBRARY")
     if given:
         return Path(given)
@@ -38,50 +41,50 @@ def library_path() -> Path | None:
 
 
 @contextlib.contextmanager
-def _manners() -> Iterator[None]:
-    """Only while the library is loaded: children of ours decide for themselves."""
-    ours = [name for name in UCX_MANNERS if name not in os.environ]
-    os.environ.update({name: UCX_MANNERS[name] for name in ours})
+def _ucx_settings() -> Iterator[None]:
+    """Sets UCX_SETTINGS while the library is loaded; child processes do not inherit them."""
+    unset = [name for name in UCX_SETTINGS if name not in os.environ]
+    os.environ.update({name: UCX_SETTINGS[name] for name in unset})
     try:
         yield
     finally:
-        for name in ours:
+        for name in unset:
             del os.environ[name]
 
 
-def _is_asked_for() -> bool:
+def _is_requested() -> bool:
     return "towpath" in os.environ.get("JAX_PLATFORMS", "").split(",")
 
 
-def _talks_to_python(name: str) -> bool:
-    """Rules that leave an address of this process in the program."""
+def _needs_python(name: str) -> bool:
+    """True for rules that put an address of this process into the program."""
     return "callback" in name or "debug" in name
 
 
 class _Lowerings(dict):
-    """Rules for this platform: its own, and for all else JAX's for the CPU, also
+    """Lowering rules of this platform: its own, and otherwise JAX's for the CPU, including
     those of modules that are imported later."""
 
-    def __init__(self, own: dict, lender: dict) -> None:
+    def __init__(self, own: dict, cpu: dict) -> None:
         super().__init__(own)
-        self._lender = lender
+        self._cpu = cpu
 
     def __contains__(self, primitive: object) -> bool:
         if super().__contains__(primitive):
             return True
-        if str(primitive) in TAUGHT_LATE:
+        if str(primitive) in REGISTER_ON_USE:
             return True
-        return primitive in self._lender and not _talks_to_python(str(primitive))
+        return primitive in self._cpu and not _needs_python(str(primitive))
 
     def __missing__(self, primitive: object) -> object:
-        if str(primitive) in TAUGHT_LATE:
-            TAUGHT_LATE[str(primitive)](primitive)
+        if str(primitive) in REGISTER_ON_USE:
+            REGISTER_ON_USE[str(primitive)](primitive)
             return self[primitive]
-        return self._lender[primitive]
+        return self._cpu[primitive]
 
 
 class _Platforms(tuple):
-    """Of something exported for the CPU, and not for us: it runs here as there."""
+    """Platforms of an artifact that was exported for the CPU only: it runs on this platform too."""
 
     def _known(self, platform: object) -> object:
         return "cpu" if platform == "towpath" else platform
@@ -93,7 +96,7 @@ class _Platforms(tuple):
         return super().index(self._known(platform), *where)
 
 
-def _call_as_cpu(primitive: object) -> None:
+def _register_call_exported(primitive: object) -> None:
     from jax._src.export import _export
     from jax._src.interpreters import mlir
 
@@ -105,51 +108,54 @@ def _call_as_cpu(primitive: object) -> None:
     mlir.register_lowering(primitive, lower, platform="towpath")
 
 
-def _call_with_buffers(primitive: object) -> None:
+def _register_buffer_callback(primitive: object) -> None:
     from jax._src.interpreters import mlir
 
     from . import buffers
 
-    buffers.teach(primitive, mlir)
+    buffers.register(primitive, mlir)
 
 
-# Primitives with rules of ours whose modules are imported only by those who use them:
-# the one that calls what jax.export made, and buffer_callback.
-TAUGHT_LATE = {"call_exported": _call_as_cpu, "buffer_callback": _call_with_buffers}
+# Registers our lowering rules of primitives whose modules are imported on first use:
+# calls of exported artifacts, and buffer_callback.
+REGISTER_ON_USE = {
+    "call_exported": _register_call_exported,
+    "buffer_callback": _register_buffer_callback,
+}
 
 
-def _lend_lowerings(mlir: types.ModuleType) -> None:
-    """JAX knows linear algebra only by platform. Our workers run XLA on the CPU
-    and have the custom calls that its rules for the CPU make, LAPACK's."""
+def _inherit_lowerings(mlir: types.ModuleType) -> None:
+    """JAX has rules for linear algebra only by platform. Our workers run XLA on the CPU and
+    implement the custom calls that JAX's rules for the CPU make, those of LAPACK."""
     rules = getattr(mlir, "_platform_specific_lowerings", None)
     if rules is None:
-        return  # Another JAX: it says itself what it has no rule for.
+        return  # Another version of JAX: it reports primitives without a rule.
     rules["towpath"] = _Lowerings(rules["towpath"], rules["cpu"])
 
 
-def _with_ours(platforms: tuple) -> tuple:
-    """A choice by platform that knows neither ours nor a default: as on the CPU."""
+def _with_towpath(platforms: tuple) -> tuple:
+    """Adds this platform to the branch for the CPU, if no branch names it or is the default."""
     if any(names is None or "towpath" in names for names in platforms):
         return platforms
     return tuple((*names, "towpath") if "cpu" in names else names for names in platforms)
 
 
-def _choose_as_cpu(mlir: types.ModuleType) -> None:
-    """``jax.lax.platform_dependent`` without a default."""
+def _resolve_platform_as_cpu(mlir: types.ModuleType) -> None:
+    """``jax.lax.platform_dependent`` without a default takes the branch for the CPU."""
     try:
         from jax._src.lax.control_flow import conditionals
 
         choose, branch = conditionals._platform_index_lowering, conditionals._cond_lowering
         chosen, branched = conditionals.platform_index_p, conditionals.cond_p
     except (ImportError, AttributeError):
-        return  # Another JAX: it says that it has no rule.
+        return  # Another version of JAX: it reports that it has no rule.
 
     def lower_choice(ctx: object, *, platforms: tuple) -> object:
-        return choose(ctx, platforms=_with_ours(platforms))
+        return choose(ctx, platforms=_with_towpath(platforms))
 
     def lower_branches(ctx: object, *args: Any, **params: Any) -> object:
         if params.get("branches_platforms") is not None:
-            params["branches_platforms"] = _with_ours(params["branches_platforms"])
+            params["branches_platforms"] = _with_towpath(params["branches_platforms"])
         return branch(ctx, *args, **params)
 
     mlir.register_lowering(chosen, lower_choice, platform="towpath")
@@ -157,7 +163,7 @@ def _choose_as_cpu(mlir: types.ModuleType) -> None:
 
 
 class _Backends(dict):
-    """JAX's backends by name, and its CPU's as soon as somebody asks for it."""
+    """JAX's backends by name; creates the CPU backend on demand."""
 
     def get(self, platform: str, default: object = None) -> object:
         from jax._src import xla_bridge
@@ -169,9 +175,9 @@ class _Backends(dict):
         return super().get(platform, default)
 
 
-def _keep_cpu_at_hand(xla_bridge: types.ModuleType) -> None:
-    """JAX asks for its own CPU devices, for arguments of callbacks and for NumPy
-    arrays that a loop passes on, also where JAX_PLATFORMS names none."""
+def _provide_cpu_backend(xla_bridge: types.ModuleType) -> None:
+    """JAX uses its own CPU devices, for arguments of callbacks and for NumPy arrays in
+    loops, even if JAX_PLATFORMS does not name them."""
     initialize_backend = xla_bridge._init_backend
 
     def initialize_beside(platform: str) -> object:
@@ -187,9 +193,9 @@ def _is_ours(backend: object) -> bool:
     return getattr(backend, "platform", None) == "towpath"
 
 
-def _let_cache() -> None:
-    """JAX keeps compiled programs on disk for platforms on a list in the middle of
-    a function. Ours can be kept too: ask as one of those."""
+def _enable_cache() -> None:
+    """JAX's compilation cache accepts platforms from a list inside a function. Our
+    executables can be cached too, so we ask as a platform on that list."""
     try:
         from jax._src import compilation_cache, compiler, config
 
@@ -197,7 +203,7 @@ def _let_cache() -> None:
         options_of = compiler.get_compile_options
         caches_of_xla = config.persistent_cache_enable_xla_caches
     except (ImportError, AttributeError):
-        return  # Another JAX: then without.
+        return  # Another version of JAX: no cache.
 
     def is_cache_used(backend: object) -> bool:
         if _is_ours(backend):
@@ -205,8 +211,8 @@ def _let_cache() -> None:
         return asked(backend)
 
     def get_compile_options(*args: Any, **named: Any) -> object:
-        """With its cache JAX tells XLA to keep files for GPUs beside: on hosts of
-        others, who refuse that."""
+        """With its cache JAX sets XLA options that write files for GPUs; the cluster
+        refuses such options."""
         if not _is_ours(named.get("backend")):
             return options_of(*args, **named)
         with caches_of_xla("none"):
@@ -217,41 +223,40 @@ def _let_cache() -> None:
 
 
 def _has_xla(path: Path) -> bool:
-    """Is there an XLA for the cluster that would be started? On first use, if this
-    platform was asked for, it is fetched. A build folder knows its own, and a
-    cluster that is there already has one."""
+    """True if a local cluster would find XLA. Fetches XLA on first use, if JAX_PLATFORMS
+    names this platform. A build folder has its own XLA, and so has a running cluster."""
     if os.environ.get("TOW_ADDRESS") or path.parent.parent != Path(__file__).resolve().parent:
         return True
     from towpath import xla
 
     if xla.check()["state"] == "ready":
         return True
-    if not _is_asked_for():
+    if not _is_requested():
         return False
     if os.environ.get("TOW_SETUP") == "off":
         raise xla.Failure(
             "missing",
-            "XLA is not on this host, and TOW_SETUP=off: run `tow setup`, or name a "
-            "cluster in TOW_ADDRESS",
+            "XLA is not on this host, and TOW_SETUP=off forbids fetching it: run `tow setup`, "
+            "or name a cluster in TOW_ADDRESS",
         )
-    xla.setup(xla.Teller(sys.stderr, "towpath: first use. "))
+    xla.setup(xla.Reporter(sys.stderr, "towpath: first use. "))
     return True
 
 
 def _find() -> Path | None:
-    """The library, with all that it needs. None where this package is installed and
-    neither set up nor asked for: JAX then stays as it was."""
+    """The plugin, with XLA available. None if the package is installed but neither set
+    up nor requested: JAX then stays as it is."""
     path = library_path()
-    if path is None and _is_asked_for():
+    if path is None and _is_requested():
         raise FileNotFoundError(
-            f"{LIBRARY} is not there: run `make`, or name it in TOW_PJRT_LIBRARY"
+            f"{LIBRARY} is not there: run `make`, or name its path in TOW_PJRT_LIBRARY"
         )
     return path if path is not None and _has_xla(path) else None
 
 
 def _register_failure(xla_bridge: types.ModuleType, why: Exception) -> None:
-    """JAX logs what a plugin raises, and later knows no such platform. As a platform
-    that cannot be made, the cause is what the user reads last."""
+    """JAX only logs an exception of a plugin, and later reports an unknown platform. A
+    backend factory that raises makes the cause the last thing that the user reads."""
 
     def fail() -> None:
         raise RuntimeError(str(why)) from why
@@ -259,51 +264,45 @@ def _register_failure(xla_bridge: types.ModuleType, why: Exception) -> None:
     xla_bridge.register_backend_factory("towpath", fail, priority=PRIORITY, fail_quietly=False)
 
 
-def _lend_copies() -> None:
-    from towpath import dlpack
+def _install_optional() -> None:
+    """Parts that depend on JAX's internals, and are left out if these differ."""
+    from towpath import dlpack, shardings
 
-    with contextlib.suppress(ImportError, AttributeError):  # Another JAX.
-        dlpack.lend_copies()
-
-
-def _name_shardings() -> None:
-    from towpath import shardings
-
-    with contextlib.suppress(ImportError, AttributeError):  # Another JAX.
-        shardings.install()
+    for part in (dlpack, shardings):
+        with contextlib.suppress(ImportError, AttributeError):  # Another version of JAX.
+            part.install()
 
 
 def initialize() -> None:
-    """Registers the plugin, and lets JAX donate buffers to it."""
+    """Registers the plugin and the lowering rules of its platform."""
     from jax._src import xla_bridge
     from jax._src.interpreters import mlir
 
-    from . import callbacks, witness
+    from . import callbacks, effects
 
     try:
         path = _find()
     except Exception as why:
-        if _is_asked_for():
+        if _is_requested():
             _register_failure(xla_bridge, why)
         return
     if path is None:
         return
-    # Under names that it does not know JAX donates nothing, and warns.
+    # JAX donates only on platforms in this list, and warns on others.
     if "towpath" not in mlir._platforms_with_donation:
         mlir._platforms_with_donation.append("towpath")
-    _lend_lowerings(mlir)
-    _keep_cpu_at_hand(xla_bridge)
-    _let_cache()
-    _lend_copies()
-    _name_shardings()
+    _inherit_lowerings(mlir)
+    _provide_cpu_backend(xla_bridge)
+    _enable_cache()
+    _install_optional()
     known = getattr(xla_bridge, "_nonexperimental_plugins", None)
     if isinstance(known, set):
         known.add("towpath")
-    with _manners():
+    with _ucx_settings():
         xla_bridge.register_plugin(
             "towpath", priority=PRIORITY, library_path=str(path)
         )
         callbacks.install(path)
-    _choose_as_cpu(mlir)
-    with contextlib.suppress(ImportError, AttributeError):  # Another JAX.
-        witness.install()
+    _resolve_platform_as_cpu(mlir)
+    with contextlib.suppress(ImportError, AttributeError):  # Another version of JAX.
+        effects.install()

@@ -1,10 +1,10 @@
-"""Shardings of results that JAX has no name for.
+"""Shardings of results that JAX cannot express.
 
-Where a program leaves a result's sharding open, the partitioner decides it, and the
-XLA of the cluster may divide a dimension by a part of a mesh's axis: ``x.reshape(2, 40)``
-of 80 elements over 8 devices by 2 of the 8. JAX 0.10 has no name for that and raises.
-The XLA in its own jaxlib leaves such results whole. So here: the program is compiled
-again, with those results asked for whole.
+Where a program does not specify the sharding of a result, the partitioner decides. The
+cluster's XLA may shard a dimension by part of a mesh axis: ``x.reshape(2, 40)`` of 80
+elements over 8 devices by 2 of the 8. JAX 0.10 cannot express that and raises an error. The XLA
+in jaxlib replicates such results, and so do we: the program is compiled again, with a
+request to replicate them.
 """
 
 from __future__ import annotations
@@ -15,39 +15,40 @@ from typing import Any
 
 from . import unreduced
 
-_unnamed = threading.local()
+_inexpressible = threading.local()
 
 
-def _note_unnamed(pxla: Any, named_sharding: type) -> None:
-    """A sharding without a name stays as it is, and is remembered."""
-    name_of = pxla._orig_out_sharding_handlers[named_sharding]
+def _record_inexpressible(pxla: Any, named_sharding: type) -> None:
+    """Keeps a sharding that JAX cannot express as it is, and records it."""
+    convert = pxla._orig_out_sharding_handlers[named_sharding]
 
-    def name_or_note(sharding: Any, aval: Any, like: Any) -> Any:
-        noted = getattr(_unnamed, "shardings", None)
+    def convert_or_record(sharding: Any, aval: Any, like: Any) -> Any:
+        recorded = getattr(_inexpressible, "shardings", None)
         try:
-            return name_of(sharding, aval, like)
+            return convert(sharding, aval, like)
         except pxla.IndivisibleError:
-            if noted is None:
+            if recorded is None:
                 raise
-            whole = named_sharding(like.mesh, type(like.spec)(), memory_kind=sharding.memory_kind)
-            noted.append((sharding, whole))
+            replicated = named_sharding(
+                like.mesh, type(like.spec)(), memory_kind=sharding.memory_kind)
+            recorded.append((sharding, replicated))
             return sharding
 
-    pxla._orig_out_sharding_handlers[named_sharding] = name_or_note
+    pxla._orig_out_sharding_handlers[named_sharding] = convert_or_record
 
 
 def _make(from_hlo: Any, arguments: inspect.BoundArguments) -> tuple[Any, list[Any]]:
-    """The executable, and what of its results could not be named."""
-    outer = getattr(_unnamed, "shardings", None)
-    _unnamed.shardings = []
+    """The executable, and the shardings of its results that JAX cannot express."""
+    outer = getattr(_inexpressible, "shardings", None)
+    _inexpressible.shardings = []
     try:
-        return from_hlo(*arguments.args, **arguments.kwargs), _unnamed.shardings
+        return from_hlo(*arguments.args, **arguments.kwargs), _inexpressible.shardings
     finally:
-        _unnamed.shardings = outer
+        _inexpressible.shardings = outer
 
 
-def _with_whole(module: Any, ranks: dict[int, int]) -> Any:
-    """A copy of the program that asks for these results whole, by their numbers."""
+def _with_replicated(module: Any, ranks: dict[int, int]) -> Any:
+    """A copy of the program that requests these results replicated: number -> rank."""
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
@@ -64,47 +65,47 @@ def _with_whole(module: Any, ranks: dict[int, int]) -> Any:
     return copy
 
 
-def _ask_for_whole(arguments: dict[str, Any], found: Any, whole: dict[Any, Any]) -> None:
-    """In the arguments of ``from_hlo``, of results that were found in `whole`."""
-    tokens = len(arguments["ordered_effects"])  # results before those of the function
-    asked, ranks = list(arguments["out_shardings"]), {}
+def _request_replicated(arguments: dict[str, Any], found: Any, replicated: dict[Any, Any]) -> None:
+    """Changes the arguments of ``from_hlo`` for the results whose sharding is in `replicated`."""
+    tokens = len(arguments["ordered_effects"])  # these precede the results of the function
+    requested, ranks = list(arguments["out_shardings"]), {}
     for i, sharding in enumerate(found):
-        if sharding in whole:
-            asked[i] = whole[sharding]
+        if sharding in replicated:
+            requested[i] = replicated[sharding]
             ranks[tokens + i] = arguments["global_out_avals"][i].ndim
-    arguments["out_shardings"] = tuple(asked)
-    arguments["hlo"] = _with_whole(arguments["hlo"], ranks)
+    arguments["out_shardings"] = tuple(requested)
+    arguments["hlo"] = _with_replicated(arguments["hlo"], ranks)
 
 
 def install() -> None:
-    """For programs of ours; others are left to JAX."""
+    """Applies to programs of this platform; JAX handles all others."""
     from jax._src import config, sharding_impls
     from jax._src.interpreters import pxla
 
     if not hasattr(pxla, "IndivisibleError"):
-        return  # an older JAX, which keeps them as they are
+        return  # an older version of JAX, which accepts such shardings
     executable = pxla.UnloadedMeshExecutable
     from_hlo = executable.from_hlo
     signature = inspect.signature(from_hlo)
 
-    def from_hlo_with_names(*args: Any, **named: Any) -> Any:
+    def from_hlo_replicating(*args: Any, **named: Any) -> Any:
         arguments = signature.bind(*args, **named)
         platform = getattr(arguments.arguments["backend"], "platform", None)
         if platform != "towpath" or not config.use_shardy_partitioner.value:
             return from_hlo(*args, **named)
-        arguments.arguments["hlo"] = module = unreduced.mend(arguments.arguments["hlo"])
+        arguments.arguments["hlo"] = module = unreduced.rewrite(arguments.arguments["hlo"])
         try:
-            made, unnamed = _make(from_hlo, arguments)
+            made, inexpressible = _make(from_hlo, arguments)
         except Exception as error:
             explained = unreduced.explain(module, error)
             if explained is None:
                 raise
             raise explained from error
-        if not unnamed:
+        if not inexpressible:
             return made
-        _ask_for_whole(arguments.arguments, made._out_shardings, dict(unnamed))
+        _request_replicated(arguments.arguments, made._out_shardings, dict(inexpressible))
         return from_hlo(*arguments.args, **arguments.kwargs)
 
     unreduced.install()
-    _note_unnamed(pxla, sharding_impls.NamedSharding)
-    executable.from_hlo = staticmethod(from_hlo_with_names)
+    _record_inexpressible(pxla, sharding_impls.NamedSharding)
+    executable.from_hlo = staticmethod(from_hlo_replicating)

@@ -1,15 +1,16 @@
-"""``PartitionSpec(unreduced=...)`` for an XLA that does not know all of it.
+"""``PartitionSpec(unreduced=...)`` for an XLA that supports only part of it.
 
-An array that is unreduced along an axis is the sum of what the devices along it have.
-The cluster's XLA (of tensorflow-cpu 2.21) is older than jaxlib's. Where it differs,
-programs get further constraints on shardings, which change no array's value:
+An array that is unreduced along a mesh axis is the sum of the devices' shards along that axis.
+The cluster's XLA (tensorflow-cpu 2.21) is older than jaxlib's. Where the two differ, we add
+sharding constraints to programs. They do not change the value of any array:
 
-- What a function returns as unreduced XLA takes for that, whatever it is, and so constants
-  that are to be: what is whole on each device would come back as so many times itself.
-- What is unreduced and divided otherwise at once comes out wrong (under JAX's own CPU
-  backend, too), or ends the compiler: it is done in steps.
-- So does an operation on something that is unreduced along an axis along which its
-  result is not, if the result is so along another: the operand is reduced first.
+- XLA assumes that a result declared as unreduced is unreduced, even if it is replicated, and
+  treats constants in the same way: a replicated value would be multiplied by the size of the
+  axis. We make such values unreduced first.
+- A change of both the unreduced axes and the sharded dimensions in one step gives wrong values
+  (on JAX's own CPU backend too) or crashes the compiler. We do it in several steps.
+- The same holds for an operation with an operand that is unreduced along one axis and a result
+  that is unreduced along another. We reduce the operand first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import collections
 import itertools
 from typing import Any
 
-# Has this process lowered anything unreduced? Else programs need not be looked at.
+# True once this process has lowered an unreduced sharding; programs are not searched before.
 _is_used = False
 
 
@@ -46,7 +47,7 @@ def _return_of(function: Any) -> Any:
 
 
 class _Shardings:
-    """Of the values of one module."""
+    """The shardings of the values of one module."""
 
     def __init__(self, module: Any) -> None:
         from jax._src.lib.mlir.dialects import sdy
@@ -67,12 +68,12 @@ class _Shardings:
         return [self.read(sharding) for sharding in per_value.shardings]
 
     def dimensions(self, sharding: Any) -> list[list[str]]:
-        """The axes of each."""
+        """The axes of each dimension."""
         return [_axes(self._sdy.DimensionShardingAttr(dimension).axes)
                 for dimension in sharding.dimension_shardings]
 
     def gathered(self, source: Any, target: Any) -> Any:
-        """The target, with dimensions divided no further than both are."""
+        """The target, with each dimension sharded by the axes that both begin with."""
         dimensions = []
         for of_source, of_target in zip(source.dimension_shardings, target.dimension_shardings):
             before, after = (self._sdy.DimensionShardingAttr(d) for d in (of_source, of_target))
@@ -94,7 +95,7 @@ class _Shardings:
             value, sharding, loc=before.location, ip=ir.InsertionPoint(before)).result
 
     def of(self, value: Any) -> Any:
-        """What the program says of a value; None: nothing."""
+        """The sharding that the program gives to a value; None if it gives none."""
         from jax._src.lib.mlir import ir
 
         if isinstance(value, ir.BlockArgument):
@@ -115,30 +116,30 @@ class _Shardings:
 
     def _of_argument(self, value: Any) -> Any:
         function, number = value.owner.owner.operation, value.arg_number
-        if function.name == "stablehlo.while":  # What goes round is divided as it was.
+        if function.name == "stablehlo.while":  # A loop keeps the shardings of its values.
             return self.of(function.operands[number])
         if function.name != "func.func":
             return None
         key = (function.attributes["sym_name"].value, number)
-        if key not in self._arguments:  # Else twice as often with each call that is nested.
-            self._arguments[key] = self._declared(function, number) or self._given(*key)
+        if key not in self._arguments:  # Avoids exponential time for nested calls.
+            self._arguments[key] = self._declared(function, number) or self._of_callers(*key)
         return self._arguments[key]
 
     def _declared(self, function: Any, number: int) -> Any:
         if "arg_attrs" not in function.attributes:
             return None
-        said = function.attributes["arg_attrs"][number]
-        return self.read(said["sdy.sharding"]) if "sdy.sharding" in said else None
+        attributes = function.attributes["arg_attrs"][number]
+        return self.read(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else None
 
-    def _given(self, name: str, number: int) -> Any:
-        """By all who call."""
+    def _of_callers(self, name: str, number: int) -> Any:
+        """The sharding that all calls agree on."""
         given = [self.of(call.operands[number]) for call in self._calls[name]]
         is_one = given and all(one is not None and one == given[0] for one in given)
         return given[0] if is_one else None
 
 
 def _common(sharding: Any, other: Any) -> list[Any]:
-    """Axes along which both are unreduced."""
+    """The axes along which both are unreduced."""
     theirs = _axes(other.unreduced_axes)
     return [axis for axis in sharding.unreduced_axes if str(axis) in theirs]
 
@@ -148,64 +149,66 @@ def _is_within(sharding: Any, other: Any) -> bool:
 
 
 def _added(source: Any, target: Any) -> set[str]:
-    """Axes that become unreduced."""
+    """The axes along which only the target is unreduced."""
     return set(_axes(target.unreduced_axes)) - set(_axes(source.unreduced_axes))
 
 
-def _goes_on(before: list[list[str]], after: list[list[str]], axes: set[str]) -> bool:
-    """Is each dimension divided as before, and then by some of `axes`?"""
+def _extends(before: list[list[str]], after: list[list[str]], axes: set[str]) -> bool:
+    """True if each dimension is sharded as before, and then by some of `axes`."""
     return all(longer[:len(shorter)] == shorter and axes.issuperset(longer[len(shorter):])
                for shorter, longer in zip(before, after))
 
 
 def _is_made(value: Any, source: Any) -> bool:
-    """Has the program itself made it unreduced? Then XLA makes it so along no further axis."""
+    """True if the program itself made the value unreduced. XLA cannot then make it unreduced
+    along another axis."""
     from jax._src.lib.mlir import ir
 
     return bool(list(source.unreduced_axes)) and not isinstance(value, ir.BlockArgument)
 
 
 def _steps(shardings: _Shardings, value: Any, source: Any, target: Any) -> list[Any]:
-    """Shardings on the way that XLA needs to get there. Axes that are reduced may go to
-    dimensions, those that become unreduced may come from there, and neither together
-    with anything else; what stays unreduced is gathered first and then cut, not moved."""
+    """Intermediate shardings that XLA needs between source and target. One step may reduce axes
+    and shard dimensions by them; another may make axes unreduced that sharded dimensions
+    before; neither may do anything else. A value that stays unreduced is gathered, then
+    sharded again."""
     added, removed = _added(source, target), _added(target, source)
     before, after = shardings.dimensions(source), shardings.dimensions(target)
     common = _common(source, target)
     if removed:
-        if not added and _goes_on(before, after, removed):
+        if not added and _extends(before, after, removed):
             return []
         reduced = shardings.with_unreduced(source, common)
         return [reduced, *_steps(shardings, value, reduced, target)]
     if added:
         is_made = _is_made(value, source)
-        if _goes_on(after, before, added) and not is_made:
+        if _extends(after, before, added) and not is_made:
             return []
         moved = shardings.with_unreduced(target, [] if is_made else common)
         return [*_steps(shardings, value, source, moved), moved]
-    if not common or _goes_on(before, after, set()):
+    if not common or _extends(before, after, set()):
         return []
     gathered = shardings.gathered(source, target)
     return [step for step in (gathered,) if step not in (source, target)]
 
 
-def _mend_returns(shardings: _Shardings, function: Any) -> None:
-    """A result that is to be unreduced is made so, and one that was is reduced."""
+def _rewrite_returns(shardings: _Shardings, function: Any) -> None:
+    """Constrains results that are declared as unreduced and are not, or the reverse."""
     if "res_attrs" not in function.attributes:
         return
     last = _return_of(function)
-    for i, said in enumerate(function.attributes["res_attrs"]):
-        if "sdy.sharding" not in said:
+    for i, attributes in enumerate(function.attributes["res_attrs"]):
+        if "sdy.sharding" not in attributes:
             continue
-        wanted, found = shardings.read(said["sdy.sharding"]), shardings.of(last.operands[i])
+        wanted, found = shardings.read(attributes["sdy.sharding"]), shardings.of(last.operands[i])
         if found is not None and found == wanted:
             continue
         if any(list(one.unreduced_axes) for one in (wanted, found) if one is not None):
             last.operands[i] = shardings.constrain(last.operands[i], wanted, last)
 
 
-def _mend_operands(shardings: _Shardings, operation: Any, target: Any) -> None:
-    """Of what makes a value of which the program says no more than `target`."""
+def _rewrite_operands(shardings: _Shardings, operation: Any, target: Any) -> None:
+    """Reduces operands of `operation` that are unreduced along axes along which `target` is not."""
     for i, operand in enumerate(operation.operands):
         source = shardings.of(operand)
         if source is not None and not _is_within(source, target):
@@ -213,9 +216,9 @@ def _mend_operands(shardings: _Shardings, operation: Any, target: Any) -> None:
             operation.operands[i] = shardings.constrain(operand, reduced, operation)
 
 
-def _is_whole(shardings: _Shardings, value: Any) -> bool:
-    """An argument or constant, perhaps repeated, of which nobody has said that it is
-    unreduced. XLA would ask for the argument as such, and takes what is repeated for it."""
+def _is_replicated(shardings: _Shardings, value: Any) -> bool:
+    """True for an argument or a constant, possibly broadcast, that is not declared as unreduced.
+    XLA would request such an argument as unreduced, and assumes that a broadcast is."""
     from jax._src.lib.mlir import ir
 
     source = shardings.of(value)
@@ -223,10 +226,11 @@ def _is_whole(shardings: _Shardings, value: Any) -> bool:
         return source is None or not list(source.unreduced_axes)
     made_by = value.owner.operation
     return made_by.name in ("stablehlo.constant", "stablehlo.iota") or (
-        made_by.name == "stablehlo.broadcast_in_dim" and _is_whole(shardings, made_by.operands[0]))
+        made_by.name == "stablehlo.broadcast_in_dim"
+        and _is_replicated(shardings, made_by.operands[0]))
 
 
-def _mend_constraint(shardings: _Shardings, operation: Any) -> None:
+def _rewrite_constraint(shardings: _Shardings, operation: Any) -> None:
     target = shardings.read(operation.attributes["sharding"])
     value = operation.operands[0]
     source = shardings.of(value)
@@ -235,17 +239,17 @@ def _mend_constraint(shardings: _Shardings, operation: Any) -> None:
         if source.mesh_or_ref == target.mesh_or_ref:
             steps = _steps(shardings, value, source, target)
     elif list(target.unreduced_axes):
-        if _is_whole(shardings, value):
+        if _is_replicated(shardings, value):
             steps = [shardings.with_unreduced(target, [])]
         else:
-            _mend_operands(shardings, value.owner.operation, target)
+            _rewrite_operands(shardings, value.owner.operation, target)
     for step in steps:
         value = shardings.constrain(value, step, operation)
     operation.operands[0] = value
 
 
-def mend(module: Any) -> Any:
-    """The program, or a copy of it that means the same to the cluster's XLA."""
+def rewrite(module: Any) -> Any:
+    """The program, or a copy of it that the cluster's XLA computes correctly."""
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
@@ -255,32 +259,32 @@ def mend(module: Any) -> Any:
         copy = ir.Module.parse(mlir.module_to_bytecode(module))
         shardings = _Shardings(copy)
         for function in _operations(copy, "func.func"):
-            _mend_returns(shardings, function)
+            _rewrite_returns(shardings, function)
         for constraint in _operations(copy, "sdy.sharding_constraint"):
-            _mend_constraint(shardings, constraint)
+            _rewrite_constraint(shardings, constraint)
     return copy
 
 
 def explain(module: Any, error: Exception) -> Exception | None:
-    """None: that was not it."""
+    """The error with advice, if unreduced shardings may be its cause; else None."""
     if not _is_used or "ended by signal" not in str(error) or "unreduced" not in str(module):
         return None
     return type(error)(
-        f"{error}\nThe program has PartitionSpec(unreduced=...), of which the cluster's XLA does not "
-        "know all. Change the sharding in two steps (jax.reshard), or sum with jax.lax.psum in "
+        f"{error}\nThe program uses PartitionSpec(unreduced=...), which the cluster's XLA supports "
+        "only in part. Change the sharding in two steps (jax.reshard), or sum with jax.lax.psum in "
         "jax.shard_map (docs/jax.md)"
     )
 
 
 def install() -> None:
-    """Notes whether it is used at all."""
+    """Records whether this process uses unreduced shardings."""
     from jax._src import named_sharding
 
     lower = named_sharding.named_sharding_to_sdy_sharding
 
-    def lower_and_note(sharding: Any, *args: Any) -> Any:
+    def lower_and_record(sharding: Any, *args: Any) -> Any:
         global _is_used
         _is_used = _is_used or bool(getattr(sharding.spec, "unreduced", None))
         return lower(sharding, *args)
 
-    named_sharding.named_sharding_to_sdy_sharding = lower_and_note
+    named_sharding.named_sharding_to_sdy_sharding = lower_and_record

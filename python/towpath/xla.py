@@ -1,13 +1,12 @@
-"""XLA, which Towpath computes with, in the user's cache: ``tow setup``.
+"""``tow setup``: unpacks XLA, which workers compute with, into the user's cache.
 
-It is taken from one pinned wheel (xla-wheel.txt, beside this file), and LAPACK,
-which goes beside it, from another (lapack-wheel.txt). A wheel is
-fetched through pip, so from whatever index pip is configured with, or named by
-the user. The wheel is unpacked, never installed: nothing of it is run, and none
-of its dependencies is fetched.
+XLA comes from one pinned wheel (xla-wheel.txt, beside this file), LAPACK from another
+(lapack-wheel.txt). pip downloads a wheel, from the index that it is configured with, or the
+user names a file. The wheel is unpacked, not installed: none of its Python code runs, and
+none of its dependencies is downloaded.
 
-This file stands alone, without third-party packages, so that `make`, the `tow`
-command and JAX's first use all run this one: ``python -I xla.py --help``.
+This file uses the standard library only, so that `make`, the `tow` command and the first use
+from JAX can all run it: ``python -I xla.py --help``.
 """
 
 from __future__ import annotations
@@ -18,26 +17,30 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-# What takes time to import comes where it is used: all of `import jax` passes by.
+if TYPE_CHECKING:
+    import argparse
+    import zipfile
+
+# `import jax` imports this file, so functions import slow modules where they use them.
 
 PIN = Path(__file__).resolve().parent / "xla-wheel.txt"
 LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 MANIFEST = "towpath-manifest"
-# Linear algebra, beside XLA. Without it all else works, so it is never a reason
-# to go without XLA.
+# Linear algebra, beside XLA. Everything else works without it, so set-up succeeds if
+# only LAPACK is missing.
 LAPACK_PIN = PIN.with_name("lapack-wheel.txt")
 LAPACK_MEMBER = "scipy_openblas32/lib/libscipy_openblas.so"
 LAPACK_LIBRARY = "libscipy_openblas.so"
 LAPACK_MANIFEST = "lapack-manifest"
-# Half-made folders; whoever holds the lock may sweep them away.
+# Incomplete folders; the holder of the lock may remove them.
 WORK_PREFIX = ".unpacking."
 MB = 1 << 20
 
 
 class Failure(Exception):
-    """What went wrong and what to do, in one line. `code` is for programs."""
+    """What failed and what to do, in one line. `code` is for programs."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -60,11 +63,11 @@ def read_pin(path: Path = PIN) -> Pin:
     size = re.search(r"^# download (\d+) MB, unpacked (\d+) MB, architecture (\S+)$", text, re.M)
     pin = re.search(r"^([\w-]+==(\S+) --hash=sha256:([0-9a-f]{64}))$", text, re.M)
     if size is None or pin is None:
-        raise Failure("pin", f"{path} does not say which wheel it is; install Towpath again")
+        raise Failure("pin", f"{path} does not name a wheel; install Towpath again")
     return Pin(pin[2], pin[3], pin[1], int(size[1]), int(size[2]), size[3])
 
 
-# ---- where it is ----
+# ---- the folder of XLA ----
 
 
 def cache_folder() -> Path:
@@ -85,7 +88,7 @@ def folder(pin: Pin) -> Path:
 
 
 def manifest_of(place: Path, pin: Pin) -> str:
-    """What a whole copy looks like: the pin, and the size of each library."""
+    """Describes a complete copy: the pin, and the size of each library."""
     lines = [pin.requirement]
     lines += [f"{(place / name).stat().st_size} {name}" for name in sorted(LIBRARIES)]
     return "\n".join(lines) + "\n"
@@ -99,18 +102,18 @@ def is_ready(place: Path, pin: Pin) -> bool:
 
 
 def is_users_own(place: Path) -> bool:
-    """An XLA in TOW_XLA_DIR that we did not unpack: it is taken as it is."""
+    """An XLA in TOW_XLA_DIR that we did not unpack is used as it is."""
     return bool(os.environ.get("TOW_XLA_DIR")) and all(
         (place / name).is_file() for name in LIBRARIES
     )
 
 
-# ---- telling how it goes ----
+# ---- progress ----
 
 
-class Teller:
-    """Notes and progress on one stream: a bar on a terminal, else a line now and
-    then. `label` begins the note of what is to be done."""
+class Reporter:
+    """Writes notes and progress to one stream: a bar on a terminal, else a line every
+    LINE_EVERY_S. `label` begins the first line of each step."""
 
     BAR = 32
     LINE_EVERY_S = 10.0
@@ -119,7 +122,7 @@ class Teller:
     def __init__(self, stream: TextIO | None, label: str = "") -> None:
         self.stream = stream
         self.label = label
-        self.started = self.told = time.monotonic()
+        self.started = self.reported = time.monotonic()
         self.has_bar = False
 
     def note(self, text: str) -> None:
@@ -135,9 +138,9 @@ class Teller:
             return
         now = time.monotonic()
         is_terminal = self.stream.isatty()
-        if now - self.told < (self.BAR_EVERY_S if is_terminal else self.LINE_EVERY_S):
+        if now - self.reported < (self.BAR_EVERY_S if is_terminal else self.LINE_EVERY_S):
             return
-        self.told = now
+        self.reported = now
         mb = f"{min(done, total) // MB} of {total // MB} MB"
         if is_terminal:
             full = self.BAR * min(done, total) // max(total, 1)
@@ -155,9 +158,9 @@ class Teller:
         self.has_bar = False
 
 
-# ---- fetching ----
+# ---- download ----
 
-# What pip's log shows, and what we say of it. The first that fits counts.
+# Pattern in pip's log, code, message. The first match counts.
 PIP_CAUSES = (
     (r"no space left on device|disk quota exceeded", "disk",
      "the disk is full; free some space and run it again"),
@@ -182,12 +185,12 @@ def explain_pip(output: str) -> Failure:
     for pattern, code, message in PIP_CAUSES:
         if re.search(pattern, output, re.I if code == "disk" else 0):
             return Failure(code, message)
-    said = [line for line in output.splitlines() if "ERROR" in line] or output.splitlines()
-    return Failure("pip", f"pip said: {said[-1] if said else 'nothing'}")
+    lines = [line for line in output.splitlines() if "ERROR" in line] or output.splitlines()
+    return Failure("pip", f"pip failed: {lines[-1] if lines else 'it printed nothing'}")
 
 
 def bytes_in(place: Path) -> int:
-    """Of all files below, as far as they are there while we look."""
+    """The size of all files below; files may disappear meanwhile."""
     total = 0
     for parent, _, names in os.walk(place):
         for name in names:
@@ -198,10 +201,10 @@ def bytes_in(place: Path) -> int:
     return total
 
 
-def fetch(pin: Pin, work: Path, teller: Teller, log: Path | None) -> Path:
-    """The pinned wheel, in `work`. One wheel serves every interpreter, for only
-    its libraries and headers are used: so its tags are fixed here. pip's cache
-    would hold it a second time, and a small /tmp could not hold it at all."""
+def fetch(pin: Pin, work: Path, reporter: Reporter, log: Path | None) -> Path:
+    """Downloads the pinned wheel into `work`. We use only its libraries and headers, so one
+    wheel serves every interpreter, and its tags are fixed here. pip's cache would store it
+    a second time, and a small /tmp could not store it at all."""
     import subprocess
     import tempfile
 
@@ -217,9 +220,9 @@ def fetch(pin: Pin, work: Path, teller: Teller, log: Path | None) -> Path:
                                stderr=subprocess.STDOUT, env=os.environ | {"TMPDIR": str(work)})
         try:
             while pip.poll() is None:
-                teller.progress("fetching", bytes_in(work), pin.download_mb * MB)
+                reporter.progress("fetching", bytes_in(work), pin.download_mb * MB)
                 try:
-                    pip.wait(timeout=Teller.BAR_EVERY_S)
+                    pip.wait(timeout=Reporter.BAR_EVERY_S)
                 except subprocess.TimeoutExpired:
                     pass
         finally:
@@ -233,7 +236,7 @@ def fetch(pin: Pin, work: Path, teller: Teller, log: Path | None) -> Path:
     return wheel
 
 
-def check_hash(wheel: Path, pin: Pin, teller: Teller) -> None:
+def check_hash(wheel: Path, pin: Pin, reporter: Reporter) -> None:
     import hashlib
 
     digest, done, total = hashlib.sha256(), 0, wheel.stat().st_size
@@ -241,12 +244,12 @@ def check_hash(wheel: Path, pin: Pin, teller: Teller) -> None:
         while piece := source.read(MB):
             digest.update(piece)
             done += len(piece)
-            teller.progress("checking", done, total)
+            reporter.progress("checking", done, total)
     if digest.hexdigest() != pin.sha256:
         raise Failure(
             "hash",
             f"{wheel} is not the wheel that is pinned: its SHA-256 is {digest.hexdigest()}, "
-            f"and that of {pin.requirement.split('==')[0]} {pin.version} for CPython 3.11 is "
+            f"and the pin, {pin.requirement.split('==')[0]} {pin.version} for CPython 3.11, has "
             f"{pin.sha256}",
         )
 
@@ -255,8 +258,8 @@ def check_hash(wheel: Path, pin: Pin, teller: Teller) -> None:
 
 
 def wanted(name: str) -> str | None:
-    """Where a member of the wheel goes, None to leave it packed: some 180 MB of
-    Python and TensorFlow are of no use here."""
+    """The path of a member of the wheel in the folder of XLA; None for members that we do
+    not need, about 180 MB of Python and TensorFlow."""
     if not name.startswith("tensorflow/") or name.endswith("/"):
         return None
     path = name.removeprefix("tensorflow/")
@@ -266,8 +269,8 @@ def wanted(name: str) -> str | None:
     return path if is_header else None
 
 
-def unpack(wheel: Path, place: Path, teller: Teller) -> None:
-    """Every byte is checked against the wheel's own CRC-32."""
+def unpack(wheel: Path, place: Path, reporter: Reporter) -> None:
+    """Unpacks the members that we need; zipfile checks the CRC-32 of each."""
     import zipfile
 
     try:
@@ -276,14 +279,15 @@ def unpack(wheel: Path, place: Path, teller: Teller) -> None:
                        if (path := wanted(info.filename)) is not None}
             missing = [name for name in LIBRARIES if name not in members]
             if missing:
-                raise Failure("wheel", f"{wheel} is corrupt or no wheel of XLA: "
-                                       f"there is no {missing[0]} in it")
-            unpack_members(archive, members, place, teller)
+                raise Failure("wheel", f"{wheel} is corrupt or not a wheel with XLA: "
+                                       f"it does not contain {missing[0]}")
+            unpack_members(archive, members, place, reporter)
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise Failure("wheel", f"{wheel} is corrupt: {error}") from error
 
 
-def unpack_members(archive, members, place: Path, teller: Teller) -> None:
+def unpack_members(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], place: Path,
+                   reporter: Reporter) -> None:
     done, total = 0, sum(info.file_size for info in members.values())
     for path, info in members.items():
         target = place / path
@@ -292,15 +296,15 @@ def unpack_members(archive, members, place: Path, teller: Teller) -> None:
             while piece := source.read(MB):
                 sink.write(piece)
                 done += len(piece)
-                teller.progress("unpacking", done, total)
+                reporter.progress("unpacking", done, total)
 
 
-# ---- the whole ----
+# ---- set-up ----
 
 
 @contextmanager
-def locked(parent: Path, teller: Teller) -> Iterator[None]:
-    """One set-up at a time in a folder; the lock ends with its process."""
+def locked(parent: Path, reporter: Reporter) -> Iterator[None]:
+    """Allows one set-up at a time in a folder. The lock ends with its process."""
     import fcntl
 
     handle = os.open(parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -308,7 +312,7 @@ def locked(parent: Path, teller: Teller) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            teller.note("      waiting: another set-up is unpacking XLA")
+            reporter.note("      waiting: another set-up is unpacking XLA")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
@@ -337,11 +341,11 @@ def check_space(parent: Path, need_mb: int) -> None:
     free_mb = disk.f_bavail * disk.f_frsize // MB
     if free_mb < need_mb:
         raise Failure("disk", f"the disk is full: XLA needs {need_mb} MB at {parent}, which has "
-                              f"{free_mb} MB; free some space or set TOW_XLA_DIR to a roomier place")
+                              f"{free_mb} MB; free some space or set TOW_XLA_DIR to a larger disk")
 
 
-def sweep(parent: Path) -> None:
-    """What a set-up that was killed has left. Only under the lock."""
+def remove_leftovers(parent: Path) -> None:
+    """Removes the folders of a killed set-up. The caller holds the lock."""
     import shutil
 
     for leftover in parent.glob(WORK_PREFIX + "*"):
@@ -356,51 +360,50 @@ def replace(place: Path, whole: Path) -> None:
     whole.rename(place)
 
 
-def fill(place: Path, pin: Pin, wheel: Path | None, teller: Teller, log: Path | None) -> None:
-    """In a folder beside `place`, which appears whole or not at all."""
+def fill(place: Path, pin: Pin, wheel: Path | None, reporter: Reporter, log: Path | None) -> None:
+    """Works in a folder beside `place`, so that `place` appears completely or not at all."""
     import shutil
     import tempfile
 
     work = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=place.parent))
     try:
-        wheel = wheel or fetch(pin, work, teller, log)
-        check_hash(wheel, pin, teller)
-        unpack(wheel, work / "xla", teller)
+        wheel = wheel or fetch(pin, work, reporter, log)
+        check_hash(wheel, pin, reporter)
+        unpack(wheel, work / "xla", reporter)
         (work / "xla" / MANIFEST).write_text(manifest_of(work / "xla", pin), encoding="utf-8")
         replace(place, work / "xla")
     finally:
-        teller.end_bar()
+        reporter.end_bar()
         shutil.rmtree(work, ignore_errors=True)
 
 
-def setup(teller: Teller, wheel: Path | None = None, log: Path | None = None,
+def setup(reporter: Reporter, wheel: Path | None = None, log: Path | None = None,
           lapack: Path | None = None) -> dict[str, object]:
-    """XLA is there when this returns; else it raises Failure, and nothing is left
-    behind. LAPACK is there too, if it can be had. `wheel`, `lapack`: do not fetch,
-    take this file."""
-    report = setup_xla(teller, wheel, log)
+    """Unpacks XLA, and LAPACK if possible. Raises Failure if XLA cannot be unpacked, and then
+    leaves no files. `wheel`, `lapack`: use this file, do not download."""
+    report = setup_xla(reporter, wheel, log)
     place, beside = Path(str(report["folder"])), log and log.with_name("setup-lapack.log")
-    return report | {"lapack": setup_lapack(place, lapack, teller, beside)}
+    return report | {"lapack": setup_lapack(place, lapack, reporter, beside)}
 
 
-def setup_xla(teller: Teller, wheel: Path | None, log: Path | None) -> dict[str, object]:
+def setup_xla(reporter: Reporter, wheel: Path | None, log: Path | None) -> dict[str, object]:
     pin = read_pin()
     place = folder(pin)
     report: dict[str, object] = {"xla": pin.version, "folder": str(place), "state": "ready"}
     if is_ready(place, pin):
         return report | {"unpacked": False}
     if wheel is not None and not wheel.is_file():
-        raise Failure("file", f"{wheel} is not there, or no file")
+        raise Failure("file", f"{wheel} does not exist, or is not a file")
     check_place(place, pin)
-    with locked(place.parent, teller):
+    with locked(place.parent, reporter):
         if is_ready(place, pin):
             return report | {"unpacked": False}
-        sweep(place.parent)
+        remove_leftovers(place.parent)
         check_space(place.parent, pin.unpacked_mb + (0 if wheel else pin.download_mb))
         source = f"from {wheel}" if wheel else f"{pin.download_mb} MB to fetch"
-        teller.step(f"XLA: tensorflow-cpu {pin.version}, {source}, {pin.unpacked_mb} MB "
+        reporter.step(f"XLA: tensorflow-cpu {pin.version}, {source}, {pin.unpacked_mb} MB "
                     f"unpacked in {place}")
-        make(place, pin, wheel, teller, log)
+        make(place, pin, wheel, reporter, log)
     return report | {"unpacked": True}
 
 
@@ -408,7 +411,7 @@ def setup_xla(teller: Teller, wheel: Path | None, log: Path | None) -> dict[str,
 
 
 def lapack_is_ready(place: Path) -> bool:
-    """There is none to bring without a pin, nor into a folder of the user's own."""
+    """True also without a pin, and for a folder that the user made."""
     if not LAPACK_PIN.is_file() or not (place / MANIFEST).is_file():
         return True
     try:
@@ -422,7 +425,7 @@ def lapack_manifest(place: Path) -> str:
     return f"{read_pin(LAPACK_PIN).requirement}\n{size} {LAPACK_LIBRARY}\n"
 
 
-def fill_lapack(place: Path, wheel: Path | None, teller: Teller, log: Path | None) -> None:
+def fill_lapack(place: Path, wheel: Path | None, reporter: Reporter, log: Path | None) -> None:
     import shutil
     import tempfile
     import zipfile
@@ -430,8 +433,8 @@ def fill_lapack(place: Path, wheel: Path | None, teller: Teller, log: Path | Non
     pin = read_pin(LAPACK_PIN)
     work = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=place.parent))
     try:
-        wheel = wheel or fetch(pin, work, teller, log)
-        check_hash(wheel, pin, teller)
+        wheel = wheel or fetch(pin, work, reporter, log)
+        check_hash(wheel, pin, reporter)
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 if name == LAPACK_MEMBER or name.endswith("/LICENSE.txt"):
@@ -440,36 +443,36 @@ def fill_lapack(place: Path, wheel: Path | None, teller: Teller, log: Path | Non
                     (work / to).rename(place / to)
         (place / LAPACK_MANIFEST).write_text(lapack_manifest(place), encoding="utf-8")
     finally:
-        teller.end_bar()
+        reporter.end_bar()
         shutil.rmtree(work, ignore_errors=True)
 
 
-def setup_lapack(place: Path, wheel: Path | None, teller: Teller, log: Path | None) -> bool:
-    """True if it is there. What keeps it away is told, and is no failure."""
+def setup_lapack(place: Path, wheel: Path | None, reporter: Reporter, log: Path | None) -> bool:
+    """True if LAPACK is available. Set-up continues without it, after a note with the reason."""
     import zipfile
 
     if lapack_is_ready(place):
         return True
-    with locked(place.parent, teller):
+    with locked(place.parent, reporter):
         if lapack_is_ready(place):
             return True
         pin = read_pin(LAPACK_PIN)
-        teller.step(f"LAPACK: scipy-openblas32 {pin.version}, {pin.download_mb} MB to fetch, "
+        reporter.step(f"LAPACK: scipy-openblas32 {pin.version}, {pin.download_mb} MB to fetch, "
                     f"{pin.unpacked_mb} MB unpacked in {place}")
         try:
-            fill_lapack(place, wheel, teller, log)
+            fill_lapack(place, wheel, reporter, log)
             return True
         except (Failure, OSError, zipfile.BadZipFile) as error:
-            teller.note(f"      no LAPACK: {error}. Linear algebra will say so; "
-                        f"`tow setup` tries again")
+            reporter.note(f"      no LAPACK: {error}. Programs with linear algebra will fail; "
+                        f"run `tow setup` to try again")
             return False
 
 
-def make(place: Path, pin: Pin, wheel: Path | None, teller: Teller, log: Path | None) -> None:
+def make(place: Path, pin: Pin, wheel: Path | None, reporter: Reporter, log: Path | None) -> None:
     what = f"unpacking XLA into {place}" if wheel else f"fetching XLA into {place}"
     where = f" (log: {log})" if log else ""
     try:
-        fill(place, pin, wheel, teller, log)
+        fill(place, pin, wheel, reporter, log)
     except Failure as failure:
         raise Failure(failure.code, f"{what} failed: {failure}{where}") from failure
     except OSError as error:
@@ -485,24 +488,24 @@ def explain_os(error: OSError, what: str, place: Path, where: str) -> tuple[str,
                      f"TOW_XLA_DIR to a folder that you can write{where}")
 
 
-def remove(teller: Teller) -> dict[str, object]:
-    """Every XLA that we unpacked, of other versions too; nothing else."""
+def remove(reporter: Reporter) -> dict[str, object]:
+    """Removes every XLA that we unpacked, including other versions, and nothing else."""
     import shutil
 
     pin = read_pin()
     place = folder(pin)
-    gone: list[str] = []
+    removed: list[str] = []
     if place.parent.is_dir():
-        with locked(place.parent, teller):
-            sweep(place.parent)
+        with locked(place.parent, reporter):
+            remove_leftovers(place.parent)
             found = {place} if os.environ.get("TOW_XLA_DIR") else {*place.parent.glob("xla-*")}
             for old in sorted(found):
                 if (old / MANIFEST).is_file():
                     shutil.rmtree(old)
-                    gone.append(str(old))
+                    removed.append(str(old))
         if not os.environ.get("TOW_XLA_DIR"):
             remove_if_empty(place.parent)
-    return {"state": "removed", "removed": gone}
+    return {"state": "removed", "removed": removed}
 
 
 def remove_if_empty(place: Path) -> None:
@@ -519,40 +522,41 @@ Without a network: on a machine that has one, with the same Towpath, run
   tow setup --print-pin > pin.txt
   pip download --no-deps --only-binary=:all: --platform manylinux_2_27_x86_64 \\
       --python-version 3.11 --implementation cp --abi cp311 -r pin.txt
-bring the file over, and run `tow setup --from FILE.whl`. For linear algebra do
-the same with scipy-openblas32 (lapack-wheel.txt) and --lapack-from. Or bring the unpacked
-folder over and name it in TOW_XLA_DIR.
+copy the file to this machine, and run `tow setup --from FILE.whl`. For linear algebra do
+the same with scipy-openblas32 (lapack-wheel.txt) and --lapack-from. Or copy the unpacked
+folder and name it in TOW_XLA_DIR.
 
-TOW_XLA_DIR     the folder of XLA; else towpath/xla-VERSION in XDG_CACHE_HOME or ~/.cache
-PIP_*, pip.conf the package index that pip uses; they hold as they are
+TOW_XLA_DIR     the folder of XLA (default: towpath/xla-VERSION in XDG_CACHE_HOME or ~/.cache)
+PIP_*, pip.conf pip's configuration applies, such as its package index
 """
 
 
-def parse(words: list[str]):
+def parse(words: list[str]) -> argparse.Namespace:
     import argparse
 
     parser = argparse.ArgumentParser(
         prog="tow setup", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Brings XLA, which workers compute with, into your cache folder. "
-                    "Does nothing if it is there.")
+        description="Unpacks XLA, which workers compute with, into your cache folder. "
+                    "Does nothing if it is there already.")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--from", dest="wheel", type=Path, metavar="FILE.whl",
-                      help="take this wheel and fetch nothing")
+                      help="use this wheel; download nothing")
     parser.add_argument("--lapack-from", dest="lapack", type=Path, metavar="FILE.whl",
-                        help="take LAPACK from this wheel of scipy-openblas32")
+                        help="use LAPACK from this wheel of scipy-openblas32")
     what.add_argument("--check", action="store_true",
-                      help="only say whether it is there; the exit status is 1 if not")
-    what.add_argument("--remove", action="store_true", help="remove what set-up has unpacked")
+                      help="only print whether it is there; the exit status is 1 if not")
+    what.add_argument("--remove", action="store_true",
+                      help="remove everything that set-up unpacked")
     what.add_argument("--print-folder", action="store_true",
-                      help="print the folder where XLA is, or will be")
+                      help="print the folder of XLA, which may not exist yet")
     what.add_argument("--print-pin", action="store_true",
-                      help="print which wheel is used, as a line for pip")
+                      help="print the pinned wheel, as a requirement for pip")
     parser.add_argument("--json", action="store_true",
-                        help="the result as one object on standard output")
-    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
-    # For scripts: begins the line of what is done; that all is well is not said.
+                        help="print the result as one JSON object on standard output")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    # For scripts: begins the line of each step, and omits the final line.
     parser.add_argument("--label", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--log", type=Path, help="keep what pip says in this file")
+    parser.add_argument("--log", type=Path, help="write pip's output to this file")
     return parser.parse_args(words)
 
 
@@ -563,16 +567,16 @@ def check() -> dict[str, object]:
     return {"xla": pin.version, "folder": str(place), "state": state}
 
 
-def in_words(report: dict[str, object]) -> str:
+def describe(report: dict[str, object]) -> str:
     if report["state"] == "removed":
-        gone = report["removed"]
-        return "removed " + ", ".join(gone) if gone else "there was nothing to remove"
+        removed = report["removed"]
+        return "removed " + ", ".join(removed) if removed else "there was nothing to remove"
     if report["state"] == "missing":
         return f"XLA {report['xla']} is not in {report['folder']}; `tow setup` fetches it"
     return f"XLA {report['xla']} is ready in {report['folder']}"
 
 
-def run(options) -> int:
+def run(options: argparse.Namespace) -> int:
     import json
 
     if options.print_folder or options.print_pin:
@@ -580,17 +584,17 @@ def run(options) -> int:
         print(folder(pin) if options.print_folder else pin.requirement)
         return 0
     notes = None if options.quiet else sys.stderr if options.json else sys.stdout
-    teller = Teller(notes, options.label)
+    reporter = Reporter(notes, options.label)
     if options.check:
         report = check()
     elif options.remove:
-        report = remove(teller)
+        report = remove(reporter)
     else:
-        report = setup(teller, options.wheel, options.log, options.lapack)
+        report = setup(reporter, options.wheel, options.log, options.lapack)
     if options.json:
         print(json.dumps(report))
     elif not options.quiet and not options.label:
-        print(in_words(report))
+        print(describe(report))
     return 1 if report["state"] == "missing" else 0
 
 
@@ -599,7 +603,7 @@ def main(words: list[str] | None = None) -> int:
     import signal
 
     options = parse(sys.argv[1:] if words is None else words)
-    # So that what is half-made goes when we are told to end.
+    # Exit through `finally` clauses, which remove incomplete files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return run(options)
@@ -609,7 +613,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"towpath: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("towpath: interrupted; nothing is left behind, run it again", file=sys.stderr)
+        print("towpath: interrupted; no files are left, run it again", file=sys.stderr)
         return 130
 
 

@@ -40,7 +40,7 @@ void *tow_calloc(size_t count, size_t bytes)
 void *tow_realloc(void *memory, size_t bytes)
 {
     if (refuse(bytes)) return NULL;
-    /* realloc(memory, 0) may free and answer NULL: never ask for it. */
+    /* realloc(memory, 0) may free and return NULL: avoid it. */
     void *moved = realloc(memory, bytes == 0 ? 1 : bytes);
     if (memory == NULL && moved != NULL) live_count++;
     return moved;

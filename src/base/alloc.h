@@ -1,5 +1,5 @@
-/* Memory from the heap, through one door, so that tests can count it and can
- * fail the nth request. */
+/* Heap allocation. All code allocates through these functions, so that tests
+ * can count blocks and fail the nth request. */
 #ifndef TOW_BASE_ALLOC_H_
 #define TOW_BASE_ALLOC_H_
 
@@ -8,8 +8,8 @@
 
 #include "base/macros.h"
 
-/* No block is larger than this: such a size is a length that wrapped around or
- * that somebody made up, and is refused before the heap hears of it. */
+/* Larger requests are refused: such a size is an overflow or a forged
+ * length. */
 #define TOW_ALLOC_BYTES_MAX ((size_t)1 << 39)
 
 /* All return NULL when memory is exhausted. */
@@ -25,8 +25,8 @@ void tow_free(void *memory);
 void tow_alloc_fail_after(uint64_t nth);
 /* Whether the failure asked for above has happened. */
 int tow_alloc_has_failed(void);
-/* Blocks that this thread took and did not give back. Only balanced where one
- * thread does both. */
+/* Blocks that this thread allocated minus those that it freed. Meaningful where
+ * one thread does both. */
 int64_t tow_alloc_live_count(void);
 
 #endif /* TOW_BASE_ALLOC_H_ */

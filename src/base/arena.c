@@ -113,7 +113,8 @@ void *tow_arena_alloc(tow_arena_t *arena, size_t bytes)
 {
     if (bytes > SIZE_MAX - ALIGNMENT) return NULL;
     size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    if (rounded == 0) rounded = ALIGNMENT; /* Every answer is a place. */
+    if (rounded == 0)
+        rounded = ALIGNMENT; /* Every result is a distinct address. */
     TOW_ASSERT(arena->bytes_max == 0 || arena->bytes_used <= arena->bytes_max);
     if (arena->bytes_max != 0 && rounded > arena->bytes_max - arena->bytes_used)
         return NULL;

@@ -18,7 +18,7 @@ typedef struct tow_arena {
 
 void tow_arena_init(tow_arena_t *arena, size_t bytes_max);
 void tow_arena_deinit(tow_arena_t *arena);
-/* Forgets everything and keeps the largest block for the next use. */
+/* Frees all allocations; keeps the largest block for reuse. */
 void tow_arena_reset(tow_arena_t *arena);
 
 /* Aligned for any type. NULL when memory or the arena's limit is exhausted. */

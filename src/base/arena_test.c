@@ -76,7 +76,7 @@ static void arena_reset_keeps_only_the_largest_block(void **state)
     assert_non_null(tow_arena_alloc(&arena, TOW_ARENA_BLOCK_BYTES_MAX * 2));
     tow_arena_reset(&arena);
     assert_int_equal(tow_alloc_live_count(), live_before + 1);
-    tow_alloc_fail_after(0); /* The kept block must do. */
+    tow_alloc_fail_after(0); /* The retained block must suffice. */
     assert_non_null(tow_arena_alloc(&arena, TOW_ARENA_BLOCK_BYTES_MAX * 2));
     tow_alloc_fail_after(UINT64_MAX);
     tow_arena_deinit(&arena);

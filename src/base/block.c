@@ -13,17 +13,18 @@ typedef struct block {
     size_t size;
     uint64_t number;
     int fd; /* owned */
-    bool is_stranded;
+    bool is_quarantined;
 } block_t;
 
-/* Few and large: a look at all of them takes less than mapping one. */
+/* Blocks are few and large: a linear search costs less than mapping one. */
 static struct {
     pthread_mutex_t lock; /* guards all below */
     block_t blocks[TOW_BLOCK_COUNT_MAX];
-    size_t used_count; /* of the table; those beyond were never used */
+    size_t used_count; /* entries from here on were never used */
     uint64_t next_number;
-    size_t wanted[TOW_BLOCK_WANTED_COUNT]; /* rounded sizes; the oldest goes */
-    uint32_t next_wanted;
+    size_t preferred
+        [TOW_BLOCK_PREFERRED_COUNT]; /* rounded sizes; the oldest is replaced */
+    uint32_t next_preferred;
     tow_block_stats_t stats;
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER, .next_number = 1};
 
@@ -33,9 +34,9 @@ static size_t rounded(size_t size)
     return (size + step - 1) / step * step;
 }
 
-/* -- Pages ---------------------------------------------------------------------- */
+/* -- Pages ----------------------------------------------------------------- */
 
-/* Nobody can cut it short under who has it mapped. */
+/* Sealed: no process can shrink it under another's mapping. */
 static int make_file(size_t size)
 {
     const int fd = memfd_create("towpath", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -47,7 +48,7 @@ static int make_file(size_t size)
     return -1;
 }
 
-/* Where a system has huge pages for such files, they fit. */
+/* Aligned for huge pages, where the system has them for such files. */
 static char *map_file(int fd, size_t size)
 {
     const size_t step = TOW_BLOCK_STEP_BYTES;
@@ -67,7 +68,25 @@ static char *map_file(int fd, size_t size)
     return base;
 }
 
-/* -- The table ------------------------------------------------------------------- */
+/* -- Table of blocks ------------------------------------------------------- */
+
+/* The statistics are the sums over the table, and numbers are unique. */
+static void check_table(void)
+{
+    tow_block_stats_t sums = {0};
+    for (size_t i = 0; i < table.used_count; i++) {
+        const block_t *block = &table.blocks[i];
+        if (block->base == NULL) continue;
+        TOW_ASSERT(block->number > 0 && block->number < table.next_number);
+        TOW_ASSERT(block->size > 0 && block->size == rounded(block->size));
+        sums.count++;
+        sums.bytes += block->size;
+        sums.quarantined_count += block->is_quarantined;
+    }
+    TOW_ASSERT(sums.count == table.stats.count);
+    TOW_ASSERT(sums.bytes == table.stats.bytes);
+    TOW_ASSERT(sums.quarantined_count == table.stats.quarantined_count);
+}
 
 static block_t *find_free(void)
 {
@@ -100,12 +119,13 @@ static bool list_block(char *base, size_t size, int fd)
                            .fd = fd};
         table.stats.count++;
         table.stats.bytes += size;
+        check_table();
     }
     pthread_mutex_unlock(&table.lock);
     return block != NULL;
 }
 
-void *tow_block_take(size_t size)
+void *tow_block_alloc(size_t size)
 {
     if (size == 0 || size > SIZE_MAX / 4) return NULL;
     const size_t whole = rounded(size);
@@ -118,19 +138,20 @@ void *tow_block_take(size_t size)
     return NULL;
 }
 
-void tow_block_give(void *base)
+void tow_block_free(void *base)
 {
     pthread_mutex_lock(&table.lock);
     block_t *block = find_block(base);
     TOW_ASSERT(block != NULL && block->base == base);
-    const block_t gone = *block;
+    const block_t freed = *block;
     *block = (block_t){0};
     table.stats.count--;
-    table.stats.stranded_count -= gone.is_stranded;
-    table.stats.bytes -= gone.size;
+    table.stats.quarantined_count -= freed.is_quarantined;
+    table.stats.bytes -= freed.size;
+    check_table();
     pthread_mutex_unlock(&table.lock);
-    munmap(gone.base, gone.size);
-    close(gone.fd);
+    munmap(freed.base, freed.size);
+    close(freed.fd);
 }
 
 bool tow_block_find(const void *bytes, size_t size,
@@ -150,52 +171,54 @@ bool tow_block_find(const void *bytes, size_t size,
     return block != NULL;
 }
 
-void tow_block_strand(const void *bytes)
+void tow_block_quarantine(const void *bytes)
 {
     pthread_mutex_lock(&table.lock);
     block_t *block = find_block(bytes);
-    if (block != NULL && !block->is_stranded) {
-        block->is_stranded = true;
-        table.stats.stranded_count++;
+    if (block != NULL && !block->is_quarantined) {
+        block->is_quarantined = true;
+        table.stats.quarantined_count++;
+        check_table();
     }
     pthread_mutex_unlock(&table.lock);
 }
 
-bool tow_block_is_stranded(const void *bytes)
+bool tow_block_is_quarantined(const void *bytes)
 {
     pthread_mutex_lock(&table.lock);
     const block_t *block = find_block(bytes);
-    const bool is_stranded = block != NULL && block->is_stranded;
+    const bool is_quarantined = block != NULL && block->is_quarantined;
     pthread_mutex_unlock(&table.lock);
-    return is_stranded;
+    return is_quarantined;
 }
 
-/* -- Sizes ----------------------------------------------------------------------- */
+/* -- Sizes ----------------------------------------------------------------- */
 
 static bool is_listed(size_t whole)
 {
-    for (size_t i = 0; i < TOW_BLOCK_WANTED_COUNT; i++)
-        if (table.wanted[i] == whole) return true;
+    for (size_t i = 0; i < TOW_BLOCK_PREFERRED_COUNT; i++)
+        if (table.preferred[i] == whole) return true;
     return false;
 }
 
-void tow_block_want(size_t size)
+void tow_block_prefer(size_t size)
 {
     if (size < TOW_BLOCK_STEP_BYTES || size > SIZE_MAX / 4) return;
     const size_t whole = rounded(size);
     pthread_mutex_lock(&table.lock);
     if (!is_listed(whole))
-        table.wanted[table.next_wanted++ % TOW_BLOCK_WANTED_COUNT] = whole;
+        table.preferred[table.next_preferred++ % TOW_BLOCK_PREFERRED_COUNT] =
+            whole;
     pthread_mutex_unlock(&table.lock);
 }
 
-bool tow_block_is_wanted(size_t size)
+bool tow_block_is_preferred(size_t size)
 {
     if (size < TOW_BLOCK_STEP_BYTES || size > SIZE_MAX / 4) return false;
     pthread_mutex_lock(&table.lock);
-    const bool is_wanted = is_listed(rounded(size));
+    const bool is_preferred = is_listed(rounded(size));
     pthread_mutex_unlock(&table.lock);
-    return is_wanted;
+    return is_preferred;
 }
 
 tow_block_stats_t tow_block_stats(void)

@@ -15,14 +15,14 @@ static void block_is_zeroes_and_aligned(void **state)
 {
     (void)state;
     const tow_block_stats_t before = tow_block_stats();
-    char *base = tow_block_take(3 * MIB);
+    char *base = tow_block_alloc(3 * MIB);
     assert_non_null(base);
     assert_int_equal((uintptr_t)base % TOW_BLOCK_STEP_BYTES, 0);
     for (size_t i = 0; i < 3 * MIB; i += 4096)
         assert_int_equal(base[i], 0);
     assert_int_equal(tow_block_stats().count, before.count + 1);
     assert_int_equal(tow_block_stats().bytes, before.bytes + 4 * MIB);
-    tow_block_give(base);
+    tow_block_free(base);
     assert_int_equal(tow_block_stats().count, before.count);
     assert_int_equal(tow_block_stats().bytes, before.bytes);
 }
@@ -30,8 +30,8 @@ static void block_is_zeroes_and_aligned(void **state)
 static void bytes_are_found_in_their_block(void **state)
 {
     (void)state;
-    char *first = tow_block_take(2 * MIB);
-    char *second = tow_block_take(4 * MIB);
+    char *first = tow_block_alloc(2 * MIB);
+    char *second = tow_block_alloc(4 * MIB);
     tow_block_place_t place, other;
     assert_true(tow_block_find(second + 64, 100, &place));
     assert_int_equal(place.offset, 64);
@@ -40,47 +40,47 @@ static void bytes_are_found_in_their_block(void **state)
     assert_int_not_equal(place.number, other.number);
     assert_false(tow_block_find(first + 1, 2 * MIB, &other));
     assert_false(tow_block_find(&place, sizeof(place), &other));
-    tow_block_give(first);
+    tow_block_free(first);
     assert_false(tow_block_find(first, 1, &other));
-    char *third = tow_block_take(2 * MIB);
+    char *third = tow_block_alloc(2 * MIB);
     assert_true(tow_block_find(third, 1, &other));
-    assert_true(other.number > place.number); /* Never another's. */
-    tow_block_give(third);
-    tow_block_give(second);
+    assert_true(other.number > place.number); /* Numbers are never reused. */
+    tow_block_free(third);
+    tow_block_free(second);
 }
 
-/* What its owner does to a block that it has given is nobody else's affair. */
+/* The contents survive for another process after the owner frees the block. */
 static void who_has_it_mapped_keeps_the_bytes(void **state)
 {
     (void)state;
-    char *base = tow_block_take(2 * MIB);
+    char *base = tow_block_alloc(2 * MIB);
     tow_block_place_t place;
     memset(base, 7, 2 * MIB);
     assert_true(tow_block_find(base, 2 * MIB, &place));
     assert_int_equal(ftruncate(place.fd, 4096), -1); /* Sealed. */
     const char *seen = mmap(NULL, 2 * MIB, PROT_READ, MAP_SHARED, place.fd, 0);
     assert_true(seen != MAP_FAILED);
-    tow_block_give(base);
-    char *next = tow_block_take(2 * MIB);
+    tow_block_free(base);
+    char *next = tow_block_alloc(2 * MIB);
     memset(next, 9, 2 * MIB);
     for (size_t i = 0; i < 2 * MIB; i++)
         assert_int_equal(seen[i], 7);
-    tow_block_give(next);
+    tow_block_free(next);
     munmap((void *)seen, 2 * MIB);
 }
 
 static void stranded_is_said_once_and_goes_with_the_block(void **state)
 {
     (void)state;
-    char *base = tow_block_take(2 * MIB);
-    assert_false(tow_block_is_stranded(base));
-    tow_block_strand(base + 5);
-    tow_block_strand(base);
-    tow_block_strand(&base); /* Lies in none. */
-    assert_true(tow_block_is_stranded(base));
-    assert_int_equal(tow_block_stats().stranded_count, 1);
-    tow_block_give(base);
-    assert_int_equal(tow_block_stats().stranded_count, 0);
+    char *base = tow_block_alloc(2 * MIB);
+    assert_false(tow_block_is_quarantined(base));
+    tow_block_quarantine(base + 5);
+    tow_block_quarantine(base);
+    tow_block_quarantine(&base); /* Not in a block. */
+    assert_true(tow_block_is_quarantined(base));
+    assert_int_equal(tow_block_stats().quarantined_count, 1);
+    tow_block_free(base);
+    assert_int_equal(tow_block_stats().quarantined_count, 0);
 }
 
 static void beyond_the_bound_there_is_none(void **state)
@@ -89,30 +89,30 @@ static void beyond_the_bound_there_is_none(void **state)
     static void *blocks[TOW_BLOCK_COUNT_MAX];
     size_t count = 0;
     while (count < TOW_BLOCK_COUNT_MAX &&
-           (blocks[count] = tow_block_take(1)) != NULL)
+           (blocks[count] = tow_block_alloc(1)) != NULL)
         count++;
     assert_true(count > 0);
-    assert_null(tow_block_take(1));
-    assert_null(tow_block_take(SIZE_MAX));
-    assert_null(tow_block_take(0));
+    assert_null(tow_block_alloc(1));
+    assert_null(tow_block_alloc(SIZE_MAX));
+    assert_null(tow_block_alloc(0));
     for (size_t i = 0; i < count; i++)
-        tow_block_give(blocks[i]);
+        tow_block_free(blocks[i]);
     assert_int_equal(tow_block_stats().count, 0);
 }
 
 static void sizes_that_travelled_are_wanted_until_others_did(void **state)
 {
     (void)state;
-    assert_false(tow_block_is_wanted(4 * MIB));
-    tow_block_want(4 * MIB - 1);
-    assert_true(tow_block_is_wanted(4 * MIB));
-    assert_true(tow_block_is_wanted(3 * MIB));
-    assert_false(tow_block_is_wanted(4 * MIB + 1));
-    tow_block_want(100); /* Too small for a block. */
-    assert_false(tow_block_is_wanted(100));
-    for (size_t i = 0; i < TOW_BLOCK_WANTED_COUNT; i++)
-        tow_block_want((10 + 2 * i) * MIB);
-    assert_false(tow_block_is_wanted(4 * MIB));
+    assert_false(tow_block_is_preferred(4 * MIB));
+    tow_block_prefer(4 * MIB - 1);
+    assert_true(tow_block_is_preferred(4 * MIB));
+    assert_true(tow_block_is_preferred(3 * MIB));
+    assert_false(tow_block_is_preferred(4 * MIB + 1));
+    tow_block_prefer(100); /* Too small for a block. */
+    assert_false(tow_block_is_preferred(100));
+    for (size_t i = 0; i < TOW_BLOCK_PREFERRED_COUNT; i++)
+        tow_block_prefer((10 + 2 * i) * MIB);
+    assert_false(tow_block_is_preferred(4 * MIB));
 }
 
 TOW_TEST_MAIN(

@@ -1,8 +1,8 @@
-/* Ticks are used only where the kernel itself keeps time by them: then they run
- * at one rate on all cores. The rate is not looked up but measured, between two
- * readings of the kernel's clock that are at least a window apart, so no start
- * waits for a calibration; until then, and after every window, the kernel is
- * asked. */
+/* The tick counter is used only where the kernel's own clock source is the tick
+ * counter: then it runs at one rate on all cores. The rate is measured between
+ * two readings of the kernel's clock at least a window apart, so no start-up
+ * waits for a calibration. Until then, and after every window, the kernel's
+ * clock is read. */
 #include "base/clock_impl.h"
 
 #include <stdio.h>
@@ -53,7 +53,7 @@ static bool kernel_trusts_ticks(void)
 
 #endif
 
-/* One reading of both, close together. False when something came between. */
+/* Reads both clocks close together. False if the reading was interrupted. */
 static bool read_pair(uint64_t *out_ticks, int64_t *out_ns)
 {
     /* About ten times what an undisturbed reading takes at 2 to 4 GHz. */
@@ -77,12 +77,14 @@ void tow_fast_clock_init(tow_fast_clock_t *clock)
     uint64_t ticks;
     int64_t now_ns;
     if (!clock->uses_ticks) return;
-    if (!read_pair(&ticks, &now_ns)) now_ns = 0; /* The next one will do. */
+    if (!read_pair(&ticks, &now_ns))
+        now_ns = 0; /* The next reading will be used. */
     set_anchor(clock, ticks, now_ns);
 }
 
-/* Keeps the rate between the anchor and now, unless it is not the one before:
- * then the machine slept or moved in between, and the next window decides. */
+/* Stores the rate between the anchor and now, unless it differs from the
+ * previous one: then the machine slept or migrated, and the next window
+ * decides. */
 static void measure_rate(tow_fast_clock_t *clock, uint64_t passed_ticks,
                          int64_t passed_ns)
 {

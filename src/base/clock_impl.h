@@ -5,22 +5,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* CLOCK_MONOTONIC, told by the processor's tick counter between two readings of
- * the kernel's clock. Belongs to one thread. */
+/* CLOCK_MONOTONIC, interpolated with the processor's tick counter between
+ * readings of the kernel's clock. Used by one thread. */
 typedef struct tow_fast_clock {
     bool uses_ticks;
     uint64_t anchor_ticks;
     int64_t anchor_ns;
-    uint64_t
-        window_ticks; /* trusted this far past the anchor; 0: rate unknown */
+    uint64_t window_ticks; /* valid this far past the anchor; 0: rate unknown */
     uint64_t ns_per_tick_q32;
     int64_t last_ns;
 } tow_fast_clock_t;
 
 void tow_fast_clock_init(tow_fast_clock_t *clock);
 
-/* Nanoseconds, never less than the answer before, and within a few microseconds
- * of CLOCK_MONOTONIC. */
+/* Nanoseconds, monotonic, and within a few microseconds of CLOCK_MONOTONIC. */
 int64_t tow_fast_clock_now_ns(tow_fast_clock_t *clock);
 
 #endif /* TOW_BASE_CLOCK_IMPL_H_ */

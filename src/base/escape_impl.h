@@ -1,5 +1,5 @@
-/* Text from anywhere, made safe to print inside double quotes: for the log, and
- * for the JSON of traces. */
+/* Escaping of untrusted text inside double quotes: for the log, and for the
+ * JSON of traces. */
 #ifndef TOW_BASE_ESCAPE_IMPL_H_
 #define TOW_BASE_ESCAPE_IMPL_H_
 
@@ -12,10 +12,9 @@ typedef enum tow_escape_style {
 
 #define TOW_ESCAPED_BYTES_MAX 6
 
-/* Takes one character from *cursor, which is before its terminating NUL, and
- * writes its safe form to `out`. Quotes, backslashes, and whatever could end a
- * line, move a terminal's cursor or turn the direction of text come out
- * escaped. Returns the number of bytes written. */
+/* Reads one character at *cursor, which is not the terminating NUL, and writes
+ * its escaped form to `out`. Escapes quotes, backslashes, line ends, control
+ * characters and direction marks. Returns the number of bytes written. */
 size_t tow_escape_next(tow_escape_style_t style, const char **cursor,
                        char out[static TOW_ESCAPED_BYTES_MAX]);
 

@@ -1,7 +1,7 @@
 /* Every TOW_FAULT puts the address of its point into one linker section, whose
- * ends the linker names. They are weak: a program without points has neither.
- * Addresses, and not the points themselves, because compilers align structs in
- * a section as they like and addresses only one way. */
+ * start and end are linker symbols. They are weak: a program without points has
+ * neither. The section has addresses instead of structs because the alignment
+ * of structs in a section depends on the compiler. */
 #include "base/fault.h"
 
 #include "base/assert.h"
@@ -33,7 +33,7 @@ bool tow_fault_decide(tow_fault_point_t *point)
 
 size_t tow_fault_point_count(void)
 {
-    /* As numbers: to the language these are two unrelated arrays. */
+    /* Compared as numbers: in C these are unrelated arrays. */
     uintptr_t bytes = (uintptr_t)__stop_tow_fault_points -
                       (uintptr_t)__start_tow_fault_points;
     return bytes / sizeof(__start_tow_fault_points[0]);

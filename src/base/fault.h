@@ -1,10 +1,10 @@
-/* Fault points mark branches that hardly ever run:
+/* Fault points mark branches that rarely run:
  *
  *     if (written < count || TOW_FAULT("store.spill_short_write")) ...
  *
  * Outside the simulator a point costs one thread-local load and never fires.
- * Inside, the run's seed decides. All points of the program are known by name,
- * so a run can report those that never fired. */
+ * Inside, the run's seed decides. All points of the program are listed by name,
+ * so that a run can report those that never fired. */
 #ifndef TOW_BASE_FAULT_H_
 #define TOW_BASE_FAULT_H_
 
@@ -21,7 +21,7 @@ typedef struct tow_fault_point {
     uint64_t fired_count;
 } tow_fault_point_t;
 
-/* What decides in a simulated run. */
+/* Decides in a simulated run. */
 typedef struct tow_fault_plan {
     tow_random_t random;
     uint32_t chance_ppm; /* per reach of any point */

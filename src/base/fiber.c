@@ -24,14 +24,14 @@
 #endif
 
 struct tow_fiber {
-    void *at;      /* its stack pointer while it is left */
-    void *resumer; /* that of whoever resumed it, while it runs */
-    void *mapping; /* owned: the guard page, and above it the stack */
+    void *at;      /* its stack pointer while suspended */
+    void *resumer; /* stack pointer of the resumer, while it runs */
+    void *mapping; /* owned: guard page, then the stack */
     size_t mapped_bytes;
     size_t page_bytes;
     void (*run)(void *argument);
     void *argument;
-    tow_fiber_t *outer; /* on which the resumer is */
+    tow_fiber_t *outer; /* fiber of the resumer */
     bool is_under_way;
 #if defined(FIBER_ASAN)
     void *own_fake_stack;
@@ -47,13 +47,13 @@ struct tow_fiber {
 
 static _Thread_local tow_fiber_t *current;
 
-/* -- The switch ------------------------------------------------------------- */
+/* -- Stack switch ---------------------------------------------------------- */
 
-/* Saves what a callee must keep on this stack and its pointer in *out_here, then
- * takes `there` for the stack and the rest from it. */
+/* Pushes the callee-saved registers, stores the stack pointer in *out_here,
+ * then switches to the stack `there` and pops its registers. */
 void tow_fiber_switch_(void **out_here, void *there)
     __attribute__((visibility("hidden")));
-/* Where a fiber begins: calls main(fiber), which does not return. */
+/* Entry point of a fiber: calls main(fiber), which does not return. */
 void tow_fiber_begin_(void) __attribute__((visibility("hidden")));
 
 #if defined(__x86_64__)
@@ -96,7 +96,7 @@ __asm__(".text\n"
         ".type tow_fiber_begin_, @function\n"
         "tow_fiber_begin_:\n"
         ".cfi_startproc\n"
-        ".cfi_undefined %rip\n" /* Who unwinds stops here. */
+        ".cfi_undefined %rip\n" /* Unwinders stop here. */
         "movq %r12, %rdi\n"
         "callq *%r13\n"
         "ud2\n"
@@ -168,7 +168,7 @@ __asm__(".text\n"
         ".type tow_fiber_begin_, %function\n"
         "tow_fiber_begin_:\n"
         ".cfi_startproc\n"
-        ".cfi_undefined x30\n" /* Who unwinds stops here. */
+        ".cfi_undefined x30\n" /* Unwinders stop here. */
         "mov x0, x19\n"
         "blr x20\n"
         "brk #0\n"
@@ -214,7 +214,7 @@ bool tow_fiber_is_supported(void)
 #endif
 }
 
-/* -- What sanitizers want to know ------------------------------------------- */
+/* -- Sanitizer annotations ------------------------------------------- */
 
 #if defined(FIBER_ASAN)
 #include <sanitizer/common_interface_defs.h>
@@ -290,7 +290,7 @@ static void reach_fiber(tow_fiber_t *fiber)
 }
 #endif
 
-/* -- Life ------------------------------------------------------------------- */
+/* -- Creating and running fibers ------------------------------------------- */
 
 tow_fiber_t *tow_fiber_create(size_t stack_bytes)
 {
@@ -361,7 +361,7 @@ bool tow_fiber_resume(tow_fiber_t *fiber)
     return !fiber->is_under_way;
 }
 
-void tow_fiber_pass(void)
+void tow_fiber_yield(void)
 {
     tow_fiber_t *fiber = current;
     TOW_ASSERT(fiber != NULL);

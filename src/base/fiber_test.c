@@ -27,7 +27,7 @@ static void count_and_pass(void *argument)
     counter_t *counter = argument;
     while (counter->count < counter->end) {
         counter->count++;
-        tow_fiber_pass();
+        tow_fiber_yield();
     }
 }
 
@@ -86,7 +86,7 @@ static void note_current(void *argument)
 {
     tow_fiber_t **noted = argument;
     *noted = tow_fiber_current();
-    tow_fiber_pass();
+    tow_fiber_yield();
     assert_ptr_equal(tow_fiber_current(), *noted);
 }
 
@@ -109,7 +109,7 @@ static void resume_another(void *argument)
     tow_fiber_t *self = tow_fiber_current();
     while (!tow_fiber_resume(inner)) {
         assert_ptr_equal(tow_fiber_current(), self);
-        tow_fiber_pass();
+        tow_fiber_yield();
     }
 }
 
@@ -129,7 +129,7 @@ static void fiber_resumes_another(void **state)
     tow_fiber_destroy(outer);
 }
 
-/* -- Floating point --------------------------------------------------------- */
+/* -- Floating point -------------------------------------------------------- */
 
 #if defined(__x86_64__)
 #define FLUSH_TO_ZERO 0x8000u
@@ -171,7 +171,7 @@ static void flush_denormals(void *argument)
     (void)argument;
     const unsigned before = get_control();
     set_control(before | FLUSH_TO_ZERO);
-    tow_fiber_pass();
+    tow_fiber_yield();
     assert_int_equal(get_control(), before | FLUSH_TO_ZERO);
 }
 
@@ -191,7 +191,7 @@ static void use_much_stack(void *argument)
 {
     volatile char bytes[STACK_BYTES / 2];
     memset((void *)bytes, 7, sizeof(bytes));
-    tow_fiber_pass();
+    tow_fiber_yield();
     long sum = 0;
     for (size_t i = 0; i < sizeof(bytes); i++)
         sum += bytes[i];

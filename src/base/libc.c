@@ -1,12 +1,12 @@
-/* Functions that newer C libraries have, by their system calls: with these our
- * own, programs built on glibc 2.36 start on 2.34 (docs/dependencies.md). Their
- * headers declare them; hidden, they are nobody else's. */
+/* Functions of newer C libraries, implemented by system calls, so that programs
+ * built with glibc 2.36 start on 2.34 (docs/dependencies.md). The system
+ * headers declare them; they are hidden, so that no other library uses them. */
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The kernel wants to know how large its set of signals is. */
+/* The kernel needs the size of its signal set. */
 #define KERNEL_SIGNALS_SIZE 8
 
 int epoll_pwait2(int epoll_fd, struct epoll_event *events, int event_count_max,

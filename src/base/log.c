@@ -1,7 +1,7 @@
-/* A line is built in a buffer on the stack and handed over whole, so lines of
- * several threads do not mix and logging never allocates. The buffer is written
- * in pieces that fit or do not: a cut falls between characters, never inside an
- * escape, and a JSON line that was cut is still JSON. */
+/* A line is built in a buffer on the stack and written as a whole, so that
+ * lines of several threads do not mix and logging never allocates. Each piece
+ * is written in whole or not at all: truncation never splits a character or an
+ * escape, and a truncated JSON line is still valid JSON. */
 #include "base/log.h"
 
 #include <errno.h>
@@ -16,18 +16,18 @@
 static const char *const level_names[] = {"debug", "info", "warn", "error",
                                           "off"};
 
-/* Room kept for what ends a line after a cut: ..."  ,"cut":"..."}  newline. */
+/* Reserved for the end of a truncated line: ..."  ,"cut":"..."}  newline. */
 #define TAIL_BYTES_MAX 32
 
 typedef struct line {
     tow_log_format_t format;
     bool is_cut;
-    bool is_cut_in_quotes; /* and says so there */
+    bool is_cut_in_quotes; /* and marks it */
     size_t length;
     char bytes[TOW_LOG_LINE_MAX];
 } line_t;
 
-/* Writes all of it, or cuts the line here. */
+/* Appends all of it, or truncates the line here. */
 static void put(line_t *line, const char *bytes, size_t count)
 {
     if (line->is_cut) return;
@@ -44,7 +44,7 @@ static void put_text(line_t *line, const char *text)
     put(line, text, strlen(text));
 }
 
-/* For what must come after a cut too. */
+/* For bytes that follow a truncation too. */
 static void put_tail(line_t *line, const char *text)
 {
     size_t count = strlen(text);
@@ -84,7 +84,7 @@ static void put_quoted(line_t *line, const char *text)
     close_quote(line);
 }
 
-/* One word that a reader of the text format cannot take for two. */
+/* Quoted where a reader could take it for several words. */
 static bool is_plain_word(const char *text)
 {
     if (*text == '\0') return false;
@@ -170,7 +170,8 @@ static void put_name(line_t *line, const char *name)
     }
 }
 
-/* A field is there with at least the beginning of its value, or not at all. */
+/* A truncated line contains the beginning of a field's value, or nothing of
+ * it. */
 static void put_field(line_t *line, const tow_field_t *field)
 {
     if (line->is_cut) return;
@@ -239,8 +240,8 @@ static void put_end(line_t *line)
                  line->is_cut && !line->is_cut_in_quotes ? " ...\n" : "\n");
 }
 
-/* One write a line: the kernel keeps lines of several processes apart. What
- * cannot be written is lost; a log must not stop its program. */
+/* One write per line, so that the kernel does not mix lines of several
+ * processes. Write errors are ignored: logging must not stop the program. */
 static void write_to_standard_error(const char *bytes, size_t length)
 {
     while (length > 0) {

@@ -1,14 +1,15 @@
-/* The log: levels, one line an event, as text or JSON.
+/* The log: levels, one line per event, as text or JSON.
  *
  *     tow_log(log, TOW_LOG_WARN, "link down", TOW_F_STR("peer", name),
  *             TOW_F_U64("epoch", epoch), TOW_F_STATUS("cause", status));
  *
  * Text: `2026-11-15T20:14:31.000123Z warn worker-1 link down peer worker/2
- * epoch 3 cause "UNAVAILABLE: ..."`. JSON: one object a line, with "time",
+ * epoch 3 cause "UNAVAILABLE: ..."`. JSON: one object per line, with "time",
  * "level", "source", "event", then the fields by name; numbers above INT64_MAX
- * are strings. The event is lower case and fixed; what varies goes into fields. Time comes from the log's owner, so a simulated run
- * logs virtual time. Fields are evaluated even when the level is off: keep
- * them cheap, or ask tow_log_enabled first. */
+ * are strings. The event is a constant in lower case; variable parts go into
+ * fields. Time comes from the owner of the log, so a simulated run logs virtual
+ * time. Fields are evaluated even when the level is off: keep them cheap, or
+ * check tow_log_enabled first. */
 #ifndef TOW_BASE_LOG_H_
 #define TOW_BASE_LOG_H_
 
@@ -59,14 +60,13 @@ typedef struct tow_field {
 #define TOW_F_STATUS(n, v) \
     ((tow_field_t){.name = (n), .kind = TOW_FIELD_STATUS, .value.status = (v)})
 
-/* A sink gets one whole line, newline included. May be called from any thread
- * that logs. */
+/* Receives one whole line, newline included, on any thread that logs. */
 typedef void (*tow_log_sink_t)(void *context, const char *line, size_t length);
 
 typedef struct tow_log {
     tow_log_level_t level;
     tow_log_format_t format;
-    const char *source;  /* lent: who speaks, "worker-1" */
+    const char *source;  /* lent: name of the process, "worker-1" */
     tow_log_sink_t sink; /* NULL: standard error */
     void *sink_context;  /* lent */
     /* Nanoseconds since the epoch; NULL: the real time of day. */
@@ -79,7 +79,7 @@ static inline bool tow_log_enabled(const tow_log_t *log, tow_log_level_t level)
     return level >= log->level && log->level != TOW_LOG_OFF;
 }
 
-/* A line is cut at TOW_LOG_LINE_MAX bytes; the cut is marked by "...". Control
+/* A line is truncated to TOW_LOG_LINE_MAX bytes, marked by "...". Control
  * characters and quotes are escaped: a peer cannot forge a line. */
 #define TOW_LOG_LINE_MAX 2048
 

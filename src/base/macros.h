@@ -1,4 +1,4 @@
-/* Compiler facts that every module uses. */
+/* Compiler attributes and small macros for every module. */
 #ifndef TOW_BASE_MACROS_H_
 #define TOW_BASE_MACROS_H_
 
@@ -15,7 +15,7 @@
 
 #define TOW_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The struct that holds `member` at `pointer`. For intrusive members. */
+/* The struct whose `member` is at `pointer`. For intrusive members. */
 #define TOW_CONTAINER_OF(pointer, type, member) \
     ((type *)((char *)(pointer)-offsetof(type, member)))
 

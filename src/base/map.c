@@ -73,14 +73,14 @@ static void link_entry(tow_map_t *map, uint32_t index)
  * the same array, and fills the empty table anew. */
 static void gather_entries(tow_map_t *map, const tow_map_entry_t *source)
 {
-    uint32_t kept = 0;
+    uint32_t live = 0;
     for (uint32_t i = 0; i < map->entry_count; i++) {
         if (source[i].value == NULL) continue;
-        map->entries[kept] = source[i];
-        link_entry(map, kept++);
+        map->entries[live] = source[i];
+        link_entry(map, live++);
     }
-    TOW_ASSERT(kept == map->live_count);
-    map->entry_count = kept;
+    TOW_ASSERT(live == map->live_count);
+    map->entry_count = live;
 }
 
 static void close_holes(tow_map_t *map)
@@ -196,6 +196,22 @@ bool tow_map_next(const tow_map_t *map, size_t *cursor, uint64_t *out_key,
         return true;
     }
     return false;
+}
+
+void tow_map_check(const tow_map_t *map)
+{
+    uint32_t live_count = 0, linked_count = 0;
+    TOW_ASSERT(map->entry_count <= entry_capacity(map->slot_count));
+    for (uint32_t i = 0; i < map->entry_count; i++) {
+        if (map->entries[i].value == NULL) continue;
+        const uint32_t slot = find_slot(map, map->entries[i].key);
+        TOW_ASSERT(slot != NOT_FOUND && map->slots[slot] == i + 1);
+        live_count++;
+    }
+    for (uint32_t i = 0; i < map->slot_count; i++)
+        linked_count += map->slots[i] != 0;
+    TOW_ASSERT(live_count == map->live_count);
+    TOW_ASSERT(linked_count == live_count);
 }
 
 /* Names whose hashes are equal share one entry of the map as a list. */

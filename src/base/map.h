@@ -1,9 +1,9 @@
-/* Hash maps that iterate in a defined order.
+/* Hash maps that iterate in insertion order.
  *
- * Entries stand in an array in the order in which they were inserted; a table
- * of indices finds them. So a simulated run visits them in the same order on
- * every machine, and never by pointer value. Removal leaves a hole that the
- * next growth closes, so removing while iterating is allowed; inserting is not.
+ * Entries are in an array in the order of insertion; a table of indices finds
+ * them. So a simulated run visits them in the same order on every machine,
+ * never by pointer value. Removal leaves a hole that the next growth closes:
+ * removing while iterating is allowed, inserting is not.
  *
  * tow_map_t has 64-bit keys (ids); tow_names_t has text keys. Both hold one
  * pointer-sized value. Zeroed memory is an empty map. */

@@ -198,6 +198,7 @@ static void assert_map_equals_model(const tow_map_t *map, const model_t *model)
     }
     assert_false(tow_map_next(map, &cursor, &key, &value));
     assert_int_equal(tow_map_count(map), model->count);
+    tow_map_check(map);
 }
 
 typedef struct walk {

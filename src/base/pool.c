@@ -35,6 +35,16 @@ void tow_pool_init(tow_pool_t *pool, size_t object_bytes,
                          .object_count_max = object_count_max};
 }
 
+/* O(1): called after every change. */
+static inline void check(const tow_pool_t *pool)
+{
+    TOW_ASSERT(pool->taken_count <= pool->made_count);
+    TOW_ASSERT(pool->object_count_max == 0 ||
+               pool->made_count <= pool->object_count_max);
+    TOW_ASSERT((pool->free_list == NULL) ==
+               (pool->taken_count == pool->made_count));
+}
+
 static size_t slab_bytes(const tow_pool_t *pool)
 {
     return sizeof(tow_pool_slab_t) +
@@ -82,6 +92,7 @@ void *tow_pool_take(tow_pool_t *pool)
         unpoison(object, pool->object_bytes);
     }
     pool->taken_count++;
+    check(pool);
     return object;
 }
 
@@ -89,9 +100,11 @@ void tow_pool_give(tow_pool_t *pool, void *object)
 {
     TOW_ASSERT(object != NULL);
     TOW_ASSERT(pool->taken_count > 0);
-    free_object_t *freed = object; /* Given twice: the sanitizer speaks here. */
+    free_object_t *freed =
+        object; /* A double release is reported here by ASan. */
     freed->next = pool->free_list;
     pool->free_list = freed;
     pool->taken_count--;
+    check(pool);
     poison(object, pool->object_bytes);
 }

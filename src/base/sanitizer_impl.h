@@ -1,5 +1,5 @@
-/* Tells AddressSanitizer which parts of arenas and pools are nobody's, so that
- * it finds overruns and use after release there as it does on the heap. */
+/* Tells AddressSanitizer which parts of arenas and pools are not allocated, so
+ * that it detects overruns and use after release as on the heap. */
 #ifndef TOW_BASE_SANITIZER_IMPL_H_
 #define TOW_BASE_SANITIZER_IMPL_H_
 

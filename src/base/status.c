@@ -1,5 +1,5 @@
 /* An error is one heap block: header and text together. Bare codes point into
- * a static table, so an error can be reported when memory is gone. */
+ * a static table, so an error can be reported without memory. */
 #include "base/status.h"
 
 #include <errno.h>
@@ -193,7 +193,7 @@ tow_status_t tow_status_annotate(tow_status_t take_status, const char *format,
                           take_status->line, (size_t)length + 2 + cause_length);
     if (status == NULL) {
         va_end(arguments);
-        return take_status; /* Better the bare cause than nothing. */
+        return take_status; /* Out of memory: without the context. */
     }
     vsnprintf(status->message, (size_t)length + 1, format, arguments);
     va_end(arguments);

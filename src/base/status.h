@@ -1,8 +1,9 @@
 /* Making and passing on statuses. The public half is towpath/status.h.
  *
  * Every status is returned, handled, or given to tow_status_ignore with the
- * reason. Whoever first knows what went wrong writes the message; callers add
- * context with tow_status_annotate; nobody logs and returns too. */
+ * reason. The code that detects an error writes its message; callers add
+ * context with tow_status_annotate. An error is either logged or returned, not
+ * both. */
 #ifndef TOW_BASE_STATUS_H_
 #define TOW_BASE_STATUS_H_
 
@@ -38,10 +39,10 @@ tow_status_t tow_status_annotate(tow_status_t take_status, const char *format,
 /* A second reference to the same error, for a second holder. */
 tow_status_t tow_status_retain(tow_status_t status) TOW_MUST_USE;
 
-/* Takes `status` and drops it, for a written reason. */
+/* Releases `status`; `reason` documents why it is ignored. */
 void tow_status_ignore(tow_status_t take_status, const char *reason);
 
-/* Where the error was made; "" and 0 for a bare one. Lent. */
+/* Source location of the error; "" and 0 for a bare one. Lent. */
 const char *tow_status_file(tow_status_t status);
 int tow_status_line(tow_status_t status);
 

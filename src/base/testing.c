@@ -1,9 +1,9 @@
-/* cmocka runs the tests; this file wraps each of them to learn how it ended and
- * prints that as TAP. Reports are printed one test late, when the next begins
- * or the list ends, because a failed assert leaves by longjmp past us.
+/* cmocka runs the tests; this file wraps each of them, records its outcome and
+ * prints it as TAP. Outcomes are printed when the next test begins or the list
+ * ends, because a failed assert leaves by longjmp past the wrapper.
  *
- * Why not cmocka's own TAP (1.1.5): it prints a skipped test as "not ok N # SKIP
- * name", which meson counts as failed and nameless; and it shares standard
+ * Why not cmocka's own TAP (1.1.5): it prints a skipped test as "not ok N #
+ * SKIP name", which meson counts as failed and nameless; and it shares standard
  * output with the code under test, where one stray line makes the whole program
  * an error. */
 #include "base/testing.h"
@@ -95,7 +95,7 @@ static bool is_chosen(const char *name, int argc, char **argv)
     return false;
 }
 
-/* Keeps standard output for TAP and gives everyone else standard error. The
+/* Reserves standard output for TAP; everything else goes to standard error. The
  * saved descriptor closes on exec, so children cannot hold the pipe open. */
 static void divert_standard_output(void)
 {

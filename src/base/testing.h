@@ -1,11 +1,11 @@
-/* What unit tests stand on: cmocka, a main that prints TAP, and a harness that
- * takes memory away. For test programs only. See "Writing a test" in README.md.
+/* Support for unit tests: cmocka, a main that prints TAP, and a harness that
+ * fails allocations. For test programs only. See "Writing a test" in README.md.
  *
  *     static void map_iterates_in_insertion_order(void **state) { ... }
  *
  *     TOW_TEST_MAIN(cmocka_unit_test(map_iterates_in_insertion_order),
  *                   cmocka_unit_test_setup_teardown(other, set_up, tear_down))
- */
+ * */
 #ifndef TOW_BASE_TESTING_H_
 #define TOW_BASE_TESTING_H_
 
@@ -36,7 +36,7 @@ int tow_test_main(int argc, char **argv, const struct CMUnitTest *tests,
         return tow_test_main(argc, argv, tests, TOW_COUNT_OF(tests)); \
     }
 
-/* What a body did when it was refused memory. */
+/* The outcome of a body with failing allocations. */
 typedef enum tow_exhaust_result {
     TOW_EXHAUST_FAILED,    /* reported the failure and undid its work */
     TOW_EXHAUST_SUCCEEDED, /* did all of its work and undid it */
@@ -48,9 +48,10 @@ typedef tow_exhaust_result_t (*tow_exhaust_body_t)(void *context);
  * refused, until a call makes fewer than n and succeeds. Fails the test if a
  * call leaks, if `body` fails although nothing was refused, or if it is not
  * done after TOW_EXHAUST_CALL_COUNT_MAX calls. A body may succeed in spite of a
- * refusal, when it has another way. Returns how many allocations the undisturbed
- * body makes, so that a test can tell that the harness had something to refuse.
- */
+ * refusal, when it has another way. Returns how many allocations the
+ * undisturbed body makes, so that a test can tell that the harness had
+ * something to refuse.
+ * */
 uint64_t tow_test_exhaust(tow_exhaust_body_t body, void *context);
 
 #define TOW_EXHAUST_CALL_COUNT_MAX 100000

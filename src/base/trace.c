@@ -38,7 +38,7 @@ tow_status_t tow_trace_ring_create(const char *thread_name,
     tow_trace_ring_t *ring =
         tow_malloc(sizeof(*ring) + event_count_max * sizeof(tow_trace_event_t));
     if (ring == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    /* The events stay untouched: a ring costs memory as it fills. */
+    /* The events are not initialised: a ring uses memory only as it fills. */
     memset(ring, 0, sizeof(*ring));
     ring->clock = clock;
     ring->clock_context = clock_context;

@@ -32,7 +32,7 @@ typedef struct tow_trace_event {
     uint64_t duration_ns; /* zones */
     uint32_t kind;
 } tow_trace_event_t;
-_Static_assert(sizeof(tow_trace_event_t) <= 40, "40 bytes an event at most");
+_Static_assert(sizeof(tow_trace_event_t) <= 40, "an event exceeds 40 bytes");
 
 typedef struct tow_trace_ring tow_trace_ring_t;
 
@@ -47,8 +47,8 @@ void tow_trace_ring_destroy(tow_trace_ring_t *ring);
 /* Makes `ring` this thread's own; NULL detaches. Returns the one before. */
 tow_trace_ring_t *tow_trace_attach(tow_trace_ring_t *ring);
 
-/* As it is: of something that has measured itself. From the owning thread, or
- * before the ring is attached. Its name must outlive the ring. */
+/* Adds an event with its own time stamps. On the owning thread, or before the
+ * ring is attached. The event's name must outlive the ring. */
 void tow_trace_ring_add(tow_trace_ring_t *ring, const tow_trace_event_t *event);
 
 /* Events still in the ring, oldest first; index 0 is the oldest. Call from the
@@ -61,7 +61,7 @@ uint64_t tow_trace_ring_dropped(const tow_trace_ring_t *ring);
 
 #define TOW_TRACE_SINCE_EVER INT64_MIN
 
-/* So long before `now_ns`; 0: ever. */
+/* The time `window_ns` before `now_ns`; window 0: no limit. */
 static inline int64_t tow_trace_since(int64_t now_ns, uint64_t window_ns)
 {
     return window_ns == 0 || window_ns > INT64_MAX
@@ -69,7 +69,7 @@ static inline int64_t tow_trace_since(int64_t now_ns, uint64_t window_ns)
                : now_ns - (int64_t)window_ns;
 }
 
-/* Writes rings as one JSON file that Perfetto opens, without what ended before
+/* Writes rings as one JSON file for Perfetto, without events that ended before
  * `since_ns` of their clocks. */
 tow_status_t tow_trace_write_json(FILE *out, const char *process_name,
                                   tow_trace_ring_t *const *rings,

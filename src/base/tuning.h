@@ -1,4 +1,4 @@
-/* Numbers of the base library that someone may tune. Measured on a 2-core
+/* Tunable numbers of this module. Measured on a 2-core
  * virtual machine (Sapphire Rapids class, gcc 12, -O2). */
 #ifndef TOW_BASE_TUNING_H_
 #define TOW_BASE_TUNING_H_
@@ -27,12 +27,12 @@
  * error in the measured rate, 10 ms is 1 us. */
 #define TOW_TRACE_ANCHOR_WINDOW_NS 10000000
 
-/* Blocks that other processes can be shown: a file descriptor each, of the 1,024
- * that a process has by default. What is beyond lies in other memory and is
- * copied when it travels. Sizes are in whole huge pages. */
+/* Shareable blocks take one file descriptor each, of the 1,024 that a process
+ * has by default. Buffers beyond this number come from other memory and are
+ * copied when they are sent. Sizes are whole huge pages. */
 #define TOW_BLOCK_COUNT_MAX  256
 #define TOW_BLOCK_STEP_BYTES ((size_t)2 << 20)
-/* Sizes that have travelled, for whoever makes the next one. */
-#define TOW_BLOCK_WANTED_COUNT 64
+/* Sizes remembered for tow_block_is_preferred. */
+#define TOW_BLOCK_PREFERRED_COUNT 64
 
 #endif /* TOW_BASE_TUNING_H_ */

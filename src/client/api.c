@@ -1,4 +1,5 @@
-/* towpath.h: enters, calls the machine, waits, leaves. */
+/* The public interface, towpath.h: enters the locked net, calls the state
+ * machine, waits, leaves. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "client/client_impl.h"
-#include "client/local.h"
+#include "client/local_cluster.h"
 #include "device/host/host.h"
 #include "env/net/net.h"
 #include "env/tuning.h"
@@ -16,31 +17,31 @@
 
 #define CONNECT_NS (10 * TOW_NS_PER_S)
 
-/* -- Entering ------------------------------------------------------------------ */
+/* -- Entering and leaving -------------------------------------------------- */
 
 static void enter(tow_client_t *client)
 {
-    tow_shared_net_enter(client->shared);
+    tow_locked_net_enter(client->net);
 }
 
 static void leave(tow_client_t *client)
 {
     client->lazy_count = 0;
-    tow_shared_net_leave(client->shared, TOW_LEAVE_FLUSH);
+    tow_locked_net_leave(client->net, TOW_LEAVE_FLUSH);
 }
 
-/* Calls in a row leave together, unless the cluster may be idle. */
+/* Consecutive calls are flushed together, unless the cluster may be idle. */
 void tow_client_leave_after_call(tow_client_t *client)
 {
     if (tow_map_count(&client->runs) <= TOW_CLIENT_EAGER_COUNT ||
         ++client->lazy_count >= TOW_CLIENT_BATCH_COUNT)
         leave(client);
     else
-        tow_shared_net_leave(client->shared, TOW_LEAVE_LAZY);
+        tow_locked_net_leave(client->net, TOW_LEAVE_LAZY);
 }
 
-/* The same for uploads, by those that are under way: whatever uses one, or waits,
- * takes them along. Of large ones the sooner the bytes may go the better. */
+/* The same for uploads. Small ones are flushed with whatever uses them or
+ * waits; large ones at once, so that their bytes can be sent early. */
 void tow_client_leave_after_upload(tow_client_t *client, size_t size)
 {
     if (size > TOW_INLINE_BYTES_MAX ||
@@ -48,40 +49,40 @@ void tow_client_leave_after_upload(tow_client_t *client, size_t size)
         ++client->lazy_count >= TOW_CLIENT_BATCH_COUNT)
         leave(client);
     else
-        tow_shared_net_leave(client->shared, TOW_LEAVE_LAZY);
+        tow_locked_net_leave(client->net, TOW_LEAVE_LAZY);
 }
 
 static void leave_quietly(tow_client_t *client)
 {
-    tow_shared_net_leave(client->shared, TOW_LEAVE_LAZY);
+    tow_locked_net_leave(client->net, TOW_LEAVE_LAZY);
 }
 
-/* Waiting in a callback would wait for the thread that runs it. */
+/* A callback that waits would block the thread that runs it. */
 static tow_status_t check_may_wait(tow_client_t *client)
 {
-    if (!tow_shared_net_is_calling(client->shared)) return TOW_OK;
+    if (!tow_locked_net_is_in_callback(client->net)) return TOW_OK;
     return TOW_ERROR(TOW_FAILED_PRECONDITION,
-                     "this call waits, and callbacks must not");
+                     "this call waits, which callbacks must not");
 }
 
-static tow_status_t wait_settled(tow_client_t *client, settling_t *settling,
-                                 int64_t deadline_ns)
+static tow_status_t wait_completion(tow_client_t *client,
+                                    completion_t *completion,
+                                    int64_t deadline_ns)
 {
-    if (!settling->settled) {
+    if (!completion->settled) {
         TOW_RETURN_IF_ERROR(check_may_wait(client));
         tow_client_flush_releases(client);
-        if (!tow_shared_net_wait(client->shared, &settling->settled,
+        if (!tow_locked_net_wait(client->net, &completion->settled,
                                  deadline_ns))
-            return TOW_ERROR(TOW_DEADLINE_EXCEEDED,
-                             "it takes longer than the time given");
+            return TOW_ERROR(TOW_DEADLINE_EXCEEDED, "the timeout has expired");
     }
-    return tow_status_retain(settling->error);
+    return tow_status_retain(completion->error);
 }
 
-/* The answer is a local of the caller's: its error goes to the caller. */
-static tow_status_t wait_answer(tow_client_t *client, settling_t *answer)
+/* The completion is a local of the caller, which gets its error. */
+static tow_status_t wait_answer(tow_client_t *client, completion_t *answer)
 {
-    tow_status_t status = wait_settled(client, answer, TOW_TIME_NEVER);
+    tow_status_t status = wait_completion(client, answer, TOW_TIME_NEVER);
     tow_status_release(answer->error);
     return status;
 }
@@ -97,25 +98,25 @@ static void run_callbacks(void *context)
     while (!tow_list_is_empty(&client->callbacks))
         tow_list_append(&list, tow_list_pop_front(&client->callbacks));
     leave_quietly(client);
-    tow_callbacks_run(&list);
+    tow_client_callbacks_run(&list);
 }
 
-/* Where a client is to be opened. */
+/* The cluster to connect to. */
 typedef struct target {
     const char *address;
-    int64_t spin_ns; /* as tow_net_options_t has it */
-    tow_client_keeper_t keeper;
+    int64_t spin_ns; /* see tow_net_options_t */
+    tow_cluster_monitor_t monitor;
 } target_t;
 
 static tow_status_t open_net(const char *name, const tow_security_t *security,
-                             int64_t spin_ns, tow_shared_net_t **out_shared)
+                             int64_t spin_ns, tow_locked_net_t **out_shared)
 {
     tow_net_options_t options = {.name = name,
                                  .security = security,
                                  .log = {.level = TOW_LOG_ERROR},
                                  .data_plane = TOW_NET_DATA_UCX,
                                  .spin_ns = spin_ns};
-    return tow_shared_net_create(&options, out_shared);
+    return tow_locked_net_create(&options, out_shared);
 }
 
 static const char *name_of(const tow_client_options_t *options)
@@ -124,7 +125,7 @@ static const char *name_of(const tow_client_options_t *options)
                                  : program_invocation_short_name;
 }
 
-/* Peers' names allow few characters: a program's may have others. */
+/* Replaces characters that peer names do not allow. */
 static void plain_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
 {
     size_t length = 0;
@@ -139,8 +140,8 @@ static void plain_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
     if (length == 0) memcpy(out, "client", sizeof("client"));
 }
 
-/* To its peers a client is one of its own: two of the same name would each look
- * like the other come back, and end its session. */
+/* Makes the name unique: two peers of the same name would look like one that
+ * reconnects, and end each other's sessions. */
 static void peer_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
 {
     enum {
@@ -148,7 +149,7 @@ static void peer_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
     }; /* "-" and 16 digits */
     snprintf(out, TOW_PEER_NAME_MAX + 1, "%.*s-%016llx",
              (int)(TOW_PEER_NAME_MAX - NUMBER_SIZE), name,
-             (unsigned long long)tow_local_random());
+             (unsigned long long)tow_local_cluster_random());
 }
 
 static void free_security(tow_security_t *security)
@@ -165,51 +166,51 @@ static tow_status_t dial(const tow_client_options_t *options,
     peer_name(own_name, name);
     tow_security_t *security = tow_calloc(1, sizeof(*security));
     if (security == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    tow_shared_net_t *shared = NULL;
-    tow_status_t status =
-        tow_local_security(options->token_file, target->address, security);
+    tow_locked_net_t *net = NULL;
+    tow_status_t status = tow_local_cluster_security(options->token_file,
+                                                     target->address, security);
     if (status == TOW_OK)
-        status = open_net(own_name, security, target->spin_ns, &shared);
+        status = open_net(own_name, security, target->spin_ns, &net);
     if (status != TOW_OK) {
         free_security(security);
         return status;
     }
-    tow_shared_net_enter(shared);
-    tow_machine_options_t machine = {.address = target->address,
-                                     .name = name,
-                                     .patience_ns = options->timeout_ns > 0
-                                                        ? options->timeout_ns
-                                                        : CONNECT_NS,
-                                     .keeper = target->keeper,
-                                     .shared = shared};
+    tow_locked_net_enter(net);
+    tow_client_dial_options_t machine = {
+        .address = target->address,
+        .name = name,
+        .connect_timeout_ns =
+            options->timeout_ns > 0 ? options->timeout_ns : CONNECT_NS,
+        .monitor = target->monitor,
+        .net = net};
     tow_client_t *client;
-    status = tow_client_dial(tow_shared_net_env(shared), &machine, &client);
-    tow_shared_net_leave(shared, TOW_LEAVE_FLUSH);
+    status = tow_client_dial(tow_locked_net_env(net), &machine, &client);
+    tow_locked_net_leave(net, TOW_LEAVE_FLUSH);
     if (status != TOW_OK) {
-        tow_shared_net_destroy(shared);
+        tow_locked_net_destroy(net);
         free_security(security);
         return status;
     }
     client->security = security;
-    tow_shared_net_set_outside(shared, run_callbacks, client);
+    tow_locked_net_set_unlocked_callback(net, run_callbacks, client);
     *out_client = client;
     return TOW_OK;
 }
 
-/* Not inside, and no reference is left. */
+/* Outside the net; no reference is left. */
 static void close_client(tow_client_t *client)
 {
-    tow_shared_net_t *shared = client->shared;
+    tow_locked_net_t *net = client->net;
     enter(client);
     tow_client_shut(client);
     leave(client);
     const bool never = false;
     enter(client);
-    while (!client->is_closed || !tow_transfers_are_quiet(client))
-        tow_shared_net_wait(shared, &never,
+    while (!client->is_closed || !tow_client_transfers_are_quiet(client))
+        tow_locked_net_wait(net, &never,
                             tow_env_now_ns(client->env) + TOW_NS_PER_MS);
     leave(client);
-    tow_shared_net_destroy(shared);
+    tow_locked_net_destroy(net);
     tow_local_cluster_stop(client->local);
     free_security(client->security);
     tow_client_free(client);
@@ -221,18 +222,18 @@ static void *close_elsewhere(void *context)
     return NULL;
 }
 
-/* Inside; leaves. The last reference may go in a callback, whose thread cannot
- * wait for itself. */
+/* Locked; unlocks. The last reference may be released in a callback, whose
+ * thread cannot wait for itself. */
 void tow_client_leave_maybe_last(tow_client_t *client)
 {
     const bool is_last = client->reference_count == 0;
     leave_quietly(client);
     if (!is_last) return;
-    if (!tow_shared_net_is_calling(client->shared)) {
+    if (!tow_locked_net_is_in_callback(client->net)) {
         close_client(client);
         return;
     }
-    tow_local_detach(close_elsewhere, client);
+    tow_local_cluster_detach_thread(close_elsewhere, client);
 }
 
 static tow_status_t open_at(const tow_client_options_t *options,
@@ -242,7 +243,7 @@ static tow_status_t open_at(const tow_client_options_t *options,
     TOW_RETURN_IF_ERROR(dial(options, target, &client));
     enter(client);
     tow_status_t status =
-        wait_settled(client, &client->opening, TOW_TIME_NEVER);
+        wait_completion(client, &client->opening, TOW_TIME_NEVER);
     leave(client);
     if (status != TOW_OK) {
         client->reference_count = 0;
@@ -277,7 +278,7 @@ tow_status_t tow_client_open(const tow_client_options_t *options,
                              .spin_ns = tow_local_cluster_is_joint(local)
                                             ? TOW_LOCAL_JOINT_SPIN_NS
                                             : 0,
-                             .keeper = {tow_local_cluster_check, local}};
+                             .monitor = {tow_local_cluster_check, local}};
     tow_client_t *client = NULL;
     tow_status_t status = open_at(&own, &target, &client);
     if (client != NULL)
@@ -307,7 +308,7 @@ void tow_client_release(tow_client_t *client)
 tow_status_t tow_client_status(tow_client_t *client)
 {
     enter(client);
-    tow_status_t status = tow_status_retain(client->lost);
+    tow_status_t status = tow_status_retain(client->disconnect_cause);
     leave(client);
     return status;
 }
@@ -325,9 +326,9 @@ tow_status_t tow_client_wait_idle(tow_client_t *client)
     enter(client);
     tow_status_t status = check_may_wait(client);
     while (status == TOW_OK && !is_idle(client))
-        tow_shared_net_wait(client->shared, &never,
+        tow_locked_net_wait(client->net, &never,
                             tow_env_now_ns(client->env) + TOW_NS_PER_MS);
-    if (status == TOW_OK) status = tow_status_retain(client->lost);
+    if (status == TOW_OK) status = tow_status_retain(client->disconnect_cause);
     leave(client);
     return status;
 }
@@ -335,12 +336,13 @@ tow_status_t tow_client_wait_idle(tow_client_t *client)
 static tow_status_t report(tow_client_t *client, const report_wish_t *wish,
                            char **out_text, size_t *out_size)
 {
-    settling_t answer = {0};
+    completion_t answer = {0};
     *out_text = NULL;
     enter(client);
     tow_status_t status = check_may_wait(client);
     if (status == TOW_OK)
-        status = tow_report_start(client, wish, out_text, out_size, &answer);
+        status =
+            tow_client_report_start(client, wish, out_text, out_size, &answer);
     if (status == TOW_OK) status = wait_answer(client, &answer);
     leave(client);
     return status;
@@ -358,8 +360,8 @@ tow_status_t tow_client_trace(tow_client_t *client, char **out_text)
     return report(client, &wish, out_text, NULL);
 }
 
-tow_status_t tow_client_spans(tow_client_t *client, uint64_t window_ns,
-                              char **out_text)
+tow_status_t tow_client_trace_spans(tow_client_t *client, uint64_t window_ns,
+                                    char **out_text)
 {
     const report_wish_t wish = {.kind = TOW_REPORT_SPANS,
                                 .window_ns = window_ns};
@@ -406,10 +408,10 @@ tow_status_t tow_slice_open(tow_client_t *client,
     tow_slice_t *slice = NULL;
     enter(client);
     tow_status_t status = check_may_wait(client);
-    if (status == TOW_OK) status = tow_slice_ask(client, &own, &slice);
+    if (status == TOW_OK) status = tow_slice_open_start(client, &own, &slice);
     if (status == TOW_OK)
-        status = wait_settled(client, &slice->opening, TOW_TIME_NEVER);
-    if (status != TOW_OK && slice != NULL) tow_slice_drop(slice);
+        status = wait_completion(client, &slice->opening, TOW_TIME_NEVER);
+    if (status != TOW_OK && slice != NULL) tow_slice_release_locked(slice);
     leave(client);
     if (status == TOW_OK) *out_slice = slice;
     return status;
@@ -418,7 +420,7 @@ tow_status_t tow_slice_open(tow_client_t *client,
 void tow_slice_retain(tow_slice_t *slice)
 {
     enter(slice->client);
-    tow_slice_hold(slice);
+    tow_slice_retain_locked(slice);
     leave_quietly(slice->client);
 }
 
@@ -427,7 +429,7 @@ void tow_slice_release(tow_slice_t *slice)
     if (slice == NULL) return;
     tow_client_t *client = slice->client;
     enter(client);
-    tow_slice_drop(slice);
+    tow_slice_release_locked(slice);
     tow_client_leave_maybe_last(client);
 }
 
@@ -440,8 +442,9 @@ tow_status_t tow_slice_device(const tow_slice_t *slice, size_t index,
                               tow_device_t *out_device)
 {
     if (index >= slice->device_count)
-        return TOW_ERROR(TOW_OUT_OF_RANGE, "there is no device %zu of %zu",
-                         index, slice->device_count);
+        return TOW_ERROR(TOW_OUT_OF_RANGE,
+                         "there is no device %zu: the slice has %zu", index,
+                         slice->device_count);
     const size_t size = out_device->struct_size < sizeof(tow_device_t)
                             ? out_device->struct_size
                             : sizeof(tow_device_t);
@@ -463,42 +466,43 @@ tow_status_t tow_function_compile(tow_slice_t *slice,
     tow_function_t *function = NULL;
     enter(client);
     tow_status_t status = check_may_wait(client);
-    if (status == TOW_OK) status = tow_function_ask(slice, &own, &function);
     if (status == TOW_OK)
-        status = wait_settled(client, &function->compiling, TOW_TIME_NEVER);
-    if (status != TOW_OK && function != NULL) tow_function_drop(function);
+        status = tow_function_compile_start(slice, &own, &function);
+    if (status == TOW_OK)
+        status = wait_completion(client, &function->compiling, TOW_TIME_NEVER);
+    if (status != TOW_OK && function != NULL)
+        tow_function_release_locked(function);
     leave(client);
     if (status == TOW_OK) *out_function = function;
     return status;
 }
 
-/* Inside; not while the user's function runs. */
-static tow_status_t wait_answering(tow_function_t *function,
-                                   const tow_answerer_t *answerer)
+/* Locked, but unlocks while the user's function runs. */
+static tow_status_t wait_with_queries(
+    tow_function_t *function, const tow_partition_responder_t *responder)
 {
     tow_client_t *client = function->slice->client;
     for (;;) {
         TOW_RETURN_IF_ERROR(
-            wait_settled(client, &function->asking, TOW_TIME_NEVER));
+            wait_completion(client, &function->query_ready, TOW_TIME_NEVER));
         if (function->compiling.settled)
             return tow_status_retain(function->compiling.error);
-        size_t question_size, size = 0;
-        void *question = tow_function_take_question(function, &question_size);
+        size_t query_size, size = 0;
+        void *query = tow_function_take_partition_query(function, &query_size);
         void *bytes = NULL;
         leave(client);
-        tow_status_t status = answerer->answer(
-            answerer->context, (tow_bytes_t){question, question_size}, &bytes,
-            &size);
-        tow_free(question);
+        tow_status_t status =
+            responder->answer(responder->context,
+                              (tow_bytes_t){query, query_size}, &bytes, &size);
+        tow_free(query);
         enter(client);
-        tow_function_answer(function, bytes, size, status);
+        tow_function_partition_reply(function, bytes, size, status);
     }
 }
 
-tow_status_t tow_function_compile_asking(tow_slice_t *slice,
-                                         const tow_source_t *source,
-                                         const tow_answerer_t *answerer,
-                                         tow_function_t **out_function)
+tow_status_t tow_function_compile_with_queries(
+    tow_slice_t *slice, const tow_source_t *source,
+    const tow_partition_responder_t *responder, tow_function_t **out_function)
 {
     tow_client_t *client = slice->client;
     *out_function = NULL;
@@ -506,9 +510,11 @@ tow_status_t tow_function_compile_asking(tow_slice_t *slice,
     enter(client);
     tow_status_t status = check_may_wait(client);
     if (status == TOW_OK)
-        status = tow_asking_function_ask(slice, source, &function);
-    if (status == TOW_OK) status = wait_answering(function, answerer);
-    if (status != TOW_OK && function != NULL) tow_function_drop(function);
+        status =
+            tow_function_compile_start_with_queries(slice, source, &function);
+    if (status == TOW_OK) status = wait_with_queries(function, responder);
+    if (status != TOW_OK && function != NULL)
+        tow_function_release_locked(function);
     leave(client);
     if (status == TOW_OK) *out_function = function;
     return status;
@@ -517,7 +523,7 @@ tow_status_t tow_function_compile_asking(tow_slice_t *slice,
 void tow_function_retain(tow_function_t *function)
 {
     enter(function->slice->client);
-    tow_function_hold(function);
+    tow_function_retain_locked(function);
     leave_quietly(function->slice->client);
 }
 
@@ -526,7 +532,7 @@ void tow_function_release(tow_function_t *function)
     if (function == NULL) return;
     tow_client_t *client = function->slice->client;
     enter(client);
-    tow_function_drop(function);
+    tow_function_release_locked(function);
     tow_client_leave_maybe_last(client);
 }
 
@@ -552,7 +558,7 @@ static tow_status_t shape_in(const tow_array_type_t *type,
 {
     if (type->rank > TOW_RANK_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "an array of rank %u: at most %u", type->rank,
+                         "an array of rank %u: the maximum is %u", type->rank,
                          TOW_RANK_MAX);
     *out_shape =
         (tow_shape_t){.type = (tow_type_t)type->type, .rank = type->rank};
@@ -565,8 +571,8 @@ static tow_status_t type_of(const tow_array_info_t *arrays, size_t count,
                             tow_array_type_t *out_type)
 {
     if (index >= count)
-        return TOW_ERROR(TOW_OUT_OF_RANGE, "there is no %s %zu of %zu", what,
-                         index, count);
+        return TOW_ERROR(TOW_OUT_OF_RANGE, "there is no %s %zu: there are %zu",
+                         what, index, count);
     type_out(&arrays[index].shape, out_type);
     return TOW_OK;
 }
@@ -602,7 +608,8 @@ static tow_status_t read_file(const char *path, void **out_bytes,
     else if (bytes == NULL)
         status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     else if (fread(bytes, 1, (size_t)size, file) != (size_t)size)
-        status = TOW_ERROR(TOW_INTERNAL, "reading %s: it changed", path);
+        status = TOW_ERROR(TOW_INTERNAL,
+                           "reading %s: the file changed meanwhile", path);
     fclose(file);
     if (status != TOW_OK) {
         tow_free(bytes);
@@ -664,11 +671,12 @@ static tow_status_t load_host(tow_slice_t *slice,
     enter(client);
     tow_status_t status = check_may_wait(client);
     if (status == TOW_OK)
-        status = tow_host_function_ask(slice, bytes, &signature,
-                                       options->time_limit_ms, &function);
+        status = tow_host_function_load_start(
+            slice, bytes, &signature, options->time_limit_ms, &function);
     if (status == TOW_OK)
-        status = wait_settled(client, &function->compiling, TOW_TIME_NEVER);
-    if (status != TOW_OK && function != NULL) tow_function_drop(function);
+        status = wait_completion(client, &function->compiling, TOW_TIME_NEVER);
+    if (status != TOW_OK && function != NULL)
+        tow_function_release_locked(function);
     leave(client);
     if (status == TOW_OK) *out_function = function;
     return status;
@@ -683,9 +691,10 @@ tow_status_t tow_host_function_load(tow_slice_t *slice,
     size_t size = 0;
     *out_function = NULL;
     if (own.path == NULL || own.symbol == NULL)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "a host function has a path, of a shared object, and "
-                         "a symbol");
+        return TOW_ERROR(
+            TOW_INVALID_ARGUMENT,
+            "a host function needs the path of a shared object and a "
+            "symbol");
     TOW_RETURN_IF_ERROR(read_file(own.path, &bytes, &size));
     tow_status_t status =
         load_host(slice, &own, (tow_bytes_t){bytes, size}, out_function);
@@ -699,10 +708,10 @@ tow_status_t tow_host_function_load(tow_slice_t *slice,
 tow_status_t tow_client_await_room(tow_client_t *client)
 {
     while (TOW_UNLIKELY(!tow_client_has_room(client)) &&
-           client->lost == TOW_OK) {
+           client->disconnect_cause == TOW_OK) {
         TOW_RETURN_IF_ERROR(check_may_wait(client));
         client->has_room = false;
-        tow_shared_net_wait(client->shared, &client->has_room, TOW_TIME_NEVER);
+        tow_locked_net_wait(client->net, &client->has_room, TOW_TIME_NEVER);
     }
     return TOW_OK;
 }
@@ -710,10 +719,10 @@ tow_status_t tow_client_await_room(tow_client_t *client)
 tow_status_t tow_client_await_upload(tow_client_t *client, size_t size)
 {
     while (TOW_UNLIKELY(!tow_client_has_room_for(client, size)) &&
-           client->lost == TOW_OK) {
+           client->disconnect_cause == TOW_OK) {
         TOW_RETURN_IF_ERROR(check_may_wait(client));
         client->has_room = false;
-        tow_shared_net_wait(client->shared, &client->has_room, TOW_TIME_NEVER);
+        tow_locked_net_wait(client->net, &client->has_room, TOW_TIME_NEVER);
     }
     return TOW_OK;
 }
@@ -737,7 +746,7 @@ static tow_status_t note_call(tow_program_t *program, tow_function_t *function,
         if (arguments[i] == NULL || arguments[i]->program != program)
             status = TOW_ERROR(TOW_INVALID_ARGUMENT,
                                "argument %zu is not a value of the program "
-                               "that is traced: make it an argument of it",
+                               "under trace: make it an argument of it",
                                i);
         else
             inputs[i] = arguments[i]->place;
@@ -754,7 +763,7 @@ static tow_status_t note_call(tow_program_t *program, tow_function_t *function,
             (tow_value_t){.node = node, .output = (uint32_t)i}, &results[i]);
         if (status == TOW_OK) results[i]->bounds = signature->results[i].bounds;
         while (status != TOW_OK && i-- > 0)
-            tow_array_drop(results[i]);
+            tow_array_release_locked(results[i]);
     }
     return status;
 }
@@ -764,15 +773,17 @@ static tow_status_t check_call(const tow_function_t *function,
 {
     if (slice->client != function->slice->client)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "function and slice are of two clients");
+                         "the function and the slice are of different clients");
     if (slice->device_count != function->slice->device_count)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "a function for %zu devices on a slice of %zu",
-                         function->slice->device_count, slice->device_count);
+        return TOW_ERROR(
+            TOW_INVALID_ARGUMENT,
+            "the function is for %zu devices, but the slice has %zu",
+            function->slice->device_count, slice->device_count);
     if (result_count != function->signature.result_count)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "room for %zu results, and the function has %zu",
-                         result_count, function->signature.result_count);
+        return TOW_ERROR(
+            TOW_INVALID_ARGUMENT,
+            "there is room for %zu results, but the function has %zu",
+            result_count, function->signature.result_count);
     return TOW_OK;
 }
 
@@ -816,8 +827,8 @@ tow_status_t tow_array_upload(tow_slice_t *slice,
     uint64_t shard_bytes;
     TOW_RETURN_IF_ERROR(shape_in(&own.type, &shape));
     TOW_RETURN_IF_ERROR(tow_shape_bytes(&shape, &shard_bytes));
-    settling_t bytes_free = {0};
-    settling_t *waiting = own.done_with_bytes == NULL ? &bytes_free : NULL;
+    completion_t bytes_free = {0};
+    completion_t *waiting = own.done_with_bytes == NULL ? &bytes_free : NULL;
     enter(client);
     tow_status_t status = waiting != NULL && own.size > TOW_INLINE_BYTES_MAX
                               ? check_may_wait(client)
@@ -835,7 +846,7 @@ tow_status_t tow_array_upload(tow_slice_t *slice,
 void tow_array_retain(tow_array_t *array)
 {
     enter(array->client);
-    tow_array_hold(array);
+    tow_array_retain_locked(array);
     leave_quietly(array->client);
 }
 
@@ -844,7 +855,7 @@ void tow_array_release(tow_array_t *array)
     if (array == NULL) return;
     tow_client_t *client = array->client;
     enter(client);
-    tow_array_drop(array);
+    tow_array_release_locked(array);
     tow_client_leave_maybe_last(client);
 }
 
@@ -869,7 +880,7 @@ tow_status_t tow_array_download(tow_array_t *array, size_t shard, void *bytes,
                                 size_t size)
 {
     tow_client_t *client = array->client;
-    settling_t answer = {0};
+    completion_t answer = {0};
     enter(client);
     tow_status_t status = check_may_wait(client);
     if (status == TOW_OK)
@@ -885,7 +896,7 @@ tow_status_t tow_array_download_sized(tow_array_t *array, size_t shard,
                                       size_t *out_size)
 {
     tow_client_t *client = array->client;
-    settling_t answer = {0};
+    completion_t answer = {0};
     tow_shape_t shape = {0};
     uint64_t size = 0;
     enter(client);
@@ -936,7 +947,7 @@ tow_status_t tow_array_transfer(tow_array_t *array,
     *out_array = NULL;
     if (slice->client != array->client)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "array and slice are of two clients");
+                         "the array and the slice are of different clients");
     TOW_RETURN_IF_ERROR(tow_array_shardings(array, slice, options, &from, &to));
     enter(slice->client);
     tow_status_t status = tow_client_await_room(slice->client);
@@ -946,7 +957,7 @@ tow_status_t tow_array_transfer(tow_array_t *array,
     return status;
 }
 
-/* Those of older headers are shorter. */
+/* Options of older headers are shorter. */
 static tow_status_t collective_of(const tow_all_reduce_options_t *options,
                                   tow_collective_t *out)
 {
@@ -970,16 +981,17 @@ static tow_status_t collective_of(const tow_all_reduce_options_t *options,
 static tow_status_t check_arrays(tow_array_t *const *arrays, size_t count,
                                  const tow_collective_t *collective)
 {
-    if (count == 0) return TOW_ERROR(TOW_INVALID_ARGUMENT, "no arrays");
+    if (count == 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "there are no arrays to combine");
     for (size_t i = 0; i < count; i++) {
         if (arrays[i]->slice != arrays[0]->slice)
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
                              "array %zu is on another slice than the first", i);
         if (arrays[i]->program != arrays[0]->program)
-            return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "array %zu is of another program than the first, "
-                             "or of none",
-                             i);
+            return TOW_ERROR(
+                TOW_INVALID_ARGUMENT,
+                "array %zu is not of the same program as the first", i);
         if (!tow_type_is_reducible(arrays[i]->shape.type,
                                    collective->reduction))
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
@@ -1013,15 +1025,15 @@ tow_status_t tow_array_wait(tow_array_t *array, int64_t timeout_ns)
     tow_client_t *client = array->client;
     if (array->program != NULL)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "a value of a program that is traced never has one");
+                         "a value of a program under trace is never ready");
     enter(client);
-    tow_array_hold(array);
+    tow_array_retain_locked(array);
     int64_t deadline_ns = timeout_ns < 0
                               ? TOW_TIME_NEVER
                               : tow_env_now_ns(client->env) + timeout_ns;
-    tow_status_t status = wait_settled(client, &array->value, deadline_ns);
+    tow_status_t status = wait_completion(client, &array->value, deadline_ns);
     if (status == TOW_OK) status = tow_array_outcome(array);
-    tow_array_drop(array);
+    tow_array_release_locked(array);
     leave_quietly(client);
     return status;
 }
@@ -1089,7 +1101,7 @@ tow_status_t tow_program_dispatch(tow_program_t *program,
 void tow_program_retain(tow_program_t *program)
 {
     enter(program->client);
-    tow_program_hold(program);
+    tow_program_retain_locked(program);
     leave_quietly(program->client);
 }
 
@@ -1098,7 +1110,7 @@ void tow_program_release(tow_program_t *program)
     if (program == NULL) return;
     tow_client_t *client = program->client;
     enter(client);
-    tow_program_drop(program);
+    tow_program_release_locked(program);
     tow_client_leave_maybe_last(client);
 }
 
@@ -1142,7 +1154,7 @@ tow_status_t tow_program_finish(tow_program_t *program)
     tow_status_t status = check_may_wait(client);
     if (status == TOW_OK) status = tow_program_send(program);
     if (status == TOW_OK)
-        status = wait_settled(client, &program->adding, TOW_TIME_NEVER);
+        status = wait_completion(client, &program->adding, TOW_TIME_NEVER);
     leave(client);
     return status;
 }

@@ -1,24 +1,24 @@
-/* Functions that computations of ours call: they wait on their devices until we
- * have answered. Which functions there are, and who runs them on what thread, is
- * the business of whoever serves them (tow_client_set_server). */
+/* Callbacks: functions that computations of this client call, and wait for.
+ * The user of tow_client_set_callback_server decides which functions exist and
+ * which threads run them. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "client/client_impl.h"
 
-void tow_client_set_server(tow_client_t *client,
-                           const tow_client_server_t *server)
+void tow_client_set_callback_server(
+    tow_client_t *client, const tow_callback_server_t *callback_server)
 {
-    client->server = *server;
+    client->callback_server = *callback_server;
 }
 
-static void free_request(tow_client_request_t *request)
+static void free_request(tow_callback_call_t *request)
 {
     tow_free(request->bytes);
     tow_free(request);
 }
 
-/* Results that are too large for a message go ahead of it. */
+/* Sends results that are too large for a message as a blob before it. */
 static tow_status_t attach(tow_client_t *client, const void *results,
                            size_t size, tow_msg_callback_done_t *done)
 {
@@ -35,11 +35,13 @@ static tow_status_t attach(tow_client_t *client, const void *results,
     return TOW_OK;
 }
 
-void tow_client_answer(tow_client_t *client, tow_client_request_t *take_request,
-                       const void *results, tow_status_t take_status)
+void tow_client_callback_reply(tow_client_t *client,
+                               tow_callback_call_t *take_request,
+                               const void *results, tow_status_t take_status)
 {
-    if (take_request->life != tow_client_life(client)) {
-        tow_status_release(take_status); /* Nobody waits for it any more. */
+    if (take_request->generation != tow_client_generation(client)) {
+        tow_status_release(
+            take_status); /* The call ended with its generation. */
         free_request(take_request);
         return;
     }
@@ -51,25 +53,26 @@ void tow_client_answer(tow_client_t *client, tow_client_request_t *take_request,
     if (take_status != TOW_OK) done.failure = &failure;
     tow_status_ignore(
         tow_client_send(client, TOW_MESSAGE_CALLBACK_DONE, &done.base),
-        "without a cluster nobody waits for it");
+        "without a cluster nothing waits for it");
     tow_status_release(take_status);
     free_request(take_request);
 }
 
 static tow_status_t take(tow_client_t *client,
                          const tow_msg_callback_t *message,
-                         tow_client_request_t *request)
+                         tow_callback_call_t *request)
 {
-    *request = (tow_client_request_t){.number = message->call,
-                                      .life = tow_client_life(client),
-                                      .function = message->function,
-                                      .device = message->device,
-                                      .size = message->bytes.len,
-                                      .result_size = message->result_bytes};
+    *request =
+        (tow_callback_call_t){.number = message->call,
+                              .generation = tow_client_generation(client),
+                              .function = message->function,
+                              .device = message->device,
+                              .size = message->bytes.len,
+                              .result_size = message->result_bytes};
     if (message->result_bytes > TOW_CLIENT_RESULT_BYTES_MAX)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "a callback wants %llu bytes of results, and at most "
-                         "%llu go back: make them on the device",
+                         "a callback needs %llu bytes of results; the limit is "
+                         "%llu: compute them on the device",
                          (unsigned long long)message->result_bytes,
                          (unsigned long long)TOW_CLIENT_RESULT_BYTES_MAX);
     if (message->blob != 0) {
@@ -84,21 +87,24 @@ static tow_status_t take(tow_client_t *client,
                                   : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
-void tow_client_called(tow_client_t *client, const tow_msg_callback_t *message)
+void tow_client_on_callback(tow_client_t *client,
+                            const tow_msg_callback_t *message)
 {
-    tow_client_request_t *request = tow_malloc(sizeof(*request));
+    tow_callback_call_t *request = tow_malloc(sizeof(*request));
     if (request == NULL) {
-        tow_client_lose(client, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+        tow_client_on_disconnect(client,
+                                 tow_status_bare(TOW_RESOURCE_EXHAUSTED));
         return;
     }
     tow_status_t status = take(client, message, request);
-    if (status == TOW_OK && client->server.called == NULL)
+    if (status == TOW_OK && client->callback_server.called == NULL)
         status = TOW_ERROR(TOW_FAILED_PRECONDITION,
                            "the program calls function %llu of its client, "
-                           "which serves none",
+                           "which has no callbacks",
                            (unsigned long long)message->function);
     if (status == TOW_OK)
-        client->server.called(client->server.context, request);
+        client->callback_server.called(client->callback_server.context,
+                                       request);
     else
-        tow_client_answer(client, request, NULL, status);
+        tow_client_callback_reply(client, request, NULL, status);
 }

@@ -1,22 +1,25 @@
 /* The client: one state machine, and the public interface around it.
  *
- *   machine.c    the session with the controller; what it says
- *   life.c       the controller that is lost, and comes again
+ *   connection.c       the session with the controller
+ *   reconnect.c        connection generations: disconnecting and redialling
  *   slice.c function.c program.c
- *   question.c   what compilers ask us
- *   array.c      values, their references and who waits for them
- *   run.c        calls and runs: the hot path
- *   transfer.c   uploads and downloads
- *   ahead.c      values that are here before they are asked for
- *   callback.c   functions that computations call
- *   shards.c     arrays of shards that are there
- *   api.c        towpath.h: enters, calls the machine, waits, leaves
- *   local.c      a cluster of processes of our own
+ *   partition_query.c  queries of compilers
+ *   array.c            arrays and their completion
+ *   run.c              calls and runs: the hot path
+ *   transfer.c         uploads and downloads
+ *   prefetch.c         cached values, and results fetched with their run
+ *   callback.c         functions that computations call
+ *   assemble.c         arrays made of existing shards
+ *   move.c             transfers and collectives between slices
+ *   stall.c            notifications of stalled runs
+ *   check.c            invariants of all records
+ *   api.c              towpath.h: locks, calls the machine, waits, unlocks
+ *   local_cluster.c    a cluster of child processes
  *
- * The functions here are for whoever is inside (env/net/shared.h), or for the
- * one thread of a simulation, where there is no shared net: so the same machine
- * drives real and simulated clusters. None of them waits: what has an answer
- * has `settled`, which its answer sets, and `error`. */
+ * The functions here are for a thread that holds the client's lock
+ * (env/net/locked_net.h), or for the one thread of a simulation, which has no
+ * lock: the same machine drives real and simulated clusters. None of them waits:
+ * an operation that has an answer has a completion_t, which the answer settles. */
 #ifndef TOW_CLIENT_CLIENT_IMPL_H_
 #define TOW_CLIENT_CLIENT_IMPL_H_
 
@@ -29,39 +32,39 @@
 #include "client/client.h"
 #include "client/tuning.h"
 #include "device/signature.h"
-#include "env/net/shared.h"
+#include "env/net/locked_net.h"
 #include "ir/lower.h"
 #include "session/session.h"
 
-typedef tow_settling_t settling_t;
+typedef tow_completion_t completion_t;
 typedef tow_callback_t callback_t;
 typedef struct run_record run_record_t;
 typedef struct request request_t;
 typedef struct upload upload_t;
 typedef struct client_lane client_lane_t;
-typedef struct gathering gathering_t;
+typedef struct assembly assembly_t;
 typedef struct reader reader_t;
 
 struct tow_client {
     uint32_t reference_count;
     tow_env_t *env;
-    tow_shared_net_t *shared;        /* NULL in a simulation */
-    struct tow_local_cluster *local; /* owned; NULL: somebody else's */
-    struct tow_security *security;   /* owned; lent to the shared net */
-    tow_session_t *session;          /* NULL when it is closed */
+    tow_locked_net_t *net;           /* NULL in a simulation */
+    struct tow_local_cluster *local; /* owned; NULL: a cluster of others */
+    struct tow_security *security;   /* owned; the net borrows it */
+    tow_session_t *session;          /* NULL: closed */
     tow_session_t *closing;          /* until it is closed */
-    settling_t opening;
-    /* See life.c. */
-    atomic_uint life;   /* also read outside: lives that have ended */
-    tow_status_t lost;  /* owned: why there is no cluster now */
-    tow_status_t ended; /* owned: what ended the last life */
-    char *address;      /* owned */
-    tow_client_keeper_t keeper;
+    completion_t opening;
+    /* See reconnect.c. */
+    atomic_uint generation;        /* also read unlocked */
+    tow_status_t disconnect_cause; /* owned: why there is no cluster now */
+    tow_status_t last_cause;       /* owned: why the last generation ended */
+    char *address;                 /* owned */
+    tow_cluster_monitor_t monitor;
     tow_timer_t redial;
     int64_t redial_delay_ns;
-    bool is_final; /* the cluster will not be there again */
+    bool is_final; /* the cluster has ended for good */
     uint32_t number;
-    char name[TOW_PEER_NAME_MAX + 1]; /* for people; "": the env's */
+    char name[TOW_PEER_NAME_MAX + 1]; /* for display; "": the env's */
     tow_arena_t arena;                /* of the message that is being handled */
 
     uint64_t slice_number, function_number, program_number, object_number,
@@ -76,19 +79,19 @@ struct tow_client {
     tow_list_t lanes;
     tow_list_t uploads;
 
-    /* Handles that go, told in ranges. */
+    /* Released handles, sent in ranges. */
     TOW_VEC(uint64_t) release_firsts;
     TOW_VEC(uint32_t) release_counts;
     tow_timer_t release_timer;
 
-    tow_list_t callbacks;         /* to be called */
-    tow_client_server_t server;   /* of functions that computations call */
-    tow_client_watcher_t watcher; /* of runs that take long */
-    uint32_t lazy_count;          /* calls since the last flush */
-    uint64_t upload_bytes;        /* of uploads that were not answered */
-    uint64_t inlined_bytes;       /* of those, in messages */
-    size_t ahead_count;           /* requests for what nobody has asked for */
-    bool has_room; /* to go on: whoever waits for it clears it first */
+    tow_list_t callbacks;                  /* to be called */
+    tow_callback_server_t callback_server; /* of callbacks */
+    tow_stall_watcher_t stall_watcher;     /* of runs that take long */
+    uint32_t lazy_count;                   /* calls since the last flush */
+    uint64_t upload_bytes;  /* of uploads that were not answered */
+    uint64_t inlined_bytes; /* of those, in messages */
+    size_t prefetch_count;  /* prefetches under way */
+    bool has_room;          /* waiters clear it, then wait for it */
     bool is_closing;
     bool is_closed;
 };
@@ -97,15 +100,15 @@ struct tow_slice {
     uint32_t reference_count;
     tow_client_t *client; /* counted */
     uint64_t id;
-    uint32_t life; /* of the client, as of all that is made of it */
-    settling_t opening;
+    uint32_t generation; /* of the client */
+    completion_t opening;
     tow_device_t *devices; /* owned */
-    char *text;            /* owned: what they point to */
+    char *text;            /* owned: their strings */
     const char *stablehlo; /* in `text` */
     size_t device_count;
 };
 
-/* The program that a call on a slice is. */
+/* The program of a call on a slice. */
 typedef struct call_program {
     tow_slice_t *slice;     /* counted */
     tow_program_t *program; /* counted */
@@ -113,43 +116,42 @@ typedef struct call_program {
 
 struct tow_function {
     uint32_t reference_count;
-    tow_slice_t *slice; /* counted: that it was compiled for */
+    tow_slice_t *slice; /* counted: the slice that it was compiled for */
     uint64_t id;
-    settling_t compiling;
+    completion_t compiling;
     tow_arena_t arena;
     tow_signature_t signature; /* in the arena */
     TOW_VEC(call_program_t) calls;
     uint32_t time_limit_ms; /* of a host function; 0: the default */
-    /* A question of the compiler's: settled when there is one, or none will
-     * come. */
-    settling_t asking;
-    uint64_t question_number;
-    void *question; /* owned; NULL: none */
-    size_t question_size;
+    /* A partition query: settled when there is one, or none will arrive. */
+    completion_t query_ready;
+    uint64_t query_number;
+    void *query; /* owned; NULL: none */
+    size_t query_size;
 };
 
 typedef struct program_result {
     tow_slice_t *slice; /* counted */
     tow_shape_t shape;
     uint32_t bounds;
-    uint32_t credit;    /* see ahead.c */
-    bool is_read_whole; /* not its first shard only */
+    uint32_t credit;    /* see prefetch.c */
+    bool is_read_whole; /* not only its first shard */
 } program_result_t;
 
 struct tow_program {
     uint32_t reference_count;
     tow_client_t *client; /* counted, except by programs of calls */
     bool is_of_call;
-    uint32_t life;      /* of the client */
-    uint64_t id;        /* 0: not sent */
-    tow_graph_t *graph; /* owned; NULL when it has been sent */
-    settling_t adding;
+    uint32_t generation; /* of the client */
+    uint64_t id;         /* 0: not sent */
+    tow_graph_t *graph;  /* owned; NULL: it has been sent */
+    completion_t adding;
     bool is_finished;
     size_t argument_count;
     TOW_VEC(program_result_t) results;
     TOW_VEC(uint32_t) donated;           /* arguments that a run consumes */
-    size_t wanted_count;                 /* results that are fetched ahead */
-    TOW_VEC(tow_slice_t *) slices;       /* counted: kept while it lives */
+    size_t wanted_count;                 /* results to prefetch */
+    TOW_VEC(tow_slice_t *) slices;       /* counted */
     TOW_VEC(tow_function_t *) functions; /* counted */
 };
 
@@ -159,65 +161,65 @@ struct tow_array {
     tow_slice_t *slice;   /* counted */
     uint64_t id;
     tow_shape_t shape;    /* of one shard */
-    uint64_t shard_bytes; /* the most, if some dims are bounds */
-    uint32_t bounds;      /* bit i: shape.dims[i] is the most that it can be */
-    settling_t value;
-    run_record_t *run;    /* lent: that makes it; NULL: none, or done */
-    upload_t *upload;     /* lent: that makes it */
-    tow_list_t waiting;   /* callback_t, owned */
-    tow_list_t followers; /* follower_t, owned: of arrays made of our shards */
-    gathering_t *gathering; /* lent: what we are made of */
-    /* A value of a program that is being traced; then there is no object. */
+    uint64_t shard_bytes; /* the maximum, if some dims are bounds */
+    uint32_t bounds;      /* bit i: shape.dims[i] is an upper bound */
+    completion_t value;
+    run_record_t *run;           /* borrowed: makes it; NULL: none, or done */
+    upload_t *upload;            /* borrowed: the upload that makes it */
+    tow_list_t waiting;          /* callback_t, owned */
+    tow_list_t assembly_sources; /* of arrays assembled from it */
+    assembly_t *assembly;        /* borrowed: the assembly that makes it */
+    /* A value of a program under trace has no object. */
     tow_program_t *program; /* counted */
     tow_value_t place;
-    /* See ahead.c. */
-    uint64_t maker; /* the program that it is a result of; 0: none */
+    /* See prefetch.c. */
+    uint64_t maker; /* id of the program whose result it is; 0: none */
     uint32_t maker_result;
-    bool is_fetched;  /* ahead */
-    bool is_read;     /* somebody has looked at it */
-    tow_kept_t *kept; /* each counted: shards that are here */
-    request_t *ahead; /* lent: those that are on their way */
+    bool is_fetched;            /* with its run */
+    bool is_read;               /* the user has read it */
+    tow_cached_value_t *cached; /* each counted: cached shards */
+    request_t *prefetch;        /* borrowed: prefetches under way */
 };
 
-/* One of the arrays that a regrouped one waits for, which it holds. */
-typedef struct follower {
+/* A source array that an assembled array waits for, and holds. */
+typedef struct assembly_source {
     tow_list_t node;
-    gathering_t *gathering;
-} follower_t;
+    assembly_t *assembly;
+} assembly_source_t;
 
-struct gathering {
-    tow_array_t *array; /* lent; NULL: released */
+struct assembly {
+    tow_array_t *array; /* borrowed; NULL: released */
     uint32_t left_count;
     tow_status_t error; /* owned: the first */
-    follower_t followers[];
+    assembly_source_t assembly_sources[];
 };
 
-/* A run that has not been told done. */
+/* A run that has not completed. */
 struct run_record {
     uint64_t id;
     tow_program_t *program; /* counted */
     bool is_given_up;
     uint32_t result_count;
-    tow_array_t *results[]; /* lent; NULL: released */
+    tow_array_t *results[]; /* borrowed; NULL: released */
 };
 
 struct upload {
     tow_client_t *client;
-    tow_array_t *array; /* lent; NULL: released */
+    tow_array_t *array; /* borrowed; NULL: released */
     uint64_t id;        /* of the object */
     tow_list_t node;    /* in client->uploads */
     const uint8_t *bytes;
-    void *copy; /* owned: what `bytes` is, if we made it */
+    void *copy; /* owned: the memory of `bytes`, if it is a copy */
     size_t shard_bytes;
     size_t shard_count;
-    size_t size; /* as it counts among those in flight */
+    size_t size; /* as counted in upload_bytes */
     bool replicated;
     bool inlined;
-    size_t unsent_count;    /* shards whose bytes are still needed */
-    size_t writing_count;   /* writes under way */
-    bool is_answered;       /* PutDone came, or never will */
-    bool is_given_up;       /* and the controller knows */
-    settling_t *bytes_free; /* lent: who waits for the bytes */
+    size_t unsent_count;      /* shards whose bytes are still needed */
+    size_t writing_count;     /* writes under way */
+    bool is_answered;         /* PutDone has arrived, or never will */
+    bool is_given_up;         /* and the controller has been notified */
+    completion_t *bytes_free; /* borrowed: settled when the bytes are free */
     void (*done_with_bytes)(void *context);
     void *context;
 };
@@ -231,73 +233,75 @@ struct request {
     tow_client_t *client;
     uint64_t id;
     request_kind_t kind;
-    settling_t *answer;   /* lent: who waits; NULL: */
-    callback_t *callback; /* owned: who is called */
-    void *bytes;          /* lent: where a value goes */
+    completion_t *answer; /* borrowed; or NULL and: */
+    callback_t *callback; /* owned */
+    void *bytes;          /* borrowed: destination of a value */
     size_t size;
-    char **out_text;  /* lent: where a report goes */
-    size_t *out_size; /* lent: its bytes; may be NULL */
+    char **out_text;  /* borrowed: destination of a report */
+    size_t *out_size; /* borrowed: its size; may be NULL */
     tow_region_t *region;
     tow_status_t status;    /* owned: while the region closes */
-    tow_shape_t *out_shape; /* lent until answered; NULL: the size is known */
-    /* Of one that nobody has asked for: */
-    tow_kept_t *kept;   /* owned: where it goes; NULL: it was asked for */
-    tow_array_t *array; /* lent; NULL: released */
-    request_t *next_ahead;
-    reader_t *readers; /* owned: who has asked meanwhile */
+    tow_shape_t *out_shape; /* borrowed; NULL: the size is known */
+    /* Of a prefetch: */
+    tow_cached_value_t *cached; /* owned; NULL: not a prefetch */
+    tow_array_t *array;         /* borrowed; NULL: released */
+    request_t *next_prefetch;
+    reader_t *readers; /* owned: reads since it was sent */
 };
 
-/* -- machine.c ----------------------------------------------------------------- */
+/* -- connection.c ----------------------------------------------------------------- */
 
 tow_status_t tow_client_send(tow_client_t *client, uint32_t type,
                              const tow_body_t *body) TOW_MUST_USE;
-/* A blob that came, which a message names; tow_free. NULL: it did not. */
+/* A blob that a message names; tow_free. NULL: it has not arrived. */
 void *tow_client_take_blob(tow_client_t *client, uint64_t number,
                            size_t *out_size);
-/* The copy is the session's. 0: gone. */
+/* The session takes the bytes. 0: disconnected. */
 uint64_t tow_client_send_blob(tow_client_t *client, void *take_bytes,
                               size_t size);
-void tow_settle(tow_client_t *client, settling_t *settling,
-                tow_status_t take_status);
-/* Takes the callback: it will be called outside of the lock, soon. */
+void tow_completion_settle(tow_client_t *client, completion_t *completion,
+                           tow_status_t take_status);
+/* Takes the callback: it is called soon, unlocked. */
 void tow_client_call_later(tow_client_t *client, callback_t *take_callback,
                            tow_status_t take_status);
 void tow_client_expect(tow_client_t *client, bool expected);
-void tow_callback_free(callback_t *callback);
-/* Calls what is in the list, and empties it. Not inside. */
-void tow_callbacks_run(tow_list_t *callbacks);
+void tow_client_callback_free(callback_t *callback);
+/* Calls the callbacks of the list, and empties it. Not locked. */
+void tow_client_callbacks_run(tow_list_t *callbacks);
 void tow_client_flush_releases(tow_client_t *client);
-void tow_client_forget_releases(tow_client_t *client);
-void tow_client_forget_blobs(tow_client_t *client);
+void tow_client_discard_releases(tow_client_t *client);
+void tow_client_discard_blobs(tow_client_t *client);
 void tow_client_note_release(tow_client_t *client, uint64_t id);
 
 extern const tow_session_handler_t tow_client_handler;
 
-/* -- life.c --------------------------------------------------------------------- */
+/* -- reconnect.c --------------------------------------------------------------------- */
 
-/* What to say when something is asked of a client without a cluster. */
-tow_status_t tow_client_check(const tow_client_t *client) TOW_MUST_USE;
-/* The same of what was made in that life. */
-tow_status_t tow_client_check_life(const tow_client_t *client, uint32_t life)
+/* TOW_OK, or the error of operations while there is no cluster. */
+tow_status_t tow_client_connection_status(const tow_client_t *client)
     TOW_MUST_USE;
-/* And of a slice, a function's or an array's too: it is theirs. */
-tow_status_t tow_slice_check(const tow_slice_t *slice) TOW_MUST_USE;
-/* Would the controller that is there know what it is told of it? */
+/* The same for things made in that generation. */
+tow_status_t tow_client_generation_status(const tow_client_t *client,
+                                          uint32_t generation) TOW_MUST_USE;
+/* The same for a slice, and for functions and arrays through their slices. */
+tow_status_t tow_slice_generation_status(const tow_slice_t *slice) TOW_MUST_USE;
+/* The current controller knows the slice. */
 static inline bool tow_slice_is_known(const tow_slice_t *slice)
 {
-    return slice->life ==
-           atomic_load_explicit(&slice->client->life, memory_order_relaxed);
+    return slice->generation == atomic_load_explicit(&slice->client->generation,
+                                                     memory_order_relaxed);
 }
 
-/* The cluster is gone: all that waits gets this, and it is dialled again. */
-void tow_client_lose(tow_client_t *client, tow_status_t take_cause);
-/* It has let us in. */
-void tow_client_begin_life(tow_client_t *client);
-tow_status_t tow_client_open_first(tow_client_t *client,
-                                   const tow_machine_options_t *options)
+/* The cluster has disconnected: all operations under way fail with this, and
+ * the client redials. */
+void tow_client_on_disconnect(tow_client_t *client, tow_status_t take_cause);
+/* The controller has accepted the client. */
+void tow_client_begin_generation(tow_client_t *client);
+tow_status_t tow_client_dial_first(tow_client_t *client,
+                                   const tow_client_dial_options_t *options)
     TOW_MUST_USE;
 
-/* -- Things, and the answers to them ------------------------------------------- */
+/* -- Operations and their answers ------------------------------------------ */
 
 void tow_slice_opened(tow_client_t *client,
                       const tow_msg_slice_opened_t *opened);
@@ -305,83 +309,101 @@ void tow_slice_opened(tow_client_t *client,
 void tow_function_compiled(tow_client_t *client,
                            const tow_msg_compile_done_t *done);
 
-void tow_function_asked(tow_client_t *client,
-                        const tow_msg_question_t *message);
+void tow_function_on_partition_query(tow_client_t *client,
+                                     const tow_msg_partition_query_t *message);
 
 void tow_program_answered(tow_client_t *client,
                           const tow_msg_program_added_t *added);
-/* The program of a call, made at the first. Lent. */
+/* The program of a call, made at the first call. Borrowed. */
 tow_status_t tow_function_program(tow_function_t *function, tow_slice_t *slice,
                                   tow_program_t **out_program) TOW_MUST_USE;
 
 tow_status_t tow_array_make(tow_slice_t *slice, const tow_shape_t *shape,
                             tow_array_t **out_array) TOW_MUST_USE;
 void tow_array_settle(tow_array_t *array, tow_status_t take_status);
-/* Of one that is settled: TOW_OK if its value is there. */
+/* Of a settled array: TOW_OK if it has its value. */
 tow_status_t tow_array_outcome(const tow_array_t *array) TOW_MUST_USE;
-/* Arrays made of its shards are told, if it is settled. */
-void tow_array_tell_followers(tow_array_t *array);
+/* Notifies arrays assembled from its shards, if it is settled. */
+void tow_array_notify_assemblies(tow_array_t *array);
 
-void tow_runs_told(tow_client_t *client, const tow_msg_runs_done_t *done);
-void tow_runs_lost(tow_client_t *client);
-/* For another run, or an upload of so many bytes. */
+void tow_client_runs_done(tow_client_t *client,
+                          const tow_msg_runs_done_t *done);
+void tow_client_runs_on_disconnect(tow_client_t *client);
+/* There is room for another run, or an upload of so many bytes. */
 bool tow_client_has_room(tow_client_t *client);
 bool tow_client_has_room_for(tow_client_t *client, uint64_t upload_bytes);
-/* There may be room again, or nothing to wait for any more. */
-void tow_client_tell_room(tow_client_t *client);
+/* Wakes threads that wait for room. */
+void tow_client_notify_room(tow_client_t *client);
 
-void tow_client_called(tow_client_t *client, const tow_msg_callback_t *message);
-void tow_run_is_late(tow_client_t *client, const tow_msg_run_late_t *late);
+void tow_client_on_callback(tow_client_t *client,
+                            const tow_msg_callback_t *message);
+void tow_client_run_on_stall(tow_client_t *client,
+                             const tow_msg_run_stalled_t *stalled);
 
-void tow_upload_opened(tow_client_t *client,
-                       const tow_msg_put_opened_t *opened);
-void tow_upload_done(tow_client_t *client, const tow_msg_put_done_t *done);
-void tow_uploads_lost(tow_client_t *client);
-void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done);
-/* What a report is to be of: ReportGet has the same. */
+void tow_client_upload_opened(tow_client_t *client,
+                              const tow_msg_put_opened_t *opened);
+void tow_client_upload_done(tow_client_t *client,
+                            const tow_msg_put_done_t *done);
+void tow_client_uploads_on_disconnect(tow_client_t *client);
+void tow_client_download_done(tow_client_t *client,
+                              const tow_msg_get_done_t *done);
+/* A report request, as in ReportGet. */
 typedef struct report_wish {
     tow_report_kind_t kind;
     const tow_function_t *function; /* or NULL */
     uint64_t window_ns;
 } report_wish_t;
 
-tow_status_t tow_report_start(tow_client_t *client, const report_wish_t *wish,
-                              char **out_text, size_t *out_size,
-                              settling_t *answer) TOW_MUST_USE;
-void tow_report_done(tow_client_t *client, const tow_msg_report_t *report);
-void tow_requests_lost(tow_client_t *client);
-/* Asks for a shard that comes in the answer, in a request that nobody waits for
- * yet. Lent until it is done. */
-tow_status_t tow_request_get(tow_array_t *array, size_t shard, void *bytes,
-                             size_t size, request_t **out_request) TOW_MUST_USE;
+tow_status_t tow_client_report_start(tow_client_t *client,
+                                     const report_wish_t *wish, char **out_text,
+                                     size_t *out_size, completion_t *answer)
+    TOW_MUST_USE;
+void tow_client_report_done(tow_client_t *client,
+                            const tow_msg_report_t *report);
+void tow_client_requests_on_disconnect(tow_client_t *client);
+/* Requests a shard that arrives in the answer, without a waiter yet. Borrowed
+ * until it has completed. */
+tow_status_t tow_client_request_get(tow_array_t *array, size_t shard,
+                                    void *bytes, size_t size,
+                                    request_t **out_request) TOW_MUST_USE;
 
-/* -- ahead.c -------------------------------------------------------------------- */
+/* -- prefetch.c -------------------------------------------------------------------- */
 
-/* Keeps the bytes of an upload, if they are few. */
-void tow_array_keep(tow_array_t *array, const tow_upload_options_t *options);
-/* The array goes, or is consumed. */
-void tow_array_forget_kept(tow_array_t *array);
-void tow_array_leave_ahead(tow_array_t *array);
-/* It goes, and was fetched for nothing. */
+/* Caches the bytes of an upload, if they are few. */
+void tow_array_cache_upload(tow_array_t *array,
+                            const tow_upload_options_t *options);
+/* The array is freed or consumed. */
+void tow_array_discard_cached(tow_array_t *array);
+void tow_array_leave_prefetch(tow_array_t *array);
+/* It is freed; if its prefetch was not read, that costs credit. */
 void tow_array_note_unread(tow_array_t *array);
-/* After the run has been sent. */
-void tow_results_fetch(const tow_program_t *program,
-                       tow_array_t *const *results);
-void tow_ahead_done(request_t *request, tow_status_t take_status);
-void tow_ahead_abandon(request_t *request);
-/* It is here, or on its way: then the callback is taken. False: it must be asked
- * for. */
+/* Prefetches results, after the run has been sent. */
+void tow_client_results_prefetch(const tow_program_t *program,
+                                 tow_array_t *const *results);
+void tow_client_prefetch_done(request_t *request, tow_status_t take_status);
+void tow_client_prefetch_discard(request_t *request);
+/* True: the value is cached or being prefetched, and the callback is taken.
+ * False: it must be requested. */
 bool tow_array_read(tow_array_t *array, size_t shard, void *bytes,
-                    settling_t *answer, callback_t *take_callback);
+                    completion_t *answer, callback_t *take_callback);
 
-/* -- The end of things ---------------------------------------------------------- */
+/* -- check.c ------------------------------------------------------------------- */
 
-/* For a process that has died: frees without a word to the env. */
-void tow_runs_abandon(tow_client_t *client);
-void tow_transfers_abandon(tow_client_t *client);
+void tow_slice_check(const tow_slice_t *slice);
+void tow_function_check(const tow_function_t *function);
+void tow_program_check(const tow_program_t *program);
+void tow_array_check(const tow_array_t *array);
+void tow_client_upload_check(const upload_t *upload);
+void tow_client_request_check(const request_t *request);
+
+/* -- Discarding and closing ------------------------------------------------ */
+
+/* For a simulated process that has crashed: frees without calling the env. */
+void tow_client_runs_discard(tow_client_t *client);
+void tow_client_transfers_discard(tow_client_t *client);
 /* Frees the callbacks that wait for it. */
-void tow_array_abandon(tow_array_t *array);
-void tow_lanes_close(tow_client_t *client);
-bool tow_transfers_are_quiet(const tow_client_t *client);
+void tow_array_discard_callbacks(tow_array_t *array);
+void tow_client_lanes_close(tow_client_t *client);
+bool tow_client_transfers_are_quiet(const tow_client_t *client);
 
 #endif /* TOW_CLIENT_CLIENT_IMPL_H_ */

@@ -1,5 +1,5 @@
-/* Transfers and collectives that are asked for: noted in a program that is traced, or a program
- * of their own. */
+/* Transfers and collectives: added to the program under trace, or run as a
+ * program of their own. */
 #include "client/client_impl.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
-/* -- How it is cut ------------------------------------------------------------- */
+/* -- Shardings ------------------------------------------------------------- */
 
 static tow_status_t split_in(const tow_split_t *split, const tow_shape_t *shape,
                              size_t device_count, tow_sharding_t *out)
@@ -22,7 +22,7 @@ static tow_status_t split_in(const tow_split_t *split, const tow_shape_t *shape,
         const uint32_t parts = split->parts[i] > 0 ? split->parts[i] : 1;
         if (i >= shape->rank && parts > 1)
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "dimension %u is cut into %u parts, and the array "
+                             "dimension %u is cut into %u parts, but the array "
                              "has rank %u",
                              i, parts, shape->rank);
         if (i < shape->rank) out->parts[i] = parts;
@@ -47,8 +47,8 @@ static tow_status_t shard_by_shard(const tow_array_t *array,
     const size_t count = array->slice->device_count;
     if (slice->device_count != count)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "from %zu devices to %zu: say how the array is cut, "
-                         "with `from` and `to`",
+                         "from %zu devices to %zu: give the shardings of the "
+                         "array, `from` and `to`",
                          count, slice->device_count);
     *out = tow_sharding_by_shard(array->shape.rank, count);
     return TOW_OK;
@@ -67,7 +67,7 @@ tow_status_t tow_array_shardings(const tow_array_t *array,
     }
     if (options->from == NULL || options->to == NULL)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "`from` and `to` are given both, or none");
+                         "give both `from` and `to`, or neither");
     TOW_RETURN_IF_ERROR(
         tow_status_annotate(split_in(options->from, &array->shape,
                                      array->slice->device_count, out_from),
@@ -77,7 +77,7 @@ tow_status_t tow_array_shardings(const tow_array_t *array,
         "to");
 }
 
-/* -- Moving -------------------------------------------------------------------- */
+/* -- Transfers ------------------------------------------------------------- */
 
 static tow_status_t note_move(tow_program_t *program, tow_value_t value,
                               tow_slice_t *slice, const tow_sharding_t *from,
@@ -90,7 +90,7 @@ static tow_status_t note_move(tow_program_t *program, tow_value_t value,
     return tow_program_placeholder(program, slice, shape, place, out_array);
 }
 
-/* Argument, transfer, result. */
+/* A program of an argument, a transfer and a result. */
 static tow_status_t trace_move(tow_program_t *program, tow_array_t *array,
                                tow_slice_t *slice, const tow_sharding_t *from,
                                const tow_sharding_t *to,
@@ -105,7 +105,7 @@ static tow_status_t trace_move(tow_program_t *program, tow_array_t *array,
     return tow_program_add_result(program, moved, slice, shape);
 }
 
-/* The run holds the program until it is done. */
+/* The run holds the program until it has completed. */
 static tow_status_t run_move(tow_array_t *array, tow_slice_t *slice,
                              const tow_sharding_t *from,
                              const tow_sharding_t *to, const tow_shape_t *shape,
@@ -117,7 +117,7 @@ static tow_status_t run_move(tow_array_t *array, tow_slice_t *slice,
     if (status == TOW_OK) status = tow_program_send(program);
     if (status == TOW_OK)
         status = tow_program_start(program, &array, 1, out_array, 1);
-    tow_program_drop(program);
+    tow_program_release_locked(program);
     return status;
 }
 
@@ -136,12 +136,12 @@ tow_status_t tow_array_move(tow_array_t *array, tow_slice_t *slice,
     }
     if (array->bounds != 0)
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
-                         "how large the array is is known only when it is "
-                         "there: move it in the program that makes it");
+                         "the size of the array is known only when its value "
+                         "exists: transfer it in the program that makes it");
     return run_move(array, slice, from, to, &shard, out_array);
 }
 
-/* -- Combining ----------------------------------------------------------------- */
+/* -- Collectives ----------------------------------------------------------- */
 
 static tow_status_t note_combine(tow_array_t *const *arrays, size_t count,
                                  const tow_collective_t *collective,
@@ -159,12 +159,12 @@ static tow_status_t note_combine(tow_array_t *const *arrays, size_t count,
                                          (tow_value_t){node, (uint32_t)i},
                                          &results[i]);
         while (status != TOW_OK && i-- > 0)
-            tow_array_drop(results[i]);
+            tow_array_release_locked(results[i]);
     }
     return status;
 }
 
-/* Arguments, the collective, results. */
+/* A program of arguments, a collective and results. */
 static tow_status_t trace_combine(tow_program_t *program,
                                   tow_array_t *const *arrays, size_t count,
                                   const tow_collective_t *collective,
@@ -196,7 +196,7 @@ static tow_status_t run_combine(tow_array_t *const *arrays, size_t count,
     if (status == TOW_OK) status = tow_program_send(program);
     if (status == TOW_OK)
         status = tow_program_start(program, arrays, count, results, count);
-    tow_program_drop(program);
+    tow_program_release_locked(program);
     return status;
 }
 

@@ -5,16 +5,16 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
-/* A program of a call is held by its function, and holds neither it nor the
- * slice: they outlive it. */
+/* A function holds the programs of its calls. They hold neither it nor the
+ * slice, which outlive them. */
 static void free_program(tow_program_t *program)
 {
     for (size_t i = 0; !program->is_of_call && i < program->results.count; i++)
-        tow_slice_drop(program->results.items[i].slice);
+        tow_slice_release_locked(program->results.items[i].slice);
     for (size_t i = 0; i < program->functions.count; i++)
-        tow_function_drop(program->functions.items[i]);
+        tow_function_release_locked(program->functions.items[i]);
     for (size_t i = 0; i < program->slices.count; i++)
-        tow_slice_drop(program->slices.items[i]);
+        tow_slice_release_locked(program->slices.items[i]);
     tow_vec_deinit(&program->functions);
     tow_vec_deinit(&program->slices);
     tow_vec_deinit(&program->results);
@@ -31,7 +31,7 @@ tow_status_t tow_program_begin(tow_client_t *client, const char *name,
     if (program == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     program->reference_count = 1;
     program->client = client;
-    program->life = tow_client_life(client);
+    program->generation = tow_client_generation(client);
     tow_status_t status = tow_graph_create(name, &program->graph);
     if (status != TOW_OK) {
         tow_free(program);
@@ -42,24 +42,25 @@ tow_status_t tow_program_begin(tow_client_t *client, const char *name,
     return TOW_OK;
 }
 
-void tow_program_hold(tow_program_t *program)
+void tow_program_retain_locked(tow_program_t *program)
 {
     program->reference_count++;
 }
 
-void tow_program_drop(tow_program_t *program)
+void tow_program_release_locked(tow_program_t *program)
 {
     TOW_ASSERT(program->reference_count > 0);
     if (--program->reference_count > 0) return;
     tow_client_t *client = program->client;
     if (program->id != 0) {
         tow_map_remove(&client->programs, program->id);
-        tow_msg_program_drop_t drop = TOW_MSG_PROGRAM_DROP_INIT;
+        tow_msg_program_discard_t drop = TOW_MSG_PROGRAM_DISCARD_INIT;
         drop.program = program->id;
-        if (program->life == tow_client_life(client))
-            tow_status_ignore(
-                tow_client_send(client, TOW_MESSAGE_PROGRAM_DROP, &drop.base),
-                "without a cluster there is nothing to drop");
+        if (program->generation == tow_client_generation(client))
+            tow_status_ignore(tow_client_send(client,
+                                              TOW_MESSAGE_PROGRAM_DISCARD,
+                                              &drop.base),
+                              "without a cluster there is nothing to release");
     }
     free_program(program);
     client->reference_count--;
@@ -74,14 +75,14 @@ static tow_status_t check_open(const tow_program_t *program)
                      "the program is finished: no more can be added to it");
 }
 
-/* Keeps what the graph names alive for as long as the program lives. */
+/* The program holds what its graph names. */
 static bool keep_slice(tow_program_t *program, tow_slice_t *slice)
 {
     if (program->is_of_call) return true;
     for (size_t i = 0; i < program->slices.count; i++)
         if (program->slices.items[i] == slice) return true;
     if (!tow_vec_push(&program->slices, slice)) return false;
-    tow_slice_hold(slice);
+    tow_slice_retain_locked(slice);
     return true;
 }
 
@@ -91,7 +92,7 @@ static bool keep_function(tow_program_t *program, tow_function_t *function)
     for (size_t i = 0; i < program->functions.count; i++)
         if (program->functions.items[i] == function) return true;
     if (!tow_vec_push(&program->functions, function)) return false;
-    tow_function_hold(function);
+    tow_function_retain_locked(function);
     return true;
 }
 
@@ -188,7 +189,7 @@ tow_status_t tow_program_add_result(tow_program_t *program, tow_value_t value,
     program_result_t result = {.slice = slice, .shape = *shape};
     if (!tow_vec_push(&program->results, result))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    if (!program->is_of_call) tow_slice_hold(slice);
+    if (!program->is_of_call) tow_slice_retain_locked(slice);
     tow_node_t node = {.kind = TOW_NODE_RESULT,
                        .name = "",
                        .inputs = &value,
@@ -204,21 +205,23 @@ tow_status_t tow_program_placeholder(tow_program_t *program, tow_slice_t *slice,
     TOW_RETURN_IF_ERROR(tow_array_make(slice, shape, out_array));
     (*out_array)->program = program;
     (*out_array)->place = place;
-    tow_program_hold(program);
+    tow_program_retain_locked(program);
     return TOW_OK;
 }
 
 /* -- Sending ------------------------------------------------------------------- */
 
-/* What it names must be of the same life. */
-static tow_status_t check_life(const tow_program_t *program)
+/* Everything it names must be of the same generation. */
+static tow_status_t check_generation(const tow_program_t *program)
 {
-    TOW_RETURN_IF_ERROR(tow_client_check_life(program->client, program->life));
+    TOW_RETURN_IF_ERROR(
+        tow_client_generation_status(program->client, program->generation));
     for (size_t i = 0; i < program->slices.count; i++)
-        TOW_RETURN_IF_ERROR(tow_slice_check(program->slices.items[i]));
+        TOW_RETURN_IF_ERROR(
+            tow_slice_generation_status(program->slices.items[i]));
     for (size_t i = 0; i < program->functions.count; i++)
         TOW_RETURN_IF_ERROR(
-            tow_slice_check(program->functions.items[i]->slice));
+            tow_slice_generation_status(program->functions.items[i]->slice));
     return TOW_OK;
 }
 
@@ -226,7 +229,7 @@ tow_status_t tow_program_send(tow_program_t *program)
 {
     tow_client_t *client = program->client;
     TOW_RETURN_IF_ERROR(check_open(program));
-    TOW_RETURN_IF_ERROR(check_life(program));
+    TOW_RETURN_IF_ERROR(check_generation(program));
     void *bytes;
     size_t size;
     TOW_RETURN_IF_ERROR(tow_graph_pack(program->graph, &bytes, &size));
@@ -245,7 +248,7 @@ tow_status_t tow_program_send(tow_program_t *program)
     return tow_client_send(client, TOW_MESSAGE_PROGRAM_ADD, &add.base);
 }
 
-const tow_settling_t *tow_program_adding(const tow_program_t *program)
+const tow_completion_t *tow_program_adding(const tow_program_t *program)
 {
     return &program->adding;
 }
@@ -255,6 +258,6 @@ void tow_program_answered(tow_client_t *client,
 {
     tow_program_t *program = tow_map_find(&client->programs, added->program);
     if (program != NULL)
-        tow_settle(client, &program->adding,
-                   tow_failure_status(added->failure));
+        tow_completion_settle(client, &program->adding,
+                              tow_failure_status(added->failure));
 }

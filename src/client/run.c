@@ -1,4 +1,5 @@
-/* Runs: one small message each, and one for all that are done. The hot path. */
+/* Runs: one small message each, and one for a batch of completions. The hot
+ * path. */
 #include "client/client_impl.h"
 
 #include "base/alloc.h"
@@ -10,13 +11,13 @@ bool tow_client_has_room(tow_client_t *client)
            (client->session == NULL || tow_session_has_room(client->session));
 }
 
-void tow_client_tell_room(tow_client_t *client)
+void tow_client_notify_room(tow_client_t *client)
 {
     if (TOW_LIKELY(client->has_room) ||
-        (!tow_client_has_room(client) && client->lost == TOW_OK))
+        (!tow_client_has_room(client) && client->disconnect_cause == TOW_OK))
         return;
     client->has_room = true;
-    if (client->shared != NULL) tow_shared_net_notify(client->shared);
+    if (client->net != NULL) tow_locked_net_notify(client->net);
 }
 
 static tow_status_t check_argument(const tow_program_t *program,
@@ -30,11 +31,11 @@ static tow_status_t check_argument(const tow_program_t *program,
                          "argument %zu is an array of another client", index);
     if (array->program != NULL)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "argument %zu is a value of a program that is traced: "
-                         "it has no bytes",
+                         "argument %zu is a value of a program under trace: it "
+                         "has no bytes",
                          index);
-    if (TOW_UNLIKELY(array->slice->life != program->life))
-        return tow_status_annotate(tow_slice_check(array->slice),
+    if (TOW_UNLIKELY(array->slice->generation != program->generation))
+        return tow_status_annotate(tow_slice_generation_status(array->slice),
                                    "argument %zu", index);
     return TOW_OK;
 }
@@ -45,11 +46,11 @@ static tow_status_t check_run(const tow_program_t *program,
 {
     if (TOW_UNLIKELY(argument_count != program->argument_count))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%zu arguments were given, and %zu are needed",
+                         "%zu arguments were given, but %zu are needed",
                          argument_count, program->argument_count);
     if (TOW_UNLIKELY(result_count != program->results.count))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "room for %zu results, and there are %zu",
+                         "there is room for %zu results, but there are %zu",
                          result_count, program->results.count);
     for (size_t i = 0; i < argument_count; i++)
         TOW_RETURN_IF_ERROR(check_argument(program, arguments, i));
@@ -59,9 +60,9 @@ static tow_status_t check_run(const tow_program_t *program,
 static void free_record(tow_client_t *client, run_record_t *record)
 {
     tow_map_remove(&client->runs, record->id);
-    tow_program_drop(record->program);
+    tow_program_release_locked(record->program);
     tow_free(record);
-    tow_client_tell_room(client);
+    tow_client_notify_room(client);
 }
 
 static tow_status_t make_results(tow_program_t *program, run_record_t *record,
@@ -74,7 +75,7 @@ static tow_status_t make_results(tow_program_t *program, run_record_t *record,
             tow_array_make(result->slice, &result->shape, &results[i]);
         if (TOW_UNLIKELY(status != TOW_OK)) {
             while (i-- > 0)
-                tow_array_drop(results[i]);
+                tow_array_release_locked(results[i]);
             return status;
         }
         record->results[i] = results[i];
@@ -83,7 +84,7 @@ static tow_status_t make_results(tow_program_t *program, run_record_t *record,
         results[i]->maker = program->id;
         results[i]->maker_result = (uint32_t)i;
     }
-    /* Ids only now: an array without one is not told when it goes. */
+    /* Sets ids only now: an array without an id is released silently. */
     for (size_t i = 0; i < record->result_count; i++)
         results[i]->id = ++client->object_number;
     return TOW_OK;
@@ -124,16 +125,16 @@ static run_record_t *make_record(tow_program_t *program)
         tow_free(record);
         return NULL;
     }
-    tow_program_hold(program);
+    tow_program_retain_locked(program);
     return record;
 }
 
-/* What was consumed is nobody's to look at, though its bytes may be here. */
-static void forget_donated(const tow_program_t *program,
-                           tow_array_t *const *arguments)
+/* Consumed arrays cannot be read any more, even if their bytes are cached. */
+static void discard_donated(const tow_program_t *program,
+                            tow_array_t *const *arguments)
 {
     for (size_t i = 0; i < program->donated.count; i++)
-        tow_array_forget_kept(arguments[program->donated.items[i]]);
+        tow_array_discard_cached(arguments[program->donated.items[i]]);
 }
 
 tow_status_t tow_program_start(tow_program_t *program,
@@ -142,7 +143,8 @@ tow_status_t tow_program_start(tow_program_t *program,
                                size_t result_count)
 {
     tow_client_t *client = program->client;
-    TOW_RETURN_IF_ERROR(tow_client_check_life(client, program->life));
+    TOW_RETURN_IF_ERROR(
+        tow_client_generation_status(client, program->generation));
     TOW_RETURN_IF_ERROR(
         check_run(program, arguments, argument_count, result_count));
     run_record_t *record = make_record(program);
@@ -153,20 +155,21 @@ tow_status_t tow_program_start(tow_program_t *program,
         status =
             send_run(client, record, arguments, argument_count, first_result);
         for (size_t i = 0; status != TOW_OK && i < result_count; i++) {
-            results[i]->id = 0; /* The cluster has never heard of it. */
-            tow_array_drop(results[i]);
+            results[i]->id = 0; /* The controller does not know it. */
+            tow_array_release_locked(results[i]);
         }
     }
     if (status != TOW_OK) {
         free_record(client, record);
         return status;
     }
-    forget_donated(program, arguments);
-    if (program->wanted_count > 0) tow_results_fetch(program, results);
+    discard_donated(program, arguments);
+    if (program->wanted_count > 0)
+        tow_client_results_prefetch(program, results);
     return TOW_OK;
 }
 
-/* -- The end ------------------------------------------------------------------- */
+/* -- Completion ------------------------------------------------------------ */
 
 static void settle_results(run_record_t *record, tow_status_t status)
 {
@@ -175,7 +178,7 @@ static void settle_results(run_record_t *record, tow_status_t status)
             tow_array_settle(record->results[i], tow_status_retain(status));
 }
 
-/* A program that was refused is why its runs found none. */
+/* If its program was refused, the run fails with that reason. */
 static tow_status_t cause_of(const run_record_t *record,
                              tow_status_t take_status)
 {
@@ -199,7 +202,7 @@ static void run_failed(tow_client_t *client,
     free_record(client, record);
 }
 
-void tow_runs_told(tow_client_t *client, const tow_msg_runs_done_t *done)
+void tow_client_runs_done(tow_client_t *client, const tow_msg_runs_done_t *done)
 {
     for (size_t i = 0; i < done->n_runs; i++) {
         run_record_t *record = tow_map_find(&client->runs, done->runs[i]);
@@ -211,7 +214,7 @@ void tow_runs_told(tow_client_t *client, const tow_msg_runs_done_t *done)
         run_failed(client, done->failures[i]);
 }
 
-void tow_runs_abandon(tow_client_t *client)
+void tow_client_runs_discard(tow_client_t *client)
 {
     size_t cursor = 0;
     uint64_t key;
@@ -220,18 +223,18 @@ void tow_runs_abandon(tow_client_t *client)
         run_record_t *record = value;
         for (uint32_t i = 0; i < record->result_count; i++)
             if (record->results[i] != NULL)
-                tow_array_abandon(record->results[i]);
+                tow_array_discard_callbacks(record->results[i]);
         free_record(client, record);
     }
 }
 
-void tow_runs_lost(tow_client_t *client)
+void tow_client_runs_on_disconnect(tow_client_t *client)
 {
     size_t cursor = 0;
     uint64_t key;
     void *value;
     while (tow_map_next(&client->runs, &cursor, &key, &value)) {
-        settle_results(value, client->lost);
+        settle_results(value, client->disconnect_cause);
         free_record(client, value);
     }
 }

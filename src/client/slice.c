@@ -40,16 +40,16 @@ static tow_status_t check_options(const tow_slice_options_t *options)
     return TOW_OK;
 }
 
-tow_status_t tow_slice_ask(tow_client_t *client,
-                           const tow_slice_options_t *options,
-                           tow_slice_t **out_slice)
+tow_status_t tow_slice_open_start(tow_client_t *client,
+                                  const tow_slice_options_t *options,
+                                  tow_slice_t **out_slice)
 {
     TOW_RETURN_IF_ERROR(check_options(options));
     tow_slice_t *slice = tow_calloc(1, sizeof(*slice));
     if (slice == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     slice->reference_count = 1;
     slice->client = client;
-    slice->life = tow_client_life(client);
+    slice->generation = tow_client_generation(client);
     slice->id = ++client->slice_number;
     tow_msg_slice_open_t open = TOW_MSG_SLICE_OPEN_INIT;
     open.slice = slice->id;
@@ -68,12 +68,12 @@ tow_status_t tow_slice_ask(tow_client_t *client,
     return TOW_OK;
 }
 
-void tow_slice_hold(tow_slice_t *slice)
+void tow_slice_retain_locked(tow_slice_t *slice)
 {
     slice->reference_count++;
 }
 
-void tow_slice_drop(tow_slice_t *slice)
+void tow_slice_release_locked(tow_slice_t *slice)
 {
     TOW_ASSERT(slice->reference_count > 0);
     if (--slice->reference_count > 0) return;
@@ -89,7 +89,7 @@ void tow_slice_drop(tow_slice_t *slice)
     client->reference_count--;
 }
 
-const tow_settling_t *tow_slice_opening(const tow_slice_t *slice)
+const tow_completion_t *tow_slice_opening(const tow_slice_t *slice)
 {
     return &slice->opening;
 }
@@ -100,7 +100,7 @@ const char *tow_slice_stablehlo(const tow_slice_t *slice)
     return slice->stablehlo;
 }
 
-/* -- The answer ---------------------------------------------------------------- */
+/* -- SliceOpened ----------------------------------------------------------- */
 
 static size_t text_size(const tow_msg_device_t *device)
 {
@@ -155,5 +155,6 @@ void tow_slice_opened(tow_client_t *client,
     if (slice == NULL || slice->opening.settled) return;
     tow_status_t status = tow_failure_status(opened->failure);
     if (status == TOW_OK) status = take_devices(slice, opened);
-    tow_settle(client, &slice->opening, status);
+    tow_completion_settle(client, &slice->opening, status);
+    tow_slice_check(slice);
 }

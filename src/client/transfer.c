@@ -1,6 +1,5 @@
-/* Uploads and downloads. Small ones travel in messages; of large ones the bytes
- * go between this process and the workers, straight from and to the user's
- * memory. */
+/* Uploads and downloads. Small ones travel in messages; the bytes of large
+ * ones go directly between the user's memory and the workers. */
 #include "client/client_impl.h"
 
 #include <string.h>
@@ -15,8 +14,8 @@ struct client_lane {
     tow_lane_t *lane;
     void *address; /* owned */
     size_t address_size;
-    tow_list_t waiting; /* shard_write_t that found it full */
-    tow_list_t writing; /* shard_write_t that it has taken */
+    tow_list_t waiting; /* shard_write_t that wait for room in the lane */
+    tow_list_t writing; /* shard_write_t under way */
     bool is_down;
 };
 
@@ -27,9 +26,9 @@ typedef struct shard_write {
     client_lane_t *lane;
 } shard_write_t;
 
-/* -- Room ---------------------------------------------------------------------- */
+/* -- Back-pressure --------------------------------------------------------- */
 
-/* Something that is larger than the bound goes alone. */
+/* A single item above the limit goes alone. */
 static bool fits(uint64_t used, uint64_t more, uint64_t bound)
 {
     return used == 0 || (used <= bound && more <= bound - used);
@@ -59,12 +58,12 @@ static void uncount_upload(const upload_t *upload)
     tow_client_t *client = upload->client;
     client->upload_bytes -= upload->size;
     if (upload->inlined) client->inlined_bytes -= upload->size;
-    tow_client_tell_room(client);
+    tow_client_notify_room(client);
 }
 
 /* -- Uploads ------------------------------------------------------------------- */
 
-/* The bytes are needed no more. */
+/* The upload does not need its bytes any more. */
 static void give_back_bytes(upload_t *upload)
 {
     tow_client_t *client = upload->client;
@@ -72,7 +71,7 @@ static void give_back_bytes(upload_t *upload)
     tow_free(upload->copy);
     upload->copy = NULL;
     if (upload->bytes_free != NULL) {
-        tow_settle(client, upload->bytes_free, TOW_OK);
+        tow_completion_settle(client, upload->bytes_free, TOW_OK);
         upload->bytes_free = NULL;
     }
     if (upload->done_with_bytes == NULL) return;
@@ -86,7 +85,7 @@ static void give_back_bytes(upload_t *upload)
     tow_client_expect(client, false);
 }
 
-/* Ends it when nobody writes from its bytes and the answer has come. */
+/* Ends it when no write uses its bytes and the answer has arrived. */
 static void settle_upload(upload_t *upload)
 {
     if (upload->bytes != NULL && upload->writing_count == 0 &&
@@ -110,9 +109,10 @@ static void answer_upload(upload_t *upload, tow_status_t take_status)
     settle_upload(upload);
 }
 
-/* Its bytes will never arrive. The controller does not see our lanes: without a
- * word it would keep the put, and all runs that wait for it, for ever. Its answer
- * is the upload's end: it may know better why, when a worker of it is gone. */
+/* Its bytes will never arrive. The controller does not see lanes, so without a
+ * message it would keep the put, and all runs that wait for it, for ever. The
+ * controller's answer ends the upload: it may know the cause, such as a worker
+ * that disconnected. */
 static void give_up(upload_t *upload, tow_status_t take_status)
 {
     if (upload->is_given_up) {
@@ -138,9 +138,9 @@ static void shard_written(tow_write_t *write, tow_status_t take_status)
     tow_free(shard);
     upload->writing_count--;
     upload->unsent_count--;
-    /* A region that is not there any more was closed by its worker, which then
-     * has all bytes or wants none, and has told the controller which: the bytes
-     * may have arrived although their acknowledgement did not. */
+    /* The worker has closed the region: it has all bytes, or needs none, and
+     * has notified the controller. The bytes may have arrived although their
+     * acknowledgement did not. */
     const bool is_lost =
         take_status != TOW_OK && tow_status_code(take_status) != TOW_NOT_FOUND;
     if (is_lost && !upload->is_answered) {
@@ -175,7 +175,7 @@ static void lane_writable(void *context, tow_lane_t *lane)
     pump(context);
 }
 
-static void forget_lane(void *context)
+static void discard_lane(void *context)
 {
     client_lane_t *lane = context;
     tow_list_remove(&lane->node);
@@ -190,7 +190,7 @@ static void lane_down(void *context, tow_lane_t *down, tow_status_t cause)
     lane->is_down = true;
     pump(lane);
     tow_lane_close(lane->lane, TOW_LANE_CLOSE_FORCE,
-                   (tow_closed_t){forget_lane, lane});
+                   (tow_closed_t){discard_lane, lane});
 }
 
 static bool is_to(const client_lane_t *lane, const ProtobufCBinaryData *address)
@@ -276,7 +276,8 @@ static upload_t *find_upload(tow_client_t *client, uint64_t object)
     return tow_map_find(&client->arrays, object);
 }
 
-void tow_upload_opened(tow_client_t *client, const tow_msg_put_opened_t *opened)
+void tow_client_upload_opened(tow_client_t *client,
+                              const tow_msg_put_opened_t *opened)
 {
     upload_t *upload = find_upload(client, opened->object);
     if (upload == NULL || upload->is_answered || upload->is_given_up) return;
@@ -290,20 +291,21 @@ void tow_upload_opened(tow_client_t *client, const tow_msg_put_opened_t *opened)
     }
 }
 
-void tow_upload_done(tow_client_t *client, const tow_msg_put_done_t *done)
+void tow_client_upload_done(tow_client_t *client,
+                            const tow_msg_put_done_t *done)
 {
     upload_t *upload = find_upload(client, done->object);
     if (upload != NULL)
         answer_upload(upload, tow_failure_status(done->failure));
 }
 
-void tow_uploads_lost(tow_client_t *client)
+void tow_client_uploads_on_disconnect(tow_client_t *client)
 {
     tow_list_t *item = client->uploads.next;
     while (item != &client->uploads) {
         upload_t *upload = TOW_CONTAINER_OF(item, upload_t, node);
         item = item->next;
-        answer_upload(upload, tow_status_retain(client->lost));
+        answer_upload(upload, tow_status_retain(client->disconnect_cause));
     }
 }
 
@@ -335,7 +337,7 @@ static tow_status_t send_put(tow_array_t *array,
 
 static tow_status_t make_upload(tow_array_t *array,
                                 const tow_upload_options_t *options,
-                                bool inlined, settling_t *bytes_free,
+                                bool inlined, completion_t *bytes_free,
                                 upload_t **out_upload)
 {
     tow_client_t *client = array->client;
@@ -359,6 +361,7 @@ static tow_status_t make_upload(tow_array_t *array,
     if (upload->done_with_bytes != NULL) tow_client_expect(client, true);
     tow_list_append(&client->uploads, &upload->node);
     array->upload = upload;
+    tow_client_upload_check(upload);
     *out_upload = upload;
     return TOW_OK;
 }
@@ -370,14 +373,14 @@ static tow_status_t check_upload(tow_slice_t *slice,
     uint64_t wanted =
         options->replicated ? shard_bytes : shard_bytes * slice->device_count;
     if (options->size != wanted)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "an upload of %zu bytes, and %llu are needed: %zu "
-                         "shards of %llu",
-                         options->size, (unsigned long long)wanted,
-                         options->replicated ? 1 : slice->device_count,
-                         (unsigned long long)shard_bytes);
+        return TOW_ERROR(
+            TOW_INVALID_ARGUMENT,
+            "the upload has %zu bytes; %zu shards of %llu bytes "
+            "need %llu",
+            options->size, options->replicated ? 1 : slice->device_count,
+            (unsigned long long)shard_bytes, (unsigned long long)wanted);
     if (options->bytes == NULL && wanted > 0)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "an upload without bytes");
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "the upload has no bytes");
     return TOW_OK;
 }
 
@@ -385,10 +388,10 @@ static tow_status_t check_upload(tow_slice_t *slice,
 tow_status_t tow_upload_start(tow_slice_t *slice,
                               const tow_upload_options_t *options,
                               const tow_shape_t *shape, uint64_t shard_bytes,
-                              settling_t *bytes_free, tow_array_t **out_array)
+                              completion_t *bytes_free, tow_array_t **out_array)
 {
     tow_client_t *client = slice->client;
-    TOW_RETURN_IF_ERROR(tow_slice_check(slice));
+    TOW_RETURN_IF_ERROR(tow_slice_generation_status(slice));
     TOW_RETURN_IF_ERROR(check_upload(slice, options, shard_bytes));
     const bool inlined = options->size <= TOW_INLINE_BYTES_MAX;
     tow_array_t *array;
@@ -407,10 +410,10 @@ tow_status_t tow_upload_start(tow_slice_t *slice,
             answer_upload(upload, TOW_OK);
         }
         array->id = 0;
-        tow_array_drop(array);
+        tow_array_release_locked(array);
         return status;
     }
-    tow_array_keep(array, options);
+    tow_array_cache_upload(array, options);
     if (inlined) {
         upload->bytes_free = bytes_free;
         give_back_bytes(upload);
@@ -430,14 +433,14 @@ static tow_status_t send_copy(const tow_array_t *array,
     return tow_client_send(array->client, TOW_MESSAGE_COPY, &copy.base);
 }
 
-/* An upload without bytes of ours. */
+/* An upload whose bytes come from another worker. */
 tow_status_t tow_copy_start(tow_slice_t *slice, tow_array_t *source,
                             uint32_t shard, tow_array_t **out_array)
 {
     const tow_upload_options_t nothing = {0};
     tow_client_t *client = slice->client;
-    TOW_RETURN_IF_ERROR(tow_slice_check(slice));
-    TOW_RETURN_IF_ERROR(tow_slice_check(source->slice));
+    TOW_RETURN_IF_ERROR(tow_slice_generation_status(slice));
+    TOW_RETURN_IF_ERROR(tow_slice_generation_status(source->slice));
     tow_array_t *array;
     TOW_RETURN_IF_ERROR(tow_array_make(slice, &source->shape, &array));
     array->id = ++client->object_number;
@@ -450,7 +453,7 @@ tow_status_t tow_copy_start(tow_slice_t *slice, tow_array_t *source,
     }
     if (upload != NULL) answer_upload(upload, TOW_OK);
     array->id = 0;
-    tow_array_drop(array);
+    tow_array_release_locked(array);
     return status;
 }
 
@@ -465,13 +468,13 @@ static void free_request(request_t *request)
 static void answer_request(request_t *request, tow_status_t take_status)
 {
     tow_client_t *client = request->client;
-    if (request->kept != NULL) {
-        tow_ahead_done(request, take_status);
+    if (request->cached != NULL) {
+        tow_client_prefetch_done(request, take_status);
     } else if (request->callback != NULL) {
         if (!request->callback->is_patient) tow_client_expect(client, false);
         tow_client_call_later(client, request->callback, take_status);
     } else {
-        tow_settle(client, request->answer, take_status);
+        tow_completion_settle(client, request->answer, take_status);
     }
     free_request(request);
 }
@@ -482,7 +485,7 @@ static void region_closed(void *context)
     answer_request(request, request->status);
 }
 
-/* A region's memory is the user's again only when it is closed. */
+/* The user's memory is in use until the region is closed. */
 static void end_request(request_t *request, tow_status_t take_status)
 {
     if (request->region == NULL) {
@@ -495,7 +498,7 @@ static void end_request(request_t *request, tow_status_t take_status)
     tow_region_close(region, (tow_closed_t){region_closed, request});
 }
 
-/* It has its answer: its region is closing. */
+/* It has its answer, and its region is closing. */
 static bool is_ending(const request_t *request)
 {
     return request->kind == REQUEST_GET &&
@@ -514,8 +517,9 @@ static request_t *make_request(tow_client_t *client, request_kind_t kind)
     return NULL;
 }
 
-/* All of it is here: the answer, which goes from the worker through the
- * controller, will say no more. Whoever wrote it was given the key for this. */
+/* All bytes have arrived, so the answer, which goes through the controller,
+ * adds nothing. Only the worker that was given the key can have written them.
+ */
 static void shard_arrived(void *context, tow_region_t *region,
                           const tow_arrival_t *arrival)
 {
@@ -566,15 +570,17 @@ static tow_status_t check_download(const tow_array_t *array, size_t shard,
 {
     if (array->program != NULL)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "a value of a program that is traced has no bytes");
+                         "a value of a program under trace has no bytes");
     if (shard >= array->slice->device_count)
         return TOW_ERROR(TOW_OUT_OF_RANGE, "there is no shard %zu of %zu",
                          shard, array->slice->device_count);
     if (size != array->shard_bytes || (bytes == NULL && size > 0))
-        return TOW_ERROR(TOW_OUT_OF_RANGE,
-                         "room for %zu bytes: a shard of this array has %llu",
-                         size, (unsigned long long)array->shard_bytes);
-    return tow_slice_check(array->slice);
+        return TOW_ERROR(
+            TOW_OUT_OF_RANGE,
+            "there is room for %zu bytes, but a shard of this array "
+            "has %llu",
+            size, (unsigned long long)array->shard_bytes);
+    return tow_slice_generation_status(array->slice);
 }
 
 static void region_dropped(void *context)
@@ -582,8 +588,9 @@ static void region_dropped(void *context)
     free_request(context);
 }
 
-tow_status_t tow_request_get(tow_array_t *array, size_t shard, void *bytes,
-                             size_t size, request_t **out_request)
+tow_status_t tow_client_request_get(tow_array_t *array, size_t shard,
+                                    void *bytes, size_t size,
+                                    request_t **out_request)
 {
     TOW_ASSERT(size <= TOW_INLINE_BYTES_MAX);
     request_t *request = make_request(array->client, REQUEST_GET);
@@ -598,7 +605,7 @@ tow_status_t tow_request_get(tow_array_t *array, size_t shard, void *bytes,
 
 static tow_status_t start_download(tow_array_t *array, size_t shard,
                                    void *bytes, size_t size,
-                                   tow_shape_t *out_shape, settling_t *answer,
+                                   tow_shape_t *out_shape, completion_t *answer,
                                    callback_t *take_callback)
 {
     tow_client_t *client = array->client;
@@ -628,13 +635,13 @@ static tow_status_t start_download(tow_array_t *array, size_t shard,
 }
 
 tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
-                                size_t size, settling_t *answer,
+                                size_t size, completion_t *answer,
                                 callback_t *take_callback)
 {
     if (TOW_UNLIKELY(array->bounds != 0))
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
-                         "how large a shard of this array is is known only "
-                         "when it is there: tow_array_download_sized");
+                         "the size of a shard of this array is known only when "
+                         "its value exists: use tow_array_download_sized");
     return start_download(array, shard, bytes, size, NULL, answer,
                           take_callback);
 }
@@ -642,36 +649,37 @@ tow_status_t tow_download_start(tow_array_t *array, size_t shard, void *bytes,
 tow_status_t tow_download_sized_start(tow_array_t *array, size_t shard,
                                       void *bytes, size_t size,
                                       tow_shape_t *out_shape,
-                                      settling_t *answer)
+                                      completion_t *answer)
 {
     *out_shape = array->shape;
     return start_download(array, shard, bytes, size, out_shape, answer, NULL);
 }
 
-/* What the worker says of a shard whose size was not known. */
+/* The actual size of a shard whose size was not known. */
 static tow_status_t take_size(const request_t *request,
                               const tow_msg_get_done_t *done)
 {
     tow_shape_t *shape = request->out_shape;
     uint64_t size;
     if (done->n_dims != shape->rank)
-        return TOW_ERROR(TOW_INTERNAL, "a shard of rank %zu came, not %u",
+        return TOW_ERROR(TOW_INTERNAL, "received a shard of rank %zu, not %u",
                          done->n_dims, shape->rank);
     if (done->n_dims > 0)
         memcpy(shape->dims, done->dims, done->n_dims * sizeof(done->dims[0]));
     TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &size));
     if (size > request->size ||
         (request->region == NULL && done->bytes.len != size))
-        return TOW_ERROR(TOW_INTERNAL,
-                         "%zu bytes came of a shard of %llu, with room for %zu",
-                         done->bytes.len, (unsigned long long)size,
-                         request->size);
+        return TOW_ERROR(
+            TOW_INTERNAL,
+            "received %zu bytes of a shard of %llu, with room for %zu",
+            done->bytes.len, (unsigned long long)size, request->size);
     if (request->region == NULL && size > 0)
         memcpy(request->bytes, done->bytes.data, size);
     return TOW_OK;
 }
 
-void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done)
+void tow_client_download_done(tow_client_t *client,
+                              const tow_msg_get_done_t *done)
 {
     request_t *request = tow_map_find(&client->requests, done->request);
     if (request == NULL || request->kind != REQUEST_GET || is_ending(request))
@@ -681,22 +689,21 @@ void tow_download_done(tow_client_t *client, const tow_msg_get_done_t *done)
         status = take_size(request, done);
     } else if (status == TOW_OK && request->region == NULL) {
         if (done->bytes.len != request->size)
-            status =
-                TOW_ERROR(TOW_INTERNAL, "%zu bytes came, and %zu were expected",
-                          done->bytes.len, request->size);
+            status = TOW_ERROR(TOW_INTERNAL, "received %zu bytes, expected %zu",
+                               done->bytes.len, request->size);
         else if (request->size > 0)
             memcpy(request->bytes, done->bytes.data, request->size);
     }
     end_request(request, status);
 }
 
-tow_status_t tow_report_start(tow_client_t *client, const report_wish_t *wish,
-                              char **out_text, size_t *out_size,
-                              settling_t *answer)
+tow_status_t tow_client_report_start(tow_client_t *client,
+                                     const report_wish_t *wish, char **out_text,
+                                     size_t *out_size, completion_t *answer)
 {
     TOW_RETURN_IF_ERROR(wish->function != NULL
-                            ? tow_slice_check(wish->function->slice)
-                            : tow_client_check(client));
+                            ? tow_slice_generation_status(wish->function->slice)
+                            : tow_client_connection_status(client));
     request_t *request = make_request(client, REQUEST_REPORT);
     if (request == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     request->out_text = out_text;
@@ -706,7 +713,8 @@ tow_status_t tow_report_start(tow_client_t *client, const report_wish_t *wish,
     get.kind = wish->kind;
     get.function = wish->function != NULL ? wish->function->id : 0;
     get.window_ns = wish->window_ns;
-    tow_client_flush_releases(client); /* What is gone is not told of. */
+    tow_client_flush_releases(
+        client); /* The report must not count released arrays. */
     tow_status_t status =
         tow_client_send(client, TOW_MESSAGE_REPORT_GET, &get.base);
     if (status != TOW_OK) {
@@ -717,7 +725,8 @@ tow_status_t tow_report_start(tow_client_t *client, const report_wish_t *wish,
     return TOW_OK;
 }
 
-void tow_report_done(tow_client_t *client, const tow_msg_report_t *report)
+void tow_client_report_done(tow_client_t *client,
+                            const tow_msg_report_t *report)
 {
     request_t *request = tow_map_find(&client->requests, report->request);
     if (request == NULL || request->kind != REQUEST_REPORT) return;
@@ -738,7 +747,7 @@ void tow_report_done(tow_client_t *client, const tow_msg_report_t *report)
     end_request(request, status);
 }
 
-void tow_requests_lost(tow_client_t *client)
+void tow_client_requests_on_disconnect(tow_client_t *client)
 {
     size_t cursor = 0;
     uint64_t key;
@@ -746,40 +755,40 @@ void tow_requests_lost(tow_client_t *client)
     while (tow_map_next(&client->requests, &cursor, &key, &value)) {
         request_t *request = value;
         if ((request->answer != NULL || request->callback != NULL ||
-             request->kept != NULL) &&
+             request->cached != NULL) &&
             !is_ending(request))
-            end_request(request, tow_status_retain(client->lost));
+            end_request(request, tow_status_retain(client->disconnect_cause));
     }
 }
 
-/* -- Dying ---------------------------------------------------------------------- */
+/* -- Discarding after a simulated crash ------------------------------------ */
 
-static void abandon_writes(tow_list_t *writes)
+static void discard_writes(tow_list_t *writes)
 {
     tow_list_t *item;
     while ((item = tow_list_pop_front(writes)) != NULL)
         tow_free(TOW_CONTAINER_OF(item, shard_write_t, node));
 }
 
-static void abandon_lanes(tow_client_t *client)
+static void discard_lanes(tow_client_t *client)
 {
     tow_list_t *item;
     while ((item = tow_list_pop_front(&client->lanes)) != NULL) {
         client_lane_t *lane = TOW_CONTAINER_OF(item, client_lane_t, node);
-        abandon_writes(&lane->waiting);
-        abandon_writes(&lane->writing);
+        discard_writes(&lane->waiting);
+        discard_writes(&lane->writing);
         tow_free(lane->address);
         tow_free(lane);
     }
 }
 
-void tow_transfers_abandon(tow_client_t *client)
+void tow_client_transfers_discard(tow_client_t *client)
 {
     tow_list_t *item;
-    abandon_lanes(client);
+    discard_lanes(client);
     while ((item = tow_list_pop_front(&client->uploads)) != NULL) {
         upload_t *upload = TOW_CONTAINER_OF(item, upload_t, node);
-        if (upload->array != NULL) tow_array_abandon(upload->array);
+        if (upload->array != NULL) tow_array_discard_callbacks(upload->array);
         tow_free(upload->copy);
         tow_free(upload);
     }
@@ -789,15 +798,15 @@ void tow_transfers_abandon(tow_client_t *client)
     while (tow_map_next(&client->requests, &cursor, &key, &value)) {
         request_t *request = value;
         tow_status_release(request->status);
-        tow_callback_free(request->callback);
-        tow_ahead_abandon(request);
+        tow_client_callback_free(request->callback);
+        tow_client_prefetch_discard(request);
         free_request(request);
     }
 }
 
-/* -- The end ------------------------------------------------------------------- */
+/* -- Closing --------------------------------------------------------------- */
 
-void tow_lanes_close(tow_client_t *client)
+void tow_client_lanes_close(tow_client_t *client)
 {
     tow_list_t *item = client->lanes.next;
     while (item != &client->lanes) {
@@ -807,11 +816,11 @@ void tow_lanes_close(tow_client_t *client)
         lane->is_down = true;
         pump(lane);
         tow_lane_close(lane->lane, TOW_LANE_CLOSE_FORCE,
-                       (tow_closed_t){forget_lane, lane});
+                       (tow_closed_t){discard_lane, lane});
     }
 }
 
-bool tow_transfers_are_quiet(const tow_client_t *client)
+bool tow_client_transfers_are_quiet(const tow_client_t *client)
 {
     return tow_list_is_empty(&client->lanes) &&
            tow_list_is_empty(&client->uploads) &&

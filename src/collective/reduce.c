@@ -1,5 +1,5 @@
 /* One loop per (type, reduction), made by macros so that each is a plain loop
- * that the compiler turns into vector instructions. */
+ * that the compiler fiber_ops into vector instructions. */
 #include "collective/reduce.h"
 
 #include <complex.h>

@@ -10,13 +10,13 @@
 
 #include "device/device.h"
 
-/* tow_reduction_t has the numbers of tow_xla_reduction_t. Says the same as
- * tow_type_is_reducible: complex numbers have no order. */
+/* tow_reduction_t has the numbers of tow_xla_reduction_t. Same result as
+ * tow_type_is_reducible: complex numbers have no minimum or maximum. */
 bool tow_reduce_is_supported(tow_type_t type, tow_reduction_t reduction);
 
-/* into[i] = into[i] op from[i]. The arrays do not overlap. Integers wrap; NaN
- * wins in MIN and MAX; bf16 and f16 are computed in f32 and rounded to nearest
- * even; SUM of PRED is `or`, PRODUCT is `and`. */
+/* into[i] = into[i] op from[i]. The arrays must not overlap. Integers wrap; MIN
+ * and MAX propagate NaN; bf16 and f16 are computed in f32 and rounded to
+ * nearest even; SUM of PRED is `or`, PRODUCT is `and`. */
 void tow_reduce(void *into, const void *from, size_t count, tow_type_t type,
                 tow_reduction_t reduction);
 

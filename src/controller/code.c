@@ -1,6 +1,6 @@
-/* Compiling, once for all who ask for the same: format, program, options without
- * a device assignment, number and kind of devices. What nobody uses is kept
- * until there is too much of it. */
+/* Compiling, once for all equal requests: format, program, options without a
+ * device assignment, number and kind of devices. Code that is not in use stays
+ * cached, up to a limit in bytes. */
 #include "controller/controller_impl.h"
 
 #include <string.h>
@@ -8,18 +8,20 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/hash.h"
+#include "controller/blob_impl.h"
+#include "controller/slice_impl.h"
 #include "device/host/host.h"
 #include "device/options.h"
 
-/* -- Life ---------------------------------------------------------------------- */
+/* -- References ------------------------------------------------------------ */
 
-static uint64_t bytes_of(const code_t *code)
+uint64_t tow_ctl_code_bytes(const tow_ctl_code_t *code)
 {
     return code->program_size + code->options_size + code->signature_size +
            (code->compiled != NULL ? code->compiled->size : 0);
 }
 
-static void free_code(code_t *code)
+static void free_code(tow_ctl_code_t *code)
 {
     tow_list_remove(&code->node);
     tow_compiled_destroy(code->compiled);
@@ -32,62 +34,63 @@ static void free_code(code_t *code)
     tow_free(code);
 }
 
-static void forget_code(code_t *code)
+static void discard_code(tow_ctl_code_t *code)
 {
-    code->controller->code_bytes -= bytes_of(code);
+    code->controller->codes.bytes -= tow_ctl_code_bytes(code);
     free_code(code);
 }
 
-void tow_code_retain(code_t *code)
+void tow_ctl_code_retain(tow_ctl_code_t *code)
 {
     code->reference_count++;
 }
 
-/* The oldest that nobody uses go first. */
+/* Frees code that is not in use, least recently used first. */
 static void trim(tow_controller_t *controller)
 {
-    tow_list_t *item = controller->codes.next;
-    while (item != &controller->codes &&
-           controller->code_bytes > controller->options.code_bytes_max) {
-        code_t *code = TOW_CONTAINER_OF(item, code_t, node);
+    tow_list_t *item = controller->codes.list.next;
+    while (item != &controller->codes.list &&
+           controller->codes.bytes > controller->options.code_bytes_max) {
+        tow_ctl_code_t *code = TOW_CONTAINER_OF(item, tow_ctl_code_t, node);
         item = item->next;
-        if (code->reference_count == 0) forget_code(code);
+        if (code->reference_count == 0) discard_code(code);
     }
 }
 
-void tow_code_release(code_t *code)
+void tow_ctl_code_release(tow_ctl_code_t *code)
 {
     TOW_ASSERT(code->reference_count > 0);
     if (--code->reference_count > 0) return;
-    /* A failure is not kept: the next one to ask gets another try. */
+    /* A failure is not cached: the next request tries again. */
     if (code->state == CODE_FAILED || code->asks)
-        forget_code(code);
+        discard_code(code);
     else
         trim(code->controller);
 }
 
-void tow_codes_cancel(tow_controller_t *controller)
+void tow_ctl_codes_cancel(tow_controller_t *controller)
 {
-    for (tow_list_t *item = controller->codes.next; item != &controller->codes;
-         item = item->next) {
-        code_t *code = TOW_CONTAINER_OF(item, code_t, node);
+    for (tow_list_t *item = controller->codes.list.next;
+         item != &controller->codes.list; item = item->next) {
+        tow_ctl_code_t *code = TOW_CONTAINER_OF(item, tow_ctl_code_t, node);
         if (code->state != CODE_COMPILING) continue;
-        controller->closing_count++; /* until the job is done */
+        controller->closing_count++; /* until the job has ended */
         tow_compiler_cancel(controller->options.compiler, &code->job);
     }
 }
 
-void tow_codes_destroy(tow_controller_t *controller)
+void tow_ctl_codes_destroy(tow_controller_t *controller)
 {
-    while (!tow_list_is_empty(&controller->codes))
-        free_code(TOW_CONTAINER_OF(controller->codes.next, code_t, node));
+    while (!tow_list_is_empty(&controller->codes.list))
+        free_code(TOW_CONTAINER_OF(controller->codes.list.next, tow_ctl_code_t,
+                                   node));
 }
 
 /* -- Answers ------------------------------------------------------------------- */
 
-static void answer(function_t *function)
+static void answer(tow_ctl_function_t *function)
 {
-    const code_t *code = function->code;
+    const tow_ctl_code_t *code = function->code;
     tow_msg_compile_done_t done = TOW_MSG_COMPILE_DONE_INIT;
     tow_msg_failure_t failure = tow_failure_of(code->error);
     function->is_answered = true;
@@ -97,63 +100,66 @@ static void answer(function_t *function)
     else
         done.signature =
             (ProtobufCBinaryData){code->signature_size, code->signature};
-    tow_tell_client(function->client, TOW_MESSAGE_COMPILE_DONE, &done.base);
+    tow_ctl_client_send(function->client, TOW_MESSAGE_COMPILE_DONE, &done.base);
 }
 
-static void answer_failure(client_t *client, uint64_t function,
+static void answer_failure(tow_ctl_client_t *client, uint64_t function,
                            tow_status_t take_status)
 {
     tow_msg_compile_done_t done = TOW_MSG_COMPILE_DONE_INIT;
     tow_msg_failure_t failure = tow_failure_of(take_status);
     done.function = function;
     done.failure = &failure;
-    tow_tell_client(client, TOW_MESSAGE_COMPILE_DONE, &done.base);
+    tow_ctl_client_send(client, TOW_MESSAGE_COMPILE_DONE, &done.base);
     tow_status_release(take_status);
 }
 
-/* A function whose code failed is none: the client has been told. */
-static void settle_function(function_t *function)
+/* A function whose code failed ceases to exist: the client has been notified.
+ */
+static void settle_function(tow_ctl_function_t *function)
 {
     tow_list_remove(&function->node);
     answer(function);
     if (function->code->state == CODE_READY) return;
     tow_map_remove(&function->client->functions, function->id);
-    code_t *code = function->code;
+    tow_ctl_code_t *code = function->code;
     tow_free(function);
-    tow_code_release(code);
+    tow_ctl_code_release(code);
 }
 
-static void settle_code(code_t *code)
+static void settle_code(tow_ctl_code_t *code)
 {
-    tow_code_retain(code);
+    tow_ctl_code_retain(code);
     while (!tow_list_is_empty(&code->waiting))
-        settle_function(TOW_CONTAINER_OF(code->waiting.next, function_t, node));
-    tow_code_release(code);
+        settle_function(
+            TOW_CONTAINER_OF(code->waiting.next, tow_ctl_function_t, node));
+    tow_ctl_code_release(code);
 }
 
 /* -- Compiling ----------------------------------------------------------------- */
 
-static tow_status_t keep_compiled(code_t *code, tow_compiled_t *take_compiled)
+static tow_status_t keep_compiled(tow_ctl_code_t *code,
+                                  tow_compiled_t *take_compiled)
 {
     const tow_signature_t *signature = &take_compiled->signature;
     code->compiled = take_compiled;
-    code->controller->code_bytes += take_compiled->size;
+    code->controller->codes.bytes += take_compiled->size;
     if (signature->argument_count == TOW_COUNT_UNKNOWN ||
         signature->result_count == TOW_COUNT_UNKNOWN)
         return TOW_ERROR(TOW_UNIMPLEMENTED,
-                         "%s: the plugin does not tell what arguments and "
-                         "results a program has",
+                         "%s: the device plugin does not report the arguments "
+                         "and results of a program",
                          signature->name);
     tow_status_t status =
         tow_signature_pack(signature, &code->signature, &code->signature_size);
-    if (status == TOW_OK) code->controller->code_bytes += code->signature_size;
+    if (status == TOW_OK) code->controller->codes.bytes += code->signature_size;
     return status;
 }
 
 static void compile_done(tow_compile_job_t *job, tow_status_t take_status,
                          tow_compiled_t *take_compiled)
 {
-    code_t *code = TOW_CONTAINER_OF(job, code_t, job);
+    tow_ctl_code_t *code = TOW_CONTAINER_OF(job, tow_ctl_code_t, job);
     tow_controller_t *controller = code->controller;
     tow_free(code->job_options);
     code->job_options = NULL;
@@ -168,11 +174,13 @@ static void compile_done(tow_compile_job_t *job, tow_status_t take_status,
     code->state = take_status == TOW_OK ? CODE_READY : CODE_FAILED;
     code->error = take_status;
     settle_code(code);
-    tow_code_release(code); /* The compiler's. */
+    tow_ctl_code_check(code);
+    tow_ctl_code_release(code); /* The compiler's reference. */
     tow_controller_touch(controller);
 }
 
-static tow_status_t start_job(code_t *code, const mapping_t *mapping,
+static tow_status_t start_job(tow_ctl_code_t *code,
+                              const tow_ctl_mapping_t *mapping,
                               const tow_assignment_t *counts)
 {
     tow_assignment_t assignment = *counts;
@@ -187,22 +195,22 @@ static tow_status_t start_job(code_t *code, const mapping_t *mapping,
         .options = {code->job_options, size},
         .device_kind = code->kind,
         .done = compile_done,
-        .asked = code->asks ? tow_code_asked : NULL,
+        .on_query = code->asks ? tow_ctl_code_partition_query : NULL,
     };
     switch (
         tow_compiler_submit(code->controller->options.compiler, &code->job)) {
-    case TOW_SUBMIT_OK: code->controller->compile_count++; return TOW_OK;
+    case TOW_SUBMIT_OK: code->controller->codes.compile_count++; return TOW_OK;
     case TOW_SUBMIT_FULL:
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "too many programs wait to be compiled: try again");
+                         "the compile queue is full: try again");
     case TOW_SUBMIT_CLOSING: break;
     }
     return TOW_ERROR(TOW_UNAVAILABLE, "the compiler is closing");
 }
 
-/* A host function is what it is: there is nothing to compile. What the client
- * declares of it is its signature, and was sent as its options. */
-static tow_status_t take_host(code_t *code)
+/* A host function is not compiled. The client sends its signature as its
+ * options. */
+static tow_status_t take_host(tow_ctl_code_t *code)
 {
     tow_compiled_t *compiled = tow_calloc(1, sizeof(*compiled));
     if (compiled == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -220,7 +228,7 @@ static tow_status_t take_host(code_t *code)
     TOW_RETURN_IF_ERROR(tow_host_signature_check(&compiled->signature));
     if (compiled->signature.partition_count != code->device_count)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "host function %s is for %zu shards, and the slice "
+                         "host function %s is for %zu shards, but the slice "
                          "has %zu devices",
                          compiled->signature.name,
                          compiled->signature.partition_count,
@@ -230,22 +238,23 @@ static tow_status_t take_host(code_t *code)
                               &code->signature_size);
 }
 
-/* -- Finding ------------------------------------------------------------------- */
+/* -- The cache of code ----------------------------------------------------- */
 
-/* What was asked for. */
+/* A compile request. */
 typedef struct wanted {
     tow_program_format_t format;
-    const blob_t *program;
+    const tow_ctl_blob_t *program;
     void *options; /* owned: without an assignment */
     size_t options_size;
     tow_assignment_t counts;
-    const mapping_t *mapping;
+    const tow_ctl_mapping_t *mapping;
     uint64_t hash;
     bool asks;
 } wanted_t;
 
-/* Options of the client's, or as many replicas as there are devices. */
-static tow_status_t read_options(wanted_t *wanted, const blob_t *options)
+/* The client's options, or by default as many replicas as devices. */
+static tow_status_t read_options(wanted_t *wanted,
+                                 const tow_ctl_blob_t *options)
 {
     const size_t device_count = wanted->mapping->device_count;
     tow_bytes_t given = {0};
@@ -285,7 +294,7 @@ static uint64_t hash_of(const wanted_t *wanted)
                           hash);
 }
 
-static bool is_same(const code_t *code, const wanted_t *wanted)
+static bool is_same(const tow_ctl_code_t *code, const wanted_t *wanted)
 {
     return code->hash == wanted->hash && code->state != CODE_FAILED &&
            !code->asks && !wanted->asks && code->job.format == wanted->format &&
@@ -299,24 +308,26 @@ static bool is_same(const code_t *code, const wanted_t *wanted)
             memcmp(code->options, wanted->options, code->options_size) == 0);
 }
 
-/* Moves it to the end: it was used last. */
-static code_t *find_code(tow_controller_t *controller, const wanted_t *wanted)
+/* Moves it to the end of the list: it is the most recently used. */
+static tow_ctl_code_t *find_code(tow_controller_t *controller,
+                                 const wanted_t *wanted)
 {
-    for (tow_list_t *item = controller->codes.previous;
-         item != &controller->codes; item = item->previous) {
-        code_t *code = TOW_CONTAINER_OF(item, code_t, node);
+    for (tow_list_t *item = controller->codes.list.previous;
+         item != &controller->codes.list; item = item->previous) {
+        tow_ctl_code_t *code = TOW_CONTAINER_OF(item, tow_ctl_code_t, node);
         if (!is_same(code, wanted)) continue;
         tow_list_remove(&code->node);
-        tow_list_append(&controller->codes, &code->node);
+        tow_list_append(&controller->codes.list, &code->node);
         return code;
     }
     return NULL;
 }
 
 static tow_status_t make_code(tow_controller_t *controller, wanted_t *wanted,
-                              blob_t *program, code_t **out_code)
+                              tow_ctl_blob_t *program,
+                              tow_ctl_code_t **out_code)
 {
-    code_t *code = tow_calloc(1, sizeof(*code));
+    tow_ctl_code_t *code = tow_calloc(1, sizeof(*code));
     if (code == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     code->controller = controller;
     tow_list_init(&code->waiting);
@@ -342,23 +353,25 @@ static tow_status_t make_code(tow_controller_t *controller, wanted_t *wanted,
         return status;
     }
     if (code->state == CODE_COMPILING)
-        tow_code_retain(code); /* The compiler's. */
-    controller->code_bytes += bytes_of(code);
-    tow_list_append(&controller->codes, &code->node);
+        tow_ctl_code_retain(code); /* The compiler's. */
+    controller->codes.bytes += tow_ctl_code_bytes(code);
+    tow_list_append(&controller->codes.list, &code->node);
+    tow_ctl_code_check(code);
     *out_code = code;
     return TOW_OK;
 }
 
-static tow_status_t add_function(client_t *client, uint64_t id, code_t *code)
+static tow_status_t add_function(tow_ctl_client_t *client, uint64_t id,
+                                 tow_ctl_code_t *code)
 {
-    function_t *function = tow_calloc(1, sizeof(*function));
+    tow_ctl_function_t *function = tow_calloc(1, sizeof(*function));
     if (function == NULL || !tow_map_put(&client->functions, id, function)) {
         tow_free(function);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
-    *function = (function_t){.client = client, .id = id, .code = code};
+    *function = (tow_ctl_function_t){.client = client, .id = id, .code = code};
     tow_list_init(&function->node);
-    tow_code_retain(code);
+    tow_ctl_code_retain(code);
     if (code->state == CODE_COMPILING)
         tow_list_append(&code->waiting, &function->node);
     else
@@ -366,29 +379,30 @@ static tow_status_t add_function(client_t *client, uint64_t id, code_t *code)
     return TOW_OK;
 }
 
-static tow_status_t compile(client_t *client, const tow_msg_compile_t *message,
-                            blob_t *program, const blob_t *options,
-                            wanted_t *wanted)
+static tow_status_t compile(tow_ctl_client_t *client,
+                            const tow_msg_compile_t *message,
+                            tow_ctl_blob_t *program,
+                            const tow_ctl_blob_t *options, wanted_t *wanted)
 {
-    const slice_t *slice = tow_map_find(&client->slices, message->slice);
+    const tow_ctl_slice_t *slice =
+        tow_map_find(&client->slices, message->slice);
     if (slice == NULL)
         return TOW_ERROR(TOW_NOT_FOUND, "there is no slice %llu",
                          (unsigned long long)message->slice);
     if (message->format > TOW_PROGRAM_HOST)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "program format %u is none that is known",
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "program format %u is unknown",
                          message->format);
     if (tow_map_count(&client->functions) >= TOW_CLIENT_FUNCTIONS_MAX)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "a client has at most %u functions: drop some",
+                         "a client has at most %u functions: release some",
                          TOW_CLIENT_FUNCTIONS_MAX);
     wanted->mapping = slice->mapping;
     wanted->format = (tow_program_format_t)message->format;
     wanted->program = program;
-    wanted->asks = message->asks;
+    wanted->asks = message->may_query;
     TOW_RETURN_IF_ERROR(read_options(wanted, options));
     wanted->hash = hash_of(wanted);
-    code_t *code = find_code(client->controller, wanted);
+    tow_ctl_code_t *code = find_code(client->controller, wanted);
     if (code == NULL)
         TOW_RETURN_IF_ERROR(
             make_code(client->controller, wanted, program, &code));
@@ -397,8 +411,9 @@ static tow_status_t compile(client_t *client, const tow_msg_compile_t *message,
     return TOW_OK;
 }
 
-void tow_code_compile(client_t *client, const tow_msg_compile_t *message,
-                      blob_t *program, blob_t *options)
+void tow_ctl_code_compile(tow_ctl_client_t *client,
+                          const tow_msg_compile_t *message,
+                          tow_ctl_blob_t *program, tow_ctl_blob_t *options)
 {
     wanted_t wanted = {0};
     tow_status_t status = compile(client, message, program, options, &wanted);
@@ -406,13 +421,14 @@ void tow_code_compile(client_t *client, const tow_msg_compile_t *message,
     if (status != TOW_OK) answer_failure(client, message->function, status);
 }
 
-void tow_function_forget(client_t *client, function_t *function)
+void tow_ctl_function_discard(tow_ctl_client_t *client,
+                              tow_ctl_function_t *function)
 {
-    code_t *code = function->code;
+    tow_ctl_code_t *code = function->code;
     tow_list_remove(&function->node);
     tow_free(function);
-    /* Nobody is left who could answer. */
+    /* There is no client left to reply to its queries. */
     if (code->asks && code->state == CODE_COMPILING)
         tow_compiler_cancel(client->controller->options.compiler, &code->job);
-    tow_code_release(code);
+    tow_ctl_code_release(code);
 }

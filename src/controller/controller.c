@@ -1,40 +1,45 @@
-/* Sessions come and go; the end of a turn. */
+/* The controller: arriving sessions, and the end of an event-loop turn. */
 #include "controller/controller_impl.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "controller/object_impl.h"
 
 /* -- The end of a turn --------------------------------------------------------- */
 
-static void tell_clients(tow_controller_t *controller)
+static void notify_clients(tow_controller_t *controller)
 {
-    tow_list_t *item = controller->clients.next;
-    while (item != &controller->clients) {
-        client_t *client = TOW_CONTAINER_OF(item, client_t, node);
+    tow_list_t *item = controller->clients.list.next;
+    while (item != &controller->clients.list) {
+        tow_ctl_client_t *client =
+            TOW_CONTAINER_OF(item, tow_ctl_client_t, node);
         item = item->next;
-        tow_runs_tell(client);
+        tow_ctl_runs_notify(client);
+        tow_ctl_client_check(client);
         if (client->fault == TOW_OK) continue;
         tow_status_t fault = client->fault;
         client->fault = TOW_OK;
-        tow_client_gone(client, fault);
+        tow_ctl_client_on_disconnect(client, fault);
         tow_status_release(fault);
     }
 }
 
 static void end_faulty_workers(tow_controller_t *controller)
 {
-    tow_list_t *item = controller->workers.next;
-    while (item != &controller->workers) {
-        worker_t *worker = TOW_CONTAINER_OF(item, worker_t, node);
+    tow_list_t *item = controller->workers.list.next;
+    while (item != &controller->workers.list) {
+        tow_ctl_worker_t *worker =
+            TOW_CONTAINER_OF(item, tow_ctl_worker_t, node);
         item = item->next;
-        if (worker->fault != TOW_OK) tow_worker_gone(worker, worker->fault);
+        if (worker->fault != TOW_OK)
+            tow_ctl_worker_on_disconnect(worker, worker->fault);
     }
 }
 
-/* Whatever a worker is sent, it hears of releases before: what is granted may need
- * their memory. Nothing that waits to be granted needs what was dropped, for it
+/* A worker gets its releases before anything else, because a grant may need
+ * their memory. Nothing that waits to be granted needs a released object: it
  * would hold it. */
 static void end_turn(tow_post_t *post)
 {
@@ -47,12 +52,12 @@ static void end_turn(tow_post_t *post)
     }
     end_faulty_workers(controller);
     do {
-        tow_sched_turn(controller->sched);
-    } while (tow_runs_end_doomed(controller));
-    tell_clients(controller);
-    for (tow_list_t *item = controller->workers.next;
-         item != &controller->workers; item = item->next)
-        tow_worker_flush(TOW_CONTAINER_OF(item, worker_t, node));
+        tow_sched_pass(controller->sched);
+    } while (tow_ctl_runs_end_unsendable(controller));
+    notify_clients(controller);
+    for (tow_list_t *item = controller->workers.list.next;
+         item != &controller->workers.list; item = item->next)
+        tow_ctl_worker_flush(TOW_CONTAINER_OF(item, tow_ctl_worker_t, node));
 }
 
 void tow_controller_touch(tow_controller_t *controller)
@@ -65,194 +70,202 @@ void tow_controller_touch(tow_controller_t *controller)
 static void grant(void *context, tow_ticket_t *ticket)
 {
     tow_controller_t *controller = context;
-    unit_t *unit = TOW_CONTAINER_OF(ticket, unit_t, ticket);
-    controller->granted_count++;
+    tow_ctl_unit_t *unit = TOW_CONTAINER_OF(ticket, tow_ctl_unit_t, ticket);
+    controller->runs.granted_count++;
     if (unit->kind == UNIT_PUT)
-        tow_put_grant(controller, TOW_CONTAINER_OF(unit, put_t, unit));
-    else if (unit->kind == UNIT_REGROUP)
-        tow_regroup_grant((regroup_t *)unit);
+        tow_ctl_put_grant(controller,
+                          TOW_CONTAINER_OF(unit, tow_ctl_put_t, unit));
+    else if (unit->kind == UNIT_ASSEMBLY)
+        tow_ctl_assembly_grant((tow_ctl_assembly_t *)unit);
     else
-        tow_run_grant(TOW_CONTAINER_OF(unit, run_t, unit));
+        tow_ctl_run_grant(TOW_CONTAINER_OF(unit, tow_ctl_run_t, unit));
 }
 
 static void refuse(void *context, tow_ticket_t *ticket,
                    tow_status_t take_status)
 {
     tow_controller_t *controller = context;
-    unit_t *unit = TOW_CONTAINER_OF(ticket, unit_t, ticket);
-    take_status = tow_spill_explain(controller, take_status);
+    tow_ctl_unit_t *unit = TOW_CONTAINER_OF(ticket, tow_ctl_unit_t, ticket);
+    take_status = tow_ctl_spill_explain(controller, take_status);
     if (unit->kind == UNIT_PUT)
-        tow_put_refuse(controller, TOW_CONTAINER_OF(unit, put_t, unit),
-                       take_status);
-    else if (unit->kind == UNIT_REGROUP)
-        tow_regroup_refuse((regroup_t *)unit, take_status);
+        tow_ctl_put_refuse(controller,
+                           TOW_CONTAINER_OF(unit, tow_ctl_put_t, unit),
+                           take_status);
+    else if (unit->kind == UNIT_ASSEMBLY)
+        tow_ctl_assembly_refuse((tow_ctl_assembly_t *)unit, take_status);
     else
-        tow_run_refuse(TOW_CONTAINER_OF(unit, run_t, unit), take_status);
+        tow_ctl_run_refuse(TOW_CONTAINER_OF(unit, tow_ctl_run_t, unit),
+                           take_status);
 }
 
-/* -- Strangers ----------------------------------------------------------------- */
+/* -- Sessions that have not identified themselves -------------------------- */
 
-/* A session that has not said yet what it is. */
-typedef struct stranger {
+/* A session that has sent neither ClientOpen nor WorkerJoin yet. */
+typedef struct pending {
     tow_controller_t *controller;
     tow_session_t *session; /* owned */
     tow_list_t node;
-} stranger_t;
+} pending_session_t;
 
-static void forget_stranger(stranger_t *stranger)
+static void free_pending(pending_session_t *pending)
 {
-    tow_list_remove(&stranger->node);
-    tow_free(stranger);
+    tow_list_remove(&pending->node);
+    tow_free(pending);
 }
 
-static void stranger_gone(void *context, tow_session_t *session,
-                          tow_status_t cause)
+static void on_pending_disconnect(void *context, tow_session_t *session,
+                                  tow_status_t cause)
 {
     tow_session_close(session, TOW_OK, (tow_closed_t){0});
-    forget_stranger(context);
+    free_pending(context);
 }
 
-static void turn_away(stranger_t *stranger, tow_status_t take_status)
+static void reject_session(pending_session_t *pending, tow_status_t take_status)
 {
-    tow_log(&stranger->controller->env->log, TOW_LOG_WARN, "turned away",
-            TOW_F_STR("peer", tow_session_peer(stranger->session)->name),
+    tow_log(&pending->controller->env->log, TOW_LOG_WARN, "session rejected",
+            TOW_F_STR("peer", tow_session_peer(pending->session)->name),
             TOW_F_STR("why", tow_status_message(take_status)));
-    tow_session_close(stranger->session, take_status, (tow_closed_t){0});
+    tow_session_close(pending->session, take_status, (tow_closed_t){0});
     tow_status_release(take_status);
-    forget_stranger(stranger);
+    free_pending(pending);
 }
 
-/* An answer that says why, so that the peer need not guess. */
-static void refuse_client(stranger_t *stranger, tow_status_t take_status)
+/* The answer tells the peer the reason. */
+static void refuse_client(pending_session_t *pending, tow_status_t take_status)
 {
     tow_msg_client_opened_t opened = TOW_MSG_CLIENT_OPENED_INIT;
     tow_msg_failure_t failure = tow_failure_of(take_status);
     opened.failure = &failure;
-    (void)!tow_session_send(stranger->session, TOW_MESSAGE_CLIENT_OPENED,
+    (void)!tow_session_send(pending->session, TOW_MESSAGE_CLIENT_OPENED,
                             &opened.base);
-    turn_away(stranger, take_status);
+    reject_session(pending, take_status);
 }
 
-static void take_client(stranger_t *stranger, const tow_msg_client_open_t *open)
+static void take_client(pending_session_t *pending,
+                        const tow_msg_client_open_t *open)
 {
-    tow_controller_t *controller = stranger->controller;
-    client_t *client;
-    tow_status_t status =
-        tow_client_create(controller, stranger->session, open->name, &client);
+    tow_controller_t *controller = pending->controller;
+    tow_ctl_client_t *client;
+    tow_status_t status = tow_ctl_client_create(controller, pending->session,
+                                                open->name, &client);
     if (status != TOW_OK) {
-        refuse_client(stranger, status);
+        refuse_client(pending, status);
         return;
     }
-    forget_stranger(stranger);
+    free_pending(pending);
     tow_msg_client_opened_t opened = TOW_MSG_CLIENT_OPENED_INIT;
     opened.cluster = controller->cluster;
     opened.client = client->number;
-    tow_tell_client(client, TOW_MESSAGE_CLIENT_OPENED, &opened.base);
+    tow_ctl_client_send(client, TOW_MESSAGE_CLIENT_OPENED, &opened.base);
 }
 
-static void refuse_worker(stranger_t *stranger, tow_status_t take_status)
+static void refuse_worker(pending_session_t *pending, tow_status_t take_status)
 {
     tow_msg_worker_joined_t joined = TOW_MSG_WORKER_JOINED_INIT;
     tow_msg_failure_t failure = tow_failure_of(take_status);
     joined.failure = &failure;
-    (void)!tow_session_send(stranger->session, TOW_MESSAGE_WORKER_JOINED,
+    (void)!tow_session_send(pending->session, TOW_MESSAGE_WORKER_JOINED,
                             &joined.base);
-    turn_away(stranger, take_status);
+    reject_session(pending, take_status);
 }
 
-static void take_worker(stranger_t *stranger, const tow_msg_worker_join_t *join)
+static void take_worker(pending_session_t *pending,
+                        const tow_msg_worker_join_t *join)
 {
     tow_status_t status =
-        tow_worker_join(stranger->controller, stranger->session, join);
+        tow_ctl_worker_join(pending->controller, pending->session, join);
     if (status == TOW_OK)
-        forget_stranger(stranger);
+        free_pending(pending);
     else
-        refuse_worker(stranger, status);
+        refuse_worker(pending, status);
 }
 
-static void stranger_message(void *context, tow_session_t *session,
-                             const tow_message_t *message)
+static void on_pending_message(void *context, tow_session_t *session,
+                               const tow_message_t *message)
 {
-    stranger_t *stranger = context;
-    tow_controller_t *controller = stranger->controller;
+    pending_session_t *pending = context;
+    tow_controller_t *controller = pending->controller;
     const tow_body_t *body;
     tow_arena_reset(&controller->arena);
     tow_status_t status =
         tow_message_decode(message->type, message->bytes, message->size,
                            &controller->arena, &body);
     if (status != TOW_OK)
-        turn_away(stranger, status);
+        reject_session(pending, status);
     else if (message->type == TOW_MESSAGE_CLIENT_OPEN)
-        take_client(stranger, (const tow_msg_client_open_t *)body);
+        take_client(pending, (const tow_msg_client_open_t *)body);
     else if (message->type == TOW_MESSAGE_WORKER_JOIN)
-        take_worker(stranger, (const tow_msg_worker_join_t *)body);
+        take_worker(pending, (const tow_msg_worker_join_t *)body);
     else
-        turn_away(stranger, TOW_ERROR(TOW_FAILED_PRECONDITION,
-                                      "%s began with %s: a client begins with "
-                                      "ClientOpen, a worker with WorkerJoin",
-                                      tow_session_peer(session)->name,
-                                      tow_message_type_name(message->type)));
+        reject_session(pending,
+                       TOW_ERROR(TOW_FAILED_PRECONDITION,
+                                 "the first message of %s is %s: a client "
+                                 "sends ClientOpen first, a worker "
+                                 "WorkerJoin",
+                                 tow_session_peer(session)->name,
+                                 tow_message_type_name(message->type)));
 }
 
-static const tow_session_handler_t stranger_handler = {
-    .message = stranger_message,
-    .gone = stranger_gone,
+static const tow_session_handler_t pending_handler = {
+    .message = on_pending_message,
+    .disconnected = on_pending_disconnect,
 };
 
 static void arrived(void *context, tow_session_t *session)
 {
     tow_controller_t *controller = context;
-    stranger_t *stranger = tow_calloc(1, sizeof(*stranger));
-    if (stranger == NULL || controller->is_closing) {
-        tow_free(stranger);
+    pending_session_t *pending = tow_calloc(1, sizeof(*pending));
+    if (pending == NULL || controller->is_closing) {
+        tow_free(pending);
         tow_status_t status =
             TOW_ERROR(TOW_UNAVAILABLE, "the controller %s",
-                      stranger == NULL ? "has no memory" : "is closing");
+                      pending == NULL ? "is out of memory" : "is closing");
         tow_session_close(session, status, (tow_closed_t){0});
         tow_status_release(status);
         return;
     }
-    *stranger = (stranger_t){.controller = controller, .session = session};
-    tow_list_append(&controller->strangers, &stranger->node);
-    tow_session_accept(session, &stranger_handler, stranger);
+    *pending =
+        (pending_session_t){.controller = controller, .session = session};
+    tow_list_append(&controller->pending_sessions, &pending->node);
+    tow_session_accept(session, &pending_handler, pending);
 }
 
-/* -- Life ---------------------------------------------------------------------- */
+/* -- Opening and closing --------------------------------------------------- */
 
 static void init_lists(tow_controller_t *controller)
 {
-    tow_list_init(&controller->strangers);
-    tow_list_init(&controller->workers);
-    tow_list_init(&controller->clients);
-    tow_list_init(&controller->residents);
-    tow_list_init(&controller->codes);
-    tow_list_init(&controller->runs);
-    tow_list_init(&controller->doomed);
-    tow_list_init(&controller->gathers);
-    tow_list_init(&controller->regroups);
-    tow_list_init(&controller->mappings);
+    tow_list_init(&controller->pending_sessions);
+    tow_list_init(&controller->workers.list);
+    tow_list_init(&controller->clients.list);
+    tow_list_init(&controller->programs.list);
+    tow_list_init(&controller->codes.list);
+    tow_list_init(&controller->runs.list);
+    tow_list_init(&controller->runs.unsendable);
+    tow_list_init(&controller->reports.list);
+    tow_list_init(&controller->assemblies.list);
+    tow_list_init(&controller->mappings.list);
     tow_arena_init(&controller->arena, TOW_MESSAGE_ARENA_BYTES);
     controller->turn_end.run = end_turn;
-    controller->release_timer.fire = tow_workers_release;
-    controller->late_timer.fire = tow_late_look;
-    controller->patience_timer.fire = tow_reports_lose_patience;
+    controller->workers.release_timer.fire = tow_ctl_workers_on_release_timer;
+    controller->stalls.timer.fire = tow_ctl_stall_on_timer;
+    controller->reports.timer.fire = tow_ctl_reports_on_timeout;
 }
 
 static tow_status_t open_parts(tow_controller_t *controller)
 {
     const tow_controller_options_t *options = &controller->options;
+    TOW_RETURN_IF_ERROR(tow_object_table_create(
+        &(tow_object_table_options_t){.discarded = tow_ctl_object_discarded,
+                                      .context = controller},
+        &controller->object_table));
     TOW_RETURN_IF_ERROR(
-        tow_ledger_create(&(tow_ledger_options_t){.dropped = tow_object_dropped,
-                                                  .context = controller},
-                          &controller->ledger));
-    TOW_RETURN_IF_ERROR(
-        tow_resource_create(controller->ledger, &controller->resource));
+        tow_resource_create(controller->object_table, &controller->resource));
     TOW_RETURN_IF_ERROR(tow_sched_create(
         &(tow_sched_options_t){.run_ahead_max = options->run_ahead_max,
                                .grant = grant,
                                .refuse = refuse,
-                               .weigh = tow_spill_weigh,
-                               .make_room = tow_spill_make_room,
+                               .update_parts = tow_ctl_spill_weigh,
+                               .make_room = tow_ctl_spill_make_room,
                                .context = controller},
         &controller->sched));
     return tow_session_listen(
@@ -303,13 +316,13 @@ const char *tow_controller_address(const tow_controller_t *controller)
     return tow_session_port_address(controller->port);
 }
 
-static void free_strangers(tow_controller_t *controller)
+static void discard_pending(tow_controller_t *controller)
 {
-    while (!tow_list_is_empty(&controller->strangers)) {
-        stranger_t *stranger =
-            TOW_CONTAINER_OF(controller->strangers.next, stranger_t, node);
-        tow_session_abandon(stranger->session);
-        forget_stranger(stranger);
+    while (!tow_list_is_empty(&controller->pending_sessions)) {
+        pending_session_t *pending = TOW_CONTAINER_OF(
+            controller->pending_sessions.next, pending_session_t, node);
+        tow_session_discard(pending->session);
+        free_pending(pending);
     }
 }
 
@@ -317,29 +330,30 @@ void tow_controller_destroy(tow_controller_t *controller)
 {
     if (controller == NULL) return;
     controller->is_closing = true;
-    free_strangers(controller);
-    tow_clients_abandon(controller);
-    tow_workers_abandon(controller);
-    tow_session_port_abandon(controller->port);
-    tow_reports_destroy(controller);
-    tow_callbacks_destroy(controller);
-    tow_gets_destroy(controller); /* They stand in lists of what follows. */
-    tow_regroups_destroy(controller);
-    tow_puts_destroy(controller);
-    tow_clients_destroy(controller);
-    tow_runs_destroy(controller);
-    tow_workers_destroy(controller);
-    tow_codes_destroy(controller);
-    tow_spills_destroy(controller);
+    discard_pending(controller);
+    tow_ctl_clients_discard(controller);
+    tow_ctl_workers_discard(controller);
+    tow_session_port_discard(controller->port);
+    tow_ctl_reports_destroy(controller);
+    tow_ctl_callbacks_destroy(controller);
+    tow_ctl_gets_destroy(
+        controller); /* They are in lists of the records below. */
+    tow_ctl_assemblies_destroy(controller);
+    tow_ctl_puts_destroy(controller);
+    tow_ctl_clients_destroy(controller);
+    tow_ctl_runs_destroy(controller);
+    tow_ctl_workers_destroy(controller);
+    tow_ctl_codes_destroy(controller);
+    tow_ctl_spills_destroy(controller);
     tow_sched_destroy(controller->sched);
-    tow_mappings_destroy(controller);
+    tow_ctl_mappings_destroy(controller);
     tow_resource_destroy(controller->resource);
-    tow_ledger_destroy(controller->ledger);
-    tow_map_deinit(&controller->run_of);
-    tow_map_deinit(&controller->put_of);
-    tow_map_deinit(&controller->get_of);
-    tow_map_deinit(&controller->executable_of);
-    tow_names_deinit(&controller->mapping_of);
+    tow_object_table_destroy(controller->object_table);
+    tow_map_deinit(&controller->runs.by_key);
+    tow_map_deinit(&controller->puts.by_key);
+    tow_map_deinit(&controller->gets.by_number);
+    tow_map_deinit(&controller->programs.executable_by_id);
+    tow_names_deinit(&controller->mappings.by_key);
     tow_arena_deinit(&controller->arena);
     tow_free(controller);
 }
@@ -365,29 +379,30 @@ void tow_controller_close(tow_controller_t *controller, tow_closed_t closed)
     TOW_ASSERT(!controller->is_closing);
     controller->is_closing = true;
     controller->closed = closed;
-    tow_env_timer_stop(controller->env, &controller->release_timer);
-    tow_env_timer_stop(controller->env, &controller->late_timer);
-    tow_env_timer_stop(controller->env, &controller->patience_timer);
+    tow_env_timer_stop(controller->env, &controller->workers.release_timer);
+    tow_env_timer_stop(controller->env, &controller->stalls.timer);
+    tow_env_timer_stop(controller->env, &controller->reports.timer);
     tow_status_t reason =
-        TOW_ERROR(TOW_UNAVAILABLE, "the controller was told to end");
+        TOW_ERROR(TOW_UNAVAILABLE, "the controller is shutting down");
     if (controller->turn_end_is_posted) controller->closing_count++;
-    for (tow_list_t *item = controller->strangers.next;
-         item != &controller->strangers; item = item->next) {
-        stranger_t *stranger = TOW_CONTAINER_OF(item, stranger_t, node);
-        tow_session_close(stranger->session, reason,
+    for (tow_list_t *item = controller->pending_sessions.next;
+         item != &controller->pending_sessions; item = item->next) {
+        pending_session_t *pending =
+            TOW_CONTAINER_OF(item, pending_session_t, node);
+        tow_session_close(pending->session, reason,
                           tow_controller_closing(controller));
-        stranger->session = NULL;
+        pending->session = NULL;
     }
-    tow_clients_close(controller, reason);
-    tow_workers_close(controller, reason);
-    tow_codes_cancel(controller);
+    tow_ctl_clients_close(controller, reason);
+    tow_ctl_workers_close(controller, reason);
+    tow_ctl_codes_cancel(controller);
     tow_status_release(reason);
     tow_session_port_t *port = controller->port;
     controller->port = NULL;
     tow_session_port_close(port, tow_controller_closing(controller));
 }
 
-/* -- Telling ------------------------------------------------------------------- */
+/* -- Totals ---------------------------------------------------------------- */
 
 static size_t count_list(const tow_list_t *list)
 {
@@ -400,48 +415,30 @@ static size_t count_list(const tow_list_t *list)
 tow_controller_totals_t tow_controller_totals(
     const tow_controller_t *controller)
 {
-    tow_ledger_totals_t books = tow_ledger_totals(controller->ledger);
+    tow_object_table_totals_t objects =
+        tow_object_table_totals(controller->object_table);
     tow_controller_totals_t totals = {
-        .worker_count = count_list(&controller->workers),
-        .client_count = count_list(&controller->clients),
-        .run_count = tow_map_count(&controller->run_of),
-        .object_count = books.object_count,
-        .object_bytes = books.object_bytes,
-        .reserved_bytes = books.reserved_bytes,
-        .spilled_bytes = books.spilled_bytes,
-        .spilled_count = controller->spilled_count,
-        .granted_count = controller->granted_count,
-        .granted_worker_count = controller->granted_worker_count,
-        .grant_message_count = controller->grant_message_count,
-        .done_message_count = controller->done_message_count,
-        .abort_message_count = controller->abort_message_count,
-        .again_message_count = controller->again_message_count,
+        .worker_count = count_list(&controller->workers.list),
+        .client_count = count_list(&controller->clients.list),
+        .run_count = tow_map_count(&controller->runs.by_key),
+        .object_count = objects.object_count,
+        .object_bytes = objects.object_bytes,
+        .reserved_bytes = objects.reserved_bytes,
+        .spilled_bytes = objects.spilled_bytes,
+        .spilled_count = controller->spills.total_count,
+        .granted_count = controller->runs.granted_count,
+        .granted_worker_count = controller->runs.granted_worker_count,
+        .grant_message_count = controller->runs.grant_message_count,
+        .done_message_count = controller->runs.done_message_count,
+        .abort_message_count = controller->runs.abort_message_count,
+        .again_message_count = controller->runs.again_message_count,
     };
-    for (const tow_list_t *item = controller->clients.next;
-         item != &controller->clients; item = item->next) {
-        const client_t *client = TOW_CONTAINER_OF(item, client_t, node);
+    for (const tow_list_t *item = controller->clients.list.next;
+         item != &controller->clients.list; item = item->next) {
+        const tow_ctl_client_t *client =
+            TOW_CONTAINER_OF(item, tow_ctl_client_t, node);
         totals.slice_count += tow_map_count(&client->slices);
         totals.program_count += tow_map_count(&client->programs);
     }
     return totals;
-}
-
-tow_status_t tow_controller_check(const tow_controller_t *controller)
-{
-    TOW_RETURN_IF_ERROR(tow_ledger_check(controller->ledger));
-    if (tow_list_is_empty(&controller->clients)) {
-        tow_controller_totals_t totals = tow_controller_totals(controller);
-        /* Gets and spills that are under way hold their objects until they are
-         * answered. */
-        if (totals.run_count == 0 && tow_map_count(&controller->get_of) == 0 &&
-            tow_map_count(&controller->spill_of) == 0 &&
-            (totals.object_count > 0 || totals.reserved_bytes > 0 ||
-             totals.spilled_bytes > 0))
-            return TOW_ERROR(TOW_INTERNAL,
-                             "no client and no run, but %llu objects and %llu "
-                             "reserved bytes",
-                             (unsigned long long)totals.object_count,
-                             (unsigned long long)totals.reserved_bytes);
-    }
-    return TOW_OK;
 }

@@ -1,11 +1,11 @@
-/* The controller: what stands between clients and workers. docs/spine.md says
- * what it promises to both.
+/* The controller, between clients and workers. docs/protocol.md describes the
+ * protocol.
  *
- * One state machine over tow_env. It holds the books (store/ledger.h), the
- * devices (resource/resource.h), the order of all gangs (sched/sched.h) and the
- * compiled functions; it sees no array's bytes but those that travel inside
- * messages. What it learns in one turn it acts on at the end of it, so that
- * grants, completions and releases of a batch of messages leave together. */
+ * One state machine over tow_env. It has the object table (store/), the
+ * devices (resource/resource.h), the order of all gangs (sched/sched.h) and
+ * the compiled functions; it sees only those array bytes that travel inside
+ * messages. It collects the messages of an event-loop turn and acts at its
+ * end, so that grants, completions and releases of a batch leave together. */
 #ifndef TOW_CONTROLLER_CONTROLLER_H_
 #define TOW_CONTROLLER_CONTROLLER_H_
 
@@ -21,12 +21,13 @@ typedef struct tow_controller tow_controller_t;
 
 typedef struct tow_controller_options {
     const char *address;      /* to listen at */
-    tow_compiler_t *compiler; /* lent, outlives the controller */
+    tow_compiler_t *compiler; /* borrowed; outlives the controller */
     uint32_t run_ahead_max;   /* see sched/sched.h; 0: the default */
     uint64_t code_bytes_max;  /* of compiled functions; 0: the default */
-    /* A run on more workers than `relay_above` is granted through relays, one for
-     * `relay_fanout` of them with itself. 0: as tuning.h says, or, with a fanout
-     * alone, above one relay's worth. A fanout of 1: never. */
+    /* A run on more workers than `relay_above` is granted through relays, one
+     * for each group of `relay_fanout` workers. 0: the default of tuning.h; if
+     * only the fanout is given, `relay_above` is the fanout. A fanout of 1: no
+     * relays. */
     uint32_t relay_above;
     uint32_t relay_fanout;
     tow_session_limits_t limits;
@@ -36,12 +37,12 @@ tow_status_t tow_controller_open(tow_env_t *env,
                                  const tow_controller_options_t *options,
                                  tow_controller_t **out_controller)
     TOW_MUST_USE;
-/* The true address, port resolved. Lent. */
+/* The actual address, with its port. Borrowed. */
 const char *tow_controller_address(const tow_controller_t *controller);
-/* Ends all sessions, then calls `closed`; the controller is gone. */
+/* Closes all sessions, frees the controller, then calls `closed`. */
 void tow_controller_close(tow_controller_t *controller, tow_closed_t closed);
-/* Frees at once, without a word to the env: for a simulated process that has
- * died. */
+/* Frees at once, without calling the env: for a simulated process that has
+ * crashed. */
 void tow_controller_destroy(tow_controller_t *controller);
 
 /* -- For simulations and tests ------------------------------------------------ */
@@ -56,19 +57,22 @@ typedef struct tow_controller_totals {
     uint64_t object_bytes;
     uint64_t reserved_bytes;
     uint64_t spilled_bytes; /* of host memory */
-    uint64_t spilled_count; /* objects, since the beginning */
+    uint64_t spilled_count; /* objects, ever */
     uint64_t granted_count; /* ever */
-    /* What runs took in this life: their workers, and the messages to and from
-     * these. */
+    /* Workers of all granted runs, and the messages to and from these. */
     uint64_t granted_worker_count;
     uint64_t grant_message_count, done_message_count, abort_message_count;
-    uint64_t again_message_count; /* grants that a relay may have lost */
+    uint64_t again_message_count; /* grants that were resent */
 } tow_controller_totals_t;
 
 tow_controller_totals_t tow_controller_totals(
     const tow_controller_t *controller);
-/* Do all books balance? O(everything). */
+/* Objects, memory accounts and totals balance. O(objects). */
 tow_status_t tow_controller_check(const tow_controller_t *controller)
+    TOW_MUST_USE;
+/* The invariants of every record, also against each other, of the scheduler and
+ * of the resource manager. O(records). */
+tow_status_t tow_controller_check_records(const tow_controller_t *controller)
     TOW_MUST_USE;
 
 #endif /* TOW_CONTROLLER_CONTROLLER_H_ */

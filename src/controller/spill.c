@@ -1,18 +1,20 @@
-/* Spilling: idle objects make room on devices, and come back when they are named.
+/* Spilling: idle objects make room on devices, and return when a unit names
+ * them.
  *
- * When the scheduler's oldest ticket lacks memory (tow_spill_make_room), objects
- * that nothing granted needs go to the memory of their hosts: those that nobody
- * has asked for first, the least lately used of them, then those that queued runs
- * name, the last of them first. All that is lacking goes at once, or nothing
- * does. A device's bytes are free when all workers of the object have said so.
+ * * When the scheduler's oldest ticket lacks memory (tow_ctl_spill_make_room),
+ * objects that nothing granted needs are moved to host memory: first those
+ * that no queued run names, least recently used first, then those that queued
+ * runs name, last use first. All that is needed moves at once, or nothing
+ * does. A device's bytes are free when all workers of the object have
+ * answered.
  *
- * A ticket that names a spilled object takes its bytes too (tow_spill_weigh), in
- * its turn like all memory; when it is granted the object is sent for, in the
- * stream of grants and before its own (tow_spill_bring_back). Gets read host
- * memory.
+ * * A ticket that names a spilled object reserves its bytes too
+ * (tow_ctl_spill_weigh), in order like all memory. When it is granted, the
+ * object is requested in the stream of grants, before the grant itself
+ * (tow_ctl_spill_bring_back). Gets read host memory.
  *
- * Nothing of this costs a run anything while all objects are on their devices:
- * what is in use is found out by looking at all runs, when it is asked for. */
+ * * This costs a run nothing while all objects are on their devices: the
+ * objects in use are found by scanning all runs, only when memory is short. */
 #include "controller/controller_impl.h"
 
 #include <inttypes.h>
@@ -20,45 +22,60 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "controller/object_impl.h"
 
 /* An object that is not, or not only, on its devices. */
-struct spill {
+struct tow_ctl_spill {
     uint64_t number;
-    tow_object_t *object; /* lent: dropped, it forgets this */
+    tow_object_t *object; /* borrowed: when discarded, it frees this */
     uint32_t open_count;  /* workers that have not answered */
-    bool is_refused;      /* one of them kept its shards */
+    bool is_refused;      /* one of them refused */
     bool is_open[];       /* by part of the object's mapping */
 };
 
-static mapping_t *mapping_of(const tow_object_t *object)
+static tow_ctl_mapping_t *mapping_of(const tow_object_t *object)
 {
     return object->placement->context;
 }
 
-static spill_t *find_spill(const tow_controller_t *controller,
-                           const tow_object_t *object)
+/* O(parts). */
+static void check(const tow_ctl_spill_t *spill)
 {
-    spill_t *spill = tow_map_find(&controller->spill_of, object->id.value);
+    const bool is_moving = spill->object->residence == TOW_SPILLING ||
+                           spill->object->residence == TOW_RETURNING;
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < mapping_of(spill->object)->part_count; i++)
+        open += spill->is_open[i];
+    TOW_ASSERT(open == spill->open_count);
+    TOW_ASSERT(is_moving == (open > 0));
+    TOW_ASSERT(!is_moving || spill->object->hold_count > 0);
+}
+
+static tow_ctl_spill_t *find_spill(const tow_controller_t *controller,
+                                   const tow_object_t *object)
+{
+    tow_ctl_spill_t *spill =
+        tow_map_find(&controller->spills.by_key, object->id.value);
     TOW_ASSERT(spill != NULL && spill->object == object);
     return spill;
 }
 
 static void note_weighing(tow_controller_t *controller)
 {
-    tow_sched_set_weighing(controller->sched,
-                           tow_map_count(&controller->spill_of) > 0 ||
-                               controller->weighed_count > 0);
+    tow_sched_set_updating_parts(
+        controller->sched, tow_map_count(&controller->spills.by_key) > 0 ||
+                               controller->spills.weighed_count > 0);
 }
 
-/* -- What moves ---------------------------------------------------------------- */
+/* -- Objects in transit ---------------------------------------------------- */
 
-/* On each island of the object: one more is on its way, or one fewer. */
+/* Counts objects in transit on each island of the object. */
 static void count_moving(tow_controller_t *controller,
                          const tow_object_t *object, int change)
 {
     size_t *counts = object->residence == TOW_SPILLING
-                         ? controller->spilling_count
-                         : controller->returning_count;
+                         ? controller->spills.spilling_count
+                         : controller->spills.returning_count;
     for (uint64_t set = object->placement->islands; set != 0; set &= set - 1)
         counts[__builtin_ctzll(set)] += (size_t)change;
 }
@@ -73,37 +90,37 @@ static bool is_any_moving(const size_t *counts, const tow_ticket_t *ticket)
     return false;
 }
 
-static void forget_spill(tow_controller_t *controller, spill_t *spill)
+static void discard_spill(tow_controller_t *controller, tow_ctl_spill_t *spill)
 {
-    tow_map_remove(&controller->spill_of, spill->object->id.value);
+    tow_map_remove(&controller->spills.by_key, spill->object->id.value);
     tow_free(spill);
     note_weighing(controller);
 }
 
-static void send(worker_t *worker, const spill_t *spill)
+static void send(tow_ctl_worker_t *worker, const tow_ctl_spill_t *spill)
 {
     if (spill->object->residence == TOW_SPILLING) {
         tow_msg_spill_t message = TOW_MSG_SPILL_INIT;
         message.object = spill->object->id.value;
         message.spill = spill->number;
-        tow_worker_send(worker, TOW_MESSAGE_SPILL, &message.base);
+        tow_ctl_worker_send(worker, TOW_MESSAGE_SPILL, &message.base);
     } else {
         tow_msg_unspill_t message = TOW_MSG_UNSPILL_INIT;
         message.object = spill->object->id.value;
         message.spill = spill->number;
-        tow_worker_send(worker, TOW_MESSAGE_UNSPILL, &message.base);
+        tow_ctl_worker_send(worker, TOW_MESSAGE_UNSPILL, &message.base);
     }
 }
 
-/* Tells all its workers. Of one that is gone the object has failed, or is about
- * to: nobody will want it back. The object is held until they have answered: its
- * memory is in use, whoever lets go of it. */
-static void tell_workers(tow_controller_t *controller, spill_t *spill)
+/* Notifies all its connected workers: if one has disconnected, the object has
+ * failed or is about to. The object is held until they have answered, because
+ * its memory is in use until then. */
+static void notify_workers(tow_controller_t *controller, tow_ctl_spill_t *spill)
 {
-    const mapping_t *mapping = mapping_of(spill->object);
+    const tow_ctl_mapping_t *mapping = mapping_of(spill->object);
     TOW_ASSERT(spill->open_count == 0);
     for (uint32_t i = 0; i < mapping->part_count; i++) {
-        worker_t *worker = mapping->parts[i].worker;
+        tow_ctl_worker_t *worker = mapping->parts[i].worker;
         if (worker->session == NULL) continue;
         spill->is_open[i] = true;
         spill->open_count++;
@@ -112,42 +129,43 @@ static void tell_workers(tow_controller_t *controller, spill_t *spill)
     TOW_ASSERT(spill->open_count > 0);
     tow_object_hold(spill->object);
     count_moving(controller, spill->object, 1);
+    check(spill);
 }
 
 /* -- Answers ------------------------------------------------------------------- */
 
-static void end_return(tow_controller_t *controller, spill_t *spill)
+static void end_return(tow_controller_t *controller, tow_ctl_spill_t *spill)
 {
     tow_object_t *object = spill->object;
-    tow_object_end_return(controller->ledger, object);
-    if (spill->is_refused && !object->kept) {
-        object->kept = true;
-        controller->kept_count++;
+    tow_object_end_return(controller->object_table, object);
+    if (spill->is_refused && !object->pinned) {
+        object->pinned = true;
+        controller->spills.pinned_count++;
     }
-    forget_spill(controller, spill);
+    discard_spill(controller, spill);
 }
 
-/* All its workers have answered, or are gone. A worker that kept its shards makes
- * the others bring theirs back: nothing is spilled half. */
-static void settle(tow_controller_t *controller, spill_t *spill)
+/* All its workers have answered or disconnected. If one refused, the others
+ * bring their shards back: an object is spilled whole or not at all. */
+static void settle(tow_controller_t *controller, tow_ctl_spill_t *spill)
 {
     tow_object_t *object = spill->object;
     count_moving(controller, object, -1);
-    tow_sched_poke(controller->sched, object->placement);
+    tow_sched_notify(controller->sched, object->placement);
     if (object->residence == TOW_RETURNING) {
         end_return(controller, spill);
-    } else if (!spill->is_refused || object->placement->lost) {
+    } else if (!spill->is_refused || object->placement->disconnected) {
         tow_object_end_spill(object);
-        controller->spilled_count++;
+        controller->spills.total_count++;
     } else {
         tow_object_begin_return(object);
-        tell_workers(controller, spill);
+        notify_workers(controller, spill);
     }
-    tow_object_unhold(controller->ledger, object);
+    tow_object_unhold(controller->object_table, object);
 }
 
-static void answer(tow_controller_t *controller, spill_t *spill, uint32_t part,
-                   tow_status_t take_status)
+static void answer(tow_controller_t *controller, tow_ctl_spill_t *spill,
+                   uint32_t part, tow_status_t take_status)
 {
     tow_object_t *object = spill->object;
     spill->is_open[part] = false;
@@ -160,10 +178,10 @@ static void answer(tow_controller_t *controller, spill_t *spill, uint32_t part,
     if (spill->open_count == 0) settle(controller, spill);
 }
 
-static bool find_part(const spill_t *spill, const worker_t *worker,
-                      uint32_t *out_part)
+static bool find_part(const tow_ctl_spill_t *spill,
+                      const tow_ctl_worker_t *worker, uint32_t *out_part)
 {
-    const mapping_t *mapping = mapping_of(spill->object);
+    const tow_ctl_mapping_t *mapping = mapping_of(spill->object);
     for (uint32_t i = 0; i < mapping->part_count; i++)
         if (mapping->parts[i].worker == worker && spill->is_open[i]) {
             *out_part = i;
@@ -172,11 +190,13 @@ static bool find_part(const spill_t *spill, const worker_t *worker,
     return false;
 }
 
-/* Of an object that was released meanwhile there is nothing to say. */
-void tow_spill_done(worker_t *worker, const tow_msg_spill_done_t *message)
+/* Ignores answers about an object that was released in the meantime. */
+void tow_ctl_spill_done(tow_ctl_worker_t *worker,
+                        const tow_msg_spill_done_t *message)
 {
     tow_controller_t *controller = worker->controller;
-    spill_t *spill = tow_map_find(&controller->spill_of, message->object);
+    tow_ctl_spill_t *spill =
+        tow_map_find(&controller->spills.by_key, message->object);
     uint32_t part;
     if (spill == NULL || spill->number != message->spill ||
         !find_part(spill, worker, &part))
@@ -184,52 +204,75 @@ void tow_spill_done(worker_t *worker, const tow_msg_spill_done_t *message)
     answer(controller, spill, part, tow_failure_status(message->failure));
 }
 
-/* Its accounts are lost: the objects have failed. */
-void tow_spills_lose(tow_controller_t *controller, worker_t *worker)
+/* The worker's accounts are closed, so the objects have failed. */
+void tow_ctl_spills_on_disconnect(tow_controller_t *controller,
+                                  tow_ctl_worker_t *worker)
 {
     size_t cursor = 0;
     uint64_t key;
     void *value;
-    while (tow_map_next(&controller->spill_of, &cursor, &key, &value)) {
+    while (tow_map_next(&controller->spills.by_key, &cursor, &key, &value)) {
         uint32_t part;
         if (find_part(value, worker, &part))
             answer(controller, value, part, TOW_OK);
     }
 }
 
-/* Those that were kept because they shared their memory may not any more. */
-static void forget_kept(tow_controller_t *controller)
+/* Objects that were not spilled because they shared memory may not share it
+ * any more. */
+static void clear_pinned(tow_controller_t *controller)
 {
     size_t cursor = 0;
     for (tow_object_t *object;
-         (object = tow_ledger_next(controller->ledger, &cursor)) != NULL;)
-        object->kept = false;
-    controller->kept_count = 0;
+         (object = tow_object_table_next(controller->object_table, &cursor)) !=
+         NULL;)
+        object->pinned = false;
+    controller->spills.pinned_count = 0;
 }
 
-void tow_spill_dropped(tow_controller_t *controller, tow_object_t *object)
+void tow_ctl_spill_object_discarded(tow_controller_t *controller,
+                                    tow_object_t *object)
 {
-    if (TOW_UNLIKELY(controller->kept_count > 0)) forget_kept(controller);
+    if (TOW_UNLIKELY(controller->spills.pinned_count > 0))
+        clear_pinned(controller);
     if (TOW_LIKELY(object->residence == TOW_ON_DEVICE)) return;
-    spill_t *spill = find_spill(controller, object);
+    tow_ctl_spill_t *spill = find_spill(controller, object);
     TOW_ASSERT(spill->open_count == 0);
-    forget_spill(controller, spill);
+    discard_spill(controller, spill);
 }
 
-void tow_spills_destroy(tow_controller_t *controller)
+void tow_ctl_spills_check(const tow_controller_t *controller)
+{
+    size_t cursor = 0, moving[TOW_ISLANDS_MAX] = {0};
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&controller->spills.by_key, &cursor, &key, &value)) {
+        const tow_ctl_spill_t *spill = value;
+        check(spill);
+        if (spill->open_count == 0) continue;
+        for (uint64_t set = spill->object->placement->islands; set != 0;
+             set &= set - 1)
+            moving[__builtin_ctzll(set)]++;
+    }
+    for (size_t i = 0; i < TOW_ISLANDS_MAX; i++)
+        TOW_ASSERT(moving[i] == controller->spills.spilling_count[i] +
+                                    controller->spills.returning_count[i]);
+}
+
+void tow_ctl_spills_destroy(tow_controller_t *controller)
 {
     size_t cursor = 0;
     uint64_t key;
     void *value;
-    while (tow_map_next(&controller->spill_of, &cursor, &key, &value))
+    while (tow_map_next(&controller->spills.by_key, &cursor, &key, &value))
         tow_free(value);
-    tow_map_deinit(&controller->spill_of);
-    tow_status_release(controller->room_error);
+    tow_map_deinit(&controller->spills.by_key);
+    tow_status_release(controller->spills.room_error);
 }
 
-/* -- What a ticket takes -------------------------------------------------------- */
+/* -- Memory that a ticket reserves ----------------------------------------- */
 
-/* What a unit needs on its devices. */
+/* The objects and memory that a unit needs on its devices. */
 typedef struct unit_needs {
     tow_object_t *const *objects;
     size_t object_count;
@@ -237,17 +280,17 @@ typedef struct unit_needs {
     size_t part_count;
 } unit_needs_t;
 
-static unit_needs_t needs_of(const unit_t *unit)
+static unit_needs_t needs_of(const tow_ctl_unit_t *unit)
 {
     if (unit->kind == UNIT_RUN) {
-        const run_t *run = (const run_t *)unit;
+        const tow_ctl_run_t *run = (const tow_ctl_run_t *)unit;
         return (unit_needs_t){run->arguments, run->argument_count,
                               run->program->parts, run->program->mapping_count};
     }
     unit_needs_t needs = {0};
-    if (unit->kind == UNIT_REGROUP)
-        tow_regroup_needs((const regroup_t *)unit, &needs.objects,
-                          &needs.object_count, &needs.parts);
+    if (unit->kind == UNIT_ASSEMBLY)
+        tow_ctl_assembly_needs((const tow_ctl_assembly_t *)unit, &needs.objects,
+                               &needs.object_count, &needs.parts);
     needs.part_count = needs.parts != NULL;
     return needs;
 }
@@ -264,7 +307,7 @@ static bool needs_return(const tow_object_t *object)
            object->state != TOW_OBJECT_FAILED;
 }
 
-void tow_spill_unweigh(tow_controller_t *controller, unit_t *unit)
+void tow_ctl_spill_unweigh(tow_controller_t *controller, tow_ctl_unit_t *unit)
 {
     if (TOW_LIKELY(unit->weighed == NULL)) return;
     const unit_needs_t needs = needs_of(unit);
@@ -272,19 +315,19 @@ void tow_spill_unweigh(tow_controller_t *controller, unit_t *unit)
     unit->weighed = NULL;
     unit->ticket.parts = needs.parts;
     unit->ticket.part_count = needs.part_count;
-    controller->weighed_count--;
+    controller->spills.weighed_count--;
     note_weighing(controller);
 }
 
-/* Its own parts, and one for each object that is to come back. */
-static bool weigh(tow_controller_t *controller, unit_t *unit,
+/* Its own parts, and one for each object that must return. */
+static bool weigh(tow_controller_t *controller, tow_ctl_unit_t *unit,
                   const unit_needs_t *needs)
 {
     if (unit->weighed == NULL) {
         unit->weighed = tow_calloc(needs->part_count + needs->object_count,
                                    sizeof(*unit->weighed));
         if (unit->weighed == NULL) return false;
-        controller->weighed_count++;
+        controller->spills.weighed_count++;
     }
     size_t count = 0;
     for (; count < needs->part_count; count++)
@@ -302,12 +345,12 @@ static bool weigh(tow_controller_t *controller, unit_t *unit,
     return true;
 }
 
-/* Without memory for its parts it waits for those that have some: there is a
- * next turn whenever something ends. */
-bool tow_spill_weigh(void *context, tow_ticket_t *ticket)
+/* If there is no memory for the parts, it waits: the scheduler tries again
+ * whenever something ends. */
+bool tow_ctl_spill_weigh(void *context, tow_ticket_t *ticket)
 {
     tow_controller_t *controller = context;
-    unit_t *unit = TOW_CONTAINER_OF(ticket, unit_t, ticket);
+    tow_ctl_unit_t *unit = TOW_CONTAINER_OF(ticket, tow_ctl_unit_t, ticket);
     const unit_needs_t needs = needs_of(unit);
     bool is_any_spilled = false;
     for (size_t i = 0; i < needs.object_count; i++) {
@@ -315,12 +358,13 @@ bool tow_spill_weigh(void *context, tow_ticket_t *ticket)
         is_any_spilled |= needs_return(needs.objects[i]);
     }
     if (is_any_spilled) return weigh(controller, unit, &needs);
-    tow_spill_unweigh(controller, unit);
+    tow_ctl_spill_unweigh(controller, unit);
     return true;
 }
 
-/* What was reserved for them passes to the objects. */
-void tow_spill_bring_back(tow_controller_t *controller, unit_t *unit)
+/* The reservation for spilled objects passes to the objects. */
+void tow_ctl_spill_bring_back(tow_controller_t *controller,
+                              tow_ctl_unit_t *unit)
 {
     if (TOW_LIKELY(unit->weighed == NULL)) return;
     const unit_needs_t needs = needs_of(unit);
@@ -331,15 +375,15 @@ void tow_spill_bring_back(tow_controller_t *controller, unit_t *unit)
         tow_object_t *object = needs.objects[i];
         if (!needs_return(object)) continue;
         tow_object_begin_return(object);
-        tell_workers(controller, find_spill(controller, object));
+        notify_workers(controller, find_spill(controller, object));
     }
-    tow_spill_unweigh(controller, unit);
+    tow_ctl_spill_unweigh(controller, unit);
 }
 
 /* -- Making room ---------------------------------------------------------------- */
 
-/* Into the accounts' scratch: what the ticket lacks there, were all under way
- * finished and nothing left of it. False: nothing. */
+/* Writes to the accounts' scratch what the ticket would lack if all work under
+ * way had finished and left nothing. False: nothing is lacking. */
 static bool note_deficits(const tow_ticket_t *ticket)
 {
     bool is_short = false;
@@ -351,7 +395,7 @@ static bool note_deficits(const tow_ticket_t *ticket)
                 *bytes = UINT64_MAX;
         }
     }
-    /* An account that is met again has its deficit already: marked. */
+    /* The mark avoids computing the deficit of an account twice. */
     for (size_t p = 0; p < ticket->part_count; p++) {
         const tow_placement_t *placement = ticket->parts[p].placement;
         for (size_t i = 0; i < placement->device_count; i++) {
@@ -382,7 +426,7 @@ static void clear_deficits(const tow_ticket_t *ticket)
     }
 }
 
-/* Its bytes will be free. True: that helps somewhere. */
+/* Subtracts its bytes from the deficits. True: that reduces one. */
 static bool cover(const tow_object_t *object)
 {
     bool helps = false;
@@ -411,20 +455,20 @@ static bool is_covered(const tow_ticket_t *ticket)
     return true;
 }
 
-static void mark_needs(const unit_t *unit)
+static void mark_needs(const tow_ctl_unit_t *unit)
 {
     const unit_needs_t needs = needs_of(unit);
     for (size_t i = 0; i < needs.object_count; i++)
         needs.objects[i]->scratch = true;
 }
 
-/* What granted runs and gets need, and the ticket itself. What runs consume goes
- * with them: it need not be spilled. */
-static void mark_busy(tow_controller_t *controller, const unit_t *unit)
+/* Marks what granted runs, gets and the ticket itself need. Consumed arguments
+ * are freed with their runs and need not be spilled. */
+static void mark_busy(tow_controller_t *controller, const tow_ctl_unit_t *unit)
 {
-    for (tow_list_t *item = controller->runs.next; item != &controller->runs;
-         item = item->next) {
-        const run_t *run = TOW_CONTAINER_OF(item, run_t, node);
+    for (tow_list_t *item = controller->runs.list.next;
+         item != &controller->runs.list; item = item->next) {
+        const tow_ctl_run_t *run = TOW_CONTAINER_OF(item, tow_ctl_run_t, node);
         if (!run->is_granted) continue;
         for (size_t i = 0; i < run->argument_count; i++) {
             tow_object_t *object = run->arguments[i];
@@ -436,8 +480,8 @@ static void mark_busy(tow_controller_t *controller, const unit_t *unit)
     size_t cursor = 0;
     uint64_t key;
     void *value;
-    while (tow_map_next(&controller->get_of, &cursor, &key, &value))
-        ((get_t *)value)->object->scratch = true;
+    while (tow_map_next(&controller->gets.by_number, &cursor, &key, &value))
+        ((tow_ctl_get_t *)value)->object->scratch = true;
     mark_needs(unit);
 }
 
@@ -445,12 +489,13 @@ static bool is_idle(const tow_object_t *object)
 {
     return object->state == TOW_OBJECT_READY && object->counted &&
            object->residence == TOW_ON_DEVICE && !object->scratch &&
-           !object->kept && !object->dropped && object->bytes > 0 &&
-           object->context == &tow_object_is_placed && !object->placement->lost;
+           !object->pinned && !object->discarded && object->bytes > 0 &&
+           object->context == &tow_ctl_object_is_placed &&
+           !object->placement->disconnected;
 }
 
-/* Nobody waits for it, and its last use was long ago; or somebody does, and its
- * use is far away. */
+/* Objects that no unit waits for come first, least recently used first; then
+ * the others, last queued use first. */
 static int compare(const void *left, const void *right)
 {
     const tow_object_t *a = *(tow_object_t *const *)left;
@@ -463,13 +508,14 @@ static int compare(const void *left, const void *right)
 
 typedef TOW_VEC(tow_object_t *) object_vec_t;
 
-/* All that could help, best first. Clears the marks. */
+/* All candidates that reduce a deficit, best first. Clears the marks. */
 static bool find_idle(tow_controller_t *controller, object_vec_t *out_idle)
 {
     size_t cursor = 0;
     bool has_memory = true;
     for (tow_object_t *object;
-         (object = tow_ledger_next(controller->ledger, &cursor)) != NULL;) {
+         (object = tow_object_table_next(controller->object_table, &cursor)) !=
+         NULL;) {
         if (is_idle(object) && would_help(object) && has_memory)
             has_memory = tow_vec_push(out_idle, object);
         object->scratch = false;
@@ -480,38 +526,40 @@ static bool find_idle(tow_controller_t *controller, object_vec_t *out_idle)
     return has_memory;
 }
 
-/* It stays where it is. */
+/* Cancels the move: the object stays on its devices. */
 static void unbook(tow_controller_t *controller, tow_object_t *object)
 {
     tow_object_begin_return(object);
-    tow_object_end_return(controller->ledger, object);
+    tow_object_end_return(controller->object_table, object);
 }
 
-/* Its host memory is booked. */
+/* Its host memory is reserved already. */
 static bool start(tow_controller_t *controller, tow_object_t *object)
 {
-    const mapping_t *mapping = mapping_of(object);
-    spill_t *spill = tow_calloc(1, sizeof(*spill) + mapping->part_count);
+    const tow_ctl_mapping_t *mapping = mapping_of(object);
+    tow_ctl_spill_t *spill =
+        tow_calloc(1, sizeof(*spill) + mapping->part_count);
     if (spill == NULL ||
-        !tow_map_put(&controller->spill_of, object->id.value, spill)) {
+        !tow_map_put(&controller->spills.by_key, object->id.value, spill)) {
         tow_free(spill);
         unbook(controller, object);
         return false;
     }
-    spill->number = ++controller->spill_number;
+    spill->number = ++controller->spills.number;
     spill->object = object;
-    tell_workers(controller, spill);
+    notify_workers(controller, spill);
     return true;
 }
 
-static void say_short_host(tow_controller_t *controller, const tow_host_t *host)
+static void say_short_host(tow_controller_t *controller,
+                           const tow_host_memory_t *host)
 {
-    tow_status_release(controller->room_error);
-    controller->room_error =
+    tow_status_release(controller->spills.room_error);
+    controller->spills.room_error =
         host->number == 0
             ? TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                         "idle objects cannot be spilled: their workers have "
-                        "no host memory for it")
+                        "no host memory for it (tow worker --host-memory)")
             : TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                         "idle objects cannot be spilled: of their worker's "
                         "%" PRIu64 " bytes of host memory %" PRIu64
@@ -519,7 +567,7 @@ static void say_short_host(tow_controller_t *controller, const tow_host_t *host)
                         host->limit_bytes, host->spilled_bytes);
 }
 
-/* Keeps, of those that are idle, the ones to go, with host memory booked; none
+/* Selects the objects to spill and reserves host memory for them; selects none
  * if they would not suffice. */
 static void book(tow_controller_t *controller, const tow_ticket_t *ticket,
                  object_vec_t *idle)
@@ -528,13 +576,13 @@ static void book(tow_controller_t *controller, const tow_ticket_t *ticket,
     for (size_t i = 0; i < idle->count; i++) {
         tow_object_t *object = idle->items[i];
         if (!would_help(object)) continue;
-        const tow_host_t *host =
-            tow_object_short_host(controller->ledger, object);
+        const tow_host_memory_t *host =
+            tow_object_full_host(controller->object_table, object);
         if (host != NULL) {
             say_short_host(controller, host);
             continue;
         }
-        tow_object_begin_spill(controller->ledger, object);
+        tow_object_begin_spill(controller->object_table, object);
         (void)cover(object);
         idle->items[count++] = object;
     }
@@ -544,7 +592,7 @@ static void book(tow_controller_t *controller, const tow_ticket_t *ticket,
         unbook(controller, idle->items[--idle->count]);
 }
 
-static bool spill_idle(tow_controller_t *controller, const unit_t *unit)
+static bool spill_idle(tow_controller_t *controller, const tow_ctl_unit_t *unit)
 {
     object_vec_t idle = {0};
     bool is_any = false;
@@ -560,29 +608,32 @@ static bool spill_idle(tow_controller_t *controller, const unit_t *unit)
     return is_any;
 }
 
-/* One after the other: when those that move have settled, it is asked again. */
-bool tow_spill_make_room(void *context, tow_ticket_t *ticket)
+/* One batch at a time: when the objects in transit have arrived, the scheduler
+ * asks again. */
+bool tow_ctl_spill_make_room(void *context, tow_ticket_t *ticket)
 {
     tow_controller_t *controller = context;
-    tow_status_release(controller->room_error);
-    controller->room_error = TOW_OK;
-    if (is_any_moving(controller->spilling_count, ticket)) return true;
+    tow_status_release(controller->spills.room_error);
+    controller->spills.room_error = TOW_OK;
+    if (is_any_moving(controller->spills.spilling_count, ticket)) return true;
     const bool is_coming =
         note_deficits(ticket) &&
-        spill_idle(controller, TOW_CONTAINER_OF(ticket, unit_t, ticket));
+        spill_idle(controller,
+                   TOW_CONTAINER_OF(ticket, tow_ctl_unit_t, ticket));
     clear_deficits(ticket);
-    return is_coming || is_any_moving(controller->returning_count, ticket);
+    return is_coming ||
+           is_any_moving(controller->spills.returning_count, ticket);
 }
 
-tow_status_t tow_spill_explain(tow_controller_t *controller,
-                               tow_status_t take_refusal)
+tow_status_t tow_ctl_spill_explain(tow_controller_t *controller,
+                                   tow_status_t take_refusal)
 {
-    if (controller->room_error == TOW_OK ||
+    if (controller->spills.room_error == TOW_OK ||
         tow_status_code(take_refusal) != TOW_RESOURCE_EXHAUSTED)
         return take_refusal;
     tow_status_t status = tow_status_annotate(
-        take_refusal, "%s", tow_status_message(controller->room_error));
-    tow_status_release(controller->room_error);
-    controller->room_error = TOW_OK;
+        take_refusal, "%s", tow_status_message(controller->spills.room_error));
+    tow_status_release(controller->spills.room_error);
+    controller->spills.room_error = TOW_OK;
     return status;
 }

@@ -1,16 +1,16 @@
-/* Programs over two slices: both workers get their part, and what one sends the
- * other receives. */
-#include "controller/world_testing_impl.h"
+/* Programs over two slices: both workers get their part, and their pieces
+ * match. */
+#include "controller/fixture_testing_impl.h"
 
 static uint8_t zeros[1024];
 
 /* Slice 1 is worker 1's, slice 2 worker 2's; function 1 and 2 are "add" there.
  * Slices 3 and 4 are a device of each. */
-typedef struct cast {
-    world_t world;
+typedef struct fixture {
+    cluster_fixture_t cluster;
     peer_t *one, *two;
     peer_t *client;
-} cast_t;
+} fixture_t;
 
 static const char wide_text[] = "towpath-cost 1\n"
                                 "name wide\n"
@@ -29,37 +29,37 @@ static void open_devices(peer_t *client, uint64_t slice, int64_t first,
     open.n_dims = 1;
     open.devices = devices;
     open.n_devices = count;
-    say(client, TOW_MESSAGE_SLICE_OPEN, &open.base);
-    expect_well(HEAR(client, SLICE_OPENED, slice_opened)->failure);
+    send_message(client, TOW_MESSAGE_SLICE_OPEN, &open.base);
+    expect_success(EXPECT(client, SLICE_OPENED, slice_opened)->failure);
 }
 
-static void cast_open(cast_t *cast)
+static void fixture_open(fixture_t *fixture)
 {
-    *cast = (cast_t){0};
-    world_open(&cast->world);
-    cast->one = worker_make(&cast->world, 1);
-    cast->two = worker_make(&cast->world, 2);
-    cast->client = client_make(&cast->world, "client/1");
-    open_devices(cast->client, 1, 2048, 2);
-    open_devices(cast->client, 2, 4096, 2);
-    open_devices(cast->client, 3, 2048, 1);
-    open_devices(cast->client, 4, 4096, 1);
-    compile(cast->client, 1, 1, add_text);
-    compile(cast->client, 2, 2, wide_text);
-    compile(cast->client, 3, 3, add_text);
-    compile(cast->client, 4, 4, add_text);
+    *fixture = (fixture_t){0};
+    cluster_open(&fixture->cluster);
+    fixture->one = worker_make(&fixture->cluster, 1);
+    fixture->two = worker_make(&fixture->cluster, 2);
+    fixture->client = client_make(&fixture->cluster, "client/1");
+    open_devices(fixture->client, 1, 2048, 2);
+    open_devices(fixture->client, 2, 4096, 2);
+    open_devices(fixture->client, 3, 2048, 1);
+    open_devices(fixture->client, 4, 4096, 1);
+    compile(fixture->client, 1, 1, add_text);
+    compile(fixture->client, 2, 2, wide_text);
+    compile(fixture->client, 3, 3, add_text);
+    compile(fixture->client, 4, 4, add_text);
 }
 
-static void cast_close(cast_t *cast)
+static void fixture_close(fixture_t *fixture)
 {
-    world_close(&cast->world);
+    cluster_close(&fixture->cluster);
 }
 
 /* The worker's part of the program that was added last. */
-static tow_lowered_t *hear_lowered(peer_t *worker)
+static tow_lowered_t *expect_lowered(peer_t *worker)
 {
     tow_lowered_t *lowered;
-    (void)HEAR(worker, PROGRAM_LOAD, program_load);
+    (void)EXPECT(worker, PROGRAM_LOAD, program_load);
     must(tow_lowered_unpack(worker->blob_bytes, worker->blob_size, &lowered));
     return lowered;
 }
@@ -87,11 +87,11 @@ static void assert_same_piece(const tow_piece_t *sent,
 static void both_workers_get_matching_pieces(void **state)
 {
     (void)state;
-    cast_t cast;
-    cast_open(&cast);
-    add_program(cast.client, 1, gathering);
-    tow_lowered_t *one = hear_lowered(cast.one);
-    tow_lowered_t *two = hear_lowered(cast.two);
+    fixture_t fixture;
+    fixture_open(&fixture);
+    add_program(fixture.client, 1, gathering);
+    tow_lowered_t *one = expect_lowered(fixture.one);
+    tow_lowered_t *two = expect_lowered(fixture.two);
     assert_int_equal(one->step_count, 2);
     assert_int_equal(two->step_count, 2);
     assert_int_equal(one->step_count_all, 3);
@@ -113,10 +113,10 @@ static void both_workers_get_matching_pieces(void **state)
     }
     tow_lowered_destroy(one);
     tow_lowered_destroy(two);
-    cast_close(&cast);
+    fixture_close(&fixture);
 }
 
-/* Where slices have one device nobody need say how a value lies. */
+/* Between slices of one device no sharding is needed. */
 static const char chain[] = "program \"chain\" {\n"
                             "  %0 = argument \"x\" : u8[1024] on slice 3\n"
                             "  %1 = compute \"A\" function 3 on slice 3 (%0)\n"
@@ -124,15 +124,14 @@ static const char chain[] = "program \"chain\" {\n"
                             "  %3 = result \"y\" (%2)\n"
                             "}\n";
 
-static void transfers_are_inserted_and_bear_the_number_of_their_value(
-    void **state)
+static void inserted_transfers_have_the_number_of_their_value(void **state)
 {
     (void)state;
-    cast_t cast;
-    cast_open(&cast);
-    add_program(cast.client, 1, chain);
-    tow_lowered_t *one = hear_lowered(cast.one);
-    tow_lowered_t *two = hear_lowered(cast.two);
+    fixture_t fixture;
+    fixture_open(&fixture);
+    add_program(fixture.client, 1, chain);
+    tow_lowered_t *one = expect_lowered(fixture.one);
+    tow_lowered_t *two = expect_lowered(fixture.two);
     assert_int_equal(one->step_count, 2);
     assert_int_equal(two->step_count, 2);
     assert_true(one->steps[1].route != NULL && one->steps[1].node == 1);
@@ -141,64 +140,64 @@ static void transfers_are_inserted_and_bear_the_number_of_their_value(
     assert_int_equal(two->steps[1].node, 2);
     tow_lowered_destroy(one);
     tow_lowered_destroy(two);
-    cast_close(&cast);
+    fixture_close(&fixture);
 }
 
 static void a_run_is_granted_to_both_with_a_gang_for_the_transfer(void **state)
 {
     (void)state;
-    cast_t cast;
-    cast_open(&cast);
-    add_program(cast.client, 1, chain);
-    hear_out(cast.one);
-    hear_out(cast.two);
-    say_put(cast.client, 100, 3, sizeof(zeros), zeros);
-    (void)HEAR(cast.one, SHARD_PUT, shard_put);
-    (void)HEAR(cast.client, PUT_DONE, put_done);
+    fixture_t fixture;
+    fixture_open(&fixture);
+    add_program(fixture.client, 1, chain);
+    discard_messages(fixture.one);
+    discard_messages(fixture.two);
+    send_put(fixture.client, 100, 3, sizeof(zeros), zeros);
+    (void)EXPECT(fixture.one, SHARD_PUT, shard_put);
+    (void)EXPECT(fixture.client, PUT_DONE, put_done);
     uint64_t first_gang = 0;
     for (uint64_t run = 1; run <= 2; run++) {
-        say_run(cast.client, run, 1, 100, 200 + run);
-        const tow_msg_grant_t *grant = HEAR(cast.one, GRANT, grant);
+        send_run(fixture.client, run, 1, 100, 200 + run);
+        const tow_msg_grant_t *grant = EXPECT(fixture.one, GRANT, grant);
         const uint64_t gang = grant->first_gang;
-        assert_int_equal(HEAR(cast.two, GRANT, grant)->first_gang, gang);
+        assert_int_equal(EXPECT(fixture.two, GRANT, grant)->first_gang, gang);
         /* Two computations and a transfer. */
         if (run == 2) assert_int_equal(gang - first_gang, 3);
         first_gang = gang;
     }
     for (uint64_t run = 1; run <= 2; run++) {
-        say_done(cast.one, tow_key(cast.client->number, run));
-        say_done(cast.two, tow_key(cast.client->number, run));
-        hear_run_done(cast.client, run);
+        send_done(fixture.one, tow_key(fixture.client->number, run));
+        send_done(fixture.two, tow_key(fixture.client->number, run));
+        expect_run_done(fixture.client, run);
     }
-    cast_close(&cast);
+    fixture_close(&fixture);
 }
 
 /* An argument that is only moved: its worker has no computation. */
-static void a_slice_that_is_only_read_from_gets_its_part(void **state)
+static void the_worker_of_a_transfer_source_gets_its_part(void **state)
 {
     (void)state;
-    cast_t cast;
-    cast_open(&cast);
-    add_program(cast.client, 1,
+    fixture_t fixture;
+    fixture_open(&fixture);
+    add_program(fixture.client, 1,
                 "program \"move\" {\n"
                 "  %0 = argument \"x\" : u8[1024] on slice 3\n"
                 "  %1 = compute \"B\" function 4 on slice 4 (%0)\n"
                 "  %2 = result \"y\" (%1)\n"
                 "}\n");
-    tow_lowered_t *one = hear_lowered(cast.one);
+    tow_lowered_t *one = expect_lowered(fixture.one);
     assert_int_equal(one->step_count, 1);
     assert_true(one->steps[0].route != NULL && one->steps[0].node == 0);
     assert_int_equal(one->steps[0].freed_count, 0);
     tow_lowered_destroy(one);
-    cast_close(&cast);
+    fixture_close(&fixture);
 }
 
-static void what_cannot_be_moved_is_refused_by_the_clients_nodes(void **state)
+static void impossible_transfers_are_refused_by_node(void **state)
 {
     (void)state;
-    cast_t cast;
-    cast_open(&cast);
-    refuse_program(cast.client, 1,
+    fixture_t fixture;
+    fixture_open(&fixture);
+    refuse_program(fixture.client, 1,
                    "program {\n"
                    "  %0 = argument \"x\" : u8[1024] on slice 1\n"
                    "  %1 = compute \"A\" function 1 on slice 1 (%0)\n"
@@ -207,21 +206,21 @@ static void what_cannot_be_moved_is_refused_by_the_clients_nodes(void **state)
                    "}\n",
                    TOW_INVALID_ARGUMENT,
                    "node 2 \"B\": input 0, of node 1 \"A\": it goes from slice "
-                   "1 to slice 2, and how it lies there is not known; move it "
-                   "by a transfer that says it");
-    refuse_program(cast.client, 2,
+                   "1 to slice 2, where its sharding is unknown; move it by a "
+                   "transfer with shardings");
+    refuse_program(fixture.client, 2,
                    "program {\n"
                    "  %0 = argument \"x\" : u8[1024] on slice 3\n"
                    "  %1 = compute \"A\" function 4 on slice 9 (%0)\n"
                    "  %2 = result \"y\" (%1)\n"
                    "}\n",
                    TOW_INVALID_ARGUMENT, "node 1 \"A\": there is no slice 9");
-    cast_close(&cast);
+    fixture_close(&fixture);
 }
 
 TOW_TEST_MAIN(
     cmocka_unit_test(both_workers_get_matching_pieces),
-    cmocka_unit_test(transfers_are_inserted_and_bear_the_number_of_their_value),
+    cmocka_unit_test(inserted_transfers_have_the_number_of_their_value),
     cmocka_unit_test(a_run_is_granted_to_both_with_a_gang_for_the_transfer),
-    cmocka_unit_test(a_slice_that_is_only_read_from_gets_its_part),
-    cmocka_unit_test(what_cannot_be_moved_is_refused_by_the_clients_nodes))
+    cmocka_unit_test(the_worker_of_a_transfer_source_gets_its_part),
+    cmocka_unit_test(impossible_transfers_are_refused_by_node))

@@ -1,4 +1,4 @@
-/* Workers: joining, what they say, and being gone. */
+/* Workers: joining, messages, disconnection. */
 #include "controller/controller_impl.h"
 
 #include <string.h>
@@ -6,49 +6,54 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/trace.h"
+#include "controller/blob_impl.h"
+#include "controller/relay_impl.h"
 
-static void free_worker(worker_t *worker)
+static void free_worker(tow_ctl_worker_t *worker)
 {
     tow_vec_deinit(&worker->release_firsts);
     tow_vec_deinit(&worker->release_counts);
-    tow_blobs_deinit(&worker->blobs);
+    tow_ctl_blobs_deinit(&worker->blobs);
     tow_status_release(worker->fault);
     tow_free(worker->peer_bytes);
     tow_free(worker->name);
     tow_free(worker);
 }
 
-void tow_worker_release(worker_t *worker)
+void tow_ctl_worker_release(tow_ctl_worker_t *worker)
 {
     TOW_ASSERT(worker->reference_count > 0);
     if (--worker->reference_count == 0) free_worker(worker);
 }
 
-/* So that a simulation can see what runs cost. */
+/* For simulations, which bound the messages per run. */
 static void count_message(tow_controller_t *controller, uint32_t type)
 {
-    controller->grant_message_count +=
+    controller->runs.grant_message_count +=
         type == TOW_MESSAGE_GRANT || type == TOW_MESSAGE_RELAY_GRANT;
-    controller->again_message_count += type == TOW_MESSAGE_PASSED_GRANT;
-    controller->abort_message_count += type == TOW_MESSAGE_ABORT;
-    controller->done_message_count +=
+    controller->runs.again_message_count += type == TOW_MESSAGE_FORWARDED_GRANT;
+    controller->runs.abort_message_count += type == TOW_MESSAGE_ABORT;
+    controller->runs.done_message_count +=
         type == TOW_MESSAGE_DONE || type == TOW_MESSAGE_RELAY_DONE;
 }
 
-static void queue(worker_t *worker, uint32_t type, const tow_body_t *body)
+static void queue(tow_ctl_worker_t *worker, uint32_t type,
+                  const tow_body_t *body)
 {
     if (tow_session_send(worker->session, type, body) != TOW_SEND_FULL) return;
-    tow_worker_fault(worker, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                                       "worker %s takes no messages: its queue "
-                                       "is full",
-                                       worker->name));
+    tow_ctl_worker_fault(worker,
+                         TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                                   "the send queue to worker %s is full: the "
+                                   "worker does not receive",
+                                   worker->name));
 }
 
-/* All that it is told has a number, which is said only where the one before went
- * through a relay. */
-static void number(worker_t *worker, uint32_t type)
+/* Every command to a worker has a number. It is sent only if the command
+ * before went through a relay. */
+static void number(tow_ctl_worker_t *worker, uint32_t type)
 {
-    if (type == TOW_MESSAGE_WORKER_JOINED || type == TOW_MESSAGE_PASSED_GRANT)
+    if (type == TOW_MESSAGE_WORKER_JOINED ||
+        type == TOW_MESSAGE_FORWARDED_GRANT)
         return;
     worker->sequence++;
     if (TOW_LIKELY(!worker->needs_mark)) return;
@@ -58,20 +63,21 @@ static void number(worker_t *worker, uint32_t type)
     queue(worker, TOW_MESSAGE_SEQUENCE, &mark.base);
 }
 
-void tow_worker_send(worker_t *worker, uint32_t type, const tow_body_t *body)
+void tow_ctl_worker_send(tow_ctl_worker_t *worker, uint32_t type,
+                         const tow_body_t *body)
 {
     count_message(worker->controller, type);
     if (worker->session == NULL || worker->fault != TOW_OK) return;
-    /* What was released makes room for what comes. */
+    /* Releases make room for what follows. */
     if (worker->release_firsts.count > 0 && type != TOW_MESSAGE_RELEASE)
-        tow_worker_send_releases(worker);
+        tow_ctl_worker_send_releases(worker);
     number(worker, type);
     queue(worker, type, body);
 }
 
-/* Not at once: whoever finds it out may be in the middle of a list of runs that
- * its end would change. */
-void tow_worker_fault(worker_t *worker, tow_status_t take_status)
+/* Disconnects at the end of the turn: the caller may be iterating over a list
+ * that disconnection changes. */
+void tow_ctl_worker_fault(tow_ctl_worker_t *worker, tow_status_t take_status)
 {
     if (worker->fault != TOW_OK || worker->session == NULL) {
         tow_status_release(take_status);
@@ -83,8 +89,8 @@ void tow_worker_fault(worker_t *worker, tow_status_t take_status)
 
 /* -- Releases ------------------------------------------------------------------ */
 
-/* Ranges that a message has room for; more go in a second one. */
-void tow_worker_send_releases(worker_t *worker)
+/* At most TOW_BATCH_MAX ranges in one message. */
+void tow_ctl_worker_send_releases(tow_ctl_worker_t *worker)
 {
     size_t done = 0;
     while (done < worker->release_firsts.count) {
@@ -95,44 +101,46 @@ void tow_worker_send_releases(worker_t *worker)
         release.n_firsts = count;
         release.counts = worker->release_counts.items + done;
         release.n_counts = count;
-        tow_worker_send(worker, TOW_MESSAGE_RELEASE, &release.base);
+        tow_ctl_worker_send(worker, TOW_MESSAGE_RELEASE, &release.base);
         done += count;
     }
     worker->release_firsts.count = 0;
     worker->release_counts.count = 0;
 }
 
-void tow_worker_flush(worker_t *worker)
+void tow_ctl_worker_flush(tow_ctl_worker_t *worker)
 {
     tow_controller_t *controller = worker->controller;
     if (worker->release_firsts.count == 0) return;
     if (worker->release_firsts.count >= TOW_RELEASE_RANGES_MAX)
-        tow_worker_send_releases(worker);
-    else if (!tow_timer_is_armed(&controller->release_timer))
-        tow_env_timer_start(controller->env, &controller->release_timer,
+        tow_ctl_worker_send_releases(worker);
+    else if (!tow_timer_is_armed(&controller->workers.release_timer))
+        tow_env_timer_start(controller->env, &controller->workers.release_timer,
                             tow_env_now_ns(controller->env) +
                                 TOW_RELEASE_DELAY_NS);
 }
 
-void tow_workers_release(tow_timer_t *timer)
+void tow_ctl_workers_on_release_timer(tow_timer_t *timer)
 {
     tow_controller_t *controller =
-        TOW_CONTAINER_OF(timer, tow_controller_t, release_timer);
-    for (tow_list_t *item = controller->workers.next;
-         item != &controller->workers; item = item->next)
-        tow_worker_send_releases(TOW_CONTAINER_OF(item, worker_t, node));
+        TOW_CONTAINER_OF(timer, tow_controller_t, workers.release_timer);
+    for (tow_list_t *item = controller->workers.list.next;
+         item != &controller->workers.list; item = item->next)
+        tow_ctl_worker_send_releases(
+            TOW_CONTAINER_OF(item, tow_ctl_worker_t, node));
 }
 
 /* -- Joining ------------------------------------------------------------------- */
 
-/* What others are told of it: copied, for the message goes. */
-static bool copy_peer(worker_t *worker, const tow_msg_worker_join_t *join)
+/* Copies what other workers need to reach it. */
+static bool copy_peer(tow_ctl_worker_t *worker,
+                      const tow_msg_worker_join_t *join)
 {
     tow_msg_peer_t *peer = &worker->peer;
     *peer = (tow_msg_peer_t)TOW_MSG_PEER_INIT;
     const tow_msg_lane_target_t *mail = join->mail;
     size_t host_size = strlen(join->host) + 1;
-    size_t door_size = strlen(join->door) + 1;
+    size_t door_size = strlen(join->listen_address) + 1;
     size_t lane_size = mail != NULL ? mail->lane_address.len : 0;
     uint8_t *bytes = tow_malloc(sizeof(tow_msg_lane_target_t) + lane_size +
                                 host_size + door_size);
@@ -151,19 +159,20 @@ static bool copy_peer(worker_t *worker, const tow_msg_worker_join_t *join)
     }
     memcpy(text + lane_size, join->host, host_size);
     peer->host = (char *)text + lane_size;
-    peer->door = peer->host + host_size;
-    memcpy(peer->door, join->door, door_size);
+    peer->listen_address = peer->host + host_size;
+    memcpy(peer->listen_address, join->listen_address, door_size);
     return true;
 }
 
-static void introduce(tow_controller_t *controller, worker_t *worker)
+static void introduce(tow_controller_t *controller, tow_ctl_worker_t *worker)
 {
-    for (tow_list_t *item = controller->workers.next;
-         item != &controller->workers; item = item->next) {
-        worker_t *other = TOW_CONTAINER_OF(item, worker_t, node);
+    for (tow_list_t *item = controller->workers.list.next;
+         item != &controller->workers.list; item = item->next) {
+        tow_ctl_worker_t *other =
+            TOW_CONTAINER_OF(item, tow_ctl_worker_t, node);
         if (other == worker) continue;
-        tow_worker_send(other, TOW_MESSAGE_PEER, &worker->peer.base);
-        tow_worker_send(worker, TOW_MESSAGE_PEER, &other->peer.base);
+        tow_ctl_worker_send(other, TOW_MESSAGE_PEER, &worker->peer.base);
+        tow_ctl_worker_send(worker, TOW_MESSAGE_PEER, &other->peer.base);
     }
 }
 
@@ -171,37 +180,39 @@ static void on_message(void *context, tow_session_t *session,
                        const tow_message_t *message)
 {
     TOW_TRACE(tow_message_type_name(message->type));
-    tow_worker_message(context, message);
+    tow_ctl_worker_message(context, message);
 }
 
 static void on_blob(void *context, tow_session_t *session, uint64_t blob,
                     void *take_bytes, size_t size)
 {
-    worker_t *worker = context;
-    if (!tow_blob_keep(&worker->blobs, TOW_WORKER_BLOBS_MAX, blob, take_bytes,
-                       size))
-        tow_worker_fault(worker, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                                           "worker %s sent more than %u blobs "
-                                           "that no message names",
-                                           worker->name, TOW_WORKER_BLOBS_MAX));
+    tow_ctl_worker_t *worker = context;
+    if (!tow_ctl_blob_add(&worker->blobs, TOW_WORKER_BLOBS_MAX, blob,
+                          take_bytes, size))
+        tow_ctl_worker_fault(worker,
+                             TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                                       "worker %s sent more than %u blobs "
+                                       "that no message names",
+                                       worker->name, TOW_WORKER_BLOBS_MAX));
 }
 
-static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
+static void on_disconnect(void *context, tow_session_t *session,
+                          tow_status_t cause)
 {
-    tow_worker_gone(context, cause);
+    tow_ctl_worker_on_disconnect(context, cause);
 }
 
 static const tow_session_handler_t worker_handler = {
     .message = on_message,
     .blob = on_blob,
-    .gone = on_gone,
+    .disconnected = on_disconnect,
 };
 
-static worker_t *make_worker(tow_controller_t *controller,
-                             tow_session_t *session,
-                             const tow_msg_worker_join_t *join)
+static tow_ctl_worker_t *make_worker(tow_controller_t *controller,
+                                     tow_session_t *session,
+                                     const tow_msg_worker_join_t *join)
 {
-    worker_t *worker = tow_calloc(1, sizeof(*worker));
+    tow_ctl_worker_t *worker = tow_calloc(1, sizeof(*worker));
     if (worker == NULL) return NULL;
     worker->controller = controller;
     worker->session = session;
@@ -214,22 +225,22 @@ static worker_t *make_worker(tow_controller_t *controller,
     return NULL;
 }
 
-/* Host memory for what is spilled from its devices. */
-static tow_status_t add_memory(tow_controller_t *controller, worker_t *worker,
-                               uint64_t bytes)
+/* Its account of host memory, for spilled objects of its devices. */
+static tow_status_t add_memory(tow_controller_t *controller,
+                               tow_ctl_worker_t *worker, uint64_t bytes)
 {
-    TOW_RETURN_IF_ERROR(
-        tow_ledger_add_host(controller->ledger, bytes, &worker->memory));
+    TOW_RETURN_IF_ERROR(tow_object_table_add_host_memory(
+        controller->object_table, bytes, &worker->memory));
     for (size_t i = 0; i < worker->entry->device_count; i++)
         worker->entry->devices[i].account->host = worker->memory->number;
     return TOW_OK;
 }
 
-tow_status_t tow_worker_join(tow_controller_t *controller,
-                             tow_session_t *session,
-                             const tow_msg_worker_join_t *join)
+tow_status_t tow_ctl_worker_join(tow_controller_t *controller,
+                                 tow_session_t *session,
+                                 const tow_msg_worker_join_t *join)
 {
-    worker_t *worker = make_worker(controller, session, join);
+    tow_ctl_worker_t *worker = make_worker(controller, session, join);
     if (worker == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = tow_resource_add_worker(
         controller->resource, worker->name, join, worker, &worker->entry);
@@ -245,15 +256,17 @@ tow_status_t tow_worker_join(tow_controller_t *controller,
         free_worker(worker);
         return status;
     }
-    tow_list_append(&controller->workers, &worker->node);
-    controller->membership_number++;
+    tow_list_append(&controller->workers.list, &worker->node);
+    tow_ctl_worker_check(worker);
+    controller->workers.membership_number++;
     tow_session_accept(session, &worker_handler, worker);
     tow_msg_worker_joined_t joined = TOW_MSG_WORKER_JOINED_INIT;
     joined.cluster = controller->cluster;
-    /* So what was meant for another of its sessions is known as such. */
-    worker->sequence = (uint64_t)++controller->join_count << 32;
+    /* Each session has its own range of numbers, so a forwarded grant of an
+     * earlier session is recognised. */
+    worker->sequence = (uint64_t)++controller->workers.join_count << 32;
     joined.sequence = worker->sequence;
-    tow_worker_send(worker, TOW_MESSAGE_WORKER_JOINED, &joined.base);
+    tow_ctl_worker_send(worker, TOW_MESSAGE_WORKER_JOINED, &joined.base);
     introduce(controller, worker);
     tow_log(&controller->env->log, TOW_LOG_INFO, "worker joined",
             TOW_F_STR("worker", worker->name),
@@ -263,103 +276,106 @@ tow_status_t tow_worker_join(tow_controller_t *controller,
     return TOW_OK;
 }
 
-/* -- Being gone ---------------------------------------------------------------- */
+/* -- Disconnection --------------------------------------------------------- */
 
-static void say_gone(tow_controller_t *controller, const worker_t *worker,
-                     tow_status_t cause)
+static void send_peer_disconnected(tow_controller_t *controller,
+                                   const tow_ctl_worker_t *worker,
+                                   tow_status_t cause)
 {
-    tow_msg_peer_gone_t gone = TOW_MSG_PEER_GONE_INIT;
+    tow_msg_peer_disconnected_t message = TOW_MSG_PEER_DISCONNECTED_INIT;
     tow_msg_failure_t failure = tow_failure_of(cause);
-    gone.process = worker->process;
-    gone.failure = &failure;
-    for (tow_list_t *item = controller->workers.next;
-         item != &controller->workers; item = item->next)
-        tow_worker_send(TOW_CONTAINER_OF(item, worker_t, node),
-                        TOW_MESSAGE_PEER_GONE, &gone.base);
+    message.process = worker->process;
+    message.failure = &failure;
+    for (tow_list_t *item = controller->workers.list.next;
+         item != &controller->workers.list; item = item->next)
+        tow_ctl_worker_send(TOW_CONTAINER_OF(item, tow_ctl_worker_t, node),
+                            TOW_MESSAGE_PEER_DISCONNECTED, &message.base);
 }
 
-static void lose_accounts(tow_controller_t *controller, worker_t *worker,
-                          tow_status_t cause)
+static void fail_accounts(tow_controller_t *controller,
+                          tow_ctl_worker_t *worker, tow_status_t cause)
 {
     for (size_t i = 0; i < worker->entry->device_count; i++)
-        tow_ledger_lose_account(controller->ledger,
-                                worker->entry->devices[i].account, cause);
-    tow_ledger_lose_host(worker->memory);
+        tow_object_table_on_disconnect(
+            controller->object_table, worker->entry->devices[i].account, cause);
+    tow_host_memory_on_disconnect(worker->memory);
 }
 
-/* The order matters: runs first, whose results fail with their own words, then
- * what they used. */
-void tow_worker_gone(worker_t *worker, tow_status_t cause)
+/* Runs come first, so that their results fail with errors of their own; then
+ * what the runs used. */
+void tow_ctl_worker_on_disconnect(tow_ctl_worker_t *worker, tow_status_t cause)
 {
     tow_controller_t *controller = worker->controller;
     tow_session_t *session = worker->session;
     if (session == NULL || controller->is_closing) return;
     worker->session = NULL;
     tow_list_remove(&worker->node);
-    controller->membership_number++;
+    controller->workers.membership_number++;
     tow_status_t lost =
         TOW_ERROR(TOW_UNAVAILABLE, "worker %s on host %s is gone: %s",
                   worker->name, worker->entry->host, tow_status_message(cause));
-    tow_log(&controller->env->log, TOW_LOG_WARN, "worker gone",
+    tow_log(&controller->env->log, TOW_LOG_WARN, "worker disconnected",
             TOW_F_STR("worker", worker->name),
             TOW_F_STR("why", tow_status_message(cause)));
     tow_session_close(session, cause, (tow_closed_t){0});
-    tow_relay_gone(worker);
-    tow_runs_lose(controller, worker, lost);
-    tow_executables_lose(controller, worker, lost);
-    tow_puts_lose(controller, worker, NULL, lost);
-    tow_gets_lose(controller, worker, NULL, lost);
-    tow_reports_lose(controller, worker, NULL);
-    tow_callbacks_lose(controller, worker, NULL);
-    lose_accounts(controller, worker, lost);
-    tow_spills_lose(controller, worker);
-    say_gone(controller, worker, lost);
+    tow_ctl_relay_on_disconnect(worker);
+    tow_ctl_runs_on_worker_disconnect(controller, worker, lost);
+    tow_ctl_executables_on_disconnect(controller, worker, lost);
+    tow_ctl_puts_on_disconnect(controller, worker, NULL, lost);
+    tow_ctl_gets_on_disconnect(controller, worker, NULL, lost);
+    tow_ctl_reports_on_disconnect(controller, worker, NULL);
+    tow_ctl_callbacks_on_disconnect(controller, worker, NULL);
+    fail_accounts(controller, worker, lost);
+    tow_ctl_spills_on_disconnect(controller, worker);
+    send_peer_disconnected(controller, worker, lost);
     tow_status_release(lost);
     tow_resource_remove_worker(controller->resource, worker->entry);
     worker->entry = NULL;
     worker->release_firsts.count = worker->release_counts.count = 0;
-    tow_sched_poke(controller->sched, NULL);
+    tow_sched_notify(controller->sched, NULL);
     tow_controller_touch(controller);
-    tow_worker_release(worker);
+    tow_ctl_worker_release(worker);
 }
 
-void tow_workers_close(tow_controller_t *controller, tow_status_t reason)
+void tow_ctl_workers_close(tow_controller_t *controller, tow_status_t reason)
 {
-    for (tow_list_t *item = controller->workers.next;
-         item != &controller->workers; item = item->next) {
-        worker_t *worker = TOW_CONTAINER_OF(item, worker_t, node);
+    for (tow_list_t *item = controller->workers.list.next;
+         item != &controller->workers.list; item = item->next) {
+        tow_ctl_worker_t *worker =
+            TOW_CONTAINER_OF(item, tow_ctl_worker_t, node);
         tow_session_close(worker->session, reason,
                           tow_controller_closing(controller));
         worker->session = NULL;
     }
 }
 
-void tow_workers_abandon(tow_controller_t *controller)
+void tow_ctl_workers_discard(tow_controller_t *controller)
 {
-    for (tow_list_t *item = controller->workers.next;
-         item != &controller->workers; item = item->next) {
-        worker_t *worker = TOW_CONTAINER_OF(item, worker_t, node);
-        tow_session_abandon(worker->session);
+    for (tow_list_t *item = controller->workers.list.next;
+         item != &controller->workers.list; item = item->next) {
+        tow_ctl_worker_t *worker =
+            TOW_CONTAINER_OF(item, tow_ctl_worker_t, node);
+        tow_session_discard(worker->session);
         worker->session = NULL;
     }
 }
 
-void tow_workers_destroy(tow_controller_t *controller)
+void tow_ctl_workers_destroy(tow_controller_t *controller)
 {
-    while (!tow_list_is_empty(&controller->workers)) {
-        tow_list_t *item = tow_list_pop_front(&controller->workers);
-        tow_worker_release(TOW_CONTAINER_OF(item, worker_t, node));
+    while (!tow_list_is_empty(&controller->workers.list)) {
+        tow_list_t *item = tow_list_pop_front(&controller->workers.list);
+        tow_ctl_worker_release(TOW_CONTAINER_OF(item, tow_ctl_worker_t, node));
     }
 }
 
-/* -- What it says -------------------------------------------------------------- */
+/* -- Messages from workers ------------------------------------------------- */
 
 static bool is_from_worker(uint32_t type)
 {
     switch (type) {
     case TOW_MESSAGE_DONE:
     case TOW_MESSAGE_RELAY_DONE:
-    case TOW_MESSAGE_RELAY_LOST:
+    case TOW_MESSAGE_RELAY_DISCONNECTED:
     case TOW_MESSAGE_LOAD_DONE:
     case TOW_MESSAGE_SHARD_PUT_OPENED:
     case TOW_MESSAGE_SHARD_PUT_DONE:
@@ -371,47 +387,50 @@ static bool is_from_worker(uint32_t type)
     }
 }
 
-static void dispatch(worker_t *worker, uint32_t type, const tow_body_t *body)
+static void dispatch(tow_ctl_worker_t *worker, uint32_t type,
+                     const tow_body_t *body)
 {
     switch (type) {
     case TOW_MESSAGE_DONE:
-        tow_runs_done(worker, (const tow_msg_done_t *)body);
+        tow_ctl_runs_done(worker, (const tow_msg_done_t *)body);
         return;
     case TOW_MESSAGE_RELAY_DONE:
-        tow_relay_done(worker, (const tow_msg_relay_done_t *)body);
+        tow_ctl_relay_done(worker, (const tow_msg_relay_done_t *)body);
         return;
-    case TOW_MESSAGE_RELAY_LOST:
-        tow_relay_lost(worker, ((const tow_msg_relay_lost_t *)body)->process);
+    case TOW_MESSAGE_RELAY_DISCONNECTED:
+        tow_ctl_relay_link_down(
+            worker, ((const tow_msg_relay_disconnected_t *)body)->process);
         return;
     case TOW_MESSAGE_LOAD_DONE: {
         const tow_msg_load_done_t *done = (const tow_msg_load_done_t *)body;
-        tow_executable_loaded(worker->controller, worker, done->executable,
-                              tow_failure_status(done->failure));
+        tow_ctl_executable_loaded(worker->controller, worker, done->executable,
+                                  tow_failure_status(done->failure));
         return;
     }
     case TOW_MESSAGE_SHARD_PUT_OPENED:
-        tow_put_opened(worker, (const tow_msg_shard_put_opened_t *)body);
+        tow_ctl_put_opened(worker, (const tow_msg_shard_put_opened_t *)body);
         return;
     case TOW_MESSAGE_SHARD_PUT_DONE:
-        tow_put_done(worker, (const tow_msg_shard_put_done_t *)body);
+        tow_ctl_put_done(worker, (const tow_msg_shard_put_done_t *)body);
         return;
     case TOW_MESSAGE_SHARD_GET_DONE:
-        tow_get_done(worker, (const tow_msg_shard_get_done_t *)body);
+        tow_ctl_get_done(worker, (const tow_msg_shard_get_done_t *)body);
         return;
     case TOW_MESSAGE_SPILL_DONE:
-        tow_spill_done(worker, (const tow_msg_spill_done_t *)body);
+        tow_ctl_spill_done(worker, (const tow_msg_spill_done_t *)body);
         return;
     case TOW_MESSAGE_CALLBACK:
-        tow_callback_begin(worker, (const tow_msg_callback_t *)body);
+        tow_ctl_callback_begin(worker, (const tow_msg_callback_t *)body);
         return;
     case TOW_MESSAGE_REPORT:
-        tow_report_answer(worker, (const tow_msg_report_t *)body);
+        tow_ctl_report_answer(worker, (const tow_msg_report_t *)body);
         return;
     default: TOW_UNREACHABLE();
     }
 }
 
-void tow_worker_message(worker_t *worker, const tow_message_t *message)
+void tow_ctl_worker_message(tow_ctl_worker_t *worker,
+                            const tow_message_t *message)
 {
     tow_controller_t *controller = worker->controller;
     if (worker->fault != TOW_OK) return;
@@ -422,11 +441,13 @@ void tow_worker_message(worker_t *worker, const tow_message_t *message)
         is_from_worker(message->type)
             ? tow_message_decode(message->type, message->bytes, message->size,
                                  &controller->arena, &body)
-            : TOW_ERROR(TOW_FAILED_PRECONDITION, "worker %s sent %s",
+            : TOW_ERROR(TOW_FAILED_PRECONDITION,
+                        "worker %s sent %s, which workers do not send",
                         worker->name, tow_message_type_name(message->type));
     if (status == TOW_OK)
         dispatch(worker, message->type, body);
     else
-        tow_worker_fault(worker, status);
+        tow_ctl_worker_fault(worker, status);
+    tow_ctl_worker_check(worker);
     tow_controller_touch(controller);
 }

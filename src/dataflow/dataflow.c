@@ -7,9 +7,9 @@
 #include "dataflow/dataflow_impl.h"
 #include "dataflow/tuning.h"
 
-/* -- Reports ----------------------------------------------------------------- */
+/* -- Reports --------------------------------------------------------------- */
 
-static void forget_reports(tow_dataflow_t *dataflow)
+static void discard_reports(tow_dataflow_t *dataflow)
 {
     for (size_t i = 0; i < dataflow->failures.count; i++)
         tow_status_release(dataflow->failures.items[i].cause);
@@ -28,11 +28,12 @@ static void send_report(tow_post_t *post)
     };
     dataflow->is_reporting = false;
     dataflow->options.finished(dataflow->options.context, &finished);
-    forget_reports(dataflow);
+    discard_reports(dataflow);
 }
 
-/* A post runs after what has arrived before it, and costs no system call while
- * the loop is awake: so it gathers what finishes together and delays nothing. */
+/* A post runs after all events that arrived before it, and costs no system call
+ * while the loop is awake: it collects runs that finish together and delays
+ * none. */
 void dataflow_wake(tow_dataflow_t *dataflow)
 {
     if (dataflow->is_reporting) return;
@@ -50,16 +51,16 @@ void dataflow_report(tow_dataflow_t *dataflow, uint64_t run, uint32_t node,
         const tow_failed_run_t failure = {run, node, take_cause};
         is_kept = tow_vec_push(&dataflow->failures, failure);
     }
-    TOW_ASSERT(is_kept); /* Room was made when it was granted. */
+    TOW_ASSERT(is_kept); /* The space was reserved when it was granted. */
     dataflow_wake(dataflow);
 }
 
-/* -- Life -------------------------------------------------------------------- */
+/* -- Creating and destroying ----------------------------------------------- */
 
 tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
                                  tow_dataflow_t **out_dataflow)
 {
-    TOW_ASSERT(options->driver != NULL && options->shelf != NULL &&
+    TOW_ASSERT(options->driver != NULL && options->shard_store != NULL &&
                options->finished != NULL);
     *out_dataflow = NULL;
     tow_dataflow_t *dataflow = tow_calloc(1, sizeof(*dataflow));
@@ -75,10 +76,10 @@ tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
                   dataflow->options.step_count_max);
     tow_list_init(&dataflow->host_runs);
     tow_list_init(&dataflow->host_outputs);
-    dataflow_walk_init(dataflow);
-    tow_list_init(&dataflow->doomed);
+    dataflow_apply_init(dataflow);
+    tow_list_init(&dataflow->aborted);
     tow_list_init(&dataflow->removed);
-    dataflow->doom_timer.fire = dataflow_tell_doomed;
+    dataflow->abort_timer.fire = dataflow_resend_aborts;
     dataflow->report.run = send_report;
     dataflow->donated =
         TOW_ERROR(TOW_FAILED_PRECONDITION, "the object was donated to a run");
@@ -86,7 +87,7 @@ tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
     return TOW_OK;
 }
 
-static void drop_programs(tow_dataflow_t *dataflow)
+static void remove_programs(tow_dataflow_t *dataflow)
 {
     size_t cursor = 0;
     uint64_t key;
@@ -97,19 +98,19 @@ static void drop_programs(tow_dataflow_t *dataflow)
     }
 }
 
-static void forget_programs(tow_dataflow_t *dataflow)
+static void discard_programs(tow_dataflow_t *dataflow)
 {
     size_t cursor = 0;
     uint64_t key;
     void *value;
     tow_list_t *item;
     while (tow_map_next(&dataflow->programs, &cursor, &key, &value))
-        dataflow_program_forget(value);
+        dataflow_program_discard(value);
     while ((item = tow_list_pop_front(&dataflow->removed)) != NULL)
-        dataflow_program_forget(TOW_CONTAINER_OF(item, program_t, in_removed));
+        dataflow_program_discard(TOW_CONTAINER_OF(item, program_t, in_removed));
 }
 
-static void drop_executables(tow_dataflow_t *dataflow)
+static void remove_executables(tow_dataflow_t *dataflow)
 {
     size_t cursor = 0;
     uint64_t key;
@@ -120,7 +121,7 @@ static void drop_executables(tow_dataflow_t *dataflow)
     }
 }
 
-static void drop_hosts(tow_dataflow_t *dataflow)
+static void remove_hosts(tow_dataflow_t *dataflow)
 {
     size_t cursor = 0;
     uint64_t key;
@@ -131,17 +132,17 @@ static void drop_hosts(tow_dataflow_t *dataflow)
     }
 }
 
-static void forget_errors(tow_dataflow_t *dataflow)
+static void discard_errors(tow_dataflow_t *dataflow)
 {
     tow_status_release(dataflow->raw_error);
-    tow_status_release(dataflow->told_error);
-    dataflow->raw_error = dataflow->told_error = TOW_OK;
+    tow_status_release(dataflow->reported_error);
+    dataflow->raw_error = dataflow->reported_error = TOW_OK;
 }
 
 static void free_tables(tow_dataflow_t *dataflow)
 {
-    forget_reports(dataflow);
-    forget_errors(dataflow);
+    discard_reports(dataflow);
+    discard_errors(dataflow);
     tow_status_release(dataflow->donated);
     tow_vec_deinit(&dataflow->finished);
     tow_vec_deinit(&dataflow->failures);
@@ -159,26 +160,27 @@ void tow_dataflow_destroy(tow_dataflow_t *dataflow)
 {
     if (dataflow == NULL) return;
     TOW_ASSERT(tow_dataflow_is_quiet(dataflow));
-    drop_programs(dataflow);
-    drop_executables(dataflow);
-    drop_hosts(dataflow);
+    remove_programs(dataflow);
+    remove_executables(dataflow);
+    remove_hosts(dataflow);
     free_tables(dataflow);
 }
 
-void tow_dataflow_forget(tow_dataflow_t *dataflow)
+void tow_dataflow_discard(tow_dataflow_t *dataflow)
 {
     if (dataflow == NULL) return;
-    forget_programs(dataflow);
-    dataflow_hosts_forget(dataflow);
-    drop_hosts(dataflow);
+    discard_programs(dataflow);
+    dataflow_hosts_discard(dataflow);
+    remove_hosts(dataflow);
     size_t cursor = 0;
     uint64_t key;
     void *value;
     while (tow_map_next(&dataflow->runs, &cursor, &key, &value))
         tow_status_release(((run_t *)value)->error);
     tow_list_t *item;
-    while ((item = tow_list_pop_front(&dataflow->doomed)) != NULL)
-        tow_status_release(TOW_CONTAINER_OF(item, step_run_t, in_doomed)->doom);
+    while ((item = tow_list_pop_front(&dataflow->aborted)) != NULL)
+        tow_status_release(
+            TOW_CONTAINER_OF(item, step_run_t, in_aborted)->abort_cause);
     free_tables(dataflow);
 }
 
@@ -188,20 +190,20 @@ void tow_dataflow_clear(tow_dataflow_t *dataflow, tow_status_t cause)
     uint64_t key;
     void *value;
     while (tow_map_next(&dataflow->runs, &cursor, &key, &value)) {
-        ((run_t *)value)->is_dropped = true;
+        ((run_t *)value)->is_cancelled = true;
         dataflow_abort_run(dataflow, value, cause);
     }
-    forget_reports(dataflow);
-    forget_errors(dataflow);
-    drop_programs(dataflow);
-    drop_executables(dataflow);
-    drop_hosts(dataflow);
+    discard_reports(dataflow);
+    discard_errors(dataflow);
+    remove_programs(dataflow);
+    remove_executables(dataflow);
+    remove_hosts(dataflow);
 }
 
 bool tow_dataflow_is_quiet(const tow_dataflow_t *dataflow)
 {
     return tow_map_count(&dataflow->runs) == 0 && !dataflow->is_reporting &&
-           !dataflow->walk.is_resuming &&
+           !dataflow->applying.is_resuming &&
            tow_list_is_empty(&dataflow->host_outputs);
 }
 
@@ -216,22 +218,23 @@ tow_dataflow_stats_t tow_dataflow_stats(const tow_dataflow_t *dataflow)
 
 bool tow_dataflow_is_blocked(const tow_dataflow_t *dataflow)
 {
-    return dataflow->walk.program != NULL;
+    return dataflow->applying.program != NULL;
 }
 
-/* -- What there is to run ---------------------------------------------------- */
+/* -- Executables and programs ---------------------------------------------- */
 
 static tow_status_t put_new(tow_map_t *map, uint64_t key, void *value,
                             size_t count_max, const char *what)
 {
     if (tow_map_find(map, key) != NULL)
-        return TOW_ERROR(TOW_ALREADY_EXISTS, "%s %" PRIu64 " is here already",
-                         what, key);
+        return TOW_ERROR(TOW_ALREADY_EXISTS,
+                         "%s %" PRIu64 " exists on this worker already", what,
+                         key);
     if (tow_map_count(map) >= count_max)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "%s %" PRIu64 ": there are %zu on this worker, and no "
-                         "more may be",
-                         what, key, tow_map_count(map));
+                         "%s %" PRIu64 ": this worker has %zu already, and its "
+                         "limit is %zu",
+                         what, key, tow_map_count(map), count_max);
     if (!tow_map_put(map, key, value))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     return TOW_OK;

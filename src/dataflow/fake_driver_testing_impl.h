@@ -1,5 +1,5 @@
-/* A driver that does nothing, at once: for what the executor itself costs. One
- * device; runs end, in order, when the test says so. */
+/* A driver without work, for measuring the executor alone. It has one device;
+ * runs end in order, when the test calls fake_finish_all. */
 #ifndef TOW_DATAFLOW_FAKE_DRIVER_TESTING_IMPL_H_
 #define TOW_DATAFLOW_FAKE_DRIVER_TESTING_IMPL_H_
 
@@ -26,9 +26,9 @@ typedef struct fake_driver {
     size_t queued_count;
     size_t inline_count;
     size_t linger_count;
-    /* Transfers: what waits to be told, one of each at most. */
+    /* Outstanding operations, at most one of each kind. */
     tow_copy_t *copy;
-    tow_borrow_t *borrow;
+    tow_buffer_share_t *share;
     tow_upload_t *upload;
     uint8_t bytes[64];
 } fake_driver_t;
@@ -79,7 +79,7 @@ static inline tow_status_t fake_run(tow_driver_t *driver, tow_run_t *run)
     assert_true(fake->queued_count < FAKE_QUEUE_MAX);
     run->results[0] = fake_buffer_make(fake);
     fake->inline_count += run->may_block;
-    fake->linger_count += run->may_linger;
+    fake->linger_count += run->may_start_inline;
     fake->queue[fake->queued_count++] = run;
     return TOW_OK;
 }
@@ -99,18 +99,19 @@ static inline tow_status_t fake_copy(tow_driver_t *driver, tow_copy_t *copy)
     return TOW_OK;
 }
 
-static inline tow_status_t fake_borrow(tow_driver_t *driver,
-                                       tow_borrow_t *borrow)
+static inline tow_status_t fake_share(tow_driver_t *driver,
+                                      tow_buffer_share_t *share)
 {
     fake_driver_t *fake = (fake_driver_t *)driver;
-    borrow->bytes = fake->bytes;
-    fake->borrow = borrow;
+    share->bytes = fake->bytes;
+    fake->share = share;
     return TOW_OK;
 }
 
-static inline void fake_give_back(tow_driver_t *driver, tow_borrow_t *borrow)
+static inline void fake_share_end(tow_driver_t *driver,
+                                  tow_buffer_share_t *share)
 {
-    (void)driver, (void)borrow;
+    (void)driver, (void)share;
 }
 
 static inline tow_status_t fake_upload(tow_driver_t *driver,
@@ -129,8 +130,8 @@ static inline void fake_settle(tow_driver_t *driver, tow_upload_t *upload,
 
 static const tow_driver_ops_t fake_ops = {
     .copy = fake_copy,
-    .borrow = fake_borrow,
-    .borrow_give_back = fake_give_back,
+    .share = fake_share,
+    .share_end = fake_share_end,
     .upload = fake_upload,
     .upload_settle = fake_settle,
     .buffer_state = fake_state,

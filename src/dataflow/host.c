@@ -1,9 +1,9 @@
-/* Host functions of a run: once for each shard that is ours, when its inputs are
- * there.
+/* Host functions of a run: one call for each of our shards, when its inputs are
+ * ready.
  *
  * Inputs are borrowed. Outputs of a known size are late uploads from the start,
  * promises that later steps are enqueued behind; others are uploaded when the
- * function has said how large they are. Their memory is the device's for as long
+ * function has reported their size. A device may keep their memory for as long
  * as it likes, so each has a record that outlives the step. */
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -22,21 +22,21 @@ typedef struct host_output {
 } host_output_t;
 
 typedef struct host_input {
-    tow_borrow_t borrow; /* its buffer is held */
+    tow_buffer_share_t share; /* its buffer is retained */
     host_shard_t *shard;
-    bool is_lent;
+    bool is_shared;
 } host_input_t;
 
 struct host_shard {
     host_run_t *run;
-    uint32_t index;         /* among ours */
-    uint32_t missing_count; /* inputs that are not lent to us yet */
-    uint32_t asked_count;   /* of those, asked for */
+    uint32_t index;         /* among our shards */
+    uint32_t missing_count; /* inputs that are not borrowed yet */
+    uint32_t asked_count;   /* of those, requested */
     bool is_calling;
     bool is_ended;
     tow_host_job_t job;
     host_input_t *inputs;
-    host_output_t **outputs; /* NULL: it has left us */
+    host_output_t **outputs; /* NULL: detached */
 };
 
 struct host_run {
@@ -48,11 +48,11 @@ struct host_run {
     tow_status_t error;               /* owned; the first */
     uint32_t shard_count, open_count; /* shards; not ended */
     tow_post_t ended;
-    tow_arena_t arena; /* of all that follows */
+    tow_arena_t arena; /* of the fields below */
     host_shard_t *shards;
 };
 
-/* -- Memory ------------------------------------------------------------------------ */
+/* -- Memory ---------------------------------------------------------------- */
 
 static void free_output(host_output_t *output)
 {
@@ -65,10 +65,10 @@ static void free_output(host_output_t *output)
         dataflow_wake(dataflow);
 }
 
-/* The device needs the memory no more. */
+/* The device does not need the memory any more. */
 static void uploaded(tow_upload_t *upload, tow_status_t take_status)
 {
-    tow_status_ignore(take_status, "the buffer says the same");
+    tow_status_ignore(take_status, "the buffer reports the same error");
     free_output(TOW_CONTAINER_OF(upload, host_output_t, upload));
 }
 
@@ -80,7 +80,7 @@ static void free_run(host_run_t *run)
     tow_free(run);
 }
 
-void dataflow_hosts_forget(tow_dataflow_t *dataflow)
+void dataflow_hosts_discard(tow_dataflow_t *dataflow)
 {
     tow_list_t *item;
     while (!tow_list_is_empty(&dataflow->host_runs))
@@ -94,10 +94,10 @@ void dataflow_hosts_forget(tow_dataflow_t *dataflow)
     }
 }
 
-/* -- Ending ------------------------------------------------------------------------ */
+/* -- Ending a step --------------------------------------------------------- */
 
-/* A failure poisons what was promised, and the rest never comes to be. */
-static void drop_outputs(host_shard_t *shard, tow_status_t cause)
+/* A failure poisons promised outputs; the others are never created. */
+static void discard_outputs(host_shard_t *shard, tow_status_t cause)
 {
     tow_driver_t *driver = shard->run->dataflow->options.driver;
     for (size_t i = 0; i < shard->run->signature->result_count; i++) {
@@ -112,7 +112,8 @@ static void drop_outputs(host_shard_t *shard, tow_status_t cause)
     }
 }
 
-/* In a turn of its own: whoever aborts it is in the middle of something. */
+/* In a turn of its own: the caller that aborts it is in the middle of an
+ * operation. */
 static void end_run(tow_post_t *post)
 {
     host_run_t *run = TOW_CONTAINER_OF(post, host_run_t, ended);
@@ -122,7 +123,7 @@ static void end_run(tow_post_t *post)
     tow_status_t error = run->error;
     run->error = TOW_OK;
     free_run(run);
-    if (error == TOW_OK && dataflow->walk.run == step->owner &&
+    if (error == TOW_OK && dataflow->applying.run == step->owner &&
         step->owner->error == TOW_OK)
         dataflow_outputs_ready(dataflow, program, step->step);
     dataflow_end_step(step, error);
@@ -134,15 +135,15 @@ static void give_back(host_shard_t *shard)
     tow_driver_t *driver = shard->run->dataflow->options.driver;
     for (size_t i = 0; i < shard->run->signature->argument_count; i++) {
         host_input_t *input = &shard->inputs[i];
-        if (!input->is_lent) continue;
-        input->is_lent = false;
-        tow_borrow_give_back(driver, &input->borrow);
-        tow_buffer_release(input->borrow.buffer);
+        if (!input->is_shared) continue;
+        input->is_shared = false;
+        tow_buffer_share_end(driver, &input->share);
+        tow_buffer_release(input->share.buffer);
     }
 }
 
-/* Has it ended? Its call is over, or will never be made, and nothing is lent to
- * it or about to be. */
+/* Ends the shard if its call is over, or will never be made, and no input is
+ * borrowed or about to be. */
 static void look_at(host_shard_t *shard)
 {
     host_run_t *run = shard->run;
@@ -150,7 +151,7 @@ static void look_at(host_shard_t *shard)
     if (run->error == TOW_OK && shard->missing_count > 0) return;
     give_back(shard);
     if (shard->asked_count > 0) return;
-    if (run->error != TOW_OK) drop_outputs(shard, run->error);
+    if (run->error != TOW_OK) discard_outputs(shard, run->error);
     shard->is_ended = true;
     TOW_ASSERT(run->open_count > 0);
     if (--run->open_count == 0)
@@ -161,7 +162,7 @@ static void look_at(host_shard_t *shard)
 static void fail_run(host_run_t *run, tow_status_t take_error)
 {
     if (run->error != TOW_OK || run->open_count == 0) {
-        tow_status_ignore(take_error, "the step has an earlier end");
+        tow_status_ignore(take_error, "the step has an earlier error");
         return;
     }
     run->error = take_error;
@@ -178,14 +179,14 @@ void dataflow_host_abort(step_run_t *step_run, tow_status_t cause)
     fail_run(step_run->host, tow_status_retain(cause));
 }
 
-/* -- Outputs ----------------------------------------------------------------------- */
+/* -- Outputs --------------------------------------------------------------- */
 
 static bool is_regular(const host_run_t *run, size_t output)
 {
     return run->signature->results[output].bounds == 0;
 }
 
-static tow_status_t upload(host_shard_t *shard, size_t index, bool is_late)
+static tow_status_t upload(host_shard_t *shard, size_t index, bool is_deferred)
 {
     const host_run_t *run = shard->run;
     host_output_t *output = shard->outputs[index];
@@ -195,7 +196,7 @@ static tow_status_t upload(host_shard_t *shard, size_t index, bool is_late)
                                     .bytes = output->bytes,
                                     .done = uploaded,
                                     .may_alias = true,
-                                    .is_late = is_late};
+                                    .is_deferred = is_deferred};
     TOW_RETURN_IF_ERROR(
         tow_driver_upload(run->dataflow->options.driver, &output->upload));
     output->is_uploading = true;
@@ -214,12 +215,12 @@ static tow_status_t publish(host_shard_t *shard)
                               TOW_OK);
         else
             TOW_RETURN_IF_ERROR(upload(shard, i, false));
-        shard->outputs[i] = NULL; /* Its callback is the end of it. */
+        shard->outputs[i] = NULL; /* Its callback ends it. */
     }
     return TOW_OK;
 }
 
-/* -- Calls ------------------------------------------------------------------------- */
+/* -- Calls ----------------------------------------------------------------- */
 
 static void called(tow_host_job_t *job, tow_status_t take_status)
 {
@@ -237,7 +238,7 @@ static void call(host_shard_t *shard)
     host_run_t *run = shard->run;
     for (size_t i = 0; i < run->signature->argument_count; i++)
         shard->job.inputs[i].bytes =
-            (void *)shard->inputs[i].borrow.bytes; /* only read */
+            (void *)shard->inputs[i].share.bytes; /* only read */
     run->dataflow->stats.host_call_count++;
     tow_status_t status =
         tow_host_runner_submit(run->dataflow->options.host_runner, &shard->job);
@@ -245,25 +246,25 @@ static void call(host_shard_t *shard)
     if (TOW_UNLIKELY(status != TOW_OK)) fail_run(run, status);
 }
 
-static void borrowed(tow_borrow_t *borrow, tow_status_t take_status)
+static void borrowed(tow_buffer_share_t *share, tow_status_t take_status)
 {
-    host_input_t *input = TOW_CONTAINER_OF(borrow, host_input_t, borrow);
+    host_input_t *input = TOW_CONTAINER_OF(share, host_input_t, share);
     host_shard_t *shard = input->shard;
     shard->asked_count--;
     if (TOW_LIKELY(take_status == TOW_OK)) {
-        input->is_lent = true;
+        input->is_shared = true;
         if (--shard->missing_count == 0 && shard->run->error == TOW_OK) {
             call(shard);
             return;
         }
     } else {
-        tow_buffer_release(borrow->buffer);
+        tow_buffer_release(share->buffer);
         fail_run(shard->run, take_status);
     }
     look_at(shard);
 }
 
-/* -- The beginning ----------------------------------------------------------------- */
+/* -- Starting a step ------------------------------------------------------- */
 
 static tow_status_t check_input(const host_run_t *run, size_t index,
                                 const tow_shape_t *given)
@@ -277,12 +278,12 @@ static tow_status_t check_input(const host_run_t *run, size_t index,
                 given->dims[i] < wanted->shape.dims[i]);
     if (fits) return TOW_OK;
     char texts[2][TOW_SHAPE_TEXT_MAX];
-    return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                     "host function %s, input %zu: it is %s, and %s%s is taken",
-                     run->signature->name, index,
-                     tow_shape_format(given, texts[0]),
-                     wanted->bounds != 0 ? "at most " : "",
-                     tow_shape_format(&wanted->shape, texts[1]));
+    return TOW_ERROR(
+        TOW_INVALID_ARGUMENT,
+        "host function %s, input %zu: it is %s, the function takes %s%s",
+        run->signature->name, index, tow_shape_format(given, texts[0]),
+        wanted->bounds != 0 ? "at most " : "",
+        tow_shape_format(&wanted->shape, texts[1]));
 }
 
 static tow_status_t note_input(host_shard_t *shard, const slot_t *slot,
@@ -292,7 +293,7 @@ static tow_status_t note_input(host_shard_t *shard, const slot_t *slot,
     if (dataflow_count_shards(slot) != run->shard_count)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "host function %s, input %zu: it has %u shards on "
-                         "this worker, and the function runs for %u",
+                         "this worker, the function runs for %u",
                          run->signature->name, index,
                          dataflow_count_shards(slot), run->shard_count);
     tow_buffer_t *buffer = slot->shards[shard->index * slot->stride];
@@ -300,8 +301,8 @@ static tow_status_t note_input(host_shard_t *shard, const slot_t *slot,
     tow_host_array_t *array = &shard->job.inputs[index];
     array->shape = buffer->shape;
     shard->inputs[index].shard = shard;
-    shard->inputs[index].borrow =
-        (tow_borrow_t){.buffer = buffer, .done = borrowed};
+    shard->inputs[index].share =
+        (tow_buffer_share_t){.buffer = buffer, .done = borrowed};
     return tow_shape_bytes(&buffer->shape, &array->size);
 }
 
@@ -315,11 +316,12 @@ static tow_status_t make_output(host_shard_t *shard, size_t index)
     output->dataflow = run->dataflow;
     tow_list_append(&run->dataflow->host_outputs, &output->in_dataflow);
     shard->outputs[index] = output;
-    output->bytes = tow_aligned_alloc(TOW_MOVER_ALIGNMENT, size);
+    output->bytes = tow_aligned_alloc(TOW_TRANSFER_ALIGNMENT, size);
     if (output->bytes == NULL)
-        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "host function %s: %llu bytes for output %zu",
-                         run->signature->name, (unsigned long long)size, index);
+        return TOW_ERROR(
+            TOW_RESOURCE_EXHAUSTED,
+            "host function %s: cannot allocate %llu bytes for output %zu",
+            run->signature->name, (unsigned long long)size, index);
     shard->job.outputs[index] = (tow_host_array_t){
         .shape = info->shape, .bytes = output->bytes, .size = info->bytes};
     return is_regular(run, index) ? upload(shard, index, true) : TOW_OK;
@@ -360,21 +362,21 @@ static tow_status_t make_shard(host_run_t *run, uint32_t index,
     return TOW_OK;
 }
 
-/* From here on what goes wrong is the step's error, told when it has ended. */
+/* From here on, an error is the step's and is reported when it has ended. */
 static void borrow_inputs(host_shard_t *shard)
 {
     host_run_t *run = shard->run;
     const size_t count = run->signature->argument_count;
     for (size_t i = 0; i < count && run->error == TOW_OK; i++) {
-        tow_borrow_t *borrow = &shard->inputs[i].borrow;
-        tow_buffer_retain(borrow->buffer);
+        tow_buffer_share_t *share = &shard->inputs[i].share;
+        tow_buffer_retain(share->buffer);
         tow_status_t status =
-            tow_driver_borrow(run->dataflow->options.driver, borrow);
+            tow_driver_share(run->dataflow->options.driver, share);
         if (TOW_LIKELY(status == TOW_OK)) {
             shard->asked_count++;
             continue;
         }
-        tow_buffer_release(borrow->buffer);
+        tow_buffer_release(share->buffer);
         fail_run(run, status);
     }
 }
@@ -394,7 +396,7 @@ static tow_status_t make_run(const program_t *program, const step_t *step,
         if (status == TOW_OK) continue;
         for (uint32_t k = 0; k <= i; k++)
             if (run->shards[k].outputs != NULL)
-                drop_outputs(&run->shards[k], status);
+                discard_outputs(&run->shards[k], status);
         for (size_t k = 0; k < result_count; k++) {
             if (step->results[k] != NULL) tow_buffer_release(step->results[k]);
             step->results[k] = NULL;

@@ -1,4 +1,5 @@
-/* Programs: kept as they came, bound to their executables at their first run. */
+/* Programs: stored as received, bound to their executables at their first
+ * run. */
 #include <inttypes.h>
 
 #include "base/alloc.h"
@@ -31,8 +32,8 @@ static void unbind(program_t *program)
     program->is_bound = false;
 }
 
-/* Its executables are the driver's, which has died with it. */
-void dataflow_program_forget(program_t *program)
+/* Its executables belong to the driver, which has crashed too. */
+void dataflow_program_discard(program_t *program)
 {
     release_hosts(program);
     tow_arena_deinit(&program->arena);
@@ -43,7 +44,7 @@ void dataflow_program_forget(program_t *program)
 void dataflow_program_free(program_t *program)
 {
     release_executables(program);
-    dataflow_program_forget(program);
+    dataflow_program_discard(program);
 }
 
 void dataflow_program_remove(tow_dataflow_t *dataflow, program_t *program)
@@ -64,7 +65,7 @@ void dataflow_program_unhold(program_t *program)
     dataflow_program_free(program);
 }
 
-/* -- Checks: what unpacking cannot know without the executables -------------- */
+/* -- Checks that need the executables -------------------------------------- */
 
 static tow_status_t check_step(const step_t *step)
 {
@@ -74,8 +75,8 @@ static tow_status_t check_step(const step_t *step)
          signature->argument_count != lowered->input_count) ||
         signature->result_count != lowered->output_count)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "node %u: %s takes %zu arguments and gives %zu "
-                         "results; the program has %zu and %u for it",
+                         "node %u: %s takes %zu arguments and returns %zu "
+                         "results; the program has %zu and %u",
                          lowered->node, signature->name,
                          signature->argument_count, signature->result_count,
                          lowered->input_count, lowered->output_count);
@@ -86,9 +87,9 @@ static tow_status_t check_step(const step_t *step)
     return TOW_OK;
 }
 
-/* Unpacking has made sure that inputs were written before and are not freed
- * yet; here, that they have a shard for each device. Those of arguments are
- * seen when they are there. */
+/* Unpacking has checked that inputs are written before and not freed yet; this
+ * checks that they have a shard for each device. Arguments are checked when
+ * they are known. */
 static tow_status_t check_inputs(program_t *program, const step_t *step,
                                  size_t shard_count)
 {
@@ -99,8 +100,8 @@ static tow_status_t check_inputs(program_t *program, const step_t *step,
             slot->is_needed = true;
         else if (slot->count != shard_count)
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "node %u: input %zu lies on %u devices of this "
-                             "worker, and the step is for %zu",
+                             "node %u: input %zu is on %u devices of this "
+                             "worker, the step runs on %zu",
                              lowered->node, i, slot->count, shard_count);
     }
     return TOW_OK;
@@ -112,9 +113,9 @@ static tow_status_t check_route(const tow_dataflow_t *dataflow,
 {
     const tow_lowered_step_t *lowered = step->lowered;
     const tow_route_t *route = lowered->route;
-    if (dataflow->options.mover == NULL)
+    if (dataflow->options.engine == NULL)
         return TOW_ERROR(TOW_UNIMPLEMENTED,
-                         "node %u: this worker has no transfers",
+                         "node %u: this worker does not support transfers",
                          lowered->node);
     if (lowered->input_count != (route->source_count > 0 ? 1 : 0) ||
         lowered->output_count != (route->target_count > 0 ? 1 : 0))
@@ -134,9 +135,9 @@ static tow_status_t check_part(const tow_dataflow_t *dataflow,
                                const step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
-    if (dataflow->options.mover == NULL)
+    if (dataflow->options.engine == NULL)
         return TOW_ERROR(TOW_UNIMPLEMENTED,
-                         "node %u: this worker has no collectives",
+                         "node %u: this worker does not support collectives",
                          lowered->node);
     return tow_status_annotate(
         tow_part_check(lowered->collective, dataflow->options.process,
@@ -144,9 +145,10 @@ static tow_status_t check_part(const tow_dataflow_t *dataflow,
         "node %u", lowered->node);
 }
 
-/* -- Layout ------------------------------------------------------------------ */
+/* -- Layout ---------------------------------------------------------------- */
 
-/* Outputs always lie where the driver writes them: in their step's results. */
+/* Outputs always are where the driver writes them: in the results of their
+ * step. */
 static void place_outputs(program_t *program, const step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
@@ -162,18 +164,18 @@ static bool lay_out_step(program_t *program, step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
     tow_arena_t *arena = &program->arena;
-    /* One more of each: none is of no bytes. */
+    /* One more of each: an allocation of 0 bytes returns NULL. */
     step->results = tow_arena_calloc(
         arena, (size_t)step->shard_count * lowered->output_count + 1,
         sizeof(*step->results));
-    step->kept =
-        tow_arena_calloc(arena, lowered->kept_count + 1, sizeof(*step->kept));
+    step->kept = tow_arena_calloc(arena, lowered->non_donatable_count + 1,
+                                  sizeof(*step->kept));
     step->kept_now = tow_arena_calloc(arena, lowered->input_count + 1,
                                       sizeof(*step->kept_now));
     if (step->results == NULL || step->kept == NULL || step->kept_now == NULL)
         return false;
-    for (size_t i = 0; i < lowered->kept_count; i++)
-        step->kept[i] = lowered->kept[i];
+    for (size_t i = 0; i < lowered->non_donatable_count; i++)
+        step->kept[i] = lowered->non_donatable[i];
     place_outputs(program, step);
     return true;
 }
@@ -207,8 +209,8 @@ static tow_status_t bind_host(tow_dataflow_t *dataflow, program_t *program,
     if (code->signature.argument_count != lowered->input_count ||
         code->signature.result_count != lowered->output_count)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "node %u: host function %s takes %zu arrays and gives "
-                         "%zu; the program has %zu and %u for it",
+                         "node %u: host function %s takes %zu arrays and "
+                         "returns %zu; the program has %zu and %u",
                          lowered->node, code->signature.name,
                          code->signature.argument_count,
                          code->signature.result_count, lowered->input_count,

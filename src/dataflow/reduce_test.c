@@ -1,17 +1,17 @@
-/* Collectives on movers that are joined in memory: bytes by chance, an abort, a
- * loss and a death at every single step, messages that lie. */
-#include "dataflow/mover_testing_impl.h"
+/* Collectives on transfer engines connected in memory: random values; an abort,
+ * a disconnect and a crash at every step; invalid messages. */
+#include "dataflow/transfer_testing_impl.h"
 
 #include "collective/reduce.h"
-#include "dataflow/mover_reduce_impl.h"
+#include "dataflow/transfer_reduce_impl.h"
 
 #define TENSORS_MAX 3
 
 /* One collective on all its workers. Shard s of the slice is on worker
  * places[s], and in group groups[s]. */
-typedef struct gather_part {
-    tow_move_t move;
-    struct gather *gather;
+typedef struct collective_part {
+    tow_transfer_t transfer;
+    struct collective *collective;
     tow_collective_part_t part;
     tow_members_t groups[SHARDS_MAX];
     uint32_t processes[SHARDS_MAX][WORKERS_MAX];
@@ -24,10 +24,10 @@ typedef struct gather_part {
     char message[256];
     tow_buffer_t *sources[SHARDS_MAX * TENSORS_MAX];
     tow_buffer_t *targets[SHARDS_MAX * TENSORS_MAX];
-} gather_part_t;
+} collective_part_t;
 
-typedef struct gather {
-    yard_t *yard;
+typedef struct collective {
+    transfer_fixture_t *fixture;
     uint64_t gang;
     size_t shard_count;
     uint32_t places[SHARDS_MAX];
@@ -36,14 +36,15 @@ typedef struct gather {
     size_t tensor_count;
     tow_reduction_t how;
     uint64_t chunk_bytes;
-    gather_part_t parts[WORKERS_MAX];
-} gather_t;
+    collective_part_t parts[WORKERS_MAX];
+} collective_t;
 
-/* -- What it is ------------------------------------------------------------------ */
+/* -- Collectives ----------------------------------------------------------- */
 
-static void gather_done(tow_move_t *move, tow_status_t take_status)
+static void collective_done(tow_transfer_t *transfer, tow_status_t take_status)
 {
-    gather_part_t *part = TOW_CONTAINER_OF(move, gather_part_t, move);
+    collective_part_t *part =
+        TOW_CONTAINER_OF(transfer, collective_part_t, transfer);
     assert_false(part->is_done);
     part->is_done = true;
     part->code = tow_status_code(take_status);
@@ -52,7 +53,7 @@ static void gather_done(tow_move_t *move, tow_status_t take_status)
     tow_status_release(take_status);
 }
 
-static tow_members_t *group_of(gather_part_t *part, uint32_t number)
+static tow_members_t *group_of(collective_part_t *part, uint32_t number)
 {
     for (size_t i = 0; i < part->part.group_count; i++)
         if (part->groups[i].group == number) return &part->groups[i];
@@ -63,7 +64,7 @@ static tow_members_t *group_of(gather_part_t *part, uint32_t number)
     return &part->groups[at];
 }
 
-static void add_process(gather_part_t *part, tow_members_t *members,
+static void add_process(collective_part_t *part, tow_members_t *members,
                         uint32_t process, uint32_t self)
 {
     uint32_t *processes = part->processes[members - part->groups];
@@ -73,80 +74,84 @@ static void add_process(gather_part_t *part, tow_members_t *members,
     processes[members->process_count++] = process;
 }
 
-static void describe(gather_t *gather, uint32_t process)
+static void describe(collective_t *collective, uint32_t process)
 {
-    gather_part_t *part = &gather->parts[process];
-    part->part = (tow_collective_part_t){.kind = TOW_COLLECTIVE_ALL_REDUCE,
-                                         .reduction = gather->how,
-                                         .tensors = gather->tensors,
-                                         .tensor_count = gather->tensor_count,
-                                         .devices = part->devices,
-                                         .groups = part->groups,
-                                         .chunk_bytes = gather->chunk_bytes};
-    for (uint32_t s = 0; s < gather->shard_count; s++) {
-        if (gather->places[s] != process) continue;
-        tow_members_t *members = group_of(part, gather->groups[s]);
+    collective_part_t *part = &collective->parts[process];
+    part->part =
+        (tow_collective_part_t){.kind = TOW_COLLECTIVE_ALL_REDUCE,
+                                .reduction = collective->how,
+                                .tensors = collective->tensors,
+                                .tensor_count = collective->tensor_count,
+                                .devices = part->devices,
+                                .groups = part->groups,
+                                .chunk_bytes = collective->chunk_bytes};
+    for (uint32_t s = 0; s < collective->shard_count; s++) {
+        if (collective->places[s] != process) continue;
+        tow_members_t *members = group_of(part, collective->groups[s]);
         const uint32_t own = (uint32_t)part->part.shard_count++;
         part->shards[members - part->groups][members->shard_count++] = own;
         part->owned[own] = s;
         part->devices[own] = own % DEVICES_MAX;
     }
     for (size_t i = 0; i < part->part.group_count; i++)
-        for (uint32_t s = 0; s < gather->shard_count; s++)
-            if (gather->groups[s] == part->groups[i].group)
-                add_process(part, &part->groups[i], gather->places[s], process);
+        for (uint32_t s = 0; s < collective->shard_count; s++)
+            if (collective->groups[s] == part->groups[i].group)
+                add_process(part, &part->groups[i], collective->places[s],
+                            process);
 }
 
-/* Everything but yard, gang, shards, tensors, how and chunk_bytes is made here. */
-static void gather_init(gather_t *gather)
+/* The caller has set fixture, gang, shards, tensors, how and chunk_bytes. */
+static void collective_init(collective_t *collective)
 {
-    const size_t count = gather->tensor_count;
-    for (uint32_t w = 0; w < gather->yard->hand_count; w++) {
-        gather_part_t *part = &gather->parts[w];
-        *part = (gather_part_t){.gather = gather};
-        describe(gather, w);
-        part->move = (tow_move_t){.part = &part->part,
-                                  .gang = gather->gang,
-                                  .sources = part->sources,
-                                  .source_stride = count,
-                                  .targets = part->targets,
-                                  .done = gather_done};
+    const size_t count = collective->tensor_count;
+    for (uint32_t w = 0; w < collective->fixture->worker_count; w++) {
+        collective_part_t *part = &collective->parts[w];
+        *part = (collective_part_t){.collective = collective};
+        describe(collective, w);
+        part->transfer = (tow_transfer_t){.part = &part->part,
+                                          .gang = collective->gang,
+                                          .sources = part->sources,
+                                          .source_stride = count,
+                                          .targets = part->targets,
+                                          .done = collective_done};
         for (size_t i = 0; i < part->part.shard_count * count; i++)
             part->sources[i] =
-                &yard_buffer(&gather->yard->hands[w], part->devices[i / count],
-                             &gather->tensors[i % count])
+                &transfer_fixture_buffer(&collective->fixture->workers[w],
+                                         part->devices[i / count],
+                                         &collective->tensors[i % count])
                      ->base;
     }
 }
 
-static tow_status_t gather_start(gather_t *gather, uint32_t process)
+static tow_status_t collective_start(collective_t *collective, uint32_t process)
 {
-    gather_part_t *part = &gather->parts[process];
-    tow_mover_t *mover = gather->yard->hands[process].mover;
+    collective_part_t *part = &collective->parts[process];
+    tow_transfer_engine_t *engine =
+        collective->fixture->workers[process].engine;
     tow_status_t status = TOW_OK;
     if (part->part.shard_count > 0) {
         must(tow_part_check(&part->part, process, DEVICES_MAX));
-        status = tow_mover_start(mover, &part->move);
+        status = tow_transfer_start(engine, &part->transfer);
         part->is_begun = status == TOW_OK;
     } else {
         part->is_done = true;
     }
-    tow_mover_granted(mover, gather->gang);
+    tow_transfer_engine_granted(engine, collective->gang);
     return status;
 }
 
-/* -- Bytes ------------------------------------------------------------------------ */
+/* -- Bytes ----------------------------------------------------------------- */
 
-/* Small numbers, so that sums and products of all types are exact and the same in
- * any order. */
-static void fill(const gather_t *gather, uint32_t shard, size_t tensor,
+/* Small numbers, so that sums and products of all types are exact and the same
+ * in any order. */
+static void fill(const collective_t *collective, uint32_t shard, size_t tensor,
                  uint8_t *bytes, uint64_t size)
 {
-    const tow_type_t type = gather->tensors[tensor].type;
+    const tow_type_t type = collective->tensors[tensor].type;
     const uint64_t element = tow_type_bits(type) / 8;
     for (uint64_t i = 0; i < size / element; i++) {
         const uint8_t small =
-            1 + byte_at(i, gather->gang * 31 + shard * 7 + tensor) % 2;
+            1 + plan_byte_at(i, collective->gang * 31 + shard * 7 + tensor) % 2;
         uint8_t *at = bytes + i * element;
         memset(at, 0, element);
         if (type == TOW_TYPE_F32)
@@ -158,45 +163,47 @@ static void fill(const gather_t *gather, uint32_t shard, size_t tensor,
     }
 }
 
-static void produce(gather_t *gather, uint32_t process, size_t index)
+static void produce(collective_t *collective, uint32_t process, size_t index)
 {
-    gather_part_t *part = &gather->parts[process];
+    collective_part_t *part = &collective->parts[process];
     tow_buffer_t *buffer = part->sources[index];
     uint8_t *bytes = test_malloc(buffer->bytes + 1);
-    fill(gather, part->owned[index / gather->tensor_count],
-         index % gather->tensor_count, bytes, buffer->bytes);
-    buffer_finish(buffer, bytes);
+    fill(collective, part->owned[index / collective->tensor_count],
+         index % collective->tensor_count, bytes, buffer->bytes);
+    fixture_buffer_finish(buffer, bytes);
     test_free(bytes);
 }
 
-static void produce_all(gather_t *gather)
+static void produce_all(collective_t *collective)
 {
-    for (uint32_t w = 0; w < gather->yard->hand_count; w++)
-        for (size_t i = 0;
-             i < gather->parts[w].part.shard_count * gather->tensor_count; i++)
-            produce(gather, w, i);
+    for (uint32_t w = 0; w < collective->fixture->worker_count; w++)
+        for (size_t i = 0; i < collective->parts[w].part.shard_count *
+                                   collective->tensor_count;
+             i++)
+            produce(collective, w, i);
 }
 
-static void expect_tensor(const gather_t *gather, const gather_part_t *part,
-                          size_t index)
+static void expect_tensor(const collective_t *collective,
+                          const collective_part_t *part, size_t index)
 {
-    const size_t tensor = index % gather->tensor_count;
-    const uint32_t shard = part->owned[index / gather->tensor_count];
-    const yard_buffer_t *buffer = (const yard_buffer_t *)part->targets[index];
+    const size_t tensor = index % collective->tensor_count;
+    const uint32_t shard = part->owned[index / collective->tensor_count];
+    const fixture_buffer_t *buffer =
+        (const fixture_buffer_t *)part->targets[index];
     const uint64_t size = buffer->base.bytes;
     uint8_t *wanted = test_calloc(1, size + 1);
     uint8_t *other = test_malloc(size + 1);
     bool is_first = true;
     assert_int_equal(buffer->state, TOW_BUFFER_READY);
     assert_int_equal(buffer->base.device,
-                     part->devices[index / gather->tensor_count]);
-    for (uint32_t s = 0; s < gather->shard_count; s++) {
-        if (gather->groups[s] != gather->groups[shard]) continue;
-        fill(gather, s, tensor, is_first ? wanted : other, size);
-        const tow_type_t type = gather->tensors[tensor].type;
+                     part->devices[index / collective->tensor_count]);
+    for (uint32_t s = 0; s < collective->shard_count; s++) {
+        if (collective->groups[s] != collective->groups[shard]) continue;
+        fill(collective, s, tensor, is_first ? wanted : other, size);
+        const tow_type_t type = collective->tensors[tensor].type;
         if (!is_first)
             tow_reduce(wanted, other, size / (tow_type_bits(type) / 8), type,
-                       gather->how);
+                       collective->how);
         is_first = false;
     }
     assert_memory_equal(buffer->bytes, wanted, size);
@@ -204,27 +211,27 @@ static void expect_tensor(const gather_t *gather, const gather_part_t *part,
     test_free(other);
 }
 
-static void expect_all(const gather_t *gather)
+static void expect_all(const collective_t *collective)
 {
-    for (uint32_t w = 0; w < gather->yard->hand_count; w++) {
-        const gather_part_t *part = &gather->parts[w];
+    for (uint32_t w = 0; w < collective->fixture->worker_count; w++) {
+        const collective_part_t *part = &collective->parts[w];
         assert_true(part->is_done);
         if (part->code != TOW_CODE_OK) fail_msg("%s", part->message);
-        for (size_t i = 0; i < part->part.shard_count * gather->tensor_count;
-             i++)
-            expect_tensor(gather, part, i);
+        for (size_t i = 0;
+             i < part->part.shard_count * collective->tensor_count; i++)
+            expect_tensor(collective, part, i);
     }
 }
 
-static void gather_release(gather_t *gather)
+static void collective_release(collective_t *collective)
 {
-    for (uint32_t w = 0; w < gather->yard->hand_count; w++) {
-        gather_part_t *part = &gather->parts[w];
-        const size_t count = part->part.shard_count * gather->tensor_count;
+    for (uint32_t w = 0; w < collective->fixture->worker_count; w++) {
+        collective_part_t *part = &collective->parts[w];
+        const size_t count = part->part.shard_count * collective->tensor_count;
         for (size_t i = 0; i < count; i++) {
             if (tow_buffer_state(part->sources[i]) == TOW_BUFFER_PENDING)
-                buffer_fail(part->sources[i],
-                            TOW_ERROR(TOW_CANCELLED, "not any more"));
+                fixture_buffer_fail(part->sources[i],
+                                    TOW_ERROR(TOW_CANCELLED, "not any more"));
             tow_buffer_release(part->sources[i]);
         }
         for (size_t i = 0; part->is_begun && i < count; i++)
@@ -232,7 +239,7 @@ static void gather_release(gather_t *gather)
     }
 }
 
-/* -- Worlds by chance ---------------------------------------------------------------- */
+/* -- Random collectives ---------------------------------------------------- */
 
 static int64_t random_size(tow_random_t *random)
 {
@@ -240,26 +247,27 @@ static int64_t random_size(tow_random_t *random)
     return sizes[tow_random_below(random, TOW_COUNT_OF(sizes))];
 }
 
-static void random_gather(gather_t *gather, yard_t *yard, tow_random_t *random,
-                          uint64_t gang)
+static void random_collective(collective_t *collective,
+                              transfer_fixture_t *fixture, tow_random_t *random,
+                              uint64_t gang)
 {
     static const tow_type_t types[] = {TOW_TYPE_F32, TOW_TYPE_S8, TOW_TYPE_F64,
                                        TOW_TYPE_U32, TOW_TYPE_PRED};
-    *gather = (gather_t){
-        .yard = yard,
+    *collective = (collective_t){
+        .fixture = fixture,
         .gang = gang,
         .shard_count = 1 + tow_random_below(random, 8),
         .tensor_count = 1 + tow_random_below(random, TENSORS_MAX),
         .how = (tow_reduction_t)(1 + tow_random_below(random, 4)),
         .chunk_bytes = UINT64_C(1024) << tow_random_below(random, 8)};
     const uint32_t groups = 1 + (uint32_t)tow_random_below(random, 3);
-    for (size_t s = 0; s < gather->shard_count; s++) {
-        gather->places[s] =
-            (uint32_t)tow_random_below(random, yard->hand_count);
-        gather->groups[s] = (uint32_t)tow_random_below(random, groups);
+    for (size_t s = 0; s < collective->shard_count; s++) {
+        collective->places[s] =
+            (uint32_t)tow_random_below(random, fixture->worker_count);
+        collective->groups[s] = (uint32_t)tow_random_below(random, groups);
     }
-    for (size_t t = 0; t < gather->tensor_count; t++)
-        gather->tensors[t] = (tow_shape_t){
+    for (size_t t = 0; t < collective->tensor_count; t++)
+        collective->tensors[t] = (tow_shape_t){
             .type = types[tow_random_below(random, TOW_COUNT_OF(types))],
             .rank = 1,
             .dims = {random_size(random)}};
@@ -269,251 +277,260 @@ static void random_collectives_give_the_right_bytes(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 600; seed++) {
-        yard_t yard;
+        transfer_fixture_t fixture;
         tow_random_t random;
-        static gather_t gathers[3];
+        static collective_t collectives[3];
         tow_random_init(&random, seed);
         const uint32_t workers = 1 + (uint32_t)tow_random_below(&random, 4);
-        yard_open(&yard, workers, seed);
-        yard.copies_uploads = seed % 2;
+        transfer_fixture_open(&fixture, workers, seed);
+        fixture.copies_uploads = seed % 2;
         for (uint64_t i = 0; i < 3; i++) {
-            random_gather(&gathers[i], &yard, &random, 10 + i);
-            gather_init(&gathers[i]);
+            random_collective(&collectives[i], &fixture, &random, 10 + i);
+            collective_init(&collectives[i]);
         }
-        /* Grants come in order at each worker, and at each in its own time. */
+        /* Each worker gets grants in order, at its own pace. */
         uint32_t next[WORKERS_MAX] = {0};
         for (uint32_t left = 3 * workers; left > 0;) {
             const uint32_t w = (uint32_t)tow_random_below(&random, workers);
             if (next[w] < 3) {
-                must(gather_start(&gathers[next[w]++], w));
+                must(collective_start(&collectives[next[w]++], w));
                 left--;
             }
             for (uint64_t k = tow_random_below(&random, 6); k > 0; k--)
-                yard_step(&yard);
+                transfer_fixture_step(&fixture);
         }
         for (int i = 2; i >= 0; i--)
-            produce_all(&gathers[i]);
-        yard_run(&yard);
+            produce_all(&collectives[i]);
+        transfer_fixture_run(&fixture);
         for (size_t i = 0; i < 3; i++)
-            expect_all(&gathers[i]);
+            expect_all(&collectives[i]);
         for (size_t i = 0; i < 3; i++)
-            gather_release(&gathers[i]);
-        yard_close(&yard);
+            collective_release(&collectives[i]);
+        transfer_fixture_close(&fixture);
     }
 }
 
-/* -- Ways to fail ---------------------------------------------------------------------- */
+/* -- Failures -------------------------------------------------------------- */
 
-/* Three workers, two shards each, of which two tensors are combined: a small and
- * a large one, in chunks. */
-static void standard_gather(gather_t *gather, yard_t *yard)
+/* Three workers with two shards each; two tensors, a small one and a large one
+ * in chunks. */
+static void standard_collective(collective_t *collective,
+                                transfer_fixture_t *fixture)
 {
-    *gather = (gather_t){.yard = yard,
-                         .gang = 5,
-                         .shard_count = 6,
-                         .places = {0, 0, 1, 1, 2, 2},
-                         .tensor_count = 2,
-                         .how = TOW_REDUCE_SUM,
-                         .chunk_bytes = 32 << 10};
-    gather->tensors[0] =
+    *collective = (collective_t){.fixture = fixture,
+                                 .gang = 5,
+                                 .shard_count = 6,
+                                 .places = {0, 0, 1, 1, 2, 2},
+                                 .tensor_count = 2,
+                                 .how = TOW_REDUCE_SUM,
+                                 .chunk_bytes = 32 << 10};
+    collective->tensors[0] =
         (tow_shape_t){.type = TOW_TYPE_F32, .rank = 1, .dims = {10}};
-    gather->tensors[1] =
+    collective->tensors[1] =
         (tow_shape_t){.type = TOW_TYPE_F32, .rank = 1, .dims = {40000}};
-    gather_init(gather);
+    collective_init(collective);
 }
 
-typedef enum mishap {
-    MISHAP_ABORT,
-    MISHAP_GONE,
-    MISHAP_CRASH,
-    MISHAP_COUNT,
-} mishap_t;
+typedef enum fault {
+    FAULT_ABORT,
+    FAULT_DISCONNECT,
+    FAULT_CRASH,
+    FAULT_COUNT,
+} fault_t;
 
-static void others_lose(yard_t *yard, uint32_t process)
+static void disconnect_from_others(transfer_fixture_t *fixture,
+                                   uint32_t process)
 {
     tow_status_t cause = TOW_ERROR(TOW_UNAVAILABLE, "it died");
-    for (uint32_t w = 0; w < yard->hand_count; w++)
+    for (uint32_t w = 0; w < fixture->worker_count; w++)
         if (w != process)
-            tow_mover_peer_gone(yard->hands[w].mover, process, cause);
+            tow_transfer_engine_on_peer_disconnect(fixture->workers[w].engine,
+                                                   process, cause);
     tow_status_release(cause);
 }
 
-/* What the controller does when one has reported: the others are aborted. */
-static void abort_others(gather_t *gather)
+/* As the controller does after the report of a failure. */
+static void abort_others(collective_t *collective)
 {
     tow_status_t cause = TOW_ERROR(TOW_ABORTED, "another failed");
     bool has_failed = false;
-    for (uint32_t w = 0; w < gather->yard->hand_count; w++)
-        has_failed |=
-            gather->parts[w].is_done && gather->parts[w].code != TOW_CODE_OK;
-    for (uint32_t w = 0; has_failed && w < gather->yard->hand_count; w++)
-        if (gather->parts[w].is_begun && !gather->parts[w].is_done)
-            tow_mover_abort(gather->yard->hands[w].mover,
-                            &gather->parts[w].move, cause);
+    for (uint32_t w = 0; w < collective->fixture->worker_count; w++)
+        has_failed |= collective->parts[w].is_done &&
+                      collective->parts[w].code != TOW_CODE_OK;
+    for (uint32_t w = 0; has_failed && w < collective->fixture->worker_count;
+         w++)
+        if (collective->parts[w].is_begun && !collective->parts[w].is_done)
+            tow_transfer_abort(collective->fixture->workers[w].engine,
+                               &collective->parts[w].transfer, cause);
     tow_status_release(cause);
 }
 
 /* Returns false when the collective is over before that step. */
-static bool mishap_at(mishap_t mishap, size_t step, uint64_t seed)
+static bool fault_at(fault_t fault, size_t step, uint64_t seed)
 {
-    static gather_t gather;
-    yard_t yard;
-    yard_open(&yard, 3, seed);
-    standard_gather(&gather, &yard);
+    static collective_t collective;
+    transfer_fixture_t fixture;
+    transfer_fixture_open(&fixture, 3, seed);
+    standard_collective(&collective, &fixture);
     for (uint32_t w = 0; w < 3; w++)
-        must(gather_start(&gather, w));
-    produce_all(&gather);
+        must(collective_start(&collective, w));
+    produce_all(&collective);
     bool is_over = false;
     for (size_t i = 0; i < step && !is_over; i++)
-        is_over = !yard_step(&yard);
-    if (mishap == MISHAP_CRASH) {
-        yard_crash(&yard);
+        is_over = !transfer_fixture_step(&fixture);
+    if (fault == FAULT_CRASH) {
+        transfer_fixture_crash(&fixture);
         return !is_over;
     }
     tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "not wanted");
-    if (mishap == MISHAP_ABORT && !gather.parts[1].is_done)
-        tow_mover_abort(yard.hands[1].mover, &gather.parts[1].move, cause);
-    if (mishap == MISHAP_GONE) {
-        others_lose(&yard, 1);
-        if (!gather.parts[1].is_done)
-            tow_mover_abort(yard.hands[1].mover, &gather.parts[1].move, cause);
+    if (fault == FAULT_ABORT && !collective.parts[1].is_done)
+        tow_transfer_abort(fixture.workers[1].engine,
+                           &collective.parts[1].transfer, cause);
+    if (fault == FAULT_DISCONNECT) {
+        disconnect_from_others(&fixture, 1);
+        if (!collective.parts[1].is_done)
+            tow_transfer_abort(fixture.workers[1].engine,
+                               &collective.parts[1].transfer, cause);
     }
     tow_status_release(cause);
-    yard_run(&yard);
-    abort_others(&gather);
-    yard_run(&yard);
+    transfer_fixture_run(&fixture);
+    abort_others(&collective);
+    transfer_fixture_run(&fixture);
     for (uint32_t w = 0; w < 3; w++) {
-        assert_true(gather.parts[w].is_done);
-        if (gather.parts[w].code != TOW_CODE_OK) continue;
+        assert_true(collective.parts[w].is_done);
+        if (collective.parts[w].code != TOW_CODE_OK) continue;
         for (size_t i = 0; i < 4; i++)
-            expect_tensor(&gather, &gather.parts[w], i);
+            expect_tensor(&collective, &collective.parts[w], i);
     }
-    gather_release(&gather);
-    yard_close(&yard);
+    collective_release(&collective);
+    transfer_fixture_close(&fixture);
     return !is_over;
 }
 
-static void a_mishap_at_every_step_leaks_nothing(void **state)
+static void a_fault_at_any_step_leaks_nothing(void **state)
 {
     (void)state;
-    for (mishap_t mishap = 0; mishap < MISHAP_COUNT; mishap++)
+    for (fault_t fault = 0; fault < FAULT_COUNT; fault++)
         for (uint64_t seed = 0; seed < 4; seed++)
-            for (size_t step = 0; mishap_at(mishap, step, seed); step++)
+            for (size_t step = 0; fault_at(fault, step, seed); step++)
                 assert_true(step < 10000);
 }
 
-static void a_write_that_fails_fails_the_collective(void **state)
+static void a_failed_write_fails_the_collective(void **state)
 {
     (void)state;
     for (int at = 1; at < 40; at++)
         for (int way = 0; way < 2; way++) {
-            static gather_t gather;
-            yard_t yard;
-            yard_open(&yard, 3, 0);
-            *(way == 0 ? &yard.refuse_write_at : &yard.spoil_write_at) = at;
-            standard_gather(&gather, &yard);
+            static collective_t collective;
+            transfer_fixture_t fixture;
+            transfer_fixture_open(&fixture, 3, 0);
+            *(way == 0 ? &fixture.refuse_write_at : &fixture.fail_write_at) =
+                at;
+            standard_collective(&collective, &fixture);
             for (uint32_t w = 0; w < 3; w++)
-                must(gather_start(&gather, w));
-            produce_all(&gather);
-            yard_run(&yard);
-            abort_others(&gather);
-            yard_run(&yard);
-            const int written = yard.write_count;
-            gather_release(&gather);
-            yard_close(&yard);
+                must(collective_start(&collective, w));
+            produce_all(&collective);
+            transfer_fixture_run(&fixture);
+            abort_others(&collective);
+            transfer_fixture_run(&fixture);
+            const int written = fixture.write_count;
+            collective_release(&collective);
+            transfer_fixture_close(&fixture);
             if (written < at) break;
         }
 }
 
-static void the_error_of_a_source_is_passed_on(void **state)
+static void the_error_of_a_source_is_propagated(void **state)
 {
     (void)state;
-    static gather_t gather;
-    yard_t yard;
-    yard_open(&yard, 3, 0);
-    standard_gather(&gather, &yard);
+    static collective_t collective;
+    transfer_fixture_t fixture;
+    transfer_fixture_open(&fixture, 3, 0);
+    standard_collective(&collective, &fixture);
     for (uint32_t w = 0; w < 3; w++)
-        must(gather_start(&gather, w));
-    buffer_fail(gather.parts[1].sources[0],
-                TOW_ERROR(TOW_INTERNAL, "device 3 is on fire"));
-    yard_run(&yard);
-    assert_true(gather.parts[1].is_done);
-    assert_int_equal(gather.parts[1].code, TOW_INTERNAL);
-    assert_string_equal(gather.parts[1].message, "device 3 is on fire");
-    assert_int_equal(tow_buffer_state(gather.parts[1].targets[3]),
+        must(collective_start(&collective, w));
+    fixture_buffer_fail(collective.parts[1].sources[0],
+                        TOW_ERROR(TOW_INTERNAL, "device 3 is on fire"));
+    transfer_fixture_run(&fixture);
+    assert_true(collective.parts[1].is_done);
+    assert_int_equal(collective.parts[1].code, TOW_INTERNAL);
+    assert_string_equal(collective.parts[1].message, "device 3 is on fire");
+    assert_int_equal(tow_buffer_state(collective.parts[1].targets[3]),
                      TOW_BUFFER_FAILED);
-    abort_others(&gather);
-    yard_run(&yard);
-    gather_release(&gather);
-    yard_close(&yard);
+    abort_others(&collective);
+    transfer_fixture_run(&fixture);
+    collective_release(&collective);
+    transfer_fixture_close(&fixture);
 }
 
-/* -- Each by itself ---------------------------------------------------------------------- */
+/* -- Order of tensors ------------------------------------------------------ */
 
-static void a_tensor_is_there_before_the_next_is(void **state)
+static void a_tensor_completes_before_the_next_is_produced(void **state)
 {
     (void)state;
-    static gather_t gather;
-    yard_t yard;
-    yard_open(&yard, 3, 0);
-    standard_gather(&gather, &yard);
+    static collective_t collective;
+    transfer_fixture_t fixture;
+    transfer_fixture_open(&fixture, 3, 0);
+    standard_collective(&collective, &fixture);
     for (uint32_t w = 0; w < 3; w++)
-        must(gather_start(&gather, w));
+        must(collective_start(&collective, w));
     for (uint32_t w = 0; w < 3; w++)
         for (size_t i = 0; i < 4; i += 2)
-            produce(&gather, w, i);
-    yard_run(&yard);
+            produce(&collective, w, i);
+    transfer_fixture_run(&fixture);
     for (uint32_t w = 0; w < 3; w++) {
-        assert_false(gather.parts[w].is_done);
-        expect_tensor(&gather, &gather.parts[w], 0);
-        expect_tensor(&gather, &gather.parts[w], 2);
-        assert_int_equal(tow_buffer_state(gather.parts[w].targets[1]),
+        assert_false(collective.parts[w].is_done);
+        expect_tensor(&collective, &collective.parts[w], 0);
+        expect_tensor(&collective, &collective.parts[w], 2);
+        assert_int_equal(tow_buffer_state(collective.parts[w].targets[1]),
                          TOW_BUFFER_PENDING);
     }
-    gather_release(&gather);
-    yard_run(&yard);
-    abort_others(&gather);
-    yard_close(&yard);
+    collective_release(&collective);
+    transfer_fixture_run(&fixture);
+    abort_others(&collective);
+    transfer_fixture_close(&fixture);
 }
 
-/* Late as it is, the first in the list is combined first. */
+/* The first in the list is combined first, even if it is produced last. */
 static void the_first_tensor_is_combined_first(void **state)
 {
     (void)state;
-    static gather_t gather;
-    yard_t yard;
-    yard_open(&yard, 1, 0);
-    gather = (gather_t){.yard = &yard,
-                        .gang = 5,
-                        .shard_count = 2,
-                        .tensor_count = 2,
-                        .how = TOW_REDUCE_SUM,
-                        .chunk_bytes = 1 << 20};
+    static collective_t collective;
+    transfer_fixture_t fixture;
+    transfer_fixture_open(&fixture, 1, 0);
+    collective = (collective_t){.fixture = &fixture,
+                                .gang = 5,
+                                .shard_count = 2,
+                                .tensor_count = 2,
+                                .how = TOW_REDUCE_SUM,
+                                .chunk_bytes = 1 << 20};
     for (size_t t = 0; t < 2; t++)
-        gather.tensors[t] = (tow_shape_t){.type = TOW_TYPE_F32,
-                                          .rank = 1,
-                                          .dims = {t == 0 ? 20000 : 8 << 20}};
-    gather_init(&gather);
-    must(gather_start(&gather, 0));
-    produce(&gather, 0, 1);
-    produce(&gather, 0, 3);
-    for (int i = 0; i < 3; i++) /* Both are there, and work has begun. */
-        yard_step(&yard);
-    produce(&gather, 0, 0);
-    produce(&gather, 0, 2);
-    while (tow_buffer_state(gather.parts[0].targets[0]) == TOW_BUFFER_PENDING)
-        assert_true(yard_step(&yard));
-    assert_int_equal(tow_buffer_state(gather.parts[0].targets[1]),
+        collective.tensors[t] =
+            (tow_shape_t){.type = TOW_TYPE_F32,
+                          .rank = 1,
+                          .dims = {t == 0 ? 20000 : 8 << 20}};
+    collective_init(&collective);
+    must(collective_start(&collective, 0));
+    produce(&collective, 0, 1);
+    produce(&collective, 0, 3);
+    for (int i = 0; i < 3; i++) /* Both are complete, and work has begun. */
+        transfer_fixture_step(&fixture);
+    produce(&collective, 0, 0);
+    produce(&collective, 0, 2);
+    while (tow_buffer_state(collective.parts[0].targets[0]) ==
+           TOW_BUFFER_PENDING)
+        assert_true(transfer_fixture_step(&fixture));
+    assert_int_equal(tow_buffer_state(collective.parts[0].targets[1]),
                      TOW_BUFFER_PENDING);
-    yard_run(&yard);
-    expect_all(&gather);
-    gather_release(&gather);
-    yard_close(&yard);
+    transfer_fixture_run(&fixture);
+    expect_all(&collective);
+    collective_release(&collective);
+    transfer_fixture_close(&fixture);
 }
 
-/* -- Messages that lie ---------------------------------------------------------------------- */
+/* -- Invalid messages ------------------------------------------------------ */
 
-static void what_was_not_to_come_is_refused(void **state)
+static void unexpected_messages_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -527,50 +544,51 @@ static void what_was_not_to_come_is_refused(void **state)
         {2, 0, 40000}, /* too large for a message */
     };
     for (size_t i = 0; i < TOW_COUNT_OF(pieces); i++) {
-        static gather_t gather;
+        static collective_t collective;
         static uint8_t bytes[40000];
-        yard_t yard;
-        yard_open(&yard, 3, 0);
-        standard_gather(&gather, &yard);
-        must(gather_start(&gather, 0));
+        transfer_fixture_t fixture;
+        transfer_fixture_open(&fixture, 3, 0);
+        standard_collective(&collective, &fixture);
+        must(collective_start(&collective, 0));
         tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
         piece.gang = 5;
         piece.shard = pieces[i].shard;
         piece.number = pieces[i].number;
         piece.bytes.data = bytes;
         piece.bytes.len = pieces[i].size;
-        tow_status_t status = tow_mover_piece(yard.hands[0].mover, 1, &piece);
+        tow_status_t status =
+            tow_transfer_engine_on_piece(fixture.workers[0].engine, 1, &piece);
         assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
         tow_status_release(status);
-        gather_release(&gather);
-        yard_run(&yard);
-        yard_close(&yard);
+        collective_release(&collective);
+        transfer_fixture_run(&fixture);
+        transfer_fixture_close(&fixture);
     }
 }
 
-static void nothing_is_left_of_a_start_without_memory(void **state)
+static void a_start_without_memory_leaks_nothing(void **state)
 {
     (void)state;
     for (size_t nth = 0; nth < 60; nth++) {
-        static gather_t gather;
-        yard_t yard;
-        yard_open(&yard, 3, 0);
-        standard_gather(&gather, &yard);
+        static collective_t collective;
+        transfer_fixture_t fixture;
+        transfer_fixture_open(&fixture, 3, 0);
+        standard_collective(&collective, &fixture);
         tow_alloc_fail_after(nth);
-        tow_status_t status = gather_start(&gather, 0);
+        tow_status_t status = collective_start(&collective, 0);
         tow_alloc_fail_after(UINT64_MAX);
         const bool is_through = status == TOW_OK;
         if (status != TOW_OK)
             assert_int_equal(tow_status_code(status), TOW_RESOURCE_EXHAUSTED);
         tow_status_release(status);
-        gather_release(&gather);
-        yard_run(&yard);
-        yard_close(&yard);
+        collective_release(&collective);
+        transfer_fixture_run(&fixture);
+        transfer_fixture_close(&fixture);
         if (is_through) break;
     }
 }
 
-/* -- Plans ------------------------------------------------------------------------------------- */
+/* -- Plans ----------------------------------------------------------------- */
 
 static void plans_cover_each_byte_once(void **state)
 {
@@ -601,10 +619,10 @@ static void plans_cover_each_byte_once(void **state)
 
 TOW_TEST_MAIN(cmocka_unit_test(plans_cover_each_byte_once),
               cmocka_unit_test(random_collectives_give_the_right_bytes),
-              cmocka_unit_test(a_mishap_at_every_step_leaks_nothing),
-              cmocka_unit_test(a_write_that_fails_fails_the_collective),
-              cmocka_unit_test(the_error_of_a_source_is_passed_on),
-              cmocka_unit_test(a_tensor_is_there_before_the_next_is),
+              cmocka_unit_test(a_fault_at_any_step_leaks_nothing),
+              cmocka_unit_test(a_failed_write_fails_the_collective),
+              cmocka_unit_test(the_error_of_a_source_is_propagated),
+              cmocka_unit_test(a_tensor_completes_before_the_next_is_produced),
               cmocka_unit_test(the_first_tensor_is_combined_first),
-              cmocka_unit_test(what_was_not_to_come_is_refused),
-              cmocka_unit_test(nothing_is_left_of_a_start_without_memory))
+              cmocka_unit_test(unexpected_messages_are_refused),
+              cmocka_unit_test(a_start_without_memory_leaks_nothing))

@@ -1,10 +1,10 @@
-/* What unpacking a route cannot know, or does not look at. */
+/* Checks of routes that unpacking cannot do. */
 #include <inttypes.h>
 
 #include "base/alloc.h"
 #include "base/macros.h"
 #include "dataflow/box_impl.h"
-#include "dataflow/mover.h"
+#include "dataflow/transfer.h"
 
 static tow_status_t check_box(const tow_shape_t *shape, const int64_t *start,
                               const int64_t *extent, const char *what)
@@ -33,8 +33,8 @@ static tow_status_t check_piece(const tow_route_t *route,
     if (bytes != piece->bytes || piece->offset > target_bytes ||
         bytes > target_bytes - piece->offset)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%" PRIu64 " bytes, which its box has %" PRIu64
-                         " of, at %" PRIu64 " of %" PRIu64,
+                         "%" PRIu64 " bytes, but its box has %" PRIu64
+                         ", at offset %" PRIu64 " of %" PRIu64,
                          piece->bytes, bytes, piece->offset, target_bytes);
     if (route->is_packed) return TOW_OK;
     uint64_t offset = 0;
@@ -44,13 +44,13 @@ static tow_status_t check_piece(const tow_route_t *route,
          offset != piece->offset) &&
         bytes > 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "it is not one row of bytes at %" PRIu64
+                         "it is not contiguous at offset %" PRIu64
                          " of its target",
                          piece->offset);
     return TOW_OK;
 }
 
-/* By target shard; of each, numbers from 0 on. */
+/* Ordered by target shard; within each, numbered from 0. */
 static tow_status_t check_order(const tow_route_t *route, size_t index,
                                 uint32_t process)
 {
@@ -87,7 +87,7 @@ static tow_status_t check_cover(const tow_route_t *route, uint64_t target_bytes)
         if (bytes != target_bytes)
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
                              "target shard %zu has %" PRIu64
-                             " bytes, and its pieces have %" PRIu64,
+                             " bytes, but its pieces have %" PRIu64,
                              shard, target_bytes, bytes);
     }
     return TOW_OK;
@@ -113,8 +113,8 @@ static tow_status_t check_shapes(const tow_route_t *route,
         route->source.rank != route->target.rank ||
         *out_target_bytes > TOW_ALLOC_BYTES_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "shards of %s and %u dimensions do not become "
-                         "shards of %s and %u",
+                         "shards of %s and rank %u cannot become shards "
+                         "of %s and rank %u",
                          tow_type_name(route->source.type), route->source.rank,
                          tow_type_name(route->target.type), route->target.rank);
     return TOW_OK;
@@ -130,7 +130,7 @@ tow_status_t tow_route_check(const tow_route_t *route, uint32_t process,
         TOW_RETURN_IF_ERROR(check_order(route, i, process));
         TOW_RETURN_IF_ERROR(tow_status_annotate(
             check_piece(route, &route->receives[i], target_bytes),
-            "piece %zu that comes", i));
+            "received piece %zu", i));
     }
     TOW_RETURN_IF_ERROR(check_cover(route, target_bytes));
     for (size_t i = 0; i < route->send_count; i++) {
@@ -144,7 +144,7 @@ tow_status_t tow_route_check(const tow_route_t *route, uint32_t process,
                              i, piece->source_shard, route->source_count,
                              piece->target_shard, route->target_count);
         TOW_RETURN_IF_ERROR(tow_status_annotate(
-            check_piece(route, piece, target_bytes), "piece %zu that goes", i));
+            check_piece(route, piece, target_bytes), "sent piece %zu", i));
     }
     return TOW_OK;
 }

@@ -1,6 +1,6 @@
-/* Applying grants: the hot path.
+/* Steps of runs: the hot path.
  *
- * For a run of one step on d devices: one search for the program, one for each
+ * For a run of one step on d devices: one look-up of the program, one for each
  * argument and result, and 2 * d pointers moved for each value. Records come
  * from pools, arrays are the program's scratch. */
 #include <inttypes.h>
@@ -9,35 +9,36 @@
 #include "base/trace.h"
 #include "dataflow/dataflow_impl.h"
 #include "dataflow/tuning.h"
-#include "store/ledger.h"
+#include "store/object_table.h"
 
-/* -- Failing ----------------------------------------------------------------- */
+/* -- Failing --------------------------------------------------------------- */
 
-/* What the driver says names device and cause; we add where that was. A run
- * that depends on one that failed gets the driver's same error, and then the
- * same words as the first. */
-tow_status_t dataflow_tell(tow_dataflow_t *dataflow, const run_t *run,
-                           uint32_t node, tow_status_t take_raw)
+/* The driver's message names device and cause; we add run and node. A run that
+ * depends on one that failed gets the same error of the driver, and then the
+ * same text as the first. */
+tow_status_t dataflow_describe(tow_dataflow_t *dataflow, const run_t *run,
+                               uint32_t node, tow_status_t take_raw)
 {
     if (dataflow->raw_error != take_raw) {
         tow_status_release(dataflow->raw_error);
-        tow_status_release(dataflow->told_error);
+        tow_status_release(dataflow->reported_error);
         dataflow->raw_error = tow_status_retain(take_raw);
-        dataflow->told_error = tow_status_annotate(tow_status_retain(take_raw),
-                                                   "run %" PRIu64 ", node %u",
-                                                   tow_key_id(run->key), node);
+        dataflow->reported_error = tow_status_annotate(
+            tow_status_retain(take_raw), "run %" PRIu64 ", node %u",
+            tow_key_id(run->key), node);
     }
     tow_status_release(take_raw);
-    return tow_status_retain(dataflow->told_error);
+    return tow_status_retain(dataflow->reported_error);
 }
 
 static void poison_results(tow_dataflow_t *dataflow, const run_t *run)
 {
-    tow_shelf_t *shelf = dataflow->options.shelf;
+    tow_shard_store_t *shard_store = dataflow->options.shard_store;
     for (uint32_t i = 0; i < run->result_count; i++) {
-        tow_shelf_object_t *object =
-            tow_shelf_find(shelf, run->first_result + i);
-        if (object != NULL) tow_shelf_fail(shelf, object, run->error);
+        tow_shard_store_object_t *object =
+            tow_shard_store_find(shard_store, run->first_result + i);
+        if (object != NULL)
+            tow_shard_store_fail(shard_store, object, run->error);
     }
 }
 
@@ -51,7 +52,7 @@ static void TOW_COLD fail(tow_dataflow_t *dataflow, run_t *run, uint32_t node,
     run->error = take_cause;
     run->node = node;
     poison_results(dataflow, run);
-    if (dataflow->walk.run == run) dataflow_walk_soon(dataflow);
+    if (dataflow->applying.run == run) dataflow_apply_soon(dataflow);
 }
 
 void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
@@ -62,7 +63,7 @@ void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
         dataflow->stats.succeeded++;
     else
         dataflow->stats.failed++;
-    if (TOW_UNLIKELY(run->is_dropped)) {
+    if (TOW_UNLIKELY(run->is_cancelled)) {
         tow_status_release(run->error);
         if (tow_map_count(&dataflow->runs) == 0) dataflow_wake(dataflow);
     } else {
@@ -71,79 +72,79 @@ void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
     tow_pool_give(&dataflow->run_pool, run);
 }
 
-/* The driver does not forget. */
-static void tell_engine(const tow_dataflow_t *dataflow, const step_run_t *step,
-                        tow_status_t cause)
+/* The driver remembers aborted gangs itself. */
+static void notify_engine(const tow_dataflow_t *dataflow,
+                          const step_run_t *step, tow_status_t cause)
 {
     const tow_dataflow_options_t *options = &dataflow->options;
     if (options->abort_gang != NULL)
         options->abort_gang(options->context, step->run.gang_id, cause);
 }
 
-static void tell_again_later(tow_dataflow_t *dataflow)
+static void resend_aborts_later(tow_dataflow_t *dataflow)
 {
     tow_env_t *env = dataflow->options.driver->env;
-    if (!tow_timer_is_armed(&dataflow->doom_timer))
-        tow_env_timer_start(env, &dataflow->doom_timer,
+    if (!tow_timer_is_armed(&dataflow->abort_timer))
+        tow_env_timer_start(env, &dataflow->abort_timer,
                             tow_env_now_ns(env) + TOW_DATAFLOW_ABORT_AGAIN_NS);
 }
 
 /* See tuning.h. */
-void dataflow_tell_doomed(tow_timer_t *timer)
+void dataflow_resend_aborts(tow_timer_t *timer)
 {
     tow_dataflow_t *dataflow =
-        TOW_CONTAINER_OF(timer, tow_dataflow_t, doom_timer);
-    tow_list_t *head = &dataflow->doomed;
+        TOW_CONTAINER_OF(timer, tow_dataflow_t, abort_timer);
+    tow_list_t *head = &dataflow->aborted;
     const tow_list_t *last = head->previous;
     for (uint32_t i = 0; i < TOW_DATAFLOW_ABORT_AGAIN_COUNT; i++) {
         tow_list_t *item = tow_list_pop_front(head);
         if (item == NULL) return;
         tow_list_append(head, item);
-        const step_run_t *step = TOW_CONTAINER_OF(item, step_run_t, in_doomed);
-        tell_engine(dataflow, step, step->doom);
+        const step_run_t *step = TOW_CONTAINER_OF(item, step_run_t, in_aborted);
+        notify_engine(dataflow, step, step->abort_cause);
         if (item == last) break;
     }
-    tell_again_later(dataflow);
+    resend_aborts_later(dataflow);
 }
 
-/* Our members of the step's gang shall give up. */
-static void TOW_COLD doom(tow_dataflow_t *dataflow, step_run_t *step,
-                          tow_status_t cause)
+/* Our members of the step's gang must give up. */
+static void TOW_COLD abort_step(tow_dataflow_t *dataflow, step_run_t *step,
+                                tow_status_t cause)
 {
     tow_driver_t *driver = dataflow->options.driver;
-    if (step->kind == STEP_MOVE)
-        tow_mover_abort(dataflow->options.mover, &step->move, cause);
+    if (step->kind == STEP_TRANSFER)
+        tow_transfer_abort(dataflow->options.engine, &step->transfer, cause);
     if (step->kind == STEP_HOST) dataflow_host_abort(step, cause);
     if (step->kind != STEP_COMPUTE) return;
-    if (step->doom != TOW_OK) return;
-    step->doom = tow_status_retain(cause);
-    tow_list_append(&dataflow->doomed, &step->in_doomed);
+    if (step->abort_cause != TOW_OK) return;
+    step->abort_cause = tow_status_retain(cause);
+    tow_list_append(&dataflow->aborted, &step->in_aborted);
     if (tow_driver_can_abort(driver))
         tow_driver_abort(driver, step->run.gang_id, cause);
-    tell_engine(dataflow, step, cause);
-    if (dataflow->options.abort_gang != NULL) tell_again_later(dataflow);
+    notify_engine(dataflow, step, cause);
+    if (dataflow->options.abort_gang != NULL) resend_aborts_later(dataflow);
 }
 
-static void undoom(tow_dataflow_t *dataflow, step_run_t *step)
+static void unlist_aborted(tow_dataflow_t *dataflow, step_run_t *step)
 {
-    tow_list_remove(&step->in_doomed);
-    tow_status_release(step->doom);
-    if (tow_list_is_empty(&dataflow->doomed))
+    tow_list_remove(&step->in_aborted);
+    tow_status_release(step->abort_cause);
+    if (tow_list_is_empty(&dataflow->aborted))
         tow_env_timer_stop(dataflow->options.driver->env,
-                           &dataflow->doom_timer);
+                           &dataflow->abort_timer);
 }
 
-/* Members of gangs that wait for one that failed must not wait for ever; those
- * elsewhere are told by the controller, when we report. We report when all steps
- * have ended: so all give up, or one that has begun on the devices that are free
- * now would wait for devices elsewhere that still wait for us in the one that
- * failed. */
-static void TOW_COLD doom_steps(tow_dataflow_t *dataflow, run_t *run,
-                                tow_status_t cause)
+/* Members of gangs that wait for a failed one must not wait for ever; the
+ * controller aborts those on other workers when we report. We report when all
+ * steps have ended: so all steps give up, or one that has started on the
+ * devices that are free now would wait for devices of other workers that still
+ * wait for us in the failed one. */
+static void TOW_COLD abort_steps(tow_dataflow_t *dataflow, run_t *run,
+                                 tow_status_t cause)
 {
     const tow_list_t *head = &run->steps;
     for (tow_list_t *at = head->next; at != head; at = at->next)
-        doom(dataflow, TOW_CONTAINER_OF(at, step_run_t, in_owner), cause);
+        abort_step(dataflow, TOW_CONTAINER_OF(at, step_run_t, in_owner), cause);
 }
 
 void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
@@ -151,7 +152,7 @@ void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
 {
     const tow_list_t *head = &run->steps;
     uint32_t node = run->node;
-    doom_steps(dataflow, run, cause);
+    abort_steps(dataflow, run, cause);
     if (!tow_list_is_empty(head))
         node = TOW_CONTAINER_OF(head->next, step_run_t, in_owner)->node;
     fail(dataflow, run, node, tow_status_retain(cause));
@@ -160,7 +161,7 @@ void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
 void dataflow_fail_run(tow_dataflow_t *dataflow, run_t *run, uint32_t node,
                        tow_status_t take_cause)
 {
-    doom_steps(dataflow, run, take_cause);
+    abort_steps(dataflow, run, take_cause);
     fail(dataflow, run, node, take_cause);
 }
 
@@ -193,9 +194,9 @@ bool tow_dataflow_run_of_gang(const tow_dataflow_t *dataflow, uint64_t gang_id,
     return false;
 }
 
-/* -- Completions ------------------------------------------------------------- */
+/* -- Completions ----------------------------------------------------------- */
 
-/* Learns whether a program of one step is small; see tuning.h. */
+/* Measures whether a program of one step is small; see tuning.h. */
 static void judge(tow_dataflow_t *dataflow, const step_run_t *step)
 {
     program_t *program =
@@ -213,7 +214,7 @@ static void judge(tow_dataflow_t *dataflow, const step_run_t *step)
 static void TOW_COLD member_failed(tow_run_t *driver_run, tow_status_t cause)
 {
     step_run_t *step = TOW_CONTAINER_OF(driver_run, step_run_t, run);
-    doom_steps(step->dataflow, step->owner, cause);
+    abort_steps(step->dataflow, step->owner, cause);
 }
 
 void dataflow_end_step(step_run_t *step, tow_status_t take_status)
@@ -223,16 +224,17 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     tow_list_remove(&step->in_owner);
     TOW_ASSERT(dataflow->stats.step_count > 0);
     dataflow->stats.step_count--;
-    if (TOW_UNLIKELY(step->doom != TOW_OK)) undoom(dataflow, step);
+    if (TOW_UNLIKELY(step->abort_cause != TOW_OK))
+        unlist_aborted(dataflow, step);
     if (step->is_alone) judge(dataflow, step);
     if (TOW_UNLIKELY(take_status != TOW_OK)) {
-        /* Members elsewhere may have gone ahead, and left something for ours
-         * that nobody will take now. */
+        /* Members on other workers may be ahead, and have left messages for
+         * ours that will not be received now. */
         if (step->kind == STEP_COMPUTE)
-            tell_engine(dataflow, step, take_status);
-        doom_steps(dataflow, run, take_status);
+            notify_engine(dataflow, step, take_status);
+        abort_steps(dataflow, run, take_status);
         fail(dataflow, run, step->node,
-             dataflow_tell(dataflow, run, step->node, take_status));
+             dataflow_describe(dataflow, run, step->node, take_status));
     }
     tow_pool_give(&dataflow->step_pool, step);
     dataflow_finish_run(dataflow, run);
@@ -244,21 +246,21 @@ static void step_done(tow_run_t *driver_run, tow_status_t take_status)
                       take_status);
 }
 
-static void move_done(tow_move_t *move, tow_status_t take_status)
+static void transfer_done(tow_transfer_t *transfer, tow_status_t take_status)
 {
-    step_run_t *step = TOW_CONTAINER_OF(move, step_run_t, move);
+    step_run_t *step = TOW_CONTAINER_OF(transfer, step_run_t, transfer);
     dataflow_program_unhold(step->program);
     dataflow_end_step(step, take_status);
 }
 
-/* Sizes are known: there are buffers. */
-static void move_sized(tow_move_t *move)
+/* The sizes are known: the buffers exist. */
+static void transfer_sized(tow_transfer_t *transfer)
 {
-    const step_run_t *step = TOW_CONTAINER_OF(move, step_run_t, move);
+    const step_run_t *step = TOW_CONTAINER_OF(transfer, step_run_t, transfer);
     dataflow_outputs_ready(step->dataflow, step->program, step->step);
 }
 
-/* -- Arguments ---------------------------------------------------------------- */
+/* -- Arguments ------------------------------------------------------------- */
 
 static uint32_t node_of_argument(const program_t *program, uint32_t slot)
 {
@@ -275,7 +277,7 @@ static tow_status_t TOW_COLD missing_argument(const program_t *program,
                                               uint32_t index,
                                               uint32_t *out_node)
 {
-    const tow_shelf_object_t *object = program->slots[index].object;
+    const tow_shard_store_object_t *object = program->slots[index].object;
     *out_node = node_of_argument(program, index);
     if (object != NULL) return tow_status_retain(object->error);
     return TOW_ERROR(TOW_NOT_FOUND,
@@ -285,23 +287,23 @@ static tow_status_t TOW_COLD missing_argument(const program_t *program,
                      tow_key_id(grant->arguments[index]));
 }
 
-/* Fills the first slots. An argument that none of our steps needs may be
- * another worker's. */
+/* Fills the first slots. An argument that no step of ours needs may be another
+ * worker's. */
 static tow_status_t find_arguments(tow_dataflow_t *dataflow, program_t *program,
                                    const tow_run_grant_t *grant,
                                    uint32_t *out_node)
 {
     if (TOW_UNLIKELY(grant->argument_count != program->lowered->argument_count))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "run %" PRIu64 " has %zu arguments, and its program "
-                         "takes %u",
+                         "run %" PRIu64 " has %zu arguments, its program takes "
+                         "%u",
                          tow_key_id(grant->run), grant->argument_count,
                          program->lowered->argument_count);
     tow_status_t status = TOW_OK;
     for (uint32_t i = 0; i < grant->argument_count; i++) {
         slot_t *slot = &program->slots[i];
-        tow_shelf_object_t *object =
-            tow_shelf_find(dataflow->options.shelf, grant->arguments[i]);
+        tow_shard_store_object_t *object = tow_shard_store_find(
+            dataflow->options.shard_store, grant->arguments[i]);
         slot->object = object;
         slot->stride = 1;
         slot->shards = object != NULL ? object->shards : NULL;
@@ -313,7 +315,7 @@ static tow_status_t find_arguments(tow_dataflow_t *dataflow, program_t *program,
     return status;
 }
 
-/* Zero: no shards here, or not any more. */
+/* Zero: no shards here, or no longer. */
 uint32_t dataflow_count_shards(const slot_t *slot)
 {
     return slot->object != NULL ? slot->object->shard_count : slot->count;
@@ -323,8 +325,8 @@ static tow_status_t TOW_COLD wrong_input(const step_t *step, size_t input,
                                          uint32_t count)
 {
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                     "%s, input %zu: it has %u shards on this worker%s, and "
-                     "the computation runs on %u of its devices",
+                     "%s, input %zu: it has %u shards on this worker%s, the "
+                     "computation runs on %u of its devices",
                      step->executable != NULL ? step->executable->signature.name
                                               : "collective",
                      input, count,
@@ -349,25 +351,25 @@ static tow_status_t gather(const program_t *program, const step_t *step)
     return TOW_OK;
 }
 
-/* Which inputs the step must not destroy: those that lowering knows of, and
- * arguments that are other objects too. Returns how many. */
+/* The inputs that the step must not destroy: those that lowering lists, and
+ * arguments that other objects share. Returns their number. */
 static size_t keep_shared(const program_t *program, const step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
     size_t count = 0, next = 0;
     for (size_t i = 0; i < lowered->input_count; i++) {
         const slot_t *slot = &program->slots[lowered->inputs[i]];
-        const bool is_kept =
-            next < lowered->kept_count && lowered->kept[next] == i;
+        const bool is_kept = next < lowered->non_donatable_count &&
+                             lowered->non_donatable[next] == i;
         next += is_kept;
         if (is_kept ||
-            (slot->object != NULL && tow_shelf_is_shared(slot->object)))
+            (slot->object != NULL && tow_shard_store_is_shared(slot->object)))
             step->kept_now[count++] = i;
     }
     return count;
 }
 
-/* -- Steps -------------------------------------------------------------------- */
+/* -- Steps ----------------------------------------------------------------- */
 
 static void release_slot(slot_t *slot)
 {
@@ -381,7 +383,7 @@ static void release_slot(slot_t *slot)
     slot->is_pending = false;
 }
 
-/* The step is on its way: what it was given last is not needed any more. */
+/* The step is enqueued: inputs that it was the last to use are released. */
 static void settle_slots(tow_dataflow_t *dataflow, program_t *program,
                          const step_t *step)
 {
@@ -391,16 +393,16 @@ static void settle_slots(tow_dataflow_t *dataflow, program_t *program,
     for (size_t i = 0; i < lowered->freed_count; i++) {
         slot_t *slot = &program->slots[lowered->freed[i]];
         if (TOW_UNLIKELY(slot->is_pending))
-            continue; /* It goes when all of the run has begun. */
+            continue; /* Released when all of the run has started. */
         if (slot->object == NULL)
             release_slot(slot);
         else /* An argument: the step consumes it. */
-            tow_shelf_fail(dataflow->options.shelf, slot->object,
-                           dataflow->donated);
+            tow_shard_store_fail(dataflow->options.shard_store, slot->object,
+                                 dataflow->donated);
     }
 }
 
-/* Outputs without a buffer come later. */
+/* Outputs without a buffer get one later. */
 static void note_pending(tow_dataflow_t *dataflow, program_t *program,
                          const step_t *step)
 {
@@ -410,11 +412,12 @@ static void note_pending(tow_dataflow_t *dataflow, program_t *program,
         slot->is_pending = false;
         for (uint32_t d = 0; d < slot->count; d++)
             slot->is_pending |= slot->shards[d * slot->stride] == NULL;
-        dataflow->walk.pending_count += slot->is_pending;
+        dataflow->applying.pending_count += slot->is_pending;
     }
 }
 
-/* A step that is not the driver's, and reads its program until it ends. */
+/* A step that the driver does not run, and that reads its program until it
+ * ends. */
 static void has_begun(step_run_t *step_run)
 {
     tow_dataflow_t *dataflow = step_run->dataflow;
@@ -435,17 +438,18 @@ static bool may_run_inline(const tow_dataflow_t *dataflow,
            dataflow->options.driver->device_count == 1;
 }
 
-/* Does anybody wait for the end of this step? Of the last one of a run, perhaps,
- * unless many runs follow it. */
-static bool may_be_late(const tow_dataflow_t *dataflow,
-                        const program_t *program, const step_t *step)
+/* May the end of this step be reported late? Not that of the last step of a
+ * run, which a client may wait for, unless many runs follow it. */
+static bool may_coalesce(const tow_dataflow_t *dataflow,
+                         const program_t *program, const step_t *step)
 {
     const tow_lowered_t *lowered = program->lowered;
     return step->lowered != &lowered->steps[lowered->step_count - 1] ||
            tow_map_count(&dataflow->runs) > TOW_DATAFLOW_PROMPT_RUN_COUNT;
 }
 
-/* Programs of many steps keep several devices busy: those go to the devices. */
+/* Programs of many steps keep several devices busy: those are handed to the
+ * devices. */
 static bool may_linger_too(tow_dataflow_t *dataflow, const program_t *program)
 {
     if (!dataflow->options.may_linger_always ||
@@ -462,13 +466,13 @@ static bool may_linger_too(tow_dataflow_t *dataflow, const program_t *program)
 static void watch(tow_dataflow_t *dataflow, const program_t *program,
                   const step_t *step, step_run_t *step_run)
 {
-    step_run->run.may_linger = may_linger_too(dataflow, program);
+    step_run->run.may_start_inline = may_linger_too(dataflow, program);
     step_run->is_alone =
         dataflow->stats.step_count == 0 && program->lowered->step_count == 1;
     if (!step_run->is_alone) return;
     step_run->enqueued_ns = tow_env_now_ns(dataflow->options.driver->env);
     step_run->run.may_block = may_run_inline(dataflow, program, step);
-    step_run->run.may_linger = true;
+    step_run->run.may_start_inline = true;
     dataflow->stats.inline_count += step_run->run.may_block;
 }
 
@@ -489,10 +493,11 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
                 .gang_id = gang_id,
                 .arguments = program->arguments,
                 .argument_count = step->lowered->input_count,
-                .kept_arguments = step->kept,
-                .kept_argument_count = step->lowered->kept_count,
+                .non_donatable_arguments = step->kept,
+                .non_donatable_argument_count =
+                    step->lowered->non_donatable_count,
                 .results = step->results,
-                .may_be_late = may_be_late(dataflow, program, step),
+                .may_coalesce = may_coalesce(dataflow, program, step),
                 .failed = member_failed,
                 .done = step_done},
         .dataflow = dataflow,
@@ -500,8 +505,8 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
         .node = step->lowered->node,
     };
     if (step->executable->signature.alias_count > 0) {
-        step_run->run.kept_arguments = step->kept_now;
-        step_run->run.kept_argument_count = keep_shared(program, step);
+        step_run->run.non_donatable_arguments = step->kept_now;
+        step_run->run.non_donatable_argument_count = keep_shared(program, step);
     }
     if (dataflow->options.may_run_inline)
         watch(dataflow, program, step, step_run);
@@ -516,18 +521,18 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
     return TOW_OK;
 }
 
-/* -- Transfers and collectives ------------------------------------------------- */
+/* -- Transfers and collectives --------------------------------------------- */
 
 static tow_status_t TOW_COLD wrong_source(const step_t *step, uint32_t count)
 {
     return TOW_ERROR(TOW_FAILED_PRECONDITION,
-                     "the value has %u shards on this worker, and %zu are to "
-                     "be moved",
+                     "the value has %u shards on this worker, the transfer "
+                     "has %zu",
                      count, step->lowered->route->source_count);
 }
 
-/* Shapes of arguments are the controller's business; but what a host function
- * gave may be smaller than its bound, and nobody reads past its end. */
+/* The controller checks shapes of arguments; but the output of a host function
+ * may be smaller than its bound, and must not be read past its end. */
 static tow_status_t check_sources(const slot_t *source,
                                   const tow_shape_t *wanted, size_t count)
 {
@@ -536,31 +541,31 @@ static tow_status_t check_sources(const slot_t *source,
         const tow_shape_t *shape = &source->shards[i * source->stride]->shape;
         if (TOW_UNLIKELY(!tow_shape_equal(shape, wanted)))
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "shard %zu is %s, and %s is to be moved", i,
+                             "shard %zu is %s, the transfer has %s", i,
                              tow_shape_format(shape, texts[0]),
                              tow_shape_format(wanted, texts[1]));
     }
     return TOW_OK;
 }
 
-/* Whole shards, so their sizes may be told when they are known. */
+/* Whole shards, so their sizes may be sent when they are known. */
 static bool is_sized(const tow_lowered_step_t *lowered)
 {
     return lowered->is_sequential &&
            tow_shape_equal(&lowered->route->source, &lowered->route->target);
 }
 
-/* As for a computation: begun at once, ahead of its data, unless it is
+/* Like a computation: started at once, ahead of its data, unless it is
  * sequential. */
-static tow_status_t begin_move(tow_dataflow_t *dataflow, program_t *program,
-                               const step_t *step, const tow_move_t *move,
-                               run_t *run)
+static tow_status_t begin_transfer(tow_dataflow_t *dataflow, program_t *program,
+                                   const step_t *step,
+                                   const tow_transfer_t *transfer, run_t *run)
 {
     step_run_t *step_run = tow_pool_take(&dataflow->step_pool);
     if (step_run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     *step_run = (step_run_t){
-        .move = *move,
-        .kind = STEP_MOVE,
+        .transfer = *transfer,
+        .kind = STEP_TRANSFER,
         .dataflow = dataflow,
         .owner = run,
         .program = program,
@@ -568,7 +573,7 @@ static tow_status_t begin_move(tow_dataflow_t *dataflow, program_t *program,
         .node = step->lowered->node,
     };
     tow_status_t status =
-        tow_mover_start(dataflow->options.mover, &step_run->move);
+        tow_transfer_start(dataflow->options.engine, &step_run->transfer);
     if (TOW_UNLIKELY(status != TOW_OK)) {
         tow_pool_give(&dataflow->step_pool, step_run);
         return status;
@@ -590,19 +595,19 @@ static tow_status_t start_transfer(tow_dataflow_t *dataflow, program_t *program,
     if (count > 0 && !is_sized(lowered))
         TOW_RETURN_IF_ERROR(
             check_sources(source, &lowered->route->source, count));
-    const tow_move_t move = {.route = lowered->route,
-                             .gang = gang_id,
-                             .sources = source != NULL ? source->shards : NULL,
-                             .source_stride =
-                                 source != NULL ? source->stride : 0,
-                             .targets = step->results,
-                             .is_sized = is_sized(lowered),
-                             .sized = move_sized,
-                             .done = move_done};
-    return begin_move(dataflow, program, step, &move, run);
+    const tow_transfer_t transfer = {
+        .route = lowered->route,
+        .gang = gang_id,
+        .sources = source != NULL ? source->shards : NULL,
+        .source_stride = source != NULL ? source->stride : 0,
+        .targets = step->results,
+        .is_sized = is_sized(lowered),
+        .sized = transfer_sized,
+        .done = transfer_done};
+    return begin_transfer(dataflow, program, step, &transfer, run);
 }
 
-/* Its values lie shard by shard, as those of a computation do. */
+/* Its values are ordered shard by shard, like those of a computation. */
 static tow_status_t start_collective(tow_dataflow_t *dataflow,
                                      program_t *program, const step_t *step,
                                      uint64_t gang_id, run_t *run)
@@ -613,16 +618,16 @@ static tow_status_t start_collective(tow_dataflow_t *dataflow,
         TOW_RETURN_IF_ERROR(check_sources(&program->slots[lowered->inputs[i]],
                                           &lowered->collective->tensors[i],
                                           step->shard_count));
-    const tow_move_t move = {.part = lowered->collective,
-                             .gang = gang_id,
-                             .sources = program->arguments,
-                             .source_stride = lowered->input_count,
-                             .targets = step->results,
-                             .done = move_done};
-    return begin_move(dataflow, program, step, &move, run);
+    const tow_transfer_t transfer = {.part = lowered->collective,
+                                     .gang = gang_id,
+                                     .sources = program->arguments,
+                                     .source_stride = lowered->input_count,
+                                     .targets = step->results,
+                                     .done = transfer_done};
+    return begin_transfer(dataflow, program, step, &transfer, run);
 }
 
-/* -- Host functions -------------------------------------------------------------- */
+/* -- Host functions -------------------------------------------------------- */
 
 static tow_status_t start_host(tow_dataflow_t *dataflow, program_t *program,
                                const step_t *step, run_t *run)
@@ -656,13 +661,13 @@ tow_status_t dataflow_start_step(tow_dataflow_t *dataflow, program_t *program,
     return start_transfer(dataflow, program, step, gang, run);
 }
 
-/* -- Results ------------------------------------------------------------------ */
+/* -- Results --------------------------------------------------------------- */
 
-/* One reference of each shard for the shelf. */
+/* One reference of each shard for the shard store. */
 static void hold_shards(slot_t *slot, uint32_t count)
 {
     if (slot->is_owned) {
-        slot->is_owned = false; /* The slot's own pass on. */
+        slot->is_owned = false; /* The slot's own references pass on. */
         return;
     }
     for (uint32_t d = 0; d < count; d++)
@@ -672,17 +677,18 @@ static void hold_shards(slot_t *slot, uint32_t count)
 static tow_status_t put_result(tow_dataflow_t *dataflow, slot_t *slot,
                                uint64_t key)
 {
-    tow_shelf_t *shelf = dataflow->options.shelf;
+    tow_shard_store_t *shard_store = dataflow->options.shard_store;
     const uint32_t count = dataflow_count_shards(slot);
     if (TOW_UNLIKELY(count == 0)) {
         /* Another worker's; or an argument, passed through, that failed. */
         if (slot->object == NULL) return TOW_OK;
-        return tow_shelf_put_failed(shelf, key, slot->object->error);
+        return tow_shard_store_put_failed(shard_store, key,
+                                          slot->object->error);
     }
     hold_shards(slot, count);
     tow_shard_list_t shards = {
         .first = slot->shards, .stride = slot->stride, .count = count};
-    tow_status_t status = tow_shelf_put(shelf, key, &shards);
+    tow_status_t status = tow_shard_store_put(shard_store, key, &shards);
     if (TOW_UNLIKELY(status != TOW_OK))
         for (uint32_t d = 0; d < count; d++)
             tow_buffer_release(slot->shards[d * slot->stride]);
@@ -697,12 +703,14 @@ tow_status_t dataflow_put_results(tow_dataflow_t *dataflow, program_t *program,
         TOW_RETURN_IF_ERROR(put_result(dataflow,
                                        &program->slots[lowered->results[i]],
                                        run->first_result + i));
-        run->result_count = (uint32_t)i + 1; /* Those are ours to poison. */
+        run->result_count =
+            (uint32_t)i + 1; /* Results so far are poisoned if the run fails. */
     }
     return TOW_OK;
 }
 
-/* The run never got so far: places for the results that would lie here. */
+/* The run did not get that far: adds failed objects for its results on this
+ * worker. */
 void dataflow_put_failed_results(tow_dataflow_t *dataflow,
                                  const program_t *program,
                                  uint64_t first_result, tow_status_t cause)
@@ -711,9 +719,9 @@ void dataflow_put_failed_results(tow_dataflow_t *dataflow,
     for (size_t i = 0; i < lowered->result_count; i++) {
         const slot_t *slot = &program->slots[lowered->results[i]];
         if (slot->count == 0 && slot->object == NULL) continue;
-        tow_status_t status = tow_shelf_put_failed(dataflow->options.shelf,
-                                                   first_result + i, cause);
-        tow_status_ignore(status, "who uses it will be told NOT_FOUND");
+        tow_status_t status = tow_shard_store_put_failed(
+            dataflow->options.shard_store, first_result + i, cause);
+        tow_status_ignore(status, "a user of it gets NOT_FOUND");
     }
 }
 
@@ -724,9 +732,9 @@ void dataflow_release_slots(program_t *program)
         release_slot(&program->slots[i]);
 }
 
-/* -- Grants ------------------------------------------------------------------- */
+/* -- Grants ---------------------------------------------------------------- */
 
-/* Room to report every run that is under way, and one more. */
+/* Reserves space to report every run under way, and one more. */
 static bool reserve_reports(tow_dataflow_t *dataflow)
 {
     const size_t more = tow_map_count(&dataflow->runs) + 1;
@@ -755,7 +763,7 @@ static tow_status_t find_program(tow_dataflow_t *dataflow,
         return TOW_OK;
     return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                      "run %" PRIu64 ": %zu steps are queued on this worker, "
-                     "and at most %zu may be",
+                     "and its limit is %zu",
                      tow_key_id(grant->run), dataflow->stats.step_count,
                      step_count_max);
 }
@@ -767,7 +775,7 @@ static tow_status_t begin_run(tow_dataflow_t *dataflow,
     if (TOW_UNLIKELY(run == NULL))
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                          "run %" PRIu64 ": %zu runs are under way on this "
-                         "worker, and no more may be",
+                         "worker, which is its limit",
                          tow_key_id(grant->run),
                          tow_map_count(&dataflow->runs));
     if (TOW_UNLIKELY(!tow_map_put(&dataflow->runs, grant->run, run))) {
@@ -782,13 +790,15 @@ static tow_status_t begin_run(tow_dataflow_t *dataflow,
     return TOW_OK;
 }
 
-/* What other workers sent for this run and none of our moves took is stale. */
-void dataflow_tell_mover(tow_dataflow_t *dataflow, const program_t *program,
-                         uint64_t first_gang)
+/* Messages of other workers for this run that no transfer has taken are
+ * stale. */
+void dataflow_grant_applied(tow_dataflow_t *dataflow, const program_t *program,
+                            uint64_t first_gang)
 {
     const uint32_t count = program->lowered->step_count_all;
-    if (dataflow->options.mover != NULL && count > 0)
-        tow_mover_granted(dataflow->options.mover, first_gang + count - 1);
+    if (dataflow->options.engine != NULL && count > 0)
+        tow_transfer_engine_granted(dataflow->options.engine,
+                                    first_gang + count - 1);
 }
 
 tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
@@ -811,13 +821,13 @@ tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
         status = find_arguments(dataflow, program, grant, &node);
     if (status == TOW_OK) status = begin_run(dataflow, grant, &run);
     if (TOW_LIKELY(status == TOW_OK)) {
-        dataflow_walk_begin(dataflow, program, run, grant);
+        dataflow_apply_begin(dataflow, program, run, grant);
         return TOW_OK;
     }
     if (program != NULL) {
         dataflow_put_failed_results(dataflow, program, grant->first_result,
                                     status);
-        dataflow_tell_mover(dataflow, program, grant->first_gang);
+        dataflow_grant_applied(dataflow, program, grant->first_gang);
     }
     dataflow->stats.failed++;
     dataflow_report(dataflow, grant->run, node, status);

@@ -34,7 +34,7 @@ tow_status_t tow_download_check(const tow_driver_t *driver,
     if (download->size < bytes)
         return TOW_ERROR(
             TOW_INVALID_ARGUMENT,
-            "download of %s needs %" PRIu64 " bytes of room, not %zu",
+            "download of %s needs %" PRIu64 " bytes, and has space for %zu",
             tow_shape_format(&buffer->shape, text), bytes, download->size);
     TOW_ASSERT(download->bytes != NULL || bytes == 0);
     return TOW_OK;
@@ -77,7 +77,8 @@ static tow_status_t check_arguments(const tow_run_t *run)
     const tow_executable_t *executable = run->executable;
     const tow_signature_t *signature = &executable->signature;
     const bool has_shapes = signature->argument_count != TOW_COUNT_UNKNOWN;
-    if (run->argument_count == 0) return TOW_OK; /* Then there is no array. */
+    if (run->argument_count == 0)
+        return TOW_OK; /* Then there are no arrays to check. */
     for (size_t d = 0; d < executable->local_device_count; d++) {
         tow_buffer_t *const *row = run->arguments + d * run->argument_count;
         for (size_t i = 0; i < run->argument_count; i++) {
@@ -96,15 +97,15 @@ static tow_status_t check_arguments(const tow_run_t *run)
     return TOW_OK;
 }
 
-static bool is_kept(const tow_run_t *run, size_t argument)
+static bool is_non_donatable(const tow_run_t *run, size_t argument)
 {
-    for (size_t i = 0; i < run->kept_argument_count; i++)
-        if (run->kept_arguments[i] == argument) return true;
+    for (size_t i = 0; i < run->non_donatable_argument_count; i++)
+        if (run->non_donatable_arguments[i] == argument) return true;
     return false;
 }
 
-/* A buffer that the run consumes must not appear in it a second time: counts
- * how often each appears. */
+/* A buffer that the run consumes must not be another argument, too: counts how
+ * often each occurs. */
 static tow_status_t check_donations(const tow_run_t *run,
                                     tow_buffer_t *const *row)
 {
@@ -115,7 +116,8 @@ static tow_status_t check_donations(const tow_run_t *run,
         row[i]->mark_++;
     for (size_t i = 0; i < signature->alias_count; i++) {
         const size_t argument = signature->aliases[i].argument;
-        if (row[argument]->mark_ == 1 || is_kept(run, argument)) continue;
+        if (row[argument]->mark_ == 1 || is_non_donatable(run, argument))
+            continue;
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "%s: argument %zu is donated and given twice",
                          signature->name, argument);
@@ -139,13 +141,14 @@ static tow_status_t check_counts(const tow_driver_t *driver,
         return TOW_ERROR(
             TOW_INVALID_ARGUMENT, "%s takes %zu arguments; %zu were given",
             signature->name, signature->argument_count, run->argument_count);
-    for (size_t i = 0; i < run->kept_argument_count; i++)
-        if (run->kept_arguments[i] >= run->argument_count)
-            return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "%s: argument %zu is to be kept, and there are "
-                             "%zu",
-                             signature->name, run->kept_arguments[i],
-                             run->argument_count);
+    for (size_t i = 0; i < run->non_donatable_argument_count; i++)
+        if (run->non_donatable_arguments[i] >= run->argument_count)
+            return TOW_ERROR(
+                TOW_INVALID_ARGUMENT,
+                "%s: argument %zu must not be donated, but there are "
+                "only %zu arguments",
+                signature->name, run->non_donatable_arguments[i],
+                run->argument_count);
     return TOW_OK;
 }
 

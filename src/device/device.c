@@ -1,5 +1,5 @@
-/* The wrappers: what every driver would have to check, checked once, and
- * UNIMPLEMENTED where a driver's table has no entry. */
+/* The wrappers: checks for all drivers, and UNIMPLEMENTED where a driver's
+ * table has no entry. */
 #include "device/device.h"
 
 #include "base/assert.h"
@@ -90,7 +90,7 @@ tow_status_t tow_driver_allocate(tow_driver_t *driver, size_t device,
 {
     *out_buffer = NULL;
     if (driver->ops->allocate == NULL)
-        return missing(driver, "memory that no upload fills");
+        return missing(driver, "memory without an upload");
     uint64_t bytes;
     TOW_RETURN_IF_ERROR(tow_device_check(driver, device));
     TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &bytes));
@@ -105,9 +105,9 @@ tow_status_t tow_driver_upload(tow_driver_t *driver, tow_upload_t *upload)
     uint64_t bytes;
     TOW_RETURN_IF_ERROR(tow_device_check(driver, upload->device));
     TOW_RETURN_IF_ERROR(tow_shape_bytes(&upload->shape, &bytes));
-    if (upload->is_late && driver->ops->upload_settle == NULL)
-        return missing(driver, "late uploads");
-    TOW_ASSERT(upload->bytes != NULL || bytes == 0 || upload->is_late);
+    if (upload->is_deferred && driver->ops->upload_settle == NULL)
+        return missing(driver, "deferred uploads");
+    TOW_ASSERT(upload->bytes != NULL || bytes == 0 || upload->is_deferred);
     return driver->ops->upload(driver, upload);
 }
 
@@ -122,29 +122,29 @@ tow_status_t tow_driver_download(tow_driver_t *driver, tow_download_t *download)
 void tow_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
                        tow_status_t take_status)
 {
-    TOW_ASSERT(upload->is_late && driver->ops->upload_settle != NULL);
+    TOW_ASSERT(upload->is_deferred && driver->ops->upload_settle != NULL);
     driver->ops->upload_settle(driver, upload, take_status);
 }
 
-tow_status_t tow_driver_borrow(tow_driver_t *driver, tow_borrow_t *borrow)
+tow_status_t tow_driver_share(tow_driver_t *driver, tow_buffer_share_t *share)
 {
-    TOW_ASSERT(borrow->done != NULL && borrow->buffer != NULL);
-    borrow->bytes = NULL;
-    if (driver->ops->borrow == NULL) return missing(driver, "loans of bytes");
-    TOW_RETURN_IF_ERROR(tow_source_check(driver, borrow->buffer, "loan"));
-    return driver->ops->borrow(driver, borrow);
+    TOW_ASSERT(share->done != NULL && share->buffer != NULL);
+    share->bytes = NULL;
+    if (driver->ops->share == NULL) return missing(driver, "shared buffers");
+    TOW_RETURN_IF_ERROR(tow_source_check(driver, share->buffer, "share"));
+    return driver->ops->share(driver, share);
 }
 
-void tow_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow)
+void tow_buffer_share_end(tow_driver_t *driver, tow_buffer_share_t *share)
 {
-    driver->ops->borrow_give_back(driver, borrow);
+    driver->ops->share_end(driver, share);
 }
 
-bool tow_borrow_lend(tow_driver_t *driver, tow_borrow_t *borrow)
+bool tow_buffer_share_export(tow_driver_t *driver, tow_buffer_share_t *share)
 {
-    TOW_ASSERT(borrow->bytes != NULL);
-    return driver->ops->borrow_lend != NULL &&
-           driver->ops->borrow_lend(driver, borrow);
+    TOW_ASSERT(share->bytes != NULL);
+    return driver->ops->share_export != NULL &&
+           driver->ops->share_export(driver, share);
 }
 
 tow_status_t tow_driver_copy(tow_driver_t *driver, tow_copy_t *copy)
@@ -168,7 +168,8 @@ tow_status_t tow_buffer_error(tow_buffer_t *buffer)
     const tow_driver_ops_t *ops = buffer->driver->ops;
     if (ops->buffer_state(buffer) != TOW_BUFFER_FAILED) return TOW_OK;
     if (ops->buffer_error == NULL)
-        return TOW_ERROR(TOW_UNKNOWN, "driver %s does not say why",
+        return TOW_ERROR(TOW_UNKNOWN,
+                         "driver %s does not report errors of buffers",
                          buffer->driver->name);
     return ops->buffer_error(buffer);
 }

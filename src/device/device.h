@@ -1,24 +1,24 @@
-/* The device driver interface: what the runtime asks of accelerators.
+/* The device driver interface: the runtime's view of accelerators.
  *
- * A driver stands for one plugin, or one simulated host, and drives its local
- * devices for one owner, whose tow_env it was opened with. It is asynchronous
- * throughout: what takes time is an operation that the caller owns, and its
- * `done` runs in a turn of the owner's env, exactly once, never inside the call
- * that started it. Drivers have threads of their own; they are not seen here.
+ * A driver represents one plugin, or one simulated host, and drives its local
+ * devices for one owner, with whose tow_env it was opened. It is asynchronous:
+ * the caller owns each operation, and the operation's `done` runs exactly once,
+ * in a turn of the owner's env, never inside the call that started it. The
+ * threads of drivers are not visible here.
  *
- * Buffers are promises. What a run will produce has a handle at once, so the
- * next run can be enqueued behind it without waiting for a value. A buffer whose
- * producer failed is poisoned: whatever uses it fails with that first error.
+ * Buffers are promises. A run's results have handles at once, so the next run
+ * can be enqueued without waiting for a value. A buffer whose producer failed
+ * is poisoned: every operation that uses it fails with that first error.
  *
- * Order. Each device does its runs in the order in which they were enqueued, one
- * at a time, and waits inside a collective until every member of the gang has
- * arrived. So two devices that see two gangs in different orders wait for each
- * other for ever: the order is the scheduler's business, and the driver keeps
- * it.
+ * Order. Each device executes its runs one at a time, in the order in which
+ * they were enqueued, and waits inside a collective until every member of the
+ * gang has arrived. Two devices that see two gangs in different orders would
+ * wait for each other for ever: the scheduler decides the order and the driver
+ * keeps it.
  *
- * Entries that are NULL in the table are things that the driver cannot do; the
- * wrappers then answer UNIMPLEMENTED with the driver's name. All calls are for
- * the owner's loop. One suite, tests/conformance/device, runs on every driver. */
+ * A driver does not support entries that are NULL in its table; the wrappers
+ * then return UNIMPLEMENTED with the driver's name. All calls are for the
+ * owner's loop. One suite, tests/conformance/device, runs on every driver. */
 #ifndef TOW_DEVICE_DEVICE_H_
 #define TOW_DEVICE_DEVICE_H_
 
@@ -37,7 +37,7 @@ typedef struct tow_buffer tow_buffer_t;
 typedef struct tow_compile tow_compile_t;
 typedef struct tow_upload tow_upload_t;
 typedef struct tow_download tow_download_t;
-typedef struct tow_borrow tow_borrow_t;
+typedef struct tow_buffer_share tow_buffer_share_t;
 typedef struct tow_copy tow_copy_t;
 typedef struct tow_run tow_run_t;
 
@@ -45,19 +45,19 @@ typedef struct tow_run tow_run_t;
 
 /* -- Arrays ----------------------------------------------------------------- */
 
-/* Bits of one element; 0 for a token and for a number that we do not know. */
+/* Bits of one element; 0 for a token and for an unknown number. */
 uint32_t tow_type_bits(tow_type_t type);
-/* "f32", "pred"; "?" for a number that we do not know. Static. */
+/* "f32", "pred"; "?" for an unknown number. Static. */
 const char *tow_type_name(tow_type_t type);
-/* The reverse; TOW_TYPE_INVALID for a name that is none. */
+/* The reverse; TOW_TYPE_INVALID for an unknown name. */
 tow_type_t tow_type_parse(const char *name);
 
-/* Can arrays of that type be reduced so? Complex numbers have no order, and what
- * is smaller than a byte, or an 8-bit float, is not summed. */
+/* True if arrays of the type can be reduced so. Complex numbers have no order;
+ * types smaller than a byte and 8-bit floats are not summed. */
 bool tow_type_is_reducible(tow_type_t type, tow_reduction_t reduction);
-/* "sum", "product", "min", "max"; "?" for none of them. Static. */
+/* "sum", "product", "min", "max"; "?" for an unknown number. Static. */
 const char *tow_reduction_name(tow_reduction_t reduction);
-/* The reverse; 0 for a name that is none. */
+/* The reverse; 0 for an unknown name. */
 tow_reduction_t tow_reduction_parse(const char *name);
 
 /* One array on one device. Dense, row major. */
@@ -67,9 +67,9 @@ typedef struct tow_shape {
     int64_t dims[TOW_RANK_MAX];
 } tow_shape_t;
 
-/* Bytes of the dense array in host memory, where elements of less than a byte
- * take one each. OUT_OF_RANGE when a dimension is negative or the product passes
- * 2^63 - 1; INVALID_ARGUMENT for a type that has no size, or a rank past
+/* Bytes of the dense array in host memory, where elements smaller than a byte
+ * take one byte each. OUT_OF_RANGE when a dimension is negative or the product
+ * passes 2^63 - 1; INVALID_ARGUMENT for a type without a size, or a rank above
  * TOW_RANK_MAX. */
 tow_status_t tow_shape_bytes(const tow_shape_t *shape, uint64_t *out_bytes)
     TOW_MUST_USE;
@@ -78,13 +78,13 @@ bool tow_shape_equal(const tow_shape_t *a, const tow_shape_t *b);
 /* "f32[2,3]" into `text`; returns `text`. */
 const char *tow_shape_format(const tow_shape_t *shape,
                              char text[TOW_SHAPE_TEXT_MAX]);
-/* The reverse of it. INVALID_ARGUMENT shows the right form. */
+/* The reverse. INVALID_ARGUMENT shows the right form. */
 tow_status_t tow_shape_parse(const char *text, tow_shape_t *out_shape)
     TOW_MUST_USE;
 
 /* -- Devices ---------------------------------------------------------------- */
 
-/* A memory that the device can reach. Buffers are made in the default one. */
+/* A memory that the device can address. Buffers are in the default one. */
 typedef struct tow_memory_info {
     int64_t id;
     const char *kind; /* "device", "pinned_host", "unpinned_host" */
@@ -92,7 +92,7 @@ typedef struct tow_memory_info {
 } tow_memory_info_t;
 
 typedef struct tow_device_info {
-    int64_t id;       /* known to programs' device assignments */
+    int64_t id;       /* as in programs' device assignments */
     const char *kind; /* "cpu", "TPU v4": programs are compiled for a kind */
     const char *name; /* for people */
     uint64_t memory_bytes;             /* 0: the driver does not say */
@@ -112,15 +112,16 @@ struct tow_driver { /* first member of each driver's struct */
     const char *name;     /* "pjrt", "sim", "null" */
     const char *platform; /* "cpu", "cuda", "tpu", ...; as the plugin says */
     const char *version;  /* of the plugin, for people */
-    /* Newest version of StableHLO that its compiler reads, "1.13.7"; NULL: it does
-     * not say. */
+    /* Newest version of StableHLO that its compiler reads, "1.13.7"; NULL: it
+     * does not say. */
     const char *stablehlo;
     const tow_device_info_t *devices; /* owned by the driver */
     size_t device_count;
     bool simulated; /* every output of ours says so */
 };
 
-/* One run on one device, as it was: of CLOCK_MONOTONIC, and its name cut off. */
+/* A completed run on one device: times of CLOCK_MONOTONIC, its name
+ * truncated. */
 typedef struct tow_executed {
     int64_t start_ns;
     int64_t end_ns;
@@ -132,7 +133,7 @@ typedef struct tow_executed {
 
 typedef enum tow_program_format {
     TOW_PROGRAM_MLIR, /* StableHLO: text, or a portable artifact */
-    TOW_PROGRAM_COST, /* what it costs: src/device/sim/cost.h */
+    TOW_PROGRAM_COST, /* a cost model of a program: src/device/sim/cost.h */
     TOW_PROGRAM_HOST, /* a shared object for hosts: include/towpath/host.h */
 } tow_program_format_t;
 
@@ -141,7 +142,7 @@ typedef struct tow_bytes {
     size_t size;
 } tow_bytes_t;
 
-/* Where the program wants a result. A driver may have one memory for them all. */
+/* Where the program wants a result. A driver may have only one memory. */
 typedef enum tow_memory_kind {
     TOW_MEMORY_DEVICE,
     TOW_MEMORY_PINNED_HOST,
@@ -149,49 +150,49 @@ typedef enum tow_memory_kind {
     TOW_MEMORY_KIND_COUNT,
 } tow_memory_kind_t;
 
-/* One argument or result, as one device sees it: dense, row by row. */
+/* One argument or result on one device: dense, row major. */
 typedef struct tow_array_info {
     tow_shape_t shape;
     uint64_t bytes; /* on the device */
-    /* An xla.OpSharding. The data is NULL where it is not known or there is
-     * none; that of a replicated array has no bytes. */
+    /* An xla.OpSharding. The data is NULL if it is unknown or absent; a
+     * replicated array's has no bytes. */
     tow_bytes_t sharding;
-    /* Bit i: shape.dims[i] is the most that it can be, and what it is is known
-     * when the array is there. Of host functions only. */
+    /* Bit i: shape.dims[i] is an upper bound; the actual size is known when the
+     * array is ready. Of host functions only. */
     uint32_t bounds;
     tow_memory_kind_t memory; /* of a result */
-    /* Byte i: which dimension of the array in the program shape.dims[i] is; the
-     * sharding counts as the program does. Empty: it is dimension i. */
+    /* Byte i: the dimension in the program that shape.dims[i] is; the sharding
+     * counts dimensions as the program does. Empty: dimension i. */
     tow_bytes_t order;
 } tow_array_info_t;
 
 typedef struct tow_alias {
     size_t result;
     size_t argument;
-    bool required; /* else an argument that may not be donated is copied */
+    bool required; /* otherwise an argument that is not donated is copied */
 } tow_alias_t;
 
-/* What an executable is. Lent by it. */
+/* An executable's interface. Lent by the executable. */
 typedef struct tow_signature {
     const char *name;
     size_t replica_count;
     size_t partition_count;
-    /* Known only where the driver can tell: TOW_COUNT_UNKNOWN otherwise, and
-     * then the aliases are not known either. */
+    /* TOW_COUNT_UNKNOWN if the driver does not know; then the aliases are
+     * unknown, too. */
     size_t argument_count;
     const tow_array_info_t *arguments;
     size_t result_count;
     const tow_array_info_t *results;
     size_t alias_count;
     const tow_alias_t *aliases;
-    uint64_t code_bytes;      /* 0: not known */
-    uint64_t temporary_bytes; /* while it runs, per device; 0: not known */
-    /* Of one execution on one device, as the compiler reckons; 0: not known. */
+    uint64_t code_bytes;      /* 0: unknown */
+    uint64_t temporary_bytes; /* while it runs, per device; 0: unknown */
+    /* Of one execution on one device, as the compiler estimates; 0: unknown. */
     double flops;
     double bytes_accessed;
     double transcendentals;
-    bool is_host; /* runs on the worker's host, shard by shard; its name is the
-                     symbol */
+    bool is_host; /* a host function: runs on the worker's host, shard by shard;
+                     its name is the symbol */
 } tow_signature_t;
 
 #define TOW_COUNT_UNKNOWN SIZE_MAX
@@ -211,8 +212,8 @@ struct tow_compile {
     /* A serialised CompileOptionsProto; size 0: one device, the driver's
      * first. */
     tow_bytes_t options; /* lent until done */
-    /* On TOW_OK the caller gets one reference. An error carries the compiler's
-     * own words. */
+    /* On TOW_OK the caller gets one reference. An error has the compiler's
+     * message. */
     void (*done)(tow_compile_t *compile, tow_status_t take_status,
                  tow_executable_t *take_executable);
     void *private_[6];
@@ -226,7 +227,7 @@ struct tow_buffer { /* first member of each driver's struct; counted */
     tow_shape_t shape;
     uint64_t bytes;
     uint64_t mark_; /* belongs to tow_driver_run */
-    /* Belongs to store/shelf.h: objects that it is a shard of. */
+    /* Belongs to store/shard_store.h: objects that it is a shard of. */
     uint32_t shelf_count_;
 };
 
@@ -234,7 +235,7 @@ typedef enum tow_buffer_state {
     TOW_BUFFER_PENDING,
     TOW_BUFFER_READY,
     TOW_BUFFER_FAILED,
-    TOW_BUFFER_DONATED, /* given to a run; not usable any more */
+    TOW_BUFFER_DONATED, /* consumed by a run; no longer usable */
 } tow_buffer_state_t;
 
 /* Owned by the caller until `done`. */
@@ -242,17 +243,17 @@ struct tow_upload {
     size_t device;
     tow_shape_t shape;
     const void *bytes; /* lent until done; dense, row major */
-    /* One reference for the caller, there as soon as the call returns TOW_OK. */
+    /* One reference for the caller, valid once the call returns TOW_OK. */
     tow_buffer_t *buffer;
-    /* The driver needs `bytes` no more. That may be only when the buffer is
-     * freed, if it uses the caller's memory without a copy. */
+    /* The driver no longer needs `bytes`. If it uses the caller's memory
+     * without a copy, this is when the buffer is freed. */
     void (*done)(tow_upload_t *upload, tow_status_t take_status);
-    /* May the driver use the caller's memory for the life of the buffer? */
+    /* The driver may use the caller's memory until the buffer is freed. */
     bool may_alias;
-    /* The bytes are still to come: the buffer is PENDING, runs may be enqueued
-     * behind it, and the driver looks at `bytes` only after
+    /* A deferred upload: the bytes are not there yet. The buffer is PENDING,
+     * runs that use it may be enqueued, and the driver reads `bytes` only after
      * tow_upload_settle. */
-    bool is_late;
+    bool is_deferred;
     void *private_[6];
 };
 
@@ -265,30 +266,31 @@ struct tow_download {
     void *private_[6];
 };
 
-/* Owned by the caller until `done` has told an error, or until it was given back.
- * Waits for the buffer's producer, then lends its bytes in host memory: without
- * a copy where the host can address them. Until they are given back no later run
- * destroys them: one that would consume the buffer waits, or works on a copy. */
-struct tow_borrow {
-    tow_buffer_t *buffer; /* lent until given back */
-    /* On TOW_OK: dense, row major, lent until tow_borrow_give_back. */
+/* Owned by the caller until `done` reports an error, or until
+ * tow_buffer_share_end. Waits for the buffer's producer, then shares the
+ * buffer's bytes in host memory: without a copy where the host can address
+ * them. Until the share ends no later run destroys them: a run that would
+ * consume the buffer waits, or works on a copy. */
+struct tow_buffer_share {
+    tow_buffer_t *buffer; /* lent until the share ends */
+    /* On TOW_OK: dense, row major, valid until tow_buffer_share_end. */
     const void *bytes;
-    void (*done)(tow_borrow_t *borrow, tow_status_t take_status);
+    void (*done)(tow_buffer_share_t *share, tow_status_t take_status);
     void *private_[9];
 };
 
-/* Owned by the caller until `done`. The value of a buffer on another device of
- * the driver, or on the same; also of one that is PENDING. */
+/* Owned by the caller until `done`. Copies a buffer, which may be PENDING, to
+ * another device of the driver, or to the same. */
 struct tow_copy {
     tow_buffer_t *source; /* lent for the call */
     size_t device;
-    /* One reference for the caller, there as soon as the call returns TOW_OK. It
-     * is poisoned if the source is. */
+    /* One reference for the caller, valid once the call returns TOW_OK.
+     * Poisoned if the source is. */
     tow_buffer_t *buffer;
-    /* While runs are under way its end may be told with theirs, as tow_run_t
-     * says: for one of many, whose end nobody waits for. */
-    bool may_be_late;
-    /* The value is there, or will never be. */
+    /* Its completion may be reported together with those of runs in progress,
+     * as in tow_run_t: for one of many copies. */
+    bool may_coalesce;
+    /* The value is ready, or has failed. */
     void (*done)(tow_copy_t *copy, tow_status_t take_status);
     void *private_[8];
 };
@@ -299,47 +301,46 @@ struct tow_copy {
  * gang. Owned by the caller until `done`. */
 struct tow_run {
     tow_executable_t *executable; /* lent for the call */
-    /* The same on all hosts of the gang, and on no other run that can be under
-     * way. */
+    /* The same on all hosts of the gang, and different for all other runs in
+     * progress. */
     uint64_t gang_id;
     /* Device by device: arguments[d * argument_count + i]. Lent for the call:
      * the driver keeps its own references. */
     tow_buffer_t *const *arguments;
     size_t argument_count;
-    /* Arguments that must not be donated although the program would. */
-    const size_t *kept_arguments; /* lent for the call */
-    size_t kept_argument_count;
-    /* Room for local_device_count * result_count handles. Filled in by the
-     * call, one reference each, also when the run will fail. */
+    /* Arguments that must not be donated although the program donates them. */
+    const size_t *non_donatable_arguments; /* lent for the call */
+    size_t non_donatable_argument_count;
+    /* Space for local_device_count * result_count handles. The call fills them
+     * in, one reference each, also if the run fails later. */
     tow_buffer_t **results;
-    /* The call may take as long as the computation, where the driver can do it
-     * on the caller's thread: for programs so small that handing them over
-     * costs more, and that surely end by themselves. */
+    /* The driver may compute on the caller's thread, within the call: for
+     * programs so small that a hand-over to a thread costs more, and that do
+     * not wait for other runs. */
     bool may_block;
-    /* The call may begin the computation on the caller's thread and take a
-     * fraction of a millisecond for it; what is left then goes on in turns of
-     * the loop. For a run that somebody waits for, with nothing else to do
-     * here. */
-    bool may_linger;
-    /* While other runs are under way its end may be told with theirs, a fraction
-     * of a millisecond late: for one of many, whose end nobody waits for. */
-    bool may_be_late;
-    /* A local shard has failed and others are still under way: at most once, for
-     * the first, and before `done`. They may wait for the failed one in a
-     * collective, for ever: whoever started the gang aborts it. `cause` is lent.
-     * May be NULL. */
+    /* The driver may start the computation on the caller's thread, for a
+     * fraction of a millisecond within the call, and continue it in later turns
+     * of the loop. For a run whose latency matters while the loop is otherwise
+     * idle. */
+    bool may_start_inline;
+    /* Its completion may be reported together with those of other runs in
+     * progress, a fraction of a millisecond later: for one of many runs. */
+    bool may_coalesce;
+    /* The first local shard has failed and others still run: at most once,
+     * before `done`. They may wait for the failed one in a collective for ever:
+     * the caller aborts the gang. `cause` is lent. May be NULL. */
     void (*failed)(tow_run_t *run, tow_status_t cause);
-    /* All local shards have finished. The error is the first one, and names the
-     * device. */
+    /* All local shards have finished. The status is the first error, which
+     * names the device. */
     void (*done)(tow_run_t *run, tow_status_t take_status);
     void *private_[8];
 };
 
 /* -- The table -------------------------------------------------------------- */
 
-/* Only `close` must be there; whoever can make a buffer or an executable also has
- * its retain and release, and buffer_state. What the wrappers have checked a
- * driver need not check again: see the calls. */
+/* Only `close` is required; a driver that makes buffers or executables also has
+ * their retain and release, and buffer_state. Drivers need not repeat the
+ * checks of the wrappers: see the calls. */
 struct tow_driver_ops {
     void (*close)(tow_driver_t *driver, tow_closed_t closed);
     tow_status_t (*memory_stats)(tow_driver_t *driver, size_t device,
@@ -356,14 +357,14 @@ struct tow_driver_ops {
                              const tow_shape_t *shape,
                              tow_buffer_t **out_buffer);
     tow_status_t (*upload)(tow_driver_t *driver, tow_upload_t *upload);
-    /* Late uploads are for drivers that have this. */
+    /* NULL: the driver has no deferred uploads. */
     void (*upload_settle)(tow_driver_t *driver, tow_upload_t *upload,
                           tow_status_t take_status);
     tow_status_t (*download)(tow_driver_t *driver, tow_download_t *download);
-    tow_status_t (*borrow)(tow_driver_t *driver, tow_borrow_t *borrow);
-    void (*borrow_give_back)(tow_driver_t *driver, tow_borrow_t *borrow);
-    /* NULL where it makes no difference. */
-    bool (*borrow_lend)(tow_driver_t *driver, tow_borrow_t *borrow);
+    tow_status_t (*share)(tow_driver_t *driver, tow_buffer_share_t *share);
+    void (*share_end)(tow_driver_t *driver, tow_buffer_share_t *share);
+    /* NULL: exporting makes no difference to the driver. */
+    bool (*share_export)(tow_driver_t *driver, tow_buffer_share_t *share);
     tow_status_t (*copy)(tow_driver_t *driver, tow_copy_t *copy);
     tow_buffer_state_t (*buffer_state)(tow_buffer_t *buffer);
     tow_status_t (*buffer_error)(tow_buffer_t *buffer);
@@ -376,22 +377,22 @@ struct tow_driver_ops {
 
 /* -- Calls ------------------------------------------------------------------ */
 
-/* Refuses new work, waits for what is under way, and for the owner to release
- * its buffers and executables; then calls `closed`, in a turn of its own, and
- * the driver is gone. */
+/* Refuses new work, waits for operations in progress and for the owner to
+ * release its buffers and executables, frees the driver, and calls `closed`, in
+ * a turn of its own. */
 void tow_driver_close(tow_driver_t *driver, tow_closed_t closed);
 
 tow_status_t tow_driver_memory_stats(tow_driver_t *driver, size_t device,
                                      tow_memory_stats_t *out_stats)
     TOW_MUST_USE;
 
-/* The last runs of a device, oldest first, for traces; returns how many. A driver
- * may begin to remember them with the first call, and many never do. */
+/* The last runs of a device, oldest first, for traces; returns how many. A
+ * driver may record them only after the first call, or never. */
 size_t tow_driver_executed(tow_driver_t *driver, size_t device,
                            tow_executed_t *out, size_t capacity);
 
-/* Compiles for the devices that the options assign. A device that is not ours
- * is another member's: then the result serves to be serialised. */
+/* Compiles for the devices that the options assign. If some belong to other
+ * hosts, the result can only be serialised. */
 tow_status_t tow_driver_compile(tow_driver_t *driver, tow_compile_t *compile)
     TOW_MUST_USE;
 /* Takes serialised bytes as `program` and loads them under the device
@@ -405,9 +406,9 @@ tow_status_t tow_executable_serialize(tow_executable_t *executable,
 void tow_executable_retain(tow_executable_t *executable);
 void tow_executable_release(tow_executable_t *executable);
 
-/* Memory that holds zeroes, never what was there before: that may have been
- * another tenant's. READY, or PENDING until the driver has cleared it.
- * RESOURCE_EXHAUSTED says what was asked for and what there is. */
+/* Memory filled with zeroes: earlier content may be another tenant's. READY, or
+ * PENDING until the driver has cleared it. RESOURCE_EXHAUSTED names the bytes
+ * requested and available. */
 tow_status_t tow_driver_allocate(tow_driver_t *driver, size_t device,
                                  const tow_shape_t *shape,
                                  tow_buffer_t **out_buffer) TOW_MUST_USE;
@@ -415,44 +416,43 @@ tow_status_t tow_driver_upload(tow_driver_t *driver, tow_upload_t *upload)
     TOW_MUST_USE;
 tow_status_t tow_driver_download(tow_driver_t *driver, tow_download_t *download)
     TOW_MUST_USE;
-/* Of a late upload, once: its bytes are in place, or (an error) will never come,
- * and the buffer is poisoned with that. `done` follows as for any upload. A driver
- * that closes waits for it: whoever closes settles what is late, before or after. */
+/* Of a deferred upload, once: its bytes are in place; or an error, which
+ * poisons the buffer. `done` follows as for any upload. A driver that closes
+ * waits for all deferred uploads to be settled. */
 void tow_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
                        tow_status_t take_status);
-tow_status_t tow_driver_borrow(tow_driver_t *driver, tow_borrow_t *borrow)
+tow_status_t tow_driver_share(tow_driver_t *driver, tow_buffer_share_t *share)
     TOW_MUST_USE;
-void tow_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow);
-/* Of one whose bytes are here and are not lent yet: until they are given back another
- * process uses them where they are. True: the driver has taken the caller's
- * reference to the buffer, and once nobody else has one the bytes no longer count
- * as in use here, nor against the device's limit: that process's device is
- * charged for them. False: it makes no difference to this driver. */
-bool tow_borrow_lend(tow_driver_t *driver, tow_borrow_t *borrow);
+void tow_buffer_share_end(tow_driver_t *driver, tow_buffer_share_t *share);
+/* Another process uses the shared bytes in place until the share ends; once per
+ * share, after a good `done`. True: the driver has taken the caller's reference
+ * to the buffer, and when it is the last one the bytes no longer count against
+ * this device's memory limit: the other process's device accounts for them.
+ * False: it makes no difference to this driver. */
+bool tow_buffer_share_export(tow_driver_t *driver, tow_buffer_share_t *share);
 tow_status_t tow_driver_copy(tow_driver_t *driver, tow_copy_t *copy)
     TOW_MUST_USE;
 tow_buffer_state_t tow_buffer_state(tow_buffer_t *buffer);
-/* Why it failed; the caller gets a reference. TOW_OK in other states. */
+/* The error of a FAILED buffer; the caller gets a reference. TOW_OK
+ * otherwise. */
 tow_status_t tow_buffer_error(tow_buffer_t *buffer) TOW_MUST_USE;
-/* Where the bytes are, for hosts that can address device memory. UNIMPLEMENTED
- * otherwise. Only for a buffer that is READY. */
+/* The address of a READY buffer's bytes, if the host can address device memory.
+ * UNIMPLEMENTED otherwise. */
 tow_status_t tow_buffer_address(tow_buffer_t *buffer, void **out_address)
     TOW_MUST_USE;
 void tow_buffer_retain(tow_buffer_t *buffer);
-/* The memory goes when the last reference and the last use by the device have
- * gone. */
+/* The memory is freed after the last reference and the device's last use. */
 void tow_buffer_release(tow_buffer_t *buffer);
 
-/* Enqueues. Errors here are of the call: wrong counts, shapes, types, devices,
- * buffers that were donated, one that is donated and given twice; or
- * RESOURCE_EXHAUSTED, from a driver that sees at once that the results will not
- * fit. Nothing was enqueued then, and `done` will not run. What goes wrong after
- * that is an error of the run: it fails, its results too, and what it was to
- * consume is consumed. */
+/* Enqueues a run. Errors of the call: wrong counts, shapes, types or devices,
+ * buffers that were donated, or one that is donated and passed twice; or
+ * RESOURCE_EXHAUSTED, if the driver sees at once that the results do not fit.
+ * Then nothing was enqueued, and `done` does not run. Later errors fail the run
+ * and its results, and its donated arguments are consumed. */
 tow_status_t tow_driver_run(tow_driver_t *driver, tow_run_t *run) TOW_MUST_USE;
-/* Makes our members of the gang give up: they fail with `cause` (lent) as soon
- * as the device can. Harmless for a gang that is not under way. A driver that
- * cannot abort has NULL here; its worker must be ended instead. */
+/* Aborts the local members of the gang: they fail with `cause` (lent) as soon
+ * as the device can. Harmless for a gang that does not run here. The worker of
+ * a driver that cannot abort must be ended instead. */
 bool tow_driver_can_abort(const tow_driver_t *driver);
 void tow_driver_abort(tow_driver_t *driver, uint64_t gang_id,
                       tow_status_t cause);

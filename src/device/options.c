@@ -8,8 +8,8 @@
 #include "device/proto.h"
 
 /* Field numbers in xla/pjrt/proto/compile_options.proto, xla.proto and
- * xla_data.proto. All that are written are below 32, and those below 16 take one
- * byte. */
+ * xla_data.proto. All that are written are below 32, and those below 16 take
+ * one byte. */
 enum {
     OPTIONS_BUILD = 3,
     OPTIONS_OVERRIDES = 7, /* a map */
@@ -74,7 +74,7 @@ static size_t assignment_size(const tow_assignment_t *assignment)
     return size;
 }
 
-/* What says where a program runs, inside of the build options. */
+/* The fields of the build options that say where a program runs. */
 static size_t place_size(const tow_assignment_t *assignment)
 {
     size_t size = number_size(UINT64_MAX) +
@@ -168,7 +168,7 @@ static bool is_build(const proto_field_t *field)
 }
 
 /* Copies the fields of a message that `is_left_out` does not name, or only
- * counts their bytes where `at` is NULL. False when it is no message. */
+ * counts their bytes if `at` is NULL. False: not a message. */
 static bool copy_fields(tow_bytes_t message,
                         bool (*is_left_out)(const proto_field_t *field),
                         uint8_t *at, size_t *out_size)
@@ -187,8 +187,8 @@ static bool copy_fields(tow_bytes_t message,
     return true;
 }
 
-/* The same with the build options, which may come in several pieces: a message
- * in pieces means the pieces one after the other. */
+/* The same with the build options, which may be in several fields: then the
+ * message is their concatenation. */
 static bool copy_builds(tow_bytes_t options, uint8_t *at, size_t *out_size)
 {
     size_t size = 0;
@@ -208,9 +208,9 @@ static bool copy_builds(tow_bytes_t options, uint8_t *at, size_t *out_size)
 
 /* -- Maps ------------------------------------------------------------------- */
 
-/* A map comes as fields of one number, side by side, in whatever order the writer
- * had them in its memory, which differs between two processes. Here they are put
- * in order, so that equal options are equal bytes. */
+/* A map is a sequence of fields of one number, in the order of the writer's
+ * memory, which differs between processes. Sorts them, so that equal options
+ * are equal bytes. */
 
 typedef bool (*is_map_t)(uint32_t number);
 
@@ -233,7 +233,7 @@ static int compare_fields(const void *a, const void *b)
                       : (left->size > right->size) - (left->size < right->size);
 }
 
-/* The fields at `start`, as many as have the same number. */
+/* The fields from `start` on that have the same number. */
 static size_t read_run(uint8_t *start, const uint8_t *end,
                        tow_bytes_t fields[TOW_OPTIONS_MAP_COUNT_MAX])
 {
@@ -252,8 +252,8 @@ static size_t read_run(uint8_t *start, const uint8_t *end,
     return count;
 }
 
-/* Returns the place behind the run. Without memory it stays as it is: somebody
- * compiles once more. */
+/* Returns the end of the run. Without memory it stays unsorted, which costs
+ * another compilation. */
 static uint8_t *sort_run(uint8_t *start, const uint8_t *end)
 {
     tow_bytes_t fields[TOW_OPTIONS_MAP_COUNT_MAX];
@@ -273,7 +273,7 @@ static uint8_t *sort_run(uint8_t *start, const uint8_t *end)
     return start + size;
 }
 
-/* A message that is whole. */
+/* The message is complete. */
 static void sort_maps(uint8_t *start, const uint8_t *end, is_map_t is_map)
 {
     while (start < end) {
@@ -297,7 +297,7 @@ static void sort_debug_options(tow_bytes_t build)
     }
 }
 
-/* Our own memory. */
+/* Our own copy. */
 static void sort_options(uint8_t *bytes, size_t size)
 {
     tow_bytes_t message = {bytes, size};
@@ -309,7 +309,7 @@ static void sort_options(uint8_t *bytes, size_t size)
     }
 }
 
-/* -- Reassigning, from outside ---------------------------------------------- */
+/* -- Reassigning: the interface --------------------------------------------- */
 
 tow_status_t tow_compile_options_reassign(tow_bytes_t given,
                                           const tow_assignment_t *assignment,
@@ -320,7 +320,7 @@ tow_status_t tow_compile_options_reassign(tow_bytes_t given,
     *out_size = 0;
     if (given.size > TOW_COMPILE_OPTIONS_BYTES_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "compile options of %zu bytes: at most %zu",
+                         "compile options of %zu bytes: the limit is %zu",
                          given.size, TOW_COMPILE_OPTIONS_BYTES_MAX);
     size_t others, kept;
     if (!copy_fields(given, is_build, NULL, &others) ||
@@ -373,12 +373,12 @@ tow_status_t tow_compile_options_counts(tow_bytes_t given,
     }
     if (replicas > TOW_ASSIGNED_DEVICE_COUNT_MAX ||
         partitions > TOW_ASSIGNED_DEVICE_COUNT_MAX)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "compile options: %llu replicas x %llu partitions, "
-                         "at most %zu devices",
-                         (unsigned long long)replicas,
-                         (unsigned long long)partitions,
-                         TOW_ASSIGNED_DEVICE_COUNT_MAX);
+        return TOW_ERROR(
+            TOW_INVALID_ARGUMENT,
+            "compile options: %llu replicas x %llu partitions: the "
+            "limit is %zu devices",
+            (unsigned long long)replicas, (unsigned long long)partitions,
+            TOW_ASSIGNED_DEVICE_COUNT_MAX);
     *out_replica_count = replicas > 0 ? replicas : 1;
     *out_partition_count = partitions > 0 ? partitions : 1;
     return TOW_OK;
@@ -447,7 +447,7 @@ static bool read_assignment(tow_bytes_t message, size_t replica_count,
     return partition == partition_count;
 }
 
-/* The last one counts, as for every field that comes again. */
+/* The last one counts, as for every repeated field. */
 bool tow_compile_options_devices(tow_bytes_t given, size_t replica_count,
                                  size_t partition_count,
                                  int64_t *out_device_ids)

@@ -7,7 +7,7 @@
 #include "device/options.h"
 #include "device/proto.h"
 
-/* In a block of exactly its size, so that sanitizers see its end. */
+/* In a block of exactly its size, so that sanitizers detect overruns. */
 static tow_bytes_t pack(const tow_compile_options_t *options)
 {
     const size_t size = tow_compile_options_size(options);
@@ -99,7 +99,7 @@ static void other_devices_and_all_else_as_it_was(void **state)
         "\x4a\x0c\x08\x01\x10\x02\x1a\x02\x08\x46\x1a\x02\x08\x50";
     assert_int_equal(got.size, sizeof(bytes) - 1);
     assert_memory_equal(got.data, bytes, got.size);
-    /* Doing it again changes no more. */
+    /* Idempotent. */
     tow_bytes_t again = reassigned(got, &second.assignment);
     assert_int_equal(again.size, got.size);
     assert_memory_equal(again.data, got.data, got.size);
@@ -110,7 +110,7 @@ static void other_devices_and_all_else_as_it_was(void **state)
 
 static void build_options_in_pieces_become_one(void **state)
 {
-    /* argument_layouts, a piece with debug options, a flag, another piece. */
+    /* argument_layouts, debug options in two fields, a flag between them. */
     static const char given[] = "\x0a\x01z\x1a\x05\x20\x07\x1a\x01x\x10\x01"
                                 "\x1a\x06\x28\x09\x30\x01\x4a\x00";
     static const char bytes[] =
@@ -160,7 +160,7 @@ static void bytes_that_are_no_message_are_refused(void **state)
         expect_refused((tow_bytes_t){wrong[i], strlen(wrong[i])},
                        "not a CompileOptionsProto");
     expect_refused((tow_bytes_t){"", TOW_COMPILE_OPTIONS_BYTES_MAX + 1},
-                   "at most");
+                   "the limit is");
 }
 
 static void every_cut_of_options_is_survived(void **state)

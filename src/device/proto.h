@@ -1,6 +1,6 @@
-/* Fields of a serialised protobuf message whose schema is XLA's: of some we need
- * a few numbers, and all others only pass through, so we read and write them one
- * by one. What comes from outside is never trusted to be whole. */
+/* Fields of a serialised protobuf message whose schema is XLA's. We need a few
+ * numbers of some and pass all others through, so we read and write them one by
+ * one. Reading never trusts the bytes. */
 #ifndef TOW_DEVICE_PROTO_H_
 #define TOW_DEVICE_PROTO_H_
 
@@ -26,7 +26,7 @@ typedef struct proto_field {
 #define PROTO_NUMBER_MAX       ((1u << 29) - 1)
 #define PROTO_VARINT_BYTES_MAX 10
 
-/* These take what they read off the front of `bytes`. False when it is not
+/* These remove what they read from the front of `bytes`. False if it is not
  * there. */
 static inline bool proto_read_varint(tow_bytes_t *bytes, uint64_t *out_value)
 {
@@ -71,7 +71,7 @@ static inline bool proto_read_field(tow_bytes_t *bytes,
         return proto_read_varint(bytes, &count) &&
                proto_take(bytes, count, &out_field->bytes);
     case PROTO_32: return proto_take(bytes, 4, &out_field->bytes);
-    default: return false; /* Groups: nobody sends them any more. */
+    default: return false; /* Groups, which are obsolete. */
     }
 }
 
@@ -83,7 +83,7 @@ static inline size_t proto_varint_size(uint64_t value)
     return size;
 }
 
-/* These return the place behind what they wrote. */
+/* These return the end of what they wrote. */
 static inline uint8_t *proto_write_varint(uint8_t *at, uint64_t value)
 {
     for (; value >= 0x80; value >>= 7)

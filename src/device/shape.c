@@ -12,7 +12,7 @@ tow_status_t tow_shape_bytes(const tow_shape_t *shape, uint64_t *out_bytes)
     char text[TOW_SHAPE_TEXT_MAX];
     *out_bytes = 0;
     if (shape->rank > TOW_RANK_MAX)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "rank %u is past the limit, %d",
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "rank %u is above the limit, %d",
                          shape->rank, TOW_RANK_MAX);
     const uint32_t bits = tow_type_bits(shape->type);
     if (bits == 0)
@@ -54,7 +54,7 @@ const char *tow_shape_format(const tow_shape_t *shape,
         used +=
             (size_t)snprintf(text + used, TOW_SHAPE_TEXT_MAX - used,
                              "%s%" PRId64, i > 0 ? "," : "", shape->dims[i]);
-    /* 32 dimensions of 20 characters each fit with room to spare. */
+    /* Large enough for 32 dimensions of 20 characters each. */
     TOW_ASSERT(used + 2 <= TOW_SHAPE_TEXT_MAX);
     text[used] = ']';
     text[used + 1] = '\0';
@@ -71,7 +71,7 @@ static tow_status_t malformed(const char *text)
                      text);
 }
 
-/* The type's name, before the bracket. False if it is none. */
+/* The type's name, before the bracket. False if it is not a type. */
 static bool parse_type(const char *text, size_t size, tow_type_t *out_type)
 {
     char name[32];

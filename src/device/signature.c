@@ -16,7 +16,7 @@ static tow_status_t exhausted(void)
 
 /* -- Packing ---------------------------------------------------------------- */
 
-/* The message points into the signature, and is gone once it is encoded. */
+/* The message points into the signature, and is only for encoding. */
 typedef struct packing {
     const tow_signature_t *signature;
     tow_arena_t arena;
@@ -151,7 +151,7 @@ tow_status_t tow_signature_pack(const tow_signature_t *signature,
 
 /* -- Unpacking -------------------------------------------------------------- */
 
-/* None, or one that names each dimension once. */
+/* True for no order, or one that names each dimension once. */
 static bool is_order(const tow_msg_signature_array_t *array)
 {
     uint32_t named = 0;
@@ -189,15 +189,15 @@ static tow_status_t unpack_array(const tow_msg_signature_array_t *array,
     out->memory = (tow_memory_kind_t)array->memory;
     if (!is_order(array))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "signature, %s %zu: an order of %zu dimensions that "
-                         "is none",
+                         "signature, %s %zu: an invalid order of %zu "
+                         "dimensions",
                          what, index, array->n_dims);
     out->order = (tow_bytes_t){array->order.data, array->order.len};
     if (array->has_sharding)
         out->sharding = (tow_bytes_t){
             array->sharding.len > 0 ? (void *)array->sharding.data : "",
             array->sharding.len};
-    /* Tokens and types newer than we are have no size, and pass. */
+    /* Tokens and types that we do not know have no size, and are accepted. */
     uint64_t bytes;
     if (tow_type_bits(out->shape.type) == 0) return TOW_OK;
     return tow_status_annotate(tow_shape_bytes(&out->shape, &bytes),
@@ -264,9 +264,10 @@ static tow_status_t check_numbers(const tow_msg_executable_signature_t *message)
                          message->flops, message->bytes_accessed,
                          message->transcendentals);
     if (!message->has_arguments && message->n_arguments > 0)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "signature: %zu arguments that are not known",
-                         message->n_arguments);
+        return TOW_ERROR(
+            TOW_INVALID_ARGUMENT,
+            "signature: %zu arguments, but their number is unknown",
+            message->n_arguments);
     return TOW_OK;
 }
 
@@ -277,7 +278,7 @@ tow_status_t tow_signature_unpack(tow_bytes_t bytes, tow_arena_t *arena,
     *out_signature = (tow_signature_t){0};
     if (bytes.size > TOW_SIGNATURE_BYTES_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "signature of %zu bytes: at most %u", bytes.size,
+                         "signature of %zu bytes: the limit is %u", bytes.size,
                          TOW_SIGNATURE_BYTES_MAX);
     TOW_RETURN_IF_ERROR(tow_body_decode(&tow_executable_signature_limits,
                                         bytes.data, bytes.size, arena, &body));

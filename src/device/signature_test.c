@@ -168,7 +168,7 @@ static void expect_refused(const tow_signature_t *signature, const char *words)
     tow_arena_deinit(&arena);
 }
 
-/* A process that compiles may have lost its mind. */
+/* A process that compiles may have corrupted memory. */
 static void numbers_that_make_no_sense_are_refused(void **state)
 {
     tow_signature_t wrong = sample();
@@ -218,7 +218,7 @@ static void orders_name_each_dimension_once(void **state)
         wrong.arguments = &array;
         wrong.argument_count = 1;
         wrong.alias_count = 0;
-        expect_refused(&wrong, "argument 0: an order of 2 dimensions");
+        expect_refused(&wrong, "argument 0: an invalid order of 2 dimensions");
     }
 }
 

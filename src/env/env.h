@@ -1,32 +1,34 @@
-/* tow_env: all that a state machine may do to the world.
+/* tow_env: the interface through which a state machine does I/O.
  *
- * Controller, worker, scheduler, store, dataflow and client logic are single-
+ * The controller, worker, scheduler, store, dataflow and client are single-
  * threaded state machines. They react to messages, timers and completions, and
- * they act only through this interface. It has two implementations: `net`
- * (epoll, TCP or Unix sockets, UCX) and `sim` (a virtual clock and a modelled
- * network, all from one seed). The same machine must behave in both, so what
- * follows is a contract; tests/conformance/env checks it on each of them.
+ * act only through this interface, which has two implementations: `net` (epoll,
+ * TCP or Unix sockets, UCX) and `sim` (a virtual clock and a modelled network,
+ * driven by one seed). A state machine must work unchanged on either, so this
+ * header is a contract; tests/conformance/env checks both against it.
  *
- * Turns. An env calls back on one thread, one callback at a time: a turn. Time
- * (tow_env_now_ns) does not move within a turn. All functions here are for that
- * thread, except tow_env_post. A completion never fires inside the call that
- * started it. Every accepted operation completes exactly once, also when it is
- * cancelled, its link breaks, or the env closes.
+ * Turns. An env runs callbacks on one thread, one at a time. One callback is a
+ * turn. The clock (tow_env_now_ns) stands still during a turn. Every function
+ * here must be called on that thread, except tow_env_post.
  *
- * Links (control plane): small messages to a named peer, in epochs. An epoch
- * begins with `up` on both sides and ends with `down`. Within an epoch
- * messages arrive in the order in which they were sent, each at most once, none
- * altered, and without a gap: what arrives is a prefix of what was sent. When
- * an epoch breaks, the rest is lost; the env sends nothing again. Protocols
- * above resend by their own sequence numbers. A side that dialled dials again,
- * with growing delay, until it closes the link.
+ * Completions. A completion never runs inside the call that started its
+ * operation. Every accepted operation completes exactly once, including when it
+ * is cancelled, its link or lane breaks, or the env closes.
  *
- * Lanes (data plane): datagrams and bulk writes to a peer whose lane address
- * came over a link. Datagrams are unaltered when they arrive, but they may be
- * lost, doubled, or overtake each other. A bulk write puts bytes into a region
- * that the peer has opened; see tow_lane_write. An env never decides from a
- * lane that a peer is dead: that is the control plane's business, which closes
- * the lane by force.
+ * Links carry the control plane: small messages to a named peer, in epochs. An
+ * epoch starts with `up` on both sides and ends with `down`. Within an epoch,
+ * the messages received are a prefix of the messages sent: in order, unaltered,
+ * without gaps or duplicates. When an epoch breaks, the remaining messages are
+ * lost; the env retransmits nothing, and protocols above it resend by their own
+ * sequence numbers. The dialling side redials with exponential backoff until it
+ * closes the link.
+ *
+ * Lanes carry the data plane: datagrams and bulk writes to a peer whose lane
+ * address arrived over a link. A datagram arrives unaltered or not at all, and
+ * may be duplicated or reordered. A bulk write copies bytes into a region that
+ * the peer opened, or shares them without a copy; see tow_lane_write. The env
+ * does not infer from a lane that a peer is dead: the control plane decides
+ * that, and closes the lane by force.
  *
  * Back-pressure is an ordinary result (tow_send_result_t), not an error. */
 #ifndef TOW_ENV_ENV_H_
@@ -49,7 +51,7 @@ typedef struct tow_link tow_link_t;
 typedef struct tow_listener tow_listener_t;
 typedef struct tow_lane tow_lane_t;
 typedef struct tow_region tow_region_t;
-typedef struct tow_loan tow_loan_t;
+typedef struct tow_share tow_share_t;
 typedef struct tow_timer tow_timer_t;
 typedef struct tow_post tow_post_t;
 typedef struct tow_work tow_work_t;
@@ -62,37 +64,37 @@ typedef struct tow_write tow_write_t;
 
 struct tow_env {
     const tow_env_ops_t *ops;
-    int64_t now_ns;      /* read it with tow_env_now_ns */
-    tow_random_t random; /* read it with tow_env_random */
+    int64_t now_ns;      /* read with tow_env_now_ns */
+    tow_random_t random; /* use through tow_env_random */
     tow_log_t log;
-    const char *name; /* owned by the implementation: our name to peers */
+    const char *name; /* owned by the implementation; peers see this name */
 };
 
-/* Called once when something that was told to close is gone. */
+/* Runs once, in a turn of its own, when a close has completed. */
 typedef struct tow_closed {
-    void (*run)(void *context); /* NULL: nobody cares */
+    void (*run)(void *context); /* NULL: no notification */
     void *context;              /* lent */
 } tow_closed_t;
 
 typedef enum tow_send_result {
     TOW_SEND_OK,
-    TOW_SEND_FULL, /* the bound is reached; `writable` says when to go on */
-    TOW_SEND_DOWN, /* no epoch is up, or the thing is closing */
+    TOW_SEND_FULL, /* the queue is full; retry after `writable` */
+    TOW_SEND_DOWN, /* no epoch is up, or the link or lane is closing */
 } tow_send_result_t;
 
-/* -- Time ---------------------------------------------------------------- */
+/* -- Time ----------------------------------------------------------------- */
 
-/* Nanoseconds of a clock that never goes back. Starts anywhere. */
+/* A monotonic clock in nanoseconds; its zero is arbitrary. */
 static inline int64_t tow_env_now_ns(const tow_env_t *env)
 {
     return env->now_ns;
 }
 
-/* Owned by the caller, who keeps it alive while it is armed. Zeroed memory
- * with `fire` set is a stopped timer. */
+/* Owned by the caller, who keeps it alive while it is armed. Zeroed memory with
+ * `fire` set is a stopped timer. */
 struct tow_timer {
     void (*fire)(tow_timer_t *timer);
-    int64_t deadline_ns; /* set by start */
+    int64_t deadline_ns; /* set by tow_env_timer_start */
     /* Belongs to the env. */
     struct {
         tow_timer_t *child;
@@ -108,17 +110,18 @@ static inline bool tow_timer_is_armed(const tow_timer_t *timer)
     return timer->private_.armed;
 }
 
-/* -- Foreign threads and work off the loop -------------------------------- */
+/* -- Posts from other threads, work on helper threads --------------------- */
 
-/* Owned by the caller until `run`, which may free it. */
+/* Owned by the env from tow_env_post until `run`, which may free it. */
 struct tow_post {
     void (*run)(tow_post_t *post);
     tow_post_t *next_; /* belongs to the env */
 };
 
-/* A piece of work off the loop: a compile, a checksum, a file. `run` touches
- * only what belongs to the work; `net` runs it on a helper thread, `sim` runs
- * it between turns and lets `cost_ns` of virtual time pass. */
+/* A job that would block the loop: a compilation, a checksum, file I/O. `run`
+ * may touch only memory that belongs to the job. `net` calls it on a helper
+ * thread; `sim` calls it between turns and charges `cost_ns` of virtual time.
+ * `done` runs on the loop. */
 struct tow_work {
     tow_status_t (*run)(tow_work_t *work);
     void (*done)(tow_work_t *work, tow_status_t take_status);
@@ -135,40 +138,40 @@ struct tow_work {
 /* -- Links ---------------------------------------------------------------- */
 
 typedef struct tow_message {
-    uint32_t type; /* below 65,536; what it means is the schema's business */
+    uint32_t type; /* below 65,536; the schema (src/wire) gives it meaning */
     uint32_t size;
     const uint8_t *bytes; /* lent for the callback */
 } tow_message_t;
 
-/* Who is at the other end, as the handshake proved it. */
+/* The other end of a link, as authenticated by the handshake. */
 typedef struct tow_peer {
     char name[TOW_PEER_NAME_MAX + 1];
-    uint64_t incarnation; /* differs in each life of a process of that name */
-    uint64_t features;    /* those that both sides have */
-    uint64_t epoch;       /* counts up on each `up` of this link */
-    /* At `down`: the system says that its process has ended, so it will not come
-     * again. False where the system does not know. */
+    uint64_t incarnation; /* differs between processes of the same name */
+    uint64_t features;    /* supported by both sides */
+    uint64_t epoch;       /* incremented on each `up` of this link */
+    /* Valid in `down`: the operating system reports that the peer's process has
+     * exited, so it will not reconnect. False when that is unknown. */
     bool is_dead;
 } tow_peer_t;
 
 typedef struct tow_link_handler {
-    /* An epoch has begun: tow_link_peer says with whom. */
+    /* An epoch has started; tow_link_peer identifies the peer. */
     void (*up)(void *context, tow_link_t *link);
     void (*message)(void *context, tow_link_t *link,
                     const tow_message_t *message);
-    /* After TOW_SEND_FULL: at least half of the queue is free again. NULL if
-     * the owner never fills it. */
+    /* After TOW_SEND_FULL, when at least half of the queue is free. May be NULL
+     * if the owner never fills the queue. */
     void (*writable)(void *context, tow_link_t *link);
-    /* The epoch is over, or, on a dialling link, an attempt failed before it
-     * began. `cause` is lent. A dialling link tries again by itself; an
-     * accepted one is finished and waits to be closed. */
+    /* The epoch has ended, or a dial attempt failed. `cause` is lent. A
+     * dialling link redials by itself; an accepted link is FINISHED and must be
+     * closed by its owner. */
     void (*down)(void *context, tow_link_t *link, tow_status_t cause);
 } tow_link_handler_t;
 
 typedef enum tow_link_state {
     TOW_LINK_DIALLING, /* between epochs */
     TOW_LINK_UP,
-    TOW_LINK_FINISHED, /* accepted, and its epoch is over */
+    TOW_LINK_FINISHED, /* an accepted link whose epoch has ended */
     TOW_LINK_CLOSING,
 } tow_link_state_t;
 
@@ -177,30 +180,31 @@ struct tow_link { /* first member of each implementation's struct */
     const tow_link_handler_t *handler; /* lent, outlives the link */
     void *context;                     /* lent to the handler */
     tow_link_state_t state;
-    tow_peer_t peer; /* of the current or last epoch */
+    tow_peer_t peer; /* in the current or the last epoch */
 };
 
 typedef struct tow_connect_options {
     /* See wire/address.h: "unix:PATH", "tcp:HOST:PORT", "tls:HOST:PORT", or in
      * the simulator "sim:NAME". */
     const char *address;
-    /* When set, another peer's answer is refused. */
+    /* If not NULL, the handshake with a peer of any other name fails. */
     const char *expected_name;
     const tow_link_handler_t *handler;
     void *context;
 } tow_connect_options_t;
 
 typedef struct tow_listen_options {
-    const char *address; /* as above; port 0 lets the system choose */
-    /* A peer has been let in. Set the link's handler and context here, then
-     * return; `up` follows in a turn of its own. To refuse, close it. */
+    const char *address; /* as above; with port 0 the system chooses one */
+    /* An authenticated peer has connected. The callback sets the link's handler
+     * and context; `up` follows in a turn of its own. To reject the peer, close
+     * the link instead. */
     void (*accept)(void *context, tow_link_t *link);
     void *context;
 } tow_listen_options_t;
 
 struct tow_listener { /* first member of each implementation's struct */
     tow_env_t *env;
-    const char *address; /* owned: the true one, port resolved */
+    const char *address; /* owned; with the port that was bound */
 };
 
 /* -- Lanes ---------------------------------------------------------------- */
@@ -208,9 +212,9 @@ struct tow_listener { /* first member of each implementation's struct */
 typedef struct tow_lane_options {
     const void *address; /* lent for the call: the peer's lane address */
     size_t address_size;
-    const char *peer_name; /* copied, for messages */
-    /* The lane broke by itself: every pending write has completed or will,
-     * with an error. The owner closes it. `cause` is lent. */
+    const char *peer_name; /* copied; used in error messages */
+    /* The lane failed. Every pending write has completed or will complete with
+     * an error. The owner must close the lane. `cause` is lent. */
     void (*down)(void *context, tow_lane_t *lane, tow_status_t cause);
     /* After TOW_SEND_FULL. May be NULL. */
     void (*writable)(void *context, tow_lane_t *lane);
@@ -221,17 +225,18 @@ struct tow_lane { /* first member of each implementation's struct */
     tow_env_t *env;
 };
 
-/* How a lane goes. GRACEFUL completes what is pending first; FORCE is for a
- * peer that is known to be dead: all that is pending either way fails now. What
- * it was writing into regions of ours never arrives; some of its bytes may still
- * get there until the region is closed. */
 typedef enum tow_lane_close_mode {
+    /* Completes pending operations first. */
     TOW_LANE_CLOSE_GRACEFUL,
+    /* For a peer known to be dead: pending operations fail now, in both
+     * directions. `arrived` does not run for writes of that peer that were in
+     * progress; some of their bytes may still be written into our regions until
+     * those are closed. */
     TOW_LANE_CLOSE_FORCE,
 } tow_lane_close_mode_t;
 
-/* Names a region to a peer. Travels over an authenticated link only: whoever
- * has it may write there. */
+/* Identifies a region to a peer and grants write access to it: a capability,
+ * which must only be sent over an authenticated link. */
 typedef struct tow_region_key {
     uint64_t id;
     uint64_t secret;
@@ -240,20 +245,21 @@ typedef struct tow_region_key {
 typedef struct tow_arrival {
     uint64_t offset;
     uint64_t size;
-    uint64_t tag; /* as the writer gave it */
-    /* Not NULL: nothing was copied. The bytes are here, in memory of the writer,
-     * to be read and not written, until tow_loan_end. */
-    const void *lent;
-    tow_loan_t *loan; /* of that */
+    uint64_t tag; /* chosen by the writer */
+    /* Not NULL: a zero-copy write. The region is unchanged and the bytes are
+     * here, read-only, in the writer's memory, until the receiver releases
+     * `share`. */
+    const void *shared;
+    tow_share_t *share; /* owned by the receiver; NULL exactly if not shared */
 } tow_arrival_t;
 
 typedef struct tow_region_options {
     void *bytes; /* lent until the region is closed */
     size_t size;
-    /* A write of the whole region may be lent instead of copied, if its writer
-     * says so too. */
-    bool may_borrow;
-    /* A write is complete and, where asked for, its checksum was right. */
+    /* A write that covers the whole region may be shared instead of copied, if
+     * its writer allows that too (tow_write_t). */
+    bool may_share;
+    /* A write has completed and its checksum, if requested, matches. */
     void (*arrived)(void *context, tow_region_t *region,
                     const tow_arrival_t *arrival);
     void *context;
@@ -266,10 +272,11 @@ struct tow_region { /* first member of each implementation's struct */
 
 typedef enum tow_write_check {
     TOW_WRITE_UNCHECKED,
-    TOW_WRITE_CRC32C, /* end to end; a mismatch is sent again, then refused */
+    TOW_WRITE_CRC32C, /* end to end; resent on mismatch, then DATA_LOSS */
 } tow_write_check_t;
 
-/* Owned by the caller, who keeps it and the bytes alive until `done`. */
+/* A bulk write. Owned by the caller, who keeps it and its bytes alive and
+ * unchanged until `done`. */
 struct tow_write {
     const void *bytes;
     size_t size; /* above 0 */
@@ -277,28 +284,30 @@ struct tow_write {
     uint64_t offset;
     uint64_t tag;
     tow_write_check_t check;
-    /* The target uses the bytes where they are: they have arrived as far as it is
-     * concerned, and `done` follows when it has let go of them, which may take as
-     * long as it likes. At most once. NULL: they are always copied. */
-    void (*lent)(tow_write_t *write);
-    /* Out, with an error: the lane broke, and the target may be using the bytes
-     * where they are for as long as it likes. They must not change, and their
-     * memory is not to be used for anything else: see base/block.h. */
-    bool is_adrift;
-    /* TOW_OK: the bytes are in place, and `arrived` has run there or surely
-     * will unless that peer dies; until it has, writing to the same place again
-     * would change what it sees. An error: they may be there in part, more of
-     * them may still land until that region is closed, and `arrived` may have
-     * run; so whoever tries again asks for a fresh region. OUT_OF_RANGE,
+    /* Allows zero-copy sharing; NULL: the bytes are always copied. Runs at most
+     * once, when the target has received the write and reads the bytes in our
+     * memory. `done` follows when the target releases them, which may be at any
+     * later time. */
+    void (*shared)(tow_write_t *write);
+    /* Out, valid in `done` with an error: the lane broke and the target may
+     * read the bytes for an unlimited time. The caller must neither change them
+     * nor reuse their memory; see base/block.h. */
+    bool is_stranded;
+    /* TOW_OK: the bytes are in place, and `arrived` has run at the target or
+     * will run unless the target dies; until then, another write to the same
+     * place may change what the target sees. On an error, some of the bytes may
+     * be in place, more may follow until that region is closed, and `arrived`
+     * may have run; so a retry needs a new region. Codes: OUT_OF_RANGE,
      * NOT_FOUND (no such region), PERMISSION_DENIED (wrong secret), DATA_LOSS
-     * (checksum), UNAVAILABLE. */
+     * (checksum), UNAVAILABLE (the lane broke). */
     void (*done)(tow_write_t *write, tow_status_t take_status);
     /* Belongs to the env. */
     void *private_[8];
 };
 
-/* -- The table ------------------------------------------------------------ */
+/* -- What an implementation provides -------------------------------------- */
 
+/* Callers use the functions below, which check arguments, never the table. */
 struct tow_env_ops {
     const char *name; /* "net" or "sim" */
     void (*timer_start)(tow_env_t *env, tow_timer_t *timer);
@@ -316,7 +325,7 @@ struct tow_env_ops {
                                     uint8_t **out_bytes);
     void (*link_commit)(tow_link_t *link, uint32_t type, uint32_t size);
     void (*link_close)(tow_link_t *link, tow_closed_t closed);
-    /* The lane entries are NULL in an env without a data plane. */
+    /* Lane and region entries are NULL in an env without a data plane. */
     void (*lane_address)(tow_env_t *env, const void **out_bytes,
                          size_t *out_size);
     void (*datagram_handler)(tow_env_t *env,
@@ -334,22 +343,23 @@ struct tow_env_ops {
                                 const tow_region_options_t *options,
                                 tow_region_t **out_region);
     void (*region_close)(tow_region_t *region, tow_closed_t closed);
-    /* NULL where nothing is ever lent. */
-    void (*loan_end)(tow_env_t *env, tow_loan_t *loan);
+    /* NULL in an env that always copies. */
+    void (*share_release)(tow_env_t *env, tow_share_t *share);
     void (*close)(tow_env_t *env, tow_closed_t closed);
 };
 
-/* -- Calls ---------------------------------------------------------------- */
+/* -- Random numbers, timers, posts, work ---------------------------------- */
 
-/* The env's own generator: seeded by the run in `sim`, by the system in
- * `net`. */
+/* The env's generator: seeded from the run's seed in `sim`, by the operating
+ * system in `net`. */
 static inline tow_random_t *tow_env_random(tow_env_t *env)
 {
     return &env->random;
 }
 
-/* Arms the timer, or arms it anew. A deadline that has passed fires in the
- * next turn. Timers fire in order of deadline, equal ones in order of start. */
+/* Arms the timer, or moves the deadline of an armed one. A timer whose deadline
+ * has passed fires in the next turn. Timers fire in order of their deadlines;
+ * equal deadlines, in order of start. */
 static inline void tow_env_timer_start(tow_env_t *env, tow_timer_t *timer,
                                        int64_t deadline_ns)
 {
@@ -358,33 +368,38 @@ static inline void tow_env_timer_start(tow_env_t *env, tow_timer_t *timer,
     env->ops->timer_start(env, timer);
 }
 
-/* Harmless on a stopped timer. */
+/* Does nothing to a stopped timer. */
 static inline void tow_env_timer_stop(tow_env_t *env, tow_timer_t *timer)
 {
     if (timer->private_.armed) env->ops->timer_stop(env, timer);
 }
 
-/* Runs `post` in a turn of its own. Any thread; never fails; in the order of
- * posting for posts from one thread. */
+/* Runs `post` in a turn of its own. May be called on any thread and cannot
+ * fail. Posts of one thread run in the order in which it posted them. */
 static inline void tow_env_post(tow_env_t *env, tow_post_t *post)
 {
     TOW_ASSERT(post->run != NULL);
     env->ops->post(env, post);
 }
 
+/* Queues the job for a helper thread; `done` runs once. */
 static inline void tow_env_work_start(tow_env_t *env, tow_work_t *work)
 {
     TOW_ASSERT(work->run != NULL && work->done != NULL);
     env->ops->work_start(env, work);
 }
 
-/* Work that has not begun ends with CANCELLED; work that has begun ends as it
- * would have. Either way `done` runs once, later. */
+/* A job that has not started ends with CANCELLED; one that has started runs to
+ * its end. In both cases `done` runs once, later. */
 static inline void tow_env_work_cancel(tow_env_t *env, tow_work_t *work)
 {
     env->ops->work_cancel(env, work);
 }
 
+/* -- Links ---------------------------------------------------------------- */
+
+/* ALREADY_EXISTS if the address is in use, INVALID_ARGUMENT if it is
+ * malformed. */
 static inline tow_status_t TOW_MUST_USE tow_env_listen(
     tow_env_t *env, const tow_listen_options_t *options,
     tow_listener_t **out_listener)
@@ -394,15 +409,15 @@ static inline tow_status_t TOW_MUST_USE tow_env_listen(
     return env->ops->listen(env, options, out_listener);
 }
 
-/* Accepts no more. Links that were accepted live on. */
+/* Stops accepting. Links that were accepted stay open. */
 static inline void tow_listener_close(tow_listener_t *listener,
                                       tow_closed_t closed)
 {
     listener->env->ops->listener_close(listener, closed);
 }
 
-/* Begins to dial. Fails only for an address that makes no sense; that nobody
- * answers is told by `down`. */
+/* Starts dialling. Fails only for an invalid address; an unreachable peer is
+ * reported by `down`. */
 static inline tow_status_t TOW_MUST_USE tow_env_connect(
     tow_env_t *env, const tow_connect_options_t *options, tow_link_t **out_link)
 {
@@ -411,14 +426,16 @@ static inline tow_status_t TOW_MUST_USE tow_env_connect(
     return env->ops->connect(env, options, out_link);
 }
 
+/* The peer of the current or the last epoch. Lent, lives as long as the
+ * link. */
 static inline const tow_peer_t *tow_link_peer(const tow_link_t *link)
 {
     return &link->peer;
 }
 
-/* Room for a message of up to `size_max` bytes, written straight into the
- * link's queue. After TOW_SEND_OK exactly one commit follows before
- * anything else is done with the link. */
+/* Reserves `size_max` bytes in the link's send queue, for the caller to encode
+ * a message in place. After TOW_SEND_OK the caller must call tow_link_commit
+ * once before any other function of this link. */
 static inline tow_send_result_t TOW_MUST_USE tow_link_begin(tow_link_t *link,
                                                             uint32_t size_max,
                                                             uint8_t **out_bytes)
@@ -428,7 +445,8 @@ static inline tow_send_result_t TOW_MUST_USE tow_link_begin(tow_link_t *link,
     return link->env->ops->link_begin(link, size_max, out_bytes);
 }
 
-/* Queues what was written. It leaves at the end of the turn at the latest. */
+/* Queues the message in the reserved bytes; `size` is at most the reservation.
+ * It is sent at the end of the turn at the latest. */
 static inline void tow_link_commit(tow_link_t *link, uint32_t type,
                                    uint32_t size)
 {
@@ -436,6 +454,7 @@ static inline void tow_link_commit(tow_link_t *link, uint32_t type,
     link->env->ops->link_commit(link, type, size);
 }
 
+/* Queues a copy of a message. */
 static inline tow_send_result_t TOW_MUST_USE tow_link_send(tow_link_t *link,
                                                            uint32_t type,
                                                            const void *bytes,
@@ -449,27 +468,33 @@ static inline tow_send_result_t TOW_MUST_USE tow_link_send(tow_link_t *link,
     return TOW_SEND_OK;
 }
 
-/* No callback of the handler runs after this, only `closed`. What was queued is
- * still sent if the peer takes it soon; then the peer sees `down`. */
+/* No callback of the handler runs after this call, only `closed`. Queued
+ * messages are still sent if the peer receives them soon (TOW_NET_LINGER_NS);
+ * then the peer sees `down`. */
 static inline void tow_link_close(tow_link_t *link, tow_closed_t closed)
 {
     link->env->ops->link_close(link, closed);
 }
 
+/* -- Lanes and regions ---------------------------------------------------- */
+
+/* Whether this env has a data plane. */
 static inline bool tow_env_has_lanes(const tow_env_t *env)
 {
     return env->ops->lane_open != NULL;
 }
 
-/* What a peer needs to open a lane to us. Lent, lives as long as the env. */
+/* The bytes that a peer needs to open a lane to this env. Lent, live as long as
+ * the env. */
 static inline void tow_env_lane_address(tow_env_t *env, const void **out_bytes,
                                         size_t *out_size)
 {
     env->ops->lane_address(env, out_bytes, out_size);
 }
 
-/* Where datagrams of all peers arrive. `channel` is a number that the two
- * sides agreed on over a link; bytes are lent for the callback. */
+/* Sets the handler for the datagrams of all peers. `channel` is a number that
+ * the two sides have agreed on over a link; `bytes` is lent for the
+ * callback. */
 static inline void tow_env_datagram_handler(tow_env_t *env,
                                             void (*arrived)(void *context,
                                                             uint64_t channel,
@@ -480,6 +505,7 @@ static inline void tow_env_datagram_handler(tow_env_t *env,
     env->ops->datagram_handler(env, arrived, context);
 }
 
+/* INVALID_ARGUMENT for a malformed lane address. */
 static inline tow_status_t TOW_MUST_USE tow_env_lane_open(
     tow_env_t *env, const tow_lane_options_t *options, tow_lane_t **out_lane)
 {
@@ -487,7 +513,7 @@ static inline tow_status_t TOW_MUST_USE tow_env_lane_open(
     return env->ops->lane_open(env, options, out_lane);
 }
 
-/* The bytes are copied before this returns. */
+/* Sends a datagram. The bytes are copied before the call returns. */
 static inline tow_send_result_t TOW_MUST_USE tow_lane_send(tow_lane_t *lane,
                                                            uint64_t channel,
                                                            const void *bytes,
@@ -497,7 +523,8 @@ static inline tow_send_result_t TOW_MUST_USE tow_lane_send(tow_lane_t *lane,
     return lane->env->ops->lane_send(lane, channel, bytes, size);
 }
 
-/* Writes into a region of the peer. After TOW_SEND_OK, `done` runs once. */
+/* Starts a bulk write into a region of the peer. After TOW_SEND_OK, `done` runs
+ * once; after any other result, it does not. */
 static inline tow_send_result_t TOW_MUST_USE tow_lane_write(tow_lane_t *lane,
                                                             tow_write_t *write)
 {
@@ -511,6 +538,7 @@ static inline void tow_lane_close(tow_lane_t *lane, tow_lane_close_mode_t mode,
     lane->env->ops->lane_close(lane, mode, closed);
 }
 
+/* Lets peers that hold the region's key write into options->bytes. */
 static inline tow_status_t TOW_MUST_USE tow_env_region_open(
     tow_env_t *env, const tow_region_options_t *options,
     tow_region_t **out_region)
@@ -525,27 +553,29 @@ static inline tow_region_key_t tow_region_key(const tow_region_t *region)
     return region->key;
 }
 
-/* Refuses new writes at once. `closed` runs when no write is under way any
- * more: only then may the memory go. */
+/* Rejects new writes from now on. `closed` runs when no write is in progress;
+ * the caller may free or reuse the memory only then. */
 static inline void tow_region_close(tow_region_t *region, tow_closed_t closed)
 {
     region->env->ops->region_close(region, closed);
 }
 
-/* May writes of processes of this host be lent at all? */
-static inline bool tow_env_can_lend(const tow_env_t *env)
+/* Whether this env can share the memory of writers on this host. */
+static inline bool tow_env_can_share(const tow_env_t *env)
 {
-    return env->ops->loan_end != NULL;
+    return env->ops->share_release != NULL;
 }
 
-/* The bytes of an arrival are needed no more. */
-static inline void tow_loan_end(tow_env_t *env, tow_loan_t *take_loan)
+/* Releases the shared bytes of an arrival; the writer's `done` follows. */
+static inline void tow_share_release(tow_env_t *env, tow_share_t *take_share)
 {
-    env->ops->loan_end(env, take_loan);
+    env->ops->share_release(env, take_share);
 }
 
-/* Closes all that is open, by force where it must, then calls `closed`. What was
- * lent to us must have been given back, or will be: it waits for that. */
+/* -- Closing the env ------------------------------------------------------ */
+
+/* Closes everything that is open, lanes by force, then runs `closed`. Waits for
+ * the owner to release every share it still holds. */
 static inline void tow_env_close(tow_env_t *env, tow_closed_t closed)
 {
     env->ops->close(env, closed);

@@ -10,7 +10,7 @@ static bool fires_before(const tow_timer_t *a, const tow_timer_t *b)
     return a->private_.sequence < b->private_.sequence;
 }
 
-/* Makes the later of two roots the leftmost child of the sooner. */
+/* Makes the later of two roots the leftmost child of the earlier. */
 static tow_timer_t *meld(tow_timer_t *a, tow_timer_t *b)
 {
     if (a == NULL) return b;
@@ -88,12 +88,36 @@ void tow_timer_heap_disarm(tow_timer_heap_t *heap, tow_timer_t *timer)
 void tow_timer_heap_arm(tow_timer_heap_t *heap, tow_timer_t *timer,
                         uint64_t sequence)
 {
-    /* The caller has already overwritten the deadline of an armed timer: that
-     * is harmless, for taking it out compares only the others. */
+    /* The caller has already overwritten the deadline of an armed timer, which
+     * is harmless: removing it compares only the others. */
     if (timer->private_.armed) tow_timer_heap_disarm(heap, timer);
     timer->private_.sequence = sequence;
     timer->private_.armed = true;
     timer->private_.child = NULL;
     heap->root = meld(heap->root, detach(timer));
     heap->count++;
+}
+
+/* The siblings from `first` on, below `parent`. Returns their number, with all
+ * their children. */
+static size_t check_siblings(const tow_timer_t *first,
+                             const tow_timer_t *parent)
+{
+    size_t count = 0;
+    const tow_timer_t *previous = parent;
+    for (const tow_timer_t *timer = first; timer != NULL;
+         timer = timer->private_.next) {
+        TOW_ASSERT(timer->private_.armed);
+        TOW_ASSERT(timer->private_.previous == previous);
+        TOW_ASSERT(parent == NULL || !fires_before(timer, parent));
+        count += 1 + check_siblings(timer->private_.child, timer);
+        previous = timer;
+    }
+    return count;
+}
+
+void tow_timer_heap_check(const tow_timer_heap_t *heap)
+{
+    TOW_ASSERT(heap->root == NULL || heap->root->private_.next == NULL);
+    TOW_ASSERT(check_siblings(heap->root, NULL) == heap->count);
 }

@@ -25,6 +25,7 @@ static void timers_leave_in_order_of_deadline(void **state)
         tow_timer_t *first = tow_timer_heap_first(&heap);
         assert_ptr_equal(first, &timers[expected[i]]);
         tow_timer_heap_disarm(&heap, first);
+        tow_timer_heap_check(&heap);
         assert_false(tow_timer_is_armed(first));
     }
     assert_null(tow_timer_heap_first(&heap));
@@ -61,6 +62,7 @@ static void random_arming_and_stopping_agrees_with_a_scan(void **state)
             tow_timer_heap_disarm(&heap, timer);
         }
         assert_ptr_equal(tow_timer_heap_first(&heap), soonest_of(timers));
+        tow_timer_heap_check(&heap);
     }
 }
 

@@ -11,7 +11,7 @@ static tow_status_t check_words(const tow_collective_t *collective)
     if (collective->reduction < TOW_REDUCE_SUM ||
         collective->reduction > TOW_REDUCE_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "reduction %d is none of sum, product, min and max",
+                         "reduction %d is not sum, product, min or max",
                          (int)collective->reduction);
     return TOW_OK;
 }
@@ -43,7 +43,7 @@ tow_status_t tow_collective_check(const tow_collective_t *collective,
                          collective->axis_count, collective->mesh_rank,
                          TOW_MESH_RANK_MAX);
     if (collective->mesh_rank == 0) return TOW_OK;
-    uint64_t product = 1; /* no more than twice 32 bits */
+    uint64_t product = 1; /* below 2^64: a product of two 32-bit numbers */
     for (uint32_t i = 0; i < collective->mesh_rank; i++)
         if (product <= device_count) product *= collective->mesh_dims[i];
     if (product != device_count)

@@ -1,18 +1,18 @@
-/* Collectives from text to what workers are told. */
-#include "ir/stage_testing_impl.h"
+/* Collectives, from text to the lowered programs of workers. */
+#include "ir/cluster_testing_impl.h"
 #include "wire/message.h"
 
 /* Slice 1: a mesh of 2x4 on processes 10 and 11, a row each; slice 2 one device
  * of process 10. Function 1 makes two values of it that are all-reduced. */
-static stage_t *open_stage(void)
+static ir_cluster_t *open_stage(void)
 {
-    static stage_t stage;
-    stage_init(&stage);
-    stage_open(&stage, 1, 8, 10, 4);
-    stage_open(&stage, 2, 1, 10, 1);
-    stage_define(&stage, 1, 8, "f32[4] as 8 -> f32[4] as 8");
-    stage_define(&stage, 2, 8, "f32[4] as 1*8 -> f32[4] as 1*8");
-    return &stage;
+    static ir_cluster_t cluster;
+    ir_cluster_init(&cluster);
+    ir_cluster_open_slice(&cluster, 1, 8, 10, 4);
+    ir_cluster_open_slice(&cluster, 2, 1, 10, 1);
+    ir_cluster_define(&cluster, 1, 8, "f32[4] as 8 -> f32[4] as 8");
+    ir_cluster_define(&cluster, 2, 8, "f32[4] as 1*8 -> f32[4] as 1*8");
+    return &cluster;
 }
 
 #define X "%0 = argument \"x\" : f32[4] on slice 1 "
@@ -20,17 +20,18 @@ static stage_t *open_stage(void)
 
 static void verifies(const char *text)
 {
-    stage_t *stage = open_stage();
-    tow_graph_t *program = program_of(text);
-    must(tow_graph_verify(program, &stage->scope.program));
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_program_of(text);
+    must(tow_graph_verify(program, &cluster->scope.program));
     tow_graph_destroy(program);
 }
 
 static void refuses_with(tow_code_t code, const char *text, const char *message)
 {
-    stage_t *stage = open_stage();
-    tow_graph_t *program = program_of(text);
-    must_fail(tow_graph_verify(program, &stage->scope.program), code, message);
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_program_of(text);
+    must_fail(tow_graph_verify(program, &cluster->scope.program), code,
+              message);
     tow_graph_destroy(program);
 }
 
@@ -45,12 +46,11 @@ static void its_outputs_have_the_shapes_of_its_inputs(void **state)
     verifies("program {" X Y "%2 = all_reduce sum on slice 1 (%0, %1)"
              "%3 = compute function 1 on slice 1 (%2) %4 = result (%2:1)"
              "%5 = result (%3) }");
-    refuses(
-        "program {" X Y "%2 = all_reduce sum on slice 1 (%0, %1)"
-        "%3 = compute \"f\" function 1 on slice 1 (%2:1) %4 = result (%3) "
-        "}",
-        "node 3 \"f\": input 0, of node 2: it is bf16[2,3], and function f1 "
-        "takes f32[4]");
+    refuses("program {" X Y "%2 = all_reduce sum on slice 1 (%0, %1)"
+            "%3 = compute \"f\" function 1 on slice 1 (%2:1) %4 = result (%3) "
+            "}",
+            "node 3 \"f\": input 0, of node 2: it is bf16[2,3], but function "
+            "f1 takes f32[4]");
     refuses("program {" X "%1 = all_reduce sum on slice 1 (%0)"
             "%2 = result \"r\" (%1:1) }",
             "node 2 \"r\": input 0 is output 1 of node 1, which has 1");
@@ -67,7 +67,7 @@ static void what_cannot_be_reduced_is_refused(void **state)
             "node 1 \"R\": input 0, of node 0 \"c\": there is no sum of s4");
     refuses("program {" X "%1 = all_reduce #9 on slice 1 (%0) "
             "%2 = result (%1) }",
-            "node 1: reduction 9 is none of sum, product, min and max");
+            "node 1: reduction 9 is not sum, product, min or max");
     refuses_with(TOW_UNIMPLEMENTED,
                  "program {" X "%1 = all_reduce kind 7 sum on slice 1 (%0) "
                  "%2 = result (%1) }",
@@ -98,7 +98,7 @@ static void groups_must_be_of_the_slice(void **state)
             "ascending");
     refuses("program {" X "%1 = all_reduce sum on slice 2 (%0) %2 = result "
             "(%1) }",
-            "node 1: input 0, of node 0 \"x\": it lives on slice 1, and the "
+            "node 1: input 0, of node 0 \"x\": it is on slice 1, but the "
             "collective is on slice 2; move it there by a transfer");
 }
 
@@ -110,19 +110,18 @@ static void chains_are_bounded(void **state)
         snprintf(text + strlen(text), sizeof(text) - strlen(text),
                  "%%%u = all_reduce sum on slice 1 (%%%u) ", i, i - 1);
     strcat(text, "%18 = result (%17) }");
-    refuses(text, "node 17: it is behind more than 15 transfers or "
-                  "collectives; move the value from nearer to where it was "
-                  "made");
+    refuses(text, "node 17: it follows more than 15 transfers or collectives "
+                  "in a chain; move an earlier value");
 }
 
-/* -- Groups ------------------------------------------------------------------ */
+/* -- Groups ---------------------------------------------------------------- */
 
 static size_t group(const char *over, size_t device)
 {
     char text[256];
     snprintf(text, sizeof(text),
              "program { %%0 = all_reduce sum on slice 1 %s () }", over);
-    tow_graph_t *program = program_of(text);
+    tow_graph_t *program = ir_program_of(text);
     const size_t number =
         tow_collective_group_of(tow_graph_node(program, 0)->collective, device);
     tow_graph_destroy(program);
@@ -142,7 +141,7 @@ static void a_group_extends_along_its_axes(void **state)
     }
 }
 
-/* -- Lowering ---------------------------------------------------------------- */
+/* -- Lowering -------------------------------------------------------------- */
 
 static tow_lowered_t *through_bytes(tow_lowered_t *take_lowered)
 {
@@ -159,19 +158,20 @@ static tow_lowered_t *through_bytes(tow_lowered_t *take_lowered)
 static void a_worker_gets_its_groups_with_all_their_workers(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    tow_graph_t *program = stage_insert(
-        stage, "program {" X Y
-               "%2 = all_reduce max on slice 1 over 2x4 axes 0 (%1, %0) "
-               "%3 = result (%2:1) }");
-    tow_lowered_t *lowered = through_bytes(stage_lower(stage, program, 11));
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program {" X Y
+                 "%2 = all_reduce max on slice 1 over 2x4 axes 0 (%1, %0) "
+                 "%3 = result (%2:1) }");
+    tow_lowered_t *lowered =
+        through_bytes(ir_cluster_lower(cluster, program, 11));
     assert_int_equal(lowered->step_count, 1);
     const tow_lowered_step_t *step = &lowered->steps[0];
     assert_int_equal(step->input_count, 2);
     assert_int_equal(step->inputs[0], 1);
     assert_int_equal(step->first_output, 2);
     assert_int_equal(step->output_count, 2);
-    /* The first output is nobody's; the inputs are the caller's. */
+    /* The first output is unused; the caller owns the inputs. */
     assert_int_equal(step->freed_count, 1);
     assert_int_equal(step->freed[0], 2);
     assert_null(step->route);
@@ -199,11 +199,12 @@ static void a_worker_gets_its_groups_with_all_their_workers(void **state)
 static void rows_stay_on_their_worker(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    tow_graph_t *program = stage_insert(
-        stage, "program {" X "%1 = all_reduce sum on slice 1 over 2x4 axes 1 "
-               "(%0) %2 = result (%1) }");
-    tow_lowered_t *lowered = through_bytes(stage_lower(stage, program, 11));
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program {" X "%1 = all_reduce sum on slice 1 over 2x4 axes 1 "
+                 "(%0) %2 = result (%1) }");
+    tow_lowered_t *lowered =
+        through_bytes(ir_cluster_lower(cluster, program, 11));
     const tow_collective_part_t *part = lowered->steps[0].collective;
     assert_int_equal(part->group_count, 1);
     assert_int_equal(part->groups[0].group, 1);
@@ -217,12 +218,13 @@ static void rows_stay_on_their_worker(void **state)
 static void groups_are_ascending_whatever_the_shards(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    stage_open(stage, 1, 8, 10, 3); /* 10: 0-2, 11: 3-5, 12: 6-7 */
-    tow_graph_t *program = stage_insert(
-        stage, "program {" X "%1 = all_reduce sum on slice 1 over 2x4 axes 0 "
-               "(%0) %2 = result (%1) }");
-    tow_lowered_t *lowered = through_bytes(stage_lower(stage, program, 11));
+    ir_cluster_t *cluster = open_stage();
+    ir_cluster_open_slice(cluster, 1, 8, 10, 3); /* 10: 0-2, 11: 3-5, 12: 6-7 */
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program {" X "%1 = all_reduce sum on slice 1 over 2x4 axes 0 "
+                 "(%0) %2 = result (%1) }");
+    tow_lowered_t *lowered =
+        through_bytes(ir_cluster_lower(cluster, program, 11));
     const tow_collective_part_t *part = lowered->steps[0].collective;
     static const uint32_t groups[] = {0, 1, 3}, shards[] = {1, 2, 0},
                           others[] = {10, 10, 12};
@@ -241,8 +243,8 @@ static void the_program_is_as_large_for_any_slice(void **state)
 {
     (void)state;
     tow_graph_t *program =
-        program_of("program {" X "%1 = all_reduce sum on slice 1 over 4x512 "
-                   "axes 1 (%0) %2 = result (%1) }");
+        ir_program_of("program {" X "%1 = all_reduce sum on slice 1 over 4x512 "
+                      "axes 1 (%0) %2 = result (%1) }");
     void *bytes;
     size_t size;
     must(tow_graph_pack(program, &bytes, &size));
@@ -254,11 +256,11 @@ static void the_program_is_as_large_for_any_slice(void **state)
 static void a_part_that_lies_is_refused(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    tow_graph_t *program =
-        stage_insert(stage, "program {" X "%1 = all_reduce sum on slice 1 (%0) "
-                            "%2 = result (%1) }");
-    tow_lowered_t *lowered = stage_lower(stage, program, 10);
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program {" X "%1 = all_reduce sum on slice 1 (%0) "
+                 "%2 = result (%1) }");
+    tow_lowered_t *lowered = ir_cluster_lower(cluster, program, 10);
     tow_lowered_step_t *step = (tow_lowered_step_t *)&lowered->steps[0];
     const tow_collective_part_t right = *step->collective;
     const tow_members_t members = right.groups[0];
@@ -312,32 +314,32 @@ static void a_part_that_lies_is_refused(void **state)
 static void it_takes_its_outputs_and_as_much_again(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    tow_graph_t *program = stage_insert(
-        stage, "program {" X Y "%2 = all_reduce sum on slice 1 (%0, %1) "
-               "%3 = result (%2) }");
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program {" X Y "%2 = all_reduce sum on slice 1 (%0, %1) "
+                 "%3 = result (%2) }");
     tow_graph_cost_t cost;
-    must(tow_graph_cost(program, &stage->scope.program, (tow_slice_id_t){1},
+    must(tow_graph_cost(program, &cluster->scope.program, (tow_slice_id_t){1},
                         &cost));
     assert_int_equal(cost.peak_bytes, 2 * (16 + 12));
     assert_int_equal(cost.result_bytes, 16);
     tow_result_info_t info;
-    must(tow_graph_result_info(program, &stage->scope.program, 0, &info));
+    must(tow_graph_result_info(program, &cluster->scope.program, 0, &info));
     assert_int_equal(info.bytes, 16);
     tow_graph_destroy(program);
 }
 
-/* On its slice a user may take it as it likes; elsewhere somebody must say. */
+/* On its slice a user expects any sharding; another slice needs a known one. */
 static void how_it_lies_is_the_business_of_its_users(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    tow_graph_t *program =
-        stage_insert(stage, "program {" X "%1 = all_reduce sum on slice 1 (%0) "
-                            "%2 = compute function 1 on slice 1 (%1) "
-                            "%3 = compute function 2 on slice 1 (%1) "
-                            "%4 = transfer from 1*8 to slice 2 as 1 (%1) "
-                            "%5 = result (%2) %6 = result (%3) }");
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program {" X "%1 = all_reduce sum on slice 1 (%0) "
+                 "%2 = compute function 1 on slice 1 (%1) "
+                 "%3 = compute function 2 on slice 1 (%1) "
+                 "%4 = transfer from 1*8 to slice 2 as 1 (%1) "
+                 "%5 = result (%2) %6 = result (%3) }");
     assert_int_equal(tow_graph_node_count(program), 7); /* none inserted */
     tow_graph_destroy(program);
 }

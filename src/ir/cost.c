@@ -1,21 +1,20 @@
-/* What a run takes and leaves: bytes of a device, results, arguments that it
- * consumes. */
+/* The cost of a run: memory of a device, results, consumed arguments. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "ir/lower.h"
 #include "ir/reshard.h"
 #include "ir/schedule_impl.h"
 
-/* -- Bytes ------------------------------------------------------------------- */
+/* -- Bytes ----------------------------------------------------------------- */
 
 /* All in bytes of one device of the slice, beside the arguments. `live` may be
  * negative: a consumed argument gives memory back. */
 typedef struct account {
     tow_schedule_t schedule;
     const tow_graph_scope_t *scope;
-    /* By slot: 0 of arguments, of what is gone and of what is elsewhere. */
+    /* By slot: 0 for arguments, freed values, and values of other slices. */
     uint64_t *sizes;
-    /* By slot: a transfer or a collective reads it, for how long nobody knows. */
+    /* By slot: a transfer or a collective reads it, for an unknown time. */
     bool *is_lent;
     int64_t live;
     int64_t peak;
@@ -39,8 +38,8 @@ static void note_peak(account_t *account, uint64_t temporary_bytes)
     if (now > account->peak) account->peak = now;
 }
 
-/* The output of a transfer, on the slice that it goes to. While pieces arrive
- * packed there is as much again. */
+/* The output of a transfer, on its target slice. Packed pieces take as much
+ * again. */
 static tow_status_t size_transfer(const account_t *account, size_t step,
                                   uint64_t *out_bytes, uint64_t *out_packed)
 {
@@ -57,8 +56,8 @@ static tow_status_t size_transfer(const account_t *account, size_t step,
     return TOW_OK;
 }
 
-/* Whoever moves values has memory for all that arrives as soon as the run
- * begins, ahead of the data. */
+/* Memory for incoming values is allocated when the run starts, before the data
+ * arrives. */
 static tow_status_t begin_transfer(account_t *account, size_t step)
 {
     const tow_schedule_t *schedule = &account->schedule;
@@ -84,8 +83,8 @@ static tow_status_t end_transfer(account_t *account, size_t step)
     return TOW_OK;
 }
 
-/* Where a worker has one shard of a group, as much as that arrives from its other
- * members, at most; where it has more, that is shared. */
+/* A worker with one shard of a group receives at most as much from the other
+ * members; local shards of a group share that memory. */
 static tow_status_t size_arriving(const account_t *account, size_t step,
                                   tow_slice_id_t slice, uint64_t *out_bytes)
 {
@@ -103,7 +102,7 @@ static tow_status_t size_arriving(const account_t *account, size_t step,
     return TOW_OK;
 }
 
-/* The outputs of a collective, as those of transfers. */
+/* The outputs of a collective, like those of transfers. */
 static tow_status_t begin_collective(account_t *account, size_t step,
                                      tow_slice_id_t slice)
 {
@@ -129,9 +128,9 @@ static tow_status_t begin_collective(account_t *account, size_t step,
     return TOW_OK;
 }
 
-/* Its inputs are read by other workers, and what it makes comes when it comes,
- * also if nobody wants it, and is read by the copies for the worker's other
- * devices: all of it stays until the run ends. */
+/* Other workers read its inputs, its outputs arrive at any time, even unused
+ * ones, and copies for other local devices read them: all stay until the run
+ * ends. */
 static tow_status_t end_collective(account_t *account, size_t step,
                                    tow_slice_id_t slice)
 {
@@ -148,8 +147,8 @@ static tow_status_t end_collective(account_t *account, size_t step,
     return TOW_OK;
 }
 
-/* The outputs come to be. Memory of a donated input becomes theirs, so that is
- * not counted twice; unless somebody may still read it, when it is copied. */
+/* Adds the outputs. A donated input's memory becomes an output's, and is not
+ * counted twice; but an input that may still be read is copied. */
 static void start_step(account_t *account, size_t step)
 {
     tow_schedule_t *schedule = &account->schedule;
@@ -181,17 +180,17 @@ static void start_step(account_t *account, size_t step)
     }
 }
 
-/* As a transfer's: there is memory for what it will give, by its bounds, from
- * the beginning, and it reads what it is given for nobody knows how long. */
+/* Like a transfer: memory for its outputs, by their bounds, from the start of
+ * the run; it reads its inputs for an unknown time. */
 static void begin_host(account_t *account, size_t step)
 {
     start_step(account, step);
     note_peak(account, 0);
 }
 
-/* What nobody needs any more goes. Sizes of donated slots are 0 by now, and so
- * are those of arguments. What a transfer reads stays until the run ends: steps
- * do not wait for what was sent to arrive. */
+/* Frees values after their last use. Donated slots and arguments have size 0 by
+ * now. The inputs of transfers stay until the run ends, because steps do not
+ * wait for sends to complete. */
 static void free_slot(account_t *account, size_t step, uint32_t slot)
 {
     const tow_slot_t *it = &account->schedule.slots[slot];
@@ -231,7 +230,8 @@ static tow_status_t walk_step(account_t *account, size_t step,
         return TOW_OK;
     }
     account->cost.step_count++;
-    if (node->kind == TOW_NODE_HOST) { /* Its outputs were there before. */
+    if (node->kind ==
+        TOW_NODE_HOST) { /* Its outputs were counted at the start. */
         for (size_t i = 0; i < node->input_count; i++)
             account->is_lent[tow_schedule_slot(schedule, node->inputs[i])] =
                 true;
@@ -255,7 +255,7 @@ static tow_status_t check_range(const account_t *account, size_t step)
         tow_node_label(schedule->program, schedule->nodes[step], label));
 }
 
-/* What has its memory from the beginning of the run. */
+/* Outputs that have memory from the start of the run. */
 static tow_status_t begin_ahead(account_t *account, size_t step,
                                 tow_slice_id_t slice)
 {
@@ -307,9 +307,9 @@ tow_status_t tow_graph_cost(const tow_graph_t *program,
     return status;
 }
 
-/* -- Results ----------------------------------------------------------------- */
+/* -- Results --------------------------------------------------------------- */
 
-/* Which argument a node is: they are in order of their nodes. */
+/* The index of an argument node: arguments are in the order of nodes. */
 static uint32_t argument_of(const tow_graph_t *program, uint32_t node)
 {
     size_t low = 0;
@@ -348,7 +348,7 @@ tow_status_t tow_graph_result_info(const tow_graph_t *program,
         out_info->shape = producer->shape;
         return tow_shape_bytes(&producer->shape, &out_info->bytes);
     }
-    if (!tow_node_calls(producer)) {
+    if (!tow_node_has_function(producer)) {
         TOW_RETURN_IF_ERROR(
             tow_value_shape(program, scope, value, &out_info->shape));
         return tow_shape_bytes(&out_info->shape, &out_info->bytes);
@@ -361,7 +361,7 @@ tow_status_t tow_graph_result_info(const tow_graph_t *program,
     return TOW_OK;
 }
 
-/* -- Arguments --------------------------------------------------------------- */
+/* -- Arguments ------------------------------------------------------------- */
 
 static void mark_consumed(tow_schedule_t *schedule, size_t step,
                           bool *out_consumed)

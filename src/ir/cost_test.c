@@ -5,13 +5,13 @@
 
 static void costs(const char *text, uint64_t slice, tow_graph_cost_t wanted)
 {
-    world_t world;
+    ir_fixture_t fixture;
     tow_graph_cost_t cost;
-    world_init(&world, 4);
-    tow_graph_t *program = program_of(text);
-    must(tow_graph_verify(program, &world.scope.program));
-    must(tow_graph_cost(program, &world.scope.program, (tow_slice_id_t){slice},
-                        &cost));
+    ir_fixture_init(&fixture, 4);
+    tow_graph_t *program = ir_program_of(text);
+    must(tow_graph_verify(program, &fixture.scope.program));
+    must(tow_graph_cost(program, &fixture.scope.program,
+                        (tow_slice_id_t){slice}, &cost));
     assert_int_equal(cost.peak_bytes, wanted.peak_bytes);
     assert_int_equal(cost.result_bytes, wanted.result_bytes);
     assert_int_equal(cost.donated_bytes, wanted.donated_bytes);
@@ -32,12 +32,12 @@ static void temporaries_count_while_a_step_runs(void **state)
 static void an_intermediate_lives_until_its_last_use(void **state)
 {
     (void)state;
-    /* A + B, then B + C; A is gone when C comes. */
+    /* A + B, then B + C; A is freed before C is made. */
     costs("program {" X "%1 = compute function 3 on slice 1 (%0, %0)"
           "%2 = compute function 3 on slice 1 (%1, %1)"
           "%3 = compute function 3 on slice 1 (%2, %2) %4 = result (%3) }",
           1, (tow_graph_cost_t){32, 16, 0, 3});
-    /* A is used by the last: all three are there at once. */
+    /* The last step uses A: all three are live at once. */
     costs("program {" X "%1 = compute function 3 on slice 1 (%0, %0)"
           "%2 = compute function 3 on slice 1 (%1, %1)"
           "%3 = compute function 3 on slice 1 (%2, %1) %4 = result (%3) }",
@@ -75,7 +75,7 @@ static void a_consumed_argument_pays_for_what_follows(void **state)
     costs("program {" X_DONATED "%1 = compute function 1 on slice 1 (%0)"
           "%2 = compute function 3 on slice 1 (%1, %1) %3 = result (%2) }",
           1, (tow_graph_cost_t){16, 16, 16, 2});
-    /* Not marked: kept, and copied. */
+    /* Not donated: copied. */
     costs("program {" X "%1 = compute function 1 on slice 1 (%0)"
           "%2 = result (%1) }",
           1, (tow_graph_cost_t){16, 16, 0, 1});
@@ -105,7 +105,7 @@ static void each_slice_has_its_own_cost(void **state)
 static void what_transfers_bring_counts_from_the_beginning(void **state)
 {
     (void)state;
-    /* Both are there when the first step of slice 2 runs, though it needs one. */
+    /* Both are live when the first step of slice 2 runs, though it uses one. */
     static const char text[] =
         "program {" X "%1 = compute function 3 on slice 1 (%0, %0)"
         "%2 = transfer from 4 to slice 2 as 4 (%0)"
@@ -126,7 +126,7 @@ static void what_transfers_read_stays_until_the_end(void **state)
         "%4 = compute function 3 on slice 1 (%3, %3)"
         "%5 = result (%2) %6 = result (%4) }";
     costs(text, 1, (tow_graph_cost_t){48, 16, 0, 3});
-    /* Given away after it was sent from: it may be copied. */
+    /* Donated after it was sent: it may be copied. */
     costs("program {" X_DONATED "%1 = transfer from 4 to slice 2 as 4 (%0)"
           "%2 = compute function 1 on slice 1 (%0)"
           "%3 = result (%1) %4 = result (%2) }",
@@ -136,22 +136,22 @@ static void what_transfers_read_stays_until_the_end(void **state)
 static void more_bytes_than_can_be_counted_are_refused(void **state)
 {
     (void)state;
-    world_t world;
+    ir_fixture_t fixture;
     tow_graph_cost_t cost;
-    world_init(&world, 4);
+    ir_fixture_init(&fixture, 4);
     tow_graph_t *program =
-        program_of("program { %0 = compute \"A\" function 9 on slice 1 ()"
-                   "%1 = compute \"B\" function 9 on slice 1 ()"
-                   "%2 = result (%0) }");
-    must_fail(tow_graph_cost(program, &world.scope.program, (tow_slice_id_t){1},
-                             &cost),
+        ir_program_of("program { %0 = compute \"A\" function 9 on slice 1 ()"
+                      "%1 = compute \"B\" function 9 on slice 1 ()"
+                      "%2 = result (%0) }");
+    must_fail(tow_graph_cost(program, &fixture.scope.program,
+                             (tow_slice_id_t){1}, &cost),
               TOW_OUT_OF_RANGE,
               "node 1 \"B\": up to here the program takes more than 2^63 - 1 "
               "bytes of a device");
     tow_graph_destroy(program);
 }
 
-/* -- The same, from the lowered program -------------------------------------- */
+/* -- The same, from the lowered program ------------------------------------ */
 
 static bool is_in(const uint32_t *numbers, size_t count, uint32_t number)
 {
@@ -161,8 +161,8 @@ static bool is_in(const uint32_t *numbers, size_t count, uint32_t number)
 }
 
 /* All arrays have 16 bytes, but for SPLIT's second result, which has 8. */
-static int64_t walk_lowered(const world_t *world, const tow_lowered_t *lowered,
-                            int64_t *out_end)
+static int64_t walk_lowered(const ir_fixture_t *fixture,
+                            const tow_lowered_t *lowered, int64_t *out_end)
 {
     int64_t live = 0;
     int64_t peak = 0;
@@ -178,7 +178,7 @@ static int64_t walk_lowered(const world_t *world, const tow_lowered_t *lowered,
     for (size_t s = 0; s < lowered->step_count; s++) {
         const tow_lowered_step_t *step = &lowered->steps[s];
         const tow_signature_t *function =
-            &world->functions[step->executable.value % 1000];
+            &fixture->functions[step->executable.value % 1000];
         const int64_t reduced =
             step->collective != NULL ? 16 * step->output_count : 0;
         live -= reduced;
@@ -190,7 +190,8 @@ static int64_t walk_lowered(const world_t *world, const tow_lowered_t *lowered,
             live += (int64_t)function->results[i].bytes;
         for (size_t i = 0; i < function->alias_count; i++) {
             const uint32_t input = (uint32_t)function->aliases[i].argument;
-            if (is_in(step->kept, step->kept_count, input)) continue;
+            if (is_in(step->non_donatable, step->non_donatable_count, input))
+                continue;
             *(is_lent[step->inputs[input]] ? &lent : &live) -= 16;
             is_gone[step->inputs[input]] = true;
         }
@@ -221,21 +222,21 @@ static void costs_agree_with_the_lowered_program(void **state)
 {
     (void)state;
     tow_random_t random;
-    world_t world;
+    ir_fixture_t fixture;
     tow_random_init(&random, 21);
-    world_init(&world, 4);
+    ir_fixture_init(&fixture, 4);
     for (int i = 0; i < 1000; i++) {
-        tow_graph_t *program = random_program(&random);
+        tow_graph_t *program = ir_random_program(&random);
         for (uint64_t slice = 1; slice <= 2; slice++) {
             tow_lowered_t *lowered;
             tow_graph_cost_t cost;
             int64_t end;
-            world.here.value = slice;
-            must(tow_graph_lower(program, &world.scope, &lowered));
-            must(tow_graph_cost(program, &world.scope.program, world.here,
+            fixture.here.value = slice;
+            must(tow_graph_lower(program, &fixture.scope, &lowered));
+            must(tow_graph_cost(program, &fixture.scope.program, fixture.here,
                                 &cost));
             assert_int_equal(cost.peak_bytes,
-                             walk_lowered(&world, lowered, &end));
+                             walk_lowered(&fixture, lowered, &end));
             assert_int_equal(cost.result_bytes - cost.donated_bytes, end);
             assert_int_equal(cost.step_count, count_computations(lowered));
             tow_lowered_destroy(lowered);
@@ -244,25 +245,25 @@ static void costs_agree_with_the_lowered_program(void **state)
     }
 }
 
-/* -- Results and arguments --------------------------------------------------- */
+/* -- Results and arguments ------------------------------------------------- */
 
 static void results_have_the_shape_bytes_and_slice_of_their_value(void **state)
 {
     (void)state;
-    world_t world;
+    ir_fixture_t fixture;
     tow_result_info_t info;
     char text[TOW_SHAPE_TEXT_MAX];
-    world_init(&world, 4);
+    ir_fixture_init(&fixture, 4);
     tow_graph_t *program =
-        program_of("program { %0 = compute function 6 on slice 2 ()"
-                   "%1 = compute function 4 on slice 2 (%0)"
-                   "%2 = result (%1:1) }");
-    must(tow_graph_result_info(program, &world.scope.program, 0, &info));
+        ir_program_of("program { %0 = compute function 6 on slice 2 ()"
+                      "%1 = compute function 4 on slice 2 (%0)"
+                      "%2 = result (%1:1) }");
+    must(tow_graph_result_info(program, &fixture.scope.program, 0, &info));
     assert_string_equal(tow_shape_format(&info.shape, text), "s32[2]");
     assert_int_equal(info.bytes, 8);
     assert_true(info.slice.value == 2);
     assert_int_equal(info.argument, UINT32_MAX);
-    must_fail(tow_graph_result_info(program, &world.scope.program, 1, &info),
+    must_fail(tow_graph_result_info(program, &fixture.scope.program, 1, &info),
               TOW_OUT_OF_RANGE, "result 1 of a program that has 1");
     tow_graph_destroy(program);
 }
@@ -271,10 +272,10 @@ static void consumed_arguments_are_marked_and_donated_by_their_last_step(
     void **state)
 {
     (void)state;
-    world_t world;
+    ir_fixture_t fixture;
     bool consumed[5];
-    world_init(&world, 4);
-    tow_graph_t *program = program_of(
+    ir_fixture_init(&fixture, 4);
+    tow_graph_t *program = ir_program_of(
         "program { %0 = argument \"ends\" : f32[4] on slice 1 donated"
         "%1 = argument \"unmarked\" : f32[4] on slice 1"
         "%2 = argument \"result\" : f32[4] on slice 1 donated"
@@ -284,10 +285,10 @@ static void consumed_arguments_are_marked_and_donated_by_their_last_step(
         "%6 = compute function 7 on slice 1 (%0, %2)"
         "%7 = compute function 7 on slice 1 (%4, %4)"
         "%8 = result (%2) }");
-    must(tow_graph_consumed(program, &world.scope.program, consumed));
+    must(tow_graph_consumed(program, &fixture.scope.program, consumed));
     for (size_t i = 0; i < TOW_COUNT_OF(consumed); i++) {
         assert_int_equal(consumed[i], i == 0);
-        assert_int_equal(tow_graph_consumes(program, &world.scope.program, i),
+        assert_int_equal(tow_graph_consumes(program, &fixture.scope.program, i),
                          i == 0);
     }
     tow_graph_destroy(program);

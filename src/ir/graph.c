@@ -8,7 +8,7 @@
 #include "ir/graph_impl.h"
 #include "wire/message.h"
 
-/* -- Building ---------------------------------------------------------------- */
+/* -- Building programs ----------------------------------------------------- */
 
 static tow_status_t copy_name(tow_graph_t *program, const char *name,
                               const char **out_name)
@@ -18,7 +18,7 @@ static tow_status_t copy_name(tow_graph_t *program, const char *name,
     if (length > TOW_NAME_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "a name has more than %u characters", TOW_NAME_MAX);
-    /* Literals outlive us, and most nodes of a trace have no name. */
+    /* A literal needs no copy; most nodes of a trace have no name. */
     *out_name =
         length == 0 ? "" : tow_arena_strndup(&program->arena, name, length);
     return *out_name != NULL ? TOW_OK : tow_ir_exhausted();
@@ -75,7 +75,7 @@ static tow_status_t check_mesh(const tow_collective_t *collective)
                      TOW_MESH_RANK_MAX);
 }
 
-/* What the wire would refuse is refused here, where its maker can be told. */
+/* The wire's limits are checked here, where the error reaches the client. */
 static tow_status_t check_limits(const tow_graph_t *program,
                                  const tow_node_t *node)
 {
@@ -84,15 +84,16 @@ static tow_status_t check_limits(const tow_graph_t *program,
                          "a program has at most %u nodes; split it",
                          TOW_NODES_MAX);
     if (!tow_node_kind_is_known((uint32_t)node->kind))
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%d is no kind of node",
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "unknown node kind %d",
                          (int)node->kind);
     if (node->input_count > TOW_VALUES_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "%zu inputs, and a node has at most %u",
                          node->input_count, TOW_VALUES_MAX);
     if (node->kind == TOW_NODE_ARGUMENT && node->shape.rank > TOW_RANK_MAX)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "rank %u is past the limit, %d",
-                         node->shape.rank, TOW_RANK_MAX);
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "rank %u exceeds the limit of %d", node->shape.rank,
+                         TOW_RANK_MAX);
     if (node->kind == TOW_NODE_TRANSFER)
         TOW_RETURN_IF_ERROR(check_sharding(node->from));
     if (node->kind == TOW_NODE_TRANSFER || node->kind == TOW_NODE_ARGUMENT)
@@ -116,8 +117,7 @@ static void copy_shape(const tow_shape_t *from, tow_shape_t *to)
     memcpy(to->dims, from->dims, from->rank * sizeof(from->dims[0]));
 }
 
-/* Few nodes have one, so they are not part of the node. Beyond its ranks it is
- * zero. */
+/* A separate allocation, because few nodes have one. Zero beyond its ranks. */
 static tow_status_t copy_sharding(tow_graph_t *program,
                                   const tow_sharding_t *from,
                                   const tow_sharding_t **out)
@@ -147,7 +147,7 @@ static tow_status_t copy_shardings(tow_graph_t *program, const tow_node_t *from,
     return TOW_OK;
 }
 
-/* Beyond its ranks it is zero. */
+/* Zero beyond its ranks. */
 static tow_status_t copy_collective(tow_graph_t *program,
                                     const tow_node_t *node, tow_node_t *copy)
 {
@@ -173,7 +173,7 @@ static void copy_fields(const tow_node_t *from, tow_node_t *to)
     if (from->kind == TOW_NODE_RESULT) return;
     to->slice = from->slice;
     if (from->kind == TOW_NODE_HOST) to->time_limit_ms = from->time_limit_ms;
-    if (tow_node_calls(from)) {
+    if (tow_node_has_function(from)) {
         to->function = from->function;
         return;
     }
@@ -195,7 +195,7 @@ static tow_status_t copy_inputs(tow_graph_t *program, const tow_node_t *from,
     return TOW_OK;
 }
 
-static bool stands_behind_inputs(const tow_node_t *node, uint32_t index)
+static bool comes_after_inputs(const tow_node_t *node, uint32_t index)
 {
     for (size_t i = 0; i < node->input_count; i++)
         if (node->inputs[i].node >= index) return false;
@@ -227,7 +227,7 @@ static tow_status_t add_node(tow_graph_t *program, const tow_node_t *node)
     if (node->kind == TOW_NODE_RESULT)
         program->results.items[program->results.count++] = index;
     program->input_count += node->input_count;
-    program->in_order &= stands_behind_inputs(copy, index);
+    program->in_order &= comes_after_inputs(copy, index);
     return TOW_OK;
 }
 
@@ -244,7 +244,27 @@ tow_status_t tow_graph_add(tow_graph_t *program, const tow_node_t *node,
     return TOW_OK;
 }
 
-/* -- Looking ----------------------------------------------------------------- */
+void tow_graph_check(const tow_graph_t *program)
+{
+    size_t argument_count = 0, result_count = 0, input_count = 0;
+    bool in_order = true;
+    for (uint32_t i = 0; i < program->nodes.count; i++) {
+        const tow_node_t *node = &program->nodes.items[i];
+        TOW_ASSERT(tow_node_kind_is_known(node->kind) && node->name != NULL);
+        if (node->kind == TOW_NODE_ARGUMENT)
+            TOW_ASSERT(program->arguments.items[argument_count++] == i);
+        if (node->kind == TOW_NODE_RESULT)
+            TOW_ASSERT(program->results.items[result_count++] == i);
+        input_count += node->input_count;
+        in_order &= comes_after_inputs(node, i);
+    }
+    TOW_ASSERT(argument_count == program->arguments.count);
+    TOW_ASSERT(result_count == program->results.count);
+    TOW_ASSERT(input_count == program->input_count);
+    TOW_ASSERT(in_order == program->in_order);
+}
+
+/* -- Queries --------------------------------------------------------------- */
 
 const char *tow_graph_name(const tow_graph_t *program)
 {
@@ -294,7 +314,7 @@ uint32_t tow_graph_result(const tow_graph_t *program, size_t index)
     return program->results.items[index];
 }
 
-/* -- Words ------------------------------------------------------------------- */
+/* -- Labels for errors ----------------------------------------------------- */
 
 size_t tow_name_escape(char byte, char out[TOW_ESCAPED_SIZE])
 {
@@ -316,7 +336,7 @@ const char *tow_node_label(const tow_graph_t *program, uint32_t index,
     for (; *name != '\0'; name++) {
         char escaped[TOW_ESCAPED_SIZE];
         const size_t more = tow_name_escape(*name, escaped);
-        /* Behind it, room for the dots, the quote and the NUL. */
+        /* Leaves room for the dots, the quote and the NUL. */
         if (used + more + 5 > TOW_LABEL_SIZE) {
             memcpy(label + used, "...", 3);
             used += 3;

@@ -1,13 +1,14 @@
 /* Programs: graphs of computations over slices.
  *
- * A node stands for all its shards, an edge for the whole exchange between two
- * sharded nodes. So a program has as many nodes for one device as for two
- * thousand. Nodes are arguments, computations, host functions, transfers,
- * collectives between computations and results.
+ * A node represents all its shards, an edge the whole exchange between two
+ * sharded nodes. So the size of a program does not depend on the number of
+ * devices. Nodes are arguments, computations, host functions, transfers,
+ * collectives between computations, and results.
  *
  * A program is built node by node, by the client library, or decoded from
- * bytes. It knows functions and slices by id only; what they are is told to the
- * verifier by a tow_graph_scope_t. Pure: no I/O, no clock, no globals. */
+ * bytes. It refers to functions and slices by id; a tow_graph_scope_t resolves
+ * the ids for the verifier and the passes. Pure: no I/O, no clock, no
+ * globals. */
 #ifndef TOW_IR_GRAPH_H_
 #define TOW_IR_GRAPH_H_
 
@@ -46,28 +47,27 @@ typedef struct tow_value {
 typedef struct tow_node {
     tow_node_kind_t kind;
     const char *name; /* owned by the program; may be empty */
-    /* ARGUMENT, COMPUTE, HOST, COLLECTIVE: where; TRANSFER: to where. */
+    /* ARGUMENT, COMPUTE, HOST, COLLECTIVE: its slice; TRANSFER: its target. */
     tow_slice_id_t slice;
-    /* COMPUTE, HOST: what. */
+    /* COMPUTE, HOST. */
     tow_function_id_t function;
-    /* HOST: of each of its calls; 0: the workers' default. */
+    /* HOST: per call; 0: the default of the workers. */
     uint32_t time_limit_ms;
     /* ARGUMENT: of one shard. */
     tow_shape_t shape;
-    /* ARGUMENT: the run may consume the object, if a function donates it. */
+    /* ARGUMENT: a run may consume the object, if a function donates it. */
     bool donated;
-    /* TRANSFER: how its input lies on the slice that it comes from, and how its
-     * output is to lie on `slice`; shapes of shards follow from these. ARGUMENT:
-     * `to` may say how it lies; otherwise it is not known, and a computation on
-     * another slice cannot use it. NULL where it is not known. */
+    /* TRANSFER: the sharding of its input on the source slice, and of its
+     * output on `slice`; the shapes of shards follow from these. ARGUMENT: `to`
+     * may give its sharding; without it a computation on another slice cannot
+     * use the argument. NULL: unknown. */
     const tow_sharding_t *from, *to; /* owned by the program */
-    /* COLLECTIVE: what is done with each of its inputs, which all lie on `slice`.
-     * Output i is of the same shape as input i. How it lies is not known: it is
-     * taken as its users on the slice would have it. */
+    /* COLLECTIVE: the operation on each of its inputs, which are all on
+     * `slice`. Output i has the shape of input i. Its sharding is unknown:
+     * users on the slice take it with the sharding that they expect. */
     const tow_collective_t *collective; /* owned by the program */
-    /* COMPUTE, HOST: in order of the function's arguments; COLLECTIVE: one or
-     * more, in the order in which their results are wanted; TRANSFER and RESULT: exactly
-     * one. */
+    /* COMPUTE, HOST: in the order of the function's arguments; COLLECTIVE: one
+     * or more, the most urgent first; TRANSFER and RESULT: exactly one. */
     const tow_value_t *inputs; /* owned by the program */
     size_t input_count;
 } tow_node_t;
@@ -76,13 +76,13 @@ tow_status_t tow_graph_create(const char *name, tow_graph_t **out_program)
     TOW_MUST_USE;
 void tow_graph_destroy(tow_graph_t *program);
 const char *tow_graph_name(const tow_graph_t *program);
-/* Nothing of it shall be begun ahead of its data: to measure what that costs, and
- * to find out who is to blame when something hangs. */
+/* No step starts before its inputs are ready: to measure the cost of that, and
+ * to find the step that hangs. */
 void tow_graph_make_sequential(tow_graph_t *program);
 bool tow_graph_is_sequential(const tow_graph_t *program);
-/* Copies all that `node` points to; fields that its kind does not have are not
- * kept. INVALID_ARGUMENT past the wire's limits or for a kind that is none; all
- * else is the verifier's business. Nodes are numbered from 0. */
+/* Copies all that `node` points to; ignores fields that its kind does not have.
+ * INVALID_ARGUMENT beyond the wire's limits or for an undefined kind; the
+ * verifier checks the rest. Nodes are numbered from 0. */
 tow_status_t tow_graph_add(tow_graph_t *program, const tow_node_t *node,
                            uint32_t *out_index) TOW_MUST_USE;
 size_t tow_graph_node_count(const tow_graph_t *program);
@@ -94,9 +94,9 @@ size_t tow_graph_result_count(const tow_graph_t *program);
 uint32_t tow_graph_argument(const tow_graph_t *program, size_t index);
 uint32_t tow_graph_result(const tow_graph_t *program, size_t index);
 
-/* -- Meaning ----------------------------------------------------------------- */
+/* -- Verification ---------------------------------------------------------- */
 
-/* What ids stand for. Both return NULL / 0 for an id that is not known. */
+/* Resolves ids. Unknown ids give 0 and NULL. */
 typedef struct tow_graph_scope {
     /* Number of devices of a slice. */
     size_t (*slice_devices)(void *context, tow_slice_id_t slice);
@@ -106,41 +106,41 @@ typedef struct tow_graph_scope {
     void *context;
 } tow_graph_scope_t;
 
-/* Is it a program that can run? Errors name the node by number and name, say
- * what is wrong and what would be right: an input that names no node or no
- * output; a cycle (its nodes are listed); unknown slices or functions; a
- * function of N devices on a slice of M; argument counts, shapes or types; a
- * value used on another slice, or with another sharding, than it has
- * (tow_graph_insert_transfers sees to that); a transfer whose shardings do not
- * fit, or behind too many others; a result that is used; an argument node without
- * shape; no result; arguments of slices that no computation or transfer has to do
- * with; more values than TOW_SLOTS_MAX; a host function where a computation is
- * due, or the reverse; a value of irregular size (an output of a host function)
- * that a computation or a collective takes, or that is cut in another way than it
- * lies; a collective over another mesh than its slice, or of a type that cannot
- * be reduced. */
+/* Checks that the program can run. Errors name the node by number and name, the
+ * problem and the remedy: an input that names no node or no output; a cycle
+ * (its nodes are listed); unknown slices or functions; a function of N devices
+ * on a slice of M; argument counts, shapes or types; a value used on another
+ * slice, or with another sharding, than it has (tow_graph_insert_transfers
+ * resolves that); a transfer with invalid shardings, or in too long a chain; a
+ * result that is used; an argument without shape; no result; arguments on
+ * slices without a computation or transfer; more values than TOW_SLOTS_MAX; a
+ * host function in place of a computation, or the reverse; a value of irregular
+ * size (an output of a host function) as the input of a computation or a
+ * collective, or resharded; a collective over another mesh than its slice, or
+ * of a type that cannot be reduced. */
 tow_status_t tow_graph_verify(const tow_graph_t *program,
                               const tow_graph_scope_t *scope) TOW_MUST_USE;
-/* The same but for what values and their users must agree on: slices, shardings
- * and shapes of shards, which is looked at when transfers have been inserted. A
- * transfer may leave out `from`, and `to` where its slice has one device. */
+/* The same without the agreement of values with their users in slices,
+ * shardings and shapes of shards, which is checked after transfers have been
+ * inserted. A transfer may omit `from`, and `to` if its slice has one
+ * device. */
 tow_status_t tow_graph_verify_loose(const tow_graph_t *program,
                                     const tow_graph_scope_t *scope)
     TOW_MUST_USE;
 
-/* Transfers and collectives one behind the other. */
+/* Longest chain of transfers and collectives. */
 #define TOW_TRANSFER_CHAIN_MAX 16
 
-/* -- Bytes and text ---------------------------------------------------------- */
+/* -- Bytes and text -------------------------------------------------------- */
 
 /* A packed Graph (towpath.proto). The bytes are the caller's; tow_free. */
 tow_status_t tow_graph_pack(const tow_graph_t *program, void **out_bytes,
                             size_t *out_size) TOW_MUST_USE;
-/* Bytes from outside. What comes out is well formed, not yet verified. */
+/* Untrusted bytes. The result is well formed, but not verified. */
 tow_status_t tow_graph_unpack(const void *bytes, size_t size,
                               tow_graph_t **out_program) TOW_MUST_USE;
 
-/* A text for people, one line a node, which parses to the same program:
+/* A readable text, one line per node, which parses to the same program:
  *
  *     program "step" {
  *       %0 = argument "x" : f32[4,8] on slice 1 donated
@@ -152,9 +152,11 @@ tow_status_t tow_graph_unpack(const void *bytes, size_t size,
  *       %6 = result "y" (%5)
  *     }
  *
- * A program that is sequential says so behind its name. An argument whose sharding is known says it behind its slice: `on slice 1 as
- * 2x4 donated`; one that is not known is `?`. A collective over all devices of its slice says nothing of a mesh. Names are printable ASCII, the rest as \xNN; an empty one is left out. A type
- * without a name is its number, as #77[2]. */
+ * `sequential` follows the name of a sequential program. The known sharding of
+ * an argument follows its slice: `on slice 1 as 2x4 donated`; `?` is an unknown
+ * one. A collective over all devices of its slice has no mesh. Names are
+ * printable ASCII, other bytes \xNN; an empty name is omitted. A type without a
+ * name is a number, as in #77[2]. */
 tow_status_t tow_graph_print(const tow_graph_t *program, char **out_text)
     TOW_MUST_USE;
 /* INVALID_ARGUMENT names line and column. */

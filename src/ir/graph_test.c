@@ -38,10 +38,10 @@ static void nodes_are_numbered_from_zero_and_copied(void **state)
 static void arguments_and_results_are_in_the_order_of_their_nodes(void **state)
 {
     (void)state;
-    tow_graph_t *program =
-        program_of("program { %0 = result (%3) %1 = argument : f32[] on slice 1"
-                   " %2 = compute function 1 on slice 1 (%1)"
-                   " %3 = argument : f32[] on slice 1 %4 = result (%2) }");
+    tow_graph_t *program = ir_program_of(
+        "program { %0 = result (%3) %1 = argument : f32[] on slice 1"
+        " %2 = compute function 1 on slice 1 (%1)"
+        " %3 = argument : f32[] on slice 1 %4 = result (%2) }");
     assert_int_equal(tow_graph_argument_count(program), 2);
     assert_int_equal(tow_graph_argument(program, 0), 1);
     assert_int_equal(tow_graph_argument(program, 1), 3);
@@ -51,7 +51,7 @@ static void arguments_and_results_are_in_the_order_of_their_nodes(void **state)
     tow_graph_destroy(program);
 }
 
-static void fields_that_a_kind_does_not_have_are_not_kept(void **state)
+static void fields_that_a_kind_does_not_have_are_ignored(void **state)
 {
     (void)state;
     tow_graph_t *program;
@@ -66,20 +66,20 @@ static void fields_that_a_kind_does_not_have_are_not_kept(void **state)
         node.kind = (tow_node_kind_t)kind;
         must(tow_graph_add(program, &node, NULL));
     }
-    const tow_node_t *kept = tow_graph_node(program, 0);
-    assert_true(kept->donated && kept->slice.value == 1);
-    assert_true(kept->function.value == 0);
-    kept = tow_graph_node(program, 1);
-    assert_true(!kept->donated && kept->slice.value == 1);
-    assert_true(kept->function.value == 7);
-    assert_int_equal(kept->shape.type, TOW_TYPE_INVALID);
-    kept = tow_graph_node(program, 2);
-    assert_true(kept->slice.value == 0 && kept->function.value == 0);
-    assert_false(tow_sharding_is_known(kept->to));
-    kept = tow_graph_node(program, 3);
-    assert_true(kept->slice.value == 1 && kept->function.value == 0);
-    assert_true(tow_sharding_is_known(kept->from));
-    assert_int_equal(kept->shape.type, TOW_TYPE_INVALID);
+    const tow_node_t *added = tow_graph_node(program, 0);
+    assert_true(added->donated && added->slice.value == 1);
+    assert_true(added->function.value == 0);
+    added = tow_graph_node(program, 1);
+    assert_true(!added->donated && added->slice.value == 1);
+    assert_true(added->function.value == 7);
+    assert_int_equal(added->shape.type, TOW_TYPE_INVALID);
+    added = tow_graph_node(program, 2);
+    assert_true(added->slice.value == 0 && added->function.value == 0);
+    assert_false(tow_sharding_is_known(added->to));
+    added = tow_graph_node(program, 3);
+    assert_true(added->slice.value == 1 && added->function.value == 0);
+    assert_true(tow_sharding_is_known(added->from));
+    assert_int_equal(added->shape.type, TOW_TYPE_INVALID);
     tow_graph_destroy(program);
 }
 
@@ -102,11 +102,11 @@ static void what_passes_the_limits_of_the_wire_is_refused(void **state)
     node = argument("");
     node.shape.rank = TOW_RANK_MAX + 1;
     must_fail(tow_graph_add(program, &node, NULL), TOW_INVALID_ARGUMENT,
-              "node 0: rank 33 is past the limit, 32");
+              "node 0: rank 33 exceeds the limit of 32");
     node = argument("");
     node.kind = (tow_node_kind_t)99;
     must_fail(tow_graph_add(program, &node, NULL), TOW_INVALID_ARGUMENT,
-              "node 0: 99 is no kind of node");
+              "node 0: unknown node kind 99");
     node = argument("");
     node.to = &(tow_sharding_t){.rank = TOW_RANK_MAX + 1, .replicas = 1};
     must_fail(tow_graph_add(program, &node, NULL), TOW_INVALID_ARGUMENT,
@@ -152,6 +152,6 @@ static void numbers_of_nodes_arguments_and_results_are_bounded(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(nodes_are_numbered_from_zero_and_copied),
     cmocka_unit_test(arguments_and_results_are_in_the_order_of_their_nodes),
-    cmocka_unit_test(fields_that_a_kind_does_not_have_are_not_kept),
+    cmocka_unit_test(fields_that_a_kind_does_not_have_are_ignored),
     cmocka_unit_test(what_passes_the_limits_of_the_wire_is_refused),
     cmocka_unit_test(numbers_of_nodes_arguments_and_results_are_bounded))

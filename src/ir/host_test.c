@@ -1,26 +1,26 @@
-/* Host functions and dispatch that waits: what lowering makes of them. */
-#include "ir/stage_testing_impl.h"
+/* Lowering of host functions and sequential steps. */
+#include "ir/cluster_testing_impl.h"
 
 #define HEAD "program { %0 = argument : f32[4] on slice 1 "
 
 static tow_lowered_t *lowered_of(const char *text)
 {
-    world_t world;
+    ir_fixture_t fixture;
     tow_lowered_t *lowered;
-    world_init(&world, 2);
-    tow_graph_t *program = program_of(text);
-    must(tow_graph_verify(program, &world.scope.program));
-    must(tow_graph_lower(program, &world.scope, &lowered));
+    ir_fixture_init(&fixture, 2);
+    tow_graph_t *program = ir_program_of(text);
+    must(tow_graph_verify(program, &fixture.scope.program));
+    must(tow_graph_lower(program, &fixture.scope, &lowered));
     tow_graph_destroy(program);
     return lowered;
 }
 
 static void refuses(const char *text, const char *message)
 {
-    world_t world;
-    world_init(&world, 2);
-    tow_graph_t *program = program_of(text);
-    must_fail(tow_graph_verify(program, &world.scope.program),
+    ir_fixture_t fixture;
+    ir_fixture_init(&fixture, 2);
+    tow_graph_t *program = ir_program_of(text);
+    must_fail(tow_graph_verify(program, &fixture.scope.program),
               TOW_INVALID_ARGUMENT, message);
     tow_graph_destroy(program);
 }
@@ -39,19 +39,19 @@ static void text_and_bytes_keep_all_of_a_host_node(void **state)
     void *bytes;
     size_t size;
     tow_graph_t *programs[2];
-    programs[0] = program_of(text);
+    programs[0] = ir_program_of(text);
     must(tow_graph_print(programs[0], &printed));
     assert_string_equal(printed, text);
     must(tow_graph_pack(programs[0], &bytes, &size));
     must(tow_graph_unpack(bytes, size, &programs[1]));
-    assert_same_program(programs[0], programs[1]);
+    ir_assert_same_program(programs[0], programs[1]);
     tow_free(bytes);
     tow_free(printed);
     tow_graph_destroy(programs[0]);
     tow_graph_destroy(programs[1]);
 }
 
-/* Sizes are known, so it is dispatched ahead as a computation is. */
+/* Sizes are known, so it is dispatched early, like a computation. */
 static void a_regular_host_function_is_not_sequential(void **state)
 {
     (void)state;
@@ -116,34 +116,34 @@ static void a_computation_takes_no_irregular_value(void **state)
     (void)state;
     refuses(HEAD "%1 = host function 11 on slice 1 (%0) "
                  "%2 = compute function 2 on slice 1 (%1) %3 = result (%2) }",
-            "node 2: input 0, of node 1: its dimension 0 is known only when "
-            "it is there, and function plain takes one size; a host function "
-            "that takes any, and gives that, must stand between");
+            "node 2: input 0, of node 1: the size of its dimension 0 is known "
+            "only at run time, and function plain takes a fixed size; pad it "
+            "in a host function");
 }
 
-/* -- Over slices ------------------------------------------------------------- */
+/* -- Over slices ----------------------------------------------------------- */
 
-static tow_graph_t *inserted(const char *text, stage_t *stage)
+static tow_graph_t *inserted(const char *text, ir_cluster_t *cluster)
 {
     tow_graph_t *out;
-    tow_graph_t *program = program_of(text);
-    must(tow_graph_verify_loose(program, &stage->scope.program));
-    must(tow_graph_insert_transfers(program, &stage->scope.program, &out));
+    tow_graph_t *program = ir_program_of(text);
+    must(tow_graph_verify_loose(program, &cluster->scope.program));
+    must(tow_graph_insert_transfers(program, &cluster->scope.program, &out));
     tow_graph_destroy(program);
     return out;
 }
 
-static void host_stage(stage_t *stage)
+static void host_stage(ir_cluster_t *cluster)
 {
-    stage_init(stage);
+    ir_cluster_init(cluster);
     for (size_t s = 1; s <= 2; s++) {
-        stage->slices[s].count = 2;
+        cluster->slices[s].count = 2;
         for (uint32_t i = 0; i < 2; i++)
-            stage->slices[s].places[i] =
+            cluster->slices[s].places[i] =
                 (tow_place_t){.process = (uint32_t)s, .index = i, .device = i};
     }
     for (size_t i = 1; i <= 2; i++) {
-        stage_function_t *function = &stage->functions[i];
+        ir_cluster_function_t *function = &cluster->functions[i];
         const tow_array_info_t array = TEST_F4;
         function->arrays[0] = function->arrays[2] = array;
         function->arrays[i == 1 ? 2 : 0].bounds = 1;
@@ -161,53 +161,54 @@ static void host_stage(stage_t *stage)
 static void an_irregular_value_goes_by_a_sequential_transfer(void **state)
 {
     (void)state;
-    stage_t *stage = tow_calloc(1, sizeof(*stage));
-    host_stage(stage);
+    ir_cluster_t *cluster = tow_calloc(1, sizeof(*cluster));
+    host_stage(cluster);
     tow_graph_t *program =
         inserted(HEAD "%1 = host function 1 on slice 1 (%0) "
                       "%2 = host function 2 on slice 2 (%1) %3 = result (%2) }",
-                 stage);
-    must(tow_graph_verify(program, &stage->scope.program));
+                 cluster);
+    must(tow_graph_verify(program, &cluster->scope.program));
     tow_result_info_t info;
-    must(tow_graph_result_info(program, &stage->scope.program, 0, &info));
+    must(tow_graph_result_info(program, &cluster->scope.program, 0, &info));
     assert_int_equal(info.bounds, 0);
     tow_lowered_t *lowered;
-    stage->scope.process = 1;
-    must(tow_graph_lower(program, &stage->scope, &lowered));
+    cluster->scope.process = 1;
+    must(tow_graph_lower(program, &cluster->scope, &lowered));
     assert_int_equal(lowered->step_count, 2);
     assert_true(lowered->steps[1].route != NULL);
     assert_true(lowered->steps[1].is_sequential);
     tow_lowered_destroy(lowered);
     tow_graph_destroy(program);
-    tow_free(stage);
+    tow_free(cluster);
 }
 
 static void an_irregular_value_is_not_cut_anew(void **state)
 {
     (void)state;
-    stage_t *stage = tow_calloc(1, sizeof(*stage));
-    host_stage(stage);
+    ir_cluster_t *cluster = tow_calloc(1, sizeof(*cluster));
+    host_stage(cluster);
     tow_graph_t *program =
-        program_of(HEAD "%1 = host function 1 on slice 1 (%0) "
-                        "%2 = transfer from 2 to slice 2 as 1*2 (%1) "
-                        "%3 = result (%2) }");
-    must_fail(tow_graph_verify(program, &stage->scope.program),
-              TOW_INVALID_ARGUMENT,
-              "node 2: input 0, of node 1: its size is known only when it is "
-              "there, so it goes in whole shards, and not from 2 to 1*2");
+        ir_program_of(HEAD "%1 = host function 1 on slice 1 (%0) "
+                           "%2 = transfer from 2 to slice 2 as 1*2 (%1) "
+                           "%3 = result (%2) }");
+    must_fail(
+        tow_graph_verify(program, &cluster->scope.program),
+        TOW_INVALID_ARGUMENT,
+        "node 2: input 0, of node 1: its size is known only at run time, so it "
+        "moves in whole shards and cannot be resharded from 2 to 1*2");
     tow_graph_destroy(program);
-    tow_free(stage);
+    tow_free(cluster);
 }
 
 static void a_result_tells_its_bounds(void **state)
 {
     (void)state;
-    world_t world;
+    ir_fixture_t fixture;
     tow_result_info_t info;
-    world_init(&world, 2);
-    tow_graph_t *program = program_of(
+    ir_fixture_init(&fixture, 2);
+    tow_graph_t *program = ir_program_of(
         HEAD "%1 = host function 11 on slice 1 (%0) %2 = result (%1) }");
-    must(tow_graph_result_info(program, &world.scope.program, 0, &info));
+    must(tow_graph_result_info(program, &fixture.scope.program, 0, &info));
     assert_int_equal(info.bounds, 1);
     assert_int_equal(info.bytes, 16);
     tow_graph_destroy(program);

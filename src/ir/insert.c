@@ -1,5 +1,6 @@
-/* Inserting transfers: a value that is used elsewhere, or cut in another way, than
- * it lies gets one for each place and sharding that its users want. */
+/* Inserting transfers: a value that is used on another slice, or with another
+ * sharding, than it has gets one transfer for each slice and sharding of its
+ * users. */
 #include <inttypes.h>
 
 #include "base/assert.h"
@@ -10,25 +11,25 @@
 
 #define NONE UINT32_MAX
 
-/* A transfer that stands behind all nodes of the original. */
+/* An inserted transfer, after all nodes of the original. */
 typedef struct moved {
     tow_value_t value;
     tow_slice_id_t slice;
     tow_sharding_t from, to;
-    uint32_t next; /* of the same value; NONE at the end */
+    uint32_t next; /* the next transfer of the same value; or NONE */
 } moved_t;
 
 typedef struct insertion {
     const tow_graph_t *program;
     const tow_graph_scope_t *scope;
-    tow_graph_t *out; /* owned until it is done */
+    tow_graph_t *out; /* owned until returned */
     TOW_VEC(moved_t) moved;
-    tow_map_t first_moved;       /* value -> 1 + its first, as a pointer */
-    TOW_VEC(tow_value_t) inputs; /* of the node at hand */
-    tow_sharding_t from, to;     /* of the same */
+    tow_map_t first_moved; /* value -> 1 + its first transfer, as a pointer */
+    TOW_VEC(tow_value_t) inputs; /* of the current node */
+    tow_sharding_t from, to;     /* of the current node */
 } insertion_t;
 
-/* -- Words ------------------------------------------------------------------- */
+/* -- Errors ---------------------------------------------------------------- */
 
 static TOW_COLD tow_status_t input_error(const insertion_t *insertion,
                                          uint32_t index, size_t input,
@@ -49,11 +50,11 @@ static TOW_COLD tow_status_t input_error(const insertion_t *insertion,
 static const char *advice(const tow_node_t *producer)
 {
     return producer->kind == TOW_NODE_ARGUMENT
-               ? "say it in the argument's node"
-               : "move it by a transfer that says it";
+               ? "give it in the argument's node"
+               : "move it by a transfer with shardings";
 }
 
-/* -- One for each place ------------------------------------------------------ */
+/* -- Transfers of a value -------------------------------------------------- */
 
 static void *as_pointer(uint32_t index)
 {
@@ -66,8 +67,8 @@ static uint32_t first_of(const insertion_t *insertion, uint64_t key)
     return found == NULL ? NONE : (uint32_t)((uintptr_t)found - 1);
 }
 
-/* The transfer that brings a value to a place: one that another user wanted, or
- * one more. */
+/* The transfer of a value to a slice and sharding: an existing one, or a new
+ * one. */
 static tow_status_t move_value(insertion_t *insertion, const moved_t *wanted,
                                tow_value_t *out_value)
 {
@@ -94,9 +95,9 @@ static tow_status_t move_value(insertion_t *insertion, const moved_t *wanted,
     return TOW_OK;
 }
 
-/* -- Edges ------------------------------------------------------------------- */
+/* -- Edges ----------------------------------------------------------------- */
 
-/* Are both shards of one array? */
+/* Checks that both are shards of one array. */
 static tow_status_t check_wholes(const insertion_t *insertion, uint32_t index,
                                  size_t input, const moved_t *moved,
                                  const tow_shape_t *wanted)
@@ -112,12 +113,12 @@ static tow_status_t check_wholes(const insertion_t *insertion, uint32_t index,
     if (tow_shape_equal(&wholes[0], &wholes[1])) return TOW_OK;
     char texts[2][TOW_SHAPE_TEXT_MAX];
     return INPUT_ERROR(insertion, index, input,
-                       "all of it is %s, and the function takes %s",
+                       "the whole array is %s, but the function takes %s",
                        tow_shape_format(&wholes[0], texts[0]),
                        tow_shape_format(&wholes[1], texts[1]));
 }
 
-/* A value that must move needs to be known at both ends. */
+/* A value that moves needs a known sharding at both ends. */
 static tow_status_t check_known(const insertion_t *insertion, uint32_t index,
                                 size_t input, const moved_t *moved)
 {
@@ -126,14 +127,14 @@ static tow_status_t check_known(const insertion_t *insertion, uint32_t index,
     if (!tow_sharding_is_known(&moved->from))
         return INPUT_ERROR(insertion, index, input,
                            "it goes from slice %" PRIu64 " to slice %" PRIu64
-                           ", and how it lies there is not known; %s",
+                           ", where its sharding is unknown; %s",
                            producer->slice.value, moved->slice.value,
                            advice(producer));
     if (!tow_sharding_is_known(&moved->to))
         return INPUT_ERROR(insertion, index, input,
                            "it goes from slice %" PRIu64 " to slice %" PRIu64
-                           ", and how the function takes it is not known; "
-                           "move it by a transfer that says it",
+                           ", and the function's sharding for it is unknown; "
+                           "move it by a transfer with shardings",
                            producer->slice.value, moved->slice.value);
     return TOW_OK;
 }
@@ -152,9 +153,8 @@ static tow_status_t find_shardings(const insertion_t *insertion, uint32_t index,
                               &moved->to);
 }
 
-/* Where nobody says how it lies, on either slice, it goes shard by shard, as it
- * would on one: what is written is a whole that is cut along its first
- * dimension. */
+/* With unknown shardings on both slices, shard i goes to shard i: the transfer
+ * is written as that of an array split along its first dimension. */
 static tow_status_t guess_shardings(const insertion_t *insertion,
                                     uint32_t index, size_t input,
                                     moved_t *moved)
@@ -180,8 +180,8 @@ static tow_status_t guess_shardings(const insertion_t *insertion,
     return TOW_OK;
 }
 
-/* On one slice, where nobody says how it lies, it lies as it should: the verifier
- * still compares shapes. */
+/* On one slice an unknown sharding is assumed to match; the verifier still
+ * compares shapes. */
 static tow_status_t connect(insertion_t *insertion, uint32_t index,
                             size_t input, tow_value_t *value)
 {
@@ -195,7 +195,7 @@ static tow_status_t connect(insertion_t *insertion, uint32_t index,
         return TOW_OK;
     moved_t moved = {.value = *value, .slice = node->slice};
     tow_status_t status = find_shardings(insertion, index, input, &moved);
-    if (is_near) status = tow_sharding_forgive(status);
+    if (is_near) status = tow_sharding_make_optional(status);
     if (status != TOW_OK) return input_error(insertion, index, input, status);
     if (is_near && (!tow_sharding_is_known(&moved.from) ||
                     !tow_sharding_is_known(&moved.to) ||
@@ -208,9 +208,9 @@ static tow_status_t connect(insertion_t *insertion, uint32_t index,
     return move_value(insertion, &moved, value);
 }
 
-/* -- Nodes ------------------------------------------------------------------- */
+/* -- Nodes ----------------------------------------------------------------- */
 
-/* A transfer of the client's says what it left out. */
+/* Completes a transfer of the client. */
 static tow_status_t complete(insertion_t *insertion, uint32_t index,
                              tow_node_t *node)
 {
@@ -224,11 +224,11 @@ static tow_status_t complete(insertion_t *insertion, uint32_t index,
     if (status != TOW_OK) return input_error(insertion, index, 0, status);
     if (!tow_sharding_is_known(node->from))
         return INPUT_ERROR(
-            insertion, index, 0, "how it lies is not known; %s",
+            insertion, index, 0, "its sharding is unknown; %s",
             tow_graph_node(program, node->inputs[0].node)->kind ==
                     TOW_NODE_ARGUMENT
-                ? "say it in the argument's node, or in the transfer"
-                : "say it in the transfer");
+                ? "give it in the argument's node or in the transfer"
+                : "give it in the transfer");
     node->to = &insertion->to;
     return tow_value_sharding(program, insertion->scope,
                               (tow_value_t){index, 0}, &insertion->to);
@@ -240,7 +240,7 @@ static tow_status_t copy_node(insertion_t *insertion, uint32_t index)
     insertion->inputs.count = 0;
     for (size_t i = 0; i < node.input_count; i++) {
         tow_value_t value = node.inputs[i];
-        if (tow_node_calls(&node))
+        if (tow_node_has_function(&node))
             TOW_RETURN_IF_ERROR(connect(insertion, index, i, &value));
         if (!tow_vec_push(&insertion->inputs, value)) return tow_ir_exhausted();
     }

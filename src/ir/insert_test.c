@@ -1,38 +1,38 @@
-/* Transfers appear where a value is used elsewhere, or cut in another way, than it
- * lies; and nowhere else. */
-#include "ir/stage_testing_impl.h"
+/* Transfers are inserted where a value is used on another slice, or with
+ * another sharding, than it has; and nowhere else. */
+#include "ir/cluster_testing_impl.h"
 
-/* Slices 1 and 2 of four devices, slice 3 of one. Functions 1 and 2 take and give
- * columns and rows of f32[8,8], function 3 of slice 3 all of it; 4 does not say;
- * 5 cannot. */
-static stage_t *open_stage(void)
+/* Slices 1 and 2 of four devices, slice 3 of one. Functions 1 and 2 take and
+ * give columns and rows of f32[8,8], function 3 of slice 3 all of it; 4 does
+ * not say; 5 cannot. */
+static ir_cluster_t *open_stage(void)
 {
-    static stage_t stage;
-    stage_init(&stage);
-    stage_open(&stage, 1, 4, 10, 2);
-    stage_open(&stage, 2, 4, 20, 2);
-    stage_open(&stage, 3, 1, 30, 1);
-    stage_define(&stage, 1, 4, "f32[8,2] as 1x4 -> f32[8,2] as 1x4");
-    stage_define(&stage, 2, 4, "f32[2,8] as 4x1 -> f32[2,8] as 4x1");
-    stage_define(&stage, 3, 1, "f32[8,8] -> f32[8,8]");
-    stage_define(&stage, 4, 4, "f32[8,2] -> f32[8,2]");
-    stage_define(&stage, 5, 4, "f32[8,2] as 1x4 -> f32[8,2] as 1x4");
-    stage.functions[5].arrays[0].sharding = (tow_bytes_t){"\x08\x04", 2};
-    stage_define(&stage, 6, 4, "f32[4,4] as 2x2 -> f32[4,4] as 2x2");
-    stage_define(&stage, 7, 4,
-                 "f32[8,2] as 1x4, f32[2,8] as 4x1 -> f32[8,8] as 1x1*4");
-    stage_define(&stage, 8, 4, "f32[8,4] as 1x4 -> f32[8,2] as 1x4");
-    stage_define(&stage, 9, 4,
-                 "f32[8,2] as 1x4 mesh 4 axes 0 -> f32[8,2] as 1x4");
-    stage_define(&stage, 10, 4, " -> f32[]");
-    stage_define(&stage, 11, 4, "f32[] -> f32[]");
-    return &stage;
+    static ir_cluster_t cluster;
+    ir_cluster_init(&cluster);
+    ir_cluster_open_slice(&cluster, 1, 4, 10, 2);
+    ir_cluster_open_slice(&cluster, 2, 4, 20, 2);
+    ir_cluster_open_slice(&cluster, 3, 1, 30, 1);
+    ir_cluster_define(&cluster, 1, 4, "f32[8,2] as 1x4 -> f32[8,2] as 1x4");
+    ir_cluster_define(&cluster, 2, 4, "f32[2,8] as 4x1 -> f32[2,8] as 4x1");
+    ir_cluster_define(&cluster, 3, 1, "f32[8,8] -> f32[8,8]");
+    ir_cluster_define(&cluster, 4, 4, "f32[8,2] -> f32[8,2]");
+    ir_cluster_define(&cluster, 5, 4, "f32[8,2] as 1x4 -> f32[8,2] as 1x4");
+    cluster.functions[5].arrays[0].sharding = (tow_bytes_t){"\x08\x04", 2};
+    ir_cluster_define(&cluster, 6, 4, "f32[4,4] as 2x2 -> f32[4,4] as 2x2");
+    ir_cluster_define(&cluster, 7, 4,
+                      "f32[8,2] as 1x4, f32[2,8] as 4x1 -> f32[8,8] as 1x1*4");
+    ir_cluster_define(&cluster, 8, 4, "f32[8,4] as 1x4 -> f32[8,2] as 1x4");
+    ir_cluster_define(&cluster, 9, 4,
+                      "f32[8,2] as 1x4 mesh 4 axes 0 -> f32[8,2] as 1x4");
+    ir_cluster_define(&cluster, 10, 4, " -> f32[]");
+    ir_cluster_define(&cluster, 11, 4, "f32[] -> f32[]");
+    return &cluster;
 }
 
 static void becomes(const char *text, const char *wanted)
 {
     char *printed;
-    tow_graph_t *program = stage_insert(open_stage(), text);
+    tow_graph_t *program = ir_cluster_insert(open_stage(), text);
     must(tow_graph_print(program, &printed));
     assert_string_equal(printed, wanted);
     tow_free(printed);
@@ -41,12 +41,12 @@ static void becomes(const char *text, const char *wanted)
 
 static void refuses_with(tow_code_t code, const char *text, const char *message)
 {
-    stage_t *stage = open_stage();
+    ir_cluster_t *cluster = open_stage();
     tow_graph_t *complete;
-    tow_graph_t *program = program_of(text);
-    must(tow_graph_verify_loose(program, &stage->scope.program));
+    tow_graph_t *program = ir_program_of(text);
+    must(tow_graph_verify_loose(program, &cluster->scope.program));
     must_fail(
-        tow_graph_insert_transfers(program, &stage->scope.program, &complete),
+        tow_graph_insert_transfers(program, &cluster->scope.program, &complete),
         code, message);
     assert_null(complete);
     tow_graph_destroy(program);
@@ -166,7 +166,7 @@ static void transfers_of_the_clients_are_completed(void **state)
             "}\n");
 }
 
-/* As on one slice, where it would be used as it is. */
+/* As on one slice, where it needs no transfer. */
 static void what_nobody_says_goes_shard_by_shard(void **state)
 {
     (void)state;
@@ -183,36 +183,36 @@ static void what_nobody_says_goes_shard_by_shard(void **state)
             "  %6 = transfer from 4x1 to slice 2 as 4x1 (%1)\n"
             "  %7 = transfer from *4 to slice 2 as *4 (%3)\n"
             "}\n");
-    /* Not if they are cut in other ways. */
+    /* Not if their shardings differ. */
     refuses("program {" X "%1 = compute \"A\" function 4 on slice 1 (%0)"
             "%2 = compute \"B\" function 11 on slice 2 (%1) %3 = result (%2) }",
             "node 2 \"B\": input 0, of node 1 \"A\": it goes from slice 1 to "
-            "slice 2, and how it lies there is not known; move it by a "
-            "transfer that says it");
+            "slice 2, where its sharding is unknown; move it by a transfer "
+            "with shardings");
 }
 
 static void what_is_not_known_is_asked_for(void **state)
 {
     (void)state;
-    refuses("program {" X "%1 = compute \"B\" function 1 on slice 2 (%0)"
-            "%2 = result (%1) }",
-            "node 1 \"B\": input 0, of node 0 \"x\": it goes from slice 1 to "
-            "slice 2, and how it lies there is not known; say it in the "
-            "argument's node");
+    refuses(
+        "program {" X "%1 = compute \"B\" function 1 on slice 2 (%0)"
+        "%2 = result (%1) }",
+        "node 1 \"B\": input 0, of node 0 \"x\": it goes from slice 1 to slice "
+        "2, where its sharding is unknown; give it in the argument's node");
     refuses("program {" X "%1 = compute \"A\" function 4 on slice 1 (%0)"
             "%2 = compute \"B\" function 1 on slice 2 (%1) %3 = result (%2) }",
             "node 2 \"B\": input 0, of node 1 \"A\": it goes from slice 1 to "
-            "slice 2, and how it lies there is not known; move it by a "
-            "transfer that says it");
+            "slice 2, where its sharding is unknown; move it by a transfer "
+            "with shardings");
     refuses("program {" X A "%2 = compute \"B\" function 4 on slice 2 (%1)"
             "%3 = result (%2) }",
             "node 2 \"B\": input 0, of node 1 \"A\": it goes from slice 1 to "
-            "slice 2, and how the function takes it is not known; move it by a "
-            "transfer that says it");
+            "slice 2, and the function's sharding for it is unknown; move it "
+            "by a transfer with shardings");
     refuses("program {" X "%1 = transfer from ? to slice 3 as 1x1 (%0)"
             "%2 = result (%1) }",
-            "node 1: input 0, of node 0 \"x\": how it lies is not known; say "
-            "it in the argument's node, or in the transfer");
+            "node 1: input 0, of node 0 \"x\": its sharding is unknown; give "
+            "it in the argument's node or in the transfer");
     refuses_with(TOW_UNIMPLEMENTED,
                  "program {" X A "%2 = compute \"B\" function 5 on slice 2 (%1)"
                  "%3 = result (%2) }",
@@ -225,8 +225,8 @@ static void arrays_of_other_shapes_are_refused(void **state)
     (void)state;
     refuses("program {" X A "%2 = compute \"B\" function 8 on slice 2 (%1)"
             "%3 = result (%2) }",
-            "node 2 \"B\": input 0, of node 1 \"A\": all of it is f32[8,8], "
-            "and the function takes f32[8,16]");
+            "node 2 \"B\": input 0, of node 1 \"A\": the whole array is "
+            "f32[8,8], but the function takes f32[8,16]");
 }
 
 TOW_TEST_MAIN(cmocka_unit_test(values_that_are_where_they_are_used_stay),

@@ -17,7 +17,7 @@ typedef struct lowering {
     uint32_t *next_number;         /* in the same block, behind the steps */
 } lowering_t;
 
-/* The slice that a transfer comes from. */
+/* The source slice of a transfer. */
 static tow_slice_id_t source_slice(const lowering_t *lowering,
                                    const tow_node_t *transfer)
 {
@@ -42,7 +42,7 @@ static tow_status_t split_slices(lowering_t *lowering)
 {
     for (size_t step = 0; step < lowering->schedule.step_count; step++) {
         const tow_node_t *node = tow_schedule_node(&lowering->schedule, step);
-        if (tow_node_calls(node)) continue;
+        if (tow_node_has_function(node)) continue;
         TOW_RETURN_IF_ERROR(tow_split_add(&lowering->split, node->slice));
         if (node->kind != TOW_NODE_TRANSFER) continue;
         TOW_RETURN_IF_ERROR(
@@ -51,9 +51,9 @@ static tow_status_t split_slices(lowering_t *lowering)
     return TOW_OK;
 }
 
-/* -- Memory ------------------------------------------------------------------ */
+/* -- Allocation ------------------------------------------------------------ */
 
-/* Room for the most that there can be: every input kept, every slot freed. */
+/* Room for the worst case: no input donatable, every slot freed. */
 static bool allocate(lowering_t *lowering)
 {
     const tow_schedule_t *schedule = &lowering->schedule;
@@ -75,7 +75,7 @@ static bool allocate(lowering_t *lowering)
     return true;
 }
 
-/* -- Steps ------------------------------------------------------------------- */
+/* -- Steps ----------------------------------------------------------------- */
 
 static void write_inputs(lowering_t *lowering, size_t step,
                          tow_lowered_step_t *out)
@@ -88,7 +88,7 @@ static void write_inputs(lowering_t *lowering, size_t step,
             tow_schedule_slot(&lowering->schedule, node->inputs[i]);
 }
 
-/* A slot goes once, although it may be two inputs. */
+/* A slot is freed once, even if it is two inputs. */
 static void write_freed(lowering_t *lowering, uint32_t slot)
 {
     tow_slot_t *it = &lowering->schedule.slots[slot];
@@ -97,8 +97,8 @@ static void write_freed(lowering_t *lowering, uint32_t slot)
     *lowering->next_number++ = slot;
 }
 
-/* Arguments that the run does not consume stay the caller's. So an argument goes
- * only by donation; all else goes with its last use. */
+/* The caller keeps arguments that the run does not consume: an argument is
+ * freed only by donation, other values by their last use. */
 static bool goes_with(const lowering_t *lowering, size_t step, uint32_t slot,
                       bool is_donated)
 {
@@ -112,12 +112,13 @@ static void write_kept_and_freed(lowering_t *lowering, size_t step,
 {
     tow_schedule_t *schedule = &lowering->schedule;
     const bool *donates = tow_schedule_donates(schedule, step);
-    out->kept = lowering->next_number;
+    out->non_donatable = lowering->next_number;
     for (uint32_t i = 0; i < out->input_count; i++)
         if (donates[i] &&
             !tow_schedule_may_donate(schedule, step, out->inputs[i]))
             *lowering->next_number++ = i;
-    out->kept_count = (size_t)(lowering->next_number - out->kept);
+    out->non_donatable_count =
+        (size_t)(lowering->next_number - out->non_donatable);
 
     out->freed = lowering->next_number;
     for (size_t i = 0; i < out->input_count; i++) {
@@ -133,7 +134,7 @@ static void write_kept_and_freed(lowering_t *lowering, size_t step,
     out->freed_count = (size_t)(lowering->next_number - out->freed);
 }
 
-/* Whom to name when the step fails: a node that the client knows. */
+/* The node named in errors of the step: one that the client knows. */
 static uint32_t client_node(const lowering_t *lowering, uint32_t node)
 {
     const uint32_t count = lowering->scope->client_node_count;
@@ -143,8 +144,8 @@ static uint32_t client_node(const lowering_t *lowering, uint32_t node)
     return node;
 }
 
-/* One who has no shards of the value has no slot for it, and neither has one who
- * gets none. */
+/* A worker has an input slot if it has shards of the value, and an output slot
+ * if it receives some. */
 static tow_status_t write_transfer(lowering_t *lowering, size_t step,
                                    tow_lowered_step_t *out)
 {
@@ -215,18 +216,19 @@ static void write_results(lowering_t *lowering)
     }
 }
 
-/* -- Required aliases -------------------------------------------------------- */
+/* -- Required aliases ------------------------------------------------------ */
 
 static const char *why_kept(const tow_slot_t *slot, size_t step)
 {
     if (slot->is_result) return "it is a result of the program too";
-    if (slot->is_kept) return "the program's argument is not marked as donated";
+    if (slot->is_caller_owned)
+        return "the program's argument is not marked as donated";
     if (slot->last_step != step) return "a later computation uses it";
-    return "the computation is given it twice";
+    return "it is two inputs of the computation";
 }
 
-/* Devices refuse to run a function whose required alias is kept. Here it can be
- * said which node that is, and why. */
+/* Devices refuse to run a function whose required alias cannot be donated. This
+ * check names the node and the reason. */
 static tow_status_t check_aliases(const lowering_t *lowering, size_t step)
 {
     const tow_schedule_t *schedule = &lowering->schedule;
@@ -243,7 +245,8 @@ static tow_status_t check_aliases(const lowering_t *lowering, size_t step)
             continue;
         return TOW_ERROR(
             TOW_INVALID_ARGUMENT,
-            "%s: function %s must have input %zu donated, which cannot be: %s",
+            "%s: function %s requires the donation of input %zu, which is not "
+            "possible: %s",
             tow_node_label(schedule->program, schedule->nodes[step], label),
             signature->name, alias->argument,
             why_kept(&schedule->slots[slot], step));
@@ -251,7 +254,7 @@ static tow_status_t check_aliases(const lowering_t *lowering, size_t step)
     return TOW_OK;
 }
 
-/* -- The door ---------------------------------------------------------------- */
+/* -- Entry point ----------------------------------------------------------- */
 
 static tow_status_t lower(lowering_t *lowering, const tow_graph_t *program)
 {

@@ -42,9 +42,9 @@ void tow_lowered_destroy(tow_lowered_t *lowered)
     tow_free(TOW_CONTAINER_OF(lowered, block_t, lowered));
 }
 
-/* -- Packing ----------------------------------------------------------------- */
+/* -- Packing --------------------------------------------------------------- */
 
-/* The message only reads what it is lent, but does not say so. */
+/* protobuf-c only reads these, but its pointers are not const. */
 static bool pack_step(const tow_lowered_step_t *step, tow_arena_t *arena,
                       tow_msg_lowered_step_t *message)
 {
@@ -54,8 +54,8 @@ static bool pack_step(const tow_lowered_step_t *step, tow_arena_t *arena,
     message->n_inputs = step->input_count;
     message->first_output = step->first_output;
     message->output_count = step->output_count;
-    message->kept = (uint32_t *)step->kept;
-    message->n_kept = step->kept_count;
+    message->non_donatable = (uint32_t *)step->non_donatable;
+    message->n_non_donatable = step->non_donatable_count;
     message->freed = (uint32_t *)step->freed;
     message->n_freed = step->freed_count;
     message->node = step->node;
@@ -72,7 +72,7 @@ static bool pack_step(const tow_lowered_step_t *step, tow_arena_t *arena,
     return message->collective != NULL;
 }
 
-/* The message and all that it points to, in the arena; NULL without memory. */
+/* The message with all its pointers in the arena; NULL without memory. */
 static tow_msg_lowered_t *make_message(const tow_lowered_t *lowered,
                                        tow_arena_t *arena)
 {
@@ -109,17 +109,17 @@ tow_status_t tow_lowered_pack(const tow_lowered_t *lowered, void **out_bytes,
     tow_msg_lowered_t *message = make_message(lowered, &arena);
     if (message != NULL) {
         *out_size = tow_message_size(&message->base);
-        *out_bytes = tow_malloc(*out_size + 1); /* never of no bytes */
+        *out_bytes = tow_malloc(*out_size + 1); /* not zero bytes */
     }
     if (*out_bytes != NULL) tow_message_encode(&message->base, *out_bytes);
     tow_arena_deinit(&arena);
     return *out_bytes != NULL ? TOW_OK : tow_ir_exhausted();
 }
 
-/* -- Checking ---------------------------------------------------------------- */
+/* -- Checking -------------------------------------------------------------- */
 
-/* What is known of a slot: one of these, or FIRST_TOUCH plus the step, by its
- * place in the message, that made it or used it last. */
+/* State of a slot: one of these, or FIRST_TOUCH plus the index in the message
+ * of the step that wrote or read it last. */
 enum {
     SLOT_EMPTY = 0,
     SLOT_ARGUMENT = 1,
@@ -164,12 +164,11 @@ static tow_status_t check_ids(const check_t *check, size_t at)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "it is a host function, and has no executable");
     if (step->node >= TOW_NODES_MAX)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "there can be no node %u",
-                         step->node);
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "invalid node %u", step->node);
     if (step->index >= check->message->step_count_all ||
         (at > 0 && step->index <= check->message->steps[at - 1]->index))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "its index is %u, of %u, and they count up",
+                         "its index is %u of %u; indices must ascend",
                          step->index, check->message->step_count_all);
     return TOW_OK;
 }
@@ -213,12 +212,12 @@ static tow_status_t check_outputs(check_t *check, size_t at)
 
 static tow_status_t check_kept(const tow_msg_lowered_step_t *step)
 {
-    for (size_t i = 0; i < step->n_kept; i++)
-        if (step->kept[i] >= step->n_inputs ||
-            (i > 0 && step->kept[i] <= step->kept[i - 1]))
+    for (size_t i = 0; i < step->n_non_donatable; i++)
+        if (step->non_donatable[i] >= step->n_inputs ||
+            (i > 0 && step->non_donatable[i] <= step->non_donatable[i - 1]))
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "input %u of %zu is kept, and they count up",
-                             step->kept[i], step->n_inputs);
+                             "non-donatable input %u of %zu; they must ascend",
+                             step->non_donatable[i], step->n_inputs);
     return TOW_OK;
 }
 
@@ -249,7 +248,7 @@ static tow_status_t check_step(check_t *check, size_t at)
     return check_freed(check, at);
 }
 
-/* With steps left out, or what they move, a result may be another worker's. */
+/* If other workers have steps, a result may be theirs. */
 static bool has_all(const tow_msg_lowered_t *message)
 {
     for (size_t i = 0; i < message->n_steps; i++)
@@ -298,7 +297,7 @@ static tow_status_t check_message(const tow_msg_lowered_t *message)
     return status;
 }
 
-/* -- Unpacking --------------------------------------------------------------- */
+/* -- Unpacking ------------------------------------------------------------- */
 
 static const uint32_t *copy_numbers(uint32_t **next, const uint32_t *numbers,
                                     size_t count)
@@ -319,8 +318,9 @@ static tow_status_t copy_step(const tow_msg_lowered_step_t *message,
         .input_count = message->n_inputs,
         .first_output = message->first_output,
         .output_count = message->output_count,
-        .kept = copy_numbers(next, message->kept, message->n_kept),
-        .kept_count = message->n_kept,
+        .non_donatable = copy_numbers(next, message->non_donatable,
+                                      message->n_non_donatable),
+        .non_donatable_count = message->n_non_donatable,
         .freed = copy_numbers(next, message->freed, message->n_freed),
         .freed_count = message->n_freed,
         .node = message->node,
@@ -345,7 +345,8 @@ static tow_status_t copy_message(const tow_msg_lowered_t *message,
     size_t number_count = message->n_results;
     for (size_t i = 0; i < message->n_steps; i++)
         number_count += message->steps[i]->n_inputs +
-                        message->steps[i]->n_kept + message->steps[i]->n_freed;
+                        message->steps[i]->n_non_donatable +
+                        message->steps[i]->n_freed;
     tow_lowered_t *lowered =
         tow_lowered_allocate(message->n_steps, number_count, &steps, &next);
     if (lowered == NULL) return tow_ir_exhausted();

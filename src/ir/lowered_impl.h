@@ -1,5 +1,5 @@
-/* The memory of a lowered program: one block, and an arena for routes and parts;
- * and these as bytes. */
+/* The memory of a lowered program (one block, and an arena for routes and
+ * parts), and the encoding of routes and parts. */
 #ifndef TOW_IR_LOWERED_IMPL_H_
 #define TOW_IR_LOWERED_IMPL_H_
 
@@ -12,12 +12,12 @@
 tow_lowered_t *tow_lowered_allocate(size_t step_count, size_t number_count,
                                     tow_lowered_step_t **out_steps,
                                     uint32_t **out_numbers);
-/* Where its routes and parts are, which are gone with it. */
+/* The arena of its routes and parts, freed with it. */
 tow_arena_t *tow_lowered_arena(tow_lowered_t *lowered);
 
 /* A message that points into the route; NULL without memory. */
 tow_msg_route_t *tow_route_pack(const tow_route_t *route, tow_arena_t *arena);
-/* From outside: checks all that it says, and that it fits its step, which has
+/* Untrusted: checks all fields, and that the route matches its step, which has
  * one. */
 tow_status_t tow_route_unpack(const tow_msg_lowered_step_t *step,
                               tow_arena_t *arena, const tow_route_t **out_route)
@@ -30,13 +30,14 @@ tow_status_t tow_part_unpack(const tow_msg_lowered_step_t *step,
                              const tow_collective_part_t **out_part)
     TOW_MUST_USE;
 
-/* What both are made of (route.c). `out_bytes` is of the dense array. */
+/* Common parts of both (route.c). `out_bytes` is the size of the dense
+ * array. */
 tow_msg_array_type_t *tow_shape_pack(const tow_shape_t *shape,
                                      tow_arena_t *arena);
 tow_status_t tow_shape_unpack(const tow_msg_array_type_t *type,
                               tow_shape_t *shape, uint64_t *out_bytes)
     TOW_MUST_USE;
-/* Indices of a worker's devices, each once. */
+/* Indices of devices of a worker, each once. */
 tow_status_t tow_devices_unpack(const uint32_t *numbers, size_t count,
                                 tow_arena_t *arena,
                                 const uint32_t **out_devices) TOW_MUST_USE;

@@ -15,7 +15,8 @@ static void assert_same_step(const tow_lowered_step_t *a,
 {
     assert_true(a->executable.value == b->executable.value);
     assert_same_numbers(a->inputs, a->input_count, b->inputs, b->input_count);
-    assert_same_numbers(a->kept, a->kept_count, b->kept, b->kept_count);
+    assert_same_numbers(a->non_donatable, a->non_donatable_count,
+                        b->non_donatable, b->non_donatable_count);
     assert_same_numbers(a->freed, a->freed_count, b->freed, b->freed_count);
     assert_int_equal(a->first_output, b->first_output);
     assert_int_equal(a->output_count, b->output_count);
@@ -37,12 +38,12 @@ static void assert_same_lowered(const tow_lowered_t *a, const tow_lowered_t *b)
 
 static tow_lowered_t *random_lowered(tow_random_t *random)
 {
-    world_t world;
+    ir_fixture_t fixture;
     tow_lowered_t *lowered;
-    world_init(&world, 4);
-    world.here.value = tow_random_below(random, 3);
-    tow_graph_t *program = random_program(random);
-    must(tow_graph_lower(program, &world.scope, &lowered));
+    ir_fixture_init(&fixture, 4);
+    fixture.here.value = tow_random_below(random, 3);
+    tow_graph_t *program = ir_random_program(random);
+    must(tow_graph_lower(program, &fixture.scope, &lowered));
     tow_graph_destroy(program);
     return lowered;
 }
@@ -90,13 +91,13 @@ static void spoilt_bytes_are_refused_or_harmless(void **state)
     }
 }
 
-/* -- One wrong thing at a time ----------------------------------------------- */
+/* -- One error at a time --------------------------------------------- */
 
-/* Two steps over two arguments: 0(0 1)->2, which frees 0; 1(1 2)->3, which frees
- * 2; result 3. */
+/* Two steps over two arguments: 0(0 1)->2, which frees 0; 1(1 2)->3, which
+ * frees 2; result 3. */
 typedef struct sample {
     uint32_t inputs[2][2];
-    uint32_t kept[2];
+    uint32_t non_donatable[2];
     uint32_t freed[2][1];
     uint32_t results[1];
     tow_lowered_step_t steps[2];
@@ -106,7 +107,7 @@ typedef struct sample {
 static void sample_init(sample_t *sample)
 {
     *sample = (sample_t){.inputs = {{0, 1}, {1, 2}},
-                         .kept = {0, 1},
+                         .non_donatable = {0, 1},
                          .freed = {{0}, {2}},
                          .results = {3}};
     for (uint32_t i = 0; i < 2; i++)
@@ -116,8 +117,8 @@ static void sample_init(sample_t *sample)
             .input_count = 2,
             .first_output = 2 + i,
             .output_count = 1,
-            .kept = sample->kept,
-            .kept_count = i == 1 ? 2 : 0,
+            .non_donatable = sample->non_donatable,
+            .non_donatable_count = i == 1 ? 2 : 0,
             .freed = sample->freed[i],
             .freed_count = 1,
             .node = 10 + i,
@@ -176,10 +177,10 @@ static void slots_out_of_range_are_refused(void **state)
     REFUSES(sample.steps[1].output_count = UINT32_MAX,
             "step 1, of node 11: its 4294967295 outputs from slot 3 on pass "
             "the last slot");
-    REFUSES(sample.kept[1] = 2,
-            "step 1, of node 11: input 2 of 2 is kept, and they count up");
-    REFUSES(sample.kept[1] = 0,
-            "step 1, of node 11: input 0 of 2 is kept, and they count up");
+    REFUSES(sample.non_donatable[1] = 2,
+            "step 1, of node 11: non-donatable input 2 of 2; they must ascend");
+    REFUSES(sample.non_donatable[1] = 0,
+            "step 1, of node 11: non-donatable input 0 of 2; they must ascend");
 }
 
 static void slots_are_written_once_and_before_they_are_read(void **state)
@@ -225,11 +226,11 @@ static void numbers_of_steps_and_slots_are_bounded(void **state)
     REFUSES(sample.lowered.step_count_all = TOW_NODES_MAX + 1,
             "2 steps of 65537; there may be 65536");
     REFUSES(sample.steps[1].index = 0,
-            "step 1, of node 11: its index is 0, of 2, and they count up");
+            "step 1, of node 11: its index is 0 of 2; indices must ascend");
     REFUSES(sample.steps[1].index = 2,
-            "step 1, of node 11: its index is 2, of 2, and they count up");
+            "step 1, of node 11: its index is 2 of 2; indices must ascend");
     REFUSES(sample.steps[1].node = TOW_NODES_MAX,
-            "step 1, of node 65536: there can be no node 65536");
+            "step 1, of node 65536: invalid node 65536");
     REFUSES(sample.steps[0].executable.value = 0,
             "step 0, of node 10: it is not one of a computation, a "
             "transfer and a collective");

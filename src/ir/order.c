@@ -1,5 +1,5 @@
-/* The order of a program's steps: Kahn's algorithm with a heap, so that of all that
- * could come next a transfer or a collective does, and else the least number. */
+/* The order of a program's steps: Kahn's algorithm with a heap. Among ready
+ * nodes, transfers and collectives come first, then the lowest number. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,12 +7,12 @@
 #include "base/assert.h"
 #include "ir/graph_impl.h"
 
-/* Nodes of a cycle that an error lists. */
+/* Nodes of a cycle listed in an error. */
 #define CYCLE_SHOWN_MAX 8u
 
 typedef struct sort {
     const tow_graph_t *program;
-    uint32_t *pending;    /* by node: inputs from steps not yet out */
+    uint32_t *pending;    /* by node: inputs from steps not yet emitted */
     uint32_t *first_user; /* by node: of `users`; one more at the end */
     uint32_t *users;      /* nodes, grouped by the node that they use */
     uint32_t *heap;       /* nodes that are ready, the next one first */
@@ -26,16 +26,16 @@ static bool is_step(const tow_graph_t *program, uint32_t node)
     return tow_node_is_step(&program->nodes.items[node]);
 }
 
-/* Does `a` come before `b` when both are ready? */
+/* True if `a` comes before `b` when both are ready. */
 static bool is_before(const sort_t *sort, uint32_t a, uint32_t b)
 {
     const tow_node_t *nodes = sort->program->nodes.items;
-    const bool is_computed = tow_node_calls(&nodes[a]);
-    if (is_computed != tow_node_calls(&nodes[b])) return !is_computed;
+    const bool is_computed = tow_node_has_function(&nodes[a]);
+    if (is_computed != tow_node_has_function(&nodes[b])) return !is_computed;
     return a < b;
 }
 
-/* -- The heap ---------------------------------------------------------------- */
+/* -- Heap ---------------------------------------------------------------- */
 
 static void swap(uint32_t *a, uint32_t *b)
 {
@@ -71,10 +71,10 @@ static uint32_t pop(sort_t *sort)
     return first;
 }
 
-/* -- The sort ---------------------------------------------------------------- */
+/* -- Sorting --------------------------------------------------------------- */
 
-/* Counts first, then places: `first_user` runs ahead while they are placed, and
- * is put back at the end. */
+/* Counting sort: `first_user` advances while users are placed, and is restored
+ * at the end. */
 static void list_users(sort_t *sort)
 {
     const tow_graph_t *program = sort->program;
@@ -114,9 +114,9 @@ static void take_ready(sort_t *sort)
     }
 }
 
-/* -- Cycles ------------------------------------------------------------------ */
+/* -- Cycles ---------------------------------------------------------------- */
 
-/* An input of `node` that never became ready. Each node that did not has one. */
+/* An input of `node` that never became ready. Each such node has one. */
 static uint32_t waited_for(const sort_t *sort, uint32_t node)
 {
     const tow_node_t *it = &sort->program->nodes.items[node];
@@ -126,11 +126,11 @@ static uint32_t waited_for(const sort_t *sort, uint32_t node)
     return node;
 }
 
-/* Walks from input to input until it comes by a second time. Writes the cycle
- * against the edges to `path`, and returns its length. */
+/* Follows inputs until a node repeats. Writes the cycle to `path`, against the
+ * edges, and returns its length. */
 static size_t walk_cycle(const sort_t *sort, uint32_t *path)
 {
-    uint32_t *place = sort->heap; /* by node: 1 + where in the walk */
+    uint32_t *place = sort->heap; /* by node: 1 + its index in `path` */
     uint32_t node = 0;
     size_t length = 0;
     memset(place, 0, sort->program->nodes.count * sizeof(*place));
@@ -153,7 +153,7 @@ static TOW_COLD tow_status_t refuse_cycle(const sort_t *sort)
     const size_t length = walk_cycle(sort, path);
     const size_t shown = length < CYCLE_SHOWN_MAX ? length : CYCLE_SHOWN_MAX;
     size_t used = 0;
-    /* path[0], then the others from the end: along the edges. */
+    /* path[0], then the others from the end: in the direction of the edges. */
     for (size_t i = 0; i < shown; i++)
         used += (size_t)snprintf(
             list + used, sizeof(list) - used, "%s -> ",
@@ -164,11 +164,11 @@ static TOW_COLD tow_status_t refuse_cycle(const sort_t *sort)
     tow_node_label(sort->program, path[0], label);
     snprintf(list + used, sizeof(list) - used, "%s", label);
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                     "%s waits for itself, in a cycle of %zu: %s", label,
+                     "%s depends on itself, in a cycle of %zu: %s", label,
                      length, list);
 }
 
-/* -- The door ---------------------------------------------------------------- */
+/* -- Entry point ----------------------------------------------------------- */
 
 static bool allocate(sort_t *sort)
 {

@@ -6,12 +6,12 @@
 #include "ir/graph_impl.h"
 #include "wire/message.h"
 
-/* Beside its struct a node takes a few small blocks, each rounded up, and while
- * it is decoded up to 96 bytes of protobuf-c's own notes, which stay. */
+/* Beside its struct a node takes a few small blocks, each rounded up, and up to
+ * 96 bytes of protobuf-c's decoding state, which the arena does not free. */
 #define NODE_SLACK_BYTES ((size_t)384)
 
-/* Memory that a message of `size` bytes may take to decode. Nodes are held to
- * TOW_NODES_MAX; a byte of the rest becomes at most 16, as inputs or as dims. */
+/* Memory to decode a message of `size` bytes. There are at most TOW_NODES_MAX
+ * nodes; each other byte becomes at most 16, as inputs or as dims. */
 static size_t decoded_bytes_max(size_t size)
 {
     const size_t node_bytes =
@@ -24,7 +24,7 @@ static size_t decoded_bytes_max(size_t size)
     return 4096 + node_count * node_bytes + 16 * size;
 }
 
-/* -- Packing ----------------------------------------------------------------- */
+/* -- Packing --------------------------------------------------------------- */
 
 static bool pack_inputs(const tow_node_t *node, tow_arena_t *arena,
                         tow_msg_graph_node_t *message)
@@ -59,7 +59,7 @@ static bool pack_shape(const tow_shape_t *shape, tow_arena_t *arena,
     return true;
 }
 
-/* None of one that is not known. The message only reads what it is lent. */
+/* NULL for an unknown one. protobuf-c only reads the lent pointers. */
 static bool pack_sharding(const tow_sharding_t *sharding, tow_arena_t *arena,
                           tow_msg_sharding_t **out_message)
 {
@@ -114,7 +114,7 @@ static bool pack_node(const tow_node_t *node, tow_arena_t *arena,
             pack_shape(&node->shape, arena, message));
 }
 
-/* The message and all that it points to, in the arena; NULL without memory. */
+/* The message with all its pointers in the arena; NULL without memory. */
 static tow_msg_graph_t *make_message(const tow_graph_t *program,
                                      tow_arena_t *arena)
 {
@@ -148,14 +148,14 @@ tow_status_t tow_graph_pack(const tow_graph_t *program, void **out_bytes,
     tow_msg_graph_t *graph = make_message(program, &arena);
     if (graph != NULL) {
         *out_size = tow_message_size(&graph->base);
-        *out_bytes = tow_malloc(*out_size + 1); /* never of no bytes */
+        *out_bytes = tow_malloc(*out_size + 1); /* not zero bytes */
     }
     if (*out_bytes != NULL) tow_message_encode(&graph->base, *out_bytes);
     tow_arena_deinit(&arena);
     return *out_bytes != NULL ? TOW_OK : tow_ir_exhausted();
 }
 
-/* -- Unpacking --------------------------------------------------------------- */
+/* -- Unpacking ------------------------------------------------------------- */
 
 static tow_status_t check_message(const tow_msg_graph_node_t *message)
 {

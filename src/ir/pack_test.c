@@ -11,11 +11,11 @@ static void random_programs_survive_packing(void **state)
         void *bytes;
         size_t size;
         tow_graph_t *again;
-        tow_graph_t *program =
-            i % 2 == 0 ? random_nonsense(&random) : random_program(&random);
+        tow_graph_t *program = i % 2 == 0 ? ir_random_malformed(&random)
+                                          : ir_random_program(&random);
         must(tow_graph_pack(program, &bytes, &size));
         must(tow_graph_unpack(bytes, size, &again));
-        assert_same_program(program, again);
+        ir_assert_same_program(program, again);
         tow_graph_destroy(program);
         tow_graph_destroy(again);
         tow_free(bytes);
@@ -32,7 +32,7 @@ static void spoilt_bytes_are_refused_or_harmless(void **state)
         void *bytes;
         size_t size;
         tow_graph_t *again;
-        tow_graph_t *program = random_program(&random);
+        tow_graph_t *program = ir_random_program(&random);
         must(tow_graph_pack(program, &bytes, &size));
         for (uint64_t k = 0; k < 1 + tow_random_below(&random, 4); k++)
             ((uint8_t *)bytes)[tow_random_below(&random, size)] ^=
@@ -105,7 +105,7 @@ static void an_argument_without_a_type_has_no_shape(void **state)
     tow_graph_destroy(program);
 }
 
-/* The least bytes for the most nodes: what they take is still within bounds. */
+/* The fewest bytes for the most nodes: memory stays within bounds. */
 static void as_many_nodes_as_there_may_be_are_unpacked(void **state)
 {
     (void)state;

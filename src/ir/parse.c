@@ -1,5 +1,5 @@
-/* Programs from text; print.c writes it. A reader of characters, one of words,
- * one of nodes. */
+/* Parses programs from text, which print.c writes: characters, then words, then
+ * nodes. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -14,12 +14,12 @@ typedef struct parser {
     const char *line_start;
     unsigned line; /* from 1 */
     tow_graph_t *program;
-    TOW_VEC(tow_value_t) inputs; /* of the node at hand */
-    tow_sharding_t from, to;     /* of the same */
-    tow_collective_t collective; /* of the same */
+    TOW_VEC(tow_value_t) inputs; /* of the current node */
+    tow_sharding_t from, to;     /* of the current node */
+    tow_collective_t collective; /* of the current node */
 } parser_t;
 
-/* -- Characters -------------------------------------------------------------- */
+/* -- Characters ------------------------------------------------------------ */
 
 #define PARSE_ERROR(parser, ...) \
     place((parser), TOW_ERROR(TOW_INVALID_ARGUMENT, __VA_ARGS__))
@@ -31,7 +31,7 @@ static TOW_COLD tow_status_t place(const parser_t *parser,
                                (size_t)(parser->at - parser->line_start) + 1);
 }
 
-/* The next character; NUL at the end and for a NUL, which fits nowhere. */
+/* The next character; NUL at the end, and for a NUL, which is never valid. */
 static char look(const parser_t *parser)
 {
     return parser->at < parser->end ? *parser->at : '\0';
@@ -42,7 +42,7 @@ static bool is_comment(const parser_t *parser)
     return parser->end - parser->at >= 2 && memcmp(parser->at, "//", 2) == 0;
 }
 
-/* Blanks, ends of lines, comments. */
+/* Skips blanks, line ends and comments. */
 static void skip_blanks(parser_t *parser)
 {
     for (; parser->at < parser->end; parser->at++) {
@@ -70,7 +70,7 @@ static bool take(parser_t *parser, char wanted)
 static tow_status_t expect(parser_t *parser, char wanted)
 {
     if (take(parser, wanted)) return TOW_OK;
-    return PARSE_ERROR(parser, "a '%c' is missing here", wanted);
+    return PARSE_ERROR(parser, "expected '%c'", wanted);
 }
 
 static bool is_digit(char c)
@@ -83,10 +83,10 @@ static bool is_word(char c)
     return (c >= 'a' && c <= 'z') || is_digit(c) || c == '_';
 }
 
-/* -- Words ------------------------------------------------------------------- */
+/* -- Words ----------------------------------------------------------------- */
 
-/* Letters, digits and '_' into `word`, which stays empty if there are none or
- * too many. Does not move. */
+/* Copies letters, digits and '_' to `word`, which is empty if there are none or
+ * too many. Does not advance. */
 #define WORD_SIZE 32
 static size_t look_word(parser_t *parser, char word[WORD_SIZE])
 {
@@ -113,7 +113,7 @@ static bool take_word(parser_t *parser, const char *wanted)
 static tow_status_t expect_word(parser_t *parser, const char *wanted)
 {
     if (take_word(parser, wanted)) return TOW_OK;
-    return PARSE_ERROR(parser, "\"%s\" is missing here", wanted);
+    return PARSE_ERROR(parser, "expected \"%s\"", wanted);
 }
 
 static tow_status_t expect_number(parser_t *parser, uint64_t max,
@@ -127,12 +127,11 @@ static tow_status_t expect_number(parser_t *parser, uint64_t max,
         const uint64_t digit = (uint64_t)(*parser->at - '0');
         if (number > (max - digit) / 10 || digit > max) {
             parser->at = start;
-            return PARSE_ERROR(parser, "the number is past %" PRIu64, max);
+            return PARSE_ERROR(parser, "the number exceeds %" PRIu64, max);
         }
         number = number * 10 + digit;
     }
-    if (parser->at == start)
-        return PARSE_ERROR(parser, "a number is missing here");
+    if (parser->at == start) return PARSE_ERROR(parser, "expected a number");
     *out_number = number;
     return TOW_OK;
 }
@@ -143,7 +142,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* One character of a name, behind a backslash; NUL for a bad one. */
+/* One character of a name after a backslash; NUL if invalid. */
 static char take_escape(parser_t *parser)
 {
     const char c = look(parser);
@@ -175,8 +174,8 @@ static tow_status_t parse_name(parser_t *parser, char name[TOW_NAME_MAX + 1])
         parser->at++;
         if (c == '\\') c = take_escape(parser);
         if (c == '\0')
-            return PARSE_ERROR(parser, "behind a backslash comes a quote, a "
-                                       "backslash or xNN, not x00");
+            return PARSE_ERROR(parser, "a backslash must be followed by a "
+                                       "quote, a backslash or xNN, not x00");
         name[length++] = c;
     }
     parser->at++;
@@ -184,7 +183,7 @@ static tow_status_t parse_name(parser_t *parser, char name[TOW_NAME_MAX + 1])
     return TOW_OK;
 }
 
-/* -- Shapes ------------------------------------------------------------------ */
+/* -- Shapes ---------------------------------------------------------------- */
 
 /* f32, or #77 for a type without a name. */
 static tow_status_t parse_type(parser_t *parser, tow_type_t *out_type)
@@ -199,12 +198,12 @@ static tow_status_t parse_type(parser_t *parser, tow_type_t *out_type)
     const size_t length = look_word(parser, word);
     *out_type = tow_type_parse(word);
     if (*out_type == TOW_TYPE_INVALID)
-        return PARSE_ERROR(parser, "a shape is missing here, as f32[2,3]");
+        return PARSE_ERROR(parser, "expected a shape, such as f32[2,3]");
     parser->at += length;
     return TOW_OK;
 }
 
-/* Negative ones too: the verifier has better words for them. */
+/* Accepts negative ones: the verifier has a better error for them. */
 static tow_status_t parse_dimension(parser_t *parser, int64_t *out_dimension)
 {
     uint64_t number;
@@ -230,10 +229,10 @@ static tow_status_t parse_shape(parser_t *parser, tow_shape_t *shape)
     return expect(parser, ']');
 }
 
-/* -- Shardings --------------------------------------------------------------- */
+/* -- Shardings ------------------------------------------------------------- */
 
-/* Numbers and what stands between them, behind `text`. False if there are none,
- * or too many. */
+/* Appends numbers and their separators to `text`. False if there are none, or
+ * too many. */
 static bool take_numbers(parser_t *parser, char text[TOW_SHARDING_TEXT_MAX],
                          size_t *used)
 {
@@ -261,15 +260,15 @@ static bool take_keyword(parser_t *parser, const char *word,
     return true;
 }
 
-/* 2x4*2 mesh 4x2x2 axes 1,0,2. Blanks and ends of lines between words are one
- * blank to the reader of shardings. */
+/* 2x4*2 mesh 4x2x2 axes 1,0,2. White space between words becomes one blank for
+ * tow_sharding_parse. */
 static tow_status_t parse_sharding(parser_t *parser, tow_sharding_t *room,
                                    const tow_sharding_t **out)
 {
     char text[TOW_SHARDING_TEXT_MAX];
     size_t used = 0;
     if (!take_numbers(parser, text, &used))
-        return PARSE_ERROR(parser, "a sharding is missing here, as 2x4 or ?");
+        return PARSE_ERROR(parser, "expected a sharding, such as 2x4 or ?");
     if (take_keyword(parser, "mesh", text, &used) &&
         take_numbers(parser, text, &used) &&
         take_keyword(parser, "axes", text, &used))
@@ -279,7 +278,7 @@ static tow_status_t parse_sharding(parser_t *parser, tow_sharding_t *room,
     return status == TOW_OK ? TOW_OK : place(parser, status);
 }
 
-/* -- Nodes ------------------------------------------------------------------- */
+/* -- Nodes ----------------------------------------------------------------- */
 
 static tow_status_t parse_kind(parser_t *parser, tow_node_kind_t *out_kind)
 {
@@ -396,7 +395,7 @@ static tow_status_t parse_reduction(parser_t *parser, tow_node_t *node)
     const size_t length = look_word(parser, word);
     collective->reduction = tow_reduction_parse(word);
     if (collective->reduction == 0)
-        return PARSE_ERROR(parser, "sum, product, min or max is missing here");
+        return PARSE_ERROR(parser, "expected sum, product, min or max");
     parser->at += length;
     return TOW_OK;
 }
@@ -458,10 +457,11 @@ static tow_status_t parse_number(parser_t *parser)
     TOW_RETURN_IF_ERROR(expect(parser, '%'));
     TOW_RETURN_IF_ERROR(expect_number(parser, UINT32_MAX, &number));
     if (number != next)
-        return PARSE_ERROR(parser,
-                           "node %" PRIu64 " stands where node %zu is "
-                           "due; they count up from 0",
-                           number, next);
+        return PARSE_ERROR(
+            parser,
+            "node %" PRIu64
+            " found where node %zu is expected; nodes are numbered from 0",
+            number, next);
     return expect(parser, '=');
 }
 
@@ -477,7 +477,7 @@ static tow_status_t parse_node(parser_t *parser)
     return status == TOW_OK ? TOW_OK : place(parser, status);
 }
 
-/* -- Programs ---------------------------------------------------------------- */
+/* -- Programs -------------------------------------------------------------- */
 
 static tow_status_t parse_program(parser_t *parser)
 {
@@ -491,7 +491,8 @@ static tow_status_t parse_program(parser_t *parser)
         TOW_RETURN_IF_ERROR(parse_node(parser));
     skip_blanks(parser);
     if (parser->at < parser->end)
-        return PARSE_ERROR(parser, "the program has ended; this is too much");
+        return PARSE_ERROR(parser,
+                           "unexpected text after the end of the program");
     return TOW_OK;
 }
 

@@ -12,7 +12,7 @@ static void what_is_read_is_printed_the_same(void **state)
 {
     (void)state;
     char *text;
-    tow_graph_t *program = program_of(example);
+    tow_graph_t *program = ir_program_of(example);
     must(tow_graph_print(program, &text));
     assert_string_equal(text, example);
     tow_free(text);
@@ -22,7 +22,7 @@ static void what_is_read_is_printed_the_same(void **state)
 static void the_example_means_what_it_says(void **state)
 {
     (void)state;
-    tow_graph_t *program = program_of(example);
+    tow_graph_t *program = ir_program_of(example);
     assert_string_equal(tow_graph_name(program), "step");
     assert_int_equal(tow_graph_node_count(program), 4);
     const tow_node_t *node = tow_graph_node(program, 0);
@@ -44,9 +44,9 @@ static void blanks_comments_and_missing_names_are_fine(void **state)
 {
     (void)state;
     char *text;
-    tow_graph_t *program =
-        program_of("// first\r\nprogram{%0=argument:f32[ ]on slice 18446744073"
-                   "709551615%1=result(%0:0)//last\n}// end");
+    tow_graph_t *program = ir_program_of(
+        "// first\r\nprogram{%0=argument:f32[ ]on slice 18446744073"
+        "709551615%1=result(%0:0)//last\n}// end");
     must(tow_graph_print(program, &text));
     assert_string_equal(text, "program {\n"
                               "  %0 = argument : f32[] on slice "
@@ -65,11 +65,11 @@ static void random_programs_survive_text(void **state)
     for (int i = 0; i < 3000; i++) {
         char *text;
         tow_graph_t *again;
-        tow_graph_t *program =
-            i % 2 == 0 ? random_nonsense(&random) : random_program(&random);
+        tow_graph_t *program = i % 2 == 0 ? ir_random_malformed(&random)
+                                          : ir_random_program(&random);
         must(tow_graph_print(program, &text));
         must(tow_graph_parse(text, strlen(text), &again));
-        assert_same_program(program, again);
+        ir_assert_same_program(program, again);
         tow_graph_destroy(program);
         tow_graph_destroy(again);
         tow_free(text);
@@ -87,39 +87,40 @@ static void refuses(const char *text, const char *message)
 static void errors_name_line_and_column(void **state)
 {
     (void)state;
-    refuses("", "line 1, column 1: \"program\" is missing here");
+    refuses("", "line 1, column 1: expected \"program\"");
     refuses("program \"x", "line 1, column 11: the name has no end; it needs a "
                            "'\"'");
-    refuses("program \"\\q\" {}", "line 1, column 11: behind a backslash comes "
-                                  "a quote, a backslash or xNN, not x00");
-    refuses("program \"\\x00\" {}", "line 1, column 14: behind a backslash "
-                                    "comes a quote, a backslash or xNN, not "
-                                    "x00");
-    refuses("program", "line 1, column 8: a '{' is missing here");
+    refuses("program \"\\q\" {}",
+            "line 1, column 11: a backslash must be followed by a quote, a "
+            "backslash or xNN, not x00");
+    refuses("program \"\\x00\" {}",
+            "line 1, column 14: a backslash must be followed by a quote, a "
+            "backslash or xNN, not x00");
+    refuses("program", "line 1, column 8: expected '{'");
     refuses("program {\n  %1 = result (%0)\n}",
-            "line 2, column 5: node 1 stands where node 0 is due; they count "
-            "up from 0");
+            "line 2, column 5: node 1 found where node 0 is expected; nodes "
+            "are numbered from 0");
     refuses("program {\n\n  %0 = widget\n}",
             "line 3, column 8: a node is an argument, compute, host, transfer, "
             "all_reduce or result");
     refuses("program {\n  %0 = argument : f33[2] on slice 1\n}",
-            "line 2, column 19: a shape is missing here, as f32[2,3]");
+            "line 2, column 19: expected a shape, such as f32[2,3]");
     refuses("program {\n  %0 = argument : f32[2 on slice 1\n}",
-            "line 2, column 25: a ']' is missing here");
+            "line 2, column 25: expected ']'");
     refuses("program {\n  %0 = argument : f32[2] slice 1\n}",
-            "line 2, column 26: \"on\" is missing here");
+            "line 2, column 26: expected \"on\"");
     refuses("program {\n  %0 = compute function 1 on slice "
             "18446744073709551616 ()\n}",
-            "line 2, column 36: the number is past 18446744073709551615");
+            "line 2, column 36: the number exceeds 18446744073709551615");
     refuses("program {\n  %0 = result (%4294967296)\n}",
-            "line 2, column 17: the number is past 4294967295");
+            "line 2, column 17: the number exceeds 4294967295");
     refuses("program {\n  %0 = result (%)\n}",
-            "line 2, column 17: a number is missing here");
+            "line 2, column 17: expected a number");
     refuses("program {\n  %0 = result (%1 %2)\n}",
-            "line 2, column 19: a ')' is missing here");
+            "line 2, column 19: expected ')'");
     refuses("program { } x",
-            "line 1, column 13: the program has ended; this is too much");
-    refuses("program {", "line 1, column 10: a '%' is missing here");
+            "line 1, column 13: unexpected text after the end of the program");
+    refuses("program {", "line 1, column 10: expected '%'");
 }
 
 static void limits_hold_for_text_too(void **state)
@@ -156,7 +157,7 @@ static void text_ends_where_its_size_says(void **state)
     }
     tow_graph_t *program;
     must_fail(tow_graph_parse("program \0{}", 11, &program),
-              TOW_INVALID_ARGUMENT, "line 1, column 9: a '{' is missing here");
+              TOW_INVALID_ARGUMENT, "line 1, column 9: expected '{'");
 }
 
 TOW_TEST_MAIN(cmocka_unit_test(what_is_read_is_printed_the_same),

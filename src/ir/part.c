@@ -9,7 +9,7 @@
 #include "ir/lowered_impl.h"
 #include "wire/message.h"
 
-/* -- Packing ----------------------------------------------------------------- */
+/* -- Packing --------------------------------------------------------------- */
 
 static bool pack_tensors(const tow_collective_part_t *part, tow_arena_t *arena,
                          tow_msg_collective_part_t *message)
@@ -25,7 +25,7 @@ static bool pack_tensors(const tow_collective_part_t *part, tow_arena_t *arena,
     return true;
 }
 
-/* The message only reads what it is lent, but does not say so. */
+/* protobuf-c only reads these, but its pointers are not const. */
 static bool pack_groups(const tow_collective_part_t *part, tow_arena_t *arena,
                         tow_msg_collective_part_t *message)
 {
@@ -67,7 +67,7 @@ tow_msg_collective_part_t *tow_part_pack(const tow_collective_part_t *part,
     return message;
 }
 
-/* -- Reading ------------------------------------------------------------------ */
+/* -- Unpacking ------------------------------------------------------------- */
 
 static tow_status_t check_words(const tow_msg_collective_part_t *message)
 {
@@ -126,8 +126,7 @@ static tow_status_t check_processes(const tow_msg_members_t *message)
     return status;
 }
 
-/* Every shard of the worker is of one group; `taken` has those of the groups
- * before. */
+/* Every local shard is in one group; `taken` has those of earlier groups. */
 static tow_status_t check_shards(const tow_msg_members_t *message,
                                  size_t shard_count, bool *taken)
 {
@@ -182,7 +181,7 @@ static tow_status_t read_groups(const tow_msg_collective_part_t *message,
         if (status == TOW_OK)
             status = check_shards(it, part->shard_count, taken);
         if (status == TOW_OK && i > 0 && it->group <= groups[i - 1].group)
-            status = TOW_ERROR(TOW_INVALID_ARGUMENT, "groups count up");
+            status = TOW_ERROR(TOW_INVALID_ARGUMENT, "groups must ascend");
         if (status == TOW_OK) status = read_group(it, arena, &groups[i]);
         if (status != TOW_OK)
             return tow_status_annotate(status, "group %u", it->group);
@@ -210,11 +209,12 @@ tow_status_t tow_part_unpack(const tow_msg_lowered_step_t *step,
                                            arena, &part->devices));
     part->shard_count = message->n_devices;
     if (message->n_tensors == 0 || step->n_inputs != message->n_tensors ||
-        step->output_count != message->n_tensors || step->n_kept > 0)
+        step->output_count != message->n_tensors || step->n_non_donatable > 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%zu tensors with %zu inputs, %u outputs and %zu kept",
+                         "%zu tensors with %zu inputs, %u outputs and %zu "
+                         "non-donatable inputs",
                          message->n_tensors, step->n_inputs, step->output_count,
-                         step->n_kept);
+                         step->n_non_donatable);
     TOW_RETURN_IF_ERROR(read_tensors(message, arena, part));
     return read_groups(message, arena, part);
 }

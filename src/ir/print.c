@@ -1,4 +1,4 @@
-/* Programs as text. parse.c reads it. */
+/* Prints programs as text, which parse.c reads. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "base/assert.h"
 #include "ir/graph_impl.h"
 
-/* Text that grows. After a failure it takes no more, and `failed` says so. */
+/* A growing text. After a failure it is not extended, and `failed` is set. */
 typedef struct writer {
     TOW_VEC(char) text;
     bool failed;
@@ -25,7 +25,7 @@ static void write_bytes(writer_t *writer, const char *bytes, size_t count)
     writer->text.count += count;
 }
 
-/* Short things only: numbers and keywords. */
+/* For short texts: numbers and keywords. */
 static void write_format(writer_t *writer, const char *format, ...)
     TOW_PRINTF(2, 3);
 static void write_format(writer_t *writer, const char *format, ...)
@@ -70,7 +70,7 @@ static void write_sharding(writer_t *writer, const char *word,
     write_bytes(writer, text, strlen(tow_sharding_format(sharding, text)));
 }
 
-/* Where a node is, and how what it makes lies there. */
+/* The slice of a node, and the sharding of its output. */
 static void write_place(writer_t *writer, const tow_node_t *node)
 {
     const bool is_transfer = node->kind == TOW_NODE_TRANSFER;
@@ -89,7 +89,7 @@ static void write_numbers(writer_t *writer, const char *before,
         write_format(writer, "%s%u", i > 0 ? between : before, numbers[i]);
 }
 
-/* What is not known is written as a number, which parses too. */
+/* Unknown kinds are written as numbers, which parse too. */
 static void write_collective(writer_t *writer, const tow_node_t *node)
 {
     const tow_collective_t *it = node->collective;
@@ -132,7 +132,7 @@ static void write_node(writer_t *writer, const tow_node_t *node, size_t index)
     write_format(writer, "  %%%zu = %s", index, kinds[node->kind]);
     write_name(writer, node->name);
     if (node->kind == TOW_NODE_ARGUMENT) write_shape(writer, &node->shape);
-    if (tow_node_calls(node))
+    if (tow_node_has_function(node))
         write_format(writer, " function %" PRIu64, node->function.value);
     if (node->time_limit_ms > 0)
         write_format(writer, " within %u ms", node->time_limit_ms);
@@ -141,7 +141,7 @@ static void write_node(writer_t *writer, const tow_node_t *node, size_t index)
     else if (node->kind != TOW_NODE_RESULT)
         write_place(writer, node);
     if (node->donated) write_format(writer, " donated");
-    /* An argument with inputs is wrong, but that is not ours to hide. */
+    /* An argument with inputs is invalid, but printed as it is. */
     if (node->kind != TOW_NODE_ARGUMENT || node->input_count > 0)
         write_inputs(writer, node);
     write_bytes(writer, "\n", 1);

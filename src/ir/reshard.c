@@ -14,8 +14,8 @@ typedef struct candidate {
     uint32_t shard;
 } candidate_t;
 
-/* A piece by its ends: shards of the two slices, and its number. Pieces are large,
- * so these are what is gathered and sorted. */
+/* A piece by its two shards and its number. Pieces are large, so these keys are
+ * collected and sorted instead. */
 typedef struct edge {
     uint32_t target;
     uint32_t number;
@@ -28,21 +28,21 @@ typedef struct plan {
     uint32_t process;
     uint32_t rank;
     uint64_t element_bytes;
-    bool is_same;         /* the same sharding on both sides: shard by shard */
-    tow_map_t candidates; /* part + 1 -> its replicas, nearest hosts together */
+    bool is_same;         /* equal shardings: shard i to shard i */
+    tow_map_t candidates; /* part + 1 -> its replicas, sorted by host */
     tow_arena_t scratch;
     TOW_VEC(edge_t) edges;
 } plan_t;
 
-/* -- Grids ------------------------------------------------------------------- */
+/* -- Grids ----------------------------------------------------------------- */
 
-/* Parts that overlap a box: neighbours along each dimension. */
+/* Parts that overlap a box: a range along each dimension. */
 typedef struct range {
     uint32_t first[TOW_RANK_MAX];
     uint32_t count[TOW_RANK_MAX];
 } range_t;
 
-/* Those of `other` that overlap the part at `index` of `side`. */
+/* The parts of `other` that overlap the part at `index` of `side`. */
 static void find_overlap(const tow_reshard_side_t *side, const uint32_t *index,
                          const tow_reshard_side_t *other, range_t *out)
 {
@@ -60,7 +60,7 @@ static void start_walk(const range_t *range, uint32_t rank, uint32_t *index)
     memcpy(index, range->first, rank * sizeof(*index));
 }
 
-/* The next one, row by row; false at the end. */
+/* The next index in row-major order; false at the end. */
 static bool walk_on(const range_t *range, uint32_t rank, uint32_t *index)
 {
     for (uint32_t i = rank; i-- > 0;) {
@@ -70,7 +70,7 @@ static bool walk_on(const range_t *range, uint32_t rank, uint32_t *index)
     return false;
 }
 
-/* How many come before `index` in such a walk. */
+/* The number of indices before `index` in that order. */
 static uint64_t number_in(const range_t *range, uint32_t rank,
                           const uint32_t *index)
 {
@@ -105,9 +105,9 @@ static bool is_empty(const tow_shape_t *shape)
     return false;
 }
 
-/* Rows break where a target is cut along one dimension, and a piece is longer
- * than one along an earlier one. Of all overlaps the first along each dimension
- * is the longest, and all combinations of them occur. */
+/* A piece is not contiguous if it covers a dimension in part, and is longer
+ * than one along an earlier dimension. The first overlap along each dimension
+ * is the longest, and all combinations of overlaps occur. */
 bool tow_reshard_is_packed(const tow_shape_t *source_shard,
                            const tow_shape_t *target_shard)
 {
@@ -122,7 +122,7 @@ bool tow_reshard_is_packed(const tow_shape_t *source_shard,
     return is_packed;
 }
 
-/* -- Whom to ask ------------------------------------------------------------- */
+/* -- Choosing replicas ----------------------------------------------------- */
 
 typedef enum nearness {
     NEAR_HOST,
@@ -148,7 +148,7 @@ static int by_place(const void *a, const void *b)
     return x->shard < y->shard ? -1 : x->shard > y->shard;
 }
 
-/* The first of the sorted ones whose key is `key` or more. */
+/* Lower bound: the first replica with a key of at least `key`. */
 static size_t lower_bound(const candidate_t *list, size_t count,
                           nearness_t nearness, uint64_t key)
 {
@@ -180,8 +180,8 @@ static const candidate_t *candidates_of(plan_t *plan, const uint32_t *index)
     return tow_map_put(&plan->candidates, key, list) ? list : NULL;
 }
 
-/* From which shard the target shard `shard` wants a part: `turn` is its number
- * among all targets that want it. False without memory. */
+/* The source shard of a part for the target shard `shard`, which is number
+ * `turn` among all targets of that part. False without memory. */
 static bool choose(plan_t *plan, const uint32_t *index, uint32_t shard,
                    uint64_t turn, uint32_t *out_shard)
 {
@@ -221,15 +221,15 @@ static uint64_t turn_of(const plan_t *plan, const uint32_t *from,
            replica;
 }
 
-/* -- Pieces ------------------------------------------------------------------ */
+/* -- Pieces ---------------------------------------------------------------- */
 
-/* The box in which the part `from` of the source and the part `to` of the target
- * overlap. */
+/* The box in which the part `from` of the source and the part `to` of the
+ * target overlap. */
 static void cut_piece(const plan_t *plan, const uint32_t *from,
                       const uint32_t *to, tow_piece_t *piece)
 {
-    uint64_t behind = 1; /* elements behind one step along a dimension */
-    uint64_t before = 1; /* of the box, along the dimensions before */
+    uint64_t behind = 1; /* elements per step along a dimension */
+    uint64_t before = 1; /* of the box, along earlier dimensions */
     uint64_t offset = 0;
     for (uint32_t i = 0; i < plan->rank; i++)
         behind *= (uint64_t)plan->target->shard->dims[i];
@@ -245,7 +245,7 @@ static void cut_piece(const plan_t *plan, const uint32_t *from,
         piece->source_start[i] = start - source;
         piece->target_start[i] = start - target;
         piece->extent[i] = end - start;
-        /* All boxes that a row-by-row walk meets before this one. */
+        /* The sizes of all boxes before this one in row-major order. */
         behind /= (uint64_t)target_dim;
         offset += before * (uint64_t)piece->target_start[i] * behind;
         before *= (uint64_t)piece->extent[i];
@@ -283,7 +283,7 @@ static tow_status_t receive_shard(plan_t *plan, uint32_t shard)
     return TOW_OK;
 }
 
-/* To the replicas of one target part, as far as they chose us. */
+/* Sends to those replicas of one target part that chose this source. */
 static tow_status_t send_to(plan_t *plan, const uint32_t *from,
                             const uint32_t *to, uint64_t first_turn)
 {
@@ -317,7 +317,7 @@ static tow_status_t send_part(plan_t *plan, uint64_t part)
     return TOW_OK;
 }
 
-/* -- Routes ------------------------------------------------------------------ */
+/* -- Routes ---------------------------------------------------------------- */
 
 static int by_number(const void *a, const void *b)
 {
@@ -325,7 +325,7 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Parts that we have, each once although we may have several replicas. */
+/* Local parts, each once, even with several local replicas. */
 static tow_status_t send_parts(plan_t *plan)
 {
     const tow_reshard_side_t *source = plan->source;
@@ -371,7 +371,7 @@ static void write_piece(const plan_t *plan, const edge_t *edge,
     cut_piece(plan, from, to, piece);
 }
 
-/* Makes pieces of what was gathered. */
+/* Makes pieces from the collected keys. */
 static tow_status_t write_pieces(plan_t *plan, direction_t direction,
                                  tow_arena_t *arena,
                                  const tow_piece_t **out_pieces,

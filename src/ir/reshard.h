@@ -1,12 +1,12 @@
-/* From one sharding to another: which boxes of which source shards make up a
- * target shard, and who sends them.
+/* Resharding: which boxes of which source shards form each target shard, and
+ * which workers send them.
  *
- * Every worker works out its own part, and all agree. With the same sharding on
- * both sides shard i comes from shard i. Else, among replicas of a source part, a
- * target takes the one on its own device, else one of its process, else of its
- * host, else any; where several are as near, the targets that want the part take
- * turns, so replicas share the load. The work is in the order of what
- * comes out: parts that do not overlap are never looked at. Pure. */
+ * Every worker computes its own part, and the results agree. With equal
+ * shardings shard i comes from shard i. Otherwise, among the replicas of a
+ * source part, a target takes the one on its own device, else one of its
+ * process, else of its host, else any; among equally near ones, the targets
+ * take turns, so that replicas share the load. The cost is proportional to the
+ * result: parts that do not overlap are never visited. Pure. */
 #ifndef TOW_IR_RESHARD_H_
 #define TOW_IR_RESHARD_H_
 
@@ -14,22 +14,22 @@
 #include "ir/lower.h"
 
 typedef struct tow_reshard_side {
-    const tow_sharding_t
-        *sharding; /* checked, for as many as there are places */
+    const tow_sharding_t *sharding; /* checked, for the number of places */
     const tow_shape_t *shard;
     const tow_place_t *places; /* by shard */
-    /* Shards of the worker that the route is for, in the order of its own
-     * numbers. */
+    /* Local shards of the worker of the route, in the order of their local
+     * indices. */
     const uint32_t *own;
     size_t own_count;
 } tow_reshard_side_t;
 
-/* Does some piece not lie in one row in its target? The same for all workers. */
+/* True if some piece is not contiguous in its target. The same for all
+ * workers. */
 bool tow_reshard_is_packed(const tow_shape_t *source_shard,
                            const tow_shape_t *target_shard);
 
-/* The route of the worker of `process`. Both sides are shards of one array. All
- * that it points to is in the arena. RESOURCE_EXHAUSTED past TOW_PIECES_MAX
+/* The route of the worker `process`. Both sides are shards of one array. All
+ * that it points to is in the arena. RESOURCE_EXHAUSTED beyond TOW_PIECES_MAX
  * pieces, or without memory. */
 tow_status_t tow_reshard_route(const tow_reshard_side_t *source,
                                const tow_reshard_side_t *target,

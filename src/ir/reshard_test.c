@@ -1,5 +1,5 @@
-/* Between any two shardings on any two sets of devices every element of every
- * target shard comes from the right place, once, and both ends say the same. */
+/* Between any two shardings on any two sets of devices, every element of every
+ * target shard has exactly one correct source, and both ends agree. */
 #include "ir/ir_testing_impl.h"
 
 #include "ir/reshard.h"
@@ -7,7 +7,7 @@
 #define DEVICES_MAX   1024
 #define PROCESSES_MAX 16
 
-/* One side of a case: an array as it lies on devices. */
+/* One side of a case: an array on devices. */
 typedef struct side {
     tow_sharding_t sharding;
     tow_shape_t shard;
@@ -23,7 +23,7 @@ typedef struct reshard_case {
     tow_route_t routes[PROCESSES_MAX]; /* by process */
 } case_t;
 
-/* -- Cases ----------------------------------------------------------------------- */
+/* -- Cases ----------------------------------------------------------------- */
 
 /* Devices of a slice: each process has some, in any order. */
 static void place_by_chance(case_t *it, tow_random_t *random, side_t *side)
@@ -66,8 +66,10 @@ static void case_init(case_t *it, tow_random_t *random)
     memset(it, 0, sizeof(*it));
     tow_arena_init(&it->arena, 0);
     const uint32_t rank = (uint32_t)tow_random_below(random, 4);
-    it->source.sharding = random_sharding_of(random, rank, &it->source.count);
-    it->target.sharding = random_sharding_of(random, rank, &it->target.count);
+    it->source.sharding =
+        ir_random_sharding_of(random, rank, &it->source.count);
+    it->target.sharding =
+        ir_random_sharding_of(random, rank, &it->target.count);
     it->whole.type = types[tow_random_below(random, TOW_COUNT_OF(types))];
     it->whole.rank = rank;
     for (uint32_t i = 0; i < rank; i++)
@@ -91,7 +93,7 @@ static void case_init(case_t *it, tow_random_t *random)
     route_all(it);
 }
 
-/* -- Elements ----------------------------------------------------------------------- */
+/* -- Elements -------------------------------------------------------------- */
 
 static int64_t element_count(const tow_shape_t *shape)
 {
@@ -101,7 +103,7 @@ static int64_t element_count(const tow_shape_t *shape)
     return count;
 }
 
-/* Where in the whole array is an element of a shard? */
+/* The index in the whole array of an element of a shard. */
 static int64_t whole_element(const case_t *it, const side_t *side, size_t shard,
                              const int64_t *at)
 {
@@ -132,8 +134,8 @@ static size_t find_shard(const side_t *side, uint32_t process, uint32_t index)
     return 0;
 }
 
-/* Counts an element of a target in, if it is of the right source. Tells whether
- * the rows of the piece are one. */
+/* Counts an element of a target if its source is correct. Returns whether the
+ * piece is contiguous. */
 static bool write_piece(const case_t *it, const tow_piece_t *piece,
                         size_t source, size_t target, uint8_t *written)
 {
@@ -166,7 +168,7 @@ static bool write_piece(const case_t *it, const tow_piece_t *piece,
     return is_one_row;
 }
 
-/* Nobody nearer has it; or, with one sharding on both sides, it is its own. */
+/* No replica is nearer; with equal shardings, the source is shard i. */
 static void check_nearness(const case_t *it, size_t source, size_t target)
 {
     if (tow_sharding_equal(&it->source.sharding, &it->target.sharding)) {
@@ -266,9 +268,9 @@ static void every_element_arrives_once_and_from_its_place(void **state)
     }
 }
 
-/* -- The load ------------------------------------------------------------------------ */
+/* -- Load -------------------------------------------------------------- */
 
-/* On hosts apart, replicas of a part send as often as each other, give or take
+/* On separate hosts the loads of the replicas of a part differ by at most
  * one. */
 static void replicas_share_the_load(void **state)
 {
@@ -285,7 +287,7 @@ static void replicas_share_the_load(void **state)
         tow_shape_t whole = {.type = TOW_TYPE_S8, .rank = rank};
         for (int k = 0; k < 2; k++)
             sides[k].sharding =
-                random_sharding_of(&random, rank, &sides[k].count);
+                ir_random_sharding_of(&random, rank, &sides[k].count);
         for (uint32_t i = 0; i < rank; i++)
             whole.dims[i] =
                 sides[0].sharding.parts[i] * sides[1].sharding.parts[i];
@@ -321,7 +323,7 @@ static void replicas_share_the_load(void **state)
     }
 }
 
-/* -- Size ----------------------------------------------------------------------------- */
+/* -- Size ------------------------------------------------------------------ */
 
 #define MANY 2048
 

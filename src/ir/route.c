@@ -7,7 +7,7 @@
 #include "ir/reshard.h"
 #include "wire/message.h"
 
-/* -- Packing ----------------------------------------------------------------- */
+/* -- Packing --------------------------------------------------------------- */
 
 tow_msg_array_type_t *tow_shape_pack(const tow_shape_t *shape,
                                      tow_arena_t *arena)
@@ -21,7 +21,7 @@ tow_msg_array_type_t *tow_shape_pack(const tow_shape_t *shape,
     return type;
 }
 
-/* All of its source, and all of its target. */
+/* The whole source shard, and the whole target shard. */
 static bool is_whole(const tow_route_t *route, const tow_piece_t *piece)
 {
     for (uint32_t i = 0; i < route->target.rank; i++)
@@ -31,7 +31,7 @@ static bool is_whole(const tow_route_t *route, const tow_piece_t *piece)
     return true;
 }
 
-/* The message only reads what it is lent, but does not say so. */
+/* protobuf-c only reads these, but its pointers are not const. */
 static void pack_piece(const tow_route_t *route, const tow_piece_t *piece,
                        tow_msg_piece_t *message)
 {
@@ -88,9 +88,9 @@ tow_msg_route_t *tow_route_pack(const tow_route_t *route, tow_arena_t *arena)
     return message;
 }
 
-/* -- Reading ------------------------------------------------------------------ */
+/* -- Unpacking ------------------------------------------------------------- */
 
-/* A route that is being read: shapes are known by now. */
+/* A route during unpacking, with known shapes. */
 typedef struct reading {
     const tow_msg_route_t *message;
     tow_route_t *route;
@@ -138,7 +138,7 @@ tow_status_t tow_devices_unpack(const uint32_t *numbers, size_t count,
         devices[i] = numbers[i];
         if (devices[i] >= TOW_WORKER_DEVICES_MAX || taken[devices[i]])
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "device %u is none, or has two target shards",
+                             "device %u is invalid, or has two target shards",
                              devices[i]);
         taken[devices[i]] = true;
     }
@@ -146,7 +146,7 @@ tow_status_t tow_devices_unpack(const uint32_t *numbers, size_t count,
     return TOW_OK;
 }
 
-/* -- Pieces -------------------------------------------------------------------- */
+/* -- Pieces ---------------------------------------------------------------- */
 
 static tow_status_t bad_box(void)
 {
@@ -172,7 +172,7 @@ static tow_status_t read_box(const reading_t *reading,
         return bad_box();
     if (is_short && !tow_shape_equal(&route->source, &route->target))
         return bad_box();
-    uint64_t count = 1; /* no more than a shard has */
+    uint64_t count = 1; /* at most the size of a shard */
     for (uint32_t i = 0; i < rank; i++) {
         const int64_t dim = route->target.dims[i];
         const uint64_t extent = is_short ? (uint64_t)dim : message->extent[i];
@@ -190,7 +190,7 @@ static tow_status_t read_box(const reading_t *reading,
     return TOW_OK;
 }
 
-/* Where a box begins in its target, if it is one row there. */
+/* The offset of a box in its target, if it is contiguous there. */
 static bool find_row(const reading_t *reading, const tow_piece_t *piece,
                      uint64_t *out_offset)
 {
@@ -250,7 +250,7 @@ static tow_status_t read_pieces(const reading_t *reading,
     return TOW_OK;
 }
 
-/* -- Both ways ------------------------------------------------------------------ */
+/* -- Sends and receives ---------------------------------------------------- */
 
 static tow_status_t check_sends(const tow_route_t *route)
 {
@@ -263,7 +263,7 @@ static tow_status_t check_sends(const tow_route_t *route)
     return TOW_OK;
 }
 
-/* Each target from its first byte to its last, piece by piece. */
+/* The pieces of each target cover it from its first byte to its last. */
 static tow_status_t check_receives(const reading_t *reading)
 {
     const tow_route_t *route = reading->route;
@@ -288,15 +288,17 @@ static tow_status_t check_receives(const reading_t *reading)
                      route->receive_count, at);
 }
 
-/* Who has slots, and who has shards. */
+/* Slots and shards must match. */
 static tow_status_t check_ends(const tow_route_t *route,
                                const tow_msg_lowered_step_t *step)
 {
-    if (step->n_inputs > 1 || step->output_count > 1 || step->n_kept > 0 ||
-        step->n_inputs + step->output_count == 0)
+    if (step->n_inputs > 1 || step->output_count > 1 ||
+        step->n_non_donatable > 0 || step->n_inputs + step->output_count == 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "a transfer with %zu inputs, %u outputs and %zu kept",
-                         step->n_inputs, step->output_count, step->n_kept);
+                         "a transfer with %zu inputs, %u outputs and %zu "
+                         "non-donatable inputs",
+                         step->n_inputs, step->output_count,
+                         step->n_non_donatable);
     if ((route->source_count > 0) != (step->n_inputs > 0) ||
         (route->target_count > 0) != (step->output_count > 0))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,

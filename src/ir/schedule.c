@@ -6,7 +6,7 @@
 #include "base/assert.h"
 #include "ir/lower.h"
 
-/* -- Steps and slots --------------------------------------------------------- */
+/* -- Steps and slots ------------------------------------------------------- */
 
 static bool allocate_steps(tow_schedule_t *schedule)
 {
@@ -30,7 +30,7 @@ static void number_slots(tow_schedule_t *schedule,
     for (size_t step = 0; step < schedule->step_count; step++) {
         const tow_node_t *node = tow_schedule_node(schedule, step);
         const tow_signature_t *signature = NULL;
-        if (tow_node_calls(node)) {
+        if (tow_node_has_function(node)) {
             signature = scope->function(scope->context, node->function);
             TOW_ASSERT(signature != NULL);
             TOW_ASSERT(signature->argument_count == node->input_count);
@@ -62,7 +62,7 @@ static bool allocate_slots(tow_schedule_t *schedule)
     return true;
 }
 
-/* -- Uses -------------------------------------------------------------------- */
+/* -- Uses ------------------------------------------------------------------ */
 
 static void start_slots(tow_schedule_t *schedule)
 {
@@ -70,7 +70,8 @@ static void start_slots(tow_schedule_t *schedule)
     for (size_t i = 0; i < program->arguments.count; i++) {
         const uint32_t node = program->arguments.items[i];
         schedule->slots[i].last_step = TOW_STEP_NONE;
-        schedule->slots[i].is_kept = !program->nodes.items[node].donated;
+        schedule->slots[i].is_caller_owned =
+            !program->nodes.items[node].donated;
     }
     for (uint32_t step = 0; step < schedule->step_count; step++) {
         const uint32_t first = schedule->first_slots[schedule->nodes[step]];
@@ -86,7 +87,7 @@ static void note_uses(tow_schedule_t *schedule, uint32_t step)
     for (size_t i = 0; i < node->input_count; i++) {
         tow_slot_t *slot =
             &schedule->slots[tow_schedule_slot(schedule, node->inputs[i])];
-        slot->is_twice = slot->last_step == step;
+        slot->is_repeated = slot->last_step == step;
         slot->last_step = step;
     }
 }

@@ -1,5 +1,5 @@
-/* What lowering and costs are made from: the steps in order, a slot for every
- * value, and where each is used last. */
+/* The schedule of a program, from which lowering and costs are computed: the
+ * steps in order, a slot for every value, and the last use of each. */
 #ifndef TOW_IR_SCHEDULE_IMPL_H_
 #define TOW_IR_SCHEDULE_IMPL_H_
 
@@ -8,12 +8,13 @@
 #define TOW_STEP_NONE UINT32_MAX
 
 typedef struct tow_slot {
-    uint32_t last_step; /* that uses it; that which makes it if none does;
-                         * TOW_STEP_NONE for an argument that none uses */
+    uint32_t
+        last_step; /* last use; its producer if unused; TOW_STEP_NONE for an
+                         * unused argument */
     bool is_result;
-    bool is_kept;   /* an argument that is not the run's to consume */
-    bool is_twice;  /* two inputs of its last step */
-    bool is_listed; /* for the lowering: among the freed ones */
+    bool is_caller_owned; /* an argument that the run must not consume */
+    bool is_repeated;     /* it is two inputs of its last step */
+    bool is_listed;       /* for lowering: already in `freed` */
 } tow_slot_t;
 
 typedef struct tow_schedule {
@@ -21,18 +22,18 @@ typedef struct tow_schedule {
     size_t step_count;
     uint32_t *nodes;                    /* by step */
     uint32_t *first_slots;              /* by node */
-    const tow_signature_t **signatures; /* by step; lent by the scope; NULL of
-                                           what computes nothing */
+    const tow_signature_t **signatures; /* by step; lent by the scope; NULL
+                                           without a function */
     tow_slot_t *slots;
     uint32_t slot_count;
-    bool *donates; /* by input of the step that was asked about last */
+    bool *donates; /* by input, of the last tow_schedule_donates */
 } tow_schedule_t;
 
 /* The program has been verified under `scope`. */
 tow_status_t tow_schedule_init(tow_schedule_t *schedule,
                                const tow_graph_t *program,
                                const tow_graph_scope_t *scope) TOW_MUST_USE;
-/* Accepts zeroed and half-built ones. */
+/* Accepts zeroed and partially initialised ones. */
 void tow_schedule_deinit(tow_schedule_t *schedule);
 
 static inline const tow_node_t *tow_schedule_node(
@@ -41,7 +42,7 @@ static inline const tow_node_t *tow_schedule_node(
     return &schedule->program->nodes.items[schedule->nodes[step]];
 }
 
-/* How many slots, from its first on, a step fills. */
+/* Number of slots that a step fills, from its first. */
 static inline uint32_t tow_schedule_outputs(const tow_schedule_t *schedule,
                                             size_t step)
 {
@@ -57,17 +58,17 @@ static inline uint32_t tow_schedule_slot(const tow_schedule_t *schedule,
     return schedule->first_slots[value.node] + value.output;
 }
 
-/* May the function of `step` have the memory of `slot`, one of its inputs? */
+/* True if `step` may donate `slot`, one of its inputs. */
 static inline bool tow_schedule_may_donate(const tow_schedule_t *schedule,
                                            size_t step, uint32_t slot)
 {
     const tow_slot_t *it = &schedule->slots[slot];
-    return it->last_step == step && !it->is_result && !it->is_kept &&
-           !it->is_twice;
+    return it->last_step == step && !it->is_result && !it->is_caller_owned &&
+           !it->is_repeated;
 }
 
-/* Which inputs the function of `step` would donate; lent until the next call. What
- * computes nothing donates none. */
+/* The inputs that the function of `step` would donate; lent until the next
+ * call. None without a function. */
 const bool *tow_schedule_donates(tow_schedule_t *schedule, size_t step);
 
 #endif /* TOW_IR_SCHEDULE_IMPL_H_ */

@@ -16,7 +16,7 @@ tow_sharding_t tow_sharding_replicated(uint32_t rank, size_t device_count)
     return sharding;
 }
 
-/* -- Equality ---------------------------------------------------------------- */
+/* -- Equality -------------------------------------------------------------- */
 
 static bool same_numbers(const uint32_t *a, const uint32_t *b, size_t count)
 {
@@ -38,7 +38,7 @@ static size_t count_devices(const tow_sharding_t *sharding)
     return count;
 }
 
-/* Two meshes may say the same. Those that do not mostly part early. */
+/* Different meshes may be equal. Unequal ones mostly differ early. */
 tow_sharding_t tow_sharding_by_shard(uint32_t rank, size_t device_count)
 {
     tow_sharding_t sharding = tow_sharding_replicated(rank, device_count);
@@ -65,9 +65,9 @@ bool tow_sharding_equal(const tow_sharding_t *a, const tow_sharding_t *b)
     return true;
 }
 
-/* -- Checks ------------------------------------------------------------------ */
+/* -- Checks ---------------------------------------------------------------- */
 
-/* Multiplies `*product`; false when it is past any number of devices. */
+/* Multiplies `*product`; false if it exceeds any number of devices. */
 static bool multiply(uint64_t *product, uint32_t factor)
 {
     *product *= factor;
@@ -136,7 +136,7 @@ tow_status_t tow_sharding_check(const tow_sharding_t *sharding,
     return check_mesh(sharding, device_count);
 }
 
-/* -- Shapes ------------------------------------------------------------------ */
+/* -- Shapes ---------------------------------------------------------------- */
 
 static tow_status_t check_rank(const tow_sharding_t *sharding,
                                const tow_shape_t *shape)
@@ -185,9 +185,9 @@ tow_status_t tow_sharding_shard(const tow_sharding_t *sharding,
     return TOW_OK;
 }
 
-/* -- Places ------------------------------------------------------------------ */
+/* -- Parts and devices ----------------------------------------------------- */
 
-/* Digits of `number` in a mesh, row by row. */
+/* The row-major coordinates of `number` in a mesh. */
 static void unravel(size_t number, const uint32_t *dims, uint32_t rank,
                     uint32_t *out_digits)
 {
@@ -235,7 +235,7 @@ size_t tow_sharding_device_of(const tow_sharding_t *sharding,
     return device;
 }
 
-/* -- Text -------------------------------------------------------------------- */
+/* -- Text ------------------------------------------------------------------ */
 
 static size_t format_numbers(char *text, size_t used, const uint32_t *numbers,
                              uint32_t count, char between)
@@ -248,7 +248,7 @@ static size_t format_numbers(char *text, size_t used, const uint32_t *numbers,
     return used;
 }
 
-/* 64 numbers of 10 characters fit, with what stands between. */
+/* Room for 64 numbers of 10 characters, with separators. */
 const char *tow_sharding_format(const tow_sharding_t *sharding,
                                 char text[TOW_SHARDING_TEXT_MAX])
 {
@@ -349,7 +349,7 @@ tow_status_t tow_sharding_parse(const char *text, size_t size,
         return TOW_OK;
     *out_sharding = (tow_sharding_t){0};
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                     "'%.*s' is no sharding; write it as 2x4, 2x4*2 with two "
-                     "replicas, or 2x4 mesh 4x2 axes 1,0",
+                     "'%.*s' is not a sharding; write it as 2x4, 2x4*2 with "
+                     "two replicas, or 2x4 mesh 4x2 axes 1,0",
                      (int)(size < 64 ? size : 64), text);
 }

@@ -1,10 +1,10 @@
-/* Shardings: every device has the part that a naive expansion of the mesh gives
- * it; text, bytes and XLA's form say the same. */
+/* Shardings: every device has the part that a naive expansion of the mesh
+ * gives; text, bytes and XLA's form are equivalent. */
 #include "ir/ir_testing_impl.h"
 
 #include "device/proto.h"
 
-/* -- The naive way ------------------------------------------------------------- */
+/* -- Naive expansion ------------------------------------------------------- */
 
 /* Devices in the order of positions: lays them out and reads them back. */
 static void expand(const tow_sharding_t *sharding, size_t count,
@@ -34,7 +34,7 @@ static void parts_are_where_the_mesh_puts_them(void **state)
     for (int round = 0; round < 2000; round++) {
         size_t count, devices[1024];
         uint32_t index[TOW_RANK_MAX];
-        const tow_sharding_t sharding = random_sharding(&random, &count);
+        const tow_sharding_t sharding = ir_random_sharding(&random, &count);
         must(tow_sharding_check(&sharding, count));
         expand(&sharding, count, devices);
         for (size_t position = 0; position < count; position++) {
@@ -60,7 +60,7 @@ static void text_and_xla_say_the_same(void **state)
         uint8_t bytes[TOW_SHARDING_XLA_MAX];
         size_t count;
         tow_sharding_t again;
-        const tow_sharding_t sharding = random_sharding(&random, &count);
+        const tow_sharding_t sharding = ir_random_sharding(&random, &count);
         tow_sharding_format(&sharding, text);
         must(tow_sharding_parse(text, strlen(text), &again));
         assert_memory_equal(&sharding, &again, sizeof(sharding));
@@ -71,7 +71,7 @@ static void text_and_xla_say_the_same(void **state)
     }
 }
 
-/* -- XLA's older form ----------------------------------------------------------- */
+/* -- XLA's older form ------------------------------------------------------ */
 
 typedef struct op_text {
     uint8_t bytes[4096];
@@ -99,7 +99,7 @@ static void lists_of_devices_become_meshes(void **state)
     for (int round = 0; round < 2000; round++) {
         size_t count, devices[1024];
         tow_sharding_t again;
-        const tow_sharding_t sharding = random_sharding(&random, &count);
+        const tow_sharding_t sharding = ir_random_sharding(&random, &count);
         op_text_t op = {0};
         expand(&sharding, count, devices);
         put_number(&op, 1, 3);
@@ -163,7 +163,7 @@ static void what_xla_says_and_we_cannot_is_refused(void **state)
               "sharding 3 is not for 4 devices: its parts and replicas must "
               "multiply to that");
     must_fail(tow_sharding_from_xla((tow_bytes_t){"\xff", 1}, 1, 4, &sharding),
-              TOW_INVALID_ARGUMENT, "the bytes are no xla.OpSharding");
+              TOW_INVALID_ARGUMENT, "the bytes are not an xla.OpSharding");
 }
 
 static void no_bytes_are_replicated(void **state)
@@ -194,7 +194,7 @@ static void replicated_subgroups_are_replicas(void **state)
     assert_string_equal(tow_sharding_format(&sharding, text), "2*4");
 }
 
-/* -- Shapes and words ------------------------------------------------------------ */
+/* -- Shapes and errors ----------------------------------------------------- */
 
 static void shapes_of_wholes_and_shards_follow(void **state)
 {
@@ -262,7 +262,7 @@ static void meshes_that_say_the_same_are_equal(void **state)
     assert_true(tow_sharding_equal(&plain, &mesh));
     assert_false(tow_sharding_equal(&plain, &other));
     assert_false(tow_sharding_equal(&unknown, &unknown));
-    /* Which of the replicas is which does not matter. */
+    /* The order of replicas does not matter. */
     const tow_sharding_t a = sharding_of("*8");
     const tow_sharding_t b = sharding_of("*8 mesh 2x4 axes 1,0");
     assert_true(tow_sharding_equal(&a, &b));

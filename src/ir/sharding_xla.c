@@ -1,5 +1,5 @@
-/* Shardings as XLA writes them: the message OpSharding of xla_data.proto, which
- * we read and write field by field. */
+/* Shardings in XLA's form: the message OpSharding of xla_data.proto, read and
+ * written field by field. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ enum {
     TYPE_MANUAL = 4,
 };
 
-/* Behind the array's own dimensions come replicated ones. */
+/* Replicated dimensions follow those of the array. */
 #define TILE_RANK_MAX (TOW_RANK_MAX + TOW_MESH_RANK_MAX)
 
 typedef struct numbers {
@@ -47,7 +47,7 @@ typedef struct op {
     bool replicates_on_last;
 } op_t;
 
-/* -- Reading ----------------------------------------------------------------- */
+/* -- Reading --------------------------------------------------------------- */
 
 static void add_number(numbers_t *numbers, uint64_t number)
 {
@@ -86,7 +86,7 @@ static bool read_op_field(const proto_field_t *field, op_t *op)
     case FIELD_LAST_TILE_DIMS: return read_numbers(field, &op->last);
     case FIELD_RESHAPE_DIMS: return read_numbers(field, &op->reshape);
     case FIELD_TRANSPOSE_PERM: return read_numbers(field, &op->transpose);
-    default: return true; /* Metadata, groups: nothing about places. */
+    default: return true; /* Metadata, groups: not about placement. */
     }
 }
 
@@ -96,7 +96,7 @@ static tow_status_t read_op(tow_bytes_t bytes, op_t *op)
     while (bytes.size > 0)
         if (!proto_read_field(&bytes, &field) || !read_op_field(&field, op))
             return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "the bytes are no xla.OpSharding");
+                             "the bytes are not an xla.OpSharding");
     if (op->tile.overflowed || op->last.overflowed || op->reshape.overflowed ||
         op->transpose.overflowed || op->devices.overflowed)
         return TOW_ERROR(TOW_UNIMPLEMENTED,
@@ -105,9 +105,9 @@ static tow_status_t read_op(tow_bytes_t bytes, op_t *op)
     return TOW_OK;
 }
 
-/* -- Parts ------------------------------------------------------------------- */
+/* -- Parts ----------------------------------------------------------------- */
 
-/* How many dimensions of the tiling are of replicas. */
+/* The number of replicated dimensions of the tiling. */
 static tow_status_t count_replica_dims(const op_t *op, size_t *out_count)
 {
     *out_count = op->replicates_on_last ? 1 : op->last.count;
@@ -150,7 +150,7 @@ static tow_status_t read_parts(const op_t *op, uint32_t rank,
     return TOW_OK;
 }
 
-/* -- The order of devices ---------------------------------------------------- */
+/* -- The order of devices -------------------------------------------------- */
 
 static tow_status_t read_iota(const op_t *op, tow_sharding_t *sharding)
 {
@@ -161,26 +161,26 @@ static tow_status_t read_iota(const op_t *op, tow_sharding_t *sharding)
     for (size_t i = 0; i < op->reshape.count; i++) {
         if (op->reshape.items[i] > TOW_DEVICES_MAX ||
             op->transpose.items[i] >= TOW_MESH_RANK_MAX)
-            return TOW_ERROR(TOW_INVALID_ARGUMENT, "a mesh that cannot be");
+            return TOW_ERROR(TOW_INVALID_ARGUMENT, "an invalid mesh");
         sharding->mesh_dims[i] = (uint32_t)op->reshape.items[i];
         sharding->mesh_axes[i] = (uint32_t)op->transpose.items[i];
     }
-    /* One axis is the order that devices have. */
+    /* One axis: devices in their order. */
     sharding->mesh_rank =
         op->reshape.count > 1 ? (uint32_t)op->reshape.count : 0;
     return TOW_OK;
 }
 
-/* An axis of a list of devices: at each step along it the number grows by
- * `stride`. */
+/* An axis of a list of devices: each step along it adds `stride` to the
+ * device. */
 typedef struct axis {
     uint64_t size;
     uint64_t stride;
     uint32_t order; /* from the innermost */
 } axis_t;
 
-/* Takes axes off the list from the innermost, each as long as it goes. False if
- * it is not made of axes. */
+/* Extracts axes from the list, the innermost first, each as long as possible.
+ * False if the list is not regular. */
 static bool find_axes(const numbers_t *devices, axis_t *axes, uint32_t *count)
 {
     const size_t total = devices->count;
@@ -208,8 +208,8 @@ static int by_stride(const void *a, const void *b)
     return x->stride < y->stride ? 1 : x->stride > y->stride ? -1 : 0;
 }
 
-/* The mesh has the axes with the widest stride first; then they are put back
- * into the order of the list. */
+/* The mesh has the axes by descending stride; mesh_axes permutes them to the
+ * order of the list. */
 static bool make_mesh(axis_t *axes, uint32_t count, tow_sharding_t *sharding)
 {
     uint64_t stride = 1;
@@ -240,7 +240,7 @@ static bool says_the_list(const tow_sharding_t *sharding,
     return true;
 }
 
-/* A list, as older versions write it: mostly one that a mesh would say. */
+/* A list of devices, as older versions write it: mostly regular. */
 static tow_status_t read_list(const op_t *op, tow_sharding_t *sharding)
 {
     axis_t axes[TOW_MESH_RANK_MAX];
@@ -254,7 +254,7 @@ static tow_status_t read_list(const op_t *op, tow_sharding_t *sharding)
                      "devices are in the slice's order, or a transpose of it");
 }
 
-/* -- The door ---------------------------------------------------------------- */
+/* -- Entry point ----------------------------------------------------------- */
 
 static tow_status_t read_tiling(const op_t *op, uint32_t rank,
                                 size_t device_count, tow_sharding_t *sharding)
@@ -266,7 +266,7 @@ static tow_status_t read_tiling(const op_t *op, uint32_t rank,
                          op->devices.count, device_count);
     TOW_RETURN_IF_ERROR(op->devices.count > 0 ? read_list(op, sharding)
                                               : read_iota(op, sharding));
-    /* One axis says nothing. */
+    /* One axis needs no mesh. */
     if (sharding->mesh_rank == 0)
         sharding->mesh_dims[0] = sharding->mesh_axes[0] = 0;
     return tow_sharding_check(sharding, device_count);
@@ -319,7 +319,7 @@ tow_status_t tow_sharding_from_xla(tow_bytes_t op_sharding, uint32_t rank,
     return status;
 }
 
-/* -- Writing ----------------------------------------------------------------- */
+/* -- Writing --------------------------------------------------------------- */
 
 static uint8_t *write_numbers(uint8_t *at, uint32_t field,
                               const uint32_t *numbers, uint32_t count)
@@ -333,7 +333,7 @@ static uint8_t *write_numbers(uint8_t *at, uint32_t field,
     return at;
 }
 
-/* At most 65 numbers of 5 bytes, and a few around them. */
+/* At most 65 numbers of 5 bytes, and a few headers. */
 size_t tow_sharding_to_xla(const tow_sharding_t *sharding,
                            uint8_t op_sharding[TOW_SHARDING_XLA_MAX])
 {

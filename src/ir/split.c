@@ -6,7 +6,7 @@
 #include "ir/graph_impl.h"
 #include "ir/reshard.h"
 
-/* A slice as the worker that we lower for sees it. */
+/* A slice from the view of the target worker. */
 typedef struct slice_view {
     size_t count;
     tow_place_t *places; /* by shard */
@@ -97,18 +97,18 @@ tow_status_t tow_split_route(tow_split_t *split, const tow_graph_t *program,
                              route);
 }
 
-/* -- Collectives ---------------------------------------------------------------- */
+/* -- Collectives ----------------------------------------------------------- */
 
-/* Who is in which group: one walk over the shards of the slice. */
+/* The members of all groups, from one pass over the shards of the slice. */
 typedef struct gathering {
     const tow_collective_t *collective;
     const slice_view_t *view;
-    uint32_t process; /* ours */
-    tow_map_t groups; /* ours: number -> tow_members_t */
+    uint32_t process; /* local */
+    tow_map_t groups; /* local: number -> tow_members_t */
     tow_map_t seen;   /* group and process */
 } gathering_t;
 
-/* A group that we have shards of, with room for all that it may have. */
+/* A group with local shards, with room for all its members. */
 static tow_status_t add_group(gathering_t *gathering, size_t number,
                               tow_arena_t *arena, tow_members_t *members)
 {

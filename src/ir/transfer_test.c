@@ -1,34 +1,34 @@
-/* Transfers from the verifier to what workers are told: all of them together do
- * what the program says. */
-#include "ir/stage_testing_impl.h"
+/* Transfers, from the verifier to the lowered programs of workers, which
+ * together implement the program. */
+#include "ir/cluster_testing_impl.h"
 #include "wire/message.h"
 
-/* Slice 1 on processes 10 and 11, slice 2 on 20 and 21, two devices each; slice 3
- * is one device of process 10. */
-static stage_t *open_stage(void)
+/* Slice 1 on processes 10 and 11, slice 2 on 20 and 21, two devices each; slice
+ * 3 is one device of process 10. */
+static ir_cluster_t *open_stage(void)
 {
-    static stage_t stage;
-    stage_init(&stage);
-    stage_open(&stage, 1, 4, 10, 2);
-    stage_open(&stage, 2, 4, 20, 2);
-    stage_open(&stage, 3, 1, 10, 1);
-    stage_define(&stage, 1, 4, "f32[8,2] as 1x4 -> f32[8,2] as 1x4");
-    stage_define(&stage, 2, 4, "f32[2,8] as 4x1 -> f32[2,8] as 4x1");
-    stage_define(&stage, 3, 1, "f32[8,8] -> f32[8,8]");
-    stage_define(&stage, 4, 4,
-                 "f32[8,2] as 1x4, f32[8,2] as 1x4 -> f32[8,2] as 1x4");
-    return &stage;
+    static ir_cluster_t cluster;
+    ir_cluster_init(&cluster);
+    ir_cluster_open_slice(&cluster, 1, 4, 10, 2);
+    ir_cluster_open_slice(&cluster, 2, 4, 20, 2);
+    ir_cluster_open_slice(&cluster, 3, 1, 10, 1);
+    ir_cluster_define(&cluster, 1, 4, "f32[8,2] as 1x4 -> f32[8,2] as 1x4");
+    ir_cluster_define(&cluster, 2, 4, "f32[2,8] as 4x1 -> f32[2,8] as 4x1");
+    ir_cluster_define(&cluster, 3, 1, "f32[8,8] -> f32[8,8]");
+    ir_cluster_define(&cluster, 4, 4,
+                      "f32[8,2] as 1x4, f32[8,2] as 1x4 -> f32[8,2] as 1x4");
+    return &cluster;
 }
 
 #define X "%0 = argument \"x\" : f32[8,2] on slice 1 as 1x4 "
 
-/* -- The verifier ------------------------------------------------------------- */
+/* -- The verifier ---------------------------------------------------------- */
 
 static void refuses(const char *text, const char *message)
 {
-    stage_t *stage = open_stage();
-    tow_graph_t *program = program_of(text);
-    must_fail(tow_graph_verify(program, &stage->scope.program),
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_program_of(text);
+    must_fail(tow_graph_verify(program, &cluster->scope.program),
               TOW_INVALID_ARGUMENT, message);
     tow_graph_destroy(program);
 }
@@ -46,8 +46,8 @@ static void shardings_that_do_not_fit_are_refused(void **state)
             "devices: its parts and replicas must multiply to that");
     refuses("program {" X "%1 = transfer \"T\" from 4x1 to slice 2 as 1x4 (%0)"
             "%2 = result (%1) }",
-            "node 1 \"T\": input 0, of node 0 \"x\": it lies as 1x4, and is "
-            "taken as 4x1; a transfer must stand between");
+            "node 1 \"T\": input 0, of node 0 \"x\": its sharding is 1x4, but "
+            "4x1 is expected; insert a transfer");
     refuses("program { %0 = argument \"x\" : f32[3] on slice 1 as 4 "
             "%1 = transfer \"T\" from 4 to slice 2 as 2x2 (%0) %2 = result "
             "(%1) }",
@@ -82,20 +82,20 @@ static void transfers_that_cannot_be_are_refused(void **state)
     refuses("program { %0 = transfer \"T\" from 1x4 to slice 2 as 1x4 (%1)"
             "%1 = transfer \"U\" from 1x4 to slice 2 as 1x4 (%0)"
             "%2 = result (%1) }",
-            "node 0 \"T\" waits for itself, in a cycle of 2: node 0 \"T\" -> "
+            "node 0 \"T\" depends on itself, in a cycle of 2: node 0 \"T\" -> "
             "node 1 \"U\" -> node 0 \"T\"");
-    /* What it makes on slice 2 is not what the function takes. */
+    /* Its shape on slice 2 differs from the function's. */
     refuses("program {" X "%1 = transfer from 1x4 to slice 2 as 4x1 (%0)"
             "%2 = compute \"B\" function 1 on slice 2 (%1) %3 = result (%2) }",
-            "node 2 \"B\": input 0, of node 1: it is f32[2,8], and function f1 "
+            "node 2 \"B\": input 0, of node 1: it is f32[2,8], but function f1 "
             "takes f32[8,2]");
 }
 
 static void chains_of_transfers_are_bounded(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    tow_graph_t *program = program_of("program {" X "}");
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_program_of("program {" X "}");
     tow_value_t last = {0, 0};
     for (uint32_t i = 0; i <= TOW_TRANSFER_CHAIN_MAX; i++) {
         const tow_sharding_t sharding = sharding_of("1x4");
@@ -109,18 +109,18 @@ static void chains_of_transfers_are_bounded(void **state)
             .kind = TOW_NODE_RESULT, .inputs = &last, .input_count = 1};
         if (i == TOW_TRANSFER_CHAIN_MAX) {
             must(tow_graph_add(program, &result, NULL));
-            must(tow_graph_verify(program, &stage->scope.program));
+            must(tow_graph_verify(program, &cluster->scope.program));
         }
         must(tow_graph_add(program, &transfer, &last.node));
     }
-    must_fail(tow_graph_verify(program, &stage->scope.program),
+    must_fail(tow_graph_verify(program, &cluster->scope.program),
               TOW_INVALID_ARGUMENT,
-              "node 18: it is behind more than 15 transfers or collectives; "
-              "move the value from nearer to where it was made");
+              "node 18: it follows more than 15 transfers or collectives in a "
+              "chain; move an earlier value");
     tow_graph_destroy(program);
 }
 
-/* -- Steps ---------------------------------------------------------------------- */
+/* -- Steps ----------------------------------------------------------------- */
 
 static void say_step(char *text, size_t size, const tow_lowered_step_t *step)
 {
@@ -140,11 +140,11 @@ static void say_step(char *text, size_t size, const tow_lowered_step_t *step)
                  step->route->send_count, step->route->receive_count);
 }
 
-static void lowers_to(const tow_graph_t *program, stage_t *stage,
+static void lowers_to(const tow_graph_t *program, ir_cluster_t *cluster,
                       uint32_t process, const char *wanted)
 {
     char text[1024] = "";
-    tow_lowered_t *lowered = stage_lower(stage, program, process);
+    tow_lowered_t *lowered = ir_cluster_lower(cluster, program, process);
     for (size_t i = 0; i < lowered->step_count; i++)
         say_step(text, sizeof(text), &lowered->steps[i]);
     assert_string_equal(text, wanted);
@@ -154,84 +154,84 @@ static void lowers_to(const tow_graph_t *program, stage_t *stage,
 static void both_ends_get_the_step_with_their_own_slots(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    tow_graph_t *program = stage_insert(
-        stage, "program {" X "%1 = compute function 1 on slice 1 (%0)"
-               "%2 = compute function 1 on slice 2 (%1)"
-               "%3 = compute function 2 on slice 2 (%2)"
-               "%4 = result (%3) }");
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program {" X "%1 = compute function 1 on slice 1 (%0)"
+                 "%2 = compute function 1 on slice 2 (%1)"
+                 "%3 = compute function 2 on slice 2 (%2)"
+                 "%4 = result (%3) }");
     /* Slots: x 0, A 1, transfer 2, B 3, transfer 4, C 5. */
-    lowers_to(program, stage, 10,
+    lowers_to(program, cluster, 10,
               "1#0(0)->1+1; 1#1(1)->2+0 frees 1 sends 2 receives 0");
-    lowers_to(program, stage, 20,
+    lowers_to(program, cluster, 20,
               "1#1->2+1 sends 0 receives 2; 2#2(2)->3+1 frees 2; "
               "2#3(3)->4+1 frees 3 sends 8 receives 8; 3#4(4)->5+1 frees 4");
-    lowers_to(program, stage, 99, "");
+    lowers_to(program, cluster, 99, "");
     tow_graph_destroy(program);
 }
 
-/* Which replica sends is for nearness; all the same each frees its own. */
+/* The nearest replica sends, but each worker frees its own shards. */
 static void a_worker_that_sends_nothing_still_frees(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    stage_define(stage, 5, 4, "f32[8,2] as 1x4 -> f32[8,8] as 1x1*4");
-    tow_graph_t *program = stage_insert(
-        stage, "program {" X "%1 = compute function 5 on slice 1 (%0)"
-               "%2 = compute function 3 on slice 3 (%1)"
-               "%3 = result (%2) }");
-    lowers_to(program, stage, 10,
+    ir_cluster_t *cluster = open_stage();
+    ir_cluster_define(cluster, 5, 4, "f32[8,2] as 1x4 -> f32[8,8] as 1x1*4");
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program {" X "%1 = compute function 5 on slice 1 (%0)"
+                 "%2 = compute function 3 on slice 3 (%1)"
+                 "%3 = result (%2) }");
+    lowers_to(program, cluster, 10,
               "1#0(0)->1+1; 1#1(1)->2+1 frees 1 sends 1 receives 1; "
               "2#2(2)->3+1 frees 2");
-    lowers_to(program, stage, 11,
+    lowers_to(program, cluster, 11,
               "1#0(0)->1+1; 1#1(1)->2+0 frees 1 sends 0 receives 0");
     tow_graph_destroy(program);
 }
 
-/* Transfers come as soon as they can, so that the computations of each slice run
- * in the order that the client gave them: here F1, B1, F2, and not F1, F2, B1. */
+/* Transfers come as soon as they can, so that the computations of each slice
+ * run in the order that the client gave them: here F1, B1, F2, and not F1, F2,
+ * B1. */
 static void computations_keep_the_clients_order(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    tow_graph_t *program = stage_insert(
-        stage, "program {" X "%1 = compute \"F1\" function 1 on slice 1 (%0)"
-               "%2 = compute \"G1\" function 1 on slice 2 (%1)"
-               "%3 = compute \"B1\" function 1 on slice 1 (%2)"
-               "%4 = compute \"F2\" function 1 on slice 1 (%0)"
-               "%5 = compute \"G2\" function 1 on slice 2 (%4)"
-               "%6 = result (%3) %7 = result (%5) }");
-    lowers_to(program, stage, 10,
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program {" X "%1 = compute \"F1\" function 1 on slice 1 (%0)"
+                 "%2 = compute \"G1\" function 1 on slice 2 (%1)"
+                 "%3 = compute \"B1\" function 1 on slice 1 (%2)"
+                 "%4 = compute \"F2\" function 1 on slice 1 (%0)"
+                 "%5 = compute \"G2\" function 1 on slice 2 (%4)"
+                 "%6 = result (%3) %7 = result (%5) }");
+    lowers_to(program, cluster, 10,
               "1#0(0)->1+1; 1#1(1)->2+0 frees 1 sends 2 receives 0; "
               "2#3->4+1 sends 0 receives 2; 3#4(4)->5+1 frees 4; "
               "4#5(0)->6+1; 4#6(6)->7+0 frees 6 sends 2 receives 0");
     tow_graph_destroy(program);
 }
 
-/* A transfer reads its argument and leaves it to the caller, also if that was
- * marked: nothing takes its place. */
+/* A transfer reads its argument and does not consume it, even if donated. */
 static void a_transfer_consumes_nothing(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
+    ir_cluster_t *cluster = open_stage();
     bool consumed = true;
-    tow_graph_t *program = stage_insert(
-        stage, "program { %0 = argument : f32[8,2] on slice 1 as 1x4 donated "
-               "%1 = compute function 1 on slice 2 (%0) %2 = result (%1) }");
-    must(tow_graph_consumed(program, &stage->scope.program, &consumed));
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program { %0 = argument : f32[8,2] on slice 1 as 1x4 donated "
+                 "%1 = compute function 1 on slice 2 (%0) %2 = result (%1) }");
+    must(tow_graph_consumed(program, &cluster->scope.program, &consumed));
     assert_false(consumed);
-    lowers_to(program, stage, 10, "0#0(0)->1+0 sends 2 receives 0");
+    lowers_to(program, cluster, 10, "0#0(0)->1+0 sends 2 receives 0");
     tow_graph_destroy(program);
 }
 
-/* -- Costs ------------------------------------------------------------------------ */
+/* -- Costs ----------------------------------------------------------------- */
 
-static void costs(const tow_graph_t *program, const stage_t *stage,
+static void costs(const tow_graph_t *program, const ir_cluster_t *cluster,
                   uint64_t slice, tow_graph_cost_t wanted)
 {
     tow_graph_cost_t cost;
-    must(tow_graph_cost(program, &stage->scope.program, (tow_slice_id_t){slice},
-                        &cost));
+    must(tow_graph_cost(program, &cluster->scope.program,
+                        (tow_slice_id_t){slice}, &cost));
     assert_int_equal(cost.peak_bytes, wanted.peak_bytes);
     assert_int_equal(cost.result_bytes, wanted.result_bytes);
     assert_int_equal(cost.donated_bytes, wanted.donated_bytes);
@@ -242,22 +242,22 @@ static void costs(const tow_graph_t *program, const stage_t *stage,
 static void a_transfer_is_paid_for_where_it_arrives(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    tow_graph_t *program = stage_insert(
-        stage, "program {" X "%1 = compute function 1 on slice 1 (%0)"
-               "%2 = compute function 1 on slice 2 (%1)"
-               "%3 = result (%2) }");
-    costs(program, stage, 1, (tow_graph_cost_t){64, 0, 0, 1});
-    costs(program, stage, 2, (tow_graph_cost_t){128, 64, 0, 1});
+    ir_cluster_t *cluster = open_stage();
+    tow_graph_t *program = ir_cluster_insert(
+        cluster, "program {" X "%1 = compute function 1 on slice 1 (%0)"
+                 "%2 = compute function 1 on slice 2 (%1)"
+                 "%3 = result (%2) }");
+    costs(program, cluster, 1, (tow_graph_cost_t){64, 0, 0, 1});
+    costs(program, cluster, 2, (tow_graph_cost_t){128, 64, 0, 1});
     tow_graph_destroy(program);
     /* Rows of columns: they arrive packed, beside the output. */
-    program = stage_insert(stage, "program {" X
-                                  "%1 = transfer from ? to slice 2 as 4x1 (%0)"
-                                  "%2 = result (%1) }");
-    costs(program, stage, 1, (tow_graph_cost_t){0, 0, 0, 0});
-    costs(program, stage, 2, (tow_graph_cost_t){128, 64, 0, 0});
+    program = ir_cluster_insert(
+        cluster, "program {" X "%1 = transfer from ? to slice 2 as 4x1 (%0)"
+                 "%2 = result (%1) }");
+    costs(program, cluster, 1, (tow_graph_cost_t){0, 0, 0, 0});
+    costs(program, cluster, 2, (tow_graph_cost_t){128, 64, 0, 0});
     tow_result_info_t info;
-    must(tow_graph_result_info(program, &stage->scope.program, 0, &info));
+    must(tow_graph_result_info(program, &cluster->scope.program, 0, &info));
     assert_int_equal(info.bytes, 64);
     assert_int_equal(info.slice.value, 2);
     assert_int_equal(info.argument, UINT32_MAX);
@@ -266,7 +266,7 @@ static void a_transfer_is_paid_for_where_it_arrives(void **state)
     tow_graph_destroy(program);
 }
 
-/* -- All workers together ---------------------------------------------------------- */
+/* -- All workers together -------------------------------------------------- */
 
 #define PROCESSES_MAX 12
 #define NODES_MAX     24
@@ -287,13 +287,13 @@ static const cut_t cuts_of_six[] = {{"f32[2,12]", "6x1"},
                                     {"f32[12,4]", "1x3*2 mesh 2x3 axes 1,0"}};
 
 /* Three slices on a few processes, and functions that give any cut from any. */
-static void random_stage(stage_t *stage, tow_random_t *random)
+static void random_stage(ir_cluster_t *cluster, tow_random_t *random)
 {
     static const size_t counts[] = {1, 4, 6};
-    stage_init(stage);
+    ir_cluster_init(cluster);
     const size_t processes = 1 + tow_random_below(random, PROCESSES_MAX);
     for (uint64_t slice = 1; slice <= 3; slice++) {
-        stage_slice_t *it = &stage->slices[slice];
+        ir_cluster_slice_t *it = &cluster->slices[slice];
         uint32_t used[PROCESSES_MAX] = {0};
         it->count = counts[slice - 1];
         for (size_t i = 0; i < it->count; i++) {
@@ -316,11 +316,11 @@ static void random_stage(stage_t *stage, tow_random_t *random)
         char text[256];
         snprintf(text, sizeof(text), "%s as %s -> %s as %s", a->shape,
                  a->sharding, b->shape, b->sharding);
-        stage_define(stage, number, counts[kind], text);
+        ir_cluster_define(cluster, number, counts[kind], text);
     }
 }
 
-static tow_graph_t *random_staged(stage_t *stage, tow_random_t *random)
+static tow_graph_t *random_staged(ir_cluster_t *cluster, tow_random_t *random)
 {
     char text[4096];
     size_t used =
@@ -338,7 +338,7 @@ static tow_graph_t *random_staged(stage_t *stage, tow_random_t *random)
     snprintf(text + used, sizeof(text) - used,
              "%%%u = result (%%%u) %%%u = result (%%%u) }", count, count - 1,
              count + 1, (unsigned)tow_random_below(random, count));
-    return stage_insert(stage, text);
+    return ir_cluster_insert(cluster, text);
 }
 
 static const tow_lowered_step_t *step_of(const tow_lowered_t *lowered,
@@ -381,8 +381,8 @@ static void assert_routes_match(tow_lowered_t *const *all, uint32_t index)
     assert_int_equal(sent, received);
 }
 
-/* What is not a result or an argument has gone, on every worker, when all is
- * done; and what is used is there. The latter is what unpacking checks. */
+/* On every worker, all values except results and arguments are freed at the
+ * end. Unpacking checks that values exist when used. */
 static void assert_all_goes(const tow_lowered_t *lowered)
 {
     bool is_there[4096] = {false};
@@ -419,16 +419,16 @@ static tow_lowered_t *pack_and_unpack(tow_lowered_t *lowered)
 static void workers_agree_in_random_programs(void **state)
 {
     (void)state;
-    static stage_t stage;
+    static ir_cluster_t cluster;
     for (uint64_t seed = 0; seed < 300; seed++) {
         tow_random_t random;
         tow_random_init(&random, seed);
         tow_lowered_t *all[PROCESSES_MAX];
-        random_stage(&stage, &random);
-        tow_graph_t *program = random_staged(&stage, &random);
+        random_stage(&cluster, &random);
+        tow_graph_t *program = random_staged(&cluster, &random);
         for (uint32_t process = 0; process < PROCESSES_MAX; process++) {
             all[process] =
-                pack_and_unpack(stage_lower(&stage, program, process));
+                pack_and_unpack(ir_cluster_lower(&cluster, program, process));
             assert_all_goes(all[process]);
         }
         for (uint32_t index = 0; index < all[0]->step_count_all; index++)
@@ -439,30 +439,30 @@ static void workers_agree_in_random_programs(void **state)
     }
 }
 
-/* -- Size ------------------------------------------------------------------------- */
+/* -- Size ------------------------------------------------------------------ */
 
-/* A on N devices of slice 1, B on N others: as many bytes for each worker, whatever
- * N is. Numbers of processes take two bytes each. */
+/* A on N devices of slice 1, B on N others: as many bytes for each worker,
+ * whatever N is. Numbers of processes take two bytes each. */
 static void a_worker_gets_as_much_for_2048_devices_as_for_one(void **state)
 {
     (void)state;
-    static stage_t stage;
+    static ir_cluster_t cluster;
     for (uint32_t each = 1; each <= 4; each *= 4) {
         size_t sizes[2] = {0}, graph_size = 0;
-        for (size_t count = each; count <= STAGE_DEVICES; count *= 2) {
+        for (size_t count = each; count <= IR_CLUSTER_DEVICES; count *= 2) {
             const uint32_t hosts = (uint32_t)(count / each);
             char text[128];
-            stage_init(&stage);
-            stage_open(&stage, 1, count, 1000, each);
-            stage_open(&stage, 2, count, 4000, each);
+            ir_cluster_init(&cluster);
+            ir_cluster_open_slice(&cluster, 1, count, 1000, each);
+            ir_cluster_open_slice(&cluster, 2, count, 4000, each);
             snprintf(text, sizeof(text), "f32[4] as %zu -> f32[4] as %zu",
                      count, count);
-            stage_define(&stage, 1, count, text);
-            tow_graph_t *program = stage_insert(
-                &stage, "program { %0 = argument : f32[4] on slice 1 "
-                        "%1 = compute \"A\" function 1 on slice 1 (%0)"
-                        "%2 = compute \"B\" function 1 on slice 2 (%1)"
-                        "%3 = result (%2) }");
+            ir_cluster_define(&cluster, 1, count, text);
+            tow_graph_t *program = ir_cluster_insert(
+                &cluster, "program { %0 = argument : f32[4] on slice 1 "
+                          "%1 = compute \"A\" function 1 on slice 1 (%0)"
+                          "%2 = compute \"B\" function 1 on slice 2 (%1)"
+                          "%3 = result (%2) }");
             assert_int_equal(tow_graph_node_count(program), 5);
             void *bytes;
             size_t size;
@@ -474,7 +474,8 @@ static void a_worker_gets_as_much_for_2048_devices_as_for_one(void **state)
             const uint32_t ends[] = {1000, 1000 + hosts - 1, 4000,
                                      4000 + hosts / 2};
             for (size_t i = 0; i < TOW_COUNT_OF(ends); i++) {
-                tow_lowered_t *lowered = stage_lower(&stage, program, ends[i]);
+                tow_lowered_t *lowered =
+                    ir_cluster_lower(&cluster, program, ends[i]);
                 must(tow_lowered_pack(lowered, &bytes, &size));
                 if (sizes[i / 2] == 0) sizes[i / 2] = size;
                 assert_int_equal(size, sizes[i / 2]);
@@ -487,21 +488,21 @@ static void a_worker_gets_as_much_for_2048_devices_as_for_one(void **state)
     }
 }
 
-/* -- Bytes that are not trusted ---------------------------------------------------- */
+/* -- Bytes that are not trusted -------------------------------------------- */
 
 static void spoilt_bytes_are_refused_or_harmless(void **state)
 {
     (void)state;
-    static stage_t stage;
+    static ir_cluster_t cluster;
     tow_random_t random;
     tow_random_init(&random, 5);
     for (int i = 0; i < 2000; i++) {
         void *bytes;
         size_t size;
         tow_lowered_t *again;
-        random_stage(&stage, &random);
-        tow_graph_t *program = random_staged(&stage, &random);
-        tow_lowered_t *lowered = stage_lower(&stage, program, 0);
+        random_stage(&cluster, &random);
+        tow_graph_t *program = random_staged(&cluster, &random);
+        tow_lowered_t *lowered = ir_cluster_lower(&cluster, program, 0);
         must(tow_lowered_pack(lowered, &bytes, &size));
         for (uint64_t k = 0; k < 1 + tow_random_below(&random, 3); k++)
             ((uint8_t *)bytes)[tow_random_below(&random, size)] ^=
@@ -624,9 +625,9 @@ static void targets_that_are_not_covered_are_refused(void **state)
     sample.route.target_count = 1;
     sample_is(&sample, "4 pieces are received, and 2 are wanted");
     sample.devices[1] = 0;
-    sample_is(&sample, "device 0 is none, or has two target shards");
+    sample_is(&sample, "device 0 is invalid, or has two target shards");
     sample.devices[1] = 256;
-    sample_is(&sample, "device 256 is none, or has two target shards");
+    sample_is(&sample, "device 256 is invalid, or has two target shards");
 }
 
 static void ends_without_shards_are_refused(void **state)
@@ -643,25 +644,27 @@ static void ends_without_shards_are_refused(void **state)
     sample_is(&sample, "f32[4] cannot be made of f32[4,2]");
 }
 
-/* -- Memory ------------------------------------------------------------------------ */
+/* -- Memory ---------------------------------------------------------------- */
 
-static tow_status_t go_through(stage_t *stage, const tow_graph_t *program,
+static tow_status_t go_through(ir_cluster_t *cluster,
+                               const tow_graph_t *program,
                                tow_graph_t **complete, tow_lowered_t **lowered,
                                void **bytes)
 {
     size_t size;
-    TOW_RETURN_IF_ERROR(tow_graph_verify_loose(program, &stage->scope.program));
     TOW_RETURN_IF_ERROR(
-        tow_graph_insert_transfers(program, &stage->scope.program, complete));
-    TOW_RETURN_IF_ERROR(tow_graph_verify(*complete, &stage->scope.program));
-    TOW_RETURN_IF_ERROR(tow_graph_lower(*complete, &stage->scope, lowered));
+        tow_graph_verify_loose(program, &cluster->scope.program));
+    TOW_RETURN_IF_ERROR(
+        tow_graph_insert_transfers(program, &cluster->scope.program, complete));
+    TOW_RETURN_IF_ERROR(tow_graph_verify(*complete, &cluster->scope.program));
+    TOW_RETURN_IF_ERROR(tow_graph_lower(*complete, &cluster->scope, lowered));
     TOW_RETURN_IF_ERROR(tow_lowered_pack(*lowered, bytes, &size));
     return tow_lowered_unpack(*bytes, size, &lowered[1]);
 }
 
 static tow_exhaust_result_t go_and_return(void *context)
 {
-    stage_t *stage = context;
+    ir_cluster_t *cluster = context;
     tow_graph_t *complete = NULL;
     tow_lowered_t *lowered[2] = {NULL, NULL};
     void *bytes = NULL;
@@ -671,7 +674,7 @@ static tow_exhaust_result_t go_and_return(void *context)
         "%2 = compute function 2 on slice 2 (%1) %3 = result (%2) }";
     tow_status_t status = tow_graph_parse(text, sizeof(text) - 1, &program);
     if (status == TOW_OK)
-        status = go_through(stage, program, &complete, lowered, &bytes);
+        status = go_through(cluster, program, &complete, lowered, &bytes);
     tow_graph_destroy(program);
     tow_graph_destroy(complete);
     tow_lowered_destroy(lowered[0]);
@@ -686,10 +689,10 @@ static tow_exhaust_result_t go_and_return(void *context)
 static void exhausted_memory_is_an_error_at_every_place(void **state)
 {
     (void)state;
-    stage_t *stage = open_stage();
-    stage_define(stage, 5, 4, "f32[8,2] as 1x4 -> f32[8,8] as 1x1*4");
-    stage->scope.process = 10;
-    assert_in_range(tow_test_exhaust(go_and_return, stage), 20, 300);
+    ir_cluster_t *cluster = open_stage();
+    ir_cluster_define(cluster, 5, 4, "f32[8,2] as 1x4 -> f32[8,8] as 1x1*4");
+    cluster->scope.process = 10;
+    assert_in_range(tow_test_exhaust(go_and_return, cluster), 20, 300);
 }
 
 TOW_TEST_MAIN(

@@ -1,4 +1,4 @@
-/* What is known of the values of a program: shapes and shardings. */
+/* Shapes and shardings of the values of a program. */
 #include <string.h>
 
 #include "base/assert.h"
@@ -35,7 +35,7 @@ static const tow_array_info_t *result_of(const tow_graph_t *program,
     return &signature->results[value.output];
 }
 
-/* -- Shardings --------------------------------------------------------------- */
+/* -- Shardings ------------------------------------------------------------- */
 
 tow_status_t tow_array_sharding(const tow_signature_t *signature,
                                 const tow_array_info_t *array,
@@ -47,7 +47,7 @@ tow_status_t tow_array_sharding(const tow_signature_t *signature,
         *out_sharding = tow_sharding_replicated(array->shape.rank, 1);
         return TOW_OK;
     }
-    /* Of one that counts other dimensions nothing is known here. */
+    /* A sharding of another rank is treated as unknown. */
     if (array->sharding.data == NULL || array->order.size > 0) return TOW_OK;
     if (signature->replica_count > 1)
         return TOW_ERROR(TOW_UNIMPLEMENTED,
@@ -75,7 +75,7 @@ tow_status_t tow_value_sharding(const tow_graph_t *program,
     const tow_node_t *producer = producer_of(program, value);
     const size_t device_count =
         scope->slice_devices(scope->context, producer->slice);
-    if (tow_node_calls(producer)) {
+    if (tow_node_has_function(producer)) {
         const tow_signature_t *signature;
         const tow_array_info_t *result =
             result_of(program, scope, value, &signature);
@@ -89,7 +89,7 @@ tow_status_t tow_value_sharding(const tow_graph_t *program,
     return TOW_OK;
 }
 
-tow_status_t tow_sharding_forgive(tow_status_t take_status)
+tow_status_t tow_sharding_make_optional(tow_status_t take_status)
 {
     if (tow_status_code(take_status) == TOW_RESOURCE_EXHAUSTED)
         return take_status;
@@ -103,17 +103,17 @@ bool tow_edge_is_plain(const tow_graph_t *program,
 {
     const tow_signature_t *signature;
     if (wanted->sharding.data == NULL) return true;
-    if (!tow_node_calls(producer_of(program, value))) return false;
+    if (!tow_node_has_function(producer_of(program, value))) return false;
     const tow_bytes_t given =
         result_of(program, scope, value, &signature)->sharding;
     return given.data != NULL && given.size == wanted->sharding.size &&
            memcmp(given.data, wanted->sharding.data, given.size) == 0;
 }
 
-/* -- Shapes ------------------------------------------------------------------ */
+/* -- Shapes ---------------------------------------------------------------- */
 
-/* All transfers of a chain are of one array, whose shape the first of them and
- * its input tell. */
+/* All transfers of a chain move one array, whose shape follows from the first
+ * of them and its input. */
 static tow_status_t whole_shape(const tow_graph_t *program,
                                 const tow_graph_scope_t *scope,
                                 tow_value_t value, tow_shape_t *out_whole)
@@ -129,7 +129,7 @@ static tow_status_t whole_shape(const tow_graph_t *program,
         TOW_RETURN_IF_ERROR(
             tow_value_sharding(program, scope, transfer->inputs[0], &from));
     if (!tow_sharding_is_known(&from))
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "how it lies is not known");
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "its sharding is unknown");
     TOW_RETURN_IF_ERROR(
         tow_value_shape(program, scope, transfer->inputs[0], &shard));
     return tow_sharding_whole(&from, &shard, out_whole);
@@ -145,7 +145,7 @@ tow_status_t tow_value_shape(const tow_graph_t *program,
         *out_shape = producer->shape;
         return TOW_OK;
     }
-    if (tow_node_calls(producer)) {
+    if (tow_node_has_function(producer)) {
         *out_shape = result_of(program, scope, value, &signature)->shape;
         return TOW_OK;
     }
@@ -159,7 +159,7 @@ tow_status_t tow_value_shape(const tow_graph_t *program,
     return tow_sharding_shard(&to, &whole, out_shape);
 }
 
-/* -- Sizes that are not known ahead ------------------------------------------- */
+/* -- Irregular values ------------------------------------------- */
 
 uint32_t tow_value_bounds(const tow_graph_t *program,
                           const tow_graph_scope_t *scope, tow_value_t value)

@@ -1,5 +1,5 @@
-/* Is it a program that can run? Nodes by themselves first, then what they give
- * each other, their order, what they must agree on, then the whole. */
+/* Verification of programs: single nodes first, then edges, order, agreement of
+ * values and users, then the whole program. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -13,13 +13,13 @@ typedef struct verify {
     const tow_graph_t *program;
     const tow_graph_scope_t *scope;
     const tow_signature_t **signatures; /* by node; lent by the scope */
-    uint32_t *order;                    /* steps, each behind its inputs */
-    uint8_t *chains; /* by node: transfers and collectives behind one another */
-    tow_map_t slices; /* that a computation or transfer has to do with */
+    uint32_t *order;                    /* steps, each after its inputs */
+    uint8_t *chains;  /* by node: length of its chain of moves */
+    tow_map_t slices; /* with a computation or transfer */
     bool is_loose;
 } verify_t;
 
-/* An error about one node, which it begins with. */
+/* An error about one node, prefixed by its label. */
 #define NODE_ERROR(verify, index, ...) \
     node_error((verify), (index), TOW_ERROR(TOW_INVALID_ARGUMENT, __VA_ARGS__))
 
@@ -31,7 +31,7 @@ static TOW_COLD tow_status_t node_error(const verify_t *verify, uint32_t index,
                                tow_node_label(verify->program, index, label));
 }
 
-/* -- A node by itself -------------------------------------------------------- */
+/* -- Single nodes -------------------------------------------------------- */
 
 static tow_status_t find_slice(const verify_t *verify, uint32_t index,
                                size_t *out_devices)
@@ -51,7 +51,7 @@ static size_t device_count_of(const verify_t *verify, uint32_t index)
         verify->scope->context, tow_graph_node(verify->program, index)->slice);
 }
 
-/* What an argument says of how it lies. */
+/* The sharding of an argument, if given. */
 static tow_status_t check_layout(const verify_t *verify, uint32_t index,
                                  size_t devices)
 {
@@ -91,13 +91,13 @@ static tow_status_t check_function(verify_t *verify, uint32_t index,
     if (signature == NULL)
         return NODE_ERROR(verify, index,
                           "there is no function %" PRIu64
-                          "; it was never compiled, or is dropped",
+                          "; it was never compiled, or has been discarded",
                           node->function.value);
     if (signature->argument_count == TOW_COUNT_UNKNOWN ||
         signature->result_count == TOW_COUNT_UNKNOWN)
         return NODE_ERROR(verify, index,
-                          "what function %s takes and gives is not known, so "
-                          "it cannot be part of a program",
+                          "the signature of function %s is unknown, so it "
+                          "cannot be part of a program",
                           signature->name);
     if (signature->is_host != (node->kind == TOW_NODE_HOST))
         return NODE_ERROR(
@@ -120,7 +120,7 @@ static tow_status_t check_function(verify_t *verify, uint32_t index,
 
 static tow_status_t note_slice(verify_t *verify, tow_slice_id_t slice)
 {
-    /* Any value that is not NULL: it is used as a set. */
+    /* The map is a set: any non-NULL value. */
     if (!tow_map_put(&verify->slices, slice.value, verify))
         return tow_ir_exhausted();
     return TOW_OK;
@@ -182,12 +182,13 @@ static tow_status_t check_node(verify_t *verify, uint32_t index)
     return TOW_OK;
 }
 
-/* -- What nodes give each other ---------------------------------------------- */
+/* -- Edges ---------------------------------------------- */
 
 static size_t output_count(const verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
-    if (tow_node_calls(node)) return verify->signatures[index]->result_count;
+    if (tow_node_has_function(node))
+        return verify->signatures[index]->result_count;
     return node->kind == TOW_NODE_COLLECTIVE ? node->input_count : 1;
 }
 
@@ -225,9 +226,9 @@ static tow_status_t check_values(const verify_t *verify, uint32_t index)
     return TOW_OK;
 }
 
-/* -- What they must agree on ------------------------------------------------- */
+/* -- Agreement of values and users ----------------------------------------- */
 
-/* An error about one input, which is named behind the node. */
+/* An error about one input, named after the node. */
 static TOW_COLD tow_status_t input_error(const verify_t *verify, uint32_t index,
                                          size_t input, tow_status_t take_status)
 {
@@ -244,7 +245,7 @@ static TOW_COLD tow_status_t input_error(const verify_t *verify, uint32_t index,
     input_error((verify), (index), (input),    \
                 TOW_ERROR(TOW_INVALID_ARGUMENT, __VA_ARGS__))
 
-/* Where both sides say how the value lies they must say the same. */
+/* Two known shardings must be equal. */
 static tow_status_t check_lies_as(const verify_t *verify, uint32_t index,
                                   size_t input, const tow_sharding_t *wanted)
 {
@@ -252,20 +253,20 @@ static tow_status_t check_lies_as(const verify_t *verify, uint32_t index,
         tow_graph_node(verify->program, index)->inputs[input];
     char texts[2][TOW_SHARDING_TEXT_MAX];
     tow_sharding_t given;
-    TOW_RETURN_IF_ERROR(tow_sharding_forgive(
+    TOW_RETURN_IF_ERROR(tow_sharding_make_optional(
         tow_value_sharding(verify->program, verify->scope, value, &given)));
     if (!tow_sharding_is_known(&given) || !tow_sharding_is_known(wanted) ||
         tow_sharding_equal(&given, wanted))
         return TOW_OK;
-    return INPUT_ERROR(verify, index, input,
-                       "it lies as %s, and is taken as %s; a transfer must "
-                       "stand between",
-                       tow_sharding_format(&given, texts[0]),
-                       tow_sharding_format(wanted, texts[1]));
+    return INPUT_ERROR(
+        verify, index, input,
+        "its sharding is %s, but %s is expected; insert a transfer",
+        tow_sharding_format(&given, texts[0]),
+        tow_sharding_format(wanted, texts[1]));
 }
 
-/* Devices take arrays of one size; only a host function that says so takes what
- * may be smaller. */
+/* Computations take arrays of fixed size; only a host function with bounds
+ * takes irregular ones. */
 static tow_status_t check_bounds(const verify_t *verify, uint32_t index,
                                  size_t input, const tow_array_info_t *wanted)
 {
@@ -274,15 +275,15 @@ static tow_status_t check_bounds(const verify_t *verify, uint32_t index,
     const uint32_t given =
         tow_value_bounds(verify->program, verify->scope, value);
     if ((given & ~wanted->bounds) == 0) return TOW_OK;
-    return INPUT_ERROR(verify, index, input,
-                       "its dimension %d is known only when it is there, and "
-                       "function %s takes one size; a host function that "
-                       "takes any, and gives that, must stand between",
-                       __builtin_ctz(given & ~wanted->bounds),
-                       verify->signatures[index]->name);
+    return INPUT_ERROR(
+        verify, index, input,
+        "the size of its dimension %d is known only at run time, and function "
+        "%s takes a fixed size; pad it in a host function",
+        __builtin_ctz(given & ~wanted->bounds),
+        verify->signatures[index]->name);
 }
 
-/* What is known only at run time cannot be cut: whole shards go. */
+/* An irregular value cannot be split: it moves in whole shards. */
 static tow_status_t check_whole_shards(const verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
@@ -292,13 +293,13 @@ static tow_status_t check_whole_shards(const verify_t *verify, uint32_t index)
     const size_t bytes = node->from->rank * sizeof(node->from->parts[0]);
     if (memcmp(node->from->parts, node->to->parts, bytes) == 0) return TOW_OK;
     return INPUT_ERROR(verify, index, 0,
-                       "its size is known only when it is there, so it goes "
-                       "in whole shards, and not from %s to %s",
+                       "its size is known only at run time, so it moves in "
+                       "whole shards and cannot be resharded from %s to %s",
                        tow_sharding_format(node->from, texts[0]),
                        tow_sharding_format(node->to, texts[1]));
 }
 
-/* A computation and the value that it is given. */
+/* A computation and its input. */
 static tow_status_t check_edge(const verify_t *verify, uint32_t index,
                                size_t input)
 {
@@ -310,9 +311,9 @@ static tow_status_t check_edge(const verify_t *verify, uint32_t index,
     tow_shape_t given;
     if (!tow_slice_id_equal(producer->slice, node->slice))
         return INPUT_ERROR(verify, index, input,
-                           "it lives on slice %" PRIu64
-                           ", and the node runs on slice %" PRIu64
-                           "; a transfer must stand between",
+                           "it is on slice %" PRIu64
+                           ", but the node runs on slice %" PRIu64
+                           "; insert a transfer",
                            producer->slice.value, node->slice.value);
     tow_status_t status =
         tow_value_shape(verify->program, verify->scope, value, &given);
@@ -320,7 +321,7 @@ static tow_status_t check_edge(const verify_t *verify, uint32_t index,
     if (!tow_shape_equal(&wanted->shape, &given)) {
         char texts[2][TOW_SHAPE_TEXT_MAX];
         return INPUT_ERROR(verify, index, input,
-                           "it is %s, and function %s takes %s",
+                           "it is %s, but function %s takes %s",
                            tow_shape_format(&given, texts[0]), signature->name,
                            tow_shape_format(&wanted->shape, texts[1]));
     }
@@ -328,31 +329,31 @@ static tow_status_t check_edge(const verify_t *verify, uint32_t index,
     if (tow_edge_is_plain(verify->program, verify->scope, value, wanted))
         return TOW_OK;
     tow_sharding_t sharding;
-    TOW_RETURN_IF_ERROR(tow_sharding_forgive(tow_array_sharding(
+    TOW_RETURN_IF_ERROR(tow_sharding_make_optional(tow_array_sharding(
         signature, wanted, device_count_of(verify, index), &sharding)));
     return check_lies_as(verify, index, input, &sharding);
 }
 
-/* Shapes of what is moved are found along these chains. Steps come behind their
- * inputs, so the lengths of those are known. */
+/* Shapes of moved values are computed along these chains. Steps come after
+ * their inputs, so the lengths of those are known. */
 static tow_status_t check_chain(verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
     uint8_t length = 0;
-    if (tow_node_calls(node)) return TOW_OK;
+    if (tow_node_has_function(node)) return TOW_OK;
     for (size_t i = 0; i < node->input_count; i++)
         if (verify->chains[node->inputs[i].node] > length)
             length = verify->chains[node->inputs[i].node];
     if (length == TOW_TRANSFER_CHAIN_MAX)
         return NODE_ERROR(verify, index,
-                          "it is behind more than %d transfers or collectives; "
-                          "move the value from nearer to where it was made",
+                          "it follows more than %d transfers or collectives in "
+                          "a chain; move an earlier value",
                           TOW_TRANSFER_CHAIN_MAX - 1);
     verify->chains[index] = length + 1;
     return TOW_OK;
 }
 
-/* A collective and a value that is its input. */
+/* A collective and its input. */
 static tow_status_t check_tensor(const verify_t *verify, uint32_t index,
                                  size_t input)
 {
@@ -363,8 +364,8 @@ static tow_status_t check_tensor(const verify_t *verify, uint32_t index,
     tow_shape_t shape;
     if (!tow_slice_id_equal(slice, node->slice))
         return INPUT_ERROR(verify, index, input,
-                           "it lives on slice %" PRIu64
-                           ", and the collective is on slice %" PRIu64
+                           "it is on slice %" PRIu64
+                           ", but the collective is on slice %" PRIu64
                            "; move it there by a transfer",
                            slice.value, node->slice.value);
     tow_status_t status =
@@ -372,8 +373,8 @@ static tow_status_t check_tensor(const verify_t *verify, uint32_t index,
     if (status != TOW_OK) return input_error(verify, index, input, status);
     if (tow_value_bounds(verify->program, verify->scope, value) != 0)
         return INPUT_ERROR(verify, index, input,
-                           "its size is known only when it is there, and a "
-                           "collective must know it before");
+                           "its size is known only at run time, and a "
+                           "collective needs a fixed size");
     if (tow_type_is_reducible(shape.type, node->collective->reduction))
         return TOW_OK;
     return INPUT_ERROR(verify, index, input, "there is no %s of %s",
@@ -381,7 +382,7 @@ static tow_status_t check_tensor(const verify_t *verify, uint32_t index,
                        tow_type_name(shape.type));
 }
 
-/* A transfer and the value that it moves. */
+/* A transfer and its input. */
 static tow_status_t check_move(verify_t *verify, uint32_t index)
 {
     const tow_node_t *node = tow_graph_node(verify->program, index);
@@ -403,16 +404,16 @@ static tow_status_t check_inputs(verify_t *verify, uint32_t index)
     const tow_node_t *node = tow_graph_node(verify->program, index);
     if (node->kind == TOW_NODE_TRANSFER) return check_move(verify, index);
     const bool is_collective = node->kind == TOW_NODE_COLLECTIVE;
-    if (!tow_node_calls(node) && !is_collective) return TOW_OK;
+    if (!tow_node_has_function(node) && !is_collective) return TOW_OK;
     for (size_t i = 0; i < node->input_count; i++)
         TOW_RETURN_IF_ERROR(is_collective ? check_tensor(verify, index, i)
                                           : check_edge(verify, index, i));
     return TOW_OK;
 }
 
-/* -- The whole --------------------------------------------------------------- */
+/* -- Whole program --------------------------------------------------------- */
 
-/* Who has no step gets no program, and would never see the argument. */
+/* A worker without a step gets no program, and would ignore the argument. */
 static tow_status_t check_argument_slices(const verify_t *verify)
 {
     for (size_t i = 0; i < verify->program->arguments.count; i++) {
@@ -420,11 +421,11 @@ static tow_status_t check_argument_slices(const verify_t *verify)
         const tow_slice_id_t slice =
             tow_graph_node(verify->program, index)->slice;
         if (tow_map_find(&verify->slices, slice.value) == NULL)
-            return NODE_ERROR(verify, index,
-                              "the argument is on slice %" PRIu64
-                              ", where no computation of the program is, "
-                              "and nothing is moved from or to",
-                              slice.value);
+            return NODE_ERROR(
+                verify, index,
+                "the argument is on slice %" PRIu64
+                ", which no computation or transfer of the program uses",
+                slice.value);
     }
     return TOW_OK;
 }
@@ -448,8 +449,7 @@ static tow_status_t check_slots(const verify_t *verify)
 static tow_status_t check_whole(const verify_t *verify)
 {
     if (verify->program->results.count == 0)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "no node is a result, so a run would leave nothing");
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "the program has no result");
     if (!verify->is_loose) TOW_RETURN_IF_ERROR(check_argument_slices(verify));
     return check_slots(verify);
 }

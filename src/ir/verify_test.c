@@ -2,10 +2,10 @@
 
 static void refuses_with(tow_code_t code, const char *text, const char *message)
 {
-    world_t world;
-    world_init(&world, 4);
-    tow_graph_t *program = program_of(text);
-    must_fail(tow_graph_verify(program, &world.scope.program), code, message);
+    ir_fixture_t fixture;
+    ir_fixture_init(&fixture, 4);
+    tow_graph_t *program = ir_program_of(text);
+    must_fail(tow_graph_verify(program, &fixture.scope.program), code, message);
     tow_graph_destroy(program);
 }
 
@@ -16,10 +16,10 @@ static void refuses(const char *text, const char *message)
 
 static void accepts(const char *text)
 {
-    world_t world;
-    world_init(&world, 4);
-    tow_graph_t *program = program_of(text);
-    must(tow_graph_verify(program, &world.scope.program));
+    ir_fixture_t fixture;
+    ir_fixture_init(&fixture, 4);
+    tow_graph_t *program = ir_program_of(text);
+    must(tow_graph_verify(program, &fixture.scope.program));
     tow_graph_destroy(program);
 }
 
@@ -47,12 +47,12 @@ static void programs_made_by_chance_to_be_right_are_accepted(void **state)
 {
     (void)state;
     tow_random_t random;
-    world_t world;
-    world_init(&world, 3);
+    ir_fixture_t fixture;
+    ir_fixture_init(&fixture, 3);
     tow_random_init(&random, 7);
     for (int i = 0; i < 500; i++) {
-        tow_graph_t *program = random_program(&random);
-        must(tow_graph_verify(program, &world.scope.program));
+        tow_graph_t *program = ir_random_program(&random);
+        must(tow_graph_verify(program, &fixture.scope.program));
         tow_graph_destroy(program);
     }
 }
@@ -61,12 +61,12 @@ static void nonsense_is_refused_and_never_crashes(void **state)
 {
     (void)state;
     tow_random_t random;
-    world_t world;
-    world_init(&world, 3);
+    ir_fixture_t fixture;
+    ir_fixture_init(&fixture, 3);
     tow_random_init(&random, 8);
     for (int i = 0; i < 2000; i++) {
-        tow_graph_t *program = random_nonsense(&random);
-        tow_status_t status = tow_graph_verify(program, &world.scope.program);
+        tow_graph_t *program = ir_random_malformed(&random);
+        tow_status_t status = tow_graph_verify(program, &fixture.scope.program);
         assert_true(status != TOW_OK);
         tow_status_release(status);
         tow_graph_destroy(program);
@@ -122,23 +122,23 @@ static void unknown_slices_and_functions_are_refused(void **state)
     refuses("program {" X "%1 = compute \"A\" function 77 on slice 1 (%0)"
             "%2 = result (%1) }",
             "node 1 \"A\": there is no function 77; it was never compiled, or "
-            "is dropped");
+            "has been discarded");
     refuses("program {" X "%1 = compute \"A\" function 8 on slice 1 (%0)"
             "%2 = result (%1) }",
-            "node 1 \"A\": what function unknown takes and gives is not known, "
-            "so it cannot be part of a program");
+            "node 1 \"A\": the signature of function unknown is unknown, so it "
+            "cannot be part of a program");
 }
 
 static void a_function_for_another_number_of_devices_is_refused(void **state)
 {
     (void)state;
-    world_t world;
-    world_init(&world, 4);
-    world.functions[TEST_INCREMENT].replica_count = 2;
-    tow_graph_t *program =
-        program_of("program {" X "%1 = compute \"A\" function 1 on slice 1 (%0)"
-                   "%2 = result (%1) }");
-    must_fail(tow_graph_verify(program, &world.scope.program),
+    ir_fixture_t fixture;
+    ir_fixture_init(&fixture, 4);
+    fixture.functions[TEST_INCREMENT].replica_count = 2;
+    tow_graph_t *program = ir_program_of(
+        "program {" X "%1 = compute \"A\" function 1 on slice 1 (%0)"
+        "%2 = result (%1) }");
+    must_fail(tow_graph_verify(program, &fixture.scope.program),
               TOW_INVALID_ARGUMENT,
               "node 1 \"A\": function increment is compiled for 8 devices, and "
               "slice 1 has 4");
@@ -163,27 +163,24 @@ static void wrong_argument_counts_are_refused(void **state)
 static void wrong_shapes_and_types_are_refused(void **state)
 {
     (void)state;
-    refuses(
-        "program { %0 = argument \"x\" : f32[4,1] on slice 1 "
-        "%1 = compute \"A\" function 1 on slice 1 (%0) %2 = result (%1) }",
-        "node 1 \"A\": input 0, of node 0 \"x\": it is f32[4,1], and function "
-        "increment takes f32[4]");
-    refuses(
-        "program {" X "%1 = compute \"A\" function 4 on slice 1 (%0)"
-        "%2 = compute \"B\" function 3 on slice 1 (%1, %1:1)"
-        "%3 = result (%2) }",
-        "node 2 \"B\": input 1, of node 1 \"A\": it is s32[2], and function "
-        "add takes f32[4]");
+    refuses("program { %0 = argument \"x\" : f32[4,1] on slice 1 "
+            "%1 = compute \"A\" function 1 on slice 1 (%0) %2 = result (%1) }",
+            "node 1 \"A\": input 0, of node 0 \"x\": it is f32[4,1], but "
+            "function increment takes f32[4]");
+    refuses("program {" X "%1 = compute \"A\" function 4 on slice 1 (%0)"
+            "%2 = compute \"B\" function 3 on slice 1 (%1, %1:1)"
+            "%3 = result (%2) }",
+            "node 2 \"B\": input 1, of node 1 \"A\": it is s32[2], but "
+            "function add takes f32[4]");
 }
 
 static void a_value_used_on_another_slice_is_refused(void **state)
 {
     (void)state;
-    refuses(
-        "program {" X "%1 = compute \"A\" function 1 on slice 2 (%0)"
-        "%2 = result (%1) }",
-        "node 1 \"A\": input 0, of node 0 \"x\": it lives on slice 1, and the "
-        "node runs on slice 2; a transfer must stand between");
+    refuses("program {" X "%1 = compute \"A\" function 1 on slice 2 (%0)"
+            "%2 = result (%1) }",
+            "node 1 \"A\": input 0, of node 0 \"x\": it is on slice 1, but the "
+            "node runs on slice 2; insert a transfer");
 }
 
 static void an_argument_without_a_shape_that_has_bytes_is_refused(void **state)
@@ -205,9 +202,9 @@ static void an_argument_without_a_shape_that_has_bytes_is_refused(void **state)
 static void a_program_without_a_result_is_refused(void **state)
 {
     (void)state;
-    refuses("program { }", "no node is a result, so a run would leave nothing");
+    refuses("program { }", "the program has no result");
     refuses("program {" X "%1 = compute function 1 on slice 1 (%0) }",
-            "no node is a result, so a run would leave nothing");
+            "the program has no result");
 }
 
 static void an_argument_of_a_slice_without_computation_is_refused(void **state)
@@ -215,21 +212,21 @@ static void an_argument_of_a_slice_without_computation_is_refused(void **state)
     (void)state;
     refuses("program {" X "%1 = argument \"z\" : f32[4] on slice 2 "
             "%2 = compute function 1 on slice 1 (%0) %3 = result (%1) }",
-            "node 1 \"z\": the argument is on slice 2, where no computation of "
-            "the program is, and nothing is moved from or to");
+            "node 1 \"z\": the argument is on slice 2, which no computation or "
+            "transfer of the program uses");
 }
 
 static void too_many_values_are_refused(void **state)
 {
     (void)state;
-    world_t world;
-    world_init(&world, 4);
-    world.functions[TEST_SOURCE].result_count = TOW_SLOTS_MAX / 2 + 1;
+    ir_fixture_t fixture;
+    ir_fixture_init(&fixture, 4);
+    fixture.functions[TEST_SOURCE].result_count = TOW_SLOTS_MAX / 2 + 1;
     tow_graph_t *program =
-        program_of("program { %0 = compute \"A\" function 6 on slice 1 ()"
-                   "%1 = compute \"B\" function 6 on slice 1 ()"
-                   "%2 = result (%0) }");
-    must_fail(tow_graph_verify(program, &world.scope.program),
+        ir_program_of("program { %0 = compute \"A\" function 6 on slice 1 ()"
+                      "%1 = compute \"B\" function 6 on slice 1 ()"
+                      "%2 = result (%0) }");
+    must_fail(tow_graph_verify(program, &fixture.scope.program),
               TOW_INVALID_ARGUMENT,
               "node 1 \"B\": with its outputs the program has more than "
               "4194304 values; split it");
@@ -243,11 +240,11 @@ static void a_cycle_is_refused_and_its_nodes_are_listed(void **state)
             "%2 = compute \"B\" function 1 on slice 1 (%1)"
             "%3 = compute \"C\" function 1 on slice 1 (%2)"
             "%4 = result (%3) }",
-            "node 1 \"A\" waits for itself, in a cycle of 3: node 1 \"A\" -> "
+            "node 1 \"A\" depends on itself, in a cycle of 3: node 1 \"A\" -> "
             "node 2 \"B\" -> node 3 \"C\" -> node 1 \"A\"");
     refuses("program { %0 = compute \"A\" function 1 on slice 1 (%0)"
             "%1 = result (%0) }",
-            "node 0 \"A\" waits for itself, in a cycle of 1: node 0 \"A\" -> "
+            "node 0 \"A\" depends on itself, in a cycle of 1: node 0 \"A\" -> "
             "node 0 \"A\"");
 }
 
@@ -259,16 +256,16 @@ static void nodes_behind_a_cycle_are_not_listed(void **state)
             "%2 = compute \"B\" function 1 on slice 1 (%1)"
             "%3 = compute \"E\" function 1 on slice 1 (%0)"
             "%4 = result (%3) }",
-            "node 2 \"B\" waits for itself, in a cycle of 2: node 2 \"B\" -> "
+            "node 2 \"B\" depends on itself, in a cycle of 2: node 2 \"B\" -> "
             "node 1 \"A\" -> node 2 \"B\"");
 }
 
 static void a_long_cycle_is_listed_in_part(void **state)
 {
     (void)state;
-    world_t world;
+    ir_fixture_t fixture;
     tow_graph_t *program;
-    world_init(&world, 1);
+    ir_fixture_init(&fixture, 1);
     must(tow_graph_create("", &program));
     const uint32_t count = 10000;
     for (uint32_t i = 0; i < count; i++) {
@@ -284,9 +281,9 @@ static void a_long_cycle_is_listed_in_part(void **state)
     tow_node_t result = {
         .kind = TOW_NODE_RESULT, .inputs = &last, .input_count = 1};
     must(tow_graph_add(program, &result, NULL));
-    must_fail(tow_graph_verify(program, &world.scope.program),
+    must_fail(tow_graph_verify(program, &fixture.scope.program),
               TOW_INVALID_ARGUMENT,
-              "node 0 waits for itself, in a cycle of 10000: node 0 -> node 1 "
+              "node 0 depends on itself, in a cycle of 10000: node 0 -> node 1 "
               "-> node 2 -> node 3 -> node 4 -> node 5 -> node 6 -> node 7 -> "
               "9992 more -> node 0");
     tow_graph_destroy(program);

@@ -1,4 +1,5 @@
-/* Shards, as JAX sees them, and the arrays that they are shards of. */
+/* Buffers: shards, as JAX sees them, and the cluster's arrays that they belong
+ * to. */
 #include <string.h>
 
 #include "client/tuning.h"
@@ -6,9 +7,10 @@
 
 /* -- Types ----------------------------------------------------------------------- */
 
-shard_type_t *tow_shard_type_create(const tow_shape_t *shape, size_t bytes,
-                                    tow_memory_kind_t memory,
-                                    const layout_t *layout)
+shard_type_t *tow_plugin_shard_type_create(const tow_shape_t *shape,
+                                           size_t bytes,
+                                           tow_memory_kind_t memory,
+                                           const layout_t *layout)
 {
     shard_type_t *type = tow_malloc(sizeof(*type));
     if (type == NULL) return NULL;
@@ -21,25 +23,26 @@ shard_type_t *tow_shard_type_create(const tow_shape_t *shape, size_t bytes,
     return type;
 }
 
-void tow_shard_type_retain(shard_type_t *type)
+void tow_plugin_shard_type_retain(shard_type_t *type)
 {
     atomic_fetch_add_explicit(&type->reference_count, 1, memory_order_relaxed);
 }
 
-void tow_shard_type_release(shard_type_t *type)
+void tow_plugin_shard_type_release(shard_type_t *type)
 {
     if (type != NULL && atomic_fetch_sub(&type->reference_count, 1) == 1)
         tow_free(type);
 }
 
-/* -- Groups ---------------------------------------------------------------------- */
+/* -- Shard groups ---------------------------------------------------------- */
 
-group_t *tow_group_create(PJRT_Client *client, const slice_entry_t *slice,
-                          tow_array_t *take_array)
+shard_group_t *tow_plugin_shard_group_create(PJRT_Client *client,
+                                             const slice_entry_t *slice,
+                                             tow_array_t *take_array)
 {
-    group_t *group = tow_malloc(sizeof(*group));
+    shard_group_t *group = tow_malloc(sizeof(*group));
     if (group == NULL) {
-        tow_array_drop(take_array);
+        tow_array_release_locked(take_array);
         return NULL;
     }
     atomic_init(&group->reference_count, 1);
@@ -47,43 +50,44 @@ group_t *tow_group_create(PJRT_Client *client, const slice_entry_t *slice,
     group->array = take_array;
     group->slice = slice;
     group->generation = slice->generation;
+    tow_plugin_shard_group_check(group);
     return group;
 }
 
-void tow_group_retain(group_t *group)
+void tow_plugin_shard_group_retain(shard_group_t *group)
 {
     atomic_fetch_add_explicit(&group->reference_count, 1, memory_order_relaxed);
 }
 
-static bool is_last(group_t *group)
+static bool is_last(shard_group_t *group)
 {
     return atomic_fetch_sub(&group->reference_count, 1) == 1;
 }
 
-void tow_group_release_inside(group_t *group)
+void tow_plugin_shard_group_release_locked(shard_group_t *group)
 {
     if (group == NULL || !is_last(group)) return;
-    tow_array_drop(group->array);
+    tow_array_release_locked(group->array);
     tow_free(group);
 }
 
-void tow_group_release(group_t *group)
+void tow_plugin_shard_group_release(shard_group_t *group)
 {
     if (group == NULL || !is_last(group)) return;
-    /* In a forked child nobody is there to tell. */
-    if (!atomic_load(&tow_pjrt_is_forked)) {
+    /* A forked child has no connection to notify. */
+    if (!atomic_load(&tow_plugin_is_forked)) {
         client_enter(group->client);
-        tow_array_drop(group->array);
-        client_leave_quietly(group->client);
+        tow_array_release_locked(group->array);
+        client_leave_lazily(group->client);
     }
     tow_free(group);
 }
 
 /* -- Buffers ---------------------------------------------------------------------- */
 
-PJRT_Buffer *tow_pjrt_buffer_make(PJRT_Device *device, shard_type_t *type,
-                                  PJRT_Event *ready, group_t *group,
-                                  uint32_t shard)
+PJRT_Buffer *tow_plugin_buffer_make(PJRT_Device *device, shard_type_t *type,
+                                    PJRT_Event *ready, shard_group_t *group,
+                                    uint32_t shard)
 {
     PJRT_Buffer *buffer = tow_malloc(sizeof(*buffer));
     if (buffer == NULL) return NULL;
@@ -92,52 +96,54 @@ PJRT_Buffer *tow_pjrt_buffer_make(PJRT_Device *device, shard_type_t *type,
                             .ready = ready,
                             .group = group,
                             .shard = shard,
-                            .is_turned = !layout_is_plain(&type->layout)};
-    tow_shard_type_retain(type);
-    tow_event_retain(ready);
-    if (group != NULL) tow_group_retain(group);
+                            .is_permuted = !layout_is_plain(&type->layout)};
+    tow_plugin_shard_type_retain(type);
+    tow_plugin_event_retain(ready);
+    if (group != NULL) tow_plugin_shard_group_retain(group);
     return buffer;
 }
 
-void tow_pjrt_buffer_free(PJRT_Buffer *buffer)
+void tow_plugin_buffer_free(PJRT_Buffer *buffer)
 {
     if (buffer == NULL) return;
-    tow_group_release(buffer->group);
-    tow_group_release(buffer->other);
-    tow_event_release(buffer->ready);
-    tow_shard_type_release(buffer->type);
-    tow_kept_t *kept = atomic_load(&buffer->kept);
-    if (kept != TOW_PJRT_ELSEWHERE) tow_kept_release(kept);
+    tow_plugin_shard_group_release(buffer->group);
+    tow_plugin_shard_group_release(buffer->other);
+    tow_plugin_event_release(buffer->ready);
+    tow_plugin_shard_type_release(buffer->type);
+    tow_cached_value_t *cached = atomic_load(&buffer->cached);
+    if (cached != TOW_PLUGIN_NOT_CACHED) tow_cached_value_release(cached);
     tow_free(buffer);
 }
 
-/* The first to say where its bytes are is right. Takes the reference. */
-static void decide(PJRT_Buffer *buffer, tow_kept_t *take_kept)
+/* The first decision stands. Takes the reference. */
+static void decide(PJRT_Buffer *buffer, tow_cached_value_t *take_cached)
 {
-    tow_kept_t *nobody = NULL;
-    if (!atomic_compare_exchange_strong(&buffer->kept, &nobody, take_kept) &&
-        take_kept != TOW_PJRT_ELSEWHERE)
-        tow_kept_release(take_kept);
+    tow_cached_value_t *undecided = NULL;
+    if (!atomic_compare_exchange_strong(&buffer->cached, &undecided,
+                                        take_cached) &&
+        take_cached != TOW_PLUGIN_NOT_CACHED)
+        tow_cached_value_release(take_cached);
 }
 
-void tow_pjrt_buffer_keep(PJRT_Buffer *buffer)
+void tow_plugin_buffer_cache(PJRT_Buffer *buffer)
 {
-    if (buffer->group == NULL || atomic_load(&buffer->kept) != NULL) return;
-    tow_kept_t *kept = tow_array_kept(buffer->group->array, buffer->shard);
-    if (kept == NULL) return;
-    tow_kept_retain(kept);
-    decide(buffer, kept);
+    if (buffer->group == NULL || atomic_load(&buffer->cached) != NULL) return;
+    tow_cached_value_t *cached =
+        tow_array_cached_value(buffer->group->array, buffer->shard);
+    if (cached == NULL) return;
+    tow_cached_value_retain(cached);
+    decide(buffer, cached);
 }
 
-void tow_pjrt_buffer_forget(PJRT_Buffer *buffer)
+void tow_plugin_buffer_discard(PJRT_Buffer *buffer)
 {
     atomic_store(&buffer->is_deleted, true);
-    tow_group_release_inside(buffer->group);
-    tow_group_release_inside(buffer->other);
+    tow_plugin_shard_group_release_locked(buffer->group);
+    tow_plugin_shard_group_release_locked(buffer->other);
     buffer->group = buffer->other = NULL;
 }
 
-tow_status_t tow_pjrt_buffer_check(const PJRT_Buffer *buffer)
+tow_status_t tow_plugin_buffer_status(const PJRT_Buffer *buffer)
 {
     if (TOW_LIKELY(buffer->group != NULL)) return TOW_OK;
     if (!atomic_load(&buffer->is_deleted))
@@ -146,11 +152,11 @@ tow_status_t tow_pjrt_buffer_check(const PJRT_Buffer *buffer)
                      "the buffer has been deleted or donated");
 }
 
-/* -- The table --------------------------------------------------------------------- */
+/* -- Functions of the PJRT table ------------------------------------------- */
 
 static PJRT_Error *buffer_destroy(PJRT_Buffer_Destroy_Args *args)
 {
-    tow_pjrt_buffer_free(args->buffer);
+    tow_plugin_buffer_free(args->buffer);
     return NULL;
 }
 
@@ -191,7 +197,7 @@ static PJRT_Error *buffer_layout(PJRT_Buffer_GetMemoryLayout_Args *args)
         .struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE,
         .tiled = {.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE,
                   .minor_to_major =
-                      tow_layout_minor_to_major(&type->layout, rank),
+                      tow_plugin_layout_minor_to_major(&type->layout, rank),
                   .minor_to_major_size = rank},
         .type = PJRT_Buffer_MemoryLayout_Type_Tiled};
     return NULL;
@@ -220,10 +226,10 @@ static PJRT_Error *buffer_delete(PJRT_Buffer_Delete_Args *args)
 {
     PJRT_Buffer *buffer = args->buffer;
     if (atomic_load(&buffer->is_deleted)) return NULL;
-    RETURN_IF_ERROR(tow_pjrt_check_fork());
+    RETURN_IF_ERROR(tow_plugin_check_fork());
     client_enter(buffer->device->client);
-    tow_pjrt_buffer_forget(buffer);
-    client_leave_quietly(buffer->device->client);
+    tow_plugin_buffer_discard(buffer);
+    client_leave_lazily(buffer->device->client);
     return NULL;
 }
 
@@ -233,23 +239,24 @@ static PJRT_Error *buffer_is_deleted(PJRT_Buffer_IsDeleted_Args *args)
     return NULL;
 }
 
-/* JAX asks when somebody wants to look at it. If it is so JAX asks for its address
- * next, before it waits for the value: so of results it is so only when that is
- * here. It asks again on the way, and must be told the same: else it looks for a
- * copy that it has not made. */
+/* JAX asks before it reads the value. If the answer is yes, it asks for the
+ * address next, before it waits for the value; so a result is on the CPU only
+ * if its value is cached. JAX asks several times for one read and must get the
+ * same answer: else it looks for a copy that it has not made. */
 static bool is_here(PJRT_Buffer *buffer)
 {
-    if (buffer->type->bytes > TOW_CLIENT_KEPT_BYTES_MAX || buffer->is_turned)
+    if (buffer->type->bytes > TOW_CLIENT_CACHED_BYTES_MAX ||
+        buffer->is_permuted)
         return false;
-    if (atomic_load(&buffer->kept) == NULL &&
-        tow_event_is_ready(buffer->ready) &&
-        !atomic_load(&tow_pjrt_is_forked)) {
+    if (atomic_load(&buffer->cached) == NULL &&
+        tow_plugin_event_is_ready(buffer->ready) &&
+        !atomic_load(&tow_plugin_is_forked)) {
         client_enter(buffer->device->client);
-        tow_pjrt_buffer_keep(buffer);
-        client_leave_quietly(buffer->device->client);
+        tow_plugin_buffer_cache(buffer);
+        client_leave_lazily(buffer->device->client);
     }
-    decide(buffer, TOW_PJRT_ELSEWHERE);
-    return atomic_load(&buffer->kept) != TOW_PJRT_ELSEWHERE;
+    decide(buffer, TOW_PLUGIN_NOT_CACHED);
+    return atomic_load(&buffer->cached) != TOW_PLUGIN_NOT_CACHED;
 }
 
 static PJRT_Error *buffer_is_on_cpu(PJRT_Buffer_IsOnCpu_Args *args)
@@ -260,8 +267,8 @@ static PJRT_Error *buffer_is_on_cpu(PJRT_Buffer_IsOnCpu_Args *args)
 
 static PJRT_Error *buffer_ready_event(PJRT_Buffer_ReadyEvent_Args *args)
 {
-    tow_event_hurry(args->buffer->ready);
-    tow_event_retain(args->buffer->ready);
+    tow_plugin_event_progress(args->buffer->ready);
+    tow_plugin_event_retain(args->buffer->ready);
     args->event = args->buffer->ready;
     return NULL;
 }
@@ -269,7 +276,7 @@ static PJRT_Error *buffer_ready_event(PJRT_Buffer_ReadyEvent_Args *args)
 static PJRT_Error *buffer_hold_address(
     PJRT_Buffer_IncreaseExternalReferenceCount_Args *args)
 {
-    return NULL; /* Whoever has it keeps the buffer too. */
+    return NULL; /* The holder of the address keeps the buffer. */
 }
 
 static PJRT_Error *buffer_drop_address(
@@ -280,7 +287,7 @@ static PJRT_Error *buffer_drop_address(
 
 static PJRT_Error *no_address(void)
 {
-    return tow_pjrt_unimplemented(
+    return tow_plugin_unimplemented(
         "addresses of arrays: they are in other processes. Use np.asarray(x), or "
         "np.from_dlpack(x), which copies");
 }
@@ -293,13 +300,13 @@ static PJRT_Error *buffer_unsafe_pointer(PJRT_Buffer_UnsafePointer_Args *args)
 static PJRT_Error *buffer_data_pointer(
     PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args *args)
 {
-    tow_kept_t *kept = atomic_load(&args->buffer->kept);
-    if (kept == NULL || kept == TOW_PJRT_ELSEWHERE) return no_address();
-    args->device_memory_ptr = kept->bytes;
+    tow_cached_value_t *cached = atomic_load(&args->buffer->cached);
+    if (cached == NULL || cached == TOW_PLUGIN_NOT_CACHED) return no_address();
+    args->device_memory_ptr = cached->bytes;
     return NULL;
 }
 
-void tow_pjrt_fill_buffer(PJRT_Api *api)
+void tow_plugin_fill_buffer(PJRT_Api *api)
 {
     api->PJRT_Buffer_Destroy = buffer_destroy;
     api->PJRT_Buffer_ElementType = buffer_element_type;

@@ -27,7 +27,7 @@ static const char *const names[] = {
 
 /* -- Reading ----------------------------------------------------------------------- */
 
-/* One that has failed stays so, and is at its end. */
+/* After a failure it stays failed, at its end. */
 typedef struct reader {
     const uint8_t *at, *end;
     bool has_failed;
@@ -50,7 +50,7 @@ static const uint8_t *take(reader_t *reader, uint64_t count)
     return taken;
 }
 
-/* Zeroes at the end of the first byte say how many bytes follow. */
+/* The trailing zeros of the first byte give the number of bytes that follow. */
 static uint64_t take_varint(reader_t *reader)
 {
     const uint8_t *first = take(reader, 1);
@@ -99,7 +99,7 @@ static section_t take_section(reader_t *reader, const uint8_t *base)
     return section;
 }
 
-/* A program by its parts. */
+/* The sections of a program. */
 typedef struct layout {
     tow_bytes_t head;
     section_t sections[SECTION_COUNT_MAX];
@@ -130,8 +130,8 @@ static section_t *find(layout_t *layout, uint8_t id)
     return NULL;
 }
 
-/* Is string `index` this one? Their sizes come first, the last one's first; then
- * the strings, each with its NUL. */
+/* Is string `index` this one? Their sizes come first, the last one's first;
+ * then the strings, each with its NUL. */
 static bool is_string(tow_bytes_t strings, uint64_t index, const char *text)
 {
     reader_t reader = reader_of(strings);
@@ -203,7 +203,7 @@ static void put_section(text_t *text, const section_t *section)
 
 /* -- Types ------------------------------------------------------------------------- */
 
-/* NULL: it is another. */
+/* NULL: another type. */
 static const char *name_of(const uint8_t *entry, size_t size)
 {
     reader_t reader = {.at = entry, .end = entry + size};
@@ -214,7 +214,7 @@ static const char *name_of(const uint8_t *entry, size_t size)
     return names[number];
 }
 
-/* The two sections anew. */
+/* The two sections, rewritten. */
 typedef struct spelling {
     reader_t offsets, entries;
     text_t new_offsets, new_entries;

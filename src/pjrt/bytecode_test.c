@@ -15,8 +15,8 @@
         'h', 'l', 'o', 0
 /* vhlo has a version, a section of two bytes; then builtin. */
 #define DIALECTS 1, V(7), V(2), V(1 << 1 | 1), 7, V(2), 9, 9, V(0 << 1)
-/* One attribute of vhlo; types: its number 24, which is its own business, and of
- * builtin the numbers 24 and 5. */
+/* One attribute of vhlo; types: its number 24, which is its own business, and
+ * of builtin the numbers 24 and 5. */
 #define ENTRIES 2, V(4), V(24), V(24), V(24), V(5)
 #define OFFSETS                                                           \
     3, V(12), V(1), V(3), V(0), V(1), V(3), V(0), V(1), V(3), V(1), V(2), \
@@ -29,7 +29,7 @@ static tow_bytes_t bytes_of(const char *bytes, size_t size)
     return (tow_bytes_t){bytes, size};
 }
 
-static void types_of_builtin_are_spelled_out(void **state)
+static void builtin_types_become_text(void **state)
 {
     static const char spelled[] = {
         HEAD, STRINGS, DIALECTS, 2,    V(12), V(24),     V(24), 'f',
@@ -67,7 +67,7 @@ static void sections_keep_their_alignment(void **state)
 }
 
 /* Copies of exact size, so that a sanitizer sees who reads past the end. */
-static void what_is_not_whole_is_left_alone(void **state)
+static void truncated_programs_are_left_unchanged(void **state)
 {
     for (size_t size = 0; size < sizeof(program); size++) {
         char *cut = tow_malloc(size + 1);
@@ -91,6 +91,6 @@ static void what_is_not_whole_is_left_alone(void **state)
     assert_null(tow_bytecode_spell(bytes_of("module {}", 9), &size));
 }
 
-TOW_TEST_MAIN(cmocka_unit_test(types_of_builtin_are_spelled_out),
+TOW_TEST_MAIN(cmocka_unit_test(builtin_types_become_text),
               cmocka_unit_test(sections_keep_their_alignment),
-              cmocka_unit_test(what_is_not_whole_is_left_alone))
+              cmocka_unit_test(truncated_programs_are_left_unchanged))

@@ -1,11 +1,11 @@
-/* Functions of the user's that computations call: JAX's callbacks.
+/* JAX's callbacks: functions of the user that computations call.
  *
- * Python tells us once whom to call (towpath_serve_callbacks), for all functions;
- * programs name them by number, and python/towpath/callbacks.py has the table. A
- * call comes while some thread turns the client's machine, where nobody may wait
- * for Python: threads of our own make it. There are as many as there are calls
- * at a time, up to a bound, because a function may itself run a program that calls
- * another. */
+ * Python registers one entry point for all functions
+ * (towpath_serve_callbacks); programs name functions by number, and
+ * python/towpath/callbacks.py has the table. A call arrives while some thread
+ * turns the client's machine, which must not wait for Python, so threads of
+ * the plugin make the call. There are as many as concurrent calls, up to a
+ * limit, because a function may itself run a program that calls another. */
 #include "pjrt/plugin_impl.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@
 #include "base/list.h"
 #include "pjrt/tuning.h"
 
-/* Returns 0, or a tow_code_t and why in `error`. */
+/* Returns 0, or a tow_code_t with a text in `error`. */
 typedef int (*callback_function_t)(uint64_t function, int64_t device,
                                    const void *arguments, size_t size,
                                    void *results, size_t result_size,
@@ -25,13 +25,13 @@ static _Atomic(callback_function_t) callback_function;
 /* Counted: by the client and by each thread. */
 struct callbacks {
     atomic_uint reference_count;
-    pthread_mutex_t queue_mutex; /* of what follows; taken inside, too */
+    pthread_mutex_t queue_mutex; /* of the fields below */
     pthread_cond_t has_come;
-    tow_list_t requests; /* of tow_client_request_t, owned */
+    tow_list_t requests; /* of tow_callback_call_t, owned */
     uint32_t thread_count, idle_count;
     bool is_closing;
-    pthread_mutex_t life_mutex; /* never taken inside */
-    PJRT_Client *client;        /* lent; NULL: destroyed */
+    pthread_mutex_t life_mutex; /* never taken while locked */
+    PJRT_Client *client;        /* borrowed; NULL: destroyed */
 };
 
 __attribute__((visibility("default"))) void towpath_serve_callbacks(
@@ -41,7 +41,7 @@ void towpath_serve_callbacks(callback_function_t function)
     atomic_store(&callback_function, function);
 }
 
-static void drop_request(tow_client_request_t *request)
+static void drop_request(tow_callback_call_t *request)
 {
     tow_free(request->bytes);
     tow_free(request);
@@ -52,7 +52,7 @@ static void release(callbacks_t *callbacks)
     if (atomic_fetch_sub(&callbacks->reference_count, 1) > 1) return;
     tow_list_t *item;
     while ((item = tow_list_pop_front(&callbacks->requests)) != NULL)
-        drop_request(TOW_CONTAINER_OF(item, tow_client_request_t, node));
+        drop_request(TOW_CONTAINER_OF(item, tow_callback_call_t, node));
     pthread_mutex_destroy(&callbacks->queue_mutex);
     pthread_mutex_destroy(&callbacks->life_mutex);
     pthread_cond_destroy(&callbacks->has_come);
@@ -61,15 +61,15 @@ static void release(callbacks_t *callbacks)
 
 /* -- Threads ---------------------------------------------------------------------- */
 
-static tow_status_t call(const tow_client_request_t *request, void *results)
+static tow_status_t call(const tow_callback_call_t *request, void *results)
 {
-    char error[TOW_PJRT_CALLBACK_ERROR_SIZE] = "";
+    char error[TOW_PLUGIN_CALLBACK_ERROR_SIZE] = "";
     callback_function_t function = atomic_load(&callback_function);
     if (function == NULL)
         return TOW_ERROR(
             TOW_FAILED_PRECONDITION,
-            "the program calls back, and nobody in this process "
-            "serves callbacks: import towpath's plugin as JAX does");
+            "the program calls back, but this process has no callback "
+            "server: import towpath's plugin as JAX does");
     int code = function(request->function, request->device, request->bytes,
                         request->size, results, request->result_size, error,
                         sizeof(error));
@@ -77,7 +77,7 @@ static tow_status_t call(const tow_client_request_t *request, void *results)
     return TOW_ERROR((tow_code_t)code, "%s", error);
 }
 
-static void serve(callbacks_t *callbacks, tow_client_request_t *request)
+static void serve(callbacks_t *callbacks, tow_callback_call_t *request)
 {
     void *results = tow_calloc(1, request->result_size + 1);
     tow_status_t status = results != NULL
@@ -87,7 +87,7 @@ static void serve(callbacks_t *callbacks, tow_client_request_t *request)
     PJRT_Client *client = callbacks->client;
     if (client != NULL) {
         client_enter(client);
-        tow_client_answer(client->tow, request, results, status);
+        tow_client_callback_reply(client->tow, request, results, status);
         client_leave(client);
     } else {
         tow_status_release(status);
@@ -97,8 +97,8 @@ static void serve(callbacks_t *callbacks, tow_client_request_t *request)
     tow_free(results);
 }
 
-/* NULL: the client goes, or there have been enough of us for a while. */
-static tow_client_request_t *next(callbacks_t *callbacks)
+/* NULL: the client is closing, or the thread has been idle. */
+static tow_callback_call_t *next(callbacks_t *callbacks)
 {
     pthread_mutex_lock(&callbacks->queue_mutex);
     callbacks->idle_count++;
@@ -108,24 +108,24 @@ static tow_client_request_t *next(callbacks_t *callbacks)
     tow_list_t *item =
         callbacks->is_closing ? NULL : tow_list_pop_front(&callbacks->requests);
     pthread_mutex_unlock(&callbacks->queue_mutex);
-    return item != NULL ? TOW_CONTAINER_OF(item, tow_client_request_t, node)
+    return item != NULL ? TOW_CONTAINER_OF(item, tow_callback_call_t, node)
                         : NULL;
 }
 
 static void *serve_all(void *context)
 {
     callbacks_t *callbacks = context;
-    for (tow_client_request_t *request; (request = next(callbacks)) != NULL;)
+    for (tow_callback_call_t *request; (request = next(callbacks)) != NULL;)
         serve(callbacks, request);
     release(callbacks);
     return NULL;
 }
 
-/* With the queue's mutex. */
+/* Holds the queue's mutex. */
 static void add_thread(callbacks_t *callbacks)
 {
     pthread_t thread;
-    if (callbacks->thread_count >= TOW_PJRT_CALLBACK_THREADS_MAX) return;
+    if (callbacks->thread_count >= TOW_PLUGIN_CALLBACK_THREADS_MAX) return;
     atomic_fetch_add(&callbacks->reference_count, 1);
 
     if (pthread_create(&thread, NULL, serve_all, callbacks) == 0) {
@@ -136,9 +136,9 @@ static void add_thread(callbacks_t *callbacks)
     }
 }
 
-/* -- Inside ------------------------------------------------------------------------- */
+/* -- Calls from the client's machine --------------------------------------- */
 
-static void called(void *context, tow_client_request_t *take_request)
+static void called(void *context, tow_callback_call_t *take_request)
 {
     callbacks_t *callbacks = context;
     pthread_mutex_lock(&callbacks->queue_mutex);
@@ -161,30 +161,33 @@ static callbacks_t *create(PJRT_Client *client)
     return callbacks;
 }
 
-/* Calls come when they come, also while no thread of the user's is in here: from
- * the first such program on the keeper looks out for them. */
-tow_status_t tow_pjrt_expect_callbacks(PJRT_Client *client, const char *program,
-                                       size_t size)
+/* Calls arrive at any time, also while no thread of the user is in the
+ * library: from the first such program on the progress thread polls for them.
+ */
+tow_status_t tow_plugin_enable_callbacks(PJRT_Client *client,
+                                         const char *program, size_t size)
 {
-    static const char target[] = TOW_PJRT_CALLBACK_TARGET;
+    static const char target[] = TOW_PLUGIN_CALLBACK_TARGET;
     if (memmem(program, size, target, sizeof(target) - 1) == NULL)
         return TOW_OK;
     client_enter(client);
     if (client->callbacks == NULL) {
         client->callbacks = create(client);
         if (client->callbacks != NULL) {
-            tow_client_set_server(
-                client->tow, &(tow_client_server_t){called, client->callbacks});
-            tow_shared_net_expect(tow_client_shared(client->tow), true);
+            tow_client_set_callback_server(
+                client->tow,
+                &(tow_callback_server_t){called, client->callbacks});
+            tow_locked_net_expect(tow_client_locked_net(client->tow), true);
         }
     }
     bool is_there = client->callbacks != NULL;
-    client_leave_quietly(client);
+    client_leave_lazily(client);
     return is_there ? TOW_OK : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
-/* A thread that is in a function of the user's goes on; its answer is for nobody. */
-void tow_pjrt_callbacks_close(PJRT_Client *client)
+/* A thread that is in a function of the user continues; its answer is
+ * discarded. */
+void tow_plugin_callbacks_close(PJRT_Client *client)
 {
     callbacks_t *callbacks = client->callbacks;
     if (callbacks == NULL) return;
@@ -192,9 +195,9 @@ void tow_pjrt_callbacks_close(PJRT_Client *client)
     callbacks->client = NULL;
     pthread_mutex_unlock(&callbacks->life_mutex);
     client_enter(client);
-    tow_client_set_server(client->tow, &(tow_client_server_t){0});
-    tow_shared_net_expect(tow_client_shared(client->tow), false);
-    client_leave_quietly(client);
+    tow_client_set_callback_server(client->tow, &(tow_callback_server_t){0});
+    tow_locked_net_expect(tow_client_locked_net(client->tow), false);
+    client_leave_lazily(client);
     pthread_mutex_lock(&callbacks->queue_mutex);
     callbacks->is_closing = true;
     pthread_cond_broadcast(&callbacks->has_come);

@@ -1,5 +1,5 @@
-/* Clients, devices and memories. Getters answer from what was told when the
- * client was made: they cannot fail, also when the cluster is lost. */
+/* Clients, devices and memories. Getters answer from what was known when the
+ * client was created: they cannot fail, even without a cluster. */
 #include <pthread.h> /* tow-allow: pthread_atfork and once, for forked users */
 #include <stdio.h>
 #include <string.h>
@@ -7,30 +7,30 @@
 #include "pjrt/plugin_impl.h"
 #include "pjrt/tuning.h"
 
-static const char platform[] = TOW_PJRT_PLATFORM;
-static const char *const memory_kinds[] = {TOW_PJRT_MEMORY_KINDS};
+static const char platform[] = TOW_PLUGIN_PLATFORM;
+static const char *const memory_kinds[] = {TOW_PLUGIN_MEMORY_KINDS};
 _Static_assert(TOW_COUNT_OF(memory_kinds) == TOW_MEMORY_KIND_COUNT,
                "a name for each");
 
 /* -- Forks ---------------------------------------------------------------------- */
 
-atomic_bool tow_pjrt_is_forked;
+atomic_bool tow_plugin_is_forked;
 
 static void child_was_forked(void)
 {
-    atomic_store(&tow_pjrt_is_forked, true);
+    atomic_store(&tow_plugin_is_forked, true);
 }
 
 static void watch_forks(void)
 {
-    /* Without memory for this a forked child is left to itself. */
+    /* If this fails, a forked child goes undetected. */
     pthread_atfork(NULL, NULL, child_was_forked);
 }
 
-tow_status_t tow_pjrt_check_fork(void)
+tow_status_t tow_plugin_check_fork(void)
 {
     if (TOW_LIKELY(
-            !atomic_load_explicit(&tow_pjrt_is_forked, memory_order_relaxed)))
+            !atomic_load_explicit(&tow_plugin_is_forked, memory_order_relaxed)))
         return TOW_OK;
     return TOW_ERROR(TOW_FAILED_PRECONDITION,
                      "this process was forked from one that uses towpath, and "
@@ -38,7 +38,7 @@ tow_status_t tow_pjrt_check_fork(void)
                      "multiprocessing.set_start_method('spawn')");
 }
 
-/* -- Creating -------------------------------------------------------------------- */
+/* -- Creation -------------------------------------------------------------- */
 
 static bool is_named(const PJRT_NamedValue *value, const char *name)
 {
@@ -47,7 +47,7 @@ static bool is_named(const PJRT_NamedValue *value, const char *name)
            memcmp(value->name, name, value->name_size) == 0;
 }
 
-/* A copy; NULL: there is none, or no memory. */
+/* A copy; NULL: absent, or no memory. */
 static char *string_option(const PJRT_Client_Create_Args *args,
                            const char *name)
 {
@@ -97,8 +97,8 @@ static const char *island_of(const tow_device_t *info)
     return info->island;
 }
 
-/* Of hosts or islands, in the order in which they appear: that of the first
- * device that has the same, or the next number. Devices before have theirs. */
+/* Numbers hosts or islands in order of appearance: the number of an earlier
+ * device with the same name, or the next one. */
 static int64_t ordinal(const PJRT_Client *client, size_t index,
                        size_t attribute,
                        const char *(*name_of)(const tow_device_t *))
@@ -126,7 +126,7 @@ static PJRT_NamedValue number(const char *name, int64_t value)
                              .value_size = 1};
 }
 
-/* Lent by the slice of all. */
+/* Borrowed from the slice of all devices. */
 static PJRT_NamedValue text(const char *name, const char *value)
 {
     return (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
@@ -148,8 +148,8 @@ static PJRT_NamedValue numbers(const char *name, const int64_t *values,
                              .value_size = count};
 }
 
-/* Where it is, for whoever lays out meshes. Not `slice_index`, by which JAX lays
- * out hybrid ones: jax.make_mesh refuses devices that differ in it. */
+/* The device's position, for mesh layouts. Not `slice_index`, which JAX uses
+ * for hybrid meshes: jax.make_mesh refuses devices that differ in it. */
 static void fill_attributes(PJRT_Client *client, size_t index,
                             const tow_device_t *info)
 {
@@ -166,7 +166,7 @@ static void fill_attributes(PJRT_Client *client, size_t index,
     values[5] = numbers("coords", description->coordinates, 2);
 }
 
-const char *tow_pjrt_memory_kind_name(tow_memory_kind_t kind)
+const char *tow_plugin_memory_kind_name(tow_memory_kind_t kind)
 {
     return memory_kinds[kind];
 }
@@ -210,8 +210,8 @@ static tow_status_t fill_client(PJRT_Client *client)
     const tow_slice_options_t every = {.struct_size = sizeof(every),
                                        .island = TOW_ISLAND_EVERY};
     client_enter(client);
-    tow_shared_net_call_on_leaving(tow_client_shared(client->tow));
-    client_leave_quietly(client);
+    tow_locked_net_run_callback_on_leave(tow_client_locked_net(client->tow));
+    client_leave_lazily(client);
     TOW_RETURN_IF_ERROR(tow_slice_open(client->tow, &every, &client->all));
     const size_t count = tow_slice_device_count(client->all);
     client->device_storage = tow_calloc(count, sizeof(PJRT_Device));
@@ -222,17 +222,17 @@ static tow_status_t fill_client(PJRT_Client *client)
         client->memories == NULL)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     client->device_count = count;
-    tow_pjrt_set_stablehlo(tow_slice_stablehlo(client->all));
+    tow_plugin_set_stablehlo(tow_slice_stablehlo(client->all));
     for (size_t i = 0; i < count; i++)
         fill_device(client, i);
     snprintf(client->version, sizeof(client->version), "towpath %d.%d.%d",
              TOW_VERSION_MAJOR, TOW_VERSION_MINOR, TOW_VERSION_PATCH);
-    client->topology = tow_pjrt_topology_create(client);
+    client->topology = tow_plugin_topology_create(client);
     return client->topology != NULL ? TOW_OK
                                     : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
-/* Accepts one that is half made. */
+/* Accepts one that is partly built. */
 static void destroy(PJRT_Client *client)
 {
     for (size_t i = 0; i < client->slices.count; i++) {
@@ -242,8 +242,8 @@ static void destroy(PJRT_Client *client)
         tow_free(entry);
     }
     tow_vec_deinit(&client->slices);
-    tow_pjrt_callbacks_close(client);
-    tow_pjrt_topology_destroy(client->topology);
+    tow_plugin_callbacks_close(client);
+    tow_plugin_topology_destroy(client->topology);
     if (client->all != NULL) tow_slice_release(client->all);
     if (client->tow != NULL) tow_client_release(client->tow);
     tow_free(client->memories);
@@ -256,7 +256,7 @@ static PJRT_Error *client_create(PJRT_Client_Create_Args *args)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT; /* tow-allow: see README */
     pthread_once(&once, watch_forks);               /* tow-allow: ditto */
-    RETURN_IF_ERROR(tow_pjrt_check_fork());
+    RETURN_IF_ERROR(tow_plugin_check_fork());
     PJRT_Client *client = tow_calloc(1, sizeof(*client));
     if (client == NULL)
         return take_error(tow_status_bare(TOW_RESOURCE_EXHAUSTED));
@@ -266,17 +266,17 @@ static PJRT_Error *client_create(PJRT_Client_Create_Args *args)
         destroy(client);
         return take_error(status);
     }
-    tow_pjrt_watch_late(client);
+    tow_plugin_watch_stalls(client);
     args->client = client;
-    atomic_store(&tow_pjrt_latest_client, client);
+    atomic_store(&tow_plugin_latest_client, client);
     return NULL;
 }
 
 static PJRT_Error *client_destroy(PJRT_Client_Destroy_Args *args)
 {
-    if (atomic_load(&tow_pjrt_is_forked)) return NULL;
+    if (atomic_load(&tow_plugin_is_forked)) return NULL;
     PJRT_Client *latest = args->client;
-    atomic_compare_exchange_strong(&tow_pjrt_latest_client, &latest, NULL);
+    atomic_compare_exchange_strong(&tow_plugin_latest_client, &latest, NULL);
     destroy(args->client);
     return NULL;
 }
@@ -319,7 +319,7 @@ static PJRT_Error *client_addressable_devices(
     return NULL;
 }
 
-PJRT_Device *tow_pjrt_find_device(const PJRT_Client *client, int64_t id)
+PJRT_Device *tow_plugin_find_device(const PJRT_Client *client, int64_t id)
 {
     for (size_t i = 0; i < client->device_count; i++)
         if (client->devices[i]->description.id == id) return client->devices[i];
@@ -328,7 +328,7 @@ PJRT_Device *tow_pjrt_find_device(const PJRT_Client *client, int64_t id)
 
 static PJRT_Error *client_lookup_device(PJRT_Client_LookupDevice_Args *args)
 {
-    args->device = tow_pjrt_find_device(args->client, args->id);
+    args->device = tow_plugin_find_device(args->client, args->id);
     if (args->device != NULL) return NULL;
     return take_error(
         TOW_ERROR(TOW_INVALID_ARGUMENT, "there is no device %d", args->id));
@@ -382,7 +382,7 @@ static PJRT_Error *description_id(PJRT_DeviceDescription_Id_Args *args)
 static PJRT_Error *description_process_index(
     PJRT_DeviceDescription_ProcessIndex_Args *args)
 {
-    args->process_index = 0; /* One process drives them all. */
+    args->process_index = 0; /* One process drives all devices. */
     return NULL;
 }
 
@@ -448,8 +448,8 @@ static PJRT_Error *device_default_memory(PJRT_Device_DefaultMemory_Args *args)
     return NULL;
 }
 
-/* What the cluster's books say, in a line a device: of all clients, and at once,
- * for what it has promised to runs is counted before they use it. */
+/* Parses a line of the cluster's memory accounts, which cover all clients and
+ * count reservations of runs before they are used. */
 static bool read_memory_line(const char *line, int64_t id,
                              PJRT_Device_MemoryStats_Args *args)
 {
@@ -466,7 +466,7 @@ static bool read_memory_line(const char *line, int64_t id,
     args->bytes_reserved_is_set = true;
     args->bytes_limit = (int64_t)limit;
     args->bytes_limit_is_set = limit > 0;
-    /* The books do not say how memory lies. */
+    /* The accounts have no addresses. */
     args->num_allocs_is_set = args->largest_alloc_size_is_set = false;
     args->peak_bytes_reserved_is_set = false;
     args->bytes_reservable_limit_is_set = false;
@@ -480,7 +480,7 @@ static tow_status_t read_memory(const char *text, PJRT_Device *device,
 {
     client_enter(device->client);
     const int64_t id = device->cluster_id;
-    client_leave_quietly(device->client);
+    client_leave_lazily(device->client);
     for (const char *line = text; *line != '\0';) {
         if (read_memory_line(line, id, args)) return TOW_OK;
         const size_t length = strcspn(line, "\n");
@@ -493,8 +493,8 @@ static tow_status_t read_memory(const char *text, PJRT_Device *device,
 static PJRT_Error *device_memory_stats(PJRT_Device_MemoryStats_Args *args)
 {
     char *text;
-    RETURN_IF_ERROR(tow_pjrt_check_fork());
-    RETURN_IF_ERROR(tow_pjrt_attend(args->device->client));
+    RETURN_IF_ERROR(tow_plugin_check_fork());
+    RETURN_IF_ERROR(tow_plugin_refresh_devices(args->device->client));
     RETURN_IF_ERROR(tow_client_memory(args->device->client->tow, &text));
     tow_status_t status = read_memory(text, args->device, args);
     tow_free_text(text);
@@ -544,7 +544,7 @@ static PJRT_Error *memory_devices(PJRT_Memory_AddressableByDevices_Args *args)
     return NULL;
 }
 
-void tow_pjrt_fill_client(PJRT_Api *api)
+void tow_plugin_fill_client(PJRT_Api *api)
 {
     api->PJRT_Client_Create = client_create;
     api->PJRT_Client_Destroy = client_destroy;

@@ -1,5 +1,5 @@
-/* Executables: one round trip brings the signature, and all that JAX asks is
- * answered from it. */
+/* Executables: one round trip returns the signature, which answers everything
+ * that JAX asks. */
 #include <string.h>
 
 #include "device/options.h"
@@ -9,24 +9,24 @@
 #include "pjrt/plugin_impl.h"
 #include "pjrt/tuning.h"
 
-/* -- Life ------------------------------------------------------------------------- */
+/* -- References ------------------------------------------------------------ */
 
 static void free_variants(PJRT_Executable *executable)
 {
     for (size_t i = 0; i < executable->variants.count; i++) {
-        tow_program_drop(executable->variants.items[i].program);
+        tow_program_release_locked(executable->variants.items[i].program);
         tow_free(executable->variants.items[i].is_donated);
     }
     tow_vec_deinit(&executable->variants);
 }
 
-/* Accepts one that is half made. */
+/* Accepts one that is partly built. */
 static void destroy(PJRT_Executable *executable)
 {
     const size_t results =
         executable->signature != NULL ? executable->signature->result_count : 0;
     for (size_t i = 0; executable->result_types != NULL && i < results; i++)
-        tow_shard_type_release(executable->result_types[i]);
+        tow_plugin_shard_type_release(executable->result_types[i]);
     tow_free(executable->result_types);
     tow_free(executable->result_elements);
     tow_free(executable->result_dims);
@@ -42,30 +42,31 @@ static void destroy(PJRT_Executable *executable)
     tow_free(executable->program);
     tow_free(executable->options);
     tow_free_text(executable->code);
-    if (!atomic_load(&tow_pjrt_is_forked)) {
+    if (!atomic_load(&tow_plugin_is_forked)) {
         client_enter(executable->client);
         free_variants(executable);
         if (executable->function != NULL)
-            tow_function_drop(executable->function);
-        if (executable->first != NULL) tow_function_drop(executable->first);
-        client_leave_quietly(executable->client);
+            tow_function_release_locked(executable->function);
+        if (executable->first != NULL)
+            tow_function_release_locked(executable->first);
+        client_leave_lazily(executable->client);
     }
     tow_free(executable);
 }
 
-void tow_pjrt_executable_retain(PJRT_Executable *executable)
+void tow_plugin_executable_retain(PJRT_Executable *executable)
 {
     atomic_fetch_add(&executable->reference_count, 1);
 }
 
-void tow_pjrt_executable_release(PJRT_Executable *executable)
+void tow_plugin_executable_release(PJRT_Executable *executable)
 {
     if (executable != NULL &&
         atomic_fetch_sub(&executable->reference_count, 1) == 1)
         destroy(executable);
 }
 
-/* -- What is known ------------------------------------------------------------------ */
+/* -- Attributes from the signature ----------------------------------------- */
 
 static bool fill_results(PJRT_Executable *executable)
 {
@@ -89,26 +90,27 @@ static bool fill_results(PJRT_Executable *executable)
         return false;
     int64_t *dims = executable->result_dims;
     for (size_t i = 0; i < count; i++) {
-        const layout_t layout = tow_layout_of(&signature->results[i]);
+        const layout_t layout = tow_plugin_layout_of(&signature->results[i]);
         const tow_shape_t shape =
-            tow_layout_program_shape(&signature->results[i]);
+            tow_plugin_layout_program_shape(&signature->results[i]);
         uint64_t bytes = 0;
         if (tow_shape_bytes(&shape, &bytes) != TOW_OK) return false;
         const tow_memory_kind_t memory = signature->results[i].memory;
         executable->result_types[i] =
-            tow_shard_type_create(&shape, bytes, memory, &layout);
+            tow_plugin_shard_type_create(&shape, bytes, memory, &layout);
         if (executable->result_types[i] == NULL) return false;
         executable->result_elements[i] = (PJRT_Buffer_Type)shape.type;
         executable->result_ranks[i] = shape.rank;
         memcpy(dims, shape.dims, shape.rank * sizeof(int64_t));
         dims += shape.rank;
-        executable->memory_kinds[i] = tow_pjrt_memory_kind_name(memory);
+        executable->memory_kinds[i] = tow_plugin_memory_kind_name(memory);
         executable->memory_kind_sizes[i] = strlen(executable->memory_kinds[i]);
     }
     return true;
 }
 
-/* True: all are known, and there are some: JAX takes none for a mistake. */
+/* True: all are known, and there is at least one: JAX treats none as an error.
+ */
 static bool fill_shardings(PJRT_Executable *executable,
                            const tow_array_info_t *arrays, size_t count,
                            size_t first)
@@ -179,8 +181,8 @@ static tow_status_t find_devices(PJRT_Client *client, tow_bytes_t options,
     const size_t count = replicas * partitions;
     if (count > client->device_count)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "a program for %zu devices, and there are %zu", count,
-                         client->device_count);
+                         "the program is for %zu devices, but there are %zu",
+                         count, client->device_count);
     int64_t *ids = tow_malloc(count * sizeof(*ids));
     PJRT_Device **devices = tow_malloc(count * sizeof(*devices));
     tow_status_t status = ids != NULL && devices != NULL
@@ -190,7 +192,7 @@ static tow_status_t find_devices(PJRT_Client *client, tow_bytes_t options,
         status == TOW_OK &&
         tow_compile_options_devices(options, replicas, partitions, ids);
     for (size_t i = 0; i < count && status == TOW_OK; i++) {
-        devices[i] = is_given ? tow_pjrt_find_device(client, ids[i])
+        devices[i] = is_given ? tow_plugin_find_device(client, ids[i])
                               : client->devices[i];
         if (devices[i] == NULL)
             status = TOW_ERROR(TOW_INVALID_ARGUMENT,
@@ -215,8 +217,8 @@ static tow_status_t find_slice(PJRT_Client *client, tow_bytes_t options,
     size_t count = 0;
     TOW_RETURN_IF_ERROR(find_devices(client, options, &devices, &count));
     tow_status_t status =
-        count == 1 ? tow_pjrt_device_slice(devices[0], out_slice)
-                   : tow_pjrt_slice(client, devices, count, out_slice);
+        count == 1 ? tow_plugin_device_slice(devices[0], out_slice)
+                   : tow_plugin_slice(client, devices, count, out_slice);
     tow_free(devices);
     return status;
 }
@@ -227,7 +229,7 @@ static bool is_format(const PJRT_Program *program, const char *format)
            memcmp(program->format, format, program->format_size) == 0;
 }
 
-/* The cluster takes XLA's own modules behind a mark. */
+/* The cluster accepts XLA's own modules behind a mark. */
 static tow_status_t mark_hlo(tow_bytes_t module, void **out_bytes,
                              size_t *out_size)
 {
@@ -242,7 +244,7 @@ static tow_status_t mark_hlo(tow_bytes_t module, void **out_bytes,
     return TOW_OK;
 }
 
-/* What is configured is in the compile options, too. */
+/* The configuration is in the compile options too. */
 static tow_status_t find_module(tow_bytes_t with_config,
                                 tow_bytes_t *out_module)
 {
@@ -254,11 +256,11 @@ static tow_status_t find_module(tow_bytes_t with_config,
             return TOW_OK;
         }
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                     "the program is no HloModuleProtoWithConfig");
+                     "the program is not an HloModuleProtoWithConfig");
 }
 
-/* What a framework hands over, as the cluster reads it: bytes of our own, or NULL if
- * it is that already. */
+/* Converts a framework's program to the cluster's format; NULL: no conversion
+ * is needed. */
 static tow_status_t read_program(const PJRT_Program *program, void **out_bytes,
                                  size_t *out_size)
 {
@@ -278,7 +280,7 @@ static tow_status_t read_program(const PJRT_Program *program, void **out_bytes,
     return mark_hlo(code, out_bytes, out_size);
 }
 
-/* Of a cost that is not known nothing is said. */
+/* Omits unknown costs. */
 static void add_cost(PJRT_Executable *executable, const char *name, double cost)
 {
     if (cost <= 0) return;
@@ -304,20 +306,21 @@ static tow_status_t fill(PJRT_Executable *executable)
     const tow_signature_t *signature =
         tow_function_signature(executable->first);
     if (signature->argument_count == TOW_COUNT_UNKNOWN)
-        return TOW_ERROR(TOW_UNIMPLEMENTED,
-                         "the devices' compiler does not tell what arguments "
-                         "a program has");
+        return TOW_ERROR(
+            TOW_UNIMPLEMENTED,
+            "the devices' compiler does not report the arguments of "
+            "a program");
     executable->signature = signature;
     if (!fill_results(executable) || !fill_arguments(executable) ||
-        !tow_pjrt_fill_layouts(executable))
+        !tow_plugin_fill_layouts(executable))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     fill_costs(executable);
-    TOW_RETURN_IF_ERROR(tow_pjrt_fill_fingerprint(executable));
+    TOW_RETURN_IF_ERROR(tow_plugin_fill_fingerprint(executable));
     return fill_assignment(executable);
 }
 
-/* What it was made from, and may be asked for as bytes. Another thread may open the
- * slice anew meanwhile. */
+/* Compiles from the stored source. Another thread may reopen the slice
+ * meanwhile. */
 static tow_status_t compile_for(const PJRT_Executable *executable,
                                 const slice_entry_t *entry,
                                 tow_function_t **out_function)
@@ -330,12 +333,12 @@ static tow_status_t compile_for(const PJRT_Executable *executable,
                                  .options_size = executable->options_size};
     client_enter(executable->client);
     tow_slice_t *slice = entry->slice;
-    tow_slice_hold(slice);
-    client_leave_quietly(executable->client);
+    tow_slice_retain_locked(slice);
+    client_leave_lazily(executable->client);
     const tow_bytes_t program = {source.bytes, source.size};
     tow_status_t status =
-        tow_pjrt_program_asks(program)
-            ? tow_pjrt_compile_asking(slice, &source, out_function)
+        tow_plugin_program_has_queries(program)
+            ? tow_plugin_compile_with_queries(slice, &source, out_function)
             : tow_function_compile(slice, &source, out_function);
     tow_slice_release(slice);
     return status;
@@ -346,14 +349,15 @@ static tow_status_t compile_first(PJRT_Executable *executable)
     tow_function_t *function;
     TOW_RETURN_IF_ERROR(compile_for(executable, executable->slice, &function));
     client_enter(executable->client);
-    tow_function_hold(function);
-    client_leave_quietly(executable->client);
+    tow_function_retain_locked(function);
+    client_leave_lazily(executable->client);
     executable->first = executable->function = function;
-    atomic_init(&executable->life, tow_function_life(function));
+    atomic_init(&executable->client_generation,
+                tow_function_generation(function));
     return TOW_OK;
 }
 
-/* Its own copies: it may be asked for as bytes. */
+/* Copies the source, for serialisation and recompilation. */
 static tow_status_t keep_source(PJRT_Executable *executable,
                                 const tow_saved_t *source)
 {
@@ -370,12 +374,12 @@ static tow_status_t keep_source(PJRT_Executable *executable,
     return TOW_OK;
 }
 
-tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *saved,
-                              PJRT_LoadedExecutable **out_loaded)
+tow_status_t tow_plugin_compile(PJRT_Client *client, const tow_saved_t *saved,
+                                PJRT_LoadedExecutable **out_loaded)
 {
-    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
-    TOW_RETURN_IF_ERROR(tow_pjrt_expect_callbacks(client, saved->program.data,
-                                                  saved->program.size));
+    TOW_RETURN_IF_ERROR(tow_plugin_check_fork());
+    TOW_RETURN_IF_ERROR(tow_plugin_enable_callbacks(client, saved->program.data,
+                                                    saved->program.size));
     slice_entry_t *slice = NULL;
     TOW_RETURN_IF_ERROR(find_slice(client, saved->options, &slice));
     PJRT_LoadedExecutable *loaded = tow_calloc(1, sizeof(*loaded));
@@ -391,26 +395,28 @@ tow_status_t tow_pjrt_compile(PJRT_Client *client, const tow_saved_t *saved,
         destroy(executable);
         return status;
     }
+    tow_plugin_executable_check(executable);
     *out_loaded = loaded;
     return TOW_OK;
 }
 
-/* -- Compiling again --------------------------------------------------------------- */
+/* -- Recompilation after a reconnect --------------------------------------- */
 
 static bool are_same(const tow_array_info_t *a, const tow_array_info_t *b,
                      size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        const layout_t layouts[] = {tow_layout_of(&a[i]), tow_layout_of(&b[i])};
+        const layout_t layouts[] = {tow_plugin_layout_of(&a[i]),
+                                    tow_plugin_layout_of(&b[i])};
         if (!tow_shape_equal(&a[i].shape, &b[i].shape) ||
             a[i].memory != b[i].memory ||
-            !tow_layout_equal(&layouts[0], &layouts[1]))
+            !tow_plugin_layout_equal(&layouts[0], &layouts[1]))
             return false;
     }
     return true;
 }
 
-/* What JAX was told of the program must hold: another cluster may have come, with
+/* The signature that JAX has seen must still hold: the new cluster may have
  * another compiler. */
 static tow_status_t check_signature(const tow_signature_t *first,
                                     const tow_signature_t *now)
@@ -421,30 +427,30 @@ static tow_status_t check_signature(const tow_signature_t *first,
         are_same(now->results, first->results, now->result_count))
         return TOW_OK;
     return TOW_ERROR(TOW_FAILED_PRECONDITION,
-                     "the cluster that came again compiles %s to other shapes: "
-                     "jax.clear_caches(), and it is compiled anew",
+                     "the restarted cluster compiles %s to other shapes: call "
+                     "jax.clear_caches() to compile it again",
                      first->name != NULL ? first->name : "the program");
 }
 
-/* Inside. Two threads may have compiled it at once: the first counts. */
+/* Locked. If two threads compiled it at once, the first wins. */
 static void exchange(PJRT_Executable *executable, tow_function_t *take_function)
 {
-    const uint32_t life = tow_function_life(take_function);
+    const uint32_t client_generation = tow_function_generation(take_function);
     tow_function_t *old = take_function;
-    if (atomic_load(&executable->life) != life) {
+    if (atomic_load(&executable->client_generation) != client_generation) {
         old = executable->function;
         executable->function = take_function;
-        atomic_store(&executable->life, life);
+        atomic_store(&executable->client_generation, client_generation);
     }
-    tow_function_drop(old);
+    tow_function_release_locked(old);
 }
 
-tow_status_t tow_pjrt_executable_renew(PJRT_Executable *executable,
-                                       const slice_entry_t *slice)
+tow_status_t tow_plugin_executable_recompile(PJRT_Executable *executable,
+                                             const slice_entry_t *slice)
 {
     PJRT_Client *client = executable->client;
-    if (TOW_LIKELY(atomic_load(&executable->life) ==
-                   tow_client_life(client->tow)))
+    if (TOW_LIKELY(atomic_load(&executable->client_generation) ==
+                   tow_client_generation(client->tow)))
         return TOW_OK;
     tow_function_t *function;
     TOW_RETURN_IF_ERROR(compile_for(executable, slice, &function));
@@ -456,14 +462,14 @@ tow_status_t tow_pjrt_executable_renew(PJRT_Executable *executable,
     }
     client_enter(client);
     exchange(executable, function);
-    client_leave_quietly(client);
+    client_leave_lazily(client);
     return TOW_OK;
 }
 
-tow_status_t tow_pjrt_compile_program(PJRT_Client *client,
-                                      const PJRT_Program *program,
-                                      tow_bytes_t options,
-                                      PJRT_LoadedExecutable **out_loaded)
+tow_status_t tow_plugin_compile_program(PJRT_Client *client,
+                                        const PJRT_Program *program,
+                                        tow_bytes_t options,
+                                        PJRT_LoadedExecutable **out_loaded)
 {
     void *own;
     size_t own_size = 0;
@@ -471,7 +477,7 @@ tow_status_t tow_pjrt_compile_program(PJRT_Client *client,
     tow_saved_t source = {.program = {program->code, program->code_size},
                           .options = options};
     if (own != NULL) source.program = (tow_bytes_t){own, own_size};
-    tow_status_t status = tow_pjrt_compile(client, &source, out_loaded);
+    tow_status_t status = tow_plugin_compile(client, &source, out_loaded);
     tow_free(own);
     return status;
 }
@@ -480,15 +486,15 @@ static PJRT_Error *client_compile(PJRT_Client_Compile_Args *args)
 {
     const tow_bytes_t options = {args->compile_options,
                                  args->compile_options_size};
-    return take_error(tow_pjrt_compile_program(args->client, args->program,
-                                               options, &args->executable));
+    return take_error(tow_plugin_compile_program(args->client, args->program,
+                                                 options, &args->executable));
 }
 
 /* -- Getters --------------------------------------------------------------------------- */
 
 static PJRT_Error *executable_destroy(PJRT_Executable_Destroy_Args *args)
 {
-    tow_pjrt_executable_release(args->executable);
+    tow_plugin_executable_release(args->executable);
     return NULL;
 }
 
@@ -589,7 +595,7 @@ static PJRT_Error *executable_memory_stats(
         sum_bytes(signature->results, signature->result_count, true);
     args->host_alias_size_in_bytes = 0;
     args->host_temp_size_in_bytes = 0;
-    /* Of callers that are older than these fields they are not there. */
+    /* Older callers do not have these fields. */
     if (args->struct_size <
         PJRT_Executable_GetCompiledMemoryStats_Args_STRUCT_SIZE)
         return NULL;
@@ -601,7 +607,7 @@ static PJRT_Error *executable_memory_stats(
     return NULL;
 }
 
-/* Into the caller's memory; or it asks how much room to bring. */
+/* Copies to the caller's memory, or returns the size that it needs. */
 static tow_status_t hand_over(PJRT_Program *program, tow_bytes_t module)
 {
     static const char format[] = "hlo_with_config";
@@ -613,7 +619,7 @@ static tow_status_t hand_over(PJRT_Program *program, tow_bytes_t module)
     }
     if (program->code_size < module.size)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "room for %zu bytes, and the program has %zu",
+                         "there is room for %zu bytes, but the program has %zu",
                          program->code_size, module.size);
     memcpy(program->code, module.data, module.size);
     return TOW_OK;
@@ -625,11 +631,11 @@ static PJRT_Error *executable_optimized(
     PJRT_Executable *executable = args->executable;
     tow_bytes_t module = {0};
     if (atomic_load(&executable->knows_shardings))
-        RETURN_IF_ERROR(tow_pjrt_optimized(executable, &module));
+        RETURN_IF_ERROR(tow_plugin_optimized(executable, &module));
     if (module.size > 0) return take_error(hand_over(args->program, module));
     void *bytes = NULL;
     size_t size = 0;
-    RETURN_IF_ERROR(tow_pjrt_describe(executable, &bytes, &size));
+    RETURN_IF_ERROR(tow_plugin_describe(executable, &bytes, &size));
     tow_status_t status = hand_over(args->program, (tow_bytes_t){bytes, size});
     tow_free(bytes);
     return take_error(status);
@@ -637,7 +643,7 @@ static PJRT_Error *executable_optimized(
 
 static PJRT_Error *loaded_destroy(PJRT_LoadedExecutable_Destroy_Args *args)
 {
-    tow_pjrt_executable_release(&args->executable->executable);
+    tow_plugin_executable_release(&args->executable->executable);
     return NULL;
 }
 
@@ -645,7 +651,7 @@ static PJRT_Error *loaded_executable(
     PJRT_LoadedExecutable_GetExecutable_Args *args)
 {
     args->executable = &args->loaded_executable->executable;
-    tow_pjrt_executable_retain(args->executable);
+    tow_plugin_executable_retain(args->executable);
     return NULL;
 }
 
@@ -672,7 +678,7 @@ static PJRT_Error *loaded_is_deleted(PJRT_LoadedExecutable_IsDeleted_Args *args)
 
 static void keep_assignment(PJRT_DeviceAssignmentSerialized *assignment)
 {
-    /* It is the executable's. */
+    /* The executable owns it. */
 }
 
 static PJRT_Error *loaded_assignment(
@@ -687,7 +693,7 @@ static PJRT_Error *loaded_assignment(
     return NULL;
 }
 
-void tow_pjrt_fill_executable(PJRT_Api *api)
+void tow_plugin_fill_executable(PJRT_Api *api)
 {
     api->PJRT_Client_Compile = client_compile;
     api->PJRT_Executable_Destroy = executable_destroy;

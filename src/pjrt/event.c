@@ -1,10 +1,10 @@
 /* Events: counted, and completed once.
  *
- * Whoever waits is pushed onto a stack that the completion takes whole; so
- * waiting and completing need no lock. Events of executions are completed by
- * whatever thread turns the net next and leaves. Whoever asks for an event of a
- * buffer turns it for a moment, and only then the keeper is asked to look out:
- * of the 128 runs of a chain no other thread is woken. */
+ * Waiters are pushed onto a stack that the completion takes whole, so waiting
+ * and completing need no lock. The next thread that turns the net and leaves
+ * completes the events of executions. A thread that asks for the event of a
+ * buffer polls the net for a moment before it hands over to the progress
+ * thread: the 128 runs of a chain wake no other thread. */
 #include <semaphore.h> /* tow-allow: PJRT_Event_Await blocks its caller */
 
 #include "pjrt/plugin_impl.h"
@@ -19,9 +19,9 @@ struct waiter {
 /* The stack of an event that has been completed. */
 static waiter_t closed;
 
-/* -- Life ---------------------------------------------------------------------- */
+/* -- References ------------------------------------------------------------ */
 
-PJRT_Event *tow_event_create(PJRT_Client *client)
+PJRT_Event *tow_plugin_event_create(PJRT_Client *client)
 {
     PJRT_Event *event = tow_calloc(1, sizeof(*event));
     if (event == NULL) return NULL;
@@ -30,24 +30,24 @@ PJRT_Event *tow_event_create(PJRT_Client *client)
     return event;
 }
 
-PJRT_Event *tow_event_done(void)
+PJRT_Event *tow_plugin_event_done(void)
 {
     static PJRT_Event done = {.reference_count = 1, .waiters = &closed};
-    tow_event_retain(&done); /* Its first reference is never given up. */
+    tow_plugin_event_retain(&done); /* Its first reference is never released. */
     return &done;
 }
 
-void tow_event_retain(PJRT_Event *event)
+void tow_plugin_event_retain(PJRT_Event *event)
 {
     atomic_fetch_add_explicit(&event->reference_count, 1, memory_order_relaxed);
 }
 
-void tow_event_release(PJRT_Event *event)
+void tow_plugin_event_release(PJRT_Event *event)
 {
     if (event == NULL || atomic_fetch_sub(&event->reference_count, 1) > 1)
         return;
     waiter_t *waiter = atomic_load(&event->waiters);
-    while (waiter != NULL && waiter != &closed) { /* It never came. */
+    while (waiter != NULL && waiter != &closed) { /* It was never completed. */
         waiter_t *next = waiter->next;
         tow_free(waiter);
         waiter = next;
@@ -56,12 +56,12 @@ void tow_event_release(PJRT_Event *event)
     tow_free(event);
 }
 
-bool tow_event_is_ready(PJRT_Event *event)
+bool tow_plugin_event_is_ready(PJRT_Event *event)
 {
     return atomic_load(&event->waiters) == &closed;
 }
 
-/* -- Completing ---------------------------------------------------------------- */
+/* -- Completion ------------------------------------------------------------ */
 
 static void call_waiters(PJRT_Event *event, waiter_t *waiter)
 {
@@ -91,88 +91,88 @@ static void stop_expecting(PJRT_Event *event)
 {
     client_enter(event->client);
     if (event->is_expected)
-        tow_shared_net_expect(tow_client_shared(event->client->tow), false);
+        tow_locked_net_expect(tow_client_locked_net(event->client->tow), false);
     event->is_expected = false;
-    client_leave_quietly(event->client);
+    client_leave_lazily(event->client);
 }
 
-void tow_event_complete(PJRT_Event *take_event, tow_status_t take_status)
+void tow_plugin_event_complete(PJRT_Event *take_event, tow_status_t take_status)
 {
     PJRT_Event *event = take_event;
     if (TOW_UNLIKELY(take_status != TOW_OK) &&
         tow_status_code(take_status) == TOW_UNAVAILABLE)
-        atomic_fetch_add(&tow_pjrt_alarm_count, 1);
+        atomic_fetch_add(&tow_plugin_unavailable_count, 1);
     event->error = take_status;
     waiter_t *waiters = atomic_exchange(&event->waiters, &closed);
     TOW_ASSERT(waiters != &closed);
-    /* Set inside before the callback was due, or never. */
-    if (atomic_load(&event->is_hurried)) stop_expecting(event);
+    /* Set while locked before the callback was due, or never. */
+    if (atomic_load(&event->is_awaited)) stop_expecting(event);
     call_waiters(event, reversed(waiters));
-    tow_event_release(event);
+    tow_plugin_event_release(event);
 }
 
 static void call_complete(void *context, tow_status_t take_status)
 {
-    tow_event_complete(context, take_status);
+    tow_plugin_event_complete(context, take_status);
 }
 
-tow_callback_t *tow_event_callback(PJRT_Event *event)
+tow_callback_t *tow_plugin_event_callback(PJRT_Event *event)
 {
     event->callback = (tow_callback_t){.done = call_complete,
                                        .context = event,
                                        .is_patient = true,
                                        .is_lent = true};
-    tow_event_retain(event);
+    tow_plugin_event_retain(event);
     return &event->callback;
 }
 
-void tow_event_follow(PJRT_Event *event, tow_array_t *array)
+void tow_plugin_event_follow(PJRT_Event *event, tow_array_t *array)
 {
-    tow_array_call_when_ready(array, tow_event_callback(event));
+    tow_array_call_when_ready(array, tow_plugin_event_callback(event));
 }
 
-/* Turns the net until the event is about to be completed; not for long. */
+/* Polls the net until the event is about to be completed; not for long. */
 static bool linger(PJRT_Event *event)
 {
     PJRT_Client *client = event->client;
-    tow_shared_net_t *shared = tow_client_shared(client->tow);
-    if (tow_shared_net_is_calling(shared)) return false;
-    if (client->linger_skip_count > 0) {
-        client->linger_skip_count--;
+    tow_locked_net_t *shared = tow_client_locked_net(client->tow);
+    if (tow_locked_net_is_in_callback(shared)) return false;
+    if (client->poll_skip_count > 0) {
+        client->poll_skip_count--;
         return false;
     }
     const int64_t until_ns =
-        tow_env_now_ns(tow_shared_net_env(shared)) + TOW_PJRT_LINGER_NS;
-    if (tow_shared_net_wait(shared, &event->callback.is_due, until_ns))
+        tow_env_now_ns(tow_locked_net_env(shared)) + TOW_PLUGIN_POLL_NS;
+    if (tow_locked_net_wait(shared, &event->callback.is_due, until_ns))
         return true;
-    client->linger_skip_count = TOW_PJRT_LINGER_SKIP_COUNT;
+    client->poll_skip_count = TOW_PLUGIN_POLL_SKIP_COUNT;
     return false;
 }
 
-void tow_event_hurry_inside(PJRT_Event *event, bool may_linger)
+void tow_plugin_event_progress_locked(PJRT_Event *event, bool may_poll)
 {
-    if (event->callback.is_due || (may_linger && linger(event))) return;
-    if (event->is_expected) return; /* By another thread meanwhile. */
-    atomic_store(&event->is_hurried, true);
+    if (event->callback.is_due || (may_poll && linger(event))) return;
+    if (event->is_expected) return; /* Another thread did this meanwhile. */
+    atomic_store(&event->is_awaited, true);
     event->is_expected = true;
-    tow_shared_net_expect(tow_client_shared(event->client->tow), true);
+    tow_locked_net_expect(tow_client_locked_net(event->client->tow), true);
 }
 
-void tow_event_hurry(PJRT_Event *event)
+void tow_plugin_event_progress(PJRT_Event *event)
 {
-    if (event->client == NULL || tow_event_is_ready(event) ||
-        atomic_load(&event->is_hurried) || atomic_load(&tow_pjrt_is_forked))
+    if (event->client == NULL || tow_plugin_event_is_ready(event) ||
+        atomic_load(&event->is_awaited) || atomic_load(&tow_plugin_is_forked))
         return;
     client_enter(event->client);
-    if (!event->is_expected) tow_event_hurry_inside(event, true);
+    if (!event->is_expected) tow_plugin_event_progress_locked(event, true);
     client_leave(event->client);
 }
 
 /* -- Waiting ------------------------------------------------------------------- */
 
-tow_status_t tow_event_call_when_ready(PJRT_Event *event,
-                                       PJRT_Event_OnReadyCallback call,
-                                       void *context)
+tow_status_t tow_plugin_event_call_when_ready(PJRT_Event *event,
+                                              PJRT_Event_OnReadyCallback call,
+                                              void *context)
 {
     waiter_t *waiter = tow_malloc(sizeof(*waiter));
     if (waiter == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -197,38 +197,38 @@ static void wake(PJRT_Error *error, void *context)
 
 static tow_status_t await(PJRT_Event *event)
 {
-    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
-    if (event->client != NULL &&
-        tow_shared_net_is_calling(tow_client_shared(event->client->tow)))
+    TOW_RETURN_IF_ERROR(tow_plugin_check_fork());
+    if (event->client != NULL && tow_locked_net_is_in_callback(
+                                     tow_client_locked_net(event->client->tow)))
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
                          "a callback must not wait for an event");
     sem_t awake;
     sem_init(&awake, 0, 0);
-    tow_event_hurry(event);
-    tow_status_t status = tow_event_call_when_ready(event, wake, &awake);
+    tow_plugin_event_progress(event);
+    tow_status_t status = tow_plugin_event_call_when_ready(event, wake, &awake);
     while (status == TOW_OK && sem_wait(&awake) != 0) { /* interrupted */
     }
     sem_destroy(&awake);
     return status != TOW_OK ? status : tow_status_retain(event->error);
 }
 
-/* -- The table ------------------------------------------------------------------ */
+/* -- Functions of the PJRT table ------------------------------------------- */
 
 static PJRT_Error *event_destroy(PJRT_Event_Destroy_Args *args)
 {
-    tow_event_release(args->event);
+    tow_plugin_event_release(args->event);
     return NULL;
 }
 
 static PJRT_Error *event_is_ready(PJRT_Event_IsReady_Args *args)
 {
-    args->is_ready = tow_event_is_ready(args->event);
+    args->is_ready = tow_plugin_event_is_ready(args->event);
     return NULL;
 }
 
 static PJRT_Error *event_error(PJRT_Event_Error_Args *args)
 {
-    if (!tow_event_is_ready(args->event))
+    if (!tow_plugin_event_is_ready(args->event))
         return take_error(
             TOW_ERROR(TOW_FAILED_PRECONDITION, "the event is not ready"));
     return take_error(tow_status_retain(args->event->error));
@@ -236,20 +236,20 @@ static PJRT_Error *event_error(PJRT_Event_Error_Args *args)
 
 static PJRT_Error *event_await(PJRT_Event_Await_Args *args)
 {
-    if (tow_event_is_ready(args->event))
+    if (tow_plugin_event_is_ready(args->event))
         return take_error(tow_status_retain(args->event->error));
     return take_error(await(args->event));
 }
 
 static PJRT_Error *event_on_ready(PJRT_Event_OnReady_Args *args)
 {
-    return take_error(
-        tow_event_call_when_ready(args->event, args->callback, args->user_arg));
+    return take_error(tow_plugin_event_call_when_ready(
+        args->event, args->callback, args->user_arg));
 }
 
 static PJRT_Error *event_create(PJRT_Event_Create_Args *args)
 {
-    args->event = tow_event_create(NULL);
+    args->event = tow_plugin_event_create(NULL);
     return args->event != NULL
                ? NULL
                : take_error(tow_status_bare(TOW_RESOURCE_EXHAUSTED));
@@ -261,12 +261,12 @@ static PJRT_Error *event_set(PJRT_Event_Set_Args *args)
     if (args->error_code != PJRT_Error_Code_OK)
         status = TOW_ERROR((tow_code_t)args->error_code, "%.*s",
                            (int)args->error_message_size, args->error_message);
-    tow_event_retain(args->event);
-    tow_event_complete(args->event, status);
+    tow_plugin_event_retain(args->event);
+    tow_plugin_event_complete(args->event, status);
     return NULL;
 }
 
-void tow_pjrt_fill_events(PJRT_Api *api)
+void tow_plugin_fill_events(PJRT_Api *api)
 {
     api->PJRT_Event_Destroy = event_destroy;
     api->PJRT_Event_IsReady = event_is_ready;

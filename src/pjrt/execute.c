@@ -1,4 +1,5 @@
-/* One call, one run, one entry into the net: whatever the number of devices. */
+/* Execution: one call is one run and locks the net once, whatever the number
+ * of devices. */
 #include <string.h>
 
 #include "pjrt/plugin_impl.h"
@@ -8,8 +9,8 @@ typedef PJRT_LoadedExecutable_Execute_Args execute_args_t;
 
 /* -- Variants: the program for one set of donated arguments --------------------------- */
 
-/* Those that an alias names, and that the caller does not want to keep. Who has an
- * address has one of bytes that are here: no run changes them. */
+/* Arguments that an alias names and that the caller does not keep. Addresses
+ * that were given out are those of cached bytes, which no run changes. */
 static void choose_donated(const PJRT_Executable *executable,
                            const execute_args_t *args, bool *is_donated)
 {
@@ -58,7 +59,7 @@ static tow_status_t make_program(PJRT_Executable *executable,
         signature->name != NULL ? signature->name : "jit", &program);
     if (status == TOW_OK) {
         status = trace(executable, slice, is_donated, inputs, program);
-        if (status != TOW_OK) tow_program_drop(program);
+        if (status != TOW_OK) tow_program_release_locked(program);
     }
     tow_free(inputs);
     *out_program = program;
@@ -91,14 +92,15 @@ static tow_status_t add_variant(PJRT_Executable *executable,
     return TOW_OK;
 }
 
-/* Its slice was opened anew: no compiler is needed, but other workers. */
+/* Its slice was reopened: the program is loaded again, without a compilation.
+ */
 static tow_status_t renew_variant(PJRT_Executable *executable,
                                   variant_t *variant)
 {
     tow_program_t *program;
     TOW_RETURN_IF_ERROR(make_program(executable, variant->slice,
                                      variant->is_donated, &program));
-    tow_program_drop(variant->program);
+    tow_program_release_locked(variant->program);
     variant->program = program;
     variant->generation = variant->slice->generation;
     return TOW_OK;
@@ -131,33 +133,33 @@ static void clear_results(const execute_args_t *args, size_t result_count)
             args->output_lists[d][i] = NULL;
 }
 
-/* Nothing has been handed out yet. Inside. */
+/* Locked. No result has been returned yet. */
 static void free_results(const execute_args_t *args, size_t result_count)
 {
     for (size_t d = 0; d < args->num_devices; d++)
         for (size_t i = 0; i < result_count; i++) {
             PJRT_Buffer *buffer = args->output_lists[d][i];
             if (buffer == NULL) continue;
-            tow_pjrt_buffer_forget(buffer);
-            tow_pjrt_buffer_free(buffer);
+            tow_plugin_buffer_discard(buffer);
+            tow_plugin_buffer_free(buffer);
         }
     clear_results(args, result_count);
 }
 
 static bool make_shards(const execute_args_t *args, const slice_entry_t *slice,
-                        shard_type_t *type, PJRT_Event *event, group_t *group,
-                        size_t result)
+                        shard_type_t *type, PJRT_Event *event,
+                        shard_group_t *group, size_t result)
 {
     for (size_t d = 0; d < slice->count; d++) {
-        PJRT_Buffer *buffer = tow_pjrt_buffer_make(slice->devices[d], type,
-                                                   event, group, (uint32_t)d);
+        PJRT_Buffer *buffer = tow_plugin_buffer_make(slice->devices[d], type,
+                                                     event, group, (uint32_t)d);
         args->output_lists[d][result] = buffer;
         if (buffer == NULL) return false;
     }
     return true;
 }
 
-/* Takes the arrays, also on failure. */
+/* Takes the arrays, even on failure. */
 static tow_status_t make_results(PJRT_Executable *executable,
                                  const execute_args_t *args,
                                  const slice_entry_t *slice, PJRT_Event *event,
@@ -167,12 +169,12 @@ static tow_status_t make_results(PJRT_Executable *executable,
     clear_results(args, count);
     bool is_made = true;
     for (size_t i = 0; i < count; i++) {
-        group_t *group =
-            tow_group_create(executable->client, slice, take_arrays[i]);
+        shard_group_t *group = tow_plugin_shard_group_create(
+            executable->client, slice, take_arrays[i]);
         is_made = is_made && group != NULL &&
                   make_shards(args, slice, executable->result_types[i], event,
                               group, i);
-        tow_group_release_inside(group);
+        tow_plugin_shard_group_release_locked(group);
     }
     if (is_made) return TOW_OK;
     free_results(args, count);
@@ -183,7 +185,7 @@ static void hand_out_events(const execute_args_t *args, PJRT_Event *event)
 {
     if (args->device_complete_events == NULL) return;
     for (size_t d = 0; d < args->num_devices; d++) {
-        tow_event_retain(event);
+        tow_plugin_event_retain(event);
         args->device_complete_events[d] = event;
     }
 }
@@ -201,10 +203,10 @@ static void forget_donated(const execute_args_t *args, const bool *is_donated)
 {
     for (size_t i = 0; i < args->num_args; i++)
         for (size_t d = 0; is_donated[i] && d < args->num_devices; d++)
-            tow_pjrt_buffer_forget(args->argument_lists[d][i]);
+            tow_plugin_buffer_discard(args->argument_lists[d][i]);
 }
 
-/* Inside. */
+/* Locked. */
 static tow_status_t run(PJRT_Executable *executable, const execute_args_t *args,
                         const slice_entry_t *slice, const room_t *room)
 {
@@ -215,27 +217,27 @@ static tow_status_t run(PJRT_Executable *executable, const execute_args_t *args,
     TOW_RETURN_IF_ERROR(
         find_variant(executable, slice, room->is_donated, &variant));
     for (size_t i = 0; i < args->num_args; i++) {
-        TOW_RETURN_IF_ERROR(tow_pjrt_regroup(slice, args->argument_lists, i,
-                                             &room->arguments[i]));
-        if (TOW_UNLIKELY(executable->has_turned_arguments ||
-                         args->argument_lists[0][i]->is_turned))
-            TOW_RETURN_IF_ERROR(tow_pjrt_check_layout(
+        TOW_RETURN_IF_ERROR(tow_plugin_assemble(slice, args->argument_lists, i,
+                                                &room->arguments[i]));
+        if (TOW_UNLIKELY(executable->has_permuted_arguments ||
+                         args->argument_lists[0][i]->is_permuted))
+            TOW_RETURN_IF_ERROR(tow_plugin_check_layout(
                 executable, args->argument_lists[0][i], i));
     }
-    PJRT_Event *event = tow_event_create(executable->client);
+    PJRT_Event *event = tow_plugin_event_create(executable->client);
     if (event == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status =
         tow_program_start(variant.program, room->arguments, args->num_args,
                           room->results, result_count);
     if (status == TOW_OK) {
-        tow_event_follow(event, room->results[0]);
+        tow_plugin_event_follow(event, room->results[0]);
         status = make_results(executable, args, slice, event, room->results);
     }
     if (status == TOW_OK) {
         forget_donated(args, room->is_donated);
         hand_out_events(args, event);
     }
-    tow_event_release(event);
+    tow_plugin_event_release(event);
     return status;
 }
 
@@ -245,12 +247,12 @@ static tow_status_t check(const PJRT_Executable *executable,
     const slice_entry_t *slice = executable->slice;
     if (TOW_UNLIKELY(args->num_devices != slice->count))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "arguments for %zu devices, and the executable has "
+                         "arguments for %zu devices, but the executable has "
                          "%zu",
                          args->num_devices, slice->count);
     if (TOW_UNLIKELY(args->num_args != executable->signature->argument_count))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%zu arguments, and the executable has %zu",
+                         "%zu arguments, but the executable has %zu",
                          args->num_args, executable->signature->argument_count);
     if (TOW_UNLIKELY(args->options->num_send_ops > 0 ||
                      args->options->num_recv_ops > 0))
@@ -271,9 +273,9 @@ static tow_status_t choose_slice(const PJRT_Executable *executable,
     *out_slice = executable->slice;
     if (args->execute_device == NULL || executable->slice->count != 1 ||
         args->execute_device == executable->slice->devices[0])
-        return tow_pjrt_slice_check(executable->slice);
+        return tow_plugin_slice_refresh(executable->slice);
     slice_entry_t *other;
-    TOW_RETURN_IF_ERROR(tow_pjrt_device_slice(args->execute_device, &other));
+    TOW_RETURN_IF_ERROR(tow_plugin_device_slice(args->execute_device, &other));
     *out_slice = other;
     return TOW_OK;
 }
@@ -313,34 +315,34 @@ static tow_status_t try_to_run(PJRT_Executable *executable,
 {
     const size_t results = executable->signature->result_count;
     const slice_entry_t *slice;
-    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
+    TOW_RETURN_IF_ERROR(tow_plugin_check_fork());
     TOW_RETURN_IF_ERROR(choose_slice(executable, args, &slice));
-    TOW_RETURN_IF_ERROR(tow_pjrt_executable_renew(executable, slice));
-    if (results == 0) { /* Nobody could see what it does. */
-        hand_out_events(args, tow_event_done());
+    TOW_RETURN_IF_ERROR(tow_plugin_executable_recompile(executable, slice));
+    if (results == 0) { /* It has no observable effect. */
+        hand_out_events(args, tow_plugin_event_done());
         return TOW_OK;
     }
-    if (args->num_args > TOW_PJRT_FEW || results > TOW_PJRT_FEW)
+    if (args->num_args > TOW_PLUGIN_FEW || results > TOW_PLUGIN_FEW)
         return run_with_heap(executable, args, slice);
-    tow_array_t *arguments_few[TOW_PJRT_FEW], *results_few[TOW_PJRT_FEW];
-    bool donated_few[TOW_PJRT_FEW];
+    tow_array_t *arguments_few[TOW_PLUGIN_FEW], *results_few[TOW_PLUGIN_FEW];
+    bool donated_few[TOW_PLUGIN_FEW];
     return run_with_room(executable, args, slice,
                          &(room_t){arguments_few, results_few, donated_few});
 }
 
-/* What is wrong with the world, not with the call, is the results' error, as when
- * it goes wrong a little later: of an error of the call itself JAX makes, on its
- * fast path, a ValueError. Takes the status. */
+/* Errors of the cluster, not of the call, become the results' error, as if
+ * they had occurred later: on its fast path JAX turns an error of the call
+ * itself into a ValueError. Takes the status. */
 static tow_status_t poison(PJRT_Executable *executable,
                            const execute_args_t *args, tow_status_t take_status)
 {
     const size_t count = executable->signature->result_count;
     if (tow_status_code(take_status) == TOW_INVALID_ARGUMENT)
         return take_status;
-    PJRT_Event *event = tow_event_create(NULL);
+    PJRT_Event *event = tow_plugin_event_create(NULL);
     if (event == NULL) return take_status;
-    tow_event_retain(event);
-    tow_event_complete(event, tow_status_retain(take_status));
+    tow_plugin_event_retain(event);
+    tow_plugin_event_complete(event, tow_status_retain(take_status));
     clear_results(args, count);
     bool is_made = true;
     for (size_t d = 0; d < args->num_devices; d++)
@@ -349,7 +351,7 @@ static tow_status_t poison(PJRT_Executable *executable,
                 args->execute_device != NULL && args->num_devices == 1
                     ? args->execute_device
                     : executable->slice->devices[d];
-            args->output_lists[d][i] = tow_pjrt_buffer_make(
+            args->output_lists[d][i] = tow_plugin_buffer_make(
                 device, executable->result_types[i], event, NULL, 0);
             is_made = args->output_lists[d][i] != NULL;
         }
@@ -357,7 +359,7 @@ static tow_status_t poison(PJRT_Executable *executable,
         hand_out_events(args, event);
     else
         free_results(args, count);
-    tow_event_release(event);
+    tow_plugin_event_release(event);
     if (!is_made) return take_status;
     tow_status_release(take_status);
     return TOW_OK;
@@ -377,7 +379,7 @@ static PJRT_Error *loaded_execute(execute_args_t *args)
     return take_error(execute(args));
 }
 
-void tow_pjrt_fill_execute(PJRT_Api *api)
+void tow_plugin_fill_execute(PJRT_Api *api)
 {
     api->PJRT_LoadedExecutable_Execute = loaded_execute;
 }

@@ -1,11 +1,11 @@
 /* The optimised program of an executable, which `compiled.as_text()` prints.
  *
- * XLA for CPUs keeps it beside the machine code, so it is in what the cluster has
- * and is fetched when somebody asks. Versions of JAX that do not know the Shardings
- * extension read shardings off it, about nine times a compile, and may be older
- * than the cluster's XLA: for them, and for other compilers, there is a module with
- * the executable's arguments, results and shardings, and in place of its body one
- * call of nothing. */
+ * XLA for CPUs keeps it beside the machine code, so the cluster has it, and it
+ * is fetched on request. Versions of JAX without the Shardings extension read
+ * shardings from it, about nine times a compilation, and may be older than the
+ * cluster's XLA. For them, and for other compilers, the plugin makes a module
+ * with the executable's arguments, results and shardings, and an empty call as
+ * its body. */
 #include <stdio.h>
 #include <string.h>
 
@@ -47,7 +47,8 @@ enum {
     PROGRAM_NAMES = 3,
     SHARDING_TYPE = 1,
     SHARDING_TUPLE = 5,
-    /* xla/pjrt/proto/compile_options.proto, xla/service/cpu/executable.proto. */
+    /* xla/pjrt/proto/compile_options.proto, xla/service/cpu/executable.proto.
+     */
     COMPILED_EXECUTABLE = 1,
     EXECUTABLE_MODULE = 1,
 };
@@ -56,7 +57,7 @@ enum {
 
 /* -- Shapes ---------------------------------------------------------------------- */
 
-/* XLA's number of a type that PJRT numbers otherwise. */
+/* XLA's number of a type, which differs from PJRT's. */
 static uint64_t element_of(uint32_t type)
 {
     static const uint8_t numbers[] = {
@@ -95,10 +96,10 @@ static uint64_t element_of(uint32_t type)
 
 static text_t shape_text(const tow_array_info_t *array)
 {
-    const tow_shape_t shape = tow_layout_program_shape(array);
-    const layout_t layout = tow_layout_of(array);
+    const tow_shape_t shape = tow_plugin_layout_program_shape(array);
+    const layout_t layout = tow_plugin_layout_of(array);
     const int64_t *minor_to_major =
-        tow_layout_minor_to_major(&layout, shape.rank);
+        tow_plugin_layout_minor_to_major(&layout, shape.rank);
     text_t text = {0}, order = {0};
     put_number(&text, SHAPE_ELEMENT, element_of(shape.type));
     for (uint32_t i = 0; i < shape.rank; i++)
@@ -194,8 +195,8 @@ static void put_shardings(text_t *module, const PJRT_Executable *executable)
                   executable->sharding_sizes[results + i]);
 }
 
-tow_status_t tow_pjrt_describe(const PJRT_Executable *executable,
-                               void **out_bytes, size_t *out_size)
+tow_status_t tow_plugin_describe(const PJRT_Executable *executable,
+                                 void **out_bytes, size_t *out_size)
 {
     const tow_signature_t *signature = executable->signature;
     text_t whole = {0}, module = {0}, config = {0};
@@ -221,9 +222,9 @@ tow_status_t tow_pjrt_describe(const PJRT_Executable *executable,
     return TOW_OK;
 }
 
-/* -- As it was compiled ------------------------------------------------------------- */
+/* -- The optimised module -------------------------------------------------- */
 
-/* The bytes of a field, the last one of its number; none: size 0. */
+/* The bytes of the last field with this number; size 0: none. */
 static tow_bytes_t find_bytes(tow_bytes_t message, uint32_t number)
 {
     tow_bytes_t found = {0};
@@ -240,39 +241,40 @@ static tow_status_t fetch_code(PJRT_Executable *executable)
 {
     char *code;
     size_t size;
-    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
-    TOW_RETURN_IF_ERROR(tow_pjrt_slice_check(executable->slice));
+    TOW_RETURN_IF_ERROR(tow_plugin_check_fork());
+    TOW_RETURN_IF_ERROR(tow_plugin_slice_refresh(executable->slice));
     TOW_RETURN_IF_ERROR(
-        tow_pjrt_executable_renew(executable, executable->slice));
+        tow_plugin_executable_recompile(executable, executable->slice));
     client_enter(executable->client);
     tow_function_t *function = executable->function;
-    tow_function_hold(function);
-    client_leave_quietly(executable->client);
+    tow_function_retain_locked(function);
+    client_leave_lazily(executable->client);
     tow_status_t status = tow_function_code(function, &code, &size);
     tow_function_release(function);
     TOW_RETURN_IF_ERROR(status);
     client_enter(executable->client);
-    if (executable->code == NULL) { /* Or another thread was faster. */
+    if (executable->code == NULL) { /* Unless another thread has set it. */
         executable->code = code;
         executable->code_size = size;
         code = NULL;
     }
-    client_leave_quietly(executable->client);
+    client_leave_lazily(executable->client);
     tow_free_text(code);
     return TOW_OK;
 }
 
-tow_status_t tow_pjrt_optimized(PJRT_Executable *executable,
-                                tow_bytes_t *out_module)
+tow_status_t tow_plugin_optimized(PJRT_Executable *executable,
+                                  tow_bytes_t *out_module)
 {
     client_enter(executable->client);
     const bool is_there = executable->code != NULL;
-    client_leave_quietly(executable->client);
+    client_leave_lazily(executable->client);
     if (!is_there) TOW_RETURN_IF_ERROR(fetch_code(executable));
     const tow_bytes_t code = {executable->code, executable->code_size};
     const tow_bytes_t module =
         find_bytes(find_bytes(code, COMPILED_EXECUTABLE), EXECUTABLE_MODULE);
-    /* Is it one? Another compiler's bytes may look alike so far. */
+    /* Checks that it is a module: another compiler's bytes may look similar so
+     * far. */
     *out_module = find_bytes(module, WITH_CONFIG_MODULE).size > 0
                       ? module
                       : (tow_bytes_t){0};

@@ -1,21 +1,22 @@
-/* In which order the dimensions of a shard lie in memory: JAX's Layout.
+/* Layouts: the order of a shard's dimensions in memory, JAX's Layout.
  *
- * Arrays of the cluster are dense, row by row, and have no layout. A shard of
- * f32[8,128] with dimension 1 outermost is there an array of 128 rows of 8: the
- * compiler says so in the signature, and only this plugin, between the user and
- * the cluster, knows what it is called outside. */
+ * Arrays of the cluster are dense and row-major, and have no layout. A shard
+ * of f32[8,128] with dimension 1 outermost is an array of 128 rows of 8 there.
+ * The compiler states this in the signature, and only this plugin, between the
+ * user and the cluster, translates. */
 #include <stdio.h>
 #include <string.h>
 
 #include "pjrt/plugin_impl.h"
 
-bool tow_layout_equal(const layout_t *a, const layout_t *b)
+bool tow_plugin_layout_equal(const layout_t *a, const layout_t *b)
 {
     return a->rank == b->rank && memcmp(a->minor_to_major, b->minor_to_major,
                                         a->rank * sizeof(int64_t)) == 0;
 }
 
-const int64_t *tow_layout_minor_to_major(const layout_t *layout, size_t rank)
+const int64_t *tow_plugin_layout_minor_to_major(const layout_t *layout,
+                                                size_t rank)
 {
     static const int64_t falling[] = {
         31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16,
@@ -25,15 +26,17 @@ const int64_t *tow_layout_minor_to_major(const layout_t *layout, size_t rank)
                                    : layout->minor_to_major;
 }
 
-void tow_layout_order(const layout_t *layout, uint32_t rank, uint8_t *out_order)
+void tow_plugin_layout_order(const layout_t *layout, uint32_t rank,
+                             uint8_t *out_order)
 {
-    const int64_t *minor_to_major = tow_layout_minor_to_major(layout, rank);
+    const int64_t *minor_to_major =
+        tow_plugin_layout_minor_to_major(layout, rank);
     for (uint32_t i = 0; i < rank; i++)
         out_order[i] = (uint8_t)minor_to_major[rank - 1 - i];
 }
 
-tow_shape_t tow_layout_stored_shape(const layout_t *layout,
-                                    const tow_shape_t *shape)
+tow_shape_t tow_plugin_layout_stored_shape(const layout_t *layout,
+                                           const tow_shape_t *shape)
 {
     tow_shape_t stored = *shape;
     for (uint32_t i = 0; i < layout->rank; i++)
@@ -42,9 +45,9 @@ tow_shape_t tow_layout_stored_shape(const layout_t *layout,
     return stored;
 }
 
-/* -- Of arguments and results --------------------------------------------------- */
+/* -- Layouts of arguments and results -------------------------------------- */
 
-layout_t tow_layout_of(const tow_array_info_t *array)
+layout_t tow_plugin_layout_of(const tow_array_info_t *array)
 {
     const uint8_t *order = array->order.data;
     layout_t layout;
@@ -54,7 +57,7 @@ layout_t tow_layout_of(const tow_array_info_t *array)
     return layout;
 }
 
-tow_shape_t tow_layout_program_shape(const tow_array_info_t *array)
+tow_shape_t tow_plugin_layout_program_shape(const tow_array_info_t *array)
 {
     const uint8_t *order = array->order.data;
     tow_shape_t shape = array->shape;
@@ -63,21 +66,22 @@ tow_shape_t tow_layout_program_shape(const tow_array_info_t *array)
     return shape;
 }
 
-tow_status_t tow_pjrt_check_layout(const PJRT_Executable *executable,
-                                   const PJRT_Buffer *buffer, size_t argument)
+tow_status_t tow_plugin_check_layout(const PJRT_Executable *executable,
+                                     const PJRT_Buffer *buffer, size_t argument)
 {
     const layout_t wanted =
-        tow_layout_of(&executable->signature->arguments[argument]);
-    if (tow_layout_equal(&wanted, &buffer->type->layout)) return TOW_OK;
-    return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                     "argument %zu of %s has another layout than the one that "
-                     "it was compiled for: device_put it to that format",
-                     argument, executable->signature->name);
+        tow_plugin_layout_of(&executable->signature->arguments[argument]);
+    if (tow_plugin_layout_equal(&wanted, &buffer->type->layout)) return TOW_OK;
+    return TOW_ERROR(
+        TOW_INVALID_ARGUMENT,
+        "argument %zu of %s has a layout that differs from the one "
+        "it was compiled for: device_put it to that format",
+        argument, executable->signature->name);
 }
 
-/* -- As callers say it ------------------------------------------------------------ */
+/* -- Layouts from callers -------------------------------------------------- */
 
-/* Those of one that is row by row are none. */
+/* A row-major layout is represented as none. */
 static layout_t simplest(const layout_t *layout)
 {
     for (uint32_t i = 0; i < layout->rank; i++)
@@ -109,7 +113,7 @@ static tow_status_t read_tiled(const PJRT_Buffer_MemoryLayout_Tiled *tiled,
     return TOW_OK;
 }
 
-size_t tow_pjrt_element_bytes(const tow_shape_t *shape)
+size_t tow_plugin_element_bytes(const tow_shape_t *shape)
 {
     const tow_shape_t scalar = {.type = shape->type};
     uint64_t bytes = 0;
@@ -117,8 +121,8 @@ size_t tow_pjrt_element_bytes(const tow_shape_t *shape)
     return bytes;
 }
 
-/* The dimension, not `named` yet, along which elements are `stride` apart; where
- * there is but one element, or none, it may be any. UINT32_MAX: there is none. */
+/* The dimension, not in `named` yet, with this stride; dimensions of at most
+ * one element match any. UINT32_MAX: none. */
 static uint32_t find_stride(const PJRT_Buffer_MemoryLayout_Strides *strides,
                             const tow_shape_t *shape, uint32_t named,
                             int64_t stride)
@@ -134,7 +138,7 @@ static tow_status_t read_strides(
     const PJRT_Buffer_MemoryLayout_Strides *strides, const tow_shape_t *shape,
     layout_t *out_layout)
 {
-    int64_t stride = (int64_t)tow_pjrt_element_bytes(shape);
+    int64_t stride = (int64_t)tow_plugin_element_bytes(shape);
     uint32_t named = 0;
     layout_t layout = {.rank = shape->rank};
     bool is_dense = strides->num_byte_strides == shape->rank;
@@ -153,8 +157,9 @@ static tow_status_t read_strides(
     return TOW_OK;
 }
 
-tow_status_t tow_layout_read(const PJRT_Buffer_MemoryLayout *given,
-                             const tow_shape_t *shape, layout_t *out_layout)
+tow_status_t tow_plugin_layout_read(const PJRT_Buffer_MemoryLayout *given,
+                                    const tow_shape_t *shape,
+                                    layout_t *out_layout)
 {
     out_layout->rank = 0;
     if (given == NULL) return TOW_OK;
@@ -165,8 +170,8 @@ tow_status_t tow_layout_read(const PJRT_Buffer_MemoryLayout *given,
 
 /* -- The extension ------------------------------------------------------------------ */
 
-/* As XLA writes it, "{0,1}", from the innermost dimension on: two digits and a
- * comma each. */
+/* As XLA writes it, "{0,1}", innermost dimension first: two digits and a comma
+ * each. */
 struct PJRT_Layouts_MemoryLayout {
     size_t size;
     char text[3 * TOW_RANK_MAX + 3];
@@ -176,13 +181,14 @@ struct PJRT_Layouts_SerializedLayout {
     PJRT_Layouts_MemoryLayout layout;
 };
 
-/* It came with minor version 93 of the interface and is newer than our header. */
+/* Added by minor version 93 of the interface, which is newer than our header.
+ */
 typedef struct parameter_layouts_args {
     size_t struct_size;
     PJRT_Extension_Base *extension_start;
     PJRT_Executable *executable;
     size_t count;                        /* out */
-    PJRT_Layouts_MemoryLayout **layouts; /* out: the executable's */
+    PJRT_Layouts_MemoryLayout **layouts; /* out: owned by the executable */
 } parameter_layouts_args_t;
 
 typedef struct layouts_extension {
@@ -193,7 +199,8 @@ typedef struct layouts_extension {
 static void write_layout(const layout_t *layout, size_t rank,
                          PJRT_Layouts_MemoryLayout *out)
 {
-    const int64_t *minor_to_major = tow_layout_minor_to_major(layout, rank);
+    const int64_t *minor_to_major =
+        tow_plugin_layout_minor_to_major(layout, rank);
     size_t used = 0;
     out->text[used++] = '{';
     for (size_t i = 0; i < rank; i++)
@@ -205,7 +212,7 @@ static void write_layout(const layout_t *layout, size_t rank,
     out->size = used;
 }
 
-bool tow_pjrt_fill_layouts(PJRT_Executable *executable)
+bool tow_plugin_fill_layouts(PJRT_Executable *executable)
 {
     const tow_signature_t *signature = executable->signature;
     const size_t results = signature->result_count;
@@ -219,11 +226,11 @@ bool tow_pjrt_fill_layouts(PJRT_Executable *executable)
         const tow_array_info_t *array =
             i < results ? &signature->results[i]
                         : &signature->arguments[i - results];
-        const layout_t layout = tow_layout_of(array);
+        const layout_t layout = tow_plugin_layout_of(array);
         write_layout(&layout, array->shape.rank, &executable->layouts[i]);
         executable->layout_list[i] = &executable->layouts[i];
         if (i >= results && !layout_is_plain(&layout))
-            executable->has_turned_arguments = true;
+            executable->has_permuted_arguments = true;
     }
     return true;
 }
@@ -275,7 +282,7 @@ static PJRT_Error *default_layout(
 static PJRT_Error *topology_layout(
     PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args *args)
 {
-    return tow_pjrt_unimplemented("topologies without devices");
+    return tow_plugin_unimplemented("topologies without devices");
 }
 
 static PJRT_Error *layout_destroy(PJRT_Layouts_MemoryLayout_Destroy_Args *args)
@@ -303,7 +310,7 @@ static PJRT_Error *layout_serialize(
     return NULL;
 }
 
-PJRT_Extension_Base *tow_pjrt_layouts_extension(PJRT_Extension_Base *next)
+PJRT_Extension_Base *tow_plugin_layouts_extension(PJRT_Extension_Base *next)
 {
     static layouts_extension_t extension = {
         .known = {.base = {.struct_size = sizeof(layouts_extension_t),

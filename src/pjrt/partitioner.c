@@ -1,23 +1,25 @@
-/* Functions of the user's that compilers ask: jax.experimental.custom_partitioning
- * and jax.debug.inspect_array_sharding.
+/* Partition queries: functions of the user that compilers call, for
+ * jax.experimental.custom_partitioning and jax.debug.inspect_array_sharding.
  *
- * The compiler is in another process of the cluster. When it comes to such an
- * operation it asks, by way of the controller; the thread that waits in
- * PJRT_Client_Compile calls the function and sends what it says: as where the
- * compiler is in the same process. It may itself compile and run what it likes.
+ * The compiler is in another process of the cluster. When it reaches such an
+ * operation, it sends a query through the controller. The thread that waits in
+ * PJRT_Client_Compile calls the function and sends its reply, as if the
+ * compiler were in the same process. The function may itself compile and run
+ * programs.
  *
- * Programs name functions by numbers and addresses of this process. What a
- * question names is called only if the program that we sent has it. */
+ * Programs name functions by numbers and addresses of this process. A function
+ * that a query names is called only if the program that was sent names it too.
+ */
 #include <string.h>
 
-#include "device/question.h"
+#include "device/partition_query.h"
 #include "pjrt/plugin_impl.h"
 #include "pjrt/tuning.h"
 
-/* -- As XLA has it -------------------------------------------------------------- */
+/* -- XLA's interface ------------------------------------------------------- */
 
-/* PJRT's Custom Partitioner extension, whose header is not with the others. Names
- * are ours, the order of fields is not. */
+/* PJRT's Custom Partitioner extension, whose header is not with the others.
+ * The order of fields is XLA's, their names are ours. */
 
 typedef struct text {
     const char *data;
@@ -96,7 +98,7 @@ typedef struct partitioner_extension {
     PJRT_Error *(*register_batched)(batch_args_t *args);
 } partitioner_extension_t;
 
-/* What the configuration of a call that inspects is. */
+/* The configuration of a call that inspects a sharding. */
 typedef struct look_args {
     char *sharding;
     size_t sharding_size;
@@ -110,15 +112,15 @@ typedef struct looker {
     void *data;
 } looker_t;
 
-/* -- Whom to ask ------------------------------------------------------------------ */
+/* -- Registered functions -------------------------------------------------- */
 
-/* Of the process, as PJRT has it, and for good. */
+/* Global to the process, as in PJRT; never removed. */
 static struct {
     atomic_uint count;
     struct {
         char name[TOW_NAME_MAX + 1];
         _Atomic(functions_t *) functions; /* NULL: none, or being written */
-    } entries[TOW_PJRT_PARTITIONERS_MAX];
+    } entries[TOW_PLUGIN_PARTITIONERS_MAX];
 } registered;
 
 static PJRT_Error *register_partitioner(register_args_t *args)
@@ -128,28 +130,27 @@ static PJRT_Error *register_partitioner(register_args_t *args)
                                     "a custom call's name has %zu bytes",
                                     args->name_size));
     const unsigned place = atomic_fetch_add(&registered.count, 1);
-    if (place >= TOW_PJRT_PARTITIONERS_MAX) {
+    if (place >= TOW_PLUGIN_PARTITIONERS_MAX) {
         atomic_fetch_sub(&registered.count, 1);
         return take_error(TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                                     "%u custom calls have functions that "
                                     "partition them already",
-                                    TOW_PJRT_PARTITIONERS_MAX));
+                                    TOW_PLUGIN_PARTITIONERS_MAX));
     }
     memcpy(registered.entries[place].name, args->name, args->name_size);
     atomic_store(&registered.entries[place].functions, args->functions);
     return NULL;
 }
 
-/* Says of custom calls, which are functions of the user's in machine code, that
- * they do to each element of a batch the same. The cluster refuses such calls, so
- * there is nothing to remember. */
+/* Declares custom calls in machine code as batched. The cluster refuses such
+ * calls, so there is nothing to store. */
 static PJRT_Error *register_batched(batch_args_t *args)
 {
     (void)args;
     return NULL;
 }
 
-PJRT_Extension_Base *tow_pjrt_partitioner_extension(PJRT_Extension_Base *next)
+PJRT_Extension_Base *tow_plugin_partitioner_extension(PJRT_Extension_Base *next)
 {
     static partitioner_extension_t extension = {
         .base = {.struct_size = sizeof(extension),
@@ -161,10 +162,10 @@ PJRT_Extension_Base *tow_pjrt_partitioner_extension(PJRT_Extension_Base *next)
     return &extension.base;
 }
 
-/* The last of that name. */
+/* The most recent of that name. */
 static functions_t *find_functions(const char *name)
 {
-    for (unsigned i = TOW_PJRT_PARTITIONERS_MAX; i > 0; i--) {
+    for (unsigned i = TOW_PLUGIN_PARTITIONERS_MAX; i > 0; i--) {
         functions_t *functions =
             atomic_load(&registered.entries[i - 1].functions);
         if (functions != NULL &&
@@ -179,15 +180,15 @@ static bool has_text(tow_bytes_t program, const char *text)
     return memmem(program.data, program.size, text, strlen(text)) != NULL;
 }
 
-/* By its bytes: one that only mentions such a name is compiled for itself alone,
- * and that is all. */
-bool tow_pjrt_program_asks(tow_bytes_t program)
+/* Searches the bytes: a program that merely mentions such a name is compiled
+ * for one function only, at no other cost. */
+bool tow_plugin_program_has_queries(tow_bytes_t program)
 {
     return has_text(program, TOW_XLA_INSPECT_TARGET) ||
            has_text(program, TOW_XLA_PARTITION_TARGET);
 }
 
-/* -- Asking ------------------------------------------------------------------------ */
+/* -- Replying -------------------------------------------------------------- */
 
 static text_t text_of(tow_xla_bytes_t bytes)
 {
@@ -196,18 +197,19 @@ static text_t text_of(tow_xla_bytes_t bytes)
 
 static tow_xla_bytes_t bytes_of(text_t text)
 {
-    /* One of no bytes is a sharding, too. */
+    /* An empty text is a sharding too. */
     return (tow_xla_bytes_t){text.data != NULL ? text.data : "", text.size};
 }
 
-static aval_t aval_of(const tow_xla_asked_value_t *value)
+static aval_t aval_of(const tow_xla_partition_value_t *value)
 {
     return (aval_t){.shape = text_of(value->shape),
                     .has_sharding = value->sharding.data != NULL,
                     .sharding = text_of(value->sharding)};
 }
 
-static aval_t *avals_of(const tow_xla_question_t *question, tow_arena_t *arena)
+static aval_t *avals_of(const tow_xla_partition_query_t *question,
+                        tow_arena_t *arena)
 {
     aval_t *avals =
         tow_arena_calloc(arena, question->operand_count + 1, sizeof(avals[0]));
@@ -216,12 +218,11 @@ static aval_t *avals_of(const tow_xla_question_t *question, tow_arena_t *arena)
     return avals;
 }
 
-/* A traceback begins with where from and ends with what: of a long one the middle
- * goes. */
+/* Keeps the beginning and the end of a long traceback. */
 static tow_status_t failed(tow_code_t code, const char *text, size_t size)
 {
     enum {
-        HALF = TOW_PJRT_CALLBACK_ERROR_SIZE / 2 - 100
+        HALF = TOW_PLUGIN_CALLBACK_ERROR_SIZE / 2 - 100
     };
     static const char what[] =
         "a function of yours that the compiler asked failed: ";
@@ -243,21 +244,23 @@ static void clean_up(outcome_t *outcome)
     if (outcome->cleanup != NULL) outcome->cleanup(outcome->data);
 }
 
-/* What was asked, and where the answer goes. */
-typedef struct asking {
-    functions_t *functions; /* NULL: it only looks */
-    tow_xla_question_t question;
+/* A query, and the destination of the reply. */
+typedef struct query {
+    functions_t *functions; /* NULL: it only inspects */
+    tow_xla_partition_query_t question;
     tow_arena_t arena;
     void **out_bytes;
     size_t *out_size;
-} asking_t;
+} query_t;
 
-static tow_status_t pack(asking_t *asking, const tow_xla_answer_t *answer)
+static tow_status_t pack(query_t *asking,
+                         const tow_xla_partition_reply_t *answer)
 {
-    return tow_answer_pack(answer, asking->out_bytes, asking->out_size);
+    return tow_partition_reply_pack(answer, asking->out_bytes,
+                                    asking->out_size);
 }
 
-static tow_status_t pack_part(asking_t *asking, const partition_args_t *args)
+static tow_status_t pack_part(query_t *asking, const partition_args_t *args)
 {
     const size_t count = args->operand_count;
     tow_xla_bytes_t *shardings =
@@ -265,17 +268,17 @@ static tow_status_t pack_part(asking_t *asking, const partition_args_t *args)
     if (shardings == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     for (size_t i = 0; i < count; i++)
         shardings[i] = bytes_of(args->operand_shardings[i]);
-    const tow_xla_answer_t answer = {.program = bytes_of(args->program),
-                                     .operand_shardings = shardings,
-                                     .operand_count = count,
-                                     .result_sharding =
-                                         bytes_of(args->result_sharding)};
+    const tow_xla_partition_reply_t answer = {
+        .program = bytes_of(args->program),
+        .operand_shardings = shardings,
+        .operand_count = count,
+        .result_sharding = bytes_of(args->result_sharding)};
     return pack(asking, &answer);
 }
 
-static tow_status_t ask_partition(asking_t *asking)
+static tow_status_t ask_partition(query_t *asking)
 {
-    const tow_xla_question_t *question = &asking->question;
+    const tow_xla_partition_query_t *question = &asking->question;
     partition_args_t args = {.operand_count = question->operand_count,
                              .operands = avals_of(question, &asking->arena),
                              .result = aval_of(&question->result),
@@ -288,9 +291,9 @@ static tow_status_t ask_partition(asking_t *asking)
     return status;
 }
 
-static tow_status_t ask_result(asking_t *asking)
+static tow_status_t ask_result(query_t *asking)
 {
-    const tow_xla_question_t *question = &asking->question;
+    const tow_xla_partition_query_t *question = &asking->question;
     infer_args_t args = {.operand_count = question->operand_count,
                          .operands = avals_of(question, &asking->arena),
                          .result_shape = text_of(question->result.shape),
@@ -298,7 +301,7 @@ static tow_status_t ask_result(asking_t *asking)
     if (args.operands == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     asking->functions->infer(asking->functions, &args);
     tow_status_t status = status_of(&args.outcome);
-    tow_xla_answer_t answer = {0};
+    tow_xla_partition_reply_t answer = {0};
     if (args.has_result_sharding)
         answer.result_sharding = bytes_of(args.result_sharding);
     if (status == TOW_OK) status = pack(asking, &answer);
@@ -306,24 +309,24 @@ static tow_status_t ask_result(asking_t *asking)
     return status;
 }
 
-static tow_status_t ask_user(asking_t *asking)
+static tow_status_t ask_user(query_t *asking)
 {
-    const tow_xla_question_t *question = &asking->question;
+    const tow_xla_partition_query_t *question = &asking->question;
     user_args_t args = {.config = text_of(question->config),
                         .result_shape = text_of(question->result.shape),
                         .result_sharding = text_of(question->result.sharding)};
     asking->functions->user(asking->functions, &args);
     tow_status_t status = status_of(&args.outcome);
-    const tow_xla_answer_t answer = {.result_sharding =
-                                         bytes_of(args.result_sharding)};
+    const tow_xla_partition_reply_t answer = {
+        .result_sharding = bytes_of(args.result_sharding)};
     if (status == TOW_OK) status = pack(asking, &answer);
     clean_up(&args.outcome);
     return status;
 }
 
-static tow_status_t ask_look(asking_t *asking)
+static tow_status_t ask_look(query_t *asking)
 {
-    const tow_xla_question_t *question = &asking->question;
+    const tow_xla_partition_query_t *question = &asking->question;
     looker_t looker;
     if (question->config.size != sizeof(looker) || question->operand_count < 1)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
@@ -340,13 +343,14 @@ static tow_status_t ask_look(asking_t *asking)
     look_args_t args = {.sharding = (char *)sharding.data, /* only read */
                         .sharding_size = sharding.size};
     looker.look(looker.data, &args);
-    if (args.error == NULL) return pack(asking, &(tow_xla_answer_t){0});
+    if (args.error == NULL)
+        return pack(asking, &(tow_xla_partition_reply_t){0});
     tow_status_t status = failed(TOW_UNKNOWN, args.error, strlen(args.error));
     if (args.free_error != NULL) args.free_error(&args);
     return status;
 }
 
-static tow_status_t check_config(const tow_xla_question_t *question,
+static tow_status_t check_config(const tow_xla_partition_query_t *question,
                                  tow_bytes_t program)
 {
     if (question->config.size > 0 &&
@@ -358,21 +362,21 @@ static tow_status_t check_config(const tow_xla_question_t *question,
                      "program does not name");
 }
 
-static tow_status_t dispatch(asking_t *asking)
+static tow_status_t dispatch(query_t *asking)
 {
-    const tow_xla_question_t *question = &asking->question;
-    if (question->kind == TOW_XLA_ASK_LOOK) return ask_look(asking);
+    const tow_xla_partition_query_t *question = &asking->question;
+    if (question->kind == TOW_XLA_QUERY_INSPECT) return ask_look(asking);
     asking->functions = find_functions(question->target);
     if (asking->functions == NULL)
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
-                         "nobody in this process has said how to partition "
+                         "this process has no function to partition "
                          "the custom call '%s'",
                          question->target);
     switch (question->kind) {
-    case TOW_XLA_ASK_PARTITION: return ask_partition(asking);
-    case TOW_XLA_ASK_RESULT: return ask_result(asking);
-    case TOW_XLA_ASK_USER: return ask_user(asking);
-    case TOW_XLA_ASK_LOOK: break;
+    case TOW_XLA_QUERY_PARTITION: return ask_partition(asking);
+    case TOW_XLA_QUERY_RESULT_SHARDING: return ask_result(asking);
+    case TOW_XLA_QUERY_USER_SHARDING: return ask_user(asking);
+    case TOW_XLA_QUERY_INSPECT: break;
     }
     TOW_UNREACHABLE();
 }
@@ -382,21 +386,23 @@ static tow_status_t answer(void *context, tow_bytes_t question,
                            void **out_bytes, size_t *out_size)
 {
     const tow_bytes_t *program = context;
-    asking_t asking = {.out_bytes = out_bytes, .out_size = out_size};
+    query_t asking = {.out_bytes = out_bytes, .out_size = out_size};
     tow_arena_init(&asking.arena, 0);
     tow_status_t status =
-        tow_question_unpack(question, &asking.arena, &asking.question);
+        tow_partition_query_unpack(question, &asking.arena, &asking.question);
     if (status == TOW_OK) status = check_config(&asking.question, *program);
     if (status == TOW_OK) status = dispatch(&asking);
     tow_arena_deinit(&asking.arena);
     return status;
 }
 
-tow_status_t tow_pjrt_compile_asking(tow_slice_t *slice,
-                                     const tow_source_t *source,
-                                     tow_function_t **out_function)
+tow_status_t tow_plugin_compile_with_queries(tow_slice_t *slice,
+                                             const tow_source_t *source,
+                                             tow_function_t **out_function)
 {
     tow_bytes_t program = {source->bytes, source->size};
-    const tow_answerer_t answerer = {.answer = answer, .context = &program};
-    return tow_function_compile_asking(slice, source, &answerer, out_function);
+    const tow_partition_responder_t responder = {.answer = answer,
+                                                 .context = &program};
+    return tow_function_compile_with_queries(slice, source, &responder,
+                                             out_function);
 }

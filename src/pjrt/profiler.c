@@ -1,7 +1,7 @@
-/* The Profiler extension: JAX asks every plugin for its part of a trace. Ours is
- * what controller and workers did meanwhile, on this process's clock; what this
- * process does JAX sees itself. A cluster that does not answer fails no trace: the
- * reason is then in it. */
+/* The Profiler extension: JAX asks every plugin for its part of a trace. This
+ * plugin returns the trace of controller and workers, on this process's clock;
+ * JAX traces this process itself. A cluster that does not answer does not fail
+ * the trace: the trace then contains the reason. */
 #include <string.h>
 #include <time.h> /* tow-allow: JAX's events have such times */
 #include <xla/pjrt/c/pjrt_c_api_profiler_extension.h>
@@ -10,7 +10,7 @@
 #include "pjrt/plugin_impl.h"
 #include "pjrt/xspace.h"
 
-/* Beyond the trace's own length: the clocks of hosts are not quite one. */
+/* Beyond the trace's length, because the clocks of hosts differ slightly. */
 #define SLACK_NS TOW_NS_PER_S
 
 struct PLUGIN_Profiler {
@@ -20,7 +20,7 @@ struct PLUGIN_Profiler {
     size_t size;
 };
 
-_Atomic(PJRT_Client *) tow_pjrt_latest_client;
+_Atomic(PJRT_Client *) tow_plugin_latest_client;
 
 static void error_destroy(PLUGIN_Profiler_Error_Destroy_Args *args)
 {
@@ -64,22 +64,23 @@ static int64_t clock_ns(clockid_t clock)
 static tow_status_t ask(uint64_t window_ns, char **out_spans,
                         int64_t *out_shift_ns)
 {
-    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
-    PJRT_Client *client = atomic_load(&tow_pjrt_latest_client);
+    TOW_RETURN_IF_ERROR(tow_plugin_check_fork());
+    PJRT_Client *client = atomic_load(&tow_plugin_latest_client);
     if (client == NULL)
-        return TOW_ERROR(TOW_FAILED_PRECONDITION, "JAX has no client of ours");
-    TOW_RETURN_IF_ERROR(tow_client_spans(client->tow, window_ns, out_spans));
+        return TOW_ERROR(TOW_FAILED_PRECONDITION, "JAX has no towpath client");
+    TOW_RETURN_IF_ERROR(
+        tow_client_trace_spans(client->tow, window_ns, out_spans));
     *out_shift_ns = tow_client_clock_shift_ns(client->tow) +
                     clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC);
     return TOW_OK;
 }
 
-/* With the first question devices begin to remember what they do. */
+/* Devices start recording with the first request. */
 static PLUGIN_Profiler_Error *start(PLUGIN_Profiler_Start_Args *args)
 {
     char *spans = NULL;
     int64_t shift_ns;
-    tow_status_ignore(ask(1, &spans, &shift_ns), "stop says it again");
+    tow_status_ignore(ask(1, &spans, &shift_ns), "stop reports it again");
     tow_free_text(spans);
     args->profiler->start_ns = clock_ns(CLOCK_REALTIME);
     return NULL;
@@ -104,8 +105,9 @@ static PLUGIN_Profiler_Error *stop(PLUGIN_Profiler_Stop_Args *args)
     return (PLUGIN_Profiler_Error *)status;
 }
 
-/* The header says that it is called twice, for the size and for the bytes. JAX
- * calls once, without a buffer, and reads what the plugin has put in its place. */
+/* According to the header it is called twice, for the size and for the bytes.
+ * JAX calls once, without a buffer, and reads the pointer that the plugin
+ * sets. */
 static PLUGIN_Profiler_Error *collect_data(
     PLUGIN_Profiler_CollectData_Args *args)
 {
@@ -118,7 +120,7 @@ static PLUGIN_Profiler_Error *collect_data(
     return NULL;
 }
 
-PJRT_Extension_Base *tow_pjrt_profiler_extension(PJRT_Extension_Base *next)
+PJRT_Extension_Base *tow_plugin_profiler_extension(PJRT_Extension_Base *next)
 {
     static PLUGIN_Profiler_Api api = {
         .struct_size = PLUGIN_Profiler_Api_STRUCT_SIZE,

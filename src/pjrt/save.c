@@ -1,4 +1,4 @@
-/* Executables as bytes: for jax.experimental.serialize_executable and JAX's
+/* Serialised executables: for jax.experimental.serialize_executable and JAX's
  * persistent compilation cache. */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static uint64_t hash_bytes(tow_bytes_t bytes, uint64_t seed)
     return tow_hash_bytes(bytes.data, bytes.size, seed);
 }
 
-tow_status_t tow_pjrt_fill_fingerprint(PJRT_Executable *executable)
+tow_status_t tow_plugin_fill_fingerprint(PJRT_Executable *executable)
 {
     const tow_signature_t *signature = executable->signature;
     const tow_assignment_t anywhere = {
@@ -57,7 +57,7 @@ static PJRT_Error *loaded_fingerprint(
     return NULL;
 }
 
-/* -- Bytes --------------------------------------------------------------------------- */
+/* -- Serialisation --------------------------------------------------------- */
 
 static void free_saved(PJRT_SerializedExecutable *saved)
 {
@@ -71,9 +71,9 @@ static PJRT_Error *executable_serialize(PJRT_Executable_Serialize_Args *args)
         .program = {executable->program, executable->program_size},
         .options = {executable->options, executable->options_size}};
     void *bytes = NULL;
-    /* Functions of this process are named in it by where they are. */
-    if (tow_pjrt_program_asks(saved.program))
-        return tow_pjrt_unimplemented(
+    /* It names functions of this process by their addresses. */
+    if (tow_plugin_program_has_queries(saved.program))
+        return tow_plugin_unimplemented(
             "executables as bytes of programs that ask functions of yours while "
             "they are compiled (custom_partitioning, inspect_array_sharding)");
     RETURN_IF_ERROR(
@@ -84,8 +84,8 @@ static PJRT_Error *executable_serialize(PJRT_Executable_Serialize_Args *args)
     return NULL;
 }
 
-/* The options that it was compiled with, and the devices that `wanted` names: so
- * the cluster finds what it has compiled. */
+/* The options that it was compiled with, for the devices that `wanted` names:
+ * so the cluster finds the code in its cache. */
 static tow_status_t choose_devices(tow_bytes_t options, tow_bytes_t wanted,
                                    void **out_options, size_t *out_size)
 {
@@ -119,7 +119,7 @@ static tow_status_t load(PJRT_Executable_DeserializeAndLoad_Args *args,
     TOW_RETURN_IF_ERROR(choose_devices(saved.options, wanted, &options, &size));
     saved.options = (tow_bytes_t){options, size};
     tow_status_t status =
-        tow_pjrt_compile(args->client, &saved, &args->loaded_executable);
+        tow_plugin_compile(args->client, &saved, &args->loaded_executable);
     tow_free(options);
     return status;
 }
@@ -128,7 +128,7 @@ static PJRT_Error *executable_deserialize(
     PJRT_Executable_DeserializeAndLoad_Args *args)
 {
     tow_bytes_t wanted = {0};
-    /* Of callers that are older than this field it is not there. */
+    /* Older callers do not have this field. */
     if (args->struct_size >=
             PJRT_Executable_DeserializeAndLoad_Args_STRUCT_SIZE &&
         args->overridden_serialized_compile_options != NULL)
@@ -140,7 +140,7 @@ static PJRT_Error *executable_deserialize(
 
 static void keep_options(PJRT_SerializedCompileOptions *options)
 {
-    /* They are the executable's. */
+    /* The executable owns them. */
 }
 
 static PJRT_Error *executable_options(
@@ -153,7 +153,7 @@ static PJRT_Error *executable_options(
     return NULL;
 }
 
-void tow_pjrt_fill_save(PJRT_Api *api)
+void tow_plugin_fill_save(PJRT_Api *api)
 {
     api->PJRT_Executable_Fingerprint = executable_fingerprint;
     api->PJRT_LoadedExecutable_Fingerprint = loaded_fingerprint;

@@ -1,8 +1,8 @@
-/* An executable as bytes: the program and its options, from which any cluster
- * makes it again, without compiling if it has done so before.
+/* A serialised executable: the program and its options, from which any cluster
+ * makes it again, without a compilation if its cache has it.
  *
- * Not the machine code: that is for the processors and the XLA that it was made
- * on and for, and workers do not run code that comes from clients. */
+ * It does not contain machine code, which is specific to the processors and
+ * the XLA that made it, and workers do not run code that comes from clients. */
 #ifndef TOW_PJRT_SAVED_H_
 #define TOW_PJRT_SAVED_H_
 
@@ -15,11 +15,11 @@ typedef struct tow_saved {
     tow_bytes_t options; /* an xla.CompileOptionsProto */
 } tow_saved_t;
 
-/* The bytes are the caller's; tow_free. */
+/* The caller owns the bytes; tow_free. */
 tow_status_t tow_saved_pack(const tow_saved_t *saved, void **out_bytes,
                             size_t *out_size) TOW_MUST_USE;
-/* From anyone; lends parts of `bytes`. INVALID_ARGUMENT: they are something else,
- * of another version, not complete, or damaged, and which. */
+/* Accepts untrusted bytes; the result borrows parts of them. INVALID_ARGUMENT:
+ * not an executable, of another version, truncated, or damaged. */
 tow_status_t tow_saved_unpack(tow_bytes_t bytes, tow_saved_t *out_saved)
     TOW_MUST_USE;
 

@@ -45,7 +45,7 @@ bool tow_strided_is_dense(const tow_strided_t *array)
     return true;
 }
 
-/* -- Copying ------------------------------------------------------------------- */
+/* -- Copying --------------------------------------------------------------- */
 
 /* Two dimensions of an array: `minor` is its last one, `other` another. */
 typedef struct plane {
@@ -63,7 +63,7 @@ typedef struct plane {
     }                                                                         \
     return
 
-/* Elements of a size that the compiler knows are moved, not copied by a call. */
+/* Constant element sizes compile to moves instead of memcpy calls. */
 static void copy_row(const uint8_t *from, int64_t stride, int64_t count,
                      size_t element_bytes, uint8_t *to)
 {
@@ -87,10 +87,10 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Tile by tile: a line of memory that one row touches is there for the next. */
+/* Tile by tile, so that consecutive rows reuse cache lines. */
 static void copy_plane(const plane_t *plane, const uint8_t *from, uint8_t *to)
 {
-    const int64_t tile = TOW_PJRT_TILE_COUNT;
+    const int64_t tile = TOW_PLUGIN_TILE_COUNT;
     for (int64_t other = 0; other < plane->other_count; other += tile)
         for (int64_t minor = 0; minor < plane->minor_count; minor += tile) {
             const int64_t end = smaller(other + tile, plane->other_count);
@@ -104,7 +104,7 @@ static void copy_plane(const plane_t *plane, const uint8_t *from, uint8_t *to)
         }
 }
 
-/* The dimension, but for the last, whose elements are nearest to each other. */
+/* The dimension with the smallest stride, except the last. */
 static uint32_t nearest(const tow_strided_t *array)
 {
     uint32_t found = 0;
@@ -116,8 +116,8 @@ static uint32_t nearest(const tow_strided_t *array)
     return found;
 }
 
-/* Steps to the next plane: all dimensions but `other` and the last count. False:
- * that was the last one. */
+/* Steps to the next plane, over all dimensions except `other` and the last.
+ * False: that was the last plane. */
 static bool step(const tow_strided_t *array, const tow_strided_t *dense,
                  uint32_t other, int64_t *index, const uint8_t **from,
                  uint8_t **to)

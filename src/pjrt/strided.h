@@ -1,4 +1,4 @@
-/* Arrays whose elements do not lie row by row, copied so that they do. Pure. */
+/* Strided arrays, and copying them to row-major order. Pure. */
 #ifndef TOW_PJRT_STRIDED_H_
 #define TOW_PJRT_STRIDED_H_
 
@@ -8,21 +8,21 @@
 
 #include "device/device.h"
 
-/* Dimensions and the bytes from one element to the next along each. */
+/* Dimensions, and their strides in bytes. */
 typedef struct tow_strided {
-    const void *data; /* lent: the first element */
+    const void *data; /* borrowed: the first element */
     size_t element_bytes;
     uint32_t rank;
     int64_t dims[TOW_RANK_MAX];
     int64_t strides[TOW_RANK_MAX];
 } tow_strided_t;
 
-/* Sets strides to those of an array row by row. */
+/* Sets the strides of a row-major array. */
 void tow_strided_set_dense(tow_strided_t *array);
 /* Dimension i of the result is dimension order[i] of the array. */
 tow_strided_t tow_strided_permuted(const tow_strided_t *array,
                                    const uint8_t *order);
-/* Its elements lie row by row already. True of one without elements. */
+/* It is dense and row-major; also true without elements. */
 bool tow_strided_is_dense(const tow_strided_t *array);
 /* All elements, in the order of their indices: the last dimension fastest. */
 void tow_strided_copy(const tow_strided_t *array, void *to);

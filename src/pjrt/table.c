@@ -1,7 +1,7 @@
 /* GetPjrtApi: the table, errors, attributes and the extension.
  *
- * The table is the header's, zeroed where we have nothing: JAX asks for more
- * only of plugins that say a newer minor version. */
+ * The table is that of the header, zeroed where the plugin has no function:
+ * JAX uses newer functions only of plugins that state a newer minor version. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +9,14 @@
 #include "pjrt/plugin_impl.h"
 #include "pjrt/tuning.h"
 
-/* The Shardings extension, which is newer than our header: what a compiled
- * program's arguments and results are sharded like. With it JAX never asks for
- * the optimised program. */
+/* The Shardings extension, which is newer than our header: the shardings of a
+ * compiled program's arguments and results. With it JAX never asks for the
+ * optimised program. */
 #define EXTENSION_SHARDINGS 19
 
-/* It came with minor version 91; JAX looks for it in plugins that say so. With 92
- * came one more function, behind those of our header, which may be NULL; with 93
- * the layouts of parameters (layout.c). */
+/* Minor version 91 added it; JAX looks for it in plugins of at least that
+ * version. Version 92 added one function, behind those of our header, which
+ * may be NULL; 93 the layouts of parameters (layout.c). */
 _Static_assert(PJRT_API_MAJOR == 0 && PJRT_API_MINOR == 90,
                "another header: does the table below still hold?");
 #define MINOR_VERSION 93
@@ -31,7 +31,7 @@ typedef struct sharding_args {
     PJRT_Extension_Base *extension_start;
     PJRT_Executable *executable;
     size_t count;                 /* out */
-    const char *const *shardings; /* out: xla.OpSharding; NULL: not known */
+    const char *const *shardings; /* out: xla.OpSharding; NULL: unknown */
     const size_t *sizes;          /* out */
 } sharding_args_t;
 
@@ -77,7 +77,7 @@ static shardings_extension_t shardings = {
 
 /* -- Errors ---------------------------------------------------------------------- */
 
-PJRT_Error *tow_pjrt_unimplemented(const char *what)
+PJRT_Error *tow_plugin_unimplemented(const char *what)
 {
     return take_error(
         TOW_ERROR(TOW_UNIMPLEMENTED, "towpath does not have %s", what));
@@ -114,8 +114,8 @@ static PJRT_Error *initialize(PJRT_Plugin_Initialize_Args *args)
         .int64_array_value = numbers, .value_size = 3                      \
     }
 
-/* What JAX is asked to write. */
-static int64_t stablehlo[] = {TOW_PJRT_STABLEHLO_DEFAULT};
+/* The version that JAX is to write. */
+static int64_t stablehlo[] = {TOW_PLUGIN_STABLEHLO_DEFAULT};
 
 static bool read_stablehlo(const char *text)
 {
@@ -130,15 +130,15 @@ static bool read_stablehlo(const char *text)
     return true;
 }
 
-void tow_pjrt_set_stablehlo(const char *version)
+void tow_plugin_set_stablehlo(const char *version)
 {
-    if (!read_stablehlo(getenv(TOW_PJRT_STABLEHLO_VARIABLE)))
+    if (!read_stablehlo(getenv(TOW_PLUGIN_STABLEHLO_VARIABLE)))
         (void)read_stablehlo(version);
 }
 
 static PJRT_Error *attributes(PJRT_Plugin_Attributes_Args *args)
 {
-    static const int64_t minimum[] = {TOW_PJRT_STABLEHLO_MINIMUM};
+    static const int64_t minimum[] = {TOW_PLUGIN_STABLEHLO_MINIMUM};
     static const PJRT_NamedValue values[] = {
         NUMBERS("stablehlo_current_version", stablehlo),
         NUMBERS("stablehlo_minimum_version", minimum),
@@ -150,16 +150,16 @@ static PJRT_Error *attributes(PJRT_Plugin_Attributes_Args *args)
 
 static newer_api_t table;
 
-/* When the library is loaded: before anybody can ask. */
+/* At load time, before any use. */
 __attribute__((constructor)) static void fill_table(void)
 {
-    tow_pjrt_set_stablehlo(NULL);
+    tow_plugin_set_stablehlo(NULL);
     PJRT_Api *api = &table.known;
     *api = (PJRT_Api){
         .struct_size = sizeof(table),
         .extension_start =
-            tow_pjrt_profiler_extension(tow_pjrt_partitioner_extension(
-                tow_pjrt_layouts_extension(&shardings.base))),
+            tow_plugin_profiler_extension(tow_plugin_partitioner_extension(
+                tow_plugin_layouts_extension(&shardings.base))),
         .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
                              .major_version = PJRT_API_MAJOR,
                              .minor_version = MINOR_VERSION}};
@@ -168,15 +168,15 @@ __attribute__((constructor)) static void fill_table(void)
     api->PJRT_Error_GetCode = error_code;
     api->PJRT_Plugin_Initialize = initialize;
     api->PJRT_Plugin_Attributes = attributes;
-    tow_pjrt_fill_events(api);
-    tow_pjrt_fill_client(api);
-    tow_pjrt_fill_executable(api);
-    tow_pjrt_fill_save(api);
-    tow_pjrt_fill_buffer(api);
-    tow_pjrt_fill_transfer(api);
-    tow_pjrt_fill_execute(api);
-    tow_pjrt_fill_topology(api);
-    tow_pjrt_fill_absent(api);
+    tow_plugin_fill_events(api);
+    tow_plugin_fill_client(api);
+    tow_plugin_fill_executable(api);
+    tow_plugin_fill_save(api);
+    tow_plugin_fill_buffer(api);
+    tow_plugin_fill_transfer(api);
+    tow_plugin_fill_execute(api);
+    tow_plugin_fill_topology(api);
+    tow_plugin_fill_unimplemented(api);
 }
 
 const PJRT_Api *GetPjrtApi(void);

@@ -1,4 +1,5 @@
-/* Writing protobuf messages whose schema is not ours, field by field. */
+/* A writer of protobuf messages, field by field, for schemas that are not
+ * ours. */
 #ifndef TOW_PJRT_TEXT_IMPL_H_
 #define TOW_PJRT_TEXT_IMPL_H_
 
@@ -8,7 +9,7 @@
 
 #include "base/alloc.h"
 
-/* A message that grows; one that has failed stays so. */
+/* A growing message; after a failure it stays failed. */
 typedef struct text {
     uint8_t *bytes; /* owned */
     size_t size;
@@ -63,7 +64,7 @@ static inline void put_string(text_t *text, uint32_t field, const char *string)
     put_bytes(text, field, string, strlen(string));
 }
 
-/* Takes what is inside. */
+/* Takes the inner message. */
 static inline void put_message(text_t *text, uint32_t field,
                                text_t *take_inside)
 {

@@ -1,8 +1,9 @@
-/* The devices of a cluster as something to compile for, apart from the client.
+/* Topologies: the devices of a cluster as a compilation target, independent of
+ * the client.
  *
- * A topology is what was said of them when it was made, and may outlive the client:
- * JAX keeps it in devices that it makes for compiling only. Compilers are the
- * cluster's, so to compile one must be connected; device ids are the same. */
+ * A topology copies the descriptions of the devices and may outlive the
+ * client: JAX keeps it in devices that it makes for compilation only. The
+ * cluster compiles, so a client must be connected; device ids are the same. */
 #include <string.h>
 
 #include "base/arena.h"
@@ -17,7 +18,7 @@ struct PJRT_TopologyDescription {
     size_t serialized_size;
 };
 
-/* -- Making ------------------------------------------------------------------------- */
+/* -- Creation -------------------------------------------------------------- */
 
 static const char *copy_text(tow_arena_t *arena, const char *text)
 {
@@ -44,8 +45,8 @@ static PJRT_DeviceDescription *copy_description(
     return is_well ? copy : NULL;
 }
 
-/* JAX has it in the keys of its cache, where it is to be the same for programs that
- * are: their options say how many devices they are for, and this of what kinds. */
+/* JAX uses it in the keys of its cache, so it must be equal for equal
+ * programs: their options state the number of devices, and this the kinds. */
 static bool serialize(PJRT_TopologyDescription *topology)
 {
     size_t size = strlen(topology->version) + 1;
@@ -84,27 +85,27 @@ static bool fill(PJRT_TopologyDescription *topology, const PJRT_Client *client)
     return serialize(topology);
 }
 
-void tow_pjrt_topology_destroy(PJRT_TopologyDescription *topology)
+void tow_plugin_topology_destroy(PJRT_TopologyDescription *topology)
 {
     if (topology == NULL) return;
     tow_arena_deinit(&topology->arena);
     tow_free(topology);
 }
 
-PJRT_TopologyDescription *tow_pjrt_topology_create(const PJRT_Client *client)
+PJRT_TopologyDescription *tow_plugin_topology_create(const PJRT_Client *client)
 {
     PJRT_TopologyDescription *topology = tow_calloc(1, sizeof(*topology));
     if (topology == NULL) return NULL;
     tow_arena_init(&topology->arena, 0);
     if (fill(topology, client)) return topology;
-    tow_pjrt_topology_destroy(topology);
+    tow_plugin_topology_destroy(topology);
     return NULL;
 }
 
-/* Lent. Topologies know of no client, and there is one. */
+/* Borrowed. A topology does not name its client, but there is only one. */
 static tow_status_t find_cluster(PJRT_Client **out_client)
 {
-    *out_client = atomic_load(&tow_pjrt_latest_client);
+    *out_client = atomic_load(&tow_plugin_latest_client);
     if (*out_client != NULL) return TOW_OK;
     return TOW_ERROR(TOW_UNIMPLEMENTED,
                      "topologies without devices: compilers are the "
@@ -115,7 +116,7 @@ static tow_status_t find_cluster(PJRT_Client **out_client)
 static PJRT_Error *create(PJRT_TopologyDescription_Create_Args *args)
 {
     PJRT_Client *client;
-    RETURN_IF_ERROR(tow_pjrt_check_fork());
+    RETURN_IF_ERROR(tow_plugin_check_fork());
     RETURN_IF_ERROR(find_cluster(&client));
     if (args->topology_name_size > 0)
         return take_error(TOW_ERROR(
@@ -123,7 +124,7 @@ static PJRT_Error *create(PJRT_TopologyDescription_Create_Args *args)
             "the topology '%.*s': there is one, without a name, that of the "
             "cluster's devices",
             (int)args->topology_name_size, args->topology_name));
-    args->topology = tow_pjrt_topology_create(client);
+    args->topology = tow_plugin_topology_create(client);
     return args->topology != NULL
                ? NULL
                : take_error(tow_status_bare(TOW_RESOURCE_EXHAUSTED));
@@ -131,19 +132,19 @@ static PJRT_Error *create(PJRT_TopologyDescription_Create_Args *args)
 
 static PJRT_Error *destroy(PJRT_TopologyDescription_Destroy_Args *args)
 {
-    tow_pjrt_topology_destroy(args->topology);
+    tow_plugin_topology_destroy(args->topology);
     return NULL;
 }
 
 /* -- Compiling ---------------------------------------------------------------------- */
 
-/* An executable that is loaded, too: it may be asked for as bytes. */
+/* The executable is also loaded; it can be serialised. */
 static PJRT_Error *compile(PJRT_Compile_Args *args)
 {
     PJRT_Client *client = args->client;
     PJRT_LoadedExecutable *loaded = NULL;
     if (client == NULL) RETURN_IF_ERROR(find_cluster(&client));
-    RETURN_IF_ERROR(tow_pjrt_compile_program(
+    RETURN_IF_ERROR(tow_plugin_compile_program(
         client, args->program,
         (tow_bytes_t){args->compile_options, args->compile_options_size},
         &loaded));
@@ -156,8 +157,8 @@ static PJRT_Error *compile(PJRT_Compile_Args *args)
 static PJRT_Error *platform_name(
     PJRT_TopologyDescription_PlatformName_Args *args)
 {
-    args->platform_name = TOW_PJRT_PLATFORM;
-    args->platform_name_size = strlen(TOW_PJRT_PLATFORM);
+    args->platform_name = TOW_PLUGIN_PLATFORM;
+    args->platform_name_size = strlen(TOW_PLUGIN_PLATFORM);
     return NULL;
 }
 
@@ -179,7 +180,7 @@ static PJRT_Error *device_descriptions(
 
 static void keep_bytes(PJRT_SerializedTopology *serialized)
 {
-    /* They are the topology's. */
+    /* The topology owns them. */
 }
 
 static PJRT_Error *serialized(PJRT_TopologyDescription_Serialize_Args *args)
@@ -205,7 +206,7 @@ static PJRT_Error *topology_of_client(
     return NULL;
 }
 
-void tow_pjrt_fill_topology(PJRT_Api *api)
+void tow_plugin_fill_topology(PJRT_Api *api)
 {
     api->PJRT_TopologyDescription_Create = create;
     api->PJRT_TopologyDescription_Destroy = destroy;

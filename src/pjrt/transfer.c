@@ -1,5 +1,5 @@
-/* To and from the user's memory, and between devices. Nothing here waits: bytes
- * move while the user goes on. */
+/* Transfers to and from the user's memory, and between devices. Nothing here
+ * waits: bytes move while the user's program continues. */
 #include <string.h>
 
 #include "pjrt/plugin_impl.h"
@@ -8,17 +8,17 @@
 
 /* -- Host to device ------------------------------------------------------------------ */
 
-/* Where the bytes of an upload come from, until they are needed no more. */
+/* The source of an upload's bytes, while they are needed. */
 typedef struct source {
     void *copy;        /* owned; NULL: the user's own memory */
-    PJRT_Event *event; /* counted: done with the user's memory; NULL: already */
+    PJRT_Event *event; /* counted: the user's memory is free; or NULL */
 } source_t;
 
 static void source_is_free(void *context)
 {
     source_t *source = context;
     tow_free(source->copy);
-    if (source->event != NULL) tow_event_complete(source->event, TOW_OK);
+    if (source->event != NULL) tow_plugin_event_complete(source->event, TOW_OK);
     tow_free(source);
 }
 
@@ -44,9 +44,10 @@ static tow_strided_t read_elements(
     const PJRT_Client_BufferFromHostBuffer_Args *args, const tow_shape_t *shape,
     const layout_t *layout)
 {
-    tow_strided_t elements; /* Not all zeroed: it has room for 32 dimensions. */
+    tow_strided_t
+        elements; /* Not zeroed as a whole: it has room for 32 dimensions. */
     elements.data = args->data;
-    elements.element_bytes = tow_pjrt_element_bytes(shape);
+    elements.element_bytes = tow_plugin_element_bytes(shape);
     elements.rank = shape->rank;
     memcpy(elements.dims, shape->dims, shape->rank * sizeof(int64_t));
     if (args->num_byte_strides == 0)
@@ -56,7 +57,7 @@ static tow_strided_t read_elements(
                shape->rank * sizeof(int64_t));
     if (layout_is_plain(layout)) return elements;
     uint8_t order[TOW_RANK_MAX];
-    tow_layout_order(layout, shape->rank, order);
+    tow_plugin_layout_order(layout, shape->rank, order);
     return tow_strided_permuted(&elements, order);
 }
 
@@ -66,9 +67,9 @@ static PJRT_Device *device_of(const PJRT_Client_BufferFromHostBuffer_Args *args)
     return args->device != NULL ? args->device : args->client->devices[0];
 }
 
-/* Small arrays leave inside the message, so their bytes are free at once, and if
- * they lie side by side no source is needed: NULL. Of others a copy is made if the user may change them when we return, or if they
- * do not lie side by side. */
+/* Small arrays travel in the message, so their bytes are free at once, and a
+ * dense one needs no source: NULL. Others are copied if the user may change
+ * them after the call, or if they are not dense. */
 static tow_status_t make_source(
     const PJRT_Client_BufferFromHostBuffer_Args *args, uint64_t bytes,
     const tow_strided_t *elements, source_t **out_source)
@@ -82,7 +83,7 @@ static tow_status_t make_source(
     *out_source = source;
     if (dense && args->host_buffer_semantics !=
                      PJRT_HostBufferSemantics_kImmutableOnlyDuringCall) {
-        source->event = tow_event_create(NULL);
+        source->event = tow_plugin_event_create(NULL);
         if (source->event != NULL) return TOW_OK;
     } else {
         source->copy = tow_malloc(bytes);
@@ -99,7 +100,7 @@ static tow_status_t make_source(
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
-/* Inside; waits while too much is on its way. Takes the source. */
+/* Locked; waits while too much is under way. Takes the source. */
 static tow_status_t start_upload(tow_client_t *client,
                                  const slice_entry_t *slice,
                                  const tow_shape_t *shape, uint64_t bytes,
@@ -122,27 +123,28 @@ static tow_status_t start_upload(tow_client_t *client,
     if (status == TOW_OK && !inlined) return TOW_OK;
     if (take_source == NULL) return status;
     tow_free(take_source->copy);
-    tow_event_release(take_source->event);
+    tow_plugin_event_release(take_source->event);
     tow_free(take_source);
     return status;
 }
 
-/* Inside. The buffer of an array of one shard; takes the array. */
+/* Locked. The buffer of an array of one shard; takes the array. */
 static tow_status_t wrap(PJRT_Device *device, const slice_entry_t *slice,
                          shard_type_t *type, tow_array_t *take_array,
                          PJRT_Buffer **out_buffer)
 {
     PJRT_Client *client = device->client;
-    PJRT_Event *ready = tow_event_create(client);
-    group_t *group = tow_group_create(client, slice, take_array);
+    PJRT_Event *ready = tow_plugin_event_create(client);
+    shard_group_t *group =
+        tow_plugin_shard_group_create(client, slice, take_array);
     *out_buffer = NULL;
     if (ready != NULL && group != NULL) {
-        tow_event_follow(ready, take_array);
-        *out_buffer = tow_pjrt_buffer_make(device, type, ready, group, 0);
-        if (*out_buffer != NULL) tow_pjrt_buffer_keep(*out_buffer);
+        tow_plugin_event_follow(ready, take_array);
+        *out_buffer = tow_plugin_buffer_make(device, type, ready, group, 0);
+        if (*out_buffer != NULL) tow_plugin_buffer_cache(*out_buffer);
     }
-    tow_group_release_inside(group);
-    tow_event_release(ready);
+    tow_plugin_shard_group_release_locked(group);
+    tow_plugin_event_release(ready);
     return *out_buffer != NULL ? TOW_OK
                                : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
@@ -153,34 +155,35 @@ static tow_status_t from_host(PJRT_Client_BufferFromHostBuffer_Args *args)
     tow_shape_t shape;
     uint64_t bytes;
     layout_t layout;
-    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
+    TOW_RETURN_IF_ERROR(tow_plugin_check_fork());
     TOW_RETURN_IF_ERROR(read_shape(args, &shape, &bytes));
-    TOW_RETURN_IF_ERROR(tow_layout_read(args->device_layout, &shape, &layout));
+    TOW_RETURN_IF_ERROR(
+        tow_plugin_layout_read(args->device_layout, &shape, &layout));
     slice_entry_t *slice = NULL;
-    TOW_RETURN_IF_ERROR(tow_pjrt_device_slice(device, &slice));
+    TOW_RETURN_IF_ERROR(tow_plugin_device_slice(device, &slice));
     source_t *source = NULL;
     const tow_strided_t elements = read_elements(args, &shape, &layout);
     TOW_RETURN_IF_ERROR(make_source(args, bytes, &elements, &source));
-    shard_type_t *type = tow_shard_type_create(
+    shard_type_t *type = tow_plugin_shard_type_create(
         &shape, bytes,
         args->memory != NULL ? args->memory->kind : TOW_MEMORY_DEVICE, &layout);
     PJRT_Event *done = source != NULL ? source->event : NULL;
     if (done != NULL)
-        tow_event_retain(done);
+        tow_plugin_event_retain(done);
     else
-        done = tow_event_done();
+        done = tow_plugin_event_done();
     tow_array_t *array = NULL;
     PJRT_Buffer *buffer = NULL;
     if (TOW_UNLIKELY(!layout_is_plain(&layout)))
-        shape = tow_layout_stored_shape(&layout, &shape);
+        shape = tow_plugin_layout_stored_shape(&layout, &shape);
     client_enter(device->client);
     tow_status_t status = start_upload(device->client->tow, slice, &shape,
                                        bytes, args->data, source, &array);
     if (status == TOW_OK) status = wrap(device, slice, type, array, &buffer);
     tow_client_leave_after_upload(device->client->tow, bytes);
-    tow_shard_type_release(type);
+    tow_plugin_shard_type_release(type);
     if (status != TOW_OK) {
-        tow_event_release(done);
+        tow_plugin_event_release(done);
         return status;
     }
     args->buffer = buffer;
@@ -196,22 +199,22 @@ static PJRT_Error *client_buffer_from_host(
 
 /* -- Device to host ------------------------------------------------------------------- */
 
-/* Inside. The answer to a few bytes that are there is on its way; the caller
+/* Locked. A small download of a ready value completes soon, and the caller
  * waits for it next. */
 static tow_status_t start_download(PJRT_Buffer *buffer, void *bytes,
                                    PJRT_Event *event)
 {
-    TOW_RETURN_IF_ERROR(tow_pjrt_buffer_check(buffer));
+    TOW_RETURN_IF_ERROR(tow_plugin_buffer_status(buffer));
     tow_array_t *array = buffer->group->array;
-    const bool is_near =
-        tow_array_is_near(array) && buffer->type->bytes <= TOW_INLINE_BYTES_MAX;
+    const bool is_near = tow_array_is_prefetched(array) &&
+                         buffer->type->bytes <= TOW_INLINE_BYTES_MAX;
     tow_status_t status =
         tow_download_start(array, buffer->shard, bytes, buffer->type->bytes,
-                           NULL, tow_event_callback(event));
+                           NULL, tow_plugin_event_callback(event));
     if (status == TOW_OK)
-        tow_event_hurry_inside(event, is_near);
+        tow_plugin_event_progress_locked(event, is_near);
     else
-        tow_event_release(event);
+        tow_plugin_event_release(event);
     return status;
 }
 
@@ -227,22 +230,22 @@ static tow_status_t download(PJRT_Buffer *buffer, void *bytes,
 static tow_status_t to_host(PJRT_Buffer *buffer, void *bytes,
                             PJRT_Event **out_event)
 {
-    PJRT_Event *event = tow_event_create(buffer->device->client);
+    PJRT_Event *event = tow_plugin_event_create(buffer->device->client);
     if (event == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = download(buffer, bytes, event);
     if (status == TOW_OK)
         *out_event = event;
     else
-        tow_event_release(event);
+        tow_plugin_event_release(event);
     return status;
 }
 
 /* -- Device to host, in another layout ------------------------------------------------- */
 
-/* A download whose elements are put into another order when they are here. */
+/* A download whose elements are reordered on arrival. */
 typedef struct turning {
-    void *bytes;            /* owned: as they come */
-    tow_strided_t elements; /* of these, in the order that they are to have */
+    void *bytes;            /* owned: as received */
+    tow_strided_t elements; /* of these, in the wanted order */
     void *to;               /* the user's */
     PJRT_Event *event;      /* counted: done */
 } turning_t;
@@ -251,22 +254,22 @@ static void turning_free(turning_t *turning)
 {
     if (turning == NULL) return;
     tow_free(turning->bytes);
-    tow_event_release(turning->event);
+    tow_plugin_event_release(turning->event);
     tow_free(turning);
 }
 
-/* Not inside: it may take a while. */
+/* Not locked: it may take a while. */
 static void turn(PJRT_Error *error, void *context)
 {
     turning_t *turning = context;
     tow_status_t status = (tow_status_t)error;
     if (status == TOW_OK) tow_strided_copy(&turning->elements, turning->to);
-    tow_event_complete(turning->event, status);
+    tow_plugin_event_complete(turning->event, status);
     turning->event = NULL;
     turning_free(turning);
 }
 
-/* Dimension i of the wanted order is where in the stored one? */
+/* The stored elements, with their dimensions in the wanted order. */
 static tow_strided_t turned_elements(const shard_type_t *type,
                                      const layout_t *wanted, const void *bytes)
 {
@@ -274,10 +277,10 @@ static tow_strided_t turned_elements(const shard_type_t *type,
     uint8_t stored[TOW_RANK_MAX], order[TOW_RANK_MAX], place[TOW_RANK_MAX];
     tow_strided_t elements = {.data = bytes,
                               .element_bytes =
-                                  tow_pjrt_element_bytes(&type->shape),
+                                  tow_plugin_element_bytes(&type->shape),
                               .rank = rank};
-    tow_layout_order(&type->layout, rank, stored);
-    tow_layout_order(wanted, rank, order);
+    tow_plugin_layout_order(&type->layout, rank, stored);
+    tow_plugin_layout_order(wanted, rank, order);
     for (uint32_t i = 0; i < rank; i++) {
         elements.dims[i] = type->shape.dims[stored[i]];
         place[stored[i]] = (uint8_t)i;
@@ -294,7 +297,7 @@ static turning_t *turning_create(const shard_type_t *type,
     turning_t *turning = tow_calloc(1, sizeof(*turning));
     if (turning == NULL) return NULL;
     turning->bytes = tow_malloc(type->bytes + 1);
-    turning->event = tow_event_create(NULL);
+    turning->event = tow_plugin_event_create(NULL);
     if (turning->bytes == NULL || turning->event == NULL) {
         turning_free(turning);
         return NULL;
@@ -308,20 +311,22 @@ static tow_status_t to_host_turned(PJRT_Buffer *buffer, const layout_t *wanted,
                                    void *bytes, PJRT_Event **out_event)
 {
     turning_t *turning = turning_create(buffer->type, wanted, bytes);
-    PJRT_Event *here = tow_event_create(buffer->device->client);
-    tow_status_t status = turning != NULL && here != NULL
-                              ? tow_event_call_when_ready(here, turn, turning)
-                              : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    PJRT_Event *here = tow_plugin_event_create(buffer->device->client);
+    tow_status_t status =
+        turning != NULL && here != NULL
+            ? tow_plugin_event_call_when_ready(here, turn, turning)
+            : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     if (status == TOW_OK) {
-        PJRT_Event *done = turning->event; /* It may be over when we look. */
-        tow_event_retain(done);
+        PJRT_Event *done =
+            turning->event; /* It may complete, and be freed, at once. */
+        tow_plugin_event_retain(done);
         status = download(buffer, turning->bytes, here);
         if (status == TOW_OK)
             *out_event = done;
         else
-            tow_event_release(done);
+            tow_plugin_event_release(done);
     }
-    tow_event_release(here);
+    tow_plugin_event_release(here);
     if (status != TOW_OK) turning_free(turning);
     return status;
 }
@@ -334,28 +339,29 @@ static PJRT_Error *buffer_to_host(PJRT_Buffer_ToHostBuffer_Args *args)
         return NULL;
     }
     layout_t wanted;
-    RETURN_IF_ERROR(tow_pjrt_check_fork());
-    RETURN_IF_ERROR(
-        tow_layout_read(args->host_layout, &buffer->type->shape, &wanted));
+    RETURN_IF_ERROR(tow_plugin_check_fork());
+    RETURN_IF_ERROR(tow_plugin_layout_read(args->host_layout,
+                                           &buffer->type->shape, &wanted));
     if (args->dst_size < buffer->type->bytes)
-        return take_error(TOW_ERROR(TOW_INVALID_ARGUMENT,
-                                    "room for %zu bytes, and the array has %zu",
-                                    args->dst_size, buffer->type->bytes));
+        return take_error(
+            TOW_ERROR(TOW_INVALID_ARGUMENT,
+                      "there is room for %zu bytes, but the array has %zu",
+                      args->dst_size, buffer->type->bytes));
     return take_error(
-        TOW_LIKELY(tow_layout_equal(&wanted, &buffer->type->layout))
+        TOW_LIKELY(tow_plugin_layout_equal(&wanted, &buffer->type->layout))
             ? to_host(buffer, args->dst, &args->event)
             : to_host_turned(buffer, &wanted, args->dst, &args->event));
 }
 
 /* -- Device to device ------------------------------------------------------------------ */
 
-/* The same in such a memory; a reference. NULL: no memory. */
+/* The same type in another memory; a reference. NULL: no memory. */
 static shard_type_t *type_in(shard_type_t *type, tow_memory_kind_t memory)
 {
     if (type->memory != memory)
-        return tow_shard_type_create(&type->shape, type->bytes, memory,
-                                     &type->layout);
-    tow_shard_type_retain(type);
+        return tow_plugin_shard_type_create(&type->shape, type->bytes, memory,
+                                            &type->layout);
+    tow_plugin_shard_type_retain(type);
     return type;
 }
 
@@ -363,27 +369,27 @@ static tow_status_t copy_inside(PJRT_Buffer *buffer, PJRT_Device *device,
                                 const slice_entry_t *slice, shard_type_t *type,
                                 PJRT_Buffer **out_buffer)
 {
-    TOW_RETURN_IF_ERROR(tow_pjrt_buffer_check(buffer));
+    TOW_RETURN_IF_ERROR(tow_plugin_buffer_status(buffer));
     tow_array_t *array;
     TOW_RETURN_IF_ERROR(tow_copy_start(slice->slice, buffer->group->array,
                                        buffer->shard, &array));
     return wrap(device, slice, type, array, out_buffer);
 }
 
-/* The workers see to it: no byte comes here. */
+/* The workers copy among themselves: no byte passes through this process. */
 static tow_status_t copy(PJRT_Buffer *buffer, const PJRT_Memory *memory,
                          PJRT_Buffer **out_buffer)
 {
     PJRT_Device *device = memory->device;
     slice_entry_t *slice = NULL;
-    TOW_RETURN_IF_ERROR(tow_pjrt_check_fork());
-    TOW_RETURN_IF_ERROR(tow_pjrt_device_slice(device, &slice));
+    TOW_RETURN_IF_ERROR(tow_plugin_check_fork());
+    TOW_RETURN_IF_ERROR(tow_plugin_device_slice(device, &slice));
     shard_type_t *type = type_in(buffer->type, memory->kind);
     if (type == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     client_enter(device->client);
     tow_status_t status = copy_inside(buffer, device, slice, type, out_buffer);
     tow_client_leave_after_call(device->client->tow);
-    tow_shard_type_release(type);
+    tow_plugin_shard_type_release(type);
     return status;
 }
 
@@ -399,7 +405,7 @@ static PJRT_Error *buffer_copy_to_memory(PJRT_Buffer_CopyToMemory_Args *args)
     return take_error(copy(args->buffer, args->dst_memory, &args->dst_buffer));
 }
 
-void tow_pjrt_fill_transfer(PJRT_Api *api)
+void tow_plugin_fill_transfer(PJRT_Api *api)
 {
     api->PJRT_Client_BufferFromHostBuffer = client_buffer_from_host;
     api->PJRT_Buffer_ToHostBuffer = buffer_to_host;

@@ -26,11 +26,11 @@ enum {
     EVENT_DURATION_PS = 3,
 };
 
-/* Planes with this prefix are shown, whatever makes them. */
+/* Profilers show planes with this prefix. */
 #define PLANE_PREFIX "/device:CUSTOM:towpath "
 #define PS_PER_NS    1000
 
-/* What has been read of a process and of a thread of it, until the next comes. */
+/* The current process and thread while reading. */
 typedef struct writer {
     const tow_xspace_source_t *source;
     text_t space;
@@ -75,8 +75,8 @@ static void begin_line(writer_t *writer, uint64_t thread, const char *name,
                (uint64_t)writer->source->start_ns);
 }
 
-/* Its number in the plane: a hash, as numbers of processes that are merged must
- * not be others' too. */
+/* Its number in the plane: a hash, because merged processes must not share
+ * numbers. */
 static uint64_t number_of_name(writer_t *writer, const char *name,
                                size_t length)
 {
@@ -95,7 +95,7 @@ static uint64_t number_of_name(writer_t *writer, const char *name,
     return number;
 }
 
-/* The part of it that lies within the trace. */
+/* Writes the part of the event within the trace. */
 static void put_event(writer_t *writer, int64_t start_ns, int64_t duration_ns,
                       const char *name, size_t length)
 {
@@ -135,7 +135,7 @@ static void read_line(writer_t *writer, const char *line, size_t length)
         begin_plane(writer, line + read, length - (size_t)read);
 }
 
-/* sscanf looks for the end of all that it is given: so one line at a time. */
+/* One line at a time: sscanf scans its input to the end. */
 static void read_spans(writer_t *writer, const char *spans)
 {
     char line[512];
@@ -155,7 +155,7 @@ tow_status_t tow_xspace_write(const tow_xspace_source_t *source,
 {
     writer_t writer = {.source = source};
     if (source->spans != NULL) read_spans(&writer, source->spans);
-    /* A space has a field for errors, which nobody shows. */
+    /* XSpace has a field for errors, but no tool shows it. */
     if (source->error != NULL)
         begin_plane(&writer, source->error, strlen(source->error));
     end_plane(&writer);

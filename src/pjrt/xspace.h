@@ -1,6 +1,6 @@
-/* What the cluster did, as profilers of XLA's family read it: a serialised XSpace
- * (tensorflow.profiler.XSpace), with a plane for each process, in it a line for its
- * loop and one for each of its devices. */
+/* A trace of the cluster for XLA's profilers: a serialised XSpace
+ * (tensorflow.profiler.XSpace), with a plane for each process, and in it a
+ * line for its event loop and one for each of its devices. */
 #ifndef TOW_PJRT_XSPACE_H_
 #define TOW_PJRT_XSPACE_H_
 
@@ -10,15 +10,14 @@
 #include "base/status.h"
 
 typedef struct tow_xspace_source {
-    const char *spans; /* lines of TOW_REPORT_SPANS; lines that are none are not
-                          read. NULL: there are none */
-    const char *error; /* why there are none; NULL: no reason */
-    int64_t shift_ns;  /* what to add to their times, for those below */
+    const char *spans; /* lines of TOW_REPORT_SPANS; NULL: none */
+    const char *error; /* why there are none; or NULL */
+    int64_t shift_ns;  /* added to their times */
     int64_t start_ns;  /* of the trace, since 1970 */
     int64_t end_ns;
 } tow_xspace_source_t;
 
-/* The bytes are the caller's; tow_free. */
+/* The caller owns the bytes; tow_free. */
 tow_status_t tow_xspace_write(const tow_xspace_source_t *source,
                               void **out_bytes, size_t *out_size) TOW_MUST_USE;
 

@@ -6,7 +6,8 @@
 #include "device/proto.h"
 #include "pjrt/xspace.h"
 
-/* The n-th field of that number in a message; the test fails if there is none. */
+/* The n-th field of that number in a message; the test fails if there is none.
+ */
 static proto_field_t field(tow_bytes_t message, uint32_t number, size_t n)
 {
     proto_field_t found = {0};

@@ -7,7 +7,7 @@
 #include "resource/resource.h"
 
 typedef struct fixture {
-    tow_ledger_t *ledger;
+    tow_object_table_t *object_table;
     tow_resource_t *resource;
 } fixture_t;
 
@@ -16,9 +16,11 @@ static void ignore_drop(void *context, tow_object_t *object) {}
 static int set_up(void **state)
 {
     fixture_t *fixture = tow_calloc(1, sizeof(*fixture));
-    tow_ledger_options_t options = {.dropped = ignore_drop};
-    if (tow_ledger_create(&options, &fixture->ledger) != TOW_OK) return -1;
-    if (tow_resource_create(fixture->ledger, &fixture->resource) != TOW_OK)
+    tow_object_table_options_t options = {.discarded = ignore_drop};
+    if (tow_object_table_create(&options, &fixture->object_table) != TOW_OK)
+        return -1;
+    if (tow_resource_create(fixture->object_table, &fixture->resource) !=
+        TOW_OK)
         return -1;
     *state = fixture;
     return 0;
@@ -27,8 +29,9 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     fixture_t *fixture = *state;
+    assert_null(tow_resource_check(fixture->resource));
     tow_resource_destroy(fixture->resource);
-    tow_ledger_destroy(fixture->ledger);
+    tow_object_table_destroy(fixture->object_table);
     tow_free(fixture);
     return 0;
 }
@@ -42,7 +45,7 @@ typedef struct join {
 } join_t;
 
 static tow_status_t add(fixture_t *fixture, const join_t *join,
-                        tow_worker_entry_t **out_worker)
+                        tow_resource_worker_t **out_worker)
 {
     tow_msg_device_t devices[16];
     tow_msg_device_t *list[16];
@@ -60,38 +63,41 @@ static tow_status_t add(fixture_t *fixture, const join_t *join,
     if (join->island != NULL) message.island = (char *)join->island;
     message.devices = list;
     message.n_devices = join->device_count;
-    tow_worker_entry_t *worker;
+    tow_resource_worker_t *worker;
     return tow_resource_add_worker(fixture->resource, join->name, &message,
                                    NULL,
                                    out_worker != NULL ? out_worker : &worker);
 }
 
-static tow_worker_entry_t *must_add(fixture_t *fixture, const join_t *join)
+static tow_resource_worker_t *must_add(fixture_t *fixture, const join_t *join)
 {
-    tow_worker_entry_t *worker;
+    tow_resource_worker_t *worker;
     tow_status_t status = add(fixture, join, &worker);
     if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
+    assert_null(tow_resource_check(fixture->resource));
     return worker;
 }
 
 typedef struct taken {
-    tow_device_entry_t **devices;
+    tow_resource_device_t **devices;
     size_t count;
 } taken_t;
 
 static taken_t must_take(fixture_t *fixture, const tow_slice_request_t *request)
 {
     taken_t taken;
-    tow_status_t status = tow_resource_take(fixture->resource, request,
-                                            &taken.devices, &taken.count);
+    tow_status_t status = tow_resource_acquire_devices(
+        fixture->resource, request, &taken.devices, &taken.count);
     if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
+    assert_null(tow_resource_check(fixture->resource));
     return taken;
 }
 
 static void give_back(fixture_t *fixture, taken_t taken)
 {
-    tow_resource_give_back(fixture->resource, taken.devices, taken.count);
+    tow_resource_release_devices(fixture->resource, taken.devices, taken.count);
     tow_free(taken.devices);
+    assert_null(tow_resource_check(fixture->resource));
 }
 
 static void expect(tow_status_t status, tow_code_t code, const char *words)
@@ -105,8 +111,8 @@ static void expect(tow_status_t status, tow_code_t code, const char *words)
 static tow_status_t take(fixture_t *fixture, const tow_slice_request_t *request)
 {
     taken_t taken;
-    tow_status_t status = tow_resource_take(fixture->resource, request,
-                                            &taken.devices, &taken.count);
+    tow_status_t status = tow_resource_acquire_devices(
+        fixture->resource, request, &taken.devices, &taken.count);
     if (status == TOW_OK) give_back(fixture, taken);
     return status;
 }
@@ -194,12 +200,13 @@ static void workers_that_clash_are_refused_by_name(void **state)
 static void gone_worker_stays_known_to_its_slices_only(void **state)
 {
     fixture_t *fixture = *state;
-    tow_worker_entry_t *a = must_add(fixture, &(join_t){"a", 1, 2, NULL, NULL});
+    tow_resource_worker_t *a =
+        must_add(fixture, &(join_t){"a", 1, 2, NULL, NULL});
     must_add(fixture, &(join_t){"b", 2, 2, NULL, NULL});
     taken_t all = must_take(fixture, &(tow_slice_request_t){0});
     tow_resource_remove_worker(fixture->resource, a);
     assert_int_equal(tow_resource_device_count(fixture->resource), 2);
-    assert_true(all.devices[0]->worker->gone);
+    assert_true(all.devices[0]->worker->disconnected);
     must_add(fixture,
              &(join_t){"a", 1, 2, NULL, NULL}); /* It may come again. */
     give_back(fixture, all);
@@ -208,7 +215,7 @@ static void gone_worker_stays_known_to_its_slices_only(void **state)
     give_back(fixture, again);
 }
 
-/* -- Islands ---------------------------------------------------------------- */
+/* -- Islands --------------------------------------------------------------- */
 
 static void assert_devices(taken_t taken, size_t count, const int64_t *ids)
 {
@@ -308,7 +315,7 @@ static void islands_are_bounded_and_empty_ones_used_again(void **state)
 {
     fixture_t *fixture = *state;
     char names[TOW_ISLANDS_MAX + 1][16];
-    tow_worker_entry_t *workers[TOW_ISLANDS_MAX];
+    tow_resource_worker_t *workers[TOW_ISLANDS_MAX];
     for (uint32_t i = 0; i <= TOW_ISLANDS_MAX; i++)
         snprintf(names[i], sizeof(names[i]), "i%u", i);
     for (uint32_t i = 0; i < TOW_ISLANDS_MAX; i++)
@@ -323,12 +330,12 @@ static void islands_are_bounded_and_empty_ones_used_again(void **state)
     expect(add(fixture, &another, NULL), TOW_RESOURCE_EXHAUSTED,
            "island 'i64'");
     give_back(fixture, held);
-    const tow_worker_entry_t *worker = must_add(fixture, &another);
+    const tow_resource_worker_t *worker = must_add(fixture, &another);
     assert_int_equal(worker->island->number, 7);
     assert_string_equal(worker->island->name, "i64");
 }
 
-/* -- Shapes ------------------------------------------------------------------- */
+/* -- Shapes ---------------------------------------------------------------- */
 
 static void shape_gets_neighbours_on_neighbouring_workers(void **state)
 {
@@ -393,8 +400,9 @@ static void island_with_a_shape_that_fits_is_preferred(void **state)
 static void worker_that_comes_again_stands_where_it_stood(void **state)
 {
     fixture_t *fixture = *state;
-    tow_worker_entry_t *a = must_add(fixture, &(join_t){"a", 1, 1, NULL, NULL});
-    const tow_worker_entry_t *b =
+    tow_resource_worker_t *a =
+        must_add(fixture, &(join_t){"a", 1, 1, NULL, NULL});
+    const tow_resource_worker_t *b =
         must_add(fixture, &(join_t){"b", 2, 1, NULL, NULL});
     assert_int_equal(b->place, 1);
     tow_resource_remove_worker(fixture->resource, a);
@@ -407,12 +415,12 @@ static void worker_that_comes_again_stands_where_it_stood(void **state)
 static void places_are_in_the_order_of_names_whoever_came_first(void **state)
 {
     fixture_t *fixture = *state;
-    const tow_worker_entry_t *ten =
+    const tow_resource_worker_t *ten =
         must_add(fixture, &(join_t){"w-10", 1, 1, NULL, NULL});
-    tow_worker_entry_t *two =
+    tow_resource_worker_t *two =
         must_add(fixture, &(join_t){"w-2", 2, 1, NULL, NULL});
     must_add(fixture, &(join_t){"w-0", 3, 1, NULL, "other"});
-    const tow_worker_entry_t *one =
+    const tow_resource_worker_t *one =
         must_add(fixture, &(join_t){"w-1", 4, 1, NULL, NULL});
     assert_int_equal(one->place, 0);
     assert_int_equal(two->place, 1);

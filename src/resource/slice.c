@@ -1,14 +1,14 @@
 /* Which devices a slice gets.
  *
- * Of each island that has enough, the best that it can give is worked out, and
- * the best of these is taken: first a shape that fits, then the least load on the
+ * For each island that has enough devices, computes its best offer, and takes
+ * the best of these: first a shape that fits, then the least load on the
  * devices, then the least load of the island.
  *
- * Devices have coordinates (the worker's place in its island, the index among the
- * worker's devices). A shape fits if its inner dimensions lie within a worker and
- * the outer ones go over workers next to each other: 2 x 4 is four neighbours on
- * each of two workers, where a worker has at least four, or eight on one that has
- * so many. Where no such block is there, any devices will do. */
+ * Devices have coordinates (the position of the worker in its island, the index
+ * among the worker's devices). A shape fits if its inner dimensions lie within
+ * a worker and the outer ones go over adjacent workers: 2 x 4 is four adjacent
+ * devices on each of two workers, where a worker has at least four, or eight on
+ * one that has as many. Where no such block exists, any devices are used. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@
 #include "base/assert.h"
 #include "resource/resource_impl.h"
 
-typedef TOW_VEC(tow_device_entry_t *) device_vec_t;
+typedef TOW_VEC(tow_resource_device_t *) device_vec_t;
 
 /* 0: all of them. */
 static tow_status_t wanted_count(const tow_slice_request_t *request,
@@ -58,16 +58,16 @@ static bool is_every_island(const tow_slice_request_t *request)
 }
 
 static bool is_island(const tow_slice_request_t *request,
-                      const tow_island_entry_t *island)
+                      const tow_resource_island_t *island)
 {
     return !is_named(request->island) || is_every_island(request) ||
            strcmp(request->island, island->name) == 0;
 }
 
 static tow_status_t check_island(const tow_slice_request_t *request,
-                                 const tow_device_entry_t *device)
+                                 const tow_resource_device_t *device)
 {
-    const tow_island_entry_t *island = device->worker->island;
+    const tow_resource_island_t *island = device->worker->island;
     if (is_island(request, island)) return TOW_OK;
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
                      "device %lld is of island '%s', not of '%s'",
@@ -80,9 +80,10 @@ static tow_status_t take_named(const tow_resource_t *resource,
 {
     for (size_t i = 0; i < request->device_id_count; i++) {
         const int64_t id = request->device_ids[i];
-        tow_device_entry_t *device =
-            id < 0 ? NULL
-                   : tow_map_find(&resource->devices, tow_device_key(id));
+        tow_resource_device_t *device =
+            id < 0
+                ? NULL
+                : tow_map_find(&resource->devices, tow_resource_device_key(id));
         if (device == NULL)
             return TOW_ERROR(TOW_NOT_FOUND,
                              "there is no device %lld: `tow status` lists them",
@@ -102,7 +103,7 @@ static tow_status_t take_named(const tow_resource_t *resource,
 
 static int by_id(const void *a, const void *b)
 {
-    const tow_device_entry_t *const *left = a, *const *right = b;
+    const tow_resource_device_t *const *left = a, *const *right = b;
     return (*left)->id < (*right)->id ? -1 : (*left)->id > (*right)->id;
 }
 
@@ -110,7 +111,7 @@ static tow_status_t check_distinct(const device_vec_t *devices)
 {
     if (devices->count < 2) return TOW_OK;
     size_t bytes = devices->count * sizeof(*devices->items);
-    tow_device_entry_t **sorted = tow_malloc(bytes);
+    tow_resource_device_t **sorted = tow_malloc(bytes);
     if (sorted == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     memcpy(sorted, devices->items, bytes);
     qsort(sorted, devices->count, sizeof(*sorted), by_id);
@@ -124,15 +125,15 @@ static tow_status_t check_distinct(const device_vec_t *devices)
     return status;
 }
 
-/* -- Any devices ------------------------------------------------------------ */
+/* -- Any devices ----------------------------------------------------------- */
 
 /* In order of coordinates, so that the devices of one worker stay together.
- * Islands are in the order of their names, whoever came first; island-2 is before
- * island-10. */
+ * Islands are in the order of their names, whatever the order of arrival;
+ * island-2 is before island-10. */
 static int by_place(const void *a, const void *b)
 {
-    const tow_device_entry_t *left = *(tow_device_entry_t *const *)a;
-    const tow_device_entry_t *right = *(tow_device_entry_t *const *)b;
+    const tow_resource_device_t *left = *(tow_resource_device_t *const *)a;
+    const tow_resource_device_t *right = *(tow_resource_device_t *const *)b;
     if (left->worker->island != right->worker->island)
         return strverscmp(left->worker->island->name,
                           right->worker->island->name);
@@ -144,24 +145,25 @@ static int by_place(const void *a, const void *b)
 /* Least load first. */
 static int by_load(const void *a, const void *b)
 {
-    const tow_device_entry_t *left = *(tow_device_entry_t *const *)a;
-    const tow_device_entry_t *right = *(tow_device_entry_t *const *)b;
+    const tow_resource_device_t *left = *(tow_resource_device_t *const *)a;
+    const tow_resource_device_t *right = *(tow_resource_device_t *const *)b;
     if (left->slice_count != right->slice_count)
         return left->slice_count < right->slice_count ? -1 : 1;
     return by_place(a, b);
 }
 
-/* The kind to take when none is named: the one of which there are most. */
+/* The kind if none is requested: the most common one. */
 static const char *commonest_kind(const tow_resource_t *resource)
 {
     const char *best = "";
     size_t best_count = 0;
-    for (size_t i = 0; i < resource->here.count; i++) {
-        const char *kind = resource->here.items[i]->devices[0].kind;
+    for (size_t i = 0; i < resource->connected.count; i++) {
+        const char *kind = resource->connected.items[i]->devices[0].kind;
         size_t count = 0;
-        for (size_t j = 0; j < resource->here.count; j++)
-            if (strcmp(resource->here.items[j]->devices[0].kind, kind) == 0)
-                count += resource->here.items[j]->device_count;
+        for (size_t j = 0; j < resource->connected.count; j++)
+            if (strcmp(resource->connected.items[j]->devices[0].kind, kind) ==
+                0)
+                count += resource->connected.items[j]->device_count;
         if (count > best_count) best = kind, best_count = count;
     }
     return best;
@@ -169,12 +171,12 @@ static const char *commonest_kind(const tow_resource_t *resource)
 
 /* Those of a kind on one island, or on all (NULL), in order of coordinates. */
 static tow_status_t gather(const tow_resource_t *resource,
-                           const tow_island_entry_t *island, const char *kind,
-                           device_vec_t *devices)
+                           const tow_resource_island_t *island,
+                           const char *kind, device_vec_t *devices)
 {
     devices->count = 0;
-    for (size_t i = 0; i < resource->here.count; i++) {
-        tow_worker_entry_t *worker = resource->here.items[i];
+    for (size_t i = 0; i < resource->connected.count; i++) {
+        tow_resource_worker_t *worker = resource->connected.items[i];
         if (island != NULL && worker->island != island) continue;
         for (size_t j = 0; j < worker->device_count; j++)
             if (strcmp(worker->devices[j].kind, kind) == 0 &&
@@ -187,7 +189,7 @@ static tow_status_t gather(const tow_resource_t *resource,
     return TOW_OK;
 }
 
-static uint64_t load_of(tow_device_entry_t *const *devices, size_t count)
+static uint64_t load_of(tow_resource_device_t *const *devices, size_t count)
 {
     uint64_t load = 0;
     for (size_t i = 0; i < count; i++)
@@ -195,12 +197,12 @@ static uint64_t load_of(tow_device_entry_t *const *devices, size_t count)
     return load;
 }
 
-/* -- Shapes that fit ---------------------------------------------------------- */
+/* -- Shapes that fit ------------------------------------------------------- */
 
-/* A run of neighbours on each of some workers next to each other. */
+/* Adjacent devices on each of some adjacent workers. */
 typedef struct block {
     size_t first;        /* worker, as an index into the list of `hosts_t` */
-    size_t worker_count; /* 0: none was found */
+    size_t worker_count; /* 0: not found */
     size_t offset;       /* among a worker's devices */
     size_t width;
     uint64_t load;
@@ -208,8 +210,8 @@ typedef struct block {
 
 /* Where each worker's devices begin in a list in order of coordinates. */
 typedef struct hosts {
-    tow_device_entry_t *const *devices; /* lent */
-    size_t *begins;                     /* owned: one more than workers */
+    tow_resource_device_t *const *devices; /* lent */
+    size_t *begins;                        /* owned: one more than workers */
     size_t count;
     size_t width_max;
 } hosts_t;
@@ -243,7 +245,7 @@ static uint64_t weigh(const hosts_t *hosts, const block_t *block)
     return load;
 }
 
-/* Looks for a better one of this shape. O(workers x offsets x devices). */
+/* Searches for a better block of this shape. O(workers x offsets x devices). */
 static void look_for(const hosts_t *hosts, size_t worker_count, size_t width,
                      block_t *best)
 {
@@ -259,8 +261,8 @@ static void look_for(const hosts_t *hosts, size_t worker_count, size_t width,
         }
 }
 
-/* On as few workers as can be; then the outermost dimension over workers, then
- * the outer two; at last whole workers, whatever the shape. */
+/* On as few workers as possible; then the outermost dimension over workers,
+ * then the outer two; finally whole workers, whatever the shape. */
 static block_t find_block(const hosts_t *hosts,
                           const tow_slice_request_t *request, size_t wanted)
 {
@@ -287,20 +289,20 @@ static void keep_block(const hosts_t *hosts, const block_t *block,
     devices->count = count;
 }
 
-/* -- The best of all islands ---------------------------------------------------- */
+/* -- The best of all islands ----------------------------------------------- */
 
 typedef struct offer {
     device_vec_t devices; /* owned */
     bool is_shaped;
     uint64_t load;
     uint64_t island_load; /* slices on all its devices ... */
-    size_t island_size;   /* ... which are so many */
+    size_t island_size;   /* ... and their number */
 } offer_t;
 
 static bool is_better(const offer_t *offer, const offer_t *best)
 {
     if (best->devices.count == 0) return true;
-    /* Of all devices, where all were asked for. */
+    /* More devices, where all were requested. */
     if (offer->devices.count != best->devices.count)
         return offer->devices.count > best->devices.count;
     if (offer->is_shaped != best->is_shaped) return offer->is_shaped;
@@ -316,9 +318,9 @@ static void keep_least_loaded(device_vec_t *devices, size_t wanted)
     qsort(devices->items, devices->count, sizeof(*devices->items), by_place);
 }
 
-/* 0 wanted: all. No devices: it has not so many. */
+/* `wanted` 0: all. No devices: the island has fewer. */
 static tow_status_t make_offer(const tow_resource_t *resource,
-                               const tow_island_entry_t *island,
+                               const tow_resource_island_t *island,
                                const tow_slice_request_t *request,
                                const char *kind, size_t wanted, offer_t *offer)
 {
@@ -353,7 +355,7 @@ static tow_status_t describe_shortage(const tow_resource_t *resource,
     if (is_every_island(request)) island = "";
     bool is_there = island[0] == '\0';
     for (uint32_t i = 0; i < TOW_ISLANDS_MAX && !is_there; i++) {
-        const tow_island_entry_t *entry = tow_resource_island(resource, i);
+        const tow_resource_island_t *entry = tow_resource_island(resource, i);
         is_there = entry != NULL && strcmp(entry->name, island) == 0;
     }
     if (!is_there)
@@ -366,7 +368,7 @@ static tow_status_t describe_shortage(const tow_resource_t *resource,
                          "there is no device of kind '%s' among %zu devices of "
                          "%zu workers %s%s: `tow status` lists them",
                          kind, tow_resource_device_count(resource),
-                         resource->here.count, where, island);
+                         resource->connected.count, where, island);
     return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                      "%zu devices of kind %s were asked for, and %s%s has %zu",
                      wanted, kind,
@@ -376,7 +378,7 @@ static tow_status_t describe_shortage(const tow_resource_t *resource,
                      island, largest);
 }
 
-/* No shape goes over islands: the least loaded will do. */
+/* Shapes do not span islands: takes the least loaded devices. */
 static tow_status_t take_of_every_island(const tow_resource_t *resource,
                                          const tow_slice_request_t *request,
                                          const char *kind, size_t wanted,
@@ -403,7 +405,7 @@ static tow_status_t take_any(const tow_resource_t *resource,
     size_t largest = 0;
     tow_status_t status = TOW_OK;
     for (uint32_t i = 0; i < TOW_ISLANDS_MAX && status == TOW_OK; i++) {
-        const tow_island_entry_t *island = tow_resource_island(resource, i);
+        const tow_resource_island_t *island = tow_resource_island(resource, i);
         if (island == NULL || !is_island(request, island)) continue;
         status = make_offer(resource, island, request, kind, wanted, &offer);
         if (offer.island_size > largest) largest = offer.island_size;
@@ -421,12 +423,12 @@ static tow_status_t take_any(const tow_resource_t *resource,
     return status;
 }
 
-/* -- Taking and giving back ------------------------------------------------------ */
+/* -- Acquiring and releasing devices --------------------------------------- */
 
-tow_status_t tow_resource_take(tow_resource_t *resource,
-                               const tow_slice_request_t *request,
-                               tow_device_entry_t ***out_devices,
-                               size_t *out_count)
+tow_status_t tow_resource_acquire_devices(tow_resource_t *resource,
+                                          const tow_slice_request_t *request,
+                                          tow_resource_device_t ***out_devices,
+                                          size_t *out_count)
 {
     *out_devices = NULL;
     *out_count = 0;
@@ -448,7 +450,7 @@ tow_status_t tow_resource_take(tow_resource_t *resource,
     return TOW_OK;
 }
 
-const char *tow_resource_stablehlo(tow_device_entry_t *const *devices,
+const char *tow_resource_stablehlo(tow_resource_device_t *const *devices,
                                    size_t count)
 {
     const char *oldest = "";
@@ -461,22 +463,23 @@ const char *tow_resource_stablehlo(tow_device_entry_t *const *devices,
     return oldest;
 }
 
-void tow_resource_give_back(tow_resource_t *resource,
-                            tow_device_entry_t *const *devices, size_t count)
+void tow_resource_release_devices(tow_resource_t *resource,
+                                  tow_resource_device_t *const *devices,
+                                  size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         TOW_ASSERT(devices[i]->slice_count > 0);
         devices[i]->slice_count--;
     }
-    /* Devices of one worker stand together, so each is looked at once or
-     * little more; the entry is gone after this. */
+    /* Devices of one worker are adjacent, so each is visited about once; the
+     * entry may be freed by this. */
     for (size_t i = 0; i < count;) {
-        tow_worker_entry_t *worker = devices[i]->worker;
+        tow_resource_worker_t *worker = devices[i]->worker;
         while (i < count && devices[i]->worker == worker)
             i++;
         bool appears_later = false;
-        for (size_t j = i; j < count && worker->gone; j++)
+        for (size_t j = i; j < count && worker->disconnected; j++)
             appears_later |= devices[j]->worker == worker;
-        if (!appears_later) tow_resource_forget_gone(resource, worker);
+        if (!appears_later) tow_resource_discard_if_unused(resource, worker);
     }
 }

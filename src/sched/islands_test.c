@@ -17,7 +17,7 @@ enum {
 };
 
 typedef struct fixture {
-    tow_ledger_t *ledger;
+    tow_object_table_t *object_table;
     tow_sched_t *sched;
     tow_account_t *accounts[ISLAND_COUNT * 2];
     tow_placement_t *on[ISLAND_COUNT];    /* both devices */
@@ -49,14 +49,14 @@ static void make_island(fixture_t *fixture, uint32_t island)
 {
     tow_account_t **accounts = &fixture->accounts[island * 2];
     for (size_t i = 0; i < 2; i++) {
-        assert_null(
-            tow_ledger_add_account(fixture->ledger, LIMIT_BYTES, &accounts[i]));
+        assert_null(tow_object_table_add_account(fixture->object_table,
+                                                 LIMIT_BYTES, &accounts[i]));
         accounts[i]->island = (uint8_t)island;
     }
-    assert_null(tow_ledger_place(fixture->ledger, accounts, 2, NULL,
-                                 &fixture->on[island]));
-    assert_null(tow_ledger_place(fixture->ledger, accounts, 1, NULL,
-                                 &fixture->first[island]));
+    assert_null(tow_object_table_place(fixture->object_table, accounts, 2, NULL,
+                                       &fixture->on[island]));
+    assert_null(tow_object_table_place(fixture->object_table, accounts, 1, NULL,
+                                       &fixture->first[island]));
     assert_null(tow_sched_add_island(fixture->sched, island));
 }
 
@@ -64,7 +64,8 @@ static int set_up(void **state)
 {
     static fixture_t fixture;
     memset(&fixture, 0, sizeof(fixture));
-    assert_null(tow_ledger_create(&(tow_ledger_options_t){0}, &fixture.ledger));
+    assert_null(tow_object_table_create(&(tow_object_table_options_t){0},
+                                        &fixture.object_table));
     assert_null(
         tow_sched_create(&(tow_sched_options_t){.run_ahead_max = RUN_AHEAD_MAX,
                                                 .grant = note_granted,
@@ -82,14 +83,14 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     fixture_t *fixture = *state;
-    assert_null(tow_ledger_check(fixture->ledger));
+    assert_null(tow_object_table_check(fixture->object_table));
     tow_status_release(fixture->refusal);
     tow_sched_destroy(fixture->sched);
     for (uint32_t i = 0; i < ISLAND_COUNT; i++) {
         tow_placement_release(fixture->on[i]);
         tow_placement_release(fixture->first[i]);
     }
-    tow_ledger_destroy(fixture->ledger);
+    tow_object_table_destroy(fixture->object_table);
     return 0;
 }
 
@@ -121,16 +122,17 @@ static void submit(fixture_t *fixture, run_t *run)
     tow_sched_submit(fixture->sched, &run->ticket);
 }
 
-static void turn(fixture_t *fixture)
+static void run_pass(fixture_t *fixture)
 {
-    tow_sched_turn(fixture->sched);
-    assert_null(tow_ledger_check(fixture->ledger));
+    tow_sched_pass(fixture->sched);
+    assert_null(tow_sched_check(fixture->sched));
+    assert_null(tow_object_table_check(fixture->object_table));
 }
 
 static void finish(fixture_t *fixture, run_t *run)
 {
     tow_sched_finish(fixture->sched, &run->ticket);
-    turn(fixture);
+    run_pass(fixture);
 }
 
 static bool is_granted(const run_t *run)
@@ -138,45 +140,46 @@ static bool is_granted(const run_t *run)
     return run->ticket.state == TOW_TICKET_GRANTED;
 }
 
-/* -- One island at a time ------------------------------------------------------ */
+/* -- One island at a time -------------------------------------------------- */
 
-static void want_of_memory_on_one_island_does_not_hold_up_another(void **state)
+static void an_island_short_of_memory_does_not_delay_another(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = on_one(1, fixture->on[X], 900, 1);
     run_t b = on_one(2, fixture->on[X], 900, 1); /* Closes X. */
     run_t c = on_one(3, fixture->first[X], 10, 1);
     run_t d = on_one(4, fixture->on[Y], 900, 1);
-    run_t e = on_one(2, fixture->on[Z], 10, 1); /* Of the same client as b. */
+    run_t e = on_one(2, fixture->on[Z], 10, 1); /* The same client as b. */
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);
     submit(fixture, &d);
     submit(fixture, &e);
-    turn(fixture);
+    run_pass(fixture);
     assert_true(is_granted(&a) && is_granted(&d) && is_granted(&e));
     assert_false(is_granted(&b) || is_granted(&c));
-    assert_int_equal(tow_sched_island_stats(fixture->sched, X).short_client, 2);
-    assert_int_equal(tow_sched_island_stats(fixture->sched, Y).short_client, 0);
+    assert_int_equal(
+        tow_sched_island_stats(fixture->sched, X).memory_waiting_client, 2);
+    assert_int_equal(
+        tow_sched_island_stats(fixture->sched, Y).memory_waiting_client, 0);
     finish(fixture, &a);
     assert_true(is_granted(&b) && is_granted(&c));
 }
 
-static void too_large_is_told_when_its_own_island_has_come_to_rest(void **state)
+static void a_ticket_too_large_is_refused_when_its_island_is_idle(void **state)
 {
     fixture_t *fixture = *state;
     run_t busy = on_one(1, fixture->on[Y], 10, 1);
     run_t large = on_one(2, fixture->on[X], LIMIT_BYTES + 1, 1);
     submit(fixture, &busy);
     submit(fixture, &large);
-    turn(fixture);
-    assert_true(is_granted(&busy)); /* It could make no room on X. */
+    run_pass(fixture);
+    assert_true(is_granted(&busy)); /* It cannot free memory on X. */
     assert_ptr_equal(fixture->refused, &large.ticket);
     assert_int_equal(tow_status_code(fixture->refusal), TOW_RESOURCE_EXHAUSTED);
 }
 
-static void want_of_run_ahead_and_uploads_hold_up_their_island_only(
-    void **state)
+static void full_queues_and_uploads_delay_only_their_island(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = on_one(1, fixture->on[X], 0, RUN_AHEAD_MAX);
@@ -188,23 +191,23 @@ static void want_of_run_ahead_and_uploads_hold_up_their_island_only(
     submit(fixture, &b);
     submit(fixture, &c);
     submit(fixture, &d);
-    turn(fixture);
+    run_pass(fixture);
     assert_true(is_granted(&a) && is_granted(&d));
     assert_false(is_granted(&b) || is_granted(&c));
     assert_int_equal(tow_sched_island_stats(fixture->sched, X).run_ahead_count,
                      1);
     tow_ticket_unblock(fixture->sched, &c.ticket);
-    turn(fixture);
+    run_pass(fixture);
     assert_true(is_granted(&c) && !is_granted(&b));
 }
 
-/* -- Several --------------------------------------------------------------------- */
+/* -- Several islands ------------------------------------------------------- */
 
-/* A on X -> B on Y, and C on Y -> D on X. Were each island to order its gangs for
- * itself, X might have D before A and Y B before C: D waits for the data of C,
- * which is behind B, which waits for the data of A, which is behind D. Here each
- * program is granted on both islands at once, so one is first on both. */
-static void two_that_cross_are_in_one_order_on_both_islands(void **state)
+/* A on X -> B on Y, and C on Y -> D on X. If each island ordered its gangs
+ * alone, X might have D before A and Y B before C, a deadlock: D waits for C
+ * behind B, which waits for A behind D. A program is granted on both islands at
+ * once, so one of the two is first on both. */
+static void crossing_tickets_have_one_order_on_both_islands(void **state)
 {
     fixture_t *fixture = *state;
     run_t ab = on_two(1, fixture->on[X], fixture->on[Y], 600);
@@ -215,8 +218,8 @@ static void two_that_cross_are_in_one_order_on_both_islands(void **state)
     submit(fixture, &cd);
     submit(fixture, &ab);
     submit(fixture, &y);
-    turn(fixture);
-    /* There is memory for one of the two: it has that on both. */
+    run_pass(fixture);
+    /* There is memory for one of the two, which gets it on both islands. */
     assert_true(is_granted(&x) && is_granted(&cd));
     assert_false(is_granted(&ab) || is_granted(&y));
     finish(fixture, &x);
@@ -226,7 +229,7 @@ static void two_that_cross_are_in_one_order_on_both_islands(void **state)
     assert_true(cd.ticket.number < ab.ticket.number);
 }
 
-static void one_that_lacks_memory_on_two_islands_leaves_the_third_alone(
+static void a_ticket_short_of_memory_on_two_islands_does_not_delay_a_third(
     void **state)
 {
     fixture_t *fixture = *state;
@@ -238,9 +241,9 @@ static void one_that_lacks_memory_on_two_islands_leaves_the_third_alone(
     submit(fixture, &spanning);
     submit(fixture, &y);
     submit(fixture, &z);
-    turn(fixture);
+    run_pass(fixture);
     assert_true(is_granted(&a) && is_granted(&z));
-    /* Nothing is taken on Y while X is short, and nothing overtakes there. */
+    /* Nothing is reserved on Y while X is short; nothing overtakes there. */
     assert_false(is_granted(&spanning) || is_granted(&y));
     assert_int_equal(fixture->accounts[2]->reserved_bytes, 0);
     finish(fixture, &a);
@@ -248,9 +251,10 @@ static void one_that_lacks_memory_on_two_islands_leaves_the_third_alone(
     assert_true(spanning.ticket.number < y.ticket.number);
 }
 
-/* While Y waits for memory a spanning one has its place behind that, and keeps
- * its turn on its devices of X; other devices of X go on. */
-static void one_that_waits_for_a_closed_island_keeps_its_turn(void **state)
+/* While Y waits for memory, a ticket that spans X and Y waits behind it, and
+ * keeps its position on its devices of X; other devices of X continue. */
+static void a_ticket_that_waits_for_a_closed_island_keeps_its_position(
+    void **state)
 {
     fixture_t *fixture = *state;
     run_t a = on_one(1, fixture->on[Y], 900, 1);
@@ -258,15 +262,15 @@ static void one_that_waits_for_a_closed_island_keeps_its_turn(void **state)
     run_t spanning = on_two(3, fixture->first[X], fixture->on[Y], 10);
     run_t later = on_one(4, fixture->first[X], 10, 1);
     tow_placement_t *second;
-    assert_null(tow_ledger_place(fixture->ledger, &fixture->accounts[1], 1,
-                                 NULL, &second));
+    assert_null(tow_object_table_place(
+        fixture->object_table, &fixture->accounts[1], 1, NULL, &second));
     run_t aside = on_one(1, second, 10, 1);
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &spanning);
     submit(fixture, &later);
     submit(fixture, &aside);
-    turn(fixture);
+    run_pass(fixture);
     assert_true(is_granted(&a) && is_granted(&aside));
     assert_false(is_granted(&spanning) || is_granted(&later));
     finish(fixture, &a);
@@ -276,14 +280,14 @@ static void one_that_waits_for_a_closed_island_keeps_its_turn(void **state)
     tow_placement_release(second);
 }
 
-/* One gang whose devices are of two islands: one part, and all the rest as for
- * those with several. */
+/* One gang with devices of two islands: one part; otherwise as tickets with
+ * several parts. */
 static void a_gang_over_islands_is_granted_on_both_at_once(void **state)
 {
     fixture_t *fixture = *state;
     tow_placement_t *both;
-    assert_null(
-        tow_ledger_place(fixture->ledger, fixture->accounts, 4, NULL, &both));
+    assert_null(tow_object_table_place(fixture->object_table, fixture->accounts,
+                                       4, NULL, &both));
     run_t a = on_one(1, fixture->first[X], 0, RUN_AHEAD_MAX);
     run_t gang = on_one(2, both, 10, 1);
     run_t later_x = on_one(3, fixture->on[X], 10, 1);
@@ -295,12 +299,12 @@ static void a_gang_over_islands_is_granted_on_both_at_once(void **state)
     submit(fixture, &later_x);
     submit(fixture, &later_y);
     submit(fixture, &z);
-    turn(fixture);
+    run_pass(fixture);
     assert_true(is_granted(&a) && is_granted(&z));
-    /* It keeps its turn on the devices of Y too, though X alone is busy, and
-     * also when only Y is looked at again. */
-    tow_sched_poke(fixture->sched, fixture->on[Y]);
-    turn(fixture);
+    /* It keeps its position on the devices of Y, though only X is busy, also in
+     * a pass over Y alone. */
+    tow_sched_notify(fixture->sched, fixture->on[Y]);
+    run_pass(fixture);
     assert_int_equal(fixture->granted_count, 2);
     finish(fixture, &a);
     assert_int_equal(fixture->granted_count, 5);
@@ -312,25 +316,25 @@ static void a_gang_over_islands_is_granted_on_both_at_once(void **state)
     tow_placement_release(both);
 }
 
-/* Who waited over both islands has left: what it marked is marked no more, where
- * the islands are looked at one without the other. */
-static void a_gang_over_islands_that_leaves_is_in_nobodys_way(void **state)
+/* After the withdrawal of a ticket that spans islands, its reservations are
+ * removed even in passes over one of the islands. */
+static void a_withdrawn_gang_over_islands_delays_no_others(void **state)
 {
     fixture_t *fixture = *state;
     tow_placement_t *both;
-    assert_null(
-        tow_ledger_place(fixture->ledger, fixture->accounts, 4, NULL, &both));
+    assert_null(tow_object_table_place(fixture->object_table, fixture->accounts,
+                                       4, NULL, &both));
     run_t a = on_one(1, fixture->on[X], 0, RUN_AHEAD_MAX);
     run_t gang = on_one(2, both, 10, 1);
     run_t y = on_one(3, fixture->on[Y], 10, 1);
     submit(fixture, &a);
     submit(fixture, &gang);
     submit(fixture, &y);
-    turn(fixture);
+    run_pass(fixture);
     assert_true(is_granted(&a));
     assert_false(is_granted(&gang) || is_granted(&y));
     tow_sched_withdraw(fixture->sched, &gang.ticket);
-    turn(fixture);
+    run_pass(fixture);
     assert_true(is_granted(&y));
     finish(fixture, &y);
     run_t again = on_one(2, both, 10, 1);
@@ -341,7 +345,7 @@ static void a_gang_over_islands_that_leaves_is_in_nobodys_way(void **state)
     tow_placement_release(both);
 }
 
-static void clients_order_holds_where_its_tickets_meet(void **state)
+static void tickets_of_a_client_keep_their_order_on_shared_islands(void **state)
 {
     fixture_t *fixture = *state;
     run_t x = on_one(1, fixture->on[X], 0, RUN_AHEAD_MAX);
@@ -352,7 +356,7 @@ static void clients_order_holds_where_its_tickets_meet(void **state)
     submit(fixture, &waits);
     submit(fixture, &spanning);
     submit(fixture, &y);
-    turn(fixture);
+    run_pass(fixture);
     /* y comes after spanning on Y, which comes after waits on X. */
     assert_int_equal(fixture->granted_count, 1);
     finish(fixture, &x);
@@ -361,9 +365,9 @@ static void clients_order_holds_where_its_tickets_meet(void **state)
     assert_true(spanning.ticket.number < y.ticket.number);
 }
 
-/* What crosses back and forth under little memory: each time everything under way
- * has finished the oldest is granted, so all are in the end. */
-static void oldest_can_always_finish(void **state)
+/* Crossing tickets with little memory: whenever all granted ones have finished
+ * the oldest is granted, so all are granted in the end. */
+static void the_oldest_ticket_can_always_finish(void **state)
 {
     fixture_t *fixture = *state;
     enum {
@@ -377,7 +381,7 @@ static void oldest_can_always_finish(void **state)
                                       fixture->on[other], 400 + 100 * (i % 3));
         submit(fixture, &runs[i]);
     }
-    turn(fixture);
+    run_pass(fixture);
     for (size_t done = 0; done < COUNT; done++) {
         assert_true(done < fixture->granted_count);
         finish(fixture,
@@ -386,7 +390,7 @@ static void oldest_can_always_finish(void **state)
     assert_int_equal(tow_sched_stats(fixture->sched).queued_count, 0);
 }
 
-static void withdrawn_and_blocked_ones_open_all_their_islands(void **state)
+static void withdrawn_and_blocked_tickets_open_all_their_islands(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = on_one(1, fixture->on[X], 900, 1);
@@ -395,30 +399,33 @@ static void withdrawn_and_blocked_ones_open_all_their_islands(void **state)
     submit(fixture, &a);
     submit(fixture, &spanning);
     submit(fixture, &y);
-    turn(fixture);
+    run_pass(fixture);
     assert_false(is_granted(&y));
     tow_ticket_block(fixture->sched, &spanning.ticket);
-    turn(fixture);
+    run_pass(fixture);
     assert_true(is_granted(&y));
     tow_ticket_unblock(fixture->sched, &spanning.ticket);
-    turn(fixture);
-    assert_int_equal(tow_sched_island_stats(fixture->sched, Y).short_client, 2);
+    run_pass(fixture);
+    assert_int_equal(
+        tow_sched_island_stats(fixture->sched, Y).memory_waiting_client, 2);
     tow_sched_withdraw(fixture->sched, &spanning.ticket);
-    turn(fixture);
-    assert_int_equal(tow_sched_island_stats(fixture->sched, Y).short_client, 0);
+    run_pass(fixture);
+    assert_int_equal(
+        tow_sched_island_stats(fixture->sched, Y).memory_waiting_client, 0);
     assert_int_equal(tow_sched_island_stats(fixture->sched, X).queued_count, 0);
 }
 
 #define WITH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
-TOW_TEST_MAIN(WITH(want_of_memory_on_one_island_does_not_hold_up_another),
-              WITH(too_large_is_told_when_its_own_island_has_come_to_rest),
-              WITH(want_of_run_ahead_and_uploads_hold_up_their_island_only),
-              WITH(two_that_cross_are_in_one_order_on_both_islands),
-              WITH(one_that_lacks_memory_on_two_islands_leaves_the_third_alone),
-              WITH(one_that_waits_for_a_closed_island_keeps_its_turn),
-              WITH(a_gang_over_islands_is_granted_on_both_at_once),
-              WITH(a_gang_over_islands_that_leaves_is_in_nobodys_way),
-              WITH(clients_order_holds_where_its_tickets_meet),
-              WITH(oldest_can_always_finish),
-              WITH(withdrawn_and_blocked_ones_open_all_their_islands))
+TOW_TEST_MAIN(
+    WITH(an_island_short_of_memory_does_not_delay_another),
+    WITH(a_ticket_too_large_is_refused_when_its_island_is_idle),
+    WITH(full_queues_and_uploads_delay_only_their_island),
+    WITH(crossing_tickets_have_one_order_on_both_islands),
+    WITH(a_ticket_short_of_memory_on_two_islands_does_not_delay_a_third),
+    WITH(a_ticket_that_waits_for_a_closed_island_keeps_its_position),
+    WITH(a_gang_over_islands_is_granted_on_both_at_once),
+    WITH(a_withdrawn_gang_over_islands_delays_no_others),
+    WITH(tickets_of_a_client_keep_their_order_on_shared_islands),
+    WITH(the_oldest_ticket_can_always_finish),
+    WITH(withdrawn_and_blocked_tickets_open_all_their_islands))

@@ -1,9 +1,10 @@
-/* Clients and their queues: what comes in and what leaves. turn.c decides.
+/* Clients and their queues: submitting and removing tickets. pass.c decides.
  *
- * A client has a queue on each island. A ticket stands in those of its islands
- * and is ready when it is the first of all: so a client's tickets are in order
- * wherever they meet, and what it waits for on one island holds nothing up on
- * another. The oldest is always the first of all its queues. */
+ * A client has a queue on each island. A ticket is in the queues of all its
+ * islands and is ready when it is first in all of them: so a client's tickets
+ * stay in order wherever they share an island, and a ticket that waits on one
+ * island delays none on another. The oldest ticket is always first in all its
+ * queues. */
 #include "sched/sched.h"
 
 #include <inttypes.h>
@@ -18,8 +19,8 @@ static void init_island(tow_sched_t *sched, uint32_t index)
     island_t *island = &sched->islands[index];
     tow_list_init(&island->waiting);
     island->unseen = &island->waiting;
-    island->walk = ++sched->walk_last; /* Accounts that nobody marked say 0. */
-    sched->present |= tow_island_bit(index);
+    island->scan = ++sched->scan_last; /* Accounts without a mark have 0. */
+    sched->present |= tow_sched_island_bit(index);
 }
 
 tow_status_t tow_sched_create(const tow_sched_options_t *options,
@@ -38,11 +39,11 @@ tow_status_t tow_sched_create(const tow_sched_options_t *options,
     return TOW_OK;
 }
 
-static void free_patron(patron_t *patron)
+static void free_client(sched_client_t *client)
 {
     for (size_t i = 0; i < TOW_ISLANDS_MAX; i++)
-        tow_free(patron->queues[i]);
-    tow_free(patron);
+        tow_free(client->queues[i]);
+    tow_free(client);
 }
 
 void tow_sched_destroy(tow_sched_t *sched)
@@ -50,108 +51,111 @@ void tow_sched_destroy(tow_sched_t *sched)
     if (sched == NULL) return;
     size_t cursor = 0;
     uint64_t number;
-    void *patron;
-    while (tow_map_next(&sched->patrons, &cursor, &number, &patron))
-        free_patron(patron);
-    tow_map_deinit(&sched->patrons);
+    void *client;
+    while (tow_map_next(&sched->clients, &cursor, &number, &client))
+        free_client(client);
+    tow_map_deinit(&sched->clients);
     for (size_t i = 0; i < TOW_ISLANDS_MAX; i++)
-        tow_lineup_deinit(&sched->islands[i].ready);
+        tow_ready_list_deinit(&sched->islands[i].ready);
     tow_free(sched);
 }
 
-/* -- Islands and clients ------------------------------------------------------ */
+/* -- Islands and clients --------------------------------------------------- */
 
-/* All the memory that the client's tickets will ever need there; what was made
- * before one that failed stays, and does no harm. */
-static bool make_queue(tow_sched_t *sched, patron_t *patron, uint32_t island)
+/* Allocates all memory that the client's tickets will ever need there;
+ * allocations before a failed one stay, and do no harm. */
+static bool make_queue(tow_sched_t *sched, sched_client_t *client,
+                       uint32_t island)
 {
-    size_t count = tow_map_count(&sched->patrons) + 1;
-    if (!tow_lineup_reserve(&sched->islands[island].ready, count)) return false;
-    if (patron->queues[island] != NULL) return true;
-    tow_sched_client_t *queue = tow_calloc(1, sizeof(*queue));
+    size_t count = tow_map_count(&sched->clients) + 1;
+    if (!tow_ready_list_reserve(&sched->islands[island].ready, count))
+        return false;
+    if (client->queues[island] != NULL) return true;
+    tow_sched_queue_t *queue = tow_calloc(1, sizeof(*queue));
     if (queue == NULL) return false;
-    queue->number = patron->number;
+    queue->number = client->number;
     queue->island = island;
     tow_list_init(&queue->waiting);
     tow_list_init(&queue->tickets);
-    patron->queues[island] = queue;
+    client->queues[island] = queue;
     return true;
 }
 
 tow_status_t tow_sched_add_island(tow_sched_t *sched, uint32_t island)
 {
     TOW_ASSERT(island < TOW_ISLANDS_MAX);
-    if (sched->present & tow_island_bit(island)) return TOW_OK;
+    if (sched->present & tow_sched_island_bit(island)) return TOW_OK;
     size_t cursor = 0;
     uint64_t number;
-    void *patron;
-    while (tow_map_next(&sched->patrons, &cursor, &number, &patron))
-        if (!make_queue(sched, patron, island))
+    void *client;
+    while (tow_map_next(&sched->clients, &cursor, &number, &client))
+        if (!make_queue(sched, client, island))
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     init_island(sched, island);
     return TOW_OK;
 }
 
-static patron_t *find_patron(const tow_sched_t *sched, uint32_t number)
+static sched_client_t *find_client(const tow_sched_t *sched, uint32_t number)
 {
     if (sched->recent != NULL && sched->recent->number == number)
         return sched->recent;
-    return tow_map_find(&sched->patrons, number);
+    return tow_map_find(&sched->clients, number);
 }
 
-static bool make_queues(tow_sched_t *sched, patron_t *patron)
+static bool make_queues(tow_sched_t *sched, sched_client_t *client)
 {
     for (island_set_t set = sched->present; set != 0;)
-        if (!make_queue(sched, patron, tow_island_take(&set))) return false;
+        if (!make_queue(sched, client, tow_sched_island_take(&set)))
+            return false;
     return true;
 }
 
 tow_status_t tow_sched_add_client(tow_sched_t *sched, uint32_t number)
 {
-    if (tow_map_find(&sched->patrons, number) != NULL)
+    if (tow_map_find(&sched->clients, number) != NULL)
         return TOW_ERROR(TOW_ALREADY_EXISTS,
                          "client %" PRIu32 " has a queue already", number);
-    patron_t *patron = tow_calloc(1, sizeof(*patron));
-    if (patron == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    patron->number = number;
-    if (make_queues(sched, patron) &&
-        tow_map_put(&sched->patrons, number, patron))
+    sched_client_t *client = tow_calloc(1, sizeof(*client));
+    if (client == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    client->number = number;
+    if (make_queues(sched, client) &&
+        tow_map_put(&sched->clients, number, client))
         return TOW_OK;
-    free_patron(patron);
+    free_client(client);
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
 void tow_sched_remove_client(tow_sched_t *sched, uint32_t number)
 {
-    patron_t *patron = tow_map_remove(&sched->patrons, number);
-    if (patron == NULL) return;
-    TOW_ASSERT(patron->queued_count == 0);
-    if (sched->recent == patron) sched->recent = NULL;
-    free_patron(patron);
+    sched_client_t *client = tow_map_remove(&sched->clients, number);
+    if (client == NULL) return;
+    TOW_ASSERT(client->queued_count == 0);
+    if (sched->recent == client) sched->recent = NULL;
+    free_client(client);
 }
 
-uint32_t tow_sched_client_number(const tow_sched_client_t *client)
+uint32_t tow_sched_queue_client(const tow_sched_queue_t *queue)
 {
-    return client->number;
+    return queue->number;
 }
 
-const tow_ticket_t *tow_sched_client_first(const tow_sched_client_t *client)
+const tow_ticket_t *tow_sched_queue_first(const tow_sched_queue_t *queue)
 {
-    return tow_sched_first_ticket(client);
+    return tow_sched_first_ticket(queue);
 }
 
-/* -- Places ------------------------------------------------------------------- */
+/* -- Ready lists ----------------------------------------------------------- */
 
 static bool is_first_everywhere(const tow_ticket_t *ticket)
 {
     for (size_t i = 0; i < ticket->link_count_; i++) {
         const tow_ticket_link_t *link = &ticket->links_[i];
-        if (link->client->tickets.next != &link->node) return false;
+        if (link->queue->tickets.next != &link->node) return false;
     }
     return true;
 }
 
-/* Into the line-ups, if it can be. */
+/* Adds it to the ready lists, if it can be. */
 static void settle(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     if (ticket == NULL || ticket->place_ != TICKET_ASIDE ||
@@ -160,9 +164,9 @@ static void settle(tow_sched_t *sched, tow_ticket_t *ticket)
     ticket->place_ = TICKET_READY;
     sched->ready |= ticket->islands_;
     for (size_t i = 0; i < ticket->link_count_; i++) {
-        tow_sched_client_t *client = ticket->links_[i].client;
-        client->arrival = ticket->arrival_;
-        tow_lineup_add(&sched->islands[client->island].ready, client);
+        tow_sched_queue_t *queue = ticket->links_[i].queue;
+        queue->arrival = ticket->arrival_;
+        tow_ready_list_add(&sched->islands[queue->island].ready, queue);
     }
 }
 
@@ -171,15 +175,16 @@ void tow_sched_unready(tow_sched_t *sched, tow_ticket_t *ticket)
     TOW_ASSERT(ticket->place_ == TICKET_READY);
     ticket->place_ = TICKET_ASIDE;
     for (size_t i = 0; i < ticket->link_count_; i++) {
-        const tow_sched_client_t *client = ticket->links_[i].client;
-        lineup_t *ready = &sched->islands[client->island].ready;
-        tow_lineup_remove(ready, client);
-        if (ready->count == 0) sched->ready &= ~tow_island_bit(client->island);
+        const tow_sched_queue_t *queue = ticket->links_[i].queue;
+        ready_list_t *ready = &sched->islands[queue->island].ready;
+        tow_ready_list_remove(ready, queue);
+        if (ready->count == 0)
+            sched->ready &= ~tow_sched_island_bit(queue->island);
     }
 }
 
-/* It is to leave, or must not be granted now. One that was chosen gives up its
- * place, and whoever waited for that goes on. */
+/* It leaves, or must not be granted now. A chosen ticket gives up its place,
+ * and tickets that waited for it go on. */
 static void step_aside(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     if (ticket->place_ == TICKET_READY) {
@@ -190,14 +195,14 @@ static void step_aside(tow_sched_t *sched, tow_ticket_t *ticket)
     }
 }
 
-/* -- Queues ------------------------------------------------------------------- */
+/* -- Queues ---------------------------------------------------------------- */
 
 static island_set_t islands_of(const tow_ticket_part_t *parts, size_t count)
 {
     island_set_t set = 0;
     for (size_t i = 0; i < count; i++)
         set |= parts[i].placement->islands;
-    return set != 0 ? set : tow_island_bit(0);
+    return set != 0 ? set : tow_sched_island_bit(0);
 }
 
 size_t tow_ticket_link_count(const tow_ticket_part_t *parts, size_t part_count)
@@ -206,25 +211,25 @@ size_t tow_ticket_link_count(const tow_ticket_part_t *parts, size_t part_count)
     return count > 1 ? count : 0;
 }
 
-static void enter_queue(tow_sched_t *sched, patron_t *patron,
+static void enter_queue(tow_sched_t *sched, sched_client_t *client,
                         tow_ticket_t *ticket, uint32_t island)
 {
     tow_ticket_link_t *link = &ticket->links_[ticket->link_count_++];
-    tow_sched_client_t *client = patron->queues[island];
-    TOW_ASSERT(client != NULL);
+    tow_sched_queue_t *queue = client->queues[island];
+    TOW_ASSERT(queue != NULL);
     link->ticket = ticket;
-    link->client = client;
-    tow_list_append(&client->tickets, &link->node);
-    client->queued_count++;
+    link->queue = queue;
+    tow_list_append(&queue->tickets, &link->node);
+    queue->queued_count++;
     sched->islands[island].stats.queued_count++;
 }
 
 void tow_sched_submit(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(ticket->state == TOW_TICKET_IDLE);
-    patron_t *patron = find_patron(sched, ticket->client);
-    TOW_ASSERT(patron != NULL);
-    sched->recent = patron;
+    sched_client_t *client = find_client(sched, ticket->client);
+    TOW_ASSERT(client != NULL);
+    sched->recent = client;
     island_set_t islands = islands_of(ticket->parts, ticket->part_count);
     bool spans = (islands & (islands - 1)) != 0;
     TOW_ASSERT(!spans || ticket->links != NULL);
@@ -236,9 +241,9 @@ void tow_sched_submit(tow_sched_t *sched, tow_ticket_t *ticket)
     ticket->links_ = spans ? ticket->links : &ticket->own_link_;
     ticket->link_count_ = 0;
     do {
-        enter_queue(sched, patron, ticket, tow_island_take(&islands));
+        enter_queue(sched, client, ticket, tow_sched_island_take(&islands));
     } while (islands != 0);
-    patron->queued_count++;
+    client->queued_count++;
     sched->spanning_count += spans;
     sched->stats.submitted++;
     sched->stats.queued_count++;
@@ -248,20 +253,20 @@ void tow_sched_submit(tow_sched_t *sched, tow_ticket_t *ticket)
 void tow_sched_dequeue(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(ticket->place_ == TICKET_ASIDE);
-    patron_t *patron = find_patron(sched, ticket->client);
-    patron->queued_count--;
+    sched_client_t *client = find_client(sched, ticket->client);
+    client->queued_count--;
     sched->stats.queued_count--;
     sched->spanning_count -= ticket->link_count_ > 1;
     ticket->state = TOW_TICKET_IDLE;
     for (size_t i = 0; i < ticket->link_count_; i++) {
         tow_ticket_link_t *link = &ticket->links_[i];
-        TOW_ASSERT(link->client->queued_count > 0);
+        TOW_ASSERT(link->queue->queued_count > 0);
         tow_list_remove(&link->node);
-        link->client->queued_count--;
-        sched->islands[link->client->island].stats.queued_count--;
+        link->queue->queued_count--;
+        sched->islands[link->queue->island].stats.queued_count--;
     }
     for (size_t i = 0; i < ticket->link_count_; i++)
-        settle(sched, tow_sched_first_ticket(ticket->links_[i].client));
+        settle(sched, tow_sched_first_ticket(ticket->links_[i].queue));
 }
 
 void tow_sched_withdraw(tow_sched_t *sched, tow_ticket_t *ticket)
@@ -287,18 +292,18 @@ void tow_ticket_unblock(tow_sched_t *sched, tow_ticket_t *ticket)
     if (ticket->state == TOW_TICKET_QUEUED) settle(sched, ticket);
 }
 
-void tow_sched_set_weighing(tow_sched_t *sched, bool is_weighing)
+void tow_sched_set_updating_parts(tow_sched_t *sched, bool is_updating_parts)
 {
-    TOW_ASSERT(!is_weighing || sched->options.weigh != NULL);
-    sched->is_weighing = is_weighing;
+    TOW_ASSERT(!is_updating_parts || sched->options.update_parts != NULL);
+    sched->is_updating_parts = is_updating_parts;
 }
 
-void tow_sched_poke(tow_sched_t *sched, const tow_placement_t *placement)
+void tow_sched_notify(tow_sched_t *sched, const tow_placement_t *placement)
 {
     sched->has_room |= placement != NULL ? placement->islands : sched->present;
 }
 
-/* -- Telling ------------------------------------------------------------------ */
+/* -- Statistics ------------------------------------------------------------ */
 
 tow_sched_stats_t tow_sched_stats(const tow_sched_t *sched)
 {
@@ -307,16 +312,16 @@ tow_sched_stats_t tow_sched_stats(const tow_sched_t *sched)
 
 size_t tow_sched_client_queued(const tow_sched_t *sched, uint32_t number)
 {
-    const patron_t *patron = find_patron(sched, number);
-    return patron == NULL ? 0 : patron->queued_count;
+    const sched_client_t *client = find_client(sched, number);
+    return client == NULL ? 0 : client->queued_count;
 }
 
-tow_island_stats_t tow_sched_island_stats(const tow_sched_t *sched,
-                                          uint32_t island)
+tow_sched_island_stats_t tow_sched_island_stats(const tow_sched_t *sched,
+                                                uint32_t island)
 {
-    TOW_ASSERT(sched->present & tow_island_bit(island));
-    tow_island_stats_t stats = sched->islands[island].stats;
+    TOW_ASSERT(sched->present & tow_sched_island_bit(island));
+    tow_sched_island_stats_t stats = sched->islands[island].stats;
     const tow_ticket_t *chosen = sched->islands[island].chosen;
-    if (chosen != NULL) stats.short_client = chosen->client;
+    if (chosen != NULL) stats.memory_waiting_client = chosen->client;
     return stats;
 }

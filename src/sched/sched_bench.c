@@ -15,7 +15,7 @@
 #define ROUND_COUNT      15
 
 typedef struct bench {
-    tow_ledger_t *ledger;
+    tow_object_table_t *object_table;
     tow_sched_t *sched;
     tow_placement_t *placement;
     tow_placement_t *elsewhere; /* as many devices of another island */
@@ -44,16 +44,17 @@ static void open_bench(bench_t *bench, size_t device_count)
 {
     static tow_account_t *accounts[DEVICE_COUNT_MAX];
     memset(bench, 0, sizeof(*bench));
-    must(tow_ledger_create(&(tow_ledger_options_t){0}, &bench->ledger));
+    must(tow_object_table_create(&(tow_object_table_options_t){0},
+                                 &bench->object_table));
     for (uint8_t island = 0; island < 2; island++) {
         for (size_t i = 0; i < device_count; i++) {
-            must(tow_ledger_add_account(bench->ledger, UINT64_C(1) << 34,
-                                        &accounts[i]));
+            must(tow_object_table_add_account(bench->object_table,
+                                              UINT64_C(1) << 34, &accounts[i]));
             accounts[i]->island = island;
         }
-        must(tow_ledger_place(bench->ledger, accounts, device_count, NULL,
-                              island == 0 ? &bench->placement
-                                          : &bench->elsewhere));
+        must(tow_object_table_place(
+            bench->object_table, accounts, device_count, NULL,
+            island == 0 ? &bench->placement : &bench->elsewhere));
     }
     tow_sched_options_t options = {
         .grant = note_granted, .refuse = note_refused, .context = bench};
@@ -68,7 +69,7 @@ static void close_bench(bench_t *bench)
     tow_sched_destroy(bench->sched);
     tow_placement_release(bench->placement);
     tow_placement_release(bench->elsewhere);
-    tow_ledger_destroy(bench->ledger);
+    tow_object_table_destroy(bench->object_table);
 }
 
 /* Of the processor: how crowded the machine is does not count. */
@@ -112,7 +113,7 @@ static void submit_turn_finish(bench_t *bench, size_t count)
     tow_ticket_t ticket = {.client = 1, .parts = &part, .part_count = 1};
     for (size_t i = 0; i < count; i++) {
         tow_sched_submit(bench->sched, &ticket);
-        tow_sched_turn(bench->sched);
+        tow_sched_pass(bench->sched);
         tow_sched_finish(bench->sched, &ticket);
     }
 }
@@ -126,7 +127,7 @@ static void submit_turn_finish_on_two(bench_t *bench, size_t count)
         .client = 1, .parts = parts, .part_count = 2, .links = links};
     for (size_t i = 0; i < count; i++) {
         tow_sched_submit(bench->sched, &ticket);
-        tow_sched_turn(bench->sched);
+        tow_sched_pass(bench->sched);
         tow_sched_finish(bench->sched, &ticket);
     }
 }
@@ -144,7 +145,7 @@ static void submit_turn_finish_in_batches(bench_t *bench, size_t count)
     for (size_t i = 0; i < count; i += BATCH) {
         for (size_t j = 0; j < BATCH; j++)
             tow_sched_submit(bench->sched, &tickets[j]);
-        tow_sched_turn(bench->sched);
+        tow_sched_pass(bench->sched);
         for (size_t j = 0; j < BATCH; j++)
             tow_sched_finish(bench->sched, &tickets[j]);
     }
@@ -161,17 +162,17 @@ static void crowd(bench_t *bench, size_t count)
             (tow_ticket_t){.client = i + 1, .parts = &part, .part_count = 1};
         tow_sched_submit(bench->sched, &tickets[i]);
     }
-    tow_sched_turn(bench->sched);
+    tow_sched_pass(bench->sched);
     for (size_t i = 0; i < count; i++) {
         tow_ticket_t *oldest = &tickets[i % CLIENT_COUNT_MAX];
         tow_sched_finish(bench->sched, oldest);
         tow_sched_submit(bench->sched, oldest);
-        tow_sched_turn(bench->sched);
+        tow_sched_pass(bench->sched);
     }
     for (size_t i = 0; i < CLIENT_COUNT_MAX; i++) {
         tow_ticket_t *ticket = &tickets[(count + i) % CLIENT_COUNT_MAX];
         tow_sched_finish(bench->sched, ticket);
-        tow_sched_turn(bench->sched);
+        tow_sched_pass(bench->sched);
     }
 }
 
@@ -186,12 +187,12 @@ static void live_and_die(bench_t *bench, size_t count)
     for (size_t i = 0; i < count; i++) {
         options.id.value = tow_key(1, i + 1);
         tow_object_t *object;
-        must(tow_ledger_add(bench->ledger, &options, &object));
-        object = tow_ledger_find(bench->ledger, options.id);
+        must(tow_object_table_add(bench->object_table, &options, &object));
+        object = tow_object_table_find(bench->object_table, options.id);
         tow_object_hold(object);
         tow_object_set_ready(object);
-        tow_object_unhold(bench->ledger, object);
-        must(tow_ledger_release(bench->ledger, options.id));
+        tow_object_unhold(bench->object_table, object);
+        must(tow_object_table_release(bench->object_table, options.id));
     }
 }
 
@@ -208,19 +209,19 @@ static void live_and_die_among_many(bench_t *bench, size_t count)
         .placement = bench->placement,
         .count_bytes = true};
     static uint64_t next = 1;
-    static const tow_ledger_t *filled;
-    size_t fill = filled == bench->ledger ? 0 : OTHERS;
-    filled = bench->ledger;
+    static const tow_object_table_t *filled;
+    size_t fill = filled == bench->object_table ? 0 : OTHERS;
+    filled = bench->object_table;
     for (size_t i = 0; i < count + fill; i++) {
         options.id.value = tow_key(1, next++);
         tow_object_t *object;
-        must(tow_ledger_add(bench->ledger, &options, &object));
+        must(tow_object_table_add(bench->object_table, &options, &object));
         if (i < fill) continue;
-        object = tow_ledger_find(bench->ledger, options.id);
+        object = tow_object_table_find(bench->object_table, options.id);
         tow_object_hold(object);
-        tow_object_unhold(bench->ledger, object);
+        tow_object_unhold(bench->object_table, object);
         options.id.value = tow_key(1, next - 1 - OTHERS);
-        must(tow_ledger_release(bench->ledger, options.id));
+        must(tow_object_table_release(bench->object_table, options.id));
     }
 }
 

@@ -11,7 +11,7 @@
 #define EVENT_COUNT   64
 
 typedef struct fixture {
-    tow_ledger_t *ledger;
+    tow_object_table_t *object_table;
     tow_sched_t *sched;
     tow_account_t *accounts[DEVICE_COUNT];
     tow_placement_t *all;   /* devices 0 to 3 */
@@ -23,7 +23,7 @@ typedef struct fixture {
     const tow_ticket_t *refused[EVENT_COUNT];
     tow_status_t refusals[EVENT_COUNT];
     size_t refused_count;
-    /* What the owner does when it hears of a grant or refusal; may be NULL. */
+    /* Called for each grant and refusal; may be NULL. */
     void (*on_event)(struct fixture *fixture, tow_ticket_t *ticket);
     tow_ticket_t *other; /* for on_event */
 } fixture_t;
@@ -63,8 +63,9 @@ static void make_sched(fixture_t *fixture, const tow_sched_policy_t *policy)
 static tow_placement_t *place(fixture_t *fixture, size_t first, size_t count)
 {
     tow_placement_t *placement;
-    assert_null(tow_ledger_place(fixture->ledger, &fixture->accounts[first],
-                                 count, NULL, &placement));
+    assert_null(tow_object_table_place(fixture->object_table,
+                                       &fixture->accounts[first], count, NULL,
+                                       &placement));
     return placement;
 }
 
@@ -72,10 +73,11 @@ static int set_up(void **state)
 {
     static fixture_t fixture;
     memset(&fixture, 0, sizeof(fixture));
-    assert_null(tow_ledger_create(&(tow_ledger_options_t){0}, &fixture.ledger));
+    assert_null(tow_object_table_create(&(tow_object_table_options_t){0},
+                                        &fixture.object_table));
     for (size_t i = 0; i < DEVICE_COUNT; i++)
-        assert_null(tow_ledger_add_account(fixture.ledger, LIMIT_BYTES,
-                                           &fixture.accounts[i]));
+        assert_null(tow_object_table_add_account(
+            fixture.object_table, LIMIT_BYTES, &fixture.accounts[i]));
     fixture.all = place(&fixture, 0, 4);
     fixture.left = place(&fixture, 0, 2);
     fixture.mid = place(&fixture, 1, 2);
@@ -88,7 +90,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     fixture_t *fixture = *state;
-    assert_null(tow_ledger_check(fixture->ledger));
+    assert_null(tow_object_table_check(fixture->object_table));
     for (size_t i = 0; i < fixture->refused_count; i++)
         tow_status_release(fixture->refusals[i]);
     tow_sched_destroy(fixture->sched);
@@ -96,11 +98,11 @@ static int tear_down(void **state)
     tow_placement_release(fixture->left);
     tow_placement_release(fixture->mid);
     tow_placement_release(fixture->right);
-    tow_ledger_destroy(fixture->ledger);
+    tow_object_table_destroy(fixture->object_table);
     return 0;
 }
 
-/* A ticket of one part; it is the test's, the part its own. */
+/* A ticket with one part. */
 typedef struct run {
     tow_ticket_t ticket;
     tow_ticket_part_t part;
@@ -113,10 +115,11 @@ static void submit(fixture_t *fixture, run_t *run)
     tow_sched_submit(fixture->sched, &run->ticket);
 }
 
-static void turn(fixture_t *fixture)
+static void run_pass(fixture_t *fixture)
 {
-    tow_sched_turn(fixture->sched);
-    assert_null(tow_ledger_check(fixture->ledger));
+    tow_sched_pass(fixture->sched);
+    assert_null(tow_sched_check(fixture->sched));
+    assert_null(tow_object_table_check(fixture->object_table));
 }
 
 static void finish(fixture_t *fixture, run_t *run)
@@ -129,7 +132,7 @@ static void finish(fixture_t *fixture, run_t *run)
         .ticket = {.client = (owner)}, .part = {(where), (size), (steps) } \
     }
 
-/* Exactly these were granted, in this order, since the test began. */
+/* All tickets granted since the test began, in order. */
 static void assert_granted(const fixture_t *fixture, size_t count,
                            run_t *const *runs)
 {
@@ -144,7 +147,7 @@ static void assert_granted(const fixture_t *fixture, size_t count,
                    sizeof((run_t *[]){__VA_ARGS__}) / sizeof(run_t *), \
                    (run_t *[]){__VA_ARGS__})
 
-/* -- Order -------------------------------------------------------------------- */
+/* -- Order ----------------------------------------------------------------- */
 
 static void sched_grants_in_order_of_arrival_across_clients(void **state)
 {
@@ -155,12 +158,12 @@ static void sched_grants_in_order_of_arrival_across_clients(void **state)
     submit(fixture, &b);
     submit(fixture, &c);
     submit(fixture, &d);
-    assert_int_equal(fixture->granted_count, 0); /* Only a turn grants. */
-    turn(fixture);
+    assert_int_equal(fixture->granted_count, 0); /* Only a pass grants. */
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &b, &c, &d);
 }
 
-static void sched_keeps_each_clients_order_whatever_is_ready(void **state)
+static void sched_keeps_the_order_of_each_client(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->left, 10, 1), b = RUN(1, fixture->right, 10, 1);
@@ -168,12 +171,12 @@ static void sched_keeps_each_clients_order_whatever_is_ready(void **state)
     tow_ticket_block(fixture->sched, &a.ticket);
     submit(fixture, &a);
     submit(fixture, &b);
-    turn(fixture);
+    run_pass(fixture);
     tow_ticket_unblock(fixture->sched, &a.ticket);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->granted_count, 0);
     tow_ticket_unblock(fixture->sched, &a.ticket);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &b);
 }
 
@@ -184,14 +187,13 @@ static void sched_client_with_a_blocked_head_does_not_block_others(void **state)
     tow_ticket_block(fixture->sched, &a.ticket);
     submit(fixture, &a);
     submit(fixture, &b);
-    turn(fixture);
+    run_pass(fixture);
     tow_ticket_unblock(fixture->sched, &a.ticket);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &b, &a);
 }
 
-static void sched_ticket_blocked_after_it_was_submitted_steps_aside(
-    void **state)
+static void sched_ticket_blocked_after_submission_lets_others_pass(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->all, 10, 1), b = RUN(2, fixture->all, 10, 1);
@@ -201,41 +203,41 @@ static void sched_ticket_blocked_after_it_was_submitted_steps_aside(
     submit(fixture, &c);
     tow_ticket_block(fixture->sched, &a.ticket);
     tow_ticket_block(fixture->sched, &c.ticket);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &b);
     tow_ticket_unblock(fixture->sched, &c.ticket);
     tow_ticket_unblock(fixture->sched, &a.ticket);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &b, &a, &c);
 }
 
-static void sched_ticket_without_parts_is_granted_in_its_turn(void **state)
+static void sched_ticket_without_parts_is_granted_in_order(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->all, 10, 1), b = RUN(1, NULL, 0, 0);
     submit(fixture, &a);
     tow_sched_submit(fixture->sched, &b.ticket);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &b);
     finish(fixture, &b);
     finish(fixture, &a);
 }
 
-/* -- Memory ------------------------------------------------------------------- */
+/* -- Memory ---------------------------------------------------------------- */
 
-static void sched_reserves_memory_and_gives_it_back(void **state)
+static void sched_reserves_memory_and_returns_it(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->left, 400, 1);
     submit(fixture, &a);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->accounts[1]->reserved_bytes, 400);
     assert_int_equal(fixture->accounts[2]->reserved_bytes, 0);
     finish(fixture, &a);
     assert_int_equal(fixture->accounts[1]->reserved_bytes, 0);
     assert_int_equal(a.ticket.state, TOW_TICKET_IDLE);
-    submit(fixture, &a); /* A ticket may be used again. */
-    turn(fixture);
+    submit(fixture, &a); /* A ticket may be reused. */
+    run_pass(fixture);
     assert_int_equal(a.ticket.number, 2);
 }
 
@@ -248,17 +250,16 @@ static void sched_nothing_overtakes_a_ticket_that_waits_for_memory(void **state)
     submit(fixture, &b);
     submit(fixture, &c);
     submit(fixture, &d);
-    turn(fixture);
-    turn(fixture);
+    run_pass(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a);
     finish(fixture, &a);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &b, &c, &d);
     assert_int_equal(fixture->refused_count, 0);
 }
 
-static void sched_refuses_what_does_not_fit_when_nothing_is_under_way(
-    void **state)
+static void sched_refuses_a_ticket_too_large_for_idle_devices(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->left, 600, 1), b = RUN(2, fixture->all, 1001, 1);
@@ -266,22 +267,22 @@ static void sched_refuses_what_does_not_fit_when_nothing_is_under_way(
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->refused_count, 0); /* `a` could make room. */
     finish(fixture, &a);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->refused_count, 1);
     assert_ptr_equal(fixture->refused[0], &b.ticket);
     assert_int_equal(tow_status_code(fixture->refusals[0]),
                      TOW_RESOURCE_EXHAUSTED);
     assert_string_equal(tow_status_message(fixture->refusals[0]),
                         "nothing is under way that could make room: 1001 bytes "
-                        "do not fit on device 0 of 4: of its 1000 bytes, "
-                        "objects have 0 and runs under way 0");
+                        "do not fit on device 0 of 4: of its 1000 bytes of "
+                        "memory, objects have 0 and runs under way 0");
     ASSERT_GRANTED(fixture, &a, &c);
 }
 
-static void sched_poke_tells_that_objects_made_room(void **state)
+static void sched_notify_after_a_release_grants_waiting_tickets(void **state)
 {
     fixture_t *fixture = *state;
     tow_object_id_t id = {tow_key(1, 1)};
@@ -291,19 +292,19 @@ static void sched_poke_tells_that_objects_made_room(void **state)
                                     .placement = fixture->mid,
                                     .count_bytes = true};
     tow_object_t *object;
-    assert_null(tow_ledger_add(fixture->ledger, &options, &object));
+    assert_null(tow_object_table_add(fixture->object_table, &options, &object));
     run_t a = RUN(1, fixture->right, 100, 1), b = RUN(2, fixture->all, 500, 1);
     submit(fixture, &a);
     submit(fixture, &b);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a);
-    assert_null(tow_ledger_release(fixture->ledger, id));
-    tow_sched_poke(fixture->sched, NULL);
-    turn(fixture);
+    assert_null(tow_object_table_release(fixture->object_table, id));
+    tow_sched_notify(fixture->sched, NULL);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &b);
 }
 
-static void sched_ticket_blocked_while_it_waits_for_memory_lets_others_go(
+static void sched_ticket_blocked_while_it_waits_for_memory_lets_others_pass(
     void **state)
 {
     fixture_t *fixture = *state;
@@ -312,18 +313,18 @@ static void sched_ticket_blocked_while_it_waits_for_memory_lets_others_go(
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a);
     tow_ticket_block(fixture->sched, &b.ticket);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &c);
     finish(fixture, &a);
     tow_ticket_unblock(fixture->sched, &b.ticket);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &c, &b);
 }
 
-/* -- Run-ahead ---------------------------------------------------------------- */
+/* -- Run-ahead ------------------------------------------------------------- */
 
 static void sched_bounds_the_steps_under_way_on_each_device(void **state)
 {
@@ -333,13 +334,13 @@ static void sched_bounds_the_steps_under_way_on_each_device(void **state)
                      RUN(1, fixture->left, 0, 1), RUN(1, fixture->right, 0, 1)};
     for (size_t i = 0; i < 6; i++)
         submit(fixture, &runs[i]);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->granted_count, 3);
     assert_int_equal(fixture->accounts[0]->step_count, 3);
     assert_int_equal(fixture->accounts[1]->step_count, 8);
     assert_int_equal(fixture->accounts[2]->step_count, 5);
     finish(fixture, &runs[0]);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->granted_count, 6);
     assert_int_equal(fixture->accounts[1]->step_count, 7);
 }
@@ -352,15 +353,15 @@ static void sched_full_queues_hold_up_only_tickets_that_need_them(void **state)
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &c);
     finish(fixture, &a);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &c, &b);
 }
 
-/* Without places kept on all its devices, a gang of four would wait for ever
- * while two clients keep two of its queues full in turn. */
+/* Without reservations on all its devices, a gang of four would starve while
+ * two clients keep two of its queues full alternately. */
 static void sched_wide_gang_is_not_starved_by_narrow_ones(void **state)
 {
     fixture_t *fixture = *state;
@@ -376,17 +377,17 @@ static void sched_wide_gang_is_not_starved_by_narrow_ones(void **state)
         submit(fixture, &right[i]);
     }
     submit(fixture, &wide);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(wide.ticket.state, TOW_TICKET_QUEUED);
     for (size_t i = 8; wide.ticket.state != TOW_TICKET_GRANTED; i++) {
         assert_true(i < 12);
         submit(fixture, &left[i]);
         submit(fixture, &right[i]);
         finish(fixture, &left[last_left--]);
-        turn(fixture);
+        run_pass(fixture);
         assert_int_equal(left[i].ticket.state, TOW_TICKET_QUEUED);
         finish(fixture, &right[last_right--]);
-        turn(fixture);
+        run_pass(fixture);
     }
     assert_int_equal(wide.ticket.number, 17); /* Right behind the first 16. */
 }
@@ -400,13 +401,13 @@ static void sched_ticket_larger_than_run_ahead_is_granted_alone(void **state)
     submit(fixture, &big);
     submit(fixture, &b);
     submit(fixture, &c);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a); /* b and c share a device with it. */
     finish(fixture, &a);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &big);
     finish(fixture, &big);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &big, &b, &c);
 }
 
@@ -417,7 +418,7 @@ static void sched_ticket_without_steps_does_not_wait_for_a_long_queue(
     run_t big = RUN(1, fixture->left, 0, 128), put = RUN(2, fixture->all, 5, 0);
     submit(fixture, &big);
     submit(fixture, &put);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &big, &put);
     finish(fixture, &big);
     finish(fixture, &put);
@@ -433,17 +434,17 @@ static void sched_tickets_that_share_devices_in_part_keep_one_order(
     submit(fixture, &b);
     submit(fixture, &c);
     submit(fixture, &d);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a); /* c waits for b, b for a. */
     finish(fixture, &a);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &b);
     finish(fixture, &b);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &b, &c, &d);
 }
 
-/* -- Several parts ------------------------------------------------------------ */
+/* -- Several parts --------------------------------------------------------- */
 
 static void sched_parts_that_share_a_device_add_up_there(void **state)
 {
@@ -454,21 +455,21 @@ static void sched_parts_that_share_a_device_add_up_there(void **state)
     tow_ticket_t both = {.client = 2, .parts = parts, .part_count = 2};
     submit(fixture, &first);
     tow_sched_submit(fixture->sched, &both);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->granted_count, 1); /* 500 + 300 + 300 > 1000 */
     assert_int_equal(fixture->accounts[1]->peak_bytes, 500);
     finish(fixture, &first);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->granted_count, 2);
     assert_int_equal(fixture->accounts[0]->reserved_bytes, 300);
     assert_int_equal(fixture->accounts[1]->reserved_bytes, 600);
     assert_int_equal(fixture->accounts[1]->step_count, 6);
     run_t third = RUN(1, fixture->mid, 0, 3);
     submit(fixture, &third);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->granted_count, 2); /* 6 + 3 > 8 */
     tow_sched_finish(fixture->sched, &both);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->granted_count, 3);
     assert_int_equal(fixture->accounts[1]->step_count, 3);
 }
@@ -482,7 +483,7 @@ static void sched_refusal_counts_all_parts_on_the_device_that_is_short(
                                        {fixture->mid, 600, 1}};
     tow_ticket_t ticket = {.client = 2, .parts = parts, .part_count = 3};
     tow_sched_submit(fixture->sched, &ticket);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->refused_count, 1);
     assert_non_null(strstr(tow_status_message(fixture->refusals[0]),
                            "1200 bytes do not fit on device 0 of 2"));
@@ -491,13 +492,13 @@ static void sched_refusal_counts_all_parts_on_the_device_that_is_short(
     ticket.parts = huge;
     ticket.part_count = 2;
     tow_sched_submit(fixture->sched, &ticket);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->refused_count, 2);
 }
 
-/* -- Leaving ------------------------------------------------------------------ */
+/* -- Withdrawal and disconnection ------------------------------------------ */
 
-static void sched_withdraws_a_ticket_in_any_place_of_the_queue(void **state)
+static void sched_withdraws_a_ticket_at_any_position_of_the_queue(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->all, 0, 1), b = RUN(1, fixture->all, 0, 1);
@@ -509,10 +510,10 @@ static void sched_withdraws_a_ticket_in_any_place_of_the_queue(void **state)
     submit(fixture, &d);
     assert_int_equal(tow_sched_client_queued(fixture->sched, 1), 4);
     tow_sched_withdraw(fixture->sched, &b.ticket); /* in the middle */
-    tow_sched_withdraw(fixture->sched, &b.ticket); /* not there any more */
+    tow_sched_withdraw(fixture->sched, &b.ticket); /* removed already */
     tow_sched_withdraw(fixture->sched, &a.ticket); /* the first, ready */
     tow_sched_withdraw(fixture->sched, &c.ticket); /* the first, blocked */
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &d);
     assert_int_equal(tow_sched_stats(fixture->sched).withdrawn, 3);
     tow_sched_withdraw(fixture->sched, &a.ticket);
@@ -529,10 +530,10 @@ static void sched_withdrawal_of_one_that_waits_for_memory_frees_the_others(
     submit(fixture, &b);
     submit(fixture, &c);
     submit(fixture, &d);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a);
     tow_sched_withdraw(fixture->sched, &b.ticket);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &c, &d);
 }
 
@@ -545,24 +546,25 @@ static void sched_withdrawal_of_one_that_waits_for_run_ahead_frees_its_devices(
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a);
     tow_sched_withdraw(fixture->sched, &b.ticket);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &c);
 }
 
-static void sched_client_leaves_while_its_runs_are_under_way(void **state)
+static void sched_client_may_be_removed_while_its_runs_are_under_way(
+    void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->left, 100, 1), b = RUN(2, fixture->left, 950, 1);
     submit(fixture, &a);
     submit(fixture, &b);
-    turn(fixture);
+    run_pass(fixture);
     tow_sched_remove_client(fixture->sched, 1);
     tow_sched_remove_client(fixture->sched, 77);
     finish(fixture, &a);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &b);
     assert_int_equal(tow_sched_client_queued(fixture->sched, 1), 0);
     assert_null(tow_sched_add_client(fixture->sched, 1));
@@ -571,7 +573,7 @@ static void sched_client_leaves_while_its_runs_are_under_way(void **state)
     tow_status_release(status);
 }
 
-static void sched_refuses_tickets_on_devices_that_are_gone(void **state)
+static void sched_refuses_tickets_on_disconnected_devices(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->all, 100, 8), b = RUN(2, fixture->left, 100, 1);
@@ -579,24 +581,25 @@ static void sched_refuses_tickets_on_devices_that_are_gone(void **state)
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a);
     tow_status_t cause = TOW_ERROR(TOW_UNAVAILABLE, "worker w0 is gone");
-    tow_ledger_lose_account(fixture->ledger, fixture->accounts[0], cause);
+    tow_object_table_on_disconnect(fixture->object_table, fixture->accounts[0],
+                                   cause);
     tow_status_release(cause);
-    tow_sched_poke(fixture->sched, NULL);
-    turn(fixture);
+    tow_sched_notify(fixture->sched, NULL);
+    run_pass(fixture);
     assert_int_equal(fixture->refused_count, 1);
     assert_ptr_equal(fixture->refused[0], &b.ticket);
     assert_string_equal(tow_status_message(fixture->refusals[0]),
                         "worker w0 is gone");
-    finish(fixture, &a); /* Its members elsewhere have given up. */
-    turn(fixture);
+    finish(fixture, &a); /* Its other members have failed. */
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &c);
     assert_int_equal(fixture->accounts[0]->step_count, 0);
 }
 
-/* -- Owners that act when they hear of a grant -------------------------------- */
+/* -- Calls from the callbacks ---------------------------------------------- */
 
 static void submit_other_once(fixture_t *fixture, tow_ticket_t *ticket)
 {
@@ -616,7 +619,7 @@ static void sched_owner_may_submit_from_a_grant(void **state)
     fixture->other = &b.ticket;
     fixture->on_event = submit_other_once;
     submit(fixture, &a);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &b);
 }
 
@@ -631,12 +634,12 @@ static void sched_owner_may_withdraw_from_a_refusal(void **state)
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->all, 5000, 1), b = RUN(1, fixture->all, 0, 1);
     run_t c = RUN(1, fixture->all, 0, 1);
-    fixture->other = &b.ticket; /* It needed what `a` would have made. */
+    fixture->other = &b.ticket; /* It needs the result of `a`. */
     fixture->on_event = withdraw_other;
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->refused_count, 1);
     ASSERT_GRANTED(fixture, &c);
 }
@@ -648,7 +651,7 @@ static void withdraw_and_remove_2(fixture_t *fixture, tow_ticket_t *ticket)
     tow_sched_remove_client(fixture->sched, 2);
 }
 
-static void sched_client_may_leave_in_the_middle_of_a_turn(void **state)
+static void sched_client_may_be_removed_during_a_pass(void **state)
 {
     fixture_t *fixture = *state;
     run_t a = RUN(1, fixture->left, 0, 8), b = RUN(2, fixture->mid, 0, 1);
@@ -664,9 +667,9 @@ static void sched_client_may_leave_in_the_middle_of_a_turn(void **state)
     submit(fixture, &c);
     submit(fixture, &d);
     submit(fixture, &e);
-    turn(fixture);
+    run_pass(fixture);
     finish(fixture, &a);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &c, &d, &e);
     tow_placement_release(last);
 }
@@ -685,7 +688,7 @@ static void sched_owner_may_finish_from_a_grant(void **state)
         runs[i] = (run_t)RUN((uint32_t)(1 + i % 2), fixture->all, 900, 8);
         submit(fixture, &runs[i]);
     }
-    turn(fixture);
+    run_pass(fixture);
     assert_int_equal(fixture->granted_count, 5);
     tow_sched_stats_t stats = tow_sched_stats(fixture->sched);
     assert_int_equal(stats.submitted, 5);
@@ -695,31 +698,30 @@ static void sched_owner_may_finish_from_a_grant(void **state)
     assert_int_equal(stats.under_way_count, 0);
 }
 
-/* -- Policies ----------------------------------------------------------------- */
+/* -- Policies -------------------------------------------------------------- */
 
 /* The client with the next higher number than the one served last. */
 static size_t choose_next(void *context,
-                          const tow_sched_client_t *const *clients,
-                          size_t count)
+                          const tow_sched_queue_t *const *clients, size_t count)
 {
     uint32_t last = *(const uint32_t *)context;
     size_t best = 0;
     for (size_t i = 1; i < count; i++) {
-        uint32_t distance = tow_sched_client_number(clients[i]) - last - 1;
-        if (distance < tow_sched_client_number(clients[best]) - last - 1)
+        uint32_t distance = tow_sched_queue_client(clients[i]) - last - 1;
+        if (distance < tow_sched_queue_client(clients[best]) - last - 1)
             best = i;
     }
     return best;
 }
 
-static void remember_served(void *context, const tow_sched_client_t *client,
+static void remember_served(void *context, const tow_sched_queue_t *client,
                             const tow_ticket_t *ticket)
 {
-    assert_int_equal(tow_sched_client_number(client), ticket->client);
-    *(uint32_t *)context = tow_sched_client_number(client);
+    assert_int_equal(tow_sched_queue_client(client), ticket->client);
+    *(uint32_t *)context = tow_sched_queue_client(client);
 }
 
-static void sched_serves_as_its_policy_chooses(void **state)
+static void sched_serves_clients_in_the_order_of_its_policy(void **state)
 {
     fixture_t *fixture = *state;
     uint32_t last = 0;
@@ -738,24 +740,22 @@ static void sched_serves_as_its_policy_chooses(void **state)
     submit(fixture, &c);
     submit(fixture, &b[0]);
     submit(fixture, &b[1]);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &a[0], &b[0], &c, &a[1], &b[1], &a[2]);
 }
 
 static size_t choose_last(void *context,
-                          const tow_sched_client_t *const *clients,
-                          size_t count)
+                          const tow_sched_queue_t *const *clients, size_t count)
 {
     (void)context;
     for (size_t i = 0; i < count; i++) {
-        assert_non_null(tow_sched_client_first(clients[i]));
-        assert_int_equal(tow_sched_client_first(clients[i])->blocker_count, 0);
+        assert_non_null(tow_sched_queue_first(clients[i]));
+        assert_int_equal(tow_sched_queue_first(clients[i])->blocker_count, 0);
     }
     return count - 1;
 }
 
-static void sched_asks_its_policy_about_clients_that_are_ready_only(
-    void **state)
+static void sched_offers_only_ready_clients_to_its_policy(void **state)
 {
     fixture_t *fixture = *state;
     tow_sched_policy_t newest_first = {.name = "newest first",
@@ -768,11 +768,11 @@ static void sched_asks_its_policy_about_clients_that_are_ready_only(
     submit(fixture, &a);
     submit(fixture, &b);
     submit(fixture, &c);
-    turn(fixture);
+    run_pass(fixture);
     ASSERT_GRANTED(fixture, &c, &a);
 }
 
-/* -- Exhaustion --------------------------------------------------------------- */
+/* -- Exhaustion ------------------------------------------------------------ */
 
 static tow_exhaust_result_t add_clients(void *context)
 {
@@ -789,7 +789,7 @@ static tow_exhaust_result_t add_clients(void *context)
         run.ticket.parts = &run.part;
         run.ticket.part_count = 1;
         tow_sched_submit(sched, &run.ticket);
-        tow_sched_turn(sched);
+        tow_sched_pass(sched);
         assert_int_equal(run.ticket.number, 1);
         tow_sched_finish(sched, &run.ticket);
     }
@@ -799,7 +799,7 @@ static tow_exhaust_result_t add_clients(void *context)
     return failed ? TOW_EXHAUST_FAILED : TOW_EXHAUST_SUCCEEDED;
 }
 
-static void sched_survives_any_allocation_that_fails(void **state)
+static void sched_survives_any_failed_allocation(void **state)
 {
     assert_true(tow_test_exhaust(add_clients, *state) > 40);
 }
@@ -815,7 +815,7 @@ static void sched_makes_no_allocation_per_ticket(void **state)
             submit(fixture, &runs[i]);
         }
         for (size_t i = 0; i < 8; i++) {
-            tow_sched_turn(fixture->sched);
+            tow_sched_pass(fixture->sched);
             finish(fixture, &runs[i]);
         }
     }
@@ -828,15 +828,15 @@ static void sched_makes_no_allocation_per_ticket(void **state)
 
 TOW_TEST_MAIN(
     CASE(sched_grants_in_order_of_arrival_across_clients),
-    CASE(sched_keeps_each_clients_order_whatever_is_ready),
+    CASE(sched_keeps_the_order_of_each_client),
     CASE(sched_client_with_a_blocked_head_does_not_block_others),
-    CASE(sched_ticket_blocked_after_it_was_submitted_steps_aside),
-    CASE(sched_ticket_without_parts_is_granted_in_its_turn),
-    CASE(sched_reserves_memory_and_gives_it_back),
+    CASE(sched_ticket_blocked_after_submission_lets_others_pass),
+    CASE(sched_ticket_without_parts_is_granted_in_order),
+    CASE(sched_reserves_memory_and_returns_it),
     CASE(sched_nothing_overtakes_a_ticket_that_waits_for_memory),
-    CASE(sched_refuses_what_does_not_fit_when_nothing_is_under_way),
-    CASE(sched_poke_tells_that_objects_made_room),
-    CASE(sched_ticket_blocked_while_it_waits_for_memory_lets_others_go),
+    CASE(sched_refuses_a_ticket_too_large_for_idle_devices),
+    CASE(sched_notify_after_a_release_grants_waiting_tickets),
+    CASE(sched_ticket_blocked_while_it_waits_for_memory_lets_others_pass),
     CASE(sched_bounds_the_steps_under_way_on_each_device),
     CASE(sched_full_queues_hold_up_only_tickets_that_need_them),
     CASE(sched_wide_gang_is_not_starved_by_narrow_ones),
@@ -845,16 +845,16 @@ TOW_TEST_MAIN(
     CASE(sched_tickets_that_share_devices_in_part_keep_one_order),
     CASE(sched_parts_that_share_a_device_add_up_there),
     CASE(sched_refusal_counts_all_parts_on_the_device_that_is_short),
-    CASE(sched_withdraws_a_ticket_in_any_place_of_the_queue),
+    CASE(sched_withdraws_a_ticket_at_any_position_of_the_queue),
     CASE(sched_withdrawal_of_one_that_waits_for_memory_frees_the_others),
     CASE(sched_withdrawal_of_one_that_waits_for_run_ahead_frees_its_devices),
-    CASE(sched_client_leaves_while_its_runs_are_under_way),
-    CASE(sched_refuses_tickets_on_devices_that_are_gone),
+    CASE(sched_client_may_be_removed_while_its_runs_are_under_way),
+    CASE(sched_refuses_tickets_on_disconnected_devices),
     CASE(sched_owner_may_submit_from_a_grant),
     CASE(sched_owner_may_withdraw_from_a_refusal),
-    CASE(sched_client_may_leave_in_the_middle_of_a_turn),
+    CASE(sched_client_may_be_removed_during_a_pass),
     CASE(sched_owner_may_finish_from_a_grant),
-    CASE(sched_serves_as_its_policy_chooses),
-    CASE(sched_asks_its_policy_about_clients_that_are_ready_only),
-    CASE(sched_survives_any_allocation_that_fails),
+    CASE(sched_serves_clients_in_the_order_of_its_policy),
+    CASE(sched_offers_only_ready_clients_to_its_policy),
+    CASE(sched_survives_any_failed_allocation),
     CASE(sched_makes_no_allocation_per_ticket))

@@ -1,5 +1,5 @@
-/* Links come and go; the session stays, until it has heard nothing for too
- * long. */
+/* The epochs of a session: dialling, resuming and redialling links, heartbeats,
+ * and the lease. */
 #include <string.h>
 
 #include "base/assert.h"
@@ -12,7 +12,7 @@ static bool dials(const tow_session_t *session)
     return session->address != NULL;
 }
 
-/* -- Time ------------------------------------------------------------------------ */
+/* -- Timers ---------------------------------------------------------------- */
 
 static int64_t later(int64_t a_ns, int64_t b_ns)
 {
@@ -24,58 +24,60 @@ static int64_t sooner(int64_t a_ns, int64_t b_ns)
     return a_ns < b_ns ? a_ns : b_ns;
 }
 
-static bool is_unanswered(const tow_session_t *session)
+static bool is_connecting(const tow_session_t *session)
 {
     return dials(session) && session->state == SESSION_NEW;
 }
 
-/* When it ends unless something is heard before. */
-static int64_t end_ns(const tow_session_t *session)
+/* The lease expires at this time unless a message is received. */
+static int64_t expiry_ns(const tow_session_t *session)
 {
-    if (is_unanswered(session)) return session->patience_end_ns;
+    if (is_connecting(session)) return session->connect_deadline_ns;
     return session->heard_ns + session->limits.lease_ns;
 }
 
-/* When the dialler gives up this link for a new one: after some silence, and
- * then again and again, for a link that is dialled into a cut does not come up
- * when that heals. Where nobody has answered yet, the env's own delays are kept
- * to: they grow. */
-static int64_t stall_ns(const tow_session_t *session)
+/* The dialler replaces this link by a new one at this time: after some silence,
+ * and then repeatedly, because a link dialled during a network partition does
+ * not come up when that heals. Before the first answer, the env's own growing
+ * delays apply. */
+static int64_t redial_ns(const tow_session_t *session)
 {
     const int64_t lease_ns = session->limits.lease_ns;
     if (!dials(session)) return TOW_TIME_NEVER;
-    if (is_unanswered(session) && session->link->state != TOW_LINK_UP)
+    if (is_connecting(session) && session->link->state != TOW_LINK_UP)
         return TOW_TIME_NEVER;
     return later(session->heard_ns + lease_ns / TOW_SESSION_STALLS_PER_LEASE,
-                 session->tried_ns + lease_ns / TOW_SESSION_TRIES_PER_LEASE);
+                 session->attempted_ns +
+                     lease_ns / TOW_SESSION_REDIALS_PER_LEASE);
 }
 
 void tow_session_schedule(tow_session_t *session)
 {
-    int64_t next_ns = sooner(end_ns(session), stall_ns(session));
-    if (session->is_ready) next_ns = sooner(next_ns, session->beat_ns);
+    int64_t next_ns = sooner(expiry_ns(session), redial_ns(session));
+    if (session->is_ready) next_ns = sooner(next_ns, session->heartbeat_ns);
     tow_env_timer_start(session->env, &session->timer, next_ns);
 }
 
-static void beat(tow_session_t *session, int64_t now_ns)
+static void send_heartbeat(tow_session_t *session, int64_t now_ns)
 {
     tow_session_send_ack(session);
     tow_ring_trim(&session->ring, TOW_SESSION_RING_BYTES_KEEP);
-    session->beat_ns =
-        now_ns + session->limits.lease_ns / TOW_SESSION_BEATS_PER_LEASE;
+    session->heartbeat_ns =
+        now_ns + session->limits.lease_ns / TOW_SESSION_HEARTBEATS_PER_LEASE;
 }
 
-static tow_status_t describe_silence(const tow_session_t *session)
+static tow_status_t silence_error(const tow_session_t *session)
 {
     const char *last = tow_status_message(session->down_cause);
-    if (is_unanswered(session))
+    if (is_connecting(session))
         return TOW_ERROR(
             TOW_UNAVAILABLE, "no session with %s after %lld ms: %s",
-            session->address, (long long)(session->patience_ns / TOW_NS_PER_MS),
+            session->address,
+            (long long)(session->connect_timeout_ns / TOW_NS_PER_MS),
             *last != '\0' ? last : "it does not answer; is it running?");
     return TOW_ERROR(
         TOW_UNAVAILABLE,
-        "nothing was heard of %s for %lld ms: it died, froze or was cut off%s%s",
+        "%s was silent for %lld ms: it died, hangs or is unreachable%s%s",
         tow_session_peer_name(session),
         (long long)(session->limits.lease_ns / TOW_NS_PER_MS),
         *last != '\0' ? "; its last connection ended: " : "", last);
@@ -88,42 +90,45 @@ static void redial(tow_session_t *session)
     session->link = NULL;
     tow_status_t status = tow_session_connect(session);
     if (status != TOW_OK)
-        tow_session_go(session,
-                       tow_status_annotate(status, "dialling %s again",
-                                           tow_session_peer_name(session)));
+        tow_session_fail(session,
+                         tow_status_annotate(status, "dialling %s again",
+                                             tow_session_peer_name(session)));
 }
 
-/* The timer is late: this process was frozen or busy, and what the peer said
- * meanwhile is not read yet. Once, the silence is taken for our own. */
-static bool is_own_silence(tow_session_t *session, int64_t now_ns)
+/* A late timer means that this process was suspended or busy, and that messages
+ * of the peer may be unread. True once: read them before the lease is
+ * judged. */
+static bool was_blocked(tow_session_t *session, int64_t now_ns)
 {
-    bool is_late = now_ns - session->timer.deadline_ns > TOW_SESSION_LATE_NS;
-    session->is_late = is_late && !session->is_late;
-    return session->is_late;
+    bool timer_was_late =
+        now_ns - session->timer.deadline_ns > TOW_SESSION_LATE_NS;
+    session->timer_was_late = timer_was_late && !session->timer_was_late;
+    return session->timer_was_late;
 }
 
 void tow_session_on_timer(tow_timer_t *timer)
 {
     tow_session_t *session = TOW_CONTAINER_OF(timer, tow_session_t, timer);
     const int64_t now_ns = tow_env_now_ns(session->env);
-    const bool is_late = is_own_silence(session, now_ns);
+    const bool timer_was_late = was_blocked(session, now_ns);
     tow_session_enter(session);
-    if (!is_late && now_ns >= end_ns(session))
-        tow_session_go(session, describe_silence(session));
-    else if (!is_late && now_ns >= stall_ns(session))
+    if (!timer_was_late && now_ns >= expiry_ns(session))
+        tow_session_fail(session, silence_error(session));
+    else if (!timer_was_late && now_ns >= redial_ns(session))
         redial(session);
-    else if (session->is_ready && now_ns >= session->beat_ns)
-        beat(session, now_ns);
-    if (is_late)
+    else if (session->is_ready && now_ns >= session->heartbeat_ns)
+        send_heartbeat(session, now_ns);
+    if (timer_was_late)
         tow_env_timer_start(session->env, timer, now_ns + TOW_SESSION_LATE_NS);
     else if (session_is_live(session))
         tow_session_schedule(session);
+    tow_session_check(session);
     tow_session_leave(session);
 }
 
-/* -- The beginning of an epoch ------------------------------------------------------ */
+/* -- Starting an epoch ----------------------------------------------------- */
 
-static void tell_opened(tow_session_t *session)
+static void notify_opened(tow_session_t *session)
 {
     session->is_opened_due = false;
     session->state = SESSION_OPEN;
@@ -135,13 +140,14 @@ void tow_session_on_soon(tow_timer_t *timer)
 {
     tow_session_t *session = TOW_CONTAINER_OF(timer, tow_session_t, soon);
     tow_session_enter(session);
-    if (session->doom != TOW_OK) {
-        tow_status_t doom = session->doom;
-        session->doom = TOW_OK;
-        tow_session_go(session, doom);
+    if (session->pending_failure != TOW_OK) {
+        tow_status_t pending_failure = session->pending_failure;
+        session->pending_failure = TOW_OK;
+        tow_session_fail(session, pending_failure);
     } else if (session->is_opened_due) {
-        tell_opened(session);
+        notify_opened(session);
     }
+    tow_session_check(session);
     tow_session_leave(session);
 }
 
@@ -153,41 +159,41 @@ static void send_resume(tow_session_t *session)
     resume.received = session->received;
     resume.opened = session->state == SESSION_OPEN;
     uint32_t size = (uint32_t)tow_message_size(&resume.base);
-    /* The first message of an epoch: only a link that is about to break has no
-     * room, and it will say so. */
+    /* The first message of an epoch: only a link that is about to go down has
+     * no room for it. */
     if (tow_link_begin(session->link, size, &room) != TOW_SEND_OK) return;
     tow_message_encode(&resume.base, room);
     tow_link_commit(session->link, TOW_MESSAGE_SESSION_RESUME, size);
 }
 
-/* Both know what the other has. The owner hears of it before any message. */
+/* Both sides have resumed. `opened` runs before any message. */
 static void begin_epoch(tow_session_t *session, uint64_t received)
 {
     session->peer = *tow_link_peer(session->link);
     session->is_ready = true;
     session->epoch_count++;
-    tow_session_forget(session, received);
+    tow_session_discard_acknowledged(session, received);
     if (!session->is_ready) return;
     tow_session_rewind(session);
-    beat(session, tow_env_now_ns(session->env));
+    send_heartbeat(session, tow_env_now_ns(session->env));
     tow_session_schedule(session);
-    if (is_unanswered(session)) tell_opened(session);
+    if (is_connecting(session)) notify_opened(session);
     tow_session_pump(session);
-    tow_session_tell_writable(session);
+    tow_session_notify_writable(session);
 }
 
-static void take_resume(tow_session_t *session, const tow_message_t *message)
+static void receive_resume(tow_session_t *session, const tow_message_t *message)
 {
     const tow_body_t *body = tow_session_decode(session, message);
     if (body == NULL) return;
     const tow_msg_session_resume_t *resume =
         (const tow_msg_session_resume_t *)body;
     if (resume->session != session->id) {
-        tow_session_go(session,
-                       TOW_ERROR(TOW_INVALID_ARGUMENT,
-                                 "%s broke the rules of sessions: it resumed "
-                                 "another one",
-                                 tow_session_peer_name(session)));
+        tow_session_fail(
+            session, TOW_ERROR(TOW_INVALID_ARGUMENT,
+                               "%s violated the session protocol: it resumed "
+                               "another session",
+                               tow_session_peer_name(session)));
         return;
     }
     const uint64_t received = resume->received;
@@ -208,10 +214,11 @@ void tow_session_answer(tow_session_t *session, uint64_t received)
         }
         begin_epoch(session, received);
     }
+    tow_session_check(session);
     tow_session_leave(session);
 }
 
-/* -- The link's callbacks ---------------------------------------------------------------- */
+/* -- Callbacks of the link ------------------------------------------------- */
 
 static bool is_same_peer(const tow_session_t *session, const tow_peer_t *peer)
 {
@@ -219,39 +226,40 @@ static bool is_same_peer(const tow_session_t *session, const tow_peer_t *peer)
            strcmp(session->peer.name, peer->name) == 0;
 }
 
-/* Of the dialler alone: an accepted link is up before it is ours. */
+/* For diallers only: an accepted link is up before it is attached. */
 static void on_up(void *context, tow_link_t *link)
 {
     tow_session_t *session = context;
     TOW_ASSERT(session->link == link);
     tow_session_enter(session);
-    session->tried_ns = tow_env_now_ns(session->env);
+    session->attempted_ns = tow_env_now_ns(session->env);
     if (session->state == SESSION_NEW || is_same_peer(session, &link->peer)) {
         send_resume(session);
         tow_session_schedule(session);
     } else {
-        tow_session_go(session,
-                       TOW_ERROR(TOW_ABORTED,
-                                 "%s restarted: what answers at %s is %s in "
-                                 "another life",
-                                 session->peer.name, session->address,
-                                 link->peer.name));
+        tow_session_fail(
+            session,
+            TOW_ERROR(TOW_ABORTED,
+                      "%s restarted: the process at %s is %s with another "
+                      "incarnation",
+                      session->peer.name, session->address, link->peer.name));
     }
+    tow_session_check(session);
     tow_session_leave(session);
 }
 
-static TOW_COLD void take_before_resume(tow_session_t *session,
-                                        const tow_message_t *message)
+static TOW_COLD void receive_before_resume(tow_session_t *session,
+                                           const tow_message_t *message)
 {
     if (message->type == TOW_MESSAGE_SESSION_RESUME)
-        take_resume(session, message);
+        receive_resume(session, message);
     else if (message->type == TOW_MESSAGE_SESSION_END)
-        tow_session_take(session, message);
+        tow_session_receive(session, message);
     else
-        tow_session_go(
+        tow_session_fail(
             session, TOW_ERROR(TOW_INVALID_ARGUMENT,
-                               "%s broke the rules of sessions: a message of "
-                               "type %u before it resumed",
+                               "%s violated the session protocol: a message of "
+                               "type %u before SessionResume",
                                tow_session_peer_name(session), message->type));
 }
 
@@ -261,11 +269,11 @@ static void on_message(void *context, tow_link_t *link,
     tow_session_t *session = context;
     tow_session_enter(session);
     session->heard_ns = tow_env_now_ns(session->env);
-    if (TOW_UNLIKELY(session->is_opened_due)) tell_opened(session);
+    if (TOW_UNLIKELY(session->is_opened_due)) notify_opened(session);
     if (TOW_LIKELY(session->is_ready))
-        tow_session_take(session, message);
+        tow_session_receive(session, message);
     else if (session->link == link)
-        take_before_resume(session, message);
+        receive_before_resume(session, message);
     tow_session_leave(session);
 }
 
@@ -273,13 +281,13 @@ static void on_writable(void *context, tow_link_t *link)
 {
     (void)link;
     tow_session_t *session = context;
-    if (session->is_ready && session->owes_ack) tow_session_send_ack(session);
+    if (session->is_ready && session->ack_is_due) tow_session_send_ack(session);
     tow_session_pump(session);
 }
 
-/* Whoever answers there has another token than we, speaks another version or
- * another protocol, and will the next time too: no patience helps. */
-static bool is_for_good(tow_status_t cause)
+/* The process at the address has another token, version or protocol: redialling
+ * does not help. */
+static bool is_permanent(tow_status_t cause)
 {
     switch (tow_status_code(cause)) {
     case TOW_UNAUTHENTICATED:
@@ -289,38 +297,39 @@ static bool is_for_good(tow_status_t cause)
     }
 }
 
-static void give_up_if_refused(tow_session_t *session, tow_status_t cause)
+static void fail_if_refused(tow_session_t *session, tow_status_t cause)
 {
-    if (!is_unanswered(session) || !is_for_good(cause)) return;
-    tow_session_go_soon(session, tow_status_annotate(tow_status_retain(cause),
-                                                     "no session with %s",
-                                                     session->address));
+    if (!is_connecting(session) || !is_permanent(cause)) return;
+    tow_session_fail_soon(session, tow_status_annotate(tow_status_retain(cause),
+                                                       "no session with %s",
+                                                       session->address));
 }
 
-static void give_up_if_dead(tow_session_t *session, const tow_link_t *link,
-                            tow_status_t cause)
+static void fail_if_dead(tow_session_t *session, const tow_link_t *link,
+                         tow_status_t cause)
 {
     if (!link->peer.is_dead) return;
-    tow_session_go_soon(session, TOW_ERROR(TOW_UNAVAILABLE,
-                                           "%s died: its process has ended: %s",
-                                           tow_session_peer_name(session),
-                                           tow_status_message(cause)));
+    tow_session_fail_soon(
+        session,
+        TOW_ERROR(TOW_UNAVAILABLE, "%s died: its process has ended: %s",
+                  tow_session_peer_name(session), tow_status_message(cause)));
 }
 
 static void on_down(void *context, tow_link_t *link, tow_status_t cause)
 {
     tow_session_t *session = context;
     session->is_ready = false;
-    session->tried_ns = tow_env_now_ns(session->env);
+    session->attempted_ns = tow_env_now_ns(session->env);
     tow_status_release(session->down_cause);
     session->down_cause = tow_status_retain(cause);
-    give_up_if_dead(session, link, cause);
-    if (dials(session)) { /* The env dials again. */
-        give_up_if_refused(session, cause);
+    fail_if_dead(session, link, cause);
+    if (dials(session)) { /* The env redials. */
+        fail_if_refused(session, cause);
         return;
     }
     session->link = NULL;
     tow_link_close(link, (tow_closed_t){0});
+    tow_session_check(session);
 }
 
 static const tow_link_handler_t link_handler = {
@@ -332,7 +341,7 @@ static const tow_link_handler_t link_handler = {
 
 tow_status_t tow_session_connect(tow_session_t *session)
 {
-    session->tried_ns = tow_env_now_ns(session->env);
+    session->attempted_ns = tow_env_now_ns(session->env);
     return tow_env_connect(
         session->env,
         &(tow_connect_options_t){.address = session->address,

@@ -2,8 +2,8 @@
 
 #include "session/session.h"
 
-/* A status' message begins with the outermost context and ends with the cause:
- * of one that is too long, the end is kept. */
+/* The message of a status starts with the outermost context and ends with the
+ * cause: a long one is truncated at its start. */
 tow_msg_failure_t tow_failure_of(tow_status_t status)
 {
     tow_msg_failure_t failure = TOW_MSG_FAILURE_INIT;
@@ -12,7 +12,7 @@ tow_msg_failure_t tow_failure_of(tow_status_t status)
     if (length > TOW_FAILURE_MESSAGE_MAX) {
         message += length - TOW_FAILURE_MESSAGE_MAX;
         while (((unsigned char)*message & 0xc0) == 0x80)
-            message++; /* Not in the middle of a character. */
+            message++; /* Not inside a UTF-8 character. */
     }
     failure.code = tow_status_code(status);
     failure.message = (char *)message; /* protobuf-c only reads it. */

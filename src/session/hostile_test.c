@@ -1,5 +1,5 @@
-/* Peers that have the token and break the rules: the session ends and says who
- * did what; others live on; nothing leaks. */
+/* Peers that have the token and violate the protocol: their session ends with
+ * an error that names the violation; other sessions continue; nothing leaks. */
 #include "session/session_testing_impl.h"
 
 #define ID 0x1234
@@ -7,7 +7,7 @@
 /* The hostile end: a bare link of node "a". */
 typedef struct rogue {
     tow_link_t *link;
-    uint64_t session; /* the victim's, as it said */
+    uint64_t session; /* as sent by the victim */
     bool was_down;
     bool was_ended;
     char end_reason[256];
@@ -96,7 +96,7 @@ static tow_msg_blob_t part_of(uint64_t blob, uint64_t size, uint64_t offset)
     return part;
 }
 
-/* -- What they do, after an honest resume ---------------------------------------------- */
+/* -- Violations after a correct resume ------------------------------------- */
 
 static void resume_twice(rogue_t *rogue)
 {
@@ -180,33 +180,33 @@ static void talk_within_a_blob(rogue_t *rogue)
 static const struct {
     const char *name;
     void (*act)(rogue_t *rogue);
-    const char *told; /* in the victim's words */
+    const char *told; /* part of the victim's error */
 } acts[] = {
     {"resume twice", resume_twice, "twice in one epoch"},
     {"too much", acknowledge_too_much, "6 messages; 5 were sent"},
-    {"less", acknowledge_less_than_before, "of 3 it said so before"},
+    {"less", acknowledge_less_than_before, "it acknowledged 3 before"},
     {"handshake", speak_as_in_a_handshake, "type 4"},
     {"unknown", speak_an_unknown_word, "type 47"},
     {"rubbish", speak_rubbish, "message SessionAck"},
-    {"skip", skip_a_part, "at 20 of 100 of blob 1; due was 10"},
-    {"size", change_the_size, "at 10 of 1000"},
-    {"overrun", overrun_the_size, "10 bytes at 0 of 9"},
-    {"empty", send_an_empty_part, "0 bytes at 0 of 9"},
-    {"middle", begin_in_the_middle, "at 18446744073709551615"},
+    {"skip", skip_a_part, "at offset 20 of 100 of blob 1; expected offset 10"},
+    {"size", change_the_size, "at offset 10 of 1000"},
+    {"overrun", overrun_the_size, "10 bytes at offset 0 of 9"},
+    {"empty", send_an_empty_part, "0 bytes at offset 0 of 9"},
+    {"middle", begin_in_the_middle, "at offset 18446744073709551615"},
     {"repeat", repeat_a_blob, "blob 1 came after 1"},
     {"large", send_too_large_a_blob, "18446744073709551615 bytes; the limit"},
-    {"talk", talk_within_a_blob, "in the middle of blob 1"},
+    {"talk", talk_within_a_blob, "between the parts of blob 1"},
 };
 
 static void check_end(const owner_t *victim, const rogue_t *rogue,
                       const char *rogue_name, size_t index)
 {
-    if (victim->gone_count != 1 ||
-        strstr(victim->gone_message, acts[index].told) == NULL ||
-        strstr(victim->gone_message, rogue_name) == NULL)
-        fail_msg("%s: %s", acts[index].name, victim->gone_message);
+    if (victim->disconnected_count != 1 ||
+        strstr(victim->disconnect_message, acts[index].told) == NULL ||
+        strstr(victim->disconnect_message, rogue_name) == NULL)
+        fail_msg("%s: %s", acts[index].name, victim->disconnect_message);
     assert_true(rogue->was_ended && rogue->was_down);
-    assert_non_null(strstr(victim->gone_message, rogue->end_reason));
+    assert_non_null(strstr(victim->disconnect_message, rogue->end_reason));
 }
 
 static void send_five(owner_t *owner)
@@ -214,7 +214,7 @@ static void send_five(owner_t *owner)
     owner_send_many(owner, 5);
 }
 
-/* The victim listens; another session of its stays whole. */
+/* The victim listens; its other session is not affected. */
 static void a_listener_ends_sessions_of_rogues(void **state)
 {
     for (size_t i = 0; i < TOW_COUNT_OF(acts); i++) {
@@ -244,7 +244,7 @@ static void a_listener_ends_sessions_of_rogues(void **state)
         owner_send_many(&pair.dialled, 10);
         pair_run(&pair, SECOND);
         assert_int_equal(pair.accepted[0].received, 10);
-        assert_int_equal(pair.accepted[0].gone_count, 0);
+        assert_int_equal(pair.accepted[0].disconnected_count, 0);
         pair_end(&pair);
         assert_int_equal(tow_alloc_live_count(), 0);
     }
@@ -286,7 +286,7 @@ static void a_dialler_ends_its_session_with_a_rogue(void **state)
     }
 }
 
-/* -- How they begin --------------------------------------------------------------------- */
+/* -- Violations at the start ----------------------------------------------- */
 
 static void begin_as(void (*act)(rogue_t *rogue), const char *told)
 {
@@ -340,14 +340,15 @@ static void resume_of_somebody_else(rogue_t *rogue)
 
 static void links_that_begin_badly_are_refused(void **state)
 {
-    begin_as(talk_at_once, "type 33 before it said");
+    begin_as(talk_at_once, "type 33 before SessionResume");
     begin_as(resume_the_unknown, "does not know this session of rogue");
     begin_as(resume_rubbish, "message SessionResume");
-    begin_as(resume_of_somebody_else, "rogue asked for a session of somebody");
-    begin_as(NULL, ""); /* It may try again. */
+    begin_as(resume_of_somebody_else,
+             "rogue tried to resume the session of another");
+    begin_as(NULL, ""); /* It may retry. */
 }
 
-/* A listener that takes links in and says nothing, or the wrong thing. */
+/* A listener that accepts links and sends nothing, or a wrong message. */
 static void dial_to(void (*act)(rogue_t *rogue), const char *told)
 {
     pair_t pair = {0};
@@ -363,9 +364,9 @@ static void dial_to(void (*act)(rogue_t *rogue), const char *told)
     pair_run(&pair, 100 * MS);
     if (act != NULL) act(&rogue);
     pair_run(&pair, 3 * SECOND);
-    assert_int_equal(pair.dialled.gone_count, 1);
-    if (strstr(pair.dialled.gone_message, told) == NULL)
-        fail_msg("%s", pair.dialled.gone_message);
+    assert_int_equal(pair.dialled.disconnected_count, 1);
+    if (strstr(pair.dialled.disconnect_message, told) == NULL)
+        fail_msg("%s", pair.dialled.disconnect_message);
     pair_end(&pair);
     assert_int_equal(tow_alloc_live_count(), 0);
 }
@@ -380,15 +381,16 @@ static void resume_what_was_never_sent(rogue_t *rogue)
     say_resume(rogue, rogue->session, 1);
 }
 
-static void listeners_that_begin_badly_are_left(void **state)
+static void diallers_leave_listeners_that_begin_badly(void **state)
 {
     dial_to(NULL, "no session with sim:b after 2500 ms");
-    dial_to(talk_at_once, "type 33 before it resumed");
-    dial_to(resume_another, "resumed another one");
-    dial_to(resume_what_was_never_sent, "it has 1 messages; 0 were sent");
+    dial_to(talk_at_once, "type 33 before SessionResume");
+    dial_to(resume_another, "resumed another session");
+    dial_to(resume_what_was_never_sent,
+            "it acknowledges 1 messages; 0 were sent");
 }
 
-static void blobs_that_nobody_wants_end_the_session(void **state)
+static void unexpected_blobs_end_the_session(void **state)
 {
     static tow_session_handler_t handler;
     pair_t pair = {0};
@@ -402,17 +404,18 @@ static void blobs_that_nobody_wants_end_the_session(void **state)
     pair_run(&pair, 100 * MS);
     owner_send_blob(&pair.dialled, &balance, 10);
     pair_run(&pair, 100 * MS);
-    assert_non_null(strstr(pair.accepted[0].gone_message, "none is expected"));
-    assert_int_equal(pair.dialled.gone_code, TOW_INVALID_ARGUMENT);
+    assert_non_null(
+        strstr(pair.accepted[0].disconnect_message, "blobs are not accepted"));
+    assert_int_equal(pair.dialled.disconnect_code, TOW_INVALID_ARGUMENT);
     assert_int_equal(balance, 0);
     pair_end(&pair);
 }
 
-/* Many links that say nothing: each new one ends the oldest. */
+/* Many silent links: each new one closes the oldest. */
 static void silent_links_are_bounded(void **state)
 {
     enum {
-        LINK_COUNT = TOW_SESSION_GREETING_COUNT_MAX + 40
+        LINK_COUNT = TOW_SESSION_PENDING_COUNT_MAX + 40
     };
     static rogue_t rogues[LINK_COUNT];
     pair_t pair = {0};
@@ -439,6 +442,6 @@ static void silent_links_are_bounded(void **state)
 TOW_TEST_MAIN(cmocka_unit_test(a_listener_ends_sessions_of_rogues),
               cmocka_unit_test(a_dialler_ends_its_session_with_a_rogue),
               cmocka_unit_test(links_that_begin_badly_are_refused),
-              cmocka_unit_test(listeners_that_begin_badly_are_left),
-              cmocka_unit_test(blobs_that_nobody_wants_end_the_session),
+              cmocka_unit_test(diallers_leave_listeners_that_begin_badly),
+              cmocka_unit_test(unexpected_blobs_end_the_session),
               cmocka_unit_test(silent_links_are_bounded))

@@ -1,4 +1,4 @@
-/* Sessions over real sockets, whose connections are broken again and again. */
+/* Sessions over real sockets, whose connections break repeatedly. */
 #include "session/session_testing_impl.h"
 
 #include <signal.h>
@@ -8,8 +8,8 @@
 
 #include "env/net/net.h"
 
-/* Not a matter of correctness: a test that is stuck fails after so many turns,
- * which wait for up to a millisecond each. */
+/* A stuck test fails after so many event-loop turns, which wait for up to a
+ * millisecond each. */
 #define TURN_COUNT_MAX 60000
 #define ROUND_COUNT    8
 
@@ -78,7 +78,7 @@ static void duo_open(duo_t *duo, bool is_unix)
                           &(tow_session_dial_options_t){
                               .address = tow_session_port_address(duo->port),
                               .expected_name = "listener",
-                              .patience_ns = 60 * SECOND,
+                              .connect_timeout_ns = 60 * SECOND,
                               .handler = &owner_handler,
                               .context = &duo->dialled},
                           &duo->dialled.session));
@@ -94,8 +94,8 @@ static void port_closed(void *context)
 static void duo_close(duo_t *duo)
 {
     if (duo->dialled.session != NULL) owner_close(&duo->dialled, TOW_OK);
-    TURN_UNTIL(duo,
-               duo->accepted.session == NULL || duo->accepted.gone_count == 1);
+    TURN_UNTIL(duo, duo->accepted.session == NULL ||
+                        duo->accepted.disconnected_count == 1);
     if (duo->accepted.session != NULL) owner_close(&duo->accepted, TOW_OK);
     tow_session_port_close(duo->port, (tow_closed_t){port_closed, duo});
     TURN_UNTIL(duo, duo->port_closed_count == 1 &&
@@ -139,8 +139,9 @@ static void live_through_breaks(bool is_unix)
     TURN_UNTIL(&duo, duo.accepted.received == duo.dialled.sent &&
                          duo.dialled.received == duo.accepted.sent);
     TURN_UNTIL(&duo,
-               tow_session_stats(duo.dialled.session).kept_bytes == 0 &&
-                   tow_session_stats(duo.accepted.session).kept_bytes == 0);
+               tow_session_stats(duo.dialled.session).retransmit_bytes == 0 &&
+                   tow_session_stats(duo.accepted.session).retransmit_bytes ==
+                       0);
     tow_session_stats_t stats = tow_session_stats(duo.dialled.session);
     assert_true(stats.epochs >= ROUND_COUNT / 2 &&
                 stats.messages_sent_again > 0);
@@ -162,22 +163,22 @@ static void broken_tcp_connections_lose_nothing(void **state)
     live_through_breaks(false);
 }
 
-/* The listener is not turned any more, as if it were frozen. */
-static void a_frozen_listener_is_gone(void **state)
+/* The listener's event loop stops, as if the process were suspended. */
+static void a_suspended_listener_disconnects(void **state)
 {
     duo_t duo;
     duo_open(&duo, true);
-    for (int i = 0; duo.dialled.gone_count == 0; i++) {
+    for (int i = 0; duo.dialled.disconnected_count == 0; i++) {
         assert_true(i < TURN_COUNT_MAX);
         tow_net_turn(duo.dialling, 100 * MS);
     }
-    assert_int_equal(duo.dialled.gone_code, TOW_UNAVAILABLE);
+    assert_int_equal(duo.dialled.disconnect_code, TOW_UNAVAILABLE);
     assert_non_null(
-        strstr(duo.dialled.gone_message, "nothing was heard of listener"));
+        strstr(duo.dialled.disconnect_message, "listener was silent for"));
     duo_close(&duo);
 }
 
-/* -- Other processes ----------------------------------------------------------- */
+/* -- Other processes ------------------------------------------------------- */
 
 /* In a child: dials, and lives until it is killed. */
 TOW_NORETURN static void dial_for_ever(duo_t *duo)
@@ -194,26 +195,26 @@ TOW_NORETURN static void dial_for_ever(duo_t *duo)
         tow_net_turn(net, 100 * MS);
 }
 
-/* The system tells: nobody waits for a silence. */
+/* The system reports the death: no lease has to expire. */
 static void a_killed_process_is_known_to_be_dead(void **state)
 {
     duo_t duo;
     duo_open(&duo, true);
     owner_close(&duo.dialled, TOW_OK);
-    TURN_UNTIL(&duo, duo.accepted.gone_count == 1);
+    TURN_UNTIL(&duo, duo.accepted.disconnected_count == 1);
     owner_close(&duo.accepted, TOW_OK);
     TURN_UNTIL(&duo, duo.accepted.session == NULL);
     duo.accepted = (owner_t){0};
 
-    const pid_t child = fork(); /* tow-allow: somebody to be killed */
+    const pid_t child = fork(); /* tow-allow: a child to kill */
     if (child == 0) dial_for_ever(&duo);
     TURN_UNTIL(&duo, duo.accepted.opened_count == 1);
     assert_int_equal(kill(child, SIGKILL), 0);
-    TURN_UNTIL(&duo, duo.accepted.gone_count == 1);
+    TURN_UNTIL(&duo, duo.accepted.disconnected_count == 1);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    assert_int_equal(duo.accepted.gone_code, TOW_UNAVAILABLE);
-    assert_non_null(
-        strstr(duo.accepted.gone_message, "child died: its process has ended"));
+    assert_int_equal(duo.accepted.disconnect_code, TOW_UNAVAILABLE);
+    assert_non_null(strstr(duo.accepted.disconnect_message,
+                           "child died: its process has ended"));
     duo_close(&duo);
 }
 
@@ -237,6 +238,6 @@ static void a_flood_arrives(void **state)
 
 TOW_TEST_MAIN(cmocka_unit_test(broken_unix_sockets_lose_nothing),
               cmocka_unit_test(broken_tcp_connections_lose_nothing),
-              cmocka_unit_test(a_frozen_listener_is_gone),
+              cmocka_unit_test(a_suspended_listener_disconnects),
               cmocka_unit_test(a_killed_process_is_known_to_be_dead),
               cmocka_unit_test(a_flood_arrives))

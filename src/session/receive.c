@@ -1,5 +1,5 @@
-/* What arrives: messages for the owner, and those of the session's own. The
- * peer may be hostile: whatever it says is held against what can be. */
+/* Receiving: messages for the owner, and the session's own. The peer may be
+ * hostile: everything that it sends is validated. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,12 +8,12 @@
 #include "base/assert.h"
 #include "session/session_impl.h"
 
-/* The peer has broken the rules: ends the session, and says how. */
-#define VIOLATION(session, format, ...)                                 \
-    tow_session_go((session),                                           \
-                   TOW_ERROR(TOW_INVALID_ARGUMENT,                      \
-                             "%s broke the rules of sessions: " format, \
-                             tow_session_peer_name(session), __VA_ARGS__))
+/* Ends the session with a description of the peer's protocol violation. */
+#define VIOLATION(session, format, ...)                                     \
+    tow_session_fail((session),                                             \
+                     TOW_ERROR(TOW_INVALID_ARGUMENT,                        \
+                               "%s violated the session protocol: " format, \
+                               tow_session_peer_name(session), __VA_ARGS__))
 
 const tow_body_t *tow_session_decode(tow_session_t *session,
                                      const tow_message_t *message)
@@ -23,9 +23,9 @@ const tow_body_t *tow_session_decode(tow_session_t *session,
     tow_status_t status = tow_message_decode(
         message->type, message->bytes, message->size, &session->arena, &body);
     if (status != TOW_OK)
-        tow_session_go(session,
-                       tow_status_annotate(status, "from %s",
-                                           tow_session_peer_name(session)));
+        tow_session_fail(session,
+                         tow_status_annotate(status, "from %s",
+                                             tow_session_peer_name(session)));
     return body;
 }
 
@@ -34,32 +34,36 @@ bool tow_session_check_received(tow_session_t *session, uint64_t received,
 {
     if (received >= session->acknowledged && received <= sent) return true;
     VIOLATION(session,
-              "it says that it has %" PRIu64 " messages; %" PRIu64
-              " were sent, and of %" PRIu64 " it said so before",
+              "it acknowledges %" PRIu64 " messages; %" PRIu64
+              " were sent, and it acknowledged %" PRIu64 " before",
               received, sent, session->acknowledged);
     return false;
 }
 
-static void take_ack(tow_session_t *session, const tow_msg_session_ack_t *ack)
+static void receive_ack(tow_session_t *session,
+                        const tow_msg_session_ack_t *ack)
 {
     const int64_t now_ns = tow_env_now_ns(session->env);
     if (!tow_session_check_received(session, ack->received, session->next))
         return;
-    tow_offset_add(&session->offset,
-                   &(tow_offset_sample_t){.now_ns = now_ns,
-                                          .sent_ns = ack->sent_ns,
-                                          .echo_ns = ack->echo_ns,
-                                          .echo_age_ns = ack->echo_age_ns});
+    tow_clock_offset_add(
+        &session->offset,
+        &(tow_clock_offset_sample_t){.now_ns = now_ns,
+                                     .sent_ns = ack->sent_ns,
+                                     .echo_ns = ack->echo_ns,
+                                     .echo_age_ns = ack->echo_age_ns});
     session->echo_ns = ack->sent_ns;
     session->echo_came_ns = now_ns;
-    /* Its first: our answer tells it the time at once. */
+    /* Its first acknowledgement: reply at once, so that it learns our clock. */
     if (ack->echo_ns == 0 && ack->sent_ns != 0) tow_session_send_ack(session);
-    tow_session_forget(session, ack->received);
-    tow_session_tell_writable(session);
+    tow_session_discard_acknowledged(session, ack->received);
+    tow_session_notify_writable(session);
+    tow_session_check(session);
 }
 
-/* What a peer gives as a reason is shown, but moves no cursor. */
-static void take_end(tow_session_t *session, const tow_msg_session_end_t *end)
+/* Control characters in the peer's reason are replaced. */
+static void receive_end(tow_session_t *session,
+                        const tow_msg_session_end_t *end)
 {
     char reason[TOW_REFUSE_REASON_MAX + 1];
     snprintf(reason, sizeof(reason), "%s", end->reason);
@@ -68,26 +72,27 @@ static void take_end(tow_session_t *session, const tow_msg_session_end_t *end)
     const char *name = tow_session_peer_name(session);
     tow_code_t code =
         end->code <= TOW_UNAUTHENTICATED ? (tow_code_t)end->code : TOW_UNKNOWN;
-    tow_session_go(
+    tow_session_fail(
         session,
         code == TOW_CODE_OK
             ? TOW_ERROR(TOW_CANCELLED, "%s closed the session", name)
             : TOW_ERROR(code, "%s ended the session: %s", name, reason));
 }
 
-/* -- Blobs ----------------------------------------------------------------------- */
+/* -- Blobs ----------------------------------------------------------------- */
 
 static bool begin_blob(tow_session_t *session, const tow_msg_blob_t *part)
 {
-    arrival_t *arrival = &session->arrival;
+    incoming_blob_t *incoming = &session->incoming;
     if (session->handler->blob == NULL) {
-        VIOLATION(session, "it sent blob %" PRIu64 ", and none is expected",
+        VIOLATION(session,
+                  "it sent blob %" PRIu64 ", but blobs are not accepted",
                   part->blob);
         return false;
     }
-    if (part->blob <= arrival->number) {
+    if (part->blob <= incoming->number) {
         VIOLATION(session, "blob %" PRIu64 " came after %" PRIu64, part->blob,
-                  arrival->number);
+                  incoming->number);
         return false;
     }
     if (part->size > session->limits.blob_bytes_max) {
@@ -95,77 +100,78 @@ static bool begin_blob(tow_session_t *session, const tow_msg_blob_t *part)
                   part->size, session->limits.blob_bytes_max);
         return false;
     }
-    *arrival =
-        (arrival_t){.is_open = true, .number = part->blob, .size = part->size};
+    *incoming = (incoming_blob_t){
+        .is_open = true, .number = part->blob, .size = part->size};
     return true;
 }
 
-/* Memory follows what came: a size alone takes nothing. */
+/* Memory grows with the bytes received, not with the announced size. */
 static bool grow_blob(tow_session_t *session, uint64_t wanted)
 {
-    arrival_t *arrival = &session->arrival;
-    if (arrival->bytes != NULL && wanted <= arrival->capacity) return true;
-    uint64_t capacity = arrival->capacity == 0 ? TOW_SESSION_BLOB_BYTES_FIRST
-                                               : arrival->capacity * 2;
-    if (capacity > arrival->size) capacity = arrival->size;
-    uint8_t *bytes = tow_realloc(arrival->bytes, capacity + (capacity == 0));
+    incoming_blob_t *incoming = &session->incoming;
+    if (incoming->bytes != NULL && wanted <= incoming->capacity) return true;
+    uint64_t capacity = incoming->capacity == 0 ? TOW_SESSION_BLOB_BYTES_FIRST
+                                                : incoming->capacity * 2;
+    if (capacity > incoming->size) capacity = incoming->size;
+    uint8_t *bytes = tow_realloc(incoming->bytes, capacity + (capacity == 0));
     if (bytes == NULL) {
-        tow_session_go(session, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                                          "no memory for a blob of %" PRIu64
-                                          " bytes from %s",
-                                          arrival->size,
-                                          tow_session_peer_name(session)));
+        tow_session_fail(
+            session,
+            TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                      "out of memory for a blob of %" PRIu64 " bytes from %s",
+                      incoming->size, tow_session_peer_name(session)));
         return false;
     }
-    arrival->bytes = bytes;
-    arrival->capacity = capacity;
+    incoming->bytes = bytes;
+    incoming->capacity = capacity;
     return true;
 }
 
 static bool check_part(tow_session_t *session, const tow_msg_blob_t *part)
 {
-    const arrival_t *arrival = &session->arrival;
-    if (part->blob == arrival->number && part->size == arrival->size &&
-        part->offset == arrival->got &&
-        part->part.len <= arrival->size - arrival->got &&
-        (part->part.len > 0 || arrival->size == 0))
+    const incoming_blob_t *incoming = &session->incoming;
+    if (part->blob == incoming->number && part->size == incoming->size &&
+        part->offset == incoming->got &&
+        part->part.len <= incoming->size - incoming->got &&
+        (part->part.len > 0 || incoming->size == 0))
         return true;
     VIOLATION(session,
-              "a part of %zu bytes at %" PRIu64 " of %" PRIu64
-              " of blob %" PRIu64 "; due was %" PRIu64 " of %" PRIu64
+              "a part of %zu bytes at offset %" PRIu64 " of %" PRIu64
+              " of blob %" PRIu64 "; expected offset %" PRIu64 " of %" PRIu64
               " of blob %" PRIu64,
               part->part.len, part->offset, part->size, part->blob,
-              arrival->got, arrival->size, arrival->number);
+              incoming->got, incoming->size, incoming->number);
     return false;
 }
 
 static void finish_blob(tow_session_t *session)
 {
-    arrival_t *arrival = &session->arrival;
-    void *bytes = arrival->bytes;
-    arrival->bytes = NULL;
-    arrival->is_open = false;
-    tow_arena_deinit(&session->arena); /* It held a part: too large to keep. */
-    session->handler->blob(session->context, session, arrival->number, bytes,
-                           arrival->size);
+    incoming_blob_t *incoming = &session->incoming;
+    void *bytes = incoming->bytes;
+    incoming->bytes = NULL;
+    incoming->is_open = false;
+    tow_arena_deinit(&session->arena); /* It held a part, which is large. */
+    session->handler->blob(session->context, session, incoming->number, bytes,
+                           incoming->size);
 }
 
-static void take_part(tow_session_t *session, const tow_msg_blob_t *part)
+static void receive_part(tow_session_t *session, const tow_msg_blob_t *part)
 {
-    arrival_t *arrival = &session->arrival;
-    if (!arrival->is_open && !begin_blob(session, part)) return;
+    incoming_blob_t *incoming = &session->incoming;
+    if (!incoming->is_open && !begin_blob(session, part)) return;
     if (!check_part(session, part)) return;
-    if (!grow_blob(session, arrival->got + part->part.len)) return;
+    if (!grow_blob(session, incoming->got + part->part.len)) return;
     if (part->part.len > 0)
-        memcpy(arrival->bytes + arrival->got, part->part.data, part->part.len);
-    arrival->got += part->part.len;
+        memcpy(incoming->bytes + incoming->got, part->part.data,
+               part->part.len);
+    incoming->got += part->part.len;
     session->received++;
     session->unacknowledged_count++;
     session->unacknowledged_bytes += part->part.len;
-    if (arrival->got == arrival->size) finish_blob(session);
+    if (incoming->got == incoming->size) finish_blob(session);
 }
 
-/* -- All of them ------------------------------------------------------------------- */
+/* -- Dispatch -------------------------------------------------------------- */
 
 static void acknowledge_if_due(tow_session_t *session)
 {
@@ -175,11 +181,11 @@ static void acknowledge_if_due(tow_session_t *session)
     if (session->is_ready) tow_session_send_ack(session);
 }
 
-static void take_own(tow_session_t *session, const tow_message_t *message)
+static void receive_own(tow_session_t *session, const tow_message_t *message)
 {
     if (message->type < TOW_MESSAGE_SESSION_RESUME ||
         message->type > TOW_MESSAGE_BLOB) {
-        VIOLATION(session, "a message of type %u, which is none of a session's",
+        VIOLATION(session, "a message of type %u, which sessions do not have",
                   message->type);
         return;
     }
@@ -187,29 +193,31 @@ static void take_own(tow_session_t *session, const tow_message_t *message)
     if (body == NULL) return;
     switch (message->type) {
     case TOW_MESSAGE_SESSION_ACK:
-        take_ack(session, (const tow_msg_session_ack_t *)body);
+        receive_ack(session, (const tow_msg_session_ack_t *)body);
         break;
     case TOW_MESSAGE_BLOB:
-        take_part(session, (const tow_msg_blob_t *)body);
+        receive_part(session, (const tow_msg_blob_t *)body);
         acknowledge_if_due(session);
         break;
     case TOW_MESSAGE_SESSION_END:
-        take_end(session, (const tow_msg_session_end_t *)body);
+        receive_end(session, (const tow_msg_session_end_t *)body);
         break;
-    default: VIOLATION(session, "it resumed %s", "twice in one epoch"); break;
+    default:
+        VIOLATION(session, "it sent %s", "SessionResume twice in one epoch");
+        break;
     }
 }
 
-void tow_session_take(tow_session_t *session, const tow_message_t *message)
+void tow_session_receive(tow_session_t *session, const tow_message_t *message)
 {
     if (TOW_UNLIKELY(message->type < TOW_MESSAGE_SESSION_FIRST ||
                      session_owns_type(message->type))) {
-        take_own(session, message);
+        receive_own(session, message);
         return;
     }
-    if (TOW_UNLIKELY(session->arrival.is_open)) {
-        VIOLATION(session, "a message in the middle of blob %" PRIu64,
-                  session->arrival.number);
+    if (TOW_UNLIKELY(session->incoming.is_open)) {
+        VIOLATION(session, "a message between the parts of blob %" PRIu64,
+                  session->incoming.number);
         return;
     }
     session->received++;

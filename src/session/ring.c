@@ -12,12 +12,28 @@ void tow_ring_deinit(tow_ring_t *ring)
     *ring = (tow_ring_t){0};
 }
 
+void tow_ring_check(const tow_ring_t *ring)
+{
+    TOW_ASSERT(ring->waiting <= ring->count);
+    TOW_ASSERT((ring->count == 0) == (ring->used == 0));
+    TOW_ASSERT(ring->used <= ring->capacity);
+    TOW_ASSERT((ring->bytes == NULL) == (ring->capacity == 0));
+    TOW_ASSERT(ring->end <= ring->capacity && ring->tail <= ring->capacity);
+    if (ring->end == 0)
+        TOW_ASSERT(ring->tail - ring->head == ring->used);
+    else
+        TOW_ASSERT(ring->tail <= ring->head &&
+                   ring->end - ring->head + ring->tail == ring->used);
+    if (ring->waiting == ring->count && ring->count > 0)
+        TOW_ASSERT(ring->cursor == ring->head);
+}
+
 static void reset(tow_ring_t *ring)
 {
     ring->head = ring->cursor = ring->tail = ring->end = 0;
 }
 
-/* Moves all records into a larger block, the oldest first. */
+/* Moves all records to a larger buffer, the oldest first. */
 static bool grow(tow_ring_t *ring, size_t needed)
 {
     size_t capacity =
@@ -45,7 +61,7 @@ static bool grow(tow_ring_t *ring, size_t needed)
     return true;
 }
 
-/* The rest at the top is too small: goes on at the bottom. */
+/* The space at the top is too small: continue at the bottom. */
 static void wrap(tow_ring_t *ring)
 {
     ring->end = ring->tail;
@@ -109,7 +125,7 @@ void tow_ring_pop(tow_ring_t *ring)
     if (ring->waiting == ring->count) tow_ring_advance(ring);
     size_t next = behind(ring, ring->head);
     ring->used -= tow_ring_bytes(tow_ring_at(ring, ring->head)->size);
-    if (next < ring->head) ring->end = 0; /* The upper part is done. */
+    if (next < ring->head) ring->end = 0; /* The upper part is empty. */
     ring->head = next;
     if (--ring->count == 0) reset(ring);
 }

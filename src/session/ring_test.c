@@ -111,7 +111,7 @@ static tow_exhaust_result_t grow_twice(void *context)
     return failed ? TOW_EXHAUST_FAILED : TOW_EXHAUST_SUCCEEDED;
 }
 
-static void no_memory_is_told(void **state)
+static void out_of_memory_is_reported(void **state)
 {
     assert_int_equal(tow_test_exhaust(grow_twice, NULL), 3);
 }
@@ -119,4 +119,4 @@ static void no_memory_is_told(void **state)
 TOW_TEST_MAIN(cmocka_unit_test(records_come_back_in_order),
               cmocka_unit_test(any_order_of_calls_keeps_the_order_of_records),
               cmocka_unit_test(a_steady_flow_needs_no_more_memory),
-              cmocka_unit_test(no_memory_is_told))
+              cmocka_unit_test(out_of_memory_is_reported))

@@ -1,16 +1,16 @@
-/* What leaves: records are kept in the ring, and go to the link in order. */
+/* Sending: records are retained in the ring and go to the link in order. */
 #include <string.h>
 
 #include "base/assert.h"
 #include "session/session_impl.h"
 
-/* -- Giving it to the link ------------------------------------------------------- */
+/* -- Sending records over the link ----------------------------------------- */
 
 static uint64_t part_count(const tow_ring_record_t *record)
 {
     if (TOW_LIKELY(record->type != RECORD_BLOB)) return 1;
     const blob_t *blob = (const blob_t *)(const void *)record->bytes;
-    uint64_t size = blob->source.size; /* one without bytes has a part, too */
+    uint64_t size = blob->source.size; /* an empty blob has one part */
     return size == 0 ? 1 : (size + TOW_BLOB_PART_MAX - 1) / TOW_BLOB_PART_MAX;
 }
 
@@ -59,7 +59,8 @@ void tow_session_pump(tow_session_t *session)
                 ? tow_link_send(session->link, record->type, record->bytes,
                                 record->size)
                 : send_part(session, record);
-        if (result != TOW_SEND_OK) return; /* `writable` or an epoch goes on. */
+        if (result != TOW_SEND_OK)
+            return; /* Resumed by `writable` or a new epoch. */
         note_sent(session, record);
     }
 }
@@ -71,9 +72,9 @@ void tow_session_rewind(tow_session_t *session)
     session->next = session->acknowledged;
 }
 
-/* -- Forgetting it ------------------------------------------------------------------ */
+/* -- Discarding records ---------------------------------------------------- */
 
-/* `release` may do anything, close the session included: it comes last. */
+/* `release` may do anything, even close the session: it is called last. */
 static void pop(tow_session_t *session)
 {
     const tow_ring_record_t *record = tow_ring_front(&session->ring);
@@ -84,7 +85,7 @@ static void pop(tow_session_t *session)
     if (blob.source.release != NULL) blob.source.release(blob.source.context);
 }
 
-void tow_session_forget(tow_session_t *session, uint64_t received)
+void tow_session_discard_acknowledged(tow_session_t *session, uint64_t received)
 {
     while (session->acknowledged < received && session_is_live(session)) {
         const tow_ring_record_t *record = tow_ring_front(&session->ring);
@@ -99,16 +100,16 @@ void tow_session_forget(tow_session_t *session, uint64_t received)
     }
 }
 
-void tow_session_drop_kept(tow_session_t *session)
+void tow_session_discard_unacknowledged(tow_session_t *session)
 {
     while (tow_ring_front(&session->ring) != NULL)
         pop(session);
 }
 
-void tow_session_tell_writable(tow_session_t *session)
+void tow_session_notify_writable(tow_session_t *session)
 {
     if (TOW_LIKELY(!session->wants_writable) ||
-        session->ring.used > session->limits.kept_bytes_max / 2 ||
+        session->ring.used > session->limits.retransmit_bytes_max / 2 ||
         session->state != SESSION_OPEN)
         return;
     session->wants_writable = false;
@@ -116,7 +117,7 @@ void tow_session_tell_writable(tow_session_t *session)
         session->handler->writable(session->context, session);
 }
 
-/* -- Acknowledgements ----------------------------------------------------------------- */
+/* -- Acknowledgements ------------------------------------------------------ */
 
 void tow_session_send_ack(tow_session_t *session)
 {
@@ -130,7 +131,7 @@ void tow_session_send_ack(tow_session_t *session)
         ack.echo_age_ns = (uint64_t)(now_ns - session->echo_came_ns);
     uint32_t size = (uint32_t)tow_message_size(&ack.base);
     tow_send_result_t result = tow_link_begin(session->link, size, &room);
-    session->owes_ack = result == TOW_SEND_FULL;
+    session->ack_is_due = result == TOW_SEND_FULL;
     if (result != TOW_SEND_OK) return;
     tow_message_encode(&ack.base, room);
     tow_link_commit(session->link, TOW_MESSAGE_SESSION_ACK, size);
@@ -138,28 +139,30 @@ void tow_session_send_ack(tow_session_t *session)
     session->unacknowledged_bytes = 0;
 }
 
-/* -- What the owner calls ---------------------------------------------------------------- */
+/* -- Functions for the owner ----------------------------------------------- */
 
 static TOW_COLD tow_send_result_t out_of_memory(tow_session_t *session)
 {
-    tow_session_go_soon(
-        session, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                           "no memory to keep what is sent to %s; %zu bytes "
-                           "are kept",
-                           tow_session_peer_name(session), session->ring.used));
+    tow_session_fail_soon(
+        session,
+        TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                  "out of memory for the messages to %s: %zu bytes are "
+                  "unacknowledged",
+                  tow_session_peer_name(session), session->ring.used));
     return TOW_SEND_DOWN;
 }
 
-/* When half of the bound is free any message fits, so that one of the largest
- * size goes through the smallest bound. */
+/* When half of the bound is free any message fits, so that the largest message
+ * passes the smallest bound. */
 tow_send_result_t tow_session_begin(tow_session_t *session, uint32_t size_max,
                                     uint8_t **out_bytes)
 {
     TOW_ASSERT(size_max <= TOW_MESSAGE_SIZE_MAX);
-    if (TOW_UNLIKELY(session->state != SESSION_OPEN || session->doom != TOW_OK))
+    if (TOW_UNLIKELY(session->state != SESSION_OPEN ||
+                     session->pending_failure != TOW_OK))
         return TOW_SEND_DOWN;
     const size_t used = session->ring.used;
-    const uint64_t bound = session->limits.kept_bytes_max;
+    const uint64_t bound = session->limits.retransmit_bytes_max;
     if (TOW_UNLIKELY(used > bound / 2 &&
                      used + tow_ring_bytes(size_max) > bound)) {
         session->wants_writable = true;
@@ -172,7 +175,8 @@ tow_send_result_t tow_session_begin(tow_session_t *session, uint32_t size_max,
 
 bool tow_session_has_room(tow_session_t *session)
 {
-    if (TOW_LIKELY(session->ring.used <= session->limits.kept_bytes_max / 2))
+    if (TOW_LIKELY(session->ring.used <=
+                   session->limits.retransmit_bytes_max / 2))
         return true;
     session->wants_writable = true;
     return false;
@@ -183,7 +187,7 @@ void tow_session_commit(tow_session_t *session, uint32_t type, uint32_t size)
     TOW_ASSERT(type >= TOW_MESSAGE_SESSION_FIRST && type <= UINT16_MAX &&
                !session_owns_type(type));
     tow_ring_commit(&session->ring, type, size);
-    /* If others wait, the link is full or there is none. */
+    /* If others wait, the link is full or down. */
     if (TOW_LIKELY(session->ring.waiting == 1)) tow_session_pump(session);
 }
 
@@ -206,7 +210,7 @@ uint64_t tow_session_send_blob(tow_session_t *session,
 {
     const blob_t blob = {.source = *source, .number = session->blob_last + 1};
     uint8_t *room = NULL;
-    if (session->state == SESSION_OPEN && session->doom == TOW_OK) {
+    if (session->state == SESSION_OPEN && session->pending_failure == TOW_OK) {
         room = tow_ring_begin(&session->ring, sizeof(blob));
         if (room == NULL) (void)out_of_memory(session);
     }

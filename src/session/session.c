@@ -1,4 +1,4 @@
-/* The life of a session, and what its owner calls. */
+/* Creation and end of sessions, and the functions that their owner calls. */
 #include "session/session_impl.h"
 
 #include <stdio.h>
@@ -7,14 +7,14 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 
-/* -- Memory ------------------------------------------------------------------ */
+/* -- Allocation ------------------------------------------------------------ */
 
 static tow_session_limits_t fill_limits(const tow_session_limits_t *limits)
 {
     tow_session_limits_t filled = *limits;
     if (filled.lease_ns == 0) filled.lease_ns = TOW_SESSION_LEASE_NS;
-    if (filled.kept_bytes_max == 0)
-        filled.kept_bytes_max = TOW_SESSION_KEPT_BYTES_MAX;
+    if (filled.retransmit_bytes_max == 0)
+        filled.retransmit_bytes_max = TOW_SESSION_RETRANSMIT_BYTES_MAX;
     if (filled.blob_bytes_max == 0)
         filled.blob_bytes_max = TOW_SESSION_BLOB_BYTES_MAX;
     return filled;
@@ -27,7 +27,7 @@ tow_session_t *tow_session_create(tow_env_t *env,
     if (session == NULL) return NULL;
     session->env = env;
     session->limits = fill_limits(limits);
-    session->heard_ns = session->tried_ns = tow_env_now_ns(env);
+    session->heard_ns = session->attempted_ns = tow_env_now_ns(env);
     session->timer.fire = tow_session_on_timer;
     session->soon.fire = tow_session_on_soon;
     tow_list_init(&session->by_port);
@@ -35,22 +35,22 @@ tow_session_t *tow_session_create(tow_env_t *env,
     return session;
 }
 
-/* Gives back what a session that has ended needs no more. */
-static void drop_contents(tow_session_t *session)
+/* Frees the memory that a session does not need after its end. */
+static void free_contents(tow_session_t *session)
 {
-    tow_session_drop_kept(session);
+    tow_session_discard_unacknowledged(session);
     tow_ring_deinit(&session->ring);
-    tow_free(session->arrival.bytes);
-    session->arrival.bytes = NULL;
+    tow_free(session->incoming.bytes);
+    session->incoming.bytes = NULL;
     tow_arena_deinit(&session->arena);
 }
 
 static void destroy(tow_session_t *session)
 {
     TOW_ASSERT(session->depth == 0);
-    drop_contents(session);
+    free_contents(session);
     tow_status_release(session->down_cause);
-    tow_status_release(session->doom);
+    tow_status_release(session->pending_failure);
     tow_free(session->address);
     tow_free(session->expected_name);
     tow_free(session);
@@ -65,15 +65,15 @@ void tow_session_leave(tow_session_t *session)
         destroy(session);
 }
 
-void tow_session_abandon(tow_session_t *session)
+void tow_session_discard(tow_session_t *session)
 {
     if (session == NULL) return;
     tow_session_unlist(session);
-    session->depth = 0; /* The process died in the middle of a turn. */
+    session->depth = 0; /* The process died inside a callback. */
     destroy(session);
 }
 
-/* -- The end ------------------------------------------------------------------ */
+/* -- Ending a session ------------------------------------------------------ */
 
 const char *tow_session_peer_name(const tow_session_t *session)
 {
@@ -92,14 +92,14 @@ void tow_session_send_end(tow_link_t *link, tow_status_t reason)
     end.reason = text;
     uint8_t *room = NULL;
     uint32_t size = (uint32_t)tow_message_size(&end.base);
-    /* One that is not up or full is not told: it will ask, and be told that
-     * nobody knows the session, or hear nothing until its lease is over. */
+    /* If the link is down or full the peer finds out later: its resume is
+     * refused because the session is unknown, or its lease expires. */
     if (tow_link_begin(link, size, &room) != TOW_SEND_OK) return;
     tow_message_encode(&end.base, room);
     tow_link_commit(link, TOW_MESSAGE_SESSION_END, size);
 }
 
-/* No more messages, timers or epochs; the link is left to the caller. */
+/* Stops messages, timers and epochs; the caller closes the link. */
 static void stop(tow_session_t *session, session_state_t state)
 {
     session->state = state;
@@ -110,38 +110,39 @@ static void stop(tow_session_t *session, session_state_t state)
     tow_session_unlist(session);
 }
 
-void tow_session_go(tow_session_t *session, tow_status_t take_cause)
+void tow_session_fail(tow_session_t *session, tow_status_t take_cause)
 {
     if (!session_is_live(session)) {
         tow_status_release(take_cause);
         return;
     }
     tow_session_enter(session);
-    stop(session, SESSION_GONE);
+    stop(session, SESSION_DISCONNECTED);
     if (session->link != NULL) {
         tow_session_send_end(session->link, take_cause);
         tow_link_close(session->link, (tow_closed_t){0});
         session->link = NULL;
     }
-    drop_contents(session);
-    if (session->state == SESSION_GONE)
-        session->handler->gone(session->context, session, take_cause);
+    free_contents(session);
+    if (session->state == SESSION_DISCONNECTED)
+        session->handler->disconnected(session->context, session, take_cause);
     tow_status_release(take_cause);
+    tow_session_check(session);
     tow_session_leave(session);
 }
 
-void tow_session_go_soon(tow_session_t *session, tow_status_t take_cause)
+void tow_session_fail_soon(tow_session_t *session, tow_status_t take_cause)
 {
-    if (session->doom != TOW_OK || !session_is_live(session)) {
+    if (session->pending_failure != TOW_OK || !session_is_live(session)) {
         tow_status_release(take_cause);
         return;
     }
-    session->doom = take_cause;
+    session->pending_failure = take_cause;
     tow_env_timer_start(session->env, &session->soon,
                         tow_env_now_ns(session->env));
 }
 
-static void tell_closed(tow_session_t *session)
+static void notify_closed(tow_session_t *session)
 {
     const tow_closed_t closed = session->closed;
     destroy(session);
@@ -150,12 +151,12 @@ static void tell_closed(tow_session_t *session)
 
 static void on_link_closed(void *context)
 {
-    tell_closed(context);
+    notify_closed(context);
 }
 
 static void on_post(tow_post_t *post)
 {
-    tell_closed(TOW_CONTAINER_OF(post, tow_session_t, post));
+    notify_closed(TOW_CONTAINER_OF(post, tow_session_t, post));
 }
 
 void tow_session_close(tow_session_t *session, tow_status_t reason,
@@ -168,19 +169,21 @@ void tow_session_close(tow_session_t *session, tow_status_t reason,
     tow_link_t *link = session->link;
     session->link = NULL;
     if (link != NULL) {
-        tow_closed_t told = {0};
-        if (closed.run != NULL) told = (tow_closed_t){on_link_closed, session};
+        tow_closed_t link_closed = {0};
+        if (closed.run != NULL)
+            link_closed = (tow_closed_t){on_link_closed, session};
         tow_session_send_end(link, reason);
-        tow_link_close(link, told);
+        tow_link_close(link, link_closed);
     } else if (closed.run != NULL) {
         session->post.run = on_post;
         tow_env_post(session->env, &session->post);
     }
-    drop_contents(session);
+    free_contents(session);
+    tow_session_check(session);
     tow_session_leave(session);
 }
 
-/* -- The beginning -------------------------------------------------------------- */
+/* -- Dialling and accepting ------------------------------------------------ */
 
 static tow_status_t copy_texts(tow_session_t *session,
                                const tow_session_dial_options_t *options)
@@ -206,9 +209,11 @@ tow_status_t tow_session_dial(tow_env_t *env,
     session->handler = options->handler;
     session->context = options->context;
     session->id = tow_random_next(tow_env_random(env));
-    session->patience_ns = options->patience_ns != 0 ? options->patience_ns
-                                                     : session->limits.lease_ns;
-    session->patience_end_ns = tow_env_now_ns(env) + session->patience_ns;
+    session->connect_timeout_ns = options->connect_timeout_ns != 0
+                                      ? options->connect_timeout_ns
+                                      : session->limits.lease_ns;
+    session->connect_deadline_ns =
+        tow_env_now_ns(env) + session->connect_timeout_ns;
     tow_status_t status = copy_texts(session, options);
     if (status == TOW_OK) status = tow_session_connect(session);
     if (status != TOW_OK) {
@@ -224,12 +229,12 @@ void tow_session_accept(tow_session_t *session,
                         const tow_session_handler_t *handler, void *context)
 {
     TOW_ASSERT(handler != NULL);
-    TOW_ASSERT(handler->message != NULL && handler->gone != NULL);
+    TOW_ASSERT(handler->message != NULL && handler->disconnected != NULL);
     session->handler = handler;
     session->context = context;
 }
 
-/* -- What is asked of it ---------------------------------------------------------- */
+/* -- Queries ---------------------------------------------------------- */
 
 const tow_peer_t *tow_session_peer(const tow_session_t *session)
 {
@@ -250,8 +255,8 @@ bool tow_session_clock_offset(const tow_session_t *session, int64_t *out_ns,
                               int64_t *out_error_ns)
 {
     *out_ns = session->offset.offset_ns;
-    *out_error_ns =
-        tow_offset_error_ns(&session->offset, tow_env_now_ns(session->env));
+    *out_error_ns = tow_clock_offset_error_ns(&session->offset,
+                                              tow_env_now_ns(session->env));
     return session->offset.is_known;
 }
 
@@ -262,6 +267,6 @@ tow_session_stats_t tow_session_stats(const tow_session_t *session)
         .messages_received = session->received,
         .messages_sent_again = session->sent_again_count,
         .epochs = session->epoch_count,
-        .kept_bytes = session->ring.used,
+        .retransmit_bytes = session->ring.used,
     };
 }

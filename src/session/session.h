@@ -1,15 +1,16 @@
-/* Sessions: messages between two processes that arrive in order, each exactly
- * once, until one of the two is gone.
+/* Sessions: exactly-once, in-order delivery of messages between two processes,
+ * until one of them disconnects.
  *
- * A link's epoch may break at any time, and what was under way is lost with it.
- * A session outlives its epochs: it keeps what the peer has not acknowledged,
- * and after a break both sides say what they have and send the rest again. It
- * ends only when a side closes it, when the peer is another incarnation than
- * before, when its process has ended and the system says so, or when nothing was
- * heard of it for `lease_ns`. Protocols above
- * therefore know two things only: the next message, and "gone".
+ * The epoch of a link, one connection, may break at any time, and messages in
+ * flight are lost with it. A session outlives its epochs: it retains messages
+ * that the peer has not acknowledged; after a break both sides exchange the
+ * numbers of messages received, and retransmit the rest. A session ends only
+ * when a side closes it, when the peer has another incarnation than before,
+ * when the system reports that the peer's process has ended, or when nothing
+ * was received from it for `lease_ns`. Protocols above therefore see two events
+ * only: the next message, and `disconnected`.
  *
- * Within an epoch nothing is lost, so messages carry no numbers of their own: a
+ * Within an epoch nothing is lost, so messages carry no sequence numbers: a
  * count at the beginning of each epoch is enough. Acknowledgements are sent
  * every TOW_SESSION_ACK_BYTES or TOW_SESSION_ACK_COUNT, and as heartbeats.
  *
@@ -29,38 +30,39 @@ typedef struct tow_session tow_session_t;
 typedef struct tow_session_port tow_session_port_t;
 
 typedef struct tow_session_handler {
-    /* The first epoch is up: tow_session_peer says with whom. */
+    /* The first epoch is up: tow_session_peer identifies the peer. */
     void (*opened)(void *context, tow_session_t *session);
-    /* Lent for the callback. Types of sessions and blobs are not seen here. */
+    /* Lent for the callback. The session handles its own types and blobs. */
     void (*message)(void *context, tow_session_t *session,
                     const tow_message_t *message);
-    /* A blob is complete; see tow_session_send_blob. The bytes are the
-     * receiver's; tow_free. NULL: blobs are refused, which ends the session. */
+    /* A blob is complete; see tow_session_send_blob. The receiver owns the
+     * bytes; tow_free. NULL: blobs are refused, which ends the session. */
     void (*blob)(void *context, tow_session_t *session, uint64_t blob,
                  void *take_bytes, size_t size);
-    /* After TOW_SEND_FULL: at least half of the bound is free again. May be
-     * NULL. */
+    /* After TOW_SEND_FULL: at least half of the retransmit buffer is free. May
+     * be NULL. */
     void (*writable)(void *context, tow_session_t *session);
-    /* Once, the last callback. `cause` is lent and names the peer: CANCELLED if
-     * the peer closed it without a reason, ABORTED if it restarted, UNAVAILABLE
-     * if nothing is heard of it; or what the peer gave as a reason, or did
-     * against the rules. The owner closes it, then or later. */
-    void (*gone)(void *context, tow_session_t *session, tow_status_t cause);
+    /* The last callback, once. `cause` is lent and names the peer: CANCELLED if
+     * the peer closed the session without a reason, ABORTED if it restarted,
+     * UNAVAILABLE if it is silent; or the peer's reason, or its protocol
+     * violation. The owner closes the session, then or later. */
+    void (*disconnected)(void *context, tow_session_t *session,
+                         tow_status_t cause);
 } tow_session_handler_t;
 
 typedef struct tow_session_limits {
-    int64_t lease_ns;        /* 0: TOW_SESSION_LEASE_NS, below 3 s */
-    uint64_t kept_bytes_max; /* not yet acknowledged; 0: the default */
-    uint64_t blob_bytes_max; /* of all blobs that are arriving; 0: default */
+    int64_t lease_ns;              /* 0: TOW_SESSION_LEASE_NS, below 3 s */
+    uint64_t retransmit_bytes_max; /* unacknowledged; 0: the default */
+    uint64_t blob_bytes_max;       /* of an incoming blob; 0: the default */
 } tow_session_limits_t;
 
 typedef struct tow_session_dial_options {
     const char *address;
-    const char *expected_name; /* NULL: anybody that the handshake lets in */
-    /* How long to try for the first epoch; 0: the lease. Then gone says that
-     * nobody answers there, with the last reason. UNAUTHENTICATED at once, if who
-     * answers has another token. */
-    int64_t patience_ns;
+    const char *expected_name; /* NULL: any peer that passes the handshake */
+    /* Time to establish the first epoch; 0: the lease. Then `disconnected`
+     * reports that the address does not answer, with the last reason. A peer
+     * with another token fails it at once, with UNAUTHENTICATED. */
+    int64_t connect_timeout_ns;
     tow_session_limits_t limits;
     const tow_session_handler_t *handler; /* lent, outlives the session */
     void *context;                        /* lent */
@@ -75,7 +77,7 @@ typedef struct tow_session_listen_options {
     tow_session_limits_t limits;
     uint32_t session_count_max; /* 0: the default; more are refused */
     /* A new session: set its handler with tow_session_accept, or close it to
-     * refuse. `opened` follows in a turn of its own. */
+     * refuse. `opened` follows in a separate event-loop turn. */
     void (*arrived)(void *context, tow_session_t *session);
     void *context;
 } tow_session_listen_options_t;
@@ -83,50 +85,51 @@ typedef struct tow_session_listen_options {
 tow_status_t tow_session_listen(tow_env_t *env,
                                 const tow_session_listen_options_t *options,
                                 tow_session_port_t **out_port) TOW_MUST_USE;
-/* The true address, port resolved. Lent until the port is closed. */
+/* The actual address, with the port number that the system chose. Lent until
+ * the port is closed. */
 const char *tow_session_port_address(const tow_session_port_t *port);
-/* New sessions and new epochs are refused: close the sessions first. Those that
- * are left live until their epoch breaks, and a lease longer. */
+/* Refuses new sessions and new epochs: close the sessions first. Others live on
+ * until their epoch breaks and their lease expires. */
 void tow_session_port_close(tow_session_port_t *port, tow_closed_t closed);
-/* For a simulated process that has died, as tow_session_abandon. Not its
- * sessions. */
-void tow_session_port_abandon(tow_session_port_t *port);
+/* Frees the port, not its sessions, of a simulated process that has died, as
+ * tow_session_discard. */
+void tow_session_port_discard(tow_session_port_t *port);
 
-/* Says who takes what comes. May be said again, by any owner and also from
- * within a callback, when the session changes hands. */
+/* Sets the handler. May be called again, from a callback too, when the session
+ * changes owners. */
 void tow_session_accept(tow_session_t *session,
                         const tow_session_handler_t *handler, void *context);
 
-/* Name, incarnation, features; the epoch is the link's. Lent. */
+/* Name, incarnation and features of the peer. Lent. */
 const tow_peer_t *tow_session_peer(const tow_session_t *session);
-/* False before `opened` and after `gone`. */
+/* False before `opened` and after `disconnected`. */
 bool tow_session_is_open(const tow_session_t *session);
-/* Is an epoch up right now? For status displays only. */
+/* True while an epoch is up. For status displays only. */
 bool tow_session_is_connected(const tow_session_t *session);
-/* What to add to the peer's clock to get ours, and how wrong that may be; from
- * heartbeats. False while it is not known. For traces. */
+/* The offset to add to the peer's clock to get ours, and its error bound,
+ * measured by heartbeats. False while unknown. For traces. */
 bool tow_session_clock_offset(const tow_session_t *session, int64_t *out_ns,
                               int64_t *out_error_ns);
 
-/* Encodes `body` and queues it. OK also between epochs: it is kept. FULL: the
- * bound is reached, nothing was queued; `writable` tells when to go on. DOWN:
- * gone, closed, or not yet opened. */
+/* Encodes `body` and queues it. OK between epochs too. FULL: the retransmit
+ * buffer is full, nothing was queued; retry after `writable`. DOWN:
+ * disconnected, closed, or not yet opened. */
 tow_send_result_t tow_session_send(tow_session_t *session, uint32_t type,
                                    const tow_body_t *body) TOW_MUST_USE;
-/* Would a message of any size be taken? False: `writable` tells when. */
+/* True if a message of any size fits. False: retry after `writable`. */
 bool tow_session_has_room(tow_session_t *session);
-/* Room for a message that the caller encodes itself, as tow_link_begin. */
+/* Space for a message that the caller encodes, as tow_link_begin. */
 tow_send_result_t tow_session_begin(tow_session_t *session, uint32_t size_max,
                                     uint8_t **out_bytes) TOW_MUST_USE;
 void tow_session_commit(tow_session_t *session, uint32_t type, uint32_t size);
 
-/* Sends bytes of any size in parts, in the stream of messages: those sent after
- * this call arrive after the blob. The bytes are the session's from now on, until
- * it calls `release`: once, also when the session goes, and before `gone`.
- * Returns the blob's number, which the message that follows may name; 0 if the
- * session is gone (then `release` has run). Blobs are not held to
- * kept_bytes_max but to their own memory: parts are made from it as the link
- * takes them, and other messages wait behind. */
+/* Sends bytes of any size in parts, in order with the messages: those sent
+ * after this call arrive after the blob. The session owns the bytes until it
+ * calls `release`: once, also when the session ends, and before `disconnected`.
+ * Returns the blob's number, which the next message may name; 0 if the session
+ * has ended (then `release` has been called). Blobs do not count towards
+ * retransmit_bytes_max: parts are encoded from the caller's bytes as the link
+ * takes them, and later messages wait behind. */
 typedef struct tow_session_blob {
     const void *bytes;
     size_t size;
@@ -136,28 +139,28 @@ typedef struct tow_session_blob {
 uint64_t tow_session_send_blob(tow_session_t *session,
                                const tow_session_blob_t *blob);
 
-/* Tells the peer (`reason` is lent and may be NULL), and forgets it. What the link
- * has taken still goes out, what waits behind it does not. No callback of the
- * handler runs after this, only `closed`. Without a `closed.run` the session is
- * not to be touched any more; with one, until it runs, only by
- * tow_session_abandon. */
+/* Sends `reason` (lent, may be NULL) to the peer and closes the session.
+ * Messages that the link has accepted are still sent, queued ones are not. No
+ * callback of the handler runs after this, only `closed`. Without a
+ * `closed.run` the session must not be used any more; with one, until it runs,
+ * only tow_session_discard may be called. */
 void tow_session_close(tow_session_t *session, tow_status_t reason,
                        tow_closed_t closed);
-/* Frees a session of a process that has died in the simulator (`destroy` of
- * tow_sim_program_t): releases blobs, calls nothing else. NULL is fine. */
-void tow_session_abandon(tow_session_t *session);
+/* Frees a session of a simulated process that has died (`destroy` of
+ * tow_sim_program_t): releases blobs, calls nothing else. NULL is allowed. */
+void tow_session_discard(tow_session_t *session);
 
 typedef struct tow_session_stats {
     uint64_t messages_sent, messages_received;
     uint64_t messages_sent_again;
     uint64_t epochs;
-    uint64_t kept_bytes;
+    uint64_t retransmit_bytes;
 } tow_session_stats_t;
 tow_session_stats_t tow_session_stats(const tow_session_t *session);
 
-/* Makes a Failure of a status and back. The message points into the status: of
- * one beyond the wire's limit to its end, where the cause is. A NULL failure or
- * code 0 is TOW_OK. */
+/* Converts between a status and a Failure. The message points into the status;
+ * of one beyond the wire's limit, to its end, which names the cause. A NULL
+ * failure or code 0 is TOW_OK. */
 tow_msg_failure_t tow_failure_of(tow_status_t status);
 tow_status_t tow_failure_status(const tow_msg_failure_t *failure) TOW_MUST_USE;
 

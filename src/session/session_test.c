@@ -1,11 +1,11 @@
-/* Sessions in worlds that are kind, or unkind in one chosen way. */
+/* Sessions without faults, or with one chosen fault. */
 #include "session/session_testing_impl.h"
 
 static const tow_sim_options_t lan = {
     .seed = 3,
     .remote_path = {.latency_ns = 50 * TOW_NS_PER_US}};
 
-/* -- Delivery --------------------------------------------------------------------- */
+/* -- Delivery -------------------------------------------------------------- */
 
 static void messages_arrive_both_ways_in_order(void **state)
 {
@@ -19,7 +19,7 @@ static void messages_arrive_both_ways_in_order(void **state)
     assert_int_equal(pair.accepted[0].received, 1000);
     assert_int_equal(pair.dialled.received, 700);
     tow_session_stats_t stats = tow_session_stats(pair.dialled.session);
-    assert_int_equal(stats.kept_bytes, 0);
+    assert_int_equal(stats.retransmit_bytes, 0);
     assert_int_equal(stats.messages_sent, 1000);
     assert_int_equal(stats.messages_received, 700);
     assert_int_equal(stats.messages_sent_again, 0);
@@ -42,7 +42,7 @@ static void bodies_arrive_encoded(void **state)
     pair_end(&pair);
 }
 
-static void nothing_is_sent_before_opened_or_after_gone(void **state)
+static void nothing_is_sent_before_opened_or_after_disconnected(void **state)
 {
     pair_t pair = {0};
     pair_open(&pair, lan);
@@ -52,20 +52,21 @@ static void nothing_is_sent_before_opened_or_after_gone(void **state)
     assert_int_equal(owner_send_blob(&pair.dialled, &balance, 10), 0);
     assert_int_equal(balance, 0);
     pair_run(&pair, 3 * SECOND);
-    assert_int_equal(pair.dialled.gone_count, 1);
-    assert_int_equal(pair.dialled.gone_code, TOW_UNAVAILABLE);
-    assert_non_null(strstr(pair.dialled.gone_message, "nobody listens"));
+    assert_int_equal(pair.dialled.disconnected_count, 1);
+    assert_int_equal(pair.dialled.disconnect_code, TOW_UNAVAILABLE);
+    assert_non_null(strstr(pair.dialled.disconnect_message, "nobody listens"));
     assert_int_equal(owner_send(&pair.dialled), TOW_SEND_DOWN);
     pair_end(&pair);
 }
 
 static void a_bound_is_full_and_becomes_writable(void **state)
 {
-    pair_t pair = {.limits = {.kept_bytes_max = 10000}};
+    pair_t pair = {.limits = {.retransmit_bytes_max = 10000}};
     pair_connect(&pair, lan);
     while (owner_send(&pair.dialled) == TOW_SEND_OK)
         continue;
-    assert_true(tow_session_stats(pair.dialled.session).kept_bytes <= 10000);
+    assert_true(tow_session_stats(pair.dialled.session).retransmit_bytes <=
+                10000);
     pair_run(&pair, SECOND);
     assert_int_equal(pair.dialled.writable_count, 1);
     assert_int_equal(pair.accepted[0].received, pair.dialled.sent);
@@ -78,7 +79,7 @@ static void a_bound_is_full_and_becomes_writable(void **state)
     pair_end(&pair);
 }
 
-/* -- Blobs ------------------------------------------------------------------------- */
+/* -- Blobs ----------------------------------------------------------------- */
 
 static void blobs_arrive_whole_between_messages(void **state)
 {
@@ -103,7 +104,7 @@ static void blobs_arrive_whole_between_messages(void **state)
     assert_int_equal(tow_alloc_live_count(), 0);
 }
 
-static void a_blob_goes_on_after_a_break(void **state)
+static void a_blob_continues_after_a_break(void **state)
 {
     pair_t pair = {0};
     int64_t balance = 0;
@@ -127,13 +128,13 @@ static void a_blob_goes_on_after_a_break(void **state)
     assert_int_equal(pair.accepted[0].received, pair.dialled.sent);
     tow_session_stats_t stats = tow_session_stats(pair.dialled.session);
     assert_true(stats.epochs > 1);
-    /* What had arrived is not sent a second time. */
+    /* Received parts are not sent again. */
     assert_true(stats.messages_sent_again < 60);
     assert_int_equal(balance, 0);
     pair_end(&pair);
 }
 
-static void what_was_lost_is_sent_again(void **state)
+static void lost_messages_are_sent_again(void **state)
 {
     pair_t pair = {0};
     pair_connect(&pair, lan);
@@ -152,11 +153,11 @@ static void what_was_lost_is_sent_again(void **state)
     tow_session_stats_t stats = tow_session_stats(pair.dialled.session);
     assert_true(stats.epochs == 2 && stats.messages_sent_again >= 5);
     assert_int_equal(stats.messages_sent, 10);
-    assert_int_equal(stats.kept_bytes, 0);
+    assert_int_equal(stats.retransmit_bytes, 0);
     pair_end(&pair);
 }
 
-static void blobs_of_a_session_that_goes_are_released(void **state)
+static void blobs_of_an_ended_session_are_released(void **state)
 {
     pair_t pair = {0};
     int64_t balance = 0;
@@ -164,14 +165,14 @@ static void blobs_of_a_session_that_goes_are_released(void **state)
     owner_send_blob(&pair.dialled, &balance, 50u << 20);
     tow_sim_crash(pair.b);
     pair_run(&pair, 3 * SECOND);
-    assert_int_equal(pair.dialled.gone_count, 1);
+    assert_int_equal(pair.dialled.disconnected_count, 1);
     assert_int_equal(balance, 0);
     pair_end(&pair);
 }
 
-/* -- Ends --------------------------------------------------------------------------- */
+/* -- Disconnection and close ----------------------------------------------- */
 
-static void a_close_is_told_with_its_reason(void **state)
+static void a_close_reports_its_reason(void **state)
 {
     pair_t pair = {0};
     pair_connect(&pair, lan);
@@ -180,9 +181,9 @@ static void a_close_is_told_with_its_reason(void **state)
     tow_status_release(reason);
     pair_run(&pair, 100 * MS);
     assert_int_equal(pair.dialled.closed_count, 1);
-    assert_int_equal(pair.dialled.gone_count, 0);
-    assert_int_equal(pair.accepted[0].gone_code, TOW_PERMISSION_DENIED);
-    assert_string_equal(pair.accepted[0].gone_message,
+    assert_int_equal(pair.dialled.disconnected_count, 0);
+    assert_int_equal(pair.accepted[0].disconnect_code, TOW_PERMISSION_DENIED);
+    assert_string_equal(pair.accepted[0].disconnect_message,
                         "a ended the session: bad?behaviour");
     owner_close(&pair.accepted[0], TOW_OK);
     pair_run(&pair, 100 * MS);
@@ -197,12 +198,13 @@ static void a_close_without_a_reason_is_a_cancellation(void **state)
     pair_connect(&pair, lan);
     owner_close(&pair.accepted[0], TOW_OK);
     pair_run(&pair, 100 * MS);
-    assert_int_equal(pair.dialled.gone_code, TOW_CANCELLED);
-    assert_string_equal(pair.dialled.gone_message, "b closed the session");
+    assert_int_equal(pair.dialled.disconnect_code, TOW_CANCELLED);
+    assert_string_equal(pair.dialled.disconnect_message,
+                        "b closed the session");
     pair_end(&pair);
 }
 
-static void a_refused_session_hears_why(void **state)
+static void a_refused_session_gets_the_reason(void **state)
 {
     pair_t pair = {0};
     pair_open(&pair, lan);
@@ -211,8 +213,8 @@ static void a_refused_session_hears_why(void **state)
     must(pair_dial(&pair));
     pair_run(&pair, 100 * MS);
     assert_int_equal(pair.dialled.opened_count, 0);
-    assert_int_equal(pair.dialled.gone_code, TOW_FAILED_PRECONDITION);
-    assert_non_null(strstr(pair.dialled.gone_message, "not today"));
+    assert_int_equal(pair.dialled.disconnect_code, TOW_FAILED_PRECONDITION);
+    assert_non_null(strstr(pair.dialled.disconnect_message, "not today"));
     pair_end(&pair);
 }
 
@@ -234,7 +236,7 @@ static void too_many_sessions_are_refused(void **state)
     for (int i = 0; i < 5; i++) {
         open_count += owners[i].opened_count;
         if (owners[i].opened_count == 0)
-            assert_int_equal(owners[i].gone_code, TOW_RESOURCE_EXHAUSTED);
+            assert_int_equal(owners[i].disconnect_code, TOW_RESOURCE_EXHAUSTED);
     }
     assert_int_equal(open_count, 4);
     for (int i = 0; i < 5; i++)
@@ -243,23 +245,24 @@ static void too_many_sessions_are_refused(void **state)
     pair_end(&pair);
 }
 
-static void a_silent_peer_is_gone_within_three_seconds(void **state)
+static void a_silent_peer_disconnects_within_three_seconds(void **state)
 {
     pair_t pair = {0};
     pair_connect(&pair, lan);
     int64_t then_ns = tow_sim_now_ns(pair.sim);
     tow_sim_pause(pair.a);
     pair_run(&pair, 10 * SECOND);
-    assert_int_equal(pair.accepted[0].gone_count, 1);
-    assert_true(pair.accepted[0].gone_ns - then_ns <= 3 * SECOND);
-    assert_non_null(strstr(pair.accepted[0].gone_message, "heard of a"));
+    assert_int_equal(pair.accepted[0].disconnected_count, 1);
+    assert_true(pair.accepted[0].disconnected_ns - then_ns <= 3 * SECOND);
+    assert_non_null(
+        strstr(pair.accepted[0].disconnect_message, "a was silent for"));
     tow_sim_resume(pair.a);
     pair_run(&pair, 10 * SECOND);
-    assert_int_equal(pair.dialled.gone_count, 1);
+    assert_int_equal(pair.dialled.disconnected_count, 1);
     pair_end(&pair);
 }
 
-static void a_short_pause_or_cut_is_nothing(void **state)
+static void a_short_pause_or_partition_is_harmless(void **state)
 {
     pair_t pair = {0};
     pair_connect(&pair, lan);
@@ -281,9 +284,9 @@ static void a_short_pause_or_cut_is_nothing(void **state)
     pair_end(&pair);
 }
 
-/* Frozen until after its own lease on the peer, but not after the peer's on it:
- * the peer's heartbeats wait to be read. */
-static void who_was_frozen_itself_listens_first(void **state)
+/* Suspended until its own lease has expired, but not the peer's: the peer's
+ * heartbeats wait to be read. */
+static void a_suspended_process_reads_before_it_disconnects(void **state)
 {
     pair_t pair = {0};
     pair_connect(&pair, lan);
@@ -294,13 +297,13 @@ static void who_was_frozen_itself_listens_first(void **state)
     pair_run(&pair, 2300 * MS);
     tow_sim_resume(pair.a);
     pair_run(&pair, 5 * SECOND);
-    assert_int_equal(pair.dialled.gone_count, 0);
-    assert_int_equal(pair.accepted[0].gone_count, 0);
+    assert_int_equal(pair.dialled.disconnected_count, 0);
+    assert_int_equal(pair.accepted[0].disconnected_count, 0);
     assert_int_equal(pair.accepted[0].received, 1);
     pair_end(&pair);
 }
 
-static void a_long_cut_ends_it_on_both_sides(void **state)
+static void a_long_partition_disconnects_both_sides(void **state)
 {
     pair_t pair = {0};
     pair_connect(&pair, lan);
@@ -309,20 +312,20 @@ static void a_long_cut_ends_it_on_both_sides(void **state)
     must(tow_sim_partition(pair.sim, &(tow_sim_cut_t){.a = &host, .a_count = 1},
                            NULL));
     pair_run(&pair, 3 * SECOND);
-    assert_int_equal(pair.dialled.gone_count, 1);
-    assert_int_equal(pair.accepted[0].gone_count, 1);
-    assert_true(pair.dialled.gone_ns - then_ns <= 3 * SECOND);
-    assert_true(pair.accepted[0].gone_ns - then_ns <= 3 * SECOND);
+    assert_int_equal(pair.dialled.disconnected_count, 1);
+    assert_int_equal(pair.accepted[0].disconnected_count, 1);
+    assert_true(pair.dialled.disconnected_ns - then_ns <= 3 * SECOND);
+    assert_true(pair.accepted[0].disconnected_ns - then_ns <= 3 * SECOND);
     pair_end(&pair);
 }
 
-static void a_session_that_one_side_ended_is_not_known_there(void **state)
+static void an_ended_session_cannot_be_resumed(void **state)
 {
     pair_t pair = {.limits = {.lease_ns = 2500 * MS}};
     pair_connect(&pair, lan);
     owner_send_many(&pair.dialled, 1);
     pair_run(&pair, SECOND);
-    /* b forgets it without a word: only what leaves b is cut. */
+    /* b ends it without a message: only messages from b are lost. */
     tow_sim_host_t *a = tow_sim_node_host(pair.a);
     tow_sim_host_t *b = tow_sim_node_host(pair.b);
     must(tow_sim_partition(pair.sim,
@@ -333,29 +336,29 @@ static void a_session_that_one_side_ended_is_not_known_there(void **state)
                                             .direction = TOW_SIM_ONE_WAY},
                            NULL));
     owner_close(&pair.accepted[0], TOW_OK);
-    pair_run(&pair, 1500 * MS); /* a stalls, and dials into the cut */
+    pair_run(&pair, 1500 * MS); /* a redials during the partition */
     tow_sim_heal(pair.sim, 0);
     pair_run(&pair, 4 * SECOND);
-    assert_int_equal(pair.dialled.gone_count, 1);
+    assert_int_equal(pair.dialled.disconnected_count, 1);
     assert_int_equal(pair.arrived_count, 1);
     pair_end(&pair);
 }
 
-static void a_dialler_that_restarted_is_gone_and_arrives_anew(void **state)
+static void a_restarted_dialler_opens_a_new_session(void **state)
 {
     pair_t pair = {0};
     pair_connect(&pair, lan);
     tow_sim_crash(pair.a);
-    tow_session_abandon(pair.dialled.session);
+    tow_session_discard(pair.dialled.session);
     pair.dialled = (owner_t){0};
     pair_run(&pair, 50 * MS);
-    assert_int_equal(pair.accepted[0].gone_count, 0);
+    assert_int_equal(pair.accepted[0].disconnected_count, 0);
     tow_sim_restart(pair.a);
     pair_run(&pair, 1 * MS);
     must(pair_dial(&pair));
     pair_run(&pair, 50 * MS);
-    assert_int_equal(pair.accepted[0].gone_code, TOW_ABORTED);
-    assert_non_null(strstr(pair.accepted[0].gone_message, "a restarted"));
+    assert_int_equal(pair.accepted[0].disconnect_code, TOW_ABORTED);
+    assert_non_null(strstr(pair.accepted[0].disconnect_message, "a restarted"));
     assert_int_equal(pair.arrived_count, 2);
     owner_send_many(&pair.dialled, 5);
     pair_run(&pair, 50 * MS);
@@ -363,38 +366,38 @@ static void a_dialler_that_restarted_is_gone_and_arrives_anew(void **state)
     pair_end(&pair);
 }
 
-static void a_listener_that_restarted_is_gone(void **state)
+static void a_restarted_listener_disconnects(void **state)
 {
     pair_t pair = {0};
     pair_connect(&pair, lan);
     tow_sim_crash(pair.b);
-    tow_session_abandon(pair.accepted[0].session);
-    tow_session_port_abandon(pair.port);
+    tow_session_discard(pair.accepted[0].session);
+    tow_session_port_discard(pair.port);
     pair.accepted[0] = (owner_t){0};
     pair.port = NULL;
     tow_sim_restart(pair.b);
     pair_run(&pair, 1 * MS);
     must(pair_listen(&pair));
     pair_run(&pair, SECOND);
-    assert_int_equal(pair.dialled.gone_code, TOW_ABORTED);
-    assert_non_null(strstr(pair.dialled.gone_message, "b restarted"));
+    assert_int_equal(pair.dialled.disconnect_code, TOW_ABORTED);
+    assert_non_null(strstr(pair.dialled.disconnect_message, "b restarted"));
     assert_int_equal(pair.arrived_count, 1);
     pair_end(&pair);
 }
 
-static void patience_waits_for_a_listener(void **state)
+static void dialling_waits_for_a_listener(void **state)
 {
     pair_t pair = {0};
     pair_open(&pair, lan);
     must(tow_session_dial(
         tow_sim_node_env(pair.a),
         &(tow_session_dial_options_t){.address = "sim:b",
-                                      .patience_ns = 60 * SECOND,
+                                      .connect_timeout_ns = 60 * SECOND,
                                       .handler = &owner_handler,
                                       .context = &pair.dialled},
         &pair.dialled.session));
     pair_run(&pair, 30 * SECOND);
-    assert_int_equal(pair.dialled.gone_count, 0);
+    assert_int_equal(pair.dialled.disconnected_count, 0);
     must(pair_listen(&pair));
     pair_run(&pair, 10 * SECOND);
     assert_int_equal(pair.dialled.opened_count, 1);
@@ -413,11 +416,11 @@ static void a_session_may_be_closed_in_a_callback(void **state)
     pair_t pair = {0};
     pair_connect(&pair, lan);
     pair.accepted[0].on_message = close_in_callback;
-    pair.dialled.close_on_gone = true;
+    pair.dialled.close_on_disconnect = true;
     owner_send_many(&pair.dialled, 10);
     pair_run(&pair, SECOND);
     assert_int_equal(pair.accepted[0].received, 1);
-    assert_int_equal(pair.dialled.gone_count, 1);
+    assert_int_equal(pair.dialled.disconnected_count, 1);
     tow_session_port_close(pair.port, (tow_closed_t){0});
     pair.port = NULL;
     pair_run(&pair, SECOND);
@@ -435,7 +438,7 @@ static void hand_over(owner_t *owner, const tow_message_t *message)
     owner->session = NULL;
 }
 
-static void a_session_may_change_hands_in_a_callback(void **state)
+static void a_session_may_change_owners_in_a_callback(void **state)
 {
     pair_t pair = {0};
     pair_connect(&pair, lan);
@@ -446,8 +449,8 @@ static void a_session_may_change_hands_in_a_callback(void **state)
     assert_int_equal(pair.accepted[1].received, 10);
     owner_close(&pair.dialled, TOW_OK);
     pair_run(&pair, SECOND);
-    assert_int_equal(pair.accepted[0].gone_count, 0);
-    assert_int_equal(pair.accepted[1].gone_count, 1);
+    assert_int_equal(pair.accepted[0].disconnected_count, 0);
+    assert_int_equal(pair.accepted[1].disconnected_count, 1);
     pair_end(&pair);
 }
 
@@ -457,7 +460,7 @@ static void clocks_are_compared(void **state)
     int64_t offset_ns, error_ns;
     pair_open(&pair, lan);
     must(pair_listen(&pair));
-    pair_run(&pair, SECOND); /* Time 0 says nothing. */
+    pair_run(&pair, SECOND); /* Time 0 is ignored. */
     must(pair_dial(&pair));
     assert_false(
         tow_session_clock_offset(pair.dialled.session, &offset_ns, &error_ns));
@@ -499,7 +502,7 @@ static void failures_travel_as_statuses(void **state)
     tow_status_release(status);
 }
 
-/* -- Memory that runs out ---------------------------------------------------------------- */
+/* -- Failing allocations --------------------------------------------------- */
 
 static tow_exhaust_result_t live_and_end(void *context)
 {
@@ -527,7 +530,7 @@ static tow_exhaust_result_t live_and_end(void *context)
         status = tow_sim_run(pair.sim, &rest);
         worked = status == TOW_OK && pair.accepted[0].received == 101;
         assert_true(worked || status != TOW_OK ||
-                    pair.dialled.gone_count == 1 || balance == 0);
+                    pair.dialled.disconnected_count == 1 || balance == 0);
     }
     tow_status_release(status);
     if (pair.sim != NULL) pair_end(&pair);
@@ -543,26 +546,26 @@ static void memory_that_runs_out_ends_sessions_and_leaks_nothing(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(messages_arrive_both_ways_in_order),
     cmocka_unit_test(bodies_arrive_encoded),
-    cmocka_unit_test(nothing_is_sent_before_opened_or_after_gone),
+    cmocka_unit_test(nothing_is_sent_before_opened_or_after_disconnected),
     cmocka_unit_test(a_bound_is_full_and_becomes_writable),
     cmocka_unit_test(blobs_arrive_whole_between_messages),
-    cmocka_unit_test(a_blob_goes_on_after_a_break),
-    cmocka_unit_test(what_was_lost_is_sent_again),
-    cmocka_unit_test(blobs_of_a_session_that_goes_are_released),
-    cmocka_unit_test(a_close_is_told_with_its_reason),
+    cmocka_unit_test(a_blob_continues_after_a_break),
+    cmocka_unit_test(lost_messages_are_sent_again),
+    cmocka_unit_test(blobs_of_an_ended_session_are_released),
+    cmocka_unit_test(a_close_reports_its_reason),
     cmocka_unit_test(a_close_without_a_reason_is_a_cancellation),
-    cmocka_unit_test(a_refused_session_hears_why),
+    cmocka_unit_test(a_refused_session_gets_the_reason),
     cmocka_unit_test(too_many_sessions_are_refused),
-    cmocka_unit_test(a_silent_peer_is_gone_within_three_seconds),
-    cmocka_unit_test(a_short_pause_or_cut_is_nothing),
-    cmocka_unit_test(who_was_frozen_itself_listens_first),
-    cmocka_unit_test(a_long_cut_ends_it_on_both_sides),
-    cmocka_unit_test(a_session_that_one_side_ended_is_not_known_there),
-    cmocka_unit_test(a_dialler_that_restarted_is_gone_and_arrives_anew),
-    cmocka_unit_test(a_listener_that_restarted_is_gone),
-    cmocka_unit_test(patience_waits_for_a_listener),
+    cmocka_unit_test(a_silent_peer_disconnects_within_three_seconds),
+    cmocka_unit_test(a_short_pause_or_partition_is_harmless),
+    cmocka_unit_test(a_suspended_process_reads_before_it_disconnects),
+    cmocka_unit_test(a_long_partition_disconnects_both_sides),
+    cmocka_unit_test(an_ended_session_cannot_be_resumed),
+    cmocka_unit_test(a_restarted_dialler_opens_a_new_session),
+    cmocka_unit_test(a_restarted_listener_disconnects),
+    cmocka_unit_test(dialling_waits_for_a_listener),
     cmocka_unit_test(a_session_may_be_closed_in_a_callback),
-    cmocka_unit_test(a_session_may_change_hands_in_a_callback),
+    cmocka_unit_test(a_session_may_change_owners_in_a_callback),
     cmocka_unit_test(clocks_are_compared),
     cmocka_unit_test(failures_travel_as_statuses),
     cmocka_unit_test(memory_that_runs_out_ends_sessions_and_leaks_nothing))

@@ -1,5 +1,6 @@
-/* Owners of sessions that check what session.h promises: numbered messages and
- * blobs arrive once and in order, `opened` first, `gone` last. For tests. */
+/* Owners of sessions that check the contract of session.h: numbered messages
+ * and blobs arrive once and in order, `opened` first, `disconnected` last. For
+ * tests. */
 #ifndef TOW_SESSION_SESSION_TESTING_IMPL_H_
 #define TOW_SESSION_SESSION_TESTING_IMPL_H_
 
@@ -27,23 +28,23 @@ static inline void must(tow_status_t status)
 typedef struct owner {
     tow_session_t *session; /* NULL: none, or closed */
     int opened_count;
-    int gone_count;
+    int disconnected_count;
     int writable_count;
     int closed_count;
     uint64_t sent;     /* messages and blobs */
     uint64_t received; /* the same */
     uint64_t blobs_received;
     int64_t released_balance; /* blobs sent that were not released */
-    tow_code_t gone_code;
-    char gone_message[1024];
-    int64_t gone_ns;
-    bool close_on_gone;
-    bool keep_quiet; /* take what comes without a look */
+    tow_code_t disconnect_code;
+    char disconnect_message[1024];
+    int64_t disconnected_ns;
+    bool close_on_disconnect;
+    bool keep_quiet; /* do not check messages */
     void (*on_message)(struct owner *owner, const tow_message_t *message);
-    void (*on_gone)(struct owner *owner);
+    void (*on_disconnect)(struct owner *owner);
 } owner_t;
 
-/* What message `number` holds: itself, then a pattern. */
+/* The content of message `number`: the number, then a pattern. */
 static inline uint32_t test_size(uint64_t number)
 {
     uint32_t size = 8 + (uint32_t)(number * 37 % 120);
@@ -82,7 +83,7 @@ static inline void owner_message(void *context, tow_session_t *session,
 {
     owner_t *owner = context;
     assert_ptr_equal(owner->session, session);
-    assert_true(owner->opened_count == 1 && owner->gone_count == 0);
+    assert_true(owner->opened_count == 1 && owner->disconnected_count == 0);
     if (!owner->keep_quiet) {
         assert_int_equal(message->type, TEST_TYPE);
         assert_true(
@@ -90,6 +91,7 @@ static inline void owner_message(void *context, tow_session_t *session,
         assert_int_equal(message->size, test_size(owner->received));
     }
     owner->received++;
+    tow_session_check(session);
     if (owner->on_message != NULL) owner->on_message(owner, message);
 }
 
@@ -98,7 +100,7 @@ static inline void owner_blob(void *context, tow_session_t *session,
 {
     owner_t *owner = context;
     assert_ptr_equal(owner->session, session);
-    assert_true(owner->opened_count == 1 && owner->gone_count == 0);
+    assert_true(owner->opened_count == 1 && owner->disconnected_count == 0);
     assert_true(blob > 0);
     if (!owner->keep_quiet)
         assert_true(test_is_right(take_bytes, owner->received, size));
@@ -111,29 +113,29 @@ static inline void owner_writable(void *context, tow_session_t *session)
 {
     owner_t *owner = context;
     assert_ptr_equal(owner->session, session);
-    assert_true(session->ring.used <= session->limits.kept_bytes_max / 2);
+    assert_true(session->ring.used <= session->limits.retransmit_bytes_max / 2);
     owner->writable_count++;
 }
 
-static inline void owner_gone(void *context, tow_session_t *session,
-                              tow_status_t cause)
+static inline void owner_disconnected(void *context, tow_session_t *session,
+                                      tow_status_t cause)
 {
     owner_t *owner = context;
     assert_ptr_equal(owner->session, session);
-    assert_int_equal(owner->gone_count, 0);
+    assert_int_equal(owner->disconnected_count, 0);
     assert_int_not_equal(tow_status_code(cause), TOW_CODE_OK);
     assert_false(tow_session_is_open(session));
-    assert_int_equal(tow_session_stats(session).kept_bytes, 0);
-    owner->gone_count++;
-    owner->gone_code = tow_status_code(cause);
-    owner->gone_ns = tow_env_now_ns(session->env);
-    snprintf(owner->gone_message, sizeof(owner->gone_message), "%s",
+    assert_int_equal(tow_session_stats(session).retransmit_bytes, 0);
+    owner->disconnected_count++;
+    owner->disconnect_code = tow_status_code(cause);
+    owner->disconnected_ns = tow_env_now_ns(session->env);
+    snprintf(owner->disconnect_message, sizeof(owner->disconnect_message), "%s",
              tow_status_message(cause));
-    if (owner->close_on_gone) {
+    if (owner->close_on_disconnect) {
         owner->session = NULL;
         tow_session_close(session, TOW_OK, (tow_closed_t){0});
     }
-    if (owner->on_gone != NULL) owner->on_gone(owner);
+    if (owner->on_disconnect != NULL) owner->on_disconnect(owner);
 }
 
 static const tow_session_handler_t owner_handler = {
@@ -141,7 +143,7 @@ static const tow_session_handler_t owner_handler = {
     .message = owner_message,
     .blob = owner_blob,
     .writable = owner_writable,
-    .gone = owner_gone,
+    .disconnected = owner_disconnected,
 };
 
 static inline void owner_closed(void *context)
@@ -165,6 +167,7 @@ static inline tow_send_result_t owner_send(owner_t *owner)
     if (result != TOW_SEND_OK) return result;
     test_fill(room, owner->sent, size);
     tow_session_commit(owner->session, TEST_TYPE, size);
+    tow_session_check(owner->session);
     owner->sent++;
     return TOW_SEND_OK;
 }
@@ -175,7 +178,7 @@ static inline void owner_send_many(owner_t *owner, int count)
         assert_int_equal(owner_send(owner), TOW_SEND_OK);
 }
 
-/* Bytes on the heap that count themselves out. */
+/* Heap bytes; their release decrements a balance. */
 typedef struct test_blob {
     int64_t *balance;
     uint8_t bytes[];
@@ -205,7 +208,7 @@ static inline uint64_t owner_send_blob(owner_t *owner, int64_t *balance,
     return number;
 }
 
-/* -- Two nodes ----------------------------------------------------------------- */
+/* -- Two nodes ------------------------------------------------------------- */
 
 #define TEST_ARRIVALS_MAX 8
 
@@ -292,14 +295,14 @@ static inline void pair_connect(pair_t *pair, tow_sim_options_t options)
     assert_int_equal(pair->accepted[0].opened_count, 1);
 }
 
-/* As a world ends: nobody hears of it. */
+/* Ends the simulation without callbacks. */
 static inline void pair_end(pair_t *pair)
 {
     tow_sim_destroy(pair->sim);
-    tow_session_abandon(pair->dialled.session);
+    tow_session_discard(pair->dialled.session);
     for (int i = 0; i < TEST_ARRIVALS_MAX; i++)
-        tow_session_abandon(pair->accepted[i].session);
-    tow_session_port_abandon(pair->port);
+        tow_session_discard(pair->accepted[i].session);
+    tow_session_port_discard(pair->port);
     pair->limits = (tow_session_limits_t){0};
 }
 

@@ -49,18 +49,3 @@ uint64_t tow_command_number(const struct argp_state *state, const char *option,
             option, (unsigned long long)low, (unsigned long long)high, text);
     return scaled;
 }
-
-tow_log_t tow_command_log(const char *source)
-{
-    tow_log_t log = {.level = TOW_LOG_WARN, .source = source};
-    const char *level = getenv("TOW_LOG");
-    if (level != NULL && !tow_log_level_parse(level, &log.level))
-        fprintf(stderr,
-                "tow: TOW_LOG is '%s'; it takes debug, info, warn, error or "
-                "off: using warn\n",
-                level);
-    const char *format = getenv("TOW_LOG_FORMAT");
-    if (format != NULL && strcmp(format, "json") == 0)
-        log.format = TOW_LOG_JSON;
-    return log;
-}

@@ -1,15 +1,16 @@
-/* `tow controller`: the process that clients and workers connect to. */
+/* `tow controller`: runs the controller of a cluster. */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "env/tuning.h"
+#include "supervisor/controller_service.h"
+#include "supervisor/daemon.h"
+#include "supervisor/log_environment.h"
 #include "tool/command.h"
-#include "tool/controller_part.h"
-#include "tool/role.h"
 #include "wire/message.h"
 
 typedef struct controller_arguments {
-    tow_controller_part_options_t part;
+    tow_controller_service_options_t service;
     const char *keys;
     uint64_t ready_fd;
     uint64_t spin_us; /* 0: the default */
@@ -30,25 +31,25 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 {
     controller_arguments_t *a = state->input;
     switch (key) {
-    case 'l': a->part.address = argument; return 0;
-    case 'p': a->part.plugin = argument; return 0;
-    case 's': a->part.model = argument; return 0;
+    case 'l': a->service.address = argument; return 0;
+    case 'p': a->service.plugin = argument; return 0;
+    case 's': a->service.model = argument; return 0;
     case OPTION_KEYS: a->keys = argument; return 0;
-    case OPTION_COMPILE_CACHE: a->part.keeps_compiled = true; return 0;
+    case OPTION_COMPILE_CACHE: a->service.use_compile_cache = true; return 0;
     case OPTION_COMPILERS:
-        a->part.compiler_count =
+        a->service.compiler_count =
             tow_command_number(state, "compilers", argument, 1, 256);
         return 0;
     case OPTION_RELAY_ABOVE:
-        a->part.relay_above =
+        a->service.relay_above =
             tow_command_number(state, "relay-above", argument, 1, UINT32_MAX);
         return 0;
     case OPTION_RELAY_GROUP:
-        a->part.relay_group = tow_command_number(state, "relay-group", argument,
-                                                 1, TOW_RELAY_FANOUT_MAX);
+        a->service.relay_group = tow_command_number(
+            state, "relay-group", argument, 1, TOW_RELAY_FANOUT_MAX);
         return 0;
     case OPTION_LAUNCHER_FD:
-        a->part.launcher_fd =
+        a->service.fork_server_fd =
             tow_command_number(state, "launcher-fd", argument, 3, 1 << 20);
         return 0;
     case OPTION_SPIN:
@@ -59,15 +60,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             tow_command_number(state, "ready-fd", argument, 0, 1 << 20);
         return 0;
     case ARGP_KEY_ARG:
-        argp_error(state, "unexpected word '%s'", argument);
+        argp_error(state, "unexpected argument '%s'", argument);
         return EINVAL;
     case ARGP_KEY_END:
-        if (a->part.address == NULL)
-            argp_error(state, "--listen is missing: unix:PATH, "
+        if (a->service.address == NULL)
+            argp_error(state, "--listen ADDRESS is missing: unix:PATH, "
                               "tcp:127.0.0.1:PORT or tls:HOST:PORT");
-        if (a->part.plugin != NULL && a->part.model != NULL)
-            argp_error(state, "--plugin and --simulated are two answers to "
-                              "one question");
+        if (a->service.plugin != NULL && a->service.model != NULL)
+            argp_error(state, "--plugin and --simulated exclude each other");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -75,23 +75,24 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 
 static tow_status_t perform(const controller_arguments_t *a)
 {
-    const tow_role_options_t options = {.name = "controller",
-                                        .keys = a->keys,
-                                        .address = a->part.address,
-                                        .spin_ns = (int64_t)a->spin_us *
-                                                   TOW_NS_PER_US};
-    tow_role_t role;
-    tow_controller_part_t part = {0};
-    tow_status_t status = tow_role_open(&role, &options);
+    const tow_daemon_options_t options = {
+        .name = "controller",
+        .log = tow_log_from_environment("controller"),
+        .keys = a->keys,
+        .address = a->service.address,
+        .spin_ns = (int64_t)a->spin_us * TOW_NS_PER_US};
+    tow_daemon_t daemon;
+    tow_controller_service_t service = {0};
+    tow_status_t status = tow_daemon_open(&daemon, &options);
     if (status == TOW_OK)
-        status = tow_controller_part_open(&part, &role, &a->part);
+        status = tow_controller_service_open(&service, &daemon, &a->service);
     if (status == TOW_OK) {
-        tow_role_say_ready((int)a->ready_fd,
-                           tow_controller_address(part.controller));
-        tow_role_run(&role);
+        tow_daemon_report_ready((int)a->ready_fd,
+                                tow_controller_address(service.controller));
+        tow_daemon_run(&daemon);
     }
-    tow_controller_part_close(&part, &role);
-    tow_role_close(&role);
+    tow_controller_service_close(&service, &daemon);
+    tow_daemon_close(&daemon);
     return status;
 }
 
@@ -99,40 +100,40 @@ int tow_command_controller(int argc, char **argv)
 {
     static const struct argp_option table[] = {
         {"listen", 'l', "ADDRESS", 0,
-         "Where clients and workers connect: unix:PATH, tcp:127.0.0.1:PORT or "
-         "tls:HOST:PORT; port 0 takes a free one",
+         "Address for clients and workers: unix:PATH, tcp:127.0.0.1:PORT or "
+         "tls:HOST:PORT; port 0 chooses a free one",
          0},
         {"plugin", 'p', "PATH", 0,
-         "Compile with this PJRT plugin (default: XLA on the CPU)", 0},
+         "PJRT plugin to compile with (default: XLA on the CPU)", 0},
         {"simulated", 's', "MODEL", 0,
-         "The devices are simulated: tpu_v3, tpu_v4, ...", 0},
+         "Model of simulated devices: tpu_v3, tpu_v4, ...", 0},
         {"compilers", OPTION_COMPILERS, "N", 0,
-         "Compile at most N programs at a time, each in a process of its own",
-         0},
+         "Compile at most N programs at a time, each in its own process", 0},
         {"relay-above", OPTION_RELAY_ABOVE, "N", 0,
-         "Grant runs on more than N workers through some of them (128)", 0},
+         "Send grants of runs on more than N workers through relays (128)", 0},
         {"relay-group", OPTION_RELAY_GROUP, "N", 0,
-         "... each for N with itself (16); 1: never", 0},
+         "Workers per relay, itself included (16); 1: no relays", 0},
         {"keys", OPTION_KEYS, "FOLDER", 0,
-         "Token and certificates, as `tow keys` makes them", 0},
+         "Folder with token and certificate, as `tow keys` creates it", 0},
         {"ready-fd", OPTION_READY_FD, "N", 0,
-         "Say the address on this descriptor (1)", 0},
+         "When ready, write the address to this file descriptor (1)", 0},
         {"compile-cache", OPTION_COMPILE_CACHE, 0, 0,
-         "Keep compiled programs in the user's cache folder, and use those "
-         "that are there (TOW_COMPILE_CACHE names another; off: do not)",
+         "Cache compiled programs in the user's cache folder "
+         "(TOW_COMPILE_CACHE: another folder, or off)",
          0},
         {"spin", OPTION_SPIN, "US", 0,
-         "Look for messages so many microseconds before sleeping (50)", 0},
+         "Poll for messages for this many microseconds before sleeping (50)",
+         0},
         {"launcher-fd", OPTION_LAUNCHER_FD, "N", 0,
-         "A socket of `tow up`, which forks compilers that have XLA loaded", 0},
+         "Socket to `tow up`, which forks compilers that have XLA loaded", 0},
         {0},
     };
     static const struct argp argp = {
         .options = table,
         .parser = parse,
-        .doc = "Runs the controller of a cluster until it is told to end "
-               "(SIGTERM, SIGINT). Says its address in one line when it is "
-               "ready. `tow up` starts one, with workers, on this host.",
+        .doc = "Runs the controller of a cluster until SIGTERM or SIGINT. "
+               "Writes its address in one line when it is ready. `tow up` "
+               "starts a controller with workers on this host.",
     };
     controller_arguments_t arguments = {.ready_fd = STDOUT_FILENO};
     int usage = tow_command_parse(&argp, argc, argv, &arguments);

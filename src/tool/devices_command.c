@@ -1,4 +1,4 @@
-/* `tow devices`: what this host has, driver by driver. */
+/* `tow devices`: lists the devices of this host. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -6,13 +6,14 @@
 
 #include "base/vec.h"
 #include "device/sim/model.h"
+#include "supervisor/log_environment.h"
+#include "supervisor/sync_driver.h"
 #include "tool/command.h"
-#include "tool/local.h"
 
 typedef struct devices_arguments {
     bool json;
     uint64_t device_count;
-    TOW_VEC(const char *) plugins; /* texts are argv's */
+    TOW_VEC(const char *) plugins; /* of argv */
     TOW_VEC(const char *) models;
 } devices_arguments_t;
 
@@ -28,7 +29,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'p': return tow_vec_push(&a->plugins, argument) ? 0 : ENOMEM;
     case 's': return tow_vec_push(&a->models, argument) ? 0 : ENOMEM;
     case ARGP_KEY_ARG:
-        argp_error(state, "unexpected word '%s'", argument);
+        argp_error(state, "unexpected argument '%s'", argument);
         return EINVAL;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -58,20 +59,21 @@ static void print_text(const tow_device_info_t *device)
     printf("\n");
 }
 
-/* What a driver has, or why it has nothing: one that fails does not hide the
- * others. */
+/* Lists the devices of one driver, or says why it cannot be opened: one that fails
+ * does not hide the others. */
 static bool list(const devices_arguments_t *a, const char *source,
-                 const tow_local_options_t *options)
+                 tow_sync_driver_options_t options)
 {
-    tow_local_t *local = NULL;
-    tow_status_t status = tow_local_open(options, &local);
+    tow_sync_driver_t *session = NULL;
+    options.log = tow_log_from_environment("devices");
+    tow_status_t status = tow_sync_driver_open(&options, &session);
     if (status != TOW_OK) {
         fprintf(stderr, "tow devices: %s: %s\n", source,
                 tow_status_message(status));
         tow_status_release(status);
         return false;
     }
-    const tow_driver_t *driver = tow_local_driver(local);
+    const tow_driver_t *driver = tow_sync_driver_driver(session);
     if (!a->json)
         printf("%s: driver %s, platform %s, %s%s\n", source, driver->name,
                driver->platform, driver->version,
@@ -82,21 +84,23 @@ static bool list(const devices_arguments_t *a, const char *source,
         else
             print_text(&driver->devices[i]);
     }
-    tow_local_close(local);
+    tow_sync_driver_close(session);
     return true;
 }
 
 static int list_all(const devices_arguments_t *a)
 {
-    bool ok = list(a, "xla_cpu",
-                   &(tow_local_options_t){.device_count = a->device_count});
+    bool ok =
+        list(a, "xla_cpu",
+             (tow_sync_driver_options_t){.device_count = a->device_count});
     for (size_t i = 0; i < a->plugins.count; i++)
         ok &= list(a, a->plugins.items[i],
-                   &(tow_local_options_t){.plugin = a->plugins.items[i]});
+                   (tow_sync_driver_options_t){.plugin = a->plugins.items[i]});
     for (size_t i = 0; i < a->models.count; i++)
-        ok &= list(a, a->models.items[i],
-                   &(tow_local_options_t){.model = a->models.items[i],
-                                          .device_count = a->device_count});
+        ok &=
+            list(a, a->models.items[i],
+                 (tow_sync_driver_options_t){.model = a->models.items[i],
+                                             .device_count = a->device_count});
     return ok ? TOW_EXIT_OK : TOW_EXIT_FAILED;
 }
 
@@ -107,16 +111,15 @@ int tow_command_devices(int argc, char **argv)
         {"sim", 's', "MODEL", 0,
          "List a simulated device too: tpu_v3, tpu_v4, ...", 0},
         {"devices", 'n', "N", 0,
-         "How many devices to make of this host's CPU, or of a model (1)", 0},
-        {"json", 'j', NULL, 0, "One JSON object a device", 0},
+         "Number of devices of XLA on the CPU and of each model (1)", 0},
+        {"json", 'j', NULL, 0, "Print one JSON object per device", 0},
         {0},
     };
     static const struct argp argp = {
         .options = table,
         .parser = parse,
-        .doc = "Lists the devices of this host, driver by driver: XLA on the "
-               "CPU, and what else is named. Exit status 1 if one of them "
-               "could not be opened; the others are listed all the same.",
+        .doc =
+            "Lists the devices of this host: of XLA on the CPU, and of the given plugins and models. Exit status 1 if one of them could not be opened; the others are still listed.",
     };
     devices_arguments_t arguments = {.device_count = 1};
     int usage = tow_command_parse(&argp, argc, argv, &arguments);

@@ -1,9 +1,10 @@
-/* `tow keys`: the secrets of a cluster, made once and copied to its hosts. */
+/* `tow keys`: creates the token and the certificate of a cluster, to be copied
+ * to its hosts. */
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "supervisor/keys.h"
 #include "tool/command.h"
-#include "tool/keys.h"
 
 typedef struct keys_options {
     const char *folder;
@@ -17,7 +18,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'n': options->host = argument; return 0;
     case ARGP_KEY_ARG:
         if (options->folder != NULL)
-            argp_error(state, "one folder, please: '%s' is a second", argument);
+            argp_error(state, "unexpected argument '%s': one folder per run",
+                       argument);
         options->folder = argument;
         return 0;
     case ARGP_KEY_END:
@@ -43,21 +45,20 @@ int tow_command_keys(int argc, char **argv)
 {
     static const struct argp_option table[] = {
         {"host", 'n', "NAME", 0,
-         "Name or address that the certificate is for (default: localhost)", 0},
+         "Host name or address of the certificate (default: localhost)", 0},
         {0},
     };
     static const struct argp argp = {
         .options = table,
         .parser = parse,
         .args_doc = "FOLDER",
-        .doc = "Makes FOLDER/token (256 random bits), FOLDER/cert.pem and "
-               "FOLDER/key.pem (self-signed, TLS 1.3). Files that are there "
-               "already are kept, and the command fails.",
+        .doc =
+            "Creates FOLDER/token (256 random bits), FOLDER/cert.pem and FOLDER/key.pem (self-signed, TLS 1.3). Fails if a file exists already.",
     };
     keys_options_t options = {.host = "localhost"};
     int usage = tow_command_parse(&argp, argc, argv, &options);
     if (usage != 0) return usage;
     if (mkdir(options.folder, 0700) == 0)
-        fprintf(stderr, "made folder %s\n", options.folder);
+        fprintf(stderr, "created folder %s\n", options.folder);
     return tow_command_finish("keys", make_keys(&options));
 }

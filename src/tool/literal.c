@@ -39,11 +39,11 @@ static tow_status_t store(tow_type_t type, const char *text, void *element)
         memcpy(element, &value, type == TOW_TYPE_PRED ? 1 : size);
     } else {
         return TOW_ERROR(TOW_UNIMPLEMENTED,
-                         "values of type %s: give them as @FILE",
+                         "values of type %s have no text form: use @FILE",
                          tow_type_name(type));
     }
     if (end == text || *end != '\0' || errno == ERANGE)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "'%s' is no value of type %s",
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "'%s' is not a value of type %s",
                          text, tow_type_name(type));
     return TOW_OK;
 }
@@ -90,7 +90,7 @@ static tow_status_t fill_iota(tow_literal_t *literal)
     return TOW_OK;
 }
 
-/* A single value stands for all. */
+/* A single value fills all elements. */
 static tow_status_t fill_list(tow_literal_t *literal, const char *values)
 {
     const size_t step = element_bytes(literal->shape.type);
@@ -147,7 +147,7 @@ tow_status_t tow_literal_parse(const char *text, tow_literal_t *out_literal)
     char shape[TOW_SHAPE_TEXT_MAX];
     if (equals == NULL || (size_t)(equals - text) >= sizeof(shape))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "'%s' is no array: it looks like f32[2,2]=1,2,3,4 or "
+                         "'%s' is not an array such as f32[2,2]=1,2,3,4, "
                          "s32[8]=iota or f32[4]=@FILE",
                          text);
     memcpy(shape, text, (size_t)(equals - text));

@@ -1,4 +1,4 @@
-/* Arrays as text: "f32[2,2]=1,2,3,4", and their values for people. */
+/* Arrays as text: "f32[2,2]=1,2,3,4". */
 #ifndef TOW_TOOL_LITERAL_H_
 #define TOW_TOOL_LITERAL_H_
 
@@ -15,13 +15,13 @@ typedef struct tow_literal {
     size_t size;
 } tow_literal_t;
 
-/* SHAPE=VALUES: values separated by commas, or one value for all elements, or
- * `iota`, or @FILE with the raw bytes. INVALID_ARGUMENT says what is wrong. */
+/* Parses SHAPE=VALUES: values separated by commas, one value for all elements,
+ * `iota`, or @FILE with the raw bytes. */
 tow_status_t tow_literal_parse(const char *text, tow_literal_t *out_literal)
     TOW_MUST_USE;
 void tow_literal_deinit(tow_literal_t *literal);
 
-/* "f32[2]=1,2"; at most `element_count_max` values, then "...". */
+/* "Prints "f32[2]=1,2"; after `element_count_max` values, "...". */
 void tow_literal_print(FILE *out, const tow_shape_t *shape, const void *bytes,
                        size_t element_count_max);
 

@@ -1,4 +1,4 @@
-/* `tow lower`: a program after each pass of the lowering, without a cluster. */
+/* `tow lower`: prints a program after a lowering pass, without a cluster. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static const char *const pass_names[PASS_COUNT] = {"verify", "insert", "place",
                                                    "split"};
 
 typedef struct lower_arguments {
-    const char *file; /* argv's */
+    const char *file; /* of argv */
     pass_t after;
     uint64_t worker; /* NO_WORKER: all */
     bool json;
@@ -53,12 +53,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (a->file != NULL)
-            argp_error(state, "one file, not '%s' too", argument);
+            argp_error(state, "unexpected argument '%s': one file per run",
+                       argument);
         a->file = argument;
         return 0;
     case ARGP_KEY_END:
         if (a->file == NULL)
-            argp_error(state, "a file is missing; - is standard input");
+            argp_error(state, "name a program file, or - for standard input");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -72,7 +73,8 @@ static tow_status_t read_all(FILE *file, text_t *text)
 {
     for (;;) {
         if (text->count > FILE_BYTES_MAX)
-            return TOW_ERROR(TOW_OUT_OF_RANGE, "more than %zu bytes",
+            return TOW_ERROR(TOW_OUT_OF_RANGE,
+                             "the file is larger than the limit of %zu bytes",
                              FILE_BYTES_MAX);
         if (!tow_vec_reserve(text, text->count + 65536))
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -97,78 +99,79 @@ static tow_status_t read_file(const char *path, text_t *text)
 /* -- Passes ------------------------------------------------------------------- */
 
 static tow_status_t show_program(const lower_arguments_t *a,
-                                 const tow_lower_world_t *world,
+                                 const tow_lower_header_t *header,
                                  const tow_graph_t *program)
 {
     if (a->json) {
-        tow_lower_json_program(world, pass_names[a->after], program);
+        tow_lower_json_program(header, pass_names[a->after], program);
         return TOW_OK;
     }
-    if (a->after == PASS_PLACE) tow_lower_print_places(world);
+    if (a->after == PASS_PLACE) tow_lower_print_places(header);
     return tow_lower_print_program(program);
 }
 
 static tow_status_t split_worker(const lower_arguments_t *a,
-                                 tow_lower_world_t *world,
+                                 tow_lower_header_t *header,
                                  const tow_graph_t *program, uint32_t process)
 {
     tow_lowered_t *lowered;
-    world->scope.process = process;
-    TOW_RETURN_IF_ERROR(tow_graph_lower(program, &world->scope, &lowered));
+    header->scope.process = process;
+    TOW_RETURN_IF_ERROR(tow_graph_lower(program, &header->scope, &lowered));
     if (a->json)
-        tow_lower_json_worker(world, program, lowered);
+        tow_lower_json_worker(header, program, lowered);
     else
-        tow_lower_print_worker(world, program, lowered);
+        tow_lower_print_worker(header, program, lowered);
     tow_lowered_destroy(lowered);
     return TOW_OK;
 }
 
-static tow_status_t split(const lower_arguments_t *a, tow_lower_world_t *world,
+static tow_status_t split(const lower_arguments_t *a,
+                          tow_lower_header_t *header,
                           const tow_graph_t *program)
 {
     bool found = false;
-    for (size_t i = 0; i < world->processes.count; i++) {
-        const uint32_t process = world->processes.items[i];
+    for (size_t i = 0; i < header->processes.count; i++) {
+        const uint32_t process = header->processes.items[i];
         if (a->worker != NO_WORKER && a->worker != process) continue;
         found = true;
-        TOW_RETURN_IF_ERROR(split_worker(a, world, program, process));
+        TOW_RETURN_IF_ERROR(split_worker(a, header, program, process));
     }
     if (found) return TOW_OK;
     return TOW_ERROR(TOW_NOT_FOUND, "no slice has devices of process %llu",
                      (unsigned long long)a->worker);
 }
 
-static tow_status_t lower(const lower_arguments_t *a, tow_lower_world_t *world,
-                          tow_graph_t **program)
+static tow_status_t lower(const lower_arguments_t *a,
+                          tow_lower_header_t *header, tow_graph_t **program)
 {
-    const tow_graph_scope_t *scope = &world->scope.program;
+    const tow_graph_scope_t *scope = &header->scope.program;
     TOW_RETURN_IF_ERROR(tow_graph_verify_loose(*program, scope));
-    if (a->after == PASS_VERIFY) return show_program(a, world, *program);
-    world->scope.client_node_count = (uint32_t)tow_graph_node_count(*program);
+    if (a->after == PASS_VERIFY) return show_program(a, header, *program);
+    header->scope.client_node_count = (uint32_t)tow_graph_node_count(*program);
     tow_graph_t *complete;
     TOW_RETURN_IF_ERROR(tow_graph_insert_transfers(*program, scope, &complete));
     tow_graph_destroy(*program);
     *program = complete;
     TOW_RETURN_IF_ERROR(tow_graph_verify(*program, scope));
-    if (a->after == PASS_INSERT) return show_program(a, world, *program);
-    TOW_RETURN_IF_ERROR(tow_lower_world_place(world, *program));
-    if (a->after == PASS_PLACE) return show_program(a, world, *program);
-    return split(a, world, *program);
+    if (a->after == PASS_INSERT) return show_program(a, header, *program);
+    TOW_RETURN_IF_ERROR(tow_lower_header_place(header, *program));
+    if (a->after == PASS_PLACE) return show_program(a, header, *program);
+    return split(a, header, *program);
 }
 
 static tow_status_t lower_file(const lower_arguments_t *a)
 {
     text_t text = {0};
-    tow_lower_world_t world = {0};
+    tow_lower_header_t header = {0};
     tow_graph_t *program = NULL;
     tow_status_t status = read_file(a->file, &text);
     if (status == TOW_OK)
-        status = tow_lower_world_open(&world, text.items, text.count);
+        status = tow_lower_header_open(&header, text.items, text.count);
     if (status == TOW_OK)
         status = tow_graph_parse(text.items, text.count, &program);
-    if (status == TOW_OK) status = lower(a, &world, &program);
+    if (status == TOW_OK) status = lower(a, &header, &program);
     tow_graph_destroy(program);
-    tow_lower_world_close(&world);
+    tow_lower_header_close(&header);
     tow_vec_deinit(&text);
     if (status == TOW_OK) return TOW_OK;
     return tow_status_annotate(status, "%s", a->file);
@@ -178,10 +181,11 @@ int tow_command_lower(int argc, char **argv)
 {
     static const struct argp_option table[] = {
         {"after", 'a', "PASS", 0,
-         "Show it after this pass: verify, insert, place or split (split)", 0},
+         "Print the program after this pass: verify, insert, place or split (split)",
+         0},
         {"worker", 'w', "PROCESS", 0,
-         "After split, only what this worker gets (all)", 0},
-        {"json", 'j', NULL, 0, "JSON, one object a line", 0},
+         "After split, print only the part of worker P (all)", 0},
+        {"json", 'j', NULL, 0, "Print one JSON object per line", 0},
         {0},
     };
     static const struct argp argp = {
@@ -189,13 +193,11 @@ int tow_command_lower(int argc, char **argv)
         .parser = parse,
         .args_doc = "FILE",
         .doc =
-            "Lowers a program in its text form, and shows it after a pass: what "
-            "was read and verified, with the transfers that it needs, with its "
-            "devices, or what each worker is told to run.\v"
-            "Lines above the program say what its ids stand for:\n\n"
+            "Lowers a program in its text form and prints it after a pass: as read and verified (verify), with transfers (insert), with devices (place), or split into the steps of each worker (split).\v"
+            "The lines above the program declare its slices, hosts and functions:\n\n"
             "  slice 1 on 0.0-3, 1.0-3      PROCESS.DEVICE, both may be ranges\n"
             "  slice 2 on 2-3.0-3\n"
-            "  host 0, 1                    processes of one machine\n"
+            "  host 0, 1                    processes of one host\n"
             "  function 1 \"A\" for 8 (f32[4,8] as 8x1) -> (f32[4,8] as 8x1)\n"
             "  function 2 \"B\" for 8 (f32[32,1] as 1x8) -> (f32[32,1] as 1x8)\n"
             "  program \"AB\" {\n"
@@ -204,9 +206,7 @@ int tow_command_lower(int argc, char **argv)
             "    %2 = compute \"B\" function 2 on slice 2 (%1)\n"
             "    %3 = result \"y\" (%2)\n"
             "  }\n\n"
-            "Shapes are those of one shard; `as 2x4*2` says how the whole is cut: "
-            "2 parts by 4, each on two devices. A result may end in `alias 0`: it "
-            "takes the memory of argument 0.",
+            "Shapes are those of one shard; `as 2x4*2` is the sharding: 2 by 4 parts, each on two devices. `alias 0` after a result: it reuses the memory of argument 0.",
     };
     lower_arguments_t arguments = {.after = PASS_SPLIT, .worker = NO_WORKER};
     const int usage = tow_command_parse(&argp, argc, argv, &arguments);

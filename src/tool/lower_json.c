@@ -1,4 +1,4 @@
-/* The JSON of `tow lower`. */
+/* JSON output of `tow lower`. */
 #include <jansson.h>
 #include <stdio.h>
 
@@ -80,7 +80,7 @@ static json_t *node_of(const tow_node_t *node)
     };
     json_t *object = json_object();
     put(object, "kind", json_string(kinds[node->kind]));
-    /* Names are bytes; those that are not text are left out. */
+    /* Names are arbitrary bytes; those that are not UTF-8 are left out. */
     json_t *name = json_string(node->name);
     put(object, "name", name != NULL ? name : json_null());
     if (node->kind != TOW_NODE_RESULT)
@@ -102,11 +102,11 @@ static json_t *node_of(const tow_node_t *node)
     return object;
 }
 
-static json_t *places_of(const tow_lower_world_t *world)
+static json_t *places_of(const tow_lower_header_t *header)
 {
     json_t *array = json_array();
-    for (size_t i = 0; i < world->slices.count; i++) {
-        const tow_lower_slice_t *slice = &world->slices.items[i];
+    for (size_t i = 0; i < header->slices.count; i++) {
+        const tow_lower_slice_t *slice = &header->slices.items[i];
         json_t *devices = json_array();
         for (size_t k = 0; k < slice->places.count; k++)
             json_array_append_new(
@@ -121,21 +121,21 @@ static json_t *places_of(const tow_lower_world_t *world)
     return array;
 }
 
-static json_t *executables_of(const tow_lower_world_t *world)
+static json_t *executables_of(const tow_lower_header_t *header)
 {
     json_t *array = json_array();
-    for (size_t i = 0; i < world->executables.count; i++) {
+    for (size_t i = 0; i < header->executables.count; i++) {
         json_t *object = json_object();
         put(object, "function",
-            number_of(world->executables.items[i].function.value));
+            number_of(header->executables.items[i].function.value));
         put(object, "slice",
-            number_of(world->executables.items[i].slice.value));
+            number_of(header->executables.items[i].slice.value));
         json_array_append_new(array, object);
     }
     return array;
 }
 
-void tow_lower_json_program(const tow_lower_world_t *world, const char *pass,
+void tow_lower_json_program(const tow_lower_header_t *header, const char *pass,
                             const tow_graph_t *program)
 {
     json_t *object = json_object();
@@ -146,9 +146,9 @@ void tow_lower_json_program(const tow_lower_world_t *world, const char *pass,
     put(object, "program", json_string(tow_graph_name(program)));
     put(object, "sequential", json_boolean(tow_graph_is_sequential(program)));
     put(object, "nodes", nodes);
-    if (world->executables.count > 0) {
-        put(object, "slices", places_of(world));
-        put(object, "executables", executables_of(world));
+    if (header->executables.count > 0) {
+        put(object, "slices", places_of(header));
+        put(object, "executables", executables_of(header));
     }
     print_line(object);
 }
@@ -236,7 +236,8 @@ static json_t *step_of(const tow_lowered_step_t *step)
     put(object, "inputs", numbers_of(step->inputs, step->input_count));
     put(object, "first_output", number_of(step->first_output));
     put(object, "output_count", number_of(step->output_count));
-    put(object, "kept", numbers_of(step->kept, step->kept_count));
+    put(object, "kept",
+        numbers_of(step->non_donatable, step->non_donatable_count));
     put(object, "freed", numbers_of(step->freed, step->freed_count));
     if (step->route != NULL) put(object, "route", route_of(step->route));
     if (step->collective != NULL)
@@ -244,7 +245,7 @@ static json_t *step_of(const tow_lowered_step_t *step)
     return object;
 }
 
-void tow_lower_json_worker(const tow_lower_world_t *world,
+void tow_lower_json_worker(const tow_lower_header_t *header,
                            const tow_graph_t *program,
                            const tow_lowered_t *lowered)
 {
@@ -254,7 +255,7 @@ void tow_lower_json_worker(const tow_lower_world_t *world,
         json_array_append_new(steps, step_of(&lowered->steps[i]));
     put(object, "after", json_string("split"));
     put(object, "program", json_string(tow_graph_name(program)));
-    put(object, "worker", number_of(world->scope.process));
+    put(object, "worker", number_of(header->scope.process));
     put(object, "slot_count", number_of(lowered->slot_count));
     put(object, "step_count_all", number_of(lowered->step_count_all));
     put(object, "results", numbers_of(lowered->results, lowered->result_count));

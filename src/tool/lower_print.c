@@ -7,20 +7,20 @@
 
 /* -- Places -------------------------------------------------------------------- */
 
-void tow_lower_print_places(const tow_lower_world_t *world)
+void tow_lower_print_places(const tow_lower_header_t *header)
 {
-    for (size_t i = 0; i < world->slices.count; i++) {
-        const tow_lower_slice_t *slice = &world->slices.items[i];
+    for (size_t i = 0; i < header->slices.count; i++) {
+        const tow_lower_slice_t *slice = &header->slices.items[i];
         printf("slice %" PRIu64 " on", slice->id.value);
         for (size_t k = 0; k < slice->places.count; k++)
             printf("%s %u.%u", k > 0 ? "," : "", slice->places.items[k].process,
                    slice->places.items[k].device);
         printf("\n");
     }
-    for (size_t i = 0; i < world->executables.count; i++)
+    for (size_t i = 0; i < header->executables.count; i++)
         printf("executable %zu is function %" PRIu64 " on slice %" PRIu64 "\n",
-               i + 1, world->executables.items[i].function.value,
-               world->executables.items[i].slice.value);
+               i + 1, header->executables.items[i].function.value,
+               header->executables.items[i].slice.value);
 }
 
 tow_status_t tow_lower_print_program(const tow_graph_t *program)
@@ -50,7 +50,7 @@ static void print_slots(const char *head, uint32_t first, uint32_t count)
     if (count > 1) printf(" to %u", first + count - 1);
 }
 
-/* "0:2, 4:8": where a box begins and ends along each dimension. */
+/* ""0:2, 4:8": the range of a box in each dimension. */
 static void print_box(const int64_t *start, const int64_t *extent,
                       uint32_t rank)
 {
@@ -114,7 +114,7 @@ static void print_part(const tow_collective_part_t *part)
     }
 }
 
-/* Names are bytes of any kind, and this may be a terminal. */
+/* Names are arbitrary bytes, and the output may be a terminal. */
 static void print_name(const char *name)
 {
     if (*name == '\0') return;
@@ -141,18 +141,19 @@ static void print_step(const tow_graph_t *program,
     if (step->time_limit_ms > 0) printf(", within %u ms", step->time_limit_ms);
     print_numbers(", reads slots", step->inputs, step->input_count);
     print_slots(", fills slots", step->first_output, step->output_count);
-    print_numbers(", keeps inputs", step->kept, step->kept_count);
+    print_numbers(", keeps inputs", step->non_donatable,
+                  step->non_donatable_count);
     print_numbers(", frees slots", step->freed, step->freed_count);
     printf("\n");
     if (step->route != NULL) print_route(step->route);
     if (step->collective != NULL) print_part(step->collective);
 }
 
-void tow_lower_print_worker(const tow_lower_world_t *world,
+void tow_lower_print_worker(const tow_lower_header_t *header,
                             const tow_graph_t *program,
                             const tow_lowered_t *lowered)
 {
-    printf("worker %u: %zu of %u steps, %u slots\n", world->scope.process,
+    printf("worker %u: %zu of %u steps, %u slots\n", header->scope.process,
            lowered->step_count, lowered->step_count_all, lowered->slot_count);
     for (size_t i = 0; i < lowered->step_count; i++)
         print_step(program, &lowered->steps[i]);

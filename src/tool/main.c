@@ -1,4 +1,4 @@
-/* The `tow` command: finds the row of the table and runs it. */
+/* The `tow` command: finds the subcommand in the table and runs it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,30 +8,24 @@
 static const tow_command_t commands[] = {
     {"up", "start a cluster on this host: a controller and workers",
      tow_command_up},
-    {"down", "end the cluster that `up` started", tow_command_down},
-    {"status", "workers, devices, memory, clients and queues of a cluster",
+    {"down", "stop the cluster that `up` started", tow_command_down},
+    {"status", "show workers, devices, memory, clients and queues",
      tow_command_status},
-    {"run", "compile one StableHLO program and run it, here or on a cluster",
-     tow_command_run},
-    {"trace", "what the processes of a cluster did lately, for Perfetto",
+    {"run", "compile and run a StableHLO program", tow_command_run},
+    {"trace", "save recent events of all processes, for Perfetto",
      tow_command_trace},
-    {"controller", "be the controller of a cluster", tow_command_controller},
-    {"worker", "be a worker of a cluster", tow_command_worker},
-    {"setup", "bring XLA, which workers compute with, into the cache folder",
+    {"controller", "run the controller of a cluster", tow_command_controller},
+    {"worker", "run a worker of a cluster", tow_command_worker},
+    {"setup", "download XLA, which workers need, into the cache folder",
      tow_command_setup},
     {"devices", "list the devices of this host", tow_command_devices},
-    {"lower", "show a program after each pass of the lowering",
-     tow_command_lower},
-    {"exchange",
-     "two processes exchange messages and bulk data, or do so in "
-     "simulation",
-     tow_command_exchange},
-    {"sim", "run simulated clusters from seeds, search for failing ones",
+    {"lower", "show a program after each lowering pass", tow_command_lower},
+    {"sim", "run simulated clusters and search for failing seeds",
      tow_command_sim},
-    {"bench", "measure, each time beside a peer or a limit", tow_command_bench},
-    {"keys", "make the token and the certificate that a cluster needs",
+    {"bench", "run a benchmark against a peer or a limit", tow_command_bench},
+    {"keys", "create the token and the certificate of a cluster",
      tow_command_keys},
-    {"version", "versions of this program and of what it stands on",
+    {"version", "print the versions of this program and its libraries",
      tow_command_version},
 };
 
@@ -44,11 +38,10 @@ static void print_help(FILE *out)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fprintf(out,
             "\n`tow COMMAND --help` explains a command. For example:\n"
-            "  tow up --workers 2 --devices 2    a cluster; then tow status\n"
+            "  tow up --workers 2 --devices 2    start a cluster\n"
             "  tow run examples/add.mlir --cluster -i f32[4]=iota -i f32[4]=1\n"
-            "  tow sim --seeds 100               search 100 seeds for a fault\n"
-            "  tow bench net --quick --json      numbers, for a program to "
-            "read\n\n"
+            "  tow sim --seeds 100               search 100 seeds\n"
+            "  tow bench net --quick --json      one JSON object per case\n\n"
             "TOW_LOG=debug|info|warn|error|off sets the log level;\n"
             "TOW_LOG_FORMAT=json makes each line an object.\n");
 }
@@ -83,7 +76,7 @@ int main(int argc, char **argv)
     if (strcmp(name, "--version") == 0) name = "version";
     const tow_command_t *command = find(name);
     if (command == NULL) {
-        fprintf(stderr, "tow: no command '%s': `tow help` lists them\n", name);
+        fprintf(stderr, "tow: no command '%s': see `tow help`\n", name);
         return TOW_EXIT_USAGE;
     }
     return run(command, argc - 1, argv + 1);

@@ -1,6 +1,6 @@
-/* `tow setup`: brings XLA into the user's cache. The work is done by the script
- * that `make` runs too, python/towpath/xla.py: it goes through pip, and so asks
- * whatever package index the user has told pip of. */
+/* `tow setup`: downloads XLA into the user's cache folder. It runs
+ * python/towpath/xla.py, as `make` does, which uses pip and thus the package
+ * index that the user has configured. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,7 +12,8 @@
 #include "base/macros.h"
 #include "tool/command.h"
 
-/* In a wheel, in a build folder of a clone, and where `make install` puts it. */
+/* In a wheel, in the build folder of a clone, and where `make install` puts
+ * it. */
 static bool find_script(const char *folder, char script[PATH_MAX])
 {
     static const char *const tails[] = {"../xla.py", "../python/towpath/xla.py",
@@ -25,8 +26,8 @@ static bool find_script(const char *folder, char script[PATH_MAX])
     return false;
 }
 
-/* TOW_PYTHON, which the wheel's `tow` sets to the Python that it is installed
- * in; that of the clone; whichever PATH finds. */
+/* TOW_PYTHON, which the wheel's `tow` sets to its own Python; else the clone's;
+ * else the one in PATH. */
 static const char *find_python(const char *folder, char path[PATH_MAX])
 {
     const char *given = getenv("TOW_PYTHON");
@@ -46,9 +47,7 @@ static tow_status_t become_script(int argc, char **argv)
     *strrchr(folder, '/') = '\0';
     if (!find_script(folder, script))
         return TOW_ERROR(TOW_NOT_FOUND,
-                         "xla.py, which does it, is not beside %s; install "
-                         "Towpath again",
-                         folder);
+                         "xla.py is not beside %s: reinstall Towpath", folder);
     const char **words = tow_calloc((size_t)argc + 3, sizeof(*words));
     if (words == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     words[0] = find_python(folder, python);
@@ -58,7 +57,7 @@ static tow_status_t become_script(int argc, char **argv)
         words[i + 2] = argv[i];
     execvp(words[0], (char *const *)words);
     tow_status_t status = TOW_ERRNO(
-        errno, "starting %s (TOW_PYTHON names another Python)", words[0]);
+        errno, "starting %s (set TOW_PYTHON to use another Python)", words[0]);
     tow_free(words);
     return status;
 }

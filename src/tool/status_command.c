@@ -1,14 +1,14 @@
-/* `tow status` and `tow trace`: what a cluster says of itself. */
+/* `tow status` and `tow trace`: reports of a running cluster. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "tool/cluster.h"
+#include "tool/cluster_client.h"
 #include "tool/command.h"
 
 typedef struct status_arguments {
-    tow_cluster_options_t cluster;
+    tow_cluster_client_options_t cluster;
     const char *out; /* of a trace */
     bool json;
 } status_arguments_t;
@@ -28,7 +28,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_FOLDER: a->cluster.folder = argument; return 0;
     case OPTION_TOKEN: a->cluster.token_file = argument; return 0;
     case ARGP_KEY_ARG:
-        argp_error(state, "unexpected word '%s'", argument);
+        argp_error(state, "unexpected argument '%s'", argument);
         return EINVAL;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -191,8 +191,8 @@ static tow_status_t print_text(const char *text)
     json_error_t error;
     json_t *report = json_loads(text, 0, &error);
     if (report == NULL)
-        return TOW_ERROR(TOW_DATA_LOSS, "the report is no JSON: %s",
-                         error.text);
+        return TOW_ERROR(TOW_DATA_LOSS,
+                         "the controller's report is not JSON: %s", error.text);
     print_totals(report);
     print_islands(json_object_get(report, "islands"));
     print_workers(json_object_get(report, "workers"));
@@ -205,7 +205,7 @@ static tow_status_t show_status(const status_arguments_t *a)
 {
     tow_client_t *client = NULL;
     char *text = NULL;
-    TOW_RETURN_IF_ERROR(tow_cluster_open(&a->cluster, &client));
+    TOW_RETURN_IF_ERROR(tow_cluster_client_open(&a->cluster, &client));
     tow_status_t status = tow_client_report(client, &text);
     if (status == TOW_OK) {
         if (a->json)
@@ -218,31 +218,30 @@ static tow_status_t show_status(const status_arguments_t *a)
     return status;
 }
 
-#define CLUSTER_OPTIONS                                                    \
-    {"address",                                                            \
-     'a',                                                                  \
-     "ADDRESS",                                                            \
-     0,                                                                    \
-     "The controller's address (TOW_ADDRESS, or that of `tow up`)",        \
-     0},                                                                   \
-        {"folder", OPTION_FOLDER, "FOLDER", 0, "As given to `tow up`", 0}, \
-    {                                                                      \
-        "token", OPTION_TOKEN, "FILE", 0, "The cluster's token", 0         \
+#define CLUSTER_OPTIONS                                                          \
+    {"address",                                                                  \
+     'a',                                                                        \
+     "ADDRESS",                                                                  \
+     0,                                                                          \
+     "Address of the controller (default: TOW_ADDRESS, or the one of `tow up`)", \
+     0},                                                                         \
+        {"folder", OPTION_FOLDER, "FOLDER", 0, "Folder of `tow up`", 0},         \
+    {                                                                            \
+        "token", OPTION_TOKEN, "FILE", 0, "Token file of the cluster", 0         \
     }
 
 int tow_command_status(int argc, char **argv)
 {
     static const struct argp_option table[] = {
         CLUSTER_OPTIONS,
-        {"json", 'j', NULL, 0, "All of it, as JSON", 0},
+        {"json", 'j', NULL, 0, "Print the full report as JSON", 0},
         {0},
     };
     static const struct argp argp = {
         .options = table,
         .parser = parse,
         .doc =
-            "Shows islands, workers, devices, memory, clients and queues of a "
-            "cluster. The client named tow is this command.",
+            "Prints islands, workers, devices, memory, clients and queues of a cluster. The client named tow is this command.",
     };
     status_arguments_t arguments = {0};
     int usage = tow_command_parse(&argp, argc, argv, &arguments);
@@ -266,11 +265,11 @@ static tow_status_t take_trace(const status_arguments_t *a)
 {
     tow_client_t *client = NULL;
     char *text = NULL;
-    TOW_RETURN_IF_ERROR(tow_cluster_open(&a->cluster, &client));
+    TOW_RETURN_IF_ERROR(tow_cluster_client_open(&a->cluster, &client));
     tow_status_t status = tow_client_trace(client, &text);
     if (status == TOW_OK) status = write_file(a->out, text);
     if (status == TOW_OK)
-        printf("%s: %zu bytes; ui.perfetto.dev opens it\n", a->out,
+        printf("wrote %s (%zu bytes): open it with ui.perfetto.dev\n", a->out,
                strlen(text));
     tow_free_text(text);
     tow_client_release(client);
@@ -281,14 +280,14 @@ int tow_command_trace(int argc, char **argv)
 {
     static const struct argp_option table[] = {
         CLUSTER_OPTIONS,
-        {"out", 'o', "FILE", 0, "Where to write it (trace.json)", 0},
+        {"out", 'o', "FILE", 0, "Output file (trace.json)", 0},
         {0},
     };
     static const struct argp argp = {
         .options = table,
         .parser = parse,
-        .doc = "Writes the last trace events of all processes of a cluster, "
-               "clocks aligned, as a file that Perfetto opens.",
+        .doc =
+            "Writes the most recent trace events of all processes of a cluster, with aligned clocks, to a file for Perfetto.",
     };
     status_arguments_t arguments = {.out = "trace.json"};
     int usage = tow_command_parse(&argp, argc, argv, &arguments);

@@ -10,16 +10,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "supervisor/daemon.h"
+#include "supervisor/keys.h"
+#include "supervisor/scratch_folder.h"
+#include "supervisor/supervisor.h"
 #include "tool/command.h"
-#include "tool/keys.h"
-#include "tool/process.h"
-#include "tool/role.h"
-#include "tool/supervisor.h"
 #include "wire/message.h"
 
 #define CHILD_READY_FD     3
-#define HOST_BYTES_DEFAULT UINT64_MAX /* nobody has said */
-/* A little more than the supervisor gives its processes. */
+#define HOST_BYTES_DEFAULT UINT64_MAX /* not given */
+/* Longer than the supervisor waits for its processes. */
 #define DOWN_MS     10000
 #define QUOTED_SIZE 2048
 
@@ -29,8 +29,8 @@ typedef struct up_arguments {
     const char *keys;
     tow_supervisor_options_t options;
     bool is_foreground;
-    bool is_ended; /* before it was there */
-    pid_t child;   /* then: of ours; 0: none */
+    bool is_ended; /* interrupted while starting */
+    pid_t child;   /* then: the child to stop; 0: none */
 } up_arguments_t;
 
 enum {
@@ -110,18 +110,21 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_UNBOUND: a->options.is_unbound = true; return 0;
     case OPTION_HOST_FUNCTIONS: a->options.host_functions = true; return 0;
     case OPTION_JOINT: a->options.is_joint = true; return 0;
-    case OPTION_COMPILE_CACHE: a->options.keeps_compiled = true; return 0;
+    case OPTION_COMPILE_CACHE: a->options.use_compile_cache = true; return 0;
     case ARGP_KEY_ARG:
-        argp_error(state, "unexpected word '%s'", argument);
+        argp_error(state, "unexpected argument '%s'", argument);
         return EINVAL;
     case ARGP_KEY_END:
         if (a->options.follow_fd >= 0 && !a->is_foreground)
-            argp_error(state, "--follow-fd goes with --foreground");
+            argp_error(state, "--follow-fd needs --foreground");
         if (a->options.is_joint && a->options.worker_count > 1)
-            argp_error(state, "--joint is for one worker");
+            argp_error(state, "--joint needs --workers 1");
         if (a->options.island_count > a->options.worker_count)
-            argp_error(state, "an island has at least one worker: --islands "
-                              "takes no more than --workers");
+            argp_error(state,
+                       "--islands %llu exceeds --workers %llu: every island "
+                       "has a worker",
+                       (unsigned long long)a->options.island_count,
+                       (unsigned long long)a->options.worker_count);
         return 0;
     default: return parse_more(key, argument, state);
     }
@@ -129,7 +132,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 
 /* -- In the foreground ---------------------------------------------------------- */
 
-/* A token of its own, new each time, unless the user has keys. */
+/* Creates a new token for this cluster, if --keys is not given. */
 static tow_status_t make_token(const tow_run_folder_t *folder)
 {
     tow_keys_t keys;
@@ -145,23 +148,25 @@ static tow_status_t supervise(const up_arguments_t *a, tow_run_folder_t *folder)
     if (a->keys == NULL) TOW_RETURN_IF_ERROR(make_token(folder));
     tow_supervisor_options_t options = a->options;
     options.folder = folder;
+    options.worker_main = tow_command_worker;
     char keys[PATH_MAX];
     if (a->keys != NULL && realpath(a->keys, keys) == NULL)
-        return TOW_ERRNO(errno, "looking for --keys %s", a->keys);
+        return TOW_ERRNO(errno, "finding --keys %s", a->keys);
     options.keys = a->keys != NULL ? keys : folder->path;
     options.address = a->address != NULL ? a->address : address;
-    setenv("TOW_LOG", "info", 0); /* Their logs are files. */
-    return tow_supervise(&options);
+    setenv("TOW_LOG", "info", 0); /* The processes log to files. */
+    return tow_supervisor_run(&options);
 }
 
-/* We were told to end while XLA was being loaded, and have become this. */
+/* A signal arrived while XLA was loading, and replaced the supervisor by this
+ * process. */
 static tow_status_t end_early(const up_arguments_t *a)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    fputs("tow up: it was told to end before it was ready\n", stderr);
-    tow_supervise_end(a->child);
+    fputs("tow up: stopped by a signal before the cluster was ready\n", stderr);
+    tow_supervisor_end_child(a->child);
     return TOW_OK;
 }
 
@@ -172,15 +177,15 @@ static tow_status_t run_foreground(const up_arguments_t *a)
     TOW_RETURN_IF_ERROR(tow_run_folder_take(&folder));
     tow_status_t status = a->is_ended ? end_early(a) : supervise(a, &folder);
     tow_run_folder_leave(&folder);
-    /* Who is followed may be gone, and the folder is its alone. */
+    /* The client may be dead, and nobody else uses the folder. */
     if (a->options.follow_fd >= 0 && status == TOW_OK)
-        tow_scratch_remove(folder.path);
+        tow_scratch_folder_remove(folder.path);
     return status;
 }
 
 /* -- In the background ---------------------------------------------------------- */
 
-/* Who ends us while it starts means it. */
+/* A signal during the start is meant for the supervisor. */
 static volatile sig_atomic_t started;
 
 static void forward(int number)
@@ -227,7 +232,7 @@ TOW_NORETURN static void become_supervisor(int argc, char **argv,
     _exit(127);
 }
 
-/* The line that it says when it is ready; "" if it ended instead. */
+/* Reads the supervisor's line; "" if it exited instead. */
 static void read_line(int fd, char *line, size_t capacity)
 {
     size_t count = 0;
@@ -249,12 +254,12 @@ static tow_status_t quote_failure(const char *log)
     while (count > 0 && text[count - 1] == '\n')
         count--;
     text[count > 0 ? count : 0] = '\0';
-    /* Its own name is before it, and ours will be. */
+    /* The caller adds the prefix again. */
     const char *prefix = "tow up: ";
     const bool has_prefix = strncmp(text, prefix, strlen(prefix)) == 0;
     return TOW_ERROR(TOW_UNAVAILABLE, "%s",
                      count > 0 ? text + (has_prefix ? strlen(prefix) : 0)
-                               : "it did not start, and said nothing");
+                               : "the supervisor exited without a message");
 }
 
 static tow_status_t run_background(const up_arguments_t *a, int argc,
@@ -265,7 +270,9 @@ static tow_status_t run_background(const up_arguments_t *a, int argc,
     char address[TOW_ADDRESS_TEXT_MAX + 32];
     TOW_RETURN_IF_ERROR(tow_run_folder_name(&folder, a->folder));
     TOW_RETURN_IF_ERROR(tow_run_folder_take(&folder));
-    close(folder.lock_fd); /* For the child; there is a log's place now. */
+    close(
+        folder
+            .lock_fd); /* Only the child holds the lock; the folder exists for its log now. */
     tow_run_folder_file(&folder, "up.log", log);
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) != 0) return TOW_ERRNO(errno, "making a pipe");
@@ -294,55 +301,56 @@ int tow_command_up(int argc, char **argv)
 {
     static const struct argp_option table[] = {
         {"workers", 'w', "N", 0, "Worker processes (1)", 0},
-        {"devices", 'n', "N", 0, "Devices of each (8)", 0},
+        {"devices", 'n', "N", 0, "Devices per worker (8)", 0},
         {"islands", 'i', "N", 0,
-         "Split the workers evenly: island-0, island-1, ... (one: main)", 0},
-        {"memory", 'm', "BYTES", 0, "Memory of each device (no limit)", 0},
+         "Split the workers evenly into islands island-0, island-1, ... (default: one, main)",
+         0},
+        {"memory", 'm', "BYTES", 0, "Memory limit of each device (none)", 0},
         {"host-memory", OPTION_HOST_MEMORY, "BYTES", 0,
-         "Host memory of each worker for idle objects that give way; 0: none "
-         "(a quarter, by all workers)",
+         "Host memory of each worker for objects spilled from devices; 0: none (default: all workers share a quarter of the host's)",
          0},
         {"joint", OPTION_JOINT, NULL, 0,
-         "One process for the controller and its only worker: quicker, but the "
-         "death of that worker ends all sessions",
+         "Run the controller in the process of the only worker: faster, but the death of that process ends all sessions",
          0},
         {"unbound", OPTION_UNBOUND, NULL, 0,
-         "Let every worker use all cores, not a share of them each", 0},
+         "Let every worker use all cores instead of a share", 0},
         {"host-functions", OPTION_HOST_FUNCTIONS, NULL, 0,
-         "Let workers run host functions: C of clients, as this user", 0},
+         "Let workers run clients' host functions: native code, as this user",
+         0},
         {"compile-cache", OPTION_COMPILE_CACHE, NULL, 0,
-         "Keep compiled programs in this user's cache folder, and use those "
-         "that are there (TOW_COMPILE_CACHE names another; off: do not)",
+         "Cache compiled programs in the user's cache folder (TOW_COMPILE_CACHE: another folder, or off)",
          0},
         {"simulated", 's', "MODEL", 0,
          "Simulated devices: tpu_v3, tpu_v4, ... (default: XLA on the CPU)", 0},
-        {"plugin", 'p', "PATH", 0, "A PJRT plugin", 0},
+        {"plugin", 'p', "PATH", 0, "PJRT plugin", 0},
         {"address", 'a', "ADDRESS", 0,
-         "Where to listen (default: a socket in the cluster's folder)", 0},
+         "Address of the controller (default: a socket in the cluster's folder)",
+         0},
         {"keys", OPTION_KEYS, "FOLDER", 0,
-         "Token and certificates (default: a new token)", 0},
+         "Folder with token and certificate (default: a new token)", 0},
         {"relay-above", OPTION_RELAY_ABOVE, "N", 0,
-         "Grant runs on more than N workers through some of them (128)", 0},
+         "Send grants of runs on more than N workers through relays (128)", 0},
         {"relay-group", OPTION_RELAY_GROUP, "N", 0,
-         "... each for N with itself (16); 1: never", 0},
+         "Workers per relay, itself included (16); 1: no relays", 0},
         {"folder", OPTION_FOLDER, "FOLDER", 0,
-         "Where its files are (default: XDG_RUNTIME_DIR/towpath, or "
+         "Folder for state, token and logs (default: XDG_RUNTIME_DIR/towpath, or "
          "/tmp/towpath-UID)",
          0},
-        {"foreground", 'f', NULL, 0, "Stay, until SIGTERM or SIGINT", 0},
+        {"foreground", 'f', NULL, 0,
+         "Run in the foreground until SIGTERM or SIGINT", 0},
         {"ready-fd", OPTION_READY_FD, "N", 0,
-         "Say the address on this descriptor when all is ready", 0},
+         "When ready, write the address to this file descriptor", 0},
         {"follow-fd", OPTION_FOLLOW_FD, "N", 0,
-         "End when this descriptor ends, and remove the folder", 0},
+         "Stop at the end of file of this descriptor, and remove the folder",
+         0},
         {"ended", OPTION_ENDED, "PROCESS", OPTION_HIDDEN, NULL, 0},
         {0},
     };
     static const struct argp argp = {
         .options = table,
         .parser = parse,
-        .doc = "Starts a cluster on this host: a controller and workers. One "
-               "that dies is started again. `tow status` shows it, `tow down` "
-               "ends it.",
+        .doc =
+            "Starts a cluster on this host: a controller and workers. A process that dies is restarted. `tow status` shows the cluster, `tow down` stops it.",
     };
     up_arguments_t arguments = {.options = {.worker_count = 1,
                                             .device_count = 8,
@@ -352,7 +360,7 @@ int tow_command_up(int argc, char **argv)
     int usage = tow_command_parse(&argp, argc, argv, &arguments);
     if (usage != 0) return usage;
     if (arguments.options.host_bytes == HOST_BYTES_DEFAULT)
-        arguments.options.host_bytes = tow_role_host_bytes(
+        arguments.options.host_bytes = tow_daemon_host_memory_share(
             TOW_CLUSTER_HOST_SHARE * arguments.options.worker_count);
     return tow_command_finish(
         "up", arguments.is_foreground ? run_foreground(&arguments)
@@ -367,34 +375,33 @@ static error_t parse_down(int key, char *argument, struct argp_state *state)
     switch (key) {
     case OPTION_FOLDER: *folder = argument; return 0;
     case ARGP_KEY_ARG:
-        argp_error(state, "unexpected word '%s'", argument);
+        argp_error(state, "unexpected argument '%s'", argument);
         return EINVAL;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-/* The lock names the process, so it is no other that has its number by now. */
+/* The lock names the process, which excludes a reused process id. */
 static tow_status_t end_holder(const tow_run_folder_t *folder, pid_t pid)
 {
     const int fd = pidfd_open(pid, 0);
     if (fd < 0 || tow_run_folder_holder(folder) != pid) {
         if (fd >= 0) close(fd);
-        printf("down: process %d ended by itself just now\n", (int)pid);
+        printf("down: process %d has just exited\n", (int)pid);
         return TOW_OK;
     }
     tow_status_t status = TOW_OK;
     struct pollfd ended = {.fd = fd, .events = POLLIN};
     if (pidfd_send_signal(fd, SIGTERM, NULL, 0) != 0) {
-        status = TOW_ERRNO(errno, "telling process %d to end", (int)pid);
+        status = TOW_ERRNO(errno, "sending SIGTERM to process %d", (int)pid);
     } else if (poll(&ended, 1, DOWN_MS) == 1) {
-        printf("down: process %d and all that it started have ended\n",
-               (int)pid);
+        printf("down: process %d and its children have exited\n", (int)pid);
     } else {
         pidfd_send_signal(fd, SIGKILL, NULL, 0);
         poll(&ended, 1, DOWN_MS);
-        printf("down: process %d did not end within %d s and was killed, with "
-               "all that it started\n",
-               (int)pid, DOWN_MS / 1000);
+        printf(
+            "down: process %d did not exit within %d s and was killed with its children\n",
+            (int)pid, DOWN_MS / 1000);
     }
     close(fd);
     return status;
@@ -413,13 +420,14 @@ static tow_status_t go_down(const char *path)
 int tow_command_down(int argc, char **argv)
 {
     static const struct argp_option table[] = {
-        {"folder", OPTION_FOLDER, "FOLDER", 0, "As given to `tow up`", 0},
+        {"folder", OPTION_FOLDER, "FOLDER", 0, "Folder of `tow up`", 0},
         {0},
     };
     static const struct argp argp = {
         .options = table,
         .parser = parse_down,
-        .doc = "Ends the cluster that `tow up` started, and waits for it.",
+        .doc =
+            "Stops the cluster that `tow up` started and waits until it has exited.",
     };
     const char *folder = NULL;
     int usage = tow_command_parse(&argp, argc, argv, &folder);

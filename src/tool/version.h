@@ -1,5 +1,4 @@
-/* TOW_VERSION_STRING comes from the build; the commit from the source tree, when
- * there is one. */
+/* The version and commit of this build. */
 #ifndef TOW_TOOL_VERSION_H_
 #define TOW_TOOL_VERSION_H_
 
@@ -7,7 +6,7 @@
 #error "the build defines TOW_VERSION_STRING"
 #endif
 
-/* Twelve digits and "+changes" if the tree differs; "unknown" outside git. */
+/* Twelve digits, with "+changes" for a modified tree; "unknown" outside git. */
 const char *tow_version_commit(void);
 
 #endif /* TOW_TOOL_VERSION_H_ */

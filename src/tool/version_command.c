@@ -1,4 +1,4 @@
-/* `tow version`: what this is, and what it stands on. */
+/* `tow version`: versions of this program and its libraries. */
 #include "tool/version.h"
 
 #include <jansson.h>
@@ -50,7 +50,7 @@ int tow_command_version(int argc, char **argv)
     static const struct argp argp = {
         .options = table,
         .parser = parse,
-        .doc = "Prints the versions of this program and of what it stands on.",
+        .doc = "Prints the versions of this program and its libraries.",
     };
     version_options_t options = {0};
     int usage = tow_command_parse(&argp, argc, argv, &options);

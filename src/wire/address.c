@@ -7,7 +7,7 @@
 #include "base/assert.h"
 #include "wire/text_impl.h"
 
-/* What sockaddr_un holds, without its NUL. */
+/* Size of sun_path without the NUL. */
 #define UNIX_PATH_MAX 107
 /* What DNS allows. */
 #define HOST_NAME_LENGTH_MAX  253
@@ -24,7 +24,7 @@ static const struct {
     {"sim:", TOW_ADDRESS_SIM},
 };
 
-/* A problem is words for a person; NULL is none. */
+/* Parsers return a description of the problem; NULL: none. */
 typedef const char *problem_t;
 
 static problem_t parse_path(const char *path, tow_address_t *out_address)
@@ -80,8 +80,8 @@ static bool is_host_character(char c)
            (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-/* Names mean the same in either case; from here on they are equal too, and so
- * "LocalHost" is the name that stays on this host. */
+/* Host names are case-insensitive: lower case makes them comparable, and makes
+ * "LocalHost" local. */
 static void lower(char *host)
 {
     for (; *host != '\0'; host++) {
@@ -103,11 +103,12 @@ static problem_t check_host_name(const char *host)
             return "the host is neither a name nor an address";
         host += length;
         if (*host == '\0') break;
-        if (*host++ != '.') return "the host has a character that names lack";
+        if (*host++ != '.')
+            return "the host has a character that host names cannot have";
     }
-    /* "127.1" and "10.0.0.256": some resolvers take such, each as another
-     * address, and we must know which hosts are local. */
-    return numeric ? "this is no IPv4 address of four numbers" : NULL;
+    /* "127.1", "10.0.0.256": resolvers disagree about these, and we must know
+     * which hosts are local. */
+    return numeric ? "not an IPv4 address of four numbers" : NULL;
 }
 
 static problem_t parse_bracketed(const char *text, tow_address_t *out_address)
@@ -118,8 +119,7 @@ static problem_t parse_bracketed(const char *text, tow_address_t *out_address)
     size_t length = (size_t)(end - text) - 1;
     memcpy(out_address->host, text + 1, length);
     out_address->host[length] = '\0';
-    if (!is_ipv6(out_address->host))
-        return "between [ and ] stands no IPv6 address";
+    if (!is_ipv6(out_address->host)) return "no IPv6 address between [ and ]";
     if (end[1] != ':') return "the port is missing, as in tcp:[::1]:7000";
     return parse_port(end + 2, &out_address->port);
 }

@@ -30,14 +30,14 @@ typedef struct tow_address {
 /* INVALID_ARGUMENT names what is wrong and shows the right form. */
 tow_status_t tow_address_parse(const char *text, tow_address_t *out_address)
     TOW_MUST_USE;
-/* `capacity` TOW_ADDRESS_TEXT_MAX + 32 is always enough. */
+/* A `capacity` of TOW_ADDRESS_TEXT_MAX + 32 is always enough. */
 void tow_address_format(const tow_address_t *address, char *text,
                         size_t capacity);
-/* True only where packets cannot leave this host: Unix sockets, 127.0.0.0/8,
- * ::1, "localhost", the simulator. Whoever opens a socket for "localhost" uses
- * the loopback addresses and asks no resolver, so that this stays true. */
+/* True only if packets cannot leave this host: Unix sockets, 127.0.0.0/8, ::1,
+ * "localhost", the simulator. Code that opens a socket for "localhost" must use
+ * the loopback addresses without a resolver. */
 bool tow_address_is_local(const tow_address_t *address);
-/* As written: two names of one host are two. */
+/* Compares the text: two names of one host differ. */
 bool tow_address_is_same(const tow_address_t *a, const tow_address_t *b);
 
 #endif /* TOW_WIRE_ADDRESS_H_ */

@@ -75,8 +75,8 @@ static void wrong_addresses_say_what_is_wrong(void **state)
         {"tcp:2130706433:80", "four numbers"},
         {"tcp:a..b:80", "neither a name nor an address"},
         {"tcp:.a:80", "neither a name nor an address"},
-        {"tcp:a/b:80", "a character that names lack"},
-        {"tls:a b:80", "a character that names lack"},
+        {"tcp:a/b:80", "a character that host names cannot have"},
+        {"tls:a b:80", "a character that host names cannot have"},
         {"sim:", "a simulated name"},
         {"sim:a b", "a simulated name"},
         {"unix:/a\nb", "printable ASCII"},
@@ -98,7 +98,7 @@ static void host_names_are_kept_in_lower_case(void **state)
     assert_string_equal(parsed("tls:LocalHost:1").host, "localhost");
     assert_string_equal(parsed("tls:A-Z.Example:1").host, "a-z.example");
     assert_string_equal(parsed("unix:/Run/A").host, "/Run/A");
-    /* Whoever fills the struct by hand gets no benefit of the doubt. */
+    /* A struct filled by hand is checked in the same way. */
     const tow_address_t by_hand = {.kind = TOW_ADDRESS_TCP,
                                    .host = "LOCALHOST"};
     assert_false(tow_address_is_local(&by_hand));

@@ -98,12 +98,12 @@ static tow_status_t write_files(const char *certificate_path,
     tow_status_t status = write_pem(certificate_path, TOW_FILE_PUBLIC,
                                     "certificate file", certificate_text);
     if (status != TOW_OK)
-        unlink(key_path); /* Worthless alone, and in the way. */
+        unlink(key_path); /* A key without its certificate is useless. */
     return status;
 }
 
-/* The name ends in a list of names, where a comma would begin another: it must
- * be one that an address can have. */
+/* The name becomes part of a comma-separated list of names, so only names that
+ * an address may have are accepted. */
 static tow_status_t check_host(const char *host)
 {
     tow_address_t address;
@@ -118,7 +118,8 @@ static tow_status_t check_host(const char *host)
                          strlen(host));
     tow_status_t status = tow_address_parse(text, &address);
     if (status == TOW_OK && strcmp(address.host, host) != 0)
-        status = TOW_ERROR(TOW_INVALID_ARGUMENT, "%s is no host", host);
+        status = TOW_ERROR(TOW_INVALID_ARGUMENT, "%s is not a valid host name",
+                           host);
     return tow_status_annotate(status, "the host of a certificate");
 }
 

@@ -11,7 +11,7 @@ typedef enum wire_type {
     WIRE_32 = 5,
 } wire_type_t;
 
-/* The unpacker reads no further than this, and must see what we see. */
+/* Limits of protobuf-c, so that this check and the unpacker agree. */
 #define KEY_BYTES_MAX   5
 #define VALUE_BYTES_MAX 10
 
@@ -68,7 +68,7 @@ static bool skip_value(cursor_t *cursor, unsigned wire_type)
     case WIRE_64: return skip(cursor, 8);
     case WIRE_32: return skip(cursor, 4);
     case WIRE_BYTES: return read_varint(cursor, &count) && skip(cursor, count);
-    default: return false; /* groups, and what never was */
+    default: return false; /* groups and undefined wire types */
     }
 }
 
@@ -88,7 +88,7 @@ static wire_type_t wire_type_of(ProtobufCType type)
     }
 }
 
-/* Elements in a packed list, or SIZE_MAX if the last is cut off. */
+/* Number of elements in a packed list; SIZE_MAX if the last is truncated. */
 static size_t packed_count(wire_type_t element, const uint8_t *bytes,
                            size_t count)
 {
@@ -101,7 +101,7 @@ static size_t packed_count(wire_type_t element, const uint8_t *bytes,
     return elements;
 }
 
-/* The check of one message, and where it stands. */
+/* State of the check of one message. */
 typedef struct check {
     const tow_limits_t *limits;
     tow_check_fault_t *fault;
@@ -129,8 +129,9 @@ static bool check_unknown(check_t *check, unsigned wire_type)
     return true;
 }
 
-/* Counts what arrived of one field. One that is not repeated may come once:
- * protobuf lets the last win, but a flood of them costs memory. */
+/* Counts the elements of one field. A field that is not repeated may occur
+ * once: protobuf would let the last one win, but a flood of them costs
+ * memory. */
 static bool add_count(check_t *check, size_t index, size_t count)
 {
     const ProtobufCFieldDescriptor *field =
@@ -189,8 +190,8 @@ static bool check_field(check_t *check, size_t index, unsigned wire_type)
     return check_bytes(check, index, bytes, (size_t)count);
 }
 
-/* Our own messages number their fields without gaps, so the first look finds
- * them; searching, in another library, is for other people's. */
+/* Our field numbers have no gaps, so the index is the number - 1. The search in
+ * protobuf-c is for unknown fields. */
 static inline const ProtobufCFieldDescriptor *find_field(
     const ProtobufCMessageDescriptor *descriptor, uint32_t number)
 {
@@ -218,7 +219,7 @@ bool tow_check(const tow_limits_t *limits, const uint8_t *bytes, size_t count,
 {
     size_t field_count = limits->descriptor->n_fields;
     TOW_ASSERT(field_count <= TOW_CHECK_FIELDS_MAX);
-    check_t check; /* Only the counts that are used are worth clearing. */
+    check_t check; /* Not zeroed: only the counts in use are cleared below. */
     check.limits = limits;
     check.fault = out_fault;
     check.cursor = (cursor_t){.next = bytes, .end = bytes + count};

@@ -1,7 +1,7 @@
-/* Bounds for protobuf-c, which has none: one pass over a message's bytes,
- * before it is unpacked, that holds every count, length and depth to the
- * limits of its type. What passes cannot make the unpacker take more memory
- * than the limits and the length imply. Allocates nothing. */
+/* Limits for protobuf-c, which has none: one pass over the bytes of a message,
+ * before it is unpacked, checks every count, length and depth against the
+ * limits of its type. This bounds the memory that the unpacker takes. Allocates
+ * nothing. */
 #ifndef TOW_WIRE_CHECK_H_
 #define TOW_WIRE_CHECK_H_
 
@@ -23,25 +23,25 @@ typedef struct tow_field_limits {
     const tow_limits_t *nested; /* of a message field */
 } tow_field_limits_t;
 
-/* Limits of one message type. It must not contain itself: the depth of the
- * limits is the depth of the recursion. */
+/* Limits of one message type. A type must not contain itself: the recursion is
+ * as deep as the limits are. */
 struct tow_limits {
     const ProtobufCMessageDescriptor *descriptor;
-    tow_field_limits_t fields[TOW_CHECK_FIELDS_MAX]; /* in order of numbers */
+    tow_field_limits_t fields[TOW_CHECK_FIELDS_MAX]; /* by field number - 1 */
 };
 
 typedef struct tow_check_fault {
     const char *message; /* static: the type's name */
-    const char *field;   /* static; NULL when it is about no known field */
+    const char *field;   /* static; NULL: no known field */
     const char *problem; /* static */
 } tow_check_fault_t;
 
-/* False, and a filled *out_fault, if the bytes are malformed, repeat a field
- * that is not repeated, or pass a limit. */
+/* False, and *out_fault is set, if the bytes are malformed, repeat a field that
+ * is not repeated, or exceed a limit. */
 bool tow_check(const tow_limits_t *limits, const uint8_t *bytes, size_t count,
                tow_check_fault_t *out_fault) TOW_MUST_USE;
 
-/* Do the limits name every field that needs one, and no other? For tests. */
+/* True if exactly the fields that need limits have them. For tests. */
 bool tow_limits_are_complete(const tow_limits_t *limits);
 
 #endif /* TOW_WIRE_CHECK_H_ */

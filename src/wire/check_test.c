@@ -1,6 +1,5 @@
-/* The check reads bytes that protobuf-c has not seen, so the tests write them
- * by hand. Descriptors with repeated and nested fields come from protobuf-c's
- * own structs: no message of ours has such fields yet. */
+/* The check runs before protobuf-c, so the tests encode messages by hand. Their
+ * descriptors are made here, with all kinds of repeated and nested fields. */
 #include "base/testing.h"
 
 #include <stdbool.h>

@@ -14,7 +14,7 @@ static tow_status_t check_kind(int fd, const char *path, tow_file_kind_t kind,
     struct stat facts;
     if (fstat(fd, &facts) != 0) return TOW_ERRNO(errno, "%s %s", what, path);
     if (!S_ISREG(facts.st_mode))
-        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%s %s: this is no plain file",
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%s %s: not a regular file",
                          what, path);
     if (kind == TOW_FILE_PUBLIC || (facts.st_mode & 077) == 0) return TOW_OK;
     char word[PATH_MAX + 64];
@@ -53,7 +53,7 @@ tow_status_t tow_file_read(const char *path, tow_file_kind_t kind,
                            size_t *out_count)
 {
     *out_count = 0;
-    /* Without O_NONBLOCK a named pipe would hold us here for ever. */
+    /* O_NONBLOCK: opening a named pipe would block. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0) return TOW_ERRNO(errno, "%s %s", what, path);
     tow_status_t status = check_kind(fd, path, kind, what);
@@ -84,7 +84,7 @@ tow_status_t tow_file_create(const char *path, tow_file_kind_t kind,
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd < 0 && errno == EEXIST)
         return TOW_ERROR(TOW_ALREADY_EXISTS,
-                         "%s %s is there already and stays as it is; name "
+                         "%s %s already exists; name "
                          "another file, or remove this one first",
                          what, path);
     if (fd < 0) return TOW_ERRNO(errno, "making %s %s", what, path);

@@ -98,9 +98,9 @@ static void what_is_no_plain_file_is_refused(void **state)
     const char *pipe_path = in_folder("pipe");
     assert_int_equal(mkfifo(pipe_path, 0600), 0);
     expect(read_secret(pipe_path, bytes, sizeof(bytes), &count),
-           TOW_INVALID_ARGUMENT, "no plain file");
+           TOW_INVALID_ARGUMENT, "not a regular file");
     expect(read_secret(folder_path, bytes, sizeof(bytes), &count),
-           TOW_INVALID_ARGUMENT, "no plain file");
+           TOW_INVALID_ARGUMENT, "not a regular file");
     expect(read_secret(in_folder("absent"), bytes, sizeof(bytes), &count),
            TOW_NOT_FOUND, "absent");
 }

@@ -29,7 +29,7 @@ static TOW_COLD tow_frame_result_t refuse_size(uint32_t size, uint32_t size_max,
                                                tow_status_t *out_error)
 {
     *out_error = TOW_ERROR(TOW_INVALID_ARGUMENT,
-                           "a frame of %u bytes, and at most %u are allowed",
+                           "frame of %u bytes exceeds the limit of %u bytes",
                            size, size_max);
     return TOW_FRAME_BAD;
 }
@@ -37,9 +37,9 @@ static TOW_COLD tow_frame_result_t refuse_size(uint32_t size, uint32_t size_max,
 static TOW_COLD tow_frame_result_t refuse_flags(uint32_t type, uint32_t flags,
                                                 tow_status_t *out_error)
 {
-    *out_error = TOW_ERROR(
-        TOW_INVALID_ARGUMENT,
-        "a frame of type %u has flags 0x%04x, and none are known", type, flags);
+    *out_error =
+        TOW_ERROR(TOW_INVALID_ARGUMENT,
+                  "frame of type %u has unknown flags 0x%04x", type, flags);
     return TOW_FRAME_BAD;
 }
 
@@ -47,16 +47,15 @@ static TOW_COLD tow_frame_result_t refuse_checksum(const uint8_t *frame,
                                                    uint32_t size,
                                                    tow_status_t *out_error)
 {
-    *out_error =
-        TOW_ERROR(TOW_DATA_LOSS,
-                  "a frame of type %u and %u bytes was damaged on its way: its "
-                  "checksum is 0x%08x, its bytes have 0x%08x",
-                  tow_load_u16(frame + TYPE_AT), size,
-                  tow_load_u32(frame + CRC_AT), checksum(frame, size));
+    *out_error = TOW_ERROR(TOW_DATA_LOSS,
+                           "frame of type %u and %u bytes is corrupt: checksum "
+                           "0x%08x in its header, 0x%08x computed",
+                           tow_load_u16(frame + TYPE_AT), size,
+                           tow_load_u32(frame + CRC_AT), checksum(frame, size));
     return TOW_FRAME_BAD;
 }
 
-/* Not even a header: say what is wrong as soon as it can be known. */
+/* An incomplete header: report errors as early as possible. */
 static tow_frame_result_t parse_piece(const uint8_t *bytes, size_t available,
                                       uint32_t size_max, size_t *out_needed,
                                       tow_status_t *out_error)

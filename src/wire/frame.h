@@ -1,12 +1,12 @@
-/* Frames: how messages lie on a control connection.
+/* Frames: the encoding of messages on a control connection.
  *
  *     u32 size      bytes of payload
- *     u16 type      what the payload is
+ *     u16 type      of the message
  *     u16 flags     0; anything else is refused
  *     u32 crc       CRC32C of the eight bytes above and the payload
  *     payload
  *
- * Little endian. Sans I/O: these functions see bytes and nothing else. */
+ * Little endian. No I/O: these functions work on bytes in memory. */
 #ifndef TOW_WIRE_FRAME_H_
 #define TOW_WIRE_FRAME_H_
 
@@ -30,15 +30,15 @@ typedef enum tow_frame_result {
     TOW_FRAME_BAD,
 } tow_frame_result_t;
 
-/* Writes the header of a frame whose payload already stands at
+/* Writes the header of a frame whose payload is already at
  * `frame + TOW_FRAME_HEADER_SIZE`. */
 void tow_frame_seal(uint8_t *frame, uint16_t type, uint32_t size);
 
-/* Looks at the start of `bytes`. READY fills *out_frame; the frame took
- * TOW_FRAME_HEADER_SIZE + size bytes. PARTIAL sets *out_needed to the bytes
- * that the whole frame takes, as far as is known. BAD sets *out_error, which
- * the caller owns. A size above `size_max` is BAD at once: nothing is ever
- * buffered for it. */
+/* Parses the frame at the start of `bytes`. READY sets *out_frame, which takes
+ * TOW_FRAME_HEADER_SIZE + size bytes. PARTIAL sets *out_needed to the size of
+ * the whole frame, or of its header while that is incomplete. BAD sets
+ * *out_error, which the caller owns. A size above `size_max` is BAD as soon as
+ * it is known, so that nothing is buffered for it. */
 tow_frame_result_t tow_frame_parse(const uint8_t *bytes, size_t available,
                                    uint32_t size_max, tow_frame_t *out_frame,
                                    size_t *out_needed, tow_status_t *out_error);

@@ -1,9 +1,10 @@
-/* One machine for both sides. It takes exactly the bytes of the handshake, one
- * unit (the preface, then frames) at a time, and answers each.
+/* One state machine for both sides. It consumes exactly the bytes of the
+ * handshake, one unit (the preface, then frames) at a time, and replies to
+ * each.
  *
- * The listener proves itself first, so a dialler never proves anything to a
- * stranger; and neither learns more from the other than a name, a version and
- * 32 bytes that are worth nothing elsewhere. */
+ * The listener proves itself first, so a dialler never sends a proof to an
+ * unauthenticated peer. Each side reveals only a name, a version and a proof
+ * that is valid on no other connection. */
 #include "wire/handshake.h"
 
 #include <openssl/crypto.h>
@@ -24,34 +25,34 @@
 #define MAGIC_SIZE (TOW_PREFACE_SIZE - 1)
 static const uint8_t magic[MAGIC_SIZE] = {'T', 'O', 'W', 'P', 'A', 'T', 'H'};
 
-/* First in what is proved, so that a proof is no other protocol's. */
+/* The prefix separates these proofs from those of other protocols. */
 static const char proof_label[] = "towpath handshake proof";
 
 /* A preface, a Hello or a Refuse, and a Proof or a Welcome: below 500. */
 #define OUTPUT_BYTES_MAX 1024
-/* What of another protocol is shown. */
+/* Bytes of another protocol shown in an error. */
 #define STRANGE_BYTES_MAX 32
 #define PAYLOAD_BYTES_MAX (TOW_HANDSHAKE_BYTES_MAX - TOW_FRAME_HEADER_SIZE)
 
 typedef enum step {
     STEP_PREFACE,
     STEP_HELLO,
-    STEP_ANSWER, /* a listener waits for Proof, a dialler for Welcome */
+    STEP_ANSWER, /* listener: expects Proof; dialler: expects Welcome */
     STEP_DONE,
     STEP_FAILED,
 } step_t;
 
 struct tow_handshake {
-    tow_handshake_options_t options; /* what it points to is lent */
+    tow_handshake_options_t options; /* its pointers are lent */
     step_t step;
     bool preface_sent;
-    tow_identity_t peer; /* as it says; its features until DONE */
+    tow_identity_t peer; /* as claimed; from DONE on, features of both */
     uint8_t peer_nonce[TOW_NONCE_SIZE];
     tow_status_t error; /* owned; set in STEP_FAILED */
-    tow_arena_t arena;  /* of the message in hand */
+    tow_arena_t arena;  /* of the current message */
     size_t output_count;
     size_t input_count;
-    size_t input_needed; /* to finish the unit in hand, as far as is known */
+    size_t input_needed; /* size of the current unit, as far as is known */
     uint8_t output[OUTPUT_BYTES_MAX];
     uint8_t input[TOW_HANDSHAKE_BYTES_MAX];
 };
@@ -81,7 +82,7 @@ static void send(tow_handshake_t *handshake, tow_message_type_t type,
     handshake->output_count += TOW_FRAME_HEADER_SIZE + size;
 }
 
-/* -- Failing -------------------------------------------------------------- */
+/* -- Failures -------------------------------------------------------------- */
 
 static void fail(tow_handshake_t *handshake, tow_status_t take_error)
 {
@@ -92,7 +93,7 @@ static void fail(tow_handshake_t *handshake, tow_status_t take_error)
         take_error, "handshake with %s", address != NULL ? address : "a peer");
 }
 
-/* Fails, and tells the peer `reason`: words without a secret in them. */
+/* Fails, and sends `reason` to the peer; it must not contain a secret. */
 static void refuse(tow_handshake_t *handshake, tow_status_t take_error,
                    const char *reason)
 {
@@ -105,7 +106,7 @@ static void refuse(tow_handshake_t *handshake, tow_status_t take_error,
     fail(handshake, take_error);
 }
 
-/* The peer's own bytes are wrong: what we say about them it may hear. */
+/* The peer sent malformed bytes: the message may be sent to it. */
 static void refuse_bytes(tow_handshake_t *handshake, tow_status_t take_error)
 {
     char reason[TOW_REFUSE_REASON_MAX + 1];
@@ -115,7 +116,7 @@ static void refuse_bytes(tow_handshake_t *handshake, tow_status_t take_error)
 
 /* -- Proofs --------------------------------------------------------------- */
 
-/* The bytes that a proof is about, built in order. */
+/* The authenticated bytes, appended in order. */
 typedef struct claim {
     size_t count;
     uint8_t bytes[512];
@@ -135,7 +136,7 @@ static void claim_u64(claim_t *claim, uint64_t number)
     claim_bytes(claim, bytes, sizeof(bytes));
 }
 
-/* With its length before it, so that two texts cannot be cut another way. */
+/* The length prefix makes the concatenation unambiguous. */
 static void claim_text(claim_t *claim, const char *text)
 {
     size_t length = strlen(text);
@@ -151,7 +152,7 @@ static void claim_identity(claim_t *claim, const tow_identity_t *identity)
     claim_text(claim, identity->software);
 }
 
-/* What the side `prover` proves with. Both sides compute both. */
+/* The proof of the side `prover`. Both sides compute both. */
 static void compute_proof(const tow_handshake_t *handshake, tow_side_t prover,
                           uint8_t proof[TOW_PROOF_SIZE])
 {
@@ -191,7 +192,9 @@ static bool proof_is_right(const tow_handshake_t *handshake, tow_side_t prover,
 static void refuse_proof(tow_handshake_t *handshake)
 {
     const char *between =
-        handshake->options.has_binding ? ", or somebody stands between" : "";
+        handshake->options.has_binding
+            ? ", or a man in the middle intercepts the connection"
+            : "";
     refuse(handshake,
            TOW_ERROR(TOW_UNAUTHENTICATED,
                      "the peer that calls itself %s does not have our token%s; "
@@ -200,14 +203,14 @@ static void refuse_proof(tow_handshake_t *handshake)
            "authentication failed");
 }
 
-/* After its proof: is it the one that we want? */
+/* After the proof: compares the name with the expected one. */
 static bool peer_is_expected(tow_handshake_t *handshake)
 {
     const char *expected = handshake->options.expected_name;
     if (expected == NULL || strcmp(expected, handshake->peer.name) == 0)
         return true;
     refuse(handshake,
-           TOW_ERROR(TOW_FAILED_PRECONDITION, "expected %s and found %s there",
+           TOW_ERROR(TOW_FAILED_PRECONDITION, "expected peer %s, found %s",
                      expected, handshake->peer.name),
            "expected a peer of another name");
     return false;
@@ -228,7 +231,7 @@ static const char *problem_in_hello(const tow_handshake_t *handshake,
     if (hello->nonce.len != TOW_NONCE_SIZE) return "a nonce of a wrong size";
     if (!tow_text_is_name(hello->name, strlen(hello->name),
                           TOW_IDENTITY_NAME_MAX))
-        return "a name that is none";
+        return "an invalid name";
     if (!tow_text_is_plain(hello->software, strlen(hello->software)))
         return "unprintable characters";
     if (hello->proof.len != (from_listener ? TOW_PROOF_SIZE : 0))
@@ -254,7 +257,7 @@ static bool take_identity(tow_handshake_t *handshake,
     return true;
 }
 
-/* Our Hello; a listener's with its proof, for it knows both nonces. */
+/* Sends our Hello. A listener knows both nonces and adds its proof. */
 static void send_hello(tow_handshake_t *handshake)
 {
     tow_handshake_options_t *options = &handshake->options;
@@ -308,8 +311,8 @@ static void on_proof(tow_handshake_t *handshake, const tow_msg_proof_t *proof)
     finish(handshake);
 }
 
-/* Anybody may have said this: it is quoted, and decides nothing but that we
- * stop. */
+/* A Refuse is not authenticated: its text is quoted, and its only effect is
+ * that the handshake fails. */
 static void on_refuse(tow_handshake_t *handshake,
                       const tow_msg_refuse_t *message)
 {
@@ -390,7 +393,7 @@ static void advance_frame(tow_handshake_t *handshake)
     }
 }
 
-/* What speaks so? Guessed from the first bytes, as far as they are there. */
+/* Guesses the protocol from the first bytes, as far as received. */
 static const char *guess_protocol(const uint8_t *bytes, size_t count)
 {
     static const struct {
@@ -446,8 +449,8 @@ static void check_version(tow_handshake_t *handshake)
            reason);
 }
 
-/* Stops at the first byte that is wrong; `beyond` are those behind the ones in
- * hand, and are only shown. */
+/* Fails at the first wrong byte. `beyond` are the bytes after the current unit,
+ * used in the error message only. */
 static void advance_preface(tow_handshake_t *handshake, const uint8_t *beyond,
                             size_t beyond_count)
 {
@@ -461,6 +464,22 @@ static void advance_preface(tow_handshake_t *handshake, const uint8_t *beyond,
         return;
     }
     if (count == TOW_PREFACE_SIZE) check_version(handshake);
+}
+
+/* O(1): called after every change of state. */
+static void check(const tow_handshake_t *handshake)
+{
+    TOW_ASSERT((handshake->step == STEP_FAILED) ==
+               (handshake->error != TOW_OK));
+    TOW_ASSERT(handshake->output_count <= OUTPUT_BYTES_MAX);
+    TOW_ASSERT(handshake->input_needed <= TOW_HANDSHAKE_BYTES_MAX);
+    /* A dialler sends its preface first; both have by the time they are
+     * done. */
+    TOW_ASSERT(handshake->preface_sent ||
+               handshake->options.side == TOW_SIDE_LISTENER);
+    TOW_ASSERT(handshake->preface_sent || handshake->step != STEP_DONE);
+    if (handshake->step < STEP_DONE)
+        TOW_ASSERT(handshake->input_count < handshake->input_needed);
 }
 
 static tow_handshake_state_t state_of(const tow_handshake_t *handshake)
@@ -491,6 +510,7 @@ tow_handshake_state_t tow_handshake_feed(tow_handshake_t *handshake,
         else
             advance_frame(handshake);
     }
+    check(handshake);
     *out_consumed = consumed;
     return state_of(handshake);
 }
@@ -513,10 +533,11 @@ tow_handshake_state_t tow_handshake_end(tow_handshake_t *handshake)
         fail(handshake,
              TOW_ERROR(TOW_UNAVAILABLE,
                        "the peer closed the connection when %s %s due (%zu "
-                       "bytes of it had come)",
+                       "bytes received)",
                        tow_handshake_waits_for(handshake),
                        handshake->step == STEP_PREFACE ? "were" : "was",
                        handshake->input_count));
+    check(handshake);
     return state_of(handshake);
 }
 
@@ -540,7 +561,7 @@ tow_status_t tow_handshake_error(const tow_handshake_t *handshake)
     return tow_status_retain(handshake->error);
 }
 
-/* -- Beginning and end ---------------------------------------------------- */
+/* -- Creation and destruction ---------------------------------------------- */
 
 static tow_status_t check_options(const tow_handshake_options_t *options)
 {
@@ -581,6 +602,7 @@ tow_status_t tow_handshake_create(const tow_handshake_options_t *options,
     handshake->input_needed = TOW_PREFACE_SIZE;
     tow_arena_init(&handshake->arena, TOW_HANDSHAKE_ARENA_BYTES_MAX);
     if (options->side == TOW_SIDE_DIALLER) send_hello(handshake);
+    check(handshake);
     *out_handshake = handshake;
     return TOW_OK;
 }

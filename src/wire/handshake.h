@@ -1,4 +1,4 @@
-/* The handshake of a control connection, sans I/O.
+/* The handshake of a control connection, without I/O.
  *
  *     dialler                          listener
  *     preface, Hello      ->
@@ -6,12 +6,12 @@
  *     Proof               ->
  *                         <-           Welcome, or Refuse
  *
- * The preface is eight bytes that never change: "TOWPATH" and the protocol's
- * major version. So another protocol and another version are told apart and
- * named at once, from the first bytes. All else are frames. Versions: same major
- * required; features are a bit set, and both sides use those that both have. A
- * side that refuses says why to the peer, in words, before it closes; what it
- * says gives no hint about the token. */
+ * The preface is eight bytes in a form that never changes: "TOWPATH" and the
+ * major version of the protocol. Its first bytes identify another protocol or
+ * another version. Everything after it is frames. Both sides need the same
+ * major version and use the features that both have. A side that refuses sends
+ * the reason to the peer before it closes; the reason reveals nothing about the
+ * token. */
 #ifndef TOW_WIRE_HANDSHAKE_H_
 #define TOW_WIRE_HANDSHAKE_H_
 
@@ -28,8 +28,8 @@
 #define TOW_PREFACE_SIZE      8u
 #define TOW_NONCE_SIZE        32u
 #define TOW_IDENTITY_NAME_MAX 63u
-/* Nothing in a handshake is larger than this; a peer cannot make us buffer
- * more. */
+/* The largest unit of a handshake, and so the most that a peer can make us
+ * buffer. */
 #define TOW_HANDSHAKE_BYTES_MAX 4096u
 
 typedef struct tow_identity {
@@ -53,27 +53,27 @@ typedef struct tow_handshake_options {
 
 typedef struct tow_handshake tow_handshake_t;
 
-/* INVALID_ARGUMENT without a token, or for an identity that no peer would
- * take. */
+/* INVALID_ARGUMENT without a token, or for an identity that peers would
+ * refuse. */
 tow_status_t tow_handshake_create(const tow_handshake_options_t *options,
                                   tow_handshake_t **out_handshake) TOW_MUST_USE;
 void tow_handshake_destroy(tow_handshake_t *handshake);
 
 typedef enum tow_handshake_state {
-    TOW_HANDSHAKE_MORE, /* wants bytes of the peer */
+    TOW_HANDSHAKE_MORE, /* needs more bytes from the peer */
     TOW_HANDSHAKE_DONE,
     TOW_HANDSHAKE_FAILED, /* send what is pending, then close */
 } tow_handshake_state_t;
 
-/* Gives it bytes of the peer. *out_consumed says how many belonged to the
- * handshake: what is behind them are frames of the session. */
+/* Passes bytes received from the peer. *out_consumed is the number that belongs
+ * to the handshake; the rest are frames of the session. */
 tow_handshake_state_t tow_handshake_feed(tow_handshake_t *handshake,
                                          const uint8_t *bytes, size_t count,
                                          size_t *out_consumed);
-/* The peer's bytes have come to an end: unless all was done, FAILED, with words
- * about what was due (UNAVAILABLE). */
+/* The peer has closed the connection: FAILED, unless DONE, with an error that
+ * names the missing message (UNAVAILABLE). */
 tow_handshake_state_t tow_handshake_end(tow_handshake_t *handshake);
-/* What we wait for, for words about a peer that is too slow: "its Hello".
+/* The message that is due from the peer, for timeout errors: "its Hello".
  * Static. */
 const char *tow_handshake_waits_for(const tow_handshake_t *handshake);
 /* Bytes to send now. Lent until the next call; taking them clears them. A
@@ -81,12 +81,12 @@ const char *tow_handshake_waits_for(const tow_handshake_t *handshake);
 void tow_handshake_take_output(tow_handshake_t *handshake,
                                const uint8_t **out_bytes, size_t *out_count);
 
-/* After DONE: who the peer is; `features` are those that both have. */
+/* After DONE: the peer's identity; `features` are those that both have. */
 const tow_identity_t *tow_handshake_peer(const tow_handshake_t *handshake);
-/* After FAILED: why. The caller owns a reference. UNAUTHENTICATED (token),
- * FAILED_PRECONDITION (version), INVALID_ARGUMENT (not our protocol),
- * PERMISSION_DENIED (the peer refused us; its words, which are not to be
- * trusted, are quoted in the message), UNAVAILABLE (it closed), DATA_LOSS. */
+/* After FAILED: the cause. The caller owns a reference. UNAUTHENTICATED
+ * (token), FAILED_PRECONDITION (version), INVALID_ARGUMENT (not our protocol),
+ * PERMISSION_DENIED (the peer refused us; the message quotes its untrusted
+ * reason), UNAVAILABLE (it closed), DATA_LOSS (corrupt bytes). */
 tow_status_t tow_handshake_error(const tow_handshake_t *handshake) TOW_MUST_USE;
 
 #endif /* TOW_WIRE_HANDSHAKE_H_ */

@@ -1,5 +1,5 @@
-/* Two machines in one process: every byte between them can be delayed, cut,
- * turned or replayed. */
+/* Two state machines in one process: every byte between them can be delayed,
+ * split, flipped or replayed. */
 #include "base/testing.h"
 
 #include <stdbool.h>
@@ -95,7 +95,7 @@ static bool deliver(side_t *from, side_t *to, size_t piece)
     return true;
 }
 
-/* Runs until both stand still. */
+/* Runs until neither side makes progress. */
 static void run_pair(pair_t *pair, size_t piece)
 {
     side_t *dialler = &pair->sides[0], *listener = &pair->sides[1];
@@ -131,7 +131,7 @@ static void expect_failed(const side_t *side, tow_code_t code,
     tow_status_release(error);
 }
 
-/* -- When all is well -------------------------------------------------------- */
+/* -- Success -------------------------------------------------------- */
 
 static void sides_find_each_other_however_bytes_are_cut(void **state)
 {
@@ -175,7 +175,7 @@ static void last_proof(const side_t *side, char digits[65])
         snprintf(digits + 2 * i, 3, "%02x", proof[i]);
 }
 
-/* Computed by hand from docs/wire.md, where these values stand. */
+/* The test vector of docs/wire.md. */
 static void proofs_are_the_documented_ones(void **state)
 {
     pair_t pair;
@@ -220,7 +220,7 @@ static void expected_names_that_fit_are_accepted(void **state)
     stop_pair(&pair);
 }
 
-/* -- Who is not let in ------------------------------------------------------- */
+/* -- Refused peers ------------------------------------------------------- */
 
 static void wrong_token_is_refused_by_the_dialler_first(void **state)
 {
@@ -236,8 +236,8 @@ static void wrong_token_is_refused_by_the_dialler_first(void **state)
     stop_pair(&pair);
 }
 
-/* A stranger that speaks the protocol: it gets a listener's Hello, makes up a
- * proof, and gets words that say nothing about the token. */
+/* A peer without the token: it gets the listener's Hello, sends an invalid
+ * proof, and gets a reason that reveals nothing about the token. */
 static void made_up_proof_is_refused(void **state)
 {
     pair_t pair;
@@ -332,7 +332,7 @@ static void other_binding_is_refused(void **state)
         start_pair(&pair);
         run_pair(&pair, 64);
         expect_failed(&pair.sides[0], TOW_UNAUTHENTICATED,
-                      "or somebody stands between");
+                      "or a man in the middle intercepts");
         assert_int_equal(pair.sides[1].state, TOW_HANDSHAKE_FAILED);
         stop_pair(&pair);
     }
@@ -347,8 +347,8 @@ static void peer_of_another_name_is_refused(void **state)
         start_pair(&pair);
         run_pair(&pair, 64);
         expect_failed(&pair.sides[i], TOW_FAILED_PRECONDITION,
-                      i == 0 ? "expected worker/4 and found controller there"
-                             : "expected worker/4 and found worker/3 there");
+                      i == 0 ? "expected peer worker/4, found controller"
+                             : "expected peer worker/4, found worker/3");
         expect_failed(&pair.sides[!i], TOW_PERMISSION_DENIED,
                       "expected a peer of another name");
         stop_pair(&pair);
@@ -390,7 +390,7 @@ static void handshake_without_a_token_or_a_name_is_not_begun(void **state)
     tow_status_release(status);
 }
 
-/* -- Strange, old and damaged peers ----------------------------------------- */
+/* -- Other protocols, versions and corrupt bytes --------------------------- */
 
 static void feed_listener(const void *bytes, size_t count, tow_code_t code,
                           const char *words, bool answered)
@@ -444,7 +444,7 @@ static void other_versions_are_named_on_both_sides(void **state)
          true);
     FEED("TOWPATH\xff", TOW_FAILED_PRECONDITION, "version 255 and we speak 1",
          true);
-    /* And the one who dialled hears it too: from the preface. */
+    /* The dialler detects it too, from the preface. */
     pair_t pair;
     init_pair(&pair);
     start_pair(&pair);
@@ -470,8 +470,8 @@ static void feed_frame(uint16_t type, const void *payload, uint32_t size,
 
 static void unexpected_and_malformed_messages_are_refused(void **state)
 {
-    feed_frame(TOW_MESSAGE_EXCHANGE, "", 0, TOW_INVALID_ARGUMENT,
-               "expected Hello and got a message of type 16 (Exchange)");
+    feed_frame(TOW_MESSAGE_SEQUENCE, "", 0, TOW_INVALID_ARGUMENT,
+               "expected Hello and got a message of type 100 (Sequence)");
     feed_frame(TOW_MESSAGE_PROOF, "", 0, TOW_INVALID_ARGUMENT,
                "expected Hello and got a message of type 2 (Proof)");
     feed_frame(60000, "", 0, TOW_INVALID_ARGUMENT, "type 60000 (?)");
@@ -481,7 +481,7 @@ static void unexpected_and_malformed_messages_are_refused(void **state)
                "message Hello, field nonce: malformed length");
     static const uint8_t big[TOW_HANDSHAKE_BYTES_MAX];
     feed_frame(TOW_MESSAGE_HELLO, big, TOW_HANDSHAKE_BYTES_MAX - 11,
-               TOW_INVALID_ARGUMENT, "at most 4084 are allowed");
+               TOW_INVALID_ARGUMENT, "exceeds the limit of 4084 bytes");
 }
 
 static void feed_hello(const char *name, const char *software,
@@ -500,9 +500,9 @@ static void feed_hello(const char *name, const char *software,
 
 static void impossible_identities_are_refused(void **state)
 {
-    feed_hello("", "", 32, 0, "a name that is none");
-    feed_hello("a b", "", 32, 0, "a name that is none");
-    feed_hello("a\x1b[31m", "", 32, 0, "a name that is none");
+    feed_hello("", "", 32, 0, "an invalid name");
+    feed_hello("a b", "", 32, 0, "an invalid name");
+    feed_hello("a\x1b[31m", "", 32, 0, "an invalid name");
     feed_hello("0123456789012345678901234567890123456789012345678901234567890"
                "123",
                "", 32, 0, "field name: too long");
@@ -574,11 +574,11 @@ static void peer_that_closes_early_is_named_by_what_was_due(void **state)
     }
 }
 
-/* -- Somebody in between ----------------------------------------------------- */
+/* -- Man in the middle ----------------------------------------------------- */
 
 typedef enum turn {
-    TURN_BIT,        /* damage: the checksum stays as it was */
-    TURN_AND_RESEAL, /* forgery: whoever turned it made the frame whole again */
+    TURN_BIT,        /* corruption: the checksum stays */
+    TURN_AND_RESEAL, /* forgery: the checksum is recomputed */
 } turn_t;
 
 /* Seals the frame anew in which byte `at` lies, if it lies in one. */
@@ -595,8 +595,8 @@ static void reseal(stream_t *stream, size_t at)
     }
 }
 
-/* Runs a pair in which one bit of what `turned` sends arrives turned. Never may
- * both be done, unless what they know of each other is right. */
+/* Runs a pair with one flipped bit in the bytes of `turned`. If both complete,
+ * the identities that they know are correct. */
 static void run_turned(int turned, size_t bit, turn_t turn)
 {
     pair_t pair;
@@ -614,7 +614,7 @@ static void run_turned(int turned, size_t bit, turn_t turn)
         if (deliver(from, to, STREAM_BYTES_MAX)) progress = true;
     }
     assert_true(done);
-    /* Whoever still waits would now see the other close. */
+    /* A side that still waits now sees the connection close. */
     for (int i = 0; i < 2; i++) {
         if (pair.sides[i].state == TOW_HANDSHAKE_MORE)
             pair.sides[i].state = tow_handshake_end(pair.sides[i].machine);
@@ -641,7 +641,7 @@ static void every_turned_bit_stops_the_handshake(void **state)
     }
 }
 
-/* -- Memory ------------------------------------------------------------------ */
+/* -- Memory ---------------------------------------------------------------- */
 
 static tow_exhaust_result_t shake_hands_with_little_memory(void *context)
 {

@@ -18,7 +18,7 @@ size_t tow_message_encode(const tow_body_t *body, uint8_t *bytes)
     return protobuf_c_message_pack(body, bytes);
 }
 
-/* What protobuf-c sees as its heap. */
+/* Context of the allocator that protobuf-c uses. */
 typedef struct unpacking {
     tow_arena_t *arena;
     bool exhausted;
@@ -82,7 +82,8 @@ tow_status_t tow_message_decode(uint32_t type, const uint8_t *bytes,
     *out_body = NULL;
     const tow_limits_t *limits = tow_message_limits(type);
     if (TOW_UNLIKELY(limits == NULL))
-        return TOW_ERROR(TOW_UNIMPLEMENTED,
-                         "message type %u is not known to this version", type);
+        return TOW_ERROR(
+            TOW_UNIMPLEMENTED,
+            "unknown message type %u; is the peer a newer version?", type);
     return tow_body_decode(limits, bytes, count, arena, out_body);
 }

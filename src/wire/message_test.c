@@ -10,7 +10,7 @@
 #define ARENA_BYTES_MAX ((size_t)1 << 20)
 #define BINARY(bytes)   ((ProtobufCBinaryData){sizeof(bytes), (bytes)})
 
-/* A message on the wire, in a block of exactly its size. */
+/* An encoded message, in a block of exactly its size. */
 typedef struct wire {
     size_t size;
     uint8_t *bytes; /* owned */
@@ -76,50 +76,35 @@ static void hello_and_refuse_round_trip(void **state)
     tow_arena_deinit(&arena);
 }
 
-static void exchange_and_lanes_round_trip(void **state)
+static void bytes_and_nested_messages_round_trip(void **state)
 {
     tow_arena_t arena;
     tow_arena_init(&arena, ARENA_BYTES_MAX);
     uint8_t payload[] = {0, 1, 255};
-    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
-    exchange.stream = 3;
-    exchange.sequence = UINT64_MAX;
-    exchange.payload = BINARY(payload);
-    wire_t wire = encode(&exchange.base);
-    const tow_msg_exchange_t *e =
-        (const tow_msg_exchange_t *)decode(TOW_MESSAGE_EXCHANGE, wire, &arena);
-    assert_true(e->stream == 3 && e->sequence == UINT64_MAX);
-    assert_int_equal(e->payload.len, 3);
-    assert_memory_equal(e->payload.data, payload, 3);
+    tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+    piece.gang = UINT64_MAX;
+    piece.number = 3;
+    piece.bytes = BINARY(payload);
+    wire_t wire = encode(&piece.base);
+    const tow_msg_edge_piece_t *p = (const tow_msg_edge_piece_t *)decode(
+        TOW_MESSAGE_EDGE_PIECE, wire, &arena);
+    assert_true(p->gang == UINT64_MAX && p->number == 3 && p->shard == 0);
+    assert_int_equal(p->bytes.len, 3);
+    assert_memory_equal(p->bytes.data, payload, 3);
     free(wire.bytes);
 
-    tow_msg_exchange_ack_t ack = TOW_MSG_EXCHANGE_ACK_INIT;
-    ack.next_sequence = 4;
-    wire = encode(&ack.base);
-    assert_int_equal(((const tow_msg_exchange_ack_t *)decode(
-                          TOW_MESSAGE_EXCHANGE_ACK, wire, &arena))
-                         ->next_sequence,
-                     4);
-    free(wire.bytes);
-
-    tow_msg_lane_offer_t offer = TOW_MSG_LANE_OFFER_INIT;
-    offer.lane_address = BINARY(payload);
-    offer.region_secret = 0x0102030405060708;
-    offer.region_size = (uint64_t)1 << 40;
+    tow_msg_lane_target_t target = TOW_MSG_LANE_TARGET_INIT;
+    target.lane_address = BINARY(payload);
+    target.region_secret = 0x0102030405060708;
+    tow_msg_edge_offer_t offer = TOW_MSG_EDGE_OFFER_INIT;
+    offer.shard = 4;
+    offer.target = &target;
     wire = encode(&offer.base);
-    const tow_msg_lane_offer_t *o = (const tow_msg_lane_offer_t *)decode(
-        TOW_MESSAGE_LANE_OFFER, wire, &arena);
-    assert_true(o->region_secret == 0x0102030405060708);
-    assert_true(o->region_size == (uint64_t)1 << 40);
-    free(wire.bytes);
-
-    tow_msg_lane_result_t result = TOW_MSG_LANE_RESULT_INIT;
-    result.crc = 0xffffffff;
-    result.code = 15;
-    wire = encode(&result.base);
-    const tow_msg_lane_result_t *r = (const tow_msg_lane_result_t *)decode(
-        TOW_MESSAGE_LANE_RESULT, wire, &arena);
-    assert_true(r->crc == 0xffffffff && r->code == 15 && r->tag == 0);
+    const tow_msg_edge_offer_t *o = (const tow_msg_edge_offer_t *)decode(
+        TOW_MESSAGE_EDGE_OFFER, wire, &arena);
+    assert_int_equal(o->shard, 4);
+    assert_true(o->target->region_secret == 0x0102030405060708);
+    assert_int_equal(o->target->lane_address.len, 3);
     free(wire.bytes);
     tow_arena_deinit(&arena);
 }
@@ -140,15 +125,15 @@ static void messages_of_no_bytes_have_defaults(void **state)
     tow_arena_deinit(&arena);
 }
 
-static void exchange_lies_on_the_wire_as_protobuf_says(void **state)
+static void encoding_is_that_of_protobuf(void **state)
 {
     uint8_t payload[] = {'h', 'i'};
-    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
-    exchange.stream = 1;
-    exchange.sequence = 300;
-    exchange.payload = BINARY(payload);
-    wire_t wire = encode(&exchange.base);
-    const uint8_t expected[] = {0x08, 1, 0x10, 0xac, 0x02, 0x1a, 2, 'h', 'i'};
+    tow_msg_blob_t blob = TOW_MSG_BLOB_INIT;
+    blob.blob = 1;
+    blob.size = 300;
+    blob.part = BINARY(payload);
+    wire_t wire = encode(&blob.base);
+    const uint8_t expected[] = {0x08, 1, 0x10, 0xac, 0x02, 0x22, 2, 'h', 'i'};
     assert_int_equal(wire.size, sizeof(expected));
     assert_memory_equal(wire.bytes, expected, sizeof(expected));
     free(wire.bytes);
@@ -163,11 +148,11 @@ static void limits_name_every_field_of_every_message(void **state)
         known++;
         if (!tow_limits_are_complete(limits))
             fail_msg("limits of %s", tow_message_type_name(type));
-        /* FIELD() in message.c counts on numbers without gaps. */
+        /* FIELD() in limits.c relies on numbers without gaps. */
         for (unsigned i = 0; i < limits->descriptor->n_fields; i++)
             assert_int_equal(limits->descriptor->fields[i].id, i + 1);
     }
-    /* Every number of the schema but NONE has a message. */
+    /* Every type of the schema but NONE has limits. */
     assert_int_equal(known, tow__message_type__descriptor.n_values - 1);
 }
 
@@ -175,19 +160,19 @@ static void field_at_its_limit_passes_and_one_byte_more_does_not(void **state)
 {
     tow_arena_t arena;
     tow_arena_init(&arena, ARENA_BYTES_MAX);
-    uint8_t *payload = calloc(1, TOW_EXCHANGE_PAYLOAD_MAX + 1);
-    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
-    exchange.payload = (ProtobufCBinaryData){TOW_EXCHANGE_PAYLOAD_MAX, payload};
-    wire_t wire = encode(&exchange.base);
-    decode(TOW_MESSAGE_EXCHANGE, wire, &arena);
+    uint8_t *payload = calloc(1, TOW_INLINE_BYTES_MAX + 1);
+    tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+    piece.bytes = (ProtobufCBinaryData){TOW_INLINE_BYTES_MAX, payload};
+    wire_t wire = encode(&piece.base);
+    decode(TOW_MESSAGE_EDGE_PIECE, wire, &arena);
     free(wire.bytes);
-    exchange.payload.len++;
-    wire = encode(&exchange.base);
+    piece.bytes.len++;
+    wire = encode(&piece.base);
     const tow_body_t *body;
     size_t used = arena.bytes_used;
-    expect(tow_message_decode(TOW_MESSAGE_EXCHANGE, wire.bytes, wire.size,
+    expect(tow_message_decode(TOW_MESSAGE_EDGE_PIECE, wire.bytes, wire.size,
                               &arena, &body),
-           TOW_INVALID_ARGUMENT, "message Exchange, field payload: too long");
+           TOW_INVALID_ARGUMENT, "message EdgePiece, field bytes: too long");
     assert_null(body);
     assert_int_equal(arena.bytes_used, used);
     free(wire.bytes);
@@ -226,42 +211,42 @@ static void unknown_fields_are_skipped(void **state)
     tow_arena_init(&arena, ARENA_BYTES_MAX);
     uint8_t later[] = {0x08, 7,    0xa2, 0x06, 3,    'n', 'e',
                        'w',  0x10, 8,    0xa8, 0x06, 1};
-    const tow_msg_exchange_ack_t *ack = (const tow_msg_exchange_ack_t *)decode(
-        TOW_MESSAGE_EXCHANGE_ACK, (wire_t){sizeof(later), later}, &arena);
-    assert_true(ack->stream == 7 && ack->next_sequence == 8);
+    const tow_msg_blob_t *blob = (const tow_msg_blob_t *)decode(
+        TOW_MESSAGE_BLOB, (wire_t){sizeof(later), later}, &arena);
+    assert_true(blob->blob == 7 && blob->size == 8);
     tow_arena_deinit(&arena);
 }
 
 static void unknown_types_are_named(void **state)
 {
     static const uint32_t types[] = {
-        0, 5, 15, TOW_MESSAGE_TYPE_COUNT, 65535, UINT32_MAX};
+        0, 5, 15, 16, 19, TOW_MESSAGE_TYPE_COUNT, 65535, UINT32_MAX};
     tow_arena_t arena;
     tow_arena_init(&arena, ARENA_BYTES_MAX);
     for (size_t i = 0; i < TOW_COUNT_OF(types); i++) {
         const tow_body_t *body;
         expect(
             tow_message_decode(types[i], (const uint8_t *)"", 0, &arena, &body),
-            TOW_UNIMPLEMENTED, "is not known");
+            TOW_UNIMPLEMENTED, "unknown message type");
         assert_null(body);
         assert_string_equal(tow_message_type_name(types[i]), "?");
     }
-    assert_string_equal(tow_message_type_name(TOW_MESSAGE_LANE_OFFER),
-                        "LaneOffer");
+    assert_string_equal(tow_message_type_name(TOW_MESSAGE_EDGE_OFFER),
+                        "EdgeOffer");
     tow_arena_deinit(&arena);
 }
 
 static void arena_at_its_end_is_resource_exhausted(void **state)
 {
     uint8_t payload[2000] = {0};
-    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
-    exchange.payload = BINARY(payload);
-    wire_t wire = encode(&exchange.base);
+    tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+    piece.bytes = BINARY(payload);
+    wire_t wire = encode(&piece.base);
     for (size_t bytes_max = 1; bytes_max < 2000; bytes_max += 100) {
         tow_arena_t arena;
         const tow_body_t *body;
         tow_arena_init(&arena, bytes_max);
-        expect(tow_message_decode(TOW_MESSAGE_EXCHANGE, wire.bytes, wire.size,
+        expect(tow_message_decode(TOW_MESSAGE_EDGE_PIECE, wire.bytes, wire.size,
                                   &arena, &body),
                TOW_RESOURCE_EXHAUSTED, "no memory");
         tow_arena_deinit(&arena);
@@ -275,8 +260,8 @@ static tow_exhaust_result_t decode_with_little_memory(void *context)
     tow_arena_t arena;
     const tow_body_t *body;
     tow_arena_init(&arena, ARENA_BYTES_MAX);
-    tow_status_t status = tow_message_decode(TOW_MESSAGE_EXCHANGE, wire->bytes,
-                                             wire->size, &arena, &body);
+    tow_status_t status = tow_message_decode(
+        TOW_MESSAGE_EDGE_PIECE, wire->bytes, wire->size, &arena, &body);
     tow_exhaust_result_t result = TOW_EXHAUST_SUCCEEDED;
     if (status != TOW_OK) {
         assert_int_equal(tow_status_code(status), TOW_RESOURCE_EXHAUSTED);
@@ -290,9 +275,9 @@ static tow_exhaust_result_t decode_with_little_memory(void *context)
 static void refused_memory_is_reported_and_nothing_leaks(void **state)
 {
     uint8_t payload[9000] = {0};
-    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
-    exchange.payload = BINARY(payload);
-    wire_t wire = encode(&exchange.base);
+    tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+    piece.bytes = BINARY(payload);
+    wire_t wire = encode(&piece.base);
     assert_true(tow_test_exhaust(decode_with_little_memory, &wire) >= 1);
     free(wire.bytes);
 }
@@ -302,14 +287,14 @@ static void decoding_into_a_warm_arena_takes_nothing_from_the_heap(void **state)
     tow_arena_t arena;
     tow_arena_init(&arena, ARENA_BYTES_MAX);
     uint8_t payload[100] = {0};
-    tow_msg_exchange_t exchange = TOW_MSG_EXCHANGE_INIT;
-    exchange.payload = BINARY(payload);
-    wire_t wire = encode(&exchange.base);
-    decode(TOW_MESSAGE_EXCHANGE, wire, &arena);
+    tow_msg_edge_piece_t piece = TOW_MSG_EDGE_PIECE_INIT;
+    piece.bytes = BINARY(payload);
+    wire_t wire = encode(&piece.base);
+    decode(TOW_MESSAGE_EDGE_PIECE, wire, &arena);
     tow_alloc_fail_after(0);
     for (int i = 0; i < 1000; i++) {
         tow_arena_reset(&arena);
-        decode(TOW_MESSAGE_EXCHANGE, wire, &arena);
+        decode(TOW_MESSAGE_EDGE_PIECE, wire, &arena);
     }
     assert_false(tow_alloc_has_failed());
     tow_alloc_fail_after(UINT64_MAX);
@@ -319,9 +304,9 @@ static void decoding_into_a_warm_arena_takes_nothing_from_the_heap(void **state)
 
 TOW_TEST_MAIN(
     cmocka_unit_test(hello_and_refuse_round_trip),
-    cmocka_unit_test(exchange_and_lanes_round_trip),
+    cmocka_unit_test(bytes_and_nested_messages_round_trip),
     cmocka_unit_test(messages_of_no_bytes_have_defaults),
-    cmocka_unit_test(exchange_lies_on_the_wire_as_protobuf_says),
+    cmocka_unit_test(encoding_is_that_of_protobuf),
     cmocka_unit_test(limits_name_every_field_of_every_message),
     cmocka_unit_test(field_at_its_limit_passes_and_one_byte_more_does_not),
     cmocka_unit_test(every_truncation_is_refused_or_decodes_less),

@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/random.h> /* tow-allow: a token is made of the system's chance */
+#include <sys/random.h> /* tow-allow: draws tokens */
 
 #include "base/assert.h"
 #include "wire/file_impl.h"
@@ -29,7 +29,7 @@ static size_t without_end_of_line(const uint8_t *text, size_t count)
     return count;
 }
 
-/* Says how the digits are wrong, never what they are. */
+/* Errors never contain the digits themselves. */
 static tow_status_t parse_token(const char *path, const uint8_t *text,
                                 size_t count, tow_token_t *out_token)
 {
@@ -111,7 +111,7 @@ static address_text_t text_of(const tow_address_t *address)
     return result;
 }
 
-/* What listening and dialling have in common. */
+/* The rules that listening and dialling share. */
 static tow_status_t check_common(const tow_security_t *security,
                                  const tow_address_t *address, const char *verb)
 {
@@ -159,7 +159,7 @@ tow_status_t tow_security_check_dial(const tow_security_t *security,
     if (security->tls == NULL || !tow_tls_context_can_dial(security->tls))
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
                          "cannot dial %s without knowing whose certificate to "
-                         "believe; give the cert.pem of the listener, or of "
+                         "trust; give the cert.pem of the listener, or of "
                          "the authority that signed it",
                          text_of(address).text);
     return TOW_OK;

@@ -1,10 +1,10 @@
-/* Who may connect: a 256-bit token that both sides know, and TLS 1.3 beyond
+/* Authentication: a 256-bit token that both sides have, and TLS 1.3 beyond
  * loopback.
  *
- * The token never travels. Each side proves that it has it by an HMAC over both
- * nonces, both identities and, under TLS, the connection's exporter value, so
- * a proof is worthless on any other connection and a man in the middle of TLS
- * is found out even where certificates are self-signed. */
+ * The token is never sent. Each side proves that it has the token by an HMAC
+ * over both nonces, both identities and, under TLS, the connection's exporter
+ * value. So a proof is valid on one connection only, and a man in the middle of
+ * TLS is detected even with self-signed certificates. */
 #ifndef TOW_WIRE_SECURITY_H_
 #define TOW_WIRE_SECURITY_H_
 
@@ -22,8 +22,8 @@ typedef struct tow_token {
     uint8_t bytes[TOW_TOKEN_SIZE];
 } tow_token_t;
 
-/* Reads a token file: 64 hexadecimal digits. A file that others may read is
- * refused, with the command that mends it. */
+/* Reads a token file: 64 hexadecimal digits. A file that other users may access
+ * is refused; the error names the command that fixes its mode. */
 tow_status_t tow_token_load(const char *path, tow_token_t *out_token)
     TOW_MUST_USE;
 /* Makes a token from the system's random numbers, into a new file of mode
@@ -37,7 +37,7 @@ typedef struct tow_tls_context tow_tls_context_t;
 typedef struct tow_tls_options {
     const char *certificate_path; /* PEM; a listener needs it and the key */
     const char *key_path;         /* PEM, mode 0600 */
-    const char *authority_path;   /* PEM; whom a dialler believes */
+    const char *authority_path;   /* PEM; certificates that a dialler trusts */
 } tow_tls_options_t;
 
 tow_status_t tow_tls_context_create(const tow_tls_options_t *options,
@@ -56,14 +56,13 @@ typedef struct tow_security {
     tow_tls_context_t *tls; /* lent; NULL: no TLS */
 } tow_security_t;
 
-/* May we listen on `address`? Beyond loopback only as tls: and with a token; a
- * tls: address needs certificates. The error names what is missing and the
- * command that makes it. */
+/* TOW_OK if listening on `address` is allowed: beyond loopback only as tls: and
+ * with a token; a tls: address needs certificates. The error names the missing
+ * file and the command that makes it. */
 tow_status_t tow_security_check_listen(const tow_security_t *security,
                                        const tow_address_t *address)
     TOW_MUST_USE;
-/* May we dial it? Same rule: a token never proves itself in the clear beyond
- * loopback. */
+/* The same for dialling: beyond loopback, proofs are sent over TLS only. */
 tow_status_t tow_security_check_dial(const tow_security_t *security,
                                      const tow_address_t *address) TOW_MUST_USE;
 

@@ -45,7 +45,7 @@ static void existing_token_is_never_overwritten(void **state)
     tow_token_t first, second, loaded;
     assert_null(tow_token_create(in_folder("a"), &first));
     expect(tow_token_create(in_folder("a"), &second), TOW_ALREADY_EXISTS,
-           "is there already");
+           "already exists");
     assert_null(tow_token_load(in_folder("a"), &loaded));
     assert_memory_equal(&first, &loaded, sizeof(first));
 }
@@ -122,9 +122,8 @@ static void make_cluster(cluster_t *cluster)
     const tow_tls_options_t shows = {.certificate_path = in_folder("cert.pem"),
                                      .key_path = in_folder("key.pem")};
     assert_null(tow_tls_context_create(&shows, &listener));
-    const tow_tls_options_t believes = {.authority_path =
-                                            in_folder("cert.pem")};
-    assert_null(tow_tls_context_create(&believes, &dialler));
+    const tow_tls_options_t trusts = {.authority_path = in_folder("cert.pem")};
+    assert_null(tow_tls_context_create(&trusts, &dialler));
     *cluster = (cluster_t){
         .token_only = {.has_token = true},
         .tls_only = {.tls = listener},
@@ -205,9 +204,9 @@ static void tls_needs_a_token_and_the_certificates_of_its_side(void **state)
     expect(may_listen(&cluster.dialler, "tls:127.0.0.1:1"),
            TOW_FAILED_PRECONDITION, "without a certificate and its key");
     expect(may_dial(&cluster.token_only, "tls:127.0.0.1:1"),
-           TOW_FAILED_PRECONDITION, "whose certificate to believe");
+           TOW_FAILED_PRECONDITION, "whose certificate to trust");
     expect(may_dial(&cluster.listener, "tls:127.0.0.1:1"),
-           TOW_FAILED_PRECONDITION, "whose certificate to believe");
+           TOW_FAILED_PRECONDITION, "whose certificate to trust");
     forget_cluster(&cluster);
 }
 

@@ -10,7 +10,7 @@
 #include "wire/tls_impl.h"
 #include "wire/tuning.h"
 
-/* Both sides must use the same words; they change with the protocol. */
+/* Part of the protocol: both sides must use the same label. */
 static const char binding_label[] = "EXPORTER-towpath-token-1";
 
 struct tow_tls {
@@ -40,7 +40,7 @@ static tow_status_t set_up(tow_tls_t *tls, SSL_CTX *context, const char *host)
         BIO_free(tls->to_peer);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
-    /* Empty means "later", not "the end". */
+    /* An empty buffer means "retry later", not "end of file". */
     BIO_set_mem_eof_return(tls->from_peer, -1);
     BIO_set_mem_eof_return(tls->to_peer, -1);
     SSL_set_bio(tls->ssl, tls->from_peer, tls->to_peer);
@@ -64,7 +64,7 @@ tow_status_t tow_tls_create(tow_tls_context_t *context, tow_side_t side,
         side == TOW_SIDE_LISTENER ? context->listener : context->dialler;
     if (half == NULL)
         return TOW_ERROR(TOW_FAILED_PRECONDITION, "TLS: no certificate to %s",
-                         side == TOW_SIDE_LISTENER ? "show" : "believe");
+                         side == TOW_SIDE_LISTENER ? "show" : "trust");
     tow_tls_t *tls = tow_calloc(1, sizeof(*tls));
     if (tls == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tls->side = side;
@@ -110,7 +110,7 @@ size_t tow_tls_drain_pending(const tow_tls_t *tls)
     return BIO_ctrl_pending(tls->to_peer);
 }
 
-/* What OpenSSL's reasons mean to whoever runs a cluster. */
+/* OpenSSL's reasons in terms of a cluster's configuration. */
 static const struct {
     int reason;
     tow_code_t code;
@@ -131,13 +131,13 @@ static const struct {
     {SSL_R_TLSV1_ALERT_PROTOCOL_VERSION, TOW_FAILED_PRECONDITION,
      "the peer cannot speak TLS 1.3, and nothing older is accepted"},
     {SSL_R_TLSV1_ALERT_UNKNOWN_CA, TOW_PERMISSION_DENIED,
-     "the peer does not believe our certificate"},
+     "the peer does not trust our certificate"},
     {SSL_R_SSLV3_ALERT_BAD_CERTIFICATE, TOW_PERMISSION_DENIED,
-     "the peer does not believe our certificate: is it for another host?"},
+     "the peer does not trust our certificate: is it for another host?"},
     {SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED, TOW_PERMISSION_DENIED,
      "the peer finds that our certificate has expired"},
     {SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN, TOW_PERMISSION_DENIED,
-     "the peer does not believe our certificate"},
+     "the peer does not trust our certificate"},
     {SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC, TOW_DATA_LOSS,
      "the bytes of the peer were damaged or forged on their way"},
 };
@@ -148,11 +148,10 @@ static tow_status_t failed(tow_tls_t *tls)
     int reason = ERR_GET_REASON(ERR_peek_error());
     if (tls->side == TOW_SIDE_DIALLER && verdict != X509_V_OK) {
         ERR_clear_error();
-        return TOW_ERROR(
-            TOW_UNAUTHENTICATED,
-            "TLS: the peer's certificate is not believed: %s; give "
-            "the cert.pem of this listener, or of its authority",
-            X509_verify_cert_error_string(verdict));
+        return TOW_ERROR(TOW_UNAUTHENTICATED,
+                         "TLS: the peer's certificate is not trusted: %s; give "
+                         "the cert.pem of this listener, or of its authority",
+                         X509_verify_cert_error_string(verdict));
     }
     for (size_t i = 0; i < TOW_COUNT_OF(explanations); i++) {
         if (explanations[i].reason != reason) continue;
@@ -205,7 +204,7 @@ tow_status_t tow_tls_write(tow_tls_t *tls, const void *bytes, size_t count)
 
 void tow_tls_shutdown(tow_tls_t *tls)
 {
-    /* Before the end of the handshake there is nothing to end in order. */
+    /* Before the handshake is complete there is no orderly shutdown. */
     if (SSL_is_init_finished(tls->ssl)) SSL_shutdown(tls->ssl);
     ERR_clear_error();
 }

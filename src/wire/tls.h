@@ -1,5 +1,5 @@
-/* TLS of one connection, sans I/O: cipher bytes in and out through memory, so
- * the loop owns the socket and a test needs none. */
+/* TLS of one connection, without I/O: cipher bytes go in and out through
+ * memory. The event loop owns the socket; a test needs none. */
 #ifndef TOW_WIRE_TLS_H_
 #define TOW_WIRE_TLS_H_
 
@@ -23,26 +23,26 @@ tow_status_t tow_tls_create(tow_tls_context_t *context, tow_side_t side,
                             const char *host, tow_tls_t **out_tls) TOW_MUST_USE;
 void tow_tls_destroy(tow_tls_t *tls);
 
-/* Cipher bytes from the socket. Takes all of them. RESOURCE_EXHAUSTED when
- * TOW_TLS_FEED_BYTES_MAX wait already: read in between. */
+/* Passes cipher bytes from the socket; takes all of them. RESOURCE_EXHAUSTED if
+ * TOW_TLS_FEED_BYTES_MAX are unread: call tow_tls_read in between. */
 tow_status_t tow_tls_feed(tow_tls_t *tls, const void *bytes, size_t count)
     TOW_MUST_USE;
 /* Cipher bytes for the socket: up to `capacity` of them; 0 when none wait. */
 size_t tow_tls_drain(tow_tls_t *tls, void *bytes, size_t capacity);
 size_t tow_tls_drain_pending(const tow_tls_t *tls);
-/* Moves the handshake on. *out_done once it is complete. After an error there
- * may be something to drain all the same: the alert that tells the peer. */
+/* Advances the handshake; *out_done when it is complete. After an error, too,
+ * drain: there may be an alert for the peer. */
 tow_status_t tow_tls_handshake(tow_tls_t *tls, bool *out_done) TOW_MUST_USE;
-/* Plain bytes of the peer: *out_count 0 when none are there yet. *out_closed
- * when the peer has ended the connection in order. */
+/* Reads plain bytes; *out_count 0 if none are available. *out_closed: the peer
+ * has shut the connection down in order. */
 tow_status_t tow_tls_read(tow_tls_t *tls, void *bytes, size_t capacity,
                           size_t *out_count, bool *out_closed) TOW_MUST_USE;
-/* Encrypts plain bytes; all are taken. After the handshake only. What waits to
- * be drained is the caller's to bound. */
+/* Encrypts plain bytes; takes all of them. After the handshake only. The caller
+ * bounds the bytes that wait to be drained. */
 tow_status_t tow_tls_write(tow_tls_t *tls, const void *bytes, size_t count)
     TOW_MUST_USE;
 
-/* Ends our half in order: drain what it leaves, then close the socket. */
+/* Orderly shutdown: drain afterwards, then close the socket. */
 void tow_tls_shutdown(tow_tls_t *tls);
 
 #define TOW_TLS_BINDING_SIZE 32u

@@ -1,7 +1,7 @@
-/* Certificates and the rules of TLS, made once. A context has one SSL_CTX for
- * each side, as far as there are files for it: a listener shows a certificate,
- * a dialler checks one. Clients have no certificates: the token's proof says
- * who may come in. */
+/* TLS settings and certificates, loaded once. A context has one SSL_CTX per
+ * side, if the files for it are given: a listener presents a certificate, a
+ * dialler verifies it. Diallers have no certificates: the token authenticates
+ * them. */
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -42,13 +42,13 @@ bool tow_tls_host_is_address(const char *host)
     return address != NULL;
 }
 
-/* Encrypted keys: without this OpenSSL would ask at the terminal. */
+/* Otherwise OpenSSL prompts for the password of an encrypted key. */
 static int refuse_to_ask(char *words, int capacity, int writing, void *context)
 {
     return -1;
 }
 
-/* A file as an OpenSSL source of bytes; *out_memory is the caller's. */
+/* Reads a file into an OpenSSL BIO; the caller owns *out_memory. */
 static tow_status_t open_pem(const char *path, tow_file_kind_t kind,
                              const char *what, uint8_t **out_memory,
                              BIO **out_source)
@@ -72,7 +72,7 @@ static void close_pem(uint8_t *memory, BIO *source)
     tow_free(memory);
 }
 
-/* Calls `add` with every certificate of a file; there must be one. */
+/* Calls `add` with every certificate of a file, which has at least one. */
 static tow_status_t for_each_certificate(const char *path, SSL_CTX *context,
                                          int (*add)(SSL_CTX *context,
                                                     X509 *certificate))
@@ -97,7 +97,7 @@ static tow_status_t for_each_certificate(const char *path, SSL_CTX *context,
                       "certificate file %s: no certificate in it; expected "
                       "PEM, which begins with -----BEGIN CERTIFICATE-----",
                       path);
-    ERR_clear_error(); /* The end of the file counts as one. */
+    ERR_clear_error(); /* OpenSSL reports the end of the file as an error. */
     close_pem(memory, source);
     return status;
 }
@@ -109,7 +109,7 @@ static int add_to_chain(SSL_CTX *context, X509 *certificate)
     return (int)SSL_CTX_add1_chain_cert(context, certificate);
 }
 
-static int add_to_believed(SSL_CTX *context, X509 *certificate)
+static int add_to_trusted(SSL_CTX *context, X509 *certificate)
 {
     return X509_STORE_add_cert(SSL_CTX_get_cert_store(context), certificate);
 }
@@ -139,8 +139,8 @@ static tow_status_t load_key(const tow_tls_options_t *options, SSL_CTX *context)
     return status;
 }
 
-/* TLS 1.3 alone, no resumption, no early data: what a proof is bound to is
- * always a handshake of its own. */
+/* TLS 1.3 only, no resumption, no early data: every connection has its own
+ * handshake, which the proof is bound to. */
 static tow_status_t make_context(const SSL_METHOD *method,
                                  SSL_CTX **out_context)
 {
@@ -172,12 +172,12 @@ static tow_status_t make_dialler(const tow_tls_options_t *options,
 {
     TOW_RETURN_IF_ERROR(make_context(TLS_client_method(), &context->dialler));
     SSL_CTX_set_verify(context->dialler, SSL_VERIFY_PEER, NULL);
-    /* What is in the file is believed, also when it is itself no authority: a
-     * self-signed certificate, or one that was pinned. */
+    /* Trust the certificates of the file even if they are no authority: a
+     * self-signed or pinned certificate. */
     X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(context->dialler),
                                 X509_V_FLAG_PARTIAL_CHAIN);
     return for_each_certificate(options->authority_path, context->dialler,
-                                add_to_believed);
+                                add_to_trusted);
 }
 
 tow_status_t tow_tls_context_create(const tow_tls_options_t *options,
@@ -193,7 +193,7 @@ tow_status_t tow_tls_context_create(const tow_tls_options_t *options,
     if (options->certificate_path == NULL && options->authority_path == NULL)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "TLS: neither a certificate to show nor one to "
-                         "believe; `tow keys FOLDER` makes them");
+                         "trust; `tow keys FOLDER` makes them");
     tow_tls_context_t *context = tow_calloc(1, sizeof(*context));
     if (context == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = TOW_OK;

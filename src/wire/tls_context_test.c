@@ -37,7 +37,7 @@ static void context_has_the_sides_that_its_files_allow(void **state)
     assert_true(tow_tls_context_can_listen(context));
     assert_false(tow_tls_context_can_dial(context));
     tow_tls_context_destroy(context);
-    context = context_that_believes("a");
+    context = context_that_trusts("a");
     assert_false(tow_tls_context_can_listen(context));
     assert_true(tow_tls_context_can_dial(context));
     tow_tls_context_destroy(context);

@@ -1,4 +1,4 @@
-/* What tls_context.c, certificate.c and tls.c share. */
+/* Internals shared by tls_context.c, certificate.c and tls.c. */
 #ifndef TOW_WIRE_TLS_IMPL_H_
 #define TOW_WIRE_TLS_IMPL_H_
 
@@ -17,10 +17,10 @@ struct tow_tls_context {
 bool tow_tls_context_can_listen(const tow_tls_context_t *context);
 bool tow_tls_context_can_dial(const tow_tls_context_t *context);
 
-/* An address, as certificates and dialling tell it from a name? */
+/* True for an IP address, false for a name. */
 bool tow_tls_host_is_address(const char *host);
 
-/* "doing: what OpenSSL's oldest error says", and forgets OpenSSL's errors. */
+/* "doing: OpenSSL's oldest error". Clears OpenSSL's error queue. */
 tow_status_t tow_tls_error(tow_code_t code, const char *doing) TOW_MUST_USE;
 
 #endif /* TOW_WIRE_TLS_IMPL_H_ */

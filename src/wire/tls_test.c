@@ -1,5 +1,5 @@
-/* Both ends of TLS in one process, and now and then an end made of bare OpenSSL
- * that does what ours would not. */
+/* Both ends of TLS in one process. Some tests use a bare OpenSSL end that
+ * behaves in ways that ours never does. */
 #include "wire/tls_testing_impl.h"
 
 #include <openssl/ssl.h>
@@ -10,20 +10,20 @@
 
 typedef struct ends {
     tow_tls_context_t *shows;
-    tow_tls_context_t *believes;
+    tow_tls_context_t *trusts;
     tow_tls_t *dialler;
     tow_tls_t *listener;
 } ends_t;
 
-/* A listener with the certificate `shown`, a dialler that believes `believed`
+/* A listener with the certificate `shown`, a dialler that trusts `trusted`
  * and dialled `host`. */
-static ends_t make_ends(const char *shown, const char *believed,
+static ends_t make_ends(const char *shown, const char *trusted,
                         const char *host)
 {
     ends_t ends = {.shows = context_that_shows(shown),
-                   .believes = context_that_believes(believed)};
+                   .trusts = context_that_trusts(trusted)};
     assert_null(
-        tow_tls_create(ends.believes, TOW_SIDE_DIALLER, host, &ends.dialler));
+        tow_tls_create(ends.trusts, TOW_SIDE_DIALLER, host, &ends.dialler));
     assert_null(
         tow_tls_create(ends.shows, TOW_SIDE_LISTENER, NULL, &ends.listener));
     return ends;
@@ -34,10 +34,10 @@ static void forget_ends(ends_t *ends)
     tow_tls_destroy(ends->dialler);
     tow_tls_destroy(ends->listener);
     tow_tls_context_destroy(ends->shows);
-    tow_tls_context_destroy(ends->believes);
+    tow_tls_context_destroy(ends->trusts);
 }
 
-/* Carries what waits from one end to the other, `piece` bytes at a time. */
+/* Moves pending bytes from one end to the other, `piece` at a time. */
 static bool carry(tow_tls_t *from, tow_tls_t *to, size_t piece)
 {
     uint8_t bytes[4096];
@@ -165,7 +165,7 @@ static void binding_is_one_value_of_one_connection(void **state)
     forget_ends(&ends);
 }
 
-static void certificates_for_addresses_are_believed(void **state)
+static void certificates_for_addresses_are_trusted(void **state)
 {
     static const char *const hosts[] = {"127.0.0.1", "::1"};
     for (size_t i = 0; i < TOW_COUNT_OF(hosts); i++) {
@@ -181,39 +181,40 @@ static void certificates_for_addresses_are_believed(void **state)
     }
 }
 
-static void expect_disbelief(const char *shown, const char *believed,
-                             const char *host, const char *words)
+static void expect_distrust(const char *shown, const char *trusted,
+                            const char *host, const char *words)
 {
-    ends_t ends = make_ends(shown, believed, host);
+    ends_t ends = make_ends(shown, trusted, host);
     tow_status_t dialler, listener;
     shake(&ends, 4096, &dialler, &listener);
     expect_error(dialler, TOW_UNAUTHENTICATED, words);
-    /* The listener hears of it by an alert. */
+    /* The listener gets an alert. */
     expect_error(listener, TOW_PERMISSION_DENIED, "our certificate");
     forget_ends(&ends);
 }
 
-static void certificate_of_a_stranger_is_not_believed(void **state)
+static void certificate_of_a_stranger_is_not_trusted(void **state)
 {
     make_certificate("a", "localhost");
     make_certificate("b", "localhost");
-    expect_disbelief("a", "b", "localhost", "self-signed certificate");
+    expect_distrust("a", "b", "localhost", "self-signed certificate");
 }
 
-static void certificate_for_another_host_is_not_believed(void **state)
+static void certificate_for_another_host_is_not_trusted(void **state)
 {
     make_certificate("a", "localhost");
     make_certificate("four", "127.0.0.1");
-    expect_disbelief("a", "a", "example.org", "hostname mismatch");
-    expect_disbelief("a", "a", "sub.localhost", "hostname mismatch");
-    expect_disbelief("a", "a", "127.0.0.1", "IP address mismatch");
-    expect_disbelief("four", "four", "127.0.0.2", "IP address mismatch");
-    expect_disbelief("four", "four", "localhost", "hostname mismatch");
+    expect_distrust("a", "a", "example.org", "hostname mismatch");
+    expect_distrust("a", "a", "sub.localhost", "hostname mismatch");
+    expect_distrust("a", "a", "127.0.0.1", "IP address mismatch");
+    expect_distrust("four", "four", "127.0.0.2", "IP address mismatch");
+    expect_distrust("four", "four", "localhost", "hostname mismatch");
 }
 
-/* -- Peers that speak otherwise --------------------------------------------- */
+/* -- Other versions and protocols ------------------------------------------ */
 
-/* A bare OpenSSL end that speaks TLS 1.2 at most; `half` is one of its sides. */
+/* A bare OpenSSL end that speaks TLS 1.2 at most; `half` is one of its
+ * sides. */
 static SSL *make_old_end(SSL_CTX *context)
 {
     SSL_CTX_set_max_proto_version(context, TLS1_2_VERSION);
@@ -291,7 +292,7 @@ static void peers_that_do_not_speak_tls_are_named(void **state)
     expect_stranger("GET / HTTP/1.1\r\n\r\n", 18, "plain HTTP");
 }
 
-/* -- Damage ------------------------------------------------------------------ */
+/* -- Corruption ------------------------------------------------------------ */
 
 static void every_damaged_byte_of_a_record_is_found(void **state)
 {
@@ -310,7 +311,8 @@ static void every_damaged_byte_of_a_record_is_found(void **state)
         bool closed;
         tow_status_t status =
             tow_tls_read(ends.listener, bytes, sizeof(bytes), &count, &closed);
-        /* A damaged length may ask for more; nothing false comes out. */
+        /* A corrupt length may require more bytes, but no wrong bytes come
+         * out. */
         assert_int_equal(count, 0);
         assert_true(status != TOW_OK || at == 3 || at == 4);
         tow_status_release(status);
@@ -361,14 +363,14 @@ static void side_without_its_certificates_is_refused(void **state)
 {
     make_certificate("a", "localhost");
     tow_tls_context_t *shows = context_that_shows("a");
-    tow_tls_context_t *believes = context_that_believes("a");
+    tow_tls_context_t *trusts = context_that_trusts("a");
     tow_tls_t *tls;
     expect_error(tow_tls_create(shows, TOW_SIDE_DIALLER, "localhost", &tls),
-                 TOW_FAILED_PRECONDITION, "no certificate to believe");
-    expect_error(tow_tls_create(believes, TOW_SIDE_LISTENER, NULL, &tls),
+                 TOW_FAILED_PRECONDITION, "no certificate to trust");
+    expect_error(tow_tls_create(trusts, TOW_SIDE_LISTENER, NULL, &tls),
                  TOW_FAILED_PRECONDITION, "no certificate to show");
     tow_tls_context_destroy(shows);
-    tow_tls_context_destroy(believes);
+    tow_tls_context_destroy(trusts);
 }
 
 #define IN_FOLDER(test) \
@@ -378,9 +380,9 @@ TOW_TEST_MAIN(IN_FOLDER(ends_talk_both_ways_however_bytes_are_cut),
               IN_FOLDER(large_writes_arrive_whole),
               IN_FOLDER(shutdown_is_seen_as_an_end_in_order),
               IN_FOLDER(binding_is_one_value_of_one_connection),
-              IN_FOLDER(certificates_for_addresses_are_believed),
-              IN_FOLDER(certificate_of_a_stranger_is_not_believed),
-              IN_FOLDER(certificate_for_another_host_is_not_believed),
+              IN_FOLDER(certificates_for_addresses_are_trusted),
+              IN_FOLDER(certificate_of_a_stranger_is_not_trusted),
+              IN_FOLDER(certificate_for_another_host_is_not_trusted),
               IN_FOLDER(older_tls_is_refused_on_both_sides),
               IN_FOLDER(peers_that_do_not_speak_tls_are_named),
               IN_FOLDER(every_damaged_byte_of_a_record_is_found),

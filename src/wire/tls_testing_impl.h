@@ -1,4 +1,5 @@
-/* Certificates in a test's folder, and bytes carried between two ends of TLS. */
+/* Certificates in a test's folder, and bytes carried between two ends of
+ * TLS. */
 #ifndef TOW_WIRE_TLS_TESTING_IMPL_H_
 #define TOW_WIRE_TLS_TESTING_IMPL_H_
 
@@ -44,7 +45,7 @@ static inline tow_tls_context_t *context_that_shows(const char *name)
     return context;
 }
 
-static inline tow_tls_context_t *context_that_believes(const char *name)
+static inline tow_tls_context_t *context_that_trusts(const char *name)
 {
     char certificate[64];
     snprintf(certificate, sizeof(certificate), "%s.cert", name);

@@ -1,23 +1,21 @@
-/* Numbers of the wire that someone may tune. Limits that both ends must agree
- * on are no tuning: they stand in the headers and in docs/wire.md. */
+/* Tunable numbers of this module. Limits that both ends must agree on are in
+ * the headers and in docs/wire.md instead. */
 #ifndef TOW_WIRE_TUNING_H_
 #define TOW_WIRE_TUNING_H_
 
 #include <stddef.h>
 
-/* Cipher bytes that may wait in one direction of a TLS connection. Whoever
- * feeds reads in between, so a record (16 KiB) and one read of a socket is what
- * ever waits; reaching this is a mistake of ours, and it must not cost memory
- * without end. */
+/* Unread cipher bytes in one direction of a TLS connection. The caller reads
+ * after every feed, so normally at most one record (16 KiB) and one read of a
+ * socket are unread; this bound limits the memory that a bug could cost. */
 #define TOW_TLS_FEED_BYTES_MAX ((size_t)4 << 20)
 
-/* How long a self-signed certificate holds. A cluster without an authority has
- * nobody to renew it, so the number is long; too short stops a cluster on a
- * forgotten day. */
+/* Validity of a self-signed certificate. Nothing renews it, so a short one
+ * would stop a cluster when it expires. */
 #define TOW_CERTIFICATE_DAYS 3650
 
-/* A certificate also holds this long before it was made: clocks of hosts
- * differ. */
+/* Certificates are valid from this long before their creation: the clocks of
+ * hosts differ. */
 #define TOW_CERTIFICATE_BACKDATED_SECONDS 86400
 
 /* Certificate files: a chain of ten with RSA 4096 keys is about 25 KiB; a

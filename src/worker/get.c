@@ -1,9 +1,9 @@
-/* Gets: a shard's bytes for a client, inside the answer or over a lane.
+/* Gets: a shard's bytes for a client, inside the reply or over a lane.
  *
- * The download waits for the value, so that a get sees all that was granted
- * before it and nobody waits here. Host memory for the bytes is bounded: gets
- * that do not fit wait, in order. Large ones are borrowed from the device, where
- * the driver lends its memory: then nothing is copied on this side. */
+ * The download waits for the value, so a get sees the effect of all earlier
+ * grants and nothing blocks here. Host memory for the bytes is bounded: gets
+ * that do not fit wait, in order. Large shards are borrowed from the device,
+ * where the driver allows it: then nothing is copied on this side. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -14,27 +14,27 @@
 struct get {
     union {
         tow_download_t download;
-        tow_borrow_t borrow;
+        tow_buffer_share_t share;
     };
     delivery_t delivery;
     tow_worker_t *worker;
     tow_list_t in_worker;
     uint64_t request;
-    tow_buffer_t *buffer;  /* counted; NULL: its bytes are here */
-    host_bytes_t *spilled; /* counted: they were here before; or NULL */
+    tow_buffer_t *buffer;  /* counted; NULL: the bytes are in host memory */
+    host_bytes_t *spilled; /* counted: the spilled shard; or NULL */
     void *bytes;           /* owned */
     uint64_t size;
     tow_shape_t shape;
-    bool is_dropped; /* nobody waits for the answer any more */
-    bool is_lent;    /* by the driver; `bytes` is NULL */
+    bool is_cancelled; /* the client does not wait for the reply any more */
+    bool is_shared;    /* by the driver; `bytes` is NULL */
     bool has_target;
-    tow_msg_lane_target_t target; /* its address lies behind */
+    tow_msg_lane_target_t target; /* its address follows the struct */
     uint8_t address[];
 };
 
 static void start_waiting(tow_worker_t *worker);
 
-/* -- Answers ---------------------------------------------------------------------- */
+/* -- Replies --------------------------------------------------------------- */
 
 static void answer(tow_worker_t *worker, uint64_t request, tow_status_t status,
                    const void *bytes, size_t size, const tow_shape_t *shape)
@@ -62,29 +62,30 @@ static void free_get(get_t *get)
     tow_free(get);
 }
 
-/* One that is under way. */
+/* Of a get that is under way. */
 static void finish(get_t *get, tow_status_t take_status)
 {
     tow_worker_t *worker = get->worker;
-    if (!get->is_dropped)
+    if (!get->is_cancelled)
         answer(worker, get->request, take_status,
                get->has_target        ? NULL
                : get->spilled != NULL ? get->spilled->bytes
                                       : get->bytes,
                (size_t)get->size, &get->shape);
+    TOW_ASSERT(worker->get_count > 0 && worker->get_bytes >= get->size);
     tow_status_release(take_status);
     tow_list_remove(&get->in_worker);
     worker->get_count--;
     worker->get_bytes -= get->size;
-    if (get->is_lent)
-        tow_borrow_give_back(worker->options.driver, &get->borrow);
+    if (get->is_shared)
+        tow_buffer_share_end(worker->options.driver, &get->share);
     if (get->buffer != NULL) tow_buffer_release(get->buffer);
     free_get(get);
     start_waiting(worker);
     worker_settle(worker);
 }
 
-/* -- Steps ------------------------------------------------------------------------- */
+/* -- Steps ----------------------------------------------------------------- */
 
 static void delivered(delivery_t *delivery, tow_status_t take_status)
 {
@@ -108,9 +109,9 @@ static void downloaded(tow_download_t *download, tow_status_t take_status)
 {
     get_t *get = TOW_CONTAINER_OF(download, get_t, download);
     if (take_status == TOW_OK && get->has_target && get->size > 0 &&
-        !get->is_dropped) {
-        /* The bytes are the host's now: a client that has died holds no device's
-         * memory until its lane gives up. */
+        !get->is_cancelled) {
+        /* The bytes are in host memory now: a client that has died keeps no
+         * device memory in use until its lane times out. */
         tow_buffer_release(get->buffer);
         get->buffer = NULL;
         deliver(get, get->bytes);
@@ -119,32 +120,34 @@ static void downloaded(tow_download_t *download, tow_status_t take_status)
     }
 }
 
-static void borrowed(tow_borrow_t *borrow, tow_status_t take_status)
+static void borrowed(tow_buffer_share_t *share, tow_status_t take_status)
 {
-    get_t *get = TOW_CONTAINER_OF(borrow, get_t, borrow);
-    get->is_lent = take_status == TOW_OK;
-    if (get->is_lent && !get->is_dropped)
-        deliver(get, borrow->bytes);
+    get_t *get = TOW_CONTAINER_OF(share, get_t, share);
+    get->is_shared = take_status == TOW_OK;
+    if (get->is_shared && !get->is_cancelled)
+        deliver(get, share->bytes);
     else
         finish(get, take_status);
 }
 
-static bool may_borrow(const get_t *get)
+static bool may_share(const get_t *get)
 {
     return get->has_target && get->size >= TOW_WORKER_BORROW_BYTES_MIN &&
-           get->worker->options.driver->ops->borrow != NULL;
+           get->worker->options.driver->ops->share != NULL;
 }
 
 static tow_status_t download(get_t *get)
 {
-    if (may_borrow(get)) {
-        get->borrow = (tow_borrow_t){.buffer = get->buffer, .done = borrowed};
-        return tow_driver_borrow(get->worker->options.driver, &get->borrow);
+    if (may_share(get)) {
+        get->share =
+            (tow_buffer_share_t){.buffer = get->buffer, .done = borrowed};
+        return tow_driver_share(get->worker->options.driver, &get->share);
     }
     get->bytes = tow_malloc((size_t)get->size + 1);
     if (get->bytes == NULL)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "%" PRIu64 " bytes on the host", get->size);
+                         "cannot allocate %" PRIu64 " bytes of host memory",
+                         get->size);
     get->download = (tow_download_t){.buffer = get->buffer,
                                      .bytes = get->bytes,
                                      .size = (size_t)get->size,
@@ -152,7 +155,7 @@ static tow_status_t download(get_t *get)
     return tow_driver_download(get->worker->options.driver, &get->download);
 }
 
-/* -- Beginning ---------------------------------------------------------------------- */
+/* -- Starting -------------------------------------------------------------- */
 
 static bool fits(const tow_worker_t *worker, const get_t *get)
 {
@@ -175,7 +178,8 @@ static void start(get_t *get)
             finish(get, TOW_OK);
         return;
     }
-    tow_shard_unshare(get->buffer); /* The device sees to it from here on. */
+    tow_shard_unshare(
+        get->buffer); /* The device protects the bytes from here on. */
     tow_status_t status = download(get);
     if (status != TOW_OK) finish(get, status);
 }
@@ -200,8 +204,8 @@ static tow_status_t find_shard(tow_worker_t *worker,
         *out_size = (*out_spilled)->size;
         return TOW_OK;
     }
-    const tow_shelf_object_t *object =
-        tow_shelf_find(worker->shelf, message->object);
+    const tow_shard_store_object_t *object =
+        tow_shard_store_find(worker->shard_store, message->object);
     if (object == NULL)
         return TOW_ERROR(TOW_NOT_FOUND,
                          "object %" PRIu64 " is not on this worker",
@@ -220,14 +224,16 @@ static tow_status_t check_way(const tow_worker_t *worker,
                               const tow_msg_shard_get_t *message, uint64_t size)
 {
     if (worker->get_count >= TOW_WORKER_GET_COUNT_MAX)
-        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "%zu gets wait on this worker, and no more may",
-                         worker->get_count);
+        return TOW_ERROR(
+            TOW_RESOURCE_EXHAUSTED,
+            "%zu gets are under way on this worker, which is its limit",
+            worker->get_count);
     if (message->target == NULL && size > TOW_INLINE_BYTES_MAX)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%" PRIu64 " bytes do not fit into an answer, which "
-                         "has %u: give a target",
-                         size, TOW_INLINE_BYTES_MAX);
+        return TOW_ERROR(
+            TOW_INVALID_ARGUMENT,
+            "%" PRIu64
+            " bytes do not fit into a reply, whose limit is %u: give a target",
+            size, TOW_INLINE_BYTES_MAX);
     return TOW_OK;
 }
 
@@ -277,14 +283,14 @@ void worker_get(tow_worker_t *worker, const tow_msg_shard_get_t *message)
     }
     worker->get_count++;
     tow_list_append(&worker->waiting_gets, &get->in_worker);
-    /* A run that is granted while it waits must leave it the bytes. */
+    /* A run that is granted while the get waits must leave it the bytes. */
     if (get->buffer != NULL) tow_shard_share(get->buffer);
     start_waiting(worker);
 }
 
-/* -- Leaving early --------------------------------------------------------------------- */
+/* -- Cancelling ------------------------------------------------------------ */
 
-void worker_gets_drop(tow_worker_t *worker)
+void worker_gets_on_disconnect(tow_worker_t *worker)
 {
     tow_list_t *item;
     while ((item = tow_list_pop_front(&worker->waiting_gets)) != NULL) {
@@ -298,14 +304,53 @@ void worker_gets_drop(tow_worker_t *worker)
     }
     const tow_list_t *head = &worker->gets;
     for (tow_list_t *at = head->next; at != head; at = at->next)
-        TOW_CONTAINER_OF(at, get_t, in_worker)->is_dropped = true;
+        TOW_CONTAINER_OF(at, get_t, in_worker)->is_cancelled = true;
 }
 
-void worker_gets_forget(tow_worker_t *worker)
+void worker_gets_discard(tow_worker_t *worker)
 {
     tow_list_t *item;
     while ((item = tow_list_pop_front(&worker->waiting_gets)) != NULL)
         free_get(TOW_CONTAINER_OF(item, get_t, in_worker));
     while ((item = tow_list_pop_front(&worker->gets)) != NULL)
         free_get(TOW_CONTAINER_OF(item, get_t, in_worker));
+}
+
+/* -- Invariants ------------------------------------------------------------ */
+
+static tow_status_t check_get(const tow_worker_t *worker, const get_t *get)
+{
+    TOW_INVARIANT(get->worker == worker);
+    TOW_INVARIANT(get->spilled == NULL || get->buffer == NULL);
+    TOW_INVARIANT(get->spilled == NULL || get->spilled->reference_count > 0);
+    TOW_INVARIANT(!get->is_shared ||
+                  (get->bytes == NULL && get->buffer != NULL));
+    TOW_INVARIANT(get->has_target || get->size <= TOW_INLINE_BYTES_MAX);
+    return TOW_OK;
+}
+
+tow_status_t worker_gets_check(const tow_worker_t *worker)
+{
+    uint64_t bytes = 0;
+    size_t count = 0;
+    for (const tow_list_t *at = worker->gets.next; at != &worker->gets;
+         at = at->next) {
+        const get_t *get = TOW_CONTAINER_OF(at, get_t, in_worker);
+        TOW_RETURN_IF_ERROR(check_get(worker, get));
+        bytes += get->size;
+        count++;
+    }
+    for (const tow_list_t *at = worker->waiting_gets.next;
+         at != &worker->waiting_gets; at = at->next) {
+        const get_t *get = TOW_CONTAINER_OF(at, get_t, in_worker);
+        TOW_RETURN_IF_ERROR(check_get(worker, get));
+        TOW_INVARIANT((get->buffer != NULL) != (get->spilled != NULL));
+        TOW_INVARIANT(get->bytes == NULL && !get->is_cancelled);
+        TOW_INVARIANT(!tow_list_is_empty(&worker->gets)); /* One always fits. */
+        count++;
+    }
+    TOW_INVARIANT(bytes == worker->get_bytes);
+    TOW_INVARIANT(count == worker->get_count);
+    TOW_INVARIANT(count <= TOW_WORKER_GET_COUNT_MAX);
+    return TOW_OK;
 }

@@ -1,6 +1,5 @@
-/* Lanes to clients and other workers: opened when the first byte is to be
- * delivered there, kept for the next while they are few, closed when the session
- * ends. */
+/* Lanes to clients and other workers: opened for the first write to a process,
+ * cached for the next while they are few, closed when the session ends. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -10,8 +9,8 @@
 typedef struct lane {
     tow_worker_t *worker;
     tow_list_t in_worker;
-    tow_lane_t *lane;     /* NULL: closed, but not all writes have ended */
-    tow_list_t waiting;   /* deliveries, for room */
+    tow_lane_t *lane;     /* NULL: closed, but writes have not ended */
+    tow_list_t waiting;   /* deliveries that wait while it is full */
     uint32_t write_count; /* under way */
     bool is_closing;
     size_t address_size;
@@ -20,13 +19,14 @@ typedef struct lane {
 
 static void pump(lane_t *lane);
 
-/* -- The end ----------------------------------------------------------------------- */
+/* -- Closing --------------------------------------------------------------- */
 
 static void free_when_idle(lane_t *lane)
 {
     if (lane->lane != NULL || lane->write_count > 0) return;
     tow_worker_t *worker = lane->worker;
     tow_list_remove(&lane->in_worker);
+    TOW_ASSERT(worker->lane_count > 0);
     worker->lane_count--;
     tow_free(lane);
     worker_settle(worker);
@@ -37,7 +37,7 @@ static void lane_closed(void *context)
     lane_t *lane = context;
     lane->lane = NULL;
     tow_list_t *item;
-    lane->write_count++; /* Stays while the others are told. */
+    lane->write_count++; /* Keeps the lane alive during the callbacks. */
     while ((item = tow_list_pop_front(&lane->waiting)) != NULL) {
         delivery_t *delivery = TOW_CONTAINER_OF(item, delivery_t, in_lane);
         delivery->done(delivery,
@@ -69,16 +69,17 @@ static bool is_idle(const lane_t *lane)
            tow_list_is_empty(&lane->waiting);
 }
 
-/* -- Writing ------------------------------------------------------------------------ */
+/* -- Writing --------------------------------------------------------------- */
 
 static void written(tow_write_t *write, tow_status_t take_status)
 {
     delivery_t *delivery = TOW_CONTAINER_OF(write, delivery_t, write);
     lane_t *lane = delivery->lane;
+    TOW_ASSERT(lane->write_count > 0);
     delivery->done(delivery, take_status);
     lane->write_count--;
     pump(lane);
-    if (is_idle(lane) && lane->worker->lane_count > TOW_WORKER_LANE_KEPT_MAX)
+    if (is_idle(lane) && lane->worker->lane_count > TOW_WORKER_LANE_IDLE_MAX)
         close_lane(lane, TOW_LANE_CLOSE_GRACEFUL);
     free_when_idle(lane);
 }
@@ -93,8 +94,8 @@ static tow_send_result_t start(lane_t *lane, delivery_t *delivery)
     return result;
 }
 
-/* One that finds the lane down stays: the lane is about to be closed, and tells
- * it. */
+/* A delivery that finds the lane down stays queued: the lane is about to be
+ * closed, which ends it. */
 static void pump(lane_t *lane)
 {
     while (!lane->is_closing && !tow_list_is_empty(&lane->waiting)) {
@@ -112,7 +113,7 @@ static void on_writable(void *context, tow_lane_t *tow_lane)
     pump(context);
 }
 
-/* -- Finding ------------------------------------------------------------------------- */
+/* -- Look-up --------------------------------------------------------------- */
 
 static lane_t *find(tow_worker_t *worker, const ProtobufCBinaryData *address)
 {
@@ -126,10 +127,10 @@ static lane_t *find(tow_worker_t *worker, const ProtobufCBinaryData *address)
     return NULL;
 }
 
-/* The one that has been idle for longest makes room. */
+/* Closes the least recently used idle lane. */
 static tow_status_t make_room(tow_worker_t *worker)
 {
-    if (worker->lane_count < TOW_WORKER_LANE_KEPT_MAX) return TOW_OK;
+    if (worker->lane_count < TOW_WORKER_LANE_IDLE_MAX) return TOW_OK;
     const tow_list_t *head = &worker->lanes;
     for (tow_list_t *at = head->next; at != head; at = at->next) {
         lane_t *lane = TOW_CONTAINER_OF(at, lane_t, in_worker);
@@ -139,7 +140,7 @@ static tow_status_t make_room(tow_worker_t *worker)
     }
     if (worker->lane_count < TOW_WORKER_LANE_COUNT_MAX) return TOW_OK;
     return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                     "%zu processes are being written to, and no more may be",
+                     "%zu lanes have writes under way, which is the limit",
                      worker->lane_count);
 }
 
@@ -200,9 +201,9 @@ void worker_lane_cut(tow_worker_t *worker, const ProtobufCBinaryData *address)
     if (lane != NULL) close_lane(lane, TOW_LANE_CLOSE_FORCE);
 }
 
-/* -- Leaving early ---------------------------------------------------------------------- */
+/* -- Cancelling ------------------------------------------------------------ */
 
-void worker_lanes_drop(tow_worker_t *worker)
+void worker_lanes_on_disconnect(tow_worker_t *worker)
 {
     const tow_list_t *head = &worker->lanes;
     for (tow_list_t *at = head->next; at != head; at = at->next)
@@ -210,9 +211,28 @@ void worker_lanes_drop(tow_worker_t *worker)
                    TOW_LANE_CLOSE_FORCE);
 }
 
-void worker_lanes_forget(tow_worker_t *worker)
+void worker_lanes_discard(tow_worker_t *worker)
 {
     tow_list_t *item;
     while ((item = tow_list_pop_front(&worker->lanes)) != NULL)
         tow_free(TOW_CONTAINER_OF(item, lane_t, in_worker));
+}
+
+/* -- Invariants ------------------------------------------------------------ */
+
+tow_status_t worker_lanes_check(const tow_worker_t *worker)
+{
+    size_t count = 0;
+    const tow_list_t *head = &worker->lanes;
+    for (const tow_list_t *at = head->next; at != head; at = at->next) {
+        const lane_t *lane = TOW_CONTAINER_OF(at, lane_t, in_worker);
+        TOW_INVARIANT(lane->worker == worker);
+        TOW_INVARIANT(lane->lane != NULL || lane->is_closing);
+        TOW_INVARIANT(lane->lane != NULL || lane->write_count > 0);
+        TOW_INVARIANT(lane->lane != NULL || tow_list_is_empty(&lane->waiting));
+        count++;
+    }
+    TOW_INVARIANT(count == worker->lane_count);
+    TOW_INVARIANT(count <= TOW_WORKER_LANE_COUNT_MAX);
+    return TOW_OK;
 }

@@ -1,4 +1,4 @@
-/* Blobs, and what is made of them: executables and programs.
+/* Blobs, and the executables and programs that are made of them.
  *
  * A blob belongs to the one message that names it. */
 #include <inttypes.h>
@@ -11,16 +11,16 @@
 typedef struct load {
     tow_compile_t compile;
     tow_host_job_t probe;  /* of a host function */
-    tow_host_code_t *code; /* counted; the same */
+    tow_host_code_t *code; /* counted; of a host function */
     tow_worker_t *worker;
     tow_list_t in_worker;
     uint64_t executable;
     blob_t code_bytes; /* owned */
     blob_t options;    /* owned */
-    bool is_dropped;   /* nobody wants it any more */
+    bool is_cancelled; /* cancelled: no reply */
 } load_t;
 
-/* -- Blobs ------------------------------------------------------------------------- */
+/* -- Blobs ----------------------------------------------------------------- */
 
 tow_status_t worker_take_blob(tow_worker_t *worker, uint64_t number,
                               void *take_bytes, size_t size)
@@ -33,10 +33,11 @@ tow_status_t worker_take_blob(tow_worker_t *worker, uint64_t number,
     if (blob == NULL || !tow_map_put(&worker->blobs, number, blob)) {
         tow_free(blob);
         tow_free(take_bytes);
-        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "blob %" PRIu64 " of %zu bytes: %zu blobs of %" PRIu64
-                         " bytes wait for a message that names them",
-                         number, size, count, worker->blob_bytes);
+        return TOW_ERROR(
+            TOW_RESOURCE_EXHAUSTED,
+            "blob %" PRIu64 " of %zu bytes: %zu blobs of %" PRIu64
+            " bytes wait for a message that names them, which is the limit",
+            number, size, count, worker->blob_bytes);
     }
     *blob = (blob_t){take_bytes, size};
     worker->blob_bytes += size;
@@ -48,14 +49,15 @@ tow_status_t worker_claim_blob(tow_worker_t *worker, uint64_t number,
 {
     blob_t *blob = tow_map_remove(&worker->blobs, number);
     if (blob == NULL)
-        return TOW_ERROR(TOW_NOT_FOUND, "there is no blob %" PRIu64, number);
+        return TOW_ERROR(TOW_NOT_FOUND, "no blob %" PRIu64, number);
     *out_blob = *blob;
+    TOW_ASSERT(worker->blob_bytes >= blob->size);
     worker->blob_bytes -= blob->size;
     tow_free(blob);
     return TOW_OK;
 }
 
-static void drop_blobs(tow_worker_t *worker)
+static void discard_blobs(tow_worker_t *worker)
 {
     size_t cursor = 0;
     uint64_t number;
@@ -68,7 +70,7 @@ static void drop_blobs(tow_worker_t *worker)
     worker->blob_bytes = 0;
 }
 
-/* -- Executables ---------------------------------------------------------------------- */
+/* -- Executables ----------------------------------------------------------- */
 
 static void answer(tow_worker_t *worker, uint64_t executable,
                    tow_status_t take_status)
@@ -94,11 +96,12 @@ static void loaded(tow_compile_t *compile, tow_status_t take_status,
 {
     load_t *load = TOW_CONTAINER_OF(compile, load_t, compile);
     tow_worker_t *worker = load->worker;
+    TOW_ASSERT(worker->load_count > 0);
     tow_list_remove(&load->in_worker);
     worker->load_count--;
-    if (load->is_dropped) {
+    if (load->is_cancelled) {
         tow_executable_release(take_executable);
-        tow_status_ignore(take_status, "nobody wants it any more");
+        tow_status_ignore(take_status, "the load was cancelled");
     } else {
         if (take_status == TOW_OK)
             take_status = tow_dataflow_add_executable(
@@ -113,10 +116,11 @@ static void probed(tow_host_job_t *job, tow_status_t take_status)
 {
     load_t *load = TOW_CONTAINER_OF(job, load_t, probe);
     tow_worker_t *worker = load->worker;
+    TOW_ASSERT(worker->load_count > 0);
     tow_list_remove(&load->in_worker);
     worker->load_count--;
-    if (load->is_dropped) {
-        tow_status_ignore(take_status, "nobody wants it any more");
+    if (load->is_cancelled) {
+        tow_status_ignore(take_status, "the load was cancelled");
     } else {
         if (take_status == TOW_OK) {
             tow_host_code_retain(load->code);
@@ -134,13 +138,13 @@ static load_t *find_load(tow_worker_t *worker, uint64_t executable)
     const tow_list_t *head = &worker->loads;
     for (tow_list_t *at = head->next; at != head; at = at->next) {
         load_t *load = TOW_CONTAINER_OF(at, load_t, in_worker);
-        if (load->executable == executable && !load->is_dropped) return load;
+        if (load->executable == executable && !load->is_cancelled) return load;
     }
     return NULL;
 }
 
-/* Can it be called? Found out now, in a process of its own, and not by the first
- * run. */
+/* Calls a host function's probe now, in a process of its own, so that the first
+ * run does not fail. */
 static tow_status_t start_probe(tow_worker_t *worker, load_t *load,
                                 const tow_msg_load_t *message)
 {
@@ -184,7 +188,7 @@ static tow_status_t start(tow_worker_t *worker, load_t *load,
 {
     if (worker->load_count >= TOW_WORKER_LOAD_COUNT_MAX)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "%zu loads are under way, and no more may be",
+                         "%zu loads are under way, which is the limit",
                          worker->load_count);
     if (find_load(worker, load->executable) != NULL)
         return TOW_ERROR(TOW_ALREADY_EXISTS,
@@ -221,12 +225,12 @@ tow_status_t worker_load(tow_worker_t *worker, const tow_msg_load_t *message)
     return TOW_OK;
 }
 
-/* One that failed to load is not there, and that is no mistake. */
+/* One that failed to load does not exist; that is not an error. */
 void worker_unload(tow_worker_t *worker, uint64_t executable)
 {
     load_t *load = find_load(worker, executable);
     if (load != NULL) {
-        load->is_dropped = true;
+        load->is_cancelled = true;
         return;
     }
     tow_status_ignore(
@@ -234,10 +238,10 @@ void worker_unload(tow_worker_t *worker, uint64_t executable)
         "it failed to load");
 }
 
-/* -- Programs --------------------------------------------------------------------------- */
+/* -- Programs -------------------------------------------------------------- */
 
-/* No answer: a program that the controller lowered and that cannot be unpacked
- * is a mistake of the controller's. */
+/* No reply: a program that the controller lowered and that cannot be unpacked
+ * is the controller's mistake. */
 tow_status_t worker_load_program(tow_worker_t *worker,
                                  const tow_msg_program_load_t *message)
 {
@@ -253,20 +257,41 @@ tow_status_t worker_load_program(tow_worker_t *worker,
     return tow_status_annotate(status, "program %" PRIu64, message->program);
 }
 
-/* -- The end ------------------------------------------------------------------------------ */
+/* -- Cancelling ------------------------------------------------------------ */
 
-void worker_loads_drop(tow_worker_t *worker)
+void worker_loads_on_disconnect(tow_worker_t *worker)
 {
     const tow_list_t *head = &worker->loads;
     for (tow_list_t *at = head->next; at != head; at = at->next)
-        TOW_CONTAINER_OF(at, load_t, in_worker)->is_dropped = true;
-    drop_blobs(worker);
+        TOW_CONTAINER_OF(at, load_t, in_worker)->is_cancelled = true;
+    discard_blobs(worker);
 }
 
-void worker_loads_forget(tow_worker_t *worker)
+void worker_loads_discard(tow_worker_t *worker)
 {
     tow_list_t *item;
     while ((item = tow_list_pop_front(&worker->loads)) != NULL)
         free_load(TOW_CONTAINER_OF(item, load_t, in_worker));
-    drop_blobs(worker);
+    discard_blobs(worker);
+}
+
+/* -- Invariants ------------------------------------------------------------ */
+
+tow_status_t worker_loads_check(const tow_worker_t *worker)
+{
+    const tow_list_t *head = &worker->loads;
+    for (const tow_list_t *at = head->next; at != head; at = at->next)
+        TOW_INVARIANT(TOW_CONTAINER_OF(at, load_t, in_worker)->worker ==
+                      worker);
+    TOW_INVARIANT(tow_list_length(head) == worker->load_count);
+    TOW_INVARIANT(worker->load_count <= TOW_WORKER_LOAD_COUNT_MAX);
+    uint64_t bytes = 0, number;
+    size_t cursor = 0;
+    void *value;
+    while (tow_map_next(&worker->blobs, &cursor, &number, &value))
+        bytes += ((const blob_t *)value)->size;
+    TOW_INVARIANT(bytes == worker->blob_bytes);
+    TOW_INVARIANT(bytes <= TOW_WORKER_BLOB_BYTES_MAX);
+    TOW_INVARIANT(tow_map_count(&worker->blobs) <= TOW_WORKER_BLOB_COUNT_MAX);
+    return TOW_OK;
 }

@@ -1,12 +1,13 @@
-/* Puts: bytes of a client become shards on the shelf.
+/* Puts: bytes of a client become shards in the shard store.
  *
- * Small ones come inside the message. For others each shard gets memory of its
- * own and a region over it; the client writes it whole, once. Then the region is
- * closed, so that nothing can change it any more, and the memory is lent to the
- * device, which may use it as it is for the life of the buffer.
+ * Small ones arrive inside the message. For others each shard gets memory of
+ * its own and a region over it; the client writes it whole, once. Then the
+ * region is closed, so that the bytes cannot change any more, and the memory is
+ * given to the device, which may use it without a copy for the life of the
+ * buffer.
  *
- * A put is *settled* when the controller has been answered, or does not want an
- * answer. Its record stays until regions and uploads have let go of it. */
+ * A put is *settled* when the controller has been answered, or needs no answer.
+ * Its record stays until regions and uploads have ended. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ typedef struct put_shard {
     tow_upload_t upload;
     put_t *put;
     tow_region_t *region; /* NULL: none is open */
-    void *bytes;          /* owned; NULL: the put's own */
+    void *bytes;          /* owned; NULL: the put's bytes */
     bool is_closing;      /* the region */
     bool has_arrived;
 } put_shard_t;
@@ -30,7 +31,7 @@ struct put {
     tow_shape_t shape;
     uint64_t shard_bytes;
     uint64_t memory_bytes; /* counted in the worker */
-    void *bytes;           /* owned; of an inlined one */
+    void *bytes;           /* owned; of an inlined put */
     uint32_t busy_count;   /* callbacks outstanding */
     uint32_t uploaded_count;
     uint32_t shard_count;
@@ -38,12 +39,13 @@ struct put {
     put_shard_t shards[];
 };
 
-/* -- The end --------------------------------------------------------------------- */
+/* -- Ending ---------------------------------------------------------------- */
 
 static void free_bytes(put_shard_t *shard)
 {
     put_t *put = shard->put;
-    tow_stash_give(&put->worker->stash, shard->bytes, (size_t)put->shard_bytes);
+    tow_block_cache_free(&put->worker->block_cache, shard->bytes,
+                         (size_t)put->shard_bytes);
     shard->bytes = NULL;
 }
 
@@ -60,6 +62,7 @@ static void release_when_idle(put_t *put)
     if (!put->is_settled || put->busy_count > 0) return;
     tow_worker_t *worker = put->worker;
     tow_list_remove(&put->in_worker);
+    TOW_ASSERT(worker->put_count > 0 && worker->put_bytes >= put->memory_bytes);
     worker->put_count--;
     worker->put_bytes -= put->memory_bytes;
     free_put(put);
@@ -101,16 +104,15 @@ static void release_buffers(put_t *put)
     }
 }
 
-/* The object never comes to be. Runs that were granted with it find the
- * error. */
+/* The object fails. Runs that were granted with it find the error. */
 static void fail(put_t *put, tow_status_t take_cause)
 {
     tow_worker_t *worker = put->worker;
     settle(put);
     release_buffers(put);
-    tow_status_ignore(
-        tow_shelf_put_failed(worker->shelf, put->object, take_cause),
-        "the controller is told the cause");
+    tow_status_ignore(tow_shard_store_put_failed(worker->shard_store,
+                                                 put->object, take_cause),
+                      "the reply to the controller has the cause");
     answer(worker, put->object, take_cause);
     tow_status_release(take_cause);
 }
@@ -122,8 +124,8 @@ static void complete(put_t *put)
     tow_buffer_t *buffers[TOW_WORKER_DEVICES_MAX];
     for (uint32_t i = 0; i < put->shard_count; i++)
         buffers[i] = put->shards[i].upload.buffer;
-    tow_status_t status = tow_shelf_put(
-        worker->shelf, put->object,
+    tow_status_t status = tow_shard_store_put(
+        worker->shard_store, put->object,
         &(tow_shard_list_t){
             .first = buffers, .stride = 1, .count = put->shard_count});
     if (status != TOW_OK) release_buffers(put);
@@ -132,15 +134,16 @@ static void complete(put_t *put)
     tow_status_release(status);
 }
 
-/* -- Uploads ---------------------------------------------------------------------- */
+/* -- Uploads --------------------------------------------------------------- */
 
-/* The device needs the bytes no more. If it could not take them, the buffer has
- * failed, and tells whoever uses it. */
+/* The device does not need the bytes any more. If the upload failed, the buffer
+ * has failed and reports that to its users. */
 static void uploaded(tow_upload_t *upload, tow_status_t take_status)
 {
     put_shard_t *shard = TOW_CONTAINER_OF(upload, put_shard_t, upload);
     put_t *put = shard->put;
-    tow_status_ignore(take_status, "the buffer says the same");
+    tow_status_ignore(take_status, "the buffer reports the same error");
+    TOW_ASSERT(put->busy_count > 0);
     free_bytes(shard);
     put->busy_count--;
     release_when_idle(put);
@@ -155,18 +158,20 @@ static tow_status_t upload(put_shard_t *shard, const void *bytes)
     shard->upload.done = uploaded;
     TOW_RETURN_IF_ERROR(
         tow_driver_upload(put->worker->options.driver, &shard->upload));
+    TOW_ASSERT(put->uploaded_count < put->shard_count);
     put->busy_count++;
     put->uploaded_count++;
     return TOW_OK;
 }
 
-/* -- Regions ----------------------------------------------------------------------- */
+/* -- Regions --------------------------------------------------------------- */
 
-/* Nobody can write there any more. */
+/* The memory cannot be written any more. */
 static void region_closed(void *context)
 {
     put_shard_t *shard = context;
     put_t *put = shard->put;
+    TOW_ASSERT(shard->is_closing && put->busy_count > 0);
     shard->region = NULL;
     shard->is_closing = false;
     put->busy_count--;
@@ -180,7 +185,8 @@ static void region_closed(void *context)
     release_when_idle(put);
 }
 
-/* Whole and once: what a client did not write is memory of somebody else. */
+/* Whole and once: bytes that a client did not write would be another
+ * client's. */
 static void shard_arrived(void *context, tow_region_t *region,
                           const tow_arrival_t *arrival)
 {
@@ -190,8 +196,9 @@ static void shard_arrived(void *context, tow_region_t *region,
     if (put->is_settled || shard->is_closing) return;
     if (arrival->offset != 0 || arrival->size != put->shard_bytes) {
         fail(put, TOW_ERROR(TOW_INVALID_ARGUMENT,
-                            "a shard of %" PRIu64 " bytes is written whole, "
-                            "not %" PRIu64 " bytes from %" PRIu64 " on",
+                            "a shard of %" PRIu64
+                            " bytes must be written whole, not %" PRIu64
+                            " bytes at offset %" PRIu64,
                             put->shard_bytes, arrival->size, arrival->offset));
         return;
     }
@@ -202,11 +209,12 @@ static void shard_arrived(void *context, tow_region_t *region,
 static tow_status_t open_region(put_shard_t *shard)
 {
     put_t *put = shard->put;
-    shard->bytes =
-        tow_stash_take(&put->worker->stash, (size_t)put->shard_bytes);
+    shard->bytes = tow_block_cache_alloc(&put->worker->block_cache,
+                                         (size_t)put->shard_bytes);
     if (shard->bytes == NULL)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "%" PRIu64 " bytes for a shard", put->shard_bytes);
+                         "cannot allocate %" PRIu64 " bytes for a shard",
+                         put->shard_bytes);
     const tow_region_options_t options = {.bytes = shard->bytes,
                                           .size = (size_t)put->shard_bytes,
                                           .arrived = shard_arrived,
@@ -240,7 +248,7 @@ static void send_opened(put_t *put)
     worker_send(put->worker, TOW_MESSAGE_SHARD_PUT_OPENED, &opened.base);
 }
 
-/* -- The two ways ------------------------------------------------------------------- */
+/* -- Regions or inlined bytes ---------------------------------------------- */
 
 static tow_status_t open_regions(put_t *put)
 {
@@ -249,7 +257,7 @@ static tow_status_t open_regions(put_t *put)
                          "the worker has no data plane");
     if (put->shard_bytes == 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "an array without bytes travels inside the message");
+                         "an array without bytes must be inlined");
     for (uint32_t i = 0; i < put->shard_count; i++)
         TOW_RETURN_IF_ERROR(open_region(&put->shards[i]));
     send_opened(put);
@@ -264,7 +272,7 @@ static tow_status_t upload_inlined(put_t *put,
     if (message->bytes.len != expected)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "%u shards of %" PRIu64 " bytes: %" PRIu64
-                         " bytes were to come, and %zu came",
+                         " bytes are expected, and %zu arrived",
                          put->shard_count, put->shard_bytes, expected,
                          message->bytes.len);
     put->bytes = tow_malloc((size_t)expected + 1);
@@ -278,7 +286,7 @@ static tow_status_t upload_inlined(put_t *put,
     return TOW_OK;
 }
 
-/* -- The beginning ------------------------------------------------------------------- */
+/* -- Starting -------------------------------------------------------------- */
 
 static tow_status_t read_shape(const tow_msg_array_type_t *type,
                                tow_shape_t *out_shape, uint64_t *out_bytes)
@@ -304,9 +312,10 @@ static tow_status_t check_devices(const tow_worker_t *worker,
     for (size_t i = 0; i < message->n_devices; i++) {
         const uint32_t device = message->devices[i];
         if (device >= device_count || is_taken[device])
-            return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "device %u: there are %zu, each once", device,
-                             device_count);
+            return TOW_ERROR(
+                TOW_INVALID_ARGUMENT,
+                "device %u: the worker has %zu, and each may be used once",
+                device, device_count);
         is_taken[device] = true;
     }
     return TOW_OK;
@@ -316,19 +325,20 @@ static tow_status_t reserve(const tow_worker_t *worker, uint64_t object,
                             uint64_t memory_bytes)
 {
     if (tow_map_find(&worker->puts_by_object, object) != NULL ||
-        tow_shelf_find(worker->shelf, object) != NULL)
-        return TOW_ERROR(TOW_ALREADY_EXISTS, "it is here already");
+        tow_shard_store_find(worker->shard_store, object) != NULL)
+        return TOW_ERROR(TOW_ALREADY_EXISTS,
+                         "it exists on this worker already");
     const uint64_t bytes_max = worker->options.limits.put_bytes_max;
     if (worker->put_count < TOW_WORKER_PUT_COUNT_MAX &&
         memory_bytes <= bytes_max &&
         worker->put_bytes <= bytes_max - memory_bytes)
         return TOW_OK;
-    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                     "%" PRIu64 " bytes: %zu puts have %" PRIu64
-                     " bytes of the worker's memory, and at most %u and "
-                     "%" PRIu64 " may be",
-                     memory_bytes, worker->put_count, worker->put_bytes,
-                     TOW_WORKER_PUT_COUNT_MAX, bytes_max);
+    return TOW_ERROR(
+        TOW_RESOURCE_EXHAUSTED,
+        "%" PRIu64 " bytes: %zu puts have %" PRIu64
+        " bytes of the worker's memory, and the limits are %u and %" PRIu64,
+        memory_bytes, worker->put_count, worker->put_bytes,
+        TOW_WORKER_PUT_COUNT_MAX, bytes_max);
 }
 
 static tow_status_t make_put(tow_worker_t *worker,
@@ -383,7 +393,7 @@ void worker_put(tow_worker_t *worker, const tow_msg_shard_put_t *message)
     release_when_idle(put);
 }
 
-/* -- Leaving early --------------------------------------------------------------------- */
+/* -- Cancelling ------------------------------------------------------------ */
 
 static void cancel(put_t *put)
 {
@@ -400,7 +410,7 @@ bool worker_put_cancel(tow_worker_t *worker, uint64_t object)
     return true;
 }
 
-void worker_puts_drop(tow_worker_t *worker)
+void worker_puts_on_disconnect(tow_worker_t *worker)
 {
     size_t cursor = 0;
     uint64_t object;
@@ -409,7 +419,7 @@ void worker_puts_drop(tow_worker_t *worker)
         cancel(value);
 }
 
-void worker_puts_forget(tow_worker_t *worker)
+void worker_puts_discard(tow_worker_t *worker)
 {
     tow_list_t *item;
     while ((item = tow_list_pop_front(&worker->puts)) != NULL) {
@@ -419,4 +429,47 @@ void worker_puts_forget(tow_worker_t *worker)
         tow_free(put->bytes);
         tow_free(put);
     }
+}
+
+/* -- Invariants ------------------------------------------------------------ */
+
+static tow_status_t check_put(const tow_worker_t *worker, const put_t *put)
+{
+    const put_t *found = tow_map_find(&worker->puts_by_object, put->object);
+    uint32_t region_count = 0;
+    TOW_INVARIANT(put->worker == worker);
+    TOW_INVARIANT(put->memory_bytes == put->shard_bytes * put->shard_count);
+    TOW_INVARIANT(put->uploaded_count <= put->shard_count);
+    TOW_INVARIANT(put->is_settled ? found != put : found == put);
+    TOW_INVARIANT(put->busy_count > 0);
+    for (uint32_t i = 0; i < put->shard_count; i++) {
+        const put_shard_t *shard = &put->shards[i];
+        region_count += shard->region != NULL;
+        TOW_INVARIANT(shard->put == put);
+        TOW_INVARIANT(shard->region != NULL || !shard->is_closing);
+        TOW_INVARIANT(shard->region == NULL || shard->bytes != NULL);
+        TOW_INVARIANT(shard->region == NULL ||
+                      shard->is_closing ==
+                          (put->is_settled || shard->has_arrived));
+    }
+    TOW_INVARIANT(region_count <= put->busy_count);
+    return TOW_OK;
+}
+
+tow_status_t worker_puts_check(const tow_worker_t *worker)
+{
+    uint64_t bytes = 0;
+    size_t count = 0, unsettled_count = 0;
+    const tow_list_t *head = &worker->puts;
+    for (const tow_list_t *at = head->next; at != head; at = at->next) {
+        const put_t *put = TOW_CONTAINER_OF(at, put_t, in_worker);
+        TOW_RETURN_IF_ERROR(check_put(worker, put));
+        bytes += put->memory_bytes;
+        unsettled_count += !put->is_settled;
+        count++;
+    }
+    TOW_INVARIANT(count == worker->put_count);
+    TOW_INVARIANT(bytes == worker->put_bytes);
+    TOW_INVARIANT(unsettled_count == tow_map_count(&worker->puts_by_object));
+    return TOW_OK;
 }

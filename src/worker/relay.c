@@ -1,18 +1,20 @@
-/* Grants that come by other workers, and reports that go by them.
+/* Grants that other workers relay, and reports that they combine.
  *
- * What the controller tells a worker is numbered, and done in that order. Most
- * comes from itself, in order, and is only counted. Where it has sent a grant
- * through a relay it says what number its own next message has (Sequence); the
- * grant carries its own. So whichever comes first waits for the other.
+ * The controller's messages to a worker are numbered, and applied in that
+ * order. Most arrive from the controller itself, in order, and are only
+ * counted. After a grant that goes through a relay, the controller announces
+ * the number of its own next message (Sequence); the grant carries its own
+ * number. So whichever arrives first waits for the other.
  *
- * A run that waits for its data before it begins (src/dataflow, "blocked") holds
- * back all that comes after it in the same way.
+ * A run that waits for its data before it starts (src/dataflow, "blocked")
+ * holds back all later messages in the same way.
  *
- * A run that came by a relay is reported to it when it went well; errors go to the
- * controller. The relay gathers: one message when all have reported, or, some time
- * after the first, what there is. Who loses sight of the other tells the
- * controller, which sends again what was not reported; what is here already is not
- * done twice, and what is done is reported again, to the controller itself. */
+ * A relayed run that succeeded is reported to the relay; errors go to the
+ * controller. The relay combines reports: one message when all members have
+ * reported, or, some time after the first, those that have. A worker that loses
+ * the connection to another tells the controller, which sends unreported grants
+ * again; a grant that has arrived before is not applied twice, and a finished
+ * run is reported again, to the controller itself. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -34,17 +36,17 @@ typedef struct passed {
     uint8_t bytes[]; /* a Grant */
 } passed_t;
 
-/* A run that was passed on, until all have reported. */
-typedef struct gather {
-    tow_list_t in_gathering;
+/* A run that was passed on, until all members have reported. */
+typedef struct batch {
+    tow_list_t in_open;
     uint64_t run;
-    int64_t until_ns; /* 0: nobody has reported */
+    int64_t until_ns; /* 0: no report yet */
     uint32_t process_count, reported_count;
     bool *has_reported;
     uint32_t processes[]; /* the first is our own */
-} gather_t;
+} report_batch_t;
 
-/* Who is told that a run is done, as what a map holds. */
+/* The process to report a run to, as a value of a map. */
 static char to_controller;
 
 static void *route_to(uint32_t process)
@@ -57,17 +59,17 @@ static uint32_t route_process(const void *route)
     return (uint32_t)(uintptr_t)route;
 }
 
-/* -- Life ----------------------------------------------------------------------- */
+/* -- Opening and closing --------------------------------------------------- */
 
-static void on_gather_timer(tow_timer_t *timer);
+static void on_batch_timer(tow_timer_t *timer);
 
 void worker_relay_open(tow_worker_t *worker)
 {
     relay_t *relay = &worker->relay;
     relay->direct_next = 1;
-    relay->timer.fire = on_gather_timer;
+    relay->timer.fire = on_batch_timer;
     tow_list_init(&relay->held);
-    tow_list_init(&relay->gathering);
+    tow_list_init(&relay->open_batches);
 }
 
 void worker_relay_begin(tow_worker_t *worker, uint64_t sequence)
@@ -95,14 +97,14 @@ void worker_relay_free(tow_worker_t *worker)
         tow_free(TOW_CONTAINER_OF(item, held_t, in_relay));
     relay->held_bytes = 0;
     free_all(&relay->passed);
-    free_all(&relay->gathers);
-    tow_list_init(&relay->gathering);
+    free_all(&relay->batches);
+    tow_list_init(&relay->open_batches);
     tow_map_deinit(&relay->routes);
     tow_map_deinit(&relay->partners);
     relay->routes = relay->partners = (tow_map_t){0};
 }
 
-void worker_relay_drop(tow_worker_t *worker)
+void worker_relay_on_disconnect(tow_worker_t *worker)
 {
     tow_env_timer_stop(worker->env, &worker->relay.timer);
     worker_relay_free(worker);
@@ -113,7 +115,7 @@ size_t worker_relay_count(const tow_worker_t *worker)
 {
     const relay_t *relay = &worker->relay;
     return tow_map_count(&relay->passed) + tow_map_count(&relay->routes) +
-           tow_map_count(&relay->gathers) +
+           tow_map_count(&relay->batches) +
            (tow_list_is_empty(&relay->held) ? 0 : 1);
 }
 
@@ -122,7 +124,7 @@ static tow_status_t no_memory(void)
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
-/* -- Order ---------------------------------------------------------------------- */
+/* -- Order ----------------------------------------------------------------- */
 
 tow_status_t worker_relay_sequence(tow_worker_t *worker,
                                    const tow_msg_sequence_t *message)
@@ -143,8 +145,8 @@ tow_status_t worker_relay_hold(tow_worker_t *worker,
     if (relay->held_bytes + message->size > TOW_WORKER_HELD_BYTES_MAX)
         return TOW_ERROR(
             TOW_RESOURCE_EXHAUSTED,
-            "%zu bytes wait for grants that a relay has not passed "
-            "on, or for a run that waits for its data",
+            "%zu bytes wait for grants that a relay has not passed on, or "
+            "for a blocked run",
             relay->held_bytes);
     held_t *held = tow_malloc(sizeof(*held) + message->size);
     if (held == NULL) return no_memory();
@@ -166,7 +168,7 @@ static tow_status_t apply(tow_worker_t *worker, const tow_msg_grant_t *grant,
     return worker_take_grant(worker, grant);
 }
 
-static tow_status_t apply_kept(tow_worker_t *worker, passed_t *take_passed)
+static tow_status_t apply_passed(tow_worker_t *worker, passed_t *take_passed)
 {
     const tow_body_t *body;
     tow_arena_reset(&worker->arena);
@@ -180,13 +182,14 @@ static tow_status_t apply_kept(tow_worker_t *worker, passed_t *take_passed)
     return status;
 }
 
-static tow_status_t serve_held(tow_worker_t *worker, held_t *take_held)
+static tow_status_t handle_held(tow_worker_t *worker, held_t *take_held)
 {
     tow_list_remove(&take_held->in_relay);
+    TOW_ASSERT(worker->relay.held_bytes >= take_held->size);
     worker->relay.held_bytes -= take_held->size;
     worker->relay.applied++;
-    tow_status_t status = worker_serve_held(worker, take_held->type,
-                                            take_held->bytes, take_held->size);
+    tow_status_t status = worker_handle_held(worker, take_held->type,
+                                             take_held->bytes, take_held->size);
     if (status != TOW_OK)
         status = tow_status_annotate(status, "%s",
                                      tow_message_type_name(take_held->type));
@@ -194,9 +197,10 @@ static tow_status_t serve_held(tow_worker_t *worker, held_t *take_held)
     return status;
 }
 
-/* A run that was held back, and waits now that it has begun, may have been aborted
- * meanwhile: that stands behind it, and is done once more in its turn. */
-static tow_status_t act_on_aborts(tow_worker_t *worker)
+/* A run that was held back, and is blocked now that it has started, may have
+ * been aborted meanwhile: the abort is queued behind it, so it is applied now,
+ * and again in its turn. */
+static tow_status_t apply_held_aborts(tow_worker_t *worker)
 {
     const tow_list_t *head = &worker->relay.held;
     if (!tow_dataflow_is_blocked(worker->dataflow)) return TOW_OK;
@@ -204,7 +208,7 @@ static tow_status_t act_on_aborts(tow_worker_t *worker)
         const held_t *held = TOW_CONTAINER_OF(at, held_t, in_relay);
         if (held->type != TOW_MESSAGE_ABORT) continue;
         TOW_RETURN_IF_ERROR(
-            worker_serve_held(worker, held->type, held->bytes, held->size));
+            worker_handle_held(worker, held->type, held->bytes, held->size));
     }
     return TOW_OK;
 }
@@ -212,37 +216,38 @@ static tow_status_t act_on_aborts(tow_worker_t *worker)
 tow_status_t worker_relay_drain(tow_worker_t *worker)
 {
     relay_t *relay = &worker->relay;
-    while (worker->doom == TOW_OK &&
+    while (worker->end_cause == TOW_OK &&
            !tow_dataflow_is_blocked(worker->dataflow)) {
         passed_t *passed = tow_map_remove(&relay->passed, relay->applied + 1);
         if (passed != NULL) {
-            TOW_RETURN_IF_ERROR(apply_kept(worker, passed));
+            TOW_RETURN_IF_ERROR(apply_passed(worker, passed));
             continue;
         }
         if (tow_list_is_empty(&relay->held)) break;
         held_t *held = TOW_CONTAINER_OF(relay->held.next, held_t, in_relay);
         if (held->number != relay->applied + 1) break;
-        TOW_RETURN_IF_ERROR(serve_held(worker, held));
+        TOW_RETURN_IF_ERROR(handle_held(worker, held));
     }
-    return act_on_aborts(worker);
+    return apply_held_aborts(worker);
 }
 
 void worker_relay_unblocked(void *context)
 {
     tow_worker_t *worker = context;
-    if (!worker_is_joined(worker) || worker->doom != TOW_OK) return;
+    if (!worker_is_joined(worker) || worker->end_cause != TOW_OK) return;
     tow_status_t status = worker_relay_drain(worker);
-    if (status != TOW_OK) worker_end_soon(worker, status);
+    if (status != TOW_OK) worker_end_session_soon(worker, status);
 }
 
 static tow_status_t keep(tow_worker_t *worker,
-                         const tow_msg_passed_grant_t *message, void *route)
+                         const tow_msg_forwarded_grant_t *message, void *route)
 {
     relay_t *relay = &worker->relay;
     if (tow_map_count(&relay->passed) >= TOW_WORKER_PASSED_COUNT_MAX)
-        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "%zu grants wait for one that is missing",
-                         tow_map_count(&relay->passed));
+        return TOW_ERROR(
+            TOW_RESOURCE_EXHAUSTED,
+            "%zu relayed grants wait for an earlier one, which is the limit",
+            tow_map_count(&relay->passed));
     const size_t size = tow_message_size(&message->grant->base);
     passed_t *passed = tow_malloc(sizeof(*passed) + size);
     if (passed == NULL) return no_memory();
@@ -254,9 +259,9 @@ static tow_status_t keep(tow_worker_t *worker,
     return no_memory();
 }
 
-/* One that is not here yet. */
+/* One that has not arrived before. */
 static tow_status_t take(tow_worker_t *worker,
-                         const tow_msg_passed_grant_t *message, void *route)
+                         const tow_msg_forwarded_grant_t *message, void *route)
 {
     if (message->number != worker->relay.applied + 1 ||
         tow_dataflow_is_blocked(worker->dataflow))
@@ -265,7 +270,7 @@ static tow_status_t take(tow_worker_t *worker,
     return worker_relay_drain(worker);
 }
 
-/* -- Grants --------------------------------------------------------------------- */
+/* -- Grants ---------------------------------------------------------------- */
 
 static bool note_partner(tow_worker_t *worker, uint32_t process)
 {
@@ -273,14 +278,14 @@ static bool note_partner(tow_worker_t *worker, uint32_t process)
     return tow_map_put(&worker->relay.partners, process, worker);
 }
 
-/* Our own errors are the controller's business, not the relay's. Numbers of an
- * earlier session are below all of ours. */
+/* Our own errors concern the controller, not the relay. Numbers of an earlier
+ * session are below all of ours. */
 tow_status_t worker_relay_passed(tow_worker_t *worker, uint32_t process,
-                                 const tow_msg_passed_grant_t *message)
+                                 const tow_msg_forwarded_grant_t *message)
 {
     if (message->grant == NULL)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "without a grant");
-    if (!worker_is_joined(worker) || worker->doom != TOW_OK ||
+    if (!worker_is_joined(worker) || worker->end_cause != TOW_OK ||
         message->number <= worker->relay.applied ||
         tow_map_find(&worker->relay.passed, message->number) != NULL)
         return TOW_OK;
@@ -288,7 +293,8 @@ tow_status_t worker_relay_passed(tow_worker_t *worker, uint32_t process,
                               ? take(worker, message, route_to(process))
                               : no_memory();
     if (status != TOW_OK)
-        worker_end_soon(worker, tow_status_annotate(status, "a passed grant"));
+        worker_end_session_soon(worker,
+                                tow_status_annotate(status, "a passed grant"));
     return TOW_OK;
 }
 
@@ -300,8 +306,8 @@ static void report_to_controller(tow_worker_t *worker, uint64_t run)
     worker_send(worker, TOW_MESSAGE_DONE, &done.base);
 }
 
-tow_status_t worker_relay_again(tow_worker_t *worker,
-                                const tow_msg_passed_grant_t *message)
+tow_status_t worker_relay_resend(tow_worker_t *worker,
+                                 const tow_msg_forwarded_grant_t *message)
 {
     relay_t *relay = &worker->relay;
     if (message->grant == NULL)
@@ -315,31 +321,31 @@ tow_status_t worker_relay_again(tow_worker_t *worker,
         return take(worker, message, &to_controller);
     const uint64_t run = message->grant->run;
     if (tow_map_find(&relay->routes, run) == NULL) {
-        report_to_controller(worker, run); /* Or it knows of the failure. */
+        report_to_controller(worker, run); /* Unless it knows of the failure. */
         return TOW_OK;
     }
     return tow_map_put(&relay->routes, run, &to_controller) ? TOW_OK
                                                             : no_memory();
 }
 
-static tow_status_t start_gather(tow_worker_t *worker,
-                                 const tow_msg_relay_grant_t *message)
+static tow_status_t start_batch(tow_worker_t *worker,
+                                const tow_msg_relay_grant_t *message)
 {
     const size_t count = message->n_processes + 1;
-    gather_t *gather =
-        tow_calloc(1, sizeof(*gather) + count * (sizeof(uint32_t) + 1));
-    if (gather == NULL) return no_memory();
-    gather->run = message->grant->run;
-    gather->process_count = (uint32_t)count;
-    gather->has_reported = (bool *)(gather->processes + count);
-    gather->processes[0] = worker->options.process;
-    memcpy(gather->processes + 1, message->processes,
+    report_batch_t *batch =
+        tow_calloc(1, sizeof(*batch) + count * (sizeof(uint32_t) + 1));
+    if (batch == NULL) return no_memory();
+    batch->run = message->grant->run;
+    batch->process_count = (uint32_t)count;
+    batch->has_reported = (bool *)(batch->processes + count);
+    batch->processes[0] = worker->options.process;
+    memcpy(batch->processes + 1, message->processes,
            message->n_processes * sizeof(uint32_t));
-    tow_list_init(&gather->in_gathering);
-    if (tow_map_find(&worker->relay.gathers, gather->run) == NULL &&
-        tow_map_put(&worker->relay.gathers, gather->run, gather))
+    tow_list_init(&batch->in_open);
+    if (tow_map_find(&worker->relay.batches, batch->run) == NULL &&
+        tow_map_put(&worker->relay.batches, batch->run, batch))
         return TOW_OK;
-    tow_free(gather);
+    tow_free(batch);
     return no_memory();
 }
 
@@ -351,15 +357,15 @@ tow_status_t worker_relay_grant(tow_worker_t *worker,
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "%zu processes and %zu numbers, or no grant",
                          message->n_processes, message->n_numbers);
-    TOW_RETURN_IF_ERROR(start_gather(worker, message));
-    tow_msg_passed_grant_t passed = TOW_MSG_PASSED_GRANT_INIT;
+    TOW_RETURN_IF_ERROR(start_batch(worker, message));
+    tow_msg_forwarded_grant_t passed = TOW_MSG_FORWARDED_GRANT_INIT;
     passed.grant = message->grant;
     for (size_t i = 0; i < message->n_processes; i++) {
         if (!note_partner(worker, message->processes[i])) return no_memory();
         passed.number = message->numbers[i];
-        /* If it does not arrive, we shall be told. */
+        /* If it does not arrive, an event follows. */
         (void)worker_peer_send(worker, message->processes[i],
-                               TOW_MESSAGE_PASSED_GRANT, &passed.base);
+                               TOW_MESSAGE_FORWARDED_GRANT, &passed.base);
     }
     if (!tow_map_put(&worker->relay.routes, message->grant->run,
                      route_to(worker->options.process)))
@@ -367,13 +373,13 @@ tow_status_t worker_relay_grant(tow_worker_t *worker,
     return worker_take_grant(worker, message->grant);
 }
 
-/* -- Reports -------------------------------------------------------------------- */
+/* -- Reports --------------------------------------------------------------- */
 
-static void free_gather(tow_worker_t *worker, gather_t *gather)
+static void free_batch(tow_worker_t *worker, report_batch_t *batch)
 {
-    tow_list_remove(&gather->in_gathering);
-    tow_map_remove(&worker->relay.gathers, gather->run);
-    tow_free(gather);
+    tow_list_remove(&batch->in_open);
+    tow_map_remove(&worker->relay.batches, batch->run);
+    tow_free(batch);
 }
 
 static void send_parts(tow_worker_t *worker, uint64_t *runs,
@@ -387,15 +393,15 @@ static void send_parts(tow_worker_t *worker, uint64_t *runs,
     worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
 }
 
-static void send_gather(tow_worker_t *worker, const gather_t *gather)
+static void send_batch(tow_worker_t *worker, const report_batch_t *batch)
 {
     uint64_t runs[TOW_RELAY_FANOUT_MAX + 1];
     uint32_t processes[TOW_RELAY_FANOUT_MAX + 1];
     size_t count = 0;
-    for (size_t i = 0; i < gather->process_count; i++) {
-        if (!gather->has_reported[i]) continue;
-        runs[count] = gather->run;
-        processes[count++] = gather->processes[i];
+    for (size_t i = 0; i < batch->process_count; i++) {
+        if (!batch->has_reported[i]) continue;
+        runs[count] = batch->run;
+        processes[count++] = batch->processes[i];
     }
     send_parts(worker, runs, processes, count);
 }
@@ -408,55 +414,55 @@ static void send_whole(tow_worker_t *worker, uint64_t run)
     worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
 }
 
-static void wait_for_others(tow_worker_t *worker, gather_t *gather)
+static void wait_for_others(tow_worker_t *worker, report_batch_t *batch)
 {
     relay_t *relay = &worker->relay;
-    if (gather->until_ns != 0) return;
-    gather->until_ns = tow_env_now_ns(worker->env) + TOW_WORKER_GATHER_NS;
-    tow_list_append(&relay->gathering, &gather->in_gathering);
+    if (batch->until_ns != 0) return;
+    batch->until_ns = tow_env_now_ns(worker->env) + TOW_WORKER_REPORT_BATCH_NS;
+    tow_list_append(&relay->open_batches, &batch->in_open);
     if (!tow_timer_is_armed(&relay->timer))
-        tow_env_timer_start(worker->env, &relay->timer, gather->until_ns);
+        tow_env_timer_start(worker->env, &relay->timer, batch->until_ns);
 }
 
-static void on_gather_timer(tow_timer_t *timer)
+static void on_batch_timer(tow_timer_t *timer)
 {
     tow_worker_t *worker = TOW_CONTAINER_OF(timer, tow_worker_t, relay.timer);
     relay_t *relay = &worker->relay;
     const int64_t now_ns = tow_env_now_ns(worker->env);
-    while (!tow_list_is_empty(&relay->gathering)) {
-        gather_t *gather =
-            TOW_CONTAINER_OF(relay->gathering.next, gather_t, in_gathering);
-        if (gather->until_ns > now_ns) {
-            tow_env_timer_start(worker->env, timer, gather->until_ns);
+    while (!tow_list_is_empty(&relay->open_batches)) {
+        report_batch_t *batch =
+            TOW_CONTAINER_OF(relay->open_batches.next, report_batch_t, in_open);
+        if (batch->until_ns > now_ns) {
+            tow_env_timer_start(worker->env, timer, batch->until_ns);
             return;
         }
-        send_gather(worker, gather);
-        free_gather(worker, gather);
+        send_batch(worker, batch);
+        free_batch(worker, batch);
     }
 }
 
 static void note_report(tow_worker_t *worker, uint64_t run, uint32_t process)
 {
-    gather_t *gather = tow_map_find(&worker->relay.gathers, run);
-    if (gather == NULL) { /* Later than we waited. */
+    report_batch_t *batch = tow_map_find(&worker->relay.batches, run);
+    if (batch == NULL) { /* It arrived after the batch was sent. */
         send_parts(worker, &run, &process, 1);
         return;
     }
     size_t index = 0;
-    while (index < gather->process_count && gather->processes[index] != process)
+    while (index < batch->process_count && batch->processes[index] != process)
         index++;
-    if (index == gather->process_count || gather->has_reported[index]) return;
-    gather->has_reported[index] = true;
-    if (++gather->reported_count < gather->process_count) {
-        wait_for_others(worker, gather);
+    if (index == batch->process_count || batch->has_reported[index]) return;
+    batch->has_reported[index] = true;
+    if (++batch->reported_count < batch->process_count) {
+        wait_for_others(worker, batch);
         return;
     }
     send_whole(worker, run);
-    free_gather(worker, gather);
+    free_batch(worker, batch);
 }
 
 tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
-                                      const tow_msg_passed_done_t *message)
+                                      const tow_msg_forwarded_done_t *message)
 {
     if (!worker_is_joined(worker)) return TOW_OK;
     for (size_t i = 0; i < message->n_runs; i++)
@@ -464,12 +470,13 @@ tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
     return TOW_OK;
 }
 
-/* Our own failure goes to the controller; others may have no more to say. */
+/* Our own failure goes to the controller; the others may not report any
+ * more. */
 static void note_failure(tow_worker_t *worker, uint64_t run)
 {
     tow_map_remove(&worker->relay.routes, run);
-    gather_t *gather = tow_map_find(&worker->relay.gathers, run);
-    if (gather != NULL) wait_for_others(worker, gather);
+    report_batch_t *batch = tow_map_find(&worker->relay.batches, run);
+    if (batch != NULL) wait_for_others(worker, batch);
 }
 
 size_t worker_relay_report(tow_worker_t *worker,
@@ -485,11 +492,11 @@ size_t worker_relay_report(tow_worker_t *worker,
         } else if (route_process(route) == worker->options.process) {
             note_report(worker, run, worker->options.process);
         } else {
-            tow_msg_passed_done_t done = TOW_MSG_PASSED_DONE_INIT;
+            tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
             done.runs = &run;
             done.n_runs = 1;
             (void)worker_peer_send(worker, route_process(route),
-                                   TOW_MESSAGE_PASSED_DONE, &done.base);
+                                   TOW_MESSAGE_FORWARDED_DONE, &done.base);
         }
     }
     for (size_t i = 0; i < finished->failure_count; i++)
@@ -497,12 +504,67 @@ size_t worker_relay_report(tow_worker_t *worker,
     return direct_count;
 }
 
-/* -- Losing one ------------------------------------------------------------------- */
+/* -- Disconnected peers ---------------------------------------------------- */
 
-void worker_relay_lost(tow_worker_t *worker, uint32_t process)
+void worker_relay_on_peer_disconnect(tow_worker_t *worker, uint32_t process)
 {
     if (tow_map_remove(&worker->relay.partners, process) == NULL) return;
-    tow_msg_relay_lost_t lost = TOW_MSG_RELAY_LOST_INIT;
+    tow_msg_relay_disconnected_t lost = TOW_MSG_RELAY_DISCONNECTED_INIT;
     lost.process = process;
-    worker_send(worker, TOW_MESSAGE_RELAY_LOST, &lost.base);
+    worker_send(worker, TOW_MESSAGE_RELAY_DISCONNECTED, &lost.base);
+}
+
+/* -- Invariants ------------------------------------------------------------ */
+
+static tow_status_t check_held(const relay_t *relay)
+{
+    size_t bytes = 0;
+    uint64_t last = 0;
+    const tow_list_t *head = &relay->held;
+    for (const tow_list_t *at = head->next; at != head; at = at->next) {
+        const held_t *held = TOW_CONTAINER_OF(at, held_t, in_relay);
+        TOW_INVARIANT(held->number > last);
+        last = held->number;
+        bytes += held->size;
+    }
+    TOW_INVARIANT(last < relay->direct_next);
+    TOW_INVARIANT(bytes == relay->held_bytes);
+    TOW_INVARIANT(bytes <= TOW_WORKER_HELD_BYTES_MAX);
+    return TOW_OK;
+}
+
+static tow_status_t check_batches(const relay_t *relay)
+{
+    size_t begun_count = 0, cursor = 0;
+    uint64_t run;
+    void *value;
+    while (tow_map_next(&relay->batches, &cursor, &run, &value)) {
+        const report_batch_t *batch = value;
+        uint32_t reported_count = 0;
+        for (uint32_t i = 0; i < batch->process_count; i++)
+            reported_count += batch->has_reported[i];
+        TOW_INVARIANT(batch->run == run);
+        TOW_INVARIANT(reported_count == batch->reported_count);
+        TOW_INVARIANT(reported_count < batch->process_count);
+        TOW_INVARIANT(reported_count == 0 || batch->until_ns != 0);
+        begun_count += batch->until_ns != 0;
+    }
+    TOW_INVARIANT(tow_list_length(&relay->open_batches) == begun_count);
+    TOW_INVARIANT(begun_count == 0 || tow_timer_is_armed(&relay->timer));
+    return TOW_OK;
+}
+
+tow_status_t worker_relay_check(const tow_worker_t *worker)
+{
+    const relay_t *relay = &worker->relay;
+    size_t cursor = 0;
+    uint64_t number;
+    void *value;
+    TOW_RETURN_IF_ERROR(check_held(relay));
+    TOW_RETURN_IF_ERROR(check_batches(relay));
+    while (tow_map_next(&relay->passed, &cursor, &number, &value))
+        TOW_INVARIANT(number > relay->applied);
+    TOW_INVARIANT(tow_map_count(&relay->passed) <= TOW_WORKER_PASSED_COUNT_MAX);
+    TOW_INVARIANT(worker_is_joined(worker) || worker_relay_count(worker) == 0);
+    return TOW_OK;
 }

@@ -1,14 +1,14 @@
-/* The worker's side of relays, against a controller and another worker that the
- * tests play: what comes on two ways is done in one order and reported once. */
-#include "worker/world_testing_impl.h"
+/* The worker's side of relays, with a scripted controller and a scripted second
+ * worker: messages of both are executed in one order and reported once. */
+#include "worker/worker_testing_impl.h"
 
 #include "worker/tuning.h"
 
-#define ADD       101
-#define RUN_ADD   201
-#define OTHER     2 /* the process of the other worker */
-#define SPAN      (SECOND / 10)
-#define TOLD_LAST 4 /* the number of the last thing that `stage_open` says */
+#define ADD         101
+#define RUN_ADD     201
+#define OTHER       2 /* the process of the other worker */
+#define SPAN        (SECOND / 10)
+#define LAST_NUMBER 4 /* of the last message that relay_fixture_open sends */
 
 static const uint8_t sixteen[16] = "0123456789abcde";
 static const char add_text[] = "towpath-cost 1\n"
@@ -18,27 +18,28 @@ static const char add_text[] = "towpath-cost 1\n"
                                "duration 100000\n";
 
 /* The other worker, with one session in each direction. */
-typedef struct stage {
-    world_t world;
+typedef struct relay {
+    worker_fixture_t fixture;
     tow_sim_node_t *node;
     tow_session_port_t *port;
-    tow_session_t *spoken, *heard; /* ours to it; its to us */
-    bool is_let_in;                /* ours */
-    bool answers;                  /* reports what it is passed, at once */
-    uint64_t grant_runs[HEARD_MAX], grant_numbers[HEARD_MAX];
+    tow_session_t *dialled, *received; /* to and from the worker under test */
+    bool is_accepted;                  /* the dialled session */
+    bool reports_done;                 /* to each forwarded grant, at once */
+    uint64_t grant_runs[RECEIVED_MAX], grant_numbers[RECEIVED_MAX];
     size_t grant_count;
-    uint64_t done_runs[HEARD_MAX];
+    uint64_t done_runs[RECEIVED_MAX];
     size_t done_count;
-} stage_t;
+} relay_fixture_t;
 
-/* -- The other worker ------------------------------------------------------------ */
+/* -- The other worker ------------------------------------------------------ */
 
-static void other_say(stage_t *stage, uint32_t type, const tow_body_t *body)
+static void other_send(relay_fixture_t *relay, uint32_t type,
+                       const tow_body_t *body)
 {
-    assert_int_equal(tow_session_send(stage->spoken, type, body), TOW_SEND_OK);
+    assert_int_equal(tow_session_send(relay->dialled, type, body), TOW_SEND_OK);
 }
 
-static void say_who(tow_session_t *session)
+static void send_peer_open(tow_session_t *session)
 {
     tow_msg_peer_open_t open = TOW_MSG_PEER_OPEN_INIT;
     open.cluster = CLUSTER;
@@ -48,148 +49,150 @@ static void say_who(tow_session_t *session)
         TOW_SEND_OK);
 }
 
-static void say_passed_done(stage_t *stage, uint64_t run)
+static void send_forwarded_done(relay_fixture_t *relay, uint64_t run)
 {
-    tow_msg_passed_done_t done = TOW_MSG_PASSED_DONE_INIT;
+    tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
     done.runs = &run;
     done.n_runs = 1;
-    other_say(stage, TOW_MESSAGE_PASSED_DONE, &done.base);
+    other_send(relay, TOW_MESSAGE_FORWARDED_DONE, &done.base);
 }
 
-static void hear_passed_grant(stage_t *stage,
-                              const tow_msg_passed_grant_t *message)
+static void on_forwarded_grant(relay_fixture_t *relay,
+                               const tow_msg_forwarded_grant_t *message)
 {
-    stage->grant_runs[stage->grant_count] = message->grant->run;
-    stage->grant_numbers[stage->grant_count++] = message->number;
-    if (stage->answers) say_passed_done(stage, message->grant->run);
+    relay->grant_runs[relay->grant_count] = message->grant->run;
+    relay->grant_numbers[relay->grant_count++] = message->number;
+    if (relay->reports_done) send_forwarded_done(relay, message->grant->run);
 }
 
 static void other_message(void *context, tow_session_t *session,
                           const tow_message_t *message)
 {
-    stage_t *stage = context;
+    relay_fixture_t *relay = context;
     const tow_body_t *body;
     tow_arena_t arena;
     tow_arena_init(&arena, 0);
     must(tow_message_decode(message->type, message->bytes, message->size,
                             &arena, &body));
     if (message->type == TOW_MESSAGE_PEER_OPEN) {
-        if (session == stage->spoken)
-            stage->is_let_in = true;
+        if (session == relay->dialled)
+            relay->is_accepted = true;
         else
-            say_who(session);
-    } else if (message->type == TOW_MESSAGE_PASSED_GRANT) {
-        hear_passed_grant(stage, (const tow_msg_passed_grant_t *)body);
+            send_peer_open(session);
+    } else if (message->type == TOW_MESSAGE_FORWARDED_GRANT) {
+        on_forwarded_grant(relay, (const tow_msg_forwarded_grant_t *)body);
     } else {
-        assert_int_equal(message->type, TOW_MESSAGE_PASSED_DONE);
-        const tow_msg_passed_done_t *done = (const tow_msg_passed_done_t *)body;
+        assert_int_equal(message->type, TOW_MESSAGE_FORWARDED_DONE);
+        const tow_msg_forwarded_done_t *done =
+            (const tow_msg_forwarded_done_t *)body;
         for (size_t i = 0; i < done->n_runs; i++)
-            stage->done_runs[stage->done_count++] = done->runs[i];
+            relay->done_runs[relay->done_count++] = done->runs[i];
     }
     tow_arena_deinit(&arena);
 }
 
 static void other_opened(void *context, tow_session_t *session)
 {
-    stage_t *stage = context;
-    if (session == stage->spoken) say_who(session);
+    relay_fixture_t *relay = context;
+    if (session == relay->dialled) send_peer_open(session);
 }
 
-static void other_gone(void *context, tow_session_t *session,
-                       tow_status_t cause)
+static void other_disconnected(void *context, tow_session_t *session,
+                               tow_status_t cause)
 {
-    stage_t *stage = context;
+    relay_fixture_t *relay = context;
     (void)cause;
     tow_session_close(session, TOW_OK, (tow_closed_t){0});
-    if (session == stage->spoken) stage->spoken = NULL;
-    if (session == stage->heard) stage->heard = NULL;
+    if (session == relay->dialled) relay->dialled = NULL;
+    if (session == relay->received) relay->received = NULL;
 }
 
 static const tow_session_handler_t other_handler = {.opened = other_opened,
                                                     .message = other_message,
-                                                    .gone = other_gone};
+                                                    .disconnected =
+                                                        other_disconnected};
 
 static void other_arrived(void *context, tow_session_t *session)
 {
-    stage_t *stage = context;
-    stage->heard = session;
-    tow_session_accept(session, &other_handler, stage);
+    relay_fixture_t *relay = context;
+    relay->received = session;
+    tow_session_accept(session, &other_handler, relay);
 }
 
-static void other_open(stage_t *stage)
+static void other_open(relay_fixture_t *relay)
 {
-    must(tow_sim_node_create(stage->world.sim,
+    must(tow_sim_node_create(relay->fixture.sim,
                              &(tow_sim_node_options_t){.name = "worker/2"},
-                             &stage->node));
+                             &relay->node));
     must(tow_session_listen(
-        tow_sim_node_env(stage->node),
+        tow_sim_node_env(relay->node),
         &(tow_session_listen_options_t){
-            .address = "sim:other", .arrived = other_arrived, .context = stage},
-        &stage->port));
+            .address = "sim:other", .arrived = other_arrived, .context = relay},
+        &relay->port));
     must(tow_session_dial(
-        tow_sim_node_env(stage->node),
-        &(tow_session_dial_options_t){.address = "sim:door",
+        tow_sim_node_env(relay->node),
+        &(tow_session_dial_options_t){.address = "sim:listen",
                                       .expected_name = "worker/1",
                                       .handler = &other_handler,
-                                      .context = stage},
-        &stage->spoken));
+                                      .context = relay},
+        &relay->dialled));
 }
 
-static void other_crash(stage_t *stage)
+static void other_crash(relay_fixture_t *relay)
 {
-    tow_sim_crash(stage->node);
-    if (stage->spoken != NULL) tow_session_abandon(stage->spoken);
-    if (stage->heard != NULL) tow_session_abandon(stage->heard);
-    if (stage->port != NULL) tow_session_port_abandon(stage->port);
-    stage->spoken = stage->heard = NULL;
-    stage->port = NULL;
+    tow_sim_crash(relay->node);
+    if (relay->dialled != NULL) tow_session_discard(relay->dialled);
+    if (relay->received != NULL) tow_session_discard(relay->received);
+    if (relay->port != NULL) tow_session_port_discard(relay->port);
+    relay->dialled = relay->received = NULL;
+    relay->port = NULL;
 }
 
-/* -- The stage --------------------------------------------------------------------- */
+/* -- The fixture ----------------------------------------------------------- */
 
-static void introduce_other(stage_t *stage)
+static void introduce_other(relay_fixture_t *relay)
 {
     tow_msg_peer_t peer = TOW_MSG_PEER_INIT;
     peer.process = OTHER;
     peer.name = (char *)"worker/2";
     peer.host = (char *)"host-2";
     peer.device_count = DEVICES;
-    peer.door = (char *)"sim:other";
-    say(&stage->world, TOW_MESSAGE_PEER, &peer.base);
+    peer.listen_address = (char *)"sim:other";
+    worker_fixture_send(&relay->fixture, TOW_MESSAGE_PEER, &peer.base);
 }
 
-/* A worker that knows the other, with a program and object 1. */
-static void stage_open(stage_t *stage)
+/* The worker knows the other one, and has a program and object 1. */
+static void relay_fixture_open(relay_fixture_t *relay)
 {
-    *stage = (stage_t){.world.door = "sim:door"};
-    world_t *world = &stage->world;
-    world_join(world, (tow_worker_limits_t){0});
-    say_load(world, ADD, add_text);
-    say_program(world, RUN_ADD, ADD);
-    say_put(world, 1, 16, sixteen, 16);
-    introduce_other(stage);
-    other_open(stage);
-    run_for(world, SPAN);
-    assert_int_equal(world->heard.load_code, TOW_CODE_OK);
-    assert_true(stage->is_let_in);
+    *relay = (relay_fixture_t){.fixture.listen_address = "sim:listen"};
+    worker_fixture_t *fixture = &relay->fixture;
+    worker_fixture_join(fixture, (tow_worker_limits_t){0});
+    worker_fixture_send_load(fixture, ADD, add_text);
+    worker_fixture_send_program(fixture, RUN_ADD, ADD);
+    worker_fixture_send_put(fixture, 1, 16, sixteen, 16);
+    introduce_other(relay);
+    other_open(relay);
+    worker_fixture_run_for(fixture, SPAN);
+    assert_int_equal(fixture->received.load_code, TOW_CODE_OK);
+    assert_true(relay->is_accepted);
 }
 
-static void stage_close(stage_t *stage)
+static void relay_fixture_close(relay_fixture_t *relay)
 {
-    assert_int_equal(tow_worker_stats(stage->world.worker).relay_count, 0);
-    other_crash(stage);
-    world_close(&stage->world);
+    assert_int_equal(tow_worker_stats(relay->fixture.worker).relay_count, 0);
+    other_crash(relay);
+    worker_fixture_close(&relay->fixture);
 }
 
-/* Nothing that a run left behind, and nothing that was said twice. */
-static void expect_heard(const stage_t *stage, size_t done, size_t whole,
-                         size_t part)
+/* Numbers of reports received so far, without failures. */
+static void expect_reports(const relay_fixture_t *relay, size_t done,
+                           size_t complete, size_t part)
 {
-    const heard_t *heard = &stage->world.heard;
-    assert_int_equal(heard->failure_count, 0);
-    assert_int_equal(heard->run_count, done);
-    assert_int_equal(heard->whole_count, whole);
-    assert_int_equal(heard->part_count, part);
+    const worker_received_t *received = &relay->fixture.received;
+    assert_int_equal(received->failure_count, 0);
+    assert_int_equal(received->run_count, done);
+    assert_int_equal(received->complete_count, complete);
+    assert_int_equal(received->part_count, part);
 }
 
 static tow_msg_grant_t grant_of(uint64_t run, uint64_t *argument)
@@ -204,8 +207,9 @@ static tow_msg_grant_t grant_of(uint64_t run, uint64_t *argument)
     return grant;
 }
 
-/* From the controller to the worker, which is the other's relay. */
-static void say_relay_grant(stage_t *stage, uint64_t run, uint64_t number)
+/* To the worker under test, as the relay of the other one. */
+static void send_relay_grant(relay_fixture_t *relay, uint64_t run,
+                             uint64_t number)
 {
     uint64_t argument = 1;
     uint32_t process = OTHER;
@@ -215,276 +219,280 @@ static void say_relay_grant(stage_t *stage, uint64_t run, uint64_t number)
     message.processes = &process;
     message.numbers = &number;
     message.n_processes = message.n_numbers = 1;
-    say(&stage->world, TOW_MESSAGE_RELAY_GRANT, &message.base);
+    worker_fixture_send(&relay->fixture, TOW_MESSAGE_RELAY_GRANT,
+                        &message.base);
 }
 
-typedef enum speaker {
-    BY_RELAY,
-    BY_CONTROLLER, /* that does not know whether the relay did */
-} speaker_t;
+typedef enum sender {
+    FROM_RELAY,
+    FROM_CONTROLLER, /* a grant sent again */
+} sender_t;
 
-static void say_passed_grant(stage_t *stage, speaker_t by, uint64_t run,
-                             uint64_t number)
+static void send_forwarded_grant(relay_fixture_t *relay, sender_t by,
+                                 uint64_t run, uint64_t number)
 {
     uint64_t argument = 1;
     tow_msg_grant_t grant = grant_of(run, &argument);
-    tow_msg_passed_grant_t message = TOW_MSG_PASSED_GRANT_INIT;
+    tow_msg_forwarded_grant_t message = TOW_MSG_FORWARDED_GRANT_INIT;
     message.grant = &grant;
     message.number = number;
-    if (by == BY_RELAY)
-        other_say(stage, TOW_MESSAGE_PASSED_GRANT, &message.base);
+    if (by == FROM_RELAY)
+        other_send(relay, TOW_MESSAGE_FORWARDED_GRANT, &message.base);
     else
-        say(&stage->world, TOW_MESSAGE_PASSED_GRANT, &message.base);
+        worker_fixture_send(&relay->fixture, TOW_MESSAGE_FORWARDED_GRANT,
+                            &message.base);
 }
 
-static void say_sequence(stage_t *stage, uint64_t next)
+static void send_sequence(relay_fixture_t *relay, uint64_t next)
 {
     tow_msg_sequence_t sequence = TOW_MSG_SEQUENCE_INIT;
     sequence.next = next;
-    say(&stage->world, TOW_MESSAGE_SEQUENCE, &sequence.base);
+    worker_fixture_send(&relay->fixture, TOW_MESSAGE_SEQUENCE, &sequence.base);
 }
 
-/* -- As a relay ---------------------------------------------------------------------- */
+/* -- As a relay ------------------------------------------------------------ */
 
-static void a_relay_passes_a_grant_on_and_reports_once_for_all(void **state)
+static void a_relay_forwards_grants_and_reports_once_for_all(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    stage.answers = true;
-    say_relay_grant(&stage, 7, 11); /* Its session has to be dialled. */
-    run_for(&stage.world, SPAN);
-    say_relay_grant(&stage, 8, 12);
-    run_for(&stage.world, SPAN);
-    assert_int_equal(stage.grant_count, 2);
-    assert_int_equal(stage.grant_runs[1], 8);
-    assert_int_equal(stage.grant_numbers[0], 11);
-    assert_int_equal(stage.grant_numbers[1], 12);
-    expect_heard(&stage, 0, 2, 0);
-    assert_int_equal(stage.world.heard.whole_runs[1], 8);
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    relay.reports_done = true;
+    send_relay_grant(&relay, 7, 11); /* Dials the session first. */
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    send_relay_grant(&relay, 8, 12);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.grant_count, 2);
+    assert_int_equal(relay.grant_runs[1], 8);
+    assert_int_equal(relay.grant_numbers[0], 11);
+    assert_int_equal(relay.grant_numbers[1], 12);
+    expect_reports(&relay, 0, 2, 0);
+    assert_int_equal(relay.fixture.received.complete_runs[1], 8);
+    relay_fixture_close(&relay);
 }
 
-static void a_relay_waits_for_the_others_only_for_a_while(void **state)
+static void a_relay_reports_partially_when_others_are_slow(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    say_relay_grant(&stage, 7, 11);
-    run_for(&stage.world, SPAN);
-    expect_heard(&stage, 0, 0, 1);
-    assert_int_equal(stage.world.heard.part_processes[0], 1);
-    say_passed_done(&stage, 7);
-    run_for(&stage.world, SPAN);
-    expect_heard(&stage, 0, 0, 2);
-    assert_int_equal(stage.world.heard.part_runs[1], 7);
-    assert_int_equal(stage.world.heard.part_processes[1], OTHER);
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_relay_grant(&relay, 7, 11);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    expect_reports(&relay, 0, 0, 1);
+    assert_int_equal(relay.fixture.received.part_processes[0], 1);
+    send_forwarded_done(&relay, 7);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    expect_reports(&relay, 0, 0, 2);
+    assert_int_equal(relay.fixture.received.part_runs[1], 7);
+    assert_int_equal(relay.fixture.received.part_processes[1], OTHER);
+    relay_fixture_close(&relay);
 }
 
-static void a_relay_whose_own_part_fails_still_passes_others_reports(
-    void **state)
+static void a_relay_whose_own_part_fails_still_forwards_reports(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    stage.answers = true;
-    say_release(&stage.world, 1, 1); /* Nothing is there to run on. */
-    say_relay_grant(&stage, 7, 11);
-    run_for(&stage.world, SPAN);
-    assert_int_equal(stage.world.heard.failure_count, 1);
-    assert_int_equal(stage.world.heard.failures[0].run, 7);
-    assert_int_equal(stage.world.heard.part_count, 1);
-    assert_int_equal(stage.world.heard.part_processes[0], OTHER);
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    relay.reports_done = true;
+    worker_fixture_send_release(&relay.fixture, 1,
+                                1); /* The argument is missing. */
+    send_relay_grant(&relay, 7, 11);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.fixture.received.failure_count, 1);
+    assert_int_equal(relay.fixture.received.failures[0].run, 7);
+    assert_int_equal(relay.fixture.received.part_count, 1);
+    assert_int_equal(relay.fixture.received.part_processes[0], OTHER);
+    relay_fixture_close(&relay);
 }
 
-static void a_relay_says_whom_it_lost(void **state)
+static void a_relay_reports_a_disconnected_member(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    say_relay_grant(&stage, 7, 11);
-    run_for(&stage.world, SPAN);
-    other_crash(&stage);
-    run_for(&stage.world, 5 * SECOND);
-    assert_int_equal(stage.world.heard.relay_lost_count, 1);
-    assert_int_equal(stage.world.heard.relay_lost_process, OTHER);
-    expect_heard(&stage, 0, 0, 1); /* Its own part was told. */
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_relay_grant(&relay, 7, 11);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    other_crash(&relay);
+    worker_fixture_run_for(&relay.fixture, 5 * SECOND);
+    assert_int_equal(relay.fixture.received.relay_disconnected_count, 1);
+    assert_int_equal(relay.fixture.received.relay_disconnected_process, OTHER);
+    expect_reports(&relay, 0, 0, 1); /* Its own part. */
+    relay_fixture_close(&relay);
 }
 
-/* -- As one who has a relay ------------------------------------------------------------ */
+/* -- Behind a relay -------------------------------------------------------- */
 
-static void a_passed_grant_is_reported_to_who_passed_it(void **state)
+static void a_forwarded_grant_is_reported_to_its_relay(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    say_passed_grant(&stage, BY_RELAY, 7, TOLD_LAST + 1);
-    run_for(&stage.world, SPAN);
-    assert_int_equal(stage.done_count, 1);
-    assert_int_equal(stage.done_runs[0], 7);
-    expect_heard(&stage, 0, 0, 0);
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_forwarded_grant(&relay, FROM_RELAY, 7, LAST_NUMBER + 1);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.done_count, 1);
+    assert_int_equal(relay.done_runs[0], 7);
+    expect_reports(&relay, 0, 0, 0);
+    relay_fixture_close(&relay);
 }
 
-static void a_passed_grant_that_comes_early_waits_for_what_is_before(
-    void **state)
+static void an_early_forwarded_grant_waits_for_earlier_messages(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    say_passed_grant(&stage, BY_RELAY, 7, TOLD_LAST + 2);
-    run_for(&stage.world, SPAN);
-    assert_int_equal(stage.done_count, 0);
-    say_grant(&stage.world, 6, RUN_ADD, 1);
-    run_for(&stage.world, SPAN);
-    assert_int_equal(stage.done_count, 1);
-    expect_heard(&stage, 1, 0, 0);
-    assert_int_equal(stage.world.heard.runs[0], 6);
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_forwarded_grant(&relay, FROM_RELAY, 7, LAST_NUMBER + 2);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.done_count, 0);
+    worker_fixture_send_grant(&relay.fixture, 6, RUN_ADD, 1);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.done_count, 1);
+    expect_reports(&relay, 1, 0, 0);
+    assert_int_equal(relay.fixture.received.runs[0], 6);
+    relay_fixture_close(&relay);
 }
 
-static void what_the_controller_says_later_waits_for_the_passed_grant(
-    void **state)
+static void later_messages_wait_for_a_forwarded_grant(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    say_sequence(&stage, TOLD_LAST + 2);
-    say_release(&stage.world, 1, 1); /* The grant's argument. */
-    run_for(&stage.world, SPAN);
-    assert_int_equal(tow_worker_stats(stage.world.worker).shelf.object_count,
-                     1);
-    say_passed_grant(&stage, BY_RELAY, 7, TOLD_LAST + 1);
-    run_for(&stage.world, SPAN);
-    assert_int_equal(stage.done_count, 1);
-    assert_int_equal(tow_worker_stats(stage.world.worker).shelf.object_count,
-                     1);
-    say_release(&stage.world, 7000, 1); /* Its result. */
-    run_for(&stage.world, SPAN);
-    assert_int_equal(tow_worker_stats(stage.world.worker).shelf.object_count,
-                     0);
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_sequence(&relay, LAST_NUMBER + 2);
+    worker_fixture_send_release(&relay.fixture, 1,
+                                1); /* The grant's argument. */
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(
+        tow_worker_stats(relay.fixture.worker).shard_store.object_count, 1);
+    send_forwarded_grant(&relay, FROM_RELAY, 7, LAST_NUMBER + 1);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.done_count, 1);
+    assert_int_equal(
+        tow_worker_stats(relay.fixture.worker).shard_store.object_count, 1);
+    worker_fixture_send_release(&relay.fixture, 7000, 1); /* Its result. */
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(
+        tow_worker_stats(relay.fixture.worker).shard_store.object_count, 0);
+    relay_fixture_close(&relay);
 }
 
-static void a_grant_that_is_sent_again_is_done_once(void **state)
+static void a_resent_grant_is_executed_once(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    say_passed_grant(&stage, BY_RELAY, 7, TOLD_LAST + 1);
-    run_for(&stage.world, SPAN);
-    assert_int_equal(stage.done_count, 1);
-    /* The report may be lost: it is told again, to the controller. */
-    say_passed_grant(&stage, BY_CONTROLLER, 7, TOLD_LAST + 1);
-    /* This one had not come, and comes late by the relay. */
-    say_passed_grant(&stage, BY_CONTROLLER, 8, TOLD_LAST + 2);
-    run_for(&stage.world, SPAN);
-    say_passed_grant(&stage, BY_RELAY, 8, TOLD_LAST + 2);
-    run_for(&stage.world, SPAN);
-    assert_int_equal(stage.done_count, 1);
-    expect_heard(&stage, 2, 0, 0);
-    assert_int_equal(stage.world.heard.runs[0], 7);
-    assert_int_equal(stage.world.heard.runs[1], 8);
-    assert_int_equal(tow_worker_stats(stage.world.worker).dataflow.granted, 2);
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_forwarded_grant(&relay, FROM_RELAY, 7, LAST_NUMBER + 1);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.done_count, 1);
+    /* The report may be lost: it is sent again, to the controller. */
+    send_forwarded_grant(&relay, FROM_CONTROLLER, 7, LAST_NUMBER + 1);
+    /* The relay's copy of this grant arrives later. */
+    send_forwarded_grant(&relay, FROM_CONTROLLER, 8, LAST_NUMBER + 2);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    send_forwarded_grant(&relay, FROM_RELAY, 8, LAST_NUMBER + 2);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.done_count, 1);
+    expect_reports(&relay, 2, 0, 0);
+    assert_int_equal(relay.fixture.received.runs[0], 7);
+    assert_int_equal(relay.fixture.received.runs[1], 8);
+    assert_int_equal(tow_worker_stats(relay.fixture.worker).dataflow.granted,
+                     2);
+    relay_fixture_close(&relay);
 }
 
-static void a_run_is_reported_to_who_spoke_of_it_last(void **state)
+static void a_run_is_reported_to_the_latest_sender_of_its_grant(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    say_passed_grant(&stage, BY_RELAY, 8, TOLD_LAST + 2);
-    run_for(&stage.world, SPAN);
-    say_passed_grant(&stage, BY_CONTROLLER, 7, TOLD_LAST + 1);
-    /* It has begun just now. */
-    say_passed_grant(&stage, BY_CONTROLLER, 8, TOLD_LAST + 2);
-    run_for(&stage.world, SPAN);
-    expect_heard(&stage, 2, 0, 0);
-    say_passed_grant(&stage, BY_RELAY, 10, TOLD_LAST + 4);
-    run_for(&stage.world, SPAN);
-    /* And this one still waits. */
-    say_passed_grant(&stage, BY_CONTROLLER, 10, TOLD_LAST + 4);
-    say_passed_grant(&stage, BY_CONTROLLER, 9, TOLD_LAST + 3);
-    run_for(&stage.world, SPAN);
-    expect_heard(&stage, 4, 0, 0);
-    assert_int_equal(stage.done_count, 0);
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_forwarded_grant(&relay, FROM_RELAY, 8, LAST_NUMBER + 2);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    send_forwarded_grant(&relay, FROM_CONTROLLER, 7, LAST_NUMBER + 1);
+    /* The run has just begun. */
+    send_forwarded_grant(&relay, FROM_CONTROLLER, 8, LAST_NUMBER + 2);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    expect_reports(&relay, 2, 0, 0);
+    send_forwarded_grant(&relay, FROM_RELAY, 10, LAST_NUMBER + 4);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    /* The run still waits. */
+    send_forwarded_grant(&relay, FROM_CONTROLLER, 10, LAST_NUMBER + 4);
+    send_forwarded_grant(&relay, FROM_CONTROLLER, 9, LAST_NUMBER + 3);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    expect_reports(&relay, 4, 0, 0);
+    assert_int_equal(relay.done_count, 0);
+    relay_fixture_close(&relay);
 }
 
-static void one_whose_relay_is_lost_says_so(void **state)
+static void a_worker_reports_its_disconnected_relay(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    say_passed_grant(&stage, BY_RELAY, 7, TOLD_LAST + 1);
-    run_for(&stage.world, SPAN);
-    other_crash(&stage);
-    run_for(&stage.world, 5 * SECOND);
-    assert_int_equal(stage.world.heard.relay_lost_count, 1);
-    assert_int_equal(stage.world.heard.relay_lost_process, OTHER);
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_forwarded_grant(&relay, FROM_RELAY, 7, LAST_NUMBER + 1);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    other_crash(&relay);
+    worker_fixture_run_for(&relay.fixture, 5 * SECOND);
+    assert_int_equal(relay.fixture.received.relay_disconnected_count, 1);
+    assert_int_equal(relay.fixture.received.relay_disconnected_process, OTHER);
+    relay_fixture_close(&relay);
 }
 
-/* -- Against the rules ------------------------------------------------------------------- */
+/* -- Protocol violations --------------------------------------------------- */
 
-static void a_relay_grant_for_nobody_ends_the_session(void **state)
+static void a_relay_grant_without_processes_ends_the_session(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
     uint64_t argument = 1;
     tow_msg_grant_t grant = grant_of(7, &argument);
     tow_msg_relay_grant_t message = TOW_MSG_RELAY_GRANT_INIT;
     message.grant = &grant;
-    say(&stage.world, TOW_MESSAGE_RELAY_GRANT, &message.base);
-    run_for(&stage.world, SPAN);
-    assert_int_equal(stage.world.heard.gone_count, 1);
-    expect_part(stage.world.heard.gone_message, "0 processes");
-    stage_close(&stage);
+    worker_fixture_send(&relay.fixture, TOW_MESSAGE_RELAY_GRANT, &message.base);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.fixture.received.session_end_count, 1);
+    expect_part(relay.fixture.received.session_end_message, "0 processes");
+    relay_fixture_close(&relay);
 }
 
-static void numbers_that_go_back_end_the_session(void **state)
+static void a_decreasing_number_ends_the_session(void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    say_sequence(&stage, TOLD_LAST);
-    run_for(&stage.world, SPAN);
-    assert_int_equal(stage.world.heard.gone_count, 1);
-    expect_part(stage.world.heard.gone_message, "number 4 after number 4");
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_sequence(&relay, LAST_NUMBER);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.fixture.received.session_end_count, 1);
+    expect_part(relay.fixture.received.session_end_message,
+                "number 4 after number 4");
+    relay_fixture_close(&relay);
 }
 
-static void a_passed_grant_without_one_costs_its_sender_the_session(
+static void a_forwarded_grant_without_a_grant_ends_the_session_of_its_sender(
     void **state)
 {
     (void)state;
-    stage_t stage;
-    stage_open(&stage);
-    tow_msg_passed_grant_t message = TOW_MSG_PASSED_GRANT_INIT;
-    message.number = TOLD_LAST + 1;
-    other_say(&stage, TOW_MESSAGE_PASSED_GRANT, &message.base);
-    run_for(&stage.world, SPAN);
-    assert_null(stage.spoken);
-    assert_int_equal(stage.world.heard.gone_count, 0);
-    stage_close(&stage);
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    tow_msg_forwarded_grant_t message = TOW_MSG_FORWARDED_GRANT_INIT;
+    message.number = LAST_NUMBER + 1;
+    other_send(&relay, TOW_MESSAGE_FORWARDED_GRANT, &message.base);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_null(relay.dialled);
+    assert_int_equal(relay.fixture.received.session_end_count, 0);
+    relay_fixture_close(&relay);
 }
 
 TOW_TEST_MAIN(
-    cmocka_unit_test(a_relay_passes_a_grant_on_and_reports_once_for_all),
-    cmocka_unit_test(a_relay_waits_for_the_others_only_for_a_while),
-    cmocka_unit_test(a_relay_whose_own_part_fails_still_passes_others_reports),
-    cmocka_unit_test(a_relay_says_whom_it_lost),
-    cmocka_unit_test(a_passed_grant_is_reported_to_who_passed_it),
-    cmocka_unit_test(a_passed_grant_that_comes_early_waits_for_what_is_before),
-    cmocka_unit_test(what_the_controller_says_later_waits_for_the_passed_grant),
-    cmocka_unit_test(a_grant_that_is_sent_again_is_done_once),
-    cmocka_unit_test(a_run_is_reported_to_who_spoke_of_it_last),
-    cmocka_unit_test(one_whose_relay_is_lost_says_so),
-    cmocka_unit_test(a_relay_grant_for_nobody_ends_the_session),
-    cmocka_unit_test(numbers_that_go_back_end_the_session),
-    cmocka_unit_test(a_passed_grant_without_one_costs_its_sender_the_session))
+    cmocka_unit_test(a_relay_forwards_grants_and_reports_once_for_all),
+    cmocka_unit_test(a_relay_reports_partially_when_others_are_slow),
+    cmocka_unit_test(a_relay_whose_own_part_fails_still_forwards_reports),
+    cmocka_unit_test(a_relay_reports_a_disconnected_member),
+    cmocka_unit_test(a_forwarded_grant_is_reported_to_its_relay),
+    cmocka_unit_test(an_early_forwarded_grant_waits_for_earlier_messages),
+    cmocka_unit_test(later_messages_wait_for_a_forwarded_grant),
+    cmocka_unit_test(a_resent_grant_is_executed_once),
+    cmocka_unit_test(a_run_is_reported_to_the_latest_sender_of_its_grant),
+    cmocka_unit_test(a_worker_reports_its_disconnected_relay),
+    cmocka_unit_test(a_relay_grant_without_processes_ends_the_session),
+    cmocka_unit_test(a_decreasing_number_ends_the_session),
+    cmocka_unit_test(
+        a_forwarded_grant_without_a_grant_ends_the_session_of_its_sender))

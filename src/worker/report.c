@@ -1,4 +1,4 @@
-/* Reports: what there is here, and the trace events of this process. */
+/* Reports: the state of this worker, and the trace events of this process. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "worker/tuning.h"
 #include "worker/worker_impl.h"
 
-/* -- Status ------------------------------------------------------------------------ */
+/* -- Status ---------------------------------------------------------------- */
 
 static json_t *describe_device(tow_driver_t *driver, size_t index)
 {
@@ -27,7 +27,7 @@ static json_t *describe_device(tow_driver_t *driver, size_t index)
         json_object_set_new(device, "bytes_limit",
                             json_integer((json_int_t)memory.bytes_limit));
     }
-    tow_status_ignore(status, "the driver does not say");
+    tow_status_ignore(status, "the driver does not report it");
     return device;
 }
 
@@ -52,15 +52,16 @@ static json_t *describe_work(const tow_worker_stats_t *stats)
         (json_int_t)stats->load_count, "puts", (json_int_t)stats->put_count,
         "put_bytes", (json_int_t)stats->put_bytes, "gets",
         (json_int_t)stats->get_count, "lanes", (json_int_t)stats->lane_count,
-        "lent_bytes", (json_int_t)stats->mover.lent_bytes);
+        "lent_bytes", (json_int_t)stats->transfer_engine.shared_bytes);
 }
 
-static json_t *describe_shelf(const tow_shelf_totals_t *shelf)
+static json_t *describe_store(const tow_shard_store_totals_t *shard_store)
 {
-    return json_pack(
-        "{s:I, s:I, s:I, s:I}", "objects", (json_int_t)shelf->object_count,
-        "failed", (json_int_t)shelf->failed_count, "shards",
-        (json_int_t)shelf->shard_count, "bytes", (json_int_t)shelf->bytes);
+    return json_pack("{s:I, s:I, s:I, s:I}", "objects",
+                     (json_int_t)shard_store->object_count, "failed",
+                     (json_int_t)shard_store->failed_count, "shards",
+                     (json_int_t)shard_store->shard_count, "bytes",
+                     (json_int_t)shard_store->bytes);
 }
 
 static tow_status_t write_status(tow_worker_t *worker, char **out_text,
@@ -73,19 +74,19 @@ static tow_status_t write_status(tow_worker_t *worker, char **out_text,
         worker->env->name, "host", worker->options.host, "process",
         (int)worker->options.process, "platform", driver->platform, "simulated",
         driver->simulated, "peers", (json_int_t)stats.peer_count, "shelf",
-        describe_shelf(&stats.shelf), "work", describe_work(&stats), "devices",
-        describe_devices(driver));
+        describe_store(&stats.shard_store), "work", describe_work(&stats),
+        "devices", describe_devices(driver));
     *out_text = json != NULL ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     if (*out_text == NULL)
-        return TOW_ERROR(TOW_INTERNAL, "the status cannot be put into words");
+        return TOW_ERROR(TOW_INTERNAL, "the status cannot be encoded as JSON");
     *out_size = strlen(*out_text);
     return TOW_OK;
 }
 
-/* -- Trace -------------------------------------------------------------------------- */
+/* -- Trace ----------------------------------------------------------------- */
 
-/* What a device did, as a ring of its own beside that of the loop. */
+/* The runs of a device, as a ring of its own beside that of the loop. */
 static tow_status_t trace_device(tow_driver_t *driver, size_t device,
                                  tow_executed_t *events, size_t count,
                                  tow_trace_ring_t **out_ring)
@@ -106,8 +107,8 @@ static tow_status_t trace_device(tow_driver_t *driver, size_t device,
     return TOW_OK;
 }
 
-/* The ring of the thread that turns us, if it has one, and those of the devices,
- * if the driver knows. */
+/* The ring of the loop's thread, if it has one, and those of the devices, if
+ * the driver has them. */
 typedef struct tracks {
     size_t count;
     tow_trace_ring_t *rings[1 + TOW_WORKER_TRACKS_MAX]; /* the first is lent */
@@ -175,7 +176,7 @@ static tow_status_t write_trace(tow_worker_t *worker, uint64_t window_ns,
     return status;
 }
 
-/* -- Waits -------------------------------------------------------------------------- */
+/* -- Waits ----------------------------------------------------------------- */
 
 static void pack_waits(tow_worker_wait_t *waits, size_t count,
                        tow_msg_wait_t *messages, tow_msg_report_t *report)
@@ -192,7 +193,7 @@ static void pack_waits(tow_worker_wait_t *waits, size_t count,
     report->n_waits = count;
 }
 
-/* In the arena, beside the message that is being answered. */
+/* In the arena, beside the current message. */
 static tow_status_t add_waits(tow_worker_t *worker, tow_msg_report_t *report)
 {
     const tow_worker_hooks_t *hooks = &worker->options.hooks;
@@ -211,7 +212,7 @@ static tow_status_t add_waits(tow_worker_t *worker, tow_msg_report_t *report)
     return TOW_OK;
 }
 
-/* -- All --------------------------------------------------------------------------- */
+/* -- Reports --------------------------------------------------------------- */
 
 static tow_status_t write_report(tow_worker_t *worker,
                                  const tow_msg_report_get_t *message,
@@ -226,7 +227,7 @@ static tow_status_t write_report(tow_worker_t *worker,
     case TOW_REPORT_TRACE:
         return write_trace(worker, message->window_ns, out_text, out_size);
     default:
-        return TOW_ERROR(TOW_UNIMPLEMENTED, "there is no report of kind %u",
+        return TOW_ERROR(TOW_UNIMPLEMENTED, "unknown kind of report %u",
                          message->kind);
     }
 }

@@ -1,21 +1,22 @@
-/* Spills: shards of idle objects in host memory, and back.
+/* Spills: shards of idle objects move to host memory, and back.
  *
- * The controller chooses; nothing that was granted uses them. On the shelf a
- * spilled object has an error instead of shards, so whatever used it all the same
- * would fail; gets find it here. Its bytes are counted, because a get may still
- * write from them when the object is on its devices again, or gone. */
+ * The controller chooses objects that no granted run uses. In the shard store a
+ * spilled object has an error instead of shards, so a run that used it all the
+ * same would fail; gets find it here. Its bytes are counted by reference,
+ * because a get may still write from them when the object is on its devices
+ * again, or released. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "store/ledger.h"
+#include "store/object_table.h"
 #include "worker/worker_impl.h"
 
 typedef enum spill_state {
     SPILL_LEAVING,
     SPILL_AWAY,
-    SPILL_RETURNING, /* on the shelf again; the device still reads */
+    SPILL_RETURNING, /* in the store again; the device still reads */
 } spill_state_t;
 
 typedef struct spill_shard {
@@ -36,14 +37,14 @@ struct spill {
     uint64_t object;
     uint64_t number;
     spill_state_t state;
-    bool is_dropped; /* nobody waits for the answer */
+    bool is_cancelled; /* no reply is expected */
     uint32_t busy_count;
     tow_status_t error; /* owned: the first */
     uint32_t shard_count;
     spill_shard_t shards[];
 };
 
-/* -- Bytes ------------------------------------------------------------------------ */
+/* -- Bytes ----------------------------------------------------------------- */
 
 static host_bytes_t *make_bytes(tow_worker_t *worker, uint64_t size)
 {
@@ -59,11 +60,12 @@ static host_bytes_t *make_bytes(tow_worker_t *worker, uint64_t size)
 void worker_host_bytes_release(tow_worker_t *worker, host_bytes_t *bytes)
 {
     if (bytes == NULL || --bytes->reference_count > 0) return;
+    TOW_ASSERT(worker->spill_bytes >= bytes->size);
     worker->spill_bytes -= bytes->size;
     tow_free(bytes);
 }
 
-/* -- The end ---------------------------------------------------------------------- */
+/* -- Ending ---------------------------------------------------------------- */
 
 static void answer(tow_worker_t *worker, uint64_t object, uint64_t number,
                    bool is_back, tow_status_t status)
@@ -85,18 +87,19 @@ static void free_spill(spill_t *spill)
             tow_buffer_release(spill->shards[i].buffer);
         worker_host_bytes_release(worker, spill->shards[i].bytes);
     }
+    TOW_ASSERT(worker->spill_count > 0);
     tow_list_remove(&spill->in_worker);
     tow_status_release(spill->error);
     tow_free(spill);
     worker->spill_count--;
 }
 
-/* Out of the books: what is under way ends by itself. */
+/* Removes it from the tables: operations under way end by themselves. */
 static void drop(spill_t *spill)
 {
     if (spill->state != SPILL_RETURNING)
         tow_map_remove(&spill->worker->spills_by_object, spill->object);
-    spill->is_dropped = true;
+    spill->is_cancelled = true;
     if (spill->busy_count == 0) free_spill(spill);
 }
 
@@ -108,12 +111,13 @@ static void note_error(spill_t *spill, tow_status_t take_status)
         tow_status_release(take_status);
 }
 
-/* -- Going ------------------------------------------------------------------------ */
+/* -- To host memory -------------------------------------------------------- */
 
-static void leave_shelf(spill_t *spill)
+static void remove_from_store(spill_t *spill)
 {
     tow_worker_t *worker = spill->worker;
-    tow_shelf_object_t *object = tow_shelf_find(worker->shelf, spill->object);
+    tow_shard_store_object_t *object =
+        tow_shard_store_find(worker->shard_store, spill->object);
     tow_status_t away = TOW_ERROR(TOW_FAILED_PRECONDITION,
                                   "object %" PRIu64 " is in host memory",
                                   tow_key_id(spill->object));
@@ -122,21 +126,21 @@ static void leave_shelf(spill_t *spill)
         tow_buffer_release(spill->shards[i].buffer);
         spill->shards[i].buffer = NULL;
     }
-    tow_shelf_fail(worker->shelf, object, away);
+    tow_shard_store_fail(worker->shard_store, object, away);
     tow_status_release(away);
 }
 
-/* All downloads have ended, or could not be begun. */
+/* All downloads have ended, or could not start. */
 static void settle_leaving(spill_t *spill)
 {
     tow_worker_t *worker = spill->worker;
-    if (spill->is_dropped) {
+    if (spill->is_cancelled) {
         free_spill(spill);
         worker_settle(worker);
         return;
     }
     if (spill->error == TOW_OK) {
-        leave_shelf(spill);
+        remove_from_store(spill);
         spill->state = SPILL_AWAY;
         answer(worker, spill->object, spill->number, false, TOW_OK);
         return;
@@ -161,7 +165,8 @@ static tow_status_t begin_download(spill_shard_t *shard)
     shard->bytes = make_bytes(worker, size);
     if (shard->bytes == NULL)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "%" PRIu64 " bytes on the host", size);
+                         "cannot allocate %" PRIu64 " bytes of host memory",
+                         size);
     shard->bytes->shape = shard->shape;
     shard->download = (tow_download_t){.buffer = shard->buffer,
                                        .bytes = shard->bytes->bytes,
@@ -172,9 +177,10 @@ static tow_status_t begin_download(spill_shard_t *shard)
 
 static tow_status_t check_spill(const tow_worker_t *worker,
                                 const tow_msg_spill_t *message,
-                                tow_shelf_object_t **out_object)
+                                tow_shard_store_object_t **out_object)
 {
-    tow_shelf_object_t *object = tow_shelf_find(worker->shelf, message->object);
+    tow_shard_store_object_t *object =
+        tow_shard_store_find(worker->shard_store, message->object);
     const uint64_t id = tow_key_id(message->object);
     if (object == NULL)
         return TOW_ERROR(TOW_NOT_FOUND,
@@ -183,7 +189,7 @@ static tow_status_t check_spill(const tow_worker_t *worker,
     if (tow_map_find(&worker->spills_by_object, message->object) != NULL)
         return TOW_ERROR(TOW_ALREADY_EXISTS,
                          "object %" PRIu64 " is being spilled", id);
-    if (tow_shelf_is_shared(object))
+    if (tow_shard_store_is_shared(object))
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
                          "object %" PRIu64 " shares its memory with another",
                          id);
@@ -192,7 +198,7 @@ static tow_status_t check_spill(const tow_worker_t *worker,
 }
 
 static spill_t *make_spill(tow_worker_t *worker, const tow_msg_spill_t *message,
-                           const tow_shelf_object_t *object)
+                           const tow_shard_store_object_t *object)
 {
     spill_t *spill = tow_calloc(1, sizeof(*spill) + object->shard_count *
                                                         sizeof(spill_shard_t));
@@ -221,7 +227,7 @@ static spill_t *make_spill(tow_worker_t *worker, const tow_msg_spill_t *message,
 static tow_status_t begin_spill(tow_worker_t *worker,
                                 const tow_msg_spill_t *message)
 {
-    tow_shelf_object_t *object = NULL;
+    tow_shard_store_object_t *object = NULL;
     TOW_RETURN_IF_ERROR(check_spill(worker, message, &object));
     spill_t *spill = make_spill(worker, message, object);
     if (spill == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -246,12 +252,12 @@ void worker_spill(tow_worker_t *worker, const tow_msg_spill_t *message)
     tow_status_release(status);
 }
 
-/* -- Coming back ------------------------------------------------------------------- */
+/* -- Back to the devices --------------------------------------------------- */
 
 static void settle_returning(spill_t *spill)
 {
     tow_worker_t *worker = spill->worker;
-    if (!spill->is_dropped)
+    if (!spill->is_cancelled)
         answer(worker, spill->object, spill->number, true, spill->error);
     free_spill(spill);
     worker_settle(worker);
@@ -262,6 +268,7 @@ static void uploaded(tow_upload_t *upload, tow_status_t take_status)
 {
     spill_shard_t *shard = TOW_CONTAINER_OF(upload, spill_shard_t, upload);
     spill_t *spill = shard->spill;
+    TOW_ASSERT(spill->state == SPILL_RETURNING && spill->busy_count > 0);
     if (take_status != TOW_OK) note_error(spill, take_status);
     if (--spill->busy_count == 0) settle_returning(spill);
 }
@@ -287,13 +294,13 @@ static tow_status_t upload(spill_t *spill, tow_buffer_t **out_buffers)
     return TOW_OK;
 }
 
-/* In the place of its error. */
-static tow_status_t enter_shelf(const spill_t *spill, tow_buffer_t **buffers)
+/* Replaces its error. */
+static tow_status_t add_to_store(const spill_t *spill, tow_buffer_t **buffers)
 {
-    tow_shelf_t *shelf = spill->worker->shelf;
-    (void)tow_shelf_remove(shelf, spill->object);
-    tow_status_t status = tow_shelf_put(
-        shelf, spill->object,
+    tow_shard_store_t *shard_store = spill->worker->shard_store;
+    (void)tow_shard_store_remove(shard_store, spill->object);
+    tow_status_t status = tow_shard_store_put(
+        shard_store, spill->object,
         &(tow_shard_list_t){
             .first = buffers, .stride = 1, .count = spill->shard_count});
     for (uint32_t i = 0; status != TOW_OK && i < spill->shard_count; i++)
@@ -301,7 +308,7 @@ static tow_status_t enter_shelf(const spill_t *spill, tow_buffer_t **buffers)
     return status;
 }
 
-static void bring_back(spill_t *spill)
+static void unspill(spill_t *spill)
 {
     tow_worker_t *worker = spill->worker;
     tow_buffer_t *buffers[TOW_WORKER_DEVICES_MAX];
@@ -310,19 +317,19 @@ static void bring_back(spill_t *spill)
     spill->busy_count = 1; /* This call. */
     tow_status_t status = upload(spill, buffers);
     if (status == TOW_OK)
-        status = enter_shelf(spill, buffers);
+        status = add_to_store(spill, buffers);
     else
-        (void)tow_shelf_remove(worker->shelf, spill->object);
+        (void)tow_shard_store_remove(worker->shard_store, spill->object);
     if (status != TOW_OK) {
-        tow_status_ignore(
-            tow_shelf_put_failed(worker->shelf, spill->object, status),
-            "the controller is told the cause");
+        tow_status_ignore(tow_shard_store_put_failed(worker->shard_store,
+                                                     spill->object, status),
+                          "the reply to the controller has the cause");
         note_error(spill, status);
     }
     if (--spill->busy_count == 0) settle_returning(spill);
 }
 
-/* One that we kept is there. */
+/* An object whose spill failed is still on its devices. */
 tow_status_t worker_unspill(tow_worker_t *worker,
                             const tow_msg_unspill_t *message)
 {
@@ -333,13 +340,14 @@ tow_status_t worker_unspill(tow_worker_t *worker,
     }
     if (spill->state != SPILL_AWAY || spill->number != message->spill)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "object %" PRIu64 " is not spilled, or another time",
+                         "object %" PRIu64
+                         " is not spilled, or by another request",
                          tow_key_id(message->object));
-    bring_back(spill);
+    unspill(spill);
     return TOW_OK;
 }
 
-/* -- Looking, and leaving early ------------------------------------------------------ */
+/* -- Look-up and cancelling ------------------------------------------------ */
 
 host_bytes_t *worker_spill_find(const tow_worker_t *worker, uint64_t object,
                                 uint32_t shard)
@@ -357,7 +365,7 @@ void worker_spill_release(tow_worker_t *worker, uint64_t object)
     if (spill != NULL) drop(spill);
 }
 
-void worker_spills_drop(tow_worker_t *worker)
+void worker_spills_on_disconnect(tow_worker_t *worker)
 {
     for (tow_list_t *item = worker->spills.next; item != &worker->spills;) {
         spill_t *spill = TOW_CONTAINER_OF(item, spill_t, in_worker);
@@ -366,7 +374,7 @@ void worker_spills_drop(tow_worker_t *worker)
     }
 }
 
-void worker_spills_forget(tow_worker_t *worker)
+void worker_spills_discard(tow_worker_t *worker)
 {
     while (!tow_list_is_empty(&worker->spills)) {
         spill_t *spill =
@@ -375,4 +383,45 @@ void worker_spills_forget(tow_worker_t *worker)
             spill->shards[i].buffer = NULL; /* The driver frees it. */
         free_spill(spill);
     }
+}
+
+/* -- Invariants ------------------------------------------------------------ */
+
+static tow_status_t check_spill_record(const tow_worker_t *worker,
+                                       const spill_t *spill)
+{
+    const spill_t *found =
+        tow_map_find(&worker->spills_by_object, spill->object);
+    const bool is_listed =
+        spill->state != SPILL_RETURNING && !spill->is_cancelled;
+    TOW_INVARIANT(spill->worker == worker);
+    TOW_INVARIANT(is_listed ? found == spill : found != spill);
+    TOW_INVARIANT((spill->busy_count == 0) == (spill->state == SPILL_AWAY));
+    for (uint32_t i = 0; i < spill->shard_count; i++) {
+        const spill_shard_t *shard = &spill->shards[i];
+        TOW_INVARIANT(shard->spill == spill);
+        TOW_INVARIANT(spill->state == SPILL_LEAVING || shard->buffer == NULL);
+        TOW_INVARIANT(spill->state == SPILL_LEAVING || shard->bytes != NULL);
+    }
+    return TOW_OK;
+}
+
+tow_status_t worker_spills_check(const tow_worker_t *worker)
+{
+    uint64_t bytes = 0;
+    size_t count = 0;
+    const tow_list_t *head = &worker->spills;
+    for (const tow_list_t *at = head->next; at != head; at = at->next) {
+        const spill_t *spill = TOW_CONTAINER_OF(at, spill_t, in_worker);
+        TOW_RETURN_IF_ERROR(check_spill_record(worker, spill));
+        for (uint32_t i = 0; i < spill->shard_count; i++)
+            if (spill->shards[i].bytes != NULL)
+                bytes += spill->shards[i].bytes->size;
+        count++;
+    }
+    TOW_INVARIANT(count == worker->spill_count);
+    TOW_INVARIANT(tow_map_count(&worker->spills_by_object) <= count);
+    /* Gets may keep more. */
+    TOW_INVARIANT(bytes <= worker->spill_bytes);
+    return TOW_OK;
 }

@@ -1,9 +1,9 @@
-/* The life of a worker: sessions with its controller, one after the other.
+/* The sessions of a worker with its controller, one after the other.
  *
  *     WAITING -> DIALLING -> JOINING -> JOINED -> DRAINING -> WAITING ...
  *
- * DRAINING lasts until nothing of the old session has a callback outstanding, so
- * the next one begins with nothing. */
+ * DRAINING lasts until no callback of the old session is outstanding, so that
+ * the next one starts with no state. */
 #include "worker/worker.h"
 
 #include <inttypes.h>
@@ -14,70 +14,74 @@
 #include "base/trace.h"
 #include "worker/worker_impl.h"
 
-/* A message that waits for room in the session. */
-typedef struct letter {
+/* A message that waits for space in the session. */
+typedef struct queued {
     tow_list_t in_outbox;
     uint32_t type;
     uint32_t size;
     uint8_t bytes[];
-} letter_t;
+} queued_t;
 
 static void dial(tow_worker_t *worker);
 
-/* -- What leaves -------------------------------------------------------------- */
+/* -- Sending --------------------------------------------------------------- */
 
-static void drop_outbox(tow_worker_t *worker)
+static void discard_outbox(tow_worker_t *worker)
 {
     tow_list_t *item;
     while ((item = tow_list_pop_front(&worker->outbox)) != NULL)
-        tow_free(TOW_CONTAINER_OF(item, letter_t, in_outbox));
+        tow_free(TOW_CONTAINER_OF(item, queued_t, in_outbox));
     worker->outbox_bytes = 0;
 }
 
-static void keep(tow_worker_t *worker, uint32_t type, const tow_body_t *body)
+static void queue_message(tow_worker_t *worker, uint32_t type,
+                          const tow_body_t *body)
 {
     const size_t size = tow_message_size(body);
-    letter_t *letter = NULL;
+    queued_t *queued = NULL;
     if (worker->outbox_bytes + size <= TOW_WORKER_OUTBOX_BYTES_MAX)
-        letter = tow_malloc(sizeof(*letter) + size);
-    if (letter == NULL) {
-        worker_end_soon(worker,
-                        TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                                  "the controller does not read: %zu bytes "
-                                  "wait for it, and %zu more",
-                                  worker->outbox_bytes, size));
+        queued = tow_malloc(sizeof(*queued) + size);
+    if (queued == NULL) {
+        worker_end_session_soon(
+            worker,
+            TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                      "send queue to the controller is full: %zu bytes "
+                      "queued and %zu more, limit %u",
+                      worker->outbox_bytes, size, TOW_WORKER_OUTBOX_BYTES_MAX));
         return;
     }
-    letter->type = type;
-    letter->size = (uint32_t)size;
-    tow_message_encode(body, letter->bytes);
-    tow_list_append(&worker->outbox, &letter->in_outbox);
+    queued->type = type;
+    queued->size = (uint32_t)size;
+    tow_message_encode(body, queued->bytes);
+    tow_list_append(&worker->outbox, &queued->in_outbox);
     worker->outbox_bytes += size;
 }
 
 void worker_send(tow_worker_t *worker, uint32_t type, const tow_body_t *body)
 {
-    if (TOW_UNLIKELY(worker->session == NULL || worker->doom != TOW_OK)) return;
+    if (TOW_UNLIKELY(worker->session == NULL || worker->end_cause != TOW_OK))
+        return;
     if (TOW_LIKELY(tow_list_is_empty(&worker->outbox)) &&
         TOW_LIKELY(tow_session_send(worker->session, type, body) !=
                    TOW_SEND_FULL))
-        return; /* Taken; or gone, as we shall be told. */
-    keep(worker, type, body);
+        return; /* Sent; or down: an event follows. */
+    queue_message(worker, type, body);
 }
 
-static bool send_letter(tow_worker_t *worker, letter_t *letter)
+static bool send_queued(tow_worker_t *worker, queued_t *queued)
 {
     uint8_t *room;
     const tow_send_result_t result =
-        tow_session_begin(worker->session, letter->size, &room);
+        tow_session_begin(worker->session, queued->size, &room);
     if (result == TOW_SEND_FULL) return false;
     if (result == TOW_SEND_OK) {
-        if (letter->size > 0) memcpy(room, letter->bytes, letter->size);
-        tow_session_commit(worker->session, letter->type, letter->size);
+        if (queued->size > 0) memcpy(room, queued->bytes, queued->size);
+        tow_session_commit(worker->session, queued->type, queued->size);
     }
-    worker->outbox_bytes -= letter->size;
-    tow_list_remove(&letter->in_outbox);
-    tow_free(letter);
+    TOW_ASSERT(worker->outbox_bytes >= queued->size);
+    worker->outbox_bytes -= queued->size;
+    tow_list_remove(&queued->in_outbox);
+    tow_free(queued);
     return true;
 }
 
@@ -86,26 +90,27 @@ static void on_writable(void *context, tow_session_t *session)
     (void)session;
     tow_worker_t *worker = context;
     while (!tow_list_is_empty(&worker->outbox))
-        if (!send_letter(worker, TOW_CONTAINER_OF(worker->outbox.next, letter_t,
+        if (!send_queued(worker, TOW_CONTAINER_OF(worker->outbox.next, queued_t,
                                                   in_outbox)))
             return;
 }
 
-/* -- The end of a session ------------------------------------------------------ */
+/* -- Ending a session ------------------------------------------------------ */
 
 static bool is_quiet(const tow_worker_t *worker)
 {
     return worker->session == NULL && tow_dataflow_is_quiet(worker->dataflow) &&
            worker->load_count == 0 && worker->put_count == 0 &&
            worker->get_count == 0 && worker->spill_count == 0 &&
-           worker->lane_count == 0 && worker->line_count == 0 &&
-           !worker->is_port_closing && tow_mover_is_quiet(worker->mover);
+           worker->lane_count == 0 && worker->peer_session_count == 0 &&
+           !worker->is_port_closing &&
+           tow_transfer_engine_is_quiet(worker->transfer_engine);
 }
 
 static void free_tables(tow_worker_t *worker)
 {
-    drop_outbox(worker);
-    tow_status_release(worker->doom);
+    discard_outbox(worker);
+    tow_status_release(worker->end_cause);
     worker_peers_free(worker);
     worker_relay_free(worker);
     tow_map_deinit(&worker->peers);
@@ -113,7 +118,7 @@ static void free_tables(tow_worker_t *worker)
     tow_map_deinit(&worker->puts_by_object);
     tow_map_deinit(&worker->spills_by_object);
     tow_arena_deinit(&worker->arena);
-    tow_stash_forget(&worker->stash);
+    tow_block_cache_discard(&worker->block_cache);
     tow_free((char *)worker->options.controller);
     tow_free((char *)worker->options.controller_name);
     tow_free((char *)worker->options.host);
@@ -123,16 +128,16 @@ static void free_tables(tow_worker_t *worker)
 
 static void destroy(tow_worker_t *worker)
 {
-    if (worker->port != NULL) /* It never began. */
+    if (worker->port != NULL) /* It never opened. */
         tow_session_port_close(worker->port, (tow_closed_t){0});
     tow_dataflow_destroy(worker->dataflow);
-    tow_mover_destroy(worker->mover);
-    tow_shelf_destroy(worker->shelf);
-    tow_stash_deinit(&worker->stash);
+    tow_transfer_engine_destroy(worker->transfer_engine);
+    tow_shard_store_destroy(worker->shard_store);
+    tow_block_cache_deinit(&worker->block_cache);
     free_tables(worker);
 }
 
-static void tell_closed(tow_post_t *post)
+static void report_closed(tow_post_t *post)
 {
     tow_worker_t *worker = TOW_CONTAINER_OF(post, tow_worker_t, closing);
     const tow_closed_t closed = worker->closed;
@@ -146,6 +151,7 @@ static void wait_to_dial(tow_worker_t *worker)
     const uint64_t half_ns = (uint64_t)delay_ns / 2;
     const uint64_t more_ns =
         tow_random_below(tow_env_random(worker->env), half_ns + 1);
+    TOW_ASSERT(worker->session == NULL && !worker->is_closing);
     worker->state = TOW_WORKER_WAITING;
     tow_env_timer_start(worker->env, &worker->redial,
                         tow_env_now_ns(worker->env) +
@@ -160,11 +166,11 @@ void worker_settle(tow_worker_t *worker)
     const bool is_leaving = worker->state == TOW_WORKER_DRAINING ||
                             worker->state == TOW_WORKER_CLOSING;
     if (TOW_LIKELY(!is_leaving) || !is_quiet(worker)) return;
-    TOW_ASSERT(tow_shelf_totals(worker->shelf).object_count == 0);
+    TOW_ASSERT(tow_shard_store_totals(worker->shard_store).object_count == 0);
     if (!worker->is_closing) {
         wait_to_dial(worker);
     } else if (worker->closing.run == NULL) {
-        worker->closing.run = tell_closed;
+        worker->closing.run = report_closed;
         tow_env_post(worker->env, &worker->closing);
     }
 }
@@ -172,13 +178,14 @@ void worker_settle(tow_worker_t *worker)
 static void on_session_closed(void *context)
 {
     tow_worker_t *worker = context;
+    TOW_ASSERT(worker->session != NULL && worker->is_session_closing);
     worker->session = NULL;
     worker->is_session_closing = false;
     worker_settle(worker);
 }
 
-/* Drops all that the session has brought. `reason` is what the controller is
- * told, if it is there; `cause` is what the owner is. */
+/* Discards all state of the session. `reason` is sent to the controller, if it
+ * is connected; `cause` goes to the owner. */
 static void end_session(tow_worker_t *worker, tow_status_t reason,
                         tow_status_t cause)
 {
@@ -189,41 +196,42 @@ static void end_session(tow_worker_t *worker, tow_status_t reason,
     worker->is_session_closing = true;
     tow_session_close(worker->session, reason,
                       (tow_closed_t){on_session_closed, worker});
-    drop_outbox(worker);
-    tow_env_timer_stop(worker->env, &worker->doom_timer);
-    tow_status_release(worker->doom);
-    worker->doom = TOW_OK;
-    worker_peers_drop(worker, cause);
-    worker_relay_drop(worker);
-    worker_calls_drop(worker, cause);
+    discard_outbox(worker);
+    tow_env_timer_stop(worker->env, &worker->end_timer);
+    tow_status_release(worker->end_cause);
+    worker->end_cause = TOW_OK;
+    worker_peers_on_disconnect(worker, cause);
+    worker_relay_on_disconnect(worker);
+    worker_callbacks_on_disconnect(worker, cause);
     tow_dataflow_clear(worker->dataflow, cause);
-    tow_mover_clear(worker->mover);
-    worker_loads_drop(worker);
-    worker_puts_drop(worker);
-    worker_gets_drop(worker);
-    worker_spills_drop(worker);
-    worker_lanes_drop(worker);
-    tow_shelf_clear(worker->shelf);
-    if (was_joined && worker->options.hooks.lost != NULL)
-        worker->options.hooks.lost(worker->options.hooks.context, cause);
+    tow_transfer_engine_clear(worker->transfer_engine);
+    worker_loads_on_disconnect(worker);
+    worker_puts_on_disconnect(worker);
+    worker_gets_on_disconnect(worker);
+    worker_spills_on_disconnect(worker);
+    worker_lanes_on_disconnect(worker);
+    tow_shard_store_clear(worker->shard_store);
+    if (was_joined && worker->options.hooks.disconnected != NULL)
+        worker->options.hooks.disconnected(worker->options.hooks.context,
+                                           cause);
     worker_settle(worker);
 }
 
-/* A session that never was: a line now and then, whatever the reason is now. */
-static void complain(tow_worker_t *worker, tow_status_t cause)
+/* A session that never opened: logs the current reason now and then. */
+static void log_refusal(tow_worker_t *worker, tow_status_t cause)
 {
     const int64_t now_ns = tow_env_now_ns(worker->env);
-    if (worker->complained_ns != 0 &&
-        now_ns - worker->complained_ns < TOW_WORKER_COMPLAINT_NS)
+    if (worker->refusal_logged_ns != 0 &&
+        now_ns - worker->refusal_logged_ns < TOW_WORKER_REFUSAL_LOG_NS)
         return;
-    worker->complained_ns = now_ns;
-    tow_log(&worker->env->log, TOW_LOG_WARN, "not in the cluster",
+    worker->refusal_logged_ns = now_ns;
+    tow_log(&worker->env->log, TOW_LOG_WARN, "not in a cluster",
             TOW_F_STR("controller", worker->options.controller),
             TOW_F_STR("state", tow_worker_state_name(worker->state)),
             TOW_F_STATUS("cause", cause));
 }
 
-/* Somebody answered, and said no. */
+/* A process answered, and refused us. */
 static bool is_refusal(tow_status_t cause)
 {
     switch (tow_status_code(cause)) {
@@ -235,26 +243,26 @@ static bool is_refusal(tow_status_t cause)
     }
 }
 
-static void tell_refused(const tow_worker_t *worker, tow_status_t cause)
+static void report_refused(const tow_worker_t *worker, tow_status_t cause)
 {
     const tow_worker_hooks_t *hooks = &worker->options.hooks;
     if (hooks->refused != NULL && is_refusal(cause))
         hooks->refused(hooks->context, cause);
 }
 
-/* `reason` is what the controller is told. */
-static void lose_session(tow_worker_t *worker, tow_status_t reason,
-                         tow_status_t cause)
+/* `reason` is sent to the controller. */
+static void disconnect_session(tow_worker_t *worker, tow_status_t reason,
+                               tow_status_t cause)
 {
     if (worker_is_joined(worker)) {
-        /* An owner that is told of the loss says so itself. */
-        if (reason != TOW_OK || worker->options.hooks.lost == NULL)
+        /* An owner with this hook logs it itself. */
+        if (reason != TOW_OK || worker->options.hooks.disconnected == NULL)
             tow_log(&worker->env->log, TOW_LOG_WARN, "session ended",
                     TOW_F_STR("controller", worker->options.controller),
                     TOW_F_STATUS("cause", cause));
     } else {
-        complain(worker, cause);
-        tell_refused(worker, cause);
+        log_refusal(worker, cause);
+        report_refused(worker, cause);
     }
     end_session(worker, reason, cause);
 }
@@ -262,36 +270,36 @@ static void lose_session(tow_worker_t *worker, tow_status_t reason,
 static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
 {
     (void)session;
-    lose_session(context, TOW_OK, cause);
+    disconnect_session(context, TOW_OK, cause);
 }
 
 static void fail_session(tow_worker_t *worker, tow_status_t take_cause)
 {
-    lose_session(worker, take_cause, take_cause);
+    disconnect_session(worker, take_cause, take_cause);
     tow_status_release(take_cause);
 }
 
-static void on_doom(tow_timer_t *timer)
+static void on_end_session(tow_timer_t *timer)
 {
-    tow_worker_t *worker = TOW_CONTAINER_OF(timer, tow_worker_t, doom_timer);
-    tow_status_t cause = worker->doom;
-    worker->doom = TOW_OK;
+    tow_worker_t *worker = TOW_CONTAINER_OF(timer, tow_worker_t, end_timer);
+    tow_status_t cause = worker->end_cause;
+    worker->end_cause = TOW_OK;
     fail_session(worker, cause);
 }
 
-void worker_end_soon(tow_worker_t *worker, tow_status_t take_cause)
+void worker_end_session_soon(tow_worker_t *worker, tow_status_t take_cause)
 {
-    if (worker->doom != TOW_OK || worker->session == NULL ||
+    if (worker->end_cause != TOW_OK || worker->session == NULL ||
         worker->is_session_closing) {
         tow_status_ignore(take_cause, "it ends for another reason");
         return;
     }
-    worker->doom = take_cause;
-    tow_env_timer_start(worker->env, &worker->doom_timer,
+    worker->end_cause = take_cause;
+    tow_env_timer_start(worker->env, &worker->end_timer,
                         tow_env_now_ns(worker->env));
 }
 
-/* -- The beginning of a session ------------------------------------------------- */
+/* -- Starting a session ---------------------------------------------------- */
 
 static void describe_device(const tow_driver_t *driver, size_t index,
                             tow_msg_device_t *device)
@@ -318,7 +326,7 @@ static void join(tow_worker_t *worker)
     message.process = worker->options.process;
     message.host = (char *)worker->options.host;
     message.island = (char *)worker->options.island;
-    message.door = (char *)worker_peers_door(worker);
+    message.listen_address = (char *)worker_peers_listen_address(worker);
     message.platform = (char *)driver->platform;
     message.version = (char *)driver->version;
     if (driver->stablehlo != NULL)
@@ -352,8 +360,8 @@ static void on_message(void *context, tow_session_t *session,
     (void)session;
     TOW_TRACE(tow_message_type_name(message->type));
     tow_worker_t *worker = context;
-    if (TOW_UNLIKELY(worker->doom != TOW_OK)) return;
-    tow_status_t status = worker_serve(worker, message);
+    if (TOW_UNLIKELY(worker->end_cause != TOW_OK)) return;
+    tow_status_t status = worker_handle_message(worker, message);
     if (TOW_LIKELY(status == TOW_OK)) return;
     fail_session(worker,
                  tow_status_annotate(status, "%s",
@@ -366,7 +374,7 @@ static void on_blob(void *context, tow_session_t *session, uint64_t number,
     (void)session;
     tow_worker_t *worker = context;
     tow_status_t status = worker_take_blob(worker, number, take_bytes, size);
-    if (status != TOW_OK) worker_end_soon(worker, status);
+    if (status != TOW_OK) worker_end_session_soon(worker, status);
 }
 
 static const tow_session_handler_t session_handler = {
@@ -374,7 +382,7 @@ static const tow_session_handler_t session_handler = {
     .message = on_message,
     .blob = on_blob,
     .writable = on_writable,
-    .gone = on_gone,
+    .disconnected = on_gone,
 };
 
 static tow_status_t try_dial(tow_worker_t *worker)
@@ -392,7 +400,7 @@ static tow_status_t try_dial(tow_worker_t *worker)
     return TOW_OK;
 }
 
-/* The address was good the first time, so this is for want of memory. */
+/* The address was valid the first time, so memory is exhausted. */
 static void dial(tow_worker_t *worker)
 {
     tow_status_t status = try_dial(worker);
@@ -408,28 +416,28 @@ static void on_redial(tow_timer_t *timer)
     dial(TOW_CONTAINER_OF(timer, tow_worker_t, redial));
 }
 
-/* -- Opening and closing --------------------------------------------------------- */
+/* -- Opening and closing --------------------------------------------------- */
 
 static void abort_gang(void *context, uint64_t gang_id, tow_status_t cause)
 {
     tow_worker_t *worker = context;
     const tow_worker_hooks_t *hooks = &worker->options.hooks;
-    worker_calls_abort(worker, gang_id, cause);
+    worker_callbacks_abort(worker, gang_id, cause);
     if (hooks->abort_gang != NULL)
         hooks->abort_gang(hooks->context, gang_id, cause);
 }
 
 static void *take_memory(void *context, size_t size)
 {
-    return tow_stash_take(&((tow_worker_t *)context)->stash, size);
+    return tow_block_cache_alloc(&((tow_worker_t *)context)->block_cache, size);
 }
 
 static void give_memory(void *context, void *bytes, size_t size)
 {
-    tow_stash_give(&((tow_worker_t *)context)->stash, bytes, size);
+    tow_block_cache_free(&((tow_worker_t *)context)->block_cache, bytes, size);
 }
 
-static void mover_quiet(void *context)
+static void transfers_quiet(void *context)
 {
     worker_settle(context);
 }
@@ -462,23 +470,26 @@ static tow_status_t set_up(tow_worker_t *worker,
                            const tow_worker_options_t *options)
 {
     TOW_RETURN_IF_ERROR(copy_options(worker, options));
-    const tow_shelf_options_t shelf = {
+    const tow_shard_store_options_t shard_store = {
         .shard_count_max = options->driver->device_count,
         .object_count_max = options->limits.object_count_max};
-    TOW_RETURN_IF_ERROR(tow_shelf_create(&shelf, &worker->shelf));
-    const tow_mover_options_t mover = {.driver = options->driver,
-                                       .process = options->process,
-                                       .send = worker_peer_send,
-                                       .write = worker_peer_write,
-                                       .memory_take = take_memory,
-                                       .memory_give = give_memory,
-                                       .quiet = mover_quiet,
-                                       .context = worker};
-    TOW_RETURN_IF_ERROR(tow_mover_create(&mover, &worker->mover));
+    TOW_RETURN_IF_ERROR(
+        tow_shard_store_create(&shard_store, &worker->shard_store));
+    const tow_transfer_engine_options_t transfer_engine = {
+        .driver = options->driver,
+        .process = options->process,
+        .send = worker_peer_send,
+        .write = worker_peer_write,
+        .memory_take = take_memory,
+        .memory_give = give_memory,
+        .quiet = transfers_quiet,
+        .context = worker};
+    TOW_RETURN_IF_ERROR(
+        tow_transfer_engine_create(&transfer_engine, &worker->transfer_engine));
     const tow_dataflow_options_t dataflow = {
         .driver = options->driver,
-        .shelf = worker->shelf,
-        .mover = worker->mover,
+        .shard_store = worker->shard_store,
+        .engine = worker->transfer_engine,
         .process = options->process,
         .finished = worker_report_finished,
         .abort_gang = abort_gang,
@@ -490,8 +501,9 @@ static tow_status_t set_up(tow_worker_t *worker,
         .may_run_inline = options->may_run_inline,
         .may_linger_always = options->may_linger_always};
     TOW_RETURN_IF_ERROR(tow_dataflow_create(&dataflow, &worker->dataflow));
-    TOW_RETURN_IF_ERROR(tow_status_annotate(
-        worker_peers_open(worker, options->door), "its door"));
+    TOW_RETURN_IF_ERROR(
+        tow_status_annotate(worker_peers_open(worker, options->listen_address),
+                            "its listening address"));
     return try_dial(worker);
 }
 
@@ -526,9 +538,9 @@ tow_status_t tow_worker_open(tow_env_t *env,
     worker->env = env;
     worker->redial.fire = on_redial;
     worker->redial_delay_ns = TOW_WORKER_REDIAL_MIN_NS;
-    worker->doom_timer.fire = on_doom;
+    worker->end_timer.fire = on_end_session;
     tow_arena_init(&worker->arena, TOW_WORKER_ARENA_BYTES_MAX);
-    tow_stash_init(&worker->stash, env);
+    tow_block_cache_init(&worker->block_cache, env);
     tow_list_init(&worker->loads);
     tow_list_init(&worker->puts);
     tow_list_init(&worker->gets);
@@ -537,7 +549,7 @@ tow_status_t tow_worker_open(tow_env_t *env,
     tow_list_init(&worker->calls);
     tow_list_init(&worker->lanes);
     tow_list_init(&worker->outbox);
-    tow_list_init(&worker->lines);
+    tow_list_init(&worker->peer_sessions);
     tow_list_init(&worker->peer_writes);
     worker_relay_open(worker);
     tow_status_t status = set_up(worker, options);
@@ -567,27 +579,27 @@ void tow_worker_close(tow_worker_t *worker, tow_status_t reason,
         return;
     }
     worker->state = TOW_WORKER_CLOSING;
-    worker_peer_sessions_drop(worker, reason);
+    worker_peer_sessions_on_disconnect(worker, reason);
     worker_settle(worker);
 }
 
-void tow_worker_abandon(tow_worker_t *worker)
+void tow_worker_discard(tow_worker_t *worker)
 {
     if (worker == NULL) return;
-    tow_session_abandon(worker->session);
-    worker_loads_forget(worker);
-    worker_puts_forget(worker);
-    worker_gets_forget(worker);
-    worker_spills_forget(worker);
-    worker_lanes_forget(worker);
-    worker_peers_forget(worker);
-    tow_dataflow_forget(worker->dataflow);
-    tow_mover_forget(worker->mover);
-    tow_shelf_forget(worker->shelf);
+    tow_session_discard(worker->session);
+    worker_loads_discard(worker);
+    worker_puts_discard(worker);
+    worker_gets_discard(worker);
+    worker_spills_discard(worker);
+    worker_lanes_discard(worker);
+    worker_peers_discard(worker);
+    tow_dataflow_discard(worker->dataflow);
+    tow_transfer_engine_discard(worker->transfer_engine);
+    tow_shard_store_discard(worker->shard_store);
     free_tables(worker);
 }
 
-/* -- Telling ----------------------------------------------------------------------- */
+/* -- State and statistics -------------------------------------------------- */
 
 const char *tow_worker_state_name(tow_worker_state_t state)
 {
@@ -602,10 +614,10 @@ tow_worker_stats_t tow_worker_stats(const tow_worker_t *worker)
         .state = worker->state,
         .cluster = worker->cluster,
         .session_count = worker->session_count,
-        .shelf = tow_shelf_totals(worker->shelf),
+        .shard_store = tow_shard_store_totals(worker->shard_store),
         .dataflow = tow_dataflow_stats(worker->dataflow),
-        .mover = tow_mover_stats(worker->mover),
-        .line_count = worker->line_count,
+        .transfer_engine = tow_transfer_engine_stats(worker->transfer_engine),
+        .peer_session_count = worker->peer_session_count,
         .relay_count = worker_relay_count(worker),
         .load_count = worker->load_count,
         .put_count = worker->put_count,
@@ -619,4 +631,62 @@ tow_worker_stats_t tow_worker_stats(const tow_worker_t *worker)
         .blob_count = tow_map_count(&worker->blobs),
         .outbox_bytes = worker->outbox_bytes,
     };
+}
+
+/* -- Invariants ------------------------------------------------------------ */
+
+static tow_status_t check_state(const tow_worker_t *worker)
+{
+    const bool has_session =
+        worker->session != NULL && !worker->is_session_closing;
+    switch (worker->state) {
+    case TOW_WORKER_WAITING:
+        /* Peers may connect meanwhile. */
+        TOW_INVARIANT(worker->session == NULL);
+        TOW_INVARIANT(tow_dataflow_is_quiet(worker->dataflow));
+        TOW_INVARIANT(tow_transfer_engine_is_quiet(worker->transfer_engine));
+        TOW_INVARIANT(tow_timer_is_armed(&worker->redial));
+        break;
+    case TOW_WORKER_DIALLING:
+    case TOW_WORKER_JOINING:
+    case TOW_WORKER_JOINED: TOW_INVARIANT(has_session); break;
+    case TOW_WORKER_DRAINING: TOW_INVARIANT(!is_quiet(worker)); break;
+    case TOW_WORKER_CLOSING: break;
+    }
+    TOW_INVARIANT(worker->is_closing == (worker->state == TOW_WORKER_CLOSING));
+    TOW_INVARIANT(worker->session != NULL || !worker->is_session_closing);
+    TOW_INVARIANT(worker->end_cause == TOW_OK || has_session);
+    TOW_INVARIANT((worker->end_cause != TOW_OK) ==
+                  tow_timer_is_armed(&worker->end_timer));
+    return TOW_OK;
+}
+
+static tow_status_t check_outbox(const tow_worker_t *worker)
+{
+    size_t bytes = 0;
+    const tow_list_t *head = &worker->outbox;
+    for (const tow_list_t *at = head->next; at != head; at = at->next)
+        bytes += TOW_CONTAINER_OF(at, queued_t, in_outbox)->size;
+    TOW_INVARIANT(bytes == worker->outbox_bytes);
+    TOW_INVARIANT(bytes <= TOW_WORKER_OUTBOX_BYTES_MAX);
+    TOW_INVARIANT(bytes == 0 || worker->session != NULL);
+    return TOW_OK;
+}
+
+tow_status_t tow_worker_check(const tow_worker_t *worker)
+{
+    TOW_RETURN_IF_ERROR(check_state(worker));
+    TOW_RETURN_IF_ERROR(check_outbox(worker));
+    TOW_RETURN_IF_ERROR(worker_relay_check(worker));
+    TOW_RETURN_IF_ERROR(worker_peers_check(worker));
+    TOW_RETURN_IF_ERROR(worker_callbacks_check(worker));
+    TOW_RETURN_IF_ERROR(worker_loads_check(worker));
+    TOW_RETURN_IF_ERROR(worker_puts_check(worker));
+    TOW_RETURN_IF_ERROR(worker_gets_check(worker));
+    TOW_RETURN_IF_ERROR(worker_spills_check(worker));
+    TOW_RETURN_IF_ERROR(worker_lanes_check(worker));
+    TOW_RETURN_IF_ERROR(tow_block_cache_check(&worker->block_cache));
+    TOW_RETURN_IF_ERROR(tow_shard_store_check(worker->shard_store));
+    TOW_RETURN_IF_ERROR(tow_dataflow_check(worker->dataflow));
+    return tow_transfer_engine_check(worker->transfer_engine);
 }

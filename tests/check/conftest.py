@@ -1,4 +1,4 @@
-"""Sample trees for the checks: each check must be able to fail."""
+"""Sample source trees for the tests of checks: each check must be able to fail."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Tree:
-    """A little source tree, and the scripts run on it."""
+    """A small source tree to run the check scripts on."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -26,7 +26,7 @@ class Tree:
             cwd=self.root, capture_output=True, text=True, check=False)
 
     def faults(self, script: str, *arguments: str) -> list[str]:
-        """The faults that a check prints; its exit status must agree."""
+        """The faults that a check prints; asserts that its exit status agrees."""
         result = self.run(script, *arguments, str(self.root))
         assert result.stderr == ""
         assert result.returncode == (1 if result.stdout else 0)

@@ -1,4 +1,4 @@
-"""scripts/jax_suite.py, on a checkout of a few tests that need no JAX."""
+"""scripts/jax_suite.py, on a small checkout whose tests need no JAX."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "jax_suite.py"
-# On which of the two a test runs is in the environment.
+# The environment tells a test which backend it runs on.
 TESTS = """
 import os, signal, threading
 ours = os.environ["JAX_PLATFORMS"] == "towpath,cpu"
@@ -45,14 +45,14 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def run(checkout, *words):
+def run(checkout, *arguments):
     return subprocess.run(
         [sys.executable, SCRIPT, "--source", checkout, "--known", checkout / "known.toml",
-         "--device", "", "--timeout", "20", *words],
+         "--device", "", "--timeout", "20", *arguments],
         capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_differences_are_told_apart_and_nothing_is_lost_behind_them(checkout):
+def test_differences_are_classified_and_later_tests_still_run(checkout):
     done = run(checkout, "--json")
     assert done.returncode == 1, done.stderr
     report, about = map(json.loads, done.stdout.splitlines())
@@ -65,31 +65,31 @@ def test_differences_are_told_apart_and_nothing_is_lost_behind_them(checkout):
     assert about["matches_nothing"] == ["api_test.py::test_well"]
 
 
-def test_without_unknown_differences_all_is_well(checkout):
+def test_without_unknown_differences_the_suite_passes(checkout):
     done = run(checkout, "--peer", "failed", "-k", "well or known or last")
     assert done.returncode == 0, done.stderr
     assert "| api | 2 | 1 | 0 | 1 | 0 | 0 | 1 | 0 |" in done.stdout
 
 
-def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_checkout_is_refused(tmp_path):
     done = run(tmp_path)
-    assert done.returncode == 2 and "no checkout of JAX" in done.stderr
+    assert done.returncode == 2 and "is not a checkout of JAX" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_ends_it_ends_what_it_runs(checkout, number):
-    told = checkout / "told"
-    os.mkfifo(told)
+def test_a_signal_ends_the_suite_and_its_tests(checkout, number):
+    fifo = checkout / "fifo"
+    os.mkfifo(fifo)
     (checkout / "tests" / "api_test.py").write_text(f"""
 import os, pathlib, threading
 def test_hangs():
-    pathlib.Path({str(told)!r}).write_text(str(os.getpid()))
+    pathlib.Path({str(fifo)!r}).write_text(str(os.getpid()))
     threading.Event().wait()
 """)
     suite = subprocess.Popen(
         [sys.executable, SCRIPT, "--source", checkout, "--known", checkout / "known.toml", "--device", ""],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    running = pathlib.Path(f"/proc/{told.read_text()}")
+    running = pathlib.Path(f"/proc/{fifo.read_text()}")
     assert running.exists()
     suite.send_signal(number)
     _, error = suite.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""scripts/check_layers.py."""
+"""scripts/check_layers.py accepts and rejects includes."""
 
 import pytest
 
@@ -28,14 +28,14 @@ def test_include_that_points_up_fails(tree, includer, included):
     assert fault.startswith(f"src/{includer}/a.c:2: includes {included}/b.h: ")
 
 
-def test_relative_include_cannot_slip_past(tree):
+def test_relative_include_is_checked(tree):
     tree.write("src/env/env.h", "")
     tree.write("src/base/a.c", '#include "../env/env.h"\n')
     [fault] = layers(tree)
     assert "env comes after base" in fault
 
 
-def test_header_that_the_build_makes_counts(tree):
+def test_generated_header_is_checked(tree):
     tree.write("src/base/a.c", '#include "wire/control.pb.h"\n')
     assert len(layers(tree)) == 1
 
@@ -50,7 +50,7 @@ def test_impl_header_stays_in_its_folder(tree):
         "src/env/a.c", "tests/integration/b.c"]
 
 
-def test_examples_and_public_headers_see_public_headers_only(tree):
+def test_examples_and_public_headers_include_public_headers_only(tree):
     tree.write("examples/hello.c", '#include "base/log.h"\n')
     tree.write("include/towpath/towpath.h", '#include "base/log.h"\n')
     assert len(layers(tree)) == 2

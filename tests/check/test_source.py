@@ -1,5 +1,5 @@
-"""scripts/check_source.py. Forbidden words are put together at run time, for
-these files are checked too."""
+"""scripts/check_source.py. Forbidden words are assembled at run time, because this
+file is checked too."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_note_needs_a_reason(tree, note):
         "scripts/c.py:1", "src/b.c:2"]
 
 
-def test_longer_words_are_no_notes(tree):
+def test_longer_words_are_not_notes(tree):
     tree.write("src/a.c", 'char name[] = "/tmp/x-' + "X" * 6 + '";\n')
     assert tree.faults("check_source.py", "todo") == []
 
@@ -28,19 +28,19 @@ IMPURE = ["#include <time.h>", "#include <sys/socket.h>", "#include <pthread.h>"
 
 
 @pytest.mark.parametrize("line", IMPURE)
-def test_state_machine_may_not_reach_past_the_environment(tree, line):
+def test_state_machine_may_not_bypass_the_environment(tree, line):
     tree.write("src/sched/gang.c", f"int a;\n{line}\n")
     [fault] = tree.faults("check_source.py", "purity")
     assert fault.startswith("src/sched/gang.c:2: ")
 
 
 @pytest.mark.parametrize("folder", ["base", "env/net", "device/sim", "tool"])
-def test_modules_that_face_the_world_may(tree, folder):
+def test_modules_on_the_list_may_bypass_the_environment(tree, folder):
     tree.write(f"src/{folder}/a.c", "\n".join(IMPURE))
     assert tree.faults("check_source.py", "purity") == []
 
 
-def test_words_in_comments_and_strings_and_methods_are_free(tree):
+def test_comments_strings_and_methods_are_ignored(tree):
     tree.write("src/sched/gang.c", "\n".join([
         "/* usleep(5) would be wrong", "   and so would rand() */",
         'log("clock_gettime() failed");', "// nanosleep(x)",

@@ -1,4 +1,4 @@
-"""scripts/test_summary.py: the line that make test ends with."""
+"""scripts/test_summary.py prints the last line of `make test`."""
 
 import json
 
@@ -16,7 +16,7 @@ def summary(tree, *arguments: str) -> tuple[str, int]:
     return result.stdout.splitlines()[-1], result.returncode
 
 
-def test_counts_cases_of_tap_and_other_programs_as_one(tree):
+def test_tap_programs_count_by_case_and_others_as_one(tree):
     meson_log(tree, program("OK", "1..3\nok 1 - a\nok 2 - b # SKIP no net\nok 3 - c\n"),
               program("OK"), program("SKIP"))
     assert summary(tree, "--meson", "testlog.json") == (
@@ -28,18 +28,18 @@ def test_failed_case_fails(tree):
     assert summary(tree, "--meson", "testlog.json") == ("1 passed, 1 failed", 1)
 
 
-def test_program_that_breaks_off_is_a_failure(tree):
+def test_program_that_ends_early_is_a_failure(tree):
     meson_log(tree, program("ERROR", "1..2\nok 1 - a\n"), program("TIMEOUT"))
     assert summary(tree, "--meson", "testlog.json") == ("1 passed, 2 failed", 1)
 
 
-def test_all_cases_skipped_is_no_pass(tree):
+def test_skipped_cases_do_not_count_as_passed(tree):
     meson_log(tree, program("SKIP", "1..0 # SKIP no UCX\n"))
     assert summary(tree, "--meson", "testlog.json") == (
         "0 passed, 0 failed, 1 skipped", 1)
 
 
-def test_adds_pytest(tree):
+def test_results_of_pytest_are_added(tree):
     meson_log(tree, program("OK"))
     tree.write("pytest.xml", '<testsuites><testsuite tests="6" failures="1" '
                              'errors="1" skipped="1"/></testsuites>')
@@ -53,6 +53,6 @@ def test_missing_log_is_a_failure(tree):
         "1 passed, 1 failed", 1)
 
 
-def test_nothing_run_is_a_failure(tree):
+def test_a_run_without_tests_is_a_failure(tree):
     meson_log(tree)
     assert summary(tree, "--meson", "testlog.json") == ("0 passed, 0 failed", 1)

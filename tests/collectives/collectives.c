@@ -1,12 +1,11 @@
-/* Collectives between computations, through the C interface, on whatever cluster
- * there is; tests/integration/test_collectives.py runs it.
+/* Collectives between computations, through the public C API, on the cluster of
+ * the environment; tests/integration/test_collectives.py runs it.
  *
  *     collectives check     all types, reductions, groups: bytes must be right
- *     collectives refuse    what cannot be is refused, in words
- *     collectives release   a small tensor is used while large ones are on their
- *                           way
- *     collectives forever   16 MiB again and again until something breaks
- *     collectives bench     4 x 16 MiB, and the same inside of a computation */
+ *     collectives refuse    invalid collectives are refused with a message
+ *     collectives release   a small result is used before large ones arrive
+ *     collectives forever   16 MiB repeatedly until an error
+ *     collectives bench     4 x 16 MiB, and the same inside a computation */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +18,13 @@
 #define BIG_BYTES   ((int64_t)16 << 20)
 #define DEVICES_MAX 64
 
-typedef struct world {
+typedef struct fixture {
     tow_client_t *client;
     tow_slice_t *slice; /* all devices */
     size_t count;
-} world_t;
+} fixture_t;
 
-/* -- Numbers -------------------------------------------------------------------- */
+/* -- Numbers --------------------------------------------------------------- */
 
 typedef struct type_row {
     tow_type_t type;
@@ -52,7 +51,7 @@ static const type_row_t types[] = {
 };
 #define TYPE_COUNT (sizeof(types) / sizeof(types[0]))
 
-/* A small whole number, exactly, in that type. */
+/* A small integer, exactly, in that type. */
 static void encode(const type_row_t *row, uint64_t number, uint8_t *out)
 {
     const float as_float = (float)number;
@@ -62,9 +61,7 @@ static void encode(const type_row_t *row, uint64_t number, uint8_t *out)
     memcpy(&bits, &as_float, sizeof(bits));
     switch (row->form) {
     case PREDICATE: out[0] = number > 0; break;
-    case INTEGER:
-        memcpy(out, &number, row->size);
-        break; /* Little end first. */
+    case INTEGER: memcpy(out, &number, row->size); break; /* Little-endian. */
     case BRAIN: memcpy(out, (uint8_t *)&bits + 2, 2); break;
     case HALF:
         if (number > 0) {
@@ -81,7 +78,7 @@ static void encode(const type_row_t *row, uint64_t number, uint8_t *out)
     }
 }
 
-/* Element `at` of a shard, before. */
+/* Element `at` of a shard, before the collective. */
 static uint64_t number_of(const type_row_t *row, size_t shard, size_t at)
 {
     const uint64_t small = (shard * 7 + at * 3 + at / 5) % 2;
@@ -100,23 +97,24 @@ static uint64_t combine(tow_reduction_t how, const type_row_t *row, uint64_t a,
     }
 }
 
-/* -- Worlds ---------------------------------------------------------------------- */
+/* -- Fixture --------------------------------------------------------------- */
 
-static world_t open_world(void)
+static fixture_t fixture_open(void)
 {
-    world_t world;
-    check(tow_client_open(NULL, &world.client));
+    fixture_t fixture;
+    check(tow_client_open(NULL, &fixture.client));
     check(tow_slice_open(
-        world.client, TOW_WITH(tow_slice_options_t, .island = TOW_ISLAND_EVERY),
-        &world.slice));
-    world.count = tow_slice_device_count(world.slice);
-    return world;
+        fixture.client,
+        TOW_WITH(tow_slice_options_t, .island = TOW_ISLAND_EVERY),
+        &fixture.slice));
+    fixture.count = tow_slice_device_count(fixture.slice);
+    return fixture;
 }
 
-static void close_world(world_t *world)
+static void fixture_close(fixture_t *fixture)
 {
-    tow_slice_release(world->slice);
-    tow_client_release(world->client);
+    tow_slice_release(fixture->slice);
+    tow_client_release(fixture->client);
 }
 
 /* NULL groups: all. Otherwise rows or columns of two rows. */
@@ -148,19 +146,19 @@ static tow_all_reduce_options_t options_of(groups_t groups, size_t count,
     return options;
 }
 
-/* -- Check ----------------------------------------------------------------------- */
+/* -- Check ----------------------------------------------------------------- */
 
-static tow_array_t *upload(const world_t *world, const type_row_t *row,
+static tow_array_t *upload(const fixture_t *fixture, const type_row_t *row,
                            size_t numbers)
 {
-    const size_t size = world->count * numbers * row->size;
+    const size_t size = fixture->count * numbers * row->size;
     uint8_t *bytes = malloc(size);
     tow_array_t *array;
-    for (size_t i = 0; i < world->count * numbers; i++)
+    for (size_t i = 0; i < fixture->count * numbers; i++)
         encode(row, number_of(row, i / numbers, i % numbers),
                bytes + i * row->size);
     check(tow_array_upload(
-        world->slice,
+        fixture->slice,
         TOW_WITH(tow_upload_options_t,
                  .type = TOW_ARRAY_TYPE(row->type, (int64_t)numbers),
                  .bytes = bytes, .size = size),
@@ -169,18 +167,18 @@ static tow_array_t *upload(const world_t *world, const type_row_t *row,
     return array;
 }
 
-static void check_result(const world_t *world, const type_row_t *row,
+static void check_result(const fixture_t *fixture, const type_row_t *row,
                          tow_reduction_t how, groups_t groups, size_t numbers,
                          tow_array_t *array)
 {
     uint8_t *got = malloc(numbers * row->size);
-    for (size_t shard = 0; shard < world->count; shard++) {
+    for (size_t shard = 0; shard < fixture->count; shard++) {
         check(tow_array_download(array, shard, got, numbers * row->size));
         for (size_t i = 0; i < numbers; i++) {
             uint64_t wanted = UINT64_MAX;
             uint8_t bytes[16];
-            for (size_t k = 0; k < world->count; k++) {
-                if (!is_together(groups, world->count, shard, k)) continue;
+            for (size_t k = 0; k < fixture->count; k++) {
+                if (!is_together(groups, fixture->count, shard, k)) continue;
                 const uint64_t number = number_of(row, k, i);
                 wanted = wanted == UINT64_MAX
                              ? number
@@ -198,44 +196,44 @@ static void check_result(const world_t *world, const type_row_t *row,
     free(got);
 }
 
-/* Three tensors of one type as one collective: one goes from each to all, one is
- * of several owners, one has many chunks for f64. */
-static size_t check_type(const world_t *world, const type_row_t *row,
+/* Three tensors of one type in one collective: one small enough to be sent from
+ * each device to all, one with several owners, one with many chunks (f64). */
+static size_t check_type(const fixture_t *fixture, const type_row_t *row,
                          tow_reduction_t how, groups_t groups)
 {
     const size_t numbers[3] = {3, 20000, row->size == 8 ? 700000 : 30000};
     const tow_all_reduce_options_t options =
-        options_of(groups, world->count, how);
+        options_of(groups, fixture->count, how);
     tow_array_t *arrays[3], *results[3];
     for (size_t i = 0; i < 3; i++)
-        arrays[i] = upload(world, row, numbers[i]);
+        arrays[i] = upload(fixture, row, numbers[i]);
     check(tow_arrays_all_reduce(arrays, 3, &options, results));
     for (size_t i = 0; i < 3; i++) {
-        check_result(world, row, how, groups, numbers[i], results[i]);
+        check_result(fixture, row, how, groups, numbers[i], results[i]);
         tow_array_release(results[i]);
         tow_array_release(arrays[i]);
     }
     return 3;
 }
 
-static void check_all(const world_t *world)
+static void check_all(const fixture_t *fixture)
 {
     size_t count = 0;
-    const int groups_end = world->count % 2 == 0 ? GROUPS_COUNT : ROWS;
+    const int groups_end = fixture->count % 2 == 0 ? GROUPS_COUNT : ROWS;
     for (size_t i = 0; i < TYPE_COUNT; i++)
         for (int how = TOW_REDUCE_SUM; how <= TOW_REDUCE_MAX; how++)
             for (int groups = 0; groups < groups_end; groups++) {
                 const bool is_few = groups != ALL && types[i].size != 4;
                 if (types[i].is_complex && how > TOW_REDUCE_PRODUCT) continue;
                 if (is_few) continue; /* Groups do not depend on types. */
-                count += check_type(world, &types[i], (tow_reduction_t)how,
+                count += check_type(fixture, &types[i], (tow_reduction_t)how,
                                     (groups_t)groups);
             }
     printf("collectives: %zu tensors on %zu devices are right\n", count,
-           world->count);
+           fixture->count);
 }
 
-/* -- Refuse ---------------------------------------------------------------------- */
+/* -- Refuse ---------------------------------------------------------------- */
 
 static void expect_refusal(tow_status_t status, const char *what)
 {
@@ -248,15 +246,15 @@ static void expect_refusal(tow_status_t status, const char *what)
     tow_status_release(status);
 }
 
-static void refuse(const world_t *world)
+static void refuse(const fixture_t *fixture)
 {
     const type_row_t *complex_row = &types[13], *float_row = &types[10];
-    tow_array_t *complex_array = upload(world, complex_row, 3);
-    tow_array_t *array = upload(world, float_row, 3), *result = NULL;
+    tow_array_t *complex_array = upload(fixture, complex_row, 3);
+    tow_array_t *array = upload(fixture, float_row, 3), *result = NULL;
     tow_slice_t *one;
-    check(tow_slice_open(world->client,
+    check(tow_slice_open(fixture->client,
                          TOW_WITH(tow_slice_options_t, .dims = {1}), &one));
-    const world_t small = {world->client, one, 1};
+    const fixture_t small = {fixture->client, one, 1};
     tow_array_t *other = upload(&small, float_row, 3), *results[2];
     tow_all_reduce_options_t options = options_of(ROWS, 2, TOW_REDUCE_SUM);
     options.mesh_dims[0] = 5000;
@@ -268,14 +266,14 @@ static void refuse(const world_t *world)
     expect_refusal(tow_arrays_all_reduce((tow_array_t *[]){array, other}, 2,
                                          NULL, results),
                    "arrays of two slices");
-    check_type(world, float_row, TOW_REDUCE_SUM, ALL);
+    check_type(fixture, float_row, TOW_REDUCE_SUM, ALL);
     tow_array_release(other);
     tow_array_release(array);
     tow_array_release(complex_array);
     tow_slice_release(one);
 }
 
-/* -- Release --------------------------------------------------------------------- */
+/* -- Release --------------------------------------------------------------- */
 
 static const char double_text[] =
     "func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {\n"
@@ -283,12 +281,12 @@ static const char double_text[] =
     "  return %y : tensor<3xf32>\n"
     "}\n";
 
-static tow_array_t *upload_big(const world_t *world)
+static tow_array_t *upload_big(const fixture_t *fixture)
 {
     tow_array_t *array;
     void *bytes = calloc(1, (size_t)BIG_BYTES);
     check(tow_array_upload(
-        world->slice,
+        fixture->slice,
         TOW_WITH(tow_upload_options_t,
                  .type = TOW_ARRAY_TYPE(TOW_TYPE_F32, BIG_BYTES / 4),
                  .bytes = bytes, .size = (size_t)BIG_BYTES, .replicated = true),
@@ -298,24 +296,24 @@ static tow_array_t *upload_big(const world_t *world)
 }
 
 /* Arguments and values: the small tensor, then the large ones. */
-static tow_program_t *trace_release(const world_t *world, size_t large)
+static tow_program_t *trace_release(const fixture_t *fixture, size_t large)
 {
     tow_function_t *twice;
     tow_program_t *program;
     tow_array_t *values[5], *summed[5], *used;
-    check(tow_function_compile(world->slice,
+    check(tow_function_compile(fixture->slice,
                                TOW_WITH(tow_source_t, .bytes = double_text,
                                         .size = strlen(double_text)),
                                &twice));
-    check(tow_program_create(world->client, "release", &program));
+    check(tow_program_create(fixture->client, "release", &program));
     for (size_t i = 0; i <= large; i++) {
         const tow_array_type_t type =
             TOW_ARRAY_TYPE(TOW_TYPE_F32, i == 0 ? 3 : BIG_BYTES / 4);
-        check(tow_program_argument(program, world->slice, &type, false,
+        check(tow_program_argument(program, fixture->slice, &type, false,
                                    &values[i]));
     }
     check(tow_arrays_all_reduce(values, 1 + large, NULL, summed));
-    check(tow_function_call(twice, world->slice, summed, 1, &used, 1));
+    check(tow_function_call(twice, fixture->slice, summed, 1, &used, 1));
     check(tow_program_result(program, used));
     for (size_t i = 1; i <= large; i++)
         check(tow_program_result(program, summed[i]));
@@ -329,15 +327,15 @@ static tow_program_t *trace_release(const world_t *world, size_t large)
     return program;
 }
 
-/* The value of what uses the small tensor is here: are the large ones? A run has
- * ended when all of it has. */
-static bool was_first(const world_t *world, tow_program_t *program,
+/* Whether the result that uses the small tensor is ready before the large ones.
+ * A run has ended when all of it has. */
+static bool was_first(const fixture_t *fixture, tow_program_t *program,
                       tow_array_t *const *arguments, size_t large)
 {
     tow_array_t *results[5];
     float values[3];
     check(tow_program_run(program, arguments, 1 + large, results, 1 + large));
-    check(tow_array_download(results[0], world->count - 1, values,
+    check(tow_array_download(results[0], fixture->count - 1, values,
                              sizeof(values)));
     const bool is_first = !tow_array_is_ready(results[large]);
     for (size_t i = 0; i <= large; i++) {
@@ -347,19 +345,19 @@ static bool was_first(const world_t *world, tow_program_t *program,
     return is_first;
 }
 
-static void release(const world_t *world)
+static void release(const fixture_t *fixture)
 {
     enum {
         LARGE = 4,
         TRIES = 20
     };
-    tow_program_t *program = trace_release(world, LARGE);
-    tow_array_t *arguments[1 + LARGE] = {upload(world, &types[10], 3)};
+    tow_program_t *program = trace_release(fixture, LARGE);
+    tow_array_t *arguments[1 + LARGE] = {upload(fixture, &types[10], 3)};
     bool is_first = false;
     for (size_t i = 1; i <= LARGE; i++)
-        arguments[i] = upload_big(world);
+        arguments[i] = upload_big(fixture);
     for (int i = 0; i < TRIES && !is_first; i++)
-        is_first = was_first(world, program, arguments, LARGE);
+        is_first = was_first(fixture, program, arguments, LARGE);
     printf("collectives: the small tensor was %s\n",
            is_first ? "used before the large ones were there" : "not first");
     for (size_t i = 0; i <= LARGE; i++)
@@ -367,12 +365,12 @@ static void release(const world_t *world)
     tow_program_release(program);
 }
 
-/* -- Forever, bench --------------------------------------------------------------- */
+/* -- Forever, bench -------------------------------------------------------- */
 
-/* Ends with the first error, which it tells. */
-static void forever(const world_t *world)
+/* Ends with the first error, which it prints. */
+static void forever(const fixture_t *fixture)
 {
-    tow_array_t *array = upload_big(world);
+    tow_array_t *array = upload_big(fixture);
     tow_status_t status = tow_array_wait(array, -1);
     printf("collectives: under way\n");
     fflush(stdout);
@@ -428,22 +426,22 @@ static const char inside_text[] =
         SUM("g", "c") SUM("h", "d") "  return %e, %f, %g, %h : " BIG ", " BIG
                                     ", " BIG ", " BIG "\n}\n";
 
-static tow_program_t *trace_bench(const world_t *world, bool is_inside)
+static tow_program_t *trace_bench(const fixture_t *fixture, bool is_inside)
 {
     const tow_array_type_t type = TOW_ARRAY_TYPE(TOW_TYPE_F32, BIG_BYTES / 4);
     tow_program_t *program;
     tow_array_t *values[4], *summed[4];
-    check(tow_program_create(world->client, "bench", &program));
+    check(tow_program_create(fixture->client, "bench", &program));
     for (size_t i = 0; i < 4; i++)
-        check(tow_program_argument(program, world->slice, &type, false,
+        check(tow_program_argument(program, fixture->slice, &type, false,
                                    &values[i]));
     if (is_inside) {
         tow_function_t *inside;
-        check(tow_function_compile(world->slice,
+        check(tow_function_compile(fixture->slice,
                                    TOW_WITH(tow_source_t, .bytes = inside_text,
                                             .size = strlen(inside_text)),
                                    &inside));
-        check(tow_function_call(inside, world->slice, values, 4, summed, 4));
+        check(tow_function_call(inside, fixture->slice, values, 4, summed, 4));
         tow_function_release(inside);
     } else {
         check(tow_arrays_all_reduce(values, 4, NULL, summed));
@@ -458,17 +456,17 @@ static tow_program_t *trace_bench(const world_t *world, bool is_inside)
     return program;
 }
 
-static void bench(const world_t *world)
+static void bench(const fixture_t *fixture)
 {
     enum {
         ROUNDS = 15
     };
-    tow_program_t *programs[2] = {trace_bench(world, false),
-                                  trace_bench(world, true)};
+    tow_program_t *programs[2] = {trace_bench(fixture, false),
+                                  trace_bench(fixture, true)};
     tow_array_t *arguments[4];
     double spans[2][ROUNDS];
     for (size_t i = 0; i < 4; i++)
-        arguments[i] = upload_big(world);
+        arguments[i] = upload_big(fixture);
     for (size_t round = 0; round < 2 + ROUNDS; round++)
         for (size_t i = 0; i < 2; i++) {
             const double span = run_ms(programs[i], arguments);
@@ -477,7 +475,8 @@ static void bench(const world_t *world)
     for (size_t i = 0; i < 2; i++) {
         qsort(spans[i], ROUNDS, sizeof(double), by_size);
         printf("4 x 16 MiB on %zu devices, %s: %.1f ms [%.1f-%.1f]\n",
-               world->count, i == 0 ? "between computations" : "inside of one",
+               fixture->count,
+               i == 0 ? "between computations" : "inside of one",
                spans[i][ROUNDS / 2], spans[i][0], spans[i][ROUNDS - 1]);
         tow_program_release(programs[i]);
     }
@@ -488,20 +487,20 @@ static void bench(const world_t *world)
 int main(int argc, char **argv)
 {
     const char *mode = argc == 2 ? argv[1] : "";
-    world_t world = open_world();
+    fixture_t fixture = fixture_open();
     if (strcmp(mode, "check") == 0)
-        check_all(&world);
+        check_all(&fixture);
     else if (strcmp(mode, "refuse") == 0)
-        refuse(&world);
+        refuse(&fixture);
     else if (strcmp(mode, "release") == 0)
-        release(&world);
+        release(&fixture);
     else if (strcmp(mode, "forever") == 0)
-        forever(&world);
+        forever(&fixture);
     else if (strcmp(mode, "bench") == 0)
-        bench(&world);
+        bench(&fixture);
     else
         fprintf(stderr,
                 "usage: collectives check|refuse|release|forever|bench\n");
-    close_world(&world);
+    fixture_close(&fixture);
     return 0;
 }

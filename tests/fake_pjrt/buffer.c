@@ -88,7 +88,7 @@ PJRT_Error *fake_buffer_fill(PJRT_Buffer *buffer, const void *data,
                              PJRT_Event **out_done)
 {
     if (semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy) {
-        buffer->data = (void *)data; /* Nobody writes to it. */
+        buffer->data = (void *)data; /* It is only read. */
         buffer->host_done = fake_event_make();
         *out_done = fake_event_retain(buffer->host_done);
         return NULL;
@@ -130,7 +130,7 @@ PJRT_Error *fake_buffer_uninitialized(
         fake_buffer_release(buffer);
         return error;
     }
-    /* Who has xla_cpu's extension gives zeroes. */
+    /* A plugin with xla_cpu's extension gives zeroes. */
     if (buffer->data != NULL) memset(buffer->data, 0, buffer->bytes);
     fake_event_complete(buffer->ready, NULL);
     args->buffer = buffer;
@@ -203,7 +203,7 @@ static void *run_copying(void *context)
 {
     copying_t *copying = context;
     const PJRT_Error error = perform(copying);
-    /* First, for the client may go as soon as the event is complete. */
+    /* First, because the client may be destroyed once the event is complete. */
     end_reading(copying->source);
     if (copying->target != NULL) fake_buffer_release(copying->target);
     fake_event_complete(copying->done, &error);

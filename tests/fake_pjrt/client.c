@@ -32,10 +32,10 @@ static bool flag(const PJRT_Client_Create_Args *args, const char *name)
     return value != NULL && value->bool_value;
 }
 
-/* -- Finding each other ----------------------------------------------------- */
+/* -- Several hosts ---------------------------------------------------------- */
 
-/* Hosts put a key each and wait for those of all others, from a thread that is
- * none of the driver's. */
+/* Each host puts a key and waits for the keys of all others, on a thread of the
+ * plugin. */
 typedef struct meeting {
     PJRT_Client_Create_Args *args;
     int64_t host;
@@ -85,7 +85,7 @@ static PJRT_Error *get(const meeting_t *meeting, const char *key)
                     : fake_error(PJRT_Error_Code_INTERNAL, "another value");
 }
 
-/* What must not be there is not. */
+/* A key that does not exist is not found. */
 static PJRT_Error *try_get(const meeting_t *meeting, const char *key)
 {
     PJRT_CallbackError make = make_error;
@@ -138,7 +138,7 @@ static PJRT_Error *meet(PJRT_Client_Create_Args *args)
     return meeting.error;
 }
 
-/* -- Life ------------------------------------------------------------------- */
+/* -- Creating and destroying ------------------------------------------------ */
 
 static PJRT_Error *refusal(const PJRT_Client_Create_Args *args)
 {

@@ -1,5 +1,5 @@
-/* The objects of the fake plugin. Everything that is shared is guarded by one
- * lock: it is a plugin to be wrong in known ways, not a fast one. */
+/* The objects of the fake plugin, which misbehaves in known ways. One lock
+ * guards all shared state. */
 #ifndef TOW_TESTS_FAKE_PJRT_FAKE_IMPL_H_
 #define TOW_TESTS_FAKE_PJRT_FAKE_IMPL_H_
 
@@ -81,7 +81,7 @@ struct PJRT_Client {
     PJRT_Device *device_list[FAKE_DEVICE_COUNT_MAX];
     size_t device_count;
     int64_t memory_limit_bytes; /* of each device; 0: none */
-    bool drops_poison;          /* executions do not look at failed inputs */
+    bool drops_poison;          /* executions ignore failed inputs */
     bool fails_uploads;
     bool is_off_host; /* the host cannot address its memory */
     bool is_ending;
@@ -105,7 +105,7 @@ struct PJRT_Buffer {
     size_t bytes;
     void *data; /* owned unless lent by the host */
     bool is_deleted;
-    int reader_count;      /* loans and copies, that no donation may disturb */
+    int reader_count;      /* shares and copies, which prevent donation */
     PJRT_Event *ready;     /* counted */
     PJRT_Event *host_done; /* counted; not NULL while the host lends the data */
 };
@@ -115,7 +115,7 @@ PJRT_Buffer *fake_buffer_make(PJRT_Device *device, PJRT_Buffer_Type type,
                               const int64_t *dims, size_t rank);
 void fake_buffer_retain(PJRT_Buffer *buffer);
 void fake_buffer_release(PJRT_Buffer *buffer);
-/* RESOURCE_EXHAUSTED past the device's limit. */
+/* RESOURCE_EXHAUSTED above the device's limit. */
 PJRT_Error *fake_buffer_allocate(PJRT_Buffer *buffer);
 
 PJRT_Error *fake_buffer_from_host(PJRT_Client_BufferFromHostBuffer_Args *args);
@@ -128,7 +128,7 @@ PJRT_Error *fake_buffer_refer(
 PJRT_Error *fake_buffer_stop_referring(
     PJRT_Buffer_DecreaseExternalReferenceCount_Args *args);
 /* Fills a buffer that has no memory yet; its event is the caller's to complete.
- * The event says when `data` is needed no more. */
+ * The event is ready when `data` is no longer needed. */
 PJRT_Error *fake_buffer_fill(PJRT_Buffer *buffer, const void *data,
                              PJRT_HostBufferSemantics semantics,
                              PJRT_Event **out_done);
@@ -136,7 +136,7 @@ PJRT_Error *fake_buffer_fill(PJRT_Buffer *buffer, const void *data,
 /* -- Promises --------------------------------------------------------------- */
 
 /* As the extension has them, and as PJRT has. */
-void fake_set_asker(const tow_xla_asker_t *asker);
+void fake_set_query_handler(const tow_xla_query_handler_t *asker);
 PJRT_Error *fake_promise(PJRT_Device *device, int type, const int64_t *dims,
                          size_t rank, PJRT_Buffer **out_buffer);
 PJRT_Error *fake_fulfil(PJRT_Buffer *buffer, const void *data, int semantics,
@@ -160,10 +160,10 @@ typedef enum fake_kind {
     FAKE_ADD,    /* both arguments */
     FAKE_DONATE, /* the same, into the memory of the first */
     FAKE_COPY,   /* of the one argument */
-    FAKE_HOLD,   /* the same, when fake_pjrt_release lets it */
+    FAKE_HOLD,   /* the same, after fake_pjrt_release */
     FAKE_FAIL,   /* runs, and ends with an error */
-    FAKE_LATE,   /* the same; whoever awaits its end hears of it only when
-                    fake_pjrt_release lets it */
+    FAKE_LATE,   /* the same; its completion event is ready only after
+                    fake_pjrt_release */
     FAKE_REFUSE, /* Execute itself gives an error */
 } fake_kind_t;
 
@@ -178,7 +178,7 @@ struct PJRT_Executable {
     size_t argument_count;
     PJRT_Device *devices[FAKE_DEVICE_COUNT_MAX];
     size_t device_count;
-    /* What the extension says. */
+    /* For the extension. */
     tow_xla_array_t arrays[FAKE_ARGUMENT_COUNT_MAX];
     tow_xla_alias_t alias;
     size_t donated;
@@ -218,7 +218,7 @@ bool fake_execution_may_run(fake_execution_t *execution);
 extern pthread_mutex_t fake_lock;
 extern pthread_cond_t fake_changed;
 
-/* How many held executions may go; taken by dlsym. */
+/* How many held executions may continue; tests find it by dlsym. */
 __attribute__((visibility("default"))) void fake_pjrt_release(int count);
 
 #endif /* TOW_TESTS_FAKE_PJRT_FAKE_IMPL_H_ */

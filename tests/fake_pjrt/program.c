@@ -163,9 +163,10 @@ static PJRT_Error *load(PJRT_Client *client, const char *text, size_t text_size,
     return NULL;
 }
 
-/* -- Compilers that go wrong ------------------------------------------------ */
+/* -- Compilers that misbehave ----------------------------------------------- */
 
-/* Where tow_compile_child answers, and a descriptor that its tests leave open. */
+/* The socket of tow_compile_child, and a descriptor that its tests leave
+ * open. */
 enum {
     ANSWER_FD = 3,
     LEFT_OPEN_FD = 200
@@ -174,7 +175,7 @@ enum {
 static PJRT_Error *crash(int number)
 {
     fprintf(stderr, "noise\ncheck failed: 3 == 4\n");
-    signal(number, SIG_DFL); /* Sanitizers have ideas of their own. */
+    signal(number, SIG_DFL); /* Sanitizers install handlers. */
     sigset_t mine;
     sigemptyset(&mine);
     sigaddset(&mine, number);
@@ -199,31 +200,32 @@ static PJRT_Error *send_garbage(void)
     hang();
 }
 
-static const tow_xla_asker_t *asker;
+static const tow_xla_query_handler_t *asker;
 
-void fake_set_asker(const tow_xla_asker_t *whom)
+void fake_set_query_handler(const tow_xla_query_handler_t *whom)
 {
     asker = whom;
 }
 
-/* The answer, or why there is none, is the error. */
+/* The error has the reply, or the reason why there is none. */
 static PJRT_Error *ask(void)
 {
-    const tow_xla_question_t question = {.kind = TOW_XLA_ASK_RESULT,
-                                         .target = TOW_XLA_PARTITION_TARGET,
-                                         .config = {"6 x 9", 5}};
-    tow_xla_answer_t answer = {0};
+    const tow_xla_partition_query_t question = {
+        .kind = TOW_XLA_QUERY_RESULT_SHARDING,
+        .target = TOW_XLA_PARTITION_TARGET,
+        .config = {"6 x 9", 5}};
+    tow_xla_partition_reply_t answer = {0};
     char error[TOW_XLA_CALL_ERROR_SIZE] = "";
     if (asker == NULL) return fake_error(PJRT_Error_Code_UNKNOWN, "no asker");
-    if (asker->ask(asker->context, &question, &answer, error, sizeof(error)) !=
-        0)
+    if (asker->query(asker->context, &question, &answer, error,
+                     sizeof(error)) != 0)
         return fake_error(PJRT_Error_Code_UNKNOWN, "refused: '%s'", error);
     return fake_error(PJRT_Error_Code_UNKNOWN, "answered: '%.*s'",
                       (int)answer.result_sharding.size,
                       answer.result_sharding.data);
 }
 
-/* Takes memory until there is no more, or far too much. */
+/* Allocates until it fails, or far too much. */
 static PJRT_Error *be_greedy(void)
 {
     const size_t size = (size_t)1 << 30;
@@ -304,7 +306,8 @@ void fake_executable_release(PJRT_Executable *executable)
 
 /* -- Running ---------------------------------------------------------------- */
 
-static int released_count; /* held executions that may go; under fake_lock */
+static int
+    released_count; /* held executions that may continue; under fake_lock */
 
 void fake_pjrt_release(int count)
 {
@@ -428,7 +431,7 @@ static PJRT_Error find_error(const fake_execution_t *execution)
     return client->drops_poison ? (PJRT_Error){0} : first;
 }
 
-/* Not what the host has lent, nor what somebody reads. */
+/* Not the host's memory, nor a buffer that is being read. */
 static bool take_donated(fake_execution_t *execution)
 {
     PJRT_Buffer *donor = execution->donated;
@@ -485,8 +488,7 @@ static void *complete_when_released(void *context)
     return NULL;
 }
 
-/* Those who use the result know of the error before those who asked for the
- * end of the execution. */
+/* Users of the result see the error before the completion event is ready. */
 static void complete_late(fake_execution_t *execution, const PJRT_Error *error)
 {
     PJRT_Event *ready = fake_event_retain(execution->result->ready);

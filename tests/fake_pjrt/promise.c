@@ -1,5 +1,5 @@
-/* Buffers whose bytes are still to come: as our extension has them, and as PJRT's
- * managers of asynchronous transfers. */
+/* Deferred uploads: through our extension, and through PJRT's asynchronous
+ * transfer managers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

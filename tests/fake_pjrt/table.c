@@ -1,12 +1,12 @@
 /* The table of the fake plugin, and its getters.
  *
- * TOW_FAKE_PJRT in the environment says how it is to be wrong when it is
- * loaded, in words:
+ * The environment variable TOW_FAKE_PJRT says how it misbehaves when it is
+ * loaded:
  *
  *     major=N minor=N   another version; below 54 the table ends early
  *     without=NAME      a function that is missing
  *     initialize=HOW    fails, aborts or hangs
- *     plain             no extension of ours: like anybody's plugin
+ *     plain             without our extension, as other vendors' plugins
  *     null              no table at all */
 #include <stdio.h>
 #include <stdlib.h>
@@ -259,7 +259,7 @@ static tow_xla_extension_t extension = {
     .promise = fake_promise,
     .fulfil = fake_fulfil,
     .fail = fake_fail,
-    .set_asker = fake_set_asker,
+    .set_query_handler = fake_set_query_handler,
 };
 
 __attribute__((visibility("default"))) uint64_t tow_xla_abi(void)
@@ -382,7 +382,7 @@ static void shape_table(PJRT_Api *api, const char *how)
     PJRT_Api_Version *mine = &api->pjrt_api_version;
     mine->major_version = number(how, "major=", mine->major_version);
     mine->minor_version = number(how, "minor=", mine->minor_version);
-    /* Where the tables of those days ended, roughly. */
+    /* About where the tables of old versions ended. */
     if (mine->minor_version < 54)
         api->struct_size =
             offsetof(PJRT_Api, PJRT_Executable_GetCompiledMemoryStats);
@@ -396,8 +396,8 @@ static void shape_table(PJRT_Api *api, const char *how)
 
 const PJRT_Api *GetPjrtApi(void);
 
-/* A table of its own each time, so that each is initialised anew. They stay:
- * a plugin never knows who still uses one. */
+/* Another table each time, so that each is initialised again. They are never
+ * freed: they may still be in use. */
 typedef struct table {
     PJRT_Api api;
     struct table *next;

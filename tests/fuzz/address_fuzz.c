@@ -18,7 +18,7 @@ static void check_printed_form(const tow_address_t *address)
     TOW_ASSERT(tow_address_is_local(address) == tow_address_is_local(&again));
 }
 
-/* With a token alone nothing beyond this host may be used. */
+/* A token without TLS allows only addresses of this host. */
 static void check_security(const tow_address_t *address)
 {
     const tow_security_t token = {.has_token = true};

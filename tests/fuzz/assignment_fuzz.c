@@ -1,5 +1,5 @@
-/* Whatever is said to be compile options, a simulated driver survives it, and
- * an executable that comes of it has sensible devices. */
+/* Input: untrusted compile options. A simulated driver refuses them, or returns
+ * an executable with valid devices. */
 #include "base/assert.h"
 #include "device/sim/sim_device.h"
 #include "env/sim/sim.h"
@@ -8,7 +8,7 @@
 static const char program[] = "towpath-cost 1\nname x\nbarrier\n";
 #define DEVICE_COUNT 4
 
-/* One world for all inputs: making one takes far longer than a compile. */
+/* One driver for all inputs: creating it takes far longer than a compile. */
 static tow_sim_t *sim;
 static tow_driver_t *driver;
 static bool is_done;

@@ -1,13 +1,13 @@
-/* compile_mutations PLUGIN FOLDER COUNT [SEED]: program bytes into compile, in a
- * child process.
+/* compile_mutations PLUGIN FOLDER COUNT [SEED]: program bytes into compile, in
+ * a child process.
  *
  * XLA is not built for libFuzzer, and a child costs half a second when it has
- * crashed, so this is no LLVMFuzzerTestOneInput: it takes the programs of FOLDER
- * as they are, then COUNT mutations of them (StableHLO text and portable
- * artifacts), and has each compiled by the child compiler on PLUGIN. Whatever
- * they do to the child, each must end in a status and we must live. That some
- * crash it or make it loop is expected, and counted. SEED makes the mutations
- * the same again; TOW_KEEP names a folder for those that crash or loop. */
+ * crashed, so this is no LLVMFuzzerTestOneInput: it takes the programs of
+ * FOLDER as they are, then COUNT mutations of them (StableHLO text and portable
+ * artifacts), and compiles each in the child compiler with PLUGIN. Each must
+ * end in a status, and this process must survive. Crashes and endless loops of
+ * the child are expected, and counted. SEED reproduces the mutations; TOW_KEEP
+ * names a folder for those that crash or loop. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,7 +25,8 @@
 #define EDIT_COUNT_MAX    4
 #define EDIT_BYTES_MAX    32
 
-/* Long enough for a child to start on a busy machine; what loops costs this. */
+/* Long enough for a child to start on a busy machine; each endless loop takes
+ * this long. */
 #define TIMEOUT_NS       ((int64_t)10 * 1000000000)
 #define MEMORY_BYTES_MAX ((uint64_t)8 << 30)
 
@@ -53,7 +54,7 @@ static struct {
     bool is_closed;
 } fuzz;
 
-/* -- Programs --------------------------------------------------------------- */
+/* -- Programs -------------------------------------------------------------- */
 
 static int is_seed(const struct dirent *entry)
 {
@@ -138,7 +139,7 @@ static void edit(program_t *program)
     }
 }
 
-/* -- Compiling -------------------------------------------------------------- */
+/* -- Compiling ------------------------------------------------------------- */
 
 typedef struct trial {
     tow_compile_job_t job;
@@ -178,7 +179,7 @@ static void judge(const trial_t *trial, const program_t *program,
     const tow_child_compiler_stats_t after =
         tow_child_compiler_stats(fuzz.compiler);
     const bool has_crashed = after.crashed_count > before->crashed_count;
-    const bool is_late = after.late_count > before->late_count;
+    const bool is_late = after.timed_out_count > before->timed_out_count;
     fuzz.counts.compiled += trial->code == TOW_CODE_OK;
     fuzz.counts.crashed += has_crashed;
     fuzz.counts.late += is_late;
@@ -220,7 +221,7 @@ static void try_mutation(uint64_t index)
     try_program(&program, index);
 }
 
-/* -- The run ---------------------------------------------------------------- */
+/* -- Main ---------------------------------------------------------------- */
 
 static void open_compiler(const char *plugin)
 {

@@ -1,5 +1,5 @@
-/* Input: a byte of choices, then a stream of frames as a connection would
- * bring it. Every frame that parses is decoded as the message it says it is. */
+/* Input: a byte of flags, then a stream of frames. Every frame that parses is
+ * decoded as a message of its type. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #define ARENA_BYTES_MAX ((size_t)1 << 20)
 
 enum {
-    MEND = 1, /* right checksums, which a fuzzer would not guess */
+    MEND = 1, /* correct the checksums, which a fuzzer cannot guess */
 };
 
 static uint32_t load_u32(const uint8_t *bytes)
@@ -45,7 +45,7 @@ static void decode(const tow_frame_t *frame)
     tow_arena_deinit(&arena);
 }
 
-/* Whatever a prefix says, more bytes must not say otherwise. */
+/* The verdict on a prefix must not change with more bytes. */
 static void check_prefix(const uint8_t *bytes, size_t count,
                          tow_frame_result_t whole, size_t frame_size)
 {
@@ -64,7 +64,7 @@ static void check_prefix(const uint8_t *bytes, size_t count,
     tow_status_release(error);
 }
 
-/* Returns the size of the frame, 0 at the end of what can be parsed. */
+/* Returns the size of the frame; 0 if no more can be parsed. */
 static size_t parse_one(const uint8_t *bytes, size_t count)
 {
     tow_frame_t frame;

@@ -1,6 +1,6 @@
-/* Input: a byte of choices, then either what a hostile peer sends, or changes
- * that somebody makes between two honest peers. Nobody may be let in who has
- * not the token, and honest peers may not be told different stories. */
+/* Input: a byte of flags, then either the bytes of a hostile peer, or changes
+ * made by a man in the middle between two honest peers. A peer without the
+ * token must be refused, and honest peers must agree on their parameters. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +13,10 @@
 
 enum {
     LISTENER = 1, /* the side that is attacked, or whose bytes are changed */
-    MEND = 2,     /* checksums are made right again */
+    MEND = 2,     /* correct the checksums */
     BETWEEN = 4,  /* changes between honest peers */
     BOUND = 8,    /* under TLS */
-    PIECES = 16,  /* bytes come one by one */
+    PIECES = 16,  /* bytes arrive one by one */
 };
 
 #define STREAM_BYTES_MAX 2048
@@ -120,7 +120,7 @@ static void attack(uint8_t choices, const uint8_t *bytes, size_t count)
     free(stream);
 }
 
-/* Input here: triples of a place (two bytes) and what is xored to it. */
+/* Input: triples of an offset (two bytes) and the byte to xor there. */
 static void change(side_t *side, size_t from, uint8_t choices,
                    const uint8_t *bytes, size_t count)
 {

@@ -1,16 +1,17 @@
-/* Input: a byte that says what arrives, the size of the header, then header and
- * payload, as UCX would hand them over. Fragments are put together as a target
- * does it, into a region of its own, where sanitizers see its ends. */
+/* Input: a byte for the kind of message, the size of the header, then header
+ * and payload, as UCX delivers them. Fragments are assembled like at a target,
+ * into a heap block of the region's size, so that sanitizers detect
+ * overruns. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
-#include "env/net/data_wire.h"
+#include "env/net/data/wire.h"
 #include "env/tuning.h"
 #include "fuzz.h"
 
 #define REGION_SIZE 4096u
-/* No message of UCX, but what comes through the door. */
+/* Not a UCX message, but bytes of the cross-read endpoint. */
 #define OFFER TOW_DATA_ID_COUNT
 
 typedef struct target {
@@ -22,7 +23,7 @@ typedef struct target {
 static void place(target_t *target, const tow_data_fragment_t *fragment,
                   const uint8_t *bytes, size_t size)
 {
-    const tow_data_span_t span = tow_data_span_of(fragment);
+    const tow_data_extent_t span = tow_data_extent_of(fragment);
     if (!tow_data_fits(&span, REGION_SIZE)) return;
     if (fragment->at == 0)
         target->partial = (tow_data_partial_t){.first = *fragment};
@@ -78,7 +79,7 @@ static void take_other(uint8_t kind, const uint8_t *header, size_t header_size,
     tow_status_release(status);
 }
 
-/* What is to be pulled lies within the address space and the region. */
+/* The range to pull is within the address space and the region. */
 static void take_pull(const uint8_t *header, size_t header_size,
                       size_t payload_size)
 {
@@ -87,8 +88,8 @@ static void take_pull(const uint8_t *header, size_t header_size,
         return;
     TOW_ASSERT(pull.total > 0 && pull.bytes + pull.total > pull.bytes);
     TOW_ASSERT(pull.bytes + pull.total <= INT64_MAX);
-    TOW_ASSERT(pull.write != 0 && pull.word % sizeof(uint64_t) == 0);
-    const tow_data_span_t span = {.place = pull.place, .total = pull.total};
+    TOW_ASSERT(pull.write != 0 && pull.guard_address % sizeof(uint64_t) == 0);
+    const tow_data_extent_t span = {.place = pull.place, .total = pull.total};
     if (tow_data_fits(&span, REGION_SIZE))
         TOW_ASSERT(pull.place + pull.total <= REGION_SIZE);
 }
@@ -97,7 +98,8 @@ static void take_offer(const uint8_t *bytes, size_t size)
 {
     tow_data_offer_t offer;
     if (tow_data_parse_offer(bytes, size, &offer) != NULL) return;
-    TOW_ASSERT(offer.stream != 0 && offer.word % sizeof(uint64_t) == 0);
+    TOW_ASSERT(offer.stream != 0 &&
+               offer.guard_address % sizeof(uint64_t) == 0);
 }
 
 /* Several messages: each begins with its kind and the sizes of its parts. */

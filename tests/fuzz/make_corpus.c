@@ -1,9 +1,9 @@
-/* Writes the seeds of all fuzz targets: good input of each kind, made by the
- * code that makes it in production, and the mistakes that unit tests know.
- * Run it when the wire changes:
+/* Writes the seeds of all fuzz targets: valid input of each kind, made by
+ * production code, and malformed input from the unit tests. Run it when the
+ * wire changes:
  *
  *     build/tests/fuzz/make_corpus tests/fuzz/corpus
- */
+ * */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
-#include "device/compiler/kept.h"
-#include "device/question.h"
+#include "device/compiler/cache_entry.h"
+#include "device/partition_query.h"
 #include "ir/graph.h"
 #include "pjrt/saved.h"
 #include "wire/frame.h"
@@ -59,12 +59,12 @@ static void save(const char *target, const char *name, const buffer_t *buffer)
     }
 }
 
-/* -- Messages ---------------------------------------------------------------- */
+/* -- Messages -------------------------------------------------------------- */
 
 typedef struct sample {
     char name[64];
     uint32_t type;
-    const tow_body_t *body; /* owned by nobody: this program ends soon */
+    const tow_body_t *body; /* never freed: this program ends soon */
 } sample_t;
 
 static void *make_room(size_t count, size_t bytes)
@@ -93,8 +93,8 @@ static size_t bytes_of_element(ProtobufCType type)
 
 static tow_body_t *make_body(const tow_limits_t *limits);
 
-/* A value that fills its type, for the field at `index`, which is a part of it
- * so that no two are the same. */
+/* Sets a value that uses all bytes of its type and depends on `index`, so that
+ * all fields differ. */
 static void set_element(const tow_limits_t *limits, unsigned index,
                         void *element)
 {
@@ -120,7 +120,7 @@ static void set_element(const tow_limits_t *limits, unsigned index,
     }
 }
 
-/* Every field of it is set; repeated ones have two elements. */
+/* All fields are set; repeated ones have two elements. */
 static tow_body_t *make_body(const tow_limits_t *limits)
 {
     const ProtobufCMessageDescriptor *descriptor = limits->descriptor;
@@ -156,7 +156,7 @@ static void set_name(sample_t *sample, const char *short_name)
     sample->name[length] = '\0';
 }
 
-/* One of each type that there is, from the schema itself. */
+/* One sample of each message type of the schema. */
 static size_t make_samples(sample_t *samples)
 {
     size_t count = 0;
@@ -222,7 +222,7 @@ static void save_messages_and_frames(void)
     save("frame_fuzz", "oversize", &oversize);
 }
 
-/* -- Handshakes --------------------------------------------------------------- */
+/* -- Handshakes ------------------------------------------------------------ */
 
 static tow_handshake_t *make_side(tow_side_t side)
 {
@@ -240,7 +240,7 @@ static tow_handshake_t *make_side(tow_side_t side)
     return machine;
 }
 
-/* Moves what one side has to say to the other, and into `said`. */
+/* Passes the output of one side to the other, and appends it to `said`. */
 static void pass(tow_handshake_t *from, tow_handshake_t *to, buffer_t *said)
 {
     const uint8_t *bytes;
@@ -250,8 +250,8 @@ static void pass(tow_handshake_t *from, tow_handshake_t *to, buffer_t *said)
     tow_handshake_feed(to, bytes, count, &consumed);
 }
 
-/* What each side says when all is well; the fuzz target's own nonces differ, so
- * to it these are replays. */
+/* The bytes of each side in a successful handshake; the nonces of the fuzz
+ * target differ, so there they are replays. */
 static void save_handshakes(void)
 {
     tow_handshake_t *dialler = make_side(TOW_SIDE_DIALLER);
@@ -304,7 +304,7 @@ static void save_strangers(void)
     save("handshake_fuzz", "refused", &refused);
 }
 
-/* -- Sessions ------------------------------------------------------------------ */
+/* -- Sessions -------------------------------------------------------------- */
 
 /* The steps are those of session_fuzz.c: 0x80 breaks the link, 0x81 and 0x82
  * wait, 0x83 and 0x84 make the victim send, 0x85 resumes, 0x86 acknowledges; a
@@ -335,7 +335,7 @@ static void save_sessions(void)
 {
     static const struct {
         const char *name;
-        const char *steps; /* after the byte that says who is the victim */
+        const char *steps; /* after the byte that selects the victim */
     } table[] = {
         {"talk", "\x85\x01\x83\x83\x81\x86\x02\x3e\x02hi\x81"},
         {"break", "\x85\x01\x83\x81\x80\x81\x85\x02\x83\x81\x86\x02"},
@@ -376,7 +376,7 @@ static void save_sessions(void)
     }
 }
 
-/* -- Addresses and TLS --------------------------------------------------------- */
+/* -- Addresses and TLS ----------------------------------------------------- */
 
 static void save_addresses(void)
 {
@@ -398,7 +398,7 @@ static void save_addresses(void)
 static void save_tls(void)
 {
     buffer_t buffer = {0};
-    /* The shortest ClientHello that offers TLS 1.3 and nothing to go with it. */
+    /* The shortest ClientHello that offers TLS 1.3. */
     static const uint8_t hello[] = {
         1, 0x16, 3, 1, 0, 54, 1, 0,    0, 50, 3, 3, 1, 2, 3,  4, 5, 6, 7, 8,
         9, 1,    2, 3, 4, 5,  6, 7,    8, 9,  1, 2, 3, 4, 5,  6, 7, 8, 9, 1,
@@ -417,7 +417,7 @@ static void save_tls(void)
     save("tls_fuzz", "towpath", &buffer);
 }
 
-/* -- Programs ---------------------------------------------------------------- */
+/* -- Programs -------------------------------------------------------------- */
 
 /* As text, and as a graph behind a 'g'. */
 static void save_program(const char *name, const char *text)
@@ -461,8 +461,8 @@ static void save_lowered(void)
         steps[i].node = 1 + i;
         steps[i].index = i;
     }
-    steps[0].kept = &numbers[0];
-    steps[0].n_kept = 1;
+    steps[0].non_donatable = &numbers[0];
+    steps[0].n_non_donatable = 1;
     steps[1].freed = &numbers[1];
     steps[1].n_freed = 1;
     lowered.slot_count = 3;
@@ -566,7 +566,7 @@ static void save_programs(void)
     save_routes();
 }
 
-/* -- Shardings ---------------------------------------------------------------- */
+/* -- Shardings ------------------------------------------------------------- */
 
 static void save_sharding(const char *name, const char *text,
                           size_t device_count)
@@ -601,7 +601,7 @@ static void save_shardings(void)
     save("sharding_fuzz", "xla_list", &buffer);
 }
 
-/* -- Saved executables ------------------------------------------------------- */
+/* -- Saved executables ----------------------------------------------------- */
 
 static void save_executable(const char *name, const char *program,
                             const char *options)
@@ -623,57 +623,58 @@ static void save_executable(const char *name, const char *program,
     tow_free(bytes);
 }
 
-/* -- Files of the compile cache ------------------------------------------------ */
+/* -- Files of the compile cache -------------------------------------------- */
 
-static void save_kept(const char *name, const char *signature,
-                      const char *executable)
+static void save_cache_entry(const char *name, const char *signature,
+                             const char *executable)
 {
     const tow_code_key_t key = {{1, 2, 3}};
     const tow_bytes_t parts[] = {{signature, strlen(signature)},
                                  {executable, strlen(executable)}};
-    uint8_t header[TOW_KEPT_HEADER_SIZE];
+    uint8_t header[TOW_CACHE_ENTRY_HEADER_SIZE];
     buffer_t buffer = {0};
-    if (tow_kept_header(&key, parts[0], parts[1], header) != TOW_OK) abort();
+    if (tow_cache_entry_header(&key, parts[0], parts[1], header) != TOW_OK)
+        abort();
     add(&buffer, header, sizeof(header));
     add(&buffer, parts[0].data, parts[0].size);
     add(&buffer, parts[1].data, parts[1].size);
-    save("kept_fuzz", name, &buffer);
+    save("cache_entry_fuzz", name, &buffer);
 }
 
-/* -- Questions of compilers ----------------------------------------------------- */
+/* -- Partition queries ----------------------------------------------------- */
 
 static void save_bytes(const char *name, void *take_bytes, size_t size)
 {
     buffer_t buffer = {0};
     add(&buffer, take_bytes, size);
-    save("question_fuzz", name, &buffer);
+    save("partition_query_fuzz", name, &buffer);
     tow_free(take_bytes);
 }
 
-static void save_questions(void)
+static void save_partition_queries(void)
 {
-    const tow_xla_asked_value_t values[] = {
+    const tow_xla_partition_value_t values[] = {
         {.shape = {"shape", 5}, .sharding = {"sharding", 8}},
         {.shape = {"", 0}, .sharding = {"", 0}},
         {.shape = {"shape", 5}},
     };
     const tow_xla_bytes_t shardings[] = {{"one", 3}, {"", 0}};
-    const tow_xla_question_t question = {.kind = TOW_XLA_ASK_PARTITION,
-                                         .target = TOW_XLA_PARTITION_TARGET,
-                                         .config = {"140", 3},
-                                         .operands = values,
-                                         .operand_count = 3,
-                                         .result = values[0]};
-    const tow_xla_answer_t answer = {.program = {"module {}", 9},
-                                     .operand_shardings = shardings,
-                                     .operand_count = 2,
-                                     .result_sharding = {"", 0}};
+    const tow_xla_partition_query_t query = {.kind = TOW_XLA_QUERY_PARTITION,
+                                             .target = TOW_XLA_PARTITION_TARGET,
+                                             .config = {"140", 3},
+                                             .operands = values,
+                                             .operand_count = 3,
+                                             .result = values[0]};
+    const tow_xla_partition_reply_t reply = {.program = {"module {}", 9},
+                                             .operand_shardings = shardings,
+                                             .operand_count = 2,
+                                             .result_sharding = {"", 0}};
     void *bytes;
     size_t size;
-    if (tow_question_pack(&question, &bytes, &size) != TOW_OK) abort();
-    save_bytes("question", bytes, size);
-    if (tow_answer_pack(&answer, &bytes, &size) != TOW_OK) abort();
-    save_bytes("answer", bytes, size);
+    if (tow_partition_query_pack(&query, &bytes, &size) != TOW_OK) abort();
+    save_bytes("query", bytes, size);
+    if (tow_partition_reply_pack(&reply, &bytes, &size) != TOW_OK) abort();
+    save_bytes("reply", bytes, size);
 }
 
 int main(int argc, char **argv)
@@ -693,8 +694,8 @@ int main(int argc, char **argv)
     save_shardings();
     save_executable("whole", "a program", "options");
     save_executable("without_options", "a program", "");
-    save_kept("whole", "a signature", "machine code");
-    save_kept("empty", "", "");
-    save_questions();
+    save_cache_entry("whole", "a signature", "machine code");
+    save_cache_entry("empty", "", "");
+    save_partition_queries();
     return 0;
 }

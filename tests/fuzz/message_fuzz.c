@@ -1,5 +1,5 @@
-/* Input: a byte that picks the type, then a message's bytes. What decodes
- * encodes to bytes that decode to the same. */
+/* Input: a byte that selects the type, then the bytes of a message. A message
+ * that decodes survives another round trip unchanged. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,8 +7,8 @@
 #include "fuzz.h"
 #include "wire/message.h"
 
-/* Two copies of what an input can become. Messages in a repeated field make the
- * most of it: two bytes each, and 150 in memory. */
+/* Room for two decoded messages. The worst case is a repeated message field,
+ * whose elements take two bytes each on the wire and 150 in memory. */
 #define ARENA_BYTES_MAX ((size_t)64 << 20)
 
 static size_t encode(const tow_body_t *body, uint8_t **out_bytes)

@@ -1,7 +1,7 @@
-/* Programs: 'g' and the bytes of a graph, 'l' and those of a lowered one, or
- * text. What is read survives printing and packing; what verifies, with the
- * transfers that it needs, can be lowered for each worker, and its bytes are
- * believed by the other side. */
+/* Programs: 'g' and the bytes of a graph, 'l' and those of a lowered program,
+ * or text. A program that decodes survives printing and packing; one that
+ * verifies, with transfers inserted, can be lowered for each worker, and the
+ * other side accepts the result. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -9,7 +9,7 @@
 #include "fuzz.h"
 #include "ir/lower.h"
 
-/* -- A world that knows two slices and six functions ------------------------- */
+/* -- A scope with two slices and six functions ------------------------- */
 
 #define F4                                                                   \
     {                                                                        \
@@ -17,7 +17,8 @@
     }
 
 static const tow_array_info_t arrays[] = {F4, F4};
-/* f32[8] in two halves, and on both: what functions 5 and 6 take and give. */
+/* f32[8] in two halves, and replicated: arguments and results of functions 5
+ * and 6. */
 static const uint8_t halves[] = {8, 3, 26, 1, 2, 74, 1, 2, 82, 1, 0};
 static const tow_array_info_t cut[] = {
     {.shape = {.type = TOW_TYPE_F32, .rank = 1, .dims = {4}},
@@ -76,8 +77,8 @@ static tow_executable_id_t find_executable(void *context,
     return (tow_executable_id_t){10 * slice.value + function.value};
 }
 
-/* Slice 1 is worker 0's; slice 2 has a device of each of two workers; worker 2
- * has none. */
+/* Slice 1 is on worker 0; slice 2 has one device on each of two workers; worker
+ * 2 has none. */
 static tow_place_t place_of(void *context, tow_slice_id_t slice, size_t shard)
 {
     if (slice.value == 1)
@@ -99,7 +100,7 @@ static tow_lower_scope_t scope = {
     .context = &scope,
 };
 
-/* -- Checks ------------------------------------------------------------------ */
+/* -- Checks ---------------------------------------------------------------- */
 
 static void check_message(tow_status_t status)
 {
@@ -121,7 +122,7 @@ static void check_lowered(const tow_lowered_t *lowered)
     tow_free(bytes_again);
 }
 
-/* Only of what is moved can there be more bytes than numbers. */
+/* Only transfers make a program larger than its numbers. */
 static void check_costs(const tow_graph_t *program)
 {
     tow_graph_cost_t cost;

@@ -1,5 +1,5 @@
-/* Whatever is said to be compile options: other devices for them are refused, or
- * are options again, and then doing it twice gives the same. */
+/* Input: compile options. Reassigning their devices is refused, or gives
+ * compile options, and is idempotent. */
 #include <string.h>
 
 #include "base/alloc.h"

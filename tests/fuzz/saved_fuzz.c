@@ -1,6 +1,6 @@
-/* Whatever is said to be a saved executable either is refused, or is the bytes
- * that saving it again makes. Once as it came, and once with its checksum put
- * right: no fuzzer guesses that. */
+/* Input: a saved executable. It is refused, or saving it again gives the same
+ * bytes. Once as it is, and once with a corrected checksum, which no fuzzer
+ * guesses. */
 #include <endian.h>
 #include <string.h>
 

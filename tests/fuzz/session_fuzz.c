@@ -1,6 +1,6 @@
-/* Input: a byte that says which side is attacked, then steps: what a peer that
- * has the token says, and what happens meanwhile. Whatever it is, the victim's
- * owner sees what session.h promises, and nothing leaks. */
+/* Input: a byte that selects the attacked side, then steps: messages of a
+ * hostile peer that has the token, and other events. The contract of session.h
+ * holds for the victim's owner, and nothing leaks. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -11,19 +11,19 @@
 #include "fuzz.h"
 #include "session/session.h"
 
-#define VICTIM_LISTENS 1
-#define KEPT_BYTES_MAX 20000u
-#define VICTIMS_MAX    64
+#define VICTIM_LISTENS       1
+#define RETRANSMIT_BYTES_MAX 20000u
+#define VICTIMS_MAX          64
 
 /* Steps; a byte below 128 is the type of a message, its length and its bytes
- * follow. make_corpus.c knows them, too. */
+ * follow. make_corpus.c uses them, too. */
 enum {
     BREAK = 128,
     WAIT,
     WAIT_LONG,
     SEND,
     SEND_BLOB, /* and its size, in KiB */
-    RESUME,    /* and what has been received, plus one */
+    RESUME,    /* and the count received, plus one */
     ACK,       /* the same */
 };
 
@@ -38,15 +38,15 @@ typedef struct world {
     tow_sim_t *sim;
     tow_sim_node_t *attacker;
     tow_sim_node_t *attacked;
-    tow_link_t *link; /* the attacker's; NULL: none */
-    uint64_t session; /* as the victim said, or one made up */
+    tow_link_t *link; /* of the attacker; NULL: none */
+    uint64_t session; /* the victim's, or a made-up one */
     tow_session_port_t *port;
     victim_t victims[VICTIMS_MAX];
     size_t victim_count;
     int blob_count; /* not released */
 } world_t;
 
-/* -- The victim ------------------------------------------------------------------ */
+/* -- The victim ------------------------------------------------------------ */
 
 static void on_opened(void *context, tow_session_t *session)
 {
@@ -72,13 +72,14 @@ static void on_blob(void *context, tow_session_t *session, uint64_t blob,
     tow_free(take_bytes);
 }
 
-static void on_gone(void *context, tow_session_t *session, tow_status_t cause)
+static void on_disconnect(void *context, tow_session_t *session,
+                          tow_status_t cause)
 {
     victim_t *victim = context;
     TOW_ASSERT(!victim->is_gone && cause != TOW_OK);
     for (const char *c = tow_status_message(cause); *c != '\0'; c++)
         TOW_ASSERT((unsigned char)*c >= ' ');
-    TOW_ASSERT(tow_session_stats(session).kept_bytes == 0);
+    TOW_ASSERT(tow_session_stats(session).retransmit_bytes == 0);
     victim->is_gone = true;
 }
 
@@ -86,7 +87,7 @@ static const tow_session_handler_t handler = {
     .opened = on_opened,
     .message = on_message,
     .blob = on_blob,
-    .gone = on_gone,
+    .disconnected = on_disconnect,
 };
 
 static victim_t *new_victim(world_t *world)
@@ -129,7 +130,7 @@ static void make_victim_send(world_t *world, size_t blob_bytes)
                                                 .context = &world->blob_count});
 }
 
-/* -- The attacker ------------------------------------------------------------------- */
+/* -- The attacker ---------------------------------------------------------- */
 
 static void on_attacker_up(void *context, tow_link_t *link)
 {
@@ -215,7 +216,7 @@ static void attacker_acknowledge(world_t *world, uint64_t received)
                  tow_message_encode(&ack.base, bytes));
 }
 
-/* -- The world ------------------------------------------------------------------------ */
+/* -- The simulation -------------------------------------------------------- */
 
 static void run(world_t *world, int64_t span_ns)
 {
@@ -226,7 +227,8 @@ static void run(world_t *world, int64_t span_ns)
     (void)tow_sim_node_env(world->attacked);
 }
 
-static const tow_session_limits_t limits = {.kept_bytes_max = KEPT_BYTES_MAX,
+static const tow_session_limits_t limits = {.retransmit_bytes_max =
+                                                RETRANSMIT_BYTES_MAX,
                                             .blob_bytes_max = 1u << 20};
 
 static void attack_listener(world_t *world)
@@ -291,7 +293,7 @@ static void close_world(world_t *world)
     tow_sim_destroy(world->sim);
 }
 
-/* Returns how many bytes of the input it took. */
+/* Returns the number of input bytes consumed. */
 static size_t step(world_t *world, const uint8_t *bytes, size_t count)
 {
     const uint8_t what = bytes[0];
@@ -325,8 +327,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
         if (world.victim_count == 0) continue;
         const tow_session_t *session =
             world.victims[world.victim_count - 1].session;
-        TOW_ASSERT(tow_session_stats(session).kept_bytes <=
-                   KEPT_BYTES_MAX + 64u * count);
+        TOW_ASSERT(tow_session_stats(session).retransmit_bytes <=
+                   RETRANSMIT_BYTES_MAX + 64u * count);
     }
     run(&world, TOW_NS_PER_S);
     close_world(&world);

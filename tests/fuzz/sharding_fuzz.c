@@ -1,6 +1,6 @@
 /* Shardings: text, or 'x', a rank, a number of devices and the bytes of an
- * xla.OpSharding. What is read can be written and read again, and puts every part
- * on a device. */
+ * xla.OpSharding. A sharding that parses survives another round trip, and puts
+ * every part on a device. */
 #include <string.h>
 
 #include "base/assert.h"

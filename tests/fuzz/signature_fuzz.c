@@ -1,5 +1,5 @@
-/* Whatever is said to be a signature either is refused, or is one that we could
- * have sent: it packs again, and unpacks to the same bytes. */
+/* Input: a signature. It is refused, or survives another round trip
+ * unchanged. */
 #include <string.h>
 
 #include "base/alloc.h"

@@ -1,6 +1,5 @@
-/* Input: a byte of choices, then the first bytes of a peer to a TLS listener or
- * dialler. OpenSSL has fuzzers of its own: this one is about the way we hold
- * it. */
+/* Input: a byte of flags, then the first bytes of a peer to a TLS listener or
+ * dialler. OpenSSL has fuzzers of its own: this one tests our use of it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +44,8 @@ static void drain(tow_tls_t *tls)
     TOW_ASSERT(total == waits);
 }
 
-/* As the loop does: feed, shake, drain. Nobody here has a key to finish. */
+/* Like the event loop: feed, handshake, drain. No input can finish a
+ * handshake. */
 static tow_status_t step(tow_tls_t *tls, const uint8_t *bytes, size_t count)
 {
     bool done;

@@ -1,6 +1,6 @@
-/* The engine at the interface that XLA's collectives come through, with every
- * kind, type and reduction: XLA widens bf16 and f16 on the way, and never asks
- * for a broadcast or a barrier, so through XLA alone these would go untried. */
+/* The intra-host engine through the interface of XLA's collectives, with every
+ * kind, type and reduction: XLA widens bf16 and f16, and never calls broadcast
+ * or barrier, so tests through XLA would not cover these. */
 #include "base/testing.h"
 
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/host/host.h"
+#include "collective/intra_host/intra_host.h"
 #include "element.h"
 
 enum {
@@ -20,7 +20,7 @@ enum {
 };
 
 static char arena_name[64];
-static tow_host_t *host;
+static tow_intra_host_t *host;
 static const int64_t IDS[MEMBER_COUNT] = {100, 101, 102, 103};
 
 static int set_up(void **state)
@@ -28,21 +28,21 @@ static int set_up(void **state)
     static int serial;
     snprintf(arena_name, sizeof(arena_name), "/tow-engine-%d-%d", (int)getpid(),
              serial++);
-    assert_null(tow_host_arena_create(arena_name));
-    tow_host_options_t options = {
+    assert_null(tow_intra_host_arena_create(arena_name));
+    tow_intra_host_options_t options = {
         .arena = arena_name, .device_ids = IDS, .device_count = MEMBER_COUNT};
-    assert_null(tow_host_open(&options, &host));
+    assert_null(tow_intra_host_open(&options, &host));
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    tow_host_close(host);
-    tow_host_arena_remove(arena_name);
+    tow_intra_host_close(host);
+    tow_intra_host_arena_remove(arena_name);
     return 0;
 }
 
-/* -- A gang of threads ------------------------------------------------------ */
+/* -- A gang of threads ----------------------------------------------------- */
 
 typedef struct member {
     pthread_t thread;
@@ -59,8 +59,8 @@ typedef struct member {
 static void *take_part(void *argument)
 {
     member_t *member = argument;
-    member->code = tow_host_collective(host, &member->collective, member->error,
-                                       sizeof(member->error));
+    member->code = tow_intra_host_collective(
+        host, &member->collective, member->error, sizeof(member->error));
     return NULL;
 }
 
@@ -124,7 +124,7 @@ static void run_all(tow_xla_collective_t like, const element_kind_t *type)
     }
 }
 
-/* -- What must come out ----------------------------------------------------- */
+/* -- Expected results ----------------------------------------------------- */
 
 static double complex sent_at(const element_kind_t *type, size_t rank,
                               size_t block, size_t at)
@@ -156,7 +156,7 @@ static void expect_block(const element_kind_t *type, size_t rank, size_t block,
                  (int)members[rank].collective.reduction, rank, block, at);
 }
 
-/* What block `block` of member `rank` holds after the collective. */
+/* The expected content of block `block` of member `rank`. */
 static double complex moved_to(const element_kind_t *type,
                                tow_xla_collective_kind_t kind, size_t rank,
                                size_t block, size_t at)
@@ -218,8 +218,8 @@ static void every_type_can_be_reduced(void **state)
         if (element_can(type, reduction)) reduce_everywhere(type, reduction);
 }
 
-/* XLA says MIN and MAX for `and` and `or` of PRED. */
-static void predicates_have_an_order(void **state)
+/* XLA uses MIN and MAX for `and` and `or` of PRED. */
+static void predicates_support_min_and_max(void **state)
 {
     const element_kind_t *pred = &ELEMENT_KINDS[0];
     for (int is_max = 0; is_max < 2; is_max++) {
@@ -235,7 +235,7 @@ static void predicates_have_an_order(void **state)
     }
 }
 
-/* -- Barriers --------------------------------------------------------------- */
+/* -- Barriers -------------------------------------------------------------- */
 
 enum {
     BARRIER_COUNT = 500
@@ -243,21 +243,21 @@ enum {
 
 static _Atomic int arrived[BARRIER_COUNT];
 
-/* Behind barrier i everyone has arrived at it. */
+/* After barrier i all members have arrived at it. */
 static void *pass_barriers(void *argument)
 {
     member_t *member = argument;
     for (int i = 0; i < BARRIER_COUNT && member->code == 0; i++) {
         member->collective.occurrence = (uint64_t)i;
         atomic_fetch_add(&arrived[i], 1);
-        member->code = tow_host_collective(
+        member->code = tow_intra_host_collective(
             host, &member->collective, member->error, sizeof(member->error));
         if (atomic_load(&arrived[i]) != MEMBER_COUNT) member->code = -1;
     }
     return NULL;
 }
 
-static void nobody_passes_a_barrier_before_all_have_come(void **state)
+static void no_member_passes_a_barrier_before_all_arrive(void **state)
 {
     for (size_t rank = 0; rank < MEMBER_COUNT; rank++) {
         members[rank] = (member_t){
@@ -282,5 +282,5 @@ static void nobody_passes_a_barrier_before_all_have_come(void **state)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 TOW_TEST_MAIN(CASE(every_type_can_be_moved), CASE(every_type_can_be_reduced),
-              CASE(predicates_have_an_order),
-              CASE(nobody_passes_a_barrier_before_all_have_come))
+              CASE(predicates_support_min_and_max),
+              CASE(no_member_passes_a_barrier_before_all_arrive))

@@ -14,7 +14,7 @@ enum {
     OWN_SUM, /* over the process's own two */
 };
 
-/* Long enough to be in the middle of it. */
+/* Collectives after which a run is surely in progress. */
 #define MANY 200
 
 static void open_with_programs(gang_t *gang)
@@ -55,9 +55,10 @@ static void sums_of_our_own(process_t *process, uint64_t first_run_id)
     unload(own);
 }
 
-/* -- Aborts ----------------------------------------------------------------- */
+/* -- Aborts ---------------------------------------------------------------- */
 
-/* One process waits inside, the other aborts the run and only then joins it. */
+/* One process waits in a collective; the other aborts the run and only then
+ * joins it. */
 static void abort_while_members_wait(process_t *process)
 {
     PJRT_LoadedExecutable *sum = load(process, SUM);
@@ -66,13 +67,13 @@ static void abort_while_members_wait(process_t *process)
         const size_t waiting = round % PROCESS_COUNT;
         if (process->index != waiting) {
             await_inside(process, waiting, DEVICES_EACH);
-            tow_host_abort(process->host, run_id, TOW_CANCELLED,
-                           "the client has left");
+            tow_intra_host_abort(process->host, run_id, TOW_CANCELLED,
+                                 "the client has left");
         }
         call_t call = start(process, sum, run_id);
         finish_failed(&call, 1, PJRT_Error_Code_CANCELLED,
                       "the client has left");
-        /* What the late ones posted is not for the next round. */
+        /* Consume the posts of the late members before the next round. */
         meet(process);
         if (process->index == waiting)
             await_inside(process, 1 - waiting, DEVICES_EACH);
@@ -84,7 +85,7 @@ static void abort_while_members_wait(process_t *process)
     unload(sum);
 }
 
-/* All are in a loop of collectives, each somewhere else in it. */
+/* All are in a loop of collectives, each in another iteration. */
 static void abort_in_the_middle(process_t *process)
 {
     PJRT_LoadedExecutable *sum = load(process, SUM);
@@ -93,8 +94,8 @@ static void abort_in_the_middle(process_t *process)
         call_t call = start(process, endless, 500 + 2 * round);
         if (process->index == round % PROCESS_COUNT) {
             await_inside(process, process->index, MANY);
-            tow_host_abort(process->host, 500 + 2 * round, TOW_ABORTED,
-                           "enough of this");
+            tow_intra_host_abort(process->host, 500 + 2 * round, TOW_ABORTED,
+                                 "enough of this");
         }
         finish_failed(&call, 1, PJRT_Error_Code_ABORTED, "enough of this");
         sum_of_all(process, sum, 501 + 2 * round);
@@ -121,14 +122,14 @@ static void a_gang_can_be_aborted_in_the_middle(void **state)
     run_gang("abort_in_the_middle");
 }
 
-/* -- Members that are lost -------------------------------------------------- */
+/* -- Killed and frozen members --------------------------------------------- */
 
 enum {
     SURVIVOR = 0,
     VICTIM = 1,
 };
 
-/* The error names the process's devices, whichever was missed first. */
+/* The error names one of the process's devices. */
 static void fail_and_name(call_t *call, size_t process)
 {
     for (size_t i = 0; i < DEVICES_EACH; i++) {
@@ -152,7 +153,7 @@ static void lose_the_other(process_t *process)
     call_t call = start(process, endless, 1);
     fail_and_name(&call, 1 - process->index);
     sums_of_our_own(process, 100);
-    /* And with the lost one it fails again, rather than hang. */
+    /* A run with the lost process fails again, and does not hang. */
     call = start(process, endless, 2);
     fail_and_name(&call, 1 - process->index);
     sums_of_our_own(process, 200);
@@ -174,8 +175,8 @@ static void a_killed_member_is_named_and_the_others_go_on(void **state)
     gang_close(&gang);
 }
 
-/* The victim thaws when the survivor has given it up, gets the error of its run
- * and takes part in the next one. */
+/* The victim resumes after the survivor's run has failed, gets the error of
+ * that run and takes part in the next one. */
 static void freeze_and_thaw(process_t *process)
 {
     PJRT_LoadedExecutable *sum = load(process, SUM);
@@ -202,9 +203,9 @@ static void a_frozen_member_is_named_and_may_come_back(void **state)
     gang_start(&gang, "freeze_and_thaw");
     gang_await_inside(&gang, VICTIM, MANY);
     kill(gang.processes[VICTIM], SIGSTOP);
-    const bool was_given_up = gang_try_await_mark(&gang);
+    const bool has_failed = gang_try_await_mark(&gang);
     kill(gang.processes[VICTIM], SIGCONT);
-    assert_true(was_given_up);
+    assert_true(has_failed);
     gang_close(&gang);
 }
 

@@ -14,12 +14,12 @@
 
 extern char **environ;
 
-/* Ends a process that hangs, on the busiest machine. */
-#define PATIENCE_S 200
+/* Ends a process that hangs, even on a busy machine. */
+#define TIMEOUT_S 200
 
-/* Silence after which a process counts as frozen: longer than by default, for
- * machines where a process waits seconds for a core. */
-#define SILENCE_NS 5000000000
+/* Longer than the default, for machines where a process waits seconds for a
+ * core. */
+#define HEARTBEAT_TIMEOUT_NS 5000000000
 
 #define PROGRAM_BYTES_MAX ((size_t)1 << 20)
 
@@ -48,12 +48,12 @@ static shared_t *map_shared(int file)
     return memory;
 }
 
-/* False if they do not come: whoever should post has ended. */
+/* False after a timeout: the process that should post has ended. */
 static bool try_await_posts(sem_t *semaphore, size_t count)
 {
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += PATIENCE_S;
+    end.tv_sec += TIMEOUT_S;
     for (size_t i = 0; i < count; i++)
         while (sem_timedwait(semaphore, &end) != 0)
             if (errno != EINTR) return false;
@@ -65,7 +65,7 @@ static void await_posts(sem_t *semaphore, size_t count)
     assert_true(try_await_posts(semaphore, count));
 }
 
-/* -- In the parent ---------------------------------------------------------- */
+/* -- In the parent --------------------------------------------------------- */
 
 void gang_open(gang_t *gang)
 {
@@ -76,7 +76,7 @@ void gang_open(gang_t *gang)
     gang->shared = map_shared(gang->file);
     snprintf(gang->shared->arena, sizeof(gang->shared->arena),
              "/tow-gang-%d-%d", (int)getpid(), serial++);
-    assert_null(tow_host_arena_create(gang->shared->arena));
+    assert_null(tow_intra_host_arena_create(gang->shared->arena));
     pthread_barrierattr_t attributes;
     pthread_barrierattr_init(&attributes);
     pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -86,8 +86,8 @@ void gang_open(gang_t *gang)
     assert_int_equal(sem_init(&gang->shared->mark, 1, 0), 0);
 }
 
-static void keep_bytes(shared_program_t *program,
-                       PJRT_LoadedExecutable *compiled)
+static void store_bytes(shared_program_t *program,
+                        PJRT_LoadedExecutable *compiled)
 {
     PJRT_Executable *executable = executable_of(compiled);
     PJRT_Executable_Serialize_Args args = {.struct_size = sizeof(args),
@@ -110,7 +110,7 @@ void gang_add_program(gang_t *gang, const char *text, size_t member_count)
     bytes_t options = options_pack(member_count, 1, nowhere);
     PJRT_Client *compiler = client_open((client_options_t){.process_id = 99});
     PJRT_LoadedExecutable *compiled = compile(compiler, text, &options);
-    keep_bytes(program, compiled);
+    store_bytes(program, compiled);
     unload(compiled);
     client_close(compiler);
 }
@@ -147,7 +147,8 @@ void gang_finish_process(gang_t *gang, size_t process)
     gang->processes[process] = 0;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     if (status == 0) return;
-    tow_host_arena_remove(gang->shared->arena); /* No one else will. */
+    tow_intra_host_arena_remove(
+        gang->shared->arena); /* The arena would stay behind. */
     fail_msg("process %zu ended with status %d", process, status);
 }
 
@@ -155,12 +156,12 @@ void gang_close(gang_t *gang)
 {
     for (size_t i = 0; i < PROCESS_COUNT; i++)
         if (gang->processes[i] != 0) gang_finish_process(gang, i);
-    tow_host_arena_remove(gang->shared->arena);
+    tow_intra_host_arena_remove(gang->shared->arena);
     munmap(gang->shared, sizeof(*gang->shared));
     close(gang->file);
 }
 
-/* -- In its processes ------------------------------------------------------- */
+/* -- In its processes ------------------------------------------------------ */
 
 static int64_t process_id_of(size_t index)
 {
@@ -268,19 +269,20 @@ void finish_failed(call_t *call, size_t output_count, PJRT_Error_Code code,
     }
 }
 
-/* -- Plumbing --------------------------------------------------------------- */
+/* -- Starting a process ---------------------------------------------------- */
 
 static int run_collective(void *context, const tow_xla_collective_t *collective,
                           char *error, size_t capacity)
 {
     process_t *process = context;
-    if (collective->turns != NULL) {
-        atomic_fetch_add(&process->turn_count, 1);
+    if (collective->fiber_ops != NULL) {
+        atomic_fetch_add(&process->fiber_count, 1);
         if (pthread_equal(pthread_self(), process->main_thread))
-            atomic_fetch_add(&process->here_count, 1);
+            atomic_fetch_add(&process->inline_count, 1);
     }
     sem_post(&process->shared->inside[process->index]);
-    return tow_host_collective(process->host, collective, error, capacity);
+    return tow_intra_host_collective(process->host, collective, error,
+                                     capacity);
 }
 
 static void open_process(process_t *process)
@@ -288,17 +290,18 @@ static void open_process(process_t *process)
     int64_t ids[DEVICES_EACH];
     for (size_t i = 0; i < DEVICES_EACH; i++)
         ids[i] = device_id_of(process->index, i);
-    tow_host_options_t options = {.arena = process->shared->arena,
-                                  .device_ids = ids,
-                                  .device_count = DEVICES_EACH,
-                                  .patience_ns = SILENCE_NS};
-    tow_status_t status = tow_host_open(&options, &process->host);
+    tow_intra_host_options_t options = {.arena = process->shared->arena,
+                                        .device_ids = ids,
+                                        .device_count = DEVICES_EACH,
+                                        .heartbeat_timeout_ns =
+                                            HEARTBEAT_TIMEOUT_NS};
+    tow_status_t status = tow_intra_host_open(&options, &process->host);
     assert_string_equal(tow_status_message(status), "");
     process->table = (tow_xla_collectives_t){
         .struct_size = sizeof(process->table),
         .context = process,
         .run = run_collective,
-        .takes_turns = 1,
+        .supports_fibers = 1,
     };
     process->client = client_open((client_options_t){
         .process_id = process_id_of(process->index),
@@ -315,14 +318,14 @@ static int run_part(char **arguments, const part_t *parts, size_t part_count)
         .shared = map_shared(atoi(arguments[4])),
         .main_thread = pthread_self(),
     };
-    alarm(PATIENCE_S);
+    alarm(TIMEOUT_S);
     if (!harness_load()) return 1;
     open_process(&process);
     meet(&process);
     for (size_t i = 0; i < part_count; i++)
         if (strcmp(parts[i].name, arguments[2]) == 0) parts[i].run(&process);
     client_close(process.client);
-    tow_host_close(process.host);
+    tow_intra_host_close(process.host);
     return 0;
 }
 

@@ -1,10 +1,11 @@
 /* A gang of two processes with two devices each: real XLA, and our own
  * collectives in shared memory.
  *
- * The test itself, the parent, compiles the programs with a client that has none
- * of the gang's devices, starts the processes from its own file and waits for
- * them. Each process loads the programs and runs the part that the parent named;
- * an expectation that fails there ends it, and fails the test. */
+ * The test itself, the parent, compiles the programs with a client that has
+ * none of the gang's devices, starts the processes from its own executable and
+ * waits for them. Each process loads the programs and runs the part that the
+ * parent names; an expectation that fails there ends the process, and fails the
+ * test. */
 #ifndef TOW_TESTS_GANG_GANG_H_
 #define TOW_TESTS_GANG_GANG_H_
 
@@ -13,7 +14,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "collective/host/host.h"
+#include "collective/intra_host/intra_host.h"
 #include "device/xla_cpu/harness.h"
 
 enum {
@@ -23,7 +24,7 @@ enum {
     PROGRAM_COUNT_MAX = 16,
 };
 
-/* -- In the parent ---------------------------------------------------------- */
+/* -- In the parent --------------------------------------------------------- */
 
 typedef struct shared shared_t;
 
@@ -37,28 +38,29 @@ void gang_open(gang_t *gang);
 /* For all four members, or for the two devices of each process alone. */
 void gang_add_program(gang_t *gang, const char *text, size_t member_count);
 void gang_start(gang_t *gang, const char *part);
-/* Returns once that process has begun so many collectives since the last call. */
+/* Returns once that process has begun `count` collectives since the last call.
+ */
 void gang_await_inside(gang_t *gang, size_t process, size_t count);
-/* Waits for set_mark; false if it does not come. */
+/* Waits for set_mark; false after a timeout. */
 bool gang_try_await_mark(gang_t *gang);
-/* Waits for an end without an error. */
+/* Waits until the process has ended without an error. */
 void gang_finish_process(gang_t *gang, size_t process);
-/* For all that have not been waited for; then frees everything. */
+/* The same for all remaining processes; then frees everything. */
 void gang_close(gang_t *gang);
 
-/* -- In its processes ------------------------------------------------------- */
+/* -- In its processes ------------------------------------------------------ */
 
 typedef struct process {
     size_t index;
     shared_t *shared;
     PJRT_Client *client;
-    tow_host_t *host;
+    tow_intra_host_t *host;
     tow_xla_collectives_t table;
     pthread_t main_thread;
-    /* Collectives that came from light executions, and those of them on the
-     * main thread. Written by any thread. */
-    _Atomic size_t turn_count;
-    _Atomic size_t here_count;
+    /* Collectives on fibers, and those of them on the main thread. Written by
+     * any thread. */
+    _Atomic size_t fiber_count;
+    _Atomic size_t inline_count;
 } process_t;
 
 typedef struct part {
@@ -73,9 +75,9 @@ int64_t device_id_of(size_t process, size_t device);
 /* Program `index`, on the devices that it was compiled for. */
 PJRT_LoadedExecutable *load(process_t *process, size_t index);
 size_t program_count(const process_t *process);
-/* Waits until the other process has come as well. */
+/* A barrier between the two processes. */
 void meet(process_t *process);
-/* Tells the parent. */
+/* Signals the parent. */
 void set_mark(process_t *process);
 /* The same as in the parent, for any process. */
 void await_inside(process_t *process, size_t of_process, size_t count);
@@ -86,13 +88,14 @@ call_t start(process_t *process, PJRT_LoadedExecutable *executable,
 /* The same with flags of tow_xla_execute_options_t. */
 call_t start_with(process_t *process, PJRT_LoadedExecutable *executable,
                   uint64_t run_id, uint32_t flags);
-/* Waits for a success, compares output 0 with four floats, and ends the call. */
+/* Waits for a success, compares output 0 with four floats, and ends the call.
+ */
 void finish(call_t *call, float a, float b, float c, float d);
 /* Waits for a failure on all devices, and ends the call. */
 void finish_failed(call_t *call, size_t output_count, PJRT_Error_Code code,
                    const char *words);
 
-/* -- Both ------------------------------------------------------------------- */
+/* -- Both ------------------------------------------------------------------ */
 
 /* The whole program: tests, or a part in a process of a gang. */
 int gang_main(int argc, char **argv, const part_t *parts, size_t part_count,

@@ -1,5 +1,5 @@
-/* Every kind of collective that XLA's CPU compiler makes, with every type of
- * element, in groups of all shapes, in loops and on several channels. */
+/* Every kind of collective that XLA's CPU compiler emits, with every element
+ * type, in groups of all shapes, in loops and on several channels. */
 #include "gang.h"
 
 #include <stdio.h>
@@ -7,9 +7,9 @@
 
 #include "element.h"
 
-/* -- Every type ------------------------------------------------------------- */
+/* -- Every type ------------------------------------------------------------ */
 
-/* Grows a program. */
+/* The text of a program. */
 typedef struct text {
     char bytes[8192];
     size_t size;
@@ -50,9 +50,9 @@ static void add_region(text_t *text, const element_kind_t *kind,
              kind->name);
 }
 
-/* All reductions, each on a channel of its own, then gather, scatter, all-to-all
- * and permute. Permute and all-to-all over replicas have no channel: with one,
- * XLA takes their groups for partitions. */
+/* All reductions, each on a channel of its own, then gather, scatter,
+ * all-to-all and permute. Permute and all-to-all over replicas have no channel:
+ * with one, XLA takes their groups for partitions. */
 static void write_program(text_t *text, const element_kind_t *kind)
 {
     const char *name = kind->name;
@@ -200,7 +200,7 @@ static void every_kind_works_with_every_type(void **state)
     gang_close(&gang);
 }
 
-/* -- Groups, loops and channels ---------------------------------------------- */
+/* -- Groups, loops and channels -------------------------------------------- */
 
 /* Ranks 0 to 2 add up, and rank 3 is alone. */
 static void run_unequal_groups(process_t *process)
@@ -231,8 +231,8 @@ static void groups_may_be_of_unequal_size(void **state)
     gang_close(&gang);
 }
 
-/* Sub-gangs that overlap from one collective to the next, in a loop, each on a
- * channel and without; many runs are under way at once. */
+/* Sub-gangs that overlap from one collective to the next, in a loop, with
+ * channels and without; many runs are in flight at once. */
 static void run_loops(process_t *process)
 {
     enum {
@@ -249,7 +249,7 @@ static void run_loops(process_t *process)
     }
 }
 
-static void sub_gangs_in_loops_and_channels_do_not_mix(void **state)
+static void sub_gangs_in_loops_and_channels_are_kept_apart(void **state)
 {
     /* clang-format off */
     static const char plain[] = LOOP("50",
@@ -280,7 +280,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         CASE(every_kind_works_with_every_type),
         CASE(groups_may_be_of_unequal_size),
-        CASE(sub_gangs_in_loops_and_channels_do_not_mix),
+        CASE(sub_gangs_in_loops_and_channels_are_kept_apart),
     };
     return gang_main(argc, argv, PARTS, TOW_COUNT_OF(PARTS), tests,
                      TOW_COUNT_OF(tests));

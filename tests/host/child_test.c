@@ -1,5 +1,5 @@
 /* Host functions in child processes, without a cluster: one loop, one runner,
- * and calls of functions.c that do well and badly. */
+ * and calls of functions.c that succeed and fail. */
 #include "base/testing.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "env/net/net.h"
 #include "wire/security.h"
 
-#define COUNT      100 /* elements at the most */
+#define COUNT      100 /* elements at most */
 #define WAIT_S_MAX 120
 #define TURN_NS    10000000
 #define NS_PER_S   INT64_C(1000000000)
@@ -24,7 +24,7 @@ static struct {
     tow_security_t security;
     tow_host_runner_t *host;
     bool is_closed;
-} world;
+} fixture;
 
 static void expect_ok(tow_status_t take_status)
 {
@@ -40,12 +40,12 @@ static int64_t now_ns(void)
     return (int64_t)time.tv_sec * NS_PER_S + time.tv_nsec;
 }
 
-/* The bound is there only to fail instead of to hang. */
+/* The limit only prevents hanging. */
 static void turn_until(const bool *condition, const char *what)
 {
     const int64_t deadline_ns = now_ns() + WAIT_S_MAX * NS_PER_S;
     while (!*condition) {
-        tow_net_turn(world.net, TURN_NS);
+        tow_net_turn(fixture.net, TURN_NS);
         if (now_ns() > deadline_ns)
             fail_msg("not within %d s: %s", WAIT_S_MAX, what);
     }
@@ -54,31 +54,32 @@ static void turn_until(const bool *condition, const char *what)
 static int set_up(void **state)
 {
     (void)state;
-    world.is_closed = false;
-    expect_ok(tow_net_create(
-        &(tow_net_options_t){.name = "host-test", .security = &world.security},
-        &world.net));
+    fixture.is_closed = false;
+    expect_ok(
+        tow_net_create(&(tow_net_options_t){.name = "host-test",
+                                            .security = &fixture.security},
+                       &fixture.net));
     expect_ok(tow_host_child_create(
-        tow_net_env(world.net),
+        tow_net_env(fixture.net),
         &(tow_host_child_options_t){.program = getenv("TOW_HOST_CHILD"),
                                     .name = "w0",
                                     .child_count_max = 2},
-        &world.host));
+        &fixture.host));
     return 0;
 }
 
 static void note_closed(void *context)
 {
     (void)context;
-    world.is_closed = true;
+    fixture.is_closed = true;
 }
 
 static void close_host(void)
 {
-    tow_host_runner_close(world.host, (tow_closed_t){.run = note_closed});
-    assert_false(world.is_closed); /* Never inside the call. */
-    turn_until(&world.is_closed, "closed");
-    tow_net_destroy(world.net);
+    tow_host_runner_close(fixture.host, (tow_closed_t){.run = note_closed});
+    assert_false(fixture.is_closed); /* Not inside the call. */
+    turn_until(&fixture.is_closed, "closed");
+    tow_net_destroy(fixture.net);
 }
 
 /* -- Calls ------------------------------------------------------------------- */
@@ -164,22 +165,22 @@ static void submit(call_t *call, tow_host_code_t *code)
                                                       : TOW_HOST_TIME_LIMIT_NS,
                                  .done = note_done};
     call->is_done = false;
-    expect_ok(tow_host_runner_submit(world.host, &call->job));
-    assert_false(call->is_done); /* Never inside the call. */
+    expect_ok(tow_host_runner_submit(fixture.host, &call->job));
+    assert_false(call->is_done); /* Not inside the call. */
 }
 
-static void expect(call_t *call, tow_code_t code, const char *words)
+static void expect(call_t *call, tow_code_t code, const char *part)
 {
     turn_until(&call->is_done, "done");
     if (tow_status_code(call->status) != code ||
-        strstr(tow_status_message(call->status), words) == NULL)
-        fail_msg("expected %s with '%s', got %s: %s", tow_code_name(code),
-                 words, tow_code_name(tow_status_code(call->status)),
+        strstr(tow_status_message(call->status), part) == NULL)
+        fail_msg("expected %s with '%s', got %s: %s", tow_code_name(code), part,
+                 tow_code_name(tow_status_code(call->status)),
                  tow_status_message(call->status));
     tow_status_release(call->status);
 }
 
-static void expect_keeps(void)
+static void expect_keep_works(void)
 {
     tow_host_code_t *code = load("keep");
     call_t call = {0};
@@ -190,61 +191,61 @@ static void expect_keeps(void)
     tow_host_code_release(code);
 }
 
-/* After it, the next call is served as though nothing had been. */
+/* The next call succeeds. */
 static void expect_fails(const char *symbol, tow_code_t status_code,
-                         const char *words)
+                         const char *part)
 {
     tow_host_code_t *code = load(symbol);
     call_t call = {0};
     submit(&call, code);
-    expect(&call, status_code, words);
+    expect(&call, status_code, part);
     tow_host_code_release(code);
-    expect_keeps();
+    expect_keep_works();
 }
 
 /* -- Tests ------------------------------------------------------------------- */
 
-static void function_gives_as_many_as_it_likes(void **state)
+static void a_function_chooses_the_size_of_its_output(void **state)
 {
     (void)state;
-    expect_keeps();
-    expect_keeps(); /* By the same child. */
+    expect_keep_works();
+    expect_keep_works(); /* In the same child process. */
     close_host();
 }
 
-static void runner_that_did_nothing_closes(void **state)
+static void an_unused_runner_closes(void **state)
 {
     (void)state;
     close_host();
 }
 
-static void failure_has_the_function_s_words(void **state)
+static void a_failure_has_the_message_of_the_function(void **state)
 {
     (void)state;
     expect_fails("fail_one", TOW_ABORTED, "with 42: shard 1 is out of sorts");
     close_host();
 }
 
-static void crash_is_an_error_with_the_last_words(void **state)
+static void a_crash_is_an_error_with_the_last_output(void **state)
 {
     (void)state;
     expect_fails("crash", TOW_INTERNAL,
-                 "by signal 11 (Segmentation fault); its last words: here it "
+                 "by signal 11 (Segmentation fault); its last output: here it "
                  "comes");
-    expect_fails("leave", TOW_INTERNAL, "exit status 3 (without an answer)");
+    expect_fails("leave", TOW_INTERNAL, "exit status 3 (without a reply)");
     close_host();
 }
 
-static void answers_without_sense_are_errors(void **state)
+static void invalid_replies_are_errors(void **state)
 {
     (void)state;
     expect_fails("lie", TOW_OUT_OF_RANGE, "with 101 in dimension 0");
-    expect_fails("babble", TOW_INTERNAL, "makes no sense");
+    expect_fails("babble", TOW_INTERNAL, "invalid message");
     expect_fails("nosuch", TOW_NOT_FOUND, "no such symbol");
     close_host();
 }
 
-static void probe_calls_nothing(void **state)
+static void a_probe_does_not_call_the_function(void **state)
 {
     tow_host_code_t *code = load("crash");
     call_t probe = {.job.is_probe = true};
@@ -255,7 +256,7 @@ static void probe_calls_nothing(void **state)
     close_host();
 }
 
-static void call_past_its_limit_is_ended(void **state)
+static void a_call_beyond_its_time_limit_is_ended(void **state)
 {
     tow_host_code_t *code = load("hang");
     call_t call = {.job.time_limit_ns = NS_PER_S / 10};
@@ -263,11 +264,11 @@ static void call_past_its_limit_is_ended(void **state)
     submit(&call, code);
     expect(&call, TOW_DEADLINE_EXCEEDED, "its limit, 100 ms");
     tow_host_code_release(code);
-    expect_keeps();
+    expect_keep_works();
     close_host();
 }
 
-/* Of three on two children one waits, and may be cancelled there too. */
+/* With three calls on two children one is queued, and can be cancelled too. */
 static void calls_can_be_cancelled(void **state)
 {
     tow_host_code_t *code = load("hang");
@@ -276,16 +277,17 @@ static void calls_can_be_cancelled(void **state)
     for (size_t i = 0; i < TOW_COUNT_OF(calls); i++)
         submit(&calls[i], code);
     for (size_t i = TOW_COUNT_OF(calls); i-- > 0;) {
-        tow_host_runner_cancel(world.host, &calls[i].job);
+        tow_host_runner_cancel(fixture.host, &calls[i].job);
         assert_false(calls[i].is_done);
-        expect(&calls[i], TOW_CANCELLED, "hang was cancelled");
+        expect(&calls[i], TOW_CANCELLED,
+               "host function hang on worker w0 was cancelled");
     }
     tow_host_code_release(code);
-    expect_keeps();
+    expect_keep_works();
     close_host();
 }
 
-static void close_cancels_what_is_left(void **state)
+static void closing_cancels_remaining_calls(void **state)
 {
     tow_host_code_t *code = load("hang");
     call_t calls[3] = {0};
@@ -302,10 +304,12 @@ static void close_cancels_what_is_left(void **state)
 
 #define CASE(name) cmocka_unit_test_setup(name, set_up)
 
-TOW_TEST_MAIN(CASE(function_gives_as_many_as_it_likes),
-              CASE(runner_that_did_nothing_closes),
-              CASE(failure_has_the_function_s_words),
-              CASE(crash_is_an_error_with_the_last_words),
-              CASE(answers_without_sense_are_errors), CASE(probe_calls_nothing),
-              CASE(call_past_its_limit_is_ended), CASE(calls_can_be_cancelled),
-              CASE(close_cancels_what_is_left))
+TOW_TEST_MAIN(CASE(a_function_chooses_the_size_of_its_output),
+              CASE(an_unused_runner_closes),
+              CASE(a_failure_has_the_message_of_the_function),
+              CASE(a_crash_is_an_error_with_the_last_output),
+              CASE(invalid_replies_are_errors),
+              CASE(a_probe_does_not_call_the_function),
+              CASE(a_call_beyond_its_time_limit_is_ended),
+              CASE(calls_can_be_cancelled),
+              CASE(closing_cancels_remaining_calls))

@@ -1,4 +1,4 @@
-/* Host functions that do well, and badly: (f32[n]) -> (f32[<=n]). */
+/* Host functions that succeed and misbehave: (f32[n]) -> (f32[<=n]). */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ int hang(tow_host_call_t *call);
 int lie(tow_host_call_t *call);
 int babble(tow_host_call_t *call);
 
-/* As many as the first element says. */
+/* Keeps as many elements as the value of the first one. */
 int keep(tow_host_call_t *call)
 {
     const float *from = call->inputs[0].bytes;
@@ -51,7 +51,7 @@ int crash(tow_host_call_t *call)
 {
     (void)call;
     fprintf(stderr, "here it comes\n");
-    signal(SIGSEGV, SIG_DFL); /* A sanitizer would make an exit of it. */
+    signal(SIGSEGV, SIG_DFL); /* Not the handler of a sanitizer, which exits. */
     raise(SIGSEGV);
     return 0;
 }
@@ -75,7 +75,7 @@ int lie(tow_host_call_t *call)
     return 0;
 }
 
-/* Into the socket that its process is told by. */
+/* Writes invalid bytes into the socket of its process. */
 int babble(tow_host_call_t *call)
 {
     char nonsense[4096] = {0};

@@ -1,10 +1,10 @@
 /* host_calls FILE SYMBOL COUNT [RUNS]: programs with a host function of FILE.
  *
- * Two halves of the devices. On the first: y = x + 1, then SYMBOL, which gives
- * as many as it likes; on the second, where that goes by a transfer: `widen`, and
- * z = w + 1. COUNT elements a shard, RUNS runs in flight. Says how many each shard
- * kept, checks all, and what went wrong as "CODE: text". Ends with 0 unless a
- * value is wrong. */
+ * Two halves of the devices. On the first: y = x + 1, then SYMBOL, whose output
+ * may have any size; on the second, after a transfer: `widen`, and z = w + 1.
+ * COUNT elements per shard, RUNS runs in flight. Prints how many elements each
+ * shard kept, checks all, and prints errors as "CODE: text". Exits with 0
+ * unless a value is wrong. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ typedef struct test {
     tow_program_t *program;
 } test_t;
 
-/* False: it is said what went wrong. */
+/* False: the error was printed. */
 static bool try(tow_status_t status)
 {
     if (status == TOW_OK) return true;
@@ -113,8 +113,8 @@ static bool trace(test_t *test)
     return try(tow_program_finish(test->program));
 }
 
-/* Element i of shard s of run r, as it is given: the first says how many are to
- * be kept, once one has been added. */
+/* Element i of shard s of run r, as uploaded: the first, plus one, is the
+ * number of elements to keep. */
 static float given(const test_t *test, size_t run, size_t shard, int64_t i)
 {
     const int64_t kept =
@@ -139,7 +139,7 @@ static tow_array_t *upload(const test_t *test, size_t run)
     return array;
 }
 
-/* What of result `which` is in a shard, or -1 when it has none. */
+/* The number of elements of result `which` in a shard, or -1 for none. */
 static bool check_shard(const test_t *test, size_t run, size_t which,
                         tow_array_t *array, size_t shard, float *room)
 {

@@ -1,4 +1,4 @@
-"""The built command, for tests that use it as a person would."""
+"""Fixture for the built command, run as a user runs it."""
 
 import json
 import os
@@ -8,14 +8,14 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Nothing of the user's, and nothing for the user. test_compile_cache has its own.
+# Tests neither read nor fill the user's cache. test_compile_cache sets a folder.
 os.environ.setdefault("TOW_COMPILE_CACHE", "off")
-# Not a matter of correctness: under a sanitizer a thousand clusters take minutes.
+# Only against hanging: a thousand simulated clusters take minutes with a sanitizer.
 TIMEOUT_S = 600
 
 
 class Tow:
-    """Runs build/tow and keeps what it said."""
+    """Runs build/tow and returns its output."""
 
     def __init__(self, program: pathlib.Path) -> None:
         self.program = program

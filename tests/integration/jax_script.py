@@ -1,4 +1,4 @@
-"""Plain JAX scripts as processes of their own, on our plugin or on JAX's CPU backend."""
+"""Runs plain JAX scripts in processes of their own, on our plugin or on JAX's CPU backend."""
 
 import contextlib
 import os
@@ -17,16 +17,16 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("TOW_BUILD_DIR", ROOT / "build"))
 LIBRARY = BUILD / "src" / "pjrt" / "libtowpath_pjrt.so"
-# Against hanging; nothing is measured with it.
+# Only against hanging.
 WATCHDOG_S = 300
 
 
 def is_sanitized() -> bool:
-    """Python, which loads the plugin, has no sanitizer's runtime in it."""
+    """Python cannot load a sanitized plugin, because it lacks the sanitizer's runtime."""
     return any(name in LIBRARY.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
 
 
-# scripts/extra_packages.sh fetches it.
+# Installed by scripts/extra_packages.sh.
 OLDER = ROOT / ".venv" / "jax-2025"
 VERSIONS = [
     pytest.param("", id="installed"),
@@ -52,19 +52,19 @@ def show(*values):
 def children(pid):
     return [int(p) for task in os.listdir(f"/proc/{pid}/task")
             for p in open(f"/proc/{pid}/task/{task}/children").read().split()]
-def words(pid):
+def command_line(pid):
     return open(f"/proc/{pid}/cmdline").read().split("\\0")
 def cluster_process():
-    [up] = [p for p in children(os.getpid()) if "up" in words(p)]
+    [up] = [p for p in children(os.getpid()) if "up" in command_line(p)]
     return up
 def worker_process(name):
-    [worker] = [p for p in children(cluster_process()) if name in words(p)]
+    [worker] = [p for p in children(cluster_process()) if name in command_line(p)]
     return worker
 """
 
 
-def surroundings(python_path: str = "", **environment: str) -> dict[str, str]:
-    """`python_path` comes before the packages of this interpreter."""
+def script_environment(python_path: str = "", **environment: str) -> dict[str, str]:
+    """Environment variables of a script; packages in `python_path` take precedence."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("TOW_ADDRESS", "TOW_TOKEN_FILE")}
     inherited["PYTHONPATH"] = os.pathsep.join(filter(None, [python_path, str(ROOT / "python")]))
     own = {"JAX_PLATFORMS": "towpath", "TOW_PJRT_LIBRARY": str(LIBRARY)}
@@ -72,19 +72,19 @@ def surroundings(python_path: str = "", **environment: str) -> dict[str, str]:
 
 
 def with_default_signals() -> None:
-    """Whoever runs the tests may ignore some (nohup, a job of a script), and children inherit that."""
+    """Restores signals that the test run ignores (nohup, background jobs), because children inherit that."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
-def start_words(words: list[str], **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, *words], env=surroundings(**environment),
+def start_python(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, *arguments], env=script_environment(**environment),
                             preexec_fn=with_default_signals,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def start(script: str, **environment: str) -> subprocess.Popen[str]:
-    return start_words(["-c", PREAMBLE + textwrap.dedent(script)], **environment)
+    return start_python(["-c", PREAMBLE + textwrap.dedent(script)], **environment)
 
 
 def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
@@ -106,8 +106,8 @@ def lines(script: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def same_as_jax_itself(script: str, python_path: str = "", **environment: str) -> None:
-    """The same script on JAX's own CPU backend says the same."""
+def same_as_jax_cpu(script: str, python_path: str = "", **environment: str) -> None:
+    """Asserts that the script prints the same numbers on JAX's own CPU backend."""
     wanted = lines(script, python_path=python_path, JAX_PLATFORMS="cpu", NPROC="16",
                    XLA_FLAGS="--xla_force_host_platform_device_count=8")
     assert wanted
@@ -124,24 +124,24 @@ def np_close(wanted: str, got: str) -> None:
 
 
 def await_end(pid: int) -> None:
-    """Until a process that is not our child has ended."""
+    """Waits until a process that is not our child has ended."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
         ended, _, _ = select.select([process], [], [], WATCHDOG_S)
-        assert ended, f"process {pid} is still there"
+        assert ended, f"process {pid} is still running"
     finally:
         os.close(process)
 
 
 @contextlib.contextmanager
-def cluster(tow, *words: str, **environment: str) -> Iterator[dict[str, str]]:
-    """One of `tow up`: what a client needs to know of it."""
-    folder = tempfile.mkdtemp(prefix="tow-", dir="/tmp")  # Short: a socket's path.
+def cluster(tow, *arguments: str, **environment: str) -> Iterator[dict[str, str]]:
+    """Starts a cluster with `tow up`; yields the environment variables of its clients."""
+    folder = tempfile.mkdtemp(prefix="tow-", dir="/tmp")  # Socket paths must be short.
     try:
-        done = tow("up", "--folder", folder, *words, **environment)
+        done = tow("up", "--folder", folder, *arguments, **environment)
         assert done.returncode == 0, done.stderr
         try:
             yield {"TOW_ADDRESS": f"unix:{folder}/cluster.sock", "TOW_TOKEN_FILE": f"{folder}/token"}

@@ -1,4 +1,4 @@
-"""The JAX benchmark: its form. Its figures are for people."""
+"""`tow bench jax` prints the common fields. Its numbers are not checked."""
 
 import importlib.util
 import json
@@ -37,32 +37,32 @@ def lines_of(tow, case: str) -> list[dict]:
     return lines
 
 
-def test_a_case_beside_jax_is_in_the_one_form_with_its_bars(tow):
+def test_a_case_has_the_common_fields_its_target_and_a_time_budget(tow):
     case, budget = lines_of(tow, "fig5_chained_1")
     assert (case["case"], case["bar"]) == ("fig5_chained_1", 0.7)
     assert case["ratio_low"] <= case["spread"][0] <= case["ratio"] <= case["spread"][1]
-    # The budget: on the user's thread, in each role, and by function of the plugin.
+    # The budget: CPU time of the user's thread, of each role, and of the plugin's functions.
     assert budget["case"] == "budget_fig5_chained_1"
     assert budget["functions"]["LoadedExecutable_Execute"]["calls"] == 1
     for name in ("jax_us", "plugin_us", "cpu_worker_us"):
         assert budget[name] > 0, budget
-    assert "cpu_controller_us" not in budget  # It is within the only worker.
-    assert budget["cpu_device_us"] >= 0  # On few cores the worker's loop does it all.
+    assert "cpu_controller_us" not in budget  # The controller runs in the worker's process.
+    assert budget["cpu_device_us"] >= 0  # On few cores the worker's loop executes everything.
 
 
-def test_many_arguments_are_beside_a_plugin_that_executes_nothing(tow):
+def test_many_arguments_are_compared_with_a_plugin_that_executes_nothing(tow):
     case, budget = lines_of(tow, "execute_50x50_4")
     assert "executes nothing" in case["peer"]
     assert budget["functions"]["Buffer_Destroy"]["calls"] == 200
 
 
-def test_the_spread_is_an_interval_for_the_median():
+def test_the_spread_is_a_confidence_interval_of_the_median():
     path = pathlib.Path(__file__).resolve().parents[2] / "bench" / "jax" / "bench_jax.py"
     spec = importlib.util.spec_from_file_location("bench_jax", path)
     bench_jax = importlib.util.module_from_spec(spec)
-    sys.modules["bench_jax"] = bench_jax  # Where its dataclasses look.
+    sys.modules["bench_jax"] = bench_jax  # Dataclasses look their module up there.
     spec.loader.exec_module(bench_jax)
-    # Of 15 rounds, the 4th and the 12th: 96.5 %. Of 5 all: 94 % at best.
+    # 15 rounds: from the 4th to the 12th, 96.5 %. 5 rounds: all of them, 94 %.
     assert bench_jax.median_interval(list(range(1, 16))) == [4, 12]
     assert bench_jax.median_interval([1, 2, 3, 4, 5]) == [1, 5]
 

@@ -1,4 +1,4 @@
-"""Compiled programs on disk: a local cluster finds what one before it has compiled."""
+"""The compile cache on disk: a local cluster finds programs that an earlier one compiled."""
 
 import pathlib
 import stat
@@ -10,13 +10,13 @@ from jax_script import NEEDS_THE_PLUGIN, lines
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 pytestmark = NEEDS_THE_PLUGIN
 
-# Its result, and whether anybody had to compile for it.
+# Prints a result and how many programs were compiled for it.
 SCRIPT = """
 mesh = Mesh(np.array(devices[:4]), ("a",))
 x = jax.device_put(np.arange(16, dtype=np.float32).reshape(4, 4), NamedSharding(mesh, P("a")))
 print(float(jax.jit(lambda x: jnp.tanh(x @ x.T).sum() + jax.lax.cumsum(x).sum())(x)))
 up = cluster_process()
-print(sum("tow_compile_child" in words(p)[0] for p in children(up)))
+print(sum("tow_compile_child" in command_line(p)[0] for p in children(up)))
 """
 
 
@@ -29,7 +29,7 @@ def files(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted(folder.iterdir())
 
 
-def test_the_next_cluster_compiles_nothing(tmp_path):
+def test_the_next_cluster_compiles_nothing_again(tmp_path):
     folder = tmp_path / "below" / "compiled"
     value, compilers = run(str(folder))
     assert compilers == 1
@@ -40,7 +40,7 @@ def test_the_next_cluster_compiles_nothing(tmp_path):
     assert files(folder) == kept
 
 
-def test_files_that_are_damaged_are_compiled_anew(tmp_path):
+def test_programs_of_damaged_files_are_compiled_again(tmp_path):
     value, _ = run(str(tmp_path))
     kept = files(tmp_path)
     before = [path.stat().st_size for path in kept]
@@ -51,12 +51,12 @@ def test_files_that_are_damaged_are_compiled_anew(tmp_path):
     assert [path.stat().st_size for path in files(tmp_path)] == before
 
 
-def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path):
     tmp_path.chmod(0o777)
     assert run(str(tmp_path))[1] == 1
     assert files(tmp_path) == []
 
 
-def test_it_can_be_turned_off(tmp_path):
+def test_the_cache_can_be_turned_off(tmp_path):
     assert run("off")[1] == 1
     assert files(tmp_path) == []

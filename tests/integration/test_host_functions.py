@@ -1,4 +1,4 @@
-"""Host functions on real processes: sizes that nobody knows ahead, and all that such code can do wrong."""
+"""Host functions on real processes: outputs of unknown size, and functions that misbehave."""
 
 import os
 import re
@@ -14,18 +14,18 @@ FUNCTIONS = "tests/host/functions.so"
 
 WRONG = {
     "fail_one": "ABORTED: run 1, node 2: host function fail_one on worker W failed with 42: shard 1 is out of sorts",
-    "crash": "ended its process by signal 11 (Segmentation fault); its last words: here it comes",
-    "leave": "ended its process by exit status 3 (without an answer)",
+    "crash": "its process ended by signal 11 (Segmentation fault); its last output: here it comes",
+    "leave": "its process ended by exit status 3 (without a reply)",
     "hang": "took longer than its limit, 500 ms, and was ended",
     "lie": "OUT_OF_RANGE: run 1, node 2: host function lie gave output 0 with 101 in dimension 0, where at most 100",
-    "babble": "its process sent what makes no sense, and was ended",
+    "babble": "its process sent an invalid message and was ended",
     "nosuch": "NOT_FOUND: loading nosuch on worker W: host function nosuch: its shared object has no such symbol",
 }
 
 
-def run(tow, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(tow, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(tow.program.parent / "tests/host/host_calls"), *words],
+        [str(tow.program.parent / "tests/host/host_calls"), *arguments],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -51,14 +51,14 @@ def cluster(tow):
     cluster.close()
 
 
-# From nothing to 400 KB a shard: inside messages, and written to where room was made for it.
+# From nothing to 400 KB per shard: inside messages, and by bulk writes.
 @pytest.mark.parametrize(("count", "runs"), [("1", "4"), ("100", "24"), ("100000", "12")])
-def test_sizes_are_known_when_the_function_has_run(tow, cluster, count, runs):
+def test_outputs_have_the_sizes_that_the_function_returns(tow, cluster, count, runs):
     assert_keeps(tow, cluster, count, runs)
     cluster.wait_for_zero()
 
 
-def test_over_islands(tow):
+def test_outputs_go_between_islands(tow):
     cluster = Cluster(tow, *HALVES, "--host-functions", "--islands", "2")
     try:
         assert_keeps(tow, cluster, "5000", "16")
@@ -68,7 +68,7 @@ def test_over_islands(tow):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_goes_wrong_costs_its_run(tow, cluster, name):
+def test_a_misbehaving_function_fails_only_its_run(tow, cluster, name):
     done = run(tow, functions(tow), name, "100", TOW_ADDRESS=cluster.address)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = re.sub("worker-[01]", "W", done.stdout).splitlines()
@@ -78,24 +78,24 @@ def test_what_goes_wrong_costs_its_run(tow, cluster, name):
     assert_keeps(tow, cluster)
 
 
-def test_what_is_no_shared_object_is_refused(tow, cluster, tmp_path):
+def test_a_file_that_is_not_a_shared_object_is_refused(tow, cluster, tmp_path):
     path = tmp_path / "text.so"
     path.write_text("not an object\n" * 20)
     done = run(tow, str(path), "keep", "100", TOW_ADDRESS=cluster.address)
     assert "INVALID_ARGUMENT: host function keep of " in done.stdout
-    assert "these 280 bytes are none; build it with `cc -shared -fPIC`" in done.stdout
+    assert "these 280 bytes are not; build it with `cc -shared -fPIC`" in done.stdout
     done = run(tow, str(tmp_path / "missing.so"), "keep", "100", TOW_ADDRESS=cluster.address)
     assert "NOT_FOUND: opening " in done.stdout
     path.write_bytes(open(functions(tow), "rb").read()[:4096])
     done = run(tow, str(path), "keep", "100", TOW_ADDRESS=cluster.address)
-    # Whichever of its functions comes first; the loader says why, or crashes in the process of its own.
+    # Either function may be loaded first; the loader reports an error, or crashes in the child process.
     assert re.search("loading (keep|widen) on worker worker-[01]: host function ", done.stdout), done.stdout
     assert done.stdout.endswith("0 of 3 results are right\n")
     cluster.wait_for_zero()
     assert_keeps(tow, cluster)
 
 
-def test_workers_that_were_not_told_to_refuse(tow):
+def test_workers_without_the_option_refuse_host_functions(tow):
     cluster = Cluster(tow, *HALVES)
     try:
         done = run(tow, functions(tow), "keep", "100", TOW_ADDRESS=cluster.address)
@@ -107,7 +107,7 @@ def test_workers_that_were_not_told_to_refuse(tow):
         cluster.close()
 
 
-def test_a_process_that_is_killed_is_replaced(tow, cluster):
+def test_a_killed_child_process_is_replaced(tow, cluster):
     assert_keeps(tow, cluster)
     for worker in ("worker-0", "worker-1"):
         for pid in children(cluster.member(worker)):
@@ -115,7 +115,7 @@ def test_a_process_that_is_killed_is_replaced(tow, cluster):
     assert_keeps(tow, cluster)
 
 
-def test_a_worker_that_dies_while_its_function_hangs(tow):
+def test_a_worker_killed_while_its_function_hangs_is_restarted(tow):
     cluster = Cluster(tow, *HALVES, "--host-functions")
     try:
         caller = subprocess.Popen(
@@ -126,8 +126,8 @@ def test_a_worker_that_dies_while_its_function_hangs(tow):
         )
         wait_until("the run is granted", lambda: cluster.totals()["runs_granted"] > 0)
         os.kill(cluster.member("worker-0"), signal.SIGKILL)
-        said, _ = caller.communicate(timeout=TIMEOUT_S)
-        assert said.splitlines()[-1] == "0 of 3 results are right"
+        output, _ = caller.communicate(timeout=TIMEOUT_S)
+        assert output.splitlines()[-1] == "0 of 3 results are right"
         cluster.wait_for_devices(4)
         cluster.wait_for_zero()
         assert_keeps(tow, cluster)
@@ -135,7 +135,7 @@ def test_a_worker_that_dies_while_its_function_hangs(tow):
         cluster.close()
 
 
-def test_the_example(tow):
+def test_the_example_prints_its_results(tow):
     done = subprocess.run(
         [str(tow.program.parent / "examples/c/host_function")],
         env=os.environ | {"TOW_LOCAL": "workers=2,devices=2"},

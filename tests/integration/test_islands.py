@@ -1,4 +1,4 @@
-"""Clusters of several islands, with simulated devices: each worker is an island of its own."""
+"""Clusters of several islands, with simulated devices: each worker is an island."""
 
 import json
 import pathlib
@@ -10,11 +10,11 @@ import pytest
 
 @pytest.fixture
 def folder(tow):
-    """Of a cluster of two islands, its name short enough for a socket."""
+    """The folder of a cluster of two islands; its path is short enough for a socket."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tow-", dir="/tmp"))
     folder.chmod(0o700)
-    words = ["--workers", "2", "--islands", "2", "--devices", "4", "--simulated", "tpu_v3", "--memory", "1000000"]
-    done = tow("up", "--folder", str(folder), *words)
+    arguments = ["--workers", "2", "--islands", "2", "--devices", "4", "--simulated", "tpu_v3", "--memory", "1000000"]
+    done = tow("up", "--folder", str(folder), *arguments)
     assert done.returncode == 0, done.stderr
     yield str(folder)
     done = tow("down", "--folder", str(folder))
@@ -41,13 +41,13 @@ def test_status_shows_islands(tow, folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("arguments", "reason"),
     [
-        (["--workers", "1", "--islands", "2"], "at least one worker"),
+        (["--workers", "1", "--islands", "2"], "every island has a worker"),
         (["--islands", "0"], "islands"),
     ],
 )
-def test_islands_that_cannot_be_are_refused(tow, words, reason):
-    done = tow("up", *words)
+def test_invalid_numbers_of_islands_are_refused(tow, arguments, reason):
+    done = tow("up", *arguments)
     assert done.returncode == 2
     assert reason in done.stderr

@@ -1,17 +1,17 @@
-"""Unmodified JAX on a cluster of its own: every script here is plain JAX."""
+"""Plain JAX scripts on a local cluster."""
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, lines, same_as_jax_itself
+from jax_script import NEEDS_THE_PLUGIN, lines, same_as_jax_cpu
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 pytestmark = NEEDS_THE_PLUGIN
 
 
-# ---- the right values ----
+# ---- values ----
 
 def test_one_device_computes_what_jax_computes():
-    same_as_jax_itself("""
+    same_as_jax_cpu("""
         k = jax.random.key(0)
         x = jax.random.normal(k, (64, 64))
         show(jax.jit(lambda v: v @ v.T + 1)(x))
@@ -29,7 +29,7 @@ def test_one_device_computes_what_jax_computes():
 
 @pytest.mark.parametrize("local", ["workers=1,devices=8", "workers=2,devices=4"])
 def test_eight_devices_compute_what_jax_computes(local):
-    same_as_jax_itself("""
+    same_as_jax_cpu("""
         mesh = Mesh(np.array(devices[:8]).reshape(2, 4), ("a", "b"))
         k = jax.random.key(1)
         x = jax.device_put(jax.random.normal(k, (16, 32)), NamedSharding(mesh, P("a", "b")))
@@ -48,7 +48,7 @@ def test_eight_devices_compute_what_jax_computes(local):
         """, TOW_LOCAL=local)
 
 
-def test_gangs_of_two_threads_over_shared_devices_end():
+def test_gangs_of_two_threads_over_shared_devices_do_not_deadlock():
     assert lines("""
         import threading
         def client(which, out):
@@ -68,9 +68,9 @@ def test_gangs_of_two_threads_over_shared_devices_end():
         """) == ["[300.0, 300.0]"]
 
 
-# ---- arrays come and go ----
+# ---- arrays ----
 
-def test_bytes_arrive_whatever_their_size_and_strides():
+def test_arrays_of_any_size_and_strides_arrive():
     assert lines("""
         def same(a, **how):
             b = np.asarray(jax.device_put(a, **how))
@@ -94,7 +94,7 @@ def test_copies_go_between_devices_of_two_workers():
         """, TOW_LOCAL="workers=2,devices=4") == ["True", "[0.0, 2.0, 4.0, 6.0, 8.0]"]
 
 
-def test_what_was_donated_is_deleted_and_others_have_their_value():
+def test_donated_arrays_are_deleted_and_others_keep_their_values():
     assert lines("""
         f = jax.jit(lambda v: v + 1, donate_argnums=0)
         a = np.arange(1 << 18, dtype=np.float32)
@@ -109,7 +109,7 @@ def test_what_was_donated_is_deleted_and_others_have_their_value():
         """) == ["True True True", "True"]
 
 
-def test_a_shard_is_used_alone_and_with_the_others():
+def test_a_shard_can_be_used_alone_and_with_the_others():
     assert lines("""
         mesh = Mesh(np.array(devices), ("d",))
         a = np.arange(64, dtype=np.float32).reshape(8, 8)
@@ -123,9 +123,9 @@ def test_a_shard_is_used_alone_and_with_the_others():
         """) == ["True True", "True"]
 
 
-# ---- manners ----
+# ---- signals ----
 
-def test_takes_no_signals_from_the_user():
+def test_the_plugin_installs_no_signal_handlers():
     assert lines("""
         import signal
         print([signal.getsignal(s) for s in (signal.SIGSEGV, signal.SIGHUP)] ==

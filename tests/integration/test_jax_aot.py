@@ -1,11 +1,11 @@
-"""Compiled programs that outlive the process: serialised, exported, in JAX's own cache."""
+"""Compiled programs that outlive their process: serialised, exported, in JAX's own cache."""
 
 import json
 import textwrap
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, VERSIONS, cluster, finish, lines, start, start_words
+from jax_script import NEEDS_THE_PLUGIN, VERSIONS, cluster, finish, lines, start, start_python
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 pytestmark = NEEDS_THE_PLUGIN
@@ -18,7 +18,7 @@ x = jax.device_put(np.arange(16, dtype=np.float32).reshape(4, 4), NamedSharding(
 step = jax.jit(lambda x: {"y": jnp.tanh(x @ x.T), "sum": x.sum()})
 """
 
-# Everything is worth keeping, and what cannot be read is an error.
+# JAX caches every program, and an entry that cannot be read is an error.
 CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
          "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
          "JAX_RAISE_PERSISTENT_CACHE_ERRORS": "true"}
@@ -48,7 +48,7 @@ compiled = step.lower(x).compile()
 pickle.dump(serialize_executable.serialize(compiled), open({str(saved)!r}, "wb"))
 """, python_path=version, **address)
         before = compile_count(tow, address)
-        said = lines(STEP + f"""
+        printed = lines(STEP + f"""
 from jax.experimental import serialize_executable
 import pickle
 loaded = serialize_executable.deserialize_and_load(*pickle.load(open({str(saved)!r}, "rb")))
@@ -57,11 +57,11 @@ assert out["y"].sharding.mesh.shape == mesh.shape, out["y"].sharding
 np.testing.assert_allclose(out["y"], np.tanh(np.asarray(x) @ np.asarray(x).T), rtol=1e-5)
 print(out["sum"])
 """, python_path=version, **address)
-        assert said == ["120.0"]
+        assert printed == ["120.0"]
         assert compile_count(tow, address) == before
 
 
-def test_bytes_that_are_no_executable_are_refused():
+def test_bytes_that_are_not_an_executable_are_refused():
     assert lines(STEP + """
 executable = step.lower(x).compile().runtime_executable()
 client = devices[0].client
@@ -75,7 +75,7 @@ def refused(given, why):
         assert "INVALID_ARGUMENT" in str(error) and why in str(error), error
     else:
         raise AssertionError(why)
-# JAX wraps them in something of its own, which it checks first.
+# JAX checks its own wrapper first.
 start = good.index(b"TOWSAVED")
 def changed(offset):
     at = start + offset
@@ -90,7 +90,7 @@ print("refused")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_compilation_cache_of_jax_is_hit_by_the_next_process(version, tmp_path, tow):
+def test_the_next_process_hits_the_compilation_cache_of_jax(version, tmp_path, tow):
     script = COUNT_EVENTS + STEP + """
 print(float(step(x)["sum"]), events["cache_hits"], events["cache_misses"])
 """
@@ -98,7 +98,7 @@ print(float(step(x)["sum"]), events["cache_hits"], events["cache_misses"])
     with cluster(tow, "--workers", "1", "--devices", "4") as address:
         [first] = lines(script, python_path=version, **caching, **address)
         before = compile_count(tow, address)
-        # Other line numbers: for the cluster alone it would be another program.
+        # Other line numbers: without JAX's cache the cluster would compile again.
         [second] = lines("\n\n" + script, python_path=version, **caching, **address)
         assert compile_count(tow, address) == before
     value, hits, misses = first.split()
@@ -106,8 +106,8 @@ print(float(step(x)["sum"]), events["cache_hits"], events["cache_misses"])
     assert second.split() == ["120.0", misses, "0"]
 
 
-def test_clients_share_what_was_compiled(tow):
-    """Two at once, and one later: each program is compiled once."""
+def test_clients_share_compiled_programs(tow):
+    """Two clients at once, and one later: each program is compiled once."""
     script = STEP + """
 print(float(step(x)["sum"]))
 """
@@ -118,7 +118,7 @@ print(float(step(x)["sum"]))
         count = compile_count(tow, address)
         assert lines(script, **address) == ["120.0"]
         assert compile_count(tow, address) == count
-        # As many as one client alone makes.
+        # As many as for one client.
     with cluster(tow, "--workers", "1", "--devices", "4") as address:
         assert lines(script, **address) == ["120.0"]
         assert compile_count(tow, address) == count
@@ -133,7 +133,7 @@ exported = export.export(jax.jit(lambda x: jnp.tanh(x @ x.T)), platforms=["towpa
 try:
     exported = export.deserialize(exported.serialize())
 except ImportError:
-    pass  # It wants flatbuffers.
+    pass  # Serialising needs flatbuffers.
 np.testing.assert_allclose(exported.call(np.asarray(x)), np.tanh(np.asarray(x) @ np.asarray(x).T), rtol=1e-5)
 print(*exported.platforms)
 """, python_path=version, **SMALL) == ["towpath cpu"]
@@ -149,7 +149,7 @@ def compile_for(mesh):
 """
 
 
-def test_what_was_compiled_for_the_topology_of_a_cluster_can_be_loaded_there():
+def test_a_program_compiled_for_the_topology_of_a_cluster_loads_there():
     assert lines(STEP + TOPOLOGY + """
 described, attached = topology.devices, topologies.get_attached_topology().devices
 print([(d.id, d.device_kind, d.host, d.coords) for d in described]
@@ -182,8 +182,8 @@ except jax.errors.JaxRuntimeError as error:
 """, **SMALL) == ["True", "4"]
 
 
-def test_topologies_without_a_cluster_are_refused_with_the_next_step():
-    done = finish(start_words(["-c", textwrap.dedent("""
+def test_a_topology_without_a_cluster_is_refused_with_the_next_step():
+    done = finish(start_python(["-c", textwrap.dedent("""
         from jax.experimental import topologies
         try:
             topologies.get_topology_desc(platform="towpath")
@@ -215,8 +215,8 @@ def compile_as(name, code):
                                     ctypes.addressof(format), len(name))
     error, made = call(COMPILE, 56, _16=client, _24=ctypes.addressof(program))
     if error:
-        _, told = call(MESSAGE, 40, _16=error)
-        return ctypes.string_at(told[3], told[4]).decode()
+        _, message = call(MESSAGE, 40, _16=error)
+        return ctypes.string_at(message[3], message[4]).decode()
     _, executable = call(GET_EXECUTABLE, 32, _16=made[6])
     return call(NUM_OUTPUTS, 32, _16=executable[3])[1][3]
 _, created = call(CREATE, 88)
@@ -231,6 +231,6 @@ print("towpath takes" in compile_as(b"csv", b"1,2"))
 """
 
 
-def test_xla_s_own_modules_are_taken():
-    """As torch_xla hands them over, through the table of functions itself."""
+def test_hlo_modules_are_accepted():
+    """Passed as torch_xla passes them, directly through the PJRT function table."""
     assert lines(HLO, TOW_LOCAL="workers=1,devices=1") == ["2", "2", "True", "True"]

@@ -1,10 +1,10 @@
-"""``jax.experimental.buffer_callback``: the user's functions write into the memory they get."""
+"""``jax.experimental.buffer_callback``: the user's functions write into result buffers."""
 
 import textwrap
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, VERSIONS, lines, run, same_as_jax_itself
+from jax_script import NEEDS_THE_PLUGIN, VERSIONS, lines, run, same_as_jax_cpu
 
 pytestmark = NEEDS_THE_PLUGIN
 
@@ -21,15 +21,15 @@ def with_add(script: str) -> str:
     return textwrap.dedent(ADD) + textwrap.dedent(script)
 
 
-def same_lines_as_jax_itself(script: str, version: str) -> None:
+def same_lines_as_jax_cpu(script: str, version: str) -> None:
     wanted = lines(script, python_path=version, JAX_PLATFORMS="cpu", NPROC="16",
                    XLA_FLAGS="--xla_force_host_platform_device_count=8")
     assert wanted and lines(script, python_path=version) == wanted
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_written_comes_back(version):
-    same_as_jax_itself(with_add("""
+def test_written_results_are_returned(version):
+    same_as_jax_cpu(with_add("""
         call = buffers.buffer_callback(add, float32(3))
         show(call(jnp.arange(3.0), jnp.ones(3)), jax.jit(call)(jnp.arange(3.0), jnp.ones(3)))
         for method in ("sequential", "expand_dims", "broadcast_all"):
@@ -50,8 +50,8 @@ def test_what_is_written_comes_back(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_buffers_answer_as_those_of_jax(version):
-    same_lines_as_jax_itself(with_add("""
+def test_buffers_have_the_properties_of_jax_buffers(version):
+    same_lines_as_jax_cpu(with_add("""
         def look(ctx, out, x):
             print(x.shape, x.ndim, x.dtype, x.writeable, out.shape, out.dtype, out.writeable)
             print(ctx.stage == buffers.ExecutionStage.EXECUTE, np.from_dlpack(x).sum())
@@ -65,8 +65,8 @@ def test_buffers_answer_as_those_of_jax(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_argument_and_a_result_may_be_one(version):
-    same_lines_as_jax_itself(with_add("""
+def test_an_argument_and_a_result_may_share_memory(version):
+    same_lines_as_jax_cpu(with_add("""
         def increment(ctx, out, x):
             print(np.asarray(out).ctypes.data == np.asarray(x).ctypes.data)
             np.asarray(out)[...] += 1
@@ -77,8 +77,8 @@ def test_an_argument_and_a_result_may_be_one(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_shards_of_a_shard_map_call_each_for_itself_others_with_whole_arrays(version):
-    same_lines_as_jax_itself(with_add("""
+def test_shard_map_calls_once_per_shard_and_jit_with_whole_arrays(version):
+    same_lines_as_jax_cpu(with_add("""
         mesh = Mesh(np.array(devices[:4]), ("d",))
         x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("d")))
         seen = set()
@@ -86,7 +86,7 @@ def test_shards_of_a_shard_map_call_each_for_itself_others_with_whole_arrays(ver
             seen.add(x.shape)
             np.asarray(out)[...] = 2 * np.asarray(x)
         whole = jax.jit(buffers.buffer_callback(double, float32(8)))(x)
-        show(jax.block_until_ready(whole))  # of all devices, before they are counted
+        show(jax.block_until_ready(whole))  # on all devices, before calls are counted
         print(sorted(seen)); seen.clear()
         try:
             from jax import shard_map
@@ -98,7 +98,7 @@ def test_shards_of_a_shard_map_call_each_for_itself_others_with_whole_arrays(ver
     """), version)
 
 
-def test_functions_with_effects_are_called_and_what_they_raise_is_told():
+def test_functions_with_effects_are_called_and_their_exceptions_reported():
     done = run(with_add("""
         called = []
         act = buffers.buffer_callback(

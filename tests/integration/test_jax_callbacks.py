@@ -1,10 +1,10 @@
-"""Functions of the user's that computations on the cluster call."""
+"""Callbacks: functions in the user's process that computations on the cluster call."""
 
 import textwrap
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, VERSIONS, lines, run, same_as_jax_itself
+from jax_script import NEEDS_THE_PLUGIN, VERSIONS, lines, run, same_as_jax_cpu
 from test_cluster import cluster  # noqa: F401  a fixture
 
 pytestmark = NEEDS_THE_PLUGIN
@@ -20,8 +20,8 @@ def with_mesh(script: str) -> str:
     return textwrap.dedent(FOUR) + textwrap.dedent(script)
 
 
-def test_values_come_back_as_on_jax_itself():
-    same_as_jax_itself("""
+def test_callbacks_return_the_values_of_the_cpu_backend():
+    same_as_jax_cpu("""
         def host(x, y):
             return np.sin(np.asarray(x)), (np.asarray(y) * 2).astype(np.int32)
         shapes = (jax.ShapeDtypeStruct((3, 5), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.int32))
@@ -30,14 +30,14 @@ def test_values_come_back_as_on_jax_itself():
             a, b = jax.pure_callback(host, shapes, x, y)
             return a + x, b - y
         show(*f(jnp.arange(15.0).reshape(3, 5), jnp.arange(4)))
-        # As a map over the first dimension, and inside a loop.
+        # Under vmap, and inside a loop.
         g = jax.vmap(lambda x: jax.pure_callback(
             lambda v: np.cos(np.asarray(v)), jax.ShapeDtypeStruct((2,), jnp.float32), x,
             vmap_method="sequential"))
         show(g(jnp.arange(6.0).reshape(3, 2)))
         show(jax.jit(lambda x: jax.lax.fori_loop(0, 5, lambda i, v: jax.pure_callback(
             lambda u: np.asarray(u) + 1, jax.ShapeDtypeStruct((), jnp.float32), v), x))(jnp.float32(2)))
-        # Small types, no elements, and more than a message holds.
+        # Small types, empty arrays, and arrays larger than a message.
         for value in (jnp.ones((3,), jnp.bfloat16), jnp.array([True, False]), jnp.ones((2,), jnp.complex64),
                       jnp.zeros((0, 3)), jnp.arange(200_000.0), jnp.arange(-3, 4).astype(jnp.int4),
                       jnp.arange(9, dtype=jnp.uint4).reshape(3, 3)):
@@ -66,7 +66,7 @@ def test_ordered_effects_keep_their_order_over_many_runs():
     """) == ["True 200"]
 
 
-def test_debug_print_is_seen_and_waited_for():
+def test_debug_print_is_printed_before_the_barrier_returns():
     printed = lines("""
         @jax.jit
         def f(x):
@@ -80,7 +80,7 @@ def test_debug_print_is_seen_and_waited_for():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_functions_without_results_are_run_for_what_they_do(version):
+def test_functions_without_results_run_for_their_effects(version):
     printed = lines(with_mesh("""
         @jax.jit
         def alone(x):
@@ -108,7 +108,7 @@ def test_functions_without_results_are_run_for_what_they_do(version):
     assert printed == ["sum 6.0", "sum 28.0", "sum 1.0", "True"]
 
 
-def test_an_array_over_two_workers_is_seen_once_and_whole():
+def test_a_callback_gets_an_array_over_two_workers_once_and_whole():
     printed = lines(with_mesh("""
         x = jax.device_put(jnp.arange(8.0), on_four)
         @jax.jit
@@ -123,7 +123,7 @@ def test_an_array_over_two_workers_is_seen_once_and_whole():
     assert printed == ["[0. 1. 2. 3. 4. 5. 6. 7.]", "[7. 6. 5. 4. 3. 2. 1. 0.]"]
 
 
-def test_each_shard_calls_for_itself_under_shard_map():
+def test_shard_map_calls_once_per_shard():
     assert lines(with_mesh("""
         seen = set()
         def part(x):
@@ -139,7 +139,7 @@ def test_each_shard_calls_for_itself_under_shard_map():
     """), **TWO_WORKERS) == ["[0.0, 1.0, 2.0, 3.0]"]
 
 
-def test_what_a_function_raises_is_told_with_its_traceback_and_the_cluster_lives():
+def test_an_exception_is_reported_with_its_traceback_and_the_cluster_continues():
     printed = lines("""
         def careless(x):
             raise ValueError("the host says no")
@@ -151,13 +151,13 @@ def test_what_a_function_raises_is_told_with_its_traceback_and_the_cluster_lives
                 print("nothing was raised")
             except Exception as error:
                 text = str(error)
-                print("in careless" in text, "the host says no" in text, "declared" in text)
+                print("in careless" in text, "the host says no" in text, "declaration" in text)
         print(float(jax.jit(lambda x: x + 1)(jnp.float32(1))))
     """)
     assert printed == ["True True False", "False False True", "False False True", "2.0"]
 
 
-def test_a_function_may_use_the_cluster_itself():
+def test_a_callback_may_use_the_cluster():
     assert lines("""
         inner = jax.jit(lambda x: jax.pure_callback(
             lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct((), jnp.float32), x) + 1)
@@ -171,7 +171,7 @@ def test_a_function_may_use_the_cluster_itself():
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)"])
-def test_a_client_that_dies_in_a_function_leaves_the_cluster_healthy(end, cluster):
+def test_a_client_that_dies_in_a_callback_leaves_the_cluster_healthy(end, cluster):
     died = run(f"""
         f = jax.jit(lambda x: jax.pure_callback(
             lambda v: {end}, jax.ShapeDtypeStruct((), jnp.float32), x))
@@ -183,7 +183,7 @@ def test_a_client_that_dies_in_a_function_leaves_the_cluster_healthy(end, cluste
     cluster.wait_for_zero()
 
 
-def test_a_partitioned_callback_sees_the_shards_that_it_would_see():
+def test_a_partitioned_callback_gets_the_shards_of_its_sharding():
     assert lines(with_mesh("""
         def tell(a):
             jax.debug.callback(lambda b: print(f"{sorted(np.asarray(b).tolist())}\\n", end=""), a, partitioned=True)
@@ -192,7 +192,7 @@ def test_a_partitioned_callback_sees_the_shards_that_it_would_see():
         jax.effects_barrier()
         np.asarray(jax.jit(jax.shard_map(tell, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(jnp.zeros(4)))
         jax.effects_barrier()
-        # Where the compiler divides the arrays, into shapes that only it knows.
+        # The compiler partitions the arrays, into shapes that only it knows.
         seen = []
         square = Mesh(np.array(devices[:4]).reshape(2, 2), ("a", "b"))
         x = jax.device_put(np.arange(16).reshape(2, 8), NamedSharding(square, P("a", "b")))

@@ -1,6 +1,6 @@
-"""Every type of element that JAX has, there and back, on one device and on several.
-On a device small types are packed or not as XLA likes; on the host each element
-has a byte of its own."""
+"""All element types of JAX, uploaded and downloaded, on one device and on several.
+On a device XLA may pack types smaller than a byte; on the host each element has a
+byte."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def values(name, *shape):
 """
 
 
-def test_arrays_of_every_type_come_back_as_they_were():
+def test_arrays_of_every_type_come_back_unchanged():
     assert lines(TOOLS + """
 mesh = Mesh(np.array(devices[:4]).reshape(2, 2), ("a", "b"))
 shardings = [NamedSharding(mesh, s) for s in (P("a", "b"), P("b", "a"), P(None, "a"), P())]
@@ -59,7 +59,7 @@ print("done")
 """, TOW_LOCAL="workers=2,devices=2") == ["done"]
 
 
-def test_every_type_computes_what_jax_computes():
+def test_every_type_computes_the_values_of_the_cpu_backend():
     script = TOOLS + """
 def crc(*arrays):
     return [(str(a.dtype), zlib.crc32(np.asarray(a).tobytes())) for a in arrays]
@@ -89,7 +89,7 @@ for name in ("float16", "bfloat16", "float8_e5m2", "int16"):
     assert len(got) > 20
 
 
-def test_collectives_take_every_type():
+def test_collectives_accept_every_type():
     script = TOOLS + """
 mesh = Mesh(np.array(devices[:4]), ("d",))
 def body(a):
@@ -111,8 +111,8 @@ for name in COMPLEX:
     assert lines(script, TOW_LOCAL="workers=2,devices=2") == wanted
 
 
-def test_small_floats_go_through_shard_map():
-    """Shardy's operations have MLIR's own types, which the cluster's XLA knows by name only."""
+def test_small_floats_work_in_shard_map():
+    """Shardy's operations have MLIR's built-in types, which the cluster's XLA parses by name."""
     script = TOOLS + """
 mesh = Mesh(np.array(devices[:2]), ("d",))
 def body(a):

@@ -1,4 +1,4 @@
-"""Arrays for other frameworks, the profiler, and very many arrays."""
+"""DLPack and other frameworks, the profiler, and very many arrays."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def refused(kind, why, call):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_others_get_a_copy(version):
+def test_other_frameworks_get_a_copy(version):
     assert lines(REFUSED + """
 x = jax.device_put(np.arange(6, dtype=np.float32).reshape(2, 3), devices[1])
 copy = np.from_dlpack(x)
@@ -30,7 +30,7 @@ for array in (np.asarray(x), x.__array__(), np.array(x), x.addressable_data(0)):
     assert np.array_equal(array, copy)
 assert x.__array__(dtype=np.float64).dtype == np.float64
 refused(BufferError, "without a copy", lambda: x.__dlpack__(copy=False))
-refused(BufferError, "not on the DLPack device (2, 0)", lambda: x.__dlpack__(dl_device=(2, 0)))
+refused(BufferError, "not to device (2, 0)", lambda: x.__dlpack__(dl_device=(2, 0)))
 both = jax.device_put(np.ones(4), NamedSharding(Mesh(np.array(devices), "d"), P("d")))
 refused(BufferError, "np.asarray(x)", lambda: both.__dlpack__())
 refused(jax.errors.JaxRuntimeError, "np.asarray(x)", lambda: x.unsafe_buffer_pointer())
@@ -44,7 +44,7 @@ print("copied")
 """, python_path=version, **SMALL) == ["copied"]
 
 
-def test_arrays_of_others_come_in_by_way_of_the_cpu():
+def test_arrays_of_other_frameworks_arrive_through_the_cpu_backend():
     assert lines("""
 x = jax.device_put(jax.dlpack.from_dlpack(np.arange(3, dtype=np.float32)), devices[1])
 print(float(x.sum()), x.devices() == {devices[1]})
@@ -63,9 +63,9 @@ print(float((jnp.arange(4.0) * 2).sum()))
     assert list(tmp_path.rglob("*.xplane.pb"))
 
 
-def test_a_trace_has_what_the_cluster_did(tmp_path):
-    """Lines of all devices, with the computation's name, within the trace; controller and
-    workers on the same clock."""
+def test_a_trace_shows_the_work_of_the_cluster(tmp_path):
+    """The trace has a line for each device, with the computation's name; controller and
+    workers use the same clock."""
     assert lines(f"""
 mesh = Mesh(np.array(devices), "d")
 x = jax.device_put(np.ones((4, 8), np.float32), NamedSharding(mesh, P("d")))
@@ -96,7 +96,7 @@ print({{"Run", "Done"}} <= {{e.name for line in ours["controller"].lines for e i
     assert list(tmp_path.rglob("*.trace.json.gz"))
 
 
-def test_thousands_of_arrays_live_and_go():
+def test_thousands_of_arrays_are_held_and_freed():
     assert lines("""
 import gc, weakref
 COUNT = 20_000

@@ -1,4 +1,4 @@
-"""What goes wrong under JAX: an error that says what and where; no hanging, no abort."""
+"""Failures under JAX: each is an error that names its cause; nothing hangs or aborts."""
 
 import contextlib
 import shutil
@@ -25,7 +25,7 @@ def fresh():
     return jax.device_put(np.ones((8, 16), np.float32), NamedSharding(mesh, P("d")))
 """
 
-# Never ends by itself.
+# A computation that never ends.
 FOREVER = """
 forever = jax.jit(lambda v: jax.lax.while_loop(lambda s: s >= 0, lambda s: (s + 1) % 1000, v))
 """
@@ -37,14 +37,14 @@ def after(first: str, script: str) -> str:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="tow-", dir="/tmp"))  # Short: a socket's path.
+    path = Path(tempfile.mkdtemp(prefix="tow-", dir="/tmp"))  # Socket paths must be short.
     yield path
     shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def cluster(tow, folder: Path, *words: str) -> Iterator[str]:
-    done = tow("up", "--folder", str(folder), *words)
+def cluster(tow, folder: Path, *arguments: str) -> Iterator[str]:
+    done = tow("up", "--folder", str(folder), *arguments)
     assert done.returncode == 0, done.stderr
     try:
         yield f"unix:{folder}/cluster.sock"
@@ -54,13 +54,13 @@ def cluster(tow, folder: Path, *words: str) -> Iterator[str]:
 
 
 def refused(**environment: str) -> str:
-    """JAX has no backend, and says why in its last line."""
+    """The last line of JAX's error, when JAX gets no backend."""
     done = run("pass", **environment)
     assert done.returncode == 1, done.stderr
     return done.stderr.strip().splitlines()[-1]
 
 
-# ---- no way to the cluster ----
+# ---- connecting ----
 
 @pytest.fixture
 def token(folder) -> str:
@@ -71,7 +71,7 @@ def token(folder) -> str:
 
 
 class Impostor:
-    """Listens where a cluster is looked for, and says its one line to all."""
+    """Listens at the address of a cluster, and sends one line to each connection."""
 
     def __init__(self, path: Path, line: bytes) -> None:
         self.line = line
@@ -86,7 +86,7 @@ class Impostor:
             peer, _ = self.listener.accept()
             with peer, contextlib.suppress(OSError):
                 if not peer.recv(8):
-                    return  # It is close() that called.
+                    return  # Woken by close().
                 peer.sendall(self.line)
                 while peer.recv(4096):
                     pass
@@ -98,14 +98,14 @@ class Impostor:
         self.listener.close()
 
 
-def test_no_cluster_at_the_address_says_so(token):
+def test_an_address_without_a_cluster_is_named(token):
     error = refused(TOW_ADDRESS="unix:/nonexistent/socket", TOW_TOKEN_FILE=token)
     assert "unix:/nonexistent/socket" in error
     assert "UNAVAILABLE" in error
 
 
-def test_no_listener_at_the_port_says_so(token):
-    with socket.socket() as bound:  # Nobody listens, and nobody else can.
+def test_a_port_without_a_listener_is_named(token):
+    with socket.socket() as bound:  # Bound but not listening, so no other process can listen.
         bound.bind(("127.0.0.1", 0))
         address = f"tcp:127.0.0.1:{bound.getsockname()[1]}"
         error = refused(TOW_ADDRESS=address, TOW_TOKEN_FILE=token)
@@ -119,17 +119,17 @@ def test_without_a_token_the_next_step_is_named():
     assert "tow keys" in error
 
 
-@pytest.mark.parametrize("line, words", [
+@pytest.mark.parametrize("line, fragments", [
     (b"TOWPATH\x09", ["FAILED_PRECONDITION", "version 9", "we speak 1", "same release"]),
     (b"HTTP/1.1 400 Bad Request\r\n\r\n", ["HTTP", "is the address right"]),
 ])
-def test_a_cluster_of_another_version_or_none_is_told_apart(folder, token, line, words):
+def test_another_protocol_version_and_another_protocol_are_distinguished(folder, token, line, fragments):
     impostor = Impostor(folder / "other.sock", line)
     try:
         error = refused(TOW_ADDRESS=f"unix:{folder}/other.sock", TOW_TOKEN_FILE=token)
     finally:
         impostor.close()
-    assert [word for word in words if word not in error] == [], error
+    assert [fragment for fragment in fragments if fragment not in error] == [], error
 
 
 def test_another_token_is_refused(tow, folder):
@@ -144,7 +144,7 @@ def test_another_token_is_refused(tow, folder):
 
 # ---- programs ----
 
-def test_a_program_that_xla_refuses_says_why_and_the_session_goes_on():
+def test_a_program_that_xla_rejects_is_an_error_and_the_session_continues():
     assert lines("""
         from jax import ffi
         try:
@@ -155,7 +155,7 @@ def test_a_program_that_xla_refuses_says_why_and_the_session_goes_on():
         """) == ["True", "3.0"]
 
 
-# An op that StableHLO has since 1.14, as JAX 0.10 writes it.
+# An op that StableHLO has since 1.14, as JAX 0.10 serialises it.
 NEWER = '''
 from jax._src.lib import xla_client
 text = """func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
@@ -174,23 +174,23 @@ print(float(jnp.ones(3).sum()))
 
 
 def test_an_op_newer_than_the_cluster_is_named_with_the_version():
-    said, after_it = lines(NEWER)
-    assert "vhlo.composite_v2" in said
-    assert "plugin version 1.13." in said
+    message, after_it = lines(NEWER)
+    assert "vhlo.composite_v2" in message
+    assert "plugin version 1.13." in message
     assert after_it == "3.0"
 
 
-def test_a_cluster_that_is_sent_a_newer_op_names_it_and_both_versions():
-    said, after_it = lines(NEWER, TOW_STABLEHLO="1.17.0")
-    assert "vhlo.composite_v2" in said
-    assert "StableHLO_v1.17.0" in said and "StableHLO v1.13.7" in said
+def test_a_cluster_that_receives_a_newer_op_names_it_and_both_versions():
+    message, after_it = lines(NEWER, TOW_STABLEHLO="1.17.0")
+    assert "vhlo.composite_v2" in message
+    assert "StableHLO_v1.17.0" in message and "StableHLO v1.13.7" in message
     assert after_it == "3.0"
 
 
 # ---- memory ----
 
-def test_out_of_memory_is_an_error_and_the_session_goes_on(tow, folder):
-    no_room = ["--memory", "600000000", "--host-memory", "0"]  # Idle arrays stay where they are.
+def test_out_of_memory_is_an_error_and_the_session_continues(tow, folder):
+    no_room = ["--memory", "600000000", "--host-memory", "0"]  # Idle arrays cannot be spilled.
     with cluster(tow, folder, "--devices", "2", *no_room) as address:
         assert lines("""
             kept = []
@@ -205,7 +205,7 @@ def test_out_of_memory_is_an_error_and_the_session_goes_on(tow, folder):
             """, TOW_ADDRESS=address) == ["2 True", "1048576.0"]
 
 
-def test_too_large_for_the_device_is_an_error_wherever_it_arises(tow, folder):
+def test_uploads_results_and_temporaries_too_large_for_the_device_are_errors(tow, folder):
     with cluster(tow, folder, "--devices", "1", "--memory", "64000000") as address:
         assert lines("""
             def tell(make):
@@ -216,7 +216,7 @@ def test_too_large_for_the_device_is_an_error_wherever_it_arises(tow, folder):
             small = jnp.ones(1 << 20)
             tell(lambda: jax.device_put(np.ones(1 << 25, np.float32)))            # an upload
             tell(lambda: jax.jit(lambda v: jnp.tile(v, 32))(small))               # a result
-            tell(lambda: jax.jit(lambda v: jnp.sort(jnp.tile(v, 32))[0])(small))  # in between
+            tell(lambda: jax.jit(lambda v: jnp.sort(jnp.tile(v, 32))[0])(small))  # a temporary
             print(float(small.sum()))
             """, TOW_ADDRESS=address) == ["True", "True", "True", "1048576.0"]
 
@@ -225,7 +225,7 @@ def test_too_large_for_the_device_is_an_error_wherever_it_arises(tow, folder):
 
 @pytest.mark.parametrize("local, victim", [
     ("workers=2,devices=4", "worker-1"), ("workers=1,devices=8,apart", "worker-0")])
-def test_a_worker_lost_in_a_step_fails_it_and_its_devices_come_again(local, victim):
+def test_a_worker_killed_in_a_step_fails_it_and_its_devices_return(local, victim):
     assert lines(after(MESH, f"""
         x = fresh()
         for _ in range(100):
@@ -238,7 +238,7 @@ def test_a_worker_lost_in_a_step_fails_it_and_its_devices_come_again(local, vict
             print(np.asarray(x))
         except jax.errors.JaxRuntimeError as error:
             print("UNAVAILABLE" in str(error) and "{victim}" in str(error))
-        while True:  # The watchdog is the test's.
+        while True:  # The watchdog of the test ends it.
             try:
                 x = step(fresh())
                 print(float(np.asarray(x).mean()))
@@ -254,7 +254,7 @@ def test_a_worker_lost_in_a_step_fails_it_and_its_devices_come_again(local, vict
         """), TOW_LOCAL=local) == ["True", "2.0", "True", "True", "True", "2.0"]
 
 
-def test_while_a_worker_is_away_its_devices_are_an_error_at_once():
+def test_devices_of_a_disconnected_worker_are_an_error_at_once():
     assert lines(after(MESH, """
         def tell(use):
             try:
@@ -265,7 +265,7 @@ def test_while_a_worker_is_away_its_devices_are_an_error_at_once():
         x = step(fresh())
         y = far(jax.device_put(1.0, devices[7]))
         jax.block_until_ready((x, y))
-        os.kill(cluster_process(), signal.SIGSTOP)  # It starts nobody now.
+        os.kill(cluster_process(), signal.SIGSTOP)  # It restarts no process.
         os.kill(worker_process("worker-1"), signal.SIGKILL)
         print(tell(lambda: step(x)))
         print([tell(use) for use in (lambda: step(x), lambda: far(y), fresh,
@@ -281,7 +281,7 @@ def test_while_a_worker_is_away_its_devices_are_an_error_at_once():
             "True", str([True] * 6), "2.0", "2.0 2.0"]
 
 
-def test_a_lost_worker_is_no_matter_of_the_others():
+def test_a_killed_worker_does_not_affect_the_others():
     assert lines(after(MESH, """
         here = jax.device_put(np.float32(20), devices[0])
         double = jax.jit(lambda v: v * 2)
@@ -295,7 +295,7 @@ def test_a_lost_worker_is_no_matter_of_the_others():
         """), TOW_LOCAL="workers=2,devices=4") == ["40.0 2.0"]
 
 
-def test_a_worker_lost_again_and_again_comes_again():
+def test_a_worker_killed_repeatedly_returns_each_time():
     assert lines(after(MESH, """
         for _ in range(3):
             while True:
@@ -317,13 +317,13 @@ def test_a_worker_lost_again_and_again_comes_again():
 
 # ---- the controller ----
 
-# Of the cluster: who is the controller, or all but compilers; and the loop of docs/jax.md.
+# Processes of the cluster: the controller, or all but compilers; and the retry loop of docs/jax.md.
 KILLING = """
 def controllers():
     return [p for p in children(cluster_process())
-            if {"controller", "--with-controller"} & set(words(p))]
-def everybody():
-    return [p for p in children(cluster_process()) if words(p)[0] == "tow"]
+            if {"controller", "--with-controller"} & set(command_line(p))]
+def all_processes():
+    return [p for p in children(cluster_process()) if command_line(p)[0] == "tow"]
 def kill(processes):
     for process in processes:
         os.kill(process, signal.SIGKILL)
@@ -333,7 +333,7 @@ def tell(use):
     except jax.errors.JaxRuntimeError as error:
         return str(error)
 def persist(use):
-    while True:  # The watchdog is the test's.
+    while True:  # The watchdog of the test ends it.
         try:
             return float(np.asarray(use()).mean())
         except jax.errors.JaxRuntimeError as error:
@@ -342,12 +342,12 @@ def persist(use):
 
 
 @pytest.mark.parametrize("local, victims", [
-    ("devices=8", "controllers()"), ("devices=8,apart", "controllers()"), ("devices=8,apart", "everybody()"),
-    ("workers=2,devices=4", "controllers()"), ("workers=2,devices=4", "everybody()")])
-def test_a_lost_controller_fails_all_and_comes_again(local, victims):
+    ("devices=8", "controllers()"), ("devices=8,apart", "controllers()"), ("devices=8,apart", "all_processes()"),
+    ("workers=2,devices=4", "controllers()"), ("workers=2,devices=4", "all_processes()")])
+def test_a_killed_controller_fails_everything_and_returns(local, victims):
     assert lines(after(MESH + KILLING, f"""
         x = kept = step(fresh())
-        idle = jax.device_put(np.ones((8, 128), np.float32), x.sharding)  # Not so small as to be here.
+        idle = jax.device_put(np.ones((8, 128), np.float32), x.sharding)  # Too large to be a cached value.
         jax.block_until_ready((x, idle))
         kill({victims})
         def on():
@@ -359,12 +359,12 @@ def test_a_lost_controller_fails_all_and_comes_again(local, victims):
         print("UNAVAILABLE" in error and "the cluster is gone" in error)
         print(persist(lambda: step(fresh())))
         for use in (step, jax.jit(lambda v: v * 2), lambda v: v, lambda v: jax.device_put(v, devices[3])):
-            print([("UNAVAILABLE" in tell(lambda: use(old)), "anew" in tell(lambda: use(old))) for old in (kept, idle)])
+            print([("UNAVAILABLE" in tell(lambda: use(old)), "again" in tell(lambda: use(old))) for old in (kept, idle)])
         print(jax.devices() == devices, float(jax.jit(lambda v: v + 1)(jax.device_put(1.0, devices[-1]))))
         """), TOW_LOCAL=local) == ["True", "2.0"] + [str([(True, True)] * 2)] * 4 + ["True 2.0"]
 
 
-def test_a_controller_lost_again_and_again_comes_again():
+def test_a_controller_killed_repeatedly_returns_each_time():
     assert lines(after(MESH + KILLING, """
         for _ in range(3):
             print(persist(lambda: step(fresh())))
@@ -373,7 +373,7 @@ def test_a_controller_lost_again_and_again_comes_again():
         """)) == ["2.0"] * 4
 
 
-def test_all_kinds_of_functions_are_there_again_with_the_controller():
+def test_all_kinds_of_functions_work_after_the_controller_returns():
     assert lines(after(MESH + KILLING, """
         def double(v):
             return np.asarray(v) * 2
@@ -389,11 +389,11 @@ def test_all_kinds_of_functions_are_there_again_with_the_controller():
         """)) == ["2.0 2.0 2.0", "2.0 2.0 2.0 2.0", "True True"]
 
 
-def test_while_the_controller_is_away_all_is_an_error_at_once():
+def test_without_a_controller_every_use_is_an_error_at_once():
     assert lines(after(MESH + KILLING, """
         x = step(fresh())
         jax.block_until_ready(x)
-        os.kill(cluster_process(), signal.SIGSTOP)  # It starts nobody now.
+        os.kill(cluster_process(), signal.SIGSTOP)  # It restarts no process.
         kill(controllers())
         while tell(lambda: step(x)) is None:
             pass
@@ -405,7 +405,7 @@ def test_while_the_controller_is_away_all_is_an_error_at_once():
         """)) == [str([True] * 5), "2.0"]
 
 
-def test_a_local_cluster_that_has_ended_for_good_says_so():
+def test_a_local_cluster_that_ended_for_good_is_reported():
     assert lines(after(MESH + KILLING, """
         jax.block_until_ready(fresh())
         kill([cluster_process()])
@@ -417,7 +417,7 @@ def test_a_local_cluster_that_has_ended_for_good_says_so():
 
 # ---- processes ----
 
-def test_a_forked_child_gets_an_error_and_the_parent_goes_on():
+def test_a_forked_child_gets_an_error_and_the_parent_continues():
     assert lines("""
         f = jax.jit(lambda v: v + 1)
         x = f(jnp.ones(()))
@@ -430,9 +430,9 @@ def test_a_forked_child_gets_an_error_and_the_parent_goes_on():
                 return False
         child = os.fork()
         if child == 0:
-            told = [tell(use) for use in (lambda: f(x), lambda: np.asarray(x), lambda: jnp.ones(7) + 1,
+            failed = [tell(use) for use in (lambda: f(x), lambda: np.asarray(x), lambda: jnp.ones(7) + 1,
                                           lambda: jax.device_put(np.ones(1 << 20)))]
-            os._exit(7 if told == [True] * 4 else 8)
+            os._exit(7 if failed == [True] * 4 else 8)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         print(float(f(x)))
         """) == ["7", "3.0"]
@@ -458,7 +458,7 @@ def test_ctrl_c_ends_a_wait_and_the_cluster(wait):
 
 
 @pytest.mark.parametrize("first", ["jnp.zeros((), jnp.int32)", "forever(jnp.int32(3))"])
-def test_exits_with_a_thousand_steps_in_flight(first):
+def test_a_script_exits_cleanly_with_a_thousand_steps_in_flight(first):
     done = run(after(FOREVER, f"""
         f = jax.jit(lambda v: v + 1)
         x = {first}
@@ -471,7 +471,7 @@ def test_exits_with_a_thousand_steps_in_flight(first):
     await_end(int(done.stdout))
 
 
-def test_a_killed_user_takes_the_cluster_along():
+def test_a_local_cluster_ends_when_its_script_is_killed():
     process = start("""
         x = jnp.zeros(()) + 1
         print(cluster_process(), flush=True)

@@ -1,4 +1,4 @@
-"""What JAX tells of compiled programs and of memory: the cluster's numbers, not made up."""
+"""Properties of compiled programs and of memory that JAX reports come from the cluster."""
 
 import pytest
 
@@ -17,7 +17,7 @@ compiled = jax.jit(lambda x: (jnp.sin(x) * 2, x.sum()), donate_argnums=0).lower(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_memory_in_use_is_what_lives_there(version):
+def test_memory_in_use_counts_live_arrays(version):
     assert lines("""
 def used(device):
     return device.memory_stats()["bytes_in_use"]
@@ -31,7 +31,7 @@ print(used(devices[0]) - before, devices[0].memory_stats()["peak_bytes_in_use"] 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_compiled_program_tells_what_it_costs(version):
+def test_a_compiled_program_reports_its_costs(version):
     assert lines(STEP + """
 costs = compiled.cost_analysis()
 costs = costs[0] if isinstance(costs, list) else costs
@@ -50,7 +50,7 @@ print("all-reduce" in text, "sine" in text, "fusion" in text, "num_partitions=4"
 """, **SMALL) == ["True True True True"]
 
 
-def test_fingerprints_tell_programs_apart():
+def test_fingerprints_distinguish_programs():
     script = """
 def fingerprint(f, device):
     x = jax.device_put(np.float32(1), device)
@@ -65,7 +65,7 @@ print(a == b, a == c, a.hex())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_results_are_in_the_memory_that_is_said(version):
+def test_results_are_in_the_reported_memory(version):
     assert lines(STEP + """
 print(compiled.runtime_executable().get_output_memory_kinds(), compiled(x)[0].sharding.memory_kind)
 """, python_path=version, **SMALL) == ["[['device', 'device']] device"]

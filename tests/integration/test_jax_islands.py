@@ -1,4 +1,4 @@
-"""Plain JAX on a cluster of two islands, which it sees as one set of devices."""
+"""Plain JAX on a cluster of two islands, which JAX sees as one set of devices."""
 
 import pathlib
 import shutil
@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, lines, same_as_jax_itself
+from jax_script import NEEDS_THE_PLUGIN, lines, same_as_jax_cpu
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 pytestmark = NEEDS_THE_PLUGIN
@@ -25,31 +25,31 @@ def islands(tow):
     assert done.returncode == 0, done.stderr
 
 
-def test_devices_tell_where_they_are(islands):
-    said = lines("""
+def test_devices_report_their_island_and_worker(islands):
+    printed = lines("""
         for d in devices:
             print(d.island, d.island_index, d.worker, d.host_index, *d.coords, bool(d.host))
         """, **islands)
-    assert said == [f"island-{i} {i} worker-{i} 0 0 {j} True" for i in range(2) for j in range(4)]
+    assert printed == [f"island-{i} {i} worker-{i} 0 0 {j} True" for i in range(2) for j in range(4)]
 
 
-def test_coordinates_are_in_the_order_of_the_workers_names():
-    said = lines("""
+def test_coordinates_follow_the_order_of_worker_names():
+    printed = lines("""
         for d in devices:
             print(d.worker, *d.coords)
         """, TOW_LOCAL="workers=3,devices=2")
-    assert said == [f"worker-{i} {i} {j}" for i in range(3) for j in range(2)]
+    assert printed == [f"worker-{i} {i} {j}" for i in range(3) for j in range(2)]
 
 
-def test_the_cluster_tells_its_stablehlo(islands):
+def test_the_cluster_reports_its_stablehlo_version(islands):
     script = "print(*devices[0].client.stablehlo_current_version)"
-    [told] = lines(script, **islands)
-    assert tuple(map(int, told.split())) > (1, 0, 0)  # which is what nobody says
+    [version] = lines(script, **islands)
+    assert tuple(map(int, version.split())) > (1, 0, 0)  # the default, which no cluster has
     assert lines(script, TOW_STABLEHLO="1.9.3", **islands) == ["1 9 3"]
 
 
 def test_a_mesh_over_islands_computes_what_jax_computes(islands):
-    same_as_jax_itself("""
+    same_as_jax_cpu("""
         for order in (devices, devices[::-1], devices[::2] + devices[1::2]):
             mesh = Mesh(np.array(order).reshape(2, 4), ("a", "b"))
             x = jax.device_put(np.arange(256.0, dtype=np.float32).reshape(16, 16) / 256,
@@ -63,8 +63,8 @@ def test_a_mesh_over_islands_computes_what_jax_computes(islands):
         """, **islands)
 
 
-def test_gangs_within_and_over_islands_end(islands):
-    same_as_jax_itself("""
+def test_gangs_within_and_over_islands_do_not_deadlock(islands):
+    same_as_jax_cpu("""
         meshes = [Mesh(np.array(d), "d") for d in (devices[:4], devices[4:], devices, devices[2:6])]
         total = jax.jit(lambda x: x + x.sum() / 1000)
         xs = [jax.device_put(np.ones(24 // m.size * m.size, np.float32), NamedSharding(m, P("d")))
@@ -76,7 +76,7 @@ def test_gangs_within_and_over_islands_end(islands):
 
 
 def test_copies_go_between_islands(islands):
-    same_as_jax_itself("""
+    same_as_jax_cpu("""
         for size in (4, 1 << 20):
             x = jax.device_put(np.arange(size, dtype=np.float32) / size, devices[1])
             for i in (6, 2, 7, 0):
@@ -86,7 +86,7 @@ def test_copies_go_between_islands(islands):
         """, **islands)
 
 
-def test_a_local_cluster_of_two_islands():
+def test_a_local_cluster_can_have_two_islands():
     assert lines("print([d.island for d in devices])",
                  TOW_LOCAL="workers=2,devices=2,islands=2") == [
         "['island-0', 'island-0', 'island-1', 'island-1']"]

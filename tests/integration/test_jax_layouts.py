@@ -1,5 +1,5 @@
-"""Arrays whose dimensions lie in another order than row by row (jax.experimental.layout): what JAX's
-own CPU backend says of them, and their values, element for element."""
+"""Arrays that are not in row-major order (jax.experimental.layout): layouts and values are those of
+JAX's own CPU backend."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def values(name, *shape):
     return (np.arange(np.prod(shape)).reshape(shape) % 7).astype(np.float32).astype(dtype)
 def order(array):
     return array.format.layout.major_to_minor
-def told(word, array):
+def describe(word, array):
     whole = np.asarray(array)
     shards = [zlib.crc32(np.ascontiguousarray(np.asarray(s.data)).tobytes()) for s in array.addressable_shards]
     print(word, whole.dtype, whole.shape, order(array), zlib.crc32(np.ascontiguousarray(whole).tobytes()), *shards)
@@ -29,7 +29,7 @@ HERE = {"TOW_LOCAL": "workers=1,devices=4"}
 TWO_WORKERS = {"TOW_LOCAL": "workers=2,devices=2"}
 
 
-def same_words_as_jax_itself(script: str, **environment: str) -> None:
+def same_lines_as_jax_cpu(script: str, **environment: str) -> None:
     wanted = lines(TOOLS + script, JAX_PLATFORMS="cpu", NPROC="16",
                    XLA_FLAGS="--xla_force_host_platform_device_count=8")
     assert wanted
@@ -37,36 +37,36 @@ def same_words_as_jax_itself(script: str, **environment: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", [HERE, TWO_WORKERS], ids=["a worker", "two workers"])
-def test_arrays_lie_as_asked_and_have_their_values(cluster):
-    same_words_as_jax_itself("""
+def test_arrays_have_the_requested_layout_and_their_values(cluster):
+    same_lines_as_jax_cpu("""
 def check(name, shape, spec, orders):
     x = values(name, *shape)
     for sharding in (one, NamedSharding(mesh, spec)):
         for major_to_minor in orders:
             there = Format(Layout(major_to_minor), sharding)
             y = jax.device_put(x, there)
-            told("put", y)
-            told("through jit", jax.jit(lambda a: a + a, in_shardings=there, out_shardings=there)(y))
-            told("from numpy", jax.jit(lambda a: a + a, in_shardings=there)(x))
-            told("of itself", jax.jit(lambda a: a + a)(y))
-            told("back", jax.device_put(y, Format(Layout(tuple(range(len(shape)))), sharding)))
-            told("elsewhere", jax.device_put(y, devices[3]))
-            told("other mesh", jax.device_put(y, NamedSharding(mesh, P("b"))))
-            told("one row", y[1])
+            describe("put", y)
+            describe("through jit", jax.jit(lambda a: a + a, in_shardings=there, out_shardings=there)(y))
+            describe("from numpy", jax.jit(lambda a: a + a, in_shardings=there)(x))
+            describe("of itself", jax.jit(lambda a: a + a)(y))
+            describe("back", jax.device_put(y, Format(Layout(tuple(range(len(shape)))), sharding)))
+            describe("elsewhere", jax.device_put(y, devices[3]))
+            describe("other mesh", jax.device_put(y, NamedSharding(mesh, P("b"))))
+            describe("one row", y[1])
 for name in ("float32", "bfloat16", "int8"):
     check(name, (8, 6), P("a", "b"), [(1, 0)])
 check("float32", (4, 6, 10), P("b", None, "a"), [(0, 1, 2), (1, 2, 0), (0, 2, 1)])
 """, **cluster)
 
 
-def test_small_types_and_odd_shapes():
-    same_words_as_jax_itself("""
+def test_small_types_and_odd_shapes_keep_their_values():
+    same_lines_as_jax_cpu("""
 def turn(x, major_to_minor, sharding=one):
     there = Format(Layout(major_to_minor), sharding)
     y = jax.device_put(x, there)
-    told("put", y)
-    told("through jit", jax.jit(lambda a: a[::-1], in_shardings=there, out_shardings=there)(y))
-    told("copied", jax.device_put(y, devices[1]))
+    describe("put", y)
+    describe("through jit", jax.jit(lambda a: a[::-1], in_shardings=there, out_shardings=there)(y))
+    describe("copied", jax.device_put(y, devices[1]))
 for name in ("int4", "uint4", "int2", "float8_e4m3fn", "bool_", "float64", "complex64"):
     turn(values(name, 6, 8), (1, 0))
 turn(values("int4", 8, 12), (1, 0), NamedSharding(mesh, P("a", "b")))
@@ -82,7 +82,7 @@ turn(values("int16", 40, 70)[::-2, ::3], (1, 0))
 
 
 def test_donated_arrays_are_consumed():
-    same_words_as_jax_itself("""
+    same_lines_as_jax_cpu("""
 sharding = NamedSharding(mesh, P("a", "b"))
 turned, plain = Format(Layout((1, 0)), sharding), Format(Layout((0, 1)), sharding)
 for before, after in itertools.product((turned, plain), repeat=2):
@@ -90,19 +90,19 @@ for before, after in itertools.product((turned, plain), repeat=2):
     x = jax.device_put(values("float32", 16, 12), before)
     held = np.asarray(x)
     y = step(x)
-    told("after", y)
+    describe("after", y)
     if before is after:
         print(x.is_deleted())
     print(held.sum())
 x = jax.device_put(values("float32", 16, 12), turned)
 for _ in range(20):
     x = jax.jit(lambda a: a % 5 + 1, in_shardings=turned, out_shardings=turned, donate_argnums=0)(x)
-told("twenty steps", x)
+describe("twenty steps", x)
 """, **HERE)
 
 
-def test_what_is_left_to_the_compiler_is_told():
-    same_words_as_jax_itself("""
+def test_layouts_chosen_by_the_compiler_are_reported():
+    same_lines_as_jax_cpu("""
 def orders(formats):
     return [f.layout and f.layout.major_to_minor for f in jax.tree.leaves(formats)]
 x, y = values("float32", 8, 12), values("float32", 12, 4)
@@ -116,11 +116,11 @@ for sharding in (one, NamedSharding(mesh, P("a"))):
         print(word, orders(compiled.input_formats), orders(compiled.output_formats))
         arguments = [jax.device_put(v, f) for v, f in zip((x, y), compiled.input_formats[0])]
         for result in jax.tree.leaves(compiled(*arguments)):
-            told(word, result)
+            describe(word, result)
 """, **HERE)
 
 
-def test_results_that_are_left_to_the_compiler_change_no_others():
+def test_layouts_chosen_by_the_compiler_do_not_change_other_results():
     assert lines(TOOLS + """
 x = values("float32", 8, 12)
 turned = Format(Layout((1, 0)), one)
@@ -133,16 +133,16 @@ print("as asked")
 """, **HERE) == ["as asked"]
 
 
-def test_one_by_one_and_by_callback():
-    same_words_as_jax_itself("""
+def test_arrays_from_single_shards_and_from_a_callback_have_their_layout():
+    same_lines_as_jax_cpu("""
 x = values("float32", 8, 12)
 there = Format(Layout((1, 0)), NamedSharding(mesh, P("a", "b")))
 y = jax.make_array_from_callback(x.shape, there, lambda index: x[index])
-told("by callback", y)
+describe("by callback", y)
 again = jax.make_array_from_single_device_arrays(x.shape, there.sharding, [s.data for s in y.addressable_shards])
-told("one by one", again)
-told("used", jax.jit(lambda a: a @ a.T)(again))
-told("derived", jax.jit(jax.grad(lambda a: (a ** 2).sum()))(y))
+describe("one by one", again)
+describe("used", jax.jit(lambda a: a @ a.T)(again))
+describe("derived", jax.jit(jax.grad(lambda a: (a ** 2).sum()))(y))
 """, **HERE)
 
 
@@ -155,10 +155,10 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 there = Format(Layout((1, 0)), NamedSharding(mesh, P("a", "b")))
 x = jax.device_put(values("float32", 8, 12), there)
 compiled = jax.jit(lambda a: a * 3, in_shardings=there, out_shardings=there).lower(x).compile()
-told("cached", compiled(x))
+describe("cached", compiled(x))
 loaded = serialize_executable.deserialize_and_load(*serialize_executable.serialize(compiled))
 print(loaded.input_formats[0][0].layout.major_to_minor, loaded.output_formats.layout.major_to_minor)
-told("loaded", loaded(x))
+describe("loaded", loaded(x))
 """
     first = lines(script, **HERE)
     assert first[0].split("(1, 0)")[1] == first[2].split("(1, 0)")[1]
@@ -166,7 +166,7 @@ told("loaded", loaded(x))
     assert lines(script, **HERE) == first
 
 
-def test_what_cannot_be_is_said():
+def test_unsupported_layouts_are_refused():
     assert lines(TOOLS + """
 x = jax.device_put(values("float32", 8, 8), Format(Layout((1, 0)), one))
 def refused(why, call):
@@ -179,6 +179,6 @@ def refused(why, call):
 plain = jax.jit(lambda a: a + 1).lower(jax.ShapeDtypeStruct((8, 8), np.float32, sharding=one)).compile()
 refused("layouts that disagree", lambda: plain(x))
 refused("does not match the layout", lambda: jax.jit(lambda a: a, in_shardings=Format(Layout((0, 1)), one))(x))
-refused("no tiles", lambda: jax.device_put(x, Format(Layout((1, 0), ((2, 2),)), one)))
+refused("tiles and memory spaces are not supported", lambda: jax.device_put(x, Format(Layout((1, 0), ((2, 2),)), one)))
 print(np.asarray(x).sum() == values("float32", 8, 8).sum())
 """, **HERE) == ["True"]

@@ -1,22 +1,21 @@
-"""Linear algebra and Fourier transforms of plain JAX: LAPACK on the workers, where
-JAX's own CPU backend has it in the process."""
+"""Linear algebra and Fourier transforms of plain JAX: LAPACK runs on the workers."""
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, ROOT, lines, same_as_jax_itself
+from jax_script import NEEDS_THE_PLUGIN, ROOT, lines, same_as_jax_cpu
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 pytestmark = NEEDS_THE_PLUGIN
-OLDER = ROOT / ".venv" / "jax-2025"  # scripts/second_jax.sh
+OLDER = ROOT / ".venv" / "jax-2025"  # scripts/extra_packages.sh
 VERSIONS = [
     pytest.param("", id="installed"),
     pytest.param(str(OLDER), id="2025", marks=pytest.mark.skipif(
         not (OLDER / "towpath-stamp").exists(),
-        reason="skipped: scripts/second_jax.sh has not fetched JAX 0.6.2")),
+        reason="skipped: scripts/extra_packages.sh has not fetched JAX 0.6.2")),
 ]
 
-# Factors are unique only up to signs and phases: what they multiply to is
-# checked where they are, and what is unique is printed.
+# Factors are unique only up to signs and phases: the script checks their products,
+# and prints what is unique.
 TOOLS = """
 import jax.scipy.linalg as sl
 L = jax.lax.linalg
@@ -44,7 +43,7 @@ def shows(*values):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_factors_multiply_to_their_matrices(version):
-    same_as_jax_itself(TOOLS + """
+    same_as_jax_cpu(TOOLS + """
 def check(dtype):
     a, b = matrix(dtype, 2, 5, 5), matrix(dtype, 2, 5, 5, seed=1)
     tall, h = matrix(dtype, 2, 6, 4), np.asarray(a + turned(a)) / 2
@@ -75,8 +74,8 @@ for dtype in DTYPES:
 """, python_path=version)
 
 
-def test_what_is_made_of_factors():
-    same_as_jax_itself(TOOLS + """
+def test_functions_that_use_factors_agree():
+    same_as_jax_cpu(TOOLS + """
 def made(a, b, d, tall, below, diagonal, above):
     return (jnp.linalg.solve(a, b), jnp.linalg.inv(a), jnp.linalg.det(a), jnp.linalg.slogdet(a)[1],
             jnp.linalg.pinv(tall), jnp.linalg.lstsq(tall, b[:, :2])[0], jnp.linalg.matrix_rank(tall),
@@ -91,14 +90,14 @@ for dtype in (np.float32, np.complex128):
     d = a @ turned(a) + 5 * np.eye(5, dtype=dtype)
     shows(*jax.jit(made)(a, b, d, tall, b[:, 0], b[:, 1] + 5, b[:, 2]))
 show(*sl.eigh_tridiagonal(jnp.arange(6.0), jnp.ones(5), eigvals_only=True)[None])
-for beside in (jnp.ones(5), (1 + 0.5j) * jnp.ones(5)):  # Vectors by inverse iteration; their phases are free.
+for beside in (jnp.ones(5), (1 + 0.5j) * jnp.ones(5)):  # Vectors by inverse iteration, up to their phases.
     values, vectors = sl.eigh_tridiagonal(jnp.arange(6.0).astype(beside.dtype), beside)
     show(values.sum(), *abs(vectors))
 """)
 
 
-def test_derivatives_and_vmap():
-    same_as_jax_itself(TOOLS + """
+def test_derivatives_and_vmap_agree():
+    same_as_jax_cpu(TOOLS + """
 def losses(a):
     d = a @ jnp.conj(a.T) + 3 * jnp.eye(4, dtype=a.dtype)
     return (jnp.linalg.cholesky(d).real.sum() + jnp.linalg.eigh(d)[0][0]
@@ -112,8 +111,8 @@ shows(jax.jit(jax.jacfwd(jnp.linalg.cholesky))(np.eye(3) * 2 + .1))
 """)
 
 
-def test_values_that_have_no_factors():
-    same_as_jax_itself(TOOLS + """
+def test_invalid_and_empty_matrices_behave_as_on_the_cpu_backend():
+    same_as_jax_cpu(TOOLS + """
 def holes(*values):
     for v in values:
         v = np.asarray(v)
@@ -136,8 +135,8 @@ for f in (jnp.linalg.cholesky, jnp.linalg.eigh, jnp.linalg.eig, L.schur, jnp.lin
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_batch_is_divided_among_devices(version):
-    same_as_jax_itself(TOOLS + """
+def test_a_batch_is_sharded_over_devices(version):
+    same_as_jax_cpu(TOOLS + """
 mesh = Mesh(np.array(devices[:4]), ("d",))
 split, everywhere = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
 def factors(a):
@@ -150,7 +149,7 @@ assert all(o.sharding.is_equivalent_to(split, o.ndim) for o in (w, u, s, q, lu, 
 assert all(o.addressable_shards[1].data.shape[0] == 2 for o in (w, u, s, q, lu, c))
 same(np.asarray(q) @ np.asarray(r), host)
 shows(w, s, c, pivots)
-# Five matrices on four devices; a matrix that is itself split; and within shard_map.
+# Five matrices on four devices; a matrix that is itself sharded; and within shard_map.
 show(jax.jit(lambda a: jnp.linalg.svd(jax.lax.with_sharding_constraint(a, split), compute_uv=False))(host[:5]))
 y = jax.device_put(host, NamedSharding(mesh, P(None, "d", None)))
 show(jax.jit(lambda a: jnp.linalg.eigvalsh(a @ jnp.swapaxes(a, -1, -2)))(y))
@@ -160,7 +159,7 @@ show(jax.jit(jnp.linalg.inv, in_shardings=split, out_shardings=everywhere)(x))
 """, python_path=version, TOW_LOCAL="workers=2,devices=2")
 
 
-def test_a_divided_batch_is_not_gathered():
+def test_a_sharded_batch_is_not_gathered():
     assert lines(TOOLS + """
 split = NamedSharding(Mesh(np.array(devices[:4]), ("d",)), P("d"))
 x = jax.device_put(matrix(np.float32, 8, 4, 4), split)
@@ -186,14 +185,14 @@ print(call("lapack_ssyevd_ffi", a, ((4, 4), f), ((4,), f), ((), i), mode=np.uint
 print(call("lapack_spotrf_ffi", a, ((4, 4), f), ((), i)))
 print(float(jnp.linalg.det(2 * jnp.eye(3))))
 """, TOW_LOCAL="workers=1,devices=1")
-    for line, words in zip(got, [
+    for line, message in zip(got, [
             "PERMISSION_DENIED", "dimension k is 3, not 4", "elements of type",
             "attribute mode is 7", "no attribute uplo"], strict=False):
-        assert words in line, line
+        assert message in line, line
     assert float(got[5]) == pytest.approx(8)
 
 
-def test_a_host_without_lapack_says_so():
+def test_a_host_without_lapack_reports_it():
     [line] = lines("""
 try:
     jax.block_until_ready(jnp.linalg.inv(jnp.eye(3)))
@@ -203,8 +202,8 @@ except Exception as e:
     assert "no LAPACK" in line and "/nowhere/liblapack.so" in line and "tow setup" in line, line
 
 
-def test_fourier_transforms():
-    same_as_jax_itself(TOOLS + """
+def test_fourier_transforms_agree():
+    same_as_jax_cpu(TOOLS + """
 F = jnp.fft
 for real, dtype in ((np.float32, np.complex64), (np.float64, np.complex128)):
     x, r = matrix(dtype, 3, 6, 8), matrix(real, 3, 6, 8)

@@ -1,4 +1,4 @@
-"""Who holds what under JAX: references, donation, threads."""
+"""Lifetimes of arrays under JAX: references, donation, threads."""
 
 import json
 
@@ -9,19 +9,19 @@ from jax_script import BUILD, NEEDS_THE_PLUGIN, lines
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 pytestmark = NEEDS_THE_PLUGIN
 
-# What the cluster says of itself. Handles that go are told within a moment: `settled`
-# asks until two answers agree with what is wanted; the watchdog is the test's.
+# The cluster's status. The client reports released handles after a short delay, so
+# scripts poll; the watchdog of the test bounds that.
 STATUS = f"""
 import gc, json, subprocess
 def status():
-    words_of_up = words(cluster_process())
-    folder = words_of_up[words_of_up.index("--folder") + 1]
+    arguments = command_line(cluster_process())
+    folder = arguments[arguments.index("--folder") + 1]
     while True:
         done = subprocess.run([{json.dumps(str(BUILD / "tow"))}, "status", "--folder", folder, "--json"],
                               capture_output=True, text=True, check=True)
-        told = json.loads(done.stdout)
-        if not any("silent" in worker for worker in told["workers"]):
-            return told
+        report = json.loads(done.stdout)
+        if not any("silent" in worker for worker in report["workers"]):
+            return report
 def device_bytes():
     gc.collect()
     return status()["totals"]["object_bytes"]
@@ -30,8 +30,8 @@ def shelf_bytes():
 """
 
 
-def test_keeping_the_losses_does_not_keep_the_parameters():
-    """A hundred steps whose losses are all kept: what is held is one set of parameters."""
+def test_keeping_losses_does_not_keep_parameters():
+    """After a hundred steps with all losses kept, one set of parameters is held."""
     assert lines(STATUS + """
 size = 1 << 18
 @jax.jit
@@ -53,7 +53,7 @@ print(held, len(losses), float(losses[0]) > float(losses[-1]))
 
 
 @pytest.mark.parametrize("sharding", ["devices[0]", "NamedSharding(Mesh(np.array(devices), ('d',)), P('d'))"])
-def test_ten_thousand_arrays_that_are_dropped_leave_nothing(sharding):
+def test_ten_thousand_deleted_arrays_leave_nothing(sharding):
     assert lines(STATUS + f"""
 where = {sharding}
 double = jax.jit(lambda v: v * 2)
@@ -71,7 +71,7 @@ print(status()["totals"]["objects"])
 """) == ["0"]
 
 
-def test_a_get_that_was_asked_for_has_its_value_though_the_array_is_donated():
+def test_a_requested_download_has_its_value_although_the_array_is_donated():
     """Invariant 3: donation waits for, or copies around, every other holder."""
     assert lines("""
         slow = jax.jit(lambda v: jax.lax.fori_loop(0, 3000, lambda i, a: a + 1.0 * (i < 1), v))
@@ -82,13 +82,13 @@ def test_a_get_that_was_asked_for_has_its_value_though_the_array_is_donated():
             for make in (slow if size <= 1 << 16 else add, add):
                 for _ in range(4):
                     y = make(jax.device_put(a))
-                    y.copy_to_host_async()  # asked for; nobody waits for it
+                    y.copy_to_host_async()  # requested, not waited for
                     got, began = [], threading.Event()
                     def get(y=y):
                         began.set()
                         try:
                             got.append(np.asarray(y).copy())
-                        except Exception as error:  # JAX itself: donated before we asked
+                        except Exception as error:  # raised by JAX: donated before the request
                             assert "delete" in str(error) or "donate" in str(error), error
                     reader = threading.Thread(target=get)
                     reader.start()
@@ -101,7 +101,7 @@ def test_a_get_that_was_asked_for_has_its_value_though_the_array_is_donated():
         """) == ["well"]
 
 
-def test_a_copy_of_a_shard_has_its_value_though_the_array_is_donated():
+def test_a_copy_of_a_shard_has_its_value_although_the_array_is_donated():
     assert lines("""
         step = jax.jit(lambda v: v * 2 + 1, donate_argnums=0)
         for size in (16, 1 << 20):
@@ -115,7 +115,7 @@ def test_a_copy_of_a_shard_has_its_value_though_the_array_is_donated():
         """, TOW_LOCAL="workers=2,devices=4") == ["well"]
 
 
-def test_eight_threads_call_at_once():
+def test_eight_threads_can_use_the_client_at_once():
     assert lines("""
         mesh = NamedSharding(Mesh(np.array(devices), ("d",)), P("d"))
         functions = [jax.jit(lambda v, k=k: v * 2 + k) for k in range(4)]

@@ -1,4 +1,4 @@
-"""Arrays in the memory of hosts: put there, made there, and offloaded by checkpoints."""
+"""Arrays in host memory: uploaded, computed, and offloaded by checkpoints."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def is_on(array, kind):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_devices_have_memories(version):
+def test_devices_list_their_memories(version):
     assert lines("""
 device = devices[1]
 print(device.default_memory().kind, *sorted(m.kind for m in device.addressable_memories()))
@@ -32,7 +32,7 @@ print(*device.memory("pinned_host").addressable_by_devices() == [device] and ["i
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_arrays_go_to_the_host_and_back(version):
+def test_arrays_move_to_host_memory_and_back(version):
     assert lines(HOST + """
 for kind in ("pinned_host", "unpinned_host"):
     there = is_on(jax.device_put(host, on_device.with_memory_kind(kind)), kind)
@@ -47,7 +47,7 @@ print("there and back")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_programs_take_from_the_host_and_give_to_it(version):
+def test_programs_have_arguments_and_results_in_host_memory(version):
     assert lines(HOST + """
 x = jax.device_put(host, on_device)
 both = jax.jit(lambda x: (x * 2, x.sum()), out_shardings=(on_host, None))(x)
@@ -55,7 +55,7 @@ assert np.array_equal(is_on(both[0], "pinned_host"), host * 2)
 is_on(both[1], "device")
 use = jax.jit(lambda h: jax.device_put(h, on_device) + 1, out_shardings=on_device)
 assert np.array_equal(is_on(use(both[0]), "device"), host * 2 + 1)
-# The optimiser's state stays with the host between the steps of a loop.
+# The optimiser's state is in host memory between the steps of a loop.
 step = jax.jit(lambda h, x: (jax.device_put(jax.device_put(h, on_device) + x, on_host), x * 2),
                donate_argnums=1, out_shardings=(on_host, on_device))
 state = jax.device_put(np.zeros_like(host), on_host)

@@ -1,8 +1,8 @@
-"""Meshes of all shapes over devices of two islands, and arrays that go between them."""
+"""Meshes of all shapes over devices of two islands, and arrays that move between them."""
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, VERSIONS, cluster, lines, same_as_jax_itself
+from jax_script import NEEDS_THE_PLUGIN, VERSIONS, cluster, lines, same_as_jax_cpu
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 pytestmark = NEEDS_THE_PLUGIN
@@ -16,7 +16,7 @@ def islands(tow):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_jax_lays_out_meshes_itself(islands, version):
+def test_mesh_utilities_of_jax_follow_islands(islands, version):
     assert lines("""
 from jax.experimental import mesh_utils
 for shape in ((8,), (2, 4), (4, 2), (2, 2, 2), (1, 8, 1)):
@@ -25,7 +25,7 @@ for shape in ((8,), (2, 4), (4, 2), (2, 2, 2), (1, 8, 1)):
     grid = mesh_utils.create_device_mesh(shape)
     assert made.devices.shape == grid.shape == shape
     assert sorted(d.id for d in grid.flat) == sorted(d.id for d in devices)
-# An axis of its own for islands, as for data parallelism: each row is one island.
+# One axis for islands, as for data parallelism: each row is one island.
 rows = jax.make_mesh((2, 4), ("islands", "devices")).devices
 print([sorted({d.island for d in row}) for row in rows])
 part = mesh_utils.create_device_mesh((2, 2), devices=devices[4:])
@@ -34,8 +34,8 @@ print({d.island for d in part.flat}, jax.process_count(), len(jax.local_devices(
         "[['island-0'], ['island-1']]", "{'island-1'} 1 8"]
 
 
-def test_arrays_go_between_meshes_of_any_shapes(islands):
-    same_as_jax_itself("""
+def test_arrays_move_between_meshes_of_any_shapes(islands):
+    same_as_jax_cpu("""
 meshes = [Mesh(np.array(chosen).reshape(shape), names) for chosen, shape, names in (
     (devices, (2, 4), ("a", "b")),
     (devices[::-1], (4, 2), ("a", "b")),
@@ -56,8 +56,8 @@ for i in range(3 * len(meshes)):
 """, **islands)
 
 
-def test_meshes_of_a_mesh_compute_side_by_side(islands):
-    same_as_jax_itself("""
+def test_submeshes_compute_independently(islands):
+    same_as_jax_cpu("""
 grid = np.array(devices).reshape(2, 2, 2)
 halves = [Mesh(grid[i], ("x", "y")) for i in range(2)]
 turned = Mesh(grid.transpose(2, 0, 1), ("z", "x", "y"))

@@ -1,13 +1,13 @@
-"""Functions of the user's that compilers of the cluster ask."""
+"""Custom partitioning: compilers of the cluster query functions in the user's process."""
 
 import textwrap
 
-from jax_script import NEEDS_THE_PLUGIN, cluster, lines, run, same_as_jax_itself
+from jax_script import NEEDS_THE_PLUGIN, cluster, lines, run, same_as_jax_cpu
 
 pytestmark = NEEDS_THE_PLUGIN
 
 TWO_WORKERS = {"TOW_LOCAL": "workers=2,devices=2"}
-# An operation that its user divides; `how` is what happens while he is asked.
+# An operation with a partitioning of its own; `how` runs during each query.
 SCALED = """
     from jax.experimental.custom_partitioning import custom_partitioning
     mesh = Mesh(np.array(devices[:4]), ("d",))
@@ -32,12 +32,12 @@ def with_scaled(script: str) -> str:
     return textwrap.dedent(SCALED) + textwrap.dedent(script)
 
 
-def test_values_are_those_of_jax_itself():
-    same_as_jax_itself(with_scaled("""
+def test_values_are_those_of_the_cpu_backend():
+    same_as_jax_cpu(with_scaled("""
         y = compiled(scaled())
         print(y.sharding.is_equivalent_to(x.sharding, 2) + 0)
         show(y, *[shard.data for shard in y.addressable_shards])
-        # In a loop, twice in one program, and under grad of what surrounds it.
+        # In a loop, twice in one program, and inside a function with a gradient.
         f = scaled(device=lambda x: jnp.fft.fft(x).real)
         with mesh:
             show(jax.jit(lambda x: f(jax.lax.fori_loop(0, 3, lambda _, v: f(v) / 9, x)))(x))
@@ -45,8 +45,8 @@ def test_values_are_those_of_jax_itself():
     """), **TWO_WORKERS)
 
 
-def test_without_shardy_shardings_are_asked_for():
-    same_as_jax_itself(with_scaled("""
+def test_without_shardy_shardings_are_queried():
+    same_as_jax_cpu(with_scaled("""
         jax.config.update("jax_use_shardy_partitioner", False)
         seen = set()
         @custom_partitioning
@@ -69,7 +69,7 @@ def test_without_shardy_shardings_are_asked_for():
     """), **TWO_WORKERS)
 
 
-def test_shardings_are_looked_at_while_the_program_is_compiled():
+def test_inspect_array_sharding_runs_during_compilation():
     assert lines(with_scaled("""
         def f(x):
             y = x @ x.T
@@ -82,7 +82,7 @@ def test_shardings_are_looked_at_while_the_program_is_compiled():
     """), **TWO_WORKERS)[:2] == ["('d',)", "compiled"]
 
 
-def test_a_function_that_fails_is_the_error_of_the_compilation():
+def test_an_exception_in_a_query_is_the_error_of_the_compilation():
     printed = lines(with_scaled("""
         def refuse():
             raise ValueError("there is no way to divide this")
@@ -106,8 +106,8 @@ def test_a_function_that_fails_is_the_error_of_the_compilation():
     assert printed[3] == "(8, 4)"
 
 
-def test_functions_may_compile_and_run_something_themselves():
-    """And those too: more at a time than there are compilers."""
+def test_functions_may_compile_and_run_programs_during_a_query():
+    """Nested, so that more compilations wait than there are compilers."""
     assert lines(with_scaled("""
         def deeper(depth):
             if depth > 0:
@@ -115,11 +115,11 @@ def test_functions_may_compile_and_run_something_themselves():
             print(float(jax.jit(lambda v: v.sum() + depth)(jnp.arange(4.0))))
         compiled(scaled(lambda: deeper(3)))
         up = cluster_process()
-        print(sum("tow_compile_child" in words(p)[0] for p in children(up)) <= 1)
+        print(sum("tow_compile_child" in command_line(p)[0] for p in children(up)) <= 1)
     """), **TWO_WORKERS) == ["6.0", "7.0", "8.0", "9.0", "True"]
 
 
-def test_threads_compile_at_a_time_and_each_is_asked():
+def test_threads_compile_at_once_and_each_is_queried():
     assert lines(with_scaled("""
         asked = []
         threads = [threading.Thread(target=lambda i=i: compiled(scaled(lambda: asked.append(i))))
@@ -130,8 +130,8 @@ def test_threads_compile_at_a_time_and_each_is_asked():
     """), **TWO_WORKERS) == ["[0, 1, 2, 3, 4, 5]"]
 
 
-def test_what_was_asked_for_is_not_kept(tmp_path):
-    """The program names the function by where it is: another process has another there."""
+def test_programs_with_queries_are_not_cached(tmp_path):
+    """The program names the function by its address, which differs in another process."""
     script = with_scaled("""
         from jax.experimental import serialize_executable
         with mesh:
@@ -148,7 +148,7 @@ def test_what_was_asked_for_is_not_kept(tmp_path):
         assert printed == ["asked", "True", "asked", "asked"]
 
 
-def test_a_client_that_dies_while_it_is_asked_leaves_no_compiler_waiting(tow):
+def test_a_client_that_dies_during_a_query_leaves_no_compiler_waiting(tow):
     with cluster(tow, "--workers", "1", "--devices", "4") as there:
         done = run(with_scaled("""
             compiled(scaled(lambda: os._exit(7)))
@@ -159,7 +159,7 @@ def test_a_client_that_dies_while_it_is_asked_leaves_no_compiler_waiting(tow):
         """), **there) == ["(8, 4)"]
 
 
-def test_a_cluster_that_comes_again_asks_again():
+def test_a_restarted_cluster_queries_again():
     assert lines(with_scaled("""
         asked = []
         f = jax.jit(scaled(how=lambda: asked.append(1)))
@@ -167,7 +167,7 @@ def test_a_cluster_that_comes_again_asks_again():
             with mesh:
                 return float(np.asarray(f(jax.device_put(np.ones((8, 4), np.float32), x.sharding))).sum())
         print(result(), len(asked))
-        for process in [p for p in children(cluster_process()) if words(p)[0] == "tow"]:
+        for process in [p for p in children(cluster_process()) if command_line(p)[0] == "tow"]:
             os.kill(process, signal.SIGKILL)
         while len(asked) < 2:  # The watchdog is the test's.
             try:

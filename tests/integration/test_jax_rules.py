@@ -1,15 +1,15 @@
-"""What JAX does by the name of the platform, where ours must fare as its CPU backend does."""
+"""Rules that JAX selects by the platform's name: ours behaves like the CPU backend."""
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, VERSIONS, lines, run, same_as_jax_itself
+from jax_script import NEEDS_THE_PLUGIN, VERSIONS, lines, run, same_as_jax_cpu
 
 pytestmark = NEEDS_THE_PLUGIN
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rules_of_modules_that_are_imported_late_are_ours_too(version):
-    same_as_jax_itself("""
+def test_rules_of_modules_imported_later_apply_too(version):
+    same_as_jax_cpu("""
         show(jnp.ones(3) + 1)
         from jax.experimental import checkify
         def positive(x):
@@ -21,7 +21,7 @@ def test_rules_of_modules_that_are_imported_late_are_ours_too(version):
     """, python_path=version)
 
 
-def test_checks_that_nobody_functionalized_end_the_run():
+def test_checks_that_are_not_functionalized_end_the_run():
     script = """
         from jax.experimental import checkify
         jax.config.update("jax_experimental_unsafe_xla_runtime_errors", True)
@@ -37,7 +37,7 @@ def test_checks_that_nobody_functionalized_end_the_run():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_choices_by_platform_are_ours_the_default_or_the_cpus(version):
+def test_platform_dependent_uses_our_branch_else_the_default_else_the_cpu(version):
     assert lines("""
         def choose(**branches):
             f = lambda x: jax.lax.platform_dependent(x, **branches)
@@ -55,8 +55,8 @@ def test_choices_by_platform_are_ours_the_default_or_the_cpus(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_was_exported_for_the_cpu_runs_here(version):
-    same_as_jax_itself("""
+def test_functions_exported_for_the_cpu_run_here(version):
+    same_as_jax_cpu("""
         from jax import export
         f = jax.jit(lambda x: jnp.linalg.cholesky(x @ x.T + 3 * jnp.eye(3)))
         x = jnp.arange(9.0).reshape(3, 3)
@@ -71,12 +71,12 @@ def test_what_was_exported_for_the_cpu_runs_here(version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_numpy_arrays_pass_through_loops(version):
-    same_as_jax_itself("""
+    same_as_jax_cpu("""
         show(*jax.lax.scan(lambda carry, x: (carry, x + 1), np.ones(2, np.float32), np.arange(3.0)))
     """, python_path=version)
 
 
-def test_jax_has_its_cpu_devices_beside_when_asked_by_name():
+def test_cpu_devices_are_available_by_name():
     assert lines("""
         print(jax.default_backend(), len(devices))
         [x] = (jnp.ones(4) + jax.device_put(1.0, devices[3])).devices()
@@ -88,7 +88,7 @@ def test_jax_has_its_cpu_devices_beside_when_asked_by_name():
     """) == ["towpath 8", "towpath cpu 6.0", "cpu 6.0", "towpath 8 6.0"]
 
 
-def test_settings_of_jax_stay_as_the_user_left_them():
+def test_settings_of_jax_stay_as_the_user_set_them():
     assert lines("""
         print(jax.config.jax_persistent_cache_enable_xla_caches == os.environ["WANTED"])
     """, JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES="all", WANTED="all") == ["True"]
@@ -107,10 +107,10 @@ values = [x[:, :10], x[:, :4], x.reshape(10, 2, 40), x.T.reshape(4, 20, 10), jnp
 
 
 def test_results_have_shardings_that_jax_can_name():
-    same_as_jax_itself(SHARDED + "show(*values, *[v[..., 1:2] for v in values])")
+    same_as_jax_cpu(SHARDED + "show(*values, *[v[..., 1:2] for v in values])")
 
 
-def test_results_that_could_only_be_cut_by_a_part_of_an_axis_are_whole():
+def test_results_sharded_over_a_part_of_an_axis_are_replicated():
     script = SHARDED + "for v in values[:5]: print(v.sharding.spec)"
     own = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     assert lines(script) == lines(script, **own)

@@ -1,4 +1,4 @@
-"""Small values: those that were uploaded are kept here, and results that a script looks at are fetched with their run."""
+"""Small values: the client caches uploads, and prefetches results that a script reads."""
 
 import pytest
 
@@ -12,14 +12,14 @@ WIDE = {"TOW_LOCAL": "workers=2,devices=2"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_views_of_uploads_stay_as_they_are(version):
+def test_views_of_uploads_do_not_change(version):
     assert lines("""
 import gc
 source = np.arange(4, dtype=np.float32)
 x = jax.device_put(source)
 view = np.asarray(x)
 assert np.array_equal(view, source) and not view.flags.writeable
-source += 1  # JAX has its own.
+source += 1  # JAX has a copy.
 assert view[0] == 0 and bytes(memoryview(x)) == view.tobytes()
 try:
     view[0] = 5
@@ -42,7 +42,7 @@ except RuntimeError as error:
 x = jax.device_put(np.arange(4, dtype=np.float32))
 view = np.asarray(x)
 add = jax.jit(lambda a: a + 1, donate_argnums=0)
-y = add(x)  # Whoever has a view does not keep it from being donated.
+y = add(x)  # A view does not prevent donation.
 assert x.is_deleted() and np.asarray(y).tolist() == [1, 2, 3, 4] and view.tolist() == [0, 1, 2, 3]
 
 many = [np.asarray(jax.device_put(np.full(3, i))) for i in range(5000)]
@@ -52,7 +52,7 @@ print("stay")
 """, python_path=version, **SMALL) == ["stay"]
 
 
-def test_every_type_is_as_it_was_put():
+def test_every_type_is_read_as_it_was_uploaded():
     assert lines("""
 import ml_dtypes
 jax.config.update("jax_enable_x64", True)
@@ -71,7 +71,7 @@ print("same")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_losses_are_right_however_they_are_looked_at(version):
+def test_losses_are_right_however_they_are_read(version):
     assert lines("""
 import gc
 step = jax.jit(lambda s: (s + 1, s.sum(), jnp.stack([s.min(), s.max()])), donate_argnums=0)
@@ -90,7 +90,7 @@ del kept, loss, range_
 gc.collect()
 assert [float(v) for v in views] == [64.0 * i for i in range(101, 300) if i % 7 != 0]
 
-count = jnp.int32(0)  # Looked at, and donated to the next.
+count = jnp.int32(0)  # Read, then donated to the next step.
 bump = jax.jit(lambda c: c + 1, donate_argnums=0)
 for i in range(100):
     count = bump(count)
@@ -102,14 +102,14 @@ print("right")
 """, python_path=version, **SMALL) == ["right"]
 
 
-def test_results_may_come_at_any_moment_while_they_are_looked_at():
-    """JAX asks several times where a value is, and must hear the same each time."""
+def test_results_may_arrive_at_any_moment_of_a_read():
+    """JAX asks for a value's state several times during a read; the answers must agree."""
     assert lines("""
 step = jax.jit(lambda s: (s + 1, s.sum()))
 s = jnp.zeros(4)
 for i in range(4000):
     s, loss = step(s)
-    for _ in range(i % 400): pass  # Up to some ten microseconds later.
+    for _ in range(i % 400): pass  # Up to about ten microseconds later.
     if i % 5 == 0: loss.copy_to_host_async()
     if i % 2 == 0: assert np.asarray(loss) == 4 * i
     else: assert float(loss) == 4 * i
@@ -136,7 +136,7 @@ print("right")
 """, **WIDE) == ["right"]
 
 
-def test_threads_look_at_their_own():
+def test_threads_read_their_own_results():
     assert lines("""
 import gc
 add = jax.jit(lambda a, b: a + b)
@@ -157,7 +157,7 @@ print(wrong)
 """, **SMALL) == ["[]"]
 
 
-def test_errors_come_with_values_that_were_fetched():
+def test_prefetched_values_report_errors():
     assert lines("""
 def look(x):
     if x >= 5: raise ValueError("five is too much")
@@ -166,8 +166,8 @@ step = jax.jit(lambda x: jax.pure_callback(look, jax.ShapeDtypeStruct((), np.flo
 for i in range(8):
     y = step(np.float32(i))
     try:
-        said = str(float(y))
+        outcome = str(float(y))
     except jax.errors.JaxRuntimeError as error:
-        said = "five is too much" in str(error)
-    print(said)
+        outcome = "five is too much" in str(error)
+    print(outcome)
 """, **SMALL) == ["0.0", "2.0", "4.0", "6.0", "8.0", "True", "True", "True"]

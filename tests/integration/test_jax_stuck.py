@@ -1,4 +1,4 @@
-"""A step that stands still says for whom it waits."""
+"""The stall watchdog names the devices and callbacks that stall a step."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = NEEDS_THE_PLUGIN
 
 TWO_WORKERS = {"TOW_LOCAL": "workers=2,devices=1"}
 
-# One shard's function waits; the other device waits for that shard in the sum.
+# One shard's callback blocks; the other device waits for that shard in the sum.
 STUCK = """
 may_return = threading.Event()
 def slow(x):
@@ -26,19 +26,19 @@ def my_step(x):
 x = jax.device_put(np.arange(2, dtype=np.float32), NamedSharding(mesh, P("d")))
 """
 
-# What the plugin says on standard error, line by line.
-HEARD = """
+# Reads the plugin's log from standard error, by lines.
+CAPTURE_LOG = """
 read_end, write_end = os.pipe()
 kept = os.dup(2)
 os.dup2(write_end, 2)
-said = os.fdopen(read_end)
+log = os.fdopen(read_end)
 """
 
 
 def test_a_callback_that_does_not_return_is_named():
-    assert lines(STUCK + HEARD + """
+    assert lines(STUCK + CAPTURE_LOG + """
 y = my_step(x)
-line = next(line for line in said if line.startswith("towpath:"))
+line = next(line for line in log if line.startswith("towpath:"))
 may_return.set()
 waits, late = devices
 print("my_step" in line, "0 of 2 workers" in line, "host" in line, "island" in line)
@@ -47,8 +47,8 @@ print(f"device {late.id} of {late.worker} has waited" in line, float(y[0]))
 """, TOW_STUCK_WARNING="1", **TWO_WORKERS) == ["True True True True", "True True False", "True 1.0"]
 
 
-def test_a_device_that_computes_for_long_is_named_and_those_that_wait_are_not():
-    """Four devices in two processes meet in a sum; one of them is busy for many seconds before."""
+def test_a_device_that_computes_long_is_named_and_waiting_devices_are_not():
+    """Four devices in two processes compute a sum; one of them is busy for many seconds first."""
     assert lines("""
 late = devices[2]
 mesh = Mesh(np.array(devices), "d")
@@ -69,7 +69,7 @@ print("3 others wait for it" in text, any(d.worker in text for d in devices if d
                  TOW_LOCAL="workers=2,devices=2") == ["True True", "True False"]
 
 
-def test_a_step_past_its_limit_fails_and_others_go_on():
+def test_a_step_past_its_limit_fails_and_others_continue():
     assert lines(STUCK + """
 try:
     print(np.asarray(jax.jit(lambda v: v + 1)(my_step(x))))
@@ -82,7 +82,7 @@ print(float(my_step(x)[0]))
 
 
 def test_a_frozen_worker_is_named():
-    """It does not answer: after some seconds it counts as lost, and what waits for it fails."""
+    """After some seconds without an answer it is disconnected, and runs that wait for it fail."""
     assert lines("""
 mesh = Mesh(np.array(devices), "d")
 @jax.jit

@@ -1,8 +1,8 @@
-"""Arrays that are the sum of what devices have: ``PartitionSpec(unreduced=...)``."""
+"""Arrays whose value is the sum over devices: ``PartitionSpec(unreduced=...)``."""
 
 import textwrap
 
-from jax_script import NEEDS_THE_PLUGIN, lines, same_as_jax_itself
+from jax_script import NEEDS_THE_PLUGIN, lines, same_as_jax_cpu
 
 pytestmark = NEEDS_THE_PLUGIN
 
@@ -36,8 +36,8 @@ def on_mesh(script: str) -> str:
     return textwrap.dedent(MESH) + textwrap.dedent(script)
 
 
-def test_the_devices_have_what_they_have_on_jax_itself():
-    same_as_jax_itself(on_mesh("""
+def test_shards_are_those_of_the_cpu_backend():
+    same_as_jax_cpu(on_mesh("""
         whole = jnp.arange(8).reshape(4, 2)
         divided = jax.device_put(whole, P("x"))
         for array in (whole, divided):
@@ -56,8 +56,8 @@ def test_the_devices_have_what_they_have_on_jax_itself():
     """))
 
 
-def test_whatever_is_made_of_whatever_the_sum_is_the_same():
-    """JAX's own CPU backend does not get all of these right, and ends at some."""
+def test_every_conversion_between_shardings_keeps_the_sum():
+    """JAX's own CPU backend gets some of these wrong, and crashes in others."""
     assert lines(on_mesh("""
         every = list(itertools.product((None, 0, 1, "unreduced"), repeat=2))
         @functools.cache
@@ -77,7 +77,7 @@ def test_whatever_is_made_of_whatever_the_sum_is_the_same():
     """)) == ["done"]
 
 
-def test_through_calls_loops_constants_and_memory_of_the_user():
+def test_calls_loops_constants_and_uploads_keep_the_sum():
     assert lines(on_mesh("""
         to = lambda *places: NamedSharding(mesh, spec(*places))
         inner = jax.jit(lambda v: v, out_shardings=to(0, None))

@@ -1,8 +1,8 @@
-"""The acceptance scripts, which are plain JAX, on both versions of JAX that are tried."""
+"""The acceptance scripts, which are plain JAX, on both supported versions of JAX."""
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, ROOT, VERSIONS, finish, start_words
+from jax_script import NEEDS_THE_PLUGIN, ROOT, VERSIONS, finish, start_python
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 
@@ -12,28 +12,28 @@ pytestmark = NEEDS_THE_PLUGIN + [
 ]
 
 
-def output(*words: str, version: str) -> list[str]:
-    done = finish(start_words([str(SCRIPTS / words[0]), *words[1:]], python_path=version))
+def output(*arguments: str, version: str) -> list[str]:
+    done = finish(start_python([str(SCRIPTS / arguments[0]), *arguments[1:]], python_path=version))
     assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-3000:])
     return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_version_is_the_one_that_is_meant(version):
-    done = finish(start_words(["-c", "import jax; print(jax.__version__, jax.devices()[0].platform)"],
+def test_the_expected_version_is_imported(version):
+    done = finish(start_python(["-c", "import jax; print(jax.__version__, jax.devices()[0].platform)"],
                               python_path=version))
     assert done.stdout.split() == ["0.6.2" if version else "0.10.2", "towpath"], done.stderr
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("script", ["basics.py", "mesh.py"])
-def test_values_are_those_of_jax_itself(script, version):
+def test_values_are_those_of_the_cpu_backend(script, version):
     last = output("compare.py", str(SCRIPTS / script), version=version)[-1]
     assert last.endswith("same"), last
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_gangs_of_two_threads_end(version):
+def test_gangs_of_two_threads_do_not_deadlock(version):
     assert output("gang.py", version=version) == ["gang 1000 1000"]
 
 

@@ -1,4 +1,4 @@
-"""`tow lower`: a program after each pass, and what each worker is told."""
+"""`tow lower`: a program after each pass, and the steps of each worker."""
 
 import json
 import pathlib
@@ -23,20 +23,20 @@ def changed(tmp_path, old, new):
     return str(path)
 
 
-def test_what_was_read_is_printed_as_it_was(tow, program):
+def test_the_program_is_printed_as_it_was_read(tow, program):
     done = tow("lower", program, "--after", "verify")
     assert done.returncode == 0
     assert done.stdout == PROGRAM[PROGRAM.index("program") :]
 
 
-def test_transfers_stand_behind_the_clients_nodes(tow, program):
+def test_transfers_are_inserted_after_the_nodes_of_the_client(tow, program):
     done = tow("lower", program, "--after", "insert")
     assert done.returncode == 0
     assert "%2 = compute \"B\" function 2 on slice 2 (%4)\n" in done.stdout
     assert "%4 = transfer from 4x1 to slice 2 as 1x4 (%1)\n" in done.stdout
 
 
-def test_places_name_devices_and_executables(tow, program):
+def test_the_placed_program_names_devices_and_executables(tow, program):
     done = tow("lower", program, "--after", "place")
     assert done.returncode == 0
     assert done.stdout.startswith(
@@ -45,7 +45,7 @@ def test_places_name_devices_and_executables(tow, program):
     )
 
 
-def test_a_worker_is_told_its_steps_and_pieces(tow, program):
+def test_a_worker_has_its_steps_and_pieces(tow, program):
     done = tow("lower", program, "--worker", "2")
     assert done.returncode == 0
     assert done.stdout.startswith("worker 2: 2 of 3 steps, 4 slots\n")
@@ -53,7 +53,7 @@ def test_a_worker_is_told_its_steps_and_pieces(tow, program):
     assert "worker 3" not in done.stdout.split("\n")[0]
 
 
-def test_what_workers_send_others_receive(tow, program):
+def test_every_sent_piece_is_received(tow, program):
     done = tow("lower", program, "--json")
     assert done.returncode == 0
     workers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -74,17 +74,17 @@ def test_what_workers_send_others_receive(tow, program):
     ("old", "new", "named"),
     [
         ("slice 2 on 2-3.0-1", "slice 2 on 2-3", "line 3: '.' is missing"),
-        ("slice 2 on 2-3.0-1", "slice 2 on 2.0, 2.0", "line 3: device 2.0 is there twice"),
-        ("host 0, 1", "hots 0, 1", "line 4: a line above the program begins with slice, host or function"),
-        ("alias 0", "alias 1", "line 5: there is no argument 1"),
+        ("slice 2 on 2-3.0-1", "slice 2 on 2.0, 2.0", "line 3: device 2.0 is listed twice"),
+        ("host 0, 1", "hots 0, 1", "line 4: expected slice, host, function or program"),
+        ("alias 0", "alias 1", "line 5: alias of argument 1, but the function has 1"),
         ("(f32[16,2] as 1x4) ->", "(f32[16,2] as 1x5) ->", "line 6: sharding 1x5 is not for 4 devices"),
         ("(f32[16,2] as 1x4) ->", "(f32[16,2]) ->", "node 2 \"B\": input 0, of node 1 \"A\""),
-        ("program \"AB\"", "prog", "line 7: a line above the program"),
+        ("program \"AB\"", "prog", "line 7: expected slice"),
         ("(%1)\n  %3", "(%9)\n  %3", "node 2 \"B\": input 0 is of node 9"),
         ("%3 = result", "%3 = resutl", "line 11, column 8"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(tow, tmp_path, old, new, named):
+def test_errors_name_the_file_and_the_cause(tow, tmp_path, old, new, named):
     done = tow("lower", changed(tmp_path, old, new))
     assert done.returncode == 1
     assert done.stdout == ""
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_named_with_its_place(tow, tmp_path, old, new, named):
     assert "changed.tow" in done.stderr
 
 
-def test_a_worker_without_devices_and_a_file_that_is_not_there_are_named(tow, program):
+def test_a_worker_without_devices_and_a_missing_file_are_named(tow, program):
     done = tow("lower", program, "--worker", "9")
     assert done.returncode == 1
     assert "no slice has devices of process 9" in done.stderr
@@ -101,7 +101,7 @@ def test_a_worker_without_devices_and_a_file_that_is_not_there_are_named(tow, pr
     assert "/nonexistent: No such file" in done.stderr
 
 
-def test_host_functions_and_what_waits_for_sizes_are_shown(tow):
+def test_host_functions_and_sequential_steps_are_shown(tow):
     path = str(EXAMPLE.with_name("host_function.tow"))
     done = tow("lower", path, "--after", "split", "--worker", "0")
     assert done.returncode == 0, done.stderr

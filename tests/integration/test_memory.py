@@ -1,4 +1,4 @@
-"""Programs that together need several times the memory of their devices, on real processes."""
+"""Arrays of several times the memory of their devices, on real processes."""
 
 import os
 import re
@@ -9,14 +9,14 @@ from test_cluster import Cluster, adapter  # noqa: F401: the fixture skips where
 
 TIMEOUT_S = 240
 DEVICE_BYTES = 8 << 20
-# What the client may take beside its code and the library's, whatever it asks for: uploads in
-# flight and messages that are kept, each far below what passes in these tests.
+# A bound on the client's memory: uploads in flight and retransmit buffers, each far below the
+# bytes that these tests transfer.
 CLIENT_KIB_MAX = 400 << 10
 
 
-def memory(tow, cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+def memory(tow, cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(tow.program.parent / "tests/memory/memory"), *words],
+        [str(tow.program.parent / "tests/memory/memory"), *arguments],
         env=os.environ | {"TOW_ADDRESS": cluster.address},
         capture_output=True,
         text=True,
@@ -30,7 +30,7 @@ def peak_kib(stdout: str) -> int:
 
 
 def resident_kib(pid: int) -> int:
-    """The most that a process ever had."""
+    """The peak resident memory of a process."""
     with open(f"/proc/{pid}/status") as status:
         return int(re.search(r"VmHWM:\s+(\d+) kB", status.read()).group(1))
 
@@ -50,14 +50,14 @@ def expect_nothing_left(cluster: Cluster) -> None:
 
 @pytest.fixture(params=["1", "2"], ids=["one island", "two islands"])
 def cluster(tow, request):
-    words = ["--workers", "2", "--devices", "1", "--islands", request.param]
-    cluster = Cluster(tow, *words, "--memory", str(DEVICE_BYTES), "--host-memory", str(256 << 20))
+    arguments = ["--workers", "2", "--devices", "1", "--islands", request.param]
+    cluster = Cluster(tow, *arguments, "--memory", str(DEVICE_BYTES), "--host-memory", str(256 << 20))
     yield cluster
     cluster.close()
 
 
-def test_arrays_of_many_times_the_memory_are_kept(tow, cluster):
-    done = memory(tow, cluster, "keep", "24")  # 48 MiB on each device of 8.
+def test_arrays_of_six_times_the_memory_are_spilled_and_kept(tow, cluster):
+    done = memory(tow, cluster, "keep", "24")  # 48 MiB on each device, which has 8.
     assert done.returncode == 0, done.stderr
     assert "48 arrays are right" in done.stdout
     totals = cluster.status()["totals"]
@@ -70,7 +70,7 @@ def test_arrays_of_many_times_the_memory_are_kept(tow, cluster):
     expect_nothing_left(cluster)
 
 
-def test_so_do_programs_over_two_slices(tow, cluster):
+def test_arrays_of_programs_over_two_slices_are_spilled_and_kept(tow, cluster):
     done = memory(tow, cluster, "pipeline", "32")
     assert done.returncode == 0, done.stderr
     assert "32 arrays are right" in done.stdout
@@ -79,8 +79,8 @@ def test_so_do_programs_over_two_slices(tow, cluster):
 
 
 @pytest.mark.parametrize(("what", "count"), [("loop", "400"), ("small", "8000")])
-def test_a_client_that_never_waits_is_made_to(tow, cluster, what, count):
-    """400 MiB and 250 MiB go by, of arrays that travel over lanes and in messages."""
+def test_a_client_that_never_waits_uses_bounded_memory(tow, cluster, what, count):
+    """400 MiB over lanes, and 250 MiB in messages."""
     before = resident_kib(cluster.member("controller"))
     done = memory(tow, cluster, what, count)
     assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def test_a_client_that_never_waits_is_made_to(tow, cluster, what, count):
     expect_nothing_left(cluster)
 
 
-def test_what_can_never_fit_says_so(tow, cluster):
+def test_an_array_larger_than_the_device_is_refused(tow, cluster):
     done = memory(tow, cluster, "never")
     assert done.returncode == 0, done.stderr
     code, message = re.search(r"code (\d+): (.*)", done.stdout).groups()
@@ -101,9 +101,9 @@ def test_what_can_never_fit_says_so(tow, cluster):
     expect_nothing_left(cluster)
 
 
-def test_host_memory_that_does_not_suffice_says_so(tow):
-    words = ["--workers", "1", "--devices", "1", "--memory", str(DEVICE_BYTES)]
-    cluster = Cluster(tow, *words, "--host-memory", str(4 << 20))
+def test_too_little_host_memory_is_reported(tow):
+    arguments = ["--workers", "1", "--devices", "1", "--memory", str(DEVICE_BYTES)]
+    cluster = Cluster(tow, *arguments, "--host-memory", str(4 << 20))
     try:
         done = memory(tow, cluster, "keep", "24")
         assert done.returncode == 1

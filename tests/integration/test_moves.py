@@ -1,4 +1,4 @@
-"""Transfers between slices on real processes: bytes, refusals, and a worker that dies or freezes in the midst of one."""
+"""Transfers between slices on real processes: bytes, refusals, and a worker that dies or freezes during one."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ def cluster(tow, request):
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_every_way_to_lie_becomes_every_other(tow, way):
+def test_every_layout_becomes_every_other(tow, way):
     done = run(tow, "tests/moves/moves", "check", TOW_LOCAL="workers=2,devices=4", **way)
     assert done.returncode == 0, done.stderr
     assert RIGHT in done.stdout
@@ -57,7 +57,7 @@ def test_between_islands(tow, cluster):
     cluster.wait_for_zero()
 
 
-def test_what_cannot_be_is_refused(tow, cluster):
+def test_impossible_transfers_are_refused(tow, cluster):
     done = run(tow, "tests/moves/moves", "refuse", TOW_ADDRESS=cluster.address)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -67,8 +67,8 @@ def test_what_cannot_be_is_refused(tow, cluster):
 
 @contextlib.contextmanager
 def endless_transfers(tow, cluster, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """16 MiB to and fro: each worker is the producer of one and the consumer of the next."""
-    mover = subprocess.Popen(
+    """16 MiB back and forth: each worker is the producer of one and the consumer of the next."""
+    client = subprocess.Popen(
         [program(tow, "tests/moves/moves"), "forever"],
         env=os.environ | {"TOW_ADDRESS": cluster.address} | environment,
         stdout=subprocess.PIPE,
@@ -76,18 +76,18 @@ def endless_transfers(tow, cluster, **environment: str) -> Iterator[subprocess.P
         text=True,
     )
     try:
-        assert mover.stdout.readline() == "moves: under way\n", mover.stderr.read()
+        assert client.stdout.readline() == "moves: under way\n", client.stderr.read()
         before = cluster.totals()["runs_granted"]
         wait_until("some transfers were made", lambda: cluster.totals()["runs_granted"] > before + 2)
-        yield mover
+        yield client
     finally:
-        mover.kill()
+        client.kill()
 
 
-def expect_end(mover: subprocess.Popen[str], victim: str) -> None:
-    said, complaint = mover.communicate(timeout=TIMEOUT_S)
-    assert mover.returncode == 0, complaint
-    assert said.startswith("UNAVAILABLE: ") and victim in said, said
+def expect_end(client: subprocess.Popen[str], victim: str) -> None:
+    output, errors = client.communicate(timeout=TIMEOUT_S)
+    assert client.returncode == 0, errors
+    assert output.startswith("UNAVAILABLE: ") and victim in output, output
 
 
 def expect_health(tow, cluster) -> None:
@@ -98,20 +98,20 @@ def expect_health(tow, cluster) -> None:
 
 
 @pytest.mark.parametrize("victim", ["worker-0", "worker-1"])
-def test_a_worker_killed_in_the_midst_of_a_transfer(tow, cluster, victim):
-    with endless_transfers(tow, cluster) as mover:
+def test_a_worker_killed_during_a_transfer(tow, cluster, victim):
+    with endless_transfers(tow, cluster) as client:
         os.kill(cluster.member(victim), signal.SIGKILL)
-        expect_end(mover, victim)
+        expect_end(client, victim)
     expect_health(tow, cluster)
 
 
 @pytest.mark.parametrize("victim", ["worker-0", "worker-1"])
-def test_a_worker_frozen_in_the_midst_of_a_transfer(tow, cluster, victim):
-    with endless_transfers(tow, cluster) as mover:
+def test_a_worker_frozen_during_a_transfer(tow, cluster, victim):
+    with endless_transfers(tow, cluster) as client:
         frozen = cluster.member(victim)
         os.kill(frozen, signal.SIGSTOP)
         try:
-            expect_end(mover, victim)
+            expect_end(client, victim)
         finally:
             os.kill(frozen, signal.SIGCONT)
     expect_health(tow, cluster)

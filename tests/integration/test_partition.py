@@ -1,7 +1,7 @@
-"""A network that parts two islands, on real processes.
+"""A network partition between two islands, on real processes.
 
-All sockets between the islands lead through this test, which stops passing bytes on: connections stay open and
-nothing comes, as when a cable is pulled.
+All sockets between the islands go through proxies of this test, which stop forwarding bytes: connections stay
+open but silent, as when a cable is pulled.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from test_cluster import Cluster as ClusterOfUp
 from test_moves import RIGHT, endless_transfers, expect_end, run
 
 
-class Cable:
-    """Whoever comes to `outer` is led to `inner`, while the cable is whole."""
+class Proxy:
+    """Forwards connections from `outer` to `inner` while the event `whole` is set."""
 
     def __init__(self, outer: Path, inner: Path, whole: threading.Event) -> None:
         self.inner, self.whole = inner, whole
@@ -34,22 +34,22 @@ class Cable:
     def accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                came, _ = self.listener.accept()
-                self.ends.append(came)
-                threading.Thread(target=self.lead, args=(came,), daemon=True).start()
+                accepted, _ = self.listener.accept()
+                self.ends.append(accepted)
+                threading.Thread(target=self.forward, args=(accepted,), daemon=True).start()
 
-    def lead(self, came: socket.socket) -> None:
+    def forward(self, accepted: socket.socket) -> None:
         self.whole.wait()
-        onward = socket.socket(socket.AF_UNIX)
-        self.ends.append(onward)
+        connected = socket.socket(socket.AF_UNIX)
+        self.ends.append(connected)
         with contextlib.suppress(OSError):
-            onward.connect(str(self.inner))
-            threading.Thread(target=self.carry, args=(onward, came), daemon=True).start()
-            self.carry(came, onward)
+            connected.connect(str(self.inner))
+            threading.Thread(target=self.copy_bytes, args=(connected, accepted), daemon=True).start()
+            self.copy_bytes(accepted, connected)
             return
-        came.close()
+        accepted.close()
 
-    def carry(self, source: socket.socket, target: socket.socket) -> None:
+    def copy_bytes(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while bytes_ := source.recv(1 << 16):
                 self.whole.wait()
@@ -65,7 +65,7 @@ class Cable:
 
 
 class Islands(ClusterOfUp):
-    """A controller and two islands of one worker each; island-1 is behind cables."""
+    """A controller and two islands of one worker each; island-1 is behind proxies."""
 
     def __init__(self, tow) -> None:
         self.tow = tow
@@ -77,46 +77,46 @@ class Islands(ClusterOfUp):
         self.whole = {name: threading.Event() for name in ("to the controller", "between workers")}
         for event in self.whole.values():
             event.set()
-        self.cables: list[Cable] = []
+        self.proxies: list[Proxy] = []
         self.processes: list[subprocess.Popen[str]] = []
         self.launch("controller", "--listen", self.address)
-        self.lay("c-1", "c", "to the controller")
+        self.add_proxy("c-1", "c", "to the controller")
         self.launch_worker(0, self.address)
         self.launch_worker(1, f"unix:{self.folder}/c-1")
         for process in (0, 1):
             door = self.folder / f"w{process}.sock"
             door.rename(self.folder / f"w{process}.inner")
-            self.lay(door.name, f"w{process}.inner", "between workers")
+            self.add_proxy(door.name, f"w{process}.inner", "between workers")
 
-    def launch(self, *words: str) -> None:
+    def launch(self, *arguments: str) -> None:
         process = subprocess.Popen(
-            [self.tow.program, *words, "--keys", str(self.keys)], stdout=subprocess.PIPE, text=True
+            [self.tow.program, *arguments, "--keys", str(self.keys)], stdout=subprocess.PIPE, text=True
         )
         self.processes.append(process)
         assert process.stdout.readline()
 
     def launch_worker(self, process: int, controller: str) -> None:
-        words = ["--controller", controller, "--process", str(process), "--name", f"worker-{process}"]
+        arguments = ["--controller", controller, "--process", str(process), "--name", f"worker-{process}"]
         door = f"unix:{self.folder}/w{process}.sock"
-        self.launch("worker", *words, "--devices", "4", "--island", f"island-{process}", "--door", door)
+        self.launch("worker", *arguments, "--devices", "4", "--island", f"island-{process}", "--door", door)
 
-    def lay(self, outer: str, inner: str, kind: str) -> None:
-        self.cables.append(Cable(self.folder / outer, self.folder / inner, self.whole[kind]))
+    def add_proxy(self, outer: str, inner: str, kind: str) -> None:
+        self.proxies.append(Proxy(self.folder / outer, self.folder / inner, self.whole[kind]))
 
     def status(self) -> dict:
-        return self.tow.json("status", *self.words())[0]
+        return self.tow.json("status", *self.arguments())[0]
 
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         return ["--address", self.address, "--token", self.token]
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.tow("run", *words, *self.words())
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.tow("run", *arguments, *self.arguments())
 
     def close(self) -> None:
         for process in reversed(self.processes):
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=TIMEOUT_S)
-        for cable in self.cables:
+        for cable in self.proxies:
             cable.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -137,18 +137,18 @@ def assert_adds_on_one_island(islands) -> None:
 
 
 @pytest.mark.parametrize("cut", [["between workers"], ["to the controller", "between workers"]], ids=["each other", "all"])
-def test_islands_that_lose_each_other(tow, islands, cut):
+def test_a_partition_fails_transfers_and_heals(tow, islands, cut):
     with endless_transfers(tow, islands, TOW_TOKEN_FILE=islands.token) as mover:
         for kind in cut:
             islands.whole[kind].clear()
         expect_end(mover, "worker-")
-    # What needs one island only goes on.
+    # Programs on one island continue.
     assert_adds_on_one_island(islands)
     workers = {worker["name"] for worker in islands.status()["workers"]}
     assert workers == ({"worker-0"} if len(cut) == 2 else {"worker-0", "worker-1"})
     for kind in cut:
         islands.whole[kind].set()
-    wait_until("both islands are there", lambda: islands.totals()["devices"] == 8)
+    wait_until("both islands are connected", lambda: islands.totals()["devices"] == 8)
     islands.wait_for_zero()
     done = run(tow, "tests/moves/moves", "check", TOW_ADDRESS=islands.address, TOW_TOKEN_FILE=islands.token)
     assert RIGHT in done.stdout, done.stderr

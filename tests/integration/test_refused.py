@@ -1,4 +1,4 @@
-"""Workers that are not let in, and adapters that do not belong to the program: said at once, by who was asked."""
+"""Workers that a controller refuses, and adapters of another build: both are reported at once."""
 
 import contextlib
 import shutil
@@ -16,7 +16,7 @@ TIMEOUT_S = 120
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="tow-", dir="/tmp"))  # Short: a socket's path.
+    path = Path(tempfile.mkdtemp(prefix="tow-", dir="/tmp"))  # Socket paths must be short.
     yield path
     shutil.rmtree(path, ignore_errors=True)
 
@@ -28,9 +28,9 @@ def keys(tow, folder) -> Path:
 
 
 @contextlib.contextmanager
-def running(tow, *words: str) -> Iterator[str]:
-    """A process of a cluster, until the block ends; gives what it said when it was ready."""
-    process = subprocess.Popen([tow.program, *words], stdout=subprocess.PIPE, text=True)
+def running(tow, *arguments: str) -> Iterator[str]:
+    """A process of a cluster, until the block ends; yields the line that it prints when ready."""
+    process = subprocess.Popen([tow.program, *arguments], stdout=subprocess.PIPE, text=True)
     try:
         yield process.stdout.readline().strip()
     finally:
@@ -45,27 +45,27 @@ def controller(tow, folder, keys) -> Iterator[str]:
 
 
 def worker(controller: str, keys: Path, process: int) -> list[str]:
-    words = ["worker", "--controller", controller, "--keys", str(keys), "--simulated", "tpu_v4"]
-    return [*words, "--process", str(process), "--name", f"w{process}"]
+    arguments = ["worker", "--controller", controller, "--keys", str(keys), "--simulated", "tpu_v4"]
+    return [*arguments, "--process", str(process), "--name", f"w{process}"]
 
 
-def test_a_worker_with_another_token_ends_and_says_so(tow, controller, folder):
+def test_a_worker_with_another_token_ends_with_an_error(tow, controller, folder):
     assert tow("keys", str(folder / "others")).returncode == 0
     done = tow(*worker(controller, folder / "others", 0))
     assert done.returncode == 1
     assert "token" in done.stderr.splitlines()[-1], done.stderr
 
 
-def test_a_worker_whose_number_is_taken_ends_and_says_whose_it_is(tow, controller, folder, keys):
+def test_a_worker_whose_process_number_is_taken_ends_and_names_the_holder(tow, controller, folder, keys):
     with running(tow, *worker(controller, keys, 3)) as name:
         assert name == "w3"
         done = tow(*worker(controller, keys, 3), "--name", "late", "--door", f"unix:{folder}/late.sock")
         assert done.returncode == 1
         assert "process number 3 is taken by worker w3" in done.stderr, done.stderr
-        assert done.stderr.count("not in the cluster") == 1, done.stderr  # It tried several times.
+        assert done.stderr.count("not in a cluster") == 1, done.stderr  # Logged once, although it retries.
 
 
-def test_a_worker_that_nobody_refused_waits_for_its_controller(tow, folder, keys):
+def test_a_worker_waits_for_a_controller_that_is_not_up_yet(tow, folder, keys):
     address = f"unix:{folder}/c"
     early = subprocess.Popen([tow.program, *worker(address, keys, 1)], stdout=subprocess.PIPE, text=True)
     try:
@@ -76,8 +76,8 @@ def test_a_worker_that_nobody_refused_waits_for_its_controller(tow, folder, keys
         early.communicate(timeout=TIMEOUT_S)
 
 
-def test_up_fails_with_what_its_worker_was_told(tow, folder):
-    """The plugin numbers its devices as it likes, which is right for one process only."""
+def test_up_fails_with_the_error_of_its_worker(tow, folder):
+    """The plugin numbers its devices by itself, which is valid for one process only."""
     plugin = tow.program.parent / "tests" / "fake_pjrt" / "libfake_pjrt.so"
     if not plugin.exists():
         pytest.skip("the fake plugin is not built here")
@@ -87,7 +87,7 @@ def test_up_fails_with_what_its_worker_was_told(tow, folder):
     assert tow("status", "--folder", str(folder / "up")).returncode == 1
 
 
-def test_an_adapter_of_another_tree_is_refused_with_both_numbers(tow, folder):
+def test_an_adapter_of_another_build_is_refused_with_both_versions(tow, folder):
     adapter = tow.program.parent / "tests" / "fake_pjrt" / "libfake_old_adapter.so"
     if not adapter.exists():
         pytest.skip("the fake adapter is not built here")

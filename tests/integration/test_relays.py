@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from test_cluster import ADD, TIMEOUT_S, Cluster, adapter, is_there, wait_until  # noqa: F401: the fixture skips
+from test_cluster import ADD, TIMEOUT_S, Cluster, adapter, is_alive, wait_until  # noqa: F401: the fixture skips
 
-# Of each group the first is the relay.
+# The first worker of each group is its relay.
 RELAYS = ["worker-0", "worker-2"]
 STEPS = 200
 
@@ -40,7 +40,7 @@ def run_gang(cluster, steps: int) -> None:
 
 @contextlib.contextmanager
 def stream_of_gangs(cluster) -> Iterator[subprocess.Popen[str]]:
-    """A client with gangs of all devices in flight, more and more of them."""
+    """A client that keeps adding runs of a gang of all devices."""
     before = cluster.totals()["runs_granted"]
     client = subprocess.Popen(
         gang(cluster, 500_000),
@@ -63,21 +63,21 @@ def expect_failure(client: subprocess.Popen[str], worker: str) -> None:
     assert worker in error, error
 
 
-def test_a_gang_of_four_takes_two_messages_of_the_controller(cluster):
-    run_gang(cluster, STEPS)  # Programs were loaded, sessions were dialled.
+def test_a_gang_of_four_workers_takes_two_grant_messages(cluster):
+    run_gang(cluster, STEPS)  # Loads programs and opens sessions.
     before = cluster.totals()
     run_gang(cluster, STEPS)
     after = cluster.totals()
     runs = after["runs_granted"] - before["runs_granted"]
     assert runs > STEPS
-    # The puts of the shards are granted too.
+    # Uploads of shards have grants too.
     assert after["grant_messages"] - before["grant_messages"] in range(2 * STEPS, 2 * runs + 1)
     assert after["grants_again"] == 0
     cluster.wait_for_zero()
 
 
-@pytest.mark.parametrize("victim", ["worker-0", "worker-1"], ids=["the relay", "one of its group"])
-def test_one_killed_with_half_a_gang_granted(cluster, victim):
+@pytest.mark.parametrize("victim", ["worker-0", "worker-1"], ids=["the relay", "a worker of its group"])
+def test_a_worker_killed_with_half_a_gang_granted_fails_the_run(cluster, victim):
     with stream_of_gangs(cluster) as client:
         os.kill(cluster.member(victim), signal.SIGKILL)
         expect_failure(client, victim)
@@ -87,25 +87,25 @@ def test_one_killed_with_half_a_gang_granted(cluster, victim):
 
 
 @pytest.mark.parametrize("victim", RELAYS)
-def test_a_relay_frozen_with_half_a_gang_granted(cluster, victim):
+def test_a_relay_frozen_with_half_a_gang_granted_fails_the_run(cluster, victim):
     with stream_of_gangs(cluster) as client:
         frozen = cluster.member(victim)
         os.kill(frozen, signal.SIGSTOP)
         try:
             expect_failure(client, victim)
-            wait_until("it is declared gone", lambda: cluster.totals()["workers"] == 3)
-            # Three are more than two, so one of them is a relay meanwhile.
+            wait_until("the frozen relay is disconnected", lambda: cluster.totals()["workers"] == 3)
+            # Three workers exceed --relay-above 2, so one of them is a relay.
             done = cluster.run(ADD, "-n", "3", "-i", "f32[4]=iota", "-i", "f32[4]=10")
             assert done.returncode == 0, done.stderr
         finally:
-            if is_there(frozen):
+            if is_alive(frozen):
                 os.kill(frozen, signal.SIGCONT)
     cluster.wait_for_devices(4)
     run_gang(cluster, STEPS)
     cluster.wait_for_zero()
 
 
-def test_relays_die_one_after_the_other(cluster):
+def test_relays_are_replaced_one_after_the_other(cluster):
     for victim in RELAYS:
         with stream_of_gangs(cluster) as client:
             os.kill(cluster.member(victim), signal.SIGKILL)
@@ -115,7 +115,7 @@ def test_relays_die_one_after_the_other(cluster):
     cluster.wait_for_zero()
 
 
-def test_a_group_must_be_one(tow):
+def test_invalid_relay_options_are_refused(tow):
     done = tow("up", "--relay-group", "0")
     assert done.returncode == 2 and "relay-group" in done.stderr
     done = tow("controller", "--listen", "unix:/nowhere", "--relay-above", "many")

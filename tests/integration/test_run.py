@@ -1,16 +1,13 @@
-"""One program on real XLA, and on simulated devices."""
+"""`tow run` and `tow devices`: one program on XLA and on simulated devices."""
 
-import json
-import os
 import pathlib
-import signal
-import subprocess
 
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 ADD = str(EXAMPLES / "add.mlir")
 ALL_REDUCE = str(EXAMPLES / "all_reduce.mlir")
+COST_PROGRAM = "towpath-cost 1\nname step\nresult f32[2]\nduration 1000\nall_reduce 8\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,7 +23,7 @@ def test_devices_are_listed_by_driver(tow):
     assert [(d["kind"], d["simulated"]) for d in simulated] == [("TPU v4", True)]
 
 
-def test_a_plugin_that_does_not_load_hides_no_other(tow, tmp_path):
+def test_a_plugin_that_does_not_load_does_not_hide_others(tow, tmp_path):
     foreign = tmp_path / "not-a-plugin.so"
     foreign.write_text("hello")
     done = tow("devices", "--plugin", str(foreign))
@@ -35,7 +32,7 @@ def test_a_plugin_that_does_not_load_hides_no_other(tow, tmp_path):
     assert "device 0" in done.stdout
 
 
-def test_add_on_one_device(tow):
+def test_an_addition_runs_on_one_device(tow):
     result, timing = tow.json("run", ADD, "-i", "f32[4]=iota", "-i", "f32[4]=10")
     assert result["value"] == "f32[4]=10,11,12,13"
     assert timing["simulated"] is False
@@ -46,7 +43,7 @@ def test_a_gang_of_two_reduces(tow):
     assert first["value"] == second["value"] == "f32[4]=0,2,4,6"
 
 
-def test_a_gang_over_processes_reduces(tow, tmp_path):
+def test_a_gang_over_two_workers_reduces(tow, tmp_path):
     program = tmp_path / "four.mlir"
     program.write_text(
         pathlib.Path(ALL_REDUCE)
@@ -54,51 +51,52 @@ def test_a_gang_over_processes_reduces(tow, tmp_path):
         .replace("num_replicas = 2", "num_replicas = 4")
         .replace("[[0, 1]]> : tensor<1x2xi64>", "[[0, 1, 2, 3]]> : tensor<1x4xi64>")
     )
-    lines = tow.json("run", str(program), "--processes", "2", "--devices", "2", "-i", "f32[4]=iota", "-r", "100")
-    members, results, timing = lines[:2], lines[2:-1], lines[-1]
-    assert len({member["pid"] for member in members}) == 2
-    assert [(r["device"], r["member"], r["value"]) for r in results] == [
-        (device, device // 2, "f32[4]=0,4,8,12") for device in range(4)
-    ]
-    assert (timing["devices"], timing["processes"], timing["runs"]) == (4, 2, 100)
+    *results, timing = tow.json(
+        "run", str(program), "--processes", "2", "--devices", "2", "-i", "f32[4]=iota", "-r", "100"
+    )
+    assert [(r["device"], r["value"]) for r in results] == [(device, "f32[4]=0,4,8,12") for device in range(4)]
+    assert (timing["devices"], timing["runs"]) == (4, 100)
 
 
-def test_an_error_of_a_member_names_it(tow):
+def test_arguments_of_the_wrong_shape_are_refused_on_every_worker(tow):
     done = tow("run", ALL_REDUCE, "-P", "2", "-i", "f32[3]=1")
     assert done.returncode == 1
-    assert "member 0 (process " in done.stderr
     assert "f32[3]" in done.stderr
 
 
+def test_the_embedded_cluster_ends_with_the_command(tow, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert tow("run", ADD, "-i", "f32[4]=1", "-i", "f32[4]=1").returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
-    ("how", "seen"),
+    "arguments",
     [
-        (signal.SIGKILL, "device {device} is gone"),
-        (signal.SIGSTOP, "device {device} does not answer: process {pid} has given no sign of life"),
+        ["--in-process", "--cluster"],
+        ["--plugin", "x.so", "--local"],
+        ["--plugin", "x.so", "--processes", "2"],
+        ["--processes", "2", "--cluster"],
     ],
 )
-def test_a_member_that_stops_inside_a_collective_is_named_by_the_others(tow, how, seen):
-    """More runs than can ever end; whenever the signal comes, a collective waits for that member."""
-    words = ["run", ALL_REDUCE, "-P", "2", "-i", "f32[4]=iota", "-r", "100000000", "--json"]
-    with subprocess.Popen([tow.program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gang:
-        try:
-            _, victim = (json.loads(gang.stdout.readline()) for _ in range(2))
-            os.kill(victim["pid"], how)
-            _, errors = gang.communicate(timeout=60)
-        finally:
-            gang.kill()
-    assert gang.returncode == 1
-    assert "member 0 (process " in errors
-    assert seen.format(device=victim["first_device_id"], pid=victim["pid"]) in errors
-    assert f"member 1 (process {victim['pid']})" in errors
-    with pytest.raises(ProcessLookupError):
-        os.kill(victim["pid"], 0)
+def test_options_that_exclude_each_other_are_refused(tow, arguments):
+    done = tow("run", ADD, *arguments)
+    assert done.returncode == 2
+    assert "exclude" in done.stderr
+
+
+def test_a_cost_program_runs_on_simulated_devices(tow, tmp_path):
+    program = tmp_path / "cost.txt"
+    program.write_text(COST_PROGRAM)
+    *results, timing = tow.json("run", str(program), "--sim", "tpu_v4", "-n", "2")
+    assert len(results) == 2
+    assert (timing["devices"], timing["simulated"]) == (2, True)
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
-        (["-i", "f32[4]=1"], "takes 2 arguments"),
+        (["-i", "f32[4]=1"], "1 argument"),
         (["-i", "f32[3]=1", "-i", "f32[4]=1"], "f32[3]"),
         (["-i", "f32[4]=1,2", "-i", "f32[4]=1"], "2 values for 4 elements"),
         (["-i", "f33[4]=1", "-i", "f32[4]=1"], "f33"),
@@ -106,13 +104,13 @@ def test_a_member_that_stops_inside_a_collective_is_named_by_the_others(tow, how
         (["-i", "f32[4]=@/no/such/file", "-i", "f32[4]=1"], "/no/such/file"),
     ],
 )
-def test_wrong_inputs_are_named(tow, words, named):
-    done = tow("run", ADD, *words)
+def test_wrong_inputs_are_named(tow, arguments, named):
+    done = tow("run", ADD, *arguments)
     assert done.returncode == 1
     assert named in done.stderr
 
 
-def test_what_the_compiler_says_is_passed_on(tow, tmp_path):
+def test_the_message_of_the_compiler_is_printed(tow, tmp_path):
     program = tmp_path / "bad.mlir"
     program.write_text("module { func.func @main() { stablehlo.frobnicate return } }")
     done = tow("run", str(program))

@@ -1,4 +1,4 @@
-"""The training example and what runs it beside JAX's own backend. Nothing here is timed."""
+"""The training example, and the script that compares it with JAX's CPU backend. Nothing is timed."""
 
 import json
 import os
@@ -19,7 +19,7 @@ SMALL = ["--steps", "6", "--width", "32", "--length", "16", "--batch", "8"]
 
 
 def is_sanitized() -> bool:
-    """Python, which loads the plugin, has no sanitizer's runtime in it."""
+    """Python cannot load a sanitized plugin, because it lacks the sanitizer's runtime."""
     return any(name in LIBRARY.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
 
 
@@ -38,13 +38,13 @@ def run(*command: str | pathlib.Path, **environment: str) -> subprocess.Complete
                           capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
-def test_losses_are_those_of_jax_itself():
+def test_losses_are_those_of_the_cpu_backend():
     done = run(EXAMPLES / "beside_jax.py", EXAMPLES / "train_lm.py", *SMALL)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     for platform in ("towpath", "cpu"):
         assert any(line.endswith(" s") and f"8 devices of {platform}," in line for line in lines)
-    # Plain lines where there is no terminal: the last step is always told.
+    # Plain lines without a terminal; the last step is always printed.
     assert sum(line.startswith("step    6/6  loss ") for line in lines) == 2
     assert "\r" not in done.stdout
     assert any(line.startswith("tokens/s") for line in lines)
@@ -54,10 +54,10 @@ def test_training_learns_and_reports(tmp_path):
     report = tmp_path / "report.json"
     done = run(EXAMPLES / "train_lm.py", *SMALL, "--report", report, JAX_PLATFORMS="towpath")
     assert done.returncode == 0, done.stderr
-    told = json.loads(report.read_text())
-    assert told["platform"] == "towpath"
-    assert len(told["losses"]) == told["steps"] + 1 == 7
-    assert told["losses"][-1] < told["losses"][0]
+    written = json.loads(report.read_text())
+    assert written["platform"] == "towpath"
+    assert len(written["losses"]) == written["steps"] + 1 == 7
+    assert written["losses"][-1] < written["losses"][0]
 
 
 def test_a_script_that_fails_is_named(tmp_path):
@@ -65,4 +65,4 @@ def test_a_script_that_fails_is_named(tmp_path):
     script.write_text("raise SystemExit(3)")
     done = run(EXAMPLES / "beside_jax.py", script)
     assert done.returncode == 1
-    assert "broken.py ended with 3" in done.stderr
+    assert "broken.py exited with status 3" in done.stderr

@@ -1,4 +1,4 @@
-"""Bytes between a user's memory and devices: fetched by their target, or through rings."""
+"""Uploads and downloads: by cross-process reads, or through rings."""
 
 import contextlib
 import shutil
@@ -29,14 +29,14 @@ def comes_back(host, device=0):
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="tow-", dir="/tmp"))  # Short: a socket's path.
+    path = Path(tempfile.mkdtemp(prefix="tow-", dir="/tmp"))  # Socket paths must be short.
     yield path
     shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def cluster(tow, folder: Path, **environment: str) -> Iterator[dict[str, str]]:
-    """What a client needs to know of it."""
+    """Starts a cluster; yields the environment variables of its clients."""
     done = tow("up", "--folder", str(folder), "--workers", "1", "--devices", "2", **environment)
     assert done.returncode == 0, done.stderr
     try:
@@ -54,7 +54,7 @@ for size in (0, 1, 16, 64 * K, 64 * K + 1, 128 * K - 1, 128 * K, 256 * K, 256 * 
              M, 2 * M - 1, 2 * M + 1, 5 * M + 123, 33 * M):
     comes_back(pattern(size))
 comes_back(pattern(8 * M).view(np.int32).reshape(1024, -1).T)  # Strides.
-comes_back(pattern(8 * M)[1:], device=1)  # Begins nowhere in particular.
+comes_back(pattern(8 * M)[1:], device=1)  # Not aligned.
 sharding = NamedSharding(Mesh(np.array(devices), ("d",)), P("d"))
 host = pattern(16 * M).reshape(2, -1)
 assert np.array_equal(np.asarray(jax.device_put(host, sharding)), host)
@@ -63,7 +63,7 @@ print("all came back")
 
 
 @pytest.mark.parametrize("client", [PULLED, THROUGH_RINGS], ids=["client-pulls", "client-rings"])
-def test_one_side_may_be_kept_from_it(tow, folder, client):
+def test_either_side_may_have_cross_process_reads_off(tow, folder, client):
     ours = THROUGH_RINGS if client is PULLED else {"TOW_REACH": ""}
     with cluster(tow, folder, **ours) as address:
         assert lines(HELPERS + """
@@ -73,7 +73,7 @@ print("came back")
 
 
 @BOTH_WAYS
-def test_many_threads_at_once(way):
+def test_many_threads_transfer_at_once(way):
     assert lines(HELPERS + """
 def work(index):
     for round in range(4):
@@ -88,10 +88,10 @@ print(sorted(right))
 
 
 @BOTH_WAYS
-def test_host_memory_may_go_as_soon_as_jax_lets_it(way):
+def test_host_memory_may_be_reused_as_soon_as_jax_releases_it(way):
     assert lines(HELPERS + """
 arrays = [jax.device_put(pattern(4 << 20, seed), devices[seed % 2]) for seed in range(12)]
-noise = [np.full(4 << 20, 0xEE, np.uint8) for _ in range(12)]  # Where the sources were.
+noise = [np.full(4 << 20, 0xEE, np.uint8) for _ in range(12)]  # Reuses the memory of the sources.
 for seed, array in enumerate(arrays):
     assert np.array_equal(np.asarray(array), pattern(4 << 20, seed)), seed
 print("right")
@@ -130,7 +130,7 @@ signal.pause()
 
 
 @BOTH_WAYS
-def test_a_client_killed_in_mid_transfer_harms_nobody(tow, folder, way):
+def test_a_client_killed_in_a_transfer_harms_no_other(tow, folder, way):
     with cluster(tow, folder, **way) as address:
         for _ in range(2):
             victim = start(ENDLESS, **address, **way)
@@ -142,7 +142,7 @@ def test_a_client_killed_in_mid_transfer_harms_nobody(tow, folder, way):
 
 
 @BOTH_WAYS
-def test_a_worker_killed_in_mid_transfer_is_an_error(way):
+def test_a_worker_killed_in_a_transfer_is_an_error(way):
     assert lines(HELPERS + """
 host = pattern(64 << 20)
 array = jax.device_put(host).block_until_ready()

@@ -1,5 +1,5 @@
-"""The wheel: small, whole, and working in a clean environment without compiler and
-without the clone; uninstalled, it leaves nothing."""
+"""The wheel is small and complete, works in a clean environment without a compiler and
+without the clone, and leaves nothing when it is uninstalled."""
 
 import json
 import os
@@ -40,9 +40,9 @@ for pid in tree(os.getpid()):
 """
 
 
-def run(*words: str | pathlib.Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Nothing is inherited: no compiler by name, no variable that names a build."""
-    return subprocess.run(words, env=environment, capture_output=True, text=True,
+def run(*arguments: str | pathlib.Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs with an empty environment: no compiler in PATH, no variable that names a build."""
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True,
                           timeout=WATCHDOG_S, check=False)
 
 
@@ -56,26 +56,26 @@ def wheel(tmp_path_factory) -> pathlib.Path:
 
 
 class Clean:
-    """A virtual environment of its own, to which JAX is lent by a path."""
+    """A virtual environment that finds JAX through a path file."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
         self.venv = folder / "venv"
         [self.packages] = self.venv.glob("lib/python3*/site-packages")
-        (folder / "bin").mkdir()  # PATH: no compiler, no system's `tow`
+        (folder / "bin").mkdir()  # PATH: no compiler, no installed `tow`
         (folder / "home").mkdir()
         self.environment = {"PATH": f"{self.venv}/bin:{folder}/bin", "HOME": str(folder / "home"),
                             "TF_CPP_MIN_LOG_LEVEL": "3", "PIP_NO_INDEX": "1"}
 
-    def pip(self, *words: str | pathlib.Path) -> None:
+    def pip(self, *arguments: str | pathlib.Path) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "--python", self.venv / "bin/python", *words],
+            [sys.executable, "-m", "pip", "--python", self.venv / "bin/python", *arguments],
             capture_output=True, text=True, check=False,
             env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"})
         assert done.returncode == 0, done.stderr
 
-    def lend_jax(self) -> pathlib.Path:
-        """For running alone: beside that JAX pip would find a Towpath too."""
+    def link_jax(self) -> pathlib.Path:
+        """Not while pip runs: beside that JAX, pip would find a Towpath too."""
         path = self.packages / "jax.pth"
         path.write_text(f"{pathlib.Path(jax.__file__).resolve().parents[1]}\n")
         return path
@@ -86,18 +86,18 @@ class Clean:
     def python(self, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return run(self.venv / "bin/python", "-c", script, **self.environment | environment)
 
-    def tow(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return run(self.venv / "bin/tow", *words, **self.environment | environment)
+    def tow(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run(self.venv / "bin/tow", *arguments, **self.environment | environment)
 
 
 @pytest.fixture(scope="module")
 def clean(wheel, tmp_path_factory):
-    """With the wheel in it; at the end it is uninstalled, and nothing is left."""
+    """Has the wheel installed; uninstalls it at the end and checks that nothing is left."""
     made = Clean(tmp_path_factory.mktemp("clean"))
     before = made.files()
     made.pip("install", "--no-index", "--no-deps", wheel)
     assert made.files() > before
-    jax_path = made.lend_jax()
+    jax_path = made.link_jax()
     yield made
     jax_path.unlink()
     made.pip("uninstall", "--yes", "towpath")
@@ -110,20 +110,20 @@ def xla_folder() -> str:
                           check=True).stdout.strip()
 
 
-def test_it_is_small_and_its_tag_is_what_its_symbols_ask_for(wheel):
+def test_the_wheel_is_small_and_its_tag_matches_its_symbols(wheel):
     assert wheel.stat().st_size <= BYTES_MAX
-    # Above it, systems that are in use would be shut out without need.
+    # A newer glibc would exclude systems that are in use.
     glibc = int(re.search(r"-py3-none-manylinux_2_(\d+)_x86_64\.whl$", wheel.name)[1])
     assert 27 <= glibc <= 34
 
 
-def test_it_names_no_folder_of_the_build(wheel):
+def test_the_wheel_contains_no_path_of_the_build(wheel):
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             assert str(BUILD).encode() not in archive.read(name), name
 
 
-def test_jax_runs_on_what_is_in_it(clean, xla_folder):
+def test_jax_runs_with_the_installed_wheel(clean, xla_folder):
     done = clean.python(SCRIPT, JAX_PLATFORMS="towpath", TOW_XLA_DIR=xla_folder)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
@@ -137,7 +137,7 @@ def test_jax_runs_on_what_is_in_it(clean, xla_folder):
         assert not path.name.startswith(("libucp.", "libucs.", "libuct.", "libuct_", "libisal.")), path
 
 
-def test_the_command_is_there(clean, xla_folder):
+def test_the_command_is_installed(clean, xla_folder):
     version = clean.tow("version", "--json")
     assert json.loads(version.stdout)["towpath"] == "0.1.0", version.stderr
     ready = clean.tow("setup", "--check", "--json", TOW_XLA_DIR=xla_folder)
@@ -146,25 +146,25 @@ def test_the_command_is_there(clean, xla_folder):
     assert missing.returncode == 1 and "`tow setup` fetches it" in missing.stdout
 
 
-def test_without_xla_a_worker_says_what_to_do(clean):
+def test_without_xla_a_worker_names_the_next_step(clean):
     done = clean.tow("run", str(ROOT / "examples/add.mlir"), "-i", "f32[4]=1", "-i", "f32[4]=1")
     assert done.returncode == 1
-    assert "XLA is not on this host: `tow setup` fetches it" in done.stderr
+    assert "XLA is not on this host: run `tow setup`" in done.stderr
 
 
-def test_first_use_fetches_xla_and_says_so(clean):
-    """Here no index has it, and that is said too."""
+def test_first_use_fetches_xla_and_reports_failures(clean):
+    """No package index is reachable here, so fetching fails."""
     done = clean.python("import jax; jax.devices()", JAX_PLATFORMS="towpath")
     assert done.returncode != 0
     assert "first use. XLA: tensorflow-cpu" in done.stderr
     assert "tow setup --from FILE.whl" in done.stderr.splitlines()[-1]
 
 
-def test_first_use_may_be_forbidden(clean):
+def test_fetching_at_first_use_can_be_disabled(clean):
     done = clean.python("import jax; jax.devices()", JAX_PLATFORMS="towpath", TOW_SETUP="off")
     assert done.returncode != 0 and "run `tow setup`" in done.stderr.splitlines()[-1]
 
 
-def test_installed_only_jax_is_as_it_was(clean):
+def test_the_installed_plugin_is_not_the_default_platform(clean):
     done = clean.python("import jax; print(jax.devices()[0].platform)")
     assert done.stdout == "cpu\n", done.stderr

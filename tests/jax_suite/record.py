@@ -1,13 +1,13 @@
-"""A pytest plugin: one JSON line for each thing that happens to a test, as it happens.
+"""A pytest plugin that records each event of a test as a JSON line, at once.
 
-scripts/jax_suite.py runs JAX's tests with it and reads the lines while they are
-written, so that a process that dies or hangs says which test it was in.
+scripts/jax_suite.py runs JAX's tests with it and reads the lines as they are
+written, so that the test in which a process dies or hangs is known.
 
-  JAX_SUITE_RECORD   the file that lines are added to
-  JAX_SUITE_DONE     names of tests that are not to be run (again), one a line
-  JAX_SUITE_ONLY     names of the tests to run, one a line; without it all
+  JAX_SUITE_RECORD   the file to which lines are appended
+  JAX_SUITE_DONE     names of tests to skip because they have run, one per line
+  JAX_SUITE_ONLY     names of tests to run, one per line; unset: all
   JAX_SUITE_EVERY    run every Nth test of a file
-  JAX_SUITE_DEVICE   what the tests are told that they run on; without it the platform
+  JAX_SUITE_DEVICE   the device type reported to the tests; unset: the platform
 """
 
 import json
@@ -23,13 +23,13 @@ def _names(variable: str) -> set[str] | None:
     return set(pathlib.Path(path).read_text().splitlines()) if path else None
 
 
-def _say(**fields: object) -> None:
+def _record(**fields: object) -> None:
     with open(os.environ["JAX_SUITE_RECORD"], "a", encoding="utf-8") as record:
         record.write(json.dumps(fields) + "\n")
 
 
 def _name(nodeid: str) -> str:
-    """From the file's name on: wherever the checkout is."""
+    """The test's name from the file name on, without the path of the checkout."""
     return nodeid.rsplit("/", 1)[-1]
 
 
@@ -37,12 +37,12 @@ def _name(nodeid: str) -> str:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """When the capturing of output is on: JAX's tests keep the stdout and stderr that
-    they find when they are imported."""
+    """Imports JAX while pytest captures output: JAX's tests keep the stdout and stderr
+    of their import."""
     device = os.environ.get("JAX_SUITE_DEVICE")
     if device and isinstance(collector, pytest.Module):
         import jax
-        import jax._src.test_util  # which makes the flag
+        import jax._src.test_util  # defines the flag
 
         jax.config.update("jax_test_dut", device)
     return (yield)
@@ -55,15 +55,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in sample if _name(item.nodeid) not in done]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
-    _say(event="collected", count=len(sample))
+    _record(event="collected", count=len(sample))
 
 
 def pytest_runtest_logstart(nodeid: str, location: object) -> None:
-    _say(event="start", test=_name(nodeid))
+    _record(event="start", test=_name(nodeid))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Of the three phases, the call's; of set-up and tear-down what is not well."""
+    """Records the outcome of the call, and of set-up and tear-down only failures and skips."""
     if report.when != "call" and report.passed:
         return
     fields: dict[str, object] = {"event": report.outcome, "test": _name(report.nodeid)}
@@ -71,10 +71,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         fields["text"] = report.longreprtext[-6000:]
     elif report.skipped and isinstance(report.longrepr, tuple):
         fields["text"] = report.longrepr[2]
-    _say(**fields, seconds=round(report.duration, 3))
+    _record(**fields, seconds=round(report.duration, 3))
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.failed:
-        _say(event="failed", test=_name(report.nodeid) + "::collection", seconds=0,
+        _record(event="failed", test=_name(report.nodeid) + "::collection", seconds=0,
              text=report.longreprtext[-6000:])

@@ -1,15 +1,15 @@
-/* More arrays than devices have memory for, through the C interface, on whatever
- * cluster there is; tests/integration/test_memory.py runs it.
+/* More arrays than devices have memory for, through the C interface, on any
+ * cluster; tests/integration/test_memory.py runs it.
  *
- *     memory keep COUNT       so many arrays and as many results of them, all kept:
- *                             their bytes must be right
+ *     memory keep COUNT       COUNT arrays and their results, all kept:
+ *                             their values must be right
  *     memory pipeline COUNT   the same over two slices, a transfer between them
- *     memory loop COUNT       uploads and runs, nothing kept and nothing awaited
- *     memory small COUNT      the same with arrays that travel in messages
+ *     memory loop COUNT       uploads and runs; nothing is kept or awaited
+ *     memory small COUNT      the same with arrays that are sent in messages
  *     memory never            a run that no device has the memory for
  *
- * An array has 1 MiB a device. Those that end well say what this process took of
- * its host: "peak N KiB". */
+ * An array has 1 MiB per device. A mode that succeeds prints the memory of this
+ * process: "peak N KiB". */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,14 +20,14 @@
 #include "../../examples/c/check.h"
 
 #define LARGE_COUNT (256u << 10) /* numbers of a shard: 1 MiB */
-#define SMALL_COUNT (8u << 10)   /* 32 KiB: it goes in a message */
+#define SMALL_COUNT (8u << 10)   /* 32 KiB: sent in a message */
 
-typedef struct world {
+typedef struct fixture {
     tow_client_t *client;
     tow_slice_t *slice;
     tow_function_t *twice;
     size_t count; /* numbers of a shard */
-} world_t;
+} fixture_t;
 
 static tow_function_t *compile_twice(tow_slice_t *slice, size_t count)
 {
@@ -52,26 +52,27 @@ static tow_slice_t *open_devices(tow_client_t *client, int64_t count)
     return slice;
 }
 
-static world_t open_world(size_t count)
+static fixture_t open_fixture(size_t count)
 {
-    world_t world = {.count = count};
-    check(tow_client_open(NULL, &world.client));
-    check(tow_slice_open(world.client, NULL, &world.slice)); /* All devices. */
-    world.twice = compile_twice(world.slice, count);
-    return world;
+    fixture_t fixture = {.count = count};
+    check(tow_client_open(NULL, &fixture.client));
+    check(tow_slice_open(fixture.client, NULL,
+                         &fixture.slice)); /* All devices. */
+    fixture.twice = compile_twice(fixture.slice, count);
+    return fixture;
 }
 
-static void close_world(world_t *world)
+static void close_fixture(fixture_t *fixture)
 {
     struct rusage usage;
-    tow_function_release(world->twice);
-    tow_slice_release(world->slice);
-    tow_client_release(world->client);
+    tow_function_release(fixture->twice);
+    tow_slice_release(fixture->slice);
+    tow_client_release(fixture->client);
     getrusage(RUSAGE_SELF, &usage);
     printf("peak %ld KiB\n", usage.ru_maxrss);
 }
 
-/* -- Values ----------------------------------------------------------------------- */
+/* -- Values ---------------------------------------------------------------- */
 
 static float value_of(size_t array, size_t index)
 {
@@ -123,34 +124,35 @@ static void release_list(tow_array_t **list, size_t count)
     free(list);
 }
 
-/* -- What is asked for -------------------------------------------------------------- */
+/* -- Modes ----------------------------------------------------------------- */
 
-/* In order, then each third one again, which has to come back for it. */
+/* Uses all arrays in order, then every third one again, which must be
+ * unspilled. */
 static void keep(size_t count)
 {
-    world_t world = open_world(LARGE_COUNT);
-    tow_array_t **given = make_list(count);
-    tow_array_t **made = make_list(count);
+    fixture_t fixture = open_fixture(LARGE_COUNT);
+    tow_array_t **inputs = make_list(count);
+    tow_array_t **results = make_list(count);
     for (size_t i = 0; i < count; i++) {
-        given[i] = upload(world.slice, world.count, i);
-        check(tow_function_call(world.twice, world.slice, &given[i], 1,
-                                &made[i], 1));
+        inputs[i] = upload(fixture.slice, fixture.count, i);
+        check(tow_function_call(fixture.twice, fixture.slice, &inputs[i], 1,
+                                &results[i], 1));
     }
     for (size_t i = 0; i < count; i += 3) {
         tow_array_t *again;
-        check(tow_function_call(world.twice, world.slice, &made[i], 1, &again,
-                                1));
-        expect(again, world.count, i, 4);
+        check(tow_function_call(fixture.twice, fixture.slice, &results[i], 1,
+                                &again, 1));
+        expect(again, fixture.count, i, 4);
         tow_array_release(again);
     }
     for (size_t i = 0; i < count; i++) {
-        expect(given[i], world.count, i, 1);
-        expect(made[i], world.count, i, 2);
+        expect(inputs[i], fixture.count, i, 1);
+        expect(results[i], fixture.count, i, 2);
     }
-    release_list(given, count);
-    release_list(made, count);
+    release_list(inputs, count);
+    release_list(results, count);
     printf("memory: %zu arrays are right\n", 2 * count);
-    close_world(&world);
+    close_fixture(&fixture);
 }
 
 static tow_program_t *trace_pipeline(tow_client_t *client, tow_slice_t *first,
@@ -180,45 +182,46 @@ static tow_program_t *trace_pipeline(tow_client_t *client, tow_slice_t *first,
 
 static void pipeline(size_t count)
 {
-    world_t world = open_world(LARGE_COUNT);
-    tow_slice_t *first = open_devices(world.client, 1);
-    tow_slice_t *second = open_devices(world.client, 1);
-    tow_program_t *program = trace_pipeline(world.client, first, second);
-    tow_array_t **given = make_list(count);
-    tow_array_t **made = make_list(count);
+    fixture_t fixture = open_fixture(LARGE_COUNT);
+    tow_slice_t *first = open_devices(fixture.client, 1);
+    tow_slice_t *second = open_devices(fixture.client, 1);
+    tow_program_t *program = trace_pipeline(fixture.client, first, second);
+    tow_array_t **inputs = make_list(count);
+    tow_array_t **results = make_list(count);
     for (size_t i = 0; i < count; i++) {
-        given[i] = upload(first, world.count, i);
-        check(tow_program_run(program, &given[i], 1, &made[i], 1));
+        inputs[i] = upload(first, fixture.count, i);
+        check(tow_program_run(program, &inputs[i], 1, &results[i], 1));
     }
     for (size_t i = 0; i < count; i++)
-        expect(made[i], world.count, i, 4);
-    release_list(given, count);
-    release_list(made, count);
+        expect(results[i], fixture.count, i, 4);
+    release_list(inputs, count);
+    release_list(results, count);
     tow_program_release(program);
     tow_slice_release(first);
     tow_slice_release(second);
     printf("memory: %zu arrays are right\n", count);
-    close_world(&world);
+    close_fixture(&fixture);
 }
 
 static void loop(size_t count, size_t array_count)
 {
-    world_t world = open_world(array_count);
+    fixture_t fixture = open_fixture(array_count);
     tow_array_t *last = NULL;
     for (size_t i = 0; i < count; i++) {
-        tow_array_t *given = upload(world.slice, world.count, i % 1000);
+        tow_array_t *inputs = upload(fixture.slice, fixture.count, i % 1000);
         if (last != NULL) tow_array_release(last);
-        check(tow_function_call(world.twice, world.slice, &given, 1, &last, 1));
-        tow_array_release(given);
+        check(tow_function_call(fixture.twice, fixture.slice, &inputs, 1, &last,
+                                1));
+        tow_array_release(inputs);
     }
-    expect(last, world.count, (count - 1) % 1000, 2);
+    expect(last, fixture.count, (count - 1) % 1000, 2);
     tow_array_release(last);
     printf("memory: %zu arrays went by\n", count);
-    close_world(&world);
+    close_fixture(&fixture);
 }
 
-/* Its result alone is larger than any device of the test; what comes after it is
- * well. */
+/* The result alone is larger than any device of the test; later operations
+ * succeed. */
 static void never(void)
 {
     static const char text[] =
@@ -226,21 +229,21 @@ static void never(void)
         "  %y = stablehlo.broadcast_in_dim %x, dims = [] : (tensor<f32>) -> "
         "tensor<67108864xf32>\n"
         "  return %y : tensor<67108864xf32>\n}\n";
-    world_t world = open_world(LARGE_COUNT);
+    fixture_t fixture = open_fixture(LARGE_COUNT);
     tow_function_t *large;
     tow_array_t *number, *result;
     const float one = 1;
     check(tow_function_compile(
-        world.slice,
+        fixture.slice,
         TOW_WITH(tow_source_t, .bytes = text, .size = strlen(text)), &large));
     check(tow_array_upload(
-        world.slice,
+        fixture.slice,
         TOW_WITH(tow_upload_options_t,
                  .type = {.struct_size = sizeof(tow_array_type_t),
                           .type = TOW_TYPE_F32},
                  .bytes = &one, .size = sizeof(one), .replicated = true),
         &number));
-    check(tow_function_call(large, world.slice, &number, 1, &result, 1));
+    check(tow_function_call(large, fixture.slice, &number, 1, &result, 1));
     tow_status_t status = tow_array_wait(result, -1);
     printf("code %d: %s\n", (int)tow_status_code(status),
            tow_status_message(status));
@@ -248,22 +251,22 @@ static void never(void)
     tow_array_release(result);
     tow_array_release(number);
     tow_function_release(large);
-    close_world(&world);
+    close_fixture(&fixture);
 }
 
 int main(int argc, char **argv)
 {
-    const char *what = argc > 1 ? argv[1] : "";
+    const char *mode = argc > 1 ? argv[1] : "";
     const size_t count = argc > 2 ? (size_t)atol(argv[2]) : 0;
-    if (strcmp(what, "keep") == 0)
+    if (strcmp(mode, "keep") == 0)
         keep(count);
-    else if (strcmp(what, "pipeline") == 0)
+    else if (strcmp(mode, "pipeline") == 0)
         pipeline(count);
-    else if (strcmp(what, "loop") == 0)
+    else if (strcmp(mode, "loop") == 0)
         loop(count, LARGE_COUNT);
-    else if (strcmp(what, "small") == 0)
+    else if (strcmp(mode, "small") == 0)
         loop(count, SMALL_COUNT);
-    else if (strcmp(what, "never") == 0)
+    else if (strcmp(mode, "never") == 0)
         never();
     else
         return 2;

@@ -1,12 +1,12 @@
-/* Transfers between slices, through the C interface, on whatever cluster there
- * is; tests/integration/test_moves.py runs it.
+/* Transfers between slices, through the C interface, on any cluster;
+ * tests/integration/test_moves.py runs it.
  *
- *     moves check      all pairs of a list of ways to lie: bytes must be right
- *     moves refuse     what cannot be is refused, in words, and the rest goes on
- *     moves forever    16 MiB to and fro until something breaks; then says so
+ *     moves check      all pairs of a list of layouts: values must be right
+ *     moves refuse     impossible transfers are refused, and others work
+ *     moves forever    16 MiB back and forth until an error, which it prints
  *
- * It needs 8 devices of one kind, on one island or four on each of two. Two slices
- * have four each, and a third has three of those of the second. */
+ * It needs 8 devices of one kind, on one island or four on each of two. Two
+ * slices have four devices each; a third has three devices of the second. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,18 +20,18 @@
 #define COLUMNS   8
 #define BIG_BYTES (16u << 20)
 
-typedef struct world {
+typedef struct fixture {
     tow_client_t *client;
     tow_slice_t *slices[3];
-} world_t;
+} fixture_t;
 
-/* How an array of ROWS x COLUMNS numbers may lie on one of the slices. */
-typedef struct way {
+/* The sharding of an array of ROWS x COLUMNS numbers on one of the slices. */
+typedef struct layout {
     size_t slice;
     const tow_split_t split;
-} way_t;
+} layout_t;
 
-#define WAY(at, ...)                            \
+#define LAYOUT(at, ...)                         \
     {                                           \
         .slice = (at), .split = {               \
             .struct_size = sizeof(tow_split_t), \
@@ -39,26 +39,26 @@ typedef struct way {
         }                                       \
     }
 
-static const way_t ways[] = {
-    WAY(0, .parts = {4, 1}),
-    WAY(0, .parts = {1, 4}),
-    WAY(0, .parts = {2, 2}),
-    WAY(0, .parts = {1, 1}),
-    WAY(0, .parts = {2, 1}),
-    WAY(0, .parts = {2, 2}, .mesh_rank = 2, .mesh_dims = {2, 2},
-        .mesh_axes = {1, 0}),
-    WAY(1, .parts = {4, 1}),
-    WAY(1, .parts = {1, 4}),
-    WAY(1, .parts = {1, 2}),
-    WAY(1, .parts = {1, 1}),
-    WAY(2, .parts = {3, 1}),
-    WAY(2, .parts = {1, 1}),
+static const layout_t layouts[] = {
+    LAYOUT(0, .parts = {4, 1}),
+    LAYOUT(0, .parts = {1, 4}),
+    LAYOUT(0, .parts = {2, 2}),
+    LAYOUT(0, .parts = {1, 1}),
+    LAYOUT(0, .parts = {2, 1}),
+    LAYOUT(0, .parts = {2, 2}, .mesh_rank = 2, .mesh_dims = {2, 2},
+           .mesh_axes = {1, 0}),
+    LAYOUT(1, .parts = {4, 1}),
+    LAYOUT(1, .parts = {1, 4}),
+    LAYOUT(1, .parts = {1, 2}),
+    LAYOUT(1, .parts = {1, 1}),
+    LAYOUT(2, .parts = {3, 1}),
+    LAYOUT(2, .parts = {1, 1}),
 };
-#define WAY_COUNT (sizeof(ways) / sizeof(ways[0]))
+#define LAYOUT_COUNT (sizeof(layouts) / sizeof(layouts[0]))
 
-/* -- Slices --------------------------------------------------------------------- */
+/* -- Slices ---------------------------------------------------------------- */
 
-/* Those that have the least load: others than the slices before. */
+/* The devices with the least load: not those of earlier slices. */
 static tow_slice_t *open_four(tow_client_t *client)
 {
     tow_slice_t *slice;
@@ -83,31 +83,31 @@ static tow_slice_t *open_last_three(tow_client_t *client, tow_slice_t *four)
     return slice;
 }
 
-static world_t open_world(void)
+static fixture_t open_fixture(void)
 {
-    world_t world;
-    check(tow_client_open(NULL, &world.client));
-    world.slices[0] = open_four(world.client);
-    world.slices[1] = open_four(world.client);
-    world.slices[2] = open_last_three(world.client, world.slices[1]);
-    return world;
+    fixture_t fixture;
+    check(tow_client_open(NULL, &fixture.client));
+    fixture.slices[0] = open_four(fixture.client);
+    fixture.slices[1] = open_four(fixture.client);
+    fixture.slices[2] = open_last_three(fixture.client, fixture.slices[1]);
+    return fixture;
 }
 
-static void close_world(world_t *world)
+static void close_fixture(fixture_t *fixture)
 {
     for (size_t i = 0; i < 3; i++)
-        tow_slice_release(world->slices[i]);
-    tow_client_release(world->client);
+        tow_slice_release(fixture->slices[i]);
+    tow_client_release(fixture->client);
 }
 
-/* -- Bytes ---------------------------------------------------------------------- */
+/* -- Bytes ----------------------------------------------------------------- */
 
-/* Which part device `device` has: written down anew, not taken from the code that
- * is tested. */
-static void part_of(const way_t *way, size_t device_count, size_t device,
+/* The part that a device holds, computed independently of the code under
+ * test. */
+static void part_of(const layout_t *layout, size_t device_count, size_t device,
                     size_t part[2])
 {
-    const tow_split_t *split = &way->split;
+    const tow_split_t *split = &layout->split;
     const size_t parts = (size_t)split->parts[0] * split->parts[1];
     size_t place = device / (device_count / parts);
     if (split->mesh_rank == 2) /* The transpose of a square. */
@@ -116,55 +116,58 @@ static void part_of(const way_t *way, size_t device_count, size_t device,
     part[1] = place % split->parts[1];
 }
 
-static size_t shard_rows(const way_t *way)
+static size_t shard_rows(const layout_t *layout)
 {
-    return ROWS / way->split.parts[0];
+    return ROWS / layout->split.parts[0];
 }
 
-static size_t shard_columns(const way_t *way)
+static size_t shard_columns(const layout_t *layout)
 {
-    return COLUMNS / way->split.parts[1];
+    return COLUMNS / layout->split.parts[1];
 }
 
 /* Element (row, column) of the whole array is its number. */
-static void fill_shard(const way_t *way, size_t device_count, size_t device,
-                       int32_t *out)
+static void fill_shard(const layout_t *layout, size_t device_count,
+                       size_t device, int32_t *out)
 {
     size_t part[2];
-    part_of(way, device_count, device, part);
-    for (size_t row = 0; row < shard_rows(way); row++)
-        for (size_t column = 0; column < shard_columns(way); column++)
-            *out++ = (int32_t)((part[0] * shard_rows(way) + row) * COLUMNS +
-                               part[1] * shard_columns(way) + column);
+    part_of(layout, device_count, device, part);
+    for (size_t row = 0; row < shard_rows(layout); row++)
+        for (size_t column = 0; column < shard_columns(layout); column++)
+            *out++ = (int32_t)((part[0] * shard_rows(layout) + row) * COLUMNS +
+                               part[1] * shard_columns(layout) + column);
 }
 
-static tow_array_t *upload_way(const world_t *world, const way_t *way)
+static tow_array_t *upload_layout(const fixture_t *fixture,
+                                  const layout_t *layout)
 {
-    tow_slice_t *slice = world->slices[way->slice];
+    tow_slice_t *slice = fixture->slices[layout->slice];
     const size_t count = tow_slice_device_count(slice);
-    const size_t numbers = shard_rows(way) * shard_columns(way);
+    const size_t numbers = shard_rows(layout) * shard_columns(layout);
     int32_t bytes[DEVICES * ROWS * COLUMNS];
     tow_array_t *array;
     for (size_t i = 0; i < count; i++)
-        fill_shard(way, count, i, bytes + i * numbers);
+        fill_shard(layout, count, i, bytes + i * numbers);
     check(tow_array_upload(
         slice,
         TOW_WITH(tow_upload_options_t,
-                 .type = TOW_ARRAY_TYPE(TOW_TYPE_S32, (int64_t)shard_rows(way),
-                                        (int64_t)shard_columns(way)),
+                 .type =
+                     TOW_ARRAY_TYPE(TOW_TYPE_S32, (int64_t)shard_rows(layout),
+                                    (int64_t)shard_columns(layout)),
                  .bytes = bytes, .size = count * numbers * sizeof(bytes[0])),
         &array));
     return array;
 }
 
-static void check_way(const world_t *world, const way_t *way,
-                      tow_array_t *array)
+static void check_layout(const fixture_t *fixture, const layout_t *layout,
+                         tow_array_t *array)
 {
-    const size_t count = tow_slice_device_count(world->slices[way->slice]);
-    const size_t size = shard_rows(way) * shard_columns(way) * sizeof(int32_t);
+    const size_t count = tow_slice_device_count(fixture->slices[layout->slice]);
+    const size_t size =
+        shard_rows(layout) * shard_columns(layout) * sizeof(int32_t);
     for (size_t i = 0; i < count; i++) {
         int32_t wanted[ROWS * COLUMNS], got[ROWS * COLUMNS];
-        fill_shard(way, count, i, wanted);
+        fill_shard(layout, count, i, wanted);
         check(tow_array_download(array, i, got, size));
         if (memcmp(wanted, got, size) == 0) continue;
         fprintf(stderr, "moves: shard %zu is wrong\n", i);
@@ -172,33 +175,33 @@ static void check_way(const world_t *world, const way_t *way,
     }
 }
 
-/* -- The modes ------------------------------------------------------------------- */
+/* -- Modes ----------------------------------------------------------------- */
 
-static tow_status_t move_to(const world_t *world, tow_array_t *array,
-                            const way_t *from, const way_t *to,
+static tow_status_t move_to(const fixture_t *fixture, tow_array_t *array,
+                            const layout_t *from, const layout_t *to,
                             tow_array_t **out_array)
 {
     return tow_array_transfer(array,
                               TOW_WITH(tow_transfer_options_t,
-                                       .slice = world->slices[to->slice],
+                                       .slice = fixture->slices[to->slice],
                                        .from = &from->split, .to = &to->split),
                               out_array);
 }
 
-static void check_all(const world_t *world)
+static void check_all(const fixture_t *fixture)
 {
-    for (size_t i = 0; i < WAY_COUNT; i++) {
-        tow_array_t *source = upload_way(world, &ways[i]);
-        for (size_t k = 0; k < WAY_COUNT; k++) {
+    for (size_t i = 0; i < LAYOUT_COUNT; i++) {
+        tow_array_t *source = upload_layout(fixture, &layouts[i]);
+        for (size_t k = 0; k < LAYOUT_COUNT; k++) {
             tow_array_t *moved;
-            check(move_to(world, source, &ways[i], &ways[k], &moved));
-            check_way(world, &ways[k], moved);
+            check(move_to(fixture, source, &layouts[i], &layouts[k], &moved));
+            check_layout(fixture, &layouts[k], moved);
             tow_array_release(moved);
         }
         tow_array_release(source);
     }
-    printf("moves: %zu of %zu are right\n", WAY_COUNT * WAY_COUNT,
-           WAY_COUNT * WAY_COUNT);
+    printf("moves: %zu of %zu are right\n", LAYOUT_COUNT * LAYOUT_COUNT,
+           LAYOUT_COUNT * LAYOUT_COUNT);
 }
 
 static void expect_refusal(tow_status_t status, const char *what)
@@ -212,31 +215,32 @@ static void expect_refusal(tow_status_t status, const char *what)
     tow_status_release(status);
 }
 
-static void refuse(const world_t *world)
+static void refuse(const fixture_t *fixture)
 {
-    const way_t thirds = WAY(2, .parts = {1, 3}), fifths = WAY(0, .parts = {5});
-    tow_array_t *source = upload_way(world, &ways[0]), *moved = NULL;
-    expect_refusal(move_to(world, source, &ways[0], &thirds, &moved),
+    const layout_t thirds = LAYOUT(2, .parts = {1, 3}),
+                   fifths = LAYOUT(0, .parts = {5});
+    tow_array_t *source = upload_layout(fixture, &layouts[0]), *moved = NULL;
+    expect_refusal(move_to(fixture, source, &layouts[0], &thirds, &moved),
                    "8 columns in 3 parts");
-    expect_refusal(move_to(world, source, &ways[0], &fifths, &moved),
+    expect_refusal(move_to(fixture, source, &layouts[0], &fifths, &moved),
                    "5 parts on 4 devices");
     expect_refusal(tow_array_transfer(source,
                                       TOW_WITH(tow_transfer_options_t,
-                                               .slice = world->slices[2]),
+                                               .slice = fixture->slices[2]),
                                       &moved),
                    "4 shards to 3 devices");
-    check(move_to(world, source, &ways[0], &ways[7], &moved));
-    check_way(world, &ways[7], moved);
+    check(move_to(fixture, source, &layouts[0], &layouts[7], &moved));
+    check_layout(fixture, &layouts[7], moved);
     tow_array_release(moved);
     tow_array_release(source);
 }
 
-static tow_array_t *upload_big(const world_t *world)
+static tow_array_t *upload_big(const fixture_t *fixture)
 {
     tow_array_t *array;
     void *bytes = calloc(1, BIG_BYTES);
     check(tow_array_upload(
-        world->slices[0],
+        fixture->slices[0],
         TOW_WITH(tow_upload_options_t,
                  .type = TOW_ARRAY_TYPE(TOW_TYPE_U8, BIG_BYTES / 4),
                  .bytes = bytes, .size = BIG_BYTES),
@@ -245,10 +249,10 @@ static tow_array_t *upload_big(const world_t *world)
     return array;
 }
 
-/* Ends with the first error, which it tells. */
-static void forever(const world_t *world)
+/* Ends with the first error, and prints it. */
+static void forever(const fixture_t *fixture)
 {
-    tow_array_t *array = upload_big(world);
+    tow_array_t *array = upload_big(fixture);
     tow_status_t status = tow_array_wait(array, -1);
     printf("moves: under way\n");
     fflush(stdout);
@@ -256,7 +260,7 @@ static void forever(const world_t *world)
         tow_array_t *moved = NULL;
         status = tow_array_transfer(
             array,
-            TOW_WITH(tow_transfer_options_t, .slice = world->slices[i % 2]),
+            TOW_WITH(tow_transfer_options_t, .slice = fixture->slices[i % 2]),
             &moved);
         tow_array_release(array);
         array = moved;
@@ -271,15 +275,15 @@ static void forever(const world_t *world)
 int main(int argc, char **argv)
 {
     const char *mode = argc == 2 ? argv[1] : "";
-    world_t world = open_world();
+    fixture_t fixture = open_fixture();
     if (strcmp(mode, "check") == 0)
-        check_all(&world);
+        check_all(&fixture);
     else if (strcmp(mode, "refuse") == 0)
-        refuse(&world);
+        refuse(&fixture);
     else if (strcmp(mode, "forever") == 0)
-        forever(&world);
+        forever(&fixture);
     else
         fprintf(stderr, "usage: moves check|refuse|forever\n");
-    close_world(&world);
+    close_fixture(&fixture);
     return 0;
 }

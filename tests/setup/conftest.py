@@ -1,4 +1,4 @@
-"""Fixtures of the tests of set-up."""
+"""Fixtures of the set-up tests."""
 
 import os
 import socket
@@ -32,7 +32,7 @@ def need_x86_64():
 
 @pytest.fixture
 def closed_port():
-    """A port that refuses connections: bound, so nobody takes it, but deaf."""
+    """A port that refuses connections: bound, so no other process takes it, but not listening."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
@@ -40,7 +40,7 @@ def closed_port():
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 6 MB of our own."""
+    """A file system of 6 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", folder],

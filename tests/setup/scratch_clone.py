@@ -1,5 +1,5 @@
-"""A scratch clone to run set-up in: the real scripts, but tiny pinned packages
-from a local folder instead of an index, so that no test needs the network."""
+"""A scratch clone to run set-up in: the real scripts with tiny pinned packages
+from a local folder, so that no test needs the network."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ XLA_LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 
 def write_wheel(folder: Path, name: str, version: str, tag: str,
                 members: dict[str, bytes]) -> Path:
-    """A wheel that pip accepts, with the given files in it."""
+    """Writes a wheel that pip accepts, with the given files."""
     info = f"{name}-{version}.dist-info"
     pure = "true" if tag.endswith("none-any") else "false"
     members = members | {
@@ -45,7 +45,7 @@ def xla_members(library_bytes: int) -> dict[str, bytes]:
 
 
 class Clone:
-    """One scratch clone, and the environment that its set-up runs in."""
+    """A scratch clone, and the environment variables of its set-up."""
 
     ready_venv: Path | None = None  # set by the fixture
 
@@ -83,8 +83,8 @@ class Clone:
     def xla(self) -> Path:
         return self.cache / "towpath" / "xla-2.21.0"
 
-    def take_ready_venv(self) -> None:
-        """Start as after step 2; making a .venv takes seconds, a copy does not."""
+    def copy_ready_venv(self) -> None:
+        """Skips step 2 with a copy of a .venv, because creating one takes seconds."""
         subprocess.run(["cp", "-a", self.ready_venv, self.root / ".venv"], check=True)
 
     def pin_requirements(self, *pins: str) -> None:
@@ -92,7 +92,7 @@ class Clone:
 
     def make_xla_wheel(self, library_bytes: int,
                        members: dict[str, bytes] | None = None) -> Path:
-        """A stand-in for the wheel of XLA, pinned by its hash."""
+        """Creates a substitute for the wheel of XLA, pinned by its hash."""
         wheel = write_wheel(self.wheels, "tensorflow_cpu", "2.21.0",
                             "cp311-cp311-linux_x86_64",
                             members or xla_members(library_bytes))
@@ -105,7 +105,7 @@ class Clone:
             f"tensorflow-cpu==2.21.0 --hash=sha256:{digest}\n")
 
     def fake(self, program: str, script: str) -> None:
-        """A program that is found before the real one of that name."""
+        """Puts a program in PATH before the real one of that name."""
         path = self.fakes / program
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -118,6 +118,6 @@ class Clone:
 
 
 def last_line(result) -> str:
-    """The one line that a failed set-up ends with."""
+    """The last line of the error output of a failed set-up."""
     lines = result.stderr.strip().splitlines()
     return lines[-1] if lines else ""

@@ -1,4 +1,4 @@
-"""make install: what lands where, and that a stranger's program can use it."""
+"""`make install`: the installed files, and a program outside the tree that uses them."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def only(folder: Path, pattern: str) -> Path:
     return found
 
 
-def test_program_builds_and_runs_against_what_is_installed(stage, tmp_path):
+def test_program_builds_and_runs_against_the_installed_library(stage, tmp_path):
     (tmp_path / "program.c").write_text(PROGRAM)
     package = only(stage, "towpath.pc")
     environment = os.environ | {"PKG_CONFIG_PATH": str(package.parent),
@@ -42,7 +42,7 @@ def test_program_builds_and_runs_against_what_is_installed(stage, tmp_path):
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "towpath"],
                            env=environment, capture_output=True, text=True,
                            check=True).stdout.split()
-    # pkg-config leaves out what it takes for a system folder; the stage is none.
+    # pkg-config omits system folders; the stage is not one.
     flags += [f"-I{only(stage, 'towpath.h').parents[1]}",
               f"-L{package.parents[1]}"]
     subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "program.c", "-o",

@@ -1,4 +1,4 @@
-"""Set-up: does its work once, and says in one line what failed and what next."""
+"""Set-up does its work once; a failure ends with one line: the cause and the next step."""
 
 import os
 import subprocess
@@ -16,9 +16,9 @@ def assert_one_clear_line(result, *parts: str) -> None:
         assert part in lines[0]
 
 
-# ---- the good run ----
+# ---- successful runs ----
 
-def test_makes_everything_then_nothing_twice(clone):
+def test_a_second_run_does_nothing(clone):
     first = clone.setup()
     assert first.returncode == 0, first.stderr
     assert "[2/4]" in first.stdout and "[3/4]" in first.stdout
@@ -32,8 +32,8 @@ def test_makes_everything_then_nothing_twice(clone):
     assert second.stdout == "" and second.stderr == ""
 
 
-def test_leaves_the_rest_of_the_wheel_packed(clone):
-    clone.take_ready_venv()
+def test_only_xla_is_unpacked_from_the_wheel(clone):
+    clone.copy_ready_venv()
     assert clone.setup().returncode == 0
     unpacked = {str(path.relative_to(clone.xla))
                 for path in clone.xla.rglob("*") if path.is_file()}
@@ -42,8 +42,8 @@ def test_leaves_the_rest_of_the_wheel_packed(clone):
     assert sorted(os.listdir(clone.cache / "towpath")) == ["xla-2.21.0"]
 
 
-def test_new_requirements_make_the_venv_anew(clone):
-    clone.take_ready_venv()
+def test_changed_requirements_recreate_the_venv(clone):
+    clone.copy_ready_venv()
     write_wheel(clone.wheels, "tinypkg", "2.0", "py3-none-any",
                 {"tinypkg.py": b"value = 2\n"})
     clone.pin_requirements("tinypkg==2.0")
@@ -55,9 +55,9 @@ def test_new_requirements_make_the_venv_anew(clone):
     assert value.stdout == "2\n"
 
 
-def test_two_clones_at_once_share_one_download(clone):
-    """Both end well; the second waits for the lock and finds the work done."""
-    clone.take_ready_venv()
+def test_two_clones_set_up_at_once_share_one_download(clone):
+    """Both succeed; the second waits for the lock, and then has nothing to do."""
+    clone.copy_ready_venv()
     assert clone.setup().returncode == 0
     for name in ("one", "two"):
         subprocess.run(["cp", "-a", clone.root, clone.root.parent / name], check=True)
@@ -80,7 +80,7 @@ def test_two_clones_at_once_share_one_download(clone):
 
 
 def test_tow_xla_dir_moves_xla(clone, tmp_path):
-    clone.take_ready_venv()
+    clone.copy_ready_venv()
     result = clone.setup(TOW_XLA_DIR=str(tmp_path / "mine"))
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "mine/libtensorflow_cc.so.2").exists()
@@ -88,7 +88,7 @@ def test_tow_xla_dir_moves_xla(clone, tmp_path):
 
 
 def test_tow_xla_dir_with_other_files_is_refused(clone, tmp_path):
-    clone.take_ready_venv()
+    clone.copy_ready_venv()
     precious = tmp_path / "mine/thesis.txt"
     precious.parent.mkdir()
     precious.write_text("years of work")
@@ -97,15 +97,15 @@ def test_tow_xla_dir_with_other_files_is_refused(clone, tmp_path):
     assert precious.exists()
 
 
-def test_no_place_for_a_cache_is_said(clone):
-    clone.take_ready_venv()
+def test_a_missing_cache_folder_is_reported(clone):
+    clone.copy_ready_venv()
     del clone.environment["XDG_CACHE_HOME"], clone.environment["HOME"]
     assert_one_clear_line(clone.setup(), "no cache folder", "TOW_XLA_DIR")
 
 
-def test_pip_configuration_of_the_user_holds(clone):
-    """The local folder is known from PIP_* alone; pip.conf does as well."""
-    clone.take_ready_venv()
+def test_pip_configuration_of_the_user_is_used(clone):
+    """Here pip.conf names the folder of wheels; in other tests PIP_* variables do."""
+    clone.copy_ready_venv()
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_CONFIG_FILE"):
         del clone.environment[name]
     configuration = clone.root.parent / "pip.conf"
@@ -116,7 +116,7 @@ def test_pip_configuration_of_the_user_holds(clone):
 
 # ---- Debian packages ----
 
-# Says that every package is installed, but for cmocka's.
+# Reports every package as installed, except cmocka's.
 DPKG_QUERY_WITHOUT_CMOCKA = """
 shift 3
 for package; do
@@ -125,7 +125,7 @@ done
 exit 1"""
 
 
-def test_missing_package_gives_a_user_the_line_to_run(clone):
+def test_missing_package_prints_the_command_to_run(clone):
     clone.fake("dpkg-query", DPKG_QUERY_WITHOUT_CMOCKA)
     clone.fake("apt-get", "echo must not be run; exit 9")
     result = clone.setup(TOW_SETUP_UID="1000")
@@ -133,8 +133,8 @@ def test_missing_package_gives_a_user_the_line_to_run(clone):
     assert last_line(result).endswith("--no-install-recommends libcmocka-dev")
 
 
-def test_missing_package_is_installed_as_root_without_questions(clone):
-    clone.take_ready_venv()
+def test_missing_package_is_installed_when_run_as_root(clone):
+    clone.copy_ready_venv()
     clone.fake("dpkg-query", DPKG_QUERY_WITHOUT_CMOCKA)
     clone.fake("apt-get", f'echo "$DEBIAN_FRONTEND $*" >>{clone.root}/apt-calls')
     result = clone.setup(TOW_SETUP_UID="0")
@@ -146,7 +146,7 @@ def test_missing_package_is_installed_as_root_without_questions(clone):
     assert install.endswith("libcmocka-dev")
 
 
-def test_failed_installation_names_cause_and_next_step(clone):
+def test_failed_installation_names_the_cause_and_the_next_step(clone):
     clone.fake("dpkg-query", DPKG_QUERY_WITHOUT_CMOCKA)
     clone.fake("apt-get", "echo E: Failed to fetch something >&2; exit 100")
     result = clone.setup(TOW_SETUP_UID="0")
@@ -154,8 +154,8 @@ def test_failed_installation_names_cause_and_next_step(clone):
                           "setup-packages.log")
 
 
-def test_packages_of_check_are_asked_for_only_by_check(clone):
-    clone.take_ready_venv()
+def test_packages_of_check_are_required_only_by_check(clone):
+    clone.copy_ready_venv()
     clone.fake("dpkg-query", 'shift 3; for p; do case $p in clang*) ;; '
                              '*) echo "installed $p" ;; esac; done')
     assert clone.setup(TOW_SETUP_UID="1000").returncode == 0
@@ -163,8 +163,8 @@ def test_packages_of_check_are_asked_for_only_by_check(clone):
     assert_one_clear_line(result, "clang-tidy")
 
 
-def test_a_system_without_dpkg_is_told_so(clone):
-    """With no dpkg-query to be found; PATH holds only what set-up starts with."""
+def test_a_system_without_dpkg_is_reported(clone):
+    """PATH has only the programs that set-up needs before dpkg-query."""
     for program in ("bash", "dirname", "mkdir", "flock", "env"):
         (clone.fakes / program).symlink_to(f"/usr/bin/{program}")
     result = clone.setup(PATH=str(clone.fakes))
@@ -183,7 +183,7 @@ def break_package(clone):
 
 @pytest.mark.parametrize("damage", [break_python, break_package])
 def test_broken_venv_is_repaired(clone, damage):
-    clone.take_ready_venv()
+    clone.copy_ready_venv()
     damage(clone)
     repaired = clone.setup()
     assert repaired.returncode == 0, repaired.stderr
@@ -202,8 +202,8 @@ def venv_faults(clone, *pins: str) -> list[str]:
     return result.stderr.splitlines()
 
 
-def test_venv_is_whole_finds_what_is_missing_other_or_cut_short(clone):
-    clone.take_ready_venv()
+def test_venv_is_whole_finds_missing_changed_and_truncated_packages(clone):
+    clone.copy_ready_venv()
     assert venv_faults(clone, "# comment", "tinypkg==1.0") == []
     assert venv_faults(clone, "tinypkg==1.1") == ["tinypkg is 1.0, not 1.1"]
     assert venv_faults(clone, "other==1.0") == ["other is not installed"]
@@ -212,7 +212,7 @@ def test_venv_is_whole_finds_what_is_missing_other_or_cut_short(clone):
         "tinypkg: tinypkg.py has 0 bytes, not 10"]
 
 
-def test_python_without_venv_names_the_package(clone):
+def test_python_without_venv_names_the_package_to_install(clone):
     clone.fake("python-bare", "exit 1")
     result = clone.setup(PYTHON=str(clone.fakes / "python-bare"))
     assert_one_clear_line(result, "python-bare", "apt-get install -y python3-venv")
@@ -223,7 +223,7 @@ def test_missing_python_is_named(clone):
     assert_one_clear_line(result, "/no/such/python3", "PYTHON=")
 
 
-def test_unreachable_index_is_said(clone, closed_port):
+def test_unreachable_index_is_reported(clone, closed_port):
     del clone.environment["PIP_NO_INDEX"], clone.environment["PIP_FIND_LINKS"]
     result = clone.setup(PIP_INDEX_URL=f"http://127.0.0.1:{closed_port}/",
                          PIP_RETRIES="0")
@@ -234,8 +234,8 @@ def test_unreachable_index_is_said(clone, closed_port):
 
 # ---- XLA ----
 
-def test_unreachable_index_for_xla_is_said(clone):
-    clone.take_ready_venv()
+def test_unreachable_index_for_xla_is_reported(clone):
+    clone.copy_ready_venv()
     clone.xla_wheel.unlink()
     result = clone.setup()
     assert_one_clear_line(result, "fetching XLA", "check the network",
@@ -244,7 +244,7 @@ def test_unreachable_index_for_xla_is_said(clone):
 
 
 def test_corrupted_wheel_is_refused_and_leaves_nothing(clone):
-    clone.take_ready_venv()
+    clone.copy_ready_venv()
     damaged = bytearray(clone.xla_wheel.read_bytes())
     damaged[200] ^= 1
     clone.xla_wheel.write_bytes(damaged)
@@ -259,15 +259,15 @@ def test_corrupted_wheel_is_refused_and_leaves_nothing(clone):
 
 
 def test_wheel_without_xla_is_refused(clone):
-    """As if a pin were renewed for a wheel that no longer carries it."""
-    clone.take_ready_venv()
+    """The pinned wheel does not contain XLA."""
+    clone.copy_ready_venv()
     clone.make_xla_wheel(0, members={"tensorflow/python/x.py": b""})
     result = clone.setup()
     assert_one_clear_line(result, "fetching XLA", "corrupt")
 
 
 def test_damaged_xla_is_fetched_again(clone):
-    clone.take_ready_venv()
+    clone.copy_ready_venv()
     assert clone.setup().returncode == 0
     os.truncate(clone.xla / "libtensorflow_cc.so.2", 10)
     again = clone.setup()
@@ -275,8 +275,8 @@ def test_damaged_xla_is_fetched_again(clone):
     assert (clone.xla / "libtensorflow_cc.so.2").stat().st_size == 1000
 
 
-def test_interrupted_unpacking_is_swept_away(clone):
-    clone.take_ready_venv()
+def test_remains_of_interrupted_unpacking_are_removed(clone):
+    clone.copy_ready_venv()
     leftover = clone.cache / "towpath/.unpacking.killed"
     leftover.mkdir(parents=True)
     (leftover / "part").write_bytes(b"x" * 100)
@@ -284,16 +284,16 @@ def test_interrupted_unpacking_is_swept_away(clone):
     assert not leftover.exists()
 
 
-def test_full_disk_is_said_before_the_download(clone):
-    clone.take_ready_venv()
+def test_full_disk_is_reported_before_the_download(clone):
+    clone.copy_ready_venv()
     clone.pin_xla("0" * 64, unpacked_mb=10**9)
     result = clone.setup()
     assert_one_clear_line(result, "disk is full", str(clone.cache), "TOW_XLA_DIR")
 
 
-def test_disk_that_fills_up_while_unpacking_is_said(clone, small_disk):
-    """The pin promises less than the wheel holds, so only writing can fail."""
-    clone.take_ready_venv()
+def test_disk_that_fills_up_while_unpacking_is_reported(clone, small_disk):
+    """The pin states a smaller size than the wheel has, so only writing can fail."""
+    clone.copy_ready_venv()
     clone.make_xla_wheel(library_bytes=5 << 20)
     clone.environment["XDG_CACHE_HOME"] = str(small_disk)
     result = clone.setup()
@@ -301,7 +301,7 @@ def test_disk_that_fills_up_while_unpacking_is_said(clone, small_disk):
     assert sorted(os.listdir(small_disk / "towpath")) == []
 
 
-def test_disk_that_fills_up_under_the_venv_is_said(clone, small_disk):
+def test_disk_that_fills_up_while_creating_the_venv_is_reported(clone, small_disk):
     (clone.root / ".venv").symlink_to(small_disk)
     result = clone.setup()
     assert_one_clear_line(result, ".venv failed", "disk is full", "setup-venv.log")
@@ -309,8 +309,8 @@ def test_disk_that_fills_up_under_the_venv_is_said(clone, small_disk):
 
 # ---- the build folder ----
 
-def test_moved_clone_is_configured_anew(clone):
-    clone.take_ready_venv()
+def test_moved_clone_is_configured_again(clone):
+    clone.copy_ready_venv()
     assert clone.setup().returncode == 0
     moved = clone.root.rename(clone.root.parent / "moved")
     result = subprocess.run([moved / "scripts/setup.sh"], env=clone.environment,
@@ -320,8 +320,8 @@ def test_moved_clone_is_configured_anew(clone):
     assert str(moved) in info
 
 
-def test_build_folder_made_by_hand_is_left_alone(clone):
-    clone.take_ready_venv()
+def test_build_folder_configured_by_hand_is_not_changed(clone):
+    clone.copy_ready_venv()
     subprocess.run(["meson", "setup", "build", "--buildtype=release"],
                    cwd=clone.root, capture_output=True, check=True)
     mine = clone.root / "build/mine"
@@ -330,8 +330,8 @@ def test_build_folder_made_by_hand_is_left_alone(clone):
     assert mine.exists()
 
 
-def test_failed_configuration_shows_mesons_reason(clone):
-    clone.take_ready_venv()
+def test_failed_configuration_shows_the_error_of_meson(clone):
+    clone.copy_ready_venv()
     (clone.root / "meson.build").write_text("project('scratch')\nerror('no luck')\n")
     result = clone.setup()
     assert_one_clear_line(result, "meson setup", "no luck", "configure-build.log")

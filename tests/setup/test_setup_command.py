@@ -1,5 +1,5 @@
-"""`tow setup`: XLA comes into the cache whole or not at all, once, and errors say
-what to do. A tiny wheel stands in for the real one; nothing needs a network."""
+"""`tow setup` unpacks XLA into the cache completely or not at all, once, and its errors name
+the next step. A tiny wheel replaces the real one; no test needs a network."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from scratch_clone import REPOSITORY, write_wheel, xla_members
 
-# Against hanging; nothing is measured with it.
+# Only against hanging.
 WATCHDOG_S = 60
 
 
 class Command:
-    """The script with a pin of its own, as `tow setup` runs it."""
+    """The script as `tow setup` runs it, with another pinned wheel."""
 
     def __init__(self, folder: Path) -> None:
         self.script = folder / "package/xla.py"
@@ -46,22 +46,22 @@ class Command:
     def xla(self) -> Path:
         return self.cache / "towpath/xla-2.21.0"
 
-    def start(self, *words: str | Path, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen([sys.executable, "-I", self.script, *words],
+    def start(self, *arguments: str | Path, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-I", self.script, *arguments],
                                 env=self.environment | environment, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def __call__(self, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*words, **environment)
+    def __call__(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, **environment)
         out, error = process.communicate(timeout=WATCHDOG_S)
-        return subprocess.CompletedProcess(words, process.returncode, out, error)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, error)
 
-    def json(self, *words: str | Path, **environment: str) -> dict:
-        return json.loads(self(*words, "--json", **environment).stdout)
+    def json(self, *arguments: str | Path, **environment: str) -> dict:
+        return json.loads(self(*arguments, "--json", **environment).stdout)
 
-    def refused(self, code: str, *words: str | Path, **environment: str) -> str:
-        """The message of a run that must fail and leave nothing."""
-        result = self(*words, "--json", **environment)
+    def refused(self, code: str, *arguments: str | Path, **environment: str) -> str:
+        """The message of a run that must fail without leaving files."""
+        result = self(*arguments, "--json", **environment)
         assert result.returncode == 1, result
         report = json.loads(result.stdout)
         assert report["state"] == "failed" and report["code"] == code, report
@@ -77,7 +77,7 @@ def command(tmp_path) -> Command:
     return Command(tmp_path)
 
 
-def test_fetches_once_and_says_where(command):
+def test_xla_is_fetched_once_and_its_folder_printed(command):
     assert command.json("--check")["state"] == "missing"
     first = command()
     assert first.returncode == 0, first.stderr
@@ -90,7 +90,7 @@ def test_fetches_once_and_says_where(command):
     assert command("--check").returncode == 0
 
 
-def test_takes_a_file_that_was_brought_along(command, tmp_path):
+def test_a_given_file_is_unpacked(command, tmp_path):
     brought = command.wheel.rename(tmp_path / "brought.whl")
     assert command.json("--from", brought)["unpacked"] is True
     assert (command.xla / "include/xla/shape.h").exists()
@@ -125,24 +125,24 @@ def test_a_download_with_another_hash_is_refused(command):
     assert "not the file that is pinned" in command.refused("hash")
 
 
-def test_without_a_network_the_other_way_is_told(command):
+def test_without_a_network_the_error_names_the_option_from(command):
     command.wheel.unlink()
     assert "tow setup --from FILE.whl" in command.refused("network")
 
 
-def test_a_full_disk_is_said_before_the_download(command):
+def test_a_full_disk_is_reported_before_the_download(command):
     command.pin(xla_members(library_bytes=10), unpacked_mb=10**9)
     assert "TOW_XLA_DIR" in command.refused("disk")
 
 
-def test_a_disk_that_fills_up_is_said(command, small_disk):
+def test_a_disk_that_fills_up_is_reported(command, small_disk):
     command.pin(xla_members(library_bytes=5 << 20))
     command.cache = small_disk
     message = command.refused("disk", "--from", command.wheel, XDG_CACHE_HOME=str(small_disk))
     assert "the disk is full" in message
 
 
-def test_two_at_once_unpack_once(command):
+def test_two_runs_at_once_unpack_once(command):
     both = [command.start("--from", command.wheel, "--json") for _ in range(2)]
     reports = [json.loads(process.communicate(timeout=WATCHDOG_S)[0]) for process in both]
     assert [report["state"] for report in reports] == ["ready", "ready"]
@@ -153,7 +153,7 @@ def test_two_at_once_unpack_once(command):
 
 
 class SlowIndex:
-    """A package index that takes a request and never answers."""
+    """A package index that accepts a request and never answers."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -183,14 +183,14 @@ def start_fetching(command, index) -> tuple[subprocess.Popen[str], socket.socket
 
 
 def read_to_end(connection: socket.socket) -> None:
-    """Until the other side, pip, is gone."""
+    """Reads until pip closes the connection."""
     with connection:
         while connection.recv(4096):
             pass
 
 
 @pytest.mark.parametrize("how, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_interrupted_it_ends_pip_and_leaves_nothing(command, slow_index, how, status):
+def test_an_interrupted_run_ends_pip_and_leaves_nothing(command, slow_index, how, status):
     process, connection = start_fetching(command, slow_index)
     process.send_signal(how)
     _, error = process.communicate(timeout=WATCHDOG_S)
@@ -199,7 +199,7 @@ def test_interrupted_it_ends_pip_and_leaves_nothing(command, slow_index, how, st
     assert os.listdir(command.cache / "towpath") == []
 
 
-def test_killed_its_leftovers_go_with_the_next_run(command, slow_index):
+def test_the_next_run_removes_the_files_of_a_killed_run(command, slow_index):
     process, connection = start_fetching(command, slow_index)
     process.kill()
     process.communicate(timeout=WATCHDOG_S)
@@ -212,7 +212,7 @@ def test_killed_its_leftovers_go_with_the_next_run(command, slow_index):
 # ---- removing ----
 
 
-def test_remove_takes_what_was_unpacked_of_every_version_and_nothing_else(command):
+def test_remove_deletes_unpacked_files_of_all_versions_and_nothing_else(command):
     assert command("--from", command.wheel).returncode == 0
     shutil.copytree(command.xla, command.xla.with_name("xla-1.0"))
     (command.xla.with_name("xla-mine")).mkdir()
@@ -222,7 +222,7 @@ def test_remove_takes_what_was_unpacked_of_every_version_and_nothing_else(comman
     assert command.json("--remove")["removed"] == []
 
 
-def test_removed_the_cache_folder_goes_too(command):
+def test_remove_deletes_an_empty_cache_folder(command):
     assert command("--from", command.wheel).returncode == 0
     assert command("--remove").returncode == 0
     assert os.listdir(command.cache) == []
@@ -253,7 +253,7 @@ def pin_lapack(command: Command) -> Path:
     return wheel
 
 
-def test_lapack_comes_beside_xla_and_again_when_damaged(command):
+def test_lapack_is_unpacked_beside_xla_and_again_when_damaged(command):
     assert command("--from", command.wheel).returncode == 0
     pin_lapack(command)
     assert command.json()["lapack"] is True
@@ -266,7 +266,7 @@ def test_lapack_comes_beside_xla_and_again_when_damaged(command):
     assert "LAPACK" not in command().stdout
 
 
-def test_xla_without_lapack_is_set_up_and_says_so(command):
+def test_xla_without_lapack_is_set_up_with_a_warning(command):
     wheel = pin_lapack(command)
     elsewhere = wheel.rename(command.wheels.parent / wheel.name)
     first = command("--from", command.wheel)
@@ -276,7 +276,7 @@ def test_xla_without_lapack_is_set_up_and_says_so(command):
     assert sorted(os.listdir(command.xla.parent)) == [command.xla.name]
 
 
-def test_another_wheel_is_not_taken_for_lapack(command):
+def test_another_wheel_is_refused_for_lapack(command):
     pin_lapack(command)
     assert command("--from", command.wheel).returncode == 0
     (command.xla / "lapack-manifest").unlink()

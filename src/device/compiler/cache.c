@@ -29,12 +29,12 @@ struct tow_code_cache {
     tow_code_key_t identity; /* of plugin, XLA, processor, flags */
 };
 
-/* -- What makes machine code what it is ------------------------------------------ */
+/* -- Identity of the compiler and the host ---------------------------------- */
 
 typedef struct text {
     char bytes[IDENTITY_SIZE];
     size_t size;
-    bool is_too_long; /* then it would be that of others, too */
+    bool is_too_long; /* truncated, it could equal another host's */
 } text_t;
 
 static void add(text_t *text, const char *word)
@@ -55,7 +55,7 @@ static void add_number(text_t *text, uint64_t number)
     add(text, digits);
 }
 
-/* A file that was built or installed anew is another. */
+/* By size and time: a new build or installation has another identity. */
 static void add_file(text_t *text, const char *path)
 {
     struct stat info = {0};
@@ -66,7 +66,7 @@ static void add_file(text_t *text, const char *path)
     add_number(text, (uint64_t)info.st_mtim.tv_nsec);
 }
 
-/* Of the first processor: those of one host are alike, as XLA takes them too. */
+/* Of the first processor: XLA, too, takes those of one host to be alike. */
 static void add_processor(text_t *text)
 {
     static const char *const names[] = {"vendor_id", "cpu family", "model",
@@ -98,14 +98,14 @@ static tow_status_t identify(const char *plugin, tow_code_key_t *out_identity)
     snprintf(path, sizeof(path), "%s/libtensorflow_cc.so.2", home);
     add_file(&text, path);
     add_processor(&text);
-    /* XLA divides work by their number when it compiles. */
+    /* XLA partitions work by the number of cores when it compiles. */
     if (sched_getaffinity(0, sizeof(cores), &cores) == 0)
         add_number(&text, (uint64_t)CPU_COUNT(&cores));
     add(&text, flags != NULL ? flags : "");
     if (text.is_too_long)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "XLA_FLAGS and the processor's flags have more than "
-                         "%d bytes: use shorter ones",
+                         "XLA_FLAGS and the processor's features have more "
+                         "than %d bytes together: shorten XLA_FLAGS",
                          IDENTITY_SIZE);
     return tow_code_key_make(&(tow_bytes_t){text.bytes, text.size}, 1,
                              out_identity);
@@ -127,7 +127,7 @@ tow_status_t tow_code_cache_key(const tow_code_cache_t *cache,
     return tow_code_key_make(parts, TOW_COUNT_OF(parts), out_key);
 }
 
-/* -- The folder ------------------------------------------------------------------- */
+/* -- The folder ------------------------------------------------------------- */
 
 bool tow_code_cache_folder(char *path, size_t capacity)
 {
@@ -145,12 +145,12 @@ bool tow_code_cache_folder(char *path, size_t capacity)
     return length > 0 && (size_t)length < capacity;
 }
 
-/* With those above it, as far as they are not there. */
+/* With its parents, where they do not exist. */
 static void make_folder(const char *folder)
 {
     char path[PATH_MAX];
     const int length = snprintf(path, sizeof(path), "%s/", folder);
-    if (length >= (int)sizeof(path)) return; /* Opening it says so. */
+    if (length >= (int)sizeof(path)) return; /* Opening it fails. */
     for (char *at = path + 1; *at != '\0'; at++)
         if (*at == '/') {
             *at = '\0';
@@ -168,10 +168,11 @@ static tow_status_t open_folder(const char *folder, int *out_fd)
     if (fstat(*out_fd, &info) == 0 && info.st_uid == geteuid() &&
         (info.st_mode & (S_IWGRP | S_IWOTH)) == 0)
         return TOW_OK;
-    return TOW_ERROR(TOW_PERMISSION_DENIED,
-                     "folder %s is not this user's, or others may write to it: "
-                     "chmod go-w, or TOW_COMPILE_CACHE names another",
-                     folder);
+    return TOW_ERROR(
+        TOW_PERMISSION_DENIED,
+        "folder %s belongs to another user, or others may write to "
+        "it: use chmod go-w, or set TOW_COMPILE_CACHE to another",
+        folder);
 }
 
 tow_status_t tow_code_cache_open(const tow_code_cache_options_t *options,
@@ -205,23 +206,23 @@ static void name_of(const tow_code_key_t *key, char name[NAME_SIZE])
         snprintf(name + 2 * i, 3, "%02x", key->bytes[i]);
 }
 
-/* -- Reading ---------------------------------------------------------------------- */
+/* -- Reading ---------------------------------------------------------------- */
 
 static tow_status_t check_file(int fd, size_t *out_size)
 {
     struct stat info;
     if (fstat(fd, &info) != 0) return TOW_ERRNO(errno, "fstat");
     if (!S_ISREG(info.st_mode) || info.st_uid != geteuid())
-        return TOW_ERROR(TOW_DATA_LOSS, "it is no file of this user's");
+        return TOW_ERROR(TOW_DATA_LOSS, "it is not a file of this user");
     if (info.st_size > (off_t)TOW_CODE_CACHE_ENTRY_BYTES_MAX)
-        return TOW_ERROR(TOW_DATA_LOSS, "it has %lld bytes: at most %llu",
+        return TOW_ERROR(TOW_DATA_LOSS, "it has %lld bytes: the limit is %llu",
                          (long long)info.st_size,
                          (unsigned long long)TOW_CODE_CACHE_ENTRY_BYTES_MAX);
     *out_size = (size_t)info.st_size;
     return TOW_OK;
 }
 
-/* As much as is there, of `size`. */
+/* Returns how many of the `size` bytes there are. */
 static size_t read_all(int fd, uint8_t *bytes, size_t size)
 {
     size_t count = 0;
@@ -238,7 +239,8 @@ static tow_status_t unpack(tow_bytes_t file, const tow_code_key_t *key,
                            tow_compiled_t **out_compiled)
 {
     tow_bytes_t signature, executable;
-    TOW_RETURN_IF_ERROR(tow_kept_parse(file, key, &signature, &executable));
+    TOW_RETURN_IF_ERROR(
+        tow_cache_entry_parse(file, key, &signature, &executable));
     void *copy = tow_malloc(executable.size + 1);
     if (copy == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     memcpy(copy, executable.data, executable.size);
@@ -271,14 +273,14 @@ tow_status_t tow_code_cache_get(const tow_code_cache_t *cache,
     tow_status_t status = fd < 0 ? TOW_ERRNO(errno, "opening it")
                                  : read_file(fd, key, out_compiled);
     if (status == TOW_OK)
-        futimens(fd, NULL); /* It was used just now. */
+        futimens(fd, NULL); /* The time of the last use. */
     else
         unlinkat(cache->folder_fd, name, 0);
     if (fd >= 0) close(fd);
     return tow_status_annotate(status, "compiled program %s", name);
 }
 
-/* -- Writing ---------------------------------------------------------------------- */
+/* -- Writing ---------------------------------------------------------------- */
 
 typedef struct entry {
     char name[NAME_SIZE + 32];
@@ -294,8 +296,8 @@ static int by_use(const void *left, const void *right)
     return (a->tv_nsec > b->tv_nsec) - (a->tv_nsec < b->tv_nsec);
 }
 
-/* A key, or one that was being written: whoever names a folder that has other
- * files keeps them. */
+/* True for entries and for files that were being written. The cache leaves
+ * other files in the folder alone. */
 static bool is_ours(const char *name)
 {
     const size_t length = strspn(name, "0123456789abcdef");
@@ -306,7 +308,7 @@ static bool is_ours(const char *name)
             rest[1 + strspn(rest + 1, "0123456789")] == '\0');
 }
 
-/* Files that were half written by who died are among them, and age. */
+/* Includes partly written files of processes that died. */
 static size_t list(const tow_code_cache_t *cache, entry_t *entries)
 {
     size_t count = 0;
@@ -335,7 +337,7 @@ static size_t list(const tow_code_cache_t *cache, entry_t *entries)
     return count;
 }
 
-/* Those not used for longest go, until the rest is within the bounds. */
+/* Removes the least recently used files until the rest is within the limits. */
 static void prune(const tow_code_cache_t *cache)
 {
     entry_t *entries = tow_calloc(TOW_CODE_CACHE_COUNT_MAX, sizeof(*entries));
@@ -378,8 +380,9 @@ static tow_status_t write_all(int fd, struct iovec *parts, int count)
 static tow_status_t write_file(int fd, const tow_code_key_t *key,
                                tow_bytes_t signature, tow_bytes_t executable)
 {
-    uint8_t header[TOW_KEPT_HEADER_SIZE];
-    TOW_RETURN_IF_ERROR(tow_kept_header(key, signature, executable, header));
+    uint8_t header[TOW_CACHE_ENTRY_HEADER_SIZE];
+    TOW_RETURN_IF_ERROR(
+        tow_cache_entry_header(key, signature, executable, header));
     struct iovec parts[] = {{header, sizeof(header)},
                             {(void *)signature.data, signature.size},
                             {(void *)executable.data, executable.size}};
@@ -392,7 +395,8 @@ static tow_status_t put(const tow_code_cache_t *cache,
 {
     char name[NAME_SIZE], fresh[NAME_SIZE + 32];
     name_of(key, name);
-    /* Threads of one process have different programs, and processes numbers. */
+    /* Unique: threads of one process compile different programs, and processes
+     * have different ids. */
     snprintf(fresh, sizeof(fresh), "%s.%d", name, (int)getpid());
     const int fd =
         openat(cache->folder_fd, fresh,
@@ -415,7 +419,7 @@ tow_status_t tow_code_cache_put(const tow_code_cache_t *cache,
     size_t size = 0;
     TOW_RETURN_IF_ERROR(
         tow_signature_pack(&compiled->signature, &signature, &size));
-    const uint64_t bytes = TOW_KEPT_HEADER_SIZE + size + compiled->size;
+    const uint64_t bytes = TOW_CACHE_ENTRY_HEADER_SIZE + size + compiled->size;
     tow_status_t status = TOW_OK;
     if (bytes <= TOW_CODE_CACHE_ENTRY_BYTES_MAX && bytes <= cache->bytes_max) {
         status = put(cache, key, (tow_bytes_t){signature, size},

@@ -126,7 +126,7 @@ static void keys_differ_by_every_part(void **state)
     }
 }
 
-/* Each is refused in words, removed, and not there the next time. */
+/* Each is refused with an error, removed, and not found the next time. */
 static void expect_refused(const stage_t *stage, const tow_code_key_t *key,
                            const char *words)
 {
@@ -205,11 +205,11 @@ static void those_not_used_for_longest_go_first(void **state)
     tow_code_cache_close(stage->cache);
     stage->cache = open_cache(stage->folder, 3 * (uint64_t)info.st_size);
     for (int i = 1; i < 4;
-         i++) { /* Of other times, whatever the clock's tick. */
+         i++) { /* Of different times, whatever the clock's resolution. */
         snprintf(name, sizeof(name), "%d", i);
         const tow_code_key_t key = key_of(stage, name);
         const struct timespec used[2] = {{.tv_sec = i}, {.tv_sec = i}};
-        if (i == 3) assert_true(has(stage, &first)); /* used just now */
+        if (i == 3) assert_true(has(stage, &first)); /* used last */
         assert_null(tow_code_cache_put(stage->cache, &key, stage->compiled));
         path_of(stage, &key, path);
         assert_int_equal(utimensat(AT_FDCWD, path, used, 0), 0);
@@ -236,7 +236,7 @@ static void the_variable_names_the_folder_or_turns_it_off(void **state)
     assert_string_equal(path, "/cache/towpath/compiled");
 }
 
-/* The folder is the user's to name, and may have been there before. */
+/* The user names the folder, which may have other files. */
 static void files_of_others_are_left_alone(void **state)
 {
     const stage_t *stage = *state;

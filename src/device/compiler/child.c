@@ -1,16 +1,13 @@
 #include "device/compiler/child.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "device/compiler/child_impl.h"
+#include "device/compiler/protocol_impl.h"
 #include "device/compiler/tuning.h"
-#include "device/pjrt/words.h"
+#include "device/pjrt/argv.h"
 #include "wire/message.h"
 
 static child_compiler_t *child_compiler_of(tow_compiler_t *compiler)
@@ -20,200 +17,173 @@ static child_compiler_t *child_compiler_of(tow_compiler_t *compiler)
 
 /* -- Jobs ------------------------------------------------------------------- */
 
-/* With what is kept on disk: the program was compiled all the same. */
-static void tell_trouble(child_slot_t *slot)
+/* Errors of the cache do not fail the job. */
+static void log_cache_error(compile_slot_t *slot)
 {
-    if (slot->trouble == TOW_OK) return;
+    if (slot->cache_error == TOW_OK) return;
     tow_log(&slot->compiler->compiler.env->log, TOW_LOG_WARN, "compile cache",
-            TOW_F_STATUS("cause", slot->trouble));
-    tow_status_release(slot->trouble);
-    slot->trouble = TOW_OK;
+            TOW_F_STATUS("cause", slot->cache_error));
+    tow_status_release(slot->cache_error);
+    slot->cache_error = TOW_OK;
 }
 
-/* Of a job that ended with a question. */
-static void drop_talk(child_slot_t *slot)
+static void discard_query(compile_slot_t *slot)
 {
-    tow_free(slot->question);
-    tow_free(slot->answer);
-    tow_status_release(slot->answer_status);
-    slot->question = slot->answer = NULL;
-    slot->answer_status = TOW_OK;
+    tow_free(slot->query);
+    tow_free(slot->reply);
+    tow_status_release(slot->reply_status);
+    slot->query = slot->reply = NULL;
+    slot->reply_status = TOW_OK;
 }
 
-static void finished(tow_post_t *post)
+static void finished(tow_child_slot_t *child, void *job,
+                     tow_status_t take_status)
 {
-    child_slot_t *slot = TOW_CONTAINER_OF(post, child_slot_t, finished);
-    tow_compile_job_t *job = slot->job;
-    slot->job = NULL;
-    tell_trouble(slot);
-    drop_talk(slot);
-    tow_compiler_finish(&slot->compiler->compiler, job, slot->status,
-                        slot->compiled);
-    slot->status = TOW_OK;
+    compile_slot_t *slot = compile_slot_of(child);
+    tow_compiled_t *compiled = slot->compiled;
     slot->compiled = NULL;
+    log_cache_error(slot);
+    discard_query(slot);
+    tow_compiler_finish(&slot->compiler->compiler, job, take_status, compiled);
 }
 
-/* The post of a job comes before the one that it has finished. */
-static void asked(tow_post_t *post)
+static void reported(tow_child_slot_t *child)
 {
-    child_slot_t *slot = TOW_CONTAINER_OF(post, child_slot_t, asked);
-    tow_compiler_ask(&slot->compiler->compiler, slot->job,
-                     (tow_bytes_t){slot->question, slot->question_size});
+    compile_slot_t *slot = compile_slot_of(child);
+    tow_compiler_query(&slot->compiler->compiler, child->job,
+                       (tow_bytes_t){slot->query, slot->query_size});
 }
 
-static void answer(tow_compiler_t *compiler, tow_compile_job_t *job,
-                   tow_bytes_t bytes, tow_status_t take_status)
+static void reply(tow_compiler_t *compiler, tow_compile_job_t *job,
+                  tow_bytes_t bytes, tow_status_t take_status)
 {
     (void)compiler;
-    child_slot_t *slot = job->private_.place;
-    drop_talk(slot);
-    if (take_status == TOW_OK && bytes.size > TOW_ANSWER_BYTES_MAX)
+    compile_slot_t *slot = job->private_.place;
+    discard_query(slot);
+    if (take_status == TOW_OK && bytes.size > TOW_PARTITION_REPLY_BYTES_MAX)
         take_status = TOW_ERROR(TOW_OUT_OF_RANGE,
-                                "an answer of %zu bytes for the compiler: at "
-                                "most %u",
-                                bytes.size, TOW_ANSWER_BYTES_MAX);
-    slot->answer = tow_malloc(bytes.size + 1);
-    if (slot->answer == NULL && take_status == TOW_OK)
+                                "a partition reply of %zu bytes: the limit is "
+                                "%u",
+                                bytes.size, TOW_PARTITION_REPLY_BYTES_MAX);
+    slot->reply = tow_malloc(bytes.size + 1);
+    if (slot->reply == NULL && take_status == TOW_OK)
         take_status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    slot->answer_status = take_status;
-    slot->answer_size = take_status == TOW_OK ? bytes.size : 0;
-    if (slot->answer_size > 0)
-        memcpy(slot->answer, bytes.data, slot->answer_size);
-    tow_keeper_order(&slot->keeper, TOW_KEEPER_TELL);
-}
-
-/* One that has a child, if there is one: it is warm. */
-static child_slot_t *idle_slot(child_compiler_t *child)
-{
-    child_slot_t *idle = NULL;
-    for (size_t i = 0; i < child->slot_count; i++) {
-        child_slot_t *slot = &child->slots[i];
-        if (slot->job != NULL) continue;
-        if (idle == NULL) idle = slot;
-        if (atomic_load(&slot->pid) != 0) return slot;
-    }
-    TOW_ASSERT(idle != NULL); /* As many slots as jobs may run. */
-    return idle;
+    slot->reply_status = take_status;
+    slot->reply_size = take_status == TOW_OK ? bytes.size : 0;
+    if (slot->reply_size > 0) memcpy(slot->reply, bytes.data, slot->reply_size);
+    tow_child_slot_notify(&slot->child);
 }
 
 static tow_status_t check_job(const tow_compile_job_t *job)
 {
     if (job->format != TOW_PROGRAM_MLIR)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%s: a child compiles StableHLO only; a program that "
-                         "says what it costs is for driver sim",
+                         "%s: a child compiles only StableHLO; cost programs "
+                         "are for driver sim",
                          compile_job_name(job));
     if (job->device_kind != NULL && strlen(job->device_kind) > TOW_NAME_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%s: the name of its kind of device is too long",
-                         compile_job_name(job));
+                         "%s: the name of its kind of device has more than %u "
+                         "bytes",
+                         compile_job_name(job), TOW_NAME_MAX);
     return TOW_OK;
 }
 
 static void start(tow_compiler_t *compiler, tow_compile_job_t *job)
 {
-    child_slot_t *slot = idle_slot(child_compiler_of(compiler));
+    tow_child_slot_t *child =
+        tow_child_pool_idle(&child_compiler_of(compiler)->pool);
+    TOW_ASSERT(child != NULL); /* There are as many slots as jobs may run. */
+    job->private_.place = compile_slot_of(child);
     tow_status_t status = check_job(job);
-    if (status == TOW_OK)
-        status = tow_keeper_start(&slot->keeper, tow_slot_run, slot);
-    if (status != TOW_OK) {
-        tow_compiler_finish(compiler, job, status, NULL);
-        return;
-    }
-    slot->job = job;
-    job->private_.place = slot;
-    tow_keeper_order(&slot->keeper, TOW_KEEPER_WORK);
+    if (status == TOW_OK) status = tow_child_slot_start(child, job);
+    if (status != TOW_OK) tow_compiler_finish(compiler, job, status, NULL);
 }
 
 static void stop(tow_compiler_t *compiler, tow_compile_job_t *job)
 {
     (void)compiler;
-    child_slot_t *slot = job->private_.place;
-    tow_keeper_order(&slot->keeper, TOW_KEEPER_CANCEL);
+    compile_slot_t *slot = job->private_.place;
+    tow_child_slot_cancel(&slot->child);
 }
 
-/* -- Life ------------------------------------------------------------------- */
+/* -- Closing ---------------------------------------------------------------- */
 
 static void free_compiler(child_compiler_t *child)
 {
-    for (size_t i = 0; i < child->slot_count; i++)
-        tow_keeper_deinit(&child->slots[i].keeper);
+    tow_child_pool_deinit(&child->pool);
     tow_arena_deinit(&child->arena);
     tow_free(child);
 }
 
-static void check_ended(child_compiler_t *child)
+static void pool_closed(void *context)
 {
-    if (child->ended_count < child->slot_count) return;
+    child_compiler_t *child = context;
     const tow_closed_t closed = child->compiler.closed;
     free_compiler(child);
     if (closed.run != NULL) closed.run(closed.context);
 }
 
-/* The thread has nothing more to do: joining it does not block. */
-static void ended(tow_post_t *post)
-{
-    child_slot_t *slot = TOW_CONTAINER_OF(post, child_slot_t, ended);
-    tow_keeper_join(&slot->keeper);
-    slot->compiler->ended_count++;
-    check_ended(slot->compiler);
-}
-
 static void destroy(tow_compiler_t *compiler)
 {
     child_compiler_t *child = child_compiler_of(compiler);
-    for (size_t i = 0; i < child->slot_count; i++)
-        if (child->slots[i].keeper.has_thread)
-            tow_keeper_order(&child->slots[i].keeper, TOW_KEEPER_QUIT);
-        else
-            child->ended_count++;
-    check_ended(child);
+    tow_child_pool_close(&child->pool, (tow_closed_t){pool_closed, child});
 }
 
-/* -- Making ----------------------------------------------------------------- */
-
-/* PROGRAM PARENT MEMORY PLUGIN, and the values; see child_work.c. */
-#define FIXED_WORD_COUNT 4
+/* -- Creating --------------------------------------------------------------- */
 
 static char *copy(child_compiler_t *child, const char *text)
 {
     return tow_arena_strndup(&child->arena, text, strlen(text));
 }
 
-static bool make_words(child_compiler_t *child,
-                       const tow_child_compiler_options_t *options)
+/* PROGRAM PARENT MEMORY PLUGIN, and the values; see child_work.c. */
+static bool make_argv(child_compiler_t *child,
+                      const tow_child_compiler_options_t *options)
 {
-    char parent[24], memory[24];
-    const size_t count =
-        FIXED_WORD_COUNT + TOW_PJRT_WORDS_PER_VALUE * options->value_count;
-    char **words = tow_arena_calloc(&child->arena, count + 1, sizeof(words[0]));
-    if (words == NULL) return false;
-    snprintf(parent, sizeof(parent), "%d", (int)getpid());
-    snprintf(memory, sizeof(memory), "%" PRIu64, options->memory_bytes_max);
-    words[0] = copy(child, options->program);
-    words[1] = copy(child, parent);
-    words[2] = copy(child, memory);
-    words[3] = copy(child, options->plugin);
-    if (!tow_pjrt_words_write(&child->arena, options->values,
-                              options->value_count, words + FIXED_WORD_COUNT))
+    const size_t value_argc = TOW_PJRT_ARGS_PER_VALUE * options->value_count;
+    char **argv =
+        tow_child_argv_make(&child->arena, options->program,
+                            options->memory_bytes_max, 1 + value_argc);
+    if (argv == NULL) return false;
+    char **values = argv + TOW_CHILD_ARGC + 1;
+    values[-1] = copy(child, options->plugin);
+    if (values[-1] == NULL ||
+        !tow_pjrt_argv_write(&child->arena, options->values,
+                             options->value_count, values))
         return false;
-    for (size_t i = 0; i < options->value_count; i++) { /* Names are lent. */
-        char **name = &words[FIXED_WORD_COUNT + TOW_PJRT_WORDS_PER_VALUE * i];
-        *name = copy(child, *name);
+    for (size_t i = 0; i < value_argc; i += TOW_PJRT_ARGS_PER_VALUE) {
+        values[i] = copy(child, values[i]); /* Names are lent. */
+        if (values[i] == NULL) return false;
     }
-    for (size_t i = 0; i < count; i++)
-        if (words[i] == NULL) return false;
-    child->words = words;
+    child->pool.argv = argv;
     return true;
 }
 
-static void init_slot(child_compiler_t *child, child_slot_t *slot)
+static void init_pool(child_compiler_t *child, tow_env_t *env,
+                      const tow_child_compiler_options_t *options)
 {
-    slot->compiler = child;
-    slot->finished.run = finished;
-    slot->asked.run = asked;
-    slot->ended.run = ended;
-    tow_keeper_init(&slot->keeper);
+    static const tow_child_pool_ops_t ops = {
+        .protocol = &tow_compile_protocol,
+        .run = tow_compile_slot_run,
+        .describe = tow_compile_slot_describe,
+        .reported = reported,
+        .finished = finished,
+    };
+    child->pool.ops = &ops;
+    child->pool.env = env;
+    child->pool.fork_server_fd = options->fork_server_fd;
+    child->pool.job_count_max = options->compile_count_max != 0
+                                    ? options->compile_count_max
+                                    : TOW_COMPILER_COMPILE_COUNT_MAX;
+    tow_child_pool_init(&child->pool);
+    for (size_t i = 0; i < child->slot_count; i++) {
+        compile_slot_t *slot = &child->slots[i];
+        slot->compiler = child;
+        slot->child.ends_child_after_job =
+            i >= child->compiler.running_count_max;
+        tow_child_slot_init(&slot->child, &child->pool);
+    }
 }
 
 tow_status_t tow_child_compiler_create(
@@ -223,7 +193,7 @@ tow_status_t tow_child_compiler_create(
     static const tow_compiler_ops_t ops = {.name = "child",
                                            .start = start,
                                            .stop = stop,
-                                           .answer = answer,
+                                           .reply = reply,
                                            .destroy = destroy};
     *out_compiler = NULL;
     const size_t count = options->child_count_max != 0
@@ -232,27 +202,20 @@ tow_status_t tow_child_compiler_create(
     if (count > TOW_COMPILER_CHILD_COUNT_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu children: at most %zu",
                          count, TOW_COMPILER_CHILD_COUNT_MAX);
-    const size_t slot_count = count + TOW_COMPILER_ASKING_COUNT_MAX;
+    const size_t slot_count = count + TOW_COMPILER_QUERYING_COUNT_MAX;
     child_compiler_t *child =
         tow_calloc(1, sizeof(*child) + slot_count * sizeof(child->slots[0]));
     if (child == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     child->slot_count = slot_count;
     child->timeout_ns =
         options->timeout_ns > 0 ? options->timeout_ns : TOW_COMPILER_TIMEOUT_NS;
-    child->compile_count_max = options->compile_count_max != 0
-                                   ? options->compile_count_max
-                                   : TOW_COMPILER_COMPILE_COUNT_MAX;
-    child->launcher_fd = options->launcher_fd;
     child->cache = options->cache;
     child->compiler.running_count_max = count;
     child->compiler.queue_count_max = options->queue_count_max;
     tow_arena_init(&child->arena, 0);
-    for (size_t i = 0; i < slot_count; i++) {
-        init_slot(child, &child->slots[i]);
-        child->slots[i].is_extra = i >= count;
-    }
+    init_pool(child, env, options);
     tow_compiler_init(&child->compiler, &ops, env);
-    if (!make_words(child, options)) {
+    if (!make_argv(child, options)) {
         free_compiler(child);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
@@ -265,14 +228,13 @@ tow_child_compiler_stats_t tow_child_compiler_stats(
 {
     const child_compiler_t *child =
         TOW_CONTAINER_OF(compiler, child_compiler_t, compiler);
-    tow_child_compiler_stats_t stats = {.pid =
-                                            atomic_load(&child->slots[0].pid)};
-    for (size_t i = 0; i < child->slot_count; i++) {
-        stats.started_count += atomic_load(&child->slots[i].started_count);
-        stats.crashed_count += atomic_load(&child->slots[i].crashed_count);
-        stats.late_count += atomic_load(&child->slots[i].late_count);
-        stats.found_count += atomic_load(&child->slots[i].found_count);
-    }
+    const tow_child_pool_stats_t pool = tow_child_pool_stats(&child->pool);
+    tow_child_compiler_stats_t stats = {.started_count = pool.started_count,
+                                        .crashed_count = pool.crashed_count,
+                                        .timed_out_count = pool.timed_out_count,
+                                        .pid = pool.pid};
+    for (size_t i = 0; i < child->slot_count; i++)
+        stats.cache_hit_count += atomic_load(&child->slots[i].cache_hit_count);
     return stats;
 }
 
@@ -283,5 +245,5 @@ tow_status_t tow_child_compiler_find(char *path, size_t capacity)
     return tow_status_annotate(tow_child_process_find("tow_compile_child",
                                                       "TOW_COMPILE_CHILD", path,
                                                       capacity),
-                               "compiling in a process of its own");
+                               "compiling in a child process");
 }

@@ -1,64 +1,53 @@
-/* The parent's side: the compiler on the loop (child.c), and for each child a
- * thread (slot.c) that starts it, talks to it, and waits for it. */
+/* The parent's side of a child compiler: the compiler on the loop (child.c),
+ * and one job on the thread of a pool's slot (child_job.c). */
 #ifndef TOW_DEVICE_COMPILER_CHILD_IMPL_H_
 #define TOW_DEVICE_COMPILER_CHILD_IMPL_H_
 
 #include <stdatomic.h>
 
+#include "device/child/pool.h"
 #include "device/compiler/child.h"
 #include "device/compiler/compiler_impl.h"
-#include "device/compiler/keeper.h"
 
 typedef struct child_compiler child_compiler_t;
 
-/* One child, or the place for one. The loop gives orders and the thread posts
- * what came of them. */
-typedef struct child_slot {
+typedef struct compile_slot {
     child_compiler_t *compiler; /* lent */
-    tow_keeper_t keeper;
-    /* The thread's from TOW_KEEPER_WORK until it posts `finished`; the loop's
-     * otherwise. */
-    tow_compile_job_t *job;
-    tow_status_t status;      /* owned */
+    tow_child_slot_t child;     /* its job is a tow_compile_job_t */
+    /* The thread's while a job runs, and the loop's otherwise. */
     tow_compiled_t *compiled; /* owned */
-    tow_status_t trouble;     /* owned: with the cache; for the log */
-    tow_post_t finished;
-    /* A question: the thread's until it posts `asked`, then the loop's until it
-     * gives the answer and orders TOW_KEEPER_TELL, or the job has finished. */
-    tow_post_t asked;
-    void *question; /* owned */
-    size_t question_size;
-    tow_status_t answer_status; /* owned */
-    void *answer;               /* owned */
-    size_t answer_size;
-    bool is_extra;    /* for while others ask: its child goes after each job */
-    tow_post_t ended; /* the thread's last act */
-    /* The thread's alone. */
-    bool is_ready; /* the child has said so */
-    uint64_t compile_count;
+    tow_status_t cache_error; /* owned; for the log */
+    /* A partition query: the thread's until tow_child_slot_report, then the
+     * loop's until tow_child_slot_notify or the end of the job. */
+    void *query; /* owned */
+    size_t query_size;
+    tow_status_t reply_status; /* owned */
+    void *reply;               /* owned */
+    size_t reply_size;
+    /* The thread's. */
+    bool is_ready; /* the job's child has loaded its plugin */
     /* Written by the thread, read by the loop for statistics. */
-    _Atomic(pid_t) pid;
-    _Atomic(uint64_t) started_count;
-    _Atomic(uint64_t) crashed_count;
-    _Atomic(uint64_t) late_count;
-    _Atomic(uint64_t) found_count;
-} child_slot_t;
+    _Atomic(uint64_t) cache_hit_count;
+} compile_slot_t;
 
 struct child_compiler {
     tow_compiler_t compiler;
-    tow_arena_t arena; /* the words */
-    char **words;      /* of the children's command; read by all threads */
-    const char *plugin;
-    int launcher_fd;               /* lent; 0: none */
+    tow_child_pool_t pool;
+    tow_arena_t arena;             /* the children's arguments */
     const tow_code_cache_t *cache; /* lent; NULL: none */
     int64_t timeout_ns;
-    uint64_t compile_count_max;
-    size_t ended_count; /* threads, once it is to go */
     size_t slot_count;
-    child_slot_t slots[];
+    compile_slot_t slots[];
 };
 
-/* The life of a slot's thread; `context` is the slot. */
-void *tow_slot_run(void *context);
+static inline compile_slot_t *compile_slot_of(const tow_child_slot_t *child)
+{
+    return TOW_CONTAINER_OF((tow_child_slot_t *)child, compile_slot_t, child);
+}
+
+/* Of the pool, on the slot's thread. */
+tow_status_t tow_compile_slot_run(tow_child_slot_t *child);
+void tow_compile_slot_describe(const tow_child_slot_t *child, char *text,
+                               size_t capacity, int64_t *out_timeout_ns);
 
 #endif /* TOW_DEVICE_COMPILER_CHILD_IMPL_H_ */

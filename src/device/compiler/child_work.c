@@ -1,6 +1,7 @@
-/* tow_compile_child PARENT MEMORY PLUGIN [NAME TYPE VALUE]...: compiles what
- * comes over descriptor TALK_FD until that is closed, or PARENT, who started it,
- * is gone. MEMORY bounds the bytes of its private memory; 0 is no bound. */
+/* tow_compile_child PARENT MEMORY PLUGIN [NAME TYPE VALUE]...: compiles the
+ * programs that arrive on descriptor TOW_CHILD_SOCKET_FD, until that is closed
+ * or the process PARENT ends. MEMORY limits the bytes of its private memory; 0
+ * is no limit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,35 +9,34 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "device/child/pool.h"
 #include "device/compiler/child.h"
 #include "device/compiler/direct.h"
-#include "device/compiler/process.h"
-#include "device/compiler/talk_impl.h"
+#include "device/compiler/protocol_impl.h"
 #include "device/compiler/tuning.h"
+#include "device/partition_query.h"
+#include "device/pjrt/argv.h"
 #include "device/pjrt/pjrt.h"
-#include "device/pjrt/words.h"
-#include "device/question.h"
 #include "env/net/net.h"
 
-#define WORD_COUNT_MIN 4
+#define ARGC_MIN (TOW_CHILD_ARGC + 1)
 
 typedef struct child {
-    tow_security_t security; /* nobody connects: it stays empty */
+    tow_security_t security; /* empty: nothing connects */
     tow_net_t *net;
     tow_pjrt_open_t open;
     tow_driver_t *driver;
     tow_compiler_t *compiler;
     tow_compile_job_t job;
-    /* What is being waited for. */
+    /* The operation in progress. */
     bool is_done;
     tow_status_t status;      /* owned */
     tow_compiled_t *compiled; /* owned */
-    /* Questions of the compiler's. While it compiles, the socket is the thread's
-     * that does. */
-    tow_xla_asker_t asker;
-    bool may_ask; /* this program's client answers */
-    talk_in_t answer;
-    tow_arena_t answer_arena;
+    /* Partition queries. The thread that compiles uses the socket meanwhile. */
+    tow_xla_query_handler_t handler;
+    bool may_query; /* the program's client replies */
+    tow_child_in_t reply;
+    tow_arena_t reply_arena;
 } child_t;
 
 /* -- Waiting ---------------------------------------------------------------- */
@@ -67,64 +67,62 @@ static void compiled(tow_compile_job_t *job, tow_status_t take_status,
     child->compiled = take_compiled;
 }
 
-/* -- Questions -------------------------------------------------------------- */
-
-static void set_part(talk_out_t *out, size_t part, const void *bytes,
-                     size_t size)
-{
-    out->parts[part] = bytes;
-    out->header.sizes[part] = size;
-}
+/* -- Partition queries ------------------------------------------------------ */
 
 /* Both block. */
-static tow_status_t send_question(const void *bytes, size_t size)
+static tow_status_t send_query(const void *bytes, size_t size)
 {
-    talk_out_t out = {.header = {.magic = TALK_MAGIC, .type = TALK_QUESTION}};
-    set_part(&out, ASKED_BYTES, bytes, size);
-    if (tow_talk_send(TALK_FD, &out) == TALK_DONE) return TOW_OK;
-    return TOW_ERROR(TOW_UNAVAILABLE, "nobody is there to be asked any more");
+    tow_child_out_t out = tow_child_out(&tow_compile_protocol, COMPILE_QUERY);
+    tow_child_out_set(&out, QUERY_BYTES, bytes, size);
+    if (tow_child_send(TOW_CHILD_SOCKET_FD, &out) == TOW_CHILD_DONE)
+        return TOW_OK;
+    return TOW_ERROR(TOW_UNAVAILABLE,
+                     "a partition query was not sent: the parent process has "
+                     "closed the socket");
 }
 
-static tow_status_t receive_answer(child_t *child, tow_xla_answer_t *out_answer)
+static tow_status_t receive_reply(child_t *child,
+                                  tow_xla_partition_reply_t *out_reply)
 {
-    talk_in_t *in = &child->answer;
-    tow_talk_reset(in);
-    tow_arena_reset(&child->answer_arena);
-    if (tow_talk_receive(TALK_FD, in) != TALK_DONE ||
-        in->header.type != TALK_ANSWER)
-        return TOW_ERROR(TOW_UNAVAILABLE, "the compiler's question was not "
-                                          "answered");
-    if (in->header.code != TOW_CODE_OK)
-        return TOW_ERROR((tow_code_t)in->header.code, "%s",
-                         (const char *)in->parts[ASKED_MESSAGE]);
-    return tow_answer_unpack(
-        (tow_bytes_t){in->parts[ASKED_BYTES],
-                      (size_t)in->header.sizes[ASKED_BYTES]},
-        &child->answer_arena, out_answer);
+    tow_child_in_t *in = &child->reply;
+    tow_child_in_reset(in);
+    tow_arena_reset(&child->reply_arena);
+    if (tow_child_receive(TOW_CHILD_SOCKET_FD, &tow_compile_protocol, in) !=
+            TOW_CHILD_DONE ||
+        in->header.type != COMPILE_ANSWER)
+        return TOW_ERROR(TOW_UNAVAILABLE,
+                         "no reply to a partition query: the parent process "
+                         "has closed the socket");
+    TOW_RETURN_IF_ERROR(tow_child_in_status(in));
+    return tow_partition_reply_unpack(
+        (tow_bytes_t){in->parts[QUERY_BYTES],
+                      (size_t)in->header.sizes[QUERY_BYTES]},
+        &child->reply_arena, out_reply);
 }
 
-static tow_status_t put_question(child_t *child,
-                                 const tow_xla_question_t *question,
-                                 tow_xla_answer_t *out_answer)
+static tow_status_t put_query(child_t *child,
+                              const tow_xla_partition_query_t *query,
+                              tow_xla_partition_reply_t *out_reply)
 {
     void *bytes;
     size_t size;
-    if (!child->may_ask)
+    if (!child->may_query)
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
-                         "the program has a custom call '%s', of which its "
-                         "client was to say that it would be asked",
-                         question->target);
-    TOW_RETURN_IF_ERROR(tow_question_pack(question, &bytes, &size));
-    tow_status_t status = send_question(bytes, size);
+                         "the program has a partitioned custom call '%s', but "
+                         "its client did not announce partition queries",
+                         query->target);
+    TOW_RETURN_IF_ERROR(tow_partition_query_pack(query, &bytes, &size));
+    tow_status_t status = send_query(bytes, size);
     tow_free(bytes);
     if (status != TOW_OK) return status;
-    return receive_answer(child, out_answer);
+    return receive_reply(child, out_reply);
 }
 
-static int ask(void *context, const tow_xla_question_t *question,
-               tow_xla_answer_t *out_answer, char *error, size_t error_capacity)
+static int query_client(void *context, const tow_xla_partition_query_t *query,
+                        tow_xla_partition_reply_t *out_reply, char *error,
+                        size_t error_capacity)
 {
-    tow_status_t status = put_question(context, question, out_answer);
+    tow_status_t status = put_query(context, query, out_reply);
     const tow_code_t code = tow_status_code(status);
     if (status != TOW_OK)
         snprintf(error, error_capacity, "%s", tow_status_message(status));
@@ -132,7 +130,7 @@ static int ask(void *context, const tow_xla_question_t *question,
     return (int)code;
 }
 
-/* -- Work ------------------------------------------------------------------- */
+/* -- Compiling -------------------------------------------------------------- */
 
 static tow_status_t open_compiler(child_t *child)
 {
@@ -143,19 +141,21 @@ static tow_status_t open_compiler(child_t *child)
     child->open.done = opened;
     TOW_RETURN_IF_ERROR(tow_pjrt_open(tow_net_env(child->net), &child->open));
     TOW_RETURN_IF_ERROR(await(child));
-    tow_arena_init(&child->answer_arena, 0);
-    child->asker = (tow_xla_asker_t){
-        .struct_size = sizeof(child->asker), .context = child, .ask = ask};
-    tow_pjrt_set_asker(child->driver, &child->asker);
+    tow_arena_init(&child->reply_arena, 0);
+    child->handler =
+        (tow_xla_query_handler_t){.struct_size = sizeof(child->handler),
+                                  .context = child,
+                                  .query = query_client};
+    tow_pjrt_set_query_handler(child->driver, &child->handler);
     return tow_direct_compiler_create(child->driver, &direct, &child->compiler);
 }
 
-static tow_status_t compile(child_t *child, const talk_in_t *request)
+static tow_status_t compile(child_t *child, const tow_child_in_t *request)
 {
     const char *kind = request->parts[REQUEST_KIND];
-    child->may_ask = request->header.asks != 0;
+    child->may_query = (request->header.flags & COMPILE_MAY_QUERY) != 0;
     child->job = (tow_compile_job_t){
-        .format = (tow_program_format_t)request->header.format,
+        .format = (tow_program_format_t)request->header.value,
         .program = {request->parts[REQUEST_PROGRAM],
                     (size_t)request->header.sizes[REQUEST_PROGRAM]},
         .options = {request->parts[REQUEST_OPTIONS],
@@ -165,30 +165,18 @@ static tow_status_t compile(child_t *child, const talk_in_t *request)
     };
     const tow_submit_result_t result =
         tow_compiler_submit(child->compiler, &child->job);
-    TOW_ASSERT(result == TOW_SUBMIT_OK); /* It is the only one. */
+    TOW_ASSERT(result == TOW_SUBMIT_OK); /* It is the only job. */
     return await(child);
 }
 
-/* -- Answers ---------------------------------------------------------------- */
-
-/* Takes the status. */
-static talk_out_t answer(talk_type_t type, tow_status_t status)
-{
-    talk_out_t out = {.header = {.magic = TALK_MAGIC,
-                                 .type = type,
-                                 .code = (uint32_t)tow_status_code(status)}};
-    if (status != TOW_OK) {
-        const char *message = tow_status_message(status);
-        set_part(&out, REPLY_MESSAGE, message,
-                 strnlen(message, TOW_COMPILER_MESSAGE_BYTES_MAX));
-    }
-    return out;
-}
+/* -- Replies ---------------------------------------------------------------- */
 
 static bool send_ready(tow_status_t take_status)
 {
-    talk_out_t out = answer(TALK_READY, take_status);
-    const bool is_sent = tow_talk_send(TALK_FD, &out) == TALK_DONE;
+    tow_child_out_t out = tow_child_out(&tow_compile_protocol, COMPILE_READY);
+    tow_child_out_set_status(&out, take_status);
+    const bool is_sent =
+        tow_child_send(TOW_CHILD_SOCKET_FD, &out) == TOW_CHILD_DONE;
     tow_status_release(take_status);
     return is_sent && out.header.code == TOW_CODE_OK;
 }
@@ -203,15 +191,17 @@ static bool send_compiled(tow_status_t take_status,
     if (take_status == TOW_OK &&
         result->size > TOW_COMPILER_EXECUTABLE_BYTES_MAX)
         take_status = TOW_ERROR(
-            TOW_OUT_OF_RANGE, "the executable has %zu bytes: at most %llu",
+            TOW_OUT_OF_RANGE, "the executable has %zu bytes: the limit is %llu",
             result->size,
             (unsigned long long)TOW_COMPILER_EXECUTABLE_BYTES_MAX);
-    talk_out_t out = answer(TALK_REPLY, take_status);
+    tow_child_out_t out = tow_child_out(&tow_compile_protocol, COMPILE_REPLY);
+    tow_child_out_set_status(&out, take_status);
     if (take_status == TOW_OK) {
-        set_part(&out, REPLY_SIGNATURE, signature, size);
-        set_part(&out, REPLY_EXECUTABLE, result->bytes, result->size);
+        tow_child_out_set(&out, REPLY_SIGNATURE, signature, size);
+        tow_child_out_set(&out, REPLY_EXECUTABLE, result->bytes, result->size);
     }
-    const bool is_sent = tow_talk_send(TALK_FD, &out) == TALK_DONE;
+    const bool is_sent =
+        tow_child_send(TOW_CHILD_SOCKET_FD, &out) == TOW_CHILD_DONE;
     tow_free(signature);
     tow_status_release(take_status);
     return is_sent;
@@ -219,16 +209,17 @@ static bool send_compiled(tow_status_t take_status,
 
 static bool serve_one(child_t *child)
 {
-    talk_in_t request = {0};
-    if (tow_talk_receive(TALK_FD, &request) != TALK_DONE ||
-        request.header.type != TALK_REQUEST)
+    tow_child_in_t request = {0};
+    if (tow_child_receive(TOW_CHILD_SOCKET_FD, &tow_compile_protocol,
+                          &request) != TOW_CHILD_DONE ||
+        request.header.type != COMPILE_REQUEST)
         return false;
     const tow_status_t status = compile(child, &request);
     const bool is_sent = send_compiled(status, child->compiled);
     tow_compiled_destroy(child->compiled);
     child->compiled = NULL;
-    tow_talk_reset(&child->answer);
-    tow_talk_reset(&request);
+    tow_child_in_reset(&child->reply);
+    tow_child_in_reset(&request);
     return is_sent;
 }
 
@@ -236,21 +227,21 @@ int tow_compile_child_main(int argc, char **argv)
 {
     static child_t child;
     tow_arena_t arena;
-    if (argc < WORD_COUNT_MIN) {
+    if (argc < ARGC_MIN) {
         fprintf(stderr, "usage: tow_compile_child PARENT MEMORY PLUGIN "
                         "[NAME TYPE VALUE]...\n");
         return 2;
     }
-    tow_child_process_behave(argv[1], argv[2]); /* before the plugin runs */
+    tow_child_process_enter(argv[1], argv[2]); /* before the plugin runs */
     tow_arena_init(&arena, 0);
     child.open.path = argv[3];
-    child.open.values = tow_pjrt_words_read(&arena, argv + WORD_COUNT_MIN,
-                                            (size_t)(argc - WORD_COUNT_MIN),
-                                            &child.open.value_count);
+    child.open.values =
+        tow_pjrt_argv_read(&arena, argv + ARGC_MIN, (size_t)(argc - ARGC_MIN),
+                           &child.open.value_count);
     if (child.open.values == NULL) return 1;
     if (send_ready(open_compiler(&child)))
         while (serve_one(&child))
             ;
-    /* At once: what plugins do on the way out is not of interest. */
+    /* At once: a plugin's exit handlers may crash or hang. */
     _exit(0);
 }

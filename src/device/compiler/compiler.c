@@ -1,8 +1,8 @@
-/* Queue, cancelling and closing, for all implementations.
+/* Queue, cancellation and closing, for all implementations.
  *
- * A job is in one list at a time: `queue`, `running` or `ended`. `done` runs
- * from the post `drain` alone, so never inside a call of the owner's, and the
- * compiler goes from there alone, so never under the feet of one. */
+ * A job is in one list at a time: `queue`, `running` or `ended`. Only the post
+ * `drain` runs `done` and frees the compiler, so neither happens inside a call
+ * of the owner. */
 #include "device/compiler/compiler_impl.h"
 
 #include "base/alloc.h"
@@ -17,7 +17,7 @@ enum {
     JOB_ENDED
 };
 
-/* -- What comes out --------------------------------------------------------- */
+/* -- Results ---------------------------------------------------------------- */
 
 void tow_compiled_destroy(tow_compiled_t *compiled)
 {
@@ -52,6 +52,36 @@ tow_status_t tow_compiled_make(void *take_bytes, size_t size,
 
 /* -- Jobs ------------------------------------------------------------------- */
 
+static size_t count_jobs(const tow_list_t *list, int state)
+{
+    size_t count = 0;
+    for (const tow_list_t *at = list->next; at != list; at = at->next) {
+        const tow_compile_job_t *job =
+            TOW_CONTAINER_OF(at, tow_compile_job_t, private_.list);
+        TOW_ASSERT(job->private_.state == state);
+        TOW_ASSERT(state == JOB_RUNNING || !job->private_.is_querying);
+        count++;
+    }
+    return count;
+}
+
+void tow_compiler_check(const tow_compiler_t *compiler)
+{
+    const size_t running_count_max =
+        compiler->running_count_max + TOW_COMPILER_QUERYING_COUNT_MAX;
+    TOW_ASSERT(count_jobs(&compiler->queue, JOB_QUEUED) ==
+               compiler->queue_count);
+    TOW_ASSERT(count_jobs(&compiler->running, JOB_RUNNING) ==
+               compiler->running_count);
+    const size_t ended_count = count_jobs(&compiler->ended, JOB_ENDED);
+    TOW_ASSERT(ended_count == 0 || compiler->is_draining);
+    TOW_ASSERT(compiler->queue_count <= compiler->queue_count_max);
+    TOW_ASSERT(compiler->running_count <= running_count_max);
+    TOW_ASSERT(compiler->querying_count <= compiler->running_count);
+    TOW_ASSERT(!compiler->is_closing || compiler->queue_count == 0 ||
+               compiler->is_draining);
+}
+
 static void schedule_drain(tow_compiler_t *compiler)
 {
     if (compiler->is_draining) return;
@@ -59,7 +89,7 @@ static void schedule_drain(tow_compiler_t *compiler)
     tow_env_post(compiler->env, &compiler->drain);
 }
 
-/* From whichever list it was in. */
+/* From any of the lists. */
 static void end_job(tow_compiler_t *compiler, tow_compile_job_t *job,
                     tow_status_t take_status, tow_compiled_t *take_compiled)
 {
@@ -71,11 +101,11 @@ static void end_job(tow_compiler_t *compiler, tow_compile_job_t *job,
     schedule_drain(compiler);
 }
 
-static void stop_asking(tow_compiler_t *compiler, tow_compile_job_t *job)
+static void stop_querying(tow_compiler_t *compiler, tow_compile_job_t *job)
 {
-    if (!job->private_.is_asking) return;
-    job->private_.is_asking = false;
-    compiler->asking_count--;
+    if (!job->private_.is_querying) return;
+    job->private_.is_querying = false;
+    compiler->querying_count--;
 }
 
 static tow_status_t cancelled(const tow_compiler_t *compiler,
@@ -83,7 +113,7 @@ static tow_status_t cancelled(const tow_compiler_t *compiler,
 {
     return TOW_ERROR(TOW_CANCELLED, "compiling %s was cancelled%s",
                      compile_job_name(job),
-                     compiler->is_closing ? ": the compiler closes" : "");
+                     compiler->is_closing ? ": the compiler is closing" : "");
 }
 
 void tow_compiler_finish(tow_compiler_t *compiler, tow_compile_job_t *job,
@@ -93,7 +123,7 @@ void tow_compiler_finish(tow_compiler_t *compiler, tow_compile_job_t *job,
     TOW_ASSERT(job->private_.state == JOB_RUNNING);
     TOW_ASSERT((take_status == TOW_OK) == (take_compiled != NULL));
     compiler->running_count--;
-    stop_asking(compiler, job);
+    stop_querying(compiler, job);
     if (job->private_.is_cancelled) {
         tow_status_release(take_status);
         tow_compiled_destroy(take_compiled);
@@ -105,11 +135,12 @@ void tow_compiler_finish(tow_compiler_t *compiler, tow_compile_job_t *job,
 
 static void start_jobs(tow_compiler_t *compiler)
 {
-    /* One that asks waits for a user's function, which may compile, too. */
-    while (compiler->running_count - compiler->asking_count <
+    /* A job with a query waits for a user's function, which may itself compile:
+     * it does not count. */
+    while (compiler->running_count - compiler->querying_count <
                compiler->running_count_max &&
            compiler->running_count <
-               compiler->running_count_max + TOW_COMPILER_ASKING_COUNT_MAX &&
+               compiler->running_count_max + TOW_COMPILER_QUERYING_COUNT_MAX &&
            compiler->queue_count > 0) {
         tow_list_t *item = tow_list_pop_front(&compiler->queue);
         tow_compile_job_t *job =
@@ -122,34 +153,35 @@ static void start_jobs(tow_compiler_t *compiler)
     }
 }
 
-static void answer(tow_compiler_t *compiler, tow_compile_job_t *job,
-                   tow_bytes_t bytes, tow_status_t take_status)
+static void pass_reply(tow_compiler_t *compiler, tow_compile_job_t *job,
+                       tow_bytes_t bytes, tow_status_t take_status)
 {
-    stop_asking(compiler, job);
-    compiler->ops->answer(compiler, job, bytes, take_status);
+    stop_querying(compiler, job);
+    compiler->ops->reply(compiler, job, bytes, take_status);
 }
 
-void tow_compiler_ask(tow_compiler_t *compiler, tow_compile_job_t *job,
-                      tow_bytes_t question)
+void tow_compiler_query(tow_compiler_t *compiler, tow_compile_job_t *job,
+                        tow_bytes_t query)
 {
-    TOW_ASSERT(job->private_.state == JOB_RUNNING && job->asked != NULL &&
-               !job->private_.is_asking);
-    if (job->private_.is_cancelled) return; /* It is about to end. */
-    job->private_.is_asking = true;
-    compiler->asking_count++;
-    if (compiler->asking_count > TOW_COMPILER_ASKING_COUNT_MAX) {
-        answer(compiler, job, (tow_bytes_t){0},
-               TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "%zu programs wait for functions of their clients "
-                         "inside the compiler already: try again",
-                         TOW_COMPILER_ASKING_COUNT_MAX));
+    TOW_ASSERT(job->private_.state == JOB_RUNNING && job->on_query != NULL &&
+               !job->private_.is_querying);
+    if (job->private_.is_cancelled) return; /* It ends soon. */
+    job->private_.is_querying = true;
+    compiler->querying_count++;
+    if (compiler->querying_count > TOW_COMPILER_QUERYING_COUNT_MAX) {
+        pass_reply(
+            compiler, job, (tow_bytes_t){0},
+            TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                      "%zu programs in the compiler wait for functions of "
+                      "their clients already, which is the limit: try again",
+                      TOW_COMPILER_QUERYING_COUNT_MAX));
         return;
     }
-    job->asked(job, question);
+    job->on_query(job, query);
     start_jobs(compiler);
 }
 
-static void tell_owner(tow_compile_job_t *job)
+static void run_done(tow_compile_job_t *job)
 {
     tow_status_t status = job->private_.status;
     tow_compiled_t *compiled = job->private_.compiled;
@@ -163,8 +195,9 @@ static void drain(tow_post_t *post)
     compiler->is_draining = false;
     tow_list_t *item;
     while ((item = tow_list_pop_front(&compiler->ended)) != NULL)
-        tell_owner(TOW_CONTAINER_OF(item, tow_compile_job_t, private_.list));
+        run_done(TOW_CONTAINER_OF(item, tow_compile_job_t, private_.list));
     start_jobs(compiler);
+    tow_compiler_check(compiler);
     if (!compiler->is_closing || compiler->is_destroying ||
         compiler->is_draining || compiler->running_count > 0)
         return;
@@ -188,19 +221,21 @@ void tow_compiler_init(tow_compiler_t *compiler, const tow_compiler_ops_t *ops,
 
 /* -- Calls ------------------------------------------------------------------ */
 
-/* What an implementation would have to check, checked once. */
+/* Checks for all implementations. */
 static tow_status_t check_job(const tow_compile_job_t *job)
 {
     if (job->program.size == 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%s is empty",
                          compile_job_name(job));
     if (job->program.size > TOW_COMPILER_PROGRAM_BYTES_MAX)
-        return TOW_ERROR(TOW_OUT_OF_RANGE, "%s has %zu bytes: at most %llu",
+        return TOW_ERROR(TOW_OUT_OF_RANGE,
+                         "%s has %zu bytes: the limit is %llu",
                          compile_job_name(job), job->program.size,
                          (unsigned long long)TOW_COMPILER_PROGRAM_BYTES_MAX);
     if (job->options.size > TOW_COMPILE_OPTIONS_BYTES_MAX)
         return TOW_ERROR(TOW_OUT_OF_RANGE,
-                         "compile options of %s have %zu bytes: at most %zu",
+                         "compile options of %s have %zu bytes: the limit is "
+                         "%zu",
                          compile_job_name(job), job->options.size,
                          TOW_COMPILE_OPTIONS_BYTES_MAX);
     return TOW_OK;
@@ -214,7 +249,7 @@ tow_submit_result_t tow_compiler_submit(tow_compiler_t *compiler,
     if (compiler->queue_count >= compiler->queue_count_max)
         return TOW_SUBMIT_FULL;
     job->private_.is_cancelled = false;
-    job->private_.is_asking = false;
+    job->private_.is_querying = false;
     tow_list_init(&job->private_.list);
     tow_status_t status = check_job(job);
     if (status != TOW_OK) {
@@ -225,6 +260,7 @@ tow_submit_result_t tow_compiler_submit(tow_compiler_t *compiler,
     tow_list_append(&compiler->queue, &job->private_.list);
     compiler->queue_count++;
     start_jobs(compiler);
+    tow_compiler_check(compiler);
     return TOW_SUBMIT_OK;
 }
 
@@ -240,15 +276,15 @@ void tow_compiler_cancel(tow_compiler_t *compiler, tow_compile_job_t *job)
         job->private_.is_cancelled = true;
         if (compiler->ops->stop != NULL) compiler->ops->stop(compiler, job);
         break;
-    default: break; /* It has ended, and is about to be told so. */
+    default: break; /* It has ended; `done` is to run. */
     }
 }
 
-void tow_compiler_answer(tow_compiler_t *compiler, tow_compile_job_t *job,
-                         tow_bytes_t bytes, tow_status_t take_status)
+void tow_compiler_reply(tow_compiler_t *compiler, tow_compile_job_t *job,
+                        tow_bytes_t bytes, tow_status_t take_status)
 {
-    if (job->private_.is_asking)
-        answer(compiler, job, bytes, take_status);
+    if (job->private_.is_querying)
+        pass_reply(compiler, job, bytes, take_status);
     else
         tow_status_release(take_status);
 }

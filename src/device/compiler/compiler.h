@@ -1,17 +1,17 @@
-/* Compiling, as a service: a program in, a serialised executable and its
- * signature out, in some later turn of the owner's env.
+/* A compile service: turns a program into a serialised executable and its
+ * signature, asynchronously, on the owner's env.
  *
- * Compilers are large and trust what they read: of mutated StableHLO bytecode
- * about one program in a hundred crashes XLA's reader or makes it loop for ever.
- * So they may run elsewhere:
+ * Compilers are large and trust their input: about one in a hundred mutated
+ * StableHLO programs crashes XLA's reader or makes it loop for ever. Two
+ * implementations:
  *
- *     child    in child processes that a crash, a hang or a leak ends without
- *              harm: child.h
- *     direct   in this process, through a driver, for programs that are ours:
- *              the simulated devices': direct.h
+ *     child    in child processes, where crashes, hangs and leaks do no harm:
+ *              child.h
+ *     direct   in this process, through a driver, for trusted programs such as
+ *              those of simulated devices: direct.h
  *
- * What comes out is for tow_driver_load, here or on other hosts, under any
- * device assignment of the same size. All calls are for the owner's loop. */
+ * tow_driver_load takes the result, on this host or others, under any device
+ * assignment of the same size. All calls are for the owner's loop. */
 #ifndef TOW_DEVICE_COMPILER_COMPILER_H_
 #define TOW_DEVICE_COMPILER_COMPILER_H_
 
@@ -27,7 +27,7 @@
 typedef struct tow_compiler tow_compiler_t;
 typedef struct tow_compile_job tow_compile_job_t;
 
-/* What came out. */
+/* The result of a job. */
 typedef struct tow_compiled {
     void *bytes; /* owned: for tow_driver_load */
     size_t size;
@@ -45,26 +45,25 @@ struct tow_compile_job {
     tow_bytes_t program; /* lent until done */
     /* A serialised CompileOptionsProto; size 0: one device. */
     tow_bytes_t options; /* lent until done */
-    /* The kind of device that it is for, which must be the compiler's. NULL:
-     * whatever the compiler's is. */
+    /* Must be the compiler's kind of device. NULL: any. */
     const char *device_kind; /* lent until done */
-    /* On TOW_OK the caller gets what came out. An error is the compiler's own,
-     * in its words; or INTERNAL, with the signal and the last words, if it
-     * crashed; DEADLINE_EXCEEDED; CANCELLED. */
+    /* On TOW_OK the caller owns the result. Errors: the compiler's own;
+     * INTERNAL, with the signal and the last output, if it crashed;
+     * DEADLINE_EXCEEDED; CANCELLED. */
     void (*done)(tow_compile_job_t *job, tow_status_t take_status,
                  tow_compiled_t *take_compiled);
-    /* The compiler asks about the program (device/question.h), and stands still
-     * until tow_compiler_answer; the job may end first, by cancelling it. Its time
-     * stands still, too. In a turn of its own; the bytes are lent for the call.
-     * NULL: it has nobody to ask. What comes out of a job that may ask depends on
-     * the answers: it is not kept for others. */
-    void (*asked)(tow_compile_job_t *job, tow_bytes_t question);
+    /* A partition query of the compiler (device/partition_query.h). The job
+     * pauses, its time limit too, until tow_compiler_reply or its cancellation.
+     * In a turn of its own; the bytes are lent for the call. NULL: the job may
+     * not query. Results of jobs that may query depend on the replies and are
+     * not cached. */
+    void (*on_query)(tow_compile_job_t *job, tow_bytes_t query);
     /* Belongs to the compiler. */
     struct {
-        tow_list_t list; /* of those that wait, run, or have ended */
+        tow_list_t list; /* of the jobs that are queued, running, or ended */
         int state;
         bool is_cancelled;
-        bool is_asking;
+        bool is_querying;
         tow_status_t status;      /* owned, once it has ended */
         tow_compiled_t *compiled; /* owned, once it has ended */
         void *place;              /* the implementation's, while it runs */
@@ -73,26 +72,26 @@ struct tow_compile_job {
 
 typedef enum tow_submit_result {
     TOW_SUBMIT_OK,
-    TOW_SUBMIT_FULL,    /* the queue's bound is reached: try again later */
+    TOW_SUBMIT_FULL,    /* the queue is full: try again later */
     TOW_SUBMIT_CLOSING, /* `done` will not run */
 } tow_submit_result_t;
 
-/* `done` runs once, in a turn of its own, after TOW_SUBMIT_OK. Jobs begin in the
- * order of submission. */
+/* `done` runs once, in a turn of its own, after TOW_SUBMIT_OK. Jobs begin in
+ * the order of submission. */
 tow_submit_result_t tow_compiler_submit(tow_compiler_t *compiler,
                                         tow_compile_job_t *job) TOW_MUST_USE;
 
-/* A job that was submitted and is not done ends with CANCELLED, soon, also if it
- * runs; but a direct compiler first finishes what it is at. */
+/* A job that was submitted and is not done ends with CANCELLED, soon, also if
+ * it runs; a direct compiler first completes the compilation. */
 void tow_compiler_cancel(tow_compiler_t *compiler, tow_compile_job_t *job);
 
-/* The answer, which is copied; or why there is none, with which the job ends. Of a
- * job that does not ask, or not any more, it is dropped. */
-void tow_compiler_answer(tow_compiler_t *compiler, tow_compile_job_t *job,
-                         tow_bytes_t answer, tow_status_t take_status);
+/* The reply to a job's query, which is copied; or an error, with which the job
+ * ends. Ignored if the job is not waiting for a reply. */
+void tow_compiler_reply(tow_compiler_t *compiler, tow_compile_job_t *job,
+                        tow_bytes_t reply, tow_status_t take_status);
 
-/* Refuses new jobs and cancels the old ones; when the last is done it calls
- * `closed`, in a turn of its own, and the compiler is gone. */
+/* Refuses new jobs and cancels the others. After the last `done` frees the
+ * compiler and calls `closed`, in a turn of its own. */
 void tow_compiler_close(tow_compiler_t *compiler, tow_closed_t closed);
 
 #endif /* TOW_DEVICE_COMPILER_COMPILER_H_ */

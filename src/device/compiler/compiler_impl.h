@@ -1,5 +1,5 @@
-/* What the implementations have in common: the queue, cancelling and closing are
- * done once, in compiler.c; they only run jobs. */
+/* The common part of the implementations: compiler.c has the queue,
+ * cancellation and closing; implementations only run jobs. */
 #ifndef TOW_DEVICE_COMPILER_COMPILER_IMPL_H_
 #define TOW_DEVICE_COMPILER_COMPILER_IMPL_H_
 
@@ -7,18 +7,18 @@
 
 typedef struct tow_compiler_ops {
     const char *name;
-    /* Begins. tow_compiler_finish follows, from a turn of the loop, this one
-     * too. Never more than running_count_max at a time, not counting at most
-     * TOW_COMPILER_ASKING_COUNT_MAX that ask, or have asked. */
+    /* Starts a job; the implementation calls tow_compiler_finish, in this turn
+     * of the loop or a later one. At most running_count_max jobs run at a time,
+     * plus TOW_COMPILER_QUERYING_COUNT_MAX that wait, or waited, for a query's
+     * reply. */
     void (*start)(tow_compiler_t *compiler, tow_compile_job_t *job);
-    /* Makes a job that has begun and is not finished end soon. NULL: it ends
-     * when it ends. */
+    /* Makes a running job end soon. NULL: jobs cannot be stopped. */
     void (*stop)(tow_compiler_t *compiler, tow_compile_job_t *job);
-    /* To a job that asks, once. NULL: none ever does. */
-    void (*answer)(tow_compiler_t *compiler, tow_compile_job_t *job,
-                   tow_bytes_t answer, tow_status_t take_status);
-    /* No job is left. Frees all, and then calls compiler->closed, in this turn
-     * or a later one. */
+    /* The reply to a job's query, once. NULL: jobs never query. */
+    void (*reply)(tow_compiler_t *compiler, tow_compile_job_t *job,
+                  tow_bytes_t reply, tow_status_t take_status);
+    /* No job is left. Frees the compiler, then calls compiler->closed, in this
+     * turn or a later one. */
     void (*destroy)(tow_compiler_t *compiler);
 } tow_compiler_ops_t;
 
@@ -31,8 +31,8 @@ struct tow_compiler { /* first member of each implementation's struct */
     size_t queue_count;
     tow_list_t running;
     size_t running_count;
-    size_t asking_count; /* of those, that wait for an answer */
-    tow_list_t ended;    /* `done` is yet to run */
+    size_t querying_count; /* of those, that wait for a reply */
+    tow_list_t ended;      /* jobs whose `done` is to run */
     tow_post_t drain;
     bool is_draining; /* `drain` is posted */
     bool is_closing;
@@ -44,15 +44,18 @@ struct tow_compiler { /* first member of each implementation's struct */
 void tow_compiler_init(tow_compiler_t *compiler, const tow_compiler_ops_t *ops,
                        tow_env_t *env);
 
-/* In a turn of the loop: the job that runs stands still until its answer. */
-void tow_compiler_ask(tow_compiler_t *compiler, tow_compile_job_t *job,
-                      tow_bytes_t question);
+/* On the loop: a running job has a query. It pauses until the reply. */
+void tow_compiler_query(tow_compiler_t *compiler, tow_compile_job_t *job,
+                        tow_bytes_t query);
+
+/* Asserts the invariants. O(jobs). */
+void tow_compiler_check(const tow_compiler_t *compiler);
 
 void tow_compiler_finish(tow_compiler_t *compiler, tow_compile_job_t *job,
                          tow_status_t take_status,
                          tow_compiled_t *take_compiled);
 
-/* Checks and takes both; the bytes of the signature are lent. */
+/* Checks the signature, whose bytes are lent. */
 tow_status_t tow_compiled_make(void *take_bytes, size_t size,
                                tow_bytes_t signature,
                                tow_compiled_t **out_compiled) TOW_MUST_USE;

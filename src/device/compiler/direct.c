@@ -20,10 +20,11 @@ static tow_status_t check_kind(const direct_compiler_t *direct,
                            : "none";
     if (job->device_kind == NULL || strcmp(job->device_kind, kind) == 0)
         return TOW_OK;
-    return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                     "%s is for devices of kind '%s', and this compiler is for "
-                     "'%s'",
-                     compile_job_name(job), job->device_kind, kind);
+    return TOW_ERROR(
+        TOW_INVALID_ARGUMENT,
+        "%s is for devices of kind '%s'; this compiler compiles for "
+        "'%s'",
+        compile_job_name(job), job->device_kind, kind);
 }
 
 static tow_status_t export(tow_executable_t *executable,
@@ -94,7 +95,7 @@ tow_status_t tow_direct_compiler_create(
     return TOW_OK;
 }
 
-void tow_direct_compiler_abandon(tow_compiler_t *compiler)
+void tow_direct_compiler_discard(tow_compiler_t *compiler)
 {
     if (compiler == NULL) return;
     tow_list_t *item;

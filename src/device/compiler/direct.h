@@ -1,4 +1,4 @@
-/* A compiler that is a driver of this process. */
+/* A compiler that uses a driver of this process. */
 #ifndef TOW_DEVICE_COMPILER_DIRECT_H_
 #define TOW_DEVICE_COMPILER_DIRECT_H_
 
@@ -14,8 +14,9 @@ tow_status_t tow_direct_compiler_create(
     tow_driver_t *driver, const tow_direct_compiler_options_t *options,
     tow_compiler_t **out_compiler) TOW_MUST_USE;
 
-/* For a simulated process that has died: frees it without a call to its env or
- * its jobs' owners. Before its jobs and its driver go. NULL is harmless. */
-void tow_direct_compiler_abandon(tow_compiler_t *compiler);
+/* For a simulated process that has died: frees the compiler without calling its
+ * env or `done` of its jobs. Its jobs and its driver are still there. NULL is
+ * fine. */
+void tow_direct_compiler_discard(tow_compiler_t *compiler);
 
 #endif /* TOW_DEVICE_COMPILER_DIRECT_H_ */

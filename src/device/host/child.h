@@ -1,10 +1,9 @@
-/* Host functions in child processes (the program tow_host_child).
+/* Host functions in child processes (the program tow_host_child): a pool of
+ * device/child/pool.h.
  *
- * A child loads shared objects from memory, calls one function at a time, and
- * stays for the next. It inherits no descriptor and ends with us. It is replaced
- * when it has crashed, ended, took too long, made no sense, or has served
- * enough. It runs as our user: that protects the worker from accidents, and
- * nobody from malice. */
+ * A child loads shared objects from memory and calls one function at a time. It
+ * runs as the worker's user: that protects the worker from accidents, not from
+ * attacks. */
 #ifndef TOW_DEVICE_HOST_CHILD_H_
 #define TOW_DEVICE_HOST_CHILD_H_
 

@@ -1,56 +1,52 @@
-/* The parent's side: calls on the loop (child.c), and for each child a thread
- * (slot.c) that starts it, talks to it, and waits for it. */
+/* The parent's side: calls on the loop (child.c), and one call on the thread of
+ * a pool's slot (child_job.c). */
 #ifndef TOW_DEVICE_HOST_CHILD_IMPL_H_
 #define TOW_DEVICE_HOST_CHILD_IMPL_H_
 
-#include <stdatomic.h>
-
 #include "base/vec.h"
-#include "device/compiler/keeper.h"
+#include "device/child/memory.h"
+#include "device/child/pool.h"
 #include "device/host/child.h"
-#include "device/host/talk_impl.h"
+#include "device/host/protocol_impl.h"
 
 typedef struct host_child host_child_t;
 
-/* One child, or the place for one. */
 typedef struct host_slot {
-    host_child_t *host; /* lent */
-    tow_keeper_t keeper;
-    /* The thread's from TOW_KEEPER_WORK until it posts `finished`; the loop's
-     * otherwise. */
-    tow_host_job_t *job;
-    tow_status_t status; /* owned */
-    tow_post_t finished;
-    tow_post_t ended; /* the thread's last act */
-    /* Set by the thread, read by the loop: it has a child, which is warm. */
-    _Atomic(bool) is_warm;
-    /* The thread's alone. */
-    uint64_t call_count;
-    TOW_VEC(uint64_t) codes; /* that the child has: numbers */
-    int memory_fd;           /* what both have; -1: none */
-    void *memory;
-    uint64_t memory_size;
-    bool has_memory; /* the child */
+    host_child_t *host;     /* lent */
+    tow_child_slot_t child; /* its job is a tow_host_job_t */
+    /* The thread's. */
+    TOW_VEC(uint64_t) codes; /* numbers of those that the child has */
+    tow_child_memory_t memory;
+    bool child_has_memory;
 } host_slot_t;
 
 struct host_child {
     tow_host_runner_t host;
-    char *words[4]; /* PROGRAM PARENT MEMORY; owned; read by all threads */
-    char *name;     /* owned */
+    tow_child_pool_t pool;
+    tow_arena_t arena; /* the children's arguments, the name */
+    const char *name;  /* in the arena: of the worker, for messages */
     tow_list_t waiting;
     size_t waiting_count;
-    tow_list_t cancelled; /* to be told */
-    tow_post_t tell;
-    bool is_telling;
+    tow_list_t ended; /* jobs that ended without a child */
+    tow_post_t deliver;
+    bool is_delivering; /* `deliver` is posted */
     bool is_closing;
     tow_closed_t closed;
-    uint64_t code_number;
-    size_t ended_count; /* threads, once it is to go */
+    uint64_t code_number; /* that was given last */
     size_t slot_count;
     host_slot_t slots[];
 };
 
-/* The life of a slot's thread; `context` is the slot. */
-void *host_slot_run(void *context);
+static inline host_slot_t *host_slot_of(const tow_child_slot_t *child)
+{
+    return TOW_CONTAINER_OF((tow_child_slot_t *)child, host_slot_t, child);
+}
+
+/* Of the pool, on the slot's thread. */
+tow_status_t tow_host_slot_run(tow_child_slot_t *child);
+void tow_host_slot_describe(const tow_child_slot_t *child, char *text,
+                            size_t capacity, int64_t *out_timeout_ns);
+void tow_host_slot_child_ended(tow_child_slot_t *child);
+void tow_host_slot_thread_ended(tow_child_slot_t *child);
 
 #endif /* TOW_DEVICE_HOST_CHILD_IMPL_H_ */

@@ -1,16 +1,15 @@
-/* tow_host_child PARENT MEMORY: calls host functions as it is told over
- * descriptor TOW_CHILD_TALK_FD, until that is closed or PARENT is gone. MEMORY
- * bounds the bytes of its private memory; 0 is no bound. */
+/* tow_host_child PARENT MEMORY: serves calls of host functions that arrive on
+ * descriptor TOW_CHILD_SOCKET_FD until that is closed or the process PARENT
+ * ends. MEMORY limits the bytes of its private memory; 0 is no limit. */
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <towpath/host.h>
 #include <unistd.h>
 
-#include "device/host/talk_impl.h"
+#include "device/child/process.h"
+#include "device/host/protocol_impl.h"
 
 typedef struct object {
     uint64_t number;
@@ -22,53 +21,26 @@ typedef struct child {
     size_t object_count;
     void *memory;
     uint64_t memory_size;
-    int fds[2]; /* that came with the order; -1: none */
 } child_t;
 
-/* -- Orders ------------------------------------------------------------------------- */
+/* The reply to a call. */
+typedef struct result {
+    host_outcome_t outcome;
+    int returned; /* by the function */
+    char text[TOW_HOST_ERROR_BYTES_MAX];
+} result_t;
 
-static void take_fds(child_t *child, struct msghdr *message)
-{
-    const struct cmsghdr *head = CMSG_FIRSTHDR(message);
-    child->fds[0] = child->fds[1] = -1;
-    if (head == NULL || head->cmsg_type != SCM_RIGHTS) return;
-    const size_t size = head->cmsg_len - CMSG_LEN(0);
-    memcpy(child->fds, CMSG_DATA(head),
-           size < sizeof(child->fds) ? size : sizeof(child->fds));
-}
+/* -- Objects and memory ----------------------------------------------------- */
 
-static bool receive(child_t *child, host_order_t *order)
-{
-    union {
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    struct iovec bytes = {.iov_base = order, .iov_len = sizeof(*order)};
-    struct msghdr message = {.msg_iov = &bytes,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof(control.bytes)};
-    ssize_t count;
-    do {
-        count = recvmsg(TOW_CHILD_TALK_FD, &message, MSG_WAITALL);
-    } while (count < 0 && errno == EINTR);
-    if (count != (ssize_t)sizeof(*order) || order->magic != ORDER_MAGIC)
-        return false;
-    take_fds(child, &message);
-    return true;
-}
-
-static bool map_memory(child_t *child, const host_order_t *order, int fd)
+static bool map_memory(child_t *child, const host_call_t *request, int fd)
 {
     if (child->memory != NULL) munmap(child->memory, child->memory_size);
-    child->memory = mmap(NULL, order->memory_size, PROT_READ | PROT_WRITE,
+    child->memory = mmap(NULL, request->memory_size, PROT_READ | PROT_WRITE,
                          MAP_SHARED, fd, 0);
-    child->memory_size = order->memory_size;
+    child->memory_size = request->memory_size;
     close(fd);
     return child->memory != MAP_FAILED;
 }
-
-/* -- Objects ------------------------------------------------------------------------ */
 
 static void *find_object(const child_t *child, uint64_t number)
 {
@@ -77,8 +49,8 @@ static void *find_object(const child_t *child, uint64_t number)
     return NULL;
 }
 
-/* The file has no name; the loader finds it by ours. The descriptor stays: the
- * loader goes by names, and another object under the same one would be this. */
+/* The loader opens the memory file by the path of its descriptor, which stays
+ * open: the loader takes another object under the same path for this one. */
 static void *load_object(child_t *child, uint64_t number, int fd)
 {
     char path[64];
@@ -89,33 +61,31 @@ static void *load_object(child_t *child, uint64_t number, int fd)
     return handle;
 }
 
-/* -- Calls -------------------------------------------------------------------------- */
+/* -- Calls ------------------------------------------------------------------ */
 
-static int call(child_t *child, const host_order_t *order,
-                tow_host_entry_t entry, host_reply_t *reply)
+static int call(const child_t *child, tow_host_entry_t entry, result_t *result)
 {
-    host_page_t *page = child->memory;
+    host_layout_t *layout = child->memory;
     tow_host_input_t inputs[TOW_HOST_ARRAY_COUNT_MAX];
     tow_host_output_t outputs[TOW_HOST_ARRAY_COUNT_MAX];
     tow_host_call_t it = {.struct_size = sizeof(it),
                           .version = TOW_HOST_VERSION,
-                          .input_count = page->input_count,
+                          .input_count = layout->input_count,
                           .inputs = inputs,
-                          .output_count = page->output_count,
+                          .output_count = layout->output_count,
                           .outputs = outputs,
-                          .shard = page->shard,
-                          .shard_count = page->shard_count,
-                          .error = reply->text,
-                          .error_size = sizeof(reply->text)};
-    (void)order;
-    for (uint32_t i = 0; i < page->input_count; i++) {
-        const host_page_array_t *at = &page->arrays[i];
+                          .shard = layout->shard,
+                          .shard_count = layout->shard_count,
+                          .error = result->text,
+                          .error_size = sizeof(result->text)};
+    for (uint32_t i = 0; i < layout->input_count; i++) {
+        const host_layout_array_t *at = &layout->arrays[i];
         inputs[i] =
             (tow_host_input_t){(tow_type_t)at->type, at->rank, at->dims,
                                (char *)child->memory + at->offset, at->size};
     }
-    for (uint32_t i = 0; i < page->output_count; i++) {
-        host_page_array_t *at = &page->arrays[page->input_count + i];
+    for (uint32_t i = 0; i < layout->output_count; i++) {
+        host_layout_array_t *at = &layout->arrays[layout->input_count + i];
         outputs[i] =
             (tow_host_output_t){(tow_type_t)at->type, at->rank, at->dims,
                                 (char *)child->memory + at->offset, at->size};
@@ -123,50 +93,67 @@ static int call(child_t *child, const host_order_t *order,
     return entry(&it);
 }
 
-static void serve(child_t *child, const host_order_t *order,
-                  host_reply_t *reply)
+static void serve(child_t *child, const host_call_t *request, const int *fds,
+                  result_t *result)
 {
     size_t next_fd = 0;
-    reply->verdict = HOST_REFUSED;
-    if (order->has_memory && !map_memory(child, order, child->fds[next_fd++]))
+    result->outcome = HOST_REFUSED;
+    if (request->has_memory && !map_memory(child, request, fds[next_fd++]))
         return;
-    void *handle = find_object(child, order->code);
-    if (order->has_code)
-        handle = load_object(child, order->code, child->fds[next_fd]);
+    void *handle = find_object(child, request->code);
+    if (request->has_code)
+        handle = load_object(child, request->code, fds[next_fd]);
     if (handle == NULL) {
-        const char *why = dlerror();
-        reply->verdict = HOST_NO_OBJECT;
-        snprintf(reply->text, sizeof(reply->text), "%s",
-                 why != NULL ? why : "it was never sent");
+        const char *error = dlerror();
+        result->outcome = HOST_NO_OBJECT;
+        snprintf(result->text, sizeof(result->text), "%s",
+                 error != NULL ? error : "it was never sent");
         return;
     }
-    void *symbol = dlsym(handle, order->symbol);
-    reply->verdict = symbol != NULL ? HOST_CALLED : HOST_NO_SYMBOL;
-    if (symbol == NULL || order->is_probe) return;
+    void *symbol = dlsym(handle, request->symbol);
+    result->outcome = symbol != NULL ? HOST_CALLED : HOST_NO_SYMBOL;
+    if (symbol == NULL || request->is_probe) return;
     tow_host_entry_t entry;
-    memcpy(&entry, &symbol, sizeof(entry)); /* What dlsym gives is no function
-                                               pointer to ISO C. */
-    reply->result = call(child, order, entry, reply);
+    memcpy(&entry, &symbol, sizeof(entry)); /* ISO C has no conversion from an
+                                               object to a function pointer. */
+    result->returned = call(child, entry, result);
+}
+
+static bool send_result(const result_t *result)
+{
+    tow_child_out_t out = tow_child_out(&tow_host_protocol, HOST_RESULT);
+    out.header.value = (uint32_t)result->outcome;
+    out.header.code = (uint32_t)result->returned;
+    tow_child_out_set(&out, 0, result->text,
+                      strnlen(result->text, sizeof(result->text) - 1));
+    return tow_child_send(TOW_CHILD_SOCKET_FD, &out) == TOW_CHILD_DONE;
+}
+
+static bool serve_one(child_t *child)
+{
+    static result_t result;
+    tow_child_in_t in = {.accepts_fds = true};
+    if (tow_child_receive(TOW_CHILD_SOCKET_FD, &tow_host_protocol, &in) !=
+            TOW_CHILD_DONE ||
+        in.header.type != HOST_CALL ||
+        in.header.sizes[0] != sizeof(host_call_t))
+        return false;
+    memset(&result, 0, sizeof(result));
+    serve(child, in.parts[0], in.fds, &result);
+    tow_child_in_reset(&in);
+    fflush(NULL); /* The function's output belongs to its call. */
+    return send_result(&result);
 }
 
 int main(int argc, char **argv)
 {
     static child_t child;
-    static host_order_t order;
-    static host_reply_t reply;
     if (argc != 3) {
         fprintf(stderr, "usage: tow_host_child PARENT MEMORY\n");
         return 2;
     }
-    tow_child_process_behave(argv[1], argv[2]);
-    while (receive(&child, &order)) {
-        memset(&reply, 0, sizeof(reply));
-        serve(&child, &order, &reply);
-        reply.magic = ORDER_MAGIC;
-        fflush(NULL); /* What the function said belongs to its call. */
-        if (write(TOW_CHILD_TALK_FD, &reply, sizeof(reply)) !=
-            (ssize_t)sizeof(reply))
-            break;
-    }
+    tow_child_process_enter(argv[1], argv[2]);
+    while (serve_one(&child))
+        ;
     _exit(0);
 }

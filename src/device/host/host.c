@@ -8,14 +8,14 @@
 #include "base/assert.h"
 #include "device/signature.h"
 
-/* -- Declarations ----------------------------------------------------------------- */
+/* -- Checks of code and signatures ------------------------------------------ */
 
 #ifdef __x86_64__
 #define MACHINE EM_X86_64
 #elif defined(__aarch64__)
 #define MACHINE EM_AARCH64
 #else
-#error "which ELF machine is this?"
+#error "no ELF machine number is known for this processor"
 #endif
 
 tow_status_t tow_host_code_check(tow_bytes_t bytes)
@@ -23,8 +23,8 @@ tow_status_t tow_host_code_check(tow_bytes_t bytes)
     Elf64_Ehdr header;
     if (bytes.size < sizeof(header) || memcmp(bytes.data, ELFMAG, SELFMAG) != 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "a host function comes as a shared object (ELF), and "
-                         "these %zu bytes are none; build it with `cc -shared "
+                         "a host function must be a shared object (ELF), and "
+                         "these %zu bytes are not; build it with `cc -shared "
                          "-fPIC`",
                          bytes.size);
     memcpy(&header, bytes.data, sizeof(header));
@@ -32,9 +32,9 @@ tow_status_t tow_host_code_check(tow_bytes_t bytes)
         header.e_machine == MACHINE)
         return TOW_OK;
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                     "a host function comes as a shared object of this kind of "
-                     "machine, and this is an ELF file of another; build it "
-                     "with `cc -shared -fPIC` on a host like the workers'");
+                     "a host function must be a shared object for the workers' "
+                     "kind of machine, and this ELF file is not; build it with "
+                     "`cc -shared -fPIC` on a host like the workers'");
 }
 
 static tow_status_t check_array(const tow_signature_t *signature,
@@ -48,8 +48,8 @@ static tow_status_t check_array(const tow_signature_t *signature,
     if (bytes == array->bytes && array->sharding.data == NULL) return TOW_OK;
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
                      "host function %s, %s %zu: %" PRIu64
-                     " bytes with a shape of %" PRIu64
-                     ", or a sharding, which it has not",
+                     " bytes declared for a shape of %" PRIu64
+                     ", or a sharding, which host functions do not have",
                      signature->name, what, index, array->bytes, bytes);
 }
 
@@ -59,13 +59,13 @@ tow_status_t tow_host_signature_check(const tow_signature_t *signature)
         signature->argument_count == TOW_COUNT_UNKNOWN ||
         signature->alias_count > 0 || signature->replica_count != 1)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "the signature is not a host function's: a symbol, "
-                         "arrays in and out, nothing donated");
+                         "not the signature of a host function, which has a "
+                         "symbol, inputs, outputs and no donated argument");
     if (signature->argument_count + signature->result_count >
         TOW_HOST_ARRAY_COUNT_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "host function %s: %zu arrays in and %zu out, and at "
-                         "most %u may be",
+                         "host function %s has %zu inputs and %zu outputs: the "
+                         "limit is %u together",
                          signature->name, signature->argument_count,
                          signature->result_count, TOW_HOST_ARRAY_COUNT_MAX);
     for (size_t i = 0; i < signature->argument_count; i++)
@@ -77,7 +77,7 @@ tow_status_t tow_host_signature_check(const tow_signature_t *signature)
     return TOW_OK;
 }
 
-/* -- Code --------------------------------------------------------------------------- */
+/* -- Code ------------------------------------------------------------------- */
 
 static tow_status_t read_devices(tow_host_code_t *code,
                                  const tow_host_code_options_t *options)
@@ -131,7 +131,7 @@ tow_status_t tow_host_code_create(const tow_host_code_options_t *options,
     code->bytes = options->take_bytes;
     code->size = options->size;
     tow_arena_init(&code->arena, 0);
-    /* The signature's names and arrays are copies: the arena has them. */
+    /* The signature is copied into the arena. */
     tow_status_t status = read_code(code, options);
     if (status != TOW_OK) {
         tow_host_code_release(code);
@@ -156,10 +156,10 @@ void tow_host_code_release(tow_host_code_t *code)
     tow_free(code);
 }
 
-/* -- What came out ------------------------------------------------------------------ */
+/* -- Outputs ---------------------------------------------------------------- */
 
-tow_status_t tow_host_take_dims(tow_host_job_t *job, size_t output,
-                                const int64_t *dims)
+tow_status_t tow_host_accept_dims(tow_host_job_t *job, size_t output,
+                                  const int64_t *dims)
 {
     const tow_signature_t *signature = &job->code->signature;
     const tow_array_info_t *info = &signature->results[output];

@@ -30,8 +30,8 @@ static tow_signature_t sample(void)
                              .results = &output};
 }
 
-/* The head of a shared object of this machine's kind: our own program's, if it
- * were one. */
+/* The header of a shared object for this machine: that of this program, as a
+ * shared object. */
 static Elf64_Ehdr object(void)
 {
     Elf64_Ehdr header = {.e_type = ET_DYN};
@@ -65,11 +65,11 @@ static void code_is_a_shared_object_of_this_kind_of_machine(void **state)
            TOW_CODE_OK, "");
     header.e_machine = EM_RISCV;
     expect(tow_host_code_check((tow_bytes_t){&header, sizeof(header)}),
-           TOW_INVALID_ARGUMENT, "of another");
+           TOW_INVALID_ARGUMENT, "this ELF file is not");
     header = object();
     header.e_type = ET_EXEC;
     expect(tow_host_code_check((tow_bytes_t){&header, sizeof(header)}),
-           TOW_INVALID_ARGUMENT, "of another");
+           TOW_INVALID_ARGUMENT, "this ELF file is not");
 }
 
 static void bytes_that_are_no_object_are_refused(void **state)
@@ -77,12 +77,12 @@ static void bytes_that_are_no_object_are_refused(void **state)
     Elf64_Ehdr header = object();
     (void)state;
     expect(tow_host_code_check((tow_bytes_t){0}), TOW_INVALID_ARGUMENT,
-           "these 0 bytes are none");
+           "these 0 bytes are not");
     expect(tow_host_code_check((tow_bytes_t){&header, sizeof(header) - 1}),
-           TOW_INVALID_ARGUMENT, "are none");
+           TOW_INVALID_ARGUMENT, "are not");
     header.e_ident[1] = 'L';
     expect(tow_host_code_check((tow_bytes_t){&header, sizeof(header)}),
-           TOW_INVALID_ARGUMENT, "are none");
+           TOW_INVALID_ARGUMENT, "are not");
 }
 
 /* -- Signatures -------------------------------------------------------------- */
@@ -106,7 +106,7 @@ static void signature_of_a_computation_is_refused(void **state)
     wrong[3].alias_count = 1;
     for (size_t i = 0; i < TOW_COUNT_OF(wrong); i++)
         expect(tow_host_signature_check(&wrong[i]), TOW_INVALID_ARGUMENT,
-               "not a host function's");
+               "not the signature of a host function");
 }
 
 static void signature_has_a_bound_on_its_arrays(void **state)
@@ -121,7 +121,7 @@ static void signature_has_a_bound_on_its_arrays(void **state)
     expect(tow_host_signature_check(&signature), TOW_CODE_OK, "");
     signature.argument_count++;
     expect(tow_host_signature_check(&signature), TOW_INVALID_ARGUMENT,
-           "64 arrays in and 1 out");
+           "64 inputs and 1 outputs");
 }
 
 static void signature_with_bytes_that_its_shape_has_not_is_refused(void **state)
@@ -132,12 +132,12 @@ static void signature_with_bytes_that_its_shape_has_not_is_refused(void **state)
     wrong.bytes++;
     signature.results = &wrong;
     expect(tow_host_signature_check(&signature), TOW_INVALID_ARGUMENT,
-           "output 0: 17 bytes with a shape of 16");
+           "output 0: 17 bytes declared for a shape of 16");
 }
 
 /* -- Code -------------------------------------------------------------------- */
 
-/* What the arguments say, with devices of a worker that has DEVICE_COUNT. */
+/* Creates code from the arguments, for a worker with DEVICE_COUNT devices. */
 static tow_status_t create(const uint32_t *devices, size_t device_count,
                            tow_host_code_t **out_code)
 {
@@ -193,7 +193,7 @@ static void code_on_devices_that_are_not_there_is_refused(void **state)
            "5 devices");
 }
 
-/* -- What came out ----------------------------------------------------------- */
+/* -- Outputs ----------------------------------------------------------------- */
 
 static void dimension_with_a_bound_may_be_smaller_and_no_other(void **state)
 {
@@ -201,15 +201,15 @@ static void dimension_with_a_bound_may_be_smaller_and_no_other(void **state)
     tow_host_array_t array = {.shape = output.shape};
     tow_host_job_t job = {.code = &code, .outputs = &array};
     (void)state;
-    expect(tow_host_take_dims(&job, 0, (int64_t[]){3, 2}), TOW_CODE_OK, "");
+    expect(tow_host_accept_dims(&job, 0, (int64_t[]){3, 2}), TOW_CODE_OK, "");
     assert_int_equal(array.shape.dims[0], 3);
     assert_int_equal(array.shape.rank, 2);
-    expect(tow_host_take_dims(&job, 0, (int64_t[]){0, 2}), TOW_CODE_OK, "");
-    expect(tow_host_take_dims(&job, 0, (int64_t[]){5, 2}), TOW_OUT_OF_RANGE,
+    expect(tow_host_accept_dims(&job, 0, (int64_t[]){0, 2}), TOW_CODE_OK, "");
+    expect(tow_host_accept_dims(&job, 0, (int64_t[]){5, 2}), TOW_OUT_OF_RANGE,
            "gave output 0 with 5 in dimension 0, where at most 4");
-    expect(tow_host_take_dims(&job, 0, (int64_t[]){-1, 2}), TOW_OUT_OF_RANGE,
+    expect(tow_host_accept_dims(&job, 0, (int64_t[]){-1, 2}), TOW_OUT_OF_RANGE,
            "with -1 in dimension 0");
-    expect(tow_host_take_dims(&job, 0, (int64_t[]){4, 1}), TOW_OUT_OF_RANGE,
+    expect(tow_host_accept_dims(&job, 0, (int64_t[]){4, 1}), TOW_OUT_OF_RANGE,
            "with 1 in dimension 1, where 2");
 }
 

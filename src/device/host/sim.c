@@ -8,7 +8,7 @@
 #include "base/fault.h"
 #include "device/host/tuning.h"
 
-/* A call takes up to so long. */
+/* The longest call. */
 #define CALL_NS_MAX UINT64_C(2000000)
 
 typedef struct host_sim {
@@ -47,7 +47,7 @@ static void end(host_sim_t *sim, tow_host_job_t *job, tow_status_t take_status)
         tow_env_post(sim->host.env, &sim->close_post);
 }
 
-/* Any size that was declared, each as likely. */
+/* Sizes within the bounds, all equally likely. */
 static tow_status_t make_outputs(tow_env_t *env, tow_host_job_t *job)
 {
     const tow_signature_t *signature = &job->code->signature;
@@ -60,7 +60,7 @@ static tow_status_t make_outputs(tow_env_t *env, tow_host_job_t *job)
                 dims[k] = (int64_t)tow_random_below(tow_env_random(env),
                                                     (uint64_t)dims[k] + 1);
         }
-        TOW_RETURN_IF_ERROR(tow_host_take_dims(job, i, dims));
+        TOW_RETURN_IF_ERROR(tow_host_accept_dims(job, i, dims));
         if (job->outputs[i].size > 0)
             memset(job->outputs[i].bytes, 0, job->outputs[i].size);
     }
@@ -72,7 +72,7 @@ static bool is_named(const tow_host_job_t *job, const char *name)
     return strcmp(job->code->signature.name, name) == 0;
 }
 
-/* Its time has come; `status` says that it is over. */
+/* The call ends: with private_.status, or with outputs. */
 static void on_timer(tow_timer_t *timer)
 {
     tow_host_job_t *job =
@@ -151,7 +151,7 @@ static void close_host(tow_host_runner_t *host, tow_closed_t closed)
     if (tow_list_is_empty(head)) tow_env_post(host->env, &sim->close_post);
 }
 
-static void forget(tow_host_runner_t *host)
+static void discard(tow_host_runner_t *host)
 {
     host_sim_t *sim = sim_of(host);
     tow_list_t *item;
@@ -168,7 +168,7 @@ tow_status_t tow_host_sim_create(tow_env_t *env, const char *name,
                                               .submit = submit,
                                               .cancel = cancel,
                                               .close = close_host,
-                                              .forget = forget};
+                                              .discard = discard};
     *out_host = NULL;
     host_sim_t *sim = tow_calloc(1, sizeof(*sim));
     if (sim == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);

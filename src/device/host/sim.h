@@ -1,6 +1,6 @@
-/* Simulated host functions: nothing is run. A call takes modelled time, gives
- * sizes by chance, within what was declared, and bytes that are zero. Functions
- * named "fail", "crash" and "hang" do so; others where the simulator says so
+/* Simulated host functions, which run no code. A call takes a random time and
+ * returns zeroes, of random sizes within the declared bounds. Functions named
+ * "fail", "crash" and "hang" do so; others where the simulator injects a fault
  * (TOW_FAULT "host.fail", "host.crash", "host.hang"). */
 #ifndef TOW_DEVICE_HOST_SIM_H_
 #define TOW_DEVICE_HOST_SIM_H_

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 
-/* -- Life ------------------------------------------------------------------- */
+/* -- Creation and reference counts ------------------------------------------ */
 
 pjrt_buffer_t *tow_pjrt_buffer_make(pjrt_driver_t *driver, size_t device,
                                     const tow_shape_t *shape, uint64_t bytes)
@@ -22,15 +22,23 @@ pjrt_buffer_t *tow_pjrt_buffer_make(pjrt_driver_t *driver, size_t device,
         buffer->buffer.shape.dims[i] = shape->dims[i];
     buffer->handle = NULL;
     buffer->reference_count = 1;
-    buffer->lent_count = 0;
+    buffer->exported_count = 0;
     buffer->is_resolved = false;
     buffer->is_donated = false;
     buffer->is_unsettled = false;
     buffer->error = TOW_OK;
-    buffer->late_error = TOW_OK;
+    buffer->deferred_error = TOW_OK;
     buffer->dependents = NULL;
     driver->buffer_count++;
     return buffer;
+}
+
+void tow_pjrt_buffer_check(const pjrt_buffer_t *buffer)
+{
+    TOW_ASSERT(buffer->reference_count > 0);
+    TOW_ASSERT(buffer->exported_count <= buffer->reference_count);
+    TOW_ASSERT(buffer->is_resolved || buffer->error == TOW_OK);
+    TOW_ASSERT(!buffer->is_resolved || buffer->dependents == NULL);
 }
 
 void tow_pjrt_buffer_retain(tow_buffer_t *buffer)
@@ -43,19 +51,19 @@ void tow_pjrt_handle_destroy(pjrt_driver_t *driver, PJRT_Buffer *handle)
     if (handle == NULL) return;
     PJRT_Buffer_Destroy_Args args =
         PJRT_ARGS(PJRT_Buffer_Destroy, .buffer = handle);
-    tow_pjrt_error_drop(&driver->plugin,
-                        driver->plugin.api.PJRT_Buffer_Destroy(&args));
+    tow_pjrt_error_discard(&driver->plugin,
+                           driver->plugin.api.PJRT_Buffer_Destroy(&args));
 }
 
-/* Nobody has the buffer but those who lend it: the plugin counts its memory as
- * theirs whom it was lent to. */
+/* Only exported shares refer to the buffer: the plugin accounts its memory to
+ * the processes that it was exported to. */
 static void delete_handle(const pjrt_driver_t *driver, PJRT_Buffer *handle)
 {
     PJRT_Buffer_Delete_Args args =
         PJRT_ARGS(PJRT_Buffer_Delete, .buffer = handle);
     if (driver->plugin.api.PJRT_Buffer_Delete != NULL)
-        tow_pjrt_error_drop(&driver->plugin,
-                            driver->plugin.api.PJRT_Buffer_Delete(&args));
+        tow_pjrt_error_discard(&driver->plugin,
+                               driver->plugin.api.PJRT_Buffer_Delete(&args));
 }
 
 void tow_pjrt_buffer_release(tow_buffer_t *base)
@@ -64,15 +72,15 @@ void tow_pjrt_buffer_release(tow_buffer_t *base)
     pjrt_driver_t *driver = pjrt_driver_of(base->driver);
     TOW_ASSERT(buffer->reference_count > 0);
     if (--buffer->reference_count > 0) {
-        if (TOW_UNLIKELY(buffer->reference_count == buffer->lent_count))
+        if (TOW_UNLIKELY(buffer->reference_count == buffer->exported_count))
             delete_handle(driver, buffer->handle);
         return;
     }
-    /* Those hold a reference. */
+    /* Dependents hold a reference. */
     TOW_ASSERT(buffer->dependents == NULL);
     tow_pjrt_handle_destroy(driver, buffer->handle);
     tow_status_release(buffer->error);
-    tow_status_release(buffer->late_error);
+    tow_status_release(buffer->deferred_error);
     tow_pool_give(&driver->buffers, buffer);
     driver->buffer_count--;
     if (TOW_UNLIKELY(driver->is_closing)) tow_pjrt_check_closed(driver);
@@ -87,6 +95,7 @@ void tow_pjrt_buffer_resolve(pjrt_buffer_t *buffer, tow_status_t take_error)
     buffer->error = take_error;
     pjrt_completion_t *dependents = buffer->dependents;
     buffer->dependents = NULL;
+    tow_pjrt_buffer_check(buffer);
     if (dependents != NULL)
         tow_pjrt_resume(pjrt_driver_of(buffer->buffer.driver), dependents);
 }
@@ -96,6 +105,7 @@ bool tow_pjrt_buffer_await(pjrt_buffer_t *buffer, pjrt_completion_t *completion)
     if (TOW_LIKELY(buffer->is_resolved)) return false;
     completion->next = buffer->dependents;
     buffer->dependents = completion;
+    tow_pjrt_buffer_check(buffer);
     return true;
 }
 
@@ -137,8 +147,8 @@ tow_status_t tow_pjrt_buffer_address(tow_buffer_t *base, void **out_address)
 
 /* -- Uploads ---------------------------------------------------------------- */
 
-/* An upload until the plugin needs the host's memory no more; it may outlive
- * the buffer. */
+/* An upload until the plugin no longer needs the host's memory, which may be
+ * after the buffer was freed. */
 typedef struct upload_operation {
     pjrt_completion_t completion;
     tow_upload_t *upload; /* the caller's */
@@ -164,16 +174,16 @@ static void finish_ready(pjrt_completion_t *completion)
     pjrt_driver_t *driver = completion->driver;
     tow_status_t status = tow_pjrt_device_status(driver, completion->error,
                                                  buffer->buffer.device);
-    if (TOW_UNLIKELY(buffer->late_error != TOW_OK)) {
-        tow_status_ignore(status, "the plugin repeats what it was told");
-        status = tow_status_retain(buffer->late_error);
+    if (TOW_UNLIKELY(buffer->deferred_error != TOW_OK)) {
+        tow_status_ignore(status, "the plugin repeats the deferred error");
+        status = tow_status_retain(buffer->deferred_error);
     }
     tow_pjrt_buffer_resolve(buffer, status);
     tow_pjrt_buffer_release(&buffer->buffer);
     tow_pjrt_end(driver);
 }
 
-/* A plugin without ready events has none that fail. */
+/* Without ready events uploads cannot fail later. */
 void tow_pjrt_watch_ready(pjrt_driver_t *driver, pjrt_buffer_t *buffer)
 {
     if (driver->plugin.api.PJRT_Buffer_ReadyEvent == NULL) {
@@ -227,8 +237,8 @@ static tow_status_t start_upload(pjrt_driver_t *driver, tow_upload_t *upload,
         .upload = upload,
         .device = upload->device,
     };
-    /* First, so that the buffer is resolved by the time that `done` runs, if
-     * both come together. */
+    /* First, so that the buffer is resolved before `done` runs if both events
+     * are ready. */
     tow_pjrt_watch_ready(driver, buffer);
     tow_pjrt_watch(&operation->completion, args.done_with_host_buffer);
     return TOW_OK;
@@ -240,7 +250,8 @@ tow_status_t tow_pjrt_upload(tow_driver_t *base, tow_upload_t *upload)
     uint64_t bytes;
     TOW_RETURN_IF_ERROR(tow_shape_bytes(&upload->shape, &bytes));
     TOW_RETURN_IF_ERROR(tow_pjrt_check_open(driver));
-    if (upload->is_late) return tow_pjrt_upload_late(driver, upload, bytes);
+    if (upload->is_deferred)
+        return tow_pjrt_upload_deferred(driver, upload, bytes);
     upload_operation_t *operation = tow_malloc(sizeof(*operation));
     pjrt_buffer_t *buffer =
         tow_pjrt_buffer_make(driver, upload->device, &upload->shape, bytes);
@@ -255,7 +266,7 @@ tow_status_t tow_pjrt_upload(tow_driver_t *base, tow_upload_t *upload)
 
 /* -- Allocation ------------------------------------------------------------- */
 
-/* Our own plugin clears such memory. */
+/* Our own plugin clears the memory. */
 static tow_status_t allocate_cleared(pjrt_driver_t *driver, size_t device,
                                      const tow_shape_t *shape, uint64_t bytes,
                                      tow_buffer_t **out_buffer)
@@ -292,8 +303,8 @@ static void finish_clearing(tow_upload_t *upload, tow_status_t take_status)
     tow_free(clearing);
 }
 
-/* PJRT has no memory that is known to be clear, so zeroes are sent. They cost
- * the host no memory: pages that are only read are one page of the system. */
+/* PJRT cannot allocate cleared memory, so we upload zeroes. They cost the host
+ * no memory: all untouched pages of a mapping are one page of zeroes. */
 static tow_status_t allocate_by_upload(tow_driver_t *base, size_t device,
                                        const tow_shape_t *shape, uint64_t bytes,
                                        tow_buffer_t **out_buffer)
@@ -308,8 +319,8 @@ static tow_status_t allocate_by_upload(tow_driver_t *base, size_t device,
     tow_status_t status =
         clearing->zeroes == NULL
             ? TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                        "the host has no %" PRIu64 " bytes to clear memory of "
-                        "device %zu with",
+                        "the host cannot map %" PRIu64 " bytes of zeroes to "
+                        "clear memory of device %zu",
                         bytes, device)
             : tow_pjrt_upload(base, &clearing->upload);
     if (status != TOW_OK) {
@@ -348,7 +359,7 @@ static void finish_download(pjrt_completion_t *completion)
     download_operation_t *operation =
         TOW_CONTAINER_OF(completion, download_operation_t, completion);
     pjrt_buffer_t *buffer = operation->buffer;
-    /* Only the producer's own error says where it began. */
+    /* The producer's own error names its origin. */
     if (tow_pjrt_buffer_await(buffer, completion)) return;
     pjrt_driver_t *driver = completion->driver;
     tow_download_t *download = operation->download;
@@ -364,7 +375,7 @@ static void finish_download(pjrt_completion_t *completion)
     tow_pjrt_end(driver);
 }
 
-/* Row major: without a layout the bytes come as they lie on the device. */
+/* Row major: without a layout the bytes have the device's layout. */
 static PJRT_Buffer_MemoryLayout dense_layout(
     uint32_t rank, int64_t minor_to_major[TOW_RANK_MAX])
 {
@@ -393,10 +404,10 @@ void tow_pjrt_read(pjrt_buffer_t *buffer, void *bytes, uint64_t size,
     PJRT_Buffer_ToHostBuffer_Args args =
         PJRT_ARGS(PJRT_Buffer_ToHostBuffer, .src = buffer->handle,
                   .host_layout = rank > 1 ? &layout : NULL,
-                  /* NULL would only ask for the size. */
+                  /* NULL would only query the size. */
                   .dst = size > 0 ? bytes : (void *)&layout, .dst_size = size);
-    /* The plugin may know already that the producer failed, and we not yet:
-     * its error waits for that one. */
+    /* The plugin may report that the producer failed before we know it: then
+     * the producer's error is awaited. */
     PJRT_Error *error = driver->plugin.api.PJRT_Buffer_ToHostBuffer(&args);
     if (error != NULL)
         tow_pjrt_complete_soon(completion, error);

@@ -1,5 +1,4 @@
-/* Runs on threads of the plugin, and only on what the arguments and the table
- * hold. */
+/* Runs on threads of the plugin; uses only the arguments and the table. */
 #include "device/pjrt/callback_impl.h"
 
 #include <string.h>
@@ -27,7 +26,7 @@ static void free_value(char *value)
 static PJRT_Error *get(PJRT_KeyValueGetCallback_Args *args)
 {
     args->value_deleter_callback = free_value;
-    /* A timeout of nothing still asks for a key that is to come. */
+    /* A timeout of 0 still waits for the key, as plugins expect. */
     const int64_t timeout_ms =
         args->timeout_in_ms > 0 ? args->timeout_in_ms : 1;
     return error_of(args->callback_error,

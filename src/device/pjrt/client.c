@@ -57,5 +57,5 @@ void tow_pjrt_client_destroy(const pjrt_plugin_t *plugin, PJRT_Client *client)
     if (client == NULL) return;
     PJRT_Client_Destroy_Args args =
         PJRT_ARGS(PJRT_Client_Destroy, .client = client);
-    tow_pjrt_error_drop(plugin, plugin->api.PJRT_Client_Destroy(&args));
+    tow_pjrt_error_discard(plugin, plugin->api.PJRT_Client_Destroy(&args));
 }

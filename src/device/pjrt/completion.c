@@ -1,12 +1,12 @@
-/* From the plugin's threads to the owner's loop.
+/* Completions, from the plugin's threads to the owner's loop.
  *
  * A callback pushes its completion onto the driver's stack; the loop takes the
- * stack whole and turns it round. Waking the loop for each would cost more than
- * a small run: on a host with more devices than cores it takes the core from
- * the next one. So shards of runs that may be late and end while others are
- * under way are told together, TOW_PJRT_LATE_NS after the last time at the
- * soonest; the last one of all, and errors, are told at once, and a timer of
- * the loop looks after what is left when a long run follows short ones. */
+ * whole stack and reverses it. Waking the loop for each would cost more than a
+ * small run: on a host with more devices than cores it takes the core from the
+ * next run. So completions of shards with may_coalesce that end while others
+ * run are coalesced, TOW_PJRT_COALESCE_NS after the last drain at the earliest;
+ * the last one of all, and errors, wake the loop at once, and a timer of the
+ * loop drains the rest when a long run follows short ones. */
 #include "device/pjrt/pjrt_impl.h"
 
 #include <sched.h>
@@ -32,9 +32,9 @@ static void push(pjrt_driver_t *driver, pjrt_completion_t *completion)
         memory_order_relaxed));
 }
 
-/* After a push the loop may have finished and freed all of it, the driver too,
- * unless it knows that we are about to post: it waits for those who have
- * started and not returned. */
+/* After a push the loop may finish and free everything, the driver included,
+ * unless it knows that this thread is about to post: it waits until
+ * returned_count equals started_count. */
 static void push_and_post(pjrt_driver_t *driver, pjrt_completion_t *completion)
 {
     atomic_fetch_add(&driver->started_count, 1);
@@ -52,18 +52,17 @@ void tow_pjrt_await_posters(pjrt_driver_t *driver)
         sched_yield();
 }
 
-/* May it wait for others? Asked before it is pushed: afterwards it is the
- * loop's. */
-static bool may_be_late(pjrt_driver_t *driver,
-                        const pjrt_completion_t *completion)
+/* Called before the push: afterwards the completion is the loop's. */
+static bool may_coalesce(pjrt_driver_t *driver,
+                         const pjrt_completion_t *completion)
 {
     if (!completion->is_shard) return false;
     const bool others_follow = atomic_fetch_sub(&driver->shard_count, 1) > 1;
-    return others_follow && completion->may_be_late &&
+    return others_follow && completion->may_coalesce &&
            completion->error == NULL &&
            clock_ns() - atomic_load_explicit(&driver->drained_ns,
                                              memory_order_relaxed) <
-               TOW_PJRT_LATE_NS;
+               TOW_PJRT_COALESCE_NS;
 }
 
 /* Any thread of the plugin, or ours inside OnReady. */
@@ -72,7 +71,7 @@ static void on_ready(PJRT_Error *take_error, void *context)
     pjrt_completion_t *completion = context;
     pjrt_driver_t *driver = completion->driver;
     completion->error = take_error;
-    if (may_be_late(driver, completion))
+    if (may_coalesce(driver, completion))
         push(driver, completion);
     else
         push_and_post(driver, completion);
@@ -128,14 +127,14 @@ static void destroy_event(pjrt_completion_t *completion)
     if (completion->event == NULL) return;
     PJRT_Event_Destroy_Args args =
         PJRT_ARGS(PJRT_Event_Destroy, .event = completion->event);
-    tow_pjrt_error_drop(plugin, plugin->api.PJRT_Event_Destroy(&args));
+    tow_pjrt_error_discard(plugin, plugin->api.PJRT_Event_Destroy(&args));
     completion->event = NULL;
 }
 
 /* The oldest is at the bottom of the stack. */
 static void take_completed(pjrt_driver_t *driver)
 {
-    /* Releases, too: from here on others may post `drain` again. */
+    /* Releases, too: from here on threads may post `drain` again. */
     pjrt_completion_t *newest = atomic_exchange_explicit(
         &driver->completed, NULL, memory_order_acq_rel);
     pjrt_completion_t *oldest = NULL;
@@ -148,8 +147,8 @@ static void take_completed(pjrt_driver_t *driver)
     tow_pjrt_resume(driver, oldest);
 }
 
-/* A `finish` may release the last thing that a closing driver waits for; the
- * driver itself goes only in a later turn. */
+/* A `finish` may release the last object that a closing driver waits for; the
+ * driver itself is freed in a later turn. */
 static void finish_all(pjrt_driver_t *driver)
 {
     atomic_store_explicit(&driver->drained_ns,
@@ -167,18 +166,20 @@ static void finish_all(pjrt_driver_t *driver)
 static void drain(tow_post_t *post)
 {
     pjrt_driver_t *driver = TOW_CONTAINER_OF(post, pjrt_driver_t, drain);
-    /* Before the stack is taken: whoever pushes after that posts again. */
+    /* Before the stack is taken: a later push posts again. */
     atomic_exchange(&driver->is_posted, false);
     finish_all(driver);
     if (TOW_UNLIKELY(driver->is_closing)) tow_pjrt_check_closed(driver);
 }
 
-static void look_late(tow_timer_t *timer)
+static void flush_coalesced(tow_timer_t *timer)
 {
-    pjrt_driver_t *driver = TOW_CONTAINER_OF(timer, pjrt_driver_t, late);
+    pjrt_driver_t *driver =
+        TOW_CONTAINER_OF(timer, pjrt_driver_t, coalesce_timer);
     tow_env_t *env = driver->driver.env;
     if (atomic_load(&driver->shard_count) > 0)
-        tow_env_timer_start(env, timer, tow_env_now_ns(env) + TOW_PJRT_LOOK_NS);
+        tow_env_timer_start(env, timer,
+                            tow_env_now_ns(env) + TOW_PJRT_COALESCE_FLUSH_NS);
     finish_all(driver);
 }
 
@@ -186,31 +187,32 @@ void tow_pjrt_expect_shards(pjrt_driver_t *driver, size_t count)
 {
     tow_env_t *env = driver->driver.env;
     atomic_fetch_add(&driver->shard_count, count);
-    if (!tow_timer_is_armed(&driver->late))
-        tow_env_timer_start(env, &driver->late,
-                            tow_env_now_ns(env) + TOW_PJRT_LOOK_NS);
+    if (!tow_timer_is_armed(&driver->coalesce_timer))
+        tow_env_timer_start(env, &driver->coalesce_timer,
+                            tow_env_now_ns(env) + TOW_PJRT_COALESCE_FLUSH_NS);
 }
 
-/* -- What the plugin does on our thread ------------------------------------- */
+/* -- Executions on the loop's thread ---------------------------------------- */
 
-void tow_pjrt_linger(pjrt_driver_t *driver)
+void tow_pjrt_continue_inline(pjrt_driver_t *driver)
 {
     tow_env_t *env = driver->driver.env;
     const tow_xla_extension_t *xla = driver->plugin.xla;
     if (xla == NULL) return;
-    if (xla->turn() != 0 && !tow_timer_is_armed(&driver->turn))
-        tow_env_timer_start(env, &driver->turn,
-                            tow_env_now_ns(env) + TOW_PJRT_TURN_NS);
+    if (xla->progress() != 0 && !tow_timer_is_armed(&driver->inline_timer))
+        tow_env_timer_start(env, &driver->inline_timer,
+                            tow_env_now_ns(env) + TOW_PJRT_CONTINUE_INLINE_NS);
 }
 
-static void take_turn(tow_timer_t *timer)
+static void continue_inline(tow_timer_t *timer)
 {
-    tow_pjrt_linger(TOW_CONTAINER_OF(timer, pjrt_driver_t, turn));
+    tow_pjrt_continue_inline(
+        TOW_CONTAINER_OF(timer, pjrt_driver_t, inline_timer));
 }
 
 void tow_pjrt_completions_init(pjrt_driver_t *driver)
 {
-    driver->turn = (tow_timer_t){.fire = take_turn};
+    driver->inline_timer = (tow_timer_t){.fire = continue_inline};
     driver->drain = (tow_post_t){.run = drain};
-    driver->late = (tow_timer_t){.fire = look_late};
+    driver->coalesce_timer = (tow_timer_t){.fire = flush_coalesced};
 }

@@ -15,8 +15,8 @@ static copy_operation_t *operation_of(tow_copy_t *copy)
     return (copy_operation_t *)(void *)copy->private_;
 }
 
-/* A good value is there whatever we know of its source; of a bad one only the
- * source's error says where it began. */
+/* A good copy needs no news of its source; of a failed one the source's error
+ * names the origin. */
 static void finish_copy(pjrt_completion_t *completion)
 {
     copy_operation_t *operation =
@@ -72,7 +72,7 @@ tow_status_t tow_pjrt_copy(tow_driver_t *base, tow_copy_t *copy)
         .completion = {.finish = finish_copy,
                        .driver = driver,
                        .is_shard = true,
-                       .may_be_late = copy->may_be_late},
+                       .may_coalesce = copy->may_coalesce},
         .source = source,
         .target = target,
     };
@@ -84,7 +84,7 @@ tow_status_t tow_pjrt_copy(tow_driver_t *base, tow_copy_t *copy)
     PJRT_Event *ready = NULL;
     PJRT_Error *error = NULL;
     if (source->handle != NULL) error = start(driver, operation, &ready);
-    if (source->handle == NULL || error != NULL) /* Else its run failed. */
+    if (source->handle == NULL || error != NULL) /* Otherwise its run failed. */
         tow_pjrt_complete_soon(&operation->completion, error);
     else
         tow_pjrt_watch(&operation->completion, ready);

@@ -55,7 +55,8 @@ static tow_status_t memory_stats(tow_driver_t *base, size_t device,
     return TOW_OK;
 }
 
-/* Ours and the adapter's are the same bytes: one copy less of thousands. */
+/* Our struct and the adapter's have the same layout: thousands of records are
+ * not copied. */
 _Static_assert(sizeof(tow_executed_t) == sizeof(tow_xla_executed_t) &&
                    offsetof(tow_executed_t, name) ==
                        offsetof(tow_xla_executed_t, name),
@@ -71,13 +72,15 @@ static size_t executed(tow_driver_t *base, size_t device, tow_executed_t *out,
                          capacity);
 }
 
-void tow_pjrt_set_asker(tow_driver_t *base, const tow_xla_asker_t *asker)
+void tow_pjrt_set_query_handler(tow_driver_t *base,
+                                const tow_xla_query_handler_t *asker)
 {
     const tow_xla_extension_t *xla = pjrt_driver_of(base)->plugin.xla;
-    if (xla != NULL && xla->set_asker != NULL) xla->set_asker(asker);
+    if (xla != NULL && xla->set_query_handler != NULL)
+        xla->set_query_handler(asker);
 }
 
-/* 0 where the plugin does not say. */
+/* 0 if the plugin does not report it. */
 static uint64_t memory_of(pjrt_driver_t *driver, size_t device)
 {
     tow_memory_stats_t stats = {0};
@@ -95,8 +98,8 @@ static tow_status_t read_device_name(pjrt_driver_t *driver,
     PJRT_DeviceDescription_ToString_Args args = PJRT_ARGS(
         PJRT_DeviceDescription_ToString, .device_description = description);
     if (api->PJRT_DeviceDescription_ToString != NULL)
-        tow_pjrt_error_drop(&driver->plugin,
-                            api->PJRT_DeviceDescription_ToString(&args));
+        tow_pjrt_error_discard(&driver->plugin,
+                               api->PJRT_DeviceDescription_ToString(&args));
     return copy_text(driver, args.to_string, args.to_string_size, out_name);
 }
 
@@ -123,11 +126,11 @@ PJRT_Memory *tow_pjrt_default_memory(const pjrt_driver_t *driver,
         PJRT_ARGS(PJRT_Device_DefaultMemory, .device = device);
     PJRT_Error *error = plugin->api.PJRT_Device_DefaultMemory(&args);
     PJRT_Memory *memory = error == NULL ? args.memory : NULL;
-    tow_pjrt_error_drop(plugin, error);
+    tow_pjrt_error_discard(plugin, error);
     return memory;
 }
 
-/* None where the plugin does not say. */
+/* None if the plugin does not report them. */
 static tow_status_t read_memories(pjrt_driver_t *driver, size_t index,
                                   tow_device_info_t *out_info)
 {
@@ -141,7 +144,7 @@ static tow_status_t read_memories(pjrt_driver_t *driver, size_t index,
         PJRT_ARGS(PJRT_Device_AddressableMemories, .device = device);
     PJRT_Error *error = plugin->api.PJRT_Device_AddressableMemories(&args);
     if (error != NULL) {
-        tow_pjrt_error_drop(plugin, error);
+        tow_pjrt_error_discard(plugin, error);
         return TOW_OK;
     }
     const PJRT_Memory *first = tow_pjrt_default_memory(driver, device);
@@ -224,13 +227,14 @@ static tow_status_t read_platform(pjrt_driver_t *driver)
     PJRT_Client_PlatformVersion_Args version =
         PJRT_ARGS(PJRT_Client_PlatformVersion, .client = driver->client);
     if (plugin->api.PJRT_Client_PlatformVersion != NULL)
-        tow_pjrt_error_drop(plugin,
-                            plugin->api.PJRT_Client_PlatformVersion(&version));
+        tow_pjrt_error_discard(
+            plugin, plugin->api.PJRT_Client_PlatformVersion(&version));
     return copy_text(driver, version.platform_version,
                      version.platform_version_size, &driver->driver.version);
 }
 
-/* What frameworks are told of a plugin's compiler; it may say nothing. */
+/* A plugin's attributes, among them its compiler's version; it may have
+ * none. */
 static tow_status_t read_stablehlo(pjrt_driver_t *driver)
 {
     static const char name[] = "stablehlo_current_version";
@@ -238,7 +242,7 @@ static tow_status_t read_stablehlo(pjrt_driver_t *driver)
     PJRT_Plugin_Attributes_Args args =
         PJRT_ARGS(PJRT_Plugin_Attributes, .extension_start = NULL);
     if (plugin->api.PJRT_Plugin_Attributes == NULL) return TOW_OK;
-    tow_pjrt_error_drop(plugin, plugin->api.PJRT_Plugin_Attributes(&args));
+    tow_pjrt_error_discard(plugin, plugin->api.PJRT_Plugin_Attributes(&args));
     for (size_t i = 0; args.attributes != NULL && i < args.num_attributes;
          i++) {
         const PJRT_NamedValue *value = &args.attributes[i];
@@ -271,7 +275,7 @@ static void free_driver(pjrt_driver_t *driver)
     tow_vec_deinit(&driver->scratch.results);
     tow_vec_deinit(&driver->scratch.result_lists);
     tow_vec_deinit(&driver->scratch.events);
-    tow_vec_deinit(&driver->scratch.kept);
+    tow_vec_deinit(&driver->scratch.non_donatable);
     tow_pool_deinit(&driver->buffers);
     tow_arena_deinit(&driver->arena);
     tow_free(driver);
@@ -287,7 +291,7 @@ static tow_status_t run_destroy(tow_work_t *work)
 static void destroyed(tow_work_t *work, tow_status_t take_status)
 {
     pjrt_driver_t *driver = TOW_CONTAINER_OF(work, pjrt_driver_t, destroying);
-    /* An env that closes cancels work that has not begun. */
+    /* An env that closes cancels work that has not started. */
     if (take_status != TOW_OK) destroy_client(driver);
     tow_status_release(take_status);
     const tow_closed_t closed = driver->closed;
@@ -295,18 +299,27 @@ static void destroyed(tow_work_t *work, tow_status_t take_status)
     if (closed.run != NULL) closed.run(closed.context);
 }
 
+void tow_pjrt_driver_check(const pjrt_driver_t *driver)
+{
+    TOW_ASSERT(!driver->is_destroying ||
+               (driver->is_closing && driver->operation_count == 0 &&
+                driver->buffer_count == 0 && driver->executable_count == 0));
+    TOW_ASSERT(driver->ready_first == NULL || driver->ready_last->next == NULL);
+}
+
 void tow_pjrt_check_closed(pjrt_driver_t *driver)
 {
+    tow_pjrt_driver_check(driver);
     if (!driver->is_closing || driver->is_destroying) return;
     if (driver->operation_count + driver->buffer_count +
             driver->executable_count >
         0)
         return;
-    /* A post that is under way comes first, and looks here again. */
+    /* A post that is pending runs first, and checks again. */
     tow_pjrt_await_posters(driver);
     if (atomic_load(&driver->is_posted)) return;
-    tow_env_timer_stop(driver->driver.env, &driver->late);
-    tow_env_timer_stop(driver->driver.env, &driver->turn);
+    tow_env_timer_stop(driver->driver.env, &driver->coalesce_timer);
+    tow_env_timer_stop(driver->driver.env, &driver->inline_timer);
     driver->is_destroying = true;
     driver->destroying = (tow_work_t){.run = run_destroy, .done = destroyed};
     tow_env_work_start(driver->driver.env, &driver->destroying);
@@ -314,7 +327,7 @@ void tow_pjrt_check_closed(pjrt_driver_t *driver)
 
 void tow_pjrt_end(pjrt_driver_t *driver)
 {
-    TOW_ASSERT(driver->operation_count > 0);
+    TOW_ASSERT(driver->operation_count > 0 && !driver->is_destroying);
     driver->operation_count--;
     if (TOW_UNLIKELY(driver->is_closing)) tow_pjrt_check_closed(driver);
 }
@@ -348,9 +361,9 @@ static const tow_driver_ops_t all_ops = {
     .upload = tow_pjrt_upload,
     .upload_settle = tow_pjrt_upload_settle,
     .download = tow_pjrt_download,
-    .borrow = tow_pjrt_borrow,
-    .borrow_give_back = tow_pjrt_borrow_give_back,
-    .borrow_lend = tow_pjrt_borrow_lend,
+    .share = tow_pjrt_share,
+    .share_end = tow_pjrt_share_end,
+    .share_export = tow_pjrt_share_export,
     .copy = tow_pjrt_copy,
     .buffer_state = tow_pjrt_buffer_state,
     .buffer_error = tow_pjrt_buffer_error,
@@ -361,7 +374,7 @@ static const tow_driver_ops_t all_ops = {
     .abort = tow_pjrt_abort,
 };
 
-/* Entries whose function the plugin's version does not have are left out. */
+/* Leaves out entries whose functions the plugin's version does not have. */
 static void choose_ops(pjrt_driver_t *driver)
 {
     const PJRT_Api *api = &driver->plugin.api;
@@ -374,7 +387,7 @@ static void choose_ops(pjrt_driver_t *driver)
         api->PJRT_Buffer_UnsafePointer == NULL)
         ops->buffer_address = NULL;
     if (api->PJRT_Device_PoisonExecution == NULL) ops->abort = NULL;
-    if (!tow_pjrt_can_be_late(driver)) ops->upload_settle = NULL;
+    if (!tow_pjrt_can_defer(driver)) ops->upload_settle = NULL;
     if (api->PJRT_Buffer_CopyToDevice == NULL ||
         api->PJRT_Buffer_ReadyEvent == NULL)
         ops->copy = NULL;
@@ -388,7 +401,7 @@ typedef struct opening {
     pjrt_driver_t *driver; /* owned until done */
 } opening_t;
 
-/* On a helper thread; nobody else knows the driver yet. */
+/* On a helper thread; no other thread has the driver yet. */
 static tow_status_t run_open(tow_work_t *work)
 {
     opening_t *opening = TOW_CONTAINER_OF(work, opening_t, work);

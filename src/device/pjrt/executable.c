@@ -1,4 +1,4 @@
-/* Compiling and loading, on a helper thread, and the life of what comes out. */
+/* Executables: compiled and loaded on a helper thread, counted. */
 #include "device/pjrt/pjrt_impl.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #define DEFAULT_OPTIONS_BYTES_MAX 64
 
-/* -- Life ------------------------------------------------------------------- */
+/* -- Reference counts ------------------------------------------------------- */
 
 static void destroy_handles(pjrt_executable_t *executable)
 {
@@ -17,13 +17,14 @@ static void destroy_handles(pjrt_executable_t *executable)
     if (executable->handle != NULL) {
         PJRT_Executable_Destroy_Args args = PJRT_ARGS(
             PJRT_Executable_Destroy, .executable = executable->handle);
-        tow_pjrt_error_drop(plugin, plugin->api.PJRT_Executable_Destroy(&args));
+        tow_pjrt_error_discard(plugin,
+                               plugin->api.PJRT_Executable_Destroy(&args));
     }
     if (executable->loaded != NULL) {
         PJRT_LoadedExecutable_Destroy_Args args = PJRT_ARGS(
             PJRT_LoadedExecutable_Destroy, .executable = executable->loaded);
-        tow_pjrt_error_drop(plugin,
-                            plugin->api.PJRT_LoadedExecutable_Destroy(&args));
+        tow_pjrt_error_discard(
+            plugin, plugin->api.PJRT_LoadedExecutable_Destroy(&args));
     }
 }
 
@@ -51,7 +52,7 @@ void tow_pjrt_executable_release(tow_executable_t *base)
     if (driver->is_closing) tow_pjrt_check_closed(driver);
 }
 
-/* -- Making ----------------------------------------------------------------- */
+/* -- Compiling and loading -------------------------------------------------- */
 
 typedef enum source {
     FROM_PROGRAM,
@@ -120,7 +121,7 @@ static tow_status_t load_serialized(making_t *making)
                                "loading an executable");
 }
 
-/* On a helper thread: nothing of the driver's state is touched. */
+/* On a helper thread: does not touch the driver's state. */
 static tow_status_t make(tow_work_t *work)
 {
     making_t *making = TOW_CONTAINER_OF(work, making_t, work);

@@ -22,63 +22,64 @@ typedef struct pjrt_run pjrt_run_t;
 
 /* -- Completions ------------------------------------------------------------ */
 
-/* Something that will finish on the loop once an event of the plugin has come.
- * Lives inside the operation that it completes, so that none is allocated. */
+/* Runs `finish` on the loop once an event of the plugin is ready. Part of the
+ * operation that it completes, so that none is allocated. */
 struct pjrt_completion {
     pjrt_completion_t *next; /* of the queue or list that it is in */
     void (*finish)(pjrt_completion_t *completion);
     pjrt_driver_t *driver;
     PJRT_Event *event; /* owned */
-    /* Owned. Written by the plugin's thread before it pushes us, read by the
-     * loop after it has taken us. */
+    /* Owned. Written by the plugin's thread before it pushes the completion,
+     * read by the loop after it has popped it. */
     PJRT_Error *error;
-    bool is_shard;    /* of a run */
-    bool may_be_late; /* as its run says */
+    bool is_shard;     /* of a run */
+    bool may_coalesce; /* as in its run */
 };
 
-/* Takes the event, which may be NULL for one that has been; `finish` runs in a
- * turn of its own once it is ready. */
+/* Takes the event (NULL: it is ready); `finish` runs in a turn of its own once
+ * it is ready. */
 void tow_pjrt_watch(pjrt_completion_t *completion, PJRT_Event *take_event);
-/* `finish` runs in a turn of its own, as soon as can be. */
+/* `finish` runs in a turn of its own, as soon as possible. */
 void tow_pjrt_complete_soon(pjrt_completion_t *completion,
                             PJRT_Error *take_error);
-/* Moves a list of completions that wait for a buffer to those that finish
- * before this turn ends. Only from within a `finish`. */
+/* Appends completions that waited for a buffer to those that finish before this
+ * turn ends. Only from within a `finish`. */
 void tow_pjrt_resume(pjrt_driver_t *driver, pjrt_completion_t *first);
 void tow_pjrt_completions_init(pjrt_driver_t *driver);
-/* On the loop, before a run of so many shards reaches the plugin. */
+/* On the loop, before a run of `count` shards reaches the plugin. */
 void tow_pjrt_expect_shards(pjrt_driver_t *driver, size_t count);
-/* After a run that may linger: goes on with it in later turns, as long as the
- * plugin says so. */
-void tow_pjrt_linger(pjrt_driver_t *driver);
-/* Once nothing is under way: until the last thread that posted has come back
- * from that, which is a matter of some instructions. */
+/* Continues executions that the plugin started on the loop's thread, now and in
+ * later turns until they have ended. */
+void tow_pjrt_continue_inline(pjrt_driver_t *driver);
+/* When no operation is in progress: waits until the last thread that posted has
+ * returned from that, which takes a few instructions. */
 void tow_pjrt_await_posters(pjrt_driver_t *driver);
 
 /* -- Driver ----------------------------------------------------------------- */
 
 struct pjrt_driver {
     tow_driver_t driver;
-    tow_driver_ops_t ops; /* without what the plugin cannot do */
+    tow_driver_ops_t ops; /* without entries that the plugin lacks */
     pjrt_plugin_t plugin;
     PJRT_Client *client;     /* owned */
     tow_arena_t arena;       /* infos, names, the path */
     PJRT_Device **devices;   /* in the arena; lent by the client */
     tow_pjrt_table_t *table; /* lent, may be NULL */
 
-    /* Pushed by threads of the plugin and by the loop, taken whole by the
-     * loop. Who is in a hurry posts `drain`, unless it is posted already; what
-     * is not, waits for the next or for the timer: see completion.c. */
+    /* A stack: pushed by threads of the plugin and by the loop, taken whole by
+     * the loop. A push posts `drain` unless it is posted already; coalesced
+     * completions wait for the next post or for the timer: see completion.c. */
     _Atomic(pjrt_completion_t *) completed;
     tow_post_t drain;
-    tow_timer_t late;
-    tow_timer_t turn; /* armed while the plugin lingers on our thread */
+    tow_timer_t coalesce_timer;
+    tow_timer_t
+        inline_timer; /* armed while executions continue on our thread */
     atomic_bool is_posted;
-    _Atomic(int64_t) drained_ns;      /* when the loop last looked */
+    _Atomic(int64_t) drained_ns;      /* the last time that the loop drained */
     _Atomic(uint64_t) shard_count;    /* of runs that have not completed */
-    _Atomic(uint64_t) started_count;  /* threads that began to post */
-    _Atomic(uint64_t) returned_count; /* and that have finished */
-    /* Taken, in order, not yet finished. */
+    _Atomic(uint64_t) started_count;  /* posts that threads have started */
+    _Atomic(uint64_t) returned_count; /* posts that have returned */
+    /* Popped, in order, not yet finished. */
     pjrt_completion_t *ready_first;
     pjrt_completion_t *ready_last;
 
@@ -91,14 +92,14 @@ struct pjrt_driver {
     tow_closed_t closed;
     tow_work_t destroying;
 
-    /* Room for the arrays of one Execute call. */
+    /* The arrays of one Execute call. */
     struct {
         TOW_VEC(PJRT_Buffer *) arguments;
         TOW_VEC(PJRT_Buffer *const *) argument_lists;
         TOW_VEC(PJRT_Buffer *) results;
         TOW_VEC(PJRT_Buffer **) result_lists;
         TOW_VEC(PJRT_Event *) events;
-        TOW_VEC(int64_t) kept;
+        TOW_VEC(int64_t) non_donatable;
     } scratch;
 };
 
@@ -107,14 +108,16 @@ static inline pjrt_driver_t *pjrt_driver_of(tow_driver_t *driver)
     return TOW_CONTAINER_OF(driver, pjrt_driver_t, driver);
 }
 
-/* NULL where the plugin does not say. */
+/* NULL if the plugin does not report it. */
 PJRT_Memory *tow_pjrt_default_memory(const pjrt_driver_t *driver,
                                      PJRT_Device *device);
-/* FAILED_PRECONDITION once the driver closes. */
+/* FAILED_PRECONDITION if the driver is closing. */
 tow_status_t tow_pjrt_check_open(const pjrt_driver_t *driver) TOW_MUST_USE;
-/* An operation has ended: the last thing done in `finish`. */
+/* Asserts the invariants. O(1). */
+void tow_pjrt_driver_check(const pjrt_driver_t *driver);
+/* An operation has ended: the last call in `finish`. */
 void tow_pjrt_end(pjrt_driver_t *driver);
-/* Goes on with closing if nothing is left. */
+/* Continues closing if nothing is left. */
 void tow_pjrt_check_closed(pjrt_driver_t *driver);
 /* An error of the plugin on one device. */
 tow_status_t tow_pjrt_device_status(const pjrt_driver_t *driver,
@@ -125,15 +128,15 @@ tow_status_t tow_pjrt_device_status(const pjrt_driver_t *driver,
 
 struct pjrt_buffer {
     tow_buffer_t buffer;
-    PJRT_Buffer *handle; /* owned; NULL if its run failed before it was made */
+    PJRT_Buffer *handle; /* owned; NULL: its run failed before it was made */
     size_t reference_count;
-    uint32_t lent_count; /* of them, loans that are lent to other processes */
-    bool is_resolved;    /* its producer has finished, well or not */
+    uint32_t exported_count; /* of them, shares that were exported */
+    bool is_resolved;        /* its producer has finished or failed */
     bool is_donated;
-    bool is_unsettled;       /* its bytes are still to come */
-    tow_status_t error;      /* owned; why the producer failed */
-    tow_status_t late_error; /* owned; why bytes that were late never came */
-    /* Completions that need to know how the producer fared. */
+    bool is_unsettled;           /* a deferred upload without bytes yet */
+    tow_status_t error;          /* owned; the producer's */
+    tow_status_t deferred_error; /* owned; of a deferred upload */
+    /* Completions that wait for the producer. */
     pjrt_completion_t *dependents;
     pjrt_completion_t ready; /* of an upload */
 };
@@ -146,10 +149,12 @@ static inline pjrt_buffer_t *pjrt_buffer_of(tow_buffer_t *buffer)
 /* One reference for the caller. NULL when memory is exhausted. */
 pjrt_buffer_t *tow_pjrt_buffer_make(pjrt_driver_t *driver, size_t device,
                                     const tow_shape_t *shape, uint64_t bytes);
+/* Asserts the invariants. O(1). */
+void tow_pjrt_buffer_check(const pjrt_buffer_t *buffer);
 /* The producer has finished. Only from within a `finish`, except for a buffer
- * that nobody else knows yet. */
+ * that was just made. */
 void tow_pjrt_buffer_resolve(pjrt_buffer_t *buffer, tow_status_t take_error);
-/* False once the buffer is resolved; else `completion` runs again then. */
+/* True: the buffer is not resolved, and `completion` runs again when it is. */
 bool tow_pjrt_buffer_await(pjrt_buffer_t *buffer,
                            pjrt_completion_t *completion);
 void tow_pjrt_buffer_retain(tow_buffer_t *buffer);
@@ -160,25 +165,27 @@ tow_status_t tow_pjrt_buffer_address(tow_buffer_t *buffer, void **out_address);
 tow_status_t tow_pjrt_allocate(tow_driver_t *driver, size_t device,
                                const tow_shape_t *shape,
                                tow_buffer_t **out_buffer);
-/* The plugin keeps the memory for as long as the device uses it. */
+/* The plugin keeps the memory while the device uses it. */
 void tow_pjrt_handle_destroy(pjrt_driver_t *driver, PJRT_Buffer *handle);
-/* Resolves the buffer when the plugin says that its value is there. */
+/* Resolves the buffer when its ready event fires. */
 void tow_pjrt_watch_ready(pjrt_driver_t *driver, pjrt_buffer_t *buffer);
-/* Reads the value into `bytes`, which has room for it; the completion follows. */
+/* Reads the value into `bytes`, which is large enough; the completion
+ * follows. */
 void tow_pjrt_read(pjrt_buffer_t *buffer, void *bytes, uint64_t size,
                    pjrt_completion_t *completion);
 PJRT_HostBufferSemantics tow_pjrt_semantics_of(const tow_upload_t *upload,
                                                uint64_t bytes);
 tow_status_t tow_pjrt_upload(tow_driver_t *driver, tow_upload_t *upload);
-/* The part of tow_pjrt_upload for one whose bytes are still to come. */
-tow_status_t tow_pjrt_upload_late(pjrt_driver_t *driver, tow_upload_t *upload,
-                                  uint64_t bytes) TOW_MUST_USE;
+/* The part of tow_pjrt_upload for deferred uploads. */
+tow_status_t tow_pjrt_upload_deferred(pjrt_driver_t *driver,
+                                      tow_upload_t *upload, uint64_t bytes)
+    TOW_MUST_USE;
 void tow_pjrt_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
                             tow_status_t take_status);
-bool tow_pjrt_can_be_late(const pjrt_driver_t *driver);
-tow_status_t tow_pjrt_borrow(tow_driver_t *driver, tow_borrow_t *borrow);
-void tow_pjrt_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow);
-bool tow_pjrt_borrow_lend(tow_driver_t *driver, tow_borrow_t *borrow);
+bool tow_pjrt_can_defer(const pjrt_driver_t *driver);
+tow_status_t tow_pjrt_share(tow_driver_t *driver, tow_buffer_share_t *share);
+void tow_pjrt_share_end(tow_driver_t *driver, tow_buffer_share_t *share);
+bool tow_pjrt_share_export(tow_driver_t *driver, tow_buffer_share_t *share);
 tow_status_t tow_pjrt_copy(tow_driver_t *driver, tow_copy_t *copy);
 tow_status_t tow_pjrt_download(tow_driver_t *driver, tow_download_t *download);
 
@@ -190,12 +197,12 @@ struct pjrt_executable {
     PJRT_Executable *handle;       /* owned */
     size_t reference_count;
     tow_arena_t arena; /* the signature */
-    /* Arguments that a run consumes, where the plugin can tell beforehand;
-     * otherwise each run asks each argument. */
+    /* Arguments that a run consumes, if the plugin reports them; otherwise each
+     * run checks each argument. */
     bool is_donation_known;
     const size_t *donated;
     size_t donated_count;
-    pjrt_run_t *free_runs; /* owned, for the next runs */
+    pjrt_run_t *free_runs; /* owned, for reuse */
 };
 
 static inline pjrt_executable_t *pjrt_executable_of(
@@ -230,7 +237,7 @@ struct pjrt_run {
     tow_run_t *run;                /* the caller's */
     size_t unfinished_count;       /* shards */
     tow_status_t status;           /* owned: the first error */
-    tow_status_t refusal;          /* owned: why the plugin did not take it */
+    tow_status_t refusal;          /* owned: the error of the Execute call */
     /* Arguments that were still promises, shard by shard; counted. */
     TOW_VEC(pjrt_buffer_t *) held;
     pjrt_buffer_t **results; /* counted; as in tow_run */

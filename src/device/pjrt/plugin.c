@@ -24,10 +24,11 @@ static tow_code_t code_of(const pjrt_plugin_t *plugin, const PJRT_Error *error)
         PJRT_ARGS(PJRT_Error_GetCode, .error = error);
     PJRT_Error *failure = plugin->api.PJRT_Error_GetCode(&args);
     if (failure != NULL) {
-        tow_pjrt_error_drop(plugin, failure);
+        tow_pjrt_error_discard(plugin, failure);
         return TOW_UNKNOWN;
     }
-    /* The numbers are the same; one that we do not know, or OK, is no error's. */
+    /* The numbers are the same. An unknown one, or OK, is not valid in an
+     * error. */
     const int number = (int)args.code;
     return number >= TOW_CANCELLED && number <= TOW_UNAUTHENTICATED
                ? (tow_code_t)number
@@ -45,14 +46,14 @@ static PJRT_Error_Message_Args message_of(const pjrt_plugin_t *plugin,
         args.message_size = strlen(args.message);
     }
     if (args.message_size > INT32_MAX) args.message_size = INT32_MAX;
-    /* Our words follow. */
+    /* Our text follows. */
     while (args.message_size > 1 &&
            strchr(". \n", args.message[args.message_size - 1]) != NULL)
         args.message_size--;
     return args;
 }
 
-void tow_pjrt_error_drop(const pjrt_plugin_t *plugin, PJRT_Error *take_error)
+void tow_pjrt_error_discard(const pjrt_plugin_t *plugin, PJRT_Error *take_error)
 {
     if (take_error == NULL) return;
     PJRT_Error_Destroy_Args args =
@@ -68,7 +69,7 @@ tow_status_t tow_pjrt_status(const pjrt_plugin_t *plugin,
     tow_status_t status =
         TOW_ERROR(code_of(plugin, take_error), "%.*s, of plugin %s",
                   (int)text.message_size, text.message, plugin->path);
-    tow_pjrt_error_drop(plugin, take_error);
+    tow_pjrt_error_discard(plugin, take_error);
     return status;
 }
 
@@ -81,7 +82,7 @@ tow_status_t tow_pjrt_status_on(const pjrt_plugin_t *plugin,
     tow_status_t status = TOW_ERROR(
         code_of(plugin, take_error), "%.*s, on device %zu (%s) of plugin %s",
         (int)text.message_size, text.message, device, kind, plugin->path);
-    tow_pjrt_error_drop(plugin, take_error);
+    tow_pjrt_error_discard(plugin, take_error);
     return status;
 }
 
@@ -97,8 +98,8 @@ typedef struct needed {
 #function, offsetof(PJRT_Api, function) \
     }
 
-/* Without these nothing works. What else is missing costs only what it is
- * for. */
+/* The functions that the driver requires. Without others only the feature that
+ * uses them is missing. */
 static const needed_t needed[] = {
     NEEDED(PJRT_Error_Destroy),
     NEEDED(PJRT_Error_Message),
@@ -191,8 +192,8 @@ static bool is_adapter(const PJRT_Api *api)
     return false;
 }
 
-/* Our own adapter shares structs with us that have no versions of their own. One
- * that is older than this check says nothing. */
+/* Our own adapter shares structs with us that have no versions of their own. An
+ * adapter older than this check reports no version. */
 static tow_status_t check_adapter(const char *path, void *library,
                                   const PJRT_Api *api)
 {
@@ -206,30 +207,30 @@ static tow_status_t check_adapter(const char *path, void *library,
     return TOW_ERROR(
         TOW_FAILED_PRECONDITION,
         "adapter %s was built for another tow: its interface is %u.%08x, ours "
-        "is %u.%08x: build both from one tree with `make`, or let TOW_XLA_CPU "
-        "name the adapter that belongs to this program",
+        "is %u.%08x: build both from one tree with `make`, or set TOW_XLA_CPU "
+        "to the adapter that belongs to this program",
         path, (unsigned)(its >> 32), (unsigned)its, (unsigned)(ours >> 32),
         (unsigned)ours);
 }
 
 /* -- Loading ---------------------------------------------------------------- */
 
-/* Where the plugin has no words of its own, the linker's say what is wrong. */
+/* The dynamic linker's error message. */
 static const char *linker_says(void)
 {
     const char *why = dlerror();
     return why != NULL ? why : "the linker does not say why";
 }
 
-/* Our adapter, away from the folder that it was built with. */
+/* Our adapter, outside the folder in which it was built. */
 static tow_status_t open_with_xla(const char *path, void **out_library)
 {
     char folder[PATH_MAX];
     tow_xla_home(folder, sizeof(folder));
     if (!tow_xla_home_load(folder))
         return TOW_ERROR(TOW_FAILED_PRECONDITION,
-                         "XLA is not on this host: `tow setup` fetches it, or "
-                         "TOW_XLA_DIR names its folder (%s)",
+                         "XLA is not on this host: run `tow setup`, or set "
+                         "TOW_XLA_DIR to its folder (%s)",
                          linker_says());
     *out_library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (*out_library != NULL) return TOW_OK;
@@ -261,7 +262,7 @@ static tow_status_t find_api(const char *path, void *library,
     void *symbol = dlsym(library, "GetPjrtApi");
     if (symbol == NULL)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%s is no PJRT plugin: it has no GetPjrtApi", path);
+                         "%s is not a PJRT plugin: it has no GetPjrtApi", path);
     memcpy(&get_api, &symbol, sizeof(get_api));
     *out_api = get_api();
     if (*out_api != NULL) return TOW_OK;
@@ -269,8 +270,8 @@ static tow_status_t find_api(const char *path, void *library,
                      "plugin %s: GetPjrtApi gave no table", path);
 }
 
-/* Plugins keep state per process and are initialised once in it, whoever opens
- * them: the one place where we must remember something per process too. */
+/* A plugin is initialised once per process, whichever driver opens it first:
+ * the only per-process state of the driver. */
 typedef struct initialized {
     const PJRT_Api *api;
     struct initialized *next;
@@ -291,7 +292,8 @@ static tow_status_t initialize_locked(const pjrt_plugin_t *plugin,
                                       const PJRT_Api *api)
 {
     if (is_initialized(api)) return TOW_OK;
-    /* The system's allocator: it stays, and is no leak of whoever came first. */
+    /* The system's allocator: it is never freed, and must not count as a leak
+     * of the test that opened the plugin first. */
     initialized_t *mine = malloc(sizeof(*mine));
     if (mine == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     PJRT_Plugin_Initialize_Args args = {
@@ -328,7 +330,8 @@ tow_status_t tow_pjrt_plugin_load(pjrt_plugin_t *plugin, const char *path)
     copy_table(plugin, api);
     TOW_RETURN_IF_ERROR(check_needed(plugin));
     TOW_RETURN_IF_ERROR(initialize(plugin, api));
-    copy_table(plugin, api); /* Some fill it in only when initialised. */
+    copy_table(plugin,
+               api); /* Some plugins fill in the table only when initialised. */
     plugin->xla = find_xla(api);
     return TOW_OK;
 }

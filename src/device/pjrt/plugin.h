@@ -1,4 +1,4 @@
-/* A loaded plugin: its table, cut or filled up to the size that we know. */
+/* A loaded plugin: its table, truncated or padded to the size that we know. */
 #ifndef TOW_DEVICE_PJRT_PLUGIN_H_
 #define TOW_DEVICE_PJRT_PLUGIN_H_
 
@@ -8,8 +8,8 @@
 
 typedef struct pjrt_plugin {
     const char *path; /* lent */
-    /* A copy. What the plugin's version does not have is NULL here, so that
-     * nobody needs to look at struct_size again. */
+    /* A copy. Functions that the plugin's version does not have are NULL here,
+     * so that callers need not check struct_size. */
     PJRT_Api api;
     /* NULL in any plugin but our own xla_cpu. */
     const tow_xla_extension_t *xla;
@@ -24,14 +24,15 @@ typedef struct pjrt_plugin {
 tow_status_t tow_pjrt_plugin_load(pjrt_plugin_t *plugin, const char *path)
     TOW_MUST_USE;
 
-/* Takes the plugin's error, which may be NULL, and says it with our words
- * behind: "..., on device 0 (cpu) of plugin PATH". */
+/* The status of the plugin's error, which may be NULL: its message, followed by
+ * ", on device 0 (cpu) of plugin PATH". */
 tow_status_t tow_pjrt_status(const pjrt_plugin_t *plugin,
                              PJRT_Error *take_error) TOW_MUST_USE;
 tow_status_t tow_pjrt_status_on(const pjrt_plugin_t *plugin,
                                 PJRT_Error *take_error, size_t device,
                                 const char *kind) TOW_MUST_USE;
-/* Drops an error that does not matter. */
-void tow_pjrt_error_drop(const pjrt_plugin_t *plugin, PJRT_Error *take_error);
+/* Frees an error that does not matter. */
+void tow_pjrt_error_discard(const pjrt_plugin_t *plugin,
+                            PJRT_Error *take_error);
 
 #endif /* TOW_DEVICE_PJRT_PLUGIN_H_ */

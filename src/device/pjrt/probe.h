@@ -2,10 +2,12 @@
 #ifndef TOW_DEVICE_PJRT_PROBE_H_
 #define TOW_DEVICE_PJRT_PROBE_H_
 
+#include "device/child/message.h"
 #include "device/pjrt/pjrt.h"
 
-/* Where the child writes its verdict: plugins write to the standard ones. */
-#define TOW_PJRT_PROBE_FD 3
+/* The child sends one message, with a status. */
+#define TOW_PJRT_PROBE_RESULT 1
+extern const tow_child_protocol_t tow_pjrt_probe_protocol;
 
 /* Runs open->probe_program on the plugin and its values, and waits for it. Any
  * thread but the loop's. */

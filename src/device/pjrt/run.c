@@ -67,9 +67,10 @@ static size_t held_begin(const pjrt_run_t *run, const pjrt_shard_t *shard)
 }
 
 /* The first error among the arguments that were promises. False if one of them
- * still is: then the shard comes back when it is known. A plugin passes such
- * errors on, or does not; only the producer's says where it began. A run that
- * ended before late bytes came did not end because of them. */
+ * still is: then the completion runs again when it is resolved. Not all plugins
+ * propagate such errors, and only the producer's names its origin. A run that
+ * ended before the bytes of a deferred upload arrived did not fail because of
+ * them. */
 static bool find_held_error(pjrt_shard_t *shard, tow_status_t *out_error)
 {
     pjrt_run_t *run = shard->run;
@@ -148,14 +149,16 @@ static bool reserve_scratch(pjrt_driver_t *driver, const tow_run_t *run)
 {
     const size_t shards = run->executable->local_device_count;
     const size_t results = run->executable->signature.result_count;
-    /* One more, for programs without arguments or results have arrays too. */
+    /* One more: arrays of programs without arguments or results are not
+     * empty. */
     return tow_vec_reserve(&driver->scratch.arguments,
                            shards * run->argument_count + 1) &&
            tow_vec_reserve(&driver->scratch.argument_lists, shards) &&
            tow_vec_reserve(&driver->scratch.results, shards * results + 1) &&
            tow_vec_reserve(&driver->scratch.result_lists, shards) &&
            tow_vec_reserve(&driver->scratch.events, shards) &&
-           tow_vec_reserve(&driver->scratch.kept, run->kept_argument_count);
+           tow_vec_reserve(&driver->scratch.non_donatable,
+                           run->non_donatable_argument_count);
 }
 
 static void fill_scratch(pjrt_driver_t *driver, const tow_run_t *run)
@@ -172,11 +175,12 @@ static void fill_scratch(pjrt_driver_t *driver, const tow_run_t *run)
             driver->scratch.results.items + d * results;
         driver->scratch.events.items[d] = NULL;
     }
-    for (size_t i = 0; i < run->kept_argument_count; i++)
-        driver->scratch.kept.items[i] = (int64_t)run->kept_arguments[i];
+    for (size_t i = 0; i < run->non_donatable_argument_count; i++)
+        driver->scratch.non_donatable.items[i] =
+            (int64_t)run->non_donatable_arguments[i];
 }
 
-/* Handles for what will be. False, and none made, when memory is exhausted. */
+/* Buffers for the results. False, and none made, when memory is exhausted. */
 static bool make_results(pjrt_driver_t *driver, pjrt_run_t *run)
 {
     const tow_executable_t *executable = &run->executable->executable;
@@ -195,7 +199,7 @@ static bool make_results(pjrt_driver_t *driver, pjrt_run_t *run)
     return true;
 }
 
-/* Keeps the arguments that are promises until we know how they turned out. */
+/* Keeps the arguments that are promises until they are resolved. */
 static bool hold_promises(pjrt_run_t *run, const tow_run_t *caller)
 {
     const size_t shards = run->executable->executable.local_device_count;
@@ -221,15 +225,15 @@ static PJRT_Error *execute(pjrt_driver_t *driver, const tow_run_t *run)
         .type = TOW_XLA_EXECUTE_OPTIONS_TYPE,
         .run_id = run->gang_id,
         .flags = (run->may_block ? TOW_XLA_EXECUTE_INLINE : 0) |
-                 (run->may_linger ? TOW_XLA_EXECUTE_HERE : 0),
+                 (run->may_start_inline ? TOW_XLA_EXECUTE_INLINE_FIBERS : 0),
     };
     PJRT_ExecuteOptions options = {
         .struct_size = PJRT_ExecuteOptions_STRUCT_SIZE,
         .extension_start =
             driver->plugin.xla != NULL ? (PJRT_Extension_Base *)&own : NULL,
         .launch_id = (int)(uint32_t)run->gang_id,
-        .non_donatable_input_indices = driver->scratch.kept.items,
-        .num_non_donatable_input_indices = run->kept_argument_count,
+        .non_donatable_input_indices = driver->scratch.non_donatable.items,
+        .num_non_donatable_input_indices = run->non_donatable_argument_count,
     };
     PJRT_LoadedExecutable_Execute_Args args =
         PJRT_ARGS(PJRT_LoadedExecutable_Execute,
@@ -244,10 +248,10 @@ static PJRT_Error *execute(pjrt_driver_t *driver, const tow_run_t *run)
 
 /* -- Donation --------------------------------------------------------------- */
 
-static bool is_kept(const tow_run_t *run, size_t argument)
+static bool is_non_donatable(const tow_run_t *run, size_t argument)
 {
-    for (size_t i = 0; i < run->kept_argument_count; i++)
-        if (run->kept_arguments[i] == argument) return true;
+    for (size_t i = 0; i < run->non_donatable_argument_count; i++)
+        if (run->non_donatable_arguments[i] == argument) return true;
     return false;
 }
 
@@ -260,7 +264,7 @@ static bool is_deleted(const pjrt_driver_t *driver, const pjrt_buffer_t *buffer)
         PJRT_ARGS(PJRT_Buffer_IsDeleted, .buffer = buffer->handle);
     PJRT_Error *error = driver->plugin.api.PJRT_Buffer_IsDeleted(&args);
     const bool is_deleted = error == NULL && args.is_deleted;
-    tow_pjrt_error_drop(&driver->plugin, error);
+    tow_pjrt_error_discard(&driver->plugin, error);
     return is_deleted;
 }
 
@@ -277,7 +281,7 @@ static void mark_donated(const pjrt_driver_t *driver, const tow_run_t *run)
     }
     for (size_t i = 0; i < executable->donated_count; i++) {
         const size_t argument = executable->donated[i];
-        if (is_kept(run, argument)) continue;
+        if (is_non_donatable(run, argument)) continue;
         for (size_t d = 0; d < shards; d++)
             pjrt_buffer_of(run->arguments[d * run->argument_count + argument])
                 ->is_donated = true;
@@ -286,8 +290,8 @@ static void mark_donated(const pjrt_driver_t *driver, const tow_run_t *run)
 
 /* -- The call --------------------------------------------------------------- */
 
-/* One that failed, or will as soon as its turn comes: there is nothing to give
- * to the plugin then. */
+/* True if an argument has failed, or has no handle because its run will: such a
+ * run does not reach the plugin. */
 static bool has_failed_argument(const pjrt_run_t *run)
 {
     for (size_t i = 0; i < run->held.count; i++) {
@@ -308,7 +312,7 @@ static void begin_shards(pjrt_driver_t *driver, pjrt_run_t *run,
             (pjrt_completion_t){.finish = finish_shard,
                                 .driver = driver,
                                 .is_shard = true,
-                                .may_be_late = caller->may_be_late};
+                                .may_coalesce = caller->may_coalesce};
         run->shards[d].run = run;
         run->shards[d].local = d;
     }
@@ -322,7 +326,7 @@ static void begin_shards(pjrt_driver_t *driver, pjrt_run_t *run,
     tow_pjrt_expect_shards(driver, shards);
 }
 
-/* The run does not reach the device: it fails, in its turn. */
+/* The run does not reach the device: it fails, in order. */
 static void fail_shards(pjrt_run_t *run)
 {
     const size_t shards = run->executable->executable.local_device_count;
@@ -351,7 +355,7 @@ static void start(pjrt_driver_t *driver, pjrt_run_t *run, tow_run_t *caller)
     }
     fill_scratch(driver, caller);
     PJRT_Error *error = execute(driver, caller);
-    if (caller->may_linger) tow_pjrt_linger(driver);
+    if (caller->may_start_inline) tow_pjrt_continue_inline(driver);
     mark_donated(driver, caller);
     if (TOW_LIKELY(error == NULL)) {
         watch_shards(driver, run);
@@ -386,7 +390,8 @@ tow_status_t tow_pjrt_run(tow_driver_t *base, tow_run_t *caller)
     return TOW_OK;
 }
 
-/* PJRT knows a gang by 32 bits. A device on which it does not run is content. */
+/* PJRT knows 32 bits of a gang id. Harmless on devices that do not run the
+ * gang. */
 void tow_pjrt_abort(tow_driver_t *base, uint64_t gang_id, tow_status_t cause)
 {
     pjrt_driver_t *driver = pjrt_driver_of(base);
@@ -397,7 +402,7 @@ void tow_pjrt_abort(tow_driver_t *base, uint64_t gang_id, tow_status_t cause)
             .launch_id = (int32_t)(uint32_t)gang_id,
             .error_code = (PJRT_Error_Code)tow_status_code(cause),
             .error_message = message, .error_message_size = strlen(message));
-        tow_pjrt_error_drop(
+        tow_pjrt_error_discard(
             &driver->plugin,
             driver->plugin.api.PJRT_Device_PoisonExecution(&args));
     }
@@ -405,15 +410,15 @@ void tow_pjrt_abort(tow_driver_t *base, uint64_t gang_id, tow_status_t cause)
 
 /* -- Benchmarks ------------------------------------------------------------- */
 
-tow_status_t tow_pjrt_time_directly(tow_executable_t *base,
-                                    tow_buffer_t *const *arguments,
-                                    size_t argument_count, uint64_t count,
-                                    uint64_t *out_ns)
+tow_status_t tow_pjrt_time_xla_alone(tow_executable_t *base,
+                                     tow_buffer_t *const *arguments,
+                                     size_t argument_count, uint64_t count,
+                                     uint64_t *out_ns)
 {
     pjrt_driver_t *driver = pjrt_driver_of(base->driver);
     if (driver->plugin.xla == NULL)
         return TOW_ERROR(TOW_UNIMPLEMENTED,
-                         "only our xla_cpu can be timed without us");
+                         "only xla_cpu has a timing entry of its own");
     if (!tow_vec_reserve(&driver->scratch.arguments, argument_count + 1))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     PJRT_Buffer **handles = driver->scratch.arguments.items;

@@ -1,5 +1,5 @@
-/* What an executable is: through PJRT's own calls where they suffice, and our
- * xla_cpu's extension where it has one. What a plugin cannot tell stays
+/* Reads an executable's signature: through PJRT's own calls where they suffice,
+ * and through our xla_cpu's extension. What a plugin does not report is
  * unknown. */
 #include "device/pjrt/pjrt_impl.h"
 
@@ -16,7 +16,7 @@ static tow_status_t exhausted(void)
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
-/* An array of a size that the plugin named: never NULL for none. */
+/* An array of a size that the plugin gave; not NULL for 0. */
 static void *take(const reader_t *reader, size_t count, size_t bytes)
 {
     return tow_arena_calloc(&reader->executable->arena, count > 0 ? count : 1,
@@ -40,7 +40,7 @@ static tow_status_t read_name(const reader_t *reader)
             size = args.executable_name_size;
         }
     }
-    tow_pjrt_error_drop(reader->plugin, error);
+    tow_pjrt_error_discard(reader->plugin, error);
     reader->signature->name =
         tow_arena_strndup(&reader->executable->arena, name, size);
     return reader->signature->name != NULL ? TOW_OK : exhausted();
@@ -59,13 +59,13 @@ static void read_parallelism(const reader_t *reader)
     if (api->PJRT_Executable_NumReplicas != NULL) {
         PJRT_Error *error = api->PJRT_Executable_NumReplicas(&replicas);
         if (error == NULL) signature->replica_count = replicas.num_replicas;
-        tow_pjrt_error_drop(reader->plugin, error);
+        tow_pjrt_error_discard(reader->plugin, error);
     }
     if (api->PJRT_Executable_NumPartitions != NULL) {
         PJRT_Error *error = api->PJRT_Executable_NumPartitions(&partitions);
         if (error == NULL)
             signature->partition_count = partitions.num_partitions;
-        tow_pjrt_error_drop(reader->plugin, error);
+        tow_pjrt_error_discard(reader->plugin, error);
     }
 }
 
@@ -89,7 +89,7 @@ static void read_memory(const reader_t *reader)
             reader->signature->temporary_bytes =
                 positive(args.temp_size_in_bytes);
         }
-        tow_pjrt_error_drop(reader->plugin, error);
+        tow_pjrt_error_discard(reader->plugin, error);
     }
     if (reader->signature->code_bytes == 0 &&
         api->PJRT_Executable_SizeOfGeneratedCodeInBytes != NULL) {
@@ -98,7 +98,7 @@ static void read_memory(const reader_t *reader)
         error = api->PJRT_Executable_SizeOfGeneratedCodeInBytes(&args);
         if (error == NULL)
             reader->signature->code_bytes = positive(args.size_in_bytes);
-        tow_pjrt_error_drop(reader->plugin, error);
+        tow_pjrt_error_discard(reader->plugin, error);
     }
 }
 
@@ -129,7 +129,7 @@ static void read_cost(const reader_t *reader)
     PJRT_Error *error = api->PJRT_Executable_GetCostAnalysis(&args);
     for (size_t i = 0; error == NULL && i < args.num_properties; i++)
         read_property(reader->signature, &args.properties[i]);
-    tow_pjrt_error_drop(reader->plugin, error);
+    tow_pjrt_error_discard(reader->plugin, error);
 }
 
 /* -- Arrays ----------------------------------------------------------------- */
@@ -146,7 +146,7 @@ static tow_status_t set_shape(const reader_t *reader, const char *what,
     out_info->shape =
         (tow_shape_t){.type = (tow_type_t)type, .rank = (uint32_t)rank};
     if (rank > 0) memcpy(out_info->shape.dims, dims, rank * sizeof(dims[0]));
-    /* Tokens and types newer than we are have no size, and pass. */
+    /* Tokens and types that we do not know have no size, and are accepted. */
     if (tow_type_bits(out_info->shape.type) == 0) return TOW_OK;
     return tow_shape_bytes(&out_info->shape, &out_info->bytes);
 }
@@ -155,7 +155,7 @@ static tow_status_t wrong_results(const reader_t *reader, size_t count,
                                   size_t type_count)
 {
     return TOW_ERROR(
-        TOW_INTERNAL, "%s: plugin %s says %zu results and the types of %zu",
+        TOW_INTERNAL, "%s: plugin %s reports %zu results and the types of %zu",
         reader->signature->name, reader->plugin->path, count, type_count);
 }
 
@@ -182,12 +182,12 @@ static tow_status_t read_results(const reader_t *reader)
     tow_array_info_t *results =
         take(reader, count.num_outputs, sizeof(results[0]));
     if (results == NULL) return exhausted();
-    const int64_t *next = dims.dims; /* of one result after the other */
+    const int64_t *next = dims.dims; /* of all results, in order */
     for (size_t i = 0; i < count.num_outputs; i++) {
         TOW_RETURN_IF_ERROR(set_shape(reader, "result", i,
                                       (int)types.output_types[i], next,
                                       dims.dim_sizes[i], &results[i]));
-        /* Where all results are scalars there may be no list at all. */
+        /* If all results are scalars there may be no list. */
         if (dims.dim_sizes[i] > 0) next += dims.dim_sizes[i];
     }
     reader->signature->results = results;
@@ -207,7 +207,7 @@ static tow_memory_kind_t kind_of(const char *name, size_t size)
     return TOW_MEMORY_DEVICE;
 }
 
-/* When the results are known, from whomever. */
+/* After the results are known. */
 static void read_memory_kinds(const reader_t *reader)
 {
     const pjrt_plugin_t *plugin = reader->plugin;
@@ -224,7 +224,7 @@ static void read_memory_kinds(const reader_t *reader)
          i++)
         results[i].memory =
             kind_of(args.memory_kinds[i], args.memory_kind_sizes[i]);
-    tow_pjrt_error_drop(plugin, error);
+    tow_pjrt_error_discard(plugin, error);
 }
 
 /* -- Our own extension ------------------------------------------------------ */

@@ -68,7 +68,7 @@ static entry_t *find(tow_pjrt_table_t *table, const char *key, size_t key_size)
     return NULL;
 }
 
-/* Keys come from plugins and may be long: messages show their beginning. */
+/* Plugins choose the keys, which may be long: messages show their beginning. */
 static int shown(size_t size)
 {
     return size < 128 ? (int)size : 128;
@@ -138,7 +138,7 @@ static struct timespec deadline_after(int64_t timeout_ns)
     return deadline;
 }
 
-/* NULL when it is not there in time, or the table was stopped. */
+/* NULL if the key is not there in time, or the table was stopped. */
 static entry_t *await_locked(tow_pjrt_table_t *table, const char *key,
                              size_t key_size, int64_t timeout_ns)
 {
@@ -170,9 +170,8 @@ static tow_status_t absent(const char *key, size_t key_size, int64_t timeout_ns)
 {
     if (timeout_ns <= 0)
         return TOW_ERROR(TOW_NOT_FOUND, "no key '%.*s'", shown(key_size), key);
-    return TOW_ERROR(TOW_DEADLINE_EXCEEDED,
-                     "nobody put key '%.*s' within %lld ms", shown(key_size),
-                     key, (long long)(timeout_ns / 1000000));
+    return TOW_ERROR(TOW_DEADLINE_EXCEEDED, "no key '%.*s' within %lld ms",
+                     shown(key_size), key, (long long)(timeout_ns / 1000000));
 }
 
 tow_status_t tow_pjrt_table_get(tow_pjrt_table_t *table, const char *key,

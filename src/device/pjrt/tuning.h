@@ -2,34 +2,34 @@
 #ifndef TOW_DEVICE_PJRT_TUNING_H_
 #define TOW_DEVICE_PJRT_TUNING_H_
 
-/* The oldest minor version that we accept, which is JAX's own limit too. Below
- * it the arguments of calls that we need have other fields. */
+/* The oldest minor version that we accept, which is also JAX's. Older versions
+ * have other fields in arguments of calls that we need. */
 #define TOW_PJRT_MINOR_MIN 29
 
-/* Uploads of at most this many bytes are copied while the call lasts, so that
- * the plugin need not keep track of the caller's memory. Larger ones are read
- * behind it: copying 64 KiB takes some 10 us here, about what a hop between
- * threads costs. */
+/* Uploads of at most this many bytes are copied within the call, so that the
+ * plugin need not track the caller's memory. Larger ones are read
+ * asynchronously: copying 64 KiB takes some 10 us here, about as long as a
+ * hand-over between threads. */
 #define TOW_PJRT_COPY_BYTES_MAX 65536
 
-/* Shards that complete while others are under way are told to the loop together,
- * no sooner than this after the last time; and no later than the second number,
- * should a long run follow. Eight devices on two cores otherwise spend a third of
- * them on waking loops. */
-#define TOW_PJRT_LATE_NS (200 * 1000)
-#define TOW_PJRT_LOOK_NS (500 * 1000)
+/* Completions of shards that end while others run are coalesced: the loop
+ * learns of them at least COALESCE_NS after the last ones, and at most
+ * COALESCE_FLUSH_NS later if a long run follows. Eight devices on two cores
+ * otherwise spend a third of them on waking loops. */
+#define TOW_PJRT_COALESCE_NS       (200 * 1000)
+#define TOW_PJRT_COALESCE_FLUSH_NS (500 * 1000)
 
-/* How often the loop goes on with executions that began on its thread and wait
- * for other members of their gang. They have waited for longer than that. */
-#define TOW_PJRT_TURN_NS (100 * 1000)
+/* How often the loop continues executions that started on its thread and wait
+ * for other members of their gang. They have waited longer than that before. */
+#define TOW_PJRT_CONTINUE_INLINE_NS (100 * 1000)
 
-/* Of all keys and values of one table together. Plugins put addresses and
- * topologies of a few KiB per host there. */
+/* Bytes of all keys and values of one table. Plugins store addresses and
+ * topologies of a few KiB per host. */
 #define TOW_PJRT_TABLE_BYTES_MAX (64u << 20)
 
-/* How long a probe may take. The CUDA plugin answers within 0.2 s where there is
- * no GPU and takes some seconds where there are eight; libtpu asks for minutes
- * for a metadata service that is not there. */
+/* Time limit of a probe. The CUDA plugin returns within 0.2 s without a GPU and
+ * takes some seconds with eight; libtpu waits for minutes for a metadata
+ * service that does not exist. */
 #define TOW_PJRT_PROBE_TIMEOUT_NS ((int64_t)30 * 1000000000)
 
 #endif /* TOW_DEVICE_PJRT_TUNING_H_ */

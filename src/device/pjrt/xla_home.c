@@ -36,7 +36,7 @@ void tow_xla_home(char *folder, size_t capacity)
         snprintf(folder, capacity, "%s", "");
 }
 
-/* The second needs the first, and finds it because it is loaded. */
+/* The second needs the first, which is loaded by then. */
 bool tow_xla_home_load(const char *folder)
 {
     static const char *const names[] = {"libtensorflow_framework.so.2",

@@ -1,4 +1,4 @@
-/* Buffers: memory that is counted, and a value instead of bytes. */
+/* Buffers: accounted memory, and a value instead of bytes. */
 #include <inttypes.h>
 
 #include "base/alloc.h"
@@ -66,8 +66,10 @@ tow_status_t tow_sim_buffer_make(driver_t *driver, size_t device,
         return tow_sim_memory_take(at, bytes, tow_shape_format(shape, text));
     buffer_t *buffer = new_buffer(driver, device, shape, bytes);
     if (buffer == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    TOW_RETURN_IF_ERROR(tow_sim_memory_take(at, bytes, "")); /* Looked above. */
+    TOW_RETURN_IF_ERROR(
+        tow_sim_memory_take(at, bytes, "")); /* Checked above. */
     buffer->memory_bytes = bytes;
+    tow_sim_buffer_check(buffer);
     *out_buffer = buffer;
     return TOW_OK;
 }
@@ -85,14 +87,17 @@ void tow_sim_buffer_free(buffer_t *buffer)
     tow_list_remove(&buffer->in_driver);
     tow_status_release(buffer->error);
     tow_free(buffer->content);
-    tow_free(buffer->lent);
+    tow_free(buffer->shared);
     tow_free(buffer);
 }
 
-void tow_sim_buffer_drop(buffer_t *buffer)
+void tow_sim_buffer_unref(buffer_t *buffer)
 {
     TOW_ASSERT(buffer->reference_count > 0);
-    if (--buffer->reference_count > 0) return;
+    if (--buffer->reference_count > 0) {
+        tow_sim_buffer_check(buffer);
+        return;
+    }
     driver_t *driver = tow_sim_driver_of(buffer->base.driver);
     TOW_ASSERT(tow_list_is_empty(&buffer->waiters));
     tow_sim_buffer_free(buffer);
@@ -106,7 +111,7 @@ void tow_sim_buffer_wait(buffer_t *buffer, waiter_t *waiter)
     tow_list_append(&buffer->waiters, &waiter->link);
 }
 
-/* Whoever is woken may wait here again, so only those of now are. */
+/* A waiter may wait here again: only the present ones are woken. */
 void tow_sim_buffer_wake(buffer_t *buffer)
 {
     if (tow_list_is_empty(&buffer->waiters)) return;
@@ -125,6 +130,7 @@ void tow_sim_buffer_ready(buffer_t *buffer)
 {
     TOW_ASSERT(buffer->state == TOW_BUFFER_PENDING);
     buffer->state = TOW_BUFFER_READY;
+    tow_sim_buffer_check(buffer);
     tow_sim_buffer_wake(buffer);
 }
 
@@ -133,12 +139,13 @@ void tow_sim_buffer_fail(buffer_t *buffer, tow_status_t cause)
     TOW_ASSERT(buffer->state == TOW_BUFFER_PENDING);
     buffer->state = TOW_BUFFER_FAILED;
     buffer->error = tow_status_retain(cause);
+    tow_sim_buffer_check(buffer);
     tow_sim_buffer_wake(buffer);
 }
 
 /* -- The table's entries --------------------------------------------------- */
 
-/* What an upload of zeroes would have. */
+/* The value that an upload of zeroes has. */
 static uint64_t value_of_zeroes(uint64_t bytes)
 {
     static const uint8_t zeroes[TOW_SIM_CONTENT_BYTES_MAX];
@@ -155,6 +162,7 @@ tow_status_t tow_sim_allocate(tow_driver_t *base, size_t device,
     TOW_RETURN_IF_ERROR(tow_sim_check_open_driver(driver));
     TOW_RETURN_IF_ERROR(tow_sim_buffer_make(driver, device, shape, &buffer));
     buffer->state = TOW_BUFFER_READY;
+    tow_sim_buffer_check(buffer);
     buffer->is_cleared = true;
     buffer->value = value_of_zeroes(buffer->base.bytes);
     *out_buffer = &buffer->base;
@@ -180,5 +188,5 @@ void tow_sim_buffer_retain(tow_buffer_t *base)
 
 void tow_sim_buffer_release(tow_buffer_t *base)
 {
-    tow_sim_buffer_drop((buffer_t *)base);
+    tow_sim_buffer_unref((buffer_t *)base);
 }

@@ -1,5 +1,5 @@
-/* Reads the device assignment out of a serialised CompileOptionsProto, and
- * skips all else: a simulated device has no use for it.
+/* Reads the device assignment of a serialised CompileOptionsProto, and skips
+ * everything else, which simulated devices do not use.
  *
  * xla/pjrt/proto/compile_options.proto: CompileOptionsProto has
  * executable_build_options = 3; that has num_replicas = 4, num_partitions = 5
@@ -12,8 +12,8 @@
 #include "device/proto.h"
 #include "device/sim/driver_impl.h"
 
-/* What is found on the way. Lists may come in pieces, so ids are counted while
- * they are put in their places. */
+/* The state of reading. Lists may be in several fields, so ids are counted
+ * while they are stored. */
 typedef struct found {
     uint64_t replica_count;
     uint64_t partition_count;
@@ -115,7 +115,7 @@ static tow_status_t malformed(void)
 {
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
                      "compile options: not a CompileOptionsProto, or its "
-                     "device assignment is not whole");
+                     "device assignment is incomplete");
 }
 
 static tow_status_t check_counts(const found_t *found)
@@ -176,7 +176,7 @@ static tow_status_t take_assignment(found_t *found)
 tow_status_t tow_sim_compile_options_read(tow_bytes_t bytes,
                                           compile_options_t *out_options)
 {
-    /* An absent number is 0 on the wire and 1 in meaning. */
+    /* An absent number is 0 in the message and means 1. */
     found_t found = {.options = out_options};
     *out_options = (compile_options_t){0};
     if (!read_options(&found, bytes)) return malformed();

@@ -10,7 +10,7 @@
 
 #define FIRST_LINE "towpath-cost 1"
 
-/* What a parse has so far; becomes a tow_sim_cost_t at the end. */
+/* The state of parsing; becomes a tow_sim_cost_t at the end. */
 typedef struct parse {
     reader_t reader;
     piece_t name;
@@ -19,7 +19,7 @@ typedef struct parse {
     TOW_VEC(tow_array_info_t) arguments;
     TOW_VEC(tow_array_info_t) results;
     TOW_VEC(tow_alias_t) aliases;
-    TOW_VEC(tow_sim_step_t) steps;
+    TOW_VEC(tow_sim_cost_step_t) steps;
 } parse_t;
 
 static tow_status_t out_of_memory(void)
@@ -34,7 +34,7 @@ static tow_status_t expect_end(const parse_t *parse, piece_t *line)
     piece_t word;
     char shown[TOW_SIM_SHOWN_SIZE];
     if (!tow_sim_piece_word(line, &word)) return TOW_OK;
-    return tow_sim_reader_error(&parse->reader, "\"%s\" is too much here",
+    return tow_sim_reader_error(&parse->reader, "unexpected \"%s\"",
                                 tow_sim_piece_show(word, shown));
 }
 
@@ -157,7 +157,7 @@ static tow_status_t parse_temporary(parse_t *parse, piece_t *line)
 }
 
 static tow_status_t add_step(parse_t *parse, piece_t *line,
-                             const tow_sim_step_t *step)
+                             const tow_sim_cost_step_t *step)
 {
     TOW_RETURN_IF_ERROR(expect_end(parse, line));
     if (parse->steps.count == TOW_SIM_COST_STEPS_MAX)
@@ -167,7 +167,7 @@ static tow_status_t add_step(parse_t *parse, piece_t *line,
 
 static tow_status_t parse_compute(parse_t *parse, piece_t *line)
 {
-    tow_sim_step_t step = {.kind = TOW_SIM_STEP_COMPUTE};
+    tow_sim_cost_step_t step = {.kind = TOW_SIM_STEP_COMPUTE};
     piece_t word = {line->start, 0};
     bool has_word = tow_sim_piece_word(line, &word);
     if (has_word && tow_sim_piece_is(word, "flops")) {
@@ -187,7 +187,7 @@ static tow_status_t parse_compute(parse_t *parse, piece_t *line)
 
 static tow_status_t parse_duration(parse_t *parse, piece_t *line)
 {
-    tow_sim_step_t step = {.kind = TOW_SIM_STEP_DURATION};
+    tow_sim_cost_step_t step = {.kind = TOW_SIM_STEP_DURATION};
     TOW_RETURN_IF_ERROR(expect_number(parse, line, "nanoseconds", &step.ns));
     if (step.ns > TOW_SIM_NS_MAX)
         return tow_sim_reader_error(&parse->reader,
@@ -209,7 +209,7 @@ static tow_status_t parse_count(parse_t *parse, piece_t *line, const char *what,
 }
 
 static tow_status_t parse_group(parse_t *parse, piece_t *line,
-                                tow_sim_step_t *step)
+                                tow_sim_cost_step_t *step)
 {
     piece_t word;
     if (!tow_sim_piece_word(line, &word)) return TOW_OK;
@@ -231,7 +231,8 @@ static tow_status_t parse_group(parse_t *parse, piece_t *line,
 static tow_status_t parse_collective(parse_t *parse, piece_t *line,
                                      tow_sim_collective_kind_t kind)
 {
-    tow_sim_step_t step = {.kind = TOW_SIM_STEP_COLLECTIVE, .collective = kind};
+    tow_sim_cost_step_t step = {.kind = TOW_SIM_STEP_COLLECTIVE,
+                                .collective = kind};
     if (kind != TOW_SIM_BARRIER)
         TOW_RETURN_IF_ERROR(expect_number(parse, line, "bytes", &step.bytes));
     TOW_RETURN_IF_ERROR(parse_group(parse, line, &step));
@@ -264,7 +265,7 @@ static tow_status_t parse_line(parse_t *parse, piece_t line)
                                 tow_sim_piece_show(word, shown));
 }
 
-/* -- The whole ------------------------------------------------------------- */
+/* -- The program ----------------------------------------------------------- */
 
 static tow_status_t check_alias(const parse_t *parse, const tow_alias_t *alias)
 {
@@ -415,7 +416,7 @@ static void add_result(text_t *text, const tow_sim_cost_t *cost, size_t result)
     add(text, "\n");
 }
 
-static void add_compute(text_t *text, const tow_sim_step_t *step)
+static void add_compute(text_t *text, const tow_sim_cost_step_t *step)
 {
     add(text, "compute");
     if (step->flops > 0)
@@ -426,7 +427,7 @@ static void add_compute(text_t *text, const tow_sim_step_t *step)
     add(text, "\n");
 }
 
-static void add_collective(text_t *text, const tow_sim_step_t *step)
+static void add_collective(text_t *text, const tow_sim_cost_step_t *step)
 {
     add(text, "%s", tow_sim_collective_name(step->collective));
     if (step->collective != TOW_SIM_BARRIER)
@@ -436,7 +437,7 @@ static void add_collective(text_t *text, const tow_sim_step_t *step)
     add(text, "\n");
 }
 
-static void add_step_line(text_t *text, const tow_sim_step_t *step)
+static void add_step_line(text_t *text, const tow_sim_cost_step_t *step)
 {
     switch (step->kind) {
     case TOW_SIM_STEP_COMPUTE: add_compute(text, step); break;

@@ -89,8 +89,7 @@ static void bad_lines_are_refused_with_their_number(void **state)
     expect_refused("name y\n", "line 3: a second name");
     expect_refused("\nargument\n", "line 4: a shape is missing");
     expect_refused("argument f32[2\n", "line 3");
-    expect_refused("argument f32[2] f32[3]\n",
-                   "line 3: \"f32[3]\" is too much here");
+    expect_refused("argument f32[2] f32[3]\n", "line 3: unexpected \"f32[3]\"");
     expect_refused("result f32[2] like 0\n", "line 3: after a result's shape");
     expect_refused("result f32[2] alias\n",
                    "line 3: the argument must be a whole number");
@@ -132,7 +131,7 @@ static void bad_wholes_are_refused(void **state)
     expect_error(tow_sim_cost_parse("towpath-cost 1\n", 15, &cost),
                  TOW_INVALID_ARGUMENT, "it has no name");
     expect_error(tow_sim_cost_parse("towpath-cost 1\nname a b\n", 24, &cost),
-                 TOW_INVALID_ARGUMENT, "line 2: \"b\" is too much here");
+                 TOW_INVALID_ARGUMENT, "line 2: unexpected \"b\"");
     size_t size = TOW_SIM_COST_TEXT_BYTES_MAX + 1;
     char *text = test_malloc(size);
     memset(text, '\n', size);

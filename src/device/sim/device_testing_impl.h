@@ -1,4 +1,5 @@
-/* Hosts with simulated devices in a simulated world, for the driver's tests. */
+/* A fixture of simulated hosts with simulated devices, for the driver's
+ * tests. */
 #ifndef TOW_DEVICE_SIM_DEVICE_TESTING_IMPL_H_
 #define TOW_DEVICE_SIM_DEVICE_TESTING_IMPL_H_
 
@@ -49,7 +50,7 @@ static inline tow_sim_model_t toy_model(void)
     return model;
 }
 
-/* -- A world --------------------------------------------------------------- */
+/* -- The fixture ------------------------------------------------------------- */
 
 #define HOST_COUNT_MAX 6
 
@@ -59,7 +60,7 @@ typedef struct host {
     tow_sim_device_options_t options;
 } host_t;
 
-typedef struct world {
+typedef struct fixture {
     tow_sim_t *sim;
     tow_sim_fabric_t *fabric;
     tow_sim_model_t model;
@@ -67,7 +68,7 @@ typedef struct world {
     size_t host_count;
     int deadlock_count;
     char deadlock[1024];
-} world_t;
+} fixture_t;
 
 static inline tow_status_t host_start(tow_env_t *env, void *argument,
                                       void **out_machine)
@@ -89,70 +90,71 @@ static const tow_sim_program_t host_program = {.start = host_start,
 
 static inline void note_deadlock(void *context, tow_status_t status)
 {
-    world_t *world = context;
-    world->deadlock_count++;
-    snprintf(world->deadlock, sizeof(world->deadlock), "%s",
+    fixture_t *fixture = context;
+    fixture->deadlock_count++;
+    snprintf(fixture->deadlock, sizeof(fixture->deadlock), "%s",
              tow_status_message(status));
 }
 
-static inline void run_idle(world_t *world)
+static inline void run_idle(fixture_t *fixture)
 {
-    must(tow_sim_run(world->sim, &(tow_sim_run_options_t){0}));
+    must(tow_sim_run(fixture->sim, &(tow_sim_run_options_t){0}));
 }
 
-static inline void run_until(world_t *world, int64_t time_ns)
+static inline void run_until(fixture_t *fixture, int64_t time_ns)
 {
-    must(
-        tow_sim_run(world->sim, &(tow_sim_run_options_t){.until_ns = time_ns}));
+    must(tow_sim_run(fixture->sim,
+                     &(tow_sim_run_options_t){.until_ns = time_ns}));
 }
 
-typedef struct world_options {
+typedef struct fixture_options {
     size_t host_count;
     size_t device_count; /* of each host */
     uint64_t seed;
     uint32_t jitter_ppm;
-} world_options_t;
+} fixture_options_t;
 
-/* Devices are numbered through: host h has h * device_count and so on. */
-static inline void world_open(world_t *world, world_options_t options)
+/* Host h has the devices from h * device_count on. */
+static inline void fixture_open(fixture_t *fixture, fixture_options_t options)
 {
-    *world = (world_t){.host_count = options.host_count, .model = toy_model()};
+    *fixture =
+        (fixture_t){.host_count = options.host_count, .model = toy_model()};
     must(tow_sim_create(
         &(tow_sim_options_t){.seed = options.seed, .log.level = TOW_LOG_OFF},
-        &world->sim));
+        &fixture->sim));
     must(tow_sim_fabric_create(
         &(tow_sim_fabric_options_t){.deadlock = note_deadlock,
-                                    .context = world},
-        &world->fabric));
+                                    .context = fixture},
+        &fixture->fabric));
     for (size_t i = 0; i < options.host_count; i++) {
         char name[16];
-        host_t *host = &world->hosts[i];
+        host_t *host = &fixture->hosts[i];
         snprintf(name, sizeof(name), "host%zu", i);
         host->options = (tow_sim_device_options_t){
-            .model = &world->model,
+            .model = &fixture->model,
             .device_count = options.device_count,
             .first_id = (int64_t)(i * options.device_count),
-            .fabric = world->fabric,
+            .fabric = fixture->fabric,
             .jitter_ppm = options.jitter_ppm,
         };
         must(tow_sim_node_create(
-            world->sim,
+            fixture->sim,
             &(tow_sim_node_options_t){
                 .name = name, .program = &host_program, .argument = host},
             &host->node));
     }
-    run_idle(world);
+    run_idle(fixture);
 }
 
-static inline void world_close(world_t *world)
+static inline void fixture_close(fixture_t *fixture)
 {
-    tow_sim_destroy(world->sim);
-    tow_sim_fabric_destroy(world->fabric);
+    tow_sim_destroy(fixture->sim);
+    tow_sim_fabric_destroy(fixture->fabric);
 }
 
-static inline tow_driver_t *driver_at(world_t *world, size_t host)
+static inline tow_driver_t *driver_at(fixture_t *fixture, size_t host)
 {
-    return world->hosts[host].driver;
+    return fixture->hosts[host].driver;
 }
 
 /* -- Compile options ------------------------------------------------------- */
@@ -200,7 +202,7 @@ static inline bool compile_is_done(void *context)
 }
 
 /* The outcome of a compile; the status is the caller's. */
-static inline tow_status_t try_compile(world_t *world, size_t host,
+static inline tow_status_t try_compile(fixture_t *fixture, size_t host,
                                        const char *text,
                                        const options_bytes_t *options,
                                        tow_executable_t **out_executable)
@@ -212,9 +214,9 @@ static inline tow_status_t try_compile(world_t *world, size_t host,
     };
     if (options != NULL)
         compiled.compile.options = (tow_bytes_t){options->bytes, options->size};
-    must(tow_driver_compile(driver_at(world, host), &compiled.compile));
+    must(tow_driver_compile(driver_at(fixture, host), &compiled.compile));
     assert_false(compiled.is_done);
-    must(tow_sim_run(world->sim,
+    must(tow_sim_run(fixture->sim,
                      &(tow_sim_run_options_t){.until = compile_is_done,
                                               .context = &compiled}));
     assert_int_equal(compiled.status == TOW_OK, compiled.executable != NULL);
@@ -222,20 +224,20 @@ static inline tow_status_t try_compile(world_t *world, size_t host,
     return compiled.status;
 }
 
-static inline tow_executable_t *compile_for(world_t *world, size_t host,
+static inline tow_executable_t *compile_for(fixture_t *fixture, size_t host,
                                             const char *text,
                                             const int64_t *ids, size_t count)
 {
     tow_executable_t *executable;
     options_bytes_t options = assign_to(ids, count);
-    must(try_compile(world, host, text, &options, &executable));
+    must(try_compile(fixture, host, text, &options, &executable));
     if (executable == NULL) abort(); /* for the analyzer: must() has looked */
     return executable;
 }
 
 #define RESULT_COUNT_MAX 8
 
-/* A run, and what became of it. */
+/* A run and its outcome. */
 typedef struct launch {
     tow_run_t run;
     tow_buffer_t *results[RESULT_COUNT_MAX];
@@ -298,7 +300,7 @@ static inline void expect_done_at(const launch_t *launch, int64_t time_ns)
     assert_int_equal(launch->done_ns, time_ns);
 }
 
-/* An upload or a download, and what became of it. */
+/* An upload or a download and its outcome. */
 typedef struct movement {
     tow_upload_t upload;
     tow_download_t download;
@@ -350,14 +352,14 @@ static inline tow_status_t try_download(tow_buffer_t *buffer, void *bytes,
     return tow_driver_download(buffer->driver, &movement->download);
 }
 
-/* Until it is there. */
-static inline tow_buffer_t *upload_now(world_t *world, size_t host,
+/* Until it is ready. */
+static inline tow_buffer_t *upload_now(fixture_t *fixture, size_t host,
                                        size_t device, const void *bytes,
                                        int64_t count)
 {
     movement_t movement;
-    must(try_upload(driver_at(world, host), device, bytes, count, &movement));
-    run_idle(world);
+    must(try_upload(driver_at(fixture, host), device, bytes, count, &movement));
+    run_idle(fixture);
     assert_true(movement.is_done);
     must(movement.status);
     assert_int_equal(tow_buffer_state(movement.upload.buffer),
@@ -365,20 +367,21 @@ static inline tow_buffer_t *upload_now(world_t *world, size_t host,
     return movement.upload.buffer;
 }
 
-static inline void download_now(world_t *world, tow_buffer_t *buffer,
+static inline void download_now(fixture_t *fixture, tow_buffer_t *buffer,
                                 void *bytes, size_t size)
 {
     movement_t movement;
     must(try_download(buffer, bytes, size, &movement));
-    run_idle(world);
+    run_idle(fixture);
     assert_true(movement.is_done);
     must(movement.status);
 }
 
-static inline uint64_t bytes_in_use(world_t *world, size_t host, size_t device)
+static inline uint64_t bytes_in_use(fixture_t *fixture, size_t host,
+                                    size_t device)
 {
     tow_memory_stats_t stats;
-    must(tow_driver_memory_stats(driver_at(world, host), device, &stats));
+    must(tow_driver_memory_stats(driver_at(fixture, host), device, &stats));
     return stats.bytes_in_use;
 }
 

@@ -1,9 +1,9 @@
-/* The insides of the simulated driver.
+/* The records of the simulated driver.
  *
- * Calls change queues and flags and ask for a turn (tow_sim_driver_kick); all
- * that happens to devices happens in turns of the env: that kick, the timers of
- * devices, and the timers of their host links. So nothing completes within a
- * call, and calls from within completions are safe. */
+ * Calls change queues and flags and request a turn (tow_sim_driver_kick);
+ * devices advance only in turns of the env: that post, the timers of devices,
+ * and the timers of their host links. So nothing completes within a call, and
+ * calls from within completions are safe. */
 #ifndef TOW_DEVICE_SIM_DRIVER_IMPL_H_
 #define TOW_DEVICE_SIM_DRIVER_IMPL_H_
 
@@ -16,8 +16,8 @@ typedef struct driver driver_t;
 typedef struct device device_t;
 typedef struct job job_t;
 
-/* Something that waits for a buffer: until it is ready or has failed, and, to
- * consume it, until nobody reads it. */
+/* Waits for a buffer: until it is ready or has failed and, to consume it, until
+ * no operation reads it. */
 typedef struct waiter {
     tow_list_t link;
     void (*wake)(struct waiter *waiter);
@@ -28,16 +28,16 @@ typedef struct waiter {
 typedef struct buffer {
     tow_buffer_t base;
     uint32_t reference_count;
-    uint32_t reader_count;    /* downloads, loans and copies under way */
+    uint32_t reader_count;    /* downloads, shares and copies in progress */
     tow_buffer_state_t state; /* PENDING, READY, FAILED */
     bool is_donated;
-    bool is_cleared; /* shows zeroes, whatever the value */
+    bool is_cleared; /* shows zeroes, whatever the value is */
     uint64_t value;
-    void *content;         /* owned; NULL: the value says all */
-    void *lent;            /* owned; what shows the value, while it is lent */
-    uint32_t loan_count;   /* of `lent` */
+    void *content;         /* owned; NULL: the value determines it */
+    void *shared;          /* owned; bytes that show the value, while shared */
+    uint32_t share_count;  /* of `shared` */
     tow_status_t error;    /* counted; when FAILED */
-    uint64_t memory_bytes; /* of the device, that it holds */
+    uint64_t memory_bytes; /* of the device, that it occupies */
     bool has_memory;       /* of a result: its run has started */
     tow_list_t waiters;
     tow_list_t in_driver;
@@ -47,16 +47,18 @@ typedef struct buffer {
 tow_status_t tow_sim_buffer_make(driver_t *driver, size_t device,
                                  const tow_shape_t *shape,
                                  buffer_t **out_buffer) TOW_MUST_USE;
-/* The same without memory: a result, whose run will take it. NULL when the
+/* The same without memory: a result, whose run allocates it. NULL when the
  * host's memory is exhausted. */
 buffer_t *tow_sim_buffer_make_bare(driver_t *driver, size_t device,
                                    const tow_array_info_t *array);
-void tow_sim_buffer_drop(buffer_t *buffer);
+void tow_sim_buffer_unref(buffer_t *buffer);
 void tow_sim_buffer_ready(buffer_t *buffer);
 void tow_sim_buffer_fail(buffer_t *buffer, tow_status_t cause);
 void tow_sim_buffer_wait(buffer_t *buffer, waiter_t *waiter);
 void tow_sim_buffer_wake(buffer_t *buffer);
-/* Frees it whatever refers to it. */
+/* Asserts the invariants, as the other _check functions (check.c). */
+void tow_sim_buffer_check(const buffer_t *buffer);
+/* Frees it whatever its reference count. */
 void tow_sim_buffer_free(buffer_t *buffer);
 
 tow_status_t tow_sim_allocate(tow_driver_t *driver, size_t device,
@@ -71,7 +73,7 @@ void tow_sim_buffer_release(tow_buffer_t *buffer);
 
 typedef enum lane_kind {
     LANE_UPLOADS,
-    LANE_DOWNLOADS, /* and loans */
+    LANE_DOWNLOADS, /* and shares */
     LANE_COPIES,    /* out of the device to others, or within it */
     LANE_COUNT,
 } lane_kind_t;
@@ -81,7 +83,7 @@ typedef enum lane_kind {
 typedef struct lane {
     tow_timer_t timer;
     tow_list_t transfers;
-    uint32_t count; /* those that wait for their buffer included */
+    uint32_t count; /* including those that wait for their buffer */
     bool is_busy;
     lane_kind_t kind;
     device_t *device;
@@ -91,17 +93,18 @@ tow_status_t tow_sim_upload(tow_driver_t *driver, tow_upload_t *upload);
 tow_status_t tow_sim_download(tow_driver_t *driver, tow_download_t *download);
 void tow_sim_upload_settle(tow_driver_t *driver, tow_upload_t *upload,
                            tow_status_t take_status);
-tow_status_t tow_sim_borrow(tow_driver_t *driver, tow_borrow_t *borrow);
-void tow_sim_borrow_give_back(tow_driver_t *driver, tow_borrow_t *borrow);
+tow_status_t tow_sim_share(tow_driver_t *driver, tow_buffer_share_t *share);
+void tow_sim_share_end(tow_driver_t *driver, tow_buffer_share_t *share);
 tow_status_t tow_sim_copy(tow_driver_t *driver, tow_copy_t *copy);
 void tow_sim_lane_init(lane_t *lane, device_t *device, lane_kind_t kind);
-/* Starts the first transfer if none is under way; when the driver closes,
+/* Starts the first transfer if none is in progress; if the driver is closing,
  * cancels them all. */
 void tow_sim_lane_advance(lane_t *lane);
+void tow_sim_lane_check(const lane_t *lane);
 
 /* -- Executables ----------------------------------------------------------- */
 
-/* What a device does, worked out for the model: a pause, then a collective. */
+/* A part of an execution on the model: a pause, then a collective. */
 typedef struct stage {
     uint64_t pause_ns; /* computing */
     bool has_collective;
@@ -131,12 +134,12 @@ tow_status_t tow_sim_serialize(tow_executable_t *executable, void **out_bytes,
                                size_t *out_size);
 void tow_sim_executable_retain(tow_executable_t *executable);
 void tow_sim_executable_release(tow_executable_t *executable);
-void tow_sim_executable_drop(executable_t *executable);
+void tow_sim_executable_unref(executable_t *executable);
 void tow_sim_executable_free(executable_t *executable);
-/* Tells the callers of compile and load. */
+/* Runs `done` of compiles and loads. */
 void tow_sim_compiles_finish(driver_t *driver);
-/* The process has died: nobody is told. */
-void tow_sim_compiles_forget(driver_t *driver);
+/* The process has died: no `done` runs. */
+void tow_sim_compiles_discard(driver_t *driver);
 
 /* The device assignment of a serialised CompileOptionsProto. */
 typedef struct compile_options {
@@ -166,7 +169,7 @@ struct job {
     uint64_t gang_id;
     uint32_t unfinished_count;
     tow_status_t error; /* counted; the first one */
-    tow_status_t abort; /* counted; why it was told to give up */
+    tow_status_t abort; /* counted; the cause of its abort */
     tow_list_t in_driver;
     buffer_t **arguments; /* counted, device by device */
     buffer_t **results;   /* counted, device by device */
@@ -176,15 +179,15 @@ struct job {
 
 typedef enum device_stage {
     DEVICE_IDLE,
-    DEVICE_WAITS,    /* for an input of the first shard */
-    DEVICE_COMPUTES, /* until the timer */
-    DEVICE_MEETS,    /* in a collective, until the timer */
+    DEVICE_WAITING,       /* for an input of the first shard */
+    DEVICE_COMPUTING,     /* until the timer */
+    DEVICE_IN_COLLECTIVE, /* in a collective, until the timer */
 } device_stage_t;
 
 struct device {
     driver_t *driver;
     size_t index;
-    tow_list_t queue; /* shards; the first one is at work */
+    tow_list_t queue; /* shards; the first one runs */
     uint32_t queued_count;
     device_stage_t stage;
     size_t stage_index; /* of the executable */
@@ -201,12 +204,14 @@ struct device {
 tow_status_t tow_sim_run_enqueue(tow_driver_t *driver, tow_run_t *run);
 void tow_sim_abort(tow_driver_t *driver, uint64_t gang_id, tow_status_t cause);
 void tow_sim_device_init(device_t *device);
-/* Does all that can be done now, up to the next wait. */
+/* Advances as far as possible, to the next wait. */
 void tow_sim_device_advance(device_t *device);
-/* Frees what it refers to; buffers and executables go by themselves. */
+/* Between advances. */
+void tow_sim_device_check(const device_t *device);
+/* Frees its memory; not the buffers and executables that it refers to. */
 void tow_sim_job_free(job_t *job);
 
-/* RESOURCE_EXHAUSTED says what was asked for and what there is. */
+/* RESOURCE_EXHAUSTED names the bytes requested and available. */
 tow_status_t tow_sim_memory_take(device_t *device, uint64_t bytes,
                                  const char *what) TOW_MUST_USE;
 void tow_sim_memory_give(device_t *device, uint64_t bytes);
@@ -227,9 +232,9 @@ struct driver {
     tow_list_t buffers;
     tow_list_t executables;
     tow_list_t jobs;
-    tow_list_t touched;      /* devices to look at in the next kick */
-    tow_list_t dirty;        /* devices to look at before this turn ends */
-    tow_compile_t *compiles; /* finished, to be told; by private_[0] */
+    tow_list_t touched;      /* devices to advance in the next kick */
+    tow_list_t dirty;        /* devices to advance before this turn ends */
+    tow_compile_t *compiles; /* whose `done` is to run; by private_[0] */
     tow_compile_t *compiles_last;
     tow_post_t kick;
     bool is_kicked;
@@ -243,15 +248,15 @@ static inline driver_t *tow_sim_driver_of(tow_driver_t *driver)
     return (driver_t *)driver;
 }
 
-/* From a call: asks for a turn in which the driver looks at the device. */
+/* From a call: requests a turn in which the device advances. */
 void tow_sim_device_touch(device_t *device);
-/* From a turn: the driver looks at the device before it ends. */
+/* From a turn: the device advances before it ends. */
 void tow_sim_device_mark(device_t *device);
 void tow_sim_driver_kick(driver_t *driver);
-/* The end of every turn: looks at what was marked. */
-void tow_sim_driver_settle(driver_t *driver);
+/* At the end of every turn: advances the devices that were marked. */
+void tow_sim_driver_process_marked(driver_t *driver);
 tow_status_t tow_sim_check_open_driver(const driver_t *driver) TOW_MUST_USE;
-/* By the driver's speed-up. */
+/* Divides by the driver's speed-up. */
 uint64_t tow_sim_scale_ns(const driver_t *driver, uint64_t ns);
 
 #endif /* TOW_DEVICE_SIM_DRIVER_IMPL_H_ */

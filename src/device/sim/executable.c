@@ -1,4 +1,4 @@
-/* Executables: a cost program worked out for a model and an assignment. */
+/* Executables: a cost program for a model and a device assignment. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,14 +25,15 @@ static tow_status_t TOW_COLD no_rate(const driver_t *driver, tow_type_t type)
                  tow_type_name((tow_type_t)i));
     }
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                     "model %s does not say how fast it computes %s; it knows:"
+                     "model %s has no rate for %s; it knows:"
                      "%s",
                      driver->model.name, tow_type_name(type), known);
 }
 
-/* As long as the slower one of arithmetic and memory. */
+/* The longer of arithmetic and memory time. */
 static tow_status_t compute_ns(const driver_t *driver,
-                               const tow_sim_step_t *step, uint64_t *out_ns)
+                               const tow_sim_cost_step_t *step,
+                               uint64_t *out_ns)
 {
     const tow_sim_model_t *model = &driver->model;
     uint64_t ns =
@@ -49,7 +50,8 @@ static tow_status_t compute_ns(const driver_t *driver,
 }
 
 static tow_status_t plan_collective(const driver_t *driver, uint32_t count,
-                                    const tow_sim_step_t *step, stage_t *stage)
+                                    const tow_sim_cost_step_t *step,
+                                    stage_t *stage)
 {
     uint32_t size = step->group_size > 0 ? step->group_size : count;
     uint32_t stride = step->group_size > 0 ? step->stride : 1;
@@ -78,8 +80,8 @@ static bool find_local(const driver_t *driver, int64_t id, size_t *out_index)
     return index < driver->base.device_count;
 }
 
-/* Steps that need nobody else become one pause before the next collective, so
- * that a device takes one timer for them. */
+/* Steps between collectives become one pause, so that a device needs one timer
+ * for them. */
 static tow_status_t plan_stages(const driver_t *driver,
                                 executable_t *executable)
 {
@@ -87,7 +89,7 @@ static tow_status_t plan_stages(const driver_t *driver,
     stage_t *stage = executable->stages;
     uint64_t pause_ns = driver->model.launch_ns;
     for (size_t i = 0; i < cost->step_count; i++) {
-        const tow_sim_step_t *step = &cost->steps[i];
+        const tow_sim_cost_step_t *step = &cost->steps[i];
         uint64_t ns = step->ns;
         if (step->kind == TOW_SIM_STEP_COLLECTIVE) {
             TOW_RETURN_IF_ERROR(plan_collective(
@@ -107,7 +109,7 @@ static tow_status_t plan_stages(const driver_t *driver,
 
 /* -- Devices --------------------------------------------------------------- */
 
-/* Without an assignment the driver's first devices do it. */
+/* Without an assignment: the driver's first devices. */
 static tow_status_t default_ids(const driver_t *driver,
                                 compile_options_t *options)
 {
@@ -169,7 +171,7 @@ static tow_status_t assign(driver_t *driver, executable_t *executable,
     return find_locals(driver, executable);
 }
 
-/* -- Making ---------------------------------------------------------------- */
+/* -- Creating -------------------------------------------------------------- */
 
 static void fill_signature(executable_t *executable)
 {
@@ -237,7 +239,7 @@ static tow_status_t make_executable(driver_t *driver,
 
 /* -- The table's entries --------------------------------------------------- */
 
-/* What a compile holds until it is told. */
+/* A compile until its `done` runs. */
 typedef struct pending {
     tow_compile_t *next;
     tow_status_t status;
@@ -274,7 +276,7 @@ void tow_sim_compiles_finish(driver_t *driver)
     }
 }
 
-void tow_sim_compiles_forget(driver_t *driver)
+void tow_sim_compiles_discard(driver_t *driver)
 {
     for (tow_compile_t *compile = driver->compiles; compile != NULL;
          compile = pending_of(compile)->next)
@@ -298,8 +300,8 @@ static tow_status_t check_stage(const driver_t *driver,
             return TOW_ERROR(
                 TOW_UNIMPLEMENTED,
                 "%s of devices %lld and %lld: simulated devices of two "
-                "processes cannot meet: run it on the devices of one worker, "
-                "or on a simulated cluster (`tow sim`)",
+                "processes have no common fabric: run it on the devices of one "
+                "worker, or on a simulated cluster (`tow sim`)",
                 tow_sim_collective_name(stage->kind),
                 (long long)assignment->ids[position], (long long)id);
         }
@@ -307,8 +309,8 @@ static tow_status_t check_stage(const driver_t *driver,
     return TOW_OK;
 }
 
-/* A fabric of its own has these devices only: members elsewhere would never come.
- * What is only compiled here may run where they do. */
+/* A fabric of its own has only these devices: members on other hosts would
+ * never arrive. A program that is only compiled here may run elsewhere. */
 static tow_status_t check_members_meet(const driver_t *driver,
                                        const executable_t *executable)
 {
@@ -338,7 +340,7 @@ tow_status_t tow_sim_load(tow_driver_t *base, tow_compile_t *load)
     if (pending->status != TOW_OK) return TOW_OK;
     pending->status = check_members_meet(driver, pending->executable);
     if (pending->status == TOW_OK) return TOW_OK;
-    tow_sim_executable_drop(pending->executable);
+    tow_sim_executable_unref(pending->executable);
     pending->executable = NULL;
     return TOW_OK;
 }
@@ -367,7 +369,7 @@ void tow_sim_executable_retain(tow_executable_t *base)
     ((executable_t *)base)->reference_count++;
 }
 
-void tow_sim_executable_drop(executable_t *executable)
+void tow_sim_executable_unref(executable_t *executable)
 {
     TOW_ASSERT(executable->reference_count > 0);
     if (--executable->reference_count > 0) return;
@@ -378,5 +380,5 @@ void tow_sim_executable_drop(executable_t *executable)
 
 void tow_sim_executable_release(tow_executable_t *base)
 {
-    tow_sim_executable_drop((executable_t *)base);
+    tow_sim_executable_unref((executable_t *)base);
 }

@@ -1,66 +1,68 @@
-/* Compiling, options, loading elsewhere. */
+/* Compiling, options, loading on other hosts. */
 #include "device/sim/device_testing_impl.h"
 
 #define HEAD "towpath-cost 1\nname x\n"
 
-static void open_two(world_t *world)
+static void open_two(fixture_t *fixture)
 {
-    world_open(world, (world_options_t){.host_count = 2, .device_count = 2});
+    fixture_open(fixture,
+                 (fixture_options_t){.host_count = 2, .device_count = 2});
 }
 
-static void expect_refused(world_t *world, const char *text,
+static void expect_refused(fixture_t *fixture, const char *text,
                            const options_bytes_t *options, const char *words)
 {
     tow_executable_t *executable;
-    expect_error(try_compile(world, 0, text, options, &executable),
+    expect_error(try_compile(fixture, 0, text, options, &executable),
                  TOW_INVALID_ARGUMENT, words);
-    assert_int_equal(tow_sim_device_counts(driver_at(world, 0)).executables, 0);
+    assert_int_equal(tow_sim_device_counts(driver_at(fixture, 0)).executables,
+                     0);
 }
 
 static void without_options_the_first_device_does_it(void **state)
 {
     (void)state;
-    world_t world;
+    fixture_t fixture;
     tow_executable_t *executable;
-    open_two(&world);
-    must(try_compile(&world, 1, HEAD "compute flops 8 f32\n", NULL,
+    open_two(&fixture);
+    must(try_compile(&fixture, 1, HEAD "compute flops 8 f32\n", NULL,
                      &executable));
     assert_int_equal(executable->local_device_count, 1);
     assert_int_equal(executable->local_devices[0], 0);
     assert_int_equal(executable->signature.replica_count, 1);
     assert_string_equal(executable->signature.name, "x");
     assert_true(executable->signature.flops > 7.5);
-    world_close(&world);
+    fixture_close(&fixture);
 }
 
 static void devices_are_taken_in_the_order_of_the_assignment(void **state)
 {
     (void)state;
-    world_t world;
+    fixture_t fixture;
     const int64_t ids[] = {3, 1, 0, 2};
-    open_two(&world);
-    tow_executable_t *executable = compile_for(&world, 0, HEAD, ids, 4);
+    open_two(&fixture);
+    tow_executable_t *executable = compile_for(&fixture, 0, HEAD, ids, 4);
     assert_int_equal(executable->local_device_count, 2);
     assert_int_equal(executable->local_devices[0], 1);
     assert_int_equal(executable->local_devices[1], 0);
     tow_executable_release(executable);
-    executable = compile_for(&world, 1, HEAD, ids, 4);
+    executable = compile_for(&fixture, 1, HEAD, ids, 4);
     assert_int_equal(executable->local_devices[0], 1);
     assert_int_equal(executable->local_devices[1], 0);
-    world_close(&world);
+    fixture_close(&fixture);
 }
 
 static void a_program_for_others_is_there_to_be_shipped(void **state)
 {
     (void)state;
-    world_t world;
+    fixture_t fixture;
     launch_t launch;
     const int64_t theirs[] = {2, 3};
     void *bytes;
     size_t size;
-    open_two(&world);
+    open_two(&fixture);
     tow_executable_t *executable =
-        compile_for(&world, 0, HEAD "barrier\n", theirs, 2);
+        compile_for(&fixture, 0, HEAD "barrier\n", theirs, 2);
     assert_int_equal(executable->local_device_count, 0);
     expect_error(try_launch(&launch, executable, 1, NULL, 0),
                  TOW_FAILED_PRECONDITION, "none of this host's devices");
@@ -69,86 +71,87 @@ static void a_program_for_others_is_there_to_be_shipped(void **state)
     compiled_t loaded = {.compile = {.program = {bytes, size},
                                      .options = {options.bytes, options.size},
                                      .done = compile_done}};
-    must(tow_driver_load(driver_at(&world, 1), &loaded.compile));
-    run_idle(&world);
+    must(tow_driver_load(driver_at(&fixture, 1), &loaded.compile));
+    run_idle(&fixture);
     must(loaded.status);
     tow_free(bytes);
     assert_int_equal(loaded.executable->local_device_count, 2);
     launch_gang(&launch, loaded.executable, 1);
-    run_idle(&world);
+    run_idle(&fixture);
     assert_true(launch.is_done);
     must(launch.status);
-    world_close(&world);
+    fixture_close(&fixture);
 }
 
 static void bad_programs_and_options_are_refused(void **state)
 {
     (void)state;
-    world_t world;
+    fixture_t fixture;
     const int64_t three[] = {0, 1, 2}, twice[] = {1, 1};
-    open_two(&world);
-    expect_refused(&world, "nonsense", NULL, "line 1: the first line must be");
-    expect_refused(&world, HEAD "compute flops 1 bf16\n", NULL,
-                   "cost program x: model toy does not say how fast it "
-                   "computes bf16; it knows: f32");
+    open_two(&fixture);
+    expect_refused(&fixture, "nonsense", NULL,
+                   "line 1: the first line must be");
+    expect_refused(
+        &fixture, HEAD "compute flops 1 bf16\n", NULL,
+        "cost program x: model toy has no rate for bf16; it knows: f32");
     options_bytes_t options = assign_to(three, 3);
-    expect_refused(&world, HEAD "barrier group 2\n", &options,
+    expect_refused(&fixture, HEAD "barrier group 2\n", &options,
                    "barrier among groups of 2, stride 1: 3 devices do not "
                    "divide into them");
-    expect_refused(&world, HEAD "barrier group 4\n", &options, "3 devices");
+    expect_refused(&fixture, HEAD "barrier group 4\n", &options, "3 devices");
     options = assign_to(twice, 2);
-    expect_refused(&world, HEAD, &options, "device 1 is assigned twice");
+    expect_refused(&fixture, HEAD, &options, "device 1 is assigned twice");
     options.bytes[1] = 100; /* A length beyond the end. */
-    expect_refused(&world, HEAD, &options, "not a CompileOptionsProto");
+    expect_refused(&fixture, HEAD, &options, "not a CompileOptionsProto");
     options = assign_to(three, 3);
     options.bytes[14] = 2; /* Two replicas, and three devices. */
-    expect_refused(&world, HEAD, &options,
+    expect_refused(&fixture, HEAD, &options,
                    "2 replicas of 1 partitions, and devices for 3 of 1");
     options =
         (options_bytes_t){.bytes = {3 << 3 | 2, 2, 4 << 3, 100}, .size = 4};
-    expect_refused(&world, HEAD, &options,
+    expect_refused(&fixture, HEAD, &options,
                    "100 devices are wanted and none assigned; this host has 2");
-    world_close(&world);
+    fixture_close(&fixture);
 }
 
 static void every_cut_of_the_options_is_survived(void **state)
 {
     (void)state;
-    world_t world;
+    fixture_t fixture;
     const int64_t ids[] = {0, 1, 2};
-    open_two(&world);
+    open_two(&fixture);
     options_bytes_t whole = assign_to(ids, 3);
     for (size_t size = 1; size < whole.size; size++) {
         tow_executable_t *executable;
         options_bytes_t cut = whole;
         cut.size = size;
-        expect_error(try_compile(&world, 0, HEAD, &cut, &executable),
+        expect_error(try_compile(&fixture, 0, HEAD, &cut, &executable),
                      TOW_INVALID_ARGUMENT, "compile options");
     }
-    world_close(&world);
+    fixture_close(&fixture);
 }
 
 static void stablehlo_is_not_understood(void **state)
 {
     (void)state;
-    world_t world;
-    open_two(&world);
+    fixture_t fixture;
+    open_two(&fixture);
     compiled_t compiled = {.compile = {.format = TOW_PROGRAM_MLIR,
                                        .program = {"module {}", 9},
                                        .done = compile_done}};
-    expect_error(tow_driver_compile(driver_at(&world, 0), &compiled.compile),
+    expect_error(tow_driver_compile(driver_at(&fixture, 0), &compiled.compile),
                  TOW_UNIMPLEMENTED, "cost programs");
-    world_close(&world);
+    fixture_close(&fixture);
 }
 
-/* One host from birth to death, with memory refused somewhere. */
+/* One host from creation to crash, with one allocation that fails. */
 static tow_exhaust_result_t live(void *context)
 {
-    world_t *world = context;
+    fixture_t *fixture = context;
     tow_driver_t *driver;
     tow_sim_device_options_t options = {
-        .model = &world->model, .device_count = 3, .first_id = 100};
-    tow_env_t *env = driver_at(world, 0)->env;
+        .model = &fixture->model, .device_count = 3, .first_id = 100};
+    tow_env_t *env = driver_at(fixture, 0)->env;
     tow_status_t status = tow_sim_device_driver_create(env, &options, &driver);
     if (status != TOW_OK) {
         tow_status_release(status);
@@ -163,7 +166,7 @@ static tow_exhaust_result_t live(void *context)
     launch_t launch = {0};
     status = tow_driver_compile(driver, &compiled.compile);
     if (status == TOW_OK) {
-        run_idle(world);
+        run_idle(fixture);
         status = compiled.status;
     }
     if (status == TOW_OK)
@@ -171,10 +174,10 @@ static tow_exhaust_result_t live(void *context)
     if (status == TOW_OK)
         status = try_launch(&launch, compiled.executable, 1, &buffer, 1);
     if (status == TOW_OK) {
-        run_idle(world);
+        run_idle(fixture);
         status = launch.status;
     }
-    tow_sim_device_driver_crash(driver); /* Frees all there is. */
+    tow_sim_device_driver_crash(driver); /* Frees everything. */
     bool is_good = status == TOW_OK;
     tow_status_release(status);
     return is_good ? TOW_EXHAUST_SUCCEEDED : TOW_EXHAUST_FAILED;
@@ -183,12 +186,12 @@ static tow_exhaust_result_t live(void *context)
 static void without_memory_nothing_leaks(void **state)
 {
     (void)state;
-    world_t world;
-    open_two(&world);
-    /* Once undisturbed, so that the world itself has grown. */
-    assert_int_equal(live(&world), TOW_EXHAUST_SUCCEEDED);
-    assert_true(tow_test_exhaust(live, &world) > 10);
-    world_close(&world);
+    fixture_t fixture;
+    open_two(&fixture);
+    /* Once without failures, so that the fixture has allocated its memory. */
+    assert_int_equal(live(&fixture), TOW_EXHAUST_SUCCEEDED);
+    assert_true(tow_test_exhaust(live, &fixture) > 10);
+    fixture_close(&fixture);
 }
 
 TOW_TEST_MAIN(

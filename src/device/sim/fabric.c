@@ -1,8 +1,8 @@
-/* Meetings: members come, wait, go on or give up.
+/* Rendezvous: members of a collective arrive, wait, and continue or withdraw.
  *
- * A meeting is made by its first member and freed with its last. It is open
- * until all have come; then nobody can join, and each member's timer is set to
- * the same moment. If one withdraws before that moment the timers of the others
+ * The first member makes a rendezvous, and the last frees it. It is open until
+ * all have arrived; then no other can join, and the timers of all members are
+ * set to the same time. If one withdraws before that, the timers of the others
  * are stopped: their collective never ends. */
 #include "device/sim/fabric_impl.h"
 
@@ -22,7 +22,7 @@ tow_status_t tow_sim_fabric_create(const tow_sim_fabric_options_t *options,
     tow_sim_fabric_t *fabric = tow_calloc(1, sizeof(*fabric));
     if (fabric == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     if (options != NULL) fabric->options = *options;
-    tow_list_init(&fabric->meetings);
+    tow_list_init(&fabric->all_rendezvous);
     *out_fabric = fabric;
     return TOW_OK;
 }
@@ -88,7 +88,7 @@ void tow_sim_assignment_release(tow_sim_fabric_t *fabric,
     while (*at != assignment)
         at = &(*at)->next_same_hash;
     *at = assignment->next_same_hash;
-    /* Replaces a value in its place, which takes no memory. */
+    /* Replaces a value, which needs no memory. */
     if (first == NULL)
         tow_map_remove(&fabric->assignments, assignment->hash);
     else
@@ -98,27 +98,27 @@ void tow_sim_assignment_release(tow_sim_fabric_t *fabric,
 
 /* -- Devices --------------------------------------------------------------- */
 
-static void await_absent(tow_sim_fabric_t *fabric, const meeting_t *meeting,
-                         uint32_t change)
+static void await_absent(tow_sim_fabric_t *fabric,
+                         const rendezvous_t *rendezvous, uint32_t change)
 {
-    for (uint32_t rank = 0; rank < meeting->group.size; rank++) {
-        if (tow_sim_meeting_has(meeting, rank)) continue;
-        uint64_t id = (uint64_t)tow_sim_group_id(&meeting->group, rank);
+    for (uint32_t rank = 0; rank < rendezvous->group.size; rank++) {
+        if (tow_sim_rendezvous_has(rendezvous, rank)) continue;
+        uint64_t id = (uint64_t)tow_sim_group_id(&rendezvous->group, rank);
         member_t *member = tow_map_find(&fabric->members, id);
         if (member != NULL) member->awaited_count += change;
     }
 }
 
-/* A device that comes back after its node has died, or comes late. */
+/* A device that joins again after its host has died, or joins late. */
 static void count_awaiting(const tow_sim_fabric_t *fabric, member_t *member)
 {
-    const tow_list_t *head = &fabric->meetings;
+    const tow_list_t *head = &fabric->all_rendezvous;
     for (const tow_list_t *at = head->next; at != head; at = at->next) {
-        const meeting_t *meeting =
-            TOW_CONTAINER_OF(at, const meeting_t, in_fabric);
-        for (uint32_t rank = 0; rank < meeting->group.size; rank++)
-            if (!tow_sim_meeting_has(meeting, rank) &&
-                tow_sim_group_id(&meeting->group, rank) == member->device_id)
+        const rendezvous_t *rendezvous =
+            TOW_CONTAINER_OF(at, const rendezvous_t, in_fabric);
+        for (uint32_t rank = 0; rank < rendezvous->group.size; rank++)
+            if (!tow_sim_rendezvous_has(rendezvous, rank) &&
+                tow_sim_group_id(&rendezvous->group, rank) == member->device_id)
                 member->awaited_count++;
     }
 }
@@ -132,12 +132,12 @@ tow_status_t tow_sim_fabric_join(tow_sim_fabric_t *fabric, member_t *member)
                          member->device_id);
     if (!tow_map_put(&fabric->members, id, member))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    tow_list_init(&member->in_meeting);
+    tow_list_init(&member->in_rendezvous);
     count_awaiting(fabric, member);
     return TOW_OK;
 }
 
-void tow_sim_fabric_vanish(tow_sim_fabric_t *fabric, member_t *member)
+void tow_sim_fabric_leave(tow_sim_fabric_t *fabric, member_t *member)
 {
     uint64_t id = (uint64_t)member->device_id;
     if (tow_map_find(&fabric->members, id) != member) return;
@@ -145,7 +145,7 @@ void tow_sim_fabric_vanish(tow_sim_fabric_t *fabric, member_t *member)
     tow_map_remove(&fabric->members, id);
 }
 
-/* -- Meetings -------------------------------------------------------------- */
+/* -- Rendezvous ------------------------------------------------------------ */
 
 static uint64_t hash_of(const arrival_t *arrival)
 {
@@ -155,97 +155,99 @@ static uint64_t hash_of(const arrival_t *arrival)
     return tow_mix64(hash ^ ((uint64_t)group->start << 32 | group->stride));
 }
 
-static bool is_same_place(const meeting_t *meeting, const arrival_t *arrival)
+static bool is_same_place(const rendezvous_t *rendezvous,
+                          const arrival_t *arrival)
 {
-    return meeting->gang_id == arrival->gang_id &&
-           meeting->collective == arrival->collective &&
-           meeting->group.assignment == arrival->group.assignment &&
-           meeting->group.start == arrival->group.start &&
-           meeting->group.stride == arrival->group.stride;
+    return rendezvous->gang_id == arrival->gang_id &&
+           rendezvous->collective == arrival->collective &&
+           rendezvous->group.assignment == arrival->group.assignment &&
+           rendezvous->group.start == arrival->group.start &&
+           rendezvous->group.stride == arrival->group.stride;
 }
 
-static meeting_t *find_meeting(const tow_sim_fabric_t *fabric,
-                               const arrival_t *arrival)
+static rendezvous_t *find_rendezvous(const tow_sim_fabric_t *fabric,
+                                     const arrival_t *arrival)
 {
-    meeting_t *meeting = tow_map_find(&fabric->open, hash_of(arrival));
-    while (meeting != NULL && !is_same_place(meeting, arrival))
-        meeting = meeting->next_same_hash;
-    return meeting;
+    rendezvous_t *rendezvous = tow_map_find(&fabric->open, hash_of(arrival));
+    while (rendezvous != NULL && !is_same_place(rendezvous, arrival))
+        rendezvous = rendezvous->next_same_hash;
+    return rendezvous;
 }
 
-static meeting_t *make_meeting(tow_sim_fabric_t *fabric,
-                               const arrival_t *arrival)
+static rendezvous_t *make_rendezvous(tow_sim_fabric_t *fabric,
+                                     const arrival_t *arrival)
 {
     size_t words = (arrival->group.size + 63) / 64;
-    meeting_t *meeting =
-        tow_calloc(1, sizeof(*meeting) + words * sizeof(uint64_t));
-    if (meeting == NULL) return NULL;
-    meeting->hash = hash_of(arrival);
-    meeting->gang_id = arrival->gang_id;
-    meeting->collective = arrival->collective;
-    meeting->kind = arrival->kind;
-    meeting->bytes = arrival->bytes;
-    meeting->group = arrival->group;
-    meeting->next_same_hash = tow_map_find(&fabric->open, meeting->hash);
-    if (!tow_map_put(&fabric->open, meeting->hash, meeting)) {
-        tow_free(meeting);
+    rendezvous_t *rendezvous =
+        tow_calloc(1, sizeof(*rendezvous) + words * sizeof(uint64_t));
+    if (rendezvous == NULL) return NULL;
+    rendezvous->hash = hash_of(arrival);
+    rendezvous->gang_id = arrival->gang_id;
+    rendezvous->collective = arrival->collective;
+    rendezvous->kind = arrival->kind;
+    rendezvous->bytes = arrival->bytes;
+    rendezvous->group = arrival->group;
+    rendezvous->next_same_hash = tow_map_find(&fabric->open, rendezvous->hash);
+    if (!tow_map_put(&fabric->open, rendezvous->hash, rendezvous)) {
+        tow_free(rendezvous);
         return NULL;
     }
-    meeting->is_open = true;
-    meeting->is_broken =
+    rendezvous->is_open = true;
+    rendezvous->is_broken =
         tow_map_find(&fabric->aborted, arrival->gang_id) != NULL;
-    meeting->group.assignment->reference_count++;
-    tow_list_init(&meeting->members);
-    tow_list_append(&fabric->meetings, &meeting->in_fabric);
-    await_absent(fabric, meeting, 1);
-    return meeting;
+    rendezvous->group.assignment->reference_count++;
+    tow_list_init(&rendezvous->members);
+    tow_list_append(&fabric->all_rendezvous, &rendezvous->in_fabric);
+    await_absent(fabric, rendezvous, 1);
+    return rendezvous;
 }
 
-/* Nobody can join any more. */
-static void shut_meeting(tow_sim_fabric_t *fabric, meeting_t *meeting)
+/* No member can join any more. */
+static void shut_rendezvous(tow_sim_fabric_t *fabric, rendezvous_t *rendezvous)
 {
-    if (!meeting->is_open) return;
-    meeting->is_open = false;
-    meeting_t *first = tow_map_find(&fabric->open, meeting->hash);
-    meeting_t **at = &first;
-    while (*at != meeting)
+    if (!rendezvous->is_open) return;
+    rendezvous->is_open = false;
+    rendezvous_t *first = tow_map_find(&fabric->open, rendezvous->hash);
+    rendezvous_t **at = &first;
+    while (*at != rendezvous)
         at = &(*at)->next_same_hash;
-    *at = meeting->next_same_hash;
+    *at = rendezvous->next_same_hash;
     if (first == NULL)
-        tow_map_remove(&fabric->open, meeting->hash);
+        tow_map_remove(&fabric->open, rendezvous->hash);
     else
-        TOW_ASSERT(tow_map_put(&fabric->open, meeting->hash, first));
+        TOW_ASSERT(tow_map_put(&fabric->open, rendezvous->hash, first));
 }
 
-static void free_meeting(tow_sim_fabric_t *fabric, meeting_t *meeting)
+static void free_rendezvous(tow_sim_fabric_t *fabric, rendezvous_t *rendezvous)
 {
-    TOW_ASSERT(tow_list_is_empty(&meeting->members));
-    shut_meeting(fabric, meeting);
-    if (!meeting->is_running) await_absent(fabric, meeting, UINT32_MAX);
-    tow_list_remove(&meeting->in_fabric);
-    tow_sim_assignment_release(fabric, meeting->group.assignment);
-    tow_free(meeting);
+    TOW_ASSERT(tow_list_is_empty(&rendezvous->members));
+    shut_rendezvous(fabric, rendezvous);
+    if (!rendezvous->is_running) await_absent(fabric, rendezvous, UINT32_MAX);
+    tow_list_remove(&rendezvous->in_fabric);
+    tow_sim_assignment_release(fabric, rendezvous->group.assignment);
+    tow_free(rendezvous);
 }
 
-static tow_status_t check_agrees(const meeting_t *meeting,
+static tow_status_t check_agrees(const rendezvous_t *rendezvous,
                                  const member_t *member,
                                  const arrival_t *arrival)
 {
-    if (meeting->kind == arrival->kind && meeting->bytes == arrival->bytes &&
-        meeting->group.size == arrival->group.size &&
-        !tow_sim_meeting_has(meeting, arrival->rank))
+    if (rendezvous->kind == arrival->kind &&
+        rendezvous->bytes == arrival->bytes &&
+        rendezvous->group.size == arrival->group.size &&
+        !tow_sim_rendezvous_has(rendezvous, arrival->rank))
         return TOW_OK;
     return TOW_ERROR(
         TOW_FAILED_PRECONDITION,
         "gang %" PRIu64 ", collective %u: device %" PRId64
-        " comes for %s of %" PRIu64 " bytes among %u, and %u others are there "
-        "for %s of %" PRIu64 " bytes among %u: the members run different "
-        "programs, or one gang id names two runs",
+        " arrives for %s of %" PRIu64 " bytes among %u, and %u others wait for "
+        "%s of %" PRIu64 " bytes among %u: the members run different programs, "
+        "or two runs have one gang id",
         arrival->gang_id, arrival->collective, member->device_id,
         tow_sim_collective_name(arrival->kind), arrival->bytes,
-        arrival->group.size, meeting->present_count,
-        tow_sim_collective_name(meeting->kind), meeting->bytes,
-        meeting->group.size);
+        arrival->group.size, rendezvous->present_count,
+        tow_sim_collective_name(rendezvous->kind), rendezvous->bytes,
+        rendezvous->group.size);
 }
 
 static uint64_t weigh(uint64_t contribution, uint32_t rank)
@@ -253,156 +255,164 @@ static uint64_t weigh(uint64_t contribution, uint32_t rank)
     return tow_mix64(contribution ^ tow_mix64((uint64_t)rank + 1));
 }
 
-/* All are there: each wakes up at the same moment. */
-static void start_collective(tow_sim_fabric_t *fabric, meeting_t *meeting,
+/* All have arrived: they continue at the same time. */
+static void start_collective(tow_sim_fabric_t *fabric, rendezvous_t *rendezvous,
                              int64_t now_ns)
 {
-    shut_meeting(fabric, meeting);
-    meeting->is_running = true;
+    shut_rendezvous(fabric, rendezvous);
+    rendezvous->is_running = true;
+    tow_sim_rendezvous_check(rendezvous);
     fabric->counts.collectives++;
-    int64_t end_ns = now_ns + (int64_t)meeting->duration_ns;
-    tow_list_t *head = &meeting->members;
+    int64_t end_ns = now_ns + (int64_t)rendezvous->duration_ns;
+    tow_list_t *head = &rendezvous->members;
     for (tow_list_t *at = head->next; at != head; at = at->next) {
-        member_t *member = TOW_CONTAINER_OF(at, member_t, in_meeting);
-        member->combined = meeting->combined;
+        member_t *member = TOW_CONTAINER_OF(at, member_t, in_rendezvous);
+        member->combined = rendezvous->combined;
         tow_env_timer_start(member->env, member->timer, end_ns);
     }
 }
 
-static void enter(meeting_t *meeting, member_t *member,
+static void enter(rendezvous_t *rendezvous, member_t *member,
                   const arrival_t *arrival)
 {
-    member->meeting = meeting;
+    member->rendezvous = rendezvous;
     member->rank = arrival->rank;
     member->since_ns = arrival->now_ns;
-    tow_list_append(&meeting->members, &member->in_meeting);
-    meeting->present[arrival->rank / 64] |= (uint64_t)1 << arrival->rank % 64;
-    meeting->present_count++;
-    meeting->combined += weigh(member->contribution, arrival->rank);
-    if (arrival->duration_ns > meeting->duration_ns)
-        meeting->duration_ns = arrival->duration_ns;
+    tow_list_append(&rendezvous->members, &member->in_rendezvous);
+    rendezvous->present[arrival->rank / 64] |= (uint64_t)1
+                                               << arrival->rank % 64;
+    rendezvous->present_count++;
+    rendezvous->combined += weigh(member->contribution, arrival->rank);
+    if (arrival->duration_ns > rendezvous->duration_ns)
+        rendezvous->duration_ns = arrival->duration_ns;
     TOW_ASSERT(member->awaited_count > 0);
     member->awaited_count--;
+    tow_sim_rendezvous_check(rendezvous);
 }
 
 tow_status_t tow_sim_fabric_arrive(tow_sim_fabric_t *fabric, member_t *member,
                                    const arrival_t *arrival)
 {
-    TOW_ASSERT(member->meeting == NULL && arrival->rank < arrival->group.size);
+    TOW_ASSERT(member->rendezvous == NULL &&
+               arrival->rank < arrival->group.size);
     TOW_ASSERT(tow_sim_group_id(&arrival->group, arrival->rank) ==
                member->device_id);
-    meeting_t *meeting = find_meeting(fabric, arrival);
-    if (meeting == NULL) meeting = make_meeting(fabric, arrival);
-    if (meeting == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    TOW_RETURN_IF_ERROR(check_agrees(meeting, member, arrival));
-    enter(meeting, member, arrival);
-    if (meeting->present_count == meeting->group.size)
-        start_collective(fabric, meeting, arrival->now_ns);
+    rendezvous_t *rendezvous = find_rendezvous(fabric, arrival);
+    if (rendezvous == NULL) rendezvous = make_rendezvous(fabric, arrival);
+    if (rendezvous == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    TOW_RETURN_IF_ERROR(check_agrees(rendezvous, member, arrival));
+    enter(rendezvous, member, arrival);
+    if (rendezvous->present_count == rendezvous->group.size)
+        start_collective(fabric, rendezvous, arrival->now_ns);
     else if (member->awaited_count > 0)
-        tow_sim_fabric_look_for_circle(fabric, member);
+        tow_sim_fabric_find_cycle(fabric, member);
     return TOW_OK;
 }
 
 static void leave(tow_sim_fabric_t *fabric, member_t *member)
 {
-    meeting_t *meeting = member->meeting;
-    tow_list_remove(&member->in_meeting);
-    member->meeting = NULL;
-    if (tow_list_is_empty(&meeting->members)) free_meeting(fabric, meeting);
+    rendezvous_t *rendezvous = member->rendezvous;
+    tow_list_remove(&member->in_rendezvous);
+    member->rendezvous = NULL;
+    tow_sim_rendezvous_check(rendezvous);
+    if (tow_list_is_empty(&rendezvous->members))
+        free_rendezvous(fabric, rendezvous);
 }
 
 void tow_sim_fabric_depart(tow_sim_fabric_t *fabric, member_t *member)
 {
-    TOW_ASSERT(member->meeting != NULL && member->meeting->is_running);
-    member->meeting->has_departed = true;
+    TOW_ASSERT(member->rendezvous != NULL && member->rendezvous->is_running);
+    member->rendezvous->has_departed = true;
     leave(fabric, member);
 }
 
-/* Who had come waits again, for one that never will. */
-static void stop_collective(meeting_t *meeting)
+/* The members wait again, for one that never arrives. */
+static void stop_collective(rendezvous_t *rendezvous)
 {
-    meeting->is_running = false;
-    tow_list_t *head = &meeting->members;
+    rendezvous->is_running = false;
+    tow_list_t *head = &rendezvous->members;
     for (tow_list_t *at = head->next; at != head; at = at->next) {
-        member_t *member = TOW_CONTAINER_OF(at, member_t, in_meeting);
-        if (member->env != NULL) /* else its node has died */
+        member_t *member = TOW_CONTAINER_OF(at, member_t, in_rendezvous);
+        if (member->env != NULL) /* otherwise its host has died */
             tow_env_timer_stop(member->env, member->timer);
     }
 }
 
 void tow_sim_fabric_withdraw(tow_sim_fabric_t *fabric, member_t *member)
 {
-    meeting_t *meeting = member->meeting;
-    if (meeting == NULL) return;
-    if (!meeting->has_departed) {
+    rendezvous_t *rendezvous = member->rendezvous;
+    if (rendezvous == NULL) return;
+    if (!rendezvous->has_departed) {
         uint32_t rank = member->rank;
-        tow_list_remove(&member->in_meeting);
-        if (meeting->is_running) stop_collective(meeting);
-        shut_meeting(fabric, meeting);
-        meeting->is_broken = true;
-        meeting->present[rank / 64] &= ~((uint64_t)1 << rank % 64);
-        meeting->present_count--;
+        tow_list_remove(&member->in_rendezvous);
+        if (rendezvous->is_running) stop_collective(rendezvous);
+        shut_rendezvous(fabric, rendezvous);
+        rendezvous->is_broken = true;
+        rendezvous->present[rank / 64] &= ~((uint64_t)1 << rank % 64);
+        rendezvous->present_count--;
         member->awaited_count++;
     }
     leave(fabric, member);
 }
 
-static void break_meetings(tow_sim_fabric_t *fabric, uint64_t gang_id)
+static void break_all_of_gang(tow_sim_fabric_t *fabric, uint64_t gang_id)
 {
-    tow_list_t *head = &fabric->meetings;
+    tow_list_t *head = &fabric->all_rendezvous;
     for (tow_list_t *at = head->next; at != head; at = at->next) {
-        meeting_t *meeting = TOW_CONTAINER_OF(at, meeting_t, in_fabric);
-        if (meeting->gang_id == gang_id) meeting->is_broken = true;
+        rendezvous_t *rendezvous =
+            TOW_CONTAINER_OF(at, rendezvous_t, in_fabric);
+        if (rendezvous->gang_id == gang_id) rendezvous->is_broken = true;
     }
 }
 
 void tow_sim_fabric_abort(tow_sim_fabric_t *fabric, uint64_t gang_id)
 {
-    break_meetings(fabric, gang_id);
+    break_all_of_gang(fabric, gang_id);
     if (tow_map_find(&fabric->aborted, gang_id) != NULL) return;
     uint64_t *slot =
         &fabric->aborted_ids[fabric->aborted_count % TOW_SIM_ABORTED_GANGS_MAX];
     if (fabric->aborted_count >= TOW_SIM_ABORTED_GANGS_MAX)
         tow_map_remove(&fabric->aborted, *slot);
-    /* Without memory it is not remembered, and may be told as a deadlock. */
+    /* Without memory the gang is not remembered, and may be reported as a
+     * deadlock. */
     if (!tow_map_put(&fabric->aborted, gang_id, fabric)) return;
     *slot = gang_id;
     fabric->aborted_count++;
 }
 
-/* -- Looking --------------------------------------------------------------- */
+/* -- Reports --------------------------------------------------------------- */
 
 static tow_sim_stuck_t describe(const member_t *member)
 {
-    const meeting_t *meeting = member->meeting;
+    const rendezvous_t *rendezvous = member->rendezvous;
     return (tow_sim_stuck_t){.device_id = member->device_id,
-                             .gang_id = meeting->gang_id,
-                             .collective = meeting->collective,
-                             .kind = meeting->kind,
+                             .gang_id = rendezvous->gang_id,
+                             .collective = rendezvous->collective,
+                             .kind = rendezvous->kind,
                              .since_ns = member->since_ns,
-                             .member_count = meeting->group.size,
-                             .present_count = meeting->present_count};
+                             .member_count = rendezvous->group.size,
+                             .present_count = rendezvous->present_count};
 }
 
 size_t tow_sim_fabric_stuck(const tow_sim_fabric_t *fabric,
                             tow_sim_stuck_t *out_stuck, size_t capacity)
 {
     size_t count = 0;
-    const tow_list_t *head = &fabric->meetings;
+    const tow_list_t *head = &fabric->all_rendezvous;
     for (const tow_list_t *at = head->next; at != head; at = at->next) {
-        const meeting_t *meeting =
-            TOW_CONTAINER_OF(at, const meeting_t, in_fabric);
-        if (meeting->is_running) continue;
-        const tow_list_t *members = &meeting->members;
+        const rendezvous_t *rendezvous =
+            TOW_CONTAINER_OF(at, const rendezvous_t, in_fabric);
+        if (rendezvous->is_running) continue;
+        const tow_list_t *members = &rendezvous->members;
         for (const tow_list_t *m = members->next; m != members; m = m->next)
             if (count++ < capacity)
-                out_stuck[count - 1] =
-                    describe(TOW_CONTAINER_OF(m, const member_t, in_meeting));
+                out_stuck[count - 1] = describe(
+                    TOW_CONTAINER_OF(m, const member_t, in_rendezvous));
     }
     return count;
 }
 
-/* Text that stops at its end. */
+/* Text that is truncated at its capacity. */
 typedef struct note {
     char *text;
     size_t capacity;
@@ -428,27 +438,28 @@ static void add_missing(note_t *note, const tow_sim_fabric_t *fabric,
     const member_t *member = tow_map_find(&fabric->members, (uint64_t)id);
     add(note, " %" PRId64, id);
     if (member == NULL)
-        add(note, " (gone)");
-    else if (member->meeting != NULL)
-        add(note, " (in gang %" PRIu64 ")", member->meeting->gang_id);
+        add(note, " (not connected)");
+    else if (member->rendezvous != NULL)
+        add(note, " (in gang %" PRIu64 ")", member->rendezvous->gang_id);
 }
 
-static void add_meeting(note_t *note, const tow_sim_fabric_t *fabric,
-                        const meeting_t *meeting)
+static void add_rendezvous(note_t *note, const tow_sim_fabric_t *fabric,
+                           const rendezvous_t *rendezvous)
 {
-    const member_t *first =
-        TOW_CONTAINER_OF(meeting->members.next, const member_t, in_meeting);
+    const member_t *first = TOW_CONTAINER_OF(rendezvous->members.next,
+                                             const member_t, in_rendezvous);
     add(note,
         "gang %" PRIu64 ", collective %u (%s): %u of %u devices wait, the "
         "first, %" PRId64 ", since %" PRId64 " ns; missing:",
-        meeting->gang_id, meeting->collective,
-        tow_sim_collective_name(meeting->kind), meeting->present_count,
-        meeting->group.size, first->device_id, first->since_ns);
+        rendezvous->gang_id, rendezvous->collective,
+        tow_sim_collective_name(rendezvous->kind), rendezvous->present_count,
+        rendezvous->group.size, first->device_id, first->since_ns);
     uint32_t missing = 0;
-    for (uint32_t rank = 0; rank < meeting->group.size; rank++)
-        if (!tow_sim_meeting_has(meeting, rank) &&
+    for (uint32_t rank = 0; rank < rendezvous->group.size; rank++)
+        if (!tow_sim_rendezvous_has(rendezvous, rank) &&
             missing++ < TOW_SIM_SHOWN_DEVICES_MAX)
-            add_missing(note, fabric, tow_sim_group_id(&meeting->group, rank));
+            add_missing(note, fabric,
+                        tow_sim_group_id(&rendezvous->group, rank));
     if (missing > TOW_SIM_SHOWN_DEVICES_MAX)
         add(note, " and %u more", missing - TOW_SIM_SHOWN_DEVICES_MAX);
     add(note, "\n");
@@ -460,11 +471,11 @@ const char *tow_sim_fabric_explain(const tow_sim_fabric_t *fabric, char *text,
     TOW_ASSERT(capacity > 0);
     note_t note = {.text = text, .capacity = capacity};
     text[0] = '\0';
-    const tow_list_t *head = &fabric->meetings;
+    const tow_list_t *head = &fabric->all_rendezvous;
     for (const tow_list_t *at = head->next; at != head; at = at->next) {
-        const meeting_t *meeting =
-            TOW_CONTAINER_OF(at, const meeting_t, in_fabric);
-        if (!meeting->is_running) add_meeting(&note, fabric, meeting);
+        const rendezvous_t *rendezvous =
+            TOW_CONTAINER_OF(at, const rendezvous_t, in_fabric);
+        if (!rendezvous->is_running) add_rendezvous(&note, fabric, rendezvous);
     }
     return text;
 }

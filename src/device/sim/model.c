@@ -21,7 +21,7 @@ static uint64_t clamp_ns(wide_t ns)
     return ns < TOW_SIM_NS_MAX ? (uint64_t)ns : TOW_SIM_NS_MAX;
 }
 
-/* Below 2^64 * 2^30, and so is its sum with a divisor: 128 bits never wrap. */
+/* Below 2^64 * 2^30, and so is its sum with a divisor: 128 bits suffice. */
 uint64_t tow_sim_ns_at_rate(uint64_t amount, uint64_t per_second)
 {
     TOW_ASSERT(per_second > 0);
@@ -63,7 +63,8 @@ uint64_t tow_sim_model_collective_ns(const tow_sim_model_t *model,
 {
     TOW_ASSERT(member_count > 0 && member_count <= TOW_SIM_DEVICE_COUNT_MAX);
     if (member_count == 1) return 0;
-    /* All but our own part leaves us once: ceil((n - 1) / n * bytes). */
+    /* Each member sends all but its own part once: ceil((n - 1) / n *
+     * bytes). */
     wide_t share =
         ((wide_t)bytes * (member_count - 1) + member_count - 1) / member_count;
     uint64_t once =
@@ -114,7 +115,7 @@ static const property_t numbers[] = {
 #define FLOPS_BIT (1u << (TOW_COUNT_OF(numbers) + 1))
 #define FLOPS_KEY "flops_per_second."
 
-/* One line, cut. */
+/* One line, split. */
 typedef struct row {
     piece_t model;
     piece_t property;
@@ -131,7 +132,7 @@ static bool cut_at_comma(piece_t *line, piece_t *out_piece)
     return true;
 }
 
-/* Between quotes, without quotes inside, so that anything reads it. */
+/* Quoted, without quotes inside, so that any CSV reader accepts it. */
 static bool is_source(piece_t piece)
 {
     return piece.length > 2 && piece.start[0] == '"' &&
@@ -149,7 +150,7 @@ static tow_status_t cut_row(const reader_t *reader, piece_t line,
             reader, "not of the form model,property,value,\"source\"");
     if (!is_source(line))
         return tow_sim_reader_error(
-            reader, "each number says its source, in double quotes");
+            reader, "each number needs its source, in double quotes");
     if (!tow_sim_piece_is_name(out_row->model, TOW_SIM_MODEL_NAME_MAX))
         return tow_sim_reader_error(
             reader, "a model's name is 1 to %d letters, digits and \"-_./\"",

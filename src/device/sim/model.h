@@ -1,8 +1,8 @@
-/* Models of devices: how fast they compute, remember and talk.
+/* Device models: the speed of computation, memory and links.
  *
- * The models that come with us are in models.csv, each number with its source.
- * A file of the same form may be given at run time. All numbers are integers,
- * and so is every time that follows from them: two machines simulate alike. */
+ * models.csv has the built-in models, each number with its source. A file of
+ * the same format may be given at run time. All numbers are integers, and so
+ * are the times computed from them: all machines simulate alike. */
 #ifndef TOW_DEVICE_SIM_MODEL_H_
 #define TOW_DEVICE_SIM_MODEL_H_
 
@@ -14,7 +14,7 @@
 #include "device/device.h"
 
 #define TOW_SIM_MODEL_NAME_MAX 63
-/* Element types by number: those that tow_type_t knows. */
+/* Element types by number, as in tow_type_t. */
 #define TOW_SIM_MODEL_TYPE_COUNT 48
 
 /* A value; owns nothing. */
@@ -23,7 +23,7 @@ typedef struct tow_sim_model {
     char kind[TOW_SIM_MODEL_NAME_MAX + 1]; /* "TPU v4" */
     uint64_t memory_bytes;
     uint64_t memory_bytes_per_second;
-    uint64_t flops_per_second[TOW_SIM_MODEL_TYPE_COUNT]; /* 0: not known */
+    uint64_t flops_per_second[TOW_SIM_MODEL_TYPE_COUNT]; /* 0: unknown */
     uint64_t link_bytes_per_second;                      /* out of a device */
     uint64_t link_latency_ns; /* one step of a collective */
     uint64_t host_bytes_per_second;
@@ -31,11 +31,11 @@ typedef struct tow_sim_model {
     uint64_t launch_ns; /* from the queue to the first instruction */
 } tow_sim_model_t;
 
-/* One of ours. NOT_FOUND names them all. */
+/* A built-in one. NOT_FOUND names them all. */
 tow_status_t tow_sim_model_find(const char *name, tow_sim_model_t *out_model)
     TOW_MUST_USE;
-/* The same from a file. INVALID_ARGUMENT says which line is wrong and why: the
- * whole file is checked. */
+/* The same from a file, all of which is checked. INVALID_ARGUMENT names the
+ * line and the error. */
 tow_status_t tow_sim_model_load(const char *path, const char *name,
                                 tow_sim_model_t *out_model) TOW_MUST_USE;
 /* The same from text; `what` names it in messages. */
@@ -43,8 +43,8 @@ tow_status_t tow_sim_model_parse(const char *text, size_t size,
                                  const char *what, const char *name,
                                  tow_sim_model_t *out_model) TOW_MUST_USE;
 
-/* Names of ours, in the order of the file; NULL past the last one. The text is
- * copied into `out_name`. */
+/* Names of the built-in models, in the order of the file; NULL after the last
+ * one. The text is copied into `out_name`. */
 bool tow_sim_model_name(size_t index,
                         char out_name[TOW_SIM_MODEL_NAME_MAX + 1]);
 
@@ -73,9 +73,8 @@ typedef enum tow_sim_collective_kind {
 /* "all_reduce". Static. */
 const char *tow_sim_collective_name(tow_sim_collective_kind_t kind);
 
-/* From the moment at which all members are there; README.md has the formulas.
- * `bytes` is the whole array of one member: the larger one of operand and
- * result. */
+/* The time after all members have arrived; README.md has the formulas. `bytes`
+ * is the whole array of one member: the larger one of operand and result. */
 uint64_t tow_sim_model_collective_ns(const tow_sim_model_t *model,
                                      tow_sim_collective_kind_t kind,
                                      uint64_t bytes, uint64_t member_count);

@@ -48,7 +48,7 @@ static void bad_files_are_refused_with_the_line(void **state)
     expect_refused("model;property\n", "file, line 1: the first line must be");
     expect_refused(HEAD "toy,kind\n", "file, line 2: not of the form");
     expect_refused(HEAD "toy,kind,x,y\n",
-                   "line 2: each number says its source");
+                   "line 2: each number needs its source");
     expect_refused(HEAD "t y,kind,x,\"y\"\n", "line 2: a model's name is");
     expect_refused(HEAD "toy,colour,1,\"y\"\n",
                    "line 2: no property is called \"colour\"");

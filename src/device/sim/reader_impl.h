@@ -1,5 +1,5 @@
-/* Reading small text files strictly: lines, words, whole numbers, and messages
- * that say in which line. For the cost format and for device models. */
+/* A strict reader of small text files: lines, words, integers, and errors with
+ * line numbers. For the cost format and for device models. */
 #ifndef TOW_DEVICE_SIM_READER_IMPL_H_
 #define TOW_DEVICE_SIM_READER_IMPL_H_
 
@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-/* A piece of the text. Not ended by a NUL. */
+/* A part of the text, without a NUL. */
 typedef struct piece {
     const char *start;
     size_t length;
@@ -28,13 +28,13 @@ bool tow_sim_reader_line(reader_t *reader, piece_t *out_line);
 bool tow_sim_piece_word(piece_t *line, piece_t *out_word);
 
 bool tow_sim_piece_is(piece_t piece, const char *text);
-/* Digits alone; at most INT64_MAX, so that sums of a few do not wrap. */
+/* Digits only; at most INT64_MAX, so that sums of a few do not overflow. */
 bool tow_sim_piece_number(piece_t piece, uint64_t *out_number);
 /* 1 to `length_max` letters, digits and "-_./". */
 bool tow_sim_piece_is_name(piece_t piece, size_t length_max);
 
 #define TOW_SIM_SHOWN_SIZE 64
-/* The piece as one can show it: printable ASCII, cut where it is long. */
+/* The piece as printable ASCII, truncated. */
 const char *tow_sim_piece_show(piece_t piece, char text[TOW_SIM_SHOWN_SIZE]);
 
 /* "WHAT, line N: ..." */

@@ -1,9 +1,10 @@
-/* Runs: each device does its shards in order, one at a time.
+/* Runs: each device runs its shards in order, one at a time.
  *
- *     IDLE -> WAITS for inputs -> COMPUTES -> MEETS -> COMPUTES ... -> IDLE
+ *     IDLE -> WAITING for inputs -> COMPUTING -> IN_COLLECTIVE -> COMPUTING ...
+ *          -> IDLE
  *
- * Every run takes at least one timer, so one that starts the next from its
- * completion cannot keep a turn for ever. */
+ * Every run takes at least one timer, so that a chain of runs, each started by
+ * the completion of the last, cannot occupy a turn for ever. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -44,7 +45,7 @@ static void finish_job(job_t *job)
     tow_run_t *run = job->run;
     tow_status_t error = job->error;
     job->error = TOW_OK;
-    tow_sim_executable_drop(job->executable);
+    tow_sim_executable_unref(job->executable);
     tow_sim_job_free(job);
     run->done(run, error);
 }
@@ -62,19 +63,19 @@ static void finish_results(const shard_t *shard, uint64_t value,
             tow_sim_buffer_ready(buffer);
         else
             tow_sim_buffer_fail(buffer, status);
-        tow_sim_buffer_drop(buffer);
+        tow_sim_buffer_unref(buffer);
     }
 }
 
-static void drop_arguments(const shard_t *shard)
+static void release_arguments(const shard_t *shard)
 {
     buffer_t **arguments = arguments_of(shard);
     size_t count = shard->job->executable->cost.argument_count;
     for (size_t i = 0; i < count; i++)
-        tow_sim_buffer_drop(arguments[i]);
+        tow_sim_buffer_unref(arguments[i]);
 }
 
-/* The first shard is done: with TOW_OK, or with what went wrong. */
+/* The first shard ends, with TOW_OK or an error. */
 static void finish_shard(device_t *device, tow_status_t take_status)
 {
     shard_t *shard = first_shard(device);
@@ -87,7 +88,7 @@ static void finish_shard(device_t *device, tow_status_t take_status)
     device->temporary_bytes = 0;
     tow_sim_device_mark(device);
     finish_results(shard, device->value, take_status);
-    drop_arguments(shard);
+    release_arguments(shard);
     const bool is_first_error = job->error == TOW_OK && take_status != TOW_OK;
     if (job->error == TOW_OK)
         job->error = take_status;
@@ -112,7 +113,7 @@ static void fail_shard(device_t *device, tow_status_t take_status)
     finish_shard(device, name_device(device, first_shard(device), take_status));
 }
 
-/* -- Work ------------------------------------------------------------------ */
+/* -- Stages ---------------------------------------------------------------- */
 
 static const stage_t *stage_of(const device_t *device)
 {
@@ -134,7 +135,7 @@ static void compute(device_t *device, uint64_t pause_ns)
     driver_t *driver = device->driver;
     tow_env_t *env = driver->base.env;
     uint64_t ns = with_jitter(driver, pause_ns);
-    device->stage = DEVICE_COMPUTES;
+    device->stage = DEVICE_COMPUTING;
     tow_env_timer_start(env, &device->timer, tow_env_now_ns(env) + (int64_t)ns);
 }
 
@@ -150,7 +151,7 @@ static group_t group_at(const executable_t *executable, const stage_t *stage,
                      .size = stage->group_size};
 }
 
-static void meet(device_t *device)
+static void enter_collective(device_t *device)
 {
     const stage_t *stage = stage_of(device);
     const shard_t *shard = first_shard(device);
@@ -167,13 +168,13 @@ static void meet(device_t *device)
         group_at(executable, stage, executable->local_positions[shard->local],
                  &arrival.rank);
     device->member.contribution = device->value;
-    device->stage = DEVICE_MEETS;
+    device->stage = DEVICE_IN_COLLECTIVE;
     tow_status_t status = tow_sim_fabric_arrive(device->driver->fabric,
                                                 &device->member, &arrival);
     if (status != TOW_OK) fail_shard(device, status);
 }
 
-/* Goes to the stage that stage_index names, or to the end. */
+/* Starts the stage stage_index, or ends the shard. */
 static void enter_stage(device_t *device)
 {
     const executable_t *executable = first_shard(device)->job->executable;
@@ -185,7 +186,7 @@ static void enter_stage(device_t *device)
     if (stage->pause_ns > 0 || device->stage_index == 0)
         compute(device, stage->pause_ns);
     else if (stage->has_collective)
-        meet(device);
+        enter_collective(device);
     else
         finish_shard(device, TOW_OK);
 }
@@ -193,20 +194,20 @@ static void enter_stage(device_t *device)
 static void after_computing(device_t *device)
 {
     if (stage_of(device)->has_collective) {
-        meet(device);
+        enter_collective(device);
         return;
     }
     device->stage_index++;
     enter_stage(device);
 }
 
-static void after_meeting(device_t *device)
+static void after_collective(device_t *device)
 {
     tow_sim_collective_kind_t kind = stage_of(device)->kind;
     tow_sim_fabric_depart(device->driver->fabric, &device->member);
     if (kind != TOW_SIM_BARRIER)
-        device->value = tow_sim_value_meet(kind, device->member.combined,
-                                           device->member.rank);
+        device->value = tow_sim_value_after_collective(
+            kind, device->member.combined, device->member.rank);
     device->stage_index++;
     enter_stage(device);
 }
@@ -217,18 +218,18 @@ static void device_fire(tow_timer_t *timer)
     driver_t *driver = device->driver;
     driver->counts.turns++;
     if (first_shard(device)->job->abort != TOW_OK)
-        tow_sim_device_mark(device); /* It was told just before. */
-    else if (device->stage == DEVICE_COMPUTES)
+        tow_sim_device_mark(device); /* It was aborted just before. */
+    else if (device->stage == DEVICE_COMPUTING)
         after_computing(device);
     else
-        after_meeting(device);
-    tow_sim_driver_settle(driver);
+        after_collective(device);
+    tow_sim_driver_process_marked(driver);
 }
 
 /* -- The start of a shard -------------------------------------------------- */
 
-/* The first argument that is not ready, or that somebody still reads and the
- * run would destroy; or one that failed. NULL: none. */
+/* The first argument that failed, is not ready, or would be consumed while an
+ * operation reads it. NULL: none. */
 static buffer_t *find_obstacle(const shard_t *shard)
 {
     buffer_t **arguments = arguments_of(shard);
@@ -253,7 +254,7 @@ static void begin_value(device_t *device, const shard_t *shard)
         device->value = tow_sim_value_mix(device->value, arguments[i]->value);
 }
 
-/* Of donated arguments, which have theirs by now. */
+/* Of donated arguments, which have their memory. */
 static void pass_memory_on(const shard_t *shard)
 {
     const tow_sim_cost_t *cost = &shard->job->executable->cost;
@@ -301,7 +302,7 @@ static void start_shard(device_t *device, const shard_t *shard)
     enter_stage(device);
 }
 
-/* Begins the first shard, fails it, or waits for an input. */
+/* Starts the first shard, fails it, or waits for an input. */
 static void try_start(device_t *device)
 {
     const shard_t *shard = first_shard(device);
@@ -312,12 +313,12 @@ static void try_start(device_t *device)
     } else if (obstacle->state == TOW_BUFFER_FAILED) {
         finish_shard(device, tow_status_retain(obstacle->error));
     } else {
-        device->stage = DEVICE_WAITS;
+        device->stage = DEVICE_WAITING;
         tow_sim_buffer_wait(obstacle, &device->waiter);
     }
 }
 
-static void give_up(device_t *device)
+static void abort_shard(device_t *device)
 {
     const shard_t *shard = first_shard(device);
     tow_env_timer_stop(device->driver->base.env, &device->timer);
@@ -331,12 +332,12 @@ void tow_sim_device_advance(device_t *device)
     while (!tow_list_is_empty(&device->queue)) {
         const shard_t *shard = first_shard(device);
         if (shard->job->abort != TOW_OK) {
-            give_up(device);
+            abort_shard(device);
             continue;
         }
         bool is_woken = tow_list_is_empty(&device->waiter.link);
         if (device->stage == DEVICE_IDLE ||
-            (device->stage == DEVICE_WAITS && is_woken))
+            (device->stage == DEVICE_WAITING && is_woken))
             try_start(device);
         if (device->stage != DEVICE_IDLE) return;
     }
@@ -380,10 +381,10 @@ static job_t *new_job(executable_t *executable, tow_run_t *run)
     return job;
 }
 
-static bool is_kept(const tow_run_t *run, size_t argument)
+static bool is_non_donatable(const tow_run_t *run, size_t argument)
 {
-    for (size_t i = 0; i < run->kept_argument_count; i++)
-        if (run->kept_arguments[i] == argument) return true;
+    for (size_t i = 0; i < run->non_donatable_argument_count; i++)
+        if (run->non_donatable_arguments[i] == argument) return true;
     return false;
 }
 
@@ -392,31 +393,32 @@ static tow_status_t choose_consumed(job_t *job)
     const tow_sim_cost_t *cost = &job->executable->cost;
     for (size_t i = 0; i < cost->alias_count; i++) {
         const tow_alias_t *alias = &cost->aliases[i];
-        job->is_consumed[alias->argument] = !is_kept(job->run, alias->argument);
+        job->is_consumed[alias->argument] =
+            !is_non_donatable(job->run, alias->argument);
         if (alias->required && !job->is_consumed[alias->argument])
-            return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "%s: argument %zu is to be kept, and the program "
-                             "must reuse its memory",
-                             cost->name, alias->argument);
+            return TOW_ERROR(
+                TOW_INVALID_ARGUMENT,
+                "%s: argument %zu must not be donated, but the program "
+                "requires its memory",
+                cost->name, alias->argument);
     }
     return TOW_OK;
 }
 
-/* A result that no free memory would be enough for need not wait. */
+/* A result larger than the device's memory fails at once. */
 static tow_status_t check_result(const device_t *device,
                                  const tow_array_info_t *result)
 {
     char text[TOW_SHAPE_TEXT_MAX];
     if (result->bytes <= device->memory.bytes_limit) return TOW_OK;
-    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                     "device %" PRId64 ": %s needs %" PRIu64
-                     " bytes, and there are %" PRIu64,
-                     device->member.device_id,
-                     tow_shape_format(&result->shape, text), result->bytes,
-                     device->memory.bytes_limit);
+    return TOW_ERROR(
+        TOW_RESOURCE_EXHAUSTED,
+        "device %" PRId64 ": %s needs %" PRIu64 " bytes, and has %" PRIu64,
+        device->member.device_id, tow_shape_format(&result->shape, text),
+        result->bytes, device->memory.bytes_limit);
 }
 
-/* Without memory: that is taken when the run starts. */
+/* Without memory, which is allocated when the run starts. */
 static tow_status_t make_results(job_t *job, uint32_t local)
 {
     const tow_sim_cost_t *cost = &job->executable->cost;
@@ -442,7 +444,7 @@ static tow_status_t check_queues(const job_t *job)
         if (device->queued_count < TOW_SIM_QUEUED_RUNS_MAX) continue;
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                          "device %" PRId64
-                         ": %u runs are queued, and no more may be",
+                         ": %u runs are queued, which is the limit",
                          device->member.device_id, device->queued_count);
     }
     return TOW_OK;
@@ -463,11 +465,11 @@ static void undo(job_t *job)
     size_t count =
         executable->base.local_device_count * executable->cost.result_count;
     for (size_t i = 0; i < count; i++)
-        if (job->results[i] != NULL) tow_sim_buffer_drop(job->results[i]);
+        if (job->results[i] != NULL) tow_sim_buffer_unref(job->results[i]);
     tow_sim_job_free(job);
 }
 
-/* The argument is no more. Its memory is the result's when the run starts. */
+/* The argument is consumed. The result gets its memory when the run starts. */
 static void donate(job_t *job, uint32_t local)
 {
     const tow_sim_cost_t *cost = &job->executable->cost;

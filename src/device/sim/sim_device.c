@@ -1,4 +1,4 @@
-/* The driver: how it comes and goes, and its turns. */
+/* The driver: creation, closing, and its turns. */
 #include "device/sim/sim_device.h"
 
 #include <inttypes.h>
@@ -44,14 +44,17 @@ void tow_sim_device_mark(device_t *device)
     tow_list_append(&device->driver->dirty, &device->in_dirty);
 }
 
-void tow_sim_driver_settle(driver_t *driver)
+void tow_sim_driver_process_marked(driver_t *driver)
 {
     tow_list_t *link;
     while ((link = tow_list_pop_front(&driver->dirty)) != NULL) {
         device_t *device = TOW_CONTAINER_OF(link, device_t, in_dirty);
-        for (int i = 0; i < LANE_COUNT; i++)
+        for (int i = 0; i < LANE_COUNT; i++) {
             tow_sim_lane_advance(&device->lanes[i]);
+            tow_sim_lane_check(&device->lanes[i]);
+        }
         tow_sim_device_advance(device);
+        tow_sim_device_check(device);
     }
 }
 
@@ -62,15 +65,15 @@ static void mark_touched(driver_t *driver)
         tow_list_append(&driver->dirty, link);
 }
 
-/* -- Going ----------------------------------------------------------------- */
+/* -- Closing --------------------------------------------------------------- */
 
-/* Of the living and of the half-built. */
+/* Also of a partly created driver. */
 static void free_driver(driver_t *driver)
 {
     size_t count = driver->base.device_count;
     for (size_t i = 0; driver->devices != NULL && i < count; i++)
         if (driver->devices[i].driver != NULL)
-            tow_sim_fabric_vanish(driver->fabric, &driver->devices[i].member);
+            tow_sim_fabric_leave(driver->fabric, &driver->devices[i].member);
     tow_sim_fabric_destroy(driver->own_fabric);
     tow_free(driver->devices);
     tow_free(driver->infos);
@@ -107,7 +110,7 @@ static void kick_run(tow_post_t *post)
     driver->counts.turns++;
     mark_touched(driver);
     tow_sim_compiles_finish(driver);
-    tow_sim_driver_settle(driver);
+    tow_sim_driver_process_marked(driver);
     if (driver->is_closing) try_to_end(driver);
 }
 
@@ -134,13 +137,13 @@ void tow_sim_device_driver_crash(tow_driver_t *base)
     for (size_t i = 0; i < base->device_count; i++)
         driver->devices[i].member.env = NULL;
     for (size_t i = 0; i < base->device_count; i++)
-        tow_sim_fabric_vanish(driver->fabric, &driver->devices[i].member);
+        tow_sim_fabric_leave(driver->fabric, &driver->devices[i].member);
     while (!tow_list_is_empty(&driver->jobs))
         tow_sim_job_free(TOW_CONTAINER_OF(driver->jobs.next, job_t, in_driver));
     while (!tow_list_is_empty(&driver->buffers))
         tow_sim_buffer_free(
             TOW_CONTAINER_OF(driver->buffers.next, buffer_t, in_driver));
-    tow_sim_compiles_forget(driver);
+    tow_sim_compiles_discard(driver);
     while (!tow_list_is_empty(&driver->executables))
         tow_sim_executable_free(TOW_CONTAINER_OF(driver->executables.next,
                                                  executable_t, in_driver));
@@ -168,8 +171,8 @@ static const tow_driver_ops_t sim_ops = {
     .upload = tow_sim_upload,
     .upload_settle = tow_sim_upload_settle,
     .download = tow_sim_download,
-    .borrow = tow_sim_borrow,
-    .borrow_give_back = tow_sim_borrow_give_back,
+    .share = tow_sim_share,
+    .share_end = tow_sim_share_end,
     .copy = tow_sim_copy,
     .buffer_state = tow_sim_buffer_state,
     .buffer_error = tow_sim_buffer_error,
@@ -179,7 +182,7 @@ static const tow_driver_ops_t sim_ops = {
     .abort = tow_sim_abort,
 };
 
-/* -- Coming ---------------------------------------------------------------- */
+/* -- Creating -------------------------------------------------------------- */
 
 static tow_status_t set_up_device(driver_t *driver, size_t index,
                                   const tow_sim_device_options_t *options)

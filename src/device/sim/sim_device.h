@@ -1,17 +1,17 @@
-/* The simulated device driver.
+/* The simulated device driver. Prefix: tow_sim_device_; tow_sim_fabric_,
+ * tow_sim_model_, tow_sim_cost_ for its parts.
  *
- * Runs cost programs (cost.h) as a device model (model.h) says, in the time of
- * the env that it is given: virtual in a simulated world, real on `net`. It
- * computes nothing. It keeps what hardware keeps: memory and its limit, strict
- * order, waiting for inputs, collectives that block until all have arrived
- * (fabric.h). README.md says which numbers come out where values should be.
+ * Runs cost programs (cost.h) in the time that a device model (model.h) gives,
+ * on the clock of its env: virtual in simulation, real on `net`. It computes
+ * nothing. It behaves as hardware does: limited memory, strict order, waiting
+ * for inputs, collectives that block until all members have arrived (fabric.h).
+ * README.md defines the simulated values of results.
  *
  *     tow_sim_model_t model;
  *     status = tow_sim_model_find("tpu_v4", &model);
  *     status = tow_sim_device_driver_create(
  *         env, &(tow_sim_device_options_t){.model = &model, .device_count = 4,
- *         .first_id = 2048, .fabric = fabric}, &driver);
- */
+ *         .first_id = 2048, .fabric = fabric}, &driver); */
 #ifndef TOW_DEVICE_SIM_SIM_DEVICE_H_
 #define TOW_DEVICE_SIM_SIM_DEVICE_H_
 
@@ -27,12 +27,12 @@ typedef struct tow_sim_device_options {
     const tow_sim_model_t *model; /* copied */
     size_t device_count;          /* 0: 1 */
     int64_t first_id;             /* the devices' ids count up from it */
-    /* Lent, outlives the driver. NULL: one of its own, for these devices. */
+    /* Lent, outlives the driver. NULL: its own, for these devices only. */
     tow_sim_fabric_t *fabric;
     uint64_t memory_bytes; /* of each device; 0: as the model says */
     uint32_t speedup;      /* all times are divided by it; 0: 1 */
-    /* Each computation takes up to this much longer, by chance: env's random
-     * numbers decide. Collectives and transfers do not. */
+    /* Each computation takes up to this much longer, at random. Collectives and
+     * transfers do not. */
     uint32_t jitter_ppm;
 } tow_sim_device_options_t;
 
@@ -40,20 +40,19 @@ tow_status_t tow_sim_device_driver_create(
     tow_env_t *env, const tow_sim_device_options_t *options,
     tow_driver_t **out_driver) TOW_MUST_USE;
 
-/* The process has died: frees the driver with all its buffers and executables,
- * at once, without a call to its env and without a callback. Its devices vanish
- * from the fabric; members elsewhere stay blocked until they are aborted. For
- * the `destroy` of a simulated program; the living use tow_driver_close. NULL
- * is harmless. */
+/* For the `destroy` of a simulated process that has died: frees the driver with
+ * all its buffers and executables at once, without calling its env or any
+ * callback. Its devices leave the fabric; members on other hosts stay blocked
+ * until they are aborted. NULL is fine. */
 void tow_sim_device_driver_crash(tow_driver_t *driver);
 
 typedef struct tow_sim_device_counts {
-    uint64_t runs;      /* that ended, well or badly */
+    uint64_t runs;      /* that ended, with or without an error */
     uint64_t transfers; /* uploads, downloads, copies that ended */
     uint64_t turns;     /* of the env, that this driver used */
     size_t buffers;     /* alive */
     size_t executables;
-    size_t memory_bytes; /* of our own: the driver and its devices */
+    size_t memory_bytes; /* of the host: the driver and its devices */
 } tow_sim_device_counts_t;
 
 tow_sim_device_counts_t tow_sim_device_counts(const tow_driver_t *driver);

@@ -1,4 +1,4 @@
-/* The whole driver: in real time, and with very many devices. */
+/* The whole driver: in real time, and with many devices. */
 #include "device/sim/device_testing_impl.h"
 
 #include "device/sim/tuning.h"
@@ -7,13 +7,14 @@
 static void a_driver_tells_what_it_is(void **state)
 {
     (void)state;
-    world_t world;
+    fixture_t fixture;
     tow_sim_model_t model;
     tow_driver_t *driver;
-    world_open(&world, (world_options_t){.host_count = 1, .device_count = 1});
+    fixture_open(&fixture,
+                 (fixture_options_t){.host_count = 1, .device_count = 1});
     must(tow_sim_model_find("tpu_v4", &model));
     must(tow_sim_device_driver_create(
-        driver_at(&world, 0)->env,
+        driver_at(&fixture, 0)->env,
         &(tow_sim_device_options_t){
             .model = &model, .device_count = 2, .first_id = 2048},
         &driver));
@@ -28,12 +29,12 @@ static void a_driver_tells_what_it_is(void **state)
     tow_sim_device_driver_crash(NULL);
     expect_error(
         tow_sim_device_driver_create(
-            driver_at(&world, 0)->env,
+            driver_at(&fixture, 0)->env,
             &(tow_sim_device_options_t){
                 .model = &model, .device_count = TOW_SIM_DEVICE_COUNT_MAX + 1},
             &driver),
         TOW_INVALID_ARGUMENT, "at most 65536");
-    world_close(&world);
+    fixture_close(&fixture);
 }
 
 /* -- Real time ------------------------------------------------------------- */
@@ -125,7 +126,7 @@ static void a_blocked_gang_is_aborted_in_real_time(void **state)
     real_t real;
     launch_t launch;
     tow_sim_model_t model = toy_model();
-    const int64_t ids[] = {0, 99}; /* Nobody has 99. */
+    const int64_t ids[] = {0, 99}; /* No fabric has device 99. */
     real_open(&real, &(tow_sim_device_options_t){.model = &model});
     options_bytes_t options = assign_to(ids, 2);
     tow_executable_t *program =
@@ -172,17 +173,18 @@ static void count_finished(tow_run_t *run, tow_status_t take_status)
 static void thousands_of_devices_are_cheap(void **state)
 {
     (void)state;
-    world_t world;
+    fixture_t fixture;
     tow_driver_t *driver;
     static uint8_t room[MANY * 3 + 128];
     static tow_run_t runs[RUN_COUNT];
     const char *text = "towpath-cost 1\nname step\ncompute flops 1000 f32\n"
                        "all_reduce 1000 group 64\ncompute flops 500 f32\n"
                        "barrier\n";
-    world_open(&world, (world_options_t){.host_count = 1, .device_count = 1});
+    fixture_open(&fixture,
+                 (fixture_options_t){.host_count = 1, .device_count = 1});
     must(tow_sim_device_driver_create(
-        driver_at(&world, 0)->env,
-        &(tow_sim_device_options_t){.model = &world.model,
+        driver_at(&fixture, 0)->env,
+        &(tow_sim_device_options_t){.model = &fixture.model,
                                     .device_count = MANY},
         &driver));
     compiled_t compiled = {
@@ -191,9 +193,9 @@ static void thousands_of_devices_are_cheap(void **state)
                     .options = assign_many(room, sizeof(room)),
                     .done = compile_done}};
     must(tow_driver_compile(driver, &compiled.compile));
-    run_idle(&world);
+    run_idle(&fixture);
     must(compiled.status);
-    uint64_t events = tow_sim_counts(world.sim).events;
+    uint64_t events = tow_sim_counts(fixture.sim).events;
     finished_count = 0;
     for (int i = 0; i < RUN_COUNT; i++) {
         runs[i] = (tow_run_t){.executable = compiled.executable,
@@ -201,9 +203,9 @@ static void thousands_of_devices_are_cheap(void **state)
                               .done = count_finished};
         must(tow_driver_run(driver, &runs[i]));
     }
-    run_idle(&world);
+    run_idle(&fixture);
     assert_int_equal(finished_count, RUN_COUNT);
-    events = tow_sim_counts(world.sim).events - events;
+    events = tow_sim_counts(fixture.sim).events - events;
     tow_sim_device_counts_t counts = tow_sim_device_counts(driver);
     assert_int_equal(counts.runs, MANY * RUN_COUNT);
     /* Two pauses and two collectives. */
@@ -212,7 +214,7 @@ static void thousands_of_devices_are_cheap(void **state)
     fprintf(stderr, "%zu bytes a device, %.2f events a run of a device\n",
             counts.memory_bytes / MANY, (double)events / (MANY * RUN_COUNT));
     tow_sim_device_driver_crash(driver);
-    world_close(&world);
+    fixture_close(&fixture);
 }
 
 TOW_TEST_MAIN(cmocka_unit_test(a_driver_tells_what_it_is),

@@ -1,8 +1,8 @@
 /* Transfers: one after the other in each direction of a device's host link, and
- * out of it to other devices, each as long as latency and bandwidth say.
+ * out of it to other devices; latency and bandwidth determine the time.
  *
- * The state of a transfer lives in the private part of the caller's operation,
- * so starting one takes no memory but a small upload's content. */
+ * The state of a transfer is in the private part of the caller's operation, so
+ * that only the content of a small upload needs memory. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -14,14 +14,14 @@
 typedef enum transfer_kind {
     TRANSFER_UPLOAD,
     TRANSFER_DOWNLOAD,
-    TRANSFER_LOAN, /* a download into memory of ours */
+    TRANSFER_SHARE, /* a download into our own memory */
     TRANSFER_COPY,
 } transfer_kind_t;
 
 typedef struct transfer {
     waiter_t waiter;  /* on the buffer; then its link is the lane's */
     buffer_t *buffer; /* counted; of a copy the source */
-    /* Owned: of an upload that was late and will never come. */
+    /* Owned: of a deferred upload that failed. */
     tow_status_t error;
     transfer_kind_t kind;
 } transfer_t;
@@ -34,7 +34,7 @@ typedef struct copy_transfer {
 _Static_assert(
     sizeof(transfer_t) <= sizeof(((tow_upload_t *)0)->private_) &&
         sizeof(transfer_t) <= sizeof(((tow_download_t *)0)->private_) &&
-        sizeof(transfer_t) <= sizeof(((tow_borrow_t *)0)->private_) &&
+        sizeof(transfer_t) <= sizeof(((tow_buffer_share_t *)0)->private_) &&
         sizeof(copy_transfer_t) <= sizeof(((tow_copy_t *)0)->private_),
     "a transfer fits into its operation");
 
@@ -58,7 +58,7 @@ static lane_t *lane_of(const transfer_t *transfer)
     static const lane_kind_t lanes[] = {
         [TRANSFER_UPLOAD] = LANE_UPLOADS,
         [TRANSFER_DOWNLOAD] = LANE_DOWNLOADS,
-        [TRANSFER_LOAN] = LANE_DOWNLOADS,
+        [TRANSFER_SHARE] = LANE_DOWNLOADS,
         [TRANSFER_COPY] = LANE_COPIES,
     };
     const tow_buffer_t *buffer = &transfer->buffer->base;
@@ -102,40 +102,41 @@ static tow_status_t copy_content(const buffer_t *from, buffer_t *to)
     return TOW_OK;
 }
 
-/* Memory that shows the value, for as long as it is lent. Only what shows it is
- * written: the rest of a large array stays fresh memory, which nobody pays. */
+/* Memory that shows the value, while it is shared. Only the part that shows it
+ * is written: the rest of a large array is untouched memory, which costs
+ * nothing. */
 static tow_status_t make_lent(buffer_t *buffer)
 {
     size_t count = (size_t)buffer->base.bytes;
-    if (buffer->lent != NULL) return TOW_OK;
-    buffer->lent = tow_calloc(1, count > 0 ? count : 1);
-    if (buffer->lent == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    if (buffer->shared != NULL) return TOW_OK;
+    buffer->shared = tow_calloc(1, count > 0 ? count : 1);
+    if (buffer->shared == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     if (!buffer->is_cleared)
-        tow_sim_value_show(buffer->value, buffer->lent,
+        tow_sim_value_show(buffer->value, buffer->shared,
                            count < TOW_SIM_CONTENT_BYTES_MAX
                                ? count
                                : TOW_SIM_CONTENT_BYTES_MAX);
     return TOW_OK;
 }
 
-static tow_status_t lend(buffer_t *buffer, const void **out_bytes)
+static tow_status_t share_bytes(buffer_t *buffer, const void **out_bytes)
 {
     *out_bytes = buffer->content;
     if (buffer->content != NULL) return TOW_OK;
     TOW_RETURN_IF_ERROR(make_lent(buffer));
-    buffer->loan_count++;
-    *out_bytes = buffer->lent;
+    buffer->share_count++;
+    *out_bytes = buffer->shared;
     return TOW_OK;
 }
 
 static void take_back(buffer_t *buffer, const void *bytes)
 {
-    if (bytes != buffer->lent || --buffer->loan_count > 0) return;
-    tow_free(buffer->lent);
-    buffer->lent = NULL;
+    if (bytes != buffer->shared || --buffer->share_count > 0) return;
+    tow_free(buffer->shared);
+    buffer->shared = NULL;
 }
 
-/* -- The end of a transfer ------------------------------------------------- */
+/* -- Ending a transfer ----------------------------------------------------- */
 
 static void settle_buffer(buffer_t *buffer, tow_status_t status)
 {
@@ -143,13 +144,13 @@ static void settle_buffer(buffer_t *buffer, tow_status_t status)
         tow_sim_buffer_ready(buffer);
     else
         tow_sim_buffer_fail(buffer, status);
-    tow_sim_buffer_drop(buffer);
+    tow_sim_buffer_unref(buffer);
 }
 
 static void end_read(buffer_t *buffer)
 {
     if (--buffer->reader_count == 0) tow_sim_buffer_wake(buffer);
-    tow_sim_buffer_drop(buffer);
+    tow_sim_buffer_unref(buffer);
 }
 
 static void finish_upload(transfer_t *transfer, tow_status_t take_status)
@@ -168,14 +169,15 @@ static void finish_download(transfer_t *transfer, tow_status_t take_status)
     download->done(download, take_status);
 }
 
-/* One that went well reads on, until it is given back. */
-static void finish_loan(transfer_t *transfer, tow_status_t take_status)
+/* A successful share reads the buffer until it ends. */
+static void finish_share(transfer_t *transfer, tow_status_t take_status)
 {
-    tow_borrow_t *borrow = TOW_CONTAINER_OF(transfer, tow_borrow_t, private_);
+    tow_buffer_share_t *share =
+        TOW_CONTAINER_OF(transfer, tow_buffer_share_t, private_);
     if (take_status == TOW_OK)
-        take_status = lend(transfer->buffer, &borrow->bytes);
+        take_status = share_bytes(transfer->buffer, &share->bytes);
     if (take_status != TOW_OK) end_read(transfer->buffer);
-    borrow->done(borrow, take_status);
+    share->done(share, take_status);
 }
 
 static void finish_copy(transfer_t *transfer, tow_status_t take_status)
@@ -189,7 +191,8 @@ static void finish_copy(transfer_t *transfer, tow_status_t take_status)
     copy->done(copy, take_status);
 }
 
-/* Why it cannot be done: it was settled so, or its source has failed. */
+/* The error of a transfer: it was settled with one, or its source has
+ * failed. */
 static tow_status_t error_of(const transfer_t *transfer)
 {
     return transfer->kind == TRANSFER_UPLOAD ? transfer->error
@@ -201,7 +204,7 @@ static void finish(transfer_t *transfer, tow_status_t take_status)
     static void (*const finishes[])(transfer_t *, tow_status_t) = {
         [TRANSFER_UPLOAD] = finish_upload,
         [TRANSFER_DOWNLOAD] = finish_download,
-        [TRANSFER_LOAN] = finish_loan,
+        [TRANSFER_SHARE] = finish_share,
         [TRANSFER_COPY] = finish_copy,
     };
     lane_t *lane = lane_of(transfer);
@@ -226,7 +229,7 @@ static uint64_t host_ns(const tow_sim_model_t *model, uint64_t bytes)
         tow_sim_ns_at_rate(bytes, model->host_bytes_per_second));
 }
 
-/* Within a device the memory reads and writes; between two the link decides. */
+/* Within a device the memory reads and writes; between two the link counts. */
 static uint64_t copy_ns(const tow_sim_model_t *model, transfer_t *transfer)
 {
     const tow_buffer_t *source = &transfer->buffer->base;
@@ -272,7 +275,7 @@ void tow_sim_lane_advance(lane_t *lane)
         transfer_t *transfer = transfer_of(lane->transfers.next);
         if (error_of(transfer) != TOW_OK) {
             tow_list_remove(&transfer->waiter.link);
-            finish(transfer, TOW_OK); /* It says why. */
+            finish(transfer, TOW_OK); /* With its error. */
             continue;
         }
         lane->is_busy = true;
@@ -292,7 +295,7 @@ static void lane_fire(tow_timer_t *timer)
     transfer_t *transfer = transfer_of(tow_list_pop_front(&lane->transfers));
     tow_sim_device_mark(lane->device);
     finish(transfer, TOW_OK);
-    tow_sim_driver_settle(driver);
+    tow_sim_driver_process_marked(driver);
 }
 
 void tow_sim_lane_init(lane_t *lane, device_t *device, lane_kind_t kind)
@@ -325,7 +328,7 @@ static tow_status_t check_room(const driver_t *driver, const lane_t *lane)
     TOW_RETURN_IF_ERROR(tow_sim_check_open_driver(driver));
     if (lane->count < TOW_SIM_QUEUED_TRANSFERS_MAX) return TOW_OK;
     return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                     "device %zu: %u %s are queued, and no more may be",
+                     "device %zu: %u %s are queued, which is the limit",
                      lane->device->index, lane->count, names[lane->kind]);
 }
 
@@ -340,7 +343,7 @@ static transfer_t *begin(void *private_, transfer_kind_t kind, buffer_t *buffer)
     return transfer;
 }
 
-/* What reads a buffer waits for its producer first. */
+/* A transfer that reads a buffer first waits for its producer. */
 static void begin_read(void *private_, transfer_kind_t kind, buffer_t *buffer)
 {
     transfer_t *transfer = begin(private_, kind, buffer);
@@ -363,14 +366,14 @@ tow_status_t tow_sim_upload(tow_driver_t *base, tow_upload_t *upload)
     TOW_RETURN_IF_ERROR(
         tow_sim_buffer_make(driver, upload->device, &upload->shape, &buffer));
     tow_status_t status =
-        upload->is_late ? TOW_OK : keep_content(buffer, upload->bytes);
+        upload->is_deferred ? TOW_OK : keep_content(buffer, upload->bytes);
     if (status != TOW_OK) {
-        tow_sim_buffer_drop(buffer);
+        tow_sim_buffer_unref(buffer);
         return status;
     }
     transfer_t *transfer = begin(upload->private_, TRANSFER_UPLOAD, buffer);
     upload->buffer = &buffer->base;
-    if (upload->is_late) return TOW_OK;
+    if (upload->is_deferred) return TOW_OK;
     join_lane(transfer);
     tow_sim_device_touch(lane->device);
     return TOW_OK;
@@ -399,22 +402,22 @@ tow_status_t tow_sim_download(tow_driver_t *base, tow_download_t *download)
     return TOW_OK;
 }
 
-tow_status_t tow_sim_borrow(tow_driver_t *base, tow_borrow_t *borrow)
+tow_status_t tow_sim_share(tow_driver_t *base, tow_buffer_share_t *share)
 {
     driver_t *driver = tow_sim_driver_of(base);
-    buffer_t *buffer = (buffer_t *)borrow->buffer;
+    buffer_t *buffer = (buffer_t *)share->buffer;
     TOW_RETURN_IF_ERROR(check_room(
         driver, lane_at(driver, buffer->base.device, LANE_DOWNLOADS)));
-    begin_read(borrow->private_, TRANSFER_LOAN, buffer);
+    begin_read(share->private_, TRANSFER_SHARE, buffer);
     return TOW_OK;
 }
 
-/* Wakes a run that would consume the buffer, in the turn that it asks for. */
-void tow_sim_borrow_give_back(tow_driver_t *base, tow_borrow_t *borrow)
+/* Wakes a run that waits to consume the buffer, in a turn of its own. */
+void tow_sim_share_end(tow_driver_t *base, tow_buffer_share_t *share)
 {
-    transfer_t *transfer = (transfer_t *)(void *)borrow->private_;
-    take_back(transfer->buffer, borrow->bytes);
-    borrow->bytes = NULL;
+    transfer_t *transfer = (transfer_t *)(void *)share->private_;
+    take_back(transfer->buffer, share->bytes);
+    share->bytes = NULL;
     end_read(transfer->buffer);
     tow_sim_driver_kick(tow_sim_driver_of(base));
 }

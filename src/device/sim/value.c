@@ -68,8 +68,8 @@ uint64_t tow_sim_value_mix(uint64_t value, uint64_t argument)
     return tow_mix64(tow_mix64(value) + argument);
 }
 
-uint64_t tow_sim_value_meet(tow_sim_collective_kind_t kind, uint64_t combined,
-                            uint32_t rank)
+uint64_t tow_sim_value_after_collective(tow_sim_collective_kind_t kind,
+                                        uint64_t combined, uint32_t rank)
 {
     uint64_t value = tow_sim_value_mix(combined, (uint64_t)kind);
     bool differs = kind == TOW_SIM_REDUCE_SCATTER ||

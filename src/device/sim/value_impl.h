@@ -1,4 +1,4 @@
-/* Simulated values: README.md says what they are and why. */
+/* Simulated values: see README.md. */
 #ifndef TOW_DEVICE_SIM_VALUE_IMPL_H_
 #define TOW_DEVICE_SIM_VALUE_IMPL_H_
 
@@ -7,20 +7,20 @@
 
 #include "device/sim/model.h"
 
-/* As much of the value as an array of so many bytes can tell. */
+/* The part of the value that an array of `bytes` bytes can hold. */
 uint64_t tow_sim_value_fit(uint64_t value, uint64_t bytes);
-/* The array that shows the value. `count` may be above
+/* Writes the array that shows the value. `count` may be above
  * TOW_SIM_CONTENT_BYTES_MAX: the rest is zero. */
 void tow_sim_value_show(uint64_t value, void *bytes, size_t count);
-/* The value that the array shows; of any other content its hash. Looks at no
- * more than TOW_SIM_CONTENT_BYTES_MAX bytes. */
+/* The value that the array shows; of other content its hash. Reads at most
+ * TOW_SIM_CONTENT_BYTES_MAX bytes. */
 uint64_t tow_sim_value_read(const void *bytes, size_t count);
 
-/* Of a run when it starts. Continue it with the values of its arguments. */
+/* The initial value of a run, to be mixed with the values of its arguments. */
 uint64_t tow_sim_value_begin(const char *program);
 uint64_t tow_sim_value_mix(uint64_t value, uint64_t argument);
-/* After a collective. `combined` is of all members. */
-uint64_t tow_sim_value_meet(tow_sim_collective_kind_t kind, uint64_t combined,
-                            uint32_t rank);
+/* The value after a collective. `combined` is of all members. */
+uint64_t tow_sim_value_after_collective(tow_sim_collective_kind_t kind,
+                                        uint64_t combined, uint32_t rank);
 
 #endif /* TOW_DEVICE_SIM_VALUE_IMPL_H_ */

@@ -1,27 +1,28 @@
-/* Which form of xla_cpu.h a program or an adapter was built with.
+/* The version of xla_cpu.h that a program or an adapter was built with.
  *
- * Its structs have no versions of their own: two sides that differ would read each
- * other's memory wrongly. The adapter exports tow_xla_abi, and the driver refuses
- * one that says another number than its own. A file of its own, so that a new
- * number does not compile XLA's headers again. */
+ * Most structs of xla_cpu.h carry no version of their own, so two sides built
+ * from different versions would misread each other's memory. The adapter
+ * exports tow_xla_abi, and the driver refuses an adapter whose number differs
+ * from its own. A separate file, so that a new number does not recompile XLA's
+ * headers. */
 #ifndef TOW_DEVICE_XLA_CPU_ABI_H_
 #define TOW_DEVICE_XLA_CPU_ABI_H_
 
 #include "device/xla_cpu/xla_cpu.h"
 
-/* Counts up with each change of xla_cpu.h that sizes do not show: another meaning
- * of a field or of an option. */
+/* Increment it with each change of xla_cpu.h that leaves the sizes as they are:
+ * another meaning of a field or of an option. */
 #define TOW_XLA_ABI_VERSION 1u
 
-/* The version, and the sizes of what crosses the border. */
+/* The version, and a hash of the sizes of the structs in xla_cpu.h. */
 static inline uint64_t tow_xla_abi_number(void)
 {
     const size_t sizes[] = {
-        sizeof(tow_xla_turns_t),     sizeof(tow_xla_collective_t),
-        sizeof(tow_xla_array_t),     sizeof(tow_xla_execute_options_t),
-        sizeof(tow_xla_signature_t), sizeof(tow_xla_collectives_t),
-        sizeof(tow_xla_extension_t), sizeof(tow_xla_executed_t),
-        sizeof(tow_xla_question_t),  sizeof(tow_xla_answer_t),
+        sizeof(tow_xla_fiber_ops_t),       sizeof(tow_xla_collective_t),
+        sizeof(tow_xla_array_t),           sizeof(tow_xla_execute_options_t),
+        sizeof(tow_xla_signature_t),       sizeof(tow_xla_collectives_t),
+        sizeof(tow_xla_extension_t),       sizeof(tow_xla_executed_t),
+        sizeof(tow_xla_partition_query_t), sizeof(tow_xla_partition_reply_t),
     };
     uint32_t sum = 0;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)

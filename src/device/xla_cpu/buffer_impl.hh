@@ -21,7 +21,8 @@ namespace tow
 namespace
 {
 
-/* Waits on XLA's side for a value that is there but not yet defined. */
+/* An event for a value that XLA has allocated but not yet computed; null if it
+ * is ready. */
 PJRT_Event *event_of(const xla::Future<> &future)
 {
     if (future.IsReady() && future.Await().ok()) return nullptr;
@@ -48,7 +49,8 @@ absl::StatusOr<PJRT_Memory *> place_of(PJRT_Device *device, PJRT_Memory *memory)
 {
     if (memory != nullptr) return memory;
     if (device != nullptr) return device->default_memory;
-    return absl::InvalidArgumentError("neither a device nor a memory is given");
+    return absl::InvalidArgumentError(
+        "neither a device nor a memory was given");
 }
 
 absl::StatusOr<std::optional<xla::Layout>> layout_of(
@@ -58,7 +60,7 @@ absl::StatusOr<std::optional<xla::Layout>> layout_of(
     if (layout->type != PJRT_Buffer_MemoryLayout_Type_Tiled ||
         layout->tiled.num_tiles != 0)
         return absl::UnimplementedError(
-            "a memory layout of strides or tiles; give minor-to-major order");
+            "memory layouts with strides or tiles; use minor-to-major order");
     return std::optional<xla::Layout>(xla::Layout(absl::MakeConstSpan(
         layout->tiled.minor_to_major, layout->tiled.minor_to_major_size)));
 }
@@ -67,11 +69,12 @@ absl::Status check_array(xla::PrimitiveType type,
                          absl::Span<const int64_t> dims)
 {
     if (type == xla::PRIMITIVE_TYPE_INVALID || type == xla::TOKEN)
-        return absl::InvalidArgumentError("the element type is unknown here");
+        return absl::InvalidArgumentError("the element type is not supported");
     return xla::ShapeUtil::MakeValidatedShape(type, dims).status();
 }
 
-/* XLA says when it has done with the host's memory by calling back, once. */
+/* The callback by which XLA reports, once, that it no longer reads the host's
+ * memory. */
 struct host_release {
     explicit host_release(PJRT_Event *done) : event(done) {}
 
@@ -108,7 +111,8 @@ absl::Status buffer_from_host(PJRT_Client_BufferFromHostBuffer_Args &args)
     if (args.num_byte_strides != 0)
         strides = absl::MakeConstSpan(args.byte_strides, args.num_byte_strides);
     if (strides.has_value() && strides->size() != dims.size())
-        return absl::InvalidArgumentError("as many strides as dimensions");
+        return absl::InvalidArgumentError(absl::StrCat(
+            strides->size(), " byte strides for ", dims.size(), " dimensions"));
 
     auto *done = new PJRT_Event;
     done->retain();
@@ -134,7 +138,7 @@ PJRT_Error *client_buffer_from_host_buffer(
     return at_edge([args] { return buffer_from_host(*args); });
 }
 
-/* Cleared, for its user may read it: see xla_cpu.h. */
+/* Zeroed, because its user may read it: see xla_cpu.h. */
 PJRT_Error *client_create_uninitialized_buffer(
     PJRT_Client_CreateUninitializedBuffer_Args *args)
 {
@@ -178,7 +182,7 @@ PJRT_Error *client_create_error_buffer(PJRT_Client_CreateErrorBuffer_Args *args)
 
 void delete_for_user(PJRT_Buffer *buffer)
 {
-    if (buffer->try_take_from_user()) buffer->drop_hold();
+    if (buffer->try_take_from_user()) buffer->release_hold();
 }
 
 PJRT_Error *buffer_destroy(PJRT_Buffer_Destroy_Args *args)
@@ -248,8 +252,8 @@ PJRT_Error *buffer_memory(PJRT_Buffer_Memory_Args *args)
     return nullptr;
 }
 
-/* "Yes" means that the address may be asked for, and it is there with the
- * value. Until then a user who copies to the host waits, as for any device. */
+/* "Yes" means that the caller may query the address, which exists once the
+ * value does. Until then a caller copies to the host, as from any device. */
 PJRT_Error *buffer_is_on_cpu(PJRT_Buffer_IsOnCpu_Args *args)
 {
     args->is_on_cpu = args->buffer->is_ready() && args->buffer->status().ok();
@@ -258,7 +262,7 @@ PJRT_Error *buffer_is_on_cpu(PJRT_Buffer_IsOnCpu_Args *args)
 
 absl::Status deleted_error()
 {
-    return absl::InvalidArgumentError("the buffer was deleted or donated");
+    return absl::InvalidArgumentError("the buffer has been deleted or donated");
 }
 
 PJRT_Error *buffer_ready_event(PJRT_Buffer_ReadyEvent_Args *args)
@@ -280,10 +284,11 @@ PJRT_Error *buffer_ready_event(PJRT_Buffer_ReadyEvent_Args *args)
 absl::Status too_many_copies()
 {
     return absl::ResourceExhaustedError(absl::StrCat(
-        TOW_XLA_QUEUE_DEPTH_MAX, " copies are waiting; wait for some of them"));
+        TOW_XLA_QUEUE_DEPTH_MAX,
+        " copies are queued, which is the limit; wait for some of them"));
 }
 
-/* Takes a hold for `job`, which is new, and begins it. */
+/* Takes a hold for a new `Job`, and starts it. */
 template <typename Job, typename... Arguments>
 absl::StatusOr<PJRT_Event *> begin_read(PJRT_Buffer *source,
                                         Arguments &&...arguments)
@@ -302,7 +307,7 @@ absl::Status read_to_host(PJRT_Buffer_ToHostBuffer_Args &args)
     const array_type &type = args.src->type;
     if (!type.is_array())
         return absl::InvalidArgumentError(
-            absl::StrCat("a ", type.to_string(), " has no value to read"));
+            absl::StrCat("a ", type.to_string(), " has no value"));
     auto layout = layout_of(args.host_layout);
     if (!layout.ok()) return layout.status();
     xla::Shape shape = xla::ShapeUtil::MakeShape(type.element, type.dims);
@@ -316,7 +321,7 @@ absl::Status read_to_host(PJRT_Buffer_ToHostBuffer_Args &args)
     if (args.dst_size < needed)
         return absl::InvalidArgumentError(
             absl::StrCat("the array has ", needed,
-                         " bytes, but there is room for ", args.dst_size));
+                         " bytes, but the destination has ", args.dst_size));
     bool is_raw = shape.layout() == dense && needed == type.size_bytes;
     auto event = is_raw
                      ? begin_read<raw_read>(args.src, args.dst, 0, needed)
@@ -337,8 +342,8 @@ PJRT_Error *buffer_copy_raw_to_host(PJRT_Buffer_CopyRawToHost_Args *args)
         if (args->offset < 0 || args->transfer_size < 0 ||
             args->offset > size || args->transfer_size > size - args->offset)
             return absl::OutOfRangeError(
-                absl::StrCat(args->transfer_size, " bytes from ", args->offset,
-                             " of a buffer of ", size));
+                absl::StrCat(args->transfer_size, " bytes at offset ",
+                             args->offset, " of a buffer of ", size, " bytes"));
         auto event = begin_read<raw_read>(args->buffer, args->dst, args->offset,
                                           args->transfer_size);
         if (event.ok()) args->event = *event;
@@ -379,7 +384,8 @@ PJRT_Error *buffer_copy_to_memory(PJRT_Buffer_CopyToMemory_Args *args)
     });
 }
 
-/* Where the value lies; only once it is there, for this must not block. */
+/* The address of the value; an error until it is ready, because this must not
+ * block. */
 absl::StatusOr<uintptr_t> address_of(PJRT_Buffer *buffer)
 {
     if (!buffer->is_ready())
@@ -387,12 +393,12 @@ absl::StatusOr<uintptr_t> address_of(PJRT_Buffer *buffer)
             "the buffer is not ready; await its ready event first");
     absl::Status status = buffer->status();
     if (!status.ok()) return status;
-    /* Who refers to it from outside keeps the value, donated or not. */
+    /* An external reference keeps the value, donated or not. */
     bool is_held = buffer->try_hold();
     if (!is_held && !buffer->is_shared()) return deleted_error();
     auto address =
         buffer->device()->client->xla->UnsafeBufferPointer(buffer->value.get());
-    if (is_held) buffer->drop_hold();
+    if (is_held) buffer->release_hold();
     return address;
 }
 
@@ -416,7 +422,7 @@ PJRT_Error *buffer_opaque_data_pointer(
     });
 }
 
-/* While someone outside reads the memory, an execution that donates the buffer
+/* While an external reference exists, an execution that donates the buffer
  * works on a copy: see PJRT_Buffer. */
 PJRT_Error *buffer_increase_references(
     PJRT_Buffer_IncreaseExternalReferenceCount_Args *args)
@@ -432,25 +438,25 @@ PJRT_Error *buffer_decrease_references(
     PJRT_Buffer_DecreaseExternalReferenceCount_Args *args)
 {
     args->buffer->end_share();
-    args->buffer->drop_hold();
+    args->buffer->release_hold();
     return nullptr;
 }
 
-void buffer_lend(PJRT_Buffer *buffer, int begins)
+void buffer_share(PJRT_Buffer *buffer, int begins)
 {
     if (begins == 0) {
-        buffer->end_lend();
+        buffer->end_remote_share();
         return;
     }
     auto base =
         buffer->device()->client->xla->UnsafeBufferPointer(buffer->value.get());
-    buffer->begin_lend(base.ok() ? reinterpret_cast<const void *>(*base)
-                                 : nullptr);
+    buffer->begin_remote_share(base.ok() ? reinterpret_cast<const void *>(*base)
+                                         : nullptr);
 }
 
-/* --- Promises, for C ---------------------------------------------------------- */
+/* --- Promises, for C ------------------------------------------------------ */
 
-/* It holds itself until it is kept or broken. */
+/* The buffer holds its value until `fulfil` or `fail`. */
 PJRT_Error *buffer_promise(PJRT_Device *device, int element_type,
                            const int64_t *dimensions, size_t dimension_count,
                            PJRT_Buffer **out_buffer)
@@ -475,7 +481,7 @@ PJRT_Error *buffer_promise(PJRT_Device *device, int element_type,
 void settle(PJRT_Buffer *buffer, const absl::Status &status)
 {
     buffer->ready->complete(status);
-    buffer->drop_hold();
+    buffer->release_hold();
 }
 
 PJRT_Error *buffer_fulfil(PJRT_Buffer *buffer, const void *data, int semantics,

@@ -17,7 +17,7 @@ static bool find_function(const XLA_FFI_Attrs *attrs, uint64_t *out_function)
     return true;
 }
 
-/* 0: we do not know. */
+/* 0 for an unknown type. */
 static size_t element_bits(XLA_FFI_DataType type)
 {
     switch (type) {
@@ -53,7 +53,7 @@ static size_t element_bits(XLA_FFI_DataType type)
     }
 }
 
-/* Those of less than a byte lie close together, the first in the lowest bits. */
+/* Elements of less than a byte are packed, the first in the lowest bits. */
 static size_t bytes_of(const XLA_FFI_Buffer *buffer)
 {
     const size_t bits = element_bits(buffer->dtype);
@@ -74,20 +74,21 @@ static bool is_known(void *const *buffers, int64_t count)
     return true;
 }
 
-/* Without tokens. Returns how many. */
-static size_t list(void *const *buffers, int64_t count, tow_xla_room_t *out)
+/* Lists the arrays, without tokens. Returns their number. */
+static size_t list(void *const *buffers, int64_t count,
+                   tow_xla_call_array_t *out)
 {
     size_t used = 0;
     for (int64_t i = 0; i < count; i++) {
         const XLA_FFI_Buffer *buffer = buffers[i];
         if (buffer->dtype == XLA_FFI_DataType_TOKEN) continue;
-        out[used++] = (tow_xla_room_t){buffer->data, bytes_of(buffer)};
+        out[used++] = (tow_xla_call_array_t){buffer->data, bytes_of(buffer)};
     }
     return used;
 }
 
-static bool ask_caller(const XLA_FFI_CallFrame *frame,
-                       tow_xla_caller_t *out_caller)
+static bool identify_caller(const XLA_FFI_CallFrame *frame,
+                            tow_xla_caller_t *out_caller)
 {
     XLA_FFI_DeviceOrdinal_Get_Args args = {
         .struct_size = XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE,
@@ -98,7 +99,7 @@ static bool ask_caller(const XLA_FFI_CallFrame *frame,
            out_caller->calls != NULL;
 }
 
-/* What is wrong with it; NULL: nothing. */
+/* NULL if the call is valid. */
 static XLA_FFI_Error *check(const XLA_FFI_CallFrame *frame,
                             tow_xla_call_t *call, tow_xla_caller_t *caller)
 {
@@ -106,30 +107,30 @@ static XLA_FFI_Error *check(const XLA_FFI_CallFrame *frame,
         return tow_ffi_error(frame->api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
                              TOW_XLA_CALLBACK_TARGET
                              ": no attribute `function` of type ui64");
-    if (!ask_caller(frame, caller))
+    if (!identify_caller(frame, caller))
         return tow_ffi_error(
             frame->api, XLA_FFI_Error_Code_FAILED_PRECONDITION,
             TOW_XLA_CALLBACK_TARGET
-            ": nobody answers calls here; run the program on a "
-            "cluster, from the client that has the function");
+            ": this process serves no calls of client functions; run the "
+            "program on a cluster, from the client that has the function");
     if (!is_known(frame->args.args, frame->args.size) ||
         !is_known(frame->rets.rets, frame->rets.size))
         return tow_ffi_error(
             frame->api, XLA_FFI_Error_Code_UNIMPLEMENTED,
             TOW_XLA_CALLBACK_TARGET
-            ": elements of a type that is not known here; convert them first");
+            ": unsupported element type; convert the array first");
     return NULL;
 }
 
 static XLA_FFI_Error *no_memory(const XLA_FFI_CallFrame *frame)
 {
     return tow_ffi_error(frame->api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-                         TOW_XLA_CALLBACK_TARGET ": no memory");
+                         TOW_XLA_CALLBACK_TARGET ": out of memory");
 }
 
-/* Behind `sizes`, if it has any. */
+/* `sizes` becomes the first argument, unless it is empty. */
 static XLA_FFI_Error *call_client(XLA_FFI_CallFrame *frame,
-                                  tow_xla_room_t sizes)
+                                  tow_xla_call_array_t sizes)
 {
     tow_xla_call_t call = {.struct_size = sizeof(call)};
     tow_xla_caller_t caller;
@@ -137,21 +138,22 @@ static XLA_FFI_Error *call_client(XLA_FFI_CallFrame *frame,
     if (error != NULL) return error;
     const size_t count = (size_t)(frame->args.size + frame->rets.size);
     const size_t size_count = sizes.size > 0;
-    tow_xla_room_t *rooms = calloc(count + size_count + 1, sizeof(*rooms));
-    if (rooms == NULL) return no_memory(frame);
-    rooms[0] = sizes;
+    tow_xla_call_array_t *arrays =
+        calloc(count + size_count + 1, sizeof(*arrays));
+    if (arrays == NULL) return no_memory(frame);
+    arrays[0] = sizes;
     call.run_id = caller.run_id;
     call.device = caller.device;
-    call.arguments = rooms;
+    call.arguments = arrays;
     call.argument_count = size_count + list(frame->args.args, frame->args.size,
-                                            rooms + size_count);
-    call.results = rooms + call.argument_count;
+                                            arrays + size_count);
+    call.results = arrays + call.argument_count;
     call.result_count =
-        list(frame->rets.rets, frame->rets.size, rooms + call.argument_count);
+        list(frame->rets.rets, frame->rets.size, arrays + call.argument_count);
     char why[TOW_XLA_CALL_ERROR_SIZE] = "";
     int code =
         caller.calls->run(caller.calls->context, &call, why, sizeof(why));
-    free(rooms);
+    free(arrays);
     return code == 0 ? NULL
                      : tow_ffi_error(frame->api, (XLA_FFI_Error_Code)code, why);
 }
@@ -159,10 +161,11 @@ static XLA_FFI_Error *call_client(XLA_FFI_CallFrame *frame,
 static XLA_FFI_Error *execute(XLA_FFI_CallFrame *frame)
 {
     if (tow_ffi_answer_metadata(frame)) return NULL;
-    return call_client(frame, (tow_xla_room_t){0});
+    return call_client(frame, (tow_xla_call_array_t){0});
 }
 
-/* The sizes of all arguments; returns how many. Nowhere: it only counts. */
+/* Lists the dimensions of all arguments and returns their number; `out` may be
+ * NULL, to count only. */
 static size_t list_sizes(const XLA_FFI_CallFrame *frame, int64_t *out)
 {
     size_t count = 0;
@@ -182,8 +185,8 @@ static XLA_FFI_Error *execute_on_shards(XLA_FFI_CallFrame *frame)
     int64_t *sizes = calloc(count + 1, sizeof(*sizes));
     if (sizes == NULL) return no_memory(frame);
     list_sizes(frame, sizes);
-    XLA_FFI_Error *error =
-        call_client(frame, (tow_xla_room_t){sizes, count * sizeof(*sizes)});
+    XLA_FFI_Error *error = call_client(
+        frame, (tow_xla_call_array_t){sizes, count * sizeof(*sizes)});
     free(sizes);
     return error;
 }

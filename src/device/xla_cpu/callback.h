@@ -1,15 +1,15 @@
-/* The custom call by which a program calls a function of its client's:
+/* The custom call by which a program calls a function of its client:
  *
  *     stablehlo.custom_call @xla_ffi_python_cpu_callback(...) {function = 7 : ui64}
  *
- * with any arrays in and out (dense, row major), and tokens, which order calls and
- * carry nothing. It stands still until whoever opened the client has answered
- * (tow_xla_calls_t).
+ * with any arrays as operands and results (dense, row-major), and tokens, which
+ * order calls and carry no data. The call blocks its device until
+ * tow_xla_calls_t.run has returned.
  *
- * By the other name each device calls with what it has of the arrays, however XLA
- * has divided them, and there are no results. The client knows only how many
- * dimensions they have: before all arrays come their sizes, one after the other, as
- * int64. */
+ * Under TOW_XLA_SHARD_CALLBACK_TARGET each device calls with its shards of the
+ * operands, and there are no results. The client knows only the ranks of the
+ * shards, so an additional first argument holds all their dimensions, as int64,
+ * one array after another. */
 #ifndef TOW_DEVICE_XLA_CPU_CALLBACK_H_
 #define TOW_DEVICE_XLA_CPU_CALLBACK_H_
 
@@ -23,20 +23,21 @@
 extern "C" {
 #endif
 
-/* The name under which JAX itself calls Python on the CPU: XLA's partitioner knows
- * that this one may have no results and still belongs to a device. */
+/* The target that JAX itself uses on the CPU: XLA's partitioner knows that
+ * calls of it may have no results and still belong to a device. */
 #define TOW_XLA_CALLBACK_TARGET       "xla_ffi_python_cpu_callback"
 #define TOW_XLA_SHARD_CALLBACK_TARGET "xla_ffi_partitioned_python_cpu_callback"
 
-/* Who calls. */
+/* The execution that makes a call. */
 typedef struct tow_xla_caller {
-    const tow_xla_calls_t *calls; /* NULL: nobody answers in this process */
+    const tow_xla_calls_t *calls; /* NULL: this process serves no calls */
     uint64_t run_id;
-    int64_t device; /* its global id */
+    int64_t device; /* global id */
 } tow_xla_caller_t;
 
-/* Makes it known to XLA, for compiling and for running. `find` says who runs on
- * the device of that id (what XLA calls its ordinal); false: there is none. */
+/* Registers the handlers with XLA, for compiling and for running. `find`
+ * returns the execution on the device with that id, which XLA calls its
+ * ordinal; false if there is none. */
 XLA_FFI_Error *tow_xla_callback_register(
     const XLA_FFI_Api *api,
     bool (*find)(int32_t device_id, tow_xla_caller_t *out_caller));

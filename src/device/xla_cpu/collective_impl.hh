@@ -1,10 +1,10 @@
-/* XLA's collectives, handed out through tow_xla_collectives_t.
+/* XLA's collectives, implemented by tow_xla_collectives_t.
  *
- * XLA makes one communicator for each (clique, rank) that a program meets and
- * keeps it for as long as the collectives object lives; a failure to make one
- * it keeps as well, so making one is local and cannot fail. Which run a call
- * belongs to is not in XLA's key, but a device runs one execution at a time:
- * the communicator asks its device. */
+ * XLA creates one communicator for each (clique, rank) that a program uses and
+ * keeps it for as long as the collectives object lives. It caches failures too,
+ * so creating one is local and cannot fail. XLA's key does not contain the run
+ * of a call, but a device runs one execution at a time, so the communicator
+ * takes the run from its device. */
 #ifndef TOW_DEVICE_XLA_CPU_COLLECTIVE_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_COLLECTIVE_IMPL_HH_
 
@@ -32,15 +32,15 @@
 namespace tow
 {
 
-/* Which execution a device is in. Written by the thread that runs it, between
+/* The execution that a device runs. Written by the thread that runs it, between
  * executions; read by XLA's threads during them. */
 struct current_run {
     uint64_t run_id = 0;
-    uint64_t serial = 0; /* of this device's executions */
+    uint64_t serial = 0; /* counts this device's executions */
     std::thread::id thread;
-    /* Of the program: a collective has come on another thread than that. */
-    std::atomic<bool> *has_strayed = nullptr;
-    const tow_xla_turns_t *turns = nullptr; /* null: not on a fiber */
+    /* Of the program: set when a collective comes on another thread. */
+    std::atomic<bool> *left_thread = nullptr;
+    const tow_xla_fiber_ops_t *fiber_ops = nullptr; /* null: not on a fiber */
 };
 
 class communicator final : public xla::Communicator
@@ -48,8 +48,8 @@ class communicator final : public xla::Communicator
   public:
     using address = stream_executor::DeviceAddressBase;
 
-    /* `run` and `table` outlive the communicator; `run` is null for a device
-     * that is not ours, which XLA never asks for. */
+    /* `run` and `table` outlive the communicator; `run` is null for a device of
+     * another process, for which XLA never calls. */
     communicator(const tow_xla_collectives_t *table, const current_run *run,
                  const xla::CliqueKey &clique, size_t rank)
         : table_(table), run_(run), rank_(rank)
@@ -211,7 +211,7 @@ class communicator final : public xla::Communicator
             destinations.push_back(each.opaque());
         call.send = sources.data();
         call.receive = destinations.data();
-        call.turns = turns();
+        call.fiber_ops = fiber_ops();
 
         char error[1024] = "";
         int code = table_->run(table_->context, &call, error, sizeof(error));
@@ -223,18 +223,18 @@ class communicator final : public xla::Communicator
                             error);
     }
 
-    /* A light program's collectives come on the thread that runs it. */
-    const tow_xla_turns_t *turns() const
+    /* Collectives of a fiber-safe program come on the thread that runs it. */
+    const tow_xla_fiber_ops_t *fiber_ops() const
     {
-        if (std::this_thread::get_id() == run_->thread) return run_->turns;
-        *run_->has_strayed = true;
+        if (std::this_thread::get_id() == run_->thread) return run_->fiber_ops;
+        *run_->left_thread = true;
         return nullptr;
     }
 
     static absl::Status no_table()
     {
         return absl::FailedPreconditionError(
-            "a collective between devices, but the client was created without "
+            "the program has a collective, but the client was created without "
             "the option tow_collectives");
     }
 
@@ -268,7 +268,7 @@ class communicator final : public xla::Communicator
 
     absl::Mutex mutex_;
     uint64_t counted_serial_ = 0;
-    /* Operations met in this execution, and how often. Few in a program. */
+    /* Operations of this execution, and how often each has run. Few. */
     std::vector<std::pair<uint64_t, uint64_t>> counts_;
 };
 

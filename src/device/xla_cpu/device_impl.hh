@@ -1,4 +1,4 @@
-/* PJRT's functions that make a client, and ask it, its devices and its
+/* PJRT's functions that create a client and describe it, its devices and its
  * memories. */
 #ifndef TOW_DEVICE_XLA_CPU_DEVICE_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_DEVICE_IMPL_HH_
@@ -17,12 +17,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "device/xla_cpu/asking.hh"
 #include "device/xla_cpu/callback.h"
 #include "device/xla_cpu/event_impl.hh"
 #include "device/xla_cpu/ffi_impl.hh"
 #include "device/xla_cpu/linear_algebra.hh"
 #include "device/xla_cpu/objects_impl.hh"
+#include "device/xla_cpu/partition_query.hh"
 #include "device/xla_cpu/xla_cpu.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
 #include "xla/pjrt/plugin/xla_cpu/cpu_client_options.h"
@@ -33,7 +33,7 @@ namespace tow
 namespace
 {
 
-/* --- Making a client --------------------------------------------------------- */
+/* --- Creating a client ---------------------------------------------------- */
 
 struct client_options {
     int64_t process_id = 0;
@@ -44,15 +44,15 @@ struct client_options {
     int64_t blocks = 0;
 };
 
-/* --- Functions of clients ------------------------------------------------------ */
+/* --- Client functions ----------------------------------------------------- */
 
-/* Of whose devices programs may call functions of clients. A worker has one
- * client; of several the last is asked. */
-inline std::atomic<PJRT_Client *> answering_client{nullptr};
+/* The client whose tow_xla_calls_t serves calls of client functions. A worker
+ * has one client; of several, the latest serves. */
+inline std::atomic<PJRT_Client *> callback_client{nullptr};
 
 bool find_caller(int32_t device_id, tow_xla_caller_t *out_caller)
 {
-    const PJRT_Client *client = answering_client.load();
+    const PJRT_Client *client = callback_client.load();
     if (client == nullptr) return false;
     for (const PJRT_Device *each : client->devices) {
         if (each->xla->global_device_id().value() != device_id) continue;
@@ -62,7 +62,7 @@ bool find_caller(int32_t device_id, tow_xla_caller_t *out_caller)
     return false;
 }
 
-/* Once a process; also where programs are only compiled. */
+/* Once per process, also in processes that only compile. */
 absl::Status register_callback()
 {
     static const absl::Status *status = [] {
@@ -95,20 +95,18 @@ absl::Status read_option(const PJRT_NamedValue &option, client_options &into)
         int64_t value = option.int64_value;
         if (option.type != PJRT_NamedValue_kInt64 || value < each.minimum ||
             value > each.maximum)
-            return absl::InvalidArgumentError(
-                absl::StrCat("create option ", name,
-                             " is not a whole number "
-                             "from ",
-                             each.minimum, " to ", each.maximum));
+            return absl::InvalidArgumentError(absl::StrCat(
+                "create option ", name, " must be an integer from ",
+                each.minimum, " to ", each.maximum));
         *each.value = value;
         return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
-        absl::StrCat("create option ", name, " is unknown here"));
+        absl::StrCat("unknown create option ", name));
 }
 
-/* As many as there are cores for them. */
-void add_seats(PJRT_Client &client, size_t device_count)
+/* One per core, but no more than there are devices. */
+void add_carriers(PJRT_Client &client, size_t device_count)
 {
     cpu_set_t cores;
     size_t core_count = std::thread::hardware_concurrency();
@@ -116,19 +114,20 @@ void add_seats(PJRT_Client &client, size_t device_count)
         core_count = CPU_COUNT(&cores);
     size_t count = std::max<size_t>(1, std::min(core_count, device_count));
     for (size_t i = 0; i < count; i++)
-        client.seats.push_back(
-            std::make_unique<seat>(absl::StrCat("tow-seat-", i)));
+        client.carriers.push_back(
+            std::make_unique<carrier>(absl::StrCat("tow-carrier-", i)));
 }
 
 void add_devices(PJRT_Client &client, int64_t memory_limit_bytes)
 {
     auto devices = client.xla->addressable_devices();
-    add_seats(client, devices.size());
+    add_carriers(client, devices.size());
     for (xla::PjRtDevice *each : devices) {
         size_t index = client.devices.size();
         auto device = std::make_unique<PJRT_Device>(
             &client, each,
-            client.seats[index * client.seats.size() / devices.size()].get());
+            client.carriers[index * client.carriers.size() / devices.size()]
+                .get());
         device->account.limit = memory_limit_bytes;
         for (xla::PjRtMemorySpace *space : each->memory_spaces()) {
             client.owned_memories.push_back(std::make_unique<PJRT_Memory>(
@@ -141,28 +140,32 @@ void add_devices(PJRT_Client &client, int64_t memory_limit_bytes)
         client.devices.push_back(device.get());
         client.owned_devices.push_back(std::move(device));
     }
-    for (const auto &each : client.seats)
+    for (const auto &each : client.carriers)
         each->start();
 }
 
-/* Before the first allocation: what lies in a block is known by the table. */
+/* Before the first allocation, because the table frees what it has allocated.
+ */
 absl::Status use_blocks(const tow_xla_blocks_t *table)
 {
     if (table == nullptr) return absl::OkStatus();
     if (table->struct_size < sizeof(*table))
         return absl::InvalidArgumentError(
-            "create option tow_blocks: the table is of an older version");
+            "create option tow_blocks: the table is of an older version: "
+            "rebuild the caller");
     const tow_xla_blocks_t *before = nullptr;
-    if (shown_blocks.compare_exchange_strong(before, table) || before == table)
+    if (shareable_blocks.compare_exchange_strong(before, table) ||
+        before == table)
         return absl::OkStatus();
     return absl::InvalidArgumentError(
-        "create option tow_blocks: this process has another table");
+        "create option tow_blocks: another client of this process uses another "
+        "table");
 }
 
 absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
     const client_options &options)
 {
-    expect_devices(static_cast<size_t>(options.device_count));
+    set_device_count(static_cast<size_t>(options.device_count));
     absl::Status blocks =
         use_blocks(reinterpret_cast<const tow_xla_blocks_t *>(options.blocks));
     if (!blocks.ok()) return blocks;
@@ -184,7 +187,7 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
             "create option tow_collectives: the table is of an older version "
             "or has no `run`");
     client->collectives = std::make_shared<collectives>(table, find_run);
-    client->takes_turns = table != nullptr && table->takes_turns != 0;
+    client->supports_fibers = table != nullptr && table->supports_fibers != 0;
     client->calls = reinterpret_cast<const tow_xla_calls_t *>(options.calls);
     absl::Status registered = register_callback();
     if (!registered.ok()) return registered;
@@ -192,7 +195,7 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
     xla::CpuClientOptions xla_options;
     xla_options.process_id = static_cast<int>(options.process_id);
     xla_options.cpu_device_count = static_cast<int>(options.device_count);
-    /* Each device has a thread of its own; XLA must not use another. */
+    /* Executions run on the threads that call XLA, never on its pool. */
     xla_options.asynchronous = false;
     xla_options.collectives = client->collectives;
     xla_options.allocator = allocate;
@@ -200,13 +203,13 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
     if (!made.ok()) return made.status();
     client->xla = *std::move(made);
     add_devices(*client, options.memory_limit_bytes);
-    client->copier = std::make_unique<worker>("tow-cpu-copy");
-    if (client->calls != nullptr) answering_client = client.get();
+    client->copier = std::make_unique<work_queue>("tow-cpu-copy");
+    if (client->calls != nullptr) callback_client = client.get();
     return client;
 }
 
-/* XLA tells standard error what it found in the machine; errors are enough,
- * unless someone asked for more. */
+/* XLA logs what it finds in the machine to standard error; we only want errors,
+ * unless the user has set a level. */
 void quiet_log()
 {
     if (getenv("TF_CPP_MIN_LOG_LEVEL") == nullptr)
@@ -231,13 +234,13 @@ PJRT_Error *client_create(PJRT_Client_Create_Args *args)
 
 PJRT_Error *client_destroy(PJRT_Client_Destroy_Args *args)
 {
-    PJRT_Client *leaving = args->client;
-    delete leaving;
-    answering_client.compare_exchange_strong(leaving, nullptr);
+    PJRT_Client *closed = args->client;
+    delete closed;
+    callback_client.compare_exchange_strong(closed, nullptr);
     return nullptr;
 }
 
-/* --- Asking a client, a device, a memory ------------------------------------ */
+/* --- Describing a client, a device, a memory ------------------------------ */
 
 PJRT_Error *client_platform_name(PJRT_Client_PlatformName_Args *args)
 {
@@ -312,12 +315,11 @@ PJRT_Error *client_addressable_memories(
     return nullptr;
 }
 
-/* Not left out, for JAX, loaded with this plugin to try something, calls it
- * without looking. */
+/* Not NULL in the table, because JAX calls it without checking. */
 PJRT_Error *client_topology(PJRT_Client_TopologyDescription_Args *)
 {
     return error_of(absl::UnimplementedError(
-        "a client knows its own devices only; there is no topology"));
+        "topology descriptions: a client knows its own devices only"));
 }
 
 PJRT_Error *client_default_device_assignment(
@@ -331,8 +333,9 @@ PJRT_Error *client_default_device_assignment(
                        static_cast<size_t>(args->num_partitions);
         if (args->default_assignment_size < count)
             return absl::InvalidArgumentError(
-                absl::StrCat("room for ", args->default_assignment_size,
-                             " devices, but there are ", count));
+                absl::StrCat("the default device assignment has ", count,
+                             " devices, but the array holds ",
+                             args->default_assignment_size));
         for (size_t i = 0; i < count; i++)
             args->default_assignment[i] = static_cast<int>(
                 (*devices)(i / args->num_partitions, i % args->num_partitions));

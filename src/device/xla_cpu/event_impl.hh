@@ -1,5 +1,6 @@
-/* The edge of the plugin, where statuses become PJRT_Error and exceptions
- * statuses; PJRT's functions on errors, events and the plugin itself. */
+/* The boundary of the plugin, where exceptions become statuses and statuses
+ * become PJRT_Error; PJRT's functions on errors, events and the plugin itself.
+ */
 #ifndef TOW_DEVICE_XLA_CPU_EVENT_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_EVENT_IMPL_HH_
 
@@ -66,7 +67,7 @@ PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args)
     return nullptr;
 }
 
-/* --- The plugin ------------------------------------------------------------ */
+/* --- The plugin ----------------------------------------------------------- */
 
 PJRT_Error *plugin_initialize(PJRT_Plugin_Initialize_Args *)
 {
@@ -95,7 +96,7 @@ std::vector<int64_t> stablehlo_version()
     return numbers;
 }
 
-/* With the first, JAX writes programs that this older StableHLO can read. */
+/* By the current version, JAX emits programs that this StableHLO can read. */
 PJRT_Error *plugin_attributes(PJRT_Plugin_Attributes_Args *args)
 {
     static const auto *const current =
@@ -111,7 +112,7 @@ PJRT_Error *plugin_attributes(PJRT_Plugin_Attributes_Args *args)
     return nullptr;
 }
 
-/* --- Events ----------------------------------------------------------------- */
+/* --- Events --------------------------------------------------------------- */
 
 PJRT_Error *event_destroy(PJRT_Event_Destroy_Args *args)
 {
@@ -129,7 +130,7 @@ PJRT_Error *event_error(PJRT_Event_Error_Args *args)
 {
     if (!args->event->is_ready())
         return error_of(absl::FailedPreconditionError(
-            "the event is not ready; ask PJRT_Event_IsReady first"));
+            "the event is not ready; call PJRT_Event_IsReady first"));
     return error_of(args->event->status());
 }
 
@@ -175,7 +176,8 @@ PJRT_Error *event_set(PJRT_Event_Set_Args *args)
 {
     return at_edge([args] {
         if (args->event->is_ready())
-            return absl::FailedPreconditionError("the event was set before");
+            return absl::FailedPreconditionError(
+                "the event has been set before");
         args->event->retain();
         args->event->complete(
             absl::Status(static_cast<absl::StatusCode>(args->error_code),

@@ -16,7 +16,7 @@
 #include "device/xla_cpu/xla_cpu.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
 
-/* Bytes that a caller gives back through a deleter. */
+/* Bytes that the caller frees by a deleter. */
 struct PJRT_SerializedExecutable {
     std::string bytes;
 };
@@ -32,7 +32,7 @@ namespace tow
 namespace
 {
 
-/* --- Compiling and loading --------------------------------------------------- */
+/* --- Compiling and loading ------------------------------------------------ */
 
 absl::Status hand_out(absl::StatusOr<program *> made,
                       PJRT_LoadedExecutable **out)
@@ -68,7 +68,7 @@ PJRT_Error *executable_deserialize_and_load(
     });
 }
 
-/* --- Asking an executable ---------------------------------------------------- */
+/* --- Describing an executable --------------------------------------------- */
 
 PJRT_Error *executable_destroy(PJRT_Executable_Destroy_Args *args)
 {
@@ -242,7 +242,7 @@ PJRT_Error *executable_optimized_program(
         if (out.code_size < bytes.size())
             return absl::InvalidArgumentError(
                 absl::StrCat("the program has ", bytes.size(),
-                             " bytes, but there is room for ", out.code_size));
+                             " bytes, but the buffer has ", out.code_size));
         std::memcpy(out.code, bytes.data(), bytes.size());
         return absl::OkStatus();
     });
@@ -290,7 +290,7 @@ PJRT_Error *loaded_device_assignment(
         const program &made = *args->executable->program;
         if (made.is_portable)
             return absl::FailedPreconditionError(absl::StrCat(
-                made.name, " is portable: it has no devices of its own"));
+                made.name, " is portable: it has no device assignment"));
         xla::DeviceAssignmentProto proto;
         made.loaded->device_assignment().Serialize(&proto);
         auto *holder =

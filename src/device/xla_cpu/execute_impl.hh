@@ -1,4 +1,4 @@
-/* PJRT_LoadedExecutable_Execute, and the same without us for benchmarks. */
+/* PJRT_LoadedExecutable_Execute, and XLA's own execution for benchmarks. */
 #ifndef TOW_DEVICE_XLA_CPU_EXECUTE_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_EXECUTE_IMPL_HH_
 
@@ -26,7 +26,7 @@ namespace
 struct run_options {
     uint64_t run_id = 0;
     uint32_t flags = 0;
-    absl::Span<const int64_t> kept_inputs;
+    absl::Span<const int64_t> undonated_inputs;
 };
 
 run_options options_of(const PJRT_ExecuteOptions *given)
@@ -34,8 +34,8 @@ run_options options_of(const PJRT_ExecuteOptions *given)
     run_options options;
     if (given == nullptr) return options;
     options.run_id = static_cast<uint32_t>(given->launch_id);
-    options.kept_inputs = {given->non_donatable_input_indices,
-                           given->num_non_donatable_input_indices};
+    options.undonated_inputs = {given->non_donatable_input_indices,
+                                given->num_non_donatable_input_indices};
     for (const PJRT_Extension_Base *node = given->extension_start;
          node != nullptr; node = node->next) {
         if (static_cast<int>(node->type) != TOW_XLA_EXECUTE_OPTIONS_TYPE)
@@ -66,7 +66,7 @@ absl::Status check_argument(const program &what, const PJRT_Device *where,
     if (buffer->is_deleted())
         return absl::InvalidArgumentError(
             absl::StrCat("argument ", index, " of ", what.name,
-                         " was deleted or donated before"));
+                         " has been deleted or donated"));
     return absl::OkStatus();
 }
 
@@ -76,7 +76,7 @@ absl::Status check_call(const PJRT_LoadedExecutable_Execute_Args &args,
     const program &what = *args.executable->program;
     if (args.executable->deleted)
         return absl::InvalidArgumentError(
-            absl::StrCat(what.name, " was deleted"));
+            absl::StrCat("program ", what.name, " has been deleted"));
     if (args.num_devices != devices.size())
         return absl::InvalidArgumentError(absl::StrCat(
             what.name, " runs on ", devices.size(),
@@ -85,7 +85,7 @@ absl::Status check_call(const PJRT_LoadedExecutable_Execute_Args &args,
     if (args.options != nullptr &&
         (args.options->num_send_ops != 0 || args.options->num_recv_ops != 0))
         return absl::UnimplementedError(
-            "transfers to and from the host during an execution");
+            "send and receive operations with the host during an execution");
     if (args.num_args != what.parameters.size())
         return absl::InvalidArgumentError(
             absl::StrCat(what.name, " takes ", what.parameters.size(),
@@ -96,30 +96,31 @@ absl::Status check_call(const PJRT_LoadedExecutable_Execute_Args &args,
                 check_argument(what, devices[d], i, args.argument_lists[d][i]);
             if (!status.ok()) return status;
         }
-        if (devices[d]->worker.is_full())
+        if (devices[d]->queue.is_full())
             return absl::ResourceExhaustedError(absl::StrCat(
                 "device ", devices[d]->xla->global_device_id().value(), " has ",
                 TOW_XLA_QUEUE_DEPTH_MAX,
-                " executions waiting; wait for some of them"));
+                " executions queued (the limit); wait for some of them"));
     }
     return absl::OkStatus();
 }
 
-/* Takes the inputs for the execution. A failure here is a race with a deletion
- * or the same buffer donated twice; it fails the execution, not the call. */
+/* Takes holds of the inputs. A failure is a race with a deletion, or the same
+ * buffer donated twice; it fails the execution, not the call. */
 absl::Status take_inputs(execution &run, PJRT_Buffer *const *arguments,
                          const run_options &options)
 {
     const program &what = *run.program;
     for (size_t i = 0; i < what.parameters.size(); i++) {
         PJRT_Buffer *buffer = arguments[i];
-        bool kept = absl::c_linear_search(options.kept_inputs, i);
-        bool donated = what.is_donated[i] && !kept;
-        if (kept && what.is_donated[i])
-            run.kept_inputs.push_back(static_cast<int>(i));
+        bool is_undonated = absl::c_linear_search(options.undonated_inputs, i);
+        bool donated = what.is_donated[i] && !is_undonated;
+        if (is_undonated && what.is_donated[i])
+            run.undonated_inputs.push_back(static_cast<int>(i));
         if (donated ? !buffer->try_take_from_user() : !buffer->try_hold())
-            return absl::InvalidArgumentError(absl::StrCat(
-                "argument ", i, " of ", what.name, " was deleted or donated"));
+            return absl::InvalidArgumentError(
+                absl::StrCat("argument ", i, " of ", what.name,
+                             " has been deleted or donated"));
         run.inputs.push_back({buffer, donated});
     }
     return absl::OkStatus();
@@ -138,55 +139,57 @@ void make_outputs(execution &run, PJRT_Buffer **out)
 
 using executions = absl::InlinedVector<execution *, 8>;
 
-/* Takes the turns of all their devices, if none of them has anything to do. */
-bool try_board(guests &aboard, const executions &runs)
+/* Acquires the queues of all devices, if all of them are idle, and starts the
+ * fibers. */
+bool try_start_fibers(inline_executor &executor, const executions &runs)
 {
-    if (!aboard.try_take()) return false;
+    if (!executor.try_acquire()) return false;
     for (size_t i = 0; i < runs.size(); i++) {
-        if (runs[i]->device->worker.try_begin_alone()) continue;
+        if (runs[i]->device->queue.try_acquire_idle()) continue;
         while (i-- > 0)
-            runs[i]->device->worker.end_turn();
-        aboard.give_back();
+            runs[i]->device->queue.release();
+        executor.release();
         return false;
     }
     for (execution *run : runs)
-        aboard.board(&run->device->worker, run);
+        executor.start(&run->device->queue, run);
     return true;
 }
 
-bool may_run_here(const run_options &options, const executions &runs)
+bool may_run_on_fibers(const run_options &options, const executions &runs)
 {
-    if ((options.flags & TOW_XLA_EXECUTE_HERE) == 0 || runs.empty())
+    if ((options.flags & TOW_XLA_EXECUTE_INLINE_FIBERS) == 0 || runs.empty())
         return false;
     for (const execution *run : runs)
-        if (!run->is_light || !run->program->is_brief ||
+        if (!run->on_fiber || !run->program->fits_inline ||
             !run->has_ready_inputs())
             return false;
     return true;
 }
 
-/* Then it waits for nobody. */
+/* Then it waits for no other member. */
 bool is_whole_gang(const execution &run)
 {
     const xla::PjRtLoadedExecutable &loaded = *run.program->loaded;
     return loaded.num_replicas() * loaded.num_partitions() == 1;
 }
 
-/* True when they were run, or begun, on this thread. `gang_lock` keeps others
- * from the devices' queues until we have their turns. */
-bool try_run_here(const run_options &options, const executions &runs,
-                  PJRT_Client &client, std::unique_lock<std::mutex> &gang_lock)
+/* True when they were run, or started, on this thread. `gang_lock` keeps other
+ * gangs out of the devices' queues until all of these are acquired. */
+bool try_run_inline(const run_options &options, const executions &runs,
+                    PJRT_Client &client,
+                    std::unique_lock<std::mutex> &gang_lock)
 {
-    bool may = may_run_here(options, runs);
+    bool may = may_run_on_fibers(options, runs);
     if (runs.size() == 1 &&
         ((may && is_whole_gang(*runs[0])) ||
          ((options.flags & TOW_XLA_EXECUTE_INLINE) != 0 &&
           !runs[0]->program->calls_client && runs[0]->has_ready_inputs())) &&
-        runs[0]->device->worker.try_run_here(runs[0]))
+        runs[0]->device->queue.try_run_inline(runs[0]))
         return true;
-    if (!may || !try_board(client.guests, runs)) return false;
+    if (!may || !try_start_fibers(client.inline_executor, runs)) return false;
     if (gang_lock.owns_lock()) gang_lock.unlock();
-    client.guests.row(TOW_XLA_GUESTS_NS);
+    client.inline_executor.run(TOW_XLA_INLINE_LIMIT_NS);
     return true;
 }
 
@@ -195,7 +198,7 @@ absl::Status execute_checked(PJRT_LoadedExecutable_Execute_Args &args,
 {
     program *what = args.executable->program;
     run_options options = options_of(args.options);
-    bool is_light = what->is_light();
+    bool on_fiber = what->is_fiber_safe();
     executions runs;
     std::unique_lock<std::mutex> gang_lock;
     if (devices.size() > 1)
@@ -207,19 +210,19 @@ absl::Status execute_checked(PJRT_LoadedExecutable_Execute_Args &args,
             run->retain();
             args.device_complete_events[d] = run;
         }
-        run->is_light = is_light && devices[d]->worker.can_run_light();
+        run->on_fiber = on_fiber && devices[d]->queue.can_run_fibers();
         absl::Status taken = take_inputs(*run, args.argument_lists[d], options);
         if (taken.ok())
             runs.push_back(run);
         else
             run->fail(std::move(taken));
     }
-    if (try_run_here(options, runs, *what->client, gang_lock))
+    if (try_run_inline(options, runs, *what->client, gang_lock))
         return absl::OkStatus();
     for (execution *run : runs) {
-        worker &where = run->device->worker;
-        run->is_light = run->is_light && where.has_crew();
-        where.submit(run);
+        work_queue &queue = run->device->queue;
+        run->on_fiber = run->on_fiber && queue.shares_carrier();
+        queue.submit(run);
     }
     return absl::OkStatus();
 }
@@ -245,7 +248,7 @@ PJRT_Error *loaded_execute(PJRT_LoadedExecutable_Execute_Args *args)
     });
 }
 
-/* --- Benchmarks --------------------------------------------------------------- */
+/* --- Benchmarks ----------------------------------------------------------- */
 
 absl::Status run_bare(const program &what, PJRT_Buffer *const *arguments,
                       uint64_t repetition_count)
@@ -276,7 +279,8 @@ PJRT_Error *time_directly(PJRT_LoadedExecutable *executable,
             absl::Status status =
                 check_argument(what, what.devices[0], i, arguments[i]);
             if (status.ok() && !arguments[i]->is_ready())
-                status = absl::FailedPreconditionError("not ready");
+                status = absl::FailedPreconditionError(absl::StrCat(
+                    "argument ", i, " of ", what.name, " is not ready"));
             if (!status.ok()) return status;
         }
         int64_t start = now_ns();
@@ -286,9 +290,9 @@ PJRT_Error *time_directly(PJRT_LoadedExecutable *executable,
     });
 }
 
-int turn()
+int progress()
 {
-    return guests::turn();
+    return inline_executor::progress();
 }
 
 } // namespace

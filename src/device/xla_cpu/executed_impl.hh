@@ -1,5 +1,6 @@
-/* The last executions of a device, for traces. Nobody pays for it until somebody
- * has asked: two readings of the clock are 70 ns, of 2 us for the smallest. */
+/* The latest executions of a device, for traces. Recording begins with the
+ * first read, because two readings of the clock cost 70 ns, and the smallest
+ * execution takes 2 us. */
 #ifndef TOW_DEVICE_XLA_CPU_EXECUTED_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_EXECUTED_IMPL_HH_
 
@@ -16,14 +17,14 @@
 namespace tow
 {
 
-/* Written by whoever has the device's turn, read by anybody. */
+/* Written by the consumer of the device's queue, read by any thread. */
 class executed_ring
 {
   public:
-    /* 0: nobody wants to know. */
+    /* The start time; 0: not recording. */
     int64_t begin() const
     {
-        return is_wanted_.load(std::memory_order_acquire) ? now_ns() : 0;
+        return is_recording_.load(std::memory_order_acquire) ? now_ns() : 0;
     }
 
     void end(int64_t start_ns, uint64_t run_id, const std::string &name)
@@ -40,39 +41,39 @@ class executed_ring
         count_.store(count + 1, std::memory_order_release);
     }
 
-    /* Oldest first. Those that are overwritten while we read are left out. The
-     * first call begins it all. One reader at a time. */
+    /* Oldest first, without those that are overwritten meanwhile. The first
+     * call starts the recording. One reader at a time. */
     size_t read(tow_xla_executed_t *out, size_t capacity)
     {
-        if (!want()) return 0;
+        if (!start_recording()) return 0;
         const uint64_t last = count_.load(std::memory_order_acquire);
-        const uint64_t kept = std::min<uint64_t>(
+        const uint64_t count = std::min<uint64_t>(
             {last, TOW_XLA_EXECUTED_COUNT, uint64_t{capacity}});
-        for (uint64_t i = 0; i < kept; i++)
-            out[i] = ring_[(last - kept + i) % TOW_XLA_EXECUTED_COUNT];
+        for (uint64_t i = 0; i < count; i++)
+            out[i] = ring_[(last - count + i) % TOW_XLA_EXECUTED_COUNT];
         std::atomic_thread_fence(std::memory_order_acquire);
-        /* One more may be on its way. */
+        /* The writer may be overwriting one more. */
         const uint64_t now = count_.load(std::memory_order_relaxed) + 1;
-        const uint64_t first = last - kept;
-        if (now <= first + TOW_XLA_EXECUTED_COUNT) return kept;
+        const uint64_t first = last - count;
+        if (now <= first + TOW_XLA_EXECUTED_COUNT) return count;
         const uint64_t lost =
-            std::min(now - TOW_XLA_EXECUTED_COUNT - first, kept);
-        std::memmove(out, out + lost, (kept - lost) * sizeof(*out));
-        return kept - lost;
+            std::min(now - TOW_XLA_EXECUTED_COUNT - first, count);
+        std::memmove(out, out + lost, (count - lost) * sizeof(*out));
+        return count - lost;
     }
 
   private:
-    bool want()
+    bool start_recording()
     {
-        if (is_wanted_.load(std::memory_order_relaxed)) return true;
+        if (is_recording_.load(std::memory_order_relaxed)) return true;
         ring_.reset(new (std::nothrow)
                         tow_xla_executed_t[TOW_XLA_EXECUTED_COUNT]);
         if (ring_ == nullptr) return false;
-        is_wanted_.store(true, std::memory_order_release);
+        is_recording_.store(true, std::memory_order_release);
         return true;
     }
 
-    std::atomic<bool> is_wanted_{false};
+    std::atomic<bool> is_recording_{false};
     std::atomic<uint64_t> count_{0};
     std::unique_ptr<tow_xla_executed_t[]> ring_;
 };

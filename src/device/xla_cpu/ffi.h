@@ -1,5 +1,5 @@
-/* What every handler of a custom call needs of XLA's foreign function interface,
- * in C. */
+/* The parts of XLA's foreign function interface that every handler of a custom
+ * call needs, in C. */
 #ifndef TOW_DEVICE_XLA_CPU_FFI_H_
 #define TOW_DEVICE_XLA_CPU_FFI_H_
 
@@ -10,8 +10,8 @@
 
 #include "xla/ffi/api/c_api.h"
 
-/* Codes have the same numbers as ours. XLA copies the message, and has the
- * error. */
+/* XLA's error codes have the same numbers as tow_code_t. XLA copies the message
+ * and owns the error. */
 static inline XLA_FFI_Error *tow_ffi_error(const XLA_FFI_Api *api,
                                            XLA_FFI_Error_Code code,
                                            const char *message)
@@ -24,8 +24,8 @@ static inline XLA_FFI_Error *tow_ffi_error(const XLA_FFI_Api *api,
     return api->XLA_FFI_Error_Create(&args);
 }
 
-/* XLA asks every handler which version of the interface it was built for: true
- * if this is that question, which is then answered. */
+/* XLA queries every handler for the version of the interface that it was built
+ * for. Replies to such a query; false if the call is none. */
 static inline bool tow_ffi_answer_metadata(const XLA_FFI_CallFrame *frame)
 {
     XLA_FFI_Extension_Base *extension = frame->extension_start;
@@ -39,7 +39,7 @@ static inline bool tow_ffi_answer_metadata(const XLA_FFI_CallFrame *frame)
     return true;
 }
 
-/* An attribute of one value; NULL: it is not there, or of another type. */
+/* A scalar attribute; NULL if it is missing or of another type. */
 static inline const XLA_FFI_Scalar *tow_ffi_find_scalar(
     const XLA_FFI_Attrs *attrs, const char *name, XLA_FFI_DataType type)
 {

@@ -1,5 +1,5 @@
-/* XLA's foreign function interface, from C++. Declared in headers of xla/ffi that
- * need parts of MLIR which the wheel does not carry. */
+/* XLA's foreign function interface, from C++. Declared in headers of xla/ffi
+ * that need parts of MLIR which the wheel does not carry. */
 #ifndef TOW_DEVICE_XLA_CPU_FFI_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_FFI_IMPL_HH_
 

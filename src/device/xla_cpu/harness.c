@@ -71,7 +71,7 @@ void expect_error(PJRT_Error *error, PJRT_Error_Code code, const char *words)
                  (int)failure.code, failure.message);
 }
 
-/* --- Clients and programs -------------------------------------------------- */
+/* --- Clients and programs ------------------------------------------------- */
 
 static PJRT_NamedValue number(const char *name, int64_t value)
 {
@@ -269,7 +269,7 @@ const char SLOW[] =
 const float ONES[4] = {1, 1, 1, 1};
 const float COUNT[4] = {1, 2, 3, 4};
 
-/* --- Arrays ------------------------------------------------------------------ */
+/* --- Arrays --------------------------------------------------------------- */
 
 PJRT_Error *try_upload(PJRT_Client *client, PJRT_Device *device,
                        PJRT_Buffer_Type type, const void *data,
@@ -372,7 +372,7 @@ int64_t bytes_in_use(PJRT_Device *device)
     return args.bytes_in_use;
 }
 
-/* --- Executions --------------------------------------------------------------- */
+/* --- Executions ----------------------------------------------------------- */
 
 PJRT_Error *try_execute(call_t *call)
 {
@@ -386,8 +386,8 @@ PJRT_Error *try_execute(call_t *call)
     PJRT_ExecuteOptions options = {
         .struct_size = sizeof(options),
         .extension_start = (PJRT_Extension_Base *)&own,
-        .non_donatable_input_indices = call->kept,
-        .num_non_donatable_input_indices = call->kept_count,
+        .non_donatable_input_indices = call->undonated,
+        .num_non_donatable_input_indices = call->undonated_count,
     };
     PJRT_Buffer *const *arguments[HARNESS_DEVICE_COUNT_MAX];
     PJRT_Buffer **outputs[HARNESS_DEVICE_COUNT_MAX];

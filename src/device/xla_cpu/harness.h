@@ -1,5 +1,5 @@
-/* What the tests of the adapter share: short words for PJRT's calls. Any error
- * that a test does not ask for ends it. For test programs only. */
+/* Test harness of the adapter: short functions for PJRT's calls. An error that
+ * a test does not expect fails it. For test programs only. */
 #ifndef TOW_DEVICE_XLA_CPU_HARNESS_H_
 #define TOW_DEVICE_XLA_CPU_HARNESS_H_
 
@@ -12,10 +12,10 @@
 extern const PJRT_Api *api;
 extern const tow_xla_extension_t *extension;
 
-/* Loads the adapter once. False if TOW_XLA_CPU is not set. */
+/* Loads the adapter, once per process. False if TOW_XLA_CPU is not set. */
 bool harness_load(void);
 
-/* A test's set-up: as above, but skips the test. */
+/* The set-up of a test: the same, but skips the test. */
 int harness_set_up(void **state);
 
 /* --- Errors --------------------------------------------------------------- */
@@ -28,12 +28,12 @@ typedef struct failure {
 /* Takes `error`, which may be NULL. */
 failure_t failure_of(PJRT_Error *error);
 
-/* Fail the test, with the message, unless... */
+/* Fail the test, with the message, unless the error is the expected one. */
 void expect_ok(PJRT_Error *error);
 void expect_error(PJRT_Error *error, PJRT_Error_Code code,
                   const char *words_in_message);
 
-/* --- Clients and programs -------------------------------------------------- */
+/* --- Clients and programs ------------------------------------------------- */
 
 typedef struct client_options {
     int64_t process_id;
@@ -71,7 +71,7 @@ void unload(PJRT_LoadedExecutable *executable);
 
 /* Two vectors of four floats. */
 extern const char ADD[];
-/* The same, and gives the first argument's memory to the result. */
+/* The same, and donates the first argument to the result. */
 extern const char ADD_DONATING[];
 /* Counts to 300,000 in one vector: tens of milliseconds, and no memory. */
 extern const char SLOW[];
@@ -81,7 +81,7 @@ extern const float COUNT[4]; /* from 1 */
 PJRT_Executable *executable_of(PJRT_LoadedExecutable *loaded);
 void executable_close(PJRT_Executable *executable);
 
-/* --- Arrays ------------------------------------------------------------------ */
+/* --- Arrays --------------------------------------------------------------- */
 
 PJRT_Error *try_upload(PJRT_Client *client, PJRT_Device *device,
                        PJRT_Buffer_Type type, const void *data,
@@ -102,7 +102,7 @@ bool is_deleted(PJRT_Buffer *buffer);
 void destroy(PJRT_Buffer *buffer);
 int64_t bytes_in_use(PJRT_Device *device);
 
-/* --- Executions --------------------------------------------------------------- */
+/* --- Executions ----------------------------------------------------------- */
 
 #define HARNESS_DEVICE_COUNT_MAX 4
 #define HARNESS_ARRAY_COUNT_MAX  16
@@ -114,8 +114,8 @@ typedef struct call {
     size_t device_count; /* 0: one */
     size_t argument_count;
     PJRT_Buffer *arguments[HARNESS_DEVICE_COUNT_MAX][HARNESS_ARRAY_COUNT_MAX];
-    const int64_t *kept; /* not donatable */
-    size_t kept_count;
+    const int64_t *undonated; /* non_donatable_input_indices */
+    size_t undonated_count;
     PJRT_Device *device; /* NULL: all of the executable's */
     /* Out: */
     PJRT_Buffer *outputs[HARNESS_DEVICE_COUNT_MAX][HARNESS_ARRAY_COUNT_MAX];

@@ -1,12 +1,13 @@
-/* Layouts: in which order the dimensions of an array lie in memory.
+/* Layouts: the order of the dimensions of an array in memory.
  *
- * Everywhere outside of XLA arrays are dense and row by row. A parameter or
- * result that a program has in another order is therefore shown as the array that
- * its bytes are, row by row: f32[8,128]{0,1} is 128 rows of 8. The order, dimension
- * 1 and then 0, is told beside it, to whoever compiles for a user.
+ * Outside of XLA all arrays are dense and row-major. A parameter or result with
+ * another layout is therefore described as the row-major array with the same
+ * bytes: f32[8,128]{0,1} becomes 128 rows of 8. tow_xla_array_t.order carries
+ * the order of the dimensions, here 1, 0.
  *
- * A program asks for orders in attributes of its main function, or leaves them to
- * XLA ("auto"). They are lost on the way to HLO, so such a program is read twice. */
+ * A program requests layouts in attributes of its main function, or leaves them
+ * to XLA ("auto"). The conversion to HLO loses these attributes, so such a
+ * program is parsed twice. */
 #ifndef TOW_DEVICE_XLA_CPU_LAYOUT_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_LAYOUT_IMPL_HH_
 
@@ -32,8 +33,8 @@
 #include "xla/pjrt/utils.h"
 #include "xla/shape_util.h"
 
-/* Declared in xla/pjrt/mlir_to_hlo.h, which needs headers that the wheel does not
- * carry. */
+/* Declared in xla/pjrt/mlir_to_hlo.h, which needs headers that the wheel does
+ * not carry. */
 namespace xla
 {
 absl::StatusOr<mlir::OwningOpRef<mlir::ModuleOp>> ParseMlirModuleString(
@@ -51,8 +52,8 @@ inline bool is_in_order(const xla::Shape &shape)
            xla::LayoutUtil::IsMonotonicWithDim0Major(shape.layout());
 }
 
-/* The dimensions of an array as `shape` counts them, from the outermost on in
- * memory; empty: they are in order. */
+/* The dimensions of `shape` from the outermost in memory to the innermost;
+ * empty if row-major. */
 inline std::string stored_order(const xla::Shape &shape)
 {
     std::string order;
@@ -62,7 +63,7 @@ inline std::string stored_order(const xla::Shape &shape)
     return order;
 }
 
-/* Those of the array, row by row, that the bytes of `shape` are. */
+/* The dimensions of the row-major array with the same bytes as `shape`. */
 inline dimensions stored_dims(const xla::Shape &shape)
 {
     dimensions dims(shape.dimensions().begin(), shape.dimensions().end());
@@ -73,7 +74,7 @@ inline dimensions stored_dims(const xla::Shape &shape)
     return dims;
 }
 
-/* The same bytes as what they are. */
+/* The same bytes as a row-major array. */
 inline xla::BorrowingLiteral as_stored(const xla::Literal &literal)
 {
     return xla::BorrowingLiteral(
@@ -82,7 +83,7 @@ inline xla::BorrowingLiteral as_stored(const xla::Literal &literal)
                                   stored_dims(literal.shape())));
 }
 
-/* --- What a program asks for ----------------------------------------------- */
+/* --- Layouts that a program requests -------------------------------------- */
 
 struct layout_modes {
     std::vector<xla::LayoutMode> parameters;
@@ -107,8 +108,9 @@ inline bool is_auto(const xla::LayoutMode &mode)
     return mode.mode == xla::LayoutMode::Mode::kAuto;
 }
 
-/* XLA lays out all parts of a tuple, or none: if one is not left to it then none
- * is, for it would take no notice of what was asked for that one. */
+/* XLA chooses the layouts of all elements of a tuple, or of none: if the
+ * program requests one, none is left to XLA, which would ignore that request.
+ */
 inline void settle_tuple(std::vector<xla::LayoutMode> &modes)
 {
     size_t left_count = absl::c_count_if(modes, is_auto);
@@ -117,7 +119,7 @@ inline void settle_tuple(std::vector<xla::LayoutMode> &modes)
         if (is_auto(mode)) mode = xla::LayoutMode();
 }
 
-/* XLA would believe anything. */
+/* XLA does not check layouts. */
 inline absl::Status check_layout_mode(const xla::LayoutMode &mode,
                                       const xla::Shape &shape)
 {
@@ -125,12 +127,12 @@ inline absl::Status check_layout_mode(const xla::LayoutMode &mode,
         return absl::OkStatus();
     if (!shape.IsArray() || !mode.user_layout.has_value())
         return absl::InvalidArgumentError(absl::StrCat(
-            "a layout for ", shape.ToString(), ", which is no array"));
+            "a layout for ", shape.ToString(), ", which is not an array"));
     const xla::Layout &layout = *mode.user_layout;
     if (layout.tiles_size() != 0 || layout.memory_space() != 0)
         return absl::UnimplementedError(absl::StrCat(
             "layout ", layout.ToString(), " for ", shape.ToString(),
-            ": devices here have no tiles and one memory"));
+            ": tiles and memory spaces are not supported"));
     xla::Shape laid_out = shape;
     *laid_out.mutable_layout() = layout;
     absl::Status status =
@@ -147,8 +149,8 @@ inline absl::Status check_layout_modes(
 {
     if (modes.size() != shapes.size())
         return absl::InvalidArgumentError(
-            absl::StrCat("layouts of ", modes.size(), " arrays, and there are ",
-                         shapes.size()));
+            absl::StrCat("layouts for ", modes.size(),
+                         " arrays, but the program has ", shapes.size()));
     for (size_t i = 0; i < modes.size(); i++) {
         absl::Status status = check_layout_mode(modes[i], shapes[i]);
         if (!status.ok()) return status;
@@ -156,7 +158,8 @@ inline absl::Status check_layout_modes(
     return absl::OkStatus();
 }
 
-/* XLA lays out what neither the options nor the program do, once it is allowed to. */
+/* Allows XLA to choose the layouts that neither the options nor the program
+ * fix. */
 inline void leave_to_xla(const layout_modes &modes,
                          xla::XlaComputation &computation,
                          xla::ExecutableBuildOptions &build)
@@ -193,8 +196,8 @@ inline std::vector<xla::Shape> leaves_of(const xla::Shape &shape)
     return shape.tuple_shapes();
 }
 
-/* Puts what the program asks for into the options. What these say already is
- * right. */
+/* Copies the layouts that the program requests into the options, unless they
+ * have any. */
 inline absl::Status apply_layouts(absl::string_view code,
                                   xla::XlaComputation &computation,
                                   xla::CompileOptions &options)

@@ -33,8 +33,8 @@ namespace
  * only the batch is sharded. A matrix that is itself sharded is gathered first.
  * Without this XLA would gather the whole batch on every device.
  *
- * JAX says in an attribute how many of the leading dimensions are the batch's;
- * programs can be written by hand, so it may say anything. */
+ * An attribute set by JAX gives the number of batch dimensions, which lead the
+ * shape. Programs can be written by hand, so its value is checked. */
 class batch_partitioner : public xla::CustomCallPartitioner
 {
   public:
@@ -57,7 +57,7 @@ class batch_partitioner : public xla::CustomCallPartitioner
     absl::Status Partition(xla::spmd::SpmdPartitioningVisitor *visitor,
                            xla::HloInstruction *call) const override
     {
-        if (call->sharding().IsManual()) return keep(visitor, call);
+        if (call->sharding().IsManual()) return clone_call(visitor, call);
         auto batch = result_batch(*call);
         if (!batch) return visitor->DefaultAction(call);
         std::vector<xla::HloInstruction *> operands;
@@ -68,7 +68,7 @@ class batch_partitioner : public xla::CustomCallPartitioner
                     .hlo());
         xla::HloSharding made = on_results(*call, *batch);
         xla::HloInstruction *part =
-            visitor->builder()->AddInstruction(smaller_call(
+            visitor->builder()->AddInstruction(per_device_call(
                 *xla::Cast<xla::HloCustomCallInstruction>(call), operands,
                 xla::spmd::MakePartitionedShape(call->shape(), made)));
         part->set_sharding(made);
@@ -77,9 +77,9 @@ class batch_partitioner : public xla::CustomCallPartitioner
     }
 
   private:
-    /* Within shard_map: the program itself says what each device has. */
-    static absl::Status keep(xla::spmd::SpmdPartitioningVisitor *visitor,
-                             xla::HloInstruction *call)
+    /* Within shard_map the program itself is written per device. */
+    static absl::Status clone_call(xla::spmd::SpmdPartitioningVisitor *visitor,
+                                   xla::HloInstruction *call)
     {
         std::vector<xla::HloInstruction *> operands;
         for (const xla::HloInstruction *each : call->operands())
@@ -131,17 +131,17 @@ class batch_partitioner : public xla::CustomCallPartitioner
         if (rank <= 0 || sharding.IsTuple() || !sharding.IsTiled() ||
             sharding.UseNamedShardingLeaf() || sharding.TiledDataRank() < rank)
             return std::nullopt;
-        std::vector<int64_t> kept;
+        std::vector<int64_t> batch_dims;
         for (int64_t i = 0; i < rank; i++)
-            kept.push_back(i);
+            batch_dims.push_back(i);
         xla::HloSharding tiled = xla::hlo_sharding_util::
-            PartiallyReplicateTiledShardingOnAllDimsExcept(sharding, kept);
+            PartiallyReplicateTiledShardingOnAllDimsExcept(sharding,
+                                                           batch_dims);
         if (!tiled.IsTiled()) return std::nullopt;
         return batch_sharding{tiled, rank};
     }
 
-    /* What the partitioner decided for the results: that of the first which is
-     * sharded. */
+    /* The partitioner's sharding of the first result that is sharded. */
     static std::optional<batch_sharding> result_batch(
         const xla::HloInstruction &call)
     {
@@ -152,8 +152,8 @@ class batch_partitioner : public xla::CustomCallPartitioner
         return std::nullopt;
     }
 
-    /* The same tiles for an array of another rank. Behind the dimensions of the
-     * data stand those along which it is replicated or manual. */
+    /* The same tiles for an array of another rank. The dimensions of the data
+     * are followed by those along which it is replicated or manual. */
     static xla::HloSharding of_rank(const batch_sharding &batch, int64_t rank)
     {
         const xla::TileAssignment &tiles = batch.tiled.tile_assignment();
@@ -181,7 +181,7 @@ class batch_partitioner : public xla::CustomCallPartitioner
         return xla::HloSharding::Tuple(call.shape(), each);
     }
 
-    /* Each result as the program wants it sharded. */
+    /* Reshards each result as the program wants it. */
     static void set_results(xla::spmd::SpmdPartitioningVisitor *visitor,
                             xla::HloInstruction *call,
                             xla::HloInstruction *part)

@@ -1,5 +1,5 @@
-/* What the custom calls of lapack/ need of XLA. In a translation unit of its own,
- * since it needs headers of XLA that nothing else here does. */
+/* Registers the custom calls of lapack/ with XLA. A separate translation unit,
+ * because it needs headers of XLA that nothing else here does. */
 #ifndef TOW_DEVICE_XLA_CPU_LINEAR_ALGEBRA_HH_
 #define TOW_DEVICE_XLA_CPU_LINEAR_ALGEBRA_HH_
 
@@ -10,9 +10,8 @@
 namespace tow
 {
 
-/* Makes them known to XLA, for compiling and for running; once a process,
- * whoever asks again gets the same answer. `device_count` devices share the
- * cores. */
+/* Registers them for compiling and for running. Once per process; later calls
+ * return the same status. `device_count` devices share the cores. */
 absl::Status register_linear_algebra(size_t device_count);
 
 } // namespace tow

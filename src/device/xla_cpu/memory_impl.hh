@@ -1,5 +1,5 @@
-/* Device memory: where it comes from, who is charged for it, and how small things
- * get back to the thread that made them. */
+/* Device memory: its allocation, the accounts that it is charged to, and the
+ * deferred freeing of small objects by the thread that allocated them. */
 #ifndef TOW_DEVICE_XLA_CPU_MEMORY_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_MEMORY_IMPL_HH_
 
@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "device/xla_cpu/assert_impl.hh"
 #include "device/xla_cpu/tuning.h"
 #include "device/xla_cpu/xla_cpu.h"
 #include "xla/pjrt/plugin/xla_cpu/cpu_memory.h"
@@ -26,35 +27,36 @@
 namespace tow
 {
 
-/* Something that the thread which made it should free. */
-struct returned {
-    returned *next = nullptr;
-    int64_t returned_bytes = 0;
-    virtual void free_here() = 0;
+/* An object to be freed by the thread that allocated it. */
+struct deferred_free {
+    deferred_free *next = nullptr;
+    int64_t deferred_bytes = 0;
+    virtual void free_now() = 0;
 
   protected:
-    ~returned() = default;
+    ~deferred_free() = default;
 };
 
-/* Returned things of one device, in no order. Any thread may put and free. */
-class return_list
+/* Objects of one device to be freed, in no order. Any thread may put and free.
+ */
+class deferred_free_list
 {
   public:
     bool is_full() const
     {
         return count_.load(std::memory_order_relaxed) >=
-               TOW_XLA_RETURN_COUNT_MAX;
+               TOW_XLA_DEFERRED_FREE_COUNT_MAX;
     }
 
-    /* Bytes that are as good as free. */
+    /* Bytes that will be freed soon. */
     int64_t bytes() const
     {
         return bytes_.load(std::memory_order_acquire);
     }
 
-    void put(returned *item, int64_t bytes)
+    void put(deferred_free *item, int64_t bytes)
     {
-        item->returned_bytes = bytes;
+        item->deferred_bytes = bytes;
         bytes_.fetch_add(bytes, std::memory_order_relaxed);
         count_.fetch_add(1, std::memory_order_relaxed);
         item->next = first_.load(std::memory_order_relaxed);
@@ -65,11 +67,11 @@ class return_list
     void free_all()
     {
         if (first_.load() == nullptr) return;
-        returned *item = first_.exchange(nullptr);
+        deferred_free *item = first_.exchange(nullptr);
         while (item != nullptr) {
-            returned *next = item->next;
-            int64_t bytes = item->returned_bytes;
-            item->free_here();
+            deferred_free *next = item->next;
+            int64_t bytes = item->deferred_bytes;
+            item->free_now();
             bytes_.fetch_sub(bytes, std::memory_order_release);
             count_.fetch_sub(1, std::memory_order_relaxed);
             item = next;
@@ -77,12 +79,12 @@ class return_list
     }
 
   private:
-    std::atomic<returned *> first_{nullptr};
+    std::atomic<deferred_free *> first_{nullptr};
     std::atomic<int64_t> bytes_{0};
     std::atomic<int> count_{0};
 };
 
-/* --- Blocks of huge pages ---------------------------------------------------- */
+/* --- Blocks of huge pages ------------------------------------------------- */
 
 inline bool is_large(size_t size_bytes)
 {
@@ -95,8 +97,8 @@ inline size_t round_up(size_t size_bytes, size_t alignment)
            alignment;
 }
 
-/* Fresh memory, aligned to huge pages, which reads as zeroes; NULL if there is
- * none. `size_bytes` is in whole huge pages. */
+/* Fresh zeroed memory, aligned to huge pages; NULL if there is none.
+ * `size_bytes` is a multiple of the huge page size. */
 inline void *map_block(size_t size_bytes)
 {
     size_t mapped = size_bytes + TOW_XLA_HUGE_PAGE_BYTES;
@@ -114,33 +116,34 @@ inline void *map_block(size_t size_bytes)
     return base;
 }
 
-/* Blocks that other processes can be shown; null: there are none. Set by the
- * first client that has them. */
-inline std::atomic<const tow_xla_blocks_t *> shown_blocks{nullptr};
+/* The allocator of blocks that other processes can map; null: none. Set by the
+ * first client that has one. */
+inline std::atomic<const tow_xla_blocks_t *> shareable_blocks{nullptr};
 
 struct mapped_block {
-    void *base = nullptr; /* null: there is no memory */
-    bool is_shown = false;
+    void *base = nullptr; /* null: no memory */
+    bool is_shareable = false;
 };
 
 inline void unmap_block(mapped_block block, size_t size_bytes)
 {
-    if (block.is_shown)
-        shown_blocks.load()->give(block.base);
+    if (block.is_shareable)
+        shareable_blocks.load()->free(block.base);
     else
         munmap(block.base, size_bytes);
 }
 
-/* Will nobody else look at it any more? */
+/* Whether no other process can still have it mapped. */
 inline bool may_reuse(mapped_block block)
 {
-    return !block.is_shown || !shown_blocks.load()->is_stranded(block.base);
+    return !block.is_shareable ||
+           !shareable_blocks.load()->is_quarantined(block.base);
 }
 
-/* Blocks that devices have freed, for when the same device needs one of the same
- * size next: mapping fresh memory takes as long as filling it, and a program
- * that runs again asks for the same sizes again. One for the process, so that
- * its bound goes to the devices that are busy. Any thread. */
+/* Blocks that devices have freed, for later allocations of the same device and
+ * size: mapping fresh memory takes as long as filling it, and a program that
+ * runs again allocates the same sizes again. One cache for the process, so that
+ * busy devices can use all of it. Any thread. */
 class block_cache
 {
   public:
@@ -150,18 +153,19 @@ class block_cache
         return *only;
     }
 
-    /* Whose the blocks are, and how many bytes they have. */
+    /* A device's part of the cache. */
     struct owner {
         std::atomic<int64_t> cached_bytes{0};
     };
 
-    /* None if there is none of this size. The newest is the warmest. */
-    mapped_block take(owner &of, size_t size_bytes, bool must_be_shown)
+    /* Empty if there is none of this size. The newest is likeliest to be in the
+     * processor's caches. */
+    mapped_block take(owner &of, size_t size_bytes, bool must_be_shareable)
     {
         std::lock_guard<std::mutex> lock(mutex_);
         for (size_t i = blocks_.size(); i-- > 0;)
             if (blocks_[i].of == &of && blocks_[i].size_bytes == size_bytes &&
-                (!must_be_shown || blocks_[i].mapped.is_shown))
+                (!must_be_shareable || blocks_[i].mapped.is_shareable))
                 return remove(i).mapped;
         return {};
     }
@@ -181,8 +185,7 @@ class block_cache
         unmap(evicted);
     }
 
-    /* Gives the oldest blocks of `of` back to the system until it has at most
-     * so many bytes. */
+    /* Unmaps the oldest blocks of `of` until it has at most `kept_bytes`. */
     void trim(owner &of, int64_t kept_bytes)
     {
         std::vector<block> evicted;
@@ -226,19 +229,19 @@ class block_cache
     size_t size_bytes_ = 0;
 };
 
-/* --- Whose it is --------------------------------------------------------------- */
+/* --- Accounting ----------------------------------------------------------- */
 
-/* Bytes that a device holds. In use and cached together they stay within the
- * limit, so the process stays within the sum of its devices' limits. */
+/* The memory of a device. Bytes in use and cached bytes together stay within
+ * the limit, so the process stays within the sum of its devices' limits. */
 struct memory_account {
     int64_t limit = 0; /* 0: none */
     std::atomic<int64_t> in_use{0};
     std::atomic<int64_t> peak{0};
     std::atomic<int64_t> largest{0};
     std::atomic<int64_t> count{0};
-    return_list returns; /* in `in_use`, but as good as free */
-    /* In `in_use`, but only other processes still use it: it counts there. */
-    std::atomic<int64_t> lent{0};
+    deferred_free_list deferred; /* part of `in_use`, but soon free */
+    /* Part of `in_use`, but only used by other processes, which count it. */
+    std::atomic<int64_t> remote_only{0};
     block_cache::owner cache; /* not in `in_use` */
 
     ~memory_account()
@@ -256,15 +259,15 @@ struct memory_account {
 
     int64_t needed() const
     {
-        return std::max<int64_t>(0,
-                                 in_use.load() - returns.bytes() - lent.load());
+        return std::max<int64_t>(0, in_use.load() - deferred.bytes() -
+                                        remote_only.load());
     }
 
     bool take(int64_t bytes)
     {
         int64_t now =
             in_use.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-        if (limit != 0 && now - returns.bytes() - lent.load() > limit) {
+        if (limit != 0 && now - deferred.bytes() - remote_only.load() > limit) {
             give(bytes);
             return false;
         }
@@ -276,10 +279,11 @@ struct memory_account {
 
     void give(int64_t bytes)
     {
-        in_use.fetch_sub(bytes, std::memory_order_relaxed);
+        int64_t before = in_use.fetch_sub(bytes, std::memory_order_relaxed);
+        TOW_ASSERT(before >= bytes);
     }
 
-    /* What is cached makes room for what is in use. */
+    /* Cached blocks make room for memory in use. */
     void trim_cache()
     {
         if (limit == 0 || cache.cached_bytes.load() == 0) return;
@@ -288,46 +292,46 @@ struct memory_account {
     }
 };
 
-/* What must be in memory that is handed out. Only what a client can read before
- * it has written it needs zeroes: what was there may be another client's. */
+/* The initial content of allocated memory. Memory that a client can read before
+ * writing it must be zeroed, because it may hold data of another client. */
 enum class content {
     undefined,
     zeroes
 };
 
-inline mapped_block take_used(size_t rounded, memory_account *account,
-                              bool must_be_shown)
+inline mapped_block take_cached(size_t rounded, memory_account *account,
+                                bool must_be_shareable)
 {
     if (account == nullptr) return {};
     mapped_block used =
-        block_cache::common().take(account->cache, rounded, must_be_shown);
+        block_cache::common().take(account->cache, rounded, must_be_shareable);
     account->trim_cache();
     return used;
 }
 
-/* Fresh, and such as others can be shown. */
-inline mapped_block take_shown(size_t rounded)
+/* A fresh block that other processes can map. */
+inline mapped_block alloc_shareable(size_t rounded)
 {
-    return {shown_blocks.load()->take(rounded), true};
+    return {shareable_blocks.load()->alloc(rounded), true};
 }
 
 inline mapped_block allocate_large(size_t rounded, memory_account *account,
                                    bool *out_is_used)
 {
-    const tow_xla_blocks_t *blocks = shown_blocks.load();
-    bool is_wanted = blocks != nullptr && blocks->is_wanted(rounded);
+    const tow_xla_blocks_t *blocks = shareable_blocks.load();
+    bool is_wanted = blocks != nullptr && blocks->is_preferred(rounded);
     *out_is_used = true;
-    mapped_block used = take_used(rounded, account, is_wanted);
+    mapped_block used = take_cached(rounded, account, is_wanted);
     if (used.base != nullptr) return used;
     *out_is_used = false;
-    mapped_block shown = is_wanted ? take_shown(rounded) : mapped_block{};
+    mapped_block shown = is_wanted ? alloc_shareable(rounded) : mapped_block{};
     if (shown.base != nullptr) return shown;
-    if (is_wanted) used = take_used(rounded, account, false);
+    if (is_wanted) used = take_cached(rounded, account, false);
     *out_is_used = used.base != nullptr;
     return *out_is_used ? used : mapped_block{map_block(rounded), false};
 }
 
-/* The account may be null. */
+/* `account` may be null. */
 inline mapped_block allocate_block(size_t size_bytes, size_t alignment,
                                    memory_account *account, content wanted)
 {
@@ -344,7 +348,7 @@ inline mapped_block allocate_block(size_t size_bytes, size_t alignment,
     return block;
 }
 
-/* After the bytes were given back to the account. */
+/* After the account has been credited. */
 inline void free_block(mapped_block block, size_t size_bytes,
                        memory_account *account)
 {
@@ -361,9 +365,9 @@ inline void free_block(mapped_block block, size_t size_bytes,
     account->trim_cache();
 }
 
-/* Who is charged for the blocks that others can be shown: for those that are
- * lent. Any thread. */
-class shown_charges
+/* The accounts that shareable blocks are charged to, for those that are shared
+ * with other processes. Any thread. */
+class shareable_charges
 {
   public:
     struct charged {
@@ -371,9 +375,9 @@ class shown_charges
         int64_t size_bytes = 0;
     };
 
-    static shown_charges &common()
+    static shareable_charges &common()
     {
-        static shown_charges *const only = new shown_charges;
+        static shareable_charges *const only = new shareable_charges;
         return *only;
     }
 
@@ -389,7 +393,7 @@ class shown_charges
         charges_.erase(base);
     }
 
-    /* Of no account if nobody is charged for it. */
+    /* Its account is null if the block is not charged. */
     charged find(const void *base)
     {
         std::lock_guard<std::mutex> lock(mutex_);
@@ -402,7 +406,7 @@ class shown_charges
     std::unordered_map<const void *, charged> charges_;
 };
 
-/* Memory that XLA asked for. The account is null when no device did. */
+/* Memory allocated for XLA. The account is null if it was not for a device. */
 class device_memory final : public xla::CpuMemory
 {
   public:
@@ -410,14 +414,15 @@ class device_memory final : public xla::CpuMemory
                   memory_account *account)
         : block_(block), size_bytes_(size_bytes), account_(account)
     {
-        if (block_.is_shown && account_ != nullptr)
-            shown_charges::common().add(
+        if (block_.is_shareable && account_ != nullptr)
+            shareable_charges::common().add(
                 block_.base, {account_, static_cast<int64_t>(size_bytes_)});
     }
 
     ~device_memory() override
     {
-        if (block_.is_shown) shown_charges::common().remove(block_.base);
+        if (block_.is_shareable)
+            shareable_charges::common().remove(block_.base);
         if (account_ != nullptr) account_->give(size_bytes_);
         free_block(block_, size_bytes_, account_);
     }
@@ -438,12 +443,12 @@ class device_memory final : public xla::CpuMemory
     memory_account *const account_;
 };
 
-/* XLA does not say for which device it allocates, but it allocates on the
- * thread that calls it: for the device of this account, with this content. */
+/* XLA's allocator interface does not name the device, but XLA allocates on the
+ * thread that calls it. These say for which account and with which content. */
 inline thread_local memory_account *charged_account = nullptr;
 inline thread_local content wanted_content = content::undefined;
 
-/* The same as a value: several executions take turns on one thread. */
+/* The same as a value, to be saved when a thread switches fibers. */
 struct thread_charge {
     memory_account *account;
     content wanted;
@@ -460,6 +465,8 @@ struct thread_charge {
     }
 };
 
+/* Charges the allocations of the calling thread to `account`, while it exists.
+ */
 class charge
 {
   public:
@@ -490,14 +497,14 @@ inline absl::StatusOr<std::unique_ptr<xla::CpuMemory>> allocate(
     memory_account *account = charged_account;
     if (account != nullptr && !account->take(size_bytes))
         return absl::ResourceExhaustedError(absl::StrCat(
-            "out of device memory: ", size_bytes, " bytes more than the ",
-            account->needed(), " in use pass the limit of ", account->limit));
+            "out of device memory: ", size_bytes, " bytes requested, ",
+            account->needed(), " in use, limit ", account->limit));
     mapped_block block =
         allocate_block(size_bytes, alignment, account, wanted_content);
     if (block.base == nullptr) {
         if (account != nullptr) account->give(size_bytes);
         return absl::ResourceExhaustedError(absl::StrCat(
-            "the host has no ", size_bytes, " bytes of memory left"));
+            "out of host memory: cannot allocate ", size_bytes, " bytes"));
     }
     return std::make_unique<device_memory>(block, size_bytes, account);
 }

@@ -1,9 +1,9 @@
-/* The objects behind PJRT's opaque pointers, and who owns what.
+/* The objects behind PJRT's opaque pointers, and their ownership.
  *
- * A client owns its devices, memories and threads, and outlives all else (PJRT
- * asks its user for that order). Buffers, events, executables and the work in
- * flight are counted, so that a user may destroy a handle as soon as the call
- * that takes it has returned. */
+ * A client owns its devices, memories and threads, and outlives all other
+ * objects (PJRT requires that order). Buffers, events, executables and work
+ * items are reference-counted, so that a user may destroy a handle as soon as
+ * the call that takes it has returned. */
 #ifndef TOW_DEVICE_XLA_CPU_OBJECTS_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_OBJECTS_IMPL_HH_
 
@@ -23,9 +23,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "device/xla_cpu/assert_impl.hh"
 #include "device/xla_cpu/collective_impl.hh"
-#include "device/xla_cpu/crew_impl.hh"
 #include "device/xla_cpu/executed_impl.hh"
+#include "device/xla_cpu/fiber_group_impl.hh"
 #include "device/xla_cpu/layout_impl.hh"
 #include "device/xla_cpu/memory_impl.hh"
 #include "device/xla_cpu/pool_impl.hh"
@@ -45,7 +46,7 @@ struct PJRT_Error {
 namespace tow
 {
 
-/* What can be said of an array before it has a value. */
+/* The type of an array, known before its value. */
 struct array_type {
     xla::PrimitiveType element = xla::PRIMITIVE_TYPE_INVALID;
     dimensions dims;
@@ -55,7 +56,7 @@ struct array_type {
     {
         array_type type;
         type.element = shape.element_type();
-        /* JAX has empty arrays in the place of tokens, which order effects. */
+        /* JAX represents tokens, which order effects, by empty arrays. */
         if (shape.IsToken()) {
             type.element = xla::PRED;
             type.dims.assign(1, 0);
@@ -87,8 +88,8 @@ struct array_type {
 } // namespace tow
 
 struct PJRT_Memory {
-    xla::PjRtMemorySpace *xla; /* lent by the client's XLA client */
-    PJRT_Device *device;       /* lent by the client */
+    xla::PjRtMemorySpace *xla; /* owned by the client's XLA client */
+    PJRT_Device *device;       /* owned by the client */
 };
 
 struct PJRT_DeviceDescription {
@@ -96,54 +97,55 @@ struct PJRT_DeviceDescription {
 };
 
 struct PJRT_Device {
-    PJRT_Device(PJRT_Client *owner, xla::PjRtDevice *device, tow::seat *seat)
+    PJRT_Device(PJRT_Client *owner, xla::PjRtDevice *device,
+                tow::carrier *carrier)
         : client(owner), xla(device), description{&device->description()},
-          worker(
+          queue(
               absl::StrCat("tow-cpu-", device->local_hardware_id().value()),
-              [this] { account.returns.free_all(); }, seat)
+              [this] { account.deferred.free_all(); }, carrier)
     {
-        seat->add(&worker);
+        carrier->add(&queue);
     }
 
     PJRT_Client *const client;
     xla::PjRtDevice *const xla;
     PJRT_DeviceDescription description;
-    std::vector<PJRT_Memory *> memories; /* lent by the client */
+    std::vector<PJRT_Memory *> memories; /* owned by the client */
     PJRT_Memory *default_memory = nullptr;
     tow::memory_account account;
     tow::current_run run;
     tow::executed_ring executed;
-    /* Last: its thread uses the above, and is joined first. */
-    tow::worker worker;
+    /* Last, because its thread uses the above and must be joined first. */
+    tow::work_queue queue;
 };
 
 struct PJRT_Client {
-    /* Devices first: what they run may wait for the copier, and may give it
-     * more to do. */
+    /* Devices first: their executions may wait for the copier and submit to
+     * it. */
     ~PJRT_Client()
     {
         for (PJRT_Device *each : devices)
-            each->worker.stop();
-        for (const auto &each : seats)
+            each->queue.stop();
+        for (const auto &each : carriers)
             each->stop();
         if (copier != nullptr) copier->stop();
     }
 
     std::shared_ptr<tow::collectives> collectives;
-    bool takes_turns = false;               /* in collectives */
-    const tow_xla_calls_t *calls = nullptr; /* lent; null: none */
+    bool supports_fibers = false;           /* the collectives do */
+    const tow_xla_calls_t *calls = nullptr; /* not owned; null: none */
     std::unique_ptr<xla::PjRtClient> xla;
     std::vector<std::unique_ptr<PJRT_Memory>> owned_memories;
-    std::vector<std::unique_ptr<tow::seat>> seats;
-    /* Light executions on the thread of whoever called. */
-    tow::guests guests;
+    std::vector<std::unique_ptr<tow::carrier>> carriers;
+    /* Runs fibers on the threads of callers. */
+    tow::inline_executor inline_executor;
     std::vector<std::unique_ptr<PJRT_Device>> owned_devices;
     std::vector<PJRT_Device *> devices;
     std::vector<PJRT_Memory *> memories;
-    /* Copies that are too large for the thread that finds them ready. */
-    std::unique_ptr<tow::worker> copier;
-    /* Held while an execution joins the queues of several devices: two gangs
-     * that share devices stand in the same order in all of them. */
+    /* Runs copies that are too large for the thread that finds them ready. */
+    std::unique_ptr<tow::work_queue> copier;
+    /* Held while an execution is submitted to the queues of several devices, so
+     * that two gangs have the same order in all queues that they share. */
     std::mutex gang_mutex;
 
     PJRT_Device *device_of(const xla::PjRtDevice *device) const
@@ -161,16 +163,20 @@ struct PJRT_Client {
     }
 };
 
-/* An array on a device, or the promise of one: a buffer is handed out before
- * the execution that fills it has run.
+/* An array on a device. A buffer is handed out before the execution that
+ * computes its value has run.
  *
- * Four counts. References keep the object; the user's handle is one, and all
- * holds together are one. Holds keep the value: one until it is deleted or
- * donated, and one for each piece of work in flight that uses it. Reads are
- * copies in flight: whoever would overwrite a donated value waits for them.
- * Shares are users of its memory who may stay, references from outside and views
- * on other devices, with a hold each: whoever would overwrite it makes a copy. */
-struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
+ * It has five counts:
+ *   references     keep the object: one of the user's handle, one of all holds
+ *   holds          keep the value: one until it is deleted or donated, and one
+ *                  for each work item in flight that uses it
+ *   reads          copies in flight: an execution that overwrites a donated
+ *                  value waits for them
+ *   shares         users of the memory that may stay (external references,
+ *                  views on other devices), with a hold each: an execution that
+ *                  would overwrite the value works on a copy
+ *   remote shares  shares by other processes */
+struct PJRT_Buffer final : tow::deferred_free, tow::pooled<PJRT_Buffer> {
     PJRT_Buffer(tow::array_type array, PJRT_Memory *where, PJRT_Event *event)
         : type(std::move(array)), memory(where), ready(event)
     {
@@ -185,7 +191,7 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
     const tow::array_type type;
     PJRT_Memory *const memory;
     PJRT_Event
-        *const ready; /* counted; null when the value was there at once */
+        *const ready; /* counted; null if the value was available at once */
     std::unique_ptr<xla::PjRtBuffer> value; /* written before `ready` */
     bool is_result = false;                 /* of an execution */
 
@@ -199,7 +205,7 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
         return ready == nullptr || ready->is_ready();
     }
 
-    /* Only once ready. */
+    /* Valid once ready. */
     absl::Status status() const
     {
         return ready == nullptr ? absl::OkStatus() : ready->status();
@@ -227,40 +233,41 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
         return true;
     }
 
-    void drop_hold()
+    void release_hold()
     {
-        if (holds_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-        if (!is_result || !try_return()) free_here();
+        int before = holds_.fetch_sub(1, std::memory_order_acq_rel);
+        TOW_ASSERT(before > 0);
+        if (before != 1) return;
+        if (!is_result || !try_defer_free()) free_now();
     }
 
-    void free_here() override
+    void free_now() override
     {
         value.reset();
         release();
     }
 
-    /* Deletes for the user, and leaves the caller the user's hold to drop.
-     * False if it was deleted before. */
+    /* Deletes the buffer for the user; the caller must release the user's hold.
+     * False if it has been deleted before. */
     bool try_take_from_user()
     {
         if (deleted_.exchange(true)) return false;
-        if (lends_.load() != 0) settle_lent();
+        if (remote_shares_.load() != 0) update_charge();
         return true;
     }
 
-    /* Its memory, at `base`, is lent to another process. By one who has a
-     * share. */
-    void begin_lend(const void *base)
+    /* Another process maps its memory, at `base`. The caller has a share. */
+    void begin_remote_share(const void *base)
     {
-        lent_base_ = base;
-        lends_.fetch_add(1);
-        settle_lent();
+        remote_base_ = base;
+        remote_shares_.fetch_add(1);
+        update_charge();
     }
 
-    void end_lend()
+    void end_remote_share()
     {
-        lends_.fetch_sub(1);
-        settle_lent();
+        remote_shares_.fetch_sub(1);
+        update_charge();
     }
 
     void begin_read()
@@ -270,7 +277,8 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
 
     void end_read()
     {
-        reads_.fetch_sub(1, std::memory_order_acq_rel);
+        int before = reads_.fetch_sub(1, std::memory_order_acq_rel);
+        TOW_ASSERT(before > 0);
     }
 
     bool is_read() const
@@ -278,10 +286,11 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
         return reads_.load(std::memory_order_acquire) != 0;
     }
 
-    /* Of one who has a hold already. */
-    void hold_again()
+    /* The caller has a hold already. */
+    void add_hold()
     {
-        holds_.fetch_add(1, std::memory_order_relaxed);
+        int before = holds_.fetch_add(1, std::memory_order_relaxed);
+        TOW_ASSERT(before > 0);
     }
 
     void begin_share()
@@ -294,49 +303,50 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
         shares_.fetch_sub(1, std::memory_order_acq_rel);
     }
 
-    /* Once it is deleted and no longer read, it never becomes true again. */
+    /* Once false of a deleted buffer that is no longer read, it stays false. */
     bool is_shared() const
     {
         return shares_.load(std::memory_order_acquire) != 0;
     }
 
   private:
-    /* Gives the value back to the thread that made it, if that pays and that
-     * thread is awake to take it; see tuning.h. */
-    bool try_return()
+    /* Leaves freeing to the thread that allocated the value, if that pays and
+     * the thread is awake; see TOW_XLA_DEFERRED_FREE_BYTES_MAX. */
+    bool try_defer_free()
     {
-        const tow::worker &worker = device()->worker;
-        tow::return_list &returns = device()->account.returns;
-        if (worker.is_here() || worker.is_asleep() || returns.is_full() ||
-            type.size_bytes > TOW_XLA_RETURN_BYTES_MAX)
+        const tow::work_queue &queue = device()->queue;
+        tow::deferred_free_list &deferred = device()->account.deferred;
+        if (queue.is_current() || queue.is_asleep() || deferred.is_full() ||
+            type.size_bytes > TOW_XLA_DEFERRED_FREE_BYTES_MAX)
             return false;
-        returns.put(this, static_cast<int64_t>(type.size_bytes));
-        /* It may have gone to sleep before it saw this. */
-        if (worker.is_asleep()) returns.free_all();
+        deferred.put(this, static_cast<int64_t>(type.size_bytes));
+        /* The thread may have fallen asleep without seeing it. */
+        if (queue.is_asleep()) deferred.free_all();
         return true;
     }
 
-    /* What only others still use is not charged to our device. Views are charged
-     * to nobody. */
-    void settle_lent()
+    /* Memory of a deleted result that only other processes use is not charged
+     * to its device: they charge it to theirs. Views are never charged. */
+    void update_charge()
     {
         static std::mutex *const mutex = new std::mutex;
         std::lock_guard<std::mutex> lock(*mutex);
-        bool is_theirs = is_result && is_deleted() && lends_.load() != 0;
-        if (is_theirs == (uncharged_.account != nullptr)) return;
-        if (is_theirs) {
-            uncharged_ = tow::shown_charges::common().find(lent_base_);
+        bool is_remote_only =
+            is_result && is_deleted() && remote_shares_.load() != 0;
+        if (is_remote_only == (uncharged_.account != nullptr)) return;
+        if (is_remote_only) {
+            uncharged_ = tow::shareable_charges::common().find(remote_base_);
             if (uncharged_.account != nullptr)
-                uncharged_.account->lent += uncharged_.size_bytes;
+                uncharged_.account->remote_only += uncharged_.size_bytes;
         } else {
-            uncharged_.account->lent -= uncharged_.size_bytes;
+            uncharged_.account->remote_only -= uncharged_.size_bytes;
             uncharged_ = {};
         }
     }
 
-    const void *lent_base_ = nullptr;
-    tow::shown_charges::charged uncharged_; /* by settle_lent */
-    std::atomic<int> lends_{0};
+    const void *remote_base_ = nullptr;
+    tow::shareable_charges::charged uncharged_; /* by update_charge */
+    std::atomic<int> remote_shares_{0};
     std::atomic<int> references_{2};
     std::atomic<int> holds_{1};
     std::atomic<int> reads_{0};
@@ -347,8 +357,8 @@ struct PJRT_Buffer final : tow::returned, tow::pooled<PJRT_Buffer> {
 namespace tow
 {
 
-/* One compiled computation, loaded. Counted: by the handles of both kinds that
- * PJRT has for it, and by executions in flight. */
+/* A loaded program. Counted by the handles of both kinds that PJRT has for it,
+ * and by executions in flight. */
 struct program {
     program(PJRT_Client *owner,
             std::unique_ptr<xla::PjRtLoadedExecutable> executable)
@@ -372,24 +382,23 @@ struct program {
     std::string name;
     std::string fingerprint;
     bool is_portable = false;
-    std::vector<PJRT_Device *> devices; /* ours, in the order of arguments */
+    std::vector<PJRT_Device *> devices; /* local, in the order of arguments */
     std::vector<array_type> parameters;
     std::vector<array_type> outputs;
     std::vector<bool> is_donated; /* by parameter */
     bool donates = false;
-    /* See light_impl.hh. */
-    bool looks_light = false;
-    bool is_brief = false;            /* enough for the thread of a caller */
-    bool calls_client = false;        /* and waits for it: not on that thread */
-    std::atomic<bool> has_run{false}; /* to its end */
-    std::atomic<bool> has_strayed{false}; /* to other threads than its own */
+    bool looks_fiber_safe = false;    /* by its HLO: see fiber_safety_impl.hh */
+    bool fits_inline = false;         /* has few enough collectives */
+    bool calls_client = false;        /* and waits for its reply */
+    std::atomic<bool> has_run{false}; /* to completion */
+    std::atomic<bool> left_thread{false}; /* ran a collective on another */
 
-    bool is_light() const
+    bool is_fiber_safe() const
     {
-        return looks_light && has_run && !has_strayed;
+        return looks_fiber_safe && has_run && !left_thread;
     }
 
-    /* The same for C: views of the above and of what follows. */
+    /* The signature for C: points into the above and the following. */
     std::vector<std::string> parameter_orders;
     std::vector<std::string> output_orders;
     std::vector<std::string> shardings;
@@ -401,7 +410,7 @@ struct program {
     std::vector<PJRT_Buffer_Type> output_types;
     std::vector<int64_t> output_dims;
     std::vector<size_t> output_dim_counts;
-    std::vector<std::string> result_kinds; /* as marked; "": not */
+    std::vector<std::string> result_kinds; /* memory kinds; "": default */
     std::vector<const char *> output_memory_kinds;
     std::vector<size_t> output_memory_kind_sizes;
 

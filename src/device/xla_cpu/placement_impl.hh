@@ -1,7 +1,8 @@
-/* Memory kinds. JAX marks values that are to lie in the memory of the host
- * (offloading, out_shardings of such a kind) with a custom call that XLA for CPUs
- * does not know. Here device and host are one memory: the marks become copies,
- * which XLA mostly drops, and what they say of results is kept. */
+/* Memory kinds. JAX annotates values to be placed in host memory (offloading,
+ * out_shardings with such a memory kind) with a custom call that XLA's CPU
+ * compiler does not know. Here device and host share one memory: annotations
+ * become copies, most of which XLA removes, and the memory kinds of results are
+ * recorded. */
 #ifndef TOW_DEVICE_XLA_CPU_PLACEMENT_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_PLACEMENT_IMPL_HH_
 
@@ -28,7 +29,7 @@ inline bool is_placement(const xla::HloInstructionProto &each)
            each.operand_ids_size() == 1;
 }
 
-/* What may stand between a mark and the result, and changes no value. */
+/* Operations between an annotation and the result that change no value. */
 inline bool is_transparent(const xla::HloInstructionProto &each)
 {
     return each.operand_ids_size() >= 1 &&
@@ -47,8 +48,9 @@ inline const xla::HloInstructionProto *find_instruction(
     return found != by_id.end() ? found->second : nullptr;
 }
 
-/* One step towards the mark of a value; nullptr: there is none. Ids only point
- * back, but the program is a stranger's: the caller bounds the steps. */
+/* One step towards the annotation of a value; nullptr if there is none. Ids
+ * should only refer to earlier instructions, but the program comes from a
+ * client: the caller bounds the number of steps. */
 inline const xla::HloInstructionProto *before(
     const instructions_by_id &by_id, const xla::HloInstructionProto &each)
 {
@@ -86,7 +88,7 @@ inline const xla::HloComputationProto *entry_of(
     return nullptr;
 }
 
-/* The kind of memory that each result was marked with; "" if with none. */
+/* The memory kind that each result is annotated with; "" if none. */
 inline std::vector<std::string> result_kinds(const xla::HloModuleProto &module)
 {
     const xla::HloComputationProto *entry = entry_of(module);
@@ -103,7 +105,7 @@ inline std::vector<std::string> result_kinds(const xla::HloModuleProto &module)
     return kinds;
 }
 
-/* XLA refuses a copy that has more of what calls have. */
+/* Only these fields: XLA rejects a copy with fields of a call. */
 inline xla::HloInstructionProto copy_for(const xla::HloInstructionProto &mark)
 {
     xla::HloInstructionProto copy;
@@ -117,7 +119,7 @@ inline xla::HloInstructionProto copy_for(const xla::HloInstructionProto &mark)
     return copy;
 }
 
-inline void drop_placements(xla::HloModuleProto &module)
+inline void remove_placements(xla::HloModuleProto &module)
 {
     for (auto &computation : *module.mutable_computations())
         for (auto &each : *computation.mutable_instructions())

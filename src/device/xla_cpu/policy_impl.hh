@@ -1,7 +1,8 @@
-/* What a client may ask of the compiler. Some of XLA's options write files or
- * change the whole process, and some custom calls and instructions reach out of
- * the computation; programs and options come from users, so what is not listed
- * here is refused. (The operator may still set options in XLA_FLAGS.) */
+/* Which XLA options and custom calls a client may use. Some of XLA's options
+ * write files or affect the whole process, and some custom calls and
+ * instructions have effects outside the computation. Programs and options come
+ * from users, so everything that is not listed here is refused. (The operator
+ * may still set options in XLA_FLAGS.) */
 #ifndef TOW_DEVICE_XLA_CPU_POLICY_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_POLICY_IMPL_HH_
 
@@ -13,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "device/xla_cpu/asking.hh"
 #include "device/xla_cpu/callback.h"
 #include "device/xla_cpu/lapack/lapack.h"
+#include "device/xla_cpu/partition_query.hh"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -27,14 +28,14 @@
 namespace tow
 {
 
-/* Options that may be set although they hold text, have a word below in their
- * name, or belong to no family. (The compiler for GPUs, which alone reads its
- * folder, is not here.) */
+/* Options that are allowed although they hold text, contain a refused word, or
+ * have no allowed prefix. (Only the GPU compiler, which is not built in, reads
+ * xla_gpu_cuda_data_dir.) */
 inline constexpr absl::string_view ALLOWED_OPTIONS[] = {
     "xla_cpu_max_isa",
     "xla_detailed_logging",
     "xla_disable_hlo_passes",
-    "xla_dump_max_hlo_modules", /* a bound; what turns dumps on is refused */
+    "xla_dump_max_hlo_modules", /* a bound; turning dumps on is refused */
     "xla_embed_ir_in_executable",
     "xla_enable_hlo_passes_only",
     "xla_force_host_platform_device_count",
@@ -46,8 +47,8 @@ inline constexpr absl::string_view ALLOWED_OPTIONS[] = {
     "xla_syntax_sugar_async_ops",
 };
 
-/* Families of numbers and switches that only steer how code is made, or that
- * the CPU compiler does not read. */
+/* Prefixes of numeric and boolean options that only affect code generation, or
+ * that the CPU compiler does not read. */
 inline constexpr absl::string_view ALLOWED_OPTION_PREFIXES[] = {
     "xla_allow_",         "xla_backend_optimization_level",
     "xla_cpu_",           "xla_detect_",
@@ -59,8 +60,8 @@ inline constexpr absl::string_view ALLOWED_OPTION_PREFIXES[] = {
     "xla_tpu_",           "xla_unsupported_",
 };
 
-/* Words that mark an option as one that writes or reads something outside,
- * whatever its family. */
+/* Words in the names of options that write or read files, whatever their
+ * prefix. */
 inline constexpr absl::string_view REFUSED_OPTION_WORDS[] = {
     "dump", "profile", "path", "file", "dir", "log", "cache", "extra_options",
 };
@@ -82,8 +83,8 @@ inline bool may_set(const google::protobuf::FieldDescriptor *option)
     return false;
 }
 
-/* The one field alone, in bytes; maps in the order of their keys. Takes it out
- * of `options`. */
+/* Removes one field from `options` and returns it serialised, with maps ordered
+ * by key. */
 inline std::string take_field(xla::DebugOptions &options,
                               const google::protobuf::FieldDescriptor *field)
 {
@@ -99,9 +100,9 @@ inline std::string take_field(xla::DebugOptions &options,
     return bytes;
 }
 
-/* JAX sends every option that its own XLA knows, so what equals the default
- * passes, and what the operator has set; so does what this XLA has never heard
- * of, for it is not read. */
+/* JAX sends every option that its own XLA knows, so values that equal the
+ * default or the operator's setting pass. Options that this XLA does not know
+ * pass too: nothing reads them. */
 inline absl::Status check_options(xla::DebugOptions sent)
 {
     xla::DebugOptions defaults = xla::DefaultDebugOptionsIgnoringFlags();
@@ -118,12 +119,12 @@ inline absl::Status check_options(xla::DebugOptions sent)
     }
     if (refused.empty()) return absl::OkStatus();
     return absl::PermissionDeniedError(absl::StrCat(
-        "XLA options that reach outside the computation cannot be set by a "
+        "XLA options with effects outside the computation cannot be set by a "
         "client: ",
         absl::StrJoin(refused, ", "), "; leave them at their defaults"));
 }
 
-/* Markers that XLA's own passes replace, and pure functions inside XLA. */
+/* Annotations that XLA's own passes replace, and pure functions inside XLA. */
 inline constexpr absl::string_view ALLOWED_CUSTOM_CALLS[] = {
     "AllocateBuffer",
     "ApproxTopK",
@@ -170,18 +171,18 @@ inline constexpr absl::string_view ALLOWED_CUSTOM_CALLS[] = {
 
 inline bool may_call(absl::string_view target)
 {
-    /* Shardy's markers; the partitioner takes them out. */
+    /* Shardy's annotations, which the partitioner removes. */
     if (absl::StartsWith(target, "xla.sdy.")) return true;
     for (absl::string_view allowed : ALLOWED_CUSTOM_CALLS)
         if (target == allowed) return true;
-    /* The partitioner takes these out, too; their client says how. */
-    if (may_ask(target)) return true;
-    /* Pure functions of our own, which check what they are given. */
+    /* The partitioner replaces these by the client's reply to a query. */
+    if (is_partition_target(target)) return true;
+    /* Pure functions of the adapter, which check their arguments. */
     return tow_lapack_handler(target.data(), target.size()) != nullptr;
 }
 
-/* Instructions that wait for a host which is not there: such an execution would
- * hold its device for ever. */
+/* Instructions that wait for a transfer with the host, which nothing here
+ * makes: the execution would block its device for ever. */
 inline bool talks_to_host(const xla::HloInstructionProto &instruction)
 {
     const std::string &opcode = instruction.opcode();
@@ -198,14 +199,15 @@ inline absl::Status check_program(const xla::HloModuleProto &module)
             if (talks_to_host(each))
                 return absl::UnimplementedError(absl::StrCat(
                     each.opcode(), " (", each.name(),
-                    "): a computation cannot wait for the host; pass the "
-                    "array as an argument or a result"));
+                    "): transfers with the host inside a computation are not "
+                    "supported; pass the array as an argument or a result"));
             if (each.opcode() == "custom-call" &&
                 !may_call(each.custom_call_target()))
                 return absl::PermissionDeniedError(absl::StrCat(
                     "custom call target '", each.custom_call_target(), "' (",
                     each.name(),
-                    ") is not one that clients may use on this device"));
+                    ") is not among those that clients may use on this "
+                    "device"));
         }
     return absl::OkStatus();
 }

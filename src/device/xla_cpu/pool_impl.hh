@@ -1,10 +1,10 @@
-/* Memory for small objects that one thread makes and another frees.
+/* Memory for small objects that one thread allocates and another frees.
  *
- * The C library gives such memory back to the heap of the thread that made it,
- * under a lock that puts a thread to sleep when the other one is in it: with a
- * device's thread and its user's in step that happened every other execution,
- * and cost 5 us. Here each thread keeps some of its own, and they trade the rest
- * by the handful. */
+ * The C library frees such memory into the heap of the thread that allocated
+ * it, under a lock on which a thread sleeps when the other one holds it: with
+ * the threads of a device and of its user in step that happened every other
+ * execution, and cost 5 us. Here each thread keeps a batch of free objects of
+ * its own, and exchanges full batches through a common depot. */
 #ifndef TOW_DEVICE_XLA_CPU_POOL_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_POOL_IMPL_HH_
 
@@ -19,14 +19,14 @@
 namespace tow
 {
 
-/* A base that gives T its operators new and delete. T is final. */
+/* A base class that gives T its operators new and delete. T is final. */
 template <typename T> class pooled
 {
   public:
     static void *operator new(size_t size)
     {
-        handful &own = mine();
-        if (own.first == nullptr) own = trade_empty_for_full();
+        batch &own = mine();
+        if (own.first == nullptr) own = take_batch();
         if (own.first == nullptr) return ::operator new(size);
         own.count--;
         return std::exchange(own.first, own.first->next);
@@ -34,9 +34,9 @@ template <typename T> class pooled
 
     static void operator delete(void *memory)
     {
-        handful &own = mine();
-        if (own.count >= TOW_XLA_POOL_HANDFUL) {
-            give_away(own);
+        batch &own = mine();
+        if (own.count >= TOW_XLA_POOL_BATCH) {
+            put_batch(own);
             own = {};
         }
         own.first = new (memory) spare{own.first};
@@ -48,37 +48,37 @@ template <typename T> class pooled
         spare *next;
     };
 
-    struct handful {
+    struct batch {
         spare *first = nullptr;
         int count = 0;
     };
 
-    /* Gives back to the C library what a thread leaves when it ends. */
-    struct owned_handful : handful {
-        ~owned_handful()
+    /* Frees the batch of a thread that ends. */
+    struct owned_batch : batch {
+        ~owned_batch()
         {
             free_all(*this);
         }
     };
 
-    static handful &mine()
+    static batch &mine()
     {
         static_assert(sizeof(T) >= sizeof(spare));
-        static thread_local owned_handful own;
+        static thread_local owned_batch own;
         return own;
     }
 
-    static void free_all(handful &some)
+    static void free_all(batch &some)
     {
         while (some.first != nullptr)
             ::operator delete(std::exchange(some.first, some.first->next));
         some.count = 0;
     }
 
-    /* Full handfuls that nobody has. Held for a few instructions. */
-    struct shelf {
+    /* Full batches. Locked for a few instructions only. */
+    struct depot {
         std::atomic_flag is_locked = ATOMIC_FLAG_INIT;
-        handful full[TOW_XLA_POOL_SHELF];
+        batch full[TOW_XLA_POOL_DEPOT_COUNT];
         int count = 0;
 
         void lock()
@@ -94,27 +94,27 @@ template <typename T> class pooled
     };
 
     /* Never destroyed: threads may outlive static objects. */
-    static shelf &common()
+    static depot &common()
     {
-        static shelf *const only = new shelf;
+        static depot *const only = new depot;
         return *only;
     }
 
-    static handful trade_empty_for_full()
+    static batch take_batch()
     {
-        shelf &all = common();
+        depot &all = common();
         all.lock();
-        handful taken;
+        batch taken;
         if (all.count > 0) taken = all.full[--all.count];
         all.unlock();
         return taken;
     }
 
-    static void give_away(handful &some)
+    static void put_batch(batch &some)
     {
-        shelf &all = common();
+        depot &all = common();
         all.lock();
-        bool has_room = all.count < TOW_XLA_POOL_SHELF;
+        bool has_room = all.count < TOW_XLA_POOL_DEPOT_COUNT;
         if (has_room) all.full[all.count++] = some;
         all.unlock();
         if (!has_room) free_all(some);

@@ -1,5 +1,6 @@
-/* From a program's bytes to a loaded executable and what there is to know of
- * it: parsing, the policy, compiling, loading anew under other devices. */
+/* From a program's bytes to a loaded program and its description: parsing,
+ * policy checks, compiling, and loading a serialised program onto other
+ * devices. */
 #ifndef TOW_DEVICE_XLA_CPU_PROGRAM_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_PROGRAM_IMPL_HH_
 
@@ -17,8 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "device/xla_cpu/fiber_safety_impl.hh"
 #include "device/xla_cpu/layout_impl.hh"
-#include "device/xla_cpu/light_impl.hh"
 #include "device/xla_cpu/objects_impl.hh"
 #include "device/xla_cpu/placement_impl.hh"
 #include "device/xla_cpu/policy_impl.hh"
@@ -28,8 +29,8 @@
 #include "xla/pjrt/proto/compile_options.pb.h"
 #include "xla/service/computation_placer.h"
 
-/* Declared in xla/pjrt/mlir_to_hlo.h, which needs headers that the wheel does not
- * carry. */
+/* Declared in xla/pjrt/mlir_to_hlo.h, which needs headers that the wheel does
+ * not carry. */
 namespace xla
 {
 absl::Status ParseMlirModuleStringAndConvertToXlaComputation(
@@ -40,7 +41,7 @@ absl::Status ParseMlirModuleStringAndConvertToXlaComputation(
 namespace tow
 {
 
-/* Stands for what the caller did not say. */
+/* The options of a caller that gave none. */
 inline xla::CompileOptionsProto default_options()
 {
     xla::CompileOptionsProto proto;
@@ -48,7 +49,7 @@ inline xla::CompileOptionsProto default_options()
     return proto;
 }
 
-/* Fills in and bounds the size of the gang. XLA would believe anything. */
+/* Completes and checks the size of the gang; XLA does not check it. */
 inline absl::Status settle_counts(xla::CompileOptionsProto &proto)
 {
     auto *build = proto.mutable_executable_build_options();
@@ -60,7 +61,7 @@ inline absl::Status settle_counts(xla::CompileOptionsProto &proto)
         partitions > TOW_XLA_GANG_SIZE_MAX / replicas)
         return absl::InvalidArgumentError(absl::StrCat(
             "a gang of ", replicas, " replicas of ", partitions,
-            " partitions; at most ", TOW_XLA_GANG_SIZE_MAX, " devices"));
+            " partitions; the limit is ", TOW_XLA_GANG_SIZE_MAX, " devices"));
     if (!build->has_device_assignment()) return absl::OkStatus();
 
     const xla::DeviceAssignmentProto &devices = build->device_assignment();
@@ -71,7 +72,7 @@ inline absl::Status settle_counts(xla::CompileOptionsProto &proto)
         fits = fits && column.replica_device_ids_size() == replicas;
     if (fits) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("the device assignment is not one of ", replicas,
+        absl::StrCat("the device assignment does not have ", replicas,
                      " replicas of ", partitions, " partitions"));
 }
 
@@ -80,7 +81,7 @@ inline absl::StatusOr<xla::CompileOptions> checked_options(
 {
     auto options = xla::CompileOptions::FromProto(proto);
     if (!options.ok()) return options.status();
-    /* The named overrides end up among the debug options. */
+    /* Named overrides become debug options. */
     xla::CompileOptions applied = *options;
     absl::Status status = applied.ApplyAllOptionOverrides();
     if (!status.ok()) return status;
@@ -103,9 +104,9 @@ inline absl::StatusOr<xla::CompileOptions> parse_options(
     return checked_options(proto);
 }
 
-/* The compiler says where ("-:LINE:COLUMN: error"), but not always what it
- * found there: of an unknown operation it does not give the name. So this is
- * what stands around that place; empty for bytecode, which has no lines. */
+/* The text around the position that an error of the compiler names
+ * ("-:LINE:COLUMN: error"), because the message does not name an unknown
+ * operation. Empty for bytecode, which has no lines. */
 inline absl::string_view text_around(absl::string_view code,
                                      const std::string &message)
 {
@@ -125,8 +126,8 @@ inline absl::string_view text_around(absl::string_view code,
     return code.substr(first, TOW_XLA_QUOTE_LENGTH);
 }
 
-inline absl::Status unreadable(absl::string_view code,
-                               absl::string_view message)
+inline absl::Status parse_error(absl::string_view code,
+                                absl::string_view message)
 {
     absl::string_view quote = text_around(code, std::string(message));
     return absl::InvalidArgumentError(
@@ -134,14 +135,14 @@ inline absl::Status unreadable(absl::string_view code,
                      quote.empty() ? "" : "\nat: ", quote));
 }
 
-/* XLA's own form, as frameworks have it that do not write StableHLO. */
+/* XLA's own format, used by frameworks that do not emit StableHLO. */
 inline absl::StatusOr<xla::XlaComputation> parse_hlo(absl::string_view code)
 {
     xla::HloModuleProto proto;
     if (!proto.ParseFromString(std::string(code)) ||
         !proto.has_host_program_shape())
         return absl::InvalidArgumentError(
-            "cannot read the program: it is no HloModuleProto");
+            "cannot read the program: it is not an HloModuleProto");
     return xla::XlaComputation(std::move(proto));
 }
 
@@ -151,17 +152,17 @@ inline absl::StatusOr<xla::XlaComputation> parse_program(
     if (format != "mlir")
         return absl::InvalidArgumentError(
             absl::StrCat("program format '", format,
-                         "' is unknown here; use mlir (StableHLO)"));
+                         "' is not supported; use mlir (StableHLO)"));
     if (absl::ConsumePrefix(&code, TOW_XLA_HLO_MARK)) return parse_hlo(code);
     xla::XlaComputation computation;
     absl::Status status = xla::ParseMlirModuleStringAndConvertToXlaComputation(
         std::string_view(code.data(), code.size()), computation, is_tupled,
         false);
-    if (!status.ok()) return unreadable(code, status.message());
+    if (!status.ok()) return parse_error(code, status.message());
     return computation;
 }
 
-/* --- What a loaded executable is ----------------------------------------- */
+/* --- The description of a loaded program ---------------------------------- */
 
 inline std::vector<xla::Shape> parameter_shapes(const xla::HloModule &module,
                                                 bool is_tupled)
@@ -231,7 +232,7 @@ inline std::vector<tow_xla_array_t> views_of(
 
 inline void describe_for_c(program &made)
 {
-    /* Views point into these strings: they must not move. */
+    /* Views point into these strings, so they must not move. */
     made.shardings.reserve(made.parameters.size() + made.outputs.size());
     made.parameter_views =
         views_of(made, made.parameters, made.parameter_orders,
@@ -254,8 +255,8 @@ inline void describe_for_c(program &made)
         made.output_dims.insert(made.output_dims.end(), type.dims.begin(),
                                 type.dims.end());
         made.output_dim_counts.push_back(type.dims.size());
-        /* XLA's CPU client puts all results into the default memory, which is
-         * the host's: so they are also where the program wants them. */
+        /* XLA's CPU client places all results in the default memory, which is
+         * host memory, so they also are where the program wants them. */
         size_t index = made.output_memory_kinds.size();
         absl::string_view kind =
             made.client->devices[0]->default_memory->xla->kind();
@@ -267,12 +268,12 @@ inline void describe_for_c(program &made)
     }
 }
 
-/* A buffer is described before its value is there. */
+/* A buffer's shape must be known before its value is computed. */
 inline absl::Status check_shape(const xla::Shape &shape)
 {
     if (!shape.is_dynamic()) return absl::OkStatus();
     return absl::UnimplementedError(absl::StrCat(
-        "an array whose size is known only when the program has run: ",
+        "dynamic shapes: the size of a result is known only after the run: ",
         shape.ToString()));
 }
 
@@ -292,7 +293,9 @@ inline absl::Status describe(program &made)
     auto modules = made.loaded->GetHloModules();
     if (!modules.ok()) return modules.status();
     if (modules->size() != 1)
-        return absl::UnimplementedError("a program of several modules");
+        return absl::UnimplementedError(
+            absl::StrCat("programs of ", modules->size(),
+                         " modules; only one is supported"));
     const xla::HloModule &module = *(*modules)[0];
     auto options = made.loaded->GetCompileOptions();
     if (!options.ok()) return options.status();
@@ -316,11 +319,12 @@ inline absl::Status describe(program &made)
     }
     if (!status.ok()) return status;
     describe_aliases(made, module, is_tupled);
-    scales weighed(module);
-    made.looks_light = weighed.is_light() && (made.client->takes_turns ||
-                                              weighed.collective_count() == 0);
-    made.is_brief =
-        weighed.collective_count() <= TOW_XLA_GUESTS_COLLECTIVES_MAX;
+    fiber_safety safety(module);
+    made.looks_fiber_safe =
+        safety.is_fiber_safe() &&
+        (made.client->supports_fibers || safety.collective_count() == 0);
+    made.fits_inline =
+        safety.collective_count() <= TOW_XLA_INLINE_COLLECTIVES_MAX;
     made.calls_client = calls_client(module);
     status = describe_donation(made, module, is_tupled);
     if (status.ok()) describe_for_c(made);
@@ -351,13 +355,13 @@ inline absl::StatusOr<program *> compile(PJRT_Client *client,
         parse_program(code, format, options->parameter_is_tupled_arguments);
     if (!computation.ok()) return computation.status();
     std::vector<std::string> kinds = result_kinds(computation->proto());
-    drop_placements(*computation->mutable_proto());
+    remove_placements(*computation->mutable_proto());
     absl::Status status = check_program(computation->proto());
     if (status.ok()) status = apply_layouts(code, *computation, *options);
     if (!status.ok()) return status;
-    begin_asking();
+    begin_queries();
     auto loaded = client->xla->CompileAndLoad(*computation, *options);
-    status = end_asking();
+    status = end_queries();
     if (!status.ok()) return status;
     return finished(client, std::move(loaded), std::move(kinds));
 }
@@ -412,7 +416,7 @@ inline absl::StatusOr<program *> load(PJRT_Client *client,
                     {});
 }
 
-/* --- Costs ----------------------------------------------------------------- */
+/* --- Costs ---------------------------------------------------------------- */
 
 inline absl::Status compute_costs(program &made)
 {

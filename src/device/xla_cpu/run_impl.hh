@@ -1,6 +1,6 @@
-/* Work in flight: executions, which run on their device's thread, and copies,
- * which run on whatever thread finds the source ready, or on the copy thread.
- * Each is the event that it completes. */
+/* Work items: executions, which run on their device's thread or on a fiber, and
+ * copies, which run on the thread that finds the source ready, or on the copy
+ * thread. Each is the event that it completes. */
 #ifndef TOW_DEVICE_XLA_CPU_RUN_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_RUN_IMPL_HH_
 
@@ -22,7 +22,7 @@
 namespace tow
 {
 
-/* Statuses come back from XLA, exceptions from the standard library. */
+/* XLA returns statuses; the standard library throws exceptions. */
 template <typename Body> absl::Status guarded(Body body) noexcept
 {
     try {
@@ -38,10 +38,10 @@ template <typename Body> absl::Status guarded(Body body) noexcept
 
 inline absl::Status cancelled()
 {
-    return absl::CancelledError("the client was closed first");
+    return absl::CancelledError("cancelled: the client has been closed");
 }
 
-/* Whether the bytes on the device are those of a dense array on the host. */
+/* Whether the bytes on the device equal those of a dense array on the host. */
 inline bool is_plain(const PJRT_Buffer &buffer)
 {
     const xla::Shape &shape = buffer.value->on_device_shape();
@@ -49,15 +49,15 @@ inline bool is_plain(const PJRT_Buffer &buffer)
            xla::primitive_util::BitWidth(shape.element_type()) >= 8;
 }
 
-/* Another process may be looking at its memory, nobody knows for how long. */
-inline bool is_stranded(const PJRT_Buffer &buffer)
+/* Whether another process may have its memory mapped for an unknown time. */
+inline bool is_quarantined(const PJRT_Buffer &buffer)
 {
-    const tow_xla_blocks_t *blocks = shown_blocks.load();
+    const tow_xla_blocks_t *blocks = shareable_blocks.load();
     if (blocks == nullptr || !is_large(buffer.type.size_bytes)) return false;
     auto base =
         buffer.device()->client->xla->UnsafeBufferPointer(buffer.value.get());
     return base.ok() &&
-           blocks->is_stranded(reinterpret_cast<const void *>(*base)) != 0;
+           blocks->is_quarantined(reinterpret_cast<const void *>(*base)) != 0;
 }
 
 using values = absl::StatusOr<std::unique_ptr<xla::PjRtBuffer>>;
@@ -70,7 +70,7 @@ inline values copy_of(const PJRT_Buffer &source, PJRT_Memory *memory)
     if (!is_plain(source)) {
         auto literal = source.value->ToLiteral().Await();
         if (!literal.ok()) return literal.status();
-        /* XLA reads it until the buffer is ready. */
+        /* XLA reads the literal until the buffer is ready. */
         const auto stored = as_stored(**literal);
         auto made = client->BufferFromHostLiteral(stored, memory->xla);
         if (!made.ok()) return made;
@@ -86,11 +86,11 @@ inline values copy_of(const PJRT_Buffer &source, PJRT_Memory *memory)
         memory->xla, nullptr);
 }
 
-/* Lets go of the memory that a view has used; XLA calls it once. */
+/* Ends the share of a view; XLA calls it once. */
 struct share_release {
     explicit share_release(PJRT_Buffer *shared) : source(shared)
     {
-        source->hold_again();
+        source->add_hold();
         source->begin_share();
     }
 
@@ -107,21 +107,21 @@ struct share_release {
     void operator()()
     {
         source->end_share();
-        std::exchange(source, nullptr)->drop_hold();
+        std::exchange(source, nullptr)->release_hold();
     }
 
     PJRT_Buffer *source; /* held */
 };
 
 /* The same value in the same memory, for the device of `memory`. XLA does not
- * write to what it has been lent: if it is donated XLA copies it. */
+ * write to memory passed as zero-copy: if such a value is donated XLA copies
+ * it. */
 inline values view_of(PJRT_Buffer &source, PJRT_Memory *memory)
 {
     xla::PjRtClient *client = source.device()->client->xla.get();
     auto base = client->UnsafeBufferPointer(source.value.get());
     if (!base.ok()) return base.status();
-    charge allocations(
-        &memory->device->account); /* Should it copy after all. */
+    charge allocations(&memory->device->account); /* If XLA copies anyway. */
     return client->BufferFromHostBuffer(
         reinterpret_cast<const void *>(*base), source.type.element,
         source.type.dims, std::nullopt,
@@ -129,8 +129,8 @@ inline values view_of(PJRT_Buffer &source, PJRT_Memory *memory)
         share_release(&source), memory->xla, nullptr);
 }
 
-/* One computation on one device. */
-struct execution final : PJRT_Event, work, pooled<execution> {
+/* One run of a program on one device. */
+struct execution final : PJRT_Event, work_item, pooled<execution> {
     execution(tow::program *what, PJRT_Device *where, uint64_t gang_run)
         : program(what), device(where), run_id(gang_run)
     {
@@ -147,8 +147,8 @@ struct execution final : PJRT_Event, work, pooled<execution> {
     const uint64_t run_id;
     absl::InlinedVector<input, 6> inputs;
     absl::InlinedVector<PJRT_Buffer *, 4> outputs; /* held until filled */
-    /* Inputs that this run must not donate; empty in most. */
-    absl::InlinedVector<int, 2> kept_inputs;
+    /* Inputs that this run must not donate; usually empty. */
+    absl::InlinedVector<int, 2> undonated_inputs;
 
     void run() override
     {
@@ -163,7 +163,7 @@ struct execution final : PJRT_Event, work, pooled<execution> {
         finish(cancelled());
     }
 
-    /* Instead of running it, when it cannot even be queued. */
+    /* For an execution that cannot be queued. */
     void fail(absl::Status status)
     {
         finish(std::move(status));
@@ -184,8 +184,8 @@ struct execution final : PJRT_Event, work, pooled<execution> {
         program->release();
     }
 
-    /* XLA would run on a pool of its own, out of order, if any input or any use
-     * of a donated input were still to come. */
+    /* XLA would run on its own pool, out of order, if an input or a use of a
+     * donated input were still pending. */
     absl::Status wait_for_inputs()
     {
         for (size_t i = 0; i < inputs.size(); i++) {
@@ -202,22 +202,22 @@ struct execution final : PJRT_Event, work, pooled<execution> {
 
     void wait_for(PJRT_Buffer &buffer) const
     {
-        if (rowing != nullptr)
-            pass_until_ready(*buffer.ready);
+        if (fiber_queue != nullptr)
+            yield_until_ready(*buffer.ready);
         else
             buffer.ready->await();
     }
 
     void wait_unread(const input &donated) const
     {
-        if (rowing != nullptr)
-            pass_until([&donated] { return !donated.buffer->is_read(); });
+        if (fiber_queue != nullptr)
+            yield_until([&donated] { return !donated.buffer->is_read(); });
         while (donated.buffer->is_read())
             sched_yield();
     }
 
-    /* Says once for which computation an error was the end; those that depend
-     * on that one in turn pass it on as it is. */
+    /* Names the first execution that an error has failed; executions that
+     * depend on that one pass the error on unchanged. */
     absl::Status failed_input(size_t index, absl::Status status) const
     {
         static constexpr char MARK[] = " [input ";
@@ -227,20 +227,20 @@ struct execution final : PJRT_Event, work, pooled<execution> {
                                          program->name, "]"));
     }
 
-    /* What is donated and shared is spared: XLA gets a copy to overwrite. In this
-     * order: who was lent it and is lost has left it stranded first. */
-    static bool must_be_spared(const input &each)
+    /* A donated input that is shared must not be overwritten: XLA gets a copy.
+     * In this order: a remote share that is lost quarantines its block first.
+     */
+    static bool must_copy(const input &each)
     {
         return each.is_donated &&
-               (each.buffer->is_shared() || is_stranded(*each.buffer));
+               (each.buffer->is_shared() || is_quarantined(*each.buffer));
     }
 
-    absl::Status spare_shared(
-        std::vector<std::unique_ptr<xla::PjRtBuffer>> &own,
-        absl::Span<xla::PjRtBuffer *> arguments)
+    absl::Status copy_shared(std::vector<std::unique_ptr<xla::PjRtBuffer>> &own,
+                             absl::Span<xla::PjRtBuffer *> arguments)
     {
         for (size_t i = 0; i < inputs.size(); i++) {
-            if (!must_be_spared(inputs[i])) continue;
+            if (!must_copy(inputs[i])) continue;
             auto copied = copy_of(*inputs[i].buffer, device->default_memory);
             if (!copied.ok()) return copied.status();
             own.push_back(*std::move(copied));
@@ -256,15 +256,16 @@ struct execution final : PJRT_Event, work, pooled<execution> {
             arguments.push_back(each.buffer->value.get());
         std::vector<std::unique_ptr<xla::PjRtBuffer>> own;
         if (program->donates) {
-            absl::Status spared = spare_shared(own, absl::MakeSpan(arguments));
-            if (!spared.ok()) return spared;
+            absl::Status copied_all =
+                copy_shared(own, absl::MakeSpan(arguments));
+            if (!copied_all.ok()) return copied_all;
         }
         xla::ExecuteOptions options;
         options.execution_mode =
             xla::ExecuteOptions::ExecutionMode::kSynchronous;
-        for (int index : kept_inputs)
+        for (int index : undonated_inputs)
             options.non_donatable_input_indices.insert(index);
-        announce();
+        publish_run();
 
         charge allocations(&device->account);
         std::optional<xla::Future<>> unused;
@@ -281,15 +282,15 @@ struct execution final : PJRT_Event, work, pooled<execution> {
         return take(*std::move(results));
     }
 
-    /* What collectives will ask. */
-    void announce()
+    /* For the collectives of this execution. */
+    void publish_run()
     {
         device->run.run_id = run_id;
         device->run.serial++;
         device->run.thread = std::this_thread::get_id();
-        device->run.has_strayed = &program->has_strayed;
-        device->run.turns =
-            rowing != nullptr ? &device->worker.berth().turns : nullptr;
+        device->run.left_thread = &program->left_thread;
+        device->run.fiber_ops =
+            fiber_queue != nullptr ? &device->queue.slot().fiber_ops : nullptr;
     }
 
     absl::Status take(std::vector<std::unique_ptr<xla::PjRtBuffer>> results)
@@ -300,21 +301,24 @@ struct execution final : PJRT_Event, work, pooled<execution> {
                              " results instead of ", outputs.size()));
         for (size_t i = 0; i < outputs.size(); i++)
             outputs[i]->value = std::move(results[i]);
-        /* With donated inputs XLA may have seen a use that we do not know of,
-         * an external reference for one, and not have run yet. */
+        /* With donated inputs XLA may have deferred the execution, because of a
+         * use that the adapter does not know of, such as an external
+         * reference. */
         if (!program->donates || outputs.empty()) return absl::OkStatus();
         auto ready = outputs[0]->value->GetReadyFuture();
-        if (rowing != nullptr) pass_until([&ready] { return ready.IsReady(); });
+        if (fiber_queue != nullptr)
+            yield_until([&ready] { return ready.IsReady(); });
         return ready.Await();
     }
 
-    /* Lets go first, so that whoever sees the end finds the memory free. */
+    /* Releases the holds first, so that the memory is free when the event is
+     * ready. */
     void finish(absl::Status status)
     {
         for (const input &each : inputs)
-            each.buffer->drop_hold();
+            each.buffer->release_hold();
         for (PJRT_Buffer *each : outputs)
-            each->drop_hold();
+            each->release_hold();
         inputs.clear();
         outputs.clear();
         complete(std::move(status));
@@ -322,7 +326,7 @@ struct execution final : PJRT_Event, work, pooled<execution> {
     }
 };
 
-/* Hands `job` on when its source is ready. */
+/* Starts `job` when its source is ready. */
 template <typename Job>
 struct when_ready final : waiter, pooled<when_ready<Job>> {
     explicit when_ready(Job *waiting_job) : job(waiting_job) {}
@@ -335,8 +339,8 @@ struct when_ready final : waiter, pooled<when_ready<Job>> {
     Job *const job;
 };
 
-/* A copy of `source` to somewhere: the part that all copies share. */
-struct copy : PJRT_Event, work {
+/* A copy of `source`: the common part of all copies. */
+struct copy : PJRT_Event, work_item {
     copy(PJRT_Buffer *from, PJRT_Client *whose) : source(from), client(whose)
     {
         source->begin_read();
@@ -345,8 +349,8 @@ struct copy : PJRT_Event, work {
     PJRT_Buffer *const source; /* held */
     PJRT_Client *const client;
 
-    /* Begins as soon as the source is there. The copy owns itself: the caller
-     * retains it first if it wants the event. */
+    /* Starts when the source is ready. The copy owns itself: a caller that
+     * wants the event retains it first. */
     static void begin(copy *job)
     {
         if (job->source->ready == nullptr)
@@ -379,20 +383,20 @@ struct copy : PJRT_Event, work {
   protected:
     virtual size_t size_bytes() const = 0;
     virtual absl::Status perform() = 0;
-    virtual void let_go() {}
+    virtual void release_target() {}
 
   private:
     void finish(absl::Status status)
     {
         source->end_read();
-        source->drop_hold();
-        let_go();
+        source->release_hold();
+        release_target();
         complete(std::move(status));
         release();
     }
 };
 
-/* Bytes as they lie on the device. */
+/* Copies bytes as they are on the device. */
 struct raw_read final : copy, pooled<raw_read> {
     raw_read(PJRT_Buffer *from, PJRT_Client *whose, void *to, size_t first,
              size_t bytes)
@@ -420,7 +424,7 @@ struct raw_read final : copy, pooled<raw_read> {
     }
 };
 
-/* In another layout, or with more than one element in a byte on the device. */
+/* Copies into another layout, or from packed elements of less than a byte. */
 struct converting_read final : copy {
     converting_read(PJRT_Buffer *from, PJRT_Client *whose, void *to,
                     xla::Shape host_shape)
@@ -434,7 +438,7 @@ struct converting_read final : copy {
   protected:
     size_t size_bytes() const override
     {
-        return SIZE_MAX; /* Always on the copy thread: XLA may make it wait. */
+        return SIZE_MAX; /* Always on the copy thread: XLA may block it. */
     }
 
     absl::Status perform() override
@@ -449,9 +453,9 @@ struct converting_read final : copy {
     }
 };
 
-/* To another device or memory of this client. What is large shares the memory of
- * its source; either takes about as long as making the object that XLA has for a
- * buffer, so it is done by whoever finds the source ready. */
+/* Copies to another device or memory of this client. Large values share the
+ * memory of their source. Either takes about as long as creating XLA's buffer
+ * object, so it runs on the thread that finds the source ready. */
 struct transfer final : copy, pooled<transfer> {
     transfer(PJRT_Buffer *from, PJRT_Client *whose, PJRT_Memory *where)
         : copy(from, whose), memory(where)
@@ -478,10 +482,10 @@ struct transfer final : copy, pooled<transfer> {
         return absl::OkStatus();
     }
 
-    /* Not when it is destroyed: it is the target's event. */
-    void let_go() override
+    /* Not in the destructor: the target refers to this event. */
+    void release_target() override
     {
-        target->drop_hold();
+        target->release_hold();
     }
 };
 

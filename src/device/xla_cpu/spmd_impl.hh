@@ -1,4 +1,4 @@
-/* XLA's partitioner: its headers, as gcc 12 can read them. */
+/* The headers of XLA's SPMD partitioner, adapted to gcc 12. */
 #ifndef TOW_DEVICE_XLA_CPU_SPMD_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_SPMD_IMPL_HH_
 
@@ -17,8 +17,8 @@
 #include "xla/shape.h"
 #include "xla/shape_util.h"
 
-/* gcc 12 finds `TileAssignment({a, b})`, in one place of this header, ambiguous:
- * there it is made by a function. */
+/* gcc 12 finds `TileAssignment({a, b})`, in one place of this header,
+ * ambiguous. These functions resolve it. */
 namespace tow
 {
 inline xla::TileAssignment tiles(std::initializer_list<int64_t> dims)
@@ -45,8 +45,9 @@ inline const xla::TileAssignment &tiles(const xla::TileAssignment &same)
 namespace tow
 {
 
-/* The call on what one device has; layouts, aliases and attributes as they were. */
-inline std::unique_ptr<xla::HloInstruction> smaller_call(
+/* The custom call on the shards of one device, with the same layouts, aliases
+ * and attributes. */
+inline std::unique_ptr<xla::HloInstruction> per_device_call(
     const xla::HloCustomCallInstruction &call,
     const std::vector<xla::HloInstruction *> &operands, const xla::Shape &shape)
 {

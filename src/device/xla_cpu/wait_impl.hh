@@ -1,6 +1,7 @@
-/* How threads of the adapter wait for one another: PJRT_Event, which is
- * completed once and then never changes. Who waits looks for a short while before
- * it sleeps, for waking a thread costs more than most computations here. */
+/* How threads of the adapter wait for each other: PJRT_Event, which is
+ * completed once and never changes afterwards. A waiting thread spins for a
+ * short while before it sleeps, because waking a thread costs more than most
+ * computations. */
 #ifndef TOW_DEVICE_XLA_CPU_WAIT_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_WAIT_IMPL_HH_
 
@@ -52,18 +53,18 @@ inline void futex_wake_all(std::atomic<uint32_t> *word)
             0);
 }
 
-/* Looks that pass without giving up the processor: none in a process that has
- * devices for all cores, for whoever we wait for needs ours. Set when a client
- * is made. */
-inline std::atomic<int> looks_before_yield{TOW_XLA_SPIN_LOOKS_BEFORE_YIELD};
+/* Polls of a spin before the thread yields its core: none in a process that has
+ * a device for each core, because the awaited thread needs ours. Set when a
+ * client is created. */
+inline std::atomic<int> polls_before_yield{TOW_XLA_SPIN_POLLS_BEFORE_YIELD};
 
-inline void expect_devices(size_t device_count)
+inline void set_device_count(size_t device_count)
 {
     if (device_count >= std::thread::hardware_concurrency())
-        looks_before_yield = 0;
+        polls_before_yield = 0;
 }
 
-/* Signals are for the process's own threads. */
+/* Signals go to the threads of the application. */
 inline void block_signals()
 {
     sigset_t all;
@@ -71,14 +72,15 @@ inline void block_signals()
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
-/* What the calling thread has to go on with while it waits for anything: it may
- * be waiting for that. Null: nothing; see tow::guests. */
-inline thread_local bool (*turn_held)() = nullptr;
+/* Makes progress on the unfinished fibers of the calling thread
+ * (tow::inline_executor), which it may be waiting for; false when none is left.
+ * Null: it has none. */
+inline thread_local bool (*progress_hook)() = nullptr;
 
-/* Looks at `done` until it holds or the time to look is over. */
+/* Polls `done` until it returns true or the spin time is over. */
 template <typename Done> bool spin_until(Done done)
 {
-    const int looks = looks_before_yield.load(std::memory_order_relaxed);
+    const int looks = polls_before_yield.load(std::memory_order_relaxed);
     for (int look = 0; look < looks; look++) {
         if (done()) return true;
         pause_briefly();
@@ -90,7 +92,7 @@ template <typename Done> bool spin_until(Done done)
     return done();
 }
 
-/* Something to do once an event is ready. Deletes itself when it fires. */
+/* A callback of an event; deleted after it has fired. */
 struct waiter {
     waiter *next = nullptr;
     virtual ~waiter() = default;
@@ -99,8 +101,8 @@ struct waiter {
 
 } // namespace tow
 
-/* Counted. Completed exactly once, by whoever made it; what was written before
- * `complete` can be read after `is_ready` was seen to be true. */
+/* Counted. Completed exactly once, by its creator. Everything written before
+ * `complete` is visible after `is_ready` has returned true. */
 struct PJRT_Event {
     PJRT_Event() = default;
     PJRT_Event(const PJRT_Event &) = delete;
@@ -123,7 +125,7 @@ struct PJRT_Event {
         return state_.load(std::memory_order_acquire) == READY;
     }
 
-    /* Only once ready. */
+    /* Valid once ready. */
     const absl::Status &status() const
     {
         return status_;
@@ -131,7 +133,8 @@ struct PJRT_Event {
 
     void await()
     {
-        while (tow::turn_held != nullptr && !is_ready() && tow::turn_held())
+        while (tow::progress_hook != nullptr && !is_ready() &&
+               tow::progress_hook())
             sched_yield();
         if (tow::spin_until([this] { return is_ready(); })) return;
         for (;;) {
@@ -142,8 +145,8 @@ struct PJRT_Event {
         }
     }
 
-    /* For whoever sleeps on several things: the futex that changes from
-     * *out_expected, and is rung, when the event becomes ready. */
+    /* For a thread that sleeps on several futexes: the futex that changes from
+     * *out_expected, and is woken, when the event becomes ready. */
     const uint32_t *word_to_sleep_on(uint32_t *out_expected)
     {
         uint32_t state = WAITED_FOR_NOT;
@@ -152,8 +155,9 @@ struct PJRT_Event {
         return reinterpret_cast<const uint32_t *>(&state_);
     }
 
-    /* Takes `waiter`. Fires at once, here, if the event is ready; else on the
-     * thread that completes it, in the order in which waiters came. */
+    /* Takes `waiter`. Fires at once, on the calling thread, if the event is
+     * ready; otherwise on the thread that completes it, in the order of the
+     * calls. */
     void on_ready(std::unique_ptr<tow::waiter> waiter)
     {
         tow::waiter *first = waiters_.load(std::memory_order_acquire);
@@ -188,12 +192,12 @@ struct PJRT_Event {
         return reinterpret_cast<tow::waiter *>(1);
     }
 
-    void fire_all(tow::waiter *last_come)
+    void fire_all(tow::waiter *newest)
     {
         tow::waiter *first = nullptr;
-        while (last_come != nullptr) {
-            tow::waiter *next = std::exchange(last_come->next, first);
-            first = std::exchange(last_come, next);
+        while (newest != nullptr) {
+            tow::waiter *next = std::exchange(newest->next, first);
+            first = std::exchange(newest, next);
         }
         while (first != nullptr) {
             std::unique_ptr<tow::waiter> waiter(first);

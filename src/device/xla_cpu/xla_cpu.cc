@@ -1,18 +1,17 @@
 /* XLA's CPU client as a PJRT plugin: the table of functions.
  *
- * What is behind it is in headers, all in one translation unit, for one
- * inclusion of XLA's headers costs a minute. README.md has a map.
+ * The functions are in headers, in one translation unit, because including
+ * XLA's headers once costs a minute of compilation. README.md lists them.
  *
  * Every function may be called from any thread. None blocks on a device, except
- * PJRT_Event_Await, the destruction of a client, and an execution that asks to
- * run inline. */
+ * PJRT_Event_Await, the destruction of a client, and inline executions. */
 #include "device/xla_cpu/xla_cpu.h"
-#include "device/xla_cpu/asking.hh"
 #include "device/xla_cpu/buffer_impl.hh"
 #include "device/xla_cpu/device_impl.hh"
 #include "device/xla_cpu/event_impl.hh"
 #include "device/xla_cpu/executable_impl.hh"
 #include "device/xla_cpu/execute_impl.hh"
+#include "device/xla_cpu/partition_query.hh"
 #include "xla/pjrt/c/pjrt_c_api.h"
 
 namespace tow
@@ -29,10 +28,10 @@ tow_xla_extension_t extension = {
     buffer_promise,
     buffer_fulfil,
     buffer_fail,
-    turn,
-    buffer_lend,
+    progress,
+    buffer_share,
     device_executed,
-    set_asker,
+    set_query_handler,
 };
 
 PJRT_Api make_api()

@@ -1,12 +1,12 @@
-/* Compiling and loading: what programs and options are taken, what is said of
- * those that are not, and what is known of an executable. Needs TOW_XLA_CPU. */
+/* Compiling and loading: accepted programs and options, error messages for the
+ * others, and the signatures of executables. Needs TOW_XLA_CPU. */
 #include "device/xla_cpu/harness.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* --- Compiling ----------------------------------------------------------------- */
+/* --- Compiling ------------------------------------------------------------ */
 
 /* One argument, one result, and this in between. */
 #define MAIN(BODY)                                                 \
@@ -20,7 +20,7 @@
     "stablehlo.return %z : tensor<f32>}) {replica_groups = " GROUPS \
     "} : (tensor<4xf32>) -> tensor<4xf32>"
 
-/* What is wrong with a program, and what the message must name. */
+/* An invalid program, and the text that its error message must contain. */
 static const struct {
     const char *text;
     PJRT_Error_Code code;
@@ -55,7 +55,7 @@ static const struct {
          "{api_version = 2 : i32, backend_config = \"7\"} : (tensor<4xf32>) -> "
          "tensor<4xf32>"),
      PJRT_Error_Code_PERMISSION_DENIED, "'xla_python_cpu_callback'"},
-    /* Would show memory that nobody wrote. */
+    /* Would expose unwritten memory. */
     {MAIN("stablehlo.custom_call @AllocateBuffer() : () -> tensor<4xf32>"),
      PJRT_Error_Code_NOT_FOUND, "AllocateBuffer"},
     {"func.func public @main() -> tensor<4xf32> {\n"
@@ -64,7 +64,7 @@ static const struct {
      "(tensor<4xf32>, !stablehlo.token)\n"
      "return %0#0 : tensor<4xf32>\n}\n",
      PJRT_Error_Code_UNIMPLEMENTED, "infeed"},
-    /* What XLA's CPU compiler cannot do with devices. */
+    /* Collectives that XLA's CPU compiler does not support. */
     {MAIN("\"stablehlo.collective_broadcast\"(%a) {replica_groups = "
           "dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4xf32>) -> "
           "tensor<4xf32>"),
@@ -75,7 +75,7 @@ static const struct {
      PJRT_Error_Code_INVALID_ARGUMENT, "not seen in replica groups"},
 };
 
-static void compile_names_what_it_refuses(void **state)
+static void compile_errors_name_the_cause(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){.device_count = 2});
     bytes_t options = options_pack(2, 1, (int64_t[]){0, 1});
@@ -129,7 +129,7 @@ static PJRT_Error *try_compile_bytes(PJRT_Client *client, const char *format,
     return error;
 }
 
-static void bytecode_is_compiled_and_cut_short_is_refused(void **state)
+static void bytecode_compiles_and_truncated_bytecode_is_refused(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *executable = NULL;
@@ -144,7 +144,7 @@ static void bytecode_is_compiled_and_cut_short_is_refused(void **state)
     destroy(a);
     unload(executable);
     for (size_t size = 1; size < sizeof(ADD_BYTECODE); size++) {
-        /* Memory of this size alone, so that a look past the end is seen. */
+        /* An allocation of this size, so that a read past the end is found. */
         char *cut = malloc(size);
         assert_non_null(cut);
         memcpy(cut, ADD_BYTECODE, size);
@@ -159,7 +159,7 @@ static void bytecode_is_compiled_and_cut_short_is_refused(void **state)
     client_close(client);
 }
 
-/* An executable's own module, behind the mark. */
+/* The module of an executable, behind TOW_XLA_HLO_MARK. */
 static size_t write_marked(PJRT_LoadedExecutable *loaded, char *out,
                            size_t room)
 {
@@ -182,7 +182,7 @@ static size_t write_marked(PJRT_LoadedExecutable *loaded, char *out,
     return mark_size + sized.code_size;
 }
 
-static void modules_of_xla_are_compiled_too(void **state)
+static void hlo_modules_are_compiled_too(void **state)
 {
     static char marked[1 << 16];
     PJRT_Client *client = client_open((client_options_t){0});
@@ -199,14 +199,14 @@ static void modules_of_xla_are_compiled_too(void **state)
     destroy(a);
     unload(second);
     expect_error(try_compile_bytes(client, "mlir", marked, size / 2, &second),
-                 PJRT_Error_Code_INVALID_ARGUMENT, "no HloModuleProto");
+                 PJRT_Error_Code_INVALID_ARGUMENT, "not an HloModuleProto");
     client_close(client);
 }
 
 /* xla_backend_extra_options in DebugOptions: options of LLVM. */
 #define EXTRA_OPTIONS_FIELD 500
 
-static void compile_refuses_options_that_reach_outside(void **state)
+static void compile_refuses_options_with_outside_effects(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *executable = NULL;
@@ -241,8 +241,8 @@ static void compile_refuses_options_that_reach_outside(void **state)
     client_close(client);
 }
 
-/* Not CompileOptionsProto, or one that cannot be. */
-static void compile_refuses_options_that_make_no_sense(void **state)
+/* Bytes that are no CompileOptionsProto, or an invalid one. */
+static void compile_refuses_invalid_options(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *executable = NULL;
@@ -272,7 +272,7 @@ static void signature_names_shapes_and_donations(void **state)
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *loaded = compile(client, ADD_DONATING, NULL);
     PJRT_Executable *executable = executable_of(loaded);
-    unload(loaded); /* What is asked below lives with `executable`. */
+    unload(loaded); /* The signature lives as long as `executable`. */
 
     const tow_xla_signature_t *signature = NULL;
     expect_ok(extension->signature(executable, &signature));
@@ -317,7 +317,7 @@ static void signature_names_shapes_and_donations(void **state)
     client_close(client);
 }
 
-/* The outputs' sharding is for the partitioner to decide. */
+/* The partitioner decides the outputs' shardings. */
 static void signature_has_the_shardings(void **state)
 {
     PJRT_Client *client =
@@ -357,11 +357,11 @@ static void signature_has_the_shardings(void **state)
     client_close(client);
 }
 
-/* --- Layouts ---------------------------------------------------------------------- */
+/* --- Layouts -------------------------------------------------------------- */
 
-/* Twice an array of two rows, and the array on its side; `LAYOUT` is that of
- * the argument and of the first result, that of the second is left open: row by
- * row, for XLA would else lay out both results as it likes. */
+/* Returns an array of two rows, doubled, and its transpose. `LAYOUT` is the
+ * layout of the argument and of the first result. The second result becomes
+ * row-major, because XLA would otherwise choose the layouts of both results. */
 #define LAID_OUT(LAYOUT)                                               \
     "func.func public @main(%a: tensor<2x3xf32> "                      \
     "{mhlo.layout_mode = \"" LAYOUT "\"}) -> (tensor<2x3xf32> "        \
@@ -382,8 +382,8 @@ static void expect_array(const tow_xla_array_t *array, int64_t rows,
     if (order != NULL) assert_memory_equal(array->order.data, order, 2);
 }
 
-/* Column after column: what lies there, row by row, has three rows. */
-static void arrays_in_other_layouts_are_what_lies_there(void **state)
+/* Column-major: the row-major array with the same bytes has three rows. */
+static void arrays_in_other_layouts_are_described_row_major(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *loaded = compile(client, LAID_OUT("{0,1}"), NULL);
@@ -414,7 +414,7 @@ static void arrays_in_other_layouts_are_what_lies_there(void **state)
     client_close(client);
 }
 
-static void layouts_that_are_none_are_refused(void **state)
+static void invalid_layouts_are_refused(void **state)
 {
     static const struct {
         const char *text;
@@ -425,7 +425,8 @@ static void layouts_that_are_none_are_refused(void **state)
         {LAID_OUT("{0}"), PJRT_Error_Code_INVALID_ARGUMENT, "layout {0}"},
         {LAID_OUT("{2,1,0}"), PJRT_Error_Code_INVALID_ARGUMENT,
          "layout {2,1,0} for f32[2,3]"},
-        {LAID_OUT("{1,0:T(2,2)}"), PJRT_Error_Code_UNIMPLEMENTED, "no tiles"},
+        {LAID_OUT("{1,0:T(2,2)}"), PJRT_Error_Code_UNIMPLEMENTED,
+         "tiles and memory spaces"},
         {LAID_OUT("{1,0:S(1)}"), PJRT_Error_Code_UNIMPLEMENTED, "S(1)"},
         {LAID_OUT("askew"), PJRT_Error_Code_INVALID_ARGUMENT, "askew"},
     };
@@ -438,9 +439,9 @@ static void layouts_that_are_none_are_refused(void **state)
     client_close(client);
 }
 
-/* --- Serialising ------------------------------------------------------------------ */
+/* --- Serialising ---------------------------------------------------------- */
 
-static void executables_load_under_other_devices(void **state)
+static void executables_load_onto_other_devices(void **state)
 {
     /* A compiler that has none of the devices. */
     PJRT_Client *compiler = client_open((client_options_t){.process_id = 99});
@@ -499,13 +500,13 @@ static void executables_load_under_other_devices(void **state)
 
 #define CASE(name) cmocka_unit_test_setup(name, harness_set_up)
 
-TOW_TEST_MAIN(CASE(compile_names_what_it_refuses),
-              CASE(bytecode_is_compiled_and_cut_short_is_refused),
-              CASE(modules_of_xla_are_compiled_too),
-              CASE(compile_refuses_options_that_reach_outside),
-              CASE(compile_refuses_options_that_make_no_sense),
+TOW_TEST_MAIN(CASE(compile_errors_name_the_cause),
+              CASE(bytecode_compiles_and_truncated_bytecode_is_refused),
+              CASE(hlo_modules_are_compiled_too),
+              CASE(compile_refuses_options_with_outside_effects),
+              CASE(compile_refuses_invalid_options),
               CASE(signature_names_shapes_and_donations),
               CASE(signature_has_the_shardings),
-              CASE(arrays_in_other_layouts_are_what_lies_there),
-              CASE(layouts_that_are_none_are_refused),
-              CASE(executables_load_under_other_devices))
+              CASE(arrays_in_other_layouts_are_described_row_major),
+              CASE(invalid_layouts_are_refused),
+              CASE(executables_load_onto_other_devices))

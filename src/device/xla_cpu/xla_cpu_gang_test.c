@@ -1,7 +1,6 @@
 /* Gangs: several processes, each with a client that knows only its own devices,
- * run one program with collectives between them. The collectives are done by a
- * plain table in shared memory that matches members by what the adapter passes
- * on, and by nothing else.
+ * run one program with collectives between them. A simple implementation in
+ * shared memory matches members by the adapter's key alone.
  *
  * Each test starts its members from this same program and waits for them.
  * Member 0 compiles with a client that has none of the gang's devices, and puts
@@ -34,9 +33,9 @@ enum {
 /* Long enough for a machine that is busy with other tests. */
 #define PATIENCE_S 60
 
-/* --- The collectives ---------------------------------------------------------- */
+/* --- The collectives ------------------------------------------------------ */
 
-/* One collective in which members meet. */
+/* One collective. */
 typedef struct meeting {
     bool is_taken;
     uint64_t run_id;
@@ -47,7 +46,7 @@ typedef struct meeting {
     int64_t members[MEMBER_COUNT];
     size_t arrived_count;
     size_t left_count;
-    /* What each member sends: its blocks, one after the other. */
+    /* The blocks that each member sends, one after another. */
     char sent[MEMBER_COUNT][BLOCK_BYTES_MAX];
 } meeting_t;
 
@@ -208,7 +207,7 @@ static void get(const tow_xla_collective_t *call, const meeting_t *meeting)
     }
 }
 
-/* Under the mutex. False if the run was aborted or nobody came. */
+/* Under the mutex. False if the run was aborted or a member is missing. */
 static bool await_all(shared_t *shared, const meeting_t *meeting)
 {
     struct timespec end;
@@ -257,7 +256,7 @@ static int run_collective(void *context, const tow_xla_collective_t *call,
     return all_came ? 0 : refuse(error, capacity, "the gang was aborted");
 }
 
-/* --- Processes ------------------------------------------------------------------- */
+/* --- Processes ------------------------------------------------------------ */
 
 static shared_t *share(int file)
 {
@@ -311,7 +310,7 @@ static void run_members(const char *name)
     assert_int_equal(failed_count, 0);
 }
 
-/* What a member of the gang has. */
+/* One process of the gang. */
 typedef struct member {
     shared_t *shared;
     int index;
@@ -422,7 +421,7 @@ static void expect_floats(PJRT_Buffer *buffer, const float *expected,
     destroy(buffer);
 }
 
-/* --- The tests, as each member runs them ------------------------------------------- */
+/* --- The tests, as each member runs them ---------------------------------- */
 
 /* clang-format off */
 #define GROUPS_ALL    "dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>"
@@ -469,7 +468,7 @@ static const char KINDS[] =
     "}\n";
 
 /* Without channels, and with pairs that overlap from one operation to the
- * next: only members and occurrence tell them apart. */
+ * next: only members and occurrence distinguish them. */
 static const char LOOP[] =
     "func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n"
     "%zero = stablehlo.constant dense<0> : tensor<i32>\n"
@@ -561,7 +560,7 @@ static void all_kinds(member_t *member)
     unload(program);
 }
 
-/* Many runs are under way at once. */
+/* Many runs are in flight at once. */
 static void loops(member_t *member)
 {
     enum {
@@ -646,7 +645,7 @@ static void abort_and_go_on(member_t *member)
     unload(program);
 }
 
-/* --- From here on it is plumbing ------------------------------------------------------ */
+/* --- Starting the processes ----------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -689,7 +688,7 @@ static void gang_runs_all_kinds_of_collectives(void **state)
     run_members("all_kinds");
 }
 
-static void gang_tells_collectives_in_loops_apart(void **state)
+static void gang_distinguishes_collectives_in_loops(void **state)
 {
     run_members("loops");
 }
@@ -725,7 +724,7 @@ static void collectives_without_a_table_are_an_error(void **state)
     client_close(client);
 }
 
-/* --- Two gangs of one process ------------------------------------------------------- */
+/* --- Two gangs of one process --------------------------------------------- */
 
 enum {
     RIVAL_COUNT = 2,
@@ -764,9 +763,9 @@ static void *run_rival(void *argument)
     return NULL;
 }
 
-/* Were their order to differ between the devices, each device would wait for
- * the other in another gang. */
-static void gangs_of_two_threads_stand_in_one_order(void **state)
+/* If their order differed between the devices, each device would wait for the
+ * other in a different gang. */
+static void gangs_of_two_threads_have_one_order(void **state)
 {
     int file = make_shared();
     shared_t *shared = share(file);
@@ -805,11 +804,11 @@ int main(int argc, char **argv)
     if (argc == 5 && strcmp(argv[1], "--member") == 0) return member_main(argv);
     const struct CMUnitTest tests[] = {
         CASE(gang_runs_all_kinds_of_collectives),
-        CASE(gang_tells_collectives_in_loops_apart),
+        CASE(gang_distinguishes_collectives_in_loops),
         CASE(gang_reduces_all_types),
         CASE(gang_can_be_aborted_and_stays_usable),
         CASE(collectives_without_a_table_are_an_error),
-        CASE(gangs_of_two_threads_stand_in_one_order),
+        CASE(gangs_of_two_threads_have_one_order),
     };
     return tow_test_main(argc, argv, tests, TOW_COUNT_OF(tests));
 }

@@ -1,4 +1,4 @@
-/* Device memory: its limit, what is in it, and how arrays come into it. Needs
+/* Device memory: its limit, its initial content, uploads and sharing. Needs
  * TOW_XLA_CPU. */
 #include "device/xla_cpu/harness.h"
 
@@ -9,7 +9,7 @@
 
 #include "base/block.h"
 
-static void memory_limit_is_an_error_and_passes(void **state)
+static void memory_limit_fails_one_allocation_only(void **state)
 {
     PJRT_Client *client = client_open(
         (client_options_t){.device_count = 2, .memory_limit_bytes = 1 << 20});
@@ -43,7 +43,7 @@ static void memory_limit_is_an_error_and_passes(void **state)
     PJRT_Buffer *refused = NULL;
     expect_error(try_upload(client, device, PJRT_Buffer_Type_F32, values, dims,
                             1, &refused),
-                 PJRT_Error_Code_RESOURCE_EXHAUSTED, "limit of 1048576");
+                 PJRT_Error_Code_RESOURCE_EXHAUSTED, "limit 1048576");
     destroy(call.outputs[0][0]);
     execute(&call);
     destroy(call.outputs[0][0]);
@@ -54,7 +54,7 @@ static void memory_limit_is_an_error_and_passes(void **state)
     client_close(client);
 }
 
-/* --- Moving --------------------------------------------------------------------- */
+/* --- Copies --------------------------------------------------------------- */
 
 static void mark(PJRT_Error *error, void *argument)
 {
@@ -62,7 +62,7 @@ static void mark(PJRT_Error *error, void *argument)
     atomic_store((_Atomic bool *)argument, true);
 }
 
-static void aligned_memory_is_used_where_it_lies(void **state)
+static void aligned_memory_is_used_without_a_copy(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     const int64_t dims[] = {1 << 16};
@@ -123,7 +123,7 @@ static void strided_memory_is_made_dense(void **state)
     const float expected[6] = {1, 4, 2, 5, 3, 6};
     assert_memory_equal(read, expected, sizeof(read));
 
-    /* And back, first dimension first. */
+    /* And back, in row-major order. */
     const int64_t minor_to_major[] = {0, 1};
     PJRT_Buffer_MemoryLayout layout = {
         .struct_size = sizeof(layout),
@@ -146,7 +146,7 @@ static void strided_memory_is_made_dense(void **state)
     client_close(client);
 }
 
-/* --- What others left behind -------------------------------------------------- */
+/* --- Content of reused memory --------------------------------------------- */
 
 enum {
     MIB = 1 << 20
@@ -206,9 +206,9 @@ static int64_t bytes_held(PJRT_Device *device)
     return args.pool_bytes;
 }
 
-/* Freed blocks are kept for the next of the same size, but what is kept makes
- * room for what is needed. */
-static void kept_blocks_count_within_the_limit(void **state)
+/* Freed blocks are cached for allocations of the same size, but make room for
+ * memory in use. */
+static void cached_blocks_count_within_the_limit(void **state)
 {
     enum {
         LIMIT = 32 * MIB
@@ -239,23 +239,23 @@ static void kept_blocks_count_within_the_limit(void **state)
     client_close(client);
 }
 
-/* --- What other processes are shown --------------------------------------------- */
+/* --- Memory shared with other processes ----------------------------------- */
 
 static int is_wanted(size_t size)
 {
-    return tow_block_is_wanted(size);
+    return tow_block_is_preferred(size);
 }
 
-static int is_stranded(const void *bytes)
+static int is_quarantined(const void *bytes)
 {
-    return tow_block_is_stranded(bytes);
+    return tow_block_is_quarantined(bytes);
 }
 
 static const tow_xla_blocks_t blocks = {.struct_size = sizeof(blocks),
-                                        .is_wanted = is_wanted,
-                                        .take = tow_block_take,
-                                        .give = tow_block_give,
-                                        .is_stranded = is_stranded};
+                                        .is_preferred = is_wanted,
+                                        .alloc = tow_block_alloc,
+                                        .free = tow_block_free,
+                                        .is_quarantined = is_quarantined};
 
 #define ARRAY "tensor<2097152xf32>" /* 8 MiB */
 
@@ -288,108 +288,108 @@ static void delete (PJRT_Buffer *buffer)
     expect_ok(api->PJRT_Buffer_Delete(&args));
 }
 
-static void begin_loan(PJRT_Buffer *buffer)
+static void begin_remote_share(PJRT_Buffer *buffer)
 {
     PJRT_Buffer_IncreaseExternalReferenceCount_Args args = {
         .struct_size = sizeof(args), .buffer = buffer};
     expect_ok(api->PJRT_Buffer_IncreaseExternalReferenceCount(&args));
-    extension->lend(buffer, 1);
+    extension->share(buffer, 1);
 }
 
-static void end_loan(PJRT_Buffer *buffer)
+static void end_remote_share(PJRT_Buffer *buffer)
 {
     PJRT_Buffer_DecreaseExternalReferenceCount_Args args = {
         .struct_size = sizeof(args), .buffer = buffer};
-    extension->lend(buffer, 0);
+    extension->share(buffer, 0);
     expect_ok(api->PJRT_Buffer_DecreaseExternalReferenceCount(&args));
 }
 
-typedef struct shown {
+typedef struct sharing_fixture {
     PJRT_Client *client;
     PJRT_Device *device;
     PJRT_LoadedExecutable *fill;
     PJRT_Buffer *one;
-} shown_t;
+} sharing_fixture_t;
 
-/* Room for one array and a half. */
-static void shown_open(shown_t *shown)
+/* The limit is one and a half arrays. */
+static void fixture_open(sharing_fixture_t *fixture)
 {
-    tow_block_want(8 * MIB);
-    shown->client = client_open(
+    tow_block_prefer(8 * MIB);
+    fixture->client = client_open(
         (client_options_t){.memory_limit_bytes = 12 * MIB, .blocks = &blocks});
-    shown->device = device_at(shown->client, 0);
-    shown->fill = compile(shown->client, FILL, NULL);
+    fixture->device = device_at(fixture->client, 0);
+    fixture->fill = compile(fixture->client, FILL, NULL);
     const float one = 1;
-    expect_ok(try_upload(shown->client, shown->device, PJRT_Buffer_Type_F32,
-                         &one, NULL, 0, &shown->one));
+    expect_ok(try_upload(fixture->client, fixture->device, PJRT_Buffer_Type_F32,
+                         &one, NULL, 0, &fixture->one));
 }
 
-static void shown_close(shown_t *shown)
+static void fixture_close(sharing_fixture_t *fixture)
 {
-    destroy(shown->one);
-    unload(shown->fill);
-    assert_int_equal(bytes_in_use(shown->device), 0);
-    client_close(shown->client);
+    destroy(fixture->one);
+    unload(fixture->fill);
+    assert_int_equal(bytes_in_use(fixture->device), 0);
+    client_close(fixture->client);
     assert_int_equal(tow_block_stats().count, 0);
 }
 
-static PJRT_Buffer *make_array(const shown_t *shown)
+static PJRT_Buffer *make_array(const sharing_fixture_t *fixture)
 {
-    call_t call = {.executable = shown->fill,
+    call_t call = {.executable = fixture->fill,
                    .argument_count = 1,
-                   .arguments = {{shown->one}}};
+                   .arguments = {{fixture->one}}};
     execute(&call);
     return call.outputs[0][0];
 }
 
-static void lent_results_count_with_whom_they_are_lent_to(void **state)
+static void remotely_shared_results_are_not_charged(void **state)
 {
-    shown_t shown;
+    sharing_fixture_t fixture;
     tow_block_place_t place;
-    shown_open(&shown);
-    PJRT_Buffer *first = make_array(&shown);
+    fixture_open(&fixture);
+    PJRT_Buffer *first = make_array(&fixture);
     assert_true(tow_block_find((void *)address_of(first), 8 * MIB, &place));
-    begin_loan(first);
-    begin_loan(first);
-    assert_true(bytes_in_use(shown.device) >= 8 * MIB); /* Ours as well. */
+    begin_remote_share(first);
+    begin_remote_share(first);
+    assert_true(bytes_in_use(fixture.device) >= 8 * MIB); /* Still charged. */
     delete (first);
-    assert_true(bytes_in_use(shown.device) < 100);
-    PJRT_Buffer *second = make_array(&shown); /* There is room. */
+    assert_true(bytes_in_use(fixture.device) < 100);
+    PJRT_Buffer *second = make_array(&fixture); /* It fits. */
     tow_block_place_t other;
     assert_true(tow_block_find((void *)address_of(second), 8 * MIB, &other));
     assert_true(other.number != place.number);
     destroy(second);
-    end_loan(first);
-    assert_true(bytes_in_use(shown.device) < 100);
-    end_loan(first);
+    end_remote_share(first);
+    assert_true(bytes_in_use(fixture.device) < 100);
+    end_remote_share(first);
     destroy(first);
-    shown_close(&shown);
+    fixture_close(&fixture);
 }
 
-/* Somebody has it mapped, and nobody knows for how long. */
-static void stranded_memory_is_written_to_no_more(void **state)
+/* A lost peer may have the block mapped for an unknown time. */
+static void quarantined_memory_is_not_overwritten(void **state)
 {
-    shown_t shown;
+    sharing_fixture_t fixture;
     tow_block_place_t place;
-    shown_open(&shown);
-    PJRT_LoadedExecutable *twice = compile(shown.client, DOUBLE, NULL);
-    PJRT_Buffer *array = make_array(&shown);
+    fixture_open(&fixture);
+    PJRT_LoadedExecutable *twice = compile(fixture.client, DOUBLE, NULL);
+    PJRT_Buffer *array = make_array(&fixture);
     const uintptr_t address = address_of(array);
     assert_true(tow_block_find((void *)address, 8 * MIB, &place));
     const float *seen = mmap(NULL, 8 * MIB, PROT_READ, MAP_SHARED, place.fd, 0);
     assert_true(seen != MAP_FAILED);
-    begin_loan(array);
-    tow_block_strand((void *)address);
-    end_loan(array);
+    begin_remote_share(array);
+    tow_block_quarantine((void *)address);
+    end_remote_share(array);
     call_t call = {
         .executable = twice, .argument_count = 1, .arguments = {{array}}};
     expect_ok(try_execute(&call));
-    /* The copy that it needs does not fit; with the array gone it would. */
+    /* The copy that it needs does not fit; without the array it would. */
     expect_error(try_await(call.done[0]), PJRT_Error_Code_RESOURCE_EXHAUSTED,
                  "out of device memory");
     destroy(call.outputs[0][0]);
     destroy(array);
-    array = make_array(&shown);
+    array = make_array(&fixture);
     assert_true(tow_block_find((void *)address_of(array), 8 * MIB, &place));
     call = (call_t){
         .executable = twice, .argument_count = 1, .arguments = {{array}}};
@@ -400,15 +400,15 @@ static void stranded_memory_is_written_to_no_more(void **state)
     destroy(array);
     munmap((void *)seen, 8 * MIB);
     unload(twice);
-    shown_close(&shown);
+    fixture_close(&fixture);
 }
 
 #define CASE(name) cmocka_unit_test_setup(name, harness_set_up)
 
-TOW_TEST_MAIN(CASE(memory_limit_is_an_error_and_passes),
-              CASE(aligned_memory_is_used_where_it_lies),
+TOW_TEST_MAIN(CASE(memory_limit_fails_one_allocation_only),
+              CASE(aligned_memory_is_used_without_a_copy),
               CASE(strided_memory_is_made_dense),
               CASE(allocated_memory_holds_zeroes),
-              CASE(kept_blocks_count_within_the_limit),
-              CASE(lent_results_count_with_whom_they_are_lent_to),
-              CASE(stranded_memory_is_written_to_no_more))
+              CASE(cached_blocks_count_within_the_limit),
+              CASE(remotely_shared_results_are_not_charged),
+              CASE(quarantined_memory_is_not_overwritten))

@@ -1,5 +1,5 @@
-/* The adapter in one process: what a driver asks of any PJRT plugin, and what
- * this one promises beyond that. Needs TOW_XLA_CPU, the adapter's file. */
+/* The adapter in one process: what a driver needs of any PJRT plugin, and the
+ * guarantees that this one adds. Needs TOW_XLA_CPU, the adapter's file. */
 #include "device/xla_cpu/harness.h"
 
 #include <pthread.h>
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- What it is ------------------------------------------------------------- */
+/* --- The plugin and its clients ------------------------------------------- */
 
-static void plugin_says_its_version_and_has_the_extension(void **state)
+static void plugin_reports_its_version_and_extension(void **state)
 {
     assert_int_equal(api->pjrt_api_version.major_version, PJRT_API_MAJOR);
     assert_int_equal(api->pjrt_api_version.minor_version, PJRT_API_MINOR);
@@ -55,7 +55,7 @@ static void client_numbers_its_devices_by_process(void **state)
     client_close(client);
 }
 
-static void client_refuses_options_it_does_not_know(void **state)
+static void client_refuses_unknown_options(void **state)
 {
     PJRT_NamedValue option = {
         .struct_size = PJRT_NamedValue_STRUCT_SIZE,
@@ -78,7 +78,7 @@ static void client_refuses_options_it_does_not_know(void **state)
                  PJRT_Error_Code_INVALID_ARGUMENT, "from 1 to");
 }
 
-/* --- Executing --------------------------------------------------------------- */
+/* --- Executing ------------------------------------------------------------ */
 
 static void execute_adds(void **state)
 {
@@ -111,7 +111,7 @@ static const char CALLING[] =
     "  return %b : tensor<4xf32>\n"
     "}\n";
 
-/* Answers when the thread that has called Execute is back from there. */
+/* Replies when the thread that called Execute has returned from it. */
 static int answer_late(void *context, const tow_xla_call_t *call, char *error,
                        size_t error_capacity)
 {
@@ -133,7 +133,8 @@ static void a_call_of_the_client_is_not_waited_for_on_the_thread_of_execute(
     PJRT_LoadedExecutable *calling = compile(client, CALLING, NULL);
     PJRT_Buffer *a = upload(client, device_at(client, 0), ONES, 4);
     call_t call = {.executable = calling,
-                   .flags = TOW_XLA_EXECUTE_INLINE | TOW_XLA_EXECUTE_HERE,
+                   .flags =
+                       TOW_XLA_EXECUTE_INLINE | TOW_XLA_EXECUTE_INLINE_FIBERS,
                    .argument_count = 1,
                    .arguments = {{a}}};
     await(ready_event_of(a));
@@ -147,8 +148,8 @@ static void a_call_of_the_client_is_not_waited_for_on_the_thread_of_execute(
     client_close(client);
 }
 
-/* Handles may go as soon as the call that took them has returned. */
-static void execute_keeps_what_it_was_given(void **state)
+/* Handles may be destroyed as soon as the call that took them has returned. */
+static void execute_holds_its_inputs(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *slow = compile(client, SLOW, NULL);
@@ -215,7 +216,7 @@ static void executions_finish_in_order(void **state)
     }
     for (int i = 0; i < 64; i++)
         await(events[i]);
-    /* An event wakes those who await it before it calls back. */
+    /* An event wakes waiting threads before it runs callbacks. */
     while (atomic_load(&sequence.next) < 64)
         sched_yield();
     for (int i = 0; i < 64; i++)
@@ -266,7 +267,7 @@ static void execute_refuses_wrong_arguments(void **state)
     client_close(client);
 }
 
-static void donated_inputs_are_gone_at_once(void **state)
+static void donated_inputs_are_deleted_at_once(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *add = compile(client, ADD_DONATING, NULL);
@@ -283,7 +284,7 @@ static void donated_inputs_are_gone_at_once(void **state)
                  "deleted or donated");
     call_t again = call;
     expect_error(try_execute(&again), PJRT_Error_Code_INVALID_ARGUMENT,
-                 "was deleted or donated before");
+                 "has been deleted or donated");
     destroy(a);
     destroy(b);
     destroy(call.outputs[0][0]);
@@ -292,17 +293,17 @@ static void donated_inputs_are_gone_at_once(void **state)
     client_close(client);
 }
 
-static void inputs_that_must_be_kept_are_copied(void **state)
+static void inputs_that_must_not_be_donated_are_copied(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *add = compile(client, ADD_DONATING, NULL);
     PJRT_Buffer *a = upload(client, device_at(client, 0), ONES, 4);
-    const int64_t kept[] = {0};
+    const int64_t undonated[] = {0};
     call_t call = {.executable = add,
                    .argument_count = 2,
                    .arguments = {{a, a}},
-                   .kept = kept,
-                   .kept_count = 1};
+                   .undonated = undonated,
+                   .undonated_count = 1};
     execute(&call);
     assert_false(is_deleted(a));
     expect_values(call.outputs[0][0], 2, 2, 2, 2);
@@ -313,8 +314,8 @@ static void inputs_that_must_be_kept_are_copied(void **state)
     client_close(client);
 }
 
-/* A chain in which each result is given to the next, while copies of the
- * results to the host are under way. */
+/* A chain in which each result is donated to the next execution, while copies
+ * of the results to the host are in flight. */
 static void donation_waits_for_reads(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
@@ -366,7 +367,7 @@ static void donation_waits_for_reads(void **state)
     client_close(client);
 }
 
-static void errors_reach_what_depends_on_them(void **state)
+static void errors_propagate_to_dependent_executions(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *add = compile(client, ADD, NULL);
@@ -412,7 +413,7 @@ static void errors_reach_what_depends_on_them(void **state)
     client_close(client);
 }
 
-/* --- Moving --------------------------------------------------------------------- */
+/* --- Copies --------------------------------------------------------------- */
 
 static void copies_wait_for_their_source(void **state)
 {
@@ -450,7 +451,7 @@ static void copies_wait_for_their_source(void **state)
     client_close(client);
 }
 
-static void client_cancels_what_waits_when_it_closes(void **state)
+static void closing_a_client_cancels_queued_executions(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     PJRT_LoadedExecutable *slow = compile(client, SLOW, NULL);
@@ -472,7 +473,7 @@ static void client_cancels_what_waits_when_it_closes(void **state)
         failure_of(try_await(events[i]));
 }
 
-/* --- Many threads -------------------------------------------------------------------- */
+/* --- Many threads --------------------------------------------------------- */
 
 enum {
     USER_COUNT = 4,
@@ -486,22 +487,22 @@ typedef struct user {
     pthread_t thread;
 } user_t;
 
-/* Adds one again and again, each time to the result before, which is given
- * away, destroyed early or late, read or not. */
+/* Adds one repeatedly, each time to the previous result, which is donated,
+ * destroyed early or late, read or not. */
 static void *add_up(void *argument)
 {
     user_t *user = argument;
     PJRT_Device *device = device_at(user->client, 0);
     PJRT_Buffer *one = upload(user->client, device, ONES, 4);
     PJRT_Buffer *sum = upload(user->client, device, ONES, 4);
-    const int64_t kept[] = {0};
+    const int64_t undonated[] = {0};
     for (int step = 1; step < STEP_COUNT; step++) {
         call_t call = {.executable = user->donating,
                        .flags = step % 5 == 0 ? TOW_XLA_EXECUTE_INLINE : 0,
                        .argument_count = 2,
                        .arguments = {{sum, one}},
-                       .kept = kept,
-                       .kept_count = step % 3 == 0};
+                       .undonated = undonated,
+                       .undonated_count = step % 3 == 0};
         expect_ok(try_execute(&call));
         if (step % 2 == 0) await(call.done[0]);
         float values[4];
@@ -521,7 +522,7 @@ static void *add_up(void *argument)
     return NULL;
 }
 
-static void users_may_be_many(void **state)
+static void many_threads_may_use_a_client(void **state)
 {
     PJRT_Client *client = client_open((client_options_t){0});
     user_t users[USER_COUNT];
@@ -543,13 +544,16 @@ static void users_may_be_many(void **state)
 #define CASE(name) cmocka_unit_test_setup(name, harness_set_up)
 
 TOW_TEST_MAIN(
-    CASE(plugin_says_its_version_and_has_the_extension),
+    CASE(plugin_reports_its_version_and_extension),
     CASE(client_numbers_its_devices_by_process),
-    CASE(client_refuses_options_it_does_not_know), CASE(execute_adds),
+    CASE(client_refuses_unknown_options), CASE(execute_adds),
     CASE(a_call_of_the_client_is_not_waited_for_on_the_thread_of_execute),
-    CASE(execute_keeps_what_it_was_given), CASE(executions_finish_in_order),
+    CASE(execute_holds_its_inputs), CASE(executions_finish_in_order),
     CASE(execute_refuses_wrong_arguments),
-    CASE(donated_inputs_are_gone_at_once),
-    CASE(inputs_that_must_be_kept_are_copied), CASE(donation_waits_for_reads),
-    CASE(errors_reach_what_depends_on_them), CASE(copies_wait_for_their_source),
-    CASE(client_cancels_what_waits_when_it_closes), CASE(users_may_be_many))
+    CASE(donated_inputs_are_deleted_at_once),
+    CASE(inputs_that_must_not_be_donated_are_copied),
+    CASE(donation_waits_for_reads),
+    CASE(errors_propagate_to_dependent_executions),
+    CASE(copies_wait_for_their_source),
+    CASE(closing_a_client_cancels_queued_executions),
+    CASE(many_threads_may_use_a_client))

@@ -1,4 +1,4 @@
-/* How long a dialling link waits before it tries again. */
+/* The delay before a dialling link redials. */
 #ifndef TOW_ENV_NET_BACKOFF_H_
 #define TOW_ENV_NET_BACKOFF_H_
 
@@ -7,8 +7,8 @@
 #include "base/random.h"
 #include "env/tuning.h"
 
-/* After `failure_count` failures in a row (from 1): half of the delay is fixed,
- * half is drawn. */
+/* The delay after `failure_count` consecutive failures (from 1): one half is
+ * fixed, the other random. */
 static inline int64_t tow_net_backoff_ns(uint32_t failure_count,
                                          tow_random_t *random)
 {

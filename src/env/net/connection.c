@@ -1,4 +1,4 @@
-/* The phases of a connection once it has a socket, and what it reads. */
+/* The phases of a connection once it has a socket, and reading. */
 #include "env/net/connection.h"
 
 #include <errno.h>
@@ -21,12 +21,12 @@ const char *tow_net_phase_name(tow_net_phase_t phase)
     case TOW_NET_HANDSHAKE: return "in the handshake";
     case TOW_NET_UP: return "up";
     case TOW_NET_LINGERING: return "closing";
-    case TOW_NET_MOURNING: return "broken";
+    case TOW_NET_AWAITING_EXIT: return "broken";
     }
     return "?";
 }
 
-/* -- The end of a connection ---------------------------------------------- */
+/* -- End of a connection -------------------------------------------------- */
 
 static void leave_half_open(tow_net_link_t *link)
 {
@@ -35,12 +35,20 @@ static void leave_half_open(tow_net_link_t *link)
     link->net->stats.half_open_count--;
 }
 
-void tow_net_connection_drop(tow_net_link_t *link)
+/* All but the state, which the caller changes. */
+static void check_discarded(const tow_net_link_t *link)
+{
+    TOW_ASSERT(link->source.fd < 0 && !link->is_loopback);
+    TOW_ASSERT(link->loopback_peer == NULL && link->queue.bytes == 0);
+    TOW_ASSERT(link->resolve == NULL && link->net->hot != link);
+}
+
+void tow_net_connection_discard(tow_net_link_t *link)
 {
     tow_net_t *net = link->net;
     TOW_ASSERT(link->phase != TOW_NET_RESOLVING);
     if (net->hot == link) net->hot = NULL;
-    if (link->is_mated) tow_net_mate_part(link);
+    if (link->is_loopback) tow_net_loopback_disconnect(link);
     tow_net_source_close(net, &link->source);
     if (link->peer_fd >= 0) close(link->peer_fd);
     link->peer_fd = -1;
@@ -60,29 +68,31 @@ void tow_net_connection_drop(tow_net_link_t *link)
     link->cipher = NULL;
     link->cipher_begin = link->cipher_end = 0;
     link->waits_for_room = link->wants_room = link->was_full = false;
-    link->has_hung_up = link->has_shut_down = link->has_spoken = false;
+    link->has_hung_up = link->has_shut_down = link->has_received = false;
     link->listener = NULL;
     link->phase = TOW_NET_IDLE;
+    check_discarded(link);
 }
 
-static void complain(tow_net_link_t *link, const char *event,
-                     tow_status_t cause)
-{
-    tow_net_complain(&link->net->complaints, &link->net->env.log,
-                     link->net->env.now_ns, event, link->address, cause);
-}
-
-/* A connection that failed before it had an owner. One that came and went
- * without a byte is a look whether anybody listens, as our own listeners take
- * before they replace a socket file: no reason to warn. */
-static void tell_refused(tow_net_link_t *link, bool had_spoken,
+static void log_rejected(tow_net_link_t *link, const char *event,
                          tow_status_t cause)
 {
+    tow_net_log_limited(&link->net->log_limiter, &link->net->env.log,
+                        link->net->env.now_ns, event, link->address, cause);
+}
+
+/* A connection that failed before it had an owner. One that closed without
+ * sending a byte is a probe whether the address is in use, such as our own
+ * listeners make before they replace a socket file: not worth a warning. */
+static void report_rejected(tow_net_link_t *link, bool had_received,
+                            tow_status_t cause)
+{
     link->net->stats.refused_count++;
-    if (had_spoken || tow_status_code(cause) != TOW_UNAVAILABLE)
-        complain(link, "connection refused", cause);
+    if (had_received || tow_status_code(cause) != TOW_UNAVAILABLE)
+        log_rejected(link, "connection refused", cause);
     else
-        tow_log(&link->net->env.log, TOW_LOG_DEBUG, "connection came and went",
+        tow_log(&link->net->env.log, TOW_LOG_DEBUG,
+                "connection closed without data",
                 TOW_F_STR("address", link->address));
 }
 
@@ -96,9 +106,10 @@ static void fail_dialling(tow_net_link_t *link, bool was_up)
     tow_net_dial_later(link);
 }
 
-/* The peer was a process of this host: its death is told with the end of the
- * connection, if that is what it was. False: there is nothing to wait for. */
-static bool mourn(tow_net_link_t *link, tow_status_t cause)
+/* The peer was a process of this host: waits for its exit, so that the end of
+ * the connection and the exit are reported together. False if there is nothing
+ * to wait for. */
+static bool await_exit(tow_net_link_t *link, tow_status_t cause)
 {
     tow_net_t *net = link->net;
     if (link->phase != TOW_NET_UP || link->peer_fd < 0 || !link->is_exposed ||
@@ -110,18 +121,19 @@ static bool mourn(tow_net_link_t *link, tow_status_t cause)
     link->peer_fd = -1;
     tow_status_t status = tow_net_source_open(net, &link->source, EPOLLIN);
     if (status != TOW_OK) {
-        tow_status_ignore(status, "then nobody knows");
+        tow_status_ignore(status, "the exit stays unknown");
         return false;
     }
     tow_status_release(link->failure);
     link->failure = tow_status_retain(cause);
-    link->phase = TOW_NET_MOURNING;
+    link->phase = TOW_NET_AWAITING_EXIT;
     tow_env_timer_start(&net->env, &link->timer,
-                        net->env.now_ns + TOW_NET_MOURN_NS);
+                        net->env.now_ns + TOW_NET_EXIT_WAIT_NS);
+    tow_net_link_check(link);
     return true;
 }
 
-void tow_net_connection_mourned(tow_net_link_t *link, bool is_dead)
+void tow_net_connection_exit_checked(tow_net_link_t *link, bool is_dead)
 {
     tow_status_t cause = link->failure;
     link->failure = TOW_OK;
@@ -131,25 +143,26 @@ void tow_net_connection_mourned(tow_net_link_t *link, bool is_dead)
 
 void tow_net_connection_fail(tow_net_link_t *link, tow_status_t take_cause)
 {
-    if (mourn(link, take_cause)) {
+    if (await_exit(link, take_cause)) {
         tow_status_release(take_cause);
         return;
     }
     const bool was_up =
-        link->phase == TOW_NET_UP || link->phase == TOW_NET_MOURNING;
-    const bool is_told = link->phase == TOW_NET_LINGERING;
-    const bool had_spoken = link->has_spoken;
-    tow_net_connection_drop(link);
+        link->phase == TOW_NET_UP || link->phase == TOW_NET_AWAITING_EXIT;
+    const bool is_reported = link->phase == TOW_NET_LINGERING;
+    const bool had_received = link->has_received;
+    tow_net_connection_discard(link);
     if (link->link.state == TOW_LINK_CLOSING) {
         tow_net_link_finish(link);
     } else if (!link->is_exposed) {
-        if (!is_told) tell_refused(link, had_spoken, take_cause);
+        if (!is_reported) report_rejected(link, had_received, take_cause);
         tow_net_link_finish(link);
     } else {
         if (link->side == TOW_SIDE_DIALLER)
             fail_dialling(link, was_up);
         else
             link->link.state = TOW_LINK_FINISHED;
+        tow_net_link_check(link);
         link->link.handler->down(link->link.context, &link->link, take_cause);
     }
     tow_status_release(take_cause);
@@ -158,7 +171,7 @@ void tow_net_connection_fail(tow_net_link_t *link, tow_status_t take_cause)
 void tow_net_connection_linger(tow_net_link_t *link)
 {
     if (link->failure != TOW_OK) { /* Nothing can be sent. */
-        tow_net_connection_drop(link);
+        tow_net_connection_discard(link);
         tow_net_link_finish(link);
         return;
     }
@@ -167,11 +180,13 @@ void tow_net_connection_linger(tow_net_link_t *link)
     tow_env_timer_start(&link->net->env, &link->timer,
                         link->net->env.now_ns + TOW_NET_LINGER_NS);
     tow_net_connection_mark_dirty(link);
+    tow_net_link_check(link);
 }
 
 /* -- The handshake -------------------------------------------------------- */
 
-/* Says no to a peer that is not let in, and why; it has the time to read it. */
+/* Rejects a peer and sends it the reason; the connection lingers so that the
+ * peer can read it. */
 static void refuse(tow_net_link_t *link)
 {
     tow_status_t cause = tow_handshake_error(link->handshake);
@@ -180,12 +195,12 @@ static void refuse(tow_net_link_t *link)
         tow_net_connection_fail(link, cause);
         return;
     }
-    tell_refused(link, true, cause);
+    report_rejected(link, true, cause);
     tow_status_release(cause);
     tow_net_connection_linger(link);
 }
 
-/* An epoch begins. */
+/* Starts an epoch. */
 static void become_up(tow_net_link_t *link)
 {
     const tow_identity_t *peer = tow_handshake_peer(link->handshake);
@@ -195,7 +210,7 @@ static void become_up(tow_net_link_t *link)
     link->link.peer.features = peer->features;
     link->link.peer.epoch++;
     link->link.peer.is_dead = false;
-    if (link->target.kind == TOW_ADDRESS_UNIX && !link->is_mated)
+    if (link->target.kind == TOW_ADDRESS_UNIX && !link->is_loopback)
         link->peer_fd = tow_net_socket_peer_process(link->source.fd);
     tow_handshake_destroy(link->handshake);
     link->handshake = NULL;
@@ -208,10 +223,11 @@ static void become_up(tow_net_link_t *link)
         if (link->link.state == TOW_LINK_CLOSING) return;
     }
     link->link.state = TOW_LINK_UP;
+    tow_net_link_check(link);
     link->link.handler->up(link->link.context, &link->link);
 }
 
-/* Queues what the handshake wants to say; false if there is no memory. */
+/* Queues the output of the handshake; false when memory is exhausted. */
 static bool pump_handshake(tow_net_link_t *link)
 {
     const uint8_t *bytes;
@@ -299,7 +315,7 @@ static void take_frames(tow_net_link_t *link, tow_net_input_t input)
         if (result == TOW_FRAME_PARTIAL) return;
         if (TOW_UNLIKELY(result == TOW_FRAME_BAD)) {
             error = tow_status_annotate(error, "%s", link->address);
-            complain(link, "bad frame", error);
+            log_rejected(link, "bad frame", error);
             tow_net_connection_fail(link, error);
             return;
         }
@@ -332,7 +348,7 @@ void tow_net_connection_take(tow_net_link_t *link, tow_net_input_t input)
         take_handshake(link, input);
 }
 
-/* Hands on what TLS has decrypted. */
+/* Processes the bytes that TLS has decrypted. */
 static void take_decrypted(tow_net_link_t *link)
 {
     while (link->phase == TOW_NET_HANDSHAKE || link->phase == TOW_NET_UP) {
@@ -358,7 +374,7 @@ static void take_decrypted(tow_net_link_t *link)
 
 static void fail_tls(tow_net_link_t *link, tow_status_t take_status)
 {
-    tow_net_connection_flush(link); /* The alert that tells the peer. */
+    tow_net_connection_flush(link); /* Sends the TLS alert. */
     tow_net_connection_fail(
         link, tow_status_annotate(take_status, "%s: %s", link->address,
                                   tow_net_phase_name(link->phase)));
@@ -375,7 +391,7 @@ static void take_cipher(tow_net_link_t *link, tow_net_input_t input)
         fail_tls(link, status);
         return;
     }
-    tow_net_connection_mark_dirty(link); /* TLS may have to answer. */
+    tow_net_connection_mark_dirty(link); /* TLS may have a reply. */
     if (is_done) start_handshake(link);
     take_decrypted(link);
 }
@@ -388,15 +404,15 @@ static tow_status_t describe_end(tow_net_link_t *link)
         return tow_handshake_error(link->handshake);
     if (link->phase == TOW_NET_UP && held > 0)
         return TOW_ERROR(TOW_UNAVAILABLE,
-                         "%s: the peer was cut off in the middle of a frame "
-                         "(%zu of %zu bytes came)",
+                         "%s: the connection ended in the middle of a frame "
+                         "(%zu of %zu bytes received)",
                          link->address, held, link->inbox.needed);
     if (link->phase == TOW_NET_UP)
         return TOW_ERROR(TOW_UNAVAILABLE, "%s: the peer closed the connection",
                          link->address);
     return TOW_ERROR(
         TOW_UNAVAILABLE,
-        "%s: the peer closed the connection %s: look into its log for why",
+        "%s: the peer closed the connection %s: see its log for the cause",
         link->address, tow_net_phase_name(link->phase));
 }
 
@@ -412,10 +428,11 @@ void tow_net_connection_read_dry(tow_net_link_t *link)
         link->failure = TOW_OK;
         tow_net_connection_fail(link, failure);
     } else if (link->has_shut_down &&
-               (link->target.kind == TOW_ADDRESS_UNIX || link->is_mated)) {
-        /* What we sent stands in the peer's socket already and outlives ours.
-         * With TCP it may be on its way, and a byte that still comes for a
-         * closed socket would reset the connection and destroy it. */
+               (link->target.kind == TOW_ADDRESS_UNIX || link->is_loopback)) {
+        /* On a Unix socket, the bytes we sent are already in the peer's socket
+         * and outlive ours. With TCP they may still be in flight, and a byte
+         * that arrives for a closed socket would reset the connection and
+         * discard them. */
         tow_net_connection_fail(link, TOW_OK);
     }
 }
@@ -434,9 +451,9 @@ static void read_failed(tow_net_link_t *link, int error)
 
 bool tow_net_connection_read(tow_net_link_t *link)
 {
-    if (link->phase < TOW_NET_TLS || link->phase == TOW_NET_MOURNING)
+    if (link->phase < TOW_NET_TLS || link->phase == TOW_NET_AWAITING_EXIT)
         return false;
-    if (link->is_mated) return tow_net_mate_read(link);
+    if (link->is_loopback) return tow_net_loopback_read(link);
     tow_net_t *net = link->net;
     uint8_t *bytes = net->read_bytes;
     size_t room = 0;
@@ -457,9 +474,9 @@ bool tow_net_connection_read(tow_net_link_t *link)
     net->stats.bytes_read += (uint64_t)count;
     net->stats.read_count++;
     net->hot = link;
-    link->has_spoken = true;
-    /* A short read has emptied the socket; else there may be more, and its
-     * turn comes after those of the others. */
+    link->has_received = true;
+    /* A short read has emptied the socket. Otherwise there may be more, which
+     * is read after the other sockets had their turn. */
     if ((size_t)count == room || link->has_hung_up || link->failure != TOW_OK)
         tow_net_defer(net, &link->again);
     if (is_direct) {

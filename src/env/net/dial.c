@@ -1,4 +1,4 @@
-/* How a dialling link gets its socket, again and again. */
+/* How a dialling link gets its socket, and redials. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "env/net/connection.h"
 #include "env/net/socket.h"
 
-/* What a user can do about it, where we know. */
+/* A hint for the user, where we have one. */
 static tow_status_t describe_failure(const tow_net_link_t *link, int error)
 {
     switch (error) {
@@ -52,8 +52,8 @@ static tow_status_t try_address(tow_net_link_t *link, size_t index)
     return TOW_OK;
 }
 
-/* Tries the addresses from address_index on; `take_cause` is why the last one
- * failed. */
+/* Tries the addresses from address_index on; `take_cause` is the failure of the
+ * last one. */
 static void try_rest(tow_net_link_t *link, tow_status_t take_cause)
 {
     while (link->address_index < link->addresses.count) {
@@ -74,9 +74,9 @@ static void start_connecting(tow_net_link_t *link)
     try_rest(link, TOW_OK);
 }
 
-/* The system may give a dialling socket the very port that it dials, if nobody
- * listens there: then it is connected to itself, and worse, holds the port
- * that the listener will want. */
+/* If nobody listens on the port that it dials, the system may assign a dialling
+ * socket that very port: it is then connected to itself, and occupies the port
+ * that the listener will need. */
 static bool is_connected_to_itself(int fd)
 {
     struct sockaddr_storage own = {0}, peer = {0};
@@ -143,7 +143,7 @@ void tow_net_dial(tow_net_link_t *link)
 {
     TOW_ASSERT(link->phase == TOW_NET_IDLE);
     tow_status_t error = TOW_OK;
-    if (tow_net_mate_dial(link)) return;
+    if (tow_net_loopback_dial(link)) return;
     switch (tow_net_resolve_inline(&link->target, &link->addresses, &error)) {
     case TOW_NET_RESOLVED: start_connecting(link); return;
     case TOW_NET_RESOLVE_NAME: start_resolving(link); return;
@@ -166,7 +166,7 @@ bool tow_net_dial_cancel(tow_net_link_t *link)
     return true;
 }
 
-/* An address that makes no sense, or that we may not dial. */
+/* Rejects a malformed address, or one that we may not dial. */
 static tow_status_t check_target(const tow_net_t *net, const char *text,
                                  tow_address_t *out_target)
 {
@@ -203,7 +203,7 @@ tow_status_t tow_net_connect(tow_env_t *env,
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
         }
     }
-    /* From the loop: a failure must not be told inside this call. */
+    /* Deferred to the loop: a failure must not be reported inside this call. */
     tow_env_timer_start(env, &link->timer, env->now_ns);
     *out_link = &link->link;
     return TOW_OK;

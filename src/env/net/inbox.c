@@ -12,8 +12,8 @@ void tow_net_inbox_clear(tow_net_inbox_t *inbox)
     *inbox = (tow_net_inbox_t){0};
 }
 
-/* Forgets the frame that was handed out last. */
-static void forget_spent(tow_net_inbox_t *inbox)
+/* Discards the frame that was returned last. */
+static void discard_spent(tow_net_inbox_t *inbox)
 {
     if (!inbox->is_spent) return;
     if (inbox->capacity > TOW_NET_INBOX_KEEP_BYTES) {
@@ -24,8 +24,8 @@ static void forget_spent(tow_net_inbox_t *inbox)
     inbox->is_spent = false;
 }
 
-/* Room for `wanted` bytes in all. By doubling: a peer that announces a large
- * frame and sends little of it makes us hold little. */
+/* Grows the buffer to hold `wanted` bytes, by doubling: a peer that announces a
+ * large frame and sends little of it makes us allocate little. */
 static bool grow(tow_net_inbox_t *inbox, size_t wanted)
 {
     if (wanted <= inbox->capacity) return true;
@@ -42,7 +42,7 @@ static bool grow(tow_net_inbox_t *inbox, size_t wanted)
     return true;
 }
 
-/* Moves up to `wanted` bytes of the input behind those that are held. */
+/* Appends up to `wanted` bytes of the input to those held. */
 static bool take(tow_net_inbox_t *inbox, tow_net_input_t *input, size_t wanted)
 {
     if (wanted > input->count) wanted = input->count;
@@ -62,8 +62,8 @@ static tow_frame_result_t out_of_memory(tow_status_t *out_error)
     return TOW_FRAME_BAD;
 }
 
-/* A frame of which some is held: the rest is taken from the input. At most
- * three rounds: the header, the payload, and the look that finds it whole. */
+/* Completes a partially received frame from the input. At most three rounds:
+ * the header, the payload, and the check that finds it complete. */
 static tow_frame_result_t next_of_held(tow_net_inbox_t *inbox,
                                        tow_net_input_t *input,
                                        uint32_t size_max,
@@ -89,7 +89,7 @@ tow_frame_result_t tow_net_inbox_next(tow_net_inbox_t *inbox,
                                       tow_frame_t *out_frame,
                                       tow_status_t *out_error)
 {
-    forget_spent(inbox);
+    discard_spent(inbox);
     if (inbox->count > 0)
         return next_of_held(inbox, input, size_max, out_frame, out_error);
     if (input->count == 0) return TOW_FRAME_PARTIAL;
@@ -114,7 +114,7 @@ size_t tow_net_inbox_room(tow_net_inbox_t *inbox, uint8_t **out_bytes)
         return 0;
     if (inbox->capacity - inbox->count < TOW_NET_DIRECT_READ_BYTES &&
         !grow(inbox, inbox->count + TOW_NET_DIRECT_READ_BYTES))
-        return 0; /* The way through the shared buffer will say so. */
+        return 0; /* The path through the shared buffer reports it. */
     *out_bytes = inbox->bytes + inbox->count;
     size_t missing = inbox->needed - inbox->count;
     size_t room = inbox->capacity - inbox->count;

@@ -1,11 +1,11 @@
-/* The life of a link, and what its owner may call. */
+/* Creating and freeing links, and the calls of their owners. */
 #include <string.h>
 #include <sys/epoll.h>
 
 #include "base/alloc.h"
 #include "env/net/connection.h"
 
-static void run_out_of_patience(tow_net_link_t *link)
+static void fail_timed_out(tow_net_link_t *link)
 {
     const char *due = link->handshake != NULL
                           ? tow_handshake_waits_for(link->handshake)
@@ -26,9 +26,11 @@ static void on_timer(tow_timer_t *timer)
     case TOW_NET_IDLE: tow_net_dial(link); return;
     case TOW_NET_CONNECTING:
     case TOW_NET_TLS:
-    case TOW_NET_HANDSHAKE: run_out_of_patience(link); return;
+    case TOW_NET_HANDSHAKE: fail_timed_out(link); return;
     case TOW_NET_LINGERING: tow_net_connection_fail(link, TOW_OK); return;
-    case TOW_NET_MOURNING: tow_net_connection_mourned(link, false); return;
+    case TOW_NET_AWAITING_EXIT:
+        tow_net_connection_exit_checked(link, false);
+        return;
     case TOW_NET_RESOLVING:
     case TOW_NET_UP: break;
     }
@@ -48,8 +50,8 @@ static bool on_ready(tow_net_source_t *source, uint32_t events)
         tow_net_dial_connected(link);
         return true;
     }
-    if (link->phase == TOW_NET_MOURNING) {
-        tow_net_connection_mourned(link, true);
+    if (link->phase == TOW_NET_AWAITING_EXIT) {
+        tow_net_connection_exit_checked(link, true);
         return true;
     }
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) link->has_hung_up = true;
@@ -70,16 +72,16 @@ static void link_free(tow_net_link_t *link)
     tow_free(link);
 }
 
-static void on_gone(tow_net_task_t *task)
+static void run_free_task(tow_net_task_t *task)
 {
-    tow_net_link_t *link = TOW_CONTAINER_OF(task, tow_net_link_t, gone);
+    tow_net_link_t *link = TOW_CONTAINER_OF(task, tow_net_link_t, free_task);
     TOW_ASSERT(link->phase == TOW_NET_IDLE && link->resolve == NULL);
     tow_net_t *net = link->net;
     const tow_closed_t closed = link->closed;
     tow_list_remove(&link->all);
     link_free(link);
     if (closed.run != NULL) closed.run(closed.context);
-    tow_net_drop(net);
+    tow_net_release(net);
 }
 
 tow_net_link_t *tow_net_link_create(tow_net_t *net, tow_side_t side,
@@ -101,26 +103,27 @@ tow_net_link_t *tow_net_link_create(tow_net_t *net, tow_side_t side,
     link->timer.fire = on_timer;
     link->queue.chunks = &net->chunks;
     tow_net_task_init(&link->again, on_again);
-    tow_net_task_init(&link->gone, on_gone);
+    tow_net_task_init(&link->free_task, run_free_task);
     tow_list_init(&link->dirty);
     tow_list_init(&link->half_open);
     tow_list_append(&net->links, &link->all);
-    tow_net_hold(net);
+    tow_net_retain(net);
     return link;
 }
 
 void tow_net_link_discard(tow_net_link_t *link)
 {
-    tow_net_connection_drop(link);
+    tow_net_connection_discard(link);
     tow_list_remove(&link->all);
-    tow_net_drop(link->net);
+    tow_net_release(link->net);
     link_free(link);
 }
 
 void tow_net_link_finish(tow_net_link_t *link)
 {
     link->link.state = TOW_LINK_CLOSING;
-    tow_net_defer(link->net, &link->gone);
+    tow_net_link_check(link);
+    tow_net_defer(link->net, &link->free_task);
 }
 
 tow_send_result_t tow_net_link_begin(tow_link_t *base, uint32_t size_max,
@@ -158,6 +161,6 @@ void tow_net_link_close(tow_link_t *base, tow_closed_t closed)
         return;
     }
     if (tow_net_dial_cancel(link)) return;
-    tow_net_connection_drop(link);
+    tow_net_connection_discard(link);
     tow_net_link_finish(link);
 }

@@ -1,4 +1,5 @@
-/* Listeners: whom they let in, and how many that have not proved themselves. */
+/* Listeners: accepting connections, and bounding those that have not yet
+ * authenticated. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -16,7 +17,7 @@ struct tow_net_listener {
     tow_net_source_t source;
     tow_timer_t retry;    /* accept again after an error */
     tow_net_task_t again; /* there may be more to accept */
-    tow_net_task_t gone;
+    tow_net_task_t free_task;
     void (*accept)(void *context, tow_link_t *link);
     void *accept_context;
     tow_address_t address;
@@ -33,13 +34,13 @@ static void evict_oldest(tow_net_t *net)
     tow_net_connection_fail(
         oldest, TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                           "%s: ended while %s: more than %d connections have "
-                          "not shown who they are",
+                          "not authenticated",
                           oldest->address, tow_net_phase_name(oldest->phase),
                           TOW_NET_HALF_OPEN_MAX));
 }
 
-tow_net_link_t *tow_net_listener_take_in(tow_net_listener_t *listener,
-                                         const char *peer_address)
+tow_net_link_t *tow_net_listener_add_link(tow_net_listener_t *listener,
+                                          const char *peer_address)
 {
     tow_net_t *net = listener->net;
     if (net->stats.half_open_count >= TOW_NET_HALF_OPEN_MAX) evict_oldest(net);
@@ -53,15 +54,15 @@ tow_net_link_t *tow_net_listener_take_in(tow_net_listener_t *listener,
     return link;
 }
 
-/* A connection has come. Takes `fd`. */
-static void take_in(tow_net_listener_t *listener, int fd)
+/* Accepts a connection. Takes `fd`. */
+static void accept_connection(tow_net_listener_t *listener, int fd)
 {
     tow_net_t *net = listener->net;
     char peer[TOW_ADDRESS_TEXT_MAX + 64];
     tow_net_socket_describe_peer(fd, &listener->address, peer, sizeof(peer));
-    tow_net_link_t *link = tow_net_listener_take_in(listener, peer);
+    tow_net_link_t *link = tow_net_listener_add_link(listener, peer);
     if (link == NULL) {
-        close(fd); /* The peer dials again, and may have better luck. */
+        close(fd); /* The peer redials. */
         return;
     }
     tow_net_socket_tune(fd);
@@ -74,23 +75,24 @@ static void take_in(tow_net_listener_t *listener, int fd)
         tow_net_connection_fail(link, status);
 }
 
-/* Errors of one connection that died in the backlog, not of the listener. */
+/* Errors of a single connection that died in the backlog, not of the
+ * listener. */
 static bool is_passing(int error)
 {
     return error == EINTR || error == ECONNABORTED || error == EPROTO ||
            error == ENETDOWN || error == EHOSTUNREACH || error == ENETUNREACH;
 }
 
-/* Descriptors or memory have run out, most likely. Trying at once would spin:
- * the connection stays in the backlog and the socket readable. */
+/* Most likely out of descriptors or memory. An immediate retry would spin: the
+ * connection stays in the backlog and the socket readable. */
 static void pause_accepting(tow_net_listener_t *listener, int error)
 {
     tow_net_t *net = listener->net;
     tow_status_t cause =
         TOW_ERRNO(error, "accepting: close something, or raise the limit "
                          "(`ulimit -n`); trying again");
-    tow_net_complain(&net->complaints, &net->env.log, net->env.now_ns,
-                     "cannot accept", listener->text, cause);
+    tow_net_log_limited(&net->log_limiter, &net->env.log, net->env.now_ns,
+                        "cannot accept", listener->text, cause);
     tow_status_release(cause);
     tow_env_timer_start(&net->env, &listener->retry,
                         net->env.now_ns + TOW_NET_ACCEPT_RETRY_NS);
@@ -103,7 +105,7 @@ static bool accept_some(tow_net_listener_t *listener)
         int fd = accept4(listener->source.fd, NULL, NULL,
                          SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
-            take_in(listener, fd);
+            accept_connection(listener, fd);
             any = true;
         } else if (errno == EAGAIN) {
             return any;
@@ -121,7 +123,7 @@ static bool on_ready(tow_net_source_t *source, uint32_t events)
     (void)events;
     tow_net_listener_t *listener =
         TOW_CONTAINER_OF(source, tow_net_listener_t, source);
-    /* While it pauses, the timer will look. */
+    /* During the pause, the timer retries. */
     return !tow_timer_is_armed(&listener->retry) && accept_some(listener);
 }
 
@@ -157,15 +159,15 @@ tow_net_listener_t *tow_net_listener_find(tow_net_t *net,
     return NULL;
 }
 
-static void on_gone(tow_net_task_t *task)
+static void run_free_task(tow_net_task_t *task)
 {
     tow_net_listener_t *listener =
-        TOW_CONTAINER_OF(task, tow_net_listener_t, gone);
+        TOW_CONTAINER_OF(task, tow_net_listener_t, free_task);
     tow_net_t *net = listener->net;
     const tow_closed_t closed = listener->closed;
     tow_free(listener);
     if (closed.run != NULL) closed.run(closed.context);
-    tow_net_drop(net);
+    tow_net_release(net);
 }
 
 tow_status_t tow_net_listen(tow_env_t *env, const tow_listen_options_t *options,
@@ -199,15 +201,15 @@ tow_status_t tow_net_listen(tow_env_t *env, const tow_listen_options_t *options,
     listener->accept_context = options->context;
     listener->retry.fire = on_retry;
     tow_net_task_init(&listener->again, on_again);
-    tow_net_task_init(&listener->gone, on_gone);
+    tow_net_task_init(&listener->free_task, run_free_task);
     tow_list_append(&net->listeners, &listener->all);
-    tow_net_hold(net);
+    tow_net_retain(net);
     *out_listener = &listener->listener;
     return TOW_OK;
 }
 
-/* Those that came through it and have not proved themselves go with it. */
-static void drop_half_open(tow_net_listener_t *listener)
+/* Its half-open connections are closed with it. */
+static void close_half_open(tow_net_listener_t *listener)
 {
     tow_list_t *item = listener->net->half_open.next;
     while (item != &listener->net->half_open) {
@@ -215,7 +217,7 @@ static void drop_half_open(tow_net_listener_t *listener)
             TOW_CONTAINER_OF(item, tow_net_link_t, half_open);
         item = item->next;
         if (link->listener != listener) continue;
-        tow_net_connection_drop(link);
+        tow_net_connection_discard(link);
         tow_net_link_finish(link);
     }
 }
@@ -232,8 +234,8 @@ void tow_net_listener_close(tow_listener_t *base, tow_closed_t closed)
     tow_env_timer_stop(&net->env, &listener->retry);
     tow_list_remove(&listener->again.list);
     tow_list_remove(&listener->all);
-    drop_half_open(listener);
-    tow_net_defer(net, &listener->gone);
+    close_half_open(listener);
+    tow_net_defer(net, &listener->free_task);
 }
 
 void tow_net_listeners_close(tow_net_t *net)

@@ -1,11 +1,13 @@
-/* The loop: one pass over all that is ready, a short spin, then sleep.
+/* The event loop: one pass over everything that is ready, a short spin, then
+ * sleep.
  *
- * Three states. Busy on the data plane: progress is called again and again with
- * no system call between. Busy on one socket: it is read directly. In both the
- * others get a look through epoll every TOW_NET_LOOK_NS. Idle for spin_ns: asleep in epoll until a descriptor,
- * a timer or a post; an idle process uses no CPU at all. While it spins the loop
- * offers its core to others in each round, so more busy processes than cores
- * do not starve each other. */
+ * The loop has three states. Busy on the data plane: it calls `progress`
+ * repeatedly, without a system call in between. Busy on one socket: it reads
+ * that socket directly. In both states it polls the other sources through epoll
+ * every TOW_NET_LOOK_NS. Idle for spin_ns: it sleeps in epoll until a
+ * descriptor, a timer or a post wakes it, so an idle process uses no CPU. While
+ * it spins, the loop yields its core in each round, so that more busy processes
+ * than cores do not starve each other. */
 #include <errno.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -32,20 +34,21 @@ void tow_net_source_change(tow_net_t *net, tow_net_source_t *source,
 {
     struct epoll_event event = {.events = events | EPOLLET, .data.ptr = source};
     int result = epoll_ctl(net->epoll_fd, EPOLL_CTL_MOD, source->fd, &event);
-    TOW_ASSERT(result == 0); /* It is there, and changing takes no memory. */
+    TOW_ASSERT(result ==
+               0); /* It is registered, and changing needs no memory. */
 }
 
 void tow_net_source_close(tow_net_t *net, tow_net_source_t *source)
 {
     if (source->fd < 0) return;
-    /* By hand: a forked child may hold the descriptor open, and then closing
-     * ours would not take it out. */
+    /* Explicitly: if a forked child holds the descriptor open, closing ours
+     * would not remove it from epoll. */
     epoll_ctl(net->epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
     close(source->fd);
     source->fd = -1;
 }
 
-/* The event only ends the sleep; the pass that follows finds what it is. */
+/* The event only ends the sleep; the next pass finds the cause. */
 static bool ready_to_look(tow_net_source_t *source, uint32_t events)
 {
     (void)source;
@@ -72,8 +75,8 @@ static int64_t next_deadline_ns(const tow_net_t *net)
     return first != NULL ? first->deadline_ns : TOW_TIME_NEVER;
 }
 
-/* Those that are due and were armed before this pass: a timer that arms itself
- * for now must not keep the rest of the loop waiting. */
+/* Fires timers that are due and were armed before this pass: a timer that
+ * rearms itself for now must not block the rest of the loop. */
 static bool fire_timers(tow_net_t *net)
 {
     if (next_deadline_ns(net) > net->env.now_ns) return false;
@@ -88,14 +91,14 @@ static bool fire_timers(tow_net_t *net)
     }
 }
 
-/* -- Looking -------------------------------------------------------------- */
+/* -- One pass ------------------------------------------------------------- */
 
 static bool dispatch(const struct epoll_event *events, int count)
 {
     bool any = false;
     for (int i = 0; i < count; i++) {
-        /* Sources are freed by tasks only, so none in this batch is gone; one
-         * that has been closed has no descriptor. */
+        /* Sources are freed by tasks only, so every source in this batch
+         * exists; a closed one has no descriptor. */
         tow_net_source_t *source = events[i].data.ptr;
         if (source->fd >= 0) any |= source->ready(source, events[i].events);
     }
@@ -114,14 +117,14 @@ static bool has_inner_work(tow_net_t *net)
     return tow_net_has_posts(net) || !tow_list_is_empty(&net->tasks);
 }
 
-/* The socket that was last to be busy is read without asking epoll. The others
- * have their look every TOW_NET_LOOK_NS. */
+/* Reads the socket that was last busy without asking epoll. The others are
+ * polled every TOW_NET_LOOK_NS. */
 static bool look_at_sockets(tow_net_t *net)
 {
     const bool epolled_lately =
         net->env.now_ns - net->epolled_ns < TOW_NET_LOOK_NS;
-    /* Other threads keep us busy, or we do ourselves: that comes first, for a
-     * while. */
+    /* Posts and tasks, which other threads or the loop itself have queued, run
+     * first; but only for a while. */
     if (epolled_lately && has_inner_work(net)) return false;
     if (net->hot != NULL && epolled_lately)
         return tow_net_connection_read(net->hot);
@@ -131,7 +134,7 @@ static bool look_at_sockets(tow_net_t *net)
 
 static void flush_dirty(tow_net_t *net)
 {
-    tow_list_t mark; /* What becomes dirty meanwhile waits for the next pass. */
+    tow_list_t mark; /* Links that become dirty now wait for the next pass. */
     tow_list_append(&net->dirty, &mark);
     while (net->dirty.next != &mark) {
         tow_list_t *item = tow_list_pop_front(&net->dirty);
@@ -140,7 +143,7 @@ static void flush_dirty(tow_net_t *net)
     tow_list_remove(&mark);
 }
 
-/* What callbacks have left to do. */
+/* Work left by callbacks. */
 static bool settle(tow_net_t *net)
 {
     bool any = tow_net_run_posts(net);
@@ -161,22 +164,22 @@ static bool pass(tow_net_t *net)
     if (progressed || has_read) net->poller_is_hot = progressed;
     const bool fired = fire_timers(net);
     const bool settled = settle(net);
-    /* A timer alone is no reason to expect more: it does not start a spin. */
+    /* A timer alone does not announce more work: it does not start a spin. */
     if (progressed || has_read || settled) net->active_ns = net->env.now_ns;
     return progressed || has_read || settled || fired;
 }
 
-/* -- Waiting -------------------------------------------------------------- */
+/* -- Spinning and sleeping ------------------------------------------------ */
 
-/* Sockets and timers have had no look for a while. */
+/* Sockets and timers have not been polled for a while. */
 static bool wants_pass(const tow_net_t *net)
 {
     return net->env.now_ns - net->looked_ns >= TOW_NET_LOOK_NS ||
            next_deadline_ns(net) <= net->env.now_ns;
 }
 
-/* The hot path of the data plane: a turn that makes no system call and does not
- * read the clock (progress has, before its first callback). */
+/* The hot path of the data plane: a turn without a system call that does not
+ * read the clock (`progress` does, before its first callback). */
 static bool turn_on_poller(tow_net_t *net)
 {
     for (int i = 0; i < TOW_NET_BURST_COUNT; i++) {
@@ -197,9 +200,9 @@ bool tow_net_has_work(tow_net_t *net)
            atomic_load_explicit(&net->is_stopped, memory_order_relaxed);
 }
 
-/* Others want this core when yields take long, several in a row. Then a sleep
- * is cheaper than a spin: whoever sleeps is put before the others when its
- * message comes, and whoever yields waits until they all had their slice. */
+/* Several slow yields in a row mean that other threads want this core. Then
+ * sleeping beats spinning: the kernel schedules a woken sleeper ahead of
+ * others, while a yielding thread waits until all of them had their slice. */
 static void note_yield(tow_net_t *net, int64_t took_ns)
 {
     if (took_ns < TOW_NET_LONG_YIELD_NS) {
@@ -216,8 +219,8 @@ static void note_yield(tow_net_t *net, int64_t took_ns)
     net->crowded_ns = net->env.now_ns + TOW_NET_CROWDED_NS;
 }
 
-/* On crowded cores only an answer that is just about to come is worth waiting
- * for: one over the data plane, from a peer that runs on another core. */
+/* On crowded cores it only pays to wait for an answer that is imminent: one
+ * over the data plane, from a peer that runs on another core. */
 static int64_t spin_ns_at(const tow_net_t *net, int64_t now_ns)
 {
     if (now_ns >= net->crowded_ns) return net->spin_ns;
@@ -226,8 +229,8 @@ static int64_t spin_ns_at(const tow_net_t *net, int64_t now_ns)
                : 0;
 }
 
-/* What we wait for takes longer than a spin, again and again: then the core is
- * better used by others, perhaps by those we wait for. */
+/* The awaited event repeatedly takes longer than a spin: other threads, perhaps
+ * those we wait for, use the core better. */
 static void note_vain_spin(tow_net_t *net)
 {
     if (++net->vain_spin_count < TOW_NET_VAIN_SPIN_COUNT) return;
@@ -249,8 +252,8 @@ static bool should_skip_spin(tow_net_t *net)
     return true;
 }
 
-/* Looks again and again for as long as something happened lately. True if
- * something happens; false when it is time to sleep or to give up. */
+/* Polls repeatedly while there was activity recently. True if something
+ * happened; false when it is time to sleep or to give up. */
 static bool spin_awake(tow_net_t *net, int64_t deadline_ns)
 {
     for (;;) {
@@ -272,7 +275,7 @@ static bool spin_awake(tow_net_t *net, int64_t deadline_ns)
     }
 }
 
-/* Is it time to spin at all? Not after a timer alone, nor on crowded cores. */
+/* Whether to spin at all: not after a timer alone, nor on crowded cores. */
 static bool should_spin(const tow_net_t *net)
 {
     const int64_t now_ns = tow_net_clock_ns();
@@ -309,7 +312,7 @@ static int sleep_in_epoll(tow_net_t *net, struct epoll_event *events,
                       (int)wait_ms);
 }
 
-/* How long until the deadline or the next timer, whichever is sooner. */
+/* The time until the deadline or the next timer, whichever is sooner. */
 static int64_t wait_ns_until(const tow_net_t *net, int64_t deadline_ns)
 {
     const int64_t timer_ns = next_deadline_ns(net);
@@ -336,7 +339,7 @@ bool tow_net_sleep_begin(tow_net_t *net, int64_t deadline_ns,
     return true;
 }
 
-/* After a sleep: `events` are those that ended it. */
+/* After a sleep; `events` are those that ended it. */
 static bool wake_up(tow_net_t *net, const struct epoll_event *events, int count)
 {
     atomic_store(&net->is_sleeping, false);
@@ -383,7 +386,7 @@ int64_t tow_net_next_deadline_ns(const tow_net_t *net)
 
 bool tow_net_turn(tow_net_t *net, int64_t max_wait_ns)
 {
-    TOW_ASSERT(!net->is_turning); /* Not from a callback. */
+    TOW_ASSERT(!net->is_turning); /* Not called in a callback. */
     net->is_turning = true;
     bool any = net->poller_is_hot && max_wait_ns > 0 && !wants_pass(net)
                    ? turn_on_poller(net)
@@ -416,15 +419,15 @@ void tow_net_stop(tow_net_t *net)
     tow_net_wake(net);
 }
 
-/* -- Life ----------------------------------------------------------------- */
+/* -- Creating and freeing ------------------------------------------------- */
 
 tow_status_t tow_net_poller_open(tow_net_t *net, const tow_net_poller_t *poller)
 {
     TOW_ASSERT(net->poller.progress == NULL && poller->progress != NULL);
     net->poller_source =
         (tow_net_source_t){.fd = poller->fd, .ready = ready_to_look};
-    /* By level, unlike the others: `arm` drains it before each sleep, and
-     * nobody has to know what its edges are worth. */
+    /* Level-triggered, unlike the others: `arm` drains it before each sleep, so
+     * no code has to reason about its edges. */
     struct epoll_event event = {.events = EPOLLIN,
                                 .data.ptr = &net->poller_source};
     if (epoll_ctl(net->epoll_fd, EPOLL_CTL_ADD, poller->fd, &event) != 0)

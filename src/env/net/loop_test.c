@@ -1,4 +1,4 @@
-/* Timers, sleeping, and the seam of the data plane. */
+/* Timers, sleeping, and the poller interface of the data plane. */
 #include "env/net/net_testing_impl.h"
 
 #include <pthread.h>
@@ -26,8 +26,8 @@ static void fire(tow_timer_t *timer)
 
 static void timers_fire_in_order_and_never_early(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *peer = test_add_peer(world, 0, "a");
+    test_fixture_t *fixture = *state;
+    test_peer_t *peer = test_add_peer(fixture, 0, "a");
     const int64_t start_ns = tow_env_now_ns(peer->env);
     clockwork_t clockworks[4];
     memset(clockworks, 0, sizeof(clockworks));
@@ -48,10 +48,10 @@ static void timers_fire_in_order_and_never_early(void **state)
     }
 }
 
-static void a_timer_that_arms_itself_for_now_starves_nobody(void **state)
+static void a_timer_that_rearms_for_now_starves_no_other_event(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *peer = test_add_peer(world, 0, "a");
+    test_fixture_t *fixture = *state;
+    test_peer_t *peer = test_add_peer(fixture, 0, "a");
     clockwork_t clockwork = {
         .timer.fire = fire, .env = peer->env, .repeat_count = 100};
     fire_order = 0;
@@ -72,13 +72,13 @@ static void *wake_later(void *argument)
     return NULL;
 }
 
-/* An idle loop sleeps once, however long: nothing wakes it by itself. */
+/* An idle loop sleeps once, however long: it has no periodic wakeup. */
 static void an_idle_loop_does_not_wake(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *peer = test_add_peer(world, 0, "a");
+    test_fixture_t *fixture = *state;
+    test_peer_t *peer = test_add_peer(fixture, 0, "a");
     test_end_t end = {0};
-    test_listen(peer, world->address, &end);
+    test_listen(peer, fixture->address, &end);
     while (tow_net_turn(peer->net, 0)) {
     }
     const tow_net_stats_t before = tow_net_stats(peer->net);
@@ -89,11 +89,11 @@ static void an_idle_loop_does_not_wake(void **state)
 
     pthread_t thread;
     pthread_create(&thread, NULL, wake_later, peer->net);
-    tow_net_run(peer->net); /* Returns at once or when it is woken. */
+    tow_net_run(peer->net); /* Returns immediately or when it is woken. */
     pthread_join(thread, NULL);
 }
 
-/* -- A data plane that is none -------------------------------------------- */
+/* -- A fake data plane ---------------------------------------------------- */
 
 typedef struct fake_plane {
     tow_net_t *net;
@@ -101,7 +101,7 @@ typedef struct fake_plane {
     uint64_t progress_count;
     uint64_t arm_count;
     uint64_t arm_refused_count;
-    int event_count; /* progress that has something to report */
+    int event_count; /* calls of progress that report activity */
     bool is_closed;
     bool is_destroyed;
 } fake_plane_t;
@@ -132,7 +132,7 @@ static void plane_close(void *context)
 {
     fake_plane_t *plane = context;
     plane->is_closed = true;
-    tow_net_drop(plane->net);
+    tow_net_release(plane->net);
 }
 
 static void plane_destroy(void *context)
@@ -144,8 +144,8 @@ static void plane_destroy(void *context)
 
 static void the_data_plane_is_progressed_armed_and_closed(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *peer = test_add_peer(world, 0, "a");
+    test_fixture_t *fixture = *state;
+    test_peer_t *peer = test_add_peer(fixture, 0, "a");
     static fake_plane_t plane;
     plane = (fake_plane_t){.net = peer->net,
                            .fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
@@ -155,11 +155,11 @@ static void the_data_plane_is_progressed_armed_and_closed(void **state)
                                      .arm = plane_arm,
                                      .close = plane_close,
                                      .destroy = plane_destroy};
-    tow_net_hold(peer->net);
+    tow_net_retain(peer->net);
     assert_int_equal(tow_status_code(tow_net_poller_open(peer->net, &poller)),
                      0);
 
-    /* Busy: many turns, few looks at the rest of the world. */
+    /* Busy: many turns, few polls of the other sources. */
     const uint64_t pass_count = tow_net_stats(peer->net).pass_count;
     plane.event_count = 10000;
     while (plane.event_count > 0)
@@ -173,7 +173,8 @@ static void the_data_plane_is_progressed_armed_and_closed(void **state)
         tow_net_turn(peer->net, 5 * TOW_NS_PER_MS);
     assert_int_equal(plane.arm_count, 1);
 
-    /* Its descriptor ends the sleep, and it is never slept on undrained. */
+    /* Its descriptor ends the sleep, and the loop never sleeps on it
+     * undrained. */
     const uint64_t one = 1;
     assert_int_equal(write(plane.fd, &one, sizeof(one)), sizeof(one));
     plane.event_count = 1;
@@ -182,14 +183,14 @@ static void the_data_plane_is_progressed_armed_and_closed(void **state)
     while (plane.arm_refused_count == 0)
         tow_net_turn(peer->net, 5 * TOW_NS_PER_MS);
 
-    test_remove_peer(world, 0);
+    test_remove_peer(fixture, 0);
     assert_true(plane.is_closed && plane.is_destroyed);
 }
 
 #define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, test_world_up, test_world_down)
+    cmocka_unit_test_setup_teardown(name, test_fixture_up, test_fixture_down)
 
 TOW_TEST_MAIN(TEST(timers_fire_in_order_and_never_early),
-              TEST(a_timer_that_arms_itself_for_now_starves_nobody),
+              TEST(a_timer_that_rearms_for_now_starves_no_other_event),
               TEST(an_idle_loop_does_not_wake),
               TEST(the_data_plane_is_progressed_armed_and_closed))

@@ -1,4 +1,4 @@
-/* The life of a net, and the table through which state machines see it. */
+/* Creating, closing and freeing a net, and its tow_env_ops_t. */
 #include "env/net/net.h"
 
 #include <errno.h>
@@ -8,17 +8,17 @@
 
 #include "base/alloc.h"
 #include "env/net/connection.h"
-#include "env/net/data.h"
+#include "env/net/data/data.h"
 #include "env/net/net_impl.h"
 
 /* -- Closing -------------------------------------------------------------- */
 
-void tow_net_hold(tow_net_t *net)
+void tow_net_retain(tow_net_t *net)
 {
     net->hold_count++;
 }
 
-void tow_net_drop(tow_net_t *net)
+void tow_net_release(tow_net_t *net)
 {
     TOW_ASSERT(net->hold_count > 0);
     if (--net->hold_count == 0) tow_net_defer(net, &net->closed_task);
@@ -27,7 +27,7 @@ void tow_net_drop(tow_net_t *net)
 static void on_closed(tow_net_task_t *task)
 {
     tow_net_t *net = TOW_CONTAINER_OF(task, tow_net_t, closed_task);
-    if (net->hold_count > 0) return; /* Something was started meanwhile. */
+    if (net->hold_count > 0) return; /* Something was opened meanwhile. */
     TOW_ASSERT(net->is_closing && !net->is_closed);
     net->is_closed = true;
     if (net->closed.run != NULL) net->closed.run(net->closed.context);
@@ -54,10 +54,10 @@ static void net_close(tow_env_t *env, tow_closed_t closed)
     close_links(net);
     tow_net_work_cancel_all(net);
     if (net->poller.close != NULL) net->poller.close(net->poller.context);
-    tow_net_drop(net); /* The hold of the net's own life. */
+    tow_net_release(net); /* The reference that the open net itself holds. */
 }
 
-/* -- The table ------------------------------------------------------------ */
+/* -- The ops table -------------------------------------------------------- */
 
 static const tow_env_ops_t net_ops = {
     .name = "net",
@@ -75,11 +75,11 @@ static const tow_env_ops_t net_ops = {
     .close = net_close,
 };
 
-/* -- Life ----------------------------------------------------------------- */
+/* -- Creating and freeing ------------------------------------------------- */
 
 tow_status_t tow_net_system_random(void *bytes, size_t count)
 {
-    TOW_ASSERT(count <= 256); /* The system gives so many in one piece. */
+    TOW_ASSERT(count <= 256); /* The system returns up to 256 in one call. */
     ssize_t got;
     do {
         got = getrandom(bytes, count, 0);
@@ -108,10 +108,11 @@ static tow_status_t set_identity(tow_net_t *net,
     return TOW_OK;
 }
 
-/* A name that every peer would refuse is told here and not in their logs. */
+/* Reports a name that every peer would reject here, rather than in their
+ * logs. */
 static tow_status_t check_identity(const tow_net_t *net)
 {
-    if (!net->security->has_token) return TOW_OK; /* Dialling will say so. */
+    if (!net->security->has_token) return TOW_OK; /* Dialling reports it. */
     const tow_handshake_options_t options = {
         .self = net->identity,
         .security = net->security,
@@ -192,7 +193,7 @@ tow_status_t tow_net_create(const tow_net_options_t *options,
     if (status != TOW_OK) goto fail;
     status = tow_net_loop_init(net);
     if (status != TOW_OK) goto fail;
-    tow_net_complaints_init(&net->complaints, net->env.now_ns);
+    tow_net_log_limiter_init(&net->log_limiter, net->env.now_ns);
     net->read_bytes = tow_malloc(TOW_NET_READ_BYTES);
     if (net->read_bytes == NULL) {
         status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);

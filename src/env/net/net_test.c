@@ -1,4 +1,4 @@
-/* Links between nets that are turned in one thread. */
+/* Links between nets that one thread drives. */
 #include "env/net/net_testing_impl.h"
 
 #define NUMBER_MAX 200000u
@@ -30,22 +30,22 @@ typedef struct pair {
     test_end_t client_end;
 } pair_t;
 
-static void pair_up(test_world_t *world, pair_t *pair, const char *address)
+static void pair_up(test_fixture_t *fixture, pair_t *pair, const char *address)
 {
-    *pair = (pair_t){.server = test_add_peer(world, 0, "controller"),
-                     .client = test_add_peer(world, 1, "worker/1")};
+    *pair = (pair_t){.server = test_add_peer(fixture, 0, "controller"),
+                     .client = test_add_peer(fixture, 1, "worker/1")};
     pair->listener = test_listen(pair->server, address, &pair->server_end);
     pair->link =
         test_connect(pair->client, pair->listener->address, &pair->client_end);
-    TEST_TURN_UNTIL(world,
+    TEST_TURN_UNTIL(fixture,
                     pair->server_end.up_count && pair->client_end.up_count);
 }
 
-static void peers_exchange_messages_over(test_world_t *world,
+static void peers_exchange_messages_over(test_fixture_t *fixture,
                                          const char *address)
 {
     pair_t pair;
-    pair_up(world, &pair, address);
+    pair_up(fixture, &pair, address);
     assert_string_equal(tow_link_peer(pair.link)->name, "controller");
     assert_string_equal(tow_link_peer(pair.server_end.link)->name, "worker/1");
     assert_int_equal(tow_link_peer(pair.link)->epoch, 1);
@@ -53,14 +53,14 @@ static void peers_exchange_messages_over(test_world_t *world,
         assert_int_equal(test_send(pair.link, i), TOW_SEND_OK);
         assert_int_equal(test_send(pair.server_end.link, i), TOW_SEND_OK);
     }
-    TEST_TURN_UNTIL(world, pair.server_end.message_count == 100 &&
-                               pair.client_end.message_count == 100);
+    TEST_TURN_UNTIL(fixture, pair.server_end.message_count == 100 &&
+                                 pair.client_end.message_count == 100);
     assert_true(pair.server_end.is_in_order && pair.client_end.is_in_order);
     assert_int_equal(pair.client_end.last_type, 5);
 
     tow_link_close(pair.link, test_closed(&pair.client_end));
     assert_int_equal(pair.client_end.closed_count, 0);
-    TEST_TURN_UNTIL(world,
+    TEST_TURN_UNTIL(fixture,
                     pair.client_end.closed_count && pair.server_end.down_count);
     assert_int_equal(pair.server_end.link->state, TOW_LINK_FINISHED);
     assert_int_equal(pair.server_end.cause_code, TOW_UNAVAILABLE);
@@ -69,8 +69,8 @@ static void peers_exchange_messages_over(test_world_t *world,
 
 static void peers_exchange_messages_over_unix_sockets(void **state)
 {
-    test_world_t *world = *state;
-    peers_exchange_messages_over(world, world->address);
+    test_fixture_t *fixture = *state;
+    peers_exchange_messages_over(fixture, fixture->address);
 }
 
 static void peers_exchange_messages_over_tcp(void **state)
@@ -85,44 +85,45 @@ static void peers_exchange_messages_over_localhost(void **state)
 
 /* -- TLS ------------------------------------------------------------------ */
 
-static void give_certificates(test_world_t *world)
+static void give_certificates(test_fixture_t *fixture)
 {
     char certificate[128], key[128];
-    snprintf(certificate, sizeof(certificate), "%s/cert", world->folder);
-    snprintf(key, sizeof(key), "%s/key", world->folder);
+    snprintf(certificate, sizeof(certificate), "%s/cert", fixture->folder);
+    snprintf(key, sizeof(key), "%s/key", fixture->folder);
     tow_status_t status =
         tow_tls_make_self_signed(certificate, key, "127.0.0.1");
     if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
     const tow_tls_options_t options = {.certificate_path = certificate,
                                        .key_path = key,
                                        .authority_path = certificate};
-    status = tow_tls_context_create(&options, &world->security.tls);
+    status = tow_tls_context_create(&options, &fixture->security.tls);
     if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
     unlink(certificate);
     unlink(key);
 }
 
-static int world_down_with_tls(void **state)
+static int fixture_down_with_tls(void **state)
 {
-    tow_tls_context_t *tls = ((test_world_t *)*state)->security.tls;
-    int result = test_world_down(state);
+    tow_tls_context_t *tls = ((test_fixture_t *)*state)->security.tls;
+    int result = test_fixture_down(state);
     tow_tls_context_destroy(tls);
     return result;
 }
 
 static void peers_exchange_messages_over_tls(void **state)
 {
-    test_world_t *world = *state;
-    give_certificates(world);
-    peers_exchange_messages_over(world, "tls:127.0.0.1:0");
+    test_fixture_t *fixture = *state;
+    give_certificates(fixture);
+    peers_exchange_messages_over(fixture, "tls:127.0.0.1:0");
 }
 
-/* -- Much and large ------------------------------------------------------- */
+/* -- Many and large messages ---------------------------------------------- */
 
-static void large_messages_arrive_over(test_world_t *world, const char *address)
+static void large_messages_arrive_over(test_fixture_t *fixture,
+                                       const char *address)
 {
     pair_t pair;
-    pair_up(world, &pair, address);
+    pair_up(fixture, &pair, address);
     static const uint32_t sizes[] = {
         TOW_MESSAGE_SIZE_MAX,     0,     1,     65524,
         TOW_MESSAGE_SIZE_MAX - 1, 65525, 100000};
@@ -134,12 +135,12 @@ static void large_messages_arrive_over(test_world_t *world, const char *address)
             tow_send_result_t result;
             while ((result = tow_link_send(pair.link, 1, payload, sizes[i])) ==
                    TOW_SEND_FULL)
-                test_turn_all(world);
+                test_turn_all(fixture);
             assert_int_equal(result, TOW_SEND_OK);
             byte_count += sizes[i];
         }
     }
-    TEST_TURN_UNTIL(world,
+    TEST_TURN_UNTIL(fixture,
                     pair.server_end.message_count == 3 * TOW_COUNT_OF(sizes));
     assert_int_equal(pair.server_end.byte_count, byte_count);
     assert_int_equal(pair.server_end.down_count, 0);
@@ -147,25 +148,25 @@ static void large_messages_arrive_over(test_world_t *world, const char *address)
 
 static void large_messages_arrive(void **state)
 {
-    test_world_t *world = *state;
-    large_messages_arrive_over(world, world->address);
+    test_fixture_t *fixture = *state;
+    large_messages_arrive_over(fixture, fixture->address);
 }
 
 static void large_messages_arrive_over_tls(void **state)
 {
-    test_world_t *world = *state;
-    give_certificates(world);
-    large_messages_arrive_over(world, "tls:127.0.0.1:0");
+    test_fixture_t *fixture = *state;
+    give_certificates(fixture);
+    large_messages_arrive_over(fixture, "tls:127.0.0.1:0");
 }
 
 static void a_peer_that_does_not_read_fills_the_queue(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     pair_t pair;
-    pair_up(world, &pair, world->address);
+    pair_up(fixture, &pair, fixture->address);
     uint64_t sent = 0;
     assert_false(send_numbers(pair.link, &sent, 1000));
-    /* The peer is not turned: nothing moves, and nothing grows. */
+    /* The peer is not driven: nothing moves, and nothing grows. */
     for (int i = 0; i < 100; i++)
         tow_net_turn(pair.client->net, 0);
     uint64_t more = sent;
@@ -173,8 +174,8 @@ static void a_peer_that_does_not_read_fills_the_queue(void **state)
     assert_int_equal(pair.client_end.writable_count, 0);
     assert_true(more * 1000 < 2 * TOW_LINK_QUEUE_BYTES_MAX);
 
-    TEST_TURN_UNTIL(world, pair.client_end.writable_count == 1);
-    TEST_TURN_UNTIL(world, pair.server_end.message_count == more);
+    TEST_TURN_UNTIL(fixture, pair.client_end.writable_count == 1);
+    TEST_TURN_UNTIL(fixture, pair.server_end.message_count == more);
     assert_true(pair.server_end.is_in_order);
     assert_int_equal(pair.client_end.writable_count, 1);
 }
@@ -182,33 +183,33 @@ static void a_peer_that_does_not_read_fills_the_queue(void **state)
 /* Both directions at once, each as fast as the other allows. */
 static void floods_in_both_directions_stay_in_order(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     pair_t pair;
-    pair_up(world, &pair, "tcp:127.0.0.1:0");
+    pair_up(fixture, &pair, "tcp:127.0.0.1:0");
     uint64_t forth = 0, back = 0;
     while (forth < NUMBER_MAX || back < NUMBER_MAX) {
         send_numbers(pair.link, &forth, 64);
         send_numbers(pair.server_end.link, &back, 8);
-        test_turn_all(world);
+        test_turn_all(fixture);
     }
-    TEST_TURN_UNTIL(world, pair.server_end.message_count == forth &&
-                               pair.client_end.message_count == back);
+    TEST_TURN_UNTIL(fixture, pair.server_end.message_count == forth &&
+                                 pair.client_end.message_count == back);
     assert_true(pair.server_end.is_in_order && pair.client_end.is_in_order);
 }
 
 /* -- Closing -------------------------------------------------------------- */
 
-static void what_was_queued_arrives_before_the_close(void **state)
+static void queued_messages_arrive_before_the_close(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     pair_t pair;
-    pair_up(world, &pair, "tcp:127.0.0.1:0");
+    pair_up(fixture, &pair, "tcp:127.0.0.1:0");
     uint64_t sent = 0;
     send_numbers(pair.link, &sent, 50000);
     /* Unread bytes of the peer must not turn the close into a reset. */
     assert_int_equal(test_send(pair.server_end.link, 0), TOW_SEND_OK);
     tow_link_close(pair.link, test_closed(&pair.client_end));
-    TEST_TURN_UNTIL(world,
+    TEST_TURN_UNTIL(fixture,
                     pair.client_end.closed_count && pair.server_end.down_count);
     assert_int_equal(pair.server_end.message_count, sent);
     assert_int_equal(pair.client_end.message_count, 0);
@@ -216,28 +217,28 @@ static void what_was_queued_arrives_before_the_close(void **state)
 
 static void a_peer_that_never_reads_cannot_hold_up_a_close(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     pair_t pair;
-    pair_up(world, &pair, world->address);
+    pair_up(fixture, &pair, fixture->address);
     uint64_t sent = 0;
     send_numbers(pair.link, &sent, 50000);
     tow_link_close(pair.link, test_closed(&pair.client_end));
     while (pair.client_end.closed_count == 0)
         tow_net_turn(pair.client->net, TOW_TIME_NEVER);
-    TEST_TURN_UNTIL(world, pair.server_end.down_count);
+    TEST_TURN_UNTIL(fixture, pair.server_end.down_count);
     assert_true(pair.server_end.is_in_order);
     assert_non_null(strstr(pair.server_end.cause, "in the middle of a frame"));
 }
 
 static void both_sides_may_close_at_once(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     pair_t pair;
-    pair_up(world, &pair, world->address);
+    pair_up(fixture, &pair, fixture->address);
     tow_link_close(pair.link, test_closed(&pair.client_end));
     tow_link_close(pair.server_end.link, test_closed(&pair.server_end));
-    TEST_TURN_UNTIL(world, pair.client_end.closed_count &&
-                               pair.server_end.closed_count);
+    TEST_TURN_UNTIL(fixture, pair.client_end.closed_count &&
+                                 pair.server_end.closed_count);
     assert_int_equal(pair.client_end.down_count + pair.server_end.down_count,
                      0);
 }
@@ -252,36 +253,36 @@ static void close_it(test_end_t *end)
 
 static void a_handler_may_close_its_own_link(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     pair_t pair;
-    pair_up(world, &pair, world->address);
+    pair_up(fixture, &pair, fixture->address);
     for (uint64_t i = 0; i < 10; i++)
         assert_int_equal(test_send(pair.link, i), TOW_SEND_OK);
     link_to_close = pair.server_end.link;
     pair.server_end.then = close_it;
-    TEST_TURN_UNTIL(world, pair.server_end.closed_count);
+    TEST_TURN_UNTIL(fixture, pair.server_end.closed_count);
     assert_int_equal(pair.server_end.message_count, 1);
     assert_int_equal(pair.server_end.down_count, 0);
-    TEST_TURN_UNTIL(world, pair.client_end.down_count);
+    TEST_TURN_UNTIL(fixture, pair.client_end.down_count);
 }
 
 static void a_handler_may_close_another_link(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     pair_t pair;
-    pair_up(world, &pair, world->address);
+    pair_up(fixture, &pair, fixture->address);
     test_end_t second_end = {0};
     tow_link_t *first_accepted = pair.server_end.link;
     tow_link_t *second =
         test_connect(pair.client, pair.listener->address, &second_end);
-    TEST_TURN_UNTIL(world,
+    TEST_TURN_UNTIL(fixture,
                     second_end.up_count && pair.server_end.up_count == 2);
     link_to_close = first_accepted;
     pair.server_end.then = close_it;
     assert_int_equal(test_send(pair.link, 0), TOW_SEND_OK);
     assert_int_equal(test_send(second, 0), TOW_SEND_OK);
-    TEST_TURN_UNTIL(world, pair.server_end.closed_count);
-    TEST_TURN_UNTIL(world, pair.client_end.down_count);
+    TEST_TURN_UNTIL(fixture, pair.server_end.closed_count);
+    TEST_TURN_UNTIL(fixture, pair.client_end.down_count);
     assert_int_equal(second_end.down_count, 0);
 }
 
@@ -292,77 +293,78 @@ static void refuse(void *context, tow_link_t *link)
 
 static void a_listener_may_refuse_in_accept(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *server = test_add_peer(world, 0, "controller");
-    test_peer_t *client = test_add_peer(world, 1, "worker/1");
+    test_fixture_t *fixture = *state;
+    test_peer_t *server = test_add_peer(fixture, 0, "controller");
+    test_peer_t *client = test_add_peer(fixture, 1, "worker/1");
     test_end_t server_end = {0}, client_end = {0};
     const tow_listen_options_t options = {
-        .address = world->address, .accept = refuse, .context = &server_end};
+        .address = fixture->address, .accept = refuse, .context = &server_end};
     tow_listener_t *listener;
     tow_status_t status = tow_env_listen(server->env, &options, &listener);
     assert_int_equal(tow_status_code(status), TOW_CODE_OK);
-    test_connect(client, world->address, &client_end);
-    TEST_TURN_UNTIL(world,
+    test_connect(client, fixture->address, &client_end);
+    TEST_TURN_UNTIL(fixture,
                     server_end.closed_count >= 2 && client_end.down_count >= 2);
     assert_int_equal(server_end.up_count, 0);
 }
 
-static void links_live_on_when_their_listener_closes(void **state)
+static void links_stay_open_when_their_listener_closes(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     pair_t pair;
-    pair_up(world, &pair, world->address);
+    pair_up(fixture, &pair, fixture->address);
     test_end_t listener_end = {0};
     tow_listener_close(pair.listener, test_closed(&listener_end));
     assert_int_equal(listener_end.closed_count, 0);
-    TEST_TURN_UNTIL(world, listener_end.closed_count);
+    TEST_TURN_UNTIL(fixture, listener_end.closed_count);
     assert_int_equal(test_send(pair.link, 0), TOW_SEND_OK);
-    TEST_TURN_UNTIL(world, pair.server_end.message_count);
+    TEST_TURN_UNTIL(fixture, pair.server_end.message_count);
     test_end_t late_end = {0};
-    test_connect(pair.client, world->address, &late_end);
-    TEST_TURN_UNTIL(world, late_end.down_count);
+    test_connect(pair.client, fixture->address, &late_end);
+    TEST_TURN_UNTIL(fixture, late_end.down_count);
     assert_non_null(strstr(late_end.cause, "nothing listens there"));
-    assert_non_null(strstr(late_end.cause, world->address));
+    assert_non_null(strstr(late_end.cause, fixture->address));
 }
 
 static void closing_an_env_closes_all_that_is_open(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     pair_t pair;
-    pair_up(world, &pair, world->address);
+    pair_up(fixture, &pair, fixture->address);
     test_end_t nowhere = {0};
     test_connect(pair.client, "tcp:127.0.0.1:1", &nowhere);
-    test_turn_all(world);
+    test_turn_all(fixture);
     test_end_t env_end = {0};
     tow_env_close(pair.client->env, test_closed(&env_end));
     assert_int_equal(env_end.closed_count, 0);
-    TEST_TURN_UNTIL(world, env_end.closed_count && pair.server_end.down_count);
+    TEST_TURN_UNTIL(fixture,
+                    env_end.closed_count && pair.server_end.down_count);
     assert_true(tow_net_is_closed(pair.client->net));
-    tow_net_run(pair.client->net); /* Returns at once. */
+    tow_net_run(pair.client->net); /* Returns immediately. */
     assert_int_equal(pair.client_end.down_count, 0);
 }
 
 /* -- Dialling ------------------------------------------------------------- */
 
-static void a_dialling_link_comes_back_in_a_new_epoch(void **state)
+static void a_dialling_link_reconnects_in_a_new_epoch(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     pair_t pair;
-    pair_up(world, &pair, world->address);
+    pair_up(fixture, &pair, fixture->address);
     const uint64_t first_life = tow_link_peer(pair.link)->incarnation;
-    test_remove_peer(world, 0);
-    TEST_TURN_UNTIL(world, pair.client_end.down_count >= 3);
+    test_remove_peer(fixture, 0);
+    TEST_TURN_UNTIL(fixture, pair.client_end.down_count >= 3);
     assert_int_equal(pair.link->state, TOW_LINK_DIALLING);
     assert_int_equal(test_send(pair.link, 0), TOW_SEND_DOWN);
     test_end_t again_end = {0};
-    test_listen(test_add_peer(world, 0, "controller"), world->address,
+    test_listen(test_add_peer(fixture, 0, "controller"), fixture->address,
                 &again_end);
-    TEST_TURN_UNTIL(world, pair.client_end.up_count == 2);
+    TEST_TURN_UNTIL(fixture, pair.client_end.up_count == 2);
     assert_int_equal(tow_link_peer(pair.link)->epoch, 2);
     assert_int_not_equal(tow_link_peer(pair.link)->incarnation, first_life);
 }
 
-static void dial_until_down(test_world_t *world, test_peer_t *client,
+static void dial_until_down(test_fixture_t *fixture, test_peer_t *client,
                             const char *expected_name, const char *address,
                             test_end_t *end)
 {
@@ -375,26 +377,26 @@ static void dial_until_down(test_world_t *world, test_peer_t *client,
     tow_status_t status = tow_env_connect(client->env, &options, &link);
     if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
     assert_int_equal(end->down_count, 0);
-    TEST_TURN_UNTIL(world, end->down_count);
+    TEST_TURN_UNTIL(fixture, end->down_count);
     assert_int_equal(end->up_count, 0);
     assert_non_null(strstr(end->cause, address));
     tow_link_close(link, test_closed(end));
-    TEST_TURN_UNTIL(world, end->closed_count);
+    TEST_TURN_UNTIL(fixture, end->closed_count);
 }
 
-static void failed_attempts_say_where_and_why(void **state)
+static void failed_attempts_report_address_and_cause(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *server = test_add_peer(world, 0, "controller");
-    test_peer_t *client = test_add_peer(world, 1, "worker/1");
+    test_fixture_t *fixture = *state;
+    test_peer_t *server = test_add_peer(fixture, 0, "controller");
+    test_peer_t *client = test_add_peer(fixture, 1, "worker/1");
     test_end_t server_end = {0}, end;
-    test_listen(server, world->address, &server_end);
-    dial_until_down(world, client, NULL, "unix:/nowhere/at/all", &end);
+    test_listen(server, fixture->address, &server_end);
+    dial_until_down(fixture, client, NULL, "unix:/nowhere/at/all", &end);
     assert_int_equal(end.cause_code, TOW_UNAVAILABLE);
     assert_non_null(strstr(end.cause, "tow status"));
-    dial_until_down(world, client, NULL, "tcp:127.0.0.1:1", &end);
+    dial_until_down(fixture, client, NULL, "tcp:127.0.0.1:1", &end);
     assert_int_equal(end.cause_code, TOW_UNAVAILABLE);
-    dial_until_down(world, client, "scheduler", world->address, &end);
+    dial_until_down(fixture, client, "scheduler", fixture->address, &end);
     assert_non_null(strstr(end.cause, "scheduler"));
     assert_non_null(strstr(end.cause, "controller"));
     assert_int_equal(server_end.up_count, 0);
@@ -402,37 +404,38 @@ static void failed_attempts_say_where_and_why(void **state)
 
 static void another_token_is_refused_on_both_sides(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *server = test_add_peer(world, 0, "controller");
-    tow_security_t other = world->security;
+    test_fixture_t *fixture = *state;
+    test_peer_t *server = test_add_peer(fixture, 0, "controller");
+    tow_security_t other = fixture->security;
     other.token.bytes[0] ^= 1;
-    test_peer_t *client = test_add_peer_with(world, 1, "worker/1", &other);
+    test_peer_t *client = test_add_peer_with(fixture, 1, "worker/1", &other);
     test_end_t server_end = {0}, end;
-    test_listen(server, world->address, &server_end);
-    dial_until_down(world, client, NULL, world->address, &end);
+    test_listen(server, fixture->address, &server_end);
+    dial_until_down(fixture, client, NULL, fixture->address, &end);
     assert_true(end.cause_code == TOW_UNAUTHENTICATED ||
                 end.cause_code == TOW_PERMISSION_DENIED);
-    TEST_TURN_UNTIL(world, server->log_size > 0);
+    TEST_TURN_UNTIL(fixture, server->log_size > 0);
     assert_non_null(strstr(server->log, "connection refused"));
     assert_int_equal(server_end.up_count, 0);
-    test_remove_peer(world, 1);
+    test_remove_peer(fixture, 1);
 }
 
-static void a_name_that_does_not_resolve_is_told(void **state)
+static void an_unresolvable_name_is_reported(void **state)
 {
-    test_world_t *world = *state;
-    give_certificates(world);
-    test_peer_t *client = test_add_peer(world, 0, "worker/1");
+    test_fixture_t *fixture = *state;
+    give_certificates(fixture);
+    test_peer_t *client = test_add_peer(fixture, 0, "worker/1");
     test_end_t end;
-    dial_until_down(world, client, NULL, "tls:no-such-host.invalid:7000", &end);
+    dial_until_down(fixture, client, NULL, "tls:no-such-host.invalid:7000",
+                    &end);
     assert_non_null(strstr(end.cause, "no-such-host.invalid"));
 }
 
 static void a_link_may_be_closed_while_its_name_is_resolved(void **state)
 {
-    test_world_t *world = *state;
-    give_certificates(world);
-    test_peer_t *client = test_add_peer(world, 0, "worker/1");
+    test_fixture_t *fixture = *state;
+    give_certificates(fixture);
+    test_peer_t *client = test_add_peer(fixture, 0, "worker/1");
     test_end_t ends[8];
     memset(ends, 0, sizeof(ends));
     for (int i = 0; i < 8; i++) {
@@ -444,13 +447,13 @@ static void a_link_may_be_closed_while_its_name_is_resolved(void **state)
             tow_link_close(link, test_closed(&ends[i]));
     }
     for (int i = 0; i < 8; i++)
-        TEST_TURN_UNTIL(world, ends[i].closed_count);
+        TEST_TURN_UNTIL(fixture, ends[i].closed_count);
 }
 
-static void senseless_addresses_are_refused_at_once(void **state)
+static void malformed_addresses_are_refused_immediately(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *peer = test_add_peer(world, 0, "a");
+    test_fixture_t *fixture = *state;
+    test_peer_t *peer = test_add_peer(fixture, 0, "a");
     static const char *const addresses[] = {
         "",
         "controller",
@@ -483,47 +486,47 @@ static void senseless_addresses_are_refused_at_once(void **state)
 
 /* -- Memory --------------------------------------------------------------- */
 
-/* Whatever allocation fails, the links come up in the end or an error is told,
- * and nothing leaks. */
+/* Whichever allocation fails, the links come up in the end or an error is
+ * reported, and nothing leaks. */
 static tow_exhaust_result_t meet_and_part(void *context)
 {
-    test_world_t *world = context;
+    test_fixture_t *fixture = context;
     tow_exhaust_result_t outcome = TOW_EXHAUST_FAILED;
     test_end_t server_end = {0}, client_end = {0};
     for (size_t i = 0; i < 2; i++) {
         const tow_net_options_t options = {
             .name = i == 0 ? "a" : "b",
-            .security = &world->security,
+            .security = &fixture->security,
             .log = {.level = TOW_LOG_OFF, .source = "test"}};
-        tow_status_t status = tow_net_create(&options, &world->peers[i].net);
+        tow_status_t status = tow_net_create(&options, &fixture->peers[i].net);
         tow_status_release(status);
         if (status != TOW_OK) goto out;
-        world->peers[i].env = tow_net_env(world->peers[i].net);
+        fixture->peers[i].env = tow_net_env(fixture->peers[i].net);
     }
-    const tow_listen_options_t listen = {.address = world->address,
+    const tow_listen_options_t listen = {.address = fixture->address,
                                          .accept = test_accept,
                                          .context = &server_end};
     tow_listener_t *listener;
     tow_status_t status =
-        tow_env_listen(world->peers[0].env, &listen, &listener);
+        tow_env_listen(fixture->peers[0].env, &listen, &listener);
     tow_status_release(status);
     if (status != TOW_OK) goto out;
-    const tow_connect_options_t connect = {.address = world->address,
+    const tow_connect_options_t connect = {.address = fixture->address,
                                            .handler = &test_handler,
                                            .context = &client_end};
     tow_link_t *link;
-    status = tow_env_connect(world->peers[1].env, &connect, &link);
+    status = tow_env_connect(fixture->peers[1].env, &connect, &link);
     tow_status_release(status);
     if (status != TOW_OK) goto out;
     while (server_end.message_count == 0) {
         if (link->state == TOW_LINK_UP)
             (void)!test_send(link, server_end.next_number);
-        test_turn_all(world);
+        test_turn_all(fixture);
     }
     outcome = TOW_EXHAUST_SUCCEEDED;
 out:
-    test_remove_peer(world, 1);
-    test_remove_peer(world, 0);
+    test_remove_peer(fixture, 1);
+    test_remove_peer(fixture, 0);
     return outcome;
 }
 
@@ -532,8 +535,9 @@ static void links_survive_without_memory(void **state)
     assert_true(tow_test_exhaust(meet_and_part, *state) > 10);
 }
 
-#define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, test_world_up, world_down_with_tls)
+#define TEST(name)                                         \
+    cmocka_unit_test_setup_teardown(name, test_fixture_up, \
+                                    fixture_down_with_tls)
 
 TOW_TEST_MAIN(TEST(peers_exchange_messages_over_unix_sockets),
               TEST(peers_exchange_messages_over_tcp),
@@ -542,18 +546,18 @@ TOW_TEST_MAIN(TEST(peers_exchange_messages_over_unix_sockets),
               TEST(large_messages_arrive), TEST(large_messages_arrive_over_tls),
               TEST(a_peer_that_does_not_read_fills_the_queue),
               TEST(floods_in_both_directions_stay_in_order),
-              TEST(what_was_queued_arrives_before_the_close),
+              TEST(queued_messages_arrive_before_the_close),
               TEST(a_peer_that_never_reads_cannot_hold_up_a_close),
               TEST(both_sides_may_close_at_once),
               TEST(a_handler_may_close_its_own_link),
               TEST(a_handler_may_close_another_link),
               TEST(a_listener_may_refuse_in_accept),
-              TEST(links_live_on_when_their_listener_closes),
+              TEST(links_stay_open_when_their_listener_closes),
               TEST(closing_an_env_closes_all_that_is_open),
-              TEST(a_dialling_link_comes_back_in_a_new_epoch),
-              TEST(failed_attempts_say_where_and_why),
+              TEST(a_dialling_link_reconnects_in_a_new_epoch),
+              TEST(failed_attempts_report_address_and_cause),
               TEST(another_token_is_refused_on_both_sides),
-              TEST(a_name_that_does_not_resolve_is_told),
+              TEST(an_unresolvable_name_is_reported),
               TEST(a_link_may_be_closed_while_its_name_is_resolved),
-              TEST(senseless_addresses_are_refused_at_once),
+              TEST(malformed_addresses_are_refused_immediately),
               TEST(links_survive_without_memory))

@@ -1,5 +1,5 @@
-/* What the tests of net stand on: a folder, peers that are turned in one
- * thread, handlers that count, and a log that is kept. For tests only. */
+/* Fixture for the tests of net: a folder, peers that one thread drives,
+ * handlers that count, and a log kept in memory. For tests only. */
 #ifndef TOW_ENV_NET_NET_TESTING_IMPL_H_
 #define TOW_ENV_NET_NET_TESTING_IMPL_H_
 
@@ -14,8 +14,8 @@
 #include "env/net/net.h"
 #include "env/net/net_impl.h"
 
-/* Not a matter of correctness: when a test is stuck, it fails after this. */
-#define TEST_PATIENCE_NS    (60 * TOW_NS_PER_S)
+/* Only prevents a hang: a stuck test fails after this. */
+#define TEST_TIMEOUT_NS     (60 * TOW_NS_PER_S)
 #define TEST_PEER_COUNT_MAX 4
 
 typedef struct test_peer {
@@ -25,12 +25,12 @@ typedef struct test_peer {
     size_t log_size;
 } test_peer_t;
 
-typedef struct test_world {
+typedef struct test_fixture {
     char folder[64];
     char address[96]; /* unix:FOLDER/socket */
     tow_security_t security;
     test_peer_t peers[TEST_PEER_COUNT_MAX];
-} test_world_t;
+} test_fixture_t;
 
 static inline void test_keep_line(void *context, const char *line,
                                   size_t length)
@@ -42,11 +42,11 @@ static inline void test_keep_line(void *context, const char *line,
     peer->log[peer->log_size] = '\0';
 }
 
-static inline test_peer_t *test_add_peer_with(test_world_t *world, size_t index,
-                                              const char *name,
+static inline test_peer_t *test_add_peer_with(test_fixture_t *fixture,
+                                              size_t index, const char *name,
                                               const tow_security_t *security)
 {
-    test_peer_t *peer = &world->peers[index];
+    test_peer_t *peer = &fixture->peers[index];
     assert_null(peer->net);
     const tow_net_options_t options = {
         .name = name,
@@ -63,76 +63,77 @@ static inline test_peer_t *test_add_peer_with(test_world_t *world, size_t index,
     return peer;
 }
 
-static inline test_peer_t *test_add_peer(test_world_t *world, size_t index,
+static inline test_peer_t *test_add_peer(test_fixture_t *fixture, size_t index,
                                          const char *name)
 {
-    return test_add_peer_with(world, index, name, &world->security);
+    return test_add_peer_with(fixture, index, name, &fixture->security);
 }
 
-static inline void test_remove_peer(test_world_t *world, size_t index)
+static inline void test_remove_peer(test_fixture_t *fixture, size_t index)
 {
-    tow_net_destroy(world->peers[index].net);
-    world->peers[index].net = NULL;
+    tow_net_destroy(fixture->peers[index].net);
+    fixture->peers[index].net = NULL;
 }
 
-static inline int test_world_up(void **state)
+static inline int test_fixture_up(void **state)
 {
-    test_world_t *world = calloc(1, sizeof(*world));
-    if (world == NULL) return -1;
-    snprintf(world->folder, sizeof(world->folder), "/tmp/tow-net-XXXXXX");
-    if (mkdtemp(world->folder) == NULL) {
-        free(world);
+    test_fixture_t *fixture = calloc(1, sizeof(*fixture));
+    if (fixture == NULL) return -1;
+    snprintf(fixture->folder, sizeof(fixture->folder), "/tmp/tow-net-XXXXXX");
+    if (mkdtemp(fixture->folder) == NULL) {
+        free(fixture);
         return -1;
     }
-    snprintf(world->address, sizeof(world->address), "unix:%s/socket",
-             world->folder);
-    world->security.has_token = true;
-    memset(world->security.token.bytes, 7, TOW_TOKEN_SIZE);
-    *state = world;
+    snprintf(fixture->address, sizeof(fixture->address), "unix:%s/socket",
+             fixture->folder);
+    fixture->security.has_token = true;
+    memset(fixture->security.token.bytes, 7, TOW_TOKEN_SIZE);
+    *state = fixture;
     return 0;
 }
 
-static inline void test_turn_all(test_world_t *world)
+static inline void test_turn_all(test_fixture_t *fixture)
 {
     bool any = false;
     test_peer_t *last = NULL;
     for (size_t i = 0; i < TEST_PEER_COUNT_MAX; i++) {
-        if (world->peers[i].net == NULL) continue;
-        last = &world->peers[i];
+        if (fixture->peers[i].net == NULL) continue;
+        last = &fixture->peers[i];
         any |= tow_net_turn(last->net, 0);
+        tow_net_check(last->net);
     }
     if (!any && last != NULL) tow_net_turn(last->net, TOW_NS_PER_MS / 5);
 }
 
-/* Turns all peers until `condition` holds. */
-#define TEST_TURN_UNTIL(world, condition)                          \
-    do {                                                           \
-        const int64_t start_ns_ = tow_net_clock_ns();              \
-        while (!(condition)) {                                     \
-            if (tow_net_clock_ns() - start_ns_ > TEST_PATIENCE_NS) \
-                fail_msg("stuck waiting for %s", #condition);      \
-            test_turn_all(world);                                  \
-        }                                                          \
+/* Drives all peers until `condition` holds. */
+#define TEST_TURN_UNTIL(fixture, condition)                       \
+    do {                                                          \
+        const int64_t start_ns_ = tow_net_clock_ns();             \
+        while (!(condition)) {                                    \
+            if (tow_net_clock_ns() - start_ns_ > TEST_TIMEOUT_NS) \
+                fail_msg("stuck waiting for %s", #condition);     \
+            test_turn_all(fixture);                               \
+        }                                                         \
     } while (0)
 
-/* Closes all before it destroys any, so that none waits for another that is
- * not turned any more. */
-static inline int test_world_down(void **state)
+/* Closes all before it destroys any, so that none waits for another that is no
+ * longer driven. */
+static inline int test_fixture_down(void **state)
 {
-    test_world_t *world = *state;
+    test_fixture_t *fixture = *state;
     for (size_t i = 0; i < TEST_PEER_COUNT_MAX; i++) {
-        test_peer_t *peer = &world->peers[i];
+        test_peer_t *peer = &fixture->peers[i];
         if (peer->net != NULL && !peer->net->is_closing)
             tow_env_close(peer->env, (tow_closed_t){0});
     }
     for (size_t i = 0; i < TEST_PEER_COUNT_MAX; i++)
-        if (world->peers[i].net != NULL)
-            TEST_TURN_UNTIL(world, tow_net_is_closed(world->peers[i].net));
+        if (fixture->peers[i].net != NULL)
+            TEST_TURN_UNTIL(fixture, tow_net_is_closed(fixture->peers[i].net));
     for (size_t i = 0; i < TEST_PEER_COUNT_MAX; i++)
-        test_remove_peer(world, i);
-    /* Closed listeners leave nothing behind, so the folder is empty. */
-    int result = rmdir(world->folder);
-    free(world);
+        test_remove_peer(fixture, i);
+    /* Closed listeners leave no files, so the folder is empty. */
+    int result = rmdir(fixture->folder);
+    free(fixture);
     return result;
 }
 

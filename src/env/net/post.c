@@ -1,10 +1,10 @@
-/* Posts from any thread, and tasks of the loop's own.
+/* Posts from any thread, and the loop's own tasks.
  *
- * Posts are a stack that producers push with one compare-and-swap and the loop
- * takes whole and turns round. A producer makes a system call only when the
- * loop sleeps: the loop says so in is_sleeping before it looks at the stack for
- * the last time, the producer pushes before it looks at is_sleeping, and both
- * are sequentially consistent, so one of them sees the other. */
+ * Posts are a stack: producers push with one compare-and-swap; the loop takes
+ * the whole stack and reverses it. A producer makes a system call only when the
+ * loop sleeps: the loop sets is_sleeping before its last look at the stack, the
+ * producer pushes before it reads is_sleeping, and both are sequentially
+ * consistent, so at least one of them sees the other. */
 #include <errno.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ void tow_net_wake(tow_net_t *net)
     if (!atomic_load(&net->is_sleeping)) return;
     if (!atomic_exchange(&net->is_sleeping, false)) return;
     /* Never read back: the source is edge-triggered, and the counter would
-     * overflow only after 2^64 wakes. */
+     * overflow only after 2^64 wakeups. */
     const uint64_t one = 1;
     ssize_t written;
     do {
@@ -68,8 +68,8 @@ void tow_net_defer(tow_net_t *net, tow_net_task_t *task)
 bool tow_net_run_tasks(tow_net_t *net)
 {
     if (tow_list_is_empty(&net->tasks)) return false;
-    /* What is deferred meanwhile waits behind the mark for the next pass. A
-     * task may free itself and others, so the list is never held on to. */
+    /* Tasks deferred meanwhile are behind the mark, for the next pass. A task
+     * may free itself and others, so no pointer into the list is kept. */
     tow_list_t mark;
     tow_list_append(&net->tasks, &mark);
     while (net->tasks.next != &mark) {

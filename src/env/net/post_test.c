@@ -1,4 +1,4 @@
-/* Posts and work: what other threads do to a loop. */
+/* Posts and work: how other threads use a loop. */
 #include "env/net/net_testing_impl.h"
 
 #include <pthread.h>
@@ -130,8 +130,8 @@ static void start_job(test_peer_t *peer, job_t *job, sem_t *gate)
 
 static void work_runs_on_another_thread_and_ends_on_the_loop(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *peer = test_add_peer(world, 0, "a");
+    test_fixture_t *fixture = *state;
+    test_peer_t *peer = test_add_peer(fixture, 0, "a");
     static job_t jobs[WORK_COUNT];
     int done_count = 0;
     for (int i = 0; i < WORK_COUNT; i++)
@@ -152,8 +152,8 @@ static void work_runs_on_another_thread_and_ends_on_the_loop(void **state)
 
 static void cancelled_work_ends_once_either_way(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *peer = test_add_peer(world, 0, "a");
+    test_fixture_t *fixture = *state;
+    test_peer_t *peer = test_add_peer(fixture, 0, "a");
     sem_t gate;
     sem_init(&gate, 0, 0);
     static job_t jobs[10];
@@ -165,10 +165,10 @@ static void cancelled_work_ends_once_either_way(void **state)
     }
     for (int i = 0; i < 10; i++)
         sem_post(&gate);
-    TEST_TURN_UNTIL(world, jobs[9].done_count);
+    TEST_TURN_UNTIL(fixture, jobs[9].done_count);
     int ran_count = 0;
     for (int i = 0; i < 10; i++) {
-        TEST_TURN_UNTIL(world, jobs[i].done_count);
+        TEST_TURN_UNTIL(fixture, jobs[i].done_count);
         assert_int_equal(jobs[i].code,
                          jobs[i].run_count ? TOW_ABORTED : TOW_CANCELLED);
         ran_count += jobs[i].run_count;
@@ -179,8 +179,8 @@ static void cancelled_work_ends_once_either_way(void **state)
 
 static void closing_waits_for_work_that_runs(void **state)
 {
-    test_world_t *world = *state;
-    test_peer_t *peer = test_add_peer(world, 0, "a");
+    test_fixture_t *fixture = *state;
+    test_peer_t *peer = test_add_peer(fixture, 0, "a");
     sem_t gate;
     sem_init(&gate, 0, 0);
     static job_t jobs[4];
@@ -190,14 +190,14 @@ static void closing_waits_for_work_that_runs(void **state)
     tow_env_close(peer->env, test_closed(&end));
     for (int i = 0; i < 4; i++)
         sem_post(&gate);
-    TEST_TURN_UNTIL(world, end.closed_count);
+    TEST_TURN_UNTIL(fixture, end.closed_count);
     for (int i = 0; i < 4; i++)
         assert_int_equal(jobs[i].done_count, 1);
     sem_destroy(&gate);
 }
 
 #define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, test_world_up, test_world_down)
+    cmocka_unit_test_setup_teardown(name, test_fixture_up, test_fixture_down)
 
 TOW_TEST_MAIN(TEST(posts_of_each_thread_run_in_order),
               TEST(a_post_from_a_post_runs_in_a_later_pass),

@@ -49,7 +49,7 @@ void tow_net_chunks_deinit(tow_net_chunks_t *chunks)
     chunks->spare_count = 0;
 }
 
-static void drop_first(tow_net_queue_t *queue)
+static void remove_first(tow_net_queue_t *queue)
 {
     tow_net_chunk_t *chunk = queue->first;
     queue->first = chunk->next;
@@ -60,7 +60,7 @@ static void drop_first(tow_net_queue_t *queue)
 void tow_net_queue_clear(tow_net_queue_t *queue)
 {
     while (queue->first != NULL)
-        drop_first(queue);
+        remove_first(queue);
     if (queue->begun != NULL) chunk_give(queue->chunks, queue->begun);
     queue->begun = NULL;
     queue->bytes = 0;
@@ -81,8 +81,8 @@ static void append_chunk(tow_net_queue_t *queue, tow_net_chunk_t *chunk)
     queue->last = chunk;
 }
 
-/* Where `wanted` bytes can stand in one piece: in the last chunk, or in one of
- * their own that is not in the list yet. */
+/* A contiguous space of `wanted` bytes: in the last chunk, or in a new chunk
+ * that is not in the list yet. */
 static tow_net_queue_result_t reserve(tow_net_queue_t *queue, size_t wanted,
                                       tow_net_chunk_t **out_chunk)
 {
@@ -107,7 +107,7 @@ tow_net_queue_result_t tow_net_queue_begin(tow_net_queue_t *queue,
     return TOW_NET_QUEUE_OK;
 }
 
-/* Gives back most of a large chunk that was hardly filled. */
+/* Frees most of a large chunk that was hardly filled. */
 static tow_net_chunk_t *shrink(tow_net_chunk_t *chunk)
 {
     tow_net_chunk_t *smaller = tow_realloc(chunk, sizeof(*chunk) + chunk->end);
@@ -116,9 +116,9 @@ static tow_net_chunk_t *shrink(tow_net_chunk_t *chunk)
     return smaller;
 }
 
-/* Brings what was begun aside into the list. Sizes that were asked for in vain
- * are given back here: else a row of tiny messages, each begun with the largest
- * size, would hold megabytes apiece. */
+/* Appends the separate chunk to the list. Unused space is freed here: otherwise
+ * a series of tiny messages, each begun with the maximal size, would hold
+ * megabytes each. */
 static void place_begun(tow_net_queue_t *queue)
 {
     tow_net_chunk_t *chunk = queue->begun;
@@ -190,6 +190,6 @@ void tow_net_queue_consume(tow_net_queue_t *queue, size_t count)
             return;
         }
         count -= held;
-        drop_first(queue);
+        remove_first(queue);
     }
 }

@@ -1,9 +1,10 @@
 /* The send queue of one link: frames in the order of sending, in chunks.
  *
- * A message is written where it will leave from: begin gives a pointer behind
- * room for the frame's header, commit seals the frame in place, and the socket
- * takes it from there. Bounded in bytes by TOW_LINK_QUEUE_BYTES_MAX; memory is
- * at most about twice that, whatever sizes are asked for and committed. */
+ * A message is encoded where it will be sent from: begin returns a pointer
+ * behind the space for the frame's header, commit completes the frame in place,
+ * and the socket sends it from there. Bounded in bytes by
+ * TOW_LINK_QUEUE_BYTES_MAX; memory is at most about twice that, whatever sizes
+ * are reserved and committed. */
 #ifndef TOW_ENV_NET_QUEUE_H_
 #define TOW_ENV_NET_QUEUE_H_
 
@@ -33,11 +34,11 @@ void tow_net_chunks_deinit(tow_net_chunks_t *chunks);
 
 typedef struct tow_net_queue {
     tow_net_chunks_t *chunks; /* lent by the net */
-    tow_net_chunk_t *first;   /* owned list; NULL when nothing waits */
+    tow_net_chunk_t *first;   /* owned list; NULL when empty */
     tow_net_chunk_t *last;
     tow_net_chunk_t *begun; /* owned: holds what was begun and is not yet in
                                the list, when the last chunk had no room */
-    size_t bytes;           /* committed and not yet sent */
+    size_t bytes;           /* committed and not sent */
 } tow_net_queue_t;
 
 /* Zeroed memory with `chunks` set is an empty queue; clear empties it. */
@@ -49,21 +50,25 @@ typedef enum tow_net_queue_result {
     TOW_NET_QUEUE_NO_MEMORY,
 } tow_net_queue_result_t;
 
-/* Room for a payload of up to `size_max` bytes behind a header. */
+/* Asserts the invariants of the queue. O(n): for tests. */
+void tow_net_queue_check(const tow_net_queue_t *queue);
+
+/* Reserves `size_max` bytes for a payload, behind a header. */
 tow_net_queue_result_t tow_net_queue_begin(tow_net_queue_t *queue,
                                            uint32_t size_max,
                                            uint8_t **out_payload) TOW_MUST_USE;
-/* Seals the frame whose payload was written after begin. */
+/* Completes the frame whose payload was written after begin. */
 void tow_net_queue_commit(tow_net_queue_t *queue, uint16_t type, uint32_t size);
-/* Appends bytes that are no frame: those of a handshake. */
+/* Appends raw bytes, without a frame: those of a handshake. */
 tow_net_queue_result_t tow_net_queue_append(tow_net_queue_t *queue,
                                             const uint8_t *bytes, size_t count)
     TOW_MUST_USE;
 
-/* The bytes to send next, as up to `count_max` pieces; returns how many. */
+/* The next bytes to send, as up to `count_max` pieces; returns the number of
+ * pieces. */
 size_t tow_net_queue_peek(const tow_net_queue_t *queue, struct iovec *pieces,
                           size_t count_max);
-/* `count` of them have been sent. */
+/* Removes `count` bytes, which have been sent. */
 void tow_net_queue_consume(tow_net_queue_t *queue, size_t count);
 
 #endif /* TOW_ENV_NET_QUEUE_H_ */

@@ -74,7 +74,7 @@ static void frames_leave_as_they_were_committed(void **state)
     unmake(&fixture);
 }
 
-/* What has gone in must come out, however begin and consume are cut. */
+/* Output equals input, however begin and consume split it. */
 static void random_traffic_comes_out_in_order(void **state)
 {
     (void)state;
@@ -109,6 +109,7 @@ static void random_traffic_comes_out_in_order(void **state)
             taken += part;
         }
         tow_net_queue_consume(&fixture.queue, taken);
+        tow_net_queue_check(&fixture.queue);
         assert_int_equal(fixture.queue.bytes, in_count - out_count);
     }
     assert_memory_equal(in, out, out_count);
@@ -139,7 +140,7 @@ static void queue_is_full_at_its_bound_and_takes_the_largest_when_empty(
     unmake(&fixture);
 }
 
-static void cautious_begins_hold_no_memory(void **state)
+static void oversized_reservations_hold_no_memory(void **state)
 {
     (void)state;
     fixture_t fixture = make();
@@ -189,5 +190,5 @@ TOW_TEST_MAIN(cmocka_unit_test(frames_leave_as_they_were_committed),
               cmocka_unit_test(random_traffic_comes_out_in_order),
               cmocka_unit_test(
                   queue_is_full_at_its_bound_and_takes_the_largest_when_empty),
-              cmocka_unit_test(cautious_begins_hold_no_memory),
+              cmocka_unit_test(oversized_reservations_hold_no_memory),
               cmocka_unit_test(queue_survives_without_memory))

@@ -27,8 +27,9 @@ static tow_net_resolve_result_t resolve_unix(const tow_address_t *address,
     if (length == 0 || length >= sizeof(name.sun_path)) {
         *out_error = TOW_ERROR(
             TOW_INVALID_ARGUMENT,
-            "unix:%s: a socket's path has 1 to %zu bytes: use a shorter one",
-            address->host, sizeof(name.sun_path) - 1);
+            "unix:%s: a socket path of %zu bytes; the limit is %zu: use a "
+            "shorter one",
+            address->host, length, sizeof(name.sun_path) - 1);
         return TOW_NET_RESOLVE_BAD;
     }
     memcpy(name.sun_path, address->host, length + 1);
@@ -68,8 +69,8 @@ tow_net_resolve_result_t tow_net_resolve_inline(
                                address->host);
         return TOW_NET_RESOLVE_BAD;
     }
-    /* The one name that has to mean the same everywhere, whatever the hosts
-     * file says: the security rules trust it to stay on this host. */
+    /* "localhost" means the same everywhere, whatever the hosts file says: the
+     * security rules rely on it staying on this host. */
     if (strcmp(address->host, "localhost") == 0) {
         add_numeric(out_addresses, "127.0.0.1", address->port);
         add_numeric(out_addresses, "::1", address->port);

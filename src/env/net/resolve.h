@@ -1,5 +1,6 @@
-/* From the text of an address to what connect and bind take. Numbers and
- * "localhost" are resolved on the spot, names by a helper thread. */
+/* From the text of an address to the socket addresses for connect and bind.
+ * Numbers and "localhost" are resolved immediately, names by a helper
+ * thread. */
 #ifndef TOW_ENV_NET_RESOLVE_H_
 #define TOW_ENV_NET_RESOLVE_H_
 
@@ -20,15 +21,15 @@ typedef struct tow_net_addresses {
 
 typedef enum tow_net_resolve_result {
     TOW_NET_RESOLVED,
-    TOW_NET_RESOLVE_NAME, /* a name: ask the system, off the loop */
-    TOW_NET_RESOLVE_BAD,  /* *out_error says what is wrong */
+    TOW_NET_RESOLVE_NAME, /* a name: resolve it on a helper thread */
+    TOW_NET_RESOLVE_BAD,  /* *out_error has the reason */
 } tow_net_resolve_result_t;
 
 tow_net_resolve_result_t tow_net_resolve_inline(
     const tow_address_t *address, tow_net_addresses_t *out_addresses,
     tow_status_t *out_error);
 
-/* Asks the system's resolver, which may take seconds. */
+/* Calls the system's resolver, which may take seconds. */
 tow_status_t tow_net_resolve_blocking(const tow_address_t *address,
                                       tow_net_addresses_t *out_addresses)
     TOW_MUST_USE;

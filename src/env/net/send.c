@@ -1,5 +1,5 @@
-/* What a connection writes: the queue, through TLS where there is TLS, into the
- * socket, until that is full. */
+/* Writing: from the queue, through TLS if used, into the socket until it is
+ * full. */
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -7,7 +7,7 @@
 #include "env/net/connection.h"
 
 #define READ_EVENTS (EPOLLIN | EPOLLRDHUP)
-/* Chunks in one system call: with those of the usual size, 512 KiB. */
+/* Chunks per system call: 512 KiB of them at the usual size. */
 #define PIECE_COUNT_MAX 8
 
 void tow_net_connection_mark_dirty(tow_net_link_t *link)
@@ -16,8 +16,8 @@ void tow_net_connection_mark_dirty(tow_net_link_t *link)
         tow_list_append(&link->net->dirty, &link->dirty);
 }
 
-/* Asks epoll for room only from a full socket to an empty queue. Otherwise
- * each message that the peer takes would wake us for nothing. */
+/* Requests EPOLLOUT only from a full socket until an empty queue; otherwise
+ * every message that the peer reads would wake the loop for nothing. */
 static void want_room(tow_net_link_t *link, bool wants_room)
 {
     if (link->wants_room == wants_room) return;
@@ -26,12 +26,12 @@ static void want_room(tow_net_link_t *link, bool wants_room)
                           READ_EVENTS | (wants_room ? EPOLLOUT : 0));
 }
 
-/* Writing is over. What the peer sent before may say why, so reading goes on
- * until there is no more; that is where the failure is told. */
+/* Writing has failed. Input received before may explain why, so the link reads
+ * to the end and reports the failure there. */
 void tow_net_connection_break(tow_net_link_t *link, tow_status_t take_failure)
 {
     if (link->failure != TOW_OK) {
-        tow_status_release(take_failure); /* The first cause counts. */
+        tow_status_release(take_failure); /* The first cause is kept. */
         return;
     }
     link->failure = take_failure;
@@ -39,8 +39,8 @@ void tow_net_connection_break(tow_net_link_t *link, tow_status_t take_failure)
     tow_net_defer(link->net, &link->again);
 }
 
-/* The outcome of one send; whether to go on. Only EAGAIN stops: after a short
- * send for another reason than a full socket no edge would come. */
+/* Evaluates one send; returns whether to continue. Only EAGAIN stops: after a
+ * send that was short for another reason, no edge would follow. */
 static bool note_sent(tow_net_link_t *link, ssize_t sent)
 {
     if (TOW_LIKELY(sent >= 0)) {
@@ -73,7 +73,7 @@ static void flush_plain(tow_net_link_t *link)
     want_room(link, false);
 }
 
-/* Encrypts the next piece of the queue; false if that failed. */
+/* Encrypts the next piece of the queue; false on failure. */
 static bool encrypt_some(tow_net_link_t *link)
 {
     struct iovec piece;
@@ -115,38 +115,38 @@ void tow_net_connection_flush(tow_net_link_t *link)
     if (link->phase < TOW_NET_TLS || link->waits_for_room ||
         link->failure != TOW_OK)
         return;
-    if (link->is_mated)
-        tow_net_mate_tell(link);
+    if (link->is_loopback)
+        tow_net_loopback_notify(link);
     else if (link->tls != NULL)
         flush_tls(link);
     else
         flush_plain(link);
 }
 
-/* Whether everything has been given to the socket. */
+/* Whether the socket has taken everything. */
 static bool is_flushed(const tow_net_link_t *link)
 {
     return link->queue.bytes == 0 && link->cipher_begin == link->cipher_end &&
            !link->waits_for_room;
 }
 
-/* All has been given to the socket of a closing link: closes our side. */
+/* The socket of a closing link has taken everything: shuts down our side. */
 static void shut_down(tow_net_link_t *link)
 {
-    if (link->tls != NULL) { /* TLS has a last word of its own. */
+    if (link->tls != NULL) { /* TLS sends a close_notify first. */
         tow_tls_shutdown(link->tls);
         tow_net_connection_flush(link);
     }
-    if (!link->is_mated) shutdown(link->source.fd, SHUT_WR);
+    if (!link->is_loopback) shutdown(link->source.fd, SHUT_WR);
     link->has_shut_down = true;
     tow_net_defer(link->net, &link->again);
 }
 
-/* Flushes, and does what waits for it. Calls `writable`. */
+/* Flushes, then does what depends on it. Calls `writable`. */
 static void flush_and_go_on(tow_net_link_t *link)
 {
     tow_net_connection_flush(link);
-    if (link->failure != TOW_OK) return; /* The read that follows tells it. */
+    if (link->failure != TOW_OK) return; /* The next read reports it. */
     if (link->phase == TOW_NET_LINGERING && !link->has_shut_down &&
         is_flushed(link))
         shut_down(link);

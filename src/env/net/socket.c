@@ -17,7 +17,7 @@
 
 #include "env/net/resolve.h"
 
-/* Another process replaces a socket file in microseconds. */
+/* Another process replaces a socket file within microseconds. */
 #define LOCK_ATTEMPT_COUNT_MAX 1000
 #define LOCK_PAUSE_NS          TOW_NS_PER_MS
 
@@ -32,7 +32,7 @@ tow_status_t tow_net_socket_open(const struct sockaddr *address, int *out_fd)
 
 static void set_number(int fd, int level, int option, int value)
 {
-    /* A refusal costs speed or patience, never correctness. */
+    /* A failure costs speed or a longer timeout, never correctness. */
     (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
@@ -51,7 +51,7 @@ void tow_net_socket_tune(int fd)
     set_number(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, TOW_NET_USER_TIMEOUT_MS);
 }
 
-/* -- Names ---------------------------------------------------------------- */
+/* -- Peer names ----------------------------------------------------------- */
 
 typedef union internet_name {
     struct sockaddr any;
@@ -90,7 +90,8 @@ void tow_net_socket_describe_peer(int fd, const tow_address_t *listening,
     internet_name_t name = {.ipv6 = {0}};
     socklen_t size = sizeof(name);
     if (getpeername(fd, &name.any, &size) != 0)
-        tow_address_format(listening, text, capacity); /* Gone already. */
+        tow_address_format(listening, text,
+                           capacity); /* Already disconnected. */
     else
         format_internet(listening->kind, &name, text, capacity);
 }
@@ -107,10 +108,10 @@ int tow_net_socket_peer_process(int fd)
 
 /* -- Unix sockets --------------------------------------------------------- */
 
-/* All who bind in a folder take turns, so that of two that find the same dead
- * socket file none removes the new one of the other. The lock is on the folder
- * itself and leaves nothing behind. A folder that cannot be locked (-1) is
- * used without. */
+/* Serializes all processes that bind in a folder, so that two which find the
+ * same stale socket file do not remove each other's new one. The lock is on the
+ * folder itself and leaves no file behind. A folder that cannot be locked (-1)
+ * is used without it. */
 static int lock_folder(const char *path)
 {
     char copy[TOW_ADDRESS_TEXT_MAX + 1];
@@ -126,13 +127,13 @@ static int lock_folder(const char *path)
     return -1;
 }
 
-/* TOW_OK if nobody listens on the socket file at `name`. */
+/* TOW_OK if no process listens on the socket file at `name`. */
 static tow_status_t check_is_dead(const struct sockaddr_un *name)
 {
     struct stat file;
     if (lstat(name->sun_path, &file) == 0 && !S_ISSOCK(file.st_mode))
         return TOW_ERROR(TOW_ALREADY_EXISTS,
-                         "unix:%s: a file that is no socket stands there: "
+                         "unix:%s: the path exists and is not a socket: "
                          "choose another path, or remove it",
                          name->sun_path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -146,14 +147,15 @@ static tow_status_t check_is_dead(const struct sockaddr_un *name)
                          "unix:%s: another process listens there: end it, or "
                          "choose another path",
                          name->sun_path);
-    return TOW_ERRNO(error, "unix:%s: looking whether anybody listens there",
+    return TOW_ERRNO(error,
+                     "unix:%s: checking whether another process listens there",
                      name->sun_path);
 }
 
 static tow_status_t bind_unix(int fd, const struct sockaddr_un *name)
 {
-    /* The file gets the mode of the socket: private from its first moment,
-     * and no umask is touched, which other threads share. */
+    /* The file inherits the socket's mode: it is private from the start,
+     * without changing the umask, which all threads share. */
     if (fchmod(fd, 0600) != 0)
         return TOW_ERRNO(errno, "unix:%s: making it private", name->sun_path);
     const struct sockaddr *address = (const struct sockaddr *)name;
@@ -162,7 +164,7 @@ static tow_status_t bind_unix(int fd, const struct sockaddr_un *name)
         return TOW_ERRNO(errno, "unix:%s: making the socket there",
                          name->sun_path);
     TOW_RETURN_IF_ERROR(check_is_dead(name));
-    (void)unlink(name->sun_path); /* If it stays, bind says why. */
+    (void)unlink(name->sun_path); /* If that fails, bind reports why. */
     if (bind(fd, address, sizeof(*name)) == 0) return TOW_OK;
     return TOW_ERRNO(errno, "unix:%s: replacing the socket of a dead process",
                      name->sun_path);
@@ -241,7 +243,7 @@ static tow_status_t resolve_to_listen(const tow_address_t *address,
     case TOW_NET_RESOLVE_BAD: return error;
     case TOW_NET_RESOLVE_NAME: break;
     }
-    /* Listening is set-up: the caller waits for its answer anyway. */
+    /* Listening is set-up: the caller may block on the resolver. */
     return tow_net_resolve_blocking(address, addresses);
 }
 

@@ -1,4 +1,5 @@
-/* Listening where it is possible, and saying why where it is not. */
+/* Listening where it is possible, and an error with the reason where it is
+ * not. */
 #include "base/testing.h"
 
 #include <fcntl.h>
@@ -74,7 +75,7 @@ static void a_dead_socket_file_is_replaced(void **state)
     close(listen_well(&address, &first));
     assert_int_equal(access(address.host, F_OK), 0);
     int fd = listen_well(&address, &second);
-    /* The file of another is not ours to remove. */
+    /* A file that replaced ours must not be removed. */
     if (first.inode != second.inode) {
         tow_net_socket_file_remove(address.host, &first);
         assert_int_equal(access(address.host, F_OK), 0);
@@ -98,7 +99,7 @@ static void a_file_that_is_no_socket_is_left_alone(void **state)
 {
     (void)state;
     close(open(address.host, O_CREAT | O_WRONLY, 0600));
-    check_listen_fails(&address, TOW_ALREADY_EXISTS, "no socket");
+    check_listen_fails(&address, TOW_ALREADY_EXISTS, "not a socket");
     assert_int_equal(access(address.host, F_OK), 0);
 }
 
@@ -124,7 +125,7 @@ static void a_port_in_use_is_named(void **state)
     close(fd);
 }
 
-/* Many find the same dead file at once: exactly one may have it. */
+/* Many processes find the same stale file at once: exactly one may take it. */
 #define RIVAL_COUNT 8
 
 static void *compete(void *argument)
@@ -136,7 +137,7 @@ static void *compete(void *argument)
     return NULL;
 }
 
-static void of_rivals_for_a_dead_socket_one_wins(void **state)
+static void of_rivals_for_a_stale_socket_file_one_wins(void **state)
 {
     (void)state;
     for (int round = 0; round < 20; round++) {
@@ -163,4 +164,4 @@ TOW_TEST_MAIN(TEST(a_unix_socket_is_private_and_is_removed),
               TEST(a_file_that_is_no_socket_is_left_alone),
               TEST(a_folder_that_is_not_there_is_named),
               TEST(a_port_in_use_is_named),
-              TEST(of_rivals_for_a_dead_socket_one_wins))
+              TEST(of_rivals_for_a_stale_socket_file_one_wins))

@@ -1,5 +1,5 @@
-/* Work off the loop: a few helper threads, started when there is work for
- * them, asleep when there is none, joined when the net is destroyed. */
+/* Helper threads for tow_work_t: started on demand, asleep when idle, joined
+ * when the net is destroyed. */
 #include <pthread.h>
 #include <signal.h>
 
@@ -13,7 +13,7 @@ typedef enum work_state {
 } work_state_t;
 
 struct tow_net_helpers {
-    pthread_mutex_t lock; /* guards all below, and state_ of all work */
+    pthread_mutex_t lock; /* guards all fields below, and state_ of all work */
     pthread_cond_t changed;
     tow_work_t *first; /* waiting, oldest first */
     tow_work_t *last;
@@ -47,7 +47,7 @@ static void remove_waiting(tow_net_helpers_t *helpers, tow_work_t *work)
         helpers->last = work->previous_;
 }
 
-/* On the loop, from the post. */
+/* Runs on the loop, from the post. */
 static void finish(tow_post_t *post)
 {
     tow_work_t *work = TOW_CONTAINER_OF(post, tow_work_t, post_);
@@ -55,7 +55,7 @@ static void finish(tow_post_t *post)
     tow_status_t status = work->status_;
     work->status_ = TOW_OK;
     work->done(work, status); /* May free it. */
-    tow_net_drop(net);
+    tow_net_release(net);
 }
 
 static void end_work(tow_work_t *work, tow_status_t take_status)
@@ -64,7 +64,7 @@ static void end_work(tow_work_t *work, tow_status_t take_status)
     tow_env_post(work->env_, &work->post_);
 }
 
-/* Waits for work; NULL when the threads are to end. */
+/* Waits for work; NULL when the thread must end. */
 static tow_work_t *take_work(tow_net_helpers_t *helpers)
 {
     pthread_mutex_lock(&helpers->lock);
@@ -90,7 +90,7 @@ static void *helper_main(void *argument)
     return NULL;
 }
 
-/* Makes them with the first piece of work. */
+/* Created with the first job. */
 static tow_net_helpers_t *helpers_in(tow_net_helpers_t **place,
                                      uint32_t thread_count_max)
 {
@@ -104,7 +104,7 @@ static tow_net_helpers_t *helpers_in(tow_net_helpers_t **place,
     return helpers;
 }
 
-/* A helper takes no signals: they are the business of the user's threads. */
+/* Helpers block all signals: those are for the user's threads. */
 static int start_thread(tow_net_helpers_t *helpers)
 {
     sigset_t all;
@@ -119,8 +119,8 @@ static int start_thread(tow_net_helpers_t *helpers)
     return error;
 }
 
-/* Under the lock. An idle thread that is already meant for other work still
- * counts as idle: so compare with how many pieces wait. */
+/* Called under the lock. An idle thread that was already woken for another job
+ * still counts as idle: so compare with the number of waiting jobs. */
 static bool wants_thread(const tow_net_helpers_t *helpers)
 {
     uint32_t waiting = 0;
@@ -137,7 +137,7 @@ static void start(tow_net_t *net, tow_net_helpers_t *helpers, tow_work_t *work)
     work->post_.run = finish;
     work->status_ = TOW_OK;
     work->state_ = WORK_WAITING;
-    tow_net_hold(net);
+    tow_net_retain(net);
     if (helpers == NULL) {
         work->state_ = WORK_ENDED;
         end_work(work, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
@@ -190,7 +190,7 @@ void tow_net_work_cancel_all(tow_net_t *net)
         tow_work_t *work = net->helpers->first;
         pthread_mutex_unlock(&net->helpers->lock);
         if (work == NULL) return;
-        /* A helper may take it in between: then it just runs. */
+        /* A helper may have taken it in between: then it runs. */
         tow_net_work_cancel(&net->env, work);
     }
 }

@@ -1,12 +1,12 @@
-/* Things that are done to the world at a time that was set before. */
+/* Changes to the simulation that were scheduled for a time. */
 #include <string.h>
 
 #include "env/sim/sim_impl.h"
 
 typedef struct planned {
-    source_t source;
+    tow_sim_source_t source;
     tow_sim_action_t action;
-    tow_sim_host_t *hosts[]; /* what action.cut points to: a, then b */
+    tow_sim_host_t *hosts[]; /* the hosts of action.cut: a, then b */
 } planned_t;
 
 static tow_status_t set_path(tow_sim_t *sim, const tow_sim_action_t *action)
@@ -18,10 +18,10 @@ static tow_status_t set_path(tow_sim_t *sim, const tow_sim_action_t *action)
 
 static void call(tow_sim_t *sim, const tow_sim_action_t *action)
 {
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = EVENT_CALL,
-                                   .node = EVENT_NO_NODE,
-                                   .peer = EVENT_NO_NODE});
+    tow_sim_record(sim, &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                           .kind = EVENT_CALL,
+                                           .node = EVENT_NO_NODE,
+                                           .peer = EVENT_NO_NODE});
     action->call(action->context, sim);
 }
 
@@ -41,7 +41,7 @@ static tow_status_t act(tow_sim_t *sim, const tow_sim_action_t *action)
     TOW_UNREACHABLE();
 }
 
-static int64_t planned_perform(tow_sim_t *sim, source_t *source)
+static int64_t planned_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
     planned_t *planned = TOW_CONTAINER_OF(source, planned_t, source);
     if (!sim->ending) {

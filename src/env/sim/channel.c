@@ -1,4 +1,4 @@
-/* Channels: what lies between two hosts, one direction each. */
+/* Channels: the network between two hosts, one direction each. */
 #include <inttypes.h>
 
 #include "env/sim/sim_impl.h"
@@ -8,10 +8,10 @@ static uint64_t key_of(const tow_sim_host_t *from, const tow_sim_host_t *to)
     return (uint64_t)from->index << 32 | to->index;
 }
 
-static channel_t *channel_create(tow_sim_t *sim, tow_sim_host_t *from,
-                                 tow_sim_host_t *to)
+static tow_sim_channel_t *channel_create(tow_sim_t *sim, tow_sim_host_t *from,
+                                         tow_sim_host_t *to)
 {
-    channel_t *channel = tow_calloc(1, sizeof(*channel));
+    tow_sim_channel_t *channel = tow_calloc(1, sizeof(*channel));
     if (channel == NULL) return NULL;
     channel->path =
         from == to ? &sim->options.local_path : &sim->options.remote_path;
@@ -26,19 +26,19 @@ static channel_t *channel_create(tow_sim_t *sim, tow_sim_host_t *from,
     return channel;
 }
 
-static channel_t *find_or_create(tow_sim_t *sim, tow_sim_host_t *from,
-                                 tow_sim_host_t *to)
+static tow_sim_channel_t *find_or_create(tow_sim_t *sim, tow_sim_host_t *from,
+                                         tow_sim_host_t *to)
 {
-    channel_t *channel = tow_map_find(&sim->channels, key_of(from, to));
+    tow_sim_channel_t *channel = tow_map_find(&sim->channels, key_of(from, to));
     return channel != NULL ? channel : channel_create(sim, from, to);
 }
 
-channel_t *tow_sim_channel(tow_sim_t *sim, tow_sim_host_t *from,
-                           tow_sim_host_t *to)
+tow_sim_channel_t *tow_sim_channel(tow_sim_t *sim, tow_sim_host_t *from,
+                                   tow_sim_host_t *to)
 {
-    channel_t *channel = find_or_create(sim, from, to);
+    tow_sim_channel_t *channel = find_or_create(sim, from, to);
     if (channel == NULL || channel->reverse != NULL) return channel;
-    channel_t *reverse = find_or_create(sim, to, from);
+    tow_sim_channel_t *reverse = find_or_create(sim, to, from);
     if (reverse == NULL) return NULL;
     channel->reverse = reverse;
     reverse->reverse = channel;
@@ -57,7 +57,7 @@ static int64_t delay_of(tow_sim_t *sim, const tow_sim_path_t *path)
     return path->latency_ns + (int64_t)tow_random_below(&sim->random, spread);
 }
 
-int64_t tow_sim_channel_trip(tow_sim_t *sim, channel_t *channel)
+int64_t tow_sim_channel_trip(tow_sim_t *sim, tow_sim_channel_t *channel)
 {
     return sim->now_ns + delay_of(sim, channel->path);
 }
@@ -70,7 +70,7 @@ static int64_t time_on_path(uint64_t size, uint64_t bytes_per_second)
     return (int64_t)(scaled / bytes_per_second);
 }
 
-int64_t tow_sim_channel_transit(tow_sim_t *sim, channel_t *channel,
+int64_t tow_sim_channel_transit(tow_sim_t *sim, tow_sim_channel_t *channel,
                                 uint64_t size)
 {
     const tow_sim_path_t *path = channel->path;
@@ -113,7 +113,8 @@ tow_status_t tow_sim_check_path(const tow_sim_path_t *path)
     return tow_sim_check_delay("reorder_ns", path->reorder_ns);
 }
 
-static tow_status_t set_own_path(channel_t *channel, const tow_sim_path_t *path)
+static tow_status_t set_own_path(tow_sim_channel_t *channel,
+                                 const tow_sim_path_t *path)
 {
     if (channel->own_path == NULL) {
         channel->own_path = tow_malloc(sizeof(*channel->own_path));
@@ -130,19 +131,19 @@ tow_status_t tow_sim_set_path(tow_sim_t *sim, tow_sim_host_t *a,
                               const tow_sim_path_t *path)
 {
     TOW_RETURN_IF_ERROR(tow_sim_check_path(path));
-    channel_t *channel = tow_sim_channel(sim, a, b);
+    tow_sim_channel_t *channel = tow_sim_channel(sim, a, b);
     if (channel == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     TOW_RETURN_IF_ERROR(set_own_path(channel, path));
     if (direction == TOW_SIM_BOTH_WAYS)
         TOW_RETURN_IF_ERROR(set_own_path(channel->reverse, path));
-    tow_sim_record(sim,
-                   &(event_t){.time_ns = sim->now_ns,
-                              .kind = EVENT_PATH,
-                              .node = a->index,
-                              .peer = b->index,
-                              .type = (uint32_t)direction,
-                              .size = (uint64_t)path->latency_ns,
-                              .content = path->bandwidth_bytes_per_second});
+    tow_sim_record(
+        sim, &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                .kind = EVENT_PATH,
+                                .node = a->index,
+                                .peer = b->index,
+                                .type = (uint32_t)direction,
+                                .size = (uint64_t)path->latency_ns,
+                                .content = path->bandwidth_bytes_per_second});
     return TOW_OK;
 }
 
@@ -152,7 +153,7 @@ void tow_sim_channels_deinit(tow_sim_t *sim)
     uint64_t key;
     void *value;
     while (tow_map_next(&sim->channels, &cursor, &key, &value)) {
-        channel_t *channel = value;
+        tow_sim_channel_t *channel = value;
         tow_free(channel->own_path);
         tow_free(channel);
     }

@@ -1,17 +1,17 @@
-/* Datagrams: each travels alone. They are lost, doubled and put back as the path
- * says; a damaged one is dropped by its checksum. */
+/* Datagrams: each travels alone. They are lost, duplicated and delayed
+ * according to the path; a damaged one is dropped by its checksum. */
 #include <string.h>
 
 #include "base/hash.h"
 #include "env/sim/lane_impl.h"
 
 typedef struct datagram {
-    emission_t emission;
-    source_t source;
-    lane_t *lane; /* pinned */
+    tow_sim_emission_t emission;
+    tow_sim_source_t source;
+    tow_sim_lane_t *lane; /* pinned */
     uint64_t channel;
     uint32_t size;
-    uint32_t credit; /* bytes that its lane gets back; 0 for a copy */
+    uint32_t credit; /* bytes to credit to its lane; 0 for a duplicate */
     union {
         uint8_t inline_bytes[TOW_SIM_INLINE_BYTES];
         uint8_t *bytes; /* owned, when size > TOW_SIM_INLINE_BYTES */
@@ -23,8 +23,8 @@ size_t tow_sim_datagram_bytes(void)
     return sizeof(datagram_t);
 }
 
-static int64_t datagram_perform(tow_sim_t *sim, source_t *source);
-static void emit_datagram(tow_sim_t *sim, emission_t *emission);
+static int64_t datagram_perform(tow_sim_t *sim, tow_sim_source_t *source);
+static void emit_datagram(tow_sim_t *sim, tow_sim_emission_t *emission);
 
 static uint8_t *bytes_of(datagram_t *datagram)
 {
@@ -32,14 +32,14 @@ static uint8_t *bytes_of(datagram_t *datagram)
                                                  : datagram->inline_bytes;
 }
 
-static datagram_t *datagram_create(lane_t *lane, uint64_t channel,
+static datagram_t *datagram_create(tow_sim_lane_t *lane, uint64_t channel,
                                    const void *bytes, size_t size)
 {
     tow_sim_t *sim = tow_sim_lane_node(lane)->sim;
     datagram_t *datagram = tow_pool_take(&sim->datagrams);
     if (datagram == NULL) goto fail;
-    datagram->emission = (emission_t){.emit = emit_datagram};
-    datagram->source = (source_t){.perform = datagram_perform};
+    datagram->emission = (tow_sim_emission_t){.emit = emit_datagram};
+    datagram->source = (tow_sim_source_t){.perform = datagram_perform};
     datagram->lane = lane;
     datagram->channel = channel;
     datagram->size = (uint32_t)size;
@@ -61,7 +61,7 @@ fail:
 
 static void datagram_free(tow_sim_t *sim, datagram_t *datagram)
 {
-    lane_t *lane = datagram->lane;
+    tow_sim_lane_t *lane = datagram->lane;
     lane->datagram_bytes -= datagram->credit;
     if (datagram->size > TOW_SIM_INLINE_BYTES) {
         sim->payload_bytes -= datagram->size;
@@ -75,13 +75,13 @@ static void datagram_free(tow_sim_t *sim, datagram_t *datagram)
 static void lose(tow_sim_t *sim, datagram_t *datagram)
 {
     sim->counts.datagrams_lost++;
-    tow_sim_record(sim,
-                   &(event_t){.time_ns = sim->now_ns,
-                              .kind = EVENT_LOST,
-                              .node = tow_sim_lane_node(datagram->lane)->index,
-                              .peer = datagram->lane->target->index,
-                              .size = datagram->size,
-                              .content = datagram->channel});
+    tow_sim_record(sim, &(tow_sim_event_t){
+                            .time_ns = sim->now_ns,
+                            .kind = EVENT_LOST,
+                            .node = tow_sim_lane_node(datagram->lane)->index,
+                            .peer = datagram->lane->target->index,
+                            .size = datagram->size,
+                            .content = datagram->channel});
     datagram_free(sim, datagram);
 }
 
@@ -95,7 +95,7 @@ static int64_t put_back(tow_sim_t *sim, const tow_sim_path_t *path)
 
 static void launch(tow_sim_t *sim, datagram_t *datagram)
 {
-    lane_t *lane = datagram->lane;
+    tow_sim_lane_t *lane = datagram->lane;
     const tow_sim_path_t *path = lane->out->path;
     int64_t arrival_ns = tow_sim_channel_transit(
         sim, lane->out, TOW_SIM_DATAGRAM_HEADER_BYTES + datagram->size);
@@ -104,10 +104,10 @@ static void launch(tow_sim_t *sim, datagram_t *datagram)
     tow_sim_schedule_source(sim, &datagram->source, arrival_ns);
 }
 
-static void emit_datagram(tow_sim_t *sim, emission_t *emission)
+static void emit_datagram(tow_sim_t *sim, tow_sim_emission_t *emission)
 {
     datagram_t *datagram = TOW_CONTAINER_OF(emission, datagram_t, emission);
-    lane_t *lane = datagram->lane;
+    tow_sim_lane_t *lane = datagram->lane;
     const tow_sim_path_t *path = lane->out->path;
     if (!tow_sim_lane_node(lane)->alive) {
         datagram_free(sim, datagram);
@@ -132,7 +132,7 @@ static void emit_datagram(tow_sim_t *sim, emission_t *emission)
 tow_send_result_t tow_sim_lane_send(tow_lane_t *base, uint64_t channel,
                                     const void *bytes, size_t size)
 {
-    lane_t *lane = (lane_t *)base;
+    tow_sim_lane_t *lane = (tow_sim_lane_t *)base;
     tow_sim_node_t *node = tow_sim_lane_node(lane);
     if (lane->broken || lane->closing) return TOW_SEND_DOWN;
     uint64_t cost = size + TOW_SIM_DATAGRAM_HEADER_BYTES;
@@ -150,7 +150,7 @@ tow_send_result_t tow_sim_lane_send(tow_lane_t *base, uint64_t channel,
     return TOW_SEND_OK;
 }
 
-static int64_t datagram_perform(tow_sim_t *sim, source_t *source)
+static int64_t datagram_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
     datagram_t *datagram = TOW_CONTAINER_OF(source, datagram_t, source);
     tow_sim_node_t *target = datagram->lane->target;
@@ -165,14 +165,14 @@ static int64_t datagram_perform(tow_sim_t *sim, source_t *source)
     }
     const uint8_t *bytes = bytes_of(datagram);
     sim->counts.datagrams_delivered++;
-    tow_sim_record(sim,
-                   &(event_t){.time_ns = sim->now_ns,
-                              .kind = EVENT_DATAGRAM,
-                              .node = target->index,
-                              .peer = tow_sim_lane_node(datagram->lane)->index,
-                              .size = datagram->size,
-                              .content = tow_hash_bytes(bytes, datagram->size,
-                                                        datagram->channel)});
+    tow_sim_record(sim, &(tow_sim_event_t){
+                            .time_ns = sim->now_ns,
+                            .kind = EVENT_DATAGRAM,
+                            .node = target->index,
+                            .peer = tow_sim_lane_node(datagram->lane)->index,
+                            .size = datagram->size,
+                            .content = tow_hash_bytes(bytes, datagram->size,
+                                                      datagram->channel)});
     tow_sim_turn_begin(target, tow_sim_receive_cost(target, datagram->size));
     target->datagram_arrived(target->datagram_context, datagram->channel, bytes,
                              datagram->size);

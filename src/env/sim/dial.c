@@ -1,23 +1,23 @@
 /* Listening and dialling.
  *
  * An attempt is one object that travels: one trip to the listener's host, then
- * the round trips of the handshake, then it becomes a turn of the listener's
- * node, which lets the peer in; the news travels back. Along the way either
- * side may die or close, and the path may be cut. */
+ * the round trips of the handshake; then it becomes a turn of the listener's
+ * node, which accepts the peer; the result travels back. On the way either side
+ * may die or close, and the path may be cut. */
 #include <string.h>
 
 #include "env/sim/sim_impl.h"
 #include "wire/address.h"
 
 typedef enum dial_phase {
-    DIAL_REACHES, /* the listener's host */
-    DIAL_PROVES,  /* the handshake is done, as the listener sees it */
+    DIAL_REACHES, /* arrives at the listener's host */
+    DIAL_PROVES,  /* the listener has completed the handshake */
 } dial_phase_t;
 
-struct dial {
-    emission_t emission;
-    source_t source;
-    link_t *link; /* NULL: abandoned */
+struct tow_sim_dial {
+    tow_sim_emission_t emission;
+    tow_sim_source_t source;
+    tow_sim_link_t *link; /* NULL: discarded */
     dial_phase_t phase;
     uint64_t listener_id;
     tow_sim_node_t *listener_node;
@@ -27,7 +27,7 @@ struct dial {
 
 size_t tow_sim_dial_bytes(void)
 {
-    return sizeof(dial_t);
+    return sizeof(tow_sim_dial_t);
 }
 
 /* -- Listeners ------------------------------------------------------------ */
@@ -37,28 +37,28 @@ static tow_status_t parse_address(const char *text, tow_address_t *out_address)
     TOW_RETURN_IF_ERROR(tow_address_parse(text, out_address));
     if (out_address->kind == TOW_ADDRESS_SIM) return TOW_OK;
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                     "%s cannot be reached from a simulated world; use "
+                     "%s cannot be reached from the simulator; use "
                      "sim:NAME",
                      text);
 }
 
-static void listener_free(listener_t *listener)
+static void listener_free(tow_sim_listener_t *listener)
 {
     tow_free(listener->address);
     tow_free(listener);
 }
 
-/* The address in `listener->address` follows its scheme. */
-static const char *name_of(const listener_t *listener)
+/* `listener->address` includes the scheme. */
+static const char *name_of(const tow_sim_listener_t *listener)
 {
     return strchr(listener->address, ':') + 1;
 }
 
 static tow_status_t listener_create(tow_sim_node_t *node, const char *text,
-                                    listener_t **out_listener)
+                                    tow_sim_listener_t **out_listener)
 {
     tow_sim_t *sim = node->sim;
-    listener_t *listener = tow_calloc(1, sizeof(*listener));
+    tow_sim_listener_t *listener = tow_calloc(1, sizeof(*listener));
     if (listener == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     listener->base.env = &node->env;
     listener->address = tow_strdup(text);
@@ -80,7 +80,8 @@ tow_status_t tow_sim_listen(tow_env_t *env, const tow_listen_options_t *options,
     tow_address_t address;
     TOW_RETURN_IF_ERROR(tow_sim_check_open(node));
     TOW_RETURN_IF_ERROR(parse_address(options->address, &address));
-    listener_t *listener = tow_names_find(&node->sim->listeners, address.host);
+    tow_sim_listener_t *listener =
+        tow_names_find(&node->sim->listeners, address.host);
     if (listener != NULL)
         return TOW_ERROR(TOW_ALREADY_EXISTS,
                          "%s listens at %s already; choose another address",
@@ -93,13 +94,15 @@ tow_status_t tow_sim_listen(tow_env_t *env, const tow_listen_options_t *options,
     return TOW_OK;
 }
 
-static void release_listener(tow_sim_t *sim, closure_t *closure)
+static void release_listener(tow_sim_t *sim,
+                             tow_sim_pending_close_t *pending_close)
 {
     (void)sim;
-    listener_free(TOW_CONTAINER_OF(closure, listener_t, closure));
+    listener_free(
+        TOW_CONTAINER_OF(pending_close, tow_sim_listener_t, pending_close));
 }
 
-static void stop_listening(listener_t *listener)
+static void stop_listening(tow_sim_listener_t *listener)
 {
     tow_sim_t *sim = tow_sim_node_of(listener->base.env)->sim;
     tow_names_remove(&sim->listeners, name_of(listener));
@@ -108,16 +111,16 @@ static void stop_listening(listener_t *listener)
 
 void tow_sim_listener_close(tow_listener_t *base, tow_closed_t closed)
 {
-    listener_t *listener = (listener_t *)base;
+    tow_sim_listener_t *listener = (tow_sim_listener_t *)base;
     TOW_ASSERT(!listener->closing);
     listener->closing = true;
     stop_listening(listener);
-    listener->closure =
-        (closure_t){.release = release_listener, .closed = closed};
-    tow_sim_close_later(tow_sim_node_of(base->env), &listener->closure);
+    listener->pending_close = (tow_sim_pending_close_t){
+        .release = release_listener, .closed = closed};
+    tow_sim_close_later(tow_sim_node_of(base->env), &listener->pending_close);
 }
 
-void tow_sim_listener_kill(listener_t *listener)
+void tow_sim_listener_kill(tow_sim_listener_t *listener)
 {
     stop_listening(listener);
     listener_free(listener);
@@ -125,20 +128,20 @@ void tow_sim_listener_kill(listener_t *listener)
 
 /* -- Attempts ------------------------------------------------------------- */
 
-static void dial_free(tow_sim_t *sim, dial_t *dial)
+static void dial_free(tow_sim_t *sim, tow_sim_dial_t *dial)
 {
     if (dial->link != NULL) dial->link->dial = NULL;
     tow_pool_give(&sim->dials, dial);
 }
 
-void tow_sim_dial_abandon(link_t *link)
+void tow_sim_dial_discard(tow_sim_link_t *link)
 {
     if (link->dial != NULL) link->dial->link = NULL;
     link->dial = NULL;
 }
 
-/* The attempt is over; the dialler hears of it at `time_ns`. */
-static int64_t fail_at(tow_sim_t *sim, dial_t *dial, int64_t time_ns,
+/* The attempt has failed; the dialler learns of it at `time_ns`. */
+static int64_t fail_at(tow_sim_t *sim, tow_sim_dial_t *dial, int64_t time_ns,
                        tow_status_t take_cause)
 {
     tow_sim_link_end_at(
@@ -147,16 +150,17 @@ static int64_t fail_at(tow_sim_t *sim, dial_t *dial, int64_t time_ns,
     return TOW_TIME_NEVER;
 }
 
-static int64_t fail_silently(tow_sim_t *sim, dial_t *dial)
+static int64_t fail_silently(tow_sim_t *sim, tow_sim_dial_t *dial)
 {
-    return fail_at(sim, dial, dial->begun_ns + sim->options.patience.dial_ns,
+    return fail_at(sim, dial, dial->begun_ns + sim->options.timeouts.dial_ns,
                    TOW_ERROR(TOW_DEADLINE_EXCEEDED, "no answer from sim:%s",
                              dial->link->address));
 }
 
-/* Where the address is: who listens there, or else who has that name. */
+/* The node at the address: the one that listens there, or else the one of that
+ * name. */
 static tow_sim_node_t *node_behind(tow_sim_t *sim, const char *address,
-                                   listener_t **out_listener)
+                                   tow_sim_listener_t **out_listener)
 {
     *out_listener = tow_names_find(&sim->listeners, address);
     if (*out_listener != NULL)
@@ -164,16 +168,17 @@ static tow_sim_node_t *node_behind(tow_sim_t *sim, const char *address,
     return tow_names_find(&sim->nodes_by_name, address);
 }
 
-static bool is_cut(const channel_t *channel)
+static bool is_cut(const tow_sim_channel_t *channel)
 {
     return tow_sim_channel_is_cut(channel) ||
            tow_sim_channel_is_cut(channel->reverse);
 }
 
-static int64_t reach(tow_sim_t *sim, dial_t *dial, channel_t *there)
+static int64_t reach(tow_sim_t *sim, tow_sim_dial_t *dial,
+                     tow_sim_channel_t *there)
 {
-    link_t *link = dial->link;
-    listener_t *listener;
+    tow_sim_link_t *link = dial->link;
+    tow_sim_listener_t *listener;
     tow_sim_node_t *node = node_behind(sim, link->address, &listener);
     int64_t back_ns = tow_sim_channel_trip(sim, there->reverse);
     if (listener == NULL)
@@ -196,21 +201,23 @@ static int64_t reach(tow_sim_t *sim, dial_t *dial, channel_t *there)
 }
 
 /* A turn of the listener's node. */
-static int64_t let_in(tow_sim_t *sim, dial_t *dial, listener_t *listener)
+static int64_t let_in(tow_sim_t *sim, tow_sim_dial_t *dial,
+                      tow_sim_listener_t *listener)
 {
     tow_sim_node_t *node = dial->source.node;
-    link_t *dialled = dial->link;
-    link_t *accepted = tow_sim_link_create(node);
-    if (accepted == NULL || !tow_sim_link_join(dialled, accepted)) {
+    tow_sim_link_t *dialled = dial->link;
+    tow_sim_link_t *accepted = tow_sim_link_create(node);
+    if (accepted == NULL || !tow_sim_link_connect(dialled, accepted)) {
         tow_sim_out_of_memory(sim);
         dial_free(sim, dial);
         return TOW_TIME_NEVER;
     }
     dial_free(sim, dial);
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = EVENT_ACCEPT,
-                                   .node = node->index,
-                                   .peer = tow_sim_link_node(dialled)->index});
+    tow_sim_record(
+        sim, &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                .kind = EVENT_ACCEPT,
+                                .node = node->index,
+                                .peer = tow_sim_link_node(dialled)->index});
     tow_sim_turn_begin(node, 0);
     listener->accept(listener->context, &accepted->base);
     TOW_ASSERT(accepted->base.handler != NULL ||
@@ -219,17 +226,18 @@ static int64_t let_in(tow_sim_t *sim, dial_t *dial, listener_t *listener)
     return TOW_TIME_NEVER;
 }
 
-/* A frozen listener does not answer; a busy one does when it comes to it. */
-static int64_t prove(tow_sim_t *sim, dial_t *dial, channel_t *there)
+/* A frozen listener does not reply; a busy one replies when its turn comes. */
+static int64_t prove(tow_sim_t *sim, tow_sim_dial_t *dial,
+                     tow_sim_channel_t *there)
 {
-    if (sim->now_ns > dial->begun_ns + sim->options.patience.dial_ns)
+    if (sim->now_ns > dial->begun_ns + sim->options.timeouts.dial_ns)
         return fail_silently(sim, dial);
     if (dial->source.node == NULL) {
         if (dial->listener_node->paused) return fail_silently(sim, dial);
         dial->source.node = dial->listener_node;
         return sim->now_ns;
     }
-    listener_t *listener;
+    tow_sim_listener_t *listener;
     (void)node_behind(sim, dial->link->address, &listener);
     if (listener == NULL || listener->id != dial->listener_id)
         return fail_at(sim, dial, tow_sim_channel_trip(sim, there->reverse),
@@ -239,16 +247,16 @@ static int64_t prove(tow_sim_t *sim, dial_t *dial, channel_t *there)
     return let_in(sim, dial, listener);
 }
 
-static int64_t dial_perform(tow_sim_t *sim, source_t *source)
+static int64_t dial_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
-    dial_t *dial = TOW_CONTAINER_OF(source, dial_t, source);
+    tow_sim_dial_t *dial = TOW_CONTAINER_OF(source, tow_sim_dial_t, source);
     if (dial->link == NULL || sim->ending) {
         dial_free(sim, dial);
         return TOW_TIME_NEVER;
     }
     tow_sim_node_t *dialler = tow_sim_link_node(dial->link);
     tow_sim_host_t *host = sim->hosts.items[dial->host_index];
-    channel_t *there = tow_sim_channel(sim, dialler->host, host);
+    tow_sim_channel_t *there = tow_sim_channel(sim, dialler->host, host);
     if (there == NULL) {
         tow_sim_out_of_memory(sim);
         return fail_silently(sim, dial);
@@ -259,15 +267,15 @@ static int64_t dial_perform(tow_sim_t *sim, source_t *source)
                                        : prove(sim, dial, there);
 }
 
-static void emit_dial(tow_sim_t *sim, emission_t *emission)
+static void emit_dial(tow_sim_t *sim, tow_sim_emission_t *emission)
 {
-    dial_t *dial = TOW_CONTAINER_OF(emission, dial_t, emission);
-    link_t *link = dial->link;
+    tow_sim_dial_t *dial = TOW_CONTAINER_OF(emission, tow_sim_dial_t, emission);
+    tow_sim_link_t *link = dial->link;
     if (link == NULL) {
         dial_free(sim, dial);
         return;
     }
-    listener_t *listener;
+    tow_sim_listener_t *listener;
     tow_sim_node_t *node = node_behind(sim, link->address, &listener);
     dial->begun_ns = sim->now_ns;
     if (node == NULL) {
@@ -277,7 +285,7 @@ static void emit_dial(tow_sim_t *sim, emission_t *emission)
         return;
     }
     dial->host_index = node->host->index;
-    channel_t *there =
+    tow_sim_channel_t *there =
         tow_sim_channel(sim, tow_sim_link_node(link)->host, node->host);
     if (there == NULL)
         tow_sim_out_of_memory(sim);
@@ -287,22 +295,23 @@ static void emit_dial(tow_sim_t *sim, emission_t *emission)
     if (there == NULL) dial_free(sim, dial);
 }
 
-void tow_sim_dial(link_t *link)
+void tow_sim_dial(tow_sim_link_t *link)
 {
     tow_sim_node_t *node = tow_sim_link_node(link);
-    dial_t *dial = tow_pool_take(&node->sim->dials);
+    tow_sim_dial_t *dial = tow_pool_take(&node->sim->dials);
     if (dial == NULL) {
         tow_sim_out_of_memory(node->sim);
         return;
     }
-    *dial = (dial_t){.emission = {.emit = emit_dial},
-                     .source = {.perform = dial_perform},
-                     .link = link};
+    *dial = (tow_sim_dial_t){.emission = {.emit = emit_dial},
+                             .source = {.perform = dial_perform},
+                             .link = link};
     link->dial = dial;
     tow_sim_emit(node, &dial->emission);
 }
 
-static bool copy_texts(link_t *link, const tow_connect_options_t *options)
+static bool copy_texts(tow_sim_link_t *link,
+                       const tow_connect_options_t *options)
 {
     link->address = tow_strdup(options->address + strlen("sim:"));
     if (link->address == NULL) return false;
@@ -319,7 +328,7 @@ tow_status_t tow_sim_connect(tow_env_t *env,
     tow_address_t address;
     TOW_RETURN_IF_ERROR(tow_sim_check_open(node));
     TOW_RETURN_IF_ERROR(parse_address(options->address, &address));
-    link_t *link = tow_sim_link_create(node);
+    tow_sim_link_t *link = tow_sim_link_create(node);
     if (link == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     if (!copy_texts(link, options)) {
         tow_sim_link_kill(link);

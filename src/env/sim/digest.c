@@ -36,7 +36,8 @@ static void log_node(FILE *log, const char *name, uint32_t node)
     if (node != EVENT_NO_NODE) fprintf(log, " %s %" PRIu32, name, node);
 }
 
-void tow_sim_digest_log(const digest_t *digest, const event_t *event)
+void tow_sim_digest_log(const tow_sim_digest_t *digest,
+                        const tow_sim_event_t *event)
 {
     TOW_ASSERT(event->kind > 0 && event->kind < EVENT_KIND_COUNT);
     FILE *log = digest->log;

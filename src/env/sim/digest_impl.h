@@ -1,5 +1,5 @@
-/* The digest: what happened, folded into 64 bits, and, if somebody wants to
- * compare two runs, written down line by line. */
+/* The digest: all events folded into 64 bits and, for comparing two runs,
+ * logged line by line. */
 #ifndef TOW_ENV_SIM_DIGEST_IMPL_H_
 #define TOW_ENV_SIM_DIGEST_IMPL_H_
 
@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/macros.h"
 
-typedef enum event_kind {
+typedef enum tow_sim_event_kind {
     EVENT_START = 1,
     EVENT_TIMER,
     EVENT_POST,
@@ -35,29 +35,30 @@ typedef enum event_kind {
     EVENT_PATH,
     EVENT_CALL,
     EVENT_KIND_COUNT,
-} event_kind_t;
+} tow_sim_event_kind_t;
 
 #define EVENT_NO_NODE UINT32_MAX
 
-typedef struct event {
+typedef struct tow_sim_event {
     int64_t time_ns;
-    event_kind_t kind;
+    tow_sim_event_kind_t kind;
     uint32_t node; /* where it happened */
-    uint32_t peer; /* the other one, or EVENT_NO_NODE */
+    uint32_t peer; /* the peer's index, or EVENT_NO_NODE */
     uint32_t type;
     uint64_t size;
     uint64_t content; /* hash of the payload, or a code */
-} event_t;
+} tow_sim_event_t;
 
-typedef struct digest {
+typedef struct tow_sim_digest {
     uint64_t value;
     FILE *log; /* lent, or NULL */
-} digest_t;
+} tow_sim_digest_t;
 
-TOW_COLD void tow_sim_digest_log(const digest_t *digest, const event_t *event);
+TOW_COLD void tow_sim_digest_log(const tow_sim_digest_t *digest,
+                                 const tow_sim_event_t *event);
 
-/* A product of two changing factors, folded: each field moves all bits, order
- * matters, and no machine's endianness does. About 3 ns an event. */
+/* A folded product of two varying factors: each field affects all bits, the
+ * order matters, and endianness does not. About 3 ns per event. */
 static inline uint64_t tow_sim_digest_mix(uint64_t a, uint64_t b)
 {
     __extension__ typedef unsigned __int128 wide_t;
@@ -66,12 +67,13 @@ static inline uint64_t tow_sim_digest_mix(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-static inline void tow_sim_digest_add(digest_t *digest, const event_t *event)
+static inline void tow_sim_digest_add(tow_sim_digest_t *digest,
+                                      const tow_sim_event_t *event)
 {
     uint64_t who = (uint64_t)event->node << 32 | event->peer;
     uint64_t what = (uint64_t)event->kind << 32 | event->type;
-    /* Added to, and not only multiplied: a factor of zero must not wipe out
-     * the past. */
+    /* Added, and not only multiplied: a factor of zero must not erase the
+     * history. */
     uint64_t when = digest->value + (uint64_t)event->time_ns;
     uint64_t a = tow_sim_digest_mix(when, who);
     uint64_t b = tow_sim_digest_mix(

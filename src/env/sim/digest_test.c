@@ -5,17 +5,17 @@
 
 #include "env/sim/digest_impl.h"
 
-static const event_t plain = {.time_ns = 5,
-                              .kind = EVENT_MESSAGE,
-                              .node = 1,
-                              .peer = 2,
-                              .type = 3,
-                              .size = 4,
-                              .content = 6};
+static const tow_sim_event_t plain = {.time_ns = 5,
+                                      .kind = EVENT_MESSAGE,
+                                      .node = 1,
+                                      .peer = 2,
+                                      .type = 3,
+                                      .size = 4,
+                                      .content = 6};
 
-static uint64_t digest_of(const event_t *events, size_t count)
+static uint64_t digest_of(const tow_sim_event_t *events, size_t count)
 {
-    digest_t digest = {0};
+    tow_sim_digest_t digest = {0};
     for (size_t i = 0; i < count; i++)
         tow_sim_digest_add(&digest, &events[i]);
     return digest.value;
@@ -24,7 +24,7 @@ static uint64_t digest_of(const event_t *events, size_t count)
 static void every_field_counts(void **state)
 {
     (void)state;
-    event_t events[8];
+    tow_sim_event_t events[8];
     for (size_t i = 0; i < TOW_COUNT_OF(events); i++)
         events[i] = plain;
     events[1].time_ns++;
@@ -41,20 +41,20 @@ static void every_field_counts(void **state)
     }
 }
 
-static void order_counts(void **state)
+static void the_order_of_events_counts(void **state)
 {
     (void)state;
-    event_t forth[2] = {plain, plain};
+    tow_sim_event_t forth[2] = {plain, plain};
     forth[1].node = 9;
-    event_t back[2] = {forth[1], forth[0]};
+    tow_sim_event_t back[2] = {forth[1], forth[0]};
     assert_int_not_equal(digest_of(forth, 2), digest_of(back, 2));
 }
 
-static void the_past_is_never_wiped_out(void **state)
+static void a_zero_factor_does_not_erase_the_history(void **state)
 {
     (void)state;
-    /* Whatever comes last, what came first still shows. */
-    event_t events[2] = {plain, {.kind = EVENT_TIMER}};
+    /* Whatever comes last, the digest still depends on what came first. */
+    tow_sim_event_t events[2] = {plain, {.kind = EVENT_TIMER}};
     for (uint64_t bit = 0; bit < 64; bit++) {
         events[1].content = UINT64_C(1) << bit;
         events[0].size = 4;
@@ -64,10 +64,10 @@ static void the_past_is_never_wiped_out(void **state)
     }
 }
 
-static void the_value_is_the_same_everywhere(void **state)
+static void the_digest_is_the_same_on_every_machine(void **state)
 {
     (void)state;
-    event_t events[2] = {plain, plain};
+    tow_sim_event_t events[2] = {plain, plain};
     assert_int_equal(digest_of(events, 2), UINT64_C(0xd0271782fc8f7939));
 }
 
@@ -77,12 +77,12 @@ static void a_line_names_what_happened(void **state)
     char *text = NULL;
     size_t size;
     FILE *log = open_memstream(&text, &size);
-    digest_t digest = {.log = log};
+    tow_sim_digest_t digest = {.log = log};
     tow_sim_digest_add(&digest, &plain);
-    event_t cut = {.time_ns = 7,
-                   .kind = EVENT_CUT,
-                   .node = EVENT_NO_NODE,
-                   .peer = EVENT_NO_NODE};
+    tow_sim_event_t cut = {.time_ns = 7,
+                           .kind = EVENT_CUT,
+                           .node = EVENT_NO_NODE,
+                           .peer = EVENT_NO_NODE};
     tow_sim_digest_add(&digest, &cut);
     fclose(log);
     const char *first = "5 message node 1 peer 2 type 3 size 4 content "
@@ -93,7 +93,7 @@ static void a_line_names_what_happened(void **state)
 }
 
 TOW_TEST_MAIN(cmocka_unit_test(every_field_counts),
-              cmocka_unit_test(order_counts),
-              cmocka_unit_test(the_past_is_never_wiped_out),
-              cmocka_unit_test(the_value_is_the_same_everywhere),
+              cmocka_unit_test(the_order_of_events_counts),
+              cmocka_unit_test(a_zero_factor_does_not_erase_the_history),
+              cmocka_unit_test(the_digest_is_the_same_on_every_machine),
               cmocka_unit_test(a_line_names_what_happened))

@@ -1,14 +1,15 @@
-/* Items, and the inbox of a link: what is on its way to one end, in order of
- * arrival. The source of the link stands in the queue for the first item only,
- * so a link costs one entry however much is in flight. */
+/* Inbox items: everything in flight to one end of a link, in order of arrival.
+ * The link's source is in the queue for the first item only, so a link costs
+ * one entry however much is in flight. */
 #include <string.h>
 
 #include "env/sim/sim_impl.h"
 #include "wire/frame.h"
 
-item_t *tow_sim_item_create(tow_sim_t *sim, item_kind_t kind, uint32_t capacity)
+tow_sim_item_t *tow_sim_item_create(tow_sim_t *sim, tow_sim_item_kind_t kind,
+                                    uint32_t capacity)
 {
-    item_t *item = tow_pool_take(&sim->items);
+    tow_sim_item_t *item = tow_pool_take(&sim->items);
     if (item == NULL) goto fail;
     item->kind = kind;
     item->link = NULL;
@@ -27,7 +28,7 @@ fail:
     return NULL;
 }
 
-void tow_sim_item_free(tow_sim_t *sim, item_t *item)
+void tow_sim_item_free(tow_sim_t *sim, tow_sim_item_t *item)
 {
     if (item->kind == ITEM_DOWN) {
         tow_status_release(item->cause);
@@ -38,19 +39,19 @@ void tow_sim_item_free(tow_sim_t *sim, item_t *item)
     tow_pool_give(&sim->items, item);
 }
 
-uint8_t *tow_sim_item_bytes(item_t *item)
+uint8_t *tow_sim_item_bytes(tow_sim_item_t *item)
 {
     return item->capacity > TOW_SIM_INLINE_BYTES ? item->bytes
                                                  : item->inline_bytes;
 }
 
-static item_t *next_of(const item_t *item)
+static tow_sim_item_t *next_of(const tow_sim_item_t *item)
 {
-    return (item_t *)item->emission.next;
+    return (tow_sim_item_t *)item->emission.next;
 }
 
-void tow_sim_inbox_take(tow_sim_t *sim, link_t *link, item_t *item,
-                        int64_t time_ns)
+void tow_sim_inbox_take(tow_sim_t *sim, tow_sim_link_t *link,
+                        tow_sim_item_t *item, int64_t time_ns)
 {
     if (link->inbox_ended || link->dead) {
         tow_sim_item_free(sim, item);
@@ -59,7 +60,8 @@ void tow_sim_inbox_take(tow_sim_t *sim, link_t *link, item_t *item,
     if (link->inbox_first == NULL) {
         link->inbox_first = item;
     } else {
-        /* Nothing overtakes on a link; what follows the stalled is stalled. */
+        /* Items of a link stay in order: those behind a stalled one are
+         * stalled. */
         if (time_ns < link->inbox_last->time_ns)
             time_ns = link->inbox_last->time_ns;
         link->inbox_last->emission.next = &item->emission;
@@ -72,40 +74,40 @@ void tow_sim_inbox_take(tow_sim_t *sim, link_t *link, item_t *item,
         tow_sim_wake_source(sim, &link->source, time_ns);
 }
 
-item_t *tow_sim_inbox_pop(link_t *link)
+tow_sim_item_t *tow_sim_inbox_pop(tow_sim_link_t *link)
 {
-    item_t *item = link->inbox_first;
+    tow_sim_item_t *item = link->inbox_first;
     link->inbox_first = next_of(item);
     return item;
 }
 
-static void count_lost(tow_sim_t *sim, const item_t *item)
+static void count_lost(tow_sim_t *sim, const tow_sim_item_t *item)
 {
     if (item->kind == ITEM_MESSAGE || item->kind == ITEM_DAMAGED)
         sim->counts.messages_lost++;
 }
 
-static void free_chain(tow_sim_t *sim, item_t *item)
+static void free_chain(tow_sim_t *sim, tow_sim_item_t *item)
 {
     while (item != NULL) {
-        item_t *next = next_of(item);
+        tow_sim_item_t *next = next_of(item);
         count_lost(sim, item);
         tow_sim_item_free(sim, item);
         item = next;
     }
 }
 
-void tow_sim_inbox_clear(link_t *link)
+void tow_sim_inbox_clear(tow_sim_link_t *link)
 {
-    item_t *first = link->inbox_first;
+    tow_sim_item_t *first = link->inbox_first;
     link->inbox_first = link->inbox_last = NULL;
     free_chain(tow_sim_link_node(link)->sim, first);
 }
 
-void tow_sim_inbox_drop_stalled(link_t *link)
+void tow_sim_inbox_discard_stalled(tow_sim_link_t *link)
 {
-    item_t *before = NULL;
-    item_t *item = link->inbox_first;
+    tow_sim_item_t *before = NULL;
+    tow_sim_item_t *item = link->inbox_first;
     for (; item != NULL && item->time_ns != TOW_TIME_NEVER;
          item = next_of(item))
         before = item;
@@ -115,15 +117,15 @@ void tow_sim_inbox_drop_stalled(link_t *link)
     else
         before->emission.next = NULL;
     link->inbox_last = before;
-    /* An end of the stream would have been the last, and stalled too. */
+    /* An end of stream would have been the last, and stalled too. */
     link->inbox_ended = false;
     free_chain(tow_sim_link_node(link)->sim, item);
 }
 
-void tow_sim_inbox_release_stalled(link_t *link)
+void tow_sim_inbox_release_stalled(tow_sim_link_t *link)
 {
     tow_sim_t *sim = tow_sim_link_node(link)->sim;
-    item_t *item = link->inbox_first;
+    tow_sim_item_t *item = link->inbox_first;
     int64_t before_ns = sim->now_ns;
     for (; item != NULL; item = next_of(item)) {
         if (item->time_ns == TOW_TIME_NEVER) {

@@ -1,19 +1,19 @@
-/* Lanes: opening and closing them, the pump that sends bulk writes fragment by
- * fragment, and silence, by which a lane finds out that nobody is there. */
+/* Lanes: opening and closing, the pump that sends bulk writes fragment by
+ * fragment, and silence, by which a lane detects that its target is dead. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "env/sim/lane_impl.h"
 
-static int64_t watch_perform(tow_sim_t *sim, source_t *source);
-static int64_t news_perform(tow_sim_t *sim, source_t *source);
+static int64_t watch_perform(tow_sim_t *sim, tow_sim_source_t *source);
+static int64_t notify_perform(tow_sim_t *sim, tow_sim_source_t *source);
 
 /* -- Memory --------------------------------------------------------------- */
 
-static void try_free(lane_t *lane)
+static void try_free(tow_sim_lane_t *lane)
 {
     if (lane->pin_count > 0 || lane->pump.scheduled || lane->watch.scheduled ||
-        lane->news.scheduled)
+        lane->notify.scheduled)
         return;
     TOW_ASSERT(lane->dead && lane->transfer_count == 0);
     tow_status_release(lane->cause);
@@ -21,7 +21,7 @@ static void try_free(lane_t *lane)
     tow_free(lane);
 }
 
-void tow_sim_lane_unpin(lane_t *lane)
+void tow_sim_lane_unpin(tow_sim_lane_t *lane)
 {
     TOW_ASSERT(lane->pin_count > 0);
     lane->pin_count--;
@@ -40,7 +40,7 @@ void tow_sim_lane_address(tow_env_t *env, const void **out_bytes,
 
 static tow_status_t parse_address(tow_sim_node_t *node,
                                   const tow_lane_options_t *options,
-                                  lane_address_t *out_address)
+                                  tow_sim_lane_address_t *out_address)
 {
     const char *peer =
         options->peer_name != NULL ? options->peer_name : "a peer";
@@ -57,10 +57,10 @@ static tow_status_t parse_address(tow_sim_node_t *node,
     return TOW_OK;
 }
 
-static lane_t *lane_create(tow_sim_node_t *node,
-                           const tow_lane_options_t *options)
+static tow_sim_lane_t *lane_create(tow_sim_node_t *node,
+                                   const tow_lane_options_t *options)
 {
-    lane_t *lane = tow_calloc(1, sizeof(*lane));
+    tow_sim_lane_t *lane = tow_calloc(1, sizeof(*lane));
     if (lane == NULL) return NULL;
     if (options->peer_name != NULL) {
         lane->peer_name = tow_strdup(options->peer_name);
@@ -77,7 +77,7 @@ static lane_t *lane_create(tow_sim_node_t *node,
     lane->pin_count = 1;
     lane->pump.perform = tow_sim_pump_perform;
     lane->watch.perform = watch_perform;
-    lane->news = (source_t){.perform = news_perform, .node = node};
+    lane->notify = (tow_sim_source_t){.perform = notify_perform, .node = node};
     tow_list_init(&lane->transfers);
     tow_list_init(&lane->to_send);
     return lane;
@@ -88,12 +88,13 @@ tow_status_t tow_sim_lane_open(tow_env_t *env,
                                tow_lane_t **out_lane)
 {
     tow_sim_node_t *node = tow_sim_node_of(env);
-    lane_address_t address;
+    tow_sim_lane_address_t address;
     TOW_RETURN_IF_ERROR(tow_sim_check_open(node));
     TOW_RETURN_IF_ERROR(parse_address(node, options, &address));
     tow_sim_node_t *target = node->sim->nodes.items[address.node_index];
-    channel_t *out = tow_sim_channel(node->sim, node->host, target->host);
-    lane_t *lane = out != NULL ? lane_create(node, options) : NULL;
+    tow_sim_channel_t *out =
+        tow_sim_channel(node->sim, node->host, target->host);
+    tow_sim_lane_t *lane = out != NULL ? lane_create(node, options) : NULL;
     if (lane == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     lane->target = target;
     lane->target_incarnation = address.incarnation;
@@ -105,9 +106,9 @@ tow_status_t tow_sim_lane_open(tow_env_t *env,
 
 /* -- Sending fragments ---------------------------------------------------- */
 
-/* How much later a fragment lands because it was lost and sent again;
- * TOW_TIME_NEVER when it never got through. */
-static int64_t delay_by_loss(tow_sim_t *sim, const channel_t *channel)
+/* The delay of a fragment that was lost and resent; TOW_TIME_NEVER if no
+ * attempt succeeded. */
+static int64_t delay_by_loss(tow_sim_t *sim, const tow_sim_channel_t *channel)
 {
     int64_t delay_ns = 0;
     for (int i = 0; i <= TOW_SIM_RETRANSMIT_COUNT_MAX; i++) {
@@ -117,7 +118,7 @@ static int64_t delay_by_loss(tow_sim_t *sim, const channel_t *channel)
     return TOW_TIME_NEVER;
 }
 
-static uint64_t fragment_size(const transfer_t *transfer)
+static uint64_t fragment_size(const tow_sim_transfer_t *transfer)
 {
     uint64_t left = transfer->size - transfer->sent_bytes;
     bool paced = transfer->lane->out->path->bandwidth_bytes_per_second > 0;
@@ -125,10 +126,10 @@ static uint64_t fragment_size(const transfer_t *transfer)
                                                   : left;
 }
 
-static bool send_fragment(tow_sim_t *sim, transfer_t *transfer)
+static bool send_fragment(tow_sim_t *sim, tow_sim_transfer_t *transfer)
 {
-    channel_t *out = transfer->lane->out;
-    fragment_t *fragment = tow_pool_take(&sim->fragments);
+    tow_sim_channel_t *out = transfer->lane->out;
+    tow_sim_fragment_t *fragment = tow_pool_take(&sim->fragments);
     int64_t delay_ns = delay_by_loss(sim, out);
     if (fragment == NULL || delay_ns == TOW_TIME_NEVER) {
         if (fragment == NULL)
@@ -137,34 +138,34 @@ static bool send_fragment(tow_sim_t *sim, transfer_t *transfer)
             tow_pool_give(&sim->fragments, fragment);
         return false;
     }
-    /* One draw a statement: in an initialiser each compiler has its own order.
-     */
+    /* One draw per statement: in an initialiser, each compiler has its own
+     * order. */
     uint64_t size = fragment_size(transfer);
     int64_t landing_ns = tow_sim_channel_transit(sim, out, size) + delay_ns;
     bool damaged = tow_sim_chance(sim, out->path->corrupt_ppm);
-    *fragment =
-        (fragment_t){.time_ns = landing_ns, .size = size, .damaged = damaged};
+    *fragment = (tow_sim_fragment_t){
+        .time_ns = landing_ns, .size = size, .damaged = damaged};
     tow_sim_transfer_launch(transfer, fragment);
     if (transfer->sent_bytes == transfer->size)
         tow_list_remove(&transfer->by_queue);
     return true;
 }
 
-int64_t tow_sim_pump_perform(tow_sim_t *sim, source_t *source)
+int64_t tow_sim_pump_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
-    lane_t *lane = TOW_CONTAINER_OF(source, lane_t, pump);
+    tow_sim_lane_t *lane = TOW_CONTAINER_OF(source, tow_sim_lane_t, pump);
     if (lane->dead || tow_list_is_empty(&lane->to_send)) {
         tow_sim_source_rest(source);
         if (lane->dead) try_free(lane);
         return TOW_TIME_NEVER;
     }
     if (tow_sim_channel_is_cut(lane->out)) {
-        tow_sim_lane_hush(lane);
+        tow_sim_lane_note_silence(lane);
         return sim->now_ns + TOW_SIM_RETRANSMIT_NS;
     }
     if (tow_sim_lane_target_lives(lane)) lane->silent_since_ns = TOW_TIME_NEVER;
-    transfer_t *transfer =
-        TOW_CONTAINER_OF(lane->to_send.next, transfer_t, by_queue);
+    tow_sim_transfer_t *transfer =
+        TOW_CONTAINER_OF(lane->to_send.next, tow_sim_transfer_t, by_queue);
     if (!send_fragment(sim, transfer)) {
         tow_sim_source_rest(source);
         tow_sim_lane_break(lane,
@@ -179,22 +180,22 @@ int64_t tow_sim_pump_perform(tow_sim_t *sim, source_t *source)
 
 /* -- Silence -------------------------------------------------------------- */
 
-void tow_sim_lane_hush(lane_t *lane)
+void tow_sim_lane_note_silence(tow_sim_lane_t *lane)
 {
     tow_sim_t *sim = tow_sim_lane_node(lane)->sim;
     if (lane->broken || lane->dead) return;
     if (lane->silent_since_ns != TOW_TIME_NEVER) return;
     lane->silent_since_ns = sim->now_ns;
     tow_sim_wake_source(sim, &lane->watch,
-                        sim->now_ns + sim->options.patience.lane_ns);
+                        sim->now_ns + sim->options.timeouts.lane_ns);
 }
 
-static int64_t watch_perform(tow_sim_t *sim, source_t *source)
+static int64_t watch_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
-    lane_t *lane = TOW_CONTAINER_OF(source, lane_t, watch);
+    tow_sim_lane_t *lane = TOW_CONTAINER_OF(source, tow_sim_lane_t, watch);
     bool silent = !lane->dead && lane->silent_since_ns != TOW_TIME_NEVER;
     if (silent) {
-        int64_t end_ns = lane->silent_since_ns + sim->options.patience.lane_ns;
+        int64_t end_ns = lane->silent_since_ns + sim->options.timeouts.lane_ns;
         if (end_ns > sim->now_ns) return end_ns;
     }
     tow_sim_source_rest(source);
@@ -207,26 +208,26 @@ static int64_t watch_perform(tow_sim_t *sim, source_t *source)
     return TOW_TIME_NEVER;
 }
 
-/* When the target will know that what came from here is over: it is told, or
- * it finds out by silence. */
-static int64_t target_knows_ns(const lane_t *lane, bool told)
+/* When the target learns that transfers from here have ended: by a message, or
+ * by timeout. */
+static int64_t target_knows_ns(const tow_sim_lane_t *lane, bool told)
 {
     tow_sim_t *sim = tow_sim_lane_node(lane)->sim;
     if (told && !tow_sim_channel_is_cut(lane->out))
         return tow_sim_channel_trip(sim, lane->out);
-    return sim->now_ns + sim->options.patience.lane_ns;
+    return sim->now_ns + sim->options.timeouts.lane_ns;
 }
 
-static void fail_transfers(lane_t *lane, tow_status_t cause)
+static void fail_transfers(tow_sim_lane_t *lane, tow_status_t cause)
 {
     int64_t release_ns = target_knows_ns(lane, true);
     while (!tow_list_is_empty(&lane->transfers))
         tow_sim_transfer_fail(
-            TOW_CONTAINER_OF(lane->transfers.next, transfer_t, by_lane),
+            TOW_CONTAINER_OF(lane->transfers.next, tow_sim_transfer_t, by_lane),
             release_ns, tow_status_retain(cause));
 }
 
-void tow_sim_lane_break(lane_t *lane, tow_status_t take_cause)
+void tow_sim_lane_break(tow_sim_lane_t *lane, tow_status_t take_cause)
 {
     tow_sim_node_t *node = tow_sim_lane_node(lane);
     if (lane->broken || lane->dead) {
@@ -239,34 +240,35 @@ void tow_sim_lane_break(lane_t *lane, tow_status_t take_cause)
     fail_transfers(lane, take_cause); /* May end a lane that is closing. */
     if (closing) return;
     lane->down_due = true;
-    tow_sim_wake_source(node->sim, &lane->news, node->sim->now_ns);
+    tow_sim_wake_source(node->sim, &lane->notify, node->sim->now_ns);
 }
 
-/* -- News for the owner --------------------------------------------------- */
+/* -- Notifying the owner -------------------------------------------------- */
 
-static bool has_room(const lane_t *lane)
+static bool has_room(const tow_sim_lane_t *lane)
 {
     const tow_sim_t *sim = tow_sim_lane_node(lane)->sim;
     return lane->datagram_bytes <= sim->options.lane_bytes_max / 2 &&
            lane->transfer_count <= TOW_SIM_LANE_WRITE_COUNT_MAX / 2;
 }
 
-void tow_sim_lane_credited(lane_t *lane)
+void tow_sim_lane_credited(tow_sim_lane_t *lane)
 {
     tow_sim_t *sim = tow_sim_lane_node(lane)->sim;
     if (!lane->wants_writable || lane->dead || lane->closing) return;
     if (!has_room(lane)) return;
-    tow_sim_wake_source(sim, &lane->news,
+    tow_sim_wake_source(sim, &lane->notify,
                         tow_sim_channel_trip(sim, lane->out->reverse));
 }
 
-static void tell(tow_sim_t *sim, lane_t *lane, event_kind_t kind)
+static void notify_owner(tow_sim_t *sim, tow_sim_lane_t *lane,
+                         tow_sim_event_kind_t kind)
 {
     tow_sim_node_t *node = tow_sim_lane_node(lane);
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = kind,
-                                   .node = node->index,
-                                   .peer = lane->target->index});
+    tow_sim_record(sim, &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                           .kind = kind,
+                                           .node = node->index,
+                                           .peer = lane->target->index});
     bool wanted =
         kind == EVENT_LANE_DOWN ? lane->down != NULL : lane->writable != NULL;
     if (!wanted) return;
@@ -278,17 +280,17 @@ static void tell(tow_sim_t *sim, lane_t *lane, event_kind_t kind)
     tow_sim_turn_end(node);
 }
 
-static int64_t news_perform(tow_sim_t *sim, source_t *source)
+static int64_t notify_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
-    lane_t *lane = TOW_CONTAINER_OF(source, lane_t, news);
+    tow_sim_lane_t *lane = TOW_CONTAINER_OF(source, tow_sim_lane_t, notify);
     bool listening = !lane->dead && !lane->closing;
     if (listening && lane->down_due) {
         lane->down_due = false;
-        tell(sim, lane, EVENT_LANE_DOWN);
+        notify_owner(sim, lane, EVENT_LANE_DOWN);
     } else if (listening && !lane->broken && lane->wants_writable &&
                has_room(lane)) {
         lane->wants_writable = false;
-        tell(sim, lane, EVENT_LANE_WRITABLE);
+        notify_owner(sim, lane, EVENT_LANE_WRITABLE);
     }
     if (lane->down_due && !lane->dead && !lane->closing) return sim->now_ns;
     tow_sim_source_rest(source);
@@ -298,10 +300,12 @@ static int64_t news_perform(tow_sim_t *sim, source_t *source)
 
 /* -- Closing -------------------------------------------------------------- */
 
-static void release_closed(tow_sim_t *sim, closure_t *closure)
+static void release_closed(tow_sim_t *sim,
+                           tow_sim_pending_close_t *pending_close)
 {
     (void)sim;
-    lane_t *lane = TOW_CONTAINER_OF(closure, lane_t, closure);
+    tow_sim_lane_t *lane =
+        TOW_CONTAINER_OF(pending_close, tow_sim_lane_t, pending_close);
     tow_sim_node_t *node = tow_sim_lane_node(lane);
     tow_list_remove(&lane->by_node);
     lane->dead = true;
@@ -309,23 +313,24 @@ static void release_closed(tow_sim_t *sim, closure_t *closure)
     if (node->alive) tow_sim_env_check_empty(node);
 }
 
-void tow_sim_lane_drained(lane_t *lane)
+void tow_sim_lane_drained(tow_sim_lane_t *lane)
 {
     tow_sim_node_t *node = tow_sim_lane_node(lane);
-    if (!lane->closing || lane->transfer_count > 0 || lane->closure.release)
+    if (!lane->closing || lane->transfer_count > 0 ||
+        lane->pending_close.release)
         return;
-    lane->closure.release = release_closed;
-    tow_sim_close_later(node, &lane->closure);
+    lane->pending_close.release = release_closed;
+    tow_sim_close_later(node, &lane->pending_close);
 }
 
 void tow_sim_lane_close(tow_lane_t *base, tow_lane_close_mode_t mode,
                         tow_closed_t closed)
 {
-    lane_t *lane = (lane_t *)base;
+    tow_sim_lane_t *lane = (tow_sim_lane_t *)base;
     tow_sim_node_t *node = tow_sim_lane_node(lane);
     TOW_ASSERT(!lane->closing);
     lane->closing = true;
-    lane->closure.closed = closed;
+    lane->pending_close.closed = closed;
     if (mode == TOW_LANE_CLOSE_FORCE) {
         tow_status_t cause =
             TOW_ERROR(TOW_UNAVAILABLE, "the lane to %s was closed by force",
@@ -338,8 +343,8 @@ void tow_sim_lane_close(tow_lane_t *base, tow_lane_close_mode_t mode,
     tow_sim_lane_drained(lane);
 }
 
-/* Lanes that close by themselves are made to hurry. */
-static void force(lane_t *lane)
+/* Lanes that are closing gracefully are forced. */
+static void force(tow_sim_lane_t *lane)
 {
     if (!lane->closing) {
         tow_sim_lane_close(&lane->base, TOW_LANE_CLOSE_FORCE,
@@ -354,23 +359,24 @@ static void force(lane_t *lane)
 void tow_sim_lanes_close(tow_sim_node_t *node)
 {
     for (tow_list_t *at = node->lanes.next; at != &node->lanes; at = at->next)
-        force(TOW_CONTAINER_OF(at, lane_t, by_node));
+        force(TOW_CONTAINER_OF(at, tow_sim_lane_t, by_node));
 }
 
-static void kill(lane_t *lane)
+static void kill(tow_sim_lane_t *lane)
 {
     int64_t release_ns = target_knows_ns(lane, false);
     while (!tow_list_is_empty(&lane->transfers))
         tow_sim_transfer_orphan(
-            TOW_CONTAINER_OF(lane->transfers.next, transfer_t, by_lane),
+            TOW_CONTAINER_OF(lane->transfers.next, tow_sim_transfer_t, by_lane),
             release_ns);
-    if (lane->closure.release != NULL) return; /* The closure lets it go. */
+    if (lane->pending_close.release != NULL)
+        return; /* The pending close frees it. */
     lane->dead = true;
     tow_sim_lane_unpin(lane);
 }
 
-void tow_sim_lanes_forget(tow_sim_node_t *node)
+void tow_sim_lanes_discard(tow_sim_node_t *node)
 {
     for (tow_list_t *at; (at = tow_list_pop_front(&node->lanes)) != NULL;)
-        kill(TOW_CONTAINER_OF(at, lane_t, by_node));
+        kill(TOW_CONTAINER_OF(at, tow_sim_lane_t, by_node));
 }

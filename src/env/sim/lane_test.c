@@ -1,4 +1,4 @@
-#include "env/sim/world_testing_impl.h"
+#include "env/sim/fixture_testing_impl.h"
 
 #include "env/sim/tuning.h"
 
@@ -191,7 +191,7 @@ static void a_message_overtakes_a_long_write(void **state)
     lanes_close(&lanes);
 }
 
-static void bad_keys_are_refused_by_what_is_wrong(void **state)
+static void bad_keys_are_refused_with_the_reason(void **state)
 {
     (void)state;
     static const struct {
@@ -219,7 +219,7 @@ static void bad_keys_are_refused_by_what_is_wrong(void **state)
     }
 }
 
-static void damage_is_silent_without_a_checksum(void **state)
+static void damage_is_undetected_without_a_checksum(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -232,7 +232,7 @@ static void damage_is_silent_without_a_checksum(void **state)
     lanes_close(&lanes);
 }
 
-static void damage_is_refused_with_a_checksum(void **state)
+static void damage_is_detected_with_a_checksum(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -266,7 +266,7 @@ static void a_damaged_write_is_sent_again(void **state)
     lanes_close(&lanes);
 }
 
-static void a_lost_fragment_is_late(void **state)
+static void a_lost_fragment_arrives_late(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -280,7 +280,7 @@ static void a_lost_fragment_is_late(void **state)
     lanes_close(&lanes);
 }
 
-static void fragments_land_in_order_whatever_is_lost(void **state)
+static void fragments_arrive_in_order_despite_loss(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 10; seed++) {
@@ -305,7 +305,7 @@ static void count_done(tow_write_t *write, tow_status_t take_status)
     tow_status_release(take_status);
 }
 
-static void there_is_a_bound_on_writes(void **state)
+static void writes_are_bounded(void **state)
 {
     (void)state;
     static tow_write_t writes[TOW_SIM_LANE_WRITE_COUNT_MAX + 1];
@@ -346,10 +346,10 @@ static tow_sim_options_t slow(void)
     return (tow_sim_options_t){
         .remote_path = {.latency_ns = MS,
                         .bandwidth_bytes_per_second = REGION_BYTES},
-        .patience.lane_ns = 3 * SECOND};
+        .timeouts.lane_ns = 3 * SECOND};
 }
 
-static void a_dead_target_is_known_by_silence(void **state)
+static void a_dead_target_is_detected_by_silence(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -367,7 +367,7 @@ static void a_dead_target_is_known_by_silence(void **state)
     lanes_close(&lanes);
 }
 
-static void a_new_life_does_not_get_the_old_ones_writes(void **state)
+static void a_new_incarnation_does_not_get_writes_to_the_old_one(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -381,7 +381,7 @@ static void a_new_life_does_not_get_the_old_ones_writes(void **state)
     lanes_close(&lanes);
 }
 
-static void closing_by_force_fails_what_is_pending_at_once(void **state)
+static void closing_by_force_fails_pending_writes_immediately(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -400,7 +400,7 @@ static void closing_by_force_fails_what_is_pending_at_once(void **state)
     lanes_close(&lanes);
 }
 
-static void closing_gently_waits_for_what_is_pending(void **state)
+static void closing_gracefully_waits_for_pending_writes(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -456,7 +456,7 @@ static void a_dead_writer_holds_a_region_until_the_lane_is_forced(void **state)
     begin_write(&lanes);
     run_until(lanes.pair.sim, SECOND / 2);
     tow_sim_crash(lanes.pair.a);
-    memset(lanes.source, 0xee, REGION_BYTES); /* Its memory is gone. */
+    memset(lanes.source, 0xee, REGION_BYTES); /* Its memory was freed. */
     tow_region_close(lanes.region, counting(&lanes.region_closed_count));
     run_for(lanes.pair.sim, SECOND);
     assert_int_equal(lanes.region_closed_count, 0);
@@ -468,7 +468,7 @@ static void a_dead_writer_holds_a_region_until_the_lane_is_forced(void **state)
     lanes_close(&lanes);
 }
 
-static void a_dead_writer_lets_go_of_a_region_in_the_end(void **state)
+static void a_dead_writer_releases_a_region_after_a_timeout(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -482,7 +482,7 @@ static void a_dead_writer_lets_go_of_a_region_in_the_end(void **state)
     lanes_close(&lanes);
 }
 
-static void the_targets_force_fails_the_writers_writes(void **state)
+static void a_forced_close_at_the_target_fails_the_writers_writes(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -498,7 +498,7 @@ static void the_targets_force_fails_the_writers_writes(void **state)
     lanes_close(&lanes);
 }
 
-static void the_targets_force_reaches_a_write_that_stalls(void **state)
+static void a_forced_close_at_the_target_ends_a_stalled_write(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -541,7 +541,7 @@ static void closing_the_env_of_either_side_ends_a_write(void **state)
     }
 }
 
-static void closing_the_env_hurries_a_gentle_close(void **state)
+static void closing_the_env_forces_a_graceful_close(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -559,7 +559,7 @@ static void closing_the_env_hurries_a_gentle_close(void **state)
     lanes_close(&lanes);
 }
 
-static void a_healed_cut_lets_a_write_go_on(void **state)
+static void a_write_continues_when_a_cut_heals(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -623,7 +623,7 @@ static void datagrams_arrive(void **state)
     lanes_close(&lanes);
 }
 
-static void datagrams_are_lost_doubled_and_put_back(void **state)
+static void datagrams_are_lost_duplicated_and_reordered(void **state)
 {
     (void)state;
     static const tow_sim_path_t paths[] = {
@@ -652,7 +652,7 @@ static void datagrams_are_lost_doubled_and_put_back(void **state)
     assert_true(overtaken[3] > 10);
 }
 
-static void a_full_lane_says_when_to_go_on(void **state)
+static void a_full_lane_becomes_writable(void **state)
 {
     (void)state;
     lanes_t lanes;
@@ -693,7 +693,7 @@ static void a_frozen_target_fills_the_lane(void **state)
     lanes_close(&lanes);
 }
 
-static void an_address_that_makes_no_sense_is_refused(void **state)
+static void a_malformed_address_is_refused(void **state)
 {
     (void)state;
     pair_t pair;
@@ -716,30 +716,30 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_write_takes_bandwidth_there_and_latency_both_ways),
     cmocka_unit_test(bytes_arrive_fragment_by_fragment),
     cmocka_unit_test(a_message_overtakes_a_long_write),
-    cmocka_unit_test(bad_keys_are_refused_by_what_is_wrong),
-    cmocka_unit_test(damage_is_silent_without_a_checksum),
-    cmocka_unit_test(damage_is_refused_with_a_checksum),
+    cmocka_unit_test(bad_keys_are_refused_with_the_reason),
+    cmocka_unit_test(damage_is_undetected_without_a_checksum),
+    cmocka_unit_test(damage_is_detected_with_a_checksum),
     cmocka_unit_test(a_damaged_write_is_sent_again),
-    cmocka_unit_test(a_lost_fragment_is_late),
-    cmocka_unit_test(fragments_land_in_order_whatever_is_lost),
-    cmocka_unit_test(there_is_a_bound_on_writes),
+    cmocka_unit_test(a_lost_fragment_arrives_late),
+    cmocka_unit_test(fragments_arrive_in_order_despite_loss),
+    cmocka_unit_test(writes_are_bounded),
     cmocka_unit_test(a_path_that_loses_everything_breaks_the_lane),
-    cmocka_unit_test(a_dead_target_is_known_by_silence),
-    cmocka_unit_test(a_new_life_does_not_get_the_old_ones_writes),
-    cmocka_unit_test(closing_by_force_fails_what_is_pending_at_once),
-    cmocka_unit_test(closing_gently_waits_for_what_is_pending),
+    cmocka_unit_test(a_dead_target_is_detected_by_silence),
+    cmocka_unit_test(a_new_incarnation_does_not_get_writes_to_the_old_one),
+    cmocka_unit_test(closing_by_force_fails_pending_writes_immediately),
+    cmocka_unit_test(closing_gracefully_waits_for_pending_writes),
     cmocka_unit_test(a_region_closes_when_nothing_is_under_way),
     cmocka_unit_test(a_closing_region_refuses_new_writes),
     cmocka_unit_test(a_dead_writer_holds_a_region_until_the_lane_is_forced),
-    cmocka_unit_test(a_dead_writer_lets_go_of_a_region_in_the_end),
-    cmocka_unit_test(the_targets_force_fails_the_writers_writes),
-    cmocka_unit_test(the_targets_force_reaches_a_write_that_stalls),
+    cmocka_unit_test(a_dead_writer_releases_a_region_after_a_timeout),
+    cmocka_unit_test(a_forced_close_at_the_target_fails_the_writers_writes),
+    cmocka_unit_test(a_forced_close_at_the_target_ends_a_stalled_write),
     cmocka_unit_test(closing_the_env_of_either_side_ends_a_write),
-    cmocka_unit_test(closing_the_env_hurries_a_gentle_close),
-    cmocka_unit_test(a_healed_cut_lets_a_write_go_on),
+    cmocka_unit_test(closing_the_env_forces_a_graceful_close),
+    cmocka_unit_test(a_write_continues_when_a_cut_heals),
     cmocka_unit_test(a_long_cut_breaks_the_lane),
     cmocka_unit_test(datagrams_arrive),
-    cmocka_unit_test(datagrams_are_lost_doubled_and_put_back),
-    cmocka_unit_test(a_full_lane_says_when_to_go_on),
+    cmocka_unit_test(datagrams_are_lost_duplicated_and_reordered),
+    cmocka_unit_test(a_full_lane_becomes_writable),
     cmocka_unit_test(a_frozen_target_fills_the_lane),
-    cmocka_unit_test(an_address_that_makes_no_sense_is_refused))
+    cmocka_unit_test(a_malformed_address_is_refused))

@@ -1,6 +1,7 @@
-/* Control links. An epoch joins two ends, one in each node; each sends straight
- * into the other's inbox, through the channel between their hosts. When the
- * epoch breaks, the ends part at once and each is told in its own time. */
+/* Control links. An epoch connects two ends, one in each node; each sends
+ * straight into the other's inbox, through the channel between their hosts.
+ * When the epoch breaks, the ends are disconnected immediately and each is
+ * notified in its own time. */
 #include <string.h>
 
 #include "base/hash.h"
@@ -9,22 +10,23 @@
 
 /* -- Memory --------------------------------------------------------------- */
 
-link_t *tow_sim_link_create(tow_sim_node_t *node)
+tow_sim_link_t *tow_sim_link_create(tow_sim_node_t *node)
 {
-    link_t *link = tow_pool_take(&node->sim->links);
+    tow_sim_link_t *link = tow_pool_take(&node->sim->links);
     if (link == NULL) return NULL;
     memset(link, 0, sizeof(*link));
     link->base.env = &node->env;
     link->base.state = TOW_LINK_DIALLING;
-    link->source = (source_t){.perform = tow_sim_link_perform, .node = node};
+    link->source =
+        (tow_sim_source_t){.perform = tow_sim_link_perform, .node = node};
     link->peer_index = EVENT_NO_NODE;
-    link->pin_count = 1; /* Its owner: until it has been told of the end. */
+    link->pin_count = 1; /* The owner's, until it has learned of the end. */
     tow_list_init(&link->by_channel);
     tow_list_append(&node->links, &link->by_node);
     return link;
 }
 
-static void try_free(tow_sim_t *sim, link_t *link)
+static void try_free(tow_sim_t *sim, tow_sim_link_t *link)
 {
     if (link->pin_count > 0 || link->source.scheduled) return;
     TOW_ASSERT(link->dead && link->inbox_first == NULL);
@@ -33,7 +35,7 @@ static void try_free(tow_sim_t *sim, link_t *link)
     tow_pool_give(&sim->links, link);
 }
 
-void tow_sim_link_unpin(tow_sim_t *sim, link_t *link)
+void tow_sim_link_unpin(tow_sim_t *sim, tow_sim_link_t *link)
 {
     TOW_ASSERT(link->pin_count > 0);
     link->pin_count--;
@@ -42,7 +44,8 @@ void tow_sim_link_unpin(tow_sim_t *sim, link_t *link)
 
 /* -- Epochs --------------------------------------------------------------- */
 
-static void enter_epoch(link_t *link, link_t *remote, channel_t *out)
+static void enter_epoch(tow_sim_link_t *link, tow_sim_link_t *remote,
+                        tow_sim_channel_t *out)
 {
     link->remote = remote;
     link->out = out;
@@ -53,7 +56,7 @@ static void enter_epoch(link_t *link, link_t *remote, channel_t *out)
     tow_list_append(&out->links, &link->by_channel);
 }
 
-static void leave_epoch(link_t *link)
+static void leave_epoch(tow_sim_link_t *link)
 {
     tow_sim_t *sim = tow_sim_link_node(link)->sim;
     tow_sim_inbox_clear(link);
@@ -62,11 +65,12 @@ static void leave_epoch(link_t *link)
     link->writing = NULL;
 }
 
-static bool announce(link_t *link, link_t *remote, int64_t time_ns)
+static bool announce(tow_sim_link_t *link, tow_sim_link_t *remote,
+                     int64_t time_ns)
 {
     tow_sim_node_t *peer = tow_sim_link_node(remote);
     tow_sim_t *sim = peer->sim;
-    item_t *item = tow_sim_item_create(sim, ITEM_UP, 0);
+    tow_sim_item_t *item = tow_sim_item_create(sim, ITEM_UP, 0);
     if (item == NULL) return false;
     item->up.peer = peer;
     item->up.incarnation = peer->incarnation;
@@ -74,12 +78,12 @@ static bool announce(link_t *link, link_t *remote, int64_t time_ns)
     return true;
 }
 
-bool tow_sim_link_join(link_t *dialled, link_t *accepted)
+bool tow_sim_link_connect(tow_sim_link_t *dialled, tow_sim_link_t *accepted)
 {
     tow_sim_node_t *near = tow_sim_link_node(accepted);
     tow_sim_node_t *far = tow_sim_link_node(dialled);
     tow_sim_t *sim = near->sim;
-    channel_t *out = tow_sim_channel(sim, near->host, far->host);
+    tow_sim_channel_t *out = tow_sim_channel(sim, near->host, far->host);
     if (out == NULL) return false;
     enter_epoch(accepted, dialled, out);
     enter_epoch(dialled, accepted, out->reverse);
@@ -87,41 +91,42 @@ bool tow_sim_link_join(link_t *dialled, link_t *accepted)
            announce(dialled, accepted, tow_sim_channel_trip(sim, out));
 }
 
-link_t *tow_sim_link_part(link_t *link)
+tow_sim_link_t *tow_sim_link_disconnect(tow_sim_link_t *link)
 {
-    link_t *remote = link->remote;
+    tow_sim_link_t *remote = link->remote;
     link->remote = NULL;
     if (remote != NULL) remote->remote = NULL;
     return remote;
 }
 
-void tow_sim_link_end_at(link_t *link, int64_t time_ns, tow_status_t take_cause)
+void tow_sim_link_end_at(tow_sim_link_t *link, int64_t time_ns,
+                         tow_status_t take_cause)
 {
     tow_sim_t *sim = tow_sim_link_node(link)->sim;
-    item_t *item = tow_sim_item_create(sim, ITEM_DOWN, 0);
+    tow_sim_item_t *item = tow_sim_item_create(sim, ITEM_DOWN, 0);
     if (item == NULL) {
-        tow_status_ignore(take_cause, "the run has failed for want of memory");
+        tow_status_ignore(take_cause, "the run has failed: out of memory");
         return;
     }
     item->cause = take_cause;
     tow_sim_inbox_take(sim, link, item, time_ns);
 }
 
-void tow_sim_link_end_remote(link_t *link, const char *what)
+void tow_sim_link_end_remote(tow_sim_link_t *link, const char *what)
 {
     tow_sim_node_t *node = tow_sim_link_node(link);
-    channel_t *out = link->out;
-    link_t *remote = tow_sim_link_part(link);
+    tow_sim_channel_t *out = link->out;
+    tow_sim_link_t *remote = tow_sim_link_disconnect(link);
     if (remote == NULL || tow_sim_channel_is_cut(out)) return;
     tow_sim_link_end_at(remote, tow_sim_channel_trip(node->sim, out),
                         TOW_ERROR(TOW_UNAVAILABLE, "%s %s", node->name, what));
 }
 
-void tow_sim_link_kill(link_t *link)
+void tow_sim_link_kill(tow_sim_link_t *link)
 {
     tow_sim_t *sim = tow_sim_link_node(link)->sim;
     if (link->base.state == TOW_LINK_CLOSING) return;
-    tow_sim_dial_abandon(link);
+    tow_sim_dial_discard(link);
     tow_sim_link_end_remote(link, "died");
     leave_epoch(link);
     tow_list_remove(&link->by_node);
@@ -129,7 +134,7 @@ void tow_sim_link_kill(link_t *link)
     tow_sim_link_unpin(sim, link);
 }
 
-void tow_sim_link_healed(link_t *link)
+void tow_sim_link_healed(tow_sim_link_t *link)
 {
     tow_sim_t *sim = tow_sim_link_node(link)->sim;
     if (tow_sim_channel_is_cut(link->out->reverse)) return;
@@ -145,19 +150,21 @@ void tow_sim_link_healed(link_t *link)
 
 /* -- Receiving ------------------------------------------------------------ */
 
-static void record(tow_sim_t *sim, const link_t *link, event_kind_t kind,
-                   const tow_message_t *message, uint64_t content)
+static void record(tow_sim_t *sim, const tow_sim_link_t *link,
+                   tow_sim_event_kind_t kind, const tow_message_t *message,
+                   uint64_t content)
 {
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = kind,
-                                   .node = tow_sim_link_node(link)->index,
-                                   .peer = link->peer_index,
-                                   .type = message->type,
-                                   .size = message->size,
-                                   .content = content});
+    tow_sim_record(sim,
+                   &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                      .kind = kind,
+                                      .node = tow_sim_link_node(link)->index,
+                                      .peer = link->peer_index,
+                                      .type = message->type,
+                                      .size = message->size,
+                                      .content = content});
 }
 
-static void deliver_bytes(tow_sim_t *sim, link_t *link,
+static void deliver_bytes(tow_sim_t *sim, tow_sim_link_t *link,
                           const tow_message_t *message)
 {
     tow_sim_node_t *node = tow_sim_link_node(link);
@@ -171,7 +178,7 @@ static void deliver_bytes(tow_sim_t *sim, link_t *link,
     tow_sim_turn_end(node);
 }
 
-static void redial_later(tow_sim_t *sim, link_t *link)
+static void redial_later(tow_sim_t *sim, tow_sim_link_t *link)
 {
     int64_t delay_ns = link->dial_delay_ns;
     link->dial_delay_ns = delay_ns * 2 < TOW_DIAL_DELAY_MAX_NS
@@ -179,24 +186,24 @@ static void redial_later(tow_sim_t *sim, link_t *link)
                               : TOW_DIAL_DELAY_MAX_NS;
     uint64_t half = (uint64_t)delay_ns / 2;
     delay_ns = (int64_t)(half + tow_random_below(&sim->random, half + 1));
-    item_t *item = tow_sim_item_create(sim, ITEM_REDIAL, 0);
+    tow_sim_item_t *item = tow_sim_item_create(sim, ITEM_REDIAL, 0);
     if (item != NULL)
         tow_sim_inbox_take(sim, link, item, sim->now_ns + delay_ns);
 }
 
-/* The epoch or the attempt is over for this end. */
-static void go_down(tow_sim_t *sim, link_t *link, tow_status_t cause)
+/* The epoch or the attempt has ended for this end. */
+static void go_down(tow_sim_t *sim, tow_sim_link_t *link, tow_status_t cause)
 {
     tow_sim_node_t *node = tow_sim_link_node(link);
     bool was_up = link->base.state == TOW_LINK_UP;
     bool dials = link->address != NULL;
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = EVENT_DOWN,
-                                   .node = node->index,
-                                   .peer = link->peer_index,
-                                   .type = was_up,
-                                   .size = link->base.peer.epoch,
-                                   .content = tow_status_code(cause)});
+    tow_sim_record(sim, &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                           .kind = EVENT_DOWN,
+                                           .node = node->index,
+                                           .peer = link->peer_index,
+                                           .type = was_up,
+                                           .size = link->base.peer.epoch,
+                                           .content = tow_status_code(cause)});
     if (link->remote != NULL) tow_sim_link_end_remote(link, "gave up the link");
     leave_epoch(link);
     if (was_up) {
@@ -212,9 +219,10 @@ static void go_down(tow_sim_t *sim, link_t *link, tow_status_t cause)
     tow_sim_turn_end(node);
 }
 
-/* The receiver's own code looks at the damage. A size field that grew makes it
- * wait for bytes that belong to the next frames; then the checksum tells. */
-static void deliver_damaged(tow_sim_t *sim, link_t *link, item_t *item)
+/* The real frame parser examines the damage. A size field that grew makes it
+ * wait for bytes of the next frames; then the checksum fails. */
+static void deliver_damaged(tow_sim_t *sim, tow_sim_link_t *link,
+                            tow_sim_item_t *item)
 {
     tow_frame_t frame;
     size_t needed = 0;
@@ -222,7 +230,7 @@ static void deliver_damaged(tow_sim_t *sim, link_t *link, item_t *item)
     tow_frame_result_t result =
         tow_frame_parse(tow_sim_item_bytes(item), item->size,
                         TOW_MESSAGE_SIZE_MAX, &frame, &needed, &error);
-    if (result == TOW_FRAME_READY) { /* Nobody can tell. */
+    if (result == TOW_FRAME_READY) { /* Undetectable. */
         deliver_bytes(sim, link,
                       &(tow_message_t){.type = frame.type,
                                        .size = frame.size,
@@ -239,7 +247,8 @@ static void deliver_damaged(tow_sim_t *sim, link_t *link, item_t *item)
     tow_status_release(error);
 }
 
-static void go_up(tow_sim_t *sim, link_t *link, const item_t *item)
+static void go_up(tow_sim_t *sim, tow_sim_link_t *link,
+                  const tow_sim_item_t *item)
 {
     tow_sim_node_t *node = tow_sim_link_node(link);
     tow_peer_t *peer = &link->base.peer;
@@ -250,18 +259,18 @@ static void go_up(tow_sim_t *sim, link_t *link, const item_t *item)
     link->base.state = TOW_LINK_UP;
     link->up_since_ns = sim->now_ns;
     sim->counts.epochs_begun++;
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = EVENT_UP,
-                                   .node = node->index,
-                                   .peer = item->up.peer->index,
-                                   .size = peer->epoch,
-                                   .content = peer->incarnation});
+    tow_sim_record(sim, &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                           .kind = EVENT_UP,
+                                           .node = node->index,
+                                           .peer = item->up.peer->index,
+                                           .size = peer->epoch,
+                                           .content = peer->incarnation});
     tow_sim_turn_begin(node, 0);
     link->base.handler->up(link->base.context, &link->base);
     tow_sim_turn_end(node);
 }
 
-static void deliver(tow_sim_t *sim, link_t *link, item_t *item)
+static void deliver(tow_sim_t *sim, tow_sim_link_t *link, tow_sim_item_t *item)
 {
     switch (item->kind) {
     case ITEM_MESSAGE:
@@ -278,13 +287,13 @@ static void deliver(tow_sim_t *sim, link_t *link, item_t *item)
     tow_sim_item_free(sim, item);
 }
 
-int64_t tow_sim_link_perform(tow_sim_t *sim, source_t *source)
+int64_t tow_sim_link_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
-    link_t *link = TOW_CONTAINER_OF(source, link_t, source);
-    item_t *item = link->dead ? NULL : link->inbox_first;
+    tow_sim_link_t *link = TOW_CONTAINER_OF(source, tow_sim_link_t, source);
+    tow_sim_item_t *item = link->dead ? NULL : link->inbox_first;
     if (item != NULL && item->time_ns <= sim->now_ns)
         deliver(sim, link, tow_sim_inbox_pop(link));
-    item_t *next = link->inbox_first;
+    tow_sim_item_t *next = link->inbox_first;
     if (next != NULL && next->time_ns != TOW_TIME_NEVER)
         return next->time_ns > sim->now_ns ? next->time_ns : sim->now_ns;
     tow_sim_source_rest(source);
@@ -294,21 +303,23 @@ int64_t tow_sim_link_perform(tow_sim_t *sim, source_t *source)
 
 /* -- Closing -------------------------------------------------------------- */
 
-static void release_closed(tow_sim_t *sim, closure_t *closure)
+static void release_closed(tow_sim_t *sim,
+                           tow_sim_pending_close_t *pending_close)
 {
-    link_t *link = TOW_CONTAINER_OF(closure, link_t, closure);
+    tow_sim_link_t *link =
+        TOW_CONTAINER_OF(pending_close, tow_sim_link_t, pending_close);
     tow_sim_link_unpin(sim, link);
 }
 
 void tow_sim_link_close(tow_link_t *base, tow_closed_t closed)
 {
-    link_t *link = (link_t *)base;
+    tow_sim_link_t *link = (tow_sim_link_t *)base;
     tow_sim_node_t *node = tow_sim_link_node(link);
     TOW_ASSERT(base->state != TOW_LINK_CLOSING && link->writing == NULL);
     base->state = TOW_LINK_CLOSING;
-    tow_sim_dial_abandon(link);
+    tow_sim_dial_discard(link);
     if (link->remote != NULL) {
-        item_t *end = tow_sim_item_create(node->sim, ITEM_DOWN, 0);
+        tow_sim_item_t *end = tow_sim_item_create(node->sim, ITEM_DOWN, 0);
         if (end != NULL) {
             end->cause =
                 TOW_ERROR(TOW_UNAVAILABLE, "%s closed the link", node->name);
@@ -318,6 +329,7 @@ void tow_sim_link_close(tow_link_t *base, tow_closed_t closed)
     leave_epoch(link);
     link->dead = link->inbox_ended = true;
     tow_list_remove(&link->by_node);
-    link->closure = (closure_t){.release = release_closed, .closed = closed};
-    tow_sim_close_later(node, &link->closure);
+    link->pending_close =
+        (tow_sim_pending_close_t){.release = release_closed, .closed = closed};
+    tow_sim_close_later(node, &link->pending_close);
 }

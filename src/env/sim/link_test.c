@@ -1,4 +1,4 @@
-#include "env/sim/world_testing_impl.h"
+#include "env/sim/fixture_testing_impl.h"
 
 #include "env/sim/tuning.h"
 #include "wire/frame.h"
@@ -6,8 +6,8 @@
 static tow_sim_options_t with_latency(int64_t latency_ns)
 {
     return (tow_sim_options_t){.remote_path.latency_ns = latency_ns,
-                               .patience.link_ns = 2 * SECOND,
-                               .patience.dial_ns = SECOND};
+                               .timeouts.link_ns = 2 * SECOND,
+                               .timeouts.dial_ns = SECOND};
 }
 
 static void cut_from_a(pair_t *pair, tow_sim_direction_t direction)
@@ -154,7 +154,7 @@ static void a_frozen_peer_fills_the_link(void **state)
     run_for(pair.sim, 10 * SECOND);
     assert_int_equal(pair.accepted.message_count, 0);
     assert_int_equal(pair.dialled.down_count,
-                     0); /* Its kernel still answers. */
+                     0); /* Its kernel still acknowledges. */
     assert_int_equal(fill(&pair.dialled), 0);
     tow_sim_resume(pair.b);
     run_idle(pair.sim);
@@ -189,7 +189,7 @@ static void a_message_of_the_largest_size_fits_when_half_is_free(void **state)
 
 /* -- The end of an epoch -------------------------------------------------- */
 
-static void closing_delivers_what_was_sent_and_then_the_end(void **state)
+static void closing_delivers_sent_messages_then_the_end(void **state)
 {
     (void)state;
     pair_t pair;
@@ -222,7 +222,7 @@ static void no_callback_follows_a_close(void **state)
     assert_int_equal(pair.accepted.message_count, 1);
     assert_int_equal(pair.accepted.closed_count, 1);
     assert_int_equal(pair.accepted.down_count, 0);
-    /* The dialler heard of it and is in again. */
+    /* The dialler has noticed and is connected again. */
     assert_int_equal(pair.dialled.down_count, 1);
     assert_int_equal(pair.dialled.up_count, 2);
     pair_close(&pair);
@@ -282,7 +282,7 @@ static void a_damaged_message_is_noticed_by_the_receiver(void **state)
 
 /* -- Dialling ------------------------------------------------------------- */
 
-static void nobody_there_is_told_and_tried_again(void **state)
+static void missing_listener_is_reported_and_redialled(void **state)
 {
     (void)state;
     pair_t pair;
@@ -293,7 +293,7 @@ static void nobody_there_is_told_and_tried_again(void **state)
     assert_int_equal(pair.dialled.last_cause, TOW_UNAVAILABLE);
     assert_int_equal(pair.dialled.last_ns, 2 * MS);
     run_until(pair.sim, 30 * SECOND);
-    /* 10 ms, doubling, to 5 s: seven to come below a second, then slower. */
+    /* 10 ms, doubling, to 5 s: seven attempts below a second, then slower. */
     assert_in_range(pair.dialled.down_count, 10, 25);
     listen_as_b(&pair);
     run_for(pair.sim, 6 * SECOND);
@@ -316,7 +316,7 @@ static void an_unknown_name_fails_too(void **state)
     pair_close(&pair);
 }
 
-static void addresses_of_other_worlds_are_refused(void **state)
+static void addresses_of_other_envs_are_refused(void **state)
 {
     (void)state;
     pair_t pair;
@@ -336,7 +336,7 @@ static void addresses_of_other_worlds_are_refused(void **state)
     pair_close(&pair);
 }
 
-static void an_address_is_listened_at_once_only(void **state)
+static void an_address_has_one_listener_at_a_time(void **state)
 {
     (void)state;
     pair_t pair;
@@ -354,7 +354,7 @@ static void an_address_is_listened_at_once_only(void **state)
     pair_close(&pair);
 }
 
-static void another_peer_than_the_expected_is_refused(void **state)
+static void a_peer_with_an_unexpected_name_is_refused(void **state)
 {
     (void)state;
     pair_t pair;
@@ -378,7 +378,7 @@ static void refuse(void *context, tow_link_t *link)
     tow_link_close(link, tell_end(context));
 }
 
-static void who_closes_in_accept_refuses(void **state)
+static void closing_in_accept_refuses_the_peer(void **state)
 {
     (void)state;
     pair_t pair;
@@ -439,7 +439,7 @@ static void a_short_cut_only_delays(void **state)
     }
 }
 
-static void what_left_before_the_cut_arrives(void **state)
+static void messages_in_flight_before_the_cut_arrive(void **state)
 {
     (void)state;
     pair_t pair;
@@ -480,7 +480,7 @@ static void a_long_cut_ends_the_epoch_on_both_sides(void **state)
         run_for(pair.sim, SECOND);
         assert_true(pair.dialled.down_count >= 1);
         assert_int_equal(pair.accepted.down_count, 1);
-        /* Attempts into the cut get no answer. */
+        /* Attempts into the cut get no reply. */
         assert_int_equal(pair.dialled.up_count, 1);
         tow_sim_heal(pair.sim, 0);
         run_for(pair.sim, 10 * SECOND);
@@ -490,7 +490,7 @@ static void a_long_cut_ends_the_epoch_on_both_sides(void **state)
     }
 }
 
-static void a_cut_in_mid_handshake_is_no_answer(void **state)
+static void a_cut_in_mid_handshake_times_out(void **state)
 {
     (void)state;
     pair_t pair;
@@ -506,7 +506,7 @@ static void a_cut_in_mid_handshake_is_no_answer(void **state)
     pair_close(&pair);
 }
 
-static void who_dies_behind_a_cut_is_missed_when_it_heals(void **state)
+static void a_death_behind_a_cut_is_noticed_when_it_heals(void **state)
 {
     (void)state;
     pair_t pair;
@@ -522,7 +522,7 @@ static void who_dies_behind_a_cut_is_missed_when_it_heals(void **state)
     pair_close(&pair);
 }
 
-static void a_close_behind_a_cut_is_heard_when_it_heals(void **state)
+static void a_close_behind_a_cut_is_noticed_when_it_heals(void **state)
 {
     (void)state;
     pair_t pair;
@@ -539,7 +539,7 @@ static void a_close_behind_a_cut_is_heard_when_it_heals(void **state)
     pair_close(&pair);
 }
 
-static void credit_that_a_cut_held_back_is_given_when_it_heals(void **state)
+static void credit_stalled_by_a_cut_arrives_when_it_heals(void **state)
 {
     (void)state;
     pair_t pair;
@@ -565,22 +565,22 @@ TOW_TEST_MAIN(
     cmocka_unit_test(large_and_empty_messages_arrive_whole),
     cmocka_unit_test(a_frozen_peer_fills_the_link),
     cmocka_unit_test(a_message_of_the_largest_size_fits_when_half_is_free),
-    cmocka_unit_test(closing_delivers_what_was_sent_and_then_the_end),
+    cmocka_unit_test(closing_delivers_sent_messages_then_the_end),
     cmocka_unit_test(no_callback_follows_a_close),
     cmocka_unit_test(a_lost_message_breaks_the_epoch_on_both_sides),
     cmocka_unit_test(a_damaged_message_is_noticed_by_the_receiver),
-    cmocka_unit_test(nobody_there_is_told_and_tried_again),
+    cmocka_unit_test(missing_listener_is_reported_and_redialled),
     cmocka_unit_test(an_unknown_name_fails_too),
-    cmocka_unit_test(addresses_of_other_worlds_are_refused),
-    cmocka_unit_test(an_address_is_listened_at_once_only),
-    cmocka_unit_test(another_peer_than_the_expected_is_refused),
-    cmocka_unit_test(who_closes_in_accept_refuses),
+    cmocka_unit_test(addresses_of_other_envs_are_refused),
+    cmocka_unit_test(an_address_has_one_listener_at_a_time),
+    cmocka_unit_test(a_peer_with_an_unexpected_name_is_refused),
+    cmocka_unit_test(closing_in_accept_refuses_the_peer),
     cmocka_unit_test(a_frozen_listener_does_not_answer),
     cmocka_unit_test(a_short_cut_only_delays),
-    cmocka_unit_test(what_left_before_the_cut_arrives),
+    cmocka_unit_test(messages_in_flight_before_the_cut_arrive),
     cmocka_unit_test(a_one_way_cut_lets_the_other_way_through),
     cmocka_unit_test(a_long_cut_ends_the_epoch_on_both_sides),
-    cmocka_unit_test(a_cut_in_mid_handshake_is_no_answer),
-    cmocka_unit_test(who_dies_behind_a_cut_is_missed_when_it_heals),
-    cmocka_unit_test(a_close_behind_a_cut_is_heard_when_it_heals),
-    cmocka_unit_test(credit_that_a_cut_held_back_is_given_when_it_heals))
+    cmocka_unit_test(a_cut_in_mid_handshake_times_out),
+    cmocka_unit_test(a_death_behind_a_cut_is_noticed_when_it_heals),
+    cmocka_unit_test(a_close_behind_a_cut_is_noticed_when_it_heals),
+    cmocka_unit_test(credit_stalled_by_a_cut_arrives_when_it_heals))

@@ -1,4 +1,4 @@
-/* The life of a node: made, started, crashed, restarted, paused, closed. */
+/* Nodes: creating, starting, crashing, restarting, pausing, closing. */
 #include <string.h>
 
 #include "env/sim/sim_impl.h"
@@ -6,39 +6,41 @@
 
 #define LANE_ADDRESS_MAGIC 0x656e616cu /* "lane" */
 
-/* -- Pulse ---------------------------------------------------------------- */
+/* -- Event sources of an incarnation -------------------------------------- */
 
-pulse_t *tow_sim_pulse_create(tow_sim_node_t *node)
+tow_sim_node_sources_t *tow_sim_node_sources_create(tow_sim_node_t *node)
 {
-    pulse_t *pulse = tow_calloc(1, sizeof(*pulse));
-    if (pulse == NULL) return NULL;
-    pulse->node = node;
-    pulse->wake.perform = tow_sim_wake_perform;
-    pulse->alarm.perform = tow_sim_alarm_perform;
-    pulse->due = (source_t){.perform = tow_sim_due_perform, .node = node};
-    pulse->chores = (source_t){.perform = tow_sim_chores_perform, .node = node};
-    return pulse;
+    tow_sim_node_sources_t *node_sources = tow_calloc(1, sizeof(*node_sources));
+    if (node_sources == NULL) return NULL;
+    node_sources->node = node;
+    node_sources->wake.perform = tow_sim_wake_perform;
+    node_sources->alarm.perform = tow_sim_alarm_perform;
+    node_sources->due =
+        (tow_sim_source_t){.perform = tow_sim_due_perform, .node = node};
+    node_sources->node_events = (tow_sim_source_t){
+        .perform = tow_sim_node_events_perform, .node = node};
+    return node_sources;
 }
 
-void tow_sim_pulse_try_free(pulse_t *pulse)
+void tow_sim_node_sources_try_free(tow_sim_node_sources_t *node_sources)
 {
-    if (pulse->node != NULL || pulse->alarm_count > 0) return;
-    if (pulse->wake.scheduled || pulse->due.scheduled) return;
-    if (pulse->chores.scheduled) return;
-    tow_free(pulse);
+    if (node_sources->node != NULL || node_sources->alarm_count > 0) return;
+    if (node_sources->wake.scheduled || node_sources->due.scheduled) return;
+    if (node_sources->node_events.scheduled) return;
+    tow_free(node_sources);
 }
 
-static void pulse_end(tow_sim_node_t *node)
+static void discard_node_sources(tow_sim_node_t *node)
 {
-    pulse_t *pulse = node->pulse;
-    node->pulse = NULL;
-    if (pulse == NULL) return;
-    pulse->node = NULL;
-    pulse->due.node = pulse->chores.node = NULL;
-    tow_sim_pulse_try_free(pulse);
+    tow_sim_node_sources_t *node_sources = node->node_sources;
+    node->node_sources = NULL;
+    if (node_sources == NULL) return;
+    node_sources->node = NULL;
+    node_sources->due.node = node_sources->node_events.node = NULL;
+    tow_sim_node_sources_try_free(node_sources);
 }
 
-/* -- Making --------------------------------------------------------------- */
+/* -- Creating ------------------------------------------------------------- */
 
 static int64_t wall_ns(void *context)
 {
@@ -59,11 +61,12 @@ static void set_up_env(tow_sim_node_t *node)
     node->env.log.wall_context = sim;
 }
 
-/* Everything that one life has, as it is at birth. */
-static tow_status_t begin_life(tow_sim_node_t *node)
+/* The initial state of an incarnation. */
+static tow_status_t start_incarnation(tow_sim_node_t *node)
 {
-    node->pulse = tow_sim_pulse_create(node);
-    if (node->pulse == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    node->node_sources = tow_sim_node_sources_create(node);
+    if (node->node_sources == NULL)
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     node->incarnation++;
     set_up_env(node);
     node->alive = true;
@@ -73,12 +76,13 @@ static tow_status_t begin_life(tow_sim_node_t *node)
     node->region_id_last = 0;
     node->datagram_arrived = NULL;
     node->datagram_context = NULL;
-    node->lane_address = (lane_address_t){.magic = LANE_ADDRESS_MAGIC,
-                                          .node_index = node->index,
-                                          .incarnation = node->incarnation};
+    node->lane_address =
+        (tow_sim_lane_address_t){.magic = LANE_ADDRESS_MAGIC,
+                                 .node_index = node->index,
+                                 .incarnation = node->incarnation};
     if (node->program != NULL) {
         node->start_due = true;
-        tow_sim_chores_wake(node);
+        tow_sim_node_events_wake(node);
     }
     return TOW_OK;
 }
@@ -100,7 +104,7 @@ static tow_status_t check_name(const tow_sim_t *sim, const char *name)
     return TOW_OK;
 }
 
-static tow_status_t add_to_world(tow_sim_t *sim, tow_sim_node_t *node)
+static tow_status_t add_to_simulation(tow_sim_t *sim, tow_sim_node_t *node)
 {
     if (sim->nodes.count == TOW_SIM_NODE_COUNT_MAX)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED, "more than %u nodes",
@@ -121,8 +125,8 @@ static tow_status_t build_node(tow_sim_t *sim, tow_sim_node_t *node,
         TOW_RETURN_IF_ERROR(tow_sim_host_create(
             sim, &(tow_sim_host_options_t){0}, &node->host));
     node->charges = node->host->charges;
-    TOW_RETURN_IF_ERROR(begin_life(node));
-    tow_status_t status = add_to_world(sim, node);
+    TOW_RETURN_IF_ERROR(start_incarnation(node));
+    tow_status_t status = add_to_simulation(sim, node);
     if (status != TOW_OK) node->alive = false;
     return status;
 }
@@ -147,7 +151,7 @@ tow_status_t tow_sim_node_create(tow_sim_t *sim,
     tow_list_init(&node->lanes);
     tow_status_t status = build_node(sim, node, options);
     if (status != TOW_OK) {
-        pulse_end(node);
+        discard_node_sources(node);
         tow_sim_node_destroy(node);
         return tow_status_annotate(status, "creating node %s", options->name);
     }
@@ -163,28 +167,29 @@ void tow_sim_node_destroy(tow_sim_node_t *node)
     tow_free(node);
 }
 
-/* -- Life and death ------------------------------------------------------- */
+/* -- Crashing and restarting ---------------------------------------------- */
 
-static void record_fate(tow_sim_node_t *node, event_kind_t kind)
+static void record_node_change(tow_sim_node_t *node, tow_sim_event_kind_t kind)
 {
-    tow_sim_record(node->sim, &(event_t){.time_ns = node->sim->now_ns,
-                                         .kind = kind,
-                                         .node = node->index,
-                                         .peer = EVENT_NO_NODE,
-                                         .size = node->incarnation});
+    tow_sim_record(node->sim, &(tow_sim_event_t){.time_ns = node->sim->now_ns,
+                                                 .kind = kind,
+                                                 .node = node->index,
+                                                 .peer = EVENT_NO_NODE,
+                                                 .size = node->incarnation});
 }
 
 static void kill_all(tow_sim_node_t *node)
 {
     for (tow_list_t *at; (at = tow_list_pop_front(&node->listeners)) != NULL;)
-        tow_sim_listener_kill(TOW_CONTAINER_OF(at, listener_t, by_node));
+        tow_sim_listener_kill(
+            TOW_CONTAINER_OF(at, tow_sim_listener_t, by_node));
     for (tow_list_t *at; (at = tow_list_pop_front(&node->links)) != NULL;)
-        tow_sim_link_kill(TOW_CONTAINER_OF(at, link_t, by_node));
-    tow_sim_lanes_forget(node);
-    tow_sim_regions_forget(node);
-    tow_sim_writes_forget(node);
-    tow_sim_works_forget(node);
-    tow_sim_chores_forget(node);
+        tow_sim_link_kill(TOW_CONTAINER_OF(at, tow_sim_link_t, by_node));
+    tow_sim_lanes_discard(node);
+    tow_sim_regions_discard(node);
+    tow_sim_writes_discard(node);
+    tow_sim_works_discard(node);
+    tow_sim_node_events_discard(node);
 }
 
 void tow_sim_node_kill(tow_sim_node_t *node)
@@ -193,8 +198,8 @@ void tow_sim_node_kill(tow_sim_node_t *node)
     if (!node->alive) return;
     node->alive = false;
     kill_all(node);
-    pulse_end(node);
-    tow_sim_turn_forget(node);
+    discard_node_sources(node);
+    tow_sim_turn_discard(node);
     if (node->program != NULL && node->program->destroy != NULL &&
         node->machine != NULL)
         node->program->destroy(node->machine);
@@ -204,7 +209,7 @@ void tow_sim_node_kill(tow_sim_node_t *node)
 void tow_sim_crash(tow_sim_node_t *node)
 {
     if (!node->alive) return;
-    record_fate(node, EVENT_CRASH);
+    record_node_change(node, EVENT_CRASH);
     tow_sim_node_kill(node);
 }
 
@@ -212,26 +217,26 @@ void tow_sim_restart(tow_sim_node_t *node)
 {
     TOW_ASSERT(node->sim->current == NULL);
     if (node->alive) return;
-    tow_status_t status = begin_life(node);
+    tow_status_t status = start_incarnation(node);
     if (status != TOW_OK)
         tow_sim_fail(node->sim, status);
     else
-        record_fate(node, EVENT_RESTART);
+        record_node_change(node, EVENT_RESTART);
 }
 
 void tow_sim_pause(tow_sim_node_t *node)
 {
     if (!node->alive || node->paused) return;
     node->paused = true;
-    record_fate(node, EVENT_PAUSE);
+    record_node_change(node, EVENT_PAUSE);
 }
 
 void tow_sim_resume(tow_sim_node_t *node)
 {
     if (!node->paused) return;
     node->paused = false;
-    record_fate(node, EVENT_RESUME);
-    tow_sim_node_rouse(node);
+    record_node_change(node, EVENT_RESUME);
+    tow_sim_node_continue(node);
 }
 
 /* -- Closing -------------------------------------------------------------- */
@@ -239,12 +244,13 @@ void tow_sim_resume(tow_sim_node_t *node)
 static void close_links(tow_sim_node_t *node)
 {
     while (!tow_list_is_empty(&node->listeners)) {
-        listener_t *listener =
-            TOW_CONTAINER_OF(node->listeners.next, listener_t, by_node);
+        tow_sim_listener_t *listener =
+            TOW_CONTAINER_OF(node->listeners.next, tow_sim_listener_t, by_node);
         tow_sim_listener_close(&listener->base, (tow_closed_t){0});
     }
     while (!tow_list_is_empty(&node->links)) {
-        link_t *link = TOW_CONTAINER_OF(node->links.next, link_t, by_node);
+        tow_sim_link_t *link =
+            TOW_CONTAINER_OF(node->links.next, tow_sim_link_t, by_node);
         tow_sim_link_close(&link->base, (tow_closed_t){0});
     }
 }
@@ -262,7 +268,7 @@ void tow_sim_env_close(tow_env_t *env, tow_closed_t closed)
     tow_sim_lanes_close(node);
     tow_sim_regions_close(node);
     tow_sim_works_cancel(node);
-    tow_sim_chores_wake(node);
+    tow_sim_node_events_wake(node);
 }
 
 tow_status_t tow_sim_check_open(const tow_sim_node_t *node)
@@ -281,10 +287,10 @@ bool tow_sim_env_is_empty(const tow_sim_node_t *node)
 
 void tow_sim_env_check_empty(tow_sim_node_t *node)
 {
-    if (node->closing && !node->closed) tow_sim_chores_wake(node);
+    if (node->closing && !node->closed) tow_sim_node_events_wake(node);
 }
 
-/* -- Looking -------------------------------------------------------------- */
+/* -- Accessors ------------------------------------------------------------ */
 
 size_t tow_sim_node_count(const tow_sim_t *sim)
 {

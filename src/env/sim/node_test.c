@@ -1,19 +1,19 @@
-#include "env/sim/world_testing_impl.h"
+#include "env/sim/fixture_testing_impl.h"
 
-/* Latency is 1 ms: a dial leaves at 0, reaches the listener at 1 ms, has proved
- * itself at 5 ms, and is up at the dialler at 6 ms. */
+/* Latency is 1 ms: a dial leaves at 0, reaches the listener at 1 ms, is
+ * authenticated at 5 ms, and is up at the dialler at 6 ms. */
 #define LATENCY_NS MS
 
-static tow_sim_options_t options_of_world(void)
+static tow_sim_options_t options_with_latency(void)
 {
     return (tow_sim_options_t){
         .remote_path.latency_ns = LATENCY_NS,
-        .patience = {.link_ns = SECOND, .lane_ns = SECOND, .dial_ns = SECOND}};
+        .timeouts = {.link_ns = SECOND, .lane_ns = SECOND, .dial_ns = SECOND}};
 }
 
 static void dial_until(pair_t *pair, int64_t until_ns)
 {
-    pair_open(pair, options_of_world());
+    pair_open(pair, options_with_latency());
     listen_as_b(pair);
     dial_from_a(pair);
     if (until_ns > 0) run_until(pair->sim, until_ns);
@@ -38,10 +38,10 @@ static void a_dialler_may_die_in_any_phase(void **state)
         int calls = pair.dialled.up_count + pair.dialled.down_count;
         tow_sim_crash(pair.a);
         run_until(pair.sim, 3 * SECOND);
-        /* Nobody speaks to the dead. */
+        /* A dead node gets no callback. */
         assert_int_equal(pair.dialled.up_count + pair.dialled.down_count,
                          calls);
-        /* A listener that had let it in is told once, in its own time. */
+        /* A listener that had accepted it is notified once, in its own time. */
         assert_int_equal(pair.accepted.down_count, pair.accepted.up_count);
         assert_int_equal(pair.accepted.up_count,
                          phases_ns[i] >= 5 * LATENCY_NS);
@@ -73,7 +73,7 @@ static void a_listener_may_die_in_any_phase(void **state)
     }
 }
 
-static void a_listener_reborn_in_mid_handshake_is_a_stranger(void **state)
+static void a_listener_restarted_in_mid_handshake_refuses_the_dial(void **state)
 {
     (void)state;
     pair_t pair;
@@ -104,7 +104,7 @@ static void a_dialling_link_may_be_closed_in_any_phase(void **state)
     }
 }
 
-static void who_dies_while_closing_is_not_told(void **state)
+static void a_node_that_dies_while_closing_gets_no_callback(void **state)
 {
     (void)state;
     pair_t pair;
@@ -121,7 +121,7 @@ static void who_dies_while_closing_is_not_told(void **state)
     pair_close(&pair);
 }
 
-static void what_was_sent_before_a_crash_arrives_before_the_end(void **state)
+static void messages_sent_before_a_crash_arrive_before_the_end(void **state)
 {
     (void)state;
     pair_t pair;
@@ -164,8 +164,8 @@ static void life_destroy(void *machine)
 static const tow_sim_program_t life_program = {.start = life_start,
                                                .destroy = life_destroy};
 
-static tow_sim_node_t *begin_life(tow_sim_t *sim, const char *name,
-                                  life_t *life)
+static tow_sim_node_t *start_incarnation(tow_sim_t *sim, const char *name,
+                                         life_t *life)
 {
     tow_sim_node_t *node;
     must(tow_sim_node_create(sim,
@@ -176,13 +176,13 @@ static tow_sim_node_t *begin_life(tow_sim_t *sim, const char *name,
     return node;
 }
 
-static void each_life_is_started_and_destroyed_once(void **state)
+static void each_incarnation_is_started_and_destroyed_once(void **state)
 {
     (void)state;
     life_t life = {0};
     pair_t pair;
-    pair_open(&pair, options_of_world());
-    tow_sim_node_t *node = begin_life(pair.sim, "lives", &life);
+    pair_open(&pair, options_with_latency());
+    tow_sim_node_t *node = start_incarnation(pair.sim, "lives", &life);
     assert_int_equal(life.started, 0);
     run_idle(pair.sim);
     assert_int_equal(life.started, 1);
@@ -210,8 +210,8 @@ static void a_program_that_cannot_start_ends_the_run(void **state)
     (void)state;
     life_t life = {.fails = true};
     pair_t pair;
-    pair_open(&pair, options_of_world());
-    begin_life(pair.sim, "unwilling", &life);
+    pair_open(&pair, options_with_latency());
+    start_incarnation(pair.sim, "unwilling", &life);
     tow_status_t status = tow_sim_run(pair.sim, &(tow_sim_run_options_t){0});
     assert_int_equal(tow_status_code(status), TOW_INTERNAL);
     assert_string_equal(tow_status_message(status),
@@ -230,8 +230,8 @@ static void nodes_draw_from_generators_of_their_own(void **state)
         tow_sim_t *sim;
         must(tow_sim_create(
             &(tow_sim_options_t){.seed = 4, .log.level = TOW_LOG_OFF}, &sim));
-        begin_life(sim, "x", &lives[0]);
-        begin_life(sim, "y", &lives[1]);
+        start_incarnation(sim, "x", &lives[0]);
+        start_incarnation(sim, "y", &lives[1]);
         run_idle(sim);
         firsts[run][0] = lives[0].first_random;
         firsts[run][1] = lives[1].first_random;
@@ -246,7 +246,7 @@ static void features_are_those_that_both_have(void **state)
 {
     (void)state;
     pair_t pair;
-    pair_open(&pair, options_of_world());
+    pair_open(&pair, options_with_latency());
     tow_sim_node_t *nodes[2];
     static const uint64_t features[] = {6, 3};
     for (int i = 0; i < 2; i++)
@@ -288,11 +288,11 @@ static void a_node_logs_its_name_and_virtual_time(void **state)
     tow_sim_destroy(sim);
 }
 
-static void memory_grows_with_what_there_is(void **state)
+static void memory_count_grows_with_the_records(void **state)
 {
     (void)state;
     pair_t pair;
-    pair_open(&pair, options_of_world());
+    pair_open(&pair, options_with_latency());
     size_t two_nodes = tow_sim_memory_bytes(pair.sim);
     make_node(pair.sim, "third");
     size_t three_nodes = tow_sim_memory_bytes(pair.sim);
@@ -339,14 +339,14 @@ static void two_nodes_of_one_host_talk_over_the_local_path(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(a_dialler_may_die_in_any_phase),
     cmocka_unit_test(a_listener_may_die_in_any_phase),
-    cmocka_unit_test(a_listener_reborn_in_mid_handshake_is_a_stranger),
+    cmocka_unit_test(a_listener_restarted_in_mid_handshake_refuses_the_dial),
     cmocka_unit_test(a_dialling_link_may_be_closed_in_any_phase),
-    cmocka_unit_test(who_dies_while_closing_is_not_told),
-    cmocka_unit_test(what_was_sent_before_a_crash_arrives_before_the_end),
-    cmocka_unit_test(each_life_is_started_and_destroyed_once),
+    cmocka_unit_test(a_node_that_dies_while_closing_gets_no_callback),
+    cmocka_unit_test(messages_sent_before_a_crash_arrive_before_the_end),
+    cmocka_unit_test(each_incarnation_is_started_and_destroyed_once),
     cmocka_unit_test(a_program_that_cannot_start_ends_the_run),
     cmocka_unit_test(nodes_draw_from_generators_of_their_own),
     cmocka_unit_test(features_are_those_that_both_have),
     cmocka_unit_test(a_node_logs_its_name_and_virtual_time),
-    cmocka_unit_test(memory_grows_with_what_there_is),
+    cmocka_unit_test(memory_count_grows_with_the_records),
     cmocka_unit_test(two_nodes_of_one_host_talk_over_the_local_path))

@@ -1,15 +1,15 @@
-#include "env/sim/world_testing_impl.h"
+#include "env/sim/fixture_testing_impl.h"
 
 #define NODE_COUNT 4
 
 /* Four nodes on hosts of their own; each has a lane to each other, and counts
- * the datagrams that come in. Datagrams tell at once whether a path is cut. */
+ * incoming datagrams. Datagrams show immediately whether a path is cut. */
 typedef struct star {
     tow_sim_t *sim;
     tow_sim_node_t *nodes[NODE_COUNT];
     tow_sim_host_t *hosts[NODE_COUNT];
     tow_lane_t *lanes[NODE_COUNT][NODE_COUNT];
-    unsigned heard[NODE_COUNT]; /* a bit for each sender */
+    unsigned heard[NODE_COUNT]; /* a bit per sender */
 } star_t;
 
 static void hear(void *context, uint64_t channel, const void *bytes,
@@ -46,8 +46,8 @@ static void star_open(star_t *star)
     }
 }
 
-/* Everybody calls everybody: the answer has four bits a listener, the lowest
- * for node 0. */
+/* Every node sends to every node: the result has four bits per receiver, the
+ * lowest for node 0. */
 static unsigned who_hears_whom(star_t *star)
 {
     for (int from = 0; from < NODE_COUNT; from++) {
@@ -64,7 +64,7 @@ static unsigned who_hears_whom(star_t *star)
     return all;
 }
 
-static void a_cut_separates_two_sets_and_nobody_else(void **state)
+static void a_cut_separates_two_sets_and_no_other_hosts(void **state)
 {
     (void)state;
     star_t star;
@@ -85,7 +85,7 @@ static void a_cut_separates_two_sets_and_nobody_else(void **state)
     tow_sim_destroy(star.sim);
 }
 
-static void a_set_alone_is_cut_off_from_all_others(void **state)
+static void a_single_set_is_cut_off_from_all_other_hosts(void **state)
 {
     (void)state;
     star_t star;
@@ -114,7 +114,7 @@ static void a_one_way_cut_silences_one_direction(void **state)
     tow_sim_destroy(star.sim);
 }
 
-static void what_two_cuts_block_needs_two_healings(void **state)
+static void a_path_cut_twice_needs_two_healings(void **state)
 {
     (void)state;
     star_t star;
@@ -133,7 +133,7 @@ static void what_two_cuts_block_needs_two_healings(void **state)
     tow_sim_destroy(star.sim);
 }
 
-static void a_path_that_is_first_used_during_a_cut_is_cut(void **state)
+static void a_path_first_used_during_a_cut_is_cut(void **state)
 {
     (void)state;
     star_t star;
@@ -164,9 +164,9 @@ static void a_host_may_be_cut_off_from_itself(void **state)
     tow_sim_destroy(star.sim);
 }
 
-TOW_TEST_MAIN(cmocka_unit_test(a_cut_separates_two_sets_and_nobody_else),
-              cmocka_unit_test(a_set_alone_is_cut_off_from_all_others),
+TOW_TEST_MAIN(cmocka_unit_test(a_cut_separates_two_sets_and_no_other_hosts),
+              cmocka_unit_test(a_single_set_is_cut_off_from_all_other_hosts),
               cmocka_unit_test(a_one_way_cut_silences_one_direction),
-              cmocka_unit_test(what_two_cuts_block_needs_two_healings),
-              cmocka_unit_test(a_path_that_is_first_used_during_a_cut_is_cut),
+              cmocka_unit_test(a_path_cut_twice_needs_two_healings),
+              cmocka_unit_test(a_path_first_used_during_a_cut_is_cut),
               cmocka_unit_test(a_host_may_be_cut_off_from_itself))

@@ -9,16 +9,18 @@
 
 /* -- Heaps ---------------------------------------------------------------- */
 
-static inline bool is_sooner(const queue_entry_t *a, const queue_entry_t *b)
+static inline bool is_sooner(const tow_sim_queue_entry_t *a,
+                             const tow_sim_queue_entry_t *b)
 {
     if (a->time_ns != b->time_ns) return a->time_ns < b->time_ns;
     return a->sequence < b->sequence;
 }
 
-static void heap_push(queue_heap_t *heap, const queue_entry_t *entry)
+static void heap_push(tow_sim_queue_heap_t *heap,
+                      const tow_sim_queue_entry_t *entry)
 {
     TOW_ASSERT(heap->count < heap->capacity);
-    queue_entry_t added = *entry;
+    tow_sim_queue_entry_t added = *entry;
     size_t hole = heap->count++;
     while (hole > 0) {
         size_t parent = (hole - 1) / FAN_OUT;
@@ -29,7 +31,8 @@ static void heap_push(queue_heap_t *heap, const queue_entry_t *entry)
     heap->entries[hole] = added;
 }
 
-static size_t soonest_child(const queue_heap_t *heap, size_t first_child)
+static size_t soonest_child(const tow_sim_queue_heap_t *heap,
+                            size_t first_child)
 {
     size_t end = first_child + FAN_OUT;
     if (end > heap->count) end = heap->count;
@@ -41,8 +44,9 @@ static size_t soonest_child(const queue_heap_t *heap, size_t first_child)
     return best;
 }
 
-/* Puts `entry` where the first one was and lets it sink. */
-static void sink_from_top(queue_heap_t *heap, queue_entry_t entry)
+/* Replaces the first entry and sifts the new one down. */
+static void replace_first(tow_sim_queue_heap_t *heap,
+                          tow_sim_queue_entry_t entry)
 {
     size_t hole = 0;
     for (;;) {
@@ -56,11 +60,11 @@ static void sink_from_top(queue_heap_t *heap, queue_entry_t entry)
     heap->entries[hole] = entry;
 }
 
-static void heap_pop(queue_heap_t *heap)
+static void heap_pop(tow_sim_queue_heap_t *heap)
 {
     TOW_ASSERT(heap->count > 0);
-    queue_entry_t last = heap->entries[--heap->count];
-    if (heap->count > 0) sink_from_top(heap, last);
+    tow_sim_queue_entry_t last = heap->entries[--heap->count];
+    if (heap->count > 0) replace_first(heap, last);
 }
 
 /* -- Days ----------------------------------------------------------------- */
@@ -76,12 +80,13 @@ static size_t slot_of(int64_t day)
 }
 
 /* False when there is no memory for a chunk. */
-static bool write_down(queue_t *queue, int64_t day, const queue_entry_t *entry)
+static bool append_to_day(tow_sim_queue_t *queue, int64_t day,
+                          const tow_sim_queue_entry_t *entry)
 {
     size_t slot = slot_of(day);
-    queue_chunk_t *chunk = queue->days[slot];
+    tow_sim_queue_chunk_t *chunk = queue->days[slot];
     if (chunk == NULL || chunk->count == TOW_SIM_QUEUE_CHUNK) {
-        queue_chunk_t *fresh = tow_pool_take(&queue->chunks);
+        tow_sim_queue_chunk_t *fresh = tow_pool_take(&queue->chunks);
         if (fresh == NULL) return false;
         fresh->next = chunk;
         fresh->count = 0;
@@ -93,12 +98,12 @@ static bool write_down(queue_t *queue, int64_t day, const queue_entry_t *entry)
 }
 
 /* The first day from `today` on that has chunks; INT64_MAX if none has. */
-static int64_t next_marked_day(const queue_t *queue)
+static int64_t next_marked_day(const tow_sim_queue_t *queue)
 {
     size_t start = slot_of(queue->today);
     size_t word = start / 64;
     uint64_t bits = queue->marks[word] & (UINT64_MAX << (start % 64));
-    /* Once round, and the first word again for its lower bits. */
+    /* Once around, and the first bitmap element again for its lower bits. */
     for (size_t i = 0; i <= DAY_COUNT / 64; i++) {
         if (bits != 0) {
             size_t slot = word * 64 + (size_t)__builtin_ctzll(bits);
@@ -110,13 +115,13 @@ static int64_t next_marked_day(const queue_t *queue)
     return INT64_MAX;
 }
 
-static void pour_chunks(queue_t *queue, size_t slot)
+static void move_day_to_near(tow_sim_queue_t *queue, size_t slot)
 {
-    queue_chunk_t *chunk = queue->days[slot];
+    tow_sim_queue_chunk_t *chunk = queue->days[slot];
     queue->days[slot] = NULL;
     queue->marks[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
     while (chunk != NULL) {
-        queue_chunk_t *next = chunk->next;
+        tow_sim_queue_chunk_t *next = chunk->next;
         for (size_t i = 0; i < chunk->count; i++)
             heap_push(&queue->near, &chunk->entries[i]);
         tow_pool_give(&queue->chunks, chunk);
@@ -124,19 +129,19 @@ static void pour_chunks(queue_t *queue, size_t slot)
     }
 }
 
-static int64_t first_far_day(const queue_t *queue)
+static int64_t first_far_day(const tow_sim_queue_t *queue)
 {
     return queue->far.count > 0 ? day_of(queue->far.entries[0].time_ns)
                                 : INT64_MAX;
 }
 
-void tow_sim_queue_pour(queue_t *queue)
+void tow_sim_queue_refill(tow_sim_queue_t *queue)
 {
     TOW_ASSERT(queue->near.count == 0 && queue->count > 0);
     int64_t marked = next_marked_day(queue);
     int64_t far = first_far_day(queue);
     int64_t day = marked < far ? marked : far;
-    if (marked == day) pour_chunks(queue, slot_of(day));
+    if (marked == day) move_day_to_near(queue, slot_of(day));
     while (first_far_day(queue) <= day && queue->far.count > 0) {
         heap_push(&queue->near, &queue->far.entries[0]);
         heap_pop(&queue->far);
@@ -146,79 +151,103 @@ void tow_sim_queue_pour(queue_t *queue)
 
 /* -- The queue ------------------------------------------------------------ */
 
-void tow_sim_queue_init(queue_t *queue)
+void tow_sim_queue_init(tow_sim_queue_t *queue)
 {
-    *queue = (queue_t){0};
-    tow_pool_init(&queue->chunks, sizeof(queue_chunk_t), 0);
+    *queue = (tow_sim_queue_t){0};
+    tow_pool_init(&queue->chunks, sizeof(tow_sim_queue_chunk_t), 0);
 }
 
-void tow_sim_queue_deinit(queue_t *queue)
+void tow_sim_queue_deinit(tow_sim_queue_t *queue)
 {
     tow_free(queue->near.entries);
     tow_free(queue->far.entries);
     tow_pool_deinit(&queue->chunks);
-    *queue = (queue_t){0};
+    *queue = (tow_sim_queue_t){0};
 }
 
-static bool reserve(queue_heap_t *heap, size_t count)
+static bool reserve(tow_sim_queue_heap_t *heap, size_t count)
 {
     return count <= heap->capacity ||
            tow_vec_grow((void **)&heap->entries, &heap->capacity,
-                        sizeof(queue_entry_t), count);
+                        sizeof(tow_sim_queue_entry_t), count);
 }
 
-static void insert(queue_t *queue, const queue_entry_t *entry)
+static void insert(tow_sim_queue_t *queue, const tow_sim_queue_entry_t *entry)
 {
     int64_t day = day_of(entry->time_ns);
     if (day < queue->today)
         heap_push(&queue->near, entry);
-    else if (day - queue->today >= DAY_COUNT || !write_down(queue, day, entry))
+    else if (day - queue->today >= DAY_COUNT ||
+             !append_to_day(queue, day, entry))
         heap_push(&queue->far, entry);
 }
 
-/* Room is made here in both heaps for everything there is: nothing that comes
- * later can fail. Memory that is not written to costs nothing. */
-bool tow_sim_queue_push(queue_t *queue, int64_t time_ns, source_t *source)
+/* Both heaps get capacity for all entries here, so nothing can fail later.
+ * Memory that is never touched costs nothing. */
+bool tow_sim_queue_push(tow_sim_queue_t *queue, int64_t time_ns,
+                        tow_sim_source_t *source)
 {
     if (!reserve(&queue->near, queue->count + 1) ||
         !reserve(&queue->far, queue->count + 1))
         return false;
     queue->count++;
-    insert(queue, &(queue_entry_t){time_ns, queue->sequence++, source});
+    insert(queue, &(tow_sim_queue_entry_t){time_ns, queue->sequence++, source});
     return true;
 }
 
-const queue_entry_t *tow_sim_queue_second(const queue_t *queue)
+const tow_sim_queue_entry_t *tow_sim_queue_second(const tow_sim_queue_t *queue)
 {
     return queue->near.count > 1
                ? &queue->near.entries[soonest_child(&queue->near, 1)]
                : NULL;
 }
 
-void tow_sim_queue_pop(queue_t *queue)
+void tow_sim_queue_pop(tow_sim_queue_t *queue)
 {
     heap_pop(&queue->near);
     queue->count--;
 }
 
-void tow_sim_queue_postpone(queue_t *queue, int64_t time_ns)
+void tow_sim_queue_postpone(tow_sim_queue_t *queue, int64_t time_ns)
 {
     TOW_ASSERT(queue->near.count > 0);
-    queue_entry_t entry = queue->near.entries[0];
+    tow_sim_queue_entry_t entry = queue->near.entries[0];
     TOW_ASSERT(time_ns >= entry.time_ns);
     entry.time_ns = time_ns;
     entry.sequence = queue->sequence++;
     if (day_of(time_ns) < queue->today) {
-        sink_from_top(&queue->near, entry);
+        replace_first(&queue->near, entry);
         return;
     }
     heap_pop(&queue->near);
     insert(queue, &entry);
 }
 
-size_t tow_sim_queue_bytes(const queue_t *queue)
+size_t tow_sim_queue_bytes(const tow_sim_queue_t *queue)
 {
     size_t entries = queue->near.capacity + queue->far.capacity;
-    return entries * sizeof(queue_entry_t) +
+    return entries * sizeof(tow_sim_queue_entry_t) +
            queue->chunks.made_count * queue->chunks.object_bytes;
+}
+
+static size_t check_heap(const tow_sim_queue_heap_t *heap)
+{
+    TOW_ASSERT(heap->count <= heap->capacity);
+    for (size_t i = 1; i < heap->count; i++)
+        TOW_ASSERT(
+            !is_sooner(&heap->entries[i], &heap->entries[(i - 1) / FAN_OUT]));
+    return heap->count;
+}
+
+void tow_sim_queue_check(const tow_sim_queue_t *queue)
+{
+    size_t count = check_heap(&queue->near) + check_heap(&queue->far);
+    for (size_t slot = 0; slot < DAY_COUNT; slot++) {
+        const uint64_t mark = UINT64_C(1) << (slot % 64);
+        const tow_sim_queue_chunk_t *chunk = queue->days[slot];
+        TOW_ASSERT((chunk != NULL) == ((queue->marks[slot / 64] & mark) != 0));
+        for (; chunk != NULL; chunk = chunk->next)
+            count += chunk->count;
+    }
+    TOW_ASSERT(count == queue->count);
 }

@@ -6,18 +6,18 @@
 #include "base/random.h"
 #include "env/sim/queue_impl.h"
 
-/* The queue never looks into a source: any address will do. */
-static source_t *number(uintptr_t n)
+/* The queue never dereferences a source: any address will do. */
+static tow_sim_source_t *number(uintptr_t n)
 {
-    return (source_t *)(n * 16 + 16);
+    return (tow_sim_source_t *)(n * 16 + 16);
 }
 
-static void push(queue_t *queue, int64_t time_ns, uintptr_t n)
+static void push(tow_sim_queue_t *queue, int64_t time_ns, uintptr_t n)
 {
     assert_true(tow_sim_queue_push(queue, time_ns, number(n)));
 }
 
-static void expect_first(queue_t *queue, int64_t time_ns, uintptr_t n)
+static void expect_first(tow_sim_queue_t *queue, int64_t time_ns, uintptr_t n)
 {
     assert_int_equal(tow_sim_queue_first(queue)->time_ns, time_ns);
     assert_ptr_equal(tow_sim_queue_first(queue)->source, number(n));
@@ -26,7 +26,7 @@ static void expect_first(queue_t *queue, int64_t time_ns, uintptr_t n)
 static void equal_times_leave_in_order_of_entry(void **state)
 {
     (void)state;
-    queue_t queue;
+    tow_sim_queue_t queue;
     tow_sim_queue_init(&queue);
     for (uintptr_t i = 0; i < 100; i++)
         push(&queue, 5, i);
@@ -41,10 +41,10 @@ static void equal_times_leave_in_order_of_entry(void **state)
     tow_sim_queue_deinit(&queue);
 }
 
-static void a_postponed_entry_stands_behind_its_equals(void **state)
+static void a_postponed_entry_is_behind_entries_of_equal_time(void **state)
 {
     (void)state;
-    queue_t queue;
+    tow_sim_queue_t queue;
     tow_sim_queue_init(&queue);
     push(&queue, 1, 0);
     push(&queue, 2, 1);
@@ -62,7 +62,7 @@ static void a_postponed_entry_stands_behind_its_equals(void **state)
 static void times_never_go_back_in_a_random_run(void **state)
 {
     (void)state;
-    queue_t queue;
+    tow_sim_queue_t queue;
     tow_sim_queue_init(&queue);
     tow_random_t random;
     tow_random_init(&random, 1);
@@ -70,7 +70,7 @@ static void times_never_go_back_in_a_random_run(void **state)
     uint64_t last_sequence = 0;
     push(&queue, 0, 0);
     for (int step = 0; step < 20000 && queue.count > 0; step++) {
-        const queue_entry_t *first = tow_sim_queue_first(&queue);
+        const tow_sim_queue_entry_t *first = tow_sim_queue_first(&queue);
         assert_true(first->time_ns >= now_ns);
         if (first->time_ns == now_ns && step > 0)
             assert_true(first->sequence > last_sequence);
@@ -83,6 +83,7 @@ static void times_never_go_back_in_a_random_run(void **state)
             tow_sim_queue_postpone(&queue, later_ns);
         else
             tow_sim_queue_pop(&queue);
+        if (step % 64 == 0) tow_sim_queue_check(&queue);
     }
     tow_sim_queue_deinit(&queue);
 }
@@ -112,7 +113,7 @@ static void times_of_all_scales_leave_in_order(void **state)
     (void)state;
     static expectation_t expected[5000];
     size_t count = TOW_COUNT_OF(expected);
-    queue_t queue;
+    tow_sim_queue_t queue;
     tow_sim_queue_init(&queue);
     tow_random_t random;
     tow_random_init(&random, 9);
@@ -126,14 +127,15 @@ static void times_of_all_scales_leave_in_order(void **state)
         tow_sim_queue_pop(&queue);
     }
     assert_null(tow_sim_queue_first(&queue));
-    assert_true(tow_sim_queue_bytes(&queue) >= count * sizeof(queue_entry_t));
+    assert_true(tow_sim_queue_bytes(&queue) >=
+                count * sizeof(tow_sim_queue_entry_t));
     tow_sim_queue_deinit(&queue);
 }
 
-static void what_comes_before_a_day_that_was_poured_is_first(void **state)
+static void an_entry_before_the_refilled_day_is_first(void **state)
 {
     (void)state;
-    queue_t queue;
+    tow_sim_queue_t queue;
     tow_sim_queue_init(&queue);
     push(&queue, INT64_C(1) << 40, 0);
     expect_first(&queue, INT64_C(1) << 40, 0);
@@ -153,12 +155,12 @@ static void what_comes_before_a_day_that_was_poured_is_first(void **state)
     tow_sim_queue_deinit(&queue);
 }
 
-static void without_memory_for_days_the_order_stays(void **state)
+static void the_order_holds_without_memory_for_days(void **state)
 {
     (void)state;
-    queue_t queue;
+    tow_sim_queue_t queue;
     tow_sim_queue_init(&queue);
-    push(&queue, 10000, 0); /* Makes room in the heaps, and one chunk. */
+    push(&queue, 10000, 0); /* Allocates both heaps, and one chunk. */
     tow_alloc_fail_after(0);
     push(&queue, 9000, 1); /* Another day of the same slab. */
     tow_alloc_fail_after(UINT64_MAX);
@@ -177,7 +179,7 @@ static void without_memory_for_days_the_order_stays(void **state)
 static void a_push_without_memory_changes_nothing(void **state)
 {
     (void)state;
-    queue_t queue;
+    tow_sim_queue_t queue;
     tow_sim_queue_init(&queue);
     tow_alloc_fail_after(0);
     assert_false(tow_sim_queue_push(&queue, 1, number(0)));
@@ -189,9 +191,9 @@ static void a_push_without_memory_changes_nothing(void **state)
 
 TOW_TEST_MAIN(
     cmocka_unit_test(equal_times_leave_in_order_of_entry),
-    cmocka_unit_test(a_postponed_entry_stands_behind_its_equals),
+    cmocka_unit_test(a_postponed_entry_is_behind_entries_of_equal_time),
     cmocka_unit_test(times_never_go_back_in_a_random_run),
     cmocka_unit_test(times_of_all_scales_leave_in_order),
-    cmocka_unit_test(what_comes_before_a_day_that_was_poured_is_first),
-    cmocka_unit_test(without_memory_for_days_the_order_stays),
+    cmocka_unit_test(an_entry_before_the_refilled_day_is_first),
+    cmocka_unit_test(the_order_holds_without_memory_for_days),
     cmocka_unit_test(a_push_without_memory_changes_nothing))

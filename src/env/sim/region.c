@@ -9,7 +9,7 @@ tow_status_t tow_sim_region_open(tow_env_t *env,
 {
     tow_sim_node_t *node = tow_sim_node_of(env);
     TOW_RETURN_IF_ERROR(tow_sim_check_open(node));
-    region_t *region = tow_calloc(1, sizeof(*region));
+    tow_sim_region_t *region = tow_calloc(1, sizeof(*region));
     if (region == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     region->base.env = env;
     region->base.key.id = node->region_id_last + 1;
@@ -29,9 +29,9 @@ tow_status_t tow_sim_region_open(tow_env_t *env,
 }
 
 tow_status_t tow_sim_region_find(tow_sim_node_t *node, const tow_write_t *write,
-                                 region_t **out_region)
+                                 tow_sim_region_t **out_region)
 {
-    region_t *region = tow_map_find(&node->regions, write->key.id);
+    tow_sim_region_t *region = tow_map_find(&node->regions, write->key.id);
     if (region == NULL || region->closing)
         return TOW_ERROR(TOW_NOT_FOUND, "%s has no region %" PRIu64, node->name,
                          write->key.id);
@@ -51,27 +51,30 @@ tow_status_t tow_sim_region_find(tow_sim_node_t *node, const tow_write_t *write,
     return TOW_OK;
 }
 
-static void release_closed(tow_sim_t *sim, closure_t *closure)
+static void release_closed(tow_sim_t *sim,
+                           tow_sim_pending_close_t *pending_close)
 {
     (void)sim;
-    region_t *region = TOW_CONTAINER_OF(closure, region_t, closure);
+    tow_sim_region_t *region =
+        TOW_CONTAINER_OF(pending_close, tow_sim_region_t, pending_close);
     tow_sim_node_t *node = tow_sim_node_of(region->base.env);
     tow_map_remove(&node->regions, region->base.key.id);
     tow_free(region);
     if (node->alive) tow_sim_env_check_empty(node);
 }
 
-static void check_closed(region_t *region)
+static void check_closed(tow_sim_region_t *region)
 {
-    if (!region->closing || region->closure.release != NULL) return;
+    if (!region->closing || region->pending_close.release != NULL) return;
     if (!tow_list_is_empty(&region->transfers)) return;
-    region->closure.release = release_closed;
-    tow_sim_close_later(tow_sim_node_of(region->base.env), &region->closure);
+    region->pending_close.release = release_closed;
+    tow_sim_close_later(tow_sim_node_of(region->base.env),
+                        &region->pending_close);
 }
 
-void tow_sim_region_release(transfer_t *transfer)
+void tow_sim_region_release(tow_sim_transfer_t *transfer)
 {
-    region_t *region = transfer->region;
+    tow_sim_region_t *region = transfer->region;
     if (region == NULL) return;
     transfer->region = NULL;
     tow_list_remove(&transfer->by_region);
@@ -80,19 +83,20 @@ void tow_sim_region_release(transfer_t *transfer)
 
 void tow_sim_region_close(tow_region_t *base, tow_closed_t closed)
 {
-    region_t *region = (region_t *)base;
+    tow_sim_region_t *region = (tow_sim_region_t *)base;
     TOW_ASSERT(!region->closing);
     region->closing = true;
-    region->closure.closed = closed;
+    region->pending_close.closed = closed;
     check_closed(region);
 }
 
-static void abort_from(region_t *region, tow_sim_node_t *peer,
+static void abort_from(tow_sim_region_t *region, tow_sim_node_t *peer,
                        uint64_t incarnation)
 {
     tow_list_t *at = region->transfers.next;
     while (at != &region->transfers) {
-        transfer_t *transfer = TOW_CONTAINER_OF(at, transfer_t, by_region);
+        tow_sim_transfer_t *transfer =
+            TOW_CONTAINER_OF(at, tow_sim_transfer_t, by_region);
         at = at->next;
         bool wanted =
             peer == NULL || (transfer->writer == peer &&
@@ -117,29 +121,31 @@ void tow_sim_regions_close(tow_sim_node_t *node)
     uint64_t id;
     void *value;
     while (tow_map_next(&node->regions, &cursor, &id, &value)) {
-        region_t *region = value;
+        tow_sim_region_t *region = value;
         abort_from(region, NULL, 0);
         if (!region->closing)
             tow_sim_region_close(&region->base, (tow_closed_t){0});
     }
 }
 
-/* The memory is gone with the process: what still lands meets nobody. */
-void tow_sim_regions_forget(tow_sim_node_t *node)
+/* The memory was freed with the process: fragments that arrive later are
+ * discarded. */
+void tow_sim_regions_discard(tow_sim_node_t *node)
 {
     size_t cursor = 0;
     uint64_t id;
     void *value;
     while (tow_map_next(&node->regions, &cursor, &id, &value)) {
-        region_t *region = value;
+        tow_sim_region_t *region = value;
         for (tow_list_t *at;
              (at = tow_list_pop_front(&region->transfers)) != NULL;) {
-            transfer_t *transfer = TOW_CONTAINER_OF(at, transfer_t, by_region);
+            tow_sim_transfer_t *transfer =
+                TOW_CONTAINER_OF(at, tow_sim_transfer_t, by_region);
             transfer->region = NULL;
             tow_sim_transfer_try_free(transfer);
         }
         tow_map_remove(&node->regions, id);
-        /* One that is closing goes with its closure. */
-        if (region->closure.release == NULL) tow_free(region);
+        /* A closing one is freed by its pending close. */
+        if (region->pending_close.release == NULL) tow_free(region);
     }
 }

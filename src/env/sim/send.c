@@ -1,8 +1,9 @@
-/* What a link end sends, and the credit that comes back for it.
+/* Sending on a link, and the credit that the receiver returns.
  *
- * A message waits in the outbox until the turn that sent it is paid for, then
- * goes through the channel into the inbox of the other end. Its bytes count
- * against the sender's bound until the receiver has taken them and said so. */
+ * A message waits in the outbox until the turn that sent it has been charged,
+ * then passes the channel into the inbox of the other end. Its bytes count
+ * against the sender's bound until the receiver has consumed them and returned
+ * credit. */
 #include <string.h>
 
 #include "env/sim/sim_impl.h"
@@ -10,23 +11,24 @@
 
 /* -- Sending -------------------------------------------------------------- */
 
-static uint64_t bytes_max(const link_t *link)
+static uint64_t bytes_max(const tow_sim_link_t *link)
 {
     return tow_sim_link_node(link)->sim->options.link_bytes_max;
 }
 
-/* Both sides learn of it by silence. */
-static void lose(tow_sim_t *sim, link_t *link, item_t *item)
+/* Both sides detect it by timeout. */
+static void lose(tow_sim_t *sim, tow_sim_link_t *link, tow_sim_item_t *item)
 {
-    int64_t patience_ns = sim->options.patience.link_ns;
+    int64_t patience_ns = sim->options.timeouts.link_ns;
     tow_sim_node_t *node = tow_sim_link_node(link);
-    link_t *remote = tow_sim_link_part(link);
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = EVENT_LOST,
-                                   .node = node->index,
-                                   .peer = tow_sim_link_node(remote)->index,
-                                   .type = item->type,
-                                   .size = item->size});
+    tow_sim_link_t *remote = tow_sim_link_disconnect(link);
+    tow_sim_record(sim,
+                   &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                      .kind = EVENT_LOST,
+                                      .node = node->index,
+                                      .peer = tow_sim_link_node(remote)->index,
+                                      .type = item->type,
+                                      .size = item->size});
     sim->counts.messages_lost++;
     tow_sim_item_free(sim, item);
     tow_sim_link_end_at(link, sim->now_ns + patience_ns,
@@ -38,11 +40,12 @@ static void lose(tow_sim_t *sim, link_t *link, item_t *item)
         TOW_ERROR(TOW_UNAVAILABLE, "%s has gone silent", node->name));
 }
 
-/* Makes the message a frame as it would lie on the wire, and flips one bit. */
-static item_t *damage(tow_sim_t *sim, item_t *item)
+/* Encodes the message as a real frame and flips one bit. */
+static tow_sim_item_t *damage(tow_sim_t *sim, tow_sim_item_t *item)
 {
     uint32_t frame_size = TOW_FRAME_HEADER_SIZE + item->size;
-    item_t *damaged = tow_sim_item_create(sim, ITEM_DAMAGED, frame_size);
+    tow_sim_item_t *damaged =
+        tow_sim_item_create(sim, ITEM_DAMAGED, frame_size);
     if (damaged == NULL) return item;
     uint8_t *frame = tow_sim_item_bytes(damaged);
     memcpy(frame + TOW_FRAME_HEADER_SIZE, tow_sim_item_bytes(item), item->size);
@@ -55,9 +58,9 @@ static item_t *damage(tow_sim_t *sim, item_t *item)
     return damaged;
 }
 
-static void transmit(tow_sim_t *sim, link_t *link, item_t *item)
+static void transmit(tow_sim_t *sim, tow_sim_link_t *link, tow_sim_item_t *item)
 {
-    channel_t *out = link->out;
+    tow_sim_channel_t *out = link->out;
     if (TOW_UNLIKELY(tow_sim_channel_is_cut(out))) {
         tow_sim_inbox_take(sim, link->remote, item, TOW_TIME_NEVER);
         return;
@@ -75,11 +78,11 @@ static void transmit(tow_sim_t *sim, link_t *link, item_t *item)
     tow_sim_inbox_take(sim, link->remote, item, arrival_ns);
 }
 
-/* A DOWN that is emitted is the end of the stream, behind all that was sent. */
-static void emit_item(tow_sim_t *sim, emission_t *emission)
+/* An emitted DOWN is the end of the stream, behind all messages. */
+static void emit_item(tow_sim_t *sim, tow_sim_emission_t *emission)
 {
-    item_t *item = TOW_CONTAINER_OF(emission, item_t, emission);
-    link_t *link = item->link;
+    tow_sim_item_t *item = TOW_CONTAINER_OF(emission, tow_sim_item_t, emission);
+    tow_sim_link_t *link = item->link;
     item->link = NULL;
     bool is_end = item->kind == ITEM_DOWN;
     bool alive = tow_sim_link_node(link)->alive;
@@ -89,12 +92,12 @@ static void emit_item(tow_sim_t *sim, emission_t *emission)
         if (!is_end) sim->counts.messages_lost++;
         tow_sim_item_free(sim, item);
     }
-    if (is_end && alive) tow_sim_link_part(link);
+    if (is_end && alive) tow_sim_link_disconnect(link);
     if (is_end && !alive) tow_sim_link_end_remote(link, "died");
     tow_sim_link_unpin(sim, link);
 }
 
-void tow_sim_link_send_item(link_t *link, item_t *item)
+void tow_sim_link_send_item(tow_sim_link_t *link, tow_sim_item_t *item)
 {
     tow_sim_node_t *node = tow_sim_link_node(link);
     item->link = link;
@@ -104,12 +107,12 @@ void tow_sim_link_send_item(link_t *link, item_t *item)
     tow_sim_emit(node, &item->emission);
 }
 
-/* When half is free any message fits, so that one of the largest size does not
- * wait for a credit that never comes. */
+/* When half of the bound is free, any message fits: one of the maximal size
+ * does not wait for a credit that never comes. */
 tow_send_result_t tow_sim_link_begin(tow_link_t *base, uint32_t size_max,
                                      uint8_t **out_bytes)
 {
-    link_t *link = (link_t *)base;
+    tow_sim_link_t *link = (tow_sim_link_t *)base;
     tow_sim_t *sim = tow_sim_link_node(link)->sim;
     TOW_ASSERT(link->writing == NULL);
     uint64_t bound = bytes_max(link);
@@ -119,7 +122,7 @@ tow_send_result_t tow_sim_link_begin(tow_link_t *base, uint32_t size_max,
         link->wants_writable = true;
         return TOW_SEND_FULL;
     }
-    item_t *item = tow_sim_item_create(sim, ITEM_MESSAGE, size_max);
+    tow_sim_item_t *item = tow_sim_item_create(sim, ITEM_MESSAGE, size_max);
     if (item == NULL) return TOW_SEND_DOWN;
     link->writing = item;
     *out_bytes = tow_sim_item_bytes(item);
@@ -128,8 +131,8 @@ tow_send_result_t tow_sim_link_begin(tow_link_t *base, uint32_t size_max,
 
 void tow_sim_link_commit(tow_link_t *base, uint32_t type, uint32_t size)
 {
-    link_t *link = (link_t *)base;
-    item_t *item = link->writing;
+    tow_sim_link_t *link = (tow_sim_link_t *)base;
+    tow_sim_item_t *item = link->writing;
     TOW_ASSERT(item != NULL && size <= item->capacity);
     link->writing = NULL;
     item->type = type;
@@ -140,10 +143,10 @@ void tow_sim_link_commit(tow_link_t *base, uint32_t type, uint32_t size)
 
 /* -- Credit --------------------------------------------------------------- */
 
-/* On its way back to the sender: so many bytes have been taken. */
+/* Travels back to the sender: the number of bytes consumed. */
 typedef struct credit {
-    source_t source;
-    link_t *link; /* pinned */
+    tow_sim_source_t source;
+    tow_sim_link_t *link; /* pinned */
     uint64_t bytes;
     uint64_t epoch;
 } credit_t;
@@ -153,27 +156,27 @@ size_t tow_sim_credit_bytes(void)
     return sizeof(credit_t);
 }
 
-static void call_writable(tow_sim_t *sim, link_t *link)
+static void call_writable(tow_sim_t *sim, tow_sim_link_t *link)
 {
     tow_sim_node_t *node = tow_sim_link_node(link);
     link->wants_writable = false;
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = EVENT_WRITABLE,
-                                   .node = node->index,
-                                   .peer = EVENT_NO_NODE,
-                                   .size = link->unacknowledged_bytes});
+    tow_sim_record(sim, &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                           .kind = EVENT_WRITABLE,
+                                           .node = node->index,
+                                           .peer = EVENT_NO_NODE,
+                                           .size = link->unacknowledged_bytes});
     if (link->base.handler->writable == NULL) return;
     tow_sim_turn_begin(node, 0);
     link->base.handler->writable(link->base.context, &link->base);
     tow_sim_turn_end(node);
 }
 
-/* Credit arrives in the kernel, so to speak; only if somebody waits for it does
- * it become a turn. */
-static int64_t credit_perform(tow_sim_t *sim, source_t *source)
+/* Credit arrives in the kernel, so to speak; it becomes a turn only if the
+ * owner waits for it. */
+static int64_t credit_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
     credit_t *credit = TOW_CONTAINER_OF(source, credit_t, source);
-    link_t *link = credit->link;
+    tow_sim_link_t *link = credit->link;
     bool valid = !link->dead && link->base.state == TOW_LINK_UP &&
                  link->base.peer.epoch == credit->epoch;
     if (valid) {
@@ -193,9 +196,9 @@ static int64_t credit_perform(tow_sim_t *sim, source_t *source)
     return TOW_TIME_NEVER;
 }
 
-static void give_credit(tow_sim_t *sim, link_t *link)
+static void give_credit(tow_sim_t *sim, tow_sim_link_t *link)
 {
-    link_t *remote = link->remote;
+    tow_sim_link_t *remote = link->remote;
     credit_t *credit = tow_pool_take(&sim->credits);
     if (credit == NULL) {
         tow_sim_out_of_memory(sim);
@@ -211,7 +214,8 @@ static void give_credit(tow_sim_t *sim, link_t *link)
                             tow_sim_channel_trip(sim, link->out));
 }
 
-void tow_sim_link_take_bytes(tow_sim_t *sim, link_t *link, uint64_t size)
+void tow_sim_link_take_bytes(tow_sim_t *sim, tow_sim_link_t *link,
+                             uint64_t size)
 {
     link->taken_bytes += size;
     if (link->taken_bytes < bytes_max(link) / TOW_SIM_CREDIT_SHARE) return;

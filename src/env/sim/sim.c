@@ -1,4 +1,4 @@
-/* The world: making it, stepping through it, ending it. */
+/* The simulation: creating, stepping, destroying. */
 #include "env/sim/sim.h"
 
 #include "env/sim/sim_impl.h"
@@ -27,14 +27,14 @@ const tow_env_ops_t tow_sim_env_ops = {
     .close = tow_sim_env_close,
 };
 
-/* -- Making --------------------------------------------------------------- */
+/* -- Creating ------------------------------------------------------------- */
 
 static void set_defaults(tow_sim_options_t *options)
 {
-    tow_sim_patience_t *patience = &options->patience;
-    if (patience->link_ns == 0) patience->link_ns = TOW_SIM_LINK_PATIENCE_NS;
-    if (patience->lane_ns == 0) patience->lane_ns = TOW_SIM_LANE_PATIENCE_NS;
-    if (patience->dial_ns == 0) patience->dial_ns = TOW_SIM_DIAL_PATIENCE_NS;
+    tow_sim_timeouts_t *timeouts = &options->timeouts;
+    if (timeouts->link_ns == 0) timeouts->link_ns = TOW_SIM_LINK_TIMEOUT_NS;
+    if (timeouts->lane_ns == 0) timeouts->lane_ns = TOW_SIM_LANE_TIMEOUT_NS;
+    if (timeouts->dial_ns == 0) timeouts->dial_ns = TOW_SIM_DIAL_TIMEOUT_NS;
     if (options->link_bytes_max == 0)
         options->link_bytes_max = TOW_LINK_QUEUE_BYTES_MAX;
     if (options->lane_bytes_max == 0)
@@ -43,8 +43,8 @@ static void set_defaults(tow_sim_options_t *options)
 
 static void init_pools(tow_sim_t *sim)
 {
-    tow_pool_init(&sim->items, sizeof(item_t), 0);
-    tow_pool_init(&sim->links, sizeof(link_t), 0);
+    tow_pool_init(&sim->items, sizeof(tow_sim_item_t), 0);
+    tow_pool_init(&sim->links, sizeof(tow_sim_link_t), 0);
     tow_pool_init(&sim->dials, tow_sim_dial_bytes(), 0);
     tow_pool_init(&sim->credits, tow_sim_credit_bytes(), 0);
     tow_pool_init(&sim->datagrams, tow_sim_datagram_bytes(), 0);
@@ -61,12 +61,12 @@ static tow_status_t check_options(const tow_sim_options_t *options)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "fault_chance_ppm is %u; at most 1,000,000",
                          options->fault_chance_ppm);
-    const tow_sim_patience_t *patience = &options->patience;
+    const tow_sim_timeouts_t *timeouts = &options->timeouts;
     TOW_RETURN_IF_ERROR(
-        tow_sim_check_delay("patience.link_ns", patience->link_ns));
+        tow_sim_check_delay("timeouts.link_ns", timeouts->link_ns));
     TOW_RETURN_IF_ERROR(
-        tow_sim_check_delay("patience.lane_ns", patience->lane_ns));
-    return tow_sim_check_delay("patience.dial_ns", patience->dial_ns);
+        tow_sim_check_delay("timeouts.lane_ns", timeouts->lane_ns));
+    return tow_sim_check_delay("timeouts.dial_ns", timeouts->dial_ns);
 }
 
 tow_status_t tow_sim_create(const tow_sim_options_t *options,
@@ -81,7 +81,8 @@ tow_status_t tow_sim_create(const tow_sim_options_t *options,
     tow_random_init(&sim->random, options->seed);
     sim->faults.random = tow_random_fork(&sim->random);
     sim->faults.chance_ppm = options->fault_chance_ppm;
-    sim->digest = (digest_t){.value = options->seed, .log = options->event_log};
+    sim->digest =
+        (tow_sim_digest_t){.value = options->seed, .log = options->event_log};
     tow_sim_queue_init(&sim->queue);
     pthread_mutex_init(&sim->foreign_lock, NULL);
     init_pools(sim);
@@ -129,13 +130,13 @@ tow_status_t tow_sim_host_create(tow_sim_t *sim,
     return TOW_OK;
 }
 
-/* -- Ending --------------------------------------------------------------- */
+/* -- Destroying ----------------------------------------------------------- */
 
-static source_t *take_any(tow_sim_t *sim)
+static tow_sim_source_t *take_any(tow_sim_t *sim)
 {
-    source_t *source = sim->stranded;
+    tow_sim_source_t *source = sim->unqueued;
     if (source != NULL) {
-        sim->stranded = source->next_ready;
+        sim->unqueued = source->next_ready;
     } else if (sim->queue.count > 0) {
         source = tow_sim_queue_first(&sim->queue)->source;
         tow_sim_queue_pop(&sim->queue);
@@ -143,10 +144,11 @@ static source_t *take_any(tow_sim_t *sim)
     return source;
 }
 
-/* Everything that is left sees that it is dead, or that the world ends. */
+/* All remaining sources see that their node is dead, or that the simulation
+ * ends. */
 static void drain(tow_sim_t *sim)
 {
-    for (source_t *source; (source = take_any(sim)) != NULL;) {
+    for (tow_sim_source_t *source; (source = take_any(sim)) != NULL;) {
         int64_t next_ns = source->perform(sim, source);
         TOW_ASSERT(next_ns == TOW_TIME_NEVER);
     }
@@ -175,7 +177,8 @@ void tow_sim_destroy(tow_sim_t *sim)
                            &sim->credits,   &sim->datagrams, &sim->transfers,
                            &sim->fragments, &sim->jobs};
     for (size_t i = 0; i < TOW_COUNT_OF(pools); i++) {
-        TOW_ASSERT(pools[i]->taken_count == 0); /* Or something was lost. */
+        TOW_ASSERT(pools[i]->taken_count ==
+                   0); /* Otherwise something leaked. */
         tow_pool_deinit(pools[i]);
     }
     pthread_mutex_destroy(&sim->foreign_lock);
@@ -192,13 +195,14 @@ size_t tow_sim_memory_bytes(const tow_sim_t *sim)
     for (size_t i = 0; i < TOW_COUNT_OF(pools); i++)
         bytes += pools[i]->made_count * pools[i]->object_bytes;
     bytes += tow_sim_queue_bytes(&sim->queue);
-    bytes += sim->nodes.count * (sizeof(tow_sim_node_t) + sizeof(pulse_t));
+    bytes += sim->nodes.count *
+             (sizeof(tow_sim_node_t) + sizeof(tow_sim_node_sources_t));
     bytes += sim->hosts.count * sizeof(tow_sim_host_t);
-    bytes += tow_map_count(&sim->channels) * sizeof(channel_t);
+    bytes += tow_map_count(&sim->channels) * sizeof(tow_sim_channel_t);
     return bytes;
 }
 
-/* -- Going on ------------------------------------------------------------- */
+/* -- Stepping ------------------------------------------------------------- */
 
 int64_t tow_sim_now_ns(const tow_sim_t *sim)
 {
@@ -229,41 +233,43 @@ void tow_sim_out_of_memory(tow_sim_t *sim)
     tow_sim_fail(sim, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
 }
 
-void tow_sim_schedule_source(tow_sim_t *sim, source_t *source, int64_t time_ns)
+void tow_sim_schedule_source(tow_sim_t *sim, tow_sim_source_t *source,
+                             int64_t time_ns)
 {
     TOW_ASSERT(!source->scheduled && time_ns >= sim->now_ns);
     source->scheduled = true;
     if (TOW_LIKELY(tow_sim_queue_push(&sim->queue, time_ns, source))) return;
-    source->next_ready = sim->stranded;
-    sim->stranded = source;
+    source->next_ready = sim->unqueued;
+    sim->unqueued = source;
     tow_sim_out_of_memory(sim);
 }
 
-/* In integers, for `from` may be NULL or point at nothing of ours: a prefetch
- * does not mind, pointer arithmetic does. */
+/* As integers, since `from` may be NULL or an unrelated pointer: harmless to
+ * prefetch, but undefined in pointer arithmetic. */
 static void prefetch_lines(uintptr_t from, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += TOW_CACHE_LINE_BYTES)
         __builtin_prefetch((const void *)(from + at));
 }
 
-/* With many nodes most of an event's time is waiting for memory. The links of
- * the first entries are asked for some events ahead, and what they point to one
- * event ahead: with 100,000 nodes that halves a message's cost when the order
- * is random, and takes a quarter off it when it is not. */
-static void prefetch(const queue_t *queue)
+/* With many nodes, an event spends most of its time on cache misses. The links
+ * of the first queue entries are prefetched some events ahead, and what they
+ * point to one event ahead: with 100,000 nodes this halves the cost of a
+ * message in random order, and saves a quarter in regular order. */
+static void prefetch(const tow_sim_queue_t *queue)
 {
-    const queue_heap_t *near = &queue->near;
+    const tow_sim_queue_heap_t *near = &queue->near;
     for (size_t i = 1; i <= TOW_SIM_QUEUE_FAN_OUT && i < near->count; i++) {
         uintptr_t source = (uintptr_t)near->entries[i].source;
-        prefetch_lines(source - offsetof(link_t, source), 192);
+        prefetch_lines(source - offsetof(tow_sim_link_t, source), 192);
     }
-    const queue_entry_t *second = tow_sim_queue_second(queue);
+    const tow_sim_queue_entry_t *second = tow_sim_queue_second(queue);
     if (second == NULL || second->source->perform != tow_sim_link_perform)
         return;
-    const link_t *link = TOW_CONTAINER_OF(second->source, link_t, source);
+    const tow_sim_link_t *link =
+        TOW_CONTAINER_OF(second->source, tow_sim_link_t, source);
     prefetch_lines((uintptr_t)link->source.node, sizeof(tow_env_t) + 64);
-    prefetch_lines((uintptr_t)link->inbox_first, sizeof(item_t));
+    prefetch_lines((uintptr_t)link->inbox_first, sizeof(tow_sim_item_t));
     prefetch_lines((uintptr_t)link->remote, 192);
     __builtin_prefetch(link->out);
     __builtin_prefetch(link->base.context);
@@ -271,8 +277,8 @@ static void prefetch(const queue_t *queue)
 
 static void perform_first(tow_sim_t *sim)
 {
-    const queue_entry_t *first = tow_sim_queue_first(&sim->queue);
-    source_t *source = first->source;
+    const tow_sim_queue_entry_t *first = tow_sim_queue_first(&sim->queue);
+    tow_sim_source_t *source = first->source;
     sim->now_ns = first->time_ns;
     uint64_t events_before = sim->counts.events;
     prefetch(&sim->queue);
@@ -302,16 +308,19 @@ static bool step(tow_sim_t *sim)
     if (sim->failure != TOW_OK || sim->queue.count == 0) return false;
     if (TOW_UNLIKELY(tow_sim_queue_first(&sim->queue)->time_ns >=
                      TOW_SIM_TIME_MAX)) {
-        tow_sim_fail(sim, TOW_ERROR(TOW_OUT_OF_RANGE,
-                                    "the world has become too old; is a path "
-                                    "too narrow for what is sent?"));
+        tow_sim_fail(
+            sim,
+            TOW_ERROR(
+                TOW_OUT_OF_RANGE,
+                "the virtual clock has passed its limit of 146 years; is a "
+                "path too slow for the bytes sent on it?"));
         return false;
     }
     perform_first(sim);
     return true;
 }
 
-/* What this thread held before the world was entered. */
+/* The value of this thread before it entered the simulation. */
 typedef struct outside {
     tow_sim_t *performing;
     tow_fault_plan_t *faults;
@@ -344,7 +353,7 @@ typedef enum stop {
     STOP_IDLE,
     STOP_TIME,
     STOP_EVENTS,
-    STOP_WISH,
+    STOP_CONDITION,
 } stop_t;
 
 static stop_t run(tow_sim_t *sim, const tow_sim_run_options_t *options)
@@ -355,18 +364,18 @@ static stop_t run(tow_sim_t *sim, const tow_sim_run_options_t *options)
                               : UINT64_MAX;
     for (;;) {
         if (options->until != NULL && options->until(options->context))
-            return STOP_WISH;
+            return STOP_CONDITION;
         if (sim->counts.events >= events_max) return STOP_EVENTS;
-        /* Before the look at the queue: a post is due now. */
+        /* Before the queue: a post is due now. */
         take_foreign_posts(sim);
-        const queue_entry_t *first = tow_sim_queue_first(&sim->queue);
+        const tow_sim_queue_entry_t *first = tow_sim_queue_first(&sim->queue);
         if (first != NULL && first->time_ns > until_ns) return STOP_TIME;
         if (!step(sim)) return STOP_IDLE;
     }
 }
 
-/* Whoever drives nodes from outside of turns finds the right time in them. */
-static void bring_clocks_up(tow_sim_t *sim)
+/* Callers that drive nodes outside of turns find the current time in them. */
+static void update_clocks(tow_sim_t *sim)
 {
     for (size_t i = 0; i < sim->nodes.count; i++)
         sim->nodes.items[i]->env.now_ns = sim->now_ns;
@@ -381,12 +390,13 @@ tow_status_t tow_sim_run(tow_sim_t *sim, const tow_sim_run_options_t *options)
     bool time_ran_out = stop == STOP_TIME || stop == STOP_IDLE;
     if (time_ran_out && options->until_ns > sim->now_ns)
         sim->now_ns = options->until_ns;
-    bring_clocks_up(sim);
-    if (options->until == NULL || stop == STOP_WISH) return TOW_OK;
-    static const char *const why[] = {[STOP_IDLE] = "nothing is left to happen",
+    update_clocks(sim);
+    if (options->until == NULL || stop == STOP_CONDITION) return TOW_OK;
+    static const char *const why[] = {[STOP_IDLE] = "no event is left",
                                       [STOP_TIME] = "time ran out",
                                       [STOP_EVENTS] =
-                                          "the bound of events is reached"};
+                                          "the limit of events is reached"};
     return TOW_ERROR(TOW_DEADLINE_EXCEEDED,
-                     "what the run waited for did not happen: %s", why[stop]);
+                     "the condition of the run did not become true: %s",
+                     why[stop]);
 }

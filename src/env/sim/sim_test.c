@@ -1,4 +1,5 @@
 #include "env/sim/chaos_testing_impl.h"
+#include "env/sim/fixture_testing_impl.h"
 
 #include <stdlib.h>
 
@@ -6,12 +7,12 @@
 
 /* -- Determinism ---------------------------------------------------------- */
 
-static uint64_t digest_of_run(uint64_t seed, int64_t trouble_ns,
+static uint64_t digest_of_run(uint64_t seed, int64_t failure_interval_ns,
                               tow_sim_counts_t *out_counts)
 {
-    chaos_t chaos;
+    tow_sim_chaos_t chaos;
     int64_t live_before = tow_alloc_live_count();
-    must(chaos_open(&chaos, seed, trouble_ns, NULL));
+    must(tow_sim_chaos_open(&chaos, seed, failure_interval_ns, NULL));
     must(
         tow_sim_run(chaos.sim, &(tow_sim_run_options_t){.until_ns = 300 * MS}));
     *out_counts = tow_sim_counts(chaos.sim);
@@ -36,7 +37,7 @@ static void the_same_seed_gives_the_same_digest(void **state)
     }
 }
 
-static void a_run_of_everything_does_everything(void **state)
+static void a_chaos_run_covers_every_kind_of_event(void **state)
 {
     (void)state;
     tow_sim_counts_t sum = {0};
@@ -58,8 +59,8 @@ static void a_run_of_everything_does_everything(void **state)
     assert_true(sum.epochs_begun > 100 && sum.epochs_broken > 50);
 }
 
-/* Computed once with gcc: other compilers, sanitizers and machines agree, or
- * the world is not what it says. Change it when the model changes. */
+/* Computed once with gcc: other compilers, sanitizers and machines must agree,
+ * or the simulation is not deterministic. Change it when the model changes. */
 #define KNOWN_SEED   20261115
 #define KNOWN_DIGEST UINT64_C(0x45d1c80f77984ecf)
 
@@ -77,8 +78,8 @@ static void the_event_log_of_two_runs_is_the_same(void **state)
     size_t sizes[2];
     for (int i = 0; i < 2; i++) {
         FILE *log = open_memstream(&texts[i], &sizes[i]);
-        chaos_t chaos;
-        must(chaos_open(&chaos, 5, 5 * MS, log));
+        tow_sim_chaos_t chaos;
+        must(tow_sim_chaos_open(&chaos, 5, 5 * MS, log));
         run_until(chaos.sim, 50 * MS);
         tow_sim_destroy(chaos.sim);
         fclose(log);
@@ -91,15 +92,15 @@ static void the_event_log_of_two_runs_is_the_same(void **state)
     free(texts[1]);
 }
 
-/* -- Ending --------------------------------------------------------------- */
+/* -- Destroying ----------------------------------------------------------- */
 
-static void a_world_may_end_at_any_moment(void **state)
+static void a_simulation_may_be_destroyed_at_any_time(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++) {
-        chaos_t chaos;
+        tow_sim_chaos_t chaos;
         int64_t live_before = tow_alloc_live_count();
-        must(chaos_open(&chaos, seed, 3 * MS, NULL));
+        must(tow_sim_chaos_open(&chaos, seed, 3 * MS, NULL));
         uint64_t steps = tow_random_below(&chaos.random, 20000);
         while (steps > 0 && tow_sim_step(chaos.sim))
             steps--;
@@ -111,8 +112,8 @@ static void a_world_may_end_at_any_moment(void **state)
 static tow_exhaust_result_t run_chaos_for_a_moment(void *context)
 {
     (void)context;
-    chaos_t chaos;
-    tow_status_t status = chaos_open(&chaos, 77, 3 * MS, NULL);
+    tow_sim_chaos_t chaos;
+    tow_status_t status = tow_sim_chaos_open(&chaos, 77, 3 * MS, NULL);
     if (status == TOW_OK)
         status = tow_sim_run(chaos.sim,
                              &(tow_sim_run_options_t){.until_ns = 8 * MS});
@@ -152,7 +153,7 @@ static void call_at(tow_sim_t *sim, int64_t time_ns, int *count)
                           NULL));
 }
 
-static void a_run_stops_where_it_is_told(void **state)
+static void a_run_stops_at_its_limits(void **state)
 {
     (void)state;
     pair_t pair;
@@ -175,7 +176,7 @@ static void a_run_stops_where_it_is_told(void **state)
     pair_close(&pair);
 }
 
-static void a_wish_that_does_not_come_true_is_an_error(void **state)
+static void a_condition_that_stays_false_is_an_error(void **state)
 {
     (void)state;
     static const tow_sim_run_options_t cases[] = {
@@ -255,8 +256,8 @@ static void bad_options_are_named(void **state)
         tow_sim_create(&(tow_sim_options_t){.fault_chance_ppm = 2000000}, &sim),
         "fault_chance_ppm");
     expect_invalid(
-        tow_sim_create(&(tow_sim_options_t){.patience.dial_ns = -1}, &sim),
-        "patience");
+        tow_sim_create(&(tow_sim_options_t){.timeouts.dial_ns = -1}, &sim),
+        "timeouts");
     assert_null(sim);
 }
 
@@ -279,7 +280,7 @@ static void bad_hosts_are_named(void **state)
     pair_close(&pair);
 }
 
-static void a_world_that_becomes_too_old_ends(void **state)
+static void a_simulation_ends_at_the_maximal_time(void **state)
 {
     (void)state;
     pair_t pair;
@@ -339,7 +340,7 @@ static void actions_happen_at_their_time(void **state)
 {
     (void)state;
     pair_t pair;
-    pair_connect(&pair, (tow_sim_options_t){.patience.link_ns = 100 * SECOND});
+    pair_connect(&pair, (tow_sim_options_t){.timeouts.link_ns = 100 * SECOND});
     tow_sim_host_t *a = tow_sim_node_host(pair.a);
     tow_sim_host_t *b = tow_sim_node_host(pair.b);
     tow_sim_cut_t between = {.a = &a, .a_count = 1, .b = &b, .b_count = 1};
@@ -383,7 +384,7 @@ static void actions_happen_at_their_time(void **state)
     pair_close(&pair);
 }
 
-static void there_is_a_bound_on_cuts(void **state)
+static void cuts_are_bounded(void **state)
 {
     (void)state;
     pair_t pair;
@@ -447,18 +448,18 @@ static void fault_points_fire_by_the_seed(void **state)
 }
 
 TOW_TEST_MAIN(cmocka_unit_test(the_same_seed_gives_the_same_digest),
-              cmocka_unit_test(a_run_of_everything_does_everything),
+              cmocka_unit_test(a_chaos_run_covers_every_kind_of_event),
               cmocka_unit_test(a_known_seed_gives_its_known_digest),
               cmocka_unit_test(the_event_log_of_two_runs_is_the_same),
-              cmocka_unit_test(a_world_may_end_at_any_moment),
+              cmocka_unit_test(a_simulation_may_be_destroyed_at_any_time),
               cmocka_unit_test(every_allocation_may_fail),
-              cmocka_unit_test(a_run_stops_where_it_is_told),
-              cmocka_unit_test(a_wish_that_does_not_come_true_is_an_error),
+              cmocka_unit_test(a_run_stops_at_its_limits),
+              cmocka_unit_test(a_condition_that_stays_false_is_an_error),
               cmocka_unit_test(a_checker_sees_each_event_and_can_fail_the_run),
               cmocka_unit_test(bad_options_are_named),
               cmocka_unit_test(bad_hosts_are_named),
-              cmocka_unit_test(a_world_that_becomes_too_old_ends),
+              cmocka_unit_test(a_simulation_ends_at_the_maximal_time),
               cmocka_unit_test(bad_nodes_and_actions_are_named),
               cmocka_unit_test(actions_happen_at_their_time),
-              cmocka_unit_test(there_is_a_bound_on_cuts),
+              cmocka_unit_test(cuts_are_bounded),
               cmocka_unit_test(fault_points_fire_by_the_seed))

@@ -1,10 +1,10 @@
-/* Turns: when a node may act, what that costs, and when what it sent leaves.
+/* Turns: when a node may act, what that costs, and when its output leaves.
  *
  * A node is a single thread on a host. On a host without costs a turn takes no
  * time, and a node that is not paused can always take one. On a host with costs
- * a turn holds a core from its start until it is paid for; only then does what
- * it sent leave, and may the node's next turn start. Nodes that find no free
- * core wait in order. */
+ * a turn occupies a core until it has been charged; only then does its output
+ * leave, and may the node's next turn start. Nodes that find no free core wait
+ * in FIFO order. */
 #include "env/sim/sim_impl.h"
 
 static bool has_ready(const tow_sim_node_t *node)
@@ -12,7 +12,7 @@ static bool has_ready(const tow_sim_node_t *node)
     return node->ready_first != NULL;
 }
 
-static void ready_append(tow_sim_node_t *node, source_t *source)
+static void ready_append(tow_sim_node_t *node, tow_sim_source_t *source)
 {
     source->next_ready = NULL;
     if (node->ready_first == NULL)
@@ -22,9 +22,9 @@ static void ready_append(tow_sim_node_t *node, source_t *source)
     node->ready_last = source;
 }
 
-static source_t *ready_pop(tow_sim_node_t *node)
+static tow_sim_source_t *ready_pop(tow_sim_node_t *node)
 {
-    source_t *source = node->ready_first;
+    tow_sim_source_t *source = node->ready_first;
     node->ready_first = source->next_ready;
     return source;
 }
@@ -67,8 +67,8 @@ static bool take_core(tow_sim_node_t *node)
     return true;
 }
 
-/* The core goes straight to the first who waits, so that nobody who comes at
- * this very moment overtakes. */
+/* The core goes directly to the first waiting node, so that no node that
+ * arrives at this moment overtakes it. */
 static void release_core(tow_sim_node_t *node)
 {
     tow_sim_host_t *host = node->host;
@@ -79,15 +79,16 @@ static void release_core(tow_sim_node_t *node)
     if (next == NULL) return;
     stop_waiting(next);
     TOW_ASSERT(take_core(next));
-    tow_sim_wake_source(next->sim, &next->pulse->wake, next->sim->now_ns);
+    tow_sim_wake_source(next->sim, &next->node_sources->wake,
+                        next->sim->now_ns);
 }
 
 /* -- Turns ---------------------------------------------------------------- */
 
-bool tow_sim_node_take_turn(tow_sim_node_t *node, source_t *source)
+bool tow_sim_node_take_turn(tow_sim_node_t *node, tow_sim_source_t *source)
 {
     if (!node->alive) return true;
-    /* What makes the node wake up later is in one of these. */
+    /* One of these wakes the node later. */
     bool resting = !node->paused && !has_ready(node) && !node->holds_core;
     if (TOW_LIKELY(resting)) {
         if (TOW_LIKELY(!node->charges)) return true;
@@ -112,10 +113,10 @@ void tow_sim_turn_begin(tow_sim_node_t *node, int64_t cost_ns)
 
 static void flush_outbox(tow_sim_node_t *node)
 {
-    emission_t *emission = node->outbox_first;
+    tow_sim_emission_t *emission = node->outbox_first;
     node->outbox_first = node->outbox_last = NULL;
     while (emission != NULL) {
-        emission_t *next = emission->next;
+        tow_sim_emission_t *next = emission->next;
         emission->emit(node->sim, emission);
         emission = next;
     }
@@ -134,7 +135,7 @@ void tow_sim_turn_end(tow_sim_node_t *node)
     }
     node->charging = true;
     node->busy_until_ns = sim->now_ns + sim->turn_cost_ns;
-    tow_sim_wake_source(sim, &node->pulse->wake, node->busy_until_ns);
+    tow_sim_wake_source(sim, &node->node_sources->wake, node->busy_until_ns);
 }
 
 static int64_t cost_of(int64_t fixed_ns, int64_t ns_per_kib, uint64_t size)
@@ -156,9 +157,10 @@ void tow_sim_charge_send(tow_sim_node_t *node, uint64_t size)
         cost_of(costs->send_ns, costs->send_ns_per_kib, size);
 }
 
-void tow_sim_emit(tow_sim_node_t *node, emission_t *emission)
+void tow_sim_emit(tow_sim_node_t *node, tow_sim_emission_t *emission)
 {
-    /* A call from outside stays behind what the last turn has yet to pay for. */
+    /* Output of a call outside of turns stays behind the output of a turn that
+     * is being charged. */
     bool is_busy = node->sim->current == node || node->charging;
     if (TOW_LIKELY(!node->charges) || !is_busy) {
         emission->emit(node->sim, emission);
@@ -172,12 +174,12 @@ void tow_sim_emit(tow_sim_node_t *node, emission_t *emission)
     node->outbox_last = emission;
 }
 
-/* Performs what has waited longest. Returns when the node wants to be woken
- * again. */
+/* Performs the source that has waited longest. Returns when the node wants to
+ * be woken again. */
 static int64_t run_ready(tow_sim_node_t *node)
 {
     tow_sim_t *sim = node->sim;
-    source_t *source = ready_pop(node);
+    tow_sim_source_t *source = ready_pop(node);
     int64_t next_ns = source->perform(sim, source);
     if (next_ns != TOW_TIME_NEVER) {
         source->scheduled = false;
@@ -186,16 +188,17 @@ static int64_t run_ready(tow_sim_node_t *node)
     if (node->charging) return node->busy_until_ns;
     if (node->holds_core) release_core(node);
     return has_ready(node) ? sim->now_ns
-                           : tow_sim_source_rest(&node->pulse->wake);
+                           : tow_sim_source_rest(&node->node_sources->wake);
 }
 
-int64_t tow_sim_wake_perform(tow_sim_t *sim, source_t *source)
+int64_t tow_sim_wake_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
-    pulse_t *pulse = TOW_CONTAINER_OF(source, pulse_t, wake);
-    tow_sim_node_t *node = pulse->node;
+    tow_sim_node_sources_t *node_sources =
+        TOW_CONTAINER_OF(source, tow_sim_node_sources_t, wake);
+    tow_sim_node_t *node = node_sources->node;
     if (node == NULL) {
         tow_sim_source_rest(source);
-        tow_sim_pulse_try_free(pulse);
+        tow_sim_node_sources_try_free(node_sources);
         return TOW_TIME_NEVER;
     }
     if (node->charging) {
@@ -214,20 +217,22 @@ int64_t tow_sim_wake_perform(tow_sim_t *sim, source_t *source)
     return tow_sim_source_rest(source);
 }
 
-void tow_sim_node_rouse(tow_sim_node_t *node)
+void tow_sim_node_continue(tow_sim_node_t *node)
 {
     if (!node->alive || node->paused || !has_ready(node)) return;
     if (node->holds_core || node->waits_for_core) return;
-    tow_sim_wake_source(node->sim, &node->pulse->wake, node->sim->now_ns);
+    tow_sim_wake_source(node->sim, &node->node_sources->wake,
+                        node->sim->now_ns);
 }
 
-void tow_sim_turn_forget(tow_sim_node_t *node)
+void tow_sim_turn_discard(tow_sim_node_t *node)
 {
     TOW_ASSERT(!node->alive);
     tow_sim_t *sim = node->sim;
     while (has_ready(node)) {
-        /* Sees that the node is dead, and frees itself or goes on alone. */
-        source_t *source = ready_pop(node);
+        /* The source sees that the node is dead, and frees itself or continues
+         * alone. */
+        tow_sim_source_t *source = ready_pop(node);
         int64_t next_ns = source->perform(sim, source);
         if (next_ns == TOW_TIME_NEVER) continue;
         source->scheduled = false;

@@ -1,8 +1,8 @@
-#include "env/sim/world_testing_impl.h"
+#include "env/sim/fixture_testing_impl.h"
 
 #include "wire/frame.h"
 
-/* A world with costs: both nodes on hosts of their own, or on one. */
+/* A simulation with costs: both nodes on hosts of their own, or on one. */
 typedef struct costly {
     pair_t pair;
     tow_sim_host_t *a_host;
@@ -50,7 +50,7 @@ static void turns_of_one_node_queue_up(void **state)
     run_idle(pair->sim);
     assert_int_equal(pair->accepted.message_count, 5);
     assert_true(pair->accepted.in_order);
-    /* The fifth starts when four have been paid for. */
+    /* The fifth starts when four have been charged. */
     assert_int_equal(pair->accepted.last_ns, sent_ns + MS + 4 * 10 * US);
     assert_int_equal(tow_sim_now_ns(pair->sim), sent_ns + MS + 5 * 10 * US);
     pair_close(pair);
@@ -63,7 +63,7 @@ static void echo(end_t *end, const tow_message_t *message)
         TOW_SEND_OK);
 }
 
-static void what_a_turn_sends_leaves_when_the_turn_is_paid_for(void **state)
+static void output_of_a_turn_leaves_when_the_turn_is_charged(void **state)
 {
     (void)state;
     costly_t costly;
@@ -86,7 +86,7 @@ static void what_a_turn_sends_leaves_when_the_turn_is_paid_for(void **state)
     pair_close(pair);
 }
 
-static void a_crash_in_mid_turn_keeps_what_it_sent(void **state)
+static void a_crash_in_mid_turn_discards_its_output(void **state)
 {
     (void)state;
     costly_t costly;
@@ -181,7 +181,7 @@ static void a_crashed_node_gives_its_core_back(void **state)
     }
     run_until(sim, 2 * MS);
     tow_sim_crash(nodes[0]); /* holds the core */
-    tow_sim_crash(nodes[1]); /* was given it just now */
+    tow_sim_crash(nodes[1]); /* was just given it */
     run_idle(sim);
     assert_int_equal(clocked[0].fired_ns, MS);
     assert_int_equal(clocked[1].fired_ns, 0);
@@ -189,7 +189,7 @@ static void a_crashed_node_gives_its_core_back(void **state)
     tow_sim_destroy(sim);
 }
 
-static void a_waiting_node_that_crashes_leaves_the_line(void **state)
+static void a_waiting_node_that_crashes_leaves_the_core_queue(void **state)
 {
     (void)state;
     tow_sim_t *sim;
@@ -207,8 +207,8 @@ static void a_waiting_node_that_crashes_leaves_the_line(void **state)
         tow_env_timer_start(clocked[i].env, &clocked[i].timer, MS);
     }
     run_until(sim, 2 * MS);
-    tow_sim_crash(nodes[1]); /* the first in line */
-    tow_sim_crash(nodes[3]); /* in the midst */
+    tow_sim_crash(nodes[1]); /* the first in the queue */
+    tow_sim_crash(nodes[3]); /* in the middle of it */
     run_idle(sim);
     assert_int_equal(clocked[1].fired_ns + clocked[3].fired_ns, 0);
     assert_int_equal(clocked[2].fired_ns, SECOND + MS);
@@ -268,7 +268,7 @@ static void a_paused_node_takes_its_turns_later(void **state)
     }
 }
 
-static void a_paused_node_can_crash_and_come_back(void **state)
+static void a_paused_node_can_crash_and_restart(void **state)
 {
     (void)state;
     pair_t pair;
@@ -289,12 +289,12 @@ static void a_paused_node_can_crash_and_come_back(void **state)
 
 TOW_TEST_MAIN(
     cmocka_unit_test(turns_of_one_node_queue_up),
-    cmocka_unit_test(what_a_turn_sends_leaves_when_the_turn_is_paid_for),
-    cmocka_unit_test(a_crash_in_mid_turn_keeps_what_it_sent),
+    cmocka_unit_test(output_of_a_turn_leaves_when_the_turn_is_charged),
+    cmocka_unit_test(a_crash_in_mid_turn_discards_its_output),
     cmocka_unit_test(a_close_in_a_crashed_turn_is_still_noticed),
     cmocka_unit_test(nodes_wait_in_order_for_a_core),
     cmocka_unit_test(a_crashed_node_gives_its_core_back),
-    cmocka_unit_test(a_waiting_node_that_crashes_leaves_the_line),
+    cmocka_unit_test(a_waiting_node_that_crashes_leaves_the_core_queue),
     cmocka_unit_test(a_restarted_node_is_not_busy_with_its_old_turn),
     cmocka_unit_test(a_paused_node_takes_its_turns_later),
-    cmocka_unit_test(a_paused_node_can_crash_and_come_back))
+    cmocka_unit_test(a_paused_node_can_crash_and_restart))

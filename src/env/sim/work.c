@@ -1,25 +1,25 @@
-/* Work off the loop. It begins between turns, when the turn that started it has
- * been paid for: `run` is called right there, and `done` is a turn after the
- * work's cost has passed. A frozen process begins none. Helper threads are not
- * charged to a core. */
+/* Work jobs. A job starts between turns, when the turn that submitted it has
+ * been charged: `run` is called right there, and `done` is a turn after the
+ * job's cost has passed. A frozen process starts none. Helper threads do not
+ * occupy a core. */
 #include "env/sim/sim_impl.h"
 
 typedef enum job_phase {
-    JOB_WAITING,   /* may still be cancelled */
-    JOB_CANCELLED, /* never begins */
-    JOB_BEGUN,     /* or told to be cancelled: `done` is next */
+    JOB_WAITING,   /* can still be cancelled */
+    JOB_CANCELLED, /* never starts */
+    JOB_BEGUN,     /* or cancelled: `done` is next */
 } job_phase_t;
 
 typedef struct job {
-    source_t source;
+    tow_sim_source_t source;
     tow_list_t by_node;
     tow_work_t *work;    /* lent by the machine; NULL when that is dead */
-    tow_status_t status; /* owned: what `run` said */
+    tow_status_t status; /* owned: the result of `run` */
     tow_sim_node_t *node;
     job_phase_t phase;
 } job_t;
 
-/* The env's own field of a work points at its job. */
+/* The work's private field points at its job. */
 static job_t *job_of(const tow_work_t *work)
 {
     return (job_t *)(void *)work->next_;
@@ -39,18 +39,18 @@ static void finish(tow_sim_t *sim, job_t *job)
     tow_status_t status = job->status;
     job->status = TOW_OK;
     job_free(sim, job);
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = EVENT_WORK,
-                                   .node = node->index,
-                                   .peer = EVENT_NO_NODE,
-                                   .content = tow_status_code(status)});
+    tow_sim_record(sim, &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                           .kind = EVENT_WORK,
+                                           .node = node->index,
+                                           .peer = EVENT_NO_NODE,
+                                           .content = tow_status_code(status)});
     tow_sim_turn_begin(node, 0);
     work->done(work, status);
     tow_sim_turn_end(node);
     tow_sim_env_check_empty(node);
 }
 
-static int64_t job_perform(tow_sim_t *sim, source_t *source)
+static int64_t job_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
     job_t *job = TOW_CONTAINER_OF(source, job_t, source);
     if (job->work == NULL) {
@@ -107,7 +107,7 @@ void tow_sim_works_cancel(tow_sim_node_t *node)
     }
 }
 
-void tow_sim_works_forget(tow_sim_node_t *node)
+void tow_sim_works_discard(tow_sim_node_t *node)
 {
     for (tow_list_t *at; (at = tow_list_pop_front(&node->jobs)) != NULL;)
         TOW_CONTAINER_OF(at, job_t, by_node)->work = NULL;

@@ -1,6 +1,6 @@
 /* Bulk writes. A transfer carries one: its fragments leave through the lane's
- * pump, land in the region one by one, and are really copied as they do. Then
- * the target is told in a turn of its own, and the answer travels back. */
+ * pump, arrive in the region one by one, and are copied as they do. Then the
+ * target's `arrived` runs in a turn of its own, and the answer travels back. */
 #include <string.h>
 
 #include "base/hash.h"
@@ -8,15 +8,15 @@
 
 size_t tow_sim_transfer_bytes(void)
 {
-    return sizeof(transfer_t);
+    return sizeof(tow_sim_transfer_t);
 }
 
 size_t tow_sim_fragment_bytes(void)
 {
-    return sizeof(fragment_t);
+    return sizeof(tow_sim_fragment_t);
 }
 
-/* The env's own fields of a write. */
+/* The private fields of a write. */
 static tow_write_t **next_slot(tow_write_t *write)
 {
     return (tow_write_t **)&write->private_[0];
@@ -29,31 +29,31 @@ static tow_status_t *status_slot(tow_write_t *write)
 
 /* -- Memory --------------------------------------------------------------- */
 
-static void drop_fragments(tow_sim_t *sim, transfer_t *transfer)
+static void discard_fragments(tow_sim_t *sim, tow_sim_transfer_t *transfer)
 {
     while (transfer->fragments_first != NULL) {
-        fragment_t *fragment = transfer->fragments_first;
+        tow_sim_fragment_t *fragment = transfer->fragments_first;
         transfer->fragments_first = fragment->next;
         tow_pool_give(&sim->fragments, fragment);
     }
     tow_list_remove(&transfer->by_queue);
 }
 
-void tow_sim_transfer_try_free(transfer_t *transfer)
+void tow_sim_transfer_try_free(tow_sim_transfer_t *transfer)
 {
     tow_sim_t *sim = transfer->writer->sim;
     if (transfer->write != NULL || transfer->region != NULL) return;
     if (transfer->source.scheduled || transfer->in_outbox) return;
-    drop_fragments(sim, transfer);
+    discard_fragments(sim, transfer);
     tow_status_release(transfer->status);
     tow_pool_give(&sim->transfers, transfer);
 }
 
-/* Takes the write out of the transfer. */
-static tow_write_t *detach(transfer_t *transfer)
+/* Detaches the write from the transfer. */
+static tow_write_t *detach(tow_sim_transfer_t *transfer)
 {
     tow_write_t *write = transfer->write;
-    lane_t *lane = transfer->lane;
+    tow_sim_lane_t *lane = transfer->lane;
     transfer->write = NULL;
     transfer->lane = NULL;
     tow_list_remove(&transfer->by_lane);
@@ -65,8 +65,8 @@ static tow_write_t *detach(transfer_t *transfer)
 /* -- Completion ----------------------------------------------------------- */
 
 /* A turn of the writer. */
-static void tell_done(tow_sim_node_t *node, tow_write_t *write,
-                      tow_status_t take_status)
+static void run_done(tow_sim_node_t *node, tow_write_t *write,
+                     tow_status_t take_status)
 {
     tow_sim_t *sim = node->sim;
     if (take_status == TOW_OK) {
@@ -75,13 +75,13 @@ static void tell_done(tow_sim_node_t *node, tow_write_t *write,
     } else {
         sim->counts.writes_failed++;
     }
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = EVENT_WRITTEN,
-                                   .node = node->index,
-                                   .peer = EVENT_NO_NODE,
-                                   .type = tow_status_code(take_status),
-                                   .size = write->size,
-                                   .content = write->tag});
+    tow_sim_record(sim, &(tow_sim_event_t){.time_ns = sim->now_ns,
+                                           .kind = EVENT_WRITTEN,
+                                           .node = node->index,
+                                           .peer = EVENT_NO_NODE,
+                                           .type = tow_status_code(take_status),
+                                           .size = write->size,
+                                           .content = write->tag});
     tow_sim_turn_begin(node, 0);
     write->done(write, take_status);
     tow_sim_turn_end(node);
@@ -91,10 +91,10 @@ void tow_sim_write_complete_first(tow_sim_node_t *node)
 {
     tow_write_t *write = node->completed_first;
     node->completed_first = *next_slot(write);
-    tell_done(node, write, *status_slot(write));
+    run_done(node, write, *status_slot(write));
 }
 
-void tow_sim_writes_forget(tow_sim_node_t *node)
+void tow_sim_writes_discard(tow_sim_node_t *node)
 {
     for (; node->completed_first != NULL;
          node->completed_first = *next_slot(node->completed_first))
@@ -111,10 +111,10 @@ static void complete_later(tow_sim_node_t *node, tow_write_t *write,
     else
         *next_slot(node->completed_last) = write;
     node->completed_last = write;
-    tow_sim_chores_wake(node);
+    tow_sim_node_events_wake(node);
 }
 
-void tow_sim_transfer_orphan(transfer_t *transfer, int64_t release_ns)
+void tow_sim_transfer_orphan(tow_sim_transfer_t *transfer, int64_t release_ns)
 {
     detach(transfer);
     transfer->release_ns = release_ns;
@@ -126,11 +126,11 @@ void tow_sim_transfer_orphan(transfer_t *transfer, int64_t release_ns)
     tow_sim_transfer_try_free(transfer);
 }
 
-void tow_sim_transfer_fail(transfer_t *transfer, int64_t release_ns,
+void tow_sim_transfer_fail(tow_sim_transfer_t *transfer, int64_t release_ns,
                            tow_status_t take_status)
 {
     tow_sim_node_t *writer = transfer->writer;
-    lane_t *lane = transfer->lane;
+    tow_sim_lane_t *lane = transfer->lane;
     complete_later(writer, transfer->write, take_status);
     tow_sim_transfer_orphan(transfer, release_ns);
     tow_sim_lane_drained(lane);
@@ -138,17 +138,17 @@ void tow_sim_transfer_fail(transfer_t *transfer, int64_t release_ns,
 
 /* -- The answer ----------------------------------------------------------- */
 
-/* Sends `take_status` on its way back. Returns when the transfer acts next. */
-static int64_t answer(tow_sim_t *sim, transfer_t *transfer,
+/* Sends `take_status` back. Returns when the transfer acts next. */
+static int64_t answer(tow_sim_t *sim, tow_sim_transfer_t *transfer,
                       tow_status_t take_status)
 {
     tow_status_release(transfer->status);
     transfer->status = take_status;
     tow_sim_region_release(transfer);
-    drop_fragments(sim, transfer);
-    channel_t *back = transfer->lane->out->reverse;
+    discard_fragments(sim, transfer);
+    tow_sim_channel_t *back = transfer->lane->out->reverse;
     if (tow_sim_channel_is_cut(back)) {
-        tow_sim_lane_hush(transfer->lane);
+        tow_sim_lane_note_silence(transfer->lane);
         transfer->phase = TRANSFER_RETURNING;
         transfer->source.node = NULL;
         return sim->now_ns + TOW_SIM_RETRANSMIT_NS;
@@ -159,10 +159,10 @@ static int64_t answer(tow_sim_t *sim, transfer_t *transfer,
     return tow_sim_channel_trip(sim, back);
 }
 
-static int64_t finish(tow_sim_t *sim, transfer_t *transfer)
+static int64_t finish(tow_sim_t *sim, tow_sim_transfer_t *transfer)
 {
     tow_sim_node_t *writer = transfer->writer;
-    lane_t *lane = transfer->lane;
+    tow_sim_lane_t *lane = transfer->lane;
     tow_status_t status = transfer->status;
     transfer->status = TOW_OK;
     tow_write_t *write = detach(transfer);
@@ -170,26 +170,27 @@ static int64_t finish(tow_sim_t *sim, transfer_t *transfer)
     tow_sim_transfer_try_free(transfer);
     tow_sim_lane_credited(lane);
     lane->pin_count++; /* `done` may close and free it. */
-    tell_done(writer, write, status);
+    run_done(writer, write, status);
     tow_sim_lane_drained(lane);
     tow_sim_lane_unpin(lane);
     (void)sim;
     return TOW_TIME_NEVER;
 }
 
-void tow_sim_transfer_abort(transfer_t *transfer)
+void tow_sim_transfer_abort(tow_sim_transfer_t *transfer)
 {
     tow_sim_t *sim = transfer->writer->sim;
     tow_sim_region_release(transfer);
     transfer->aborted = true;
-    if (transfer->source.scheduled) return; /* It will see. */
+    if (transfer->source.scheduled) return; /* It handles it. */
     TOW_ASSERT(transfer->write != NULL);    /* Orphans are scheduled. */
     tow_sim_schedule_source(sim, &transfer->source, sim->now_ns);
 }
 
-/* -- Landing -------------------------------------------------------------- */
+/* -- Arriving fragments --------------------------------------------------- */
 
-void tow_sim_transfer_launch(transfer_t *transfer, fragment_t *fragment)
+void tow_sim_transfer_launch(tow_sim_transfer_t *transfer,
+                             tow_sim_fragment_t *fragment)
 {
     tow_sim_t *sim = transfer->writer->sim;
     transfer->sent_bytes += fragment->size;
@@ -197,7 +198,7 @@ void tow_sim_transfer_launch(transfer_t *transfer, fragment_t *fragment)
     if (transfer->fragments_first == NULL) {
         transfer->fragments_first = fragment;
     } else {
-        fragment_t *last = transfer->fragments_last;
+        tow_sim_fragment_t *last = transfer->fragments_last;
         if (fragment->time_ns < last->time_ns)
             fragment->time_ns = last->time_ns;
         last->next = fragment;
@@ -206,8 +207,8 @@ void tow_sim_transfer_launch(transfer_t *transfer, fragment_t *fragment)
     tow_sim_wake_source(sim, &transfer->source, fragment->time_ns);
 }
 
-static void copy_fragment(tow_sim_t *sim, transfer_t *transfer,
-                          const fragment_t *fragment)
+static void copy_fragment(tow_sim_t *sim, tow_sim_transfer_t *transfer,
+                          const tow_sim_fragment_t *fragment)
 {
     uint8_t *to =
         transfer->region->bytes + transfer->offset + transfer->landed_bytes;
@@ -221,9 +222,9 @@ static void copy_fragment(tow_sim_t *sim, transfer_t *transfer,
     transfer->landed_bytes += fragment->size;
 }
 
-/* End to end: of the bytes where the writer has them and of those that lie in
- * the region. */
-static bool is_whole(const transfer_t *transfer)
+/* End to end: of the bytes in the writer's memory and of those in the
+ * region. */
+static bool is_whole(const tow_sim_transfer_t *transfer)
 {
     const tow_write_t *write = transfer->write;
     if (write->check == TOW_WRITE_UNCHECKED) return true;
@@ -233,7 +234,7 @@ static bool is_whole(const transfer_t *transfer)
     return sent == landed;
 }
 
-static int64_t repeat(tow_sim_t *sim, transfer_t *transfer)
+static int64_t repeat(tow_sim_t *sim, tow_sim_transfer_t *transfer)
 {
     if (transfer->repeat_count == TOW_SIM_WRITE_RETRY_COUNT_MAX)
         return answer(sim, transfer,
@@ -247,7 +248,7 @@ static int64_t repeat(tow_sim_t *sim, transfer_t *transfer)
     return tow_sim_channel_trip(sim, transfer->lane->out->reverse);
 }
 
-static int64_t land_all(tow_sim_t *sim, transfer_t *transfer)
+static int64_t land_all(tow_sim_t *sim, tow_sim_transfer_t *transfer)
 {
     if (!is_whole(transfer)) return repeat(sim, transfer);
     transfer->phase = TRANSFER_ARRIVING;
@@ -255,7 +256,7 @@ static int64_t land_all(tow_sim_t *sim, transfer_t *transfer)
     return sim->now_ns;
 }
 
-static int64_t land(tow_sim_t *sim, transfer_t *transfer)
+static int64_t land(tow_sim_t *sim, tow_sim_transfer_t *transfer)
 {
     tow_sim_node_t *target = transfer->lane->target;
     if (transfer->region == NULL) {
@@ -264,7 +265,7 @@ static int64_t land(tow_sim_t *sim, transfer_t *transfer)
         if (status != TOW_OK) return answer(sim, transfer, status);
         tow_list_append(&transfer->region->transfers, &transfer->by_region);
     }
-    fragment_t *fragment = transfer->fragments_first;
+    tow_sim_fragment_t *fragment = transfer->fragments_first;
     transfer->fragments_first = fragment->next;
     copy_fragment(sim, transfer, fragment);
     tow_pool_give(&sim->fragments, fragment);
@@ -275,31 +276,33 @@ static int64_t land(tow_sim_t *sim, transfer_t *transfer)
                : tow_sim_source_rest(&transfer->source);
 }
 
-/* A turn of the target. The writer may have died since: the bytes are whole. */
-static void arrive(tow_sim_t *sim, transfer_t *transfer)
+/* A turn of the target. The writer may have died since: the bytes are
+ * complete. */
+static void arrive(tow_sim_t *sim, tow_sim_transfer_t *transfer)
 {
-    region_t *region = transfer->region;
+    tow_sim_region_t *region = transfer->region;
     tow_sim_node_t *target = tow_sim_node_of(region->base.env);
     const tow_arrival_t arrival = {.offset = transfer->offset,
                                    .size = transfer->size,
                                    .tag = transfer->tag};
-    tow_sim_record(sim, &(event_t){.time_ns = sim->now_ns,
-                                   .kind = EVENT_ARRIVED,
-                                   .node = target->index,
-                                   .peer = transfer->writer->index,
-                                   .type = (uint32_t)region->base.key.id,
-                                   .size = transfer->size,
-                                   .content = tow_hash_bytes(
-                                       region->bytes + transfer->offset,
-                                       transfer->size, transfer->tag)});
+    tow_sim_record(
+        sim, &(tow_sim_event_t){
+                 .time_ns = sim->now_ns,
+                 .kind = EVENT_ARRIVED,
+                 .node = target->index,
+                 .peer = transfer->writer->index,
+                 .type = (uint32_t)region->base.key.id,
+                 .size = transfer->size,
+                 .content = tow_hash_bytes(region->bytes + transfer->offset,
+                                           transfer->size, transfer->tag)});
     if (region->arrived == NULL) return;
     tow_sim_turn_begin(target, 0);
     region->arrived(region->context, &region->base, &arrival);
     tow_sim_turn_end(target);
 }
 
-/* The writer is gone or knows. */
-static int64_t go_on_alone(tow_sim_t *sim, transfer_t *transfer)
+/* The writer has died or has been notified. */
+static int64_t go_on_alone(tow_sim_t *sim, tow_sim_transfer_t *transfer)
 {
     bool holds = transfer->region != NULL && !sim->ending;
     if (holds && transfer->phase == TRANSFER_ARRIVING)
@@ -314,9 +317,9 @@ static int64_t go_on_alone(tow_sim_t *sim, transfer_t *transfer)
     return TOW_TIME_NEVER;
 }
 
-static int64_t begin_again(tow_sim_t *sim, transfer_t *transfer)
+static int64_t begin_again(tow_sim_t *sim, tow_sim_transfer_t *transfer)
 {
-    lane_t *lane = transfer->lane;
+    tow_sim_lane_t *lane = transfer->lane;
     transfer->sent_bytes = transfer->landed_bytes = 0;
     transfer->phase = TRANSFER_LANDING;
     tow_list_append(&lane->to_send, &transfer->by_queue);
@@ -325,16 +328,17 @@ static int64_t begin_again(tow_sim_t *sim, transfer_t *transfer)
     return TOW_TIME_NEVER;
 }
 
-static int64_t meet_nobody(tow_sim_t *sim, transfer_t *transfer)
+static int64_t meet_nobody(tow_sim_t *sim, tow_sim_transfer_t *transfer)
 {
-    drop_fragments(sim, transfer);
-    tow_sim_lane_hush(transfer->lane);
+    discard_fragments(sim, transfer);
+    tow_sim_lane_note_silence(transfer->lane);
     return tow_sim_source_rest(&transfer->source);
 }
 
-static int64_t transfer_perform(tow_sim_t *sim, source_t *source)
+static int64_t transfer_perform(tow_sim_t *sim, tow_sim_source_t *source)
 {
-    transfer_t *transfer = TOW_CONTAINER_OF(source, transfer_t, source);
+    tow_sim_transfer_t *transfer =
+        TOW_CONTAINER_OF(source, tow_sim_transfer_t, source);
     if (transfer->write == NULL) return go_on_alone(sim, transfer);
     bool answered = transfer->phase == TRANSFER_RETURNING ||
                     transfer->phase == TRANSFER_ANSWERING;
@@ -362,11 +366,12 @@ static int64_t transfer_perform(tow_sim_t *sim, source_t *source)
 
 /* -- Writing -------------------------------------------------------------- */
 
-static void emit_transfer(tow_sim_t *sim, emission_t *emission)
+static void emit_transfer(tow_sim_t *sim, tow_sim_emission_t *emission)
 {
-    transfer_t *transfer = TOW_CONTAINER_OF(emission, transfer_t, emission);
+    tow_sim_transfer_t *transfer =
+        TOW_CONTAINER_OF(emission, tow_sim_transfer_t, emission);
     transfer->in_outbox = false;
-    lane_t *lane = transfer->lane;
+    tow_sim_lane_t *lane = transfer->lane;
     if (lane == NULL) {
         tow_sim_transfer_try_free(transfer);
         return;
@@ -375,21 +380,22 @@ static void emit_transfer(tow_sim_t *sim, emission_t *emission)
     tow_sim_wake_source(sim, &lane->pump, sim->now_ns);
 }
 
-static transfer_t *transfer_create(lane_t *lane, tow_write_t *write)
+static tow_sim_transfer_t *transfer_create(tow_sim_lane_t *lane,
+                                           tow_write_t *write)
 {
     tow_sim_node_t *node = tow_sim_lane_node(lane);
-    transfer_t *transfer = tow_pool_take(&node->sim->transfers);
+    tow_sim_transfer_t *transfer = tow_pool_take(&node->sim->transfers);
     if (transfer == NULL) return NULL;
-    *transfer = (transfer_t){.source = {.perform = transfer_perform},
-                             .emission = {.emit = emit_transfer},
-                             .lane = lane,
-                             .write = write,
-                             .writer = node,
-                             .writer_incarnation = node->incarnation,
-                             .size = write->size,
-                             .offset = write->offset,
-                             .tag = write->tag,
-                             .in_outbox = true};
+    *transfer = (tow_sim_transfer_t){.source = {.perform = transfer_perform},
+                                     .emission = {.emit = emit_transfer},
+                                     .lane = lane,
+                                     .write = write,
+                                     .writer = node,
+                                     .writer_incarnation = node->incarnation,
+                                     .size = write->size,
+                                     .offset = write->offset,
+                                     .tag = write->tag,
+                                     .in_outbox = true};
     tow_list_init(&transfer->by_queue);
     tow_list_init(&transfer->by_region);
     tow_list_append(&lane->transfers, &transfer->by_lane);
@@ -399,14 +405,14 @@ static transfer_t *transfer_create(lane_t *lane, tow_write_t *write)
 
 tow_send_result_t tow_sim_lane_write(tow_lane_t *base, tow_write_t *write)
 {
-    lane_t *lane = (lane_t *)base;
+    tow_sim_lane_t *lane = (tow_sim_lane_t *)base;
     tow_sim_node_t *node = tow_sim_lane_node(lane);
     if (lane->broken || lane->closing) return TOW_SEND_DOWN;
     if (lane->transfer_count == TOW_SIM_LANE_WRITE_COUNT_MAX) {
         lane->wants_writable = true;
         return TOW_SEND_FULL;
     }
-    transfer_t *transfer = transfer_create(lane, write);
+    tow_sim_transfer_t *transfer = transfer_create(lane, write);
     if (transfer == NULL) {
         tow_sim_out_of_memory(node->sim);
         return TOW_SEND_DOWN;

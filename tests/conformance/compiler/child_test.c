@@ -1,8 +1,8 @@
-/* What only children promise: the compiler may crash, hang, talk nonsense or be
- * killed, and the service lives on. On the fake plugin, whose compiler does all
- * of that. */
+/* Properties of the child compiler only: the compiler may crash, hang, break
+ * the protocol or be killed, and the service continues. With the fake plugin,
+ * whose compiler does all of that. */
+#include "fixture.h"
 #include "subject.h"
-#include "world.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -16,12 +16,13 @@
 #include "base/alloc.h"
 #include "device/compiler/child.h"
 #include "device/compiler/tuning.h"
-#include "device/question.h"
+#include "device/partition_query.h"
 
 #define NS_PER_MS    1000000
-#define LEFT_OPEN_FD 200 /* the fake looks for it */
+#define LEFT_OPEN_FD 200 /* the fake plugin checks it */
 
-/* Short for a test, and long enough for one line of a child that has started. */
+/* Short for a test, and long enough for one line of a child that has
+ * started. */
 #define SHORT_TIMEOUT_NS ((int64_t)2000 * NS_PER_MS)
 
 static tow_compiler_t *open_with(tow_child_compiler_options_t options)
@@ -33,7 +34,7 @@ static tow_compiler_t *open_with(tow_child_compiler_options_t options)
         expect_ok(tow_child_compiler_find(program, sizeof(program)));
         options.program = program;
     }
-    expect_ok(tow_child_compiler_create(world_env(), &options, &compiler));
+    expect_ok(tow_child_compiler_create(fixture_env(), &options, &compiler));
     return compiler;
 }
 
@@ -47,7 +48,7 @@ static uint64_t started_count(const tow_compiler_t *compiler)
     return tow_child_compiler_stats(compiler).started_count;
 }
 
-/* -- Life ------------------------------------------------------------------- */
+/* -- Starting and replacing children ---------------------------------------- */
 
 static void child_stays_for_the_next_program(void **state)
 {
@@ -58,7 +59,7 @@ static void child_stays_for_the_next_program(void **state)
     expect_fails(compiler, "hope 4", TOW_INVALID_ARGUMENT, "hope");
     expect_compiles(compiler, "add 4");
     assert_int_equal(started_count(compiler), 1);
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void child_that_has_compiled_enough_is_replaced(void **state)
@@ -69,7 +70,7 @@ static void child_that_has_compiled_enough_is_replaced(void **state)
         expect_compiles(compiler, "add 4");
     assert_int_equal(started_count(compiler), 3);
     assert_int_equal(tow_child_compiler_stats(compiler).crashed_count, 0);
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void child_gets_the_options_of_the_client(void **state)
@@ -80,7 +81,7 @@ static void child_gets_the_options_of_the_client(void **state)
         (tow_child_compiler_options_t){.values = &value, .value_count = 1});
     expect_fails(compiler, "add 4", TOW_UNAVAILABLE, "not today");
     expect_fails(compiler, "add 4", TOW_UNAVAILABLE, "not today");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void plugin_that_is_not_there_is_not_found(void **state)
@@ -88,7 +89,7 @@ static void plugin_that_is_not_there_is_not_found(void **state)
     tow_compiler_t *compiler =
         open_with((tow_child_compiler_options_t){.plugin = "/no/such.so"});
     expect_fails(compiler, "add 4", TOW_NOT_FOUND, "/no/such.so");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void program_that_is_not_there_is_not_found(void **state)
@@ -96,7 +97,7 @@ static void program_that_is_not_there_is_not_found(void **state)
     tow_compiler_t *compiler =
         open_with((tow_child_compiler_options_t){.program = "/no/such"});
     expect_fails(compiler, "add 4", TOW_NOT_FOUND, "/no/such");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void program_of_another_format_is_refused(void **state)
@@ -105,7 +106,7 @@ static void program_of_another_format_is_refused(void **state)
     job_t job = {.job.format = TOW_PROGRAM_COST};
     job_submit(&job, compiler, "towpath-cost 1", TOW_SUBMIT_OK);
     job_expect(&job, TOW_INVALID_ARGUMENT, "driver sim");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void child_inherits_no_descriptor(void **state)
@@ -114,7 +115,7 @@ static void child_inherits_no_descriptor(void **state)
     tow_compiler_t *compiler = open_plain();
     expect_fails(compiler, "look around", TOW_UNKNOWN, "inherited nothing");
     close(LEFT_OPEN_FD);
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static tow_exhaust_result_t make_one(void *context)
@@ -130,11 +131,11 @@ static tow_exhaust_result_t make_one(void *context)
                                                   .child_count_max = 3};
     tow_compiler_t *compiler = NULL;
     tow_status_t status =
-        tow_child_compiler_create(world_env(), &options, &compiler);
+        tow_child_compiler_create(fixture_env(), &options, &compiler);
     assert_true((status == TOW_OK) == (compiler != NULL));
     tow_status_release(status);
     if (compiler == NULL) return TOW_EXHAUST_FAILED;
-    world_close(compiler);
+    fixture_close(compiler);
     return TOW_EXHAUST_SUCCEEDED;
 }
 
@@ -145,12 +146,12 @@ static void compiler_without_memory_is_not_made(void **state)
         .program = "", .plugin = "", .child_count_max = 1000};
     tow_compiler_t *compiler = NULL;
     tow_status_t status =
-        tow_child_compiler_create(world_env(), &options, &compiler);
+        tow_child_compiler_create(fixture_env(), &options, &compiler);
     assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
     tow_status_release(status);
 }
 
-/* -- Ends ------------------------------------------------------------------- */
+/* -- Crashes and time limits ------------------------------------------------ */
 
 static void crash_is_an_error_with_the_last_words(void **state)
 {
@@ -158,38 +159,38 @@ static void crash_is_an_error_with_the_last_words(void **state)
     expect_compiles(compiler, "add 4");
     expect_fails(
         compiler, "abort", TOW_INTERNAL,
-        "ended by signal 6 (Aborted) while it compiled the test's; its "
-        "last words: noise check failed: 3 == 4");
+        "compiling the test's: its process ended by signal 6 (Aborted); its "
+        "last output: noise check failed: 3 == 4");
     expect_compiles(compiler, "add 4");
     expect_fails(compiler, "segfault", TOW_INTERNAL,
                  "ended by signal 11 (Segmentation fault)");
     expect_fails(compiler, "exit", TOW_INTERNAL,
-                 "ended by exit status 7 (without an answer)");
+                 "ended by exit status 7 (without a reply)");
     expect_compiles(compiler, "add 4");
     assert_int_equal(started_count(compiler), 4);
     assert_int_equal(tow_child_compiler_stats(compiler).crashed_count, 3);
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void crash_before_the_program_is_not_blamed_on_it(void **state)
 {
     setenv("TOW_FAKE_PJRT", "initialize=aborts", 1);
     tow_compiler_t *compiler = open_plain();
-    expect_fails(compiler, "add 4", TOW_INTERNAL, "before it came to");
+    expect_fails(compiler, "add 4", TOW_INTERNAL,
+                 "starting the compiler of the test's: its process ended");
     unsetenv("TOW_FAKE_PJRT");
     expect_compiles(compiler, "add 4");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
-/* On a machine that is so busy that a child starts too late, it is tried
- * again. */
+/* Tries again if the machine is so busy that a child starts too late. */
 static void expect_compiles_at_last(tow_compiler_t *compiler)
 {
     job_t job = {0};
     for (int i = 0; i < 20; i++) {
         job = (job_t){0};
         job_submit(&job, compiler, "add 4", TOW_SUBMIT_OK);
-        WORLD_UNTIL(job.done_count > 0);
+        FIXTURE_UNTIL(job.done_count > 0);
         if (tow_status_code(job.status) != TOW_DEADLINE_EXCEEDED) break;
         tow_status_release(job.status);
     }
@@ -201,32 +202,33 @@ static void program_that_takes_too_long_is_ended(void **state)
     tow_compiler_t *compiler = open_with(
         (tow_child_compiler_options_t){.timeout_ns = SHORT_TIMEOUT_NS});
     expect_compiles_at_last(compiler);
-    const uint64_t late_count = tow_child_compiler_stats(compiler).late_count;
+    const uint64_t timed_out_count =
+        tow_child_compiler_stats(compiler).timed_out_count;
     expect_fails(compiler, "hang", TOW_DEADLINE_EXCEEDED,
-                 "compiling the test's took longer than 2000 ms, and was "
-                 "ended; its last words: still optimising");
-    assert_int_equal(tow_child_compiler_stats(compiler).late_count,
-                     late_count + 1);
+                 "compiling the test's took longer than its limit, 2000 ms, "
+                 "and was ended; its last output: still optimising");
+    assert_int_equal(tow_child_compiler_stats(compiler).timed_out_count,
+                     timed_out_count + 1);
     expect_compiles_at_last(compiler);
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void garbage_is_an_error(void **state)
 {
     tow_compiler_t *compiler = open_plain();
     expect_fails(compiler, "garbage", TOW_INTERNAL,
-                 "sent bytes that make no sense, and was ended; its last "
-                 "words: gone mad");
+                 "sent an invalid message and was ended; its last output: gone "
+                 "mad");
     expect_compiles(compiler, "add 4");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
-/* Shadow memory of sanitizers is more than any limit. */
+/* The shadow memory of sanitizers is above any limit. */
 static void child_has_no_more_memory_than_it_may(void **state)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     tow_compiler_t *compiler = open_plain();
-    world_close(compiler);
+    fixture_close(compiler);
     tow_test_skip("sanitizers take more memory than the limit");
 #else
     tow_compiler_t *compiler = open_with(
@@ -234,13 +236,13 @@ static void child_has_no_more_memory_than_it_may(void **state)
     expect_fails(compiler, "greedy", TOW_RESOURCE_EXHAUSTED,
                  "no more than 3 GiB");
     expect_compiles(compiler, "add 4");
-    world_close(compiler);
+    fixture_close(compiler);
 #endif
 }
 
-/* -- From outside ----------------------------------------------------------- */
+/* -- Children that are killed ----------------------------------------------- */
 
-/* Returns the number of the one that was killed last. */
+/* Returns the process id of the child that was killed last. */
 static pid_t kill_another(const tow_compiler_t *compiler, pid_t killed)
 {
     const pid_t pid = tow_child_compiler_stats(compiler).pid;
@@ -255,12 +257,13 @@ static void child_that_is_killed_at_work_is_an_error(void **state)
     expect_compiles(compiler, "add 4"); /* So that there is one. */
     job_t job = {0};
     job_submit(&job, compiler, "hang", TOW_SUBMIT_OK);
-    /* One that was gone before it was asked has been replaced. */
+    /* A child that had ended before the job was replaced. */
     pid_t killed = 0;
-    WORLD_UNTIL((killed = kill_another(compiler, killed), job.done_count > 0));
-    job_expect(&job, TOW_INTERNAL, "signal 9 (Killed, from outside");
+    FIXTURE_UNTIL(
+        (killed = kill_another(compiler, killed), job.done_count > 0));
+    job_expect(&job, TOW_INTERNAL, "signal 9 (Killed, by the user");
     expect_compiles(compiler, "add 4");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void child_that_is_killed_at_rest_is_replaced(void **state)
@@ -270,10 +273,10 @@ static void child_that_is_killed_at_rest_is_replaced(void **state)
     const pid_t pid = tow_child_compiler_stats(compiler).pid;
     kill(pid, SIGKILL);
     /* Until it is seen and reaped. */
-    WORLD_UNTIL(tow_child_compiler_stats(compiler).pid == 0);
+    FIXTURE_UNTIL(tow_child_compiler_stats(compiler).pid == 0);
     expect_compiles(compiler, "add 4");
     assert_int_equal(started_count(compiler), 2);
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void job_that_hangs_can_be_cancelled(void **state)
@@ -282,11 +285,11 @@ static void job_that_hangs_can_be_cancelled(void **state)
     job_t hangs = {0}, waits = {0};
     job_submit(&hangs, compiler, "hang", TOW_SUBMIT_OK);
     job_submit(&waits, compiler, "add 4", TOW_SUBMIT_OK);
-    WORLD_UNTIL(started_count(compiler) == 1);
+    FIXTURE_UNTIL(started_count(compiler) == 1);
     tow_compiler_cancel(compiler, &hangs.job);
     job_expect(&hangs, TOW_CANCELLED, "");
     job_expect(&waits, TOW_CODE_OK, "");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void close_ends_a_child_at_work(void **state)
@@ -294,11 +297,11 @@ static void close_ends_a_child_at_work(void **state)
     tow_compiler_t *compiler = open_plain();
     job_t job = {0};
     job_submit(&job, compiler, "hang", TOW_SUBMIT_OK);
-    WORLD_UNTIL(tow_child_compiler_stats(compiler).pid != 0);
+    FIXTURE_UNTIL(tow_child_compiler_stats(compiler).pid != 0);
     const pid_t pid = tow_child_compiler_stats(compiler).pid;
-    world_close(compiler);
-    job_expect(&job, TOW_CANCELLED, "closes");
-    assert_int_equal(kill(pid, 0), -1); /* It is gone, and was awaited. */
+    fixture_close(compiler);
+    job_expect(&job, TOW_CANCELLED, "closing");
+    assert_int_equal(kill(pid, 0), -1); /* It has ended, and was reaped. */
 }
 
 static void children_work_side_by_side(void **state)
@@ -310,15 +313,15 @@ static void children_work_side_by_side(void **state)
     for (int i = 0; i < 3; i++)
         expect_compiles(compiler, "add 4");
     assert_int_equal(hangs.done_count, 0);
-    /* The thread of the first may be slower than all that the second did. */
-    WORLD_UNTIL(started_count(compiler) >= 2);
+    /* The first slot's thread may be slower than the whole second job. */
+    FIXTURE_UNTIL(started_count(compiler) >= 2);
     assert_int_equal(started_count(compiler), 2);
     tow_compiler_cancel(compiler, &hangs.job);
     job_expect(&hangs, TOW_CANCELLED, "");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
-/* -- Questions -------------------------------------------------------------- */
+/* -- Partition queries ------------------------------------------------------ */
 
 typedef struct asking {
     job_t job;
@@ -328,11 +331,11 @@ typedef struct asking {
 static void note_asked(tow_compile_job_t *base, tow_bytes_t question)
 {
     asking_t *asking = TOW_CONTAINER_OF(base, asking_t, job.job);
-    tow_xla_question_t asked;
+    tow_xla_partition_query_t asked;
     tow_arena_t arena;
     tow_arena_init(&arena, 0);
-    expect_ok(tow_question_unpack(question, &arena, &asked));
-    assert_int_equal(asked.kind, TOW_XLA_ASK_RESULT);
+    expect_ok(tow_partition_query_unpack(question, &arena, &asked));
+    assert_int_equal(asked.kind, TOW_XLA_QUERY_RESULT_SHARDING);
     assert_int_equal(asked.config.size, 5);
     assert_memory_equal(asked.config.data, "6 x 9", 5);
     tow_arena_deinit(&arena);
@@ -341,19 +344,20 @@ static void note_asked(tow_compile_job_t *base, tow_bytes_t question)
 
 static void begin_asking(asking_t *asking, tow_compiler_t *compiler)
 {
-    asking->job.job.asked = note_asked;
+    asking->job.job.on_query = note_asked;
     job_submit(&asking->job, compiler, "ask", TOW_SUBMIT_OK);
-    WORLD_UNTIL(asking->asked_count == 1 || asking->job.done_count > 0);
+    FIXTURE_UNTIL(asking->asked_count == 1 || asking->job.done_count > 0);
 }
 
 static void answer(asking_t *asking, tow_compiler_t *compiler, const char *text)
 {
-    const tow_xla_answer_t sent = {.result_sharding = {text, strlen(text)}};
+    const tow_xla_partition_reply_t sent = {
+        .result_sharding = {text, strlen(text)}};
     void *bytes;
     size_t size;
-    expect_ok(tow_answer_pack(&sent, &bytes, &size));
-    tow_compiler_answer(compiler, &asking->job.job, (tow_bytes_t){bytes, size},
-                        TOW_OK);
+    expect_ok(tow_partition_reply_pack(&sent, &bytes, &size));
+    tow_compiler_reply(compiler, &asking->job.job, (tow_bytes_t){bytes, size},
+                       TOW_OK);
     tow_free(bytes);
 }
 
@@ -366,20 +370,20 @@ static void questions_are_answered(void **state)
     answer(&asking, compiler, "it has one already");
     job_expect(&asking.job, TOW_UNKNOWN, "answered: 'forty-two'");
     begin_asking(&again, compiler);
-    tow_compiler_answer(compiler, &again.job.job, (tow_bytes_t){0},
-                        TOW_ERROR(TOW_NOT_FOUND, "who knows"));
+    tow_compiler_reply(compiler, &again.job.job, (tow_bytes_t){0},
+                       TOW_ERROR(TOW_NOT_FOUND, "who knows"));
     job_expect(&again.job, TOW_UNKNOWN, "refused: 'who knows'");
     assert_int_equal(started_count(compiler), 1);
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void job_that_may_not_ask_is_told_so(void **state)
 {
     tow_compiler_t *compiler = open_plain();
     expect_fails(compiler, "ask", TOW_UNKNOWN,
-                 "refused: 'the program has a custom call");
+                 "refused: 'the program has a partitioned custom call");
     expect_compiles(compiler, "add 4");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void others_compile_while_one_waits_for_its_answer(void **state)
@@ -392,7 +396,7 @@ static void others_compile_while_one_waits_for_its_answer(void **state)
     assert_int_equal(asking.job.done_count, 0);
     answer(&asking, compiler, "at last");
     job_expect(&asking.job, TOW_UNKNOWN, "answered: 'at last'");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void time_stands_still_while_the_client_thinks(void **state)
@@ -406,7 +410,7 @@ static void time_stands_still_while_the_client_thinks(void **state)
     job_expect(&hangs, TOW_DEADLINE_EXCEEDED, "took longer");
     answer(&asking, compiler, "at last");
     job_expect(&asking.job, TOW_UNKNOWN, "answered: 'at last'");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
 static void job_that_asks_can_be_cancelled(void **state)
@@ -419,8 +423,8 @@ static void job_that_asks_can_be_cancelled(void **state)
     job_expect(&asking.job, TOW_CANCELLED, "");
     expect_compiles(compiler, "add 4");
     begin_asking(&closed, compiler);
-    world_close(compiler);
-    job_expect(&closed.job, TOW_CANCELLED, "closes");
+    fixture_close(compiler);
+    job_expect(&closed.job, TOW_CANCELLED, "closing");
 }
 
 static void child_that_is_killed_while_it_asks_is_an_error(void **state)
@@ -432,41 +436,41 @@ static void child_that_is_killed_while_it_asks_is_an_error(void **state)
     job_expect(&asking.job, TOW_INTERNAL, "signal 9");
     answer(&asking, compiler, "too late");
     expect_compiles(compiler, "add 4");
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
-/* One more than may wait is told so: it would keep the last child from whom the
- * others' functions may need. */
+/* One job more than may wait for replies is refused: it would occupy the last
+ * child, which the functions of the others may need. */
 static void no_more_than_a_few_ask_at_a_time(void **state)
 {
     tow_compiler_t *compiler = open_plain();
-    asking_t asking[TOW_COMPILER_ASKING_COUNT_MAX] = {0}, more = {0};
-    for (size_t i = 0; i < TOW_COMPILER_ASKING_COUNT_MAX; i++)
+    asking_t asking[TOW_COMPILER_QUERYING_COUNT_MAX] = {0}, more = {0};
+    for (size_t i = 0; i < TOW_COMPILER_QUERYING_COUNT_MAX; i++)
         begin_asking(&asking[i], compiler);
     expect_compiles(compiler, "add 4");
     begin_asking(&more, compiler);
     job_expect(&more.job, TOW_UNKNOWN, "refused: ");
     assert_int_equal(more.asked_count, 0);
-    for (size_t i = 0; i < TOW_COMPILER_ASKING_COUNT_MAX; i++) {
+    for (size_t i = 0; i < TOW_COMPILER_QUERYING_COUNT_MAX; i++) {
         answer(&asking[i], compiler, "done");
         job_expect(&asking[i].job, TOW_UNKNOWN, "answered: 'done'");
     }
-    world_close(compiler);
+    fixture_close(compiler);
 }
 
-/* -- With its parent -------------------------------------------------------- */
+/* -- The end of the parent -------------------------------------------------- */
 
-/* In a process of its own: starts a child that hangs, tells its number, and
+/* In another process: starts a child that hangs, reports its process id, and
  * waits to be killed. */
 static void be_a_parent(int told_fd)
 {
     tow_compiler_t *compiler = open_plain();
     job_t job = {0};
     job_submit(&job, compiler, "hang", TOW_SUBMIT_OK);
-    WORLD_UNTIL(tow_child_compiler_stats(compiler).pid != 0);
+    FIXTURE_UNTIL(tow_child_compiler_stats(compiler).pid != 0);
     const pid_t pid = tow_child_compiler_stats(compiler).pid;
     if (write(told_fd, &pid, sizeof(pid)) != sizeof(pid)) _exit(1);
-    WORLD_UNTIL(job.done_count > 0);
+    FIXTURE_UNTIL(job.done_count > 0);
     _exit(1);
 }
 
@@ -480,7 +484,7 @@ static void child_ends_with_its_parent(void **state)
     assert_int_equal(pipe(told), 0);
     const pid_t parent = fork();
     if (parent == 0) {
-        world_set_up(NULL); /* A loop of its own. */
+        fixture_set_up(NULL); /* A loop of its own. */
         be_a_parent(told[1]);
     }
     close(told[1]);
@@ -494,32 +498,32 @@ static void child_ends_with_its_parent(void **state)
     close(child_fd);
     close(told[0]);
     waitpid(child, NULL, 0); /* Ours now. */
-    world_close(open_plain());
+    fixture_close(open_plain());
 }
 
-TOW_TEST_MAIN(WORLD_CASE(child_ends_with_its_parent),
-              WORLD_CASE(child_stays_for_the_next_program),
-              WORLD_CASE(child_that_has_compiled_enough_is_replaced),
-              WORLD_CASE(child_gets_the_options_of_the_client),
-              WORLD_CASE(plugin_that_is_not_there_is_not_found),
-              WORLD_CASE(program_that_is_not_there_is_not_found),
-              WORLD_CASE(program_of_another_format_is_refused),
-              WORLD_CASE(child_inherits_no_descriptor),
-              WORLD_CASE(compiler_without_memory_is_not_made),
-              WORLD_CASE(crash_is_an_error_with_the_last_words),
-              WORLD_CASE(crash_before_the_program_is_not_blamed_on_it),
-              WORLD_CASE(program_that_takes_too_long_is_ended),
-              WORLD_CASE(garbage_is_an_error),
-              WORLD_CASE(child_has_no_more_memory_than_it_may),
-              WORLD_CASE(child_that_is_killed_at_work_is_an_error),
-              WORLD_CASE(child_that_is_killed_at_rest_is_replaced),
-              WORLD_CASE(job_that_hangs_can_be_cancelled),
-              WORLD_CASE(close_ends_a_child_at_work),
-              WORLD_CASE(children_work_side_by_side),
-              WORLD_CASE(questions_are_answered),
-              WORLD_CASE(job_that_may_not_ask_is_told_so),
-              WORLD_CASE(others_compile_while_one_waits_for_its_answer),
-              WORLD_CASE(time_stands_still_while_the_client_thinks),
-              WORLD_CASE(job_that_asks_can_be_cancelled),
-              WORLD_CASE(child_that_is_killed_while_it_asks_is_an_error),
-              WORLD_CASE(no_more_than_a_few_ask_at_a_time))
+TOW_TEST_MAIN(FIXTURE_CASE(child_ends_with_its_parent),
+              FIXTURE_CASE(child_stays_for_the_next_program),
+              FIXTURE_CASE(child_that_has_compiled_enough_is_replaced),
+              FIXTURE_CASE(child_gets_the_options_of_the_client),
+              FIXTURE_CASE(plugin_that_is_not_there_is_not_found),
+              FIXTURE_CASE(program_that_is_not_there_is_not_found),
+              FIXTURE_CASE(program_of_another_format_is_refused),
+              FIXTURE_CASE(child_inherits_no_descriptor),
+              FIXTURE_CASE(compiler_without_memory_is_not_made),
+              FIXTURE_CASE(crash_is_an_error_with_the_last_words),
+              FIXTURE_CASE(crash_before_the_program_is_not_blamed_on_it),
+              FIXTURE_CASE(program_that_takes_too_long_is_ended),
+              FIXTURE_CASE(garbage_is_an_error),
+              FIXTURE_CASE(child_has_no_more_memory_than_it_may),
+              FIXTURE_CASE(child_that_is_killed_at_work_is_an_error),
+              FIXTURE_CASE(child_that_is_killed_at_rest_is_replaced),
+              FIXTURE_CASE(job_that_hangs_can_be_cancelled),
+              FIXTURE_CASE(close_ends_a_child_at_work),
+              FIXTURE_CASE(children_work_side_by_side),
+              FIXTURE_CASE(questions_are_answered),
+              FIXTURE_CASE(job_that_may_not_ask_is_told_so),
+              FIXTURE_CASE(others_compile_while_one_waits_for_its_answer),
+              FIXTURE_CASE(time_stands_still_while_the_client_thinks),
+              FIXTURE_CASE(job_that_asks_can_be_cancelled),
+              FIXTURE_CASE(child_that_is_killed_while_it_asks_is_an_error),
+              FIXTURE_CASE(no_more_than_a_few_ask_at_a_time))

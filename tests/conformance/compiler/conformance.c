@@ -1,6 +1,6 @@
-/* What every compiler promises, in one program for each of them. */
+/* The contract of every compiler; one test program for each. */
+#include "fixture.h"
 #include "subject.h"
-#include "world.h"
 
 #include "base/alloc.h"
 
@@ -13,7 +13,7 @@ static tow_compiler_t *open_subject(void)
 
 static void close_subject(tow_compiler_t *compiler)
 {
-    world_close(compiler);
+    fixture_close(compiler);
     subject_close();
 }
 
@@ -22,7 +22,7 @@ static void program_becomes_bytes_and_a_signature(void **state)
     tow_compiler_t *compiler = open_subject();
     job_t job = {.job.device_kind = subject.device_kind};
     job_submit(&job, compiler, subject.program, TOW_SUBMIT_OK);
-    WORLD_UNTIL(job.done_count > 0);
+    FIXTURE_UNTIL(job.done_count > 0);
     expect_ok(job.status);
     const tow_signature_t *signature = &job.compiled->signature;
     assert_true(job.compiled->size > 0);
@@ -62,7 +62,7 @@ static void options_that_are_no_options_are_refused(void **state)
     tow_compiler_t *compiler = open_subject();
     job_t job = {.job.options = {"\xff\xff\xff", 3}};
     job_submit(&job, compiler, subject.program, TOW_SUBMIT_OK);
-    WORLD_UNTIL(job.done_count > 0);
+    FIXTURE_UNTIL(job.done_count > 0);
     assert_true(job.status != TOW_OK);
     tow_status_release(job.status);
     expect_compiles(compiler, subject.program);
@@ -120,11 +120,11 @@ static void close_cancels_what_is_left(void **state)
     job_t jobs[3] = {0}, more = {0};
     for (size_t i = 0; i < TOW_COUNT_OF(jobs); i++)
         job_submit(&jobs[i], compiler, subject.program, TOW_SUBMIT_OK);
-    world_begin_close(compiler);
+    fixture_begin_close(compiler);
     job_submit(&more, compiler, subject.program, TOW_SUBMIT_CLOSING);
     for (size_t i = 0; i < TOW_COUNT_OF(jobs); i++)
-        job_expect(&jobs[i], TOW_CANCELLED, "closes");
-    WORLD_UNTIL(world_is_closed());
+        job_expect(&jobs[i], TOW_CANCELLED, "closing");
+    FIXTURE_UNTIL(fixture_is_closed());
     assert_int_equal(more.done_count, 0);
     subject_close();
 }
@@ -135,11 +135,11 @@ static void compiler_that_did_nothing_closes(void **state)
 }
 
 TOW_TEST_MAIN(
-    WORLD_CASE(program_becomes_bytes_and_a_signature),
-    WORLD_CASE(program_that_is_wrong_is_refused_and_the_next_compiles),
-    WORLD_CASE(program_for_another_kind_of_device_is_refused),
-    WORLD_CASE(options_that_are_no_options_are_refused),
-    WORLD_CASE(jobs_end_in_the_order_of_submission),
-    WORLD_CASE(queue_has_a_bound), WORLD_CASE(jobs_can_be_cancelled),
-    WORLD_CASE(close_cancels_what_is_left),
-    WORLD_CASE(compiler_that_did_nothing_closes))
+    FIXTURE_CASE(program_becomes_bytes_and_a_signature),
+    FIXTURE_CASE(program_that_is_wrong_is_refused_and_the_next_compiles),
+    FIXTURE_CASE(program_for_another_kind_of_device_is_refused),
+    FIXTURE_CASE(options_that_are_no_options_are_refused),
+    FIXTURE_CASE(jobs_end_in_the_order_of_submission),
+    FIXTURE_CASE(queue_has_a_bound), FIXTURE_CASE(jobs_can_be_cancelled),
+    FIXTURE_CASE(close_cancels_what_is_left),
+    FIXTURE_CASE(compiler_that_did_nothing_closes))

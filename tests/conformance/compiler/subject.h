@@ -10,7 +10,7 @@ typedef struct subject {
     const char *device_kind;
     const char *program; /* adds two f32[4] */
     const char *malformed;
-    const char *complaint; /* words about the malformed one */
+    const char *complaint; /* text of the error for the malformed one */
 } subject_t;
 
 extern const subject_t subject;

@@ -1,5 +1,5 @@
+#include "fixture.h"
 #include "subject.h"
-#include "world.h"
 
 #include "device/compiler/child.h"
 
@@ -13,7 +13,7 @@ tow_compiler_t *subject_open(size_t queue_count_max)
                                                   .plugin = plugin,
                                                   .queue_count_max =
                                                       queue_count_max};
-    expect_ok(tow_child_compiler_create(world_env(), &options, &compiler));
+    expect_ok(tow_child_compiler_create(fixture_env(), &options, &compiler));
     return compiler;
 }
 

@@ -1,5 +1,5 @@
+#include "fixture.h"
 #include "subject.h"
-#include "world.h"
 
 #include "device/compiler/direct.h"
 #include "device/pjrt/pjrt.h"
@@ -21,8 +21,8 @@ tow_compiler_t *subject_open(size_t queue_count_max)
     tow_pjrt_open_t open = {.path = subject_plugin(), .done = opened};
     tow_compiler_t *compiler = NULL;
     is_opened = is_closed = false;
-    expect_ok(tow_pjrt_open(world_env(), &open));
-    WORLD_UNTIL(is_opened);
+    expect_ok(tow_pjrt_open(fixture_env(), &open));
+    FIXTURE_UNTIL(is_opened);
     const tow_direct_compiler_options_t options = {.queue_count_max =
                                                        queue_count_max};
     expect_ok(tow_direct_compiler_create(driver, &options, &compiler));
@@ -38,5 +38,5 @@ static void closed(void *context)
 void subject_close(void)
 {
     tow_driver_close(driver, (tow_closed_t){.run = closed});
-    WORLD_UNTIL(is_closed);
+    FIXTURE_UNTIL(is_closed);
 }

@@ -1,6 +1,6 @@
 /* The direct compiler on the simulated device, whose programs are ours. */
+#include "fixture.h"
 #include "subject.h"
-#include "world.h"
 
 #include "device/compiler/direct.h"
 #include "device/sim/sim_device.h"
@@ -24,7 +24,7 @@ tow_compiler_t *subject_open(size_t queue_count_max)
     expect_ok(tow_sim_model_find("tpu_v4", &model));
     const tow_sim_device_options_t devices = {.model = &model,
                                               .device_count = 1};
-    expect_ok(tow_sim_device_driver_create(world_env(), &devices, &driver));
+    expect_ok(tow_sim_device_driver_create(fixture_env(), &devices, &driver));
     const tow_direct_compiler_options_t options = {.queue_count_max =
                                                        queue_count_max};
     expect_ok(tow_direct_compiler_create(driver, &options, &compiler));
@@ -41,5 +41,5 @@ void subject_close(void)
 {
     is_closed = false;
     tow_driver_close(driver, (tow_closed_t){.run = closed});
-    WORLD_UNTIL(is_closed);
+    FIXTURE_UNTIL(is_closed);
 }

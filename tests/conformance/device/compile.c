@@ -1,11 +1,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "world.h"
+#include "fixture.h"
 
 static void driver_says_what_it_has(void **state)
 {
-    tow_driver_t *driver = world_open(2);
+    tow_driver_t *driver = fixture_open(2);
     assert_int_equal(driver->device_count, 2);
     assert_non_null(driver->platform);
     assert_non_null(driver->version);
@@ -14,12 +14,12 @@ static void driver_says_what_it_has(void **state)
         assert_true(strlen(driver->devices[i].kind) > 0);
         assert_non_null(driver->devices[i].name);
     }
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void compile_gives_the_signature(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     tow_executable_t *executable = compiled(driver, PROGRAM_ADD);
     const tow_signature_t *signature = &executable->signature;
     tow_shape_t shape;
@@ -38,12 +38,12 @@ static void compile_gives_the_signature(void **state)
     assert_int_equal(executable->local_device_count, 1);
     assert_int_equal(executable->local_devices[0], 0);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void compile_gives_the_aliases(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     tow_executable_t *executable = compiled(driver, PROGRAM_DONATE);
     const tow_signature_t *signature = &executable->signature;
     if (signature->argument_count != TOW_COUNT_UNKNOWN) {
@@ -53,36 +53,36 @@ static void compile_gives_the_aliases(void **state)
         assert_false(signature->aliases[0].required);
     }
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void compile_of_a_malformed_program_says_why(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     compile_probe_t probe;
     tow_status_t status =
         probe_compile(&probe, driver, subject.programs[PROGRAM_MALFORMED], 1);
-    /* A driver may see it at once, or when it compiles. */
+    /* A driver may refuse it at once, or when it compiles. */
     if (status == TOW_OK) {
-        WORLD_UNTIL(probe.outcome.done_count > 0);
+        FIXTURE_UNTIL(probe.outcome.done_count > 0);
         status = probe.outcome.status;
         assert_null(probe.executable);
     }
     expect_refusal(status, TOW_INVALID_ARGUMENT, "");
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void compile_of_nothing_is_refused(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     compile_probe_t probe;
     expect_refusal(probe_compile(&probe, driver, "", 1), TOW_INVALID_ARGUMENT,
                    "empty");
     expect_refusal(probe_load(&probe, driver, "", 0), TOW_INVALID_ARGUMENT,
                    "empty");
-    world_settle();
+    fixture_settle();
     assert_int_equal(probe.outcome.done_count, 0);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 /* Adds on the executable's one device. */
@@ -104,7 +104,7 @@ static void expect_sum_on(tow_executable_t *executable, size_t device)
 
 static void executable_that_was_serialised_runs_elsewhere(void **state)
 {
-    tow_driver_t *driver = world_open(2);
+    tow_driver_t *driver = fixture_open(2);
     tow_executable_t *first = compiled(driver, PROGRAM_ADD);
     void *bytes = NULL;
     size_t size = 0;
@@ -122,40 +122,40 @@ static void executable_that_was_serialised_runs_elsewhere(void **state)
     expect_sum_on(there.executable, 1);
     tow_executable_release(here.executable);
     tow_executable_release(there.executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void load_of_garbage_is_an_error(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     compile_probe_t probe;
     tow_status_t status = probe_load(&probe, driver, "garbage", 7);
     if (status == TOW_OK) {
-        WORLD_UNTIL(probe.outcome.done_count > 0);
+        FIXTURE_UNTIL(probe.outcome.done_count > 0);
         status = probe.outcome.status;
         assert_null(probe.executable);
     }
     assert_non_null(status);
     tow_status_release(status);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void executable_lives_until_its_last_reference(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     tow_executable_t *executable = compiled(driver, PROGRAM_ADD);
     tow_executable_retain(executable);
     tow_executable_release(executable);
     assert_int_equal(executable->signature.result_count, 1);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
-WORLD_SUITE(compile_suite, WORLD_CASE(driver_says_what_it_has),
-            WORLD_CASE(compile_gives_the_signature),
-            WORLD_CASE(compile_gives_the_aliases),
-            WORLD_CASE(compile_of_a_malformed_program_says_why),
-            WORLD_CASE(compile_of_nothing_is_refused),
-            WORLD_CASE(executable_that_was_serialised_runs_elsewhere),
-            WORLD_CASE(load_of_garbage_is_an_error),
-            WORLD_CASE(executable_lives_until_its_last_reference));
+FIXTURE_SUITE(compile_suite, FIXTURE_CASE(driver_says_what_it_has),
+              FIXTURE_CASE(compile_gives_the_signature),
+              FIXTURE_CASE(compile_gives_the_aliases),
+              FIXTURE_CASE(compile_of_a_malformed_program_says_why),
+              FIXTURE_CASE(compile_of_nothing_is_refused),
+              FIXTURE_CASE(executable_that_was_serialised_runs_elsewhere),
+              FIXTURE_CASE(load_of_garbage_is_an_error),
+              FIXTURE_CASE(executable_lives_until_its_last_reference));

@@ -1,12 +1,13 @@
-/* The suite: every promise of device/device.h, as tests that run on each
- * driver. A driver that can do nothing has only the optional ones to pass. */
+/* The suite: the contract of device/device.h as tests that run on each driver.
+ * A driver without any entry has only the optional ones to pass. */
 #include <string.h>
 
-#include "world.h"
+#include "fixture.h"
 
 static const suite_t *const suites[] = {
-    &compile_suite, &transfer_suite, &run_suite,  &gang_suite,  &error_suite,
-    &late_suite,    &loan_suite,     &copy_suite, &close_suite, &optional_suite,
+    &compile_suite, &transfer_suite, &run_suite,   &gang_suite,
+    &error_suite,   &deferred_suite, &share_suite, &copy_suite,
+    &close_suite,   &optional_suite,
 };
 
 #define TEST_COUNT_MAX 128

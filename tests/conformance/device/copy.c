@@ -1,5 +1,5 @@
 /* Copies of buffers between devices of a driver. */
-#include "world.h"
+#include "fixture.h"
 
 #include "base/alloc.h"
 
@@ -7,9 +7,9 @@ static const float ones[4] = {1, 1, 1, 1};
 
 static tow_driver_t *open_copier(size_t device_count)
 {
-    tow_driver_t *driver = world_open(device_count);
-    world_require_of(driver, driver->ops->copy != NULL,
-                     "the driver copies nothing between devices");
+    tow_driver_t *driver = fixture_open(device_count);
+    fixture_require_of(driver, driver->ops->copy != NULL,
+                       "the driver copies nothing between devices");
     return driver;
 }
 
@@ -32,7 +32,7 @@ static void copy_has_the_value_on_the_other_device(void **state)
     }
     expect_values(source, 7);
     tow_buffer_release(source);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void expect_copied(tow_driver_t *driver, const char *shape,
@@ -66,12 +66,12 @@ static void copy_of_little_and_of_much_works(void **state)
     expect_copied(driver, "u8[131072]", bytes, 131072);
     expect_copied(driver, "u8[4194304]", bytes, 4u << 20);
     tow_free(bytes);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 #define CHAIN_LENGTH 20
 
-/* A run on one device, a copy to the next, and so on, all ahead of the data. */
+/* A run on one device, a copy to the next, and so on, all before the data. */
 static void copies_of_promises_make_a_pipeline(void **state)
 {
     tow_driver_t *driver = open_copier(2);
@@ -108,24 +108,25 @@ static void copies_of_promises_make_a_pipeline(void **state)
         tow_buffer_release(step[i]);
         tow_executable_release(stages[i]);
     }
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void copy_fails_with_its_source(void **state)
 {
     tow_driver_t *driver = open_copier(2);
-    world_require_of(driver, driver->ops->upload_settle != NULL,
-                     "the driver has no late uploads");
-    upload_probe_t upload = {.upload = {.is_late = true}};
+    fixture_require_of(driver, driver->ops->upload_settle != NULL,
+                       "the driver has no deferred uploads");
+    upload_probe_t upload = {.upload = {.is_deferred = true}};
     expect_ok(probe_upload(&upload, driver, 0, "f32[4]", NULL));
     copy_probe_t first;
     copy_probe_t second;
     expect_ok(probe_copy(&first, upload.upload.buffer, 1));
     expect_ok(probe_copy(&second, first.copy.buffer, 0));
-    world_settle();
+    fixture_settle();
     assert_int_equal(first.outcome.done_count, 0);
     probe_settle(&upload, NULL, TOW_ERROR(TOW_UNAVAILABLE, "host 7 is gone"));
-    WORLD_UNTIL(first.outcome.done_count > 0 && second.outcome.done_count > 0);
+    FIXTURE_UNTIL(first.outcome.done_count > 0 &&
+                  second.outcome.done_count > 0);
     expect_refusal(first.outcome.status, TOW_UNAVAILABLE, "host 7 is gone");
     expect_refusal(second.outcome.status, TOW_UNAVAILABLE, "host 7 is gone");
     assert_int_equal(tow_buffer_state(second.copy.buffer), TOW_BUFFER_FAILED);
@@ -133,30 +134,30 @@ static void copy_fails_with_its_source(void **state)
                    "host 7 is gone");
     copy_probe_t late;
     expect_ok(probe_copy(&late, upload.upload.buffer, 1));
-    WORLD_UNTIL(late.outcome.done_count > 0);
+    FIXTURE_UNTIL(late.outcome.done_count > 0);
     expect_refusal(late.outcome.status, TOW_UNAVAILABLE, "host 7 is gone");
     outcome_expect(&upload.outcome, TOW_UNAVAILABLE);
     tow_buffer_release(first.copy.buffer);
     tow_buffer_release(second.copy.buffer);
     tow_buffer_release(late.copy.buffer);
     tow_buffer_release(upload.upload.buffer);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void copy_of_what_is_late_waits_for_it(void **state)
 {
     tow_driver_t *driver = open_copier(2);
-    world_require_of(driver, driver->ops->upload_settle != NULL,
-                     "the driver has no late uploads");
+    fixture_require_of(driver, driver->ops->upload_settle != NULL,
+                       "the driver has no deferred uploads");
     tow_executable_t *executable = compiled(driver, PROGRAM_ADD);
-    upload_probe_t upload = {.upload = {.is_late = true}};
+    upload_probe_t upload = {.upload = {.is_deferred = true}};
     expect_ok(probe_upload(&upload, driver, 1, "f32[4]", NULL));
     copy_probe_t copy;
     expect_ok(probe_copy(&copy, upload.upload.buffer, 0));
     tow_buffer_release(upload.upload.buffer);
     run_probe_t run = {.arguments = {copy.copy.buffer, copy.copy.buffer}};
     expect_ok(probe_run(&run, executable, 2));
-    world_settle();
+    fixture_settle();
     assert_int_equal(copy.outcome.done_count + run.outcome.done_count, 0);
     probe_settle(&upload, ones, TOW_OK);
     outcome_expect(&run.outcome, TOW_CODE_OK);
@@ -166,7 +167,7 @@ static void copy_of_what_is_late_waits_for_it(void **state)
     tow_buffer_release(copy.copy.buffer);
     tow_buffer_release(run.results[0]);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static tow_buffer_t *uploaded_large(tow_driver_t *driver, float value)
@@ -193,10 +194,10 @@ static void expect_large(tow_buffer_t *buffer, float value)
     tow_free(values);
 }
 
-/* Copies may share memory; that must not show. */
+/* Copies may share memory; that must not be visible. */
 static void run_that_consumes_a_source_leaves_its_copies(void **state)
 {
-    world_require(PROGRAM_LARGE);
+    fixture_require(PROGRAM_LARGE);
     tow_driver_t *driver = open_copier(2);
     tow_executable_t *executable = compiled(driver, PROGRAM_LARGE);
     tow_buffer_t *five = uploaded_large(driver, 5);
@@ -215,12 +216,12 @@ static void run_that_consumes_a_source_leaves_its_copies(void **state)
     tow_buffer_release(source);
     tow_buffer_release(five);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void run_that_consumes_a_copy_leaves_the_source(void **state)
 {
-    world_require(PROGRAM_LARGE);
+    fixture_require(PROGRAM_LARGE);
     tow_driver_t *driver = open_copier(1);
     tow_executable_t *executable = compiled(driver, PROGRAM_LARGE);
     tow_buffer_t *five = uploaded_large(driver, 5);
@@ -233,7 +234,7 @@ static void run_that_consumes_a_copy_leaves_the_source(void **state)
     outcome_expect(&run.outcome, TOW_CODE_OK);
     expect_large(run.results[0], 8);
     expect_large(source, 3);
-    /* And again, when the source is gone. */
+    /* And again, after the source was released. */
     tow_buffer_release(source);
     run_probe_t again = {.arguments = {copies[1].copy.buffer, five}};
     expect_ok(probe_run(&again, executable, 2));
@@ -247,7 +248,7 @@ static void run_that_consumes_a_copy_leaves_the_source(void **state)
     tow_buffer_release(again.results[0]);
     tow_buffer_release(five);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static uint64_t bytes_in_use(tow_driver_t *driver, size_t device)
@@ -272,9 +273,9 @@ static void copies_give_their_memory_back(void **state)
         expect_large(copies[i].copy.buffer, 3);
     for (int i = 0; i < 3; i++)
         tow_buffer_release(copies[i].copy.buffer);
-    WORLD_UNTIL(bytes_in_use(driver, 0) == before[0] &&
-                bytes_in_use(driver, 1) == before[1]);
-    world_close(driver);
+    FIXTURE_UNTIL(bytes_in_use(driver, 0) == before[0] &&
+                  bytes_in_use(driver, 1) == before[1]);
+    fixture_close(driver);
 }
 
 static void copy_to_no_device_or_of_nothing_is_refused(void **state)
@@ -296,7 +297,7 @@ static void copy_to_no_device_or_of_nothing_is_refused(void **state)
     tow_buffer_release(buffer);
     tow_buffer_release(one);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void close_waits_for_copies(void **state)
@@ -309,20 +310,20 @@ static void close_waits_for_copies(void **state)
         tow_buffer_release(copies[i].copy.buffer);
     }
     tow_buffer_release(source);
-    world_close(driver);
+    fixture_close(driver);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(copies[i].outcome.done_count, 1);
         tow_status_release(copies[i].outcome.status);
     }
 }
 
-WORLD_SUITE(copy_suite, WORLD_CASE(copy_has_the_value_on_the_other_device),
-            WORLD_CASE(copy_of_little_and_of_much_works),
-            WORLD_CASE(copies_of_promises_make_a_pipeline),
-            WORLD_CASE(copy_fails_with_its_source),
-            WORLD_CASE(copy_of_what_is_late_waits_for_it),
-            WORLD_CASE(run_that_consumes_a_source_leaves_its_copies),
-            WORLD_CASE(run_that_consumes_a_copy_leaves_the_source),
-            WORLD_CASE(copies_give_their_memory_back),
-            WORLD_CASE(copy_to_no_device_or_of_nothing_is_refused),
-            WORLD_CASE(close_waits_for_copies));
+FIXTURE_SUITE(copy_suite, FIXTURE_CASE(copy_has_the_value_on_the_other_device),
+              FIXTURE_CASE(copy_of_little_and_of_much_works),
+              FIXTURE_CASE(copies_of_promises_make_a_pipeline),
+              FIXTURE_CASE(copy_fails_with_its_source),
+              FIXTURE_CASE(copy_of_what_is_late_waits_for_it),
+              FIXTURE_CASE(run_that_consumes_a_source_leaves_its_copies),
+              FIXTURE_CASE(run_that_consumes_a_copy_leaves_the_source),
+              FIXTURE_CASE(copies_give_their_memory_back),
+              FIXTURE_CASE(copy_to_no_device_or_of_nothing_is_refused),
+              FIXTURE_CASE(close_waits_for_copies));

@@ -1,9 +1,9 @@
-/* What fails, and what then depends on it. */
+/* Failed operations, and operations that depend on them. */
 #include <string.h>
 
-#include "world.h"
+#include "fixture.h"
 
-/* Skips the test on a driver that sees beforehand that it cannot be done. */
+/* Skips the test on a driver that refuses the run at once. */
 static void start_failing(run_probe_t *run, tow_executable_t *fails,
                           tow_executable_t *other)
 {
@@ -17,14 +17,14 @@ static void start_failing(run_probe_t *run, tow_executable_t *fails,
     tow_buffer_release(run->arguments[0]);
     tow_executable_release(fails);
     tow_executable_release(other);
-    world_close(driver);
-    world_skip("the driver refuses the call");
+    fixture_close(driver);
+    fixture_skip("the driver refuses the call");
 }
 
 static void run_that_fails_poisons_what_depends_on_it(void **state)
 {
-    world_require(PROGRAM_FAIL);
-    tow_driver_t *driver = world_open_small();
+    fixture_require(PROGRAM_FAIL);
+    tow_driver_t *driver = fixture_open_small();
     tow_executable_t *fails = compiled(driver, PROGRAM_FAIL);
     tow_executable_t *after = compiled(driver, PROGRAM_AFTER);
     tow_buffer_t *input = uploaded(driver, 0, (float[]){1, 1, 1, 1});
@@ -37,11 +37,11 @@ static void run_that_fails_poisons_what_depends_on_it(void **state)
     expect_ok(
         probe_download(&download, second.results[0], values, sizeof(values)));
 
-    WORLD_UNTIL(first.outcome.done_count > 0);
+    FIXTURE_UNTIL(first.outcome.done_count > 0);
     tow_status_t cause = first.outcome.status;
     assert_non_null(cause);
-    WORLD_UNTIL(second.outcome.done_count > 0 &&
-                download.outcome.done_count > 0);
+    FIXTURE_UNTIL(second.outcome.done_count > 0 &&
+                  download.outcome.done_count > 0);
     assert_int_equal(tow_status_code(second.outcome.status),
                      tow_status_code(cause));
     assert_int_equal(tow_status_code(download.outcome.status),
@@ -54,10 +54,10 @@ static void run_that_fails_poisons_what_depends_on_it(void **state)
     tow_status_release(second.outcome.status);
     tow_status_release(download.outcome.status);
 
-    /* Also what comes when all of that is known. */
+    /* Also runs that are enqueued after the failure is known. */
     run_probe_t late = {.arguments = {first.results[0]}};
     expect_ok(probe_run(&late, after, 1));
-    WORLD_UNTIL(late.outcome.done_count > 0);
+    FIXTURE_UNTIL(late.outcome.done_count > 0);
     assert_string_equal(tow_status_message(late.outcome.status),
                         tow_status_message(cause));
     tow_status_release(late.outcome.status);
@@ -73,13 +73,13 @@ static void run_that_fails_poisons_what_depends_on_it(void **state)
     tow_buffer_release(input);
     tow_executable_release(fails);
     tow_executable_release(after);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void run_that_fails_leaves_the_device_usable(void **state)
 {
-    world_require(PROGRAM_FAIL);
-    tow_driver_t *driver = world_open_small();
+    fixture_require(PROGRAM_FAIL);
+    tow_driver_t *driver = fixture_open_small();
     tow_executable_t *fails = compiled(driver, PROGRAM_FAIL);
     tow_executable_t *adds = compiled(driver, PROGRAM_ADD);
     tow_buffer_t *input = uploaded(driver, 0, (float[]){1, 1, 1, 1});
@@ -87,7 +87,7 @@ static void run_that_fails_leaves_the_device_usable(void **state)
     run_probe_t second = {.arguments = {input, input}};
     start_failing(&first, fails, adds);
     expect_ok(probe_run(&second, adds, 2));
-    WORLD_UNTIL(first.outcome.done_count > 0);
+    FIXTURE_UNTIL(first.outcome.done_count > 0);
     assert_non_null(first.outcome.status);
     assert_non_null(strstr(tow_status_message(first.outcome.status), "device"));
     tow_status_release(first.outcome.status);
@@ -98,13 +98,13 @@ static void run_that_fails_leaves_the_device_usable(void **state)
     tow_buffer_release(input);
     tow_executable_release(fails);
     tow_executable_release(adds);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void gang_that_is_aborted_fails_and_what_depends_on_it(void **state)
 {
-    world_require(PROGRAM_LONG);
-    tow_driver_t *driver = world_open(1);
+    fixture_require(PROGRAM_LONG);
+    tow_driver_t *driver = fixture_open(1);
     assert_true(tow_driver_can_abort(driver));
     tow_executable_t *takes_long = compiled(driver, PROGRAM_LONG);
     tow_executable_t *adds = compiled(driver, PROGRAM_ADD);
@@ -114,13 +114,15 @@ static void gang_that_is_aborted_fails_and_what_depends_on_it(void **state)
     run_probe_t second = {.arguments = {first.results[0], input}};
     expect_ok(probe_run(&second, adds, 2));
     tow_status_t cause = TOW_ERROR(TOW_UNAVAILABLE, "host 7 is gone");
-    tow_driver_abort(driver, first.run.gang_id + 100, cause); /* Nobody's. */
-    world_settle();
+    tow_driver_abort(driver, first.run.gang_id + 100,
+                     cause); /* An id that no run has. */
+    fixture_settle();
     assert_int_equal(first.outcome.done_count, 0);
     assert_int_equal(tow_buffer_state(first.results[0]), TOW_BUFFER_PENDING);
     tow_driver_abort(driver, first.run.gang_id, cause);
     tow_status_release(cause);
-    WORLD_UNTIL(first.outcome.done_count > 0 && second.outcome.done_count > 0);
+    FIXTURE_UNTIL(first.outcome.done_count > 0 &&
+                  second.outcome.done_count > 0);
     expect_refusal(first.outcome.status, TOW_UNAVAILABLE, "host 7 is gone");
     expect_refusal(second.outcome.status, TOW_UNAVAILABLE, "host 7 is gone");
     assert_int_equal(tow_buffer_state(second.results[0]), TOW_BUFFER_FAILED);
@@ -129,9 +131,10 @@ static void gang_that_is_aborted_fails_and_what_depends_on_it(void **state)
     tow_buffer_release(input);
     tow_executable_release(takes_long);
     tow_executable_release(adds);
-    world_close(driver);
+    fixture_close(driver);
 }
 
-WORLD_SUITE(error_suite, WORLD_CASE(run_that_fails_poisons_what_depends_on_it),
-            WORLD_CASE(gang_that_is_aborted_fails_and_what_depends_on_it),
-            WORLD_CASE(run_that_fails_leaves_the_device_usable));
+FIXTURE_SUITE(error_suite,
+              FIXTURE_CASE(run_that_fails_poisons_what_depends_on_it),
+              FIXTURE_CASE(gang_that_is_aborted_fails_and_what_depends_on_it),
+              FIXTURE_CASE(run_that_fails_leaves_the_device_usable));

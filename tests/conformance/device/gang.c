@@ -1,5 +1,5 @@
 /* Runs on several devices of one driver. */
-#include "world.h"
+#include "fixture.h"
 
 #define DEVICE_COUNT 3
 
@@ -22,7 +22,7 @@ static void release_arguments(run_probe_t *run)
 
 static void gang_runs_on_all_its_devices(void **state)
 {
-    tow_driver_t *driver = world_open(DEVICE_COUNT);
+    tow_driver_t *driver = fixture_open(DEVICE_COUNT);
     tow_executable_t *executable =
         compiled_for(driver, PROGRAM_ADD, DEVICE_COUNT);
     assert_int_equal(executable->local_device_count, DEVICE_COUNT);
@@ -41,12 +41,12 @@ static void gang_runs_on_all_its_devices(void **state)
         tow_buffer_release(run.results[d]);
     release_arguments(&run);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void gang_consumes_on_all_its_devices(void **state)
 {
-    tow_driver_t *driver = world_open(DEVICE_COUNT);
+    tow_driver_t *driver = fixture_open(DEVICE_COUNT);
     tow_executable_t *executable =
         compiled_for(driver, PROGRAM_DONATE, DEVICE_COUNT);
     run_probe_t run = {0};
@@ -60,8 +60,8 @@ static void gang_consumes_on_all_its_devices(void **state)
         tow_buffer_release(run.results[d]);
     release_arguments(&run);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
-WORLD_SUITE(gang_suite, WORLD_CASE(gang_runs_on_all_its_devices),
-            WORLD_CASE(gang_consumes_on_all_its_devices));
+FIXTURE_SUITE(gang_suite, FIXTURE_CASE(gang_runs_on_all_its_devices),
+              FIXTURE_CASE(gang_consumes_on_all_its_devices));

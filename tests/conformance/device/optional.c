@@ -1,13 +1,13 @@
-/* Again, with entries of the table removed: the wrappers say so, by the driver's
- * name, and the rest goes on. */
-#include "world.h"
+/* With entries of the table removed: the wrappers return UNIMPLEMENTED with the
+ * driver's name, and everything else works. */
+#include "fixture.h"
 
-/* A table that the test may take entries from. */
+/* A table from which the test removes entries. */
 static tow_driver_ops_t reduced;
 
 static tow_driver_t *open_reducible(void)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     reduced = *driver->ops;
     driver->ops = &reduced;
     return driver;
@@ -47,27 +47,26 @@ static void driver_without_any_entry_says_unimplemented(void **state)
     download_probe_t download;
     expect_refusal(probe_download(&download, &none, values, sizeof(values)),
                    TOW_UNIMPLEMENTED, subject.name);
-    borrow_probe_t borrow;
-    expect_refusal(probe_borrow(&borrow, &none), TOW_UNIMPLEMENTED,
-                   subject.name);
+    share_probe_t share;
+    expect_refusal(probe_share(&share, &none), TOW_UNIMPLEMENTED, subject.name);
     copy_probe_t copy;
     expect_refusal(probe_copy(&copy, &none, 0), TOW_UNIMPLEMENTED,
                    subject.name);
     run_probe_t run = {0};
     expect_refusal(probe_run(&run, &executable, 0), TOW_UNIMPLEMENTED,
                    subject.name);
-    world_settle();
+    fixture_settle();
     assert_int_equal(compile.outcome.done_count + upload.outcome.done_count +
                          download.outcome.done_count + run.outcome.done_count +
-                         borrow.outcome.done_count + copy.outcome.done_count,
+                         share.outcome.done_count + copy.outcome.done_count,
                      0);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 /* All that a worker can do without. */
 static void driver_without_the_optional_entries_still_runs(void **state)
 {
-    world_require(PROGRAM_ADD);
+    fixture_require(PROGRAM_ADD);
     tow_driver_t *driver = open_reducible();
     reduced.memory_stats = NULL;
     reduced.load = NULL;
@@ -77,8 +76,8 @@ static void driver_without_the_optional_entries_still_runs(void **state)
     reduced.buffer_address = NULL;
     reduced.abort = NULL;
     reduced.upload_settle = NULL;
-    reduced.borrow = NULL;
-    reduced.borrow_give_back = NULL;
+    reduced.share = NULL;
+    reduced.share_end = NULL;
     reduced.copy = NULL;
     tow_executable_t *executable = compiled(driver, PROGRAM_ADD);
     tow_buffer_t *one = uploaded(driver, 0, (float[]){1, 1, 1, 1});
@@ -94,15 +93,15 @@ static void driver_without_the_optional_entries_still_runs(void **state)
     expect_refusal(tow_buffer_address(one, &bytes), TOW_UNIMPLEMENTED,
                    subject.name);
     assert_false(tow_driver_can_abort(driver));
-    upload_probe_t late = {.upload = {.is_late = true}};
-    expect_refusal(probe_upload(&late, driver, 0, "f32[4]", NULL),
-                   TOW_UNIMPLEMENTED, "late");
+    upload_probe_t deferred = {.upload = {.is_deferred = true}};
+    expect_refusal(probe_upload(&deferred, driver, 0, "f32[4]", NULL),
+                   TOW_UNIMPLEMENTED, "deferred");
     tow_buffer_release(one);
     tow_buffer_release(run.results[0]);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
-WORLD_SUITE(optional_suite,
-            WORLD_CASE(driver_without_any_entry_says_unimplemented),
-            WORLD_CASE(driver_without_the_optional_entries_still_runs));
+FIXTURE_SUITE(optional_suite,
+              FIXTURE_CASE(driver_without_any_entry_says_unimplemented),
+              FIXTURE_CASE(driver_without_the_optional_entries_still_runs));

@@ -1,6 +1,6 @@
-/* What only the pjrt driver promises, on a plugin that is wrong in known ways:
- * versions, options, finding each other, late events, errors, probes. */
-#include "world.h"
+/* Properties of the pjrt driver only, with a plugin that misbehaves in known
+ * ways: versions, options, key-value tables, late events, errors, probes. */
+#include "fixture.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "device/pjrt/pjrt.h"
 
-/* -- Opening in all ways ----------------------------------------------------- */
+/* -- Opening ----------------------------------------------------------------- */
 
 typedef struct opening {
     tow_pjrt_open_t open;
@@ -53,7 +53,7 @@ static void begin_open(opening_t *opening, const char *mode)
     setenv("TOW_FAKE_PJRT", mode, 1);
     if (opening->open.path == NULL) opening->open.path = fake_path();
     opening->open.done = opened;
-    expect_ok(tow_pjrt_open(world_env(), &opening->open));
+    expect_ok(tow_pjrt_open(fixture_env(), &opening->open));
     assert_false(opening->is_done);
 }
 
@@ -61,7 +61,7 @@ static tow_driver_t *open_with(tow_pjrt_open_t open, const char *mode)
 {
     opening_t opening = {.open = open};
     begin_open(&opening, mode);
-    WORLD_UNTIL(opening.is_done);
+    FIXTURE_UNTIL(opening.is_done);
     expect_ok(opening.status);
     return opening.driver;
 }
@@ -78,7 +78,7 @@ static void expect_refused(tow_pjrt_open_t open, const char *mode,
 {
     opening_t opening = {.open = open};
     begin_open(&opening, mode);
-    WORLD_UNTIL(opening.is_done);
+    FIXTURE_UNTIL(opening.is_done);
     assert_null(opening.driver);
     expect_refusal(opening.status, code, words);
 }
@@ -89,7 +89,7 @@ static void plugin_that_is_not_there_is_not_found(void **state)
 {
     expect_refused((tow_pjrt_open_t){.path = "/no/such/plugin.so"}, "",
                    TOW_NOT_FOUND, "/no/such/plugin.so");
-    world_end();
+    fixture_end();
 }
 
 static void plugin_that_is_no_library_is_refused(void **state)
@@ -102,7 +102,7 @@ static void plugin_that_is_no_library_is_refused(void **state)
     expect_refused((tow_pjrt_open_t){.path = path}, "", TOW_INVALID_ARGUMENT,
                    "does not load");
     unlink(path);
-    world_end();
+    fixture_end();
 }
 
 static void library_that_is_no_plugin_is_refused(void **state)
@@ -111,7 +111,7 @@ static void library_that_is_no_plugin_is_refused(void **state)
     assert_int_not_equal(dladdr((void *)dlerror, &info), 0);
     expect_refused((tow_pjrt_open_t){.path = info.dli_fname}, "",
                    TOW_INVALID_ARGUMENT, "no GetPjrtApi");
-    world_end();
+    fixture_end();
 }
 
 static void plugin_of_another_version_is_refused(void **state)
@@ -125,7 +125,7 @@ static void plugin_of_another_version_is_refused(void **state)
                    "gave no table");
     expect_refused((tow_pjrt_open_t){0}, "size=16", TOW_FAILED_PRECONDITION,
                    "has no version");
-    world_end();
+    fixture_end();
 }
 
 static void plugin_without_a_function_that_we_need_is_refused(void **state)
@@ -133,10 +133,10 @@ static void plugin_without_a_function_that_we_need_is_refused(void **state)
     expect_refused((tow_pjrt_open_t){0}, "without=PJRT_Event_OnReady",
                    TOW_FAILED_PRECONDITION,
                    "(PJRT 0.90) has no PJRT_Event_OnReady, which we need");
-    /* A table that ends before it is as good as one without it. */
+    /* A table that ends before an entry does not have it. */
     expect_refused((tow_pjrt_open_t){0}, "minor=30 size=400",
                    TOW_FAILED_PRECONDITION, "which we need");
-    world_end();
+    fixture_end();
 }
 
 static void expect_sum(tow_driver_t *driver)
@@ -157,7 +157,7 @@ static void plugin_of_an_old_version_does_what_it_can(void **state)
     tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "minor=40 plain");
     assert_false(tow_driver_can_abort(driver));
     expect_sum(driver);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void plugin_of_a_newer_version_is_used_as_we_know_it(void **state)
@@ -165,7 +165,7 @@ static void plugin_of_a_newer_version_is_used_as_we_know_it(void **state)
     tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "minor=900");
     assert_true(tow_driver_can_abort(driver));
     expect_sum(driver);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void plugin_may_lack_what_we_can_do_without(void **state)
@@ -180,29 +180,29 @@ static void plugin_may_lack_what_we_can_do_without(void **state)
     for (size_t i = 0; i < TOW_COUNT_OF(modes); i++) {
         tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, modes[i]);
         expect_sum(driver);
-        world_close(driver);
+        fixture_close(driver);
     }
 }
 
-/* Anybody's plugin that cannot transfer behind what it has enqueued, or not
- * between devices. */
+/* A plugin without our extension that has no asynchronous transfers, or no
+ * copies between devices. */
 static void plugin_that_cannot_be_ahead_of_the_data_says_so(void **state)
 {
     tow_driver_t *driver = open_with(
         (tow_pjrt_open_t){0},
         "plain without=PJRT_Client_CreateBuffersForAsyncHostToDevice");
-    upload_probe_t upload = {.upload = {.is_late = true}};
+    upload_probe_t upload = {.upload = {.is_deferred = true}};
     expect_refusal(probe_upload(&upload, driver, 0, "f32[4]", NULL),
-                   TOW_UNIMPLEMENTED, "late uploads");
+                   TOW_UNIMPLEMENTED, "deferred uploads");
     expect_sum(driver);
-    world_close(driver);
+    fixture_close(driver);
     driver =
         open_with((tow_pjrt_open_t){0}, "without=PJRT_Buffer_CopyToDevice");
     tow_buffer_t *one = uploaded(driver, 0, (float[]){1, 1, 1, 1});
     copy_probe_t copy;
     expect_refusal(probe_copy(&copy, one, 0), TOW_UNIMPLEMENTED, "copies");
     tow_buffer_release(one);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void plugin_that_cannot_initialise_says_why(void **state)
@@ -210,7 +210,7 @@ static void plugin_that_cannot_initialise_says_why(void **state)
     expect_refused((tow_pjrt_open_t){0}, "initialize=fails",
                    TOW_FAILED_PRECONDITION,
                    "initialising: no driver in the kernel, of plugin ");
-    world_end();
+    fixture_end();
 }
 
 /* -- Options ----------------------------------------------------------------- */
@@ -236,12 +236,12 @@ static void client_gets_options_of_all_types(void **state)
     tow_driver_t *driver = open_with(good, "");
     assert_int_equal(driver->device_count, 3);
     tow_buffer_t *buffer = uploaded(driver, 2, (float[]){1, 2, 3, 4});
-    WORLD_UNTIL(tow_buffer_state(buffer) == TOW_BUFFER_READY);
+    FIXTURE_UNTIL(tow_buffer_state(buffer) == TOW_BUFFER_READY);
     void *address;
     expect_refusal(tow_buffer_address(buffer, &address), TOW_UNIMPLEMENTED,
                    "device 2 (fakium)");
     tow_buffer_release(buffer);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void driver_says_what_the_plugin_says(void **state)
@@ -265,7 +265,7 @@ static void driver_says_what_the_plugin_says(void **state)
     assert_int_equal(executable->signature.temporary_bytes, 45);
     assert_true(executable->signature.flops == 4);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 /* -- Several hosts ----------------------------------------------------------- */
@@ -293,10 +293,10 @@ static void hosts_find_each_other_through_a_table(void **state)
         fill_host(&hosts[i], values[i], i, table);
         begin_open(&hosts[i], "");
     }
-    WORLD_UNTIL(hosts[0].is_done && hosts[1].is_done);
+    FIXTURE_UNTIL(hosts[0].is_done && hosts[1].is_done);
     for (int i = 0; i < 2; i++) {
         expect_ok(hosts[i].status);
-        world_close(hosts[i].driver);
+        fixture_close(hosts[i].driver);
     }
     tow_pjrt_table_destroy(table);
 }
@@ -310,12 +310,12 @@ static void host_that_is_alone_gives_up(void **state)
     fill_host(&host, values, 0, table);
     values[2].int64 = 1;
     expect_refused(host.open, "", TOW_DEADLINE_EXCEEDED,
-                   "nobody put key 'fake/1' within 1 ms");
+                   "no key 'fake/1' within 1 ms");
     tow_pjrt_table_destroy(table);
     fill_host(&host, values, 0, NULL);
     expect_refused(host.open, "", TOW_FAILED_PRECONDITION,
                    "need key-value callbacks");
-    world_end();
+    fixture_end();
 }
 
 static void host_that_waits_leaves_when_the_table_stops(void **state)
@@ -327,10 +327,10 @@ static void host_that_waits_leaves_when_the_table_stops(void **state)
     fill_host(&host, values, 0, table);
     begin_open(&host, "");
     tow_pjrt_table_stop(table);
-    WORLD_UNTIL(host.is_done);
+    FIXTURE_UNTIL(host.is_done);
     expect_refusal(host.status, TOW_CANCELLED, "stopped");
     tow_pjrt_table_destroy(table);
-    world_end();
+    fixture_end();
 }
 
 /* -- Late events ------------------------------------------------------------- */
@@ -367,7 +367,7 @@ static void promises_are_pending_until_the_event_comes(void **state)
     download_probe_t download;
     expect_ok(
         probe_download(&download, second.results[0], values, sizeof(values)));
-    world_settle();
+    fixture_settle();
     assert_int_equal(first.outcome.done_count + second.outcome.done_count +
                          download.outcome.done_count,
                      0);
@@ -378,7 +378,7 @@ static void promises_are_pending_until_the_event_comes(void **state)
 
     release_held(1);
     outcome_expect(&first.outcome, TOW_CODE_OK);
-    world_settle();
+    fixture_settle();
     assert_int_equal(tow_buffer_state(first.results[0]), TOW_BUFFER_READY);
     assert_int_equal(tow_buffer_state(second.results[0]), TOW_BUFFER_PENDING);
     release_held(1);
@@ -389,7 +389,7 @@ static void promises_are_pending_until_the_event_comes(void **state)
     tow_buffer_release(second.results[0]);
     tow_buffer_release(input);
     tow_executable_release(hold);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void close_waits_for_late_events(void **state)
@@ -402,12 +402,12 @@ static void close_waits_for_late_events(void **state)
     tow_buffer_release(run.results[0]);
     tow_buffer_release(input);
     tow_executable_release(hold);
-    world_begin_close(driver);
-    world_settle();
-    assert_false(world_is_closed());
+    fixture_begin_close(driver);
+    fixture_settle();
+    assert_false(fixture_is_closed());
     release_held(1);
     outcome_expect(&run.outcome, TOW_CODE_OK);
-    world_end_close();
+    fixture_end_close();
 }
 
 static void gang_that_is_aborted_fails_with_the_cause(void **state)
@@ -419,23 +419,23 @@ static void gang_that_is_aborted_fails_with_the_cause(void **state)
     expect_ok(probe_run(&run, hold, 1));
     tow_status_t cause = TOW_ERROR(TOW_UNAVAILABLE, "host 7 is gone");
     tow_driver_abort(driver, run.run.gang_id + 1, cause); /* Another's. */
-    world_settle();
+    fixture_settle();
     assert_int_equal(run.outcome.done_count, 0);
     tow_driver_abort(driver, run.run.gang_id, cause);
     tow_status_release(cause);
-    WORLD_UNTIL(run.outcome.done_count > 0);
+    FIXTURE_UNTIL(run.outcome.done_count > 0);
     expect_refusal(run.outcome.status, TOW_UNAVAILABLE, "host 7 is gone");
     assert_int_equal(tow_buffer_state(run.results[0]), TOW_BUFFER_FAILED);
     tow_buffer_release(run.results[0]);
     tow_buffer_release(input);
     tow_executable_release(hold);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 /* -- Errors ------------------------------------------------------------------ */
 
-/* Runs `first` on an input, then `copy 4` on what it gives; both must fail with
- * this. */
+/* Runs `first` on an input, then `copy 4` on its result; both must fail with
+ * this error. */
 static void expect_poison(tow_driver_t *driver, const char *first_text,
                           tow_code_t code, const char *words)
 {
@@ -449,7 +449,7 @@ static void expect_poison(tow_driver_t *driver, const char *first_text,
         expect_ok(probe_run(&runs[i], copy, 1));
     }
     for (int i = 0; i < 3; i++) {
-        WORLD_UNTIL(runs[i].outcome.done_count > 0);
+        FIXTURE_UNTIL(runs[i].outcome.done_count > 0);
         expect_refusal(runs[i].outcome.status, code, words);
         assert_int_equal(tow_buffer_state(runs[i].results[0]),
                          TOW_BUFFER_FAILED);
@@ -466,17 +466,17 @@ static void error_names_the_device_and_the_plugin(void **state)
     tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "");
     expect_poison(driver, "fail 4", TOW_INTERNAL,
                   "the device caught fire, on device 0 (fakium) of plugin ");
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void error_reaches_dependents_even_if_the_plugin_drops_it(void **state)
 {
     tow_driver_t *driver = open_flag("drops_poison");
     expect_poison(driver, "fail 4", TOW_INTERNAL, "the device caught fire");
-    world_close(driver);
+    fixture_close(driver);
 }
 
-/* The consumer's event comes before the producer's. */
+/* The consumer's event is ready before the producer's. */
 static void error_is_the_producers_even_if_it_comes_last(void **state)
 {
     tow_driver_t *driver = open_flag("drops_poison");
@@ -495,13 +495,14 @@ static void error_is_the_producers_even_if_it_comes_last(void **state)
     run_probe_t third = {.arguments = {input}};
     expect_ok(probe_run(&third, copy, 1));
     outcome_expect(&third.outcome, TOW_CODE_OK);
-    world_settle();
+    fixture_settle();
     assert_int_equal(second.outcome.done_count + download.outcome.done_count,
                      0);
     assert_int_equal(tow_buffer_state(second.results[0]), TOW_BUFFER_PENDING);
     release_held(1);
-    WORLD_UNTIL(first.outcome.done_count > 0 && second.outcome.done_count > 0 &&
-                download.outcome.done_count > 0);
+    FIXTURE_UNTIL(first.outcome.done_count > 0 &&
+                  second.outcome.done_count > 0 &&
+                  download.outcome.done_count > 0);
     expect_refusal(first.outcome.status, TOW_INTERNAL, "caught fire");
     expect_refusal(second.outcome.status, TOW_INTERNAL, "caught fire");
     expect_refusal(download.outcome.status, TOW_INTERNAL, "caught fire");
@@ -511,7 +512,7 @@ static void error_is_the_producers_even_if_it_comes_last(void **state)
     tow_buffer_release(input);
     tow_executable_release(late);
     tow_executable_release(copy);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void run_that_the_plugin_refuses_fails_in_its_turn(void **state)
@@ -519,10 +520,10 @@ static void run_that_the_plugin_refuses_fails_in_its_turn(void **state)
     tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "");
     expect_poison(driver, "refuse 4", TOW_RESOURCE_EXHAUSTED,
                   "running refuse: no memory for the results");
-    world_close(driver);
+    fixture_close(driver);
 }
 
-/* As it does with an input of which it knows already that it failed. */
+/* As it does with an input that is known to have failed. */
 static void run_that_is_refused_has_its_producers_error(void **state)
 {
     tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "");
@@ -533,7 +534,8 @@ static void run_that_is_refused_has_its_producers_error(void **state)
     expect_ok(probe_run(&first, fails, 1));
     run_probe_t second = {.arguments = {first.results[0]}};
     expect_ok(probe_run(&second, refuses, 1));
-    WORLD_UNTIL(first.outcome.done_count > 0 && second.outcome.done_count > 0);
+    FIXTURE_UNTIL(first.outcome.done_count > 0 &&
+                  second.outcome.done_count > 0);
     expect_refusal(first.outcome.status, TOW_INTERNAL, "caught fire");
     expect_refusal(second.outcome.status, TOW_INTERNAL, "caught fire");
     expect_refusal(tow_buffer_error(second.results[0]), TOW_INTERNAL,
@@ -543,14 +545,14 @@ static void run_that_is_refused_has_its_producers_error(void **state)
     tow_buffer_release(input);
     tow_executable_release(fails);
     tow_executable_release(refuses);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void upload_that_is_lost_poisons_its_buffer(void **state)
 {
     tow_driver_t *driver = open_flag("fails_uploads");
     expect_poison(driver, "copy 4", TOW_DATA_LOSS, "the copy was lost");
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void program_that_does_not_compile_says_why(void **state)
@@ -558,17 +560,17 @@ static void program_that_does_not_compile_says_why(void **state)
     tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "");
     compile_probe_t probe;
     expect_ok(probe_compile(&probe, driver, "hope 4", 1));
-    WORLD_UNTIL(probe.outcome.done_count > 0);
+    FIXTURE_UNTIL(probe.outcome.done_count > 0);
     assert_null(probe.executable);
     expect_refusal(probe.outcome.status, TOW_INVALID_ARGUMENT,
                    "compiling: 'hope 4' is no program of the fake, of plugin ");
     probe.compile.format = TOW_PROGRAM_COST;
     expect_refusal(tow_driver_compile(driver, &probe.compile),
                    TOW_INVALID_ARGUMENT, "driver sim");
-    world_close(driver);
+    fixture_close(driver);
 }
 
-/* -- Memory that runs out ---------------------------------------------------- */
+/* -- Exhausted memory -------------------------------------------------------- */
 
 typedef struct trial {
     tow_executable_t *executable;
@@ -604,25 +606,25 @@ static tow_exhaust_result_t run_and_download(void *context)
     return is_done ? TOW_EXHAUST_SUCCEEDED : TOW_EXHAUST_FAILED;
 }
 
-/* As above; what is late is settled whatever else is refused. */
+/* As above; deferred uploads are settled whatever else fails. */
 static tow_exhaust_result_t move_about(void *context)
 {
     const trial_t *trial = context;
     const float ones[4] = {1, 1, 1, 1};
-    upload_probe_t upload = {.upload = {.is_late = true}};
+    upload_probe_t upload = {.upload = {.is_deferred = true}};
     copy_probe_t copy = {0};
-    borrow_probe_t loan = {0};
+    share_probe_t share = {0};
     tow_status_t status =
         probe_upload(&upload, trial->executable->driver, 0, "f32[4]", NULL);
     if (status == TOW_OK) {
         tow_buffer_t *late = upload.upload.buffer;
         status = probe_copy(&copy, late, 0);
         const bool is_copied = status == TOW_OK;
-        if (is_copied) status = probe_borrow(&loan, copy.copy.buffer);
+        if (is_copied) status = probe_share(&share, copy.copy.buffer);
         probe_settle(&upload, ones, TOW_OK);
         if (status == TOW_OK) {
-            outcome_expect(&loan.outcome, TOW_CODE_OK);
-            tow_borrow_give_back(late->driver, &loan.borrow);
+            outcome_expect(&share.outcome, TOW_CODE_OK);
+            tow_buffer_share_end(late->driver, &share.share);
         }
         if (is_copied) outcome_expect(&copy.outcome, TOW_CODE_OK);
         tow_buffer_release(copy.copy.buffer);
@@ -639,14 +641,14 @@ static void operations_survive_without_memory(void **state)
     tow_driver_t *driver = open_with((tow_pjrt_open_t){0}, "");
     trial_t trial = {.executable = compiled(driver, PROGRAM_ADD),
                      .input = uploaded(driver, 0, (float[]){1, 1, 1, 1})};
-    /* What stays for the next time is no leak. */
+    /* Memory that is kept for reuse is not a leak. */
     assert_int_equal(run_and_download(&trial), TOW_EXHAUST_SUCCEEDED);
     assert_true(tow_test_exhaust(run_and_download, &trial) > 0);
     assert_int_equal(move_about(&trial), TOW_EXHAUST_SUCCEEDED);
     assert_true(tow_test_exhaust(move_about, &trial) > 0);
     tow_buffer_release(trial.input);
     tow_executable_release(trial.executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 /* -- Probes ------------------------------------------------------------------ */
@@ -654,7 +656,7 @@ static void operations_survive_without_memory(void **state)
 static tow_pjrt_open_t probed(void)
 {
     const char *program = getenv("TOW_PJRT_PROBE");
-    if (program == NULL) world_skip("TOW_PJRT_PROBE does not name the probe");
+    if (program == NULL) fixture_skip("TOW_PJRT_PROBE does not name the probe");
     return (tow_pjrt_open_t){.probe_program = program};
 }
 
@@ -665,7 +667,7 @@ static void probe_lets_a_good_plugin_through(void **state)
     open.value_count = 4;
     tow_driver_t *driver = open_with(open, "");
     expect_sum(driver);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void probe_says_what_the_plugin_says(void **state)
@@ -676,14 +678,14 @@ static void probe_says_what_the_plugin_says(void **state)
     open.values = all_types;
     open.value_count = 5;
     expect_refused(open, "", TOW_UNAVAILABLE, "no device");
-    world_end();
+    fixture_end();
 }
 
 static void probe_dies_instead_of_us(void **state)
 {
     expect_refused(probed(), "initialize=aborts", TOW_ABORTED,
-                   "signal 6 (Aborted); its last words: check failed: 1 == 2");
-    world_end();
+                   "signal 6 (Aborted); its last output: check failed: 1 == 2");
+    fixture_end();
 }
 
 static void probe_that_hangs_is_ended(void **state)
@@ -691,45 +693,46 @@ static void probe_that_hangs_is_ended(void **state)
     tow_pjrt_open_t open = probed();
     open.probe_timeout_ns = 200 * 1000000;
     expect_refused(open, "initialize=hangs", TOW_DEADLINE_EXCEEDED,
-                   "not ready within 200 ms");
-    world_end();
+                   "its limit, 200 ms");
+    fixture_end();
 }
 
 static void probe_that_is_not_there_is_an_error(void **state)
 {
     expect_refused((tow_pjrt_open_t){.probe_program = "/no/such/probe"}, "",
                    TOW_NOT_FOUND, "/no/such/probe");
-    world_end();
+    fixture_end();
 }
 
-TOW_TEST_MAIN(WORLD_CASE(plugin_that_is_not_there_is_not_found),
-              WORLD_CASE(plugin_that_is_no_library_is_refused),
-              WORLD_CASE(library_that_is_no_plugin_is_refused),
-              WORLD_CASE(plugin_of_another_version_is_refused),
-              WORLD_CASE(plugin_without_a_function_that_we_need_is_refused),
-              WORLD_CASE(plugin_of_an_old_version_does_what_it_can),
-              WORLD_CASE(plugin_of_a_newer_version_is_used_as_we_know_it),
-              WORLD_CASE(plugin_may_lack_what_we_can_do_without),
-              WORLD_CASE(plugin_that_cannot_be_ahead_of_the_data_says_so),
-              WORLD_CASE(plugin_that_cannot_initialise_says_why),
-              WORLD_CASE(client_gets_options_of_all_types),
-              WORLD_CASE(driver_says_what_the_plugin_says),
-              WORLD_CASE(hosts_find_each_other_through_a_table),
-              WORLD_CASE(host_that_is_alone_gives_up),
-              WORLD_CASE(host_that_waits_leaves_when_the_table_stops),
-              WORLD_CASE(promises_are_pending_until_the_event_comes),
-              WORLD_CASE(close_waits_for_late_events),
-              WORLD_CASE(gang_that_is_aborted_fails_with_the_cause),
-              WORLD_CASE(error_names_the_device_and_the_plugin),
-              WORLD_CASE(error_reaches_dependents_even_if_the_plugin_drops_it),
-              WORLD_CASE(error_is_the_producers_even_if_it_comes_last),
-              WORLD_CASE(run_that_the_plugin_refuses_fails_in_its_turn),
-              WORLD_CASE(run_that_is_refused_has_its_producers_error),
-              WORLD_CASE(upload_that_is_lost_poisons_its_buffer),
-              WORLD_CASE(program_that_does_not_compile_says_why),
-              WORLD_CASE(operations_survive_without_memory),
-              WORLD_CASE(probe_lets_a_good_plugin_through),
-              WORLD_CASE(probe_says_what_the_plugin_says),
-              WORLD_CASE(probe_dies_instead_of_us),
-              WORLD_CASE(probe_that_hangs_is_ended),
-              WORLD_CASE(probe_that_is_not_there_is_an_error))
+TOW_TEST_MAIN(
+    FIXTURE_CASE(plugin_that_is_not_there_is_not_found),
+    FIXTURE_CASE(plugin_that_is_no_library_is_refused),
+    FIXTURE_CASE(library_that_is_no_plugin_is_refused),
+    FIXTURE_CASE(plugin_of_another_version_is_refused),
+    FIXTURE_CASE(plugin_without_a_function_that_we_need_is_refused),
+    FIXTURE_CASE(plugin_of_an_old_version_does_what_it_can),
+    FIXTURE_CASE(plugin_of_a_newer_version_is_used_as_we_know_it),
+    FIXTURE_CASE(plugin_may_lack_what_we_can_do_without),
+    FIXTURE_CASE(plugin_that_cannot_be_ahead_of_the_data_says_so),
+    FIXTURE_CASE(plugin_that_cannot_initialise_says_why),
+    FIXTURE_CASE(client_gets_options_of_all_types),
+    FIXTURE_CASE(driver_says_what_the_plugin_says),
+    FIXTURE_CASE(hosts_find_each_other_through_a_table),
+    FIXTURE_CASE(host_that_is_alone_gives_up),
+    FIXTURE_CASE(host_that_waits_leaves_when_the_table_stops),
+    FIXTURE_CASE(promises_are_pending_until_the_event_comes),
+    FIXTURE_CASE(close_waits_for_late_events),
+    FIXTURE_CASE(gang_that_is_aborted_fails_with_the_cause),
+    FIXTURE_CASE(error_names_the_device_and_the_plugin),
+    FIXTURE_CASE(error_reaches_dependents_even_if_the_plugin_drops_it),
+    FIXTURE_CASE(error_is_the_producers_even_if_it_comes_last),
+    FIXTURE_CASE(run_that_the_plugin_refuses_fails_in_its_turn),
+    FIXTURE_CASE(run_that_is_refused_has_its_producers_error),
+    FIXTURE_CASE(upload_that_is_lost_poisons_its_buffer),
+    FIXTURE_CASE(program_that_does_not_compile_says_why),
+    FIXTURE_CASE(operations_survive_without_memory),
+    FIXTURE_CASE(probe_lets_a_good_plugin_through),
+    FIXTURE_CASE(probe_says_what_the_plugin_says),
+    FIXTURE_CASE(probe_dies_instead_of_us),
+    FIXTURE_CASE(probe_that_hangs_is_ended),
+    FIXTURE_CASE(probe_that_is_not_there_is_an_error))

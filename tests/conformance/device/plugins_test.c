@@ -1,7 +1,7 @@
-/* Plugins that others have made, where scripts/fetch_plugins.sh has brought
- * them: each opens, or says why not. It never takes us along, for a probe tries
- * it first. */
-#include "world.h"
+/* Plugins of other vendors, if scripts/fetch_plugins.sh has downloaded them:
+ * each opens, or returns a reason. A probe tries each first, so that none
+ * crashes this process. */
+#include "fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,24 +27,24 @@ static void opened(tow_pjrt_open_t *open, tow_status_t take_status,
     result.driver = take_driver;
 }
 
-/* Fails the test unless the plugin opens or refuses with these words. */
+/* Fails the test unless the plugin opens or refuses with this text. */
 static void expect_open_or_refusal(const char *file, const char *const words[])
 {
     const char *folder = getenv("TOW_PLUGIN_DIR");
     char path[4096];
     snprintf(path, sizeof(path), "%s/%s", folder != NULL ? folder : "", file);
     if (folder == NULL || access(path, R_OK) != 0)
-        world_skip("not there; scripts/fetch_plugins.sh brings it");
+        fixture_skip("not there; scripts/fetch_plugins.sh brings it");
     tow_pjrt_open_t open = {.path = path,
                             .probe_program = getenv("TOW_PJRT_PROBE"),
                             .done = opened};
     assert_non_null(open.probe_program);
     result.is_done = false;
-    expect_ok(tow_pjrt_open(world_env(), &open));
-    WORLD_UNTIL(result.is_done);
+    expect_ok(tow_pjrt_open(fixture_env(), &open));
+    FIXTURE_UNTIL(result.is_done);
     if (result.driver != NULL) {
         assert_true(result.driver->device_count > 0);
-        world_close(result.driver);
+        fixture_close(result.driver);
         return;
     }
     const char *message = tow_status_message(result.status);
@@ -55,7 +55,7 @@ static void expect_open_or_refusal(const char *file, const char *const words[])
         is_known |= strstr(message, *words) != NULL;
     if (!is_known) fail_msg("it does not say why: %s", message);
     tow_status_release(result.status);
-    world_end();
+    fixture_end();
 }
 
 static void cuda_plugin_opens_or_says_why_not(void **state)
@@ -68,7 +68,8 @@ static void cuda_plugin_opens_or_says_why_not(void **state)
 static void tpu_plugin_opens_or_says_why_not(void **state)
 {
     static const char *const words[] = {"TPU", "device", NULL};
-    /* Or it asks for minutes for a service that only Google's clouds have. */
+    /* Otherwise it waits for minutes for a service that only Google's clouds
+     * have. */
     setenv("TPU_SKIP_MDS_QUERY", "1", 1);
     expect_open_or_refusal("tpu/libtpu/libtpu.so", words);
 }
@@ -80,25 +81,25 @@ static void tpu_plugin_that_waits_for_its_cloud_is_given_up(void **state)
     snprintf(path, sizeof(path), "%s/tpu/libtpu/libtpu.so",
              folder != NULL ? folder : "");
     if (folder == NULL || access(path, R_OK) != 0)
-        world_skip("not there; scripts/fetch_plugins.sh brings it");
+        fixture_skip("not there; scripts/fetch_plugins.sh brings it");
     unsetenv("TPU_SKIP_MDS_QUERY");
     tow_pjrt_open_t open = {.path = path,
                             .probe_program = getenv("TOW_PJRT_PROBE"),
                             .probe_timeout_ns = 1000000000,
                             .done = opened};
     result.is_done = false;
-    expect_ok(tow_pjrt_open(world_env(), &open));
-    WORLD_UNTIL(result.is_done);
+    expect_ok(tow_pjrt_open(fixture_env(), &open));
+    FIXTURE_UNTIL(result.is_done);
     if (result.driver != NULL) {
-        world_close(result.driver);
+        fixture_close(result.driver);
         return;
     }
     print_message("%s\n", tow_status_message(result.status));
     assert_non_null(strstr(tow_status_message(result.status), path));
     tow_status_release(result.status);
-    world_end();
+    fixture_end();
 }
 
-TOW_TEST_MAIN(WORLD_CASE(cuda_plugin_opens_or_says_why_not),
-              WORLD_CASE(tpu_plugin_opens_or_says_why_not),
-              WORLD_CASE(tpu_plugin_that_waits_for_its_cloud_is_given_up))
+TOW_TEST_MAIN(FIXTURE_CASE(cuda_plugin_opens_or_says_why_not),
+              FIXTURE_CASE(tpu_plugin_opens_or_says_why_not),
+              FIXTURE_CASE(tpu_plugin_that_waits_for_its_cloud_is_given_up))

@@ -1,4 +1,4 @@
-#include "world.h"
+#include "fixture.h"
 
 /* Arrays of equal values, and an executable that adds. */
 typedef struct sum {
@@ -10,7 +10,7 @@ typedef struct sum {
 
 static sum_t sum_open(program_t program)
 {
-    sum_t sum = {.driver = world_open(1)};
+    sum_t sum = {.driver = fixture_open(1)};
     sum.executable = compiled(sum.driver, program);
     sum.one = uploaded(sum.driver, 0, (float[]){1, 1, 1, 1});
     sum.two = uploaded(sum.driver, 0, (float[]){2, 2, 2, 2});
@@ -22,7 +22,7 @@ static void sum_close(sum_t *sum)
     tow_buffer_release(sum->one);
     tow_buffer_release(sum->two);
     tow_executable_release(sum->executable);
-    world_close(sum->driver);
+    fixture_close(sum->driver);
 }
 
 static void run_gives_its_results(void **state)
@@ -53,7 +53,7 @@ static void run_keeps_what_it_needs(void **state)
     expect_values(run.results[0], 3);
     tow_buffer_release(run.results[0]);
     outcome_expect(&run.outcome, TOW_CODE_OK);
-    world_close(sum.driver);
+    fixture_close(sum.driver);
 }
 
 static void run_whose_results_nobody_wants_still_completes(void **state)
@@ -68,7 +68,7 @@ static void run_whose_results_nobody_wants_still_completes(void **state)
 
 #define CHAIN_COUNT 200
 
-/* Each run takes what the one before has promised. */
+/* Each run takes the promised result of the one before. */
 static void runs_are_enqueued_behind_promises_and_finish_in_order(void **state)
 {
     sum_t sum = sum_open(PROGRAM_ADD);
@@ -94,7 +94,7 @@ static void run_of_wrong_arguments_is_refused(void **state)
     sum_t sum = sum_open(PROGRAM_ADD);
     if (sum.executable->signature.argument_count == TOW_COUNT_UNKNOWN) {
         sum_close(&sum);
-        world_skip("the plugin does not tell what programs take");
+        fixture_skip("the plugin does not tell what programs take");
     }
     upload_probe_t upload = {0};
     const float values[4] = {0};
@@ -106,14 +106,14 @@ static void run_of_wrong_arguments_is_refused(void **state)
                    "takes 2 arguments; 1 were given");
     outcome_expect(&upload.outcome, TOW_CODE_OK);
     tow_buffer_release(upload.upload.buffer);
-    world_settle();
+    fixture_settle();
     assert_int_equal(run.outcome.done_count, 0);
     sum_close(&sum);
 }
 
 static void run_on_another_device_than_its_arguments_is_refused(void **state)
 {
-    tow_driver_t *driver = world_open(2);
+    tow_driver_t *driver = fixture_open(2);
     tow_executable_t *executable = compiled(driver, PROGRAM_ADD);
     tow_buffer_t *here = uploaded(driver, 0, (float[]){1, 1, 1, 1});
     tow_buffer_t *there = uploaded(driver, 1, (float[]){1, 1, 1, 1});
@@ -123,7 +123,7 @@ static void run_on_another_device_than_its_arguments_is_refused(void **state)
     tow_buffer_release(here);
     tow_buffer_release(there);
     tow_executable_release(executable);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 /* -- Donation --------------------------------------------------------------- */
@@ -154,9 +154,9 @@ static void run_keeps_what_it_must_not_consume(void **state)
 {
     sum_t sum = sum_open(PROGRAM_DONATE);
     const size_t kept[] = {0};
-    run_probe_t run = {
-        .run = {.kept_arguments = kept, .kept_argument_count = 1},
-        .arguments = {sum.one, sum.two}};
+    run_probe_t run = {.run = {.non_donatable_arguments = kept,
+                               .non_donatable_argument_count = 1},
+                       .arguments = {sum.one, sum.two}};
     expect_ok(probe_run(&run, sum.executable, 2));
     assert_int_not_equal(tow_buffer_state(sum.one), TOW_BUFFER_DONATED);
     expect_values(run.results[0], 3);
@@ -171,18 +171,18 @@ static void run_that_consumes_an_argument_given_twice_is_refused(void **state)
     sum_t sum = sum_open(PROGRAM_DONATE);
     if (sum.executable->signature.argument_count == TOW_COUNT_UNKNOWN) {
         sum_close(&sum);
-        world_skip("the plugin does not tell what programs consume");
+        fixture_skip("the plugin does not tell what programs consume");
     }
     run_probe_t run = {.arguments = {sum.one, sum.one}};
     expect_refusal(probe_run(&run, sum.executable, 2), TOW_INVALID_ARGUMENT,
                    "given twice");
     assert_int_equal(tow_buffer_state(sum.one), TOW_BUFFER_READY);
     const size_t kept[] = {0, 7};
-    run.run.kept_arguments = kept;
-    run.run.kept_argument_count = 2;
+    run.run.non_donatable_arguments = kept;
+    run.run.non_donatable_argument_count = 2;
     expect_refusal(probe_run(&run, sum.executable, 2), TOW_INVALID_ARGUMENT,
                    "argument 7");
-    run.run.kept_argument_count = 1;
+    run.run.non_donatable_argument_count = 1;
     expect_ok(probe_run(&run, sum.executable, 2));
     expect_values(run.results[0], 2);
     outcome_expect(&run.outcome, TOW_CODE_OK);
@@ -190,7 +190,7 @@ static void run_that_consumes_an_argument_given_twice_is_refused(void **state)
     sum_close(&sum);
 }
 
-/* In place, again and again, faster than the device can follow. */
+/* In place, repeatedly, faster than the device executes. */
 static void runs_can_consume_promises(void **state)
 {
     sum_t sum = sum_open(PROGRAM_DONATE);
@@ -211,13 +211,14 @@ static void runs_can_consume_promises(void **state)
     sum_close(&sum);
 }
 
-WORLD_SUITE(run_suite, WORLD_CASE(run_gives_its_results),
-            WORLD_CASE(run_keeps_what_it_needs),
-            WORLD_CASE(run_whose_results_nobody_wants_still_completes),
-            WORLD_CASE(runs_are_enqueued_behind_promises_and_finish_in_order),
-            WORLD_CASE(run_of_wrong_arguments_is_refused),
-            WORLD_CASE(run_on_another_device_than_its_arguments_is_refused),
-            WORLD_CASE(run_consumes_what_is_donated_at_once),
-            WORLD_CASE(run_keeps_what_it_must_not_consume),
-            WORLD_CASE(run_that_consumes_an_argument_given_twice_is_refused),
-            WORLD_CASE(runs_can_consume_promises));
+FIXTURE_SUITE(
+    run_suite, FIXTURE_CASE(run_gives_its_results),
+    FIXTURE_CASE(run_keeps_what_it_needs),
+    FIXTURE_CASE(run_whose_results_nobody_wants_still_completes),
+    FIXTURE_CASE(runs_are_enqueued_behind_promises_and_finish_in_order),
+    FIXTURE_CASE(run_of_wrong_arguments_is_refused),
+    FIXTURE_CASE(run_on_another_device_than_its_arguments_is_refused),
+    FIXTURE_CASE(run_consumes_what_is_donated_at_once),
+    FIXTURE_CASE(run_keeps_what_it_must_not_consume),
+    FIXTURE_CASE(run_that_consumes_an_argument_given_twice_is_refused),
+    FIXTURE_CASE(runs_can_consume_promises));

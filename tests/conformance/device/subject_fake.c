@@ -1,9 +1,9 @@
-/* The fake plugin: SUBJECT_MODE "plain" makes it one like anybody's, without
- * our extension; "old" one that speaks an old version. */
+/* The fake plugin. SUBJECT_MODE "plain": without our extension, as other
+ * vendors' plugins; "old": of an old version. */
 #include <stdlib.h>
 
+#include "fixture.h"
 #include "subject_pjrt.h"
-#include "world.h"
 
 static void open_fake(tow_env_t *env, size_t device_count,
                       uint64_t memory_bytes)
@@ -24,7 +24,7 @@ const subject_t subject = {
     .name = "pjrt",
     .computes = true,
     .shares_host = true,
-    .lends_in_place = sizeof(SUBJECT_MODE) != sizeof("plain"),
+    .shares_in_place = sizeof(SUBJECT_MODE) != sizeof("plain"),
     .format = TOW_PROGRAM_MLIR,
     .programs = {[PROGRAM_ADD] = "add 4",
                  [PROGRAM_DONATE] = "donate 4",

@@ -1,7 +1,7 @@
 #include "subject_pjrt.h"
 
 #include "device/pjrt/pjrt.h"
-#include "world.h"
+#include "fixture.h"
 
 static struct {
     tow_pjrt_open_t open;
@@ -12,7 +12,7 @@ static void opened(tow_pjrt_open_t *open, tow_status_t take_status,
                    tow_driver_t *take_driver)
 {
     (void)open;
-    world_opened(take_status, take_driver);
+    fixture_opened(take_status, take_driver);
 }
 
 void subject_pjrt_open(tow_env_t *env, const char *path, size_t device_count,
@@ -29,5 +29,5 @@ void subject_pjrt_open(tow_env_t *env, const char *path, size_t device_count,
                                      .value_count = memory_bytes > 0 ? 2 : 1,
                                      .done = opened};
     tow_status_t status = tow_pjrt_open(env, &opening.open);
-    if (status != TOW_OK) world_opened(status, NULL);
+    if (status != TOW_OK) fixture_opened(status, NULL);
 }

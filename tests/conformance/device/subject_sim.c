@@ -1,7 +1,7 @@
 /* The simulated device, in real time. It computes nothing. */
 #include "device/sim/sim_device.h"
 
-#include "world.h"
+#include "fixture.h"
 
 static const char add[] =
     "towpath-cost 1\nname add\nargument f32[4]\nargument f32[4]\n"
@@ -41,7 +41,7 @@ static void open_sim(tow_env_t *env, size_t device_count, uint64_t memory_bytes)
                                         .first_id = 2048,
                                         .memory_bytes = memory_bytes},
             &driver);
-    world_opened(status, driver);
+    fixture_opened(status, driver);
 }
 
 const subject_t subject = {

@@ -1,8 +1,8 @@
 /* XLA on the CPU, through its adapter. */
 #include <stdlib.h>
 
+#include "fixture.h"
 #include "subject_pjrt.h"
-#include "world.h"
 
 static const char add[] =
     "module @add {\n"
@@ -67,7 +67,7 @@ const subject_t subject = {
     .name = "pjrt",
     .computes = true,
     .shares_host = true,
-    .lends_in_place = true,
+    .shares_in_place = true,
     .format = TOW_PROGRAM_MLIR,
     .programs = {[PROGRAM_ADD] = add,
                  [PROGRAM_DONATE] = donate,

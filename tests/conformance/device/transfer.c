@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "world.h"
+#include "fixture.h"
 
 /* Uploads `size` bytes as this shape, downloads them, and compares. */
 static void expect_round_trip(tow_driver_t *driver, const char *shape,
@@ -27,7 +27,7 @@ static void expect_round_trip(tow_driver_t *driver, const char *shape,
 
 static void transfer_brings_back_what_was_sent(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     const float values[] = {1, 2, 3, 4, 5, 6};
     expect_round_trip(driver, "f32[6]", values, sizeof(values), false);
     expect_round_trip(driver, "f32[2,3]", values, sizeof(values), false);
@@ -35,20 +35,20 @@ static void transfer_brings_back_what_was_sent(void **state)
     expect_round_trip(driver, "f32[]", values, sizeof(values[0]), false);
     expect_round_trip(driver, "u8[24]", values, sizeof(values), false);
     expect_round_trip(driver, "s64[3]", values, sizeof(values), false);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void transfer_of_nothing_works(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     expect_round_trip(driver, "f32[0]", "", 0, false);
     expect_round_trip(driver, "f32[3,0]", "", 0, false);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void transfer_of_much_works_with_and_without_a_copy(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     const size_t size = 4u << 20;
     char *bytes = tow_aligned_alloc(64, size);
     for (size_t i = 0; i < size; i++)
@@ -57,12 +57,12 @@ static void transfer_of_much_works_with_and_without_a_copy(void **state)
     expect_round_trip(driver, "u8[4194304]", bytes, size, true);
     expect_round_trip(driver, "u8[4194300]", bytes + 3, size - 4, true);
     tow_free(bytes);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void upload_keeps_the_bytes_of_the_call_until_done(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     const size_t size = 1u << 20;
     char *bytes = tow_calloc(1, size);
     memset(bytes, 7, size);
@@ -77,48 +77,48 @@ static void upload_keeps_the_bytes_of_the_call_until_done(void **state)
         assert_int_equal(bytes[i], 7);
     tow_buffer_release(upload.upload.buffer);
     tow_free(bytes);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void upload_may_be_released_before_it_is_done(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     const float values[4] = {0};
     upload_probe_t upload = {0};
     expect_ok(probe_upload(&upload, driver, 0, "f32[4]", values));
     tow_buffer_release(upload.upload.buffer);
     outcome_expect(&upload.outcome, TOW_CODE_OK);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void upload_to_no_device_is_refused(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     const float values[4] = {0};
     upload_probe_t upload = {0};
     expect_refusal(probe_upload(&upload, driver, 1, "f32[4]", values),
                    TOW_INVALID_ARGUMENT, "device 1");
     assert_null(upload.upload.buffer);
-    world_settle();
+    fixture_settle();
     assert_int_equal(upload.outcome.done_count, 0);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void download_needs_room(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     tow_buffer_t *buffer = uploaded(driver, 0, (float[]){1, 2, 3, 4});
     float values[4];
     download_probe_t download;
     expect_refusal(probe_download(&download, buffer, values, 15),
                    TOW_INVALID_ARGUMENT, "16");
     tow_buffer_release(buffer);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void download_holds_the_buffer(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     tow_buffer_t *buffer = uploaded(driver, 0, (float[]){1, 2, 3, 4});
     float values[4] = {0};
     download_probe_t download;
@@ -126,18 +126,18 @@ static void download_holds_the_buffer(void **state)
     tow_buffer_release(buffer);
     outcome_expect(&download.outcome, TOW_CODE_OK);
     if (subject.computes) assert_float_equal(values[3], 4, 0);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void buffer_lives_until_its_last_reference(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     tow_buffer_t *buffer = uploaded(driver, 0, (float[]){5, 5, 5, 5});
     tow_buffer_retain(buffer);
     tow_buffer_release(buffer);
     expect_values(buffer, 5);
     tow_buffer_release(buffer);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static uint64_t bytes_in_use(tow_driver_t *driver)
@@ -149,7 +149,7 @@ static uint64_t bytes_in_use(tow_driver_t *driver)
 
 static void memory_is_counted_and_given_back(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     tow_memory_stats_t before;
     tow_memory_stats_t during;
     expect_ok(tow_driver_memory_stats(driver, 0, &before));
@@ -162,21 +162,21 @@ static void memory_is_counted_and_given_back(void **state)
     assert_true(during.bytes_peak == 0 ||
                 during.bytes_peak >= during.bytes_in_use);
     tow_buffer_release(upload.upload.buffer);
-    /* The device may still be about to let go of it. */
-    WORLD_UNTIL(bytes_in_use(driver) == before.bytes_in_use);
+    /* The device may not have freed it yet. */
+    FIXTURE_UNTIL(bytes_in_use(driver) == before.bytes_in_use);
     expect_refusal(tow_driver_memory_stats(driver, 9, &during),
                    TOW_INVALID_ARGUMENT, "device 9");
     tow_free(bytes);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void memory_has_an_address_where_the_host_shares_it(void **state)
 {
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     tow_buffer_t *buffer = uploaded(driver, 0, (float[]){1, 2, 3, 4});
     void *address;
     if (subject.shares_host) {
-        WORLD_UNTIL(tow_buffer_state(buffer) == TOW_BUFFER_READY);
+        FIXTURE_UNTIL(tow_buffer_state(buffer) == TOW_BUFFER_READY);
         expect_ok(tow_buffer_address(buffer, &address));
         assert_non_null(address);
         if (subject.computes)
@@ -186,7 +186,7 @@ static void memory_has_an_address_where_the_host_shares_it(void **state)
                        "");
     }
     tow_buffer_release(buffer);
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void expect_zeroes(tow_driver_t *driver, const char *shape_text)
@@ -210,7 +210,7 @@ static void expect_zeroes(tow_driver_t *driver, const char *shape_text)
     tow_buffer_release(buffer);
 }
 
-/* Puts bytes into memory and lets go of it. */
+/* Writes bytes into a buffer and releases it. */
 static void leave_bytes_behind(tow_driver_t *driver, const char *shape_text)
 {
     tow_shape_t shape;
@@ -223,16 +223,16 @@ static void leave_bytes_behind(tow_driver_t *driver, const char *shape_text)
     expect_ok(probe_upload(&upload, driver, 0, shape_text, bytes));
     outcome_expect(&upload.outcome, TOW_CODE_OK);
     tow_buffer_release(upload.upload.buffer);
-    world_settle();
+    fixture_settle();
     tow_free(bytes);
 }
 
-/* Sizes from different sources of memory. */
+/* Sizes that allocators serve differently. */
 static void memory_that_is_had_holds_zeroes(void **state)
 {
     static const char *const shapes[] = {"u8[3]", "f32[4]", "f32[40000]",
                                          "u8[5242880]"};
-    tow_driver_t *driver = world_open(1);
+    tow_driver_t *driver = fixture_open(1);
     for (int round = 0; round < 3; round++)
         for (size_t i = 0; i < TOW_COUNT_OF(shapes); i++) {
             expect_zeroes(driver, shapes[i]);
@@ -246,12 +246,12 @@ static void memory_that_is_had_holds_zeroes(void **state)
     shape.dims[0] = -1;
     expect_refusal(tow_driver_allocate(driver, 0, &shape, &buffer),
                    TOW_OUT_OF_RANGE, "negative");
-    world_close(driver);
+    fixture_close(driver);
 }
 
 static void memory_that_is_not_there_is_refused(void **state)
 {
-    tow_driver_t *driver = world_open_small();
+    tow_driver_t *driver = fixture_open_small();
     tow_shape_t shape;
     expect_ok(tow_shape_parse("u8[2097152]", &shape));
     tow_buffer_t *buffer;
@@ -262,23 +262,23 @@ static void memory_that_is_not_there_is_refused(void **state)
     expect_refusal(probe_upload(&upload, driver, 0, "u8[2097152]", bytes),
                    TOW_RESOURCE_EXHAUSTED, "");
     tow_free(bytes);
-    /* And what fits still fits. */
+    /* And a buffer that fits is still allocated. */
     tow_buffer_t *small = uploaded(driver, 0, (float[]){3, 3, 3, 3});
     expect_values(small, 3);
     tow_buffer_release(small);
-    world_close(driver);
+    fixture_close(driver);
 }
 
-WORLD_SUITE(transfer_suite, WORLD_CASE(transfer_brings_back_what_was_sent),
-            WORLD_CASE(transfer_of_nothing_works),
-            WORLD_CASE(transfer_of_much_works_with_and_without_a_copy),
-            WORLD_CASE(upload_keeps_the_bytes_of_the_call_until_done),
-            WORLD_CASE(upload_may_be_released_before_it_is_done),
-            WORLD_CASE(upload_to_no_device_is_refused),
-            WORLD_CASE(download_needs_room),
-            WORLD_CASE(download_holds_the_buffer),
-            WORLD_CASE(buffer_lives_until_its_last_reference),
-            WORLD_CASE(memory_is_counted_and_given_back),
-            WORLD_CASE(memory_has_an_address_where_the_host_shares_it),
-            WORLD_CASE(memory_that_is_had_holds_zeroes),
-            WORLD_CASE(memory_that_is_not_there_is_refused));
+FIXTURE_SUITE(transfer_suite, FIXTURE_CASE(transfer_brings_back_what_was_sent),
+              FIXTURE_CASE(transfer_of_nothing_works),
+              FIXTURE_CASE(transfer_of_much_works_with_and_without_a_copy),
+              FIXTURE_CASE(upload_keeps_the_bytes_of_the_call_until_done),
+              FIXTURE_CASE(upload_may_be_released_before_it_is_done),
+              FIXTURE_CASE(upload_to_no_device_is_refused),
+              FIXTURE_CASE(download_needs_room),
+              FIXTURE_CASE(download_holds_the_buffer),
+              FIXTURE_CASE(buffer_lives_until_its_last_reference),
+              FIXTURE_CASE(memory_is_counted_and_given_back),
+              FIXTURE_CASE(memory_has_an_address_where_the_host_shares_it),
+              FIXTURE_CASE(memory_that_is_had_holds_zeroes),
+              FIXTURE_CASE(memory_that_is_not_there_is_refused));

@@ -1,11 +1,11 @@
-/* Links that break, and dialling again. */
+/* Links that break, and redialling. */
 #include "probe.h"
 #include "stream.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* -- Breaking ------------------------------------------------------------------ */
+/* -- Breaking ------------------------------------------------------------- */
 
 static void broken_link_goes_down_once_on_both_sides(void **state)
 {
@@ -31,7 +31,7 @@ static void broken_link_goes_down_once_on_both_sides(void **state)
 }
 
 /* The probe checks that the new epoch's number is higher. */
-static void dialler_comes_back_in_a_new_epoch(void **state)
+static void dialler_reconnects_in_a_new_epoch(void **state)
 {
     pair_t pair = {0};
     world_t *world = world_create(2);
@@ -62,7 +62,7 @@ static void send_when_down(link_probe_t *probe)
     assert_int_equal(tow_link_begin(probe->link, 1, &room), TOW_SEND_DOWN);
 }
 
-static void sending_in_down_says_down(void **state)
+static void sending_in_down_returns_down(void **state)
 {
     pair_t pair = {.dialler.hooks = {.down = send_when_down},
                    .acceptor.hooks = {.down = send_when_down}};
@@ -74,10 +74,10 @@ static void sending_in_down_says_down(void **state)
     pair_destroy(&pair);
 }
 
-/* -- What arrives of a broken epoch --------------------------------------------- */
+/* -- Messages of a broken epoch ------------------------------------------- */
 
-/* The dialler sends one stream an epoch, and tells which in its first message;
- * each accepted link must get a prefix of one stream. */
+/* The dialler sends one stream per epoch and identifies it in its first
+ * message; each accepted link must receive a prefix of one stream. */
 #define ANNOUNCEMENT   65535
 #define EPOCH_SIZE_MAX 20000
 
@@ -135,8 +135,8 @@ static void receive_in_epoch(link_probe_t *probe, const tow_message_t *message)
     stream_expect(&receiver->stream, message);
 }
 
-/* No two accepted links share an epoch, later links have later ones, and none
- * got more than was sent. Returns how many messages arrived. */
+/* No two accepted links share an epoch, later links have later epochs, and none
+ * received more than was sent. Returns the number of messages received. */
 static uint64_t check_epochs(const acceptor_t *acceptor,
                              const epoch_sender_t *sender)
 {
@@ -164,7 +164,7 @@ typedef enum mend_when {
     MEND_AT_ONCE
 } mend_when_t;
 
-/* Few, because the dialler waits longer after each epoch that was short. */
+/* Few, because the redial delay grows after each short epoch. */
 #define BREAK_COUNT 4
 #define SEED_COUNT  6
 
@@ -200,14 +200,14 @@ static void break_at_random_points(uint64_t seed, mend_when_t mend_when)
     acceptor_deinit(&pair.acceptor);
 }
 
-static void what_arrives_of_a_broken_epoch_is_a_prefix(void **state)
+static void messages_of_a_broken_epoch_arrive_as_a_prefix(void **state)
 {
     for (uint64_t seed = 0; seed < SEED_COUNT; seed++)
         break_at_random_points(seed, MEND_WHEN_SEEN);
 }
 
-/* The path is good again before either side may have noticed: what was lost in
- * between must end the epoch all the same. */
+/* The path is restored before either side may have noticed: messages lost in
+ * between must still end the epoch. */
 static void gap_in_the_path_is_never_a_gap_in_an_epoch(void **state)
 {
     for (uint64_t seed = 0; seed < SEED_COUNT; seed++)
@@ -239,9 +239,9 @@ static void full_queue_of_a_broken_epoch_is_empty_in_the_next(void **state)
     acceptor_deinit(&pair.acceptor);
 }
 
-/* -- Nobody there ---------------------------------------------------------------- */
+/* -- No listener ---------------------------------------------------------- */
 
-/* An address that was good a moment ago, so that nobody listens there now. */
+/* An address that was valid a moment ago, so that nothing listens there now. */
 static void forsaken_address(world_t *world, size_t node,
                              char address[WORLD_ADDRESS_SIZE])
 {
@@ -256,7 +256,7 @@ static void forsaken_address(world_t *world, size_t node,
     WORLD_UNTIL(world, closed.count == 1);
 }
 
-static void dialling_nobody_goes_down_and_names_the_address(void **state)
+static void dialling_without_a_listener_reports_the_address(void **state)
 {
     world_t *world = world_create(2);
     char address[WORLD_ADDRESS_SIZE];
@@ -303,7 +303,8 @@ static void note_attempt(link_probe_t *probe)
             tow_env_now_ns(probe->link->env);
 }
 
-/* Delays double, so the sixth is longer than the first whatever is random. */
+/* Delays double, so the sixth is longer than the first whatever the random
+ * part. */
 static void delays_between_dials_grow(void **state)
 {
     world_t *world = world_create(2);
@@ -321,9 +322,9 @@ static void delays_between_dials_grow(void **state)
     world_destroy(world);
 }
 
-/* -- Not wanted ------------------------------------------------------------------ */
+/* -- Rejected peers ------------------------------------------------------- */
 
-static void refused_dialler_goes_down_and_may_come_back(void **state)
+static void refused_dialler_goes_down_and_may_redial(void **state)
 {
     world_t *world = world_create(2);
     acceptor_t acceptor = {.refuse_count = 2};
@@ -357,7 +358,7 @@ static void peer_with_another_name_is_refused(void **state)
     acceptor_deinit(&acceptor);
 }
 
-static void peer_with_the_expected_name_is_let_in(void **state)
+static void peer_with_the_expected_name_is_accepted(void **state)
 {
     world_t *world = world_create(2);
     acceptor_t acceptor = {0};
@@ -371,7 +372,7 @@ static void peer_with_the_expected_name_is_let_in(void **state)
     acceptor_deinit(&acceptor);
 }
 
-static void closed_listener_keeps_its_links_and_takes_no_more(void **state)
+static void closed_listener_keeps_its_links_and_accepts_no_more(void **state)
 {
     pair_t pair = {0};
     world_t *world = world_create(2);
@@ -398,15 +399,15 @@ static void closed_listener_keeps_its_links_and_takes_no_more(void **state)
 }
 
 SUITE(break, CONFORMANCE_TEST(broken_link_goes_down_once_on_both_sides),
-      CONFORMANCE_TEST(dialler_comes_back_in_a_new_epoch),
-      CONFORMANCE_TEST(sending_in_down_says_down),
-      CONFORMANCE_TEST(what_arrives_of_a_broken_epoch_is_a_prefix),
+      CONFORMANCE_TEST(dialler_reconnects_in_a_new_epoch),
+      CONFORMANCE_TEST(sending_in_down_returns_down),
+      CONFORMANCE_TEST(messages_of_a_broken_epoch_arrive_as_a_prefix),
       CONFORMANCE_TEST(gap_in_the_path_is_never_a_gap_in_an_epoch),
       CONFORMANCE_TEST(full_queue_of_a_broken_epoch_is_empty_in_the_next),
-      CONFORMANCE_TEST(dialling_nobody_goes_down_and_names_the_address),
+      CONFORMANCE_TEST(dialling_without_a_listener_reports_the_address),
       CONFORMANCE_TEST(dialler_comes_up_when_the_listener_appears),
       CONFORMANCE_TEST(delays_between_dials_grow),
-      CONFORMANCE_TEST(refused_dialler_goes_down_and_may_come_back),
+      CONFORMANCE_TEST(refused_dialler_goes_down_and_may_redial),
       CONFORMANCE_TEST(peer_with_another_name_is_refused),
-      CONFORMANCE_TEST(peer_with_the_expected_name_is_let_in),
-      CONFORMANCE_TEST(closed_listener_keeps_its_links_and_takes_no_more))
+      CONFORMANCE_TEST(peer_with_the_expected_name_is_accepted),
+      CONFORMANCE_TEST(closed_listener_keeps_its_links_and_accepts_no_more))

@@ -52,7 +52,7 @@ static bool is_untouched(const uint8_t *bytes, size_t size)
            (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
 }
 
-/* -- Bytes in place ---------------------------------------------------------------- */
+/* -- Bytes in place ------------------------------------------------------- */
 
 static void check_in_place(region_probe_t *probe, const tow_arrival_t *arrival)
 {
@@ -86,7 +86,7 @@ static void write_one(uint64_t size, uint64_t offset, tow_write_check_t check)
     bulk_destroy(bulk);
 }
 
-static void write_puts_its_bytes_in_place_and_tells_once(void **state)
+static void write_puts_its_bytes_in_place_and_arrives_once(void **state)
 {
     static const uint64_t sizes[] = {1,    7,     8,      100,    4096,
                                      8191, 65536, 300001, MIB + 3};
@@ -109,7 +109,7 @@ static void large_write_puts_its_bytes_in_place(void **state)
     write_one(64 * MIB, 0, TOW_WRITE_CRC32C);
 }
 
-/* The last byte of a region belongs to it. */
+/* The last byte of a region can be written. */
 static void write_may_fill_the_whole_region(void **state)
 {
     bulk_t *bulk = bulk_create(2, 5000);
@@ -158,7 +158,7 @@ static void writes_both_ways_at_once(void **state)
     write_probe_free(&here);
 }
 
-/* -- Many at once ------------------------------------------------------------------ */
+/* -- Many at once --------------------------------------------------------- */
 
 #define WRITER_COUNT 2
 #define PIECE_COUNT  24 /* of each writer */
@@ -236,7 +236,7 @@ static void writers_may_share_a_region(void **state)
     free(writes);
 }
 
-/* Within one turn nothing can complete, so a bound must show. */
+/* Nothing can complete within one turn, so the bound must be reached. */
 #define FLOOD_COUNT_MAX 20000
 
 static void writes_beyond_the_bound_are_full_until_writable(void **state)
@@ -255,7 +255,7 @@ static void writes_beyond_the_bound_are_full_until_writable(void **state)
     if (count == FLOOD_COUNT_MAX)
         fail_msg("a lane took %zu writes in one turn and was not full", count);
     WORLD_UNTIL(bulk->world, bulk->lane.writable_count >= 1);
-    /* The one that was refused stayed ours, and goes now. */
+    /* The rejected write stayed with the caller, and is accepted now. */
     assert_int_equal(write_probe_submit(&writes[count], &bulk->lane),
                      TOW_SEND_OK);
     WORLD_UNTIL(bulk->world, done_among(writes, count + 1) == (int)count + 1);
@@ -299,7 +299,7 @@ static void write_may_follow_in_done_of_another(void **state)
         write_probe_free(&writes[i]);
 }
 
-/* -- Refused ----------------------------------------------------------------------- */
+/* -- Rejected writes ------------------------------------------------------ */
 
 static void expect_refusal(const write_plan_t *changes, tow_code_t expected)
 {
@@ -316,7 +316,7 @@ static void expect_refusal(const write_plan_t *changes, tow_code_t expected)
         world_settle(bulk->world);
         assert_int_equal(bulk->region.arrived_count, 0);
         assert_true(is_untouched(bulk->region.bytes, bulk->region.size));
-        /* The lane is as good as before. */
+        /* The lane still works. */
         plan = (write_plan_t){
             .size = 10, .key = bulk->region.region->key, .tag = 2};
         write_and_wait(bulk, &plan, TOW_CODE_OK);
@@ -354,8 +354,8 @@ static void write_whose_end_overflows_is_out_of_range(void **state)
                    TOW_OUT_OF_RANGE);
 }
 
-/* One bit in a few fragments is flipped on the way: a checked write ends right,
- * or it says that it did not. */
+/* One bit in some fragments is flipped: a checked write succeeds with the right
+ * bytes, or reports an error. */
 static void checked_write_is_never_silently_wrong(void **state)
 {
     world_t *world = world_create_with_lanes(2);
@@ -396,7 +396,7 @@ static void regions_have_keys_of_their_own(void **state)
     tow_region_key_t a = bulk->region.region->key, b = second->region->key;
     assert_true(a.id != b.id);
     assert_true(a.secret != b.secret);
-    /* The one's secret does not open the other. */
+    /* One region's secret does not grant access to the other. */
     write_and_wait(
         bulk, &(write_plan_t){.size = 10, .key = {a.id, b.secret}, .tag = 1},
         TOW_PERMISSION_DENIED);
@@ -409,7 +409,7 @@ static void regions_have_keys_of_their_own(void **state)
     free(second);
 }
 
-SUITE(bulk, CONFORMANCE_TEST(write_puts_its_bytes_in_place_and_tells_once),
+SUITE(bulk, CONFORMANCE_TEST(write_puts_its_bytes_in_place_and_arrives_once),
       CONFORMANCE_TEST(checked_write_puts_its_bytes_in_place),
       CONFORMANCE_TEST(large_write_puts_its_bytes_in_place),
       CONFORMANCE_TEST(write_may_fill_the_whole_region),

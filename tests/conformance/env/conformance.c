@@ -1,4 +1,5 @@
-/* The suite: every promise of env/env.h, as tests that run in each world. */
+/* The suite: every guarantee of env/env.h, as tests that run on each
+ * implementation. */
 #include <stdlib.h>
 
 #include "world.h"

@@ -1,5 +1,5 @@
-/* Datagrams. They may be lost, doubled and reordered, so these tests send again
- * until something arrives, and judge what does by its content. */
+/* Datagrams. They may be lost, duplicated and reordered, so these tests resend
+ * until something arrives, and verify its content. */
 #include "lane_probe.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ typedef struct inbox {
 } inbox_t;
 
 /* A datagram's first eight bytes are its number, which is also the seed of the
- * rest; the number tells its size. */
+ * rest and determines the size. */
 #define NUMBER_MAX 4096
 
 static size_t size_of_number(uint64_t number)
@@ -70,8 +70,8 @@ static tow_send_result_t send_number(lane_probe_t *lane, uint64_t channel,
     return result;
 }
 
-/* Rounds of sending what has not arrived. A tenth is lost where the world loses
- * any, and a lane that is full takes the rest in the next round. */
+/* Rounds of resending what has not arrived. A tenth is lost in a lossy world,
+ * and a full lane takes the rest in the next round. */
 #define ROUND_COUNT_MAX 200
 
 static bool has_arrived(const inbox_t *inbox, uint64_t number)
@@ -93,7 +93,7 @@ static void send_until_all_arrived(world_t *world, lane_probe_t *lane,
     fail_msg("%zu of %zu datagrams arrived", inbox->distinct_count, count);
 }
 
-static void lane_address_stays_as_it_is(void **state)
+static void lane_address_is_constant(void **state)
 {
     world_t *world = world_create_with_lanes(2);
     const void *first, *second, *other;
@@ -126,7 +126,7 @@ static void datagrams_arrive_unaltered_both_ways(void **state)
     world_destroy(world);
 }
 
-static void channel_arrives_as_it_was_given(void **state)
+static void channel_number_arrives_unaltered(void **state)
 {
     static const uint64_t channels[] = {0, 1, UINT64_C(0x123456789abcdef0),
                                         UINT64_MAX};
@@ -137,7 +137,7 @@ static void channel_arrives_as_it_was_given(void **state)
         inbox_t inbox = {0};
         inbox_open(&inbox, world_env(world, 1), channels[i]);
         send_until_all_arrived(world, &lane, &inbox, 10);
-        world_settle(world); /* Doubles of this channel are gone. */
+        world_settle(world); /* No duplicates of this channel are in flight. */
     }
     world_destroy(world);
 }
@@ -178,7 +178,7 @@ static void smallest_datagrams_arrive(void **state)
 
 #define BURST_COUNT_MAX 100000
 
-static void full_lane_says_so_and_says_when_to_go_on(void **state)
+static void full_lane_returns_full_and_becomes_writable(void **state)
 {
     world_t *world = world_create_with_lanes(2);
     inbox_t inbox = {0};
@@ -199,7 +199,7 @@ static void full_lane_says_so_and_says_when_to_go_on(void **state)
     world_destroy(world);
 }
 
-static void datagram_that_nobody_handles_is_dropped(void **state)
+static void datagram_without_a_handler_is_dropped(void **state)
 {
     world_t *world = world_create_with_lanes(2);
     lane_probe_t lane = {0};
@@ -213,7 +213,8 @@ static void datagram_that_nobody_handles_is_dropped(void **state)
     world_destroy(world);
 }
 
-/* Addresses come from peers: what makes no sense is theirs, not our bug. */
+/* Addresses come from peers: a malformed one is an error of theirs, not a bug
+ * of ours. */
 static void open_and_abandon(world_t *world, const void *address, size_t size)
 {
     lane_probe_t probe = {0};
@@ -229,7 +230,7 @@ static void open_and_abandon(world_t *world, const void *address, size_t size)
     tow_status_release(status);
 }
 
-static void lane_address_without_sense_is_survived(void **state)
+static void malformed_lane_address_is_survived(void **state)
 {
     world_t *world = world_create_with_lanes(2);
     const void *good;
@@ -252,10 +253,10 @@ static void lane_address_without_sense_is_survived(void **state)
     world_destroy(world);
 }
 
-SUITE(datagram, CONFORMANCE_TEST(lane_address_stays_as_it_is),
+SUITE(datagram, CONFORMANCE_TEST(lane_address_is_constant),
       CONFORMANCE_TEST(datagrams_arrive_unaltered_both_ways),
-      CONFORMANCE_TEST(channel_arrives_as_it_was_given),
+      CONFORMANCE_TEST(channel_number_arrives_unaltered),
       CONFORMANCE_TEST(smallest_datagrams_arrive),
-      CONFORMANCE_TEST(full_lane_says_so_and_says_when_to_go_on),
-      CONFORMANCE_TEST(datagram_that_nobody_handles_is_dropped),
-      CONFORMANCE_TEST(lane_address_without_sense_is_survived))
+      CONFORMANCE_TEST(full_lane_returns_full_and_becomes_writable),
+      CONFORMANCE_TEST(datagram_without_a_handler_is_dropped),
+      CONFORMANCE_TEST(malformed_lane_address_is_survived))

@@ -1,4 +1,4 @@
-/* Peers that die without a word: in `net` by SIGKILL. */
+/* Peers that die without notice: in `net` by SIGKILL. */
 #include <stdlib.h>
 
 #include "probe.h"
@@ -12,7 +12,7 @@ static void death_of_a_dialler_is_seen_as_down(void **state)
     world_spawn(world, "quiet", acceptor.listener->address);
     WORLD_UNTIL(world, acceptor.accepted_count == 1 &&
                            acceptor.accepted[0]->up_count == 1);
-    assert_string_equal(acceptor.accepted[0]->peer.name, MORTAL_NAME);
+    assert_string_equal(acceptor.accepted[0]->peer.name, VICTIM_NAME);
     assert_int_equal(acceptor.accepted[0]->down_count, 0);
     world_kill(world);
     WORLD_UNTIL(world, acceptor.accepted[0]->down_count == 1);
@@ -23,7 +23,7 @@ static void death_of_a_dialler_is_seen_as_down(void **state)
     acceptor_deinit(&acceptor);
 }
 
-static void next_life_has_another_incarnation(void **state)
+static void reopened_node_has_another_incarnation(void **state)
 {
     world_t *world = world_create(1);
     acceptor_t acceptor = {0};
@@ -49,8 +49,8 @@ static void expect_next(link_probe_t *probe, const tow_message_t *message)
     stream_expect(probe->context, message);
 }
 
-/* In the middle of a frame, as a rule: the flood never pauses. */
-static void what_a_dying_peer_sent_arrives_as_a_prefix(void **state)
+/* In the middle of a frame, usually: the flood never pauses. */
+static void messages_of_a_dying_peer_arrive_as_a_prefix(void **state)
 {
     world_t *world = world_create(1);
     for (uint64_t life = 1; life <= 4; life++) {
@@ -91,19 +91,19 @@ static void death_of_a_listener_takes_its_dialler_down(void **state)
     acceptor_listen(&acceptor, world, 0);
     world_spawn(world, "host", acceptor.listener->address);
     WORLD_UNTIL(world, back.up_count == 1);
-    assert_string_equal(back.peer.name, MORTAL_NAME);
+    assert_string_equal(back.peer.name, VICTIM_NAME);
     world_kill(world);
     WORLD_UNTIL(world,
                 back.down_count >= 1 && acceptor.accepted[0]->down_count == 1);
     assert_int_equal(back.link->state, TOW_LINK_DIALLING);
-    /* It goes on dialling, and each attempt fails. */
+    /* It redials, and each attempt fails. */
     WORLD_UNTIL(world, back.down_count >= 3);
     assert_int_equal(back.up_count, 1);
     world_destroy(world);
     acceptor_deinit(&acceptor);
 }
 
-static void dialler_finds_the_next_life_of_its_listener(void **state)
+static void dialler_finds_the_next_incarnation_of_its_listener(void **state)
 {
     world_t *world = world_create(2);
     char address[WORLD_ADDRESS_SIZE];
@@ -128,7 +128,7 @@ static void dialler_finds_the_next_life_of_its_listener(void **state)
 }
 
 SUITE(death, CONFORMANCE_TEST(death_of_a_dialler_is_seen_as_down),
-      CONFORMANCE_TEST(next_life_has_another_incarnation),
-      CONFORMANCE_TEST(what_a_dying_peer_sent_arrives_as_a_prefix),
+      CONFORMANCE_TEST(reopened_node_has_another_incarnation),
+      CONFORMANCE_TEST(messages_of_a_dying_peer_arrive_as_a_prefix),
       CONFORMANCE_TEST(death_of_a_listener_takes_its_dialler_down),
-      CONFORMANCE_TEST(dialler_finds_the_next_life_of_its_listener))
+      CONFORMANCE_TEST(dialler_finds_the_next_incarnation_of_its_listener))

@@ -15,9 +15,9 @@ static void fresh_env_closes(void **state)
     world_destroy(world);
 }
 
-/* -- Timers, posts, work ------------------------------------------------------------ */
+/* -- Timers, posts, work -------------------------------------------------- */
 
-typedef struct chores {
+typedef struct node_events {
     tow_env_t *env;
     world_t *world;
     bool closed;
@@ -31,75 +31,75 @@ typedef struct chores {
     int cancelled_count;
 } chores_t;
 
-static chores_t chores;
+static chores_t node_events;
 
 static void check_open(void)
 {
-    if (chores.closed) fail_msg("a callback ran on a closed env");
+    if (node_events.closed) fail_msg("a callback ran on a closed env");
 }
 
 static void note_fired(tow_timer_t *timer)
 {
     check_open();
-    chores.fired_count++;
+    node_events.fired_count++;
 }
 
 static void note_post(tow_post_t *post)
 {
-    turn_enter(chores.env);
+    turn_enter(node_events.env);
     check_open();
-    chores.post_count++;
-    turn_leave(chores.env);
+    node_events.post_count++;
+    turn_leave(node_events.env);
 }
 
 static tow_status_t run_work(tow_work_t *work)
 {
-    atomic_fetch_add(&chores.run_count, 1);
+    atomic_fetch_add(&node_events.run_count, 1);
     return TOW_OK;
 }
 
 static void note_done(tow_work_t *work, tow_status_t take_status)
 {
-    turn_enter(chores.env);
+    turn_enter(node_events.env);
     check_open();
-    chores.done_count++;
+    node_events.done_count++;
     if (take_status != TOW_OK) {
         assert_int_equal(tow_status_code(take_status), TOW_CANCELLED);
-        chores.cancelled_count++;
+        node_events.cancelled_count++;
     }
     tow_status_release(take_status);
-    turn_leave(chores.env);
+    turn_leave(node_events.env);
 }
 
 static void chores_start(world_t *world, size_t node)
 {
-    memset(&chores, 0, sizeof(chores));
-    chores.env = world_env(world, node);
-    chores.world = world;
+    memset(&node_events, 0, sizeof(node_events));
+    node_events.env = world_env(world, node);
+    node_events.world = world;
     static const int64_t delays_ns[] = {0, 5 * MS, INT64_C(3600000) * MS};
-    for (size_t i = 0; i < TOW_COUNT_OF(chores.timers); i++) {
-        chores.timers[i].fire = note_fired;
-        tow_env_timer_start(chores.env, &chores.timers[i],
-                            tow_env_now_ns(chores.env) + delays_ns[i]);
+    for (size_t i = 0; i < TOW_COUNT_OF(node_events.timers); i++) {
+        node_events.timers[i].fire = note_fired;
+        tow_env_timer_start(node_events.env, &node_events.timers[i],
+                            tow_env_now_ns(node_events.env) + delays_ns[i]);
     }
-    for (size_t i = 0; i < TOW_COUNT_OF(chores.posts); i++) {
-        chores.posts[i].run = note_post;
-        tow_env_post(chores.env, &chores.posts[i]);
+    for (size_t i = 0; i < TOW_COUNT_OF(node_events.posts); i++) {
+        node_events.posts[i].run = note_post;
+        tow_env_post(node_events.env, &node_events.posts[i]);
     }
-    for (size_t i = 0; i < TOW_COUNT_OF(chores.works); i++) {
-        chores.works[i] =
+    for (size_t i = 0; i < TOW_COUNT_OF(node_events.works); i++) {
+        node_events.works[i] =
             (tow_work_t){.run = run_work, .done = note_done, .cost_ns = MS};
-        tow_env_work_start(chores.env, &chores.works[i]);
+        tow_env_work_start(node_events.env, &node_events.works[i]);
     }
 }
 
 static void chores_check(void)
 {
-    assert_int_equal(chores.post_count, TOW_COUNT_OF(chores.posts));
-    assert_int_equal(chores.done_count, TOW_COUNT_OF(chores.works));
-    assert_int_equal(atomic_load(&chores.run_count),
-                     chores.done_count - chores.cancelled_count);
-    assert_true(chores.fired_count <= 2);
+    assert_int_equal(node_events.post_count, TOW_COUNT_OF(node_events.posts));
+    assert_int_equal(node_events.done_count, TOW_COUNT_OF(node_events.works));
+    assert_int_equal(atomic_load(&node_events.run_count),
+                     node_events.done_count - node_events.cancelled_count);
+    assert_true(node_events.fired_count <= 2);
 }
 
 static void closing_env_completes_posts_and_work_once(void **state)
@@ -107,13 +107,13 @@ static void closing_env_completes_posts_and_work_once(void **state)
     world_t *world = world_create(2);
     chores_start(world, 0);
     world_close_node(world, 0);
-    chores.closed = true;
+    node_events.closed = true;
     chores_check();
     world_settle(world);
     world_destroy(world);
 }
 
-static void env_may_be_closed_in_the_midst_of_its_chores(void **state)
+static void env_may_be_closed_with_node_events_pending(void **state)
 {
     for (int step_count = 1; step_count < 40; step_count += 6) {
         world_t *world = world_create(2);
@@ -121,13 +121,13 @@ static void env_may_be_closed_in_the_midst_of_its_chores(void **state)
         for (int i = 0; i < step_count; i++)
             world_step(world);
         world_close_node(world, 0);
-        chores.closed = true;
+        node_events.closed = true;
         chores_check();
         world_destroy(world);
     }
 }
 
-/* -- Links --------------------------------------------------------------------------- */
+/* -- Links ---------------------------------------------------------------- */
 
 static void peer_of_a_closed_env_sees_down(void **state)
 {
@@ -201,7 +201,7 @@ static void env_closes_although_its_peer_hangs(void **state)
     pair_destroy(&pair);
 }
 
-/* -- Lanes --------------------------------------------------------------------------- */
+/* -- Lanes ---------------------------------------------------------------- */
 
 #define MIB         (UINT64_C(1) << 20)
 #define WRITE_COUNT 6
@@ -211,9 +211,9 @@ typedef enum side {
     SIDE_TARGET
 } side_t;
 
-/* Closes the env of one side with writes under way. The writer's are all done
- * when its env is closed; those to a target that goes are done at the latest
- * when the writer closes its lane by force. */
+/* Closes the env of one side with pending writes. The writer's are all done
+ * when its env is closed; those to a closed target are done at the latest when
+ * the writer closes its lane by force. */
 static void close_side_with_writes_under_way(side_t side, int step_count)
 {
     world_t *world = world_create_with_lanes(2);
@@ -263,7 +263,7 @@ static void env_with_regions_closes_under_writes(void **state)
 
 SUITE(env_close, CONFORMANCE_TEST(fresh_env_closes),
       CONFORMANCE_TEST(closing_env_completes_posts_and_work_once),
-      CONFORMANCE_TEST(env_may_be_closed_in_the_midst_of_its_chores),
+      CONFORMANCE_TEST(env_may_be_closed_with_node_events_pending),
       CONFORMANCE_TEST(peer_of_a_closed_env_sees_down),
       CONFORMANCE_TEST(closing_env_silences_its_links),
       CONFORMANCE_TEST(env_may_be_closed_in_a_callback_of_its_link),

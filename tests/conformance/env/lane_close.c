@@ -1,4 +1,5 @@
-/* Closing lanes and regions with writes under way, and peers that die then. */
+/* Closing lanes and regions with pending writes, and peers that die
+ * meanwhile. */
 #include "lane_probe.h"
 #include "roles.h"
 
@@ -14,7 +15,7 @@ typedef struct traffic {
     write_probe_t writes[WRITE_COUNT];
 } traffic_t;
 
-/* Small ones and large ones, so that every protocol below has some under way. */
+/* Small and large ones, so that each underlying protocol has pending ones. */
 static size_t write_size(size_t index)
 {
     static const size_t sizes[] = {8 * MIB, 10, 4096, 100000};
@@ -63,7 +64,7 @@ static void traffic_destroy(traffic_t *traffic)
     free(traffic);
 }
 
-/* -- Lanes ------------------------------------------------------------------------- */
+/* -- Lanes ---------------------------------------------------------------- */
 
 static void idle_lane_closes_either_way(void **state)
 {
@@ -78,7 +79,7 @@ static void idle_lane_closes_either_way(void **state)
     world_destroy(world);
 }
 
-static void graceful_close_completes_what_is_pending(void **state)
+static void graceful_close_completes_pending_writes(void **state)
 {
     traffic_t *traffic = traffic_create();
     traffic_start(traffic);
@@ -106,7 +107,7 @@ static void force_close_after_steps(int step_count)
                      TOW_SEND_DOWN);
     WORLD_UNTIL(traffic->world, traffic->lane.closed.count == 1);
     assert_int_equal(done_count(traffic), WRITE_COUNT);
-    /* Nothing of it holds the target's region. */
+    /* None of them occupies the target's region. */
     region_probe_close(&traffic->region);
     WORLD_UNTIL(traffic->world, traffic->region.closed.count == 1);
     traffic_destroy(traffic);
@@ -135,9 +136,9 @@ static void force_close_does_not_wait_for_a_peer_that_hangs(void **state)
     traffic_destroy(traffic);
 }
 
-/* "Either way": the target's own lane back is what it closes, and what was coming
- * in from that peer, which lives after all, must not be left pending. */
-static void force_close_fails_what_comes_in_from_that_peer(void **state)
+/* "In both directions": the target closes its own lane back, and writes in
+ * progress from that peer, which is alive after all, must not stay pending. */
+static void force_close_fails_inbound_writes_of_that_peer(void **state)
 {
     traffic_t *traffic = traffic_create();
     lane_probe_t back = {0};
@@ -153,7 +154,7 @@ static void force_close_fails_what_comes_in_from_that_peer(void **state)
     traffic_destroy(traffic);
 }
 
-static void lane_may_be_opened_anew_after_force_close(void **state)
+static void lane_may_be_reopened_after_force_close(void **state)
 {
     traffic_t *traffic = traffic_create();
     traffic_start(traffic);
@@ -189,7 +190,7 @@ static void lane_may_be_closed_in_done_of_a_write(void **state)
     traffic_destroy(traffic);
 }
 
-/* -- Regions ----------------------------------------------------------------------- */
+/* -- Regions -------------------------------------------------------------- */
 
 static void closed_region_is_not_found(void **state)
 {
@@ -208,8 +209,8 @@ static void closed_region_is_not_found(void **state)
     write_probe_free(&write);
 }
 
-/* The memory is given back as soon as `closed` has run: whatever still writes
- * there is found by the sanitizer, and by the guard of the next block. */
+/* The memory is freed as soon as `closed` has run: the sanitizer, and the guard
+ * of the next block, detect any later write. */
 static void close_region_after_steps(int step_count)
 {
     traffic_t *traffic = traffic_create();
@@ -226,7 +227,7 @@ static void close_region_after_steps(int step_count)
     traffic_destroy(traffic);
 }
 
-static void closing_region_waits_for_what_is_under_way(void **state)
+static void closing_region_waits_for_writes_in_progress(void **state)
 {
     for (int step_count = 0; step_count < 40; step_count += 3)
         close_region_after_steps(step_count);
@@ -248,7 +249,7 @@ static void region_may_be_closed_in_arrived(void **state)
     traffic_destroy(traffic);
 }
 
-/* -- Peers that die ---------------------------------------------------------------- */
+/* -- Peers that die ------------------------------------------------------- */
 
 static void note_target(link_probe_t *probe, const tow_message_t *message)
 {
@@ -257,7 +258,7 @@ static void note_target(link_probe_t *probe, const tow_message_t *message)
     memcpy(probe->context, message->bytes, message->size);
 }
 
-/* The control plane sees the death; then the lane is closed by force. */
+/* The control plane detects the death; then the lane is closed by force. */
 static void kill_target_after(int step_count)
 {
     world_t *world = world_create_with_lanes(1);
@@ -303,7 +304,7 @@ typedef struct survivor {
     acceptor_t acceptor;
     region_probe_t region;
     lane_target_t target; /* ours, for the writer */
-    lane_target_t writer; /* its lane address; zero until it came */
+    lane_target_t writer; /* its lane address; zero until received */
     lane_probe_t lane;    /* to the writer */
 } survivor_t;
 
@@ -338,8 +339,8 @@ static survivor_t *survivor_create(void)
     return survivor;
 }
 
-/* Closing its own lane to the writer by force ends what comes in from it too;
- * then nothing is under way in the region. */
+/* Closing its own lane to the writer by force also ends the writer's transfers;
+ * then none is in progress in the region. */
 static void kill_writer_after(int arrival_count, int step_count)
 {
     survivor_t *survivor = survivor_create();
@@ -371,14 +372,14 @@ static void writer_that_dies_in_mid_write_leaves_nothing(void **state)
 }
 
 SUITE(lane_close, CONFORMANCE_TEST(idle_lane_closes_either_way),
-      CONFORMANCE_TEST(graceful_close_completes_what_is_pending),
+      CONFORMANCE_TEST(graceful_close_completes_pending_writes),
       CONFORMANCE_TEST(force_close_ends_all_pending_writes),
       CONFORMANCE_TEST(force_close_does_not_wait_for_a_peer_that_hangs),
-      CONFORMANCE_TEST(force_close_fails_what_comes_in_from_that_peer),
-      CONFORMANCE_TEST(lane_may_be_opened_anew_after_force_close),
+      CONFORMANCE_TEST(force_close_fails_inbound_writes_of_that_peer),
+      CONFORMANCE_TEST(lane_may_be_reopened_after_force_close),
       CONFORMANCE_TEST(lane_may_be_closed_in_done_of_a_write),
       CONFORMANCE_TEST(closed_region_is_not_found),
-      CONFORMANCE_TEST(closing_region_waits_for_what_is_under_way),
+      CONFORMANCE_TEST(closing_region_waits_for_writes_in_progress),
       CONFORMANCE_TEST(region_may_be_closed_in_arrived),
       CONFORMANCE_TEST(target_that_dies_in_mid_write_leaves_nothing),
       CONFORMANCE_TEST(writer_that_dies_in_mid_write_leaves_nothing))

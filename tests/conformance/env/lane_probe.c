@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* -- Lanes ----------------------------------------------------------------------- */
+/* -- Lanes ---------------------------------------------------------------- */
 
 static void lane_down(void *context, tow_lane_t *lane, tow_status_t cause)
 {
@@ -59,7 +59,7 @@ void lane_probe_open(lane_probe_t *probe, tow_env_t *from, tow_env_t *to)
     const void *address;
     size_t address_size;
     tow_env_lane_address(to, &address, &address_size);
-    /* As it would come over a link: elsewhere, and gone after the call. */
+    /* As if received over a link: a copy that is freed after the call. */
     void *copy = malloc(address_size);
     memcpy(copy, address, address_size);
     lane_probe_open_at(probe, from, copy, address_size);
@@ -89,7 +89,7 @@ void lane_probe_close(lane_probe_t *probe, tow_lane_close_mode_t mode)
     call_leave();
 }
 
-/* -- Regions --------------------------------------------------------------------- */
+/* -- Regions -------------------------------------------------------------- */
 
 #define GUARD_SIZE 64
 #define GUARD_BYTE 0x5a
@@ -150,7 +150,7 @@ void region_probe_free(region_probe_t *probe)
     probe->bytes = NULL;
 }
 
-/* -- Writes ---------------------------------------------------------------------- */
+/* -- Writes --------------------------------------------------------------- */
 
 static void write_done(tow_write_t *write, tow_status_t take_status)
 {

@@ -18,7 +18,7 @@ typedef struct lane_probe {
 } lane_probe_t;
 
 void lane_probe_open(lane_probe_t *probe, tow_env_t *from, tow_env_t *to);
-/* To an address that came over a link, good or bad. */
+/* To an address received over a link, valid or not. */
 tow_status_t lane_probe_try_open(lane_probe_t *probe, tow_env_t *from,
                                  const void *address, size_t address_size)
     TOW_MUST_USE;
@@ -44,7 +44,8 @@ typedef struct region_probe {
 /* Zeroed memory of `size` bytes between two guards. */
 void region_probe_open(region_probe_t *probe, tow_env_t *env, size_t size);
 void region_probe_close(region_probe_t *probe);
-/* Fails if a guard was written to. Once the region or its env is closed. */
+/* Fails if a guard was overwritten. To be called once the region or its env is
+ * closed. */
 void region_probe_free(region_probe_t *probe);
 
 typedef struct write_probe {
@@ -66,12 +67,12 @@ typedef struct write_plan {
     tow_write_check_t check;
 } write_plan_t;
 
-/* Makes the bytes and submits the write. */
+/* Generates the bytes and submits the write. */
 tow_send_result_t write_probe_start(write_probe_t *probe, lane_probe_t *lane,
                                     const write_plan_t *plan);
-/* The same write once more, after FULL. */
+/* Submits the same write again, after FULL. */
 tow_send_result_t write_probe_submit(write_probe_t *probe, lane_probe_t *lane);
-/* It must be done, or never have been accepted. */
+/* The write must be done, or never have been accepted. */
 void write_probe_free(write_probe_t *probe);
 
 #endif /* TOW_TESTS_CONFORMANCE_ENV_LANE_PROBE_H_ */

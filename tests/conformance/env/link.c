@@ -1,11 +1,11 @@
-/* Links that hold: who is there, what arrives, and back-pressure. */
+/* Links that stay up: the peer's identity, delivery, and back-pressure. */
 #include "probe.h"
 #include "stream.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* -- Coming up ----------------------------------------------------------------- */
+/* -- Coming up ------------------------------------------------------------ */
 
 static void link_comes_up_on_both_sides_with_the_right_peer(void **state)
 {
@@ -33,7 +33,7 @@ static void peers_agree_on_the_features_that_both_have(void **state)
     pair_destroy(&pair);
 }
 
-static void sending_before_up_says_down(void **state)
+static void sending_before_up_returns_down(void **state)
 {
     world_t *world = world_create(2);
     acceptor_t acceptor = {0};
@@ -52,7 +52,7 @@ static void sending_before_up_says_down(void **state)
     acceptor_deinit(&acceptor);
 }
 
-static void listener_tells_its_true_address(void **state)
+static void listener_reports_its_bound_address(void **state)
 {
     world_t *world = world_create(1);
     acceptor_t acceptor = {0};
@@ -66,7 +66,7 @@ static void listener_tells_its_true_address(void **state)
     acceptor_deinit(&acceptor);
 }
 
-static void address_without_sense_is_refused(void **state)
+static void malformed_address_is_refused(void **state)
 {
     world_t *world = world_create(1);
     static const char *const addresses[] = {"", "nonsense",
@@ -116,7 +116,7 @@ static void address_in_use_is_refused_by_name(void **state)
     acceptor_deinit(&first);
 }
 
-/* -- What arrives -------------------------------------------------------------- */
+/* -- Delivery ------------------------------------------------------------- */
 
 typedef struct talker {
     stream_t out;
@@ -142,7 +142,7 @@ static const link_hooks_t talker_hooks = {.up = talk,
                                           .message = listen_in_order,
                                           .writable = talk};
 
-/* Both ends send from `up` on, all the time; both must get all of it. */
+/* Both ends send continuously from `up` on; both must receive everything. */
 static void talk_both_ways(uint64_t message_count, uint32_t size_max)
 {
     talker_t dialler = {.out = {.seed = 1, .size_max = size_max},
@@ -172,8 +172,8 @@ static void messages_of_mixed_sizes_arrive_in_order_and_unaltered(void **state)
     talk_both_ways(3000, 100000);
 }
 
-/* Far more than both queues and all buffers between hold: two sides that would
- * rather write than read would stop each other here. */
+/* Far more than both queues and all buffers in between hold: two sides that
+ * prefer writing over reading would deadlock here. */
 static void floods_of_large_messages_pass_each_other(void **state)
 {
     talk_both_ways(300, TOW_MESSAGE_SIZE_MAX);
@@ -244,7 +244,7 @@ static void note_type(link_probe_t *probe, const tow_message_t *message)
     seen->types[seen->count++] = message->type;
 }
 
-static void types_arrive_as_they_were_given(void **state)
+static void types_arrive_unaltered(void **state)
 {
     types_t seen = {0};
     pair_t pair = {
@@ -259,8 +259,8 @@ static void types_arrive_as_they_were_given(void **state)
     pair_destroy(&pair);
 }
 
-/* Room for more than is needed, of all kinds, must not show. */
-static void message_may_be_smaller_than_the_room_taken(void **state)
+/* Reserving more than needed must have no visible effect. */
+static void message_may_be_smaller_than_its_reservation(void **state)
 {
     static const uint32_t rooms[] = {
         16, 1, 4096, 100000, 8, TOW_MESSAGE_SIZE_MAX, 70000};
@@ -281,7 +281,7 @@ static void message_may_be_smaller_than_the_room_taken(void **state)
     pair_destroy(&pair);
 }
 
-/* -- Answering ----------------------------------------------------------------- */
+/* -- Replying ------------------------------------------------------------- */
 
 #define ROUND_COUNT 2000
 
@@ -314,11 +314,11 @@ static void message_may_be_answered_in_its_callback(void **state)
     pair_destroy(&pair);
 }
 
-/* -- Back-pressure ------------------------------------------------------------- */
+/* -- Back-pressure -------------------------------------------------------- */
 
 #define BURST_COUNT_MAX 100000
 
-/* Nobody reads within this call, so a queue with a bound must end it. */
+/* Nothing is read within this call, so a bounded queue must fill up. */
 static uint64_t send_until_full(stream_t *stream, tow_link_t *link)
 {
     uint64_t before = stream->next;
@@ -338,7 +338,7 @@ static void fill_again(link_probe_t *probe)
     assert_true(send_until_full(&talker->out, probe->link) > 0);
 }
 
-static void full_link_says_so_and_says_when_to_go_on(void **state)
+static void full_link_returns_full_and_becomes_writable(void **state)
 {
     talker_t sender = {.out = {.seed = 5, .size_max = 300000}, .end = 3000};
     talker_t receiver = {.in = sender.out};
@@ -356,7 +356,7 @@ static void full_link_says_so_and_says_when_to_go_on(void **state)
     pair_destroy(&pair);
 }
 
-/* A queue holds at least one message of the largest size, so half of that fits
+/* A queue holds at least one message of the maximal size, so half of that fits
  * when half of the queue is free. */
 static void take_half_of_the_largest(link_probe_t *probe)
 {
@@ -431,8 +431,8 @@ static void handler_may_do_without_writable(void **state)
     acceptor_deinit(&acceptor);
 }
 
-/* A peer that does not read holds up its own link, and no other. */
-static void full_link_holds_up_no_other(void **state)
+/* A peer that does not read blocks its own link, and no other. */
+static void full_link_blocks_no_other(void **state)
 {
     world_t *world = world_create(3);
     acceptor_t acceptors[2] = {0};
@@ -456,7 +456,7 @@ static void full_link_holds_up_no_other(void **state)
     acceptor_deinit(&acceptors[1]);
 }
 
-/* -- Several links ------------------------------------------------------------- */
+/* -- Several links -------------------------------------------------------- */
 
 static void two_links_between_the_same_peers_are_two(void **state)
 {
@@ -523,7 +523,7 @@ static void echo(link_probe_t *probe, const tow_message_t *message)
                      TOW_SEND_OK);
 }
 
-/* Two machines of one process that know nothing of it. */
+/* Two independent state machines in one process. */
 static void env_may_dial_itself(void **state)
 {
     enum {
@@ -550,7 +550,7 @@ static void env_may_dial_itself(void **state)
     acceptor_deinit(&acceptor);
 }
 
-static void hundreds_of_links_each_carry_their_own(void **state)
+static void hundreds_of_links_each_carry_their_own_messages(void **state)
 {
     world_t *world = world_create(2);
     acceptor_t acceptor = {.hooks = {.message = note_index}};
@@ -577,23 +577,23 @@ static void hundreds_of_links_each_carry_their_own(void **state)
 
 SUITE(link, CONFORMANCE_TEST(link_comes_up_on_both_sides_with_the_right_peer),
       CONFORMANCE_TEST(peers_agree_on_the_features_that_both_have),
-      CONFORMANCE_TEST(sending_before_up_says_down),
-      CONFORMANCE_TEST(listener_tells_its_true_address),
-      CONFORMANCE_TEST(address_without_sense_is_refused),
+      CONFORMANCE_TEST(sending_before_up_returns_down),
+      CONFORMANCE_TEST(listener_reports_its_bound_address),
+      CONFORMANCE_TEST(malformed_address_is_refused),
       CONFORMANCE_TEST(address_in_use_is_refused_by_name),
       CONFORMANCE_TEST(small_messages_arrive_in_order_and_unaltered),
       CONFORMANCE_TEST(messages_of_mixed_sizes_arrive_in_order_and_unaltered),
       CONFORMANCE_TEST(floods_of_large_messages_pass_each_other),
       CONFORMANCE_TEST(every_size_up_to_the_largest_arrives),
-      CONFORMANCE_TEST(types_arrive_as_they_were_given),
-      CONFORMANCE_TEST(message_may_be_smaller_than_the_room_taken),
+      CONFORMANCE_TEST(types_arrive_unaltered),
+      CONFORMANCE_TEST(message_may_be_smaller_than_its_reservation),
       CONFORMANCE_TEST(message_may_be_answered_in_its_callback),
-      CONFORMANCE_TEST(full_link_says_so_and_says_when_to_go_on),
+      CONFORMANCE_TEST(full_link_returns_full_and_becomes_writable),
       CONFORMANCE_TEST(at_writable_half_of_the_queue_is_free),
       CONFORMANCE_TEST(writable_runs_only_after_full),
       CONFORMANCE_TEST(handler_may_do_without_writable),
-      CONFORMANCE_TEST(full_link_holds_up_no_other),
+      CONFORMANCE_TEST(full_link_blocks_no_other),
       CONFORMANCE_TEST(two_links_between_the_same_peers_are_two),
       CONFORMANCE_TEST(peers_may_dial_each_other_at_once),
       CONFORMANCE_TEST(env_may_dial_itself),
-      CONFORMANCE_TEST(hundreds_of_links_each_carry_their_own))
+      CONFORMANCE_TEST(hundreds_of_links_each_carry_their_own_messages))

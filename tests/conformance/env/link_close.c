@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* -- What the peer sees ---------------------------------------------------------- */
+/* -- What the peer sees --------------------------------------------------- */
 
 static void expect_next(link_probe_t *probe, const tow_message_t *message)
 {
@@ -22,7 +22,7 @@ static void close_after(link_probe_t *sender, link_probe_t *receiver,
     assert_int_equal(in->next, 1000);
 }
 
-static void what_was_queued_before_close_arrives_then_down(void **state)
+static void messages_queued_before_close_arrive_then_down(void **state)
 {
     stream_t in = {.seed = 1, .size_max = 3000};
     pair_t pair = {
@@ -41,7 +41,7 @@ static void accepted_link_may_be_closed_the_same_way(void **state)
         .dialler = {.hooks = {.message = expect_next}, .context = &in}};
     pair_connect(&pair, world_create(2), PAIR_DIRECT);
     close_after(pair.accepted, &pair.dialler, &in, pair.world);
-    /* The dialler dials again, and is let in again. */
+    /* The dialler redials and is accepted again. */
     WORLD_UNTIL(pair.world, pair.dialler.up_count == 2);
     pair_destroy(&pair);
 }
@@ -53,7 +53,7 @@ static void pump_on(link_probe_t *probe)
                      TOW_SEND_FULL);
 }
 
-/* The probe fails on any callback after close; the peer gives cause for many. */
+/* The probe fails on any callback after close; the peer causes many events. */
 static void no_callback_runs_after_close_but_closed(void **state)
 {
     stream_t out = {.seed = 3, .size_max = 5000};
@@ -63,7 +63,7 @@ static void no_callback_runs_after_close_but_closed(void **state)
                                 .context = &out}};
     pair_connect(&pair, world_create(2), PAIR_DIRECT);
     WORLD_UNTIL(pair.world, pair.dialler.message_count > 0);
-    pump_on(&pair.dialler); /* FULL: writable is owed too. */
+    pump_on(&pair.dialler); /* FULL: `writable` is due too. */
     link_probe_close(&pair.dialler);
     WORLD_UNTIL(pair.world, pair.dialler.closed.count == 1 &&
                                 pair.accepted->down_count == 1);
@@ -84,7 +84,7 @@ static void both_sides_may_close_at_once(void **state)
     pair_destroy(&pair);
 }
 
-static void close_may_go_unheard(void **state)
+static void close_without_a_callback_is_allowed(void **state)
 {
     pair_t pair = {0};
     pair_connect(&pair, world_create(2), PAIR_DIRECT);
@@ -98,7 +98,8 @@ static void close_may_go_unheard(void **state)
     pair_destroy(&pair);
 }
 
-/* "If the peer takes it soon": a peer that hangs does not keep the link. */
+/* "If the peer receives them soon": a hanging peer does not keep the link
+ * open. */
 static void close_does_not_wait_for_a_peer_that_hangs(void **state)
 {
     stream_t out = {.seed = 5, .size_max = 100000};
@@ -114,7 +115,7 @@ static void close_does_not_wait_for_a_peer_that_hangs(void **state)
     pair_destroy(&pair);
 }
 
-/* -- Within callbacks ------------------------------------------------------------ */
+/* -- Inside callbacks ----------------------------------------------------- */
 
 static void close_in_message(link_probe_t *probe, const tow_message_t *message)
 {
@@ -127,7 +128,7 @@ static void send_three(link_probe_t *probe)
         assert_int_equal(tow_link_send(probe->link, 1, "abc", 3), TOW_SEND_OK);
 }
 
-/* One side closes by the hooks; the other may be up for a moment or not. */
+/* One side closes in its hooks; the other may or may not be up for a moment. */
 static void dialler_closes_in(link_hooks_t hooks, link_hooks_t peer_hooks)
 {
     world_t *world = world_create(2);
@@ -217,7 +218,7 @@ static void link_may_be_closed_in_writable(void **state)
     pair_destroy(&pair);
 }
 
-/* -- While dialling -------------------------------------------------------------- */
+/* -- While dialling ------------------------------------------------------- */
 
 static void link_may_be_closed_right_after_connect(void **state)
 {
@@ -234,7 +235,7 @@ static void link_may_be_closed_right_after_connect(void **state)
     acceptor_deinit(&acceptor);
 }
 
-/* At each step of the way up, from connect to the first message. */
+/* At each step from connect to the first message. */
 static void link_may_be_closed_at_every_step_of_dialling(void **state)
 {
     bool came_up = false;
@@ -275,7 +276,7 @@ static void link_may_be_closed_between_two_dials(void **state)
     acceptor_deinit(&acceptor);
 }
 
-/* -- Listeners ------------------------------------------------------------------- */
+/* -- Listeners ------------------------------------------------------------ */
 
 static void listener_may_be_closed_at_once(void **state)
 {
@@ -322,11 +323,11 @@ static void listener_may_be_closed_in_up_of_its_link(void **state)
 }
 
 SUITE(link_close,
-      CONFORMANCE_TEST(what_was_queued_before_close_arrives_then_down),
+      CONFORMANCE_TEST(messages_queued_before_close_arrive_then_down),
       CONFORMANCE_TEST(accepted_link_may_be_closed_the_same_way),
       CONFORMANCE_TEST(no_callback_runs_after_close_but_closed),
       CONFORMANCE_TEST(both_sides_may_close_at_once),
-      CONFORMANCE_TEST(close_may_go_unheard),
+      CONFORMANCE_TEST(close_without_a_callback_is_allowed),
       CONFORMANCE_TEST(close_does_not_wait_for_a_peer_that_hangs),
       CONFORMANCE_TEST(link_may_be_closed_in_up),
       CONFORMANCE_TEST(link_may_be_closed_in_message),

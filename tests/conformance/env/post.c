@@ -132,7 +132,7 @@ static void post_may_be_freed_when_it_runs(void **state)
     world_destroy(world);
 }
 
-/* -- Foreign threads --------------------------------------------------------- */
+/* -- Other threads -------------------------------------------------------- */
 
 #define THREAD_COUNT          4
 #define POSTS_PER_THREAD      5000
@@ -185,8 +185,8 @@ static void join_all(poster_t *posters)
         assert_int_equal(pthread_join(posters[i].thread, NULL), 0);
 }
 
-/* Where time is virtual nothing may be left to happen while they still post. */
-static void posts_of_each_foreign_thread_run_in_order_on_the_loop(void **state)
+/* With virtual time, events must not run out while the threads still post. */
+static void posts_of_each_thread_run_in_order_on_the_loop(void **state)
 {
     world_t *world = world_create(1);
     bool join_first = world_can(world, WORLD_VIRTUAL_TIME);
@@ -210,7 +210,7 @@ static void *post_one(void *context)
     return NULL;
 }
 
-static void post_from_a_foreign_thread_wakes_a_sleeping_env(void **state)
+static void post_from_another_thread_wakes_a_sleeping_env(void **state)
 {
     world_t *world = world_create(1);
     world_require(world, WORLD_THREADS);
@@ -232,5 +232,5 @@ SUITE(post, CONFORMANCE_TEST(post_runs_once_in_a_turn_of_its_own),
       CONFORMANCE_TEST(post_from_a_post_runs_after_those_before_it),
       CONFORMANCE_TEST(post_may_be_posted_again_when_it_runs),
       CONFORMANCE_TEST(post_may_be_freed_when_it_runs),
-      CONFORMANCE_TEST(posts_of_each_foreign_thread_run_in_order_on_the_loop),
-      CONFORMANCE_TEST(post_from_a_foreign_thread_wakes_a_sleeping_env))
+      CONFORMANCE_TEST(posts_of_each_thread_run_in_order_on_the_loop),
+      CONFORMANCE_TEST(post_from_another_thread_wakes_a_sleeping_env))

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* -- Turns ------------------------------------------------------------------ */
+/* -- Turns ---------------------------------------------------------------- */
 
 #define CLOCK_COUNT_MAX 16
 
@@ -65,7 +65,7 @@ void call_leave(void)
     call_depth--;
 }
 
-/* -- Closed ----------------------------------------------------------------- */
+/* -- Closed --------------------------------------------------------------- */
 
 static void count_closed(void *context)
 {
@@ -82,7 +82,7 @@ tow_closed_t closed_probe(closed_probe_t *probe, tow_env_t *env)
     return (tow_closed_t){.run = count_closed, .context = probe};
 }
 
-/* -- Links ------------------------------------------------------------------ */
+/* -- Links ---------------------------------------------------------------- */
 
 static link_probe_t *enter_link(void *context, tow_link_t *link,
                                 const char *callback)
@@ -96,7 +96,7 @@ static link_probe_t *enter_link(void *context, tow_link_t *link,
     return probe;
 }
 
-/* The hook may have closed the link, which is then not ours to look at. */
+/* The hook may have closed the link, which must then not be touched. */
 static void leave_link(tow_env_t *env)
 {
     turn_leave(env);
@@ -199,7 +199,7 @@ void link_probe_close(link_probe_t *probe)
     call_leave();
 }
 
-/* -- Listeners -------------------------------------------------------------- */
+/* -- Listeners ------------------------------------------------------------ */
 
 static void accept_link(void *context, tow_link_t *link)
 {
@@ -254,7 +254,7 @@ link_probe_t *acceptor_last(acceptor_t *acceptor)
     return acceptor->accepted[acceptor->accepted_count - 1];
 }
 
-/* -- Pairs ------------------------------------------------------------------ */
+/* -- Pairs ---------------------------------------------------------------- */
 
 void pair_connect(pair_t *pair, world_t *world, pair_path_t path)
 {
@@ -277,7 +277,7 @@ void pair_destroy(pair_t *pair)
     acceptor_deinit(&pair->acceptor);
 }
 
-/* -- Content ---------------------------------------------------------------- */
+/* -- Content -------------------------------------------------------------- */
 
 static uint64_t pattern_word(uint64_t seed, size_t index)
 {

@@ -1,22 +1,22 @@
-/* Probes: handlers that count what happens and check what must hold in every
- * test: one callback at a time, time that never goes back, none inside the call
- * that caused it, `up` and `down` in turn, nothing after close. */
+/* Probes: handlers that count callbacks and check what must hold in every test:
+ * one callback at a time, a clock that never goes back, no callback inside the
+ * call that caused it, alternating `up` and `down`, none after close. */
 #ifndef TOW_TESTS_CONFORMANCE_ENV_PROBE_H_
 #define TOW_TESTS_CONFORMANCE_ENV_PROBE_H_
 
 #include "world.h"
 
-/* Every callback of a test stands between these two. */
+/* Every callback of a test is between these two. */
 void turn_enter(tow_env_t *env);
 void turn_leave(tow_env_t *env);
-/* Every call that must not call back stands between these two. Inside a turn
+/* Every call that must not make callbacks is between these two. Inside a turn
  * too. */
 void call_enter(void);
 void call_leave(void);
-/* Forgets the turns of a test that failed in the middle of one. */
+/* Resets the state after a test that failed in the middle of a turn. */
 void turn_reset(void);
 
-/* -- `closed` --------------------------------------------------------------- */
+/* -- `closed` ------------------------------------------------------------- */
 
 typedef struct closed_probe {
     tow_env_t *env;
@@ -29,7 +29,7 @@ static inline tow_closed_t closed_ignored(void)
     return (tow_closed_t){.run = NULL};
 }
 
-/* -- Links ------------------------------------------------------------------ */
+/* -- Links ---------------------------------------------------------------- */
 
 typedef struct link_probe link_probe_t;
 
@@ -63,10 +63,10 @@ extern const tow_link_handler_t link_probe_handler;
 void link_probe_dial(link_probe_t *probe, tow_env_t *env, const char *address);
 void link_probe_dial_expecting(link_probe_t *probe, tow_env_t *env,
                                const char *address, const char *expected_name);
-/* Also right within a callback of the probe. */
+/* Also valid inside a callback of the probe. */
 void link_probe_close(link_probe_t *probe);
 
-/* -- Listeners -------------------------------------------------------------- */
+/* -- Listeners ------------------------------------------------------------ */
 
 #define ACCEPTED_COUNT_MAX 512
 
@@ -74,7 +74,7 @@ typedef struct acceptor {
     tow_listener_t *listener;
     tow_env_t *env;
     int accepted_count;
-    int refuse_count;   /* so many are refused first */
+    int refuse_count;   /* that many are rejected first */
     link_hooks_t hooks; /* given to each accepted probe, with the context */
     void *context;
     link_probe_t *accepted[ACCEPTED_COUNT_MAX]; /* owned */
@@ -86,7 +86,7 @@ void acceptor_listen_at(acceptor_t *acceptor, tow_env_t *env,
 void acceptor_deinit(acceptor_t *acceptor);
 link_probe_t *acceptor_last(acceptor_t *acceptor);
 
-/* -- A pair: node 0 has dialled node 1, and the link is up on both ---------- */
+/* -- A pair: node 0 has dialled node 1, and the link is up on both -------- */
 
 typedef struct pair {
     world_t *world;
@@ -105,9 +105,9 @@ void pair_connect(pair_t *pair, world_t *world, pair_path_t path);
 /* Destroys the world, then the probes. */
 void pair_destroy(pair_t *pair);
 
-/* -- Content ---------------------------------------------------------------- */
+/* -- Content -------------------------------------------------------------- */
 
-/* Bytes that tell which message they are of: a pattern of (seed, index). */
+/* Bytes that identify their message: a pattern of (seed, index). */
 void pattern_fill(void *bytes, size_t size, uint64_t seed);
 /* The index of the first wrong byte, or `size`. */
 size_t pattern_check(const void *bytes, size_t size, uint64_t seed);

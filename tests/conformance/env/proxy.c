@@ -127,7 +127,7 @@ static bool take_connection(proxy_t *proxy)
     return false;
 }
 
-/* -- Bytes ----------------------------------------------------------------------- */
+/* -- Bytes ---------------------------------------------------------------- */
 
 typedef enum flow_result {
     FLOW_IDLE,
@@ -172,8 +172,8 @@ static flow_result_t flow_turn(proxy_flow_t *flow, int source, int sink,
     return flow_read(flow, source, sink, random);
 }
 
-/* A connection that one side ended is ended on the other as it was: in order
- * after its last byte, or by a reset. */
+/* A connection that one side ended is ended on the other side in the same way:
+ * in order after its last byte, or by a reset. */
 static bool pipe_turn(proxy_pipe_t **slot, tow_random_t *random)
 {
     proxy_pipe_t *pipe = *slot;

@@ -1,6 +1,6 @@
-/* A path of sockets that a test can cut: listens, dials the target for each
- * connection, and carries bytes in pieces of random sizes, so that frames are
- * torn at every place. Turned by the test's thread. */
+/* A socket path that a test can cut: listens, dials the target for each
+ * connection, and forwards bytes in pieces of random sizes, so that frames are
+ * split at every place. Driven by the test's thread. */
 #ifndef TOW_TESTS_CONFORMANCE_ENV_PROXY_H_
 #define TOW_TESTS_CONFORMANCE_ENV_PROXY_H_
 
@@ -14,9 +14,9 @@
 
 typedef struct proxy_flow {
     char bytes[PROXY_PIECE_SIZE_MAX];
-    size_t size; /* read and not yet written: from `at` on */
+    size_t size; /* read and not yet written, from `at` on */
     size_t at;
-    bool ended; /* the source has ended, and the sink was told */
+    bool ended; /* the source has ended, and the sink was shut down */
 } proxy_flow_t;
 
 typedef struct proxy_pipe {
@@ -26,20 +26,20 @@ typedef struct proxy_pipe {
 
 typedef struct proxy {
     tow_address_t target;
-    char address[TOW_ADDRESS_TEXT_MAX + 32]; /* where to dial instead */
+    char address[TOW_ADDRESS_TEXT_MAX + 32]; /* to dial instead of the target */
     int listen_fd;
     bool is_cut;
     tow_random_t random;
     proxy_pipe_t *pipes[PROXY_PIPE_COUNT_MAX]; /* owned; NULL: free */
 } proxy_t;
 
-/* `unix_path`: where to listen when the target is a Unix socket. Fails the test
- * when it cannot. */
+/* `unix_path`: where to listen if the target is a Unix socket. Fails the test
+ * on an error. */
 void proxy_open(proxy_t *proxy, const char *target, const char *unix_path);
 void proxy_close(proxy_t *proxy);
-/* True if something happened. */
+/* Returns whether anything happened. */
 bool proxy_turn(proxy_t *proxy);
-/* Resets all connections, and ends new ones at once, until mended. */
+/* Resets all connections, and closes new ones immediately, until mended. */
 void proxy_cut(proxy_t *proxy);
 void proxy_mend(proxy_t *proxy);
 

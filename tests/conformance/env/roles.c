@@ -1,6 +1,6 @@
-/* A role lives in static memory: in `net` a process has one, and in `sim` the
- * node that crashes must not take the test's memory with it. Roles cannot fail
- * a test, for they may be another process: what goes wrong there aborts. */
+/* A role is in static memory: in `net` a process has one, and in `sim` the node
+ * that crashes must not take the test's memory with it. Roles cannot fail a
+ * test, since they may be another process: on an error they abort. */
 #include "roles.h"
 
 #include <stdio.h>
@@ -43,7 +43,7 @@ static void dial(tow_env_t *env, const char *address,
     TOW_ASSERT(tow_env_connect(env, &options, &role.link) == TOW_OK);
 }
 
-/* -- quiet, flood ---------------------------------------------------------------- */
+/* -- quiet, flood --------------------------------------------------------- */
 
 static void quiet_boot(tow_env_t *env, const char *address)
 {
@@ -76,7 +76,7 @@ static void flood_boot(tow_env_t *env, const char *address)
     dial(env, address, &handler);
 }
 
-/* -- host ------------------------------------------------------------------------- */
+/* -- host ----------------------------------------------------------------- */
 
 static void host_accept(void *context, tow_link_t *link)
 {
@@ -92,7 +92,7 @@ static void host_up(void *context, tow_link_t *link)
                              (uint32_t)strlen(address)) == TOW_SEND_OK);
 }
 
-/* Beside the address it was given: of the same kind, and its own. */
+/* Derived from the given address: of the same kind, but its own. */
 static void host_listen(tow_env_t *env)
 {
     tow_address_t address;
@@ -101,7 +101,7 @@ static void host_listen(tow_env_t *env)
     if (address.kind == TOW_ADDRESS_UNIX)
         snprintf(text, sizeof(text), "%.200s.host", role.dialled);
     else if (address.kind == TOW_ADDRESS_SIM)
-        snprintf(text, sizeof(text), "sim:" MORTAL_NAME);
+        snprintf(text, sizeof(text), "sim:" VICTIM_NAME);
     else
         snprintf(text, sizeof(text), "%.4s127.0.0.1:0", role.dialled);
     tow_listen_options_t options = {.address = text, .accept = host_accept};
@@ -116,7 +116,7 @@ static void host_boot(tow_env_t *env, const char *address)
     host_listen(env);
 }
 
-/* -- target, writer ---------------------------------------------------------------- */
+/* -- target, writer ------------------------------------------------------- */
 
 void lane_target_of(tow_env_t *env, tow_region_key_t key, uint64_t region_size,
                     lane_target_t *out_target)
@@ -207,16 +207,16 @@ static void writer_boot(tow_env_t *env, const char *address)
     dial(env, address, &handler);
 }
 
-const mortal_role_t mortal_roles[] = {
+const victim_role_t victim_roles[] = {
     {"quiet", quiet_boot},   {"flood", flood_boot},   {"host", host_boot},
     {"target", target_boot}, {"writer", writer_boot},
 };
-const size_t mortal_role_count = TOW_COUNT_OF(mortal_roles);
+const size_t victim_role_count = TOW_COUNT_OF(victim_roles);
 
-const mortal_role_t *mortal_role_find(const char *name)
+const victim_role_t *victim_role_find(const char *name)
 {
-    for (size_t i = 0; i < mortal_role_count; i++) {
-        if (strcmp(mortal_roles[i].name, name) == 0) return &mortal_roles[i];
+    for (size_t i = 0; i < victim_role_count; i++) {
+        if (strcmp(victim_roles[i].name, name) == 0) return &victim_roles[i];
     }
     TOW_UNREACHABLE();
 }

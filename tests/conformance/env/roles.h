@@ -1,18 +1,18 @@
-/* What mortals do, and what they say to the test. */
+/* The roles of victims, and the messages that they send to the test. */
 #ifndef TOW_TESTS_CONFORMANCE_ENV_ROLES_H_
 #define TOW_TESTS_CONFORMANCE_ENV_ROLES_H_
 
 #include "stream.h"
 #include "world.h"
 
-/* "quiet":  dials, and is silent.
- * "flood":  dials, and sends FLOOD_STREAM for as long as it lives.
- * "host":   dials, listens, and tells where in HOST_ADDRESS.
- * "target": dials, opens a region of TARGET_SIZE, and tells it in LANE_TARGET;
- *           tells each arrival in LANE_ARRIVED.
- * "writer": dials, tells its lane address in LANE_TARGET without a region,
- *           waits for LANE_TARGET, and writes there for as long as it
- *           lives, WRITER_DEPTH writes at once, of the whole region each. */
+/* "quiet":  dials, and sends nothing.
+ * "flood":  dials, and sends FLOOD_STREAM until it is killed.
+ * "host":   dials, listens, and sends the address in HOST_ADDRESS.
+ * "target": dials, opens a region of TARGET_SIZE, sends it in LANE_TARGET, and
+ *           sends LANE_ARRIVED for each arrival.
+ * "writer": dials, sends its lane address in LANE_TARGET without a region,
+ *           waits for LANE_TARGET, and writes there until it is killed:
+ *           WRITER_DEPTH concurrent writes, each of the whole region. */
 enum {
     HOST_ADDRESS = 1,
     LANE_TARGET = 2,
@@ -25,7 +25,7 @@ enum {
 
 #define LANE_ADDRESS_SIZE_MAX 4096
 
-/* How lane targets travel over a link. */
+/* The encoding of lane targets on a link. */
 typedef struct lane_target {
     tow_region_key_t key;
     uint64_t region_size;

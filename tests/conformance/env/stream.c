@@ -2,7 +2,7 @@
 
 #include "probe.h"
 
-/* One in eight may be large, the others fit a few cache lines. */
+/* One in eight may be large, the others fit into a few cache lines. */
 static uint32_t stream_size(const stream_t *stream)
 {
     tow_random_t random;

@@ -68,7 +68,7 @@ static void waste_time(timer_probe_t *probe)
              3 * MS);
 }
 
-/* turn_leave, called after the hook, is what checks. */
+/* turn_leave, called after the hook, checks this. */
 static void time_stands_still_within_a_turn(void **state)
 {
     world_t *world = world_create(1);
@@ -86,7 +86,7 @@ static void start_again_in_1_ms(timer_probe_t *probe)
     start_in(probe, MS);
 }
 
-/* turn_enter, in each fire, is what checks that it does not go back. */
+/* turn_enter, in each fire, checks that it does not go back. */
 static void time_moves_on_between_turns(void **state)
 {
     world_t *world = world_create(2);
@@ -139,7 +139,7 @@ static void equal_deadlines_fire_in_order_of_start(void **state)
     world_destroy(world);
 }
 
-static void timer_armed_anew_is_the_last_of_its_deadline(void **state)
+static void rearmed_timer_is_the_last_of_its_deadline(void **state)
 {
     world_t *world = world_create(1);
     timer_probe_t probes[3];
@@ -156,7 +156,7 @@ static void timer_armed_anew_is_the_last_of_its_deadline(void **state)
     world_destroy(world);
 }
 
-static void timer_armed_anew_fires_once_at_the_new_deadline(void **state)
+static void rearmed_timer_fires_once_at_the_new_deadline(void **state)
 {
     world_t *world = world_create(1);
     timer_probe_t later, sooner, mark;
@@ -202,8 +202,8 @@ static void stop_the_other(timer_probe_t *probe)
     stop(probe->context);
 }
 
-/* Both are due at once, so an env that first collects what is due and then
- * fires it gets this wrong. */
+/* Both are due at once, so an env that first collects due timers and then fires
+ * them fails here. */
 static void due_timer_stopped_by_a_callback_does_not_fire(void **state)
 {
     world_t *world = world_create(1);
@@ -319,7 +319,7 @@ static void start_again_now(timer_probe_t *probe)
     start_in(probe, 0);
 }
 
-static void timer_that_is_always_due_starves_nobody(void **state)
+static void timer_that_is_always_due_starves_no_other_event(void **state)
 {
     world_t *world = world_create(2);
     timer_probe_t busy, patient;
@@ -340,7 +340,7 @@ static void timer_that_is_always_due_starves_nobody(void **state)
     acceptor_deinit(&acceptor);
 }
 
-/* -- Many, against a model -------------------------------------------------- */
+/* -- Many timers against a model ------------------------------------------ */
 
 #define MANY_COUNT 20000
 
@@ -399,7 +399,7 @@ static void thousands_of_timers_fire_in_order(void **state)
     free(probes);
 }
 
-/* -- Random numbers and names ----------------------------------------------- */
+/* -- Random numbers and names --------------------------------------------- */
 
 static void nodes_draw_different_random_numbers(void **state)
 {
@@ -423,15 +423,15 @@ SUITE(time, CONFORMANCE_TEST(time_stands_still_within_a_turn),
       CONFORMANCE_TEST(time_moves_on_between_turns),
       CONFORMANCE_TEST(timers_fire_in_order_of_deadline),
       CONFORMANCE_TEST(equal_deadlines_fire_in_order_of_start),
-      CONFORMANCE_TEST(timer_armed_anew_is_the_last_of_its_deadline),
-      CONFORMANCE_TEST(timer_armed_anew_fires_once_at_the_new_deadline),
+      CONFORMANCE_TEST(rearmed_timer_is_the_last_of_its_deadline),
+      CONFORMANCE_TEST(rearmed_timer_fires_once_at_the_new_deadline),
       CONFORMANCE_TEST(stopped_timer_never_fires),
       CONFORMANCE_TEST(due_timer_stopped_by_a_callback_does_not_fire),
       CONFORMANCE_TEST(passed_deadline_fires_in_the_next_turn),
       CONFORMANCE_TEST(timer_started_for_now_in_a_callback_fires_after_it),
       CONFORMANCE_TEST(timer_at_never_does_not_fire),
       CONFORMANCE_TEST(timer_may_be_freed_when_it_fires),
-      CONFORMANCE_TEST(timer_that_is_always_due_starves_nobody),
+      CONFORMANCE_TEST(timer_that_is_always_due_starves_no_other_event),
       CONFORMANCE_TEST(thousands_of_timers_fire_in_order),
       CONFORMANCE_TEST(nodes_draw_different_random_numbers),
       CONFORMANCE_TEST(env_knows_its_name))

@@ -1,13 +1,13 @@
-/* Work off the loop. `run` may be on another thread, so what it shares with the
- * test is atomic. */
+/* Work on helper threads. `run` may be on another thread, so the state it
+ * shares with the test is atomic. */
 #include "probe.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* A door that work waits at, on its own thread, until the test opens it. In a
- * world of one thread it must stand open. */
+/* Blocks work, on its own thread, until the test opens the gate. In a world
+ * with one thread it must be open. */
 typedef struct gate {
     pthread_mutex_t mutex;
     pthread_cond_t opened;
@@ -18,7 +18,7 @@ typedef struct work_probe {
     tow_work_t work;
     tow_env_t *env;
     gate_t *gate;     /* lent; may be NULL */
-    tow_code_t gives; /* what run returns */
+    tow_code_t gives; /* the result of run */
     atomic_int begin_count;
     atomic_int run_count;
     int done_count;
@@ -50,8 +50,8 @@ static void gate_pass(gate_t *gate)
     pthread_mutex_unlock(&gate->mutex);
 }
 
-/* A bare code: memory taken on one thread and given back on another would
- * upset the count of live blocks. */
+/* A bare code: memory allocated on one thread and freed on another would
+ * falsify the count of live blocks. */
 static tow_status_t run_work(tow_work_t *work)
 {
     work_probe_t *probe = TOW_CONTAINER_OF(work, work_probe_t, work);
@@ -206,7 +206,7 @@ static void work_may_be_freed_when_it_is_done(void **state)
     world_destroy(world);
 }
 
-/* -- Cancelling --------------------------------------------------------------- */
+/* -- Cancelling ----------------------------------------------------------- */
 
 #define QUEUE_COUNT 200
 
@@ -218,8 +218,8 @@ static int begun_among(work_probe_t *probes, int count)
     return begun_count;
 }
 
-/* With threads, the works before it hold every helper at the gate; without,
- * none begins before this turn ends. */
+/* With threads, the jobs before it hold every helper at the gate; without, none
+ * starts before this turn ends. */
 static void work_cancelled_before_it_begins_never_runs(void **state)
 {
     world_t *world = world_create(1);
@@ -267,7 +267,8 @@ static void work_cancelled_after_it_begins_ends_as_it_would_have(void **state)
     world_destroy(world);
 }
 
-/* Whether it has begun is the helpers' race; that done agrees with it is not. */
+/* Whether the job has started is a race between helpers; that `done` agrees
+ * with it is not. */
 static void work_cancelled_at_once_either_runs_or_is_cancelled(void **state)
 {
     world_t *world = world_create(1);

@@ -1,13 +1,14 @@
-/* A world to test environments in: a few named nodes and the paths between
- * them, all turned by the test's own thread.
+/* A world to test an env implementation in: a few named nodes and the paths
+ * between them, all driven by the test's own thread.
  *
  * The suite is written against this header. world_sim.c and world_net.c each
- * implement it, and each makes a program of its own out of the same tests. What
- * a world cannot do it says by world_require, which skips the test with the
- * reason.
+ * implement it, and each makes a program of its own from the same tests. A test
+ * names abilities that it needs with world_require, which skips the test in a
+ * world without them.
  *
- * A test that fails leaves by longjmp, with probes on a stack that is gone. Its
- * world is then abandoned, never closed: see world_tear_down. */
+ * A test that fails leaves by longjmp, with its probes on a stack frame that no
+ * longer exists. Its world is then leaked, never closed: see
+ * world_tear_down. */
 #ifndef TOW_TESTS_CONFORMANCE_ENV_WORLD_H_
 #define TOW_TESTS_CONFORMANCE_ENV_WORLD_H_
 
@@ -23,7 +24,7 @@
 typedef struct world world_t;
 
 typedef enum world_ability {
-    /* Other threads exist: they may post, and work runs on them. */
+    /* There are other threads: they may post, and work runs on them. */
     WORLD_THREADS,
     /* Work runs between turns, on this thread, and takes virtual time. */
     WORLD_VIRTUAL_TIME,
@@ -31,27 +32,27 @@ typedef enum world_ability {
     WORLD_CORRUPTION,
 } world_ability_t;
 
-/* What the nodes of a world are given. Zero means default. */
+/* Options of the nodes. Zero means default. */
 typedef struct world_options {
     size_t node_count;
     uint64_t features[WORLD_NODE_COUNT_MAX];
-    bool lanes; /* give them a data plane, where there is one */
-    bool lossy; /* datagrams are lost, doubled and reordered, where they can */
+    bool lanes; /* with a data plane, if the world has one */
+    bool lossy; /* datagrams are lost, duplicated and reordered, if supported */
 } world_options_t;
 
-/* Nodes "node-0", "node-1", ... Fails the test when it cannot. */
+/* Nodes "node-0", "node-1", ... Fails the test on an error. */
 world_t *world_create(size_t node_count);
-/* With a data plane; skips the test in a world that has none. */
+/* With a data plane; skips the test in a world without one. */
 world_t *world_create_with_lanes(size_t node_count);
 world_t *world_create_with(const world_options_t *options);
-/* Closes what lives, waits for it, and fails the test if a block leaked since
- * world_create. */
+/* Closes the open nodes, waits for that, and fails the test if a block leaked
+ * since world_create. */
 void world_destroy(world_t *world);
-/* Teardown of every test: abandons the world of a test that failed. Ends its
- * child processes and removes its files; leaks the rest. */
+/* Teardown of every test: leaks the world of a test that failed, but ends its
+ * child processes and removes its files. */
 int world_tear_down(void **state);
 
-/* Unless this world has the ability: destroys it and skips the test. */
+/* Destroys the world and skips the test unless the world has the ability. */
 void world_require(world_t *world, world_ability_t ability);
 bool world_can(const world_t *world, world_ability_t ability);
 
@@ -60,18 +61,18 @@ tow_env_t *world_env(world_t *world, size_t node);
 const char *world_node_name(size_t node);
 
 /* tow_env_close of one node; the test fails if `closed` runs inside the call or
- * twice. Right within a callback too. */
+ * twice. Also valid inside a callback. */
 void world_begin_close(world_t *world, size_t node);
 bool world_is_closed(const world_t *world, size_t node);
-/* Both, waited for. Then the env is gone. */
+/* The same, and waits. Then the env no longer exists. */
 void world_close_node(world_t *world, size_t node);
-/* A closed node's next life. */
+/* Reopens a closed node as its next incarnation. */
 void world_revive_node(world_t *world, size_t node);
 
-/* -- Turning --------------------------------------------------------------- */
+/* -- Driving the nodes ---------------------------------------------------- */
 
 /* Steps until the condition holds. Fails the test, naming the condition, at a
- * bound that is there only to fail instead of to hang. */
+ * bound that only prevents a hang. */
 #define WORLD_UNTIL(world, condition)                                 \
     do {                                                              \
         world_wait_begin(world);                                      \
@@ -82,56 +83,57 @@ void world_revive_node(world_t *world, size_t node);
 void world_wait_begin(world_t *world);
 void world_wait_step(world_t *world, const char *condition, const char *file,
                      int line);
-/* One small step: at least one turn of a node that has something to do. */
+/* One small step: at least one turn of a node that has work. */
 void world_step(world_t *world);
-/* Lets happen what is under way, to show that something does not happen. */
+/* Runs until nothing is in flight, to show that something does not happen. */
 void world_settle(world_t *world);
-/* Turns one node until something happens on it, with no bound on the sleep
- * before that other than one that fails the test. WORLD_THREADS only. */
+/* Drives one node until something happens on it, with no bound on its sleep
+ * other than one that fails the test. WORLD_THREADS only. */
 void world_sleep(world_t *world, size_t node);
 
-/* A node that takes no turns, as a process that hangs. */
+/* A paused node takes no turns, like a process that hangs. */
 void world_stall(world_t *world, size_t node);
 void world_resume(world_t *world, size_t node);
 
-/* -- Addresses and paths --------------------------------------------------- */
+/* -- Addresses and paths -------------------------------------------------- */
 
-/* An address for `node` to listen on that nobody uses yet. */
+/* An unused address for `node` to listen on. */
 const char *world_listen_address(world_t *world, size_t node,
                                  char address[WORLD_ADDRESS_SIZE]);
-/* A path that the test can break. The address to dial instead of `target`, from
+/* A path that the test can break: the address to dial instead of `target`, from
  * node `from` to node `to`. */
 const char *world_route(world_t *world, size_t from, size_t to,
                         const char *target, char address[WORLD_ADDRESS_SIZE]);
-/* Breaks all connections on the routes between the two, losing what is under
- * way, and lets none through until world_mend. */
+/* Breaks all connections on the routes between the two, losing bytes in flight,
+ * and rejects new ones until world_mend. */
 void world_break(world_t *world, size_t from, size_t to);
 void world_mend(world_t *world, size_t from, size_t to);
-/* From now on this share of what travels on lanes has a bit flipped. */
+/* From now on this fraction of the fragments on lanes has a bit flipped. */
 void world_corrupt(world_t *world, uint32_t parts_per_million);
 
-/* -- Mortals --------------------------------------------------------------- */
+/* -- Victims -------------------------------------------------------------- */
 
-/* A peer that is there to die. In `net` a process of its own that ends by
+/* A peer that the test kills. In `net` a process of its own that ends by
  * SIGKILL, in `sim` a node that crashes; so the test talks to it over links
- * only. One at a time; its name is MORTAL_NAME. */
-#define MORTAL_NAME "mortal"
+ * only. One at a time; its name is VICTIM_NAME. */
+#define VICTIM_NAME "victim"
 
-typedef struct mortal_role {
+typedef struct victim_role {
     const char *name;
-    /* Runs first in each life. `address` is a listener of the test's to dial. */
+    /* Runs first in each incarnation. `address` is a listener of the test, to
+     * dial. */
     void (*boot)(tow_env_t *env, const char *address);
-} mortal_role_t;
+} victim_role_t;
 
-extern const mortal_role_t mortal_roles[];
-extern const size_t mortal_role_count;
-const mortal_role_t *mortal_role_find(const char *name);
+extern const victim_role_t victim_roles[];
+extern const size_t victim_role_count;
+const victim_role_t *victim_role_find(const char *name);
 
 void world_spawn(world_t *world, const char *role, const char *address);
-/* Ends it at once, and waits until it has ended. */
+/* Kills it, and waits until it has ended. */
 void world_kill(world_t *world);
 
-/* -- The program ----------------------------------------------------------- */
+/* -- The program ---------------------------------------------------------- */
 
 /* Each file of tests is one list. */
 typedef struct suite {
@@ -148,7 +150,7 @@ extern const suite_t time_suite, post_suite, work_suite, link_suite,
     static const struct CMUnitTest name##_tests[] = {__VA_ARGS__}; \
     const suite_t name##_suite = {name##_tests, TOW_COUNT_OF(name##_tests)};
 
-/* Runs all suites, or those tests whose names match an argument. */
+/* Runs all suites, or the tests whose names match an argument. */
 int conformance_main(int argc, char **argv);
 
 #endif /* TOW_TESTS_CONFORMANCE_ENV_WORLD_H_ */

@@ -1,5 +1,5 @@
-/* The real world in one process: all nets turned by the test's thread, with
- * proxies for paths that break, and child processes for peers that die.
+/* `net` in one process: all nets are driven by the test's thread, with proxies
+ * for paths that break, and child processes for peers that are killed.
  * WORLD_VARIANT is the kind of address: "unix", "tcp" or "tls". */
 #include <signal.h>
 #include <spawn.h>
@@ -11,15 +11,15 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "env/net/data.h"
+#include "env/net/data/data.h"
 #include "env/net/net.h"
 #include "probe.h"
 #include "proxy.h"
 
 #define NS_PER_S INT64_C(1000000000)
 
-/* Only to fail instead of to hang. A wait takes milliseconds, or seconds under
- * a sanitizer on a busy machine. */
+/* Only prevents a hang. A wait takes milliseconds, or seconds under a sanitizer
+ * on a busy machine. */
 #define WAIT_NS_MAX (60 * NS_PER_S)
 #define SETTLE_NS   (NS_PER_S / 30)
 #define IDLE_NS     (NS_PER_S / 5000)
@@ -30,7 +30,7 @@
 struct world {
     bool lanes;
     size_t node_count;
-    size_t first;                          /* to turn in the next step */
+    size_t first;                          /* to drive in the next step */
     tow_net_t *nets[WORLD_NODE_COUNT_MAX]; /* NULL: closed */
     bool is_stalled[WORLD_NODE_COUNT_MAX];
     bool is_closing[WORLD_NODE_COUNT_MAX];
@@ -45,14 +45,14 @@ struct world {
         size_t to;
         proxy_t proxy;
     } routes[WORLD_ROUTE_COUNT_MAX];
-    pid_t mortal; /* 0: none lives */
+    pid_t victim; /* 0: none */
 };
 
 extern char **environ;
 
 static world_t *current;
 
-/* One of each for the whole program: its files, its token and certificates. */
+/* One of each for the whole program: files, token and certificates. */
 static char folder[64];
 static tow_security_t security;
 
@@ -73,7 +73,7 @@ static bool is_tls(void)
     return strcmp(WORLD_VARIANT, "tls") == 0;
 }
 
-/* -- Files and secrets ----------------------------------------------------------- */
+/* -- Files and secrets ---------------------------------------------------- */
 
 static const char *file_in_folder(const char *name, char path[PATH_SIZE])
 {
@@ -115,8 +115,8 @@ static void remove_folder(void)
     rmdir(folder);
 }
 
-/* Sockets of one world, and those that their listeners left behind when the
- * test failed. */
+/* Sockets of one world, including those left behind by listeners of a failed
+ * test. */
 static void remove_sockets(const world_t *world)
 {
     char path[PATH_SIZE], name[32];
@@ -128,7 +128,7 @@ static void remove_sockets(const world_t *world)
     }
 }
 
-/* -- Life ------------------------------------------------------------------------ */
+/* -- Creating and destroying ---------------------------------------------- */
 
 static tow_status_t net_create(const char *name, uint64_t features, bool lanes,
                                tow_net_t **out_net)
@@ -177,12 +177,12 @@ world_t *world_create_with(const world_options_t *options)
     return world;
 }
 
-static void end_mortal(world_t *world)
+static void end_victim(world_t *world)
 {
-    if (world->mortal == 0) return;
-    kill(world->mortal, SIGKILL);
-    waitpid(world->mortal, NULL, 0);
-    world->mortal = 0;
+    if (world->victim == 0) return;
+    kill(world->victim, SIGKILL);
+    waitpid(world->victim, NULL, 0);
+    world->victim = 0;
 }
 
 static void close_routes(world_t *world)
@@ -204,7 +204,7 @@ void world_destroy(world_t *world)
     for (size_t i = 0; i < world->node_count; i++) {
         if (world->nets[i] != NULL) tow_net_destroy(world->nets[i]);
     }
-    end_mortal(world);
+    end_victim(world);
     close_routes(world);
     remove_sockets(world);
     int64_t leaked = tow_alloc_live_count() - world->live_before;
@@ -217,7 +217,7 @@ int world_tear_down(void **state)
 {
     turn_reset();
     if (current == NULL) return 0;
-    end_mortal(current);
+    end_victim(current);
     close_routes(current);
     remove_sockets(current);
     current = NULL;
@@ -236,7 +236,7 @@ void world_require(world_t *world, world_ability_t ability)
     tow_test_skip("real time");
 }
 
-/* -- Nodes ----------------------------------------------------------------------- */
+/* -- Nodes ---------------------------------------------------------------- */
 
 tow_env_t *world_env(world_t *world, size_t node)
 {
@@ -286,7 +286,7 @@ void world_resume(world_t *world, size_t node)
     world->is_stalled[node] = false;
 }
 
-/* -- Turning --------------------------------------------------------------------- */
+/* -- Driving the nodes ---------------------------------------------------- */
 
 static bool turn_node(world_t *world, size_t node, int64_t max_wait_ns)
 {
@@ -309,7 +309,7 @@ void world_step(world_t *world)
         turn_node(world, node, IDLE_NS);
         return;
     }
-    usleep(IDLE_NS / 1000); /* Nobody can turn: a child is all that lives. */
+    usleep(IDLE_NS / 1000); /* No node can be driven: only a child is alive. */
 }
 
 void world_wait_begin(world_t *world)
@@ -339,7 +339,7 @@ void world_sleep(world_t *world, size_t node)
     if (clock_ns() - begin_ns >= SLEEP_NS) fail_msg("nothing woke the node");
 }
 
-/* -- Paths ----------------------------------------------------------------------- */
+/* -- Paths ---------------------------------------------------------------- */
 
 const char *world_listen_address(world_t *world, size_t node,
                                  char address[WORLD_ADDRESS_SIZE])
@@ -386,55 +386,55 @@ void world_mend(world_t *world, size_t from, size_t to)
     on_routes(world, from, to, proxy_mend);
 }
 
-/* UCX's bytes are out of reach, so the data plane itself damages the next few
- * fragments that it puts into a region. A small write is one fragment an
- * attempt, so a high share outlasts all attempts. */
+/* UCX's bytes are out of our control, so the data plane itself damages the next
+ * fragments that it copies into a region. A small write is one fragment per
+ * attempt, so a high fraction outlasts all attempts. */
 void world_corrupt(world_t *world, uint32_t parts_per_million)
 {
     for (size_t i = 0; i < world->node_count; i++)
         tow_net_data_damage(world->nets[i], parts_per_million / 60000);
 }
 
-/* -- Mortals --------------------------------------------------------------------- */
+/* -- Victims -------------------------------------------------------------- */
 
 /* A program of its own rather than a fork: this process has threads, and the
- * data plane does not live through a fork. */
+ * data plane does not survive a fork. */
 void world_spawn(world_t *world, const char *role, const char *address)
 {
-    assert_int_equal(world->mortal, 0);
+    assert_int_equal(world->victim, 0);
     char *arguments[] = {
-        "env_conformance", "--mortal", (char *)role, (char *)address,
+        "env_conformance", "--victim", (char *)role, (char *)address,
         (char *)folder,    NULL,       NULL};
     if (world->lanes) arguments[5] = "lanes";
-    assert_int_equal(posix_spawn(&world->mortal, "/proc/self/exe", NULL, NULL,
+    assert_int_equal(posix_spawn(&world->victim, "/proc/self/exe", NULL, NULL,
                                  arguments, environ),
                      0);
 }
 
 void world_kill(world_t *world)
 {
-    assert_int_not_equal(world->mortal, 0);
-    end_mortal(world);
+    assert_int_not_equal(world->victim, 0);
+    end_victim(world);
 }
 
-/* Lives until it is killed; it does not outlive the test either. */
-static int mortal_main(int argc, char **argv)
+/* Runs until it is killed, or the test ends. */
+static int victim_main(int argc, char **argv)
 {
     TOW_ASSERT(argc >= 5);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     snprintf(folder, sizeof(folder), "%s", argv[4]);
     TOW_ASSERT(load_secrets() == TOW_OK);
     tow_net_t *net;
-    TOW_ASSERT(net_create(MORTAL_NAME, 0, argc > 5, &net) == TOW_OK);
-    mortal_role_find(argv[2])->boot(tow_net_env(net), argv[3]);
+    TOW_ASSERT(net_create(VICTIM_NAME, 0, argc > 5, &net) == TOW_OK);
+    victim_role_find(argv[2])->boot(tow_net_env(net), argv[3]);
     tow_net_run(net);
     return 0;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "--mortal") == 0)
-        return mortal_main(argc, argv);
+    if (argc > 1 && strcmp(argv[1], "--victim") == 0)
+        return victim_main(argc, argv);
     snprintf(folder, sizeof(folder), "/tmp/tow-conformance-XXXXXX");
     TOW_ASSERT(mkdtemp(folder) != NULL);
     tow_status_t status = load_secrets();
@@ -445,8 +445,8 @@ int main(int argc, char **argv)
     int result = conformance_main(argc, argv);
     tow_tls_context_destroy(security.tls);
     remove_folder();
-    /* Worlds of tests that failed are still open, and UCX's destructors do not
-     * like that. */
+    /* Worlds of failed tests are still open, which UCX's destructors do not
+     * survive. */
     if (result != 0) _exit(result);
     return result;
 }

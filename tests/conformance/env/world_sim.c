@@ -1,6 +1,6 @@
-/* The simulated world: every node on a host of its own, all in virtual time.
- * WORLD_VARIANT is "ideal" (nothing takes time) or "rough" (latency, jitter,
- * bandwidth, cores that take time; datagrams doubled and reordered). */
+/* `sim`: every node is on a host of its own, all in virtual time. WORLD_VARIANT
+ * is "ideal" (nothing takes time) or "rough" (latency, jitter, bandwidth, CPU
+ * costs; datagrams duplicated and reordered). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -25,9 +25,9 @@ struct world {
     int64_t live_before;
     int64_t wait_end_ns;
     uint64_t wait_event_count;
-    tow_sim_node_t *mortal; /* NULL until the first life */
-    const mortal_role_t *role;
-    char address[WORLD_ADDRESS_SIZE]; /* given to the mortal */
+    tow_sim_node_t *victim; /* NULL until the first incarnation */
+    const victim_role_t *role;
+    char address[WORLD_ADDRESS_SIZE]; /* given to the victim */
 };
 
 static world_t *current;
@@ -42,7 +42,7 @@ static void must(tow_status_t status)
     if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
 }
 
-/* -- Life ------------------------------------------------------------------------ */
+/* -- Creating and destroying ---------------------------------------------- */
 
 static tow_sim_path_t path_for(const world_options_t *options)
 {
@@ -145,7 +145,7 @@ void world_require(world_t *world, world_ability_t ability)
     tow_test_skip("the simulator has one thread");
 }
 
-/* -- Nodes ----------------------------------------------------------------------- */
+/* -- Nodes ---------------------------------------------------------------- */
 
 tow_env_t *world_env(world_t *world, size_t node)
 {
@@ -191,7 +191,7 @@ void world_resume(world_t *world, size_t node)
     tow_sim_resume(world->nodes[node]);
 }
 
-/* -- Turning --------------------------------------------------------------------- */
+/* -- Driving the nodes ---------------------------------------------------- */
 
 void world_wait_begin(world_t *world)
 {
@@ -204,7 +204,7 @@ void world_wait_step(world_t *world, const char *condition, const char *file,
 {
     const char *why = NULL;
     if (!tow_sim_step(world->sim))
-        why = "nothing is left to happen";
+        why = "no event is left";
     else if (tow_sim_now_ns(world->sim) > world->wait_end_ns)
         why = "too much virtual time has passed";
     else if (++world->wait_event_count > WAIT_EVENT_MAX)
@@ -231,7 +231,7 @@ void world_sleep(world_t *world, size_t node)
     fail_msg("the simulator does not sleep");
 }
 
-/* -- Paths ----------------------------------------------------------------------- */
+/* -- Paths ---------------------------------------------------------------- */
 
 const char *world_listen_address(world_t *world, size_t node,
                                  char address[WORLD_ADDRESS_SIZE])
@@ -272,9 +272,9 @@ void world_corrupt(world_t *world, uint32_t parts_per_million)
     }
 }
 
-/* -- Mortals --------------------------------------------------------------------- */
+/* -- Victims -------------------------------------------------------------- */
 
-static tow_status_t mortal_start(tow_env_t *env, void *argument,
+static tow_status_t victim_start(tow_env_t *env, void *argument,
                                  void **out_machine)
 {
     world_t *world = argument;
@@ -284,23 +284,23 @@ static tow_status_t mortal_start(tow_env_t *env, void *argument,
 
 void world_spawn(world_t *world, const char *role, const char *address)
 {
-    static const tow_sim_program_t program = {.start = mortal_start};
-    world->role = mortal_role_find(role);
+    static const tow_sim_program_t program = {.start = victim_start};
+    world->role = victim_role_find(role);
     snprintf(world->address, sizeof(world->address), "%s", address);
-    if (world->mortal != NULL) {
-        tow_sim_restart(world->mortal);
+    if (world->victim != NULL) {
+        tow_sim_restart(world->victim);
         return;
     }
-    tow_sim_node_options_t node = {.name = MORTAL_NAME,
+    tow_sim_node_options_t node = {.name = VICTIM_NAME,
                                    .host = host_create(world),
                                    .program = &program,
                                    .argument = world};
-    must(tow_sim_node_create(world->sim, &node, &world->mortal));
+    must(tow_sim_node_create(world->sim, &node, &world->victim));
 }
 
 void world_kill(world_t *world)
 {
-    tow_sim_crash(world->mortal);
+    tow_sim_crash(world->victim);
 }
 
 int main(int argc, char **argv)

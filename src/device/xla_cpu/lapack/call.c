@@ -87,7 +87,7 @@ static int32_t smaller(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
-/* What the letter must be, or -1 if it is not known yet. */
+/* The dimension of the letter, or -1 if it is not known yet. */
 static int32_t expected_dim(const tow_lapack_call_t *call, char letter)
 {
     int32_t n = tow_lapack_dim(call, 'n');
@@ -185,7 +185,7 @@ static bool take_arguments(tow_lapack_call_t *call, const char **what,
     return true;
 }
 
-/* What stands in a result when the routine begins. */
+/* Initialises a result before the routine runs. */
 static void prepare_result(tow_lapack_call_t *call, const char **what)
 {
     size_t at = call->buffer_count - 1;
@@ -203,7 +203,7 @@ static void prepare_result(tow_lapack_call_t *call, const char **what)
         memset(to, 0, size);
 }
 
-/* In two rounds: nothing is written before all is checked. */
+/* In two passes: nothing is written before everything is checked. */
 static bool take_results(tow_lapack_call_t *call, const char *what,
                          size_t batch_rank, bool prepares)
 {
@@ -279,7 +279,7 @@ bool tow_lapack_number(tow_lapack_call_t *call, const char *name,
     return true;
 }
 
-/* --- What routines need --------------------------------------------------- */
+/* --- Helpers for routines ------------------------------------------------- */
 
 void *tow_lapack_scratch(tow_lapack_call_t *call, size_t count, size_t size)
 {

@@ -1,18 +1,19 @@
-/* One call of a handler: what XLA passed, checked, and what a routine needs of it.
+/* One call of a handler: XLA's arguments, checked, and helpers for routines.
  *
  * Programs come from users, and a custom call can be written by hand with any
- * shapes. So each routine describes its buffers, and nothing is touched before
- * all of them fit:
+ * shapes. So each routine describes its buffers, and nothing is accessed before
+ * all of them have been checked:
  *
  *     "Tmn > Tmn=0 Ik I"        (getrf)
  *
  * Arguments stand left of '>', results right. The first letter is the type: T
  * that of the first argument (f32, f64, c64 or c128), R its real type, C its
  * complex type, I int32. The next are the dimensions after those of the batch,
- * which all buffers share. A letter means one number throughout; k is the smaller
- * of m and n, h is n - 1. `=0` says that the result begins as a copy of argument
- * 0 (often it is the same memory); all other results begin as zeroes, since what
- * a routine leaves out, or does not get to, may hold another tenant's bytes. */
+ * which all buffers share. A letter means one number throughout; k is the
+ * smaller of m and n, h is n - 1. `=0` says that the result begins as a copy of
+ * argument 0 (often it is the same memory); all other results begin as zeroes,
+ * since what a routine leaves out, or does not get to, may hold another
+ * tenant's bytes. */
 #ifndef TOW_DEVICE_XLA_CPU_LAPACK_CALL_IMPL_H_
 #define TOW_DEVICE_XLA_CPU_LAPACK_CALL_IMPL_H_
 
@@ -33,7 +34,7 @@ typedef enum {
 } tow_lapack_element_t;
 
 typedef struct tow_lapack_call {
-    const XLA_FFI_CallFrame *frame; /* lent by XLA */
+    const XLA_FFI_CallFrame *frame; /* owned by XLA */
     tow_lapack_element_t element;
     bool is_complex;
     size_t element_size;
@@ -50,8 +51,8 @@ typedef struct tow_lapack_call {
     char problem[512];
 } tow_lapack_call_t;
 
-/* A routine of LAPACK under a name for each of the four types; without a name it
- * is ours, for LAPACK has none. */
+/* A routine of LAPACK, which has a name for each of the four types; without a
+ * name the routine is our own, because LAPACK has none. */
 typedef struct tow_lapack_routine {
     const char
         *names[2]; /* of real and of complex matrices: "syevd", "heevd" */
@@ -60,7 +61,8 @@ typedef struct tow_lapack_routine {
     bool (*run)(tow_lapack_call_t *call);
 } tow_lapack_routine_t;
 
-/* What a handler is: checks, looks the routine up, runs it. NULL is success. */
+/* The body of a handler: checks, finds the routine, runs it. NULL on success.
+ */
 XLA_FFI_Error *tow_lapack_call(XLA_FFI_CallFrame *frame,
                                const tow_lapack_routine_t *routine);
 
@@ -106,17 +108,17 @@ bool tow_lapack_number(tow_lapack_call_t *call, const char *name,
  * problem set if it is not there. */
 void (*tow_lapack_find(tow_lapack_call_t *call, const char *name))(void);
 
-/* Working memory for `count` things of `size`. NULL and the problem set without
- * memory. Free with free. */
+/* Working memory for `count` elements of `size`. NULL, with the problem set, if
+ * memory is exhausted. Freed with free. */
 void *tow_lapack_scratch(tow_lapack_call_t *call, size_t count, size_t size);
 
-/* How many elements (or reals) a routine that was asked for its workspace
- * wants. False if they cannot be counted in 32 bits. */
+/* The workspace, in elements (or reals), that a routine has reported. False if
+ * it exceeds 32 bits. */
 bool tow_lapack_wanted(tow_lapack_call_t *call, const void *answer,
                        int32_t *out_count);
 
-/* No element is an infinity or not a number: of iterations with those LAPACK does
- * not promise that they end. */
+/* No element is infinite or NaN: LAPACK's iterations may not terminate on
+ * these. */
 bool tow_lapack_is_finite(const tow_lapack_call_t *call, const void *elements,
                           size_t count);
 

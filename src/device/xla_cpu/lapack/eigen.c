@@ -1,4 +1,4 @@
-/* Eigenvalues, and the forms on the way to them. */
+/* Eigenvalues, and related decompositions. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +62,7 @@ static bool prepare_syevd(tow_lapack_call_t *call, syevd_t *with)
     return with->work != NULL && with->rwork != NULL && with->iwork != NULL;
 }
 
-/* Only the triangle is read, so only it is looked at. */
+/* Only the triangle is read, so only it is checked. */
 static bool triangle_is_finite(const tow_lapack_call_t *call, const char *a,
                                char triangle)
 {
@@ -116,8 +116,8 @@ typedef void cgeev_fn(const char *left, const char *right, const int32_t *n,
                       void *work, const int32_t *lwork, void *rwork,
                       int32_t *info, size_t length_1, size_t length_2);
 
-/* Results: the eigenvalues (of real matrices real and imaginary parts), left and
- * right eigenvectors, info. */
+/* Results: the eigenvalues (of real matrices real and imaginary parts), left
+ * and right eigenvectors, info. */
 typedef struct geev {
     char left, right;
     char *a;       /* owned: the argument is left as it is */
@@ -143,7 +143,8 @@ static void geev(const tow_lapack_call_t *call, const geev_t *with, void *w,
 
 static bool prepare_geev(tow_lapack_call_t *call, geev_t *with)
 {
-    double work[2] = {0}, unused[2] = {0}; /* It asks others, which write. */
+    double work[2] = {0},
+           unused[2] = {0}; /* Queries other routines, which write. */
     int32_t info;
     geev_t asks = {.left = with->left, .right = with->right, .lwork = -1};
     asks.work = work;

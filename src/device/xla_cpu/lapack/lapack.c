@@ -6,8 +6,8 @@
 #include "device/xla_cpu/lapack/library_impl.h"
 #include "device/xla_cpu/lapack/routines_impl.h"
 
-/* XLA tells a handler nothing of the name it is called by, so each routine has
- * one of its own; the type is that of the first argument. */
+/* XLA does not pass a handler the name of its target, so each routine has its
+ * own handler; the type is that of the first argument. */
 #define DEFINE_HANDLER(name)                               \
     static XLA_FFI_Error *name(XLA_FFI_CallFrame *frame)   \
     {                                                      \

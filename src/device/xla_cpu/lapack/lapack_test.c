@@ -12,7 +12,7 @@
 #include "base/testing.h"
 #include "device/xla_cpu/lapack/library_impl.h"
 
-/* --- An XLA to be called by ------------------------------------------------ */
+/* --- An XLA to be called by ----------------------------------------------- */
 
 struct XLA_FFI_Error {
     XLA_FFI_Error_Code code;
@@ -31,14 +31,15 @@ static XLA_FFI_Error *error_create(XLA_FFI_Error_Create_Args *args)
 static const XLA_FFI_Api API = {.struct_size = XLA_FFI_Api_STRUCT_SIZE,
                                 .XLA_FFI_Error_Create = error_create};
 
-/* --- Calls by description --------------------------------------------------- */
+/* --- Calls by description ------------------------------------------------- */
 
 #define BUFFERS_MAX 9
 #define GUARD_BYTES 64
 #define GUARD_VALUE 0xa5
 
 /* "T243 > T243 I23 I2": types as in call_impl.h, and the digits are the
- * dimensions. Attributes: "uplo=L" a letter, "left=+" true, "low=1" a number. */
+ * dimensions. Attributes: "uplo=L" a letter, "left=+" true, "low=1" a number.
+ */
 typedef struct subject {
     const char *names[2]; /* without lapack_ and _ffi: real, complex */
     const char *buffers[2];
@@ -182,7 +183,8 @@ static XLA_FFI_ArgType ARGUMENT_TYPES[BUFFERS_MAX] = {1, 1, 1, 1, 1,
                                                       1, 1, 1, 1};
 static XLA_FFI_RetType RESULT_TYPES[BUFFERS_MAX] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
 
-/* Memory of exactly the size that the dimensions say, with a guard behind it. */
+/* Memory of exactly the size that the dimensions say, with a guard behind it.
+ */
 static void fill(call_t *call)
 {
     for (size_t i = 0; i < call->count; i++) {
@@ -274,7 +276,7 @@ static void need_the_library(void)
     if (tow_lapack_library_open() != NULL) tow_test_skip("skipped: no LAPACK");
 }
 
-/* --- Names ------------------------------------------------------------------ */
+/* --- Names ---------------------------------------------------------------- */
 
 static void targets_are_those_and_no_others(void **state)
 {
@@ -310,7 +312,7 @@ static void handlers_say_for_which_interface_they_are(void **state)
     assert_null(tow_lapack_instantiate(&frame));
 }
 
-/* --- Values ----------------------------------------------------------------- */
+/* --- Values --------------------------------------------------------------- */
 
 static void lu_of_a_small_matrix(void **state)
 {
@@ -544,7 +546,7 @@ static void empty_batches_and_matrices_are_fine(void **state)
     }
 }
 
-/* --- Programs that are wrong -------------------------------------------------- */
+/* --- Programs that are wrong ---------------------------------------------- */
 
 /* Numbers of reflectors, and columns that no reflector is in. */
 static bool may_differ(const subject_t *subject, size_t buffer, int64_t dim)

@@ -12,7 +12,7 @@
 
 #include "device/xla_cpu/lapack/lapack.h"
 
-/* What set-up puts beside XLA. */
+/* Installed beside XLA by `tow setup`. */
 #define LIBRARY "libscipy_openblas.so"
 #define XLA     "libtensorflow_framework.so.2"
 
@@ -26,8 +26,8 @@ void tow_lapack_share(size_t device_count)
     atomic_store(&sharers, device_count > 0 ? device_count : 1);
 }
 
-/* Distributions have the plain Fortran names; the one that set-up brings has a
- * prefix, so that it can live beside them. */
+/* Distributions use the plain Fortran names; the library that `tow setup`
+ * installs has a prefix, so that it can coexist with them. */
 static void *find(const char *name, const char *ending)
 {
     char symbol[64];
@@ -52,7 +52,7 @@ static void divide_cores(void)
     set(count > 0 ? (int)count : 1);
 }
 
-/* The one that is named, or the one beside the XLA that is loaded. */
+/* The library named in the environment, or the one beside the loaded XLA. */
 static void find_library(char *path, size_t capacity)
 {
     const char *named = getenv("TOW_LAPACK_LIBRARY");

@@ -1,8 +1,8 @@
-/* The LAPACK library, loaded once and never let go. */
+/* The LAPACK library, loaded once and never unloaded. */
 #ifndef TOW_DEVICE_XLA_CPU_LAPACK_LIBRARY_IMPL_H_
 #define TOW_DEVICE_XLA_CPU_LAPACK_LIBRARY_IMPL_H_
 
-/* NULL when it is there, else why not. From any thread. */
+/* NULL on success, else an error message. Any thread. */
 const char *tow_lapack_library_open(void);
 
 /* The routine of that Fortran name, "sgetrf"; NULL if the library has none. */

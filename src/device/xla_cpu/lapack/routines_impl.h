@@ -1,4 +1,5 @@
-/* The routines, by what they are for. Each is described in LAPACK's own words. */
+/* The routines, by what they are for. Each is described in LAPACK's own words.
+ */
 #ifndef TOW_DEVICE_XLA_CPU_LAPACK_ROUTINES_IMPL_H_
 #define TOW_DEVICE_XLA_CPU_LAPACK_ROUTINES_IMPL_H_
 

@@ -120,10 +120,10 @@ static void solve_perturbed(const tow_lapack_call_t *call, lagtf_fn *lagtf,
               &tolerance, &info);
 }
 
-/* --- The same for complex matrices, which LAPACK does not have ------------- */
+/* --- The same for complex matrices, which LAPACK does not have ------------ */
 
-/* One matrix, factored: rows were exchanged where that made the pivot larger, so
- * the upper triangle has two diagonals above the main one. */
+/* One matrix, factored: rows were exchanged where that made the pivot larger,
+ * so the upper triangle has two diagonals above the main one. */
 typedef struct factors {
     int32_t n;
     double _Complex *pivots, *above, *above_2, *multipliers;
@@ -184,8 +184,8 @@ static void factor_complex(const tow_lapack_call_t *call, size_t index,
     f->tolerance = largest == 0 ? rounding : fmax(rounding * largest, f->least);
 }
 
-/* The pivot doubles its distance until the division is safe; a value that is not
- * finite makes it do so until it is 1. */
+/* The pivot doubles its distance until the division is safe; a value that is
+ * not finite makes it do so until it is 1. */
 static double _Complex divide_perturbed(const factors_t *f,
                                         double _Complex value,
                                         double _Complex pivot)

@@ -1,4 +1,4 @@
-/* Singular values, by either of LAPACK's two ways. */
+/* Singular values, by either of LAPACK's two algorithms. */
 #include <stdlib.h>
 
 #include "device/xla_cpu/lapack/routines_impl.h"
@@ -30,7 +30,7 @@ typedef enum {
     BY_DIVISION
 } way_t;
 
-/* Results: what is left of the matrix, s, u, vt, info. */
+/* Results: the overwritten matrix, s, u, vt, info. */
 typedef struct svd {
     way_t way;
     char job; /* A: all vectors, S: as many as there are values, N: none */
@@ -96,7 +96,8 @@ static size_t rwork_count(const tow_lapack_call_t *call, const svd_t *with)
 
 static bool prepare(tow_lapack_call_t *call, svd_t *with)
 {
-    double work[2] = {0}, unused[2] = {0}; /* It asks others, which write. */
+    double work[2] = {0},
+           unused[2] = {0}; /* Queries other routines, which write. */
     int32_t info, unused_too[2];
     svd_t asks = {.way = with->way, .job = with->job, .lwork = -1};
     asks.work = work;

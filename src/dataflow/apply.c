@@ -1,0 +1,253 @@
+/* Applying a grant: its steps in order, then its results.
+ *
+ * Usually all of it in the call that brings the grant, ahead of the data. A
+ * sequential step stops until its inputs have been produced, and so does a step
+ * whose input has no buffer yet, because its size is unknown. Applying
+ * continues in a post; until it is complete no other grant starts here: so
+ * gangs start on every device in the order of grants, whichever of them waits.
+ * A step waits only for steps before it in that order, here or on other workers
+ * that follow the same order, so the first of all waiting steps never waits for
+ * one that waits for it.
+ *
+ * It ends early when the run fails: by an abort, or by one of its steps. */
+#include "base/assert.h"
+#include "dataflow/dataflow_impl.h"
+
+/* An input that the grant waits for: borrowed, and returned at once. */
+typedef struct await {
+    tow_buffer_share_t share;
+    tow_dataflow_t *dataflow;
+    run_t *run;
+} await_t;
+
+/* -- Waiting --------------------------------------------------------------- */
+
+void dataflow_apply_soon(tow_dataflow_t *dataflow)
+{
+    applying_t *applying = &dataflow->applying;
+    if (applying->program == NULL || applying->is_resuming) return;
+    applying->is_resuming = true;
+    tow_env_post(dataflow->options.driver->env, &applying->resume);
+}
+
+/* It is ready, or has failed: then the step fails with its error. */
+static void awaited(tow_buffer_share_t *share, tow_status_t take_status)
+{
+    await_t *await = TOW_CONTAINER_OF(share, await_t, share);
+    tow_dataflow_t *dataflow = await->dataflow;
+    applying_t *applying = &dataflow->applying;
+    run_t *run = await->run;
+    if (take_status == TOW_OK)
+        tow_buffer_share_end(dataflow->options.driver, share);
+    else
+        tow_status_ignore(take_status, "a user of it gets the same error");
+    tow_buffer_release(share->buffer);
+    tow_pool_give(&dataflow->await_pool, await);
+    if (applying->run == run && --applying->await_count == 0)
+        dataflow_apply_soon(dataflow);
+    run->hold_count--;
+    dataflow_finish_run(dataflow, run);
+}
+
+static tow_status_t ask_for(tow_dataflow_t *dataflow, tow_buffer_t *buffer)
+{
+    applying_t *applying = &dataflow->applying;
+    if (tow_buffer_state(buffer) != TOW_BUFFER_PENDING) return TOW_OK;
+    await_t *await = tow_pool_take(&dataflow->await_pool);
+    if (await == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    await->share = (tow_buffer_share_t){.buffer = buffer, .done = awaited};
+    await->dataflow = dataflow;
+    await->run = applying->run;
+    tow_buffer_retain(buffer);
+    tow_status_t status =
+        tow_driver_share(dataflow->options.driver, &await->share);
+    if (status != TOW_OK) {
+        tow_buffer_release(buffer);
+        tow_pool_give(&dataflow->await_pool, await);
+        return status;
+    }
+    applying->await_count++;
+    applying->run->hold_count++;
+    return TOW_OK;
+}
+
+static tow_status_t ask_for_inputs(tow_dataflow_t *dataflow, const step_t *step)
+{
+    const program_t *program = dataflow->applying.program;
+    const tow_lowered_step_t *lowered = step->lowered;
+    for (size_t i = 0; i < lowered->input_count; i++) {
+        const slot_t *slot = &program->slots[lowered->inputs[i]];
+        const uint32_t count = dataflow_count_shards(slot);
+        for (uint32_t d = 0; d < count; d++)
+            TOW_RETURN_IF_ERROR(
+                ask_for(dataflow, slot->shards[d * slot->stride]));
+    }
+    return TOW_OK;
+}
+
+/* Arguments were present when the grant arrived, but their producer may have
+ * failed meanwhile. */
+static tow_status_t lost_input(const program_t *program, const step_t *step)
+{
+    for (size_t i = 0; i < step->lowered->input_count; i++) {
+        const slot_t *slot = &program->slots[step->lowered->inputs[i]];
+        if (slot->object != NULL && slot->object->shard_count == 0 &&
+            slot->object->error != TOW_OK)
+            return tow_status_retain(slot->object->error);
+    }
+    return TOW_OK;
+}
+
+static bool has_pending_input(const applying_t *applying, const step_t *step)
+{
+    if (TOW_LIKELY(applying->pending_count == 0)) return false;
+    for (size_t i = 0; i < step->lowered->input_count; i++)
+        if (applying->program->slots[step->lowered->inputs[i]].is_pending)
+            return true;
+    return false;
+}
+
+typedef enum verdict {
+    MAY_BEGIN,
+    MUST_WAIT,
+    CANNOT,
+} verdict_t;
+
+static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
+                         tow_status_t *out_error)
+{
+    applying_t *applying = &dataflow->applying;
+    if (has_pending_input(applying, step)) return MUST_WAIT;
+    if (TOW_LIKELY(!step->lowered->is_sequential)) return MAY_BEGIN;
+    if (!applying->has_asked) {
+        applying->has_asked = true;
+        *out_error = ask_for_inputs(dataflow, step);
+        if (*out_error != TOW_OK) return CANNOT;
+    }
+    return applying->await_count > 0 ? MUST_WAIT : MAY_BEGIN;
+}
+
+void dataflow_outputs_ready(tow_dataflow_t *dataflow, program_t *program,
+                            const step_t *step)
+{
+    applying_t *applying = &dataflow->applying;
+    TOW_ASSERT(applying->program == program);
+    for (uint32_t i = 0; i < step->lowered->output_count; i++) {
+        slot_t *slot = &program->slots[step->lowered->first_output + i];
+        applying->pending_count -= slot->is_pending;
+        slot->is_pending = false;
+    }
+    dataflow_apply_soon(dataflow);
+}
+
+/* -- Ending ---------------------------------------------------------------- */
+
+static void end(tow_dataflow_t *dataflow)
+{
+    applying_t *applying = &dataflow->applying;
+    program_t *program = applying->program;
+    run_t *run = applying->run;
+    dataflow_release_slots(program);
+    if (TOW_UNLIKELY(run->error != TOW_OK && !run->is_cancelled))
+        dataflow_put_failed_results(dataflow, program, run->first_result,
+                                    run->error);
+    dataflow_grant_applied(dataflow, program, applying->first_gang);
+    applying->program = NULL;
+    applying->run = NULL;
+    applying->await_count = 0;
+    dataflow_program_unhold(program);
+    run->hold_count--;
+    dataflow_finish_run(dataflow, run);
+}
+
+/* The function that fails the run poisons results that were put before. */
+static void conclude(tow_dataflow_t *dataflow)
+{
+    applying_t *applying = &dataflow->applying;
+    if (applying->run->error == TOW_OK) {
+        tow_status_t status =
+            dataflow_put_results(dataflow, applying->program, applying->run);
+        if (TOW_UNLIKELY(status != TOW_OK))
+            dataflow_fail_run(dataflow, applying->run, 0, status);
+    }
+    end(dataflow);
+}
+
+/* -- Steps ----------------------------------------------------------------- */
+
+/* False: it stops here, until an event resumes it. */
+static bool take_step(tow_dataflow_t *dataflow)
+{
+    applying_t *applying = &dataflow->applying;
+    const step_t *step = &applying->program->steps[applying->next];
+    tow_status_t status = TOW_UNLIKELY(applying->is_blocked)
+                              ? lost_input(applying->program, step)
+                              : TOW_OK;
+    if (TOW_UNLIKELY(status != TOW_OK)) { /* With the producer's error. */
+        dataflow_fail_run(dataflow, applying->run, step->lowered->node, status);
+        return true;
+    }
+    const verdict_t verdict = look_at(dataflow, step, &status);
+    if (TOW_UNLIKELY(verdict == MUST_WAIT)) return false;
+    if (verdict == MAY_BEGIN)
+        status = dataflow_start_step(
+            dataflow, applying->program, step,
+            applying->first_gang + step->lowered->index, applying->run);
+    applying->has_asked = false;
+    applying->next++;
+    if (TOW_UNLIKELY(status != TOW_OK))
+        dataflow_fail_run(dataflow, applying->run, step->lowered->node,
+                          dataflow_describe(dataflow, applying->run,
+                                            step->lowered->node, status));
+    return true;
+}
+
+static void go_on(tow_dataflow_t *dataflow)
+{
+    applying_t *applying = &dataflow->applying;
+    const size_t step_count = applying->program->lowered->step_count;
+    while (applying->run->error == TOW_OK && applying->next < step_count)
+        if (!take_step(dataflow)) return;
+    if (applying->run->error == TOW_OK &&
+        TOW_UNLIKELY(applying->pending_count > 0))
+        return;
+    conclude(dataflow);
+}
+
+static void resume(tow_post_t *post)
+{
+    tow_dataflow_t *dataflow =
+        TOW_CONTAINER_OF(post, tow_dataflow_t, applying.resume);
+    applying_t *applying = &dataflow->applying;
+    applying->is_resuming = false;
+    if (applying->program != NULL) go_on(dataflow);
+    if (applying->program != NULL || !applying->is_blocked) return;
+    applying->is_blocked = false;
+    dataflow->options.unblocked(dataflow->options.context);
+}
+
+void dataflow_apply_init(tow_dataflow_t *dataflow)
+{
+    dataflow->applying = (applying_t){.resume = {.run = resume}};
+    tow_pool_init(&dataflow->await_pool, sizeof(await_t), 0);
+}
+
+void dataflow_apply_begin(tow_dataflow_t *dataflow, program_t *program,
+                          run_t *run, const tow_run_grant_t *grant)
+{
+    applying_t *applying = &dataflow->applying;
+    TOW_ASSERT(applying->program == NULL);
+    applying->program = program;
+    applying->run = run;
+    applying->first_gang = grant->first_gang;
+    applying->next = 0;
+    applying->has_asked = false;
+    applying->pending_count = 0;
+    program->hold_count++;
+    run->hold_count++;
+    go_on(dataflow);
+    if (TOW_LIKELY(applying->program == NULL)) return;
+    applying->is_blocked = true;
+    dataflow->stats.blocked_count++;
+    TOW_ASSERT(dataflow->options.unblocked != NULL);
+}

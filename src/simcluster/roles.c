@@ -1,0 +1,183 @@
+#include "simcluster/roles.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/compiler/direct.h"
+#include "device/host/sim.h"
+
+/* -- Controllers ------------------------------------------------------------------ */
+
+typedef struct sim_controller {
+    tow_driver_t *driver;     /* owned; the compiler uses it */
+    tow_compiler_t *compiler; /* owned */
+    tow_controller_t *controller;
+} sim_controller_t;
+
+static void destroy_controller(void *machine)
+{
+    sim_controller_t *self = machine;
+    tow_direct_compiler_discard(self->compiler);
+    tow_controller_destroy(self->controller);
+    tow_sim_device_driver_crash(self->driver);
+    tow_free(self);
+}
+
+static tow_status_t open_controller(tow_env_t *env,
+                                    const tow_simcluster_role_t *role,
+                                    sim_controller_t *self)
+{
+    TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
+        env, &(tow_sim_device_options_t){.model = role->model}, &self->driver));
+    TOW_RETURN_IF_ERROR(tow_direct_compiler_create(
+        self->driver, &(tow_direct_compiler_options_t){0}, &self->compiler));
+    return tow_controller_open(
+        env,
+        &(tow_controller_options_t){.address = role->controller,
+                                    .relay_fanout = role->relay_fanout,
+                                    .compiler = self->compiler},
+        &self->controller);
+}
+
+static tow_status_t start_controller(tow_env_t *env, void *argument,
+                                     void **out_machine)
+{
+    sim_controller_t *self = tow_calloc(1, sizeof(*self));
+    if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *out_machine = self;
+    return open_controller(env, argument, self);
+}
+
+const tow_sim_program_t tow_simcluster_controller_program = {
+    .start = start_controller,
+    .destroy = destroy_controller};
+
+tow_controller_t *tow_simcluster_controller_of(const tow_sim_node_t *node)
+{
+    const sim_controller_t *self = tow_sim_node_machine(node);
+    return self == NULL ? NULL : self->controller;
+}
+
+/* -- Workers ---------------------------------------------------------------------- */
+
+typedef struct sim_worker {
+    const tow_simcluster_role_t *role;
+    tow_driver_t *driver;           /* owned */
+    tow_host_runner_t *host_runner; /* owned */
+    tow_worker_t *worker;
+    /* Replaces the driver's table, to observe the order of gangs. */
+    tow_driver_ops_t ops;
+    const tow_driver_ops_t *driver_ops;
+    uint64_t last_gangs[]; /* by device */
+} sim_worker_t;
+
+/* A controller numbers gangs consecutively, and every device gets its gangs in
+ * ascending order: so two gangs that share several devices run in the same
+ * order on all of them, within and across islands. */
+static void check_gang_order(sim_worker_t *self, size_t device, uint64_t gang)
+{
+    if (gang <= self->last_gangs[device])
+        tow_sim_fail(self->role->checker,
+                     TOW_ERROR(TOW_INTERNAL,
+                               "device %lld gets gang %" PRIu64
+                               " after gang %" PRIu64,
+                               (long long)self->driver->devices[device].id,
+                               gang, self->last_gangs[device]));
+    self->last_gangs[device] = gang;
+}
+
+static tow_status_t check_run(tow_driver_t *driver, tow_run_t *run)
+{
+    sim_worker_t *self = TOW_CONTAINER_OF(driver->ops, sim_worker_t, ops);
+    for (size_t i = 0; i < run->executable->local_device_count; i++)
+        check_gang_order(self, run->executable->local_devices[i], run->gang_id);
+    return self->driver_ops->run(driver, run);
+}
+
+static void install_check(sim_worker_t *self)
+{
+    self->driver_ops = self->driver->ops;
+    self->ops = *self->driver->ops;
+    self->ops.run = check_run;
+    self->driver->ops = &self->ops;
+}
+
+/* The controller may have restarted, which restarts the numbers. */
+static void reset_gangs(void *context, uint64_t cluster)
+{
+    (void)cluster;
+    sim_worker_t *self = context;
+    memset(self->last_gangs, 0,
+           self->role->device_count * sizeof(*self->last_gangs));
+}
+
+static void destroy_worker(void *machine)
+{
+    sim_worker_t *self = machine;
+    tow_host_runner_discard(self->host_runner); /* The worker frees its jobs. */
+    if (self->worker != NULL) tow_worker_discard(self->worker);
+    tow_sim_device_driver_crash(self->driver);
+    tow_free(self);
+}
+
+/* Each generation of a worker gets an unused process number. */
+static tow_status_t open_worker(tow_env_t *env, sim_worker_t *self)
+{
+    const tow_simcluster_role_t *role = self->role;
+    const uint32_t number = ++*role->process_number;
+    TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
+        env,
+        &(tow_sim_device_options_t){.model = role->model,
+                                    .device_count = role->device_count,
+                                    .first_id = 2048 * (int64_t)number,
+                                    .fabric = role->fabric,
+                                    .memory_bytes = role->memory_bytes,
+                                    .jitter_ppm = role->jitter_ppm},
+        &self->driver));
+    TOW_RETURN_IF_ERROR(
+        tow_host_sim_create(env, role->host, &self->host_runner));
+    if (role->checker != NULL) install_check(self);
+    char listen_address[TOW_PEER_NAME_MAX + 8];
+    snprintf(listen_address, sizeof(listen_address), "sim:%s", role->host);
+    const tow_worker_options_t options = {
+        .controller = role->controller,
+        .host = role->host,
+        .island = role->island,
+        .listen_address = listen_address,
+        .process = number,
+        .driver = self->driver,
+        .host_runner = self->host_runner,
+        .limits = {.host_bytes_max = role->host_bytes},
+        .hooks = {.joined = reset_gangs, .context = self}};
+    return tow_worker_open(env, &options, &self->worker);
+}
+
+static tow_status_t start_worker(tow_env_t *env, void *argument,
+                                 void **out_machine)
+{
+    const tow_simcluster_role_t *role = argument;
+    sim_worker_t *self = tow_calloc(
+        1, sizeof(*self) + role->device_count * sizeof(*self->last_gangs));
+    if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *out_machine = self;
+    self->role = role;
+    return open_worker(env, self);
+}
+
+const tow_sim_program_t tow_simcluster_worker_program = {.start = start_worker,
+                                                         .destroy =
+                                                             destroy_worker};
+
+tow_worker_t *tow_simcluster_worker_of(const tow_sim_node_t *node)
+{
+    const sim_worker_t *self = tow_sim_node_machine(node);
+    return self == NULL ? NULL : self->worker;
+}
+
+tow_driver_t *tow_simcluster_driver_of(const tow_sim_node_t *node)
+{
+    const sim_worker_t *self = tow_sim_node_machine(node);
+    return self == NULL ? NULL : self->driver;
+}
