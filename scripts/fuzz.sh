@@ -6,7 +6,7 @@
 # FUZZ_SECONDS   a time limit per target instead; without compile_mutations, which
 #                needs XLA
 # FUZZ_COMPILES  mutated programs for compile_mutations (300)
-# FUZZ_SEED      the seed of compile_mutations (random)
+# FUZZ_SEED      the seed of each target (random)
 # FUZZ           names of the targets to run (all)
 #
 # New inputs go to build-fuzz/corpus/NAME and crashes to build-fuzz/crashes. Copy
@@ -34,7 +34,7 @@ run_target() {
     [[ -n $(ls -A "$seeds" 2>/dev/null) ]] ||
         fail "fuzz target $name has no seeds; put some into $seeds"
     say "$name: ${limit/-/} from $(find "$seeds" -type f | wc -l) seeds"
-    run_logged "$log" "" "$build/tests/fuzz/$name" "$limit" -print_final_stats=1 \
+    run_logged "$log" "" "$build/tests/fuzz/$name" "$limit" "-seed=$seed" -print_final_stats=1 \
         -timeout=10 -rss_limit_mb=2048 "-artifact_prefix=$build/crashes/$name-" \
         "$found" "$seeds" || report_crash "$name" "$log"
     sed -nE 's/^stat::(number_of_executed_units|average_exec_per_sec|peak_rss_mb): */      \1 /p' "$log"

@@ -233,7 +233,9 @@ static int compare_fields(const void *a, const void *b)
                       : (left->size > right->size) - (left->size < right->size);
 }
 
-/* The fields from `start` on that have the same number. */
+/* The entries from `start` on: fields of bytes that have the same number. A
+ * field of another kind ends the run, or sorting would move it to the front and
+ * a second sort would begin behind it. */
 static size_t read_run(uint8_t *start, const uint8_t *end,
                        tow_bytes_t fields[TOW_OPTIONS_MAP_COUNT_MAX])
 {
@@ -245,7 +247,7 @@ static size_t read_run(uint8_t *start, const uint8_t *end,
         proto_field_t field;
         if (!proto_read_field(&message, &field)) break;
         if (number == 0) number = field.number;
-        if (field.number != number) break;
+        if (field.number != number || field.kind != PROTO_BYTES) break;
         fields[count++] =
             (tow_bytes_t){at, (size_t)((const uint8_t *)message.data - at)};
     }

@@ -240,7 +240,36 @@ static void maps_in_any_order_are_the_same(void **state)
         tow_free((void *)made[i].data);
 }
 
+/* More fields of one number than one sort takes, of two kinds. */
+static void sorting_maps_again_changes_nothing(void **state)
+{
+    uint8_t given[3 * TOW_OPTIONS_MAP_COUNT_MAX + 6], *at = given;
+    for (size_t i = 0; i < TOW_OPTIONS_MAP_COUNT_MAX / 2; i++)
+        at = mempcpy(at, (uint8_t[]){0x3a, 1, (uint8_t)(200 - i)}, 3);
+    for (size_t i = 0; i < TOW_OPTIONS_MAP_COUNT_MAX / 2; i++)
+        at = mempcpy(at, "\x38", 2);
+    at = mempcpy(at,
+                 "\x3a\x01"
+                 "b"
+                 "\x3a\x01"
+                 "a",
+                 6);
+    const tow_assignment_t assignment = {0};
+    void *once, *twice;
+    size_t once_size, twice_size;
+    assert_null(
+        tow_compile_options_reassign((tow_bytes_t){given, (size_t)(at - given)},
+                                     &assignment, &once, &once_size));
+    assert_null(tow_compile_options_reassign((tow_bytes_t){once, once_size},
+                                             &assignment, &twice, &twice_size));
+    assert_int_equal(once_size, twice_size);
+    assert_memory_equal(once, twice, once_size);
+    tow_free(once);
+    tow_free(twice);
+}
+
 TOW_TEST_MAIN(cmocka_unit_test(maps_in_any_order_are_the_same),
+              cmocka_unit_test(sorting_maps_again_changes_nothing),
               cmocka_unit_test(zeros_are_one_device_that_the_driver_chooses),
               cmocka_unit_test(assignment_goes_partition_by_partition),
               cmocka_unit_test(shardy_is_said_when_asked_for),
