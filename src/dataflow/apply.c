@@ -151,7 +151,10 @@ static void end(tow_dataflow_t *dataflow)
     if (TOW_UNLIKELY(run->error != TOW_OK && !run->is_cancelled))
         dataflow_put_failed_results(dataflow, program, run->first_result,
                                     run->error);
-    dataflow_grant_applied(dataflow, program, applying->first_gang);
+    /* The gangs of a cancelled run have numbers of the former controller, which
+     * may be above those of the present one. */
+    if (TOW_LIKELY(!run->is_cancelled))
+        dataflow_grant_applied(dataflow, program, applying->first_gang);
     applying->program = NULL;
     applying->run = NULL;
     applying->await_count = 0;

@@ -248,6 +248,11 @@ static tow_status_t on_write(void *context, tow_transfer_write_t *write)
     return tow_status_bare(TOW_UNIMPLEMENTED);
 }
 
+static void on_unblocked(void *context)
+{
+    (void)context;
+}
+
 static void fixture_open(fixture_t *fixture, tow_dataflow_options_t options)
 {
     *fixture = (fixture_t){0};
@@ -273,7 +278,7 @@ static void fixture_open(fixture_t *fixture, tow_dataflow_options_t options)
 
 static void fixture_open_filled(fixture_t *fixture)
 {
-    fixture_open(fixture, (tow_dataflow_options_t){0});
+    fixture_open(fixture, (tow_dataflow_options_t){.unblocked = on_unblocked});
     add_executable(fixture, ADD, ADD_TEXT);
     add_executable(fixture, PAIR, pair_text);
     add_executable(fixture, UPDATE, update_text);
@@ -692,6 +697,7 @@ enum {
     GATHER_GREEDY,
     RECEIVE,
     SEND,
+    SEQUENTIAL,
     WRONG,
 };
 
@@ -923,6 +929,60 @@ static void clearing_discards_transfers(void **state)
     assert_true(tow_dataflow_is_quiet(fixture.dataflow));
     assert_true(tow_transfer_engine_is_quiet(fixture.engine));
     assert_int_equal(fixture.succeeded_count + fixture.failed_count, 0);
+    fixture_close(&fixture);
+}
+
+/* argument -> executable (node 1) -> executable (node 2), which waits for it */
+static void add_sequential(fixture_t *fixture)
+{
+    const tow_lowered_step_t steps[] = {{.executable = {ADD},
+                                         .inputs = slot_0,
+                                         .input_count = 1,
+                                         .first_output = 1,
+                                         .output_count = 1,
+                                         .node = 1},
+                                        {.executable = {ADD},
+                                         .inputs = slot_1,
+                                         .input_count = 1,
+                                         .first_output = 2,
+                                         .output_count = 1,
+                                         .node = 2,
+                                         .index = 1,
+                                         .is_sequential = true}};
+    add_program(fixture, SEQUENTIAL,
+                &(tow_lowered_t){.slot_count = 3,
+                                 .argument_count = 1,
+                                 .results = slot_2,
+                                 .result_count = 1,
+                                 .steps = steps,
+                                 .step_count = 2,
+                                 .step_count_all = 2});
+}
+
+/* Gangs of another controller start at lower numbers: a grant that is cleared
+ * while it waits must not make their early messages stale. */
+static void a_cleared_grant_leaves_no_gang_number(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open_transfers(&fixture);
+    add_sequential(&fixture);
+    grant(&fixture, 5, SEQUENTIAL, 1);
+    assert_true(tow_dataflow_is_blocked(fixture.dataflow));
+    tow_status_t cause = TOW_ERROR(TOW_UNAVAILABLE, "the controller is gone");
+    tow_dataflow_clear(fixture.dataflow, cause);
+    tow_transfer_engine_clear(fixture.engine);
+    tow_status_release(cause);
+    tow_shard_store_clear(fixture.shard_store);
+    run_idle(&fixture);
+    add_executable(&fixture, ADD, ADD_TEXT);
+    add_receive(&fixture);
+    put_object(&fixture, 1);
+    receive_piece(&fixture, 10, 0);
+    receive_piece(&fixture, 10, 1);
+    grant(&fixture, 1, RECEIVE, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 1);
     fixture_close(&fixture);
 }
 
@@ -1203,6 +1263,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_transfer_fails_with_node_and_worker),
     cmocka_unit_test(an_abort_reaches_transfers),
     cmocka_unit_test(clearing_discards_transfers),
+    cmocka_unit_test(a_cleared_grant_leaves_no_gang_number),
     cmocka_unit_test(a_transfer_with_a_wrong_shard_count_is_refused),
     cmocka_unit_test(runs_beyond_the_bound_are_refused),
     cmocka_unit_test(a_run_makes_no_heap_allocation),
