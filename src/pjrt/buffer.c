@@ -25,13 +25,17 @@ shard_type_t *tow_plugin_shard_type_create(const tow_shape_t *shape,
 
 void tow_plugin_shard_type_retain(shard_type_t *type)
 {
-    atomic_fetch_add_explicit(&type->reference_count, 1, memory_order_relaxed);
+    const unsigned before = atomic_fetch_add_explicit(&type->reference_count, 1,
+                                                      memory_order_relaxed);
+    TOW_ASSERT(before > 0);
 }
 
 void tow_plugin_shard_type_release(shard_type_t *type)
 {
-    if (type != NULL && atomic_fetch_sub(&type->reference_count, 1) == 1)
-        tow_free(type);
+    if (type == NULL) return;
+    const unsigned before = atomic_fetch_sub(&type->reference_count, 1);
+    TOW_ASSERT(before > 0);
+    if (before == 1) tow_free(type);
 }
 
 /* -- Shard groups ---------------------------------------------------------- */
@@ -56,12 +60,16 @@ shard_group_t *tow_plugin_shard_group_create(PJRT_Client *client,
 
 void tow_plugin_shard_group_retain(shard_group_t *group)
 {
-    atomic_fetch_add_explicit(&group->reference_count, 1, memory_order_relaxed);
+    const unsigned before = atomic_fetch_add_explicit(&group->reference_count,
+                                                      1, memory_order_relaxed);
+    TOW_ASSERT(before > 0);
 }
 
 static bool is_last(shard_group_t *group)
 {
-    return atomic_fetch_sub(&group->reference_count, 1) == 1;
+    const unsigned before = atomic_fetch_sub(&group->reference_count, 1);
+    TOW_ASSERT(before > 0);
+    return before == 1;
 }
 
 void tow_plugin_shard_group_release_locked(shard_group_t *group)
@@ -100,6 +108,7 @@ PJRT_Buffer *tow_plugin_buffer_make(PJRT_Device *device, shard_type_t *type,
     tow_plugin_shard_type_retain(type);
     tow_plugin_event_retain(ready);
     if (group != NULL) tow_plugin_shard_group_retain(group);
+    tow_plugin_buffer_check(buffer);
     return buffer;
 }
 
@@ -141,6 +150,7 @@ void tow_plugin_buffer_discard(PJRT_Buffer *buffer)
     tow_plugin_shard_group_release_locked(buffer->group);
     tow_plugin_shard_group_release_locked(buffer->other);
     buffer->group = buffer->other = NULL;
+    tow_plugin_buffer_check(buffer);
 }
 
 tow_status_t tow_plugin_buffer_status(const PJRT_Buffer *buffer)

@@ -49,7 +49,10 @@ static void drop_request(tow_callback_call_t *request)
 
 static void release(callbacks_t *callbacks)
 {
-    if (atomic_fetch_sub(&callbacks->reference_count, 1) > 1) return;
+    const unsigned before = atomic_fetch_sub(&callbacks->reference_count, 1);
+    TOW_ASSERT(before > 0);
+    if (before > 1) return;
+    TOW_ASSERT(callbacks->is_closing && callbacks->client == NULL);
     tow_list_t *item;
     while ((item = tow_list_pop_front(&callbacks->requests)) != NULL)
         drop_request(TOW_CONTAINER_OF(item, tow_callback_call_t, node));
@@ -104,6 +107,7 @@ static tow_callback_call_t *next(callbacks_t *callbacks)
     callbacks->idle_count++;
     while (tow_list_is_empty(&callbacks->requests) && !callbacks->is_closing)
         pthread_cond_wait(&callbacks->has_come, &callbacks->queue_mutex);
+    TOW_ASSERT(callbacks->idle_count > 0);
     callbacks->idle_count--;
     tow_list_t *item =
         callbacks->is_closing ? NULL : tow_list_pop_front(&callbacks->requests);

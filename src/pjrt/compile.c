@@ -56,14 +56,16 @@ static void destroy(PJRT_Executable *executable)
 
 void tow_plugin_executable_retain(PJRT_Executable *executable)
 {
-    atomic_fetch_add(&executable->reference_count, 1);
+    const unsigned before = atomic_fetch_add(&executable->reference_count, 1);
+    TOW_ASSERT(before > 0);
 }
 
 void tow_plugin_executable_release(PJRT_Executable *executable)
 {
-    if (executable != NULL &&
-        atomic_fetch_sub(&executable->reference_count, 1) == 1)
-        destroy(executable);
+    if (executable == NULL) return;
+    const unsigned before = atomic_fetch_sub(&executable->reference_count, 1);
+    TOW_ASSERT(before > 0);
+    if (before == 1) destroy(executable);
 }
 
 /* -- Attributes from the signature ----------------------------------------- */

@@ -39,13 +39,18 @@ PJRT_Event *tow_plugin_event_done(void)
 
 void tow_plugin_event_retain(PJRT_Event *event)
 {
-    atomic_fetch_add_explicit(&event->reference_count, 1, memory_order_relaxed);
+    const unsigned before = atomic_fetch_add_explicit(&event->reference_count,
+                                                      1, memory_order_relaxed);
+    TOW_ASSERT(before > 0);
 }
 
 void tow_plugin_event_release(PJRT_Event *event)
 {
-    if (event == NULL || atomic_fetch_sub(&event->reference_count, 1) > 1)
-        return;
+    if (event == NULL) return;
+    const unsigned before = atomic_fetch_sub(&event->reference_count, 1);
+    TOW_ASSERT(before > 0);
+    if (before > 1) return;
+    TOW_ASSERT(!event->is_expected); /* Its completion would use it. */
     waiter_t *waiter = atomic_load(&event->waiters);
     while (waiter != NULL && waiter != &closed) { /* It was never completed. */
         waiter_t *next = waiter->next;
@@ -89,6 +94,7 @@ static waiter_t *reversed(waiter_t *waiter)
 
 static void stop_expecting(PJRT_Event *event)
 {
+    TOW_ASSERT(event->client != NULL);
     client_enter(event->client);
     if (event->is_expected)
         tow_locked_net_expect(tow_client_locked_net(event->client->tow), false);
@@ -102,6 +108,7 @@ void tow_plugin_event_complete(PJRT_Event *take_event, tow_status_t take_status)
     if (TOW_UNLIKELY(take_status != TOW_OK) &&
         tow_status_code(take_status) == TOW_UNAVAILABLE)
         atomic_fetch_add(&tow_plugin_unavailable_count, 1);
+    TOW_ASSERT(event->error == TOW_OK);
     event->error = take_status;
     waiter_t *waiters = atomic_exchange(&event->waiters, &closed);
     TOW_ASSERT(waiters != &closed);
@@ -118,6 +125,7 @@ static void call_complete(void *context, tow_status_t take_status)
 
 tow_callback_t *tow_plugin_event_callback(PJRT_Event *event)
 {
+    TOW_ASSERT(event->callback.done == NULL); /* It completes once. */
     event->callback = (tow_callback_t){.done = call_complete,
                                        .context = event,
                                        .is_patient = true,
@@ -257,6 +265,9 @@ static PJRT_Error *event_create(PJRT_Event_Create_Args *args)
 
 static PJRT_Error *event_set(PJRT_Event_Set_Args *args)
 {
+    if (tow_plugin_event_is_ready(args->event))
+        return take_error(
+            TOW_ERROR(TOW_FAILED_PRECONDITION, "the event has been set"));
     tow_status_t status = TOW_OK;
     if (args->error_code != PJRT_Error_Code_OK)
         status = TOW_ERROR((tow_code_t)args->error_code, "%.*s",

@@ -87,6 +87,7 @@ static tow_status_t add_variant(PJRT_Executable *executable,
         tow_free(variant.is_donated);
         return status;
     }
+    TOW_ASSERT(variant.program != NULL);
     executable->variants.items[executable->variants.count++] = variant;
     *out_variant = variant;
     return TOW_OK;
@@ -98,6 +99,7 @@ static tow_status_t renew_variant(PJRT_Executable *executable,
                                   variant_t *variant)
 {
     tow_program_t *program;
+    TOW_ASSERT(variant->generation < variant->slice->generation);
     TOW_RETURN_IF_ERROR(make_program(executable, variant->slice,
                                      variant->is_donated, &program));
     tow_program_release_locked(variant->program);

@@ -17,6 +17,7 @@ typedef struct source {
 static void source_is_free(void *context)
 {
     source_t *source = context;
+    TOW_ASSERT((source->copy != NULL) != (source->event != NULL));
     tow_free(source->copy);
     if (source->event != NULL) tow_plugin_event_complete(source->event, TOW_OK);
     tow_free(source);
@@ -263,6 +264,7 @@ static void turn(PJRT_Error *error, void *context)
 {
     turning_t *turning = context;
     tow_status_t status = (tow_status_t)error;
+    TOW_ASSERT(turning->event != NULL); /* It is called once. */
     if (status == TOW_OK) tow_strided_copy(&turning->elements, turning->to);
     tow_plugin_event_complete(turning->event, status);
     turning->event = NULL;
