@@ -24,6 +24,8 @@ typedef struct callback {
 static void free_callback(tow_controller_t *controller, callback_t *callback)
 {
     tow_map_remove(&controller->callbacks.by_number, callback->number);
+    TOW_ASSERT(callback->client != NULL &&
+               callback->client->callback_count > 0);
     callback->client->callback_count--;
     tow_ctl_worker_release(callback->worker);
     tow_free(callback);

@@ -54,6 +54,7 @@ static tow_status_t check_piece(const tow_route_t *route,
 static tow_status_t check_order(const tow_route_t *route, size_t index,
                                 uint32_t process)
 {
+    TOW_ASSERT(route->receives != NULL && index < route->receive_count);
     const tow_piece_t *piece = &route->receives[index];
     const tow_piece_t *last = index > 0 ? piece - 1 : NULL;
     const bool is_next = last != NULL &&

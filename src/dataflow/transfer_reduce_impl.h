@@ -39,6 +39,7 @@ reduce_plan_t reduce_plan_make(uint64_t size, uint64_t chunk_bytes,
 static inline bool reduce_owns(const reduce_plan_t *plan, uint32_t member,
                                uint32_t chunk)
 {
+    TOW_ASSERT(plan->member_count > 0);
     return plan->is_shared ||
            (plan->first_owner + chunk) % plan->member_count == member;
 }

@@ -785,6 +785,7 @@ void plan_make(plan_t *plan, uint32_t worker_count)
 {
     const uint32_t rank = plan->whole.rank;
     const size_t from_parts = part_count(&plan->from, rank);
+    TOW_ASSERT(from_parts > 0 && plan->from.place_count >= from_parts);
     bool is_packed = false;
     for (uint32_t i = 0; i < worker_count; i++) {
         plan->sends[i] = test_calloc(PIECES_MAX, sizeof(tow_piece_t));

@@ -109,7 +109,8 @@ static void chains_are_bounded(void **state)
     for (uint32_t i = 1; i <= 17; i++)
         snprintf(text + strlen(text), sizeof(text) - strlen(text),
                  "%%%u = all_reduce sum on slice 1 (%%%u) ", i, i - 1);
-    strcat(text, "%18 = result (%17) }");
+    snprintf(text + strlen(text), sizeof(text) - strlen(text),
+             "%%18 = result (%%17) }");
     refuses(text, "node 17: it follows more than 15 transfers or collectives "
                   "in a chain; move an earlier value");
 }

@@ -214,7 +214,7 @@ static bool choose(plan_t *plan, const uint32_t *index, uint32_t shard,
 static uint64_t turn_of(const plan_t *plan, const uint32_t *from,
                         const uint32_t *to, uint32_t replica)
 {
-    range_t range;
+    range_t range = {0};
     find_overlap(plan->source, from, plan->target, &range);
     return number_in(&range, plan->rank, to) *
                plan->target->sharding->replicas +
@@ -266,9 +266,9 @@ static tow_status_t add_edge(plan_t *plan, const edge_t *edge)
 
 static tow_status_t receive_shard(plan_t *plan, uint32_t shard)
 {
-    uint32_t to[TOW_RANK_MAX], from[TOW_RANK_MAX];
+    uint32_t to[TOW_RANK_MAX] = {0}, from[TOW_RANK_MAX] = {0};
     edge_t edge = {.target = shard};
-    range_t range;
+    range_t range = {0};
     const uint32_t replica =
         tow_sharding_part_of(plan->target->sharding, shard, to);
     find_overlap(plan->target, to, plan->source, &range);
@@ -288,7 +288,7 @@ static tow_status_t send_to(plan_t *plan, const uint32_t *from,
                             const uint32_t *to, uint64_t first_turn)
 {
     const tow_sharding_t *sharding = plan->target->sharding;
-    range_t range;
+    range_t range = {0};
     find_overlap(plan->target, to, plan->source, &range);
     edge_t edge = {.number = (uint32_t)number_in(&range, plan->rank, from)};
     for (uint32_t replica = 0; replica < sharding->replicas; replica++) {
@@ -304,9 +304,9 @@ static tow_status_t send_to(plan_t *plan, const uint32_t *from,
 
 static tow_status_t send_part(plan_t *plan, uint64_t part)
 {
-    uint32_t from[TOW_RANK_MAX], to[TOW_RANK_MAX];
+    uint32_t from[TOW_RANK_MAX] = {0}, to[TOW_RANK_MAX] = {0};
     uint64_t turn = 0;
-    range_t range;
+    range_t range = {0};
     part_index(plan->source->sharding, part, from);
     find_overlap(plan->source, from, plan->target, &range);
     start_walk(&range, plan->rank, to);
@@ -329,7 +329,7 @@ static int by_number(const void *a, const void *b)
 static tow_status_t send_parts(plan_t *plan)
 {
     const tow_reshard_side_t *source = plan->source;
-    uint32_t index[TOW_RANK_MAX];
+    uint32_t index[TOW_RANK_MAX] = {0};
     uint64_t *parts = tow_arena_alloc(&plan->scratch,
                                       (source->own_count + 1) * sizeof(*parts));
     if (parts == NULL) return tow_ir_exhausted();
@@ -361,7 +361,7 @@ static void write_piece(const plan_t *plan, const edge_t *edge,
 {
     const tow_place_t *source = &plan->source->places[edge->source];
     const tow_place_t *target = &plan->target->places[edge->target];
-    uint32_t from[TOW_RANK_MAX], to[TOW_RANK_MAX];
+    uint32_t from[TOW_RANK_MAX] = {0}, to[TOW_RANK_MAX] = {0};
     tow_sharding_part_of(plan->source->sharding, edge->source, from);
     tow_sharding_part_of(plan->target->sharding, edge->target, to);
     piece->process = direction == SENT ? target->process : source->process;

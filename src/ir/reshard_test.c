@@ -107,7 +107,7 @@ static int64_t element_count(const tow_shape_t *shape)
 static int64_t whole_element(const case_t *it, const side_t *side, size_t shard,
                              const int64_t *at)
 {
-    uint32_t index[TOW_RANK_MAX];
+    uint32_t index[TOW_RANK_MAX] = {0};
     int64_t element = 0;
     tow_sharding_part_of(&side->sharding, shard, index);
     for (uint32_t i = 0; i < it->whole.rank; i++)
@@ -140,7 +140,8 @@ static bool write_piece(const case_t *it, const tow_piece_t *piece,
                         size_t source, size_t target, uint8_t *written)
 {
     const uint64_t element_bytes = (tow_type_bits(it->whole.type) + 7) / 8;
-    int64_t from[TOW_RANK_MAX], to[TOW_RANK_MAX], at[TOW_RANK_MAX] = {0};
+    int64_t from[TOW_RANK_MAX] = {0}, to[TOW_RANK_MAX] = {0};
+    int64_t at[TOW_RANK_MAX] = {0};
     const tow_shape_t *shard = &it->target.shard;
     const int64_t first = linear(shard, piece->target_start);
     bool is_one_row = true;
@@ -177,7 +178,7 @@ static void check_nearness(const case_t *it, size_t source, size_t target)
     }
     const tow_place_t *here = &it->target.places[target];
     const tow_place_t *chosen = &it->source.places[source];
-    uint32_t index[TOW_RANK_MAX];
+    uint32_t index[TOW_RANK_MAX] = {0};
     tow_sharding_part_of(&it->source.sharding, source, index);
     for (uint32_t i = 0; i < it->source.sharding.replicas; i++) {
         const tow_place_t *other = &it->source.places[tow_sharding_device_of(
@@ -311,7 +312,7 @@ static void replicas_share_the_load(void **state)
                 loads[route.receives[at].process]++;
         }
         for (size_t i = 0; i < sides[0].count; i++) {
-            uint32_t index[TOW_RANK_MAX];
+            uint32_t index[TOW_RANK_MAX] = {0};
             tow_sharding_part_of(&sides[0].sharding, i, index);
             for (uint32_t k = 0; k < sides[0].sharding.replicas; k++) {
                 const size_t other =

@@ -252,7 +252,7 @@ static size_t format_numbers(char *text, size_t used, const uint32_t *numbers,
 const char *tow_sharding_format(const tow_sharding_t *sharding,
                                 char text[TOW_SHARDING_TEXT_MAX])
 {
-    if (!tow_sharding_is_known(sharding)) return strcpy(text, "?");
+    if (!tow_sharding_is_known(sharding)) return memcpy(text, "?", sizeof("?"));
     const uint32_t rank =
         sharding->rank <= TOW_RANK_MAX ? sharding->rank : TOW_RANK_MAX;
     const uint32_t mesh_rank = sharding->mesh_rank <= TOW_MESH_RANK_MAX

@@ -54,16 +54,17 @@ static bool serialize(PJRT_TopologyDescription *topology)
         size += strlen(topology->descriptions[i]->kind) + 1;
     char *text = tow_arena_calloc(&topology->arena, 1, size + 1);
     if (text == NULL) return false;
-    strcpy(text, topology->version);
+    char *at = stpcpy(text, topology->version);
     const char *last = "";
     for (size_t i = 0; i < topology->count; i++) {
         const char *kind = topology->descriptions[i]->kind;
         if (strcmp(kind, last) == 0) continue;
-        strcat(strcat(text, "\n"), kind);
+        *at++ = '\n';
+        at = stpcpy(at, kind);
         last = kind;
     }
     topology->serialized = text;
-    topology->serialized_size = strlen(text);
+    topology->serialized_size = (size_t)(at - text);
     return true;
 }
 

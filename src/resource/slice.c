@@ -268,12 +268,14 @@ static block_t find_block(const hosts_t *hosts,
 {
     block_t best = {0};
     size_t outer = 1;
+    const size_t width = hosts->width_max;
+    TOW_ASSERT(width > 0);
     for (size_t i = 0; i < request->dim_count; i++) {
         look_for(hosts, outer, wanted / outer, &best);
         outer *= request->dims[i];
     }
-    if (wanted % hosts->width_max == 0)
-        look_for(hosts, wanted / hosts->width_max, hosts->width_max, &best);
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): asserted above
+    if (wanted % width == 0) look_for(hosts, wanted / width, width, &best);
     return best;
 }
 

@@ -249,6 +249,7 @@ static tow_status_t make_get(tow_worker_t *worker,
         message->target != NULL ? message->target->lane_address.len : 0;
     get_t *get = tow_calloc(1, sizeof(*get) + address_size);
     if (get == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    TOW_ASSERT((buffer != NULL) != (spilled != NULL));
     get->worker = worker;
     get->request = message->request;
     get->buffer = buffer;

@@ -200,6 +200,7 @@ static tow_status_t check_spill(const tow_worker_t *worker,
 static spill_t *make_spill(tow_worker_t *worker, const tow_msg_spill_t *message,
                            const tow_shard_store_object_t *object)
 {
+    TOW_ASSERT(object != NULL);
     spill_t *spill = tow_calloc(1, sizeof(*spill) + object->shard_count *
                                                         sizeof(spill_shard_t));
     if (spill == NULL ||

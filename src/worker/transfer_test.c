@@ -237,7 +237,7 @@ static void on_arrived(void *context, tow_session_t *session)
     for (uint32_t i = 0; i < WORKERS; i++)
         if (strcmp(cluster->members[i].name, name) == 0)
             from = &cluster->members[i];
-    assert_non_null(from);
+    TOW_ASSERT(from != NULL);
     if (from->session != NULL) { /* It crashed unnoticed. */
         tow_session_close(from->session, TOW_OK, (tow_closed_t){0});
         disconnect(from);

@@ -112,7 +112,7 @@ static void expect(tow_array_t *array, size_t count, size_t number,
 
 static tow_array_t **make_list(size_t count)
 {
-    tow_array_t **list = calloc(count, sizeof(*list));
+    tow_array_t **list = calloc(count + 1, sizeof(*list));
     if (list == NULL) abort();
     return list;
 }

@@ -322,14 +322,14 @@ static size_t list(const tow_code_cache_t *cache, entry_t *entries)
     while (count < TOW_CODE_CACHE_COUNT_MAX &&
            (found = readdir(folder)) != NULL) {
         struct stat info;
-        if (!is_ours(found->d_name) ||
-            strlen(found->d_name) >= sizeof(entries->name) ||
+        const size_t length = strlen(found->d_name);
+        if (!is_ours(found->d_name) || length >= sizeof(entries->name) ||
             fstatat(cache->folder_fd, found->d_name, &info,
                     AT_SYMLINK_NOFOLLOW) != 0 ||
             !S_ISREG(info.st_mode))
             continue;
         entry_t *entry = &entries[count++];
-        strcpy(entry->name, found->d_name);
+        memcpy(entry->name, found->d_name, length + 1);
         entry->size = (uint64_t)info.st_size;
         entry->used = info.st_mtim;
     }

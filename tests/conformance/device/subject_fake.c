@@ -24,7 +24,7 @@ const subject_t subject = {
     .name = "pjrt",
     .computes = true,
     .shares_host = true,
-    .shares_in_place = sizeof(SUBJECT_MODE) != sizeof("plain"),
+    .shares_in_place = SUBJECT_SHARES_IN_PLACE,
     .format = TOW_PROGRAM_MLIR,
     .programs = {[PROGRAM_ADD] = "add 4",
                  [PROGRAM_DONATE] = "donate 4",
