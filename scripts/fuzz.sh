@@ -2,7 +2,8 @@
 # Run every libFuzzer target from its seeds in tests/fuzz/corpus/NAME, and then
 # compile_mutations, which sends mutated programs to XLA's compiler.
 #
-# FUZZ_RUNS      executions per target (1,000,000)
+# FUZZ_RUNS      executions per target (1,000,000), in at most ten minutes: targets
+#                whose inputs grow get slower
 # FUZZ_SECONDS   a time limit per target instead; without compile_mutations, which
 #                needs XLA
 # FUZZ_COMPILES  mutated programs for compile_mutations (300)
@@ -18,6 +19,7 @@ cd "$root"
 
 runs=${FUZZ_RUNS:-1000000}
 seconds=${FUZZ_SECONDS:-}
+seconds_max=600
 compiles=${FUZZ_COMPILES:-300}
 seed=${FUZZ_SEED:-$((RANDOM * 32768 + RANDOM))}
 build='build-fuzz'
@@ -33,8 +35,8 @@ run_target() {
     mkdir -p "$found" "$build/crashes"
     [[ -n $(ls -A "$seeds" 2>/dev/null) ]] ||
         fail "fuzz target $name has no seeds; put some into $seeds"
-    say "$name: ${limit/-/} from $(find "$seeds" -type f | wc -l) seeds"
-    run_logged "$log" "" "$build/tests/fuzz/$name" "$limit" "-seed=$seed" -print_final_stats=1 \
+    say "$name: ${limit[*]} from $(find "$seeds" -type f | wc -l) seeds"
+    run_logged "$log" "" "$build/tests/fuzz/$name" "${limit[@]}" "-seed=$seed" -print_final_stats=1 \
         -timeout=10 -rss_limit_mb=2048 "-artifact_prefix=$build/crashes/$name-" \
         "$found" "$seeds" || report_crash "$name" "$log"
     sed -nE 's/^stat::(number_of_executed_units|average_exec_per_sec|peak_rss_mb): */      \1 /p' "$log"
@@ -71,8 +73,8 @@ main() {
     open_log_dir
     [[ $runs =~ ^[1-9][0-9]*$ ]] || fail "FUZZ_RUNS=$runs is not a number of executions"
     [[ $seconds =~ ^([1-9][0-9]*)?$ ]] || fail "FUZZ_SECONDS=$seconds is not a number of seconds"
-    limit=${seconds:+-max_total_time=$seconds}
-    limit=${limit:--runs=$runs}
+    limit=(-max_total_time="${seconds:-$seconds_max}")
+    [[ -n $seconds ]] || limit+=(-runs="$runs")
     CC=clang configure "$build" -Dfuzz=true -Dtests=disabled
     mapfile -t names < <(targets)
     ((${#names[@]} > 0)) || fail "$build has no fuzz targets"
