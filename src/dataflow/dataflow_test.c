@@ -146,31 +146,34 @@ static void add_single(fixture_t *fixture, uint64_t key, uint64_t executable)
 }
 
 /* argument -> add (node 1) -> executable (node 2) -> result. */
+static void add_chain_of(fixture_t *fixture, uint64_t key,
+                         tow_lowered_step_t second)
+{
+    const tow_lowered_step_t first = {.executable = {ADD},
+                                      .inputs = slot_0,
+                                      .input_count = 1,
+                                      .first_output = 1,
+                                      .output_count = 1,
+                                      .node = 1};
+    second.inputs = second.freed = slot_1;
+    second.input_count = second.freed_count = 1;
+    second.first_output = second.node = 2;
+    second.output_count = second.index = 1;
+    add_program(
+        fixture, key,
+        &(tow_lowered_t){.slot_count = 3,
+                         .argument_count = 1,
+                         .results = slot_2,
+                         .result_count = 1,
+                         .steps = (const tow_lowered_step_t[]){first, second},
+                         .step_count = 2,
+                         .step_count_all = 2});
+}
+
 static void add_chain(fixture_t *fixture, uint64_t key, uint64_t executable)
 {
-    const tow_lowered_step_t steps[] = {{.executable = {ADD},
-                                         .inputs = slot_0,
-                                         .input_count = 1,
-                                         .first_output = 1,
-                                         .output_count = 1,
-                                         .node = 1},
-                                        {.executable = {executable},
-                                         .inputs = slot_1,
-                                         .input_count = 1,
-                                         .first_output = 2,
-                                         .output_count = 1,
-                                         .freed = slot_1,
-                                         .freed_count = 1,
-                                         .node = 2,
-                                         .index = 1}};
-    add_program(fixture, key,
-                &(tow_lowered_t){.slot_count = 3,
-                                 .argument_count = 1,
-                                 .results = slot_2,
-                                 .result_count = 1,
-                                 .steps = steps,
-                                 .step_count = 2,
-                                 .step_count_all = 2});
+    add_chain_of(fixture, key,
+                 (tow_lowered_step_t){.executable = {executable}});
 }
 
 enum {
@@ -932,33 +935,6 @@ static void clearing_discards_transfers(void **state)
     fixture_close(&fixture);
 }
 
-/* argument -> executable (node 1) -> executable (node 2), which waits for it */
-static void add_sequential(fixture_t *fixture)
-{
-    const tow_lowered_step_t steps[] = {{.executable = {ADD},
-                                         .inputs = slot_0,
-                                         .input_count = 1,
-                                         .first_output = 1,
-                                         .output_count = 1,
-                                         .node = 1},
-                                        {.executable = {ADD},
-                                         .inputs = slot_1,
-                                         .input_count = 1,
-                                         .first_output = 2,
-                                         .output_count = 1,
-                                         .node = 2,
-                                         .index = 1,
-                                         .is_sequential = true}};
-    add_program(fixture, SEQUENTIAL,
-                &(tow_lowered_t){.slot_count = 3,
-                                 .argument_count = 1,
-                                 .results = slot_2,
-                                 .result_count = 1,
-                                 .steps = steps,
-                                 .step_count = 2,
-                                 .step_count_all = 2});
-}
-
 /* Gangs of another controller start at lower numbers: a grant that is cleared
  * while it waits must not make their early messages stale. */
 static void a_cleared_grant_leaves_no_gang_number(void **state)
@@ -966,7 +942,9 @@ static void a_cleared_grant_leaves_no_gang_number(void **state)
     (void)state;
     fixture_t fixture;
     fixture_open_transfers(&fixture);
-    add_sequential(&fixture);
+    add_chain_of(
+        &fixture, SEQUENTIAL,
+        (tow_lowered_step_t){.executable = {ADD}, .is_sequential = true});
     grant(&fixture, 5, SEQUENTIAL, 1);
     assert_true(tow_dataflow_is_blocked(fixture.dataflow));
     tow_status_t cause = TOW_ERROR(TOW_UNAVAILABLE, "the controller is gone");
