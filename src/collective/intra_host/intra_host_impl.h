@@ -12,8 +12,10 @@ struct tow_intra_host {
     arena_t *arena; /* mapped */
     int64_t heartbeat_timeout_ns;
     size_t core_count;
-    /* Until then our cores are contended. Any thread; an estimate. */
+    /* Of any thread, estimates: members of gangs larger than our cores do not
+     * yield before contended_ns, and have yielded since yielding_since_ns. */
     _Atomic(int64_t) contended_ns;
+    _Atomic(int64_t) yielding_since_ns;
     uint32_t process; /* our row in arena_t.processes; UINT32_MAX: none yet */
     pthread_t heartbeat_thread;
     bool heartbeat_runs;

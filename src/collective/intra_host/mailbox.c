@@ -112,28 +112,38 @@ static tow_status_t check_abort(member_op_t *op)
     return intra_host_abort_of(op->host, op->collective->run_id);
 }
 
-/* Yields the core, and records contention if other threads kept it for long. */
+/* Makes the members of this process sleep instead of yielding until `end_ns`. */
+static void stop_yielding(tow_intra_host_t *host, int64_t end_ns)
+{
+    atomic_store_explicit(&host->contended_ns, end_ns, memory_order_relaxed);
+    atomic_store_explicit(&host->yielding_since_ns, end_ns,
+                          memory_order_relaxed);
+}
+
+/* Yields the core. Members stop yielding for a while if other threads kept the
+ * core for long, and at regular intervals. */
 static void yield_core(tow_intra_host_t *host)
 {
     const int64_t start_ns = intra_host_clock_ns();
     sched_yield();
     const int64_t now_ns = intra_host_clock_ns();
+    const int64_t since_ns =
+        atomic_load_explicit(&host->yielding_since_ns, memory_order_relaxed);
     if (TOW_UNLIKELY(now_ns - start_ns > TOW_INTRA_HOST_LONG_YIELD_NS))
-        atomic_store_explicit(&host->contended_ns,
-                              now_ns + TOW_INTRA_HOST_CONTENDED_NS,
-                              memory_order_relaxed);
+        stop_yielding(host, now_ns + TOW_INTRA_HOST_CONTENDED_NS);
+    else if (TOW_UNLIKELY(now_ns - since_ns > TOW_INTRA_HOST_YIELDING_NS))
+        stop_yielding(host, now_ns + TOW_INTRA_HOST_REST_NS);
 }
 
 /* How often to yield before sleeping. */
 static unsigned yield_count(const member_op_t *op)
 {
     tow_intra_host_t *host = op->host;
-    if (op->collective->member_count <= host->core_count)
-        return TOW_INTRA_HOST_YIELD_COUNT;
     const int64_t contended_ns =
         atomic_load_explicit(&host->contended_ns, memory_order_relaxed);
-    return contended_ns != 0 && intra_host_clock_ns() < contended_ns
-               ? TOW_INTRA_HOST_CONTENDED_YIELD_COUNT
+    if (contended_ns != 0 && intra_host_clock_ns() < contended_ns) return 0;
+    return op->collective->member_count <= host->core_count
+               ? TOW_INTRA_HOST_YIELD_COUNT
                : TOW_INTRA_HOST_GANG_YIELD_COUNT;
 }
 

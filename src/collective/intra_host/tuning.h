@@ -26,12 +26,19 @@
  * yield gives away a whole time slice, and sleeping is better, because the
  * kernel prefers threads that are woken. So a yield that takes longer than
  * LONG_YIELD_NS, which never happens within a gang of small steps, makes the
- * members of this process sleep after a few yields, for the next CONTENDED_NS.
- */
-#define TOW_INTRA_HOST_GANG_YIELD_COUNT      300
-#define TOW_INTRA_HOST_CONTENDED_YIELD_COUNT 3
-#define TOW_INTRA_HOST_LONG_YIELD_NS         200000
-#define TOW_INTRA_HOST_CONTENDED_NS          5000000
+ * members of this process sleep at once, for the next CONTENDED_NS.
+ *
+ * They also sleep for REST_NS after every YIELDING_NS of yields. Members that
+ * only yield to each other can keep a core from all processes of other
+ * scheduling groups (sessions, cgroups): on Linux 6.18 with automatic groups, a
+ * gang of four on two cores delayed other processes, even kernel threads, by up
+ * to 8 s, and peers took them for dead. With rests the longest delay was
+ * 60 ms, and the gang was not slower. */
+#define TOW_INTRA_HOST_GANG_YIELD_COUNT 300
+#define TOW_INTRA_HOST_LONG_YIELD_NS    200000
+#define TOW_INTRA_HOST_CONTENDED_NS     5000000
+#define TOW_INTRA_HOST_YIELDING_NS      2000000
+#define TOW_INTRA_HOST_REST_NS          500000
 /* Readers do not wake the owner of a mailbox. It polls for late readers for
  * this long, and every SLEEP_NS afterwards. */
 #define TOW_INTRA_HOST_READER_SPIN_NS 10000000
