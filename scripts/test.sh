@@ -19,7 +19,7 @@ run_meson_tests() {
 run_python_tests() {
     rm -f "$pytest_log"
     # shellcheck disable=SC2086  # PYTESTS is a list of words
-    (cd "$root" && TOW_BUILD_DIR=$root/build run_pytest -rs \
+    (cd "$root" && COLUMNS=160 TOW_BUILD_DIR=$root/build run_pytest -rsfE \
         --durations=20 --junitxml="$pytest_log" ${PYTESTS:-tests}) || true
 }
 
