@@ -17,6 +17,8 @@ import pytest
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 ADD = str(EXAMPLES / "add.mlir")
 TIMEOUT_S = 120
+# Children of a worker are killed with it, and are gone once the kernel has freed their memory.
+ENDING_S = 10
 
 # So many all-reduces that tests can act in the middle of the run.
 LONG_GANG = """
@@ -100,7 +102,9 @@ class Cluster:
     def close(self) -> None:
         pids = tree(self.pid)
         self.tow("down", "--folder", str(self.folder))
-        left = [pid for pid in pids if is_alive(pid)]
+        end = time.monotonic() + ENDING_S
+        while (left := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < end:
+            time.sleep(0.02)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
