@@ -544,8 +544,17 @@ static PJRT_Error *memory_devices(PJRT_Memory_AddressableByDevices_Args *args)
     return NULL;
 }
 
+/* After jax.distributed.initialize JAX reports the state of all processes. Ours
+ * is the only client of its devices, so nothing depends on the others. */
+static PJRT_Error *client_update_processes(
+    PJRT_Client_UpdateGlobalProcessInfo_Args *args)
+{
+    return NULL;
+}
+
 void tow_plugin_fill_client(PJRT_Api *api)
 {
+    api->PJRT_Client_UpdateGlobalProcessInfo = client_update_processes;
     api->PJRT_Client_Create = client_create;
     api->PJRT_Client_Destroy = client_destroy;
     api->PJRT_Client_PlatformName = client_platform_name;

@@ -1,7 +1,7 @@
 /* GetPjrtApi: the table, errors, attributes and the extension.
  *
- * The table is that of the header, zeroed where the plugin has no function:
- * JAX uses newer functions only of plugins that state a newer minor version. */
+ * The table is that of the header, and one newer function. JAX uses functions
+ * newer than that only of plugins that state a newer minor version. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +15,42 @@
 #define EXTENSION_SHARDINGS 19
 
 /* Minor version 91 added it; JAX looks for it in plugins of at least that
- * version. Version 92 added one function, behind those of our header, which
- * may be NULL; 93 the layouts of parameters (layout.c). */
+ * version. Version 92 added one function, behind those of our header; 93 the
+ * layouts of parameters (layout.c). */
 _Static_assert(PJRT_API_MAJOR == 0 && PJRT_API_MINOR == 90,
                "another header: does the table below still hold?");
 #define MINOR_VERSION 93
 
+typedef struct device_attributes_args {
+    size_t struct_size;
+    PJRT_Extension_Base *extension_start;
+    PJRT_Device *device;
+    const PJRT_NamedValue *attributes; /* out */
+    size_t num_attributes;             /* out */
+    void *holder;                      /* out: passed to the deleter */
+    void (*deleter)(void *holder);     /* out */
+} device_attributes_args_t;
+
 typedef struct newer_api {
     PJRT_Api known;
-    void *device_get_attributes; /* NULL: as those of its description */
+    PJRT_Error *(*device_attributes)(device_attributes_args_t *args);
 } newer_api_t;
+
+static void delete_nothing(void *holder)
+{
+    (void)holder;
+}
+
+/* Those of its description, which live as long as the device. */
+static PJRT_Error *device_attributes(device_attributes_args_t *args)
+{
+    const PJRT_DeviceDescription *description = &args->device->description;
+    args->attributes = description->attributes;
+    args->num_attributes = TOW_COUNT_OF(description->attributes);
+    args->holder = NULL;
+    args->deleter = delete_nothing;
+    return NULL;
+}
 
 typedef struct sharding_args {
     size_t struct_size;
@@ -177,6 +203,7 @@ __attribute__((constructor)) static void fill_table(void)
     tow_plugin_fill_execute(api);
     tow_plugin_fill_topology(api);
     tow_plugin_fill_unimplemented(api);
+    table.device_attributes = device_attributes;
 }
 
 const PJRT_Api *GetPjrtApi(void);
