@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from towpath import choice
+
 LIBRARY = "libtowpath_pjrt.so"
 # Above JAX's own CPU backend, like other accelerators.
 PRIORITY = 500
@@ -50,10 +52,6 @@ def _ucx_settings() -> Iterator[None]:
     finally:
         for name in unset:
             del os.environ[name]
-
-
-def _is_requested() -> bool:
-    return "towpath" in os.environ.get("JAX_PLATFORMS", "").split(",")
 
 
 def _needs_python(name: str) -> bool:
@@ -223,15 +221,15 @@ def _enable_cache() -> None:
 
 
 def _has_xla(path: Path) -> bool:
-    """True if a local cluster would find XLA. Fetches XLA on first use, if JAX_PLATFORMS
-    names this platform. A build folder has its own XLA, and so has a running cluster."""
+    """True if a local cluster would find XLA. Fetches XLA on first use, if JAX was told to
+    use this platform. A build folder has its own XLA, and so has a running cluster."""
     if os.environ.get("TOW_ADDRESS") or path.parent.parent != Path(__file__).resolve().parent:
         return True
     from towpath import xla
 
     if xla.check()["state"] == "ready":
         return True
-    if not _is_requested():
+    if not choice.is_named():
         return False
     if os.environ.get("TOW_SETUP") == "off":
         raise xla.Failure(
@@ -244,14 +242,14 @@ def _has_xla(path: Path) -> bool:
 
 
 def _find() -> Path | None:
-    """The plugin, with XLA available. None if the package is installed but neither set
-    up nor requested: JAX then stays as it is."""
+    """The plugin, with XLA available. None if XLA is not set up and this platform is not
+    named: JAX then stays as it is."""
     path = library_path()
-    if path is None and _is_requested():
+    if path is None:
         raise FileNotFoundError(
             f"{LIBRARY} is not there: run `make`, or name its path in TOW_PJRT_LIBRARY"
         )
-    return path if path is not None and _has_xla(path) else None
+    return path if _has_xla(path) else None
 
 
 def _register_failure(xla_bridge: types.ModuleType, why: Exception) -> None:
@@ -274,7 +272,10 @@ def _install_optional() -> None:
 
 
 def initialize() -> None:
-    """Registers the plugin and the lowering rules of its platform."""
+    """Registers the plugin and the lowering rules of its platform, if JAX is to use it:
+    JAX starts every registered backend, and prefers accelerators to its own CPU."""
+    if not choice.is_chosen():
+        return
     from jax._src import xla_bridge
     from jax._src.interpreters import mlir
 
@@ -283,8 +284,7 @@ def initialize() -> None:
     try:
         path = _find()
     except Exception as why:
-        if _is_requested():
-            _register_failure(xla_bridge, why)
+        _register_failure(xla_bridge, why)
         return
     if path is None:
         return
