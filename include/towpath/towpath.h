@@ -77,11 +77,16 @@ typedef struct tow_program tow_program_t;
 typedef struct tow_client_options {
     size_t struct_size;
     /* "unix:PATH", "tcp:HOST:PORT", "tls:HOST:PORT". NULL: the environment
-     * variable TOW_ADDRESS; if that is not set either, the call starts a local
+     * variable TOW_ADDRESS; if that is not set either, the cluster that this
+     * user has started on this host with `tow up`. Without one, or with the
+     * size of a local cluster, below or in TOW_LOCAL, the call starts a local
      * cluster, whose processes end with this one, even if it is killed. "": a
-     * local cluster, regardless of the environment. */
+     * local cluster in any case. */
     const char *address;
-    const char *name; /* shown by `tow status`; NULL: the program's name */
+    /* What runs, the last part of the name user@host:pid:script of this client
+     * in `tow status`, logs and errors; NULL: the name of the script or
+     * program. */
+    const char *name;
     const char *token_file; /* NULL: the default of `tow` */
     /* Of a local cluster; 0: TOW_LOCAL ("workers=2,devices=4"), or 1 worker
      * with 8 devices. */
@@ -96,6 +101,10 @@ typedef struct tow_client_options {
  * and why. `options` may be NULL. A process may have several clients. */
 tow_status_t tow_client_open(const tow_client_options_t *options,
                              tow_client_t **out_client);
+/* Where the client connected. Borrowed. */
+const char *tow_client_address(const tow_client_t *client);
+/* Whether the cluster is a local one, which ends with this process. */
+bool tow_client_is_local(const tow_client_t *client);
 void tow_client_retain(tow_client_t *client);
 /* With the last reference the cluster discards all state of this client. */
 void tow_client_release(tow_client_t *client);

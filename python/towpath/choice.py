@@ -29,7 +29,7 @@ def _initialized_platforms() -> list[str]:
 
 
 def use() -> None:
-    """Makes JAX use the cluster that TOW_ADDRESS names, or a local one (TOW_LOCAL)."""
+    """Makes JAX use the cluster that TOW_ADDRESS names, or `tow up` started, or a local one."""
     started = _initialized_platforms()
     if PLATFORM in started:
         return

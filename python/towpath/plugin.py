@@ -276,10 +276,11 @@ def initialize() -> None:
     JAX starts every registered backend, and prefers accelerators to its own CPU."""
     if not choice.is_chosen():
         return
+    import jax
     from jax._src import xla_bridge
     from jax._src.interpreters import mlir
 
-    from . import callbacks, effects
+    from . import advice, callbacks, effects
 
     try:
         path = _find()
@@ -288,6 +289,7 @@ def initialize() -> None:
         return
     if path is None:
         return
+    advice.give(jax.__version__)
     # JAX donates only on platforms in this list, and warns on others.
     if "towpath" not in mlir._platforms_with_donation:
         mlir._platforms_with_donation.append("towpath")

@@ -1,6 +1,7 @@
 /* The public interface, towpath.h: enters the locked net, calls the state
  * machine, waits, leaves. */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,8 @@
 #include "base/assert.h"
 #include "client/client_impl.h"
 #include "client/local_cluster.h"
+#include "client/name.h"
+#include "client/running_cluster.h"
 #include "device/host/host.h"
 #include "env/net/net.h"
 #include "env/tuning.h"
@@ -119,12 +122,6 @@ static tow_status_t open_net(const char *name, const tow_security_t *security,
     return tow_locked_net_create(&options, out_shared);
 }
 
-static const char *name_of(const tow_client_options_t *options)
-{
-    return options->name != NULL ? options->name
-                                 : program_invocation_short_name;
-}
-
 /* Replaces characters that peer names do not allow. */
 static void plain_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
 {
@@ -137,7 +134,6 @@ static void plain_name(char out[TOW_PEER_NAME_MAX + 1], const char *name)
         out[length] = is_plain ? c : '_';
     }
     out[length] = '\0';
-    if (length == 0) memcpy(out, "client", sizeof("client"));
 }
 
 /* Makes the name unique: two peers of the same name would look like one that
@@ -158,17 +154,33 @@ static void free_security(tow_security_t *security)
     tow_free(security);
 }
 
+static tow_status_t no_token_error(const char *address)
+{
+    char folder[PATH_MAX];
+    tow_local_cluster_run_folder(folder, sizeof(folder));
+    return TOW_ERROR(TOW_UNAUTHENTICATED,
+                     "no token for the cluster at %s: copy the token file of "
+                     "that cluster (and the cert.pem beside it) to this host, "
+                     "and name it in TOW_TOKEN_FILE; there is none in "
+                     "~/.config/towpath nor in %s",
+                     address, folder);
+}
+
 static tow_status_t dial(const tow_client_options_t *options,
                          const target_t *target, tow_client_t **out_client)
 {
-    char name[TOW_PEER_NAME_MAX + 1], own_name[TOW_PEER_NAME_MAX + 1];
-    plain_name(name, name_of(options));
-    peer_name(own_name, name);
+    char name[TOW_CLIENT_NAME_SIZE], plain[TOW_PEER_NAME_MAX + 1],
+        own_name[TOW_PEER_NAME_MAX + 1];
+    tow_client_name(options->name, name);
+    plain_name(plain, name);
+    peer_name(own_name, plain);
     tow_security_t *security = tow_calloc(1, sizeof(*security));
     if (security == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_locked_net_t *net = NULL;
     tow_status_t status = tow_local_cluster_security(options->token_file,
                                                      target->address, security);
+    if (status == TOW_OK && !security->has_token)
+        status = no_token_error(target->address);
     if (status == TOW_OK)
         status = open_net(own_name, security, target->spin_ns, &net);
     if (status != TOW_OK) {
@@ -262,14 +274,33 @@ static tow_status_t open_at(const tow_client_options_t *options,
            (given)->struct_size < sizeof(copy) ? (given)->struct_size \
                                                : sizeof(copy))
 
+/* A client that names neither a cluster nor the size of a local one uses what
+ * this user has started with `tow up`. */
+static bool find_running(const tow_client_options_t *options,
+                         tow_running_cluster_t *out_cluster)
+{
+    const char *local = getenv("TOW_LOCAL");
+    if (local != NULL || options->worker_count > 0 ||
+        options->devices_per_worker > 0 || options->simulated != NULL)
+        return false;
+    return tow_running_cluster_find(out_cluster);
+}
+
 tow_status_t tow_client_open(const tow_client_options_t *options,
                              tow_client_t **out_client)
 {
     COPY_OPTIONS(tow_client_options_t, options, own);
     *out_client = NULL;
     if (own.address == NULL) own.address = getenv("TOW_ADDRESS");
+    const bool is_unnamed = own.address == NULL;
     if (own.address != NULL && own.address[0] != '\0')
         return open_at(&own, &(target_t){.address = own.address}, out_client);
+    tow_running_cluster_t running;
+    if (is_unnamed && find_running(&own, &running)) {
+        if (own.token_file == NULL) own.token_file = running.token_file;
+        return open_at(&own, &(target_t){.address = running.address},
+                       out_client);
+    }
     tow_local_cluster_t *local;
     TOW_RETURN_IF_ERROR(tow_local_cluster_start(&own, &local));
     own.timeout_ns = own.timeout_ns > 0 ? own.timeout_ns : 60 * TOW_NS_PER_S;
@@ -287,6 +318,16 @@ tow_status_t tow_client_open(const tow_client_options_t *options,
         tow_local_cluster_stop(local);
     *out_client = client;
     return status;
+}
+
+const char *tow_client_address(const tow_client_t *client)
+{
+    return client->address;
+}
+
+bool tow_client_is_local(const tow_client_t *client)
+{
+    return client->local != NULL;
 }
 
 void tow_client_retain(tow_client_t *client)

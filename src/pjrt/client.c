@@ -2,6 +2,7 @@
  * client was created: they cannot fail, even without a cluster. */
 #include <pthread.h> /* tow-allow: pthread_atfork and once, for forked users */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "pjrt/plugin_impl.h"
@@ -205,6 +206,20 @@ static void fill_device(PJRT_Client *client, size_t index)
     client->devices[index] = device;
 }
 
+/* Tells the user once on which cluster the framework has landed. */
+static void announce(const PJRT_Client *client)
+{
+    const char *quiet = getenv("TOW_QUIET");
+    if (quiet != NULL && strcmp(quiet, "1") == 0) return;
+    const tow_device_t first = info_of(client, 0);
+    const bool is_local = tow_client_is_local(client->tow);
+    fprintf(stderr, "towpath: %zu device(s) (%s) of %s%s\n",
+            client->device_count, first.kind,
+            is_local ? "a local cluster, which ends with this process"
+                     : "the cluster at ",
+            is_local ? "" : tow_client_address(client->tow));
+}
+
 static tow_status_t fill_client(PJRT_Client *client)
 {
     const tow_slice_options_t every = {.struct_size = sizeof(every),
@@ -227,6 +242,7 @@ static tow_status_t fill_client(PJRT_Client *client)
         fill_device(client, i);
     snprintf(client->version, sizeof(client->version), "towpath %d.%d.%d",
              TOW_VERSION_MAJOR, TOW_VERSION_MINOR, TOW_VERSION_PATCH);
+    if (count > 0) announce(client);
     client->topology = tow_plugin_topology_create(client);
     return client->topology != NULL ? TOW_OK
                                     : tow_status_bare(TOW_RESOURCE_EXHAUSTED);

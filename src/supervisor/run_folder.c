@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "client/local_cluster.h"
+#include "client/running_cluster.h"
 
-#define LOCK  "lock"
 #define STATE "cluster.json"
 
 tow_status_t tow_run_folder_name(tow_run_folder_t *folder, const char *path)
@@ -51,11 +51,6 @@ static tow_status_t check_private(const char *path)
     return TOW_OK;
 }
 
-static struct flock whole_file(void)
-{
-    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
-}
-
 tow_status_t tow_run_folder_take(tow_run_folder_t *folder)
 {
     if (mkdir(folder->path, 0700) != 0 && errno != EEXIST)
@@ -66,10 +61,10 @@ tow_status_t tow_run_folder_take(tow_run_folder_t *folder)
     if (realpath(folder->path, whole) == NULL)
         return TOW_ERRNO(errno, "looking for %s", folder->path);
     snprintf(folder->path, sizeof(folder->path), "%s", whole);
-    tow_run_folder_file(folder, LOCK, path);
+    tow_run_folder_file(folder, TOW_RUNNING_CLUSTER_LOCK, path);
     folder->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (folder->lock_fd < 0) return TOW_ERRNO(errno, "opening %s", path);
-    struct flock lock = whole_file();
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     if (fcntl(folder->lock_fd, F_SETLK, &lock) == 0) return TOW_OK;
     close(folder->lock_fd);
     folder->lock_fd = -1;
@@ -81,16 +76,7 @@ tow_status_t tow_run_folder_take(tow_run_folder_t *folder)
 
 pid_t tow_run_folder_holder(const tow_run_folder_t *folder)
 {
-    char path[TOW_RUN_PATH_SIZE];
-    tow_run_folder_file(folder, LOCK, path);
-    struct stat info;
-    if (lstat(folder->path, &info) != 0 || info.st_uid != geteuid()) return 0;
-    const int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) return 0;
-    struct flock lock = whole_file();
-    const int failed = fcntl(fd, F_GETLK, &lock);
-    close(fd);
-    return failed == 0 && lock.l_type != F_UNLCK ? lock.l_pid : 0;
+    return tow_running_cluster_holder(folder->path);
 }
 
 static tow_status_t dump(json_t *json, const char *path)
@@ -114,7 +100,11 @@ tow_status_t tow_run_folder_write(const tow_run_folder_t *folder,
         (int)state->worker_count, "devices", (int)state->device_count);
     tow_status_t status = dump(json, path);
     json_decref(json);
-    return status;
+    if (status != TOW_OK) return status;
+    tow_running_cluster_t note;
+    snprintf(note.address, sizeof(note.address), "%s", state->address);
+    snprintf(note.token_file, sizeof(note.token_file), "%s", state->token_file);
+    return tow_running_cluster_write(folder->path, &note);
 }
 
 tow_status_t tow_run_folder_read(const tow_run_folder_t *folder,
@@ -153,6 +143,8 @@ void tow_run_folder_leave(tow_run_folder_t *folder)
     if (folder->lock_fd < 0) return;
     char path[TOW_RUN_PATH_SIZE];
     tow_run_folder_file(folder, STATE, path);
+    unlink(path);
+    tow_run_folder_file(folder, TOW_RUNNING_CLUSTER_NOTE, path);
     unlink(path);
     tow_run_folder_file(folder, "token", path);
     unlink(path);

@@ -2,6 +2,7 @@
  *
  *   lock           held by the supervisor while the cluster runs
  *   cluster.json   the address, the path of the token, and the size
+ *   cluster.env    address and token for clients (client/running_cluster.h)
  *   token          the secret that clients present
  *   *.log          output of each process
  *   cluster.sock   the controller's socket, unless it listens elsewhere

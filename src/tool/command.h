@@ -19,6 +19,7 @@ int tow_command_version(int argc, char **argv);
 int tow_command_controller(int argc, char **argv);
 int tow_command_devices(int argc, char **argv);
 int tow_command_down(int argc, char **argv);
+int tow_command_env(int argc, char **argv);
 int tow_command_lower(int argc, char **argv);
 int tow_command_setup(int argc, char **argv);
 int tow_command_run(int argc, char **argv);

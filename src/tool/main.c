@@ -9,6 +9,7 @@ static const tow_command_t commands[] = {
     {"up", "start a cluster on this host: a controller and workers",
      tow_command_up},
     {"down", "stop the cluster that `up` started", tow_command_down},
+    {"env", "print what clients of that cluster export", tow_command_env},
     {"status", "show workers, devices, memory, clients and queues",
      tow_command_status},
     {"run", "compile and run a StableHLO program", tow_command_run},

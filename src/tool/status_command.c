@@ -148,11 +148,11 @@ static void print_clients(const json_t *clients)
     const json_t *client;
     char bytes[32];
     if (json_array_size(clients) == 0) return;
-    printf("%-4s %-20s %7s %9s %8s %6s %8s %10s\n", "", "client", "slices",
+    printf("%-4s %-36s %7s %9s %8s %6s %8s %10s\n", "", "client", "slices",
            "functions", "programs", "runs", "objects", "bytes");
     json_array_foreach(clients, i, client)
     {
-        printf("%-4lld %-20s %7lld %9lld %8lld %6lld %8lld %10s\n",
+        printf("%-4lld %-36s %7lld %9lld %8lld %6lld %8lld %10s\n",
                count_of(client, "number"), text_of(client, "name"),
                count_of(client, "slices"), count_of(client, "functions"),
                count_of(client, "programs"), count_of(client, "runs"),

@@ -289,11 +289,14 @@ static tow_status_t run_background(const up_arguments_t *a, int argc,
         waitpid(pid, NULL, 0);
         return quote_failure(log);
     }
-    printf("up: %llu worker(s) with %llu device(s) each, process %d\n"
+    char devices[48];
+    snprintf(devices, sizeof(devices), "%llu device(s) each",
+             (unsigned long long)a->options.device_count);
+    printf("up: %llu worker(s) with %s, process %d\n"
            "address  %s\nlogs     %s\n",
            (unsigned long long)a->options.worker_count,
-           (unsigned long long)a->options.device_count, (int)pid, address,
-           folder.path);
+           a->options.plugin != NULL ? "the devices of the plugin" : devices,
+           (int)pid, address, folder.path);
     return TOW_OK;
 }
 
@@ -301,7 +304,8 @@ int tow_command_up(int argc, char **argv)
 {
     static const struct argp_option table[] = {
         {"workers", 'w', "N", 0, "Worker processes (1)", 0},
-        {"devices", 'n', "N", 0, "Devices per worker (8)", 0},
+        {"devices", 'n', "N", 0,
+         "Devices per worker (8); a plugin determines their number itself", 0},
         {"islands", 'i', "N", 0,
          "Split the workers evenly into islands island-0, island-1, ... (default: one, main)",
          0},

@@ -1,13 +1,19 @@
 """Fixture for the built command, run as a user runs it."""
 
+import atexit
 import json
 import os
 import pathlib
+import shutil
 import subprocess
+import tempfile
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Tests neither see nor disturb a cluster that the user has started. Paths of sockets must be short.
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="tow-", dir="/tmp")
+atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 # Tests neither read nor fill the user's cache. test_compile_cache sets a folder.
 os.environ.setdefault("TOW_COMPILE_CACHE", "off")
 # Only against hanging: a thousand simulated clusters take minutes with a sanitizer.
