@@ -41,6 +41,7 @@ typedef struct wait_state {
     unsigned poll_count;
     int64_t heartbeat_ns; /* when the heartbeat last changed */
     uint64_t heartbeat;
+    size_t rank; /* the member looked at, if any of them may be awaited */
     tow_intra_host_wait_timer_t timer;
 } wait_state_t;
 
@@ -393,7 +394,7 @@ static void abort_unread_run(const member_op_t *op, const mailbox_half_t *half)
     tow_intra_host_abort(op->host, half->run_id, TOW_DEADLINE_EXCEEDED, reason);
 }
 
-/* Readers of our own run come, or the run is aborted, which the caller checks.
+/* Readers of our own run come, or it fails, which the caller checks.
  * Readers of an earlier run may never come: then we reuse the half, and late
  * readers detect the new version. */
 static bool may_reuse_half(const member_op_t *op, const mailbox_half_t *half,
@@ -429,6 +430,22 @@ static bool pause_for_readers(const member_op_t *op, unsigned count,
     return count >= TOW_INTRA_HOST_SPIN_COUNT && count % 64 == 0;
 }
 
+/* Fails the run if a reader of it died or is frozen. Who has not read yet is
+ * not recorded, so this looks at one member at a time, and goes on to the next
+ * when that one has shown a heartbeat. */
+static tow_status_t check_readers(member_op_t *op, const mailbox_half_t *half,
+                                  wait_state_t *state)
+{
+    if (half->run_id != op->collective->run_id) return TOW_OK;
+    const bool is_new = state->heartbeat_ns == 0;
+    const uint64_t heartbeat = state->heartbeat;
+    TOW_RETURN_IF_ERROR(check_liveness(op, state->rank, state));
+    if (is_new || state->heartbeat == heartbeat) return TOW_OK;
+    state->rank = (state->rank + 1) % op->collective->member_count;
+    state->heartbeat_ns = 0;
+    return TOW_OK;
+}
+
 static tow_status_t await_readers(member_op_t *op, const mailbox_half_t *half,
                                   wait_state_t *state)
 {
@@ -438,6 +455,7 @@ static tow_status_t await_readers(member_op_t *op, const mailbox_half_t *half,
             return TOW_OK;
         TOW_RETURN_IF_ERROR(check_abort(op));
         if (!pause_for_readers(op, count, state)) continue;
+        TOW_RETURN_IF_ERROR(check_readers(op, half, state));
         /* Several readers are not recorded by name. */
         if (tow_intra_host_wait_is_long(&state->timer))
             report_wait(op,
