@@ -11,6 +11,7 @@
 #include "controller/blob_impl.h"
 #include "controller/object_impl.h"
 #include "controller/slice_impl.h"
+#include "env/tuning.h"
 
 void tow_ctl_client_send(tow_ctl_client_t *client, uint32_t type,
                          const tow_body_t *body)
@@ -276,6 +277,7 @@ tow_status_t tow_ctl_client_create(tow_controller_t *controller,
     controller->clients.number++;
     tow_list_append(&controller->clients.list, &client->node);
     tow_session_accept(session, &client_handler, client);
+    tow_ctl_clients_watch_idle(controller);
     *out_client = client;
     return TOW_OK;
 }
@@ -328,8 +330,33 @@ void tow_ctl_client_on_disconnect(tow_ctl_client_t *client, tow_status_t cause)
     tow_sched_remove_client(controller->sched, client->number);
     tow_object_table_release_client(controller->object_table, client->number);
     free_client(client);
+    tow_ctl_clients_watch_idle(controller);
     tow_sched_notify(controller->sched, NULL);
     tow_controller_touch(controller);
+}
+
+void tow_ctl_clients_watch_idle(tow_controller_t *controller)
+{
+    const tow_controller_options_t *options = &controller->options;
+    tow_timer_t *timer = &controller->clients.idle_timer;
+    if (options->idle_timeout_ns == 0) return;
+    if (!tow_list_is_empty(&controller->clients.list))
+        tow_env_timer_stop(controller->env, timer);
+    else
+        tow_env_timer_start(controller->env, timer,
+                            tow_env_now_ns(controller->env) +
+                                options->idle_timeout_ns);
+}
+
+void tow_ctl_clients_on_idle_timer(tow_timer_t *timer)
+{
+    tow_controller_t *controller =
+        TOW_CONTAINER_OF(timer, tow_controller_t, clients.idle_timer);
+    TOW_ASSERT(tow_list_is_empty(&controller->clients.list));
+    tow_log(&controller->env->log, TOW_LOG_INFO, "no client: the cluster ends",
+            TOW_F_I64("idle_s",
+                      controller->options.idle_timeout_ns / TOW_NS_PER_S));
+    controller->options.idle(controller->options.context);
 }
 
 void tow_ctl_clients_close(tow_controller_t *controller, tow_status_t reason)

@@ -7,8 +7,9 @@
 #include "controller/types_impl.h"
 
 typedef struct tow_ctl_clients {
-    tow_list_t list; /* open and connected */
-    uint32_t number; /* of the last; never reused */
+    tow_list_t list;        /* open and connected */
+    uint32_t number;        /* of the last; never reused */
+    tow_timer_t idle_timer; /* runs while there is none: idle_timeout_ns */
 } tow_ctl_clients_t;
 
 struct tow_ctl_client {
@@ -51,6 +52,9 @@ void tow_ctl_client_message(tow_ctl_client_t *client,
 void tow_ctl_client_blob(tow_ctl_client_t *client, uint64_t number,
                          void *take_bytes, size_t size);
 void tow_ctl_client_on_disconnect(tow_ctl_client_t *client, tow_status_t cause);
+/* Call when the list of clients has changed. */
+void tow_ctl_clients_watch_idle(tow_controller_t *controller);
+void tow_ctl_clients_on_idle_timer(tow_timer_t *timer);
 void tow_ctl_clients_close(tow_controller_t *controller, tow_status_t reason);
 /* For a simulated process that has crashed: makes no calls to the env. */
 void tow_ctl_clients_discard(tow_controller_t *controller);

@@ -249,6 +249,7 @@ static void init_lists(tow_controller_t *controller)
     controller->workers.release_timer.fire = tow_ctl_workers_on_release_timer;
     controller->stalls.timer.fire = tow_ctl_stall_on_timer;
     controller->reports.timer.fire = tow_ctl_reports_on_timeout;
+    controller->clients.idle_timer.fire = tow_ctl_clients_on_idle_timer;
 }
 
 static tow_status_t open_parts(tow_controller_t *controller)
@@ -293,6 +294,7 @@ tow_status_t tow_controller_open(tow_env_t *env,
                                  tow_controller_t **out_controller)
 {
     TOW_ASSERT(options->address != NULL && options->compiler != NULL);
+    TOW_ASSERT(options->idle_timeout_ns == 0 || options->idle != NULL);
     *out_controller = NULL;
     tow_controller_t *controller = tow_calloc(1, sizeof(*controller));
     if (controller == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -307,6 +309,7 @@ tow_status_t tow_controller_open(tow_env_t *env,
         return tow_status_annotate(status, "opening the controller at %s",
                                    options->address);
     }
+    tow_ctl_clients_watch_idle(controller);
     *out_controller = controller;
     return TOW_OK;
 }
@@ -382,6 +385,7 @@ void tow_controller_close(tow_controller_t *controller, tow_closed_t closed)
     tow_env_timer_stop(controller->env, &controller->workers.release_timer);
     tow_env_timer_stop(controller->env, &controller->stalls.timer);
     tow_env_timer_stop(controller->env, &controller->reports.timer);
+    tow_env_timer_stop(controller->env, &controller->clients.idle_timer);
     tow_status_t reason =
         TOW_ERROR(TOW_UNAVAILABLE, "the controller is shutting down");
     if (controller->turn_end_is_posted) controller->closing_count++;

@@ -31,6 +31,10 @@ typedef struct tow_controller_options {
     uint32_t relay_above;
     uint32_t relay_fanout;
     tow_session_limits_t limits;
+    /* Called when there has been no client for this long; 0: never. */
+    int64_t idle_timeout_ns;
+    void (*idle)(void *context);
+    void *context;
 } tow_controller_options_t;
 
 tow_status_t tow_controller_open(tow_env_t *env,

@@ -88,6 +88,32 @@ static void sessions_with_an_invalid_first_message_are_rejected(void **state)
 
 /* -- Slices ---------------------------------------------------------------------- */
 
+static void count_idle(void *context)
+{
+    (*(int *)context)++;
+}
+
+static void a_controller_without_clients_is_idle(void **state)
+{
+    (void)state;
+    int idle_count = 0;
+    cluster_fixture_t cluster = {.options = {.idle_timeout_ns = 20 * SECOND,
+                                             .idle = count_idle,
+                                             .context = &idle_count}};
+    cluster_open(&cluster);
+    worker_make(&cluster, 1); /* Not a client. */
+    run_for(&cluster, 15 * SECOND);
+    peer_t *client = client_make(&cluster, "client/1");
+    run_for(&cluster, 60 * SECOND);
+    assert_int_equal(idle_count, 0);
+    peer_crash(client);
+    run_for(&cluster, 15 * SECOND);
+    assert_int_equal(idle_count, 0);
+    run_for(&cluster, 10 * SECOND);
+    assert_int_equal(idle_count, 1);
+    cluster_close(&cluster);
+}
+
 static void slices_name_their_devices(void **state)
 {
     (void)state;
@@ -359,6 +385,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_worker_with_a_process_number_in_use_is_refused),
     cmocka_unit_test(a_disconnected_worker_joins_again),
     cmocka_unit_test(sessions_with_an_invalid_first_message_are_rejected),
+    cmocka_unit_test(a_controller_without_clients_is_idle),
     cmocka_unit_test(slices_name_their_devices),
     cmocka_unit_test(reusing_a_slice_id_ends_the_session),
     cmocka_unit_test(equal_functions_are_compiled_once),

@@ -6,6 +6,7 @@
 #include "device/compiler/direct.h"
 #include "device/sim/sim_device.h"
 #include "device/xla_cpu/xla_cpu.h"
+#include "env/tuning.h"
 #include "supervisor/adapter.h"
 
 #define PATH_SIZE 4096
@@ -87,6 +88,12 @@ static tow_status_t open_child(tow_controller_service_t *service,
 
 /* -- Opening and closing -------------------------------------------------------- */
 
+static void stop_daemon(void *context)
+{
+    tow_daemon_t *daemon = context;
+    tow_net_stop(daemon->net);
+}
+
 tow_status_t tow_controller_service_open(
     tow_controller_service_t *service, tow_daemon_t *daemon,
     const tow_controller_service_options_t *options)
@@ -100,7 +107,10 @@ tow_status_t tow_controller_service_open(
         .address = options->address,
         .compiler = service->compiler,
         .relay_above = (uint32_t)options->relay_above,
-        .relay_fanout = (uint32_t)options->relay_group};
+        .relay_fanout = (uint32_t)options->relay_group,
+        .idle_timeout_ns = (int64_t)options->idle_timeout_s * TOW_NS_PER_S,
+        .idle = stop_daemon,
+        .context = daemon};
     return tow_controller_open(env, &controller, &service->controller);
 }
 

@@ -27,6 +27,7 @@ typedef struct tow_controller_service_options {
     uint64_t relay_above, relay_group; /* 0: the defaults */
     uint64_t fork_server_fd;           /* 0: none */
     bool use_compile_cache;
+    uint64_t idle_timeout_s; /* without clients, the daemon ends; 0: never */
 } tow_controller_service_options_t;
 
 /* Call tow_controller_service_close also after an error. */

@@ -128,7 +128,7 @@ static void check(const supervisor_t *supervisor)
 typedef struct command {
     char *items[ARGUMENT_COUNT_MAX + 1];
     size_t count;
-    char texts[4][32]; /* storage of numbers */
+    char texts[8][32]; /* storage of numbers */
     size_t text_count;
     char island[32];
 } command_line_t;
@@ -200,6 +200,8 @@ static void add_controller(command_line_t *command,
                            const tow_supervisor_options_t *options)
 {
     if (options->use_compile_cache) add(command, "--compile-cache");
+    if (options->idle_timeout_s > 0)
+        add_number(command, "--idle-timeout", options->idle_timeout_s);
     if (!uses_xla(options)) return;
     add(command, "--launcher-fd");
     add(command, "4");
@@ -413,6 +415,13 @@ static void on_child_exit(supervisor_t *supervisor, child_t *child,
         quote_log(supervisor, child, quoted);
         fail(supervisor,
              TOW_ERROR(TOW_UNAVAILABLE, "%s %s: %s", child->name, how, quoted));
+        return;
+    }
+    if (child->is_controller && exit_status == 0 &&
+        supervisor->options->idle_timeout_s > 0) {
+        log_line("no client for %llu s: the cluster stops",
+                 (unsigned long long)supervisor->options->idle_timeout_s);
+        supervisor->is_stopping = true;
         return;
     }
     schedule_restart(child);

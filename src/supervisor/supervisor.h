@@ -33,6 +33,8 @@ typedef struct tow_supervisor_options {
     /* As for `tow controller`; 0: its defaults. */
     uint64_t relay_above, relay_group;
     bool use_compile_cache; /* of the controller, on disk */
+    /* The cluster stops when it has had no client for this long; 0: never. */
+    uint64_t idle_timeout_s;
     /* The only worker runs the controller in its process: faster, but the death
      * of the worker ends all sessions. */
     bool is_joint;
@@ -44,7 +46,7 @@ typedef struct tow_supervisor_options {
 } tow_supervisor_options_t;
 
 /* Starts the cluster, reports that it is ready, supervises it until SIGTERM,
- * SIGINT, SIGHUP or the end of follow_fd, and stops it. A process that dies is
+ * SIGINT, SIGHUP, the end of follow_fd or the idle timeout, and stops it. A process that dies is
  * restarted after a delay: a worker with a new process number, the controller
  * on the same address. An error: the cluster did not start. */
 tow_status_t tow_supervisor_run(const tow_supervisor_options_t *options)

@@ -350,7 +350,8 @@ static tow_status_t open_controller(worker_service_t *self)
             .plugin = a->plugin,
             .model = a->model,
             .fork_server_fd = a->fork_server_fd,
-            .use_compile_cache = a->use_compile_cache};
+            .use_compile_cache = a->use_compile_cache,
+            .idle_timeout_s = a->idle_timeout_s};
         TOW_RETURN_IF_ERROR(tow_controller_service_open(
             &self->controller, &self->daemon, &options));
         address = tow_controller_address(self->controller.controller);

@@ -35,6 +35,7 @@ typedef struct tow_worker_service_options {
     bool has_controller;
     bool use_compile_cache;  /* of that controller */
     uint64_t fork_server_fd; /* of that controller; 0: none */
+    uint64_t idle_timeout_s; /* of that controller; 0: never */
 } tow_worker_service_options_t;
 
 /* Runs until a signal ends the process. An error: the worker could not open its

@@ -25,6 +25,7 @@ enum {
     OPTION_LAUNCHER_FD,
     OPTION_COMPILE_CACHE,
     OPTION_SPIN,
+    OPTION_IDLE_TIMEOUT,
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -54,6 +55,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_SPIN:
         a->spin_us = tow_command_number(state, "spin", argument, 1, 10000);
+        return 0;
+    case OPTION_IDLE_TIMEOUT:
+        a->service.idle_timeout_s =
+            tow_command_number(state, "idle-timeout", argument, 1, UINT32_MAX);
         return 0;
     case OPTION_READY_FD:
         a->ready_fd =
@@ -124,6 +129,8 @@ int tow_command_controller(int argc, char **argv)
         {"spin", OPTION_SPIN, "US", 0,
          "Poll for messages for this many microseconds before sleeping (50)",
          0},
+        {"idle-timeout", OPTION_IDLE_TIMEOUT, "SECONDS", 0,
+         "Exit when there has been no client for this long (never)", 0},
         {"launcher-fd", OPTION_LAUNCHER_FD, "N", 0,
          "Socket to `tow up`, which forks compilers that have XLA loaded", 0},
         {0},

@@ -45,6 +45,7 @@ enum {
     OPTION_HOST_MEMORY,
     OPTION_COMPILE_CACHE,
     OPTION_JOINT,
+    OPTION_IDLE_TIMEOUT,
     OPTION_ENDED,
 };
 
@@ -63,6 +64,10 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
     case OPTION_HOST_MEMORY:
         a->options.host_bytes =
             tow_command_number(state, "host-memory", argument, 0, INT64_MAX);
+        return 0;
+    case OPTION_IDLE_TIMEOUT:
+        a->options.idle_timeout_s =
+            tow_command_number(state, "idle-timeout", argument, 1, UINT32_MAX);
         return 0;
     case OPTION_FOLLOW_FD:
         a->options.follow_fd =
@@ -340,6 +345,8 @@ int tow_command_up(int argc, char **argv)
          "Folder for state, token and logs (default: XDG_RUNTIME_DIR/towpath, or "
          "/tmp/towpath-UID)",
          0},
+        {"idle-timeout", OPTION_IDLE_TIMEOUT, "SECONDS", 0,
+         "Stop the cluster when it has had no client for this long (never)", 0},
         {"foreground", 'f', NULL, 0,
          "Run in the foreground until SIGTERM or SIGINT", 0},
         {"ready-fd", OPTION_READY_FD, "N", 0,

@@ -19,6 +19,7 @@ enum {
     OPTION_WITH_CONTROLLER,
     OPTION_COMPILE_CACHE,
     OPTION_LAUNCHER_FD,
+    OPTION_IDLE_TIMEOUT,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -36,6 +37,10 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
         a->fork_server_fd =
             tow_command_number(state, "launcher-fd", argument, 3, 1 << 20);
         return 0;
+    case OPTION_IDLE_TIMEOUT:
+        a->idle_timeout_s =
+            tow_command_number(state, "idle-timeout", argument, 1, UINT32_MAX);
+        return 0;
     case OPTION_READY_FD:
         a->ready_fd =
             tow_command_number(state, "ready-fd", argument, 0, 1 << 20);
@@ -49,9 +54,10 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
         if (a->plugin != NULL && a->model != NULL)
             argp_error(state, "--plugin and --simulated exclude each other");
         if (!a->has_controller &&
-            (a->use_compile_cache || a->fork_server_fd != 0))
-            argp_error(state, "--compile-cache and --launcher-fd need "
-                              "--with-controller");
+            (a->use_compile_cache || a->fork_server_fd != 0 ||
+             a->idle_timeout_s != 0))
+            argp_error(state, "--compile-cache, --launcher-fd and "
+                              "--idle-timeout need --with-controller");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -123,6 +129,8 @@ int tow_command_worker(int argc, char **argv)
          "cluster of one worker",
          0},
         {"compile-cache", OPTION_COMPILE_CACHE, 0, 0,
+         "With --with-controller: as for `tow controller`", 0},
+        {"idle-timeout", OPTION_IDLE_TIMEOUT, "SECONDS", 0,
          "With --with-controller: as for `tow controller`", 0},
         {"launcher-fd", OPTION_LAUNCHER_FD, "N", 0,
          "With --with-controller: as for `tow controller`", 0},

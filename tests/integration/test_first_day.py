@@ -10,6 +10,7 @@ import tempfile
 import pytest
 
 from jax_script import NEEDS_THE_PLUGIN, finish, start_python
+from test_cluster import Cluster, is_alive, tree, wait_until
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 pytestmark = NEEDS_THE_PLUGIN
@@ -70,6 +71,18 @@ def test_a_cluster_that_was_killed_is_not_found(tow):
         assert "local cluster" in told(done)[0], done.stderr
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("more", [(), ("--joint",)], ids=["apart", "joint"])
+def test_a_cluster_without_clients_ends_after_its_idle_timeout(tow, more):
+    cluster = Cluster(tow, "--devices", "1", "--idle-timeout", "1", *more)
+    pids = tree(cluster.pid)
+    try:
+        wait_until("the cluster has ended", lambda: not any(map(is_alive, pids)))
+        assert "no client for 1 s" in (cluster.folder / "up.log").read_text()
+        assert not (cluster.folder / "cluster.json").exists()
+    finally:
+        shutil.rmtree(cluster.folder, ignore_errors=True)
 
 
 def test_tow_env_prints_what_a_client_exports(tow, runtime):
