@@ -177,8 +177,9 @@ static tow_status_t dial(const tow_client_options_t *options,
     tow_security_t *security = tow_calloc(1, sizeof(*security));
     if (security == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_locked_net_t *net = NULL;
-    tow_status_t status = tow_local_cluster_security(options->token_file,
-                                                     target->address, security);
+    tow_status_t status =
+        tow_local_cluster_security(options->token_file, target->address,
+                                   TOW_CREDENTIALS_TO_DIAL, security);
     if (status == TOW_OK && !security->has_token)
         status = no_token_error(target->address);
     if (status == TOW_OK)

@@ -165,11 +165,11 @@ static void on_disconnect(void *context, tow_session_t *session,
     tow_client_t *client = context;
     const bool was_there =
         client->opening.settled && client->disconnect_cause == TOW_OK;
-    tow_client_on_disconnect(client, was_there
-                                         ? TOW_ERROR(TOW_UNAVAILABLE,
-                                                     "the cluster is gone: %s",
-                                                     tow_status_message(cause))
-                                         : tow_status_retain(cause));
+    tow_client_on_disconnect(
+        client, was_there
+                    ? TOW_ERROR(TOW_UNAVAILABLE, "the cluster is gone: %s (%s)",
+                                tow_status_message(cause), client->address)
+                    : tow_status_retain(cause));
 }
 
 static void opened(tow_client_t *client, const tow_msg_client_opened_t *message)
@@ -190,6 +190,10 @@ static tow_status_t handle(tow_client_t *client, uint32_t type,
     switch (type) {
     case TOW_MESSAGE_RUNS_DONE:
         tow_client_runs_done(client, AS(runs_done));
+        break;
+    case TOW_MESSAGE_LANE_INVITE:
+        tow_env_lane_prepare(client->env, AS(lane_invite)->lane_address.data,
+                             AS(lane_invite)->lane_address.len);
         break;
     case TOW_MESSAGE_GET_DONE:
         tow_client_download_done(client, AS(get_done));

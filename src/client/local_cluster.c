@@ -541,21 +541,36 @@ static bool find_token(const char *address, char path[PATH_SIZE])
     return is_file(path);
 }
 
-static tow_status_t load_authority(const char *token_file,
-                                   tow_security_t *security)
+/* The path of a file beside the token, or NULL if there is none. */
+static const char *beside(const char *token_file, const char *name,
+                          char path[PATH_SIZE])
 {
-    char path[PATH_SIZE];
     const char *slash = strrchr(token_file, '/');
     const int length = slash != NULL ? (int)(slash - token_file) : 1;
-    snprintf(path, sizeof(path), "%.*s/cert.pem", length,
-             slash != NULL ? token_file : ".");
-    if (!is_file(path)) return TOW_OK;
-    const tow_tls_options_t options = {.authority_path = path};
+    snprintf(path, PATH_SIZE, "%.*s/%s", length,
+             slash != NULL ? token_file : ".", name);
+    return is_file(path) ? path : NULL;
+}
+
+static tow_status_t load_tls(const char *token_file, tow_credentials_use_t use,
+                             tow_security_t *security)
+{
+    char certificate[PATH_SIZE], key[PATH_SIZE];
+    tow_tls_options_t options = {
+        .authority_path = beside(token_file, "cert.pem", certificate)};
+    if (use == TOW_CREDENTIALS_TO_LISTEN) {
+        options.makes_certificate = true;
+        options.key_path = options.authority_path != NULL
+                               ? beside(token_file, "key.pem", key)
+                               : NULL;
+        if (options.key_path != NULL) options.certificate_path = certificate;
+    }
     return tow_tls_context_create(&options, &security->tls);
 }
 
 tow_status_t tow_local_cluster_security(const char *token_file,
                                         const char *address,
+                                        tow_credentials_use_t use,
                                         tow_security_t *out_security)
 {
     *out_security = (tow_security_t){0};
@@ -567,7 +582,8 @@ tow_status_t tow_local_cluster_security(const char *token_file,
     }
     TOW_RETURN_IF_ERROR(tow_token_load(token_file, &out_security->token));
     out_security->has_token = true;
-    return load_authority(token_file, out_security);
+    if (strncmp(address, "tls:", 4) != 0) return TOW_OK;
+    return load_tls(token_file, use, out_security);
 }
 
 uint64_t tow_local_cluster_random(void)

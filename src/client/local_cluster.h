@@ -32,13 +32,22 @@ void tow_local_cluster_stop(tow_local_cluster_t *cluster);
  * XDG_RUNTIME_DIR/towpath, or /tmp/towpath-UID. */
 void tow_local_cluster_run_folder(char *path, size_t capacity);
 
-/* The credentials to dial `address`: the token of `token_file`; or, if that
+typedef enum tow_credentials_use {
+    TOW_CREDENTIALS_TO_DIAL,
+    TOW_CREDENTIALS_TO_LISTEN, /* and to dial */
+} tow_credentials_use_t;
+
+/* The credentials for `address`: the token of `token_file`; or, if that
  * is NULL, of TOW_TOKEN_FILE; beside the socket of a "unix:" address; in
  * ~/.config/towpath; or of a cluster that `tow up` started: the first of these
- * that there is, and no token if there is none. A cert.pem beside the token is
- * whom TLS believes. tow_tls_context_destroy(out_security->tls). */
+ * that there is, and no token if there is none. For a tls: address, diallers
+ * trust the cert.pem beside the token; without one the token alone
+ * authenticates. Listeners present it if key.pem is there too, and otherwise a
+ * certificate made for this process.
+ * tow_tls_context_destroy(out_security->tls). */
 tow_status_t tow_local_cluster_security(const char *token_file,
                                         const char *address,
+                                        tow_credentials_use_t use,
                                         tow_security_t *out_security)
     TOW_MUST_USE;
 /* A random number, to make names unique. */

@@ -530,6 +530,16 @@ static void shard_arrived(void *context, tow_region_t *region,
     end_request(request, TOW_OK);
 }
 
+/* Whether workers may be unable to open a lane to us, because we do not listen.
+ * Those of a cluster that is reached by a Unix socket are on this host, and
+ * use shared memory. */
+static bool must_dial_workers(const tow_client_t *client)
+{
+    return tow_env_lanes_need_preparation(client->env) &&
+           (strncmp(client->address, "unix:", 5) != 0 ||
+            !tow_env_can_share(client->env));
+}
+
 static tow_status_t open_region(request_t *request,
                                 tow_msg_lane_target_t *target)
 {
@@ -547,6 +557,7 @@ static tow_status_t open_region(request_t *request,
     tow_region_key_t key = tow_region_key(request->region);
     target->region_id = key.id;
     target->region_secret = key.secret;
+    target->dials = must_dial_workers(request->client);
     return TOW_OK;
 }
 

@@ -180,7 +180,7 @@ static void an_answer_for_a_disconnected_worker_is_discarded(void **state)
     send_call(&fixture, fixture.run, 1, "", 0);
     uint64_t call = EXPECT(fixture.client, CALLBACK, callback)->call;
     peer_leave(fixture.worker);
-    expect_run_failed(fixture.client, 7, TOW_UNAVAILABLE, "gone");
+    expect_run_failed(fixture.client, 7, TOW_UNAVAILABLE, "left");
     send_answer(fixture.client, call, NULL);
     cluster_close(&fixture.cluster);
 }

@@ -235,6 +235,7 @@ static void check_records(const tow_controller_t *controller)
     /* Runs that could not be sent are in another list until the turn ends. */
     TOW_ASSERT(tow_list_is_empty(&controller->runs.unsendable));
     check_workers(controller);
+    tow_ctl_roster_check(controller);
     const counts_t counts = check_clients(controller);
     check_mappings(controller);
     check_codes(controller);

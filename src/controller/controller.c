@@ -104,11 +104,15 @@ static void refuse(void *context, tow_ticket_t *ticket,
 typedef struct pending {
     tow_controller_t *controller;
     tow_session_t *session; /* owned */
+    /* Reserved for the worker that will join; NULL: none. Borrowed. */
+    tow_ctl_place_t *place;
     tow_list_t node;
 } pending_session_t;
 
 static void free_pending(pending_session_t *pending)
 {
+    if (pending->place != NULL)
+        tow_ctl_place_release(pending->controller, pending->place);
     tow_list_remove(&pending->node);
     tow_free(pending);
 }
@@ -180,6 +184,29 @@ static void take_worker(pending_session_t *pending,
         refuse_worker(pending, status);
 }
 
+/* The session stays open while the worker opens its devices, and holds the
+ * reservation. */
+static void enrol_worker(pending_session_t *pending,
+                         const tow_msg_worker_enrol_t *enrol)
+{
+    tow_controller_t *controller = pending->controller;
+    tow_msg_worker_enrol_t answer = TOW_MSG_WORKER_ENROL_INIT;
+    tow_status_t status = tow_ctl_place_reserve(
+        controller, enrol, pending->session, &pending->place);
+    tow_msg_failure_t failure = tow_failure_of(status);
+    if (status == TOW_OK) {
+        answer.host = pending->place->host;
+        answer.name = pending->place->name;
+        answer.has_process = true;
+        answer.process = pending->place->process;
+    } else {
+        answer.failure = &failure;
+    }
+    (void)!tow_session_send(pending->session, TOW_MESSAGE_WORKER_ENROL,
+                            &answer.base);
+    if (status != TOW_OK) reject_session(pending, status);
+}
+
 static void on_pending_message(void *context, tow_session_t *session,
                                const tow_message_t *message)
 {
@@ -196,12 +223,15 @@ static void on_pending_message(void *context, tow_session_t *session,
         take_client(pending, (const tow_msg_client_open_t *)body);
     else if (message->type == TOW_MESSAGE_WORKER_JOIN)
         take_worker(pending, (const tow_msg_worker_join_t *)body);
+    else if (message->type == TOW_MESSAGE_WORKER_ENROL &&
+             pending->place == NULL)
+        enrol_worker(pending, (const tow_msg_worker_enrol_t *)body);
     else
         reject_session(pending,
                        TOW_ERROR(TOW_FAILED_PRECONDITION,
                                  "the first message of %s is %s: a client "
                                  "sends ClientOpen first, a worker "
-                                 "WorkerJoin",
+                                 "WorkerEnrol or WorkerJoin",
                                  tow_session_peer(session)->name,
                                  tow_message_type_name(message->type)));
 }
@@ -236,6 +266,7 @@ static void init_lists(tow_controller_t *controller)
 {
     tow_list_init(&controller->pending_sessions);
     tow_list_init(&controller->workers.list);
+    tow_ctl_roster_init(controller);
     tow_list_init(&controller->clients.list);
     tow_list_init(&controller->programs.list);
     tow_list_init(&controller->codes.list);
@@ -357,6 +388,7 @@ void tow_controller_destroy(tow_controller_t *controller)
     tow_map_deinit(&controller->gets.by_number);
     tow_map_deinit(&controller->programs.executable_by_id);
     tow_names_deinit(&controller->mappings.by_key);
+    tow_ctl_roster_deinit(controller);
     tow_arena_deinit(&controller->arena);
     tow_free(controller);
 }

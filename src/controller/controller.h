@@ -30,6 +30,13 @@ typedef struct tow_controller_options {
      * relays. */
     uint32_t relay_above;
     uint32_t relay_fanout;
+    /* The names worker-0, worker-1, ... and the process numbers below this are
+     * those of workers that join without enrolling. */
+    uint32_t own_worker_count;
+    /* Workers that enrol get process numbers from here on. A controller that
+     * takes the place of an earlier one starts above the numbers of that one,
+     * because its workers may not have returned yet. */
+    uint32_t first_process;
     tow_session_limits_t limits;
     /* Called when there has been no client for this long; 0: never. */
     int64_t idle_timeout_ns;

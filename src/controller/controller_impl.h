@@ -4,6 +4,7 @@
  *   controller.c       sessions arrive; the end of a turn
  *   check.c            invariants of all records
  *   worker.c           workers: joining, messages, disconnection
+ *   roster.c           names and process numbers of workers
  *   client.c           clients: messages, disconnection
  *   blob.c             blobs that no message has named yet
  *   slice.c            slices: opening and closing
@@ -39,6 +40,7 @@
 #include "controller/program_impl.h"
 #include "controller/put_impl.h"
 #include "controller/report_impl.h"
+#include "controller/roster_impl.h"
 #include "controller/run_impl.h"
 #include "controller/spill_impl.h"
 #include "controller/stall_impl.h"
@@ -61,6 +63,7 @@ struct tow_controller {
 
     tow_list_t pending_sessions; /* not identified yet */
     tow_ctl_workers_t workers;
+    tow_ctl_roster_t roster;
     tow_ctl_clients_t clients;
     tow_ctl_mappings_t mappings;
     tow_ctl_codes_t codes;

@@ -46,6 +46,19 @@ static void a_worker_with_a_process_number_in_use_is_refused(void **state)
     cluster_close(&cluster);
 }
 
+static void a_worker_that_leaves_is_reported_at_once(void **state)
+{
+    (void)state;
+    cluster_fixture_t cluster = {0};
+    cluster_open(&cluster);
+    peer_t *first = worker_make(&cluster, 1);
+    peer_t *second = worker_make(&cluster, 2);
+    peer_leave(second); /* 0.1 s: no lease expires. */
+    expect_failure(EXPECT(first, PEER_DISCONNECTED, peer_disconnected)->failure,
+                   TOW_UNAVAILABLE, "worker worker/2 on host host left");
+    cluster_close(&cluster);
+}
+
 static void a_disconnected_worker_joins_again(void **state)
 {
     (void)state;
@@ -383,6 +396,7 @@ static void a_controller_crashes_with_work_under_way(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(workers_are_introduced_to_each_other),
     cmocka_unit_test(a_worker_with_a_process_number_in_use_is_refused),
+    cmocka_unit_test(a_worker_that_leaves_is_reported_at_once),
     cmocka_unit_test(a_disconnected_worker_joins_again),
     cmocka_unit_test(sessions_with_an_invalid_first_message_are_rejected),
     cmocka_unit_test(a_controller_without_clients_is_idle),

@@ -56,6 +56,15 @@ void tow_ctl_get_fail(tow_ctl_get_t *get, tow_status_t take_status)
     tow_status_release(take_status);
 }
 
+/* The client cannot be dialled: it prepares for the worker's lane. */
+static void invite(const tow_ctl_get_t *get, const tow_ctl_worker_t *worker)
+{
+    tow_msg_lane_invite_t invite = TOW_MSG_LANE_INVITE_INIT;
+    if (get->client == NULL || worker->peer.mail == NULL) return;
+    invite.lane_address = worker->peer.mail->lane_address;
+    tow_ctl_client_send(get->client, TOW_MESSAGE_LANE_INVITE, &invite.base);
+}
+
 void tow_ctl_get_send(tow_ctl_get_t *get)
 {
     const tow_ctl_mapping_t *mapping = get->object->placement->context;
@@ -68,6 +77,7 @@ void tow_ctl_get_send(tow_ctl_get_t *get)
     }
     get->worker = worker;
     tow_ctl_worker_retain(worker);
+    if (get->has_target && get->target.dials) invite(get, worker);
     tow_msg_shard_get_t message = TOW_MSG_SHARD_GET_INIT;
     message.request = get->number;
     message.object = get->object->id.value;

@@ -225,6 +225,11 @@ static tow_status_t check_argument(const tow_ctl_client_t *client,
         (object->placement != argument->mapping->placement ||
          !tow_shape_equal(&object->shape, &argument->shape)))
         return tow_status_retain(object->error);
+    /* Another slice of the program may still be without devices: then it was not
+     * lowered again, and this argument's slice may have been mapped anew. */
+    if (object->placement != argument->mapping->placement &&
+        argument->mapping->placement->disconnected)
+        return tow_ctl_mapping_status(argument->mapping);
     if (object->placement != argument->mapping->placement)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "argument %zu of program '%s': object %llu is on "

@@ -10,6 +10,9 @@
 /* Blobs of a worker that no message has named yet: the callbacks that it may
  * have under way, and reports. */
 #define TOW_WORKER_BLOBS_MAX 1100u
+/* Names of workers that have left, for those that return: the one that left
+ * first is forgotten. 200 bytes each. */
+#define TOW_PLACES_LEFT_MAX 4096u
 /* Limits for each client: far above what JAX needs, far below what would harm
  * the controller. */
 #define TOW_CLIENT_SLICES_MAX    4096u

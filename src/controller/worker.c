@@ -136,18 +136,21 @@ void tow_ctl_workers_on_release_timer(tow_timer_t *timer)
 static bool copy_peer(tow_ctl_worker_t *worker,
                       const tow_msg_worker_join_t *join)
 {
+    const char *handshake_name = tow_session_peer(worker->session)->name;
     tow_msg_peer_t *peer = &worker->peer;
     *peer = (tow_msg_peer_t)TOW_MSG_PEER_INIT;
     const tow_msg_lane_target_t *mail = join->mail;
     size_t host_size = strlen(join->host) + 1;
     size_t door_size = strlen(join->listen_address) + 1;
+    size_t handshake_size = strlen(handshake_name) + 1;
     size_t lane_size = mail != NULL ? mail->lane_address.len : 0;
     uint8_t *bytes = tow_malloc(sizeof(tow_msg_lane_target_t) + lane_size +
-                                host_size + door_size);
+                                host_size + door_size + handshake_size);
     if (bytes == NULL) return false;
     worker->peer_bytes = bytes;
     peer->process = join->process;
     peer->device_count = (uint32_t)join->n_devices;
+    peer->memory = join->memory;
     peer->name = worker->name;
     uint8_t *text = bytes + sizeof(tow_msg_lane_target_t);
     if (mail != NULL) {
@@ -161,6 +164,8 @@ static bool copy_peer(tow_ctl_worker_t *worker,
     peer->host = (char *)text + lane_size;
     peer->listen_address = peer->host + host_size;
     memcpy(peer->listen_address, join->listen_address, door_size);
+    peer->handshake_name = peer->listen_address + door_size;
+    memcpy(peer->handshake_name, handshake_name, handshake_size);
     return true;
 }
 
@@ -209,7 +214,7 @@ static const tow_session_handler_t worker_handler = {
 };
 
 static tow_ctl_worker_t *make_worker(tow_controller_t *controller,
-                                     tow_session_t *session,
+                                     tow_session_t *session, const char *name,
                                      const tow_msg_worker_join_t *join)
 {
     tow_ctl_worker_t *worker = tow_calloc(1, sizeof(*worker));
@@ -218,7 +223,7 @@ static tow_ctl_worker_t *make_worker(tow_controller_t *controller,
     worker->session = session;
     worker->reference_count = 1;
     worker->process = join->process;
-    worker->name = tow_strdup(tow_session_peer(session)->name);
+    worker->name = tow_strdup(name);
     tow_list_init(&worker->node);
     if (worker->name != NULL && copy_peer(worker, join)) return worker;
     free_worker(worker);
@@ -240,7 +245,11 @@ tow_status_t tow_ctl_worker_join(tow_controller_t *controller,
                                  tow_session_t *session,
                                  const tow_msg_worker_join_t *join)
 {
-    tow_ctl_worker_t *worker = make_worker(controller, session, join);
+    const tow_peer_t *peer = tow_session_peer(session);
+    const char *name = join->name[0] != '\0' ? join->name : peer->name;
+    TOW_RETURN_IF_ERROR(
+        tow_ctl_roster_check_join(controller, name, join->process, peer));
+    tow_ctl_worker_t *worker = make_worker(controller, session, name, join);
     if (worker == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = tow_resource_add_worker(
         controller->resource, worker->name, join, worker, &worker->entry);
@@ -249,6 +258,7 @@ tow_status_t tow_ctl_worker_join(tow_controller_t *controller,
                                       worker->entry->island->number);
         if (status == TOW_OK)
             status = add_memory(controller, worker, join->host_bytes);
+        if (status == TOW_OK) status = tow_ctl_roster_join(worker, join);
         if (status != TOW_OK)
             tow_resource_remove_worker(controller->resource, worker->entry);
     }
@@ -301,6 +311,20 @@ static void fail_accounts(tow_controller_t *controller,
     tow_host_memory_on_disconnect(worker->memory);
 }
 
+/* Why everything on its devices fails. */
+static tow_status_t describe_loss(const tow_ctl_worker_t *worker,
+                                  tow_status_t cause)
+{
+    /* It closed its session without a reason: its process was asked to end. */
+    if (tow_status_code(cause) == TOW_CANCELLED)
+        return TOW_ERROR(TOW_UNAVAILABLE,
+                         "worker %s on host %s left: its process was ended",
+                         worker->name, worker->entry->host);
+    return TOW_ERROR(TOW_UNAVAILABLE, "worker %s on host %s is gone: %s",
+                     worker->name, worker->entry->host,
+                     tow_status_message(cause));
+}
+
 /* Runs come first, so that their results fail with errors of their own; then
  * what the runs used. */
 void tow_ctl_worker_on_disconnect(tow_ctl_worker_t *worker, tow_status_t cause)
@@ -310,10 +334,9 @@ void tow_ctl_worker_on_disconnect(tow_ctl_worker_t *worker, tow_status_t cause)
     if (session == NULL || controller->is_closing) return;
     worker->session = NULL;
     tow_list_remove(&worker->node);
+    tow_ctl_roster_leave(worker);
     controller->workers.membership_number++;
-    tow_status_t lost =
-        TOW_ERROR(TOW_UNAVAILABLE, "worker %s on host %s is gone: %s",
-                  worker->name, worker->entry->host, tow_status_message(cause));
+    tow_status_t lost = describe_loss(worker, cause);
     tow_log(&controller->env->log, TOW_LOG_WARN, "worker disconnected",
             TOW_F_STR("worker", worker->name),
             TOW_F_STR("why", tow_status_message(cause)));

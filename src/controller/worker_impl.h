@@ -20,6 +20,7 @@ struct tow_ctl_worker {
     tow_controller_t *controller;
     tow_session_t *session;       /* NULL: disconnected */
     tow_resource_worker_t *entry; /* borrowed; NULL: not joined yet, or gone */
+    tow_ctl_place_t *place;       /* borrowed; NULL: as `entry` */
     uint32_t reference_count;
     uint32_t process;
     char *name; /* owned */

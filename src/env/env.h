@@ -24,7 +24,8 @@
  * closes the link.
  *
  * Lanes carry the data plane: datagrams and bulk writes to a peer whose lane
- * address arrived over a link. A datagram arrives unaltered or not at all, and
+ * address arrived over a link. A peer that does not listen cannot be dialled:
+ * it must prepare for our lane (tow_env_lane_prepare). A datagram arrives unaltered or not at all, and
  * may be duplicated or reordered. A bulk write copies bytes into a region that
  * the peer opened, or shares them without a copy; see tow_lane_write. The env
  * does not infer from a lane that a peer is dead: the control plane decides
@@ -189,12 +190,18 @@ typedef struct tow_connect_options {
     const char *address;
     /* If not NULL, the handshake with a peer of any other name fails. */
     const char *expected_name;
+    /* The address came over an authenticated link, not from a user. The peer's
+     * certificate then need not name its host: the token authenticates it. */
+    bool is_announced;
     const tow_link_handler_t *handler;
     void *context;
 } tow_connect_options_t;
 
 typedef struct tow_listen_options {
     const char *address; /* as above; with port 0 the system chooses one */
+    /* Peers may also dial here to carry their lanes and ours. The address
+     * becomes part of our lane address. */
+    bool carries_lanes;
     /* An authenticated peer has connected. The callback sets the link's handler
      * and context; `up` follows in a turn of its own. To reject the peer, close
      * the link instead. */
@@ -328,6 +335,8 @@ struct tow_env_ops {
     /* Lane and region entries are NULL in an env without a data plane. */
     void (*lane_address)(tow_env_t *env, const void **out_bytes,
                          size_t *out_size);
+    /* NULL in an env whose peers can all be dialled. */
+    void (*lane_prepare)(tow_env_t *env, const void *address, size_t size);
     void (*datagram_handler)(tow_env_t *env,
                              void (*arrived)(void *context, uint64_t channel,
                                              const void *bytes, size_t size),
@@ -490,6 +499,23 @@ static inline void tow_env_lane_address(tow_env_t *env, const void **out_bytes,
                                         size_t *out_size)
 {
     env->ops->lane_address(env, out_bytes, out_size);
+}
+
+/* Whether a peer that has our lane address can open a lane to us. If not, we
+ * must have prepared for it. */
+static inline bool tow_env_lanes_need_preparation(const tow_env_t *env)
+{
+    return env->ops->lane_prepare != NULL;
+}
+
+/* The peer with this lane address is about to open a lane to us: dials it if it
+ * cannot dial us. Bytes that are no lane address are ignored; if the peer
+ * cannot be reached, its lane fails. */
+static inline void tow_env_lane_prepare(tow_env_t *env, const void *address,
+                                        size_t size)
+{
+    if (env->ops->lane_prepare != NULL)
+        env->ops->lane_prepare(env, address, size);
 }
 
 /* Sets the handler for the datagrams of all peers. `channel` is a number that

@@ -150,6 +150,26 @@
  * 6.2 with 60, 6.0 with 240, which is faster under load. */
 #define TOW_NET_FRAGMENT_SHM_BYTES (64u << 10)
 #define TOW_NET_FRAGMENT_TCP_BYTES (240u << 10)
+/* A fragment on a trunk: encrypted in one go, 60 us. */
+#define TOW_NET_FRAGMENT_TRUNK_BYTES (256u << 10)
+/* Bytes that wait for the socket of a trunk, beyond which it takes no more
+ * messages; and from how many on they are sent before the end of the pass, so
+ * that the kernel works while we encrypt. */
+#define TOW_NET_TRUNK_QUEUE_BYTES (256u << 10)
+#define TOW_NET_TRUNK_BATCH_BYTES (64u << 10)
+/* Bytes that one trunk reads from its socket per pass. */
+#define TOW_NET_TRUNK_READ_BYTES (512u << 10)
+/* How long a lane may take to open, from the first packet to the target's
+ * answer. Longer than the lease of a session (2.5 s): a frozen process is
+ * reported as such by its session. */
+#define TOW_NET_LANE_OPEN_NS (3 * TOW_NS_PER_S)
+/* Bytes on a trunk that stay unacknowledged for this long break it: TCP would
+ * retransmit for minutes. As long as the lease of a session. */
+#define TOW_NET_TRUNK_TIMEOUT_MS 2500
+/* A trunk that we dialled and that carries no lane is closed after this. */
+#define TOW_NET_TRUNK_IDLE_NS (30 * TOW_NS_PER_S)
+/* Trunks of one data plane; one more is refused. */
+#define TOW_NET_TRUNK_COUNT_MAX 16384
 /* Slots of a ring: 1 MiB for each lane that writes. Fewer than the 64 entries
  * of a process's receive queue in UCX. */
 #define TOW_NET_RING_SLOT_COUNT 16
@@ -165,6 +185,9 @@
  * before the loop polls other sources: 4 MiB on shared memory, about 400 us. */
 #define TOW_NET_PUMP_LANE_COUNT  16
 #define TOW_NET_PUMP_TOTAL_COUNT 64
+/* Fragments that one on a trunk counts for: 2 MiB before the loop polls other
+ * sources, about 2 ms. */
+#define TOW_NET_PUMP_TRUNK_COST 8
 /* A write of at least this size to a process of this host that may read our
  * memory is sent as a pull: one copy instead of two. Two processes on a busy
  * machine, us per write through the ring and by a pull: 64 KiB 12 and 15, 128

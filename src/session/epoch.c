@@ -346,6 +346,7 @@ tow_status_t tow_session_connect(tow_session_t *session)
         session->env,
         &(tow_connect_options_t){.address = session->address,
                                  .expected_name = session->expected_name,
+                                 .is_announced = session->is_announced,
                                  .handler = &link_handler,
                                  .context = session},
         &session->link);

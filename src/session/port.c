@@ -337,8 +337,10 @@ tow_status_t tow_session_listen(tow_env_t *env,
     tow_arena_init(&port->arena, TOW_SESSION_ARENA_BYTES_MAX);
     tow_status_t status = tow_env_listen(
         env,
-        &(tow_listen_options_t){
-            .address = options->address, .accept = on_accept, .context = port},
+        &(tow_listen_options_t){.address = options->address,
+                                .carries_lanes = options->carries_lanes,
+                                .accept = on_accept,
+                                .context = port},
         &port->listener);
     if (status != TOW_OK) {
         destroy(port);

@@ -191,6 +191,7 @@ static tow_status_t copy_texts(tow_session_t *session,
     session->address = tow_strdup(options->address);
     if (session->address == NULL)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    session->is_announced = options->is_announced;
     if (options->expected_name == NULL) return TOW_OK;
     session->expected_name = tow_strdup(options->expected_name);
     if (session->expected_name == NULL)

@@ -59,6 +59,7 @@ typedef struct tow_session_limits {
 typedef struct tow_session_dial_options {
     const char *address;
     const char *expected_name; /* NULL: any peer that passes the handshake */
+    bool is_announced;         /* as in tow_connect_options_t */
     /* Time to establish the first epoch; 0: the lease. Then `disconnected`
      * reports that the address does not answer, with the last reason. A peer
      * with another token fails it at once, with UNAUTHENTICATED. */
@@ -74,6 +75,7 @@ tow_status_t tow_session_dial(tow_env_t *env,
 
 typedef struct tow_session_listen_options {
     const char *address;
+    bool carries_lanes; /* as in tow_listen_options_t */
     tow_session_limits_t limits;
     uint32_t session_count_max; /* 0: the default; more are refused */
     /* A new session: set its handler with tow_session_accept, or close it to

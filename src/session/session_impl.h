@@ -54,6 +54,7 @@ struct tow_session {
     /* Of a dialler. */
     char *address;       /* owned; NULL: accepted, not dialled */
     char *expected_name; /* owned; may be NULL */
+    bool is_announced;
     int64_t connect_timeout_ns;
     int64_t connect_deadline_ns;
 

@@ -7,6 +7,13 @@
 #include "base/alloc.h"
 #include "device/compiler/direct.h"
 #include "device/host/sim.h"
+#include "session/tuning.h"
+#include "worker/enrol.h"
+
+#define PROCESSES_PER_START 4096
+/* How long a name may stay taken, as in supervisor/worker_service.c. */
+#define REFUSED_NS (2 * TOW_SESSION_LEASE_NS)
+#define RESTART_NS (10 * TOW_NS_PER_MS)
 
 /* -- Controllers ------------------------------------------------------------------ */
 
@@ -25,6 +32,13 @@ static void destroy_controller(void *machine)
     tow_free(self);
 }
 
+/* As `tow up` restarts a controller: above the numbers of the one before. */
+static uint32_t first_process(const tow_simcluster_role_t *role)
+{
+    if (role->start_count == NULL) return 0;
+    return PROCESSES_PER_START * (*role->start_count)++;
+}
+
 static tow_status_t open_controller(tow_env_t *env,
                                     const tow_simcluster_role_t *role,
                                     sim_controller_t *self)
@@ -37,6 +51,7 @@ static tow_status_t open_controller(tow_env_t *env,
         env,
         &(tow_controller_options_t){.address = role->controller,
                                     .relay_fanout = role->relay_fanout,
+                                    .first_process = first_process(role),
                                     .compiler = self->compiler},
         &self->controller);
 }
@@ -64,7 +79,11 @@ tow_controller_t *tow_simcluster_controller_of(const tow_sim_node_t *node)
 
 typedef struct sim_worker {
     const tow_simcluster_role_t *role;
-    tow_driver_t *driver;           /* owned */
+    tow_env_t *env;
+    int64_t refused_ns;             /* the first refusal; 0: none */
+    tow_enrolment_t *enrolment;     /* owned; NULL: none any more */
+    bool enrolment_ends;            /* it is closing */
+    tow_driver_t *driver;           /* owned; NULL: not enrolled yet */
     tow_host_runner_t *host_runner; /* owned */
     tow_worker_t *worker;
     /* Replaces the driver's table, to observe the order of gangs. */
@@ -104,29 +123,79 @@ static void install_check(sim_worker_t *self)
     self->driver->ops = &self->ops;
 }
 
+static void on_enrolment_closed(void *context)
+{
+    ((sim_worker_t *)context)->enrolment = NULL;
+}
+
+/* The process may crash before the enrolment has closed, and discards it then. */
+static void end_enrolment(sim_worker_t *self)
+{
+    if (self->enrolment == NULL || self->enrolment_ends) return;
+    self->enrolment_ends = true;
+    tow_enrolment_close(self->enrolment,
+                        (tow_closed_t){on_enrolment_closed, self});
+}
+
 /* The controller may have restarted, which restarts the numbers. */
-static void reset_gangs(void *context, uint64_t cluster)
+static void on_joined(void *context, uint64_t cluster)
 {
     (void)cluster;
     sim_worker_t *self = context;
+    end_enrolment(self);
+    self->refused_ns = 0;
     memset(self->last_gangs, 0,
            self->role->device_count * sizeof(*self->last_gangs));
+}
+
+static void restart(sim_worker_t *self)
+{
+    tow_sim_t *sim = self->role->checker;
+    tow_sim_node_t *node = tow_sim_node_find(sim, self->env->name);
+    const int64_t now_ns = tow_sim_now_ns(sim);
+    tow_status_t status = tow_sim_schedule(
+        sim, now_ns, &(tow_sim_action_t){.kind = TOW_SIM_CRASH, .node = node},
+        NULL);
+    if (status == TOW_OK)
+        status = tow_sim_schedule(
+            sim, now_ns + RESTART_NS,
+            &(tow_sim_action_t){.kind = TOW_SIM_RESTART, .node = node}, NULL);
+    if (status != TOW_OK) tow_sim_fail(sim, status);
+}
+
+/* While it was disconnected, or when the controller restarted, another worker has
+ * got its name: it begins anew, as `tow worker` does. */
+static void on_refused(void *context, tow_status_t cause)
+{
+    sim_worker_t *self = context;
+    const int64_t now_ns = tow_env_now_ns(self->env);
+    if (tow_status_code(cause) != TOW_ALREADY_EXISTS ||
+        self->role->checker == NULL)
+        return;
+    if (self->refused_ns == 0) self->refused_ns = now_ns;
+    if (now_ns - self->refused_ns < REFUSED_NS) return;
+    self->refused_ns = now_ns; /* Once. */
+    restart(self);
 }
 
 static void destroy_worker(void *machine)
 {
     sim_worker_t *self = machine;
-    tow_host_runner_discard(self->host_runner); /* The worker frees its jobs. */
+    tow_enrolment_discard(self->enrolment);
+    if (self->host_runner != NULL)
+        tow_host_runner_discard(
+            self->host_runner); /* The worker frees its jobs. */
     if (self->worker != NULL) tow_worker_discard(self->worker);
-    tow_sim_device_driver_crash(self->driver);
+    if (self->driver != NULL) tow_sim_device_driver_crash(self->driver);
     tow_free(self);
 }
 
-/* Each generation of a worker gets an unused process number. */
-static tow_status_t open_worker(tow_env_t *env, sim_worker_t *self)
+/* The fabric refuses two live workers with one number. */
+static tow_status_t open_worker(sim_worker_t *self, const char *name,
+                                uint32_t number)
 {
     const tow_simcluster_role_t *role = self->role;
-    const uint32_t number = ++*role->process_number;
+    tow_env_t *env = self->env;
     TOW_RETURN_IF_ERROR(tow_sim_device_driver_create(
         env,
         &(tow_sim_device_options_t){.model = role->model,
@@ -140,9 +209,11 @@ static tow_status_t open_worker(tow_env_t *env, sim_worker_t *self)
         tow_host_sim_create(env, role->host, &self->host_runner));
     if (role->checker != NULL) install_check(self);
     char listen_address[TOW_PEER_NAME_MAX + 8];
-    snprintf(listen_address, sizeof(listen_address), "sim:%s", role->host);
+    snprintf(listen_address, sizeof(listen_address), "sim:%s", env->name);
     const tow_worker_options_t options = {
         .controller = role->controller,
+        .name = name,
+        .is_name_assigned = name != NULL,
         .host = role->host,
         .island = role->island,
         .listen_address = listen_address,
@@ -150,8 +221,27 @@ static tow_status_t open_worker(tow_env_t *env, sim_worker_t *self)
         .driver = self->driver,
         .host_runner = self->host_runner,
         .limits = {.host_bytes_max = role->host_bytes},
-        .hooks = {.joined = reset_gangs, .context = self}};
+        .hooks = {.joined = on_joined, .refused = on_refused, .context = self}};
     return tow_worker_open(env, &options, &self->worker);
+}
+
+static void on_enrolled(void *context, const tow_enrolled_t *enrolled)
+{
+    sim_worker_t *self = context;
+    tow_status_t status = open_worker(self, enrolled->name, enrolled->process);
+    if (status != TOW_OK)
+        tow_sim_fail(self->role->checker,
+                     tow_status_annotate(status, "%s with number %u",
+                                         enrolled->name, enrolled->process));
+}
+
+static tow_status_t enrol(sim_worker_t *self)
+{
+    const tow_enrol_options_t options = {
+        .controller = self->role->controller,
+        .host = self->role->host,
+        .hooks = {.enrolled = on_enrolled, .context = self}};
+    return tow_enrolment_open(self->env, &options, &self->enrolment);
 }
 
 static tow_status_t start_worker(tow_env_t *env, void *argument,
@@ -163,7 +253,10 @@ static tow_status_t start_worker(tow_env_t *env, void *argument,
     if (self == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     *out_machine = self;
     self->role = role;
-    return open_worker(env, self);
+    self->env = env;
+    return role->process_number != NULL
+               ? open_worker(self, NULL, ++*role->process_number)
+               : enrol(self);
 }
 
 const tow_sim_program_t tow_simcluster_worker_program = {.start = start_worker,

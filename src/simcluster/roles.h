@@ -22,8 +22,11 @@ typedef struct tow_simcluster_role {
     uint32_t jitter_ppm;
     /* Fails when a device gets gangs out of order; lent; NULL: not checked. */
     tow_sim_t *checker;
-    /* Incremented at each start of a worker: process numbers are not reused. */
+    /* Incremented at each start of a worker, which does not enrol: process numbers
+     * are not reused. NULL: the controller gives the numbers. */
     uint32_t *process_number;
+    /* Of a controller: incremented at each start; lent; may be NULL. */
+    uint32_t *start_count;
 } tow_simcluster_role_t;
 
 extern const tow_sim_program_t tow_simcluster_controller_program;

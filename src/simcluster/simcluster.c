@@ -25,6 +25,8 @@
  * is connected to every other, and 512 take seconds to simulate. */
 #define LARGE_EVERY 40
 #define HUGE_EVERY  8
+/* Workers that report the same host: one may get the name of another. */
+#define WORKERS_PER_HOST 2
 /* One seed in this many injects no faults: then every error is a bug. */
 #define CALM_EVERY 6
 /* A large cluster is checked less often: after this many events per worker. */
@@ -395,6 +397,7 @@ static tow_status_t make_controller(simcluster_t *cluster)
     controller->role =
         (tow_simcluster_role_t){.model = &cluster->model,
                                 .relay_fanout = cluster->relay_fanout,
+                                .start_count = &cluster->controller_start_count,
                                 .controller = "sim:controller"};
     return make_process(cluster, controller, &tow_simcluster_controller_program,
                         &controller->role);
@@ -405,18 +408,19 @@ static tow_status_t make_worker(simcluster_t *cluster, size_t index)
     sim_process_t *worker = &cluster->workers[index];
     worker->index = index;
     snprintf(worker->name, SIM_NAME_SIZE, "worker/%zu", index);
+    snprintf(worker->host_name, SIM_NAME_SIZE, "host/%zu",
+             index / WORKERS_PER_HOST);
     worker->role = (tow_simcluster_role_t){
         .model = &cluster->model,
         .fabric = cluster->fabric,
         .controller = "sim:controller",
-        .host = worker->name,
+        .host = worker->host_name,
         .island = cluster->islands[index % cluster->island_count],
         .device_count = cluster->devices_per_worker,
         .memory_bytes = cluster->memory_bytes,
         .host_bytes = cluster->host_bytes,
         .jitter_ppm = 100000,
-        .checker = cluster->sim,
-        .process_number = &cluster->process_number};
+        .checker = cluster->sim};
     return make_process(cluster, worker, &tow_simcluster_worker_program,
                         &worker->role);
 }

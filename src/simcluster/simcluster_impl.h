@@ -31,9 +31,10 @@ typedef struct sim_process {
     simcluster_t *cluster;
     size_t index; /* among processes of its kind */
     char name[SIM_NAME_SIZE];
-    tow_sim_host_t *host;       /* lent by the simulation */
-    tow_sim_node_t *node;       /* lent by the simulation */
-    tow_simcluster_role_t role; /* of a controller or worker */
+    char host_name[SIM_NAME_SIZE]; /* that a worker reports */
+    tow_sim_host_t *host;          /* lent by the simulation */
+    tow_sim_node_t *node;          /* lent by the simulation */
+    tow_simcluster_role_t role;    /* of a controller or worker */
     /* Of a client: operations left, and starts so far. */
     uint32_t operations_left;
     bool is_done;
@@ -64,7 +65,7 @@ struct simcluster {
     bool is_spilling;
     uint64_t host_bytes; /* of a worker, for spilled objects */
     bool is_damaging;    /* the network corrupts bytes */
-    uint32_t process_number;
+    uint32_t controller_start_count;
     uint32_t check_every; /* events */
     size_t fault_count;
     tow_status_t deadlock; /* owned: the last one reported */

@@ -108,6 +108,8 @@ tow_status_t tow_controller_service_open(
         .compiler = service->compiler,
         .relay_above = (uint32_t)options->relay_above,
         .relay_fanout = (uint32_t)options->relay_group,
+        .own_worker_count = (uint32_t)options->own_worker_count,
+        .first_process = (uint32_t)options->first_process,
         .idle_timeout_ns = (int64_t)options->idle_timeout_s * TOW_NS_PER_S,
         .idle = stop_daemon,
         .context = daemon};

@@ -26,6 +26,8 @@ typedef struct tow_controller_service_options {
     uint64_t compiler_count;           /* 0: the default */
     uint64_t relay_above, relay_group; /* 0: the defaults */
     uint64_t fork_server_fd;           /* 0: none */
+    /* As in tow_controller_options_t. */
+    uint64_t own_worker_count, first_process;
     bool use_compile_cache;
     uint64_t idle_timeout_s; /* without clients, the daemon ends; 0: never */
 } tow_controller_service_options_t;

@@ -1,5 +1,7 @@
 #include "supervisor/daemon.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,10 +16,12 @@
 
 /* Used by the signal handler only. */
 static tow_net_t *stopping_net;
+static volatile sig_atomic_t is_signalled;
 
 static void on_signal(int number)
 {
     (void)number;
+    is_signalled = 1;
     tow_net_stop(stopping_net);
 }
 
@@ -35,12 +39,15 @@ static void install_handlers(tow_net_t *net)
 static tow_status_t load_keys(tow_daemon_t *daemon,
                               const tow_daemon_options_t *options)
 {
-    if (options->keys == NULL)
-        return tow_local_cluster_security(NULL, options->address,
-                                          &daemon->security);
     tow_keys_t keys;
-    TOW_RETURN_IF_ERROR(tow_keys_in(options->keys, &keys));
-    return tow_keys_load(&keys, &daemon->security);
+    const char *token_file = NULL;
+    if (options->keys != NULL) {
+        TOW_RETURN_IF_ERROR(tow_keys_in(options->keys, &keys));
+        token_file = keys.token;
+    }
+    return tow_local_cluster_security(token_file, options->address,
+                                      TOW_CREDENTIALS_TO_LISTEN,
+                                      &daemon->security);
 }
 
 tow_status_t tow_daemon_open(tow_daemon_t *daemon,
@@ -52,7 +59,8 @@ tow_status_t tow_daemon_open(tow_daemon_t *daemon,
                                    .security = &daemon->security,
                                    .log = options->log,
                                    .data_plane = options->data_plane,
-                                   .data_devices = options->data_devices,
+                                   .data_trusted = options->data_trusted,
+                                   .data_source = options->data_source,
                                    .spin_ns = options->spin_ns};
     TOW_RETURN_IF_ERROR(tow_net_create(&net, &daemon->net));
     install_handlers(daemon->net);
@@ -83,6 +91,54 @@ void tow_daemon_await(tow_daemon_t *daemon, const bool *done)
     while (!*done)
         tow_net_turn(daemon->net, TOW_TIME_NEVER);
 }
+
+bool tow_daemon_await_until(tow_daemon_t *daemon, const bool *done,
+                            int64_t deadline_ns)
+{
+    const tow_env_t *env = tow_net_env(daemon->net);
+    while (!*done) {
+        const int64_t now_ns = tow_env_now_ns(env);
+        if (now_ns >= deadline_ns) return false;
+        tow_net_turn(daemon->net, deadline_ns - now_ns);
+    }
+    return true;
+}
+
+bool tow_daemon_is_signalled(void)
+{
+    return is_signalled != 0;
+}
+
+/* -- Following a descriptor ------------------------------------------------- */
+
+/* On a thread of its own: the event loop watches no foreign descriptors. */
+static void *follow(void *context)
+{
+    const int fd = (int)(intptr_t)context;
+    char bytes[256];
+    ssize_t count;
+    do {
+        count = read(fd, bytes, sizeof(bytes));
+    } while (count > 0 || (count < 0 && errno == EINTR));
+    kill(getpid(), SIGTERM);
+    return NULL;
+}
+
+tow_status_t tow_daemon_follow(int fd)
+{
+    pthread_t thread;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old); /* Signals are the loop's. */
+    const int error =
+        pthread_create(&thread, NULL, follow, (void *)(intptr_t)fd);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error != 0) return TOW_ERRNO(error, "starting a thread");
+    pthread_detach(thread);
+    return TOW_OK;
+}
+
+/* -- Parts of a service ----------------------------------------------------- */
 
 void tow_daemon_set_done(void *context)
 {

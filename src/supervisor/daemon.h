@@ -24,7 +24,8 @@ typedef struct tow_daemon_options {
     const char *keys;
     const char *address;
     tow_net_data_plane_t data_plane;
-    const char *data_devices; /* as in tow_net_options_t; may be NULL */
+    const char *data_trusted; /* as in tow_net_options_t; may be NULL */
+    const char *data_source;  /* the same */
     int64_t spin_ns;          /* as in tow_net_options_t */
 } tow_daemon_options_t;
 
@@ -38,6 +39,13 @@ void tow_daemon_close(tow_daemon_t *daemon);
 void tow_daemon_run(tow_daemon_t *daemon);
 /* Runs the event loop until a callback sets `*done`. */
 void tow_daemon_await(tow_daemon_t *daemon, const bool *done);
+/* The same, or until that time of the env's clock. False: it passed. */
+bool tow_daemon_await_until(tow_daemon_t *daemon, const bool *done,
+                            int64_t deadline_ns);
+/* SIGTERM, SIGINT or SIGHUP has arrived. */
+bool tow_daemon_is_signalled(void);
+/* The end of file of this descriptor has the effect of SIGTERM. */
+tow_status_t tow_daemon_follow(int fd) TOW_MUST_USE;
 /* A tow_closed_t callback: sets the bool at `context`. */
 void tow_daemon_set_done(void *context);
 

@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 tow_status_t tow_keys_in(const char *folder, tow_keys_t *out_keys)
 {
@@ -22,16 +21,4 @@ tow_status_t tow_keys_make(const tow_keys_t *keys, const char *host)
     TOW_RETURN_IF_ERROR(tow_token_create(keys->token, &ignored));
     if (host == NULL) return TOW_OK;
     return tow_tls_make_self_signed(keys->certificate, keys->key, host);
-}
-
-tow_status_t tow_keys_load(const tow_keys_t *keys, tow_security_t *out_security)
-{
-    *out_security = (tow_security_t){0};
-    TOW_RETURN_IF_ERROR(tow_token_load(keys->token, &out_security->token));
-    out_security->has_token = true;
-    if (access(keys->certificate, F_OK) != 0) return TOW_OK;
-    tow_tls_options_t options = {.certificate_path = keys->certificate,
-                                 .key_path = keys->key,
-                                 .authority_path = keys->certificate};
-    return tow_tls_context_create(&options, &out_security->tls);
 }

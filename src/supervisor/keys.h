@@ -25,9 +25,4 @@ tow_status_t tow_keys_in(const char *folder, tow_keys_t *out_keys) TOW_MUST_USE;
 tow_status_t tow_keys_make(const tow_keys_t *keys, const char *host)
     TOW_MUST_USE;
 
-/* Loads the token, and the certificate if there is one. The caller destroys
- * security->tls. */
-tow_status_t tow_keys_load(const tow_keys_t *keys, tow_security_t *out_security)
-    TOW_MUST_USE;
-
 #endif /* TOW_SUPERVISOR_KEYS_H_ */

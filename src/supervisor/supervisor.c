@@ -24,6 +24,7 @@
 #include "supervisor/fork_server.h"
 #include "supervisor/preload.h"
 #include "supervisor/process_title.h"
+#include "supervisor/remote_worker.h"
 #include "worker/gang_comm.h"
 
 /* Time until all processes are ready: XLA takes ten seconds from a cold disk,
@@ -40,18 +41,25 @@
 #define CHILD_READY_FD 3
 /* The controller's end of the socket to the fork server. */
 #define CHILD_FORK_SERVER_FD 4
-#define ARGUMENT_COUNT_MAX   32
-#define QUOTED_SIZE          1024
+/* Process numbers that a controller gives until it is restarted, and the limit of
+ * its option. */
+#define PROCESSES_PER_START 4096
+#define PROCESS_FIRST_MAX   (1u << 19)
+#define ARGUMENT_COUNT_MAX  32
+#define QUOTED_SIZE         1024
 
 typedef struct child {
-    char name[32]; /* "controller", "worker-0" */
+    char name[TOW_HOST_NAME_MAX + 12]; /* "controller", "worker-0" */
+    const tow_host_t *host;            /* lent; NULL: this one */
+    /* Of a worker on another host: closing it ends the worker; -1: none. */
+    int follow_fd;
     /* The only worker of a cluster may also be its controller. */
     bool is_controller;
     bool is_worker;
-    uint32_t place;   /* of a worker: its index */
-    uint32_t process; /* of a worker: its process number, never reused */
-    pid_t pid;        /* 0: not running */
-    int ready_fd;     /* -1: it is ready, or not running */
+    uint32_t place; /* of a worker: its index */
+    uint32_t start_count;
+    pid_t pid;    /* 0: not running */
+    int ready_fd; /* -1: it is ready, or not running */
     bool is_ready;
     int64_t started_ns;
     int64_t restart_ns; /* time of the next start; 0: none is due */
@@ -64,7 +72,6 @@ typedef struct supervisor {
     const tow_supervisor_options_t *options; /* lent */
     char address[TOW_ADDRESS_TEXT_MAX +
                  32]; /* with its port, once the controller is ready */
-    uint32_t process_count;
     int signal_fd;
     int parent_fd; /* pidfd of the parent, if follow_fd is given; -1: none */
     tow_fork_server_t fork_server;
@@ -73,7 +80,8 @@ typedef struct supervisor {
     bool is_stopping;
     tow_status_t failure; /* owned: why the cluster did not start */
     size_t child_count;
-    child_t children[1 + TOW_CLUSTER_WORKER_COUNT_MAX];
+    tow_credential_t credential; /* for other hosts */
+    child_t children[1 + TOW_HOSTS_WORKERS_MAX];
 } supervisor_t;
 
 static int64_t now_ns(void)
@@ -107,9 +115,10 @@ static void check_child(const child_t *child)
     TOW_ASSERT(child->pid == 0 || child->restart_ns == 0);
     /* Only a running child that is not ready has a pipe. */
     TOW_ASSERT(child->ready_fd < 0 || (child->pid != 0 && !child->is_ready));
+    TOW_ASSERT(child->follow_fd < 0 || (child->pid != 0 && child->host));
 }
 
-/* Called after every event: there are at most 65 children. */
+/* Called after every event: there are at most 257 children. */
 static void check(const supervisor_t *supervisor)
 {
     const tow_supervisor_options_t *options = supervisor->options;
@@ -192,19 +201,40 @@ static void add_relays(command_line_t *command,
 static void add_spin(command_line_t *command,
                      const tow_supervisor_options_t *options)
 {
-    if (options->worker_count < tow_cores_count())
+    if (options->hosts != NULL || options->worker_count < tow_cores_count())
         add_number(command, "--spin", TOW_NET_WORKER_SPIN_NS / TOW_NS_PER_US);
 }
 
-static void add_controller(command_line_t *command,
+/* The workers of the controller before may not have returned yet. */
+static uint64_t first_process(const child_t *child)
+{
+    const uint64_t first =
+        (uint64_t)PROCESSES_PER_START * (child->start_count - 1);
+    return first < PROCESS_FIRST_MAX ? first : PROCESS_FIRST_MAX;
+}
+
+static void add_controller(command_line_t *command, const child_t *child,
                            const tow_supervisor_options_t *options)
 {
+    if (!options->is_joint && child->start_count > 1)
+        add_number(command, "--first-process", first_process(child));
     if (options->use_compile_cache) add(command, "--compile-cache");
     if (options->idle_timeout_s > 0)
         add_number(command, "--idle-timeout", options->idle_timeout_s);
+    if (!options->is_joint && options->hosts == NULL)
+        add_number(command, "--own-workers", options->worker_count);
     if (!uses_xla(options)) return;
     add(command, "--launcher-fd");
     add(command, "4");
+}
+
+/* A worker that is restarted gets a new number from the controller; with its own
+ * controller it takes the next one. */
+static void add_number_of(command_line_t *command, const child_t *child)
+{
+    if (child->start_count > 1 && !child->is_controller) return;
+    add_number(command, "--process", child->place + child->start_count - 1);
+    add(command, "--assigned");
 }
 
 static void add_worker(const supervisor_t *supervisor, const child_t *child,
@@ -213,7 +243,7 @@ static void add_worker(const supervisor_t *supervisor, const child_t *child,
     const tow_supervisor_options_t *options = supervisor->options;
     add(command, "--name");
     add(command, child->name);
-    add_number(command, "--process", child->process);
+    add_number_of(command, child);
     add_number(command, "--devices", options->device_count);
     if (options->host_functions) add(command, "--host-functions");
     if (options->memory_bytes > 0)
@@ -235,7 +265,7 @@ static void build_command_line(const supervisor_t *supervisor,
     add(command, "--ready-fd");
     add(command, "3");
     add_devices(command, options);
-    if (child->is_controller) add_controller(command, options);
+    if (child->is_controller) add_controller(command, child, options);
     if (child->is_worker) {
         if (child->is_controller) add(command, "--with-controller");
         add_worker(supervisor, child, command);
@@ -285,7 +315,7 @@ TOW_NORETURN static void exec_child(const supervisor_t *supervisor,
 static void log_path(const supervisor_t *supervisor, const child_t *child,
                      char path[TOW_RUN_PATH_SIZE])
 {
-    char file[48];
+    char file[TOW_HOST_NAME_MAX + 20];
     snprintf(file, sizeof(file), "%s.log", child->name);
     tow_run_folder_file(supervisor->options->folder, file, path);
 }
@@ -327,30 +357,64 @@ static void bind_cores(const supervisor_t *supervisor, const child_t *child)
     tow_cores_take_share(child->place, options->worker_count);
 }
 
-static tow_status_t start_child(supervisor_t *supervisor, child_t *child)
+static tow_status_t fork_local(supervisor_t *supervisor, child_t *child,
+                               const char *log, int ready_fd)
 {
-    char log[TOW_RUN_PATH_SIZE];
     command_line_t command = {0};
-    int fds[2];
-    if (child->is_worker) child->process = supervisor->process_count++;
     build_command_line(supervisor, child, &command);
-    log_path(supervisor, child, log);
-    const int error = open_ready_pipe(fds);
-    if (error != 0) return TOW_ERRNO(error, "making a pipe");
-    const int child_fds[2] = {fds[1], open_fork_server(supervisor, child)};
+    const int child_fds[2] = {ready_fd, open_fork_server(supervisor, child)};
     const pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
         bind_cores(supervisor, child);
         exec_child(supervisor, child, &command, log, child_fds, parent);
     }
     const int fork_error = errno;
-    close(fds[1]);
     if (child_fds[1] >= 0) close(child_fds[1]);
-    if (pid < 0) {
-        close(fds[0]);
-        return TOW_ERRNO(fork_error, "starting %s", child->name);
-    }
+    if (pid < 0) return TOW_ERRNO(fork_error, "starting %s", child->name);
     child->pid = pid;
+    return TOW_OK;
+}
+
+static tow_status_t fork_remote(supervisor_t *supervisor, child_t *child,
+                                const char *log, int ready_fd)
+{
+    const tow_supervisor_options_t *options = supervisor->options;
+    const tow_remote_worker_t worker = {.host = child->host,
+                                        .controller = supervisor->address,
+                                        .name = child->name,
+                                        .model = options->model,
+                                        .plugin = options->plugin,
+                                        .device_count = options->device_count,
+                                        .memory_bytes = options->memory_bytes,
+                                        .host_functions =
+                                            options->host_functions};
+    tow_ssh_command_t command;
+    tow_remote_process_t process;
+    TOW_RETURN_IF_ERROR(
+        tow_remote_worker_command(&worker, &supervisor->credential, &command));
+    TOW_RETURN_IF_ERROR(tow_remote_worker_start(
+        &command, &supervisor->credential, log, ready_fd, &process));
+    child->pid = process.pid;
+    child->follow_fd = process.follow_fd;
+    return TOW_OK;
+}
+
+static tow_status_t start_child(supervisor_t *supervisor, child_t *child)
+{
+    char log[TOW_RUN_PATH_SIZE];
+    int fds[2];
+    child->start_count++;
+    log_path(supervisor, child, log);
+    const int error = open_ready_pipe(fds);
+    if (error != 0) return TOW_ERRNO(error, "making a pipe");
+    tow_status_t status = child->host != NULL
+                              ? fork_remote(supervisor, child, log, fds[1])
+                              : fork_local(supervisor, child, log, fds[1]);
+    close(fds[1]);
+    if (status != TOW_OK) {
+        close(fds[0]);
+        return status;
+    }
     child->ready_fd = fds[0];
     child->is_ready = false;
     child->line_length = 0;
@@ -402,6 +466,12 @@ static void close_ready(child_t *child)
     child->ready_fd = -1;
 }
 
+static void close_follow(child_t *child)
+{
+    if (child->follow_fd >= 0) close(child->follow_fd);
+    child->follow_fd = -1;
+}
+
 static void on_child_exit(supervisor_t *supervisor, child_t *child,
                           int exit_status)
 {
@@ -409,6 +479,7 @@ static void on_child_exit(supervisor_t *supervisor, child_t *child,
     describe_exit(exit_status, how);
     child->pid = 0;
     close_ready(child);
+    close_follow(child);
     if (supervisor->is_stopping) return;
     if (!supervisor->is_ready) {
         char quoted[QUOTED_SIZE];
@@ -471,6 +542,17 @@ static void report_ready(supervisor_t *supervisor)
     if (options->ready_fd > STDERR_FILENO) close(options->ready_fd);
 }
 
+static void report_progress(const supervisor_t *supervisor,
+                            const child_t *child)
+{
+    const tow_supervisor_options_t *options = supervisor->options;
+    char line[TOW_HOST_NAME_MAX + 64];
+    if (options->progress == NULL || child->host == NULL) return;
+    snprintf(line, sizeof(line), "%s: worker %s has joined", child->host->name,
+             child->name);
+    options->progress(options->context, line);
+}
+
 /* A child has reported that it is ready. The controller's line is its address:
  * the workers start with it and reconnect to it. */
 static void on_child_ready(supervisor_t *supervisor, child_t *child)
@@ -483,9 +565,18 @@ static void on_child_ready(supervisor_t *supervisor, child_t *child)
         start_workers(supervisor);
     }
     if (supervisor->is_ready || supervisor->is_stopping) return;
+    report_progress(supervisor, child);
     for (size_t i = 0; i < supervisor->child_count; i++)
         if (!supervisor->children[i].is_ready) return;
     report_ready(supervisor);
+}
+
+/* A shell on another host may print lines of its own before. */
+static bool is_ready_line(const child_t *child)
+{
+    return child->host == NULL ||
+           (child->line_length == strlen(child->name) &&
+            memcmp(child->line, child->name, child->line_length) == 0);
 }
 
 static void read_ready(supervisor_t *supervisor, child_t *child)
@@ -495,12 +586,12 @@ static void read_ready(supervisor_t *supervisor, child_t *child)
         const ssize_t got = read(child->ready_fd, next, 1);
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
         if (got <= 0) break; /* SIGCHLD reports its exit. */
-        if (*next == '\n') {
+        if (*next == '\n' && is_ready_line(child)) {
             *next = '\0';
             on_child_ready(supervisor, child);
             return;
         }
-        child->line_length++;
+        child->line_length = *next == '\n' ? 0 : child->line_length + 1;
     }
     close_ready(child);
 }
@@ -640,11 +731,24 @@ static void signal_all(const supervisor_t *supervisor, int number)
             kill(supervisor->children[i].pid, number);
 }
 
+/* A worker on another host ends with its standard input, and ssh after it. */
+static void ask_all_to_end(supervisor_t *supervisor)
+{
+    for (size_t i = 0; i < supervisor->child_count; i++) {
+        child_t *child = &supervisor->children[i];
+        if (child->pid == 0) continue;
+        if (child->host != NULL)
+            close_follow(child);
+        else
+            kill(child->pid, SIGTERM);
+    }
+}
+
 /* A process stopped by SIGSTOP reacts only to SIGKILL. */
 static void stop_all(supervisor_t *supervisor)
 {
     const int64_t deadline_ns = now_ns() + STOP_NS;
-    signal_all(supervisor, SIGTERM);
+    ask_all_to_end(supervisor);
     while (any_is_running(supervisor) && now_ns() < deadline_ns) {
         struct pollfd fd = {.fd = supervisor->signal_fd, .events = POLLIN};
         poll(&fd, 1, poll_ms(deadline_ns));
@@ -659,6 +763,7 @@ static void stop_all(supervisor_t *supervisor)
         if (child->pid != 0) waitpid(child->pid, NULL, 0);
         child->pid = 0;
         close_ready(child);
+        close_follow(child);
     }
 }
 
@@ -695,6 +800,7 @@ static void init_child(child_t *child, size_t index, bool is_joint)
     *child = (child_t){.is_controller = index == 0,
                        .is_worker = index > 0 || is_joint,
                        .place = index > 0 ? (uint32_t)index - 1 : 0,
+                       .follow_fd = -1,
                        .ready_fd = -1};
     if (child->is_worker)
         snprintf(child->name, sizeof(child->name), "worker-%u",
@@ -703,12 +809,28 @@ static void init_child(child_t *child, size_t index, bool is_joint)
         snprintf(child->name, sizeof(child->name), "controller");
 }
 
+/* A worker on another host has the name of its host. */
+static void init_remote(const tow_hosts_t *hosts, child_t *child)
+{
+    uint32_t index = child->place;
+    const tow_host_t *host = hosts->items;
+    while (index >= host->worker_count)
+        index -= host++->worker_count;
+    child->host = host;
+    if (host->worker_count == 1)
+        snprintf(child->name, sizeof(child->name), "%s", host->name);
+    else
+        snprintf(child->name, sizeof(child->name), "%s-%u", host->name, index);
+}
+
 static void init_children(supervisor_t *supervisor)
 {
     const tow_supervisor_options_t *options = supervisor->options;
     supervisor->child_count = options->is_joint ? 1 : 1 + options->worker_count;
     for (size_t i = 0; i < supervisor->child_count; i++) {
         init_child(&supervisor->children[i], i, options->is_joint);
+        if (i > 0 && options->hosts != NULL)
+            init_remote(options->hosts, &supervisor->children[i]);
         char log[TOW_RUN_PATH_SIZE];
         log_path(supervisor, &supervisor->children[i], log);
         unlink(log); /* Left by an earlier cluster. */
@@ -764,6 +886,8 @@ tow_status_t tow_supervisor_run(const tow_supervisor_options_t *options)
     tow_fork_server_init(&supervisor.fork_server);
     init_children(&supervisor);
     tow_status_t status = open_signals(&supervisor);
+    if (status == TOW_OK && options->hosts != NULL)
+        status = tow_credential_load(options->keys, &supervisor.credential);
     open_follow(&supervisor);
     if (uses_xla(options) && options->is_joint) preload(&supervisor);
     if (status == TOW_OK)

@@ -10,6 +10,7 @@
 
 #include "base/macros.h"
 #include "base/status.h"
+#include "supervisor/hosts_file.h"
 #include "supervisor/run_folder.h"
 
 #define TOW_CLUSTER_WORKER_COUNT_MAX 64
@@ -21,6 +22,8 @@ typedef struct tow_supervisor_options {
     tow_run_folder_t *folder; /* lent; locked by the caller */
     const char *address;      /* on which the controller listens */
     const char *keys;         /* folder with the token */
+    /* The workers run there, over ssh; lent; NULL: on this host. */
+    const tow_hosts_t *hosts;
     uint64_t worker_count;
     uint64_t device_count; /* of each worker */
     uint64_t island_count; /* workers are split evenly; 0: one, the default */
@@ -43,6 +46,9 @@ typedef struct tow_supervisor_options {
     int (*worker_main)(int argc, char **argv);
     int follow_fd; /* end of file stops the cluster; -1: none */
     int ready_fd;  /* gets the address in one line; -1: none */
+    /* Reports the progress of workers on other hosts; NULL: nobody listens. */
+    void (*progress)(void *context, const char *line);
+    void *context;
 } tow_supervisor_options_t;
 
 /* Starts the cluster, reports that it is ready, supervises it until SIGTERM,

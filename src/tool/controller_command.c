@@ -26,6 +26,8 @@ enum {
     OPTION_COMPILE_CACHE,
     OPTION_SPIN,
     OPTION_IDLE_TIMEOUT,
+    OPTION_OWN_WORKERS,
+    OPTION_FIRST_PROCESS,
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -59,6 +61,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_IDLE_TIMEOUT:
         a->service.idle_timeout_s =
             tow_command_number(state, "idle-timeout", argument, 1, UINT32_MAX);
+        return 0;
+    case OPTION_OWN_WORKERS:
+        a->service.own_worker_count =
+            tow_command_number(state, "own-workers", argument, 0, 1 << 16);
+        return 0;
+    case OPTION_FIRST_PROCESS:
+        a->service.first_process =
+            tow_command_number(state, "first-process", argument, 0, 1 << 19);
         return 0;
     case OPTION_READY_FD:
         a->ready_fd =
@@ -133,6 +143,14 @@ int tow_command_controller(int argc, char **argv)
          "Exit when there has been no client for this long (never)", 0},
         {"launcher-fd", OPTION_LAUNCHER_FD, "N", 0,
          "Socket to `tow up`, which forks compilers that have XLA loaded", 0},
+        {"first-process", OPTION_FIRST_PROCESS, "P", 0,
+         "Give workers numbers from P on (0): after a restart, numbers that "
+         "workers of the controller before do not have",
+         0},
+        {"own-workers", OPTION_OWN_WORKERS, "N", 0,
+         "The names worker-0, ... and the numbers below N are those of the "
+         "workers that `tow up` starts",
+         0},
         {0},
     };
     static const struct argp argp = {

@@ -1,4 +1,4 @@
-/* `tow up` and `tow down`: a cluster on this host. */
+/* `tow up` and `tow down`: a cluster on this host, or on hosts that ssh reaches. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -15,18 +15,26 @@
 #include "supervisor/scratch_folder.h"
 #include "supervisor/supervisor.h"
 #include "tool/command.h"
+#include "tool/up_hosts.h"
+#include "wire/address.h"
 #include "wire/message.h"
 
 #define CHILD_READY_FD     3
 #define HOST_BYTES_DEFAULT UINT64_MAX /* not given */
 /* Longer than the supervisor waits for its processes. */
 #define DOWN_MS     10000
-#define QUOTED_SIZE 2048
+#define QUOTED_SIZE 4096
+/* Lines of the supervisor before it is ready: progress. */
+#define PROGRESS_MARK "> "
+#define LINE_SIZE     1024
 
 typedef struct up_arguments {
     const char *folder;
     const char *address;
     const char *keys;
+    const char *hosts_file; /* NULL: workers run on this host */
+    bool has_worker_count;
+    bool has_progress; /* lines of progress go to options.ready_fd */
     tow_supervisor_options_t options;
     bool is_foreground;
     bool is_ended; /* interrupted while starting */
@@ -47,6 +55,8 @@ enum {
     OPTION_JOINT,
     OPTION_IDLE_TIMEOUT,
     OPTION_ENDED,
+    OPTION_HOSTS,
+    OPTION_PROGRESS,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -77,6 +87,8 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
         a->options.ready_fd =
             (int)tow_command_number(state, "ready-fd", argument, 0, 1 << 20);
         return 0;
+    case OPTION_HOSTS: a->hosts_file = argument; return 0;
+    case OPTION_PROGRESS: a->has_progress = true; return 0;
     case OPTION_ENDED:
         a->is_ended = true;
         a->child =
@@ -93,6 +105,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'w':
         a->options.worker_count = tow_command_number(
             state, "workers", argument, 1, TOW_CLUSTER_WORKER_COUNT_MAX);
+        a->has_worker_count = true;
         return 0;
     case 'n':
         a->options.device_count =
@@ -122,6 +135,12 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (a->options.follow_fd >= 0 && !a->is_foreground)
             argp_error(state, "--follow-fd needs --foreground");
+        if (a->hosts_file != NULL &&
+            (a->has_worker_count || a->options.is_joint ||
+             a->options.island_count > 0))
+            argp_error(state,
+                       "--hosts excludes --workers, --islands and --joint: "
+                       "write workers=N and island=NAME into the file");
         if (a->options.is_joint && a->options.worker_count > 1)
             argp_error(state, "--joint needs --workers 1");
         if (a->options.island_count > a->options.worker_count)
@@ -135,7 +154,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
-/* -- In the foreground ---------------------------------------------------------- */
+/* -- On this host ------------------------------------------------------------------ */
 
 /* Creates a new token for this cluster, if --keys is not given. */
 static tow_status_t make_token(const tow_run_folder_t *folder)
@@ -146,22 +165,67 @@ static tow_status_t make_token(const tow_run_folder_t *folder)
     return tow_keys_make(&keys, NULL);
 }
 
-static tow_status_t supervise(const up_arguments_t *a, tow_run_folder_t *folder)
+/* Runs the cluster, with the keys in --keys or in its folder. */
+static tow_status_t supervise_at(const up_arguments_t *a,
+                                 tow_run_folder_t *folder, const char *address,
+                                 tow_supervisor_options_t *options)
 {
-    char address[TOW_RUN_PATH_SIZE];
-    snprintf(address, sizeof(address), "unix:%s/cluster.sock", folder->path);
-    if (a->keys == NULL) TOW_RETURN_IF_ERROR(make_token(folder));
-    tow_supervisor_options_t options = a->options;
-    options.folder = folder;
-    options.worker_main = tow_command_worker;
     char keys[PATH_MAX];
     if (a->keys != NULL && realpath(a->keys, keys) == NULL)
         return TOW_ERRNO(errno, "finding --keys %s", a->keys);
-    options.keys = a->keys != NULL ? keys : folder->path;
-    options.address = a->address != NULL ? a->address : address;
+    options->folder = folder;
+    options->worker_main = tow_command_worker;
+    options->keys = a->keys != NULL ? keys : folder->path;
+    options->address = address;
     setenv("TOW_LOG", "info", 0); /* The processes log to files. */
-    return tow_supervisor_run(&options);
+    return tow_supervisor_run(options);
 }
+
+static tow_status_t supervise(const up_arguments_t *a, tow_run_folder_t *folder)
+{
+    char address[TOW_RUN_PATH_SIZE];
+    tow_supervisor_options_t options = a->options;
+    snprintf(address, sizeof(address), "unix:%s/cluster.sock", folder->path);
+    if (a->keys == NULL) TOW_RETURN_IF_ERROR(make_token(folder));
+    return supervise_at(a, folder, a->address != NULL ? a->address : address,
+                        &options);
+}
+
+/* -- On other hosts --------------------------------------------------------------- */
+
+static void on_progress(void *context, const char *line)
+{
+    const up_arguments_t *a = context;
+    if (a->has_progress)
+        dprintf(a->options.ready_fd, PROGRESS_MARK "%s\n", line);
+    else
+        fprintf(stderr, "tow up: %s\n", line);
+}
+
+static tow_status_t supervise_hosts(const up_arguments_t *a,
+                                    tow_run_folder_t *folder)
+{
+    char address[TOW_ADDRESS_TEXT_MAX + 32];
+    tow_hosts_t hosts;
+    const tow_up_hosts_options_t prepare = {.file = a->hosts_file,
+                                            .address = a->address,
+                                            .folder = folder->path,
+                                            .has_keys = a->keys != NULL,
+                                            .report = on_progress,
+                                            .context = (void *)a};
+    TOW_RETURN_IF_ERROR(
+        tow_up_hosts_open(&prepare, &hosts, address, sizeof(address)));
+    tow_supervisor_options_t options = a->options;
+    options.hosts = &hosts;
+    options.worker_count = hosts.worker_count;
+    options.progress = on_progress;
+    options.context = (void *)a;
+    tow_status_t status = supervise_at(a, folder, address, &options);
+    tow_up_hosts_close(&prepare, &hosts);
+    return status;
+}
+
+/* -- In the foreground ---------------------------------------------------------- */
 
 /* A signal arrived while XLA was loading, and replaced the supervisor by this
  * process. */
@@ -180,7 +244,9 @@ static tow_status_t run_foreground(const up_arguments_t *a)
     tow_run_folder_t folder;
     TOW_RETURN_IF_ERROR(tow_run_folder_name(&folder, a->folder));
     TOW_RETURN_IF_ERROR(tow_run_folder_take(&folder));
-    tow_status_t status = a->is_ended ? end_early(a) : supervise(a, &folder);
+    tow_status_t status = a->is_ended             ? end_early(a)
+                          : a->hosts_file != NULL ? supervise_hosts(a, &folder)
+                                                  : supervise(a, &folder);
     tow_run_folder_leave(&folder);
     /* The client may be dead, and nobody else uses the folder. */
     if (a->options.follow_fd >= 0 && status == TOW_OK)
@@ -214,7 +280,7 @@ static void set_forwarding(void (*handler)(int), int how)
 TOW_NORETURN static void become_supervisor(int argc, char **argv,
                                            const char *log, int ready_fd)
 {
-    char **words = calloc((size_t)argc + 6, sizeof(*words));
+    char **words = calloc((size_t)argc + 7, sizeof(*words));
     if (words == NULL) _exit(127);
     size_t count = 0;
     words[count++] = "tow";
@@ -222,6 +288,7 @@ TOW_NORETURN static void become_supervisor(int argc, char **argv,
     for (int i = 1; i < argc; i++)
         words[count++] = argv[i];
     words[count++] = "--foreground";
+    words[count++] = "--progress";
     words[count++] = "--ready-fd";
     words[count] = "3";
     setsid();
@@ -250,6 +317,17 @@ static void read_line(int fd, char *line, size_t capacity)
     line[count] = '\0';
 }
 
+/* Reads the address; "" if the supervisor exited instead. */
+static void read_address(int fd, char line[LINE_SIZE])
+{
+    const size_t mark_size = strlen(PROGRESS_MARK);
+    for (;;) {
+        read_line(fd, line, LINE_SIZE);
+        if (strncmp(line, PROGRESS_MARK, mark_size) != 0) return;
+        fprintf(stderr, "%s\n", line + mark_size);
+    }
+}
+
 static tow_status_t quote_failure(const char *log)
 {
     char text[QUOTED_SIZE] = "";
@@ -267,12 +345,31 @@ static tow_status_t quote_failure(const char *log)
                                : "the supervisor exited without a message");
 }
 
+static void print_up(const up_arguments_t *a, pid_t pid, const char *address,
+                     const char *folder)
+{
+    char workers[PATH_MAX + 32];
+    if (a->hosts_file != NULL)
+        snprintf(workers, sizeof(workers), "the workers of %s", a->hosts_file);
+    else if (a->options.plugin != NULL)
+        snprintf(workers, sizeof(workers),
+                 "%llu worker(s) with the devices of the plugin",
+                 (unsigned long long)a->options.worker_count);
+    else
+        snprintf(workers, sizeof(workers),
+                 "%llu worker(s) with %llu device(s) each",
+                 (unsigned long long)a->options.worker_count,
+                 (unsigned long long)a->options.device_count);
+    printf("up: %s, process %d\naddress  %s\nlogs     %s\n", workers, (int)pid,
+           address, folder);
+}
+
 static tow_status_t run_background(const up_arguments_t *a, int argc,
                                    char **argv)
 {
     tow_run_folder_t folder;
     char log[TOW_RUN_PATH_SIZE];
-    char address[TOW_ADDRESS_TEXT_MAX + 32];
+    char address[LINE_SIZE];
     TOW_RETURN_IF_ERROR(tow_run_folder_name(&folder, a->folder));
     TOW_RETURN_IF_ERROR(tow_run_folder_take(&folder));
     close(
@@ -288,20 +385,13 @@ static tow_status_t run_background(const up_arguments_t *a, int argc,
     started = pid;
     set_forwarding(forward, SIG_UNBLOCK);
     close(fds[1]);
-    read_line(fds[0], address, sizeof(address));
+    read_address(fds[0], address);
     close(fds[0]);
     if (address[0] == '\0') {
         waitpid(pid, NULL, 0);
         return quote_failure(log);
     }
-    char devices[48];
-    snprintf(devices, sizeof(devices), "%llu device(s) each",
-             (unsigned long long)a->options.device_count);
-    printf("up: %llu worker(s) with %s, process %d\n"
-           "address  %s\nlogs     %s\n",
-           (unsigned long long)a->options.worker_count,
-           a->options.plugin != NULL ? "the devices of the plugin" : devices,
-           (int)pid, address, folder.path);
+    print_up(a, pid, address, folder.path);
     return TOW_OK;
 }
 
@@ -311,6 +401,11 @@ int tow_command_up(int argc, char **argv)
         {"workers", 'w', "N", 0, "Worker processes (1)", 0},
         {"devices", 'n', "N", 0,
          "Devices per worker (8); a plugin determines their number itself", 0},
+        {"hosts", OPTION_HOSTS, "FILE", 0,
+         "Start the workers over ssh, on the hosts in FILE, one per line: HOST "
+         "[devices=N] [workers=N] [island=NAME] [ssh=USER@ADDRESS] [port=N] "
+         "[tow=PATH]",
+         0},
         {"islands", 'i', "N", 0,
          "Split the workers evenly into islands island-0, island-1, ... (default: one, main)",
          0},
@@ -333,10 +428,11 @@ int tow_command_up(int argc, char **argv)
          "Simulated devices: tpu_v3, tpu_v4, ... (default: XLA on the CPU)", 0},
         {"plugin", 'p', "PATH", 0, "PJRT plugin", 0},
         {"address", 'a', "ADDRESS", 0,
-         "Address of the controller (default: a socket in the cluster's folder)",
+         "Address of the controller (default: a socket in the cluster's folder; "
+         "with --hosts, this host's address as they see it, and a free port)",
          0},
         {"keys", OPTION_KEYS, "FOLDER", 0,
-         "Folder with token and certificate (default: a new token)", 0},
+         "Folder with token and certificate (default: new ones)", 0},
         {"relay-above", OPTION_RELAY_ABOVE, "N", 0,
          "Send grants of runs on more than N workers through relays (128)", 0},
         {"relay-group", OPTION_RELAY_GROUP, "N", 0,
@@ -355,13 +451,14 @@ int tow_command_up(int argc, char **argv)
          "Stop at the end of file of this descriptor, and remove the folder",
          0},
         {"ended", OPTION_ENDED, "PROCESS", OPTION_HIDDEN, NULL, 0},
+        {"progress", OPTION_PROGRESS, NULL, OPTION_HIDDEN, NULL, 0},
         {0},
     };
     static const struct argp argp = {
         .options = table,
         .parser = parse,
         .doc =
-            "Starts a cluster on this host: a controller and workers. A process that dies is restarted. `tow status` shows the cluster, `tow down` stops it.",
+            "Starts a cluster: a controller on this host, and workers here or, with --hosts, on other hosts. A process that dies is restarted. `tow status` shows the cluster, `tow down` stops it.",
     };
     up_arguments_t arguments = {.options = {.worker_count = 1,
                                             .device_count = 8,

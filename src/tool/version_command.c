@@ -15,6 +15,12 @@ const char *tow_version_commit(void)
     return TOW_COMMIT;
 }
 
+void tow_version_line(char *line, size_t capacity)
+{
+    snprintf(line, capacity, "tow %s (commit %s), protocol %u",
+             TOW_VERSION_STRING, tow_version_commit(), TOW_PROTOCOL_MAJOR);
+}
+
 typedef struct version_options {
     bool json;
 } version_options_t;
@@ -59,8 +65,9 @@ int tow_command_version(int argc, char **argv)
     if (options.json) {
         print_json(ucx);
     } else {
-        printf("tow %s (commit %s), protocol %u\n", TOW_VERSION_STRING,
-               tow_version_commit(), TOW_PROTOCOL_MAJOR);
+        char line[160];
+        tow_version_line(line, sizeof(line));
+        puts(line);
         printf("ucx %s, openssl %s, compiled by %s\n", ucx,
                OpenSSL_version(OPENSSL_VERSION_STRING), __VERSION__);
     }

@@ -1,5 +1,6 @@
 /* `tow worker`: runs a worker of a cluster. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@ enum {
     OPTION_READY_FD,
     OPTION_HOST,
     OPTION_DATA,
+    OPTION_DATA_TRUSTED,
     OPTION_HOST_MEMORY,
     OPTION_LISTEN,
     OPTION_HOST_FUNCTIONS,
@@ -20,6 +22,8 @@ enum {
     OPTION_COMPILE_CACHE,
     OPTION_LAUNCHER_FD,
     OPTION_IDLE_TIMEOUT,
+    OPTION_ASSIGNED,
+    OPTION_FOLLOW_FD,
 };
 
 static error_t parse_more(int key, char *argument, struct argp_state *state)
@@ -28,11 +32,17 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
     switch (key) {
     case OPTION_KEYS: a->keys = argument; return 0;
     case OPTION_HOST: a->host = argument; return 0;
-    case OPTION_DATA: a->data_devices = argument; return 0;
+    case OPTION_DATA: a->data = argument; return 0;
+    case OPTION_DATA_TRUSTED: a->data_trusted = argument; return 0;
     case OPTION_LISTEN: a->listen = argument; return 0;
     case OPTION_HOST_FUNCTIONS: a->host_functions = true; return 0;
     case OPTION_WITH_CONTROLLER: a->has_controller = true; return 0;
     case OPTION_COMPILE_CACHE: a->use_compile_cache = true; return 0;
+    case OPTION_ASSIGNED: a->is_assigned = true; return 0;
+    case OPTION_FOLLOW_FD:
+        a->follow_fd =
+            tow_command_number(state, "follow-fd", argument, 0, 1 << 20);
+        return 0;
     case OPTION_LAUNCHER_FD:
         a->fork_server_fd =
             tow_command_number(state, "launcher-fd", argument, 3, 1 << 20);
@@ -51,6 +61,8 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         if (a->controller == NULL)
             argp_error(state, "--controller ADDRESS is missing");
+        if (a->is_assigned && (a->name == NULL || !a->has_process))
+            argp_error(state, "--assigned needs --name and --process");
         if (a->plugin != NULL && a->model != NULL)
             argp_error(state, "--plugin and --simulated exclude each other");
         if (!a->has_controller &&
@@ -79,6 +91,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'P':
         a->process = tow_command_number(state, "process", argument, 0,
                                         TOW_XLA_PROCESS_COUNT_MAX - 2);
+        a->has_process = true;
         return 0;
     case 'm':
         a->memory_bytes =
@@ -92,15 +105,38 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
+/* After a restart of the controller, another worker may have got our name or
+ * number. All state is lost already, so the process begins anew, with another
+ * one: its devices have the number in their ids. */
+static void begin_anew(const tow_worker_service_options_t *a,
+                       tow_status_t status, int argc, char **argv)
+{
+    if (a->name != NULL || a->has_process || a->ready_fd > STDERR_FILENO)
+        return;
+    char **words = calloc((size_t)argc + 2, sizeof(*words));
+    if (words == NULL) return;
+    words[0] = "tow";
+    words[1] = "worker";
+    memcpy(words + 2, argv + 1, ((size_t)argc - 1) * sizeof(*words));
+    fprintf(stderr, "tow worker: enrols again: %s\n",
+            tow_status_message(status));
+    execv("/proc/self/exe", words);
+    free(words);
+}
+
 int tow_command_worker(int argc, char **argv)
 {
     static const struct argp_option table[] = {
         {"controller", 'c', "ADDRESS", 0, "Address of the controller", 0},
-        {"name", 'N', "NAME", 0, "Name of this worker (worker-P)", 0},
+        {"name", 'N', "NAME", 0,
+         "Name of this worker (default: the controller chooses one; a worker "
+         "of this host that has left gets its name back)",
+         0},
         {"devices", 'n', "N", 0, "Number of devices (1)", 0},
         {"process", 'P', "P", 0,
-         "Number of this worker (0); no other worker of the cluster has or had "
-         "it. Its devices get the ids 2048 P, 2048 P + 1, ...",
+         "Number of this worker, which no other worker has (default: the "
+         "controller chooses one). Its devices get the ids 2048 P, 2048 P + 1, "
+         "...",
          0},
         {"island", 'i', "NAME", 0,
          "Island: workers whose devices share a fast network (main)", 0},
@@ -113,9 +149,14 @@ int tow_command_worker(int argc, char **argv)
          "Host memory for objects spilled from devices; 0: none (an eighth of "
          "the host's)",
          0},
-        {"data", OPTION_DATA, "DEVICES", 0,
-         "Network interfaces for bulk data, as UCX names them (default: this "
-         "host only)",
+        {"data", OPTION_DATA, "INTERFACE", 0,
+         "Network interface, or an address of this host, for data and other "
+         "workers (default: the one that the route to the controller takes)",
+         0},
+        {"data-trusted", OPTION_DATA_TRUSTED, "DEVICES", 0,
+         "Network devices, as UCX names them, on which data goes unencrypted "
+         "through UCX: only on a network that nobody else can reach (default: "
+         "TOW_DATA_TRUSTED; otherwise data between hosts is TLS)",
          0},
         {"door", OPTION_LISTEN, "ADDRESS", 0,
          "Address on which other workers connect (default: a socket beside the "
@@ -140,25 +181,40 @@ int tow_command_worker(int argc, char **argv)
          "After joining, write the worker's name (with a controller, the "
          "address) to this file descriptor (1)",
          0},
+        {"follow-fd", OPTION_FOLLOW_FD, "N", 0,
+         "End at the end of file of this descriptor, as after SIGTERM", 0},
+        {"assigned", OPTION_ASSIGNED, 0, 0,
+         "The controller keeps --name and --process for this worker (see `tow "
+         "controller --own-workers`), and is not asked",
+         0},
         {0},
     };
     static const struct argp argp = {
         .options = table,
         .parser = parse,
         .doc =
-            "Runs a worker until SIGTERM or SIGINT. If the connection to the "
-            "controller is lost, the worker discards its state and joins "
-            "again. `tow up` starts workers on this host.",
+            "Runs a worker until SIGTERM or SIGINT. It needs the address of "
+            "the controller and a credential; the controller gives it a name "
+            "and a number. If the connection to the controller is lost, the "
+            "worker discards its state and joins again. `tow up` starts "
+            "workers on this host, `tow up --hosts` on others.",
     };
     tow_worker_service_options_t arguments = {
         .device_count = 1,
         .host_bytes = TOW_WORKER_SERVICE_HOST_BYTES_DEFAULT,
+        .follow_fd = TOW_WORKER_SERVICE_FOLLOW_NONE,
         .ready_fd = STDOUT_FILENO};
     int usage = tow_command_parse(&argp, argc, argv, &arguments);
     if (usage != 0) return usage;
-    char name[32];
-    snprintf(name, sizeof(name), "worker-%u", (unsigned)arguments.process);
-    if (arguments.name == NULL) arguments.name = name;
-    arguments.log = tow_log_from_environment(arguments.name);
-    return tow_command_finish("worker", tow_worker_service_run(&arguments));
+    arguments.log = tow_log_from_environment(
+        arguments.name != NULL ? arguments.name : "worker");
+    /* The controller of this process has one worker. */
+    if (arguments.has_controller) {
+        if (arguments.name == NULL) arguments.name = "worker-0";
+        arguments.is_assigned = true;
+    }
+    bool is_superseded;
+    tow_status_t status = tow_worker_service_run(&arguments, &is_superseded);
+    if (is_superseded) begin_anew(&arguments, status, argc, argv);
+    return tow_command_finish("worker", status);
 }

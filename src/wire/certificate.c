@@ -123,18 +123,33 @@ static tow_status_t check_host(const char *host)
     return tow_status_annotate(status, "the host of a certificate");
 }
 
+tow_status_t tow_tls_make_certificate(const char *host, X509 **out_certificate,
+                                      EVP_PKEY **out_key)
+{
+    *out_key = EVP_EC_gen("P-256");
+    *out_certificate = X509_new();
+    if (*out_key != NULL && *out_certificate != NULL &&
+        fill_and_sign(*out_certificate, *out_key, host))
+        return TOW_OK;
+    X509_free(*out_certificate);
+    EVP_PKEY_free(*out_key);
+    *out_certificate = NULL;
+    *out_key = NULL;
+    return tow_tls_error(TOW_INTERNAL, "making a certificate");
+}
+
 tow_status_t tow_tls_make_self_signed(const char *certificate_path,
                                       const char *key_path, const char *host)
 {
     TOW_ASSERT(certificate_path != NULL && key_path != NULL && host != NULL);
     TOW_RETURN_IF_ERROR(check_host(host));
-    EVP_PKEY *key = EVP_EC_gen("P-256");
-    X509 *certificate = X509_new();
+    EVP_PKEY *key;
+    X509 *certificate;
+    TOW_RETURN_IF_ERROR(tow_tls_make_certificate(host, &certificate, &key));
     BIO *certificate_text = BIO_new(BIO_s_mem());
     BIO *key_text = BIO_new(BIO_s_secmem());
     tow_status_t status;
-    if (key == NULL || certificate == NULL || certificate_text == NULL ||
-        key_text == NULL || !fill_and_sign(certificate, key, host) ||
+    if (certificate_text == NULL || key_text == NULL ||
         PEM_write_bio_X509(certificate_text, certificate) != 1 ||
         PEM_write_bio_PKCS8PrivateKey(key_text, key, NULL, NULL, 0, NULL,
                                       NULL) != 1)

@@ -589,6 +589,11 @@ static tow_status_t check_options(const tow_handshake_options_t *options)
     return TOW_OK;
 }
 
+bool tow_identity_name_is_valid(const char *name)
+{
+    return tow_text_is_name(name, strlen(name), TOW_IDENTITY_NAME_MAX);
+}
+
 tow_status_t tow_handshake_create(const tow_handshake_options_t *options,
                                   tow_handshake_t **out_handshake)
 {

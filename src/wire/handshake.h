@@ -32,6 +32,10 @@
  * buffer. */
 #define TOW_HANDSHAKE_BYTES_MAX 4096u
 
+/* The connection carries lanes of the data plane instead of messages. A dialler
+ * has this bit if it wants that, a listener if it accepts it. */
+#define TOW_FEATURE_LANES (UINT64_C(1) << 63)
+
 typedef struct tow_identity {
     char
         name[TOW_IDENTITY_NAME_MAX + 1]; /* "worker/3": letters, digits, -_./ */
@@ -39,6 +43,9 @@ typedef struct tow_identity {
     uint64_t features;
     char software[32]; /* "towpath 0.1.0", for messages only */
 } tow_identity_t;
+
+/* 1 to TOW_IDENTITY_NAME_MAX letters, digits and -_./ */
+bool tow_identity_name_is_valid(const char *name);
 
 typedef struct tow_handshake_options {
     tow_side_t side;

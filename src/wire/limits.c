@@ -108,6 +108,7 @@ LIMITS(get_done, FIELD(2) = {.nested = &failure_limits},
 LIMITS(assemble, FIELD(3) = {.count_max = TOW_DEVICES_MAX},
        FIELD(4) = {.count_max = TOW_DEVICES_MAX});
 LIMITS(copy, {0});
+LIMITS(lane_invite, FIELD(1) = {.bytes_max = TOW_LANE_ADDRESS_MAX});
 LIMITS(callback, FIELD(5) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 LIMITS(callback_done, FIELD(2) = {.nested = &failure_limits},
        FIELD(3) = {.bytes_max = TOW_INLINE_BYTES_MAX});
@@ -125,12 +126,17 @@ LIMITS(worker_join, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(7) = {.nested = &lane_target_limits},
        FIELD(8) = {.bytes_max = TOW_PEER_ADDRESS_MAX},
        FIELD(9) = {.bytes_max = TOW_NAME_MAX},
-       FIELD(10) = {.bytes_max = TOW_NAME_MAX});
+       FIELD(10) = {.bytes_max = TOW_NAME_MAX},
+       FIELD(13) = {.bytes_max = TOW_WORKER_NAME_MAX});
+LIMITS(worker_enrol, FIELD(1) = {.bytes_max = TOW_NAME_MAX},
+       FIELD(2) = {.bytes_max = TOW_WORKER_NAME_MAX},
+       FIELD(5) = {.nested = &failure_limits});
 LIMITS(worker_joined, FIELD(2) = {.nested = &failure_limits});
 LIMITS(peer, FIELD(2) = {.bytes_max = TOW_NAME_MAX},
        FIELD(3) = {.bytes_max = TOW_NAME_MAX},
        FIELD(4) = {.nested = &lane_target_limits},
-       FIELD(6) = {.bytes_max = TOW_PEER_ADDRESS_MAX});
+       FIELD(6) = {.bytes_max = TOW_PEER_ADDRESS_MAX},
+       FIELD(8) = {.bytes_max = TOW_NAME_MAX});
 LIMITS(peer_disconnected, FIELD(2) = {.nested = &failure_limits});
 LIMITS(load, FIELD(4) = {.count_max = TOW_WORKER_DEVICES_MAX},
        FIELD(5) = {.count_max = TOW_WORKER_DEVICES_MAX});

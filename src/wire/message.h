@@ -46,6 +46,7 @@ enum {
 #define TOW_FAILURE_MESSAGE_MAX       2048u
 #define TOW_STALL_TEXT_MAX            1024u
 #define TOW_NAME_MAX                  255u /* kinds, hosts, nodes, programs */
+#define TOW_WORKER_NAME_MAX           63u
 #define TOW_INLINE_BYTES_MAX          (64u << 10) /* larger: lanes */
 #define TOW_SIGNATURE_BYTES_MAX       (2u << 20)
 #define TOW_SHARDING_BYTES_MAX        (256u << 10)

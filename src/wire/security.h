@@ -35,15 +35,22 @@ tow_status_t tow_token_create(const char *path, tow_token_t *out_token)
 typedef struct tow_tls_context tow_tls_context_t;
 
 typedef struct tow_tls_options {
-    const char *certificate_path; /* PEM; a listener needs it and the key */
+    const char *certificate_path; /* PEM; of a listener, with its key */
     const char *key_path;         /* PEM, mode 0600 */
-    const char *authority_path;   /* PEM; certificates that a dialler trusts */
+    /* Without a file, listeners present a certificate that is made for this
+     * process; otherwise they cannot listen. */
+    bool makes_certificate;
+    /* PEM; certificates that a dialler trusts. NULL: diallers do not check
+     * certificates; the proof of the token authenticates the peer. */
+    const char *authority_path;
 } tow_tls_options_t;
 
 tow_status_t tow_tls_context_create(const tow_tls_options_t *options,
                                     tow_tls_context_t **out_context)
     TOW_MUST_USE;
 void tow_tls_context_destroy(tow_tls_context_t *context);
+/* Whether diallers compare certificates with a file. */
+bool tow_tls_context_checks_names(const tow_tls_context_t *context);
 /* Makes a self-signed certificate and its key (mode 0600), for clusters without
  * an authority of their own. `host` goes into the certificate's names. */
 tow_status_t tow_tls_make_self_signed(const char *certificate_path,

@@ -1,6 +1,5 @@
 #include "wire/tls.h"
 
-#include <limits.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 #include <string.h>
@@ -13,12 +12,149 @@
 /* Part of the protocol: both sides must use the same label. */
 static const char binding_label[] = "EXPORTER-towpath-token-1";
 
+/* Cipher bytes in one direction, in one piece: OpenSSL and the socket use the
+ * same memory. */
+typedef struct cipher_buffer {
+    uint8_t *bytes; /* owned; NULL: none */
+    size_t begin;
+    size_t end;
+    size_t capacity;
+    bool is_kept;            /* while it is empty, whatever its size */
+    tow_tls_source_t source; /* of more bytes; zeroed: none */
+} cipher_buffer_t;
+
 struct tow_tls {
-    SSL *ssl;       /* owned; owns both ends below */
-    BIO *from_peer; /* cipher bytes that were fed */
-    BIO *to_peer;   /* cipher bytes to drain */
+    SSL *ssl; /* owned; owns the BIOs, which refer to the buffers below */
+    cipher_buffer_t from_peer;
+    cipher_buffer_t to_peer;
     tow_side_t side;
 };
+
+/* -- Buffers --------------------------------------------------------------- */
+
+static size_t count_in(const cipher_buffer_t *buffer)
+{
+    return buffer->end - buffer->begin;
+}
+
+/* Makes room for `more` bytes at the end; false when memory is exhausted. Bytes
+ * are moved to the front only if at least as many have been consumed, so each
+ * is moved once at most. */
+static bool make_room(cipher_buffer_t *buffer, size_t more)
+{
+    const size_t count = count_in(buffer);
+    if (buffer->capacity - buffer->end >= more) return true;
+    if (buffer->begin >= count && buffer->capacity - count >= more) {
+        memcpy(buffer->bytes, buffer->bytes + buffer->begin, count);
+        buffer->begin = 0;
+        buffer->end = count;
+        return true;
+    }
+    size_t capacity = 2 * buffer->capacity;
+    if (capacity < buffer->end + more) capacity = buffer->end + more;
+    if (capacity < TOW_TLS_BUFFER_BYTES_MIN)
+        capacity = TOW_TLS_BUFFER_BYTES_MIN;
+    uint8_t *bytes = tow_realloc(buffer->bytes, capacity);
+    if (bytes == NULL) return false;
+    buffer->bytes = bytes;
+    buffer->capacity = capacity;
+    return true;
+}
+
+static void consume(cipher_buffer_t *buffer, size_t count)
+{
+    TOW_ASSERT(count <= count_in(buffer));
+    buffer->begin += count;
+    if (buffer->begin < buffer->end) return;
+    buffer->begin = buffer->end = 0;
+    if (buffer->is_kept || buffer->capacity <= TOW_TLS_BUFFER_BYTES_KEPT)
+        return;
+    tow_free(buffer->bytes);
+    buffer->bytes = NULL;
+    buffer->capacity = 0;
+}
+
+static size_t take(cipher_buffer_t *buffer, void *bytes, size_t capacity)
+{
+    size_t count = count_in(buffer);
+    if (count > capacity) count = capacity;
+    memcpy(bytes, buffer->bytes + buffer->begin, count);
+    consume(buffer, count);
+    return count;
+}
+
+static int bio_read(BIO *bio, char *bytes, int capacity)
+{
+    cipher_buffer_t *buffer = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    if (capacity <= 0) return 0;
+    size_t count = 0;
+    if (count_in(buffer) > 0)
+        count = take(buffer, bytes, (size_t)capacity);
+    else if (buffer->source.receive != NULL)
+        count = buffer->source.receive(buffer->source.context, bytes,
+                                       (size_t)capacity);
+    if (count > 0) return (int)count;
+    BIO_set_retry_read(bio); /* More may come: not the end of a file. */
+    return -1;
+}
+
+static bool append(cipher_buffer_t *buffer, const void *bytes, size_t count)
+{
+    if (!make_room(buffer, count)) return false;
+    memcpy(buffer->bytes + buffer->end, bytes, count);
+    buffer->end += count;
+    return true;
+}
+
+static int bio_write(BIO *bio, const char *bytes, int count)
+{
+    BIO_clear_retry_flags(bio);
+    if (count <= 0) return 0;
+    return append(BIO_get_data(bio), bytes, (size_t)count) ? count : -1;
+}
+
+static long bio_ctrl(BIO *bio, int command, long number, void *pointer)
+{
+    (void)number, (void)pointer;
+    const cipher_buffer_t *buffer = BIO_get_data(bio);
+    switch (command) {
+    case BIO_CTRL_FLUSH:
+    case BIO_CTRL_DUP: return 1;
+    case BIO_CTRL_PENDING:
+    case BIO_CTRL_WPENDING: return (long)count_in(buffer);
+    default: return 0;
+    }
+}
+
+static BIO_METHOD *bio_method;
+
+static void make_bio_method(void)
+{
+    BIO_METHOD *method =
+        BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "towpath");
+    if (method == NULL) return;
+    BIO_meth_set_read(method, bio_read);
+    BIO_meth_set_write(method, bio_write);
+    BIO_meth_set_ctrl(method, bio_ctrl);
+    bio_method = method;
+}
+
+/* NULL when memory is exhausted. */
+static BIO *make_bio(cipher_buffer_t *buffer)
+{
+    static CRYPTO_ONCE once = CRYPTO_ONCE_STATIC_INIT;
+    if (CRYPTO_THREAD_run_once(&once, make_bio_method) != 1 ||
+        bio_method == NULL)
+        return NULL;
+    BIO *bio = BIO_new(bio_method);
+    if (bio == NULL) return NULL;
+    BIO_set_data(bio, buffer);
+    BIO_set_init(bio, 1);
+    return bio;
+}
+
+/* -- Connections ----------------------------------------------------------- */
 
 static bool expect_host(SSL *ssl, const char *host)
 {
@@ -33,22 +169,23 @@ static tow_status_t set_up(tow_tls_t *tls, SSL_CTX *context, const char *host)
 {
     tls->ssl = SSL_new(context);
     if (tls->ssl == NULL) return tow_tls_error(TOW_INTERNAL, "setting TLS up");
-    tls->from_peer = BIO_new(BIO_s_mem());
-    tls->to_peer = BIO_new(BIO_s_mem());
-    if (tls->from_peer == NULL || tls->to_peer == NULL) {
-        BIO_free(tls->from_peer);
-        BIO_free(tls->to_peer);
+    BIO *from_peer = make_bio(&tls->from_peer);
+    BIO *to_peer = make_bio(&tls->to_peer);
+    if (from_peer == NULL || to_peer == NULL) {
+        BIO_free(from_peer);
+        BIO_free(to_peer);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
-    /* An empty buffer means "retry later", not "end of file". */
-    BIO_set_mem_eof_return(tls->from_peer, -1);
-    BIO_set_mem_eof_return(tls->to_peer, -1);
-    SSL_set_bio(tls->ssl, tls->from_peer, tls->to_peer);
+    SSL_set_bio(tls->ssl, from_peer, to_peer);
     if (tls->side == TOW_SIDE_LISTENER) {
         SSL_set_accept_state(tls->ssl);
         return TOW_OK;
     }
     SSL_set_connect_state(tls->ssl);
+    if (host == NULL) { /* The token's proof will authenticate the peer. */
+        SSL_set_verify(tls->ssl, SSL_VERIFY_NONE, NULL);
+        return TOW_OK;
+    }
     if (!expect_host(tls->ssl, host))
         return tow_tls_error(TOW_INVALID_ARGUMENT, host);
     return TOW_OK;
@@ -58,11 +195,11 @@ tow_status_t tow_tls_create(tow_tls_context_t *context, tow_side_t side,
                             const char *host, tow_tls_t **out_tls)
 {
     TOW_ASSERT(context != NULL && out_tls != NULL);
-    TOW_ASSERT((side == TOW_SIDE_DIALLER) == (host != NULL));
+    TOW_ASSERT(side == TOW_SIDE_DIALLER || host == NULL);
     *out_tls = NULL;
     SSL_CTX *half =
         side == TOW_SIDE_LISTENER ? context->listener : context->dialler;
-    if (half == NULL)
+    if (half == NULL || (host != NULL && !context->checks_names))
         return TOW_ERROR(TOW_FAILED_PRECONDITION, "TLS: no certificate to %s",
                          side == TOW_SIDE_LISTENER ? "show" : "trust");
     tow_tls_t *tls = tow_calloc(1, sizeof(*tls));
@@ -81,33 +218,54 @@ void tow_tls_destroy(tow_tls_t *tls)
 {
     if (tls == NULL) return;
     SSL_free(tls->ssl);
+    tow_free(tls->from_peer.bytes);
+    tow_free(tls->to_peer.bytes);
     tow_free(tls);
 }
 
 tow_status_t tow_tls_feed(tow_tls_t *tls, const void *bytes, size_t count)
 {
-    if (count > TOW_TLS_FEED_BYTES_MAX - BIO_ctrl_pending(tls->from_peer))
+    const size_t unread = count_in(&tls->from_peer);
+    if (count > TOW_TLS_FEED_BYTES_MAX - unread)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                          "TLS: %zu cipher bytes wait to be read and %zu more "
                          "came; the limit is %zu",
-                         BIO_ctrl_pending(tls->from_peer), count,
-                         TOW_TLS_FEED_BYTES_MAX);
+                         unread, count, TOW_TLS_FEED_BYTES_MAX);
     if (count == 0) return TOW_OK;
-    if (BIO_write(tls->from_peer, bytes, (int)count) != (int)count)
-        return tow_tls_error(TOW_RESOURCE_EXHAUSTED, "TLS");
-    return TOW_OK;
+    return append(&tls->from_peer, bytes, count)
+               ? TOW_OK
+               : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+}
+
+size_t tow_tls_peek(const tow_tls_t *tls, const uint8_t **out_bytes)
+{
+    *out_bytes = tls->to_peer.bytes + tls->to_peer.begin;
+    return count_in(&tls->to_peer);
+}
+
+void tow_tls_drained(tow_tls_t *tls, size_t count)
+{
+    consume(&tls->to_peer, count);
 }
 
 size_t tow_tls_drain(tow_tls_t *tls, void *bytes, size_t capacity)
 {
-    int most = capacity > INT_MAX ? INT_MAX : (int)capacity;
-    int got = BIO_read(tls->to_peer, bytes, most);
-    return got > 0 ? (size_t)got : 0;
+    return count_in(&tls->to_peer) > 0 ? take(&tls->to_peer, bytes, capacity)
+                                       : 0;
 }
 
 size_t tow_tls_drain_pending(const tow_tls_t *tls)
 {
-    return BIO_ctrl_pending(tls->to_peer);
+    return count_in(&tls->to_peer);
+}
+
+void tow_tls_expect_bulk(tow_tls_t *tls, tow_tls_source_t source)
+{
+    SSL_clear_mode(tls->ssl, SSL_MODE_RELEASE_BUFFERS);
+    SSL_set_default_read_buffer_len(tls->ssl, TOW_TLS_BULK_READ_BYTES);
+    SSL_set_read_ahead(tls->ssl, 1);
+    tls->from_peer.source = source;
+    tls->to_peer.is_kept = true;
 }
 
 /* OpenSSL's reasons in terms of a cluster's configuration. */
@@ -142,6 +300,25 @@ static const struct {
      "the bytes of the peer were damaged or forged on their way"},
 };
 
+/* The next step for someone whose peer has a certificate that is not
+ * trusted. */
+static const char *advice_on(long verdict)
+{
+    switch (verdict) {
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+        return "compare the clocks of both hosts (`date -u`); if they are "
+               "right, make another certificate with `tow keys`";
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+    case X509_V_ERR_IP_ADDRESS_MISMATCH:
+        return "use the name or address that the certificate is for, or make "
+               "one for this name with `tow keys FOLDER --host NAME`";
+    default:
+        return "copy token and cert.pem of this cluster's keys to this host; "
+               "cert.pem may also be that of the certificate's authority";
+    }
+}
+
 static tow_status_t failed(tow_tls_t *tls)
 {
     long verdict = SSL_get_verify_result(tls->ssl);
@@ -149,9 +326,9 @@ static tow_status_t failed(tow_tls_t *tls)
     if (tls->side == TOW_SIDE_DIALLER && verdict != X509_V_OK) {
         ERR_clear_error();
         return TOW_ERROR(TOW_UNAUTHENTICATED,
-                         "TLS: the peer's certificate is not trusted: %s; give "
-                         "the cert.pem of this listener, or of its authority",
-                         X509_verify_cert_error_string(verdict));
+                         "TLS: the peer's certificate is not trusted: %s; %s",
+                         X509_verify_cert_error_string(verdict),
+                         advice_on(verdict));
     }
     for (size_t i = 0; i < TOW_COUNT_OF(explanations); i++) {
         if (explanations[i].reason != reason) continue;

@@ -1,7 +1,7 @@
 /* TLS settings and certificates, loaded once. A context has one SSL_CTX per
- * side, if the files for it are given: a listener presents a certificate, a
- * dialler verifies it. Diallers have no certificates: the token authenticates
- * them. */
+ * side: a listener presents a certificate, of a file or made for this process;
+ * a dialler verifies it if it has a file to compare with. Diallers have no
+ * certificates: the token authenticates them. */
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -29,9 +29,9 @@ bool tow_tls_context_can_listen(const tow_tls_context_t *context)
     return context->listener != NULL;
 }
 
-bool tow_tls_context_can_dial(const tow_tls_context_t *context)
+bool tow_tls_context_checks_names(const tow_tls_context_t *context)
 {
-    return context->dialler != NULL;
+    return context->checks_names;
 }
 
 bool tow_tls_host_is_address(const char *host)
@@ -149,7 +149,11 @@ static tow_status_t make_context(const SSL_METHOD *method,
     if (context == NULL ||
         SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1 ||
         SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) != 1 ||
-        SSL_CTX_set_num_tickets(context, 0) != 1)
+        SSL_CTX_set_num_tickets(context, 0) != 1 ||
+        /* The fastest first: the dialler's order decides. */
+        SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256:"
+                                          "TLS_AES_256_GCM_SHA384:"
+                                          "TLS_CHACHA20_POLY1305_SHA256") != 1)
         return tow_tls_error(TOW_INTERNAL, "setting TLS up");
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION |
                                      SSL_OP_NO_RENEGOTIATION);
@@ -158,10 +162,26 @@ static tow_status_t make_context(const SSL_METHOD *method,
     return TOW_OK;
 }
 
+static tow_status_t use_own_certificate(SSL_CTX *context)
+{
+    X509 *certificate = NULL;
+    EVP_PKEY *key = NULL;
+    TOW_RETURN_IF_ERROR(
+        tow_tls_make_certificate("localhost", &certificate, &key));
+    const bool is_used = SSL_CTX_use_certificate(context, certificate) == 1 &&
+                         SSL_CTX_use_PrivateKey(context, key) == 1;
+    X509_free(certificate);
+    EVP_PKEY_free(key);
+    if (is_used) return TOW_OK;
+    return tow_tls_error(TOW_INTERNAL, "using a certificate of this process");
+}
+
 static tow_status_t make_listener(const tow_tls_options_t *options,
                                   tow_tls_context_t *context)
 {
     TOW_RETURN_IF_ERROR(make_context(TLS_server_method(), &context->listener));
+    if (options->certificate_path == NULL)
+        return use_own_certificate(context->listener);
     TOW_RETURN_IF_ERROR(for_each_certificate(options->certificate_path,
                                              context->listener, add_to_chain));
     return load_key(options, context->listener);
@@ -171,7 +191,9 @@ static tow_status_t make_dialler(const tow_tls_options_t *options,
                                  tow_tls_context_t *context)
 {
     TOW_RETURN_IF_ERROR(make_context(TLS_client_method(), &context->dialler));
+    if (options->authority_path == NULL) return TOW_OK;
     SSL_CTX_set_verify(context->dialler, SSL_VERIFY_PEER, NULL);
+    context->checks_names = true;
     /* Trust the certificates of the file even if they are no authority: a
      * self-signed or pinned certificate. */
     X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(context->dialler),
@@ -190,17 +212,12 @@ tow_status_t tow_tls_context_create(const tow_tls_options_t *options,
                          "TLS: a certificate and its key go together, and the "
                          "%s is missing",
                          options->key_path == NULL ? "key" : "certificate");
-    if (options->certificate_path == NULL && options->authority_path == NULL)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "TLS: neither a certificate to show nor one to "
-                         "trust; `tow keys FOLDER` makes them");
     tow_tls_context_t *context = tow_calloc(1, sizeof(*context));
     if (context == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     tow_status_t status = TOW_OK;
-    if (options->certificate_path != NULL)
+    if (options->certificate_path != NULL || options->makes_certificate)
         status = make_listener(options, context);
-    if (status == TOW_OK && options->authority_path != NULL)
-        status = make_dialler(options, context);
+    if (status == TOW_OK) status = make_dialler(options, context);
     if (status != TOW_OK) {
         tow_tls_context_destroy(context);
         return status;

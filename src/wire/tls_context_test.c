@@ -35,11 +35,11 @@ static void context_has_the_sides_that_its_files_allow(void **state)
     make_certificate("a", "localhost");
     tow_tls_context_t *context = context_that_shows("a");
     assert_true(tow_tls_context_can_listen(context));
-    assert_false(tow_tls_context_can_dial(context));
+    assert_false(tow_tls_context_checks_names(context));
     tow_tls_context_destroy(context);
     context = context_that_trusts("a");
     assert_false(tow_tls_context_can_listen(context));
-    assert_true(tow_tls_context_can_dial(context));
+    assert_true(tow_tls_context_checks_names(context));
     tow_tls_context_destroy(context);
     assert_null(create("a.cert", "a.key", "a.cert"));
 }
@@ -51,8 +51,20 @@ static void incomplete_options_are_refused(void **state)
                  "the key is missing");
     expect_error(create(NULL, "a.key", "a.cert"), TOW_INVALID_ARGUMENT,
                  "the certificate is missing");
-    expect_error(create(NULL, NULL, NULL), TOW_INVALID_ARGUMENT,
-                 "tow keys FOLDER");
+}
+
+static void context_without_files_dials_and_may_make_a_certificate(void **state)
+{
+    tow_tls_options_t options = {0};
+    tow_tls_context_t *context;
+    assert_null(tow_tls_context_create(&options, &context));
+    assert_false(tow_tls_context_can_listen(context));
+    assert_false(tow_tls_context_checks_names(context));
+    tow_tls_context_destroy(context);
+    options.makes_certificate = true;
+    assert_null(tow_tls_context_create(&options, &context));
+    assert_true(tow_tls_context_can_listen(context));
+    tow_tls_context_destroy(context);
 }
 
 static void wrong_files_are_named(void **state)
@@ -121,6 +133,7 @@ static void refused_memory_is_reported_and_nothing_leaks(void **state)
 
 TOW_TEST_MAIN(IN_FOLDER(context_has_the_sides_that_its_files_allow),
               IN_FOLDER(incomplete_options_are_refused),
+              IN_FOLDER(context_without_files_dials_and_may_make_a_certificate),
               IN_FOLDER(wrong_files_are_named),
               IN_FOLDER(key_open_to_others_is_refused_with_the_remedy),
               IN_FOLDER(key_with_a_password_is_refused_without_asking),

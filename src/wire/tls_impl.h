@@ -11,11 +11,15 @@
 
 struct tow_tls_context {
     SSL_CTX *listener; /* owned; NULL without a certificate */
-    SSL_CTX *dialler;  /* owned; NULL without an authority */
+    SSL_CTX *dialler;  /* owned */
+    bool checks_names; /* the dialler has certificates to compare with */
 };
 
 bool tow_tls_context_can_listen(const tow_tls_context_t *context);
-bool tow_tls_context_can_dial(const tow_tls_context_t *context);
+
+/* A self-signed certificate for `host` and its key, both for the caller. */
+tow_status_t tow_tls_make_certificate(const char *host, X509 **out_certificate,
+                                      EVP_PKEY **out_key) TOW_MUST_USE;
 
 /* True for an IP address, false for a name. */
 bool tow_tls_host_is_address(const char *host);

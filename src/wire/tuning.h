@@ -10,6 +10,16 @@
  * socket are unread; this bound limits the memory that a bug could cost. */
 #define TOW_TLS_FEED_BYTES_MAX ((size_t)4 << 20)
 
+/* The first size of a buffer of cipher bytes, and up to which size it is kept
+ * while it is empty: one record. */
+#define TOW_TLS_BUFFER_BYTES_MIN  ((size_t)4 << 10)
+#define TOW_TLS_BUFFER_BYTES_KEPT ((size_t)20 << 10)
+
+/* One read of the socket of a connection that carries much data: several
+ * records, but few enough to stay in the processor's cache until they are
+ * decrypted. */
+#define TOW_TLS_BULK_READ_BYTES ((size_t)128 << 10)
+
 /* Validity of a self-signed certificate. Nothing renews it, so a short one
  * would stop a cluster when it expires. */
 #define TOW_CERTIFICATE_DAYS 3650

@@ -93,11 +93,21 @@ static void name_lock(arena_lock_t *lock, const char *arena)
     snprintf(lock->file, sizeof(lock->file), "%s.lock", arena);
 }
 
+static void remove_if_empty(const arena_lock_t *lock)
+{
+    if (!has_no_members(lock->fd)) return;
+    tow_intra_host_arena_remove(lock->arena);
+    shm_unlink(lock->file);
+}
+
 tow_status_t arena_lock_join(arena_lock_t *lock, const char *arena)
 {
     name_lock(lock, arena);
     tow_status_t status = take_gate(lock);
-    if (status == TOW_OK) status = make_arena(lock);
+    if (status == TOW_OK) {
+        status = make_arena(lock);
+        if (status != TOW_OK) remove_if_empty(lock);
+    }
     if (status != TOW_OK) close_fd(lock);
     return status;
 }
@@ -105,13 +115,6 @@ tow_status_t arena_lock_join(arena_lock_t *lock, const char *arena)
 void arena_lock_open(arena_lock_t *lock)
 {
     (void)set_lock(lock->fd, BYTE_GATE, F_UNLCK, F_OFD_SETLK);
-}
-
-static void remove_if_empty(const arena_lock_t *lock)
-{
-    if (!has_no_members(lock->fd)) return;
-    tow_intra_host_arena_remove(lock->arena);
-    shm_unlink(lock->file);
 }
 
 void arena_lock_leave(arena_lock_t *lock)

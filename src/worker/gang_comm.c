@@ -28,11 +28,19 @@ static uint64_t hash_text(const char *text, uint64_t seed)
     return tow_hash_bytes(text, strlen(text), seed);
 }
 
+/* Members watch each other's processes: those of another process namespace have
+ * an arena of their own even where /dev/shm is shared. */
 const char *tow_gang_comm_arena_name(const char *cluster, const char *host,
                                      char name[TOW_GANG_COMM_ARENA_NAME_SIZE])
 {
+    char space[64] = "";
+    const ssize_t size =
+        readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
+    if (size > 0) space[size] = '\0';
+    const uint64_t hash =
+        hash_text(space, hash_text(host, hash_text(cluster, 0)));
     snprintf(name, TOW_GANG_COMM_ARENA_NAME_SIZE, "/towpath-%u-%016" PRIx64,
-             (unsigned)geteuid(), hash_text(host, hash_text(cluster, 0)));
+             (unsigned)geteuid(), hash);
     return name;
 }
 
@@ -49,11 +57,11 @@ void tow_gang_comm_sweep(const char *cluster, const char *host)
 static void peer_added(void *context, const tow_worker_peer_t *peer)
 {
     tow_gang_comm_t *comm = context;
-    if (comm->multi_host == NULL || peer->lane_address_size == 0) return;
+    if (comm->multi_host == NULL || peer->mail.id == 0) return;
     const tow_multi_host_peer_t added = {
         .process_id = peer->process,
         .device_count = peer->device_count,
-        .host_id = hash_text(peer->host, 0),
+        .host_id = peer->memory,
         .door = peer->mail,
         .lane_address = peer->lane_address,
         .lane_address_size = peer->lane_address_size,
@@ -129,16 +137,19 @@ static void peer_failed(void *context, uint32_t process, tow_status_t cause)
 
 /* -- Opening --------------------------------------------------------------- */
 
+/* `arena`: NULL: one of this process alone. */
 static tow_status_t open_intra_host(tow_gang_comm_t *comm,
-                                    const tow_gang_comm_options_t *options)
+                                    const tow_gang_comm_options_t *options,
+                                    const char *arena)
 {
     int64_t ids[TOW_XLA_DEVICE_COUNT_MAX];
     for (uint32_t i = 0; i < options->device_count; i++)
         ids[i] = (int64_t)TOW_XLA_PROCESS_STRIDE * options->process + i;
-    const tow_intra_host_options_t host = {.arena = comm->arena,
-                                           .device_ids = ids,
-                                           .device_count =
-                                               options->device_count};
+    const tow_intra_host_options_t host = {
+        .arena = arena,
+        .random = tow_random_next(tow_env_random(options->env)),
+        .device_ids = ids,
+        .device_count = options->device_count};
     return tow_intra_host_open(&host, &comm->intra_host);
 }
 
@@ -151,20 +162,37 @@ static tow_status_t open_multi_host(tow_gang_comm_t *comm,
         .host = comm->intra_host,
         .process_id = options->process,
         .device_count = options->device_count,
-        .host_id = hash_text(options->host, 0),
+        .host_id = tow_intra_host_memory(comm->intra_host),
         .check = options->check,
         .peer_failed = peer_failed,
         .context = comm};
     return tow_multi_host_open(&span, &comm->multi_host);
 }
 
+/* Without shared memory, our devices still communicate among themselves, and
+ * with other workers of this host as with those of other hosts. */
+static tow_status_t join_arena(tow_gang_comm_t *comm,
+                               const tow_gang_comm_options_t *options)
+{
+    tow_gang_comm_arena_name(options->cluster, options->host, comm->arena);
+    tow_status_t status = arena_lock_join(&comm->arena_lock, comm->arena);
+    if (status == TOW_OK) {
+        status = open_intra_host(comm, options, comm->arena);
+        arena_lock_open(&comm->arena_lock);
+        return status;
+    }
+    tow_log(&comm->env->log, TOW_LOG_WARN,
+            "no shared memory in /dev/shm: gangs with other workers of this "
+            "host go through sockets",
+            TOW_F_STATUS("cause", status));
+    tow_status_release(status);
+    return open_intra_host(comm, options, NULL);
+}
+
 static tow_status_t set_up(tow_gang_comm_t *comm,
                            const tow_gang_comm_options_t *options)
 {
-    tow_gang_comm_arena_name(options->cluster, options->host, comm->arena);
-    TOW_RETURN_IF_ERROR(arena_lock_join(&comm->arena_lock, comm->arena));
-    tow_status_t status = open_intra_host(comm, options);
-    arena_lock_open(&comm->arena_lock);
+    tow_status_t status = join_arena(comm, options);
     if (status != TOW_OK) return status;
     TOW_RETURN_IF_ERROR(open_multi_host(comm, options));
     /* The multi-host engine passes gangs of one host directly to the arena. */
@@ -240,10 +268,20 @@ void tow_gang_comm_close(tow_gang_comm_t *comm, tow_closed_t closed)
     tow_env_post(comm->env, &comm->post);
 }
 
+void tow_gang_comm_abandon(tow_gang_comm_t *comm)
+{
+    arena_lock_leave(&comm->arena_lock);
+}
+
 const tow_xla_collectives_t *tow_gang_comm_collectives(
     const tow_gang_comm_t *comm)
 {
     return &comm->collectives;
+}
+
+uint64_t tow_gang_comm_memory(const tow_gang_comm_t *comm)
+{
+    return tow_intra_host_memory(comm->intra_host);
 }
 
 tow_region_key_t tow_gang_comm_mail(const tow_gang_comm_t *comm)

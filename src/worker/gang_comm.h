@@ -6,6 +6,7 @@
  *     status = tow_gang_comm_open(&options, &comm);
  *     ... open the driver with tow_gang_comm_collectives(comm) ...
  *     worker_options.mail = tow_gang_comm_mail(comm);
+ *     worker_options.memory = tow_gang_comm_memory(comm);
  *     worker_options.hooks = tow_gang_comm_hooks(comm);
  *     ... the worker runs ...
  *     ... the worker has closed, then the driver ...
@@ -33,8 +34,9 @@ typedef struct tow_gang_comm_options {
      * cluster there: the controller's address. (The cluster's number is known
      * only after joining.) */
     const char *cluster;
-    const char
-        *host; /* the worker's host; workers of one name share an arena */
+    /* Workers of one name share an arena if they share memory: the arena's
+     * random number tells (tow_gang_comm_memory). */
+    const char *host;
     uint32_t process;
     uint32_t device_count;
     /* Whether bytes between hosts carry our checksum. */
@@ -49,12 +51,16 @@ tow_status_t tow_gang_comm_open(const tow_gang_comm_options_t *options,
 /* No collective may be in progress: the driver has closed. Removes the arena if
  * we are the last; frees the object, then calls `closed`. */
 void tow_gang_comm_close(tow_gang_comm_t *comm, tow_closed_t closed);
+/* Before the process ends without closing it: removes the arena if nobody else of
+ * this host uses it. Nothing else is released. */
+void tow_gang_comm_abandon(tow_gang_comm_t *comm);
 
 /* For the option tow_collectives of the adapter. Lent until close. */
 const tow_xla_collectives_t *tow_gang_comm_collectives(
     const tow_gang_comm_t *comm);
 /* For tow_worker_options_t. */
 tow_region_key_t tow_gang_comm_mail(const tow_gang_comm_t *comm);
+uint64_t tow_gang_comm_memory(const tow_gang_comm_t *comm);
 tow_worker_hooks_t tow_gang_comm_hooks(tow_gang_comm_t *comm);
 
 /* Killed workers cannot remove their shared memory: the process that has seen

@@ -214,7 +214,7 @@ static void peers_and_aborts_reach_the_collectives(void **state)
     tow_worker_peer_t peer = {.process = 7,
                               .device_count = 2,
                               .name = "worker/7",
-                              .host = "there",
+                              .memory = 1,
                               .mail = {5, 6}};
     hooks.peer_added(hooks.context, &peer); /* no address: ignored */
     tow_env_lane_address(fixture.env, &address, &peer.lane_address_size);

@@ -161,7 +161,7 @@ static tow_status_t start_probe(tow_worker_t *worker, load_t *load,
                          "worker %s does not run host functions, which are "
                          "code of its clients: start it with --host-functions "
                          "if it may",
-                         worker->env->name);
+                         worker->options.name);
     if (message->n_host_devices != message->n_host_shards)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu devices for %zu shards",
                          message->n_host_devices, message->n_host_shards);

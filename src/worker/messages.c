@@ -43,12 +43,12 @@ static tow_status_t take_peer(tow_worker_t *worker,
                          "%zu peers are known, which is the limit",
                          tow_map_count(&worker->peers));
     TOW_RETURN_IF_ERROR(worker_peer_add(worker, message));
-    if (strcmp(message->host, worker->options.host) == 0)
+    if (message->memory != 0 && message->memory == worker->options.memory)
         tow_block_cache_share(&worker->block_cache);
     tow_worker_peer_t peer = {.process = message->process,
                               .device_count = message->device_count,
                               .name = message->name,
-                              .host = message->host};
+                              .memory = message->memory};
     if (message->mail != NULL) {
         peer.lane_address = message->mail->lane_address.data;
         peer.lane_address_size = message->mail->lane_address.len;

@@ -53,6 +53,7 @@ struct peer {
     bool is_broken;       /* a session broke, and ours is not open again */
     int64_t redial_ns;    /* when to dial again */
     char *address;        /* owned; "": it accepts no peers */
+    char *handshake_name; /* owned */
     char name[];
 };
 
@@ -339,7 +340,8 @@ static tow_status_t dial(tow_worker_t *worker, peer_t *peer)
     peer_session->is_ours = true;
     const tow_session_dial_options_t options = {
         .address = peer->address,
-        .expected_name = peer->name,
+        .expected_name = peer->handshake_name,
+        .is_announced = true,
         .limits = worker->options.limits.session,
         .handler = &peer_session_handler,
         .context = peer_session,
@@ -657,9 +659,13 @@ tow_status_t worker_peer_add(tow_worker_t *worker,
     tow_list_init(&peer->outbox);
     memcpy(peer->name, message->name, name_size);
     peer->address = tow_strdup(message->listen_address);
-    if (peer->address != NULL &&
+    peer->handshake_name =
+        tow_strdup(message->handshake_name[0] != '\0' ? message->handshake_name
+                                                      : message->name);
+    if (peer->address != NULL && peer->handshake_name != NULL &&
         tow_map_put(&worker->peers, peer->process, peer))
         return TOW_OK;
+    tow_free(peer->handshake_name);
     tow_free(peer->address);
     tow_free(peer);
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -669,6 +675,7 @@ static void free_peer(peer_t *peer)
 {
     discard_queued(peer);
     tow_status_release(peer->disconnect_cause);
+    tow_free(peer->handshake_name);
     tow_free(peer->address);
     tow_free(peer);
 }
@@ -707,6 +714,7 @@ tow_status_t worker_peers_open(tow_worker_t *worker, const char *address)
     if (address == NULL) return TOW_OK;
     return tow_session_listen(worker->env,
                               &(tow_session_listen_options_t){
+                                  .carries_lanes = true,
                                   .address = address,
                                   .limits = worker->options.limits.session,
                                   .arrived = on_arrived,

@@ -71,7 +71,7 @@ static tow_status_t write_status(tow_worker_t *worker, char **out_text,
     const tow_worker_stats_t stats = tow_worker_stats(worker);
     json_t *json = json_pack(
         "{s:s, s:s, s:i, s:s, s:b, s:I, s:o*, s:o*, s:o*}", "worker",
-        worker->env->name, "host", worker->options.host, "process",
+        worker->options.name, "host", worker->options.host, "process",
         (int)worker->options.process, "platform", driver->platform, "simulated",
         driver->simulated, "peers", (json_int_t)stats.peer_count, "shelf",
         describe_store(&stats.shard_store), "work", describe_work(&stats),
@@ -154,7 +154,7 @@ static tow_status_t write_tracks(tow_worker_t *worker, tow_trace_ring_t *loop,
          i++)
         status = add_device(tracks, driver, i);
     if (status == TOW_OK)
-        status = tow_trace_write_json(out, worker->env->name, tracks->rings,
+        status = tow_trace_write_json(out, worker->options.name, tracks->rings,
                                       tracks->count, since_ns);
     free_tracks(tracks, loop != NULL);
     return status;

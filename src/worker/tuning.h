@@ -9,6 +9,10 @@
  * half is random, so that a thousand workers do not dial at once. */
 #define TOW_WORKER_REDIAL_MIN_NS (20 * TOW_NS_PER_MS)
 #define TOW_WORKER_REDIAL_MAX_NS (2 * TOW_NS_PER_S)
+/* The same between requests to enrol. The controller decides within a lease
+ * whether a silent worker of our host lives, and people wait for us. */
+#define TOW_ENROL_RETRY_MIN_NS (20 * TOW_NS_PER_MS)
+#define TOW_ENROL_RETRY_MAX_NS (250 * TOW_NS_PER_MS)
 
 /* With more cores than this, small computations run beside the loop and not on
  * it: see TOW_DATAFLOW_LINGER_COUNT. */

@@ -121,6 +121,7 @@ static void free_tables(tow_worker_t *worker)
     tow_block_cache_discard(&worker->block_cache);
     tow_free((char *)worker->options.controller);
     tow_free((char *)worker->options.controller_name);
+    tow_free((char *)worker->options.name);
     tow_free((char *)worker->options.host);
     tow_free((char *)worker->options.island);
     tow_free(worker);
@@ -231,8 +232,7 @@ static void log_refusal(tow_worker_t *worker, tow_status_t cause)
             TOW_F_STATUS("cause", cause));
 }
 
-/* A process answered, and refused us. */
-static bool is_refusal(tow_status_t cause)
+bool tow_worker_is_refusal(tow_status_t cause)
 {
     switch (tow_status_code(cause)) {
     case TOW_ALREADY_EXISTS:
@@ -246,7 +246,7 @@ static bool is_refusal(tow_status_t cause)
 static void report_refused(const tow_worker_t *worker, tow_status_t cause)
 {
     const tow_worker_hooks_t *hooks = &worker->options.hooks;
-    if (hooks->refused != NULL && is_refusal(cause))
+    if (hooks->refused != NULL && tow_worker_is_refusal(cause))
         hooks->refused(hooks->context, cause);
 }
 
@@ -324,6 +324,8 @@ static void join(tow_worker_t *worker)
         pointers[i] = &devices[i];
     }
     message.process = worker->options.process;
+    message.name = (char *)worker->options.name;
+    message.is_name_assigned = worker->options.is_name_assigned;
     message.host = (char *)worker->options.host;
     message.island = (char *)worker->options.island;
     message.listen_address = (char *)worker_peers_listen_address(worker);
@@ -335,7 +337,8 @@ static void join(tow_worker_t *worker)
     message.host_bytes = worker->options.limits.host_bytes_max;
     message.devices = pointers;
     message.n_devices = driver->device_count;
-    if (worker->options.mail.id != 0 && tow_env_has_lanes(worker->env)) {
+    message.memory = worker->options.memory;
+    if (tow_env_has_lanes(worker->env)) {
         const void *address;
         tow_env_lane_address(worker->env, &address, &mail.lane_address.len);
         mail.lane_address.data = (uint8_t *)address;
@@ -447,6 +450,8 @@ static tow_status_t copy_options(tow_worker_t *worker,
 {
     worker->options = *options;
     worker->options.controller = tow_strdup(options->controller);
+    worker->options.name =
+        tow_strdup(options->name != NULL ? options->name : worker->env->name);
     worker->options.host = tow_strdup(options->host);
     worker->options.island =
         tow_strdup(options->island != NULL ? options->island : "");
@@ -458,8 +463,8 @@ static tow_status_t copy_options(tow_worker_t *worker,
         limits->put_bytes_max = TOW_WORKER_PUT_BYTES_MAX;
     if (limits->get_bytes_max == 0)
         limits->get_bytes_max = TOW_WORKER_GET_BYTES_MAX;
-    if (worker->options.controller == NULL || worker->options.host == NULL ||
-        worker->options.island == NULL ||
+    if (worker->options.controller == NULL || worker->options.name == NULL ||
+        worker->options.host == NULL || worker->options.island == NULL ||
         (options->controller_name != NULL &&
          worker->options.controller_name == NULL))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -516,6 +521,10 @@ static tow_status_t check_options(const tow_worker_options_t *options)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "a worker has 1 to %u devices; the driver has %zu",
                          TOW_WORKER_DEVICES_MAX, options->driver->device_count);
+    if (options->name != NULL && strlen(options->name) > TOW_WORKER_NAME_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "the worker's name has more than %u bytes",
+                         TOW_WORKER_NAME_MAX);
     if (strlen(options->host) > TOW_NAME_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "the host's name has more than %u bytes",

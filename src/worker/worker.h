@@ -43,10 +43,10 @@ typedef struct tow_worker_peer {
     uint32_t process;
     uint32_t device_count;
     const char *name;
-    const char *host;
+    uint64_t memory; /* equal to ours if we share memory for gangs; 0: none */
     const void *lane_address;
     size_t lane_address_size; /* 0: it has no data plane */
-    tow_region_key_t mail;
+    tow_region_key_t mail;    /* id 0: none */
 } tow_worker_peer_t;
 
 /* A device of ours that has waited in a collective for long. */
@@ -96,6 +96,8 @@ typedef struct tow_worker_limits {
 
 typedef struct tow_worker_options {
     const char *controller;      /* its address; copied */
+    const char *name;            /* copied; NULL: the env's */
+    bool is_name_assigned;       /* by a controller: see enrol.h */
     const char *controller_name; /* NULL: any that passes the handshake */
     const char *host;            /* this machine's name; copied */
     uint32_t process;            /* see device/xla_cpu/xla_cpu.h */
@@ -104,6 +106,9 @@ typedef struct tow_worker_options {
     tow_host_runner_t *host_runner;
     /* The region that other workers write to; id 0: none. */
     tow_region_key_t mail;
+    /* A random number in the memory through which gangs of one host
+     * communicate; 0: none. */
+    uint64_t memory;
     tow_worker_hooks_t hooks;
     tow_worker_limits_t limits;
     bool may_run_inline; /* see tow_dataflow_options_t */
@@ -118,7 +123,7 @@ typedef struct tow_worker_options {
     tow_write_check_t check;
 } tow_worker_options_t;
 
-/* Starts dialling. The env's name is the worker's. INVALID_ARGUMENT for invalid
+/* Starts dialling. INVALID_ARGUMENT for invalid
  * options or an invalid address. */
 tow_status_t tow_worker_open(tow_env_t *env,
                              const tow_worker_options_t *options,
@@ -131,6 +136,10 @@ void tow_worker_close(tow_worker_t *worker, tow_status_t reason,
 /* After a simulated crash: frees the worker and calls nobody. The driver is
  * freed by tow_sim_device_driver_crash, before or after. */
 void tow_worker_discard(tow_worker_t *worker);
+
+/* The error of a process that answered and refused us: dialling again does not
+ * help, unless a name or number becomes free (ALREADY_EXISTS). */
+bool tow_worker_is_refusal(tow_status_t cause);
 
 /* -- Callbacks to clients -------------------------------------------------- */
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "collective/intra_host/arena_impl.h"
@@ -21,6 +22,22 @@ static tow_status_t check_name(const char *name)
     return TOW_OK;
 }
 
+/* The file system gives memory page by page, and ends a process with SIGBUS
+ * when it has no more. */
+static tow_status_t check_free_space(int fd)
+{
+    struct statvfs space;
+    if (fstatvfs(fd, &space) != 0)
+        return TOW_ERRNO(errno, "reading the free space of /dev/shm");
+    const uint64_t free_bytes = (uint64_t)space.f_bavail * space.f_bsize;
+    if (free_bytes >= sizeof(arena_t)) return TOW_OK;
+    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                     "/dev/shm has %llu bytes free, and collectives of this "
+                     "host may need %zu: make it larger (`mount -o "
+                     "remount,size=1g /dev/shm`; containers: --shm-size=1g)",
+                     (unsigned long long)free_bytes, sizeof(arena_t));
+}
+
 tow_status_t tow_intra_host_arena_create(const char *name)
 {
     TOW_RETURN_IF_ERROR(check_name(name));
@@ -33,6 +50,7 @@ tow_status_t tow_intra_host_arena_create(const char *name)
         ftruncate(fd, sizeof(arena_t)) != 0)
         status = TOW_ERRNO(errno, "sizing shared memory %s to %zu bytes", name,
                            sizeof(arena_t));
+    if (status == TOW_OK) status = check_free_space(fd);
     close(fd);
     if (status != TOW_OK) shm_unlink(name);
     return status;
@@ -74,8 +92,20 @@ static tow_status_t map(int fd, const char *name, arena_t **out_arena)
     return TOW_OK;
 }
 
+static tow_status_t make_private(arena_t **out_arena)
+{
+    arena_t *arena = mmap(NULL, sizeof(arena_t), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (arena == MAP_FAILED)
+        return TOW_ERRNO(errno, "taking %zu bytes of memory", sizeof(arena_t));
+    atomic_store(&arena->magic, ARENA_MAGIC);
+    *out_arena = arena;
+    return TOW_OK;
+}
+
 tow_status_t arena_open(const char *name, arena_t **out_arena)
 {
+    if (name == NULL) return make_private(out_arena);
     TOW_RETURN_IF_ERROR(check_name(name));
     int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0);
     if (fd < 0) return TOW_ERRNO(errno, "opening shared memory %s", name);

@@ -13,7 +13,7 @@
 #include "collective/intra_host/intra_host.h"
 #include "collective/intra_host/tuning.h"
 
-#define ARENA_MAGIC UINT64_C(0x35414e455241574f) /* changes with the layout */
+#define ARENA_MAGIC UINT64_C(0x36414e455241574f) /* changes with the layout */
 
 /* One of the two buffers of a mailbox. */
 typedef struct mailbox_half {
@@ -66,6 +66,7 @@ typedef struct abort_row {
 
 typedef struct arena {
     _Atomic uint64_t magic;
+    _Atomic uint64_t memory;      /* random; 0: nobody has opened it yet */
     _Atomic uint64_t abort_count; /* the next row is abort_count % size */
     /* Processes that have left, or were found dead. */
     _Atomic uint32_t departed_count;
@@ -80,6 +81,7 @@ typedef struct arena {
     mailbox_t mailboxes[TOW_INTRA_HOST_DEVICE_COUNT_MAX];
 } arena_t;
 
+/* NULL: an arena of this process alone. */
 tow_status_t arena_open(const char *name, arena_t **out_arena) TOW_MUST_USE;
 void arena_close(arena_t *arena);
 

@@ -209,6 +209,10 @@ static tow_status_t join(tow_intra_host_t *host,
                          const tow_intra_host_options_t *options)
 {
     TOW_RETURN_IF_ERROR(arena_open(options->arena, &host->arena));
+    uint64_t none = 0;
+    (void)atomic_compare_exchange_strong(&host->arena->memory, &none,
+                                         options->random != 0 ? options->random
+                                                              : 1);
     TOW_RETURN_IF_ERROR(claim_process(host));
     TOW_RETURN_IF_ERROR(start_heartbeat(host));
     for (size_t i = 0; i < options->device_count; i++)
@@ -237,6 +241,11 @@ tow_status_t tow_intra_host_open(const tow_intra_host_options_t *options,
     intra_host_check(host);
     *out_host = host;
     return TOW_OK;
+}
+
+uint64_t tow_intra_host_memory(const tow_intra_host_t *host)
+{
+    return atomic_load(&host->arena->memory);
 }
 
 void tow_intra_host_close(tow_intra_host_t *host)

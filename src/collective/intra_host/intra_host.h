@@ -40,6 +40,7 @@ void tow_intra_host_arena_remove(const char *name);
 
 typedef struct tow_intra_host_options {
     const char *arena;
+    uint64_t random;           /* see tow_intra_host_memory */
     const int64_t *device_ids; /* of this process: global, not yet claimed */
     size_t device_count;
     /* A process without a heartbeat for this long counts as frozen; 0: the
@@ -54,6 +55,9 @@ tow_status_t tow_intra_host_open(const tow_intra_host_options_t *options,
                                  tow_intra_host_t **out_host) TOW_MUST_USE;
 /* No call may be in progress. */
 void tow_intra_host_close(tow_intra_host_t *host);
+/* The number in the arena: the `random` of the first process that opened it.
+ * Two processes that find the same number there do share the memory. */
+uint64_t tow_intra_host_memory(const tow_intra_host_t *host);
 
 /* Runs one member's part in one collective: tow_xla_collectives_t.run, with the
  * tow_intra_host_t as context. Returns 0 or a tow_code_t, with a message in

@@ -241,10 +241,26 @@ struct PJRT_Buffer final : tow::deferred_free, tow::pooled<PJRT_Buffer> {
         if (!is_result || !try_defer_free()) free_now();
     }
 
+    /* The value of a view holds the buffer that it shows, which may be a view
+     * again. A chain of thousands is freed link by link: nested calls would
+     * overflow the stack. */
     void free_now() override
     {
-        value.reset();
-        release();
+        static thread_local PJRT_Buffer *waiting = nullptr;
+        static thread_local bool is_freeing = false;
+        if (is_freeing) {
+            next_to_free_ = std::exchange(waiting, this);
+            return;
+        }
+        is_freeing = true;
+        PJRT_Buffer *each = this;
+        while (each != nullptr) {
+            each->value.reset();
+            each->release();
+            each = waiting;
+            if (each != nullptr) waiting = each->next_to_free_;
+        }
+        is_freeing = false;
     }
 
     /* Deletes the buffer for the user; the caller must release the user's hold.
@@ -352,6 +368,7 @@ struct PJRT_Buffer final : tow::deferred_free, tow::pooled<PJRT_Buffer> {
     std::atomic<int> reads_{0};
     std::atomic<int> shares_{0};
     std::atomic<bool> deleted_{false};
+    PJRT_Buffer *next_to_free_ = nullptr; /* while it waits for its turn */
 };
 
 namespace tow

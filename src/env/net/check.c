@@ -50,8 +50,6 @@ void tow_net_link_check(const tow_net_link_t *link)
     TOW_ASSERT((link->phase == TOW_NET_RESOLVING) == (link->resolve != NULL));
     TOW_ASSERT(link->handshake == NULL || link->phase == TOW_NET_HANDSHAKE ||
                link->phase == TOW_NET_LINGERING);
-    TOW_ASSERT(link->cipher_begin <= link->cipher_end);
-    TOW_ASSERT(link->cipher_end <= TOW_NET_CIPHER_BYTES);
     TOW_ASSERT(link->side == TOW_SIDE_LISTENER || !is_half_open);
     TOW_ASSERT(!is_half_open || !link->is_exposed);
     TOW_ASSERT(link->side == TOW_SIDE_DIALLER ||

@@ -64,9 +64,6 @@ void tow_net_connection_discard(tow_net_link_t *link)
     tow_net_queue_clear(&link->queue);
     tow_status_release(link->failure);
     link->failure = TOW_OK;
-    tow_free(link->cipher);
-    link->cipher = NULL;
-    link->cipher_begin = link->cipher_end = 0;
     link->waits_for_room = link->wants_room = link->was_full = false;
     link->has_hung_up = link->has_shut_down = link->has_received = false;
     link->listener = NULL;
@@ -219,7 +216,10 @@ static void become_up(tow_net_link_t *link)
     link->up_ns = link->net->env.now_ns;
     if (link->side == TOW_SIDE_LISTENER) {
         leave_half_open(link);
-        tow_net_listener_hand_over(link);
+        if (link->link.peer.features & TOW_FEATURE_LANES)
+            tow_data_trunk_accept(link);
+        else
+            tow_net_listener_hand_over(link);
         if (link->link.state == TOW_LINK_CLOSING) return;
     }
     link->link.state = TOW_LINK_UP;
@@ -251,6 +251,9 @@ static tow_status_t create_handshake(tow_net_link_t *link)
         .expected_name = link->expected_name,
         .peer_address = link->address,
     };
+    if (link->trunk != NULL || (link->listener != NULL &&
+                                tow_net_listener_carries_lanes(link->listener)))
+        options.self.features |= TOW_FEATURE_LANES;
     TOW_RETURN_IF_ERROR(
         tow_net_system_random(options.nonce, sizeof(options.nonce)));
     if (link->tls != NULL) {
@@ -277,11 +280,12 @@ static tow_status_t start_tls(tow_net_link_t *link)
     link->phase = TOW_NET_TLS;
     if (net->plain_bytes == NULL)
         net->plain_bytes = tow_malloc(TOW_NET_READ_BYTES);
-    link->cipher = tow_malloc(TOW_NET_CIPHER_BYTES);
-    if (net->plain_bytes == NULL || link->cipher == NULL)
+    if (net->plain_bytes == NULL)
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    const char *host =
-        link->side == TOW_SIDE_DIALLER ? link->target.host : NULL;
+    const bool checks_name = link->side == TOW_SIDE_DIALLER &&
+                             !link->is_announced &&
+                             tow_tls_context_checks_names(net->security->tls);
+    const char *host = checks_name ? link->target.host : NULL;
     TOW_RETURN_IF_ERROR(
         tow_tls_create(net->security->tls, link->side, host, &link->tls));
     bool is_done;
@@ -336,14 +340,17 @@ static void take_handshake(tow_net_link_t *link, tow_net_input_t input)
         return;
     }
     become_up(link);
-    take_frames(link, (tow_net_input_t){.bytes = input.bytes + consumed,
-                                        .count = input.count - consumed});
+    tow_net_connection_take(link,
+                            (tow_net_input_t){.bytes = input.bytes + consumed,
+                                              .count = input.count - consumed});
 }
 
 void tow_net_connection_take(tow_net_link_t *link, tow_net_input_t input)
 {
-    if (TOW_LIKELY(link->phase == TOW_NET_UP))
+    if (TOW_LIKELY(link->phase == TOW_NET_UP && link->trunk == NULL))
         take_frames(link, input);
+    else if (link->phase == TOW_NET_UP)
+        tow_data_trunk_take(link->trunk, input);
     else if (link->phase == TOW_NET_HANDSHAKE)
         take_handshake(link, input);
 }
@@ -437,7 +444,7 @@ void tow_net_connection_read_dry(tow_net_link_t *link)
     }
 }
 
-static void read_failed(tow_net_link_t *link, int error)
+void tow_net_connection_read_failed(tow_net_link_t *link, int error)
 {
     if (error == EINTR)
         tow_net_defer(link->net, &link->again);
@@ -449,11 +456,40 @@ static void read_failed(tow_net_link_t *link, int error)
                                           tow_net_phase_name(link->phase)));
 }
 
+void tow_net_connection_note_received(tow_net_link_t *link, size_t count,
+                                      size_t room)
+{
+    tow_net_t *net = link->net;
+    net->stats.bytes_read += count;
+    net->stats.read_count++;
+    net->hot = link;
+    link->has_received = true;
+    /* A short read has emptied the socket. Otherwise there may be more, which
+     * is read after the other sockets had their turn. */
+    if (count == room || link->has_hung_up || link->failure != TOW_OK)
+        tow_net_defer(net, &link->again);
+}
+
+ssize_t tow_net_connection_receive(tow_net_link_t *link, void *bytes,
+                                   size_t room)
+{
+    const ssize_t count = recv(link->source.fd, bytes, room, 0);
+    if (count < 0)
+        tow_net_connection_read_failed(link, errno);
+    else if (count == 0)
+        tow_net_connection_read_end(link);
+    else
+        tow_net_connection_note_received(link, (size_t)count, room);
+    return count;
+}
+
 bool tow_net_connection_read(tow_net_link_t *link)
 {
     if (link->phase < TOW_NET_TLS || link->phase == TOW_NET_AWAITING_EXIT)
         return false;
     if (link->is_loopback) return tow_net_loopback_read(link);
+    if (link->trunk != NULL && link->phase == TOW_NET_UP)
+        return tow_data_trunk_read(link->trunk);
     tow_net_t *net = link->net;
     uint8_t *bytes = net->read_bytes;
     size_t room = 0;
@@ -462,23 +498,8 @@ bool tow_net_connection_read(tow_net_link_t *link)
     const bool is_direct = room > 0;
     if (!is_direct) room = TOW_NET_READ_BYTES;
 
-    ssize_t count = recv(link->source.fd, bytes, room, 0);
-    if (count < 0) {
-        read_failed(link, errno);
-        return false;
-    }
-    if (count == 0) {
-        tow_net_connection_read_end(link);
-        return true;
-    }
-    net->stats.bytes_read += (uint64_t)count;
-    net->stats.read_count++;
-    net->hot = link;
-    link->has_received = true;
-    /* A short read has emptied the socket. Otherwise there may be more, which
-     * is read after the other sockets had their turn. */
-    if ((size_t)count == room || link->has_hung_up || link->failure != TOW_OK)
-        tow_net_defer(net, &link->again);
+    const ssize_t count = tow_net_connection_receive(link, bytes, room);
+    if (count <= 0) return count == 0;
     if (is_direct) {
         tow_net_inbox_added(&link->inbox, (size_t)count);
         take_frames(link, (tow_net_input_t){0});

@@ -16,6 +16,7 @@
 #ifndef TOW_ENV_NET_CONNECTION_H_
 #define TOW_ENV_NET_CONNECTION_H_
 
+#include "env/net/data/trunk.h"
 #include "env/net/inbox.h"
 #include "env/net/net_impl.h"
 #include "env/net/resolve.h"
@@ -34,15 +35,14 @@ typedef enum tow_net_phase {
 
 typedef struct tow_net_listener tow_net_listener_t;
 
-/* One TLS record and its overhead. */
-#define TOW_NET_CIPHER_BYTES (TOW_NET_TLS_RECORD_BYTES + 1024)
-
 struct tow_net_link {
     tow_link_t link; /* first */
     tow_net_t *net;  /* lent, outlives us */
     tow_list_t all;
     tow_side_t side;
-    char *address;   /* owned: the address dialled, or the peer's */
+    char *address; /* owned: the address dialled, or the peer's */
+    /* Lent: carries lanes instead of messages, once it is up. */
+    tow_data_trunk_t *trunk;
     bool is_exposed; /* known outside of net */
     tow_closed_t closed;
     tow_net_task_t free_task;
@@ -71,13 +71,11 @@ struct tow_net_link {
     bool has_hung_up;     /* the peer has disconnected: read to the end */
     bool has_shut_down;   /* lingering: our side is shut down */
     tow_status_t failure; /* owned: why writing failed */
-    uint8_t *cipher;      /* owned: TLS records to be written to the socket */
-    size_t cipher_begin;
-    size_t cipher_end;
 
     /* Dialling. */
     tow_address_t target;
     char *expected_name;        /* owned, or NULL */
+    bool is_announced;          /* see tow_connect_options_t */
     tow_net_resolve_t *resolve; /* owned while RESOLVING */
     tow_net_addresses_t addresses;
     size_t address_index;
@@ -135,6 +133,7 @@ void tow_net_listener_close(tow_listener_t *listener, tow_closed_t closed);
 void tow_net_listeners_close(tow_net_t *net);
 /* The peer has authenticated: passes the link to the listener's owner. */
 void tow_net_listener_hand_over(tow_net_link_t *link);
+bool tow_net_listener_carries_lanes(const tow_net_listener_t *listener);
 /* The listener of this net at exactly this address, or NULL. */
 tow_net_listener_t *tow_net_listener_find(tow_net_t *net,
                                           const tow_address_t *address);
@@ -174,6 +173,15 @@ void tow_net_connection_linger(tow_net_link_t *link);
 bool tow_net_connection_read(tow_net_link_t *link);
 /* Processes received plaintext. Calls `message`. */
 void tow_net_connection_take(tow_net_link_t *link, tow_net_input_t input);
+/* One read of the socket. Above 0: bytes in `bytes`. Otherwise the connection
+ * has failed, ended, or has no more for now. */
+ssize_t tow_net_connection_receive(tow_net_link_t *link, void *bytes,
+                                   size_t room);
+/* `count` bytes were read into a buffer of `room`. Makes no callbacks. */
+void tow_net_connection_note_received(tow_net_link_t *link, size_t count,
+                                      size_t room);
+/* A read of the socket returned `error`. */
+void tow_net_connection_read_failed(tow_net_link_t *link, int error);
 /* All input has been read: handles a failed write, or our own shutdown. */
 void tow_net_connection_read_dry(tow_net_link_t *link);
 /* The peer has closed the connection. */
@@ -186,6 +194,10 @@ const char *tow_net_phase_name(tow_net_phase_t phase);
 /* Sends until the queue is empty or the socket is full. Makes no callbacks: a
  * failure is reported in a later pass. */
 void tow_net_connection_flush(tow_net_link_t *link);
+/* Evaluates the result of one send to the socket; whether to continue. */
+bool tow_net_connection_note_sent(tow_net_link_t *link, ssize_t sent);
+/* Requests an event when a full socket has room, or not any more. */
+void tow_net_connection_want_room(tow_net_link_t *link, bool wants_room);
 /* Marks the connection as failed for writing. Makes no callbacks. */
 void tow_net_connection_break(tow_net_link_t *link, tow_status_t take_failure);
 void tow_net_connection_mark_dirty(tow_net_link_t *link);

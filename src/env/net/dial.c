@@ -31,6 +31,16 @@ static tow_status_t describe_failure(const tow_net_link_t *link, int error)
                          "%s: connecting: not allowed: the socket belongs to "
                          "another user, or a firewall forbids it",
                          link->address);
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case ETIMEDOUT:
+        return TOW_ERRNO(error,
+                         "%s: connecting: there is no way to that address: is "
+                         "the network up, and is there a route%s?",
+                         link->address,
+                         link->trunk != NULL
+                             ? " (TOW_DATA and --data name an interface)"
+                             : "");
     default: return TOW_ERRNO(error, "%s: connecting", link->address);
     }
 }
@@ -41,6 +51,9 @@ static tow_status_t try_address(tow_net_link_t *link, size_t index)
     const struct sockaddr *address =
         (const struct sockaddr *)&link->addresses.items[index].storage;
     TOW_RETURN_IF_ERROR(tow_net_socket_open(address, &link->source.fd));
+    if (link->trunk != NULL && link->net->data_source != NULL)
+        TOW_RETURN_IF_ERROR(tow_net_socket_use_source(
+            link->source.fd, address->sa_family, link->net->data_source));
     int result =
         connect(link->source.fd, address, link->addresses.items[index].size);
     if (result != 0 && errno != EINPROGRESS)
@@ -193,6 +206,7 @@ tow_status_t tow_net_connect(tow_env_t *env,
         tow_net_link_create(net, TOW_SIDE_DIALLER, options->address);
     if (link == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     link->target = target;
+    link->is_announced = options->is_announced;
     link->is_exposed = true;
     link->link.handler = options->handler;
     link->link.context = options->context;

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "env/net/connection.h"
+#include "env/net/data/data.h"
 #include "env/net/socket.h"
 
 struct tow_net_listener {
@@ -23,6 +24,7 @@ struct tow_net_listener {
     tow_address_t address;
     tow_net_socket_file_t file;
     tow_closed_t closed;
+    bool carries_lanes;
     bool is_closing;
     char text[TOW_ADDRESS_TEXT_MAX + 32]; /* listener.address */
 };
@@ -147,6 +149,11 @@ void tow_net_listener_hand_over(tow_net_link_t *link)
                link->link.handler != NULL);
 }
 
+bool tow_net_listener_carries_lanes(const tow_net_listener_t *listener)
+{
+    return listener->carries_lanes;
+}
+
 tow_net_listener_t *tow_net_listener_find(tow_net_t *net,
                                           const tow_address_t *address)
 {
@@ -170,6 +177,21 @@ static void run_free_task(tow_net_task_t *task)
     tow_net_release(net);
 }
 
+static tow_status_t start_listening(tow_net_listener_t *listener,
+                                    const tow_listen_options_t *options)
+{
+    tow_net_t *net = listener->net;
+    TOW_RETURN_IF_ERROR(tow_net_socket_listen(
+        &listener->address, &listener->source.fd, &listener->file));
+    TOW_RETURN_IF_ERROR(tow_net_source_open(net, &listener->source, EPOLLIN));
+    tow_address_format(&listener->address, listener->text,
+                       sizeof(listener->text));
+    listener->carries_lanes =
+        options->carries_lanes && net->poller.progress != NULL;
+    return listener->carries_lanes ? tow_net_data_listens(net, listener->text)
+                                   : TOW_OK;
+}
+
 tow_status_t tow_net_listen(tow_env_t *env, const tow_listen_options_t *options,
                             tow_listener_t **out_listener)
 {
@@ -182,19 +204,15 @@ tow_status_t tow_net_listen(tow_env_t *env, const tow_listen_options_t *options,
     tow_net_listener_t *listener = tow_calloc(1, sizeof(*listener));
     if (listener == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     listener->source = (tow_net_source_t){.fd = -1, .ready = on_ready};
-    tow_status_t status =
-        tow_net_socket_listen(&address, &listener->source.fd, &listener->file);
-    if (status == TOW_OK)
-        status = tow_net_source_open(net, &listener->source, EPOLLIN);
+    listener->net = net;
+    listener->address = address;
+    tow_status_t status = start_listening(listener, options);
     if (status != TOW_OK) {
         tow_net_source_close(net, &listener->source);
         tow_net_socket_file_remove(address.host, &listener->file);
         tow_free(listener);
         return status;
     }
-    listener->net = net;
-    listener->address = address;
-    tow_address_format(&address, listener->text, sizeof(listener->text));
     listener->listener =
         (tow_listener_t){.env = env, .address = listener->text};
     listener->accept = options->accept;

@@ -16,7 +16,8 @@ static void pair(tow_net_link_t *link, tow_net_link_t *loopback_peer)
 
 bool tow_net_loopback_dial(tow_net_link_t *link)
 {
-    if (link->target.kind == TOW_ADDRESS_TLS) return false;
+    if (link->target.kind == TOW_ADDRESS_TLS || link->trunk != NULL)
+        return false;
     tow_net_listener_t *listener =
         tow_net_listener_find(link->net, &link->target);
     if (listener == NULL) return false;

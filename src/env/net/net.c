@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -39,7 +40,8 @@ static void close_links(tow_net_t *net)
     while (item != &net->links) {
         tow_net_link_t *link = TOW_CONTAINER_OF(item, tow_net_link_t, all);
         item = item->next; /* Links are freed by tasks, not by closing. */
-        if (link->link.state != TOW_LINK_CLOSING)
+        /* The data plane closes trunks after its last messages. */
+        if (link->link.state != TOW_LINK_CLOSING && link->trunk == NULL)
             tow_net_link_close(&link->link, (tow_closed_t){0});
     }
 }
@@ -99,7 +101,7 @@ static tow_status_t set_identity(tow_net_t *net,
     memcpy(net->name, options->name, length + 1);
     tow_identity_t *self = &net->identity;
     memcpy(self->name, options->name, length + 1);
-    self->features = options->features;
+    self->features = options->features & ~TOW_FEATURE_LANES;
     self->incarnation = options->incarnation;
     snprintf(self->software, sizeof(self->software), "towpath");
     while (self->incarnation == 0)
@@ -155,7 +157,14 @@ static tow_status_t start_data_plane(tow_net_t *net,
                                      const tow_net_options_t *options)
 {
     if (options->data_plane == TOW_NET_DATA_OFF) return TOW_OK;
-    return tow_net_data_create(net, options->data_devices);
+    const char *source = options->data_source;
+    if (source == NULL) source = getenv("TOW_DATA");
+    if (source != NULL && source[0] != '\0') {
+        net->data_source = tow_strdup(source);
+        if (net->data_source == NULL)
+            return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
+    return tow_net_data_create(net, options->data_trusted);
 }
 
 static void limit_options(tow_net_t *net, const tow_net_options_t *options)
@@ -221,6 +230,7 @@ void tow_net_destroy(tow_net_t *net)
     tow_net_chunks_deinit(&net->chunks);
     tow_free(net->read_bytes);
     tow_free(net->plain_bytes);
+    tow_free(net->data_source);
     tow_free(net);
 }
 

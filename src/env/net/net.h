@@ -23,9 +23,9 @@ typedef enum tow_net_data_plane {
 } tow_net_data_plane_t;
 
 typedef struct tow_net_options {
-    const char *name;               /* copied; our name to peers: "worker/3" */
-    uint64_t incarnation;           /* 0: chosen at random */
-    uint64_t features;              /* offered to peers; see wire/handshake.h */
+    const char *name;     /* copied; our name to peers: "worker/3" */
+    uint64_t incarnation; /* 0: chosen at random */
+    uint64_t features;    /* offered to peers, except TOW_FEATURE_LANES */
     const tow_security_t *security; /* lent, outlives the net */
     tow_log_t log;                  /* zero: warnings, as text, to stderr */
     /* How long the loop polls before it sleeps; 0: TOW_NET_SPIN_NS, negative:
@@ -33,13 +33,16 @@ typedef struct tow_net_options {
     int64_t spin_ns;
     uint32_t helper_count_max; /* threads for tow_work_t; 0: the default */
     tow_net_data_plane_t data_plane;
-    /* The network interfaces for the data plane, in UCX's notation: "eth1",
-     * "mlx5_0:1,eth1". NULL: loopback and shared memory, for a single host.
-     * UCX_NET_DEVICES and UCX_TLS in the environment take precedence. UCX
+    /* Network devices on which UCX carries lanes between hosts, in UCX's
+     * notation: "eth1", "mlx5_0:1,eth1". NULL: TOW_DATA_TRUSTED in the
+     * environment; without it, lanes between hosts are TLS (data/trunk.h). UCX
      * neither encrypts nor authenticates: anyone who can connect to these
-     * interfaces can crash the process, so they must be on a trusted network or
-     * a tunnel. */
-    const char *data_devices; /* lent for the call */
+     * devices can crash the process, so their network must be trusted. */
+    const char *data_trusted; /* lent for the call */
+    /* The network interface, or the address of this host, from which we dial
+     * for lanes between hosts. NULL: TOW_DATA in the environment; without it,
+     * the one that the route takes. */
+    const char *data_source; /* lent for the call */
 } tow_net_options_t;
 
 /* INVALID_ARGUMENT for a name that peers would reject. */

@@ -102,6 +102,7 @@ struct tow_net {
     uint64_t timer_sequence;
     tow_net_poller_t poller; /* `progress` is NULL without a data plane */
     tow_net_source_t poller_source; /* lent descriptor of the data plane */
+    char *data_source;              /* owned; NULL: as the route says */
 
     /* Posts: pushed by any thread, taken all at once by the loop. */
     _Atomic(tow_post_t *) posts;

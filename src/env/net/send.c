@@ -18,7 +18,7 @@ void tow_net_connection_mark_dirty(tow_net_link_t *link)
 
 /* Requests EPOLLOUT only from a full socket until an empty queue; otherwise
  * every message that the peer reads would wake the loop for nothing. */
-static void want_room(tow_net_link_t *link, bool wants_room)
+void tow_net_connection_want_room(tow_net_link_t *link, bool wants_room)
 {
     if (link->wants_room == wants_room) return;
     link->wants_room = wants_room;
@@ -39,9 +39,9 @@ void tow_net_connection_break(tow_net_link_t *link, tow_status_t take_failure)
     tow_net_defer(link->net, &link->again);
 }
 
-/* Evaluates one send; returns whether to continue. Only EAGAIN stops: after a
- * send that was short for another reason, no edge would follow. */
-static bool note_sent(tow_net_link_t *link, ssize_t sent)
+/* Only EAGAIN stops: after a send that was short for another reason, no edge
+ * would follow. */
+bool tow_net_connection_note_sent(tow_net_link_t *link, ssize_t sent)
 {
     if (TOW_LIKELY(sent >= 0)) {
         link->net->stats.bytes_written += (uint64_t)sent;
@@ -51,7 +51,7 @@ static bool note_sent(tow_net_link_t *link, ssize_t sent)
     if (errno == EINTR) return true;
     if (errno == EAGAIN) {
         link->waits_for_room = true;
-        want_room(link, true);
+        tow_net_connection_want_room(link, true);
     } else {
         tow_net_connection_break(
             link, TOW_ERRNO(errno, "%s: sending", link->address));
@@ -67,10 +67,10 @@ static void flush_plain(tow_net_link_t *link)
         message.msg_iovlen =
             tow_net_queue_peek(&link->queue, pieces, PIECE_COUNT_MAX);
         ssize_t sent = sendmsg(link->source.fd, &message, MSG_NOSIGNAL);
-        if (!note_sent(link, sent)) return;
+        if (!tow_net_connection_note_sent(link, sent)) return;
         if (sent > 0) tow_net_queue_consume(&link->queue, (size_t)sent);
     }
-    want_room(link, false);
+    tow_net_connection_want_room(link, false);
 }
 
 /* Encrypts the next piece of the queue; false on failure. */
@@ -93,21 +93,16 @@ static bool encrypt_some(tow_net_link_t *link)
 static void flush_tls(tow_net_link_t *link)
 {
     for (;;) {
-        if (link->cipher_begin == link->cipher_end) {
-            if (tow_tls_drain_pending(link->tls) == 0 && !encrypt_some(link))
-                return;
-            link->cipher_begin = 0;
-            link->cipher_end =
-                tow_tls_drain(link->tls, link->cipher, TOW_NET_CIPHER_BYTES);
-            if (link->cipher_end == 0) break;
-        }
-        ssize_t sent =
-            send(link->source.fd, link->cipher + link->cipher_begin,
-                 link->cipher_end - link->cipher_begin, MSG_NOSIGNAL);
-        if (!note_sent(link, sent)) return;
-        if (sent > 0) link->cipher_begin += (size_t)sent;
+        const uint8_t *cipher;
+        if (tow_tls_drain_pending(link->tls) == 0 && !encrypt_some(link))
+            return;
+        const size_t count = tow_tls_peek(link->tls, &cipher);
+        if (count == 0) break;
+        ssize_t sent = send(link->source.fd, cipher, count, MSG_NOSIGNAL);
+        if (!tow_net_connection_note_sent(link, sent)) return;
+        if (sent > 0) tow_tls_drained(link->tls, (size_t)sent);
     }
-    want_room(link, false);
+    tow_net_connection_want_room(link, false);
 }
 
 void tow_net_connection_flush(tow_net_link_t *link)
@@ -126,8 +121,8 @@ void tow_net_connection_flush(tow_net_link_t *link)
 /* Whether the socket has taken everything. */
 static bool is_flushed(const tow_net_link_t *link)
 {
-    return link->queue.bytes == 0 && link->cipher_begin == link->cipher_end &&
-           !link->waits_for_room;
+    return link->queue.bytes == 0 && !link->waits_for_room &&
+           (link->tls == NULL || tow_tls_drain_pending(link->tls) == 0);
 }
 
 /* The socket of a closing link has taken everything: shuts down our side. */
@@ -150,6 +145,8 @@ static void flush_and_go_on(tow_net_link_t *link)
     if (link->phase == TOW_NET_LINGERING && !link->has_shut_down &&
         is_flushed(link))
         shut_down(link);
+    if (link->trunk != NULL && link->phase == TOW_NET_UP)
+        tow_data_trunk_writable(link->trunk);
     if (link->phase == TOW_NET_UP && link->was_full &&
         link->queue.bytes <= TOW_LINK_QUEUE_BYTES_MAX / 2) {
         link->was_full = false;

@@ -51,6 +51,44 @@ void tow_net_socket_tune(int fd)
     set_number(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, TOW_NET_USER_TIMEOUT_MS);
 }
 
+static tow_status_t bind_source(int fd, int family, const char *source,
+                                bool *out_is_address)
+{
+    struct sockaddr_in ipv4 = {.sin_family = AF_INET};
+    struct sockaddr_in6 ipv6 = {.sin6_family = AF_INET6};
+    const bool is_ipv4 = inet_pton(AF_INET, source, &ipv4.sin_addr) == 1;
+    const bool is_ipv6 = inet_pton(AF_INET6, source, &ipv6.sin6_addr) == 1;
+    *out_is_address = is_ipv4 || is_ipv6;
+    if (!*out_is_address) return TOW_OK;
+    if ((family == AF_INET) != is_ipv4)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "connecting from %s (TOW_DATA, --data): the peer has "
+                         "an address of the other IP version",
+                         source);
+    const int result =
+        is_ipv4 ? bind(fd, (const struct sockaddr *)&ipv4, sizeof(ipv4))
+                : bind(fd, (const struct sockaddr *)&ipv6, sizeof(ipv6));
+    if (result == 0) return TOW_OK;
+    return TOW_ERRNO(errno,
+                     "connecting from %s (TOW_DATA, --data): `ip address` "
+                     "shows the addresses of this host",
+                     source);
+}
+
+tow_status_t tow_net_socket_use_source(int fd, int family, const char *source)
+{
+    bool is_address;
+    if (family == AF_UNIX) return TOW_OK;
+    TOW_RETURN_IF_ERROR(bind_source(fd, family, source, &is_address));
+    if (is_address || setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, source,
+                                 (socklen_t)strlen(source) + 1) == 0)
+        return TOW_OK;
+    return TOW_ERRNO(errno,
+                     "connecting from '%s' (TOW_DATA, --data), which should be "
+                     "a network interface or an address of this host",
+                     source);
+}
+
 /* -- Peer names ----------------------------------------------------------- */
 
 typedef union internet_name {
@@ -223,6 +261,11 @@ static tow_status_t listen_internet(int fd, tow_address_t *address,
                 "%s: the port is in use: end the process that has it (`ss "
                 "-ltnp` names it), or choose another (0 lets the system choose)",
                 text);
+        if (errno == EADDRNOTAVAIL)
+            return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                             "%s: binding: this host does not have that "
+                             "address; `ip address` shows those that it has",
+                             text);
         return TOW_ERRNO(errno, "%s: binding", text);
     }
     TOW_RETURN_IF_ERROR(start_listening(fd, address));

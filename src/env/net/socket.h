@@ -16,6 +16,10 @@ tow_status_t tow_net_socket_open(const struct sockaddr *address, int *out_fd)
 /* Sets TCP_NODELAY, keepalive and the user timeout on a TCP socket; does
  * nothing to others. */
 void tow_net_socket_tune(int fd);
+/* Connects from this interface, or this address of the host. No effect on Unix
+ * sockets. */
+tow_status_t tow_net_socket_use_source(int fd, int family, const char *source)
+    TOW_MUST_USE;
 /* Describes the other end: "unix:PATH (process 12)", "tcp:127.0.0.1:4711".
  * `listening` is the address at which it was accepted. */
 void tow_net_socket_describe_peer(int fd, const tow_address_t *listening,

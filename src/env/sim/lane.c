@@ -38,6 +38,12 @@ void tow_sim_lane_address(tow_env_t *env, const void **out_bytes,
     *out_size = sizeof(node->lane_address);
 }
 
+/* Every node of the simulator can be dialled. */
+void tow_sim_lane_prepare(tow_env_t *env, const void *address, size_t size)
+{
+    (void)env, (void)address, (void)size;
+}
+
 static tow_status_t parse_address(tow_sim_node_t *node,
                                   const tow_lane_options_t *options,
                                   tow_sim_lane_address_t *out_address)

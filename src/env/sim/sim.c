@@ -17,6 +17,7 @@ const tow_env_ops_t tow_sim_env_ops = {
     .link_commit = tow_sim_link_commit,
     .link_close = tow_sim_link_close,
     .lane_address = tow_sim_lane_address,
+    .lane_prepare = tow_sim_lane_prepare,
     .datagram_handler = tow_sim_set_datagram_handler,
     .lane_open = tow_sim_lane_open,
     .lane_send = tow_sim_lane_send,

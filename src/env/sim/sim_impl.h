@@ -473,6 +473,7 @@ size_t tow_sim_dial_bytes(void);
 /* -- Lanes ---------------------------------------------------------------- */
 
 /* lane.c */
+void tow_sim_lane_prepare(tow_env_t *env, const void *address, size_t size);
 void tow_sim_lane_address(tow_env_t *env, const void **out_bytes,
                           size_t *out_size);
 tow_status_t tow_sim_lane_open(tow_env_t *env,

@@ -11,7 +11,7 @@ void tow_data_lane_check(const tow_data_lane_t *lane)
     TOW_ASSERT(lane->fragment_count <= TOW_NET_LANE_WINDOW);
     TOW_ASSERT(lane->datagram_bytes <= TOW_NET_LANE_DATAGRAM_BYTES_MAX);
     TOW_ASSERT(lane->cross_read == TOW_DATA_CROSS_READ_NONE ||
-               lane->port->is_local);
+               tow_data_port_is_local(lane->port));
     TOW_ASSERT(!lane->is_cut || tow_list_is_empty(&lane->busy));
 }
 

@@ -124,16 +124,27 @@ bool tow_data_cross_endpoint_announce(const tow_data_cross_endpoint_t *ours,
                   (struct sockaddr *)&name, size) == sizeof(*offer);
 }
 
-bool tow_data_cross_endpoint_exists(uint64_t node)
+/* 0, or the errno of a connection to the endpoint. */
+static int try_endpoint(uint64_t node)
 {
     struct sockaddr_un name;
     const socklen_t size = endpoint_name(node, &name);
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return true; /* Unknown. */
-    const bool is_refused = connect(fd, (struct sockaddr *)&name, size) != 0 &&
-                            errno == ECONNREFUSED;
+    if (fd < 0) return errno;
+    const int error =
+        connect(fd, (struct sockaddr *)&name, size) == 0 ? 0 : errno;
     close(fd);
-    return !is_refused;
+    return error;
+}
+
+bool tow_data_cross_endpoint_is_reachable(uint64_t node)
+{
+    return try_endpoint(node) == 0;
+}
+
+bool tow_data_cross_endpoint_exists(uint64_t node)
+{
+    return try_endpoint(node) != ECONNREFUSED; /* Else it is unknown. */
 }
 
 /* False when there is no more. Malformed announcements are skipped: any process

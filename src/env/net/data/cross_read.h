@@ -77,6 +77,8 @@ void tow_data_cross_endpoint_close(tow_data_cross_endpoint_t *endpoint);
 bool tow_data_cross_endpoint_announce(const tow_data_cross_endpoint_t *ours,
                                       uint64_t node,
                                       const tow_data_offer_t *offer);
+/* Whether the endpoint of `node` is in our network namespace. */
+bool tow_data_cross_endpoint_is_reachable(uint64_t node);
 /* False if the endpoint of `node` was closed, or its process has died. */
 bool tow_data_cross_endpoint_exists(uint64_t node);
 /* The process that announced this stream, if we may read its memory; otherwise

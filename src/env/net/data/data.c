@@ -1,8 +1,11 @@
 /* The data plane: creating and freeing, progress, incoming messages. */
 #include "env/net/data/data.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "env/net/data/data_impl.h"
@@ -49,29 +52,69 @@ static bool is_refused(tow_data_t *data, const ucp_am_recv_param_t *param)
     return true;
 }
 
-/* All return UCS_OK: UCX asserts that an eager message is accepted. */
-static ucs_status_t on_datagram(void *context, const void *header,
-                                size_t header_size, void *payload, size_t size,
-                                const ucp_am_recv_param_t *param)
+void tow_data_receive_datagram(tow_data_t *data, tow_data_bytes_t header,
+                               tow_data_bytes_t payload)
 {
-    tow_data_t *data = context;
     tow_data_datagram_t datagram;
-    if (TOW_UNLIKELY(is_refused(data, param))) return UCS_OK;
-    const char *problem =
-        tow_data_parse_datagram(header, header_size, size, &datagram);
+    const char *problem = tow_data_parse_datagram(header.bytes, header.size,
+                                                  payload.size, &datagram);
     if (TOW_UNLIKELY(problem != NULL)) {
         tow_data_log_bad_peer(data, 0, problem);
-        return UCS_OK;
+        return;
     }
     if (TOW_UNLIKELY(tow_data_inbound_find(data, datagram.stream) == NULL)) {
         tow_data_log_bad_peer(data, datagram.stream,
                               "a datagram for an unknown lane");
-        return UCS_OK;
+        return;
     }
-    if (data->datagram_arrived == NULL) return UCS_OK;
+    if (data->datagram_arrived == NULL) return;
     tow_data_begin_turn(data);
-    data->datagram_arrived(data->datagram_context, datagram.channel, payload,
-                           size);
+    data->datagram_arrived(data->datagram_context, datagram.channel,
+                           payload.bytes, payload.size);
+}
+
+static void dispatch_control(tow_data_t *data, tow_data_trunk_t *trunk,
+                             const tow_data_control_t *control,
+                             tow_data_bytes_t payload)
+{
+    if (control->kind == TOW_DATA_HELLO) {
+        if (!data->is_closing)
+            tow_data_inbound_hello(data, trunk, control, payload);
+        return;
+    }
+    if (control->kind == TOW_DATA_BYE) {
+        tow_data_inbound_t *inbound =
+            tow_data_inbound_find(data, control->stream);
+        if (inbound != NULL) tow_data_inbound_bye(inbound);
+        return;
+    }
+    /* A lane that was closed by force may still receive an answer: not
+     * logged. */
+    tow_data_lane_t *lane =
+        tow_map_find(&data->lanes_by_stream, control->stream);
+    if (lane != NULL) tow_data_lane_on_control(lane, control);
+}
+
+void tow_data_receive_control(tow_data_t *data, tow_data_trunk_t *trunk,
+                              tow_data_bytes_t header, tow_data_bytes_t payload)
+{
+    tow_data_control_t control;
+    const char *problem = tow_data_parse_control(header.bytes, header.size,
+                                                 payload.size, &control);
+    if (problem == NULL)
+        dispatch_control(data, trunk, &control, payload);
+    else
+        tow_data_log_bad_peer(data, 0, problem);
+}
+
+/* Those of UCX return UCS_OK: it asserts that an eager message is accepted. */
+static ucs_status_t on_datagram(void *context, const void *header,
+                                size_t header_size, void *payload, size_t size,
+                                const ucp_am_recv_param_t *param)
+{
+    if (TOW_UNLIKELY(is_refused(context, param))) return UCS_OK;
+    tow_data_receive_datagram(context, (tow_data_bytes_t){header, header_size},
+                              (tow_data_bytes_t){payload, size});
     return UCS_OK;
 }
 
@@ -86,11 +129,14 @@ static void receive_fragment(tow_data_t *data,
                               "a fragment for an unknown lane");
         return;
     }
-    tow_data_bytes_t bytes = {.bytes = payload, .size = ref->size};
     const bool is_in_ring = fragment->flags & TOW_DATA_IN_RING;
-    if (is_in_ring) bytes.bytes = tow_data_inbound_ring_bytes(inbound, ref);
-    if (bytes.bytes == NULL) return;
-    tow_data_inbound_fragment(inbound, fragment, bytes);
+    if (is_in_ring) payload = tow_data_inbound_ring_bytes(inbound, ref);
+    if (payload == NULL) return;
+    uint8_t *to = tow_data_inbound_begin_fragment(inbound, fragment);
+    if (to != NULL) {
+        memcpy(to, payload, ref->size);
+        tow_data_inbound_end_fragment(inbound, fragment, ref->size);
+    }
     if (is_in_ring) tow_data_ring_take(inbound->ring, ref);
 }
 
@@ -130,40 +176,14 @@ static ucs_status_t on_pull(void *context, const void *header,
     return UCS_OK;
 }
 
-static void receive_control(tow_data_t *data, const tow_data_control_t *control,
-                            tow_data_bytes_t payload)
-{
-    if (control->kind == TOW_DATA_HELLO) {
-        if (!data->is_closing) tow_data_inbound_hello(data, control, payload);
-        return;
-    }
-    if (control->kind == TOW_DATA_BYE) {
-        tow_data_inbound_t *inbound =
-            tow_data_inbound_find(data, control->stream);
-        if (inbound != NULL) tow_data_inbound_bye(inbound);
-        return;
-    }
-    /* A lane that was closed by force may still receive an answer: not
-     * logged. */
-    tow_data_lane_t *lane =
-        tow_map_find(&data->lanes_by_stream, control->stream);
-    if (lane != NULL) tow_data_lane_on_control(lane, control);
-}
-
 static ucs_status_t on_control(void *context, const void *header,
                                size_t header_size, void *payload, size_t size,
                                const ucp_am_recv_param_t *param)
 {
-    tow_data_t *data = context;
-    tow_data_control_t control;
-    if (TOW_UNLIKELY(is_refused(data, param))) return UCS_OK;
-    const char *problem =
-        tow_data_parse_control(header, header_size, size, &control);
-    if (problem == NULL)
-        receive_control(data, &control,
-                        (tow_data_bytes_t){.bytes = payload, .size = size});
-    else
-        tow_data_log_bad_peer(data, 0, problem);
+    if (TOW_UNLIKELY(is_refused(context, param))) return UCS_OK;
+    tow_data_receive_control(context, NULL,
+                             (tow_data_bytes_t){header, header_size},
+                             (tow_data_bytes_t){payload, size});
     return UCS_OK;
 }
 
@@ -218,7 +238,7 @@ static bool progress(void *context)
     tow_data_t *data = context;
     data->clock_is_fresh = false;
     data->is_in_ucx = true;
-    bool any = ucp_worker_progress(data->worker) > 0;
+    bool any = data->worker != NULL && ucp_worker_progress(data->worker) > 0;
     data->is_in_ucx = false;
     if (has_waiting(data)) any |= send_waiting(data);
     if (!tow_list_is_empty(&data->finished) ||
@@ -255,7 +275,8 @@ static bool arm(void *context)
         !tow_list_is_empty(&data->shared))
         return false;
     if (has_waiting(data) && !data->is_stuck) return false;
-    const bool is_busy = ucp_worker_arm(data->worker) == UCS_ERR_BUSY;
+    const bool is_busy =
+        data->worker != NULL && ucp_worker_arm(data->worker) == UCS_ERR_BUSY;
     if (is_busy && ++data->arm_busy_count < TOW_NET_ARM_BUSY_COUNT_MAX)
         return false;
     if (is_busy || data->send_count > 0 || has_waiting(data))
@@ -270,6 +291,10 @@ void tow_data_check_closed(tow_data_t *data)
         data->region_count > 0 || data->share_count > 0 ||
         tow_data_has_lingering(data))
         return;
+    if (data->trunk_count > 0) { /* They have sent the last messages. */
+        tow_data_trunks_end(data);
+        return;
+    }
     data->retains_net = false;
     tow_net_release(data->net);
 }
@@ -293,11 +318,16 @@ static void destroy(void *context)
     tow_data_views_end(data);
     tow_data_ucx_close(data);
     tow_data_cross_endpoint_close(&data->endpoint);
+    if (data->event_fd >= 0) close(data->event_fd);
     tow_pool_deinit(&data->small_ops);
     tow_pool_deinit(&data->large_ops);
     tow_map_deinit(&data->lanes_by_stream);
     tow_map_deinit(&data->inbounds_by_stream);
+    tow_map_deinit(&data->trunks_by_node);
     tow_map_deinit(&data->regions);
+    tow_data_beacon_close(&data->beacon);
+    tow_free(data->skipped_bytes);
+    tow_free(data->former_address);
     tow_free(data->address);
     tow_free(data);
 }
@@ -322,9 +352,10 @@ static void datagram_handler(tow_env_t *env,
     data->datagram_context = context;
 }
 
-static void add_entries(tow_env_ops_t *ops)
+static void add_entries(const tow_data_t *data, tow_env_ops_t *ops)
 {
     ops->lane_address = lane_address;
+    ops->lane_prepare = tow_data_lane_prepare;
     ops->datagram_handler = datagram_handler;
     ops->lane_open = tow_data_lane_open;
     ops->lane_send = tow_data_lane_send;
@@ -332,7 +363,7 @@ static void add_entries(tow_env_ops_t *ops)
     ops->lane_close = tow_data_lane_close;
     ops->region_open = tow_data_region_open;
     ops->region_close = tow_data_region_close;
-    ops->share_release = tow_data_share_release;
+    if (data->beacon.segment >= 0) ops->share_release = tow_data_share_release;
 }
 
 static void init_data(tow_data_t *data, tow_net_t *net)
@@ -342,7 +373,10 @@ static void init_data(tow_data_t *data, tow_net_t *net)
     data->poll_timer.fire = poll_fired;
     data->linger_timer.fire = tow_data_linger_fired;
     data->next_region = 1;
-    data->endpoint.fd = -1;
+    data->endpoint.fd = data->event_fd = -1;
+    data->beacon.segment = -1;
+    tow_list_init(&data->trunks);
+    tow_list_init(&data->awaiting);
     tow_list_init(&data->lanes);
     tow_list_init(&data->busy);
     tow_list_init(&data->finished);
@@ -377,49 +411,129 @@ static void init_data(tow_data_t *data, tow_net_t *net)
     };
 }
 
-/* Our lane address: UCX's, and our header. */
+/* Takes the place of the former address, which peers of ours may be reading. */
+static tow_status_t replace_address(tow_data_t *data,
+                                    const tow_data_address_t *address)
+{
+    const size_t size = tow_data_address_size(address);
+    if (size > TOW_DATA_ADDRESS_SIZE_MAX)
+        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
+                         "a lane address of %zu bytes is too large (limit %u): "
+                         "name fewer devices in --data-trusted",
+                         size, TOW_DATA_ADDRESS_SIZE_MAX);
+    uint8_t *bytes = tow_malloc(size);
+    if (bytes == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_free(data->former_address);
+    data->former_address = data->address;
+    data->address = bytes;
+    data->address_size = tow_data_address_pack(address, bytes);
+    return TOW_OK;
+}
+
+/* Our lane address, as far as it is known. */
 static tow_status_t make_address(tow_data_t *data)
 {
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS};
-    ucs_status_t result = ucp_worker_query(data->worker, &attr);
+    ucs_status_t result =
+        data->worker != NULL ? ucp_worker_query(data->worker, &attr) : UCS_OK;
     if (result != UCS_OK)
         return TOW_ERROR(TOW_INTERNAL, "UCX has no address: %s",
                          ucs_status_string(result));
-    const size_t header_size = sizeof(tow_data_address_header_t);
-    tow_status_t status = TOW_OK;
-    if (attr.address_length > TOW_DATA_ADDRESS_SIZE_MAX - header_size)
-        status = TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                           "a UCX address of %zu bytes is too large: name "
-                           "fewer devices in UCX_NET_DEVICES",
-                           attr.address_length);
-    data->address = tow_malloc(header_size + attr.address_length);
-    if (status == TOW_OK && data->address == NULL)
-        status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    if (status == TOW_OK) {
-        const tow_data_address_t address = {.node = data->node,
-                                            .host = data->host,
-                                            .ucx = attr.address,
-                                            .ucx_size = attr.address_length};
-        data->address_size = tow_data_address_pack(&address, data->address);
-    }
-    ucp_worker_release_address(data->worker, attr.address);
+    tow_data_address_t address = {.node = data->node,
+                                  .proof = data->beacon.proof,
+                                  .segment = data->beacon.segment,
+                                  .trusts_network = data->trusts_network,
+                                  .listens = data->listens,
+                                  .listens_size = strlen(data->listens),
+                                  .ucx = attr.address,
+                                  .ucx_size = attr.address_length};
+    snprintf(address.name, sizeof(address.name), "%s", data->net->name);
+    tow_status_t status = replace_address(data, &address);
+    if (data->worker != NULL)
+        ucp_worker_release_address(data->worker, attr.address);
     return status;
 }
 
-/* Without an endpoint, large writes on this host go through rings, with two
- * copies. */
-static void open_endpoint(tow_data_t *data)
+tow_status_t tow_net_data_listens(tow_net_t *net, const char *address)
 {
-    const char *wanted = getenv("TOW_REACH");
-    if (data->host == 0 || (wanted != NULL && strcmp(wanted, "off") == 0))
-        return;
-    tow_status_t status =
-        tow_data_cross_endpoint_open(&data->endpoint, data->node);
-    if (status == TOW_OK) return;
+    tow_data_t *data = tow_data_of(&net->env);
+    snprintf(data->listens, sizeof(data->listens), "%s", address);
+    return make_address(data);
+}
+
+static bool is_off(const char *setting)
+{
+    const char *value = getenv(setting);
+    return value != NULL && strcmp(value, "off") == 0;
+}
+
+/* What peers on this host need to recognise us as such, and to wake us. */
+static tow_status_t open_beacon(tow_data_t *data)
+{
+    uint64_t proof;
+    TOW_RETURN_IF_ERROR(tow_data_random(&proof));
+    TOW_RETURN_IF_ERROR(tow_data_beacon_open(&data->beacon, proof));
+    return tow_data_cross_endpoint_open(&data->endpoint, data->node);
+}
+
+/* UCX prints errors of its own, so it is not asked to use memory that is not
+ * there. */
+static tow_status_t open_host(tow_data_t *data)
+{
+    TOW_RETURN_IF_ERROR(open_beacon(data));
+    TOW_RETURN_IF_ERROR(tow_data_ucx_open(data, NULL));
+    return set_handlers(data);
+}
+
+static tow_status_t open_trusted(tow_data_t *data, const char *trusted)
+{
+    TOW_RETURN_IF_ERROR(tow_data_ucx_open(data, trusted));
+    TOW_RETURN_IF_ERROR(set_handlers(data));
+    return data->uses_shm && !is_off("TOW_SHARED_MEMORY") ? open_beacon(data)
+                                                          : TOW_OK;
+}
+
+/* Without shared memory, data goes through sockets on this host, too. Only a
+ * network that the operator calls trusted needs UCX. */
+static tow_status_t open_memory(tow_data_t *data, const char *trusted)
+{
+    if (trusted == NULL) trusted = getenv("TOW_DATA_TRUSTED");
+    data->may_cross_read = !is_off("TOW_REACH");
+    if (trusted != NULL && trusted[0] != '\0')
+        return open_trusted(data, trusted);
+    if (is_off("TOW_SHARED_MEMORY")) return TOW_OK;
+    tow_status_t status = open_host(data);
+    if (status == TOW_OK) return TOW_OK;
+    tow_data_beacon_close(&data->beacon);
+    tow_data_ucx_close(data);
     tow_log(&data->net->env.log, TOW_LOG_WARN,
-            "large writes on this host go through rings, with two copies",
+            "no shared memory: data of this host goes through sockets",
             TOW_F_STATUS("cause", status));
     tow_status_release(status);
+    return TOW_OK;
+}
+
+bool tow_data_is_on_this_host(const tow_data_t *data,
+                              const tow_data_address_t *address)
+{
+    if (data->beacon.segment < 0 || address->ucx_size == 0) return false;
+    return address->node == data->node ||
+           (tow_data_cross_endpoint_is_reachable(address->node) &&
+            tow_data_beacon_is_visible(address));
+}
+
+/* Without UCX, only our own tasks and sockets wake the loop. */
+static tow_status_t open_event_descriptor(tow_data_t *data, int *out_fd)
+{
+    if (data->worker == NULL) {
+        *out_fd = data->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (*out_fd >= 0) return TOW_OK;
+        return TOW_ERRNO(errno, "opening an event descriptor");
+    }
+    ucs_status_t result = ucp_worker_get_efd(data->worker, out_fd);
+    if (result == UCS_OK) return TOW_OK;
+    return TOW_ERROR(TOW_INTERNAL, "UCX has no event descriptor: %s",
+                     ucs_status_string(result));
 }
 
 static tow_status_t join_loop(tow_data_t *data)
@@ -431,29 +545,27 @@ static tow_status_t join_loop(tow_data_t *data)
         .close = close_all,
         .destroy = destroy,
     };
-    ucs_status_t result = ucp_worker_get_efd(data->worker, &poller.fd);
-    if (result != UCS_OK)
-        return TOW_ERROR(TOW_INTERNAL, "UCX has no event descriptor: %s",
-                         ucs_status_string(result));
+    TOW_RETURN_IF_ERROR(open_event_descriptor(data, &poller.fd));
     return tow_net_poller_open(data->net, &poller);
 }
 
-tow_status_t tow_net_data_create(tow_net_t *net, const char *devices)
+tow_status_t tow_net_data_create(tow_net_t *net, const char *trusted)
 {
     tow_data_t *data = tow_calloc(1, sizeof(*data));
     if (data == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     init_data(data, net);
-    tow_status_t status = tow_data_random(&data->node);
-    if (status == TOW_OK) status = tow_data_ucx_open(data, devices);
-    if (status == TOW_OK) status = set_handlers(data);
-    if (status == TOW_OK) open_endpoint(data);
+    data->skipped_bytes = tow_malloc(TOW_NET_READ_BYTES);
+    tow_status_t status = data->skipped_bytes != NULL
+                              ? tow_data_random(&data->node)
+                              : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    if (status == TOW_OK) status = open_memory(data, trusted);
     if (status == TOW_OK) status = make_address(data);
     if (status == TOW_OK) status = join_loop(data);
     if (status != TOW_OK) {
         destroy(data);
         return tow_status_annotate(status, "%s: data plane", net->name);
     }
-    add_entries(&net->ops);
+    add_entries(data, &net->ops);
     data->retains_net = true;
     tow_net_retain(net);
     return TOW_OK;

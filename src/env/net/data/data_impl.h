@@ -2,8 +2,12 @@
  *
  *   wire        layout of addresses and headers; pure functions
  *   ucx         set-up of UCX
+ *   host        whether a peer shares our memory
+ *   trunk       connections to other hosts, each for all lanes between two
+ *               processes
  *   ring        fragment slots in memory shared by two processes
- *   port        a UCX endpoint with its pending sends, under lanes and inbounds
+ *   port        a UCX endpoint, or a place on a trunk, with its pending sends,
+ *               under lanes and inbounds
  *   lane        lanes that we opened, and datagrams
  *   write       our bulk writes on them
  *   cross_read  reading the memory of other processes of this host
@@ -27,7 +31,9 @@
 #include "base/pool.h"
 #include "env/net/data/cross_read.h"
 #include "env/net/data/data.h"
+#include "env/net/data/host.h"
 #include "env/net/data/ring.h"
+#include "env/net/data/trunk.h"
 #include "env/net/data/wire.h"
 #include "env/net/net_impl.h"
 
@@ -49,13 +55,24 @@ typedef enum tow_data_flush {
     TOW_DATA_FLUSHED,
 } tow_data_flush_t;
 
-/* A UCX endpoint. Outlives its owner if UCX needs it. */
+/* Which way a lane takes, decided when it is opened. */
+typedef enum tow_data_route {
+    TOW_DATA_MEMORY,  /* UCX on shared memory: the peer is on this host */
+    TOW_DATA_NETWORK, /* UCX on a network that both sides trust */
+    TOW_DATA_TRUNK,
+} tow_data_route_t;
+
+/* A UCX endpoint, or a place on a trunk. Outlives its owner if UCX needs it. */
 struct tow_data_port {
-    tow_data_t *data;     /* lent */
+    tow_data_t *data; /* lent */
+    tow_data_route_t route;
+    tow_data_trunk_t *trunk; /* lent; NULL: none yet, or it has ended */
+    tow_list_t in_trunk;     /* among its ports, or in data->awaiting */
+    uint64_t node;           /* of the peer */
+    tow_status_t cause;      /* owned: more than `failure` says, or TOW_OK */
     ucp_ep_h ep;          /* owned; NULL before connecting and after closing */
     void *ucx_address;    /* owned: the target; NULL once connected or closed */
     void *owner;          /* lent */
-    bool is_local;        /* uses shared memory */
     bool sends_at_once;   /* else it queues; see port.c */
     bool is_settled;      /* a message has been sent */
     bool is_parked;       /* has no owner any more */
@@ -106,13 +123,23 @@ typedef enum tow_data_sent {
 typedef struct tow_data_port_options {
     tow_data_t *data;
     const tow_data_address_t *address; /* lent for the call */
+    tow_data_trunk_t *trunk;           /* the one to use; NULL: find the way */
     tow_net_task_t *task;
     void (*sent)(tow_data_port_t *port, tow_data_op_t *op);
     void *owner;
 } tow_data_port_options_t;
 
+/* The way to the peer with this address. */
+tow_data_route_t tow_data_route_to(const tow_data_t *data,
+                                   const tow_data_address_t *address);
 tow_status_t tow_data_port_create(const tow_data_port_options_t *options,
                                   tow_data_port_t **out_port) TOW_MUST_USE;
+/* Ends all sends. `cause`, lent, may be TOW_OK. */
+void tow_data_port_fail(tow_data_port_t *port, ucs_status_t failure,
+                        tow_status_t cause);
+/* What the port is waiting for, for an error message. */
+void tow_data_port_describe(const tow_data_port_t *port, char *text,
+                            size_t capacity);
 /* Connects the ports that were created inside a callback. */
 void tow_data_connect_work(tow_net_task_t *task);
 /* Closes by force: UCX returns the memory of users, and `sent` runs for it
@@ -151,6 +178,35 @@ bool tow_data_has_lingering(const tow_data_t *data);
  * it must not be destroyed. */
 bool tow_data_parked_end(tow_data_t *data);
 void tow_data_parked_free(tow_data_t *data);
+
+static inline bool tow_data_port_is_local(const tow_data_port_t *port)
+{
+    return port->route == TOW_DATA_MEMORY;
+}
+
+/* -- Trunks --------------------------------------------------------------- */
+
+/* The trunk to a peer for a new lane, or NULL. */
+tow_data_trunk_t *tow_data_trunk_find(tow_data_t *data,
+                                      const tow_data_address_t *address);
+tow_status_t tow_data_trunk_dial(tow_data_t *data,
+                                 const tow_data_address_t *address,
+                                 tow_data_trunk_t **out_trunk) TOW_MUST_USE;
+bool tow_data_trunk_is_up(const tow_data_trunk_t *trunk);
+/* For tests: sends raw bytes; false if it is not up. */
+bool tow_data_trunk_inject(tow_data_trunk_t *trunk, const void *bytes,
+                           size_t size);
+/* Why it is not up. */
+void tow_data_trunk_describe(const tow_data_trunk_t *trunk, char *text,
+                             size_t capacity);
+void tow_data_trunk_attach(tow_data_trunk_t *trunk, tow_data_port_t *port);
+/* Also of a port that waits for a trunk. */
+void tow_data_trunk_detach(tow_data_port_t *port);
+/* Sends a message now or returns FULL; keeps nothing. */
+tow_data_sent_t tow_data_trunk_try(tow_data_trunk_t *trunk, tow_data_id_t id,
+                                   tow_data_bytes_t header,
+                                   tow_data_bytes_t payload);
+void tow_data_trunks_end(tow_data_t *data);
 
 /* -- Lanes ---------------------------------------------------------------- */
 
@@ -200,6 +256,7 @@ typedef struct tow_data_lane {
     tow_list_t sent;         /* writes whose fragments have all been sent */
     tow_list_t shared;       /* writes that the target shares */
     tow_list_t ending;       /* ended writes with fragments still inside UCX */
+    tow_timer_t opening;     /* until the target has answered our HELLO */
     tow_timer_t linger;
     bool sees_endpoint; /* the peer has one on this host: ... */
     tow_timer_t watch;  /* ... polls it while writes are pending */
@@ -214,6 +271,7 @@ typedef struct tow_data_lane {
 tow_status_t tow_data_lane_open(tow_env_t *env,
                                 const tow_lane_options_t *options,
                                 tow_lane_t **out_lane) TOW_MUST_USE;
+void tow_data_lane_prepare(tow_env_t *env, const void *address, size_t size);
 tow_send_result_t tow_data_lane_send(tow_lane_t *lane, uint64_t channel,
                                      const void *bytes, size_t size);
 tow_send_result_t tow_data_lane_write(tow_lane_t *lane, tow_write_t *write);
@@ -282,12 +340,19 @@ typedef struct tow_data_inbound {
     tow_data_partial_t partials[TOW_NET_LANE_LARGE_COUNT_MAX];
 } tow_data_inbound_t;
 
-void tow_data_inbound_hello(tow_data_t *data, const tow_data_control_t *control,
+/* `trunk`: on which the HELLO came; NULL: through UCX. */
+void tow_data_inbound_hello(tow_data_t *data, tow_data_trunk_t *trunk,
+                            const tow_data_control_t *control,
                             tow_data_bytes_t address);
 void tow_data_inbound_bye(tow_data_inbound_t *inbound);
-void tow_data_inbound_fragment(tow_data_inbound_t *inbound,
-                               const tow_data_fragment_t *fragment,
-                               tow_data_bytes_t payload);
+/* Where the bytes of the fragment go. NULL: they are to be ignored, and the
+ * peer has been told. May be called again until the fragment has ended. */
+uint8_t *tow_data_inbound_begin_fragment(tow_data_inbound_t *inbound,
+                                         const tow_data_fragment_t *fragment);
+/* All `size` bytes of the fragment are there. */
+void tow_data_inbound_end_fragment(tow_data_inbound_t *inbound,
+                                   const tow_data_fragment_t *fragment,
+                                   size_t size);
 /* The bytes of a fragment in the peer's ring, or NULL. */
 const void *tow_data_inbound_ring_bytes(tow_data_inbound_t *inbound,
                                         const tow_data_ring_ref_t *ref);
@@ -379,9 +444,12 @@ tow_code_t tow_data_region_find(tow_data_t *data, const tow_data_extent_t *span,
 struct tow_data {
     tow_net_t *net; /* lent */
     ucp_context_h context;
-    ucp_worker_h worker;
+    ucp_worker_h worker; /* NULL: no shared memory, and no trusted network */
+    int event_fd;        /* owned: instead of the worker's */
     bool uses_shm;
     bool uses_tcp;
+    bool trusts_network;   /* UCX may carry lanes between hosts */
+    bool may_cross_read;   /* see cross_read.h */
     bool may_send_at_once; /* TCP is the only transport between hosts */
     bool is_closing;
     bool retains_net;
@@ -400,10 +468,12 @@ struct tow_data {
     tow_net_log_limiter_t log_limiter;
 
     uint64_t node;
-    uint64_t host;
+    tow_data_beacon_t beacon;
     tow_data_cross_endpoint_t endpoint;
     uint8_t *address; /* owned */
     size_t address_size;
+    uint8_t *former_address; /* owned: before we listened; NULL: none */
+    char listens[TOW_ADDRESS_TEXT_MAX + 32]; /* for trunks; "": nowhere */
 
     tow_list_t outboxes; /* ports with messages that UCX did not accept */
     tow_list_t parked;
@@ -411,6 +481,12 @@ struct tow_data {
     tow_timer_t linger_timer; /* of parked ports */
     tow_list_t connecting;    /* ports that wait for the task below */
     tow_net_task_t connect_task;
+
+    tow_list_t trunks;
+    uint32_t trunk_count;
+    tow_map_t trunks_by_node;
+    tow_list_t awaiting;    /* ports whose peer must dial us */
+    uint8_t *skipped_bytes; /* owned: TOW_NET_READ_BYTES for ignored ones */
 
     tow_map_t lanes_by_stream;
     tow_list_t lanes;
@@ -444,6 +520,9 @@ struct tow_data {
 };
 
 tow_data_t *tow_data_of(tow_env_t *env);
+/* Whether lanes to that peer may use shared memory; see host.h. */
+bool tow_data_is_on_this_host(const tow_data_t *data,
+                              const tow_data_address_t *address);
 
 /* Starts a turn; called before a callback of the user. */
 static inline void tow_data_begin_turn(tow_data_t *data)
@@ -453,6 +532,12 @@ static inline void tow_data_begin_turn(tow_data_t *data)
     tow_net_refresh_clock(data->net);
 }
 
+/* Messages that have arrived. `trunk` as above. */
+void tow_data_receive_datagram(tow_data_t *data, tow_data_bytes_t header,
+                               tow_data_bytes_t payload);
+void tow_data_receive_control(tow_data_t *data, tow_data_trunk_t *trunk,
+                              tow_data_bytes_t header,
+                              tow_data_bytes_t payload);
 /* Logs a malformed message of a peer, rate-limited. */
 void tow_data_log_bad_peer(tow_data_t *data, uint64_t stream, const char *what);
 /* Releases the net if it is closing and nothing is open. */
@@ -473,7 +558,8 @@ void tow_data_check(const tow_data_t *data);
 
 /* -- ucx.c ---------------------------------------------------------------- */
 
-tow_status_t tow_data_ucx_open(tow_data_t *data, const char *devices)
+/* `trusted`: the network devices for lanes between hosts; NULL: none. */
+tow_status_t tow_data_ucx_open(tow_data_t *data, const char *trusted)
     TOW_MUST_USE;
 /* Accepts a half-open one. */
 void tow_data_ucx_close(tow_data_t *data);

@@ -1,7 +1,7 @@
 /* Fixture for the tests of the data plane: nets that one thread drives, and
- * lanes, regions and writes that count. Each test runs three times: on shared
- * memory with pulls of large writes, with all writes through rings, and on TCP.
- * For tests only. */
+ * lanes, regions and writes that count. Each test runs five times: on shared
+ * memory with pulls of large writes, with all writes through rings, on UCX over
+ * TCP, and on trunks over Unix sockets and over TLS. For tests only. */
 #ifndef TOW_ENV_NET_DATA_TESTING_IMPL_H_
 #define TOW_ENV_NET_DATA_TESTING_IMPL_H_
 
@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "env/net/data/data_impl.h"
@@ -37,6 +38,9 @@ typedef struct test_fixture {
 } test_fixture_t;
 
 static tow_security_t test_security;
+/* In the environment, for child processes: "unix" or "tls" if nodes use trunks
+ * over such sockets. */
+#define TEST_TRUNKS "TOW_TEST_TRUNKS"
 
 /* -- Nodes ---------------------------------------------------------------- */
 
@@ -60,15 +64,48 @@ static inline void test_datagram(void *context, uint64_t channel,
     if (node->arrived != NULL) node->arrived(node);
 }
 
+/* Once, for all nodes. */
+static inline void test_make_tls(void)
+{
+    const char *trunks = getenv(TEST_TRUNKS);
+    const tow_tls_options_t options = {.makes_certificate = true};
+    if (test_security.tls == NULL && trunks != NULL &&
+        strcmp(trunks, "tls") == 0)
+        assert_null(tow_tls_context_create(&options, &test_security.tls));
+}
+
 static inline tow_net_options_t test_options(test_node_t *node)
 {
     test_security.has_token = true;
+    test_make_tls();
     return (tow_net_options_t){
         .name = "node",
         .security = &test_security,
         .log = {.level = TOW_LOG_INFO, .sink = test_log, .sink_context = node},
         .data_plane = TOW_NET_DATA_UCX,
     };
+}
+
+static inline void test_accept(void *context, tow_link_t *link)
+{
+    (void)context;
+    tow_link_close(link, (tow_closed_t){0});
+}
+
+/* No two of these nodes find each other in shared memory. */
+static inline void test_listen(test_node_t *node)
+{
+    static unsigned count;
+    char address[128] = "tls:127.0.0.1:0";
+    if (strcmp(getenv(TEST_TRUNKS), "unix") == 0)
+        snprintf(address, sizeof(address), "unix:/tmp/tow-data-%d-%u.sock",
+                 (int)getpid(), count++);
+    const tow_listen_options_t options = {
+        .address = address, .carries_lanes = true, .accept = test_accept};
+    tow_listener_t *listener;
+    node->data->beacon.segment = -1;
+    tow_status_t status = tow_env_listen(node->env, &options, &listener);
+    if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
 }
 
 static inline test_node_t *test_add_node(test_fixture_t *fixture, size_t index)
@@ -81,6 +118,7 @@ static inline test_node_t *test_add_node(test_fixture_t *fixture, size_t index)
     if (status != TOW_OK) fail_msg("%s", tow_status_message(status));
     node->env = tow_net_env(node->net);
     node->data = tow_data_of(node->env);
+    if (getenv(TEST_TRUNKS) != NULL) test_listen(node);
     tow_env_datagram_handler(node->env, test_datagram, node);
     return node;
 }
@@ -299,9 +337,10 @@ static inline uint8_t *test_pattern(size_t size)
 static inline int test_use_shm(void **state)
 {
     (void)state;
+    unsetenv(TEST_TRUNKS);
     unsetenv("TOW_REACH");
+    unsetenv("TOW_DATA_TRUSTED");
     unsetenv("UCX_TLS");
-    unsetenv("UCX_NET_DEVICES");
     return 0;
 }
 
@@ -314,18 +353,38 @@ static inline int test_use_rings(void **state)
 
 static inline int test_use_tcp(void **state)
 {
-    (void)state;
-    unsetenv("TOW_REACH");
+    (void)test_use_shm(state);
+    setenv("TOW_DATA_TRUSTED", "lo", 1);
     setenv("UCX_TLS", "tcp,self", 1);
-    setenv("UCX_NET_DEVICES", "lo", 1);
     return 0;
 }
 
-#define TEST_ON_ALL(test)                                      \
-    {#test "_on_shm", test, test_use_shm, NULL, NULL},         \
-        {#test "_on_rings", test, test_use_rings, NULL, NULL}, \
-    {                                                          \
-#test "_on_tcp", test, test_use_tcp, NULL, NULL        \
-    }
+static inline int test_use_unix_trunks(void **state)
+{
+    (void)test_use_shm(state);
+    setenv(TEST_TRUNKS, "unix", 1);
+    return 0;
+}
+
+static inline int test_use_tls_trunks(void **state)
+{
+    (void)test_use_shm(state);
+    setenv(TEST_TRUNKS, "tls", 1);
+    test_make_tls(); /* Before the fixture counts allocations. */
+    return 0;
+}
+
+/* clang-format off */
+#define TEST_ON_TRUNKS(test)                                          \
+    {#test "_on_unix_trunks", test, test_use_unix_trunks, NULL, NULL}, \
+    {#test "_on_tls_trunks", test, test_use_tls_trunks, NULL, NULL}
+
+#define TEST_ON_UCX(test)                                  \
+    {#test "_on_shm", test, test_use_shm, NULL, NULL},     \
+    {#test "_on_rings", test, test_use_rings, NULL, NULL}, \
+    {#test "_on_tcp", test, test_use_tcp, NULL, NULL}
+
+#define TEST_ON_ALL(test) TEST_ON_UCX(test), TEST_ON_TRUNKS(test)
+/* clang-format on */
 
 #endif /* TOW_ENV_NET_DATA_TESTING_IMPL_H_ */

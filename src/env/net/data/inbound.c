@@ -100,7 +100,8 @@ static tow_data_inbound_t *create_inbound(tow_data_t *data, uint64_t stream,
 static bool accept_cross_read(tow_data_inbound_t *inbound)
 {
     tow_data_t *data = inbound->data;
-    if (!inbound->port->is_local) return false;
+    if (!data->may_cross_read || !tow_data_port_is_local(inbound->port))
+        return false;
     tow_status_t status = tow_data_cross_endpoint_accept(
         &data->endpoint, inbound->stream, &inbound->cross_read);
     if (status == TOW_OK) return true;
@@ -112,10 +113,12 @@ static bool accept_cross_read(tow_data_inbound_t *inbound)
 }
 
 static tow_status_t connect_inbound(tow_data_inbound_t *inbound,
-                                    const tow_data_address_t *address)
+                                    const tow_data_address_t *address,
+                                    tow_data_trunk_t *trunk)
 {
     const tow_data_port_options_t options = {.data = inbound->data,
                                              .address = address,
+                                             .trunk = trunk,
                                              .task = &inbound->task,
                                              .sent = inbound_sent,
                                              .owner = inbound};
@@ -126,7 +129,7 @@ static tow_status_t connect_inbound(tow_data_inbound_t *inbound,
                                      .kind = TOW_DATA_HELLO_BACK};
     if (tow_data_port_send_control(inbound->port, &back,
                                    (tow_data_bytes_t){0}) == TOW_DATA_FAILED)
-        return TOW_ERROR(TOW_UNAVAILABLE, "UCX cannot send to the peer");
+        return TOW_ERROR(TOW_UNAVAILABLE, "cannot send to the peer");
     return TOW_OK;
 }
 
@@ -140,7 +143,8 @@ static void make_room(tow_data_t *data)
     disconnect_inbound(oldest);
 }
 
-void tow_data_inbound_hello(tow_data_t *data, const tow_data_control_t *control,
+void tow_data_inbound_hello(tow_data_t *data, tow_data_trunk_t *trunk,
+                            const tow_data_control_t *control,
                             tow_data_bytes_t bytes)
 {
     tow_data_address_t address;
@@ -164,7 +168,7 @@ void tow_data_inbound_hello(tow_data_t *data, const tow_data_control_t *control,
         tow_data_log_bad_peer(data, control->stream, "no memory for a lane");
         return;
     }
-    status = connect_inbound(inbound, &address);
+    status = connect_inbound(inbound, &address, trunk);
     if (status == TOW_OK) return;
     tow_data_log_bad_peer(data, control->stream, tow_status_message(status));
     tow_status_release(status);
@@ -279,22 +283,6 @@ const void *tow_data_inbound_ring_bytes(tow_data_inbound_t *inbound,
     return NULL;
 }
 
-static void place(tow_data_t *data, tow_data_region_t *region,
-                  tow_data_partial_t *partial,
-                  const tow_data_fragment_t *fragment, tow_data_bytes_t payload)
-{
-    uint8_t *target = region->bytes + fragment->place + fragment->at;
-    memcpy(target, payload.bytes, payload.size);
-    if (TOW_UNLIKELY(data->damage_count > 0)) {
-        data->damage_count--;
-        target[payload.size / 2] ^= 1;
-    }
-    /* Over the bytes in the region, not over those received: end to end. */
-    if (fragment->flags & TOW_DATA_CHECKED)
-        partial->crc = tow_crc32c(partial->crc, target, payload.size);
-    partial->received += payload.size;
-}
-
 void tow_data_inbound_arrived(tow_data_inbound_t *inbound,
                               tow_data_region_t *region, uint64_t write,
                               const tow_arrival_t *arrival)
@@ -355,24 +343,59 @@ static void keep_partial(tow_data_inbound_t *inbound,
                             TOW_RESOURCE_EXHAUSTED);
 }
 
-void tow_data_inbound_fragment(tow_data_inbound_t *inbound,
-                               const tow_data_fragment_t *fragment,
-                               tow_data_bytes_t payload)
+/* The region that the fragment is for; NULL if there is none, and the write has
+ * been answered. */
+static tow_data_region_t *region_of(tow_data_inbound_t *inbound,
+                                    const tow_data_fragment_t *fragment,
+                                    tow_data_partial_t *stored)
 {
-    tow_data_t *data = inbound->data;
+    tow_data_region_t *region = NULL;
+    const tow_data_extent_t span = tow_data_extent_of(fragment);
+    const tow_code_t code = tow_data_region_find(inbound->data, &span, &region);
+    if (code == TOW_CODE_OK) return region;
+    discard_partial(inbound, stored);
+    tow_data_inbound_answer(inbound, fragment->write, code);
+    return NULL;
+}
+
+uint8_t *tow_data_inbound_begin_fragment(tow_data_inbound_t *inbound,
+                                         const tow_data_fragment_t *fragment)
+{
+    tow_data_partial_t fresh;
+    tow_data_partial_t *partial = partial_of(inbound, fragment, &fresh);
+    if (partial == NULL) return NULL;
+    tow_data_region_t *region =
+        region_of(inbound, fragment, partial == &fresh ? NULL : partial);
+    if (region == NULL) return NULL;
+    return region->bytes + fragment->place + fragment->at;
+}
+
+/* Over the bytes in the region, not over those received: end to end. */
+static void check_bytes(tow_data_t *data, tow_data_partial_t *partial,
+                        const tow_data_fragment_t *fragment, uint8_t *bytes,
+                        size_t size)
+{
+    if (TOW_UNLIKELY(data->damage_count > 0)) {
+        data->damage_count--;
+        bytes[size / 2] ^= 1;
+    }
+    if (fragment->flags & TOW_DATA_CHECKED)
+        partial->crc = tow_crc32c(partial->crc, bytes, size);
+    partial->received += size;
+}
+
+void tow_data_inbound_end_fragment(tow_data_inbound_t *inbound,
+                                   const tow_data_fragment_t *fragment,
+                                   size_t size)
+{
     tow_data_partial_t fresh;
     tow_data_partial_t *partial = partial_of(inbound, fragment, &fresh);
     if (partial == NULL) return;
     tow_data_partial_t *stored = partial == &fresh ? NULL : partial;
-    tow_data_region_t *region = NULL;
-    const tow_data_extent_t span = tow_data_extent_of(fragment);
-    const tow_code_t code = tow_data_region_find(data, &span, &region);
-    if (code != TOW_CODE_OK) {
-        discard_partial(inbound, stored);
-        tow_data_inbound_answer(inbound, fragment->write, code);
-        return;
-    }
-    place(data, region, partial, fragment, payload);
+    tow_data_region_t *region = region_of(inbound, fragment, stored);
+    if (region == NULL) return;
+    check_bytes(inbound->data, partial, fragment,
+                region->bytes + fragment->place + fragment->at, size);
     if (fragment->flags & TOW_DATA_LAST) {
         fresh = *partial;
         discard_partial(inbound, stored);

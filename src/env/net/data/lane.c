@@ -89,6 +89,7 @@ void tow_data_lane_on_control(tow_data_lane_t *lane,
         wake_lane(lane);
         break;
     case TOW_DATA_HELLO_BACK:
+        tow_env_timer_stop(lane->lane.env, &lane->opening);
         tow_data_lane_on_cross_read_reply(lane, control->write == 1);
         break;
     default: TOW_UNREACHABLE(); /* Not sent to lanes. */
@@ -124,13 +125,19 @@ static void cut_lane(tow_data_lane_t *lane, tow_status_t cause)
     tow_data_finish_writes(port->data);
 }
 
+static const char *failure_text(const tow_data_port_t *port)
+{
+    if (port->cause != TOW_OK) return tow_status_message(port->cause);
+    return port->failure == UCS_ERR_CONNECTION_RESET
+               ? "closed by the peer"
+               : ucs_status_string(port->failure);
+}
+
 static void break_lane(tow_data_lane_t *lane)
 {
-    const ucs_status_t failure = lane->port->failure;
-    lane->cause = TOW_ERROR(TOW_UNAVAILABLE, "lane to %s: %s", lane->peer_name,
-                            failure == UCS_ERR_CONNECTION_RESET
-                                ? "closed by the peer"
-                                : ucs_status_string(failure));
+    lane->cause = TOW_ERROR(TOW_UNAVAILABLE, "lane from %s to %s: %s",
+                            lane->lane.env->name, lane->peer_name,
+                            failure_text(lane->port));
     cut_lane(lane, lane->cause);
     if (lane->state == TOW_DATA_LANE_OPEN) {
         lane->state = TOW_DATA_LANE_BROKEN;
@@ -157,6 +164,7 @@ static void free_lane(tow_data_lane_t *lane)
     const tow_closed_t closed = lane->closed;
     TOW_ASSERT(lane->write_count == 0 && lane->fragment_count == 0);
     if (lane->port != NULL) tow_data_port_release(lane->port);
+    tow_env_timer_stop(lane->lane.env, &lane->opening);
     tow_env_timer_stop(lane->lane.env, &lane->linger);
     tow_env_timer_stop(lane->lane.env, &lane->watch);
     tow_list_remove(&lane->task.list);
@@ -210,6 +218,18 @@ static void lane_work(tow_net_task_t *task)
     case TOW_DATA_LANE_BROKEN: break;
     case TOW_DATA_LANE_ENDING: end_lane(lane); break;
     }
+}
+
+/* Nothing waits without a bound for a lane that does not come up. */
+static void opening_fired(tow_timer_t *timer)
+{
+    tow_data_lane_t *lane = TOW_CONTAINER_OF(timer, tow_data_lane_t, opening);
+    char text[512];
+    if (lane->is_cut || lane->port == NULL) return;
+    tow_data_port_describe(lane->port, text, sizeof(text));
+    tow_status_t cause = TOW_ERROR(TOW_DEADLINE_EXCEEDED, "%s", text);
+    tow_data_port_fail(lane->port, UCS_ERR_TIMED_OUT, cause);
+    tow_status_release(cause);
 }
 
 static void linger_fired(tow_timer_t *timer)
@@ -278,6 +298,7 @@ static void init_lane(tow_data_lane_t *lane, tow_data_t *data,
     lane->lane.env = &data->net->env;
     lane->data = data;
     tow_net_task_init(&lane->task, lane_work);
+    lane->opening.fire = opening_fired;
     lane->linger.fire = linger_fired;
     lane->watch.fire = watch_fired;
     tow_list_init(&lane->all);
@@ -316,7 +337,7 @@ static void offer_cross_read(tow_data_lane_t *lane)
                                     .guard_address =
                                         (uintptr_t)&lane->cross_read_proof,
                                     .value = lane->cross_read_proof};
-    if (lane->port->is_local &&
+    if (lane->data->may_cross_read && tow_data_port_is_local(lane->port) &&
         tow_data_cross_endpoint_announce(&lane->data->endpoint, lane->node,
                                          &offer)) {
         lane->cross_read = TOW_DATA_CROSS_READ_REQUESTED;
@@ -334,12 +355,18 @@ static tow_status_t connect_lane(tow_data_lane_t *lane,
                                              .sent = lane_sent,
                                              .owner = lane};
     lane->node = address->node;
+    if (address->name[0] != '\0')
+        memcpy(lane->peer_name, address->name, sizeof(lane->peer_name));
     TOW_RETURN_IF_ERROR(draw_numbers(lane));
     if (!tow_map_put(&data->lanes_by_stream, lane->stream, lane))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     TOW_RETURN_IF_ERROR(tow_data_port_create(&options, &lane->port));
-    if (!lane->port->is_local)
+    if (lane->port->route == TOW_DATA_NETWORK)
         lane->fragment_bytes = TOW_NET_FRAGMENT_TCP_BYTES;
+    if (lane->port->route == TOW_DATA_TRUNK)
+        lane->fragment_bytes = TOW_NET_FRAGMENT_TRUNK_BYTES;
+    tow_env_timer_start(lane->lane.env, &lane->opening,
+                        tow_env_now_ns(lane->lane.env) + TOW_NET_LANE_OPEN_NS);
     offer_cross_read(lane);
     const tow_data_control_t hello = {.stream = lane->stream,
                                       .kind = TOW_DATA_HELLO};
@@ -360,6 +387,38 @@ static void discard_lane(tow_data_lane_t *lane)
     tow_list_append(&lane->data->lanes, &lane->all);
     lane->state = TOW_DATA_LANE_ENDING;
     wake_lane(lane); /* An endpoint is closed in a task only. */
+}
+
+bool tow_net_data_inject(tow_lane_t *base, const void *bytes, size_t size)
+{
+    const tow_data_lane_t *lane = lane_of(base);
+    return lane->port->trunk != NULL &&
+           tow_data_trunk_inject(lane->port->trunk, bytes, size);
+}
+
+bool tow_net_data_is_answered(const tow_lane_t *base, uint64_t *out_stream)
+{
+    const tow_data_lane_t *lane =
+        TOW_CONTAINER_OF(base, const tow_data_lane_t, lane);
+    *out_stream = lane->stream;
+    return !tow_timer_is_armed(&lane->opening);
+}
+
+void tow_data_lane_prepare(tow_env_t *env, const void *bytes, size_t size)
+{
+    tow_data_t *data = tow_data_of(env);
+    tow_data_address_t address;
+    tow_data_trunk_t *trunk;
+    if (data->is_closing) return;
+    tow_status_t status = tow_data_address_parse(bytes, size, &address);
+    if (status == TOW_OK && address.listens_size > 0 &&
+        tow_data_route_to(data, &address) == TOW_DATA_TRUNK &&
+        tow_data_trunk_find(data, &address) == NULL)
+        status = tow_data_trunk_dial(data, &address, &trunk);
+    if (status == TOW_OK) return;
+    tow_log(&env->log, TOW_LOG_WARN, "cannot prepare for a peer's lane",
+            TOW_F_STATUS("cause", status));
+    tow_status_release(status);
 }
 
 tow_status_t tow_data_lane_open(tow_env_t *env,

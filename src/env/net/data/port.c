@@ -1,4 +1,4 @@
-/* UCX endpoints and the messages on their way into UCX.
+/* UCX endpoints and the messages on their way into UCX, or onto a trunk.
  *
  * UCX 1.13.1 crashes the process if an endpoint is closed by force at the wrong
  * time. Two rules avoid that:
@@ -17,14 +17,39 @@
  * A port without an owner that may not be closed yet is parked. Nor is an
  * endpoint created inside a callback: over TCP, UCX might connect to the very
  * socket that it is reading. Messages sent meanwhile wait in the outbox. */
+#include <stdio.h>
+
 #include "base/alloc.h"
 #include "env/net/data/data_impl.h"
 
-static void fail_port(tow_data_port_t *port, ucs_status_t failure)
+void tow_data_port_fail(tow_data_port_t *port, ucs_status_t failure,
+                        tow_status_t cause)
 {
-    if (port->failure == UCS_OK) port->failure = failure;
+    if (port->failure == UCS_OK) {
+        port->failure = failure;
+        port->cause = tow_status_retain(cause);
+    }
     tow_net_defer(port->data->net,
                   port->is_parked ? &port->data->parked_task : port->task);
+}
+
+static void fail_port(tow_data_port_t *port, ucs_status_t failure)
+{
+    tow_data_port_fail(port, failure, TOW_OK);
+}
+
+/* Whether it can send at all. */
+static bool is_connected(const tow_data_port_t *port)
+{
+    return port->ep != NULL ||
+           (port->trunk != NULL && tow_data_trunk_is_up(port->trunk));
+}
+
+/* Whether it may become connected. */
+static bool is_connecting(const tow_data_port_t *port)
+{
+    return port->ucx_address != NULL || (port->route == TOW_DATA_TRUNK &&
+                                         !tow_list_is_empty(&port->in_trunk));
 }
 
 /* -- Operations ----------------------------------------------------------- */
@@ -109,6 +134,8 @@ static tow_data_sent_t try_once(tow_data_port_t *port, tow_data_id_t id,
                                 tow_data_bytes_t header,
                                 tow_data_bytes_t payload)
 {
+    if (port->route == TOW_DATA_TRUNK)
+        return tow_data_trunk_try(port->trunk, id, header, payload);
     ucs_status_ptr_t result =
         ucp_am_send_nbx(port->ep, id, header.bytes, header.size, payload.bytes,
                         payload.size, &port->data->once_param);
@@ -152,7 +179,7 @@ tow_data_sent_t tow_data_port_try(tow_data_port_t *port, tow_data_id_t id,
                                   tow_data_bytes_t payload)
 {
     TOW_ASSERT(port->sends_at_once);
-    if (port->ep == NULL || !tow_list_is_empty(&port->outbox))
+    if (!is_connected(port) || !tow_list_is_empty(&port->outbox))
         return TOW_DATA_FULL;
     return try_once(port, id, header, payload);
 }
@@ -160,7 +187,7 @@ tow_data_sent_t tow_data_port_try(tow_data_port_t *port, tow_data_id_t id,
 static bool flush_outbox(tow_data_port_t *port)
 {
     bool any = false;
-    if (port->ep == NULL) return false;
+    if (!is_connected(port)) return false;
     while (!tow_list_is_empty(&port->outbox) && port->failure == UCS_OK) {
         tow_data_op_t *op =
             TOW_CONTAINER_OF(port->outbox.next, tow_data_op_t, list);
@@ -213,11 +240,12 @@ tow_data_sent_t tow_data_port_send(tow_data_port_t *port, tow_data_op_t *op,
     op->id = id;
     op->header_size = header_size;
     op->payload = payload;
-    if (port->ep == NULL) return keep(port, op);
+    if (!is_connected(port)) return keep(port, op);
     if (!port->sends_at_once) return send_by_queue(port, op);
     /* A send that finds its socket dead ends the endpoint. Inside a callback,
      * UCX may hold an event for that endpoint, and hits an assertion. */
-    return port->data->is_in_ucx ? keep(port, op) : send_or_keep(port, op);
+    return port->data->is_in_ucx && port->ep != NULL ? keep(port, op)
+                                                     : send_or_keep(port, op);
 }
 
 tow_data_sent_t tow_data_port_send_control(tow_data_port_t *port,
@@ -225,7 +253,7 @@ tow_data_sent_t tow_data_port_send_control(tow_data_port_t *port,
                                            tow_data_bytes_t payload)
 {
     if (port->failure != UCS_OK) return TOW_DATA_FAILED;
-    if (port->ep == NULL && port->ucx_address == NULL) return TOW_DATA_FAILED;
+    if (!is_connected(port) && !is_connecting(port)) return TOW_DATA_FAILED;
     tow_data_op_t *op = tow_data_op_take(port, payload.size);
     if (op == NULL) return TOW_DATA_FAILED;
     op->header.control = *control;
@@ -320,6 +348,64 @@ static tow_status_t connect_now(tow_data_port_t *port,
                      ucs_status_string(result));
 }
 
+tow_data_route_t tow_data_route_to(const tow_data_t *data,
+                                   const tow_data_address_t *address)
+{
+    if (tow_data_is_on_this_host(data, address)) return TOW_DATA_MEMORY;
+    if (data->trusts_network && address->trusts_network &&
+        address->ucx_size > 0)
+        return TOW_DATA_NETWORK;
+    return TOW_DATA_TRUNK;
+}
+
+/* Finds, dials or awaits the trunk to the peer. */
+static tow_status_t join_trunk(tow_data_port_t *port,
+                               const tow_data_address_t *address,
+                               tow_data_trunk_t *trunk)
+{
+    tow_data_t *data = port->data;
+    if (trunk == NULL) trunk = tow_data_trunk_find(data, address);
+    if (trunk == NULL && address->listens_size > 0)
+        TOW_RETURN_IF_ERROR(tow_data_trunk_dial(data, address, &trunk));
+    if (trunk != NULL)
+        tow_data_trunk_attach(trunk, port);
+    else
+        tow_list_append(&data->awaiting, &port->in_trunk);
+    return TOW_OK;
+}
+
+static tow_status_t connect_port(tow_data_port_t *port,
+                                 const tow_data_port_options_t *options)
+{
+    if (port->route == TOW_DATA_TRUNK)
+        return join_trunk(port, options->address, options->trunk);
+    return port->data->is_in_ucx ? connect_later(port, options->address)
+                                 : connect_now(port, options->address);
+}
+
+void tow_data_port_describe(const tow_data_port_t *port, char *text,
+                            size_t capacity)
+{
+    if (port->route == TOW_DATA_MEMORY)
+        snprintf(text, capacity,
+                 "the process on this host does not answer: is it stopped?");
+    else if (port->route == TOW_DATA_NETWORK)
+        snprintf(text, capacity,
+                 "no answer through UCX: compare --data-trusted, "
+                 "TOW_DATA_TRUSTED, UCX_TLS and UCX_NET_DEVICES on both sides");
+    else if (port->trunk == NULL)
+        snprintf(text, capacity,
+                 "it did not connect to %s within %lld s: can it reach that "
+                 "address?",
+                 port->data->listens[0] != '\0' ? port->data->listens : "us",
+                 TOW_NET_LANE_OPEN_NS / TOW_NS_PER_S);
+    else if (tow_data_trunk_is_up(port->trunk))
+        snprintf(text, capacity, "no answer within %lld s: is it stopped?",
+                 TOW_NET_LANE_OPEN_NS / TOW_NS_PER_S);
+    else
+        tow_data_trunk_describe(port->trunk, text, capacity);
+}
+
 tow_status_t tow_data_port_create(const tow_data_port_options_t *options,
                                   tow_data_port_t **out_port)
 {
@@ -330,16 +416,21 @@ tow_status_t tow_data_port_create(const tow_data_port_options_t *options,
     port->task = options->task;
     port->sent = options->sent;
     port->owner = options->owner;
-    port->is_local = data->host != 0 && data->host == options->address->host;
-    port->sends_at_once = !port->is_local && data->may_send_at_once;
+    port->node = options->address->node;
+    port->route = options->trunk != NULL
+                      ? TOW_DATA_TRUNK
+                      : tow_data_route_to(data, options->address);
+    port->sends_at_once =
+        port->route == TOW_DATA_TRUNK ||
+        (port->route == TOW_DATA_NETWORK && data->may_send_at_once);
+    tow_list_init(&port->in_trunk);
     tow_list_init(&port->parked);
     tow_list_init(&port->connecting);
     tow_list_init(&port->waiting);
     tow_list_init(&port->outbox);
-    tow_status_t status = data->is_in_ucx
-                              ? connect_later(port, options->address)
-                              : connect_now(port, options->address);
+    tow_status_t status = connect_port(port, options);
     if (status != TOW_OK) {
+        tow_data_trunk_detach(port);
         tow_free(port);
         return status;
     }
@@ -390,6 +481,7 @@ static void flush(tow_data_port_t *port)
 static bool may_be_closed(tow_data_port_t *port)
 {
     if (port->failure != UCS_OK) return true; /* UCX has released it. */
+    TOW_ASSERT(port->route != TOW_DATA_TRUNK);
     if (!port->sends_at_once) return port->is_settled || port->send_count == 0;
     if (!port->is_settled) return true;
     if (port->flush == TOW_DATA_NOT_FLUSHED) flush(port);
@@ -407,7 +499,7 @@ void tow_data_port_close(tow_data_port_t *port)
 static bool is_lingering(const tow_data_port_t *port)
 {
     return port->failure == UCS_OK && port->send_count > 0 &&
-           (port->ep != NULL || port->ucx_address != NULL) &&
+           (is_connected(port) || is_connecting(port)) &&
            port->data->net->env.now_ns < port->linger_ns;
 }
 
@@ -424,12 +516,14 @@ static void end_port(tow_data_port_t *port)
 {
     if (is_lingering(port)) return;
     discard_address(port);
+    tow_data_trunk_detach(port);
     discard_outbox(port, true);
     if (port->ep != NULL && may_be_closed(port)) close_by_force(port);
     if (port->ep != NULL || port->send_count > 0 ||
         port->flush == TOW_DATA_FLUSHING)
         return;
     tow_list_remove(&port->parked);
+    tow_status_release(port->cause);
     tow_free(port);
 }
 
@@ -503,6 +597,8 @@ void tow_data_parked_free(tow_data_t *data)
     while ((item = tow_list_pop_front(&data->parked)) != NULL) {
         tow_data_port_t *port = TOW_CONTAINER_OF(item, tow_data_port_t, parked);
         discard_address(port);
+        tow_data_trunk_detach(port);
+        tow_status_release(port->cause);
         tow_free(port);
     }
 }

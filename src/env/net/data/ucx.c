@@ -1,9 +1,10 @@
-/* Set-up of UCX. Every key below was tested with UCX 1.13.1; the comment beside
- * it says what happens without it. UCX_TLS and UCX_NET_DEVICES in the
- * environment take precedence over ours; the code relies on the other keys. */
+/* Set-up of UCX: shared memory on this host; and a network only if the operator
+ * says that it is trusted, because UCX neither encrypts nor authenticates, and
+ * opens a listener. Every key below was tested with UCX 1.13.1; the comment
+ * beside it says what happens without it. With a trusted network, UCX_TLS and
+ * UCX_NET_DEVICES in the environment take precedence over ours; the code relies
+ * on the other keys. */
 #include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +13,13 @@
 
 #include <ucs/debug/debug.h>
 
-#include "base/hash.h"
 #include "env/net/data/data_impl.h"
 
-#define DEFAULT_TRANSPORTS "sm,self,tcp"
-#define DEFAULT_DEVICES    "lo"
+/* System V shared memory, which needs no file system: containers have a small
+ * /dev/shm, or none. */
+#define HOST_TRANSPORTS "sysv,self"
+#define TCP_TRANSPORTS  "sysv,self,tcp"
+#define RDMA_TRANSPORTS "sysv,self,tcp,rc,ud,dc"
 
 /* -- Settings ------------------------------------------------------------- */
 
@@ -66,17 +69,39 @@ static bool names_only(const char *list, const char *const *names)
     return strlen(list) < LIST_SIZE && count_items(list, names, false) == 0;
 }
 
-static tow_status_t choose_transports(tow_data_t *data, ucp_config_t *config)
+static bool is_rdma_device(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "/sys/class/infiniband/%.*s",
+             (int)strcspn(name, ":"), name);
+    return access(path, F_OK) == 0;
+}
+
+static const char *default_transports(const char *trusted)
+{
+    char copy[LIST_SIZE];
+    if (trusted == NULL) return HOST_TRANSPORTS;
+    snprintf(copy, sizeof(copy), "%s", trusted);
+    char *rest = NULL;
+    for (char *item = strtok_r(copy, ",", &rest); item != NULL;
+         item = strtok_r(NULL, ",", &rest))
+        if (is_rdma_device(item)) return RDMA_TRANSPORTS;
+    return TCP_TRANSPORTS;
+}
+
+static tow_status_t choose_transports(tow_data_t *data, ucp_config_t *config,
+                                      const char *trusted)
 {
     static const char *const shm[] = {"sm", "shm", "mm", "sysv", "posix", NULL};
     static const char *const tcp[] = {"tcp", NULL};
     static const char *const plain[] = {"sm",  "shm",  "mm",  "sysv", "posix",
                                         "cma", "self", "tcp", NULL};
-    const char *transports = getenv("UCX_TLS");
+    const char *transports = trusted != NULL ? getenv("UCX_TLS") : NULL;
     if (transports == NULL) {
-        transports = DEFAULT_TRANSPORTS;
+        transports = default_transports(trusted);
         TOW_RETURN_IF_ERROR(set(config, "TLS", transports));
     }
+    data->trusts_network = trusted != NULL;
     data->uses_shm = names_any(transports, shm);
     data->uses_tcp = names_any(transports, tcp);
     data->may_send_at_once = data->uses_tcp && names_only(transports, plain);
@@ -99,11 +124,12 @@ static tow_status_t check_device(const char *device)
                      name);
 }
 
-static tow_status_t choose_devices(ucp_config_t *config, const char *devices)
+static tow_status_t choose_devices(ucp_config_t *config, const char *trusted)
 {
+    if (trusted == NULL) return TOW_OK;
     const char *wanted = getenv("UCX_NET_DEVICES");
     if (wanted == NULL) {
-        wanted = devices != NULL ? devices : DEFAULT_DEVICES;
+        wanted = trusted;
         TOW_RETURN_IF_ERROR(set(config, "NET_DEVICES", wanted));
     }
     if (wanted[0] == '^') return TOW_OK; /* All but some. */
@@ -117,10 +143,10 @@ static tow_status_t choose_devices(ucp_config_t *config, const char *devices)
 }
 
 static tow_status_t configure(tow_data_t *data, ucp_config_t *config,
-                              const char *devices)
+                              const char *trusted)
 {
-    TOW_RETURN_IF_ERROR(choose_transports(data, config));
-    TOW_RETURN_IF_ERROR(choose_devices(config, devices));
+    TOW_RETURN_IF_ERROR(choose_transports(data, config, trusted));
+    TOW_RETURN_IF_ERROR(choose_devices(config, trusted));
     /* Without it, peers that must survive each other's death use TCP. Only with
      * shared memory, since UCX warns about keys that no transport uses. */
     if (data->uses_shm)
@@ -134,35 +160,6 @@ static tow_status_t configure(tow_data_t *data, ucp_config_t *config,
     TOW_RETURN_IF_ERROR(set(config, "RNDV_THRESH", "inf"));
     /* The control plane detects dead peers; and idle processes must sleep. */
     return set(config, "KEEPALIVE_INTERVAL", "inf");
-}
-
-/* -- The host ------------------------------------------------------------- */
-
-static uint64_t hash_file(const char *path, uint64_t seed)
-{
-    char text[64];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return seed;
-    ssize_t size = read(fd, text, sizeof(text));
-    close(fd);
-    return size > 0 ? tow_hash_bytes(text, (size_t)size, seed) : seed;
-}
-
-static uint64_t hash_link(const char *path, uint64_t seed)
-{
-    char text[64];
-    ssize_t size = readlink(path, text, sizeof(text));
-    return size > 0 ? tow_hash_bytes(text, (size_t)size, seed) : seed;
-}
-
-/* Equal for processes that can share memory. It only determines the fragment
- * size: a wrong value costs speed. */
-static uint64_t name_host(const tow_data_t *data)
-{
-    if (!data->uses_shm) return 0;
-    uint64_t host = hash_file("/proc/sys/kernel/random/boot_id", 1);
-    host = hash_link("/proc/self/ns/ipc", host);
-    return hash_link("/proc/self/ns/pid", host);
 }
 
 /* -- Opening and closing -------------------------------------------------- */
@@ -228,7 +225,7 @@ static tow_status_t open_worker(tow_data_t *data)
                      ucs_status_string(result));
 }
 
-tow_status_t tow_data_ucx_open(tow_data_t *data, const char *devices)
+tow_status_t tow_data_ucx_open(tow_data_t *data, const char *trusted)
 {
     ucp_config_t *config;
     give_back_signals();
@@ -237,12 +234,10 @@ tow_status_t tow_data_ucx_open(tow_data_t *data, const char *devices)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "UCX cannot read its configuration: %s",
                          ucs_status_string(result));
-    tow_status_t status = configure(data, config, devices);
+    tow_status_t status = configure(data, config, trusted);
     if (status == TOW_OK) status = open_context(data, config);
     ucp_config_release(config);
-    if (status == TOW_OK) status = open_worker(data);
-    data->host = name_host(data);
-    return status;
+    return status == TOW_OK ? open_worker(data) : status;
 }
 
 /* Closing endpoints has left work inside UCX. */
@@ -261,7 +256,9 @@ void tow_data_ucx_close(tow_data_t *data)
             return;
         }
         ucp_worker_destroy(data->worker);
-        tow_data_parked_free(data);
     }
+    tow_data_parked_free(data);
     if (data->context != NULL) ucp_cleanup(data->context);
+    data->worker = NULL;
+    data->context = NULL;
 }

@@ -3,7 +3,9 @@
 #include "base/hash.h"
 #include "env/tuning.h"
 
-_Static_assert(sizeof(tow_data_address_header_t) == 32, "no gaps");
+_Static_assert(sizeof(tow_data_address_header_t) == 40, "no gaps");
+_Static_assert(sizeof(tow_data_frame_t) == 8, "no gaps");
+_Static_assert(sizeof(tow_data_greeting_t) == 24, "no gaps");
 _Static_assert(sizeof(tow_data_datagram_t) == 16, "no gaps");
 _Static_assert(sizeof(tow_data_fragment_t) == 72, "no gaps");
 _Static_assert(sizeof(tow_data_control_t) == 24, "no gaps");
@@ -13,28 +15,64 @@ _Static_assert(sizeof(tow_data_ring_ref_t) == 12, "no gaps");
 
 /* -- Addresses ------------------------------------------------------------ */
 
-static uint32_t address_crc(tow_data_address_header_t header, const void *ucx)
+/* `rest` follows the header. */
+static uint32_t address_crc(tow_data_address_header_t header, const void *rest,
+                            size_t rest_size)
 {
     header.crc = 0;
     uint32_t crc = tow_crc32c(0, &header, sizeof(header));
-    return tow_crc32c(crc, ucx, header.ucx_size);
+    return tow_crc32c(crc, rest, rest_size);
+}
+
+size_t tow_data_address_size(const tow_data_address_t *address)
+{
+    return sizeof(tow_data_address_header_t) + strlen(address->name) +
+           address->listens_size + address->ucx_size;
+}
+
+static uint8_t *append(uint8_t *to, const void *bytes, size_t size)
+{
+    if (size > 0) memcpy(to, bytes, size);
+    return to + size;
 }
 
 size_t tow_data_address_pack(const tow_data_address_t *address, void *bytes)
 {
-    TOW_ASSERT(address->ucx_size <=
-               TOW_DATA_ADDRESS_SIZE_MAX - sizeof(tow_data_address_header_t));
+    const size_t size = tow_data_address_size(address);
+    TOW_ASSERT(size <= TOW_DATA_ADDRESS_SIZE_MAX);
     tow_data_address_header_t header = {
         .magic = TOW_DATA_MAGIC,
         .version = TOW_DATA_VERSION,
         .ucx_size = (uint16_t)address->ucx_size,
         .node = address->node,
-        .host = address->host,
+        .proof = address->proof,
+        .segment = address->segment,
+        .listens = (uint16_t)address->listens_size,
+        .name_size = (uint8_t)strlen(address->name),
+        .flags = address->trusts_network ? TOW_DATA_TRUSTS_NETWORK : 0,
     };
-    header.crc = address_crc(header, address->ucx);
+    uint8_t *rest = (uint8_t *)bytes + sizeof(header);
+    uint8_t *at = append(rest, address->name, header.name_size);
+    at = append(at, address->listens, address->listens_size);
+    at = append(at, address->ucx, address->ucx_size);
+    header.crc = address_crc(header, rest, (size_t)(at - rest));
     memcpy(bytes, &header, sizeof(header));
-    memcpy((uint8_t *)bytes + sizeof(header), address->ucx, address->ucx_size);
-    return sizeof(header) + address->ucx_size;
+    return size;
+}
+
+static void unpack_address(const tow_data_address_header_t *header,
+                           const uint8_t *rest, tow_data_address_t *out_address)
+{
+    *out_address = (tow_data_address_t){
+        .node = header->node,
+        .proof = header->proof,
+        .segment = header->segment,
+        .trusts_network = header->flags & TOW_DATA_TRUSTS_NETWORK,
+        .listens = (const char *)rest + header->name_size,
+        .listens_size = header->listens,
+        .ucx = rest + header->name_size + header->listens,
+        .ucx_size = header->ucx_size};
+    memcpy(out_address->name, rest, header->name_size);
 }
 
 /* UCX parses an address without knowing its length, so it only gets one whose
@@ -46,7 +84,7 @@ tow_status_t tow_data_address_parse(const void *bytes, size_t size,
     if (size < sizeof(header) || size > TOW_DATA_ADDRESS_SIZE_MAX)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "lane address of %zu bytes: expected %zu to %u", size,
-                         sizeof(header) + 1, TOW_DATA_ADDRESS_SIZE_MAX);
+                         sizeof(header), TOW_DATA_ADDRESS_SIZE_MAX);
     memcpy(&header, bytes, sizeof(header));
     if (header.magic != TOW_DATA_MAGIC)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
@@ -57,22 +95,63 @@ tow_status_t tow_data_address_parse(const void *bytes, size_t size,
             "lane address of version %u, this release has %u: both "
             "sides must run the same release",
             header.version, TOW_DATA_VERSION);
-    const uint8_t *ucx = (const uint8_t *)bytes + sizeof(header);
-    if (header.ucx_size == 0 || header.ucx_size != size - sizeof(header))
+    const uint8_t *rest = (const uint8_t *)bytes + sizeof(header);
+    const size_t rest_size =
+        (size_t)header.name_size + header.listens + header.ucx_size;
+    if (rest_size != size - sizeof(header))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "lane address of %zu bytes: its header says %zu", size,
-                         sizeof(header) + header.ucx_size);
-    if (header.zero != 0 || header.crc != address_crc(header, ucx))
+                         sizeof(header) + rest_size);
+    if (header.zero != 0 || (header.flags & ~TOW_DATA_ADDRESS_FLAGS) != 0 ||
+        header.node == 0 || header.name_size > TOW_PEER_NAME_MAX ||
+        memchr(rest, 0, (size_t)header.name_size + header.listens) != NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "malformed lane address");
+    if (header.crc != address_crc(header, rest, rest_size))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "lane address with a wrong checksum");
-    *out_address = (tow_data_address_t){.node = header.node,
-                                        .host = header.host,
-                                        .ucx = ucx,
-                                        .ucx_size = header.ucx_size};
+    unpack_address(&header, rest, out_address);
     return TOW_OK;
 }
 
 /* -- Messages ------------------------------------------------------------- */
+
+const char *tow_data_check_frame(const tow_data_frame_t *frame)
+{
+    /* Fragments cannot be empty, the other payloads can. */
+    static const struct {
+        uint32_t header_size;
+        uint32_t payload_size_max;
+    } kinds[] = {
+        [TOW_DATA_DATAGRAM] = {sizeof(tow_data_datagram_t),
+                               TOW_DATAGRAM_SIZE_MAX},
+        [TOW_DATA_FRAGMENT] = {sizeof(tow_data_fragment_t),
+                               TOW_NET_FRAGMENT_TRUNK_BYTES},
+        [TOW_DATA_CONTROL] = {sizeof(tow_data_control_t),
+                              TOW_DATA_ADDRESS_SIZE_MAX},
+        [TOW_DATA_GREETING] = {sizeof(tow_data_greeting_t), 0},
+    };
+    if (frame->id >= TOW_COUNT_OF(kinds) || kinds[frame->id].header_size == 0)
+        return "a message of an unknown kind";
+    if (frame->zero != 0) return "a message has unknown fields";
+    if (frame->header_size != kinds[frame->id].header_size)
+        return "a message's header has a wrong size";
+    if (frame->payload_size > kinds[frame->id].payload_size_max)
+        return "a message is too large";
+    return NULL;
+}
+
+const char *tow_data_parse_greeting(const void *header, size_t header_size,
+                                    tow_data_greeting_t *out)
+{
+    if (header_size != sizeof(*out)) return "a greeting has a wrong size";
+    memcpy(out, header, sizeof(*out));
+    if (out->magic != TOW_DATA_MAGIC || out->zero != 0 || out->node == 0)
+        return "this is not a greeting";
+    if (out->version != TOW_DATA_VERSION)
+        return "a greeting of another version: both sides must run the same "
+               "release";
+    return NULL;
+}
 
 const char *tow_data_parse_datagram(const void *header, size_t header_size,
                                     size_t payload_size,

@@ -1,5 +1,6 @@
-/* The bytes on lanes: addresses and the headers of active messages. Pure
- * functions without UCX, allocation or a clock.
+/* The bytes on lanes: addresses and the headers of messages, which UCX carries
+ * as active messages, and a trunk as frames. Pure functions without UCX,
+ * allocation or a clock.
  *
  * A lane is a stream in one direction. The side that opens it draws a random
  * stream number and sends HELLO with its own lane address, to which answers are
@@ -24,28 +25,46 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 /* -- Addresses ------------------------------------------------------------ */
 
 #define TOW_DATA_MAGIC            0x4c574f54u /* "TOWL" */
-#define TOW_DATA_VERSION          2u
+#define TOW_DATA_VERSION          3u
 #define TOW_DATA_ADDRESS_SIZE_MAX 2048u
 
-/* Precedes the UCX address. */
+/* Precedes the name, the listening address and the UCX address. */
 typedef struct tow_data_address_header {
     uint32_t magic;
     uint16_t version;
     uint16_t ucx_size;
-    uint64_t node; /* random; identifies this data plane */
-    uint64_t host; /* equal on hosts that share memory; 0: not used */
-    uint32_t crc;  /* CRC32C of everything else, with this field 0 */
+    uint64_t node;    /* random; identifies this data plane */
+    uint64_t proof;   /* random; is in ... */
+    int32_t segment;  /* ... this shared memory segment; negative: none */
+    uint16_t listens; /* size of the address on which it can be dialled */
+    uint8_t name_size;
+    uint8_t flags;
+    uint32_t crc; /* CRC32C of everything else, with this field 0 */
     uint32_t zero;
 } tow_data_address_header_t;
 
+enum {
+    /* UCX may carry its lanes between hosts, too. */
+    TOW_DATA_TRUSTS_NETWORK = 1,
+    TOW_DATA_ADDRESS_FLAGS = TOW_DATA_TRUSTS_NETWORK,
+};
+
+/* Pointers are lent: into the parsed bytes. */
 typedef struct tow_data_address {
     uint64_t node;
-    uint64_t host;
-    const void *ucx; /* lent: points into the parsed bytes */
-    size_t ucx_size;
+    uint64_t proof;
+    int32_t segment;
+    bool trusts_network;
+    char name[TOW_PEER_NAME_MAX + 1]; /* of the process, for error messages */
+    const char *listens;              /* not terminated */
+    size_t listens_size;              /* 0: it cannot be dialled */
+    const void *ucx;
+    size_t ucx_size; /* 0: it does not use UCX */
 } tow_data_address_t;
 
-/* `bytes` has room for the header and address->ucx_size. Returns the size. */
+/* The size of the packed address. */
+size_t tow_data_address_size(const tow_data_address_t *address);
+/* `bytes` has room for that. Returns the size. */
 size_t tow_data_address_pack(const tow_data_address_t *address, void *bytes);
 /* INVALID_ARGUMENT with the reason. */
 tow_status_t tow_data_address_parse(const void *bytes, size_t size,
@@ -54,14 +73,33 @@ tow_status_t tow_data_address_parse(const void *bytes, size_t size,
 
 /* -- Messages ------------------------------------------------------------- */
 
-/* Ids of UCX active messages. */
+/* Ids of UCX active messages and of messages on trunks. */
 typedef enum tow_data_id {
     TOW_DATA_DATAGRAM,
     TOW_DATA_FRAGMENT,
     TOW_DATA_CONTROL,
     TOW_DATA_PULL,
     TOW_DATA_ID_COUNT,
+    TOW_DATA_GREETING = TOW_DATA_ID_COUNT, /* on trunks only */
 } tow_data_id_t;
+
+/* Precedes the header of each message on a trunk. */
+typedef struct tow_data_frame {
+    uint8_t id;
+    uint8_t zero;
+    uint16_t header_size;
+    uint32_t payload_size;
+} tow_data_frame_t;
+
+/* The first message on a trunk, from each side: who it is, and whom it
+ * expects. */
+typedef struct tow_data_greeting {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t zero;
+    uint64_t node;
+    uint64_t expected; /* 0: anyone */
+} tow_data_greeting_t;
 
 /* 16 bytes: datagrams of up to 69 bytes take UCX's short-message path. */
 typedef struct tow_data_datagram {
@@ -157,6 +195,15 @@ typedef struct tow_data_control {
     uint8_t code; /* tow_code_t */
     uint32_t zero;
 } tow_data_control_t;
+
+/* The largest header of a message on a trunk. */
+#define TOW_DATA_TRUNK_HEADER_SIZE_MAX sizeof(tow_data_fragment_t)
+
+/* NULL, or what is wrong. A frame that passes has a header of the size of its
+ * kind, and a payload within its bounds. */
+const char *tow_data_check_frame(const tow_data_frame_t *frame) TOW_MUST_USE;
+const char *tow_data_parse_greeting(const void *header, size_t header_size,
+                                    tow_data_greeting_t *out) TOW_MUST_USE;
 
 /* Each returns NULL and fills `out`, or returns what is wrong with the message.
  * A parsed message is consistent in itself; whether its region exists is

@@ -12,8 +12,15 @@ typedef struct packed {
 
 static packed_t pack(void)
 {
-    const tow_data_address_t address = {
-        .node = 5, .host = 6, .ucx = "opaque", .ucx_size = 7};
+    const tow_data_address_t address = {.node = 5,
+                                        .proof = 6,
+                                        .segment = 8,
+                                        .trusts_network = true,
+                                        .name = "worker-1",
+                                        .listens = "tls:h:1",
+                                        .listens_size = 7,
+                                        .ucx = "opaque",
+                                        .ucx_size = 7};
     packed_t packed = {.size = 0};
     packed.size = tow_data_address_pack(&address, packed.bytes);
     return packed;
@@ -38,7 +45,12 @@ static void address_survives_pack_and_parse(void **state)
     tow_data_address_t address;
     assert_null(tow_data_address_parse(packed.bytes, packed.size, &address));
     assert_int_equal(address.node, 5);
-    assert_int_equal(address.host, 6);
+    assert_int_equal(address.proof, 6);
+    assert_int_equal(address.segment, 8);
+    assert_true(address.trusts_network);
+    assert_string_equal(address.name, "worker-1");
+    assert_int_equal(address.listens_size, 7);
+    assert_memory_equal(address.listens, "tls:h:1", 7);
     assert_int_equal(address.ucx_size, 7);
     assert_string_equal(address.ucx, "opaque");
 }
@@ -70,13 +82,47 @@ static void malformed_address_is_rejected_with_the_reason(void **state)
     expect_bad_address(&bad, "not a lane address");
     bad = pack();
     bad.bytes[4] = 9;
-    expect_bad_address(&bad, "version 9, this release has 2");
+    expect_bad_address(&bad, "version 9, this release has 3");
     bad = pack();
-    bad.bytes[40 - 2] ^= 1;
+    bad.bytes[bad.size - 1] ^= 1;
     expect_bad_address(&bad, "wrong checksum");
 }
 
 /* -- Messages ------------------------------------------------------------- */
+
+static void frame_is_checked(void **state)
+{
+    (void)state;
+    tow_data_frame_t frame = {.id = TOW_DATA_FRAGMENT,
+                              .header_size = sizeof(tow_data_fragment_t),
+                              .payload_size = TOW_NET_FRAGMENT_TRUNK_BYTES};
+    assert_null(tow_data_check_frame(&frame));
+    frame.payload_size++;
+    assert_string_equal(tow_data_check_frame(&frame), "a message is too large");
+    frame.payload_size = 1;
+    frame.header_size--;
+    assert_non_null(tow_data_check_frame(&frame));
+    frame = (tow_data_frame_t){.id = TOW_DATA_PULL,
+                               .header_size = sizeof(tow_data_pull_t)};
+    assert_string_equal(tow_data_check_frame(&frame),
+                        "a message of an unknown kind");
+    frame.id = TOW_DATA_GREETING + 1;
+    assert_non_null(tow_data_check_frame(&frame));
+}
+
+static void greeting_is_checked(void **state)
+{
+    (void)state;
+    tow_data_greeting_t greeting = {
+        .magic = TOW_DATA_MAGIC, .version = TOW_DATA_VERSION, .node = 1};
+    tow_data_greeting_t out;
+    assert_null(tow_data_parse_greeting(&greeting, sizeof(greeting), &out));
+    greeting.version++;
+    assert_non_null(tow_data_parse_greeting(&greeting, sizeof(greeting), &out));
+    greeting.version--;
+    greeting.node = 0;
+    assert_non_null(tow_data_parse_greeting(&greeting, sizeof(greeting), &out));
+}
 
 static void datagram_is_checked(void **state)
 {
@@ -337,6 +383,8 @@ static void fragments_of_one_write_fit_together(void **state)
 TOW_TEST_MAIN(cmocka_unit_test(address_survives_pack_and_parse),
               cmocka_unit_test(damaged_address_is_refused),
               cmocka_unit_test(malformed_address_is_rejected_with_the_reason),
+              cmocka_unit_test(frame_is_checked),
+              cmocka_unit_test(greeting_is_checked),
               cmocka_unit_test(datagram_is_checked),
               cmocka_unit_test(fragment_is_checked),
               cmocka_unit_test(fragment_cannot_overflow),

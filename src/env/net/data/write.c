@@ -394,16 +394,23 @@ static bool send_fragment(tow_data_lane_t *lane, tow_write_t *write)
     return true;
 }
 
+/* Encrypting a fragment takes longer than copying one. */
+static uint32_t fragment_cost(const tow_data_lane_t *lane)
+{
+    return lane->port->route == TOW_DATA_TRUNK ? TOW_NET_PUMP_TRUNK_COST : 1;
+}
+
+/* The cost of what was sent. */
 static uint32_t pump_lane(tow_data_lane_t *lane)
 {
-    uint32_t count = 0;
-    while (count < TOW_NET_PUMP_LANE_COUNT &&
+    uint32_t cost = 0;
+    while (cost < TOW_NET_PUMP_LANE_COUNT &&
            lane->fragment_count < TOW_NET_LANE_WINDOW &&
            !tow_list_is_empty(&lane->ready)) {
         tow_write_t *write = write_of(lane->ready.next);
         write_state_t *state = state_of(write);
         if (!send_fragment(lane, write)) break;
-        count++;
+        cost += fragment_cost(lane);
         if (state->sent_bytes == write->size) {
             dequeue(lane, write);
             state->phase = WRITE_SENT;
@@ -413,7 +420,7 @@ static uint32_t pump_lane(tow_data_lane_t *lane)
             tow_list_append(&lane->ready, &state->list);
         }
     }
-    return count;
+    return cost;
 }
 
 bool tow_data_pump(tow_data_t *data)
@@ -426,9 +433,9 @@ bool tow_data_pump(tow_data_t *data)
         tow_data_lane_t *lane = TOW_CONTAINER_OF(
             tow_list_pop_front(&data->busy), tow_data_lane_t, busy);
         if (lane->port->failure != UCS_OK) continue;
-        const uint32_t count = pump_lane(lane);
-        total += count;
-        if (count > 0)
+        const uint32_t cost = pump_lane(lane);
+        total += cost;
+        if (cost > 0)
             tow_data_lane_mark_busy(lane);
         else if (lane->port->failure == UCS_OK)
             tow_list_append(&stuck, &lane->busy);

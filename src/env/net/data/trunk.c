@@ -1,0 +1,347 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#include "base/alloc.h"
+#include "env/net/data/trunk_impl.h"
+
+/* -- Ending ---------------------------------------------------------------- */
+
+static void on_link_closed(void *context)
+{
+    tow_data_trunk_t *trunk = context;
+    tow_data_t *data = trunk->data;
+    tow_list_remove(&trunk->all);
+    data->trunk_count--;
+    tow_free(trunk);
+    tow_data_check_closed(data);
+}
+
+static void fail_ports(tow_data_trunk_t *trunk, tow_status_t cause)
+{
+    tow_list_t *item;
+    while ((item = tow_list_pop_front(&trunk->ports)) != NULL) {
+        tow_data_port_t *port =
+            TOW_CONTAINER_OF(item, tow_data_port_t, in_trunk);
+        port->trunk = NULL;
+        tow_data_port_fail(port, UCS_ERR_CONNECTION_RESET, cause);
+    }
+}
+
+static void end_trunk(tow_data_trunk_t *trunk, tow_status_t cause)
+{
+    tow_data_t *data = trunk->data;
+    if (trunk->state == TRUNK_ENDING) return;
+    trunk->state = TRUNK_ENDING;
+    if (trunk->node != 0 &&
+        tow_map_find(&data->trunks_by_node, trunk->node) == trunk)
+        tow_map_remove(&data->trunks_by_node, trunk->node);
+    tow_env_timer_stop(&data->net->env, &trunk->timer);
+    fail_ports(trunk, cause);
+    tow_net_link_close(&trunk->link->link,
+                       (tow_closed_t){on_link_closed, trunk});
+}
+
+void trunk_refuse(tow_data_trunk_t *trunk, const char *what)
+{
+    tow_status_t cause =
+        TOW_ERROR(TOW_INVALID_ARGUMENT, "%s: %s", trunk->link->address, what);
+    tow_data_log_bad_peer(trunk->data, trunk->node, what);
+    end_trunk(trunk, cause);
+    tow_status_release(cause);
+}
+
+void tow_data_trunks_end(tow_data_t *data)
+{
+    tow_status_t cause =
+        TOW_ERROR(TOW_UNAVAILABLE, "%s is closing", data->net->name);
+    const tow_list_t *head = &data->trunks;
+    for (tow_list_t *at = head->next; at != head; at = at->next)
+        end_trunk(TOW_CONTAINER_OF(at, tow_data_trunk_t, all), cause);
+    tow_status_release(cause);
+}
+
+/* -- Greetings ------------------------------------------------------------- */
+
+static void greet(tow_data_trunk_t *trunk, uint64_t expected)
+{
+    const tow_data_greeting_t greeting = {.magic = TOW_DATA_MAGIC,
+                                          .version = TOW_DATA_VERSION,
+                                          .node = trunk->data->node,
+                                          .expected = expected};
+    trunk_send(trunk, TOW_DATA_GREETING,
+               (tow_data_bytes_t){&greeting, sizeof(greeting)},
+               (tow_data_bytes_t){0});
+}
+
+static void start_idle_timer(tow_data_trunk_t *trunk)
+{
+    tow_env_t *env = &trunk->data->net->env;
+    trunk->idle_since_ns = tow_env_now_ns(env);
+    if (trunk->is_dialled && tow_list_is_empty(&trunk->ports))
+        tow_env_timer_start(env, &trunk->timer,
+                            tow_env_now_ns(env) + TOW_NET_TRUNK_IDLE_NS);
+    else
+        tow_env_timer_stop(env, &trunk->timer);
+}
+
+/* Lanes to a peer that cannot be dialled wait until it dials. */
+static void attach_awaiting(tow_data_trunk_t *trunk)
+{
+    tow_data_t *data = trunk->data;
+    tow_list_t *item = data->awaiting.next;
+    while (item != &data->awaiting) {
+        tow_data_port_t *port =
+            TOW_CONTAINER_OF(item, tow_data_port_t, in_trunk);
+        item = item->next;
+        if (port->node == trunk->node) tow_data_trunk_attach(trunk, port);
+    }
+}
+
+static void become_up(tow_data_trunk_t *trunk)
+{
+    trunk->state = TRUNK_UP;
+    attach_awaiting(trunk);
+    start_idle_timer(trunk);
+    trunk_wake_senders(trunk);
+}
+
+void trunk_on_greeting(tow_data_trunk_t *trunk,
+                       const tow_data_greeting_t *greeting)
+{
+    tow_data_t *data = trunk->data;
+    if (trunk->state != TRUNK_GREETING) {
+        trunk_refuse(trunk, "a second greeting");
+    } else if (trunk->is_dialled && greeting->node != trunk->node) {
+        trunk_refuse(trunk, "another process answers there: it was restarted");
+    } else if (!trunk->is_dialled && greeting->expected != data->node) {
+        trunk_refuse(trunk, "the peer expects another process here");
+    } else if (trunk->is_dialled) {
+        become_up(trunk);
+    } else {
+        trunk->node = greeting->node;
+        tow_map_remove(&data->trunks_by_node, trunk->node);
+        if (!tow_map_put(&data->trunks_by_node, trunk->node, trunk)) {
+            trunk_refuse(trunk, "out of memory");
+            return;
+        }
+        greet(trunk, greeting->node);
+        become_up(trunk);
+    }
+}
+
+/* -- Opening --------------------------------------------------------------- */
+
+/* Fails on Unix sockets, which lose nothing. */
+static void set_tcp_option(const tow_net_link_t *link, int option, int value)
+{
+    (void)setsockopt(link->source.fd, IPPROTO_TCP, option, &value,
+                     sizeof(value));
+}
+
+/* Both ends of an idle trunk notice a cut, too: a lane that is opened after the
+ * repair must not take a trunk of which the other side knows nothing. */
+static void set_timeout(const tow_net_link_t *link)
+{
+    set_tcp_option(link, TCP_USER_TIMEOUT, TOW_NET_TRUNK_TIMEOUT_MS);
+    set_tcp_option(link, TCP_KEEPIDLE, 1);
+    set_tcp_option(link, TCP_KEEPINTVL, 1);
+    set_tcp_option(link, TCP_KEEPCNT, 2);
+}
+
+static void on_up(void *context, tow_link_t *base)
+{
+    tow_data_trunk_t *trunk = context;
+    tow_net_link_t *link = tow_net_link_of(base);
+    if (!(base->peer.features & TOW_FEATURE_LANES)) {
+        trunk_refuse(trunk, "the process there has no data plane");
+        return;
+    }
+    set_timeout(link);
+    if (link->tls != NULL)
+        tow_tls_expect_bulk(link->tls,
+                            (tow_tls_source_t){trunk_receive_cipher, trunk});
+    trunk->state = TRUNK_GREETING;
+    if (trunk->is_dialled) greet(trunk, trunk->node);
+}
+
+static void on_down(void *context, tow_link_t *link, tow_status_t cause)
+{
+    (void)link;
+    end_trunk(context, cause);
+}
+
+static void on_message(void *context, tow_link_t *link,
+                       const tow_message_t *message)
+{
+    (void)context, (void)link, (void)message;
+    TOW_UNREACHABLE(); /* The link passes bytes to us, not messages. */
+}
+
+static const tow_link_handler_t link_handler = {.up = on_up,
+                                                .message = on_message,
+                                                .down = on_down};
+
+static void on_timer(tow_timer_t *timer)
+{
+    tow_data_trunk_t *trunk = TOW_CONTAINER_OF(timer, tow_data_trunk_t, timer);
+    if (trunk->state == TRUNK_UP) {
+        tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "the trunk was idle");
+        end_trunk(trunk, cause);
+        tow_status_release(cause);
+        return;
+    }
+    char text[256];
+    tow_data_trunk_describe(trunk, text, sizeof(text));
+    tow_status_t cause = TOW_ERROR(TOW_DEADLINE_EXCEEDED, "%s", text);
+    end_trunk(trunk, cause);
+    tow_status_release(cause);
+}
+
+void tow_data_trunk_describe(const tow_data_trunk_t *trunk, char *text,
+                             size_t capacity)
+{
+    const char *phase = trunk->state == TRUNK_CONNECTING
+                            ? tow_net_phase_name(trunk->link->phase)
+                            : "waiting for the peer's greeting";
+    snprintf(text, capacity,
+             "no connection to %s within %lld s (%s): is there a route to it, "
+             "and does a firewall drop packets to that port?",
+             trunk->link->address, TOW_NET_LANE_OPEN_NS / TOW_NS_PER_S, phase);
+}
+
+static tow_data_trunk_t *create_trunk(tow_data_t *data)
+{
+    if (data->trunk_count >= TOW_NET_TRUNK_COUNT_MAX) return NULL;
+    tow_data_trunk_t *trunk = tow_calloc(1, sizeof(*trunk));
+    if (trunk == NULL) return NULL;
+    trunk->data = data;
+    trunk->timer.fire = on_timer;
+    tow_list_init(&trunk->ports);
+    tow_list_append(&data->trunks, &trunk->all);
+    data->trunk_count++;
+    tow_env_timer_start(&data->net->env, &trunk->timer,
+                        tow_env_now_ns(&data->net->env) + TOW_NET_LANE_OPEN_NS);
+    return trunk;
+}
+
+static void discard_trunk(tow_data_trunk_t *trunk)
+{
+    tow_data_t *data = trunk->data;
+    tow_env_timer_stop(&data->net->env, &trunk->timer);
+    tow_list_remove(&trunk->all);
+    data->trunk_count--;
+    tow_free(trunk);
+}
+
+static tow_status_t connect_trunk(tow_data_trunk_t *trunk,
+                                  const tow_data_address_t *address)
+{
+    tow_env_t *env = &trunk->data->net->env;
+    char text[TOW_ADDRESS_TEXT_MAX + 32];
+    snprintf(text, sizeof(text), "%.*s", (int)address->listens_size,
+             address->listens);
+    const tow_connect_options_t options = {.address = text,
+                                           .is_announced = true,
+                                           .handler = &link_handler,
+                                           .context = trunk};
+    tow_link_t *link;
+    TOW_RETURN_IF_ERROR(tow_env_connect(env, &options, &link));
+    trunk->link = tow_net_link_of(link);
+    trunk->link->trunk = trunk;
+    return TOW_OK;
+}
+
+tow_status_t tow_data_trunk_dial(tow_data_t *data,
+                                 const tow_data_address_t *address,
+                                 tow_data_trunk_t **out_trunk)
+{
+    tow_data_trunk_t *trunk = create_trunk(data);
+    if (trunk == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    trunk->is_dialled = true;
+    trunk->node = address->node;
+    tow_map_remove(&data->trunks_by_node, trunk->node);
+    tow_status_t status = tow_map_put(&data->trunks_by_node, trunk->node, trunk)
+                              ? connect_trunk(trunk, address)
+                              : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    if (status != TOW_OK) {
+        tow_map_remove(&data->trunks_by_node, trunk->node);
+        discard_trunk(trunk);
+        return status;
+    }
+    *out_trunk = trunk;
+    return TOW_OK;
+}
+
+void tow_data_trunk_accept(tow_net_link_t *link)
+{
+    tow_data_t *data = link->net->poller.context;
+    link->listener = NULL;
+    link->is_exposed = true;
+    tow_data_trunk_t *trunk = create_trunk(data);
+    if (trunk == NULL) {
+        tow_data_log_bad_peer(data, 0, "too many trunks");
+        tow_net_link_close(&link->link, (tow_closed_t){0});
+        return;
+    }
+    trunk->link = link;
+    link->trunk = trunk;
+    link->link.handler = &link_handler;
+    link->link.context = trunk;
+}
+
+/* -- Ports ----------------------------------------------------------------- */
+
+/* The side that dialled it may be about to close it. */
+static bool may_be_ending(const tow_data_trunk_t *trunk)
+{
+    return !trunk->is_dialled && trunk->state == TRUNK_UP &&
+           tow_list_is_empty(&trunk->ports) &&
+           tow_env_now_ns(&trunk->data->net->env) - trunk->idle_since_ns >
+               TOW_NET_TRUNK_IDLE_NS - TOW_NET_LANE_OPEN_NS;
+}
+
+tow_data_trunk_t *tow_data_trunk_find(tow_data_t *data,
+                                      const tow_data_address_t *address)
+{
+    tow_data_trunk_t *trunk =
+        tow_map_find(&data->trunks_by_node, address->node);
+    if (trunk == NULL || (address->listens_size > 0 && may_be_ending(trunk)))
+        return NULL;
+    if (trunk->state == TRUNK_UP) start_idle_timer(trunk);
+    return trunk;
+}
+
+bool tow_data_trunk_is_up(const tow_data_trunk_t *trunk)
+{
+    return trunk->state == TRUNK_UP;
+}
+
+bool tow_data_trunk_inject(tow_data_trunk_t *trunk, const void *bytes,
+                           size_t size)
+{
+    tow_net_link_t *link = trunk->link;
+    if (trunk->state != TRUNK_UP || link->phase != TOW_NET_UP) return false;
+    const bool is_queued =
+        tow_net_queue_append(&link->queue, bytes, size) == TOW_NET_QUEUE_OK;
+    tow_net_connection_mark_dirty(link);
+    return is_queued;
+}
+
+void tow_data_trunk_attach(tow_data_trunk_t *trunk, tow_data_port_t *port)
+{
+    TOW_ASSERT(port->trunk == NULL && trunk->state != TRUNK_ENDING);
+    tow_list_remove(&port->in_trunk); /* It may have been waiting. */
+    port->trunk = trunk;
+    tow_list_append(&trunk->ports, &port->in_trunk);
+    if (trunk->state == TRUNK_UP) start_idle_timer(trunk);
+}
+
+void tow_data_trunk_detach(tow_data_port_t *port)
+{
+    tow_data_trunk_t *trunk = port->trunk;
+    tow_list_remove(&port->in_trunk);
+    port->trunk = NULL;
+    if (trunk != NULL && trunk->state == TRUNK_UP) start_idle_timer(trunk);
+}
