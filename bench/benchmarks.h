@@ -7,6 +7,7 @@
 extern const tow_benchmark_t tow_bench_calibrate;
 extern const tow_benchmark_t tow_bench_device;
 extern const tow_benchmark_t tow_bench_dispatch;
+extern const tow_benchmark_t tow_bench_hosts;
 extern const tow_benchmark_t tow_bench_jax;
 extern const tow_benchmark_t tow_bench_net;
 extern const tow_benchmark_t tow_bench_pipeline;

@@ -30,7 +30,7 @@ typedef struct gang_bench {
     const gang_size_t *size; /* lent */
     uint64_t factor;         /* of the counts */
     tow_bench_gang_t *gang;  /* owned */
-    tow_bench_jax_t jax;
+    tow_bench_responder_t jax;
 } gang_bench_t;
 
 static size_t replica_count(const gang_size_t *size)
@@ -129,7 +129,8 @@ static tow_status_t jax_rate(void *context, double *out_rate)
     char line[64];
     double seconds = 0;
     snprintf(line, sizeof(line), "%llu\n", (unsigned long long)count);
-    TOW_RETURN_IF_ERROR(tow_bench_jax_request(&bench->jax, line, &seconds));
+    TOW_RETURN_IF_ERROR(
+        tow_bench_responder_ask_seconds(&bench->jax, line, &seconds));
     *out_rate = (double)count / seconds;
     return TOW_OK;
 }
@@ -152,7 +153,7 @@ static tow_status_t run_beside_jax(gang_bench_t *bench,
         "bench/peers/jax_gang.py", replica_count(bench->size), &bench->jax);
     if (status == TOW_OK)
         status = tow_bench_run_case(shown, options->quick ? 3 : 11, options);
-    tow_bench_jax_stop(&bench->jax);
+    tow_bench_responder_stop(&bench->jax);
     return status;
 }
 
@@ -216,7 +217,7 @@ static tow_status_t run_row(const gang_row_t *row,
 {
     gang_bench_t bench = {.size = &row->size,
                           .factor = options->quick ? 1 : 4,
-                          .jax = TOW_BENCH_JAX_NONE};
+                          .jax = TOW_BENCH_RESPONDER_NONE};
     tow_bench_case_t jax = complete_case(&row->beside_jax, &bench),
                      mpi = complete_case(&row->beside_mpi, &bench);
     jax.peer_run = jax_rate;

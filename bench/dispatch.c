@@ -46,7 +46,7 @@ typedef struct dispatch_bench {
     tow_function_t *one;
     tow_function_t *many;
     tow_program_t *program;
-    tow_bench_jax_t jax;
+    tow_bench_responder_t jax;
 } dispatch_bench_t;
 
 static const tow_array_type_t scalar = {.struct_size = sizeof(tow_array_type_t),
@@ -272,7 +272,8 @@ static tow_status_t jax_rate(dispatch_bench_t *bench, const char *variant,
     snprintf(line, sizeof(line), "%s %llu\n", variant,
              (unsigned long long)count);
     double seconds = 0;
-    TOW_RETURN_IF_ERROR(tow_bench_jax_request(&bench->jax, line, &seconds));
+    TOW_RETURN_IF_ERROR(
+        tow_bench_responder_ask_seconds(&bench->jax, line, &seconds));
     *out_rate = (double)count / seconds;
     return TOW_OK;
 }
@@ -405,7 +406,7 @@ static tow_status_t open_cluster(dispatch_bench_t *bench)
 
 static void close_cluster(dispatch_bench_t *bench)
 {
-    tow_bench_jax_stop(&bench->jax);
+    tow_bench_responder_stop(&bench->jax);
     tow_program_release(bench->program);
     tow_function_release(bench->many);
     tow_function_release(bench->one);
@@ -537,7 +538,7 @@ static tow_status_t run_cases(dispatch_bench_t *bench,
     const cluster_size_t *size = bench->size;
     TOW_RETURN_IF_ERROR(open_cluster(bench));
     TOW_RETURN_IF_ERROR(run_beside_jax(bench, row, options));
-    tow_bench_jax_stop(&bench->jax);
+    tow_bench_responder_stop(&bench->jax);
     TOW_RETURN_IF_ERROR(run_beside_mpi(bench, row, options));
     TOW_RETURN_IF_ERROR(run_submit(bench, row, options));
     TOW_RETURN_IF_ERROR(show_budget(bench, row->chained_budget, do_chain,
@@ -551,7 +552,7 @@ static tow_status_t run_benchmark(const tow_bench_options_t *options)
     for (size_t i = 0; i < TOW_COUNT_OF(rows); i++) {
         dispatch_bench_t bench = {.size = &rows[i].size,
                                   .factor = options->quick ? 1 : 4,
-                                  .jax = TOW_BENCH_JAX_NONE};
+                                  .jax = TOW_BENCH_RESPONDER_NONE};
         tow_status_t status = run_cases(&bench, &rows[i], options);
         close_cluster(&bench);
         TOW_RETURN_IF_ERROR(status);

@@ -1,6 +1,7 @@
 #include "bench/harness.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,8 @@ typedef struct spread {
     double low;
     double median;
     double high;
+    double median_low; /* the 95 % confidence interval of the median */
+    double median_high;
 } spread_t;
 
 static int compare_doubles(const void *a, const void *b)
@@ -36,12 +39,31 @@ double tow_bench_median(double *values, size_t count)
                           : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
+/* How many of the sorted rounds to leave out at each end for the 95 %
+ * confidence interval of the median by ranks, as in bench/jax/bench_jax.py. */
+static size_t count_outside(size_t count)
+{
+    size_t cut = 0;
+    double below = 0, chance = ldexp(1, -(int)count);
+    while (below + chance <= 0.025 && cut < count / 2) {
+        below += chance;
+        chance *= (double)(count - cut) / (double)(cut + 1);
+        cut++;
+    }
+    return cut > 0 ? cut - 1 : 0;
+}
+
 static spread_t spread_of(const double *values, size_t count)
 {
     double sorted[TOW_BENCH_ROUNDS_MAX];
     memcpy(sorted, values, count * sizeof(*values));
     const double median = tow_bench_median(sorted, count);
-    return (spread_t){sorted[0], median, sorted[count - 1]};
+    const size_t outside = count_outside(count);
+    return (spread_t){.low = sorted[0],
+                      .median = median,
+                      .high = sorted[count - 1],
+                      .median_low = sorted[outside],
+                      .median_high = sorted[count - 1 - outside]};
 }
 
 typedef struct result {
@@ -54,12 +76,14 @@ typedef struct result {
 static void print_json(const tow_bench_case_t *c, const result_t *r)
 {
     json_t *object = json_pack(
-        "{s:s, s:s, s:f, s:s, s:s, s:f, s:f, s:b, s:f, s:f, s:f, s:f, s:I}",
+        "{s:s, s:s, s:f, s:s, s:s, s:f, s:f, s:[f,f], s:b, s:f, s:f, s:f, s:f, "
+        "s:I}",
         "bench", c->bench, "case", c->name, "value", r->ours.median, "unit",
         c->unit, "peer", c->peer, "peer_value", r->peer.median, "ratio",
-        r->ratio.median, "simulated", c->simulated ? 1 : 0, "value_low",
-        r->ours.low, "value_high", r->ours.high, "ratio_low", r->ratio.low,
-        "ratio_high", r->ratio.high, "rounds", (json_int_t)r->rounds);
+        r->ratio.median, "spread", r->ratio.median_low, r->ratio.median_high,
+        "simulated", c->simulated ? 1 : 0, "value_low", r->ours.low,
+        "value_high", r->ours.high, "ratio_low", r->ratio.low, "ratio_high",
+        r->ratio.high, "rounds", (json_int_t)r->rounds);
     if (object == NULL) return;
     if (c->bar > 0) json_object_set_new(object, "bar", json_real(c->bar));
     json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));

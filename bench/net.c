@@ -1,22 +1,16 @@
 /* `tow bench net`: the cases and their peers. */
 #include "bench/net.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "bench/benchmarks.h"
 #include "bench/harness.h"
+#include "bench/pair.h"
 #include "bench/peer.h"
 #include "bench/perftest.h"
 #include "supervisor/keys.h"
 #include "supervisor/scratch_folder.h"
-#include "supervisor/subprocess.h"
-
-#define CHILD_TIMEOUT_NS INT64_C(30000000000)
 
 /* UCX transports, the same for us and the peer. */
 typedef enum fabric {
@@ -28,14 +22,14 @@ static char *const fabric_environment[][4] = {
     [FABRIC_SHARED_MEMORY] = {"UCX_TLS=posix,sysv,cma,self,tcp",
                               "UCX_NET_DEVICES=lo", "UCX_MM_ERROR_HANDLING=y",
                               NULL},
-    [FABRIC_TCP] = {"UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo", NULL},
+    [FABRIC_TCP] = {"UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo",
+                    "TOW_DATA_TRUSTED=lo", NULL},
 };
 
 typedef struct net_bench {
     char folder[PATH_MAX]; /* scratch: the socket and the token */
     char address[PATH_MAX + 16];
     char pingpong[PATH_MAX];
-    tow_keys_t keys;
 } net_bench_t;
 
 typedef struct net_case {
@@ -49,53 +43,37 @@ typedef struct net_case {
     bool peer_handles_errors;
 } net_case_t;
 
-static tow_status_t parse_number(const char *program, const char *text,
-                                 double *out_value)
+tow_status_t tow_bench_net_pair_run(const tow_bench_net_pair_t *pair,
+                                    double *out_seconds)
 {
-    char *end = NULL;
-    *out_value = strtod(text, &end);
-    if (end == text || *out_value <= 0)
-        return TOW_ERROR(TOW_INTERNAL, "%s printed '%s' instead of a number",
-                         program, text);
-    return TOW_OK;
+    char program[PATH_MAX], count[32];
+    char *address = (char *)pair->address, *folder = (char *)pair->keys_folder;
+    TOW_RETURN_IF_ERROR(tow_bench_find_built("tow", program));
+    snprintf(count, sizeof(count), "%llu", (unsigned long long)pair->count);
+    char *const serve[] = {program, "bench", "net-serve",
+                           address, folder,  NULL};
+    char *const measure[] = {program,       "bench",
+                             "net-measure", (char *)pair->kind,
+                             count,         TOW_BENCH_SERVER_LINE,
+                             folder,        NULL};
+    const tow_bench_pair_t processes = {.name = pair->kind,
+                                        .server_place = pair->server_place,
+                                        .server_argv = serve,
+                                        .measure_place = pair->measure_place,
+                                        .measure_argv = measure,
+                                        .environment = pair->environment};
+    return tow_bench_pair_run(&processes, out_seconds);
 }
 
-static tow_status_t measure(const net_case_t *c, double *out_seconds)
-{
-    char count[32], text[4096];
-    snprintf(count, sizeof(count), "%llu", (unsigned long long)c->count);
-    char *address = (char *)c->bench->address,
-         *token = (char *)c->bench->keys.token;
-    char *const argv[] = {"tow", "bench", "net-measure", (char *)c->kind,
-                          count, address, token,         NULL};
-    tow_subprocess_t client = {.output_fd = -1};
-    TOW_RETURN_IF_ERROR(tow_subprocess_start_self(
-        argv, fabric_environment[c->fabric], TOW_SUBPROCESS_PIPE, &client));
-    TOW_RETURN_IF_ERROR(tow_subprocess_finish(&client, "the measuring process",
-                                              CHILD_TIMEOUT_NS, text,
-                                              sizeof(text)));
-    return parse_number("the measuring process", text, out_seconds);
-}
-
-/* Ours: seconds per operation between two new processes. */
 static tow_status_t run_ours(const net_case_t *c, double *out_seconds)
 {
-    char *address = (char *)c->bench->address,
-         *token = (char *)c->bench->keys.token;
-    char *const argv[] = {"tow", "bench", "net-serve", address, token, NULL};
-    char ready[8], text[1024];
-    tow_subprocess_t server = {.output_fd = -1};
-    TOW_RETURN_IF_ERROR(tow_subprocess_start_self(
-        argv, fabric_environment[c->fabric], TOW_SUBPROCESS_PIPE, &server));
-    tow_status_t status = TOW_OK;
-    if (read(server.output_fd, ready, 6) != 6)
-        status = TOW_ERROR(TOW_UNAVAILABLE, "the serving process is not ready");
-    if (status == TOW_OK) status = measure(c, out_seconds);
-    if (status == TOW_OK)
-        status = tow_subprocess_finish(&server, "the serving process",
-                                       CHILD_TIMEOUT_NS, text, sizeof(text));
-    tow_subprocess_kill(&server);
-    return status;
+    const tow_bench_net_pair_t pair = {.kind = c->kind,
+                                       .count = c->count,
+                                       .address = c->bench->address,
+                                       .keys_folder = c->bench->folder,
+                                       .environment =
+                                           fabric_environment[c->fabric]};
+    return tow_bench_net_pair_run(&pair, out_seconds);
 }
 
 static tow_status_t ours_microseconds(void *context, double *out_value)
@@ -122,16 +100,12 @@ static tow_status_t ours_gigabytes(void *context, double *out_value)
 static tow_status_t run_pingpong(void *context, double *out_value)
 {
     const net_case_t *c = context;
-    char count[32], text[256];
+    char count[32];
     snprintf(count, sizeof(count), "%llu", (unsigned long long)c->count);
     char *program = (char *)c->bench->pingpong;
     char *const argv[] = {program, (char *)c->peer_test, count, NULL};
-    tow_subprocess_t child = {.output_fd = -1};
-    TOW_RETURN_IF_ERROR(
-        tow_subprocess_start(argv, NULL, TOW_SUBPROCESS_PIPE, &child));
-    TOW_RETURN_IF_ERROR(tow_subprocess_finish(
-        &child, "pingpong", CHILD_TIMEOUT_NS, text, sizeof(text)));
-    return parse_number("pingpong", text, out_value);
+    return tow_bench_run_for_number(&(tow_bench_place_t){0}, "pingpong", argv,
+                                    NULL, out_value);
 }
 
 static tow_bench_perftest_t perftest_of(const net_case_t *c)
@@ -163,13 +137,14 @@ static tow_status_t perftest_gigabytes(void *context, double *out_value)
 
 static tow_status_t open_bench(net_bench_t *bench)
 {
+    tow_keys_t keys;
     TOW_RETURN_IF_ERROR(
         tow_bench_find_built("bench/peers/pingpong", bench->pingpong));
     TOW_RETURN_IF_ERROR(tow_scratch_folder_create(bench->folder, PATH_MAX));
     snprintf(bench->address, sizeof(bench->address), "unix:%s/s",
              bench->folder);
-    TOW_RETURN_IF_ERROR(tow_keys_in(bench->folder, &bench->keys));
-    return tow_keys_make(&bench->keys, NULL);
+    TOW_RETURN_IF_ERROR(tow_keys_in(bench->folder, &keys));
+    return tow_keys_make(&keys, NULL);
 }
 
 typedef struct case_row {

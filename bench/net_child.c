@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/vec.h"
 #include "bench/harness.h"
 #include "bench/net.h"
 #include "env/net/net.h"
+#include "supervisor/keys.h"
 #include "supervisor/log_environment.h"
 
 enum {
@@ -69,11 +71,24 @@ static void stop_with(bench_process_t *process, tow_status_t take_error)
     tow_net_stop(process->net);
 }
 
-static tow_status_t process_open(bench_process_t *process, const char *name,
-                                 const char *token_path)
+/* With a certificate in the folder, for tls: addresses. */
+static tow_status_t load_keys(bench_process_t *process, const char *folder)
 {
-    TOW_RETURN_IF_ERROR(tow_token_load(token_path, &process->security.token));
+    tow_keys_t keys;
+    TOW_RETURN_IF_ERROR(tow_keys_in(folder, &keys));
+    TOW_RETURN_IF_ERROR(tow_token_load(keys.token, &process->security.token));
     process->security.has_token = true;
+    if (access(keys.certificate, R_OK) != 0) return TOW_OK;
+    const tow_tls_options_t tls = {.certificate_path = keys.certificate,
+                                   .key_path = keys.key,
+                                   .authority_path = keys.certificate};
+    return tow_tls_context_create(&tls, &process->security.tls);
+}
+
+static tow_status_t process_open(bench_process_t *process, const char *name,
+                                 const char *keys_folder)
+{
+    TOW_RETURN_IF_ERROR(load_keys(process, keys_folder));
     tow_net_options_t options = {.name = name,
                                  .security = &process->security,
                                  .log = tow_log_from_environment(name),
@@ -86,6 +101,7 @@ static tow_status_t process_open(bench_process_t *process, const char *name,
 static void process_close(bench_process_t *process)
 {
     tow_net_destroy(process->net);
+    tow_tls_context_destroy(process->security.tls);
     tow_free(process->memory);
     tow_free(process->samples);
 }
@@ -206,15 +222,17 @@ tow_status_t tow_bench_net_serve(int argc, char **argv)
     if (argc != 3)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%d arguments, not 2", argc - 1);
     bench_process_t process = {0};
+    tow_listener_t *listener = NULL;
     tow_status_t status = process_open(&process, "server", argv[2]);
     if (status == TOW_OK) {
-        tow_listener_t *listener = NULL;
-        tow_listen_options_t listen = {
-            .address = argv[1], .accept = serve_accept, .context = &process};
+        tow_listen_options_t listen = {.address = argv[1],
+                                       .carries_lanes = true,
+                                       .accept = serve_accept,
+                                       .context = &process};
         status = tow_env_listen(process.env, &listen, &listener);
     }
     if (status == TOW_OK) {
-        printf("ready\n");
+        printf("%s\n", listener->address);
         fflush(stdout);
         tow_net_run(process.net);
         status = process.error;
@@ -361,6 +379,7 @@ static void take_offer(bench_process_t *process, const tow_message_t *message)
     lane_offer_t offer;
     memcpy(&offer, message->bytes, sizeof(offer));
     process->key = offer.key;
+    tow_env_lane_prepare(process->env, offer.address, offer.address_size);
     tow_status_t status = open_lane(process, offer.address, offer.address_size);
     if (status != TOW_OK) {
         stop_with(process, status);

@@ -1,18 +1,14 @@
 #include "bench/peer.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/assert.h"
 
 #define CHILD_TIMEOUT_NS INT64_C(60000000000)
-#define CHILD_TIMEOUT_MS 60000
 
 tow_status_t tow_bench_find_built(const char *name, char path[PATH_MAX])
 {
@@ -41,72 +37,21 @@ tow_status_t tow_bench_find_python(char path[PATH_MAX])
         "JAX is needed: `make setup` installs it into .venv, or set TOW_PYTHON to a Python that has it");
 }
 
-static tow_status_t receive(tow_bench_jax_t *jax, char *line, size_t capacity)
+tow_status_t tow_bench_jax_start(const char *script, size_t device_count,
+                                 tow_bench_responder_t *out_jax)
 {
-    struct pollfd waited = {.fd = jax->socket, .events = POLLIN};
-    ssize_t size = -1;
-    if (poll(&waited, 1, CHILD_TIMEOUT_MS) == 1)
-        size = read(jax->socket, line, capacity - 1);
-    if (size <= 0)
-        return TOW_ERROR(TOW_UNAVAILABLE,
-                         "the process that runs JAX %s (its output is above)",
-                         size == 0 ? "ended" : "does not reply");
-    line[size] = '\0';
-    return TOW_OK;
-}
-
-static tow_status_t start(const char *script, size_t device_count,
-                          tow_bench_jax_t *jax)
-{
-    char python[PATH_MAX], path[PATH_MAX], count[24], descriptor[24];
-    char flags[96], line[64];
-    int ends[2];
+    char python[PATH_MAX], path[PATH_MAX], count[24], flags[96];
+    *out_jax = TOW_BENCH_RESPONDER_NONE;
     TOW_RETURN_IF_ERROR(tow_bench_find_python(python));
     TOW_RETURN_IF_ERROR(tow_bench_find_built(script, path));
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        return TOW_ERRNO(errno, "making a socket for JAX");
-    jax->socket = ends[0];
-    fcntl(ends[1], F_SETFD, 0);
     snprintf(count, sizeof(count), "%zu", device_count);
-    snprintf(descriptor, sizeof(descriptor), "%d", ends[1]);
     snprintf(flags, sizeof(flags),
              "XLA_FLAGS=--xla_force_host_platform_device_count=%s", count);
-    char *const argv[] = {python, path, count, descriptor, NULL};
+    char *const argv[] = {python, path, count, NULL};
     char *const extra[] = {flags, "NPROC=16", "JAX_PLATFORMS=cpu", NULL};
-    tow_status_t status = tow_subprocess_start(
-        argv, extra, TOW_SUBPROCESS_INHERIT, &jax->process);
-    close(ends[1]);
-    TOW_RETURN_IF_ERROR(status);
-    return receive(jax, line, sizeof(line));
-}
-
-tow_status_t tow_bench_jax_start(const char *script, size_t device_count,
-                                 tow_bench_jax_t *out_jax)
-{
-    *out_jax = TOW_BENCH_JAX_NONE;
-    tow_status_t status = start(script, device_count, out_jax);
-    if (status != TOW_OK) tow_bench_jax_stop(out_jax);
-    return status;
-}
-
-tow_status_t tow_bench_jax_request(tow_bench_jax_t *jax, const char *line,
-                                   double *out_seconds)
-{
-    const ssize_t length = (ssize_t)strlen(line);
-    char answer[64];
-    if (send(jax->socket, line, (size_t)length, MSG_NOSIGNAL) != length)
-        return TOW_ERRNO(errno, "sending to the process that runs JAX");
-    TOW_RETURN_IF_ERROR(receive(jax, answer, sizeof(answer)));
-    *out_seconds = strtod(answer, NULL);
-    if (*out_seconds > 0) return TOW_OK;
-    return TOW_ERROR(TOW_INTERNAL, "JAX replied '%s'", answer);
-}
-
-void tow_bench_jax_stop(tow_bench_jax_t *jax)
-{
-    if (jax->socket >= 0) close(jax->socket);
-    jax->socket = -1;
-    tow_subprocess_kill(&jax->process);
+    return tow_bench_responder_start("the process that runs JAX",
+                                     &(tow_bench_place_t){0}, argv, extra,
+                                     out_jax);
 }
 
 /* -- Open MPI --------------------------------------------------------------- */

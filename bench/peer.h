@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <stdbool.h>
 
-#include "supervisor/subprocess.h"
+#include "bench/responder.h"
 
 /* The path of a file in the build folder: "bench/peers/jax_gang.py". */
 tow_status_t tow_bench_find_built(const char *name, char path[PATH_MAX])
@@ -16,23 +16,10 @@ tow_status_t tow_bench_find_built(const char *name, char path[PATH_MAX])
  * says how to install it. */
 tow_status_t tow_bench_find_python(char path[PATH_MAX]) TOW_MUST_USE;
 
-typedef struct tow_bench_jax {
-    tow_subprocess_t process;
-    int socket; /* owned; -1: none */
-} tow_bench_jax_t;
-
-#define TOW_BENCH_JAX_NONE \
-    ((tow_bench_jax_t){.process = {.output_fd = -1}, .socket = -1})
-
 /* Runs `script` of the build folder on JAX's own CPU backend with that many
  * devices. The error says how to install JAX. */
 tow_status_t tow_bench_jax_start(const char *script, size_t device_count,
-                                 tow_bench_jax_t *out_jax) TOW_MUST_USE;
-/* Sends a line and receives the seconds that the request took. */
-tow_status_t tow_bench_jax_request(tow_bench_jax_t *jax, const char *line,
-                                   double *out_seconds) TOW_MUST_USE;
-/* May be called twice. */
-void tow_bench_jax_stop(tow_bench_jax_t *jax);
+                                 tow_bench_responder_t *out_jax) TOW_MUST_USE;
 
 /* True if Open MPI and our program for it are installed. */
 bool tow_bench_can_run_mpi(void);

@@ -54,7 +54,8 @@ static tow_status_t parse(char *text, tow_bench_perftest_result_t *out_result)
     return TOW_ERROR(TOW_INTERNAL, "ucx_perftest printed no numbers");
 }
 
-static tow_status_t start(const tow_bench_perftest_t *test, const char *host,
+static tow_status_t start(const tow_bench_perftest_t *test,
+                          const tow_bench_place_t *place, const char *host,
                           uint16_t port, tow_subprocess_t *out_process)
 {
     char size[32], count[32], port_text[16];
@@ -67,21 +68,24 @@ static tow_status_t start(const tow_bench_perftest_t *test, const char *host,
     size_t argument_count = 12;
     if (test->handles_errors) argv[argument_count++] = "-e";
     argv[argument_count] = (char *)host;
-    return tow_subprocess_start(argv, test->environment, TOW_SUBPROCESS_PIPE,
-                                out_process);
+    return tow_bench_start(place, argv, test->environment, TOW_SUBPROCESS_PIPE,
+                           out_process);
 }
 
 /* The server does not report when it listens, and a client tries only once. */
 static tow_status_t measure(const tow_bench_perftest_t *test, uint16_t port,
                             tow_bench_perftest_result_t *out_result)
 {
+    const char *address =
+        test->server_address != NULL ? test->server_address : "127.0.0.1";
     char text[OUTPUT_BYTES];
     tow_status_t status = TOW_OK;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         tow_subprocess_t client = {.output_fd = -1};
         usleep(ATTEMPT_US);
         tow_status_release(status);
-        TOW_RETURN_IF_ERROR(start(test, "127.0.0.1", port, &client));
+        TOW_RETURN_IF_ERROR(
+            start(test, &test->client_place, address, port, &client));
         status = tow_subprocess_finish(&client, "ucx_perftest", TIMEOUT_NS,
                                        text, sizeof(text));
         tow_subprocess_kill(&client);
@@ -114,7 +118,7 @@ tow_status_t tow_bench_perftest_run(const tow_bench_perftest_t *test,
     char ignored[OUTPUT_BYTES];
     tow_subprocess_t server = {.output_fd = -1};
     TOW_RETURN_IF_ERROR(find_free_port(&port));
-    TOW_RETURN_IF_ERROR(start(test, NULL, port, &server));
+    TOW_RETURN_IF_ERROR(start(test, &test->server_place, NULL, port, &server));
     tow_status_t status = measure(test, port, out_result);
     if (status == TOW_OK)
         status = tow_subprocess_finish(&server, "ucx_perftest", TIMEOUT_NS,

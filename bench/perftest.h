@@ -7,6 +7,7 @@
 
 #include "base/macros.h"
 #include "base/status.h"
+#include "bench/netns.h"
 
 typedef struct tow_bench_perftest {
     const char *name;         /* "ucp_am_bw" */
@@ -14,6 +15,8 @@ typedef struct tow_bench_perftest {
     uint64_t size;            /* of a message */
     uint64_t count;
     bool handles_errors; /* as our endpoints always do */
+    tow_bench_place_t server_place, client_place;
+    const char *server_address; /* NULL: loopback */
 } tow_bench_perftest_t;
 
 typedef struct tow_bench_perftest_result {

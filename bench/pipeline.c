@@ -45,7 +45,7 @@ struct pipeline_bench {
     tow_client_t *client;            /* owned, as the fields below */
     tow_slice_t *slices[STAGES_MAX]; /* of one device each */
     tow_function_t *function;
-    tow_bench_jax_t jax;
+    tow_bench_responder_t jax;
 };
 
 static const char stage_text[] =
@@ -196,7 +196,8 @@ static tow_status_t jax_rate(void *context, double *out_rate)
                                                 STAGES_MAX, &bench->jax));
     snprintf(line, sizeof(line), "%zu %llu\n", chain->stage_count,
              (unsigned long long)count);
-    TOW_RETURN_IF_ERROR(tow_bench_jax_request(&bench->jax, line, &seconds));
+    TOW_RETURN_IF_ERROR(
+        tow_bench_responder_ask_seconds(&bench->jax, line, &seconds));
     *out_rate = (double)(count * chain->stage_count) / seconds;
     return TOW_OK;
 }
@@ -244,7 +245,7 @@ static tow_status_t open_cluster(pipeline_bench_t *bench)
 
 static void close_cluster(pipeline_bench_t *bench)
 {
-    tow_bench_jax_stop(&bench->jax);
+    tow_bench_responder_stop(&bench->jax);
     tow_function_release(bench->function);
     for (size_t i = 0; i < STAGES_MAX; i++)
         tow_slice_release(bench->slices[i]);
@@ -404,7 +405,7 @@ static tow_status_t run_dispatch(pipeline_bench_t *bench,
 static tow_status_t run_benchmark(const tow_bench_options_t *options)
 {
     pipeline_bench_t bench = {.factor = options->quick ? 1 : 4,
-                              .jax = TOW_BENCH_JAX_NONE};
+                              .jax = TOW_BENCH_RESPONDER_NONE};
     tow_status_t status = open_cluster(&bench);
     if (status == TOW_OK) status = run_beside_jax(&bench, options);
     if (status == TOW_OK) status = run_flatness(&bench, options);

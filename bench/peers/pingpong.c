@@ -8,24 +8,12 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "bare.h"
 
 #define MESSAGE_SIZE 8
 #define BATCH_SIZE   65536
-
-static double now_s(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
-static void die(const char *what)
-{
-    perror(what);
-    exit(1);
-}
 
 static void read_exactly(int fd, char *bytes, size_t count)
 {
@@ -56,12 +44,6 @@ static void echo(int fd, long count)
     }
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double roundtrip(int fd, long count)
 {
     char message[MESSAGE_SIZE] = {0};
@@ -75,8 +57,7 @@ static double roundtrip(int fd, long count)
         samples[i] = after - before;
         before = after;
     }
-    qsort(samples, (size_t)count, sizeof(*samples), compare_doubles);
-    double median = samples[count / 2] * 1e6;
+    double median = median_of(samples, (size_t)count) * 1e6;
     free(samples);
     return median;
 }
