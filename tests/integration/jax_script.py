@@ -42,6 +42,17 @@ NEEDS_THE_PLUGIN = [
         LIBRARY.exists() and is_sanitized(), reason="skipped: the plugin is built with a sanitizer"),
 ]
 
+NEEDS_THE_WHEEL = NEEDS_THE_PLUGIN + [
+    pytest.mark.skipif(not (BUILD / "src/device/xla_cpu/libtow_xla_cpu.so").exists(),
+                       reason="skipped: the XLA adapter is not built"),
+    pytest.mark.skipif(shutil.which("patchelf") is None, reason="skipped: patchelf is not installed"),
+]
+
+# Plain JAX; `compare.py SCRIPT` compares the values of a script with JAX's own CPU backend.
+ACCEPTANCE = ROOT.parent / "shared" / "accept"
+NEEDS_ACCEPTANCE_SCRIPTS = pytest.mark.skipif(
+    not ACCEPTANCE.is_dir(), reason="skipped: no acceptance scripts beside the clone")
+
 PREAMBLE = """
 import os, signal, sys, threading
 import jax, jax.numpy as jnp, numpy as np
@@ -150,3 +161,10 @@ def cluster(tow, *arguments: str, **environment: str) -> Iterator[dict[str, str]
         assert done.returncode == 0, done.stderr
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_wheel(folder: pathlib.Path) -> pathlib.Path:
+    made = subprocess.run([sys.executable, ROOT / "scripts/make_wheel.py", BUILD, folder],
+                          capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    return pathlib.Path(made.stdout.strip())

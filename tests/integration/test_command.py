@@ -25,7 +25,7 @@ def test_every_command_has_a_help(tow, command):
         (["sim", "--seed", "three"], "three"),
         (["sim", "--seeds", "-1"], "-1"),
         (["sim", "--nodes", "1"], "3 to 512"),
-        (["bench"], "calibrate, device, dispatch, jax, net"),
+        (["bench"], "calibrate, device, dispatch, hosts, jax, net"),
         (["bench", "nte"], "nte"),
         (["exchange"], "exchange"),
         (["keys"], "folder"),

@@ -2,18 +2,16 @@
 
 import pytest
 
-from jax_script import NEEDS_THE_PLUGIN, ROOT, VERSIONS, finish, start_python
+from jax_script import (ACCEPTANCE, NEEDS_ACCEPTANCE_SCRIPTS, NEEDS_THE_PLUGIN, VERSIONS, finish,
+                        start_python)
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
 
-SCRIPTS = ROOT.parent / "shared" / "accept"
-pytestmark = NEEDS_THE_PLUGIN + [
-    pytest.mark.skipif(not SCRIPTS.is_dir(), reason="skipped: no acceptance scripts beside the clone"),
-]
+pytestmark = [*NEEDS_THE_PLUGIN, NEEDS_ACCEPTANCE_SCRIPTS]
 
 
 def output(*arguments: str, version: str) -> list[str]:
-    done = finish(start_python([str(SCRIPTS / arguments[0]), *arguments[1:]], python_path=version))
+    done = finish(start_python([str(ACCEPTANCE / arguments[0]), *arguments[1:]], python_path=version))
     assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-3000:])
     return done.stdout.splitlines()
 
@@ -28,7 +26,7 @@ def test_the_expected_version_is_imported(version):
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("script", ["basics.py", "mesh.py"])
 def test_values_are_those_of_the_cpu_backend(script, version):
-    last = output("compare.py", str(SCRIPTS / script), version=version)[-1]
+    last = output("compare.py", str(ACCEPTANCE / script), version=version)[-1]
     assert last.endswith("same"), last
 
 

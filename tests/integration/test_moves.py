@@ -14,7 +14,8 @@ RIGHT = "moves: 144 of 144 are right"
 WAYS = {
     "shared memory": {},
     "rings": {"TOW_REACH": "off"},
-    "tcp": {"TOW_REACH": "off", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"},
+    "tcp": {"TOW_DATA_TRUSTED": "lo", "UCX_TLS": "tcp,self"},
+    "trunks": {"TOW_SHARED_MEMORY": "off"},
 }
 
 

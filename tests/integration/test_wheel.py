@@ -5,22 +5,17 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
 
 import pytest
 
-from jax_script import BUILD, NEEDS_THE_PLUGIN, ROOT, WATCHDOG_S
+from jax_script import BUILD, NEEDS_THE_WHEEL, ROOT, WATCHDOG_S, make_wheel
 
 jax = pytest.importorskip("jax", reason="skipped: JAX is not installed")
 
-pytestmark = NEEDS_THE_PLUGIN + [
-    pytest.mark.skipif(not (BUILD / "src/device/xla_cpu/libtow_xla_cpu.so").exists(),
-                       reason="skipped: the XLA adapter is not built"),
-    pytest.mark.skipif(shutil.which("patchelf") is None, reason="skipped: patchelf is not installed"),
-]
+pytestmark = NEEDS_THE_WHEEL
 
 BYTES_MAX = 8 << 20
 SCRIPT = """
@@ -48,11 +43,7 @@ def run(*arguments: str | pathlib.Path, **environment: str) -> subprocess.Comple
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> pathlib.Path:
-    made = subprocess.run([sys.executable, ROOT / "scripts/make_wheel.py", BUILD,
-                           tmp_path_factory.mktemp("wheel")],
-                          capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
-    return pathlib.Path(made.stdout.strip())
+    return make_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 class Clean:

@@ -26,10 +26,10 @@ static void peers_agree_on_the_features_that_both_have(void **state)
     pair_connect(&pair,
                  world_create_with(&(world_options_t){
                      .node_count = 2,
-                     .features = {0x8000000000000006u, 0x800000000000000cu}}),
+                     .features = {0x4000000000000006u, 0x400000000000000cu}}),
                  PAIR_DIRECT);
-    assert_true(pair.dialler.peer.features == 0x8000000000000004u);
-    assert_true(pair.accepted->peer.features == 0x8000000000000004u);
+    assert_true(pair.dialler.peer.features == 0x4000000000000004u);
+    assert_true(pair.accepted->peer.features == 0x4000000000000004u);
     pair_destroy(&pair);
 }
 

@@ -130,6 +130,21 @@ static void remove_sockets(const world_t *world)
 
 /* -- Creating and destroying ---------------------------------------------- */
 
+static void refuse_link(void *context, tow_link_t *link)
+{
+    (void)context;
+    tow_link_close(link, (tow_closed_t){0});
+}
+
+static tow_status_t listen_for_trunks(tow_env_t *env)
+{
+    const tow_listen_options_t options = {.address = "tls:127.0.0.1:0",
+                                          .carries_lanes = true,
+                                          .accept = refuse_link};
+    tow_listener_t *listener;
+    return tow_env_listen(env, &options, &listener);
+}
+
 static tow_status_t net_create(const char *name, uint64_t features, bool lanes,
                                tow_net_t **out_net)
 {
@@ -140,7 +155,9 @@ static tow_status_t net_create(const char *name, uint64_t features, bool lanes,
                                  .spin_ns = -1,
                                  .data_plane = lanes ? TOW_NET_DATA_UCX
                                                      : TOW_NET_DATA_OFF};
-    return tow_net_create(&options, out_net);
+    TOW_RETURN_IF_ERROR(tow_net_create(&options, out_net));
+    return lanes && is_tls() ? listen_for_trunks(tow_net_env(*out_net))
+                             : TOW_OK;
 }
 
 static void node_create(world_t *world, size_t node)
