@@ -11,6 +11,7 @@
 #include "device/xla_cpu/event_impl.hh"
 #include "device/xla_cpu/executable_impl.hh"
 #include "device/xla_cpu/execute_impl.hh"
+#include "device/xla_cpu/library_graphs.hh"
 #include "device/xla_cpu/partition_query.hh"
 #include "xla/pjrt/c/pjrt_c_api.h"
 
@@ -32,6 +33,7 @@ tow_xla_extension_t extension = {
     buffer_share,
     device_executed,
     set_query_handler,
+    library_graph_count,
 };
 
 PJRT_Api make_api()

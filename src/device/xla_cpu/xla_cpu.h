@@ -408,6 +408,9 @@ typedef struct tow_xla_extension {
      * handler, programs that need one are refused. `handler` must stay valid
      * until the process ends. */
     void (*set_query_handler)(const tow_xla_query_handler_t *handler);
+    /* For tests: how many graphs of library fusions were built in this process,
+     * each under a lock (library_graphs.cc). */
+    uint64_t (*library_graph_count)(void);
 } tow_xla_extension_t;
 
 #ifdef __cplusplus

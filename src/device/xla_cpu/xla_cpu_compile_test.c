@@ -498,6 +498,35 @@ static void executables_load_onto_other_devices(void **state)
     client_close(compiler);
 }
 
+/* The largest elements of eight rows: XLA makes a library fusion of it. */
+static const char ROW_MAX[] =
+    "module { func.func @main(%x: tensor<8x65536xf32>) -> tensor<65536xf32> {\n"
+    "  %least = stablehlo.constant dense<0xFF800000> : tensor<f32>\n"
+    "  %0 = stablehlo.reduce(%x init: %least) applies stablehlo.maximum "
+    "across dimensions = [0]\n"
+    "      : (tensor<8x65536xf32>, tensor<f32>) -> tensor<65536xf32>\n"
+    "  return %0 : tensor<65536xf32> } }";
+
+static void library_graphs_are_built_under_a_lock(void **state)
+{
+    static const int64_t dims[] = {8, 65536};
+    static float values[8 * 65536];
+    PJRT_Client *client = client_open((client_options_t){0});
+    PJRT_LoadedExecutable *executable = compile(client, ROW_MAX, NULL);
+    const uint64_t before = extension->library_graph_count();
+    PJRT_Buffer *rows;
+    expect_ok(try_upload(client, device_at(client, 0), PJRT_Buffer_Type_F32,
+                         values, dims, 2, &rows));
+    call_t call = {
+        .executable = executable, .argument_count = 1, .arguments = {{rows}}};
+    execute(&call);
+    assert_true(extension->library_graph_count() > before);
+    destroy(call.outputs[0][0]);
+    destroy(rows);
+    unload(executable);
+    client_close(client);
+}
+
 #define CASE(name) cmocka_unit_test_setup(name, harness_set_up)
 
 TOW_TEST_MAIN(CASE(compile_errors_name_the_cause),
@@ -509,4 +538,5 @@ TOW_TEST_MAIN(CASE(compile_errors_name_the_cause),
               CASE(signature_has_the_shardings),
               CASE(arrays_in_other_layouts_are_described_row_major),
               CASE(invalid_layouts_are_refused),
-              CASE(executables_load_onto_other_devices))
+              CASE(executables_load_onto_other_devices),
+              CASE(library_graphs_are_built_under_a_lock))
