@@ -67,7 +67,8 @@ static int set_up(void **state)
     assert_null(tow_object_table_create(&(tow_object_table_options_t){0},
                                         &fixture.object_table));
     assert_null(
-        tow_sched_create(&(tow_sched_options_t){.run_ahead_max = RUN_AHEAD_MAX,
+        tow_sched_create(&(tow_sched_options_t){.run_ahead_ns = RUN_AHEAD_MAX,
+                                                .gang_count_min = 1,
                                                 .grant = note_granted,
                                                 .refuse = note_refused,
                                                 .context = &fixture},
@@ -104,15 +105,17 @@ typedef struct run {
 static run_t on_one(uint32_t client, tow_placement_t *where, uint64_t bytes,
                     uint32_t steps)
 {
-    return (run_t){.ticket = {.client = client, .part_count = 1},
-                   .parts = {{where, bytes, steps}}};
+    return (run_t){
+        .ticket = {.client = client, .part_count = 1, .next = {.step_ns = 1}},
+        .parts = {{where, bytes, steps}}};
 }
 
 static run_t on_two(uint32_t client, tow_placement_t *one,
                     tow_placement_t *other, uint64_t bytes)
 {
-    return (run_t){.ticket = {.client = client, .part_count = 2},
-                   .parts = {{one, bytes, 1}, {other, bytes, 1}}};
+    return (run_t){
+        .ticket = {.client = client, .part_count = 2, .next = {.step_ns = 1}},
+        .parts = {{one, bytes, 1}, {other, bytes, 1}}};
 }
 
 static void submit(fixture_t *fixture, run_t *run)

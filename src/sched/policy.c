@@ -1,10 +1,10 @@
 /* First come, first served. */
 #include "sched/sched.h"
 
-static size_t choose_first(void *context,
-                           const tow_sched_queue_t *const *queues, size_t count)
+static size_t choose_first(void *context, const tow_ticket_t *const *tickets,
+                           size_t count)
 {
-    (void)context, (void)queues, (void)count;
+    (void)context, (void)tickets, (void)count;
     return 0; /* They are in order of arrival. */
 }
 

@@ -17,10 +17,26 @@
 static void init_island(tow_sched_t *sched, uint32_t index)
 {
     island_t *island = &sched->islands[index];
-    tow_list_init(&island->waiting);
-    island->unseen = &island->waiting;
     island->scan = ++sched->scan_last; /* Accounts without a mark have 0. */
     sched->present |= tow_sched_island_bit(index);
+}
+
+/* For the first ticket of each client, and for those granted in part. */
+static bool reserve_list(island_t *island, size_t client_count)
+{
+    return tow_ready_list_reserve(&island->ready,
+                                  client_count + TOW_SCHED_PARTLY_MAX);
+}
+
+static void set_defaults(tow_sched_options_t *options)
+{
+    if (options->policy == NULL) options->policy = &tow_sched_fifo;
+    if (options->run_ahead_ns == 0)
+        options->run_ahead_ns = TOW_SCHED_RUN_AHEAD_NS;
+    if (options->gang_count_min == 0)
+        options->gang_count_min = TOW_SCHED_GANG_COUNT_MIN;
+    if (options->gang_count_max == 0)
+        options->gang_count_max = TOW_SCHED_GANG_COUNT_MAX;
 }
 
 tow_status_t tow_sched_create(const tow_sched_options_t *options,
@@ -31,10 +47,12 @@ tow_status_t tow_sched_create(const tow_sched_options_t *options,
     tow_sched_t *sched = tow_calloc(1, sizeof(*sched));
     if (sched == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     sched->options = *options;
-    if (sched->options.policy == NULL) sched->options.policy = &tow_sched_fifo;
-    if (sched->options.run_ahead_max == 0)
-        sched->options.run_ahead_max = TOW_SCHED_RUN_AHEAD_MAX;
+    set_defaults(&sched->options);
     init_island(sched, 0);
+    if (!reserve_list(&sched->islands[0], 0)) {
+        tow_sched_destroy(sched);
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    }
     *out_sched = sched;
     return TOW_OK;
 }
@@ -68,14 +86,12 @@ static bool make_queue(tow_sched_t *sched, sched_client_t *client,
                        uint32_t island)
 {
     size_t count = tow_map_count(&sched->clients) + 1;
-    if (!tow_ready_list_reserve(&sched->islands[island].ready, count))
-        return false;
+    if (!reserve_list(&sched->islands[island], count)) return false;
     if (client->queues[island] != NULL) return true;
     tow_sched_queue_t *queue = tow_calloc(1, sizeof(*queue));
     if (queue == NULL) return false;
     queue->number = client->number;
     queue->island = island;
-    tow_list_init(&queue->waiting);
     tow_list_init(&queue->tickets);
     client->queues[island] = queue;
     return true;
@@ -88,6 +104,8 @@ tow_status_t tow_sched_add_island(tow_sched_t *sched, uint32_t island)
     size_t cursor = 0;
     uint64_t number;
     void *client;
+    if (!reserve_list(&sched->islands[island], 0))
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     while (tow_map_next(&sched->clients, &cursor, &number, &client))
         if (!make_queue(sched, client, island))
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -134,17 +152,7 @@ void tow_sched_remove_client(tow_sched_t *sched, uint32_t number)
     free_client(client);
 }
 
-uint32_t tow_sched_queue_client(const tow_sched_queue_t *queue)
-{
-    return queue->number;
-}
-
-const tow_ticket_t *tow_sched_queue_first(const tow_sched_queue_t *queue)
-{
-    return tow_sched_first_ticket(queue);
-}
-
-/* -- Ready lists ----------------------------------------------------------- */
+/* -- Ready tickets --------------------------------------------------------- */
 
 static bool is_first_everywhere(const tow_ticket_t *ticket)
 {
@@ -155,41 +163,22 @@ static bool is_first_everywhere(const tow_ticket_t *ticket)
     return true;
 }
 
-/* Adds it to the ready lists, if it can be. */
+/* A ticket that has not been granted becomes ready, if it can. */
 static void settle(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     if (ticket == NULL || ticket->place_ != TICKET_ASIDE ||
         ticket->blocker_count > 0 || !is_first_everywhere(ticket))
         return;
-    ticket->place_ = TICKET_READY;
-    sched->ready |= ticket->islands_;
-    for (size_t i = 0; i < ticket->link_count_; i++) {
-        tow_sched_queue_t *queue = ticket->links_[i].queue;
-        queue->arrival = ticket->arrival_;
-        tow_ready_list_add(&sched->islands[queue->island].ready, queue);
-    }
+    tow_sched_list(sched, ticket);
 }
 
-void tow_sched_unready(tow_sched_t *sched, tow_ticket_t *ticket)
-{
-    TOW_ASSERT(ticket->place_ == TICKET_READY);
-    ticket->place_ = TICKET_ASIDE;
-    for (size_t i = 0; i < ticket->link_count_; i++) {
-        const tow_sched_queue_t *queue = ticket->links_[i].queue;
-        ready_list_t *ready = &sched->islands[queue->island].ready;
-        tow_ready_list_remove(ready, queue);
-        if (ready->count == 0)
-            sched->ready &= ~tow_sched_island_bit(queue->island);
-    }
-}
-
-/* It leaves, or must not be granted now. A chosen ticket gives up its place,
- * and tickets that waited for it go on. */
+/* It leaves, or must not be granted now: those that waited for it go on. */
 static void step_aside(tow_sched_t *sched, tow_ticket_t *ticket)
 {
-    if (ticket->place_ == TICKET_READY) {
-        tow_sched_unready(sched, ticket);
-    } else if (ticket->place_ != TICKET_ASIDE) {
+    if (ticket->place_ == TICKET_LISTED) {
+        sched->has_room |= ticket->islands_;
+        tow_sched_unlist(sched, ticket);
+    } else if (ticket->place_ == TICKET_CHOSEN) {
         sched->has_room |= ticket->islands_;
         tow_sched_unchoose(sched, ticket);
     }
@@ -219,6 +208,7 @@ static void enter_queue(tow_sched_t *sched, sched_client_t *client,
     TOW_ASSERT(queue != NULL);
     link->ticket = ticket;
     link->queue = queue;
+    link->island = island;
     tow_list_append(&queue->tickets, &link->node);
     queue->queued_count++;
     sched->islands[island].stats.queued_count++;
@@ -236,6 +226,8 @@ void tow_sched_submit(tow_sched_t *sched, tow_ticket_t *ticket)
     ticket->state = TOW_TICKET_QUEUED;
     ticket->place_ = TICKET_ASIDE;
     ticket->number = 0;
+    ticket->piece_count_ = 0;
+    ticket->overtaken_ = 0;
     ticket->arrival_ = ++sched->arrival_last;
     ticket->islands_ = islands;
     ticket->links_ = spans ? ticket->links : &ticket->own_link_;
@@ -244,7 +236,6 @@ void tow_sched_submit(tow_sched_t *sched, tow_ticket_t *ticket)
         enter_queue(sched, client, ticket, tow_sched_island_take(&islands));
     } while (islands != 0);
     client->queued_count++;
-    sched->spanning_count += spans;
     sched->stats.submitted++;
     sched->stats.queued_count++;
     settle(sched, ticket);
@@ -256,7 +247,6 @@ void tow_sched_dequeue(tow_sched_t *sched, tow_ticket_t *ticket)
     sched_client_t *client = find_client(sched, ticket->client);
     client->queued_count--;
     sched->stats.queued_count--;
-    sched->spanning_count -= ticket->link_count_ > 1;
     ticket->state = TOW_TICKET_IDLE;
     for (size_t i = 0; i < ticket->link_count_; i++) {
         tow_ticket_link_t *link = &ticket->links_[i];
@@ -271,7 +261,8 @@ void tow_sched_dequeue(tow_sched_t *sched, tow_ticket_t *ticket)
 
 void tow_sched_withdraw(tow_sched_t *sched, tow_ticket_t *ticket)
 {
-    TOW_ASSERT(ticket->state != TOW_TICKET_GRANTED);
+    TOW_ASSERT(ticket->state == TOW_TICKET_IDLE ||
+               ticket->state == TOW_TICKET_QUEUED);
     if (ticket->state == TOW_TICKET_IDLE) return;
     step_aside(sched, ticket);
     tow_sched_dequeue(sched, ticket);
@@ -280,7 +271,8 @@ void tow_sched_withdraw(tow_sched_t *sched, tow_ticket_t *ticket)
 
 void tow_ticket_block(tow_sched_t *sched, tow_ticket_t *ticket)
 {
-    TOW_ASSERT(ticket->state != TOW_TICKET_GRANTED);
+    TOW_ASSERT(ticket->state == TOW_TICKET_IDLE ||
+               ticket->state == TOW_TICKET_QUEUED);
     ticket->blocker_count++;
     if (ticket->state == TOW_TICKET_QUEUED) step_aside(sched, ticket);
 }
@@ -303,6 +295,21 @@ void tow_sched_notify(tow_sched_t *sched, const tow_placement_t *placement)
     sched->has_room |= placement != NULL ? placement->islands : sched->present;
 }
 
+void tow_sched_set_policy(tow_sched_t *sched, const tow_sched_policy_t *policy)
+{
+    TOW_ASSERT(!sched->is_in_pass);
+    sched->options.policy = policy != NULL ? policy : &tow_sched_fifo;
+    sched->has_room |= sched->present;
+}
+
+void tow_sched_charge(tow_sched_t *sched, const tow_ticket_t *ticket,
+                      uint64_t device_ns)
+{
+    const tow_sched_policy_t *policy = sched->options.policy;
+    if (policy->charged != NULL)
+        policy->charged(policy->context, ticket, device_ns);
+}
+
 /* -- Statistics ------------------------------------------------------------ */
 
 tow_sched_stats_t tow_sched_stats(const tow_sched_t *sched)
@@ -322,6 +329,7 @@ tow_sched_island_stats_t tow_sched_island_stats(const tow_sched_t *sched,
     TOW_ASSERT(sched->present & tow_sched_island_bit(island));
     tow_sched_island_stats_t stats = sched->islands[island].stats;
     const tow_ticket_t *chosen = sched->islands[island].chosen;
+    stats.run_ahead_count = sched->islands[island].ready.waiting_count;
     if (chosen != NULL) stats.memory_waiting_client = chosen->client;
     return stats;
 }

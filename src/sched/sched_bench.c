@@ -110,7 +110,10 @@ static void report(const char *name, size_t device_count, size_t count,
 static void submit_turn_finish(bench_t *bench, size_t count)
 {
     tow_ticket_part_t part = {bench->placement, 1 << 20, 1};
-    tow_ticket_t ticket = {.client = 1, .parts = &part, .part_count = 1};
+    tow_ticket_t ticket = {.client = 1,
+                           .next = {.step_ns = 1000},
+                           .parts = &part,
+                           .part_count = 1};
     for (size_t i = 0; i < count; i++) {
         tow_sched_submit(bench->sched, &ticket);
         tow_sched_pass(bench->sched);
@@ -123,8 +126,11 @@ static void submit_turn_finish_on_two(bench_t *bench, size_t count)
     tow_ticket_part_t parts[] = {{bench->placement, 1 << 20, 1},
                                  {bench->elsewhere, 1 << 20, 1}};
     tow_ticket_link_t links[2];
-    tow_ticket_t ticket = {
-        .client = 1, .parts = parts, .part_count = 2, .links = links};
+    tow_ticket_t ticket = {.client = 1,
+                           .next = {.step_ns = 1000},
+                           .parts = parts,
+                           .part_count = 2,
+                           .links = links};
     for (size_t i = 0; i < count; i++) {
         tow_sched_submit(bench->sched, &ticket);
         tow_sched_pass(bench->sched);
@@ -140,8 +146,10 @@ static void submit_turn_finish_in_batches(bench_t *bench, size_t count)
     tow_ticket_part_t part = {bench->placement, 1 << 20, 1};
     static tow_ticket_t tickets[BATCH];
     for (size_t i = 0; i < BATCH; i++)
-        tickets[i] =
-            (tow_ticket_t){.client = 1, .parts = &part, .part_count = 1};
+        tickets[i] = (tow_ticket_t){.client = 1,
+                                    .next = {.step_ns = 1000},
+                                    .parts = &part,
+                                    .part_count = 1};
     for (size_t i = 0; i < count; i += BATCH) {
         for (size_t j = 0; j < BATCH; j++)
             tow_sched_submit(bench->sched, &tickets[j]);
@@ -158,8 +166,10 @@ static void crowd(bench_t *bench, size_t count)
     tow_ticket_part_t part = {bench->placement, 1 << 20, 64};
     static tow_ticket_t tickets[CLIENT_COUNT_MAX];
     for (uint32_t i = 0; i < CLIENT_COUNT_MAX; i++) {
-        tickets[i] =
-            (tow_ticket_t){.client = i + 1, .parts = &part, .part_count = 1};
+        tickets[i] = (tow_ticket_t){.client = i + 1,
+                                    .next = {.step_ns = 1000},
+                                    .parts = &part,
+                                    .part_count = 1};
         tow_sched_submit(bench->sched, &tickets[i]);
     }
     tow_sched_pass(bench->sched);

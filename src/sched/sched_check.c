@@ -6,13 +6,13 @@ static tow_status_t check_ticket(const tow_ticket_t *ticket)
 {
     bool is_first = true;
     TOW_INVARIANT(ticket->state == TOW_TICKET_QUEUED && ticket->number == 0);
-    TOW_INVARIANT(ticket->link_count_ > 0);
+    TOW_INVARIANT(ticket->link_count_ > 0 && ticket->piece_count_ == 0);
     for (size_t i = 0; i < ticket->link_count_; i++) {
         const tow_ticket_link_t *link = &ticket->links_[i];
         TOW_INVARIANT(link->ticket == ticket);
         TOW_INVARIANT(link->queue->number == ticket->client);
-        TOW_INVARIANT(ticket->islands_ &
-                      tow_sched_island_bit(link->queue->island));
+        TOW_INVARIANT(link->island == link->queue->island);
+        TOW_INVARIANT(ticket->islands_ & tow_sched_island_bit(link->island));
         is_first &= link->queue->tickets.next == &link->node;
     }
     TOW_INVARIANT(is_first || ticket->place_ == TICKET_ASIDE);
@@ -37,9 +37,6 @@ static tow_status_t check_queue(const tow_sched_t *sched,
     }
     TOW_INVARIANT(last <= sched->arrival_last);
     TOW_INVARIANT(tow_list_length(head) == queue->queued_count);
-    const tow_ticket_t *first = tow_sched_first_ticket(queue);
-    const bool is_waiting = first != NULL && first->place_ == TICKET_WAITING;
-    TOW_INVARIANT(is_waiting == !tow_list_is_empty(&queue->waiting));
     return TOW_OK;
 }
 
@@ -62,18 +59,41 @@ static tow_status_t check_client(const tow_sched_t *sched,
     return TOW_OK;
 }
 
+/* Those that are granted in part are in no queue. */
+static tow_status_t check_listed(const tow_ticket_t *ticket, uint32_t island)
+{
+    TOW_INVARIANT(ticket->place_ == TICKET_LISTED);
+    TOW_INVARIANT(ticket->state == TOW_TICKET_QUEUED ||
+                  (ticket->state == TOW_TICKET_PARTLY &&
+                   ticket->piece_count_ < TOW_SCHED_PIECES_MAX));
+    TOW_INVARIANT(ticket->islands_ & tow_sched_island_bit(island));
+    return TOW_OK;
+}
+
+static tow_status_t check_head(const island_t *island, const tow_ticket_t *head)
+{
+    TOW_INVARIANT(head == NULL || head->place_ == TICKET_LISTED);
+    TOW_INVARIANT(head == NULL || island->ready.count > 0);
+    return TOW_OK;
+}
+
 static tow_status_t check_island(const tow_sched_t *sched, uint32_t number)
 {
     const island_t *island = &sched->islands[number];
     const island_set_t bit = tow_sched_island_bit(number);
-    TOW_INVARIANT(((sched->ready & bit) != 0) == (island->ready.count > 0));
+    const ready_list_t *ready = &island->ready;
+    TOW_INVARIANT(((sched->ready & bit) != 0) ==
+                  (tow_ready_list_count(ready) > 0));
     TOW_INVARIANT(((sched->closed & bit) != 0) == (island->chosen != NULL));
     TOW_INVARIANT(island->chosen == NULL ||
                   island->chosen->place_ == TICKET_CHOSEN);
-    TOW_INVARIANT(tow_list_length(&island->waiting) ==
-                  island->stats.run_ahead_count);
-    TOW_INVARIANT((sched->waited & bit) || island->stats.run_ahead_count == 0);
-    return tow_ready_list_check(&island->ready);
+    TOW_INVARIANT((sched->waited & bit) || ready->waiting_count == 0);
+    TOW_RETURN_IF_ERROR(check_head(island, island->head));
+    TOW_RETURN_IF_ERROR(check_head(island, island->former_head));
+    for (size_t i = 0; i < ready->count; i++)
+        TOW_RETURN_IF_ERROR(
+            check_listed(ready->items[ready->begin + i], number));
+    return tow_ready_list_check(ready);
 }
 
 tow_status_t tow_sched_check(const tow_sched_t *sched)

@@ -9,23 +9,24 @@
 typedef uint64_t island_set_t; /* one bit each */
 
 typedef enum ticket_place {
-    TICKET_ASIDE, /* not first in all its queues, or blocked */
-    TICKET_READY, /* its queues are in the ready lists */
-    /* Chosen: */
-    TICKET_CHOSEN,  /* waits for memory, or is being decided */
-    TICKET_WAITING, /* waits for run-ahead, or for an island */
+    TICKET_ASIDE,  /* not first in all its queues, blocked, or complete */
+    TICKET_LISTED, /* in the ready list of each of its islands */
+    TICKET_CHOSEN, /* waits for memory, or is being decided */
 } ticket_place_t;
 
 typedef struct island {
+    /* Those that the policy may choose. They wait in it when they could not be
+     * granted in this scan. */
     ready_list_t ready;
-    /* The ticket that waits for memory, which all others wait for (NULL: none),
-     * and the queues whose first ticket waits for run-ahead, in the order in
-     * which these were chosen. During a scan of them, those from `unseen` on
-     * are still to be visited. */
+    /* The ticket that waits for memory, which all new ones wait for; NULL:
+     * none. */
     tow_ticket_t *chosen;
-    tow_list_t waiting;
-    tow_list_t *unseen;
-    /* The current scan of waiting tickets: marks the devices they wait for. */
+    /* The first ticket of this scan that could not be granted, whose devices
+     * are marked, and the one of the scan before, if it still waits. */
+    tow_ticket_t *head;
+    tow_ticket_t *former_head;
+    /* The current scan: from when something was freed. Devices marked with it
+     * belong to its head. */
     uint64_t scan;
     tow_sched_island_stats_t stats;
 } island_t;
@@ -33,11 +34,7 @@ typedef struct island {
 struct tow_sched_queue {
     uint32_t number;
     uint32_t island;
-    /* Of its first ticket; set when it becomes ready, or waits. */
-    uint64_t arrival;
-    uint64_t order;
     size_t queued_count;
-    tow_list_t waiting; /* in the island's list, when its first is WAITING */
     tow_list_t tickets; /* links, in order of arrival; lent by the owners */
 };
 
@@ -54,13 +51,12 @@ struct tow_sched {
     /* Found by the last look-up; may be NULL. */
     sched_client_t *recent;
     island_set_t present;
-    island_set_t ready;  /* with a non-empty ready list */
-    island_set_t closed; /* with a ticket that waits for memory */
-    island_set_t waited; /* with a ticket that waits for run-ahead, or marks */
+    island_set_t ready;    /* with a ready ticket that does not wait */
+    island_set_t closed;   /* with a ticket that waits for memory */
+    island_set_t waited;   /* with one that waits for room, or had one */
     island_set_t has_room; /* where waiting tickets may fit now */
-    size_t spanning_count; /* queued tickets of several islands */
+    size_t spanning_count; /* listed tickets of several islands */
     uint64_t arrival_last;
-    uint64_t order_last;
     uint64_t number_last;
     uint64_t scan_last;
     bool is_in_pass;
@@ -90,29 +86,54 @@ static inline tow_ticket_t *tow_sched_first_ticket(
     return TOW_CONTAINER_OF(queue->tickets.next, tow_ticket_link_t, node)
         ->ticket;
 }
-/* Removes its queues from the ready lists. */
-void tow_sched_unready(tow_sched_t *sched, tow_ticket_t *ticket);
-/* It no longer waits: those behind it may go on. A scan calls it for every
- * waiting ticket. */
-static inline void tow_sched_unchoose(tow_sched_t *sched, tow_ticket_t *ticket)
-{
-    for (size_t i = 0; i < ticket->link_count_; i++) {
-        tow_sched_queue_t *queue = ticket->links_[i].queue;
-        island_t *island = &sched->islands[queue->island];
-        if (ticket->place_ == TICKET_WAITING) {
-            if (island->unseen == &queue->waiting)
-                island->unseen = queue->waiting.next;
-            tow_list_remove(&queue->waiting);
-            island->stats.run_ahead_count--;
-        } else if (island->chosen == ticket) {
-            island->chosen = NULL;
-            sched->closed &= ~tow_sched_island_bit(queue->island);
-        }
-    }
-    ticket->place_ = TICKET_ASIDE;
-}
+
+/* -- lists.c --------------------------------------------------------------- */
+
+/* A ticket in a ready list. */
+typedef struct choice {
+    tow_ticket_t *ticket; /* NULL: none */
+    uint32_t island;
+    size_t index; /* among those there that do not wait */
+} choice_t;
+
+/* Adds it to the ready lists of its islands. */
+void tow_sched_list(tow_sched_t *sched, tow_ticket_t *ticket);
+/* Removes it from them; the second knows where it is. */
+void tow_sched_unlist(tow_sched_t *sched, tow_ticket_t *ticket);
+void tow_sched_take(tow_sched_t *sched, choice_t choice);
+/* It waits until its islands are reopened. */
+void tow_sched_set_waiting(tow_sched_t *sched, choice_t choice);
+/* All that wait on these islands may be chosen again: a new scan. */
+void tow_sched_reopen(tow_sched_t *sched, island_set_t set);
+/* It no longer waits for memory. */
+void tow_sched_unchoose(tow_sched_t *sched, tow_ticket_t *ticket);
+
+/* -- sched.c --------------------------------------------------------------- */
+
 /* Removes it from its queues; the tickets that are first now become ready if
- * they can. No ticket waits for it any more. */
+ * they can. */
 void tow_sched_dequeue(tow_sched_t *sched, tow_ticket_t *ticket);
+
+/* -- room.c: resources of devices ------------------------------------------ */
+
+typedef enum verdict {
+    CAN_BE_GRANTED,
+    WAITS_FOR_ROOM,   /* in the queues of its devices, or for an island */
+    WAITS_FOR_OTHERS, /* for a ticket that is granted in part, or an object */
+    WAITS_FOR_MEMORY,
+    CANNOT_RUN, /* one of its placements has disconnected */
+} verdict_t;
+
+verdict_t tow_sched_examine(const tow_sched_t *sched, tow_ticket_t *ticket);
+/* No other ticket may take its devices in this scan. */
+void tow_sched_mark_devices(tow_sched_t *sched, const tow_ticket_t *ticket);
+void tow_sched_take_memory(const tow_ticket_t *ticket);
+void tow_sched_give_back_memory(const tow_ticket_t *ticket);
+/* The next piece is under way. */
+void tow_sched_take_piece(const tow_sched_t *sched, tow_ticket_t *ticket);
+/* The oldest piece under way has ended. */
+void tow_sched_give_back_piece(const tow_sched_t *sched, tow_ticket_t *ticket);
+/* Why it is refused. */
+tow_status_t tow_sched_describe_refusal(const tow_ticket_t *ticket);
 
 #endif /* TOW_SCHED_SCHED_IMPL_H_ */

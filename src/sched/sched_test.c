@@ -51,7 +51,8 @@ static void note_refused(void *context, tow_ticket_t *ticket,
 static void make_sched(fixture_t *fixture, const tow_sched_policy_t *policy)
 {
     tow_sched_options_t options = {.policy = policy,
-                                   .run_ahead_max = RUN_AHEAD_MAX,
+                                   .run_ahead_ns = RUN_AHEAD_MAX,
+                                   .gang_count_min = 1,
                                    .grant = note_granted,
                                    .refuse = note_refused,
                                    .context = fixture};
@@ -127,9 +128,13 @@ static void finish(fixture_t *fixture, run_t *run)
     tow_sched_finish(fixture->sched, &run->ticket);
 }
 
-#define RUN(owner, where, size, steps)                                     \
-    {                                                                      \
-        .ticket = {.client = (owner)}, .part = {(where), (size), (steps) } \
+#define RUN(owner, where, size, steps)                                   \
+    {                                                                    \
+        .ticket = {.client = (owner), .next = {.step_ns = 1}}, .part = { \
+            (where),                                                     \
+            (size),                                                      \
+            (steps)                                                      \
+        }                                                                \
     }
 
 /* All tickets granted since the test began, in order. */
@@ -336,13 +341,13 @@ static void sched_bounds_the_steps_under_way_on_each_device(void **state)
         submit(fixture, &runs[i]);
     run_pass(fixture);
     assert_int_equal(fixture->granted_count, 3);
-    assert_int_equal(fixture->accounts[0]->step_count, 3);
-    assert_int_equal(fixture->accounts[1]->step_count, 8);
-    assert_int_equal(fixture->accounts[2]->step_count, 5);
+    assert_int_equal(fixture->accounts[0]->queued_ns, 3);
+    assert_int_equal(fixture->accounts[1]->queued_ns, 8);
+    assert_int_equal(fixture->accounts[2]->queued_ns, 5);
     finish(fixture, &runs[0]);
     run_pass(fixture);
     assert_int_equal(fixture->granted_count, 6);
-    assert_int_equal(fixture->accounts[1]->step_count, 7);
+    assert_int_equal(fixture->accounts[1]->queued_ns, 7);
 }
 
 static void sched_full_queues_hold_up_only_tickets_that_need_them(void **state)
@@ -452,7 +457,8 @@ static void sched_parts_that_share_a_device_add_up_there(void **state)
     const tow_ticket_part_t parts[] = {{fixture->left, 300, 3},
                                        {fixture->mid, 300, 3}};
     run_t first = RUN(1, fixture->mid, 500, 1);
-    tow_ticket_t both = {.client = 2, .parts = parts, .part_count = 2};
+    tow_ticket_t both = {
+        .client = 2, .parts = parts, .part_count = 2, .next = {.step_ns = 1}};
     submit(fixture, &first);
     tow_sched_submit(fixture->sched, &both);
     run_pass(fixture);
@@ -463,7 +469,7 @@ static void sched_parts_that_share_a_device_add_up_there(void **state)
     assert_int_equal(fixture->granted_count, 2);
     assert_int_equal(fixture->accounts[0]->reserved_bytes, 300);
     assert_int_equal(fixture->accounts[1]->reserved_bytes, 600);
-    assert_int_equal(fixture->accounts[1]->step_count, 6);
+    assert_int_equal(fixture->accounts[1]->queued_ns, 6);
     run_t third = RUN(1, fixture->mid, 0, 3);
     submit(fixture, &third);
     run_pass(fixture);
@@ -471,7 +477,7 @@ static void sched_parts_that_share_a_device_add_up_there(void **state)
     tow_sched_finish(fixture->sched, &both);
     run_pass(fixture);
     assert_int_equal(fixture->granted_count, 3);
-    assert_int_equal(fixture->accounts[1]->step_count, 3);
+    assert_int_equal(fixture->accounts[1]->queued_ns, 3);
 }
 
 static void sched_refusal_counts_all_parts_on_the_device_that_is_short(
@@ -596,7 +602,7 @@ static void sched_refuses_tickets_on_disconnected_devices(void **state)
     finish(fixture, &a); /* Its other members have failed. */
     run_pass(fixture);
     ASSERT_GRANTED(fixture, &a, &c);
-    assert_int_equal(fixture->accounts[0]->step_count, 0);
+    assert_int_equal(fixture->accounts[0]->queued_ns, 0);
 }
 
 /* -- Calls from the callbacks ---------------------------------------------- */
@@ -701,24 +707,20 @@ static void sched_owner_may_finish_from_a_grant(void **state)
 /* -- Policies -------------------------------------------------------------- */
 
 /* The client with the next higher number than the one served last. */
-static size_t choose_next(void *context,
-                          const tow_sched_queue_t *const *clients, size_t count)
+static size_t choose_next(void *context, const tow_ticket_t *const *tickets,
+                          size_t count)
 {
     uint32_t last = *(const uint32_t *)context;
     size_t best = 0;
-    for (size_t i = 1; i < count; i++) {
-        uint32_t distance = tow_sched_queue_client(clients[i]) - last - 1;
-        if (distance < tow_sched_queue_client(clients[best]) - last - 1)
+    for (size_t i = 1; i < count; i++)
+        if (tickets[i]->client - last - 1 < tickets[best]->client - last - 1)
             best = i;
-    }
     return best;
 }
 
-static void remember_served(void *context, const tow_sched_queue_t *client,
-                            const tow_ticket_t *ticket)
+static void remember_served(void *context, const tow_ticket_t *ticket)
 {
-    assert_int_equal(tow_sched_queue_client(client), ticket->client);
-    *(uint32_t *)context = tow_sched_queue_client(client);
+    *(uint32_t *)context = ticket->client;
 }
 
 static void sched_serves_clients_in_the_order_of_its_policy(void **state)
@@ -744,14 +746,12 @@ static void sched_serves_clients_in_the_order_of_its_policy(void **state)
     ASSERT_GRANTED(fixture, &a[0], &b[0], &c, &a[1], &b[1], &a[2]);
 }
 
-static size_t choose_last(void *context,
-                          const tow_sched_queue_t *const *clients, size_t count)
+static size_t choose_last(void *context, const tow_ticket_t *const *tickets,
+                          size_t count)
 {
     (void)context;
-    for (size_t i = 0; i < count; i++) {
-        assert_non_null(tow_sched_queue_first(clients[i]));
-        assert_int_equal(tow_sched_queue_first(clients[i])->blocker_count, 0);
-    }
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(tickets[i]->blocker_count, 0);
     return count - 1;
 }
 

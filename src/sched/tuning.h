@@ -4,12 +4,27 @@
 
 #include <stdint.h>
 
-/* Steps under way on a device. The queue must outlast a round trip from the
- * worker's report to the next grant, some 60 us where threads are woken, with
- * steps of 2 to 7 us (a scalar add, and a gang of two with an all-reduce): 30
- * steps. The rest is for passes that are delayed. Too small, and devices idle
- * between grants; too large, and a cancelled or urgent run waits behind the
- * queue, and a disconnected worker fails more runs. */
-#define TOW_SCHED_RUN_AHEAD_MAX 256u
+/* Device time under way on a device. The queue must outlast a round trip from
+ * the worker's report to the next grant, some 60 us where threads are woken; the
+ * rest is for passes that are delayed. Too small, and devices idle between
+ * grants; too large, and an urgent run waits behind the queue, which cannot be
+ * recalled. */
+#define TOW_SCHED_RUN_AHEAD_NS UINT64_C(1000000)
+/* Pieces under way on a device, however long they take: one that runs, and one
+ * behind it. */
+#define TOW_SCHED_GANG_COUNT_MIN 2u
+/* However short they seem: steps of 2 to 7 us (a scalar add, and a gang of two
+ * with an all-reduce) last for a round trip with 30. More than this, and a
+ * disconnected worker fails more runs than need be. */
+#define TOW_SCHED_GANG_COUNT_MAX 256u
+
+/* Tickets that are granted in part, on all islands. They hold memory, and each
+ * has its values on the workers; a new ticket that would be granted in part
+ * waits beyond. */
+#define TOW_SCHED_PARTLY_MAX 256u
+
+/* How many grants may overtake the head of an island, which reserves its
+ * devices, if the policy prefers others: with pieces of 1 ms, 64 ms. */
+#define TOW_SCHED_OVERTAKEN_MAX 64u
 
 #endif /* TOW_SCHED_TUNING_H_ */

@@ -58,15 +58,16 @@ typedef struct tow_account {
     uint64_t object_bytes;   /* 0 when closed */
     uint64_t reserved_bytes; /* by runs under way; 0 when closed */
     uint64_t peak_bytes;     /* of the sum of both */
-    uint32_t step_count;     /* under way; belongs to the scheduler */
+    uint32_t gang_count;     /* under way; belongs to the scheduler */
     bool closed;             /* its worker has disconnected */
     uint8_t island;          /* set by the owner before the account is placed */
     /* For loops over accounts; zero outside them. */
-    uint32_t scratch_steps_;
     uint32_t host; /* number of its worker's tow_host_memory_t; 0: none */
     uint64_t spilled_bytes; /* of its shards in host memory; 0 when closed */
     uint64_t scratch_bytes_;
-    uint64_t claim_; /* belongs to the scheduler: one claim per device */
+    uint64_t scratch_sum_;
+    uint64_t queued_ns; /* of gangs under way; belongs to the scheduler */
+    uint64_t claim_;    /* belongs to the scheduler: one claim per device */
 } tow_account_t;
 
 /* Host memory for spilled objects: one record per worker. */

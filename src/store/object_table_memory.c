@@ -37,11 +37,11 @@ static tow_status_t check_devices(tow_account_t *const *accounts, size_t count)
                 TOW_UNAVAILABLE,
                 "device %zu of %zu of the placement has disconnected", i,
                 count);
-        accounts[i]->scratch_steps_++;
+        accounts[i]->scratch_sum_++;
     }
     tow_status_t status = TOW_OK;
     for (size_t i = 0; i < count && status == TOW_OK; i++)
-        if (accounts[i]->scratch_steps_ > 1)
+        if (accounts[i]->scratch_sum_ > 1)
             status = TOW_ERROR(TOW_INVALID_ARGUMENT,
                                "device %zu of %zu of the placement is given "
                                "more than once",
@@ -52,7 +52,7 @@ static tow_status_t check_devices(tow_account_t *const *accounts, size_t count)
 static void clear_scratch(tow_account_t *const *accounts, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        accounts[i]->scratch_steps_ = 0;
+        accounts[i]->scratch_sum_ = 0;
 }
 
 tow_status_t tow_object_table_place(tow_object_table_t *object_table,

@@ -1,0 +1,101 @@
+/* Tickets in the ready lists of their islands. */
+#include "base/assert.h"
+#include "sched/sched_impl.h"
+
+static void note_taken(tow_sched_t *sched, uint32_t island)
+{
+    if (tow_ready_list_count(&sched->islands[island].ready) == 0)
+        sched->ready &= ~tow_sched_island_bit(island);
+}
+
+void tow_sched_list(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    TOW_ASSERT(ticket->place_ == TICKET_ASIDE);
+    ticket->place_ = TICKET_LISTED;
+    sched->spanning_count += ticket->link_count_ > 1;
+    sched->ready |= ticket->islands_;
+    for (size_t i = 0; i < ticket->link_count_; i++)
+        tow_ready_list_add(&sched->islands[ticket->links_[i].island].ready,
+                           ticket);
+}
+
+static void forget_head(island_t *island, const tow_ticket_t *ticket)
+{
+    if (island->head == ticket) island->head = NULL;
+    if (island->former_head == ticket) island->former_head = NULL;
+}
+
+void tow_sched_unlist(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    TOW_ASSERT(ticket->place_ == TICKET_LISTED);
+    ticket->place_ = TICKET_ASIDE;
+    sched->spanning_count -= ticket->link_count_ > 1;
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        island_t *island = &sched->islands[ticket->links_[i].island];
+        tow_ready_list_remove(&island->ready, ticket);
+        note_taken(sched, ticket->links_[i].island);
+        forget_head(island, ticket);
+    }
+}
+
+void tow_sched_take(tow_sched_t *sched, choice_t choice)
+{
+    tow_ticket_t *ticket = choice.ticket;
+    island_t *island = &sched->islands[choice.island];
+    if (TOW_UNLIKELY(ticket->link_count_ > 1)) {
+        tow_sched_unlist(sched, ticket);
+        return;
+    }
+    ticket->place_ = TICKET_ASIDE;
+    tow_ready_list_take(&island->ready, choice.index);
+    note_taken(sched, choice.island);
+    forget_head(island, ticket);
+}
+
+static void wait_on(tow_sched_t *sched, uint32_t number, size_t index)
+{
+    if (index == SIZE_MAX) return; /* It waits there. */
+    tow_ready_list_set_waiting(&sched->islands[number].ready, index);
+    note_taken(sched, number);
+}
+
+void tow_sched_set_waiting(tow_sched_t *sched, choice_t choice)
+{
+    const tow_ticket_t *ticket = choice.ticket;
+    sched->waited |= ticket->islands_;
+    wait_on(sched, choice.island, choice.index);
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        const uint32_t island = ticket->links_[i].island;
+        if (island == choice.island) continue;
+        wait_on(sched, island,
+                tow_ready_list_find(&sched->islands[island].ready, ticket));
+    }
+}
+
+void tow_sched_reopen(tow_sched_t *sched, island_set_t set)
+{
+    sched->scan_last++;
+    sched->waited &= ~set;
+    while (set != 0) {
+        const uint32_t number = tow_sched_island_take(&set);
+        island_t *island = &sched->islands[number];
+        island->scan = sched->scan_last;
+        if (island->head != NULL) island->former_head = island->head;
+        island->head = NULL;
+        tow_ready_list_reopen(&island->ready);
+        if (island->ready.count > 0)
+            sched->ready |= tow_sched_island_bit(number);
+    }
+}
+
+void tow_sched_unchoose(tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    TOW_ASSERT(ticket->place_ == TICKET_CHOSEN);
+    ticket->place_ = TICKET_ASIDE;
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        const uint32_t number = ticket->links_[i].island;
+        if (sched->islands[number].chosen != ticket) continue;
+        sched->islands[number].chosen = NULL;
+        sched->closed &= ~tow_sched_island_bit(number);
+    }
+}
