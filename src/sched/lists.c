@@ -2,12 +2,6 @@
 #include "base/assert.h"
 #include "sched/sched_impl.h"
 
-static void note_taken(tow_sched_t *sched, uint32_t island)
-{
-    if (tow_ready_list_count(&sched->islands[island].ready) == 0)
-        sched->ready &= ~tow_sched_island_bit(island);
-}
-
 void tow_sched_list(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(ticket->place_ == TICKET_ASIDE);
@@ -19,12 +13,6 @@ void tow_sched_list(tow_sched_t *sched, tow_ticket_t *ticket)
                            ticket);
 }
 
-static void forget_head(island_t *island, const tow_ticket_t *ticket)
-{
-    if (island->head == ticket) island->head = NULL;
-    if (island->former_head == ticket) island->former_head = NULL;
-}
-
 void tow_sched_unlist(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(ticket->place_ == TICKET_LISTED);
@@ -33,42 +21,8 @@ void tow_sched_unlist(tow_sched_t *sched, tow_ticket_t *ticket)
     for (size_t i = 0; i < ticket->link_count_; i++) {
         island_t *island = &sched->islands[ticket->links_[i].island];
         tow_ready_list_remove(&island->ready, ticket);
-        note_taken(sched, ticket->links_[i].island);
-        forget_head(island, ticket);
-    }
-}
-
-void tow_sched_take(tow_sched_t *sched, choice_t choice)
-{
-    tow_ticket_t *ticket = choice.ticket;
-    island_t *island = &sched->islands[choice.island];
-    if (TOW_UNLIKELY(ticket->link_count_ > 1)) {
-        tow_sched_unlist(sched, ticket);
-        return;
-    }
-    ticket->place_ = TICKET_ASIDE;
-    tow_ready_list_take(&island->ready, choice.index);
-    note_taken(sched, choice.island);
-    forget_head(island, ticket);
-}
-
-static void wait_on(tow_sched_t *sched, uint32_t number, size_t index)
-{
-    if (index == SIZE_MAX) return; /* It waits there. */
-    tow_ready_list_set_waiting(&sched->islands[number].ready, index);
-    note_taken(sched, number);
-}
-
-void tow_sched_set_waiting(tow_sched_t *sched, choice_t choice)
-{
-    const tow_ticket_t *ticket = choice.ticket;
-    sched->waited |= ticket->islands_;
-    wait_on(sched, choice.island, choice.index);
-    for (size_t i = 0; i < ticket->link_count_; i++) {
-        const uint32_t island = ticket->links_[i].island;
-        if (island == choice.island) continue;
-        wait_on(sched, island,
-                tow_ready_list_find(&sched->islands[island].ready, ticket));
+        tow_sched_note_taken(sched, ticket->links_[i].island);
+        tow_sched_forget_head(island, ticket);
     }
 }
 

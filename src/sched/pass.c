@@ -34,6 +34,13 @@
 #include "sched/sched_impl.h"
 #include "sched/tuning.h"
 
+/* A ticket in a ready list. */
+typedef struct choice {
+    tow_ticket_t *ticket; /* NULL: none */
+    uint32_t island;
+    size_t index; /* among those there that do not wait */
+} choice_t;
+
 /* -- Granting -------------------------------------------------------------- */
 
 /* On each of its islands. */
@@ -98,7 +105,7 @@ static void grant(tow_sched_t *sched, tow_ticket_t *ticket)
     const bool is_last =
         ticket->next.step_counts == NULL || ticket->next.is_last;
     ticket->place_ = TICKET_ASIDE;
-    count_overtaken(sched, ticket);
+    if (TOW_UNLIKELY(sched->waited != 0)) count_overtaken(sched, ticket);
     if (!was_partly) begin(sched, ticket);
     ticket->state = is_last ? TOW_TICKET_GRANTED : TOW_TICKET_PARTLY;
     if (!is_last && !was_partly) sched->stats.partly_count++;
@@ -204,16 +211,68 @@ static void become_head(tow_sched_t *sched, tow_ticket_t *ticket)
     tow_sched_mark_devices(sched, ticket);
 }
 
+/* Removes it from the ready lists. */
+static void take(tow_sched_t *sched, choice_t choice)
+{
+    tow_ticket_t *ticket = choice.ticket;
+    island_t *island = &sched->islands[choice.island];
+    if (TOW_UNLIKELY(ticket->link_count_ > 1)) {
+        tow_sched_unlist(sched, ticket);
+        return;
+    }
+    ticket->place_ = TICKET_ASIDE;
+    tow_ready_list_take(&island->ready, choice.index);
+    tow_sched_note_taken(sched, choice.island);
+    tow_sched_forget_head(island, ticket);
+}
+
+static void wait_on(tow_sched_t *sched, uint32_t number, size_t index)
+{
+    if (index == SIZE_MAX) return; /* It waits there. */
+    tow_ready_list_set_waiting(&sched->islands[number].ready, index);
+    tow_sched_note_taken(sched, number);
+}
+
+/* It waits until its islands are reopened. */
+static void set_waiting(tow_sched_t *sched, choice_t choice)
+{
+    const tow_ticket_t *ticket = choice.ticket;
+    sched->waited |= ticket->islands_;
+    wait_on(sched, choice.island, choice.index);
+    if (TOW_LIKELY(ticket->link_count_ == 1)) return;
+    for (size_t i = 0; i < ticket->link_count_; i++) {
+        const uint32_t island = ticket->links_[i].island;
+        if (island == choice.island) continue;
+        wait_on(sched, island,
+                tow_ready_list_find(&sched->islands[island].ready, ticket));
+    }
+}
+
+/* It needs the very devices that the head has marked: no look at each of them.
+ * Under load that is most tickets. */
+static bool is_behind_head(const tow_sched_t *sched, choice_t choice)
+{
+    const tow_ticket_t *ticket = choice.ticket;
+    const island_t *island = &sched->islands[choice.island];
+    return island->head != NULL && ticket->part_count == 1 &&
+           ticket->state == TOW_TICKET_QUEUED &&
+           ticket->parts[0].placement->claim_ == island->scan;
+}
+
 static void serve(tow_sched_t *sched, choice_t choice)
 {
     tow_ticket_t *ticket = choice.ticket;
+    if (is_behind_head(sched, choice)) {
+        set_waiting(sched, choice);
+        return;
+    }
     const verdict_t verdict = tow_sched_examine(sched, ticket);
     if (verdict == WAITS_FOR_ROOM || verdict == WAITS_FOR_OTHERS) {
-        tow_sched_set_waiting(sched, choice);
+        set_waiting(sched, choice);
         if (verdict == WAITS_FOR_ROOM) become_head(sched, ticket);
         return;
     }
-    tow_sched_take(sched, choice);
+    take(sched, choice);
     decide(sched, ticket, verdict);
 }
 

@@ -98,9 +98,10 @@ void tow_ready_list_set_waiting(ready_list_t *list, size_t index)
     tow_ticket_t **first = list->items + list->begin + list->waiting_count;
     tow_ticket_t *ticket = first[index];
     TOW_ASSERT(index < tow_ready_list_count(list));
+    list->waiting_count++;
+    if (index == 0) return;
     move(first + 1, first, index);
     *first = ticket;
-    list->waiting_count++;
 }
 
 static size_t index_of(const ready_list_t *list, const tow_ticket_t *ticket)

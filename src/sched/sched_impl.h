@@ -89,20 +89,22 @@ static inline tow_ticket_t *tow_sched_first_ticket(
 
 /* -- lists.c --------------------------------------------------------------- */
 
-/* A ticket in a ready list. */
-typedef struct choice {
-    tow_ticket_t *ticket; /* NULL: none */
-    uint32_t island;
-    size_t index; /* among those there that do not wait */
-} choice_t;
-
 /* Adds it to the ready lists of its islands. */
 void tow_sched_list(tow_sched_t *sched, tow_ticket_t *ticket);
-/* Removes it from them; the second knows where it is. */
+/* Removes it from them. */
 void tow_sched_unlist(tow_sched_t *sched, tow_ticket_t *ticket);
-void tow_sched_take(tow_sched_t *sched, choice_t choice);
-/* It waits until its islands are reopened. */
-void tow_sched_set_waiting(tow_sched_t *sched, choice_t choice);
+/* A ticket has left the ready list of an island, or waits in it. */
+static inline void tow_sched_note_taken(tow_sched_t *sched, uint32_t island)
+{
+    if (tow_ready_list_count(&sched->islands[island].ready) == 0)
+        sched->ready &= ~tow_sched_island_bit(island);
+}
+static inline void tow_sched_forget_head(island_t *island,
+                                         const tow_ticket_t *ticket)
+{
+    if (island->head == ticket) island->head = NULL;
+    if (island->former_head == ticket) island->former_head = NULL;
+}
 /* All that wait on these islands may be chosen again: a new scan. */
 void tow_sched_reopen(tow_sched_t *sched, island_set_t set);
 /* It no longer waits for memory. */
