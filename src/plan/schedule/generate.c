@@ -258,9 +258,11 @@ static tow_status_t check_options(const tow_plan_generate_options_t *options)
 {
     const char *name = tow_plan_generator_name(options->generator);
     if (options->chunk_count != 0 && options->chunk_count != chunks_of(options))
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%s has %" PRIu32 " stages per device, not %" PRIu32,
-                         name, chunks_of(options), options->chunk_count);
+        return TOW_ERROR(
+            TOW_INVALID_ARGUMENT,
+            "%s puts %" PRIu32 " stage%s on a device, not %" PRIu32, name,
+            chunks_of(options), chunks_of(options) == 1 ? "" : "s",
+            options->chunk_count);
     if (options->generator != TOW_PLAN_1F1B &&
         (options->warmup != TOW_PLAN_WARMUP_A || options->in_flight_max != 0))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,

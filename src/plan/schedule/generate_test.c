@@ -121,7 +121,8 @@ static void options_that_a_generator_lacks_are_refused(void **state)
     options.generator = TOW_PLAN_ZB_V;
     options.chunk_count = 3;
     tow_test_refused(tow_plan_generate(&options, &schedule),
-                     TOW_INVALID_ARGUMENT, "zb-v has 2 stages", "not 3", NULL);
+                     TOW_INVALID_ARGUMENT, "zb-v puts 2 stages on a device",
+                     "not 3", NULL);
     options.chunk_count = 0;
     options.warmup = TOW_PLAN_WARMUP_B;
     tow_test_refused(tow_plan_generate(&options, &schedule),
