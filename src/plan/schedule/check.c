@@ -90,19 +90,28 @@ static bool crosses(const check_t *check, uint32_t stage, bool is_cotangent)
     return false;
 }
 
+static tow_status_t check_send(const check_t *check, tow_plan_action_t send)
+{
+    const bool is_cotangent = send.kind == TOW_PLAN_SEND_BACKWARD;
+    const uint32_t index = tow_plan_work_index(&check->work, send);
+    char text[TOW_PLAN_ACTION_TEXT_MAX];
+    if (crosses(check, send.stage, is_cotangent)) return require(check, send);
+    if (index == TOW_PLAN_NONE) return TOW_OK;
+    const tow_plan_place_t place = {
+        check->work.schedule->stage_devices[send.stage], index};
+    return TOW_PLAN_FAULT(check->out_fault, TOW_PLAN_FAULT_IMPOSSIBLE, place,
+                          "%s has no stage of another device to send to",
+                          tow_plan_action_format(send, text));
+}
+
 static tow_status_t check_sends(const check_t *check, uint32_t stage,
                                 uint32_t microbatch)
 {
     if (!check->work.has_sends) return TOW_OK;
-    if (crosses(check, stage, false))
-        TOW_RETURN_IF_ERROR(
-            require(check, (tow_plan_action_t){TOW_PLAN_SEND_FORWARD, stage,
-                                               microbatch}));
-    if (crosses(check, stage, true))
-        TOW_RETURN_IF_ERROR(
-            require(check, (tow_plan_action_t){TOW_PLAN_SEND_BACKWARD, stage,
-                                               microbatch}));
-    return TOW_OK;
+    TOW_RETURN_IF_ERROR(check_send(
+        check, (tow_plan_action_t){TOW_PLAN_SEND_FORWARD, stage, microbatch}));
+    return check_send(
+        check, (tow_plan_action_t){TOW_PLAN_SEND_BACKWARD, stage, microbatch});
 }
 
 /* -- Order within a stage -------------------------------------------------- */

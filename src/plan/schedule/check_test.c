@@ -54,6 +54,13 @@ static void work_on_the_wrong_device_is_impossible(void **state)
             "device 1, action 2: 0U", "stage 0 is on device 0");
 }
 
+static void a_send_without_a_receiver_is_impossible(void **state)
+{
+    refuses("0F0,0SEND_F0,0B0\n", no_options,
+            (tow_plan_fault_t){TOW_PLAN_FAULT_IMPOSSIBLE, {0, 1}}, "0SEND_F0",
+            "no stage of another device");
+}
+
 static void work_out_of_range_is_impossible(void **state)
 {
     tow_plan_schedule_t schedule = tow_test_generate(TOW_PLAN_GPIPE, 2, 2);
@@ -245,6 +252,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(every_generated_schedule_is_right),
     cmocka_unit_test(whole_and_split_backwards_may_be_mixed),
     cmocka_unit_test(work_on_the_wrong_device_is_impossible),
+    cmocka_unit_test(a_send_without_a_receiver_is_impossible),
     cmocka_unit_test(work_out_of_range_is_impossible),
     cmocka_unit_test(doubled_work_is_refused),
     cmocka_unit_test(missing_work_is_refused),
