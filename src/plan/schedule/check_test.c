@@ -13,7 +13,7 @@ static void refuses(const char *csv, const tow_plan_check_options_t *options,
                      expected.kind == TOW_PLAN_FAULT_MEMORY
                          ? TOW_RESOURCE_EXHAUSTED
                          : TOW_INVALID_ARGUMENT,
-                     text, other, NULL);
+                     text, other);
     assert_int_equal(fault.kind, expected.kind);
     assert_int_equal(fault.place.device, expected.place.device);
     assert_int_equal(fault.place.index, expected.place.index);
@@ -68,12 +68,11 @@ static void work_out_of_range_is_impossible(void **state)
     schedule.devices[1].items[1].microbatch = 2;
     tow_test_refused(tow_plan_schedule_check(&schedule, NULL, &fault),
                      TOW_INVALID_ARGUMENT, "device 1, action 1: 1F2",
-                     "2 microbatches", NULL);
+                     "2 microbatches");
     assert_int_equal(fault.kind, TOW_PLAN_FAULT_IMPOSSIBLE);
     schedule.devices[1].items[1] = (tow_plan_action_t){TOW_PLAN_FORWARD, 2, 1};
     tow_test_refused(tow_plan_schedule_check(&schedule, NULL, &fault),
-                     TOW_INVALID_ARGUMENT, "2F1 is of stage 2", "2 stages",
-                     NULL);
+                     TOW_INVALID_ARGUMENT, "2F1 is of stage 2", "2 stages");
     tow_plan_schedule_deinit(&schedule);
 }
 

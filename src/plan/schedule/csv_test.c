@@ -4,7 +4,7 @@ static void refuses(const char *text, const char *place, const char *reason)
 {
     tow_plan_schedule_t schedule;
     tow_test_refused(tow_plan_csv_parse(text, strlen(text), &schedule),
-                     TOW_INVALID_ARGUMENT, place, reason, NULL);
+                     TOW_INVALID_ARGUMENT, place, reason);
     assert_null(schedule.devices);
 }
 

@@ -117,12 +117,12 @@ static void options_that_a_generator_lacks_are_refused(void **state)
         .microbatch_count = 6,
     };
     tow_test_refused(tow_plan_generate(&options, &schedule),
-                     TOW_INVALID_ARGUMENT, "multiple of 4", "it got 6", NULL);
+                     TOW_INVALID_ARGUMENT, "multiple of 4", "it got 6");
     options.generator = TOW_PLAN_ZB_V;
     options.chunk_count = 3;
     tow_test_refused(tow_plan_generate(&options, &schedule),
                      TOW_INVALID_ARGUMENT, "zb-v puts 2 stages on a device",
-                     "not 3", NULL);
+                     "not 3");
     options.chunk_count = 0;
     options.warmup = TOW_PLAN_WARMUP_B;
     tow_test_refused(tow_plan_generate(&options, &schedule),
@@ -135,7 +135,7 @@ static void counts_out_of_bounds_are_refused(void **state)
     tow_plan_schedule_t schedule;
     tow_plan_generate_options_t options = {.microbatch_count = 1};
     tow_test_refused(tow_plan_generate(&options, &schedule),
-                     TOW_INVALID_ARGUMENT, "0 devices", "1 to 4096", NULL);
+                     TOW_INVALID_ARGUMENT, "0 devices", "1 to 4096");
     options.device_count = 1;
     options.microbatch_count = 70000;
     tow_test_refused(tow_plan_generate(&options, &schedule),

@@ -156,7 +156,7 @@ static void refuses(const char *csv, const char *text, const char *other)
     tow_plan_schedule_t schedule = tow_test_parse(csv);
     tow_plan_nodes_t nodes;
     tow_test_refused(tow_plan_nodes_init(&nodes, &schedule, &broken.pipeline),
-                     TOW_INVALID_ARGUMENT, text, other, NULL);
+                     TOW_INVALID_ARGUMENT, text, other);
     assert_null(nodes.nodes.items);
     tow_plan_schedule_deinit(&schedule);
 }
