@@ -29,7 +29,7 @@ static const char *scale(uint64_t number, const char *const units[5],
 const char *tow_drawing_time(int64_t time_ns, char text[TOW_DRAWING_TEXT_MAX])
 {
     static const char *const units[5] = {"ns", "us", "ms", "s", "ks"};
-    if (time_ns == 0) return strcpy(text, "0");
+    if (time_ns == 0) return "0";
     return scale((uint64_t)time_ns, units, text);
 }
 

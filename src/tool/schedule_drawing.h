@@ -32,7 +32,7 @@ void tow_drawing_print_svg(const tow_drawing_t *drawing, FILE *out);
 
 #define TOW_DRAWING_TEXT_MAX 32
 
-/* "0", "950 ns", "12.50 us", "3 s". Returns `text`. */
+/* "0", "950 ns", "12.50 us", "3 s". In `text`, or static. */
 const char *tow_drawing_time(int64_t time_ns, char text[TOW_DRAWING_TEXT_MAX]);
 /* "950 B", "12.50 kB". Returns `text`. */
 const char *tow_drawing_bytes(uint64_t bytes, char text[TOW_DRAWING_TEXT_MAX]);

@@ -28,7 +28,8 @@ static tow_status_t refuse(const cell_t *cell, const char *reason)
     for (size_t i = 0; i < size; i++)
         shown[i] =
             cell->text[i] >= ' ' && cell->text[i] <= '~' ? cell->text[i] : '?';
-    strcpy(shown + size, cell->size > size ? "..." : "");
+    snprintf(shown + size, sizeof(shown) - size, "%s",
+             cell->size > size ? "..." : "");
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
                      "row %" PRIu32 ", column %" PRIu32 ": '%s': %s", cell->row,
                      cell->column, shown, reason);
