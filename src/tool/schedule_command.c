@@ -14,6 +14,7 @@
 #include "tool/command.h"
 #include "tool/schedule_costs.h"
 #include "tool/schedule_drawing.h"
+#include "tool/schedule_program.h"
 #include "tool/text_file.h"
 
 #define WIDTH_DEFAULT 100
@@ -28,6 +29,7 @@ enum {
     KEY_SENDS,
     KEY_MEMORY,
     KEY_CSV,
+    KEY_PROGRAM,
     KEY_SVG,
     KEY_WIDTH,
     KEY_COST,
@@ -40,6 +42,7 @@ typedef struct schedule_arguments {
     tow_cost_texts_t costs;
     uint64_t bytes_max; /* 0: no limit */
     bool csv;
+    bool program;
     bool json;
     const char *svg; /* of argv; "-": standard output */
     uint32_t width;  /* 0: of the terminal */
@@ -89,7 +92,8 @@ static void check_arguments(const schedule_arguments_t *a,
         argp_error(state, "--stages is needed: the stages of the pipeline");
     if (a->has_name && a->options.microbatch_count == 0)
         argp_error(state, "--microbatches is needed");
-    if (a->csv && a->json) argp_error(state, "--csv or --json, not both");
+    if (a->csv + a->json + a->program > 1)
+        argp_error(state, "one of --csv, --json and --program");
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -126,6 +130,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case 'f': a->file = argument; return 0;
     case KEY_CSV: a->csv = true; return 0;
+    case KEY_PROGRAM: a->program = true; return 0;
     case 'j': a->json = true; return 0;
     case KEY_SVG: a->svg = argument; return 0;
     case KEY_WIDTH:
@@ -181,6 +186,9 @@ static tow_status_t show(const schedule_arguments_t *a,
 {
     if (a->svg != NULL) TOW_RETURN_IF_ERROR(write_svg(drawing, a->svg));
     if (a->csv) return print_csv(drawing->schedule);
+    if (a->program)
+        return tow_pipeline_program_print("pipeline", drawing->schedule,
+                                          stdout);
     const bool is_svg_only = a->svg != NULL && strcmp(a->svg, "-") == 0;
     const tow_drawing_terminal_t terminal = {
         .width = a->width > 0 ? a->width : terminal_width(),
@@ -296,6 +304,8 @@ static const struct argp_option table[] = {
      "Fail if a device needs more, receive buffers apart", 3},
     {"csv", KEY_CSV, NULL, 0, "Print the schedule as CSV instead", 4},
     {"json", 'j', NULL, 0, "Print one JSON object instead", 4},
+    {"program", KEY_PROGRAM, NULL, 0,
+     "Print the program of a model pipeline instead, for tow lower", 4},
     {"svg", KEY_SVG, "FILE", 0, "Write a picture too; - for standard output",
      4},
     {"width", KEY_WIDTH, "COLUMNS", 0, "Width of the drawing (the terminal's)",

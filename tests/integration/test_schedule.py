@@ -89,6 +89,38 @@ def test_a_printed_schedule_is_read_again(tow, write, name):
     assert again.stdout == printed.stdout
 
 
+def lowered_calls(tow, path):
+    """The names of the calls of each worker, in the order of its steps."""
+    program = json.loads(tow("lower", path, "--after", "verify", "--json").stdout)
+    names = [node["name"] for node in program["nodes"]]
+    done = tow("lower", path, "--json")
+    assert done.returncode == 0, done.stderr
+    workers = [json.loads(line) for line in done.stdout.splitlines()]
+    return [[names[step["node"]] for step in worker["steps"] if "executable" in step] for worker in workers]
+
+
+@pytest.mark.parametrize("sends", [[], ["--sends"]])
+@pytest.mark.parametrize("name", GENERATORS)
+def test_the_lowered_program_has_the_order_of_the_schedule(tow, tmp_path, name, sends):
+    arguments = ("schedule", name, "-s", "3", "-m", "6", "--remat", "--update", "5", "--all-reduce", "5", *sends)
+    rows = [row.split(",") for row in tow(*arguments, "--csv").stdout.splitlines()]
+    path = tmp_path / "pipeline.tow"
+    path.write_text(tow(*arguments, "--program").stdout)
+    for row, calls in zip(rows, lowered_calls(tow, str(path)), strict=True):
+        actions = [action for action in row if "SEND" not in action and "AR" not in action]
+        assert [call for call in calls if "A" not in call] == actions
+        for stage in {action.split("U")[0] for action in row if "U" in action}:
+            sums = [call for call in calls if call.startswith(f"{stage}A")]
+            assert sums == [f"{stage}A{microbatch}" for microbatch in range(1, 6)]
+
+
+def test_gradients_are_summed_in_order_under_every_schedule(tow, tmp_path, write):
+    path = tmp_path / "pipeline.tow"
+    path.write_text(tow("schedule", "--file", write("0F0,0F1,0F2,0B2,0B1,0B0\n"), "--program").stdout)
+    (calls,) = lowered_calls(tow, str(path))
+    assert calls == ["0F0", "0F1", "0F2", "0B2", "0B1", "0B0", "0A1", "0A2"]
+
+
 def test_recomputation_and_memory(tow):
     arguments = ("gpipe", "-s", "2", "-m", "8", "--activation", "1G", "--input", "10M", "--parameters", "2G")
     kept = simulated(tow, *arguments)
@@ -175,6 +207,7 @@ def test_options_that_do_not_fit_are_named(tow, arguments, named):
         (["1f1b", "-s", "0", "-m", "2"], "--stages"),
         (["1f1b", "-s", "2", "-m", "2", "--warmup", "c"], "'c'"),
         (["1f1b", "-s", "2", "-m", "2", "--file", "x"], "not both"),
+        (["1f1b", "-s", "2", "-m", "2", "--csv", "--program"], "one of --csv"),
     ],
 )
 def test_usage_errors(tow, arguments, named):

@@ -7,7 +7,9 @@
  * schedule. A client walks it and calls tow_program_argument,
  * tow_function_call, tow_arrays_all_reduce, tow_array_transfer and
  * tow_program_result in this order; a benchmark uses functions that only take
- * time.
+ * time. Operands from another device are transferred where the program is
+ * lowered; the lowering keeps the order of calls, because the list is a
+ * topological order and transfers come first (src/ir/order.c).
  *
  * The gradients of a stage are summed in the order of microbatch numbers,
  * ((g0 + g1) + g2) + ..., under every schedule: two schedules of one pipeline
