@@ -21,8 +21,8 @@ from source_tree import c_files, numbered, text
 # ir sits above device, because its programs use device shapes and signatures.
 # Only tool knows commands; it uses simcluster, supervisor and bench.
 MODULES = ("base", "wire", "env", "session", "device", "ir", "store",
-           "collective", "dataflow", "worker", "sched", "resource",
-           "controller", "plan", "client", "pjrt", "simcluster", "supervisor",
+           "collective", "dataflow", "worker", "sched", "resource", "plan",
+           "controller", "client", "pjrt", "simcluster", "supervisor",
            "bench", "tool")
 # The benchmarks, which are a part of `tow`.
 OUTSIDE_SRC = ("bench",)

@@ -21,6 +21,7 @@ int tow_command_devices(int argc, char **argv);
 int tow_command_down(int argc, char **argv);
 int tow_command_env(int argc, char **argv);
 int tow_command_lower(int argc, char **argv);
+int tow_command_schedule(int argc, char **argv);
 int tow_command_setup(int argc, char **argv);
 int tow_command_run(int argc, char **argv);
 int tow_command_sim(int argc, char **argv);

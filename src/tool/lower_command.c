@@ -1,11 +1,11 @@
 /* `tow lower`: prints a program after a lowering pass, without a cluster. */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "tool/command.h"
 #include "tool/lower_print.h"
+#include "tool/text_file.h"
 
 #define FILE_BYTES_MAX ((size_t)64 << 20)
 #define NO_WORKER      UINT64_MAX
@@ -63,37 +63,6 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
-}
-
-/* -- Files -------------------------------------------------------------------- */
-
-typedef TOW_VEC(char) text_t;
-
-static tow_status_t read_all(FILE *file, text_t *text)
-{
-    for (;;) {
-        if (text->count > FILE_BYTES_MAX)
-            return TOW_ERROR(TOW_OUT_OF_RANGE,
-                             "the file is larger than the limit of %zu bytes",
-                             FILE_BYTES_MAX);
-        if (!tow_vec_reserve(text, text->count + 65536))
-            return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-        const size_t more = fread(text->items + text->count, 1, 65536, file);
-        text->count += more;
-        if (more == 0) break;
-    }
-    return ferror(file) ? TOW_ERROR(TOW_UNAVAILABLE, "%s", strerror(errno))
-                        : TOW_OK;
-}
-
-static tow_status_t read_file(const char *path, text_t *text)
-{
-    if (strcmp(path, "-") == 0) return read_all(stdin, text);
-    FILE *file = fopen(path, "r");
-    if (file == NULL) return TOW_ERROR(TOW_NOT_FOUND, "%s", strerror(errno));
-    tow_status_t status = read_all(file, text);
-    fclose(file);
-    return status;
 }
 
 /* -- Passes ------------------------------------------------------------------- */
@@ -161,10 +130,10 @@ static tow_status_t lower(const lower_arguments_t *a,
 
 static tow_status_t lower_file(const lower_arguments_t *a)
 {
-    text_t text = {0};
+    tow_text_t text = {0};
     tow_lower_header_t header = {0};
     tow_graph_t *program = NULL;
-    tow_status_t status = read_file(a->file, &text);
+    tow_status_t status = tow_text_file_read(a->file, FILE_BYTES_MAX, &text);
     if (status == TOW_OK)
         status = tow_lower_header_open(&header, text.items, text.count);
     if (status == TOW_OK)

@@ -21,6 +21,8 @@ static const tow_command_t commands[] = {
      tow_command_setup},
     {"devices", "list the devices of this host", tow_command_devices},
     {"lower", "show a program after each lowering pass", tow_command_lower},
+    {"schedule", "draw, check and simulate a pipeline schedule",
+     tow_command_schedule},
     {"sim", "run simulated clusters and search for failing seeds",
      tow_command_sim},
     {"bench", "run a benchmark against a peer or a limit", tow_command_bench},

@@ -6,11 +6,11 @@ import pytest
 def test_help_lists_every_command(tow):
     done = tow("help")
     assert done.returncode == 0
-    for name in ("devices", "run", "lower", "sim", "bench", "keys", "version"):
+    for name in ("devices", "run", "lower", "schedule", "sim", "bench", "keys", "version"):
         assert f"\n  {name} " in done.stdout
 
 
-@pytest.mark.parametrize("command", ["devices", "run", "lower", "sim", "bench", "keys", "version"])
+@pytest.mark.parametrize("command", ["devices", "run", "lower", "schedule", "sim", "bench", "keys", "version"])
 def test_every_command_has_a_help(tow, command):
     done = tow(command, "--help")
     assert done.returncode == 0
