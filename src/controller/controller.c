@@ -67,6 +67,20 @@ void tow_controller_touch(tow_controller_t *controller)
     tow_env_post(controller->env, &controller->turn_end);
 }
 
+static void prepare(void *context, tow_ticket_t *ticket)
+{
+    (void)context;
+    tow_ctl_unit_t *unit = TOW_CONTAINER_OF(ticket, tow_ctl_unit_t, ticket);
+    if (unit->kind == UNIT_RUN) tow_ctl_pieces_prepare((tow_ctl_run_t *)unit);
+}
+
+static bool is_held(void *context, const tow_ticket_t *ticket)
+{
+    (void)context;
+    return tow_ctl_pieces_hold(
+        TOW_CONTAINER_OF(ticket, const tow_ctl_unit_t, ticket));
+}
+
 static void grant(void *context, tow_ticket_t *ticket)
 {
     tow_controller_t *controller = context;
@@ -293,8 +307,10 @@ static tow_status_t open_parts(tow_controller_t *controller)
     TOW_RETURN_IF_ERROR(
         tow_resource_create(controller->object_table, &controller->resource));
     TOW_RETURN_IF_ERROR(tow_sched_create(
-        &(tow_sched_options_t){.run_ahead_max = options->run_ahead_max,
+        &(tow_sched_options_t){.run_ahead_ns = options->run_ahead_ns,
                                .grant = grant,
+                               .prepare = prepare,
+                               .is_held = is_held,
                                .refuse = refuse,
                                .update_parts = tow_ctl_spill_weigh,
                                .make_room = tow_ctl_spill_make_room,

@@ -21,6 +21,7 @@
  *   spill.c            idle objects to host memory, and back
  *   run.c              runs, from the client's message to its completion
  *   callback.c         functions of clients that computations call
+ *   piece.c            pieces of long runs
  *   relay.c            grants and completions of many workers, through a few
  *   report.c           status and traces
  *   trace_spans.c      trace events as lines of text

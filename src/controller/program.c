@@ -15,6 +15,7 @@
 #include "controller/slice_impl.h"
 #include "device/options.h"
 #include "ir/lower.h"
+#include "sched/cut.h"
 
 /* -- Executables --------------------------------------------------------------- */
 
@@ -272,6 +273,7 @@ static void free_program(tow_ctl_program_t *program)
     tow_free(program->mappings);
     tow_free(program->workers);
     tow_free(program->parts);
+    tow_free(program->step_parts);
     tow_free(program->arguments);
     tow_free(program->results);
     tow_free(program->name);
@@ -420,6 +422,42 @@ static tow_status_t fill_nodes(taking_t *taking)
     return TOW_OK;
 }
 
+static uint32_t part_index(const tow_ctl_program_t *program,
+                           const tow_ctl_mapping_t *mapping)
+{
+    uint32_t index = 0;
+    while (program->mappings[index] != mapping)
+        index++;
+    return index;
+}
+
+/* Which part each step keeps busy, for cutting runs into pieces. */
+static tow_status_t fill_steps(taking_t *taking)
+{
+    tow_ctl_program_t *program = taking->program;
+    const size_t capacity = tow_graph_node_count(taking->graph) + 1;
+    size_t count;
+    tow_step_info_t *steps = tow_calloc(capacity, sizeof(*steps));
+    program->step_parts = tow_calloc(capacity, sizeof(*program->step_parts));
+    tow_status_t status = steps != NULL && program->step_parts != NULL
+                              ? tow_graph_steps(taking->graph, steps, &count)
+                              : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    if (status == TOW_OK) {
+        TOW_ASSERT(count == program->step_count);
+        for (size_t i = 0; i < count; i++)
+            program->step_parts[i] =
+                steps[i].is_computed
+                    ? part_index(program,
+                                 slice_of(taking, steps[i].slice)->mapping)
+                    : TOW_CUT_NO_PART;
+        for (size_t i = 0; i < program->mapping_count; i++)
+            if (program->parts[i].step_count > program->busiest_step_count)
+                program->busiest_step_count = program->parts[i].step_count;
+    }
+    tow_free(steps);
+    return status;
+}
+
 static tow_status_t fill_arguments(taking_t *taking)
 {
     tow_ctl_program_t *program = taking->program;
@@ -498,6 +536,7 @@ static tow_status_t send_part(taking_t *taking, tow_ctl_worker_t *worker)
 static tow_status_t fill_program(taking_t *taking)
 {
     TOW_RETURN_IF_ERROR(fill_nodes(taking));
+    TOW_RETURN_IF_ERROR(fill_steps(taking));
     TOW_RETURN_IF_ERROR(fill_arguments(taking));
     TOW_RETURN_IF_ERROR(fill_results(taking));
     for (size_t i = 0; i < taking->program->worker_count; i++)

@@ -62,11 +62,13 @@ struct tow_ctl_program {
     size_t executable_count;
     bool is_refused; /* only `error` and `result_count` are meaningful */
     uint32_t step_count;
-    uint32_t loading_count;   /* executables that are being loaded */
-    tow_status_t error;       /* owned: it can never run */
-    tow_list_t waiting;       /* blocks of runs that wait for loads */
-    tow_ctl_blob_t graph;     /* owned: as the client sent it */
-    uint64_t membership_seen; /* when it was last lowered, or tried to be */
+    uint32_t *step_parts;        /* owned: by step, see sched/cut.h */
+    uint32_t busiest_step_count; /* the most computations on one part */
+    uint32_t loading_count;      /* executables that are being loaded */
+    tow_status_t error;          /* owned: it can never run */
+    tow_list_t waiting;          /* blocks of runs that wait for loads */
+    tow_ctl_blob_t graph;        /* owned: as the client sent it */
+    uint64_t membership_seen;    /* when it was last lowered, or tried to be */
 };
 
 /* Ids of clients for programs; ids above are those of programs lowered again.

@@ -49,8 +49,8 @@ static uint64_t next_number(tow_ctl_worker_t *worker)
     return ++worker->sequence;
 }
 
-static void grant_group(tow_ctl_run_t *run, tow_msg_grant_t *grant,
-                        size_t first)
+static void grant_group(tow_ctl_run_t *run, tow_ctl_piece_t *piece,
+                        tow_msg_grant_t *grant, size_t first)
 {
     tow_ctl_worker_t **workers = run->program->workers;
     uint32_t processes[TOW_RELAY_FANOUT_MAX];
@@ -62,9 +62,9 @@ static void grant_group(tow_ctl_run_t *run, tow_msg_grant_t *grant,
             tow_ctl_worker_send(workers[i], TOW_MESSAGE_GRANT, &grant->base);
             continue;
         }
-        run->numbers[i] = next_number(workers[i]);
+        piece->numbers[i] = next_number(workers[i]);
         processes[count] = workers[i]->process;
-        numbers[count++] = run->numbers[i];
+        numbers[count++] = piece->numbers[i];
     }
     if (count == 0) {
         tow_ctl_worker_send(workers[first], TOW_MESSAGE_GRANT, &grant->base);
@@ -78,11 +78,12 @@ static void grant_group(tow_ctl_run_t *run, tow_msg_grant_t *grant,
     tow_ctl_worker_send(workers[first], TOW_MESSAGE_RELAY_GRANT, &message.base);
 }
 
-void tow_ctl_relays_grant(tow_ctl_run_t *run, tow_msg_grant_t *grant)
+void tow_ctl_relays_grant(tow_ctl_run_t *run, tow_ctl_piece_t *piece,
+                          tow_msg_grant_t *grant)
 {
     const tow_ctl_program_t *program = run->program;
-    run->numbers = tow_calloc(program->worker_count, sizeof(*run->numbers));
-    if (run->numbers == NULL) {
+    piece->numbers = tow_calloc(program->worker_count, sizeof(*piece->numbers));
+    if (piece->numbers == NULL) {
         for (size_t i = 0; i < program->worker_count; i++)
             tow_ctl_worker_send(program->workers[i], TOW_MESSAGE_GRANT,
                                 &grant->base);
@@ -90,7 +91,8 @@ void tow_ctl_relays_grant(tow_ctl_run_t *run, tow_msg_grant_t *grant)
     }
     for (size_t first = 0; first < program->worker_count;
          first = end_of_group(run, first))
-        grant_group(run, grant, first);
+        grant_group(run, piece, grant, first);
+    run->uses_relays = true;
 }
 
 /* -- Reports ------------------------------------------------------------------- */
@@ -101,12 +103,20 @@ static tow_ctl_run_t *find_run(const tow_ctl_worker_t *relay, uint64_t key,
                                size_t *out_first)
 {
     tow_ctl_run_t *run = tow_map_find(&relay->controller->runs.by_key, key);
-    if (run == NULL || run->numbers == NULL) return NULL;
+    if (run == NULL || !run->uses_relays) return NULL;
     *out_first = tow_ctl_run_index_of(run, relay);
     return *out_first < run->program->worker_count &&
                    *out_first == first_of_group(run, *out_first)
                ? run
                : NULL;
+}
+
+/* The one whose end is that of the run; NULL: it is not granted yet. */
+static const tow_ctl_piece_t *last_piece(tow_ctl_run_t *run)
+{
+    return run->pieces == NULL
+               ? &run->whole
+               : tow_ctl_pieces_find(run, run->program->step_count);
 }
 
 /* False: that was the last report, and the run is freed. */
@@ -124,12 +134,33 @@ static void take_group(const tow_ctl_worker_t *relay, uint64_t key)
     tow_ctl_run_t *run = find_run(relay, key, &first);
     if (run == NULL) return;
     const size_t end = end_of_group(run, first);
+    const tow_ctl_piece_t *piece = last_piece(run);
+    const uint64_t *numbers = piece != NULL ? piece->numbers : NULL;
     for (size_t i = first; i < end; i++)
-        if ((i == first || run->numbers[i] != 0) && !report(run, i)) return;
+        if ((i == first || (numbers != NULL && numbers[i] != 0)) &&
+            !report(run, i))
+            return;
 }
 
+/* The whole group has ended these steps. */
+static void advance_group(const tow_ctl_worker_t *relay, uint64_t key,
+                          uint32_t step_end)
+{
+    size_t first;
+    tow_ctl_run_t *run = find_run(relay, key, &first);
+    const size_t end = run != NULL ? end_of_group(run, first) : 0;
+    for (size_t i = run != NULL ? first : 0; i < end; i++) {
+        /* The last report of a piece ends it. */
+        const tow_ctl_piece_t *piece = tow_ctl_pieces_find(run, step_end);
+        if (piece == NULL) return;
+        if (i == first || (piece->numbers != NULL && piece->numbers[i] != 0))
+            tow_ctl_pieces_progress(run, i, step_end);
+    }
+}
+
+/* `step_end` 0: the run has succeeded there. */
 static void take_part(const tow_ctl_worker_t *relay, uint64_t key,
-                      uint32_t process)
+                      uint32_t process, uint32_t step_end)
 {
     size_t first;
     tow_ctl_run_t *run = find_run(relay, key, &first);
@@ -137,7 +168,10 @@ static void take_part(const tow_ctl_worker_t *relay, uint64_t key,
     const size_t end = end_of_group(run, first);
     for (size_t i = first; i < end; i++)
         if (run->program->workers[i]->process == process) {
-            (void)report(run, i);
+            if (step_end > 0)
+                tow_ctl_pieces_progress(run, i, step_end);
+            else
+                (void)report(run, i);
             return;
         }
 }
@@ -145,36 +179,46 @@ static void take_part(const tow_ctl_worker_t *relay, uint64_t key,
 void tow_ctl_relay_done(tow_ctl_worker_t *relay,
                         const tow_msg_relay_done_t *message)
 {
-    if (message->n_part_runs != message->n_part_processes) {
-        tow_ctl_worker_fault(relay,
-                             TOW_ERROR(TOW_INVALID_ARGUMENT,
-                                       "worker %s reports %zu runs for %zu "
-                                       "processes",
-                                       relay->name, message->n_part_runs,
-                                       message->n_part_processes));
+    if (message->n_part_runs != message->n_part_processes ||
+        message->n_progress_runs != message->n_progress_ends ||
+        (message->n_part_ends > 0 &&
+         message->n_part_ends != message->n_part_runs)) {
+        tow_ctl_worker_fault(
+            relay,
+            TOW_ERROR(TOW_INVALID_ARGUMENT,
+                      "worker %s reports %zu runs for %zu processes to %zu "
+                      "steps, and progress of %zu runs to %zu steps",
+                      relay->name, message->n_part_runs,
+                      message->n_part_processes, message->n_part_ends,
+                      message->n_progress_runs, message->n_progress_ends));
         return;
     }
+    for (size_t i = 0; i < message->n_progress_runs; i++)
+        advance_group(relay, message->progress_runs[i],
+                      message->progress_ends[i]);
     for (size_t i = 0; i < message->n_runs; i++)
         take_group(relay, message->runs[i]);
     for (size_t i = 0; i < message->n_part_runs; i++)
-        take_part(relay, message->part_runs[i], message->part_processes[i]);
+        take_part(relay, message->part_runs[i], message->part_processes[i],
+                  message->n_part_ends > 0 ? message->part_ends[i] : 0);
 }
 
 /* -- Resending ------------------------------------------------------------- */
 
-static void send_again(const tow_ctl_run_t *run, size_t index)
+static void send_again(const tow_ctl_run_t *run, const tow_ctl_piece_t *piece,
+                       size_t index)
 {
     uint64_t few[RUN_FEW_ARGUMENTS];
     tow_msg_grant_t grant;
     tow_ctl_worker_t *worker = run->program->workers[index];
     tow_arena_reset(&run->controller->arena);
-    if (!tow_ctl_run_fill_grant(run, few, &grant)) {
+    if (!tow_ctl_run_fill_grant(run, piece, few, &grant)) {
         tow_ctl_worker_fault(worker, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
         return;
     }
     tow_msg_forwarded_grant_t message = TOW_MSG_FORWARDED_GRANT_INIT;
     message.grant = &grant;
-    message.number = run->numbers[index];
+    message.number = piece->numbers[index];
     tow_ctl_worker_send(worker, TOW_MESSAGE_FORWARDED_GRANT, &message.base);
 }
 
@@ -193,18 +237,29 @@ static bool is_pair(const pair_t *pair, const tow_ctl_worker_t *relay,
            relay->process == pair->process;
 }
 
+static void send_piece_again(const tow_ctl_run_t *run,
+                             const tow_ctl_piece_t *piece, const pair_t *pair)
+{
+    tow_ctl_worker_t **workers = run->program->workers;
+    for (size_t i = 0; piece->numbers != NULL && i < run->program->worker_count;
+         i++)
+        if (piece->numbers[i] != 0 && !run->has_reported[i] &&
+            (run->pieces == NULL || run->pieces->progress[i] < piece->end) &&
+            is_pair(pair, workers[first_of_group(run, i)], workers[i]))
+            send_again(run, piece, i);
+}
+
 /* Resends in the order of runs, which is the order of their numbers. */
 static void send_all_again(tow_controller_t *controller, const pair_t *pair)
 {
     for (tow_list_t *item = controller->runs.list.next;
          item != &controller->runs.list; item = item->next) {
         const tow_ctl_run_t *run = TOW_CONTAINER_OF(item, tow_ctl_run_t, node);
-        if (!run->is_granted || run->numbers == NULL) continue;
-        tow_ctl_worker_t **workers = run->program->workers;
-        for (size_t i = 0; i < run->program->worker_count; i++)
-            if (run->numbers[i] != 0 && !run->has_reported[i] &&
-                is_pair(pair, workers[first_of_group(run, i)], workers[i]))
-                send_again(run, i);
+        if (!run->is_granted || !run->uses_relays) continue;
+        if (run->pieces == NULL) send_piece_again(run, &run->whole, pair);
+        for (uint32_t i = 0;
+             run->pieces != NULL && i < run->pieces->under_way_count; i++)
+            send_piece_again(run, &run->pieces->under_way[i], pair);
     }
 }
 

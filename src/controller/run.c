@@ -73,7 +73,8 @@ static tow_ctl_run_t *make_run(tow_ctl_client_t *client,
 void tow_ctl_run_free(tow_ctl_run_t *run)
 {
     tow_status_release(run->error);
-    tow_free(run->numbers);
+    tow_ctl_pieces_free(run);
+    tow_free(run->whole.numbers);
     tow_free(run->unit.weighed);
     tow_free(run);
 }
@@ -173,7 +174,8 @@ static void finish(tow_ctl_run_t *run)
     tow_controller_t *controller = run->controller;
     for (size_t i = 0; i < run->program->result_count; i++)
         settle_result(run, i);
-    if (run->unit.ticket.state == TOW_TICKET_GRANTED)
+    tow_ctl_pieces_mark(run, false);
+    if (run->unit.ticket.state != TOW_TICKET_IDLE)
         tow_sched_finish(controller->sched, &run->unit.ticket);
     tow_ctl_spill_unweigh(controller, &run->unit);
     settle_bytes(run);
@@ -491,9 +493,17 @@ static tow_status_t find_obstacle(const tow_ctl_run_t *run)
 }
 
 bool tow_ctl_run_fill_grant(const tow_ctl_run_t *run,
+                            const tow_ctl_piece_t *piece,
                             uint64_t few[RUN_FEW_ARGUMENTS],
                             tow_msg_grant_t *out_grant)
 {
+    *out_grant = (tow_msg_grant_t)TOW_MSG_GRANT_INIT;
+    out_grant->run = run->key;
+    out_grant->program = run->program->key;
+    out_grant->first_gang = piece->first_gang;
+    out_grant->first_step = piece->first;
+    if (run->pieces != NULL) out_grant->step_end = piece->end;
+    if (piece->first > 0) return true;
     uint64_t *keys = run->argument_count <= RUN_FEW_ARGUMENTS
                          ? few
                          : tow_arena_alloc(&run->controller->arena,
@@ -501,55 +511,77 @@ bool tow_ctl_run_fill_grant(const tow_ctl_run_t *run,
     if (keys == NULL) return false;
     for (size_t i = 0; i < run->argument_count; i++)
         keys[i] = run->arguments[i]->id.value;
-    *out_grant = (tow_msg_grant_t)TOW_MSG_GRANT_INIT;
-    out_grant->run = run->key;
-    out_grant->program = run->program->key;
     out_grant->arguments = keys;
     out_grant->n_arguments = run->argument_count;
     out_grant->first_result =
         tow_key(tow_key_client(run->key), run->first_result);
-    out_grant->first_gang = run->first_gang;
     return true;
 }
 
-static void send_grants(tow_ctl_run_t *run)
+/* False: no memory. */
+static bool send_grants(tow_ctl_run_t *run, tow_ctl_piece_t *piece)
 {
     const tow_ctl_program_t *program = run->program;
     uint64_t few[RUN_FEW_ARGUMENTS];
     tow_msg_grant_t grant;
-    if (!tow_ctl_run_fill_grant(run, few, &grant)) {
-        note_error(run, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
-        return;
-    }
-    run->reporting_count = (uint32_t)program->worker_count;
+    if (!tow_ctl_run_fill_grant(run, piece, few, &grant)) return false;
     run->controller->runs.granted_worker_count += program->worker_count;
     if (TOW_UNLIKELY(tow_ctl_relays_are_used(program))) {
-        tow_ctl_relays_grant(run, &grant);
-        return;
+        tow_ctl_relays_grant(run, piece, &grant);
+        return true;
     }
     for (size_t i = 0; i < program->worker_count; i++)
         tow_ctl_worker_send(program->workers[i], TOW_MESSAGE_GRANT,
                             &grant.base);
+    return true;
+}
+
+static tow_ctl_piece_t *take_piece(tow_ctl_run_t *run)
+{
+    uint64_t *gang_number = &run->controller->runs.gang_number;
+    if (TOW_UNLIKELY(run->pieces != NULL)) return tow_ctl_pieces_take(run);
+    run->whole.end = run->program->step_count;
+    run->whole.first_gang = *gang_number + 1;
+    *gang_number += run->program->step_count;
+    return &run->whole;
+}
+
+/* Sends its next piece. */
+static void send_piece(tow_ctl_run_t *run)
+{
+    tow_arena_reset(&run->controller->arena);
+    tow_ctl_spill_bring_back(run->controller, &run->unit);
+    if (!send_grants(run, take_piece(run))) {
+        note_error(run, tow_status_bare(TOW_RESOURCE_EXHAUSTED));
+        return;
+    }
+    if (!run->is_granted)
+        run->reporting_count = (uint32_t)run->program->worker_count;
+    run->is_granted = true;
+    const bool is_partly = tow_ctl_pieces_remain(run);
+    if (TOW_UNLIKELY(run->pieces != NULL)) tow_ctl_pieces_mark(run, is_partly);
+    if (is_partly) return;
+    for (size_t i = 0; i < run->program->result_count; i++)
+        tow_ctl_object_placed(run->results[i], &run->gets);
 }
 
 void tow_ctl_run_grant(tow_ctl_run_t *run)
 {
     tow_controller_t *controller = run->controller;
+    if (TOW_UNLIKELY(run->is_granted)) {
+        send_piece(run);
+        check(run);
+        return;
+    }
     run->error = find_obstacle(run);
     if (run->error == TOW_OK) {
-        run->first_gang = controller->runs.gang_number + 1;
-        controller->runs.gang_number += run->program->step_count;
-        run->is_granted = true;
         run->granted_ns = tow_env_now_ns(controller->env);
         tow_ctl_stall_watch(controller);
-        tow_arena_reset(&controller->arena);
-        tow_ctl_spill_bring_back(controller, &run->unit);
-        send_grants(run);
-        for (size_t i = 0; i < run->program->result_count; i++)
-            tow_ctl_object_placed(run->results[i], &run->gets);
+        send_piece(run);
     }
     check(run);
     if (run->reporting_count > 0) return;
+    tow_sched_stop(controller->sched, &run->unit.ticket);
     /* At once: the next unit of this turn may use them. */
     for (size_t i = 0; i < run->program->result_count; i++)
         tow_object_fail(run->results[i], run->error);
@@ -581,6 +613,8 @@ static void abort_run(tow_ctl_run_t *run, tow_status_t cause)
 {
     if (run->is_aborted || !run->is_granted) return;
     run->is_aborted = true;
+    tow_ctl_pieces_mark(run, false);
+    tow_sched_stop(run->controller->sched, &run->unit.ticket);
     tow_msg_abort_t message = TOW_MSG_ABORT_INIT;
     tow_msg_failure_t failure = tow_failure_of(cause);
     message.run = run->key;
@@ -659,8 +693,28 @@ static void report(tow_ctl_worker_t *worker, uint64_t key,
     tow_ctl_run_report(run, index, take_status, node);
 }
 
+/* Steps of a run that is granted in pieces have ended. */
+static void advance(tow_ctl_worker_t *worker, uint64_t key, uint32_t end)
+{
+    tow_ctl_run_t *run = tow_map_find(&worker->controller->runs.by_key, key);
+    const size_t index = run != NULL ? tow_ctl_run_index_of(run, worker) : 0;
+    if (run != NULL && index < run->program->worker_count)
+        tow_ctl_pieces_progress(run, index, end);
+}
+
 void tow_ctl_runs_done(tow_ctl_worker_t *worker, const tow_msg_done_t *message)
 {
+    if (message->n_progress_runs != message->n_progress_ends) {
+        tow_ctl_worker_fault(
+            worker, TOW_ERROR(TOW_INVALID_ARGUMENT,
+                              "worker %s reports progress of %zu runs to %zu "
+                              "steps",
+                              worker->name, message->n_progress_runs,
+                              message->n_progress_ends));
+        return;
+    }
+    for (size_t i = 0; i < message->n_progress_runs; i++)
+        advance(worker, message->progress_runs[i], message->progress_ends[i]);
     for (size_t i = 0; i < message->n_runs; i++)
         report(worker, message->runs[i], TOW_OK, 0);
     for (size_t i = 0; i < message->n_failures; i++) {

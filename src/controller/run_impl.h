@@ -4,6 +4,7 @@
 
 #include "base/list.h"
 #include "base/map.h"
+#include "controller/piece_impl.h"
 #include "controller/types_impl.h"
 #include "controller/unit_impl.h"
 
@@ -27,21 +28,22 @@ struct tow_ctl_run {
     uint64_t id;              /* the client's */
     uint64_t key;
     uint64_t first_result; /* the client's id */
-    uint64_t first_gang;
     int64_t granted_ns;
     int64_t stall_reported_s;   /* seconds that the client knows of */
     tow_ctl_program_t *program; /* counted */
     tow_list_t node;            /* in runs.list, or .unsendable */
     tow_list_t gets;            /* that wait for the grant */
-    bool is_granted;
+    bool is_granted;            /* at least in part */
+    bool is_partly;             /* and some of it is still to be granted */
     bool is_aborted;
+    bool uses_relays;
     uint32_t reporting_count; /* workers that have not reported */
     uint32_t failed_node;
     tow_status_t error;       /* owned: the first */
     tow_object_t **results;   /* held */
     bool *has_reported;       /* by worker of the program */
-    uint64_t *numbers;        /* owned: likewise, the sequence numbers of grants
-                                 through relays, 0: direct; NULL: no relays */
+    tow_ctl_pieces_t *pieces; /* owned; NULL: it is granted whole, ... */
+    tow_ctl_piece_t whole;    /* ... as this piece */
     tow_ctl_block_t *blocks;  /* one an argument, and one for loads */
     tow_ticket_link_t *links; /* if it spans islands */
     size_t argument_count;
@@ -53,10 +55,11 @@ void tow_ctl_run_grant(tow_ctl_run_t *run);
 void tow_ctl_run_refuse(tow_ctl_run_t *run, tow_status_t take_status);
 void tow_ctl_run_cancel(tow_ctl_client_t *client,
                         const tow_msg_cancel_t *message);
-/* Puts the keys of its arguments in `few`, or in the controller's arena.
- * False: no memory. */
+/* Of a piece. Puts the keys of its arguments in `few`, or in the controller's
+ * arena. False: no memory. */
 #define RUN_FEW_ARGUMENTS 16
 bool tow_ctl_run_fill_grant(const tow_ctl_run_t *run,
+                            const tow_ctl_piece_t *piece,
                             uint64_t few[RUN_FEW_ARGUMENTS],
                             tow_msg_grant_t *out_grant);
 /* That worker of its program has finished its part, or failed; after the last

@@ -400,8 +400,8 @@ static bool note_deficits(const tow_ticket_t *ticket)
         const tow_placement_t *placement = ticket->parts[p].placement;
         for (size_t i = 0; i < placement->device_count; i++) {
             tow_account_t *account = placement->accounts[i];
-            if (account->scratch_steps_ != 0) continue;
-            account->scratch_steps_ = 1;
+            if (account->scratch_sum_ != 0) continue;
+            account->scratch_sum_ = 1;
             const uint64_t limit =
                 account->limit_bytes != 0 ? account->limit_bytes : UINT64_MAX;
             const uint64_t free_bytes = limit > account->object_bytes
@@ -421,7 +421,7 @@ static void clear_deficits(const tow_ticket_t *ticket)
         const tow_placement_t *placement = ticket->parts[p].placement;
         for (size_t i = 0; i < placement->device_count; i++) {
             placement->accounts[i]->scratch_bytes_ = 0;
-            placement->accounts[i]->scratch_steps_ = 0;
+            placement->accounts[i]->scratch_sum_ = 0;
         }
     }
 }

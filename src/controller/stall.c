@@ -98,8 +98,10 @@ static void name_silent(FILE *out, const tow_ctl_run_t *run,
 static void describe(FILE *out, const tow_ctl_run_t *run,
                      const tow_ctl_wait_report_t *wait_report)
 {
+    const tow_ctl_piece_t *piece = tow_ctl_pieces_oldest(run);
     const tow_ctl_stall_t stall = tow_ctl_wait_graph_find_stall(
-        wait_report->waits, run->first_gang, run->program->step_count);
+        wait_report->waits, piece->first_gang + piece->first,
+        piece->end - piece->first);
     fprintf(out,
             "'%s' has been running for %lld s; %zu of %zu workers have "
             "finished it",

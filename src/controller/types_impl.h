@@ -19,6 +19,7 @@ typedef struct tow_ctl_put tow_ctl_put_t;
 typedef struct tow_ctl_assembly tow_ctl_assembly_t;
 typedef struct tow_ctl_place tow_ctl_place_t;
 typedef struct tow_ctl_program tow_ctl_program_t;
+typedef struct tow_ctl_pieces tow_ctl_pieces_t;
 typedef struct tow_ctl_run tow_ctl_run_t;
 typedef struct tow_ctl_block tow_ctl_block_t;
 typedef struct tow_ctl_slice tow_ctl_slice_t;

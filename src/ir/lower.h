@@ -163,6 +163,17 @@ tow_status_t tow_lowered_pack(const tow_lowered_t *lowered, void **out_bytes,
 tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
                                 tow_lowered_t **out_lowered) TOW_MUST_USE;
 
+/* A step, in the order that all workers share. */
+typedef struct tow_step_info {
+    tow_slice_id_t slice; /* whose devices it keeps busy */
+    bool is_computed;     /* else a transfer or a collective: it keeps none */
+} tow_step_info_t;
+/* Writes all steps, in the order of tow_lowered_step_t.index. `out_steps` has
+ * room for all nodes. */
+tow_status_t tow_graph_steps(const tow_graph_t *program,
+                             tow_step_info_t *out_steps, size_t *out_count)
+    TOW_MUST_USE;
+
 /* The memory that a run takes on each device of one slice, beside its
  * arguments, by simulating the steps in order. An output lives from its step to
  * its last use, a donated input returns its bytes, temporaries live while their

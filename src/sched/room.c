@@ -15,7 +15,7 @@ typedef struct share {
     uint64_t bytes;
 } share_t;
 
-static uint64_t cost_ns(const tow_sched_t *sched, const tow_piece_t *piece,
+static uint64_t cost_ns(const tow_sched_t *sched, const tow_run_piece_t *piece,
                         uint32_t step_count)
 {
     uint64_t ns = 0;
@@ -28,8 +28,8 @@ static uint64_t cost_ns(const tow_sched_t *sched, const tow_piece_t *piece,
 }
 
 /* Parts without steps may be more than the piece knows of (update_parts). */
-static uint32_t steps_of(const tow_ticket_t *ticket, const tow_piece_t *piece,
-                         size_t part)
+static uint32_t steps_of(const tow_ticket_t *ticket,
+                         const tow_run_piece_t *piece, size_t part)
 {
     const uint32_t step_count = ticket->parts[part].step_count;
     return piece->step_counts == NULL || step_count == 0
@@ -160,6 +160,7 @@ static verdict_t judge_all(const tow_sched_t *sched, const tow_ticket_t *ticket)
 static verdict_t examine_new(const tow_sched_t *sched, tow_ticket_t *ticket)
 {
     const tow_sched_options_t *options = &sched->options;
+    if (options->prepare != NULL) options->prepare(options->context, ticket);
     if (TOW_UNLIKELY((sched->closed & ticket->islands_) != 0))
         return WAITS_FOR_ROOM;
     if (TOW_UNLIKELY(sched->stats.partly_count > 0) &&
@@ -222,7 +223,7 @@ static void vacate(const tow_placement_t *placement, uint64_t ns)
 void tow_sched_take_piece(const tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(ticket->piece_count_ < TOW_SCHED_PIECES_MAX);
-    const tow_piece_t *piece = &ticket->next;
+    const tow_run_piece_t *piece = &ticket->next;
     ticket->pieces_[ticket->piece_count_++] = *piece;
     for (size_t p = 0; p < ticket->part_count; p++) {
         const uint64_t ns = cost_ns(sched, piece, steps_of(ticket, piece, p));
@@ -233,7 +234,7 @@ void tow_sched_take_piece(const tow_sched_t *sched, tow_ticket_t *ticket)
 void tow_sched_give_back_piece(const tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(ticket->piece_count_ > 0);
-    const tow_piece_t piece = ticket->pieces_[0];
+    const tow_run_piece_t piece = ticket->pieces_[0];
     ticket->piece_count_--;
     for (size_t i = 0; i < ticket->piece_count_; i++)
         ticket->pieces_[i] = ticket->pieces_[i + 1];

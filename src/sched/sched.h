@@ -75,7 +75,7 @@ typedef enum tow_ticket_state {
 
 /* A piece: steps of a run that are granted at once. Zeroed: the whole run, of
  * unknown duration. */
-typedef struct tow_piece {
+typedef struct tow_run_piece {
     /* By part of the ticket; lent until the piece has ended. NULL: those of
      * the parts, and it is the only piece. */
     const uint32_t *step_counts;
@@ -83,7 +83,7 @@ typedef struct tow_piece {
      * much as a device may have under way. */
     uint64_t step_ns;
     bool is_last;
-} tow_piece_t;
+} tow_run_piece_t;
 
 /* Of one ticket, under way at a time: while one runs, the next is on its way. */
 #define TOW_SCHED_PIECES_MAX 2
@@ -108,7 +108,7 @@ typedef struct tow_ticket {
     uint32_t blocker_count;
     /* The piece to be granted next. The owner sets it before it submits the
      * ticket, and inside `grant` if that piece was not the last. */
-    tow_piece_t next;
+    tow_run_piece_t next;
     /* Set by the scheduler. */
     tow_ticket_state_t state;
     uint8_t place_;
@@ -118,7 +118,7 @@ typedef struct tow_ticket {
     uint64_t number;      /* of its last granted piece, from 1 */
     uint64_t arrival_;    /* when it became ready; of all tickets */
     uint64_t islands_;    /* one bit each */
-    tow_piece_t pieces_[TOW_SCHED_PIECES_MAX]; /* under way, oldest first */
+    tow_run_piece_t pieces_[TOW_SCHED_PIECES_MAX]; /* under way, oldest first */
     tow_ticket_link_t *links_;
     tow_ticket_link_t own_link_; /* for tickets of one island */
 } tow_ticket_t;
@@ -158,6 +158,9 @@ typedef struct tow_sched_options {
      * callbacks may submit, block, unblock, withdraw, stop and finish, but not
      * start a pass. */
     void (*grant)(void *context, tow_ticket_t *ticket);
+    /* Called before a look at a new ticket: may set its `next`. NULL: it was
+     * set before. */
+    void (*prepare)(void *context, tow_ticket_t *ticket);
     /* While tickets are granted in part, called before a look at a new one.
      * True: it must wait until another ticket is granted completely, because it
      * uses its results, or destroys what it uses. NULL: never. */

@@ -616,7 +616,7 @@ static void compare_device(const model_t *model, size_t device)
     const tow_account_t *account = model->accounts[device];
     assert_int_equal(account->step_count, expected->steps);
     assert_int_equal(account->scratch_bytes_, 0);
-    assert_int_equal(account->scratch_steps_, 0);
+    assert_int_equal(account->scratch_sum_, 0);
     if (expected->disconnected) return;
     assert_int_equal(account->reserved_bytes, expected->reserved_bytes);
     assert_int_equal(account->object_bytes, expected->ballast_bytes);

@@ -18,6 +18,19 @@
  * disconnected worker fails more runs than need be. */
 #define TOW_SCHED_GANG_COUNT_MAX 256u
 
+/* A run below WHOLE_NS is granted whole: pieces would cost it more than others
+ * gain. A longer one is granted in pieces of about PIECE_NS, two under way at a
+ * time, also when it is alone: what is in a device's queue cannot be recalled.
+ * So another client waits for about three of them. */
+#define TOW_CUT_WHOLE_NS UINT64_C(2000000)
+#define TOW_CUT_PIECE_NS UINT64_C(1000000)
+/* The same while the duration of a step is not known, as in the first run of a
+ * program: steps of 30 us make 2 ms, and 0.5 ms. */
+#define TOW_CUT_WHOLE_STEPS 64u
+#define TOW_CUT_PIECE_STEPS 16u
+/* However short the steps seem: an estimate may be wrong by far. */
+#define TOW_CUT_PIECE_STEPS_MAX 1024u
+
 /* Tickets that are granted in part, on all islands. They hold memory, and each
  * has its values on the workers; a new ticket that would be granted in part
  * waits beyond. */

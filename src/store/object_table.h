@@ -133,6 +133,8 @@ typedef struct tow_object {
     /* Set by the owner: the last run that named it, and as which argument. */
     uint64_t mark;
     uint32_t mark_index;
+    /* Set by the owner: runs with it as an argument that are granted in part. */
+    uint32_t partly_count;
     tow_list_t of_owner; /* belongs to the table */
     void *owner_;        /* belongs to the table */
     tow_shape_t shape;   /* of one shard */

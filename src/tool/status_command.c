@@ -72,7 +72,7 @@ static void print_device(const json_t *device)
            bytes_text(count_of(device, "spilled_bytes"), spilled),
            bytes_text(count_of(device, "peak_bytes"), peak),
            limit > 0 ? bytes_text(limit, memory) : "-",
-           count_of(device, "steps_under_way"), count_of(device, "slices"));
+           count_of(device, "pieces_under_way"), count_of(device, "slices"));
 }
 
 /* "memory, for client 3", "run-ahead (2)", "-". */
@@ -134,7 +134,7 @@ static void print_workers(const json_t *workers)
                    : "");
         printf("  %8s  %-12s %10s %10s %10s %10s %10s %6s %7s\n", "device",
                "kind", "objects", "reserved", "spilled", "peak", "memory",
-               "steps", "slices");
+               "pieces", "slices");
         json_array_foreach(json_object_get(worker, "devices"), k, device)
         {
             print_device(device);

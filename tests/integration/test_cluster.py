@@ -193,7 +193,7 @@ def long_gang(cluster, tmp_path):
     def is_under_way() -> bool:
         assert client.poll() is None, client.stderr.read()
         devices = [d for worker in cluster.status()["workers"] for d in worker["devices"]]
-        return len(devices) == 4 and all(d["steps_under_way"] > 0 for d in devices)
+        return len(devices) == 4 and all(d["pieces_under_way"] > 0 for d in devices)
 
     wait_until("the gang is under way", is_under_way)
     yield client
