@@ -30,12 +30,15 @@ void tow_sched_reopen(tow_sched_t *sched, island_set_t set)
 {
     sched->scan_last++;
     sched->waited &= ~set;
+    sched->headed &= ~set;
     while (set != 0) {
         const uint32_t number = tow_sched_island_take(&set);
         island_t *island = &sched->islands[number];
         island->scan = sched->scan_last;
         if (island->head != NULL) island->former_head = island->head;
         island->head = NULL;
+        if (island->former_head != NULL)
+            sched->headed |= tow_sched_island_bit(number);
         tow_ready_list_reopen(&island->ready);
         if (island->ready.count > 0)
             sched->ready |= tow_sched_island_bit(number);

@@ -105,7 +105,8 @@ static void grant(tow_sched_t *sched, tow_ticket_t *ticket)
     const bool is_last =
         ticket->next.step_counts == NULL || ticket->next.is_last;
     ticket->place_ = TICKET_ASIDE;
-    if (TOW_UNLIKELY(sched->waited != 0)) count_overtaken(sched, ticket);
+    if (TOW_UNLIKELY((sched->headed & ticket->islands_) != 0))
+        count_overtaken(sched, ticket);
     if (!was_partly) begin(sched, ticket);
     ticket->state = is_last ? TOW_TICKET_GRANTED : TOW_TICKET_PARTLY;
     if (!is_last && !was_partly) sched->stats.partly_count++;

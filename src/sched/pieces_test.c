@@ -11,8 +11,8 @@
 typedef struct run {
     tow_ticket_t ticket;
     tow_ticket_part_t part;
-    uint32_t steps_each; /* of a piece; 0: it is granted whole */
-    uint32_t left;       /* pieces after the next one */
+    uint32_t steps_each;      /* of a piece; 0: it is granted whole */
+    uint32_t left;            /* pieces after the next one */
     const tow_ticket_t *user; /* it waits until that is granted completely */
 } run_t;
 
