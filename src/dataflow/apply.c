@@ -1,4 +1,5 @@
-/* Applying a grant: its steps in order, then its results.
+/* Applying a grant: its steps in order, and after the last one of the run its
+ * results.
  *
  * Usually all of it in the call that brings the grant, ahead of the data. A
  * sequential step stops until its inputs have been produced, and so does a step
@@ -73,10 +74,10 @@ static tow_status_t ask_for(tow_dataflow_t *dataflow, tow_buffer_t *buffer)
 
 static tow_status_t ask_for_inputs(tow_dataflow_t *dataflow, const step_t *step)
 {
-    const program_t *program = dataflow->applying.program;
+    const scratch_t *scratch = dataflow->applying.run->scratch;
     const tow_lowered_step_t *lowered = step->lowered;
     for (size_t i = 0; i < lowered->input_count; i++) {
-        const slot_t *slot = &program->slots[lowered->inputs[i]];
+        const slot_t *slot = &scratch->slots[lowered->inputs[i]];
         const uint32_t count = dataflow_count_shards(slot);
         for (uint32_t d = 0; d < count; d++)
             TOW_RETURN_IF_ERROR(
@@ -87,10 +88,10 @@ static tow_status_t ask_for_inputs(tow_dataflow_t *dataflow, const step_t *step)
 
 /* Arguments were present when the grant arrived, but their producer may have
  * failed meanwhile. */
-static tow_status_t lost_input(const program_t *program, const step_t *step)
+static tow_status_t lost_input(const scratch_t *scratch, const step_t *step)
 {
     for (size_t i = 0; i < step->lowered->input_count; i++) {
-        const slot_t *slot = &program->slots[step->lowered->inputs[i]];
+        const slot_t *slot = &scratch->slots[step->lowered->inputs[i]];
         if (slot->object != NULL && slot->object->shard_count == 0 &&
             slot->object->error != TOW_OK)
             return tow_status_retain(slot->object->error);
@@ -98,12 +99,11 @@ static tow_status_t lost_input(const program_t *program, const step_t *step)
     return TOW_OK;
 }
 
-static bool has_pending_input(const applying_t *applying, const step_t *step)
+static bool has_pending_input(const scratch_t *scratch, const step_t *step)
 {
-    if (TOW_LIKELY(applying->pending_count == 0)) return false;
+    if (TOW_LIKELY(scratch->pending_count == 0)) return false;
     for (size_t i = 0; i < step->lowered->input_count; i++)
-        if (applying->program->slots[step->lowered->inputs[i]].is_pending)
-            return true;
+        if (scratch->slots[step->lowered->inputs[i]].is_pending) return true;
     return false;
 }
 
@@ -117,7 +117,7 @@ static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
                          tow_status_t *out_error)
 {
     applying_t *applying = &dataflow->applying;
-    if (has_pending_input(applying, step)) return MUST_WAIT;
+    if (has_pending_input(applying->run->scratch, step)) return MUST_WAIT;
     if (TOW_LIKELY(!step->lowered->is_sequential)) return MAY_BEGIN;
     if (!applying->has_asked) {
         applying->has_asked = true;
@@ -127,17 +127,17 @@ static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
     return applying->await_count > 0 ? MUST_WAIT : MAY_BEGIN;
 }
 
-void dataflow_outputs_ready(tow_dataflow_t *dataflow, program_t *program,
+void dataflow_outputs_ready(tow_dataflow_t *dataflow, const run_t *run,
                             const step_t *step)
 {
-    applying_t *applying = &dataflow->applying;
-    TOW_ASSERT(applying->program == program);
+    scratch_t *scratch = run->scratch;
+    if (scratch == NULL) return; /* All outputs had buffers from the start. */
     for (uint32_t i = 0; i < step->lowered->output_count; i++) {
-        slot_t *slot = &program->slots[step->lowered->first_output + i];
-        applying->pending_count -= slot->is_pending;
+        slot_t *slot = &scratch->slots[step->lowered->first_output + i];
+        scratch->pending_count -= slot->is_pending;
         slot->is_pending = false;
     }
-    dataflow_apply_soon(dataflow);
+    if (dataflow->applying.run == run) dataflow_apply_soon(dataflow);
 }
 
 /* -- Ending ---------------------------------------------------------------- */
@@ -147,14 +147,14 @@ static void end(tow_dataflow_t *dataflow)
     applying_t *applying = &dataflow->applying;
     program_t *program = applying->program;
     run_t *run = applying->run;
-    dataflow_release_slots(program);
-    if (TOW_UNLIKELY(run->error != TOW_OK && !run->is_cancelled))
-        dataflow_put_failed_results(dataflow, program, run->first_result,
-                                    run->error);
     /* The gangs of a cancelled run have numbers of the former controller, which
      * may be above those of the present one. */
     if (TOW_LIKELY(!run->is_cancelled))
-        dataflow_grant_applied(dataflow, program, applying->first_gang);
+        dataflow_granted(dataflow, applying->last_gang);
+    if (TOW_LIKELY(applying->is_last || run->error != TOW_OK))
+        dataflow_end_values(dataflow, run);
+    if (TOW_UNLIKELY(run->ranges != NULL))
+        dataflow_range_applied(dataflow, run);
     applying->program = NULL;
     applying->run = NULL;
     applying->await_count = 0;
@@ -167,9 +167,8 @@ static void end(tow_dataflow_t *dataflow)
 static void conclude(tow_dataflow_t *dataflow)
 {
     applying_t *applying = &dataflow->applying;
-    if (applying->run->error == TOW_OK) {
-        tow_status_t status =
-            dataflow_put_results(dataflow, applying->program, applying->run);
+    if (applying->is_last && applying->run->error == TOW_OK) {
+        tow_status_t status = dataflow_put_results(dataflow, applying->run);
         if (TOW_UNLIKELY(status != TOW_OK))
             dataflow_fail_run(dataflow, applying->run, 0, status);
     }
@@ -184,7 +183,7 @@ static bool take_step(tow_dataflow_t *dataflow)
     applying_t *applying = &dataflow->applying;
     const step_t *step = &applying->program->steps[applying->next];
     tow_status_t status = TOW_UNLIKELY(applying->is_blocked)
-                              ? lost_input(applying->program, step)
+                              ? lost_input(applying->run->scratch, step)
                               : TOW_OK;
     if (TOW_UNLIKELY(status != TOW_OK)) { /* With the producer's error. */
         dataflow_fail_run(dataflow, applying->run, step->lowered->node, status);
@@ -193,9 +192,9 @@ static bool take_step(tow_dataflow_t *dataflow)
     const verdict_t verdict = look_at(dataflow, step, &status);
     if (TOW_UNLIKELY(verdict == MUST_WAIT)) return false;
     if (verdict == MAY_BEGIN)
-        status = dataflow_start_step(
-            dataflow, applying->program, step,
-            applying->first_gang + step->lowered->index, applying->run);
+        status =
+            dataflow_start_step(dataflow, applying->run, step,
+                                applying->first_gang + step->lowered->index);
     applying->has_asked = false;
     applying->next++;
     if (TOW_UNLIKELY(status != TOW_OK))
@@ -205,14 +204,15 @@ static bool take_step(tow_dataflow_t *dataflow)
     return true;
 }
 
+/* The last piece also waits for values without a buffer, which may be
+ * results. */
 static void go_on(tow_dataflow_t *dataflow)
 {
     applying_t *applying = &dataflow->applying;
-    const size_t step_count = applying->program->lowered->step_count;
-    while (applying->run->error == TOW_OK && applying->next < step_count)
+    while (applying->run->error == TOW_OK && applying->next < applying->stop)
         if (!take_step(dataflow)) return;
-    if (applying->run->error == TOW_OK &&
-        TOW_UNLIKELY(applying->pending_count > 0))
+    if (applying->run->error == TOW_OK && applying->is_last &&
+        TOW_UNLIKELY(applying->run->scratch->pending_count > 0))
         return;
     conclude(dataflow);
 }
@@ -235,18 +235,43 @@ void dataflow_apply_init(tow_dataflow_t *dataflow)
     tow_pool_init(&dataflow->await_pool, sizeof(await_t), 0);
 }
 
-void dataflow_apply_begin(tow_dataflow_t *dataflow, program_t *program,
-                          run_t *run, const tow_run_grant_t *grant)
+static void begin_whole(applying_t *applying)
+{
+    const tow_lowered_t *lowered = applying->program->lowered;
+    applying->next = 0;
+    applying->stop = lowered->step_count;
+    applying->last_gang =
+        lowered->step_count_all > 0
+            ? applying->first_gang + lowered->step_count_all - 1
+            : 0;
+    applying->is_last = true;
+    applying->run->scratch->pending_count = 0;
+}
+
+static void begin_range(applying_t *applying)
+{
+    const ranges_t *ranges = applying->run->ranges;
+    const tow_lowered_t *lowered = applying->program->lowered;
+    applying->next = ranges->next;
+    applying->stop = ranges->stop;
+    applying->last_gang = applying->first_gang + ranges->granted_end - 1;
+    applying->is_last = ranges->granted_end == lowered->step_count_all;
+}
+
+void dataflow_apply_begin(tow_dataflow_t *dataflow, run_t *run,
+                          uint64_t first_gang)
 {
     applying_t *applying = &dataflow->applying;
     TOW_ASSERT(applying->program == NULL);
-    applying->program = program;
+    applying->program = run->scratch->program;
     applying->run = run;
-    applying->first_gang = grant->first_gang;
-    applying->next = 0;
+    applying->first_gang = first_gang;
     applying->has_asked = false;
-    applying->pending_count = 0;
-    program->hold_count++;
+    if (TOW_LIKELY(run->ranges == NULL))
+        begin_whole(applying);
+    else
+        begin_range(applying);
+    applying->program->hold_count++;
     run->hold_count++;
     go_on(dataflow);
     if (TOW_LIKELY(applying->program == NULL)) return;

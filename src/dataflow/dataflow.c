@@ -15,16 +15,22 @@ static void discard_reports(tow_dataflow_t *dataflow)
         tow_status_release(dataflow->failures.items[i].cause);
     dataflow->failures.count = 0;
     dataflow->finished.count = 0;
+    dataflow->progress.count = 0;
+    while (tow_list_pop_front(&dataflow->progressed) != NULL) {
+    }
 }
 
 static void send_report(tow_post_t *post)
 {
     tow_dataflow_t *dataflow = TOW_CONTAINER_OF(post, tow_dataflow_t, report);
+    dataflow_ranges_report(dataflow);
     const tow_finished_runs_t finished = {
         .runs = dataflow->finished.items,
         .run_count = dataflow->finished.count,
         .failures = dataflow->failures.items,
         .failure_count = dataflow->failures.count,
+        .progress = dataflow->progress.items,
+        .progress_count = dataflow->progress.count,
     };
     dataflow->is_reporting = false;
     dataflow->options.finished(dataflow->options.context, &finished);
@@ -74,6 +80,8 @@ tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
                   dataflow->options.run_count_max);
     tow_pool_init(&dataflow->step_pool, sizeof(step_run_t),
                   dataflow->options.step_count_max);
+    tow_pool_init(&dataflow->ranges_pool, sizeof(ranges_t), 0);
+    tow_list_init(&dataflow->progressed);
     tow_list_init(&dataflow->host_runs);
     tow_list_init(&dataflow->host_outputs);
     dataflow_apply_init(dataflow);
@@ -146,6 +154,8 @@ static void free_tables(tow_dataflow_t *dataflow)
     tow_status_release(dataflow->donated);
     tow_vec_deinit(&dataflow->finished);
     tow_vec_deinit(&dataflow->failures);
+    tow_vec_deinit(&dataflow->progress);
+    tow_pool_deinit(&dataflow->ranges_pool);
     tow_map_deinit(&dataflow->executables);
     tow_map_deinit(&dataflow->hosts);
     tow_pool_deinit(&dataflow->await_pool);
@@ -175,8 +185,11 @@ void tow_dataflow_discard(tow_dataflow_t *dataflow)
     size_t cursor = 0;
     uint64_t key;
     void *value;
-    while (tow_map_next(&dataflow->runs, &cursor, &key, &value))
+    while (tow_map_next(&dataflow->runs, &cursor, &key, &value)) {
         tow_status_release(((run_t *)value)->error);
+        if (((run_t *)value)->ranges != NULL)
+            tow_vec_deinit(&((run_t *)value)->ranges->ends);
+    }
     tow_list_t *item;
     while ((item = tow_list_pop_front(&dataflow->aborted)) != NULL)
         tow_status_release(
@@ -193,6 +206,7 @@ void tow_dataflow_clear(tow_dataflow_t *dataflow, tow_status_t cause)
         ((run_t *)value)->is_cancelled = true;
         dataflow_abort_run(dataflow, value, cause);
     }
+    dataflow->last_gang = 0;
     discard_reports(dataflow);
     discard_errors(dataflow);
     remove_programs(dataflow);
@@ -211,6 +225,7 @@ tow_dataflow_stats_t tow_dataflow_stats(const tow_dataflow_t *dataflow)
 {
     tow_dataflow_stats_t stats = dataflow->stats;
     stats.run_count = tow_map_count(&dataflow->runs);
+    stats.in_piece_count = dataflow->ranges_pool.taken_count;
     stats.program_count = tow_map_count(&dataflow->programs);
     stats.executable_count = tow_map_count(&dataflow->executables);
     return stats;
@@ -290,6 +305,7 @@ tow_status_t tow_dataflow_add_program(tow_dataflow_t *dataflow, uint64_t key,
         program->key = key;
         program->lowered = take_lowered;
         tow_arena_init(&program->arena, 0);
+        tow_list_init(&program->scratches);
         status = put_new(&dataflow->programs, key, program,
                          TOW_DATAFLOW_PROGRAM_COUNT_MAX, "program");
         if (status != TOW_OK) dataflow_program_free(program);

@@ -7,6 +7,10 @@
  * all steps of a run have finished, the executor reports the run, together with
  * all others that finish in the same turn.
  *
+ * A run may be granted in pieces: ranges of its steps, in order, with pieces of
+ * other runs between them. It keeps its values and its arguments from one piece
+ * to the next. The executor reports each piece when its steps have ended.
+ *
  * A sequential step (ir/lower.h) starts only when its inputs have been
  * produced, with their sizes. Until then the grant is partly applied, the
  * executor is *blocked*, and its owner holds back all later messages. A
@@ -41,6 +45,12 @@ typedef struct tow_failed_run {
     tow_status_t cause;
 } tow_failed_run_t;
 
+/* All steps before this one have ended on this worker. */
+typedef struct tow_run_progress {
+    uint64_t run;
+    uint32_t step_end; /* of a piece that was granted; not the last one */
+} tow_run_progress_t;
+
 /* Runs that have finished since the last report. */
 typedef struct tow_finished_runs {
     const uint64_t
@@ -48,6 +58,8 @@ typedef struct tow_finished_runs {
     size_t run_count;
     const tow_failed_run_t *failures;
     size_t failure_count;
+    const tow_run_progress_t *progress; /* unfinished runs, each once */
+    size_t progress_count;
 } tow_finished_runs_t;
 
 typedef struct tow_dataflow_options {
@@ -120,21 +132,34 @@ tow_status_t tow_dataflow_remove_program(tow_dataflow_t *dataflow,
 typedef struct tow_run_grant {
     uint64_t run;
     uint64_t program;
-    const uint64_t *arguments; /* objects; lent for the call */
+    /* Objects; lent for the call. Only the first piece of a run has them. */
+    const uint64_t *arguments;
     size_t argument_count;
     uint64_t first_result; /* an object id; the others follow */
-    uint64_t first_gang;   /* of step 0; the others follow */
+    /* Step s has the gang first_gang + s. Gangs are in the order of grants, so
+     * each piece has a number of its own here. */
+    uint64_t first_gang;
+    /* Of the steps of all workers (tow_lowered_step_t.index). */
+    uint32_t first_step;
+    uint32_t step_end; /* 0: to the last */
 } tow_run_grant_t;
 
 /* Is a grant partly applied? Then the owner must apply no other, nor anything
  * that is later in the order. */
 bool tow_dataflow_is_blocked(const tow_dataflow_t *dataflow);
 /* Enqueues all steps, or as many as possible. An error of the run is reported
- * as the run's own failure. This returns an error only if even that is
- * impossible: the number of an unfinished run is used again, or no memory is
- * left for its record. */
+ * as the run's own failure: also a piece that does not begin where the run
+ * stands. A later piece of a run that is not under way is ignored: the run has
+ * failed here. This returns an error only if even that is impossible: the
+ * number of an unfinished run is used again, or no memory is left for its
+ * record. */
 tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
                                 const tow_run_grant_t *grant) TOW_MUST_USE;
+/* Is the run under way? */
+bool tow_dataflow_has_run(const tow_dataflow_t *dataflow, uint64_t run);
+/* The end of its last piece that has ended and is not the last of the run; 0:
+ * none, or the run is not under way. */
+uint32_t tow_dataflow_progress(const tow_dataflow_t *dataflow, uint64_t run);
 /* Finds the run under way that has a gang as a step. False: none. Searches all
  * steps under way: for rare events. */
 bool tow_dataflow_run_of_gang(const tow_dataflow_t *dataflow, uint64_t gang_id,
@@ -157,6 +182,9 @@ typedef struct tow_dataflow_stats {
     uint64_t inline_count;  /* steps that were allowed to run inside the call */
     uint64_t blocked_count; /* grants that waited for data */
     uint64_t host_call_count;
+    uint64_t piece_count;  /* pieces of runs, not whole ones */
+    uint64_t stale_count;  /* of those, ignored */
+    size_t in_piece_count; /* runs under way that have pieces */
 } tow_dataflow_stats_t;
 tow_dataflow_stats_t tow_dataflow_stats(const tow_dataflow_t *dataflow);
 /* Is nothing under way, and nothing left to be reported? */

@@ -12,20 +12,49 @@ static tow_status_t check_step(const tow_dataflow_t *dataflow, const run_t *run,
     return TOW_OK;
 }
 
+/* Only a run in pieces, or the one that is being applied, has values. */
+static tow_status_t check_values(const tow_dataflow_t *dataflow,
+                                 const run_t *run)
+{
+    const scratch_t *scratch = run->scratch;
+    const ranges_t *ranges = run->ranges;
+    const bool is_applied = dataflow->applying.run == run;
+    TOW_INVARIANT(scratch == NULL || is_applied || run->error == TOW_OK);
+    if (ranges == NULL) {
+        TOW_INVARIANT(scratch == NULL ||
+                      (is_applied && scratch == &scratch->program->scratch));
+        return TOW_OK;
+    }
+    TOW_INVARIANT(ranges->run == run);
+    TOW_INVARIANT(ranges->applied_end <= ranges->granted_end);
+    TOW_INVARIANT(is_applied || ranges->applied_end == ranges->granted_end ||
+                  run->error != TOW_OK);
+    TOW_INVARIANT(ranges->next <= ranges->stop);
+    for (size_t i = 1; i < ranges->ends.count; i++)
+        TOW_INVARIANT(ranges->ends.items[i - 1] < ranges->ends.items[i]);
+    if (scratch == NULL) return TOW_OK;
+    TOW_INVARIANT(scratch->is_used && run->hold_count > 0);
+    TOW_INVARIANT(scratch->program->hold_count > 0);
+    return TOW_OK;
+}
+
 /* Adds the numbers of its steps. */
 static tow_status_t check_run(const tow_dataflow_t *dataflow, const run_t *run,
                               size_t *step_count, size_t *aborted_count)
 {
     const tow_list_t *head = &run->steps;
+    uint32_t next = 0;
     for (const tow_list_t *at = head->next; at != head; at = at->next) {
         const step_run_t *step = TOW_CONTAINER_OF(at, step_run_t, in_owner);
+        TOW_INVARIANT(step->index >= next);
+        next = step->index + 1;
         TOW_RETURN_IF_ERROR(check_step(dataflow, run, step));
         *step_count += 1;
         *aborted_count += step->abort_cause != TOW_OK;
     }
     /* Otherwise it would have been reported. */
     TOW_INVARIANT(!tow_list_is_empty(head) || run->hold_count > 0);
-    return TOW_OK;
+    return check_values(dataflow, run);
 }
 
 static tow_status_t check_runs(const tow_dataflow_t *dataflow)
@@ -72,7 +101,10 @@ static tow_status_t check_grant(const applying_t *applying)
     TOW_INVARIANT(applying->run != NULL && applying->run->hold_count > 0);
     TOW_INVARIANT(applying->program->is_bound &&
                   applying->program->hold_count > 0);
-    TOW_INVARIANT(applying->next <= applying->program->lowered->step_count);
+    TOW_INVARIANT(applying->next <= applying->stop &&
+                  applying->stop <= applying->program->lowered->step_count);
+    TOW_INVARIANT(applying->run->scratch != NULL &&
+                  applying->run->scratch->program == applying->program);
     TOW_INVARIANT(applying->await_count <= applying->run->hold_count);
     return TOW_OK;
 }
@@ -86,6 +118,11 @@ static tow_status_t check_reports(const tow_dataflow_t *dataflow)
                   dataflow->finished.capacity);
     TOW_INVARIANT(dataflow->failures.count + run_count <=
                   dataflow->failures.capacity);
+    TOW_INVARIANT(dataflow->is_reporting ||
+                  tow_list_is_empty(&dataflow->progressed));
+    TOW_INVARIANT(dataflow->progress.count == 0 &&
+                  dataflow->ranges_pool.taken_count <=
+                      dataflow->progress.capacity);
     TOW_INVARIANT((dataflow->raw_error == TOW_OK) ==
                   (dataflow->reported_error == TOW_OK));
     return TOW_OK;

@@ -9,7 +9,10 @@
 #include "base/vec.h"
 #include "dataflow/dataflow.h"
 
-/* A value while a grant is applied: shard i is shards[i * stride]. */
+typedef struct program program_t;
+typedef struct ranges ranges_t;
+
+/* A value while a run is applied: shard i is shards[i * stride]. */
 typedef struct slot {
     tow_buffer_t **shards;
     uint32_t stride;
@@ -18,8 +21,26 @@ typedef struct slot {
     bool is_needed; /* arguments: by a step on this worker */
     /* Its size is unknown yet, so it has no buffer: its step is under way. */
     bool is_pending;
-    tow_shard_store_object_t *object; /* arguments: lent by the shard store */
+    bool is_shared; /* arguments of a run in pieces: tow_shard_share */
+    /* Arguments: lent by the shard store. Of a run in pieces, valid while a
+     * piece is applied; NULL: not in the store any more, or failed. */
+    tow_shard_store_object_t *object;
 } slot_t;
+
+/* The values of a run while its steps are being started. A whole grant is
+ * applied in one go and uses the scratch of its program; a run in pieces has
+ * one of its own until its last piece has been applied, or until it fails. */
+typedef struct scratch {
+    program_t *program;
+    slot_t *slots;
+    tow_buffer_t **results; /* of all steps: step_t.first_result */
+    uint32_t pending_count; /* slots without buffers yet */
+    /* The rest: of a run in pieces. */
+    tow_list_t in_program;
+    bool is_used;
+    uint64_t *argument_keys;
+    tow_buffer_t **argument_shards; /* one row per argument */
+} scratch_t;
 
 /* A lowered step bound to its executable or host function; a transfer has
  * neither. */
@@ -29,20 +50,22 @@ typedef struct step {
     tow_host_code_t *host;        /* counted */
     uint32_t shard_count;         /* of its outputs, on this worker */
     size_t *kept;                 /* in the driver's type */
-    size_t *kept_now;             /* scratch: `kept` and shared arguments */
-    tow_buffer_t **results;       /* scratch: device by device */
+    size_t *kept_now;             /* for one call: and shared arguments */
+    size_t first_result;          /* in the results: device by device */
 } step_t;
 
-/* A program in the table. A grant is applied in one go, so all intermediate
- * state is the program's scratch and belongs to no run. */
-typedef struct program {
+/* A program in the table. */
+struct program {
     uint64_t key;
     tow_lowered_t *lowered; /* owned */
     bool is_bound;          /* the fields below are set */
     tow_arena_t arena;      /* of the fields below */
     step_t *steps;
-    slot_t *slots;
-    tow_buffer_t **arguments; /* scratch: of one step, device by device */
+    size_t result_count;      /* of all steps, on all devices */
+    scratch_t scratch;        /* of the grant that is being applied */
+    tow_buffer_t **arguments; /* for one call: of a step, device by device */
+    tow_list_t scratches;     /* owned; of runs in pieces, unused ones first */
+    uint32_t spare_count;     /* unused */
     /* Transfers read its routes, host functions and a blocked grant its steps:
      * a removed program is freed when the last of them has ended. */
     uint32_t hold_count;
@@ -51,7 +74,7 @@ typedef struct program {
     /* Whether it is small enough to run inline; for programs of one step. */
     uint32_t fast_count;
     bool is_slow;
-} program_t;
+};
 
 /* A run under way. */
 typedef struct run {
@@ -61,10 +84,23 @@ typedef struct run {
     uint32_t result_count;
     uint32_t node;       /* that failed */
     tow_status_t error;  /* owned; the first */
-    tow_list_t steps;    /* under way */
-    uint32_t hold_count; /* while it is being applied; awaited inputs */
+    tow_list_t steps;    /* under way, in their order */
+    uint32_t hold_count; /* being applied; awaited inputs; more pieces follow */
     bool is_cancelled;   /* the controller disconnected: not reported */
+    scratch_t *scratch;  /* NULL: all of it has been applied */
+    ranges_t *ranges;    /* owned; NULL: it was granted whole */
 } run_t;
+
+/* The pieces of a run: ranges of its steps, until it ends. */
+struct ranges {
+    run_t *run;
+    uint32_t granted_end; /* the next piece begins here */
+    uint32_t applied_end; /* all steps before it have been started */
+    size_t next, stop;    /* of this worker's steps, those of the last piece */
+    TOW_VEC(uint32_t) ends; /* of pieces that have not been reported */
+    tow_list_t in_progressed;
+    uint32_t progress_end; /* to be reported */
+};
 
 typedef enum step_kind {
     STEP_COMPUTE,
@@ -91,6 +127,7 @@ typedef struct step_run {
     program_t *program;       /* of a transfer or a host function */
     const step_t *step;       /* the same */
     uint32_t node;
+    uint32_t index;      /* among the steps of all workers */
     bool is_alone;       /* nothing else was under way at its start */
     int64_t enqueued_ns; /* if is_alone */
 } step_run_t;
@@ -102,12 +139,14 @@ typedef struct applying {
     program_t *program; /* NULL: no grant */
     run_t *run;
     uint64_t first_gang;
-    size_t next; /* the next step */
+    uint64_t last_gang; /* of this grant */
+    size_t next;        /* the next step, */
+    size_t stop;        /* and the first that is not granted */
+    bool is_last;       /* no piece follows */
     /* Inputs of that step that are awaited; all have been requested. */
     uint32_t await_count;
     bool has_asked;
-    uint32_t pending_count; /* slots without buffers yet */
-    bool is_blocked;        /* the owner holds back messages */
+    bool is_blocked; /* the owner holds back messages */
     tow_post_t resume;
     bool is_resuming; /* the post is queued */
 } applying_t;
@@ -127,9 +166,13 @@ struct tow_dataflow {
     tow_map_t runs;        /* of run_t, from the pool */
     tow_pool_t run_pool;
     tow_pool_t step_pool;
+    tow_pool_t ranges_pool;
+    uint64_t last_gang; /* granted */
     TOW_VEC(uint64_t) finished;
     TOW_VEC(tow_failed_run_t) failures; /* causes are owned */
-    tow_list_t aborted; /* aborted steps that are still under way */
+    TOW_VEC(tow_run_progress_t) progress;
+    tow_list_t progressed; /* of ranges_t, with progress to be reported */
+    tow_list_t aborted;    /* aborted steps that are still under way */
     tow_timer_t abort_timer;
     tow_post_t report;
     bool is_reporting;    /* the post is queued */
@@ -162,6 +205,72 @@ void dataflow_resend_aborts(tow_timer_t *timer);
 /* Ends a hold; the last one frees a removed program. */
 void dataflow_program_unhold(program_t *program);
 
+/* -- scratch.c: values of runs ---------------------------------------------- */
+
+static inline tow_buffer_t **dataflow_results(const scratch_t *scratch,
+                                              const step_t *step)
+{
+    return scratch->results + step->first_result;
+}
+/* The slots of the outputs of all steps. */
+void dataflow_place_outputs(scratch_t *scratch, const program_t *program);
+/* For a run in pieces. NULL: no memory. */
+scratch_t *dataflow_scratch_take(program_t *program, size_t device_count);
+/* Holds the arguments that the program's own scratch has found. */
+void dataflow_scratch_adopt(scratch_t *scratch, const uint64_t *keys,
+                            size_t device_count);
+/* A piece begins: finds the arguments in the store again. */
+void dataflow_scratch_find(tow_dataflow_t *dataflow, scratch_t *scratch);
+/* The step consumes its arguments: the run itself is not another user. */
+void dataflow_scratch_unshare(scratch_t *scratch, const step_t *step);
+void dataflow_release_slot(slot_t *slot);
+/* Nothing more of the run will be started: releases its values, and adds failed
+ * objects for its results if it has failed. */
+void dataflow_end_values(tow_dataflow_t *dataflow, run_t *run);
+void dataflow_scratches_free(program_t *program);
+
+/* -- range.c: runs in pieces ------------------------------------------------ */
+
+/* The first piece of a run that is not granted whole. */
+void dataflow_grant_first(tow_dataflow_t *dataflow,
+                          const tow_run_grant_t *grant);
+/* A later piece. */
+void dataflow_grant_more(tow_dataflow_t *dataflow,
+                         const tow_run_grant_t *grant);
+/* The steps of a piece have been started. */
+void dataflow_range_applied(tow_dataflow_t *dataflow, run_t *run);
+/* A step has ended: reports the pieces that have ended with it. */
+void dataflow_range_progress(tow_dataflow_t *dataflow, run_t *run);
+void dataflow_ranges_free(tow_dataflow_t *dataflow, run_t *run);
+/* Fills `progress`. */
+void dataflow_ranges_report(tow_dataflow_t *dataflow);
+
+/* -- grant.c: whole runs ----------------------------------------------------- */
+
+tow_status_t dataflow_find_program(tow_dataflow_t *dataflow,
+                                   const tow_run_grant_t *grant,
+                                   program_t **out_program) TOW_MUST_USE;
+tow_status_t dataflow_check_steps(const tow_dataflow_t *dataflow, uint64_t run,
+                                  size_t count) TOW_MUST_USE;
+/* Fills the first slots of the program's scratch. */
+tow_status_t dataflow_find_arguments(tow_dataflow_t *dataflow,
+                                     program_t *program,
+                                     const tow_run_grant_t *grant,
+                                     uint32_t *out_node) TOW_MUST_USE;
+tow_status_t dataflow_begin_run(tow_dataflow_t *dataflow,
+                                const tow_run_grant_t *grant, run_t **out_run)
+    TOW_MUST_USE;
+/* Reserves space to report every run under way, and one more. */
+bool dataflow_reserve_reports(tow_dataflow_t *dataflow);
+/* A whole run, or the first piece: it fails before it has begun. `program` may
+ * be NULL. */
+void dataflow_refuse_run(tow_dataflow_t *dataflow, const program_t *program,
+                         const tow_run_grant_t *grant, uint32_t node,
+                         tow_status_t take_cause);
+/* Messages of other workers for gangs up to this one that no transfer has taken
+ * are stale. */
+void dataflow_granted(tow_dataflow_t *dataflow, uint64_t last_gang);
+
 /* -- run.c ----------------------------------------------------------------- */
 
 /* Fails the run, unless it has failed before: its steps give up. */
@@ -173,42 +282,41 @@ tow_status_t dataflow_describe(tow_dataflow_t *dataflow, const run_t *run,
     TOW_MUST_USE;
 /* Reports the run if nothing of it is under way any more. */
 void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run);
-tow_status_t dataflow_start_step(tow_dataflow_t *dataflow, program_t *program,
-                                 const step_t *step, uint64_t gang, run_t *run)
+tow_status_t dataflow_start_step(tow_dataflow_t *dataflow, run_t *run,
+                                 const step_t *step, uint64_t gang)
     TOW_MUST_USE;
 /* Lists and counts a step of a run as under way. */
 void dataflow_list_step(tow_dataflow_t *dataflow, step_run_t *step_run);
 void dataflow_end_step(step_run_t *step, tow_status_t take_status);
 /* Puts the results into the shard store, as values or with the run's error. */
-tow_status_t dataflow_put_results(tow_dataflow_t *dataflow, program_t *program,
-                                  run_t *run) TOW_MUST_USE;
+tow_status_t dataflow_put_results(tow_dataflow_t *dataflow, run_t *run)
+    TOW_MUST_USE;
 void dataflow_put_failed_results(tow_dataflow_t *dataflow,
-                                 const program_t *program,
+                                 const scratch_t *scratch,
                                  uint64_t first_result, tow_status_t cause);
-uint32_t dataflow_count_shards(const slot_t *slot);
-void dataflow_release_slots(program_t *program);
-/* Messages of other workers for this run that no transfer has taken are
- * stale. */
-void dataflow_grant_applied(tow_dataflow_t *dataflow, const program_t *program,
-                            uint64_t first_gang);
+/* Zero: no shards here, or no longer. */
+static inline uint32_t dataflow_count_shards(const slot_t *slot)
+{
+    return slot->object != NULL ? slot->object->shard_count : slot->count;
+}
 
 /* -- apply.c: applying a grant --------------------------------------------- */
 
 void dataflow_apply_init(tow_dataflow_t *dataflow);
-/* Applies as many steps as possible at once. */
-void dataflow_apply_begin(tow_dataflow_t *dataflow, program_t *program,
-                          run_t *run, const tow_run_grant_t *grant);
+/* Applies as many steps as possible at once; of a run in pieces, those of the
+ * piece that was added last. */
+void dataflow_apply_begin(tow_dataflow_t *dataflow, run_t *run,
+                          uint64_t first_gang);
 /* An event has happened that a blocked grant may wait for. */
 void dataflow_apply_soon(tow_dataflow_t *dataflow);
 /* The outputs of the step have buffers. */
-void dataflow_outputs_ready(tow_dataflow_t *dataflow, program_t *program,
+void dataflow_outputs_ready(tow_dataflow_t *dataflow, const run_t *run,
                             const step_t *step);
 
 /* -- host.c: host functions ------------------------------------------------ */
 
-tow_status_t dataflow_host_start(tow_dataflow_t *dataflow, program_t *program,
-                                 const step_t *step, step_run_t *step_run)
-    TOW_MUST_USE;
+tow_status_t dataflow_host_start(tow_dataflow_t *dataflow, const step_t *step,
+                                 step_run_t *step_run) TOW_MUST_USE;
 void dataflow_host_abort(step_run_t *step_run, tow_status_t cause);
 void dataflow_hosts_discard(tow_dataflow_t *dataflow);
 

@@ -123,9 +123,8 @@ static void end_run(tow_post_t *post)
     tow_status_t error = run->error;
     run->error = TOW_OK;
     free_run(run);
-    if (error == TOW_OK && dataflow->applying.run == step->owner &&
-        step->owner->error == TOW_OK)
-        dataflow_outputs_ready(dataflow, program, step->step);
+    if (error == TOW_OK && step->owner->error == TOW_OK)
+        dataflow_outputs_ready(dataflow, step->owner, step->step);
     dataflow_end_step(step, error);
     dataflow_program_unhold(program);
 }
@@ -200,7 +199,9 @@ static tow_status_t upload(host_shard_t *shard, size_t index, bool is_deferred)
     TOW_RETURN_IF_ERROR(
         tow_driver_upload(run->dataflow->options.driver, &output->upload));
     output->is_uploading = true;
-    step->results[shard->index * run->signature->result_count + index] =
+    dataflow_results(
+        run->step->owner->scratch,
+        step)[shard->index * run->signature->result_count + index] =
         output->upload.buffer;
     return TOW_OK;
 }
@@ -327,11 +328,11 @@ static tow_status_t make_output(host_shard_t *shard, size_t index)
     return is_regular(run, index) ? upload(shard, index, true) : TOW_OK;
 }
 
-static tow_status_t make_shard(host_run_t *run, uint32_t index,
-                               const program_t *program)
+static tow_status_t make_shard(host_run_t *run, uint32_t index)
 {
     host_shard_t *shard = &run->shards[index];
     const tow_lowered_step_t *lowered = run->step->step->lowered;
+    const scratch_t *scratch = run->step->owner->scratch;
     const tow_signature_t *signature = run->signature;
     tow_arena_t *arena = &run->arena;
     shard->run = run;
@@ -356,7 +357,7 @@ static tow_status_t make_shard(host_run_t *run, uint32_t index,
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     for (size_t i = 0; i < signature->argument_count; i++)
         TOW_RETURN_IF_ERROR(
-            note_input(shard, &program->slots[lowered->inputs[i]], i));
+            note_input(shard, &scratch->slots[lowered->inputs[i]], i));
     for (size_t i = 0; i < signature->result_count; i++)
         TOW_RETURN_IF_ERROR(make_output(shard, i));
     return TOW_OK;
@@ -381,33 +382,33 @@ static void borrow_inputs(host_shard_t *shard)
     }
 }
 
-static tow_status_t make_run(const program_t *program, const step_t *step,
-                             host_run_t *run)
+static tow_status_t make_run(const step_t *step, host_run_t *run)
 {
+    tow_buffer_t **results = dataflow_results(run->step->owner->scratch, step);
     const size_t result_count =
         (size_t)step->shard_count * step->lowered->output_count;
     run->shards =
         tow_arena_calloc(&run->arena, run->shard_count, sizeof(*run->shards));
     if (run->shards == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     for (size_t i = 0; i < result_count; i++)
-        step->results[i] = NULL;
+        results[i] = NULL;
     for (uint32_t i = 0; i < run->shard_count; i++) {
-        tow_status_t status = make_shard(run, i, program);
+        tow_status_t status = make_shard(run, i);
         if (status == TOW_OK) continue;
         for (uint32_t k = 0; k <= i; k++)
             if (run->shards[k].outputs != NULL)
                 discard_outputs(&run->shards[k], status);
         for (size_t k = 0; k < result_count; k++) {
-            if (step->results[k] != NULL) tow_buffer_release(step->results[k]);
-            step->results[k] = NULL;
+            if (results[k] != NULL) tow_buffer_release(results[k]);
+            results[k] = NULL;
         }
         return status;
     }
     return TOW_OK;
 }
 
-tow_status_t dataflow_host_start(tow_dataflow_t *dataflow, program_t *program,
-                                 const step_t *step, step_run_t *step_run)
+tow_status_t dataflow_host_start(tow_dataflow_t *dataflow, const step_t *step,
+                                 step_run_t *step_run)
 {
     host_run_t *run = tow_calloc(1, sizeof(*run));
     if (run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -418,7 +419,7 @@ tow_status_t dataflow_host_start(tow_dataflow_t *dataflow, program_t *program,
     run->shard_count = run->open_count = step->shard_count;
     tow_arena_init(&run->arena, 0);
     tow_list_append(&dataflow->host_runs, &run->in_dataflow);
-    tow_status_t status = make_run(program, step, run);
+    tow_status_t status = make_run(step, run);
     if (status != TOW_OK) {
         free_run(run);
         return status;

@@ -27,6 +27,7 @@ typedef struct fixture {
     tow_shard_store_t *shard_store;
     tow_dataflow_t *dataflow;
     size_t succeeded_count, failed_count, unblocked_count;
+    uint32_t progress_end;
     uint32_t failed_node;
     tow_code_t failed_code;
     char failed_text[256];
@@ -129,6 +130,8 @@ static void on_finished(void *context, const tow_finished_runs_t *finished)
     fixture_t *fixture = context;
     fixture->succeeded_count += finished->run_count;
     fixture->failed_count += finished->failure_count;
+    if (finished->progress_count > 0)
+        fixture->progress_end = finished->progress[0].step_end;
     if (finished->failure_count == 0) return;
     const tow_failed_run_t *failure = &finished->failures[0];
     fixture->failed_node = failure->node;
@@ -259,6 +262,69 @@ static void a_step_on_a_bounded_value_waits_for_its_size(void **state)
     fixture_close(&fixture);
 }
 
+static void grant_piece(fixture_t *fixture, uint64_t first_gang, uint32_t first,
+                        uint32_t end)
+{
+    const uint64_t argument = 1;
+    must(tow_dataflow_grant(fixture->dataflow,
+                            &(tow_run_grant_t){.run = 1,
+                                               .program = 201,
+                                               .arguments = &argument,
+                                               .argument_count = 1,
+                                               .first_result = 100,
+                                               .first_gang = first_gang - first,
+                                               .first_step = first,
+                                               .step_end = end}));
+}
+
+/* A piece that ends with the value does not block; others run meanwhile. */
+static void a_piece_ends_before_the_size_of_its_value_is_known(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open(&fixture);
+    add_chain(&fixture, 201, (uint64_t[]){SAME, FILTER, PAD, ADD}, 4, false);
+    add_chain(&fixture, 202, (uint64_t[]){ADD}, 1, false);
+    grant_piece(&fixture, 10, 0, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.progress_end, 1);
+    grant_piece(&fixture, 20, 1, 2);
+    assert_false(tow_dataflow_is_blocked(fixture.dataflow));
+    grant(&fixture, 2, 202);
+    run_idle(&fixture);
+    assert_int_equal(fixture.progress_end, 2);
+    assert_int_equal(fixture.succeeded_count, 1);
+    grant_piece(&fixture, 300, 2, 3);
+    assert_false(tow_dataflow_is_blocked(fixture.dataflow));
+    grant_piece(&fixture, 400, 3, 4);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 2);
+    assert_in_range(shape_of(&fixture, 101, 0)->dims[0], 0, BYTES);
+    assert_int_equal(shape_of(&fixture, 103, 0)->dims[0], BYTES);
+    fixture_close(&fixture);
+}
+
+/* Granted at once, a piece that needs the value waits for it. */
+static void a_piece_waits_for_the_size_of_an_earlier_one(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open(&fixture);
+    add_chain(&fixture, 201, (uint64_t[]){SAME, FILTER, PAD, ADD}, 4, false);
+    grant_piece(&fixture, 10, 0, 1);
+    run_idle(&fixture);
+    grant_piece(&fixture, 20, 1, 2);
+    grant_piece(&fixture, 30, 2, 3);
+    assert_true(tow_dataflow_is_blocked(fixture.dataflow));
+    tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "nobody wants it");
+    tow_dataflow_abort(fixture.dataflow, 1, cause);
+    tow_status_release(cause);
+    run_idle(&fixture);
+    assert_int_equal(fixture.failed_count, 1);
+    assert_int_equal(fixture.unblocked_count, 1);
+    fixture_close(&fixture);
+}
+
 static void expect_failure(uint64_t function, tow_code_t code, const char *part)
 {
     fixture_t fixture;
@@ -370,6 +436,8 @@ TOW_TEST_MAIN(
     cmocka_unit_test(
         a_host_function_of_fixed_sizes_is_enqueued_before_its_data),
     cmocka_unit_test(a_step_on_a_bounded_value_waits_for_its_size),
+    cmocka_unit_test(a_piece_ends_before_the_size_of_its_value_is_known),
+    cmocka_unit_test(a_piece_waits_for_the_size_of_an_earlier_one),
     cmocka_unit_test(a_function_that_fails_crashes_or_hangs_fails_its_run),
     cmocka_unit_test(an_abort_ends_a_waiting_run),
     cmocka_unit_test(clearing_discards_waiting_runs),

@@ -27,7 +27,8 @@ static void unbind(program_t *program)
     release_hosts(program);
     tow_arena_reset(&program->arena);
     program->steps = NULL;
-    program->slots = NULL;
+    program->scratch = (scratch_t){0};
+    program->result_count = 0;
     program->arguments = NULL;
     program->is_bound = false;
 }
@@ -36,6 +37,7 @@ static void unbind(program_t *program)
 void dataflow_program_discard(program_t *program)
 {
     release_hosts(program);
+    dataflow_scratches_free(program);
     tow_arena_deinit(&program->arena);
     tow_lowered_destroy(program->lowered);
     tow_free(program);
@@ -95,7 +97,7 @@ static tow_status_t check_inputs(program_t *program, const step_t *step,
 {
     const tow_lowered_step_t *lowered = step->lowered;
     for (size_t i = 0; i < lowered->input_count; i++) {
-        slot_t *slot = &program->slots[lowered->inputs[i]];
+        slot_t *slot = &program->scratch.slots[lowered->inputs[i]];
         if (lowered->inputs[i] < program->lowered->argument_count)
             slot->is_needed = true;
         else if (slot->count != shard_count)
@@ -147,36 +149,23 @@ static tow_status_t check_part(const tow_dataflow_t *dataflow,
 
 /* -- Layout ---------------------------------------------------------------- */
 
-/* Outputs always are where the driver writes them: in the results of their
- * step. */
-static void place_outputs(program_t *program, const step_t *step)
-{
-    const tow_lowered_step_t *lowered = step->lowered;
-    for (uint32_t i = 0; i < lowered->output_count; i++)
-        program->slots[lowered->first_output + i] = (slot_t){
-            .shards = step->results + i,
-            .stride = lowered->output_count,
-            .count = step->shard_count,
-        };
-}
-
 static bool lay_out_step(program_t *program, step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
     tow_arena_t *arena = &program->arena;
     /* One more of each: an allocation of 0 bytes returns NULL. */
-    step->results = tow_arena_calloc(
-        arena, (size_t)step->shard_count * lowered->output_count + 1,
-        sizeof(*step->results));
     step->kept = tow_arena_calloc(arena, lowered->non_donatable_count + 1,
                                   sizeof(*step->kept));
     step->kept_now = tow_arena_calloc(arena, lowered->input_count + 1,
                                       sizeof(*step->kept_now));
-    if (step->results == NULL || step->kept == NULL || step->kept_now == NULL)
-        return false;
+    if (step->kept == NULL || step->kept_now == NULL) return false;
     for (size_t i = 0; i < lowered->non_donatable_count; i++)
         step->kept[i] = lowered->non_donatable[i];
-    place_outputs(program, step);
+    step->first_result = program->result_count;
+    program->result_count += (size_t)step->shard_count * lowered->output_count;
+    for (uint32_t i = 0; i < lowered->output_count; i++)
+        program->scratch.slots[lowered->first_output + i].count =
+            step->shard_count;
     return true;
 }
 
@@ -250,10 +239,12 @@ static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
     size_t argument_count_max = 0;
     program->steps = tow_arena_calloc(&program->arena, lowered->step_count + 1,
                                       sizeof(*program->steps));
-    program->slots =
+    program->scratch.program = program;
+    program->scratch.slots =
         tow_arena_calloc(&program->arena, (size_t)lowered->slot_count + 1,
-                         sizeof(*program->slots));
-    if (program->steps == NULL || program->slots == NULL) return no_memory;
+                         sizeof(*program->scratch.slots));
+    if (program->steps == NULL || program->scratch.slots == NULL)
+        return no_memory;
     for (size_t i = 0; i < lowered->step_count; i++) {
         step_t *step = &program->steps[i];
         step->lowered = &lowered->steps[i];
@@ -265,7 +256,13 @@ static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
     }
     program->arguments = tow_arena_calloc(
         &program->arena, argument_count_max + 1, sizeof(*program->arguments));
-    return program->arguments != NULL ? TOW_OK : no_memory;
+    program->scratch.results =
+        tow_arena_calloc(&program->arena, program->result_count + 1,
+                         sizeof(*program->scratch.results));
+    if (program->arguments == NULL || program->scratch.results == NULL)
+        return no_memory;
+    dataflow_place_outputs(&program->scratch, program);
+    return TOW_OK;
 }
 
 tow_status_t dataflow_bind(tow_dataflow_t *dataflow, program_t *program)

@@ -2,7 +2,7 @@
  *
  * For a run of one step on d devices: one look-up of the program, one for each
  * argument and result, and 2 * d pointers moved for each value. Records come
- * from pools, arrays are the program's scratch. */
+ * from pools, arrays are the scratch of the program or of the run. */
 #include <inttypes.h>
 
 #include "base/assert.h"
@@ -52,13 +52,17 @@ static void TOW_COLD fail(tow_dataflow_t *dataflow, run_t *run, uint32_t node,
     run->error = take_cause;
     run->node = node;
     poison_results(dataflow, run);
-    if (dataflow->applying.run == run) dataflow_apply_soon(dataflow);
+    if (dataflow->applying.run == run)
+        dataflow_apply_soon(dataflow);
+    else if (run->scratch != NULL) /* It waits for its next piece. */
+        dataflow_end_values(dataflow, run);
 }
 
 void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
 {
     if (!tow_list_is_empty(&run->steps) || run->hold_count > 0) return;
     tow_map_remove(&dataflow->runs, run->key);
+    if (TOW_UNLIKELY(run->ranges != NULL)) dataflow_ranges_free(dataflow, run);
     if (run->error == TOW_OK)
         dataflow->stats.succeeded++;
     else
@@ -156,6 +160,7 @@ void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
     if (!tow_list_is_empty(head))
         node = TOW_CONTAINER_OF(head->next, step_run_t, in_owner)->node;
     fail(dataflow, run, node, tow_status_retain(cause));
+    dataflow_finish_run(dataflow, run); /* Between two pieces. */
 }
 
 void dataflow_fail_run(tow_dataflow_t *dataflow, run_t *run, uint32_t node,
@@ -237,6 +242,8 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
              dataflow_describe(dataflow, run, step->node, take_status));
     }
     tow_pool_give(&dataflow->step_pool, step);
+    if (TOW_UNLIKELY(run->ranges != NULL))
+        dataflow_range_progress(dataflow, run);
     dataflow_finish_run(dataflow, run);
 }
 
@@ -257,69 +264,10 @@ static void transfer_done(tow_transfer_t *transfer, tow_status_t take_status)
 static void transfer_sized(tow_transfer_t *transfer)
 {
     const step_run_t *step = TOW_CONTAINER_OF(transfer, step_run_t, transfer);
-    dataflow_outputs_ready(step->dataflow, step->program, step->step);
+    dataflow_outputs_ready(step->dataflow, step->owner, step->step);
 }
 
-/* -- Arguments ------------------------------------------------------------- */
-
-static uint32_t node_of_argument(const program_t *program, uint32_t slot)
-{
-    for (size_t i = 0; i < program->lowered->step_count; i++) {
-        const tow_lowered_step_t *step = &program->lowered->steps[i];
-        for (size_t k = 0; k < step->input_count; k++)
-            if (step->inputs[k] == slot) return step->node;
-    }
-    return 0;
-}
-
-static tow_status_t TOW_COLD missing_argument(const program_t *program,
-                                              const tow_run_grant_t *grant,
-                                              uint32_t index,
-                                              uint32_t *out_node)
-{
-    const tow_shard_store_object_t *object = program->slots[index].object;
-    *out_node = node_of_argument(program, index);
-    if (object != NULL) return tow_status_retain(object->error);
-    return TOW_ERROR(TOW_NOT_FOUND,
-                     "run %" PRIu64 ", node %u: argument %u, object %" PRIu64
-                     ", is not on this worker",
-                     tow_key_id(grant->run), *out_node, index,
-                     tow_key_id(grant->arguments[index]));
-}
-
-/* Fills the first slots. An argument that no step of ours needs may be another
- * worker's. */
-static tow_status_t find_arguments(tow_dataflow_t *dataflow, program_t *program,
-                                   const tow_run_grant_t *grant,
-                                   uint32_t *out_node)
-{
-    if (TOW_UNLIKELY(grant->argument_count != program->lowered->argument_count))
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "run %" PRIu64 " has %zu arguments, its program takes "
-                         "%u",
-                         tow_key_id(grant->run), grant->argument_count,
-                         program->lowered->argument_count);
-    tow_status_t status = TOW_OK;
-    for (uint32_t i = 0; i < grant->argument_count; i++) {
-        slot_t *slot = &program->slots[i];
-        tow_shard_store_object_t *object = tow_shard_store_find(
-            dataflow->options.shard_store, grant->arguments[i]);
-        slot->object = object;
-        slot->stride = 1;
-        slot->shards = object != NULL ? object->shards : NULL;
-        slot->is_pending = false;
-        const bool is_there = object != NULL && object->shard_count > 0;
-        if (TOW_UNLIKELY(!is_there && slot->is_needed && status == TOW_OK))
-            status = missing_argument(program, grant, i, out_node);
-    }
-    return status;
-}
-
-/* Zero: no shards here, or no longer. */
-uint32_t dataflow_count_shards(const slot_t *slot)
-{
-    return slot->object != NULL ? slot->object->shard_count : slot->count;
-}
+/* -- Inputs ---------------------------------------------------------------- */
 
 static tow_status_t TOW_COLD wrong_input(const step_t *step, size_t input,
                                          uint32_t count)
@@ -334,36 +282,43 @@ static tow_status_t TOW_COLD wrong_input(const step_t *step, size_t input,
                      step->shard_count);
 }
 
-static tow_status_t gather(const program_t *program, const step_t *step)
+static tow_status_t gather(const scratch_t *scratch, const step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
     const size_t device_count = step->shard_count;
     const size_t input_count = lowered->input_count;
     for (size_t i = 0; i < input_count; i++) {
-        const slot_t *slot = &program->slots[lowered->inputs[i]];
+        const slot_t *slot = &scratch->slots[lowered->inputs[i]];
         const uint32_t count = dataflow_count_shards(slot);
         if (TOW_UNLIKELY(count != device_count))
             return wrong_input(step, i, count);
-        tow_buffer_t **to = program->arguments + i;
+        tow_buffer_t **to = scratch->program->arguments + i;
         for (size_t d = 0; d < device_count; d++)
             to[d * input_count] = slot->shards[d * slot->stride];
     }
     return TOW_OK;
 }
 
+/* An argument that is not in the store any more may be a part of another
+ * object. */
+static bool has_other_users(const scratch_t *scratch, uint32_t slot)
+{
+    if (slot >= scratch->program->lowered->argument_count) return false;
+    const tow_shard_store_object_t *object = scratch->slots[slot].object;
+    return object == NULL || tow_shard_store_is_shared(object);
+}
+
 /* The inputs that the step must not destroy: those that lowering lists, and
  * arguments that other objects share. Returns their number. */
-static size_t keep_shared(const program_t *program, const step_t *step)
+static size_t keep_shared(const scratch_t *scratch, const step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
     size_t count = 0, next = 0;
     for (size_t i = 0; i < lowered->input_count; i++) {
-        const slot_t *slot = &program->slots[lowered->inputs[i]];
         const bool is_kept = next < lowered->non_donatable_count &&
                              lowered->non_donatable[next] == i;
         next += is_kept;
-        if (is_kept ||
-            (slot->object != NULL && tow_shard_store_is_shared(slot->object)))
+        if (is_kept || has_other_users(scratch, lowered->inputs[i]))
             step->kept_now[count++] = i;
     }
     return count;
@@ -371,48 +326,34 @@ static size_t keep_shared(const program_t *program, const step_t *step)
 
 /* -- Steps ----------------------------------------------------------------- */
 
-static void release_slot(slot_t *slot)
-{
-    if (!slot->is_owned) return;
-    slot->is_owned = false;
-    for (uint32_t d = 0; d < slot->count; d++) {
-        tow_buffer_t **shard = &slot->shards[d * slot->stride];
-        if (TOW_LIKELY(*shard != NULL)) tow_buffer_release(*shard);
-        *shard = NULL;
-    }
-    slot->is_pending = false;
-}
-
 /* The step is enqueued: inputs that it was the last to use are released. */
-static void settle_slots(tow_dataflow_t *dataflow, program_t *program,
+static void settle_slots(tow_dataflow_t *dataflow, const scratch_t *scratch,
                          const step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
     for (uint32_t i = 0; i < lowered->output_count; i++)
-        program->slots[lowered->first_output + i].is_owned = true;
+        scratch->slots[lowered->first_output + i].is_owned = true;
     for (size_t i = 0; i < lowered->freed_count; i++) {
-        slot_t *slot = &program->slots[lowered->freed[i]];
+        slot_t *slot = &scratch->slots[lowered->freed[i]];
         if (TOW_UNLIKELY(slot->is_pending))
             continue; /* Released when all of the run has started. */
-        if (slot->object == NULL)
-            release_slot(slot);
-        else /* An argument: the step consumes it. */
+        if (slot->object != NULL) /* An argument: the step consumes it. */
             tow_shard_store_fail(dataflow->options.shard_store, slot->object,
                                  dataflow->donated);
+        dataflow_release_slot(slot);
     }
 }
 
 /* Outputs without a buffer get one later. */
-static void note_pending(tow_dataflow_t *dataflow, program_t *program,
-                         const step_t *step)
+static void note_pending(scratch_t *scratch, const step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
     for (uint32_t i = 0; i < lowered->output_count; i++) {
-        slot_t *slot = &program->slots[lowered->first_output + i];
+        slot_t *slot = &scratch->slots[lowered->first_output + i];
         slot->is_pending = false;
         for (uint32_t d = 0; d < slot->count; d++)
             slot->is_pending |= slot->shards[d * slot->stride] == NULL;
-        dataflow->applying.pending_count += slot->is_pending;
+        scratch->pending_count += slot->is_pending;
     }
 }
 
@@ -421,11 +362,11 @@ static void note_pending(tow_dataflow_t *dataflow, program_t *program,
 static void has_begun(step_run_t *step_run)
 {
     tow_dataflow_t *dataflow = step_run->dataflow;
-    program_t *program = step_run->program;
-    program->hold_count++;
+    scratch_t *scratch = step_run->owner->scratch;
+    step_run->program->hold_count++;
     dataflow_list_step(dataflow, step_run);
-    note_pending(dataflow, program, step_run->step);
-    settle_slots(dataflow, program, step_run->step);
+    note_pending(scratch, step_run->step);
+    settle_slots(dataflow, scratch, step_run->step);
 }
 
 static bool may_run_inline(const tow_dataflow_t *dataflow,
@@ -439,12 +380,12 @@ static bool may_run_inline(const tow_dataflow_t *dataflow,
 }
 
 /* May the end of this step be reported late? Not that of the last step of a
- * run, which a client may wait for, unless many runs follow it. */
+ * grant, which a client or the scheduler may wait for, unless many runs follow
+ * it. */
 static bool may_coalesce(const tow_dataflow_t *dataflow,
                          const program_t *program, const step_t *step)
 {
-    const tow_lowered_t *lowered = program->lowered;
-    return step->lowered != &lowered->steps[lowered->step_count - 1] ||
+    return step != &program->steps[dataflow->applying.stop - 1] ||
            tow_map_count(&dataflow->runs) > TOW_DATAFLOW_PROMPT_RUN_COUNT;
 }
 
@@ -482,10 +423,12 @@ void dataflow_list_step(tow_dataflow_t *dataflow, step_run_t *step_run)
     dataflow->stats.step_count++;
 }
 
-static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
-                            const step_t *step, uint64_t gang_id, run_t *run)
+static tow_status_t enqueue(tow_dataflow_t *dataflow, run_t *run,
+                            const step_t *step, uint64_t gang_id)
 {
-    TOW_RETURN_IF_ERROR(gather(program, step));
+    scratch_t *scratch = run->scratch;
+    program_t *program = scratch->program;
+    TOW_RETURN_IF_ERROR(gather(scratch, step));
     step_run_t *step_run = tow_pool_take(&dataflow->step_pool);
     if (step_run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     *step_run = (step_run_t){
@@ -496,17 +439,19 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
                 .non_donatable_arguments = step->kept,
                 .non_donatable_argument_count =
                     step->lowered->non_donatable_count,
-                .results = step->results,
+                .results = dataflow_results(scratch, step),
                 .may_coalesce = may_coalesce(dataflow, program, step),
                 .failed = member_failed,
                 .done = step_done},
         .dataflow = dataflow,
         .owner = run,
         .node = step->lowered->node,
+        .index = step->lowered->index,
     };
     if (step->executable->signature.alias_count > 0) {
+        dataflow_scratch_unshare(scratch, step);
         step_run->run.non_donatable_arguments = step->kept_now;
-        step_run->run.non_donatable_argument_count = keep_shared(program, step);
+        step_run->run.non_donatable_argument_count = keep_shared(scratch, step);
     }
     if (dataflow->options.may_run_inline)
         watch(dataflow, program, step, step_run);
@@ -517,7 +462,7 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, program_t *program,
         return status;
     }
     dataflow_list_step(dataflow, step_run);
-    settle_slots(dataflow, program, step);
+    settle_slots(dataflow, scratch, step);
     return TOW_OK;
 }
 
@@ -557,9 +502,9 @@ static bool is_sized(const tow_lowered_step_t *lowered)
 
 /* Like a computation: started at once, ahead of its data, unless it is
  * sequential. */
-static tow_status_t begin_transfer(tow_dataflow_t *dataflow, program_t *program,
+static tow_status_t begin_transfer(tow_dataflow_t *dataflow, run_t *run,
                                    const step_t *step,
-                                   const tow_transfer_t *transfer, run_t *run)
+                                   const tow_transfer_t *transfer)
 {
     step_run_t *step_run = tow_pool_take(&dataflow->step_pool);
     if (step_run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -568,9 +513,10 @@ static tow_status_t begin_transfer(tow_dataflow_t *dataflow, program_t *program,
         .kind = STEP_TRANSFER,
         .dataflow = dataflow,
         .owner = run,
-        .program = program,
+        .program = run->scratch->program,
         .step = step,
         .node = step->lowered->node,
+        .index = step->lowered->index,
     };
     tow_status_t status =
         tow_transfer_start(dataflow->options.engine, &step_run->transfer);
@@ -582,13 +528,13 @@ static tow_status_t begin_transfer(tow_dataflow_t *dataflow, program_t *program,
     return TOW_OK;
 }
 
-static tow_status_t start_transfer(tow_dataflow_t *dataflow, program_t *program,
-                                   const step_t *step, uint64_t gang_id,
-                                   run_t *run)
+static tow_status_t start_transfer(tow_dataflow_t *dataflow, run_t *run,
+                                   const step_t *step, uint64_t gang_id)
 {
     const tow_lowered_step_t *lowered = step->lowered;
+    const scratch_t *scratch = run->scratch;
     const slot_t *source =
-        lowered->input_count > 0 ? &program->slots[lowered->inputs[0]] : NULL;
+        lowered->input_count > 0 ? &scratch->slots[lowered->inputs[0]] : NULL;
     const uint32_t count = source != NULL ? dataflow_count_shards(source) : 0;
     if (TOW_UNLIKELY(count != lowered->route->source_count))
         return wrong_source(step, count);
@@ -600,48 +546,48 @@ static tow_status_t start_transfer(tow_dataflow_t *dataflow, program_t *program,
         .gang = gang_id,
         .sources = source != NULL ? source->shards : NULL,
         .source_stride = source != NULL ? source->stride : 0,
-        .targets = step->results,
+        .targets = dataflow_results(scratch, step),
         .is_sized = is_sized(lowered),
         .sized = transfer_sized,
         .done = transfer_done};
-    return begin_transfer(dataflow, program, step, &transfer, run);
+    return begin_transfer(dataflow, run, step, &transfer);
 }
 
 /* Its values are ordered shard by shard, like those of a computation. */
-static tow_status_t start_collective(tow_dataflow_t *dataflow,
-                                     program_t *program, const step_t *step,
-                                     uint64_t gang_id, run_t *run)
+static tow_status_t start_collective(tow_dataflow_t *dataflow, run_t *run,
+                                     const step_t *step, uint64_t gang_id)
 {
     const tow_lowered_step_t *lowered = step->lowered;
-    TOW_RETURN_IF_ERROR(gather(program, step));
+    const scratch_t *scratch = run->scratch;
+    TOW_RETURN_IF_ERROR(gather(scratch, step));
     for (size_t i = 0; i < lowered->input_count; i++)
-        TOW_RETURN_IF_ERROR(check_sources(&program->slots[lowered->inputs[i]],
+        TOW_RETURN_IF_ERROR(check_sources(&scratch->slots[lowered->inputs[i]],
                                           &lowered->collective->tensors[i],
                                           step->shard_count));
     const tow_transfer_t transfer = {.part = lowered->collective,
                                      .gang = gang_id,
-                                     .sources = program->arguments,
+                                     .sources = scratch->program->arguments,
                                      .source_stride = lowered->input_count,
-                                     .targets = step->results,
+                                     .targets = dataflow_results(scratch, step),
                                      .done = transfer_done};
-    return begin_transfer(dataflow, program, step, &transfer, run);
+    return begin_transfer(dataflow, run, step, &transfer);
 }
 
 /* -- Host functions -------------------------------------------------------- */
 
-static tow_status_t start_host(tow_dataflow_t *dataflow, program_t *program,
-                               const step_t *step, run_t *run)
+static tow_status_t start_host(tow_dataflow_t *dataflow, run_t *run,
+                               const step_t *step)
 {
     step_run_t *step_run = tow_pool_take(&dataflow->step_pool);
     if (step_run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     *step_run = (step_run_t){.kind = STEP_HOST,
                              .dataflow = dataflow,
                              .owner = run,
-                             .program = program,
+                             .program = run->scratch->program,
                              .step = step,
-                             .node = step->lowered->node};
-    tow_status_t status =
-        dataflow_host_start(dataflow, program, step, step_run);
+                             .node = step->lowered->node,
+                             .index = step->lowered->index};
+    tow_status_t status = dataflow_host_start(dataflow, step, step_run);
     if (TOW_UNLIKELY(status != TOW_OK)) {
         tow_pool_give(&dataflow->step_pool, step_run);
         return status;
@@ -650,186 +596,13 @@ static tow_status_t start_host(tow_dataflow_t *dataflow, program_t *program,
     return TOW_OK;
 }
 
-tow_status_t dataflow_start_step(tow_dataflow_t *dataflow, program_t *program,
-                                 const step_t *step, uint64_t gang, run_t *run)
+tow_status_t dataflow_start_step(tow_dataflow_t *dataflow, run_t *run,
+                                 const step_t *step, uint64_t gang)
 {
     if (TOW_LIKELY(step->executable != NULL))
-        return enqueue(dataflow, program, step, gang, run);
-    if (step->host != NULL) return start_host(dataflow, program, step, run);
+        return enqueue(dataflow, run, step, gang);
+    if (step->host != NULL) return start_host(dataflow, run, step);
     if (step->lowered->collective != NULL)
-        return start_collective(dataflow, program, step, gang, run);
-    return start_transfer(dataflow, program, step, gang, run);
-}
-
-/* -- Results --------------------------------------------------------------- */
-
-/* One reference of each shard for the shard store. */
-static void hold_shards(slot_t *slot, uint32_t count)
-{
-    if (slot->is_owned) {
-        slot->is_owned = false; /* The slot's own references pass on. */
-        return;
-    }
-    for (uint32_t d = 0; d < count; d++)
-        tow_buffer_retain(slot->shards[d * slot->stride]);
-}
-
-static tow_status_t put_result(tow_dataflow_t *dataflow, slot_t *slot,
-                               uint64_t key)
-{
-    tow_shard_store_t *shard_store = dataflow->options.shard_store;
-    const uint32_t count = dataflow_count_shards(slot);
-    if (TOW_UNLIKELY(count == 0)) {
-        /* Another worker's; or an argument, passed through, that failed. */
-        if (slot->object == NULL) return TOW_OK;
-        return tow_shard_store_put_failed(shard_store, key,
-                                          slot->object->error);
-    }
-    hold_shards(slot, count);
-    tow_shard_list_t shards = {
-        .first = slot->shards, .stride = slot->stride, .count = count};
-    tow_status_t status = tow_shard_store_put(shard_store, key, &shards);
-    if (TOW_UNLIKELY(status != TOW_OK))
-        for (uint32_t d = 0; d < count; d++)
-            tow_buffer_release(slot->shards[d * slot->stride]);
-    return status;
-}
-
-tow_status_t dataflow_put_results(tow_dataflow_t *dataflow, program_t *program,
-                                  run_t *run)
-{
-    const tow_lowered_t *lowered = program->lowered;
-    for (size_t i = 0; i < lowered->result_count; i++) {
-        TOW_RETURN_IF_ERROR(put_result(dataflow,
-                                       &program->slots[lowered->results[i]],
-                                       run->first_result + i));
-        run->result_count =
-            (uint32_t)i + 1; /* Results so far are poisoned if the run fails. */
-    }
-    return TOW_OK;
-}
-
-/* The run did not get that far: adds failed objects for its results on this
- * worker. */
-void dataflow_put_failed_results(tow_dataflow_t *dataflow,
-                                 const program_t *program,
-                                 uint64_t first_result, tow_status_t cause)
-{
-    const tow_lowered_t *lowered = program->lowered;
-    for (size_t i = 0; i < lowered->result_count; i++) {
-        const slot_t *slot = &program->slots[lowered->results[i]];
-        if (slot->count == 0 && slot->object == NULL) continue;
-        tow_status_t status = tow_shard_store_put_failed(
-            dataflow->options.shard_store, first_result + i, cause);
-        tow_status_ignore(status, "a user of it gets NOT_FOUND");
-    }
-}
-
-void dataflow_release_slots(program_t *program)
-{
-    for (uint32_t i = program->lowered->argument_count;
-         i < program->lowered->slot_count; i++)
-        release_slot(&program->slots[i]);
-}
-
-/* -- Grants ---------------------------------------------------------------- */
-
-/* Reserves space to report every run under way, and one more. */
-static bool reserve_reports(tow_dataflow_t *dataflow)
-{
-    const size_t more = tow_map_count(&dataflow->runs) + 1;
-    return tow_vec_reserve(&dataflow->finished,
-                           dataflow->finished.count + more) &&
-           tow_vec_reserve(&dataflow->failures,
-                           dataflow->failures.count + more);
-}
-
-static tow_status_t find_program(tow_dataflow_t *dataflow,
-                                 const tow_run_grant_t *grant,
-                                 program_t **out_program)
-{
-    program_t *program = tow_map_find(&dataflow->programs, grant->program);
-    if (TOW_UNLIKELY(program == NULL))
-        return TOW_ERROR(TOW_NOT_FOUND,
-                         "run %" PRIu64 ": program %" PRIu64
-                         " is not loaded here",
-                         tow_key_id(grant->run), tow_key_id(grant->program));
-    if (TOW_UNLIKELY(!program->is_bound))
-        TOW_RETURN_IF_ERROR(dataflow_bind(dataflow, program));
-    *out_program = program;
-    const size_t step_count_max = dataflow->options.step_count_max;
-    if (TOW_LIKELY(dataflow->stats.step_count + program->lowered->step_count <=
-                   step_count_max))
-        return TOW_OK;
-    return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                     "run %" PRIu64 ": %zu steps are queued on this worker, "
-                     "and its limit is %zu",
-                     tow_key_id(grant->run), dataflow->stats.step_count,
-                     step_count_max);
-}
-
-static tow_status_t begin_run(tow_dataflow_t *dataflow,
-                              const tow_run_grant_t *grant, run_t **out_run)
-{
-    run_t *run = tow_pool_take(&dataflow->run_pool);
-    if (TOW_UNLIKELY(run == NULL))
-        return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
-                         "run %" PRIu64 ": %zu runs are under way on this "
-                         "worker, which is its limit",
-                         tow_key_id(grant->run),
-                         tow_map_count(&dataflow->runs));
-    if (TOW_UNLIKELY(!tow_map_put(&dataflow->runs, grant->run, run))) {
-        tow_pool_give(&dataflow->run_pool, run);
-        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    }
-    *run = (run_t){.key = grant->run,
-                   .program_key = grant->program,
-                   .first_result = grant->first_result};
-    tow_list_init(&run->steps);
-    *out_run = run;
-    return TOW_OK;
-}
-
-/* Messages of other workers for this run that no transfer has taken are
- * stale. */
-void dataflow_grant_applied(tow_dataflow_t *dataflow, const program_t *program,
-                            uint64_t first_gang)
-{
-    const uint32_t count = program->lowered->step_count_all;
-    if (dataflow->options.engine != NULL && count > 0)
-        tow_transfer_engine_granted(dataflow->options.engine,
-                                    first_gang + count - 1);
-}
-
-tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
-                                const tow_run_grant_t *grant)
-{
-    TOW_TRACE("dataflow.grant");
-    TOW_ASSERT(!tow_dataflow_is_blocked(dataflow));
-    if (TOW_UNLIKELY(tow_map_find(&dataflow->runs, grant->run) != NULL))
-        return TOW_ERROR(TOW_ALREADY_EXISTS,
-                         "run %" PRIu64 " is granted a second time",
-                         grant->run);
-    if (TOW_UNLIKELY(!reserve_reports(dataflow)))
-        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    dataflow->stats.granted++;
-    program_t *program = NULL;
-    run_t *run = NULL;
-    uint32_t node = 0;
-    tow_status_t status = find_program(dataflow, grant, &program);
-    if (status == TOW_OK)
-        status = find_arguments(dataflow, program, grant, &node);
-    if (status == TOW_OK) status = begin_run(dataflow, grant, &run);
-    if (TOW_LIKELY(status == TOW_OK)) {
-        dataflow_apply_begin(dataflow, program, run, grant);
-        return TOW_OK;
-    }
-    if (program != NULL) {
-        dataflow_put_failed_results(dataflow, program, grant->first_result,
-                                    status);
-        dataflow_grant_applied(dataflow, program, grant->first_gang);
-    }
-    dataflow->stats.failed++;
-    dataflow_report(dataflow, grant->run, node, status);
-    return TOW_OK;
+        return start_collective(dataflow, run, step, gang);
+    return start_transfer(dataflow, run, step, gang);
 }

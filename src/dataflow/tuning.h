@@ -11,6 +11,10 @@
 /* Their steps. Two of the largest programs: one that runs, one behind it. About
  * 200 bytes each. */
 #define TOW_DATAFLOW_STEP_COUNT_MAX (2u * TOW_NODES_MAX)
+/* Tables of values that a program keeps for its next runs in pieces: about as
+ * many of them as a scheduler lets run at once. 48 bytes a value, 8 for each of
+ * its shards. */
+#define TOW_DATAFLOW_SPARE_SCRATCH_COUNT 4u
 /* Programs and executables that the controller may load here. */
 #define TOW_DATAFLOW_PROGRAM_COUNT_MAX    65536u
 #define TOW_DATAFLOW_EXECUTABLE_COUNT_MAX 65536u

@@ -107,8 +107,20 @@ tow_status_t worker_take_grant(tow_worker_t *worker,
         .argument_count = message->n_arguments,
         .first_result = message->first_result,
         .first_gang = message->first_gang,
+        .first_step = message->first_step,
+        .step_end = message->step_end,
     };
     return tow_dataflow_grant(worker->dataflow, &grant);
+}
+
+/* From the controller itself: it gets the reports, even if a relay forwarded
+ * earlier pieces. */
+static tow_status_t take_direct_grant(tow_worker_t *worker,
+                                      const tow_msg_grant_t *message)
+{
+    if (TOW_UNLIKELY(message->first_step > 0))
+        worker_relay_direct(worker, message->run);
+    return worker_take_grant(worker, message);
 }
 
 static tow_status_t take_abort(tow_worker_t *worker,
@@ -154,40 +166,73 @@ static size_t at_most(size_t count, size_t limit)
     return count < limit ? count : limit;
 }
 
-static void send_done(tow_worker_t *worker, const uint64_t *runs, size_t count)
+/* In the worker's arena. False: no memory. */
+static bool fill_progress(tow_worker_t *worker,
+                          const tow_run_progress_t *progress, size_t count,
+                          tow_msg_done_t *done)
 {
-    for (size_t at = 0; at < count;) {
+    tow_arena_reset(&worker->arena);
+    done->progress_runs =
+        tow_arena_alloc(&worker->arena, count * sizeof(uint64_t));
+    done->progress_ends =
+        tow_arena_alloc(&worker->arena, count * sizeof(uint32_t));
+    if (done->progress_runs == NULL || done->progress_ends == NULL)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        done->progress_runs[i] = progress[i].run;
+        done->progress_ends[i] = progress[i].step_end;
+    }
+    done->n_progress_runs = done->n_progress_ends = count;
+    return true;
+}
+
+static bool send_done(tow_worker_t *worker, const tow_finished_runs_t *finished)
+{
+    for (size_t at = 0, next = 0;
+         at < finished->run_count || next < finished->progress_count;) {
+        const size_t count =
+            at_most(finished->progress_count - next, TOW_BATCH_MAX);
         tow_msg_done_t done = TOW_MSG_DONE_INIT;
-        done.runs = (uint64_t *)runs + at;
-        done.n_runs = at_most(count - at, TOW_BATCH_MAX);
+        done.n_runs = at_most(finished->run_count - at, TOW_BATCH_MAX);
+        if (done.n_runs > 0) done.runs = (uint64_t *)finished->runs + at;
+        if (count > 0 &&
+            !fill_progress(worker, finished->progress + next, count, &done))
+            return false;
         worker_send(worker, TOW_MESSAGE_DONE, &done.base);
         at += done.n_runs;
+        next += count;
     }
+    return true;
 }
 
 /* Relayed runs are reported to their relays. */
-static void send_done_apart(tow_worker_t *worker,
+static bool send_done_apart(tow_worker_t *worker,
                             const tow_finished_runs_t *finished)
 {
+    tow_finished_runs_t rest;
     uint64_t *runs = tow_malloc((finished->run_count + 1) * sizeof(*runs));
-    if (runs == NULL) {
-        worker_end_session_soon(worker,
-                                tow_status_bare(TOW_RESOURCE_EXHAUSTED));
-        return;
+    tow_run_progress_t *progress =
+        tow_malloc((finished->progress_count + 1) * sizeof(*progress));
+    bool is_sent = runs != NULL && progress != NULL;
+    if (is_sent) {
+        worker_relay_report(worker, finished, &rest, runs, progress);
+        is_sent = send_done(worker, &rest);
     }
-    const size_t count = worker_relay_report(worker, finished, runs);
-    send_done(worker, runs, count);
     tow_free(runs);
+    tow_free(progress);
+    return is_sent;
 }
 
 /* Usually one message, and two when a run failed. */
 void worker_report_finished(void *context, const tow_finished_runs_t *finished)
 {
     tow_worker_t *worker = context;
-    if (TOW_LIKELY(tow_map_count(&worker->relay.routes) == 0))
-        send_done(worker, finished->runs, finished->run_count);
-    else
-        send_done_apart(worker, finished);
+    const bool is_sent = TOW_LIKELY(tow_map_count(&worker->relay.routes) == 0)
+                             ? send_done(worker, finished)
+                             : send_done_apart(worker, finished);
+    if (TOW_UNLIKELY(!is_sent))
+        worker_end_session_soon(worker,
+                                tow_status_bare(TOW_RESOURCE_EXHAUSTED));
     for (size_t at = 0; at < finished->failure_count;) {
         const size_t count =
             at_most(finished->failure_count - at, TOW_WORKER_FAILURES_PER_DONE);
@@ -306,7 +351,7 @@ static tow_status_t handle(tow_worker_t *worker, uint32_t type,
 {
     switch (type) {
     case TOW_MESSAGE_GRANT:
-        return worker_take_grant(worker, (const tow_msg_grant_t *)body);
+        return take_direct_grant(worker, (const tow_msg_grant_t *)body);
     case TOW_MESSAGE_RELEASE:
         return take_release(worker, (const tow_msg_release_t *)body);
     case TOW_MESSAGE_SHARD_PUT:

@@ -1,4 +1,5 @@
-/* Grants that other workers relay, and reports that they combine.
+/* Grants that other workers relay. Reports that a relay combines are in
+ * relay_batch.c.
  *
  * The controller's messages to a worker are numbered, and applied in that
  * order. Most arrive from the controller itself, in order, and are only
@@ -14,7 +15,7 @@
  * reported, or, some time after the first, those that have. A worker that loses
  * the connection to another tells the controller, which sends unreported grants
  * again; a grant that has arrived before is not applied twice, and a finished
- * run is reported again, to the controller itself. */
+ * run, or the progress of one, is reported again, to the controller itself. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -36,16 +37,6 @@ typedef struct passed {
     uint8_t bytes[]; /* a Grant */
 } passed_t;
 
-/* A run that was passed on, until all members have reported. */
-typedef struct batch {
-    tow_list_t in_open;
-    uint64_t run;
-    int64_t until_ns; /* 0: no report yet */
-    uint32_t process_count, reported_count;
-    bool *has_reported;
-    uint32_t processes[]; /* the first is our own */
-} report_batch_t;
-
 /* The process to report a run to, as a value of a map. */
 static char to_controller;
 
@@ -61,13 +52,11 @@ static uint32_t route_process(const void *route)
 
 /* -- Opening and closing --------------------------------------------------- */
 
-static void on_batch_timer(tow_timer_t *timer);
-
 void worker_relay_open(tow_worker_t *worker)
 {
     relay_t *relay = &worker->relay;
     relay->direct_next = 1;
-    relay->timer.fire = on_batch_timer;
+    relay->timer.fire = worker_batch_timer;
     tow_list_init(&relay->held);
     tow_list_init(&relay->open_batches);
 }
@@ -159,11 +148,20 @@ tow_status_t worker_relay_hold(tow_worker_t *worker,
     return TOW_OK;
 }
 
+/* A later piece of a run that has ended here is never reported. */
+static bool will_be_reported(const tow_worker_t *worker,
+                             const tow_msg_grant_t *grant)
+{
+    return grant->first_step == 0 ||
+           tow_dataflow_has_run(worker->dataflow, grant->run);
+}
+
 static tow_status_t apply(tow_worker_t *worker, const tow_msg_grant_t *grant,
                           void *route)
 {
     worker->relay.applied++;
-    if (!tow_map_put(&worker->relay.routes, grant->run, route))
+    if (will_be_reported(worker, grant) &&
+        !tow_map_put(&worker->relay.routes, grant->run, route))
         return no_memory();
     return worker_take_grant(worker, grant);
 }
@@ -306,6 +304,18 @@ static void report_to_controller(tow_worker_t *worker, uint64_t run)
     worker_send(worker, TOW_MESSAGE_DONE, &done.base);
 }
 
+/* What the relay was told may be lost. */
+static void report_progress_again(tow_worker_t *worker, uint64_t run)
+{
+    tow_msg_done_t done = TOW_MSG_DONE_INIT;
+    uint32_t end = tow_dataflow_progress(worker->dataflow, run);
+    if (end == 0) return;
+    done.progress_runs = &run;
+    done.progress_ends = &end;
+    done.n_progress_runs = done.n_progress_ends = 1;
+    worker_send(worker, TOW_MESSAGE_DONE, &done.base);
+}
+
 tow_status_t worker_relay_resend(tow_worker_t *worker,
                                  const tow_msg_forwarded_grant_t *message)
 {
@@ -324,29 +334,9 @@ tow_status_t worker_relay_resend(tow_worker_t *worker,
         report_to_controller(worker, run); /* Unless it knows of the failure. */
         return TOW_OK;
     }
+    report_progress_again(worker, run);
     return tow_map_put(&relay->routes, run, &to_controller) ? TOW_OK
                                                             : no_memory();
-}
-
-static tow_status_t start_batch(tow_worker_t *worker,
-                                const tow_msg_relay_grant_t *message)
-{
-    const size_t count = message->n_processes + 1;
-    report_batch_t *batch =
-        tow_calloc(1, sizeof(*batch) + count * (sizeof(uint32_t) + 1));
-    if (batch == NULL) return no_memory();
-    batch->run = message->grant->run;
-    batch->process_count = (uint32_t)count;
-    batch->has_reported = (bool *)(batch->processes + count);
-    batch->processes[0] = worker->options.process;
-    memcpy(batch->processes + 1, message->processes,
-           message->n_processes * sizeof(uint32_t));
-    tow_list_init(&batch->in_open);
-    if (tow_map_find(&worker->relay.batches, batch->run) == NULL &&
-        tow_map_put(&worker->relay.batches, batch->run, batch))
-        return TOW_OK;
-    tow_free(batch);
-    return no_memory();
 }
 
 tow_status_t worker_relay_grant(tow_worker_t *worker,
@@ -357,7 +347,8 @@ tow_status_t worker_relay_grant(tow_worker_t *worker,
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "%zu processes and %zu numbers, or no grant",
                          message->n_processes, message->n_numbers);
-    TOW_RETURN_IF_ERROR(start_batch(worker, message));
+    const bool is_known = will_be_reported(worker, message->grant);
+    if (is_known) TOW_RETURN_IF_ERROR(worker_batch_start(worker, message));
     tow_msg_forwarded_grant_t passed = TOW_MSG_FORWARDED_GRANT_INIT;
     passed.grant = message->grant;
     for (size_t i = 0; i < message->n_processes; i++) {
@@ -367,141 +358,72 @@ tow_status_t worker_relay_grant(tow_worker_t *worker,
         (void)worker_peer_send(worker, message->processes[i],
                                TOW_MESSAGE_FORWARDED_GRANT, &passed.base);
     }
-    if (!tow_map_put(&worker->relay.routes, message->grant->run,
-                     route_to(worker->options.process)))
+    if (is_known && !tow_map_put(&worker->relay.routes, message->grant->run,
+                                 route_to(worker->options.process)))
         return no_memory();
     return worker_take_grant(worker, message->grant);
 }
 
-/* -- Reports --------------------------------------------------------------- */
-
-static void free_batch(tow_worker_t *worker, report_batch_t *batch)
-{
-    tow_list_remove(&batch->in_open);
-    tow_map_remove(&worker->relay.batches, batch->run);
-    tow_free(batch);
-}
-
-static void send_parts(tow_worker_t *worker, uint64_t *runs,
-                       uint32_t *processes, size_t count)
-{
-    if (count == 0) return;
-    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
-    done.part_runs = runs;
-    done.part_processes = processes;
-    done.n_part_runs = done.n_part_processes = count;
-    worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
-}
-
-static void send_batch(tow_worker_t *worker, const report_batch_t *batch)
-{
-    uint64_t runs[TOW_RELAY_FANOUT_MAX + 1];
-    uint32_t processes[TOW_RELAY_FANOUT_MAX + 1];
-    size_t count = 0;
-    for (size_t i = 0; i < batch->process_count; i++) {
-        if (!batch->has_reported[i]) continue;
-        runs[count] = batch->run;
-        processes[count++] = batch->processes[i];
-    }
-    send_parts(worker, runs, processes, count);
-}
-
-static void send_whole(tow_worker_t *worker, uint64_t run)
-{
-    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
-    done.runs = &run;
-    done.n_runs = 1;
-    worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
-}
-
-static void wait_for_others(tow_worker_t *worker, report_batch_t *batch)
-{
-    relay_t *relay = &worker->relay;
-    if (batch->until_ns != 0) return;
-    batch->until_ns = tow_env_now_ns(worker->env) + TOW_WORKER_REPORT_BATCH_NS;
-    tow_list_append(&relay->open_batches, &batch->in_open);
-    if (!tow_timer_is_armed(&relay->timer))
-        tow_env_timer_start(worker->env, &relay->timer, batch->until_ns);
-}
-
-static void on_batch_timer(tow_timer_t *timer)
-{
-    tow_worker_t *worker = TOW_CONTAINER_OF(timer, tow_worker_t, relay.timer);
-    relay_t *relay = &worker->relay;
-    const int64_t now_ns = tow_env_now_ns(worker->env);
-    while (!tow_list_is_empty(&relay->open_batches)) {
-        report_batch_t *batch =
-            TOW_CONTAINER_OF(relay->open_batches.next, report_batch_t, in_open);
-        if (batch->until_ns > now_ns) {
-            tow_env_timer_start(worker->env, timer, batch->until_ns);
-            return;
-        }
-        send_batch(worker, batch);
-        free_batch(worker, batch);
-    }
-}
-
-static void note_report(tow_worker_t *worker, uint64_t run, uint32_t process)
-{
-    report_batch_t *batch = tow_map_find(&worker->relay.batches, run);
-    if (batch == NULL) { /* It arrived after the batch was sent. */
-        send_parts(worker, &run, &process, 1);
-        return;
-    }
-    size_t index = 0;
-    while (index < batch->process_count && batch->processes[index] != process)
-        index++;
-    if (index == batch->process_count || batch->has_reported[index]) return;
-    batch->has_reported[index] = true;
-    if (++batch->reported_count < batch->process_count) {
-        wait_for_others(worker, batch);
-        return;
-    }
-    send_whole(worker, run);
-    free_batch(worker, batch);
-}
-
-tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
-                                      const tow_msg_forwarded_done_t *message)
-{
-    if (!worker_is_joined(worker)) return TOW_OK;
-    for (size_t i = 0; i < message->n_runs; i++)
-        note_report(worker, message->runs[i], process);
-    return TOW_OK;
-}
-
-/* Our own failure goes to the controller; the others may not report any
- * more. */
-static void note_failure(tow_worker_t *worker, uint64_t run)
+void worker_relay_direct(tow_worker_t *worker, uint64_t run)
 {
     tow_map_remove(&worker->relay.routes, run);
-    report_batch_t *batch = tow_map_find(&worker->relay.batches, run);
-    if (batch != NULL) wait_for_others(worker, batch);
 }
 
-size_t worker_relay_report(tow_worker_t *worker,
-                           const tow_finished_runs_t *finished,
-                           uint64_t *out_runs)
+/* -- Reports --------------------------------------------------------------- */
+
+/* To the relay, or to our own batch. False: to the controller. */
+static bool report_run(tow_worker_t *worker, uint64_t run)
 {
-    size_t direct_count = 0;
-    for (size_t i = 0; i < finished->run_count; i++) {
-        uint64_t run = finished->runs[i];
-        const void *route = tow_map_remove(&worker->relay.routes, run);
-        if (route == NULL || route == &to_controller) {
-            out_runs[direct_count++] = run;
-        } else if (route_process(route) == worker->options.process) {
-            note_report(worker, run, worker->options.process);
-        } else {
-            tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
-            done.runs = &run;
-            done.n_runs = 1;
-            (void)worker_peer_send(worker, route_process(route),
-                                   TOW_MESSAGE_FORWARDED_DONE, &done.base);
-        }
+    const void *route = tow_map_remove(&worker->relay.routes, run);
+    if (route == NULL || route == &to_controller) return false;
+    if (route_process(route) == worker->options.process) {
+        worker_batch_report(worker, run, worker->options.process);
+        return true;
     }
-    for (size_t i = 0; i < finished->failure_count; i++)
-        note_failure(worker, finished->failures[i].run);
-    return direct_count;
+    tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
+    done.runs = &run;
+    done.n_runs = 1;
+    (void)worker_peer_send(worker, route_process(route),
+                           TOW_MESSAGE_FORWARDED_DONE, &done.base);
+    return true;
+}
+
+static bool report_progress(tow_worker_t *worker,
+                            const tow_run_progress_t *progress)
+{
+    const void *route = tow_map_find(&worker->relay.routes, progress->run);
+    if (route == NULL || route == &to_controller) return false;
+    if (route_process(route) == worker->options.process) {
+        worker_batch_progress(worker, progress, worker->options.process);
+        return true;
+    }
+    tow_run_progress_t copy = *progress;
+    tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
+    done.progress_runs = &copy.run;
+    done.progress_ends = &copy.step_end;
+    done.n_progress_runs = done.n_progress_ends = 1;
+    (void)worker_peer_send(worker, route_process(route),
+                           TOW_MESSAGE_FORWARDED_DONE, &done.base);
+    return true;
+}
+
+void worker_relay_report(tow_worker_t *worker,
+                         const tow_finished_runs_t *finished,
+                         tow_finished_runs_t *rest, uint64_t *runs,
+                         tow_run_progress_t *progress)
+{
+    *rest = (tow_finished_runs_t){.runs = runs, .progress = progress};
+    for (size_t i = 0; i < finished->run_count; i++)
+        if (!report_run(worker, finished->runs[i]))
+            runs[rest->run_count++] = finished->runs[i];
+    for (size_t i = 0; i < finished->progress_count; i++)
+        if (!report_progress(worker, &finished->progress[i]))
+            progress[rest->progress_count++] = finished->progress[i];
+    /* Our own failure goes to the controller. */
+    for (size_t i = 0; i < finished->failure_count; i++) {
+        tow_map_remove(&worker->relay.routes, finished->failures[i].run);
+        worker_batch_failed(worker, finished->failures[i].run);
+    }
 }
 
 /* -- Disconnected peers ---------------------------------------------------- */
@@ -512,6 +434,7 @@ void worker_relay_on_peer_disconnect(tow_worker_t *worker, uint32_t process)
     tow_msg_relay_disconnected_t lost = TOW_MSG_RELAY_DISCONNECTED_INIT;
     lost.process = process;
     worker_send(worker, TOW_MESSAGE_RELAY_DISCONNECTED, &lost.base);
+    worker_batches_on_disconnect(worker, process);
 }
 
 /* -- Invariants ------------------------------------------------------------ */
@@ -533,27 +456,6 @@ static tow_status_t check_held(const relay_t *relay)
     return TOW_OK;
 }
 
-static tow_status_t check_batches(const relay_t *relay)
-{
-    size_t begun_count = 0, cursor = 0;
-    uint64_t run;
-    void *value;
-    while (tow_map_next(&relay->batches, &cursor, &run, &value)) {
-        const report_batch_t *batch = value;
-        uint32_t reported_count = 0;
-        for (uint32_t i = 0; i < batch->process_count; i++)
-            reported_count += batch->has_reported[i];
-        TOW_INVARIANT(batch->run == run);
-        TOW_INVARIANT(reported_count == batch->reported_count);
-        TOW_INVARIANT(reported_count < batch->process_count);
-        TOW_INVARIANT(reported_count == 0 || batch->until_ns != 0);
-        begun_count += batch->until_ns != 0;
-    }
-    TOW_INVARIANT(tow_list_length(&relay->open_batches) == begun_count);
-    TOW_INVARIANT(begun_count == 0 || tow_timer_is_armed(&relay->timer));
-    return TOW_OK;
-}
-
 tow_status_t worker_relay_check(const tow_worker_t *worker)
 {
     const relay_t *relay = &worker->relay;
@@ -561,7 +463,7 @@ tow_status_t worker_relay_check(const tow_worker_t *worker)
     uint64_t number;
     void *value;
     TOW_RETURN_IF_ERROR(check_held(relay));
-    TOW_RETURN_IF_ERROR(check_batches(relay));
+    TOW_RETURN_IF_ERROR(worker_batches_check(worker));
     while (tow_map_next(&relay->passed, &cursor, &number, &value))
         TOW_INVARIANT(number > relay->applied);
     TOW_INVARIANT(tow_map_count(&relay->passed) <= TOW_WORKER_PASSED_COUNT_MAX);

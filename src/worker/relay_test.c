@@ -6,9 +6,10 @@
 
 #define ADD         101
 #define RUN_ADD     201
+#define RUN_CHAIN   202
 #define OTHER       2 /* the process of the other worker */
 #define SPAN        (SECOND / 10)
-#define LAST_NUMBER 4 /* of the last message that relay_fixture_open sends */
+#define LAST_NUMBER 5 /* of the last message that relay_fixture_open sends */
 
 static const uint8_t sixteen[16] = "0123456789abcde";
 static const char add_text[] = "towpath-cost 1\n"
@@ -29,6 +30,7 @@ typedef struct relay {
     size_t grant_count;
     uint64_t done_runs[RECEIVED_MAX];
     size_t done_count;
+    uint32_t progress_end; /* the last that it was told */
 } relay_fixture_t;
 
 /* -- The other worker ------------------------------------------------------ */
@@ -87,6 +89,8 @@ static void other_message(void *context, tow_session_t *session,
             (const tow_msg_forwarded_done_t *)body;
         for (size_t i = 0; i < done->n_runs; i++)
             relay->done_runs[relay->done_count++] = done->runs[i];
+        if (done->n_progress_ends > 0)
+            relay->progress_end = done->progress_ends[0];
     }
     tow_arena_deinit(&arena);
 }
@@ -169,6 +173,7 @@ static void relay_fixture_open(relay_fixture_t *relay)
     worker_fixture_join(fixture, (tow_worker_limits_t){0});
     worker_fixture_send_load(fixture, ADD, add_text);
     worker_fixture_send_program(fixture, RUN_ADD, ADD);
+    worker_fixture_send_chain(fixture, RUN_CHAIN, ADD);
     worker_fixture_send_put(fixture, 1, 16, sixteen, 16);
     introduce_other(relay);
     other_open(relay);
@@ -205,6 +210,44 @@ static tow_msg_grant_t grant_of(uint64_t run, uint64_t *argument)
     grant.first_result = 1000 * run;
     grant.first_gang = 10 * run;
     return grant;
+}
+
+/* A piece of a run of three steps, which has the gangs 10 * run + step. */
+static tow_msg_grant_t piece_of(uint64_t run, uint32_t first, uint32_t end,
+                                uint64_t *argument)
+{
+    tow_msg_grant_t grant = grant_of(run, argument);
+    grant.program = RUN_CHAIN;
+    grant.first_step = first;
+    grant.step_end = end;
+    return grant;
+}
+
+static void send_piece_to_relay(relay_fixture_t *relay, uint64_t run,
+                                uint32_t first, uint32_t end)
+{
+    uint64_t argument = 1, number = 100 + run + first;
+    uint32_t process = OTHER;
+    tow_msg_grant_t grant = piece_of(run, first, end, &argument);
+    tow_msg_relay_grant_t message = TOW_MSG_RELAY_GRANT_INIT;
+    message.grant = &grant;
+    message.processes = &process;
+    message.numbers = &number;
+    message.n_processes = message.n_numbers = 1;
+    worker_fixture_send(&relay->fixture, TOW_MESSAGE_RELAY_GRANT,
+                        &message.base);
+    worker_fixture_run_for(&relay->fixture, SPAN);
+}
+
+static void send_other_progress(relay_fixture_t *relay, uint64_t run,
+                                uint32_t end)
+{
+    tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
+    done.progress_runs = &run;
+    done.progress_ends = &end;
+    done.n_progress_runs = done.n_progress_ends = 1;
+    other_send(relay, TOW_MESSAGE_FORWARDED_DONE, &done.base);
+    worker_fixture_run_for(&relay->fixture, SPAN);
 }
 
 /* To the worker under test, as the relay of the other one. */
@@ -320,7 +363,128 @@ static void a_relay_reports_a_disconnected_member(void **state)
     relay_fixture_close(&relay);
 }
 
+static void expect_least(const relay_fixture_t *relay, uint32_t end, int count)
+{
+    const worker_received_t *received = &relay->fixture.received;
+    assert_int_equal(received->least_count, count);
+    if (count > 0) assert_int_equal(received->least_run, 7);
+    assert_int_equal(received->least_end, end);
+}
+
+static void a_relay_reports_the_least_progress_of_its_group(void **state)
+{
+    (void)state;
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_piece_to_relay(&relay, 7, 0, 1);
+    send_piece_to_relay(&relay, 7, 1, 2); /* Two pieces have ended here. */
+    assert_int_equal(relay.grant_count, 2);
+    expect_least(&relay, 0, 0);
+    send_other_progress(&relay, 7, 1);
+    expect_least(&relay, 1, 1);
+    send_other_progress(&relay, 7, 2);
+    expect_least(&relay, 2, 2);
+    send_piece_to_relay(&relay, 7, 2, 3);
+    expect_reports(&relay, 0, 0, 1);
+    send_forwarded_done(&relay, 7);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    expect_reports(&relay, 0, 0, 2);
+    expect_least(&relay, 2, 2);
+    relay_fixture_close(&relay);
+}
+
+/* Its batch ends some time after its own report. */
+static void a_relay_forwards_late_progress_by_itself(void **state)
+{
+    (void)state;
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_piece_to_relay(&relay, 7, 0, 1);
+    send_piece_to_relay(&relay, 7, 1, 0);
+    expect_reports(&relay, 0, 0, 1);
+    send_other_progress(&relay, 7, 1);
+    expect_reports(&relay, 0, 0, 2);
+    assert_int_equal(relay.fixture.received.part_ends[0], 0);
+    assert_int_equal(relay.fixture.received.part_ends[1], 1);
+    assert_int_equal(relay.fixture.received.part_processes[1], OTHER);
+    relay_fixture_close(&relay);
+}
+
+static void a_disconnected_member_does_not_hold_back_progress(void **state)
+{
+    (void)state;
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_piece_to_relay(&relay, 7, 0, 1);
+    expect_least(&relay, 0, 0);
+    other_crash(&relay);
+    worker_fixture_run_for(&relay.fixture, 5 * SECOND);
+    assert_int_equal(relay.fixture.received.relay_disconnected_count, 1);
+    expect_least(&relay, 1, 1);
+    worker_fixture_send_abort(&relay.fixture, 7, "a worker is gone");
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    relay_fixture_close(&relay);
+}
+
 /* -- Behind a relay -------------------------------------------------------- */
+
+static void send_forwarded_piece(relay_fixture_t *relay, sender_t by,
+                                 uint32_t first, uint32_t end)
+{
+    uint64_t argument = 1;
+    tow_msg_grant_t grant = piece_of(7, first, end, &argument);
+    tow_msg_forwarded_grant_t message = TOW_MSG_FORWARDED_GRANT_INIT;
+    message.grant = &grant;
+    message.number = LAST_NUMBER + 1 + first;
+    if (by == FROM_RELAY)
+        other_send(relay, TOW_MESSAGE_FORWARDED_GRANT, &message.base);
+    else
+        worker_fixture_send(&relay->fixture, TOW_MESSAGE_FORWARDED_GRANT,
+                            &message.base);
+    worker_fixture_run_for(&relay->fixture, SPAN);
+}
+
+static void progress_is_reported_to_the_sender_of_the_piece(void **state)
+{
+    (void)state;
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    const worker_received_t *received = &relay.fixture.received;
+    send_forwarded_piece(&relay, FROM_RELAY, 0, 1);
+    assert_int_equal(relay.progress_end, 1);
+    assert_int_equal(received->progress_count, 0);
+    /* The report may be lost. */
+    send_forwarded_piece(&relay, FROM_CONTROLLER, 0, 1);
+    assert_int_equal(received->progress_end, 1);
+    send_forwarded_piece(&relay, FROM_CONTROLLER, 1, 2);
+    assert_int_equal(received->progress_end, 2);
+    assert_int_equal(relay.progress_end, 1);
+    uint64_t argument = 1;
+    tow_msg_grant_t grant = piece_of(7, 2, 0, &argument);
+    send_sequence(&relay, LAST_NUMBER + 3);
+    worker_fixture_send(&relay.fixture, TOW_MESSAGE_GRANT, &grant.base);
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    expect_reports(&relay, 1, 0, 0);
+    assert_int_equal(tow_worker_stats(relay.fixture.worker).dataflow.granted,
+                     1);
+    relay_fixture_close(&relay);
+}
+
+static void a_stale_piece_leaves_no_route(void **state)
+{
+    (void)state;
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_forwarded_piece(&relay, FROM_RELAY, 0, 1);
+    send_sequence(&relay, LAST_NUMBER + 2);
+    worker_fixture_send_abort(&relay.fixture, 7, "a client is gone");
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    send_piece_to_relay(&relay, 7, 1, 2);
+    assert_int_equal(relay.fixture.received.failure_count, 1);
+    assert_int_equal(
+        tow_worker_stats(relay.fixture.worker).dataflow.stale_count, 1);
+    relay_fixture_close(&relay);
+}
 
 static void a_forwarded_grant_is_reported_to_its_relay(void **state)
 {
@@ -462,7 +626,7 @@ static void a_decreasing_number_ends_the_session(void **state)
     worker_fixture_run_for(&relay.fixture, SPAN);
     assert_int_equal(relay.fixture.received.session_end_count, 1);
     expect_part(relay.fixture.received.session_end_message,
-                "number 4 after number 4");
+                "number 5 after number 5");
     relay_fixture_close(&relay);
 }
 
@@ -486,6 +650,11 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_relay_reports_partially_when_others_are_slow),
     cmocka_unit_test(a_relay_whose_own_part_fails_still_forwards_reports),
     cmocka_unit_test(a_relay_reports_a_disconnected_member),
+    cmocka_unit_test(a_relay_reports_the_least_progress_of_its_group),
+    cmocka_unit_test(a_relay_forwards_late_progress_by_itself),
+    cmocka_unit_test(a_disconnected_member_does_not_hold_back_progress),
+    cmocka_unit_test(progress_is_reported_to_the_sender_of_the_piece),
+    cmocka_unit_test(a_stale_piece_leaves_no_route),
     cmocka_unit_test(a_forwarded_grant_is_reported_to_its_relay),
     cmocka_unit_test(an_early_forwarded_grant_waits_for_earlier_messages),
     cmocka_unit_test(later_messages_wait_for_a_forwarded_grant),

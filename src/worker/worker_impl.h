@@ -197,16 +197,37 @@ tow_status_t worker_relay_passed(tow_worker_t *worker, uint32_t process,
 tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
                                       const tow_msg_forwarded_done_t *message)
     TOW_MUST_USE;
-/* Reports runs to other workers, and leaves in `out_runs` (space for all) those
- * for the controller itself; returns their number. */
-size_t worker_relay_report(tow_worker_t *worker,
-                           const tow_finished_runs_t *finished,
-                           uint64_t *out_runs);
+/* Reports runs to other workers. What is for the controller itself is left in
+ * `rest`, in the two arrays (space for all). */
+void worker_relay_report(tow_worker_t *worker,
+                         const tow_finished_runs_t *finished,
+                         tow_finished_runs_t *rest, uint64_t *runs,
+                         tow_run_progress_t *progress);
+/* The controller itself has granted the next piece of the run. */
+void worker_relay_direct(tow_worker_t *worker, uint64_t run);
 /* Messages between us and that worker may be lost. */
 void worker_relay_on_peer_disconnect(tow_worker_t *worker, uint32_t process);
 void worker_relay_on_disconnect(tow_worker_t *worker);
 void worker_relay_free(tow_worker_t *worker);
 size_t worker_relay_count(const tow_worker_t *worker);
+
+/* -- relay_batch.c: reports that a relay combines --------------------------- */
+
+/* For a run, or its next piece, that we forward. */
+tow_status_t worker_batch_start(tow_worker_t *worker,
+                                const tow_msg_relay_grant_t *message)
+    TOW_MUST_USE;
+void worker_batch_timer(tow_timer_t *timer);
+/* The run has succeeded on that worker, which may be our own. */
+void worker_batch_report(tow_worker_t *worker, uint64_t run, uint32_t process);
+void worker_batch_progress(tow_worker_t *worker,
+                           const tow_run_progress_t *progress,
+                           uint32_t process);
+/* It has failed on our own. */
+void worker_batch_failed(tow_worker_t *worker, uint64_t run);
+/* That worker reports to the controller from now on. */
+void worker_batches_on_disconnect(tow_worker_t *worker, uint32_t process);
+tow_status_t worker_batches_check(const tow_worker_t *worker) TOW_MUST_USE;
 
 /* -- load.c: blobs, executables, programs ---------------------------------- */
 

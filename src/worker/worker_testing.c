@@ -64,6 +64,12 @@ static void on_done(worker_received_t *received, const tow_msg_done_t *done)
     received->done_count++;
     for (size_t i = 0; i < done->n_runs; i++)
         received->runs[received->run_count++ % RECEIVED_MAX] = done->runs[i];
+    assert_int_equal(done->n_progress_runs, done->n_progress_ends);
+    for (size_t i = 0; i < done->n_progress_runs; i++) {
+        received->progress_run = done->progress_runs[i];
+        received->progress_end = done->progress_ends[i];
+        received->progress_count++;
+    }
     for (size_t i = 0; i < done->n_failures; i++) {
         size_t at = received->failure_count++ % RECEIVED_MAX;
         received->failures[at].run = done->failures[i]->run;
@@ -127,6 +133,14 @@ static void on_relay_done(worker_received_t *received,
         const size_t at = received->part_count++ % RECEIVED_MAX;
         received->part_runs[at] = done->part_runs[i];
         received->part_processes[at] = done->part_processes[i];
+        received->part_ends[at] =
+            done->n_part_ends > 0 ? done->part_ends[i] : 0;
+    }
+    assert_int_equal(done->n_progress_runs, done->n_progress_ends);
+    for (size_t i = 0; i < done->n_progress_runs; i++) {
+        received->least_run = done->progress_runs[i];
+        received->least_end = done->progress_ends[i];
+        received->least_count++;
     }
 }
 
@@ -548,6 +562,19 @@ void worker_fixture_send_load(worker_fixture_t *fixture, uint64_t executable,
     worker_fixture_send(fixture, TOW_MESSAGE_LOAD, &load.base);
 }
 
+static void send_lowered(worker_fixture_t *fixture, uint64_t program,
+                         const tow_lowered_t *lowered)
+{
+    void *bytes;
+    size_t size;
+    must(tow_lowered_pack(lowered, &bytes, &size));
+    tow_msg_program_load_t load = TOW_MSG_PROGRAM_LOAD_INIT;
+    load.program = program;
+    load.lowered_blob = worker_fixture_send_blob(fixture, bytes, size);
+    tow_free(bytes);
+    worker_fixture_send(fixture, TOW_MESSAGE_PROGRAM_LOAD, &load.base);
+}
+
 void worker_fixture_send_step(worker_fixture_t *fixture, uint64_t program,
                               uint64_t executable, fixture_step_kind_t kind)
 {
@@ -565,21 +592,39 @@ void worker_fixture_send_step(worker_fixture_t *fixture, uint64_t program,
                                      .freed_count = consumes ? 1 : 0,
                                      .is_sequential = kind == SEQUENTIAL,
                                      .node = 1};
-    void *bytes;
-    size_t size;
-    must(tow_lowered_pack(&(tow_lowered_t){.slot_count = 2,
-                                           .argument_count = 1,
-                                           .results = result,
-                                           .result_count = 1,
-                                           .steps = &step,
-                                           .step_count = 1,
-                                           .step_count_all = 1},
-                          &bytes, &size));
-    tow_msg_program_load_t load = TOW_MSG_PROGRAM_LOAD_INIT;
-    load.program = program;
-    load.lowered_blob = worker_fixture_send_blob(fixture, bytes, size);
-    tow_free(bytes);
-    worker_fixture_send(fixture, TOW_MESSAGE_PROGRAM_LOAD, &load.base);
+    send_lowered(fixture, program,
+                 &(tow_lowered_t){.slot_count = 2,
+                                  .argument_count = 1,
+                                  .results = result,
+                                  .result_count = 1,
+                                  .steps = &step,
+                                  .step_count = 1,
+                                  .step_count_all = 1});
+}
+
+void worker_fixture_send_chain(worker_fixture_t *fixture, uint64_t program,
+                               uint64_t executable)
+{
+    static const uint32_t slots[] = {0, 1, 2, CHAIN_STEPS};
+    tow_lowered_step_t steps[CHAIN_STEPS];
+    for (uint32_t i = 0; i < CHAIN_STEPS; i++)
+        steps[i] = (tow_lowered_step_t){.executable = {executable},
+                                        .inputs = &slots[i],
+                                        .input_count = 1,
+                                        .first_output = i + 1,
+                                        .output_count = 1,
+                                        .freed = &slots[i],
+                                        .freed_count = i > 0 ? 1 : 0,
+                                        .node = i + 1,
+                                        .index = i};
+    send_lowered(fixture, program,
+                 &(tow_lowered_t){.slot_count = CHAIN_STEPS + 1,
+                                  .argument_count = 1,
+                                  .results = &slots[CHAIN_STEPS],
+                                  .result_count = 1,
+                                  .steps = steps,
+                                  .step_count = CHAIN_STEPS,
+                                  .step_count_all = CHAIN_STEPS});
 }
 
 void worker_fixture_send_program(worker_fixture_t *fixture, uint64_t program,

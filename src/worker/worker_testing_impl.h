@@ -44,6 +44,9 @@ typedef struct worker_received {
         char message[256];
     } failures[RECEIVED_MAX];
     size_t failure_count;
+    uint64_t progress_run; /* the last */
+    uint32_t progress_end;
+    int progress_count;
     int load_count;
     uint64_t load_executable;
     tow_code_t load_code;
@@ -77,7 +80,11 @@ typedef struct worker_received {
     size_t complete_count;
     uint64_t part_runs[RECEIVED_MAX];
     uint32_t part_processes[RECEIVED_MAX];
+    uint32_t part_ends[RECEIVED_MAX]; /* 0: succeeded */
     size_t part_count;
+    uint64_t least_run; /* progress of all members; the last */
+    uint32_t least_end;
+    int least_count;
     uint32_t relay_disconnected_process;
     int relay_disconnected_count;
     int callback_count;
@@ -176,6 +183,10 @@ typedef enum fixture_step_kind {
 /* argument -> executable -> result; node 1. */
 void worker_fixture_send_step(worker_fixture_t *fixture, uint64_t program,
                               uint64_t executable, fixture_step_kind_t kind);
+#define CHAIN_STEPS 3
+/* argument -> executable -> executable -> executable -> result. */
+void worker_fixture_send_chain(worker_fixture_t *fixture, uint64_t program,
+                               uint64_t executable);
 void worker_fixture_send_program(worker_fixture_t *fixture, uint64_t program,
                                  uint64_t executable);
 

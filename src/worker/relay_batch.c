@@ -1,0 +1,280 @@
+/* Reports that a relay combines.
+ *
+ * A run that we forwarded has a batch until all members of its group, ourselves
+ * included, have reported it: then one message reports it for all. Some time
+ * after the first report, those of the others are reported one by one instead.
+ * The progress of a run that is granted in pieces is the least of all members,
+ * and is reported whenever that has grown. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "worker/worker_impl.h"
+
+typedef struct member {
+    uint32_t process;
+    uint32_t end; /* all steps before it have ended there */
+    bool has_reported;
+    bool is_apart; /* disconnected: it reports to the controller itself */
+} member_t;
+
+typedef struct batch {
+    tow_list_t in_open;
+    uint64_t run;
+    int64_t until_ns; /* 0: no report yet */
+    uint32_t member_count, reported_count;
+    uint32_t progress_end; /* reported */
+    member_t members[];    /* the first is our own */
+} report_batch_t;
+
+/* -- Messages -------------------------------------------------------------- */
+
+/* `end`: 0: the run has succeeded. */
+static void send_part(tow_worker_t *worker, uint64_t run, uint32_t process,
+                      uint32_t end)
+{
+    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
+    done.part_runs = &run;
+    done.part_processes = &process;
+    done.n_part_runs = done.n_part_processes = 1;
+    done.part_ends = &end;
+    done.n_part_ends = end > 0 ? 1 : 0;
+    worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
+}
+
+static void send_reported(tow_worker_t *worker, const report_batch_t *batch)
+{
+    uint64_t runs[TOW_RELAY_FANOUT_MAX + 1];
+    uint32_t processes[TOW_RELAY_FANOUT_MAX + 1];
+    size_t count = 0;
+    for (size_t i = 0; i < batch->member_count; i++) {
+        if (!batch->members[i].has_reported) continue;
+        runs[count] = batch->run;
+        processes[count++] = batch->members[i].process;
+    }
+    if (count == 0) return;
+    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
+    done.part_runs = runs;
+    done.part_processes = processes;
+    done.n_part_runs = done.n_part_processes = count;
+    worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
+}
+
+static void send_whole(tow_worker_t *worker, uint64_t run)
+{
+    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
+    done.runs = &run;
+    done.n_runs = 1;
+    worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
+}
+
+static void send_progress(tow_worker_t *worker, const report_batch_t *batch)
+{
+    uint64_t run = batch->run;
+    uint32_t end = batch->progress_end;
+    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
+    done.progress_runs = &run;
+    done.progress_ends = &end;
+    done.n_progress_runs = done.n_progress_ends = 1;
+    worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
+}
+
+/* -- Batches --------------------------------------------------------------- */
+
+static member_t *find_member(report_batch_t *batch, uint32_t process)
+{
+    for (uint32_t i = 0; i < batch->member_count; i++)
+        if (batch->members[i].process == process) return &batch->members[i];
+    return NULL;
+}
+
+static void free_batch(tow_worker_t *worker, report_batch_t *batch)
+{
+    tow_list_remove(&batch->in_open);
+    tow_map_remove(&worker->relay.batches, batch->run);
+    tow_free(batch);
+}
+
+static bool has_group(const report_batch_t *batch,
+                      const tow_msg_relay_grant_t *message)
+{
+    if (batch->member_count != message->n_processes + 1) return false;
+    for (size_t i = 0; i < message->n_processes; i++)
+        if (batch->members[i + 1].process != message->processes[i])
+            return false;
+    return true;
+}
+
+/* A later piece of the run has another group: its members keep their
+ * progress. */
+static void take_over(tow_worker_t *worker, report_batch_t *batch,
+                      report_batch_t *old)
+{
+    for (uint32_t i = 0; i < batch->member_count; i++) {
+        const member_t *member = find_member(old, batch->members[i].process);
+        if (member != NULL) batch->members[i].end = member->end;
+    }
+    batch->progress_end = old->progress_end;
+    free_batch(worker, old);
+}
+
+tow_status_t worker_batch_start(tow_worker_t *worker,
+                                const tow_msg_relay_grant_t *message)
+{
+    const uint64_t run = message->grant->run;
+    const size_t count = message->n_processes + 1;
+    report_batch_t *old = tow_map_find(&worker->relay.batches, run);
+    if (old != NULL && message->grant->first_step == 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "a run that is under way");
+    if (old != NULL && has_group(old, message)) return TOW_OK;
+    report_batch_t *batch =
+        tow_calloc(1, sizeof(*batch) + count * sizeof(batch->members[0]));
+    if (batch == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    batch->run = run;
+    batch->member_count = (uint32_t)count;
+    batch->members[0].process = worker->options.process;
+    for (size_t i = 0; i < message->n_processes; i++)
+        batch->members[i + 1].process = message->processes[i];
+    tow_list_init(&batch->in_open);
+    if (old != NULL) take_over(worker, batch, old);
+    if (tow_map_put(&worker->relay.batches, run, batch)) return TOW_OK;
+    tow_free(batch);
+    return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+}
+
+static void wait_for_others(tow_worker_t *worker, report_batch_t *batch)
+{
+    relay_t *relay = &worker->relay;
+    if (batch->until_ns != 0) return;
+    batch->until_ns = tow_env_now_ns(worker->env) + TOW_WORKER_REPORT_BATCH_NS;
+    tow_list_append(&relay->open_batches, &batch->in_open);
+    if (!tow_timer_is_armed(&relay->timer))
+        tow_env_timer_start(worker->env, &relay->timer, batch->until_ns);
+}
+
+void worker_batch_timer(tow_timer_t *timer)
+{
+    tow_worker_t *worker = TOW_CONTAINER_OF(timer, tow_worker_t, relay.timer);
+    relay_t *relay = &worker->relay;
+    const int64_t now_ns = tow_env_now_ns(worker->env);
+    while (!tow_list_is_empty(&relay->open_batches)) {
+        report_batch_t *batch =
+            TOW_CONTAINER_OF(relay->open_batches.next, report_batch_t, in_open);
+        if (batch->until_ns > now_ns) {
+            tow_env_timer_start(worker->env, timer, batch->until_ns);
+            return;
+        }
+        send_reported(worker, batch);
+        free_batch(worker, batch);
+    }
+}
+
+/* -- Reports --------------------------------------------------------------- */
+
+/* Reports the least progress of all members, if it has grown. */
+static void check_progress(tow_worker_t *worker, report_batch_t *batch)
+{
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < batch->member_count; i++) {
+        const member_t *member = &batch->members[i];
+        if (!member->has_reported && !member->is_apart && member->end < least)
+            least = member->end;
+    }
+    if (least == UINT32_MAX || least <= batch->progress_end) return;
+    batch->progress_end = least;
+    send_progress(worker, batch);
+}
+
+void worker_batch_report(tow_worker_t *worker, uint64_t run, uint32_t process)
+{
+    report_batch_t *batch = tow_map_find(&worker->relay.batches, run);
+    member_t *member = batch != NULL ? find_member(batch, process) : NULL;
+    if (member == NULL) { /* It arrived after the batch was sent. */
+        send_part(worker, run, process, 0);
+        return;
+    }
+    if (member->has_reported) return;
+    member->has_reported = true;
+    if (++batch->reported_count < batch->member_count) {
+        check_progress(worker, batch);
+        wait_for_others(worker, batch);
+        return;
+    }
+    send_whole(worker, run);
+    free_batch(worker, batch);
+}
+
+void worker_batch_progress(tow_worker_t *worker,
+                           const tow_run_progress_t *progress, uint32_t process)
+{
+    report_batch_t *batch = tow_map_find(&worker->relay.batches, progress->run);
+    member_t *member = batch != NULL ? find_member(batch, process) : NULL;
+    if (member == NULL || member->is_apart) {
+        if (progress->step_end > 0)
+            send_part(worker, progress->run, process, progress->step_end);
+        return;
+    }
+    if (progress->step_end > member->end) member->end = progress->step_end;
+    check_progress(worker, batch);
+}
+
+tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
+                                      const tow_msg_forwarded_done_t *message)
+{
+    if (message->n_progress_runs != message->n_progress_ends)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu runs and %zu ends",
+                         message->n_progress_runs, message->n_progress_ends);
+    if (!worker_is_joined(worker)) return TOW_OK;
+    for (size_t i = 0; i < message->n_progress_runs; i++)
+        worker_batch_progress(worker,
+                              &(tow_run_progress_t){message->progress_runs[i],
+                                                    message->progress_ends[i]},
+                              process);
+    for (size_t i = 0; i < message->n_runs; i++)
+        worker_batch_report(worker, message->runs[i], process);
+    return TOW_OK;
+}
+
+/* The others may not report any more. */
+void worker_batch_failed(tow_worker_t *worker, uint64_t run)
+{
+    report_batch_t *batch = tow_map_find(&worker->relay.batches, run);
+    if (batch != NULL) wait_for_others(worker, batch);
+}
+
+void worker_batches_on_disconnect(tow_worker_t *worker, uint32_t process)
+{
+    size_t cursor = 0;
+    uint64_t run;
+    void *value;
+    while (tow_map_next(&worker->relay.batches, &cursor, &run, &value)) {
+        member_t *member = find_member(value, process);
+        if (member == NULL || member->is_apart) continue;
+        member->is_apart = true;
+        check_progress(worker, value);
+    }
+}
+
+/* -- Invariants ------------------------------------------------------------ */
+
+tow_status_t worker_batches_check(const tow_worker_t *worker)
+{
+    const relay_t *relay = &worker->relay;
+    size_t begun_count = 0, cursor = 0;
+    uint64_t run;
+    void *value;
+    while (tow_map_next(&relay->batches, &cursor, &run, &value)) {
+        const report_batch_t *batch = value;
+        uint32_t reported_count = 0;
+        for (uint32_t i = 0; i < batch->member_count; i++)
+            reported_count += batch->members[i].has_reported;
+        TOW_INVARIANT(batch->run == run);
+        TOW_INVARIANT(reported_count == batch->reported_count);
+        TOW_INVARIANT(reported_count < batch->member_count);
+        TOW_INVARIANT(reported_count == 0 || batch->until_ns != 0);
+        begun_count += batch->until_ns != 0;
+    }
+    TOW_INVARIANT(tow_list_length(&relay->open_batches) == begun_count);
+    TOW_INVARIANT(begun_count == 0 || tow_timer_is_armed(&relay->timer));
+    return TOW_OK;
+}
