@@ -32,6 +32,7 @@ tow_xla_extension_t extension = {
     buffer_share,
     device_executed,
     set_query_handler,
+    device_time,
 };
 
 PJRT_Api make_api()
