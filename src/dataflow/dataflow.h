@@ -39,12 +39,17 @@ typedef struct tow_failed_run {
     uint64_t run;
     uint32_t node; /* of the client's graph: the one that failed */
     tow_status_t cause;
+    tow_device_time_t time; /* until it ended */
 } tow_failed_run_t;
 
 /* Runs that have finished since the last report. */
 typedef struct tow_finished_runs {
     const uint64_t
         *runs; /* without an error, in the order in which they finished */
+    /* Of `runs`: sums over their computations on this worker's devices. The
+     * longest is the sum of the longest of each: exact if all use the same
+     * devices, and otherwise more than any one device was kept. */
+    const tow_device_time_t *times;
     size_t run_count;
     const tow_failed_run_t *failures;
     size_t failure_count;
@@ -157,6 +162,8 @@ typedef struct tow_dataflow_stats {
     uint64_t inline_count;  /* steps that were allowed to run inside the call */
     uint64_t blocked_count; /* grants that waited for data */
     uint64_t host_call_count;
+    uint64_t device_ns,
+        wait_ns; /* device time of all computations that ended */
 } tow_dataflow_stats_t;
 tow_dataflow_stats_t tow_dataflow_stats(const tow_dataflow_t *dataflow);
 /* Is nothing under way, and nothing left to be reported? */

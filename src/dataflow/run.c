@@ -67,7 +67,10 @@ void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
         tow_status_release(run->error);
         if (tow_map_count(&dataflow->runs) == 0) dataflow_wake(dataflow);
     } else {
-        dataflow_report(dataflow, run->key, run->node, run->error);
+        dataflow_report(dataflow, &(tow_failed_run_t){.run = run->key,
+                                                      .node = run->node,
+                                                      .cause = run->error,
+                                                      .time = run->time});
     }
     tow_pool_give(&dataflow->run_pool, run);
 }
@@ -240,10 +243,23 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     dataflow_finish_run(dataflow, run);
 }
 
+static void count_time(const step_run_t *step)
+{
+    const tow_device_time_t *time = &step->run.time;
+    tow_dataflow_stats_t *stats = &step->dataflow->stats;
+    tow_device_time_t *sum = &step->owner->time;
+    sum->busy_ns += time->busy_ns;
+    sum->wait_ns += time->wait_ns;
+    sum->longest_ns += time->longest_ns;
+    stats->device_ns += time->busy_ns;
+    stats->wait_ns += time->wait_ns;
+}
+
 static void step_done(tow_run_t *driver_run, tow_status_t take_status)
 {
-    dataflow_end_step(TOW_CONTAINER_OF(driver_run, step_run_t, run),
-                      take_status);
+    step_run_t *step = TOW_CONTAINER_OF(driver_run, step_run_t, run);
+    count_time(step);
+    dataflow_end_step(step, take_status);
 }
 
 static void transfer_done(tow_transfer_t *transfer, tow_status_t take_status)
@@ -740,6 +756,8 @@ static bool reserve_reports(tow_dataflow_t *dataflow)
     const size_t more = tow_map_count(&dataflow->runs) + 1;
     return tow_vec_reserve(&dataflow->finished,
                            dataflow->finished.count + more) &&
+           tow_vec_reserve(&dataflow->finished_times,
+                           dataflow->finished_times.count + more) &&
            tow_vec_reserve(&dataflow->failures,
                            dataflow->failures.count + more);
 }
@@ -830,6 +848,8 @@ tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
         dataflow_grant_applied(dataflow, program, grant->first_gang);
     }
     dataflow->stats.failed++;
-    dataflow_report(dataflow, grant->run, node, status);
+    dataflow_report(
+        dataflow,
+        &(tow_failed_run_t){.run = grant->run, .node = node, .cause = status});
     return TOW_OK;
 }

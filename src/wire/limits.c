@@ -146,7 +146,10 @@ LIMITS(program_load, {0});
 LIMITS(program_unload, {0});
 LIMITS(grant, FIELD(3) = {.count_max = TOW_VALUES_MAX});
 LIMITS(done, FIELD(1) = {.count_max = TOW_BATCH_MAX},
-       FIELD(2) = {.count_max = TOW_BATCH_MAX, .nested = &run_failure_limits});
+       FIELD(2) = {.count_max = TOW_BATCH_MAX, .nested = &run_failure_limits},
+       FIELD(5) = {.count_max = TOW_BATCH_MAX},
+       FIELD(6) = {.count_max = TOW_BATCH_MAX},
+       FIELD(7) = {.count_max = TOW_BATCH_MAX});
 LIMITS(abort, FIELD(2) = {.nested = &failure_limits});
 LIMITS(shard_put, FIELD(2) = {.nested = &array_type_limits},
        FIELD(3) = {.count_max = TOW_WORKER_DEVICES_MAX},
@@ -167,7 +170,13 @@ LIMITS(forwarded_grant, FIELD(1) = {.nested = &grant_limits});
 LIMITS(sequence, {0});
 LIMITS(relay_done, FIELD(1) = {.count_max = TOW_BATCH_MAX},
        FIELD(2) = {.count_max = TOW_BATCH_MAX},
-       FIELD(3) = {.count_max = TOW_BATCH_MAX});
+       FIELD(3) = {.count_max = TOW_BATCH_MAX},
+       FIELD(4) = {.count_max = TOW_BATCH_MAX},
+       FIELD(5) = {.count_max = TOW_BATCH_MAX},
+       FIELD(6) = {.count_max = TOW_BATCH_MAX},
+       FIELD(7) = {.count_max = TOW_BATCH_MAX},
+       FIELD(8) = {.count_max = TOW_BATCH_MAX},
+       FIELD(9) = {.count_max = TOW_BATCH_MAX});
 LIMITS(relay_disconnected, {0});
 LIMITS(spill, {0});
 LIMITS(unspill, {0});
@@ -176,7 +185,10 @@ LIMITS(peer_open, {0});
 LIMITS(edge_offer, FIELD(3) = {.nested = &lane_target_limits});
 LIMITS(edge_piece, FIELD(4) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 LIMITS(edge_size, FIELD(3) = {.count_max = RANK_MAX});
-LIMITS(forwarded_done, FIELD(1) = {.count_max = TOW_BATCH_MAX});
+LIMITS(forwarded_done, FIELD(1) = {.count_max = TOW_BATCH_MAX},
+       FIELD(2) = {.count_max = TOW_BATCH_MAX},
+       FIELD(3) = {.count_max = TOW_BATCH_MAX},
+       FIELD(4) = {.count_max = TOW_BATCH_MAX});
 
 LIMITS(signature_array, FIELD(2) = {.count_max = RANK_MAX},
        FIELD(4) = {.bytes_max = TOW_SHARDING_BYTES_MAX},

@@ -142,6 +142,8 @@ static bool send_failures(tow_worker_t *worker,
         items[i].run = failures[i].run;
         items[i].node = failures[i].node;
         items[i].failure = &causes[i];
+        items[i].busy_ns = failures[i].time.busy_ns;
+        items[i].wait_ns = failures[i].time.wait_ns;
         done.failures[i] = &items[i];
     }
     done.n_failures = count;
@@ -154,50 +156,80 @@ static size_t at_most(size_t count, size_t limit)
     return count < limit ? count : limit;
 }
 
-static void send_done(tow_worker_t *worker, const uint64_t *runs, size_t count)
+/* Up to TOW_BATCH_MAX runs in one message; false: no memory. */
+static bool send_done(tow_worker_t *worker, const uint64_t *runs,
+                      const tow_device_time_t *times, size_t count)
+{
+    tow_arena_reset(&worker->arena);
+    uint64_t *scratch = tow_arena_alloc(
+        &worker->arena, TOW_TIME_LIST_SCRATCH(count) * sizeof(*scratch));
+    if (scratch == NULL) return false;
+    const tow_time_list_t list = tow_time_list_pack(times, count, scratch);
+    tow_msg_done_t done = TOW_MSG_DONE_INIT;
+    done.runs = (uint64_t *)runs;
+    done.n_runs = count;
+    done.busy_ns = list.busy_ns;
+    done.n_busy_ns = list.busy_count;
+    done.wait_ns = list.wait_ns;
+    done.n_wait_ns = list.wait_count;
+    done.longest_ns = list.longest_ns;
+    done.n_longest_ns = list.longest_count;
+    worker_send(worker, TOW_MESSAGE_DONE, &done.base);
+    return true;
+}
+
+static bool send_all_done(tow_worker_t *worker, const uint64_t *runs,
+                          const tow_device_time_t *times, size_t count)
 {
     for (size_t at = 0; at < count;) {
-        tow_msg_done_t done = TOW_MSG_DONE_INIT;
-        done.runs = (uint64_t *)runs + at;
-        done.n_runs = at_most(count - at, TOW_BATCH_MAX);
-        worker_send(worker, TOW_MESSAGE_DONE, &done.base);
-        at += done.n_runs;
+        const size_t some = at_most(count - at, TOW_BATCH_MAX);
+        if (!send_done(worker, runs + at, times + at, some)) return false;
+        at += some;
     }
+    return true;
 }
 
 /* Relayed runs are reported to their relays. */
-static void send_done_apart(tow_worker_t *worker,
+static bool send_done_apart(tow_worker_t *worker,
                             const tow_finished_runs_t *finished)
 {
-    uint64_t *runs = tow_malloc((finished->run_count + 1) * sizeof(*runs));
-    if (runs == NULL) {
-        worker_end_session_soon(worker,
-                                tow_status_bare(TOW_RESOURCE_EXHAUSTED));
-        return;
+    const size_t capacity = finished->run_count + 1;
+    uint64_t *runs = tow_malloc(capacity * sizeof(*runs));
+    tow_device_time_t *times = tow_malloc(capacity * sizeof(*times));
+    bool is_sent = runs != NULL && times != NULL;
+    if (is_sent) {
+        const size_t count = worker_relay_report(worker, finished, runs, times);
+        is_sent = send_all_done(worker, runs, times, count);
     }
-    const size_t count = worker_relay_report(worker, finished, runs);
-    send_done(worker, runs, count);
     tow_free(runs);
+    tow_free(times);
+    return is_sent;
+}
+
+static bool send_all_failures(tow_worker_t *worker,
+                              const tow_failed_run_t *failures, size_t count)
+{
+    for (size_t at = 0; at < count;) {
+        const size_t some = at_most(count - at, TOW_WORKER_FAILURES_PER_DONE);
+        if (!send_failures(worker, failures + at, some)) return false;
+        at += some;
+    }
+    return true;
 }
 
 /* Usually one message, and two when a run failed. */
 void worker_report_finished(void *context, const tow_finished_runs_t *finished)
 {
     tow_worker_t *worker = context;
-    if (TOW_LIKELY(tow_map_count(&worker->relay.routes) == 0))
-        send_done(worker, finished->runs, finished->run_count);
-    else
-        send_done_apart(worker, finished);
-    for (size_t at = 0; at < finished->failure_count;) {
-        const size_t count =
-            at_most(finished->failure_count - at, TOW_WORKER_FAILURES_PER_DONE);
-        if (!send_failures(worker, finished->failures + at, count)) {
-            worker_end_session_soon(worker,
-                                    tow_status_bare(TOW_RESOURCE_EXHAUSTED));
-            break;
-        }
-        at += count;
-    }
+    const bool is_sent =
+        (TOW_LIKELY(tow_map_count(&worker->relay.routes) == 0)
+             ? send_all_done(worker, finished->runs, finished->times,
+                             finished->run_count)
+             : send_done_apart(worker, finished)) &&
+        send_all_failures(worker, finished->failures, finished->failure_count);
+    if (!is_sent)
+        worker_end_session_soon(worker,
+                                tow_status_bare(TOW_RESOURCE_EXHAUSTED));
     worker_settle(worker);
 }
 

@@ -36,14 +36,19 @@ typedef struct passed {
     uint8_t bytes[]; /* a Grant */
 } passed_t;
 
+typedef struct member {
+    uint32_t process;
+    bool has_reported;
+    tow_device_time_t time;
+} member_t;
+
 /* A run that was passed on, until all members have reported. */
 typedef struct batch {
     tow_list_t in_open;
     uint64_t run;
     int64_t until_ns; /* 0: no report yet */
-    uint32_t process_count, reported_count;
-    bool *has_reported;
-    uint32_t processes[]; /* the first is our own */
+    uint32_t member_count, reported_count;
+    member_t members[]; /* the first is our own process */
 } report_batch_t;
 
 /* The process to report a run to, as a value of a map. */
@@ -298,6 +303,7 @@ tow_status_t worker_relay_passed(tow_worker_t *worker, uint32_t process,
     return TOW_OK;
 }
 
+/* Of a run that was reported to a relay before, with its device time. */
 static void report_to_controller(tow_worker_t *worker, uint64_t run)
 {
     tow_msg_done_t done = TOW_MSG_DONE_INIT;
@@ -333,14 +339,13 @@ static tow_status_t start_batch(tow_worker_t *worker,
 {
     const size_t count = message->n_processes + 1;
     report_batch_t *batch =
-        tow_calloc(1, sizeof(*batch) + count * (sizeof(uint32_t) + 1));
+        tow_calloc(1, sizeof(*batch) + count * sizeof(member_t));
     if (batch == NULL) return no_memory();
     batch->run = message->grant->run;
-    batch->process_count = (uint32_t)count;
-    batch->has_reported = (bool *)(batch->processes + count);
-    batch->processes[0] = worker->options.process;
-    memcpy(batch->processes + 1, message->processes,
-           message->n_processes * sizeof(uint32_t));
+    batch->member_count = (uint32_t)count;
+    batch->members[0].process = worker->options.process;
+    for (size_t i = 0; i < message->n_processes; i++)
+        batch->members[i + 1].process = message->processes[i];
     tow_list_init(&batch->in_open);
     if (tow_map_find(&worker->relay.batches, batch->run) == NULL &&
         tow_map_put(&worker->relay.batches, batch->run, batch))
@@ -382,35 +387,68 @@ static void free_batch(tow_worker_t *worker, report_batch_t *batch)
     tow_free(batch);
 }
 
-static void send_parts(tow_worker_t *worker, uint64_t *runs,
-                       uint32_t *processes, size_t count)
+typedef struct parts {
+    size_t count;
+    uint64_t runs[TOW_RELAY_FANOUT_MAX + 1];
+    uint32_t processes[TOW_RELAY_FANOUT_MAX + 1];
+    tow_device_time_t times[TOW_RELAY_FANOUT_MAX + 1];
+} parts_t;
+
+static void add_part(parts_t *parts, uint64_t run, uint32_t process,
+                     const tow_device_time_t *time)
 {
-    if (count == 0) return;
+    parts->runs[parts->count] = run;
+    parts->processes[parts->count] = process;
+    parts->times[parts->count++] = *time;
+}
+
+static void send_parts(tow_worker_t *worker, parts_t *parts)
+{
+    if (parts->count == 0) return;
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(TOW_RELAY_FANOUT_MAX + 1)];
+    const tow_time_list_t list =
+        tow_time_list_pack(parts->times, parts->count, scratch);
     tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
-    done.part_runs = runs;
-    done.part_processes = processes;
-    done.n_part_runs = done.n_part_processes = count;
+    done.part_runs = parts->runs;
+    done.part_processes = parts->processes;
+    done.n_part_runs = done.n_part_processes = parts->count;
+    done.part_busy_ns = list.busy_ns;
+    done.n_part_busy_ns = list.busy_count;
+    done.part_wait_ns = list.wait_ns;
+    done.n_part_wait_ns = list.wait_count;
+    done.part_longest_ns = list.longest_ns;
+    done.n_part_longest_ns = list.longest_count;
     worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
 }
 
 static void send_batch(tow_worker_t *worker, const report_batch_t *batch)
 {
-    uint64_t runs[TOW_RELAY_FANOUT_MAX + 1];
-    uint32_t processes[TOW_RELAY_FANOUT_MAX + 1];
-    size_t count = 0;
-    for (size_t i = 0; i < batch->process_count; i++) {
-        if (!batch->has_reported[i]) continue;
-        runs[count] = batch->run;
-        processes[count++] = batch->processes[i];
+    parts_t parts = {0};
+    for (size_t i = 0; i < batch->member_count; i++) {
+        const member_t *member = &batch->members[i];
+        if (member->has_reported)
+            add_part(&parts, batch->run, member->process, &member->time);
     }
-    send_parts(worker, runs, processes, count);
+    send_parts(worker, &parts);
 }
 
-static void send_whole(tow_worker_t *worker, uint64_t run)
+static void send_whole(tow_worker_t *worker, const report_batch_t *batch)
 {
+    tow_device_time_t sum = {0};
+    for (size_t i = 0; i < batch->member_count; i++)
+        tow_device_time_merge(&sum, &batch->members[i].time);
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(1)];
+    const tow_time_list_t list = tow_time_list_pack(&sum, 1, scratch);
+    uint64_t run = batch->run;
     tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
     done.runs = &run;
     done.n_runs = 1;
+    done.busy_ns = list.busy_ns;
+    done.n_busy_ns = list.busy_count;
+    done.wait_ns = list.wait_ns;
+    done.n_wait_ns = list.wait_count;
+    done.longest_ns = list.longest_ns;
+    done.n_longest_ns = list.longest_count;
     worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
 }
 
@@ -441,32 +479,50 @@ static void on_batch_timer(tow_timer_t *timer)
     }
 }
 
-static void note_report(tow_worker_t *worker, uint64_t run, uint32_t process)
+static member_t *find_member(report_batch_t *batch, uint32_t process)
+{
+    for (size_t i = 0; i < batch->member_count; i++)
+        if (batch->members[i].process == process) return &batch->members[i];
+    return NULL;
+}
+
+static void note_report(tow_worker_t *worker, uint64_t run, uint32_t process,
+                        const tow_device_time_t *time)
 {
     report_batch_t *batch = tow_map_find(&worker->relay.batches, run);
     if (batch == NULL) { /* It arrived after the batch was sent. */
-        send_parts(worker, &run, &process, 1);
+        parts_t late = {0};
+        add_part(&late, run, process, time);
+        send_parts(worker, &late);
         return;
     }
-    size_t index = 0;
-    while (index < batch->process_count && batch->processes[index] != process)
-        index++;
-    if (index == batch->process_count || batch->has_reported[index]) return;
-    batch->has_reported[index] = true;
-    if (++batch->reported_count < batch->process_count) {
+    member_t *member = find_member(batch, process);
+    if (member == NULL || member->has_reported) return;
+    member->has_reported = true;
+    member->time = *time;
+    if (++batch->reported_count < batch->member_count) {
         wait_for_others(worker, batch);
         return;
     }
-    send_whole(worker, run);
+    send_whole(worker, batch);
     free_batch(worker, batch);
 }
 
 tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
                                       const tow_msg_forwarded_done_t *message)
 {
+    const tow_time_list_t times = {.busy_ns = message->busy_ns,
+                                   .busy_count = message->n_busy_ns,
+                                   .wait_ns = message->wait_ns,
+                                   .wait_count = message->n_wait_ns,
+                                   .longest_ns = message->longest_ns,
+                                   .longest_count = message->n_longest_ns};
+    TOW_RETURN_IF_ERROR(tow_time_list_check(&times, message->n_runs));
     if (!worker_is_joined(worker)) return TOW_OK;
-    for (size_t i = 0; i < message->n_runs; i++)
-        note_report(worker, message->runs[i], process);
+    for (size_t i = 0; i < message->n_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(&times, i);
+        note_report(worker, message->runs[i], process, &time);
+    }
     return TOW_OK;
 }
 
@@ -479,24 +535,40 @@ static void note_failure(tow_worker_t *worker, uint64_t run)
     if (batch != NULL) wait_for_others(worker, batch);
 }
 
+static void report_to_relay(tow_worker_t *worker, uint32_t process,
+                            uint64_t run, const tow_device_time_t *time)
+{
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(1)];
+    const tow_time_list_t list = tow_time_list_pack(time, 1, scratch);
+    tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
+    done.runs = &run;
+    done.n_runs = 1;
+    done.busy_ns = list.busy_ns;
+    done.n_busy_ns = list.busy_count;
+    done.wait_ns = list.wait_ns;
+    done.n_wait_ns = list.wait_count;
+    done.longest_ns = list.longest_ns;
+    done.n_longest_ns = list.longest_count;
+    (void)worker_peer_send(worker, process, TOW_MESSAGE_FORWARDED_DONE,
+                           &done.base);
+}
+
 size_t worker_relay_report(tow_worker_t *worker,
                            const tow_finished_runs_t *finished,
-                           uint64_t *out_runs)
+                           uint64_t *out_runs, tow_device_time_t *out_times)
 {
     size_t direct_count = 0;
     for (size_t i = 0; i < finished->run_count; i++) {
         uint64_t run = finished->runs[i];
+        const tow_device_time_t *time = &finished->times[i];
         const void *route = tow_map_remove(&worker->relay.routes, run);
         if (route == NULL || route == &to_controller) {
+            out_times[direct_count] = *time;
             out_runs[direct_count++] = run;
         } else if (route_process(route) == worker->options.process) {
-            note_report(worker, run, worker->options.process);
+            note_report(worker, run, worker->options.process, time);
         } else {
-            tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
-            done.runs = &run;
-            done.n_runs = 1;
-            (void)worker_peer_send(worker, route_process(route),
-                                   TOW_MESSAGE_FORWARDED_DONE, &done.base);
+            report_to_relay(worker, route_process(route), run, time);
         }
     }
     for (size_t i = 0; i < finished->failure_count; i++)
@@ -541,11 +613,11 @@ static tow_status_t check_batches(const relay_t *relay)
     while (tow_map_next(&relay->batches, &cursor, &run, &value)) {
         const report_batch_t *batch = value;
         uint32_t reported_count = 0;
-        for (uint32_t i = 0; i < batch->process_count; i++)
-            reported_count += batch->has_reported[i];
+        for (uint32_t i = 0; i < batch->member_count; i++)
+            reported_count += batch->members[i].has_reported;
         TOW_INVARIANT(batch->run == run);
         TOW_INVARIANT(reported_count == batch->reported_count);
-        TOW_INVARIANT(reported_count < batch->process_count);
+        TOW_INVARIANT(reported_count < batch->member_count);
         TOW_INVARIANT(reported_count == 0 || batch->until_ns != 0);
         begun_count += batch->until_ns != 0;
     }

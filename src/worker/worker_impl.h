@@ -13,6 +13,7 @@
 #include "base/map.h"
 #include "base/pool.h"
 #include "base/vec.h"
+#include "device/time_list.h"
 #include "worker/block_cache.h"
 #include "worker/tuning.h"
 #include "worker/worker.h"
@@ -197,11 +198,11 @@ tow_status_t worker_relay_passed(tow_worker_t *worker, uint32_t process,
 tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
                                       const tow_msg_forwarded_done_t *message)
     TOW_MUST_USE;
-/* Reports runs to other workers, and leaves in `out_runs` (space for all) those
- * for the controller itself; returns their number. */
+/* Reports runs to other workers, and leaves in `out_runs` and `out_times` (space
+ * for all) those for the controller itself; returns their number. */
 size_t worker_relay_report(tow_worker_t *worker,
                            const tow_finished_runs_t *finished,
-                           uint64_t *out_runs);
+                           uint64_t *out_runs, tow_device_time_t *out_times);
 /* Messages between us and that worker may be lost. */
 void worker_relay_on_peer_disconnect(tow_worker_t *worker, uint32_t process);
 void worker_relay_on_disconnect(tow_worker_t *worker);
