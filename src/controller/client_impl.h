@@ -11,6 +11,7 @@ typedef struct tow_ctl_clients {
     tow_list_t list;        /* open and connected */
     uint32_t number;        /* of the last; never reused */
     tow_timer_t idle_timer; /* runs while there is none: idle_timeout_ns */
+    tow_device_time_t disconnected_time; /* of clients that have disconnected */
 } tow_ctl_clients_t;
 
 struct tow_ctl_client {

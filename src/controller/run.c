@@ -639,7 +639,10 @@ void tow_ctl_run_add_time(tow_ctl_run_t *run, const tow_device_time_t *time)
 {
     tow_device_time_merge(&run->time, time);
     tow_device_time_merge(&run->controller->runs.time, time);
-    if (run->client != NULL) tow_device_time_merge(&run->client->time, time);
+    tow_device_time_merge(run->client != NULL
+                              ? &run->client->time
+                              : &run->controller->clients.disconnected_time,
+                          time);
 }
 
 void tow_ctl_run_report(tow_ctl_run_t *run, size_t index,
