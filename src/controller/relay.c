@@ -118,46 +118,102 @@ static bool report(tow_ctl_run_t *run, size_t index)
     return !is_last;
 }
 
-static void take_group(const tow_ctl_worker_t *relay, uint64_t key)
+/* Of those that are part of the relay's report. */
+static bool has_all_reported(const tow_ctl_run_t *run, size_t first)
+{
+    const size_t end = end_of_group(run, first);
+    for (size_t i = first; i < end; i++)
+        if ((i == first || run->numbers[i] != 0) && !run->has_reported[i])
+            return false;
+    return true;
+}
+
+/* The time is that of the whole group. A member that has reported itself did so
+ * without a time, because it had given that to the relay before. */
+static void take_group(const tow_ctl_worker_t *relay, uint64_t key,
+                       const tow_device_time_t *time)
 {
     size_t first;
     tow_ctl_run_t *run = find_run(relay, key, &first);
-    if (run == NULL) return;
+    if (run == NULL || has_all_reported(run, first)) return;
+    tow_ctl_run_add_time(run, time);
     const size_t end = end_of_group(run, first);
     for (size_t i = first; i < end; i++)
         if ((i == first || run->numbers[i] != 0) && !report(run, i)) return;
 }
 
 static void take_part(const tow_ctl_worker_t *relay, uint64_t key,
-                      uint32_t process)
+                      uint32_t process, const tow_device_time_t *time)
 {
     size_t first;
     tow_ctl_run_t *run = find_run(relay, key, &first);
     if (run == NULL) return;
     const size_t end = end_of_group(run, first);
-    for (size_t i = first; i < end; i++)
-        if (run->program->workers[i]->process == process) {
-            (void)report(run, i);
-            return;
-        }
+    for (size_t i = first; i < end; i++) {
+        if (run->program->workers[i]->process != process) continue;
+        if (!run->has_reported[i]) tow_ctl_run_add_time(run, time);
+        (void)report(run, i);
+        return;
+    }
+}
+
+static void take_groups(const tow_ctl_worker_t *relay,
+                        const tow_msg_relay_done_t *message,
+                        const tow_time_list_t *times)
+{
+    for (size_t i = 0; i < message->n_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(times, i);
+        take_group(relay, message->runs[i], &time);
+    }
+}
+
+static void take_parts(const tow_ctl_worker_t *relay,
+                       const tow_msg_relay_done_t *message,
+                       const tow_time_list_t *times)
+{
+    for (size_t i = 0; i < message->n_part_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(times, i);
+        take_part(relay, message->part_runs[i], message->part_processes[i],
+                  &time);
+    }
+}
+
+static tow_status_t check_done(const tow_msg_relay_done_t *message,
+                               const tow_time_list_t *times,
+                               const tow_time_list_t *part_times)
+{
+    if (message->n_part_runs != message->n_part_processes)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%zu runs are reported for %zu processes",
+                         message->n_part_runs, message->n_part_processes);
+    TOW_RETURN_IF_ERROR(tow_time_list_check(times, message->n_runs));
+    return tow_time_list_check(part_times, message->n_part_runs);
 }
 
 void tow_ctl_relay_done(tow_ctl_worker_t *relay,
                         const tow_msg_relay_done_t *message)
 {
-    if (message->n_part_runs != message->n_part_processes) {
-        tow_ctl_worker_fault(relay,
-                             TOW_ERROR(TOW_INVALID_ARGUMENT,
-                                       "worker %s reports %zu runs for %zu "
-                                       "processes",
-                                       relay->name, message->n_part_runs,
-                                       message->n_part_processes));
+    const tow_time_list_t times = {.busy_ns = message->busy_ns,
+                                   .busy_count = message->n_busy_ns,
+                                   .wait_ns = message->wait_ns,
+                                   .wait_count = message->n_wait_ns,
+                                   .longest_ns = message->longest_ns,
+                                   .longest_count = message->n_longest_ns};
+    const tow_time_list_t part_times = {.busy_ns = message->part_busy_ns,
+                                        .busy_count = message->n_part_busy_ns,
+                                        .wait_ns = message->part_wait_ns,
+                                        .wait_count = message->n_part_wait_ns,
+                                        .longest_ns = message->part_longest_ns,
+                                        .longest_count =
+                                            message->n_part_longest_ns};
+    tow_status_t status = check_done(message, &times, &part_times);
+    if (status != TOW_OK) {
+        tow_ctl_worker_fault(
+            relay, tow_status_annotate(status, "worker %s", relay->name));
         return;
     }
-    for (size_t i = 0; i < message->n_runs; i++)
-        take_group(relay, message->runs[i]);
-    for (size_t i = 0; i < message->n_part_runs; i++)
-        take_part(relay, message->part_runs[i], message->part_processes[i]);
+    take_groups(relay, message, &times);
+    take_parts(relay, message, &part_times);
 }
 
 /* -- Resending ------------------------------------------------------------- */

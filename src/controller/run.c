@@ -176,13 +176,18 @@ static void finish(tow_ctl_run_t *run)
     if (run->unit.ticket.state == TOW_TICKET_GRANTED)
         tow_sched_finish(controller->sched, &run->unit.ticket);
     tow_ctl_spill_unweigh(controller, &run->unit);
+    if (run->is_granted && run->error == TOW_OK)
+        tow_estimate_add(&run->program->estimate, run->time.longest_ns);
     settle_bytes(run);
     for (size_t i = 0; i <= run->argument_count; i++)
         tow_list_remove(&run->blocks[i].node);
     tow_list_remove(&run->node);
     tow_map_remove(&controller->runs.by_key, run->key);
     tow_ctl_program_release(run->program);
-    if (run->client != NULL) run->client->run_count--;
+    if (run->client != NULL) {
+        run->client->run_count--;
+        run->client->ended_run_count++;
+    }
     notify_later(run);
     tow_controller_touch(controller);
 }
@@ -630,6 +635,16 @@ size_t tow_ctl_run_index_of(const tow_ctl_run_t *run,
     return index;
 }
 
+void tow_ctl_run_add_time(tow_ctl_run_t *run, const tow_device_time_t *time)
+{
+    tow_device_time_merge(&run->time, time);
+    tow_device_time_merge(&run->controller->runs.time, time);
+    tow_device_time_merge(run->client != NULL
+                              ? &run->client->time
+                              : &run->controller->clients.disconnected_time,
+                          time);
+}
+
 void tow_ctl_run_report(tow_ctl_run_t *run, size_t index,
                         tow_status_t take_status, uint32_t node)
 {
@@ -647,7 +662,8 @@ void tow_ctl_run_report(tow_ctl_run_t *run, size_t index,
 }
 
 static void report(tow_ctl_worker_t *worker, uint64_t key,
-                   tow_status_t take_status, uint32_t node)
+                   const tow_device_time_t *time, tow_status_t take_status,
+                   uint32_t node)
 {
     tow_ctl_run_t *run = tow_map_find(&worker->controller->runs.by_key, key);
     size_t index = run != NULL ? tow_ctl_run_index_of(run, worker) : 0;
@@ -656,22 +672,43 @@ static void report(tow_ctl_worker_t *worker, uint64_t key,
         tow_status_release(take_status); /* The run has ended. */
         return;
     }
+    tow_ctl_run_add_time(run, time);
     tow_ctl_run_report(run, index, take_status, node);
+}
+
+static void report_failure(tow_ctl_worker_t *worker,
+                           const tow_msg_run_failure_t *failure)
+{
+    tow_device_time_t time = {0};
+    tow_device_time_add(&time, failure->busy_ns, failure->wait_ns);
+    tow_status_t status = tow_failure_status(failure->failure);
+    if (status == TOW_OK)
+        status = TOW_ERROR(TOW_INTERNAL,
+                           "worker %s reports a failure without a cause",
+                           worker->name);
+    report(worker, failure->run, &time, status, failure->node);
 }
 
 void tow_ctl_runs_done(tow_ctl_worker_t *worker, const tow_msg_done_t *message)
 {
-    for (size_t i = 0; i < message->n_runs; i++)
-        report(worker, message->runs[i], TOW_OK, 0);
-    for (size_t i = 0; i < message->n_failures; i++) {
-        const tow_msg_run_failure_t *failure = message->failures[i];
-        tow_status_t status = tow_failure_status(failure->failure);
-        if (status == TOW_OK)
-            status = TOW_ERROR(TOW_INTERNAL,
-                               "worker %s reports a failure without a cause",
-                               worker->name);
-        report(worker, failure->run, status, failure->node);
+    const tow_time_list_t times = {.busy_ns = message->busy_ns,
+                                   .busy_count = message->n_busy_ns,
+                                   .wait_ns = message->wait_ns,
+                                   .wait_count = message->n_wait_ns,
+                                   .longest_ns = message->longest_ns,
+                                   .longest_count = message->n_longest_ns};
+    tow_status_t status = tow_time_list_check(&times, message->n_runs);
+    if (TOW_UNLIKELY(status != TOW_OK)) {
+        tow_ctl_worker_fault(
+            worker, tow_status_annotate(status, "worker %s", worker->name));
+        return;
     }
+    for (size_t i = 0; i < message->n_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(&times, i);
+        report(worker, message->runs[i], &time, TOW_OK, 0);
+    }
+    for (size_t i = 0; i < message->n_failures; i++)
+        report_failure(worker, message->failures[i]);
 }
 
 /* Other gang members may have reported the failure first, naming only devices:
@@ -692,13 +729,14 @@ void tow_ctl_runs_on_worker_disconnect(tow_controller_t *controller,
                                        tow_ctl_worker_t *worker,
                                        tow_status_t cause)
 {
+    static const tow_device_time_t lost; /* Nobody knows it any more. */
     tow_list_t *item = controller->runs.list.next;
     while (item != &controller->runs.list) {
         tow_ctl_run_t *run = TOW_CONTAINER_OF(item, tow_ctl_run_t, node);
         item = item->next;
         if (!run->is_granted) continue;
         blame(run, worker, cause);
-        report(worker, run->key, tow_status_retain(cause), 0);
+        report(worker, run->key, &lost, tow_status_retain(cause), 0);
     }
 }
 

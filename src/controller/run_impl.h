@@ -6,6 +6,7 @@
 #include "base/map.h"
 #include "controller/types_impl.h"
 #include "controller/unit_impl.h"
+#include "device/time_list.h"
 
 typedef struct tow_ctl_runs {
     tow_list_t list;       /* all that are not finished, oldest first */
@@ -18,6 +19,7 @@ typedef struct tow_ctl_runs {
     uint64_t granted_worker_count;
     uint64_t grant_message_count, done_message_count, abort_message_count;
     uint64_t again_message_count;
+    tow_device_time_t time; /* reported, of all runs ever */
 } tow_ctl_runs_t;
 
 struct tow_ctl_run {
@@ -37,6 +39,7 @@ struct tow_ctl_run {
     bool is_aborted;
     uint32_t reporting_count; /* workers that have not reported */
     uint32_t failed_node;
+    tow_device_time_t time;   /* of the workers that have reported */
     tow_status_t error;       /* owned: the first */
     tow_object_t **results;   /* held */
     bool *has_reported;       /* by worker of the program */
@@ -59,6 +62,8 @@ void tow_ctl_run_cancel(tow_ctl_client_t *client,
 bool tow_ctl_run_fill_grant(const tow_ctl_run_t *run,
                             uint64_t few[RUN_FEW_ARGUMENTS],
                             tow_msg_grant_t *out_grant);
+/* Device time of the run on one or several workers, before they are reported. */
+void tow_ctl_run_add_time(tow_ctl_run_t *run, const tow_device_time_t *time);
 /* That worker of its program has finished its part, or failed; after the last
  * one the run is freed. */
 void tow_ctl_run_report(tow_ctl_run_t *run, size_t index,

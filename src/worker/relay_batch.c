@@ -16,6 +16,7 @@ typedef struct member {
     uint32_t end; /* all steps before it have ended there */
     bool has_reported;
     bool is_apart; /* disconnected: it reports to the controller itself */
+    tow_device_time_t time;
 } member_t;
 
 typedef struct batch {
@@ -29,42 +30,80 @@ typedef struct batch {
 
 /* -- Messages -------------------------------------------------------------- */
 
-/* `end`: 0: the run has succeeded. */
-static void send_part(tow_worker_t *worker, uint64_t run, uint32_t process,
-                      uint32_t end)
+/* Reports of single members. */
+typedef struct parts {
+    size_t count;
+    uint64_t runs[TOW_RELAY_FANOUT_MAX + 1];
+    uint32_t processes[TOW_RELAY_FANOUT_MAX + 1];
+    uint32_t ends[TOW_RELAY_FANOUT_MAX + 1]; /* 0: the run has succeeded */
+    tow_device_time_t times[TOW_RELAY_FANOUT_MAX + 1];
+    bool has_progress;
+} parts_t;
+
+static void add_part(parts_t *parts, uint64_t run, const member_t *part)
 {
+    const size_t at = parts->count++;
+    parts->runs[at] = run;
+    parts->processes[at] = part->process;
+    parts->ends[at] = part->has_reported ? 0 : part->end;
+    parts->times[at] = part->time;
+    parts->has_progress |= parts->ends[at] > 0;
+}
+
+static void send_parts(tow_worker_t *worker, parts_t *parts)
+{
+    if (parts->count == 0) return;
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(TOW_RELAY_FANOUT_MAX + 1)];
+    const tow_time_list_t list =
+        tow_time_list_pack(parts->times, parts->count, scratch);
     tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
-    done.part_runs = &run;
-    done.part_processes = &process;
-    done.n_part_runs = done.n_part_processes = 1;
-    done.part_ends = &end;
-    done.n_part_ends = end > 0 ? 1 : 0;
+    done.part_runs = parts->runs;
+    done.part_processes = parts->processes;
+    done.n_part_runs = done.n_part_processes = parts->count;
+    done.part_ends = parts->ends;
+    done.n_part_ends = parts->has_progress ? parts->count : 0;
+    done.part_busy_ns = list.busy_ns;
+    done.n_part_busy_ns = list.busy_count;
+    done.part_wait_ns = list.wait_ns;
+    done.n_part_wait_ns = list.wait_count;
+    done.part_longest_ns = list.longest_ns;
+    done.n_part_longest_ns = list.longest_count;
     worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
+}
+
+static void send_part(tow_worker_t *worker, uint64_t run, const member_t *part)
+{
+    parts_t parts = {0};
+    add_part(&parts, run, part);
+    send_parts(worker, &parts);
 }
 
 static void send_reported(tow_worker_t *worker, const report_batch_t *batch)
 {
-    uint64_t runs[TOW_RELAY_FANOUT_MAX + 1];
-    uint32_t processes[TOW_RELAY_FANOUT_MAX + 1];
-    size_t count = 0;
-    for (size_t i = 0; i < batch->member_count; i++) {
-        if (!batch->members[i].has_reported) continue;
-        runs[count] = batch->run;
-        processes[count++] = batch->members[i].process;
-    }
-    if (count == 0) return;
-    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
-    done.part_runs = runs;
-    done.part_processes = processes;
-    done.n_part_runs = done.n_part_processes = count;
-    worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
+    parts_t parts = {0};
+    for (size_t i = 0; i < batch->member_count; i++)
+        if (batch->members[i].has_reported)
+            add_part(&parts, batch->run, &batch->members[i]);
+    send_parts(worker, &parts);
 }
 
-static void send_whole(tow_worker_t *worker, uint64_t run)
+static void send_whole(tow_worker_t *worker, const report_batch_t *batch)
 {
+    tow_device_time_t sum = {0};
+    for (size_t i = 0; i < batch->member_count; i++)
+        tow_device_time_merge(&sum, &batch->members[i].time);
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(1)];
+    const tow_time_list_t list = tow_time_list_pack(&sum, 1, scratch);
+    uint64_t run = batch->run;
     tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
     done.runs = &run;
     done.n_runs = 1;
+    done.busy_ns = list.busy_ns;
+    done.n_busy_ns = list.busy_count;
+    done.wait_ns = list.wait_ns;
+    done.n_wait_ns = list.wait_count;
+    done.longest_ns = list.longest_ns;
+    done.n_longest_ns = list.longest_count;
     worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
 }
 
@@ -185,22 +224,26 @@ static void check_progress(tow_worker_t *worker, report_batch_t *batch)
     send_progress(worker, batch);
 }
 
-void worker_batch_report(tow_worker_t *worker, uint64_t run, uint32_t process)
+void worker_batch_report(tow_worker_t *worker, uint64_t run, uint32_t process,
+                         const tow_device_time_t *time)
 {
     report_batch_t *batch = tow_map_find(&worker->relay.batches, run);
     member_t *member = batch != NULL ? find_member(batch, process) : NULL;
     if (member == NULL) { /* It arrived after the batch was sent. */
-        send_part(worker, run, process, 0);
+        send_part(worker, run,
+                  &(member_t){
+                      .process = process, .has_reported = true, .time = *time});
         return;
     }
     if (member->has_reported) return;
     member->has_reported = true;
+    member->time = *time;
     if (++batch->reported_count < batch->member_count) {
         check_progress(worker, batch);
         wait_for_others(worker, batch);
         return;
     }
-    send_whole(worker, run);
+    send_whole(worker, batch);
     free_batch(worker, batch);
 }
 
@@ -211,7 +254,9 @@ void worker_batch_progress(tow_worker_t *worker,
     member_t *member = batch != NULL ? find_member(batch, process) : NULL;
     if (member == NULL || member->is_apart) {
         if (progress->step_end > 0)
-            send_part(worker, progress->run, process, progress->step_end);
+            send_part(
+                worker, progress->run,
+                &(member_t){.process = process, .end = progress->step_end});
         return;
     }
     if (progress->step_end > member->end) member->end = progress->step_end;
@@ -224,14 +269,23 @@ tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
     if (message->n_progress_runs != message->n_progress_ends)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu runs and %zu ends",
                          message->n_progress_runs, message->n_progress_ends);
+    const tow_time_list_t times = {.busy_ns = message->busy_ns,
+                                   .busy_count = message->n_busy_ns,
+                                   .wait_ns = message->wait_ns,
+                                   .wait_count = message->n_wait_ns,
+                                   .longest_ns = message->longest_ns,
+                                   .longest_count = message->n_longest_ns};
+    TOW_RETURN_IF_ERROR(tow_time_list_check(&times, message->n_runs));
     if (!worker_is_joined(worker)) return TOW_OK;
     for (size_t i = 0; i < message->n_progress_runs; i++)
         worker_batch_progress(worker,
                               &(tow_run_progress_t){message->progress_runs[i],
                                                     message->progress_ends[i]},
                               process);
-    for (size_t i = 0; i < message->n_runs; i++)
-        worker_batch_report(worker, message->runs[i], process);
+    for (size_t i = 0; i < message->n_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(&times, i);
+        worker_batch_report(worker, message->runs[i], process, &time);
+    }
     return TOW_OK;
 }
 
