@@ -173,19 +173,44 @@ static void take_parts(const tow_ctl_worker_t *relay,
 {
     for (size_t i = 0; i < message->n_part_runs; i++) {
         const tow_device_time_t time = tow_time_list_at(times, i);
-        take_part(relay, message->part_runs[i], message->part_processes[i],
-                  &time);
+        const uint64_t run = message->part_runs[i];
+        if (message->n_part_ends > 0 && message->part_ends[i] > 0)
+            tow_ctl_progress_add_time(relay->controller, run, &time);
+        else
+            take_part(relay, run, message->part_processes[i], &time);
+    }
+}
+
+static void take_progress(const tow_ctl_worker_t *relay,
+                          const tow_msg_relay_done_t *message,
+                          const tow_time_list_t *times)
+{
+    for (size_t i = 0; i < message->n_progress_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(times, i);
+        tow_ctl_progress_add_time(relay->controller, message->progress_runs[i],
+                                  &time);
     }
 }
 
 static tow_status_t check_done(const tow_msg_relay_done_t *message,
                                const tow_time_list_t *times,
-                               const tow_time_list_t *part_times)
+                               const tow_time_list_t *part_times,
+                               const tow_time_list_t *progress_times)
 {
-    if (message->n_part_runs != message->n_part_processes)
+    if (message->n_part_runs != message->n_part_processes ||
+        (message->n_part_ends != 0 &&
+         message->n_part_ends != message->n_part_runs))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "%zu runs are reported for %zu processes",
-                         message->n_part_runs, message->n_part_processes);
+                         "%zu runs are reported for %zu processes, with %zu "
+                         "ends",
+                         message->n_part_runs, message->n_part_processes,
+                         message->n_part_ends);
+    if (message->n_progress_runs != message->n_progress_ends)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "progress of %zu runs with %zu ends",
+                         message->n_progress_runs, message->n_progress_ends);
+    TOW_RETURN_IF_ERROR(
+        tow_time_list_check(progress_times, message->n_progress_runs));
     TOW_RETURN_IF_ERROR(tow_time_list_check(times, message->n_runs));
     return tow_time_list_check(part_times, message->n_part_runs);
 }
@@ -206,12 +231,21 @@ void tow_ctl_relay_done(tow_ctl_worker_t *relay,
                                         .longest_ns = message->part_longest_ns,
                                         .longest_count =
                                             message->n_part_longest_ns};
-    tow_status_t status = check_done(message, &times, &part_times);
+    const tow_time_list_t progress_times = {
+        .busy_ns = message->progress_busy_ns,
+        .busy_count = message->n_progress_busy_ns,
+        .wait_ns = message->progress_wait_ns,
+        .wait_count = message->n_progress_wait_ns,
+        .longest_ns = message->progress_longest_ns,
+        .longest_count = message->n_progress_longest_ns};
+    tow_status_t status =
+        check_done(message, &times, &part_times, &progress_times);
     if (status != TOW_OK) {
         tow_ctl_worker_fault(
             relay, tow_status_annotate(status, "worker %s", relay->name));
         return;
     }
+    take_progress(relay, message, &progress_times);
     take_groups(relay, message, &times);
     take_parts(relay, message, &part_times);
 }

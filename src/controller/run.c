@@ -635,14 +635,38 @@ size_t tow_ctl_run_index_of(const tow_ctl_run_t *run,
     return index;
 }
 
+/* `client`: NULL: it has disconnected. */
+static void add_time(tow_controller_t *controller, tow_ctl_client_t *client,
+                     const tow_device_time_t *time)
+{
+    tow_device_time_merge(&controller->runs.time, time);
+    tow_device_time_merge(
+        client != NULL ? &client->time : &controller->clients.disconnected_time,
+        time);
+}
+
 void tow_ctl_run_add_time(tow_ctl_run_t *run, const tow_device_time_t *time)
 {
     tow_device_time_merge(&run->time, time);
-    tow_device_time_merge(&run->controller->runs.time, time);
-    tow_device_time_merge(run->client != NULL
-                              ? &run->client->time
-                              : &run->controller->clients.disconnected_time,
-                          time);
+    add_time(run->controller, run->client, time);
+}
+
+void tow_ctl_progress_add_time(tow_controller_t *controller, uint64_t key,
+                               const tow_device_time_t *time)
+{
+    tow_ctl_run_t *run = tow_map_find(&controller->runs.by_key, key);
+    if (TOW_LIKELY(run != NULL)) {
+        tow_ctl_run_add_time(run, time);
+        return;
+    }
+    tow_ctl_client_t *client = NULL;
+    for (tow_list_t *item = controller->clients.list.next;
+         item != &controller->clients.list; item = item->next) {
+        client = TOW_CONTAINER_OF(item, tow_ctl_client_t, node);
+        if (client->number == tow_key_client(key)) break;
+        client = NULL;
+    }
+    add_time(controller, client, time);
 }
 
 void tow_ctl_run_report(tow_ctl_run_t *run, size_t index,
@@ -689,6 +713,29 @@ static void report_failure(tow_ctl_worker_t *worker,
     report(worker, failure->run, &time, status, failure->node);
 }
 
+static tow_status_t take_progress(tow_ctl_worker_t *worker,
+                                  const tow_msg_done_t *message)
+{
+    const tow_time_list_t times = {.busy_ns = message->progress_busy_ns,
+                                   .busy_count = message->n_progress_busy_ns,
+                                   .wait_ns = message->progress_wait_ns,
+                                   .wait_count = message->n_progress_wait_ns,
+                                   .longest_ns = message->progress_longest_ns,
+                                   .longest_count =
+                                       message->n_progress_longest_ns};
+    if (message->n_progress_runs != message->n_progress_ends)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "progress of %zu runs with %zu ends",
+                         message->n_progress_runs, message->n_progress_ends);
+    TOW_RETURN_IF_ERROR(tow_time_list_check(&times, message->n_progress_runs));
+    for (size_t i = 0; i < message->n_progress_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(&times, i);
+        tow_ctl_progress_add_time(worker->controller, message->progress_runs[i],
+                                  &time);
+    }
+    return TOW_OK;
+}
+
 void tow_ctl_runs_done(tow_ctl_worker_t *worker, const tow_msg_done_t *message)
 {
     const tow_time_list_t times = {.busy_ns = message->busy_ns,
@@ -698,6 +745,7 @@ void tow_ctl_runs_done(tow_ctl_worker_t *worker, const tow_msg_done_t *message)
                                    .longest_ns = message->longest_ns,
                                    .longest_count = message->n_longest_ns};
     tow_status_t status = tow_time_list_check(&times, message->n_runs);
+    if (status == TOW_OK) status = take_progress(worker, message);
     if (TOW_UNLIKELY(status != TOW_OK)) {
         tow_ctl_worker_fault(
             worker, tow_status_annotate(status, "worker %s", worker->name));

@@ -64,6 +64,11 @@ bool tow_ctl_run_fill_grant(const tow_ctl_run_t *run,
                             tow_msg_grant_t *out_grant);
 /* Device time of the run on one or several workers, before they are reported. */
 void tow_ctl_run_add_time(tow_ctl_run_t *run, const tow_device_time_t *time);
+/* Device time that was reported with progress. Through a relay it may arrive
+ * after all workers have reported the failure of the run, which has ended then:
+ * the time still belongs to its client. */
+void tow_ctl_progress_add_time(tow_controller_t *controller, uint64_t run,
+                               const tow_device_time_t *time);
 /* That worker of its program has finished its part, or failed; after the last
  * one the run is freed. */
 void tow_ctl_run_report(tow_ctl_run_t *run, size_t index,

@@ -70,6 +70,17 @@ static void send_time(peer_t *worker, uint64_t run, tow_device_time_t time)
     send_message(worker, TOW_MESSAGE_DONE, &done.base);
 }
 
+static void send_progress(peer_t *worker, uint64_t run, uint64_t busy_ns)
+{
+    tow_msg_done_t done = TOW_MSG_DONE_INIT;
+    uint32_t end = 1;
+    done.progress_runs = &run;
+    done.progress_ends = &end;
+    done.progress_busy_ns = &busy_ns;
+    done.n_progress_runs = done.n_progress_ends = done.n_progress_busy_ns = 1;
+    send_message(worker, TOW_MESSAGE_DONE, &done.base);
+}
+
 static uint64_t start_run(fixture_t *fixture, uint64_t id)
 {
     send_run(fixture->client, id, 1, 1, 9 + id);
@@ -96,6 +107,22 @@ static void times_of_workers_add_up_by_client(void **state)
     expect_sums(&fixture, 1200, 100);
     assert_int_equal(tow_estimate_ns(estimate_of(&fixture)), 500);
     assert_int_equal(client_of(&fixture)->ended_run_count, 1);
+    cluster_close(&fixture.cluster);
+}
+
+static void time_of_progress_belongs_to_the_run(void **state)
+{
+    fixture_t fixture;
+    fixture_open(&fixture, 0);
+    const uint64_t run = start_run(&fixture, 1);
+    send_progress(fixture.one, run, 30);
+    send_progress(fixture.two, run, 4);
+    expect_no_message(fixture.client);
+    expect_sums(&fixture, 34, 0);
+    send_time(fixture.one, run, (tow_device_time_t){100, 0, 0});
+    send_time(fixture.two, run, (tow_device_time_t){200, 0, 0});
+    expect_run_done(fixture.client, 1);
+    expect_sums(&fixture, 334, 0);
     cluster_close(&fixture.cluster);
 }
 
@@ -211,6 +238,63 @@ static void part_is_counted_once(void **state)
     cluster_close(&fixture.cluster);
 }
 
+static void send_relayed_progress(fixture_t *fixture, uint64_t run,
+                                  uint64_t busy_ns)
+{
+    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
+    uint32_t end = 1;
+    done.progress_runs = &run;
+    done.progress_ends = &end;
+    done.progress_busy_ns = &busy_ns;
+    done.n_progress_runs = done.n_progress_ends = done.n_progress_busy_ns = 1;
+    send_message(fixture->one, TOW_MESSAGE_RELAY_DONE, &done.base);
+}
+
+static void send_part_progress(fixture_t *fixture, uint64_t run,
+                               uint64_t busy_ns)
+{
+    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
+    uint32_t process = 2, end = 1;
+    done.part_runs = &run;
+    done.part_processes = &process;
+    done.part_ends = &end;
+    done.part_busy_ns = &busy_ns;
+    done.n_part_runs = done.n_part_processes = 1;
+    done.n_part_ends = done.n_part_busy_ns = 1;
+    send_message(fixture->one, TOW_MESSAGE_RELAY_DONE, &done.base);
+}
+
+/* Progress of a part is not the end of the part; and it counts after the run
+ * has ended, while its client is there and when it has left. */
+static void relay_reports_the_time_of_progress(void **state)
+{
+    fixture_t fixture;
+    fixture_open(&fixture, 2);
+    uint64_t run = start_relayed_run(&fixture);
+    send_relayed_progress(&fixture, run, 1000);
+    send_part_progress(&fixture, run, 200);
+    send_done(fixture.three, run);
+    expect_no_message(fixture.client);
+    expect_sums(&fixture, 1200, 0);
+    uint64_t busy_ns = 30;
+    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
+    done.runs = &run;
+    done.busy_ns = &busy_ns;
+    done.n_runs = done.n_busy_ns = 1;
+    send_message(fixture.one, TOW_MESSAGE_RELAY_DONE, &done.base);
+    expect_run_done(fixture.client, 1);
+    send_part_progress(&fixture, run, 4);
+    run_for(&fixture.cluster, SECOND);
+    expect_sums(&fixture, 1234, 0);
+    peer_leave(fixture.client);
+    run_for(&fixture.cluster, SECOND);
+    send_relayed_progress(&fixture, run, 5000);
+    run_for(&fixture.cluster, SECOND);
+    assert_int_equal(
+        tow_controller_totals(fixture.cluster.controller).device_ns, 6234);
+    cluster_close(&fixture.cluster);
+}
+
 /* -- Lengths --------------------------------------------------------------- */
 
 static void expect_fault(fixture_t *fixture)
@@ -237,6 +321,24 @@ static void lists_of_wrong_length_end_the_session(void **state)
     expect_fault(&fixture);
 }
 
+static void progress_times_of_wrong_length_end_the_session(void **state)
+{
+    fixture_t fixture;
+    fixture_open(&fixture, 0);
+    fixture.two->answers_aborts = true;
+    uint64_t run = start_run(&fixture, 1);
+    uint64_t times_ns[2] = {1, 2};
+    uint32_t end = 1;
+    tow_msg_done_t done = TOW_MSG_DONE_INIT;
+    done.progress_runs = &run;
+    done.progress_ends = &end;
+    done.n_progress_runs = done.n_progress_ends = 1;
+    done.progress_longest_ns = times_ns;
+    done.n_progress_longest_ns = 2;
+    send_message(fixture.one, TOW_MESSAGE_DONE, &done.base);
+    expect_fault(&fixture);
+}
+
 static void lists_of_wrong_length_end_the_session_of_a_relay(void **state)
 {
     fixture_t fixture;
@@ -257,10 +359,13 @@ static void lists_of_wrong_length_end_the_session_of_a_relay(void **state)
 
 TOW_TEST_MAIN(
     cmocka_unit_test(times_of_workers_add_up_by_client),
+    cmocka_unit_test(time_of_progress_belongs_to_the_run),
     cmocka_unit_test(estimate_is_corrected_by_later_runs),
     cmocka_unit_test(failed_run_counts_but_does_not_change_the_estimate),
     cmocka_unit_test(time_of_a_client_that_left_stays_in_the_total),
     cmocka_unit_test(relay_reports_the_time_of_its_group),
     cmocka_unit_test(part_is_counted_once),
+    cmocka_unit_test(relay_reports_the_time_of_progress),
     cmocka_unit_test(lists_of_wrong_length_end_the_session),
+    cmocka_unit_test(progress_times_of_wrong_length_end_the_session),
     cmocka_unit_test(lists_of_wrong_length_end_the_session_of_a_relay))

@@ -49,7 +49,8 @@ typedef struct tow_failed_run {
 /* All steps before this one have ended on this worker. */
 typedef struct tow_run_progress {
     uint64_t run;
-    uint32_t step_end; /* of a piece that was granted; not the last one */
+    uint32_t step_end;      /* of a piece that was granted; not the last one */
+    tow_device_time_t time; /* since the last report of the run */
 } tow_run_progress_t;
 
 /* Runs that have finished since the last report. */
@@ -58,7 +59,8 @@ typedef struct tow_finished_runs {
         *runs; /* without an error, in the order in which they finished */
     /* Of `runs`: sums over their computations on this worker's devices. The
      * longest is the sum of the longest of each: exact if all use the same
-     * devices, and otherwise more than any one device was kept. */
+     * devices, and otherwise more than any one device was kept. Without the
+     * time that was reported with progress before, like those of failures. */
     const tow_device_time_t *times;
     size_t run_count;
     const tow_failed_run_t *failures;

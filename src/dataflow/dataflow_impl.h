@@ -82,10 +82,10 @@ typedef struct run {
     uint64_t program_key;
     uint64_t first_result;
     uint32_t result_count;
-    uint32_t node;      /* that failed */
-    tow_status_t error; /* owned; the first */
-    tow_device_time_t time;
-    tow_list_t steps;    /* under way, in their order */
+    uint32_t node;          /* that failed */
+    tow_status_t error;     /* owned; the first */
+    tow_device_time_t time; /* since it was last reported as progress */
+    tow_list_t steps;       /* under way, in their order */
     uint32_t hold_count; /* being applied; awaited inputs; more pieces follow */
     bool is_cancelled;   /* the controller disconnected: not reported */
     scratch_t *scratch;  /* NULL: all of it has been applied */

@@ -188,6 +188,27 @@ static bool fill_runs(tow_worker_t *worker, const uint64_t *runs,
     return true;
 }
 
+static bool fill_progress_times(tow_worker_t *worker,
+                                const tow_run_progress_t *progress,
+                                size_t count, tow_msg_done_t *done)
+{
+    uint64_t *scratch = tow_arena_alloc(
+        &worker->arena, TOW_TIME_LIST_SCRATCH(count) * sizeof(*scratch));
+    tow_device_time_t *times =
+        tow_arena_alloc(&worker->arena, count * sizeof(*times));
+    if (scratch == NULL || times == NULL) return false;
+    for (size_t i = 0; i < count; i++)
+        times[i] = progress[i].time;
+    const tow_time_list_t list = tow_time_list_pack(times, count, scratch);
+    done->progress_busy_ns = list.busy_ns;
+    done->n_progress_busy_ns = list.busy_count;
+    done->progress_wait_ns = list.wait_ns;
+    done->n_progress_wait_ns = list.wait_count;
+    done->progress_longest_ns = list.longest_ns;
+    done->n_progress_longest_ns = list.longest_count;
+    return true;
+}
+
 static bool fill_progress(tow_worker_t *worker,
                           const tow_run_progress_t *progress, size_t count,
                           tow_msg_done_t *done)
@@ -203,7 +224,7 @@ static bool fill_progress(tow_worker_t *worker,
         done->progress_ends[i] = progress[i].step_end;
     }
     done->n_progress_runs = done->n_progress_ends = count;
-    return true;
+    return fill_progress_times(worker, progress, count, done);
 }
 
 static bool send_done(tow_worker_t *worker, const tow_finished_runs_t *finished)

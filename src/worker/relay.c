@@ -305,7 +305,8 @@ static void report_to_controller(tow_worker_t *worker, uint64_t run)
     worker_send(worker, TOW_MESSAGE_DONE, &done.base);
 }
 
-/* What the relay was told may be lost. */
+/* What the relay was told may be lost; its device time is not known here any
+ * more. */
 static void report_progress_again(tow_worker_t *worker, uint64_t run)
 {
     tow_msg_done_t done = TOW_MSG_DONE_INIT;
@@ -408,10 +409,18 @@ static bool report_progress(tow_worker_t *worker,
         return true;
     }
     tow_run_progress_t copy = *progress;
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(1)];
+    const tow_time_list_t list = tow_time_list_pack(&copy.time, 1, scratch);
     tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
     done.progress_runs = &copy.run;
     done.progress_ends = &copy.step_end;
     done.n_progress_runs = done.n_progress_ends = 1;
+    done.progress_busy_ns = list.busy_ns;
+    done.n_progress_busy_ns = list.busy_count;
+    done.progress_wait_ns = list.wait_ns;
+    done.n_progress_wait_ns = list.wait_count;
+    done.progress_longest_ns = list.longest_ns;
+    done.n_progress_longest_ns = list.longest_count;
     (void)worker_peer_send(worker, route_process(route),
                            TOW_MESSAGE_FORWARDED_DONE, &done.base);
     return true;

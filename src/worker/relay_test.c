@@ -9,7 +9,7 @@
 #define RUN_CHAIN 202
 #define OTHER     2 /* the process of the other worker */
 #define SPAN      (SECOND / 10)
-/* The device time that the other worker reports of each run. */
+/* The device time that the other worker reports of each run or piece. */
 #define OTHER_BUSY_NS (10 * SECOND)
 #define OTHER_WAIT_NS 5
 #define LAST_NUMBER   5 /* of the last message that relay_fixture_open sends */
@@ -32,7 +32,7 @@ typedef struct relay {
     uint64_t grant_runs[RECEIVED_MAX], grant_numbers[RECEIVED_MAX];
     size_t grant_count;
     uint64_t done_runs[RECEIVED_MAX];
-    uint64_t done_busy_ns; /* sum */
+    uint64_t done_busy_ns; /* sum, with that of progress */
     size_t done_count;
     uint32_t progress_end; /* the last that it was told */
 } relay_fixture_t;
@@ -101,6 +101,9 @@ static void other_message(void *context, tow_session_t *session,
         }
         if (done->n_progress_ends > 0)
             relay->progress_end = done->progress_ends[0];
+        assert_int_equal(done->n_progress_busy_ns, done->n_progress_runs);
+        for (size_t i = 0; i < done->n_progress_runs; i++)
+            relay->done_busy_ns += done->progress_busy_ns[i];
     }
     tow_arena_deinit(&arena);
 }
@@ -270,9 +273,13 @@ static void send_other_progress(relay_fixture_t *relay, uint64_t run,
                                 uint32_t end)
 {
     tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
+    uint64_t busy_ns = OTHER_BUSY_NS, wait_ns = OTHER_WAIT_NS;
     done.progress_runs = &run;
     done.progress_ends = &end;
+    done.progress_busy_ns = &busy_ns;
+    done.progress_wait_ns = &wait_ns;
     done.n_progress_runs = done.n_progress_ends = 1;
+    done.n_progress_busy_ns = done.n_progress_wait_ns = 1;
     other_send(relay, TOW_MESSAGE_FORWARDED_DONE, &done.base);
     worker_fixture_run_for(&relay->fixture, SPAN);
 }
@@ -412,14 +419,36 @@ static void a_relay_reports_the_least_progress_of_its_group(void **state)
     expect_least(&relay, 0, 0);
     send_other_progress(&relay, 7, 1);
     expect_least(&relay, 1, 1);
+    expect_time(&relay, 1);
     send_other_progress(&relay, 7, 2);
     expect_least(&relay, 2, 2);
+    expect_time(&relay, 2);
     send_piece_to_relay(&relay, 7, 2, 3);
     expect_reports(&relay, 0, 0, 1);
     send_forwarded_done(&relay, 7);
     worker_fixture_run_for(&relay.fixture, SPAN);
     expect_reports(&relay, 0, 0, 2);
     expect_least(&relay, 2, 2);
+    expect_time(&relay, 3);
+    relay_fixture_close(&relay);
+}
+
+/* The other worker did not get as far: our own progress was not reported. */
+static void progress_is_passed_on_when_the_relay_fails(void **state)
+{
+    (void)state;
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_piece_to_relay(&relay, 7, 0, 1);
+    assert_int_equal(relay.fixture.received.time.busy_ns, 0);
+    worker_fixture_send_abort(&relay.fixture, 7, "enough");
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.fixture.received.failure_count, 1);
+    assert_int_equal(relay.fixture.received.part_count, 1);
+    assert_int_equal(relay.fixture.received.part_ends[0], 1);
+    expect_time(&relay, 0);
+    send_other_progress(&relay, 7, 1);
+    expect_time(&relay, 1);
     relay_fixture_close(&relay);
 }
 
@@ -437,6 +466,7 @@ static void a_relay_forwards_late_progress_by_itself(void **state)
     assert_int_equal(relay.fixture.received.part_ends[0], 0);
     assert_int_equal(relay.fixture.received.part_ends[1], 1);
     assert_int_equal(relay.fixture.received.part_processes[1], OTHER);
+    expect_time(&relay, 1);
     relay_fixture_close(&relay);
 }
 
@@ -451,6 +481,7 @@ static void a_disconnected_member_does_not_hold_back_progress(void **state)
     worker_fixture_run_for(&relay.fixture, 5 * SECOND);
     assert_int_equal(relay.fixture.received.relay_disconnected_count, 1);
     expect_least(&relay, 1, 1);
+    expect_time(&relay, 0);
     worker_fixture_send_abort(&relay.fixture, 7, "a worker is gone");
     worker_fixture_run_for(&relay.fixture, SPAN);
     relay_fixture_close(&relay);
@@ -497,6 +528,10 @@ static void progress_is_reported_to_the_sender_of_the_piece(void **state)
     expect_reports(&relay, 1, 0, 0);
     assert_int_equal(tow_worker_stats(relay.fixture.worker).dataflow.granted,
                      1);
+    /* The time of the first piece is the relay's, and is not sent twice. */
+    assert_true(relay.done_busy_ns > 0);
+    assert_int_equal(relay.done_busy_ns + received->time.busy_ns,
+                     own_busy_ns(&relay));
     relay_fixture_close(&relay);
 }
 
@@ -682,6 +717,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_relay_whose_own_part_fails_still_forwards_reports),
     cmocka_unit_test(a_relay_reports_a_disconnected_member),
     cmocka_unit_test(a_relay_reports_the_least_progress_of_its_group),
+    cmocka_unit_test(progress_is_passed_on_when_the_relay_fails),
     cmocka_unit_test(a_relay_forwards_late_progress_by_itself),
     cmocka_unit_test(a_disconnected_member_does_not_hold_back_progress),
     cmocka_unit_test(progress_is_reported_to_the_sender_of_the_piece),

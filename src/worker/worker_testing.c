@@ -82,6 +82,12 @@ static void on_done(worker_received_t *received, const tow_msg_done_t *done)
     for (size_t i = 0; i < done->n_runs; i++)
         received->runs[received->run_count++ % RECEIVED_MAX] = done->runs[i];
     assert_int_equal(done->n_progress_runs, done->n_progress_ends);
+    add_times(received,
+              &(tow_time_list_t){
+                  done->progress_busy_ns, done->progress_wait_ns,
+                  done->progress_longest_ns, done->n_progress_busy_ns,
+                  done->n_progress_wait_ns, done->n_progress_longest_ns},
+              done->n_progress_runs);
     for (size_t i = 0; i < done->n_progress_runs; i++) {
         received->progress_run = done->progress_runs[i];
         received->progress_end = done->progress_ends[i];
@@ -166,6 +172,12 @@ static void on_relay_done(worker_received_t *received,
             done->n_part_ends > 0 ? done->part_ends[i] : 0;
     }
     assert_int_equal(done->n_progress_runs, done->n_progress_ends);
+    add_times(received,
+              &(tow_time_list_t){
+                  done->progress_busy_ns, done->progress_wait_ns,
+                  done->progress_longest_ns, done->n_progress_busy_ns,
+                  done->n_progress_wait_ns, done->n_progress_longest_ns},
+              done->n_progress_runs);
     for (size_t i = 0; i < done->n_progress_runs; i++) {
         received->least_run = done->progress_runs[i];
         received->least_end = done->progress_ends[i];
