@@ -199,6 +199,19 @@ static size_t check_runs(const tow_controller_t *controller)
     return of_clients;
 }
 
+/* All device time belongs to a client. */
+static void check_time(const tow_controller_t *controller)
+{
+    const tow_device_time_t *total = &controller->runs.time;
+    tow_device_time_t sum = controller->clients.disconnected_time;
+    for (const tow_list_t *item = controller->clients.list.next;
+         item != &controller->clients.list; item = item->next)
+        tow_device_time_merge(
+            &sum, &TOW_CONTAINER_OF(item, tow_ctl_client_t, node)->time);
+    TOW_ASSERT(sum.busy_ns == total->busy_ns);
+    TOW_ASSERT(sum.wait_ns == total->wait_ns);
+}
+
 static size_t check_puts(const tow_controller_t *controller)
 {
     size_t cursor = 0, copies = 0, of_clients = 0;
@@ -241,6 +254,7 @@ static void check_records(const tow_controller_t *controller)
     check_codes(controller);
     check_programs(controller);
     TOW_ASSERT(counts.runs == check_runs(controller));
+    check_time(controller);
     TOW_ASSERT(counts.puts == check_puts(controller));
     TOW_ASSERT(counts.gets == check_gets(controller));
     tow_ctl_assemblies_check(controller);

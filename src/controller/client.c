@@ -322,6 +322,8 @@ void tow_ctl_client_on_disconnect(tow_ctl_client_t *client, tow_status_t cause)
     client->session = NULL;
     tow_list_remove(&client->node);
     tow_ctl_runs_on_client_disconnect(client);
+    tow_device_time_merge(&controller->clients.disconnected_time,
+                          &client->time);
     tow_ctl_assemblies_on_disconnect(client, cause);
     tow_ctl_puts_on_disconnect(controller, NULL, client, cause);
     tow_ctl_gets_on_disconnect(controller, NULL, client, cause);

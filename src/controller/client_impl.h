@@ -5,11 +5,13 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "controller/types_impl.h"
+#include "device/device.h"
 
 typedef struct tow_ctl_clients {
     tow_list_t list;        /* open and connected */
     uint32_t number;        /* of the last; never reused */
     tow_timer_t idle_timer; /* runs while there is none: idle_timeout_ns */
+    tow_device_time_t disconnected_time; /* of clients that have disconnected */
 } tow_ctl_clients_t;
 
 struct tow_ctl_client {
@@ -26,6 +28,8 @@ struct tow_ctl_client {
     tow_ctl_id_vec_t done_runs;
     TOW_VEC(tow_ctl_run_t *) failed_runs; /* owned until they are sent */
     uint32_t run_count;                   /* not finished */
+    uint64_t ended_run_count;             /* finished, with or without error */
+    tow_device_time_t time;               /* reported, of all its runs */
     uint32_t get_count;                   /* not answered */
     uint32_t put_count;                   /* not answered */
     uint64_t put_bytes;      /* of those, bytes that came in messages */

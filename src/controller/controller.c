@@ -484,6 +484,8 @@ tow_controller_totals_t tow_controller_totals(
         .done_message_count = controller->runs.done_message_count,
         .abort_message_count = controller->runs.abort_message_count,
         .again_message_count = controller->runs.again_message_count,
+        .device_ns = controller->runs.time.busy_ns,
+        .wait_ns = controller->runs.time.wait_ns,
     };
     for (const tow_list_t *item = controller->clients.list.next;
          item != &controller->clients.list; item = item->next) {

@@ -74,6 +74,9 @@ typedef struct tow_controller_totals {
     uint64_t granted_worker_count;
     uint64_t grant_message_count, done_message_count, abort_message_count;
     uint64_t again_message_count; /* grants that were resent */
+    /* Device time of all runs ever, also of clients that have left: without
+     * waits in collectives, and these waits. */
+    uint64_t device_ns, wait_ns;
 } tow_controller_totals_t;
 
 tow_controller_totals_t tow_controller_totals(

@@ -9,10 +9,18 @@
 
 /* -- Cutting --------------------------------------------------------------- */
 
+void tow_ctl_program_measured(tow_ctl_program_t *program, uint32_t step_count,
+                              uint64_t longest_ns)
+{
+    if (step_count == 0) return;
+    tow_estimate_add(&program->estimate, longest_ns / step_count);
+}
+
+/* 0: unknown. */
 static uint64_t step_ns(const tow_ctl_program_t *program)
 {
-    (void)program;
-    return 0;
+    const int64_t ns = tow_estimate_ns(&program->estimate);
+    return ns > 0 ? (uint64_t)ns : 0;
 }
 
 static tow_cut_t cut_of(const tow_ctl_program_t *program)
@@ -82,6 +90,7 @@ tow_ctl_piece_t *tow_ctl_pieces_take(tow_ctl_run_t *run)
         .first = pieces->next_first,
         .end = pieces->next_end,
         .first_gang = *gang_number + 1 - pieces->next_first,
+        .step_counts = run->unit.ticket.next.step_counts,
         .reporting_count = (uint32_t)run->program->worker_count};
     *gang_number += piece->end - piece->first;
     pieces->next_first = pieces->next_end;
@@ -152,9 +161,24 @@ const tow_ctl_piece_t *tow_ctl_pieces_oldest(const tow_ctl_run_t *run)
                                             : &none;
 }
 
+/* Of the part that has most of its steps. */
+static uint32_t busiest_count(const tow_ctl_run_t *run,
+                              const tow_ctl_piece_t *piece)
+{
+    const tow_ctl_program_t *program = run->program;
+    const uint32_t *counts = piece->step_counts;
+    uint32_t busiest = 0;
+    for (size_t i = 0; i < program->mapping_count; i++)
+        if (counts[i] > busiest) busiest = counts[i];
+    return busiest;
+}
+
 static void end_oldest(tow_ctl_run_t *run)
 {
     tow_ctl_pieces_t *pieces = run->pieces;
+    const tow_ctl_piece_t *oldest = &pieces->under_way[0];
+    tow_ctl_program_measured(run->program, busiest_count(run, oldest),
+                             oldest->longest_ns);
     tow_free(pieces->under_way[0].numbers);
     pieces->under_way_count--;
     for (uint32_t i = 0; i < pieces->under_way_count; i++)
@@ -163,12 +187,15 @@ static void end_oldest(tow_ctl_run_t *run)
     tow_controller_touch(run->controller);
 }
 
-void tow_ctl_pieces_progress(tow_ctl_run_t *run, size_t index, uint32_t end)
+void tow_ctl_pieces_progress(tow_ctl_run_t *run, size_t index, uint32_t end,
+                             uint64_t longest_ns)
 {
     tow_ctl_pieces_t *pieces = run->pieces;
-    if (tow_ctl_pieces_find(run, end) == NULL || run->has_reported[index] ||
+    tow_ctl_piece_t *last = tow_ctl_pieces_find(run, end);
+    if (last == NULL || run->has_reported[index] ||
         end <= pieces->progress[index])
         return;
+    if (longest_ns > last->longest_ns) last->longest_ns = longest_ns;
     for (uint32_t i = 0; i < pieces->under_way_count; i++) {
         tow_ctl_piece_t *piece = &pieces->under_way[i];
         if (piece->end <= pieces->progress[index] || piece->end > end) continue;
@@ -179,6 +206,19 @@ void tow_ctl_pieces_progress(tow_ctl_run_t *run, size_t index, uint32_t end)
     while (pieces->under_way_count > 0 &&
            pieces->under_way[0].reporting_count == 0)
         end_oldest(run);
+}
+
+tow_status_t tow_ctl_pieces_reported(tow_ctl_run_t *run, size_t index)
+{
+    const tow_ctl_program_t *program = run->program;
+    if (tow_ctl_pieces_remain(run))
+        return TOW_ERROR(TOW_INTERNAL,
+                         "worker %s reports all %u steps of '%s', of which %u "
+                         "are granted",
+                         program->workers[index]->name, program->step_count,
+                         program->name, run->pieces->next_first);
+    tow_ctl_pieces_progress(run, index, program->step_count, 0);
+    return TOW_OK;
 }
 
 void tow_ctl_pieces_free(tow_ctl_run_t *run)

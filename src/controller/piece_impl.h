@@ -9,8 +9,10 @@
 typedef struct tow_ctl_piece {
     uint32_t first; /* steps */
     uint32_t end;
-    uint64_t first_gang;      /* of step 0, if it had that step */
-    uint32_t reporting_count; /* workers that have not reported it */
+    uint64_t first_gang;         /* of step 0, if it had that step */
+    uint32_t reporting_count;    /* workers that have not reported it */
+    uint64_t longest_ns;         /* that it kept a device, as reported so far */
+    const uint32_t *step_counts; /* lent, by part; NULL: the whole run */
     /* Owned: by worker of the program, the sequence numbers of grants through
      * relays, 0: direct; NULL: no relays. */
     uint64_t *numbers;
@@ -38,8 +40,16 @@ bool tow_ctl_pieces_hold(const tow_ctl_unit_t *unit);
 tow_ctl_piece_t *tow_ctl_pieces_take(tow_ctl_run_t *run);
 /* Whether pieces are left to be granted. */
 bool tow_ctl_pieces_remain(const tow_ctl_run_t *run);
-/* A worker has ended all steps before `end`. Harmless if it says nonsense. */
-void tow_ctl_pieces_progress(tow_ctl_run_t *run, size_t index, uint32_t end);
+/* A worker has ended all steps before `end`; the steps since its last report
+ * kept a device for longest_ns. Harmless if it says nonsense. */
+void tow_ctl_pieces_progress(tow_ctl_run_t *run, size_t index, uint32_t end,
+                             uint64_t longest_ns);
+/* A worker has ended all steps. INTERNAL: not all are granted yet. */
+tow_status_t tow_ctl_pieces_reported(tow_ctl_run_t *run, size_t index)
+    TOW_MUST_USE;
+/* So many steps, one after the other, kept a device for that long. */
+void tow_ctl_program_measured(tow_ctl_program_t *program, uint32_t step_count,
+                              uint64_t longest_ns);
 /* The run is granted in part from now on, or no longer. */
 void tow_ctl_pieces_mark(tow_ctl_run_t *run, bool is_partly);
 /* The oldest one under way; an empty one if none is. */

@@ -8,6 +8,7 @@
 #include "controller/blob_impl.h"
 #include "controller/types_impl.h"
 #include "device/device.h"
+#include "sched/estimate.h"
 #include "sched/sched.h"
 
 typedef struct tow_ctl_programs {
@@ -69,6 +70,9 @@ struct tow_ctl_program {
     tow_list_t waiting;          /* blocks of runs that wait for loads */
     tow_ctl_blob_t graph;        /* owned: as the client sent it */
     uint64_t membership_seen;    /* when it was last lowered, or tried to be */
+    /* Of the time that a step keeps a device. Placed anew, the program is
+     * lowered again, and begins without an estimate. */
+    tow_estimate_t estimate;
 };
 
 /* Ids of clients for programs; ids above are those of programs lowered again.

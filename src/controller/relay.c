@@ -128,79 +128,164 @@ static bool report(tow_ctl_run_t *run, size_t index)
     return !is_last;
 }
 
-static void take_group(const tow_ctl_worker_t *relay, uint64_t key)
+/* Whether the relay reports a piece for that worker; `piece` may be NULL. */
+static bool is_relayed(const tow_ctl_run_t *run, const tow_ctl_piece_t *piece,
+                       size_t index)
+{
+    return index == first_of_group(run, index) ||
+           (piece != NULL && piece->numbers != NULL &&
+            piece->numbers[index] != 0);
+}
+
+static bool has_all_reported(tow_ctl_run_t *run, size_t first)
+{
+    const tow_ctl_piece_t *piece = last_piece(run);
+    const size_t end = end_of_group(run, first);
+    for (size_t i = first; i < end; i++)
+        if (is_relayed(run, piece, i) && !run->has_reported[i]) return false;
+    return true;
+}
+
+/* The time is that of the whole group. A member that has reported itself did so
+ * without a time, because it had given that to the relay before. */
+static void take_group(const tow_ctl_worker_t *relay, uint64_t key,
+                       const tow_device_time_t *time)
 {
     size_t first;
     tow_ctl_run_t *run = find_run(relay, key, &first);
-    if (run == NULL) return;
+    if (run == NULL || has_all_reported(run, first)) return;
+    tow_ctl_run_add_time(run, time);
     const size_t end = end_of_group(run, first);
     const tow_ctl_piece_t *piece = last_piece(run);
-    const uint64_t *numbers = piece != NULL ? piece->numbers : NULL;
     for (size_t i = first; i < end; i++)
-        if ((i == first || (numbers != NULL && numbers[i] != 0)) &&
-            !report(run, i))
-            return;
+        if (is_relayed(run, piece, i) && !report(run, i)) return;
 }
 
 /* The whole group has ended these steps. */
 static void advance_group(const tow_ctl_worker_t *relay, uint64_t key,
-                          uint32_t step_end)
+                          uint32_t step_end, const tow_device_time_t *time)
 {
     size_t first;
     tow_ctl_run_t *run = find_run(relay, key, &first);
-    const size_t end = run != NULL ? end_of_group(run, first) : 0;
-    for (size_t i = run != NULL ? first : 0; i < end; i++) {
+    tow_ctl_progress_add_time(relay->controller, key, time);
+    if (run == NULL) return;
+    for (size_t i = first; i < end_of_group(run, first); i++) {
         /* The last report of a piece ends it. */
         const tow_ctl_piece_t *piece = tow_ctl_pieces_find(run, step_end);
         if (piece == NULL) return;
-        if (i == first || (piece->numbers != NULL && piece->numbers[i] != 0))
-            tow_ctl_pieces_progress(run, i, step_end);
+        if (is_relayed(run, piece, i))
+            tow_ctl_pieces_progress(run, i, step_end, time->longest_ns);
     }
 }
 
 /* `step_end` 0: the run has succeeded there. */
 static void take_part(const tow_ctl_worker_t *relay, uint64_t key,
-                      uint32_t process, uint32_t step_end)
+                      uint32_t process, uint32_t step_end,
+                      const tow_device_time_t *time)
 {
     size_t first;
     tow_ctl_run_t *run = find_run(relay, key, &first);
     if (run == NULL) return;
     const size_t end = end_of_group(run, first);
-    for (size_t i = first; i < end; i++)
-        if (run->program->workers[i]->process == process) {
-            if (step_end > 0)
-                tow_ctl_pieces_progress(run, i, step_end);
-            else
-                (void)report(run, i);
-            return;
-        }
+    for (size_t i = first; i < end; i++) {
+        if (run->program->workers[i]->process != process) continue;
+        if (!run->has_reported[i]) tow_ctl_run_add_time(run, time);
+        if (step_end > 0)
+            tow_ctl_pieces_progress(run, i, step_end, time->longest_ns);
+        else
+            (void)report(run, i);
+        return;
+    }
+}
+
+static void take_groups(const tow_ctl_worker_t *relay,
+                        const tow_msg_relay_done_t *message,
+                        const tow_time_list_t *times)
+{
+    for (size_t i = 0; i < message->n_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(times, i);
+        take_group(relay, message->runs[i], &time);
+    }
+}
+
+static void take_parts(const tow_ctl_worker_t *relay,
+                       const tow_msg_relay_done_t *message,
+                       const tow_time_list_t *times)
+{
+    for (size_t i = 0; i < message->n_part_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(times, i);
+        take_part(relay, message->part_runs[i], message->part_processes[i],
+                  message->n_part_ends > 0 ? message->part_ends[i] : 0, &time);
+    }
+}
+
+static void take_progress(const tow_ctl_worker_t *relay,
+                          const tow_msg_relay_done_t *message,
+                          const tow_time_list_t *times)
+{
+    for (size_t i = 0; i < message->n_progress_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(times, i);
+        advance_group(relay, message->progress_runs[i],
+                      message->progress_ends[i], &time);
+    }
+}
+
+static tow_status_t check_done(const tow_msg_relay_done_t *message,
+                               const tow_time_list_t *times,
+                               const tow_time_list_t *part_times,
+                               const tow_time_list_t *progress_times)
+{
+    if (message->n_part_runs != message->n_part_processes ||
+        (message->n_part_ends != 0 &&
+         message->n_part_ends != message->n_part_runs))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "%zu runs are reported for %zu processes, with %zu "
+                         "ends",
+                         message->n_part_runs, message->n_part_processes,
+                         message->n_part_ends);
+    if (message->n_progress_runs != message->n_progress_ends)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "progress of %zu runs with %zu ends",
+                         message->n_progress_runs, message->n_progress_ends);
+    TOW_RETURN_IF_ERROR(
+        tow_time_list_check(progress_times, message->n_progress_runs));
+    TOW_RETURN_IF_ERROR(tow_time_list_check(times, message->n_runs));
+    return tow_time_list_check(part_times, message->n_part_runs);
 }
 
 void tow_ctl_relay_done(tow_ctl_worker_t *relay,
                         const tow_msg_relay_done_t *message)
 {
-    if (message->n_part_runs != message->n_part_processes ||
-        message->n_progress_runs != message->n_progress_ends ||
-        (message->n_part_ends > 0 &&
-         message->n_part_ends != message->n_part_runs)) {
+    const tow_time_list_t times = {.busy_ns = message->busy_ns,
+                                   .busy_count = message->n_busy_ns,
+                                   .wait_ns = message->wait_ns,
+                                   .wait_count = message->n_wait_ns,
+                                   .longest_ns = message->longest_ns,
+                                   .longest_count = message->n_longest_ns};
+    const tow_time_list_t part_times = {.busy_ns = message->part_busy_ns,
+                                        .busy_count = message->n_part_busy_ns,
+                                        .wait_ns = message->part_wait_ns,
+                                        .wait_count = message->n_part_wait_ns,
+                                        .longest_ns = message->part_longest_ns,
+                                        .longest_count =
+                                            message->n_part_longest_ns};
+    const tow_time_list_t progress_times = {
+        .busy_ns = message->progress_busy_ns,
+        .busy_count = message->n_progress_busy_ns,
+        .wait_ns = message->progress_wait_ns,
+        .wait_count = message->n_progress_wait_ns,
+        .longest_ns = message->progress_longest_ns,
+        .longest_count = message->n_progress_longest_ns};
+    tow_status_t status =
+        check_done(message, &times, &part_times, &progress_times);
+    if (status != TOW_OK) {
         tow_ctl_worker_fault(
-            relay,
-            TOW_ERROR(TOW_INVALID_ARGUMENT,
-                      "worker %s reports %zu runs for %zu processes to %zu "
-                      "steps, and progress of %zu runs to %zu steps",
-                      relay->name, message->n_part_runs,
-                      message->n_part_processes, message->n_part_ends,
-                      message->n_progress_runs, message->n_progress_ends));
+            relay, tow_status_annotate(status, "worker %s", relay->name));
         return;
     }
-    for (size_t i = 0; i < message->n_progress_runs; i++)
-        advance_group(relay, message->progress_runs[i],
-                      message->progress_ends[i]);
-    for (size_t i = 0; i < message->n_runs; i++)
-        take_group(relay, message->runs[i]);
-    for (size_t i = 0; i < message->n_part_runs; i++)
-        take_part(relay, message->part_runs[i], message->part_processes[i],
-                  message->n_part_ends > 0 ? message->part_ends[i] : 0);
+    take_progress(relay, message, &progress_times);
+    take_groups(relay, message, &times);
+    take_parts(relay, message, &part_times);
 }
 
 /* -- Resending ------------------------------------------------------------- */

@@ -182,6 +182,10 @@ static json_t *describe_client(const tow_ctl_client_t *client,
     json_object_set_new(json, "programs",
                         json_of_count(tow_map_count(&client->programs)));
     json_object_set_new(json, "runs", json_of_count(client->run_count));
+    json_object_set_new(json, "runs_ended",
+                        json_of_count(client->ended_run_count));
+    json_object_set_new(json, "device_ns", json_of_count(client->time.busy_ns));
+    json_object_set_new(json, "wait_ns", json_of_count(client->time.wait_ns));
     json_object_set_new(json, "objects",
                         json_of_count(objects_of_client.object_count));
     json_object_set_new(json, "bytes",
@@ -214,6 +218,8 @@ static json_t *describe_totals(const tow_controller_t *controller)
                         json_of_count(totals.grant_message_count));
     json_object_set_new(json, "grants_again",
                         json_of_count(totals.again_message_count));
+    json_object_set_new(json, "device_ns", json_of_count(totals.device_ns));
+    json_object_set_new(json, "wait_ns", json_of_count(totals.wait_ns));
     json_object_set_new(json, "objects", json_of_count(totals.object_count));
     json_object_set_new(json, "object_bytes",
                         json_of_count(totals.object_bytes));

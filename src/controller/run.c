@@ -178,13 +178,19 @@ static void finish(tow_ctl_run_t *run)
     if (run->unit.ticket.state != TOW_TICKET_IDLE)
         tow_sched_finish(controller->sched, &run->unit.ticket);
     tow_ctl_spill_unweigh(controller, &run->unit);
+    if (run->is_granted && run->error == TOW_OK && run->pieces == NULL)
+        tow_ctl_program_measured(run->program, run->program->busiest_step_count,
+                                 run->time.longest_ns);
     settle_bytes(run);
     for (size_t i = 0; i <= run->argument_count; i++)
         tow_list_remove(&run->blocks[i].node);
     tow_list_remove(&run->node);
     tow_map_remove(&controller->runs.by_key, run->key);
     tow_ctl_program_release(run->program);
-    if (run->client != NULL) run->client->run_count--;
+    if (run->client != NULL) {
+        run->client->run_count--;
+        run->client->ended_run_count++;
+    }
     notify_later(run);
     tow_controller_touch(controller);
 }
@@ -664,11 +670,47 @@ size_t tow_ctl_run_index_of(const tow_ctl_run_t *run,
     return index;
 }
 
+/* `client`: NULL: it has disconnected. */
+static void add_time(tow_controller_t *controller, tow_ctl_client_t *client,
+                     const tow_device_time_t *time)
+{
+    tow_device_time_merge(&controller->runs.time, time);
+    tow_device_time_merge(
+        client != NULL ? &client->time : &controller->clients.disconnected_time,
+        time);
+}
+
+void tow_ctl_run_add_time(tow_ctl_run_t *run, const tow_device_time_t *time)
+{
+    tow_device_time_merge(&run->time, time);
+    add_time(run->controller, run->client, time);
+}
+
+void tow_ctl_progress_add_time(tow_controller_t *controller, uint64_t key,
+                               const tow_device_time_t *time)
+{
+    tow_ctl_run_t *run = tow_map_find(&controller->runs.by_key, key);
+    if (TOW_LIKELY(run != NULL)) {
+        tow_ctl_run_add_time(run, time);
+        return;
+    }
+    tow_ctl_client_t *client = NULL;
+    for (tow_list_t *item = controller->clients.list.next;
+         item != &controller->clients.list; item = item->next) {
+        client = TOW_CONTAINER_OF(item, tow_ctl_client_t, node);
+        if (client->number == tow_key_client(key)) break;
+        client = NULL;
+    }
+    add_time(controller, client, time);
+}
+
 void tow_ctl_run_report(tow_ctl_run_t *run, size_t index,
                         tow_status_t take_status, uint32_t node)
 {
     TOW_ASSERT(run->is_granted && run->reporting_count > 0);
     TOW_ASSERT(!run->has_reported[index]);
+    if (TOW_UNLIKELY(run->pieces != NULL) && take_status == TOW_OK)
+        take_status = tow_ctl_pieces_reported(run, index);
     run->has_reported[index] = true;
     if (TOW_UNLIKELY(take_status != TOW_OK)) {
         if (run->error == TOW_OK) run->failed_node = node;
@@ -681,7 +723,8 @@ void tow_ctl_run_report(tow_ctl_run_t *run, size_t index,
 }
 
 static void report(tow_ctl_worker_t *worker, uint64_t key,
-                   tow_status_t take_status, uint32_t node)
+                   const tow_device_time_t *time, tow_status_t take_status,
+                   uint32_t node)
 {
     tow_ctl_run_t *run = tow_map_find(&worker->controller->runs.by_key, key);
     size_t index = run != NULL ? tow_ctl_run_index_of(run, worker) : 0;
@@ -690,42 +733,78 @@ static void report(tow_ctl_worker_t *worker, uint64_t key,
         tow_status_release(take_status); /* The run has ended. */
         return;
     }
+    tow_ctl_run_add_time(run, time);
     tow_ctl_run_report(run, index, take_status, node);
 }
 
 /* Steps of a run that is granted in pieces have ended. */
-static void advance(tow_ctl_worker_t *worker, uint64_t key, uint32_t end)
+static void advance(tow_ctl_worker_t *worker, uint64_t key, uint32_t end,
+                    const tow_device_time_t *time)
 {
     tow_ctl_run_t *run = tow_map_find(&worker->controller->runs.by_key, key);
     const size_t index = run != NULL ? tow_ctl_run_index_of(run, worker) : 0;
-    if (run != NULL && index < run->program->worker_count)
-        tow_ctl_pieces_progress(run, index, end);
+    tow_ctl_progress_add_time(worker->controller, key, time);
+    if (run == NULL || index == run->program->worker_count) return;
+    tow_ctl_pieces_progress(run, index, end, time->longest_ns);
+}
+
+static void report_failure(tow_ctl_worker_t *worker,
+                           const tow_msg_run_failure_t *failure)
+{
+    tow_device_time_t time = {0};
+    tow_device_time_add(&time, failure->busy_ns, failure->wait_ns);
+    tow_status_t status = tow_failure_status(failure->failure);
+    if (status == TOW_OK)
+        status = TOW_ERROR(TOW_INTERNAL,
+                           "worker %s reports a failure without a cause",
+                           worker->name);
+    report(worker, failure->run, &time, status, failure->node);
+}
+
+static tow_status_t take_progress(tow_ctl_worker_t *worker,
+                                  const tow_msg_done_t *message)
+{
+    const tow_time_list_t times = {.busy_ns = message->progress_busy_ns,
+                                   .busy_count = message->n_progress_busy_ns,
+                                   .wait_ns = message->progress_wait_ns,
+                                   .wait_count = message->n_progress_wait_ns,
+                                   .longest_ns = message->progress_longest_ns,
+                                   .longest_count =
+                                       message->n_progress_longest_ns};
+    if (message->n_progress_runs != message->n_progress_ends)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "progress of %zu runs with %zu ends",
+                         message->n_progress_runs, message->n_progress_ends);
+    TOW_RETURN_IF_ERROR(tow_time_list_check(&times, message->n_progress_runs));
+    for (size_t i = 0; i < message->n_progress_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(&times, i);
+        advance(worker, message->progress_runs[i], message->progress_ends[i],
+                &time);
+    }
+    return TOW_OK;
 }
 
 void tow_ctl_runs_done(tow_ctl_worker_t *worker, const tow_msg_done_t *message)
 {
-    if (message->n_progress_runs != message->n_progress_ends) {
+    const tow_time_list_t times = {.busy_ns = message->busy_ns,
+                                   .busy_count = message->n_busy_ns,
+                                   .wait_ns = message->wait_ns,
+                                   .wait_count = message->n_wait_ns,
+                                   .longest_ns = message->longest_ns,
+                                   .longest_count = message->n_longest_ns};
+    tow_status_t status = tow_time_list_check(&times, message->n_runs);
+    if (status == TOW_OK) status = take_progress(worker, message);
+    if (TOW_UNLIKELY(status != TOW_OK)) {
         tow_ctl_worker_fault(
-            worker, TOW_ERROR(TOW_INVALID_ARGUMENT,
-                              "worker %s reports progress of %zu runs to %zu "
-                              "steps",
-                              worker->name, message->n_progress_runs,
-                              message->n_progress_ends));
+            worker, tow_status_annotate(status, "worker %s", worker->name));
         return;
     }
-    for (size_t i = 0; i < message->n_progress_runs; i++)
-        advance(worker, message->progress_runs[i], message->progress_ends[i]);
-    for (size_t i = 0; i < message->n_runs; i++)
-        report(worker, message->runs[i], TOW_OK, 0);
-    for (size_t i = 0; i < message->n_failures; i++) {
-        const tow_msg_run_failure_t *failure = message->failures[i];
-        tow_status_t status = tow_failure_status(failure->failure);
-        if (status == TOW_OK)
-            status = TOW_ERROR(TOW_INTERNAL,
-                               "worker %s reports a failure without a cause",
-                               worker->name);
-        report(worker, failure->run, status, failure->node);
+    for (size_t i = 0; i < message->n_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(&times, i);
+        report(worker, message->runs[i], &time, TOW_OK, 0);
     }
+    for (size_t i = 0; i < message->n_failures; i++)
+        report_failure(worker, message->failures[i]);
 }
 
 /* Other gang members may have reported the failure first, naming only devices:
@@ -746,13 +825,14 @@ void tow_ctl_runs_on_worker_disconnect(tow_controller_t *controller,
                                        tow_ctl_worker_t *worker,
                                        tow_status_t cause)
 {
+    static const tow_device_time_t lost; /* Nobody knows it any more. */
     tow_list_t *item = controller->runs.list.next;
     while (item != &controller->runs.list) {
         tow_ctl_run_t *run = TOW_CONTAINER_OF(item, tow_ctl_run_t, node);
         item = item->next;
         if (!run->is_granted) continue;
         blame(run, worker, cause);
-        report(worker, run->key, tow_status_retain(cause), 0);
+        report(worker, run->key, &lost, tow_status_retain(cause), 0);
     }
 }
 

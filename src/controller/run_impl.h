@@ -7,6 +7,7 @@
 #include "controller/piece_impl.h"
 #include "controller/types_impl.h"
 #include "controller/unit_impl.h"
+#include "device/time_list.h"
 
 typedef struct tow_ctl_runs {
     tow_list_t list;       /* all that are not finished, oldest first */
@@ -19,6 +20,7 @@ typedef struct tow_ctl_runs {
     uint64_t granted_worker_count;
     uint64_t grant_message_count, done_message_count, abort_message_count;
     uint64_t again_message_count;
+    tow_device_time_t time; /* reported, of all runs ever */
 } tow_ctl_runs_t;
 
 struct tow_ctl_run {
@@ -39,6 +41,7 @@ struct tow_ctl_run {
     bool uses_relays;
     uint32_t reporting_count; /* workers that have not reported */
     uint32_t failed_node;
+    tow_device_time_t time;   /* of the workers that have reported */
     tow_status_t error;       /* owned: the first */
     tow_object_t **results;   /* held */
     bool *has_reported;       /* by worker of the program */
@@ -62,6 +65,13 @@ bool tow_ctl_run_fill_grant(const tow_ctl_run_t *run,
                             const tow_ctl_piece_t *piece,
                             uint64_t few[RUN_FEW_ARGUMENTS],
                             tow_msg_grant_t *out_grant);
+/* Device time of the run on one or several workers, before they are reported. */
+void tow_ctl_run_add_time(tow_ctl_run_t *run, const tow_device_time_t *time);
+/* Device time that was reported with progress. Through a relay it may arrive
+ * after all workers have reported the failure of the run, which has ended then:
+ * the time still belongs to its client. */
+void tow_ctl_progress_add_time(tow_controller_t *controller, uint64_t run,
+                               const tow_device_time_t *time);
 /* That worker of its program has finished its part, or failed; after the last
  * one the run is freed. */
 void tow_ctl_run_report(tow_ctl_run_t *run, size_t index,

@@ -143,6 +143,10 @@ static inline tow_status_t calc_finish(const calc_job_t *job)
     return TOW_OK;
 }
 
+/* Device time of each computation. */
+#define CALC_BUSY_NS 10
+#define CALC_WAIT_NS 1
+
 /* Runs the first computations of the queue; returns how many. */
 static inline size_t calc_advance(calc_driver_t *calc, size_t count)
 {
@@ -158,6 +162,7 @@ static inline size_t calc_advance(calc_driver_t *calc, size_t count)
         for (size_t i = 0; i < job.argument_count; i++)
             calc_release(&job.arguments[i]->base);
         calc_release(&job.result->base);
+        tow_device_time_add(&job.run->time, CALC_BUSY_NS, CALC_WAIT_NS);
         job.run->done(job.run, status);
     }
     if (calc->first == calc->end) calc->first = calc->end = 0;

@@ -18,6 +18,7 @@ static void discard_reports(tow_dataflow_t *dataflow)
     dataflow->progress.count = 0;
     while (tow_list_pop_front(&dataflow->progressed) != NULL) {
     }
+    dataflow->finished_times.count = 0;
 }
 
 static void send_report(tow_post_t *post)
@@ -26,6 +27,7 @@ static void send_report(tow_post_t *post)
     dataflow_ranges_report(dataflow);
     const tow_finished_runs_t finished = {
         .runs = dataflow->finished.items,
+        .times = dataflow->finished_times.items,
         .run_count = dataflow->finished.count,
         .failures = dataflow->failures.items,
         .failure_count = dataflow->failures.count,
@@ -47,16 +49,14 @@ void dataflow_wake(tow_dataflow_t *dataflow)
     tow_env_post(dataflow->options.driver->env, &dataflow->report);
 }
 
-void dataflow_report(tow_dataflow_t *dataflow, uint64_t run, uint32_t node,
-                     tow_status_t take_cause)
+void dataflow_report(tow_dataflow_t *dataflow, const tow_failed_run_t *ended)
 {
     bool is_kept;
-    if (TOW_LIKELY(take_cause == TOW_OK)) {
-        is_kept = tow_vec_push(&dataflow->finished, run);
-    } else {
-        const tow_failed_run_t failure = {run, node, take_cause};
-        is_kept = tow_vec_push(&dataflow->failures, failure);
-    }
+    if (TOW_LIKELY(ended->cause == TOW_OK))
+        is_kept = tow_vec_push(&dataflow->finished, ended->run) &&
+                  tow_vec_push(&dataflow->finished_times, ended->time);
+    else
+        is_kept = tow_vec_push(&dataflow->failures, *ended);
     TOW_ASSERT(is_kept); /* The space was reserved when it was granted. */
     dataflow_wake(dataflow);
 }
@@ -153,6 +153,7 @@ static void free_tables(tow_dataflow_t *dataflow)
     discard_errors(dataflow);
     tow_status_release(dataflow->donated);
     tow_vec_deinit(&dataflow->finished);
+    tow_vec_deinit(&dataflow->finished_times);
     tow_vec_deinit(&dataflow->failures);
     tow_vec_deinit(&dataflow->progress);
     tow_pool_deinit(&dataflow->ranges_pool);

@@ -43,18 +43,25 @@ typedef struct tow_failed_run {
     uint64_t run;
     uint32_t node; /* of the client's graph: the one that failed */
     tow_status_t cause;
+    tow_device_time_t time; /* until it ended */
 } tow_failed_run_t;
 
 /* All steps before this one have ended on this worker. */
 typedef struct tow_run_progress {
     uint64_t run;
-    uint32_t step_end; /* of a piece that was granted; not the last one */
+    uint32_t step_end;      /* of a piece that was granted; not the last one */
+    tow_device_time_t time; /* since the last report of the run */
 } tow_run_progress_t;
 
 /* Runs that have finished since the last report. */
 typedef struct tow_finished_runs {
     const uint64_t
         *runs; /* without an error, in the order in which they finished */
+    /* Of `runs`: sums over their computations on this worker's devices. The
+     * longest is the sum of the longest of each: exact if all use the same
+     * devices, and otherwise more than any one device was kept. Without the
+     * time that was reported with progress before, like those of failures. */
+    const tow_device_time_t *times;
     size_t run_count;
     const tow_failed_run_t *failures;
     size_t failure_count;
@@ -185,6 +192,8 @@ typedef struct tow_dataflow_stats {
     uint64_t piece_count;  /* pieces of runs, not whole ones */
     uint64_t stale_count;  /* of those, ignored */
     size_t in_piece_count; /* runs under way that have pieces */
+    uint64_t device_ns,
+        wait_ns; /* device time of all computations that ended */
 } tow_dataflow_stats_t;
 tow_dataflow_stats_t tow_dataflow_stats(const tow_dataflow_t *dataflow);
 /* Is nothing under way, and nothing left to be reported? */

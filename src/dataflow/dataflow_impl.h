@@ -82,9 +82,10 @@ typedef struct run {
     uint64_t program_key;
     uint64_t first_result;
     uint32_t result_count;
-    uint32_t node;       /* that failed */
-    tow_status_t error;  /* owned; the first */
-    tow_list_t steps;    /* under way, in their order */
+    uint32_t node;          /* that failed */
+    tow_status_t error;     /* owned; the first */
+    tow_device_time_t time; /* since it was last reported as progress */
+    tow_list_t steps;       /* under way, in their order */
     uint32_t hold_count; /* being applied; awaited inputs; more pieces follow */
     bool is_cancelled;   /* the controller disconnected: not reported */
     scratch_t *scratch;  /* NULL: all of it has been applied */
@@ -169,7 +170,8 @@ struct tow_dataflow {
     tow_pool_t ranges_pool;
     uint64_t last_gang; /* granted */
     TOW_VEC(uint64_t) finished;
-    TOW_VEC(tow_failed_run_t) failures; /* causes are owned */
+    TOW_VEC(tow_device_time_t) finished_times; /* as many */
+    TOW_VEC(tow_failed_run_t) failures;        /* causes are owned */
     TOW_VEC(tow_run_progress_t) progress;
     tow_list_t progressed; /* of ranges_t, with progress to be reported */
     tow_list_t aborted;    /* aborted steps that are still under way */
@@ -195,9 +197,9 @@ void dataflow_program_discard(program_t *program);
 
 /* Schedules a report. */
 void dataflow_wake(tow_dataflow_t *dataflow);
-/* Adds it to the report of this turn; the space is reserved. */
-void dataflow_report(tow_dataflow_t *dataflow, uint64_t run, uint32_t node,
-                     tow_status_t take_cause);
+/* Adds it to the report of this turn; the space is reserved. Takes its cause,
+ * which is TOW_OK if it succeeded. */
+void dataflow_report(tow_dataflow_t *dataflow, const tow_failed_run_t *ended);
 
 void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
                         tow_status_t cause);

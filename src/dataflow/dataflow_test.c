@@ -63,6 +63,7 @@ typedef struct fixture {
     int report_count;
     uint64_t succeeded[64];
     size_t succeeded_count;
+    tow_device_time_t time; /* of all runs that were reported */
     struct {
         uint64_t run;
         uint32_t node;
@@ -86,11 +87,14 @@ static void on_finished(void *context, const tow_finished_runs_t *finished)
 {
     fixture_t *fixture = context;
     fixture->report_count++;
-    for (size_t i = 0; i < finished->run_count; i++)
+    for (size_t i = 0; i < finished->run_count; i++) {
+        tow_device_time_merge(&fixture->time, &finished->times[i]);
         fixture->succeeded[fixture->succeeded_count++ % 64] = finished->runs[i];
+    }
     for (size_t i = 0; i < finished->failure_count; i++) {
         const tow_failed_run_t *failure = &finished->failures[i];
         size_t at = fixture->failed_count++ % 64;
+        tow_device_time_merge(&fixture->time, &failure->time);
         fixture->failed[at].run = failure->run;
         fixture->failed[at].node = failure->node;
         fixture->failed[at].code = tow_status_code(failure->cause);
@@ -474,6 +478,28 @@ static void a_consumed_argument_cannot_be_used_again(void **state)
 }
 
 /* -- Failures -------------------------------------------------------------- */
+
+static void device_time_of_a_run_is_the_sum_of_its_steps(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open_filled(&fixture);
+    put_object(&fixture, 1);
+    grant(&fixture, 1, SINGLE_ADD, 1);
+    run_idle(&fixture);
+    const tow_device_time_t single = fixture.time;
+    assert_true(single.longest_ns > 0);
+    assert_int_equal(single.busy_ns, DEVICES * single.longest_ns);
+    fixture.time = (tow_device_time_t){0};
+    grant(&fixture, 2, CHAIN, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.time.busy_ns, 2 * single.busy_ns);
+    assert_int_equal(fixture.time.wait_ns, 0);
+    assert_int_equal(fixture.time.longest_ns, 2 * single.longest_ns);
+    assert_int_equal(tow_dataflow_stats(fixture.dataflow).device_ns,
+                     3 * single.busy_ns);
+    fixture_close(&fixture);
+}
 
 static void downstream_failures_name_the_failed_step(void **state)
 {
@@ -1224,6 +1250,7 @@ static void small_programs_run_inline_if_allowed(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(unawaited_runs_are_enqueued_ahead_of_their_data),
     cmocka_unit_test(runs_that_finish_in_one_turn_are_reported_together),
+    cmocka_unit_test(device_time_of_a_run_is_the_sum_of_its_steps),
     cmocka_unit_test(an_argument_may_be_a_result_and_a_value_two_results),
     cmocka_unit_test(consuming_an_object_keeps_others_with_the_same_value),
     cmocka_unit_test(a_consumed_argument_cannot_be_used_again),

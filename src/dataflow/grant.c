@@ -71,6 +71,8 @@ bool dataflow_reserve_reports(tow_dataflow_t *dataflow)
     const size_t more = tow_map_count(&dataflow->runs) + 1;
     return tow_vec_reserve(&dataflow->finished,
                            dataflow->finished.count + more) &&
+           tow_vec_reserve(&dataflow->finished_times,
+                           dataflow->finished_times.count + more) &&
            tow_vec_reserve(&dataflow->failures,
                            dataflow->failures.count + more);
 }
@@ -148,7 +150,9 @@ void TOW_COLD dataflow_refuse_run(tow_dataflow_t *dataflow,
         if (end > 0) dataflow_granted(dataflow, grant->first_gang + end - 1);
     }
     dataflow->stats.failed++;
-    dataflow_report(dataflow, grant->run, node, take_cause);
+    dataflow_report(dataflow, &(tow_failed_run_t){.run = grant->run,
+                                                  .node = node,
+                                                  .cause = take_cause});
 }
 
 static tow_status_t begin_whole(tow_dataflow_t *dataflow, program_t *program,

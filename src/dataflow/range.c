@@ -68,8 +68,10 @@ void dataflow_ranges_report(tow_dataflow_t *dataflow)
     while ((item = tow_list_pop_front(&dataflow->progressed)) != NULL) {
         const ranges_t *ranges =
             TOW_CONTAINER_OF(item, ranges_t, in_progressed);
-        const tow_run_progress_t progress = {ranges->run->key,
-                                             ranges->progress_end};
+        run_t *run = ranges->run;
+        const tow_run_progress_t progress = {run->key, ranges->progress_end,
+                                             run->time};
+        run->time = (tow_device_time_t){0};
         const bool is_kept = tow_vec_push(&dataflow->progress, progress);
         TOW_ASSERT(is_kept); /* The space was reserved with the record. */
     }

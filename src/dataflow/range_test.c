@@ -50,6 +50,7 @@ typedef struct fixture {
     char failed_text[256];
     uint32_t progress[RUNS_MAX]; /* by run; the last */
     size_t progress_count;
+    tow_device_time_t time; /* of all reports */
 } fixture_t;
 
 /* -- Programs -------------------------------------------------------------- */
@@ -182,9 +183,12 @@ static void make_random(program_t *program, tow_random_t *random)
 static void on_finished(void *context, const tow_finished_runs_t *finished)
 {
     fixture_t *fixture = context;
-    for (size_t i = 0; i < finished->run_count; i++)
+    for (size_t i = 0; i < finished->run_count; i++) {
+        tow_device_time_merge(&fixture->time, &finished->times[i]);
         fixture->succeeded[fixture->succeeded_count++] = finished->runs[i];
+    }
     for (size_t i = 0; i < finished->failure_count; i++) {
+        tow_device_time_merge(&fixture->time, &finished->failures[i].time);
         fixture->failed_count++;
         fixture->failed_run = finished->failures[i].run;
         snprintf(fixture->failed_text, sizeof(fixture->failed_text), "%s",
@@ -194,6 +198,7 @@ static void on_finished(void *context, const tow_finished_runs_t *finished)
         const tow_run_progress_t *progress = &finished->progress[i];
         assert_true(progress->step_end > fixture->progress[progress->run]);
         fixture->progress[progress->run] = progress->step_end;
+        tow_device_time_merge(&fixture->time, &progress->time);
         fixture->progress_count++;
     }
 }
@@ -372,6 +377,63 @@ static void a_piece_is_reported_when_its_steps_have_ended(void **state)
     finish_all(&fixture);
     assert_int_equal(fixture.progress_count, 2); /* The last is the run. */
     assert_int_equal(fixture.succeeded_count, 1);
+    fixture_close(&fixture);
+}
+
+static void expect_time(const fixture_t *fixture, uint64_t step_count)
+{
+    assert_int_equal(fixture->time.busy_ns, step_count * CALC_BUSY_NS);
+    assert_int_equal(fixture->time.wait_ns, step_count * CALC_WAIT_NS);
+}
+
+static void device_time_is_reported_with_progress(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open_chain(&fixture, 6);
+    grant_piece(&fixture, 1, 0, 2);
+    grant_piece(&fixture, 1, 2, 4);
+    calc_advance(&fixture.calc, 1);
+    run_idle(&fixture);
+    expect_time(&fixture, 0);
+    calc_advance(&fixture.calc, 2);
+    run_idle(&fixture);
+    expect_time(&fixture, 3); /* of all steps that have ended */
+    assert_int_equal(fixture.time.longest_ns,
+                     3 * (CALC_BUSY_NS + CALC_WAIT_NS));
+    calc_advance(&fixture.calc, 1);
+    run_idle(&fixture);
+    expect_time(&fixture, 4);
+    grant_piece(&fixture, 1, 4, 0);
+    finish_all(&fixture);
+    assert_int_equal(fixture.succeeded_count, 1);
+    expect_time(&fixture, 6);
+    assert_int_equal(tow_dataflow_stats(fixture.dataflow).device_ns,
+                     fixture.time.busy_ns);
+    fixture_close(&fixture);
+}
+
+static void a_failure_has_the_device_time_since_the_last_progress(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open_chain(&fixture, 6);
+    grant_piece(&fixture, 1, 0, 2);
+    finish_all(&fixture);
+    expect_time(&fixture, 2);
+    grant_piece(&fixture, 1, 2, 5);
+    calc_advance(&fixture.calc, 1);
+    run_idle(&fixture);
+    expect_time(&fixture, 2);
+    tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "enough");
+    tow_dataflow_abort(fixture.dataflow, 1, cause);
+    tow_status_release(cause);
+    finish_all(&fixture);
+    assert_int_equal(fixture.failed_count, 1);
+    assert_int_equal(fixture.progress_count, 1);
+    assert_int_equal(fixture.time.busy_ns,
+                     tow_dataflow_stats(fixture.dataflow).device_ns);
+    assert_true(fixture.time.busy_ns >= (uint64_t)3 * CALC_BUSY_NS);
     fixture_close(&fixture);
 }
 
@@ -856,6 +918,8 @@ static void random_pieces_have_the_values_of_whole_runs(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(pieces_of_two_runs_interleave),
     cmocka_unit_test(a_piece_is_reported_when_its_steps_have_ended),
+    cmocka_unit_test(device_time_is_reported_with_progress),
+    cmocka_unit_test(a_failure_has_the_device_time_since_the_last_progress),
     cmocka_unit_test(a_piece_without_steps_here_is_reported_at_once),
     cmocka_unit_test(a_run_keeps_its_arguments_between_pieces),
     cmocka_unit_test(another_run_does_not_destroy_an_argument_between_pieces),

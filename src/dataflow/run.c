@@ -71,7 +71,10 @@ void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
         tow_status_release(run->error);
         if (tow_map_count(&dataflow->runs) == 0) dataflow_wake(dataflow);
     } else {
-        dataflow_report(dataflow, run->key, run->node, run->error);
+        dataflow_report(dataflow, &(tow_failed_run_t){.run = run->key,
+                                                      .node = run->node,
+                                                      .cause = run->error,
+                                                      .time = run->time});
     }
     tow_pool_give(&dataflow->run_pool, run);
 }
@@ -247,10 +250,23 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     dataflow_finish_run(dataflow, run);
 }
 
+static void count_time(const step_run_t *step)
+{
+    const tow_device_time_t *time = &step->run.time;
+    tow_dataflow_stats_t *stats = &step->dataflow->stats;
+    tow_device_time_t *sum = &step->owner->time;
+    sum->busy_ns += time->busy_ns;
+    sum->wait_ns += time->wait_ns;
+    sum->longest_ns += time->longest_ns;
+    stats->device_ns += time->busy_ns;
+    stats->wait_ns += time->wait_ns;
+}
+
 static void step_done(tow_run_t *driver_run, tow_status_t take_status)
 {
-    dataflow_end_step(TOW_CONTAINER_OF(driver_run, step_run_t, run),
-                      take_status);
+    step_run_t *step = TOW_CONTAINER_OF(driver_run, step_run_t, run);
+    count_time(step);
+    dataflow_end_step(step, take_status);
 }
 
 static void transfer_done(tow_transfer_t *transfer, tow_status_t take_status)

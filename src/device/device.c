@@ -203,6 +203,7 @@ tow_status_t tow_driver_run(tow_driver_t *driver, tow_run_t *run)
     TOW_ASSERT(run->done != NULL && run->executable != NULL);
     if (TOW_UNLIKELY(driver->ops->run == NULL)) return missing(driver, "runs");
     TOW_RETURN_IF_ERROR(tow_run_check(driver, run));
+    run->time = (tow_device_time_t){0};
     return driver->ops->run(driver, run);
 }
 

@@ -297,6 +297,33 @@ struct tow_copy {
 
 /* -- Runs ------------------------------------------------------------------- */
 
+/* How long runs kept their devices. */
+typedef struct tow_device_time {
+    uint64_t busy_ns; /* sum over devices, without waits in collectives */
+    uint64_t wait_ns; /* sum over devices: waits for other members of a gang */
+    uint64_t longest_ns; /* busy and waiting, of the device kept longest */
+} tow_device_time_t;
+
+/* Adds the time of one more device. */
+static inline void tow_device_time_add(tow_device_time_t *time,
+                                       uint64_t busy_ns, uint64_t wait_ns)
+{
+    const uint64_t kept_ns = busy_ns + wait_ns;
+    time->busy_ns += busy_ns;
+    time->wait_ns += wait_ns;
+    if (kept_ns > time->longest_ns) time->longest_ns = kept_ns;
+}
+
+/* Adds the time of other devices. */
+static inline void tow_device_time_merge(tow_device_time_t *time,
+                                         const tow_device_time_t *other)
+{
+    time->busy_ns += other->busy_ns;
+    time->wait_ns += other->wait_ns;
+    if (other->longest_ns > time->longest_ns)
+        time->longest_ns = other->longest_ns;
+}
+
 /* One execution of one executable on its local devices: this host's part of a
  * gang. Owned by the caller until `done`. */
 struct tow_run {
@@ -333,6 +360,11 @@ struct tow_run {
     /* All local shards have finished. The status is the first error, which
      * names the device. */
     void (*done)(tow_run_t *run, tow_status_t take_status);
+    /* Valid in `done`: the time of the local devices, also of a run that failed
+     * or was aborted. A driver that cannot tell waits apart counts them as
+     * busy. Zero: the run did not reach a device, or the driver does not
+     * know. */
+    tow_device_time_t time;
     void *private_[8];
 };
 

@@ -40,4 +40,15 @@
  * devices, if the policy prefers others: with pieces of 1 ms, 64 ms. */
 #define TOW_SCHED_OVERTAKEN_MAX 64u
 
+/* Estimates of device time (estimate.h). A measurement moves the estimate by
+ * 1 / TOW_ESTIMATE_DIVISOR of the difference: times of equal runs on a busy
+ * host vary by a factor of two, and one slow run must not count as the rule.
+ * After a change by more than TOW_ESTIMATE_FAR_FACTOR, which variation does not
+ * explain, it moves by half, and is right within a few runs. */
+#define TOW_ESTIMATE_DIVISOR     8
+#define TOW_ESTIMATE_FAR_FACTOR  4u
+#define TOW_ESTIMATE_FAR_DIVISOR 2
+/* An hour. A longer run of one program is a stuck one, or a wrong clock. */
+#define TOW_ESTIMATE_NS_MAX (UINT64_C(3600) * 1000000000)
+
 #endif /* TOW_SCHED_TUNING_H_ */

@@ -186,6 +186,12 @@ static void destroy_worker(void *machine)
         tow_host_runner_discard(
             self->host_runner); /* The worker frees its jobs. */
     if (self->worker != NULL) tow_worker_discard(self->worker);
+    if (self->driver != NULL && self->role->lost_time != NULL) {
+        const tow_sim_device_counts_t counts =
+            tow_sim_device_counts(self->driver);
+        tow_device_time_add(self->role->lost_time, counts.busy_ns,
+                            counts.wait_ns);
+    }
     if (self->driver != NULL) tow_sim_device_driver_crash(self->driver);
     tow_free(self);
 }

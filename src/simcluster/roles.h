@@ -27,6 +27,9 @@ typedef struct tow_simcluster_role {
     uint32_t *process_number;
     /* Of a controller: incremented at each start; lent; may be NULL. */
     uint32_t *start_count;
+    /* Of a worker: its process adds the device time that its devices counted
+     * when it dies; lent; may be NULL. */
+    tow_device_time_t *lost_time;
 } tow_simcluster_role_t;
 
 extern const tow_sim_program_t tow_simcluster_controller_program;

@@ -239,6 +239,42 @@ static tow_status_t expect_idle_worker(const sim_process_t *process,
     return expect_zero(who, "executables of its driver", counts.executables);
 }
 
+/* Device time that all devices ever counted, also those of dead workers. */
+static tow_device_time_t counted_time(const simcluster_t *cluster)
+{
+    tow_device_time_t sum = cluster->lost_time;
+    for (size_t i = 0; i < cluster->worker_count; i++) {
+        const tow_driver_t *driver =
+            tow_simcluster_driver_of(cluster->workers[i].node);
+        if (driver == NULL) continue;
+        const tow_sim_device_counts_t counts = tow_sim_device_counts(driver);
+        tow_device_time_add(&sum, counts.busy_ns, counts.wait_ns);
+    }
+    return sum;
+}
+
+/* Without faults the controller knows exactly the time that the devices
+ * counted, by all clients. With faults it knows at most that: reports are lost
+ * with workers, with relays and with earlier controllers, and none is counted
+ * twice. */
+static tow_status_t expect_all_time(const simcluster_t *cluster)
+{
+    const tow_controller_totals_t totals = tow_controller_totals(
+        tow_simcluster_controller_of(cluster->controller.node));
+    const tow_device_time_t counted = counted_time(cluster);
+    if (totals.device_ns == counted.busy_ns &&
+        totals.wait_ns == counted.wait_ns)
+        return TOW_OK;
+    if (!cluster->is_calm && totals.device_ns <= counted.busy_ns &&
+        totals.wait_ns <= counted.wait_ns)
+        return TOW_OK;
+    return TOW_ERROR(
+        TOW_INTERNAL,
+        "the controller knows of %" PRIu64 " ns of device time and "
+        "%" PRIu64 " ns of waits; the devices counted %" PRIu64 " and %" PRIu64,
+        totals.device_ns, totals.wait_ns, counted.busy_ns, counted.wait_ns);
+}
+
 static tow_status_t expect_idle_clients(const simcluster_t *cluster)
 {
     for (size_t i = 0; i < cluster->client_count; i++)
@@ -259,7 +295,7 @@ static tow_status_t expect_idle(const simcluster_t *cluster, sim_gets_t gets)
     TOW_RETURN_IF_ERROR(expect_idle_controller(cluster));
     for (size_t i = 0; i < cluster->worker_count; i++)
         TOW_RETURN_IF_ERROR(expect_idle_worker(&cluster->workers[i], gets));
-    return TOW_OK;
+    return expect_all_time(cluster);
 }
 
 static bool is_over(void *context)
@@ -420,7 +456,8 @@ static tow_status_t make_worker(simcluster_t *cluster, size_t index)
         .memory_bytes = cluster->memory_bytes,
         .host_bytes = cluster->host_bytes,
         .jitter_ppm = 100000,
-        .checker = cluster->sim};
+        .checker = cluster->sim,
+        .lost_time = &cluster->lost_time};
     return make_process(cluster, worker, &tow_simcluster_worker_program,
                         &worker->role);
 }

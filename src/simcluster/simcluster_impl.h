@@ -66,7 +66,8 @@ struct simcluster {
     uint64_t host_bytes; /* of a worker, for spilled objects */
     bool is_damaging;    /* the network corrupts bytes */
     uint32_t controller_start_count;
-    uint32_t check_every; /* events */
+    tow_device_time_t lost_time; /* of the devices of workers that died */
+    uint32_t check_every;        /* events */
     size_t fault_count;
     tow_status_t deadlock; /* owned: the last one reported */
     int64_t deadlock_ns;

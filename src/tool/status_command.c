@@ -142,22 +142,30 @@ static void print_workers(const json_t *workers)
     }
 }
 
+static double seconds_of(const json_t *json, const char *name)
+{
+    return (double)count_of(json, name) * 1e-9;
+}
+
 static void print_clients(const json_t *clients)
 {
     size_t i;
     const json_t *client;
     char bytes[32];
     if (json_array_size(clients) == 0) return;
-    printf("%-4s %-36s %7s %9s %8s %6s %8s %10s\n", "", "client", "slices",
-           "functions", "programs", "runs", "objects", "bytes");
+    printf("%-4s %-36s %7s %9s %8s %6s %8s %10s %10s %10s\n", "", "client",
+           "slices", "functions", "programs", "runs", "objects", "bytes",
+           "device s", "wait s");
     json_array_foreach(clients, i, client)
     {
-        printf("%-4lld %-36s %7lld %9lld %8lld %6lld %8lld %10s\n",
-               count_of(client, "number"), text_of(client, "name"),
-               count_of(client, "slices"), count_of(client, "functions"),
-               count_of(client, "programs"), count_of(client, "runs"),
-               count_of(client, "objects"),
-               bytes_text(count_of(client, "bytes"), bytes));
+        printf(
+            "%-4lld %-36s %7lld %9lld %8lld %6lld %8lld %10s %10.3f %10.3f\n",
+            count_of(client, "number"), text_of(client, "name"),
+            count_of(client, "slices"), count_of(client, "functions"),
+            count_of(client, "programs"), count_of(client, "runs"),
+            count_of(client, "objects"),
+            bytes_text(count_of(client, "bytes"), bytes),
+            seconds_of(client, "device_ns"), seconds_of(client, "wait_ns"));
     }
     json_array_foreach(clients, i, client)
     {
@@ -177,13 +185,14 @@ static void print_totals(const json_t *report)
            count_of(totals, "devices"), count_of(totals, "clients"));
     printf(
         "objects %lld with %s, spilled %s, reserved %s; runs %lld, of them %lld "
-        "queued; granted %lld; compiled %lld\n",
+        "queued; granted %lld; compiled %lld; device time %.3f s, waits %.3f s\n",
         count_of(totals, "objects"),
         bytes_text(count_of(totals, "object_bytes"), objects),
         bytes_text(count_of(totals, "spilled_bytes"), spilled),
         bytes_text(count_of(totals, "reserved_bytes"), reserved),
         count_of(totals, "runs"), count_of(totals, "runs_queued"),
-        count_of(totals, "runs_granted"), count_of(totals, "compiles"));
+        count_of(totals, "runs_granted"), count_of(totals, "compiles"),
+        seconds_of(totals, "device_ns"), seconds_of(totals, "wait_ns"));
 }
 
 static tow_status_t print_text(const char *text)

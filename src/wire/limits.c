@@ -148,7 +148,13 @@ LIMITS(grant, FIELD(3) = {.count_max = TOW_VALUES_MAX});
 LIMITS(done, FIELD(1) = {.count_max = TOW_BATCH_MAX},
        FIELD(2) = {.count_max = TOW_BATCH_MAX, .nested = &run_failure_limits},
        FIELD(3) = {.count_max = TOW_BATCH_MAX},
-       FIELD(4) = {.count_max = TOW_BATCH_MAX});
+       FIELD(4) = {.count_max = TOW_BATCH_MAX},
+       FIELD(5) = {.count_max = TOW_BATCH_MAX},
+       FIELD(6) = {.count_max = TOW_BATCH_MAX},
+       FIELD(7) = {.count_max = TOW_BATCH_MAX},
+       FIELD(8) = {.count_max = TOW_BATCH_MAX},
+       FIELD(9) = {.count_max = TOW_BATCH_MAX},
+       FIELD(10) = {.count_max = TOW_BATCH_MAX});
 LIMITS(abort, FIELD(2) = {.nested = &failure_limits});
 LIMITS(shard_put, FIELD(2) = {.nested = &array_type_limits},
        FIELD(3) = {.count_max = TOW_WORKER_DEVICES_MAX},
@@ -172,7 +178,16 @@ LIMITS(relay_done, FIELD(1) = {.count_max = TOW_BATCH_MAX},
        FIELD(3) = {.count_max = TOW_BATCH_MAX},
        FIELD(4) = {.count_max = TOW_BATCH_MAX},
        FIELD(5) = {.count_max = TOW_BATCH_MAX},
-       FIELD(6) = {.count_max = TOW_BATCH_MAX});
+       FIELD(6) = {.count_max = TOW_BATCH_MAX},
+       FIELD(7) = {.count_max = TOW_BATCH_MAX},
+       FIELD(8) = {.count_max = TOW_BATCH_MAX},
+       FIELD(9) = {.count_max = TOW_BATCH_MAX},
+       FIELD(10) = {.count_max = TOW_BATCH_MAX},
+       FIELD(11) = {.count_max = TOW_BATCH_MAX},
+       FIELD(12) = {.count_max = TOW_BATCH_MAX},
+       FIELD(13) = {.count_max = TOW_BATCH_MAX},
+       FIELD(14) = {.count_max = TOW_BATCH_MAX},
+       FIELD(15) = {.count_max = TOW_BATCH_MAX});
 LIMITS(relay_disconnected, {0});
 LIMITS(spill, {0});
 LIMITS(unspill, {0});
@@ -183,7 +198,13 @@ LIMITS(edge_piece, FIELD(4) = {.bytes_max = TOW_INLINE_BYTES_MAX});
 LIMITS(edge_size, FIELD(3) = {.count_max = RANK_MAX});
 LIMITS(forwarded_done, FIELD(1) = {.count_max = TOW_BATCH_MAX},
        FIELD(2) = {.count_max = TOW_BATCH_MAX},
-       FIELD(3) = {.count_max = TOW_BATCH_MAX});
+       FIELD(3) = {.count_max = TOW_BATCH_MAX},
+       FIELD(4) = {.count_max = TOW_BATCH_MAX},
+       FIELD(5) = {.count_max = TOW_BATCH_MAX},
+       FIELD(6) = {.count_max = TOW_BATCH_MAX},
+       FIELD(7) = {.count_max = TOW_BATCH_MAX},
+       FIELD(8) = {.count_max = TOW_BATCH_MAX},
+       FIELD(9) = {.count_max = TOW_BATCH_MAX});
 
 LIMITS(signature_array, FIELD(2) = {.count_max = RANK_MAX},
        FIELD(4) = {.bytes_max = TOW_SHARDING_BYTES_MAX},

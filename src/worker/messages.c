@@ -154,6 +154,8 @@ static bool send_failures(tow_worker_t *worker,
         items[i].run = failures[i].run;
         items[i].node = failures[i].node;
         items[i].failure = &causes[i];
+        items[i].busy_ns = failures[i].time.busy_ns;
+        items[i].wait_ns = failures[i].time.wait_ns;
         done.failures[i] = &items[i];
     }
     done.n_failures = count;
@@ -166,12 +168,51 @@ static size_t at_most(size_t count, size_t limit)
     return count < limit ? count : limit;
 }
 
-/* In the worker's arena. False: no memory. */
+/* Up to TOW_BATCH_MAX, in the worker's arena. False: no memory. */
+static bool fill_runs(tow_worker_t *worker, const uint64_t *runs,
+                      const tow_device_time_t *times, size_t count,
+                      tow_msg_done_t *done)
+{
+    uint64_t *scratch = tow_arena_alloc(
+        &worker->arena, TOW_TIME_LIST_SCRATCH(count) * sizeof(*scratch));
+    if (scratch == NULL) return false;
+    const tow_time_list_t list = tow_time_list_pack(times, count, scratch);
+    done->runs = (uint64_t *)runs;
+    done->n_runs = count;
+    done->busy_ns = list.busy_ns;
+    done->n_busy_ns = list.busy_count;
+    done->wait_ns = list.wait_ns;
+    done->n_wait_ns = list.wait_count;
+    done->longest_ns = list.longest_ns;
+    done->n_longest_ns = list.longest_count;
+    return true;
+}
+
+static bool fill_progress_times(tow_worker_t *worker,
+                                const tow_run_progress_t *progress,
+                                size_t count, tow_msg_done_t *done)
+{
+    uint64_t *scratch = tow_arena_alloc(
+        &worker->arena, TOW_TIME_LIST_SCRATCH(count) * sizeof(*scratch));
+    tow_device_time_t *times =
+        tow_arena_alloc(&worker->arena, count * sizeof(*times));
+    if (scratch == NULL || times == NULL) return false;
+    for (size_t i = 0; i < count; i++)
+        times[i] = progress[i].time;
+    const tow_time_list_t list = tow_time_list_pack(times, count, scratch);
+    done->progress_busy_ns = list.busy_ns;
+    done->n_progress_busy_ns = list.busy_count;
+    done->progress_wait_ns = list.wait_ns;
+    done->n_progress_wait_ns = list.wait_count;
+    done->progress_longest_ns = list.longest_ns;
+    done->n_progress_longest_ns = list.longest_count;
+    return true;
+}
+
 static bool fill_progress(tow_worker_t *worker,
                           const tow_run_progress_t *progress, size_t count,
                           tow_msg_done_t *done)
 {
-    tow_arena_reset(&worker->arena);
     done->progress_runs =
         tow_arena_alloc(&worker->arena, count * sizeof(uint64_t));
     done->progress_ends =
@@ -183,24 +224,29 @@ static bool fill_progress(tow_worker_t *worker,
         done->progress_ends[i] = progress[i].step_end;
     }
     done->n_progress_runs = done->n_progress_ends = count;
-    return true;
+    return fill_progress_times(worker, progress, count, done);
 }
 
 static bool send_done(tow_worker_t *worker, const tow_finished_runs_t *finished)
 {
     for (size_t at = 0, next = 0;
          at < finished->run_count || next < finished->progress_count;) {
-        const size_t count =
+        const size_t run_count =
+            at_most(finished->run_count - at, TOW_BATCH_MAX);
+        const size_t progress_count =
             at_most(finished->progress_count - next, TOW_BATCH_MAX);
         tow_msg_done_t done = TOW_MSG_DONE_INIT;
-        done.n_runs = at_most(finished->run_count - at, TOW_BATCH_MAX);
-        if (done.n_runs > 0) done.runs = (uint64_t *)finished->runs + at;
-        if (count > 0 &&
-            !fill_progress(worker, finished->progress + next, count, &done))
+        tow_arena_reset(&worker->arena);
+        if (run_count > 0 && !fill_runs(worker, finished->runs + at,
+                                        finished->times + at, run_count, &done))
+            return false;
+        if (progress_count > 0 &&
+            !fill_progress(worker, finished->progress + next, progress_count,
+                           &done))
             return false;
         worker_send(worker, TOW_MESSAGE_DONE, &done.base);
-        at += done.n_runs;
-        next += count;
+        at += run_count;
+        next += progress_count;
     }
     return true;
 }
@@ -209,40 +255,52 @@ static bool send_done(tow_worker_t *worker, const tow_finished_runs_t *finished)
 static bool send_done_apart(tow_worker_t *worker,
                             const tow_finished_runs_t *finished)
 {
-    tow_finished_runs_t rest;
-    uint64_t *runs = tow_malloc((finished->run_count + 1) * sizeof(*runs));
-    tow_run_progress_t *progress =
-        tow_malloc((finished->progress_count + 1) * sizeof(*progress));
-    bool is_sent = runs != NULL && progress != NULL;
+    const size_t run_max = finished->run_count + 1;
+    const size_t progress_max = finished->progress_count + 1;
+    unrelayed_t rest = {.runs = tow_malloc(run_max * sizeof(*rest.runs)),
+                        .times = tow_malloc(run_max * sizeof(*rest.times)),
+                        .progress =
+                            tow_malloc(progress_max * sizeof(*rest.progress))};
+    bool is_sent =
+        rest.runs != NULL && rest.times != NULL && rest.progress != NULL;
     if (is_sent) {
-        worker_relay_report(worker, finished, &rest, runs, progress);
-        is_sent = send_done(worker, &rest);
+        worker_relay_report(worker, finished, &rest);
+        is_sent = send_done(worker, &(tow_finished_runs_t){
+                                        .runs = rest.runs,
+                                        .times = rest.times,
+                                        .run_count = rest.run_count,
+                                        .progress = rest.progress,
+                                        .progress_count = rest.progress_count});
     }
-    tow_free(runs);
-    tow_free(progress);
+    tow_free(rest.runs);
+    tow_free(rest.times);
+    tow_free(rest.progress);
     return is_sent;
+}
+
+static bool send_all_failures(tow_worker_t *worker,
+                              const tow_failed_run_t *failures, size_t count)
+{
+    for (size_t at = 0; at < count;) {
+        const size_t some = at_most(count - at, TOW_WORKER_FAILURES_PER_DONE);
+        if (!send_failures(worker, failures + at, some)) return false;
+        at += some;
+    }
+    return true;
 }
 
 /* Usually one message, and two when a run failed. */
 void worker_report_finished(void *context, const tow_finished_runs_t *finished)
 {
     tow_worker_t *worker = context;
-    const bool is_sent = TOW_LIKELY(tow_map_count(&worker->relay.routes) == 0)
-                             ? send_done(worker, finished)
-                             : send_done_apart(worker, finished);
+    const bool is_sent =
+        (TOW_LIKELY(tow_map_count(&worker->relay.routes) == 0)
+             ? send_done(worker, finished)
+             : send_done_apart(worker, finished)) &&
+        send_all_failures(worker, finished->failures, finished->failure_count);
     if (TOW_UNLIKELY(!is_sent))
         worker_end_session_soon(worker,
                                 tow_status_bare(TOW_RESOURCE_EXHAUSTED));
-    for (size_t at = 0; at < finished->failure_count;) {
-        const size_t count =
-            at_most(finished->failure_count - at, TOW_WORKER_FAILURES_PER_DONE);
-        if (!send_failures(worker, finished->failures + at, count)) {
-            worker_end_session_soon(worker,
-                                    tow_status_bare(TOW_RESOURCE_EXHAUSTED));
-            break;
-        }
-        at += count;
-    }
     worker_settle(worker);
 }
 

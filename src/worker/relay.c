@@ -296,6 +296,7 @@ tow_status_t worker_relay_passed(tow_worker_t *worker, uint32_t process,
     return TOW_OK;
 }
 
+/* Of a run that was reported to a relay before, with its device time. */
 static void report_to_controller(tow_worker_t *worker, uint64_t run)
 {
     tow_msg_done_t done = TOW_MSG_DONE_INIT;
@@ -304,7 +305,8 @@ static void report_to_controller(tow_worker_t *worker, uint64_t run)
     worker_send(worker, TOW_MESSAGE_DONE, &done.base);
 }
 
-/* What the relay was told may be lost. */
+/* What the relay was told may be lost; its device time is not known here any
+ * more. */
 static void report_progress_again(tow_worker_t *worker, uint64_t run)
 {
     tow_msg_done_t done = TOW_MSG_DONE_INIT;
@@ -372,17 +374,26 @@ void worker_relay_direct(tow_worker_t *worker, uint64_t run)
 /* -- Reports --------------------------------------------------------------- */
 
 /* To the relay, or to our own batch. False: to the controller. */
-static bool report_run(tow_worker_t *worker, uint64_t run)
+static bool report_run(tow_worker_t *worker, uint64_t run,
+                       const tow_device_time_t *time)
 {
     const void *route = tow_map_remove(&worker->relay.routes, run);
     if (route == NULL || route == &to_controller) return false;
     if (route_process(route) == worker->options.process) {
-        worker_batch_report(worker, run, worker->options.process);
+        worker_batch_report(worker, run, worker->options.process, time);
         return true;
     }
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(1)];
+    const tow_time_list_t list = tow_time_list_pack(time, 1, scratch);
     tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
     done.runs = &run;
     done.n_runs = 1;
+    done.busy_ns = list.busy_ns;
+    done.n_busy_ns = list.busy_count;
+    done.wait_ns = list.wait_ns;
+    done.n_wait_ns = list.wait_count;
+    done.longest_ns = list.longest_ns;
+    done.n_longest_ns = list.longest_count;
     (void)worker_peer_send(worker, route_process(route),
                            TOW_MESSAGE_FORWARDED_DONE, &done.base);
     return true;
@@ -398,27 +409,35 @@ static bool report_progress(tow_worker_t *worker,
         return true;
     }
     tow_run_progress_t copy = *progress;
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(1)];
+    const tow_time_list_t list = tow_time_list_pack(&copy.time, 1, scratch);
     tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
     done.progress_runs = &copy.run;
     done.progress_ends = &copy.step_end;
     done.n_progress_runs = done.n_progress_ends = 1;
+    done.progress_busy_ns = list.busy_ns;
+    done.n_progress_busy_ns = list.busy_count;
+    done.progress_wait_ns = list.wait_ns;
+    done.n_progress_wait_ns = list.wait_count;
+    done.progress_longest_ns = list.longest_ns;
+    done.n_progress_longest_ns = list.longest_count;
     (void)worker_peer_send(worker, route_process(route),
                            TOW_MESSAGE_FORWARDED_DONE, &done.base);
     return true;
 }
 
 void worker_relay_report(tow_worker_t *worker,
-                         const tow_finished_runs_t *finished,
-                         tow_finished_runs_t *rest, uint64_t *runs,
-                         tow_run_progress_t *progress)
+                         const tow_finished_runs_t *finished, unrelayed_t *rest)
 {
-    *rest = (tow_finished_runs_t){.runs = runs, .progress = progress};
-    for (size_t i = 0; i < finished->run_count; i++)
-        if (!report_run(worker, finished->runs[i]))
-            runs[rest->run_count++] = finished->runs[i];
+    for (size_t i = 0; i < finished->run_count; i++) {
+        if (report_run(worker, finished->runs[i], &finished->times[i]))
+            continue;
+        rest->times[rest->run_count] = finished->times[i];
+        rest->runs[rest->run_count++] = finished->runs[i];
+    }
     for (size_t i = 0; i < finished->progress_count; i++)
         if (!report_progress(worker, &finished->progress[i]))
-            progress[rest->progress_count++] = finished->progress[i];
+            rest->progress[rest->progress_count++] = finished->progress[i];
     /* Our own failure goes to the controller. */
     for (size_t i = 0; i < finished->failure_count; i++) {
         tow_map_remove(&worker->relay.routes, finished->failures[i].run);

@@ -4,7 +4,8 @@
  * included, have reported it: then one message reports it for all. Some time
  * after the first report, those of the others are reported one by one instead.
  * The progress of a run that is granted in pieces is the least of all members,
- * and is reported whenever that has grown. */
+ * and is reported whenever that has grown. The device time of all reports is
+ * summed until it is passed on. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -16,6 +17,7 @@ typedef struct member {
     uint32_t end; /* all steps before it have ended there */
     bool has_reported;
     bool is_apart; /* disconnected: it reports to the controller itself */
+    tow_device_time_t time; /* not passed on yet */
 } member_t;
 
 typedef struct batch {
@@ -29,53 +31,123 @@ typedef struct batch {
 
 /* -- Messages -------------------------------------------------------------- */
 
-/* `end`: 0: the run has succeeded. */
-static void send_part(tow_worker_t *worker, uint64_t run, uint32_t process,
-                      uint32_t end)
+/* Reports of single members. */
+typedef struct parts {
+    size_t count;
+    uint64_t runs[TOW_RELAY_FANOUT_MAX + 1];
+    uint32_t processes[TOW_RELAY_FANOUT_MAX + 1];
+    uint32_t ends[TOW_RELAY_FANOUT_MAX + 1]; /* 0: the run has succeeded */
+    tow_device_time_t times[TOW_RELAY_FANOUT_MAX + 1];
+    bool has_progress;
+} parts_t;
+
+static void add_part(parts_t *parts, uint64_t run, const member_t *part)
 {
+    const size_t at = parts->count++;
+    parts->runs[at] = run;
+    parts->processes[at] = part->process;
+    parts->ends[at] = part->has_reported ? 0 : part->end;
+    parts->times[at] = part->time;
+    parts->has_progress |= parts->ends[at] > 0;
+}
+
+static void send_parts(tow_worker_t *worker, parts_t *parts)
+{
+    if (parts->count == 0) return;
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(TOW_RELAY_FANOUT_MAX + 1)];
+    const tow_time_list_t list =
+        tow_time_list_pack(parts->times, parts->count, scratch);
     tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
-    done.part_runs = &run;
-    done.part_processes = &process;
-    done.n_part_runs = done.n_part_processes = 1;
-    done.part_ends = &end;
-    done.n_part_ends = end > 0 ? 1 : 0;
+    done.part_runs = parts->runs;
+    done.part_processes = parts->processes;
+    done.n_part_runs = done.n_part_processes = parts->count;
+    done.part_ends = parts->ends;
+    done.n_part_ends = parts->has_progress ? parts->count : 0;
+    done.part_busy_ns = list.busy_ns;
+    done.n_part_busy_ns = list.busy_count;
+    done.part_wait_ns = list.wait_ns;
+    done.n_part_wait_ns = list.wait_count;
+    done.part_longest_ns = list.longest_ns;
+    done.n_part_longest_ns = list.longest_count;
     worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
+}
+
+static void send_part(tow_worker_t *worker, uint64_t run, const member_t *part)
+{
+    parts_t parts = {0};
+    add_part(&parts, run, part);
+    send_parts(worker, &parts);
+}
+
+/* Has the member a report that was not passed on? */
+static bool has_news(const report_batch_t *batch, const member_t *member)
+{
+    return member->has_reported || member->end > batch->progress_end ||
+           (member->time.busy_ns | member->time.wait_ns) != 0;
 }
 
 static void send_reported(tow_worker_t *worker, const report_batch_t *batch)
 {
-    uint64_t runs[TOW_RELAY_FANOUT_MAX + 1];
-    uint32_t processes[TOW_RELAY_FANOUT_MAX + 1];
-    size_t count = 0;
-    for (size_t i = 0; i < batch->member_count; i++) {
-        if (!batch->members[i].has_reported) continue;
-        runs[count] = batch->run;
-        processes[count++] = batch->members[i].process;
-    }
-    if (count == 0) return;
-    tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
-    done.part_runs = runs;
-    done.part_processes = processes;
-    done.n_part_runs = done.n_part_processes = count;
-    worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
+    parts_t parts = {0};
+    for (size_t i = 0; i < batch->member_count; i++)
+        if (has_news(batch, &batch->members[i]))
+            add_part(&parts, batch->run, &batch->members[i]);
+    send_parts(worker, &parts);
 }
 
-static void send_whole(tow_worker_t *worker, uint64_t run)
+/* The reports of one member follow each other, those of members do not. */
+static void add_time(member_t *member, const tow_device_time_t *time)
 {
+    member->time.busy_ns += time->busy_ns;
+    member->time.wait_ns += time->wait_ns;
+    member->time.longest_ns += time->longest_ns;
+}
+
+static tow_device_time_t take_times(report_batch_t *batch)
+{
+    tow_device_time_t sum = {0};
+    for (size_t i = 0; i < batch->member_count; i++) {
+        tow_device_time_merge(&sum, &batch->members[i].time);
+        batch->members[i].time = (tow_device_time_t){0};
+    }
+    return sum;
+}
+
+static void send_whole(tow_worker_t *worker, report_batch_t *batch)
+{
+    const tow_device_time_t sum = take_times(batch);
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(1)];
+    const tow_time_list_t list = tow_time_list_pack(&sum, 1, scratch);
+    uint64_t run = batch->run;
     tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
     done.runs = &run;
     done.n_runs = 1;
+    done.busy_ns = list.busy_ns;
+    done.n_busy_ns = list.busy_count;
+    done.wait_ns = list.wait_ns;
+    done.n_wait_ns = list.wait_count;
+    done.longest_ns = list.longest_ns;
+    done.n_longest_ns = list.longest_count;
     worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
 }
 
-static void send_progress(tow_worker_t *worker, const report_batch_t *batch)
+static void send_progress(tow_worker_t *worker, report_batch_t *batch)
 {
+    const tow_device_time_t sum = take_times(batch);
+    uint64_t scratch[TOW_TIME_LIST_SCRATCH(1)];
+    const tow_time_list_t list = tow_time_list_pack(&sum, 1, scratch);
     uint64_t run = batch->run;
     uint32_t end = batch->progress_end;
     tow_msg_relay_done_t done = TOW_MSG_RELAY_DONE_INIT;
     done.progress_runs = &run;
     done.progress_ends = &end;
     done.n_progress_runs = done.n_progress_ends = 1;
+    done.progress_busy_ns = list.busy_ns;
+    done.n_progress_busy_ns = list.busy_count;
+    done.progress_wait_ns = list.wait_ns;
+    done.n_progress_wait_ns = list.wait_count;
+    done.progress_longest_ns = list.longest_ns;
+    done.n_progress_longest_ns = list.longest_count;
     worker_send(worker, TOW_MESSAGE_RELAY_DONE, &done.base);
 }
 
@@ -110,9 +182,15 @@ static bool has_group(const report_batch_t *batch,
 static void take_over(tow_worker_t *worker, report_batch_t *batch,
                       report_batch_t *old)
 {
-    for (uint32_t i = 0; i < batch->member_count; i++) {
-        const member_t *member = find_member(old, batch->members[i].process);
-        if (member != NULL) batch->members[i].end = member->end;
+    for (uint32_t i = 0; i < old->member_count; i++) {
+        const member_t *former = &old->members[i];
+        member_t *member = find_member(batch, former->process);
+        if (member != NULL) {
+            member->end = former->end;
+            member->time = former->time;
+        } else if (has_news(old, former)) {
+            send_part(worker, old->run, former);
+        }
     }
     batch->progress_end = old->progress_end;
     free_batch(worker, old);
@@ -185,36 +263,44 @@ static void check_progress(tow_worker_t *worker, report_batch_t *batch)
     send_progress(worker, batch);
 }
 
-void worker_batch_report(tow_worker_t *worker, uint64_t run, uint32_t process)
+void worker_batch_report(tow_worker_t *worker, uint64_t run, uint32_t process,
+                         const tow_device_time_t *time)
 {
     report_batch_t *batch = tow_map_find(&worker->relay.batches, run);
     member_t *member = batch != NULL ? find_member(batch, process) : NULL;
     if (member == NULL) { /* It arrived after the batch was sent. */
-        send_part(worker, run, process, 0);
+        send_part(worker, run,
+                  &(member_t){
+                      .process = process, .has_reported = true, .time = *time});
         return;
     }
     if (member->has_reported) return;
     member->has_reported = true;
+    add_time(member, time);
     if (++batch->reported_count < batch->member_count) {
         check_progress(worker, batch);
         wait_for_others(worker, batch);
         return;
     }
-    send_whole(worker, run);
+    send_whole(worker, batch);
     free_batch(worker, batch);
 }
 
 void worker_batch_progress(tow_worker_t *worker,
                            const tow_run_progress_t *progress, uint32_t process)
 {
+    if (progress->step_end == 0) return;
     report_batch_t *batch = tow_map_find(&worker->relay.batches, progress->run);
     member_t *member = batch != NULL ? find_member(batch, process) : NULL;
     if (member == NULL || member->is_apart) {
-        if (progress->step_end > 0)
-            send_part(worker, progress->run, process, progress->step_end);
+        send_part(worker, progress->run,
+                  &(member_t){.process = process,
+                              .end = progress->step_end,
+                              .time = progress->time});
         return;
     }
     if (progress->step_end > member->end) member->end = progress->step_end;
+    add_time(member, &progress->time);
     check_progress(worker, batch);
 }
 
@@ -224,14 +310,34 @@ tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
     if (message->n_progress_runs != message->n_progress_ends)
         return TOW_ERROR(TOW_INVALID_ARGUMENT, "%zu runs and %zu ends",
                          message->n_progress_runs, message->n_progress_ends);
+    const tow_time_list_t times = {.busy_ns = message->busy_ns,
+                                   .busy_count = message->n_busy_ns,
+                                   .wait_ns = message->wait_ns,
+                                   .wait_count = message->n_wait_ns,
+                                   .longest_ns = message->longest_ns,
+                                   .longest_count = message->n_longest_ns};
+    const tow_time_list_t progress_times = {
+        .busy_ns = message->progress_busy_ns,
+        .busy_count = message->n_progress_busy_ns,
+        .wait_ns = message->progress_wait_ns,
+        .wait_count = message->n_progress_wait_ns,
+        .longest_ns = message->progress_longest_ns,
+        .longest_count = message->n_progress_longest_ns};
+    TOW_RETURN_IF_ERROR(tow_time_list_check(&times, message->n_runs));
+    TOW_RETURN_IF_ERROR(
+        tow_time_list_check(&progress_times, message->n_progress_runs));
     if (!worker_is_joined(worker)) return TOW_OK;
     for (size_t i = 0; i < message->n_progress_runs; i++)
-        worker_batch_progress(worker,
-                              &(tow_run_progress_t){message->progress_runs[i],
-                                                    message->progress_ends[i]},
-                              process);
-    for (size_t i = 0; i < message->n_runs; i++)
-        worker_batch_report(worker, message->runs[i], process);
+        worker_batch_progress(
+            worker,
+            &(tow_run_progress_t){message->progress_runs[i],
+                                  message->progress_ends[i],
+                                  tow_time_list_at(&progress_times, i)},
+            process);
+    for (size_t i = 0; i < message->n_runs; i++) {
+        const tow_device_time_t time = tow_time_list_at(&times, i);
+        worker_batch_report(worker, message->runs[i], process, &time);
+    }
     return TOW_OK;
 }
 

@@ -4,12 +4,15 @@
 
 #include "worker/tuning.h"
 
-#define ADD         101
-#define RUN_ADD     201
-#define RUN_CHAIN   202
-#define OTHER       2 /* the process of the other worker */
-#define SPAN        (SECOND / 10)
-#define LAST_NUMBER 5 /* of the last message that relay_fixture_open sends */
+#define ADD       101
+#define RUN_ADD   201
+#define RUN_CHAIN 202
+#define OTHER     2 /* the process of the other worker */
+#define SPAN      (SECOND / 10)
+/* The device time that the other worker reports of each run or piece. */
+#define OTHER_BUSY_NS (10 * SECOND)
+#define OTHER_WAIT_NS 5
+#define LAST_NUMBER   5 /* of the last message that relay_fixture_open sends */
 
 static const uint8_t sixteen[16] = "0123456789abcde";
 static const char add_text[] = "towpath-cost 1\n"
@@ -29,6 +32,7 @@ typedef struct relay {
     uint64_t grant_runs[RECEIVED_MAX], grant_numbers[RECEIVED_MAX];
     size_t grant_count;
     uint64_t done_runs[RECEIVED_MAX];
+    uint64_t done_busy_ns; /* sum, with that of progress */
     size_t done_count;
     uint32_t progress_end; /* the last that it was told */
 } relay_fixture_t;
@@ -54,8 +58,11 @@ static void send_peer_open(tow_session_t *session)
 static void send_forwarded_done(relay_fixture_t *relay, uint64_t run)
 {
     tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
+    uint64_t busy_ns = OTHER_BUSY_NS, wait_ns = OTHER_WAIT_NS;
     done.runs = &run;
-    done.n_runs = 1;
+    done.busy_ns = &busy_ns;
+    done.wait_ns = &wait_ns;
+    done.n_runs = done.n_busy_ns = done.n_wait_ns = 1;
     other_send(relay, TOW_MESSAGE_FORWARDED_DONE, &done.base);
 }
 
@@ -87,10 +94,16 @@ static void other_message(void *context, tow_session_t *session,
         assert_int_equal(message->type, TOW_MESSAGE_FORWARDED_DONE);
         const tow_msg_forwarded_done_t *done =
             (const tow_msg_forwarded_done_t *)body;
-        for (size_t i = 0; i < done->n_runs; i++)
+        assert_int_equal(done->n_busy_ns, done->n_runs);
+        for (size_t i = 0; i < done->n_runs; i++) {
+            relay->done_busy_ns += done->busy_ns[i];
             relay->done_runs[relay->done_count++] = done->runs[i];
+        }
         if (done->n_progress_ends > 0)
             relay->progress_end = done->progress_ends[0];
+        assert_int_equal(done->n_progress_busy_ns, done->n_progress_runs);
+        for (size_t i = 0; i < done->n_progress_runs; i++)
+            relay->done_busy_ns += done->progress_busy_ns[i];
     }
     tow_arena_deinit(&arena);
 }
@@ -200,6 +213,23 @@ static void expect_reports(const relay_fixture_t *relay, size_t done,
     assert_int_equal(received->part_count, part);
 }
 
+static uint64_t own_busy_ns(const relay_fixture_t *relay)
+{
+    return tow_sim_device_counts(relay->fixture.driver).busy_ns;
+}
+
+/* Our own time, and that of the other worker for so many runs. */
+static void expect_time(const relay_fixture_t *relay, uint64_t other_count)
+{
+    const tow_device_time_t *time = &relay->fixture.received.time;
+    assert_true(own_busy_ns(relay) > 0);
+    assert_int_equal(time->busy_ns,
+                     own_busy_ns(relay) + other_count * OTHER_BUSY_NS);
+    assert_int_equal(time->wait_ns, other_count * OTHER_WAIT_NS);
+    if (other_count > 0)
+        assert_int_equal(time->longest_ns, OTHER_BUSY_NS + OTHER_WAIT_NS);
+}
+
 static tow_msg_grant_t grant_of(uint64_t run, uint64_t *argument)
 {
     tow_msg_grant_t grant = TOW_MSG_GRANT_INIT;
@@ -243,9 +273,13 @@ static void send_other_progress(relay_fixture_t *relay, uint64_t run,
                                 uint32_t end)
 {
     tow_msg_forwarded_done_t done = TOW_MSG_FORWARDED_DONE_INIT;
+    uint64_t busy_ns = OTHER_BUSY_NS, wait_ns = OTHER_WAIT_NS;
     done.progress_runs = &run;
     done.progress_ends = &end;
+    done.progress_busy_ns = &busy_ns;
+    done.progress_wait_ns = &wait_ns;
     done.n_progress_runs = done.n_progress_ends = 1;
+    done.n_progress_busy_ns = done.n_progress_wait_ns = 1;
     other_send(relay, TOW_MESSAGE_FORWARDED_DONE, &done.base);
     worker_fixture_run_for(&relay->fixture, SPAN);
 }
@@ -310,6 +344,7 @@ static void a_relay_forwards_grants_and_reports_once_for_all(void **state)
     assert_int_equal(relay.grant_numbers[0], 11);
     assert_int_equal(relay.grant_numbers[1], 12);
     expect_reports(&relay, 0, 2, 0);
+    expect_time(&relay, 2);
     assert_int_equal(relay.fixture.received.complete_runs[1], 8);
     relay_fixture_close(&relay);
 }
@@ -322,10 +357,12 @@ static void a_relay_reports_partially_when_others_are_slow(void **state)
     send_relay_grant(&relay, 7, 11);
     worker_fixture_run_for(&relay.fixture, SPAN);
     expect_reports(&relay, 0, 0, 1);
+    expect_time(&relay, 0);
     assert_int_equal(relay.fixture.received.part_processes[0], 1);
     send_forwarded_done(&relay, 7);
     worker_fixture_run_for(&relay.fixture, SPAN);
     expect_reports(&relay, 0, 0, 2);
+    expect_time(&relay, 1);
     assert_int_equal(relay.fixture.received.part_runs[1], 7);
     assert_int_equal(relay.fixture.received.part_processes[1], OTHER);
     relay_fixture_close(&relay);
@@ -382,14 +419,36 @@ static void a_relay_reports_the_least_progress_of_its_group(void **state)
     expect_least(&relay, 0, 0);
     send_other_progress(&relay, 7, 1);
     expect_least(&relay, 1, 1);
+    expect_time(&relay, 1);
     send_other_progress(&relay, 7, 2);
     expect_least(&relay, 2, 2);
+    expect_time(&relay, 2);
     send_piece_to_relay(&relay, 7, 2, 3);
     expect_reports(&relay, 0, 0, 1);
     send_forwarded_done(&relay, 7);
     worker_fixture_run_for(&relay.fixture, SPAN);
     expect_reports(&relay, 0, 0, 2);
     expect_least(&relay, 2, 2);
+    expect_time(&relay, 3);
+    relay_fixture_close(&relay);
+}
+
+/* The other worker did not get as far: our own progress was not reported. */
+static void progress_is_passed_on_when_the_relay_fails(void **state)
+{
+    (void)state;
+    relay_fixture_t relay;
+    relay_fixture_open(&relay);
+    send_piece_to_relay(&relay, 7, 0, 1);
+    assert_int_equal(relay.fixture.received.time.busy_ns, 0);
+    worker_fixture_send_abort(&relay.fixture, 7, "enough");
+    worker_fixture_run_for(&relay.fixture, SPAN);
+    assert_int_equal(relay.fixture.received.failure_count, 1);
+    assert_int_equal(relay.fixture.received.part_count, 1);
+    assert_int_equal(relay.fixture.received.part_ends[0], 1);
+    expect_time(&relay, 0);
+    send_other_progress(&relay, 7, 1);
+    expect_time(&relay, 1);
     relay_fixture_close(&relay);
 }
 
@@ -407,6 +466,7 @@ static void a_relay_forwards_late_progress_by_itself(void **state)
     assert_int_equal(relay.fixture.received.part_ends[0], 0);
     assert_int_equal(relay.fixture.received.part_ends[1], 1);
     assert_int_equal(relay.fixture.received.part_processes[1], OTHER);
+    expect_time(&relay, 1);
     relay_fixture_close(&relay);
 }
 
@@ -421,6 +481,7 @@ static void a_disconnected_member_does_not_hold_back_progress(void **state)
     worker_fixture_run_for(&relay.fixture, 5 * SECOND);
     assert_int_equal(relay.fixture.received.relay_disconnected_count, 1);
     expect_least(&relay, 1, 1);
+    expect_time(&relay, 0);
     worker_fixture_send_abort(&relay.fixture, 7, "a worker is gone");
     worker_fixture_run_for(&relay.fixture, SPAN);
     relay_fixture_close(&relay);
@@ -467,6 +528,10 @@ static void progress_is_reported_to_the_sender_of_the_piece(void **state)
     expect_reports(&relay, 1, 0, 0);
     assert_int_equal(tow_worker_stats(relay.fixture.worker).dataflow.granted,
                      1);
+    /* The time of the first piece is the relay's, and is not sent twice. */
+    assert_true(relay.done_busy_ns > 0);
+    assert_int_equal(relay.done_busy_ns + received->time.busy_ns,
+                     own_busy_ns(&relay));
     relay_fixture_close(&relay);
 }
 
@@ -495,6 +560,7 @@ static void a_forwarded_grant_is_reported_to_its_relay(void **state)
     worker_fixture_run_for(&relay.fixture, SPAN);
     assert_int_equal(relay.done_count, 1);
     assert_int_equal(relay.done_runs[0], 7);
+    assert_int_equal(relay.done_busy_ns, own_busy_ns(&relay));
     expect_reports(&relay, 0, 0, 0);
     relay_fixture_close(&relay);
 }
@@ -651,6 +717,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_relay_whose_own_part_fails_still_forwards_reports),
     cmocka_unit_test(a_relay_reports_a_disconnected_member),
     cmocka_unit_test(a_relay_reports_the_least_progress_of_its_group),
+    cmocka_unit_test(progress_is_passed_on_when_the_relay_fails),
     cmocka_unit_test(a_relay_forwards_late_progress_by_itself),
     cmocka_unit_test(a_disconnected_member_does_not_hold_back_progress),
     cmocka_unit_test(progress_is_reported_to_the_sender_of_the_piece),

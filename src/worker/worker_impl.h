@@ -13,6 +13,7 @@
 #include "base/map.h"
 #include "base/pool.h"
 #include "base/vec.h"
+#include "device/time_list.h"
 #include "worker/block_cache.h"
 #include "worker/tuning.h"
 #include "worker/worker.h"
@@ -197,12 +198,19 @@ tow_status_t worker_relay_passed(tow_worker_t *worker, uint32_t process,
 tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
                                       const tow_msg_forwarded_done_t *message)
     TOW_MUST_USE;
+/* Reports for the controller itself: space for all. */
+typedef struct unrelayed {
+    uint64_t *runs;
+    tow_device_time_t *times; /* of runs */
+    tow_run_progress_t *progress;
+    size_t run_count, progress_count;
+} unrelayed_t;
+
 /* Reports runs to other workers. What is for the controller itself is left in
- * `rest`, in the two arrays (space for all). */
+ * `rest`, in its arrays. */
 void worker_relay_report(tow_worker_t *worker,
                          const tow_finished_runs_t *finished,
-                         tow_finished_runs_t *rest, uint64_t *runs,
-                         tow_run_progress_t *progress);
+                         unrelayed_t *rest);
 /* The controller itself has granted the next piece of the run. */
 void worker_relay_direct(tow_worker_t *worker, uint64_t run);
 /* Messages between us and that worker may be lost. */
@@ -219,7 +227,8 @@ tow_status_t worker_batch_start(tow_worker_t *worker,
     TOW_MUST_USE;
 void worker_batch_timer(tow_timer_t *timer);
 /* The run has succeeded on that worker, which may be our own. */
-void worker_batch_report(tow_worker_t *worker, uint64_t run, uint32_t process);
+void worker_batch_report(tow_worker_t *worker, uint64_t run, uint32_t process,
+                         const tow_device_time_t *time);
 void worker_batch_progress(tow_worker_t *worker,
                            const tow_run_progress_t *progress,
                            uint32_t process);

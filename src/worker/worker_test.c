@@ -180,6 +180,17 @@ static void peers_are_added_and_disconnected(void **state)
 
 /* -- Runs ------------------------------------------------------------------ */
 
+/* All the time that the devices counted has been reported. */
+static void expect_time_of_devices(const worker_fixture_t *fixture)
+{
+    const tow_sim_device_counts_t counts =
+        tow_sim_device_counts(fixture->driver);
+    assert_true(counts.busy_ns > 0);
+    assert_int_equal(fixture->received.time.busy_ns, counts.busy_ns);
+    assert_int_equal(fixture->received.time.wait_ns, counts.wait_ns);
+    assert_int_equal(stats_of(fixture).dataflow.device_ns, counts.busy_ns);
+}
+
 static void unawaited_grants_run_in_order(void **state)
 {
     (void)state;
@@ -192,6 +203,7 @@ static void unawaited_grants_run_in_order(void **state)
     worker_fixture_send_release(&fixture, 1000, 29001); /* all but the last */
     worker_fixture_run_for(&fixture, SECOND);
     assert_int_equal(fixture.received.run_count, 30);
+    expect_time_of_devices(&fixture);
     for (uint64_t run = 1; run <= 30; run++)
         assert_int_equal(fixture.received.runs[run - 1], run);
     assert_int_equal(fixture.received.get_code, TOW_CODE_OK);
@@ -261,6 +273,9 @@ static void an_abort_ends_a_run(void **state)
     assert_int_equal(fixture.received.failures[0].code, TOW_CANCELLED);
     assert_int_equal(fixture.received.failures[1].code, TOW_CANCELLED);
     expect_part(fixture.received.failures[1].message, "enough");
+    expect_time_of_devices(&fixture);
+    /* Until the abort. */
+    assert_true(fixture.received.time.longest_ns >= SECOND / 10 / 2);
     worker_fixture_close(&fixture);
 }
 

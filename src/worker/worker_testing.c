@@ -1,6 +1,8 @@
 /* The simulated cluster of the worker's tests. */
 #include "worker/worker_testing_impl.h"
 
+#include "device/time_list.h"
+
 void worker_fixture_run_for(worker_fixture_t *fixture, int64_t span_ns)
 {
     must(tow_sim_run(fixture->sim,
@@ -59,12 +61,33 @@ static void on_join(worker_fixture_t *fixture,
     worker_fixture_send(fixture, TOW_MESSAGE_WORKER_JOINED, &joined.base);
 }
 
+static void add_times(worker_received_t *received, const tow_time_list_t *list,
+                      size_t run_count)
+{
+    assert_null(tow_time_list_check(list, run_count));
+    for (size_t i = 0; i < run_count; i++) {
+        const tow_device_time_t time = tow_time_list_at(list, i);
+        tow_device_time_merge(&received->time, &time);
+    }
+}
+
 static void on_done(worker_received_t *received, const tow_msg_done_t *done)
 {
     received->done_count++;
+    add_times(received,
+              &(tow_time_list_t){done->busy_ns, done->wait_ns, done->longest_ns,
+                                 done->n_busy_ns, done->n_wait_ns,
+                                 done->n_longest_ns},
+              done->n_runs);
     for (size_t i = 0; i < done->n_runs; i++)
         received->runs[received->run_count++ % RECEIVED_MAX] = done->runs[i];
     assert_int_equal(done->n_progress_runs, done->n_progress_ends);
+    add_times(received,
+              &(tow_time_list_t){
+                  done->progress_busy_ns, done->progress_wait_ns,
+                  done->progress_longest_ns, done->n_progress_busy_ns,
+                  done->n_progress_wait_ns, done->n_progress_longest_ns},
+              done->n_progress_runs);
     for (size_t i = 0; i < done->n_progress_runs; i++) {
         received->progress_run = done->progress_runs[i];
         received->progress_end = done->progress_ends[i];
@@ -74,6 +97,8 @@ static void on_done(worker_received_t *received, const tow_msg_done_t *done)
         size_t at = received->failure_count++ % RECEIVED_MAX;
         received->failures[at].run = done->failures[i]->run;
         received->failures[at].node = done->failures[i]->node;
+        tow_device_time_add(&received->time, done->failures[i]->busy_ns,
+                            done->failures[i]->wait_ns);
         received->failures[at].code =
             code_of(done->failures[i]->failure, received->failures[at].message,
                     sizeof(received->failures[at].message));
@@ -125,6 +150,16 @@ static void on_spill_done(worker_received_t *received,
 static void on_relay_done(worker_received_t *received,
                           const tow_msg_relay_done_t *done)
 {
+    add_times(received,
+              &(tow_time_list_t){done->busy_ns, done->wait_ns, done->longest_ns,
+                                 done->n_busy_ns, done->n_wait_ns,
+                                 done->n_longest_ns},
+              done->n_runs);
+    add_times(received,
+              &(tow_time_list_t){done->part_busy_ns, done->part_wait_ns,
+                                 done->part_longest_ns, done->n_part_busy_ns,
+                                 done->n_part_wait_ns, done->n_part_longest_ns},
+              done->n_part_runs);
     for (size_t i = 0; i < done->n_runs; i++)
         received->complete_runs[received->complete_count++ % RECEIVED_MAX] =
             done->runs[i];
@@ -137,6 +172,12 @@ static void on_relay_done(worker_received_t *received,
             done->n_part_ends > 0 ? done->part_ends[i] : 0;
     }
     assert_int_equal(done->n_progress_runs, done->n_progress_ends);
+    add_times(received,
+              &(tow_time_list_t){
+                  done->progress_busy_ns, done->progress_wait_ns,
+                  done->progress_longest_ns, done->n_progress_busy_ns,
+                  done->n_progress_wait_ns, done->n_progress_longest_ns},
+              done->n_progress_runs);
     for (size_t i = 0; i < done->n_progress_runs; i++) {
         received->least_run = done->progress_runs[i];
         received->least_end = done->progress_ends[i];

@@ -37,6 +37,7 @@ typedef struct worker_received {
     int done_count; /* messages */
     uint64_t runs[RECEIVED_MAX];
     size_t run_count;
+    tow_device_time_t time; /* of all reports, of those by relays, too */
     struct {
         uint64_t run;
         uint32_t node;

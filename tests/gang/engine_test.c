@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "collective/intra_host/intra_host.h"
@@ -279,8 +280,82 @@ static void no_member_passes_a_barrier_before_all_arrive(void **state)
     }
 }
 
+/* -- Waits ----------------------------------------------------------------- */
+
+#define DELAY_NS 1000000
+
+static int64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void start_others(void)
+{
+    for (size_t rank = 1; rank < MEMBER_COUNT; rank++)
+        assert_int_equal(pthread_create(&members[rank].thread, NULL, take_part,
+                                        &members[rank]),
+                         0);
+}
+
+/* The first member waits: only now, after a delay, the others start. */
+static int yield_once(void *context, int is_first)
+{
+    bool *has_yielded = context;
+    if (*has_yielded) return 0;
+    *has_yielded = true;
+    for (int64_t since_ns = clock_ns(); clock_ns() < since_ns + DELAY_NS;) {
+    }
+    start_others();
+    return 0;
+}
+
+static void member_counts_the_time_that_it_waits(void **state)
+{
+    bool has_yielded = false;
+    uint64_t waits_ns[MEMBER_COUNT] = {0};
+    const tow_xla_fiber_ops_t fiber_ops = {.struct_size = sizeof(fiber_ops),
+                                           .context = &has_yielded,
+                                           .yield = yield_once};
+    const tow_xla_collective_t like = {.kind = TOW_XLA_ALL_REDUCE,
+                                       .reduction = TOW_XLA_SUM,
+                                       .run_id = 2000000};
+    const int64_t since_ns = clock_ns();
+    for (size_t rank = 0; rank < MEMBER_COUNT; rank++) {
+        prepare(rank, &like, &ELEMENT_KINDS[3]);
+        members[rank].collective.wait_ns = &waits_ns[rank];
+    }
+    members[0].collective.fiber_ops = &fiber_ops;
+    take_part(&members[0]);
+    for (size_t rank = 1; rank < MEMBER_COUNT; rank++)
+        pthread_join(members[rank].thread, NULL);
+    assert_true(waits_ns[0] >= DELAY_NS);
+    for (size_t rank = 0; rank < MEMBER_COUNT; rank++) {
+        assert_string_equal(members[rank].error, "");
+        assert_true(waits_ns[rank] <= (uint64_t)(clock_ns() - since_ns));
+    }
+}
+
+/* A single member waits for nobody. */
+static void member_alone_does_not_wait(void **state)
+{
+    uint64_t wait_ns = 0;
+    const tow_xla_collective_t like = {.kind = TOW_XLA_ALL_REDUCE,
+                                       .reduction = TOW_XLA_SUM,
+                                       .run_id = 2000001};
+    prepare(0, &like, &ELEMENT_KINDS[3]);
+    members[0].collective.member_count = 1;
+    members[0].collective.wait_ns = &wait_ns;
+    take_part(&members[0]);
+    assert_string_equal(members[0].error, "");
+    assert_int_equal(wait_ns, 0);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 TOW_TEST_MAIN(CASE(every_type_can_be_moved), CASE(every_type_can_be_reduced),
               CASE(predicates_support_min_and_max),
-              CASE(no_member_passes_a_barrier_before_all_arrive))
+              CASE(no_member_passes_a_barrier_before_all_arrive),
+              CASE(member_counts_the_time_that_it_waits),
+              CASE(member_alone_does_not_wait))

@@ -221,6 +221,22 @@ def test_up_status_and_down_agree_about_a_cluster(tow, cluster):
         assert done.returncode == 1 and "no cluster is up" in done.stderr
 
 
+def test_status_shows_device_time(cluster):
+    assert cluster.totals()["device_ns"] == 0
+    cluster.assert_adds()
+    status = cluster.status()
+    work = [worker["report"]["work"] for worker in status["workers"]]
+    assert status["totals"]["device_ns"] > 0
+    for key in ("device_ns", "wait_ns"):
+        assert sum(each[key] for each in work) == status["totals"][key]
+    # The client that ran the program has left; `tow status` runs none.
+    assert [(c["device_ns"], c["wait_ns"], c["runs_ended"]) for c in status["clients"]] == [(0, 0, 0)]
+    text = cluster.tow("status", "--folder", str(cluster.folder)).stdout
+    assert re.search(r"^ +client .* device s +wait s$", text, re.M), text
+    assert re.search(r" 0\.000 +0\.000$", text, re.M), text
+    assert re.search(r"device time \d+\.\d{3} s, waits \d+\.\d{3} s$", text, re.M), text
+
+
 # Never finishes loading; opens a FIFO when loading begins.
 SLOW_ADAPTER = """
 #include <fcntl.h>

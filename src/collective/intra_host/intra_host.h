@@ -97,10 +97,13 @@ size_t tow_intra_host_list_waits(tow_intra_host_t *host,
 
 /* The duration of one wait, kept by the waiting member. Initially zero. */
 typedef struct tow_intra_host_wait_timer {
-    int64_t since_ns;
+    int64_t begun_ns;    /* 0: it has not begun */
+    int64_t since_ns;    /* its first sleep ended */
     int64_t reported_ns; /* when it was last reported; 0: never */
 } tow_intra_host_wait_timer_t;
 
+/* Called before each pause. Reads the clock the first time. */
+void tow_intra_host_wait_begin(tow_intra_host_wait_timer_t *timer);
 /* Called after each sleep; true if the wait is to be reported now. */
 bool tow_intra_host_wait_is_long(tow_intra_host_wait_timer_t *timer);
 /* Records a long wait, or updates it. A device has one wait at a time. The
@@ -109,13 +112,18 @@ void tow_intra_host_wait_report(tow_intra_host_t *host,
                                 tow_intra_host_wait_timer_t *timer,
                                 const tow_intra_host_wait_t *wait);
 void tow_intra_host_wait_clear(tow_intra_host_t *host, int64_t device);
-/* The wait is over; clears it if it was reported. */
+/* Adds the duration of the wait to collective->wait_ns. */
+void tow_intra_host_wait_count(const tow_intra_host_wait_timer_t *timer,
+                               const tow_xla_collective_t *collective);
+/* The wait is over, or there was none: counts it, and clears it if it was
+ * reported. */
 static inline void tow_intra_host_wait_end(
     tow_intra_host_t *host, const tow_intra_host_wait_timer_t *timer,
-    int64_t device)
+    const tow_xla_collective_t *collective)
 {
+    if (timer->begun_ns != 0) tow_intra_host_wait_count(timer, collective);
     if (TOW_UNLIKELY(timer->reported_ns != 0))
-        tow_intra_host_wait_clear(host, device);
+        tow_intra_host_wait_clear(host, collective->members[collective->rank]);
 }
 
 #endif /* TOW_COLLECTIVE_INTRA_HOST_INTRA_HOST_H_ */

@@ -99,9 +99,7 @@ static void report_wait(const member_op_t *op, tow_intra_host_wait_t *wait,
 
 static void end_wait(const member_op_t *op, const wait_state_t *state)
 {
-    const tow_xla_collective_t *collective = op->collective;
-    tow_intra_host_wait_end(op->host, &state->timer,
-                            collective->members[collective->rank]);
+    tow_intra_host_wait_end(op->host, &state->timer, op->collective);
 }
 
 static tow_status_t check_abort(member_op_t *op)
@@ -161,6 +159,7 @@ static bool yield_fiber(const tow_xla_fiber_ops_t *fiber_ops,
  * time to sleep. */
 static bool spin_or_yield(const member_op_t *op, wait_state_t *state)
 {
+    tow_intra_host_wait_begin(&state->timer);
     if (op->collective->fiber_ops != NULL)
         return yield_fiber(op->collective->fiber_ops, state);
     const bool is_alone = op->collective->member_count <= op->host->core_count;
@@ -227,19 +226,19 @@ static size_t find_mailbox(const arena_t *arena, int64_t device_id)
     return SIZE_MAX;
 }
 
-static tow_status_t await_mailbox(member_op_t *op, int64_t device_id,
-                                  uint16_t *out_index)
+static tow_status_t find_or_await(member_op_t *op, int64_t device_id,
+                                  wait_state_t *state, uint16_t *out_index)
 {
-    const int64_t start_ns = intra_host_clock_ns();
-    wait_state_t state = {.poll_count = UINT_MAX}; /* Sleep at once. */
     for (;;) {
         const size_t index = find_mailbox(op->host->arena, device_id);
         *out_index = (uint16_t)index;
         if (index != SIZE_MAX) return TOW_OK;
         TOW_RETURN_IF_ERROR(check_abort(op));
-        if (intra_host_clock_ns() - start_ns > TOW_INTRA_HOST_JOIN_TIMEOUT_NS)
+        tow_intra_host_wait_begin(&state->timer);
+        if (intra_host_clock_ns() - state->timer.begun_ns >
+            TOW_INTRA_HOST_JOIN_TIMEOUT_NS)
             break;
-        if (!spin_or_yield(op, &state)) sleep_on(op, NULL, 0);
+        if (!spin_or_yield(op, state)) sleep_on(op, NULL, 0);
     }
     char reason[160];
     snprintf(reason, sizeof(reason),
@@ -247,6 +246,15 @@ static tow_status_t await_mailbox(member_op_t *op, int64_t device_id,
              "within %.1f s",
              (long long)device_id, TOW_INTRA_HOST_JOIN_TIMEOUT_NS * 1e-9);
     return fail_run(op, TOW_UNAVAILABLE, reason);
+}
+
+static tow_status_t await_mailbox(member_op_t *op, int64_t device_id,
+                                  uint16_t *out_index)
+{
+    wait_state_t state = {.poll_count = UINT_MAX}; /* Sleep at once. */
+    tow_status_t status = find_or_await(op, device_id, &state, out_index);
+    end_wait(op, &state);
+    return status;
 }
 
 tow_status_t member_op_begin(member_op_t *op)
@@ -415,6 +423,7 @@ static bool may_reuse_half(const member_op_t *op, const mailbox_half_t *half,
 static bool pause_for_readers(const member_op_t *op, unsigned count,
                               wait_state_t *state)
 {
+    tow_intra_host_wait_begin(&state->timer);
     const bool is_long = state->timer.since_ns != 0 &&
                          intra_host_clock_ns() - state->timer.since_ns >
                              TOW_INTRA_HOST_READER_SPIN_NS;

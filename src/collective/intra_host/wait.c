@@ -17,6 +17,19 @@ static tow_intra_host_wait_t *row_of(tow_intra_host_t *host, int64_t device)
     return unused;
 }
 
+void tow_intra_host_wait_begin(tow_intra_host_wait_timer_t *timer)
+{
+    if (timer->begun_ns == 0) timer->begun_ns = intra_host_clock_ns();
+}
+
+void tow_intra_host_wait_count(const tow_intra_host_wait_timer_t *timer,
+                               const tow_xla_collective_t *collective)
+{
+    if (collective->wait_ns == NULL) return;
+    const int64_t waited_ns = intra_host_clock_ns() - timer->begun_ns;
+    if (waited_ns > 0) *collective->wait_ns += (uint64_t)waited_ns;
+}
+
 bool tow_intra_host_wait_is_long(tow_intra_host_wait_timer_t *timer)
 {
     const int64_t now_ns = intra_host_clock_ns();

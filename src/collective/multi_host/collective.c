@@ -62,6 +62,7 @@ static tow_status_t meet(job_t *job, const meeting_t *meeting)
         .root = meeting->root,
         .source = SIZE_MAX,
         .fiber_ops = whole->fiber_ops,
+        .wait_ns = whole->wait_ns,
     };
     char error[TOW_INTRA_HOST_REASON_BYTES] = "";
     const int code = tow_intra_host_collective(job->span->options.host, &part,

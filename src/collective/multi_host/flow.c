@@ -85,7 +85,7 @@ static void note_missing(const job_t *job, const flow_t *ins, size_t in_count,
 
 static void stop_waiting(const job_t *job, tow_intra_host_wait_timer_t *watch)
 {
-    tow_intra_host_wait_end(job->span->options.host, watch, own_device(job));
+    tow_intra_host_wait_end(job->span->options.host, watch, job->collective);
     *watch = (tow_intra_host_wait_timer_t){0};
 }
 
@@ -112,6 +112,7 @@ static tow_status_t run_all(job_t *job, flow_t *outs, size_t out_count,
             continue;
         }
         if (all_done(outs, out_count) && all_done(ins, in_count)) break;
+        tow_intra_host_wait_begin(watch);
         TOW_RETURN_IF_ERROR(errand_wait(errand, heard));
         if (TOW_UNLIKELY(tow_intra_host_wait_is_long(watch)))
             note_missing(job, ins, in_count, watch);

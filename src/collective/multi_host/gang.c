@@ -42,8 +42,9 @@ static void pause_a_little(void)
 }
 
 /* A gang may start before the control plane has announced all its processes. */
-static tow_status_t await_host(tow_multi_host_t *span, uint64_t run_id,
-                               int64_t device, uint64_t *out_host_id)
+static tow_status_t find_or_await(tow_multi_host_t *span, uint64_t run_id,
+                                  int64_t device, uint64_t *out_host_id,
+                                  tow_intra_host_wait_timer_t *timer)
 {
     const uint32_t process = process_of(device);
     for (int64_t waited_ns = 0;; waited_ns += TOW_MULTI_HOST_SLEEP_NS) {
@@ -54,12 +55,24 @@ static tow_status_t await_host(tow_multi_host_t *span, uint64_t run_id,
         if (is_known) return gone;
         TOW_RETURN_IF_ERROR(tow_intra_host_check(span->options.host, run_id));
         if (waited_ns >= TOW_MULTI_HOST_ABSENCE_NS) break;
+        tow_intra_host_wait_begin(timer);
         pause_a_little();
     }
     return TOW_ERROR(TOW_UNAVAILABLE,
                      "device %" PRId64 " is nowhere: its process %" PRIu32
                      " was not added within %.1f s",
                      device, process, (double)TOW_MULTI_HOST_ABSENCE_NS * 1e-9);
+}
+
+static tow_status_t await_host(tow_multi_host_t *span,
+                               const tow_xla_collective_t *collective,
+                               int64_t device, uint64_t *out_host_id)
+{
+    tow_intra_host_wait_timer_t timer = {0};
+    tow_status_t status =
+        find_or_await(span, collective->run_id, device, out_host_id, &timer);
+    tow_intra_host_wait_end(span->options.host, &timer, collective);
+    return status;
 }
 
 static size_t find_or_add_host(gang_t *gang, uint64_t host_id, int64_t leader)
@@ -90,7 +103,7 @@ static tow_status_t find_hosts(tow_multi_host_t *span,
         } else {
             uint64_t host_id;
             TOW_RETURN_IF_ERROR(
-                await_host(span, collective->run_id, members[rank], &host_id));
+                await_host(span, collective, members[rank], &host_id));
             host_of[rank] = find_or_add_host(gang, host_id, members[rank]);
         }
         gang->hosts[host_of[rank]].count++;

@@ -28,6 +28,7 @@ pjrt_buffer_t *tow_pjrt_buffer_make(pjrt_driver_t *driver, size_t device,
     buffer->is_unsettled = false;
     buffer->error = TOW_OK;
     buffer->deferred_error = TOW_OK;
+    buffer->ready_ns = 0;
     buffer->dependents = NULL;
     driver->buffer_count++;
     return buffer;
@@ -93,6 +94,8 @@ void tow_pjrt_buffer_resolve(pjrt_buffer_t *buffer, tow_status_t take_error)
     TOW_ASSERT(!buffer->is_resolved);
     buffer->is_resolved = true;
     buffer->error = take_error;
+    if (buffer->ready_ns == 0)
+        buffer->ready_ns = tow_env_now_ns(buffer->buffer.driver->env);
     pjrt_completion_t *dependents = buffer->dependents;
     buffer->dependents = NULL;
     tow_pjrt_buffer_check(buffer);

@@ -14,7 +14,7 @@
 
 #include "env/tuning.h"
 
-static int64_t clock_ns(void)
+int64_t tow_pjrt_clock_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -60,8 +60,8 @@ static bool may_coalesce(pjrt_driver_t *driver,
     const bool others_follow = atomic_fetch_sub(&driver->shard_count, 1) > 1;
     return others_follow && completion->may_coalesce &&
            completion->error == NULL &&
-           clock_ns() - atomic_load_explicit(&driver->drained_ns,
-                                             memory_order_relaxed) <
+           tow_pjrt_clock_ns() - atomic_load_explicit(&driver->drained_ns,
+                                                      memory_order_relaxed) <
                TOW_PJRT_COALESCE_NS;
 }
 
@@ -71,6 +71,9 @@ static void on_ready(PJRT_Error *take_error, void *context)
     pjrt_completion_t *completion = context;
     pjrt_driver_t *driver = completion->driver;
     completion->error = take_error;
+    if (completion->is_of_run && !driver->has_device_times)
+        TOW_CONTAINER_OF(completion, pjrt_shard_t, completion)->ready_ns =
+            tow_pjrt_clock_ns();
     if (may_coalesce(driver, completion))
         push(driver, completion);
     else
@@ -158,6 +161,9 @@ static void finish_all(pjrt_driver_t *driver)
     while (driver->ready_first != NULL) {
         pjrt_completion_t *completion = driver->ready_first;
         driver->ready_first = completion->next;
+        if (completion->is_of_run)
+            tow_pjrt_time_read(
+                TOW_CONTAINER_OF(completion, pjrt_shard_t, completion));
         destroy_event(completion);
         completion->finish(completion);
     }

@@ -201,7 +201,11 @@ static tow_status_t read_devices(pjrt_driver_t *driver)
         tow_arena_calloc(&driver->arena, count, sizeof(infos[0]));
     driver->devices =
         tow_arena_calloc(&driver->arena, count, sizeof(driver->devices[0]));
-    if (infos == NULL || driver->devices == NULL) return exhausted();
+    driver->completed_ns = tow_arena_calloc(&driver->arena, count,
+                                            sizeof(driver->completed_ns[0]));
+    if (infos == NULL || driver->devices == NULL ||
+        driver->completed_ns == NULL)
+        return exhausted();
     memcpy(driver->devices, args.addressable_devices,
            count * sizeof(driver->devices[0]));
     driver->driver.devices = infos;
@@ -418,6 +422,8 @@ static tow_status_t run_open(tow_work_t *work)
     TOW_RETURN_IF_ERROR(read_stablehlo(driver));
     TOW_RETURN_IF_ERROR(read_devices(driver));
     choose_ops(driver);
+    const tow_xla_extension_t *xla = driver->plugin.xla;
+    driver->has_device_times = xla != NULL && xla->device_time != NULL;
     return TOW_OK;
 }
 

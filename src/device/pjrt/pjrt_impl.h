@@ -32,7 +32,8 @@ struct pjrt_completion {
     /* Owned. Written by the plugin's thread before it pushes the completion,
      * read by the loop after it has popped it. */
     PJRT_Error *error;
-    bool is_shard;     /* of a run */
+    bool is_shard;     /* of a run, or a copy that counts as one */
+    bool is_of_run;    /* part of a pjrt_shard_t */
     bool may_coalesce; /* as in its run */
 };
 
@@ -46,6 +47,8 @@ void tow_pjrt_complete_soon(pjrt_completion_t *completion,
  * turn ends. Only from within a `finish`. */
 void tow_pjrt_resume(pjrt_driver_t *driver, pjrt_completion_t *first);
 void tow_pjrt_completions_init(pjrt_driver_t *driver);
+/* CLOCK_MONOTONIC. Any thread. */
+int64_t tow_pjrt_clock_ns(void);
 /* On the loop, before a run of `count` shards reaches the plugin. */
 void tow_pjrt_expect_shards(pjrt_driver_t *driver, size_t count);
 /* Continues executions that the plugin started on the loop's thread, now and in
@@ -64,6 +67,8 @@ struct pjrt_driver {
     PJRT_Client *client;     /* owned */
     tow_arena_t arena;       /* infos, names, the path */
     PJRT_Device **devices;   /* in the arena; lent by the client */
+    int64_t *completed_ns;   /* in the arena: by device, of its last shard */
+    bool has_device_times;   /* the plugin measures them */
     tow_pjrt_table_t *table; /* lent, may be NULL */
 
     /* A stack: pushed by threads of the plugin and by the loop, taken whole by
@@ -136,6 +141,7 @@ struct pjrt_buffer {
     bool is_unsettled;           /* a deferred upload without bytes yet */
     tow_status_t error;          /* owned; the producer's */
     tow_status_t deferred_error; /* owned; of a deferred upload */
+    int64_t ready_ns;            /* 0: before it was first used, or unknown */
     /* Completions that wait for the producer. */
     pjrt_completion_t *dependents;
     pjrt_completion_t ready; /* of an upload */
@@ -229,6 +235,9 @@ struct pjrt_shard {
     pjrt_run_t *run;
     size_t local;    /* index into the executable's local devices */
     size_t held_end; /* of this shard's part of run->held */
+    /* Its completion, unless the plugin has device times. Written like the
+     * completion's error. */
+    int64_t ready_ns;
 };
 
 struct pjrt_run {
@@ -236,14 +245,23 @@ struct pjrt_run {
     pjrt_executable_t *executable; /* counted while in use */
     tow_run_t *run;                /* the caller's */
     size_t unfinished_count;       /* shards */
-    tow_status_t status;           /* owned: the first error */
-    tow_status_t refusal;          /* owned: the error of the Execute call */
+    int64_t enqueued_ns;           /* unless the plugin has device times */
+    bool has_reached_plugin;
+    tow_status_t status;  /* owned: the first error */
+    tow_status_t refusal; /* owned: the error of the Execute call */
     /* Arguments that were still promises, shard by shard; counted. */
     TOW_VEC(pjrt_buffer_t *) held;
     pjrt_buffer_t **results; /* counted; as in tow_run */
     pjrt_shard_t shards[];
 };
 
+/* time.c: adds the shard's time to that of its run, as the plugin measured it.
+ * Before its event is destroyed. */
+void tow_pjrt_time_read(const pjrt_shard_t *shard);
+/* The same for a plugin that does not measure it. `inputs`: those that were
+ * promises when the run was enqueued. */
+void tow_pjrt_time_infer(const pjrt_shard_t *shard, pjrt_buffer_t **inputs,
+                         size_t input_count);
 tow_status_t tow_pjrt_run(tow_driver_t *driver, tow_run_t *run);
 void tow_pjrt_abort(tow_driver_t *driver, uint64_t gang_id, tow_status_t cause);
 void tow_pjrt_runs_free(pjrt_executable_t *executable);

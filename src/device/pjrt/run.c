@@ -90,6 +90,7 @@ static void resolve_results(pjrt_shard_t *shard, tow_status_t error)
     const size_t count = run->executable->executable.signature.result_count;
     pjrt_buffer_t **results = run->results + shard->local * count;
     for (size_t i = 0; i < count; i++) {
+        results[i]->ready_ns = shard->ready_ns;
         tow_pjrt_buffer_resolve(
             results[i], error == TOW_OK ? TOW_OK : tow_status_retain(error));
         tow_pjrt_buffer_release(&results[i]->buffer);
@@ -123,6 +124,9 @@ static void finish_shard(pjrt_completion_t *completion)
     pjrt_run_t *run = shard->run;
     tow_status_t held_error;
     if (!find_held_error(shard, &held_error)) return;
+    const size_t first = held_begin(run, shard);
+    tow_pjrt_time_infer(shard, run->held.items + first,
+                        shard->held_end - first);
     const size_t device =
         run->executable->executable.local_devices[shard->local];
     tow_status_t status =
@@ -307,11 +311,14 @@ static void begin_shards(pjrt_driver_t *driver, pjrt_run_t *run,
     const size_t shards = run->executable->executable.local_device_count;
     run->run = caller;
     run->unfinished_count = shards;
+    run->has_reached_plugin = false;
+    if (!driver->has_device_times) run->enqueued_ns = tow_pjrt_clock_ns();
     for (size_t d = 0; d < shards; d++) {
         run->shards[d].completion =
             (pjrt_completion_t){.finish = finish_shard,
                                 .driver = driver,
                                 .is_shard = true,
+                                .is_of_run = true,
                                 .may_coalesce = caller->may_coalesce};
         run->shards[d].run = run;
         run->shards[d].local = d;
@@ -358,6 +365,7 @@ static void start(pjrt_driver_t *driver, pjrt_run_t *run, tow_run_t *caller)
     if (caller->may_start_inline) tow_pjrt_continue_inline(driver);
     mark_donated(driver, caller);
     if (TOW_LIKELY(error == NULL)) {
+        run->has_reached_plugin = true;
         watch_shards(driver, run);
         return;
     }

@@ -126,10 +126,11 @@ void tow_sim_buffer_wake(buffer_t *buffer)
     }
 }
 
-void tow_sim_buffer_ready(buffer_t *buffer)
+void tow_sim_buffer_ready(buffer_t *buffer, int64_t ready_ns)
 {
     TOW_ASSERT(buffer->state == TOW_BUFFER_PENDING);
     buffer->state = TOW_BUFFER_READY;
+    buffer->ready_ns = ready_ns;
     tow_sim_buffer_check(buffer);
     tow_sim_buffer_wake(buffer);
 }

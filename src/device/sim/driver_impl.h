@@ -39,6 +39,8 @@ typedef struct buffer {
     tow_status_t error;    /* counted; when FAILED */
     uint64_t memory_bytes; /* of the device, that it occupies */
     bool has_memory;       /* of a result: its run has started */
+    int64_t ready_ns;      /* on the time line of its device; 0: always was */
+    int64_t unread_ns;     /* the last operation that read it has ended */
     tow_list_t waiters;
     tow_list_t in_driver;
 } buffer_t;
@@ -52,7 +54,7 @@ tow_status_t tow_sim_buffer_make(driver_t *driver, size_t device,
 buffer_t *tow_sim_buffer_make_bare(driver_t *driver, size_t device,
                                    const tow_array_info_t *array);
 void tow_sim_buffer_unref(buffer_t *buffer);
-void tow_sim_buffer_ready(buffer_t *buffer);
+void tow_sim_buffer_ready(buffer_t *buffer, int64_t ready_ns);
 void tow_sim_buffer_fail(buffer_t *buffer, tow_status_t cause);
 void tow_sim_buffer_wait(buffer_t *buffer, waiter_t *waiter);
 void tow_sim_buffer_wake(buffer_t *buffer);
@@ -167,6 +169,7 @@ struct job {
     driver_t *driver;
     executable_t *executable; /* counted */
     uint64_t gang_id;
+    int64_t enqueued_ns;
     uint32_t unfinished_count;
     tow_status_t error; /* counted; the first one */
     tow_status_t abort; /* counted; the cause of its abort */
@@ -193,6 +196,12 @@ struct device {
     size_t stage_index; /* of the executable */
     uint64_t value;     /* of the first shard so far */
     uint64_t temporary_bytes;
+    /* The device's own time: when its stage is due to end, or when it arrived
+     * in the collective; if it is idle, when its last run ended. Timers may
+     * fire later. */
+    int64_t at_ns;
+    uint64_t busy_ns; /* of the first shard, until at_ns */
+    uint64_t wait_ns;
     tow_timer_t timer;
     waiter_t waiter;
     member_t member;

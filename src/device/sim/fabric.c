@@ -256,18 +256,19 @@ static uint64_t weigh(uint64_t contribution, uint32_t rank)
 }
 
 /* All have arrived: they continue at the same time. */
-static void start_collective(tow_sim_fabric_t *fabric, rendezvous_t *rendezvous,
-                             int64_t now_ns)
+static void start_collective(tow_sim_fabric_t *fabric, rendezvous_t *rendezvous)
 {
     shut_rendezvous(fabric, rendezvous);
     rendezvous->is_running = true;
     tow_sim_rendezvous_check(rendezvous);
     fabric->counts.collectives++;
-    int64_t end_ns = now_ns + (int64_t)rendezvous->duration_ns;
+    int64_t end_ns = rendezvous->last_ns + (int64_t)rendezvous->duration_ns;
     tow_list_t *head = &rendezvous->members;
     for (tow_list_t *at = head->next; at != head; at = at->next) {
         member_t *member = TOW_CONTAINER_OF(at, member_t, in_rendezvous);
         member->combined = rendezvous->combined;
+        member->started_ns = rendezvous->last_ns;
+        member->end_ns = end_ns;
         tow_env_timer_start(member->env, member->timer, end_ns);
     }
 }
@@ -285,6 +286,8 @@ static void enter(rendezvous_t *rendezvous, member_t *member,
     rendezvous->combined += weigh(member->contribution, arrival->rank);
     if (arrival->duration_ns > rendezvous->duration_ns)
         rendezvous->duration_ns = arrival->duration_ns;
+    if (arrival->now_ns > rendezvous->last_ns)
+        rendezvous->last_ns = arrival->now_ns;
     TOW_ASSERT(member->awaited_count > 0);
     member->awaited_count--;
     tow_sim_rendezvous_check(rendezvous);
@@ -303,7 +306,7 @@ tow_status_t tow_sim_fabric_arrive(tow_sim_fabric_t *fabric, member_t *member,
     TOW_RETURN_IF_ERROR(check_agrees(rendezvous, member, arrival));
     enter(rendezvous, member, arrival);
     if (rendezvous->present_count == rendezvous->group.size)
-        start_collective(fabric, rendezvous, arrival->now_ns);
+        start_collective(fabric, rendezvous);
     else if (member->awaited_count > 0)
         tow_sim_fabric_find_cycle(fabric, member);
     return TOW_OK;

@@ -42,6 +42,8 @@ typedef struct member {
     int64_t since_ns;
     uint64_t contribution; /* in: what the member brings */
     uint64_t combined;     /* out: of all members, when the timer fires */
+    int64_t started_ns;    /* out: the last member arrived */
+    int64_t end_ns;        /* out: the collective ends; the timer's deadline */
     /* Open rendezvous that miss it. If it waits elsewhere meanwhile, there may
      * be a cycle. */
     uint32_t awaited_count;
@@ -54,8 +56,8 @@ typedef struct arrival {
     uint64_t bytes;
     uint64_t duration_ns; /* of this member's model; the longest counts */
     group_t group;
-    uint32_t rank; /* in the group */
-    int64_t now_ns;
+    uint32_t rank;  /* in the group */
+    int64_t now_ns; /* of the member's device */
 } arrival_t;
 
 struct rendezvous {
@@ -67,7 +69,8 @@ struct rendezvous {
     tow_sim_collective_kind_t kind;
     uint64_t bytes;
     uint64_t duration_ns;
-    group_t group; /* its assignment is counted */
+    int64_t last_ns; /* the last arrival so far, in the devices' own time */
+    group_t group;   /* its assignment is counted */
     tow_list_t members;
     uint32_t present_count; /* members that arrived and did not withdraw */
     bool is_open;           /* in the table: members may arrive */

@@ -4,7 +4,12 @@
  *          -> IDLE
  *
  * Every run takes at least one timer, so that a chain of runs, each started by
- * the completion of the last, cannot occupy a turn for ever. */
+ * the completion of the last, cannot occupy a turn for ever.
+ *
+ * A device has its own time. A run starts when the one before was due to end,
+ * when its inputs were ready or when it was enqueued, whichever is last, and
+ * each stage ends when it is due. On the real clock timers fire late, so events
+ * are behind that time; they catch up, and delays do not add up. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -40,6 +45,16 @@ void tow_sim_job_free(job_t *job)
     tow_free(job);
 }
 
+/* Reports the time that the first shard kept the device. */
+static void count_time(device_t *device, job_t *job)
+{
+    tow_sim_device_counts_t *counts = &device->driver->counts;
+    tow_device_time_add(&job->run->time, device->busy_ns, device->wait_ns);
+    counts->busy_ns += device->busy_ns;
+    counts->wait_ns += device->wait_ns;
+    device->busy_ns = device->wait_ns = 0;
+}
+
 static void finish_job(job_t *job)
 {
     tow_run_t *run = job->run;
@@ -50,17 +65,17 @@ static void finish_job(job_t *job)
     run->done(run, error);
 }
 
-static void finish_results(const shard_t *shard, uint64_t value,
+static void finish_results(const device_t *device, const shard_t *shard,
                            tow_status_t status)
 {
     buffer_t **results = results_of(shard);
     size_t count = shard->job->executable->cost.result_count;
     for (size_t i = 0; i < count; i++) {
         buffer_t *buffer = results[i];
-        buffer->value = tow_sim_value_fit(tow_sim_value_mix(value, i + 1),
-                                          buffer->base.bytes);
+        buffer->value = tow_sim_value_fit(
+            tow_sim_value_mix(device->value, i + 1), buffer->base.bytes);
         if (status == TOW_OK)
-            tow_sim_buffer_ready(buffer);
+            tow_sim_buffer_ready(buffer, device->at_ns);
         else
             tow_sim_buffer_fail(buffer, status);
         tow_sim_buffer_unref(buffer);
@@ -87,7 +102,8 @@ static void finish_shard(device_t *device, tow_status_t take_status)
     tow_sim_memory_give(device, device->temporary_bytes);
     device->temporary_bytes = 0;
     tow_sim_device_mark(device);
-    finish_results(shard, device->value, take_status);
+    count_time(device, job);
+    finish_results(device, shard, take_status);
     release_arguments(shard);
     const bool is_first_error = job->error == TOW_OK && take_status != TOW_OK;
     if (job->error == TOW_OK)
@@ -133,10 +149,11 @@ static uint64_t with_jitter(driver_t *driver, uint64_t ns)
 static void compute(device_t *device, uint64_t pause_ns)
 {
     driver_t *driver = device->driver;
-    tow_env_t *env = driver->base.env;
     uint64_t ns = with_jitter(driver, pause_ns);
     device->stage = DEVICE_COMPUTING;
-    tow_env_timer_start(env, &device->timer, tow_env_now_ns(env) + (int64_t)ns);
+    device->busy_ns += ns;
+    device->at_ns += (int64_t)ns;
+    tow_env_timer_start(driver->base.env, &device->timer, device->at_ns);
 }
 
 /* The group of the collective to which the position belongs. */
@@ -162,7 +179,7 @@ static void enter_collective(device_t *device)
         .kind = stage->kind,
         .bytes = stage->bytes,
         .duration_ns = stage->duration_ns,
-        .now_ns = tow_env_now_ns(device->driver->base.env),
+        .now_ns = device->at_ns,
     };
     arrival.group =
         group_at(executable, stage, executable->local_positions[shard->local],
@@ -201,9 +218,20 @@ static void after_computing(device_t *device)
     enter_stage(device);
 }
 
+/* The device has been in a running collective until `until_ns`. */
+static void count_collective(device_t *device, int64_t until_ns)
+{
+    const int64_t started_ns = device->member.started_ns;
+    const int64_t waited_ns = until_ns < started_ns ? until_ns : started_ns;
+    device->wait_ns += (uint64_t)(waited_ns - device->at_ns);
+    device->busy_ns += (uint64_t)(until_ns - waited_ns);
+    device->at_ns = until_ns;
+}
+
 static void after_collective(device_t *device)
 {
     tow_sim_collective_kind_t kind = stage_of(device)->kind;
+    count_collective(device, device->member.end_ns);
     tow_sim_fabric_depart(device->driver->fabric, &device->member);
     if (kind != TOW_SIM_BARRIER)
         device->value = tow_sim_value_after_collective(
@@ -290,8 +318,28 @@ static tow_status_t take_memory(device_t *device, const shard_t *shard)
     return TOW_OK;
 }
 
+static int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* When the shard could start: not before at_ns. */
+static int64_t start_ns_of(const device_t *device, const shard_t *shard)
+{
+    const job_t *job = shard->job;
+    buffer_t **arguments = arguments_of(shard);
+    int64_t start_ns = later(device->at_ns, job->enqueued_ns);
+    for (size_t i = 0; i < job->executable->cost.argument_count; i++) {
+        start_ns = later(start_ns, arguments[i]->ready_ns);
+        if (job->is_consumed[i])
+            start_ns = later(start_ns, arguments[i]->unread_ns);
+    }
+    return start_ns;
+}
+
 static void start_shard(device_t *device, const shard_t *shard)
 {
+    device->at_ns = start_ns_of(device, shard);
     tow_status_t status = take_memory(device, shard);
     if (status != TOW_OK) {
         fail_shard(device, status);
@@ -318,9 +366,30 @@ static void try_start(device_t *device)
     }
 }
 
+/* The first shard ends now, before its stage is due to end. */
+static void cut_short(device_t *device)
+{
+    const int64_t now_ns = tow_env_now_ns(device->driver->base.env);
+    const member_t *member = &device->member;
+    if (device->stage == DEVICE_COMPUTING && now_ns < device->at_ns) {
+        const uint64_t left_ns = (uint64_t)(device->at_ns - now_ns);
+        TOW_ASSERT(left_ns <= device->busy_ns);
+        device->busy_ns -= left_ns;
+        device->at_ns = now_ns;
+    } else if (device->stage == DEVICE_IN_COLLECTIVE &&
+               member->rendezvous->is_running) {
+        count_collective(device,
+                         now_ns < member->end_ns ? now_ns : member->end_ns);
+    } else if (device->stage == DEVICE_IN_COLLECTIVE) {
+        device->wait_ns += (uint64_t)(now_ns - device->at_ns);
+        device->at_ns = now_ns;
+    }
+}
+
 static void abort_shard(device_t *device)
 {
     const shard_t *shard = first_shard(device);
+    cut_short(device);
     tow_env_timer_stop(device->driver->base.env, &device->timer);
     tow_sim_fabric_withdraw(device->driver->fabric, &device->member);
     tow_list_remove(&device->waiter.link);
@@ -373,6 +442,7 @@ static job_t *new_job(executable_t *executable, tow_run_t *run)
     job->driver = tow_sim_driver_of(executable->base.driver);
     job->executable = executable;
     job->gang_id = run->gang_id;
+    job->enqueued_ns = tow_env_now_ns(executable->base.driver->env);
     job->unfinished_count = (uint32_t)devices;
     job->arguments = (buffer_t **)(void *)(job->shards + devices);
     job->results = job->arguments + arguments;

@@ -50,6 +50,8 @@ typedef struct tow_sim_device_counts {
     uint64_t runs;      /* that ended, with or without an error */
     uint64_t transfers; /* uploads, downloads, copies that ended */
     uint64_t turns;     /* of the env, that this driver used */
+    uint64_t busy_ns;   /* of all devices, of runs that ended */
+    uint64_t wait_ns;   /* the same: waits in collectives */
     size_t buffers;     /* alive */
     size_t executables;
     size_t memory_bytes; /* of the host: the driver and its devices */

@@ -138,10 +138,15 @@ static void take_back(buffer_t *buffer, const void *bytes)
 
 /* -- Ending a transfer ----------------------------------------------------- */
 
+static int64_t now_ns(const buffer_t *buffer)
+{
+    return tow_env_now_ns(buffer->base.driver->env);
+}
+
 static void settle_buffer(buffer_t *buffer, tow_status_t status)
 {
     if (status == TOW_OK)
-        tow_sim_buffer_ready(buffer);
+        tow_sim_buffer_ready(buffer, now_ns(buffer));
     else
         tow_sim_buffer_fail(buffer, status);
     tow_sim_buffer_unref(buffer);
@@ -149,6 +154,7 @@ static void settle_buffer(buffer_t *buffer, tow_status_t status)
 
 static void end_read(buffer_t *buffer)
 {
+    buffer->unread_ns = now_ns(buffer);
     if (--buffer->reader_count == 0) tow_sim_buffer_wake(buffer);
     tow_sim_buffer_unref(buffer);
 }

@@ -41,6 +41,9 @@ struct current_run {
     /* Of the program: set when a collective comes on another thread. */
     std::atomic<bool> *left_thread = nullptr;
     const tow_xla_fiber_ops_t *fiber_ops = nullptr; /* null: not on a fiber */
+    /* Waits of this execution in collectives so far. Written by the threads of
+     * its collectives, which come one after another. */
+    uint64_t wait_ns = 0;
 };
 
 class communicator final : public xla::Communicator
@@ -50,7 +53,7 @@ class communicator final : public xla::Communicator
 
     /* `run` and `table` outlive the communicator; `run` is null for a device of
      * another process, for which XLA never calls. */
-    communicator(const tow_xla_collectives_t *table, const current_run *run,
+    communicator(const tow_xla_collectives_t *table, current_run *run,
                  const xla::CliqueKey &clique, size_t rank)
         : table_(table), run_(run), rank_(rank)
     {
@@ -212,6 +215,7 @@ class communicator final : public xla::Communicator
         call.send = sources.data();
         call.receive = destinations.data();
         call.fiber_ops = fiber_ops();
+        call.wait_ns = &run_->wait_ns;
 
         char error[1024] = "";
         int code = table_->run(table_->context, &call, error, sizeof(error));
@@ -262,7 +266,7 @@ class communicator final : public xla::Communicator
     }
 
     const tow_xla_collectives_t *const table_;
-    const current_run *const run_;
+    current_run *const run_;
     const size_t rank_;
     std::vector<int64_t> members_;
 
@@ -275,7 +279,7 @@ class communicator final : public xla::Communicator
 class collectives final : public xla::cpu::CpuCollectives
 {
   public:
-    using find_run = std::function<const current_run *(int64_t device)>;
+    using find_run = std::function<current_run *(int64_t device)>;
 
     collectives(const tow_xla_collectives_t *table, find_run find)
         : table_(table), find_(std::move(find))

@@ -174,7 +174,7 @@ absl::StatusOr<std::unique_ptr<PJRT_Client>> make_client(
     if (!status.ok()) return status;
     register_partitioners();
     auto client = std::make_unique<PJRT_Client>();
-    auto find_run = [raw = client.get()](int64_t id) -> const current_run * {
+    auto find_run = [raw = client.get()](int64_t id) -> current_run * {
         for (PJRT_Device *each : raw->devices)
             if (each->xla->global_device_id().value() == id) return &each->run;
         return nullptr;

@@ -290,6 +290,14 @@ PJRT_Error *time_directly(PJRT_LoadedExecutable *executable,
     });
 }
 
+void device_time(const PJRT_Event *event, uint64_t *out_busy_ns,
+                 uint64_t *out_wait_ns)
+{
+    auto *run = static_cast<const execution *>(event);
+    *out_busy_ns = run->busy_ns;
+    *out_wait_ns = run->wait_ns;
+}
+
 int progress()
 {
     return inline_executor::progress();

@@ -1,6 +1,5 @@
 /* The latest executions of a device, for traces. Recording begins with the
- * first read, because two readings of the clock cost 70 ns, and the smallest
- * execution takes 2 us. */
+ * first read. */
 #ifndef TOW_DEVICE_XLA_CPU_EXECUTED_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_EXECUTED_IMPL_HH_
 
@@ -11,7 +10,6 @@
 #include <string>
 
 #include "device/xla_cpu/tuning.h"
-#include "device/xla_cpu/wait_impl.hh"
 #include "device/xla_cpu/xla_cpu.h"
 
 namespace tow
@@ -21,19 +19,14 @@ namespace tow
 class executed_ring
 {
   public:
-    /* The start time; 0: not recording. */
-    int64_t begin() const
+    void add(int64_t start_ns, int64_t end_ns, uint64_t run_id,
+             const std::string &name)
     {
-        return is_recording_.load(std::memory_order_acquire) ? now_ns() : 0;
-    }
-
-    void end(int64_t start_ns, uint64_t run_id, const std::string &name)
-    {
-        if (start_ns == 0) return;
+        if (!is_recording_.load(std::memory_order_acquire)) return;
         const uint64_t count = count_.load(std::memory_order_relaxed);
         tow_xla_executed_t &to = ring_[count % TOW_XLA_EXECUTED_COUNT];
         to.start_ns = start_ns;
-        to.end_ns = now_ns();
+        to.end_ns = end_ns;
         to.run_id = run_id;
         const size_t size = std::min(name.size(), sizeof(to.name) - 1);
         std::memcpy(to.name, name.data(), size);

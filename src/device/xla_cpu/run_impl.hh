@@ -4,6 +4,7 @@
 #ifndef TOW_DEVICE_XLA_CPU_RUN_IMPL_HH_
 #define TOW_DEVICE_XLA_CPU_RUN_IMPL_HH_
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -149,6 +150,9 @@ struct execution final : PJRT_Event, work_item, pooled<execution> {
     absl::InlinedVector<PJRT_Buffer *, 4> outputs; /* held until filled */
     /* Inputs that this run must not donate; usually empty. */
     absl::InlinedVector<int, 2> undonated_inputs;
+    /* Valid once the event is ready; zero if XLA was not called. */
+    uint64_t busy_ns = 0;
+    uint64_t wait_ns = 0;
 
     void run() override
     {
@@ -269,22 +273,32 @@ struct execution final : PJRT_Event, work_item, pooled<execution> {
 
         charge allocations(&device->account);
         std::optional<xla::Future<>> unused;
-        const int64_t start_ns = device->executed.begin();
+        const int64_t start_ns = now_ns();
         auto results =
             program->is_portable
                 ? program->loaded->ExecutePortable(arguments, device->xla,
                                                    options, unused, false)
                 : program->loaded->ExecuteSharded(arguments, device->xla,
                                                   options, unused, false);
-        device->executed.end(start_ns, run_id, program->name);
+        const int64_t end_ns = now_ns();
+        count_time(end_ns - start_ns);
+        device->executed.add(start_ns, end_ns, run_id, program->name);
         if (!results.ok()) return std::move(results).status();
         if (!program->has_run) program->has_run = true;
         return take(*std::move(results));
     }
 
+    void count_time(int64_t kept_ns)
+    {
+        const uint64_t kept = std::max<int64_t>(kept_ns, 0);
+        wait_ns = std::min(device->run.wait_ns, kept);
+        busy_ns = kept - wait_ns;
+    }
+
     /* For the collectives of this execution. */
     void publish_run()
     {
+        device->run.wait_ns = 0;
         device->run.run_id = run_id;
         device->run.serial++;
         device->run.thread = std::this_thread::get_id();
@@ -306,9 +320,17 @@ struct execution final : PJRT_Event, work_item, pooled<execution> {
          * reference. */
         if (!program->donates || outputs.empty()) return absl::OkStatus();
         auto ready = outputs[0]->value->GetReadyFuture();
+        return ready.IsReady() ? ready.Await() : await_deferred(ready);
+    }
+
+    absl::Status await_deferred(xla::Future<> &ready)
+    {
+        const int64_t start_ns = now_ns();
         if (fiber_queue != nullptr)
             yield_until([&ready] { return ready.IsReady(); });
-        return ready.Await();
+        absl::Status status = ready.Await();
+        busy_ns += std::max<int64_t>(now_ns() - start_ns, 0);
+        return status;
     }
 
     /* Releases the holds first, so that the memory is free when the event is

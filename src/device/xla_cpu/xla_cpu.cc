@@ -34,6 +34,7 @@ tow_xla_extension_t extension = {
     device_executed,
     set_query_handler,
     library_graph_count,
+    device_time,
 };
 
 PJRT_Api make_api()

@@ -136,6 +136,9 @@ typedef struct tow_xla_collective {
     size_t target_count;
     /* NULL: the collective may block its thread. */
     const tow_xla_fiber_ops_t *fiber_ops;
+    /* May be NULL. `run` adds the time in which this member waited for others;
+     * time in which its thread ran other fibers is part of that. */
+    uint64_t *wait_ns;
 } tow_xla_collective_t;
 
 typedef struct tow_xla_collectives {
@@ -411,6 +414,11 @@ typedef struct tow_xla_extension {
     /* For tests: how many graphs of library fusions were built in this process,
      * each under a lock (library_graphs.cc). */
     uint64_t (*library_graph_count)(void);
+    /* How long an execution kept its device: computing, and waiting in
+     * collectives. Zero for one that did not start. `event` is one of
+     * device_complete_events, and ready. */
+    void (*device_time)(const struct PJRT_Event *event, uint64_t *out_busy_ns,
+                        uint64_t *out_wait_ns);
 } tow_xla_extension_t;
 
 #ifdef __cplusplus

@@ -5,9 +5,9 @@
 #include "fixture.h"
 
 static const suite_t *const suites[] = {
-    &compile_suite, &transfer_suite, &run_suite,   &gang_suite,
-    &error_suite,   &deferred_suite, &share_suite, &copy_suite,
-    &close_suite,   &optional_suite,
+    &compile_suite, &transfer_suite, &run_suite,      &gang_suite,
+    &error_suite,   &deferred_suite, &share_suite,    &copy_suite,
+    &close_suite,   &time_suite,     &optional_suite,
 };
 
 #define TEST_COUNT_MAX 128

@@ -37,6 +37,7 @@ typedef struct subject {
     bool shares_host; /* device memory may be the host's */
     /* And large shares and deferred uploads need no copy. */
     bool shares_in_place;
+    uint64_t add_ns; /* the device time of ADD on one device; 0: varies */
     tow_program_format_t format;
     const char *programs[PROGRAM_COUNT]; /* NULL: none */
     /* Starts to open a driver; calls fixture_opened now or later. `why_not` is
@@ -206,6 +207,7 @@ extern const suite_t deferred_suite;
 extern const suite_t share_suite;
 extern const suite_t optional_suite;
 extern const suite_t run_suite;
+extern const suite_t time_suite;
 extern const suite_t transfer_suite;
 
 #endif /* TOW_TESTS_CONFORMANCE_DEVICE_WORLD_H_ */

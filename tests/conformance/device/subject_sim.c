@@ -3,6 +3,8 @@
 
 #include "fixture.h"
 
+#define ADD_NS (2000 + 1000) /* launch_ns of the model, and its duration */
+
 static const char add[] =
     "towpath-cost 1\nname add\nargument f32[4]\nargument f32[4]\n"
     "result f32[4]\nduration 1000\n";
@@ -47,6 +49,7 @@ static void open_sim(tow_env_t *env, size_t device_count, uint64_t memory_bytes)
 const subject_t subject = {
     .name = "sim",
     .format = TOW_PROGRAM_COST,
+    .add_ns = ADD_NS,
     .programs = {[PROGRAM_ADD] = add,
                  [PROGRAM_DONATE] = donate,
                  [PROGRAM_LARGE] = large,
