@@ -23,6 +23,7 @@ typedef struct tow_controller_options {
     const char *address;      /* to listen at */
     tow_compiler_t *compiler; /* borrowed; outlives the controller */
     uint64_t run_ahead_ns;    /* see sched/sched.h; 0: the default */
+    uint32_t piece_steps;     /* see sched/cut.h; 0: the default */
     uint64_t code_bytes_max;  /* of compiled functions; 0: the default */
     /* A run on more workers than `relay_above` is granted through relays, one
      * for each group of `relay_fanout` workers. 0: the default of tuning.h; if

@@ -144,6 +144,8 @@ static void settle_result(tow_ctl_run_t *run, size_t index)
     tow_object_t *object = run->results[index];
     if (object->context == &run->gets)
         tow_ctl_object_fail_gets(object, &run->gets, run->error);
+    /* Workers have failed objects for a run that failed between its pieces. */
+    if (run->is_granted) object->context = &tow_ctl_object_is_placed;
     if (object->state == TOW_OBJECT_FAILED) return;
     if (run->error != TOW_OK)
         tow_object_fail(object, run->error);
