@@ -3,7 +3,9 @@
  *
  * Usually all of it in the call that brings the grant, ahead of the data. A
  * sequential step stops until its inputs have been produced, and so does a step
- * whose input has no buffer yet, because its size is unknown. Applying
+ * whose input has no buffer yet, because its size is unknown. A large transfer
+ * stops until memory for it is free, and a computation until large values before
+ * it have been sent. Applying
  * continues in a post; until it is complete no other grant starts here: so
  * gangs start on every device in the order of grants, whichever of them waits.
  * A step waits only for steps before it in that order, here or on other workers
@@ -113,11 +115,50 @@ typedef enum verdict {
     CANNOT,
 } verdict_t;
 
+/* -- Memory in the order of use -------------------------------------------- */
+
+static bool has_ended(const run_t *run, uint32_t index)
+{
+    const tow_list_t *head = &run->steps;
+    for (const tow_list_t *at = head->next; at != head; at = at->next) {
+        const step_run_t *step = TOW_CONTAINER_OF(at, step_run_t, in_owner);
+        if (step->index >= index) return step->index > index;
+    }
+    return true;
+}
+
+static bool has_sent_all(const run_t *run, uint32_t index)
+{
+    const tow_list_t *head = &run->steps;
+    for (const tow_list_t *at = head->next; at != head; at = at->next) {
+        const step_run_t *step = TOW_CONTAINER_OF(at, step_run_t, in_owner);
+        if (step->kind == STEP_TRANSFER &&
+            step->step->lowered->sent_before == index + 1)
+            return false;
+    }
+    return true;
+}
+
+/* Is the memory of the step's outputs available along the common order? A large
+ * transfer waits for a computation, and a computation for large transfers; both
+ * come before it in that order (ir/late.c). */
+static bool has_memory(const run_t *run, const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    if (TOW_UNLIKELY(lowered->memory_after != 0) &&
+        !has_ended(run, lowered->memory_after - 1))
+        return false;
+    return TOW_LIKELY(!step->waits_for_sends) ||
+           has_sent_all(run, lowered->index);
+}
+
 static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
                          tow_status_t *out_error)
 {
     applying_t *applying = &dataflow->applying;
     if (has_pending_input(applying->run->scratch, step)) return MUST_WAIT;
+    applying->awaits_end = !has_memory(applying->run, step);
+    if (TOW_UNLIKELY(applying->awaits_end)) return MUST_WAIT;
     if (TOW_LIKELY(!step->lowered->is_sequential)) return MAY_BEGIN;
     if (!applying->has_asked) {
         applying->has_asked = true;
@@ -267,6 +308,7 @@ void dataflow_apply_begin(tow_dataflow_t *dataflow, run_t *run,
     applying->run = run;
     applying->first_gang = first_gang;
     applying->has_asked = false;
+    applying->awaits_end = false;
     if (TOW_LIKELY(run->ranges == NULL))
         begin_whole(applying);
     else

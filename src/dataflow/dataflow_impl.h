@@ -52,6 +52,9 @@ typedef struct step {
     size_t *kept;                 /* in the driver's type */
     size_t *kept_now;             /* for one call: and shared arguments */
     size_t first_result;          /* in the results: device by device */
+    /* Memory in the order of use (ir/late.c), of computations: a transfer waits
+     * for its end; it waits until transfers have been sent. */
+    bool is_awaited, waits_for_sends;
 } step_t;
 
 /* A program in the table. */
@@ -146,6 +149,7 @@ typedef struct applying {
     /* Inputs of that step that are awaited; all have been requested. */
     uint32_t await_count;
     bool has_asked;
+    bool awaits_end; /* of a step of the run, for memory */
     bool is_blocked; /* the owner holds back messages */
     tow_post_t resume;
     bool is_resuming; /* the post is queued */

@@ -232,6 +232,39 @@ static tow_status_t bind_step(tow_dataflow_t *dataflow, program_t *program,
     return check_inputs(program, step, step->shard_count);
 }
 
+/* NULL: it is another worker's. */
+static step_t *find_step(program_t *program, uint32_t index)
+{
+    size_t low = 0, high = program->lowered->step_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (program->lowered->steps[middle].index < index)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < program->lowered->step_count &&
+                   program->lowered->steps[low].index == index
+               ? &program->steps[low]
+               : NULL;
+}
+
+/* Marks the computations that late transfers name. */
+static void mark_waits(program_t *program)
+{
+    for (size_t i = 0; i < program->lowered->step_count; i++) {
+        const tow_lowered_step_t *lowered = &program->lowered->steps[i];
+        step_t *step = lowered->memory_after != 0
+                           ? find_step(program, lowered->memory_after - 1)
+                           : NULL;
+        if (step != NULL) step->is_awaited = true;
+        step = lowered->sent_before != 0
+                   ? find_step(program, lowered->sent_before - 1)
+                   : NULL;
+        if (step != NULL) step->waits_for_sends = true;
+    }
+}
+
 static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
 {
     const tow_lowered_t *lowered = program->lowered;
@@ -262,6 +295,7 @@ static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
     if (program->arguments == NULL || program->scratch.results == NULL)
         return no_memory;
     dataflow_place_outputs(&program->scratch, program);
+    mark_waits(program);
     return TOW_OK;
 }
 

@@ -244,6 +244,9 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     tow_pool_give(&dataflow->step_pool, step);
     if (TOW_UNLIKELY(run->ranges != NULL))
         dataflow_range_progress(dataflow, run);
+    if (TOW_UNLIKELY(dataflow->applying.run == run &&
+                     dataflow->applying.awaits_end))
+        dataflow_apply_soon(dataflow);
     dataflow_finish_run(dataflow, run);
 }
 
@@ -379,12 +382,13 @@ static bool may_run_inline(const tow_dataflow_t *dataflow,
            dataflow->options.driver->device_count == 1;
 }
 
-/* May the end of this step be reported late? Not that of the last step of a
- * grant, which a client or the scheduler may wait for, unless many runs follow
- * it. */
+/* May the end of this step be reported late? Not if a transfer waits for it;
+ * nor that of the last step of a grant, which a client or the scheduler may wait
+ * for, unless many runs follow it. */
 static bool may_coalesce(const tow_dataflow_t *dataflow,
                          const program_t *program, const step_t *step)
 {
+    if (TOW_UNLIKELY(step->is_awaited)) return false;
     return step != &program->steps[dataflow->applying.stop - 1] ||
            tow_map_count(&dataflow->runs) > TOW_DATAFLOW_PROMPT_RUN_COUNT;
 }
