@@ -157,8 +157,12 @@ static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
 {
     applying_t *applying = &dataflow->applying;
     if (has_pending_input(applying->run->scratch, step)) return MUST_WAIT;
+    const bool awaited_end = applying->awaits_end;
     applying->awaits_end = !has_memory(applying->run, step);
-    if (TOW_UNLIKELY(applying->awaits_end)) return MUST_WAIT;
+    if (TOW_UNLIKELY(applying->awaits_end)) {
+        dataflow->stats.memory_wait_count += !awaited_end;
+        return MUST_WAIT;
+    }
     if (TOW_LIKELY(!step->lowered->is_sequential)) return MAY_BEGIN;
     if (!applying->has_asked) {
         applying->has_asked = true;

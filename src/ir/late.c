@@ -75,7 +75,8 @@ static tow_status_t mark_late(placing_t *placing, size_t step)
         tow_node_is_irregular(schedule->program, placing->scope, node))
         return TOW_OK;
     TOW_RETURN_IF_ERROR(size_shards(placing, node, &bytes));
-    schedule->is_late[node] = bytes >= TOW_LATE_BYTES_MIN;
+    schedule->is_late[node] =
+        bytes >= TOW_LATE_BYTES_MIN >> placing->scope->late_shift;
     schedule->has_late |= schedule->is_late[node];
     return TOW_OK;
 }
@@ -185,16 +186,15 @@ static tow_status_t size_value(const waits_t *waits, tow_value_t value,
 }
 
 /* The earliest computation after which the memory may be taken; 0: at once. */
-static uint32_t memory_after(const traffic_t *traffic)
+static uint32_t memory_after(const waits_t *waits, const traffic_t *traffic)
 {
+    const uint64_t ahead = TOW_RECEIVE_AHEAD_BYTES >> waits->scope->late_shift;
     const size_t count = traffic->computations.count;
-    if (count <= TOW_RECEIVE_AHEAD_COUNT ||
-        traffic->received_bytes <= TOW_RECEIVE_AHEAD_BYTES)
+    if (count <= TOW_RECEIVE_AHEAD_COUNT || traffic->received_bytes <= ahead)
         return 0;
     size_t at = count - 1 - TOW_RECEIVE_AHEAD_COUNT;
     const mark_t *marks = traffic->computations.items;
-    while (at > 0 && traffic->received_bytes - marks[at - 1].bytes <=
-                         TOW_RECEIVE_AHEAD_BYTES)
+    while (at > 0 && traffic->received_bytes - marks[at - 1].bytes <= ahead)
         at--;
     return marks[at].step + 1;
 }
@@ -209,7 +209,7 @@ static tow_status_t note_received(waits_t *waits, size_t step)
     TOW_RETURN_IF_ERROR(
         size_value(waits, (tow_value_t){schedule->nodes[step], 0}, &bytes));
     traffic->received_bytes += bytes;
-    schedule->memory_after[step] = memory_after(traffic);
+    schedule->memory_after[step] = memory_after(waits, traffic);
     return TOW_OK;
 }
 
@@ -234,10 +234,11 @@ static tow_status_t note_computation(waits_t *waits, size_t step)
     const tow_schedule_t *schedule = waits->schedule;
     traffic_t *traffic =
         find_traffic(waits, tow_schedule_node(schedule, step)->slice);
+    const uint64_t behind = TOW_SEND_BEHIND_BYTES >> waits->scope->late_shift;
     if (traffic == NULL) return tow_ir_exhausted();
     while (traffic->sends.count - traffic->first_unsent >
                TOW_SEND_BEHIND_COUNT &&
-           traffic->unsent_bytes > TOW_SEND_BEHIND_BYTES) {
+           traffic->unsent_bytes > behind) {
         const mark_t *sent = &traffic->sends.items[traffic->first_unsent++];
         traffic->unsent_bytes -= sent->bytes;
         schedule->sent_before[sent->step] = (uint32_t)step + 1;
