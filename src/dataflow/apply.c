@@ -139,17 +139,47 @@ static bool has_sent_all(const run_t *run, uint32_t index)
     return true;
 }
 
+void dataflow_take_late(tow_dataflow_t *dataflow, run_t *run, uint64_t bytes)
+{
+    dataflow->late_bytes += bytes;
+    run->late_bytes += bytes;
+}
+
+void dataflow_return_late(tow_dataflow_t *dataflow, run_t *run, uint64_t bytes)
+{
+    TOW_ASSERT(run->late_bytes >= bytes && dataflow->late_bytes >= bytes);
+    run->late_bytes -= bytes;
+    dataflow->late_bytes -= bytes;
+}
+
+/* Devices free the inputs of a computation shortly after its end. */
+static bool is_memory_freed(const tow_dataflow_t *dataflow)
+{
+    return tow_transfer_engine_stats(dataflow->options.engine).late_bytes <=
+           dataflow->late_bytes;
+}
+
 /* Is the memory of the step's outputs available along the common order? A large
  * transfer waits for a computation, and a computation for large transfers; both
  * come before it in that order (ir/late.c). */
-static bool has_memory(const run_t *run, const step_t *step)
+static bool has_memory(const tow_dataflow_t *dataflow, const run_t *run,
+                       const step_t *step)
 {
     const tow_lowered_step_t *lowered = step->lowered;
-    if (TOW_UNLIKELY(lowered->memory_after != 0) &&
-        !has_ended(run, lowered->memory_after - 1))
+    if (TOW_UNLIKELY(step->late_bytes > 0 && lowered->is_late) &&
+        !is_memory_freed(dataflow))
         return false;
+    if (TOW_UNLIKELY(lowered->memory_after != 0))
+        return has_ended(run, lowered->memory_after - 1);
     return TOW_LIKELY(!step->waits_for_sends) ||
            has_sent_all(run, lowered->index);
+}
+
+/* Memory of a late transfer, of any run, has been freed. */
+static void memory_freed(void *context)
+{
+    tow_dataflow_t *dataflow = context;
+    if (dataflow->applying.awaits_end) dataflow_apply_soon(dataflow);
 }
 
 static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
@@ -158,7 +188,7 @@ static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
     applying_t *applying = &dataflow->applying;
     if (has_pending_input(applying->run->scratch, step)) return MUST_WAIT;
     const bool awaited_end = applying->awaits_end;
-    applying->awaits_end = !has_memory(applying->run, step);
+    applying->awaits_end = !has_memory(dataflow, applying->run, step);
     if (TOW_UNLIKELY(applying->awaits_end)) {
         dataflow->stats.memory_wait_count += !awaited_end;
         return MUST_WAIT;
@@ -278,6 +308,9 @@ void dataflow_apply_init(tow_dataflow_t *dataflow)
 {
     dataflow->applying = (applying_t){.resume = {.run = resume}};
     tow_pool_init(&dataflow->await_pool, sizeof(await_t), 0);
+    if (dataflow->options.engine != NULL)
+        tow_transfer_engine_watch(dataflow->options.engine, memory_freed,
+                                  dataflow);
 }
 
 static void begin_whole(applying_t *applying)

@@ -63,6 +63,8 @@ void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
     if (!tow_list_is_empty(&run->steps) || run->hold_count > 0) return;
     tow_map_remove(&dataflow->runs, run->key);
     if (TOW_UNLIKELY(run->ranges != NULL)) dataflow_ranges_free(dataflow, run);
+    if (TOW_UNLIKELY(run->late_bytes > 0))
+        dataflow_return_late(dataflow, run, run->late_bytes);
     if (run->error == TOW_OK)
         dataflow->stats.succeeded++;
     else
@@ -232,6 +234,8 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     if (TOW_UNLIKELY(step->abort_cause != TOW_OK))
         unlist_aborted(dataflow, step);
     if (step->is_alone) judge(dataflow, step);
+    if (TOW_UNLIKELY(step->late_bytes > 0))
+        dataflow_return_late(dataflow, run, step->late_bytes);
     if (TOW_UNLIKELY(take_status != TOW_OK)) {
         /* Members on other workers may be ahead, and have left messages for
          * ours that will not be received now. */
@@ -451,6 +455,7 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, run_t *run,
         .owner = run,
         .node = step->lowered->node,
         .index = step->lowered->index,
+        .late_bytes = step->late_bytes,
     };
     if (step->executable->signature.alias_count > 0) {
         dataflow_scratch_unshare(scratch, step);
@@ -553,8 +558,12 @@ static tow_status_t start_transfer(tow_dataflow_t *dataflow, run_t *run,
         .targets = dataflow_results(scratch, step),
         .is_sized = is_sized(lowered),
         .sized = transfer_sized,
+        .is_late = step->late_bytes > 0,
         .done = transfer_done};
-    return begin_transfer(dataflow, run, step, &transfer);
+    TOW_RETURN_IF_ERROR(begin_transfer(dataflow, run, step, &transfer));
+    if (step->late_bytes > 0)
+        dataflow_take_late(dataflow, run, step->late_bytes);
+    return TOW_OK;
 }
 
 /* Its values are ordered shard by shard, like those of a computation. */

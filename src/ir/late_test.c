@@ -105,10 +105,10 @@ static void few_of_many_values_are_held_at_once(void **state)
 {
     (void)state;
     const uint64_t behind = TOW_SEND_BEHIND_BYTES + MIB; /* and one in work */
-    expect_peaks(IN_TURN, behind, 3 * MIB);
+    expect_peaks(IN_TURN, behind, 4 * MIB);
     /* All are computed before the first is used: the client's order. */
-    expect_peaks(AFTER, VALUES * MIB, 3 * MIB);
-    expect_peaks(REVERSED, VALUES * MIB, 3 * MIB);
+    expect_peaks(AFTER, VALUES * MIB, 4 * MIB);
+    expect_peaks(REVERSED, VALUES * MIB, 4 * MIB);
 }
 
 static void small_values_are_not_late(void **state)
@@ -144,8 +144,9 @@ static void a_late_transfer_comes_before_its_first_user(void **state)
         assert_non_null(transfer->route);
         assert_int_equal(user->inputs[0], transfer->first_output);
         assert_int_equal(user->index, transfer->index + 1);
-        /* Three ahead: after the end of the third computation before it. */
-        const uint32_t wanted = i < 6 ? 0 : lowered->steps[i - 5].index + 1;
+        /* Four at once: after the end of the fourth computation before it. */
+        const uint32_t wanted = i < 8 ? 0 : lowered->steps[i - 7].index + 1;
+        assert_true(transfer->is_late);
         assert_int_equal(transfer->memory_after, wanted);
         assert_int_equal(transfer->sent_before, 0);
     }

@@ -154,6 +154,8 @@ static tow_status_t write_transfer(lowering_t *lowering, size_t step,
     if (tow_split_has(&lowering->split, source_slice(lowering, node)))
         write_inputs(lowering, step, out);
     if (!tow_split_has(&lowering->split, node->slice)) out->output_count = 0;
+    out->is_late =
+        schedule->has_late && schedule->is_late[schedule->nodes[step]];
     if (schedule->has_late && out->output_count > 0)
         out->memory_after = schedule->memory_after[step];
     if (schedule->has_late && out->input_count > 0)

@@ -91,6 +91,7 @@ typedef struct tow_lowered_step {
      * is known only at run time, or the program is sequential. */
     bool is_sequential;
     uint32_t time_limit_ms; /* per call of a host function; 0: the default */
+    bool is_late;           /* a large transfer: ir/late.c */
     /* Of a late transfer: 1 + the index of a computation. Memory for the target
      * is taken only when `memory_after` has ended on this worker; `sent_before`
      * starts only when this transfer has ended here. 0: no wait. */

@@ -65,6 +65,7 @@ static bool pack_step(const tow_lowered_step_t *step, tow_arena_t *arena,
     message->time_limit_ms = step->time_limit_ms;
     message->memory_after = step->memory_after;
     message->sent_before = step->sent_before;
+    message->late = step->is_late;
     if (step->route != NULL) {
         message->route = tow_route_pack(step->route, arena);
         return message->route != NULL;
@@ -179,8 +180,10 @@ static tow_status_t check_ids(const check_t *check, size_t at)
 static tow_status_t check_waits(const check_t *check, size_t at)
 {
     const tow_msg_lowered_step_t *step = check->message->steps[at];
-    if (step->memory_after == 0 && step->sent_before == 0) return TOW_OK;
-    if (step->route == NULL || step->memory_after > step->index ||
+    if (step->memory_after == 0 && step->sent_before == 0 && !step->late)
+        return TOW_OK;
+    if (step->route == NULL || !step->late ||
+        step->memory_after > step->index ||
         (step->sent_before != 0 &&
          (step->sent_before <= step->index + 1 ||
           step->sent_before > check->message->step_count_all)))
@@ -350,6 +353,7 @@ static tow_status_t copy_step(const tow_msg_lowered_step_t *message,
         .time_limit_ms = message->time_limit_ms,
         .memory_after = message->memory_after,
         .sent_before = message->sent_before,
+        .is_late = message->late,
     };
     tow_status_t status = TOW_OK;
     if (message->route != NULL)

@@ -42,8 +42,9 @@ static json_t *describe_devices(tow_driver_t *driver)
 static json_t *describe_work(const tow_worker_stats_t *stats)
 {
     return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "runs",
-        (json_int_t)stats->dataflow.run_count, "steps",
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:I}",
+        "runs", (json_int_t)stats->dataflow.run_count, "steps",
         (json_int_t)stats->dataflow.step_count, "runs_granted",
         (json_int_t)stats->dataflow.granted, "runs_failed",
         (json_int_t)stats->dataflow.failed, "programs",
@@ -52,7 +53,11 @@ static json_t *describe_work(const tow_worker_stats_t *stats)
         (json_int_t)stats->load_count, "puts", (json_int_t)stats->put_count,
         "put_bytes", (json_int_t)stats->put_bytes, "gets",
         (json_int_t)stats->get_count, "lanes", (json_int_t)stats->lane_count,
-        "lent_bytes", (json_int_t)stats->transfer_engine.shared_bytes);
+        "lent_bytes", (json_int_t)stats->transfer_engine.shared_bytes,
+        "received_bytes", (json_int_t)stats->transfer_engine.memory_bytes,
+        "received_bytes_peak",
+        (json_int_t)stats->transfer_engine.memory_bytes_peak, "memory_waits",
+        (json_int_t)stats->dataflow.memory_wait_count);
 }
 
 static json_t *describe_store(const tow_shard_store_totals_t *shard_store)
