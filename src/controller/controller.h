@@ -31,6 +31,7 @@ typedef struct tow_controller_options {
      * relays. */
     uint32_t relay_above;
     uint32_t relay_fanout;
+    uint32_t late_shift; /* tow_graph_scope_t; for simulations */
     /* The names worker-0, worker-1, ... and the process numbers below this are
      * those of workers that join without enrolling. */
     uint32_t own_worker_count;

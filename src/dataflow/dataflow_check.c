@@ -60,13 +60,15 @@ static tow_status_t check_run(const tow_dataflow_t *dataflow, const run_t *run,
 static tow_status_t check_runs(const tow_dataflow_t *dataflow)
 {
     size_t step_count = 0, aborted_count = 0, cursor = 0;
-    uint64_t key;
+    uint64_t key, late_bytes = 0;
     void *value;
     while (tow_map_next(&dataflow->runs, &cursor, &key, &value)) {
         TOW_INVARIANT(((const run_t *)value)->key == key);
+        late_bytes += ((const run_t *)value)->late_bytes;
         TOW_RETURN_IF_ERROR(
             check_run(dataflow, value, &step_count, &aborted_count));
     }
+    TOW_INVARIANT(late_bytes == dataflow->late_bytes);
     TOW_INVARIANT(step_count == dataflow->stats.step_count);
     TOW_INVARIANT(step_count == dataflow->step_pool.taken_count);
     TOW_INVARIANT(aborted_count == tow_list_length(&dataflow->aborted));

@@ -52,6 +52,12 @@ typedef struct step {
     size_t *kept;                 /* in the driver's type */
     size_t *kept_now;             /* for one call: and shared arguments */
     size_t first_result;          /* in the results: device by device */
+    /* Memory in the order of use (ir/late.c), of computations: a transfer waits
+     * for its end; it waits until transfers have been sent. */
+    bool is_awaited, waits_for_sends;
+    /* Of a transfer that waits for memory: what it takes, if only computations
+     * use the value; of a computation: what its end returns. */
+    uint64_t late_bytes;
 } step_t;
 
 /* A program in the table. */
@@ -89,6 +95,7 @@ typedef struct run {
     uint32_t hold_count; /* being applied; awaited inputs; more pieces follow */
     bool is_cancelled;   /* the controller disconnected: not reported */
     scratch_t *scratch;  /* NULL: all of it has been applied */
+    uint64_t late_bytes; /* of late transfers, not returned yet */
     ranges_t *ranges;    /* owned; NULL: it was granted whole */
 } run_t;
 
@@ -127,6 +134,7 @@ typedef struct step_run {
     tow_status_t abort_cause; /* owned; why its gang must give up */
     program_t *program;       /* of a transfer or a host function */
     const step_t *step;       /* the same */
+    uint64_t late_bytes;      /* of a computation: its end returns them */
     uint32_t node;
     uint32_t index;      /* among the steps of all workers */
     bool is_alone;       /* nothing else was under way at its start */
@@ -147,6 +155,7 @@ typedef struct applying {
     /* Inputs of that step that are awaited; all have been requested. */
     uint32_t await_count;
     bool has_asked;
+    bool awaits_end; /* of a step of the run, for memory */
     bool is_blocked; /* the owner holds back messages */
     tow_post_t resume;
     bool is_resuming; /* the post is queued */
@@ -169,6 +178,9 @@ struct tow_dataflow {
     tow_pool_t step_pool;
     tow_pool_t ranges_pool;
     uint64_t last_gang; /* granted */
+    /* Of all runs, as the steps say. The transfer engine has the real number,
+     * which is larger while devices are about to free memory. */
+    uint64_t late_bytes;
     TOW_VEC(uint64_t) finished;
     TOW_VEC(tow_device_time_t) finished_times; /* as many */
     TOW_VEC(tow_failed_run_t) failures;        /* causes are owned */
@@ -314,6 +326,10 @@ void dataflow_apply_soon(tow_dataflow_t *dataflow);
 /* The outputs of the step have buffers. */
 void dataflow_outputs_ready(tow_dataflow_t *dataflow, const run_t *run,
                             const step_t *step);
+
+/* Late memory of a run has been taken, or returned. */
+void dataflow_take_late(tow_dataflow_t *dataflow, run_t *run, uint64_t bytes);
+void dataflow_return_late(tow_dataflow_t *dataflow, run_t *run, uint64_t bytes);
 
 /* -- host.c: host functions ------------------------------------------------ */
 

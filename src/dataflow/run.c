@@ -63,6 +63,8 @@ void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
     if (!tow_list_is_empty(&run->steps) || run->hold_count > 0) return;
     tow_map_remove(&dataflow->runs, run->key);
     if (TOW_UNLIKELY(run->ranges != NULL)) dataflow_ranges_free(dataflow, run);
+    if (TOW_UNLIKELY(run->late_bytes > 0))
+        dataflow_return_late(dataflow, run, run->late_bytes);
     if (run->error == TOW_OK)
         dataflow->stats.succeeded++;
     else
@@ -235,6 +237,8 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     if (TOW_UNLIKELY(step->abort_cause != TOW_OK))
         unlist_aborted(dataflow, step);
     if (step->is_alone) judge(dataflow, step);
+    if (TOW_UNLIKELY(step->late_bytes > 0))
+        dataflow_return_late(dataflow, run, step->late_bytes);
     if (TOW_UNLIKELY(take_status != TOW_OK)) {
         /* Members on other workers may be ahead, and have left messages for
          * ours that will not be received now. */
@@ -247,6 +251,9 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     tow_pool_give(&dataflow->step_pool, step);
     if (TOW_UNLIKELY(run->ranges != NULL))
         dataflow_range_progress(dataflow, run);
+    if (TOW_UNLIKELY(dataflow->applying.run == run &&
+                     dataflow->applying.awaits_end))
+        dataflow_apply_soon(dataflow);
     dataflow_finish_run(dataflow, run);
 }
 
@@ -395,12 +402,13 @@ static bool may_run_inline(const tow_dataflow_t *dataflow,
            dataflow->options.driver->device_count == 1;
 }
 
-/* May the end of this step be reported late? Not that of the last step of a
- * grant, which a client or the scheduler may wait for, unless many runs follow
- * it. */
+/* May the end of this step be reported late? Not if a transfer waits for it;
+ * nor that of the last step of a grant, which a client or the scheduler may wait
+ * for, unless many runs follow it. */
 static bool may_coalesce(const tow_dataflow_t *dataflow,
                          const program_t *program, const step_t *step)
 {
+    if (TOW_UNLIKELY(step->is_awaited)) return false;
     return step != &program->steps[dataflow->applying.stop - 1] ||
            tow_map_count(&dataflow->runs) > TOW_DATAFLOW_PROMPT_RUN_COUNT;
 }
@@ -463,6 +471,7 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, run_t *run,
         .owner = run,
         .node = step->lowered->node,
         .index = step->lowered->index,
+        .late_bytes = step->late_bytes,
     };
     if (step->executable->signature.alias_count > 0) {
         dataflow_scratch_unshare(scratch, step);
@@ -565,8 +574,12 @@ static tow_status_t start_transfer(tow_dataflow_t *dataflow, run_t *run,
         .targets = dataflow_results(scratch, step),
         .is_sized = is_sized(lowered),
         .sized = transfer_sized,
+        .is_late = step->late_bytes > 0,
         .done = transfer_done};
-    return begin_transfer(dataflow, run, step, &transfer);
+    TOW_RETURN_IF_ERROR(begin_transfer(dataflow, run, step, &transfer));
+    if (step->late_bytes > 0)
+        dataflow_take_late(dataflow, run, step->late_bytes);
+    return TOW_OK;
 }
 
 /* Its values are ordered shard by shard, like those of a computation. */
