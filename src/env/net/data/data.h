@@ -10,10 +10,10 @@
 
 #include "env/net/net.h"
 
-/* Adds the lane entries to net->ops and the data plane to the loop. `trusted`
- * as in tow_net_options_t. On failure the net is unchanged. */
-tow_status_t tow_net_data_create(tow_net_t *net, const char *trusted)
-    TOW_MUST_USE;
+/* Adds the lane entries to net->ops and the data plane to the loop. On failure
+ * the net is unchanged. */
+tow_status_t tow_net_data_create(tow_net_t *net,
+                                 const tow_net_options_t *options) TOW_MUST_USE;
 /* Peers may dial `address` to carry lanes: it becomes part of ours. */
 tow_status_t tow_net_data_listens(tow_net_t *net, const char *address)
     TOW_MUST_USE;
