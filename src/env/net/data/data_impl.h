@@ -227,6 +227,10 @@ tow_status_t tow_data_count_subflows(const char *text, uint32_t *out_count)
 bool tow_data_trunk_may_stripe(tow_data_trunk_t *trunk);
 /* Takes the op, unless it returns false. */
 bool tow_data_trunk_stripe(tow_data_trunk_t *trunk, tow_data_op_t *op);
+/* For tests: sends raw bytes on a subflow of this trunk; false if none is
+ * idle. */
+bool tow_data_trunk_inject_striped(tow_data_trunk_t *trunk, const void *bytes,
+                                   size_t size);
 /* The striped writes of this port end soon. */
 void tow_data_trunk_cancel_striped(tow_data_port_t *port);
 /* Striped writes that are arriving are ignored from now on; those of a region

@@ -396,6 +396,21 @@ bool tow_net_data_inject(tow_lane_t *base, const void *bytes, size_t size)
            tow_data_trunk_inject(lane->port->trunk, bytes, size);
 }
 
+bool tow_net_data_may_stripe(tow_lane_t *base)
+{
+    const tow_data_lane_t *lane = lane_of(base);
+    return lane->port->trunk != NULL &&
+           tow_data_trunk_may_stripe(lane->port->trunk);
+}
+
+bool tow_net_data_inject_striped(tow_lane_t *base, const void *bytes,
+                                 size_t size)
+{
+    const tow_data_lane_t *lane = lane_of(base);
+    return lane->port->trunk != NULL &&
+           tow_data_trunk_inject_striped(lane->port->trunk, bytes, size);
+}
+
 bool tow_net_data_is_answered(const tow_lane_t *base, uint64_t *out_stream)
 {
     const tow_data_lane_t *lane =

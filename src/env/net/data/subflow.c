@@ -330,7 +330,8 @@ void subflow_break_status(subflow_t *subflow, tow_status_t take_status)
 
 /* -- For tests ------------------------------------------------------------- */
 
-bool subflow_inject(tow_data_trunk_t *trunk, const void *bytes, size_t size)
+bool tow_data_trunk_inject_striped(tow_data_trunk_t *trunk, const void *bytes,
+                                   size_t size)
 {
     const tow_list_t *head = &trunk->subflows;
     for (tow_list_t *at = head->next; at != head; at = at->next) {

@@ -172,9 +172,6 @@ void subflows_stop(tow_data_trunk_t *trunk);
 void subflows_free(tow_data_trunk_t *trunk);
 /* Hands the subflow to a thread. */
 void subflow_start(subflow_t *subflow);
-/* For tests: sends raw bytes on a subflow of this trunk; false if none is
- * idle. */
-bool subflow_inject(tow_data_trunk_t *trunk, const void *bytes, size_t size);
 
 /* On threads. */
 void subflow_send(subflow_t *subflow);
