@@ -180,8 +180,11 @@
  * the loop: as long as a peer that stalls may keep it, and a close may wait for
  * it. Shorter than this, each full socket would cost a change of thread. */
 #define TOW_NET_SUBFLOW_WAIT_MS 2
-/* Bytes that one subflow moves before the next one gets the thread, 15 ms. */
-#define TOW_NET_SUBFLOW_TURN_BYTES (16u << 20)
+/* After so many bytes, 8 ms, or waits that end after so long, another subflow
+ * gets the thread, and another write the subflow: a peer that sends a byte now
+ * and then does not keep a thread either. A turn costs 0.1 ms. */
+#define TOW_NET_SUBFLOW_TURN_BYTES (8u << 20)
+#define TOW_NET_SUBFLOW_TURN_NS    (20 * TOW_NS_PER_MS)
 /* Bytes between two looks at whether the region is closing. */
 #define TOW_NET_SUBFLOW_READ_BYTES (64u << 10)
 /* Bytes that one trunk reads from its socket per pass. */

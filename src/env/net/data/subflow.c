@@ -211,6 +211,7 @@ static tow_status_t run_job(tow_work_t *work)
 {
     subflow_t *subflow = TOW_CONTAINER_OF(work, subflow_t, work);
     subflow->result = SUBFLOW_AGAIN;
+    subflow->turn_end_ns = tow_net_clock_ns() + TOW_NET_SUBFLOW_TURN_NS;
     if (subflow->sends)
         subflow_send(subflow);
     else
@@ -259,6 +260,8 @@ static void go_on(subflow_t *subflow)
 {
     if (subflow->result == SUBFLOW_BROKEN)
         end_broken(subflow, subflow->problem);
+    else if (subflow->result == SUBFLOW_REFUSED)
+        trunk_refuse(subflow->trunk, subflow->problem);
     else if (subflow->sends && subflow->has_hung_up)
         end_broken(subflow, "the peer closed it");
     else if (subflow->result == SUBFLOW_BLOCKED)
@@ -308,7 +311,8 @@ bool subflow_wait(subflow_t *subflow, short events)
 {
     struct pollfd descriptor = {.fd = subflow->source.fd, .events = events};
     int count = 0;
-    if (!atomic_load(&subflow->is_stopped))
+    if (!atomic_load(&subflow->is_stopped) &&
+        tow_net_clock_ns() < subflow->turn_end_ns)
         count = poll(&descriptor, 1, TOW_NET_SUBFLOW_WAIT_MS);
     if (count > 0 || (count < 0 && errno == EINTR))
         return !atomic_load(&subflow->is_stopped);
@@ -320,6 +324,12 @@ void subflow_break(subflow_t *subflow, const char *problem)
 {
     snprintf(subflow->problem, sizeof(subflow->problem), "%s", problem);
     subflow->result = SUBFLOW_BROKEN;
+}
+
+void subflow_refuse(subflow_t *subflow, const char *problem)
+{
+    subflow_break(subflow, problem);
+    subflow->result = SUBFLOW_REFUSED;
 }
 
 void subflow_break_status(subflow_t *subflow, tow_status_t take_status)

@@ -57,10 +57,13 @@ static size_t read_some(subflow_t *subflow, void *bytes, size_t capacity)
             subflow_break_status(subflow, status);
             return 0;
         }
+        if (is_closed) {
+            subflow_break(subflow, "the peer closed it");
+            return 0;
+        }
         /* We never send here, so TLS must not want to. */
-        if (is_closed || tow_tls_drain_pending(subflow->tls) > 0) {
-            subflow_break(subflow, is_closed ? "the peer closed it"
-                                             : "the peer asks for new keys");
+        if (tow_tls_drain_pending(subflow->tls) > 0) {
+            subflow_refuse(subflow, "new keys for a subflow");
             return 0;
         }
         if (count > 0) return count;
@@ -97,7 +100,7 @@ static bool receive_head(subflow_t *subflow)
     if (count == 0) return false;
     if (subflow->head_count < SUBFLOW_HEAD_SIZE) return true;
     const char *problem = parse_head(subflow);
-    if (problem != NULL) subflow_break(subflow, problem);
+    if (problem != NULL) subflow_refuse(subflow, problem);
     return problem == NULL && subflow->arriving != NULL &&
            tow_data_fragment_is_of(&subflow->arriving->first,
                                    &subflow->fragment);

@@ -158,6 +158,8 @@ void subflows_pump(tow_data_trunk_t *trunk)
         if (outgoing == NULL) return;
         outgoing->job_count++;
         subflow->outgoing = outgoing;
+        tow_list_remove(&outgoing->list); /* To the end: round robin. */
+        tow_list_append(&trunk->outgoing, &outgoing->list);
         subflow_start(subflow);
     }
 }

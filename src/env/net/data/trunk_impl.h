@@ -117,6 +117,7 @@ typedef enum subflow_result {
     SUBFLOW_AGAIN,   /* its turn is over, or the loop has to decide */
     SUBFLOW_BLOCKED, /* the socket is full, or empty */
     SUBFLOW_BROKEN,  /* see `problem` */
+    SUBFLOW_REFUSED, /* the peer breaks the protocol; see `problem` */
 } subflow_result_t;
 
 typedef enum subflow_phase {
@@ -144,6 +145,7 @@ typedef struct subflow {
     /* The thread's while the job runs, the loop's at all other times. */
     tow_tls_t *tls; /* owned */
     subflow_result_t result;
+    int64_t turn_end_ns; /* no waiting after this */
     char problem[160];
     outgoing_t *outgoing; /* counted; NULL: bytes of former ones are left */
 
@@ -180,6 +182,7 @@ void subflow_receive(subflow_t *subflow);
 bool subflow_wait(subflow_t *subflow, short events);
 /* The job ends. */
 void subflow_break(subflow_t *subflow, const char *problem);
+void subflow_refuse(subflow_t *subflow, const char *problem);
 void subflow_break_status(subflow_t *subflow, tow_status_t take_status);
 /* For TLS: cipher bytes from the socket; `context` is the subflow. */
 size_t subflow_receive_cipher(void *context, void *bytes, size_t capacity);
