@@ -196,7 +196,8 @@
 /* Bytes on a trunk that stay unacknowledged for this long break it: TCP would
  * retransmit for minutes. As long as the lease of a session. */
 #define TOW_NET_TRUNK_TIMEOUT_MS 2500
-/* A trunk that we dialled and that carries no lane is closed after this. */
+/* After this long without a lane, the side that dialled a trunk proposes its
+ * end. */
 #define TOW_NET_TRUNK_IDLE_NS (30 * TOW_NS_PER_S)
 /* Trunks of one data plane; one more is refused. */
 #define TOW_NET_TRUNK_COUNT_MAX 16384

@@ -82,6 +82,10 @@ static void dispatch_control(tow_data_t *data, tow_data_trunk_t *trunk,
             tow_data_inbound_hello(data, trunk, control, payload);
         return;
     }
+    if (control->kind == TOW_DATA_IDLE) {
+        if (trunk != NULL) tow_data_trunk_on_idle(trunk);
+        return;
+    }
     if (control->kind == TOW_DATA_BYE) {
         tow_data_inbound_t *inbound =
             tow_data_inbound_find(data, control->stream);

@@ -207,6 +207,8 @@ bool tow_data_trunk_inject(tow_data_trunk_t *trunk, const void *bytes,
 /* Why it is not up. */
 void tow_data_trunk_describe(const tow_data_trunk_t *trunk, char *text,
                              size_t capacity);
+/* The dialler has said that it is idle. */
+void tow_data_trunk_on_idle(tow_data_trunk_t *trunk);
 void tow_data_trunk_attach(tow_data_trunk_t *trunk, tow_data_port_t *port);
 /* Also of a port that waits for a trunk. */
 void tow_data_trunk_detach(tow_data_port_t *port);

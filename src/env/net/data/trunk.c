@@ -64,6 +64,13 @@ static void report_to_parent(tow_data_trunk_t *trunk, tow_status_t cause)
             TOW_F_STATUS("cause", cause));
 }
 
+static void forget_node(tow_data_trunk_t *trunk)
+{
+    tow_map_t *trunks = &trunk->data->trunks_by_node;
+    if (trunk->node != 0 && tow_map_find(trunks, trunk->node) == trunk)
+        tow_map_remove(trunks, trunk->node);
+}
+
 void trunk_end(tow_data_trunk_t *trunk, tow_status_t cause)
 {
     tow_data_t *data = trunk->data;
@@ -72,9 +79,7 @@ void trunk_end(tow_data_trunk_t *trunk, tow_status_t cause)
     report_to_parent(trunk, cause);
     if (trunk->has_opened || trunk->was_asked) end_children(trunk, cause);
     subflows_stop(trunk);
-    if (trunk->node != 0 &&
-        tow_map_find(&data->trunks_by_node, trunk->node) == trunk)
-        tow_map_remove(&data->trunks_by_node, trunk->node);
+    forget_node(trunk);
     tow_env_timer_stop(&data->net->env, &trunk->timer);
     fail_ports(trunk, cause);
     tow_net_link_close(&trunk->link->link,
@@ -127,7 +132,6 @@ static void greet(tow_data_trunk_t *trunk, uint64_t expected)
 static void start_idle_timer(tow_data_trunk_t *trunk)
 {
     tow_env_t *env = &trunk->data->net->env;
-    trunk->idle_since_ns = tow_env_now_ns(env);
     if (trunk->is_dialled && tow_list_is_empty(&trunk->ports))
         tow_env_timer_start(env, &trunk->timer,
                             tow_env_now_ns(env) + TOW_NET_TRUNK_IDLE_NS);
@@ -292,13 +296,30 @@ static const tow_link_handler_t link_handler = {.up = on_up,
                                                 .message = on_message,
                                                 .down = on_down};
 
+/* Only the listener ends an idle trunk: it may have opened a lane on it in the
+ * meantime. From here on our own lanes take another. */
+static void offer_end(tow_data_trunk_t *trunk)
+{
+    const tow_data_control_t idle = {.version = TOW_DATA_VERSION,
+                                     .kind = TOW_DATA_IDLE};
+    forget_node(trunk);
+    trunk_send(trunk, TOW_DATA_CONTROL, (tow_data_bytes_t){&idle, sizeof(idle)},
+               (tow_data_bytes_t){0});
+}
+
+void tow_data_trunk_on_idle(tow_data_trunk_t *trunk)
+{
+    if (trunk->is_dialled || !tow_list_is_empty(&trunk->ports)) return;
+    tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "the trunk was idle");
+    trunk_end(trunk, cause);
+    tow_status_release(cause);
+}
+
 static void on_timer(tow_timer_t *timer)
 {
     tow_data_trunk_t *trunk = TOW_CONTAINER_OF(timer, tow_data_trunk_t, timer);
     if (trunk->state == TRUNK_UP) {
-        tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "the trunk was idle");
-        trunk_end(trunk, cause);
-        tow_status_release(cause);
+        offer_end(trunk);
         return;
     }
     char text[256];
@@ -419,23 +440,12 @@ void tow_data_trunk_accept(tow_net_link_t *link)
 
 /* -- Ports ----------------------------------------------------------------- */
 
-/* The side that dialled it may be about to close it. */
-static bool may_be_ending(const tow_data_trunk_t *trunk)
-{
-    return !trunk->is_dialled && trunk->state == TRUNK_UP &&
-           tow_list_is_empty(&trunk->ports) &&
-           tow_env_now_ns(&trunk->data->net->env) - trunk->idle_since_ns >
-               TOW_NET_TRUNK_IDLE_NS - TOW_NET_LANE_OPEN_NS;
-}
-
 tow_data_trunk_t *tow_data_trunk_find(tow_data_t *data,
                                       const tow_data_address_t *address)
 {
     tow_data_trunk_t *trunk =
         tow_map_find(&data->trunks_by_node, address->node);
-    if (trunk == NULL || (address->listens_size > 0 && may_be_ending(trunk)))
-        return NULL;
-    if (trunk->state == TRUNK_UP) start_idle_timer(trunk);
+    if (trunk != NULL && trunk->state == TRUNK_UP) start_idle_timer(trunk);
     return trunk;
 }
 

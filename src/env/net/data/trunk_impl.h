@@ -40,9 +40,8 @@ struct tow_data_trunk {
     tow_list_t ports;     /* that it carries */
     uint64_t node;        /* of the peer; 0: not known yet */
     trunk_state_t state;
-    bool is_dialled;       /* by us */
-    bool has_waiters;      /* a message was refused for lack of room */
-    int64_t idle_since_ns; /* it carries no lane since then */
+    bool is_dialled;   /* by us */
+    bool has_waiters;  /* a message was refused for lack of room */
     tow_timer_t timer; /* to come up; then, while it carries no lane, to end */
     incoming_t incoming;
     /* Reading through TLS. */

@@ -204,6 +204,9 @@ typedef enum tow_data_control_kind {
     TOW_DATA_RESET,    /* your stream is not open here */
     TOW_DATA_ANSWER,   /* the result of a write: `write`, `code` */
     TOW_DATA_SHARED,   /* the target shares the write; the ANSWER follows */
+    /* On trunks only: the dialler carries no lane on it and opens no more; the
+     * listener ends it, unless it has a lane on it itself. */
+    TOW_DATA_IDLE,
     TOW_DATA_KIND_END,
 } tow_data_control_kind_t;
 
