@@ -161,8 +161,10 @@ static verdict_t examine_new(const tow_sched_t *sched, tow_ticket_t *ticket)
 {
     const tow_sched_options_t *options = &sched->options;
     if (options->prepare != NULL) options->prepare(options->context, ticket);
+    /* It marks no devices: the one that waits for memory there may wait for
+     * pieces that need them. */
     if (TOW_UNLIKELY((sched->closed & ticket->islands_) != 0))
-        return WAITS_FOR_ROOM;
+        return WAITS_FOR_OTHERS;
     if (TOW_UNLIKELY(sched->stats.partly_count > 0) &&
         options->is_held != NULL && options->is_held(options->context, ticket))
         return WAITS_FOR_OTHERS;

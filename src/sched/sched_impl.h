@@ -121,8 +121,9 @@ void tow_sched_dequeue(tow_sched_t *sched, tow_ticket_t *ticket);
 
 typedef enum verdict {
     CAN_BE_GRANTED,
-    WAITS_FOR_ROOM,   /* in the queues of its devices, or for an island */
-    WAITS_FOR_OTHERS, /* for a ticket that is granted in part, or an object */
+    WAITS_FOR_ROOM,   /* in the queues of its devices */
+    WAITS_FOR_OTHERS, /* for a ticket that is granted in part, or lacks memory,
+                         or for an object */
     WAITS_FOR_MEMORY,
     CANNOT_RUN, /* one of its placements has disconnected */
 } verdict_t;

@@ -42,7 +42,8 @@ static json_t *describe_devices(tow_driver_t *driver)
 static json_t *describe_work(const tow_worker_stats_t *stats)
 {
     return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:I, s:I, s:I}",
         "device_ns", (json_int_t)stats->dataflow.device_ns, "wait_ns",
         (json_int_t)stats->dataflow.wait_ns, "runs",
         (json_int_t)stats->dataflow.run_count, "steps",
