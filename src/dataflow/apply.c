@@ -103,7 +103,7 @@ static tow_status_t lost_input(const scratch_t *scratch, const step_t *step)
 
 static bool has_pending_input(const scratch_t *scratch, const step_t *step)
 {
-    if (TOW_LIKELY(scratch->pending_count == 0)) return false;
+    if (scratch->pending_count == 0) return false;
     for (size_t i = 0; i < step->lowered->input_count; i++)
         if (scratch->slots[step->lowered->inputs[i]].is_pending) return true;
     return false;
@@ -182,24 +182,33 @@ static void memory_freed(void *context)
     if (dataflow->applying.awaits_end) dataflow_apply_soon(dataflow);
 }
 
-static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
-                         tow_status_t *out_error)
+static verdict_t look_closer(tow_dataflow_t *dataflow, const step_t *step,
+                             tow_status_t *out_error)
 {
     applying_t *applying = &dataflow->applying;
-    if (has_pending_input(applying->run->scratch, step)) return MUST_WAIT;
     const bool awaited_end = applying->awaits_end;
+    if (has_pending_input(applying->run->scratch, step)) return MUST_WAIT;
     applying->awaits_end = !has_memory(dataflow, applying->run, step);
-    if (TOW_UNLIKELY(applying->awaits_end)) {
+    if (applying->awaits_end) {
         dataflow->stats.memory_wait_count += !awaited_end;
         return MUST_WAIT;
     }
-    if (TOW_LIKELY(!step->lowered->is_sequential)) return MAY_BEGIN;
+    if (!step->lowered->is_sequential) return MAY_BEGIN;
     if (!applying->has_asked) {
         applying->has_asked = true;
         *out_error = ask_for_inputs(dataflow, step);
         if (*out_error != TOW_OK) return CANNOT;
     }
     return applying->await_count > 0 ? MUST_WAIT : MAY_BEGIN;
+}
+
+static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
+                         tow_status_t *out_error)
+{
+    const scratch_t *scratch = dataflow->applying.run->scratch;
+    if (TOW_LIKELY(!step->may_wait && scratch->pending_count == 0))
+        return MAY_BEGIN;
+    return look_closer(dataflow, step, out_error);
 }
 
 void dataflow_outputs_ready(tow_dataflow_t *dataflow, const run_t *run,

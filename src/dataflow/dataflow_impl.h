@@ -55,6 +55,7 @@ typedef struct step {
     /* Memory in the order of use (ir/late.c), of computations: a transfer waits
      * for its end; it waits until transfers have been sent. */
     bool is_awaited, waits_for_sends;
+    bool may_wait; /* before it starts, in apply.c */
     /* Of a transfer that waits for memory: what it takes, if only computations
      * use the value; of a computation: what its end returns. */
     uint64_t late_bytes;
@@ -235,7 +236,11 @@ void dataflow_scratch_adopt(scratch_t *scratch, const uint64_t *keys,
 void dataflow_scratch_find(tow_dataflow_t *dataflow, scratch_t *scratch);
 /* The step consumes its arguments: the run itself is not another user. */
 void dataflow_scratch_unshare(scratch_t *scratch, const step_t *step);
-void dataflow_release_slot(slot_t *slot);
+void dataflow_release_shards(slot_t *slot);
+static inline void dataflow_release_slot(slot_t *slot)
+{
+    if (slot->is_owned || slot->is_shared) dataflow_release_shards(slot);
+}
 /* Nothing more of the run will be started: releases its values, and adds failed
  * objects for its results if it has failed. */
 void dataflow_end_values(tow_dataflow_t *dataflow, run_t *run);
@@ -244,8 +249,13 @@ void dataflow_scratches_free(program_t *program);
 /* -- range.c: runs in pieces ------------------------------------------------ */
 
 /* The first piece of a run that is not granted whole. */
-void dataflow_grant_first(tow_dataflow_t *dataflow,
-                          const tow_run_grant_t *grant);
+tow_status_t dataflow_check_first(const tow_dataflow_t *dataflow,
+                                  const program_t *program,
+                                  const tow_run_grant_t *grant) TOW_MUST_USE;
+/* Gives it values of its own. It has found its arguments in the scratch of its
+ * program. After an error the run is gone. */
+tow_status_t dataflow_begin_ranges(tow_dataflow_t *dataflow, run_t *run,
+                                   const tow_run_grant_t *grant) TOW_MUST_USE;
 /* A later piece. */
 void dataflow_grant_more(tow_dataflow_t *dataflow,
                          const tow_run_grant_t *grant);
@@ -257,31 +267,27 @@ void dataflow_ranges_free(tow_dataflow_t *dataflow, run_t *run);
 /* Fills `progress`. */
 void dataflow_ranges_report(tow_dataflow_t *dataflow);
 
-/* -- grant.c: whole runs ----------------------------------------------------- */
+/* -- grant.c ----------------------------------------------------------------- */
 
-tow_status_t dataflow_find_program(tow_dataflow_t *dataflow,
-                                   const tow_run_grant_t *grant,
-                                   program_t **out_program) TOW_MUST_USE;
-tow_status_t dataflow_check_steps(const tow_dataflow_t *dataflow, uint64_t run,
-                                  size_t count) TOW_MUST_USE;
-/* Fills the first slots of the program's scratch. */
-tow_status_t dataflow_find_arguments(tow_dataflow_t *dataflow,
-                                     program_t *program,
-                                     const tow_run_grant_t *grant,
-                                     uint32_t *out_node) TOW_MUST_USE;
-tow_status_t dataflow_begin_run(tow_dataflow_t *dataflow,
-                                const tow_run_grant_t *grant, run_t **out_run)
-    TOW_MUST_USE;
-/* Reserves space to report every run under way, and one more. */
-bool dataflow_reserve_reports(tow_dataflow_t *dataflow);
-/* A whole run, or the first piece: it fails before it has begun. `program` may
- * be NULL. */
-void dataflow_refuse_run(tow_dataflow_t *dataflow, const program_t *program,
-                         const tow_run_grant_t *grant, uint32_t node,
-                         tow_status_t take_cause);
+tow_status_t dataflow_too_many_steps(const tow_dataflow_t *dataflow,
+                                     uint64_t run) TOW_MUST_USE;
+static inline tow_status_t dataflow_check_steps(const tow_dataflow_t *dataflow,
+                                                uint64_t run, size_t count)
+{
+    if (TOW_LIKELY(dataflow->stats.step_count + count <=
+                   dataflow->options.step_count_max))
+        return TOW_OK;
+    return dataflow_too_many_steps(dataflow, run);
+}
 /* Messages of other workers for gangs up to this one that no transfer has taken
  * are stale. */
-void dataflow_granted(tow_dataflow_t *dataflow, uint64_t last_gang);
+static inline void dataflow_granted(tow_dataflow_t *dataflow,
+                                    uint64_t last_gang)
+{
+    if (last_gang > dataflow->last_gang) dataflow->last_gang = last_gang;
+    if (dataflow->options.engine != NULL)
+        tow_transfer_engine_granted(dataflow->options.engine, last_gang);
+}
 
 /* -- run.c ----------------------------------------------------------------- */
 

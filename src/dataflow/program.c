@@ -322,6 +322,10 @@ static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
     dataflow_place_outputs(&program->scratch, program);
     for (size_t i = 0; i < lowered->step_count; i++)
         if (lowered->steps[i].route != NULL) mark_waits(dataflow, program, i);
+    for (size_t i = 0; i < lowered->step_count; i++)
+        program->steps[i].may_wait = lowered->steps[i].is_sequential ||
+                                     lowered->steps[i].is_late ||
+                                     program->steps[i].waits_for_sends;
     return TOW_OK;
 }
 
