@@ -115,9 +115,7 @@ static tow_status_t begin_run(tow_dataflow_t *dataflow,
         tow_pool_give(&dataflow->run_pool, run);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
-    *run = (run_t){.key = grant->run,
-                   .program_key = grant->program,
-                   .first_result = grant->first_result};
+    *run = (run_t){.key = grant->run, .first_result = grant->first_result};
     tow_list_init(&run->steps);
     *out_run = run;
     return TOW_OK;
@@ -159,8 +157,8 @@ static tow_status_t begin(tow_dataflow_t *dataflow, program_t *program,
                             : dataflow_check_first(dataflow, program, grant));
     TOW_RETURN_IF_ERROR(find_arguments(dataflow, program, grant, out_node));
     TOW_RETURN_IF_ERROR(begin_run(dataflow, grant, out_run));
-    (*out_run)->scratch = &program->scratch;
-    return is_all ? TOW_OK : dataflow_begin_ranges(dataflow, *out_run, grant);
+    return is_all ? TOW_OK
+                  : dataflow_begin_ranges(dataflow, program, *out_run, grant);
 }
 
 tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
@@ -186,7 +184,10 @@ tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
     if (TOW_LIKELY(status == TOW_OK))
         status = begin(dataflow, program, grant, &node, &run);
     if (TOW_LIKELY(status == TOW_OK))
-        dataflow_apply_begin(dataflow, run, grant->first_gang);
+        dataflow_apply_begin(dataflow, run,
+                             run->ranges != NULL ? run->ranges->scratch
+                                                 : &program->scratch,
+                             grant->first_gang);
     else
         refuse(dataflow, program, grant, node, status);
     return TOW_OK;

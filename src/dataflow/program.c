@@ -287,6 +287,7 @@ static void mark_waits(const tow_dataflow_t *dataflow, program_t *program,
     const uint64_t bytes =
         tow_transfer_memory(dataflow->options.engine, lowered->route);
     program->steps[at].late_bytes = bytes;
+    program->steps[at].freer = (size_t)(freer - program->steps);
     freer->late_bytes += bytes;
 }
 

@@ -124,11 +124,12 @@ static tow_status_t check_range(const tow_dataflow_t *dataflow,
 }
 
 /* Adds the piece to the run; the last one has no end that is reported. */
-static tow_status_t add_range(const tow_dataflow_t *dataflow, run_t *run,
+static tow_status_t add_range(const tow_dataflow_t *dataflow,
+                              const program_t *program, run_t *run,
                               const tow_run_grant_t *grant)
 {
     ranges_t *ranges = run->ranges;
-    const tow_lowered_t *lowered = run->scratch->program->lowered;
+    const tow_lowered_t *lowered = program->lowered;
     const uint32_t all = lowered->step_count_all;
     const uint32_t end = grant->step_end != 0 ? grant->step_end : all;
     size_t stop = ranges->next;
@@ -150,25 +151,24 @@ tow_status_t dataflow_check_first(const tow_dataflow_t *dataflow,
     return check_range(dataflow, program, 0, grant);
 }
 
-static tow_status_t begin_ranges(tow_dataflow_t *dataflow, run_t *run,
-                                 const tow_run_grant_t *grant)
+static tow_status_t begin_ranges(tow_dataflow_t *dataflow, program_t *program,
+                                 run_t *run, const tow_run_grant_t *grant)
 {
-    program_t *program = run->scratch->program;
     const size_t device_count = dataflow->options.driver->device_count;
     TOW_RETURN_IF_ERROR(make_ranges(dataflow, run));
-    TOW_RETURN_IF_ERROR(add_range(dataflow, run, grant));
+    TOW_RETURN_IF_ERROR(add_range(dataflow, program, run, grant));
     scratch_t *scratch = dataflow_scratch_take(program, device_count);
     if (scratch == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     dataflow_scratch_adopt(scratch, grant->arguments, device_count);
-    run->scratch = scratch;
+    run->ranges->scratch = scratch;
     run->hold_count++; /* Until its last piece has been applied. */
     return TOW_OK;
 }
 
-tow_status_t dataflow_begin_ranges(tow_dataflow_t *dataflow, run_t *run,
-                                   const tow_run_grant_t *grant)
+tow_status_t dataflow_begin_ranges(tow_dataflow_t *dataflow, program_t *program,
+                                   run_t *run, const tow_run_grant_t *grant)
 {
-    tow_status_t status = begin_ranges(dataflow, run, grant);
+    tow_status_t status = begin_ranges(dataflow, program, run, grant);
     dataflow->stats.piece_count++;
     if (TOW_LIKELY(status == TOW_OK)) return TOW_OK;
     if (run->ranges != NULL) dataflow_ranges_free(dataflow, run);
@@ -194,14 +194,15 @@ static void ignore(tow_dataflow_t *dataflow, const tow_run_grant_t *grant)
 static tow_status_t add_more(const tow_dataflow_t *dataflow, run_t *run,
                              const tow_run_grant_t *grant)
 {
-    if (run->scratch == NULL)
+    if (run->ranges == NULL || run->ranges->scratch == NULL)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "run %" PRIu64 ": steps from %u on are granted a "
                          "second time",
                          tow_key_id(grant->run), grant->first_step);
-    TOW_RETURN_IF_ERROR(check_range(dataflow, run->scratch->program,
-                                    run->ranges->granted_end, grant));
-    return add_range(dataflow, run, grant);
+    const program_t *program = run->ranges->scratch->program;
+    TOW_RETURN_IF_ERROR(
+        check_range(dataflow, program, run->ranges->granted_end, grant));
+    return add_range(dataflow, program, run, grant);
 }
 
 void dataflow_grant_more(tow_dataflow_t *dataflow, const tow_run_grant_t *grant)
@@ -214,8 +215,9 @@ void dataflow_grant_more(tow_dataflow_t *dataflow, const tow_run_grant_t *grant)
     tow_status_t status = add_more(dataflow, run, grant);
     dataflow->stats.piece_count++;
     if (TOW_LIKELY(status == TOW_OK)) {
-        dataflow_scratch_find(dataflow, run->scratch);
-        dataflow_apply_begin(dataflow, run, grant->first_gang);
+        dataflow_scratch_find(dataflow, run->ranges->scratch);
+        dataflow_apply_begin(dataflow, run, run->ranges->scratch,
+                             grant->first_gang);
         return;
     }
     dataflow_abort_run(dataflow, run, status);

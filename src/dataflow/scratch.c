@@ -85,7 +85,7 @@ static tow_status_t put_result(tow_dataflow_t *dataflow, slot_t *slot,
 
 tow_status_t dataflow_put_results(tow_dataflow_t *dataflow, run_t *run)
 {
-    const scratch_t *scratch = run->scratch;
+    const scratch_t *scratch = dataflow->applying.scratch;
     const tow_lowered_t *lowered = scratch->program->lowered;
     for (size_t i = 0; i < lowered->result_count; i++) {
         TOW_RETURN_IF_ERROR(put_result(dataflow,
@@ -237,19 +237,22 @@ static void release_slots(scratch_t *scratch, uint32_t first)
 static void end_own(run_t *run, scratch_t *scratch)
 {
     release_slots(scratch, 0);
+    run->ranges->scratch = NULL;
     TOW_ASSERT(run->hold_count > 0);
     run->hold_count--; /* No piece follows. */
     give(scratch);
 }
 
-void dataflow_end_values(tow_dataflow_t *dataflow, run_t *run)
+void dataflow_end_values(tow_dataflow_t *dataflow, run_t *run, size_t next)
 {
-    scratch_t *scratch = run->scratch;
+    scratch_t *scratch = dataflow_scratch_of(dataflow, run);
     program_t *program = scratch->program;
-    run->scratch = NULL;
-    if (TOW_UNLIKELY(run->error != TOW_OK && !run->is_cancelled))
-        dataflow_put_failed_results(dataflow, scratch, run->first_result,
-                                    run->error);
+    if (TOW_UNLIKELY(run->error != TOW_OK)) {
+        if (!run->is_cancelled)
+            dataflow_put_failed_results(dataflow, scratch, run->first_result,
+                                        run->error);
+        dataflow_return_unused(dataflow, program, next);
+    }
     if (TOW_LIKELY(scratch == &program->scratch))
         release_slots(scratch, program->lowered->argument_count);
     else
