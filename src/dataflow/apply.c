@@ -76,7 +76,7 @@ static tow_status_t ask_for(tow_dataflow_t *dataflow, tow_buffer_t *buffer)
 
 static tow_status_t ask_for_inputs(tow_dataflow_t *dataflow, const step_t *step)
 {
-    const scratch_t *scratch = dataflow->applying.run->scratch;
+    const scratch_t *scratch = dataflow->applying.scratch;
     const tow_lowered_step_t *lowered = step->lowered;
     for (size_t i = 0; i < lowered->input_count; i++) {
         const slot_t *slot = &scratch->slots[lowered->inputs[i]];
@@ -103,7 +103,7 @@ static tow_status_t lost_input(const scratch_t *scratch, const step_t *step)
 
 static bool has_pending_input(const scratch_t *scratch, const step_t *step)
 {
-    if (TOW_LIKELY(scratch->pending_count == 0)) return false;
+    if (scratch->pending_count == 0) return false;
     for (size_t i = 0; i < step->lowered->input_count; i++)
         if (scratch->slots[step->lowered->inputs[i]].is_pending) return true;
     return false;
@@ -139,17 +139,21 @@ static bool has_sent_all(const run_t *run, uint32_t index)
     return true;
 }
 
-void dataflow_take_late(tow_dataflow_t *dataflow, run_t *run, uint64_t bytes)
+void dataflow_return_late(tow_dataflow_t *dataflow, uint64_t bytes)
 {
-    dataflow->late_bytes += bytes;
-    run->late_bytes += bytes;
+    TOW_ASSERT(dataflow->late_bytes >= bytes);
+    dataflow->late_bytes -= bytes;
 }
 
-void dataflow_return_late(tow_dataflow_t *dataflow, run_t *run, uint64_t bytes)
+void dataflow_return_unused(tow_dataflow_t *dataflow, const program_t *program,
+                            size_t next)
 {
-    TOW_ASSERT(run->late_bytes >= bytes && dataflow->late_bytes >= bytes);
-    run->late_bytes -= bytes;
-    dataflow->late_bytes -= bytes;
+    for (size_t i = 0; i < next; i++) {
+        const step_t *step = &program->steps[i];
+        if (step->lowered->is_late && step->late_bytes > 0 &&
+            step->freer >= next)
+            dataflow_return_late(dataflow, step->late_bytes);
+    }
 }
 
 /* Devices free the inputs of a computation shortly after its end. */
@@ -182,18 +186,18 @@ static void memory_freed(void *context)
     if (dataflow->applying.awaits_end) dataflow_apply_soon(dataflow);
 }
 
-static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
-                         tow_status_t *out_error)
+static verdict_t look_closer(tow_dataflow_t *dataflow, const step_t *step,
+                             tow_status_t *out_error)
 {
     applying_t *applying = &dataflow->applying;
-    if (has_pending_input(applying->run->scratch, step)) return MUST_WAIT;
     const bool awaited_end = applying->awaits_end;
+    if (has_pending_input(applying->scratch, step)) return MUST_WAIT;
     applying->awaits_end = !has_memory(dataflow, applying->run, step);
-    if (TOW_UNLIKELY(applying->awaits_end)) {
+    if (applying->awaits_end) {
         dataflow->stats.memory_wait_count += !awaited_end;
         return MUST_WAIT;
     }
-    if (TOW_LIKELY(!step->lowered->is_sequential)) return MAY_BEGIN;
+    if (!step->lowered->is_sequential) return MAY_BEGIN;
     if (!applying->has_asked) {
         applying->has_asked = true;
         *out_error = ask_for_inputs(dataflow, step);
@@ -202,10 +206,19 @@ static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
     return applying->await_count > 0 ? MUST_WAIT : MAY_BEGIN;
 }
 
+static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
+                         tow_status_t *out_error)
+{
+    const scratch_t *scratch = dataflow->applying.scratch;
+    if (TOW_LIKELY(!step->may_wait && scratch->pending_count == 0))
+        return MAY_BEGIN;
+    return look_closer(dataflow, step, out_error);
+}
+
 void dataflow_outputs_ready(tow_dataflow_t *dataflow, const run_t *run,
                             const step_t *step)
 {
-    scratch_t *scratch = run->scratch;
+    scratch_t *scratch = dataflow_scratch_of(dataflow, run);
     if (scratch == NULL) return; /* All outputs had buffers from the start. */
     for (uint32_t i = 0; i < step->lowered->output_count; i++) {
         slot_t *slot = &scratch->slots[step->lowered->first_output + i];
@@ -227,11 +240,12 @@ static void end(tow_dataflow_t *dataflow)
     if (TOW_LIKELY(!run->is_cancelled))
         dataflow_granted(dataflow, applying->last_gang);
     if (TOW_LIKELY(applying->is_last || run->error != TOW_OK))
-        dataflow_end_values(dataflow, run);
+        dataflow_end_values(dataflow, run, applying->next);
     if (TOW_UNLIKELY(run->ranges != NULL))
         dataflow_range_applied(dataflow, run);
     applying->program = NULL;
     applying->run = NULL;
+    applying->scratch = NULL;
     applying->await_count = 0;
     dataflow_program_unhold(program);
     run->hold_count--;
@@ -258,7 +272,7 @@ static bool take_step(tow_dataflow_t *dataflow)
     applying_t *applying = &dataflow->applying;
     const step_t *step = &applying->program->steps[applying->next];
     tow_status_t status = TOW_UNLIKELY(applying->is_blocked)
-                              ? lost_input(applying->run->scratch, step)
+                              ? lost_input(applying->scratch, step)
                               : TOW_OK;
     if (TOW_UNLIKELY(status != TOW_OK)) { /* With the producer's error. */
         dataflow_fail_run(dataflow, applying->run, step->lowered->node, status);
@@ -271,7 +285,7 @@ static bool take_step(tow_dataflow_t *dataflow)
             dataflow_start_step(dataflow, applying->run, step,
                                 applying->first_gang + step->lowered->index);
     applying->has_asked = false;
-    applying->next++;
+    applying->next += status == TOW_OK;
     if (TOW_UNLIKELY(status != TOW_OK))
         dataflow_fail_run(dataflow, applying->run, step->lowered->node,
                           dataflow_describe(dataflow, applying->run,
@@ -287,7 +301,7 @@ static void go_on(tow_dataflow_t *dataflow)
     while (applying->run->error == TOW_OK && applying->next < applying->stop)
         if (!take_step(dataflow)) return;
     if (applying->run->error == TOW_OK && applying->is_last &&
-        TOW_UNLIKELY(applying->run->scratch->pending_count > 0))
+        TOW_UNLIKELY(applying->scratch->pending_count > 0))
         return;
     conclude(dataflow);
 }
@@ -323,7 +337,7 @@ static void begin_whole(applying_t *applying)
             ? applying->first_gang + lowered->step_count_all - 1
             : 0;
     applying->is_last = true;
-    applying->run->scratch->pending_count = 0;
+    applying->scratch->pending_count = 0;
 }
 
 static void begin_range(applying_t *applying)
@@ -337,12 +351,13 @@ static void begin_range(applying_t *applying)
 }
 
 void dataflow_apply_begin(tow_dataflow_t *dataflow, run_t *run,
-                          uint64_t first_gang)
+                          scratch_t *scratch, uint64_t first_gang)
 {
     applying_t *applying = &dataflow->applying;
     TOW_ASSERT(applying->program == NULL);
-    applying->program = run->scratch->program;
+    applying->program = scratch->program;
     applying->run = run;
+    applying->scratch = scratch;
     applying->first_gang = first_gang;
     applying->has_asked = false;
     applying->awaits_end = false;

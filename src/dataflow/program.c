@@ -287,6 +287,7 @@ static void mark_waits(const tow_dataflow_t *dataflow, program_t *program,
     const uint64_t bytes =
         tow_transfer_memory(dataflow->options.engine, lowered->route);
     program->steps[at].late_bytes = bytes;
+    program->steps[at].freer = (size_t)(freer - program->steps);
     freer->late_bytes += bytes;
 }
 
@@ -322,6 +323,10 @@ static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
     dataflow_place_outputs(&program->scratch, program);
     for (size_t i = 0; i < lowered->step_count; i++)
         if (lowered->steps[i].route != NULL) mark_waits(dataflow, program, i);
+    for (size_t i = 0; i < lowered->step_count; i++)
+        program->steps[i].may_wait = lowered->steps[i].is_sequential ||
+                                     lowered->steps[i].is_late ||
+                                     program->steps[i].waits_for_sends;
     return TOW_OK;
 }
 

@@ -104,10 +104,10 @@ struct tow_transfer {
      * when its size is known, and `sized` is called once all are; not if the
      * transfer has failed before. */
     bool is_sized;
-    void (*sized)(tow_transfer_t *transfer);
     /* Memory for its targets counts in `late_bytes`, and its end is reported
      * to tow_transfer_engine_watch. */
     bool is_late;
+    void (*sized)(tow_transfer_t *transfer);
     /* All our pieces have been sent or shared, and all our targets are
      * complete; or the first error, with the process at the other end:
      * incomplete targets are then poisoned with the same error, and steps that

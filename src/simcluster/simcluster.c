@@ -387,9 +387,9 @@ static tow_status_t choose_sizes(simcluster_t *cluster)
     cluster->is_damaging = below(cluster, 4) == 0;
     cluster->relay_fanout = 1 + (uint32_t)below(cluster, RELAY_FANOUT_MAX);
     /* Often all transfers are late, and wait for single values. */
-    cluster->late_shift = below(cluster, 3) == 0 ? 0 : 12;
+    cluster->late_shift = cluster->options->seed % 3 == 0 ? 0 : 12;
     /* Mostly several runs are granted in part at the same time. */
-    cluster->piece_steps = (uint32_t)below(cluster, 4);
+    cluster->piece_steps = (uint32_t)(cluster->options->seed / 3 % 4);
     cluster->is_spilling = cluster->is_calm && cluster->is_tight;
     cluster->memory_bytes = cluster->is_tight ? 1000000 : 256000000;
     cluster->host_bytes = cluster->is_spilling ? 256000000 : 500000;
