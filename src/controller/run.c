@@ -762,6 +762,23 @@ static void advance(tow_ctl_worker_t *worker, uint64_t key, uint32_t end,
     tow_ctl_pieces_progress(run, index, end, time->longest_ns);
 }
 
+/* A worker will report the failure when its steps have ended. The others must
+ * give up now. */
+static void fail_early(tow_ctl_worker_t *worker, uint64_t key,
+                       tow_status_t take_status, uint32_t node)
+{
+    tow_ctl_run_t *run = tow_map_find(&worker->controller->runs.by_key, key);
+    const size_t index = run != NULL ? tow_ctl_run_index_of(run, worker) : 0;
+    if (run == NULL || !run->is_granted ||
+        index == run->program->worker_count || run->has_reported[index]) {
+        tow_status_release(take_status);
+        return;
+    }
+    if (run->error == TOW_OK) run->failed_node = node;
+    abort_run(run, take_status);
+    note_error(run, take_status);
+}
+
 static void report_failure(tow_ctl_worker_t *worker,
                            const tow_msg_run_failure_t *failure)
 {
@@ -772,7 +789,10 @@ static void report_failure(tow_ctl_worker_t *worker,
         status = TOW_ERROR(TOW_INTERNAL,
                            "worker %s reports a failure without a cause",
                            worker->name);
-    report(worker, failure->run, &time, status, failure->node);
+    if (failure->early)
+        fail_early(worker, failure->run, status, failure->node);
+    else
+        report(worker, failure->run, &time, status, failure->node);
 }
 
 static tow_status_t take_progress(tow_ctl_worker_t *worker,

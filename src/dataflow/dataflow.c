@@ -61,6 +61,22 @@ void dataflow_report(tow_dataflow_t *dataflow, const tow_failed_run_t *ended)
     dataflow_wake(dataflow);
 }
 
+/* Without memory for it the run is reported once, when it has ended. */
+void dataflow_report_early(tow_dataflow_t *dataflow, const run_t *run)
+{
+    const tow_failed_run_t failed = {.run = run->key,
+                                     .node = run->node,
+                                     .cause = tow_status_retain(run->error),
+                                     .is_early = true};
+    const size_t reserved = tow_map_count(&dataflow->runs) + 1;
+    if (tow_vec_reserve(&dataflow->failures,
+                        dataflow->failures.count + reserved) &&
+        tow_vec_push(&dataflow->failures, failed))
+        dataflow_wake(dataflow);
+    else
+        tow_status_release(failed.cause);
+}
+
 /* -- Creating and destroying ----------------------------------------------- */
 
 tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,

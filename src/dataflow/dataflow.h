@@ -44,6 +44,10 @@ typedef struct tow_failed_run {
     uint32_t node; /* of the client's graph: the one that failed */
     tow_status_t cause;
     tow_device_time_t time; /* until it ended */
+    /* It is in pieces, and steps of it are under way: it is reported again when
+     * they have ended. Members of its gangs elsewhere must give up before, for
+     * our steps may be queued behind other runs that wait for them. */
+    bool is_early;
 } tow_failed_run_t;
 
 /* All steps before this one have ended on this worker. */

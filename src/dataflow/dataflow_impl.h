@@ -97,7 +97,6 @@ typedef struct run {
     bool is_cancelled;   /* the controller disconnected: not reported */
     ranges_t *ranges;    /* owned; NULL: it was granted whole */
 } run_t;
-_Static_assert(sizeof(run_t) == 64, "a run under way is one cache line");
 
 /* The pieces of a run: ranges of its steps, until it ends. */
 struct ranges {
@@ -219,6 +218,8 @@ void dataflow_wake(tow_dataflow_t *dataflow);
 /* Adds it to the report of this turn; the space is reserved. Takes its cause,
  * which is TOW_OK if it succeeded. */
 void dataflow_report(tow_dataflow_t *dataflow, const tow_failed_run_t *ended);
+/* The run has failed, and steps of it are under way. */
+void dataflow_report_early(tow_dataflow_t *dataflow, const run_t *run);
 
 void dataflow_abort_run(tow_dataflow_t *dataflow, run_t *run,
                         tow_status_t cause);

@@ -156,6 +156,7 @@ static bool send_failures(tow_worker_t *worker,
         items[i].failure = &causes[i];
         items[i].busy_ns = failures[i].time.busy_ns;
         items[i].wait_ns = failures[i].time.wait_ns;
+        items[i].early = failures[i].is_early;
         done.failures[i] = &items[i];
     }
     done.n_failures = count;

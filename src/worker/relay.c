@@ -440,6 +440,7 @@ void worker_relay_report(tow_worker_t *worker,
             rest->progress[rest->progress_count++] = finished->progress[i];
     /* Our own failure goes to the controller. */
     for (size_t i = 0; i < finished->failure_count; i++) {
+        if (finished->failures[i].is_early) continue;
         tow_map_remove(&worker->relay.routes, finished->failures[i].run);
         worker_batch_failed(worker, finished->failures[i].run);
     }
