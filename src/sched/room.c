@@ -177,8 +177,10 @@ static verdict_t examine_new(const tow_sched_t *sched, tow_ticket_t *ticket)
 
 verdict_t tow_sched_examine(const tow_sched_t *sched, tow_ticket_t *ticket)
 {
+    /* It has its memory, also where a device has disconnected since. */
     if (TOW_UNLIKELY(ticket->state == TOW_TICKET_PARTLY))
-        return judge_all(sched, ticket);
+        return judge_all(sched, ticket) == WAITS_FOR_ROOM ? WAITS_FOR_ROOM
+                                                          : CAN_BE_GRANTED;
     if (TOW_UNLIKELY(lost_placement(ticket) != NULL)) return CANNOT_RUN;
     const verdict_t verdict = examine_new(sched, ticket);
     return TOW_LIKELY(verdict == CAN_BE_GRANTED) ? judge_all(sched, ticket)
