@@ -79,10 +79,8 @@ static void begin(tow_sched_t *sched, tow_ticket_t *ticket)
 static void leave_partly(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(sched->stats.partly_count > 0);
-    /* Those that it held, anywhere if the number of them was the limit. */
-    sched->has_room |= sched->stats.partly_count == TOW_SCHED_PARTLY_MAX
-                           ? sched->present
-                           : ticket->islands_;
+    /* Those that it held may be on any island. */
+    sched->has_room |= ticket->islands_ | sched->held;
     sched->stats.partly_count--;
 }
 
@@ -270,7 +268,10 @@ static void serve(tow_sched_t *sched, choice_t choice)
     const verdict_t verdict = tow_sched_examine(sched, ticket);
     if (verdict == WAITS_FOR_ROOM || verdict == WAITS_FOR_OTHERS) {
         set_waiting(sched, choice);
-        if (verdict == WAITS_FOR_ROOM) become_head(sched, ticket);
+        if (verdict == WAITS_FOR_ROOM)
+            become_head(sched, ticket);
+        else
+            sched->held |= ticket->islands_;
         return;
     }
     take(sched, choice);

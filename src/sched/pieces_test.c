@@ -295,6 +295,33 @@ static void pieces_go_on_after_a_device_has_disconnected(void **state)
     finish(fixture, &b);
 }
 
+static void a_run_of_another_island_is_held_no_longer_than_needed(void **state)
+{
+    fixture_t *fixture = *state;
+    run_t a = in_pieces(1, fixture->both, 0, 3);
+    run_t b = whole(1, fixture->other, 0, 1);
+    run_t c = whole(1, fixture->other, 0, 1);
+    b.user = c.user = &a.ticket;
+    submit(fixture, &a);
+    submit(fixture, &b);
+    pass(fixture);
+    ASSERT_GRANTED(fixture, &a, &a);
+    end_piece(fixture, &a);
+    ASSERT_GRANTED(fixture, &a, &a, &a, &b);
+    finish(fixture, &a);
+    finish(fixture, &b);
+    /* The same if it is stopped. */
+    a = in_pieces(1, fixture->both, 0, 3);
+    submit(fixture, &a);
+    submit(fixture, &c);
+    pass(fixture);
+    tow_sched_stop(fixture->sched, &a.ticket);
+    pass(fixture);
+    ASSERT_GRANTED(fixture, &a, &a, &a, &b, &a, &a, &c);
+    finish(fixture, &a);
+    finish(fixture, &c);
+}
+
 /* -- Choosing late --------------------------------------------------------- */
 
 static size_t choose_preferred(void *context,
@@ -385,5 +412,6 @@ TOW_TEST_MAIN(CASE(pieces_of_a_run_are_granted_two_at_a_time),
               CASE(pieces_go_on_while_another_waits_for_memory),
               CASE(a_held_run_waits_until_another_is_granted_completely),
               CASE(pieces_go_on_after_a_device_has_disconnected),
+              CASE(a_run_of_another_island_is_held_no_longer_than_needed),
               CASE(the_policy_is_asked_when_a_device_has_room),
               CASE(a_wide_gang_is_overtaken_a_bounded_number_of_times))

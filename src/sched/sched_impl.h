@@ -54,6 +54,7 @@ struct tow_sched {
     island_set_t ready;    /* with a ready ticket that does not wait */
     island_set_t closed;   /* with a ticket that waits for memory */
     island_set_t waited;   /* with one that waits for room, or had one */
+    island_set_t held;     /* with one that waits for others, or had one */
     island_set_t headed;   /* that may have a former head */
     island_set_t has_room; /* where waiting tickets may fit now */
     size_t spanning_count; /* listed tickets of several islands */
