@@ -22,8 +22,9 @@
  *   - A ticket that is granted in part needs no memory. It waits for room in
  *     device queues, hence for pieces under way, and for heads.
  *   - A ticket that waits for memory waits for granted tickets. These go on,
- *     also on islands that are closed for new ones; when they have finished it
- *     is granted or refused.
+ *     also on islands that are closed for new ones, and before all new tickets,
+ *     so that they never wait for one that waits for the closed island; when
+ *     they have finished it is granted or refused.
  *   - Islands with a common ticket are scanned together, so the first ticket of
  *     a scan that cannot be granted is the head of all its islands, and waits
  *     only for pieces under way and for memory. In the next scan the policy may
@@ -332,6 +333,13 @@ static void serve_those_short_of_memory(tow_sched_t *sched, island_set_t set)
     }
 }
 
+static bool must_go_first(const tow_sched_t *sched, const tow_ticket_t *former)
+{
+    return former->overtaken_ >= TOW_SCHED_OVERTAKEN_MAX &&
+           former->place_ == TICKET_LISTED &&
+           (former->islands_ & sched->closed) == 0;
+}
+
 /* Heads that were overtaken too often go before those that the policy
  * prefers. */
 static void serve_overtaken(tow_sched_t *sched, island_set_t set)
@@ -339,9 +347,7 @@ static void serve_overtaken(tow_sched_t *sched, island_set_t set)
     while (set != 0) {
         tow_ticket_t *former =
             sched->islands[tow_sched_island_take(&set)].former_head;
-        if (TOW_UNLIKELY(former != NULL &&
-                         former->overtaken_ >= TOW_SCHED_OVERTAKEN_MAX) &&
-            former->place_ == TICKET_LISTED)
+        if (TOW_UNLIKELY(former != NULL && must_go_first(sched, former)))
             serve_listed(sched, former);
     }
 }
@@ -392,11 +398,11 @@ static choice_t choose_on(const tow_sched_t *sched, uint32_t island)
                : first_partly(sched, island);
 }
 
-/* The oldest of the choices of all islands. */
-static choice_t choose(const tow_sched_t *sched)
+/* The oldest of the choices of these islands. */
+static choice_t choose_among(const tow_sched_t *sched, island_set_t set)
 {
     choice_t oldest = {0};
-    for (island_set_t set = sched->ready; set != 0;) {
+    while (set != 0) {
         const choice_t one = choose_on(sched, tow_sched_island_take(&set));
         if (one.ticket != NULL &&
             (oldest.ticket == NULL ||
@@ -404,6 +410,17 @@ static choice_t choose(const tow_sched_t *sched)
             oldest = one;
     }
     return oldest;
+}
+
+/* On closed islands first: a new ticket that spans to one waits for memory that
+ * tickets granted in part have there, so they must not find its marks. */
+static choice_t choose(const tow_sched_t *sched)
+{
+    if (TOW_UNLIKELY((sched->ready & sched->closed) != 0)) {
+        const choice_t one = choose_among(sched, sched->ready & sched->closed);
+        if (one.ticket != NULL) return one;
+    }
+    return choose_among(sched, sched->ready & ~sched->closed);
 }
 
 void tow_sched_pass(tow_sched_t *sched)

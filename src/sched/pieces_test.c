@@ -322,6 +322,28 @@ static void a_run_of_another_island_is_held_no_longer_than_needed(void **state)
     finish(fixture, &c);
 }
 
+/* `c` spans to an island where `b` waits for memory of `a`. It waits for `b`, and
+ * must not keep `a` from its devices: each of the three would wait for the
+ * next. */
+static void a_run_behind_a_closed_island_does_not_hold_up_pieces(void **state)
+{
+    fixture_t *fixture = *state;
+    run_t a = in_pieces(1, fixture->both, 600, 4);
+    run_t b = whole(2, fixture->both, 600, 1);
+    run_t c = whole(3, fixture->spanning, 0, 1);
+    submit(fixture, &a);
+    pass(fixture);
+    submit(fixture, &b);
+    submit(fixture, &c);
+    end_piece(fixture, &a);
+    end_piece(fixture, &a);
+    ASSERT_GRANTED(fixture, &a, &a, &a, &a);
+    finish(fixture, &a);
+    ASSERT_GRANTED(fixture, &a, &a, &a, &a, &b, &c);
+    finish(fixture, &b);
+    finish(fixture, &c);
+}
+
 /* -- Choosing late --------------------------------------------------------- */
 
 static size_t choose_preferred(void *context,
@@ -413,5 +435,6 @@ TOW_TEST_MAIN(CASE(pieces_of_a_run_are_granted_two_at_a_time),
               CASE(a_held_run_waits_until_another_is_granted_completely),
               CASE(pieces_go_on_after_a_device_has_disconnected),
               CASE(a_run_of_another_island_is_held_no_longer_than_needed),
+              CASE(a_run_behind_a_closed_island_does_not_hold_up_pieces),
               CASE(the_policy_is_asked_when_a_device_has_room),
               CASE(a_wide_gang_is_overtaken_a_bounded_number_of_times))
