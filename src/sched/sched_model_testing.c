@@ -296,7 +296,7 @@ static bool has_placement(const model_ticket_t *entry, size_t placement)
 }
 
 /* The head has marked its only placement: the scheduler looks no further, and
- * does not learn that the ticket is held, too. */
+ * does not learn that the ticket is held, or can never run. */
 static bool is_behind_head(const sched_model_t *model,
                            const model_ticket_t *entry)
 {
@@ -355,9 +355,11 @@ static void serve(sched_model_t *model, size_t ticket)
     const bool is_new = entry->state == TOW_TICKET_QUEUED;
     const bool is_closed = (closed_islands(model) & entry->islands) != 0;
     model->counts.closed_waiters += is_new && is_closed;
-    if (is_new && is_lost(model, entry))
+    if (is_behind_head(model, entry))
+        wait_for_room(model, ticket);
+    else if (is_new && is_lost(model, entry))
         refuse(model, ticket);
-    else if ((is_new && is_closed) || is_behind_head(model, entry))
+    else if (is_new && is_closed)
         wait_for_room(model, ticket);
     else if (is_held(model, entry))
         wait_for_others(model, ticket);
