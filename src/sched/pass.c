@@ -28,12 +28,11 @@
  *   - Islands with a common ticket are scanned together, so the first ticket of
  *     a scan that cannot be granted is the head of all its islands, and waits
  *     only for pieces under way and for memory. In the next scan the policy may
- *     prefer others, TOW_SCHED_OVERTAKEN_MAX times; then it goes first.
+ *     prefer others, overtaken_max times; then it goes first.
  *   - A ticket that waits for another to be granted completely (is_held) waits
  *     for an earlier one of its client, so the first of these waits for none. */
 #include "base/assert.h"
 #include "sched/sched_impl.h"
-#include "sched/tuning.h"
 
 /* A ticket in a ready list. */
 typedef struct choice {
@@ -335,7 +334,7 @@ static void serve_those_short_of_memory(tow_sched_t *sched, island_set_t set)
 
 static bool must_go_first(const tow_sched_t *sched, const tow_ticket_t *former)
 {
-    return former->overtaken_ >= TOW_SCHED_OVERTAKEN_MAX &&
+    return former->overtaken_ >= sched->options.overtaken_max &&
            former->place_ == TICKET_LISTED &&
            (former->islands_ & sched->closed) == 0;
 }
