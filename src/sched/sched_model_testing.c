@@ -3,7 +3,6 @@
 #include "sched/sched_model_testing_impl.h"
 
 #include "base/testing.h"
-#include "sched/tuning.h"
 
 void sched_model_init(sched_model_t *model)
 {
@@ -433,7 +432,7 @@ static void serve_overtaken(sched_model_t *model, model_islands_t set)
         const size_t former = model->islands[i].former_head;
         if ((set & bit(i)) == 0 || former == MODEL_NONE) continue;
         const model_ticket_t *entry = &model->tickets[former];
-        if (entry->overtaken < TOW_SCHED_OVERTAKEN_MAX ||
+        if (entry->overtaken < model->overtaken_max ||
             (entry->islands & closed_islands(model)) != 0)
             continue;
         model->counts.overtaken_served++;

@@ -86,7 +86,7 @@ typedef struct model_counts {
 typedef struct sched_model {
     /* Constant; set by the test. */
     uint32_t island_count;
-    uint32_t gang_count_min, gang_count_max;
+    uint32_t gang_count_min, gang_count_max, overtaken_max;
     bool is_round_robin;
     bool is_on[MODEL_PLACEMENTS][MODEL_DEVICES]; /* the placement's devices */
 
