@@ -42,7 +42,7 @@ static share_t share_of(const tow_sched_t *sched, const tow_ticket_t *ticket,
 {
     return (share_t){
         cost_ns(sched, &ticket->next, steps_of(ticket, &ticket->next, part)),
-        ticket->state == TOW_TICKET_PARTLY ? 0 : ticket->parts[part].bytes};
+        ticket->parts[part].bytes};
 }
 
 /* -- Verdicts -------------------------------------------------------------- */
