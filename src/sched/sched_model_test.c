@@ -18,6 +18,12 @@
 #define OPERATION_COUNT 2000
 #define QUEUE_MAX       (MODEL_TICKETS * TOW_SCHED_PIECES_MAX)
 
+typedef enum policies {
+    FIFO,
+    ROUND_ROBIN,
+    CHANGING, /* between these two */
+} policies_t;
+
 typedef struct entry {
     tow_ticket_t ticket;
     tow_ticket_part_t parts[MODEL_PARTS_MAX];
@@ -47,6 +53,8 @@ typedef struct fixture {
     tow_object_t *ballast[MODEL_PLACEMENTS];
     entry_t entries[MODEL_TICKETS];
     device_queue_t queues[MODEL_DEVICES];
+    policies_t policies;
+    tow_sched_policy_t round_robin;
     size_t slow_device; /* pieces seldom end there; MODEL_NONE: none is */
     size_t client_last; /* served last */
     model_event_t events[MODEL_EVENTS_MAX];
@@ -143,6 +151,8 @@ static void note_granted(void *context, tow_ticket_t *ticket)
         enqueue(fixture, d, (queued_piece_t){index, piece, ticket->number});
     }
     if (!ticket->next.is_last) set_next_piece(fixture, entry);
+    if (piece + 1 == fixture->model.tickets[index].stopped_at)
+        tow_sched_stop(fixture->sched, ticket);
 }
 
 static void note_refused(void *context, tow_ticket_t *ticket,
@@ -245,6 +255,8 @@ static void fill_ticket(fixture_t *fixture, size_t index)
     ticket->is_of_unknown_duration = below(fixture, 10) == 0;
     if (below(fixture, 3) == 0)
         ticket->holder = random_holder(fixture, ticket->client);
+    if (below(fixture, 20) == 0)
+        ticket->stopped_at = 1 + below(fixture, ticket->piece_count);
     if (below(fixture, 4) == 0)
         ticket->blockers = (uint32_t)(1 + below(fixture, 2));
 }
@@ -487,6 +499,15 @@ static void disconnect_device(fixture_t *fixture)
     sched_model_disconnect(&fixture->model, device);
 }
 
+static void change_policy(fixture_t *fixture)
+{
+    const bool is_round_robin = !fixture->model.is_round_robin;
+    if (fixture->policies != CHANGING) return;
+    tow_sched_set_policy(fixture->sched,
+                         is_round_robin ? &fixture->round_robin : NULL);
+    sched_model_set_policy(&fixture->model, is_round_robin);
+}
+
 static void run_pass(fixture_t *fixture)
 {
     fixture->event_count = 0;
@@ -613,11 +634,11 @@ static void make_devices(fixture_t *fixture)
         make_placement(fixture, p);
 }
 
-static void make_sched(fixture_t *fixture, const tow_sched_policy_t *policy)
+static void make_sched(fixture_t *fixture)
 {
     const sched_model_t *model = &fixture->model;
     const tow_sched_options_t options = {
-        .policy = policy,
+        .policy = model->is_round_robin ? &fixture->round_robin : NULL,
         .run_ahead_ns = MODEL_RUN_AHEAD_NS,
         .gang_count_min = model->gang_count_min,
         .gang_count_max = model->gang_count_max,
@@ -636,14 +657,18 @@ static void make_sched(fixture_t *fixture, const tow_sched_policy_t *policy)
         assert_null(tow_sched_add_island(fixture->sched, i));
 }
 
-static void set_up(fixture_t *fixture, uint64_t seed,
-                   const tow_sched_policy_t *policy)
+static void set_up(fixture_t *fixture, uint64_t seed, policies_t policies)
 {
     memset(fixture, 0, sizeof(*fixture));
+    fixture->policies = policies;
+    fixture->round_robin = (tow_sched_policy_t){.name = "round robin",
+                                                .choose = choose_next,
+                                                .served = remember_served,
+                                                .context = fixture};
     tow_random_init(&fixture->random, seed);
     sched_model_t *model = &fixture->model;
     sched_model_init(model);
-    model->is_round_robin = policy != NULL;
+    model->is_round_robin = policies == ROUND_ROBIN;
     model->island_count = (uint32_t)(1 + below(fixture, MODEL_ISLANDS));
     model->gang_count_min = (uint32_t)(1 + below(fixture, 2));
     model->gang_count_max = below(fixture, 2) == 0 ? 4 : 256;
@@ -653,7 +678,7 @@ static void set_up(fixture_t *fixture, uint64_t seed,
     for (size_t t = 0; t < MODEL_TICKETS; t++)
         model->tickets[t].holder = MODEL_NONE;
     make_devices(fixture);
-    make_sched(fixture, policy);
+    make_sched(fixture);
 }
 
 static void act(fixture_t *fixture)
@@ -675,8 +700,10 @@ static void act(fixture_t *fixture)
         withdraw(fixture);
     else if (choice < 2480)
         change_ballast(fixture);
-    else if (choice < 2999)
+    else if (choice < 2985)
         run_pass(fixture);
+    else if (choice < 2999)
+        change_policy(fixture);
     else
         disconnect_device(fixture);
 }
@@ -727,10 +754,9 @@ static void tear_down(fixture_t *fixture)
     tow_object_table_destroy(fixture->object_table);
 }
 
-static void run_seed(fixture_t *fixture, uint64_t seed,
-                     const tow_sched_policy_t *policy)
+static void run_seed(fixture_t *fixture, uint64_t seed, policies_t policies)
 {
-    set_up(fixture, seed, policy);
+    set_up(fixture, seed, policies);
     for (size_t i = 0; i < OPERATION_COUNT; i++) {
         act(fixture);
         compare(fixture);
@@ -770,17 +796,13 @@ static void check_counts(const model_counts_t *sum)
     assert_true(sum->overtaken_served > 100);
 }
 
-static void run_seeds(bool is_round_robin)
+static void run_seeds(policies_t policies)
 {
     static fixture_t fixture;
-    const tow_sched_policy_t round_robin = {.name = "round robin",
-                                            .choose = choose_next,
-                                            .served = remember_served,
-                                            .context = &fixture};
     model_counts_t sum = {0};
     for (uint64_t seed = 1; seed <= SEED_COUNT; seed++) {
         fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
-        run_seed(&fixture, seed, is_round_robin ? &round_robin : NULL);
+        run_seed(&fixture, seed, policies);
         add_counts(&sum, &fixture.model.counts);
     }
     check_counts(&sum);
@@ -790,15 +812,23 @@ static void sched_agrees_with_a_plain_model_first_come_first_served(
     void **state)
 {
     (void)state;
-    run_seeds(false);
+    run_seeds(FIFO);
 }
 
 static void sched_agrees_with_a_plain_model_round_robin(void **state)
 {
     (void)state;
-    run_seeds(true);
+    run_seeds(ROUND_ROBIN);
+}
+
+static void sched_agrees_with_a_plain_model_while_the_policy_changes(
+    void **state)
+{
+    (void)state;
+    run_seeds(CHANGING);
 }
 
 TOW_TEST_MAIN(
     cmocka_unit_test(sched_agrees_with_a_plain_model_first_come_first_served),
-    cmocka_unit_test(sched_agrees_with_a_plain_model_round_robin))
+    cmocka_unit_test(sched_agrees_with_a_plain_model_round_robin),
+    cmocka_unit_test(sched_agrees_with_a_plain_model_while_the_policy_changes))

@@ -213,8 +213,10 @@ static void grant(sched_model_t *model, size_t ticket)
     if (is_last && entry->state == TOW_TICKET_PARTLY)
         leave_partly(model, entry);
     entry->state = is_last ? TOW_TICKET_GRANTED : TOW_TICKET_PARTLY;
-    model->client_last = entry->client;
+    if (model->is_round_robin) model->client_last = entry->client;
     add_event(model, (model_event_t){ticket, piece, false});
+    if (entry->granted_count == entry->stopped_at)
+        sched_model_stop(model, ticket);
     if (is_ready(model, ticket)) become_ready_again(model, entry);
 }
 
@@ -601,9 +603,20 @@ void sched_model_notify(sched_model_t *model, size_t placement)
     model->freed |= islands_of_placement(model, placement);
 }
 
+static void notify_all(sched_model_t *model)
+{
+    for (uint32_t i = 0; i < model->island_count; i++)
+        model->freed |= bit(i);
+}
+
+void sched_model_set_policy(sched_model_t *model, bool is_round_robin)
+{
+    model->is_round_robin = is_round_robin;
+    notify_all(model);
+}
+
 void sched_model_disconnect(sched_model_t *model, size_t device)
 {
     model->devices[device].is_disconnected = true;
-    for (uint32_t i = 0; i < model->island_count; i++)
-        model->freed |= bit(i);
+    notify_all(model);
 }

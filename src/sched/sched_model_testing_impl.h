@@ -44,6 +44,8 @@ typedef struct model_ticket {
     uint32_t steps[MODEL_PIECES_MAX][MODEL_PARTS_MAX];
     bool is_of_unknown_duration; /* otherwise a step takes 1 ns */
     size_t holder; /* it waits while this one is granted in part */
+    /* The owner stops it inside the grant of this many pieces; 0: never. */
+    size_t stopped_at;
     uint32_t blockers;
     /* Set by the model. */
     tow_ticket_state_t state;
@@ -87,16 +89,16 @@ typedef struct sched_model {
     /* Constant; set by the test. */
     uint32_t island_count;
     uint32_t gang_count_min, gang_count_max, overtaken_max;
-    bool is_round_robin;
     bool is_on[MODEL_PLACEMENTS][MODEL_DEVICES]; /* the placement's devices */
 
+    bool is_round_robin; /* otherwise FIFO */
     model_ticket_t tickets[MODEL_TICKETS];
     model_device_t devices[MODEL_DEVICES];
     model_island_t islands[MODEL_ISLANDS];
     model_islands_t freed;  /* where something was, since the last scan */
     model_islands_t waited; /* where a ticket has waited since the last scan */
     uint64_t arrival_last;
-    size_t client_last;                     /* served last */
+    size_t client_last;                     /* served last by round robin */
     model_event_t events[MODEL_EVENTS_MAX]; /* of the last pass */
     size_t event_count;
     model_counts_t counts;
@@ -113,6 +115,7 @@ void sched_model_piece_ended(sched_model_t *model, size_t ticket);
 void sched_model_stop(sched_model_t *model, size_t ticket);
 void sched_model_finish(sched_model_t *model, size_t ticket);
 void sched_model_notify(sched_model_t *model, size_t placement);
+void sched_model_set_policy(sched_model_t *model, bool is_round_robin);
 void sched_model_disconnect(sched_model_t *model, size_t device);
 void sched_model_pass(sched_model_t *model);
 
