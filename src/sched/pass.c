@@ -390,36 +390,40 @@ static choice_t first_partly(const tow_sched_t *sched, uint32_t island)
     return (choice_t){0};
 }
 
-static choice_t choose_on(const tow_sched_t *sched, uint32_t island)
+static choice_t older(choice_t one, choice_t other)
 {
-    return TOW_LIKELY((sched->closed & tow_sched_island_bit(island)) == 0)
-               ? ask_policy(sched, island)
-               : first_partly(sched, island);
+    if (one.ticket == NULL) return other;
+    return other.ticket != NULL && other.ticket->arrival_ < one.ticket->arrival_
+               ? other
+               : one;
 }
 
-/* The oldest of the choices of these islands. */
-static choice_t choose_among(const tow_sched_t *sched, island_set_t set)
+static choice_t choose_where_closed(const tow_sched_t *sched)
 {
     choice_t oldest = {0};
-    while (set != 0) {
-        const choice_t one = choose_on(sched, tow_sched_island_take(&set));
-        if (one.ticket != NULL &&
-            (oldest.ticket == NULL ||
-             one.ticket->arrival_ < oldest.ticket->arrival_))
-            oldest = one;
-    }
+    for (island_set_t set = sched->ready & sched->closed; set != 0;)
+        oldest =
+            older(oldest, first_partly(sched, tow_sched_island_take(&set)));
     return oldest;
 }
 
-/* On closed islands first: a new ticket that spans to one waits for memory that
- * tickets granted in part have there, so they must not find its marks. */
+static choice_t choose_where_open(const tow_sched_t *sched)
+{
+    choice_t oldest = {0};
+    for (island_set_t set = sched->ready & ~sched->closed; set != 0;)
+        oldest = older(oldest, ask_policy(sched, tow_sched_island_take(&set)));
+    return oldest;
+}
+
+/* The oldest of the choices of all islands; on closed islands first: a new
+ * ticket that spans to one waits for memory that tickets granted in part have
+ * there, so they must not find its marks. */
 static choice_t choose(const tow_sched_t *sched)
 {
-    if (TOW_UNLIKELY((sched->ready & sched->closed) != 0)) {
-        const choice_t one = choose_among(sched, sched->ready & sched->closed);
-        if (one.ticket != NULL) return one;
-    }
-    return choose_among(sched, sched->ready & ~sched->closed);
+    choice_t choice = {0};
+    if (TOW_UNLIKELY(sched->closed != 0)) choice = choose_where_closed(sched);
+    return TOW_LIKELY(choice.ticket == NULL) ? choose_where_open(sched)
+                                             : choice;
 }
 
 void tow_sched_pass(tow_sched_t *sched)
