@@ -31,7 +31,7 @@
  * islands of its parts. On these, no new ticket overtakes one that waits for
  * memory. It fails with RESOURCE_EXHAUSTED when all granted tickets there have
  * finished and it still does not fit. A ticket without steps (an upload) waits
- * only for memory.
+ * only for memory, and for the head of an island that needs the same device.
  *
  * A ticket that spans islands is chosen once, for all of them, and granted on
  * all of them at once: `number` is one sequence for the whole cluster, and
@@ -164,8 +164,9 @@ typedef struct tow_sched_options {
      * set before. */
     void (*prepare)(void *context, tow_ticket_t *ticket);
     /* While tickets are granted in part, called before a look at a new one.
-     * True: it must wait until another ticket is granted completely, because it
-     * uses its results, or destroys what it uses. NULL: never. */
+     * True: it must wait until another ticket, of any island, is granted
+     * completely, because it uses its results, or destroys what it uses. NULL:
+     * never. */
     bool (*is_held)(void *context, const tow_ticket_t *ticket);
     /* It can never run: it is too large, or one of its placements has
      * disconnected. The ticket has left the scheduler before this call. */
