@@ -117,8 +117,10 @@ static tow_status_t run_pump(const hosts_case_t *c, char *mode,
                            TOW_BENCH_KEYS_FOLDER "/key.pem",
                            CIPHER,
                            NULL};
-    char *const measure[] = {pump,  mode,   address, TOW_BENCH_SERVER_LINE,
-                             count, CIPHER, NULL};
+    char *connections =
+        c->lane == TOW_BENCH_LANE_STREAMS ? TOW_BENCH_STREAM_COUNT : "1";
+    char *const measure[] = {pump,  mode,   address,     TOW_BENCH_SERVER_LINE,
+                             count, CIPHER, connections, NULL};
     const tow_bench_pair_t pair = {.name = "tls_pump",
                                    .server_place = on_host(c, 1),
                                    .server_argv = serve,
@@ -303,6 +305,13 @@ static const case_kind_t bulk = {.unit = "GB/s",
                                  .quick_rounds = QUICK_ROUNDS,
                                  .open = open_client,
                                  .run = our_gigabytes};
+static const case_kind_t striped_bulk = {.unit = "GB/s",
+                                         .better = TOW_BENCH_HIGHER_IS_BETTER,
+                                         .count = 10,
+                                         .quick_count = 3,
+                                         .rounds = 9,
+                                         .open = open_client,
+                                         .run = our_gigabytes};
 static const case_kind_t roundtrip = {.unit = "us",
                                       .better = TOW_BENCH_LOWER_IS_BETTER,
                                       .count = 20000,
@@ -338,6 +347,8 @@ typedef struct case_row {
 } case_row_t;
 
 static const char pump_name[] = "OpenSSL alone, " CIPHER;
+static const char pumps_name[] =
+    "OpenSSL alone, " TOW_BENCH_STREAM_COUNT " connections, " CIPHER;
 static const char perftest_name[] = "ucx_perftest ucp_am_bw -e, same device";
 
 /* A round trip takes at most 1.3 times as long as the peer's. */
@@ -346,12 +357,18 @@ static const case_row_t rows[] = {
      pump_gigabytes, 0.8},
     {"move_64MiB_tls", &bulk, "move", TOW_BENCH_LANE_TLS, pump_name,
      pump_gigabytes, 0.8},
+    {"put_64MiB_tls_2_streams", &striped_bulk, "put", TOW_BENCH_LANE_STREAMS,
+     pumps_name, pump_gigabytes, 0},
+    {"move_64MiB_tls_2_streams", &striped_bulk, "move", TOW_BENCH_LANE_STREAMS,
+     pumps_name, pump_gigabytes, 0},
     {"put_64MiB_trusted", &bulk, "put", TOW_BENCH_LANE_TRUSTED, perftest_name,
      perftest_gigabytes, 0.9},
     {"move_64MiB_trusted", &bulk, "move", TOW_BENCH_LANE_TRUSTED, perftest_name,
      perftest_gigabytes, 0.9},
     {"lane_64MiB_tls", &lane_bulk, "lane_bulk", TOW_BENCH_LANE_TLS, pump_name,
      pump_gigabytes, 0},
+    {"lane_64MiB_tls_2_streams", &lane_bulk, "lane_bulk",
+     TOW_BENCH_LANE_STREAMS, pumps_name, pump_gigabytes, 0},
     {"round_trip_8B_tls", &roundtrip, "lane_roundtrip", TOW_BENCH_LANE_TLS,
      pump_name, pump_roundtrip, 1 / 1.3},
     {"train_step_2x4", &training, NULL, TOW_BENCH_LANE_TLS,
@@ -451,11 +468,17 @@ static const tow_benchmark_child_t children[] = {
     {0},
 };
 
-static const char *const case_names[] = {
-    "put_64MiB_tls",     "move_64MiB_tls",
-    "put_64MiB_trusted", "move_64MiB_trusted",
-    "lane_64MiB_tls",    "round_trip_8B_tls",
-    "train_step_2x4",    NULL};
+static const char *const case_names[] = {"put_64MiB_tls",
+                                         "move_64MiB_tls",
+                                         "put_64MiB_tls_2_streams",
+                                         "move_64MiB_tls_2_streams",
+                                         "put_64MiB_trusted",
+                                         "move_64MiB_trusted",
+                                         "lane_64MiB_tls",
+                                         "lane_64MiB_tls_2_streams",
+                                         "round_trip_8B_tls",
+                                         "train_step_2x4",
+                                         NULL};
 
 const tow_benchmark_t tow_bench_hosts = {
     .name = "hosts",

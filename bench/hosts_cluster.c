@@ -13,7 +13,8 @@
 /* All that depends on the lane: the environment of all processes, clients
  * included. */
 static char *const environments[][2] = {
-    [TOW_BENCH_LANE_TLS] = {NULL},
+    [TOW_BENCH_LANE_TLS] = {"TOW_DATA_STREAMS=0"},
+    [TOW_BENCH_LANE_STREAMS] = {"TOW_DATA_STREAMS=" TOW_BENCH_STREAM_COUNT},
     [TOW_BENCH_LANE_TRUSTED] = {"TOW_DATA_TRUSTED=" TOW_BENCH_HOST_DEVICE},
 };
 

@@ -8,9 +8,12 @@
 /* The token and the certificate, for the address of the first host. */
 #define TOW_BENCH_KEYS_FOLDER "/mnt/keys" /* in TOW_BENCH_HOST_FOLDER */
 
+#define TOW_BENCH_STREAM_COUNT "2"
+
 /* What carries data between hosts. */
 typedef enum tow_bench_lane {
-    TOW_BENCH_LANE_TLS,     /* the default */
+    TOW_BENCH_LANE_TLS,     /* one connection, whatever the machine has */
+    TOW_BENCH_LANE_STREAMS, /* with TOW_BENCH_STREAM_COUNT more */
     TOW_BENCH_LANE_TRUSTED, /* UCX on the cable */
 } tow_bench_lane_t;
 

@@ -3,7 +3,7 @@
  * two readings of the kernel's clock at least a window apart, so no start-up
  * waits for a calibration. Until then, and after every window, the kernel's
  * clock is read. */
-#include "base/clock_impl.h"
+#include "base/clock.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "base/clock_impl.h"
+#include "base/clock.h"
 #include "base/tuning.h"
 
 static int64_t kernel_now_ns(void)

@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/clock_impl.h"
+#include "base/clock.h"
 #include "base/escape_impl.h"
 
 struct tow_trace_ring {

@@ -23,6 +23,7 @@ typedef struct tow_controller_options {
     const char *address;      /* to listen at */
     tow_compiler_t *compiler; /* borrowed; outlives the controller */
     uint64_t run_ahead_ns;    /* see sched/sched.h; 0: the default */
+    uint32_t piece_steps;     /* see sched/cut.h; 0: the default */
     uint64_t code_bytes_max;  /* of compiled functions; 0: the default */
     /* A run on more workers than `relay_above` is granted through relays, one
      * for each group of `relay_fanout` workers. 0: the default of tuning.h; if
@@ -30,6 +31,7 @@ typedef struct tow_controller_options {
      * relays. */
     uint32_t relay_above;
     uint32_t relay_fanout;
+    uint32_t late_shift; /* tow_graph_scope_t; for simulations */
     /* The names worker-0, worker-1, ... and the process numbers below this are
      * those of workers that join without enrolling. */
     uint32_t own_worker_count;

@@ -28,7 +28,8 @@ static tow_cut_t cut_of(const tow_ctl_program_t *program)
     return (tow_cut_t){.parts = program->step_parts,
                        .step_count = program->step_count,
                        .part_count = program->mapping_count,
-                       .step_ns = step_ns(program)};
+                       .step_ns = step_ns(program),
+                       .piece_steps = program->controller->options.piece_steps};
 }
 
 /* The next piece begins where the last one ended. */

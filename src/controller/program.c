@@ -252,9 +252,11 @@ static tow_place_t scope_place(void *context, tow_slice_id_t slice,
 
 static tow_graph_scope_t scope_of(taking_t *taking)
 {
-    return (tow_graph_scope_t){.slice_devices = scope_slice_devices,
-                               .function = scope_function,
-                               .context = taking};
+    return (tow_graph_scope_t){
+        .slice_devices = scope_slice_devices,
+        .function = scope_function,
+        .context = taking,
+        .late_shift = taking->client->controller->options.late_shift};
 }
 
 /* -- Loading a program ----------------------------------------------------- */

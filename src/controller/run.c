@@ -144,6 +144,8 @@ static void settle_result(tow_ctl_run_t *run, size_t index)
     tow_object_t *object = run->results[index];
     if (object->context == &run->gets)
         tow_ctl_object_fail_gets(object, &run->gets, run->error);
+    /* Workers have failed objects for a run that failed between its pieces. */
+    if (run->is_granted) object->context = &tow_ctl_object_is_placed;
     if (object->state == TOW_OBJECT_FAILED) return;
     if (run->error != TOW_OK)
         tow_object_fail(object, run->error);
@@ -614,13 +616,25 @@ void tow_ctl_run_refuse(tow_ctl_run_t *run, tow_status_t take_status)
 
 /* -- Failure --------------------------------------------------------------- */
 
+/* No more of it is granted. What would use its results fails at once: the
+ * workers will never have them. */
+static void stop_pieces(tow_ctl_run_t *run, tow_status_t cause)
+{
+    tow_sched_stop(run->controller->sched, &run->unit.ticket);
+    if (!run->is_partly) return;
+    tow_ctl_pieces_mark(run, false);
+    for (size_t i = 0; i < run->program->result_count; i++) {
+        tow_ctl_object_fail_gets(run->results[i], &run->gets, cause);
+        tow_object_fail(run->results[i], cause);
+    }
+}
+
 /* Aborts it on the workers that have not reported. */
 static void abort_run(tow_ctl_run_t *run, tow_status_t cause)
 {
     if (run->is_aborted || !run->is_granted) return;
     run->is_aborted = true;
-    tow_ctl_pieces_mark(run, false);
-    tow_sched_stop(run->controller->sched, &run->unit.ticket);
+    stop_pieces(run, cause);
     tow_msg_abort_t message = TOW_MSG_ABORT_INIT;
     tow_msg_failure_t failure = tow_failure_of(cause);
     message.run = run->key;

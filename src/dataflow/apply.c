@@ -3,7 +3,9 @@
  *
  * Usually all of it in the call that brings the grant, ahead of the data. A
  * sequential step stops until its inputs have been produced, and so does a step
- * whose input has no buffer yet, because its size is unknown. Applying
+ * whose input has no buffer yet, because its size is unknown. A large transfer
+ * stops until memory for it is free, and a computation until large values before
+ * it have been sent. Applying
  * continues in a post; until it is complete no other grant starts here: so
  * gangs start on every device in the order of grants, whichever of them waits.
  * A step waits only for steps before it in that order, here or on other workers
@@ -74,7 +76,7 @@ static tow_status_t ask_for(tow_dataflow_t *dataflow, tow_buffer_t *buffer)
 
 static tow_status_t ask_for_inputs(tow_dataflow_t *dataflow, const step_t *step)
 {
-    const scratch_t *scratch = dataflow->applying.run->scratch;
+    const scratch_t *scratch = dataflow->applying.scratch;
     const tow_lowered_step_t *lowered = step->lowered;
     for (size_t i = 0; i < lowered->input_count; i++) {
         const slot_t *slot = &scratch->slots[lowered->inputs[i]];
@@ -101,7 +103,7 @@ static tow_status_t lost_input(const scratch_t *scratch, const step_t *step)
 
 static bool has_pending_input(const scratch_t *scratch, const step_t *step)
 {
-    if (TOW_LIKELY(scratch->pending_count == 0)) return false;
+    if (scratch->pending_count == 0) return false;
     for (size_t i = 0; i < step->lowered->input_count; i++)
         if (scratch->slots[step->lowered->inputs[i]].is_pending) return true;
     return false;
@@ -113,12 +115,89 @@ typedef enum verdict {
     CANNOT,
 } verdict_t;
 
-static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
-                         tow_status_t *out_error)
+/* -- Memory in the order of use -------------------------------------------- */
+
+static bool has_ended(const run_t *run, uint32_t index)
+{
+    const tow_list_t *head = &run->steps;
+    for (const tow_list_t *at = head->next; at != head; at = at->next) {
+        const step_run_t *step = TOW_CONTAINER_OF(at, step_run_t, in_owner);
+        if (step->index >= index) return step->index > index;
+    }
+    return true;
+}
+
+static bool has_sent_all(const run_t *run, uint32_t index)
+{
+    const tow_list_t *head = &run->steps;
+    for (const tow_list_t *at = head->next; at != head; at = at->next) {
+        const step_run_t *step = TOW_CONTAINER_OF(at, step_run_t, in_owner);
+        if (step->kind == STEP_TRANSFER &&
+            step->step->lowered->sent_before == index + 1)
+            return false;
+    }
+    return true;
+}
+
+void dataflow_return_late(tow_dataflow_t *dataflow, uint64_t bytes)
+{
+    TOW_ASSERT(dataflow->late_bytes >= bytes);
+    dataflow->late_bytes -= bytes;
+}
+
+void dataflow_return_unused(tow_dataflow_t *dataflow, const program_t *program,
+                            size_t next)
+{
+    for (size_t i = 0; i < next; i++) {
+        const step_t *step = &program->steps[i];
+        if (step->lowered->is_late && step->late_bytes > 0 &&
+            step->freer >= next)
+            dataflow_return_late(dataflow, step->late_bytes);
+    }
+}
+
+/* Devices free the inputs of a computation shortly after its end. */
+static bool is_memory_freed(const tow_dataflow_t *dataflow)
+{
+    return tow_transfer_engine_stats(dataflow->options.engine).late_bytes <=
+           dataflow->late_bytes;
+}
+
+/* Is the memory of the step's outputs available along the common order? A large
+ * transfer waits for a computation, and a computation for large transfers; both
+ * come before it in that order (ir/late.c). */
+static bool has_memory(const tow_dataflow_t *dataflow, const run_t *run,
+                       const step_t *step)
+{
+    const tow_lowered_step_t *lowered = step->lowered;
+    if (TOW_UNLIKELY(step->late_bytes > 0 && lowered->is_late) &&
+        !is_memory_freed(dataflow))
+        return false;
+    if (TOW_UNLIKELY(lowered->memory_after != 0))
+        return has_ended(run, lowered->memory_after - 1);
+    return TOW_LIKELY(!step->waits_for_sends) ||
+           has_sent_all(run, lowered->index);
+}
+
+/* Memory of a late transfer, of any run, has been freed. */
+static void memory_freed(void *context)
+{
+    tow_dataflow_t *dataflow = context;
+    if (dataflow->applying.awaits_end) dataflow_apply_soon(dataflow);
+}
+
+static verdict_t look_closer(tow_dataflow_t *dataflow, const step_t *step,
+                             tow_status_t *out_error)
 {
     applying_t *applying = &dataflow->applying;
-    if (has_pending_input(applying->run->scratch, step)) return MUST_WAIT;
-    if (TOW_LIKELY(!step->lowered->is_sequential)) return MAY_BEGIN;
+    const bool awaited_end = applying->awaits_end;
+    if (has_pending_input(applying->scratch, step)) return MUST_WAIT;
+    applying->awaits_end = !has_memory(dataflow, applying->run, step);
+    if (applying->awaits_end) {
+        dataflow->stats.memory_wait_count += !awaited_end;
+        return MUST_WAIT;
+    }
+    if (!step->lowered->is_sequential) return MAY_BEGIN;
     if (!applying->has_asked) {
         applying->has_asked = true;
         *out_error = ask_for_inputs(dataflow, step);
@@ -127,10 +206,19 @@ static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
     return applying->await_count > 0 ? MUST_WAIT : MAY_BEGIN;
 }
 
+static verdict_t look_at(tow_dataflow_t *dataflow, const step_t *step,
+                         tow_status_t *out_error)
+{
+    const scratch_t *scratch = dataflow->applying.scratch;
+    if (TOW_LIKELY(!step->may_wait && scratch->pending_count == 0))
+        return MAY_BEGIN;
+    return look_closer(dataflow, step, out_error);
+}
+
 void dataflow_outputs_ready(tow_dataflow_t *dataflow, const run_t *run,
                             const step_t *step)
 {
-    scratch_t *scratch = run->scratch;
+    scratch_t *scratch = dataflow_scratch_of(dataflow, run);
     if (scratch == NULL) return; /* All outputs had buffers from the start. */
     for (uint32_t i = 0; i < step->lowered->output_count; i++) {
         slot_t *slot = &scratch->slots[step->lowered->first_output + i];
@@ -152,11 +240,12 @@ static void end(tow_dataflow_t *dataflow)
     if (TOW_LIKELY(!run->is_cancelled))
         dataflow_granted(dataflow, applying->last_gang);
     if (TOW_LIKELY(applying->is_last || run->error != TOW_OK))
-        dataflow_end_values(dataflow, run);
+        dataflow_end_values(dataflow, run, applying->next);
     if (TOW_UNLIKELY(run->ranges != NULL))
         dataflow_range_applied(dataflow, run);
     applying->program = NULL;
     applying->run = NULL;
+    applying->scratch = NULL;
     applying->await_count = 0;
     dataflow_program_unhold(program);
     run->hold_count--;
@@ -183,7 +272,7 @@ static bool take_step(tow_dataflow_t *dataflow)
     applying_t *applying = &dataflow->applying;
     const step_t *step = &applying->program->steps[applying->next];
     tow_status_t status = TOW_UNLIKELY(applying->is_blocked)
-                              ? lost_input(applying->run->scratch, step)
+                              ? lost_input(applying->scratch, step)
                               : TOW_OK;
     if (TOW_UNLIKELY(status != TOW_OK)) { /* With the producer's error. */
         dataflow_fail_run(dataflow, applying->run, step->lowered->node, status);
@@ -196,7 +285,7 @@ static bool take_step(tow_dataflow_t *dataflow)
             dataflow_start_step(dataflow, applying->run, step,
                                 applying->first_gang + step->lowered->index);
     applying->has_asked = false;
-    applying->next++;
+    applying->next += status == TOW_OK;
     if (TOW_UNLIKELY(status != TOW_OK))
         dataflow_fail_run(dataflow, applying->run, step->lowered->node,
                           dataflow_describe(dataflow, applying->run,
@@ -212,7 +301,7 @@ static void go_on(tow_dataflow_t *dataflow)
     while (applying->run->error == TOW_OK && applying->next < applying->stop)
         if (!take_step(dataflow)) return;
     if (applying->run->error == TOW_OK && applying->is_last &&
-        TOW_UNLIKELY(applying->run->scratch->pending_count > 0))
+        TOW_UNLIKELY(applying->scratch->pending_count > 0))
         return;
     conclude(dataflow);
 }
@@ -233,6 +322,9 @@ void dataflow_apply_init(tow_dataflow_t *dataflow)
 {
     dataflow->applying = (applying_t){.resume = {.run = resume}};
     tow_pool_init(&dataflow->await_pool, sizeof(await_t), 0);
+    if (dataflow->options.engine != NULL)
+        tow_transfer_engine_watch(dataflow->options.engine, memory_freed,
+                                  dataflow);
 }
 
 static void begin_whole(applying_t *applying)
@@ -245,7 +337,7 @@ static void begin_whole(applying_t *applying)
             ? applying->first_gang + lowered->step_count_all - 1
             : 0;
     applying->is_last = true;
-    applying->run->scratch->pending_count = 0;
+    applying->scratch->pending_count = 0;
 }
 
 static void begin_range(applying_t *applying)
@@ -259,14 +351,16 @@ static void begin_range(applying_t *applying)
 }
 
 void dataflow_apply_begin(tow_dataflow_t *dataflow, run_t *run,
-                          uint64_t first_gang)
+                          scratch_t *scratch, uint64_t first_gang)
 {
     applying_t *applying = &dataflow->applying;
     TOW_ASSERT(applying->program == NULL);
-    applying->program = run->scratch->program;
+    applying->program = scratch->program;
     applying->run = run;
+    applying->scratch = scratch;
     applying->first_gang = first_gang;
     applying->has_asked = false;
+    applying->awaits_end = false;
     if (TOW_LIKELY(run->ranges == NULL))
         begin_whole(applying);
     else

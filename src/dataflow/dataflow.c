@@ -149,6 +149,8 @@ static void discard_errors(tow_dataflow_t *dataflow)
 
 static void free_tables(tow_dataflow_t *dataflow)
 {
+    if (dataflow->options.engine != NULL)
+        tow_transfer_engine_watch(dataflow->options.engine, NULL, NULL);
     discard_reports(dataflow);
     discard_errors(dataflow);
     tow_status_release(dataflow->donated);

@@ -187,7 +187,8 @@ typedef struct tow_dataflow_stats {
     size_t step_count; /* under way, including transfers */
     size_t program_count, executable_count;
     uint64_t inline_count;  /* steps that were allowed to run inside the call */
-    uint64_t blocked_count; /* grants that waited for data */
+    uint64_t blocked_count; /* grants that waited for data, or for memory */
+    uint64_t memory_wait_count; /* steps that waited for memory: ir/late.c */
     uint64_t host_call_count;
     uint64_t piece_count;  /* pieces of runs, not whole ones */
     uint64_t stale_count;  /* of those, ignored */

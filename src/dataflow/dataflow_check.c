@@ -16,7 +16,7 @@ static tow_status_t check_step(const tow_dataflow_t *dataflow, const run_t *run,
 static tow_status_t check_values(const tow_dataflow_t *dataflow,
                                  const run_t *run)
 {
-    const scratch_t *scratch = run->scratch;
+    const scratch_t *scratch = dataflow_scratch_of(dataflow, run);
     const ranges_t *ranges = run->ranges;
     const bool is_applied = dataflow->applying.run == run;
     TOW_INVARIANT(scratch == NULL || is_applied || run->error == TOW_OK);
@@ -67,6 +67,8 @@ static tow_status_t check_runs(const tow_dataflow_t *dataflow)
         TOW_RETURN_IF_ERROR(
             check_run(dataflow, value, &step_count, &aborted_count));
     }
+    TOW_INVARIANT(tow_map_count(&dataflow->runs) > 0 ||
+                  dataflow->late_bytes == 0);
     TOW_INVARIANT(step_count == dataflow->stats.step_count);
     TOW_INVARIANT(step_count == dataflow->step_pool.taken_count);
     TOW_INVARIANT(aborted_count == tow_list_length(&dataflow->aborted));
@@ -103,8 +105,7 @@ static tow_status_t check_grant(const applying_t *applying)
                   applying->program->hold_count > 0);
     TOW_INVARIANT(applying->next <= applying->stop &&
                   applying->stop <= applying->program->lowered->step_count);
-    TOW_INVARIANT(applying->run->scratch != NULL &&
-                  applying->run->scratch->program == applying->program);
+    TOW_INVARIANT(applying->scratch->program == applying->program);
     TOW_INVARIANT(applying->await_count <= applying->run->hold_count);
     return TOW_OK;
 }

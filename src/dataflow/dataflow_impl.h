@@ -52,6 +52,14 @@ typedef struct step {
     size_t *kept;                 /* in the driver's type */
     size_t *kept_now;             /* for one call: and shared arguments */
     size_t first_result;          /* in the results: device by device */
+    /* Memory in the order of use (ir/late.c), of computations: a transfer waits
+     * for its end; it waits until transfers have been sent. */
+    bool is_awaited, waits_for_sends;
+    bool may_wait; /* before it starts, in apply.c */
+    /* Of a transfer that waits for memory: what it takes, if only computations
+     * use the value; of a computation: what its end returns. */
+    uint64_t late_bytes;
+    size_t freer; /* of such a transfer: the last of those computations */
 } step_t;
 
 /* A program in the table. */
@@ -79,7 +87,6 @@ struct program {
 /* A run under way. */
 typedef struct run {
     uint64_t key;
-    uint64_t program_key;
     uint64_t first_result;
     uint32_t result_count;
     uint32_t node;          /* that failed */
@@ -88,13 +95,14 @@ typedef struct run {
     tow_list_t steps;       /* under way, in their order */
     uint32_t hold_count; /* being applied; awaited inputs; more pieces follow */
     bool is_cancelled;   /* the controller disconnected: not reported */
-    scratch_t *scratch;  /* NULL: all of it has been applied */
     ranges_t *ranges;    /* owned; NULL: it was granted whole */
 } run_t;
+_Static_assert(sizeof(run_t) == 64, "a run under way is one cache line");
 
 /* The pieces of a run: ranges of its steps, until it ends. */
 struct ranges {
     run_t *run;
+    scratch_t *scratch;   /* NULL: all of it has been applied */
     uint32_t granted_end; /* the next piece begins here */
     uint32_t applied_end; /* all steps before it have been started */
     size_t next, stop;    /* of this worker's steps, those of the last piece */
@@ -120,15 +128,21 @@ typedef struct step_run {
         host_run_t *host; /* owned: host.c */
     };
     step_kind_t kind;
+    uint32_t index; /* among the steps of all workers */
     tow_dataflow_t *dataflow;
     run_t *owner;
     tow_list_t in_owner;
     tow_list_t in_aborted;    /* or unlinked */
     tow_status_t abort_cause; /* owned; why its gang must give up */
-    program_t *program;       /* of a transfer or a host function */
-    const step_t *step;       /* the same */
+    union {
+        program_t *program;  /* of a transfer or a host function */
+        uint64_t late_bytes; /* of a computation: its end returns them */
+    };
+    union {
+        const step_t *step;   /* of a transfer or a host function */
+        uint64_t program_key; /* of a computation, if is_alone */
+    };
     uint32_t node;
-    uint32_t index;      /* among the steps of all workers */
     bool is_alone;       /* nothing else was under way at its start */
     int64_t enqueued_ns; /* if is_alone */
 } step_run_t;
@@ -139,6 +153,7 @@ typedef struct step_run {
 typedef struct applying {
     program_t *program; /* NULL: no grant */
     run_t *run;
+    scratch_t *scratch;
     uint64_t first_gang;
     uint64_t last_gang; /* of this grant */
     size_t next;        /* the next step, */
@@ -147,6 +162,7 @@ typedef struct applying {
     /* Inputs of that step that are awaited; all have been requested. */
     uint32_t await_count;
     bool has_asked;
+    bool awaits_end; /* of a step of the run, for memory */
     bool is_blocked; /* the owner holds back messages */
     tow_post_t resume;
     bool is_resuming; /* the post is queued */
@@ -169,6 +185,9 @@ struct tow_dataflow {
     tow_pool_t step_pool;
     tow_pool_t ranges_pool;
     uint64_t last_gang; /* granted */
+    /* Of all runs, as the steps say. The transfer engine has the real number,
+     * which is larger while devices are about to free memory. */
+    uint64_t late_bytes;
     TOW_VEC(uint64_t) finished;
     TOW_VEC(tow_device_time_t) finished_times; /* as many */
     TOW_VEC(tow_failed_run_t) failures;        /* causes are owned */
@@ -209,6 +228,14 @@ void dataflow_program_unhold(program_t *program);
 
 /* -- scratch.c: values of runs ---------------------------------------------- */
 
+/* NULL: all of the run has been applied. */
+static inline scratch_t *dataflow_scratch_of(const tow_dataflow_t *dataflow,
+                                             const run_t *run)
+{
+    if (run->ranges != NULL) return run->ranges->scratch;
+    return dataflow->applying.run == run ? dataflow->applying.scratch : NULL;
+}
+
 static inline tow_buffer_t **dataflow_results(const scratch_t *scratch,
                                               const step_t *step)
 {
@@ -225,17 +252,28 @@ void dataflow_scratch_adopt(scratch_t *scratch, const uint64_t *keys,
 void dataflow_scratch_find(tow_dataflow_t *dataflow, scratch_t *scratch);
 /* The step consumes its arguments: the run itself is not another user. */
 void dataflow_scratch_unshare(scratch_t *scratch, const step_t *step);
-void dataflow_release_slot(slot_t *slot);
+void dataflow_release_shards(slot_t *slot);
+static inline void dataflow_release_slot(slot_t *slot)
+{
+    if (slot->is_owned || slot->is_shared) dataflow_release_shards(slot);
+}
 /* Nothing more of the run will be started: releases its values, and adds failed
- * objects for its results if it has failed. */
-void dataflow_end_values(tow_dataflow_t *dataflow, run_t *run);
+ * objects for its results if it has failed. `next`: the first of its steps that
+ * was not started. */
+void dataflow_end_values(tow_dataflow_t *dataflow, run_t *run, size_t next);
 void dataflow_scratches_free(program_t *program);
 
 /* -- range.c: runs in pieces ------------------------------------------------ */
 
 /* The first piece of a run that is not granted whole. */
-void dataflow_grant_first(tow_dataflow_t *dataflow,
-                          const tow_run_grant_t *grant);
+tow_status_t dataflow_check_first(const tow_dataflow_t *dataflow,
+                                  const program_t *program,
+                                  const tow_run_grant_t *grant) TOW_MUST_USE;
+/* Gives it values of its own. It has found its arguments in the scratch of its
+ * program. After an error the run is gone. */
+tow_status_t dataflow_begin_ranges(tow_dataflow_t *dataflow, program_t *program,
+                                   run_t *run, const tow_run_grant_t *grant)
+    TOW_MUST_USE;
 /* A later piece. */
 void dataflow_grant_more(tow_dataflow_t *dataflow,
                          const tow_run_grant_t *grant);
@@ -247,31 +285,27 @@ void dataflow_ranges_free(tow_dataflow_t *dataflow, run_t *run);
 /* Fills `progress`. */
 void dataflow_ranges_report(tow_dataflow_t *dataflow);
 
-/* -- grant.c: whole runs ----------------------------------------------------- */
+/* -- grant.c ----------------------------------------------------------------- */
 
-tow_status_t dataflow_find_program(tow_dataflow_t *dataflow,
-                                   const tow_run_grant_t *grant,
-                                   program_t **out_program) TOW_MUST_USE;
-tow_status_t dataflow_check_steps(const tow_dataflow_t *dataflow, uint64_t run,
-                                  size_t count) TOW_MUST_USE;
-/* Fills the first slots of the program's scratch. */
-tow_status_t dataflow_find_arguments(tow_dataflow_t *dataflow,
-                                     program_t *program,
-                                     const tow_run_grant_t *grant,
-                                     uint32_t *out_node) TOW_MUST_USE;
-tow_status_t dataflow_begin_run(tow_dataflow_t *dataflow,
-                                const tow_run_grant_t *grant, run_t **out_run)
-    TOW_MUST_USE;
-/* Reserves space to report every run under way, and one more. */
-bool dataflow_reserve_reports(tow_dataflow_t *dataflow);
-/* A whole run, or the first piece: it fails before it has begun. `program` may
- * be NULL. */
-void dataflow_refuse_run(tow_dataflow_t *dataflow, const program_t *program,
-                         const tow_run_grant_t *grant, uint32_t node,
-                         tow_status_t take_cause);
+tow_status_t dataflow_too_many_steps(const tow_dataflow_t *dataflow,
+                                     uint64_t run) TOW_MUST_USE;
+static inline tow_status_t dataflow_check_steps(const tow_dataflow_t *dataflow,
+                                                uint64_t run, size_t count)
+{
+    if (TOW_LIKELY(dataflow->stats.step_count + count <=
+                   dataflow->options.step_count_max))
+        return TOW_OK;
+    return dataflow_too_many_steps(dataflow, run);
+}
 /* Messages of other workers for gangs up to this one that no transfer has taken
  * are stale. */
-void dataflow_granted(tow_dataflow_t *dataflow, uint64_t last_gang);
+static inline void dataflow_granted(tow_dataflow_t *dataflow,
+                                    uint64_t last_gang)
+{
+    if (last_gang > dataflow->last_gang) dataflow->last_gang = last_gang;
+    if (dataflow->options.engine != NULL)
+        tow_transfer_engine_granted(dataflow->options.engine, last_gang);
+}
 
 /* -- run.c ----------------------------------------------------------------- */
 
@@ -308,12 +342,18 @@ void dataflow_apply_init(tow_dataflow_t *dataflow);
 /* Applies as many steps as possible at once; of a run in pieces, those of the
  * piece that was added last. */
 void dataflow_apply_begin(tow_dataflow_t *dataflow, run_t *run,
-                          uint64_t first_gang);
+                          scratch_t *scratch, uint64_t first_gang);
 /* An event has happened that a blocked grant may wait for. */
 void dataflow_apply_soon(tow_dataflow_t *dataflow);
 /* The outputs of the step have buffers. */
 void dataflow_outputs_ready(tow_dataflow_t *dataflow, const run_t *run,
                             const step_t *step);
+
+/* A computation has ended, and with it the use of late memory. */
+void dataflow_return_late(tow_dataflow_t *dataflow, uint64_t bytes);
+/* The run has failed: computations from `next` on do not return it. */
+void dataflow_return_unused(tow_dataflow_t *dataflow, const program_t *program,
+                            size_t next);
 
 /* -- host.c: host functions ------------------------------------------------ */
 

@@ -728,6 +728,8 @@ enum {
     SEND,
     SEQUENTIAL,
     WRONG,
+    LATE_RECEIVE,
+    LATE_SEND,
 };
 
 /* Two shards of 16 bytes become one of 32, on the second device. */
@@ -1023,6 +1025,177 @@ static void a_transfer_with_a_wrong_shard_count_is_refused(void **state)
     fixture_close(&fixture);
 }
 
+/* -- Memory in the order of use -------------------------------------------- */
+
+/* argument -> add (step 0); a late transfer from elsewhere (step 1), which takes
+ * memory when step 0 has ended -> add (step 2) -> result */
+static void add_late_receive(fixture_t *fixture)
+{
+    const tow_lowered_step_t steps[] = {{.executable = {ADD},
+                                         .inputs = slot_0,
+                                         .input_count = 1,
+                                         .first_output = 1,
+                                         .output_count = 1,
+                                         .freed = slot_1,
+                                         .freed_count = 1,
+                                         .node = 1},
+                                        {.route = &receive_route,
+                                         .first_output = 2,
+                                         .output_count = 1,
+                                         .node = 2,
+                                         .index = 1,
+                                         .is_late = true,
+                                         .memory_after = 1},
+                                        {.executable = {ADD},
+                                         .inputs = slot_2,
+                                         .input_count = 1,
+                                         .first_output = 3,
+                                         .output_count = 1,
+                                         .freed = slot_2,
+                                         .freed_count = 1,
+                                         .node = 3,
+                                         .index = 2}};
+    static const uint32_t result[] = {3};
+    add_program(fixture, LATE_RECEIVE,
+                &(tow_lowered_t){.slot_count = 4,
+                                 .argument_count = 1,
+                                 .results = result,
+                                 .result_count = 1,
+                                 .steps = steps,
+                                 .step_count = 3,
+                                 .step_count_all = 3});
+}
+
+/* argument -> add (step 0) -> a late transfer to elsewhere (step 1), after which
+ * an add (step 2) starts -> result */
+static void add_late_send(fixture_t *fixture)
+{
+    const tow_lowered_step_t steps[] = {{.executable = {ADD},
+                                         .inputs = slot_0,
+                                         .input_count = 1,
+                                         .first_output = 1,
+                                         .output_count = 1,
+                                         .node = 1},
+                                        {.route = &send_route,
+                                         .inputs = slot_1,
+                                         .input_count = 1,
+                                         .first_output = 2,
+                                         .freed = slot_1,
+                                         .freed_count = 1,
+                                         .node = 2,
+                                         .index = 1,
+                                         .is_late = true,
+                                         .sent_before = 3},
+                                        {.executable = {ADD},
+                                         .inputs = slot_0,
+                                         .input_count = 1,
+                                         .first_output = 2,
+                                         .output_count = 1,
+                                         .node = 3,
+                                         .index = 2}};
+    add_program(fixture, LATE_SEND,
+                &(tow_lowered_t){.slot_count = 3,
+                                 .argument_count = 1,
+                                 .results = slot_2,
+                                 .result_count = 1,
+                                 .steps = steps,
+                                 .step_count = 3,
+                                 .step_count_all = 3});
+}
+
+static void a_late_transfer_takes_memory_after_a_computation(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open_transfers(&fixture);
+    add_late_receive(&fixture);
+    grant(&fixture, 1, LATE_RECEIVE, 1);
+    assert_true(tow_dataflow_is_blocked(fixture.dataflow));
+    assert_int_equal(tow_dataflow_stats(fixture.dataflow).memory_wait_count, 1);
+    assert_int_equal(tow_transfer_engine_stats(fixture.engine).transfer_count,
+                     0);
+    receive_piece(&fixture, 11, 0); /* before the memory is there */
+    run_idle(&fixture);
+    assert_false(tow_dataflow_is_blocked(fixture.dataflow));
+    assert_int_equal(tow_dataflow_stats(fixture.dataflow).step_count, 2);
+    /* The memory of the other shard. */
+    assert_int_equal(tow_transfer_engine_stats(fixture.engine).late_bytes, 16);
+    must(tow_dataflow_check(fixture.dataflow));
+    must(tow_transfer_engine_check(fixture.engine));
+    receive_piece(&fixture, 11, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 1);
+    assert_int_equal(tow_transfer_engine_stats(fixture.engine).late_bytes, 0);
+    fixture_close(&fixture);
+}
+
+static void an_abort_ends_a_wait_for_memory(void **state)
+{
+    (void)state;
+    for (int is_cleared = 0; is_cleared < 2; is_cleared++) {
+        fixture_t fixture;
+        fixture_open_transfers(&fixture);
+        add_late_receive(&fixture);
+        grant(&fixture, 1, LATE_RECEIVE, 1);
+        assert_true(tow_dataflow_is_blocked(fixture.dataflow));
+        tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "nobody wants it");
+        if (is_cleared)
+            tow_dataflow_clear(fixture.dataflow, cause);
+        else
+            tow_dataflow_abort(fixture.dataflow, 1, cause);
+        tow_status_release(cause);
+        run_idle(&fixture);
+        assert_false(tow_dataflow_is_blocked(fixture.dataflow));
+        assert_int_equal(fixture.failed_count, is_cleared ? 0 : 1);
+        fixture_close(&fixture);
+    }
+}
+
+static void a_computation_waits_until_a_late_transfer_was_sent(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open_transfers(&fixture);
+    add_late_send(&fixture);
+    grant(&fixture, 1, LATE_SEND, 1);
+    assert_true(tow_dataflow_is_blocked(fixture.dataflow));
+    assert_int_equal(tow_dataflow_stats(fixture.dataflow).step_count, 2);
+    run_idle(&fixture);
+    assert_int_equal(fixture.message_count, 2);
+    assert_int_equal(fixture.succeeded_count, 1);
+    assert_int_equal(tow_dataflow_stats(fixture.dataflow).memory_wait_count, 1);
+    fixture_close(&fixture);
+}
+
+/* A wait in one piece is for a step of an earlier one. */
+static void a_late_transfer_waits_across_pieces(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open_transfers(&fixture);
+    add_late_receive(&fixture);
+    const uint64_t argument = 1;
+    tow_run_grant_t grant = {.run = 1,
+                             .program = LATE_RECEIVE,
+                             .arguments = &argument,
+                             .argument_count = 1,
+                             .first_result = 1000,
+                             .first_gang = 10,
+                             .step_end = 1};
+    must(tow_dataflow_grant(fixture.dataflow, &grant));
+    assert_false(tow_dataflow_is_blocked(fixture.dataflow));
+    grant.first_step = 1;
+    grant.step_end = 0;
+    must(tow_dataflow_grant(fixture.dataflow, &grant));
+    assert_true(tow_dataflow_is_blocked(fixture.dataflow));
+    run_idle(&fixture);
+    receive_piece(&fixture, 11, 0);
+    receive_piece(&fixture, 11, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 1);
+    fixture_close(&fixture);
+}
+
 static void runs_beyond_the_bound_are_refused(void **state)
 {
     (void)state;
@@ -1270,6 +1443,10 @@ TOW_TEST_MAIN(
     cmocka_unit_test(clearing_discards_transfers),
     cmocka_unit_test(a_cleared_grant_leaves_no_gang_number),
     cmocka_unit_test(a_transfer_with_a_wrong_shard_count_is_refused),
+    cmocka_unit_test(a_late_transfer_takes_memory_after_a_computation),
+    cmocka_unit_test(an_abort_ends_a_wait_for_memory),
+    cmocka_unit_test(a_computation_waits_until_a_late_transfer_was_sent),
+    cmocka_unit_test(a_late_transfer_waits_across_pieces),
     cmocka_unit_test(runs_beyond_the_bound_are_refused),
     cmocka_unit_test(a_run_makes_no_heap_allocation),
     cmocka_unit_test(only_the_first_runs_of_a_turn_linger),

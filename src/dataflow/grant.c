@@ -37,10 +37,9 @@ static tow_status_t TOW_COLD missing_argument(const program_t *program,
 
 /* Fills the first slots. An argument that no step of ours needs may be another
  * worker's. */
-tow_status_t dataflow_find_arguments(tow_dataflow_t *dataflow,
-                                     program_t *program,
-                                     const tow_run_grant_t *grant,
-                                     uint32_t *out_node)
+static tow_status_t find_arguments(tow_dataflow_t *dataflow, program_t *program,
+                                   const tow_run_grant_t *grant,
+                                   uint32_t *out_node)
 {
     if (TOW_UNLIKELY(grant->argument_count != program->lowered->argument_count))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
@@ -66,7 +65,8 @@ tow_status_t dataflow_find_arguments(tow_dataflow_t *dataflow,
 
 /* -- Grants ---------------------------------------------------------------- */
 
-bool dataflow_reserve_reports(tow_dataflow_t *dataflow)
+/* Reserves space to report every run under way, and one more. */
+static bool reserve_reports(tow_dataflow_t *dataflow)
 {
     const size_t more = tow_map_count(&dataflow->runs) + 1;
     return tow_vec_reserve(&dataflow->finished,
@@ -77,22 +77,19 @@ bool dataflow_reserve_reports(tow_dataflow_t *dataflow)
                            dataflow->failures.count + more);
 }
 
-tow_status_t dataflow_check_steps(const tow_dataflow_t *dataflow, uint64_t run,
-                                  size_t count)
+tow_status_t TOW_COLD dataflow_too_many_steps(const tow_dataflow_t *dataflow,
+                                              uint64_t run)
 {
-    const size_t step_count_max = dataflow->options.step_count_max;
-    if (TOW_LIKELY(dataflow->stats.step_count + count <= step_count_max))
-        return TOW_OK;
     return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                      "run %" PRIu64 ": %zu steps are queued on this worker, "
-                     "and its limit is %zu",
+                     "and its limit is %u",
                      tow_key_id(run), dataflow->stats.step_count,
-                     step_count_max);
+                     dataflow->options.step_count_max);
 }
 
-tow_status_t dataflow_find_program(tow_dataflow_t *dataflow,
-                                   const tow_run_grant_t *grant,
-                                   program_t **out_program)
+static tow_status_t find_program(tow_dataflow_t *dataflow,
+                                 const tow_run_grant_t *grant,
+                                 program_t **out_program)
 {
     program_t *program = tow_map_find(&dataflow->programs, grant->program);
     if (TOW_UNLIKELY(program == NULL))
@@ -106,8 +103,8 @@ tow_status_t dataflow_find_program(tow_dataflow_t *dataflow,
     return TOW_OK;
 }
 
-tow_status_t dataflow_begin_run(tow_dataflow_t *dataflow,
-                                const tow_run_grant_t *grant, run_t **out_run)
+static tow_status_t begin_run(tow_dataflow_t *dataflow,
+                              const tow_run_grant_t *grant, run_t **out_run)
 {
     run_t *run = tow_pool_take(&dataflow->run_pool);
     if (TOW_UNLIKELY(run == NULL))
@@ -120,25 +117,16 @@ tow_status_t dataflow_begin_run(tow_dataflow_t *dataflow,
         tow_pool_give(&dataflow->run_pool, run);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
-    *run = (run_t){.key = grant->run,
-                   .program_key = grant->program,
-                   .first_result = grant->first_result};
+    *run = (run_t){.key = grant->run, .first_result = grant->first_result};
     tow_list_init(&run->steps);
     *out_run = run;
     return TOW_OK;
 }
 
-void dataflow_granted(tow_dataflow_t *dataflow, uint64_t last_gang)
-{
-    if (last_gang > dataflow->last_gang) dataflow->last_gang = last_gang;
-    if (dataflow->options.engine != NULL)
-        tow_transfer_engine_granted(dataflow->options.engine, last_gang);
-}
-
-void TOW_COLD dataflow_refuse_run(tow_dataflow_t *dataflow,
-                                  const program_t *program,
-                                  const tow_run_grant_t *grant, uint32_t node,
-                                  tow_status_t take_cause)
+/* It fails before it has begun. */
+static void TOW_COLD refuse(tow_dataflow_t *dataflow, const program_t *program,
+                            const tow_run_grant_t *grant, uint32_t node,
+                            tow_status_t take_cause)
 {
     if (program != NULL) {
         const uint32_t all = program->lowered->step_count_all;
@@ -155,43 +143,26 @@ void TOW_COLD dataflow_refuse_run(tow_dataflow_t *dataflow,
                                                   .cause = take_cause});
 }
 
-static tow_status_t begin_whole(tow_dataflow_t *dataflow, program_t *program,
-                                const tow_run_grant_t *grant, uint32_t *node,
-                                run_t **out_run)
+static bool is_whole(const program_t *program, const tow_run_grant_t *grant)
 {
-    TOW_RETURN_IF_ERROR(dataflow_check_steps(dataflow, grant->run,
-                                             program->lowered->step_count));
-    TOW_RETURN_IF_ERROR(
-        dataflow_find_arguments(dataflow, program, grant, node));
-    TOW_RETURN_IF_ERROR(dataflow_begin_run(dataflow, grant, out_run));
-    (*out_run)->scratch = &program->scratch;
-    return TOW_OK;
+    return TOW_LIKELY(grant->step_end == 0) ||
+           grant->step_end == program->lowered->step_count_all;
 }
 
-static void grant_whole(tow_dataflow_t *dataflow, const tow_run_grant_t *grant)
+/* A whole run, or its first piece. */
+static tow_status_t begin(tow_dataflow_t *dataflow, program_t *program,
+                          const tow_run_grant_t *grant, uint32_t *out_node,
+                          run_t **out_run)
 {
-    program_t *program = NULL;
-    run_t *run = NULL;
-    uint32_t node = 0;
-    tow_status_t status = dataflow_find_program(dataflow, grant, &program);
-    if (TOW_LIKELY(status == TOW_OK))
-        status = begin_whole(dataflow, program, grant, &node, &run);
-    if (TOW_LIKELY(status == TOW_OK))
-        dataflow_apply_begin(dataflow, run, grant->first_gang);
-    else
-        dataflow_refuse_run(dataflow, program, grant, node, status);
-}
-
-/* Is it all of the program? An unknown program is refused as a whole. */
-static bool is_whole(const tow_dataflow_t *dataflow,
-                     const tow_run_grant_t *grant)
-{
-    if (TOW_LIKELY(grant->first_step == 0 && grant->step_end == 0)) return true;
-    const program_t *program =
-        tow_map_find(&dataflow->programs, grant->program);
-    return grant->first_step == 0 &&
-           (program == NULL ||
-            grant->step_end == program->lowered->step_count_all);
+    const bool is_all = is_whole(program, grant);
+    TOW_RETURN_IF_ERROR(is_all
+                            ? dataflow_check_steps(dataflow, grant->run,
+                                                   program->lowered->step_count)
+                            : dataflow_check_first(dataflow, program, grant));
+    TOW_RETURN_IF_ERROR(find_arguments(dataflow, program, grant, out_node));
+    TOW_RETURN_IF_ERROR(begin_run(dataflow, grant, out_run));
+    return is_all ? TOW_OK
+                  : dataflow_begin_ranges(dataflow, program, *out_run, grant);
 }
 
 tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
@@ -207,12 +178,21 @@ tow_status_t tow_dataflow_grant(tow_dataflow_t *dataflow,
         return TOW_ERROR(TOW_ALREADY_EXISTS,
                          "run %" PRIu64 " is granted a second time",
                          grant->run);
-    if (TOW_UNLIKELY(!dataflow_reserve_reports(dataflow)))
+    if (TOW_UNLIKELY(!reserve_reports(dataflow)))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     dataflow->stats.granted++;
-    if (TOW_LIKELY(is_whole(dataflow, grant)))
-        grant_whole(dataflow, grant);
+    program_t *program = NULL;
+    run_t *run = NULL;
+    uint32_t node = 0;
+    tow_status_t status = find_program(dataflow, grant, &program);
+    if (TOW_LIKELY(status == TOW_OK))
+        status = begin(dataflow, program, grant, &node, &run);
+    if (TOW_LIKELY(status == TOW_OK))
+        dataflow_apply_begin(dataflow, run,
+                             run->ranges != NULL ? run->ranges->scratch
+                                                 : &program->scratch,
+                             grant->first_gang);
     else
-        dataflow_grant_first(dataflow, grant);
+        refuse(dataflow, program, grant, node, status);
     return TOW_OK;
 }

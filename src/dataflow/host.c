@@ -200,7 +200,7 @@ static tow_status_t upload(host_shard_t *shard, size_t index, bool is_deferred)
         tow_driver_upload(run->dataflow->options.driver, &output->upload));
     output->is_uploading = true;
     dataflow_results(
-        run->step->owner->scratch,
+        dataflow_scratch_of(run->dataflow, run->step->owner),
         step)[shard->index * run->signature->result_count + index] =
         output->upload.buffer;
     return TOW_OK;
@@ -332,7 +332,7 @@ static tow_status_t make_shard(host_run_t *run, uint32_t index)
 {
     host_shard_t *shard = &run->shards[index];
     const tow_lowered_step_t *lowered = run->step->step->lowered;
-    const scratch_t *scratch = run->step->owner->scratch;
+    const scratch_t *scratch = run->dataflow->applying.scratch;
     const tow_signature_t *signature = run->signature;
     tow_arena_t *arena = &run->arena;
     shard->run = run;
@@ -384,7 +384,8 @@ static void borrow_inputs(host_shard_t *shard)
 
 static tow_status_t make_run(const step_t *step, host_run_t *run)
 {
-    tow_buffer_t **results = dataflow_results(run->step->owner->scratch, step);
+    tow_buffer_t **results =
+        dataflow_results(run->dataflow->applying.scratch, step);
     const size_t result_count =
         (size_t)step->shard_count * step->lowered->output_count;
     run->shards =

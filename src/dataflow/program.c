@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "dataflow/dataflow_impl.h"
+#include "dataflow/tuning.h"
 
 static void release_executables(program_t *program)
 {
@@ -232,6 +233,64 @@ static tow_status_t bind_step(tow_dataflow_t *dataflow, program_t *program,
     return check_inputs(program, step, step->shard_count);
 }
 
+/* NULL: it is another worker's. */
+static step_t *find_step(program_t *program, uint32_t index)
+{
+    size_t low = 0, high = program->lowered->step_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (program->lowered->steps[middle].index < index)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < program->lowered->step_count &&
+                   program->lowered->steps[low].index == index
+               ? &program->steps[low]
+               : NULL;
+}
+
+/* The step that frees the value, if it and all other users are computations;
+ * NULL: the value may be in use for longer. */
+static step_t *find_freer(program_t *program, size_t first, uint32_t slot)
+{
+    const tow_lowered_t *lowered = program->lowered;
+    for (size_t i = first; i < lowered->step_count &&
+                           i - first < TOW_DATAFLOW_LAST_USE_SEARCH_COUNT;
+         i++) {
+        const tow_lowered_step_t *step = &lowered->steps[i];
+        for (size_t k = 0; k < step->input_count; k++)
+            if (step->inputs[k] == slot && program->steps[i].executable == NULL)
+                return NULL;
+        for (size_t k = 0; k < step->freed_count; k++)
+            if (step->freed[k] == slot) return &program->steps[i];
+    }
+    return NULL; /* A result, or far away. */
+}
+
+/* Marks the computations that a late transfer names, and notes its memory. */
+static void mark_waits(const tow_dataflow_t *dataflow, program_t *program,
+                       size_t at)
+{
+    const tow_lowered_step_t *lowered = &program->lowered->steps[at];
+    if (lowered->sent_before != 0) {
+        step_t *step = find_step(program, lowered->sent_before - 1);
+        if (step != NULL) step->waits_for_sends = true;
+    }
+    if (!lowered->is_late || lowered->output_count == 0) return;
+    step_t *step = lowered->memory_after != 0
+                       ? find_step(program, lowered->memory_after - 1)
+                       : NULL;
+    if (step != NULL) step->is_awaited = true;
+    step_t *freer = find_freer(program, at + 1, lowered->first_output);
+    if (freer == NULL) return;
+    const uint64_t bytes =
+        tow_transfer_memory(dataflow->options.engine, lowered->route);
+    program->steps[at].late_bytes = bytes;
+    program->steps[at].freer = (size_t)(freer - program->steps);
+    freer->late_bytes += bytes;
+}
+
 static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
 {
     const tow_lowered_t *lowered = program->lowered;
@@ -262,6 +321,12 @@ static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
     if (program->arguments == NULL || program->scratch.results == NULL)
         return no_memory;
     dataflow_place_outputs(&program->scratch, program);
+    for (size_t i = 0; i < lowered->step_count; i++)
+        if (lowered->steps[i].route != NULL) mark_waits(dataflow, program, i);
+    for (size_t i = 0; i < lowered->step_count; i++)
+        program->steps[i].may_wait = lowered->steps[i].is_sequential ||
+                                     lowered->steps[i].is_late ||
+                                     program->steps[i].waits_for_sends;
     return TOW_OK;
 }
 

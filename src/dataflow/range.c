@@ -101,35 +101,6 @@ static tow_status_t make_ranges(tow_dataflow_t *dataflow, run_t *run)
                : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
-static void undo_run(tow_dataflow_t *dataflow, run_t *run)
-{
-    if (run->ranges != NULL) dataflow_ranges_free(dataflow, run);
-    tow_map_remove(&dataflow->runs, run->key);
-    tow_pool_give(&dataflow->run_pool, run);
-}
-
-static tow_status_t make_run(tow_dataflow_t *dataflow, program_t *program,
-                             const tow_run_grant_t *grant, run_t **out_run)
-{
-    const size_t device_count = dataflow->options.driver->device_count;
-    run_t *run;
-    TOW_RETURN_IF_ERROR(dataflow_begin_run(dataflow, grant, &run));
-    tow_status_t status = make_ranges(dataflow, run);
-    if (status == TOW_OK) {
-        run->scratch = dataflow_scratch_take(program, device_count);
-        if (run->scratch == NULL)
-            status = tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    }
-    if (status != TOW_OK) {
-        undo_run(dataflow, run);
-        return status;
-    }
-    dataflow_scratch_adopt(run->scratch, grant->arguments, device_count);
-    run->hold_count++; /* Until its last piece has been applied. */
-    *out_run = run;
-    return TOW_OK;
-}
-
 /* -- Pieces ---------------------------------------------------------------- */
 
 static tow_status_t check_range(const tow_dataflow_t *dataflow,
@@ -155,11 +126,12 @@ static tow_status_t check_range(const tow_dataflow_t *dataflow,
 }
 
 /* Adds the piece to the run; the last one has no end that is reported. */
-static tow_status_t add_range(const tow_dataflow_t *dataflow, run_t *run,
+static tow_status_t add_range(const tow_dataflow_t *dataflow,
+                              const program_t *program, run_t *run,
                               const tow_run_grant_t *grant)
 {
     ranges_t *ranges = run->ranges;
-    const tow_lowered_t *lowered = run->scratch->program->lowered;
+    const tow_lowered_t *lowered = program->lowered;
     const uint32_t all = lowered->step_count_all;
     const uint32_t end = grant->step_end != 0 ? grant->step_end : all;
     size_t stop = ranges->next;
@@ -174,34 +146,37 @@ static tow_status_t add_range(const tow_dataflow_t *dataflow, run_t *run,
     return TOW_OK;
 }
 
-static void apply(tow_dataflow_t *dataflow, run_t *run,
-                  const tow_run_grant_t *grant)
+tow_status_t dataflow_check_first(const tow_dataflow_t *dataflow,
+                                  const program_t *program,
+                                  const tow_run_grant_t *grant)
 {
-    tow_status_t status = add_range(dataflow, run, grant);
-    dataflow->stats.piece_count++;
-    if (TOW_LIKELY(status == TOW_OK)) {
-        dataflow_apply_begin(dataflow, run, grant->first_gang);
-        return;
-    }
-    dataflow_abort_run(dataflow, run, status);
-    tow_status_release(status);
+    return check_range(dataflow, program, 0, grant);
 }
 
-void dataflow_grant_first(tow_dataflow_t *dataflow,
-                          const tow_run_grant_t *grant)
+static tow_status_t begin_ranges(tow_dataflow_t *dataflow, program_t *program,
+                                 run_t *run, const tow_run_grant_t *grant)
 {
-    program_t *program = NULL;
-    run_t *run = NULL;
-    uint32_t node = 0;
-    tow_status_t status = dataflow_find_program(dataflow, grant, &program);
-    if (status == TOW_OK) status = check_range(dataflow, program, 0, grant);
-    if (status == TOW_OK)
-        status = dataflow_find_arguments(dataflow, program, grant, &node);
-    if (status == TOW_OK) status = make_run(dataflow, program, grant, &run);
-    if (TOW_LIKELY(status == TOW_OK))
-        apply(dataflow, run, grant);
-    else
-        dataflow_refuse_run(dataflow, program, grant, node, status);
+    const size_t device_count = dataflow->options.driver->device_count;
+    TOW_RETURN_IF_ERROR(make_ranges(dataflow, run));
+    TOW_RETURN_IF_ERROR(add_range(dataflow, program, run, grant));
+    scratch_t *scratch = dataflow_scratch_take(program, device_count);
+    if (scratch == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    dataflow_scratch_adopt(scratch, grant->arguments, device_count);
+    run->ranges->scratch = scratch;
+    run->hold_count++; /* Until its last piece has been applied. */
+    return TOW_OK;
+}
+
+tow_status_t dataflow_begin_ranges(tow_dataflow_t *dataflow, program_t *program,
+                                   run_t *run, const tow_run_grant_t *grant)
+{
+    tow_status_t status = begin_ranges(dataflow, program, run, grant);
+    dataflow->stats.piece_count++;
+    if (TOW_LIKELY(status == TOW_OK)) return TOW_OK;
+    if (run->ranges != NULL) dataflow_ranges_free(dataflow, run);
+    tow_map_remove(&dataflow->runs, run->key);
+    tow_pool_give(&dataflow->run_pool, run);
+    return status;
 }
 
 /* The run has ended here, or is about to. Other workers may have sent us
@@ -218,16 +193,18 @@ static void ignore(tow_dataflow_t *dataflow, const tow_run_grant_t *grant)
         dataflow_granted(dataflow, grant->first_gang + end - 1);
 }
 
-static tow_status_t check_more(const tow_dataflow_t *dataflow, const run_t *run,
-                               const tow_run_grant_t *grant)
+static tow_status_t add_more(const tow_dataflow_t *dataflow, run_t *run,
+                             const tow_run_grant_t *grant)
 {
-    if (run->scratch == NULL)
+    if (run->ranges == NULL || run->ranges->scratch == NULL)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "run %" PRIu64 ": steps from %u on are granted a "
                          "second time",
                          tow_key_id(grant->run), grant->first_step);
-    return check_range(dataflow, run->scratch->program,
-                       run->ranges->granted_end, grant);
+    const program_t *program = run->ranges->scratch->program;
+    TOW_RETURN_IF_ERROR(
+        check_range(dataflow, program, run->ranges->granted_end, grant));
+    return add_range(dataflow, program, run, grant);
 }
 
 void dataflow_grant_more(tow_dataflow_t *dataflow, const tow_run_grant_t *grant)
@@ -237,10 +214,12 @@ void dataflow_grant_more(tow_dataflow_t *dataflow, const tow_run_grant_t *grant)
         ignore(dataflow, grant);
         return;
     }
-    tow_status_t status = check_more(dataflow, run, grant);
+    tow_status_t status = add_more(dataflow, run, grant);
+    dataflow->stats.piece_count++;
     if (TOW_LIKELY(status == TOW_OK)) {
-        dataflow_scratch_find(dataflow, run->scratch);
-        apply(dataflow, run, grant);
+        dataflow_scratch_find(dataflow, run->ranges->scratch);
+        dataflow_apply_begin(dataflow, run, run->ranges->scratch,
+                             grant->first_gang);
         return;
     }
     dataflow_abort_run(dataflow, run, status);

@@ -54,8 +54,8 @@ static void TOW_COLD fail(tow_dataflow_t *dataflow, run_t *run, uint32_t node,
     poison_results(dataflow, run);
     if (dataflow->applying.run == run)
         dataflow_apply_soon(dataflow);
-    else if (run->scratch != NULL) /* It waits for its next piece. */
-        dataflow_end_values(dataflow, run);
+    else if (run->ranges != NULL && run->ranges->scratch != NULL)
+        dataflow_end_values(dataflow, run, run->ranges->next);
 }
 
 void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
@@ -207,8 +207,7 @@ bool tow_dataflow_run_of_gang(const tow_dataflow_t *dataflow, uint64_t gang_id,
 /* Measures whether a program of one step is small; see tuning.h. */
 static void judge(tow_dataflow_t *dataflow, const step_run_t *step)
 {
-    program_t *program =
-        tow_map_find(&dataflow->programs, step->owner->program_key);
+    program_t *program = tow_map_find(&dataflow->programs, step->program_key);
     if (program == NULL) return;
     const int64_t span_ns =
         tow_env_now_ns(dataflow->options.driver->env) - step->enqueued_ns;
@@ -235,6 +234,8 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     if (TOW_UNLIKELY(step->abort_cause != TOW_OK))
         unlist_aborted(dataflow, step);
     if (step->is_alone) judge(dataflow, step);
+    if (step->kind == STEP_COMPUTE && TOW_UNLIKELY(step->late_bytes > 0))
+        dataflow_return_late(dataflow, step->late_bytes);
     if (TOW_UNLIKELY(take_status != TOW_OK)) {
         /* Members on other workers may be ahead, and have left messages for
          * ours that will not be received now. */
@@ -247,6 +248,9 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     tow_pool_give(&dataflow->step_pool, step);
     if (TOW_UNLIKELY(run->ranges != NULL))
         dataflow_range_progress(dataflow, run);
+    if (TOW_UNLIKELY(dataflow->applying.run == run &&
+                     dataflow->applying.awaits_end))
+        dataflow_apply_soon(dataflow);
     dataflow_finish_run(dataflow, run);
 }
 
@@ -378,7 +382,7 @@ static void note_pending(scratch_t *scratch, const step_t *step)
 static void has_begun(step_run_t *step_run)
 {
     tow_dataflow_t *dataflow = step_run->dataflow;
-    scratch_t *scratch = step_run->owner->scratch;
+    scratch_t *scratch = dataflow->applying.scratch;
     step_run->program->hold_count++;
     dataflow_list_step(dataflow, step_run);
     note_pending(scratch, step_run->step);
@@ -395,12 +399,13 @@ static bool may_run_inline(const tow_dataflow_t *dataflow,
            dataflow->options.driver->device_count == 1;
 }
 
-/* May the end of this step be reported late? Not that of the last step of a
- * grant, which a client or the scheduler may wait for, unless many runs follow
- * it. */
+/* May the end of this step be reported late? Not if a transfer waits for it;
+ * nor that of the last step of a grant, which a client or the scheduler may wait
+ * for, unless many runs follow it. */
 static bool may_coalesce(const tow_dataflow_t *dataflow,
                          const program_t *program, const step_t *step)
 {
+    if (TOW_UNLIKELY(step->is_awaited)) return false;
     return step != &program->steps[dataflow->applying.stop - 1] ||
            tow_map_count(&dataflow->runs) > TOW_DATAFLOW_PROMPT_RUN_COUNT;
 }
@@ -427,6 +432,7 @@ static void watch(tow_dataflow_t *dataflow, const program_t *program,
     step_run->is_alone =
         dataflow->stats.step_count == 0 && program->lowered->step_count == 1;
     if (!step_run->is_alone) return;
+    step_run->program_key = program->key;
     step_run->enqueued_ns = tow_env_now_ns(dataflow->options.driver->env);
     step_run->run.may_block = may_run_inline(dataflow, program, step);
     step_run->run.may_start_inline = true;
@@ -442,8 +448,8 @@ void dataflow_list_step(tow_dataflow_t *dataflow, step_run_t *step_run)
 static tow_status_t enqueue(tow_dataflow_t *dataflow, run_t *run,
                             const step_t *step, uint64_t gang_id)
 {
-    scratch_t *scratch = run->scratch;
-    program_t *program = scratch->program;
+    scratch_t *scratch = dataflow->applying.scratch;
+    program_t *program = dataflow->applying.program;
     TOW_RETURN_IF_ERROR(gather(scratch, step));
     step_run_t *step_run = tow_pool_take(&dataflow->step_pool);
     if (step_run == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -463,6 +469,7 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, run_t *run,
         .owner = run,
         .node = step->lowered->node,
         .index = step->lowered->index,
+        .late_bytes = step->late_bytes,
     };
     if (step->executable->signature.alias_count > 0) {
         dataflow_scratch_unshare(scratch, step);
@@ -529,7 +536,7 @@ static tow_status_t begin_transfer(tow_dataflow_t *dataflow, run_t *run,
         .kind = STEP_TRANSFER,
         .dataflow = dataflow,
         .owner = run,
-        .program = run->scratch->program,
+        .program = dataflow->applying.program,
         .step = step,
         .node = step->lowered->node,
         .index = step->lowered->index,
@@ -548,7 +555,7 @@ static tow_status_t start_transfer(tow_dataflow_t *dataflow, run_t *run,
                                    const step_t *step, uint64_t gang_id)
 {
     const tow_lowered_step_t *lowered = step->lowered;
-    const scratch_t *scratch = run->scratch;
+    const scratch_t *scratch = dataflow->applying.scratch;
     const slot_t *source =
         lowered->input_count > 0 ? &scratch->slots[lowered->inputs[0]] : NULL;
     const uint32_t count = source != NULL ? dataflow_count_shards(source) : 0;
@@ -565,8 +572,11 @@ static tow_status_t start_transfer(tow_dataflow_t *dataflow, run_t *run,
         .targets = dataflow_results(scratch, step),
         .is_sized = is_sized(lowered),
         .sized = transfer_sized,
+        .is_late = step->late_bytes > 0,
         .done = transfer_done};
-    return begin_transfer(dataflow, run, step, &transfer);
+    TOW_RETURN_IF_ERROR(begin_transfer(dataflow, run, step, &transfer));
+    if (step->late_bytes > 0) dataflow->late_bytes += step->late_bytes;
+    return TOW_OK;
 }
 
 /* Its values are ordered shard by shard, like those of a computation. */
@@ -574,7 +584,7 @@ static tow_status_t start_collective(tow_dataflow_t *dataflow, run_t *run,
                                      const step_t *step, uint64_t gang_id)
 {
     const tow_lowered_step_t *lowered = step->lowered;
-    const scratch_t *scratch = run->scratch;
+    const scratch_t *scratch = dataflow->applying.scratch;
     TOW_RETURN_IF_ERROR(gather(scratch, step));
     for (size_t i = 0; i < lowered->input_count; i++)
         TOW_RETURN_IF_ERROR(check_sources(&scratch->slots[lowered->inputs[i]],
@@ -599,7 +609,7 @@ static tow_status_t start_host(tow_dataflow_t *dataflow, run_t *run,
     *step_run = (step_run_t){.kind = STEP_HOST,
                              .dataflow = dataflow,
                              .owner = run,
-                             .program = run->scratch->program,
+                             .program = dataflow->applying.program,
                              .step = step,
                              .node = step->lowered->node,
                              .index = step->lowered->index};

@@ -20,7 +20,7 @@ static void unshare(slot_t *slot)
         tow_shard_unshare(slot->shards[d]);
 }
 
-void dataflow_release_slot(slot_t *slot)
+void dataflow_release_shards(slot_t *slot)
 {
     if (TOW_UNLIKELY(slot->is_shared)) unshare(slot);
     if (!slot->is_owned) return;
@@ -85,7 +85,7 @@ static tow_status_t put_result(tow_dataflow_t *dataflow, slot_t *slot,
 
 tow_status_t dataflow_put_results(tow_dataflow_t *dataflow, run_t *run)
 {
-    const scratch_t *scratch = run->scratch;
+    const scratch_t *scratch = dataflow->applying.scratch;
     const tow_lowered_t *lowered = scratch->program->lowered;
     for (size_t i = 0; i < lowered->result_count; i++) {
         TOW_RETURN_IF_ERROR(put_result(dataflow,
@@ -226,25 +226,35 @@ void dataflow_scratch_unshare(scratch_t *scratch, const step_t *step)
     }
 }
 
-static void release_slots(scratch_t *scratch)
+static void release_slots(scratch_t *scratch, uint32_t first)
 {
-    const tow_lowered_t *lowered = scratch->program->lowered;
-    const bool is_own = scratch != &scratch->program->scratch;
-    for (uint32_t i = is_own ? 0 : lowered->argument_count;
-         i < lowered->slot_count; i++)
+    const uint32_t count = scratch->program->lowered->slot_count;
+    for (uint32_t i = first; i < count; i++)
         dataflow_release_slot(&scratch->slots[i]);
 }
 
-void dataflow_end_values(tow_dataflow_t *dataflow, run_t *run)
+/* A run in pieces: its arguments too. */
+static void end_own(run_t *run, scratch_t *scratch)
 {
-    scratch_t *scratch = run->scratch;
-    run->scratch = NULL;
-    release_slots(scratch);
-    if (TOW_UNLIKELY(run->error != TOW_OK && !run->is_cancelled))
-        dataflow_put_failed_results(dataflow, scratch, run->first_result,
-                                    run->error);
-    if (TOW_LIKELY(scratch == &scratch->program->scratch)) return;
+    release_slots(scratch, 0);
+    run->ranges->scratch = NULL;
     TOW_ASSERT(run->hold_count > 0);
     run->hold_count--; /* No piece follows. */
     give(scratch);
+}
+
+void dataflow_end_values(tow_dataflow_t *dataflow, run_t *run, size_t next)
+{
+    scratch_t *scratch = dataflow_scratch_of(dataflow, run);
+    program_t *program = scratch->program;
+    if (TOW_UNLIKELY(run->error != TOW_OK)) {
+        if (!run->is_cancelled)
+            dataflow_put_failed_results(dataflow, scratch, run->first_result,
+                                        run->error);
+        dataflow_return_unused(dataflow, program, next);
+    }
+    if (TOW_LIKELY(scratch == &program->scratch))
+        release_slots(scratch, program->lowered->argument_count);
+    else
+        end_own(run, scratch);
 }

@@ -104,6 +104,9 @@ struct tow_transfer {
      * when its size is known, and `sized` is called once all are; not if the
      * transfer has failed before. */
     bool is_sized;
+    /* Memory for its targets counts in `late_bytes`, and its end is reported
+     * to tow_transfer_engine_watch. */
+    bool is_late;
     void (*sized)(tow_transfer_t *transfer);
     /* All our pieces have been sent or shared, and all our targets are
      * complete; or the first error, with the process at the other end:
@@ -113,6 +116,15 @@ struct tow_transfer {
     void (*done)(tow_transfer_t *transfer, tow_status_t take_status);
     void *private_[16];
 };
+
+/* The bytes of `late_bytes` that a late transfer takes: of targets that the
+ * driver does not copy. */
+uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
+                             const tow_route_t *route);
+/* `freed` is called when memory of a late transfer has been freed, in a turn of
+ * the driver or the env. */
+void tow_transfer_engine_watch(tow_transfer_engine_t *engine,
+                               void (*freed)(void *context), void *context);
 
 /* On an error nothing has started, and `done` is not called. */
 tow_status_t tow_transfer_start(tow_transfer_engine_t *engine,
@@ -161,7 +173,12 @@ typedef struct tow_transfer_engine_stats {
     size_t transfer_count; /* under way */
     size_t early_count;    /* pieces and offers ahead of their grant */
     uint64_t early_bytes;
-    uint64_t receive_bytes;                  /* of targets under way */
+    uint64_t receive_bytes; /* of targets under way */
+    /* Memory for targets, until their devices have released it, and for packed
+     * pieces: now, and the most so far. Not that of blocks below
+     * TOW_TRANSFER_SMALL_BYTES. */
+    uint64_t memory_bytes, memory_bytes_peak;
+    uint64_t late_bytes; /* of those, for targets of late transfers, now */
     uint64_t copied, sent_small, sent_large; /* pieces, in total */
     uint64_t bytes_sent;
     /* Of those, shared without a copy: in total, and now. */

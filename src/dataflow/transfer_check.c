@@ -67,13 +67,16 @@ static tow_status_t check_target(const tow_transfer_engine_t *engine,
 /* All memory that peers may write to. */
 static tow_status_t check_targets(const tow_transfer_engine_t *engine)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, late_bytes = 0;
     for (const tow_list_t *at = engine->targets.next; at != &engine->targets;
          at = at->next) {
         const target_t *target = TOW_CONTAINER_OF(at, target_t, in_engine);
         TOW_RETURN_IF_ERROR(check_target(engine, target));
         if (target->job != NULL) bytes += target->size;
+        if (target->is_late && target->bytes != NULL)
+            late_bytes += target->size;
     }
+    TOW_INVARIANT(late_bytes == engine->stats.late_bytes);
     for (const tow_list_t *at = engine->reductions.next;
          at != &engine->reductions; at = at->next) {
         const reduction_t *it = TOW_CONTAINER_OF(at, reduction_t, in_engine);

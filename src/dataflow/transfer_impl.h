@@ -48,6 +48,7 @@ typedef struct target {
     uint32_t receive_count;
     bool is_uploading; /* its callback is outstanding */
     bool is_closing;   /* the region */
+    bool is_late;      /* `bytes` is counted in late_bytes */
 } target_t;
 
 /* A whole shard that the driver copies. */
@@ -206,6 +207,9 @@ struct tow_transfer_engine {
     tow_work_t work; /* combines `tasks`, if there are any */
     uint32_t task_count;
     reduce_task_t tasks[TOW_REDUCE_BATCH_COUNT];
+    /* -- Late transfers. */
+    void (*freed)(void *context); /* NULL: nobody watches */
+    void *freed_context;
     tow_transfer_engine_stats_t stats;
 };
 

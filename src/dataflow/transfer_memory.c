@@ -28,13 +28,23 @@ static void give_small(tow_transfer_engine_t *engine, void *bytes)
     engine->spare_count++;
 }
 
+static void count(tow_transfer_engine_t *engine, uint64_t size)
+{
+    tow_transfer_engine_stats_t *stats = &engine->stats;
+    stats->memory_bytes += size;
+    if (stats->memory_bytes > stats->memory_bytes_peak)
+        stats->memory_bytes_peak = stats->memory_bytes;
+}
+
 void *transfer_memory_alloc(tow_transfer_engine_t *engine, uint64_t size)
 {
     const tow_transfer_engine_options_t *options = &engine->options;
     if (size <= TOW_TRANSFER_SMALL_BYTES) return take_small(engine);
-    if (options->memory_take != NULL)
-        return options->memory_take(options->context, (size_t)size);
-    return tow_aligned_alloc(TOW_TRANSFER_ALIGNMENT, (size_t)size);
+    void *bytes = options->memory_take != NULL
+                      ? options->memory_take(options->context, (size_t)size)
+                      : tow_aligned_alloc(TOW_TRANSFER_ALIGNMENT, (size_t)size);
+    if (bytes != NULL) count(engine, size);
+    return bytes;
 }
 
 void transfer_memory_free(tow_transfer_engine_t *engine, void *bytes,
@@ -42,6 +52,10 @@ void transfer_memory_free(tow_transfer_engine_t *engine, void *bytes,
 {
     const tow_transfer_engine_options_t *options = &engine->options;
     if (bytes == NULL) return;
+    if (size > TOW_TRANSFER_SMALL_BYTES) {
+        TOW_ASSERT(engine->stats.memory_bytes >= size);
+        engine->stats.memory_bytes -= size;
+    }
     if (size <= TOW_TRANSFER_SMALL_BYTES)
         give_small(engine, bytes);
     else if (options->memory_give != NULL)

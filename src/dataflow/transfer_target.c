@@ -22,12 +22,24 @@ static void free_arrived(target_t *target)
     if (target->arrived != &target->here_) tow_free(target->arrived);
 }
 
+static void free_bytes(target_t *target)
+{
+    tow_transfer_engine_t *engine = target->engine;
+    const bool was_late = target->is_late && target->bytes != NULL;
+    transfer_memory_free(engine, target->bytes, target->size);
+    target->bytes = NULL;
+    if (!was_late) return;
+    TOW_ASSERT(engine->stats.late_bytes >= target->size);
+    engine->stats.late_bytes -= target->size;
+    if (engine->freed != NULL) engine->freed(engine->freed_context);
+}
+
 static void free_when_idle(target_t *target)
 {
     tow_transfer_engine_t *engine = target->engine;
     if (target->job != NULL || target->is_uploading || target->region != NULL)
         return;
-    transfer_memory_free(engine, target->bytes, target->size);
+    free_bytes(target);
     transfer_memory_free(engine, target->packed, target->size);
     if (target->share != NULL) tow_share_release(engine->env, target->share);
     free_arrived(target);
@@ -71,10 +83,8 @@ static void settle(target_t *target, tow_status_t take_status)
 static void complete(target_t *target)
 {
     job_t *job = target->job;
-    if (target->share != NULL) { /* Our memory cannot be written any more. */
-        transfer_memory_free(target->engine, target->bytes, target->size);
-        target->bytes = NULL;
-    }
+    if (target->share != NULL)
+        free_bytes(target); /* It cannot be written any more. */
     settle(target, TOW_OK);
     transfer_part_ended(job);
 }
@@ -353,6 +363,8 @@ static tow_status_t upload_late(job_t *job, target_t *target,
                          "transfer: cannot allocate %" PRIu64
                          " bytes for a shard",
                          target->size);
+    target->is_late = job->transfer->is_late;
+    if (target->is_late) engine->stats.late_bytes += target->size;
     if (needs_region(job, target))
         TOW_RETURN_IF_ERROR(open_region(job, target));
     target->upload.device = job->route->target_devices[target->shard];
@@ -384,7 +396,7 @@ static tow_status_t start_target(job_t *job, uint32_t shard, size_t first,
     target->shard = shard;
     target->missing_count = target->receive_count = count;
     target->first_receive = first;
-    target->is_uploading = target->is_closing = false;
+    target->is_uploading = target->is_closing = target->is_late = false;
     tow_list_append(&engine->targets, &target->in_engine);
     tow_status_t status = make_arrived(target);
     if (status == TOW_OK) status = upload_late(job, target, shape);
@@ -402,13 +414,48 @@ static tow_status_t start_target(job_t *job, uint32_t shard, size_t first,
     return TOW_OK;
 }
 
-static bool is_copy(const job_t *job, const tow_piece_t *piece, uint32_t count,
-                    uint64_t size)
+static bool is_copy(const tow_transfer_engine_t *engine,
+                    const tow_route_t *route, const tow_piece_t *piece,
+                    uint32_t count, uint64_t size)
 {
-    return count == 1 && piece->process == job->engine->options.process &&
+    return count == 1 && piece->process == engine->options.process &&
            piece->bytes == size &&
-           tow_shape_equal(&job->route->source, &job->route->target) &&
-           job->engine->driver->ops->copy != NULL;
+           tow_shape_equal(&route->source, &route->target) &&
+           engine->driver->ops->copy != NULL;
+}
+
+/* The pieces of the next shard, from `at` on. */
+static uint32_t count_pieces(const tow_route_t *route, size_t at,
+                             uint32_t shard)
+{
+    const size_t first = at;
+    while (at < route->receive_count &&
+           route->receives[at].target_shard == shard)
+        at++;
+    return (uint32_t)(at - first);
+}
+
+uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
+                             const tow_route_t *route)
+{
+    uint64_t size = 0, bytes = 0;
+    size_t at = 0;
+    tow_status_ignore(tow_shape_bytes(&route->target, &size),
+                      "the route has been checked");
+    for (uint32_t shard = 0; shard < route->target_count; shard++) {
+        const uint32_t count = count_pieces(route, at, shard);
+        if (!is_copy(engine, route, &route->receives[at], count, size))
+            bytes += size;
+        at += count;
+    }
+    return bytes;
+}
+
+void tow_transfer_engine_watch(tow_transfer_engine_t *engine,
+                               void (*freed)(void *context), void *context)
+{
+    engine->freed = freed;
+    engine->freed_context = context;
 }
 
 tow_status_t transfer_targets_start(job_t *job)
@@ -419,18 +466,16 @@ tow_status_t transfer_targets_start(job_t *job)
     size_t at = 0;
     for (uint32_t shard = 0; shard < job->target_count; shard++) {
         const size_t first = at;
-        while (at < route->receive_count &&
-               route->receives[at].target_shard == shard)
-            at++;
-        const uint32_t count = (uint32_t)(at - first);
+        const uint32_t count = count_pieces(route, first, shard);
         const tow_piece_t *piece = &route->receives[first];
+        at += count;
         if (TOW_UNLIKELY(job->is_sized != NULL) && count > 0) {
             job->open_count++; /* Until it is sized. */
             job->unsized_count++;
             continue;
         }
         TOW_RETURN_IF_ERROR(
-            is_copy(job, piece, count, size)
+            is_copy(job->engine, route, piece, count, size)
                 ? start_copy(job, shard, piece)
                 : start_target(job, shard, first, count, &route->target));
         if (job->is_sized != NULL) job->is_sized[shard] = true;

@@ -15,6 +15,11 @@
  * many of them as a scheduler lets run at once. 48 bytes a value, 8 for each of
  * its shards. */
 #define TOW_DATAFLOW_SPARE_SCRATCH_COUNT 4u
+/* Steps in which the last user of a large received value is looked for, when a
+ * program is bound: it is near, because such values come directly before their
+ * first use. Of others the executor does not check that the device has freed
+ * the memory. */
+#define TOW_DATAFLOW_LAST_USE_SEARCH_COUNT 1024u
 /* Programs and executables that the controller may load here. */
 #define TOW_DATAFLOW_PROGRAM_COUNT_MAX    65536u
 #define TOW_DATAFLOW_EXECUTABLE_COUNT_MAX 65536u

@@ -283,7 +283,8 @@ typedef enum tow_write_check {
 } tow_write_check_t;
 
 /* A bulk write. Owned by the caller, who keeps it and its bytes alive and
- * unchanged until `done`. */
+ * unchanged until `done`. Writes to the same bytes, pending at the same time,
+ * leave either's bytes; a checked one may then fail with DATA_LOSS. */
 struct tow_write {
     const void *bytes;
     size_t size; /* above 0 */

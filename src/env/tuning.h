@@ -157,6 +157,36 @@
  * that the kernel works while we encrypt. */
 #define TOW_NET_TRUNK_QUEUE_BYTES (256u << 10)
 #define TOW_NET_TRUNK_BATCH_BYTES (64u << 10)
+/* Subflows: the extra connections of a trunk, in each direction, whose bytes
+ * other threads encrypt and decrypt. One core encrypts or decrypts 1.1 GB/s. By
+ * default there is one for CORES_PER cores that the process may use, up to
+ * DEFAULT_MAX; with fewer than CORES_MIN cores none, since the threads would
+ * only compete with the loop: on two cores, which two hosts share, 64 MiB go
+ * over two subflows no faster than over the trunk (docs/performance.md). MAX
+ * bounds the option. */
+#define TOW_NET_SUBFLOW_CORES_MIN   3
+#define TOW_NET_SUBFLOW_CORES_PER   2
+#define TOW_NET_SUBFLOW_DEFAULT_MAX 4
+#define TOW_NET_SUBFLOW_COUNT_MAX   16
+/* A write of at least this size is striped over the subflows. Handing it over
+ * costs two changes of thread on each side, 0.1 ms; encrypting 1 MiB on the
+ * loop 0.9. */
+#define TOW_NET_STRIPED_BYTES_MIN (1u << 20)
+/* Striped writes of one lane that the target has not answered; further ones
+ * wait. Below TOW_NET_LANE_WINDOW, so that small writes pass. Also the number
+ * that a target tracks per inbound lane. */
+#define TOW_NET_LANE_STRIPED_COUNT_MAX 8u
+/* How long a thread waits for the socket of its subflow before it returns it to
+ * the loop: as long as a peer that stalls may keep it, and a close may wait for
+ * it. Shorter than this, each full socket would cost a change of thread. */
+#define TOW_NET_SUBFLOW_WAIT_MS 2
+/* After so many bytes, 8 ms, or waits that end after so long, another subflow
+ * gets the thread, and another write the subflow: a peer that sends a byte now
+ * and then does not keep a thread either. A turn costs 0.1 ms. */
+#define TOW_NET_SUBFLOW_TURN_BYTES (8u << 20)
+#define TOW_NET_SUBFLOW_TURN_NS    (20 * TOW_NS_PER_MS)
+/* Bytes between two looks at whether the region is closing. */
+#define TOW_NET_SUBFLOW_READ_BYTES (64u << 10)
 /* Bytes that one trunk reads from its socket per pass. */
 #define TOW_NET_TRUNK_READ_BYTES (512u << 10)
 /* How long a lane may take to open, from the first packet to the target's
@@ -166,7 +196,8 @@
 /* Bytes on a trunk that stay unacknowledged for this long break it: TCP would
  * retransmit for minutes. As long as the lease of a session. */
 #define TOW_NET_TRUNK_TIMEOUT_MS 2500
-/* A trunk that we dialled and that carries no lane is closed after this. */
+/* After this long without a lane, the side that dialled a trunk proposes its
+ * end. */
 #define TOW_NET_TRUNK_IDLE_NS (30 * TOW_NS_PER_S)
 /* Trunks of one data plane; one more is refused. */
 #define TOW_NET_TRUNK_COUNT_MAX 16384

@@ -16,6 +16,10 @@ typedef struct account {
     uint64_t *sizes;
     /* By slot: a transfer or a collective reads it, for an unknown time. */
     bool *is_lent;
+    /* By slot: late transfers that read it and have not been sent. */
+    uint32_t *unsent_counts;
+    size_t first_unsent; /* step: all late transfers before it were sent */
+    size_t next_late;    /* step: those before it have memory, or had */
     int64_t live;
     int64_t peak;
     bool overflowed;
@@ -56,8 +60,7 @@ static tow_status_t size_transfer(const account_t *account, size_t step,
     return TOW_OK;
 }
 
-/* Memory for incoming values is allocated when the run starts, before the data
- * arrives. */
+/* Memory for incoming values is allocated before the data arrives. */
 static tow_status_t begin_transfer(account_t *account, size_t step)
 {
     const tow_schedule_t *schedule = &account->schedule;
@@ -171,6 +174,7 @@ static void start_step(account_t *account, size_t step)
         const bool is_argument = slot < schedule->program->arguments.count;
         const uint64_t bytes =
             is_argument ? signature->arguments[i].bytes : account->sizes[slot];
+        if (account->unsent_counts[slot] > 0) account->is_lent[slot] = true;
         if (!account->is_lent[slot]) change(account, bytes, false);
         account->sizes[slot] = 0;
         if (is_argument)
@@ -189,12 +193,13 @@ static void begin_host(account_t *account, size_t step)
 }
 
 /* Frees values after their last use. Donated slots and arguments have size 0 by
- * now. The inputs of transfers stay until the run ends, because steps do not
- * wait for sends to complete. */
+ * now. The inputs of transfers that are not late stay until the run ends,
+ * because steps do not wait for sends to complete. */
 static void free_slot(account_t *account, size_t step, uint32_t slot)
 {
     const tow_slot_t *it = &account->schedule.slots[slot];
-    if (it->last_step != step || it->is_result || account->is_lent[slot])
+    if (it->last_step > step || it->is_result || account->is_lent[slot] ||
+        account->unsent_counts[slot] > 0)
         return;
     change(account, account->sizes[slot], false);
     account->sizes[slot] = 0;
@@ -211,6 +216,78 @@ static void end_step(account_t *account, size_t step)
         free_slot(account, step, first + i);
 }
 
+/* -- Late transfers --------------------------------------------------------- */
+
+static void lend(account_t *account, size_t step, uint32_t slot)
+{
+    const tow_schedule_t *schedule = &account->schedule;
+    if (schedule->has_late && schedule->sent_before[step] != 0)
+        account->unsent_counts[slot]++;
+    else
+        account->is_lent[slot] = true;
+}
+
+/* Is the value that a late transfer sends on this slice? */
+static bool is_from(const account_t *account, size_t step, tow_slice_id_t slice)
+{
+    const tow_schedule_t *schedule = &account->schedule;
+    const tow_value_t value = tow_schedule_node(schedule, step)->inputs[0];
+    return tow_slice_id_equal(
+        tow_graph_node(schedule->program, value.node)->slice, slice);
+}
+
+/* The computation waits until these have been sent. The waits of one slice
+ * ascend. */
+static void free_sent(account_t *account, size_t computation,
+                      tow_slice_id_t slice)
+{
+    const tow_schedule_t *schedule = &account->schedule;
+    if (!schedule->has_late) return;
+    for (; account->first_unsent < computation; account->first_unsent++) {
+        const size_t step = account->first_unsent;
+        if (schedule->sent_before[step] == 0 || !is_from(account, step, slice))
+            continue;
+        if (schedule->sent_before[step] > computation + 1) break;
+        const uint32_t slot = tow_schedule_slot(
+            schedule, tow_schedule_node(schedule, step)->inputs[0]);
+        TOW_ASSERT(account->unsent_counts[slot] > 0);
+        account->unsent_counts[slot]--;
+        free_slot(account, computation - 1, slot);
+    }
+}
+
+/* Takes memory for the transfers that may have it when the computation has
+ * ended. The waits of one slice ascend. */
+static tow_status_t begin_late(account_t *account, size_t computation,
+                               tow_slice_id_t slice)
+{
+    const tow_schedule_t *schedule = &account->schedule;
+    if (!schedule->has_late) return TOW_OK;
+    for (; account->next_late < schedule->step_count; account->next_late++) {
+        const size_t step = account->next_late;
+        const tow_node_t *node = tow_schedule_node(schedule, step);
+        if (node->kind != TOW_NODE_TRANSFER ||
+            schedule->memory_after[step] == 0 ||
+            !tow_slice_id_equal(node->slice, slice))
+            continue;
+        if (schedule->memory_after[step] > computation + 1) break;
+        TOW_RETURN_IF_ERROR(begin_transfer(account, step));
+    }
+    return TOW_OK;
+}
+
+/* -- The walk --------------------------------------------------------------- */
+
+static tow_status_t walk_computation(account_t *account, size_t step,
+                                     tow_slice_id_t slice)
+{
+    free_sent(account, step, slice);
+    start_step(account, step);
+    note_peak(account, account->schedule.signatures[step]->temporary_bytes);
+    end_step(account, step);
+    return begin_late(account, step, slice);
+}
+
 static tow_status_t walk_step(account_t *account, size_t step,
                               tow_slice_id_t slice)
 {
@@ -218,7 +295,7 @@ static tow_status_t walk_step(account_t *account, size_t step,
     const tow_node_t *node = tow_schedule_node(schedule, step);
     const bool is_here = tow_slice_id_equal(node->slice, slice);
     if (node->kind == TOW_NODE_TRANSFER) {
-        account->is_lent[tow_schedule_slot(schedule, node->inputs[0])] = true;
+        lend(account, step, tow_schedule_slot(schedule, node->inputs[0]));
         if (is_here) TOW_RETURN_IF_ERROR(end_transfer(account, step));
         end_step(account, step);
         return TOW_OK;
@@ -238,10 +315,7 @@ static tow_status_t walk_step(account_t *account, size_t step,
         end_step(account, step);
         return TOW_OK;
     }
-    start_step(account, step);
-    note_peak(account, schedule->signatures[step]->temporary_bytes);
-    end_step(account, step);
-    return TOW_OK;
+    return walk_computation(account, step, slice);
 }
 
 static tow_status_t check_range(const account_t *account, size_t step)
@@ -262,7 +336,11 @@ static tow_status_t begin_ahead(account_t *account, size_t step,
     const tow_node_t *node = tow_schedule_node(&account->schedule, step);
     if (!tow_slice_id_equal(node->slice, slice)) return TOW_OK;
     switch (node->kind) {
-    case TOW_NODE_TRANSFER: return begin_transfer(account, step);
+    case TOW_NODE_TRANSFER:
+        return account->schedule.has_late &&
+                       account->schedule.memory_after[step] != 0
+                   ? TOW_OK
+                   : begin_transfer(account, step);
     case TOW_NODE_COLLECTIVE: return begin_collective(account, step, slice);
     case TOW_NODE_HOST: begin_host(account, step); return TOW_OK;
     default: return TOW_OK;
@@ -296,11 +374,15 @@ tow_status_t tow_graph_cost(const tow_graph_t *program,
                                    sizeof(account.sizes[0]));
         account.is_lent = tow_calloc(account.schedule.slot_count + 1,
                                      sizeof(account.is_lent[0]));
-        status = account.sizes != NULL && account.is_lent != NULL
+        account.unsent_counts = tow_calloc(account.schedule.slot_count + 1,
+                                           sizeof(account.unsent_counts[0]));
+        status = account.sizes != NULL && account.is_lent != NULL &&
+                         account.unsent_counts != NULL
                      ? walk(&account, slice)
                      : tow_ir_exhausted();
     }
     *out_cost = account.cost;
+    tow_free(account.unsent_counts);
     tow_free(account.is_lent);
     tow_free(account.sizes);
     tow_schedule_deinit(&account.schedule);

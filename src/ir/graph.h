@@ -104,6 +104,9 @@ typedef struct tow_graph_scope {
     const tow_signature_t *(*function)(void *context,
                                        tow_function_id_t function);
     void *context;
+    /* Bytes in ir/tuning.h are divided by 2 to this power: 0, except in
+     * simulations, which have small values. */
+    uint32_t late_shift;
 } tow_graph_scope_t;
 
 /* Checks that the program can run. Errors name the node by number and name, the

@@ -149,10 +149,17 @@ static uint32_t client_node(const lowering_t *lowering, uint32_t node)
 static tow_status_t write_transfer(lowering_t *lowering, size_t step,
                                    tow_lowered_step_t *out)
 {
-    const tow_node_t *node = tow_schedule_node(&lowering->schedule, step);
+    const tow_schedule_t *schedule = &lowering->schedule;
+    const tow_node_t *node = tow_schedule_node(schedule, step);
     if (tow_split_has(&lowering->split, source_slice(lowering, node)))
         write_inputs(lowering, step, out);
     if (!tow_split_has(&lowering->split, node->slice)) out->output_count = 0;
+    out->is_late =
+        schedule->has_late && schedule->is_late[schedule->nodes[step]];
+    if (schedule->has_late && out->output_count > 0)
+        out->memory_after = schedule->memory_after[step];
+    if (schedule->has_late && out->input_count > 0)
+        out->sent_before = schedule->sent_before[step];
     write_kept_and_freed(lowering, step, out);
     tow_status_t status =
         tow_split_route(&lowering->split, lowering->schedule.program,

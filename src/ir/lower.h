@@ -91,6 +91,12 @@ typedef struct tow_lowered_step {
      * is known only at run time, or the program is sequential. */
     bool is_sequential;
     uint32_t time_limit_ms; /* per call of a host function; 0: the default */
+    bool is_late;           /* a large transfer: ir/late.c */
+    /* Of a late transfer: 1 + the index of a computation. Memory for the target
+     * is taken only when `memory_after` has ended on this worker; `sent_before`
+     * starts only when this transfer has ended here. 0: no wait. */
+    uint32_t memory_after;
+    uint32_t sent_before;
 } tow_lowered_step_t;
 
 typedef struct tow_lowered {
@@ -141,8 +147,9 @@ tow_status_t tow_graph_insert_transfers(const tow_graph_t *program,
                                         tow_graph_t **out_program) TOW_MUST_USE;
 
 /* Lowers the program for one worker. The topological order of the steps depends
- * on the graph alone (lowest node number first, transfers as early as
- * possible), so it is the same for all workers. The program has been verified
+ * on the graph alone (lowest node number first; small transfers as early as
+ * possible, large ones directly before their first use), so it is the same for
+ * all workers. The program has been verified
  * under the same scope. Still, INVALID_ARGUMENT if a function requires the
  * donation of an input that cannot be donated (a required alias), and
  * RESOURCE_EXHAUSTED if a transfer has more than TOW_PIECES_MAX pieces at this
@@ -177,9 +184,12 @@ tow_status_t tow_graph_steps(const tow_graph_t *program,
 /* The memory that a run takes on each device of one slice, beside its
  * arguments, by simulating the steps in order. An output lives from its step to
  * its last use, a donated input returns its bytes, temporaries live while their
- * step runs. A transfer takes memory for its output on the target slice from
- * the start of the run, and as much again until its step if it arrives packed;
- * its input stays until the end of the run. The same holds for host functions.
+ * step runs. A late transfer (ir/late.c) takes memory for its output a few
+ * computations before its first use, and its input is freed before the
+ * computation that waits for it. Any other takes memory from the start of the
+ * run, and its input stays until the end of the run. If a transfer arrives
+ * packed, it takes as much again until its step. A host function counts like a
+ * transfer that is not late.
  * A collective over several devices takes memory for its outputs, and at most
  * as much again for incoming bytes. A run adds result_bytes - donated_bytes. A
  * value that is two results counts once. OUT_OF_RANGE beyond 2^63 - 1 bytes. */

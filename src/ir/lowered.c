@@ -63,6 +63,9 @@ static bool pack_step(const tow_lowered_step_t *step, tow_arena_t *arena,
     message->host = step->is_host;
     message->sequential = step->is_sequential;
     message->time_limit_ms = step->time_limit_ms;
+    message->memory_after = step->memory_after;
+    message->sent_before = step->sent_before;
+    message->late = step->is_late;
     if (step->route != NULL) {
         message->route = tow_route_pack(step->route, arena);
         return message->route != NULL;
@@ -173,6 +176,25 @@ static tow_status_t check_ids(const check_t *check, size_t at)
     return TOW_OK;
 }
 
+/* Waits point backwards, so they end. */
+static tow_status_t check_waits(const check_t *check, size_t at)
+{
+    const tow_msg_lowered_step_t *step = check->message->steps[at];
+    if (step->memory_after == 0 && step->sent_before == 0 && !step->late)
+        return TOW_OK;
+    if (step->route == NULL || !step->late ||
+        step->memory_after > step->index ||
+        (step->sent_before != 0 &&
+         (step->sent_before <= step->index + 1 ||
+          step->sent_before > check->message->step_count_all)))
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "step %u of %u takes memory after step %u and is sent "
+                         "before step %u, counted from 1",
+                         step->index, check->message->step_count_all,
+                         step->memory_after, step->sent_before);
+    return TOW_OK;
+}
+
 static tow_status_t check_inputs(check_t *check, size_t at)
 {
     const tow_msg_lowered_step_t *step = check->message->steps[at];
@@ -242,6 +264,7 @@ static tow_status_t check_freed(check_t *check, size_t at)
 static tow_status_t check_step(check_t *check, size_t at)
 {
     TOW_RETURN_IF_ERROR(check_ids(check, at));
+    TOW_RETURN_IF_ERROR(check_waits(check, at));
     TOW_RETURN_IF_ERROR(check_inputs(check, at));
     TOW_RETURN_IF_ERROR(check_outputs(check, at));
     TOW_RETURN_IF_ERROR(check_kept(check->message->steps[at]));
@@ -328,6 +351,9 @@ static tow_status_t copy_step(const tow_msg_lowered_step_t *message,
         .is_host = message->host,
         .is_sequential = message->sequential,
         .time_limit_ms = message->time_limit_ms,
+        .memory_after = message->memory_after,
+        .sent_before = message->sent_before,
+        .is_late = message->late,
     };
     tow_status_t status = TOW_OK;
     if (message->route != NULL)

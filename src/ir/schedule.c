@@ -112,6 +112,9 @@ tow_status_t tow_schedule_init(tow_schedule_t *schedule,
     TOW_RETURN_IF_ERROR(
         tow_graph_order(program, schedule->nodes, &schedule->step_count));
     number_slots(schedule, scope);
+    TOW_RETURN_IF_ERROR(tow_schedule_place_late(schedule, scope));
+    if (schedule->has_late) number_slots(schedule, scope);
+    TOW_RETURN_IF_ERROR(tow_schedule_find_waits(schedule, scope));
     if (!allocate_slots(schedule)) return tow_ir_exhausted();
     start_slots(schedule);
     for (uint32_t step = 0; step < schedule->step_count; step++)
@@ -124,6 +127,8 @@ void tow_schedule_deinit(tow_schedule_t *schedule)
 {
     tow_free(schedule->signatures);
     tow_free(schedule->slots);
+    tow_free(schedule->is_late);
+    tow_free(schedule->memory_after);
     *schedule = (tow_schedule_t){0};
 }
 

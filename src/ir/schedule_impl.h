@@ -27,6 +27,13 @@ typedef struct tow_schedule {
     tow_slot_t *slots;
     uint32_t slot_count;
     bool *donates; /* by input, of the last tow_schedule_donates */
+    bool has_late; /* a transfer is late: late.c */
+    bool *is_late; /* by node; NULL: none is */
+    /* By step, of late transfers: 1 + the computation after which a worker
+     * takes memory for it; 1 + the computation that starts on the source slice
+     * only after it has been sent. 0: none. NULL: no transfer is late. */
+    uint32_t *memory_after;
+    uint32_t *sent_before;
 } tow_schedule_t;
 
 /* The program has been verified under `scope`. */
@@ -41,6 +48,18 @@ static inline const tow_node_t *tow_schedule_node(
 {
     return &schedule->program->nodes.items[schedule->nodes[step]];
 }
+
+/* -- Late transfers (late.c) ----------------------------------------------- */
+
+/* Moves them directly before their first user. Slots are numbered, by the order
+ * so far. */
+tow_status_t tow_schedule_place_late(tow_schedule_t *schedule,
+                                     const tow_graph_scope_t *scope)
+    TOW_MUST_USE;
+/* Fills `memory_after` and `sent_before`. */
+tow_status_t tow_schedule_find_waits(tow_schedule_t *schedule,
+                                     const tow_graph_scope_t *scope)
+    TOW_MUST_USE;
 
 /* Number of slots that a step fills, from its first. */
 static inline uint32_t tow_schedule_outputs(const tow_schedule_t *schedule,

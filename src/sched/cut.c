@@ -16,12 +16,14 @@ static uint64_t span_ns(const tow_cut_t *cut, uint32_t step_count)
 bool tow_cut_is_whole(const tow_cut_t *cut, uint32_t busiest_count)
 {
     if (busiest_count <= 1) return true;
+    if (cut->piece_steps > 0) return busiest_count <= cut->piece_steps;
     if (cut->step_ns == 0) return busiest_count <= TOW_CUT_WHOLE_STEPS;
     return span_ns(cut, busiest_count) < TOW_CUT_WHOLE_NS;
 }
 
 static bool is_full(const tow_cut_t *cut, uint32_t step_count)
 {
+    if (cut->piece_steps > 0) return step_count >= cut->piece_steps;
     if (cut->step_ns == 0) return step_count >= TOW_CUT_PIECE_STEPS;
     return span_ns(cut, step_count) >= TOW_CUT_PIECE_NS ||
            step_count >= TOW_CUT_PIECE_STEPS_MAX;

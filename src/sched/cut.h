@@ -21,6 +21,9 @@ typedef struct tow_cut {
     size_t part_count;
     /* The estimated device time of a step; 0: unknown. */
     uint64_t step_ns;
+    /* For simulation: pieces of at most so many steps, however short; 0: as
+     * estimated. */
+    uint32_t piece_steps;
 } tow_cut_t;
 
 /* Whether it is granted whole: it is short, or has few steps of unknown

@@ -51,6 +51,8 @@ static tow_status_t open_controller(tow_env_t *env,
         env,
         &(tow_controller_options_t){.address = role->controller,
                                     .relay_fanout = role->relay_fanout,
+                                    .piece_steps = role->piece_steps,
+                                    .late_shift = role->late_shift,
                                     .first_process = first_process(role),
                                     .compiler = self->compiler},
         &self->controller);

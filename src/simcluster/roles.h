@@ -16,6 +16,8 @@ typedef struct tow_simcluster_role {
     const char *host;
     const char *island;    /* NULL: the default one */
     uint32_t relay_fanout; /* controller only */
+    uint32_t piece_steps;  /* likewise */
+    uint32_t late_shift;   /* the same; tow_graph_scope_t */
     size_t device_count;
     uint64_t memory_bytes; /* of a device; 0: as in the model */
     uint64_t host_bytes;   /* of a worker, for spilled objects; 0: none */

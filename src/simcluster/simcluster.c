@@ -84,14 +84,16 @@ static tow_status_t check_memory(const sim_process_t *process)
     return TOW_OK;
 }
 
-/* Messages per run are linear in workers, not in shards: for each worker a
- * grant, a report and at most an abort. */
+/* Messages per run are linear in workers and pieces, not in shards: for each
+ * worker a grant and a report for each piece, at most an abort, and the report
+ * of that. */
 static tow_status_t check_messages(const tow_controller_t *controller)
 {
     const tow_controller_totals_t totals = tow_controller_totals(controller);
     const uint64_t bound = totals.granted_worker_count;
     if (totals.grant_message_count <= bound &&
-        totals.done_message_count <= bound + totals.again_message_count &&
+        totals.done_message_count <=
+            bound + totals.again_message_count + totals.abort_message_count &&
         totals.abort_message_count <= bound)
         return TOW_OK;
     return TOW_ERROR(TOW_INTERNAL,
@@ -384,6 +386,10 @@ static tow_status_t choose_sizes(simcluster_t *cluster)
     cluster->is_tight = below(cluster, 4) == 0;
     cluster->is_damaging = below(cluster, 4) == 0;
     cluster->relay_fanout = 1 + (uint32_t)below(cluster, RELAY_FANOUT_MAX);
+    /* Often all transfers are late, and wait for single values. */
+    cluster->late_shift = cluster->options->seed % 3 == 0 ? 0 : 12;
+    /* Mostly several runs are granted in part at the same time. */
+    cluster->piece_steps = (uint32_t)(cluster->options->seed / 3 % 4);
     cluster->is_spilling = cluster->is_calm && cluster->is_tight;
     cluster->memory_bytes = cluster->is_tight ? 1000000 : 256000000;
     cluster->host_bytes = cluster->is_spilling ? 256000000 : 500000;
@@ -433,6 +439,8 @@ static tow_status_t make_controller(simcluster_t *cluster)
     controller->role =
         (tow_simcluster_role_t){.model = &cluster->model,
                                 .relay_fanout = cluster->relay_fanout,
+                                .piece_steps = cluster->piece_steps,
+                                .late_shift = cluster->late_shift,
                                 .start_count = &cluster->controller_start_count,
                                 .controller = "sim:controller"};
     return make_process(cluster, controller, &tow_simcluster_controller_program,

@@ -57,6 +57,8 @@ struct simcluster {
     char islands[SIM_ISLANDS_MAX][SIM_NAME_SIZE];
     uint64_t memory_bytes; /* of a device */
     uint32_t relay_fanout;
+    uint32_t piece_steps; /* 0: runs are granted whole, as they are short */
+    uint32_t late_shift;
     bool is_calm;  /* no faults: every error is a bug */
     bool is_tight; /* memory may run out */
     /* Memory is tight and clients hold several times as much, but there are no

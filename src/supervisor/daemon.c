@@ -61,6 +61,7 @@ tow_status_t tow_daemon_open(tow_daemon_t *daemon,
                                    .data_plane = options->data_plane,
                                    .data_trusted = options->data_trusted,
                                    .data_source = options->data_source,
+                                   .data_streams = options->data_streams,
                                    .spin_ns = options->spin_ns};
     TOW_RETURN_IF_ERROR(tow_net_create(&net, &daemon->net));
     install_handlers(daemon->net);

@@ -26,6 +26,7 @@ typedef struct tow_daemon_options {
     tow_net_data_plane_t data_plane;
     const char *data_trusted; /* as in tow_net_options_t; may be NULL */
     const char *data_source;  /* the same */
+    const char *data_streams; /* the same */
     int64_t spin_ns;          /* as in tow_net_options_t */
 } tow_daemon_options_t;
 

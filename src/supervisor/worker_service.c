@@ -489,6 +489,7 @@ static tow_status_t open_all(worker_service_t *self)
                                          .data_plane = TOW_NET_DATA_UCX,
                                          .data_trusted = a->data_trusted,
                                          .data_source = a->data,
+                                         .data_streams = a->data_streams,
                                          .spin_ns = TOW_NET_WORKER_SPIN_NS};
     TOW_RETURN_IF_ERROR(tow_daemon_open(&self->daemon, &daemon));
     if (a->follow_fd != TOW_WORKER_SERVICE_FOLLOW_NONE)

@@ -26,6 +26,7 @@ typedef struct tow_worker_service_options {
     const char *model;      /* simulated devices; NULL: real ones */
     const char *data; /* interface or address for data; NULL: the route's */
     const char *data_trusted; /* as in tow_net_options_t; may be NULL */
+    const char *data_streams; /* the same */
     /* On which other workers connect; NULL: derived from the controller's. */
     const char *listen;
     uint64_t device_count;

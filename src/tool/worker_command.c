@@ -15,6 +15,7 @@ enum {
     OPTION_HOST,
     OPTION_DATA,
     OPTION_DATA_TRUSTED,
+    OPTION_DATA_STREAMS,
     OPTION_HOST_MEMORY,
     OPTION_LISTEN,
     OPTION_HOST_FUNCTIONS,
@@ -34,6 +35,7 @@ static error_t parse_more(int key, char *argument, struct argp_state *state)
     case OPTION_HOST: a->host = argument; return 0;
     case OPTION_DATA: a->data = argument; return 0;
     case OPTION_DATA_TRUSTED: a->data_trusted = argument; return 0;
+    case OPTION_DATA_STREAMS: a->data_streams = argument; return 0;
     case OPTION_LISTEN: a->listen = argument; return 0;
     case OPTION_HOST_FUNCTIONS: a->host_functions = true; return 0;
     case OPTION_WITH_CONTROLLER: a->has_controller = true; return 0;
@@ -157,6 +159,11 @@ int tow_command_worker(int argc, char **argv)
          "Network devices, as UCX names them, on which data goes unencrypted "
          "through UCX: only on a network that nobody else can reach (default: "
          "TOW_DATA_TRUSTED; otherwise data between hosts is TLS)",
+         0},
+        {"data-streams", OPTION_DATA_STREAMS, "N", 0,
+         "Extra connections to each process of another host, in each direction, "
+         "whose bytes other cores encrypt: 0 to 16 (default: TOW_DATA_STREAMS; "
+         "otherwise half of the cores, at most 4, and 0 on one or two)",
          0},
         {"door", OPTION_LISTEN, "ADDRESS", 0,
          "Address on which other workers connect (default: a socket beside the "

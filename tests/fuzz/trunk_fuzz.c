@@ -2,7 +2,9 @@
  * data plane. Each message is a byte for its kind and flags, a byte for the
  * size of its payload, and its header; the payload follows from these. Flags
  * put the true numbers of a lane and of a region into the header, which no
- * random bytes would hit. The data plane must live, and serve the next peer. */
+ * random bytes would hit. If the first byte says so, the trunk is one over TLS
+ * with subflows, and the messages are sent on these. The data plane must live,
+ * and serve the next peer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,7 @@ enum {
     TRUE_REGION = 16,
     LARGE_PAYLOAD = 32, /* in units of 1 KiB, not of bytes */
     TRUE_SIZE = 64,     /* of the header */
+    ON_SUBFLOWS = 128,  /* in the first byte of the input */
 };
 
 static tow_security_t security = {.has_token = true};
@@ -51,20 +54,33 @@ static node_t create_node(const char *name)
     return node;
 }
 
-static node_t victim;
+static node_t victims[2]; /* without and with subflows */
 
-static void destroy_victim(void)
+static void destroy_victims(void)
 {
-    tow_net_destroy(victim.net);
+    for (size_t i = 0; i < TOW_COUNT_OF(victims); i++)
+        if (victims[i].net != NULL) tow_net_destroy(victims[i].net);
+    tow_tls_context_destroy(security.tls);
 }
 
-static node_t create_victim(void)
+static void set_up(void)
 {
-    char address[64];
-    atexit(destroy_victim);
+    const tow_tls_options_t options = {.makes_certificate = true};
     setenv("TOW_SHARED_MEMORY", "off", 1);
-    snprintf(address, sizeof(address), "unix:/tmp/tow-trunk-%d.sock",
-             (int)getpid());
+    setenv("TOW_DATA_STREAMS", "2", 1);
+    tow_status_t status = tow_tls_context_create(&options, &security.tls);
+    TOW_ASSERT(status == TOW_OK);
+    /* After OpenSSL's own, so that it runs before: OpenSSL frees what belongs
+     * to our threads when they end, but not after its cleanup. */
+    atexit(destroy_victims);
+}
+
+static node_t create_victim(bool on_subflows)
+{
+    char address[64] = "tls:127.0.0.1:0";
+    if (!on_subflows)
+        snprintf(address, sizeof(address), "unix:/tmp/tow-trunk-%d.sock",
+                 (int)getpid());
     node_t node = create_node("victim");
     const tow_listen_options_t options = {
         .address = address, .carries_lanes = true, .accept = refuse};
@@ -74,10 +90,25 @@ static node_t create_victim(void)
     return node;
 }
 
-static void turn(const node_t *attacker)
+typedef struct attack {
+    node_t attacker;
+    node_t victim;
+    bool on_subflows;
+    tow_lane_t *lane;
+    uint64_t stream;
+} attack_t;
+
+static void turn(const attack_t *attack)
 {
-    tow_net_turn(attacker->net, 0);
-    tow_net_turn(victim.net, 0);
+    tow_net_turn(attack->attacker.net, 0);
+    tow_net_turn(attack->victim.net, 0);
+}
+
+/* Threads need time, too. */
+static void turn_slowly(const attack_t *attack)
+{
+    turn(attack);
+    if (attack->on_subflows) tow_net_turn(attack->victim.net, 20000);
 }
 
 static void ignore_down(void *context, tow_lane_t *lane, tow_status_t cause)
@@ -85,21 +116,26 @@ static void ignore_down(void *context, tow_lane_t *lane, tow_status_t cause)
     (void)context, (void)lane, (void)cause;
 }
 
-static tow_lane_t *open_lane(const node_t *attacker, uint64_t *out_stream)
+static bool is_open(attack_t *attack)
+{
+    return tow_net_data_is_answered(attack->lane, &attack->stream) &&
+           (!attack->on_subflows || tow_net_data_may_stripe(attack->lane));
+}
+
+static void open_lane(attack_t *attack)
 {
     const void *address;
     size_t size;
-    tow_env_lane_address(victim.env, &address, &size);
+    tow_env_lane_address(attack->victim.env, &address, &size);
     const tow_lane_options_t options = {
         .address = address, .address_size = size, .down = ignore_down};
-    tow_lane_t *lane;
-    tow_status_t status = tow_env_lane_open(attacker->env, &options, &lane);
+    tow_status_t status =
+        tow_env_lane_open(attack->attacker.env, &options, &attack->lane);
     TOW_ASSERT(status == TOW_OK);
-    for (int i = 0; !tow_net_data_is_answered(lane, out_stream); i++) {
+    for (int i = 0; !is_open(attack); i++) {
         TOW_ASSERT(i < 1000000);
-        turn(attacker);
+        turn(attack);
     }
-    return lane;
 }
 
 static uint16_t true_header_size(uint8_t kind)
@@ -109,6 +145,7 @@ static uint16_t true_header_size(uint8_t kind)
     case TOW_DATA_FRAGMENT: return sizeof(tow_data_fragment_t);
     case TOW_DATA_CONTROL: return sizeof(tow_data_control_t);
     case TOW_DATA_GREETING: return sizeof(tow_data_greeting_t);
+    case TOW_DATA_SUBFLOWS: return sizeof(tow_data_subflows_t);
     default: return 8;
     }
 }
@@ -143,7 +180,7 @@ static size_t make_message(const uint8_t *bytes, size_t count, uint64_t stream,
     return 2 + taken;
 }
 
-static bool inject(tow_lane_t *lane, const message_t *message)
+static bool inject_on_trunk(tow_lane_t *lane, const message_t *message)
 {
     return tow_net_data_inject(lane, &message->frame, sizeof(message->frame)) &&
            tow_net_data_inject(lane, message->header,
@@ -153,30 +190,65 @@ static bool inject(tow_lane_t *lane, const message_t *message)
                                 message->frame.payload_size));
 }
 
+/* In one piece: the subflow is busy afterwards. */
+static bool inject_on_subflow(attack_t *attack, const message_t *message)
+{
+    static uint8_t bytes[sizeof(message_t)];
+    const size_t head = sizeof(message->frame) + message->frame.header_size;
+    memcpy(bytes, &message->frame, sizeof(message->frame));
+    memcpy(bytes + sizeof(message->frame), message->header,
+           message->frame.header_size);
+    memcpy(bytes + head, message->payload, message->frame.payload_size);
+    for (int i = 0; i < TURN_COUNT; i++) {
+        if (tow_net_data_inject_striped(attack->lane, bytes,
+                                        head + message->frame.payload_size))
+            return true;
+        turn_slowly(attack);
+    }
+    return false;
+}
+
+static bool inject(attack_t *attack, const message_t *message)
+{
+    return attack->on_subflows ? inject_on_subflow(attack, message)
+                               : inject_on_trunk(attack->lane, message);
+}
+
+static attack_t begin_attack(bool on_subflows)
+{
+    if (security.tls == NULL) set_up();
+    node_t *victim = &victims[on_subflows];
+    if (victim->net == NULL) *victim = create_victim(on_subflows);
+    attack_t attack = {.attacker = create_node("attacker"),
+                       .victim = *victim,
+                       .on_subflows = on_subflows};
+    open_lane(&attack);
+    return attack;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
     static message_t message;
     static uint8_t memory[REGION_BYTES];
-    if (victim.net == NULL) victim = create_victim();
-    node_t attacker = create_node("attacker");
     tow_region_t *region;
     const tow_region_options_t options = {.bytes = memory,
                                           .size = sizeof(memory)};
-    tow_status_t status = tow_env_region_open(victim.env, &options, &region);
+    attack_t attack = begin_attack(count > 0 && (bytes[0] & ON_SUBFLOWS));
+    tow_status_t status =
+        tow_env_region_open(attack.victim.env, &options, &region);
     TOW_ASSERT(status == TOW_OK);
-    uint64_t stream;
-    tow_lane_t *lane = open_lane(&attacker, &stream);
     for (size_t at = 0, sent = 0; at + 2 <= count && sent < 16; sent++) {
-        at += make_message(bytes + at, count - at, stream, region, &message);
-        if (!inject(lane, &message)) break;
+        at += make_message(bytes + at, count - at, attack.stream, region,
+                           &message);
+        if (!inject(&attack, &message)) break;
         for (int i = 0; i < 4; i++)
-            turn(&attacker);
+            turn_slowly(&attack);
     }
     for (int i = 0; i < TURN_COUNT; i++)
-        turn(&attacker);
+        turn(&attack);
     tow_region_close(region, (tow_closed_t){0});
-    tow_net_destroy(attacker.net);
+    tow_net_destroy(attack.attacker.net);
     for (int i = 0; i < TURN_COUNT; i++)
-        tow_net_turn(victim.net, 0);
+        tow_net_turn(attack.victim.net, 0);
     return 0;
 }

@@ -115,6 +115,7 @@ struct PJRT_Device {
     tow::memory_account account;
     tow::current_run run;
     tow::executed_ring executed;
+    tow::execution_clock clock; /* of the queue's consumer */
     /* Last, because its thread uses the above and must be joined first. */
     tow::work_queue queue;
 };

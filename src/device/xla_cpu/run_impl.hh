@@ -273,14 +273,14 @@ struct execution final : PJRT_Event, work_item, pooled<execution> {
 
         charge allocations(&device->account);
         std::optional<xla::Future<>> unused;
-        const int64_t start_ns = now_ns();
+        const int64_t start_ns = device->clock.now_ns();
         auto results =
             program->is_portable
                 ? program->loaded->ExecutePortable(arguments, device->xla,
                                                    options, unused, false)
                 : program->loaded->ExecuteSharded(arguments, device->xla,
                                                   options, unused, false);
-        const int64_t end_ns = now_ns();
+        const int64_t end_ns = device->clock.now_ns();
         count_time(end_ns - start_ns);
         device->executed.add(start_ns, end_ns, run_id, program->name);
         if (!results.ok()) return std::move(results).status();

@@ -106,6 +106,10 @@ tow_send_result_t tow_net_link_begin(tow_link_t *link, uint32_t size_max,
                                      uint8_t **out_bytes);
 void tow_net_link_commit(tow_link_t *link, uint32_t type, uint32_t size);
 void tow_net_link_close(tow_link_t *link, tow_closed_t closed);
+/* Takes the socket, and TLS if it is used, out of a link that is up and has
+ * nothing to send, and closes the link. */
+void tow_net_link_take_connection(tow_net_link_t *link, tow_closed_t closed,
+                                  int *out_fd, tow_tls_t **out_tls);
 
 /* check.c: asserts the invariants of a link. O(1); called after each change of
  * its phase. */

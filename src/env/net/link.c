@@ -150,6 +150,20 @@ void tow_net_link_commit(tow_link_t *base, uint32_t type, uint32_t size)
         tow_net_connection_flush(link);
 }
 
+void tow_net_link_take_connection(tow_net_link_t *link, tow_closed_t closed,
+                                  int *out_fd, tow_tls_t **out_tls)
+{
+    TOW_ASSERT(link->phase == TOW_NET_UP &&
+               link->link.state != TOW_LINK_CLOSING && link->queue.bytes == 0);
+    *out_fd = tow_net_source_take(link->net, &link->source);
+    *out_tls = link->tls;
+    link->tls = NULL;
+    link->link.state = TOW_LINK_CLOSING;
+    link->closed = closed;
+    tow_net_connection_discard(link);
+    tow_net_link_finish(link);
+}
+
 void tow_net_link_close(tow_link_t *base, tow_closed_t closed)
 {
     tow_net_link_t *link = tow_net_link_of(base);

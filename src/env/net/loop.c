@@ -38,14 +38,19 @@ void tow_net_source_change(tow_net_t *net, tow_net_source_t *source,
                0); /* It is registered, and changing needs no memory. */
 }
 
+int tow_net_source_take(tow_net_t *net, tow_net_source_t *source)
+{
+    const int fd = source->fd;
+    epoll_ctl(net->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    source->fd = -1;
+    return fd;
+}
+
+/* Removes it from epoll explicitly: if a forked child holds the descriptor
+ * open, closing ours would not. */
 void tow_net_source_close(tow_net_t *net, tow_net_source_t *source)
 {
-    if (source->fd < 0) return;
-    /* Explicitly: if a forked child holds the descriptor open, closing ours
-     * would not remove it from epoll. */
-    epoll_ctl(net->epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
-    close(source->fd);
-    source->fd = -1;
+    if (source->fd >= 0) close(tow_net_source_take(net, source));
 }
 
 /* The event only ends the sleep; the next pass finds the cause. */

@@ -164,7 +164,7 @@ static tow_status_t start_data_plane(tow_net_t *net,
         if (net->data_source == NULL)
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
-    return tow_net_data_create(net, options->data_trusted);
+    return tow_net_data_create(net, options);
 }
 
 static void limit_options(tow_net_t *net, const tow_net_options_t *options)

@@ -43,6 +43,10 @@ typedef struct tow_net_options {
      * for lanes between hosts. NULL: TOW_DATA in the environment; without it,
      * the one that the route takes. */
     const char *data_source; /* lent for the call */
+    /* The extra connections of each trunk, in each direction, whose bytes other
+     * threads encrypt (data/trunk.h): "0" to "16". NULL: TOW_DATA_STREAMS in the
+     * environment; without it, by the number of cores. */
+    const char *data_streams; /* lent for the call */
 } tow_net_options_t;
 
 /* INVALID_ARGUMENT for a name that peers would reject. */

@@ -34,6 +34,8 @@ void tow_net_source_change(tow_net_t *net, tow_net_source_t *source,
                            uint32_t events);
 /* Also closes the descriptor. Does nothing without one. */
 void tow_net_source_close(tow_net_t *net, tow_net_source_t *source);
+/* Removes the descriptor without closing it; the caller owns it. */
+int tow_net_source_take(tow_net_t *net, tow_net_source_t *source) TOW_MUST_USE;
 
 /* A function to run in the next pass of the loop, outside of any callback. */
 typedef struct tow_net_task tow_net_task_t;
@@ -114,6 +116,7 @@ struct tow_net {
     /* Helper threads. */
     tow_net_helpers_t *helpers; /* owned; NULL until work is started */
     tow_net_helpers_t *copiers; /* the same, for tow_net_copy_start */
+    tow_net_helpers_t *ciphers; /* the same, for tow_net_cipher_start */
     uint32_t helper_count_max;
 
     /* Connections. */
@@ -198,6 +201,10 @@ void tow_net_work_cancel_all(tow_net_t *net);
 /* Like tow_env_work_start, on threads that do nothing else, so that the job
  * never waits behind other work. Cannot be cancelled. */
 void tow_net_copy_start(tow_net_t *net, tow_work_t *work);
+/* The same on threads for subflows of trunks, at most `thread_count_max`, which
+ * is the same in each call. */
+void tow_net_cipher_start(tow_net_t *net, tow_work_t *work,
+                          uint32_t thread_count_max);
 /* Joins the threads. All work has ended. */
 void tow_net_helpers_destroy(tow_net_t *net);
 

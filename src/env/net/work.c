@@ -168,6 +168,13 @@ void tow_net_copy_start(tow_net_t *net, tow_work_t *work)
     start(net, helpers_in(&net->copiers, TOW_NET_PULL_COPIERS), work);
 }
 
+void tow_net_cipher_start(tow_net_t *net, tow_work_t *work,
+                          uint32_t thread_count_max)
+{
+    TOW_ASSERT(thread_count_max <= TOW_NET_HELPER_COUNT_MAX);
+    start(net, helpers_in(&net->ciphers, thread_count_max), work);
+}
+
 void tow_net_work_cancel(tow_env_t *env, tow_work_t *work)
 {
     tow_net_helpers_t *helpers = tow_net_of(env)->helpers;
@@ -215,4 +222,5 @@ void tow_net_helpers_destroy(tow_net_t *net)
 {
     destroy_in(&net->helpers);
     destroy_in(&net->copiers);
+    destroy_in(&net->ciphers);
 }

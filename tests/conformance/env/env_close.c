@@ -218,12 +218,13 @@ static void close_side_with_writes_under_way(side_t side, int step_count)
 {
     world_t *world = world_create_with_lanes(2);
     region_probe_t *region = calloc(1, sizeof(*region));
-    region_probe_open(region, world_env(world, 1), 4 * MIB);
+    region_probe_open(region, world_env(world, 1), WRITE_COUNT * 4 * MIB);
     lane_probe_t lane = {0};
     lane_probe_open(&lane, world_env(world, 0), world_env(world, 1));
     write_probe_t writes[WRITE_COUNT] = {0};
     for (size_t i = 0; i < WRITE_COUNT; i++) {
         write_plan_t plan = {.size = i % 2 ? 4 * MIB : 100,
+                             .offset = i * 4 * MIB,
                              .key = region->region->key,
                              .tag = i};
         assert_int_equal(write_probe_start(&writes[i], &lane, &plan),

@@ -22,12 +22,22 @@ static size_t write_size(size_t index)
     return sizes[index % TOW_COUNT_OF(sizes)];
 }
 
+/* Each has a place of its own: several threads may receive at once. */
+static size_t write_offset(size_t index)
+{
+    size_t offset = 0;
+    for (size_t i = 0; i < index; i++)
+        offset += write_size(i);
+    return offset;
+}
+
 static traffic_t *traffic_create(void)
 {
     world_t *world = world_create_with_lanes(2);
     traffic_t *traffic = calloc(1, sizeof(*traffic));
     traffic->world = world;
-    region_probe_open(&traffic->region, world_env(traffic->world, 1), 8 * MIB);
+    region_probe_open(&traffic->region, world_env(traffic->world, 1),
+                      write_offset(WRITE_COUNT) + MIB);
     lane_probe_open(&traffic->lane, world_env(traffic->world, 0),
                     world_env(traffic->world, 1));
     return traffic;
@@ -37,6 +47,7 @@ static void traffic_start(traffic_t *traffic)
 {
     for (size_t i = 0; i < WRITE_COUNT; i++) {
         write_plan_t plan = {.size = write_size(i),
+                             .offset = write_offset(i),
                              .key = traffic->region.region->key,
                              .tag = i,
                              .check = i % 3 ? TOW_WRITE_UNCHECKED
@@ -164,8 +175,10 @@ static void lane_may_be_reopened_after_force_close(void **state)
     lane_probe_open(&second, world_env(traffic->world, 0),
                     world_env(traffic->world, 1));
     write_probe_t write = {0};
-    write_plan_t plan = {
-        .size = MIB, .key = traffic->region.region->key, .tag = 99};
+    write_plan_t plan = {.size = MIB,
+                         .offset = write_offset(WRITE_COUNT),
+                         .key = traffic->region.region->key,
+                         .tag = 99};
     assert_int_equal(write_probe_start(&write, &second, &plan), TOW_SEND_OK);
     WORLD_UNTIL(traffic->world, write.done_count == 1);
     assert_int_equal(write.code, TOW_CODE_OK);

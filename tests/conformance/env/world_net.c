@@ -1,6 +1,7 @@
 /* `net` in one process: all nets are driven by the test's thread, with proxies
  * for paths that break, and child processes for peers that are killed.
- * WORLD_VARIANT is the kind of address: "unix", "tcp" or "tls". */
+ * WORLD_VARIANT is the kind of address: "unix", "tcp" or "tls". With
+ * TOW_DATA_STREAMS, trunks have their subflows before a test begins. */
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -173,6 +174,40 @@ static void node_create(world_t *world, size_t node)
     must(status);
 }
 
+static void count_closed(void *context)
+{
+    ++*(int *)context;
+}
+
+/* Otherwise the first large write of a test would open the subflows, and go
+ * over the trunk itself. */
+static void open_subflows(world_t *world, size_t from, size_t to)
+{
+    const void *address;
+    size_t size;
+    uint64_t stream;
+    int closed_count = 0;
+    tow_lane_t *lane;
+    tow_env_lane_address(world_env(world, to), &address, &size);
+    const tow_lane_options_t options = {.address = address,
+                                        .address_size = size};
+    must(tow_env_lane_open(world_env(world, from), &options, &lane));
+    WORLD_UNTIL(world, tow_net_data_is_answered(lane, &stream));
+    WORLD_UNTIL(world, tow_net_data_may_stripe(lane));
+    tow_lane_close(lane, TOW_LANE_CLOSE_GRACEFUL,
+                   (tow_closed_t){count_closed, &closed_count});
+    WORLD_UNTIL(world, closed_count == 1);
+}
+
+static void open_all_subflows(world_t *world)
+{
+    const char *streams = getenv("TOW_DATA_STREAMS");
+    if (!world->lanes || streams == NULL || atoi(streams) == 0) return;
+    for (size_t from = 0; from < world->node_count; from++)
+        for (size_t to = 0; to < world->node_count; to++)
+            if (from != to) open_subflows(world, from, to);
+}
+
 world_t *world_create_with(const world_options_t *options)
 {
     assert_null(current);
@@ -191,6 +226,7 @@ world_t *world_create_with(const world_options_t *options)
         world_destroy(world);
         tow_test_skip("no data plane");
     }
+    open_all_subflows(world);
     return world;
 }
 

@@ -5,8 +5,8 @@ void tow_data_lane_check(const tow_data_lane_t *lane)
 {
     TOW_ASSERT(lane->write_count <= TOW_NET_LANE_WRITE_COUNT_MAX);
     TOW_ASSERT(lane->large_count <= TOW_NET_LANE_LARGE_COUNT_MAX);
-    TOW_ASSERT(lane->pull_count <= TOW_NET_LANE_PULL_COUNT_MAX);
-    TOW_ASSERT(lane->large_count + lane->pull_count + lane->shared_count <=
+    TOW_ASSERT(lane->whole_count <= TOW_NET_LANE_PULL_COUNT_MAX);
+    TOW_ASSERT(lane->large_count + lane->whole_count + lane->shared_count <=
                lane->write_count);
     TOW_ASSERT(lane->fragment_count <= TOW_NET_LANE_WINDOW);
     TOW_ASSERT(lane->datagram_bytes <= TOW_NET_LANE_DATAGRAM_BYTES_MAX);
@@ -21,11 +21,14 @@ void tow_data_inbound_check(const tow_data_inbound_t *inbound)
     TOW_ASSERT(inbound->pull_count <= TOW_NET_LANE_PULL_COUNT_MAX);
     TOW_ASSERT((inbound->pull_count == 0) ==
                tow_list_is_empty(&inbound->pulls));
+    TOW_ASSERT(inbound->arriving_count <= TOW_NET_LANE_STRIPED_COUNT_MAX);
+    TOW_ASSERT((inbound->arriving_count == 0) ==
+               tow_list_is_empty(&inbound->arriving));
 }
 
 void tow_data_region_check(const tow_data_region_t *region)
 {
-    TOW_ASSERT((region->pull_count == 0) == tow_list_is_empty(&region->pulls));
+    TOW_ASSERT(region->pin_count > 0 || tow_list_is_empty(&region->pulls));
     TOW_ASSERT(region->size > 0);
 }
 

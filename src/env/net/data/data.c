@@ -82,6 +82,10 @@ static void dispatch_control(tow_data_t *data, tow_data_trunk_t *trunk,
             tow_data_inbound_hello(data, trunk, control, payload);
         return;
     }
+    if (control->kind == TOW_DATA_IDLE) {
+        if (trunk != NULL) tow_data_trunk_on_idle(trunk);
+        return;
+    }
     if (control->kind == TOW_DATA_BYE) {
         tow_data_inbound_t *inbound =
             tow_data_inbound_find(data, control->stream);
@@ -549,7 +553,8 @@ static tow_status_t join_loop(tow_data_t *data)
     return tow_net_poller_open(data->net, &poller);
 }
 
-tow_status_t tow_net_data_create(tow_net_t *net, const char *trusted)
+tow_status_t tow_net_data_create(tow_net_t *net,
+                                 const tow_net_options_t *options)
 {
     tow_data_t *data = tow_calloc(1, sizeof(*data));
     if (data == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -558,7 +563,10 @@ tow_status_t tow_net_data_create(tow_net_t *net, const char *trusted)
     tow_status_t status = data->skipped_bytes != NULL
                               ? tow_data_random(&data->node)
                               : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    if (status == TOW_OK) status = open_memory(data, trusted);
+    if (status == TOW_OK)
+        status =
+            tow_data_count_subflows(options->data_streams, &data->subflow_max);
+    if (status == TOW_OK) status = open_memory(data, options->data_trusted);
     if (status == TOW_OK) status = make_address(data);
     if (status == TOW_OK) status = join_loop(data);
     if (status != TOW_OK) {

@@ -10,10 +10,10 @@
 
 #include "env/net/net.h"
 
-/* Adds the lane entries to net->ops and the data plane to the loop. `trusted`
- * as in tow_net_options_t. On failure the net is unchanged. */
-tow_status_t tow_net_data_create(tow_net_t *net, const char *trusted)
-    TOW_MUST_USE;
+/* Adds the lane entries to net->ops and the data plane to the loop. On failure
+ * the net is unchanged. */
+tow_status_t tow_net_data_create(tow_net_t *net,
+                                 const tow_net_options_t *options) TOW_MUST_USE;
 /* Peers may dial `address` to carry lanes: it becomes part of ours. */
 tow_status_t tow_net_data_listens(tow_net_t *net, const char *address)
     TOW_MUST_USE;
@@ -24,6 +24,11 @@ void tow_net_data_damage(tow_net_t *net, uint32_t count);
 /* For tests of hostile peers: sends raw bytes on the trunk of this lane. False
  * if it has none that is up. */
 bool tow_net_data_inject(tow_lane_t *lane, const void *bytes, size_t size);
+/* For the same: on a subflow of that trunk. `may_stripe` opens them when it is
+ * called first, and says whether one can be used. */
+bool tow_net_data_may_stripe(tow_lane_t *lane);
+bool tow_net_data_inject_striped(tow_lane_t *lane, const void *bytes,
+                                 size_t size);
 /* Whether the peer has answered, and the number of the lane's stream. */
 bool tow_net_data_is_answered(const tow_lane_t *lane, uint64_t *out_stream);
 

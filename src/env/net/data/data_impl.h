@@ -5,6 +5,7 @@
  *   host        whether a peer shares our memory
  *   trunk       connections to other hosts, each for all lanes between two
  *               processes
+ *   subflow     their extra connections, for striped writes, on other threads
  *   ring        fragment slots in memory shared by two processes
  *   port        a UCX endpoint, or a place on a trunk, with its pending sends,
  *               under lanes and inbounds
@@ -41,6 +42,7 @@ typedef struct tow_data tow_data_t;
 typedef struct tow_data_port tow_data_port_t;
 typedef struct tow_data_op tow_data_op_t;
 typedef struct tow_data_region tow_data_region_t;
+typedef struct tow_data_inbound tow_data_inbound_t;
 
 typedef struct tow_data_bytes {
     const void *bytes;
@@ -143,7 +145,7 @@ void tow_data_port_describe(const tow_data_port_t *port, char *text,
 /* Connects the ports that were created inside a callback. */
 void tow_data_connect_work(tow_net_task_t *task);
 /* Closes by force: UCX returns the memory of users, and `sent` runs for it
- * before this returns. Control messages of the owner may still be sent. In
+ * before this returns; subflows return it soon. Control messages of the owner may still be sent. In
  * tasks only. */
 void tow_data_port_close(tow_data_port_t *port);
 /* The owner is done with the port: closes and frees it, now or later. In tasks
@@ -161,6 +163,12 @@ tow_data_sent_t tow_data_port_send(tow_data_port_t *port, tow_data_op_t *op,
 tow_data_sent_t tow_data_port_try(tow_data_port_t *port, tow_data_id_t id,
                                   tow_data_bytes_t header,
                                   tow_data_bytes_t payload);
+/* Takes an op with a whole write, to be striped over the subflows of the port's
+ * trunk: QUEUED, or FULL, and the caller keeps the op. */
+tow_data_sent_t tow_data_port_stripe(tow_data_port_t *port, tow_data_op_t *op,
+                                     tow_data_bytes_t payload);
+/* The op has left UCX or the subflows: runs `sent`, frees it. */
+void tow_data_port_note_sent(tow_data_op_t *op);
 /* Sends a control message; FAILED also when memory is exhausted. The payload is
  * copied. */
 tow_data_sent_t tow_data_port_send_control(tow_data_port_t *port,
@@ -199,6 +207,8 @@ bool tow_data_trunk_inject(tow_data_trunk_t *trunk, const void *bytes,
 /* Why it is not up. */
 void tow_data_trunk_describe(const tow_data_trunk_t *trunk, char *text,
                              size_t capacity);
+/* The dialler has said that it is idle. */
+void tow_data_trunk_on_idle(tow_data_trunk_t *trunk);
 void tow_data_trunk_attach(tow_data_trunk_t *trunk, tow_data_port_t *port);
 /* Also of a port that waits for a trunk. */
 void tow_data_trunk_detach(tow_data_port_t *port);
@@ -207,6 +217,28 @@ tow_data_sent_t tow_data_trunk_try(tow_data_trunk_t *trunk, tow_data_id_t id,
                                    tow_data_bytes_t header,
                                    tow_data_bytes_t payload);
 void tow_data_trunks_end(tow_data_t *data);
+
+/* -- Subflows ------------------------------------------------------------- */
+
+/* How many a trunk may have in each direction: `text`, or TOW_DATA_STREAMS, or
+ * as many as the cores suggest. */
+tow_status_t tow_data_count_subflows(const char *text, uint32_t *out_count)
+    TOW_MUST_USE;
+/* Whether a write may be striped over subflows now. The first call opens them,
+ * for later writes. */
+bool tow_data_trunk_may_stripe(tow_data_trunk_t *trunk);
+/* Takes the op, unless it returns false. */
+bool tow_data_trunk_stripe(tow_data_trunk_t *trunk, tow_data_op_t *op);
+/* For tests: sends raw bytes on a subflow of this trunk; false if none is
+ * idle. */
+bool tow_data_trunk_inject_striped(tow_data_trunk_t *trunk, const void *bytes,
+                                   size_t size);
+/* The striped writes of this port end soon. */
+void tow_data_trunk_cancel_striped(tow_data_port_t *port);
+/* Striped writes that are arriving are ignored from now on; those of a region
+ * are answered when all their bytes have come. */
+void tow_data_arriving_cancel_of_inbound(tow_data_inbound_t *inbound);
+void tow_data_arriving_cancel_of_region(tow_data_region_t *region);
 
 /* -- Lanes ---------------------------------------------------------------- */
 
@@ -240,23 +272,23 @@ typedef struct tow_data_lane {
     uint64_t node;         /* identifies the peer's data plane */
     tow_data_ring_t *ring; /* owned; NULL: none, or not created yet */
     size_t fragment_bytes;
-    uint32_t fragment_count; /* inside UCX, with memory of users */
+    uint32_t fragment_count; /* inside UCX or subflows, with users' memory */
     uint32_t datagram_bytes; /* inside UCX, including their cost */
     uint32_t write_count;    /* accepted and not done */
     uint32_t large_count;    /* of more than one fragment, in `ready` */
-    uint32_t pull_count;     /* sent as pulls and not ended */
+    uint32_t whole_count;    /* sent as pulls, or striped, and not ended */
     uint32_t shared_count;   /* that the target shares */
     tow_data_cross_read_state_t cross_read;
     uint64_t cross_read_proof; /* random; proves to the target who we are */
     uint64_t next_write;
-    tow_map_t writes;        /* by number: those without an answer */
-    tow_list_t ready;        /* writes with fragments to send, round robin */
-    tow_list_t waiting;      /* large writes that wait for a place in `ready` */
-    tow_list_t pull_waiting; /* writes that wait to be sent as pulls */
-    tow_list_t sent;         /* writes whose fragments have all been sent */
-    tow_list_t shared;       /* writes that the target shares */
-    tow_list_t ending;       /* ended writes with fragments still inside UCX */
-    tow_timer_t opening;     /* until the target has answered our HELLO */
+    tow_map_t writes;   /* by number: those without an answer */
+    tow_list_t ready;   /* writes with fragments to send, round robin */
+    tow_list_t waiting; /* large writes that wait for a place in `ready` */
+    tow_list_t whole_waiting; /* those that wait to be sent as a whole */
+    tow_list_t sent;          /* writes whose fragments have all been sent */
+    tow_list_t shared;        /* writes that the target shares */
+    tow_list_t ending;   /* ended ones of which fragment_count counts some */
+    tow_timer_t opening; /* until the target has answered our HELLO */
     tow_timer_t linger;
     bool sees_endpoint; /* the peer has one on this host: ... */
     tow_timer_t watch;  /* ... polls it while writes are pending */
@@ -322,7 +354,7 @@ typedef enum tow_data_inbound_state {
     TOW_DATA_INBOUND_ENDING,  /* its task will free it */
 } tow_data_inbound_state_t;
 
-typedef struct tow_data_inbound {
+struct tow_data_inbound {
     tow_data_t *data;
     tow_data_port_t *port; /* owned, for answers; NULL: could not be created */
     tow_net_task_t task;
@@ -338,7 +370,9 @@ typedef struct tow_data_inbound {
     tow_list_t shares; /* its writes that we share */
     uint32_t partial_count;
     tow_data_partial_t partials[TOW_NET_LANE_LARGE_COUNT_MAX];
-} tow_data_inbound_t;
+    tow_list_t arriving; /* striped writes */
+    uint32_t arriving_count;
+};
 
 /* `trunk`: on which the HELLO came; NULL: through UCX. */
 void tow_data_inbound_hello(tow_data_t *data, tow_data_trunk_t *trunk,
@@ -422,7 +456,8 @@ struct tow_data_region {
                     const tow_arrival_t *arrival);
     void *context;
     tow_list_t pulls;
-    uint32_t pull_count;
+    tow_list_t arriving; /* striped writes */
+    uint32_t pin_count;  /* pulls, and jobs of subflows that write here */
     bool is_closing;
     tow_net_task_t task;
     tow_closed_t closed;
@@ -433,7 +468,7 @@ tow_status_t tow_data_region_open(tow_env_t *env,
                                   tow_region_t **out_region) TOW_MUST_USE;
 void tow_data_region_close(tow_region_t *region, tow_closed_t closed);
 void tow_data_regions_end(tow_data_t *data);
-/* A pull has ended. */
+/* A pull, or the job of a subflow, has ended. */
 void tow_data_region_release(tow_data_region_t *region);
 /* The region for this write; otherwise the code of the failure. */
 tow_code_t tow_data_region_find(tow_data_t *data, const tow_data_extent_t *span,
@@ -483,7 +518,8 @@ struct tow_data {
     tow_net_task_t connect_task;
 
     tow_list_t trunks;
-    uint32_t trunk_count;
+    uint32_t trunk_count; /* with subflows that are being opened */
+    uint32_t subflow_max; /* of a trunk, in each direction */
     tow_map_t trunks_by_node;
     tow_list_t awaiting;    /* ports whose peer must dial us */
     uint8_t *skipped_bytes; /* owned: TOW_NET_READ_BYTES for ignored ones */
@@ -515,6 +551,7 @@ struct tow_data {
 
     uint64_t straggler_count; /* fragments of writes that had been rejected */
     uint64_t pulled_count;    /* writes received by pulls */
+    uint64_t striped_count;   /* writes received over subflows */
     uint64_t shared_arrival_count; /* writes received as shares */
     uint32_t damage_count;         /* for tests: fragments still to damage */
 };

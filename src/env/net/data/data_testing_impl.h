@@ -1,7 +1,8 @@
 /* Fixture for the tests of the data plane: nets that one thread drives, and
- * lanes, regions and writes that count. Each test runs five times: on shared
+ * lanes, regions and writes that count. Each test runs six times: on shared
  * memory with pulls of large writes, with all writes through rings, on UCX over
- * TCP, and on trunks over Unix sockets and over TLS. For tests only. */
+ * TCP, and on trunks over Unix sockets, over TLS, and over TLS with subflows.
+ * For tests only. */
 #ifndef TOW_ENV_NET_DATA_TESTING_IMPL_H_
 #define TOW_ENV_NET_DATA_TESTING_IMPL_H_
 
@@ -341,6 +342,7 @@ static inline int test_use_shm(void **state)
     unsetenv("TOW_REACH");
     unsetenv("TOW_DATA_TRUSTED");
     unsetenv("UCX_TLS");
+    setenv("TOW_DATA_STREAMS", "0", 1); /* Whatever this machine has. */
     return 0;
 }
 
@@ -374,10 +376,18 @@ static inline int test_use_tls_trunks(void **state)
     return 0;
 }
 
+static inline int test_use_subflows(void **state)
+{
+    (void)test_use_tls_trunks(state);
+    setenv("TOW_DATA_STREAMS", "2", 1);
+    return 0;
+}
+
 /* clang-format off */
 #define TEST_ON_TRUNKS(test)                                          \
     {#test "_on_unix_trunks", test, test_use_unix_trunks, NULL, NULL}, \
-    {#test "_on_tls_trunks", test, test_use_tls_trunks, NULL, NULL}
+    {#test "_on_tls_trunks", test, test_use_tls_trunks, NULL, NULL},   \
+    {#test "_on_subflows", test, test_use_subflows, NULL, NULL}
 
 #define TEST_ON_UCX(test)                                  \
     {#test "_on_shm", test, test_use_shm, NULL, NULL},     \

@@ -31,6 +31,7 @@ static void end_inbound(tow_data_inbound_t *inbound)
     if (data->last_inbound == inbound) data->last_inbound = NULL;
     tow_map_remove(&data->inbounds_by_stream, inbound->stream);
     tow_data_pulls_cancel_of_inbound(inbound);
+    tow_data_arriving_cancel_of_inbound(inbound);
     tow_data_shares_detach(inbound);
     tow_net_defer(data->net, &inbound->task);
 }
@@ -85,6 +86,7 @@ static tow_data_inbound_t *create_inbound(tow_data_t *data, uint64_t stream,
     inbound->stream = stream;
     inbound->node = node;
     tow_list_init(&inbound->pulls);
+    tow_list_init(&inbound->arriving);
     tow_list_init(&inbound->shares);
     tow_net_task_init(&inbound->task, inbound_work);
     if (!tow_map_put(&data->inbounds_by_stream, stream, inbound)) {

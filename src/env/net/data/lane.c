@@ -99,7 +99,7 @@ void tow_data_lane_on_control(tow_data_lane_t *lane,
 /* -- Closing -------------------------------------------------------------- */
 
 /* Closes the endpoint and ends all writes. `done` runs before this returns,
- * unless UCX does not return the bytes. */
+ * unless UCX does not return the bytes, or threads of subflows use them. */
 static void cut_lane(tow_data_lane_t *lane, tow_status_t cause)
 {
     tow_data_port_t *port = lane->port;
@@ -116,12 +116,12 @@ static void cut_lane(tow_data_lane_t *lane, tow_status_t cause)
     }
     tow_data_port_close(port);
     tow_data_writes_end(lane, cause);
-    if (lane->fragment_count > 0)
+    if (lane->fragment_count > 0 && port->route != TOW_DATA_TRUNK)
         tow_log(&port->data->net->env.log, TOW_LOG_ERROR,
                 "ucx holds fragments of a closed lane",
                 TOW_F_STR("peer", lane->peer_name),
                 TOW_F_U64("count", lane->fragment_count));
-    TOW_ASSERT(lane->large_count + lane->pull_count + lane->shared_count == 0);
+    TOW_ASSERT(lane->large_count + lane->whole_count + lane->shared_count == 0);
     tow_data_finish_writes(port->data);
 }
 
@@ -305,7 +305,7 @@ static void init_lane(tow_data_lane_t *lane, tow_data_t *data,
     tow_list_init(&lane->busy);
     tow_list_init(&lane->ready);
     tow_list_init(&lane->waiting);
-    tow_list_init(&lane->pull_waiting);
+    tow_list_init(&lane->whole_waiting);
     tow_list_init(&lane->sent);
     tow_list_init(&lane->shared);
     tow_list_init(&lane->ending);
@@ -394,6 +394,21 @@ bool tow_net_data_inject(tow_lane_t *base, const void *bytes, size_t size)
     const tow_data_lane_t *lane = lane_of(base);
     return lane->port->trunk != NULL &&
            tow_data_trunk_inject(lane->port->trunk, bytes, size);
+}
+
+bool tow_net_data_may_stripe(tow_lane_t *base)
+{
+    const tow_data_lane_t *lane = lane_of(base);
+    return lane->port->trunk != NULL &&
+           tow_data_trunk_may_stripe(lane->port->trunk);
+}
+
+bool tow_net_data_inject_striped(tow_lane_t *base, const void *bytes,
+                                 size_t size)
+{
+    const tow_data_lane_t *lane = lane_of(base);
+    return lane->port->trunk != NULL &&
+           tow_data_trunk_inject_striped(lane->port->trunk, bytes, size);
 }
 
 bool tow_net_data_is_answered(const tow_lane_t *base, uint64_t *out_stream)

@@ -93,6 +93,14 @@ static void complete_op(tow_data_op_t *op)
 
 /* -- Queued sends --------------------------------------------------------- */
 
+void tow_data_port_note_sent(tow_data_op_t *op)
+{
+    tow_data_port_t *port = op->port;
+    if (port->is_parked)
+        tow_net_defer(port->data->net, &port->data->parked_task);
+    complete_op(op);
+}
+
 static void on_sent(void *request, ucs_status_t status, void *user_data)
 {
     tow_data_op_t *op = user_data;
@@ -100,9 +108,7 @@ static void on_sent(void *request, ucs_status_t status, void *user_data)
     if (status == UCS_OK) port->is_settled = true;
     if (TOW_UNLIKELY(status != UCS_OK) && port->ep != NULL)
         fail_port(port, status);
-    if (port->is_parked)
-        tow_net_defer(port->data->net, &port->data->parked_task);
-    complete_op(op);
+    tow_data_port_note_sent(op);
     ucp_request_free(request);
 }
 
@@ -246,6 +252,18 @@ tow_data_sent_t tow_data_port_send(tow_data_port_t *port, tow_data_op_t *op,
      * UCX may hold an event for that endpoint, and hits an assertion. */
     return port->data->is_in_ucx && port->ep != NULL ? keep(port, op)
                                                      : send_or_keep(port, op);
+}
+
+tow_data_sent_t tow_data_port_stripe(tow_data_port_t *port, tow_data_op_t *op,
+                                     tow_data_bytes_t payload)
+{
+    op->id = TOW_DATA_FRAGMENT;
+    op->header_size = sizeof(op->header.fragment);
+    op->payload = payload;
+    if (port->trunk == NULL || !tow_data_trunk_stripe(port->trunk, op))
+        return TOW_DATA_FULL;
+    count_up(port);
+    return TOW_DATA_QUEUED;
 }
 
 tow_data_sent_t tow_data_port_send_control(tow_data_port_t *port,
@@ -491,6 +509,7 @@ static bool may_be_closed(tow_data_port_t *port)
 void tow_data_port_close(tow_data_port_t *port)
 {
     discard_outbox(port, false);
+    tow_data_trunk_cancel_striped(port);
     if (port->ep != NULL && !port->sends_at_once && may_be_closed(port))
         close_by_force(port);
 }

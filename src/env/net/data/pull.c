@@ -171,7 +171,7 @@ static tow_code_t start_pull(tow_data_inbound_t *inbound,
     tow_list_append(&inbound->pulls, &pull->in_inbound);
     tow_list_append(&region->pulls, &pull->in_region);
     inbound->pull_count++;
-    region->pull_count++;
+    region->pin_count++;
     tow_data_inbound_check(inbound);
     tow_data_region_check(region);
     if (what->total > TOW_NET_PULL_AT_ONCE_BYTES) {

@@ -1,7 +1,7 @@
 /* Regions: our memory that peers may write to. Fragments are copied into it on
  * the loop's thread, so they stop as soon as the region is removed from the
- * table. Pulls run on copier threads: a closing region waits for the chunks
- * that they are copying. */
+ * table. Pulls run on copier threads, and striped writes arrive on threads: a
+ * closing region waits for the chunks that they are copying. */
 #include "base/alloc.h"
 #include "env/net/data/data_impl.h"
 
@@ -33,6 +33,7 @@ tow_status_t tow_data_region_open(tow_env_t *env,
     region->arrived = options->arrived;
     region->context = options->context;
     tow_list_init(&region->pulls);
+    tow_list_init(&region->arriving);
     tow_net_task_init(&region->task, free_region);
     region->region.key.id = data->next_region++;
     tow_status_t status = tow_data_random(&region->region.key.secret);
@@ -57,16 +58,15 @@ void tow_data_region_close(tow_region_t *base, tow_closed_t closed)
     TOW_ASSERT(removed == region); /* Closed once. */
     region->closed = closed;
     region->is_closing = true;
-    if (region->pull_count == 0)
-        tow_net_defer(data->net, &region->task);
-    else
-        tow_data_pulls_cancel_of_region(region);
+    tow_data_pulls_cancel_of_region(region);
+    tow_data_arriving_cancel_of_region(region);
+    if (region->pin_count == 0) tow_net_defer(data->net, &region->task);
 }
 
 void tow_data_region_release(tow_data_region_t *region)
 {
-    TOW_ASSERT(region->pull_count > 0);
-    if (--region->pull_count == 0 && region->is_closing)
+    TOW_ASSERT(region->pin_count > 0);
+    if (--region->pin_count == 0 && region->is_closing)
         tow_net_defer(region->data->net, &region->task);
     tow_data_region_check(region);
 }

@@ -9,7 +9,14 @@
  * socket, as a whole or not at all, so a trunk never refers to memory of users
  * between two calls. The bytes of a fragment are decrypted straight into the
  * region, which is looked up again for each piece, because its owner may close
- * it in between. */
+ * it in between.
+ *
+ * All that happens on the loop's thread, so one core encrypts. A trunk over TLS
+ * may have more connections, its subflows, on which other threads encrypt and
+ * decrypt. Each has one direction, since two threads cannot use one TLS
+ * connection. A large write is striped over them: each thread sends the next
+ * fragment. The side that dialled the trunk dials them, too, when a large write
+ * is sent for the first time. If one breaks, the trunk ends. */
 #ifndef TOW_ENV_NET_DATA_TRUNK_H_
 #define TOW_ENV_NET_DATA_TRUNK_H_
 

@@ -38,6 +38,7 @@ static void finish_message(tow_data_trunk_t *trunk)
     incoming->head_count = 0;
     tow_data_inbound_t *inbound;
     tow_data_greeting_t greeting;
+    tow_data_subflows_t request;
     const char *problem;
     switch ((tow_data_id_t)incoming->frame.id) {
     case TOW_DATA_FRAGMENT:
@@ -59,6 +60,13 @@ static void finish_message(tow_data_trunk_t *trunk)
             trunk_refuse(trunk, problem);
         else
             trunk_on_greeting(trunk, &greeting);
+        return;
+    case TOW_DATA_SUBFLOWS:
+        problem = tow_data_parse_subflows(header.bytes, header.size, &request);
+        if (problem != NULL)
+            trunk_refuse(trunk, problem);
+        else
+            subflows_on_request(trunk, &request);
         return;
     case TOW_DATA_PULL: break;
     }

@@ -2,6 +2,7 @@
  * or that are not who they were; and how processes of one host recognise each
  * other. */
 #include "env/net/data/data_testing_impl.h"
+#include "env/net/data/trunk_impl.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -101,6 +102,46 @@ static void prepared_peer_is_dialled_once(void **state)
     prepare(fixture);
     test_settle(fixture);
     assert_int_equal(fixture->nodes[1].data->trunk_count, 1);
+    test_fixture_destroy(fixture);
+}
+
+/* As if it had carried no lane for long. */
+static void propose_end(const test_node_t *node)
+{
+    tow_data_trunk_t *trunk =
+        TOW_CONTAINER_OF(node->data->trunks.next, tow_data_trunk_t, all);
+    assert_true(trunk->is_dialled && trunk->state == TRUNK_UP);
+    trunk->timer.fire(&trunk->timer);
+}
+
+static void idle_trunk_is_ended_by_the_listener(void **state)
+{
+    (void)state;
+    test_fixture_t *fixture = create_with_client();
+    test_lane_t lane;
+    test_lane_open(&lane, &fixture->nodes[1], &fixture->nodes[0]);
+    write_once(fixture, &lane, &fixture->nodes[0]);
+    test_lane_close(fixture, &lane, TOW_LANE_CLOSE_GRACEFUL);
+    propose_end(&fixture->nodes[1]);
+    TEST_UNTIL(fixture, fixture->nodes[0].data->trunk_count == 0 &&
+                            fixture->nodes[1].data->trunk_count == 0);
+    test_fixture_destroy(fixture);
+}
+
+static void idle_trunk_stays_for_a_lane_that_the_listener_has_opened(
+    void **state)
+{
+    (void)state;
+    test_fixture_t *fixture = create_with_client();
+    test_lane_t lane;
+    prepare(fixture);
+    TEST_UNTIL(fixture, fixture->nodes[0].data->trunk_count == 1);
+    test_settle(fixture);
+    /* Its HELLO and the proposal cross. */
+    test_lane_open(&lane, &fixture->nodes[0], &fixture->nodes[1]);
+    propose_end(&fixture->nodes[1]);
+    write_once(fixture, &lane, &fixture->nodes[1]);
+    assert_int_equal(lane.down_count, 0);
     test_fixture_destroy(fixture);
 }
 
@@ -226,6 +267,8 @@ static void segment_that_is_no_beacon_is_not_visible(void **state)
 static const struct CMUnitTest tests[] = {
     TEST_ON_TRUNKS(lane_to_a_peer_that_dials_waits_for_it),
     TEST_ON_TRUNKS(prepared_peer_is_dialled_once),
+    TEST_ON_TRUNKS(idle_trunk_is_ended_by_the_listener),
+    TEST_ON_TRUNKS(idle_trunk_stays_for_a_lane_that_the_listener_has_opened),
     TEST_ON_TRUNKS(lane_to_an_address_without_listener_fails),
     TEST_ON_TRUNKS(lane_to_another_process_fails),
     TEST_ON_TRUNKS(lane_ends_with_its_peer_and_can_be_opened_again),

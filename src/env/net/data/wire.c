@@ -5,7 +5,8 @@
 
 _Static_assert(sizeof(tow_data_address_header_t) == 40, "no gaps");
 _Static_assert(sizeof(tow_data_frame_t) == 8, "no gaps");
-_Static_assert(sizeof(tow_data_greeting_t) == 24, "no gaps");
+_Static_assert(sizeof(tow_data_greeting_t) == 32, "no gaps");
+_Static_assert(sizeof(tow_data_subflows_t) == 8, "no gaps");
 _Static_assert(sizeof(tow_data_datagram_t) == 16, "no gaps");
 _Static_assert(sizeof(tow_data_fragment_t) == 72, "no gaps");
 _Static_assert(sizeof(tow_data_control_t) == 24, "no gaps");
@@ -129,6 +130,7 @@ const char *tow_data_check_frame(const tow_data_frame_t *frame)
         [TOW_DATA_CONTROL] = {sizeof(tow_data_control_t),
                               TOW_DATA_ADDRESS_SIZE_MAX},
         [TOW_DATA_GREETING] = {sizeof(tow_data_greeting_t), 0},
+        [TOW_DATA_SUBFLOWS] = {sizeof(tow_data_subflows_t), 0},
     };
     if (frame->id >= TOW_COUNT_OF(kinds) || kinds[frame->id].header_size == 0)
         return "a message of an unknown kind";
@@ -145,11 +147,25 @@ const char *tow_data_parse_greeting(const void *header, size_t header_size,
 {
     if (header_size != sizeof(*out)) return "a greeting has a wrong size";
     memcpy(out, header, sizeof(*out));
-    if (out->magic != TOW_DATA_MAGIC || out->zero != 0 || out->node == 0)
+    if (out->magic != TOW_DATA_MAGIC || out->node == 0)
         return "this is not a greeting";
     if (out->version != TOW_DATA_VERSION)
         return "a greeting of another version: both sides must run the same "
                "release";
+    if (out->kind >= TOW_DATA_CONNECTION_KIND_END ||
+        (out->kind != TOW_DATA_IS_TRUNK && out->trunk == 0))
+        return "a greeting has unknown fields";
+    return NULL;
+}
+
+const char *tow_data_parse_subflows(const void *header, size_t header_size,
+                                    tow_data_subflows_t *out)
+{
+    if (header_size != sizeof(*out))
+        return "a request for subflows has a wrong size";
+    memcpy(out, header, sizeof(*out));
+    if (out->zero != 0 || out->count == 0)
+        return "a request for subflows is malformed";
     return NULL;
 }
 
@@ -271,14 +287,20 @@ const char *tow_data_parse_control(const void *header, size_t header_size,
 
 /* -- Reassembly of writes ------------------------------------------------- */
 
+bool tow_data_fragment_is_of(const tow_data_fragment_t *first,
+                             const tow_data_fragment_t *next)
+{
+    return next->stream == first->stream && next->write == first->write &&
+           next->region == first->region && next->secret == first->secret &&
+           next->place == first->place && next->total == first->total &&
+           next->tag == first->tag &&
+           (next->flags & TOW_DATA_CHECKED) ==
+               (first->flags & TOW_DATA_CHECKED);
+}
+
 bool tow_data_partial_continues(const tow_data_partial_t *partial,
                                 const tow_data_fragment_t *next)
 {
-    const tow_data_fragment_t *first = &partial->first;
-    return next->write == first->write && next->region == first->region &&
-           next->secret == first->secret && next->place == first->place &&
-           next->total == first->total && next->tag == first->tag &&
-           (next->flags & TOW_DATA_CHECKED) ==
-               (first->flags & TOW_DATA_CHECKED) &&
+    return tow_data_fragment_is_of(&partial->first, next) &&
            next->at == partial->received;
 }

@@ -25,7 +25,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 /* -- Addresses ------------------------------------------------------------ */
 
 #define TOW_DATA_MAGIC            0x4c574f54u /* "TOWL" */
-#define TOW_DATA_VERSION          3u
+#define TOW_DATA_VERSION          4u
 #define TOW_DATA_ADDRESS_SIZE_MAX 2048u
 
 /* Precedes the name, the listening address and the UCX address. */
@@ -80,7 +80,8 @@ typedef enum tow_data_id {
     TOW_DATA_CONTROL,
     TOW_DATA_PULL,
     TOW_DATA_ID_COUNT,
-    TOW_DATA_GREETING = TOW_DATA_ID_COUNT, /* on trunks only */
+    TOW_DATA_GREETING = TOW_DATA_ID_COUNT, /* on trunks only, as the next */
+    TOW_DATA_SUBFLOWS,
 } tow_data_id_t;
 
 /* Precedes the header of each message on a trunk. */
@@ -91,15 +92,33 @@ typedef struct tow_data_frame {
     uint32_t payload_size;
 } tow_data_frame_t;
 
-/* The first message on a trunk, from each side: who it is, and whom it
- * expects. */
+/* What a connection is for, as the side that dialled it says. */
+typedef enum tow_data_connection_kind {
+    TOW_DATA_IS_TRUNK,
+    TOW_DATA_IS_SUBFLOW,         /* on which the dialler sends */
+    TOW_DATA_IS_REVERSE_SUBFLOW, /* on which the listener sends */
+    TOW_DATA_CONNECTION_KIND_END,
+} tow_data_connection_kind_t;
+
+/* The first message on a connection, from each side: who it is, and whom it
+ * expects. The listener's greeting on a trunk has a random number, by which the
+ * dialler then names the trunk of a subflow. */
 typedef struct tow_data_greeting {
     uint32_t magic;
     uint16_t version;
-    uint16_t zero;
+    uint8_t kind;
+    uint8_t subflow_count; /* that the sender accepts, in each direction */
     uint64_t node;
     uint64_t expected; /* 0: anyone */
+    uint64_t trunk;    /* 0: none yet */
 } tow_data_greeting_t;
+
+/* From the listener of a trunk to its dialler: dial so many subflows on which I
+ * send. */
+typedef struct tow_data_subflows {
+    uint32_t count;
+    uint32_t zero;
+} tow_data_subflows_t;
 
 /* 16 bytes: datagrams of up to 69 bytes take UCX's short-message path. */
 typedef struct tow_data_datagram {
@@ -122,7 +141,8 @@ typedef struct tow_data_ring_ref {
     uint32_t size;
 } tow_data_ring_ref_t;
 
-/* A piece of a write. Only `at`, `crc` and LAST differ between its pieces. */
+/* A piece of a write. Only `at`, `crc` and LAST differ between its pieces. On
+ * a subflow, `crc` covers this piece alone, and pieces come in any order. */
 typedef struct tow_data_fragment {
     uint64_t stream;
     uint64_t write; /* increments within the stream */
@@ -184,6 +204,9 @@ typedef enum tow_data_control_kind {
     TOW_DATA_RESET,    /* your stream is not open here */
     TOW_DATA_ANSWER,   /* the result of a write: `write`, `code` */
     TOW_DATA_SHARED,   /* the target shares the write; the ANSWER follows */
+    /* On trunks only: the dialler carries no lane on it and opens no more; the
+     * listener ends it, unless it has a lane on it itself. */
+    TOW_DATA_IDLE,
     TOW_DATA_KIND_END,
 } tow_data_control_kind_t;
 
@@ -204,6 +227,8 @@ typedef struct tow_data_control {
 const char *tow_data_check_frame(const tow_data_frame_t *frame) TOW_MUST_USE;
 const char *tow_data_parse_greeting(const void *header, size_t header_size,
                                     tow_data_greeting_t *out) TOW_MUST_USE;
+const char *tow_data_parse_subflows(const void *header, size_t header_size,
+                                    tow_data_subflows_t *out) TOW_MUST_USE;
 
 /* Each returns NULL and fills `out`, or returns what is wrong with the message.
  * A parsed message is consistent in itself; whether its region exists is
@@ -257,6 +282,9 @@ static inline bool tow_data_fits(const tow_data_extent_t *span,
            span->total <= region_size - span->place;
 }
 
+/* Whether both are pieces of the same write. */
+bool tow_data_fragment_is_of(const tow_data_fragment_t *first,
+                             const tow_data_fragment_t *next);
 /* Whether `next` is the piece that follows those received. */
 bool tow_data_partial_continues(const tow_data_partial_t *partial,
                                 const tow_data_fragment_t *next);

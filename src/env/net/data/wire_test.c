@@ -82,7 +82,7 @@ static void malformed_address_is_rejected_with_the_reason(void **state)
     expect_bad_address(&bad, "not a lane address");
     bad = pack();
     bad.bytes[4] = 9;
-    expect_bad_address(&bad, "version 9, this release has 3");
+    expect_bad_address(&bad, "version 9, this release has 4");
     bad = pack();
     bad.bytes[bad.size - 1] ^= 1;
     expect_bad_address(&bad, "wrong checksum");
@@ -106,7 +106,7 @@ static void frame_is_checked(void **state)
                                .header_size = sizeof(tow_data_pull_t)};
     assert_string_equal(tow_data_check_frame(&frame),
                         "a message of an unknown kind");
-    frame.id = TOW_DATA_GREETING + 1;
+    frame.id = TOW_DATA_SUBFLOWS + 1;
     assert_non_null(tow_data_check_frame(&frame));
 }
 
@@ -122,6 +122,25 @@ static void greeting_is_checked(void **state)
     greeting.version--;
     greeting.node = 0;
     assert_non_null(tow_data_parse_greeting(&greeting, sizeof(greeting), &out));
+    greeting.node = 1;
+    greeting.kind = TOW_DATA_IS_REVERSE_SUBFLOW; /* Of which trunk? */
+    assert_non_null(tow_data_parse_greeting(&greeting, sizeof(greeting), &out));
+    greeting.trunk = 1;
+    assert_null(tow_data_parse_greeting(&greeting, sizeof(greeting), &out));
+    greeting.kind = TOW_DATA_CONNECTION_KIND_END;
+    assert_non_null(tow_data_parse_greeting(&greeting, sizeof(greeting), &out));
+}
+
+static void request_for_subflows_is_checked(void **state)
+{
+    (void)state;
+    tow_data_subflows_t request = {.count = 1}, out;
+    assert_null(tow_data_parse_subflows(&request, sizeof(request), &out));
+    assert_non_null(tow_data_parse_subflows(&request, 4, &out));
+    request.zero = 1;
+    assert_non_null(tow_data_parse_subflows(&request, sizeof(request), &out));
+    request = (tow_data_subflows_t){0};
+    assert_non_null(tow_data_parse_subflows(&request, sizeof(request), &out));
 }
 
 static void datagram_is_checked(void **state)
@@ -385,6 +404,7 @@ TOW_TEST_MAIN(cmocka_unit_test(address_survives_pack_and_parse),
               cmocka_unit_test(malformed_address_is_rejected_with_the_reason),
               cmocka_unit_test(frame_is_checked),
               cmocka_unit_test(greeting_is_checked),
+              cmocka_unit_test(request_for_subflows_is_checked),
               cmocka_unit_test(datagram_is_checked),
               cmocka_unit_test(fragment_is_checked),
               cmocka_unit_test(fragment_cannot_overflow),

@@ -1,13 +1,15 @@
 /* Bulk writes on lanes that we opened.
  *
  * A large write to a target of this host that may read our memory is one
- * message, a pull: the target reads the bytes itself (cross_read.h). All others
- * are split into fragments.
+ * message, a pull: the target reads the bytes itself (cross_read.h). A large
+ * write to another host is striped over the subflows of the trunk, if there are
+ * any: other threads then send its fragments. All others are split into
+ * fragments here.
  *
  * The writes of a lane send fragments in turn, so that a small one does not
- * wait for a large one. A write is done when the target has answered and UCX
- * has released all its bytes; completion of UCX's sends alone says nothing
- * about arrival. */
+ * wait for a large one. A write is done when the target has answered and UCX,
+ * or the subflows, have released all its bytes; completion of sends alone says
+ * nothing about arrival. */
 #include "base/block.h"
 #include "base/hash.h"
 #include "env/net/data/data_impl.h"
@@ -15,7 +17,7 @@
 /* The state in tow_write_t.private_. */
 typedef enum write_phase {
     WRITE_READY,   /* in lane->ready */
-    WRITE_WAITING, /* in lane->waiting or lane->pull_waiting */
+    WRITE_WAITING, /* in lane->waiting or lane->whole_waiting */
     WRITE_SENT,    /* in lane->sent */
     WRITE_SHARED,  /* in data->shared, then in lane->shared */
     WRITE_ENDED,   /* in lane->ending or data->finished */
@@ -29,11 +31,12 @@ typedef struct write_state {
     uint64_t sent_bytes;
     tow_status_t status;     /* owned: the result */
     uint32_t crc;            /* of the bytes sent */
-    uint16_t fragment_count; /* inside UCX */
+    uint16_t fragment_count; /* inside UCX, or one inside subflows */
     uint8_t attempt;
     uint8_t phase;
     bool crc_is_ahead; /* already includes the next fragment */
-    bool is_pulled;    /* sent as a pull, and counted in pull_count */
+    bool is_pulled;    /* sent as a pull, and counted in whole_count */
+    bool is_striped;   /* sent over subflows, and counted in whole_count */
     bool is_refused;   /* the target cannot pull it: send fragments */
     bool is_offered;   /* sent with permission to share the bytes */
 } write_state_t;
@@ -57,7 +60,8 @@ static tow_write_t *write_of(tow_list_t *item)
 static bool is_large(const tow_data_lane_t *lane, const tow_write_t *write)
 {
     const write_state_t *state = (const write_state_t *)write->private_;
-    return !state->is_pulled && write->size > lane->fragment_bytes;
+    return !state->is_pulled && !state->is_striped &&
+           write->size > lane->fragment_bytes;
 }
 
 /* Not with a checksum, which would have to be complete before the pull is
@@ -67,6 +71,16 @@ static bool wants_pull(const tow_data_lane_t *lane, tow_write_t *write)
     return lane->cross_read != TOW_DATA_CROSS_READ_NONE &&
            write->size >= TOW_NET_PULL_BYTES_MIN &&
            write->check == TOW_WRITE_UNCHECKED && !state_of(write)->is_refused;
+}
+
+/* Not before the target has answered HELLO, which the bytes could overtake on
+ * another connection. */
+static bool wants_stripes(const tow_data_lane_t *lane, const tow_write_t *write)
+{
+    tow_data_trunk_t *trunk = lane->port->trunk;
+    return trunk != NULL && write->size >= TOW_NET_STRIPED_BYTES_MIN &&
+           !tow_timer_is_armed(&lane->opening) &&
+           tow_data_trunk_may_stripe(trunk);
 }
 
 /* -- Queues --------------------------------------------------------------- */
@@ -83,17 +97,26 @@ void tow_data_lane_mark_busy(tow_data_lane_t *lane)
     lane->data->is_stuck = false;
 }
 
-static void enqueue_pull(tow_data_lane_t *lane, tow_write_t *write)
+static bool may_send_whole(const tow_data_lane_t *lane)
+{
+    return lane->port->route == TOW_DATA_TRUNK
+               ? lane->whole_count < TOW_NET_LANE_STRIPED_COUNT_MAX
+               : lane->cross_read == TOW_DATA_CROSS_READ_GRANTED &&
+                     lane->whole_count < TOW_NET_LANE_PULL_COUNT_MAX;
+}
+
+/* A write that is sent as a pull, or striped. */
+static void enqueue_whole(tow_data_lane_t *lane, tow_write_t *write)
 {
     write_state_t *state = state_of(write);
-    if (lane->cross_read != TOW_DATA_CROSS_READ_GRANTED ||
-        lane->pull_count >= TOW_NET_LANE_PULL_COUNT_MAX) {
+    if (!may_send_whole(lane)) {
         state->phase = WRITE_WAITING;
-        tow_list_append(&lane->pull_waiting, &state->list);
+        tow_list_append(&lane->whole_waiting, &state->list);
         return;
     }
-    lane->pull_count++;
-    state->is_pulled = true;
+    lane->whole_count++;
+    state->is_striped = lane->port->route == TOW_DATA_TRUNK;
+    state->is_pulled = !state->is_striped;
     state->phase = WRITE_READY;
     tow_list_append(&lane->ready, &state->list);
     tow_data_lane_mark_busy(lane);
@@ -102,8 +125,8 @@ static void enqueue_pull(tow_data_lane_t *lane, tow_write_t *write)
 static void enqueue(tow_data_lane_t *lane, tow_write_t *write)
 {
     write_state_t *state = state_of(write);
-    if (wants_pull(lane, write)) {
-        enqueue_pull(lane, write);
+    if (wants_pull(lane, write) || wants_stripes(lane, write)) {
+        enqueue_whole(lane, write);
         return;
     }
     if (!is_large(lane, write) ||
@@ -129,15 +152,16 @@ static void dequeue(tow_data_lane_t *lane, tow_write_t *write)
     if (next != NULL) enqueue(lane, write_of(next));
 }
 
-/* A pull has ended, or was never sent: another may take its place. */
-static void leave_pull(tow_data_lane_t *lane, tow_write_t *write)
+/* A pull or a striped write has ended, or was never sent: another may take its
+ * place. */
+static void leave_whole(tow_data_lane_t *lane, tow_write_t *write)
 {
     write_state_t *state = state_of(write);
-    if (!state->is_pulled) return;
-    state->is_pulled = false;
-    lane->pull_count--;
+    if (!state->is_pulled && !state->is_striped) return;
+    state->is_pulled = state->is_striped = false;
+    lane->whole_count--;
     if (lane->is_cut) return;
-    tow_list_t *next = tow_list_pop_front(&lane->pull_waiting);
+    tow_list_t *next = tow_list_pop_front(&lane->whole_waiting);
     if (next != NULL) enqueue(lane, write_of(next));
 }
 
@@ -157,7 +181,7 @@ static void end_write(tow_data_lane_t *lane, tow_write_t *write,
     TOW_ASSERT(state->phase != WRITE_ENDED);
     lane->shared_count -= state->phase == WRITE_SHARED;
     dequeue(lane, write);
-    leave_pull(lane, write);
+    leave_whole(lane, write);
     withdraw_number(lane, state);
     state->phase = WRITE_ENDED;
     state->status = take_status;
@@ -239,11 +263,12 @@ void tow_data_finish_writes(tow_data_t *data)
 
 /* -- Fragments and pulls -------------------------------------------------- */
 
-static tow_data_fragment_t next_fragment(tow_data_lane_t *lane,
-                                         tow_write_t *write, size_t size)
+/* The header of a fragment, without its checksum. */
+static tow_data_fragment_t describe(const tow_data_lane_t *lane,
+                                    tow_write_t *write)
 {
-    write_state_t *state = state_of(write);
-    tow_data_fragment_t fragment = {
+    const write_state_t *state = state_of(write);
+    return (tow_data_fragment_t){
         .stream = lane->stream,
         .write = state->number,
         .region = write->key.id,
@@ -252,9 +277,16 @@ static tow_data_fragment_t next_fragment(tow_data_lane_t *lane,
         .total = write->size,
         .at = state->sent_bytes,
         .tag = write->tag,
+        .flags = write->check == TOW_WRITE_CRC32C ? TOW_DATA_CHECKED : 0,
     };
+}
+
+static tow_data_fragment_t next_fragment(tow_data_lane_t *lane,
+                                         tow_write_t *write, size_t size)
+{
+    write_state_t *state = state_of(write);
+    tow_data_fragment_t fragment = describe(lane, write);
     if (write->check == TOW_WRITE_CRC32C) {
-        fragment.flags |= TOW_DATA_CHECKED;
         if (!state->crc_is_ahead)
             state->crc = tow_crc32c(
                 state->crc, (const uint8_t *)write->bytes + state->sent_bytes,
@@ -377,10 +409,29 @@ static bool send_pull(tow_data_lane_t *lane, tow_write_t *write)
     return true;
 }
 
+static bool send_striped(tow_data_lane_t *lane, tow_write_t *write)
+{
+    write_state_t *state = state_of(write);
+    tow_data_op_t *op = tow_data_op_take(lane->port, 0);
+    if (op == NULL) return false;
+    op->write = write;
+    op->header.fragment = describe(lane, write);
+    const tow_data_bytes_t payload = {write->bytes, write->size};
+    if (tow_data_port_stripe(lane->port, op, payload) != TOW_DATA_QUEUED) {
+        tow_data_op_give(op);
+        return false;
+    }
+    state->fragment_count++;
+    lane->fragment_count++;
+    state->sent_bytes = write->size;
+    return true;
+}
+
 /* False when nothing could be sent. */
 static bool send_fragment(tow_data_lane_t *lane, tow_write_t *write)
 {
     if (state_of(write)->is_pulled) return send_pull(lane, write);
+    if (state_of(write)->is_striped) return send_striped(lane, write);
     const uint64_t at = state_of(write)->sent_bytes;
     size_t size = write->size - at;
     if (size > lane->fragment_bytes) size = lane->fragment_bytes;
@@ -473,7 +524,7 @@ static void send_again(tow_data_lane_t *lane, tow_write_t *write)
 {
     write_state_t *state = state_of(write);
     dequeue(lane, write);
-    leave_pull(lane, write);
+    leave_whole(lane, write);
     withdraw_number(lane, state);
     state->attempt++;
     state->sent_bytes = 0;
@@ -495,7 +546,7 @@ void tow_data_lane_on_cross_read_reply(tow_data_lane_t *lane, bool is_granted)
     tow_list_t waiting;
     tow_list_init(&waiting);
     tow_list_t *item;
-    while ((item = tow_list_pop_front(&lane->pull_waiting)) != NULL)
+    while ((item = tow_list_pop_front(&lane->whole_waiting)) != NULL)
         tow_list_append(&waiting, item);
     while ((item = tow_list_pop_front(&waiting)) != NULL)
         enqueue(lane, write_of(item));
@@ -548,7 +599,7 @@ void tow_data_write_on_shared(tow_data_lane_t *lane,
         return;
     }
     dequeue(lane, write);
-    leave_pull(lane, write);
+    leave_whole(lane, write);
     state->phase = WRITE_SHARED;
     lane->shared_count++;
     tow_list_append(&lane->data->shared, &state->list);
@@ -570,7 +621,7 @@ static void end_writes_in(tow_data_lane_t *lane, tow_list_t *queue,
 void tow_data_writes_end(tow_data_lane_t *lane, tow_status_t cause)
 {
     /* First: none of them takes a place. */
-    end_writes_in(lane, &lane->pull_waiting, cause);
+    end_writes_in(lane, &lane->whole_waiting, cause);
     end_writes_in(lane, &lane->waiting, cause);
     end_writes_in(lane, &lane->ready, cause);
     end_writes_in(lane, &lane->sent, cause);
