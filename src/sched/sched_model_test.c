@@ -14,7 +14,7 @@
 #include "base/random.h"
 #include "sched/sched_model_testing_impl.h"
 
-#define SEED_COUNT      120
+#define SEED_COUNT      240
 #define OPERATION_COUNT 2000
 #define QUEUE_MAX       (MODEL_TICKETS * TOW_SCHED_PIECES_MAX)
 
