@@ -30,6 +30,7 @@ void tow_sched_reopen(tow_sched_t *sched, island_set_t set)
 {
     sched->scan_last++;
     sched->waited &= ~set;
+    sched->held &= ~set;
     sched->headed &= ~set;
     while (set != 0) {
         const uint32_t number = tow_sched_island_take(&set);

@@ -22,17 +22,17 @@
  *   - A ticket that is granted in part needs no memory. It waits for room in
  *     device queues, hence for pieces under way, and for heads.
  *   - A ticket that waits for memory waits for granted tickets. These go on,
- *     also on islands that are closed for new ones; when they have finished it
- *     is granted or refused.
+ *     also on islands that are closed for new ones, and before all new tickets,
+ *     so that they never wait for one that waits for the closed island; when
+ *     they have finished it is granted or refused.
  *   - Islands with a common ticket are scanned together, so the first ticket of
  *     a scan that cannot be granted is the head of all its islands, and waits
  *     only for pieces under way and for memory. In the next scan the policy may
- *     prefer others, TOW_SCHED_OVERTAKEN_MAX times; then it goes first.
+ *     prefer others, overtaken_max times; then it goes first.
  *   - A ticket that waits for another to be granted completely (is_held) waits
  *     for an earlier one of its client, so the first of these waits for none. */
 #include "base/assert.h"
 #include "sched/sched_impl.h"
-#include "sched/tuning.h"
 
 /* A ticket in a ready list. */
 typedef struct choice {
@@ -79,10 +79,8 @@ static void begin(tow_sched_t *sched, tow_ticket_t *ticket)
 static void leave_partly(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(sched->stats.partly_count > 0);
-    /* Those that it held, anywhere if the number of them was the limit. */
-    sched->has_room |= sched->stats.partly_count == TOW_SCHED_PARTLY_MAX
-                           ? sched->present
-                           : ticket->islands_;
+    /* Those that it held may be on any island. */
+    sched->has_room |= ticket->islands_ | sched->held;
     sched->stats.partly_count--;
 }
 
@@ -270,7 +268,10 @@ static void serve(tow_sched_t *sched, choice_t choice)
     const verdict_t verdict = tow_sched_examine(sched, ticket);
     if (verdict == WAITS_FOR_ROOM || verdict == WAITS_FOR_OTHERS) {
         set_waiting(sched, choice);
-        if (verdict == WAITS_FOR_ROOM) become_head(sched, ticket);
+        if (verdict == WAITS_FOR_ROOM)
+            become_head(sched, ticket);
+        else
+            sched->held |= ticket->islands_;
         return;
     }
     take(sched, choice);
@@ -331,6 +332,13 @@ static void serve_those_short_of_memory(tow_sched_t *sched, island_set_t set)
     }
 }
 
+static bool must_go_first(const tow_sched_t *sched, const tow_ticket_t *former)
+{
+    return former->overtaken_ >= sched->options.overtaken_max &&
+           former->place_ == TICKET_LISTED &&
+           (former->islands_ & sched->closed) == 0;
+}
+
 /* Heads that were overtaken too often go before those that the policy
  * prefers. */
 static void serve_overtaken(tow_sched_t *sched, island_set_t set)
@@ -338,9 +346,7 @@ static void serve_overtaken(tow_sched_t *sched, island_set_t set)
     while (set != 0) {
         tow_ticket_t *former =
             sched->islands[tow_sched_island_take(&set)].former_head;
-        if (TOW_UNLIKELY(former != NULL &&
-                         former->overtaken_ >= TOW_SCHED_OVERTAKEN_MAX) &&
-            former->place_ == TICKET_LISTED)
+        if (TOW_UNLIKELY(former != NULL && must_go_first(sched, former)))
             serve_listed(sched, former);
     }
 }
@@ -384,25 +390,40 @@ static choice_t first_partly(const tow_sched_t *sched, uint32_t island)
     return (choice_t){0};
 }
 
-static choice_t choose_on(const tow_sched_t *sched, uint32_t island)
+static choice_t older(choice_t one, choice_t other)
 {
-    return TOW_LIKELY((sched->closed & tow_sched_island_bit(island)) == 0)
-               ? ask_policy(sched, island)
-               : first_partly(sched, island);
+    if (one.ticket == NULL) return other;
+    return other.ticket != NULL && other.ticket->arrival_ < one.ticket->arrival_
+               ? other
+               : one;
 }
 
-/* The oldest of the choices of all islands. */
-static choice_t choose(const tow_sched_t *sched)
+static choice_t choose_where_closed(const tow_sched_t *sched)
 {
     choice_t oldest = {0};
-    for (island_set_t set = sched->ready; set != 0;) {
-        const choice_t one = choose_on(sched, tow_sched_island_take(&set));
-        if (one.ticket != NULL &&
-            (oldest.ticket == NULL ||
-             one.ticket->arrival_ < oldest.ticket->arrival_))
-            oldest = one;
-    }
+    for (island_set_t set = sched->ready & sched->closed; set != 0;)
+        oldest =
+            older(oldest, first_partly(sched, tow_sched_island_take(&set)));
     return oldest;
+}
+
+static choice_t choose_where_open(const tow_sched_t *sched)
+{
+    choice_t oldest = {0};
+    for (island_set_t set = sched->ready & ~sched->closed; set != 0;)
+        oldest = older(oldest, ask_policy(sched, tow_sched_island_take(&set)));
+    return oldest;
+}
+
+/* The oldest of the choices of all islands; on closed islands first: a new
+ * ticket that spans to one waits for memory that tickets granted in part have
+ * there, so they must not find its marks. */
+static choice_t choose(const tow_sched_t *sched)
+{
+    choice_t choice = {0};
+    if (TOW_UNLIKELY(sched->closed != 0)) choice = choose_where_closed(sched);
+    return TOW_LIKELY(choice.ticket == NULL) ? choose_where_open(sched)
+                                             : choice;
 }
 
 void tow_sched_pass(tow_sched_t *sched)

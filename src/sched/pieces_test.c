@@ -11,6 +11,7 @@
 typedef struct run {
     tow_ticket_t ticket;
     tow_ticket_part_t part;
+    tow_ticket_link_t links[2];
     uint32_t steps_each;      /* of a piece; 0: it is granted whole */
     uint32_t left;            /* pieces after the next one */
     const tow_ticket_t *user; /* it waits until that is granted completely */
@@ -19,8 +20,9 @@ typedef struct run {
 typedef struct fixture {
     tow_object_table_t *object_table;
     tow_sched_t *sched;
-    tow_account_t *accounts[2];
+    tow_account_t *accounts[3]; /* the last is on another island */
     tow_placement_t *both, *first, *second;
+    tow_placement_t *other, *spanning; /* the last, and the last two */
     const run_t *granted[EVENT_COUNT];
     size_t granted_count;
     size_t refused_count;
@@ -75,12 +77,15 @@ static int set_up(void **state)
     memset(&fixture, 0, sizeof(fixture));
     assert_null(tow_object_table_create(&(tow_object_table_options_t){0},
                                         &fixture.object_table));
-    for (size_t i = 0; i < 2; i++)
+    for (size_t i = 0; i < TOW_COUNT_OF(fixture.accounts); i++)
         assert_null(tow_object_table_add_account(fixture.object_table, 1000,
                                                  &fixture.accounts[i]));
+    fixture.accounts[2]->island = 1;
     fixture.both = place(&fixture, 0, 2);
     fixture.first = place(&fixture, 0, 1);
     fixture.second = place(&fixture, 1, 1);
+    fixture.other = place(&fixture, 2, 1);
+    fixture.spanning = place(&fixture, 1, 2);
     const tow_sched_options_t options = {.run_ahead_ns = 8,
                                          .gang_count_min = 2,
                                          .grant = note_granted,
@@ -88,6 +93,7 @@ static int set_up(void **state)
                                          .is_held = is_held,
                                          .context = &fixture};
     assert_null(tow_sched_create(&options, &fixture.sched));
+    assert_null(tow_sched_add_island(fixture.sched, 1));
     for (uint32_t client = 1; client <= 3; client++)
         assert_null(tow_sched_add_client(fixture.sched, client));
     *state = &fixture;
@@ -99,7 +105,7 @@ static int tear_down(void **state)
     fixture_t *fixture = *state;
     assert_int_equal(tow_sched_stats(fixture->sched).under_way_count, 0);
     assert_int_equal(tow_sched_stats(fixture->sched).partly_count, 0);
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < TOW_COUNT_OF(fixture->accounts); i++) {
         assert_int_equal(fixture->accounts[i]->gang_count, 0);
         assert_int_equal(fixture->accounts[i]->queued_ns, 0);
         assert_int_equal(fixture->accounts[i]->reserved_bytes, 0);
@@ -108,6 +114,8 @@ static int tear_down(void **state)
     tow_placement_release(fixture->both);
     tow_placement_release(fixture->first);
     tow_placement_release(fixture->second);
+    tow_placement_release(fixture->other);
+    tow_placement_release(fixture->spanning);
     tow_object_table_destroy(fixture->object_table);
     return 0;
 }
@@ -135,6 +143,7 @@ static void submit(fixture_t *fixture, run_t *run)
 {
     run->ticket.parts = &run->part;
     run->ticket.part_count = 1;
+    run->ticket.links = run->links;
     tow_sched_submit(fixture->sched, &run->ticket);
 }
 
@@ -267,6 +276,74 @@ static void a_held_run_waits_until_another_is_granted_completely(void **state)
     finish(fixture, &b);
 }
 
+/* Its owner stops it, but perhaps later. */
+static void pieces_go_on_after_a_device_has_disconnected(void **state)
+{
+    fixture_t *fixture = *state;
+    run_t a = in_pieces(1, fixture->both, 600, 4);
+    run_t b = whole(2, fixture->second, 600, 1);
+    submit(fixture, &a);
+    pass(fixture);
+    tow_object_table_on_disconnect(fixture->object_table, fixture->accounts[0],
+                                   tow_status_bare(TOW_UNAVAILABLE));
+    tow_sched_notify(fixture->sched, NULL);
+    submit(fixture, &b); /* It waits for memory on the other device. */
+    end_piece(fixture, &a);
+    ASSERT_GRANTED(fixture, &a, &a, &a);
+    finish(fixture, &a);
+    ASSERT_GRANTED(fixture, &a, &a, &a, &b);
+    finish(fixture, &b);
+}
+
+static void a_run_of_another_island_is_held_no_longer_than_needed(void **state)
+{
+    fixture_t *fixture = *state;
+    run_t a = in_pieces(1, fixture->both, 0, 3);
+    run_t b = whole(1, fixture->other, 0, 1);
+    run_t c = whole(1, fixture->other, 0, 1);
+    b.user = c.user = &a.ticket;
+    submit(fixture, &a);
+    submit(fixture, &b);
+    pass(fixture);
+    ASSERT_GRANTED(fixture, &a, &a);
+    end_piece(fixture, &a);
+    ASSERT_GRANTED(fixture, &a, &a, &a, &b);
+    finish(fixture, &a);
+    finish(fixture, &b);
+    /* The same if it is stopped. */
+    a = in_pieces(1, fixture->both, 0, 3);
+    submit(fixture, &a);
+    submit(fixture, &c);
+    pass(fixture);
+    tow_sched_stop(fixture->sched, &a.ticket);
+    pass(fixture);
+    ASSERT_GRANTED(fixture, &a, &a, &a, &b, &a, &a, &c);
+    finish(fixture, &a);
+    finish(fixture, &c);
+}
+
+/* `c` spans to an island where `b` waits for memory of `a`. It waits for `b`, and
+ * must not keep `a` from its devices: each of the three would wait for the
+ * next. */
+static void a_run_behind_a_closed_island_does_not_hold_up_pieces(void **state)
+{
+    fixture_t *fixture = *state;
+    run_t a = in_pieces(1, fixture->both, 600, 4);
+    run_t b = whole(2, fixture->both, 600, 1);
+    run_t c = whole(3, fixture->spanning, 0, 1);
+    submit(fixture, &a);
+    pass(fixture);
+    submit(fixture, &b);
+    submit(fixture, &c);
+    end_piece(fixture, &a);
+    end_piece(fixture, &a);
+    ASSERT_GRANTED(fixture, &a, &a, &a, &a);
+    finish(fixture, &a);
+    ASSERT_GRANTED(fixture, &a, &a, &a, &a, &b, &c);
+    finish(fixture, &b);
+    finish(fixture, &c);
+}
+
 /* -- Choosing late --------------------------------------------------------- */
 
 static size_t choose_preferred(void *context,
@@ -356,5 +433,8 @@ TOW_TEST_MAIN(CASE(pieces_of_a_run_are_granted_two_at_a_time),
               CASE(a_run_that_stops_between_pieces_gets_no_more),
               CASE(pieces_go_on_while_another_waits_for_memory),
               CASE(a_held_run_waits_until_another_is_granted_completely),
+              CASE(pieces_go_on_after_a_device_has_disconnected),
+              CASE(a_run_of_another_island_is_held_no_longer_than_needed),
+              CASE(a_run_behind_a_closed_island_does_not_hold_up_pieces),
               CASE(the_policy_is_asked_when_a_device_has_room),
               CASE(a_wide_gang_is_overtaken_a_bounded_number_of_times))

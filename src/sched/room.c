@@ -42,7 +42,7 @@ static share_t share_of(const tow_sched_t *sched, const tow_ticket_t *ticket,
 {
     return (share_t){
         cost_ns(sched, &ticket->next, steps_of(ticket, &ticket->next, part)),
-        ticket->state == TOW_TICKET_PARTLY ? 0 : ticket->parts[part].bytes};
+        ticket->parts[part].bytes};
 }
 
 /* -- Verdicts -------------------------------------------------------------- */
@@ -161,10 +161,8 @@ static verdict_t examine_new(const tow_sched_t *sched, tow_ticket_t *ticket)
 {
     const tow_sched_options_t *options = &sched->options;
     if (options->prepare != NULL) options->prepare(options->context, ticket);
-    /* It marks no devices: the one that waits for memory there may wait for
-     * pieces that need them. */
     if (TOW_UNLIKELY((sched->closed & ticket->islands_) != 0))
-        return WAITS_FOR_OTHERS;
+        return WAITS_FOR_ROOM;
     if (TOW_UNLIKELY(sched->stats.partly_count > 0) &&
         options->is_held != NULL && options->is_held(options->context, ticket))
         return WAITS_FOR_OTHERS;
@@ -179,8 +177,10 @@ static verdict_t examine_new(const tow_sched_t *sched, tow_ticket_t *ticket)
 
 verdict_t tow_sched_examine(const tow_sched_t *sched, tow_ticket_t *ticket)
 {
+    /* It has its memory, also where a device has disconnected since. */
     if (TOW_UNLIKELY(ticket->state == TOW_TICKET_PARTLY))
-        return judge_all(sched, ticket);
+        return judge_all(sched, ticket) == WAITS_FOR_ROOM ? WAITS_FOR_ROOM
+                                                          : CAN_BE_GRANTED;
     if (TOW_UNLIKELY(lost_placement(ticket) != NULL)) return CANNOT_RUN;
     const verdict_t verdict = examine_new(sched, ticket);
     return TOW_LIKELY(verdict == CAN_BE_GRANTED) ? judge_all(sched, ticket)

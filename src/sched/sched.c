@@ -37,6 +37,8 @@ static void set_defaults(tow_sched_options_t *options)
         options->gang_count_min = TOW_SCHED_GANG_COUNT_MIN;
     if (options->gang_count_max == 0)
         options->gang_count_max = TOW_SCHED_GANG_COUNT_MAX;
+    if (options->overtaken_max == 0)
+        options->overtaken_max = TOW_SCHED_OVERTAKEN_MAX;
 }
 
 tow_status_t tow_sched_create(const tow_sched_options_t *options,

@@ -20,8 +20,8 @@
  * The first ticket that the policy chooses and whose devices have no room is the
  * *head* of its islands: no other may take its devices meanwhile. Nothing else
  * is reserved: when something ends, the policy is asked again, about all that
- * wait, and may prefer another; a head that was overtaken
- * TOW_SCHED_OVERTAKEN_MAX times goes first.
+ * wait, and may prefer another; a head that was overtaken `overtaken_max` times
+ * goes first.
  *
  * A ticket that is granted in part, with fewer than TOW_SCHED_PIECES_MAX pieces
  * under way, is ready again, as if it had arrived then. It needs no more memory,
@@ -31,7 +31,7 @@
  * islands of its parts. On these, no new ticket overtakes one that waits for
  * memory. It fails with RESOURCE_EXHAUSTED when all granted tickets there have
  * finished and it still does not fit. A ticket without steps (an upload) waits
- * only for memory.
+ * only for memory, and for the head of an island that needs the same device.
  *
  * A ticket that spans islands is chosen once, for all of them, and granted on
  * all of them at once: `number` is one sequence for the whole cluster, and
@@ -153,6 +153,8 @@ typedef struct tow_sched_options {
     uint64_t run_ahead_ns;   /* estimated device time, ... */
     uint32_t gang_count_min; /* but at least as many pieces, ... */
     uint32_t gang_count_max; /* and no more */
+    /* Grants that may overtake a head; 0: the default (tuning.h). */
+    uint32_t overtaken_max;
     /* Send the grant of ticket->next, and set ticket->next to the piece after
      * it. Called from tow_sched_pass only, in the order of `number`. Both
      * callbacks may submit, block, unblock, withdraw, stop and finish, but not
@@ -162,8 +164,9 @@ typedef struct tow_sched_options {
      * set before. */
     void (*prepare)(void *context, tow_ticket_t *ticket);
     /* While tickets are granted in part, called before a look at a new one.
-     * True: it must wait until another ticket is granted completely, because it
-     * uses its results, or destroys what it uses. NULL: never. */
+     * True: it must wait until another ticket, of any island, is granted
+     * completely, because it uses its results, or destroys what it uses. NULL:
+     * never. */
     bool (*is_held)(void *context, const tow_ticket_t *ticket);
     /* It can never run: it is too large, or one of its placements has
      * disconnected. The ticket has left the scheduler before this call. */

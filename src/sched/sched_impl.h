@@ -54,6 +54,7 @@ struct tow_sched {
     island_set_t ready;    /* with a ready ticket that does not wait */
     island_set_t closed;   /* with a ticket that waits for memory */
     island_set_t waited;   /* with one that waits for room, or had one */
+    island_set_t held;     /* with one that waits for others, or had one */
     island_set_t headed;   /* that may have a former head */
     island_set_t has_room; /* where waiting tickets may fit now */
     size_t spanning_count; /* listed tickets of several islands */
@@ -121,9 +122,8 @@ void tow_sched_dequeue(tow_sched_t *sched, tow_ticket_t *ticket);
 
 typedef enum verdict {
     CAN_BE_GRANTED,
-    WAITS_FOR_ROOM,   /* in the queues of its devices */
-    WAITS_FOR_OTHERS, /* for a ticket that is granted in part, or lacks memory,
-                         or for an object */
+    WAITS_FOR_ROOM,   /* in the queues of its devices, or for an island */
+    WAITS_FOR_OTHERS, /* for a ticket that is granted in part, or an object */
     WAITS_FOR_MEMORY,
     CANNOT_RUN, /* one of its placements has disconnected */
 } verdict_t;
