@@ -369,6 +369,7 @@ tow_status_t worker_relay_grant(tow_worker_t *worker,
 void worker_relay_direct(tow_worker_t *worker, uint64_t run)
 {
     tow_map_remove(&worker->relay.routes, run);
+    worker_batch_end(worker, run);
 }
 
 /* -- Reports --------------------------------------------------------------- */
@@ -442,7 +443,7 @@ void worker_relay_report(tow_worker_t *worker,
     for (size_t i = 0; i < finished->failure_count; i++) {
         if (finished->failures[i].is_early) continue;
         tow_map_remove(&worker->relay.routes, finished->failures[i].run);
-        worker_batch_failed(worker, finished->failures[i].run);
+        worker_batch_end(worker, finished->failures[i].run);
     }
 }
 

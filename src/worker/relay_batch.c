@@ -341,8 +341,9 @@ tow_status_t worker_relay_passed_done(tow_worker_t *worker, uint32_t process,
     return TOW_OK;
 }
 
-/* The others may not report any more. */
-void worker_batch_failed(tow_worker_t *worker, uint64_t run)
+/* We report it to the controller ourselves, and the others may not report any
+ * more. */
+void worker_batch_end(tow_worker_t *worker, uint64_t run)
 {
     report_batch_t *batch = tow_map_find(&worker->relay.batches, run);
     if (batch != NULL) wait_for_others(worker, batch);

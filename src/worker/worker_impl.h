@@ -232,8 +232,8 @@ void worker_batch_report(tow_worker_t *worker, uint64_t run, uint32_t process,
 void worker_batch_progress(tow_worker_t *worker,
                            const tow_run_progress_t *progress,
                            uint32_t process);
-/* It has failed on our own. */
-void worker_batch_failed(tow_worker_t *worker, uint64_t run);
+/* We report it to the controller ourselves: it failed, or came directly. */
+void worker_batch_end(tow_worker_t *worker, uint64_t run);
 /* That worker reports to the controller from now on. */
 void worker_batches_on_disconnect(tow_worker_t *worker, uint32_t process);
 tow_status_t worker_batches_check(const tow_worker_t *worker) TOW_MUST_USE;
