@@ -185,15 +185,17 @@ static void take_part(const tow_ctl_worker_t *relay, uint64_t key,
 {
     size_t first;
     tow_ctl_run_t *run = find_run(relay, key, &first);
+    if (step_end > 0) tow_ctl_progress_add_time(relay->controller, key, time);
     if (run == NULL) return;
     const size_t end = end_of_group(run, first);
     for (size_t i = first; i < end; i++) {
         if (run->program->workers[i]->process != process) continue;
-        if (!run->has_reported[i]) tow_ctl_run_add_time(run, time);
-        if (step_end > 0)
+        if (step_end > 0) {
             tow_ctl_pieces_progress(run, i, step_end, time->longest_ns);
-        else
-            (void)report(run, i);
+            return;
+        }
+        if (!run->has_reported[i]) tow_ctl_run_add_time(run, time);
+        (void)report(run, i);
         return;
     }
 }

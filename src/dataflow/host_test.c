@@ -129,11 +129,11 @@ static void on_finished(void *context, const tow_finished_runs_t *finished)
 {
     fixture_t *fixture = context;
     fixture->succeeded_count += finished->run_count;
-    fixture->failed_count += finished->failure_count;
     if (finished->progress_count > 0)
         fixture->progress_end = finished->progress[0].step_end;
     if (finished->failure_count == 0) return;
     const tow_failed_run_t *failure = &finished->failures[0];
+    fixture->failed_count += !failure->is_early;
     fixture->failed_node = failure->node;
     fixture->failed_code = tow_status_code(failure->cause);
     snprintf(fixture->failed_text, sizeof(fixture->failed_text), "%s",

@@ -45,7 +45,7 @@ typedef struct fixture {
     tow_dataflow_t *dataflow;
     uint64_t next_gang;
     uint64_t succeeded[RUNS_MAX];
-    size_t succeeded_count, failed_count;
+    size_t succeeded_count, failed_count, early_count;
     uint64_t failed_run;
     char failed_text[256];
     uint32_t progress[RUNS_MAX]; /* by run; the last */
@@ -189,7 +189,8 @@ static void on_finished(void *context, const tow_finished_runs_t *finished)
     }
     for (size_t i = 0; i < finished->failure_count; i++) {
         tow_device_time_merge(&fixture->time, &finished->failures[i].time);
-        fixture->failed_count++;
+        fixture->early_count += finished->failures[i].is_early;
+        fixture->failed_count += !finished->failures[i].is_early;
         fixture->failed_run = finished->failures[i].run;
         snprintf(fixture->failed_text, sizeof(fixture->failed_text), "%s",
                  tow_status_message(finished->failures[i].cause));
@@ -665,6 +666,7 @@ static void a_failed_step_ends_a_run_between_its_pieces(void **state)
     calc_advance(&fixture.calc, 1);
     run_idle(&fixture);
     assert_int_equal(fixture.failed_count, 0); /* A step is under way. */
+    assert_int_equal(fixture.early_count, 1);
     finish_all(&fixture);
     expect_failure(&fixture, 1, "run 1, node 1");
     assert_int_equal(fixture.progress_count, 0);

@@ -52,7 +52,8 @@ static void TOW_COLD fail(tow_dataflow_t *dataflow, run_t *run, uint32_t node,
     run->error = take_cause;
     run->node = node;
     poison_results(dataflow, run);
-    if (run->ranges != NULL && !run->is_cancelled)
+    if (run->ranges != NULL && !run->is_cancelled &&
+        !tow_list_is_empty(&run->steps))
         dataflow_report_early(dataflow, run);
     if (dataflow->applying.run == run)
         dataflow_apply_soon(dataflow);

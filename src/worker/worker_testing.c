@@ -94,6 +94,7 @@ static void on_done(worker_received_t *received, const tow_msg_done_t *done)
         received->progress_count++;
     }
     for (size_t i = 0; i < done->n_failures; i++) {
+        if (done->failures[i]->early) continue;
         size_t at = received->failure_count++ % RECEIVED_MAX;
         received->failures[at].run = done->failures[i]->run;
         received->failures[at].node = done->failures[i]->node;
