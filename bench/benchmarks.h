@@ -10,6 +10,7 @@ extern const tow_benchmark_t tow_bench_dispatch;
 extern const tow_benchmark_t tow_bench_hosts;
 extern const tow_benchmark_t tow_bench_jax;
 extern const tow_benchmark_t tow_bench_net;
+extern const tow_benchmark_t tow_bench_pieces;
 extern const tow_benchmark_t tow_bench_pipeline;
 extern const tow_benchmark_t tow_bench_scale;
 extern const tow_benchmark_t tow_bench_sim;

@@ -1,6 +1,8 @@
 #include "supervisor/controller_service.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "device/compiler/child.h"
 #include "device/compiler/direct.h"
@@ -94,6 +96,13 @@ static void stop_daemon(void *context)
     tow_net_stop(daemon->net);
 }
 
+/* TOW_PIECES=off: every run is granted whole, to compare. */
+static uint32_t piece_steps(void)
+{
+    const char *pieces = getenv("TOW_PIECES");
+    return pieces != NULL && strcmp(pieces, "off") == 0 ? UINT32_MAX : 0;
+}
+
 tow_status_t tow_controller_service_open(
     tow_controller_service_t *service, tow_daemon_t *daemon,
     const tow_controller_service_options_t *options)
@@ -106,6 +115,7 @@ tow_status_t tow_controller_service_open(
     const tow_controller_options_t controller = {
         .address = options->address,
         .compiler = service->compiler,
+        .piece_steps = piece_steps(),
         .relay_above = (uint32_t)options->relay_above,
         .relay_fanout = (uint32_t)options->relay_group,
         .own_worker_count = (uint32_t)options->own_worker_count,
