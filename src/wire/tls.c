@@ -239,8 +239,10 @@ tow_status_t tow_tls_feed(tow_tls_t *tls, const void *bytes, size_t count)
 
 size_t tow_tls_peek(const tow_tls_t *tls, const uint8_t **out_bytes)
 {
-    *out_bytes = tls->to_peer.bytes + tls->to_peer.begin;
-    return count_in(&tls->to_peer);
+    const cipher_buffer_t *buffer = &tls->to_peer;
+    const size_t count = count_in(buffer);
+    *out_bytes = count > 0 ? buffer->bytes + buffer->begin : NULL;
+    return count;
 }
 
 void tow_tls_drained(tow_tls_t *tls, size_t count)
