@@ -18,8 +18,7 @@ typedef struct fixture {
     peer_t *client;
 } fixture_t;
 
-/* Each step is a piece. Program 1 has four of them, program 2 one, program 3
- * one that consumes its argument. */
+/* Each step is a piece. Program 1 has four of them, program 2 one. */
 static void fixture_open(fixture_t *fixture)
 {
     *fixture = (fixture_t){.cluster.options.piece_steps = 1};

@@ -697,6 +697,7 @@ static void add_time(tow_controller_t *controller, tow_ctl_client_t *client,
 void tow_ctl_run_add_time(tow_ctl_run_t *run, const tow_device_time_t *time)
 {
     tow_device_time_merge(&run->time, time);
+    tow_sched_charge(run->controller->sched, &run->unit.ticket, time->busy_ns);
     add_time(run->controller, run->client, time);
 }
 
