@@ -71,7 +71,7 @@ def _traceback(source_info: Any) -> Any:
     return source_info
 
 
-def _at(eqn: Any) -> str:
+def at_line(eqn: Any) -> str:
     line = line_of(eqn)
     return f", at {line}" if line else ""
 
@@ -145,6 +145,9 @@ class Node:
     out_shardings: list[Sharding | None]
     donated: list[bool]
     line: str
+    # Instead of steps: what it computes, and what equal nodes have in common.
+    function: Callable | None = None
+    key: Any = None
 
     @property
     def is_call(self) -> bool:
@@ -171,7 +174,7 @@ def devices_of_sharding(sharding: Any) -> Devices | None:
 # -- Flattening --------------------------------------------------------------
 
 
-def _inner(eqn: Any) -> Iterator[Any]:
+def inner_jaxprs(eqn: Any) -> Iterator[Any]:
     for value in eqn.params.values():
         for part in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(part, extend_core.ClosedJaxpr):
@@ -196,13 +199,13 @@ def _stated_devices(eqn: Any) -> Devices | None:
         if stated is not None and devices != stated:
             raise ProgramError(
                 f"{eqn.params['name']} has shardings on two sets of devices: "
-                f"{slices.describe(stated)} and {slices.describe(devices)}{_at(eqn)}"
+                f"{slices.describe(stated)} and {slices.describe(devices)}{at_line(eqn)}"
             )
         stated = devices
     return stated
 
 
-class _Flattener:
+class Flattener:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         # What was transferred, by key; several where a traced function is called repeatedly.
@@ -213,11 +216,11 @@ class _Flattener:
         """True if it contains a placed call or a transfer."""
         known = self._places.get(id(jaxpr))
         if known is None:
-            found = any(self._is_place(eqn) or any(map(self.has_places, _inner(eqn))) for eqn in jaxpr.eqns)
+            found = any(self.is_place(eqn) or any(map(self.has_places, inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
             known = self._places[id(jaxpr)] = (jaxpr, found)
         return known[1]
 
-    def _is_place(self, eqn: Any) -> bool:
+    def is_place(self, eqn: Any) -> bool:
         return eqn.primitive is placed.transfer_p or _stated_devices(eqn) is not None
 
     def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -228,31 +231,31 @@ class _Flattener:
             return atom if isinstance(atom, extend_core.Literal) else env[atom]
 
         for eqn in jaxpr.eqns:
-            outs = self._equation(eqn, [read(atom) for atom in eqn.invars])
+            outs = self.equation(eqn, [read(atom) for atom in eqn.invars])
             env.update(zip(eqn.outvars, outs))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _equation(self, eqn: Any, inputs: list[Any]) -> list[Any]:
+    def equation(self, eqn: Any, inputs: list[Any]) -> list[Any]:
         if eqn.primitive is placed.transfer_p:
             return [self._transfer(eqn, inputs[0])]
         if eqn.primitive.name == "device_put":
             return self._device_put(eqn, inputs)
         devices = _stated_devices(eqn)
-        inner = [jaxpr for jaxpr in _inner(eqn) if self.has_places(jaxpr)]
+        inner = [jaxpr for jaxpr in inner_jaxprs(eqn) if self.has_places(jaxpr)]
         if not inner:
-            return self._step(eqn, inputs, devices)
+            return self.step(eqn, inputs, devices)
         if devices is not None:
             raise ProgramError(
                 f"{eqn.params['name']}, which is placed on {slices.describe(devices)}, calls a placed "
-                f"function: call it from the program instead{_at(eqn)}"
+                f"function: call it from the program instead{at_line(eqn)}"
             )
-        return self._inline(eqn, inputs)
+        return self.inline(eqn, inputs)
 
-    def _inline(self, eqn: Any, inputs: list[Any]) -> list[Any]:
+    def inline(self, eqn: Any, inputs: list[Any]) -> list[Any]:
         name = eqn.primitive.name
         if name not in CALLS:
             instead = INSTEAD.get(name, "call placed functions outside of it")
-            raise ProgramError(f"a placed function is called inside `{name}`{_at(eqn)}: {instead}")
+            raise ProgramError(f"a placed function is called inside `{name}`{at_line(eqn)}: {instead}")
         jaxpr, consts = _open(eqn.params[CALLS[name]])
         return self.run(jaxpr, [_constant(c) for c in consts], inputs)
 
@@ -284,7 +287,7 @@ class _Flattener:
             outs.append(x)
         return outs
 
-    def _step(self, eqn: Any, inputs: list[Any], devices: Devices | None) -> list[Value]:
+    def step(self, eqn: Any, inputs: list[Any], devices: Devices | None) -> list[Value]:
         step = Step(eqn, inputs, [], devices is not None, devices, len(self.steps))
         step.outputs = [Value(v.aval, step, i, devices) for i, v in enumerate(eqn.outvars)]
         self.steps.append(step)
@@ -353,19 +356,30 @@ def _live_steps(steps: list[Step], results: list[Any]) -> list[Step]:
 def _conflict(step: Step, first: Devices, second: Devices) -> ProgramError:
     return ProgramError(
         f"`{step.eqn.primitive.name}` has operands on two slices, {slices.describe(first)} and "
-        f"{slices.describe(second)}{_at(step.eqn)}: move one with jax.device_put, or place the "
+        f"{slices.describe(second)}{at_line(step.eqn)}: move one with jax.device_put, or place the "
         f"operation with tow.on"
     )
 
 
 def _place_by_operands(step: Step) -> None:
-    for value in step.operands():
-        devices = None if value.is_argument else value.where()
-        if devices is None:
-            continue
+    for devices, _ in _places_of(step):
         if step.devices is not None and step.devices != devices:
             raise _conflict(step, step.devices, devices)
         step.devices = devices
+    _spread(step)
+
+
+def _places_of(step: Step) -> Iterator[tuple[Devices, int]]:
+    """Where its operands are, and their sizes. Arguments go where they are wanted."""
+    for value in step.operands():
+        devices = None if value.is_argument else value.where()
+        if devices is not None:
+            yield devices, value.aval.size
+
+
+def _place_by_largest(step: Step) -> None:
+    """Where most of its operands' elements are; the others are moved."""
+    step.devices = max(_places_of(step), key=lambda place: place[1], default=(None, 0))[0]
     _spread(step)
 
 
@@ -399,11 +413,11 @@ def _place_by_arguments(step: Step, default: Devices) -> None:
         _spread(step)
 
 
-def _place(steps: list[Step], default: Devices) -> None:
+def _place(steps: list[Step], default: Devices, moves: bool) -> None:
     _settle_arguments([step for step in steps if step.is_placed])
     plain = [step for step in steps if not step.is_placed]
     for step in plain:
-        _place_by_operands(step)
+        _place_by_largest(step) if moves else _place_by_operands(step)
     for step in reversed(plain):
         _place_by_users(step)
     _settle_arguments(steps)
@@ -504,6 +518,8 @@ def _unique_names(group: list[Step]) -> str:
 
 def function_of(node: Node) -> Callable:
     """The node's computation as a function of its inputs, for ``jax.jit``."""
+    if node.function is not None:
+        return node.function
     if node.is_call:
         return _function_of_call(node.steps[0], node.name)
 
@@ -546,6 +562,8 @@ def evaluate(step: Step, args: list[Any]) -> list[Any]:
 
 def key_of(node: Node) -> Any:
     """Equal for nodes with equal computations, while both exist."""
+    if node.function is not None:
+        return (node.devices, node.key)
     numbers = {id(value): i for i, value in enumerate(node.inputs)}
     parts = []
     for step in node.steps:
@@ -594,17 +612,26 @@ def make_graph(
     by position."""
     jaxpr = closed.jaxpr
     arguments = [Value(v.aval, index=i) for i, v in enumerate((*jaxpr.invars, *jaxpr.constvars))]
-    flattener = _Flattener()
+    nodes, results = add_nodes(jaxpr, arguments, default, fuse=fuse)
+    _donate(nodes, [v for v in arguments if v.index in donated], results)
+    return Graph(nodes, arguments, results)
+
+
+def add_nodes(
+    jaxpr: Any, inputs: Sequence[Value], default: Devices, fuse: bool = False, moves: bool = False
+) -> tuple[list[Node], list[Any]]:
+    """The nodes and results of a jaxpr with these inputs, its constants last. `moves`: an
+    operation with operands on several slices runs where the largest is."""
+    flattener = Flattener()
     count = len(jaxpr.invars)
-    results = flattener.run(jaxpr, arguments[count:], arguments[:count])
+    results = flattener.run(jaxpr, inputs[count:], inputs[:count])
     steps = _live_steps(flattener.steps, results)
-    _place(steps, default)
+    _place(steps, default, moves)
     grouper = _Grouper(results, fuse)
     for step in steps:
         grouper.add(step)
     nodes = grouper.finish()
-    _donate(nodes, [v for v in arguments if v.index in donated], results)
-    return Graph(nodes, arguments, [_result(r, default) for r in results])
+    return nodes, [_result(r, default) for r in results]
 
 
 def _donate(nodes: list[Node], donated: list[Value], results: list[Any]) -> None:
