@@ -101,6 +101,17 @@ tow_status_t tow_array_outcome(const tow_array_t *array)
                : tow_slice_generation_status(array->slice);
 }
 
+tow_status_t tow_array_check_started(const tow_array_t *array)
+{
+    if (TOW_LIKELY(array->id != 0)) return TOW_OK;
+    if (array->program != NULL)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "a value of a program under trace has no bytes");
+    if (array->value.settled) return tow_status_retain(array->value.error);
+    return TOW_ERROR(TOW_FAILED_PRECONDITION,
+                     "the array is a result of a call that is not complete");
+}
+
 void tow_array_discard_callbacks(tow_array_t *array)
 {
     array->run = NULL;

@@ -86,8 +86,10 @@ tow_status_t tow_assemble_start(tow_slice_t *slice, tow_array_t *const *sources,
     const size_t count = slice->device_count;
     TOW_ASSERT(count > 0);
     TOW_RETURN_IF_ERROR(tow_slice_generation_status(slice));
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         TOW_RETURN_IF_ERROR(tow_slice_generation_status(sources[i]->slice));
+        TOW_RETURN_IF_ERROR(tow_array_check_started(sources[i]));
+    }
     assembly_t *assembly =
         tow_calloc(1, sizeof(*assembly) + count * sizeof(assembly_source_t));
     if (assembly == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);

@@ -136,10 +136,22 @@ tow_status_t tow_program_add_argument(tow_program_t *program,
                                       tow_slice_t *slice,
                                       const tow_shape_t *shape, bool donated,
                                       tow_value_t *out_value) TOW_MUST_USE;
+/* The same for an argument with a known sharding: calls on other slices can use
+ * it. NULL: unknown. */
+tow_status_t tow_program_add_sharded_argument(
+    tow_program_t *program, tow_slice_t *slice, const tow_shape_t *shape,
+    const tow_sharding_t *sharding, bool donated, tow_value_t *out_value)
+    TOW_MUST_USE;
 tow_status_t tow_program_add_call(tow_program_t *program,
                                   tow_function_t *function, tow_slice_t *slice,
                                   const tow_value_t *inputs, size_t count,
                                   uint32_t *out_node) TOW_MUST_USE;
+/* The same for a node with a name of its own; at most TOW_NAME_MAX bytes. */
+tow_status_t tow_program_add_named_call(tow_program_t *program,
+                                        tow_function_t *function,
+                                        tow_slice_t *slice, const char *name,
+                                        const tow_value_t *inputs, size_t count,
+                                        uint32_t *out_node) TOW_MUST_USE;
 tow_status_t tow_program_add_transfer(tow_program_t *program, tow_value_t value,
                                       tow_slice_t *slice,
                                       const tow_sharding_t *from,
@@ -182,6 +194,21 @@ tow_status_t tow_program_start(tow_program_t *program,
                                tow_array_t *const *arguments,
                                size_t argument_count, tow_array_t **results,
                                size_t result_count) TOW_MUST_USE;
+
+/* The same in two steps. First the array of one result, one reference: a
+ * promise, which can be waited for, but not be used before the run has started.
+ */
+tow_status_t tow_program_promise(tow_program_t *program, size_t result,
+                                 tow_array_t **out_array) TOW_MUST_USE;
+/* Then the run that makes the promises of all results, in order. On an error
+ * they are still promises, and it may be repeated. */
+tow_status_t tow_program_start_promised(tow_program_t *program,
+                                        tow_array_t *const *arguments,
+                                        size_t argument_count,
+                                        tow_array_t *const *promises,
+                                        size_t result_count) TOW_MUST_USE;
+/* No run will make it: it fails. */
+void tow_program_break_promise(tow_array_t *promise, tow_status_t take_status);
 
 void tow_array_retain_locked(tow_array_t *array);
 void tow_array_release_locked(tow_array_t *array);

@@ -323,6 +323,9 @@ tow_status_t tow_array_make(tow_slice_t *slice, const tow_shape_t *shape,
 void tow_array_settle(tow_array_t *array, tow_status_t take_status);
 /* Of a settled array: TOW_OK if it has its value. */
 tow_status_t tow_array_outcome(const tow_array_t *array) TOW_MUST_USE;
+/* TOW_OK if the controller knows the array: it is neither a value of a program
+ * under trace nor a promise without a run. */
+tow_status_t tow_array_check_started(const tow_array_t *array) TOW_MUST_USE;
 /* Notifies arrays assembled from its shards, if it is settled. */
 void tow_array_notify_assemblies(tow_array_t *array);
 

@@ -108,6 +108,14 @@ tow_status_t tow_program_add_argument(tow_program_t *program,
                                       const tow_shape_t *shape, bool donated,
                                       tow_value_t *out_value)
 {
+    return tow_program_add_sharded_argument(program, slice, shape, NULL,
+                                            donated, out_value);
+}
+
+tow_status_t tow_program_add_sharded_argument(
+    tow_program_t *program, tow_slice_t *slice, const tow_shape_t *shape,
+    const tow_sharding_t *sharding, bool donated, tow_value_t *out_value)
+{
     TOW_RETURN_IF_ERROR(check_open(program));
     if (!keep_slice(program, slice))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -115,6 +123,7 @@ tow_status_t tow_program_add_argument(tow_program_t *program,
                        .name = "",
                        .slice = {slice->id},
                        .shape = *shape,
+                       .to = sharding,
                        .donated = donated};
     *out_value = (tow_value_t){0};
     if (donated &&
@@ -129,18 +138,29 @@ tow_status_t tow_program_add_call(tow_program_t *program,
                                   const tow_value_t *inputs, size_t count,
                                   uint32_t *out_node)
 {
+    const char *name =
+        function->signature.name != NULL ? function->signature.name : "";
+    return tow_program_add_named_call(program, function, slice, name, inputs,
+                                      count, out_node);
+}
+
+tow_status_t tow_program_add_named_call(tow_program_t *program,
+                                        tow_function_t *function,
+                                        tow_slice_t *slice, const char *name,
+                                        const tow_value_t *inputs, size_t count,
+                                        uint32_t *out_node)
+{
     TOW_RETURN_IF_ERROR(check_open(program));
     if (!keep_slice(program, slice) || !keep_function(program, function))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    tow_node_t node = {
-        .kind = function->signature.is_host ? TOW_NODE_HOST : TOW_NODE_COMPUTE,
-        .time_limit_ms = function->time_limit_ms,
-        .name =
-            function->signature.name != NULL ? function->signature.name : "",
-        .slice = {slice->id},
-        .function = {function->id},
-        .inputs = inputs,
-        .input_count = count};
+    tow_node_t node = {.kind = function->signature.is_host ? TOW_NODE_HOST
+                                                           : TOW_NODE_COMPUTE,
+                       .time_limit_ms = function->time_limit_ms,
+                       .name = name,
+                       .slice = {slice->id},
+                       .function = {function->id},
+                       .inputs = inputs,
+                       .input_count = count};
     return tow_graph_add(program->graph, &node, out_node);
 }
 

@@ -29,11 +29,9 @@ static tow_status_t check_argument(const tow_program_t *program,
     if (array->client != program->client)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "argument %zu is an array of another client", index);
-    if (array->program != NULL)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "argument %zu is a value of a program under trace: it "
-                         "has no bytes",
-                         index);
+    if (TOW_UNLIKELY(array->id == 0))
+        return tow_status_annotate(tow_array_check_started(array),
+                                   "argument %zu", index);
     if (TOW_UNLIKELY(array->slice->generation != program->generation))
         return tow_status_annotate(tow_slice_generation_status(array->slice),
                                    "argument %zu", index);
@@ -65,29 +63,25 @@ static void free_record(tow_client_t *client, run_record_t *record)
     tow_client_notify_room(client);
 }
 
-static tow_status_t make_results(tow_program_t *program, run_record_t *record,
-                                 tow_array_t **results)
+/* They get ids with their run: an array without an id is released silently. */
+static void bind_results(run_record_t *record, tow_array_t *const *results)
 {
-    tow_client_t *client = program->client;
-    for (size_t i = 0; i < record->result_count; i++) {
-        const program_result_t *result = &program->results.items[i];
-        tow_status_t status =
-            tow_array_make(result->slice, &result->shape, &results[i]);
-        if (TOW_UNLIKELY(status != TOW_OK)) {
-            while (i-- > 0)
-                tow_array_release_locked(results[i]);
-            return status;
-        }
+    tow_client_t *client = record->program->client;
+    for (uint32_t i = 0; i < record->result_count; i++) {
+        TOW_ASSERT(results[i]->id == 0 && results[i]->run == NULL);
         record->results[i] = results[i];
-        results[i]->bounds = result->bounds;
         results[i]->run = record;
-        results[i]->maker = program->id;
-        results[i]->maker_result = (uint32_t)i;
-    }
-    /* Sets ids only now: an array without an id is released silently. */
-    for (size_t i = 0; i < record->result_count; i++)
         results[i]->id = ++client->object_number;
-    return TOW_OK;
+    }
+}
+
+/* The controller does not know them. */
+static void unbind_results(run_record_t *record)
+{
+    for (uint32_t i = 0; i < record->result_count; i++) {
+        record->results[i]->run = NULL;
+        record->results[i]->id = 0;
+    }
 }
 
 static tow_status_t send_run(tow_client_t *client, const run_record_t *record,
@@ -137,29 +131,18 @@ static void discard_donated(const tow_program_t *program,
         tow_array_discard_cached(arguments[program->donated.items[i]]);
 }
 
-tow_status_t tow_program_start(tow_program_t *program,
-                               tow_array_t *const *arguments,
-                               size_t argument_count, tow_array_t **results,
-                               size_t result_count)
+static tow_status_t start(tow_program_t *program, tow_array_t *const *arguments,
+                          size_t argument_count, tow_array_t *const *results)
 {
     tow_client_t *client = program->client;
-    TOW_RETURN_IF_ERROR(
-        tow_client_generation_status(client, program->generation));
-    TOW_RETURN_IF_ERROR(
-        check_run(program, arguments, argument_count, result_count));
     run_record_t *record = make_record(program);
     if (record == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     const uint64_t first_result = client->object_number + 1;
-    tow_status_t status = make_results(program, record, results);
-    if (status == TOW_OK) {
-        status =
-            send_run(client, record, arguments, argument_count, first_result);
-        for (size_t i = 0; status != TOW_OK && i < result_count; i++) {
-            results[i]->id = 0; /* The controller does not know it. */
-            tow_array_release_locked(results[i]);
-        }
-    }
+    bind_results(record, results);
+    tow_status_t status =
+        send_run(client, record, arguments, argument_count, first_result);
     if (status != TOW_OK) {
+        unbind_results(record);
         free_record(client, record);
         return status;
     }
@@ -167,6 +150,69 @@ tow_status_t tow_program_start(tow_program_t *program,
     if (program->wanted_count > 0)
         tow_client_results_prefetch(program, results);
     return TOW_OK;
+}
+
+/* -- Promises -------------------------------------------------------------- */
+
+tow_status_t tow_program_promise(tow_program_t *program, size_t result,
+                                 tow_array_t **out_array)
+{
+    TOW_ASSERT(result < program->results.count);
+    const program_result_t *made = &program->results.items[result];
+    TOW_RETURN_IF_ERROR(tow_array_make(made->slice, &made->shape, out_array));
+    (*out_array)->bounds = made->bounds;
+    (*out_array)->maker = program->id;
+    (*out_array)->maker_result = (uint32_t)result;
+    return TOW_OK;
+}
+
+void tow_program_break_promise(tow_array_t *promise, tow_status_t take_status)
+{
+    TOW_ASSERT(promise->id == 0 && take_status != TOW_OK);
+    tow_array_settle(promise, take_status);
+}
+
+tow_status_t tow_program_start_promised(tow_program_t *program,
+                                        tow_array_t *const *arguments,
+                                        size_t argument_count,
+                                        tow_array_t *const *promises,
+                                        size_t result_count)
+{
+    TOW_RETURN_IF_ERROR(
+        tow_client_generation_status(program->client, program->generation));
+    TOW_RETURN_IF_ERROR(
+        check_run(program, arguments, argument_count, result_count));
+    return start(program, arguments, argument_count, promises);
+}
+
+/* -- Runs whose results are made with them --------------------------------- */
+
+static tow_status_t make_promises(tow_program_t *program, tow_array_t **results)
+{
+    for (size_t i = 0; i < program->results.count; i++) {
+        tow_status_t status = tow_program_promise(program, i, &results[i]);
+        if (TOW_LIKELY(status == TOW_OK)) continue;
+        while (i-- > 0)
+            tow_array_release_locked(results[i]);
+        return status;
+    }
+    return TOW_OK;
+}
+
+tow_status_t tow_program_start(tow_program_t *program,
+                               tow_array_t *const *arguments,
+                               size_t argument_count, tow_array_t **results,
+                               size_t result_count)
+{
+    TOW_RETURN_IF_ERROR(
+        tow_client_generation_status(program->client, program->generation));
+    TOW_RETURN_IF_ERROR(
+        check_run(program, arguments, argument_count, result_count));
+    TOW_RETURN_IF_ERROR(make_promises(program, results));
+    tow_status_t status = start(program, arguments, argument_count, results);
+    for (size_t i = 0; status != TOW_OK && i < result_count; i++)
+        tow_array_release_locked(results[i]);
+    return status;
 }
 
 /* -- Completion ------------------------------------------------------------ */

@@ -441,6 +441,7 @@ tow_status_t tow_copy_start(tow_slice_t *slice, tow_array_t *source,
     tow_client_t *client = slice->client;
     TOW_RETURN_IF_ERROR(tow_slice_generation_status(slice));
     TOW_RETURN_IF_ERROR(tow_slice_generation_status(source->slice));
+    TOW_RETURN_IF_ERROR(tow_array_check_started(source));
     tow_array_t *array;
     TOW_RETURN_IF_ERROR(tow_array_make(slice, &source->shape, &array));
     array->id = ++client->object_number;
@@ -579,9 +580,7 @@ static tow_status_t send_get(request_t *request, tow_array_t *array,
 static tow_status_t check_download(const tow_array_t *array, size_t shard,
                                    const void *bytes, size_t size)
 {
-    if (array->program != NULL)
-        return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                         "a value of a program under trace has no bytes");
+    TOW_RETURN_IF_ERROR(tow_array_check_started(array));
     if (shard >= array->slice->device_count)
         return TOW_ERROR(TOW_OUT_OF_RANGE, "there is no shard %zu of %zu",
                          shard, array->slice->device_count);

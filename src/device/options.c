@@ -24,6 +24,9 @@ enum {
     ASSIGNMENT_COMPUTATION_COUNT = 2,
     ASSIGNMENT_COMPUTATIONS = 3,
     COMPUTATION_REPLICA_DEVICES = 1,
+    OVERRIDE_KEY = 1,
+    OVERRIDE_VALUE = 2,
+    OVERRIDE_TEXT = 1,           /* of the value, which is one of several */
     DEBUG_LATENCY_OPTIONS = 357, /* a map */
     DEBUG_EXTRA_OPTIONS = 500,   /* a map */
 };
@@ -468,4 +471,97 @@ bool tow_compile_options_devices(tow_bytes_t given, size_t replica_count,
         }
     }
     return found;
+}
+
+/* -- Options by name -------------------------------------------------------- */
+
+static bool is_text(tow_bytes_t bytes, const char *text)
+{
+    return bytes.size == strlen(text) &&
+           memcmp(bytes.data, text, bytes.size) == 0;
+}
+
+/* An entry of the map. The last field of a number counts. */
+static bool read_entry(tow_bytes_t entry, const char *key,
+                       tow_bytes_t *out_value)
+{
+    bool is_found = false;
+    *out_value = (tow_bytes_t){0};
+    while (entry.size > 0) {
+        proto_field_t field;
+        if (!proto_read_field(&entry, &field)) return false;
+        if (field.kind != PROTO_BYTES) continue;
+        if (field.number == OVERRIDE_KEY) is_found = is_text(field.bytes, key);
+        if (field.number == OVERRIDE_VALUE) *out_value = field.bytes;
+    }
+    return is_found;
+}
+
+static bool is_entry(const proto_field_t *field, const char *key,
+                     tow_bytes_t *out_value)
+{
+    return field->number == OPTIONS_OVERRIDES && field->kind == PROTO_BYTES &&
+           read_entry(field->bytes, key, out_value);
+}
+
+/* The value of the last such entry. */
+static bool find_entry(tow_bytes_t given, const char *key,
+                       tow_bytes_t *out_value)
+{
+    bool is_found = false;
+    while (given.size > 0) {
+        proto_field_t field;
+        tow_bytes_t value;
+        if (!proto_read_field(&given, &field)) return false;
+        if (!is_entry(&field, key, &value)) continue;
+        *out_value = value;
+        is_found = true;
+    }
+    return is_found;
+}
+
+/* The message is complete. Returns the size. */
+static size_t copy_without(tow_bytes_t given, const char *key, uint8_t *at)
+{
+    const uint8_t *begin = at;
+    while (given.size > 0) {
+        const uint8_t *start = given.data;
+        proto_field_t field;
+        tow_bytes_t value;
+        if (!proto_read_field(&given, &field)) break;
+        if (is_entry(&field, key, &value)) continue;
+        const size_t count = (size_t)((const uint8_t *)given.data - start);
+        memcpy(at, start, count);
+        at += count;
+    }
+    return (size_t)(at - begin);
+}
+
+static tow_status_t read_override(tow_bytes_t value, const char *key,
+                                  tow_bytes_t *out_text)
+{
+    proto_field_t field;
+    if (value.size == 0 || !proto_read_field(&value, &field) ||
+        field.number != OVERRIDE_TEXT || field.kind != PROTO_BYTES)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "compile option %s: its value is not a text", key);
+    *out_text = field.bytes;
+    return TOW_OK;
+}
+
+tow_status_t tow_compile_options_take_text(tow_bytes_t given, const char *key,
+                                           tow_bytes_t *out_text,
+                                           void **out_bytes, size_t *out_size)
+{
+    *out_text = (tow_bytes_t){0};
+    *out_bytes = NULL;
+    *out_size = given.size;
+    tow_bytes_t value;
+    if (!find_entry(given, key, &value)) return TOW_OK;
+    TOW_RETURN_IF_ERROR(read_override(value, key, out_text));
+    uint8_t *bytes = tow_malloc(given.size);
+    if (bytes == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    *out_size = copy_without(given, key, bytes);
+    *out_bytes = bytes;
+    return TOW_OK;
 }

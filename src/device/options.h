@@ -54,6 +54,16 @@ tow_status_t tow_compile_options_reassign(tow_bytes_t given,
                                           void **out_bytes, size_t *out_size)
     TOW_MUST_USE;
 
+/* Removes the entry `key` of the options by name (env_option_overrides), whose
+ * value is a text. *out_text is part of `given`; without data: there is no such
+ * entry, and then *out_bytes is NULL and *out_size the size of `given`. The
+ * bytes are the caller's; tow_free. INVALID_ARGUMENT: its value is no text. A
+ * message that is malformed counts as one without the entry. */
+tow_status_t tow_compile_options_take_text(tow_bytes_t given, const char *key,
+                                           tow_bytes_t *out_text,
+                                           void **out_bytes, size_t *out_size)
+    TOW_MUST_USE;
+
 /* The replicas and partitions of `given`; 1 where it has no number.
  * INVALID_ARGUMENT as above. */
 tow_status_t tow_compile_options_counts(tow_bytes_t given,

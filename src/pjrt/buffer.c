@@ -99,7 +99,8 @@ PJRT_Buffer *tow_plugin_buffer_make(PJRT_Device *device, shard_type_t *type,
 {
     PJRT_Buffer *buffer = tow_malloc(sizeof(*buffer));
     if (buffer == NULL) return NULL;
-    *buffer = (PJRT_Buffer){.device = device,
+    *buffer = (PJRT_Buffer){.reference_count = 1,
+                            .device = device,
                             .type = type,
                             .ready = ready,
                             .group = group,
@@ -112,9 +113,22 @@ PJRT_Buffer *tow_plugin_buffer_make(PJRT_Device *device, shard_type_t *type,
     return buffer;
 }
 
-void tow_plugin_buffer_free(PJRT_Buffer *buffer)
+void tow_plugin_buffer_retain(PJRT_Buffer *buffer)
 {
-    if (buffer == NULL) return;
+    const unsigned before = atomic_fetch_add_explicit(&buffer->reference_count,
+                                                      1, memory_order_relaxed);
+    TOW_ASSERT(before > 0);
+}
+
+static bool is_last_of_buffer(PJRT_Buffer *buffer)
+{
+    const unsigned before = atomic_fetch_sub(&buffer->reference_count, 1);
+    TOW_ASSERT(before > 0);
+    return before == 1;
+}
+
+static void free_buffer(PJRT_Buffer *buffer)
+{
     tow_plugin_shard_group_release(buffer->group);
     tow_plugin_shard_group_release(buffer->other);
     tow_plugin_event_release(buffer->ready);
@@ -122,6 +136,18 @@ void tow_plugin_buffer_free(PJRT_Buffer *buffer)
     tow_cached_value_t *cached = atomic_load(&buffer->cached);
     if (cached != TOW_PLUGIN_NOT_CACHED) tow_cached_value_release(cached);
     tow_free(buffer);
+}
+
+void tow_plugin_buffer_release(PJRT_Buffer *buffer)
+{
+    if (buffer != NULL && is_last_of_buffer(buffer)) free_buffer(buffer);
+}
+
+void tow_plugin_buffer_release_locked(PJRT_Buffer *buffer)
+{
+    if (!is_last_of_buffer(buffer)) return;
+    tow_plugin_buffer_discard(buffer);
+    free_buffer(buffer);
 }
 
 /* The first decision stands. Takes the reference. */
@@ -166,7 +192,7 @@ tow_status_t tow_plugin_buffer_status(const PJRT_Buffer *buffer)
 
 static PJRT_Error *buffer_destroy(PJRT_Buffer_Destroy_Args *args)
 {
-    tow_plugin_buffer_free(args->buffer);
+    tow_plugin_buffer_release(args->buffer);
     return NULL;
 }
 

@@ -251,6 +251,8 @@ static tow_status_t fill_client(PJRT_Client *client)
 /* Accepts one that is partly built. */
 static void destroy(PJRT_Client *client)
 {
+    tow_plugin_python_close(client);
+    tow_map_deinit(&client->executables);
     for (size_t i = 0; i < client->slices.count; i++) {
         slice_entry_t *entry = client->slices.items[i];
         tow_slice_release(entry->slice);

@@ -20,9 +20,15 @@ static void free_variants(PJRT_Executable *executable)
     tow_vec_deinit(&executable->variants);
 }
 
+static uint64_t key_of(const void *address)
+{
+    return (uint64_t)(uintptr_t)address;
+}
+
 /* Accepts one that is partly built. */
 static void destroy(PJRT_Executable *executable)
 {
+    TOW_ASSERT(executable->port == NULL); /* Its program holds it. */
     const size_t results =
         executable->signature != NULL ? executable->signature->result_count : 0;
     for (size_t i = 0; executable->result_types != NULL && i < results; i++)
@@ -42,8 +48,10 @@ static void destroy(PJRT_Executable *executable)
     tow_free(executable->program);
     tow_free(executable->options);
     tow_free_text(executable->code);
+    tow_free(executable->given_name);
     if (!atomic_load(&tow_plugin_is_forked)) {
         client_enter(executable->client);
+        tow_map_remove(&executable->client->executables, key_of(executable));
         free_variants(executable);
         if (executable->function != NULL)
             tow_function_release_locked(executable->function);
@@ -66,6 +74,33 @@ void tow_plugin_executable_release(PJRT_Executable *executable)
     const unsigned before = atomic_fetch_sub(&executable->reference_count, 1);
     TOW_ASSERT(before > 0);
     if (before == 1) destroy(executable);
+}
+
+/* -- Executables that Python names ----------------------------------------- */
+
+static tow_status_t enlist(PJRT_Executable *executable)
+{
+    PJRT_Client *client = executable->client;
+    client_enter(client);
+    const bool is_put =
+        tow_map_put(&client->executables, key_of(executable), executable);
+    client_leave_lazily(client);
+    return is_put ? TOW_OK : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+}
+
+PJRT_Executable *tow_plugin_executable_find(PJRT_Client *client,
+                                            const void *address)
+{
+    PJRT_Executable *executable =
+        tow_map_find(&client->executables, key_of(address));
+    if (executable == NULL) return NULL;
+    /* Without a reference it is about to leave the map. */
+    unsigned count = atomic_load(&executable->reference_count);
+    while (count > 0)
+        if (atomic_compare_exchange_weak(&executable->reference_count, &count,
+                                         count + 1))
+            return executable;
+    return NULL;
 }
 
 /* -- Attributes from the signature ----------------------------------------- */
@@ -376,10 +411,22 @@ static tow_status_t keep_source(PJRT_Executable *executable,
     return TOW_OK;
 }
 
-tow_status_t tow_plugin_compile(PJRT_Client *client, const tow_saved_t *saved,
-                                PJRT_LoadedExecutable **out_loaded)
+static tow_status_t keep_name(PJRT_Executable *executable, tow_bytes_t name)
 {
-    TOW_RETURN_IF_ERROR(tow_plugin_check_fork());
+    if (name.data == NULL) return TOW_OK;
+    executable->given_name = tow_malloc(name.size + 1);
+    if (executable->given_name == NULL)
+        return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    memcpy(executable->given_name, name.data, name.size);
+    executable->given_name[name.size] = '\0';
+    return TOW_OK;
+}
+
+/* `name` has no data: none was given. */
+static tow_status_t compile_named(PJRT_Client *client, const tow_saved_t *saved,
+                                  tow_bytes_t name,
+                                  PJRT_LoadedExecutable **out_loaded)
+{
     TOW_RETURN_IF_ERROR(tow_plugin_enable_callbacks(client, saved->program.data,
                                                     saved->program.size));
     slice_entry_t *slice = NULL;
@@ -391,8 +438,10 @@ tow_status_t tow_plugin_compile(PJRT_Client *client, const tow_saved_t *saved,
     executable->client = client;
     executable->slice = slice;
     tow_status_t status = keep_source(executable, saved);
+    if (status == TOW_OK) status = keep_name(executable, name);
     if (status == TOW_OK) status = compile_first(executable);
     if (status == TOW_OK) status = fill(executable);
+    if (status == TOW_OK) status = enlist(executable);
     if (status != TOW_OK) {
         destroy(executable);
         return status;
@@ -400,6 +449,24 @@ tow_status_t tow_plugin_compile(PJRT_Client *client, const tow_saved_t *saved,
     tow_plugin_executable_check(executable);
     *out_loaded = loaded;
     return TOW_OK;
+}
+
+/* The name of an executable in this process must not reach the cluster: equal
+ * programs would be compiled again. */
+tow_status_t tow_plugin_compile(PJRT_Client *client, const tow_saved_t *saved,
+                                PJRT_LoadedExecutable **out_loaded)
+{
+    TOW_RETURN_IF_ERROR(tow_plugin_check_fork());
+    tow_bytes_t name = {0};
+    void *options = NULL;
+    tow_saved_t source = *saved;
+    TOW_RETURN_IF_ERROR(
+        tow_compile_options_take_text(saved->options, TOW_PLUGIN_NAME_OPTION,
+                                      &name, &options, &source.options.size));
+    if (options != NULL) source.options.data = options;
+    tow_status_t status = compile_named(client, &source, name, out_loaded);
+    tow_free(options);
+    return status;
 }
 
 /* -- Recompilation after a reconnect --------------------------------------- */

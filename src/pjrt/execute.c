@@ -2,10 +2,8 @@
  * of devices. */
 #include <string.h>
 
-#include "pjrt/plugin_impl.h"
+#include "pjrt/execute_impl.h"
 #include "pjrt/tuning.h"
-
-typedef PJRT_LoadedExecutable_Execute_Args execute_args_t;
 
 /* -- Variants: the program for one set of donated arguments --------------------------- */
 
@@ -128,29 +126,28 @@ static tow_status_t find_variant(PJRT_Executable *executable,
 
 /* -- Results --------------------------------------------------------------------------- */
 
-static void clear_results(const execute_args_t *args, size_t result_count)
+void tow_plugin_results_clear(const execute_args_t *args, size_t result_count)
 {
     for (size_t d = 0; d < args->num_devices; d++)
         for (size_t i = 0; i < result_count; i++)
             args->output_lists[d][i] = NULL;
 }
 
-/* Locked. No result has been returned yet. */
-static void free_results(const execute_args_t *args, size_t result_count)
+void tow_plugin_results_free(const execute_args_t *args, size_t result_count)
 {
     for (size_t d = 0; d < args->num_devices; d++)
         for (size_t i = 0; i < result_count; i++) {
             PJRT_Buffer *buffer = args->output_lists[d][i];
             if (buffer == NULL) continue;
-            tow_plugin_buffer_discard(buffer);
-            tow_plugin_buffer_free(buffer);
+            tow_plugin_buffer_release_locked(buffer);
         }
-    clear_results(args, result_count);
+    tow_plugin_results_clear(args, result_count);
 }
 
-static bool make_shards(const execute_args_t *args, const slice_entry_t *slice,
-                        shard_type_t *type, PJRT_Event *event,
-                        shard_group_t *group, size_t result)
+bool tow_plugin_result_make(const execute_args_t *args,
+                            const slice_entry_t *slice, shard_type_t *type,
+                            PJRT_Event *event, shard_group_t *group,
+                            size_t result)
 {
     for (size_t d = 0; d < slice->count; d++) {
         PJRT_Buffer *buffer = tow_plugin_buffer_make(slice->devices[d], type,
@@ -168,22 +165,23 @@ static tow_status_t make_results(PJRT_Executable *executable,
                                  tow_array_t **take_arrays)
 {
     const size_t count = executable->signature->result_count;
-    clear_results(args, count);
+    tow_plugin_results_clear(args, count);
     bool is_made = true;
     for (size_t i = 0; i < count; i++) {
         shard_group_t *group = tow_plugin_shard_group_create(
             executable->client, slice, take_arrays[i]);
-        is_made = is_made && group != NULL &&
-                  make_shards(args, slice, executable->result_types[i], event,
-                              group, i);
+        is_made =
+            is_made && group != NULL &&
+            tow_plugin_result_make(args, slice, executable->result_types[i],
+                                   event, group, i);
         tow_plugin_shard_group_release_locked(group);
     }
     if (is_made) return TOW_OK;
-    free_results(args, count);
+    tow_plugin_results_free(args, count);
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
 }
 
-static void hand_out_events(const execute_args_t *args, PJRT_Event *event)
+void tow_plugin_events_hand_out(const execute_args_t *args, PJRT_Event *event)
 {
     if (args->device_complete_events == NULL) return;
     for (size_t d = 0; d < args->num_devices; d++) {
@@ -237,7 +235,7 @@ static tow_status_t run(PJRT_Executable *executable, const execute_args_t *args,
     }
     if (status == TOW_OK) {
         forget_donated(args, room->is_donated);
-        hand_out_events(args, event);
+        tow_plugin_events_hand_out(args, event);
     }
     tow_plugin_event_release(event);
     return status;
@@ -321,7 +319,7 @@ static tow_status_t try_to_run(PJRT_Executable *executable,
     TOW_RETURN_IF_ERROR(choose_slice(executable, args, &slice));
     TOW_RETURN_IF_ERROR(tow_plugin_executable_recompile(executable, slice));
     if (results == 0) { /* It has no observable effect. */
-        hand_out_events(args, tow_plugin_event_done());
+        tow_plugin_events_hand_out(args, tow_plugin_event_done());
         return TOW_OK;
     }
     if (args->num_args > TOW_PLUGIN_FEW || results > TOW_PLUGIN_FEW)
@@ -332,11 +330,9 @@ static tow_status_t try_to_run(PJRT_Executable *executable,
                          &(room_t){arguments_few, results_few, donated_few});
 }
 
-/* Errors of the cluster, not of the call, become the results' error, as if
- * they had occurred later: on its fast path JAX turns an error of the call
- * itself into a ValueError. Takes the status. */
-static tow_status_t poison(PJRT_Executable *executable,
-                           const execute_args_t *args, tow_status_t take_status)
+tow_status_t tow_plugin_poison(PJRT_Executable *executable,
+                               const execute_args_t *args,
+                               tow_status_t take_status)
 {
     const size_t count = executable->signature->result_count;
     if (tow_status_code(take_status) == TOW_INVALID_ARGUMENT)
@@ -345,7 +341,7 @@ static tow_status_t poison(PJRT_Executable *executable,
     if (event == NULL) return take_status;
     tow_plugin_event_retain(event);
     tow_plugin_event_complete(event, tow_status_retain(take_status));
-    clear_results(args, count);
+    tow_plugin_results_clear(args, count);
     bool is_made = true;
     for (size_t d = 0; d < args->num_devices; d++)
         for (size_t i = 0; i < count && is_made; i++) {
@@ -358,9 +354,9 @@ static tow_status_t poison(PJRT_Executable *executable,
             is_made = args->output_lists[d][i] != NULL;
         }
     if (is_made)
-        hand_out_events(args, event);
+        tow_plugin_events_hand_out(args, event);
     else
-        free_results(args, count);
+        tow_plugin_results_free(args, count);
     tow_plugin_event_release(event);
     if (!is_made) return take_status;
     tow_status_release(take_status);
@@ -371,9 +367,12 @@ static tow_status_t execute(const execute_args_t *args)
 {
     PJRT_Executable *executable = &args->executable->executable;
     TOW_RETURN_IF_ERROR(check(executable, args));
+    if (atomic_load_explicit(&executable->is_port, memory_order_acquire))
+        return tow_plugin_port_execute(executable, args);
     tow_status_t status = try_to_run(executable, args);
-    return TOW_LIKELY(status == TOW_OK) ? TOW_OK
-                                        : poison(executable, args, status);
+    return TOW_LIKELY(status == TOW_OK)
+               ? TOW_OK
+               : tow_plugin_poison(executable, args, status);
 }
 
 static PJRT_Error *loaded_execute(execute_args_t *args)

@@ -10,6 +10,10 @@
  *   saved.c          their format
  *   hlo.c            the optimised program of an executable
  *   execute.c        one call, one run: the hot path
+ *   program.c        programs of several computations, made in Python
+ *   program_text.c   the same as text
+ *   port.c           calls of such programs: the other hot path
+ *   python_api.c     the functions that Python calls
  *   assemble.c       one argument from shards of several arrays
  *   buffer.c         shards, as JAX sees them
  *   transfer.c       to and from the user's memory, and between devices
@@ -39,6 +43,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/map.h"
 #include "base/vec.h"
 #include "client/client.h"
 #include "env/net/locked_net.h"
@@ -170,6 +175,13 @@ struct PJRT_Client {
     uint32_t poll_skip_count;           /* locked: calls that do not poll */
     callbacks_t *callbacks; /* locked; owned; NULL: no program calls back */
     stall_watch_t stall_watch;
+    /* Locked. Address -> executable, borrowed: those that are alive. */
+    tow_map_t executables;
+    /* Locked; owned: slices and programs of Python, by their numbers. */
+    tow_map_t python_slices;
+    tow_map_t python_programs;
+    uint64_t python_number;
+    uint64_t port_call_number; /* locked: of the last call through ports */
     char version[64];
 };
 
@@ -245,6 +257,11 @@ extern atomic_uint tow_plugin_unavailable_count;
 /* Not locked. Lists the devices, and waits for that, if something has changed.
  */
 tow_status_t tow_plugin_refresh_devices(PJRT_Client *client) TOW_MUST_USE;
+/* The same in any case. */
+tow_status_t tow_plugin_list_devices(PJRT_Client *client) TOW_MUST_USE;
+/* On any thread: no device has disconnected since the last refresh, as far as
+ * is known. */
+bool tow_plugin_devices_are_fresh(const PJRT_Client *client);
 
 /* Borrowed from the client. Not locked: waits the first time, and the first
  * time after a worker disconnected. */
@@ -334,8 +351,9 @@ void tow_plugin_shard_group_release(shard_group_t *group);
 /* The same, locked. */
 void tow_plugin_shard_group_release_locked(shard_group_t *group);
 
-/* One shard. */
+/* One shard. Counted: by JAX, and by a call that may consume it. */
 struct PJRT_Buffer {
+    atomic_uint reference_count;
     PJRT_Device *device; /* borrowed */
     shard_type_t *type;  /* counted */
     PJRT_Event *ready;   /* counted */
@@ -348,6 +366,10 @@ struct PJRT_Buffer {
     uint32_t other_shard;
     atomic_bool is_deleted;
     bool is_permuted; /* its layout is not plain; a copy, for speed */
+    /* Locked. The last call of a program that got it, and whether that call
+     * consumes it. */
+    bool is_donated;
+    uint64_t port_call;
     /* Counted: its bytes in this process, whose address JAX may have; or
      * TOW_PLUGIN_NOT_CACHED. NULL: not asked for yet. Set once. */
     _Atomic(tow_cached_value_t *) cached;
@@ -359,8 +381,11 @@ struct PJRT_Buffer {
 PJRT_Buffer *tow_plugin_buffer_make(PJRT_Device *device, shard_type_t *type,
                                     PJRT_Event *ready, shard_group_t *group,
                                     uint32_t shard);
-/* Not locked. */
-void tow_plugin_buffer_free(PJRT_Buffer *buffer);
+void tow_plugin_buffer_retain(PJRT_Buffer *buffer);
+/* Not locked. NULL is fine. */
+void tow_plugin_buffer_release(PJRT_Buffer *buffer);
+/* The same, locked. */
+void tow_plugin_buffer_release_locked(PJRT_Buffer *buffer);
 /* Locked: takes a reference to its cached bytes, if there are any. */
 void tow_plugin_buffer_cache(PJRT_Buffer *buffer);
 /* Locked: releases its value. */
@@ -423,6 +448,11 @@ struct PJRT_Executable {
     size_t code_size;
     TOW_VEC(variant_t) variants; /* locked */
     atomic_bool is_deleted;
+    char *given_name;    /* owned: compile option "towpath_name"; or NULL */
+    atomic_bool is_port; /* of a program: its own computation never runs */
+    /* Locked; borrowed from the program, which holds this executable. NULL: not
+     * a port, or the program has been released. */
+    struct plugin_port *port;
 };
 
 struct PJRT_LoadedExecutable {
@@ -464,6 +494,19 @@ tow_status_t tow_plugin_optimized(PJRT_Executable *executable,
                                   tow_bytes_t *out_module) TOW_MUST_USE;
 void tow_plugin_executable_retain(PJRT_Executable *executable);
 void tow_plugin_executable_release(PJRT_Executable *executable);
+/* Locked. One reference to the executable at this address, which comes from
+ * Python. NULL: there is none. */
+PJRT_Executable *tow_plugin_executable_find(PJRT_Client *client,
+                                            const void *address);
+
+/* -- Programs of Python ---------------------------------------------------- */
+
+/* Execute of a port; the arguments have been checked. */
+tow_status_t tow_plugin_port_execute(
+    PJRT_Executable *stub, const PJRT_LoadedExecutable_Execute_Args *args)
+    TOW_MUST_USE;
+/* Not locked: the client is being destroyed. */
+void tow_plugin_python_close(PJRT_Client *client);
 
 /* -- Invariants: check.c -------------------------------------------------------------- */
 

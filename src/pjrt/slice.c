@@ -163,7 +163,7 @@ static void look_for(PJRT_Client *client, PJRT_Device *device,
     mark_lost(client, device);
 }
 
-static tow_status_t look_who_is_there(PJRT_Client *client)
+tow_status_t tow_plugin_list_devices(PJRT_Client *client)
 {
     /* First, so that errors from now on cause another refresh. */
     const unsigned alarm_count = atomic_load(&tow_plugin_unavailable_count);
@@ -217,7 +217,7 @@ static tow_status_t open_anew(PJRT_Client *client, slice_entry_t *entry)
     return TOW_OK;
 }
 
-static bool is_calm(const PJRT_Client *client)
+bool tow_plugin_devices_are_fresh(const PJRT_Client *client)
 {
     return atomic_load(&client->seen_unavailable_count) ==
                atomic_load(&tow_plugin_unavailable_count) &&
@@ -227,15 +227,18 @@ static bool is_calm(const PJRT_Client *client)
 
 tow_status_t tow_plugin_refresh_devices(PJRT_Client *client)
 {
-    return is_calm(client) ? TOW_OK : look_who_is_there(client);
+    return tow_plugin_devices_are_fresh(client)
+               ? TOW_OK
+               : tow_plugin_list_devices(client);
 }
 
 tow_status_t tow_plugin_slice_refresh(slice_entry_t *entry)
 {
     PJRT_Client *client = entry->devices[0]->client;
-    if (TOW_LIKELY(is_calm(client) && !atomic_load(&entry->is_stale)))
+    if (TOW_LIKELY(tow_plugin_devices_are_fresh(client) &&
+                   !atomic_load(&entry->is_stale)))
         return TOW_OK;
-    TOW_RETURN_IF_ERROR(look_who_is_there(client));
+    TOW_RETURN_IF_ERROR(tow_plugin_list_devices(client));
     return atomic_load(&entry->is_stale) ? open_anew(client, entry) : TOW_OK;
 }
 
@@ -250,7 +253,7 @@ static tow_status_t attend_to(PJRT_Client *client, PJRT_Device *const *devices,
     for (size_t i = 0; i < count; i++)
         is_any_gone = is_any_gone || devices[i]->is_disconnected;
     client_leave_lazily(client);
-    return is_any_gone ? look_who_is_there(client)
+    return is_any_gone ? tow_plugin_list_devices(client)
                        : tow_plugin_refresh_devices(client);
 }
 

@@ -15,6 +15,9 @@
 #define TOW_PLUGIN_STABLEHLO_MINIMUM  0, 9, 0
 #define TOW_PLUGIN_STABLEHLO_VARIABLE "TOW_STABLEHLO"
 
+/* The compile option that names an executable for towpath_executable_named. */
+#define TOW_PLUGIN_NAME_OPTION "towpath_name"
+
 /* Arguments or devices of an execution whose lists are on the stack: 8 bytes
  * each. */
 #define TOW_PLUGIN_FEW 64
