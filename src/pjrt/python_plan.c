@@ -46,7 +46,7 @@ char *towpath_schedule_generate(const char *name, uint32_t devices,
         .chunk_count = chunks,
         .warmup = warmup != 0 ? TOW_PLAN_WARMUP_B : TOW_PLAN_WARMUP_A,
         .extras = {.recompute = recompute != 0}};
-    return tow_python_take_error(generate(name, &options, out_csv));
+    return tow_python_error_text(generate(name, &options, out_csv));
 }
 
 /* -- Nodes ----------------------------------------------------------------- */
@@ -91,6 +91,6 @@ char *towpath_schedule_nodes(const char *csv, const uint32_t *pipeline,
                              size_t count, uint32_t **out_words,
                              size_t *out_count)
 {
-    return tow_python_take_error(
+    return tow_python_error_text(
         parse_and_make(csv, pipeline, count, out_words, out_count));
 }

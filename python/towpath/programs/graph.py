@@ -554,9 +554,11 @@ def _read(env: dict[int, Any], x: Any) -> Any:
 
 
 def evaluate(step: Step, args: list[Any]) -> list[Any]:
-    primitive, params = step.eqn.primitive, step.eqn.params
-    functions, params = primitive.get_bind_params(params)
-    outs = primitive.bind(*functions, *args, **params)
+    primitive = step.eqn.primitive
+    given = primitive.get_bind_params(step.eqn.params)
+    functions, params = given if isinstance(given, tuple) else ((), given)  # By version of JAX.
+    with step.eqn.ctx.manager:
+        outs = primitive.bind(*functions, *args, **params)
     return list(outs) if primitive.multiple_results else [outs]
 
 
