@@ -730,6 +730,7 @@ enum {
     WRONG,
     LATE_RECEIVE,
     LATE_SEND,
+    LATE_CALL,
 };
 
 /* Two shards of 16 bytes become one of 32, on the second device. */
@@ -1168,6 +1169,76 @@ static void a_held_transfer_holds_up_nothing_else(void **state)
     fixture_close(&fixture);
 }
 
+/* A receive (step 0) -> add (step 1), a computation that calls its client; a
+ * late transfer (step 2), which takes memory when step 1 has ended -> add
+ * (step 3) -> result */
+static void add_late_call(fixture_t *fixture)
+{
+    static const uint32_t slot_3[] = {3}, result[] = {4};
+    const tow_lowered_step_t steps[] = {{.route = &receive_route,
+                                         .first_output = 1,
+                                         .output_count = 1,
+                                         .node = 1},
+                                        {.executable = {ADD},
+                                         .inputs = slot_1,
+                                         .input_count = 1,
+                                         .first_output = 2,
+                                         .output_count = 1,
+                                         .freed = slot_2,
+                                         .freed_count = 1,
+                                         .node = 2,
+                                         .index = 1},
+                                        {.route = &receive_route,
+                                         .first_output = 3,
+                                         .output_count = 1,
+                                         .node = 3,
+                                         .index = 2,
+                                         .is_late = true,
+                                         .memory_after = 2},
+                                        {.executable = {ADD},
+                                         .inputs = slot_3,
+                                         .input_count = 1,
+                                         .first_output = 4,
+                                         .output_count = 1,
+                                         .freed = slot_3,
+                                         .freed_count = 1,
+                                         .node = 4,
+                                         .index = 3}};
+    add_program(fixture, LATE_CALL,
+                &(tow_lowered_t){.slot_count = 5,
+                                 .argument_count = 1,
+                                 .results = result,
+                                 .result_count = 1,
+                                 .steps = steps,
+                                 .step_count = 4,
+                                 .step_count_all = 4});
+}
+
+/* The client answers a callback of run 1 when run 2 has ended, which needs
+ * nothing of the devices that run 1 occupies. */
+static void a_callback_may_run_a_program_here(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open_late(&fixture, true);
+    add_late_call(&fixture);
+    grant(&fixture, 1, LATE_CALL, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 0);
+    assert_false(tow_dataflow_is_blocked(fixture.dataflow));
+    grant(&fixture, 2, SEND, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 1);
+    receive_piece(&fixture, 10, 0); /* the answer */
+    receive_piece(&fixture, 10, 1);
+    run_idle(&fixture);
+    receive_piece(&fixture, 12, 0);
+    receive_piece(&fixture, 12, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 2);
+    fixture_close(&fixture);
+}
+
 static void an_abort_ends_a_wait_for_memory(void **state)
 {
     (void)state;
@@ -1511,6 +1582,7 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_transfer_with_a_wrong_shard_count_is_refused),
     cmocka_unit_test(a_late_transfer_takes_memory_after_a_computation),
     cmocka_unit_test(a_held_transfer_holds_up_nothing_else),
+    cmocka_unit_test(a_callback_may_run_a_program_here),
     cmocka_unit_test(a_held_transfer_fails_with_its_peer),
     cmocka_unit_test(an_abort_ends_a_wait_for_memory),
     cmocka_unit_test(a_computation_waits_until_a_late_transfer_was_sent),
