@@ -102,6 +102,7 @@ tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
     tow_list_init(&dataflow->host_runs);
     tow_list_init(&dataflow->host_outputs);
     dataflow_apply_init(dataflow);
+    dataflow_late_init(dataflow);
     tow_list_init(&dataflow->aborted);
     tow_list_init(&dataflow->removed);
     dataflow->abort_timer.fire = dataflow_resend_aborts;
@@ -238,7 +239,7 @@ void tow_dataflow_clear(tow_dataflow_t *dataflow, tow_status_t cause)
 bool tow_dataflow_is_quiet(const tow_dataflow_t *dataflow)
 {
     return tow_map_count(&dataflow->runs) == 0 && !dataflow->is_reporting &&
-           !dataflow->applying.is_resuming &&
+           !dataflow->applying.is_resuming && !dataflow->is_releasing &&
            tow_list_is_empty(&dataflow->host_outputs);
 }
 

@@ -7,6 +7,7 @@ static tow_status_t check_step(const tow_dataflow_t *dataflow, const run_t *run,
 {
     TOW_INVARIANT(step->dataflow == dataflow && step->owner == run);
     if (step->kind == STEP_COMPUTE) return TOW_OK;
+    TOW_INVARIANT(!dataflow_is_held(step) || run->error == TOW_OK);
     TOW_INVARIANT(step->abort_cause == TOW_OK);
     TOW_INVARIANT(step->program != NULL && step->program->hold_count > 0);
     return TOW_OK;
@@ -52,6 +53,8 @@ static tow_status_t check_run(const tow_dataflow_t *dataflow, const run_t *run,
         *step_count += 1;
         *aborted_count += step->abort_cause != TOW_OK;
     }
+    TOW_INVARIANT(tow_list_is_empty(&run->held) ==
+                  tow_list_is_empty(&run->in_held));
     /* Otherwise it would have been reported. */
     TOW_INVARIANT(!tow_list_is_empty(head) || run->hold_count > 0);
     return check_values(dataflow, run);

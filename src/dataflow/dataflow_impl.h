@@ -99,6 +99,8 @@ typedef struct run {
      * one set, or no memory. */
     uint64_t *kept_ns;
     tow_list_t steps;    /* under way, in their order */
+    tow_list_t held;     /* of those, transfers that wait for memory */
+    tow_list_t in_held;  /* runs with such transfers; or unlinked */
     uint32_t hold_count; /* being applied; awaited inputs; more pieces follow */
     bool is_cancelled;   /* the controller disconnected: not reported */
     ranges_t *ranges;    /* owned; NULL: it was granted whole */
@@ -138,6 +140,7 @@ typedef struct step_run {
     run_t *owner;
     tow_list_t in_owner;
     tow_list_t in_aborted;    /* or unlinked */
+    tow_list_t in_held;       /* of a transfer that waits for memory */
     tow_status_t abort_cause; /* owned; why its gang must give up */
     union {
         program_t *program;  /* of a transfer or a host function */
@@ -195,6 +198,9 @@ struct tow_dataflow {
     /* Of all runs, as the steps say. The transfer engine has the real number,
      * which is larger while devices are about to free memory. */
     uint64_t late_bytes;
+    tow_list_t held_runs; /* of run_t, in the order of their first held step */
+    tow_post_t release;
+    bool is_releasing; /* the post is queued */
     TOW_VEC(uint64_t) finished;
     TOW_VEC(tow_device_time_t) finished_times; /* as many */
     TOW_VEC(tow_failed_run_t) failures;        /* causes are owned */
@@ -372,6 +378,27 @@ void dataflow_apply_soon(tow_dataflow_t *dataflow);
 void dataflow_outputs_ready(tow_dataflow_t *dataflow, const run_t *run,
                             const step_t *step);
 
+/* -- late.c: memory in the order of use -------------------------------------- */
+
+void dataflow_late_init(tow_dataflow_t *dataflow);
+/* Has the computation ended that the late transfer waits for, and is the memory
+ * free? */
+bool dataflow_has_memory(const tow_dataflow_t *dataflow, const run_t *run,
+                         const step_t *step);
+/* Have all late transfers been sent that name this computation? */
+bool dataflow_has_sent(const run_t *run, const step_t *step);
+/* Can transfers wait for memory while later steps start? */
+bool dataflow_can_hold(const tow_dataflow_t *dataflow);
+/* The transfer, which is under way, waits for memory. */
+void dataflow_hold(step_run_t *step);
+/* It gets its memory now, or has failed before. */
+void dataflow_unhold(step_run_t *step);
+static inline bool dataflow_is_held(const step_run_t *step)
+{
+    return step->kind == STEP_TRANSFER && !tow_list_is_empty(&step->in_held);
+}
+/* A step of the run has ended: held transfers may begin. */
+void dataflow_release_soon(tow_dataflow_t *dataflow);
 /* A computation has ended, and with it the use of late memory. */
 void dataflow_return_late(tow_dataflow_t *dataflow, uint64_t bytes);
 /* The run has failed: computations from `next` on do not return it. */

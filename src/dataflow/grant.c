@@ -120,6 +120,8 @@ static tow_status_t begin_run(tow_dataflow_t *dataflow,
     }
     *run = (run_t){.key = grant->run, .first_result = grant->first_result};
     tow_list_init(&run->steps);
+    tow_list_init(&run->held);
+    tow_list_init(&run->in_held);
     dataflow_time_begin(dataflow, program, run);
     *out_run = run;
     return TOW_OK;

@@ -125,6 +125,7 @@ static void TOW_COLD abort_step(tow_dataflow_t *dataflow, step_run_t *step,
                                 tow_status_t cause)
 {
     tow_driver_t *driver = dataflow->options.driver;
+    if (dataflow_is_held(step)) dataflow_unhold(step);
     if (step->kind == STEP_TRANSFER)
         tow_transfer_abort(dataflow->options.engine, &step->transfer, cause);
     if (step->kind == STEP_HOST) dataflow_host_abort(step, cause);
@@ -235,6 +236,7 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     tow_dataflow_t *dataflow = step->dataflow;
     run_t *run = step->owner;
     tow_list_remove(&step->in_owner);
+    if (TOW_UNLIKELY(dataflow_is_held(step))) dataflow_unhold(step);
     TOW_ASSERT(dataflow->stats.step_count > 0);
     dataflow->stats.step_count--;
     if (TOW_UNLIKELY(step->abort_cause != TOW_OK))
@@ -257,6 +259,8 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     if (TOW_UNLIKELY(dataflow->applying.run == run &&
                      dataflow->applying.awaits_end))
         dataflow_apply_soon(dataflow);
+    if (TOW_UNLIKELY(!tow_list_is_empty(&run->held)))
+        dataflow_release_soon(dataflow);
     dataflow_finish_run(dataflow, run);
 }
 
@@ -536,6 +540,7 @@ static tow_status_t begin_transfer(tow_dataflow_t *dataflow, run_t *run,
         .node = step->lowered->node,
         .index = step->lowered->index,
     };
+    tow_list_init(&step_run->in_held);
     tow_status_t status =
         tow_transfer_start(dataflow->options.engine, &step_run->transfer);
     if (TOW_UNLIKELY(status != TOW_OK)) {
@@ -543,6 +548,10 @@ static tow_status_t begin_transfer(tow_dataflow_t *dataflow, run_t *run,
         return status;
     }
     has_begun(step_run);
+    if (TOW_UNLIKELY(transfer->is_held))
+        dataflow_hold(step_run);
+    else
+        dataflow->late_bytes += step->late_bytes;
     return TOW_OK;
 }
 
@@ -568,10 +577,10 @@ static tow_status_t start_transfer(tow_dataflow_t *dataflow, run_t *run,
         .is_sized = is_sized(lowered),
         .sized = transfer_sized,
         .is_late = step->late_bytes > 0,
+        .is_held =
+            lowered->is_late && !dataflow_has_memory(dataflow, run, step),
         .done = transfer_done};
-    TOW_RETURN_IF_ERROR(begin_transfer(dataflow, run, step, &transfer));
-    if (step->late_bytes > 0) dataflow->late_bytes += step->late_bytes;
-    return TOW_OK;
+    return begin_transfer(dataflow, run, step, &transfer);
 }
 
 /* Its values are ordered shard by shard, like those of a computation. */

@@ -118,6 +118,9 @@ struct tow_driver { /* first member of each driver's struct */
     const tow_device_info_t *devices; /* owned by the driver */
     size_t device_count;
     bool simulated; /* every output of ours says so */
+    /* A deferred upload without bytes takes no memory of the device before it
+     * is settled. */
+    bool has_free_promises;
 };
 
 /* A completed run on one device: times of CLOCK_MONOTONIC, its name
@@ -252,7 +255,7 @@ struct tow_upload {
     bool may_alias;
     /* A deferred upload: the bytes are not there yet. The buffer is PENDING,
      * runs that use it may be enqueued, and the driver reads `bytes` only after
-     * tow_upload_settle. */
+     * tow_upload_settle: until then it may be NULL. */
     bool is_deferred;
     void *private_[6];
 };

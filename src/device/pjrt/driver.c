@@ -396,6 +396,9 @@ static void choose_ops(pjrt_driver_t *driver)
         api->PJRT_Buffer_ReadyEvent == NULL)
         ops->copy = NULL;
     driver->driver.ops = ops;
+    /* Transfer managers allocate at once. */
+    driver->driver.has_free_promises =
+        ops->upload_settle != NULL && driver->plugin.xla != NULL;
 }
 
 typedef struct opening {

@@ -74,6 +74,28 @@ tow_status_t tow_sim_buffer_make(driver_t *driver, size_t device,
     return TOW_OK;
 }
 
+tow_status_t tow_sim_buffer_make_promise(driver_t *driver, size_t device,
+                                         const tow_shape_t *shape,
+                                         buffer_t **out_buffer)
+{
+    uint64_t bytes;
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &bytes));
+    *out_buffer = new_buffer(driver, device, shape, bytes);
+    return *out_buffer != NULL ? TOW_OK
+                               : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+}
+
+tow_status_t tow_sim_buffer_take_memory(buffer_t *buffer)
+{
+    char text[TOW_SHAPE_TEXT_MAX];
+    if (buffer->memory_bytes == buffer->base.bytes) return TOW_OK;
+    TOW_RETURN_IF_ERROR(
+        tow_sim_memory_take(device_of(buffer), buffer->base.bytes,
+                            tow_shape_format(&buffer->base.shape, text)));
+    buffer->memory_bytes = buffer->base.bytes;
+    return TOW_OK;
+}
+
 buffer_t *tow_sim_buffer_make_bare(driver_t *driver, size_t device,
                                    const tow_array_info_t *array)
 {

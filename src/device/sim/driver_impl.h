@@ -49,6 +49,13 @@ typedef struct buffer {
 tow_status_t tow_sim_buffer_make(driver_t *driver, size_t device,
                                  const tow_shape_t *shape,
                                  buffer_t **out_buffer) TOW_MUST_USE;
+/* The same without memory: a deferred upload, which takes it when it is
+ * settled. */
+tow_status_t tow_sim_buffer_make_promise(driver_t *driver, size_t device,
+                                         const tow_shape_t *shape,
+                                         buffer_t **out_buffer) TOW_MUST_USE;
+/* No effect if it has its memory. */
+tow_status_t tow_sim_buffer_take_memory(buffer_t *buffer) TOW_MUST_USE;
 /* The same without memory: a result, whose run allocates it. NULL when the
  * host's memory is exhausted. */
 buffer_t *tow_sim_buffer_make_bare(driver_t *driver, size_t device,

@@ -251,6 +251,7 @@ static void init_driver(driver_t *driver, tow_env_t *env,
         .version = "cost 1",
         .device_count = options->device_count > 0 ? options->device_count : 1,
         .simulated = true,
+        .has_free_promises = true,
     };
     driver->model = *options->model;
     driver->speedup = options->speedup > 0 ? options->speedup : 1;

@@ -84,11 +84,11 @@ class deferred_free_list
     std::atomic<int> count_{0};
 };
 
-/* --- Blocks of huge pages ------------------------------------------------- */
+/* --- Blocks --------------------------------------------------------------- */
 
 inline bool is_large(size_t size_bytes)
 {
-    return size_bytes >= TOW_XLA_HUGE_PAGE_BYTES;
+    return size_bytes >= TOW_XLA_BLOCK_BYTES_MIN;
 }
 
 inline size_t round_up(size_t size_bytes, size_t alignment)
@@ -97,9 +97,17 @@ inline size_t round_up(size_t size_bytes, size_t alignment)
            alignment;
 }
 
-/* Fresh zeroed memory, aligned to huge pages; NULL if there is none.
- * `size_bytes` is a multiple of the huge page size. */
-inline void *map_block(size_t size_bytes)
+/* The size of the block for a large allocation. */
+inline size_t round_to_block(size_t size_bytes)
+{
+    return round_up(size_bytes, size_bytes < TOW_XLA_HUGE_PAGE_BYTES
+                                    ? TOW_XLA_BLOCK_STEP_BYTES
+                                    : TOW_XLA_HUGE_PAGE_BYTES);
+}
+
+/* Fresh zeroed memory of at least a huge page, aligned to huge pages; NULL if
+ * there is none. `size_bytes` is a multiple of the huge page size. */
+inline void *map_huge_pages(size_t size_bytes)
 {
     size_t mapped = size_bytes + TOW_XLA_HUGE_PAGE_BYTES;
     void *start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
@@ -114,6 +122,16 @@ inline void *map_block(size_t size_bytes)
         munmap(base + size_bytes, mapped - before - size_bytes);
     madvise(base, size_bytes, MADV_HUGEPAGE);
     return base;
+}
+
+/* Fresh zeroed memory; NULL if there is none. */
+inline void *map_block(size_t size_bytes)
+{
+    if (size_bytes >= TOW_XLA_HUGE_PAGE_BYTES)
+        return map_huge_pages(size_bytes);
+    void *base = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return base == MAP_FAILED ? nullptr : base;
 }
 
 /* The allocator of blocks that other processes can map; null: none. Set by the
@@ -338,8 +356,7 @@ inline mapped_block allocate_block(size_t size_bytes, size_t alignment,
     mapped_block block;
     bool is_used = true;
     if (is_large(size_bytes))
-        block = allocate_large(round_up(size_bytes, TOW_XLA_HUGE_PAGE_BYTES),
-                               account, &is_used);
+        block = allocate_large(round_to_block(size_bytes), account, &is_used);
     else
         block.base =
             std::aligned_alloc(alignment, round_up(size_bytes, alignment));
@@ -356,7 +373,7 @@ inline void free_block(mapped_block block, size_t size_bytes,
         std::free(block.base);
         return;
     }
-    size_t rounded = round_up(size_bytes, TOW_XLA_HUGE_PAGE_BYTES);
+    size_t rounded = round_to_block(size_bytes);
     if (account == nullptr || !may_reuse(block)) {
         unmap_block(block, rounded);
         return;
