@@ -97,6 +97,7 @@ tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
     tow_pool_init(&dataflow->step_pool, sizeof(step_run_t),
                   dataflow->options.step_count_max);
     tow_pool_init(&dataflow->ranges_pool, sizeof(ranges_t), 0);
+    dataflow_time_init(dataflow);
     tow_list_init(&dataflow->progressed);
     tow_list_init(&dataflow->host_runs);
     tow_list_init(&dataflow->host_outputs);
@@ -175,6 +176,7 @@ static void free_tables(tow_dataflow_t *dataflow)
     tow_vec_deinit(&dataflow->failures);
     tow_vec_deinit(&dataflow->progress);
     tow_pool_deinit(&dataflow->ranges_pool);
+    tow_pool_deinit(&dataflow->kept_pool);
     tow_map_deinit(&dataflow->executables);
     tow_map_deinit(&dataflow->hosts);
     tow_pool_deinit(&dataflow->await_pool);

@@ -60,6 +60,7 @@ typedef struct step {
      * use the value; of a computation: what its end returns. */
     uint64_t late_bytes;
     size_t freer; /* of such a transfer: the last of those computations */
+    uint32_t device_set; /* of a computation: time.c */
 } step_t;
 
 /* A program in the table. */
@@ -69,6 +70,7 @@ struct program {
     bool is_bound;          /* the fields below are set */
     tow_arena_t arena;      /* of the fields below */
     step_t *steps;
+    bool is_spread;           /* its computations have several device sets */
     size_t result_count;      /* of all steps, on all devices */
     scratch_t scratch;        /* of the grant that is being applied */
     tow_buffer_t **arguments; /* for one call: of a step, device by device */
@@ -90,10 +92,14 @@ typedef struct run {
     uint64_t program_key;
     uint64_t first_result;
     uint32_t result_count;
-    uint32_t node;          /* that failed */
-    tow_status_t error;     /* owned; the first */
-    tow_device_time_t time; /* since it was last reported as progress */
-    tow_list_t steps;       /* under way, in their order */
+    uint32_t node;      /* that failed */
+    tow_status_t error; /* owned; the first */
+    /* Since it was last reported as progress. */
+    tow_device_time_t time;
+    /* In place of time.longest_ns, by device set: from the pool. NULL: there is
+     * one set, or no memory. */
+    uint64_t *kept_ns;
+    tow_list_t steps;    /* under way, in their order */
     uint32_t hold_count; /* being applied; awaited inputs; more pieces follow */
     bool is_cancelled;   /* the controller disconnected: not reported */
     ranges_t *ranges;    /* owned; NULL: it was granted whole */
@@ -143,6 +149,7 @@ typedef struct step_run {
         uint64_t program_key; /* of a computation, if is_alone */
     };
     uint32_t node;
+    uint32_t device_set; /* of a computation */
     bool is_alone;       /* nothing else was under way at its start */
     int64_t enqueued_ns; /* if is_alone */
 } step_run_t;
@@ -184,6 +191,7 @@ struct tow_dataflow {
     tow_pool_t run_pool;
     tow_pool_t step_pool;
     tow_pool_t ranges_pool;
+    tow_pool_t kept_pool;
     uint64_t last_gang; /* granted */
     /* Of all runs, as the steps say. The transfer engine has the real number,
      * which is larger while devices are about to free memory. */
@@ -337,6 +345,20 @@ static inline uint32_t dataflow_count_shards(const slot_t *slot)
 {
     return slot->object != NULL ? slot->object->shard_count : slot->count;
 }
+
+/* -- time.c: device time ---------------------------------------------------- */
+
+void dataflow_time_init(tow_dataflow_t *dataflow);
+/* Its executables are known. False: no memory. */
+bool dataflow_time_bind(const tow_dataflow_t *dataflow, program_t *program);
+void dataflow_time_begin(tow_dataflow_t *dataflow, const program_t *program,
+                         run_t *run);
+/* The computation has ended. */
+void dataflow_time_add(step_run_t *step);
+/* What was added since the last call. */
+tow_device_time_t dataflow_time_take(const tow_dataflow_t *dataflow,
+                                     run_t *run);
+void dataflow_time_end(tow_dataflow_t *dataflow, run_t *run);
 
 /* -- apply.c: applying a grant --------------------------------------------- */
 

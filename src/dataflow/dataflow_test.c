@@ -501,6 +501,78 @@ static void device_time_of_a_run_is_the_sum_of_its_steps(void **state)
     fixture_close(&fixture);
 }
 
+/* Without arguments. */
+#define STAGE_TEXT \
+    "towpath-cost 1\nname stage\nresult u8[16]\nduration 1000000\n"
+
+enum {
+    ON_0 = 301,
+    ON_1,
+    ON_BOTH,
+    STAGES,
+};
+
+/* Steps that use no values of each other. */
+static void add_stages(fixture_t *fixture, const uint64_t *executables,
+                       size_t count)
+{
+    tow_lowered_step_t steps[8] = {0};
+    for (size_t i = 0; i < count; i++)
+        steps[i] = (tow_lowered_step_t){.executable = {executables[i]},
+                                        .first_output = (uint32_t)i,
+                                        .output_count = 1,
+                                        .node = (uint32_t)i,
+                                        .index = (uint32_t)i};
+    add_program(fixture, STAGES,
+                &(tow_lowered_t){.slot_count = (uint32_t)count,
+                                 .results = slot_0,
+                                 .result_count = 1,
+                                 .steps = steps,
+                                 .step_count = count,
+                                 .step_count_all = (uint32_t)count});
+}
+
+/* How many times as long as one step the longest device of a run was kept. */
+static uint64_t longest_steps(const uint64_t *executables, size_t count)
+{
+    fixture_t fixture;
+    fixture_open_filled(&fixture);
+    for (size_t i = 0; i < 2; i++)
+        device_fixture_add_executable_on(&fixture.devices, fixture.dataflow,
+                                         ON_0 + i, STAGE_TEXT, i, 1);
+    add_executable(&fixture, ON_BOTH, STAGE_TEXT);
+    add_stages(&fixture, executables, count);
+    must(tow_dataflow_grant(fixture.dataflow,
+                            &(tow_run_grant_t){.run = 1,
+                                               .program = STAGES,
+                                               .first_result = 1000,
+                                               .first_gang = 10}));
+    must(tow_dataflow_check(fixture.dataflow));
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 1);
+    /* The model adds some 2 us to each. */
+    const uint64_t longest = fixture.time.longest_ns / 1000000;
+    fixture_close(&fixture);
+    return longest;
+}
+
+static void longest_time_is_that_of_one_device(void **state)
+{
+    (void)state;
+    assert_int_equal(longest_steps((uint64_t[]){ON_0, ON_1}, 2), 1);
+    assert_int_equal(longest_steps((uint64_t[]){ON_0, ON_1, ON_1}, 3), 2);
+    assert_int_equal(longest_steps((uint64_t[]){ON_1, ON_0, ON_1, ON_1}, 4), 3);
+    assert_int_equal(longest_steps((uint64_t[]){ON_1, ON_1}, 2), 2);
+}
+
+/* Then the sum is an upper bound. */
+static void times_on_overlapping_devices_add_up(void **state)
+{
+    (void)state;
+    assert_int_equal(longest_steps((uint64_t[]){ON_0, ON_BOTH}, 2), 2);
+    assert_int_equal(longest_steps((uint64_t[]){ON_0, ON_1, ON_BOTH}, 3), 3);
+}
+
 static void downstream_failures_name_the_failed_step(void **state)
 {
     (void)state;
@@ -1426,6 +1498,8 @@ TOW_TEST_MAIN(
     cmocka_unit_test(unawaited_runs_are_enqueued_ahead_of_their_data),
     cmocka_unit_test(runs_that_finish_in_one_turn_are_reported_together),
     cmocka_unit_test(device_time_of_a_run_is_the_sum_of_its_steps),
+    cmocka_unit_test(longest_time_is_that_of_one_device),
+    cmocka_unit_test(times_on_overlapping_devices_add_up),
     cmocka_unit_test(an_argument_may_be_a_result_and_a_value_two_results),
     cmocka_unit_test(consuming_an_object_keeps_others_with_the_same_value),
     cmocka_unit_test(a_consumed_argument_cannot_be_used_again),

@@ -320,6 +320,7 @@ static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
                          sizeof(*program->scratch.results));
     if (program->arguments == NULL || program->scratch.results == NULL)
         return no_memory;
+    if (!dataflow_time_bind(dataflow, program)) return no_memory;
     dataflow_place_outputs(&program->scratch, program);
     for (size_t i = 0; i < lowered->step_count; i++)
         if (lowered->steps[i].route != NULL) mark_waits(dataflow, program, i);

@@ -90,11 +90,14 @@ void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
         tow_status_release(run->error);
         if (tow_map_count(&dataflow->runs) == 0) dataflow_wake(dataflow);
     } else {
-        dataflow_report(dataflow, &(tow_failed_run_t){.run = run->key,
-                                                      .node = run->node,
-                                                      .cause = run->error,
-                                                      .time = run->time});
+        dataflow_report(
+            dataflow,
+            &(tow_failed_run_t){.run = run->key,
+                                .node = run->node,
+                                .cause = run->error,
+                                .time = dataflow_time_take(dataflow, run)});
     }
+    dataflow_time_end(dataflow, run);
     tow_pool_give(&dataflow->run_pool, run);
 }
 
@@ -273,22 +276,10 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     dataflow_finish_run(dataflow, run);
 }
 
-static void count_time(const step_run_t *step)
-{
-    const tow_device_time_t *time = &step->run.time;
-    tow_dataflow_stats_t *stats = &step->dataflow->stats;
-    tow_device_time_t *sum = &step->owner->time;
-    sum->busy_ns += time->busy_ns;
-    sum->wait_ns += time->wait_ns;
-    sum->longest_ns += time->longest_ns;
-    stats->device_ns += time->busy_ns;
-    stats->wait_ns += time->wait_ns;
-}
-
 static void step_done(tow_run_t *driver_run, tow_status_t take_status)
 {
     step_run_t *step = TOW_CONTAINER_OF(driver_run, step_run_t, run);
-    count_time(step);
+    dataflow_time_add(step);
     dataflow_end_step(step, take_status);
 }
 
@@ -488,6 +479,7 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, run_t *run,
         .owner = run,
         .node = step->lowered->node,
         .index = step->lowered->index,
+        .device_set = step->device_set,
         .late_bytes = step->late_bytes,
     };
     if (step->executable->signature.alias_count > 0) {

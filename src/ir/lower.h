@@ -177,6 +177,7 @@ tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
 typedef struct tow_step_info {
     tow_slice_id_t slice; /* whose devices it keeps busy */
     bool is_computed;     /* else a transfer or a collective: it keeps none */
+    uint32_t depth; /* computations on the longest path that ends with it */
 } tow_step_info_t;
 /* Writes all steps, in the order of tow_lowered_step_t.index. `out_steps` has
  * room for all nodes. */
