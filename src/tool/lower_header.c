@@ -8,8 +8,6 @@
 #include "base/assert.h"
 #include "wire/message.h"
 
-#define ARRAYS_MAX 64u /* arguments or results of a function */
-
 static tow_status_t exhausted(void)
 {
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -276,21 +274,27 @@ typedef struct arrays {
     size_t count;
 } arrays_t;
 
+/* A bound on the arrays that follow on the line: every shape ends so. */
+static size_t count_shapes(const line_t *line)
+{
+    size_t count = 1; /* The last one may lack its end. */
+    for (const char *at = line->at; at < line->end; at++)
+        count += *at == ']';
+    return count;
+}
+
 /* ""(f32[4] as 4, f32[])"; a result may name the argument that it aliases. */
 static tow_status_t read_arrays(tow_lower_header_t *header, line_t *line,
                                 tow_signature_t *signature, arrays_t *arrays,
                                 tow_alias_t *aliases)
 {
     TOW_RETURN_IF_ERROR(expect(line, "("));
-    arrays->items =
-        tow_arena_calloc(&header->arena, ARRAYS_MAX, sizeof(*arrays->items));
+    arrays->items = tow_arena_calloc(&header->arena, count_shapes(line),
+                                     sizeof(*arrays->items));
     if (arrays->items == NULL) return exhausted();
     if (take(line, ")")) return TOW_OK;
     do {
         uint64_t argument;
-        if (arrays->count == ARRAYS_MAX)
-            return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "more than the limit of %u arrays", ARRAYS_MAX);
         tow_array_info_t *array = &arrays->items[arrays->count++];
         TOW_RETURN_IF_ERROR(read_shape(header, line, array));
         if (take(line, "as "))
@@ -355,7 +359,7 @@ static tow_status_t read_function(tow_lower_header_t *header, line_t *line)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "a function needs at least one device");
     tow_alias_t *aliases =
-        tow_arena_calloc(&header->arena, ARRAYS_MAX, sizeof(*aliases));
+        tow_arena_calloc(&header->arena, count_shapes(line), sizeof(*aliases));
     if (aliases == NULL) return exhausted();
     TOW_RETURN_IF_ERROR(read_arrays(header, line, signature, &arguments, NULL));
     signature->arguments = arguments.items;

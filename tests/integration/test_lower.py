@@ -53,6 +53,21 @@ def test_a_worker_has_its_steps_and_pieces(tow, program):
     assert "worker 3" not in done.stdout.split("\n")[0]
 
 
+def test_functions_of_many_arguments_are_read(tow, tmp_path):
+    count = 500
+    arrays = ", ".join(["f32[2]"] * count)
+    aliased = ", ".join(f"f32[2] alias {i}" for i in range(count))
+    path = tmp_path / "many.tow"
+    path.write_text("\n".join([
+        "slice 1 on 0.0", f'function 1 "F" for 1 ({arrays}) -> ({aliased})', "program {",
+        *[f"  %{i} = argument : f32[2] on slice 1 donated" for i in range(count)],
+        f"  %{count} = compute function 1 on slice 1 ({', '.join(f'%{i}' for i in range(count))})",
+        f"  %{count + 1} = result (%{count}:{count - 1})", "}"]))
+    done = tow("lower", str(path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("worker 0: 1 of 1 steps, 1000 slots\n")
+
+
 def test_every_sent_piece_is_received(tow, program):
     done = tow("lower", program, "--json")
     assert done.returncode == 0
