@@ -45,7 +45,7 @@ class Built:
     or as constants."""
 
     graph: graph.Graph
-    builder: library.Builder
+    builder: library.Builder | None  # None: nothing runs, all results are known.
     ports: list[Port]
     results: list[tuple[str, Any]]
     compiled: list[Any]  # Of the nodes; callbacks of their computations live with them.
@@ -199,6 +199,8 @@ class _Ports:
             if value.users:
                 self._port(value.devices).arguments.append(value)
         self.places = [self._place(result) for result in made.results]
+        if not self.by_devices and made.nodes:  # Only effects: something must start them.
+            self._port(made.nodes[0].devices)
 
     def _port(self, devices: graph.Devices) -> Port:
         return self.by_devices.setdefault(devices, Port(devices))
@@ -264,5 +266,5 @@ def build(made: graph.Graph, donated: set[int], name: str) -> Built:
     pairs = [functions.compile(node) for node in made.nodes]
     ports, results = _Ports(made).numbered()
     handles = [handle for _, handle in pairs]
-    builder = _assemble(made, ports, handles, donated, name)
+    builder = _assemble(made, ports, handles, donated, name) if ports else None
     return Built(made, builder, ports, results, [compiled for compiled, _ in pairs])
