@@ -185,6 +185,8 @@ tow_status_t tow_program_start(tow_program_t *program,
 
 void tow_array_retain_locked(tow_array_t *array);
 void tow_array_release_locked(tow_array_t *array);
+/* As tow_array_cancel. */
+void tow_array_cancel_locked(tow_array_t *array);
 const tow_completion_t *tow_array_value(const tow_array_t *array);
 /* Takes the callback. */
 void tow_array_call_when_ready(tow_array_t *array,

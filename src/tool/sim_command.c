@@ -120,13 +120,14 @@ static void print_text(uint64_t seed, const tow_simcluster_result_t *result)
            " (simulated: %zu islands, %zu workers, %zu devices, %zu clients, "
            "%zu faults, %.3f virtual s, %" PRIu64 " events, %" PRIu64
            " runs done and %" PRIu64 " failed, %" PRIu64 " uploads, %" PRIu64
-           " downloads, %" PRIu64 " spills, %" PRIu64
+           " downloads, %" PRIu64 " results compared, %" PRIu64
+           " spills, %" PRIu64
            " client sessions, %" PRIu64 " reconnections)\n",
            seed, result->digest, result->island_count, result->worker_count,
            result->device_count, result->client_count, result->fault_count,
            (double)result->virtual_ns * 1e-9, result->counts.events,
            stats->runs_done, stats->runs_failed, stats->uploads,
-           stats->downloads, stats->spills, stats->sessions,
+           stats->downloads, stats->results_checked, stats->spills, stats->sessions,
            stats->reconnections);
 }
 
