@@ -69,6 +69,7 @@ bool sim_client_try(sim_client_t *self, tow_status_t take_status,
 void sim_client_free_future(sim_future_t *future)
 {
     tow_list_remove(&future->node);
+    future->client->future_count--;
     sim_shard_release(&future->expected);
     tow_free(future->bytes);
     tow_free(future);
@@ -142,6 +143,7 @@ sim_future_t *sim_client_make_future(sim_client_t *self,
     TOW_ASSERT(future != NULL && callback != NULL);
     future->client = self;
     tow_list_append(&self->futures, &future->node);
+    self->future_count++;
     callback->done = settled;
     callback->context = future;
     *out_callback = callback;
@@ -213,9 +215,9 @@ static int check_functions(sim_client_t *self)
                 state, "a host function");
     for (size_t slice = 0; slice < self->slice_count; slice++)
         if (self->giants[slice] != NULL)
-            state = check_settling(
-                self, tow_function_compiling(self->giants[slice]), state,
-                "a giant function");
+            state = check_settling(self,
+                                   tow_function_compiling(self->giants[slice]),
+                                   state, "a giant function");
     return state;
 }
 
@@ -316,6 +318,7 @@ static void advance(sim_client_t *self, int state,
 
 static void work(sim_client_t *self)
 {
+    if (self->future_count > self->future_count_max) return;
     for (size_t burst = 1 + sim_client_below(self, 4); burst > 0; burst--) {
         if (self->process->operations_left == 0 || self->routine_count == 0) {
             sim_client_audit(self);
@@ -433,6 +436,11 @@ static tow_status_t start(tow_env_t *env, void *argument, void **out_machine)
     tow_random_init(&self->random, tow_random_next(tow_env_random(env)) +
                                        ++process->start_count);
     tow_list_init(&self->futures);
+    /* Some wait for results, and see the effects of faults; others start
+     * everything at once. */
+    self->future_count_max = sim_client_below(self, 4) == 0
+                                 ? SIZE_MAX
+                                 : 4 + sim_client_below(self, 60);
     if (!process->is_done)
         tow_env_timer_start(env, &self->timer, tow_env_now_ns(env));
     *out_machine = self;

@@ -150,10 +150,10 @@ static bool request_functions_of(sim_client_t *self, size_t slice,
             return false;
     }
     for (uint32_t kind = 0; kind < SIM_HOSTS && self->has_hosts; kind++)
-        if (!sim_client_try(self,
-                            request_host_function(self, slice, size,
-                                                  (sim_host_kind_t)kind),
-                            "requesting a host function"))
+        if (!sim_client_try(
+                self,
+                request_host_function(self, slice, size, (sim_host_kind_t)kind),
+                "requesting a host function"))
             return false;
     return true;
 }

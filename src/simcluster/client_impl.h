@@ -100,6 +100,8 @@ struct sim_client {
     sim_array_t arrays[SIM_ARRAYS_MAX];
     size_t array_count;
     tow_list_t futures; /* not settled yet */
+    size_t future_count;
+    size_t future_count_max; /* above this it waits; drawn at each start */
 };
 
 static inline uint64_t sim_client_below(sim_client_t *self, uint64_t bound)

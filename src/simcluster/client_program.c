@@ -65,9 +65,9 @@ static tow_status_t add_argument(sim_client_t *self, sim_routine_t *routine,
     like.donated = sim_client_below(self, 3) == 0;
     like.is_uniform = sim_client_below(self, 2) == 0;
     sim_pooled_t pooled = {.is_argument = true, .is_uniform = like.is_uniform};
-    TOW_RETURN_IF_ERROR(tow_program_add_argument(
-        routine->program, self->slices[like.slice], &shape, like.donated,
-        &pooled.value));
+    TOW_RETURN_IF_ERROR(
+        tow_program_add_argument(routine->program, self->slices[like.slice],
+                                 &shape, like.donated, &pooled.value));
     pooled.model = sim_recipe_add(
         &routine->recipe,
         &(sim_step_t){.kind = SIM_STEP_ARGUMENT,
@@ -302,8 +302,7 @@ static tow_status_t add_detour(sim_client_t *self, sim_routine_t *routine,
 {
     const uint32_t via = (uint32_t)sim_client_below(self, self->slice_count);
     const uint32_t devices = self->slice_sizes[via];
-    const uint64_t bytes =
-        (uint64_t)sim_size_bytes[like.size] * from->parts[0];
+    const uint64_t bytes = (uint64_t)sim_size_bytes[like.size] * from->parts[0];
     if (bytes > WHOLE_BYTES_MAX || self->cluster->is_spilling)
         return add_transfer(self, routine, like.slice, from, to, value);
     const tow_sharding_t between = sim_client_cut(
@@ -322,19 +321,17 @@ static tow_status_t add_move_of(sim_client_t *self, sim_routine_t *routine,
 {
     const uint32_t sources = self->slice_sizes[from_slice];
     const uint32_t targets = self->slice_sizes[like.slice];
-    const bool stays_cut = !value->is_uniform && sources == targets &&
-                           value->chain < CHAIN_MAX;
+    const bool stays_cut =
+        !value->is_uniform && sources == targets && value->chain < CHAIN_MAX;
     if (!stays_cut && (!value->is_uniform || value->chain >= CHAIN_MAX)) {
         sim_pool_t made = {.capacity = 1};
         const sim_value_t there = {.slice = from_slice, .size = like.size};
-        TOW_RETURN_IF_ERROR(
-            add_call_of(self, routine, there, 0, value, &made));
+        TOW_RETURN_IF_ERROR(add_call_of(self, routine, there, 0, value, &made));
         *value = made.values[0];
     }
     const uint32_t parts = stays_cut ? sources : 1;
-    const tow_sharding_t from =
-        stays_cut ? tow_sharding_by_shard(1, sources)
-                  : tow_sharding_replicated(1, sources);
+    const tow_sharding_t from = stays_cut ? tow_sharding_by_shard(1, sources)
+                                          : tow_sharding_replicated(1, sources);
     const tow_sharding_t to = sim_client_cut(self, parts, targets);
     return sim_client_below(self, 3) == 0
                ? add_detour(self, routine, like, &from, &to, value)
@@ -360,9 +357,8 @@ static tow_status_t add_result(sim_client_t *self, sim_routine_t *routine,
                                sim_value_t like, const sim_pooled_t *value)
 {
     const tow_shape_t shape = sim_client_shape_of(like.size);
-    TOW_RETURN_IF_ERROR(tow_program_add_result(routine->program, value->value,
-                                               self->slices[like.slice],
-                                               &shape));
+    TOW_RETURN_IF_ERROR(tow_program_add_result(
+        routine->program, value->value, self->slices[like.slice], &shape));
     sim_recipe_add_result(&routine->recipe, value->model);
     like.node = value->value.node;
     routine->results[routine->result_count++] = like;
@@ -453,6 +449,9 @@ static tow_status_t add_long(sim_client_t *self, sim_routine_t *routine)
     const uint32_t count = self->cluster->long_nodes;
     sim_pool_t pools[SIM_SLICES_MAX];
     sim_value_t like = {.size = (uint32_t)sim_client_below(self, 2)};
+    /* Small transfers take their memory early: of large values, all of a program
+     * would not fit. */
+    if (self->cluster->is_spilling) like.size = 0;
     for (like.slice = 0; like.slice < self->slice_count; like.slice++) {
         pool_init(&pools[like.slice], self);
         pools[like.slice].capacity /= 2;
@@ -464,8 +463,7 @@ static tow_status_t add_long(sim_client_t *self, sim_routine_t *routine)
         TOW_RETURN_IF_ERROR(add_some(self, routine, like, pools));
     }
     for (like.slice = 0; like.slice < self->slice_count; like.slice++)
-        TOW_RETURN_IF_ERROR(
-            end_long(self, routine, like, &pools[like.slice]));
+        TOW_RETURN_IF_ERROR(end_long(self, routine, like, &pools[like.slice]));
     routine->is_long = true;
     return TOW_OK;
 }

@@ -7,7 +7,7 @@
 /* All parts of an array that is transferred may be on one device. */
 #define MOVED_BYTES_MAX 640000u
 /* Runs that a client starts at once when it floods the controller. */
-#define FLOOD_RUNS_MAX 200u
+#define FLOOD_RUNS_MAX 40u
 /* Shards of an array that a client compares at its end. */
 #define AUDITED_SHARDS_MAX 4u
 
@@ -274,9 +274,8 @@ static void write_call(sim_client_t *self, sim_value_t like,
                        sim_routine_t *routine)
 {
     const uint32_t devices = self->slice_sizes[like.slice];
-    const sim_step_t argument = {.kind = SIM_STEP_ARGUMENT,
-                                 .device_count = devices,
-                                 .output_count = 1};
+    const sim_step_t argument = {
+        .kind = SIM_STEP_ARGUMENT, .device_count = devices, .output_count = 1};
     sim_step_t step = {.kind = SIM_STEP_CALL,
                        .device_count = devices,
                        .input_count = 1,
@@ -323,10 +322,10 @@ static void call_giant(sim_client_t *self)
     sim_arguments_t arguments = {0};
     tow_array_t *result;
     if (gather_arguments(self, &routine, &arguments) &&
-        sim_client_try(self,
-                       tow_program_start(routine.program, arguments.arrays, 1,
-                                         &result, 1),
-                       "running a giant")) {
+        sim_client_try(
+            self,
+            tow_program_start(routine.program, arguments.arrays, 1, &result, 1),
+            "running a giant")) {
         tow_callback_t *callback;
         sim_future_t *future = sim_client_make_future(self, &callback);
         future->what = "a giant run";
@@ -352,9 +351,9 @@ static void assemble(sim_client_t *self)
     sim_contents_t *contents = sim_contents_create(devices, devices);
     for (uint32_t i = 0; i < devices; i++) {
         size_t index;
-        if (!choose_array(
-                self, (sim_value_t){.slice = like.slice, .size = like.size},
-                NULL, 0, &index))
+        if (!choose_array(self,
+                          (sim_value_t){.slice = like.slice, .size = like.size},
+                          NULL, 0, &index))
             TOW_UNREACHABLE(); /* `like` matches itself. */
         const sim_array_t *source = &self->arrays[index];
         sources[i] = source->array;
@@ -421,8 +420,9 @@ static void move(sim_client_t *self)
     const uint32_t to_parts = sim_client_choose_parts(self, targets, bytes);
     array.shard_bytes = (uint32_t)(bytes / to_parts);
     if (array.shard_bytes != source.shard_bytes) array.size = SIM_SIZES;
-    const tow_sharding_t from = from_parts == 1 ? tow_sharding_replicated(1, devices)
-                        : tow_sharding_by_shard(1, devices);
+    const tow_sharding_t from = from_parts == 1
+                                    ? tow_sharding_replicated(1, devices)
+                                    : tow_sharding_by_shard(1, devices);
     const tow_sharding_t to = sim_client_cut(self, to_parts, targets);
     if (!sim_client_try(self,
                         tow_array_move(source.array, self->slices[array.slice],
@@ -431,8 +431,7 @@ static void move(sim_client_t *self)
         return;
     self->cluster->stats.moves++;
     array.origin = (sim_origin_t){.what = "a moved array"};
-    array.contents =
-        sim_contents_reshard(source.contents, &from, &to, targets);
+    array.contents = sim_contents_reshard(source.contents, &from, &to, targets);
     sim_client_expect_value(self, array.array, "a move");
     keep_array(self, array);
 }
@@ -458,8 +457,7 @@ static void misbehave(sim_client_t *self)
     const simcluster_t *cluster = self->cluster;
     if (cluster->is_cancelling && sim_client_below(self, 8) == 0) cancel(self);
     if (cluster->is_flooding && sim_client_below(self, 24) == 0) flood(self);
-    if (cluster->has_giants && sim_client_below(self, 8) == 0)
-        call_giant(self);
+    if (cluster->has_giants && sim_client_below(self, 8) == 0) call_giant(self);
 }
 
 void sim_client_operate(sim_client_t *self)
@@ -469,8 +467,8 @@ void sim_client_operate(sim_client_t *self)
     misbehave(self);
     if (self->is_broken) return;
     /* Drawn in this order: C does not order the arguments of a call. */
-    sim_value_t like = {.slice =
-                            (uint32_t)sim_client_below(self, self->slice_count)};
+    sim_value_t like = {
+        .slice = (uint32_t)sim_client_below(self, self->slice_count)};
     like.size = (uint32_t)sim_client_below(self, SIM_SIZES);
     switch (sim_client_below(self, 16)) {
     case 0: (void)!upload(self, like); return;

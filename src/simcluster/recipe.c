@@ -127,8 +127,7 @@ static sim_shard_t call_host(const sim_host_function_t *function,
                                             bytes, input->size);
     tow_free(bytes);
     uint32_t size = function->output_bytes;
-    if (function->is_bounded)
-        size = (uint32_t)tow_host_sim_dim(value, 0, size);
+    if (function->is_bounded) size = (uint32_t)tow_host_sim_dim(value, 0, size);
     return sim_shard_of_value(tow_sim_value_mix(value, 1), size);
 }
 

@@ -177,8 +177,7 @@ static void hunt(simcluster_t *cluster, const tow_controller_t *controller)
         .node = cluster->workers[below(cluster, cluster->worker_count)].node};
     const int64_t end_ns =
         now_ns + (int64_t)below(cluster, 300) * SIM_MILLISECOND_NS;
-    tow_status_t status =
-        tow_sim_schedule(cluster->sim, now_ns, &action, NULL);
+    tow_status_t status = tow_sim_schedule(cluster->sim, now_ns, &action, NULL);
     action.kind = TOW_SIM_RESTART;
     if (status == TOW_OK)
         status = tow_sim_schedule(cluster->sim, end_ns, &action, NULL);
@@ -435,8 +434,8 @@ static void choose_oddities(simcluster_t *cluster, size_t host_count)
     if (sim_below(&random, LONG_EVERY) == 0 && host_count < HOSTS_LARGE)
         choose_long(cluster, &random);
     if (is_odd(&random))
-        cluster->clock = (tow_sim_device_clock_t)sim_below(
-            &random, TOW_SIM_CLOCK_COUNT);
+        cluster->clock =
+            (tow_sim_device_clock_t)sim_below(&random, TOW_SIM_CLOCK_COUNT);
     cluster->is_cancelling = is_odd(&random);
     cluster->has_giants = is_odd(&random);
     cluster->is_flooding = is_odd(&random) && host_count < HOSTS_LARGE;

@@ -112,8 +112,7 @@ static void on_timer(tow_timer_t *timer)
         TOW_CONTAINER_OF(timer, tow_host_job_t, private_.timer);
     host_sim_t *sim = job->private_.place;
     tow_status_t status = job->private_.status;
-    if (status == TOW_OK && !job->is_probe)
-        status = make_outputs(job);
+    if (status == TOW_OK && !job->is_probe) status = make_outputs(job);
     end(sim, job, status);
 }
 
