@@ -36,7 +36,7 @@
 
 /* One seed in LONG_EVERY has long programs, and one in ODD_EVERY each of the
  * other kinds of bad behaviour. */
-#define LONG_EVERY     12
+#define LONG_EVERY     16
 #define ODD_EVERY      6
 #define LONG_NODES_MIN 1000
 #define LONG_NODES_MAX 5000
