@@ -9,7 +9,7 @@
 /* Runs that a client starts at once when it floods the controller. */
 #define FLOOD_RUNS_MAX 40u
 /* Shards of an array that a client compares at its end. */
-#define AUDITED_SHARDS_MAX 4u
+#define AUDITED_SHARDS_MAX 2u
 
 /* -- Operations ----------------------------------------------------------- */
 

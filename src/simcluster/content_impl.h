@@ -2,8 +2,7 @@
  * from the cluster, and compared with what clients download.
  *
  * A shard's content is a simulated value (device/sim/README.md), or bytes that
- * show none, such as uploaded ones. Contents are immutable and counted. NULL
- * stands for unknown contents: operations on them give unknown contents. */
+ * show none, such as uploaded ones. Contents are immutable and counted. */
 #ifndef TOW_SIMCLUSTER_CONTENT_IMPL_H_
 #define TOW_SIMCLUSTER_CONTENT_IMPL_H_
 
@@ -46,9 +45,8 @@ void sim_shard_show(const sim_shard_t *shard, uint8_t *bytes);
 /* With empty shards; one reference. */
 sim_contents_t *sim_contents_create(uint32_t device_count,
                                     uint32_t distinct_count);
-/* NULL is fine, and in the functions below. */
 sim_contents_t *sim_contents_retain(sim_contents_t *contents);
-void sim_contents_release(sim_contents_t *contents);
+void sim_contents_release(sim_contents_t *contents); /* NULL is fine */
 /* Lent. */
 const sim_shard_t *sim_contents_shard(const sim_contents_t *contents,
                                       size_t device);
@@ -58,7 +56,7 @@ const sim_shard_t *sim_contents_shard(const sim_contents_t *contents,
 /* Of `part_count` parts in order, each on equally many devices. */
 sim_contents_t *sim_contents_upload(const uint8_t *bytes, uint32_t size,
                                     uint32_t part_count, uint32_t device_count);
-/* Unknown if replicas of a part differ: then the result depends on which one is
+/* All replicas of a part must be equal: else the result depends on which one is
  * transferred. Arrays of rank 1. */
 sim_contents_t *sim_contents_reshard(const sim_contents_t *contents,
                                      const tow_sharding_t *from,

@@ -142,17 +142,9 @@ static sim_contents_t *host(const sim_step_t *step, const sim_contents_t *input)
 
 /* -- Running --------------------------------------------------------------- */
 
-static bool is_known(const sim_step_t *step, sim_contents_t *const *inputs)
-{
-    for (uint32_t i = 0; i < step->input_count; i++)
-        if (inputs[i] == NULL) return false;
-    return true;
-}
-
 static void run_step(const sim_step_t *step, sim_contents_t *const *arguments,
                      sim_contents_t *const *inputs, sim_contents_t **outputs)
 {
-    if (!is_known(step, inputs)) return;
     switch (step->kind) {
     case SIM_STEP_ARGUMENT:
         outputs[0] = sim_contents_retain(arguments[step->as.argument]);

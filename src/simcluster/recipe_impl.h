@@ -64,7 +64,7 @@ uint32_t sim_recipe_add(sim_recipe_t *recipe, const sim_step_t *step);
 void sim_recipe_add_result(sim_recipe_t *recipe, uint32_t value);
 void sim_recipe_deinit(sim_recipe_t *recipe);
 
-/* Computes the results; each has one reference. NULL: unknown. */
+/* Computes the results; each has one reference. */
 void sim_recipe_run(const sim_recipe_t *recipe,
                     sim_contents_t *const *arguments,
                     sim_contents_t **out_results);

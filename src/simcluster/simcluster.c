@@ -40,9 +40,11 @@
 #define ODD_EVERY      6
 #define LONG_NODES_MIN 1000
 #define LONG_NODES_MAX 5000
-/* Checked less often: an event costs the same, and there are many. */
-#define LONG_CHECK_EVERY 16
-#define LONG_PIECE_MAX   64 /* steps */
+/* With long programs, and with floods, there are many records to check and many
+ * events. */
+#define LONG_CHECK_EVERY  16
+#define FLOOD_CHECK_EVERY 4
+#define LONG_PIECE_MAX    64 /* steps */
 /* Computations take up to 1,000 times longer than the last ones. */
 #define ERRATIC_PPM 1000000000
 #define JITTER_PPM  100000
@@ -439,6 +441,8 @@ static void choose_oddities(simcluster_t *cluster, size_t host_count)
     cluster->is_cancelling = is_odd(&random);
     cluster->has_giants = is_odd(&random);
     cluster->is_flooding = is_odd(&random) && host_count < HOSTS_LARGE;
+    if (cluster->is_flooding && cluster->long_nodes == 0)
+        cluster->check_every = FLOOD_CHECK_EVERY;
     cluster->is_hunting = is_odd(&random) && !cluster->is_calm;
     /* Many computations would take minutes. */
     if (is_odd(&random) && cluster->long_nodes == 0 && !cluster->is_flooding)
