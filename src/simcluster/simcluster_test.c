@@ -37,7 +37,7 @@ static void a_calm_cluster_injects_no_faults_and_loses_no_session(void **state)
 static void results_of_runs_are_compared(void **state)
 {
     uint64_t checked = 0, refused = 0;
-    for (uint64_t seed = 1; seed <= 12; seed++) {
+    for (uint64_t seed = 1; seed <= 8; seed++) {
         const tow_simcluster_result_t result =
             run_seed(seed, TOW_SIMCLUSTER_CALM);
         checked += result.stats.results_checked;
