@@ -329,10 +329,11 @@ static tow_status_t add_move_of(sim_client_t *self, sim_routine_t *routine,
         TOW_RETURN_IF_ERROR(add_call_of(self, routine, there, 0, value, &made));
         *value = made.values[0];
     }
-    const uint32_t parts = stays_cut ? sources : 1;
+    /* A later transfer states the same sharding again. */
     const tow_sharding_t from = stays_cut ? tow_sharding_by_shard(1, sources)
                                           : tow_sharding_replicated(1, sources);
-    const tow_sharding_t to = sim_client_cut(self, parts, targets);
+    const tow_sharding_t to = stays_cut ? tow_sharding_by_shard(1, targets)
+                                        : sim_client_cut(self, 1, targets);
     return sim_client_below(self, 3) == 0
                ? add_detour(self, routine, like, &from, &to, value)
                : add_transfer(self, routine, like.slice, &from, &to, value);
