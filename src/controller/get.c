@@ -23,6 +23,7 @@ static void end_get(tow_controller_t *controller, tow_ctl_get_t *get)
     if (get->client != NULL) get->client->get_count--;
     if (get->object != NULL)
         tow_object_unhold(controller->object_table, get->object);
+    tow_ctl_spill_on_get_end(controller);
     free_get(get);
 }
 

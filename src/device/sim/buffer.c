@@ -5,7 +5,7 @@
 #include "base/assert.h"
 #include "device/sim/driver_impl.h"
 #include "device/sim/tuning.h"
-#include "device/sim/value_impl.h"
+#include "device/sim/value.h"
 
 tow_status_t tow_sim_memory_take(device_t *device, uint64_t bytes,
                                  const char *what)

@@ -241,6 +241,7 @@ struct driver {
     tow_sim_fabric_t *own_fabric; /* owned, or NULL */
     uint32_t speedup;
     uint32_t jitter_ppm;
+    tow_sim_device_clock_t clock;
     tow_random_t random;
     device_t *devices;
     tow_device_info_t *infos;

@@ -9,7 +9,7 @@
 #include "base/assert.h"
 #include "device/sim/driver_impl.h"
 #include "device/sim/tuning.h"
-#include "device/sim/value_impl.h"
+#include "device/sim/value.h"
 
 typedef enum transfer_kind {
     TRANSFER_UPLOAD,
