@@ -34,13 +34,26 @@ static void free_bytes(target_t *target)
     if (engine->freed != NULL) engine->freed(engine->freed_context);
 }
 
+static void count_bytes(target_t *target, int64_t bytes)
+{
+    target->counted_bytes += bytes;
+    tow_driver_borrow(target->engine->driver, target->upload.device, bytes);
+}
+
+static void free_packed(target_t *target)
+{
+    transfer_memory_free(target->engine, target->packed, target->size);
+    target->packed = NULL;
+}
+
 static void free_when_idle(target_t *target)
 {
     tow_transfer_engine_t *engine = target->engine;
     if (target->job != NULL || target->is_uploading || target->region != NULL)
         return;
+    if (target->counted_bytes > 0) count_bytes(target, -target->counted_bytes);
     free_bytes(target);
-    transfer_memory_free(engine, target->packed, target->size);
+    free_packed(target);
     if (target->share != NULL) tow_share_release(engine->env, target->share);
     free_arrived(target);
     tow_list_remove(&target->in_engine);
@@ -77,6 +90,7 @@ static void settle(target_t *target, tow_status_t take_status)
     TOW_ASSERT(engine->stats.receive_bytes >= target->size);
     engine->stats.receive_bytes -= target->size;
     close_region(target);
+    count_bytes(target, -target->counted_bytes);
     tow_upload_settle(engine->driver, &target->upload, take_status);
 }
 
@@ -85,6 +99,7 @@ static void complete(target_t *target)
     job_t *job = target->job;
     if (target->share != NULL)
         free_bytes(target); /* It cannot be written any more. */
+    free_packed(target);
     settle(target, TOW_OK);
     transfer_part_ended(job);
 }
@@ -331,6 +346,7 @@ static tow_status_t open_region(job_t *job, target_t *target)
         target->packed = transfer_memory_alloc(engine, target->size);
         if (target->packed == NULL)
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+        count_bytes(target, (int64_t)target->size);
     }
     const tow_region_options_t options = {
         .bytes = target->packed != NULL ? target->packed : target->bytes,
@@ -363,11 +379,12 @@ static tow_status_t upload_late(job_t *job, target_t *target,
                          "transfer: cannot allocate %" PRIu64
                          " bytes for a shard",
                          target->size);
+    target->upload.device = job->route->target_devices[target->shard];
+    count_bytes(target, (int64_t)target->size);
     target->is_late = job->transfer->is_late;
     if (target->is_late) engine->stats.late_bytes += target->size;
     if (needs_region(job, target))
         TOW_RETURN_IF_ERROR(open_region(job, target));
-    target->upload.device = job->route->target_devices[target->shard];
     target->upload.shape = *shape;
     target->upload.bytes = target->bytes;
     target->upload.buffer = NULL;
@@ -392,6 +409,7 @@ static tow_status_t start_target(job_t *job, uint32_t shard, size_t first,
     target->bytes = target->packed = NULL;
     target->share = NULL;
     target->size = size;
+    target->counted_bytes = 0;
     target->region = NULL;
     target->shard = shard;
     target->missing_count = target->receive_count = count;

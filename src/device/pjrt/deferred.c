@@ -175,7 +175,7 @@ static tow_status_t start_deferred(pjrt_driver_t *driver,
     TOW_RETURN_IF_ERROR(tow_pjrt_device_status(
         driver, promise(driver, operation, &upload->shape, &buffer->handle),
         upload->device));
-    buffer->reference_count++; /* ours, until it is settled */
+    tow_pjrt_record_retain(buffer); /* until it is settled */
     buffer->is_unsettled = true;
     driver->operation_count++;
     upload->private_[0] = operation;
@@ -229,5 +229,5 @@ void tow_pjrt_upload_settle(tow_driver_t *base, tow_upload_t *upload,
     }
     operation->buffer = NULL;
     buffer->is_unsettled = false;
-    tow_pjrt_buffer_release(&buffer->buffer);
+    tow_pjrt_record_release(buffer);
 }
