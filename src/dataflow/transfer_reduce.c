@@ -366,6 +366,7 @@ static tow_status_t upload(reduction_t *it, const tow_shape_t *shape,
     it->upload.buffer = NULL;
     it->upload.done = uploaded;
     it->upload.may_alias = true;
+    it->upload.may_overwrite = true;
     it->upload.is_deferred = true;
     TOW_RETURN_IF_ERROR(tow_driver_upload(it->engine->driver, &it->upload));
     it->is_uploading = true;

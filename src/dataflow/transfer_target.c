@@ -237,7 +237,10 @@ static void written(void *context, tow_region_t *region,
                                 arrival->size, arrival->offset, arrival->tag));
         return;
     }
-    if (arrival->share != NULL) target->upload.bytes = arrival->shared;
+    if (arrival->share != NULL) {
+        target->upload.bytes = arrival->shared;
+        target->upload.may_overwrite = false;
+    }
     if (target->packed != NULL) {
         const box_side_t dense = {piece->extent, NULL};
         lay_out(target, piece, (const char *)target->packed + piece->offset,
@@ -390,6 +393,7 @@ static tow_status_t upload_late(job_t *job, target_t *target,
     target->upload.buffer = NULL;
     target->upload.done = uploaded;
     target->upload.may_alias = true;
+    target->upload.may_overwrite = true;
     target->upload.is_deferred = true;
     TOW_RETURN_IF_ERROR(tow_driver_upload(engine->driver, &target->upload));
     target->is_uploading = true;

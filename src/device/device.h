@@ -250,6 +250,9 @@ struct tow_upload {
     void (*done)(tow_upload_t *upload, tow_status_t take_status);
     /* The driver may use the caller's memory until the buffer is freed. */
     bool may_alias;
+    /* With may_alias: a run that the buffer is donated to may overwrite that
+     * memory with its result. Read when the bytes are handed over. */
+    bool may_overwrite;
     /* A deferred upload: the bytes are not there yet. The buffer is PENDING,
      * runs that use it may be enqueued, and the driver reads `bytes` only after
      * tow_upload_settle. */

@@ -166,6 +166,7 @@ static tow_status_t upload(put_shard_t *shard, const void *bytes)
     shard->upload.shape = put->shape;
     shard->upload.bytes = bytes;
     shard->upload.may_alias = shard->bytes != NULL;
+    shard->upload.may_overwrite = true;
     shard->upload.done = uploaded;
     count_bytes(shard, false);
     TOW_RETURN_IF_ERROR(

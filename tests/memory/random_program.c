@@ -205,11 +205,9 @@ static uint32_t compute(op_t op, uint32_t x, uint32_t y)
     }
 }
 
-static void add_call(builder_t *builder)
+static void add_call(builder_t *builder, op_t op, const value_t *x)
 {
     const machine_t *machine = builder->machine;
-    const op_t op = (op_t)below(builder, OP_COUNT);
-    const value_t *x = pick(builder);
     const value_t *y = op == OP_ADD ? pick_like(builder, x) : x;
     tow_array_t *inputs[] = {x->array, y->array};
     tow_array_t *outputs[2] = {NULL, NULL};
@@ -230,6 +228,20 @@ static void add_call(builder_t *builder)
     value.array = outputs[1];
     value.number = twice;
     keep(builder, value);
+}
+
+/* Each argument is used: a program that does not use a slice is refused. */
+static void add_nodes(builder_t *builder)
+{
+    random_program_t *out = builder->out;
+    out->node_count = NODES_MIN + below(builder, NODES_MAX - NODES_MIN);
+    for (size_t i = 0; i < out->node_count && builder->bytes < BYTES_MAX; i++)
+        if (below(builder, 3) == 0)
+            add_transfer(builder);
+        else
+            add_call(builder, (op_t)below(builder, OP_COUNT), pick(builder));
+    for (size_t i = 0; i < out->argument_count; i++)
+        add_call(builder, OP_PLUS, &builder->values[i]);
 }
 
 static void add_results(builder_t *builder)
@@ -254,14 +266,7 @@ void random_program_make(const machine_t *machine, uint64_t seed, bool is_told,
     const size_t argument_count = 1 + below(&builder, ARGUMENTS_MAX);
     for (size_t i = 0; i < argument_count; i++)
         add_argument(&builder);
-    out_program->node_count =
-        NODES_MIN + below(&builder, NODES_MAX - NODES_MIN);
-    for (size_t i = 0; i < out_program->node_count && builder.bytes < BYTES_MAX;
-         i++)
-        if (below(&builder, 3) == 0)
-            add_transfer(&builder);
-        else
-            add_call(&builder);
+    add_nodes(&builder);
     add_results(&builder);
     for (size_t i = 0; i < builder.value_count; i++)
         tow_array_release(builder.values[i].array);

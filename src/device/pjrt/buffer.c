@@ -232,10 +232,15 @@ void tow_pjrt_watch_ready(pjrt_driver_t *driver, pjrt_buffer_t *buffer)
     tow_pjrt_watch(&buffer->ready, args.event);
 }
 
-PJRT_HostBufferSemantics tow_pjrt_semantics_of(const tow_upload_t *upload,
+/* Other plugins need not expect to be given memory. */
+PJRT_HostBufferSemantics tow_pjrt_semantics_of(const pjrt_driver_t *driver,
+                                               const tow_upload_t *upload,
                                                uint64_t bytes)
 {
-    if (upload->may_alias) return PJRT_HostBufferSemantics_kImmutableZeroCopy;
+    if (upload->may_alias)
+        return upload->may_overwrite && driver->plugin.xla != NULL
+                   ? PJRT_HostBufferSemantics_kMutableZeroCopy
+                   : PJRT_HostBufferSemantics_kImmutableZeroCopy;
     return bytes <= TOW_PJRT_COPY_BYTES_MAX
                ? PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
                : PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
@@ -250,7 +255,7 @@ static tow_status_t start_upload(pjrt_driver_t *driver, tow_upload_t *upload,
         .data = upload->bytes, .type = (PJRT_Buffer_Type)upload->shape.type,
         .dims = upload->shape.dims, .num_dims = upload->shape.rank,
         .host_buffer_semantics =
-            tow_pjrt_semantics_of(upload, buffer->buffer.bytes),
+            tow_pjrt_semantics_of(driver, upload, buffer->buffer.bytes),
         .device = driver->devices[upload->device]);
     TOW_RETURN_IF_ERROR(tow_pjrt_device_status(
         driver, driver->plugin.api.PJRT_Client_BufferFromHostBuffer(&args),

@@ -134,7 +134,8 @@ static PJRT_Error *fulfil(pjrt_driver_t *driver,
     TOW_ASSERT(bytes != NULL);
     return xla != NULL
                ? xla->fulfil(buffer->handle, bytes,
-                             (int)tow_pjrt_semantics_of(upload, size), out_done)
+                             (int)tow_pjrt_semantics_of(driver, upload, size),
+                             out_done)
                : manager_fulfil(driver, operation, bytes, out_done);
 }
 

@@ -183,7 +183,8 @@ void tow_pjrt_watch_ready(pjrt_driver_t *driver, pjrt_buffer_t *buffer);
  * follows. */
 void tow_pjrt_read(pjrt_buffer_t *buffer, void *bytes, uint64_t size,
                    pjrt_completion_t *completion);
-PJRT_HostBufferSemantics tow_pjrt_semantics_of(const tow_upload_t *upload,
+PJRT_HostBufferSemantics tow_pjrt_semantics_of(const pjrt_driver_t *driver,
+                                               const tow_upload_t *upload,
                                                uint64_t bytes);
 tow_status_t tow_pjrt_upload(tow_driver_t *driver, tow_upload_t *upload);
 /* The part of tow_pjrt_upload for deferred uploads. */
