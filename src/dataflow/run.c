@@ -576,6 +576,7 @@ static tow_status_t start_transfer(tow_dataflow_t *dataflow, run_t *run,
         .is_sized = is_sized(lowered),
         .sized = transfer_sized,
         .is_late = step->late_bytes > 0,
+        .is_consumed = step->is_consumed,
         .done = transfer_done};
     TOW_RETURN_IF_ERROR(begin_transfer(dataflow, run, step, &transfer));
     if (step->late_bytes > 0) dataflow->late_bytes += step->late_bytes;

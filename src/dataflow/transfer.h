@@ -107,6 +107,9 @@ struct tow_transfer {
     /* Memory for its targets counts in `late_bytes`, and its end is reported
      * to tow_transfer_engine_watch. */
     bool is_late;
+    /* A computation will overwrite the targets: their memory must not be shared
+     * with the sender. */
+    bool is_consumed;
     void (*sized)(tow_transfer_t *transfer);
     /* All our pieces have been sent or shared, and all our targets are
      * complete; or the first error, with the process at the other end:

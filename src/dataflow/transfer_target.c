@@ -332,7 +332,8 @@ static tow_status_t reserve_offers(job_t *job, const target_t *target)
 
 static bool may_be_lent(const job_t *job, const target_t *target)
 {
-    return target->receive_count == 1 && target->packed == NULL &&
+    return !job->transfer->is_consumed && target->receive_count == 1 &&
+           target->packed == NULL &&
            target_piece_bytes(job, target,
                               &job->route->receives[target->first_receive]) ==
                target->size;

@@ -493,10 +493,15 @@ PJRT_Error *buffer_promise(PJRT_Device *device, int element_type,
     });
 }
 
+/* Releases the promise's own hold first: an execution that waits for the value
+ * frees it at its end, not this thread some time later. */
 void settle(PJRT_Buffer *buffer, const absl::Status &status)
 {
-    buffer->ready->complete(status);
+    PJRT_Event *ready = buffer->ready;
+    ready->retain();
     buffer->release_hold();
+    ready->complete(status);
+    ready->release();
 }
 
 PJRT_Error *buffer_fulfil(PJRT_Buffer *buffer, const void *data, int semantics,
