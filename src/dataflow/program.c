@@ -285,7 +285,8 @@ static void mark_waits(const tow_dataflow_t *dataflow, program_t *program,
     step_t *freer = find_freer(program, at + 1, lowered->first_output);
     if (freer == NULL) return;
     const uint64_t bytes =
-        tow_transfer_memory(dataflow->options.engine, lowered->route);
+        tow_transfer_memory(dataflow->options.engine, lowered->route,
+                            program->steps[at].is_consumed);
     program->steps[at].late_bytes = bytes;
     program->steps[at].freer = (size_t)(freer - program->steps);
     freer->late_bytes += bytes;
@@ -360,9 +361,9 @@ static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
     if (program->arguments == NULL || program->scratch.results == NULL)
         return no_memory;
     dataflow_place_outputs(&program->scratch, program);
+    TOW_RETURN_IF_ERROR(mark_consumed(program));
     for (size_t i = 0; i < lowered->step_count; i++)
         if (lowered->steps[i].route != NULL) mark_waits(dataflow, program, i);
-    TOW_RETURN_IF_ERROR(mark_consumed(program));
     for (size_t i = 0; i < lowered->step_count; i++)
         program->steps[i].may_wait = lowered->steps[i].is_sequential ||
                                      lowered->steps[i].is_late ||

@@ -108,7 +108,7 @@ struct tow_transfer {
      * to tow_transfer_engine_watch. */
     bool is_late;
     /* A computation will overwrite the targets: their memory must not be shared
-     * with the sender. */
+     * with the sender, nor with another device. */
     bool is_consumed;
     void (*sized)(tow_transfer_t *transfer);
     /* All our pieces have been sent or shared, and all our targets are
@@ -123,7 +123,7 @@ struct tow_transfer {
 /* The bytes of `late_bytes` that a late transfer takes: of targets that the
  * driver does not copy. */
 uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
-                             const tow_route_t *route);
+                             const tow_route_t *route, bool is_consumed);
 /* `freed` is called when memory of a late transfer has been freed, in a turn of
  * the driver or the env. */
 void tow_transfer_engine_watch(tow_transfer_engine_t *engine,

@@ -437,6 +437,7 @@ static tow_status_t start_target(job_t *job, uint32_t shard, size_t first,
     return TOW_OK;
 }
 
+/* A copy of the driver may share memory with its source. */
 static bool is_copy(const tow_transfer_engine_t *engine,
                     const tow_route_t *route, const tow_piece_t *piece,
                     uint32_t count, uint64_t size)
@@ -459,7 +460,7 @@ static uint32_t count_pieces(const tow_route_t *route, size_t at,
 }
 
 uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
-                             const tow_route_t *route)
+                             const tow_route_t *route, bool is_consumed)
 {
     uint64_t size = 0, bytes = 0;
     size_t at = 0;
@@ -467,7 +468,8 @@ uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
                       "the route has been checked");
     for (uint32_t shard = 0; shard < route->target_count; shard++) {
         const uint32_t count = count_pieces(route, at, shard);
-        if (!is_copy(engine, route, &route->receives[at], count, size))
+        if (is_consumed ||
+            !is_copy(engine, route, &route->receives[at], count, size))
             bytes += size;
         at += count;
     }
@@ -498,7 +500,8 @@ tow_status_t transfer_targets_start(job_t *job)
             continue;
         }
         TOW_RETURN_IF_ERROR(
-            is_copy(job->engine, route, piece, count, size)
+            !job->transfer->is_consumed &&
+                    is_copy(job->engine, route, piece, count, size)
                 ? start_copy(job, shard, piece)
                 : start_target(job, shard, first, count, &route->target));
         if (job->is_sized != NULL) job->is_sized[shard] = true;

@@ -178,6 +178,8 @@ static void add_transfer(builder_t *builder)
         printf("  v%zu: v%zu (%u KiB) from %zu to %zu\n", builder->value_count,
                (size_t)(from - builder->values), kibibytes[value.size],
                from->device, value.device);
+    builder->out->moved_bytes[from->device] += size_bytes(value.size);
+    builder->out->moved_bytes[value.device] += size_bytes(value.size);
     if (size_bytes(value.size) < SMALL_BYTES) {
         builder->out->small_bytes[from->device] += size_bytes(value.size);
         builder->out->small_bytes[value.device] += size_bytes(value.size);

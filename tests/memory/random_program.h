@@ -52,6 +52,7 @@ typedef struct random_program {
     /* By device: of transfers to or from it that are too small to wait for
      * memory (TOW_LATE_BYTES_MIN in src/ir/tuning.h). */
     uint64_t small_bytes[DEVICES_MAX];
+    uint64_t moved_bytes[DEVICES_MAX]; /* the same of all transfers */
     size_t node_count;
 } random_program_t;
 
