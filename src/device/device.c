@@ -40,8 +40,7 @@ uint64_t tow_driver_recent_peak(tow_driver_t *driver, size_t device)
 void tow_driver_borrow(tow_driver_t *driver, size_t device, int64_t bytes)
 {
     TOW_ASSERT(device < driver->device_count);
-    if (driver->ops->borrow != NULL)
-        driver->ops->borrow(driver, device, bytes);
+    if (driver->ops->borrow != NULL) driver->ops->borrow(driver, device, bytes);
 }
 
 size_t tow_driver_executed(tow_driver_t *driver, size_t device,

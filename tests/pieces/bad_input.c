@@ -19,7 +19,7 @@
 #include "../../examples/c/check.h"
 
 #define STEPS        40 /* more than are granted at once while nothing is known */
-#define SLOW_COUNT   6000000
+#define SLOW_COUNT   10000000
 #define FICKLE_COUNT 20000
 #define CANCEL_COUNT 40000
 #define BRIEF_CALLS  200
