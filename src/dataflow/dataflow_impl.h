@@ -55,7 +55,8 @@ typedef struct step {
     /* Memory in the order of use (ir/late.c), of computations: a transfer waits
      * for its end; it waits until transfers have been sent. */
     bool is_awaited, waits_for_sends;
-    bool may_wait; /* before it starts, in apply.c */
+    bool may_wait;    /* before it starts, in apply.c */
+    bool is_consumed; /* a transfer: a computation overwrites its value */
     /* Of a transfer that waits for memory: what it takes, if only computations
      * use the value; of a computation: what its end returns. */
     uint64_t late_bytes;

@@ -595,6 +595,7 @@ static tow_status_t start_transfer(tow_dataflow_t *dataflow, run_t *run,
         .is_late = step->late_bytes > 0,
         .is_held =
             lowered->is_late && !dataflow_has_memory(dataflow, run, step),
+        .is_consumed = step->is_consumed,
         .done = transfer_done};
     return begin_transfer(dataflow, run, step, &transfer);
 }

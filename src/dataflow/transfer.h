@@ -111,6 +111,9 @@ struct tow_transfer {
      * before tow_transfer_begin. Messages for it are early until then. Only for
      * transfers of known sizes and drivers with free promises. */
     bool is_held;
+    /* A computation will overwrite the targets: their memory must not be shared
+     * with the sender, nor with another device. */
+    bool is_consumed;
     void (*sized)(tow_transfer_t *transfer);
     /* All our pieces have been sent or shared, and all our targets are
      * complete; or the first error, with the process at the other end:
@@ -124,7 +127,7 @@ struct tow_transfer {
 /* The bytes of `late_bytes` that a late transfer takes: of targets that the
  * driver does not copy. */
 uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
-                             const tow_route_t *route);
+                             const tow_route_t *route, bool is_consumed);
 /* `freed` is called when memory of a late transfer has been freed, in a turn of
  * the driver or the env. */
 void tow_transfer_engine_watch(tow_transfer_engine_t *engine,

@@ -40,8 +40,9 @@ typedef struct target {
     tow_share_t *share; /* owned; the sender's memory, shared; or NULL */
     struct src *lender; /* our own source, whose memory it uses; or NULL */
     uint64_t size;
-    tow_region_t *region; /* NULL: none is open */
-    uint64_t *arrived;    /* bits, by number: here_, or owned */
+    int64_t counted_bytes; /* as the device's, until the driver counts them */
+    tow_region_t *region;  /* NULL: none is open */
+    uint64_t *arrived;     /* bits, by number: here_, or owned */
     uint64_t here_;
     uint32_t shard;
     uint32_t missing_count; /* pieces */
@@ -88,6 +89,7 @@ typedef struct bulk {
     edge_peer_t *peer;        /* once it is offered */
     void *packed;             /* owned; NULL: the source's bytes */
     uint64_t packed_size;
+    size_t packed_device; /* of the source, which `packed` counts for */
     bool is_writing;
     bool is_shared; /* detached from its job */
 } bulk_t;

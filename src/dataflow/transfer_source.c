@@ -130,6 +130,9 @@ static void lay_out_here(const job_t *job, source_t *src,
 static void free_bulk(bulk_t *bulk)
 {
     tow_transfer_engine_t *engine = bulk->engine;
+    if (bulk->packed != NULL)
+        tow_driver_borrow(engine->driver, bulk->packed_device,
+                          -(int64_t)bulk->packed_size);
     transfer_memory_free(engine, bulk->packed, bulk->packed_size);
     tow_list_remove(&bulk->in_job);
     tow_list_remove(&bulk->in_engine);
@@ -239,6 +242,9 @@ static tow_status_t start_write(bulk_t *bulk)
                              "cannot allocate %" PRIu64
                              " bytes to pack a piece",
                              piece->bytes);
+        bulk->packed_device = bulk->src->share.buffer->device;
+        tow_driver_borrow(engine->driver, bulk->packed_device,
+                          (int64_t)piece->bytes);
         pack(bulk->job, bulk->src, piece, bulk->packed);
         bytes = bulk->packed;
     }

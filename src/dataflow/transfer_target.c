@@ -34,13 +34,26 @@ static void free_bytes(target_t *target)
     if (engine->freed != NULL) engine->freed(engine->freed_context);
 }
 
+static void count_bytes(target_t *target, int64_t bytes)
+{
+    target->counted_bytes += bytes;
+    tow_driver_borrow(target->engine->driver, target->upload.device, bytes);
+}
+
+static void free_packed(target_t *target)
+{
+    transfer_memory_free(target->engine, target->packed, target->size);
+    target->packed = NULL;
+}
+
 static void free_when_idle(target_t *target)
 {
     tow_transfer_engine_t *engine = target->engine;
     if (target->job != NULL || target->is_uploading || target->region != NULL)
         return;
+    if (target->counted_bytes > 0) count_bytes(target, -target->counted_bytes);
     free_bytes(target);
-    transfer_memory_free(engine, target->packed, target->size);
+    free_packed(target);
     if (target->share != NULL) tow_share_release(engine->env, target->share);
     free_arrived(target);
     tow_list_remove(&target->in_engine);
@@ -80,6 +93,7 @@ static void settle(target_t *target, tow_status_t take_status)
     TOW_ASSERT(engine->stats.receive_bytes >= target->size);
     engine->stats.receive_bytes -= target->size;
     close_region(target);
+    count_bytes(target, -target->counted_bytes);
     tow_upload_settle(engine->driver, &target->upload, take_status);
 }
 
@@ -88,6 +102,7 @@ static void complete(target_t *target)
     job_t *job = target->job;
     if (target->share != NULL)
         free_bytes(target); /* It cannot be written any more. */
+    free_packed(target);
     settle(target, TOW_OK);
     transfer_part_ended(job);
 }
@@ -225,7 +240,10 @@ static void written(void *context, tow_region_t *region,
                                 arrival->size, arrival->offset, arrival->tag));
         return;
     }
-    if (arrival->share != NULL) target->upload.bytes = arrival->shared;
+    if (arrival->share != NULL) {
+        target->upload.bytes = arrival->shared;
+        target->upload.may_overwrite = false;
+    }
     if (target->packed != NULL) {
         const box_side_t dense = {piece->extent, NULL};
         lay_out(target, piece, (const char *)target->packed + piece->offset,
@@ -317,7 +335,8 @@ static tow_status_t reserve_offers(job_t *job, const target_t *target)
 
 static bool may_be_lent(const job_t *job, const target_t *target)
 {
-    return target->receive_count == 1 && target->packed == NULL &&
+    return !job->transfer->is_consumed && target->receive_count == 1 &&
+           target->packed == NULL &&
            target_piece_bytes(job, target,
                               &job->route->receives[target->first_receive]) ==
                target->size;
@@ -334,6 +353,7 @@ static tow_status_t open_region(job_t *job, target_t *target)
         target->packed = transfer_memory_alloc(engine, target->size);
         if (target->packed == NULL)
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+        count_bytes(target, (int64_t)target->size);
     }
     const tow_region_options_t options = {
         .bytes = target->packed != NULL ? target->packed : target->bytes,
@@ -365,6 +385,8 @@ static tow_status_t take_memory(job_t *job, target_t *target)
                          "transfer: cannot allocate %" PRIu64
                          " bytes for a shard",
                          target->size);
+    target->upload.device = job->route->target_devices[target->shard];
+    count_bytes(target, (int64_t)target->size);
     target->is_late = job->transfer->is_late;
     if (target->is_late) engine->stats.late_bytes += target->size;
     target->upload.bytes = target->bytes;
@@ -380,6 +402,7 @@ static tow_status_t upload_late(job_t *job, target_t *target,
     target->upload.buffer = NULL;
     target->upload.done = uploaded;
     target->upload.may_alias = true;
+    target->upload.may_overwrite = true;
     target->upload.is_deferred = true;
     TOW_RETURN_IF_ERROR(tow_driver_upload(engine->driver, &target->upload));
     target->is_uploading = true;
@@ -398,6 +421,7 @@ static target_t *make_target(tow_transfer_engine_t *engine, uint32_t shard,
     target->share = NULL;
     target->lender = NULL;
     target->size = size;
+    target->counted_bytes = 0;
     target->region = NULL;
     target->shard = shard;
     target->is_uploading = target->is_closing = target->is_late = false;
@@ -447,6 +471,7 @@ static tow_status_t start_target(job_t *job, uint32_t shard, range_t pieces,
     return TOW_OK;
 }
 
+/* A copy of the driver may share memory with its source. */
 static bool is_copy(const tow_transfer_engine_t *engine,
                     const tow_route_t *route, const tow_piece_t *piece,
                     uint32_t count, uint64_t size)
@@ -469,7 +494,7 @@ static uint32_t count_pieces(const tow_route_t *route, size_t at,
 }
 
 uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
-                             const tow_route_t *route)
+                             const tow_route_t *route, bool is_consumed)
 {
     uint64_t size = 0, bytes = 0;
     size_t at = 0;
@@ -477,7 +502,8 @@ uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
                       "the route has been checked");
     for (uint32_t shard = 0; shard < route->target_count; shard++) {
         const uint32_t count = count_pieces(route, at, shard);
-        if (!is_copy(engine, route, &route->receives[at], count, size))
+        if (is_consumed ||
+            !is_copy(engine, route, &route->receives[at], count, size))
             bytes += size;
         at += count;
     }
@@ -507,11 +533,12 @@ tow_status_t transfer_targets_start(job_t *job)
             job->unsized_count++;
             continue;
         }
-        TOW_RETURN_IF_ERROR(is_copy(job->engine, route, piece, count, size)
-                                ? start_copy(job, shard, piece)
-                                : start_target(job, shard,
-                                               (range_t){first, count},
-                                               &route->target));
+        TOW_RETURN_IF_ERROR(
+            !job->transfer->is_consumed &&
+                    is_copy(job->engine, route, piece, count, size)
+                ? start_copy(job, shard, piece)
+                : start_target(job, shard, (range_t){first, count},
+                               &route->target));
         if (job->is_sized != NULL) job->is_sized[shard] = true;
     }
     return TOW_OK;
@@ -529,9 +556,12 @@ tow_status_t transfer_targets_promise(job_t *job)
         const range_t pieces = {at, count_pieces(route, at, shard)};
         at += pieces.count;
         TOW_RETURN_IF_ERROR(start_target(job, shard, pieces, &route->target));
-        job->targets[shard]->is_borrowed =
+        target_t *target = job->targets[shard];
+        target->is_borrowed =
+            !job->transfer->is_consumed &&
             is_copy(job->engine, route, &route->receives[pieces.first],
                     pieces.count, size);
+        target->upload.may_overwrite = !target->is_borrowed;
     }
     return TOW_OK;
 }

@@ -70,6 +70,7 @@ typedef struct tow_account {
     /* For loops over accounts; zero outside them. */
     uint64_t scratch_bytes_;
     uint64_t scratch_sum_;
+    uint64_t recent_peak_bytes; /* since tow_account_take_recent_peak */
 } tow_account_t;
 
 /* Host memory for spilled objects: one record per worker. */
@@ -243,6 +244,9 @@ void tow_object_table_on_disconnect(tow_object_table_t *object_table,
                                     tow_status_t cause /* lent */);
 
 /* -- Memory ---------------------------------------------------------------- */
+
+/* The peak of object_bytes + reserved_bytes since the last call. */
+uint64_t tow_account_take_recent_peak(tow_account_t *account);
 
 /* Do `bytes` more fit? 0 bytes always fit, except on a closed account. */
 static inline bool tow_account_fits(const tow_account_t *account,

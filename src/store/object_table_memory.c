@@ -144,6 +144,15 @@ static void raise_peak(tow_account_t *account)
 {
     uint64_t used = account->object_bytes + account->reserved_bytes;
     if (used > account->peak_bytes) account->peak_bytes = used;
+    if (used > account->recent_peak_bytes) account->recent_peak_bytes = used;
+}
+
+uint64_t tow_account_take_recent_peak(tow_account_t *account)
+{
+    const uint64_t peak = account->recent_peak_bytes;
+    account->recent_peak_bytes =
+        account->object_bytes + account->reserved_bytes;
+    return peak;
 }
 
 void tow_object_count_bytes(tow_object_t *object)

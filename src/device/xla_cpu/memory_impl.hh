@@ -12,7 +12,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -254,12 +253,16 @@ class block_cache
 struct memory_account {
     int64_t limit = 0; /* 0: none */
     std::atomic<int64_t> in_use{0};
-    std::atomic<int64_t> peak{0};
+    std::atomic<int64_t> peak{0};        /* of used() */
+    std::atomic<int64_t> recent_peak{0}; /* the same, since take_recent_peak */
     std::atomic<int64_t> largest{0};
     std::atomic<int64_t> count{0};
     deferred_free_list deferred; /* part of `in_use`, but soon free */
     /* Part of `in_use`, but only used by other processes, which count it. */
     std::atomic<int64_t> remote_only{0};
+    /* Not in `in_use`, and without a limit here: memory of the caller, and of
+     * other devices, that this device uses. */
+    std::atomic<int64_t> borrowed{0};
     block_cache::owner cache; /* not in `in_use` */
 
     ~memory_account()
@@ -281,6 +284,33 @@ struct memory_account {
                                         remote_only.load());
     }
 
+    int64_t used() const
+    {
+        return std::max<int64_t>(0, in_use.load() - deferred.bytes() -
+                                        remote_only.load() + borrowed.load());
+    }
+
+    void raise_peaks()
+    {
+        const int64_t now = used();
+        raise(peak, now);
+        raise(recent_peak, now);
+    }
+
+    /* The peak since the last call. */
+    int64_t take_recent_peak()
+    {
+        const int64_t now = used();
+        return std::max(recent_peak.exchange(now), now);
+    }
+
+    /* `bytes` is negative when the device no longer uses them. */
+    void borrow(int64_t bytes)
+    {
+        borrowed.fetch_add(bytes);
+        if (bytes > 0) raise_peaks();
+    }
+
     bool take(int64_t bytes)
     {
         int64_t now =
@@ -289,7 +319,7 @@ struct memory_account {
             give(bytes);
             return false;
         }
-        raise(peak, now);
+        raise_peaks();
         raise(largest, bytes);
         count.fetch_add(1, std::memory_order_relaxed);
         return true;
@@ -382,47 +412,6 @@ inline void free_block(mapped_block block, size_t size_bytes,
     account->trim_cache();
 }
 
-/* The accounts that shareable blocks are charged to, for those that are shared
- * with other processes. Any thread. */
-class shareable_charges
-{
-  public:
-    struct charged {
-        memory_account *account = nullptr;
-        int64_t size_bytes = 0;
-    };
-
-    static shareable_charges &common()
-    {
-        static shareable_charges *const only = new shareable_charges;
-        return *only;
-    }
-
-    void add(const void *base, charged of)
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        charges_[base] = of;
-    }
-
-    void remove(const void *base)
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        charges_.erase(base);
-    }
-
-    /* Its account is null if the block is not charged. */
-    charged find(const void *base)
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        auto found = charges_.find(base);
-        return found == charges_.end() ? charged{} : found->second;
-    }
-
-  private:
-    std::mutex mutex_;
-    std::unordered_map<const void *, charged> charges_;
-};
-
 /* Memory allocated for XLA. The account is null if it was not for a device. */
 class device_memory final : public xla::CpuMemory
 {
@@ -431,15 +420,10 @@ class device_memory final : public xla::CpuMemory
                   memory_account *account)
         : block_(block), size_bytes_(size_bytes), account_(account)
     {
-        if (block_.is_shareable && account_ != nullptr)
-            shareable_charges::common().add(
-                block_.base, {account_, static_cast<int64_t>(size_bytes_)});
     }
 
     ~device_memory() override
     {
-        if (block_.is_shareable)
-            shareable_charges::common().remove(block_.base);
         if (account_ != nullptr) account_->give(size_bytes_);
         free_block(block_, size_bytes_, account_);
     }
