@@ -158,6 +158,11 @@ class Node:
     def has_effects(self) -> bool:
         return any(step.eqn.effects for step in self.steps)
 
+    @property
+    def names_devices(self) -> bool:
+        """True if a plain operation in it says how its results are sharded."""
+        return any(_inner_devices(step.eqn) is not None for step in self.steps if not step.is_placed)
+
     def add_token(self) -> None:
         aval = jax.core.ShapedArray((), bool)
         self.token = Value(aval, index=len(self.outputs), devices=self.devices)
@@ -712,4 +717,5 @@ def _result(result: Any, default: Devices) -> Any:
     """Arguments that nothing but the results uses live where they are to be returned."""
     if isinstance(result, Value) and result.root().devices is None:
         result.root().devices = result.where() or default
+        result.root().sharding = result.target
     return result
