@@ -12,6 +12,7 @@ extern const tow_benchmark_t tow_bench_jax;
 extern const tow_benchmark_t tow_bench_net;
 extern const tow_benchmark_t tow_bench_pieces;
 extern const tow_benchmark_t tow_bench_pipeline;
+extern const tow_benchmark_t tow_bench_program;
 extern const tow_benchmark_t tow_bench_scale;
 extern const tow_benchmark_t tow_bench_sim;
 extern const tow_benchmark_t tow_bench_transfer;

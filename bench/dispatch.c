@@ -20,12 +20,11 @@
 #include "base/assert.h"
 #include "bench/benchmarks.h"
 #include "bench/budget.h"
+#include "bench/chain.h"
 #include "bench/harness.h"
 #include "bench/peer.h"
 
-#define CHAIN         128
-#define PROGRAM_BYTES 65536
-#define CHECKED_STEPS 3
+#define CHAIN         TOW_BENCH_CHAIN_LENGTH
 #define SUBMIT_COUNT  16 /* programs in flight while submission is timed */
 #define SUBMIT_US_MAX 20.0
 
@@ -41,152 +40,42 @@ typedef struct cluster_size {
 typedef struct dispatch_bench {
     const cluster_size_t *size; /* lent */
     uint64_t factor;            /* of the counts */
-    tow_client_t *client;       /* owned, as the fields below */
-    tow_slice_t *slice;
-    tow_function_t *one;
+    tow_bench_chain_t chain;    /* owned, as the fields below */
     tow_function_t *many;
-    tow_program_t *program;
     tow_bench_responder_t jax;
 } dispatch_bench_t;
-
-static const tow_array_type_t scalar = {.struct_size = sizeof(tow_array_type_t),
-                                        .type = 11 /* f32 */,
-                                        .rank = 0};
 
 static size_t replicas(const cluster_size_t *size)
 {
     return (size_t)size->worker_count * size->device_count;
 }
 
-/* -- The computation --------------------------------------------------------- */
-
-static size_t add_step(char *text, size_t capacity, int from, int to,
-                       const char *group, size_t count)
-{
-    return (size_t)snprintf(
-        text, capacity,
-        "    %%y%d = stablehlo.add %%x%d, %%one : tensor<f32>\n"
-        "    %%s%d = \"stablehlo.all_reduce\"(%%y%d) ({\n"
-        "    ^bb0(%%a: tensor<f32>, %%b: tensor<f32>):\n"
-        "      %%c = stablehlo.add %%a, %%b : tensor<f32>\n"
-        "      stablehlo.return %%c : tensor<f32>\n"
-        "    }) {replica_groups = dense<[[%s]]> : tensor<1x%zuxi64>, "
-        "channel_handle = #stablehlo.channel_handle<handle = %d, type = 0>} "
-        ": (tensor<f32>) -> tensor<f32>\n"
-        "    %%x%d = stablehlo.divide %%s%d, %%count : tensor<f32>\n",
-        to, from, to, to, group, count, to, to, to);
-}
-
-/* Adds one and takes the mean over all devices, `length` times. */
-static void write_computation(char text[PROGRAM_BYTES], size_t count,
-                              int length)
-{
-    char group[256] = "0";
-    for (size_t i = 1; i < count; i++)
-        snprintf(group + strlen(group), sizeof(group) - strlen(group), ", %zu",
-                 i);
-    size_t at = (size_t)snprintf(
-        text, PROGRAM_BYTES,
-        "module @step attributes {mhlo.num_replicas = %zu : i32, "
-        "mhlo.num_partitions = 1 : i32} {\n"
-        "  func.func public @main(%%x0: tensor<f32>) -> tensor<f32> {\n"
-        "    %%one = stablehlo.constant dense<1.0> : tensor<f32>\n"
-        "    %%count = stablehlo.constant dense<%zu.0> : tensor<f32>\n",
-        count, count);
-    for (int i = 0; i < length; i++)
-        at += add_step(text + at, PROGRAM_BYTES - at, i, i + 1, group, count);
-    snprintf(text + at, PROGRAM_BYTES - at,
-             "    return %%x%d : tensor<f32>\n  }\n}\n", length);
-}
-
-static tow_status_t compile(dispatch_bench_t *bench, int length,
-                            tow_function_t **out_function)
-{
-    char *text = tow_malloc(PROGRAM_BYTES);
-    if (text == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    write_computation(text, replicas(bench->size), length);
-    tow_source_t source = {
-        .struct_size = sizeof(source), .bytes = text, .size = strlen(text)};
-    tow_status_t status =
-        tow_function_compile(bench->slice, &source, out_function);
-    tow_free(text);
-    return status;
-}
-
-static tow_status_t trace_program(dispatch_bench_t *bench)
-{
-    tow_array_t *value = NULL;
-    TOW_RETURN_IF_ERROR(
-        tow_program_create(bench->client, "chain", &bench->program));
-    TOW_RETURN_IF_ERROR(tow_program_argument(bench->program, bench->slice,
-                                             &scalar, false, &value));
-    tow_status_t status = TOW_OK;
-    for (int i = 0; i < CHAIN && status == TOW_OK; i++) {
-        tow_array_t *next = NULL;
-        status =
-            tow_function_call(bench->one, bench->slice, &value, 1, &next, 1);
-        tow_array_release(value);
-        value = next;
-    }
-    if (status == TOW_OK) status = tow_program_result(bench->program, value);
-    tow_array_release(value);
-    TOW_RETURN_IF_ERROR(status);
-    return tow_program_finish(bench->program);
-}
-
 /* -- Ours --------------------------------------------------------------------- */
-
-static tow_status_t upload_zero(dispatch_bench_t *bench, tow_array_t **out)
-{
-    static const float zero = 0;
-    tow_upload_options_t options = {.struct_size = sizeof(options),
-                                    .type = scalar,
-                                    .bytes = &zero,
-                                    .size = sizeof(zero),
-                                    .replicated = true};
-    return tow_array_upload(bench->slice, &options, out);
-}
-
-/* Runs one step and releases the old value. */
-static tow_status_t step(dispatch_bench_t *bench, tow_function_t *function,
-                         tow_array_t **value)
-{
-    tow_array_t *next = NULL;
-    TOW_RETURN_IF_ERROR(
-        tow_function_call(function, bench->slice, value, 1, &next, 1));
-    tow_array_release(*value);
-    *value = next;
-    return TOW_OK;
-}
 
 static tow_status_t do_opbyop(dispatch_bench_t *bench, tow_array_t **value)
 {
-    TOW_RETURN_IF_ERROR(step(bench, bench->one, value));
+    TOW_RETURN_IF_ERROR(
+        tow_bench_chain_call(&bench->chain, bench->chain.one, value));
     return tow_array_wait(*value, -1);
 }
 
 static tow_status_t do_chain(dispatch_bench_t *bench, tow_array_t **value)
 {
     for (int i = 0; i < CHAIN; i++)
-        TOW_RETURN_IF_ERROR(step(bench, bench->one, value));
+        TOW_RETURN_IF_ERROR(
+            tow_bench_chain_call(&bench->chain, bench->chain.one, value));
     return tow_array_wait(*value, -1);
 }
 
-/* Two programs are in flight, as in a loop that reads its results one iteration
- * late. */
 static tow_status_t do_program(dispatch_bench_t *bench, tow_array_t **value)
 {
-    tow_array_t *next = NULL;
-    TOW_RETURN_IF_ERROR(tow_program_run(bench->program, value, 1, &next, 1));
-    tow_status_t status = tow_array_wait(*value, -1);
-    tow_array_release(*value);
-    *value = next;
-    return status;
+    return tow_bench_chain_run(&bench->chain, value);
 }
 
 static tow_status_t do_fused(dispatch_bench_t *bench, tow_array_t **value)
 {
-    TOW_RETURN_IF_ERROR(step(bench, bench->many, value));
+    TOW_RETURN_IF_ERROR(
+        tow_bench_chain_call(&bench->chain, bench->many, value));
     return tow_array_wait(*value, -1);
 }
 
@@ -196,7 +85,7 @@ static tow_status_t time_units(dispatch_bench_t *bench, unit_t unit,
                                uint64_t count, double *out_seconds)
 {
     tow_array_t *value = NULL;
-    TOW_RETURN_IF_ERROR(upload_zero(bench, &value));
+    TOW_RETURN_IF_ERROR(tow_bench_chain_begin(&bench->chain, &value));
     tow_status_t status = tow_array_wait(value, -1);
     int64_t start_ns = tow_bench_now_ns();
     for (uint64_t i = 0; i < count && status == TOW_OK; i++)
@@ -248,12 +137,12 @@ static tow_status_t our_submit(void *context, double *out_us)
 {
     dispatch_bench_t *bench = context;
     tow_array_t *values[SUBMIT_COUNT + 1] = {0};
-    TOW_RETURN_IF_ERROR(upload_zero(bench, &values[0]));
+    TOW_RETURN_IF_ERROR(tow_bench_chain_begin(&bench->chain, &values[0]));
     tow_status_t status = tow_array_wait(values[0], -1);
     const int64_t start_ns = tow_bench_now_ns();
     for (int i = 0; i < SUBMIT_COUNT && status == TOW_OK; i++)
-        status =
-            tow_program_run(bench->program, &values[i], 1, &values[i + 1], 1);
+        status = tow_program_run(bench->chain.program, &values[i], 1,
+                                 &values[i + 1], 1);
     *out_us = (double)(tow_bench_now_ns() - start_ns) * 1e-3 / SUBMIT_COUNT;
     if (status == TOW_OK) status = tow_array_wait(values[SUBMIT_COUNT], -1);
     for (int i = 0; i <= SUBMIT_COUNT; i++)
@@ -367,51 +256,20 @@ static tow_status_t show_budget(dispatch_bench_t *bench, const char *name,
 
 /* -- Opening and closing -------------------------------------------------- */
 
-/* Starting at 0, each step adds 1. */
-static tow_status_t check(dispatch_bench_t *bench)
-{
-    tow_array_t *value = NULL;
-    TOW_RETURN_IF_ERROR(upload_zero(bench, &value));
-    tow_status_t status = TOW_OK;
-    for (int i = 0; i < CHECKED_STEPS && status == TOW_OK; i++)
-        status = step(bench, bench->one, &value);
-    for (size_t i = 0; i < replicas(bench->size) && status == TOW_OK; i++) {
-        float got = 0;
-        status = tow_array_download(value, i, &got, sizeof(got));
-        if (status == TOW_OK && got != CHECKED_STEPS)
-            status =
-                TOW_ERROR(TOW_DATA_LOSS, "device %zu has %g after %d steps", i,
-                          (double)got, CHECKED_STEPS);
-    }
-    tow_array_release(value);
-    return status;
-}
-
 static tow_status_t open_cluster(dispatch_bench_t *bench)
 {
-    const cluster_size_t *size = bench->size;
-    tow_client_options_t client = {.struct_size = sizeof(client),
-                                   .name = "bench",
-                                   .worker_count = size->worker_count,
-                                   .devices_per_worker = size->device_count};
-    TOW_RETURN_IF_ERROR(tow_client_open(&client, &bench->client));
-    tow_slice_options_t slice = {.struct_size = sizeof(slice),
-                                 .dims = {(uint32_t)replicas(size)}};
-    TOW_RETURN_IF_ERROR(tow_slice_open(bench->client, &slice, &bench->slice));
-    TOW_RETURN_IF_ERROR(compile(bench, 1, &bench->one));
-    TOW_RETURN_IF_ERROR(compile(bench, CHAIN, &bench->many));
-    TOW_RETURN_IF_ERROR(trace_program(bench));
-    return check(bench);
+    const tow_bench_chain_options_t options = {
+        .worker_count = bench->size->worker_count,
+        .devices_per_worker = bench->size->device_count};
+    TOW_RETURN_IF_ERROR(tow_bench_chain_open(&options, &bench->chain));
+    return tow_bench_chain_compile(&bench->chain, CHAIN, &bench->many);
 }
 
 static void close_cluster(dispatch_bench_t *bench)
 {
     tow_bench_responder_stop(&bench->jax);
-    tow_program_release(bench->program);
     tow_function_release(bench->many);
-    tow_function_release(bench->one);
-    tow_slice_release(bench->slice);
-    tow_client_release(bench->client);
+    tow_bench_chain_close(&bench->chain);
 }
 
 /* -- The cases ------------------------------------------------------------------ */

@@ -8,8 +8,8 @@
 static const tow_benchmark_t *const benchmarks[] = {
     &tow_bench_calibrate, &tow_bench_device,   &tow_bench_dispatch,
     &tow_bench_hosts,     &tow_bench_jax,      &tow_bench_net,
-    &tow_bench_pieces,    &tow_bench_pipeline, &tow_bench_scale,
-    &tow_bench_sim,       &tow_bench_transfer,
+    &tow_bench_pieces,    &tow_bench_pipeline, &tow_bench_program,
+    &tow_bench_scale,     &tow_bench_sim,      &tow_bench_transfer,
 };
 
 size_t tow_benchmark_count(void)

@@ -191,6 +191,7 @@ class Result:
     is_rate: bool = False
     bar: float | None = None
     more: dict = dataclasses.field(default_factory=dict)
+    bench: str = "jax"
 
     def ratios(self) -> list[float]:
         pairs = zip(self.ours, self.theirs, strict=True)
@@ -199,7 +200,7 @@ class Result:
     def as_json(self) -> dict:
         ratios = self.ratios()
         line = dict(
-            bench="jax", case=self.case, value=statistics.median(self.ours), unit=self.unit,
+            bench=self.bench, case=self.case, value=statistics.median(self.ours), unit=self.unit,
             peer=self.peer, peer_value=statistics.median(self.theirs),
             ratio=statistics.median(ratios), spread=median_interval(ratios), simulated=False,
             value_low=min(self.ours), value_high=max(self.ours), ratio_low=ratios[0],
@@ -208,7 +209,7 @@ class Result:
 
     def as_text(self) -> str:
         line = self.as_json()
-        text = (f"jax    {self.case:26} {line['value']:11.4g} {self.unit:6}  "
+        text = (f"{self.bench:6} {self.case:26} {line['value']:11.4g} {self.unit:6}  "
                 f"peer {line['peer_value']:11.4g}  ratio {line['ratio']:6.2f} "
                 f"[{line['ratio_low']:.2f}-{line['ratio_high']:.2f}]")
         if self.bar is not None:

@@ -171,6 +171,7 @@ static void start(get_t *get)
     tow_list_remove(&get->in_worker);
     tow_list_append(&worker->gets, &get->in_worker);
     worker->get_bytes += get->size;
+    worker->get_bytes_total += get->size;
     if (get->spilled != NULL) {
         if (get->has_target && get->size > 0)
             deliver(get, get->spilled->bytes);

@@ -374,6 +374,7 @@ static tow_status_t make_put(tow_worker_t *worker,
     tow_list_append(&worker->puts, &put->in_worker);
     worker->put_count++;
     worker->put_bytes += memory_bytes;
+    worker->put_bytes_total += memory_bytes;
     *out_put = put;
     return TOW_OK;
 }

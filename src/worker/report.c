@@ -43,7 +43,7 @@ static json_t *describe_work(const tow_worker_stats_t *stats)
 {
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:I, s:I, s:I}",
+        "s:I, s:I, s:I, s:I, s:I, s:I}",
         "device_ns", (json_int_t)stats->dataflow.device_ns, "wait_ns",
         (json_int_t)stats->dataflow.wait_ns, "runs",
         (json_int_t)stats->dataflow.run_count, "steps",
@@ -54,10 +54,12 @@ static json_t *describe_work(const tow_worker_stats_t *stats)
         (json_int_t)stats->dataflow.executable_count, "loads",
         (json_int_t)stats->load_count, "puts", (json_int_t)stats->put_count,
         "put_bytes", (json_int_t)stats->put_bytes, "gets",
-        (json_int_t)stats->get_count, "lanes", (json_int_t)stats->lane_count,
-        "lent_bytes", (json_int_t)stats->transfer_engine.shared_bytes,
-        "received_bytes", (json_int_t)stats->transfer_engine.memory_bytes,
-        "received_bytes_peak",
+        (json_int_t)stats->get_count, "put_bytes_total",
+        (json_int_t)stats->put_bytes_total, "get_bytes_total",
+        (json_int_t)stats->get_bytes_total, "lanes",
+        (json_int_t)stats->lane_count, "lent_bytes",
+        (json_int_t)stats->transfer_engine.shared_bytes, "received_bytes",
+        (json_int_t)stats->transfer_engine.memory_bytes, "received_bytes_peak",
         (json_int_t)stats->transfer_engine.memory_bytes_peak, "memory_waits",
         (json_int_t)stats->dataflow.memory_wait_count);
 }

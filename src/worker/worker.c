@@ -633,6 +633,8 @@ tow_worker_stats_t tow_worker_stats(const tow_worker_t *worker)
         .get_count = worker->get_count,
         .put_bytes = worker->put_bytes,
         .get_bytes = worker->get_bytes,
+        .put_bytes_total = worker->put_bytes_total,
+        .get_bytes_total = worker->get_bytes_total,
         .spill_count = worker->spill_count,
         .spill_bytes = worker->spill_bytes,
         .lane_count = worker->lane_count,

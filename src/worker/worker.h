@@ -186,6 +186,8 @@ typedef struct tow_worker_stats {
     tow_transfer_engine_stats_t transfer_engine;
     size_t load_count, put_count, get_count; /* under way */
     uint64_t put_bytes, get_bytes;           /* of host memory */
+    /* Of arrays: from clients, and to them, since the worker was created. */
+    uint64_t put_bytes_total, get_bytes_total;
     size_t spill_count;   /* objects in host memory, or moving */
     uint64_t spill_bytes; /* of host memory */
     size_t lane_count, peer_count, blob_count;

@@ -86,13 +86,13 @@ struct tow_worker {
     tow_map_t puts_by_object; /* those that are not settled */
     tow_list_t puts;          /* of put_t, owned */
     size_t put_count;
-    uint64_t put_bytes;
+    uint64_t put_bytes, put_bytes_total;
     tow_block_cache_t block_cache; /* memory for their shards */
 
     tow_list_t gets;         /* of get_t, owned: under way */
     tow_list_t waiting_gets; /* for memory; in order */
     size_t get_count;        /* of both */
-    uint64_t get_bytes;
+    uint64_t get_bytes, get_bytes_total;
 
     tow_map_t spills_by_object; /* in host memory, or leaving */
     tow_list_t spills;          /* of spill_t, owned */

@@ -362,6 +362,8 @@ static void small_arrays_are_inlined_in_messages(void **state)
     assert_int_equal(fixture.received.get_code, TOW_CODE_OK);
     assert_int_equal(fixture.received.get_size, 0);
     assert_int_equal(stats_of(&fixture).put_bytes, 0);
+    assert_int_equal(stats_of(&fixture).put_bytes_total, sizeof(bytes));
+    assert_int_equal(stats_of(&fixture).get_bytes_total, 8);
     worker_fixture_close(&fixture);
 }
 

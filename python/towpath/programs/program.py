@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import operator
 import threading
 import types
@@ -43,8 +44,6 @@ class Want:
     is_returned: bool = False
 
     def accepts(self, x: Any) -> bool:
-        if isinstance(x, jax.core.Tracer):
-            return False
         aval = _type_of(x)
         mine = self.aval
         return (
@@ -63,12 +62,21 @@ class Want:
         return jax.device_put(x, self.sharding)
 
 
+def _is_traced(leaves: Iterable[Any]) -> bool:
+    return any(isinstance(x, jax.core.Tracer) for x in leaves)
+
+
 def _type_of(x: Any) -> Any:
     return x.aval if isinstance(x, jax.Array) else jax.api_util.shaped_abstractify(x)
 
 
 class Plan:
-    """A program for one signature. Its arguments are the call's, then constants."""
+    """A program for one signature. Its arguments are the call's, then constants.
+
+    Most calls take arrays that a program made, and these share their type and sharding with
+    those of the call before. So a plan remembers the objects that it has seen last, and
+    compares identities; everything else is compared in full.
+    """
 
     def __init__(self, built: build.Built, avals: Sequence[Any], constants: Sequence[Any], tree: Any) -> None:
         self.built = built
@@ -77,23 +85,36 @@ class Plan:
         wants = [Want(v.aval, v.sharding, v.index in returned) for v in built.graph.arguments]
         self.wants = wants[: len(wants) - len(constants)]
         self.constants = [w.bring(c) for w, c in zip(wants[len(self.wants) :], constants)]
-        self.fast = [(want.aval, want.sharding) for want in self.wants]
+        self.seen: list[tuple[Any, Any]] = [(None, None)] * len(self.wants)
         self.ports = [(p.compiled, _picker([v.index for v in p.arguments])) for p in built.ports]
-        self.picks = [self._pick(kind, at) for kind, at in built.results]
+        self._choose_results([len(p.results) for p in built.ports], len(wants))
 
-    def _pick(self, kind: str, at: Any) -> tuple[int, Any]:
-        """Which of: the ports' results, the arguments, a constant."""
-        if kind == "constant":
-            return 2, jnp.asarray(at)
-        return (0 if kind == "result" else 1), at
+    def _choose_results(self, counts: list[int], argument_count: int) -> None:
+        """Results are picked from one list: what the ports give, arguments, fixed values."""
+        given = sum(counts)
+        starts = {"result": 0, "argument": given, "constant": given + argument_count}
+        self.fixed = [jnp.asarray(at) for kind, at in self.built.results if kind == "constant"]
+        fixed = itertools.count()
+        positions = [
+            starts[kind] + (next(fixed) if kind == "constant" else at) for kind, at in self.built.results
+        ]
+        self.pick = None if positions == list(range(given)) else _picker(positions)
 
     def match(self, leaves: list[Any]) -> list[Any] | None:
-        """The arguments where they are wanted; None if the program is not for these."""
-        if all(map(_is_there, leaves, self.fast)):
-            return leaves + self.constants
-        if len(leaves) != len(self.wants) or not all(w.accepts(x) for w, x in zip(self.wants, leaves)):
+        """The arguments where they are wanted; None if the program is not for these. There
+        are as many as the program takes: their tree is the program's."""
+        for x, (aval, sharding) in zip(leaves, self.seen):
+            if type(x) is not ArrayImpl or x.aval is not aval or x.sharding is not sharding:
+                return self._match_in_full(leaves)
+        return leaves + self.constants if self.constants else leaves
+
+    def _match_in_full(self, leaves: list[Any]) -> list[Any] | None:
+        if _is_traced(leaves) or not all(want.accepts(x) for want, x in zip(self.wants, leaves)):
             return None
-        return [want.bring(x) for want, x in zip(self.wants, leaves)] + self.constants
+        brought = [want.bring(x) for want, x in zip(self.wants, leaves)]
+        if all(map(operator.is_, brought, leaves)) and all(isinstance(x, ArrayImpl) for x in leaves):
+            self.seen = [(x.aval, x.sharding) for x in leaves]
+        return brought + self.constants
 
     def run(self, arguments: list[Any]) -> Any:
         results: list[Any] = []
@@ -103,13 +124,9 @@ class Plan:
         except BaseException:
             self.built.builder.abandon()
             raise
-        sources = (results, arguments)
-        return _unflatten(self.tree, [at if k == 2 else sources[k][at] for k, at in self.picks])
-
-
-def _is_there(x: Any, want: tuple[Any, Any]) -> bool:
-    """The usual case, fast: an array that a program made."""
-    return type(x) is ArrayImpl and x.aval is want[0] and x.sharding is want[1]
+        if self.pick is not None:
+            results = self.pick(results + arguments + self.fixed)
+        return _unflatten(self.tree, results)
 
 
 # -- Tracing -----------------------------------------------------------------
@@ -180,7 +197,7 @@ class Program:
             arguments = plan.match(leaves)
             if arguments is not None:
                 return _run(plan, arguments)
-        if not library.is_available() or any(isinstance(x, jax.core.Tracer) for x in leaves):
+        if not library.is_available() or _is_traced(leaves):
             return self.fn(*args, **kwargs)
         plan = self._plan_for(tree, static, leaves, rest)
         return _run(plan, plan.match(leaves))
