@@ -136,7 +136,7 @@ def test_donation(tmp_path, version):
 def test_a_thousand_runs_move_no_array_bytes_between_client_and_cluster(tmp_path):
     check(tmp_path, """
         def moved():
-            reports = [w["report"] for w in status()["workers"]]
+            reports = [w["report"]["work"] for w in status()["workers"]]
             return [sum(r[name] for r in reports) for name in ("put_bytes_total", "get_bytes_total")]
         p = tow.program(lambda x, y: (c(a(x)), b(y)))
         x, y = p(v, v)

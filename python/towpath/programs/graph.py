@@ -160,8 +160,8 @@ class Node:
 
     @property
     def names_devices(self) -> bool:
-        """True if a plain operation in it says how its results are sharded."""
-        return any(_inner_devices(step.eqn) is not None for step in self.steps if not step.is_placed)
+        """True if a step says how its results are sharded."""
+        return any(step.is_placed or _inner_devices(step.eqn) is not None for step in self.steps)
 
     def add_token(self) -> None:
         aval = jax.core.ShapedArray((), bool)
@@ -327,11 +327,13 @@ class Flattener:
 
     def _device_put(self, eqn: Any, inputs: list[Any]) -> list[Any]:
         outs = []
-        for x, target in zip(inputs, eqn.params["devices"]):
+        for x, target, source in zip(inputs, eqn.params["devices"], eqn.params["srcs"]):
             if hasattr(target, "device_kind"):
                 target = jax.sharding.SingleDeviceSharding(target)
             if devices_of_sharding(target) is not None and isinstance(x, Value):
                 x = Value(x.aval, base=x, target=target)
+            elif target is None and source is not None and isinstance(x, Value):
+                x = Value(x.aval, base=x)  # A transpose: back to where the rest of the gradient is.
             outs.append(x)
         return outs
 
@@ -461,8 +463,8 @@ def _place_by_users(step: Step) -> None:
 
 def _place_by_arguments(step: Step, default: Devices) -> None:
     if step.devices is None:
-        homes = [v.where() for v in step.operands() if v.where() is not None]
-        step.devices = homes[0] if homes else default
+        homes = [v.where() or v.root().devices for v in step.operands()]
+        step.devices = next(filter(None, homes), default)
         _spread(step)
 
 
@@ -544,6 +546,9 @@ class _Grouper:
         )
 
     def _emit(self, group: list[Step]) -> None:
+        if len(group) == 1 and group[0].is_placed:
+            self._emit_call(group[0])
+            return
         members = set(map(id, group))
         made = {id(out) for step in group for out in step.outputs}
         inputs = _unique([v for s in group for v in s.operands() if id(v.root()) not in made])
