@@ -26,6 +26,7 @@ from towpath.programs import graph, library, slices
 _names = itertools.count()
 # The cluster's limit for names of nodes is larger; this is for people.
 _NAME_MAX = 120
+_NEVER_S = 1e9
 
 
 @dataclasses.dataclass
@@ -70,7 +71,8 @@ def _quietly(use_cache: bool) -> Iterator[None]:
         if use_cache:
             yield
             return
-        with jax._src.config.enable_compilation_cache(False):
+        # JAX decides once per process whether it uses the cache, but for each executable whether to keep it.
+        with jax._src.config.persistent_cache_min_compile_time_secs(_NEVER_S):
             yield
 
 
