@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import numpy as jnp
+from jax._src.dispatch import runtime_tokens
 from jax.sharding import Mesh, Sharding
 
 from towpath.programs import graph, library, slices
@@ -26,6 +26,7 @@ from towpath.programs import graph, library, slices
 _names = itertools.count()
 # The cluster's limit for names of nodes is larger; this is for people.
 _NAME_MAX = 120
+_NEVER_S = 1e9
 
 
 @dataclasses.dataclass
@@ -36,6 +37,8 @@ class Port:
     arguments: list[graph.Value] = dataclasses.field(default_factory=list)
     results: list[tuple[graph.Value, Sharding]] = dataclasses.field(default_factory=list)
     compiled: Any = None
+    # Of effects that JAX waits for, at its barriers and at exit: devices and positions of results.
+    tokens: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -68,7 +71,8 @@ def _quietly(use_cache: bool) -> Iterator[None]:
         if use_cache:
             yield
             return
-        with jax._src.config.enable_compilation_cache(False):
+        # JAX decides once per process whether it uses the cache, but for each executable whether to keep it.
+        with jax._src.config.persistent_cache_min_compile_time_secs(_NEVER_S):
             yield
 
 
@@ -111,7 +115,7 @@ def _output_shardings(node: graph.Node, inputs: Sequence[Sharding]) -> Any:
     XLA decides."""
     if all(s is not None for s in node.out_shardings):
         return list(node.out_shardings)
-    if not node.is_call and all(s.is_fully_replicated for s in inputs):
+    if not (node.is_call or node.names_devices) and all(s.is_fully_replicated for s in inputs):
         return [replicated(node.devices)] * len(node.outputs)
     return None
 
@@ -152,11 +156,7 @@ class _Functions:
 
 def _filler(aval: Any) -> Any:
     """Any value of this type: a stub never runs."""
-    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        raw = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
-        return jax.random.wrap_key_data(jnp.zeros(raw.shape, raw.dtype), impl=jax.random.key_impl(
-            jax.ShapeDtypeStruct(aval.shape, aval.dtype)))
-    return jnp.zeros(aval.shape, aval.dtype)
+    return jax.lax.full(aval.shape, 0, aval.dtype)
 
 
 def _stub_of(port: Port) -> Callable:
@@ -171,12 +171,25 @@ def _stub_of(port: Port) -> Callable:
 def _compile_port(port: Port) -> int:
     jitted = jax.jit(
         _stub_of(port),
-        in_shardings=tuple(v.sharding or replicated(v.devices) for v in port.arguments),
+        in_shardings=tuple(v.sharding for v in port.arguments),
         out_shardings=[s for _, s in port.results],
         keep_unused=True,
     )
-    port.compiled, handle = _compile(jitted.lower(*map(_struct, port.arguments)), is_port=True)
+    compiled, handle = _compile(jitted.lower(*map(_struct, port.arguments)), is_port=True)
+    port.compiled = _with_tokens(compiled, port.tokens) if port.tokens else compiled
     return handle
+
+
+def _with_tokens(compiled: Callable, tokens: list[tuple[Any, int]]) -> Callable:
+    """Tells JAX of effects under way, as JAX does for its own executables."""
+
+    def call(*arguments: Any) -> list[Any]:
+        results = compiled(*arguments)
+        for device, at in tokens:
+            runtime_tokens.set_output_runtime_token(device, results[at])
+        return results
+
+    return call
 
 
 def _result_place(result: graph.Value) -> tuple[graph.Devices, Sharding]:
@@ -190,17 +203,28 @@ def _result_place(result: graph.Value) -> tuple[graph.Devices, Sharding]:
     return devices, home.root().sharding if home is not None and home.root().sharding is not None else replicated(devices)
 
 
+def _is_given(result: graph.Value) -> bool:
+    """True for an argument that the caller gets back as it is."""
+    devices, sharding = _result_place(result)
+    root = result.root()
+    return root.is_argument and (sharding is None or (devices == root.devices and sharding == root.sharding))
+
+
 class _Ports:
     """Ports by devices; the ends of the program."""
 
     def __init__(self, made: graph.Graph) -> None:
         self.by_devices: dict[graph.Devices, Port] = {}
+        moved = {id(r.root()) for r in made.results if isinstance(r, graph.Value) and not _is_given(r)}
         for value in made.arguments:
-            if value.users:
+            if value.users or id(value) in moved:
+                value.sharding = value.sharding or replicated(value.devices)
                 self._port(value.devices).arguments.append(value)
         self.places = [self._place(result) for result in made.results]
-        if not self.by_devices and made.nodes:  # Only effects: something must start them.
-            self._port(made.nodes[0].devices)
+        for token in made.tokens():
+            port = self._port(token.devices)
+            port.tokens.append((token.devices[0], len(port.results)))
+            port.results.append((token, token.sharding))
 
     def _port(self, devices: graph.Devices) -> Port:
         return self.by_devices.setdefault(devices, Port(devices))
@@ -211,7 +235,7 @@ class _Ports:
             return "constant", result.val
         devices, sharding = _result_place(result)
         root = result.root()
-        if root.is_argument and (sharding is None or (devices == root.devices and sharding == root.sharding)):
+        if _is_given(result):
             return "argument", root.index
         results = self._port(devices).results
         for index, (value, known) in enumerate(results):
@@ -259,12 +283,26 @@ def _assemble(
     return builder
 
 
+def _settle_arguments(nodes: Sequence[graph.Node]) -> None:
+    """An argument has the sharding of the first call that states one for it. Arguments of plain
+    operations alone keep theirs."""
+    settled: set[int] = set()
+    for node in nodes:
+        for value, stated in zip(node.inputs, node.in_shardings):
+            if stated is None or not value.is_argument or value.devices != node.devices or id(value) in settled:
+                continue
+            settled.add(id(value))
+            value.sharding = stated
+
+
 def build(made: graph.Graph, donated: set[int], name: str) -> Built:
     """Compiles the functions of a program and sends it to the cluster. `donated`: arguments
     that a call may consume, by position."""
     functions = _Functions()
+    _settle_arguments(made.nodes)
     pairs = [functions.compile(node) for node in made.nodes]
     ports, results = _Ports(made).numbered()
     handles = [handle for _, handle in pairs]
-    builder = _assemble(made, ports, handles, donated, name) if ports else None
+    kept = {at for kind, at in results if kind == "argument"}
+    builder = _assemble(made, ports, handles, donated - kept, name) if ports else None
     return Built(made, builder, ports, results, [compiled for compiled, _ in pairs])

@@ -13,10 +13,13 @@ Pure: nothing here compiles or talks to a cluster.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax._src.effects import ordered_effects
 from jax.extend import core as extend_core
 from jax.interpreters import partial_eval
 from jax.sharding import NamedSharding, Sharding
@@ -148,6 +151,23 @@ class Node:
     # Instead of steps: what it computes, and what equal nodes have in common.
     function: Callable | None = None
     key: Any = None
+    # Its last output: nothing but a sign that its effects have happened.
+    token: Value | None = None
+
+    @property
+    def has_effects(self) -> bool:
+        return any(step.eqn.effects for step in self.steps)
+
+    @property
+    def names_devices(self) -> bool:
+        """True if a step says how its results are sharded."""
+        return any(step.is_placed or _inner_devices(step.eqn) is not None for step in self.steps)
+
+    def add_token(self) -> None:
+        aval = jax.core.ShapedArray((), bool)
+        self.token = Value(aval, index=len(self.outputs), devices=self.devices)
+        self.outputs = [*self.outputs, self.token]
+        self.out_shardings = [*self.out_shardings, None]
 
     @property
     def is_call(self) -> bool:
@@ -161,11 +181,20 @@ class Graph:
     # Values, or constants of the traced function.
     results: list[Any]
 
+    def tokens(self) -> list[Value]:
+        return [node.token for node in self.nodes if node.token is not None]
+
+
+def devices_of_mesh(mesh: Any) -> Devices | None:
+    try:
+        return tuple(mesh.devices.flat) or None
+    except (AttributeError, ValueError):  # An abstract mesh, by version of JAX.
+        return None
+
 
 def devices_of_sharding(sharding: Any) -> Devices | None:
     if isinstance(sharding, NamedSharding):
-        devices = getattr(sharding.mesh, "devices", None)  # Abstract meshes have none.
-        return tuple(devices.flat) if devices is not None and len(devices.flat) else None
+        return devices_of_mesh(sharding.mesh)
     if isinstance(sharding, Sharding):
         return tuple(sharding._device_assignment)
     return None
@@ -203,6 +232,25 @@ def _stated_devices(eqn: Any) -> Devices | None:
             )
         stated = devices
     return stated
+
+
+def _inner_devices(eqn: Any) -> Devices | None:
+    """The devices that a plain operation names, itself or inside: of a mesh or sharding."""
+    named = devices_of_mesh(eqn.params["mesh"]) if eqn.primitive.name == "shard_map" else None
+    if eqn.primitive.name == "sharding_constraint":
+        named = devices_of_sharding(eqn.params["sharding"])
+    if named is not None:
+        return named
+    inner = (_inner_devices(e) for jaxpr in inner_jaxprs(eqn) for e in jaxpr.eqns)
+    return next((devices for devices in inner if devices is not None), None)
+
+
+def _refuse_ordered(eqn: Any) -> None:
+    if any(ordered_effects.contains(effect) for effect in eqn.effects):
+        raise ProgramError(
+            f"an ordered effect in a program{at_line(eqn)}: its nodes run in the order of their data; write "
+            f"ordered=False, or call the function outside of a program"
+        )
 
 
 class Flattener:
@@ -279,16 +327,22 @@ class Flattener:
 
     def _device_put(self, eqn: Any, inputs: list[Any]) -> list[Any]:
         outs = []
-        for x, target in zip(inputs, eqn.params["devices"]):
+        for x, target, source in zip(inputs, eqn.params["devices"], eqn.params["srcs"]):
             if hasattr(target, "device_kind"):
                 target = jax.sharding.SingleDeviceSharding(target)
             if devices_of_sharding(target) is not None and isinstance(x, Value):
                 x = Value(x.aval, base=x, target=target)
+            elif target is None and source is not None and isinstance(x, Value):
+                x = Value(x.aval, base=x)  # A transpose: back to where the rest of the gradient is.
             outs.append(x)
         return outs
 
     def step(self, eqn: Any, inputs: list[Any], devices: Devices | None) -> list[Value]:
-        step = Step(eqn, inputs, [], devices is not None, devices, len(self.steps))
+        _refuse_ordered(eqn)
+        is_placed = devices is not None
+        if not is_placed:
+            devices = _inner_devices(eqn)
+        step = Step(eqn, inputs, [], is_placed, devices, len(self.steps))
         step.outputs = [Value(v.aval, step, i, devices) for i, v in enumerate(eqn.outvars)]
         self.steps.append(step)
         return step.outputs
@@ -379,7 +433,8 @@ def _places_of(step: Step) -> Iterator[tuple[Devices, int]]:
 
 def _place_by_largest(step: Step) -> None:
     """Where most of its operands' elements are; the others are moved."""
-    step.devices = max(_places_of(step), key=lambda place: place[1], default=(None, 0))[0]
+    if step.devices is None:
+        step.devices = max(_places_of(step), key=lambda place: place[1], default=(None, 0))[0]
     _spread(step)
 
 
@@ -408,8 +463,8 @@ def _place_by_users(step: Step) -> None:
 
 def _place_by_arguments(step: Step, default: Devices) -> None:
     if step.devices is None:
-        homes = [v.where() for v in step.operands() if v.where() is not None]
-        step.devices = homes[0] if homes else default
+        homes = [v.where() or v.root().devices for v in step.operands()]
+        step.devices = next(filter(None, homes), default)
         _spread(step)
 
 
@@ -491,6 +546,9 @@ class _Grouper:
         )
 
     def _emit(self, group: list[Step]) -> None:
+        if len(group) == 1 and group[0].is_placed:
+            self._emit_call(group[0])
+            return
         members = set(map(id, group))
         made = {id(out) for step in group for out in step.outputs}
         inputs = _unique([v for s in group for v in s.operands() if id(v.root()) not in made])
@@ -518,17 +576,23 @@ def _unique_names(group: list[Step]) -> str:
 
 def function_of(node: Node) -> Callable:
     """The node's computation as a function of its inputs, for ``jax.jit``."""
-    if node.function is not None:
-        return node.function
-    if node.is_call:
-        return _function_of_call(node.steps[0], node.name)
+    made = node.function or (_function_of_call(node.steps[0], node.name) if node.is_call else _function_of_group(node))
+    return made if node.token is None else _with_token(made)
+
+
+def _with_token(function: Callable) -> Callable:
+    return functools.wraps(function)(lambda *args: [*function(*args), np.True_])
+
+
+def _function_of_group(node: Node) -> Callable:
+    wanted = [value for value in node.outputs if value is not node.token]
 
     def group(*args: Any) -> list[Any]:
         env = {id(value): arg for value, arg in zip(node.inputs, args)}
         for step in node.steps:
             outs = evaluate(step, [_read(env, x) for x in step.inputs])
             env.update((id(value), out) for value, out in zip(step.outputs, outs))
-        return [env[id(value)] for value in node.outputs]
+        return [env[id(value)] for value in wanted]
 
     group.__name__ = "ops"
     return group
@@ -573,7 +637,7 @@ def key_of(node: Node) -> Any:
         parts.append((step.eqn.primitive, _params_key(step.eqn.params), operands))
         first = len(numbers)
         numbers.update((id(out), first + i) for i, out in enumerate(step.outputs))
-    wanted = tuple(numbers[id(value)] for value in node.outputs)
+    wanted = tuple(numbers.get(id(value)) for value in node.outputs)  # None: the token.
     avals = tuple((v.aval.shape, v.aval.dtype, getattr(v.aval, "weak_type", False)) for v in node.inputs)
     return (node.devices, tuple(parts), wanted, avals)
 
@@ -634,6 +698,9 @@ def add_nodes(
     for step in steps:
         grouper.add(step)
     nodes = grouper.finish()
+    for node in nodes:
+        if node.has_effects:
+            node.add_token()
     return nodes, [_result(r, default) for r in results]
 
 
@@ -655,4 +722,5 @@ def _result(result: Any, default: Devices) -> Any:
     """Arguments that nothing but the results uses live where they are to be returned."""
     if isinstance(result, Value) and result.root().devices is None:
         result.root().devices = result.where() or default
+        result.root().sharding = result.target
     return result

@@ -8,6 +8,7 @@ primitive whose transpose brings a cotangent back to where the argument was.
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -28,11 +29,24 @@ from towpath.programs import slices
 # whole is: there a transfer and its transpose (`back`) have the same `key`.
 transfer_p = extend_core.Primitive("towpath_transfer")
 _keys = itertools.count()
+# Where traced transfers that JAX runs call by call (jax.checkpoint) took their arrays from.
+_origins: collections.OrderedDict[int, Sharding] = collections.OrderedDict()
+_ORIGINS_MAX = 1 << 16
 
 
 @transfer_p.def_impl
 def _transfer_now(x: Any, *, target: Any, origin: Any, key: int, back: bool) -> Any:
+    if target is None:
+        target = _origins.get(key)
+    elif origin is None and not back and isinstance(x, jax.Array):
+        _remember_origin(key, x.sharding)
     return x if target is None else jax.device_put(x, target)
+
+
+def _remember_origin(key: int, sharding: Sharding) -> None:
+    _origins[key] = sharding
+    if len(_origins) > _ORIGINS_MAX:
+        _origins.popitem(last=False)
 
 
 @transfer_p.def_abstract_eval

@@ -8,6 +8,7 @@ import inspect
 import itertools
 import operator
 import threading
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ class Want:
 
     aval: Any
     sharding: Any  # None: any; nothing uses it on a device.
+    is_returned: bool = False
 
     def accepts(self, x: Any) -> bool:
         aval = _type_of(x)
@@ -52,7 +54,7 @@ class Want:
 
     def bring(self, x: Any) -> Any:
         if self.sharding is None:
-            return x
+            return jnp.asarray(x) if self.is_returned else x
         if isinstance(x, jax.Array) and x.sharding.is_equivalent_to(self.sharding, x.ndim):
             return x
         if not isinstance(x, jax.Array):
@@ -79,8 +81,8 @@ class Plan:
     def __init__(self, built: build.Built, avals: Sequence[Any], constants: Sequence[Any], tree: Any) -> None:
         self.built = built
         self.tree = tree
-        shardings = {v.index: v.sharding for port in built.ports for v in port.arguments}
-        wants = [Want(aval, shardings.get(i)) for i, aval in enumerate(avals)]
+        returned = {at for kind, at in built.results if kind == "argument"}
+        wants = [Want(v.aval, v.sharding, v.index in returned) for v in built.graph.arguments]
         self.wants = wants[: len(wants) - len(constants)]
         self.constants = [w.bring(c) for w, c in zip(wants[len(self.wants) :], constants)]
         self.seen: list[tuple[Any, Any]] = [(None, None)] * len(self.wants)
@@ -136,26 +138,31 @@ def _as_tuple(given: Any) -> tuple:
     return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
+def _parameters(fn: Callable) -> list[str]:
+    """The names of the arguments that may be passed by position."""
+    try:
+        known = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
 class Program:
     """A function that runs as one program; see :func:`program`."""
 
     def __init__(self, fn: Callable, static_argnums: Any, static_argnames: Any, donate: Any, fuse: bool) -> None:
         self.fn = fn
-        self.static_names = frozenset(_as_tuple(static_argnames))
-        self.static_numbers = frozenset(_as_tuple(static_argnums)) | self._numbers_of(self.static_names)
+        known = _parameters(fn)
+        names, numbers = _as_tuple(static_argnames), _as_tuple(static_argnums)
+        # Static arguments may be passed by position and by name.
+        self.static_names = frozenset(names) | {known[n] for n in numbers if -len(known) <= n < len(known)}
+        self.static_numbers = frozenset(n % len(known) if n < 0 and known else n for n in numbers) | {
+            known.index(name) for name in names if name in known}
         self.donate = frozenset(_as_tuple(donate))
         self.fuse = fuse
         self.plans: dict[Any, list[Plan]] = {}
         self._lock = threading.RLock()
         functools.update_wrapper(self, fn, updated=())
-
-    def _numbers_of(self, names: frozenset[str]) -> frozenset[int]:
-        """Static arguments may be passed by position too."""
-        try:
-            known = list(inspect.signature(self.fn).parameters)
-        except (TypeError, ValueError):
-            return frozenset()
-        return frozenset(known.index(name) for name in names if name in known)
 
     @property
     def name(self) -> str:
@@ -174,7 +181,13 @@ class Program:
             joined[number] = value
         return joined, {**kwargs, **dict(static[1])}
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """In a class: a method."""
+        return self if instance is None else types.MethodType(self, instance)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if jax.config.jax_disable_jit:
+            return self.fn(*args, **kwargs)
         static: Any = ()
         rest, named = args, kwargs
         if self.static_numbers or self.static_names:
@@ -183,11 +196,11 @@ class Program:
         for plan in self.plans.get((tree, static), ()):
             arguments = plan.match(leaves)
             if arguments is not None:
-                return _finished(plan.run(arguments))
+                return _run(plan, arguments)
         if not library.is_available() or _is_traced(leaves):
             return self.fn(*args, **kwargs)
         plan = self._plan_for(tree, static, leaves, rest)
-        return _finished(plan.run(plan.match(leaves)))
+        return _run(plan, plan.match(leaves))
 
     def _plan_for(self, tree: Any, static: Any, leaves: list[Any], args: tuple) -> Plan:
         with self._lock:
@@ -227,6 +240,7 @@ class Program:
         closed, out_tree = self.trace(tree, static, leaves)
         donated = self._donated(args)
         made = graph.make_graph(closed, _default_devices(leaves), self.fuse, donated)
+        _keep_shardings(made.arguments, leaves)
         built = build.build(made, donated, self.name)
         avals = [value.aval for value in made.arguments]
         return Plan(built, avals, closed.consts, out_tree)
@@ -240,6 +254,14 @@ def _struct_of(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
+def _keep_shardings(arguments: Sequence[graph.Value], leaves: Sequence[Any]) -> None:
+    """Committed arrays that are where they are used keep their shardings, unless a call
+    states another."""
+    for value, x in zip(arguments, leaves):
+        if value.users and isinstance(x, jax.Array) and x.committed and graph.devices_of_sharding(x.sharding) == value.devices:
+            value.sharding = x.sharding
+
+
 def _default_devices(leaves: Sequence[Any]) -> graph.Devices:
     """Where a program runs that is placed nowhere: where its arguments are."""
     for x in leaves:
@@ -248,18 +270,22 @@ def _default_devices(leaves: Sequence[Any]) -> graph.Devices:
     return (jax.devices()[0],)
 
 
-def _finished(results: Any) -> Any:
+def _run(plan: Plan, arguments: list[Any]) -> Any:
     if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
-        _check_numbers(results)
+        return _run_checked(plan, arguments)
+    return plan.run(arguments)
+
+
+def _run_checked(plan: Plan, arguments: list[Any]) -> Any:
+    """JAX would wait for the results of one port before it calls the next, for ever."""
+    tests = [(jax.config.jax_debug_nans, jnp.isnan, "not a number"), (jax.config.jax_debug_infs, jnp.isinf, "infinite")]
+    with jax.debug_nans(False), jax.debug_infs(False):
+        results = plan.run(arguments)
+        for x in jax.tree.leaves(results):
+            for is_on, test, what in tests:
+                if is_on and jnp.issubdtype(x.dtype, jnp.inexact) and test(x).any():
+                    raise FloatingPointError(f"a result is {what}; call the function undecorated to find where")
     return results
-
-
-def _check_numbers(results: Any) -> None:
-    for x in jax.tree.leaves(results):
-        if jnp.issubdtype(x.dtype, jnp.inexact):
-            bad = jnp.isnan(x).any() if jax.config.jax_debug_nans else jnp.isinf(x).any()
-            if bad:
-                raise FloatingPointError("a result of the program is not a number; run the function undecorated to find where")
 
 
 def program(
