@@ -24,6 +24,7 @@ from towpath.choice import connect, start, use
 
 # What imports JAX, by name.
 _PROGRAMS = {
+    "explain": "explain",
     "on": "on",
     "program": "program",
     "slice": "make_slice",

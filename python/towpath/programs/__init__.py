@@ -2,13 +2,15 @@
 
 from jax.extend import source_info_util
 
+from towpath.programs.explain import Explanation, explain
 from towpath.programs.graph import ProgramError
 from towpath.programs.library import TowpathError
 from towpath.programs.placed import Placed, on
 from towpath.programs.program import Program, program
 from towpath.programs.slices import Slice, make_slice
 
-__all__ = ["Placed", "Program", "ProgramError", "Slice", "TowpathError", "make_slice", "on", "program"]
+__all__ = ["Explanation", "Placed", "Program", "ProgramError", "Slice", "TowpathError", "explain", "make_slice", "on",
+           "program"]
 
 # Errors name the user's lines, not ours.
 for module in ("build", "graph", "placed", "program"):
