@@ -20,27 +20,31 @@ Programs over slices of the cluster::
 Importing this package does not import JAX, and JAX without one of these stays as it is.
 """
 
+import importlib
+
 from towpath.choice import connect, start, use
 
-# What imports JAX, by name.
-_PROGRAMS = {
-    "explain": "explain",
-    "on": "on",
-    "program": "program",
-    "slice": "make_slice",
-    "Program": "Program",
-    "ProgramError": "ProgramError",
-    "Slice": "Slice",
-    "TowpathError": "TowpathError",
+# What imports JAX: where it is, and by which name.
+_LAZY = {
+    "explain": ("programs", "explain"),
+    "on": ("programs", "on"),
+    "program": ("programs", "program"),
+    "slice": ("programs", "make_slice"),
+    "Program": ("programs", "Program"),
+    "ProgramError": ("programs", "ProgramError"),
+    "Slice": ("programs", "Slice"),
+    "TowpathError": ("programs", "TowpathError"),
+    "pipeline": ("pipelines", "pipeline"),
+    "stage": ("pipelines", "stage"),
+    "PipelineError": ("pipelines", "PipelineError"),
 }
 
-__all__ = ["connect", "start", "use", *_PROGRAMS]
+__all__ = ["connect", "start", "use", *_LAZY]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PROGRAMS:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from towpath import programs
-
-    return getattr(programs, _PROGRAMS[name])
+    module, attribute = _LAZY[name]
+    return getattr(importlib.import_module(f"towpath.{module}"), attribute)

@@ -530,7 +530,7 @@ def function_of(node: Node) -> Callable:
             env.update((id(value), out) for value, out in zip(step.outputs, outs))
         return [env[id(value)] for value in node.outputs]
 
-    group.__name__ = "ops"
+    group.__name__ = node.name.removesuffix(",...").replace(",", "_")  # Traces of devices show it.
     return group
 
 
@@ -543,7 +543,7 @@ def _function_of_call(step: Step, name: str) -> Callable:
         rest = iter(args)
         return inner(*(next(rest) if flag else x for x, flag in zip(fixed, flags)))
 
-    call.__name__ = name if name.isidentifier() else "call"
+    call.__name__ = name
     return call
 
 
@@ -615,8 +615,9 @@ def make_graph(
     jaxpr = closed.jaxpr
     arguments = [Value(v.aval, index=i) for i, v in enumerate((*jaxpr.invars, *jaxpr.constvars))]
     nodes, results = add_nodes(jaxpr, arguments, default, fuse=fuse)
-    _donate(nodes, [v for v in arguments if v.index in donated], results)
-    return Graph(nodes, arguments, results)
+    made = Graph(nodes, arguments, results)
+    donate(made, donated)
+    return made
 
 
 def add_nodes(
@@ -636,13 +637,18 @@ def add_nodes(
     return nodes, [_result(r, default) for r in results]
 
 
-def _donate(nodes: list[Node], donated: list[Value], results: list[Any]) -> None:
+def donate(made: Graph, donated: frozenset[int]) -> None:
     """The last user of a donated argument may write its result in its place."""
-    returned = {id(r.root()) for r in results if isinstance(r, Value)}
-    for value in donated:
-        users = [node for node in nodes if value in node.inputs]
-        if users and id(value) not in returned and users[-1].devices == value.devices:
-            users[-1].donated[users[-1].inputs.index(value)] = users[-1].inputs.count(value) == 1
+    returned = {id(r.root()) for r in made.results if isinstance(r, Value)}
+    last: dict[int, Node] = {}
+    for node in made.nodes:
+        last.update((id(value), node) for value in node.inputs)
+    for value in made.arguments:
+        node = last.get(id(value))
+        if value.index not in donated or node is None or id(value) in returned:
+            continue
+        if node.devices == value.devices and node.inputs.count(value) == 1:
+            node.donated[node.inputs.index(value)] = True
 
 
 def _result(result: Any, default: Devices) -> Any:

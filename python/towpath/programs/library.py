@@ -31,6 +31,8 @@ PROTOTYPES = {
     "towpath_program_release": (c_u64,),
     "towpath_program_text": (c_u64, _out(c_pointer)),
     "towpath_executable_named": (c_text, _out(c_pointer)),
+    "towpath_schedule_generate": (c_text, c_u32, c_u32, c_u32, c_u32, c_u32, _out(c_pointer)),
+    "towpath_schedule_nodes": (c_text, c_pointer, c_size, _out(c_pointer), _out(c_size)),
 }
 
 
@@ -92,6 +94,27 @@ def executable_named(name: str) -> int:
     found = c_pointer()
     _call("towpath_executable_named", name.encode(), found)
     return found.value
+
+
+def generate_schedule(
+    name: str, devices: int, microbatches: int, chunks: int, warmup: str, recompute: bool
+) -> str:
+    """A known schedule as CSV (`tow schedule`)."""
+    text = c_pointer()
+    _call(
+        "towpath_schedule_generate", name.encode(), devices, microbatches, chunks,
+        int(warmup == "b"), int(recompute), text,
+    )
+    return _take_text(text.value)
+
+
+def schedule_nodes(csv: str, pipeline: Sequence[int]) -> list[int]:
+    """The nodes of a pipeline in the order of a schedule (plan/schedule/words.h)."""
+    words, out, count = (c_u32 * len(pipeline))(*pipeline), c_pointer(), c_size()
+    _call("towpath_schedule_nodes", csv.encode(), words, len(pipeline), out, count)
+    made = ctypes.cast(out, ctypes.POINTER(c_u32))[: count.value]
+    _library().towpath_text_free(out)
+    return made
 
 
 class Builder:

@@ -33,7 +33,7 @@ def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]
 
 
 @dataclasses.dataclass
-class _Want:
+class Want:
     """What a call of the program expects as one of its arguments."""
 
     aval: Any
@@ -69,7 +69,7 @@ class Plan:
         self.built = built
         self.tree = tree
         shardings = {v.index: v.sharding for port in built.ports for v in port.arguments}
-        wants = [_Want(aval, shardings.get(i)) for i, aval in enumerate(avals)]
+        wants = [Want(aval, shardings.get(i)) for i, aval in enumerate(avals)]
         self.wants = wants[: len(wants) - len(constants)]
         self.constants = [w.bring(c) for w, c in zip(wants[len(self.wants) :], constants)]
         self.fast = [(want.aval, want.sharding) for want in self.wants]
