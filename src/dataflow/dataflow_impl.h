@@ -87,6 +87,7 @@ struct program {
 /* A run under way. */
 typedef struct run {
     uint64_t key;
+    uint64_t program_key;
     uint64_t first_result;
     uint32_t result_count;
     uint32_t node;          /* that failed */

@@ -543,7 +543,8 @@ static void a_failed_step_ends_its_run(void **state)
                                          .input_count = 1,
                                          .first_output = 1,
                                          .output_count = 1,
-                                         .node = 1},
+                                         .node = 1,
+                                         .name = "first train.py:41"},
                                         {.executable = {SLOW},
                                          .inputs = slot_0,
                                          .input_count = 1,
@@ -565,7 +566,8 @@ static void a_failed_step_ends_its_run(void **state)
     put_object(&fixture, 1);
     grant(&fixture, 1, TWO, 1);
     run_idle(&fixture);
-    expect_failure(&fixture, 0, 1, TOW_RESOURCE_EXHAUSTED, "run 1, node 1");
+    expect_failure(&fixture, 0, 1, TOW_RESOURCE_EXHAUSTED,
+                   "run 1, node 1 (first train.py:41): ");
     assert_true(tow_env_now_ns(fixture.devices.env) < 1000000000);
     fixture_close(&fixture);
 }

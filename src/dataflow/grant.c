@@ -117,7 +117,9 @@ static tow_status_t begin_run(tow_dataflow_t *dataflow,
         tow_pool_give(&dataflow->run_pool, run);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
-    *run = (run_t){.key = grant->run, .first_result = grant->first_result};
+    *run = (run_t){.key = grant->run,
+                   .program_key = grant->program,
+                   .first_result = grant->first_result};
     tow_list_init(&run->steps);
     *out_run = run;
     return TOW_OK;

@@ -13,6 +13,20 @@
 
 /* -- Failing --------------------------------------------------------------- */
 
+/* The user's name of a node. NULL: it has none, or the program was removed. */
+static const char *name_of(const tow_dataflow_t *dataflow, const run_t *run,
+                           uint32_t node)
+{
+    const program_t *program =
+        tow_map_find(&dataflow->programs, run->program_key);
+    if (program == NULL) return NULL;
+    for (size_t i = 0; i < program->lowered->step_count; i++)
+        if (program->lowered->steps[i].node == node &&
+            program->lowered->steps[i].name != NULL)
+            return program->lowered->steps[i].name;
+    return NULL;
+}
+
 /* The driver's message names device and cause; we add run and node. A run that
  * depends on one that failed gets the same error of the driver, and then the
  * same text as the first. */
@@ -23,9 +37,11 @@ tow_status_t dataflow_describe(tow_dataflow_t *dataflow, const run_t *run,
         tow_status_release(dataflow->raw_error);
         tow_status_release(dataflow->reported_error);
         dataflow->raw_error = tow_status_retain(take_raw);
+        const char *name = name_of(dataflow, run, node);
         dataflow->reported_error = tow_status_annotate(
-            tow_status_retain(take_raw), "run %" PRIu64 ", node %u",
-            tow_key_id(run->key), node);
+            tow_status_retain(take_raw), "run %" PRIu64 ", node %u%s%s%s",
+            tow_key_id(run->key), node, name != NULL ? " (" : "",
+            name != NULL ? name : "", name != NULL ? ")" : "");
     }
     tow_status_release(take_raw);
     return tow_status_retain(dataflow->reported_error);

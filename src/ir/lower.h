@@ -84,7 +84,10 @@ typedef struct tow_lowered_step {
      * result. */
     const uint32_t *freed;
     size_t freed_count;
-    uint32_t node;  /* of the client's program, for errors */
+    uint32_t node; /* of the client's program, for errors */
+    /* Of the node, if the user gave it one that is not its function's; else
+     * NULL. */
+    const char *name;
     uint32_t index; /* among the steps of all workers */
     bool is_host;   /* the executable is a host function */
     /* The step starts only when its inputs are ready: it has a value whose size
