@@ -281,6 +281,35 @@ char *towpath_program_call(uint64_t program, void *executable, const char *name,
         add_call(program, executable, name, inputs, count, out_node));
 }
 
+/* Left while the function is loaded. */
+static tow_status_t add_host_call(uint64_t number,
+                                  const towpath_host_call_t *call,
+                                  const uint32_t (*inputs)[2], size_t count,
+                                  uint32_t *out_node)
+{
+    plugin_program_t *program;
+    plugin_host_t *host = NULL;
+    TOW_RETURN_IF_ERROR(enter_program(number, &program));
+    PJRT_Client *client = program->client;
+    client_leave_lazily(client);
+    tow_status_t status = tow_plugin_host_load(client, call, &host);
+    client_enter(client);
+    if (status == TOW_OK)
+        status = tow_plugin_program_add_host_call(program, host, call->name,
+                                                  inputs, count, out_node);
+    leave_program(program);
+    if (status != TOW_OK) tow_plugin_host_destroy(host);
+    return status;
+}
+
+char *towpath_program_host_call(uint64_t program,
+                                const towpath_host_call_t *call,
+                                const uint32_t (*inputs)[2], size_t count,
+                                uint32_t *out_node)
+{
+    return take_text(add_host_call(program, call, inputs, count, out_node));
+}
+
 static tow_status_t add_result(uint64_t number, uint32_t port, uint32_t result,
                                tow_value_t value)
 {

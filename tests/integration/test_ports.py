@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from jax_script import BUILD, NEEDS_THE_PLUGIN, VERSIONS, lines
+from jax_script import BUILD, NEEDS_THE_PLUGIN, VERSIONS, cluster, lines
 from test_jax_memory import STATUS
 
 pytest.importorskip("jax", reason="skipped: JAX is not installed")
@@ -70,6 +70,23 @@ class Program:
         node = c_uint32()
         pairs = ((c_uint32 * 2) * (len(inputs) + 1))(*[(c_uint32 * 2)(*value) for value in inputs])
         api("program_call", self.number, addresses[id(function)], name.encode(), pairs, c_size_t(len(inputs)), byref(node))
+        return node.value, 0
+    def host_call(self, symbol, devices, argument, result, value, name="host step"):
+        """`argument` and `result` are pairs of a size and whether it is an upper bound, of f32 arrays of rank 1."""
+        class Type(ctypes.Structure):
+            _fields_ = [("type", c_uint32), ("rank", c_uint32), ("bounds", c_uint32), ("dims", c_int64 * 32)]
+        class Call(ctypes.Structure):
+            _fields_ = [("struct_size", c_size_t), ("path", c_char_p), ("symbol", c_char_p),
+                        ("devices", ctypes.POINTER(c_int64)), ("device_count", c_size_t),
+                        ("arguments", ctypes.POINTER(Type)), ("argument_count", c_size_t),
+                        ("results", ctypes.POINTER(Type)), ("result_count", c_size_t),
+                        ("time_limit_ms", c_uint32), ("name", c_char_p)]
+        def type_of(size, is_bound):
+            return (Type * 1)(Type(11, 1, is_bound, (c_int64 * 32)(size)))
+        node, ids = c_uint32(), (c_int64 * len(devices))(*[d.id for d in devices])
+        call = Call(ctypes.sizeof(Call), os.environ["FUNCTIONS"].encode(), symbol.encode(), ids, len(devices),
+                    type_of(*argument), 1, type_of(*result), 1, 0, name.encode())
+        api("program_host_call", self.number, byref(call), (c_uint32 * 2)(*value), c_size_t(1), byref(node))
         return node.value, 0
     def result(self, port, index, value):
         api("program_result", self.number, c_uint32(port), c_uint32(index), c_uint32(value[0]), c_uint32(value[1]))
@@ -375,6 +392,54 @@ print(refusal(lambda: np.asarray(first)) != "accepted")
 del x, first
 print(await_nothing())
 """, TOW_LOCAL="workers=2,devices=4") == ["2080.0", "2080.0", "True", "0"]
+
+
+HOST = PORTS + """
+where = sharding(devices[:2], "d")
+def filtering(*symbols):
+    program = Program("filtering")
+    port = program.port(compiled(lambda a: a, (where,), where, [(8,)]))
+    value = program.call(compiled(lambda a: a * 2, (where,), where, [(8,)]), program.argument(port, 0))
+    kept = program.host_call(symbols[0], devices[:2], (4, False), (4, True), value, name="filter train.py:7")
+    if symbols[1:]:
+        kept = program.host_call(symbols[1], devices[:2], (4, True), (4, False), kept)
+    program.result(port, 0, kept)
+    program.finish()
+    return program
+x = jax.device_put(np.array([1, 2, 3, 4, 0.5, 2, 3, 4], np.float32), where)
+"""
+
+
+def test_host_functions_in_programs(tow):
+    with cluster(tow, "--devices", "2", "--host-functions") as address:
+        done = lines(HOST + """
+program = filtering("keep", "widen")
+[y] = program((x,))
+print(np.asarray(y))
+print(program.text().replace("\\n", ";"))
+print(refusal(lambda: filtering("keep")))
+program = filtering("fail_one", "widen")
+print(refusal(lambda: np.asarray(program((x,))[0])))
+print(refusal(lambda: Program().host_call("keep", devices[:2], (4, False), (4, True), (0, 0))))
+os.environ["FUNCTIONS"] = "/nonexistent"
+print(refusal(lambda: Program().host_call("keep", devices[:2], (4, False), (4, True), (0, 0))))
+""", FUNCTIONS=str(BUILD / "tests/host/functions.so"), **address)
+    assert done[0] == "[2. 4. 0. 0. 1. 0. 0. 0.]"
+    assert "for 2 host (f32[4]) -> (f32[<=4])" in done[1] and "filter train.py:7" in done[1]
+    for text, wanted in zip(done[2:], [["known only at run time"], ["filter train.py:7", "out of sorts"],
+                                       ["no node 0"], ["/nonexistent"]], strict=True):
+        assert [fragment for fragment in wanted if fragment not in text] == [], (text, wanted)
+    lowered = subprocess.run([TOW, "lower", "--after", "split", "/dev/stdin"], input=done[1].replace(";", "\n"),
+                             capture_output=True, text=True, check=False)
+    assert lowered.returncode == 0, (done[1], lowered.stderr)
+
+
+def test_host_functions_that_workers_do_not_allow_are_refused(tow):
+    with cluster(tow, "--devices", "2") as address:
+        [told] = lines(HOST + """
+print(refusal(lambda: np.asarray(filtering("keep", "widen")((x,))[0])))
+""", FUNCTIONS=str(BUILD / "tests/host/functions.so"), **address)
+    assert "PERMISSION_DENIED" in told and "--host-functions" in told
 
 
 def test_mistakes_in_a_program_are_errors_that_name_them():
