@@ -10,8 +10,10 @@ from towpath.programs.placed import Placed, on
 from towpath.programs.program import Program, program
 from towpath.programs.slices import Slice, make_slice
 
-__all__ = ["Explanation", "Host", "Placed", "Program", "ProgramError", "Slice", "TowpathError", "explain", "host", "make_slice", "on",
-           "program"]
+__all__ = [
+    "Explanation", "Host", "Placed", "Program", "ProgramError", "Slice", "TowpathError", "explain", "host", "make_slice",
+    "on", "program",
+]
 
 # Errors name the user's lines, not ours.
 for module in ("build", "graph", "host", "placed", "program"):

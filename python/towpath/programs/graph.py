@@ -559,11 +559,17 @@ def _host_nodes(step: Step) -> list[Node]:
     return [*before, made, *after]
 
 
+def _is_within_reach(value: Value, step: Step) -> bool:
+    """Shardings of irregular values are unknown, so they move only between single devices."""
+    devices = value.root().devices
+    return step.devices == devices or len(step.devices) == len(devices) == 1
+
+
 def _check_irregular(steps: list[Step], results: list[Any]) -> None:
     hint = "only a host function on the same slice can take it: pad it with one"
     for step in steps:
         for value in step.operands():
-            if is_irregular(value) and (step.host is None or step.devices != value.root().devices):
+            if is_irregular(value) and (step.host is None or not _is_within_reach(value, step)):
                 name = step.eqn.params.get("name", step.eqn.primitive.name) if step.host is None else step.host.name
                 raise ProgramError(f"{name} takes a result of {value.root().step.host.name} whose size is known only "
                                    f"when it has run{at_line(step.eqn)}: {hint}")

@@ -59,15 +59,15 @@ class Host:
         self.where = where
         leaves, self.tree = jax.tree.flatten(results)
         self.results = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in leaves]
+        if bounds and len(bounds) != len(leaves):
+            raise ValueError(f"{symbol} has {len(leaves)} results, but bounds= has {len(bounds)} entries")
         self.bounds = [self._bits(i, dims) for i, dims in enumerate(bounds or [()] * len(leaves))]
         self.time_limit_ms = round(time_limit * 1000)
-        if len(self.bounds) != len(leaves):
-            raise ValueError(f"{symbol} has {len(leaves)} results, but bounds= has {len(self.bounds)} entries")
         for result in self.results:
             type_number(result.dtype)
 
     def _bits(self, index: int, dims: Sequence[int]) -> int:
-        rank = len(self.results[index].shape) if index < len(self.results) else 0
+        rank = len(self.results[index].shape)
         bad = [d for d in dims if not 0 <= d < rank]
         if bad:
             raise ValueError(f"bounds= names dimension {bad[0]} of result {index} of {self.symbol}, which has {rank}")
