@@ -202,7 +202,10 @@ static void write_function(writer_t *writer, const recipe_node_t *call)
         write_array(writer, call, &signature->results[i]);
         write_alias(writer, signature, i);
     }
-    write_text(writer, ")\n");
+    write_text(writer, ")");
+    if (signature->temporary_bytes > 0)
+        write_format(writer, " temporary %" PRIu64, signature->temporary_bytes);
+    write_text(writer, "\n");
 }
 
 static tow_status_t write_header(writer_t *writer)
