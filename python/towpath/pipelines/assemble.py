@@ -92,7 +92,7 @@ def make_node(
     for value in inputs:
         value.root().users.append(step)
     return graph.Node(
-        name, devices, [step], inputs, outputs, [None] * len(inputs), [None] * len(outputs),
+        name, devices, [], inputs, outputs, [None] * len(inputs), [None] * len(outputs),
         donated or [False] * len(inputs), "", function, key,
     )
 

@@ -133,7 +133,9 @@ class Step:
     @property
     def host(self) -> host.Host | None:
         """The host function that it calls."""
-        return self.eqn.params["function"] if self.eqn.primitive is host.host_p else None
+        if self.eqn is None or self.eqn.primitive is not host.host_p:
+            return None
+        return self.eqn.params["function"]
 
     def operands(self) -> list[Value]:
         return [x for x in self.inputs if isinstance(x, Value)]
