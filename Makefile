@@ -17,7 +17,7 @@ all: setup ## build everything into build/
 setup: ## install missing packages, .venv, XLA; configure the build folder
 	@scripts/setup.sh
 
-run: all ## demonstration: plain JAX trains a language model on a cluster of processes
+run: all ## the main job: trains a language model, pipelined over two islands of processes, beside plain JAX (STEPS=80, RESUME=1)
 	@scripts/run.sh
 
 demo: all ## demonstration from C and from the command line: gangs, programs, status

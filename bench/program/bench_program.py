@@ -269,7 +269,7 @@ class Bench:
                  if self.is_chosen(f"array_bytes_{name}")}
         if not looks:
             return
-        with tempfile.TemporaryDirectory() as folder, cluster_in(folder) as address:
+        with tempfile.TemporaryDirectory(prefix="tow-", dir="/tmp") as folder, cluster_in(folder) as address:
             child = Responder("ours, a cluster of 2 devices", [sys.executable, str(HERE / "child.py")],
                               {"JAX_PLATFORMS": "towpath", "TOW_ADDRESS": address})
             with contextlib.closing(child):

@@ -26,6 +26,8 @@ IN_FLIGHT = 256
 # Timed calls between two waits: too few for back-pressure, which is not the cost of a call.
 # Before them some that are not timed: the first calls after a wait find cold caches.
 BURST, BEFORE = 16, 4
+# Until the kernel has found a core for each busy thread; before, calls share one with others.
+SETTLING_S = 0.5
 WIDTH = 512  # 1 MiB of weights on each slice.
 
 Case = Callable[[int], float]
@@ -88,7 +90,9 @@ def cost_of(call: Callable[[], Any]) -> Case:
     def run(count: int) -> float:
         return statistics.median(s for _ in range(count) for s in burst()) * count * BURST
 
-    run(4)
+    begin = time.perf_counter()
+    while time.perf_counter() < begin + SETTLING_S:
+        burst()
     return run
 
 

@@ -26,6 +26,8 @@ from towpath.choice import connect, start, use
 
 # What imports JAX: where it is, and by which name.
 _LAZY = {
+    "explain": ("programs", "explain"),
+    "host": ("programs", "host"),
     "on": ("programs", "on"),
     "program": ("programs", "program"),
     "slice": ("programs", "make_slice"),

@@ -28,10 +28,15 @@ static struct {
     tow_block_stats_t stats;
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER, .next_number = 1};
 
+static size_t round_up(size_t size, size_t step)
+{
+    return (size + step - 1) / step * step;
+}
+
 static size_t rounded(size_t size)
 {
-    const size_t step = TOW_BLOCK_STEP_BYTES;
-    return (size + step - 1) / step * step;
+    return round_up(size, size < TOW_BLOCK_HUGE_BYTES ? TOW_BLOCK_STEP_BYTES
+                                                      : TOW_BLOCK_HUGE_BYTES);
 }
 
 /* -- Pages ----------------------------------------------------------------- */
@@ -51,11 +56,11 @@ static int make_file(size_t size)
 /* Aligned for huge pages, where the system has them for such files. */
 static char *map_file(int fd, size_t size)
 {
-    const size_t step = TOW_BLOCK_STEP_BYTES;
+    const size_t step = TOW_BLOCK_HUGE_BYTES;
     char *room = mmap(NULL, size + step, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) return NULL;
-    const size_t before = rounded((uintptr_t)room) - (uintptr_t)room;
+    const size_t before = round_up((uintptr_t)room, step) - (uintptr_t)room;
     char *base = room + before;
     if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
              0) == MAP_FAILED) {
@@ -203,7 +208,7 @@ static bool is_listed(size_t whole)
 
 void tow_block_prefer(size_t size)
 {
-    if (size < TOW_BLOCK_STEP_BYTES || size > SIZE_MAX / 4) return;
+    if (size < TOW_BLOCK_BYTES_MIN || size > SIZE_MAX / 4) return;
     const size_t whole = rounded(size);
     pthread_mutex_lock(&table.lock);
     if (!is_listed(whole))
@@ -214,7 +219,7 @@ void tow_block_prefer(size_t size)
 
 bool tow_block_is_preferred(size_t size)
 {
-    if (size < TOW_BLOCK_STEP_BYTES || size > SIZE_MAX / 4) return false;
+    if (size < TOW_BLOCK_BYTES_MIN || size > SIZE_MAX / 4) return false;
     pthread_mutex_lock(&table.lock);
     const bool is_preferred = is_listed(rounded(size));
     pthread_mutex_unlock(&table.lock);

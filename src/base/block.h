@@ -24,7 +24,7 @@ typedef struct tow_block_place {
     uint64_t offset; /* of the bytes in it */
 } tow_block_place_t;
 
-/* Zeroed, aligned to huge pages. NULL: no free block or no memory; the caller
+/* Zeroed, aligned to huge pages; smaller than one, if the size is. NULL: no free block or no memory; the caller
  * falls back on the heap. */
 void *tow_block_alloc(size_t size);
 /* Unmaps the block and closes its descriptor. `base` is the result of

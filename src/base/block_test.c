@@ -17,13 +17,29 @@ static void block_is_zeroes_and_aligned(void **state)
     const tow_block_stats_t before = tow_block_stats();
     char *base = tow_block_alloc(3 * MIB);
     assert_non_null(base);
-    assert_int_equal((uintptr_t)base % TOW_BLOCK_STEP_BYTES, 0);
+    assert_int_equal((uintptr_t)base % TOW_BLOCK_HUGE_BYTES, 0);
     for (size_t i = 0; i < 3 * MIB; i += 4096)
         assert_int_equal(base[i], 0);
     assert_int_equal(tow_block_stats().count, before.count + 1);
     assert_int_equal(tow_block_stats().bytes, before.bytes + 4 * MIB);
     tow_block_free(base);
     assert_int_equal(tow_block_stats().count, before.count);
+    assert_int_equal(tow_block_stats().bytes, before.bytes);
+}
+
+static void small_block_is_not_rounded_to_a_huge_page(void **state)
+{
+    (void)state;
+    const tow_block_stats_t before = tow_block_stats();
+    char *base = tow_block_alloc(MIB);
+    assert_non_null(base);
+    base[MIB - 1] = 1;
+    assert_int_equal(tow_block_stats().bytes, before.bytes + MIB);
+    tow_block_free(base);
+    base = tow_block_alloc(MIB + 1);
+    assert_int_equal(tow_block_stats().bytes,
+                     before.bytes + MIB + TOW_BLOCK_STEP_BYTES);
+    tow_block_free(base);
     assert_int_equal(tow_block_stats().bytes, before.bytes);
 }
 
@@ -110,6 +126,10 @@ static void sizes_that_travelled_are_wanted_until_others_did(void **state)
     assert_false(tow_block_is_preferred(4 * MIB + 1));
     tow_block_prefer(100); /* Too small for a block. */
     assert_false(tow_block_is_preferred(100));
+    tow_block_prefer(TOW_BLOCK_BYTES_MIN);
+    assert_true(tow_block_is_preferred(TOW_BLOCK_BYTES_MIN));
+    assert_false(tow_block_is_preferred(TOW_BLOCK_BYTES_MIN - 1));
+    assert_false(tow_block_is_preferred(TOW_BLOCK_BYTES_MIN + 1));
     for (size_t i = 0; i < TOW_BLOCK_PREFERRED_COUNT; i++)
         tow_block_prefer((10 + 2 * i) * MIB);
     assert_false(tow_block_is_preferred(4 * MIB));
@@ -117,6 +137,7 @@ static void sizes_that_travelled_are_wanted_until_others_did(void **state)
 
 TOW_TEST_MAIN(
     cmocka_unit_test(block_is_zeroes_and_aligned),
+    cmocka_unit_test(small_block_is_not_rounded_to_a_huge_page),
     cmocka_unit_test(bytes_are_found_in_their_block),
     cmocka_unit_test(who_has_it_mapped_keeps_the_bytes),
     cmocka_unit_test(stranded_is_said_once_and_goes_with_the_block),

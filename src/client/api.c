@@ -1104,17 +1104,21 @@ tow_status_t tow_array_on_ready(tow_array_t *array,
     return TOW_OK;
 }
 
+void tow_array_cancel_locked(tow_array_t *array)
+{
+    if (array->run == NULL) return;
+    tow_msg_cancel_t cancel = TOW_MSG_CANCEL_INIT;
+    cancel.run = array->run->id;
+    tow_status_ignore(
+        tow_client_send(array->client, TOW_MESSAGE_CANCEL, &cancel.base),
+        "without a cluster there is nothing to cancel");
+}
+
 void tow_array_cancel(tow_array_t *array)
 {
     tow_client_t *client = array->client;
     enter(client);
-    if (array->run != NULL) {
-        tow_msg_cancel_t cancel = TOW_MSG_CANCEL_INIT;
-        cancel.run = array->run->id;
-        tow_status_ignore(
-            tow_client_send(client, TOW_MESSAGE_CANCEL, &cancel.base),
-            "without a cluster there is nothing to cancel");
-    }
+    tow_array_cancel_locked(array);
     leave(client);
 }
 

@@ -212,6 +212,8 @@ void tow_program_break_promise(tow_array_t *promise, tow_status_t take_status);
 
 void tow_array_retain_locked(tow_array_t *array);
 void tow_array_release_locked(tow_array_t *array);
+/* As tow_array_cancel. */
+void tow_array_cancel_locked(tow_array_t *array);
 const tow_completion_t *tow_array_value(const tow_array_t *array);
 /* Takes the callback. */
 void tow_array_call_when_ready(tow_array_t *array,

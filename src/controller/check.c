@@ -106,8 +106,10 @@ void tow_ctl_get_check(const tow_ctl_get_t *get)
 {
     TOW_ASSERT(get->object != NULL && get->object->placement != NULL);
     TOW_ASSERT(get->shard < get->object->placement->device_count);
-    /* Sent to a worker, or in the list of what makes its object. */
-    TOW_ASSERT((get->worker == NULL) != tow_list_is_empty(&get->node));
+    /* Sent to a worker, or in the list of what makes its object; if it has
+     * failed, both. */
+    TOW_ASSERT((get->worker == NULL || get->error != TOW_OK) !=
+               tow_list_is_empty(&get->node));
     TOW_ASSERT(get->put == NULL ||
                (get->client == NULL && get->put->fetch == get));
     TOW_ASSERT(get->client == NULL || get->client->get_count > 0);

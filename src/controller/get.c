@@ -11,6 +11,7 @@ static void free_get(tow_ctl_get_t *get)
 {
     tow_list_remove(&get->node);
     if (get->worker != NULL) tow_ctl_worker_release(get->worker);
+    tow_status_release(get->error);
     tow_free(get->lane_address);
     tow_free(get);
 }
@@ -22,6 +23,7 @@ static void end_get(tow_controller_t *controller, tow_ctl_get_t *get)
     if (get->client != NULL) get->client->get_count--;
     if (get->object != NULL)
         tow_object_unhold(controller->object_table, get->object);
+    tow_ctl_spill_on_get_end(controller);
     free_get(get);
 }
 
@@ -199,9 +201,12 @@ void tow_ctl_get_done(tow_ctl_worker_t *worker,
     tow_ctl_get_t *get =
         tow_map_find(&controller->gets.by_number, message->request);
     if (get == NULL || get->worker != worker) return;
+    if (get->error != TOW_OK) return; /* It has been answered. */
     tow_status_t status = tow_failure_status(message->failure);
     if (status != TOW_OK) {
-        tow_ctl_get_fail(get, status);
+        get->error = status;
+        if (!tow_ctl_run_take_failed_get(get))
+            tow_ctl_get_fail(get, tow_status_retain(status));
         return;
     }
     send_get_done(get->client, get->request, TOW_OK, message);

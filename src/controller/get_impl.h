@@ -23,6 +23,7 @@ struct tow_ctl_get {
     void *lane_address; /* owned */
     tow_list_t node;    /* of the run, put or assembly that makes its object */
     tow_ctl_put_t *put; /* borrowed: the copy that it fetches for; or NULL */
+    tow_status_t error; /* owned: it has failed, and waits for its run */
 };
 
 void tow_ctl_get_begin(tow_ctl_client_t *client, const tow_msg_get_t *message);

@@ -70,7 +70,12 @@ void tow_ctl_pieces_prepare(tow_ctl_run_t *run)
     if (run->pieces == NULL &&
         !tow_cut_is_whole(&cut, run->program->busiest_step_count))
         begin_pieces(run);
-    run->unit.ticket.next.step_ns = cut.step_ns;
+    run->unit.ticket.next.step_ns =
+        run->pieces != NULL
+            ? cut.step_ns
+            : tow_cut_counted_ns(
+                  &cut, run->program->lag_step_count,
+                  tow_sched_run_ahead_ns(run->controller->sched));
 }
 
 /* -- Granting -------------------------------------------------------------- */

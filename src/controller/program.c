@@ -455,6 +455,11 @@ static tow_status_t fill_steps(taking_t *taking)
         for (size_t i = 0; i < program->mapping_count; i++)
             if (program->parts[i].step_count > program->busiest_step_count)
                 program->busiest_step_count = program->parts[i].step_count;
+        for (size_t i = 0; i < count; i++)
+            if (steps[i].depth >
+                program->busiest_step_count + program->lag_step_count)
+                program->lag_step_count =
+                    steps[i].depth - program->busiest_step_count;
     }
     tow_free(steps);
     return status;

@@ -65,11 +65,13 @@ struct tow_ctl_program {
     uint32_t step_count;
     uint32_t *step_parts;        /* owned: by step, see sched/cut.h */
     uint32_t busiest_step_count; /* the most computations on one part */
-    uint32_t loading_count;      /* executables that are being loaded */
-    tow_status_t error;          /* owned: it can never run */
-    tow_list_t waiting;          /* blocks of runs that wait for loads */
-    tow_ctl_blob_t graph;        /* owned: as the client sent it */
-    uint64_t membership_seen;    /* when it was last lowered, or tried to be */
+    /* Steps on the longest path, beyond those of the busiest part. */
+    uint32_t lag_step_count;
+    uint32_t loading_count;   /* executables that are being loaded */
+    tow_status_t error;       /* owned: it can never run */
+    tow_list_t waiting;       /* blocks of runs that wait for loads */
+    tow_ctl_blob_t graph;     /* owned: as the client sent it */
+    uint64_t membership_seen; /* when it was last lowered, or tried to be */
     /* Of the time that a step keeps a device. Placed anew, the program is
      * lowered again, and begins without an estimate. */
     tow_estimate_t estimate;

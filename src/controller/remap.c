@@ -19,7 +19,7 @@ static tow_status_t remap_slice(tow_ctl_client_t *client,
 {
     tow_controller_t *controller = client->controller;
     const uint32_t all = (uint32_t)slice->device_count;
-    const tow_slice_request_t request = {
+    tow_slice_request_t request = {
         .kind = slice->mapping->kind,
         .island = slice->island,
         .dims = slice->dim_count > 0 ? slice->dims : &all,
@@ -27,8 +27,8 @@ static tow_status_t remap_slice(tow_ctl_client_t *client,
     tow_resource_device_t **devices;
     size_t count;
     tow_ctl_mapping_t *mapping;
-    TOW_RETURN_IF_ERROR(tow_resource_acquire_devices(
-        controller->resource, &request, &devices, &count));
+    TOW_RETURN_IF_ERROR(
+        tow_ctl_slice_acquire(client, slice, &request, &devices, &count));
     tow_status_t status =
         tow_ctl_mapping_of(controller, devices, count, &mapping);
     if (status != TOW_OK) {

@@ -64,6 +64,9 @@ static json_t *describe_device(const tow_resource_device_t *device)
                         json_of_count(device->account->spilled_bytes));
     json_object_set_new(json, "peak_bytes",
                         json_of_count(device->account->peak_bytes));
+    json_object_set_new(
+        json, "recent_peak_bytes",
+        json_of_count(tow_account_take_recent_peak(device->account)));
     json_object_set_new(json, "pieces_under_way",
                         json_of_count(device->account->gang_count));
     json_object_set_new(json, "slices", json_of_count(device->slice_count));

@@ -153,6 +153,49 @@ static void settle_result(tow_ctl_run_t *run, size_t index)
         tow_object_set_ready(object);
 }
 
+/* -- Gets that fail before their run ---------------------------------------- */
+
+/* A device fails the buffers of a step before the step itself, so a get may
+ * report the bare cause. The client gets the error of the run, which names the
+ * node, whichever comes first. */
+static tow_ctl_run_t *run_of(tow_controller_t *controller,
+                             const tow_object_t *object)
+{
+    const tow_list_t *head = &controller->runs.list;
+    for (tow_list_t *item = head->next; item != head; item = item->next) {
+        tow_ctl_run_t *run = TOW_CONTAINER_OF(item, tow_ctl_run_t, node);
+        const uint64_t first =
+            tow_key(tow_key_client(run->key), run->first_result);
+        if (run->is_granted && object->id.value >= first &&
+            object->id.value - first < run->program->result_count)
+            return run;
+    }
+    return NULL;
+}
+
+bool tow_ctl_run_take_failed_get(tow_ctl_get_t *get)
+{
+    const tow_ctl_mapping_t *mapping = get->object->placement->context;
+    tow_ctl_run_t *run = get->object->state == TOW_OBJECT_PENDING
+                             ? run_of(mapping->controller, get->object)
+                             : NULL;
+    if (run == NULL) return false;
+    TOW_ASSERT(get->error != TOW_OK);
+    tow_list_append(&run->gets, &get->node);
+    return true;
+}
+
+static void answer_failed_gets(tow_ctl_run_t *run)
+{
+    while (!tow_list_is_empty(&run->gets)) {
+        tow_ctl_get_t *get =
+            TOW_CONTAINER_OF(run->gets.next, tow_ctl_get_t, node);
+        tow_ctl_get_fail(
+            get,
+            tow_status_retain(run->error != TOW_OK ? run->error : get->error));
+    }
+}
+
 /* In this order no byte is counted twice: the reservation has been released,
  * consumed arguments are freed, then the results account for their bytes. */
 static void settle_bytes(tow_ctl_run_t *run)
@@ -176,6 +219,7 @@ static void finish(tow_ctl_run_t *run)
     tow_controller_t *controller = run->controller;
     for (size_t i = 0; i < run->program->result_count; i++)
         settle_result(run, i);
+    answer_failed_gets(run);
     tow_ctl_pieces_mark(run, false);
     if (run->unit.ticket.state != TOW_TICKET_IDLE)
         tow_sched_finish(controller->sched, &run->unit.ticket);

@@ -34,9 +34,9 @@ struct tow_ctl_run {
     int64_t stall_reported_s;   /* seconds that the client knows of */
     tow_ctl_program_t *program; /* counted */
     tow_list_t node;            /* in runs.list, or .unsendable */
-    tow_list_t gets;            /* that wait for the grant */
-    bool is_granted;            /* at least in part */
-    bool is_partly;             /* and some of it is still to be granted */
+    tow_list_t gets; /* that wait for the grant; then, those that failed */
+    bool is_granted; /* at least in part */
+    bool is_partly;  /* and some of it is still to be granted */
     bool is_aborted;
     bool uses_relays;
     uint32_t reporting_count; /* workers that have not reported */
@@ -79,6 +79,9 @@ void tow_ctl_run_report(tow_ctl_run_t *run, size_t index,
 size_t tow_ctl_run_index_of(const tow_ctl_run_t *run,
                             const tow_ctl_worker_t *worker);
 void tow_ctl_runs_done(tow_ctl_worker_t *worker, const tow_msg_done_t *message);
+/* True: a run that has not ended makes its object. The get is answered with the
+ * run's error when that ends, or with its own if the run succeeds. */
+bool tow_ctl_run_take_failed_get(tow_ctl_get_t *get);
 /* Ends those that could not be sent. True if there were any. */
 bool tow_ctl_runs_end_unsendable(tow_controller_t *controller);
 /* Sends the completions of this turn. */

@@ -259,6 +259,58 @@ static void a_failure_aborts_the_other_workers(void **state)
     cluster_close(&fixture.cluster);
 }
 
+static void send_get_failed(peer_t *worker, uint64_t request)
+{
+    tow_msg_failure_t failure = TOW_MSG_FAILURE_INIT;
+    tow_msg_shard_get_done_t got = TOW_MSG_SHARD_GET_DONE_INIT;
+    failure.code = TOW_INTERNAL;
+    failure.message = (char *)"caught fire";
+    got.request = request;
+    got.failure = &failure;
+    send_message(worker, TOW_MESSAGE_SHARD_GET_DONE, &got.base);
+}
+
+static void a_get_that_fails_before_its_run_has_the_error_of_the_run(
+    void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open(&fixture, add_text, one_add);
+    send_run(fixture.client, 1, 1, 1, 10);
+    const uint64_t run = expect_grant(fixture.one, fixture.client, 1);
+    expect_grant(fixture.two, fixture.client, 1);
+    send_get(fixture.client, 1, 10, 0);
+    send_get_failed(fixture.one,
+                    EXPECT(fixture.one, SHARD_GET, shard_get)->request);
+    expect_no_message(fixture.client);
+    send_failed(fixture.one, run, TOW_INTERNAL, "node 1: caught fire");
+    send_failed(fixture.two, run, TOW_CANCELLED, "aborted");
+    expect_failure(EXPECT(fixture.client, GET_DONE, get_done)->failure,
+                   TOW_INTERNAL, "node 1: caught fire");
+    expect_run_failed(fixture.client, 1, TOW_INTERNAL, "node 1");
+    cluster_close(&fixture.cluster);
+}
+
+static void a_get_that_fails_alone_has_its_own_error(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open(&fixture, add_text, one_add);
+    send_run(fixture.client, 1, 1, 1, 10);
+    const uint64_t run = expect_grant(fixture.one, fixture.client, 1);
+    expect_grant(fixture.two, fixture.client, 1);
+    send_get(fixture.client, 1, 10, 0);
+    send_get_failed(fixture.one,
+                    EXPECT(fixture.one, SHARD_GET, shard_get)->request);
+    send_done(fixture.one, run);
+    expect_no_message(fixture.client);
+    send_done(fixture.two, run);
+    expect_failure(EXPECT(fixture.client, GET_DONE, get_done)->failure,
+                   TOW_INTERNAL, "caught fire");
+    expect_run_done(fixture.client, 1);
+    cluster_close(&fixture.cluster);
+}
+
 static void a_run_fails_when_its_worker_disconnects(void **state)
 {
     (void)state;
@@ -469,6 +521,8 @@ TOW_TEST_MAIN(
     cmocka_unit_test(runs_of_a_refused_program_fail_with_its_reason),
     cmocka_unit_test(clients_cannot_name_objects_of_others),
     cmocka_unit_test(a_failure_aborts_the_other_workers),
+    cmocka_unit_test(a_get_that_fails_before_its_run_has_the_error_of_the_run),
+    cmocka_unit_test(a_get_that_fails_alone_has_its_own_error),
     cmocka_unit_test(a_run_fails_when_its_worker_disconnects),
     cmocka_unit_test(a_client_that_disconnects_during_a_run_leaves_nothing),
     cmocka_unit_test(cancelled_runs_are_withdrawn_or_aborted),

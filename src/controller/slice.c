@@ -15,6 +15,34 @@ void tow_ctl_slice_destroy(tow_ctl_client_t *client, tow_ctl_slice_t *slice)
     tow_free(slice);
 }
 
+tow_status_t tow_ctl_slice_acquire(tow_ctl_client_t *client,
+                                   const tow_ctl_slice_t *except,
+                                   tow_slice_request_t *request,
+                                   tow_resource_device_t ***out_devices,
+                                   size_t *out_count)
+{
+    TOW_VEC(tow_slice_devices_t) own = {0};
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    bool is_listed = true;
+    while (tow_map_next(&client->slices, &cursor, &key, &value)) {
+        const tow_ctl_slice_t *slice = value;
+        const tow_slice_devices_t item = {slice->devices, slice->device_count,
+                                          slice->choice};
+        if (slice != except) is_listed = is_listed && tow_vec_push(&own, item);
+    }
+    request->own = own.items;
+    request->own_count = own.count;
+    tow_status_t status =
+        is_listed
+            ? tow_resource_acquire_devices(client->controller->resource,
+                                           request, out_devices, out_count)
+            : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    tow_vec_deinit(&own);
+    return status;
+}
+
 /* Stores the request, for remapping. */
 static tow_status_t keep_request(tow_ctl_slice_t *slice,
                                  const tow_msg_slice_open_t *open)
@@ -47,10 +75,10 @@ static tow_status_t make_slice(tow_ctl_client_t *client,
                                    .device_ids = open->devices,
                                    .device_id_count = open->n_devices};
     tow_status_t status = keep_request(slice, open);
+    slice->choice = tow_slice_choice(&request);
     if (status == TOW_OK)
-        status =
-            tow_resource_acquire_devices(controller->resource, &request,
-                                         &slice->devices, &slice->device_count);
+        status = tow_ctl_slice_acquire(client, NULL, &request, &slice->devices,
+                                       &slice->device_count);
     if (status == TOW_OK)
         status = tow_ctl_mapping_of(controller, slice->devices,
                                     slice->device_count, &slice->mapping);

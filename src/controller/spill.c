@@ -6,7 +6,8 @@
  * that no queued run names, least recently used first, then those that queued
  * runs name, last use first. All that is needed moves at once, or nothing
  * does. A device's bytes are free when all workers of the object have
- * answered.
+ * answered. If objects are in the way that gets read, the ticket waits for
+ * these: they are earlier work, as runs are.
  *
  * * A ticket that names a spilled object reserves its bytes too
  * (tow_ctl_spill_weigh), in order like all memory. When it is granted, the
@@ -485,13 +486,47 @@ static void mark_busy(tow_controller_t *controller, const tow_ctl_unit_t *unit)
     mark_needs(unit);
 }
 
-static bool is_idle(const tow_object_t *object)
+static bool may_move(const tow_object_t *object)
 {
     return object->state == TOW_OBJECT_READY && object->counted &&
-           object->residence == TOW_ON_DEVICE && !object->scratch &&
-           !object->pinned && !object->discarded && object->bytes > 0 &&
+           object->residence == TOW_ON_DEVICE && !object->pinned &&
+           !object->discarded && object->bytes > 0 &&
            object->context == &tow_ctl_object_is_placed &&
            !object->placement->disconnected;
+}
+
+static bool is_idle(const tow_object_t *object)
+{
+    return !object->scratch && may_move(object);
+}
+
+/* Gets under way read objects that could be spilled otherwise, and that would
+ * reduce the remaining deficits. A get waits for no memory, so it ends, and then
+ * the scheduler asks again. */
+static bool is_held_by_gets(tow_controller_t *controller,
+                            const tow_ctl_unit_t *unit)
+{
+    const unit_needs_t needs = needs_of(unit);
+    bool is_held = false;
+    mark_needs(unit);
+    size_t cursor = 0;
+    uint64_t key;
+    void *value;
+    while (tow_map_next(&controller->gets.by_number, &cursor, &key, &value)) {
+        const tow_ctl_get_t *get = value;
+        is_held |= get->worker != NULL && is_idle(get->object) &&
+                   would_help(get->object);
+    }
+    clear_scratch(&needs);
+    return is_held;
+}
+
+void tow_ctl_spill_on_get_end(tow_controller_t *controller)
+{
+    if (TOW_LIKELY(!controller->spills.awaits_gets)) return;
+    controller->spills.awaits_gets = false;
+    tow_sched_notify(controller->sched, NULL);
+    tow_controller_touch(controller);
 }
 
 /* Objects that no unit waits for come first, least recently used first; then
@@ -605,7 +640,9 @@ static bool spill_idle(tow_controller_t *controller, const tow_ctl_unit_t *unit)
         is_any |= start(controller, idle.items[i]);
     if (is_any) note_weighing(controller);
     tow_vec_deinit(&idle);
-    return is_any;
+    if (is_any || !is_held_by_gets(controller, unit)) return is_any;
+    controller->spills.awaits_gets = true;
+    return true;
 }
 
 /* One batch at a time: when the objects in transit have arrived, the scheduler

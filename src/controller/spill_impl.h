@@ -14,6 +14,7 @@ typedef struct tow_ctl_spills {
     size_t weighed_count; /* units that have parts of their own */
     size_t spilling_count[TOW_ISLANDS_MAX];
     size_t returning_count[TOW_ISLANDS_MAX];
+    bool awaits_gets; /* a ticket lacks memory of objects that gets read */
     tow_status_t room_error; /* owned: why idle objects could not be spilled */
 } tow_ctl_spills_t;
 
@@ -31,6 +32,8 @@ void tow_ctl_spill_bring_back(tow_controller_t *controller,
 void tow_ctl_spill_unweigh(tow_controller_t *controller, tow_ctl_unit_t *unit);
 void tow_ctl_spill_done(tow_ctl_worker_t *worker,
                         const tow_msg_spill_done_t *message);
+/* A get has ended, which may have kept an object on its devices. */
+void tow_ctl_spill_on_get_end(tow_controller_t *controller);
 void tow_ctl_spill_object_discarded(tow_controller_t *controller,
                                     tow_object_t *object);
 void tow_ctl_spills_on_disconnect(tow_controller_t *controller,

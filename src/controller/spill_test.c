@@ -123,6 +123,28 @@ static void an_idle_object_is_spilled_and_returns(void **state)
     cluster_close(&fixture.cluster);
 }
 
+static void a_put_waits_for_memory_that_a_get_reads(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open(&fixture, MEMORY_BYTES * 4);
+    send_put(fixture.client, 1, 1, LARGE, NULL);
+    expect_put(&fixture, 1);
+    send_get(fixture.client, 1, 1, 0);
+    tow_msg_shard_get_done_t got = TOW_MSG_SHARD_GET_DONE_INIT;
+    got.request = EXPECT(fixture.worker, SHARD_GET, shard_get)->request;
+    send_put(fixture.client, 2, 1, LARGE, NULL);
+    expect_no_message(fixture.client); /* It is not refused. */
+    expect_no_message(fixture.worker); /* The object is being read. */
+    send_message(fixture.worker, TOW_MESSAGE_SHARD_GET_DONE, &got.base);
+    expect_success(EXPECT(fixture.client, GET_DONE, get_done)->failure);
+    const uint64_t spill = expect_spill(&fixture, 1);
+    send_spill_done(&fixture, 1, spill, NULL);
+    expect_put(&fixture, 2);
+    must(tow_controller_check(fixture.cluster.controller));
+    cluster_close(&fixture.cluster);
+}
+
 static void objects_that_share_memory_are_not_spilled(void **state)
 {
     (void)state;
@@ -202,6 +224,7 @@ static void a_client_may_disconnect_during_a_spill(void **state)
 }
 
 TOW_TEST_MAIN(cmocka_unit_test(an_idle_object_is_spilled_and_returns),
+              cmocka_unit_test(a_put_waits_for_memory_that_a_get_reads),
               cmocka_unit_test(objects_that_share_memory_are_not_spilled),
               cmocka_unit_test(without_host_memory_the_refusal_says_so),
               cmocka_unit_test(an_object_may_be_released_during_a_spill),

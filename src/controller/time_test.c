@@ -130,8 +130,8 @@ static void estimate_is_corrected_by_later_runs(void **state)
 {
     fixture_t fixture;
     fixture_open(&fixture, 0);
-    const uint64_t measured_ns[] = {8000, 16000, 0};
-    const int64_t estimates_ns[] = {8000, 9000, 9000};
+    const uint64_t measured_ns[] = {8000, 4000, 0};
+    const int64_t estimates_ns[] = {8000, 7500, 7500};
     for (size_t i = 0; i < TOW_COUNT_OF(measured_ns); i++) {
         const uint64_t run = start_run(&fixture, 1 + i);
         send_done(fixture.one, run);

@@ -172,6 +172,41 @@ static void a_run_is_granted_to_both_with_a_gang_for_the_transfer(void **state)
     fixture_close(&fixture);
 }
 
+static void send_time(peer_t *worker, uint64_t run, uint64_t busy_ns)
+{
+    tow_msg_done_t done = TOW_MSG_DONE_INIT;
+    done.runs = &run;
+    done.busy_ns = &busy_ns;
+    done.n_runs = done.n_busy_ns = 1;
+    send_message(worker, TOW_MESSAGE_DONE, &done.base);
+}
+
+/* Of 400 us each: two fill the run-ahead of a device, and a third one is in the
+ * other stage meanwhile. */
+static void stages_have_room_for_the_runs_in_other_stages(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open(&fixture);
+    add_program(fixture.client, 1, chain);
+    send_put(fixture.client, 100, 3, sizeof(zeros), zeros);
+    (void)EXPECT(fixture.client, PUT_DONE, put_done);
+    discard_messages(fixture.one);
+    discard_messages(fixture.two);
+    send_run(fixture.client, 1, 1, 100, 201);
+    const uint64_t key = expect_grant(fixture.one, fixture.client, 1);
+    expect_grant(fixture.two, fixture.client, 1);
+    send_time(fixture.one, key, 400000);
+    send_time(fixture.two, key, 400000);
+    expect_run_done(fixture.client, 1);
+    for (uint64_t run = 2; run <= 5; run++)
+        send_run(fixture.client, run, 1, 100, 200 + run);
+    for (uint64_t run = 2; run <= 4; run++)
+        expect_grant(fixture.one, fixture.client, run);
+    expect_no_message(fixture.one);
+    fixture_close(&fixture);
+}
+
 /* An argument that is only moved: its worker has no computation. */
 static void the_worker_of_a_transfer_source_gets_its_part(void **state)
 {
@@ -222,5 +257,6 @@ TOW_TEST_MAIN(
     cmocka_unit_test(both_workers_get_matching_pieces),
     cmocka_unit_test(inserted_transfers_have_the_number_of_their_value),
     cmocka_unit_test(a_run_is_granted_to_both_with_a_gang_for_the_transfer),
+    cmocka_unit_test(stages_have_room_for_the_runs_in_other_stages),
     cmocka_unit_test(the_worker_of_a_transfer_source_gets_its_part),
     cmocka_unit_test(impossible_transfers_are_refused_by_node))

@@ -3,10 +3,10 @@
  *
  * Usually all of it in the call that brings the grant, ahead of the data. A
  * sequential step stops until its inputs have been produced, and so does a step
- * whose input has no buffer yet, because its size is unknown. A large transfer
- * stops until memory for it is free, and a computation until large values before
- * it have been sent. Applying
- * continues in a post; until it is complete no other grant starts here: so
+ * whose input has no buffer yet, because its size is unknown. A computation stops
+ * until large values before it have been sent, and on some devices a large
+ * transfer stops until memory for it is free (late.c). Applying continues in a
+ * post; until it is complete no other grant starts here: so
  * gangs start on every device in the order of grants, whichever of them waits.
  * A step waits only for steps before it in that order, here or on other workers
  * that follow the same order, so the first of all waiting steps never waits for
@@ -115,75 +115,15 @@ typedef enum verdict {
     CANNOT,
 } verdict_t;
 
-/* -- Memory in the order of use -------------------------------------------- */
-
-static bool has_ended(const run_t *run, uint32_t index)
+/* Of a step before it in the common order (late.c). A large transfer that waits
+ * for memory need not stop the grant where promises take none. */
+static bool awaits_end(const tow_dataflow_t *dataflow, const step_t *step)
 {
-    const tow_list_t *head = &run->steps;
-    for (const tow_list_t *at = head->next; at != head; at = at->next) {
-        const step_run_t *step = TOW_CONTAINER_OF(at, step_run_t, in_owner);
-        if (step->index >= index) return step->index > index;
-    }
-    return true;
-}
-
-static bool has_sent_all(const run_t *run, uint32_t index)
-{
-    const tow_list_t *head = &run->steps;
-    for (const tow_list_t *at = head->next; at != head; at = at->next) {
-        const step_run_t *step = TOW_CONTAINER_OF(at, step_run_t, in_owner);
-        if (step->kind == STEP_TRANSFER &&
-            step->step->lowered->sent_before == index + 1)
-            return false;
-    }
-    return true;
-}
-
-void dataflow_return_late(tow_dataflow_t *dataflow, uint64_t bytes)
-{
-    TOW_ASSERT(dataflow->late_bytes >= bytes);
-    dataflow->late_bytes -= bytes;
-}
-
-void dataflow_return_unused(tow_dataflow_t *dataflow, const program_t *program,
-                            size_t next)
-{
-    for (size_t i = 0; i < next; i++) {
-        const step_t *step = &program->steps[i];
-        if (step->lowered->is_late && step->late_bytes > 0 &&
-            step->freer >= next)
-            dataflow_return_late(dataflow, step->late_bytes);
-    }
-}
-
-/* Devices free the inputs of a computation shortly after its end. */
-static bool is_memory_freed(const tow_dataflow_t *dataflow)
-{
-    return tow_transfer_engine_stats(dataflow->options.engine).late_bytes <=
-           dataflow->late_bytes;
-}
-
-/* Is the memory of the step's outputs available along the common order? A large
- * transfer waits for a computation, and a computation for large transfers; both
- * come before it in that order (ir/late.c). */
-static bool has_memory(const tow_dataflow_t *dataflow, const run_t *run,
-                       const step_t *step)
-{
-    const tow_lowered_step_t *lowered = step->lowered;
-    if (TOW_UNLIKELY(step->late_bytes > 0 && lowered->is_late) &&
-        !is_memory_freed(dataflow))
-        return false;
-    if (TOW_UNLIKELY(lowered->memory_after != 0))
-        return has_ended(run, lowered->memory_after - 1);
-    return TOW_LIKELY(!step->waits_for_sends) ||
-           has_sent_all(run, lowered->index);
-}
-
-/* Memory of a late transfer, of any run, has been freed. */
-static void memory_freed(void *context)
-{
-    tow_dataflow_t *dataflow = context;
-    if (dataflow->applying.awaits_end) dataflow_apply_soon(dataflow);
+    const run_t *run = dataflow->applying.run;
+    if (TOW_UNLIKELY(step->lowered->is_late) && !dataflow_can_hold(dataflow) &&
+        !dataflow_has_memory(dataflow, run, step))
+        return true;
+    return TOW_UNLIKELY(step->waits_for_sends) && !dataflow_has_sent(run, step);
 }
 
 static verdict_t look_closer(tow_dataflow_t *dataflow, const step_t *step,
@@ -192,7 +132,7 @@ static verdict_t look_closer(tow_dataflow_t *dataflow, const step_t *step,
     applying_t *applying = &dataflow->applying;
     const bool awaited_end = applying->awaits_end;
     if (has_pending_input(applying->scratch, step)) return MUST_WAIT;
-    applying->awaits_end = !has_memory(dataflow, applying->run, step);
+    applying->awaits_end = awaits_end(dataflow, step);
     if (applying->awaits_end) {
         dataflow->stats.memory_wait_count += !awaited_end;
         return MUST_WAIT;
@@ -322,9 +262,6 @@ void dataflow_apply_init(tow_dataflow_t *dataflow)
 {
     dataflow->applying = (applying_t){.resume = {.run = resume}};
     tow_pool_init(&dataflow->await_pool, sizeof(await_t), 0);
-    if (dataflow->options.engine != NULL)
-        tow_transfer_engine_watch(dataflow->options.engine, memory_freed,
-                                  dataflow);
 }
 
 static void begin_whole(applying_t *applying)

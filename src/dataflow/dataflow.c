@@ -97,10 +97,12 @@ tow_status_t tow_dataflow_create(const tow_dataflow_options_t *options,
     tow_pool_init(&dataflow->step_pool, sizeof(step_run_t),
                   dataflow->options.step_count_max);
     tow_pool_init(&dataflow->ranges_pool, sizeof(ranges_t), 0);
+    dataflow_time_init(dataflow);
     tow_list_init(&dataflow->progressed);
     tow_list_init(&dataflow->host_runs);
     tow_list_init(&dataflow->host_outputs);
     dataflow_apply_init(dataflow);
+    dataflow_late_init(dataflow);
     tow_list_init(&dataflow->aborted);
     tow_list_init(&dataflow->removed);
     dataflow->abort_timer.fire = dataflow_resend_aborts;
@@ -175,6 +177,7 @@ static void free_tables(tow_dataflow_t *dataflow)
     tow_vec_deinit(&dataflow->failures);
     tow_vec_deinit(&dataflow->progress);
     tow_pool_deinit(&dataflow->ranges_pool);
+    tow_pool_deinit(&dataflow->kept_pool);
     tow_map_deinit(&dataflow->executables);
     tow_map_deinit(&dataflow->hosts);
     tow_pool_deinit(&dataflow->await_pool);
@@ -236,7 +239,7 @@ void tow_dataflow_clear(tow_dataflow_t *dataflow, tow_status_t cause)
 bool tow_dataflow_is_quiet(const tow_dataflow_t *dataflow)
 {
     return tow_map_count(&dataflow->runs) == 0 && !dataflow->is_reporting &&
-           !dataflow->applying.is_resuming &&
+           !dataflow->applying.is_resuming && !dataflow->is_releasing &&
            tow_list_is_empty(&dataflow->host_outputs);
 }
 

@@ -62,8 +62,8 @@ typedef struct tow_finished_runs {
     const uint64_t
         *runs; /* without an error, in the order in which they finished */
     /* Of `runs`: sums over their computations on this worker's devices. The
-     * longest is the sum of the longest of each: exact if all use the same
-     * devices, and otherwise more than any one device was kept. Without the
+     * longest is that of one device: exact if any two computations use the same
+     * devices or have none in common, and otherwise too long. Without the
      * time that was reported with progress before, like those of failures. */
     const tow_device_time_t *times;
     size_t run_count;

@@ -7,6 +7,7 @@ static tow_status_t check_step(const tow_dataflow_t *dataflow, const run_t *run,
 {
     TOW_INVARIANT(step->dataflow == dataflow && step->owner == run);
     if (step->kind == STEP_COMPUTE) return TOW_OK;
+    TOW_INVARIANT(!dataflow_is_held(step) || run->error == TOW_OK);
     TOW_INVARIANT(step->abort_cause == TOW_OK);
     TOW_INVARIANT(step->program != NULL && step->program->hold_count > 0);
     return TOW_OK;
@@ -52,6 +53,8 @@ static tow_status_t check_run(const tow_dataflow_t *dataflow, const run_t *run,
         *step_count += 1;
         *aborted_count += step->abort_cause != TOW_OK;
     }
+    TOW_INVARIANT(tow_list_is_empty(&run->held) ==
+                  tow_list_is_empty(&run->in_held));
     /* Otherwise it would have been reported. */
     TOW_INVARIANT(!tow_list_is_empty(head) || run->hold_count > 0);
     return check_values(dataflow, run);
@@ -59,11 +62,12 @@ static tow_status_t check_run(const tow_dataflow_t *dataflow, const run_t *run,
 
 static tow_status_t check_runs(const tow_dataflow_t *dataflow)
 {
-    size_t step_count = 0, aborted_count = 0, cursor = 0;
+    size_t step_count = 0, aborted_count = 0, kept_count = 0, cursor = 0;
     uint64_t key;
     void *value;
     while (tow_map_next(&dataflow->runs, &cursor, &key, &value)) {
         TOW_INVARIANT(((const run_t *)value)->key == key);
+        kept_count += ((const run_t *)value)->kept_ns != NULL;
         TOW_RETURN_IF_ERROR(
             check_run(dataflow, value, &step_count, &aborted_count));
     }
@@ -74,6 +78,7 @@ static tow_status_t check_runs(const tow_dataflow_t *dataflow)
     TOW_INVARIANT(aborted_count == tow_list_length(&dataflow->aborted));
     TOW_INVARIANT(tow_map_count(&dataflow->runs) ==
                   dataflow->run_pool.taken_count);
+    TOW_INVARIANT(kept_count == dataflow->kept_pool.taken_count);
     return TOW_OK;
 }
 

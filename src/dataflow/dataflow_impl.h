@@ -55,11 +55,13 @@ typedef struct step {
     /* Memory in the order of use (ir/late.c), of computations: a transfer waits
      * for its end; it waits until transfers have been sent. */
     bool is_awaited, waits_for_sends;
-    bool may_wait; /* before it starts, in apply.c */
+    bool may_wait;    /* before it starts, in apply.c */
+    bool is_consumed; /* a transfer: a computation overwrites its value */
     /* Of a transfer that waits for memory: what it takes, if only computations
      * use the value; of a computation: what its end returns. */
     uint64_t late_bytes;
     size_t freer; /* of such a transfer: the last of those computations */
+    uint32_t device_set; /* of a computation: time.c */
 } step_t;
 
 /* A program in the table. */
@@ -69,6 +71,7 @@ struct program {
     bool is_bound;          /* the fields below are set */
     tow_arena_t arena;      /* of the fields below */
     step_t *steps;
+    bool is_spread;           /* its computations have several device sets */
     size_t result_count;      /* of all steps, on all devices */
     scratch_t scratch;        /* of the grant that is being applied */
     tow_buffer_t **arguments; /* for one call: of a step, device by device */
@@ -87,12 +90,19 @@ struct program {
 /* A run under way. */
 typedef struct run {
     uint64_t key;
+    uint64_t program_key;
     uint64_t first_result;
     uint32_t result_count;
-    uint32_t node;          /* that failed */
-    tow_status_t error;     /* owned; the first */
-    tow_device_time_t time; /* since it was last reported as progress */
-    tow_list_t steps;       /* under way, in their order */
+    uint32_t node;      /* that failed */
+    tow_status_t error; /* owned; the first */
+    /* Since it was last reported as progress. */
+    tow_device_time_t time;
+    /* In place of time.longest_ns, by device set: from the pool. NULL: there is
+     * one set, or no memory. */
+    uint64_t *kept_ns;
+    tow_list_t steps;    /* under way, in their order */
+    tow_list_t held;     /* of those, transfers that wait for memory */
+    tow_list_t in_held;  /* runs with such transfers; or unlinked */
     uint32_t hold_count; /* being applied; awaited inputs; more pieces follow */
     bool is_cancelled;   /* the controller disconnected: not reported */
     ranges_t *ranges;    /* owned; NULL: it was granted whole */
@@ -132,6 +142,7 @@ typedef struct step_run {
     run_t *owner;
     tow_list_t in_owner;
     tow_list_t in_aborted;    /* or unlinked */
+    tow_list_t in_held;       /* of a transfer that waits for memory */
     tow_status_t abort_cause; /* owned; why its gang must give up */
     union {
         program_t *program;  /* of a transfer or a host function */
@@ -142,6 +153,7 @@ typedef struct step_run {
         uint64_t program_key; /* of a computation, if is_alone */
     };
     uint32_t node;
+    uint32_t device_set; /* of a computation */
     bool is_alone;       /* nothing else was under way at its start */
     int64_t enqueued_ns; /* if is_alone */
 } step_run_t;
@@ -183,10 +195,14 @@ struct tow_dataflow {
     tow_pool_t run_pool;
     tow_pool_t step_pool;
     tow_pool_t ranges_pool;
+    tow_pool_t kept_pool;
     uint64_t last_gang; /* granted */
     /* Of all runs, as the steps say. The transfer engine has the real number,
      * which is larger while devices are about to free memory. */
     uint64_t late_bytes;
+    tow_list_t held_runs; /* of run_t, in the order of their first held step */
+    tow_post_t release;
+    bool is_releasing; /* the post is queued */
     TOW_VEC(uint64_t) finished;
     TOW_VEC(tow_device_time_t) finished_times; /* as many */
     TOW_VEC(tow_failed_run_t) failures;        /* causes are owned */
@@ -337,6 +353,20 @@ static inline uint32_t dataflow_count_shards(const slot_t *slot)
     return slot->object != NULL ? slot->object->shard_count : slot->count;
 }
 
+/* -- time.c: device time ---------------------------------------------------- */
+
+void dataflow_time_init(tow_dataflow_t *dataflow);
+/* Its executables are known. False: no memory. */
+bool dataflow_time_bind(const tow_dataflow_t *dataflow, program_t *program);
+void dataflow_time_begin(tow_dataflow_t *dataflow, const program_t *program,
+                         run_t *run);
+/* The computation has ended. */
+void dataflow_time_add(step_run_t *step);
+/* What was added since the last call. */
+tow_device_time_t dataflow_time_take(const tow_dataflow_t *dataflow,
+                                     run_t *run);
+void dataflow_time_end(tow_dataflow_t *dataflow, run_t *run);
+
 /* -- apply.c: applying a grant --------------------------------------------- */
 
 void dataflow_apply_init(tow_dataflow_t *dataflow);
@@ -350,6 +380,27 @@ void dataflow_apply_soon(tow_dataflow_t *dataflow);
 void dataflow_outputs_ready(tow_dataflow_t *dataflow, const run_t *run,
                             const step_t *step);
 
+/* -- late.c: memory in the order of use -------------------------------------- */
+
+void dataflow_late_init(tow_dataflow_t *dataflow);
+/* Has the computation ended that the late transfer waits for, and is the memory
+ * free? */
+bool dataflow_has_memory(const tow_dataflow_t *dataflow, const run_t *run,
+                         const step_t *step);
+/* Have all late transfers been sent that name this computation? */
+bool dataflow_has_sent(const run_t *run, const step_t *step);
+/* Can transfers wait for memory while later steps start? */
+bool dataflow_can_hold(const tow_dataflow_t *dataflow);
+/* The transfer, which is under way, waits for memory. */
+void dataflow_hold(step_run_t *step);
+/* It gets its memory now, or has failed before. */
+void dataflow_unhold(step_run_t *step);
+static inline bool dataflow_is_held(const step_run_t *step)
+{
+    return step->kind == STEP_TRANSFER && !tow_list_is_empty(&step->in_held);
+}
+/* A step of the run has ended: held transfers may begin. */
+void dataflow_release_soon(tow_dataflow_t *dataflow);
 /* A computation has ended, and with it the use of late memory. */
 void dataflow_return_late(tow_dataflow_t *dataflow, uint64_t bytes);
 /* The run has failed: computations from `next` on do not return it. */

@@ -501,6 +501,78 @@ static void device_time_of_a_run_is_the_sum_of_its_steps(void **state)
     fixture_close(&fixture);
 }
 
+/* Without arguments. */
+#define STAGE_TEXT \
+    "towpath-cost 1\nname stage\nresult u8[16]\nduration 1000000\n"
+
+enum {
+    ON_0 = 301,
+    ON_1,
+    ON_BOTH,
+    STAGES,
+};
+
+/* Steps that use no values of each other. */
+static void add_stages(fixture_t *fixture, const uint64_t *executables,
+                       size_t count)
+{
+    tow_lowered_step_t steps[8] = {0};
+    for (size_t i = 0; i < count; i++)
+        steps[i] = (tow_lowered_step_t){.executable = {executables[i]},
+                                        .first_output = (uint32_t)i,
+                                        .output_count = 1,
+                                        .node = (uint32_t)i,
+                                        .index = (uint32_t)i};
+    add_program(fixture, STAGES,
+                &(tow_lowered_t){.slot_count = (uint32_t)count,
+                                 .results = slot_0,
+                                 .result_count = 1,
+                                 .steps = steps,
+                                 .step_count = count,
+                                 .step_count_all = (uint32_t)count});
+}
+
+/* How many times as long as one step the longest device of a run was kept. */
+static uint64_t longest_steps(const uint64_t *executables, size_t count)
+{
+    fixture_t fixture;
+    fixture_open_filled(&fixture);
+    for (size_t i = 0; i < 2; i++)
+        device_fixture_add_executable_on(&fixture.devices, fixture.dataflow,
+                                         ON_0 + i, STAGE_TEXT, i, 1);
+    add_executable(&fixture, ON_BOTH, STAGE_TEXT);
+    add_stages(&fixture, executables, count);
+    must(tow_dataflow_grant(fixture.dataflow,
+                            &(tow_run_grant_t){.run = 1,
+                                               .program = STAGES,
+                                               .first_result = 1000,
+                                               .first_gang = 10}));
+    must(tow_dataflow_check(fixture.dataflow));
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 1);
+    /* The model adds some 2 us to each. */
+    const uint64_t longest = fixture.time.longest_ns / 1000000;
+    fixture_close(&fixture);
+    return longest;
+}
+
+static void longest_time_is_that_of_one_device(void **state)
+{
+    (void)state;
+    assert_int_equal(longest_steps((uint64_t[]){ON_0, ON_1}, 2), 1);
+    assert_int_equal(longest_steps((uint64_t[]){ON_0, ON_1, ON_1}, 3), 2);
+    assert_int_equal(longest_steps((uint64_t[]){ON_1, ON_0, ON_1, ON_1}, 4), 3);
+    assert_int_equal(longest_steps((uint64_t[]){ON_1, ON_1}, 2), 2);
+}
+
+/* Then the sum is an upper bound. */
+static void times_on_overlapping_devices_add_up(void **state)
+{
+    (void)state;
+    assert_int_equal(longest_steps((uint64_t[]){ON_0, ON_BOTH}, 2), 2);
+    assert_int_equal(longest_steps((uint64_t[]){ON_0, ON_1, ON_BOTH}, 3), 3);
+}
+
 static void downstream_failures_name_the_failed_step(void **state)
 {
     (void)state;
@@ -543,7 +615,8 @@ static void a_failed_step_ends_its_run(void **state)
                                          .input_count = 1,
                                          .first_output = 1,
                                          .output_count = 1,
-                                         .node = 1},
+                                         .node = 1,
+                                         .name = "first train.py:41"},
                                         {.executable = {SLOW},
                                          .inputs = slot_0,
                                          .input_count = 1,
@@ -565,7 +638,8 @@ static void a_failed_step_ends_its_run(void **state)
     put_object(&fixture, 1);
     grant(&fixture, 1, TWO, 1);
     run_idle(&fixture);
-    expect_failure(&fixture, 0, 1, TOW_RESOURCE_EXHAUSTED, "run 1, node 1");
+    expect_failure(&fixture, 0, 1, TOW_RESOURCE_EXHAUSTED,
+                   "run 1, node 1 (first train.py:41): ");
     assert_true(tow_env_now_ns(fixture.devices.env) < 1000000000);
     fixture_close(&fixture);
 }
@@ -730,6 +804,7 @@ enum {
     WRONG,
     LATE_RECEIVE,
     LATE_SEND,
+    LATE_CALL,
 };
 
 /* Two shards of 16 bytes become one of 32, on the second device. */
@@ -1103,52 +1178,188 @@ static void add_late_send(fixture_t *fixture)
                                  .step_count_all = 3});
 }
 
+/* Promises of some devices take memory: there a grant waits as a whole. */
+static void fixture_open_late(fixture_t *fixture, bool can_hold)
+{
+    fixture_open_transfers(fixture);
+    fixture->devices.driver->has_free_promises = can_hold;
+    add_late_receive(fixture);
+}
+
 static void a_late_transfer_takes_memory_after_a_computation(void **state)
 {
     (void)state;
+    for (int can_hold = 0; can_hold < 2; can_hold++) {
+        fixture_t fixture;
+        fixture_open_late(&fixture, can_hold);
+        grant(&fixture, 1, LATE_RECEIVE, 1);
+        assert_int_equal(tow_dataflow_is_blocked(fixture.dataflow), !can_hold);
+        assert_int_equal(tow_dataflow_stats(fixture.dataflow).memory_wait_count,
+                         1);
+        assert_int_equal(tow_transfer_engine_stats(fixture.engine).late_bytes,
+                         0);
+        receive_piece(&fixture, 11, 0); /* before the memory is there */
+        must(tow_transfer_engine_check(fixture.engine));
+        must(tow_dataflow_check(fixture.dataflow));
+        run_idle(&fixture);
+        assert_false(tow_dataflow_is_blocked(fixture.dataflow));
+        assert_int_equal(tow_dataflow_stats(fixture.dataflow).step_count, 2);
+        /* The memory of the other shard. */
+        assert_int_equal(tow_transfer_engine_stats(fixture.engine).late_bytes,
+                         16);
+        must(tow_dataflow_check(fixture.dataflow));
+        must(tow_transfer_engine_check(fixture.engine));
+        receive_piece(&fixture, 11, 1);
+        run_idle(&fixture);
+        assert_int_equal(fixture.succeeded_count, 1);
+        assert_int_equal(tow_transfer_engine_stats(fixture.engine).late_bytes,
+                         0);
+        fixture_close(&fixture);
+    }
+}
+
+/* Another run starts while a transfer waits for memory; the messages for the
+ * transfer are kept. */
+static void a_held_transfer_holds_up_nothing_else(void **state)
+{
+    (void)state;
     fixture_t fixture;
-    fixture_open_transfers(&fixture);
-    add_late_receive(&fixture);
+    fixture_open_late(&fixture, true);
     grant(&fixture, 1, LATE_RECEIVE, 1);
-    assert_true(tow_dataflow_is_blocked(fixture.dataflow));
-    assert_int_equal(tow_dataflow_stats(fixture.dataflow).memory_wait_count, 1);
-    assert_int_equal(tow_transfer_engine_stats(fixture.engine).transfer_count,
-                     0);
-    receive_piece(&fixture, 11, 0); /* before the memory is there */
-    run_idle(&fixture);
-    assert_false(tow_dataflow_is_blocked(fixture.dataflow));
-    assert_int_equal(tow_dataflow_stats(fixture.dataflow).step_count, 2);
-    /* The memory of the other shard. */
-    assert_int_equal(tow_transfer_engine_stats(fixture.engine).late_bytes, 16);
-    must(tow_dataflow_check(fixture.dataflow));
-    must(tow_transfer_engine_check(fixture.engine));
+    receive_piece(&fixture, 11, 0);
     receive_piece(&fixture, 11, 1);
+    assert_false(tow_dataflow_is_blocked(fixture.dataflow));
+    grant(&fixture, 2, SINGLE_ADD, 1);
+    grant(&fixture, 3, LATE_RECEIVE, 1);
+    assert_int_equal(tow_dataflow_stats(fixture.dataflow).step_count, 7);
+    assert_int_equal(tow_transfer_engine_stats(fixture.engine).early_count, 2);
+    must(tow_transfer_engine_check(fixture.engine));
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 2);
+    receive_piece(&fixture, 31, 0);
+    receive_piece(&fixture, 31, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 3);
+    fixture_close(&fixture);
+}
+
+/* A receive (step 0) -> add (step 1), a computation that calls its client; a
+ * late transfer (step 2), which takes memory when step 1 has ended -> add
+ * (step 3) -> result */
+static void add_late_call(fixture_t *fixture)
+{
+    static const uint32_t slot_3[] = {3}, result[] = {4};
+    const tow_lowered_step_t steps[] = {{.route = &receive_route,
+                                         .first_output = 1,
+                                         .output_count = 1,
+                                         .node = 1},
+                                        {.executable = {ADD},
+                                         .inputs = slot_1,
+                                         .input_count = 1,
+                                         .first_output = 2,
+                                         .output_count = 1,
+                                         .freed = slot_2,
+                                         .freed_count = 1,
+                                         .node = 2,
+                                         .index = 1},
+                                        {.route = &receive_route,
+                                         .first_output = 3,
+                                         .output_count = 1,
+                                         .node = 3,
+                                         .index = 2,
+                                         .is_late = true,
+                                         .memory_after = 2},
+                                        {.executable = {ADD},
+                                         .inputs = slot_3,
+                                         .input_count = 1,
+                                         .first_output = 4,
+                                         .output_count = 1,
+                                         .freed = slot_3,
+                                         .freed_count = 1,
+                                         .node = 4,
+                                         .index = 3}};
+    add_program(fixture, LATE_CALL,
+                &(tow_lowered_t){.slot_count = 5,
+                                 .argument_count = 1,
+                                 .results = result,
+                                 .result_count = 1,
+                                 .steps = steps,
+                                 .step_count = 4,
+                                 .step_count_all = 4});
+}
+
+/* The client answers a callback of run 1 when run 2 has ended, which needs
+ * nothing of the devices that run 1 occupies. */
+static void a_callback_may_run_a_program_here(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open_late(&fixture, true);
+    add_late_call(&fixture);
+    grant(&fixture, 1, LATE_CALL, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 0);
+    assert_false(tow_dataflow_is_blocked(fixture.dataflow));
+    grant(&fixture, 2, SEND, 1);
     run_idle(&fixture);
     assert_int_equal(fixture.succeeded_count, 1);
-    assert_int_equal(tow_transfer_engine_stats(fixture.engine).late_bytes, 0);
+    receive_piece(&fixture, 10, 0); /* the answer */
+    receive_piece(&fixture, 10, 1);
+    run_idle(&fixture);
+    receive_piece(&fixture, 12, 0);
+    receive_piece(&fixture, 12, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 2);
     fixture_close(&fixture);
 }
 
 static void an_abort_ends_a_wait_for_memory(void **state)
 {
     (void)state;
-    for (int is_cleared = 0; is_cleared < 2; is_cleared++) {
+    for (int variant = 0; variant < 4; variant++) {
+        const bool is_cleared = variant % 2 == 1, can_hold = variant / 2 == 1;
         fixture_t fixture;
-        fixture_open_transfers(&fixture);
-        add_late_receive(&fixture);
+        fixture_open_late(&fixture, can_hold);
         grant(&fixture, 1, LATE_RECEIVE, 1);
-        assert_true(tow_dataflow_is_blocked(fixture.dataflow));
+        assert_int_equal(tow_dataflow_is_blocked(fixture.dataflow), !can_hold);
+        if (can_hold) receive_piece(&fixture, 11, 0);
         tow_status_t cause = TOW_ERROR(TOW_CANCELLED, "nobody wants it");
         if (is_cleared)
             tow_dataflow_clear(fixture.dataflow, cause);
         else
             tow_dataflow_abort(fixture.dataflow, 1, cause);
         tow_status_release(cause);
+        must(tow_transfer_engine_check(fixture.engine));
         run_idle(&fixture);
         assert_false(tow_dataflow_is_blocked(fixture.dataflow));
         assert_int_equal(fixture.failed_count, is_cleared ? 0 : 1);
+        must(tow_dataflow_check(fixture.dataflow));
         fixture_close(&fixture);
     }
+}
+
+static void a_held_transfer_fails_with_its_peer(void **state)
+{
+    (void)state;
+    fixture_t fixture;
+    fixture_open_late(&fixture, true);
+    grant(&fixture, 1, LATE_RECEIVE, 1);
+    receive_piece(&fixture, 11, 0);
+    tow_status_t disconnected = TOW_ERROR(TOW_UNAVAILABLE, "worker w9 is gone");
+    tow_transfer_engine_on_peer_disconnect(fixture.engine, OTHER, disconnected);
+    tow_status_release(disconnected);
+    must(tow_transfer_engine_check(fixture.engine));
+    run_idle(&fixture);
+    expect_failure(&fixture, 0, 1, TOW_UNAVAILABLE,
+                   "run 1, node 2: transfer from process 9: worker w9 is gone");
+    must(tow_dataflow_check(fixture.dataflow));
+    grant(&fixture, 2, LATE_RECEIVE, 1); /* The books are right again. */
+    run_idle(&fixture);
+    receive_piece(&fixture, 21, 0);
+    receive_piece(&fixture, 21, 1);
+    run_idle(&fixture);
+    assert_int_equal(fixture.succeeded_count, 1);
+    fixture_close(&fixture);
 }
 
 static void a_computation_waits_until_a_late_transfer_was_sent(void **state)
@@ -1187,7 +1398,7 @@ static void a_late_transfer_waits_across_pieces(void **state)
     grant.first_step = 1;
     grant.step_end = 0;
     must(tow_dataflow_grant(fixture.dataflow, &grant));
-    assert_true(tow_dataflow_is_blocked(fixture.dataflow));
+    assert_int_equal(tow_dataflow_stats(fixture.dataflow).memory_wait_count, 1);
     run_idle(&fixture);
     receive_piece(&fixture, 11, 0);
     receive_piece(&fixture, 11, 1);
@@ -1424,6 +1635,8 @@ TOW_TEST_MAIN(
     cmocka_unit_test(unawaited_runs_are_enqueued_ahead_of_their_data),
     cmocka_unit_test(runs_that_finish_in_one_turn_are_reported_together),
     cmocka_unit_test(device_time_of_a_run_is_the_sum_of_its_steps),
+    cmocka_unit_test(longest_time_is_that_of_one_device),
+    cmocka_unit_test(times_on_overlapping_devices_add_up),
     cmocka_unit_test(an_argument_may_be_a_result_and_a_value_two_results),
     cmocka_unit_test(consuming_an_object_keeps_others_with_the_same_value),
     cmocka_unit_test(a_consumed_argument_cannot_be_used_again),
@@ -1444,6 +1657,9 @@ TOW_TEST_MAIN(
     cmocka_unit_test(a_cleared_grant_leaves_no_gang_number),
     cmocka_unit_test(a_transfer_with_a_wrong_shard_count_is_refused),
     cmocka_unit_test(a_late_transfer_takes_memory_after_a_computation),
+    cmocka_unit_test(a_held_transfer_holds_up_nothing_else),
+    cmocka_unit_test(a_callback_may_run_a_program_here),
+    cmocka_unit_test(a_held_transfer_fails_with_its_peer),
     cmocka_unit_test(an_abort_ends_a_wait_for_memory),
     cmocka_unit_test(a_computation_waits_until_a_late_transfer_was_sent),
     cmocka_unit_test(a_late_transfer_waits_across_pieces),

@@ -89,18 +89,18 @@ static inline void device_fixture_on_compiled(tow_compile_t *compile,
         ->fixture->compiled = take_executable;
 }
 
-/* Compiles for all devices, and passes ownership to the executor. */
-static inline void device_fixture_add_executable(device_fixture_t *fixture,
-                                                 tow_dataflow_t *dataflow,
-                                                 uint64_t key, const char *text)
+/* Compiles for `count` devices, and passes ownership to the executor. */
+static inline void device_fixture_add_executable_on(
+    device_fixture_t *fixture, tow_dataflow_t *dataflow, uint64_t key,
+    const char *text, size_t first_device, size_t count)
 {
     device_fixture_compile_t compiling = {.fixture = fixture};
     int64_t ids[DEVICES];
     uint8_t bytes[256];
-    for (int i = 0; i < DEVICES; i++)
-        ids[i] = fixture->driver->devices[i].id;
+    for (size_t i = 0; i < count; i++)
+        ids[i] = fixture->driver->devices[first_device + i].id;
     const tow_compile_options_t options = {
-        .assignment = {.replica_count = DEVICES, .device_ids = ids}};
+        .assignment = {.replica_count = count, .device_ids = ids}};
     compiling.compile = (tow_compile_t){
         .format = TOW_PROGRAM_COST,
         .program = {text, strlen(text)},
@@ -110,6 +110,14 @@ static inline void device_fixture_add_executable(device_fixture_t *fixture,
     must(tow_driver_compile(fixture->driver, &compiling.compile));
     device_fixture_run_idle(fixture);
     must(tow_dataflow_add_executable(dataflow, key, fixture->compiled));
+}
+
+/* The same, for all devices. */
+static inline void device_fixture_add_executable(device_fixture_t *fixture,
+                                                 tow_dataflow_t *dataflow,
+                                                 uint64_t key, const char *text)
+{
+    device_fixture_add_executable_on(fixture, dataflow, key, text, 0, DEVICES);
 }
 
 /* Packs and unpacks a program as on the wire. */

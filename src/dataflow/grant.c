@@ -104,6 +104,7 @@ static tow_status_t find_program(tow_dataflow_t *dataflow,
 }
 
 static tow_status_t begin_run(tow_dataflow_t *dataflow,
+                              const program_t *program,
                               const tow_run_grant_t *grant, run_t **out_run)
 {
     run_t *run = tow_pool_take(&dataflow->run_pool);
@@ -117,8 +118,13 @@ static tow_status_t begin_run(tow_dataflow_t *dataflow,
         tow_pool_give(&dataflow->run_pool, run);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }
-    *run = (run_t){.key = grant->run, .first_result = grant->first_result};
+    *run = (run_t){.key = grant->run,
+                   .program_key = grant->program,
+                   .first_result = grant->first_result};
     tow_list_init(&run->steps);
+    tow_list_init(&run->held);
+    tow_list_init(&run->in_held);
+    dataflow_time_begin(dataflow, program, run);
     *out_run = run;
     return TOW_OK;
 }
@@ -160,7 +166,7 @@ static tow_status_t begin(tow_dataflow_t *dataflow, program_t *program,
                                                    program->lowered->step_count)
                             : dataflow_check_first(dataflow, program, grant));
     TOW_RETURN_IF_ERROR(find_arguments(dataflow, program, grant, out_node));
-    TOW_RETURN_IF_ERROR(begin_run(dataflow, grant, out_run));
+    TOW_RETURN_IF_ERROR(begin_run(dataflow, program, grant, out_run));
     return is_all ? TOW_OK
                   : dataflow_begin_ranges(dataflow, program, *out_run, grant);
 }

@@ -285,10 +285,50 @@ static void mark_waits(const tow_dataflow_t *dataflow, program_t *program,
     step_t *freer = find_freer(program, at + 1, lowered->first_output);
     if (freer == NULL) return;
     const uint64_t bytes =
-        tow_transfer_memory(dataflow->options.engine, lowered->route);
+        tow_transfer_memory(dataflow->options.engine, lowered->route,
+                            program->steps[at].is_consumed);
     program->steps[at].late_bytes = bytes;
     program->steps[at].freer = (size_t)(freer - program->steps);
     freer->late_bytes += bytes;
+}
+
+static bool is_kept(const tow_lowered_step_t *step, size_t input)
+{
+    for (size_t i = 0; i < step->non_donatable_count; i++)
+        if (step->non_donatable[i] == input) return true;
+    return false;
+}
+
+/* By slot: whether a computation may overwrite it. */
+static void find_consumed(const program_t *program, bool *is_consumed)
+{
+    for (size_t i = 0; i < program->lowered->step_count; i++) {
+        const step_t *step = &program->steps[i];
+        if (step->executable == NULL) continue;
+        const tow_signature_t *signature = &step->executable->signature;
+        for (size_t k = 0; k < signature->alias_count; k++) {
+            const size_t input = signature->aliases[k].argument;
+            if (!is_kept(step->lowered, input))
+                is_consumed[step->lowered->inputs[input]] = true;
+        }
+    }
+}
+
+/* Marks the transfers whose values a computation overwrites: they need memory
+ * that is ours. */
+static tow_status_t mark_consumed(program_t *program)
+{
+    const tow_lowered_t *lowered = program->lowered;
+    bool *is_consumed = tow_calloc((size_t)lowered->slot_count + 1, 1);
+    if (is_consumed == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    find_consumed(program, is_consumed);
+    for (size_t i = 0; i < lowered->step_count; i++)
+        program->steps[i].is_consumed =
+            lowered->steps[i].route != NULL &&
+            lowered->steps[i].output_count > 0 &&
+            is_consumed[lowered->steps[i].first_output];
+    tow_free(is_consumed);
+    return TOW_OK;
 }
 
 static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
@@ -320,7 +360,9 @@ static tow_status_t lay_out(tow_dataflow_t *dataflow, program_t *program)
                          sizeof(*program->scratch.results));
     if (program->arguments == NULL || program->scratch.results == NULL)
         return no_memory;
+    if (!dataflow_time_bind(dataflow, program)) return no_memory;
     dataflow_place_outputs(&program->scratch, program);
+    TOW_RETURN_IF_ERROR(mark_consumed(program));
     for (size_t i = 0; i < lowered->step_count; i++)
         if (lowered->steps[i].route != NULL) mark_waits(dataflow, program, i);
     for (size_t i = 0; i < lowered->step_count; i++)

@@ -70,8 +70,7 @@ void dataflow_ranges_report(tow_dataflow_t *dataflow)
             TOW_CONTAINER_OF(item, ranges_t, in_progressed);
         run_t *run = ranges->run;
         const tow_run_progress_t progress = {run->key, ranges->progress_end,
-                                             run->time};
-        run->time = (tow_device_time_t){0};
+                                             dataflow_time_take(dataflow, run)};
         const bool is_kept = tow_vec_push(&dataflow->progress, progress);
         TOW_ASSERT(is_kept); /* The space was reserved with the record. */
     }
@@ -174,6 +173,7 @@ tow_status_t dataflow_begin_ranges(tow_dataflow_t *dataflow, program_t *program,
     dataflow->stats.piece_count++;
     if (TOW_LIKELY(status == TOW_OK)) return TOW_OK;
     if (run->ranges != NULL) dataflow_ranges_free(dataflow, run);
+    dataflow_time_end(dataflow, run);
     tow_map_remove(&dataflow->runs, run->key);
     tow_pool_give(&dataflow->run_pool, run);
     return status;

@@ -13,6 +13,20 @@
 
 /* -- Failing --------------------------------------------------------------- */
 
+/* The user's name of a node. NULL: it has none, or the program was removed. */
+static const char *name_of(const tow_dataflow_t *dataflow, const run_t *run,
+                           uint32_t node)
+{
+    const program_t *program =
+        tow_map_find(&dataflow->programs, run->program_key);
+    if (program == NULL) return NULL;
+    for (size_t i = 0; i < program->lowered->step_count; i++)
+        if (program->lowered->steps[i].node == node &&
+            program->lowered->steps[i].name != NULL)
+            return program->lowered->steps[i].name;
+    return NULL;
+}
+
 /* The driver's message names device and cause; we add run and node. A run that
  * depends on one that failed gets the same error of the driver, and then the
  * same text as the first. */
@@ -23,9 +37,11 @@ tow_status_t dataflow_describe(tow_dataflow_t *dataflow, const run_t *run,
         tow_status_release(dataflow->raw_error);
         tow_status_release(dataflow->reported_error);
         dataflow->raw_error = tow_status_retain(take_raw);
+        const char *name = name_of(dataflow, run, node);
         dataflow->reported_error = tow_status_annotate(
-            tow_status_retain(take_raw), "run %" PRIu64 ", node %u",
-            tow_key_id(run->key), node);
+            tow_status_retain(take_raw), "run %" PRIu64 ", node %u%s%s%s",
+            tow_key_id(run->key), node, name != NULL ? " (" : "",
+            name != NULL ? name : "", name != NULL ? ")" : "");
     }
     tow_status_release(take_raw);
     return tow_status_retain(dataflow->reported_error);
@@ -74,11 +90,14 @@ void dataflow_finish_run(tow_dataflow_t *dataflow, run_t *run)
         tow_status_release(run->error);
         if (tow_map_count(&dataflow->runs) == 0) dataflow_wake(dataflow);
     } else {
-        dataflow_report(dataflow, &(tow_failed_run_t){.run = run->key,
-                                                      .node = run->node,
-                                                      .cause = run->error,
-                                                      .time = run->time});
+        dataflow_report(
+            dataflow,
+            &(tow_failed_run_t){.run = run->key,
+                                .node = run->node,
+                                .cause = run->error,
+                                .time = dataflow_time_take(dataflow, run)});
     }
+    dataflow_time_end(dataflow, run);
     tow_pool_give(&dataflow->run_pool, run);
 }
 
@@ -122,6 +141,7 @@ static void TOW_COLD abort_step(tow_dataflow_t *dataflow, step_run_t *step,
                                 tow_status_t cause)
 {
     tow_driver_t *driver = dataflow->options.driver;
+    if (dataflow_is_held(step)) dataflow_unhold(step);
     if (step->kind == STEP_TRANSFER)
         tow_transfer_abort(dataflow->options.engine, &step->transfer, cause);
     if (step->kind == STEP_HOST) dataflow_host_abort(step, cause);
@@ -232,6 +252,7 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     tow_dataflow_t *dataflow = step->dataflow;
     run_t *run = step->owner;
     tow_list_remove(&step->in_owner);
+    if (TOW_UNLIKELY(dataflow_is_held(step))) dataflow_unhold(step);
     TOW_ASSERT(dataflow->stats.step_count > 0);
     dataflow->stats.step_count--;
     if (TOW_UNLIKELY(step->abort_cause != TOW_OK))
@@ -254,25 +275,15 @@ void dataflow_end_step(step_run_t *step, tow_status_t take_status)
     if (TOW_UNLIKELY(dataflow->applying.run == run &&
                      dataflow->applying.awaits_end))
         dataflow_apply_soon(dataflow);
+    if (TOW_UNLIKELY(!tow_list_is_empty(&run->held)))
+        dataflow_release_soon(dataflow);
     dataflow_finish_run(dataflow, run);
-}
-
-static void count_time(const step_run_t *step)
-{
-    const tow_device_time_t *time = &step->run.time;
-    tow_dataflow_stats_t *stats = &step->dataflow->stats;
-    tow_device_time_t *sum = &step->owner->time;
-    sum->busy_ns += time->busy_ns;
-    sum->wait_ns += time->wait_ns;
-    sum->longest_ns += time->longest_ns;
-    stats->device_ns += time->busy_ns;
-    stats->wait_ns += time->wait_ns;
 }
 
 static void step_done(tow_run_t *driver_run, tow_status_t take_status)
 {
     step_run_t *step = TOW_CONTAINER_OF(driver_run, step_run_t, run);
-    count_time(step);
+    dataflow_time_add(step);
     dataflow_end_step(step, take_status);
 }
 
@@ -472,6 +483,7 @@ static tow_status_t enqueue(tow_dataflow_t *dataflow, run_t *run,
         .owner = run,
         .node = step->lowered->node,
         .index = step->lowered->index,
+        .device_set = step->device_set,
         .late_bytes = step->late_bytes,
     };
     if (step->executable->signature.alias_count > 0) {
@@ -544,6 +556,7 @@ static tow_status_t begin_transfer(tow_dataflow_t *dataflow, run_t *run,
         .node = step->lowered->node,
         .index = step->lowered->index,
     };
+    tow_list_init(&step_run->in_held);
     tow_status_t status =
         tow_transfer_start(dataflow->options.engine, &step_run->transfer);
     if (TOW_UNLIKELY(status != TOW_OK)) {
@@ -551,6 +564,10 @@ static tow_status_t begin_transfer(tow_dataflow_t *dataflow, run_t *run,
         return status;
     }
     has_begun(step_run);
+    if (TOW_UNLIKELY(transfer->is_held))
+        dataflow_hold(step_run);
+    else
+        dataflow->late_bytes += step->late_bytes;
     return TOW_OK;
 }
 
@@ -576,10 +593,11 @@ static tow_status_t start_transfer(tow_dataflow_t *dataflow, run_t *run,
         .is_sized = is_sized(lowered),
         .sized = transfer_sized,
         .is_late = step->late_bytes > 0,
+        .is_held =
+            lowered->is_late && !dataflow_has_memory(dataflow, run, step),
+        .is_consumed = step->is_consumed,
         .done = transfer_done};
-    TOW_RETURN_IF_ERROR(begin_transfer(dataflow, run, step, &transfer));
-    if (step->late_bytes > 0) dataflow->late_bytes += step->late_bytes;
-    return TOW_OK;
+    return begin_transfer(dataflow, run, step, &transfer);
 }
 
 /* Its values are ordered shard by shard, like those of a computation. */

@@ -99,6 +99,7 @@ static void free_job(job_t *job)
     if (job->sources != job->sources_here) tow_free(job->sources);
     tow_free(job->is_sized);
     tow_free(job->reductions);
+    tow_free(job->held);
     tow_list_remove(&job->in_engine);
     tow_pool_give(&engine->job_pool, job);
 }
@@ -136,6 +137,7 @@ static void end_job(job_t *job, tow_status_t take_error)
     job->is_ended = true;
     job->error = take_error;
     if (job->is_listed) tow_map_remove(&engine->jobs_by_gang, job->gang);
+    if (TOW_UNLIKELY(job->is_held)) transfer_early_discard(engine, job->gang);
     tow_list_remove(&job->in_engine);
     tow_list_append(&engine->ended, &job->in_engine);
     engine->stats.transfer_count--;
@@ -210,6 +212,8 @@ static job_t *make_job(tow_transfer_engine_t *engine, tow_transfer_t *transfer)
     job->error = TOW_OK;
     job->open_count = 0;
     job->is_listed = job->is_ended = false;
+    job->is_held = transfer->is_held;
+    job->held = NULL;
     job->is_sized = NULL;
     job->unsized_count = 0;
     job->target_count = job->source_count = job->reduction_count = 0;
@@ -269,6 +273,10 @@ static tow_status_t start(job_t *job)
 {
     TOW_RETURN_IF_ERROR(list_by_gang(job));
     if (job->part != NULL) return transfer_reduce_start(job);
+    if (TOW_UNLIKELY(job->is_held)) {
+        TOW_RETURN_IF_ERROR(transfer_sources_hold(job));
+        return transfer_targets_promise(job);
+    }
     TOW_RETURN_IF_ERROR(transfer_targets_start(job));
     return transfer_sources_start(job);
 }
@@ -361,6 +369,8 @@ tow_status_t tow_transfer_start(tow_transfer_engine_t *engine,
 {
     TOW_TRACE("transfer.start");
     TOW_ASSERT(transfer->done != NULL);
+    TOW_ASSERT(!transfer->is_held ||
+               (transfer->route != NULL && !transfer->is_sized));
     TOW_RETURN_IF_ERROR(check_driver(engine));
     job_t *job = make_job(engine, transfer);
     if (job == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -377,10 +387,37 @@ tow_status_t tow_transfer_start(tow_transfer_engine_t *engine,
     }
     transfer->private_[0] = job;
     engine->stats.transfer_count++;
-    announce(job);
-    transfer_part_ended(job);
+    if (TOW_LIKELY(!job->is_held)) {
+        announce(job);
+        transfer_part_ended(job);
+    }
     engine->depth--;
     return TOW_OK;
+}
+
+static tow_status_t begin(job_t *job)
+{
+    TOW_RETURN_IF_ERROR(transfer_targets_begin(job));
+    tow_status_t status = transfer_sources_start(job);
+    transfer_sources_unhold(job);
+    return status;
+}
+
+void tow_transfer_begin(tow_transfer_engine_t *engine, tow_transfer_t *transfer)
+{
+    TOW_TRACE("transfer.begin");
+    job_t *job = transfer->private_[0];
+    if (job == NULL || job->is_ended) return; /* It has failed meanwhile. */
+    TOW_ASSERT(job->is_held);
+    engine->depth++;
+    job->is_held = false;
+    tow_status_t status = begin(job);
+    if (TOW_LIKELY(status == TOW_OK))
+        announce(job);
+    else
+        transfer_fail(job, status);
+    transfer_part_ended(job);
+    engine->depth--;
 }
 
 void tow_transfer_abort(tow_transfer_engine_t *engine, tow_transfer_t *transfer,
@@ -419,19 +456,30 @@ tow_status_t transfer_take_piece(job_t *job, uint32_t process, uint32_t shard,
                                        size);
 }
 
+/* It is kept until the job has begun. */
+static bool is_early(const job_t *job)
+{
+    return job == NULL || TOW_UNLIKELY(job->is_held);
+}
+
+static bool is_stale(const tow_transfer_engine_t *engine, const job_t *job,
+                     uint64_t gang)
+{
+    return job == NULL && gang <= engine->last_gang;
+}
+
 tow_status_t tow_transfer_engine_on_offer(tow_transfer_engine_t *engine,
                                           uint32_t process,
                                           const tow_msg_edge_offer_t *offer)
 {
     job_t *job = tow_map_find(&engine->jobs_by_gang, offer->gang);
-    if (TOW_UNLIKELY(job == NULL) && offer->gang <= engine->last_gang)
-        return TOW_OK; /* Stale. */
+    if (is_stale(engine, job, offer->gang)) return TOW_OK;
     edge_peer_t *peer = transfer_peer(engine, process);
     if (peer == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     TOW_RETURN_IF_ERROR(learn_address(peer, offer->target));
     const tow_region_key_t key = {offer->target->region_id,
                                   offer->target->region_secret};
-    if (job == NULL)
+    if (is_early(job))
         return transfer_early_offer(engine, peer, offer->gang, offer->shard,
                                     key);
     engine->depth++;
@@ -445,7 +493,7 @@ tow_status_t tow_transfer_engine_on_piece(tow_transfer_engine_t *engine,
                                           const tow_msg_edge_piece_t *piece)
 {
     job_t *job = tow_map_find(&engine->jobs_by_gang, piece->gang);
-    if (TOW_LIKELY(job != NULL)) {
+    if (TOW_LIKELY(!is_early(job))) {
         engine->depth++;
         tow_status_t status =
             transfer_take_piece(job, process, piece->shard, piece->number,
@@ -453,7 +501,7 @@ tow_status_t tow_transfer_engine_on_piece(tow_transfer_engine_t *engine,
         engine->depth--;
         return status;
     }
-    if (piece->gang <= engine->last_gang) return TOW_OK; /* Stale. */
+    if (is_stale(engine, job, piece->gang)) return TOW_OK;
     edge_peer_t *peer = transfer_peer(engine, process);
     if (peer == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     return transfer_early_piece(engine, peer, piece);
@@ -464,14 +512,14 @@ tow_status_t tow_transfer_engine_on_size(tow_transfer_engine_t *engine,
                                          const tow_msg_edge_size_t *size)
 {
     job_t *job = tow_map_find(&engine->jobs_by_gang, size->gang);
-    if (TOW_LIKELY(job != NULL)) {
+    if (TOW_LIKELY(!is_early(job))) {
         engine->depth++;
         tow_status_t status = transfer_target_size(job, process, size->shard,
                                                    size->dims, size->n_dims);
         engine->depth--;
         return status;
     }
-    if (size->gang <= engine->last_gang) return TOW_OK; /* Stale. */
+    if (is_stale(engine, job, size->gang)) return TOW_OK;
     edge_peer_t *peer = transfer_peer(engine, process);
     if (peer == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     return transfer_early_size(engine, peer, size);

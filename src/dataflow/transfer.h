@@ -107,6 +107,13 @@ struct tow_transfer {
     /* Memory for its targets counts in `late_bytes`, and its end is reported
      * to tow_transfer_engine_watch. */
     bool is_late;
+    /* It waits for memory: its targets are promises, and nothing else happens
+     * before tow_transfer_begin. Messages for it are early until then. Only for
+     * transfers of known sizes and drivers with free promises. */
+    bool is_held;
+    /* A computation will overwrite the targets: their memory must not be shared
+     * with the sender, nor with another device. */
+    bool is_consumed;
     void (*sized)(tow_transfer_t *transfer);
     /* All our pieces have been sent or shared, and all our targets are
      * complete; or the first error, with the process at the other end:
@@ -120,7 +127,7 @@ struct tow_transfer {
 /* The bytes of `late_bytes` that a late transfer takes: of targets that the
  * driver does not copy. */
 uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
-                             const tow_route_t *route);
+                             const tow_route_t *route, bool is_consumed);
 /* `freed` is called when memory of a late transfer has been freed, in a turn of
  * the driver or the env. */
 void tow_transfer_engine_watch(tow_transfer_engine_t *engine,
@@ -129,12 +136,15 @@ void tow_transfer_engine_watch(tow_transfer_engine_t *engine,
 /* On an error nothing has started, and `done` is not called. */
 tow_status_t tow_transfer_start(tow_transfer_engine_t *engine,
                                 tow_transfer_t *transfer) TOW_MUST_USE;
+/* A held transfer gets its memory. If that fails, the transfer does. */
+void tow_transfer_begin(tow_transfer_engine_t *engine,
+                        tow_transfer_t *transfer);
 /* Aborts the transfer: incomplete targets are poisoned with `cause` (lent).
  * Writes under way continue. `done` follows. */
 void tow_transfer_abort(tow_transfer_engine_t *engine, tow_transfer_t *transfer,
                         tow_status_t cause);
-/* All transfers of grants up to this gang have started: messages for unknown
- * gangs up to it are stale. */
+/* All transfers of grants up to this gang have started, or are held: messages
+ * for unknown gangs up to it are stale. */
 void tow_transfer_engine_granted(tow_transfer_engine_t *engine,
                                  uint64_t last_gang);
 

@@ -34,6 +34,8 @@ static tow_status_t check_jobs(const tow_transfer_engine_t *engine)
         const job_t *job = TOW_CONTAINER_OF(at, job_t, in_engine);
         TOW_RETURN_IF_ERROR(check_job(engine, job));
         TOW_INVARIANT(!job->is_ended && job->open_count > 0);
+        TOW_INVARIANT(!job->is_held || tow_list_is_empty(&job->bulks));
+        TOW_INVARIANT(job->is_held || job->held == NULL);
         TOW_INVARIANT(job->transfer->private_[0] == job);
         listed_count += job->is_listed;
         count++;
@@ -117,13 +119,16 @@ static tow_status_t check_bulks(const tow_transfer_engine_t *engine)
 
 static tow_status_t check_early(const tow_transfer_engine_t *engine)
 {
-    uint64_t last = engine->last_gang, bytes = 0, process;
+    uint64_t last = 0, bytes = 0, process;
     size_t count = 0, cursor = 0;
     void *value;
     for (const tow_list_t *at = engine->early_order.next;
          at != &engine->early_order; at = at->next) {
         const early_gang_t *gang = TOW_CONTAINER_OF(at, early_gang_t, in_order);
+        const job_t *job = tow_map_find(&engine->jobs_by_gang, gang->gang);
         TOW_INVARIANT(gang->gang > last);
+        TOW_INVARIANT(gang->gang > engine->last_gang ||
+                      (job != NULL && job->is_held));
         TOW_INVARIANT(tow_map_find(&engine->early_by_gang, gang->gang) == gang);
         last = gang->gang;
         count += tow_list_length(&gang->items);

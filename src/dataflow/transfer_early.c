@@ -171,15 +171,28 @@ tow_status_t transfer_early_replay(job_t *job)
     return status;
 }
 
+static bool is_held(const tow_transfer_engine_t *engine, uint64_t gang)
+{
+    const job_t *job = tow_map_find(&engine->jobs_by_gang, gang);
+    return job != NULL && job->is_held;
+}
+
 void transfer_early_discard_until(tow_transfer_engine_t *engine,
                                   uint64_t last_gang)
 {
-    while (TOW_UNLIKELY(!tow_list_is_empty(&engine->early_order))) {
-        early_gang_t *gang =
-            TOW_CONTAINER_OF(engine->early_order.next, early_gang_t, in_order);
+    const tow_list_t *head = &engine->early_order;
+    for (tow_list_t *at = head->next; TOW_UNLIKELY(at != head);) {
+        early_gang_t *gang = TOW_CONTAINER_OF(at, early_gang_t, in_order);
+        at = at->next;
         if (gang->gang > last_gang) return;
-        free_gang(engine, gang);
+        if (!is_held(engine, gang->gang)) free_gang(engine, gang);
     }
+}
+
+void transfer_early_discard(tow_transfer_engine_t *engine, uint64_t number)
+{
+    early_gang_t *gang = tow_map_find(&engine->early_by_gang, number);
+    if (gang != NULL) free_gang(engine, gang);
 }
 
 void transfer_early_discard_from(tow_transfer_engine_t *engine,

@@ -38,9 +38,11 @@ typedef struct target {
     void *bytes;  /* owned, until the device is done with it; NULL: none */
     void *packed; /* owned; where packed pieces are written; NULL: in `bytes` */
     tow_share_t *share; /* owned; the sender's memory, shared; or NULL */
+    struct src *lender; /* our own source, whose memory it uses; or NULL */
     uint64_t size;
-    tow_region_t *region; /* NULL: none is open */
-    uint64_t *arrived;    /* bits, by number: here_, or owned */
+    int64_t counted_bytes; /* as the device's, until the driver counts them */
+    tow_region_t *region;  /* NULL: none is open */
+    uint64_t *arrived;     /* bits, by number: here_, or owned */
     uint64_t here_;
     uint32_t shard;
     uint32_t missing_count; /* pieces */
@@ -49,6 +51,7 @@ typedef struct target {
     bool is_uploading; /* its callback is outstanding */
     bool is_closing;   /* the region */
     bool is_late;      /* `bytes` is counted in late_bytes */
+    bool is_borrowed;  /* it has no memory, and will use that of its source */
 } target_t;
 
 /* A whole shard that the driver copies. */
@@ -86,6 +89,7 @@ typedef struct bulk {
     edge_peer_t *peer;        /* once it is offered */
     void *packed;             /* owned; NULL: the source's bytes */
     uint64_t packed_size;
+    size_t packed_device; /* of the source, which `packed` counts for */
     bool is_writing;
     bool is_shared; /* detached from its job */
 } bulk_t;
@@ -108,6 +112,8 @@ struct job {
     uint32_t open_count;  /* parts that have not ended */
     bool is_listed;       /* by its gang */
     bool is_ended;
+    bool is_held;           /* it has only targets, without memory */
+    tow_buffer_t **held;    /* owned; of a held job: its sources, counted */
     bool *is_sized;         /* owned; by target shard; NULL: sizes are known */
     uint32_t unsized_count; /* targets */
     uint32_t target_count, source_count; /* of the tables */
@@ -259,6 +265,9 @@ static inline uint64_t source_piece_bytes(const job_t *job, const source_t *src,
 
 /* Starts all targets, without sending messages. */
 tow_status_t transfer_targets_start(job_t *job) TOW_MUST_USE;
+/* The same in two steps: buffers only, and the rest. */
+tow_status_t transfer_targets_promise(job_t *job) TOW_MUST_USE;
+tow_status_t transfer_targets_begin(job_t *job) TOW_MUST_USE;
 void transfer_targets_offer(job_t *job);
 /* The size of a shard that `process` will send, of a sized transfer. */
 tow_status_t transfer_target_size(job_t *job, uint32_t process, uint32_t shard,
@@ -276,11 +285,19 @@ tow_status_t transfer_target_piece(job_t *job, uint32_t process, uint32_t shard,
                                    uint32_t number, const void *bytes,
                                    size_t size) TOW_MUST_USE;
 bool transfer_target_has(const target_t *target, uint32_t number);
+/* The bytes of a piece are in place. */
+void transfer_target_note(target_t *target, uint32_t number);
 void transfer_targets_discard(tow_transfer_engine_t *engine);
 
 /* -- transfer_source.c ----------------------------------------------------- */
 
 tow_status_t transfer_sources_start(job_t *job) TOW_MUST_USE;
+/* Keeps the sources of a held job. */
+tow_status_t transfer_sources_hold(job_t *job) TOW_MUST_USE;
+void transfer_sources_unhold(job_t *job);
+/* The target uses the source's memory, or does not any more. */
+void transfer_source_lend(source_t *src, target_t *target);
+void transfer_source_return(source_t *src);
 void transfer_sources_cancel(job_t *job);
 /* The connection to that worker is open. */
 void transfer_sources_release(job_t *job, uint32_t process);
@@ -333,6 +350,8 @@ tow_status_t transfer_early_offer(tow_transfer_engine_t *engine,
 tow_status_t transfer_early_replay(job_t *job) TOW_MUST_USE;
 void transfer_early_discard_until(tow_transfer_engine_t *engine,
                                   uint64_t last_gang);
+/* Of an ended job that was held. */
+void transfer_early_discard(tow_transfer_engine_t *engine, uint64_t gang);
 void transfer_early_discard_from(tow_transfer_engine_t *engine,
                                  uint32_t process);
 void transfer_early_clear(tow_transfer_engine_t *engine);

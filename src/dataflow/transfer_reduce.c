@@ -51,9 +51,16 @@ uint32_t reduce_owned(const reduce_plan_t *plan, uint32_t member,
 
 /* -- Ending ---------------------------------------------------------------- */
 
+static void count_bytes(reduction_t *it, int64_t bytes)
+{
+    it->counted_bytes += bytes;
+    tow_driver_borrow(it->engine->driver, it->upload.device, bytes);
+}
+
 /* Frees all but the memory that the device may use. */
 static void free_parts(reduction_t *it)
 {
+    if (it->counted_bytes > 0) count_bytes(it, -it->counted_bytes);
     transfer_memory_free(it->engine, it->inbox, it->inbox_size);
     it->inbox = NULL;
     tow_free(it->sources);
@@ -137,10 +144,12 @@ static void settle(reduction_t *it, tow_status_t take_status)
     job->reductions[it->order] = NULL;
     engine->stats.receive_bytes -= it->plan.size + it->inbox_size;
     it->is_settled = true;
-    if (it->is_uploading)
-        tow_upload_settle(engine->driver, &it->upload, take_status);
-    else
+    if (!it->is_uploading) {
         tow_status_release(take_status);
+        return;
+    }
+    count_bytes(it, -(int64_t)it->plan.size);
+    tow_upload_settle(engine->driver, &it->upload, take_status);
 }
 
 static bool is_complete(const reduction_t *it)
@@ -304,8 +313,10 @@ static tow_status_t make_memory(reduction_t *it)
 {
     tow_transfer_engine_t *engine = it->engine;
     it->bytes = transfer_memory_alloc(engine, it->plan.size);
+    if (it->bytes != NULL) count_bytes(it, (int64_t)it->plan.size);
     if (it->inbox_size > 0)
         it->inbox = transfer_memory_alloc(engine, it->inbox_size);
+    if (it->inbox != NULL) count_bytes(it, (int64_t)it->inbox_size);
     if (it->bytes != NULL && (it->inbox_size == 0 || it->inbox != NULL))
         return TOW_OK;
     return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
@@ -355,6 +366,7 @@ static tow_status_t upload(reduction_t *it, const tow_shape_t *shape,
     it->upload.buffer = NULL;
     it->upload.done = uploaded;
     it->upload.may_alias = true;
+    it->upload.may_overwrite = true;
     it->upload.is_deferred = true;
     TOW_RETURN_IF_ERROR(tow_driver_upload(it->engine->driver, &it->upload));
     it->is_uploading = true;
@@ -381,6 +393,7 @@ static reduction_t *make(job_t *job, uint32_t group, uint32_t tensor,
     it->how = part->reduction;
     it->element_bytes = (uint32_t)box_element_bytes(&part->tensors[tensor]);
     it->source_count = (uint32_t)members->shard_count;
+    it->upload.device = part->devices[members->shards[0]];
     it->plan = reduce_plan_make(size, part->chunk_bytes, members->process_count,
                                 job->gang + it->name);
     it->first_ready = it->last_ready = TOW_REDUCE_NONE;

@@ -120,6 +120,7 @@ struct reduction {
     uint8_t *bytes; /* the result, and before that our own part */
     uint8_t *inbox; /* contributions to our chunks; NULL: none */
     uint64_t inbox_size;
+    int64_t counted_bytes; /* as the device's, until the driver counts them */
     reduce_source_t *sources; /* owned, with all that follows */
     reduce_chunk_t *chunks;
     reduce_room_t *rooms; /* by phase, then member */

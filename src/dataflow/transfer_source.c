@@ -106,11 +106,17 @@ static bool send_small(job_t *job, const source_t *src,
            transfer_hold(job, piece->process);
 }
 
-static void lay_out_here(const job_t *job, const source_t *src,
+static void lay_out_here(const job_t *job, source_t *src,
                          const tow_piece_t *piece)
 {
     target_t *target = job->targets[piece->target_shard];
     if (target == NULL) return; /* The driver copies it. */
+    if (target->is_borrowed) {
+        job->engine->stats.copied++;
+        transfer_source_lend(src, target);
+        transfer_target_note(target, piece->number);
+        return;
+    }
     const box_side_t from = {job->route->source.dims, piece->source_start};
     const void *row = find_row(job, src, piece);
     const bool is_plain = row != NULL && !job->route->is_packed;
@@ -124,6 +130,9 @@ static void lay_out_here(const job_t *job, const source_t *src,
 static void free_bulk(bulk_t *bulk)
 {
     tow_transfer_engine_t *engine = bulk->engine;
+    if (bulk->packed != NULL)
+        tow_driver_borrow(engine->driver, bulk->packed_device,
+                          -(int64_t)bulk->packed_size);
     transfer_memory_free(engine, bulk->packed, bulk->packed_size);
     tow_list_remove(&bulk->in_job);
     tow_list_remove(&bulk->in_engine);
@@ -233,6 +242,9 @@ static tow_status_t start_write(bulk_t *bulk)
                              "cannot allocate %" PRIu64
                              " bytes to pack a piece",
                              piece->bytes);
+        bulk->packed_device = bulk->src->share.buffer->device;
+        tow_driver_borrow(engine->driver, bulk->packed_device,
+                          (int64_t)piece->bytes);
         pack(bulk->job, bulk->src, piece, bulk->packed);
         bytes = bulk->packed;
     }
@@ -436,7 +448,47 @@ static void borrowed(tow_buffer_share_t *share, tow_status_t take_status)
     finish_when_idle(src);
 }
 
+/* -- Our own targets that use its memory ------------------------------------ */
+
+void transfer_source_lend(source_t *src, target_t *target)
+{
+    target->upload.bytes = src->share.bytes;
+    target->lender = src;
+    src->shared_count++;
+}
+
+void transfer_source_return(source_t *src)
+{
+    TOW_ASSERT(src->shared_count > 0);
+    src->shared_count--;
+    finish_when_idle(src);
+}
+
 /* -- Starting -------------------------------------------------------------- */
+
+tow_status_t transfer_sources_hold(job_t *job)
+{
+    tow_transfer_t *transfer = job->transfer;
+    if (job->source_count == 0) return TOW_OK;
+    job->held = tow_malloc(job->source_count * sizeof(*job->held));
+    if (job->held == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+    for (uint32_t i = 0; i < job->source_count; i++) {
+        job->held[i] = transfer->sources[i * transfer->source_stride];
+        tow_buffer_retain(job->held[i]);
+    }
+    transfer->sources = job->held;
+    transfer->source_stride = 1;
+    return TOW_OK;
+}
+
+void transfer_sources_unhold(job_t *job)
+{
+    if (TOW_LIKELY(job->held == NULL)) return;
+    for (uint32_t i = 0; i < job->source_count; i++)
+        tow_buffer_release(job->held[i]);
+    tow_free(job->held);
+    job->held = NULL;
+}
 
 static tow_status_t start_source(job_t *job, uint32_t shard)
 {
@@ -512,6 +564,7 @@ tow_status_t transfer_sources_start(job_t *job)
 void transfer_sources_cancel(job_t *job)
 {
     tow_list_t *item;
+    transfer_sources_unhold(job);
     while (!tow_list_is_empty(&job->holds))
         free_hold(job, TOW_CONTAINER_OF(job->holds.next, hold_t, in_job));
     while ((item = tow_list_pop_front(&job->bulks)) != NULL) {

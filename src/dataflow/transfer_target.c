@@ -34,13 +34,26 @@ static void free_bytes(target_t *target)
     if (engine->freed != NULL) engine->freed(engine->freed_context);
 }
 
+static void count_bytes(target_t *target, int64_t bytes)
+{
+    target->counted_bytes += bytes;
+    tow_driver_borrow(target->engine->driver, target->upload.device, bytes);
+}
+
+static void free_packed(target_t *target)
+{
+    transfer_memory_free(target->engine, target->packed, target->size);
+    target->packed = NULL;
+}
+
 static void free_when_idle(target_t *target)
 {
     tow_transfer_engine_t *engine = target->engine;
     if (target->job != NULL || target->is_uploading || target->region != NULL)
         return;
+    if (target->counted_bytes > 0) count_bytes(target, -target->counted_bytes);
     free_bytes(target);
-    transfer_memory_free(engine, target->packed, target->size);
+    free_packed(target);
     if (target->share != NULL) tow_share_release(engine->env, target->share);
     free_arrived(target);
     tow_list_remove(&target->in_engine);
@@ -56,7 +69,10 @@ static void uploaded(tow_upload_t *upload, tow_status_t take_status)
     tow_status_ignore(take_status, "the buffer reports the same error");
     TOW_ASSERT(target->is_uploading && target->job == NULL);
     target->is_uploading = false;
+    source_t *lender = target->lender;
+    target->lender = NULL;
     free_when_idle(target);
+    if (TOW_UNLIKELY(lender != NULL)) transfer_source_return(lender);
 }
 
 static void region_closed(void *context);
@@ -77,6 +93,7 @@ static void settle(target_t *target, tow_status_t take_status)
     TOW_ASSERT(engine->stats.receive_bytes >= target->size);
     engine->stats.receive_bytes -= target->size;
     close_region(target);
+    count_bytes(target, -target->counted_bytes);
     tow_upload_settle(engine->driver, &target->upload, take_status);
 }
 
@@ -85,6 +102,7 @@ static void complete(target_t *target)
     job_t *job = target->job;
     if (target->share != NULL)
         free_bytes(target); /* It cannot be written any more. */
+    free_packed(target);
     settle(target, TOW_OK);
     transfer_part_ended(job);
 }
@@ -130,7 +148,7 @@ bool transfer_target_has(const target_t *target, uint32_t number)
     return (target->arrived[number / 64] >> (number % 64) & 1) != 0;
 }
 
-static void note(target_t *target, uint32_t number)
+void transfer_target_note(target_t *target, uint32_t number)
 {
     target->arrived[number / 64] |= UINT64_C(1) << (number % 64);
     TOW_ASSERT(target->missing_count > 0);
@@ -161,7 +179,7 @@ void transfer_target_take(target_t *target, const tow_piece_t *piece,
         const box_side_t dense = {piece->extent, NULL};
         lay_out(target, piece, bytes, from != NULL ? from : &dense);
     }
-    note(target, piece->number);
+    transfer_target_note(target, piece->number);
 }
 
 static tow_status_t TOW_COLD wrong_piece(const job_t *job, uint32_t process,
@@ -222,13 +240,16 @@ static void written(void *context, tow_region_t *region,
                                 arrival->size, arrival->offset, arrival->tag));
         return;
     }
-    if (arrival->share != NULL) target->upload.bytes = arrival->shared;
+    if (arrival->share != NULL) {
+        target->upload.bytes = arrival->shared;
+        target->upload.may_overwrite = false;
+    }
     if (target->packed != NULL) {
         const box_side_t dense = {piece->extent, NULL};
         lay_out(target, piece, (const char *)target->packed + piece->offset,
                 &dense);
     }
-    note(target, piece->number);
+    transfer_target_note(target, piece->number);
 }
 
 /* -- Starting -------------------------------------------------------------- */
@@ -314,7 +335,8 @@ static tow_status_t reserve_offers(job_t *job, const target_t *target)
 
 static bool may_be_lent(const job_t *job, const target_t *target)
 {
-    return target->receive_count == 1 && target->packed == NULL &&
+    return !job->transfer->is_consumed && target->receive_count == 1 &&
+           target->packed == NULL &&
            target_piece_bytes(job, target,
                               &job->route->receives[target->first_receive]) ==
                target->size;
@@ -331,6 +353,7 @@ static tow_status_t open_region(job_t *job, target_t *target)
         target->packed = transfer_memory_alloc(engine, target->size);
         if (target->packed == NULL)
             return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+        count_bytes(target, (int64_t)target->size);
     }
     const tow_region_options_t options = {
         .bytes = target->packed != NULL ? target->packed : target->bytes,
@@ -353,8 +376,7 @@ static tow_status_t make_arrived(target_t *target)
     return TOW_OK;
 }
 
-static tow_status_t upload_late(job_t *job, target_t *target,
-                                const tow_shape_t *shape)
+static tow_status_t take_memory(job_t *job, target_t *target)
 {
     tow_transfer_engine_t *engine = job->engine;
     target->bytes = transfer_memory_alloc(engine, target->size);
@@ -363,43 +385,77 @@ static tow_status_t upload_late(job_t *job, target_t *target,
                          "transfer: cannot allocate %" PRIu64
                          " bytes for a shard",
                          target->size);
+    target->upload.device = job->route->target_devices[target->shard];
+    count_bytes(target, (int64_t)target->size);
     target->is_late = job->transfer->is_late;
     if (target->is_late) engine->stats.late_bytes += target->size;
-    if (needs_region(job, target))
-        TOW_RETURN_IF_ERROR(open_region(job, target));
+    target->upload.bytes = target->bytes;
+    return needs_region(job, target) ? open_region(job, target) : TOW_OK;
+}
+
+static tow_status_t upload_late(job_t *job, target_t *target,
+                                const tow_shape_t *shape)
+{
+    tow_transfer_engine_t *engine = job->engine;
     target->upload.device = job->route->target_devices[target->shard];
     target->upload.shape = *shape;
-    target->upload.bytes = target->bytes;
     target->upload.buffer = NULL;
     target->upload.done = uploaded;
     target->upload.may_alias = true;
+    target->upload.may_overwrite = true;
     target->upload.is_deferred = true;
     TOW_RETURN_IF_ERROR(tow_driver_upload(engine->driver, &target->upload));
     target->is_uploading = true;
     return TOW_OK;
 }
 
-static tow_status_t start_target(job_t *job, uint32_t shard, size_t first,
-                                 uint32_t count, const tow_shape_t *shape)
+static target_t *make_target(tow_transfer_engine_t *engine, uint32_t shard,
+                             uint64_t size)
+{
+    target_t *target = tow_pool_take(&engine->target_pool);
+    if (target == NULL) return NULL;
+    target->engine = engine;
+    target->job = NULL;
+    target->bytes = target->packed = NULL;
+    target->upload.bytes = NULL;
+    target->share = NULL;
+    target->lender = NULL;
+    target->size = size;
+    target->counted_bytes = 0;
+    target->region = NULL;
+    target->shard = shard;
+    target->is_uploading = target->is_closing = target->is_late = false;
+    target->is_borrowed = false;
+    tow_list_append(&engine->targets, &target->in_engine);
+    return target;
+}
+
+/* The pieces of a target: a range of the route. */
+typedef struct range {
+    size_t first;
+    uint32_t count;
+} range_t;
+
+/* NULL memory: a promise. */
+static tow_status_t make_ready(job_t *job, target_t *target, range_t pieces,
+                               const tow_shape_t *shape)
+{
+    target->missing_count = target->receive_count = pieces.count;
+    target->first_receive = pieces.first;
+    TOW_RETURN_IF_ERROR(make_arrived(target));
+    if (!job->is_held) TOW_RETURN_IF_ERROR(take_memory(job, target));
+    return upload_late(job, target, shape);
+}
+
+static tow_status_t start_target(job_t *job, uint32_t shard, range_t pieces,
+                                 const tow_shape_t *shape)
 {
     tow_transfer_engine_t *engine = job->engine;
     uint64_t size;
     TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &size));
-    target_t *target = tow_pool_take(&engine->target_pool);
+    target_t *target = make_target(engine, shard, size);
     if (target == NULL) return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
-    target->engine = engine;
-    target->job = NULL;
-    target->bytes = target->packed = NULL;
-    target->share = NULL;
-    target->size = size;
-    target->region = NULL;
-    target->shard = shard;
-    target->missing_count = target->receive_count = count;
-    target->first_receive = first;
-    target->is_uploading = target->is_closing = target->is_late = false;
-    tow_list_append(&engine->targets, &target->in_engine);
-    tow_status_t status = make_arrived(target);
-    if (status == TOW_OK) status = upload_late(job, target, shape);
+    tow_status_t status = make_ready(job, target, pieces, shape);
     if (TOW_UNLIKELY(status != TOW_OK)) {
         close_region(target);
         free_when_idle(target);
@@ -410,10 +466,12 @@ static tow_status_t start_target(job_t *job, uint32_t shard, size_t first,
     job->open_count++;
     job->transfer->targets[shard] = target->upload.buffer;
     engine->stats.receive_bytes += size;
-    if (TOW_UNLIKELY(count == 0)) complete(target); /* An empty array. */
+    if (TOW_UNLIKELY(pieces.count == 0) && !job->is_held)
+        complete(target); /* An empty array. */
     return TOW_OK;
 }
 
+/* A copy of the driver may share memory with its source. */
 static bool is_copy(const tow_transfer_engine_t *engine,
                     const tow_route_t *route, const tow_piece_t *piece,
                     uint32_t count, uint64_t size)
@@ -436,7 +494,7 @@ static uint32_t count_pieces(const tow_route_t *route, size_t at,
 }
 
 uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
-                             const tow_route_t *route)
+                             const tow_route_t *route, bool is_consumed)
 {
     uint64_t size = 0, bytes = 0;
     size_t at = 0;
@@ -444,7 +502,8 @@ uint64_t tow_transfer_memory(const tow_transfer_engine_t *engine,
                       "the route has been checked");
     for (uint32_t shard = 0; shard < route->target_count; shard++) {
         const uint32_t count = count_pieces(route, at, shard);
-        if (!is_copy(engine, route, &route->receives[at], count, size))
+        if (is_consumed ||
+            !is_copy(engine, route, &route->receives[at], count, size))
             bytes += size;
         at += count;
     }
@@ -475,10 +534,46 @@ tow_status_t transfer_targets_start(job_t *job)
             continue;
         }
         TOW_RETURN_IF_ERROR(
-            is_copy(job->engine, route, piece, count, size)
+            !job->transfer->is_consumed &&
+                    is_copy(job->engine, route, piece, count, size)
                 ? start_copy(job, shard, piece)
-                : start_target(job, shard, first, count, &route->target));
+                : start_target(job, shard, (range_t){first, count},
+                               &route->target));
         if (job->is_sized != NULL) job->is_sized[shard] = true;
+    }
+    return TOW_OK;
+}
+
+/* -- Held transfers -------------------------------------------------------- */
+
+tow_status_t transfer_targets_promise(job_t *job)
+{
+    const tow_route_t *route = job->route;
+    uint64_t size = 0;
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(&route->target, &size));
+    size_t at = 0;
+    for (uint32_t shard = 0; shard < job->target_count; shard++) {
+        const range_t pieces = {at, count_pieces(route, at, shard)};
+        at += pieces.count;
+        TOW_RETURN_IF_ERROR(start_target(job, shard, pieces, &route->target));
+        target_t *target = job->targets[shard];
+        target->is_borrowed =
+            !job->transfer->is_consumed &&
+            is_copy(job->engine, route, &route->receives[pieces.first],
+                    pieces.count, size);
+        target->upload.may_overwrite = !target->is_borrowed;
+    }
+    return TOW_OK;
+}
+
+tow_status_t transfer_targets_begin(job_t *job)
+{
+    for (uint32_t shard = 0; shard < job->target_count; shard++) {
+        target_t *target = job->targets[shard];
+        if (target->receive_count == 0) /* An empty array. */
+            complete(target);
+        else if (!target->is_borrowed)
+            TOW_RETURN_IF_ERROR(take_memory(job, target));
     }
     return TOW_OK;
 }
@@ -563,8 +658,8 @@ tow_status_t transfer_target_size(job_t *job, uint32_t process, uint32_t shard,
                          process, shard, job->gang);
     tow_shape_t shape = route->target;
     if (rank > 0) memcpy(shape.dims, dims, rank * sizeof(dims[0]));
-    tow_status_t status =
-        start_target(job, shard, (size_t)(piece - route->receives), 1, &shape);
+    tow_status_t status = start_target(
+        job, shard, (range_t){(size_t)(piece - route->receives), 1}, &shape);
     if (TOW_UNLIKELY(status != TOW_OK)) {
         transfer_fail(job, status);
         return TOW_OK;

@@ -117,6 +117,30 @@ static void a_whole_local_shard_is_copied_by_the_driver(void **state)
     plan_free(&plan, 1);
 }
 
+/* It was promised before, so the driver cannot make it. */
+static void a_held_local_shard_uses_the_memory_of_its_source(void **state)
+{
+    (void)state;
+    for (int copies = 0; copies < 2; copies++) {
+        transfer_fixture_t fixture;
+        plan_t plan = {
+            .whole = matrix(4, 8192),
+            .from = {.parts = {4, 1}, .place_count = 4, .places = {0, 0, 0, 0}},
+            .to = {.parts = {4, 1}, .place_count = 4, .places = {0, 0, 0, 0}}};
+        transfer_fixture_open(&fixture, 1, 0);
+        fixture.holds = true;
+        fixture.copies_uploads = copies;
+        plan_make(&plan, 1);
+        run_exchange(&fixture, &plan);
+        const tow_transfer_engine_stats_t stats =
+            tow_transfer_engine_stats(fixture.workers[0].engine);
+        assert_int_equal(stats.copied, 4);
+        assert_int_equal(stats.memory_bytes_peak, 0);
+        transfer_fixture_close(&fixture);
+        plan_free(&plan, 1);
+    }
+}
+
 static void local_parts_are_copied_by_the_engine(void **state)
 {
     (void)state;
@@ -1042,7 +1066,8 @@ static void inject(exchange_t *exchange, fault_t fault)
 }
 
 /* False: the exchange had fewer steps. */
-static bool inject_at(const plan_t *plan, size_t step, fault_t fault)
+static bool inject_at(const plan_t *plan, size_t step, fault_t fault,
+                      bool holds)
 {
     transfer_fixture_t fixture;
     exchange_t exchange;
@@ -1050,6 +1075,7 @@ static bool inject_at(const plan_t *plan, size_t step, fault_t fault)
     bool is_injected = false;
     transfer_fixture_open(&fixture, 2, 0);
     fixture.shares_writes = true;
+    fixture.holds = holds;
     exchange_init(&exchange, &fixture, plan, 7);
     for (size_t act = 0; act < 2 + plan->from.place_count; act++) {
         do {
@@ -1091,8 +1117,8 @@ static void transfers_end_after_a_fault_at_any_step(void **state)
     plan_pass(&plans[4], 2);
     for (int p = 0; p < 5; p++) {
         for (int fault = 0; fault < FAULT_COUNT; fault++)
-            for (size_t step = 0; step < 60; step++)
-                inject_at(&plans[p], step, (fault_t)fault);
+            for (size_t step = 0; step < 120; step++)
+                inject_at(&plans[p], step / 2, (fault_t)fault, step % 2 == 1);
         plan_free(&plans[p], 2);
     }
 }
@@ -1107,6 +1133,7 @@ static void an_engine_may_crash_at_any_step(void **state)
         plan_t plan;
         transfer_fixture_open(&fixture, 2, 0);
         fixture.shares_writes = true;
+        fixture.holds = steps % 4 >= 2;
         if (steps % 2 == 0)
             plan_transpose(&plan, 256);
         else
@@ -1177,6 +1204,7 @@ static void random_routes_carry_the_right_bytes(void **state)
         exchange_t exchange;
         transfer_fixture_open(&fixture, 3, seed);
         fixture.copies_uploads = seed % 3 == 0;
+        fixture.holds = seed % 2 == 0;
         random_plan(&fixture, &plan);
         exchange_init(&exchange, &fixture, &plan, 5);
         uint32_t started = 0;
@@ -1307,6 +1335,7 @@ static void transfers_end_under_random_faults(void **state)
         stress = (stress_t){0};
         transfer_fixture_open(&stress.fixture, 3, seed);
         stress.fixture.copies_uploads = seed % 3 == 0;
+        stress.fixture.holds = seed % 2 == 0;
         if (seed % 4 == 0) stress.fixture.fail_write_at = 1 + (int)(seed % 7);
         if (seed % 5 == 0) stress.fixture.refuse_write_at = 1 + (int)(seed % 9);
         for (int i = 0; i < EXCHANGES; i++) {
@@ -1508,6 +1537,7 @@ static void the_cost_of_a_small_transfer_is_printed(void **state)
 
 TOW_TEST_MAIN(
     cmocka_unit_test(a_whole_local_shard_is_copied_by_the_driver),
+    cmocka_unit_test(a_held_local_shard_uses_the_memory_of_its_source),
     cmocka_unit_test(local_parts_are_copied_by_the_engine),
     cmocka_unit_test(without_driver_copies_local_shards_are_shared),
     cmocka_unit_test(small_pieces_are_sent_in_messages),

@@ -908,12 +908,31 @@ void exchange_init(exchange_t *exchange, transfer_fixture_t *fixture,
     }
 }
 
+/* Memory is free now. */
+static void run_begin(fixture_event_t *event)
+{
+    exchange_part_t *part = event->object;
+    if (part->is_done || event->worker->is_crashed) return;
+    tow_transfer_begin(event->worker->engine, &part->transfer);
+}
+
+static bool must_hold(transfer_fixture_t *fixture, const exchange_part_t *part)
+{
+    return fixture->holds && part->transfer.route != NULL &&
+           !part->transfer.is_sized &&
+           (!fixture->is_random || tow_random_below(&fixture->random, 2) == 0);
+}
+
 tow_status_t exchange_start(exchange_t *exchange, uint32_t process)
 {
     exchange_part_t *part = &exchange->parts[process];
-    tow_transfer_engine_t *engine = exchange->fixture->workers[process].engine;
+    fixture_worker_t *worker = &exchange->fixture->workers[process];
+    tow_transfer_engine_t *engine = worker->engine;
+    part->transfer.is_held = must_hold(exchange->fixture, part);
     tow_status_t status = tow_transfer_start(engine, &part->transfer);
     if (status == TOW_OK) part->is_begun = true;
+    if (status == TOW_OK && part->transfer.is_held)
+        add_event(worker, run_begin, part, 0);
     tow_transfer_engine_granted(engine, part->transfer.gang);
     return status;
 }

@@ -67,6 +67,7 @@ struct transfer_fixture {
     tow_random_t random; /* for the order of events */
     bool is_random;
     bool copies_uploads; /* devices do not use host memory in place */
+    bool holds;          /* transfers wait for memory; with a seed, some do */
     fixture_worker_t workers[WORKERS_MAX];
     uint32_t worker_count;
     tow_arena_t arena;

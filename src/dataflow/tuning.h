@@ -20,6 +20,9 @@
  * first use. Of others the executor does not check that the device has freed
  * the memory. */
 #define TOW_DATAFLOW_LAST_USE_SEARCH_COUNT 1024u
+/* Transfers of a run that wait for memory, and are looked at when something has
+ * ended. The first one is always among them. */
+#define TOW_DATAFLOW_HELD_LOOK_COUNT 16u
 /* Programs and executables that the controller may load here. */
 #define TOW_DATAFLOW_PROGRAM_COUNT_MAX    65536u
 #define TOW_DATAFLOW_EXECUTABLE_COUNT_MAX 65536u

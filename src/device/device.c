@@ -30,6 +30,19 @@ tow_status_t tow_driver_memory_stats(tow_driver_t *driver, size_t device,
     return driver->ops->memory_stats(driver, device, out_stats);
 }
 
+uint64_t tow_driver_recent_peak(tow_driver_t *driver, size_t device)
+{
+    TOW_ASSERT(device < driver->device_count);
+    if (driver->ops->recent_peak == NULL) return 0;
+    return driver->ops->recent_peak(driver, device);
+}
+
+void tow_driver_borrow(tow_driver_t *driver, size_t device, int64_t bytes)
+{
+    TOW_ASSERT(device < driver->device_count);
+    if (driver->ops->borrow != NULL) driver->ops->borrow(driver, device, bytes);
+}
+
 size_t tow_driver_executed(tow_driver_t *driver, size_t device,
                            tow_executed_t *out, size_t capacity)
 {

@@ -118,6 +118,9 @@ struct tow_driver { /* first member of each driver's struct */
     const tow_device_info_t *devices; /* owned by the driver */
     size_t device_count;
     bool simulated; /* every output of ours says so */
+    /* A deferred upload without bytes takes no memory of the device before it
+     * is settled. */
+    bool has_free_promises;
 };
 
 /* A completed run on one device: times of CLOCK_MONOTONIC, its name
@@ -250,9 +253,12 @@ struct tow_upload {
     void (*done)(tow_upload_t *upload, tow_status_t take_status);
     /* The driver may use the caller's memory until the buffer is freed. */
     bool may_alias;
+    /* With may_alias: a run that the buffer is donated to may overwrite that
+     * memory with its result. Read when the bytes are handed over. */
+    bool may_overwrite;
     /* A deferred upload: the bytes are not there yet. The buffer is PENDING,
      * runs that use it may be enqueued, and the driver reads `bytes` only after
-     * tow_upload_settle. */
+     * tow_upload_settle: until then it may be NULL. */
     bool is_deferred;
     void *private_[6];
 };
@@ -377,6 +383,10 @@ struct tow_driver_ops {
     void (*close)(tow_driver_t *driver, tow_closed_t closed);
     tow_status_t (*memory_stats)(tow_driver_t *driver, size_t device,
                                  tow_memory_stats_t *out_stats);
+    /* NULL: the driver does not measure it. */
+    uint64_t (*recent_peak)(tow_driver_t *driver, size_t device);
+    /* NULL: the driver counts all memory that its devices use by itself. */
+    void (*borrow)(tow_driver_t *driver, size_t device, int64_t bytes);
     size_t (*executed)(tow_driver_t *driver, size_t device, tow_executed_t *out,
                        size_t capacity);
     tow_status_t (*compile)(tow_driver_t *driver, tow_compile_t *compile);
@@ -417,6 +427,15 @@ void tow_driver_close(tow_driver_t *driver, tow_closed_t closed);
 tow_status_t tow_driver_memory_stats(tow_driver_t *driver, size_t device,
                                      tow_memory_stats_t *out_stats)
     TOW_MUST_USE;
+
+/* The peak of bytes_in_use since the last call; 0: the driver does not know. */
+uint64_t tow_driver_recent_peak(tow_driver_t *driver, size_t device);
+
+/* Counts memory of the caller that belongs to a device but was not uploaded yet:
+ * receive buffers. Negative when it no longer does. It is part of bytes_in_use
+ * and of the peaks, but not limited. The driver counts aliased uploads by
+ * itself. */
+void tow_driver_borrow(tow_driver_t *driver, size_t device, int64_t bytes);
 
 /* The last runs of a device, oldest first, for traces; returns how many. A
  * driver may record them only after the first call, or never. */

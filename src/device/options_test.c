@@ -268,7 +268,72 @@ static void sorting_maps_again_changes_nothing(void **state)
     tow_free(twice);
 }
 
-TOW_TEST_MAIN(cmocka_unit_test(maps_in_any_order_are_the_same),
+/* Two options by name, with a build option between them. */
+static const char by_name[] = "\x3a\x0a\x0a\x04name\x12\x02\x0a\x00"
+                              "\x1a\x02\x20\x01"
+                              "\x3a\x0c\x0a\x04name\x12\x04\x0a\x02n1"
+                              "\x3a\x0b\x0a\x05other\x12\x02\x10\x01";
+
+static void an_option_by_name_is_taken_out(void **state)
+{
+    (void)state;
+    const tow_bytes_t given = {by_name, sizeof(by_name) - 1};
+    tow_bytes_t text;
+    void *bytes;
+    size_t size;
+    assert_null(
+        tow_compile_options_take_text(given, "name", &text, &bytes, &size));
+    assert_int_equal(text.size, 2);
+    assert_memory_equal(text.data, "n1", 2); /* The last one counts. */
+    static const char rest[] = "\x1a\x02\x20\x01"
+                               "\x3a\x0b\x0a\x05other\x12\x02\x10\x01";
+    assert_int_equal(size, sizeof(rest) - 1);
+    assert_memory_equal(bytes, rest, size);
+    tow_free(bytes);
+}
+
+static void options_without_the_name_are_not_copied(void **state)
+{
+    (void)state;
+    const tow_bytes_t given = {by_name, sizeof(by_name) - 1};
+    tow_bytes_t text;
+    void *bytes;
+    size_t size;
+    assert_null(
+        tow_compile_options_take_text(given, "nam", &text, &bytes, &size));
+    assert_null(text.data);
+    assert_null(bytes);
+    assert_int_equal(size, given.size);
+    tow_status_t status =
+        tow_compile_options_take_text(given, "other", &text, &bytes, &size);
+    assert_int_equal(tow_status_code(status), TOW_INVALID_ARGUMENT);
+    assert_non_null(strstr(tow_status_message(status), "not a text"));
+    tow_status_release(status);
+    assert_null(bytes);
+}
+
+/* In blocks of exactly their size, so that sanitizers detect overruns. */
+static void every_cut_of_options_by_name_is_survived(void **state)
+{
+    (void)state;
+    for (size_t cut = 0; cut < sizeof(by_name) - 1; cut++) {
+        uint8_t *copy = malloc(cut + (cut == 0));
+        assert_non_null(copy);
+        memcpy(copy, by_name, cut);
+        tow_bytes_t text;
+        void *bytes;
+        size_t size;
+        tow_status_release(tow_compile_options_take_text(
+            (tow_bytes_t){copy, cut}, "name", &text, &bytes, &size));
+        tow_free(bytes);
+        free(copy);
+    }
+}
+
+TOW_TEST_MAIN(cmocka_unit_test(an_option_by_name_is_taken_out),
+              cmocka_unit_test(options_without_the_name_are_not_copied),
+              cmocka_unit_test(every_cut_of_options_by_name_is_survived),
+              cmocka_unit_test(maps_in_any_order_are_the_same),
               cmocka_unit_test(sorting_maps_again_changes_nothing),
               cmocka_unit_test(zeros_are_one_device_that_the_driver_chooses),
               cmocka_unit_test(assignment_goes_partition_by_partition),

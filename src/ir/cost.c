@@ -77,12 +77,17 @@ static tow_status_t begin_transfer(account_t *account, size_t step)
     return TOW_OK;
 }
 
+/* No later step waits for a value that none of them uses: it may arrive at any
+ * time. */
 static tow_status_t end_transfer(account_t *account, size_t step)
 {
+    const tow_schedule_t *schedule = &account->schedule;
+    const uint32_t slot = schedule->first_slots[schedule->nodes[step]];
     uint64_t bytes = 0;
     uint64_t packed = 0;
     TOW_RETURN_IF_ERROR(size_transfer(account, step, &bytes, &packed));
     change(account, packed, false);
+    if (schedule->slots[slot].last_step <= step) account->is_lent[slot] = true;
     return TOW_OK;
 }
 

@@ -183,6 +183,21 @@ static tow_status_t write_collective(lowering_t *lowering, size_t step,
                                 &out->collective);
 }
 
+/* Inserted nodes have none. */
+static tow_status_t write_name(lowering_t *lowering, size_t step,
+                               tow_lowered_step_t *out)
+{
+    const tow_signature_t *signature = lowering->schedule.signatures[step];
+    const char *name = tow_schedule_node(&lowering->schedule, step)->name;
+    if (name == NULL || name[0] == '\0' ||
+        (signature != NULL && signature->name != NULL &&
+         strcmp(name, signature->name) == 0))
+        return TOW_OK;
+    out->name = tow_arena_strndup(tow_lowered_arena(lowering->lowered), name,
+                                  strlen(name));
+    return out->name != NULL ? TOW_OK : tow_ir_exhausted();
+}
+
 static tow_status_t write_step(lowering_t *lowering, size_t step)
 {
     const tow_schedule_t *schedule = &lowering->schedule;
@@ -195,6 +210,7 @@ static tow_status_t write_step(lowering_t *lowering, size_t step)
     out->output_count = tow_schedule_outputs(schedule, step);
     out->is_host = node->kind == TOW_NODE_HOST;
     out->time_limit_ms = node->time_limit_ms;
+    TOW_RETURN_IF_ERROR(write_name(lowering, step, out));
     out->is_sequential =
         schedule->program->is_sequential ||
         tow_node_is_irregular(schedule->program, &scope->program,

@@ -84,7 +84,10 @@ typedef struct tow_lowered_step {
      * result. */
     const uint32_t *freed;
     size_t freed_count;
-    uint32_t node;  /* of the client's program, for errors */
+    uint32_t node; /* of the client's program, for errors */
+    /* Of the node, if the user gave it one that is not its function's; else
+     * NULL. */
+    const char *name;
     uint32_t index; /* among the steps of all workers */
     bool is_host;   /* the executable is a host function */
     /* The step starts only when its inputs are ready: it has a value whose size
@@ -174,6 +177,7 @@ tow_status_t tow_lowered_unpack(const void *bytes, size_t size,
 typedef struct tow_step_info {
     tow_slice_id_t slice; /* whose devices it keeps busy */
     bool is_computed;     /* else a transfer or a collective: it keeps none */
+    uint32_t depth; /* computations on the longest path that ends with it */
 } tow_step_info_t;
 /* Writes all steps, in the order of tow_lowered_step_t.index. `out_steps` has
  * room for all nodes. */

@@ -66,6 +66,7 @@ static bool pack_step(const tow_lowered_step_t *step, tow_arena_t *arena,
     message->memory_after = step->memory_after;
     message->sent_before = step->sent_before;
     message->late = step->is_late;
+    if (step->name != NULL) message->name = (char *)step->name;
     if (step->route != NULL) {
         message->route = tow_route_pack(step->route, arena);
         return message->route != NULL;
@@ -356,6 +357,11 @@ static tow_status_t copy_step(const tow_msg_lowered_step_t *message,
         .is_late = message->late,
     };
     tow_status_t status = TOW_OK;
+    if (message->name[0] != '\0') {
+        out->name =
+            tow_arena_strndup(arena, message->name, strlen(message->name));
+        if (out->name == NULL) return tow_ir_exhausted();
+    }
     if (message->route != NULL)
         status = tow_route_unpack(message, arena, &out->route);
     else if (message->collective != NULL)

@@ -21,6 +21,8 @@ static void assert_same_step(const tow_lowered_step_t *a,
     assert_int_equal(a->first_output, b->first_output);
     assert_int_equal(a->output_count, b->output_count);
     assert_int_equal(a->node, b->node);
+    assert_int_equal(a->name != NULL, b->name != NULL);
+    if (a->name != NULL) assert_string_equal(a->name, b->name);
     assert_int_equal(a->index, b->index);
 }
 

@@ -11,6 +11,7 @@
  *   hlo.c            the optimised program of an executable
  *   execute.c        one call, one run: the hot path
  *   program.c        programs of several computations, made in Python
+ *   host_call.c      host functions in them
  *   program_text.c   the same as text
  *   port.c           calls of such programs: the other hot path
  *   python_api.c     the functions that Python calls

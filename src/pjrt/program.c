@@ -69,6 +69,7 @@ static void free_recipe(plugin_program_t *program)
     }
     for (size_t i = 0; i < program->nodes.count; i++) {
         tow_plugin_executable_release(program->nodes.items[i].function);
+        tow_plugin_host_destroy(program->nodes.items[i].host);
         tow_free(program->nodes.items[i].name);
         tow_free(program->nodes.items[i].inputs);
     }
@@ -96,16 +97,14 @@ value_place_t tow_plugin_program_place(const plugin_program_t *program,
                                        tow_value_t value)
 {
     const recipe_node_t *node = &program->nodes.items[value.node];
-    const PJRT_Executable *executable =
-        node->function != NULL ? node->function
-                               : program->ports.items[node->port]->stub;
-    const tow_signature_t *signature = executable->signature;
-    return (value_place_t){.slice = executable->slice,
-                           .signature = signature,
-                           .array =
-                               node->function != NULL
-                                   ? &signature->results[value.output]
-                                   : &signature->arguments[node->argument]};
+    if (recipe_node_is_call(node)) {
+        const tow_signature_t *signature = recipe_node_signature(node);
+        return (value_place_t){recipe_node_slice(node), signature,
+                               &signature->results[value.output]};
+    }
+    const PJRT_Executable *stub = program->ports.items[node->port]->stub;
+    return (value_place_t){stub->slice, stub->signature,
+                           &stub->signature->arguments[node->argument]};
 }
 
 value_place_t tow_plugin_port_result_place(const plugin_port_t *port,
@@ -173,8 +172,9 @@ static tow_status_t check_value(const plugin_program_t *program,
                          "program '%s' has no node %u, but %zu", program->name,
                          value.node, program->nodes.count);
     const recipe_node_t *node = &program->nodes.items[value.node];
-    const size_t outputs =
-        node->function != NULL ? node->function->signature->result_count : 1;
+    const size_t outputs = recipe_node_is_call(node)
+                               ? recipe_node_signature(node)->result_count
+                               : 1;
     if (value.output < outputs) return TOW_OK;
     return TOW_ERROR(TOW_INVALID_ARGUMENT,
                      "node %u of program '%s' has no output %u, but %zu",
@@ -291,45 +291,47 @@ static tow_status_t check_layouts(const value_place_t *value,
                      "compile both with the same layouts");
 }
 
-static tow_status_t read_inputs(const plugin_program_t *program,
-                                const PJRT_Executable *function,
-                                const uint32_t (*given)[2], tow_value_t *inputs)
+static const char *name_of_node(const recipe_node_t *node)
 {
-    const tow_signature_t *signature = function->signature;
-    for (size_t i = 0; i < signature->argument_count; i++) {
-        inputs[i] = (tow_value_t){given[i][0], given[i][1]};
-        TOW_RETURN_IF_ERROR(check_value(program, inputs[i]));
-        const value_place_t value =
-                                tow_plugin_program_place(program, inputs[i]),
-                            user = {function->slice, signature,
+    const char *name = recipe_node_signature(node)->name;
+    return name != NULL ? name : "a function";
+}
+
+static tow_status_t read_inputs(const plugin_program_t *program,
+                                const uint32_t (*given)[2],
+                                const recipe_node_t *node)
+{
+    const tow_signature_t *signature = recipe_node_signature(node);
+    for (size_t i = 0; i < node->input_count; i++) {
+        node->inputs[i] = (tow_value_t){given[i][0], given[i][1]};
+        TOW_RETURN_IF_ERROR(check_value(program, node->inputs[i]));
+        const value_place_t value = tow_plugin_program_place(program,
+                                                             node->inputs[i]),
+                            user = {recipe_node_slice(node), signature,
                                     &signature->arguments[i]};
         TOW_RETURN_IF_ERROR(tow_status_annotate(check_layouts(&value, &user),
                                                 "%s, input %zu",
-                                                name_of(function), i));
+                                                name_of_node(node), i));
     }
     return TOW_OK;
 }
 
-tow_status_t tow_plugin_program_add_call(plugin_program_t *program,
-                                         PJRT_Executable *take_function,
-                                         const char *name,
-                                         const uint32_t (*inputs)[2],
-                                         size_t count, uint32_t *out_node)
+/* `node` has its function. */
+static tow_status_t add_call(plugin_program_t *program, recipe_node_t node,
+                             const char *name, const uint32_t (*inputs)[2],
+                             size_t count, uint32_t *out_node)
 {
-    const size_t wanted = take_function->signature->argument_count;
-    TOW_RETURN_IF_ERROR(check_open(program));
-    TOW_RETURN_IF_ERROR(check_executable(program, take_function));
+    const size_t wanted = recipe_node_signature(&node)->argument_count;
     if (count != wanted)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "%s takes %zu arguments, but %zu are given",
-                         name_of(take_function), wanted, count);
-    recipe_node_t node = {.function = take_function,
-                          .name = name != NULL ? copy_name(name) : NULL,
-                          .inputs = tow_calloc(count + 1, sizeof(tow_value_t)),
-                          .input_count = count};
+                         name_of_node(&node), wanted, count);
+    node.name = name != NULL ? copy_name(name) : NULL;
+    node.inputs = tow_calloc(count + 1, sizeof(tow_value_t));
+    node.input_count = count;
     tow_status_t status =
         node.inputs != NULL && (name == NULL) == (node.name == NULL)
-            ? read_inputs(program, take_function, inputs, node.inputs)
+            ? read_inputs(program, inputs, &node)
             : exhausted();
     if (status == TOW_OK) status = add_node(program, node, out_node);
     if (status == TOW_OK) return TOW_OK;
@@ -338,15 +340,48 @@ tow_status_t tow_plugin_program_add_call(plugin_program_t *program,
     return status;
 }
 
-/* The shape of the whole array; of a shard, if the sharding is unknown. */
-static tow_status_t whole_shape(const value_place_t *place,
-                                tow_shape_t *out_shape)
+tow_status_t tow_plugin_program_add_call(plugin_program_t *program,
+                                         PJRT_Executable *take_function,
+                                         const char *name,
+                                         const uint32_t (*inputs)[2],
+                                         size_t count, uint32_t *out_node)
 {
-    const tow_sharding_t sharding = tow_plugin_place_sharding(place);
-    *out_shape = place->array->shape;
-    return tow_sharding_is_known(&sharding)
-               ? tow_sharding_whole(&sharding, &place->array->shape, out_shape)
-               : TOW_OK;
+    TOW_RETURN_IF_ERROR(check_open(program));
+    TOW_RETURN_IF_ERROR(check_executable(program, take_function));
+    return add_call(program, (recipe_node_t){.function = take_function}, name,
+                    inputs, count, out_node);
+}
+
+tow_status_t tow_plugin_program_add_host_call(plugin_program_t *program,
+                                              plugin_host_t *take_host,
+                                              const char *name,
+                                              const uint32_t (*inputs)[2],
+                                              size_t count, uint32_t *out_node)
+{
+    TOW_RETURN_IF_ERROR(check_open(program));
+    return add_call(program, (recipe_node_t){.host = take_host}, name, inputs,
+                    count, out_node);
+}
+
+/* The shapes that must be equal: of the whole arrays; of shards, if a sharding
+ * is unknown and the value stays where it is. */
+static tow_status_t find_shapes(const value_place_t *value,
+                                const value_place_t *result,
+                                tow_shape_t *out_given, tow_shape_t *out_wanted)
+{
+    const tow_sharding_t from = tow_plugin_place_sharding(value),
+                         to = tow_plugin_place_sharding(result);
+    *out_given = value->array->shape;
+    *out_wanted = result->array->shape;
+    if (tow_sharding_is_known(&from) && tow_sharding_is_known(&to)) {
+        TOW_RETURN_IF_ERROR(
+            tow_sharding_whole(&from, &value->array->shape, out_given));
+        return tow_sharding_whole(&to, &result->array->shape, out_wanted);
+    }
+    if (value->slice == result->slice) return TOW_OK;
+    return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                     "the value is on other devices than the port, and its "
+                     "sharding there or here is unknown");
 }
 
 /* The cluster does not know what the stub says about its results. */
@@ -355,8 +390,11 @@ static tow_status_t check_result(const value_place_t *value,
 {
     tow_shape_t given, wanted;
     char texts[2][TOW_SHAPE_TEXT_MAX];
-    TOW_RETURN_IF_ERROR(whole_shape(value, &given));
-    TOW_RETURN_IF_ERROR(whole_shape(result, &wanted));
+    if (value->array->bounds != 0)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "the size of the value is known only at run time: pad "
+                         "it in a host function");
+    TOW_RETURN_IF_ERROR(find_shapes(value, result, &given, &wanted));
     if (!tow_shape_equal(&given, &wanted))
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "the value is %s, but the port's result is %s",
@@ -422,14 +460,15 @@ static tow_status_t trace_arguments(trace_t *trace, const plugin_port_t *port)
 static tow_status_t trace_call(trace_t *trace, const recipe_node_t *node,
                                uint32_t *out_node)
 {
-    const PJRT_Executable *executable = node->function;
     trace->inputs.count = 0;
     for (size_t i = 0; i < node->input_count; i++)
         if (!tow_vec_push(&trace->inputs, translate(trace, node->inputs[i])))
             return exhausted();
     return tow_program_add_named_call(
-        trace->traced, executable->function, executable->slice->slice,
-        node->name != NULL ? node->name : name_of(executable),
+        trace->traced,
+        node->host != NULL ? node->host->function : node->function->function,
+        recipe_node_slice(node)->slice,
+        node->name != NULL ? node->name : name_of_node(node),
         trace->inputs.items, node->input_count, out_node);
 }
 
@@ -461,7 +500,7 @@ static tow_status_t trace_all(trace_t *trace)
     for (size_t i = 0; i < program->ports.count; i++)
         TOW_RETURN_IF_ERROR(trace_arguments(trace, program->ports.items[i]));
     for (size_t i = 0; i < program->nodes.count; i++)
-        if (program->nodes.items[i].function != NULL)
+        if (recipe_node_is_call(&program->nodes.items[i]))
             TOW_RETURN_IF_ERROR(
                 trace_call(trace, &program->nodes.items[i], &trace->nodes[i]));
     for (size_t i = 0; i < program->ports.count; i++)
@@ -503,9 +542,9 @@ static tow_status_t find_slices(plugin_program_t *program)
     for (size_t i = 0; i < program->ports.count && is_found; i++)
         is_found = use_slice(program, program->ports.items[i]->stub->slice);
     for (size_t i = 0; i < program->nodes.count && is_found; i++)
-        if (program->nodes.items[i].function != NULL)
+        if (recipe_node_is_call(&program->nodes.items[i]))
             is_found =
-                use_slice(program, program->nodes.items[i].function->slice);
+                use_slice(program, recipe_node_slice(&program->nodes.items[i]));
     return is_found ? TOW_OK : exhausted();
 }
 
@@ -531,10 +570,12 @@ static tow_status_t refresh(const plugin_program_t *program)
         TOW_RETURN_IF_ERROR(
             tow_plugin_slice_refresh(program->slices.items[i].entry));
     for (size_t i = 0; i < program->nodes.count; i++) {
-        PJRT_Executable *function = program->nodes.items[i].function;
-        if (function != NULL)
-            TOW_RETURN_IF_ERROR(
-                tow_plugin_executable_recompile(function, function->slice));
+        const recipe_node_t *node = &program->nodes.items[i];
+        if (node->function != NULL)
+            TOW_RETURN_IF_ERROR(tow_plugin_executable_recompile(
+                node->function, node->function->slice));
+        if (node->host != NULL)
+            TOW_RETURN_IF_ERROR(tow_plugin_host_reload(node->host));
     }
     return TOW_OK;
 }

@@ -8,18 +8,50 @@
 #define TOW_PJRT_PROGRAM_IMPL_H_
 
 #include "pjrt/plugin_impl.h"
+#include "pjrt/python_api.h"
 
 typedef struct plugin_program plugin_program_t;
 
+/* A host function on a slice, which is loaded again after a reconnect. */
+typedef struct plugin_host {
+    slice_entry_t *slice;   /* borrowed from the client */
+    char *path, *symbol;    /* owned */
+    tow_host_type_t *types; /* owned: of arguments, then of results */
+    size_t argument_count, result_count;
+    uint32_t time_limit_ms;
+    tow_function_t *first;            /* counted: of the first loading */
+    tow_function_t *function;         /* counted: of the latest one */
+    const tow_signature_t *signature; /* borrowed from the first */
+} plugin_host_t;
+
 /* An argument of a port, or a call. */
 typedef struct recipe_node {
-    PJRT_Executable *function; /* counted; NULL: an argument */
+    PJRT_Executable *function; /* counted; or NULL */
+    plugin_host_t *host;       /* owned; or NULL. Neither: an argument */
     uint32_t port, argument;   /* of an argument */
     bool is_donated;           /* of an argument */
     char *name;                /* owned: of a call; NULL: the function's */
     tow_value_t *inputs;       /* owned: of a call, nodes of the recipe */
     size_t input_count;
 } recipe_node_t;
+
+static inline bool recipe_node_is_call(const recipe_node_t *node)
+{
+    return node->function != NULL || node->host != NULL;
+}
+
+/* Of a call. */
+static inline const tow_signature_t *recipe_node_signature(
+    const recipe_node_t *node)
+{
+    return node->host != NULL ? node->host->signature
+                              : node->function->signature;
+}
+
+static inline slice_entry_t *recipe_node_slice(const recipe_node_t *node)
+{
+    return node->host != NULL ? node->host->slice : node->function->slice;
+}
 
 typedef struct recipe_result {
     bool is_given;
@@ -97,6 +129,10 @@ tow_status_t tow_plugin_program_add_port(plugin_program_t *program,
 tow_status_t tow_plugin_program_add_call(
     plugin_program_t *program, PJRT_Executable *take_function, const char *name,
     const uint32_t (*inputs)[2], size_t count, uint32_t *out_node) TOW_MUST_USE;
+/* Takes the host function, on success. */
+tow_status_t tow_plugin_program_add_host_call(
+    plugin_program_t *program, plugin_host_t *take_host, const char *name,
+    const uint32_t (*inputs)[2], size_t count, uint32_t *out_node) TOW_MUST_USE;
 tow_status_t tow_plugin_program_add_argument(plugin_program_t *program,
                                              uint32_t port, uint32_t argument,
                                              bool is_donated,
@@ -128,6 +164,17 @@ tow_sharding_t tow_plugin_place_sharding(const value_place_t *place);
 /* The value must be transferred to be there. */
 bool tow_plugin_place_differs(const value_place_t *from,
                               const value_place_t *to);
+
+/* -- host_call.c ----------------------------------------------------------- */
+
+/* Not locked, all three: they wait. */
+tow_status_t tow_plugin_host_load(PJRT_Client *client,
+                                  const towpath_host_call_t *call,
+                                  plugin_host_t **out_host) TOW_MUST_USE;
+/* If the cluster has disconnected since, loads it again. */
+tow_status_t tow_plugin_host_reload(plugin_host_t *host) TOW_MUST_USE;
+/* NULL is fine. */
+void tow_plugin_host_destroy(plugin_host_t *host);
 
 /* -- program_text.c ----------------------------------------------------- */
 

@@ -14,7 +14,7 @@ typedef struct writer {
     const plugin_program_t *program;
     TOW_VEC(char) text;
     bool is_exhausted; /* then the text is not extended */
-    TOW_VEC(const PJRT_Executable *) functions;
+    TOW_VEC(const recipe_node_t *) functions; /* the first call of each */
     uint32_t *nodes; /* owned: of the graph, by nodes of the recipe */
     TOW_VEC(tow_value_t) inputs;
 } writer_t;
@@ -135,24 +135,42 @@ static void write_hosts(writer_t *writer)
 
 /* -- Functions ------------------------------------------------------------- */
 
+static bool is_same_function(const recipe_node_t *a, const recipe_node_t *b)
+{
+    return a->function == b->function && a->host == b->host;
+}
+
 static tow_function_id_t function_of(const writer_t *writer,
-                                     const PJRT_Executable *executable)
+                                     const recipe_node_t *call)
 {
     size_t i = 0;
     while (i < writer->functions.count &&
-           writer->functions.items[i] != executable)
+           !is_same_function(writer->functions.items[i], call))
         i++;
     return (tow_function_id_t){i < writer->functions.count ? i + 1 : 0};
 }
 
-static void write_array(writer_t *writer, const PJRT_Executable *executable,
+/* "f32[<=4,8]": the first dimension is an upper bound. */
+static void write_bounded(writer_t *writer, const tow_array_info_t *array)
+{
+    write_format(writer, "%s[", tow_type_name(array->shape.type));
+    for (uint32_t i = 0; i < array->shape.rank; i++)
+        write_format(writer, "%s%s%" PRId64, i > 0 ? "," : "",
+                     array->bounds >> i & 1 ? "<=" : "", array->shape.dims[i]);
+    write_text(writer, "]");
+}
+
+static void write_array(writer_t *writer, const recipe_node_t *call,
                         const tow_array_info_t *array)
 {
-    const value_place_t place = {executable->slice, executable->signature,
-                                 array};
+    const value_place_t place = {recipe_node_slice(call),
+                                 recipe_node_signature(call), array};
     const tow_sharding_t sharding = tow_plugin_place_sharding(&place);
     char shape[TOW_SHAPE_TEXT_MAX], text[TOW_SHARDING_TEXT_MAX];
-    write_text(writer, tow_shape_format(&array->shape, shape));
+    if (array->bounds != 0)
+        write_bounded(writer, array);
+    else
+        write_text(writer, tow_shape_format(&array->shape, shape));
     if (!tow_sharding_is_known(&sharding)) return;
     write_text(writer, " as ");
     write_text(writer, tow_sharding_format(&sharding, text));
@@ -167,24 +185,27 @@ static void write_alias(writer_t *writer, const tow_signature_t *signature,
                          (uint64_t)signature->aliases[i].argument);
 }
 
-static void write_function(writer_t *writer, const PJRT_Executable *executable)
+static void write_function(writer_t *writer, const recipe_node_t *call)
 {
-    const tow_signature_t *signature = executable->signature;
-    write_format(writer, "function %" PRIu64,
-                 function_of(writer, executable).value);
+    const tow_signature_t *signature = recipe_node_signature(call);
+    write_format(writer, "function %" PRIu64, function_of(writer, call).value);
     write_name(writer, signature->name != NULL ? signature->name : "");
-    write_format(writer, " for %zu (", executable->slice->count);
+    write_format(writer, " for %zu%s (", recipe_node_slice(call)->count,
+                 call->host != NULL ? " host" : "");
     for (size_t i = 0; i < signature->argument_count; i++) {
         if (i > 0) write_text(writer, ", ");
-        write_array(writer, executable, &signature->arguments[i]);
+        write_array(writer, call, &signature->arguments[i]);
     }
     write_text(writer, ") -> (");
     for (size_t i = 0; i < signature->result_count; i++) {
         if (i > 0) write_text(writer, ", ");
-        write_array(writer, executable, &signature->results[i]);
+        write_array(writer, call, &signature->results[i]);
         write_alias(writer, signature, i);
     }
-    write_text(writer, ")\n");
+    write_text(writer, ")");
+    if (signature->temporary_bytes > 0)
+        write_format(writer, " temporary %" PRIu64, signature->temporary_bytes);
+    write_text(writer, "\n");
 }
 
 static tow_status_t write_header(writer_t *writer)
@@ -194,11 +215,11 @@ static tow_status_t write_header(writer_t *writer)
         write_slice(writer, program->slices.items[i].entry);
     write_hosts(writer);
     for (size_t i = 0; i < program->nodes.count; i++) {
-        const PJRT_Executable *function = program->nodes.items[i].function;
-        if (function == NULL || function_of(writer, function).value > 0)
+        const recipe_node_t *node = &program->nodes.items[i];
+        if (!recipe_node_is_call(node) || function_of(writer, node).value > 0)
             continue;
-        if (!tow_vec_push(&writer->functions, function)) return exhausted();
-        write_function(writer, function);
+        if (!tow_vec_push(&writer->functions, node)) return exhausted();
+        write_function(writer, node);
     }
     return TOW_OK;
 }
@@ -239,10 +260,11 @@ static tow_status_t add_call(writer_t *writer, tow_graph_t *graph,
         if (!tow_vec_push(&writer->inputs, translate(writer, call->inputs[i])))
             return exhausted();
     const tow_node_t node = {
-        .kind = TOW_NODE_COMPUTE,
+        .kind = call->host != NULL ? TOW_NODE_HOST : TOW_NODE_COMPUTE,
         .name = call->name != NULL ? call->name : "",
-        .slice = slice_of(writer->program, call->function->slice),
-        .function = function_of(writer, call->function),
+        .slice = slice_of(writer->program, recipe_node_slice(call)),
+        .function = function_of(writer, call),
+        .time_limit_ms = call->host != NULL ? call->host->time_limit_ms : 0,
         .inputs = writer->inputs.items,
         .input_count = call->input_count};
     return tow_graph_add(graph, &node, out_node);
@@ -286,7 +308,7 @@ static tow_status_t add_nodes(writer_t *writer, tow_graph_t *graph)
         TOW_RETURN_IF_ERROR(
             add_arguments(writer, graph, program->ports.items[i]));
     for (size_t i = 0; i < program->nodes.count; i++)
-        if (program->nodes.items[i].function != NULL)
+        if (recipe_node_is_call(&program->nodes.items[i]))
             TOW_RETURN_IF_ERROR(add_call(
                 writer, graph, &program->nodes.items[i], &writer->nodes[i]));
     for (size_t i = 0; i < program->ports.count; i++)

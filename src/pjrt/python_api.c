@@ -7,26 +7,13 @@
 #include <string.h>
 
 #include "pjrt/program_impl.h"
+#include "pjrt/python_text.h"
 
 /* -- Errors ---------------------------------------------------------------- */
 
 void towpath_text_free(char *text)
 {
     tow_free_text(text);
-}
-
-/* "CODE: message"; NULL for TOW_OK. */
-static char *take_text(tow_status_t take_status)
-{
-    static const char no_memory[] = "RESOURCE_EXHAUSTED: out of memory";
-    if (take_status == TOW_OK) return NULL;
-    const char *code = tow_code_name(tow_status_code(take_status));
-    const char *message = tow_status_message(take_status);
-    const size_t size = strlen(code) + strlen(message) + 3;
-    char *text = tow_malloc(size);
-    if (text != NULL) snprintf(text, size, "%s: %s", code, message);
-    tow_status_release(take_status);
-    return text != NULL ? text : tow_strdup(no_memory);
 }
 
 /* -- The client and its objects -------------------------------------------- */
@@ -171,7 +158,7 @@ char *towpath_slice_open(const uint32_t dims[3], const char *kind,
                                          .dims = {dims[0], dims[1], dims[2]},
                                          .kind = kind,
                                          .island = island};
-    return take_text(
+    return tow_python_error_text(
         open_slice(&options, out_slice, out_ids, capacity, out_count));
 }
 
@@ -191,7 +178,7 @@ static tow_status_t close_slice(uint64_t number)
 
 char *towpath_slice_close(uint64_t slice)
 {
-    return take_text(close_slice(slice));
+    return tow_python_error_text(close_slice(slice));
 }
 
 /* -- Making programs ------------------------------------------------------- */
@@ -215,7 +202,7 @@ static tow_status_t begin(const char *name, uint64_t *out_number)
 
 char *towpath_program_begin(const char *name, uint64_t *out_program)
 {
-    return take_text(begin(name, out_program));
+    return tow_python_error_text(begin(name, out_program));
 }
 
 static tow_status_t add_port(uint64_t number, const void *address,
@@ -234,7 +221,7 @@ static tow_status_t add_port(uint64_t number, const void *address,
 
 char *towpath_program_port(uint64_t program, void *stub, uint32_t *out_port)
 {
-    return take_text(add_port(program, stub, out_port));
+    return tow_python_error_text(add_port(program, stub, out_port));
 }
 
 static tow_status_t add_argument(uint64_t number, uint32_t port,
@@ -253,7 +240,7 @@ char *towpath_program_argument(uint64_t program, uint32_t port,
                                uint32_t argument, int donated,
                                uint32_t *out_node)
 {
-    return take_text(
+    return tow_python_error_text(
         add_argument(program, port, argument, donated != 0, out_node));
 }
 
@@ -277,8 +264,38 @@ char *towpath_program_call(uint64_t program, void *executable, const char *name,
                            const uint32_t (*inputs)[2], size_t count,
                            uint32_t *out_node)
 {
-    return take_text(
+    return tow_python_error_text(
         add_call(program, executable, name, inputs, count, out_node));
+}
+
+/* Left while the function is loaded. */
+static tow_status_t add_host_call(uint64_t number,
+                                  const towpath_host_call_t *call,
+                                  const uint32_t (*inputs)[2], size_t count,
+                                  uint32_t *out_node)
+{
+    plugin_program_t *program;
+    plugin_host_t *host = NULL;
+    TOW_RETURN_IF_ERROR(enter_program(number, &program));
+    PJRT_Client *client = program->client;
+    client_leave_lazily(client);
+    tow_status_t status = tow_plugin_host_load(client, call, &host);
+    client_enter(client);
+    if (status == TOW_OK)
+        status = tow_plugin_program_add_host_call(program, host, call->name,
+                                                  inputs, count, out_node);
+    leave_program(program);
+    if (status != TOW_OK) tow_plugin_host_destroy(host);
+    return status;
+}
+
+char *towpath_program_host_call(uint64_t program,
+                                const towpath_host_call_t *call,
+                                const uint32_t (*inputs)[2], size_t count,
+                                uint32_t *out_node)
+{
+    return tow_python_error_text(
+        add_host_call(program, call, inputs, count, out_node));
 }
 
 static tow_status_t add_result(uint64_t number, uint32_t port, uint32_t result,
@@ -295,7 +312,7 @@ static tow_status_t add_result(uint64_t number, uint32_t port, uint32_t result,
 char *towpath_program_result(uint64_t program, uint32_t port, uint32_t result,
                              uint32_t node, uint32_t output)
 {
-    return take_text(
+    return tow_python_error_text(
         add_result(program, port, result, (tow_value_t){node, output}));
 }
 
@@ -313,7 +330,7 @@ static tow_status_t finish(uint64_t number)
 
 char *towpath_program_finish(uint64_t program)
 {
-    return take_text(finish(program));
+    return tow_python_error_text(finish(program));
 }
 
 /* -- Using programs -------------------------------------------------------- */
@@ -329,7 +346,7 @@ static tow_status_t abandon(uint64_t number)
 
 char *towpath_program_abandon(uint64_t program)
 {
-    return take_text(abandon(program));
+    return tow_python_error_text(abandon(program));
 }
 
 static tow_status_t release(uint64_t number)
@@ -346,7 +363,7 @@ static tow_status_t release(uint64_t number)
 
 char *towpath_program_release(uint64_t program)
 {
-    return take_text(release(program));
+    return tow_python_error_text(release(program));
 }
 
 static tow_status_t text(uint64_t number, char **out_text)
@@ -361,7 +378,7 @@ static tow_status_t text(uint64_t number, char **out_text)
 char *towpath_program_text(uint64_t program, char **out_text)
 {
     *out_text = NULL;
-    return take_text(text(program, out_text));
+    return tow_python_error_text(text(program, out_text));
 }
 
 /* -- Executables ----------------------------------------------------------- */
@@ -398,7 +415,7 @@ static tow_status_t executable_named(const char *name, void **out_executable)
 char *towpath_executable_named(const char *name, void **out_executable)
 {
     *out_executable = NULL;
-    return take_text(executable_named(name, out_executable));
+    return tow_python_error_text(executable_named(name, out_executable));
 }
 
 /* -- Closing the client ---------------------------------------------------- */

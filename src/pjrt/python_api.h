@@ -76,6 +76,39 @@ TOWPATH_EXPORT char *towpath_program_call(uint64_t program, void *executable,
                                           const char *name,
                                           const uint32_t (*inputs)[2],
                                           size_t count, uint32_t *out_node);
+/* An array of one shard, as a host function has it. */
+typedef struct towpath_host_type {
+    uint32_t type; /* a tow_type_t, which has PJRT's numbers */
+    uint32_t rank;
+    uint32_t bounds; /* bit i: dims[i] is an upper bound */
+    int64_t dims[32];
+} towpath_host_type_t;
+
+/* A C function in a shared object (<towpath/host.h>). */
+typedef struct towpath_host_call {
+    size_t struct_size; /* new fields go last */
+    const char *path;   /* of the shared object, on this host */
+    const char *symbol;
+    const int64_t *devices; /* ids that JAX knows: it runs on their hosts */
+    size_t device_count;
+    const towpath_host_type_t *arguments;
+    size_t argument_count;
+    const towpath_host_type_t *results;
+    size_t result_count;
+    uint32_t time_limit_ms; /* of each call; 0: 30 s */
+    const char *name;       /* as of towpath_program_call; may be NULL */
+} towpath_host_call_t;
+
+/* A call of a host function, once for each shard; `inputs` as above. Its
+ * shardings are unknown, so on several devices its inputs come from the same
+ * devices, with the shards that they have there. Results with bounds can only
+ * be inputs of host functions. Waits until the function is loaded. Workers must
+ * allow it (`tow worker --host-functions`). */
+TOWPATH_EXPORT char *towpath_program_host_call(uint64_t program,
+                                               const towpath_host_call_t *call,
+                                               const uint32_t (*inputs)[2],
+                                               size_t count,
+                                               uint32_t *out_node);
 /* The value of a result of the stub. Every result of every port once. A value
  * of other devices, or with another sharding, than the stub's result is
  * transferred. */

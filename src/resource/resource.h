@@ -4,8 +4,8 @@
  * its devices or requests those of every island. Devices are known by their
  * global ids, and have coordinates in their island: the position of their
  * worker and their index on it. The load of a device is the number of slices on
- * it; a new slice gets a shape that fits, on the least loaded devices
- * (slice.c). Slices may share devices: the scheduler orders their gangs. Pure
+ * it; a new slice gets devices that its client's other slices do not have, a
+ * shape that fits, and the least loaded devices (slice.c). Slices may share devices: the scheduler orders their gangs. Pure
  * bookkeeping. */
 #ifndef TOW_RESOURCE_RESOURCE_H_
 #define TOW_RESOURCE_RESOURCE_H_
@@ -43,8 +43,11 @@ typedef struct tow_resource_device {
     char *name; /* owned */
     uint64_t memory_bytes;
     tow_resource_worker_t *worker; /* lent */
-    uint32_t index;         /* among the worker's: its second coordinate */
-    uint32_t slice_count;   /* its load */
+    uint32_t index;       /* among the worker's: its second coordinate */
+    uint32_t slice_count; /* its load */
+    /* During a request: slices of the same client, by tow_slice_choice. */
+    uint32_t own_count;
+    uint32_t own_named_count;
     tow_account_t *account; /* lent by the object table */
 } tow_resource_device_t;
 
@@ -98,6 +101,21 @@ const tow_resource_island_t *tow_resource_island(const tow_resource_t *resource,
 
 #define TOW_SLICE_RANK_MAX 3u
 
+/* A slice that names its devices, or has those of all islands, chooses nothing.
+ * To its own client it is no load: such slices are how JAX addresses its
+ * devices. */
+typedef enum tow_slice_choice {
+    TOW_SLICE_NOT_CHOSEN = 1,
+    TOW_SLICE_CHOSEN,
+} tow_slice_choice_t;
+
+/* The devices of one slice. Lent. */
+typedef struct tow_slice_devices {
+    tow_resource_device_t *const *devices;
+    size_t count;
+    tow_slice_choice_t choice;
+} tow_slice_devices_t;
+
 typedef struct tow_slice_request {
     const char *kind;   /* "" or NULL: any one kind */
     const char *island; /* "" or NULL: any one; or TOW_ISLAND_EVERY */
@@ -107,7 +125,13 @@ typedef struct tow_slice_request {
     size_t dim_count;          /* at most TOW_SLICE_RANK_MAX */
     const int64_t *device_ids; /* these, in this order; NULL: any */
     size_t device_id_count;
+    /* Slices of the same client. Devices that were chosen for it before are the
+     * last choice. */
+    const tow_slice_devices_t *own;
+    size_t own_count;
 } tow_slice_request_t;
+
+tow_slice_choice_t tow_slice_choice(const tow_slice_request_t *request);
 
 /* The devices of a slice, in order; `*out_devices` is the caller's array, the
  * entries are lent and stay until tow_resource_release_devices.

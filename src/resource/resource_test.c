@@ -134,6 +134,91 @@ static void slices_get_the_devices_with_the_least_load(void **state)
     give_back(fixture, third);
 }
 
+static void assert_devices(taken_t taken, size_t count, const int64_t *ids)
+{
+    assert_int_equal(taken.count, count);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(taken.devices[i]->id, ids[i]);
+}
+#define ASSERT_DEVICES(taken, ...)                                     \
+    assert_devices((taken),                                            \
+                   sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), \
+                   (int64_t[]){__VA_ARGS__})
+
+static tow_slice_devices_t devices_of(const taken_t *taken,
+                                      const tow_slice_request_t *request)
+{
+    return (tow_slice_devices_t){taken->devices, taken->count,
+                                 tow_slice_choice(request)};
+}
+
+/* JAX names its devices, and has all of them. */
+static void slices_that_choose_no_devices_are_no_load_to_their_client(
+    void **state)
+{
+    fixture_t *fixture = *state;
+    must_add(fixture, &(join_t){"a", 1, 4, NULL, NULL});
+    const int64_t ids[] = {2048};
+    const tow_slice_request_t named = {.device_ids = ids, .device_id_count = 1},
+                              every = {.island = TOW_ISLAND_EVERY};
+    taken_t others[] = {must_take(fixture, &named), must_take(fixture, &every),
+                        must_take(fixture, &named)};
+    tow_slice_devices_t own[] = {devices_of(&others[0], &named),
+                                 devices_of(&others[1], &every),
+                                 devices_of(&others[2], &named),
+                                 {0}};
+    tow_slice_request_t two = {
+        .dims = (uint32_t[]){2}, .dim_count = 1, .own = own, .own_count = 3};
+    taken_t first = must_take(fixture, &two);
+    ASSERT_DEVICES(first, 2048, 2049);
+    own[two.own_count++] = devices_of(&first, &two);
+    taken_t second = must_take(fixture, &two);
+    ASSERT_DEVICES(second, 2050, 2051);
+    give_back(fixture, first);
+    give_back(fixture, second);
+    two.own_count = 0; /* To another client they are. */
+    taken_t other = must_take(fixture, &two);
+    ASSERT_DEVICES(other, 2049, 2050);
+    give_back(fixture, other);
+    for (size_t i = 0; i < TOW_COUNT_OF(others); i++)
+        give_back(fixture, others[i]);
+}
+
+/* Before the shape, and before the load that other clients cause. */
+static void slices_of_one_client_are_disjoint_while_devices_suffice(
+    void **state)
+{
+    fixture_t *fixture = *state;
+    must_add(fixture, &(join_t){"a", 1, 4, NULL, NULL});
+    const tow_slice_request_t one = {.dims = (uint32_t[]){1}, .dim_count = 1};
+    taken_t ones[4], loads[8];
+    for (size_t i = 0; i < TOW_COUNT_OF(ones); i++)
+        ones[i] = must_take(fixture, &one);
+    for (size_t i = 0; i < TOW_COUNT_OF(loads); i++)
+        loads[i] = must_take(fixture, &one);
+    /* The client has devices 1 and 2; 0 and 3 are not adjacent. */
+    const tow_slice_devices_t own[] = {devices_of(&ones[1], &one),
+                                       devices_of(&ones[2], &one)};
+    tow_slice_request_t two = {.dims = (uint32_t[]){2},
+                               .dim_count = 1,
+                               .own = own,
+                               .own_count = TOW_COUNT_OF(own)};
+    taken_t taken = must_take(fixture, &two);
+    ASSERT_DEVICES(taken, 2048, 2051);
+    give_back(fixture, taken);
+    /* All devices of its own are needed: then a shape that fits. */
+    two.dims = (uint32_t[]){2, 2};
+    two.dim_count = 2;
+    taken = must_take(fixture, &two);
+    ASSERT_DEVICES(taken, 2048, 2049, 2050, 2051);
+    assert_int_equal(taken.devices[1]->own_count, 0);
+    give_back(fixture, taken);
+    for (size_t i = 0; i < TOW_COUNT_OF(ones); i++)
+        give_back(fixture, ones[i]);
+    for (size_t i = 0; i < TOW_COUNT_OF(loads); i++)
+        give_back(fixture, loads[i]);
+}
+
 static void slice_without_dims_gets_all_of_one_kind(void **state)
 {
     fixture_t *fixture = *state;
@@ -216,17 +301,6 @@ static void gone_worker_stays_known_to_its_slices_only(void **state)
 }
 
 /* -- Islands --------------------------------------------------------------- */
-
-static void assert_devices(taken_t taken, size_t count, const int64_t *ids)
-{
-    assert_int_equal(taken.count, count);
-    for (size_t i = 0; i < count; i++)
-        assert_int_equal(taken.devices[i]->id, ids[i]);
-}
-#define ASSERT_DEVICES(taken, ...)                                     \
-    assert_devices((taken),                                            \
-                   sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), \
-                   (int64_t[]){__VA_ARGS__})
 
 static void slice_lies_within_one_island(void **state)
 {
@@ -436,6 +510,8 @@ static void places_are_in_the_order_of_names_whoever_came_first(void **state)
 #define WITH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 TOW_TEST_MAIN(WITH(slices_get_the_devices_with_the_least_load),
+              WITH(slices_that_choose_no_devices_are_no_load_to_their_client),
+              WITH(slices_of_one_client_are_disjoint_while_devices_suffice),
               WITH(slice_without_dims_gets_all_of_one_kind),
               WITH(named_devices_come_in_the_order_asked_for),
               WITH(impossible_slices_are_refused_with_what_there_is),

@@ -1,8 +1,9 @@
 /* Which devices a slice gets.
  *
  * For each island that has enough devices, computes its best offer, and takes
- * the best of these: first a shape that fits, then the least load on the
- * devices, then the least load of the island.
+ * the best of these: first the fewest devices of the client's other slices, then
+ * a shape that fits, then the least load on the devices, then the least load of
+ * the island.
  *
  * Devices have coordinates (the position of the worker in its island, the index
  * among the worker's devices). A shape fits if its inner dimensions lie within
@@ -142,13 +143,28 @@ static int by_place(const void *a, const void *b)
     return left->index < right->index ? -1 : left->index > right->index;
 }
 
+/* A device of another slice of the client weighs more than any load. */
+#define OWN_WEIGHT ((uint64_t)1 << 40)
+
+static uint64_t load_of(tow_resource_device_t *const *devices, size_t count)
+{
+    uint64_t load = 0;
+    for (size_t i = 0; i < count; i++)
+        load += devices[i]->slice_count - devices[i]->own_named_count +
+                devices[i]->own_count * OWN_WEIGHT;
+    return load;
+}
+
+static uint64_t overlap_of(uint64_t load)
+{
+    return load / OWN_WEIGHT;
+}
+
 /* Least load first. */
 static int by_load(const void *a, const void *b)
 {
-    const tow_resource_device_t *left = *(tow_resource_device_t *const *)a;
-    const tow_resource_device_t *right = *(tow_resource_device_t *const *)b;
-    if (left->slice_count != right->slice_count)
-        return left->slice_count < right->slice_count ? -1 : 1;
+    const uint64_t loads[] = {load_of(a, 1), load_of(b, 1)};
+    if (loads[0] != loads[1]) return loads[0] < loads[1] ? -1 : 1;
     return by_place(a, b);
 }
 
@@ -187,14 +203,6 @@ static tow_status_t gather(const tow_resource_t *resource,
         qsort(devices->items, devices->count, sizeof(*devices->items),
               by_place);
     return TOW_OK;
-}
-
-static uint64_t load_of(tow_resource_device_t *const *devices, size_t count)
-{
-    uint64_t load = 0;
-    for (size_t i = 0; i < count; i++)
-        load += devices[i]->slice_count;
-    return load;
 }
 
 /* -- Shapes that fit ------------------------------------------------------- */
@@ -297,7 +305,7 @@ typedef struct offer {
     device_vec_t devices; /* owned */
     bool is_shaped;
     uint64_t load;
-    uint64_t island_load; /* slices on all its devices ... */
+    uint64_t island_load; /* of all its devices ... */
     size_t island_size;   /* ... and their number */
 } offer_t;
 
@@ -307,6 +315,9 @@ static bool is_better(const offer_t *offer, const offer_t *best)
     /* More devices, where all were requested. */
     if (offer->devices.count != best->devices.count)
         return offer->devices.count > best->devices.count;
+    const uint64_t overlaps[] = {overlap_of(offer->load),
+                                 overlap_of(best->load)};
+    if (overlaps[0] != overlaps[1]) return overlaps[0] < overlaps[1];
     if (offer->is_shaped != best->is_shaped) return offer->is_shaped;
     if (offer->load != best->load) return offer->load < best->load;
     return offer->island_load * best->island_size <
@@ -320,6 +331,27 @@ static void keep_least_loaded(device_vec_t *devices, size_t wanted)
     qsort(devices->items, devices->count, sizeof(*devices->items), by_place);
 }
 
+/* The devices of the client's other slices among the least loaded ones: as few
+ * as possible. Keeps their order. */
+static uint64_t least_overlap(const device_vec_t *devices, size_t wanted)
+{
+    uint64_t overlap = 0;
+    size_t taken = 0;
+    for (uint32_t own = 0; taken < wanted; own++) {
+        size_t count = 0;
+        bool is_last = true;
+        for (size_t i = 0; i < devices->count; i++) {
+            count += devices->items[i]->own_count == own;
+            is_last = is_last && devices->items[i]->own_count <= own;
+        }
+        if (count > wanted - taken) count = wanted - taken;
+        taken += count;
+        overlap += (uint64_t)own * count;
+        if (is_last) break;
+    }
+    return overlap;
+}
+
 /* `wanted` 0: all. No devices: the island has fewer. */
 static tow_status_t make_offer(const tow_resource_t *resource,
                                const tow_resource_island_t *island,
@@ -329,7 +361,7 @@ static tow_status_t make_offer(const tow_resource_t *resource,
     device_vec_t *devices = &offer->devices;
     TOW_RETURN_IF_ERROR(gather(resource, island, kind, devices));
     offer->island_size = devices->count;
-    offer->island_load = load_of(devices->items, devices->count);
+    offer->island_load = load_of(devices->items, devices->count) % OWN_WEIGHT;
     if (wanted == 0) wanted = devices->count;
     if (wanted > devices->count) devices->count = 0;
     if (devices->count == 0) return TOW_OK;
@@ -337,7 +369,8 @@ static tow_status_t make_offer(const tow_resource_t *resource,
     if (!list_hosts(devices, &hosts))
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     block_t block = find_block(&hosts, request, wanted);
-    offer->is_shaped = block.worker_count > 0;
+    offer->is_shaped = block.worker_count > 0 &&
+                       overlap_of(block.load) <= least_overlap(devices, wanted);
     if (offer->is_shaped) {
         keep_block(&hosts, &block, devices);
     } else {
@@ -427,6 +460,35 @@ static tow_status_t take_any(const tow_resource_t *resource,
 
 /* -- Acquiring and releasing devices --------------------------------------- */
 
+tow_slice_choice_t tow_slice_choice(const tow_slice_request_t *request)
+{
+    const bool has_all = is_every_island(request) && request->dim_count == 0;
+    return request->device_id_count > 0 || has_all ? TOW_SLICE_NOT_CHOSEN
+                                                   : TOW_SLICE_CHOSEN;
+}
+
+static void mark_own(const tow_slice_request_t *request)
+{
+    for (size_t i = 0; i < request->own_count; i++)
+        for (size_t k = 0; k < request->own[i].count; k++) {
+            tow_resource_device_t *device = request->own[i].devices[k];
+            if (request->own[i].choice == TOW_SLICE_CHOSEN)
+                device->own_count++;
+            else
+                device->own_named_count++;
+            TOW_ASSERT(device->own_named_count <= device->slice_count);
+        }
+}
+
+static void unmark_own(const tow_slice_request_t *request)
+{
+    for (size_t i = 0; i < request->own_count; i++)
+        for (size_t k = 0; k < request->own[i].count; k++) {
+            tow_resource_device_t *device = request->own[i].devices[k];
+            device->own_count = device->own_named_count = 0;
+        }
+}
+
 tow_status_t tow_resource_acquire_devices(tow_resource_t *resource,
                                           const tow_slice_request_t *request,
                                           tow_resource_device_t ***out_devices,
@@ -437,9 +499,11 @@ tow_status_t tow_resource_acquire_devices(tow_resource_t *resource,
     size_t wanted = 0;
     TOW_RETURN_IF_ERROR(wanted_count(request, &wanted));
     device_vec_t devices = {0};
+    mark_own(request);
     tow_status_t status = request->device_id_count > 0
                               ? take_named(resource, request, &devices)
                               : take_any(resource, request, wanted, &devices);
+    unmark_own(request);
     if (status == TOW_OK) status = check_distinct(&devices);
     if (status != TOW_OK) {
         tow_vec_deinit(&devices);

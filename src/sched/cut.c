@@ -21,6 +21,18 @@ bool tow_cut_is_whole(const tow_cut_t *cut, uint32_t busiest_count)
     return span_ns(cut, busiest_count) < TOW_CUT_WHOLE_NS;
 }
 
+uint64_t tow_cut_counted_ns(const tow_cut_t *cut, uint32_t lag_count,
+                            uint64_t run_ahead_ns)
+{
+    if (lag_count == 0 || cut->step_ns == 0) return cut->step_ns;
+    uint64_t room_ns = 0;
+    if (__builtin_add_overflow(run_ahead_ns, span_ns(cut, lag_count), &room_ns))
+        room_ns = UINT64_MAX;
+    const uint64_t ns =
+        (uint64_t)((unsigned __int128)cut->step_ns * run_ahead_ns / room_ns);
+    return ns > 0 ? ns : 1; /* 0 would mean unknown. */
+}
+
 static bool is_full(const tow_cut_t *cut, uint32_t step_count)
 {
     if (cut->piece_steps > 0) return step_count >= cut->piece_steps;

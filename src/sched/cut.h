@@ -29,6 +29,13 @@ typedef struct tow_cut {
 /* Whether it is granted whole: it is short, or has few steps of unknown
  * duration. `busiest_count` is the largest number of steps on one part. */
 bool tow_cut_is_whole(const tow_cut_t *cut, uint32_t busiest_count);
+/* The device time of a step that a run counts with, if it is granted whole. A
+ * run has its room on all its devices until it has ended on all of them, and
+ * the longest path through it has `lag_count` steps more than its busiest
+ * device. Stages of a pipeline wait for so many runs before them: there must be
+ * room for these beside the run-ahead. */
+uint64_t tow_cut_counted_ns(const tow_cut_t *cut, uint32_t lag_count,
+                            uint64_t run_ahead_ns);
 /* The end of the piece that begins at `first`, and its steps by part. Steps that
  * keep no device busy belong to the piece before them, so that their bytes move
  * early. */

@@ -95,9 +95,34 @@ static void cut_pieces_cover_each_step_once_from_any_seed(void **state)
     }
 }
 
+static uint64_t counted(uint64_t step_ns, uint32_t lag_count)
+{
+    return tow_cut_counted_ns(&(tow_cut_t){.step_ns = step_ns}, lag_count,
+                              1000000);
+}
+
+static void cut_counts_stages_so_that_all_of_them_have_work(void **state)
+{
+    (void)state;
+    assert_int_equal(counted(1000000, 0), 1000000);
+    assert_int_equal(counted(1000000, 15), 1000000 / 16); /* 16 runs fit. */
+    assert_int_equal(counted(1000, 1000), 500);
+    assert_int_equal(counted(0, 15), 0);
+}
+
+static void cut_counts_a_step_of_known_duration_as_something(void **state)
+{
+    (void)state;
+    assert_int_equal(counted(1, UINT32_MAX), 1);
+    assert_int_equal(counted(UINT64_MAX, UINT32_MAX), 1000000);
+    assert_int_equal(counted(UINT64_MAX / 2, 2), 499999);
+}
+
 TOW_TEST_MAIN(
     cmocka_unit_test(cut_grants_short_runs_whole),
     cmocka_unit_test(cut_ends_a_piece_when_a_part_is_busy_for_a_millisecond),
     cmocka_unit_test(cut_gives_transfers_to_the_piece_before_them),
+    cmocka_unit_test(cut_counts_stages_so_that_all_of_them_have_work),
+    cmocka_unit_test(cut_counts_a_step_of_known_duration_as_something),
     cmocka_unit_test(cut_bounds_the_steps_of_a_piece_whatever_the_estimate),
     cmocka_unit_test(cut_pieces_cover_each_step_once_from_any_seed))

@@ -5,10 +5,32 @@
 #include "base/assert.h"
 #include "sched/tuning.h"
 
-static bool is_far(uint64_t old_ns, uint64_t measured_ns)
+static bool is_far(uint64_t shorter_ns, uint64_t longer_ns)
 {
-    return measured_ns > TOW_ESTIMATE_FAR_FACTOR * old_ns ||
-           old_ns > TOW_ESTIMATE_FAR_FACTOR * measured_ns;
+    return longer_ns / TOW_ESTIMATE_FAR_FACTOR > shorter_ns;
+}
+
+/* Of a run that took longer: only that it did counts, not by how much, unless
+ * those before it were far above, too. */
+static uint64_t increase(tow_estimate_t *estimate, uint64_t more_ns)
+{
+    if (!is_far(estimate->ns, estimate->ns + more_ns))
+        estimate->far_count = 0;
+    else if (++estimate->far_count >= TOW_ESTIMATE_FAR_COUNT)
+        return more_ns / TOW_ESTIMATE_FAR_DIVISOR;
+    const uint64_t counted_ns = more_ns < estimate->ns ? more_ns : estimate->ns;
+    return counted_ns / TOW_ESTIMATE_UP_DIVISOR;
+}
+
+static uint64_t corrected(tow_estimate_t *estimate, uint64_t measured_ns)
+{
+    const uint64_t old_ns = estimate->ns;
+    if (measured_ns > old_ns)
+        return old_ns + increase(estimate, measured_ns - old_ns);
+    estimate->far_count = 0;
+    return old_ns - (old_ns - measured_ns) / (is_far(measured_ns, old_ns)
+                                                  ? TOW_ESTIMATE_FAR_DIVISOR
+                                                  : TOW_ESTIMATE_DOWN_DIVISOR);
 }
 
 void tow_estimate_add(tow_estimate_t *estimate, uint64_t measured_ns)
@@ -17,14 +39,8 @@ void tow_estimate_add(tow_estimate_t *estimate, uint64_t measured_ns)
         estimate->ignored_count++;
         return;
     }
-    const int64_t old_ns = (int64_t)estimate->ns;
-    const int64_t change_ns = (int64_t)measured_ns - old_ns;
-    const int64_t divisor = is_far(estimate->ns, measured_ns)
-                                ? TOW_ESTIMATE_FAR_DIVISOR
-                                : TOW_ESTIMATE_DIVISOR;
-    estimate->ns = estimate->count++ == 0
-                       ? measured_ns
-                       : (uint64_t)(old_ns + change_ns / divisor);
+    estimate->ns =
+        estimate->count++ == 0 ? measured_ns : corrected(estimate, measured_ns);
     TOW_ASSERT(estimate->ns > 0 && estimate->ns <= TOW_ESTIMATE_NS_MAX);
 }
 

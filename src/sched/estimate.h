@@ -1,6 +1,6 @@
 /* An estimate of how long the next run of a program will keep its devices, from
- * those before: a moving average that follows a change within a few runs, and
- * is hardly moved by one that takes twice as long. A pure value. */
+ * those before. It follows the shorter ones, and a change within a few runs; single
+ * ones that take long hardly move it. A pure value. */
 #ifndef TOW_SCHED_ESTIMATE_H_
 #define TOW_SCHED_ESTIMATE_H_
 
@@ -10,6 +10,7 @@ typedef struct tow_estimate { /* zero: unknown */
     uint64_t ns;
     uint64_t count;         /* measurements that were used */
     uint64_t ignored_count; /* of zero, or above TOW_ESTIMATE_NS_MAX */
+    uint64_t far_count;     /* the last ones, if they were far above */
 } tow_estimate_t;
 
 /* The first measurement sets the estimate, later ones correct it. */

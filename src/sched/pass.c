@@ -70,7 +70,6 @@ static void count_overtaken(tow_sched_t *sched, const tow_ticket_t *ticket)
  * called, who may submit and withdraw. */
 static void begin(tow_sched_t *sched, tow_ticket_t *ticket)
 {
-    tow_sched_take_memory(ticket);
     tow_sched_dequeue(sched, ticket);
     sched->stats.granted++;
     count_under_way(sched, ticket, true);
@@ -109,7 +108,7 @@ static void grant(tow_sched_t *sched, tow_ticket_t *ticket)
     ticket->state = is_last ? TOW_TICKET_GRANTED : TOW_TICKET_PARTLY;
     if (!is_last && !was_partly) sched->stats.partly_count++;
     if (is_last && was_partly) leave_partly(sched, ticket);
-    tow_sched_take_piece(sched, ticket);
+    tow_sched_take_piece(sched, ticket, !was_partly);
     ticket->number = ++sched->number_last;
     sched->stats.piece_count++;
     if (policy->served != NULL) policy->served(policy->context, ticket);
@@ -123,7 +122,7 @@ void tow_sched_piece_ended(tow_sched_t *sched, tow_ticket_t *ticket)
 {
     TOW_ASSERT(ticket->state == TOW_TICKET_PARTLY ||
                ticket->state == TOW_TICKET_GRANTED);
-    tow_sched_give_back_piece(sched, ticket);
+    tow_sched_give_back_piece(sched, ticket, false);
     sched->has_room |= ticket->islands_;
     relist(sched, ticket);
 }
@@ -141,9 +140,7 @@ void tow_sched_finish(tow_sched_t *sched, tow_ticket_t *ticket)
     tow_sched_stop(sched, ticket);
     TOW_ASSERT(ticket->state == TOW_TICKET_GRANTED);
     TOW_ASSERT(sched->stats.under_way_count > 0);
-    while (ticket->piece_count_ > 0)
-        tow_sched_give_back_piece(sched, ticket);
-    tow_sched_give_back_memory(ticket);
+    tow_sched_give_back(sched, ticket);
     ticket->state = TOW_TICKET_IDLE;
     sched->stats.finished++;
     count_under_way(sched, ticket, false);

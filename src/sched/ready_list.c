@@ -24,9 +24,10 @@ bool tow_ready_list_reserve(ready_list_t *list, size_t count)
                         sizeof(*list->items), count * 2);
 }
 
+/* Usually none: tickets come last and go first. */
 static void move(tow_ticket_t **to, tow_ticket_t **from, size_t count)
 {
-    memmove(to, from, count * sizeof(*to));
+    if (count > 0) memmove(to, from, count * sizeof(*to));
 }
 
 /* The index of the first that arrived no earlier, among those that do not

@@ -70,10 +70,9 @@ static bool has_room(const tow_sched_t *sched, const tow_account_t *account,
 }
 
 static verdict_t judge(const tow_sched_t *sched, const tow_account_t *account,
-                       share_t share)
+                       uint64_t scan, share_t share)
 {
-    if (account->claim_ == scan_of(sched, account) ||
-        !has_room(sched, account, share.ns))
+    if (account->claim_ == scan || !has_room(sched, account, share.ns))
         return WAITS_FOR_ROOM;
     if (!tow_account_fits(account, share.bytes)) return WAITS_FOR_MEMORY;
     return CAN_BE_GRANTED;
@@ -85,16 +84,50 @@ static bool is_concerned(const tow_ticket_t *ticket, share_t share)
     return ticket->state != TOW_TICKET_PARTLY || share.ns > 0;
 }
 
-static verdict_t judge_only_part(const tow_sched_t *sched,
-                                 const tow_ticket_t *ticket)
+static bool is_on_one_island(const tow_placement_t *placement)
 {
-    const tow_placement_t *placement = ticket->parts[0].placement;
-    const share_t share = share_of(sched, ticket, 0);
+    return (placement->islands & (placement->islands - 1)) == 0;
+}
+
+/* No other part has a device of its placement. */
+static verdict_t judge_part(const tow_sched_t *sched,
+                            const tow_ticket_t *ticket, size_t part)
+{
+    const tow_placement_t *placement = ticket->parts[part].placement;
+    const share_t share = share_of(sched, ticket, part);
+    const bool spans = !is_on_one_island(placement);
+    uint64_t scan = scan_of(sched, placement->accounts[0]);
     verdict_t verdict = CAN_BE_GRANTED;
     if (!is_concerned(ticket, share)) return CAN_BE_GRANTED;
-    if (is_claimed(sched, placement)) return WAITS_FOR_ROOM;
+    if (placement->claim_ == scan) return WAITS_FOR_ROOM;
     for (size_t i = 0; i < placement->device_count; i++) {
-        verdict_t one = judge(sched, placement->accounts[i], share);
+        const tow_account_t *account = placement->accounts[i];
+        if (TOW_UNLIKELY(spans)) scan = scan_of(sched, account);
+        const verdict_t one = judge(sched, account, scan, share);
+        if (one == WAITS_FOR_ROOM) return one;
+        if (one != CAN_BE_GRANTED) verdict = one;
+    }
+    return verdict;
+}
+
+/* Parts on different islands have no device in common. */
+static bool are_apart(const tow_ticket_t *ticket)
+{
+    uint64_t seen = 0;
+    for (size_t p = 0; p < ticket->part_count; p++) {
+        const uint64_t islands = ticket->parts[p].placement->islands;
+        if ((seen & islands) != 0) return false;
+        seen |= islands;
+    }
+    return true;
+}
+
+static verdict_t judge_apart(const tow_sched_t *sched,
+                             const tow_ticket_t *ticket)
+{
+    verdict_t verdict = CAN_BE_GRANTED;
+    for (size_t p = 0; p < ticket->part_count; p++) {
+        const verdict_t one = judge_part(sched, ticket, p);
         if (one == WAITS_FOR_ROOM) return one;
         if (one != CAN_BE_GRANTED) verdict = one;
     }
@@ -133,7 +166,8 @@ static verdict_t judge_parts(const tow_sched_t *sched,
         if (!is_concerned(ticket, share)) continue;
         for (size_t i = 0; i < placement->device_count; i++) {
             tow_account_t *account = placement->accounts[i];
-            verdict_t one = judge(sched, account, add_share(account, share));
+            verdict_t one = judge(sched, account, scan_of(sched, account),
+                                  add_share(account, share));
             if (verdict != WAITS_FOR_ROOM && one != CAN_BE_GRANTED)
                 verdict = one;
         }
@@ -152,8 +186,10 @@ static const tow_placement_t *lost_placement(const tow_ticket_t *ticket)
 
 static verdict_t judge_all(const tow_sched_t *sched, const tow_ticket_t *ticket)
 {
-    return TOW_LIKELY(ticket->part_count == 1) ? judge_only_part(sched, ticket)
-                                               : judge_parts(sched, ticket);
+    if (TOW_LIKELY(ticket->part_count == 1))
+        return judge_part(sched, ticket, 0);
+    return are_apart(ticket) ? judge_apart(sched, ticket)
+                             : judge_parts(sched, ticket);
 }
 
 /* What holds up a new ticket, beside resources. */
@@ -189,51 +225,49 @@ verdict_t tow_sched_examine(const tow_sched_t *sched, tow_ticket_t *ticket)
 
 /* -- Taking and giving back ------------------------------------------------ */
 
-void tow_sched_take_memory(const tow_ticket_t *ticket)
+/* Of one part: pieces that take `ns`, or have no steps there, and the memory of
+ * the run. One loop: with many devices it costs as much as all the rest. */
+static void take_part(tow_placement_t *placement, uint64_t bytes, uint64_t ns)
 {
-    for (size_t p = 0; p < ticket->part_count; p++)
-        tow_placement_reserve(ticket->parts[p].placement,
-                              ticket->parts[p].bytes);
-}
-
-void tow_sched_give_back_memory(const tow_ticket_t *ticket)
-{
-    for (size_t p = 0; p < ticket->part_count; p++)
-        tow_placement_unreserve(ticket->parts[p].placement,
-                                ticket->parts[p].bytes);
-}
-
-static void occupy(const tow_placement_t *placement, uint64_t ns)
-{
+    placement->reserved_bytes += bytes;
     for (size_t i = 0; i < placement->device_count; i++) {
         tow_account_t *account = placement->accounts[i];
-        account->gang_count++;
+        account->gang_count += ns > 0;
         account->queued_ns += ns;
+        tow_account_reserve(account, bytes);
     }
 }
 
-static void vacate(const tow_placement_t *placement, uint64_t ns)
+static void give_back_part(tow_placement_t *placement, uint64_t bytes,
+                           uint64_t ns)
 {
+    TOW_ASSERT(placement->reserved_bytes >= bytes);
+    placement->reserved_bytes -= bytes;
     for (size_t i = 0; i < placement->device_count; i++) {
         tow_account_t *account = placement->accounts[i];
-        TOW_ASSERT(account->gang_count > 0 && account->queued_ns >= ns);
-        account->gang_count--;
+        TOW_ASSERT(account->gang_count >= (ns > 0) && account->queued_ns >= ns);
+        account->gang_count -= ns > 0;
         account->queued_ns -= ns;
+        tow_account_unreserve(account, bytes);
     }
 }
 
-void tow_sched_take_piece(const tow_sched_t *sched, tow_ticket_t *ticket)
+void tow_sched_take_piece(const tow_sched_t *sched, tow_ticket_t *ticket,
+                          bool is_first)
 {
     TOW_ASSERT(ticket->piece_count_ < TOW_SCHED_PIECES_MAX);
     const tow_run_piece_t *piece = &ticket->next;
     ticket->pieces_[ticket->piece_count_++] = *piece;
     for (size_t p = 0; p < ticket->part_count; p++) {
+        const tow_ticket_part_t *part = &ticket->parts[p];
+        const uint64_t bytes = is_first ? part->bytes : 0;
         const uint64_t ns = cost_ns(sched, piece, steps_of(ticket, piece, p));
-        if (ns > 0) occupy(ticket->parts[p].placement, ns);
+        if (ns > 0 || is_first) take_part(part->placement, bytes, ns);
     }
 }
 
-void tow_sched_give_back_piece(const tow_sched_t *sched, tow_ticket_t *ticket)
+void tow_sched_give_back_piece(const tow_sched_t *sched, tow_ticket_t *ticket,
+                               bool is_last)
 {
     TOW_ASSERT(ticket->piece_count_ > 0);
     const tow_run_piece_t piece = ticket->pieces_[0];
@@ -241,9 +275,24 @@ void tow_sched_give_back_piece(const tow_sched_t *sched, tow_ticket_t *ticket)
     for (size_t i = 0; i < ticket->piece_count_; i++)
         ticket->pieces_[i] = ticket->pieces_[i + 1];
     for (size_t p = 0; p < ticket->part_count; p++) {
+        const tow_ticket_part_t *part = &ticket->parts[p];
+        const uint64_t bytes = is_last ? part->bytes : 0;
         const uint64_t ns = cost_ns(sched, &piece, steps_of(ticket, &piece, p));
-        if (ns > 0) vacate(ticket->parts[p].placement, ns);
+        if (ns > 0 || is_last) give_back_part(part->placement, bytes, ns);
     }
+}
+
+void tow_sched_give_back(const tow_sched_t *sched, tow_ticket_t *ticket)
+{
+    while (ticket->piece_count_ > 1)
+        tow_sched_give_back_piece(sched, ticket, false);
+    if (TOW_LIKELY(ticket->piece_count_ == 1)) {
+        tow_sched_give_back_piece(sched, ticket, true);
+        return;
+    }
+    for (size_t p = 0; p < ticket->part_count; p++)
+        tow_placement_unreserve(ticket->parts[p].placement,
+                                ticket->parts[p].bytes);
 }
 
 void tow_sched_mark_devices(tow_sched_t *sched, const tow_ticket_t *ticket)
@@ -252,7 +301,7 @@ void tow_sched_mark_devices(tow_sched_t *sched, const tow_ticket_t *ticket)
         tow_placement_t *placement = ticket->parts[p].placement;
         if (!is_concerned(ticket, share_of(sched, ticket, p))) continue;
         if (is_claimed(sched, placement)) continue;
-        if ((placement->islands & (placement->islands - 1)) == 0)
+        if (is_on_one_island(placement))
             placement->claim_ = scan_of(sched, placement->accounts[0]);
         for (size_t i = 0; i < placement->device_count; i++) {
             tow_account_t *account = placement->accounts[i];

@@ -66,6 +66,11 @@ static void free_client(sched_client_t *client)
     tow_free(client);
 }
 
+uint64_t tow_sched_run_ahead_ns(const tow_sched_t *sched)
+{
+    return sched->options.run_ahead_ns;
+}
+
 void tow_sched_destroy(tow_sched_t *sched)
 {
     if (sched == NULL) return;

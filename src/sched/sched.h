@@ -189,6 +189,8 @@ typedef struct tow_sched_options {
 tow_status_t tow_sched_create(const tow_sched_options_t *options,
                               tow_sched_t **out_sched) TOW_MUST_USE;
 void tow_sched_destroy(tow_sched_t *sched);
+/* As in the options, or the default. */
+uint64_t tow_sched_run_ahead_ns(const tow_sched_t *sched);
 /* Before the first ticket with a part there; below TOW_ISLANDS_MAX.
  * Idempotent. */
 tow_status_t tow_sched_add_island(tow_sched_t *sched, uint32_t island)

@@ -131,12 +131,14 @@ typedef enum verdict {
 verdict_t tow_sched_examine(const tow_sched_t *sched, tow_ticket_t *ticket);
 /* No other ticket may take its devices in this scan. */
 void tow_sched_mark_devices(tow_sched_t *sched, const tow_ticket_t *ticket);
-void tow_sched_take_memory(const tow_ticket_t *ticket);
-void tow_sched_give_back_memory(const tow_ticket_t *ticket);
-/* The next piece is under way. */
-void tow_sched_take_piece(const tow_sched_t *sched, tow_ticket_t *ticket);
-/* The oldest piece under way has ended. */
-void tow_sched_give_back_piece(const tow_sched_t *sched, tow_ticket_t *ticket);
+/* The next piece is under way. The first one takes the memory of the run. */
+void tow_sched_take_piece(const tow_sched_t *sched, tow_ticket_t *ticket,
+                          bool is_first);
+/* The oldest piece under way has ended. The last one gives the memory back. */
+void tow_sched_give_back_piece(const tow_sched_t *sched, tow_ticket_t *ticket,
+                               bool is_last);
+/* The run has ended: all its pieces, and its memory. */
+void tow_sched_give_back(const tow_sched_t *sched, tow_ticket_t *ticket);
 /* Why it is refused. */
 tow_status_t tow_sched_describe_refusal(const tow_ticket_t *ticket);
 

@@ -40,14 +40,20 @@
  * devices, if the policy prefers others: with pieces of 1 ms, 64 ms. */
 #define TOW_SCHED_OVERTAKEN_MAX 64u
 
-/* Estimates of device time (estimate.h). A measurement moves the estimate by
- * 1 / TOW_ESTIMATE_DIVISOR of the difference: times of equal runs on a busy
- * host vary by a factor of two, and one slow run must not count as the rule.
- * After a change by more than TOW_ESTIMATE_FAR_FACTOR, which variation does not
- * explain, it moves by half, and is right within a few runs. */
-#define TOW_ESTIMATE_DIVISOR     8
-#define TOW_ESTIMATE_FAR_FACTOR  4u
-#define TOW_ESTIMATE_FAR_DIVISOR 2
+/* Estimates of device time (estimate.h). A core that the host's scheduler takes
+ * away makes a run longer, and nothing makes one shorter: of chains of 16
+ * additions on a busy host, half took 4 us on the slowest device, and one in five
+ * 20 us or more. So estimates follow the shorter ones: a measurement moves them
+ * by 1 / DOWN_DIVISOR of the difference, or by 1 / UP_DIVISOR, where more than
+ * twice the estimate counts as twice. One that is shorter by more than
+ * FAR_FACTOR, or FAR_COUNT in succession that are longer by that, show that the
+ * program itself has changed, or that its first run was slow: estimates move by
+ * half of the difference. */
+#define TOW_ESTIMATE_DOWN_DIVISOR 8u
+#define TOW_ESTIMATE_UP_DIVISOR   32u
+#define TOW_ESTIMATE_FAR_FACTOR   4u
+#define TOW_ESTIMATE_FAR_COUNT    5u
+#define TOW_ESTIMATE_FAR_DIVISOR  2u
 /* An hour. A longer run of one program is a stuck one, or a wrong clock. */
 #define TOW_ESTIMATE_NS_MAX (UINT64_C(3600) * 1000000000)
 

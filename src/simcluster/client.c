@@ -1,7 +1,8 @@
 /* A client of the simulated cluster: opens slices, compiles, builds programs,
  * and then uploads, runs, downloads and deletes at random. It checks that every
  * future settles once, that a fault explains every error, and that downloaded
- * bytes equal the uploaded ones. */
+ * bytes are those that it has worked out itself. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -25,7 +26,8 @@ static bool is_explained(const sim_client_t *self, tow_status_t status)
     if (code == TOW_RESOURCE_EXHAUSTED && cluster->is_tight &&
         !cluster->is_spilling)
         return true;
-    if (self->is_shut && code == TOW_CANCELLED) return true;
+    if (code == TOW_CANCELLED && (self->is_shut || self->has_cancelled))
+        return true;
     if (cluster->is_calm) return false;
     /* A host function that returns an error is ABORTED; these codes are for one
      * that hangs or crashes. */
@@ -48,7 +50,8 @@ bool sim_client_check_status(sim_client_t *self, tow_status_t status,
         sim_client_fail(self, tow_status_annotate(
                                   tow_status_retain(status),
                                   "no fault explains this error of %s", what));
-    if (code != TOW_CODE_OK && code != TOW_RESOURCE_EXHAUSTED)
+    if (code != TOW_CODE_OK && code != TOW_RESOURCE_EXHAUSTED &&
+        !(code == TOW_CANCELLED && self->has_cancelled))
         self->is_broken = true;
     return code == TOW_CODE_OK;
 }
@@ -66,8 +69,52 @@ bool sim_client_try(sim_client_t *self, tow_status_t take_status,
 void sim_client_free_future(sim_future_t *future)
 {
     tow_list_remove(&future->node);
+    future->client->future_count--;
+    sim_shard_release(&future->expected);
     tow_free(future->bytes);
     tow_free(future);
+}
+
+static void fail_difference(sim_client_t *self, const sim_future_t *future,
+                            const uint8_t *expected)
+{
+    const sim_origin_t *origin = &future->origin;
+    size_t at = 0;
+    while (future->bytes[at] == expected[at])
+        at++;
+    sim_client_fail(
+        self, TOW_ERROR(TOW_INTERNAL,
+                        "shard %zu of %s (run %" PRIu64 ", node %u): byte %zu "
+                        "of %zu is 0x%02x, and should be 0x%02x",
+                        future->shard, origin->what, origin->run, origin->node,
+                        at, future->size, future->bytes[at], expected[at]));
+}
+
+/* Compares the downloaded bytes with those that the client has worked out. */
+static void compare(sim_client_t *self, const sim_future_t *future)
+{
+    tow_simcluster_stats_t *stats = &self->cluster->stats;
+    uint8_t *expected = tow_malloc(future->size);
+    TOW_ASSERT(expected != NULL && future->expected.size == future->size);
+    sim_shard_show(&future->expected, expected);
+    if (memcmp(future->bytes, expected, future->size) != 0)
+        fail_difference(self, future, expected);
+    stats->bytes_checked += future->size;
+    stats->results_checked += future->origin.run > 0;
+    tow_free(expected);
+}
+
+/* A run that needs more memory than a device has. */
+static void settle_giant(sim_client_t *self, tow_status_t status)
+{
+    if (tow_status_code(status) == TOW_RESOURCE_EXHAUSTED)
+        self->cluster->stats.giants_refused++;
+    else if (status == TOW_OK)
+        sim_client_fail(self, TOW_ERROR(TOW_INTERNAL,
+                                        "a run has ended that needs more "
+                                        "memory than a device has"));
+    else
+        (void)!sim_client_check_status(self, status, "a giant run");
 }
 
 static void settled(void *context, tow_status_t take_status)
@@ -75,17 +122,14 @@ static void settled(void *context, tow_status_t take_status)
     sim_future_t *future = context;
     sim_client_t *self = future->client;
     tow_simcluster_stats_t *stats = &self->cluster->stats;
-    bool ok = sim_client_check_status(self, take_status, future->what);
-    if (strcmp(future->what, "a run") == 0)
-        *(ok ? &stats->runs_done : &stats->runs_failed) += 1;
-    if (ok && future->expected != NULL) {
-        stats->bytes_checked += future->size;
-        if (memcmp(future->bytes, future->expected, future->size) != 0)
-            sim_client_fail(
-                self,
-                TOW_ERROR(TOW_INTERNAL,
-                          "%zu downloaded bytes differ from the uploaded ones",
-                          future->size));
+    if (future->must_fail) {
+        settle_giant(self, take_status);
+    } else {
+        const bool ok =
+            sim_client_check_status(self, take_status, future->what);
+        if (strcmp(future->what, "a run") == 0)
+            *(ok ? &stats->runs_done : &stats->runs_failed) += 1;
+        if (ok && future->is_expected) compare(self, future);
     }
     tow_status_release(take_status);
     sim_client_free_future(future);
@@ -99,6 +143,7 @@ sim_future_t *sim_client_make_future(sim_client_t *self,
     TOW_ASSERT(future != NULL && callback != NULL);
     future->client = self;
     tow_list_append(&self->futures, &future->node);
+    self->future_count++;
     callback->done = settled;
     callback->context = future;
     *out_callback = callback;
@@ -128,13 +173,13 @@ static void discard_everything(sim_client_t *self)
     while (self->array_count > 0)
         sim_client_delete_array(self, self->array_count - 1);
     for (size_t i = 0; i < self->routine_count; i++)
-        if (self->routines[i].program != NULL)
-            tow_program_release_locked(self->routines[i].program);
+        sim_client_discard_routine(&self->routines[i]);
     self->routine_count = 0;
     discard_functions(&self->functions[0][0][0],
                       SIM_SLICES_MAX * SIM_SIZES * SIM_FUNCTIONS);
     discard_functions(&self->hosts[0][0][0],
                       SIM_SLICES_MAX * SIM_SIZES * SIM_HOSTS);
+    discard_functions(self->giants, SIM_SLICES_MAX);
     for (size_t i = 0; i < self->slice_count; i++)
         tow_slice_release_locked(self->slices[i]);
     self->slice_count = 0;
@@ -168,6 +213,11 @@ static int check_functions(sim_client_t *self)
                 tow_function_compiling(
                     self->hosts[slice][i / SIM_HOSTS][i % SIM_HOSTS]),
                 state, "a host function");
+    for (size_t slice = 0; slice < self->slice_count; slice++)
+        if (self->giants[slice] != NULL)
+            state = check_settling(self,
+                                   tow_function_compiling(self->giants[slice]),
+                                   state, "a giant function");
     return state;
 }
 
@@ -231,7 +281,7 @@ static void dial(sim_client_t *self)
 {
     tow_client_dial_options_t options = {.address = "sim:controller",
                                          .name = self->process->name};
-    self->is_shut = self->is_broken = false;
+    self->is_shut = self->is_broken = self->has_cancelled = false;
     self->is_staying = sim_client_below(self, 4) > 0;
     self->generation = 0;
     if (!sim_client_try(self,
@@ -268,8 +318,10 @@ static void advance(sim_client_t *self, int state,
 
 static void work(sim_client_t *self)
 {
+    if (self->future_count > self->future_count_max) return;
     for (size_t burst = 1 + sim_client_below(self, 4); burst > 0; burst--) {
         if (self->process->operations_left == 0 || self->routine_count == 0) {
+            sim_client_audit(self);
             self->phase = PHASE_DRAIN;
             return;
         }
@@ -384,6 +436,11 @@ static tow_status_t start(tow_env_t *env, void *argument, void **out_machine)
     tow_random_init(&self->random, tow_random_next(tow_env_random(env)) +
                                        ++process->start_count);
     tow_list_init(&self->futures);
+    /* Some wait for results, and see the effects of faults; others start
+     * everything at once. */
+    self->future_count_max = sim_client_below(self, 4) == 0
+                                 ? SIZE_MAX
+                                 : 4 + sim_client_below(self, 60);
     if (!process->is_done)
         tow_env_timer_start(env, &self->timer, tow_env_now_ns(env));
     *out_machine = self;

@@ -1,9 +1,11 @@
 /* Shared by the files of a simulated client: client.c has its phases,
- * client_program.c the programs it builds, client_work.c its random
- * operations. */
+ * client_function.c its slices and functions, client_program.c the programs it
+ * builds, client_work.c its random operations. */
 #ifndef TOW_SIMCLUSTER_CLIENT_IMPL_H_
 #define TOW_SIMCLUSTER_CLIENT_IMPL_H_
 
+#include "simcluster/content_impl.h"
+#include "simcluster/recipe_impl.h"
 #include "simcluster/simcluster_impl.h"
 
 /* Bytes of one shard. Arrays of several shards of the second size are written
@@ -26,6 +28,8 @@ typedef struct sim_value {
     uint32_t slice;
     uint32_t size;
     bool donated;
+    bool is_uniform; /* all its shards are equal */
+    uint32_t node;   /* of a result */
 } sim_value_t;
 
 typedef struct sim_routine { /* a program with its arguments and results */
@@ -34,16 +38,24 @@ typedef struct sim_routine { /* a program with its arguments and results */
     size_t argument_count;
     sim_value_t results[SIM_VALUES_MAX];
     size_t result_count;
+    sim_recipe_t recipe;
+    bool is_long;
 } sim_routine_t;
+
+/* How an array was made, for messages. */
+typedef struct sim_origin {
+    const char *what; /* static text */
+    uint64_t run;     /* number, among those of all clients; 0: no run */
+    uint32_t node;    /* of the program: the value that is the result */
+} sim_origin_t;
 
 typedef struct sim_array {
     tow_array_t *array;
     uint32_t slice;
     uint32_t size; /* SIM_SIZES: no function takes this size */
     uint32_t shard_bytes;
-    bool is_known;   /* its bytes are those of the pattern */
-    uint32_t offset; /* of its bytes in the pattern */
-    uint32_t parts;  /* distinct shards, each on equally many devices */
+    sim_contents_t *contents; /* counted; that it should have */
+    sim_origin_t origin;
 } sim_array_t;
 
 typedef struct sim_client sim_client_t;
@@ -53,9 +65,13 @@ typedef struct sim_future {
     tow_list_t node;
     sim_client_t *client;
     const char *what;
+    bool must_fail; /* for lack of memory */
     uint8_t *bytes; /* owned: of a download */
     size_t size;
-    const uint8_t *expected; /* lent; NULL: not known */
+    bool is_expected;
+    sim_shard_t expected; /* counted; of a download */
+    sim_origin_t origin;
+    size_t shard;
 } sim_future_t;
 
 struct sim_client {
@@ -76,12 +92,16 @@ struct sim_client {
     size_t slice_count;
     tow_function_t *functions[SIM_SLICES_MAX][SIM_SIZES][SIM_FUNCTIONS];
     tow_function_t *hosts[SIM_SLICES_MAX][SIM_SIZES][SIM_HOSTS];
+    tow_function_t *giants[SIM_SLICES_MAX]; /* that need too much memory */
     bool has_hosts;
+    bool has_cancelled;
     sim_routine_t routines[SIM_PROGRAMS_MAX];
     size_t routine_count;
     sim_array_t arrays[SIM_ARRAYS_MAX];
     size_t array_count;
     tow_list_t futures; /* not settled yet */
+    size_t future_count;
+    size_t future_count_max; /* above this it waits; drawn at each start */
 };
 
 static inline uint64_t sim_client_below(sim_client_t *self, uint64_t bound)
@@ -104,19 +124,43 @@ void sim_client_free_future(sim_future_t *future);
 void sim_client_expect_value(sim_client_t *self, tow_array_t *array,
                              const char *what);
 
-/* -- client_program.c ----------------------------------------------------- */
+/* -- client_function.c ---------------------------------------------------- */
+
+/* Kinds of host functions: results of the argument's size, of any smaller size,
+ * and from any smaller size to the full one. */
+typedef enum sim_host_kind {
+    HOST_SAME,
+    HOST_FILTER,
+    HOST_PAD,
+} sim_host_kind_t;
 
 tow_shape_t sim_client_shape_of(uint32_t size);
+sim_function_t sim_client_function(uint32_t kind, uint32_t size,
+                                   uint32_t device_count);
+sim_host_function_t sim_client_host_function(sim_host_kind_t kind,
+                                             uint32_t size);
 bool sim_client_request_slices(sim_client_t *self);
 bool sim_client_request_functions(sim_client_t *self);
+
+/* -- client_program.c ----------------------------------------------------- */
+
+/* The array in `parts` parts, each on equally many devices. */
+tow_sharding_t sim_client_cut(sim_client_t *self, uint32_t parts,
+                              uint32_t devices);
+/* A number of parts that divides both devices and bytes. */
+uint32_t sim_client_choose_parts(sim_client_t *self, uint32_t devices,
+                                 uint64_t bytes);
 bool sim_client_request_programs(sim_client_t *self);
 tow_status_t sim_client_make_routine(sim_client_t *self, sim_routine_t *routine)
     TOW_MUST_USE;
+void sim_client_discard_routine(sim_routine_t *routine);
 
 /* -- client_work.c -------------------------------------------------------- */
 
 /* Performs one random operation. */
 void sim_client_operate(sim_client_t *self);
 void sim_client_delete_array(sim_client_t *self, size_t index);
+/* Downloads shards of all arrays, to compare them. */
+void sim_client_audit(sim_client_t *self);
 
 #endif /* TOW_SIMCLUSTER_CLIENT_IMPL_H_ */

@@ -1,157 +1,96 @@
-/* Slices, functions and random programs of a simulated client. */
-#include <elf.h>
-#include <stdio.h>
+/* Random programs of a simulated client, and their recipes. */
 #include <string.h>
 
+#include "base/assert.h"
 #include "simcluster/client_impl.h"
 
-/* Time limit of a host function. */
-#define HOST_LIMIT_MS 300
+/* Bytes of an array that is resharded: all its parts may be on one device. */
+#define WHOLE_BYTES_MAX 640000u
+/* Transfers and collectives in a chain: well below TOW_TRANSFER_CHAIN_MAX. */
+#define CHAIN_MAX 10u
+/* Values that a part of a program may use next. */
+#define POOL_MAX 16u
 
-const uint32_t sim_size_bytes[SIM_SIZES] = {256, 40000, 80000};
-
-/* -- Functions and programs -------------------------------------------------------- */
-
-tow_shape_t sim_client_shape_of(uint32_t size)
-{
-    return (tow_shape_t){
-        .type = TOW_TYPE_U8, .rank = 1, .dims = {sim_size_bytes[size]}};
-}
-
-/* Kind 0: one argument, one result, a collective over all devices; 1: two
- * arguments, one result that may alias the first; 2: one argument, two results,
- * no collective; 3: as 0 with a collective over groups. */
-static size_t write_function(char *text, size_t capacity, uint32_t kind,
-                             uint32_t size, uint32_t device_count)
-{
-    const uint32_t bytes = sim_size_bytes[size];
-    char shape[32], step[64];
-    snprintf(shape, sizeof(shape), "u8[%u]", bytes);
-    if (kind == 3 && device_count % 2 == 0)
-        snprintf(step, sizeof(step), "all_gather %u group 2 stride %u", bytes,
-                 device_count / 2);
-    else
-        snprintf(step, sizeof(step),
-                 kind == 2 ? "duration 3000" : "all_reduce %u", bytes);
-    return (size_t)snprintf(
-        text, capacity,
-        "towpath-cost 1\nname f%u.%u\nargument %s\n%s%s%sresult %s%s\n"
-        "%s%s%stemporary 1000\nduration %u\n%s\n",
-        kind, size, shape, kind == 1 ? "argument " : "", kind == 1 ? shape : "",
-        kind == 1 ? "\n" : "", shape, kind == 1 ? " alias 0" : "",
-        kind == 2 ? "result " : "", kind == 2 ? shape : "",
-        kind == 2 ? "\n" : "", 1000 * (kind + 1), step);
-}
-
-static size_t inputs_of(uint32_t kind)
-{
-    return kind == 1 ? 2 : 1;
-}
-
-static bool request_host_functions(sim_client_t *self);
-
-bool sim_client_request_functions(sim_client_t *self)
-{
-    char text[512];
-    for (size_t slice = 0; slice < self->slice_count; slice++)
-        for (uint32_t size = 0; size < SIM_SIZES; size++)
-            for (uint32_t kind = 0; kind < SIM_FUNCTIONS; kind++) {
-                tow_source_t source = {.struct_size = sizeof(source),
-                                       .format = TOW_SOURCE_COST,
-                                       .bytes = text};
-                source.size = write_function(text, sizeof(text), kind, size,
-                                             self->slice_sizes[slice]);
-                if (!sim_client_try(self,
-                                    tow_function_compile_start(
-                                        self->slices[slice], &source,
-                                        &self->functions[slice][size][kind]),
-                                    "requesting a function"))
-                    return false;
-            }
-    return request_host_functions(self);
-}
-
-/* Kinds of host functions: results of the argument's size, of any smaller size,
- * and from any smaller size to the full one. */
-enum {
-    HOST_SAME,
-    HOST_FILTER,
-    HOST_PAD
-};
-
-static tow_status_t request_host_function(sim_client_t *self, size_t slice,
-                                          uint32_t size, uint32_t kind)
-{
-    static const char *const names[SIM_HOSTS] = {"same", "filter", "pad"};
-    static const Elf64_Ehdr object = {
-        .e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64},
-        .e_type = ET_DYN,
-        .e_machine = EM_X86_64};
-    const tow_array_info_t plain = {.shape = sim_client_shape_of(size),
-                                    .bytes = sim_size_bytes[size]};
-    tow_array_info_t bounded = plain;
-    bounded.bounds = 1;
-    const tow_signature_t signature = {
-        .name = names[kind],
-        .replica_count = 1,
-        .partition_count = self->slice_sizes[slice],
-        .argument_count = 1,
-        .arguments = kind == HOST_PAD ? &bounded : &plain,
-        .result_count = 1,
-        .results = kind == HOST_FILTER ? &bounded : &plain,
-        .is_host = true};
-    return tow_host_function_load_start(
-        self->slices[slice], (tow_bytes_t){&object, sizeof(object)}, &signature,
-        HOST_LIMIT_MS, &self->hosts[slice][size][kind]);
-}
-
-static bool request_host_functions(sim_client_t *self)
-{
-    /* If running out of memory is an error, programs have few values. */
-    self->has_hosts =
-        !self->cluster->is_spilling && sim_client_below(self, 2) == 0;
-    for (size_t slice = 0; slice < self->slice_count; slice++)
-        for (uint32_t size = 0; size < SIM_SIZES; size++)
-            for (uint32_t kind = 0; kind < SIM_HOSTS && self->has_hosts; kind++)
-                if (!sim_client_try(
-                        self, request_host_function(self, slice, size, kind),
-                        "requesting a host function"))
-                    return false;
-    return true;
-}
+/* A value of the program under construction. */
+typedef struct sim_pooled {
+    tow_value_t value;
+    uint32_t model; /* the same value of the recipe */
+    bool is_argument;
+    bool is_uniform;
+    uint32_t chain; /* transfers and collectives since the last computation */
+} sim_pooled_t;
 
 /* Values of one slice and size that the program has so far. */
 typedef struct sim_pool {
-    tow_value_t values[16];
+    sim_pooled_t values[POOL_MAX];
     size_t count;
-    size_t argument_count; /* at the start of `values` */
+    size_t capacity;
 } sim_pool_t;
+
+static void pool_init(sim_pool_t *pool, const sim_client_t *self)
+{
+    /* If running out of memory is an error, programs have few values. */
+    *pool = (sim_pool_t){.capacity = self->cluster->is_spilling ? 10 : 16};
+}
+
+/* Forgets a random value if it is full. */
+static void pool_add(sim_client_t *self, sim_pool_t *pool, sim_pooled_t value)
+{
+    TOW_ASSERT(pool->capacity > 0);
+    if (pool->count == pool->capacity) {
+        const size_t gone = sim_client_below(self, pool->count);
+        pool->count--;
+        memmove(&pool->values[gone], &pool->values[gone + 1],
+                (pool->count - gone) * sizeof(pool->values[0]));
+    }
+    pool->values[pool->count++] = value;
+}
+
+static sim_pooled_t pool_last(const sim_pool_t *pool)
+{
+    return pool->values[pool->count - 1];
+}
+
+static sim_pooled_t pool_any(sim_client_t *self, const sim_pool_t *pool)
+{
+    return pool->values[sim_client_below(self, pool->count)];
+}
+
+/* -- Arguments ------------------------------------------------------------ */
+
+static tow_status_t add_argument(sim_client_t *self, sim_routine_t *routine,
+                                 sim_value_t like, sim_pool_t *pool)
+{
+    const tow_shape_t shape = sim_client_shape_of(like.size);
+    like.donated = sim_client_below(self, 3) == 0;
+    like.is_uniform = sim_client_below(self, 2) == 0;
+    sim_pooled_t pooled = {.is_argument = true, .is_uniform = like.is_uniform};
+    TOW_RETURN_IF_ERROR(
+        tow_program_add_argument(routine->program, self->slices[like.slice],
+                                 &shape, like.donated, &pooled.value));
+    pooled.model = sim_recipe_add(
+        &routine->recipe,
+        &(sim_step_t){.kind = SIM_STEP_ARGUMENT,
+                      .device_count = self->slice_sizes[like.slice],
+                      .output_count = 1,
+                      .as.argument = (uint32_t)routine->argument_count});
+    routine->arguments[routine->argument_count++] = like;
+    pool_add(self, pool, pooled);
+    return TOW_OK;
+}
 
 static tow_status_t add_arguments(sim_client_t *self, sim_routine_t *routine,
                                   sim_value_t like, sim_pool_t *pool)
 {
-    const size_t count = 1 + sim_client_below(self, 2);
-    const tow_shape_t shape = sim_client_shape_of(like.size);
-    for (size_t i = 0; i < count; i++) {
-        like.donated = sim_client_below(self, 3) == 0;
-        TOW_RETURN_IF_ERROR(tow_program_add_argument(
-            routine->program, self->slices[like.slice], &shape, like.donated,
-            &pool->values[pool->count++]));
-        routine->arguments[routine->argument_count++] = like;
-    }
-    pool->argument_count = pool->count;
+    for (size_t count = 1 + sim_client_below(self, 2); count > 0; count--)
+        TOW_RETURN_IF_ERROR(add_argument(self, routine, like, pool));
     return TOW_OK;
 }
 
-/* A collective over one or two values and all devices, or over rows or columns
- * of two rows. If running out of memory is an error, it takes one value, as a
- * call does. */
-static tow_status_t add_collective(sim_client_t *self, sim_routine_t *routine,
-                                   sim_value_t like, sim_pool_t *pool)
+/* -- Collectives ---------------------------------------------------------- */
+
+static tow_collective_t choose_collective(sim_client_t *self, uint32_t devices)
 {
-    const uint32_t devices = self->slice_sizes[like.slice];
-    const size_t most = self->cluster->is_spilling ? 1 : 2;
-    const size_t count = 1 + sim_client_below(self, most);
     tow_collective_t collective = {
         .kind = TOW_COLLECTIVE_ALL_REDUCE,
         .reduction = (tow_reduction_t)(1 + sim_client_below(self, 4))};
@@ -162,15 +101,85 @@ static tow_status_t add_collective(sim_client_t *self, sim_routine_t *routine,
         collective.axis_count = 1;
         collective.axes[0] = (uint32_t)sim_client_below(self, 2);
     }
-    tow_value_t inputs[2];
-    for (size_t i = 0; i < count; i++)
-        inputs[i] = pool->values[sim_client_below(self, pool->count)];
-    uint32_t node;
+    return collective;
+}
+
+/* A collective over one or two values and all devices, or over rows or columns
+ * of two rows. If running out of memory is an error, it takes one value, as a
+ * call does. */
+static tow_status_t add_collective(sim_client_t *self, sim_routine_t *routine,
+                                   sim_value_t like, sim_pool_t *pool)
+{
+    const uint32_t devices = self->slice_sizes[like.slice];
+    const size_t most = self->cluster->is_spilling ? 1 : 2;
+    const uint32_t count = 1 + (uint32_t)sim_client_below(self, most);
+    sim_step_t step = {.kind = SIM_STEP_COLLECTIVE,
+                       .device_count = devices,
+                       .input_count = count,
+                       .output_count = count};
+    step.as.collective = choose_collective(self, devices);
+    sim_pooled_t inputs[2];
+    tow_value_t values[2];
+    uint32_t chain = 0, node;
+    for (size_t i = 0; i < count; i++) {
+        inputs[i] = pool_any(self, pool);
+        values[i] = inputs[i].value;
+        step.inputs[i] = inputs[i].model;
+        if (inputs[i].chain > chain) chain = inputs[i].chain;
+    }
+    if (chain >= CHAIN_MAX) return TOW_OK;
     TOW_RETURN_IF_ERROR(
         tow_program_add_collective(routine->program, self->slices[like.slice],
-                                   &collective, inputs, count, &node));
+                                   &step.as.collective, values, count, &node));
+    const uint32_t model = sim_recipe_add(&routine->recipe, &step);
     for (uint32_t i = 0; i < count; i++)
-        pool->values[pool->count++] = (tow_value_t){node, i};
+        pool_add(self, pool,
+                 (sim_pooled_t){.value = {node, i},
+                                .model = model + i,
+                                .is_uniform = inputs[i].is_uniform ||
+                                              step.as.collective.mesh_rank == 0,
+                                .chain = chain + 1});
+    return TOW_OK;
+}
+
+/* -- Computations --------------------------------------------------------- */
+
+static bool call_is_uniform(const sim_function_t *function,
+                            const sim_pooled_t *inputs)
+{
+    if (function->collective == SIM_ALL_REDUCE) return true;
+    bool is_uniform = true;
+    for (uint32_t i = 0; i < function->input_count; i++)
+        is_uniform &= inputs[i].is_uniform;
+    return is_uniform;
+}
+
+static tow_status_t add_call_of(sim_client_t *self, sim_routine_t *routine,
+                                sim_value_t like, uint32_t kind,
+                                const sim_pooled_t *inputs, sim_pool_t *pool)
+{
+    const uint32_t devices = self->slice_sizes[like.slice];
+    sim_step_t step = {.kind = SIM_STEP_CALL, .device_count = devices};
+    step.as.function = sim_client_function(kind, like.size, devices);
+    step.input_count = step.as.function.input_count;
+    step.output_count = step.as.function.output_count;
+    tow_value_t values[SIM_INPUTS_MAX];
+    for (uint32_t i = 0; i < step.input_count; i++) {
+        values[i] = inputs[i].value;
+        step.inputs[i] = inputs[i].model;
+    }
+    sim_pooled_t pooled = {.is_uniform =
+                               call_is_uniform(&step.as.function, inputs)};
+    TOW_RETURN_IF_ERROR(tow_program_add_call(
+        routine->program, self->functions[like.slice][like.size][kind],
+        self->slices[like.slice], values, step.input_count,
+        &pooled.value.node));
+    pooled.model = sim_recipe_add(&routine->recipe, &step);
+    for (uint32_t i = 0; i < step.output_count; i++) {
+        pooled.value.output = i;
+        pool_add(self, pool, pooled);
+        pooled.model++;
+    }
     return TOW_OK;
 }
 
@@ -178,52 +187,10 @@ static tow_status_t add_call(sim_client_t *self, sim_routine_t *routine,
                              sim_value_t like, sim_pool_t *pool)
 {
     const uint32_t kind = (uint32_t)sim_client_below(self, SIM_FUNCTIONS);
-    tow_value_t inputs[2];
-    for (size_t i = 0; i < inputs_of(kind); i++)
-        inputs[i] = pool->values[sim_client_below(self, pool->count)];
-    uint32_t node;
-    TOW_RETURN_IF_ERROR(tow_program_add_call(
-        routine->program, self->functions[like.slice][like.size][kind],
-        self->slices[like.slice], inputs, inputs_of(kind), &node));
-    pool->values[pool->count++] = (tow_value_t){.node = node};
-    if (kind == 2)
-        pool->values[pool->count++] = (tow_value_t){.node = node, .output = 1};
-    return TOW_OK;
-}
-
-static tow_status_t add_host(sim_client_t *self, sim_routine_t *routine,
-                             sim_value_t like, uint32_t kind,
-                             tow_value_t *value)
-{
-    const tow_value_t input = *value;
-    *value = (tow_value_t){0};
-    return tow_program_add_call(
-        routine->program, self->hosts[like.slice][like.size][kind],
-        self->slices[like.slice], &input, 1, &value->node);
-}
-
-/* Host functions: one that keeps the size, or one that filters followed by one
- * that pads; sometimes on another slice of equal size, to which the filtered
- * value is transferred. */
-static tow_status_t add_hosts(sim_client_t *self, sim_routine_t *routine,
-                              sim_value_t *like, sim_pool_t *pool)
-{
-    tow_value_t value = pool->values[pool->count - 1];
-    if (sim_client_below(self, 3) == 0) {
-        TOW_RETURN_IF_ERROR(add_host(self, routine, *like, HOST_SAME, &value));
-    } else {
-        const uint32_t slice =
-            (uint32_t)sim_client_below(self, self->slice_count);
-        const uint32_t before = like->slice;
-        TOW_RETURN_IF_ERROR(
-            add_host(self, routine, *like, HOST_FILTER, &value));
-        if (self->slice_sizes[slice] == self->slice_sizes[like->slice])
-            like->slice = slice;
-        TOW_RETURN_IF_ERROR(add_host(self, routine, *like, HOST_PAD, &value));
-        if (like->slice != before) *pool = (sim_pool_t){0};
-    }
-    pool->values[pool->count++] = value;
-    return TOW_OK;
+    sim_pooled_t inputs[SIM_INPUTS_MAX];
+    for (uint32_t i = 0; i < SIM_INPUTS_MAX; i++)
+        inputs[i] = pool_any(self, pool);
+    return add_call_of(self, routine, like, kind, inputs, pool);
 }
 
 static tow_status_t add_calls(sim_client_t *self, sim_routine_t *routine,
@@ -237,42 +204,181 @@ static tow_status_t add_calls(sim_client_t *self, sim_routine_t *routine,
     return TOW_OK;
 }
 
+/* -- Host functions ------------------------------------------------------- */
+
+static tow_status_t add_host(sim_client_t *self, sim_routine_t *routine,
+                             sim_value_t like, sim_host_kind_t kind,
+                             sim_pooled_t *value)
+{
+    const tow_value_t input = value->value;
+    sim_step_t step = {.kind = SIM_STEP_HOST,
+                       .device_count = self->slice_sizes[like.slice],
+                       .inputs = {value->model},
+                       .input_count = 1,
+                       .output_count = 1};
+    step.as.host = sim_client_host_function(kind, like.size);
+    *value = (sim_pooled_t){.is_uniform = value->is_uniform};
+    value->model = sim_recipe_add(&routine->recipe, &step);
+    return tow_program_add_call(
+        routine->program, self->hosts[like.slice][like.size][kind],
+        self->slices[like.slice], &input, 1, &value->value.node);
+}
+
+/* Host functions: one that keeps the size, or one that filters followed by one
+ * that pads; sometimes on another slice of equal size, to which the filtered
+ * value is transferred. */
+static tow_status_t add_hosts(sim_client_t *self, sim_routine_t *routine,
+                              sim_value_t *like, sim_pool_t *pool)
+{
+    sim_pooled_t value = pool_last(pool);
+    if (sim_client_below(self, 3) == 0) {
+        TOW_RETURN_IF_ERROR(add_host(self, routine, *like, HOST_SAME, &value));
+    } else {
+        const uint32_t slice =
+            (uint32_t)sim_client_below(self, self->slice_count);
+        const uint32_t before = like->slice;
+        TOW_RETURN_IF_ERROR(
+            add_host(self, routine, *like, HOST_FILTER, &value));
+        if (self->slice_sizes[slice] == self->slice_sizes[like->slice])
+            like->slice = slice;
+        TOW_RETURN_IF_ERROR(add_host(self, routine, *like, HOST_PAD, &value));
+        if (like->slice != before) pool_init(pool, self);
+    }
+    pool_add(self, pool, value);
+    return TOW_OK;
+}
+
+/* -- Transfers ------------------------------------------------------------ */
+
+/* Sometimes in an order of devices other than theirs. */
+tow_sharding_t sim_client_cut(sim_client_t *self, uint32_t parts,
+                              uint32_t devices)
+{
+    tow_sharding_t sharding = {
+        .rank = 1, .parts = {parts}, .replicas = devices / parts};
+    if (devices % 2 == 0 && sim_client_below(self, 4) == 0) {
+        sharding.mesh_rank = 2;
+        sharding.mesh_dims[0] = 2;
+        sharding.mesh_dims[1] = devices / 2;
+        sharding.mesh_axes[0] = 1;
+    }
+    return sharding;
+}
+
+uint32_t sim_client_choose_parts(sim_client_t *self, uint32_t devices,
+                                 uint64_t bytes)
+{
+    uint32_t parts = 1 + (uint32_t)sim_client_below(self, devices);
+    while (devices % parts != 0 || bytes % parts != 0)
+        parts--;
+    return parts;
+}
+
+static tow_status_t add_transfer(sim_client_t *self, sim_routine_t *routine,
+                                 uint32_t slice, const tow_sharding_t *from,
+                                 const tow_sharding_t *to, sim_pooled_t *value)
+{
+    sim_step_t step = {.kind = SIM_STEP_TRANSFER,
+                       .device_count = self->slice_sizes[slice],
+                       .inputs = {value->model},
+                       .input_count = 1,
+                       .output_count = 1};
+    step.as.transfer.from = *from;
+    step.as.transfer.to = *to;
+    const tow_value_t source = value->value;
+    *value = (sim_pooled_t){.model = sim_recipe_add(&routine->recipe, &step),
+                            .is_uniform = to->parts[0] == 1,
+                            .chain = value->chain + 1};
+    return tow_program_add_transfer(routine->program, source,
+                                    self->slices[slice], from, to,
+                                    &value->value.node);
+}
+
+/* To the other slice in parts of another size, and on to `slice` in those of
+ * `to`, which has as many parts as `from`. */
+static tow_status_t add_detour(sim_client_t *self, sim_routine_t *routine,
+                               sim_value_t like, const tow_sharding_t *from,
+                               const tow_sharding_t *to, sim_pooled_t *value)
+{
+    const uint32_t via = (uint32_t)sim_client_below(self, self->slice_count);
+    const uint32_t devices = self->slice_sizes[via];
+    const uint64_t bytes = (uint64_t)sim_size_bytes[like.size] * from->parts[0];
+    if (bytes > WHOLE_BYTES_MAX || self->cluster->is_spilling)
+        return add_transfer(self, routine, like.slice, from, to, value);
+    const tow_sharding_t between = sim_client_cut(
+        self, sim_client_choose_parts(self, devices, bytes), devices);
+    TOW_RETURN_IF_ERROR(
+        add_transfer(self, routine, via, from, &between, value));
+    return add_transfer(self, routine, like.slice, &between, to, value);
+}
+
+/* Transfers the value to the slice of `like`. If its shards differ and the
+ * slices have equally many devices, it stays cut; else all shards are combined
+ * first, so that a transfer from any of them gives the same bytes. */
+static tow_status_t add_move_of(sim_client_t *self, sim_routine_t *routine,
+                                uint32_t from_slice, sim_value_t like,
+                                sim_pooled_t *value)
+{
+    const uint32_t sources = self->slice_sizes[from_slice];
+    const uint32_t targets = self->slice_sizes[like.slice];
+    const bool stays_cut =
+        !value->is_uniform && sources == targets && value->chain < CHAIN_MAX;
+    if (!stays_cut && (!value->is_uniform || value->chain >= CHAIN_MAX)) {
+        sim_pool_t made = {.capacity = 1};
+        const sim_value_t there = {.slice = from_slice, .size = like.size};
+        TOW_RETURN_IF_ERROR(add_call_of(self, routine, there, 0, value, &made));
+        *value = made.values[0];
+    }
+    /* A later transfer states the same sharding again. */
+    const tow_sharding_t from = stays_cut ? tow_sharding_by_shard(1, sources)
+                                          : tow_sharding_replicated(1, sources);
+    const tow_sharding_t to = stays_cut ? tow_sharding_by_shard(1, targets)
+                                        : sim_client_cut(self, 1, targets);
+    return sim_client_below(self, 3) == 0
+               ? add_detour(self, routine, like, &from, &to, value)
+               : add_transfer(self, routine, like.slice, &from, &to, value);
+}
+
 /* Transfers the last value to another slice and adds computations there. */
 static tow_status_t add_move(sim_client_t *self, sim_routine_t *routine,
                              sim_value_t *like, sim_pool_t *pool)
 {
-    const uint32_t slice = (uint32_t)sim_client_below(self, self->slice_count);
-    const tow_sharding_t from =
-        tow_sharding_replicated(1, self->slice_sizes[like->slice]);
-    const tow_sharding_t to =
-        tow_sharding_replicated(1, self->slice_sizes[slice]);
-    tow_value_t moved = {0};
-    TOW_RETURN_IF_ERROR(tow_program_add_transfer(
-        routine->program, pool->values[pool->count - 1], self->slices[slice],
-        &from, &to, &moved.node));
-    like->slice = slice;
-    *pool = (sim_pool_t){.values = {moved}, .count = 1};
+    const uint32_t before = like->slice;
+    sim_pooled_t moved = pool_last(pool);
+    like->slice = (uint32_t)sim_client_below(self, self->slice_count);
+    TOW_RETURN_IF_ERROR(add_move_of(self, routine, before, *like, &moved));
+    pool_init(pool, self);
+    pool_add(self, pool, moved);
     return add_calls(self, routine, *like, pool);
+}
+
+/* -- Results -------------------------------------------------------------- */
+
+static tow_status_t add_result(sim_client_t *self, sim_routine_t *routine,
+                               sim_value_t like, const sim_pooled_t *value)
+{
+    const tow_shape_t shape = sim_client_shape_of(like.size);
+    TOW_RETURN_IF_ERROR(tow_program_add_result(
+        routine->program, value->value, self->slices[like.slice], &shape));
+    sim_recipe_add_result(&routine->recipe, value->model);
+    like.node = value->value.node;
+    routine->results[routine->result_count++] = like;
+    return TOW_OK;
 }
 
 static tow_status_t add_results(sim_client_t *self, sim_routine_t *routine,
                                 sim_value_t like, const sim_pool_t *pool)
 {
-    const size_t made = pool->count - pool->argument_count;
-    const tow_shape_t shape = sim_client_shape_of(like.size);
-    size_t count = 1 + sim_client_below(self, 2);
-    if (self->cluster->is_spilling)
-        count = 1; /* Two results may be the same value. */
-    for (; count > 0; count--) {
-        tow_value_t value =
-            pool->values[pool->argument_count + sim_client_below(self, made)];
-        if (count == 1) value = pool->values[pool->count - 1];
-        TOW_RETURN_IF_ERROR(tow_program_add_result(
-            routine->program, value, self->slices[like.slice], &shape));
-        routine->results[routine->result_count++] = like;
-    }
-    return TOW_OK;
+    const sim_pooled_t last = pool_last(pool);
+    const sim_pooled_t any = pool_any(self, pool);
+    const bool is_another = sim_client_below(self, 2) == 0;
+    /* Two results may be the same value, which cannot be spilled. */
+    if (is_another && !any.is_argument && !self->cluster->is_spilling)
+        TOW_RETURN_IF_ERROR(add_result(self, routine, like, &any));
+    return last.is_argument ? TOW_OK : add_result(self, routine, like, &last);
 }
+
+/* -- Short programs ------------------------------------------------------- */
 
 /* A random graph on one slice, sometimes continued on others. */
 static tow_status_t add_part(sim_client_t *self, sim_routine_t *routine)
@@ -280,12 +386,13 @@ static tow_status_t add_part(sim_client_t *self, sim_routine_t *routine)
     sim_value_t like = {.slice =
                             (uint32_t)sim_client_below(self, self->slice_count),
                         .size = (uint32_t)sim_client_below(self, SIM_SIZES)};
-    sim_pool_t pool = {0};
+    sim_pool_t pool;
+    pool_init(&pool, self);
     TOW_RETURN_IF_ERROR(add_arguments(self, routine, like, &pool));
     TOW_RETURN_IF_ERROR(add_calls(self, routine, like, &pool));
     if (self->has_hosts && sim_client_below(self, 2) == 0)
         TOW_RETURN_IF_ERROR(add_hosts(self, routine, &like, &pool));
-    /* If running out of memory is an error, no program has more than 11
+    /* If running out of memory is an error, no program has more than 13
      * values. */
     const size_t most = self->cluster->is_spilling ? 2 : 3;
     for (size_t moves = sim_client_below(self, most); moves > 0; moves--) {
@@ -296,18 +403,101 @@ static tow_status_t add_part(sim_client_t *self, sim_routine_t *routine)
     return add_results(self, routine, like, &pool);
 }
 
+static tow_status_t add_parts(sim_client_t *self, sim_routine_t *routine)
+{
+    size_t parts = 1 + sim_client_below(self, SIM_PARTS_MAX);
+    if (self->cluster->is_spilling) parts = 1;
+    for (; parts > 0; parts--)
+        TOW_RETURN_IF_ERROR(add_part(self, routine));
+    return TOW_OK;
+}
+
+/* -- Long programs -------------------------------------------------------- */
+
+/* Adds one or a few nodes on the slice of `like`, with values of that slice or
+ * of another one. */
+static tow_status_t add_some(sim_client_t *self, sim_routine_t *routine,
+                             sim_value_t like, sim_pool_t *pools)
+{
+    sim_pool_t *pool = &pools[like.slice];
+    const uint64_t drawn = sim_client_below(self, 100);
+    if (drawn < 10) return add_collective(self, routine, like, pool);
+    if (drawn >= 30) return add_call(self, routine, like, pool);
+    if (drawn == 29 && self->has_hosts) {
+        sim_pooled_t value = pool_last(pool);
+        TOW_RETURN_IF_ERROR(add_host(self, routine, like, HOST_SAME, &value));
+        pool_add(self, pool, value);
+        return TOW_OK;
+    }
+    const uint32_t from = (uint32_t)sim_client_below(self, self->slice_count);
+    sim_pooled_t value = pool_any(self, &pools[from]);
+    TOW_RETURN_IF_ERROR(add_move_of(self, routine, from, like, &value));
+    pool_add(self, pool, value);
+    return TOW_OK;
+}
+
+/* The last value is computed on its slice: an argument is not a result. */
+static tow_status_t end_long(sim_client_t *self, sim_routine_t *routine,
+                             sim_value_t like, sim_pool_t *pool)
+{
+    const sim_pooled_t last = pool_last(pool);
+    TOW_RETURN_IF_ERROR(add_call_of(self, routine, like, 2, &last, pool));
+    return add_results(self, routine, like, pool);
+}
+
+static tow_status_t add_long(sim_client_t *self, sim_routine_t *routine)
+{
+    const uint32_t count = self->cluster->long_nodes;
+    sim_pool_t pools[SIM_SLICES_MAX];
+    sim_value_t like = {.size = (uint32_t)sim_client_below(self, 2)};
+    /* Small transfers take their memory early: of large values, all of a program
+     * would not fit. */
+    if (self->cluster->is_spilling) like.size = 0;
+    for (like.slice = 0; like.slice < self->slice_count; like.slice++) {
+        pool_init(&pools[like.slice], self);
+        pools[like.slice].capacity /= 2;
+        TOW_RETURN_IF_ERROR(
+            add_arguments(self, routine, like, &pools[like.slice]));
+    }
+    while (routine->recipe.steps.count < count) {
+        like.slice = (uint32_t)sim_client_below(self, self->slice_count);
+        TOW_RETURN_IF_ERROR(add_some(self, routine, like, pools));
+    }
+    for (like.slice = 0; like.slice < self->slice_count; like.slice++)
+        TOW_RETURN_IF_ERROR(end_long(self, routine, like, &pools[like.slice]));
+    routine->is_long = true;
+    return TOW_OK;
+}
+
+/* -- Programs ------------------------------------------------------------- */
+
+/* Every client has one long program. */
+static bool is_long_due(const sim_client_t *self)
+{
+    if (self->cluster->long_nodes == 0) return false;
+    for (size_t i = 0; i < self->routine_count; i++)
+        if (self->routines[i].is_long) return false;
+    return true;
+}
+
 tow_status_t sim_client_make_routine(sim_client_t *self, sim_routine_t *routine)
 {
+    const bool is_long = is_long_due(self);
     *routine = (sim_routine_t){0};
     TOW_RETURN_IF_ERROR(
         tow_program_begin(self->client, "random", &routine->program));
     if (sim_client_below(self, 6) == 0)
         TOW_RETURN_IF_ERROR(tow_program_make_sequential(routine->program));
-    size_t parts = 1 + sim_client_below(self, SIM_PARTS_MAX);
-    if (self->cluster->is_spilling) parts = 1;
-    for (; parts > 0; parts--)
-        TOW_RETURN_IF_ERROR(add_part(self, routine));
+    TOW_RETURN_IF_ERROR(is_long ? add_long(self, routine)
+                                : add_parts(self, routine));
     return tow_program_send(routine->program);
+}
+
+void sim_client_discard_routine(sim_routine_t *routine)
+{
+    if (routine->program != NULL) tow_program_release_locked(routine->program);
+    sim_recipe_deinit(&routine->recipe);
+    *routine = (sim_routine_t){0};
 }
 
 bool sim_client_request_programs(sim_client_t *self)
@@ -319,47 +509,5 @@ bool sim_client_request_programs(sim_client_t *self)
                                 self, &self->routines[self->routine_count++]),
                             "requesting a program"))
             return false;
-    return true;
-}
-
-/* -- Slices ------------------------------------------------------------------------ */
-
-/* On a named island, on any with enough devices (the first is the largest), or
- * across all islands. */
-static tow_status_t request_slice(sim_client_t *self, size_t index)
-{
-    const simcluster_t *cluster = self->cluster;
-    const size_t island = sim_client_below(self, cluster->island_count);
-    const bool is_named = sim_client_below(self, 2) == 0;
-    const bool spans = !is_named && sim_client_below(self, 3) == 0;
-    const size_t most =
-        spans ? cluster->worker_count * cluster->devices_per_worker
-              : sim_island_devices(cluster, is_named ? island : 0);
-    uint32_t size = sim_client_below(self, 4) == 0
-                        ? 1
-                        : 1 + (uint32_t)sim_client_below(self, most);
-    const uint32_t rows =
-        size % 2 == 0 && sim_client_below(self, 2) == 0 ? 2 : 1;
-    char name[SIM_NAME_SIZE];
-    sim_island_name(island, name);
-    tow_slice_options_t options = {.struct_size = sizeof(options),
-                                   .dims = {rows, size / rows},
-                                   .island = is_named ? name
-                                             : spans  ? TOW_ISLAND_EVERY
-                                                      : NULL};
-    self->slice_sizes[index] = size;
-    return tow_slice_open_start(self->client, &options, &self->slices[index]);
-}
-
-bool sim_client_request_slices(sim_client_t *self)
-{
-    self->slice_count = 0;
-    for (size_t count = 1 + sim_client_below(self, SIM_SLICES_MAX); count > 0;
-         count--) {
-        if (!sim_client_try(self, request_slice(self, self->slice_count),
-                            "requesting a slice"))
-            return false;
-        self->slice_count++;
-    }
     return true;
 }

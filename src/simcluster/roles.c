@@ -211,7 +211,8 @@ static tow_status_t open_worker(sim_worker_t *self, const char *name,
                                     .first_id = 2048 * (int64_t)number,
                                     .fabric = role->fabric,
                                     .memory_bytes = role->memory_bytes,
-                                    .jitter_ppm = role->jitter_ppm},
+                                    .jitter_ppm = role->jitter_ppm,
+                                    .clock = role->clock},
         &self->driver));
     TOW_RETURN_IF_ERROR(
         tow_host_sim_create(env, role->host, &self->host_runner));

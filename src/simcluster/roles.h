@@ -22,6 +22,7 @@ typedef struct tow_simcluster_role {
     uint64_t memory_bytes; /* of a device; 0: as in the model */
     uint64_t host_bytes;   /* of a worker, for spilled objects; 0: none */
     uint32_t jitter_ppm;
+    tow_sim_device_clock_t clock;
     /* Fails when a device gets gangs out of order; lent; NULL: not checked. */
     tow_sim_t *checker;
     /* Incremented at each start of a worker, which does not enrol: process numbers

@@ -34,6 +34,23 @@
 /* The records of all processes are checked in one of so many checks. */
 #define RECORDS_CHECK_EVERY 16
 
+/* One seed in LONG_EVERY has long programs, and one in ODD_EVERY each of the
+ * other kinds of bad behaviour. */
+#define LONG_EVERY     16
+#define ODD_EVERY      6
+#define LONG_NODES_MIN 1000
+#define LONG_NODES_MAX 5000
+/* With long programs, and with floods, there are many records to check and many
+ * events. */
+#define LONG_CHECK_EVERY  16
+#define FLOOD_CHECK_EVERY 4
+#define LONG_PIECE_MAX    64 /* steps */
+/* Computations take up to 1,000 times longer than the last ones. */
+#define ERRATIC_PPM 1000000000
+#define JITTER_PPM  100000
+/* Grants between two crashes of workers. */
+#define HUNT_GRANTS_MAX 500
+
 static uint64_t below(simcluster_t *cluster, uint64_t bound)
 {
     return sim_below(&cluster->random, bound);
@@ -146,11 +163,36 @@ static void check_records(simcluster_t *cluster)
     }
 }
 
+/* Crashes a worker when the controller has sent so many grants: while runs are
+ * under way, some of them between two pieces. */
+static void hunt(simcluster_t *cluster, const tow_controller_t *controller)
+{
+    const int64_t now_ns = tow_sim_now_ns(cluster->sim);
+    if (controller == NULL || now_ns >= FAULTS_END_NS / 2 ||
+        tow_controller_totals(controller).grant_message_count <
+            cluster->hunt_at)
+        return;
+    cluster->hunt_at += 1 + below(cluster, HUNT_GRANTS_MAX);
+    cluster->fault_count++;
+    tow_sim_action_t action = {
+        .kind = TOW_SIM_CRASH,
+        .node = cluster->workers[below(cluster, cluster->worker_count)].node};
+    const int64_t end_ns =
+        now_ns + (int64_t)below(cluster, 300) * SIM_MILLISECOND_NS;
+    tow_status_t status = tow_sim_schedule(cluster->sim, now_ns, &action, NULL);
+    action.kind = TOW_SIM_RESTART;
+    if (status == TOW_OK)
+        status = tow_sim_schedule(cluster->sim, end_ns, &action, NULL);
+    if (status != TOW_OK) tow_sim_fail(cluster->sim, status);
+}
+
 static void check_all(void *context, tow_sim_t *sim)
 {
     simcluster_t *cluster = context;
     check_sizes(cluster);
     check_deadlock(cluster);
+    if (cluster->is_hunting)
+        hunt(cluster, tow_simcluster_controller_of(cluster->controller.node));
     const uint64_t events = tow_sim_counts(sim).events;
     if (events % cluster->check_every != 0) return;
     if (events % (RECORDS_CHECK_EVERY * cluster->check_every) == 0)
@@ -367,6 +409,47 @@ static size_t choose_host_count(simcluster_t *cluster)
     return HOSTS_LARGE + below(cluster, most - HOSTS_LARGE + 1);
 }
 
+static void choose_long(simcluster_t *cluster, tow_random_t *random)
+{
+    cluster->long_nodes =
+        LONG_NODES_MIN +
+        (uint32_t)sim_below(random, LONG_NODES_MAX - LONG_NODES_MIN + 1);
+    cluster->long_runs_left = 2 + (uint32_t)sim_below(random, 3);
+    cluster->check_every = LONG_CHECK_EVERY;
+    /* Often as in production: by the estimated time. */
+    cluster->piece_steps = 0;
+    if (sim_below(random, 2) == 0)
+        cluster->piece_steps = 1 + (uint32_t)sim_below(random, LONG_PIECE_MAX);
+}
+
+static bool is_odd(tow_random_t *random)
+{
+    return sim_below(random, ODD_EVERY) == 0;
+}
+
+/* Long programs and bad behaviour, from random numbers of their own. */
+static void choose_oddities(simcluster_t *cluster, size_t host_count)
+{
+    tow_random_t random;
+    tow_random_init(&random, tow_mix64(cluster->options->seed + 1));
+    cluster->jitter_ppm = JITTER_PPM;
+    if (sim_below(&random, LONG_EVERY) == 0 && host_count < HOSTS_LARGE)
+        choose_long(cluster, &random);
+    if (is_odd(&random))
+        cluster->clock =
+            (tow_sim_device_clock_t)sim_below(&random, TOW_SIM_CLOCK_COUNT);
+    cluster->is_cancelling = is_odd(&random);
+    cluster->has_giants = is_odd(&random);
+    cluster->is_flooding = is_odd(&random) && host_count < HOSTS_LARGE;
+    if (cluster->is_flooding && cluster->long_nodes == 0)
+        cluster->check_every = FLOOD_CHECK_EVERY;
+    cluster->is_hunting = is_odd(&random) && !cluster->is_calm;
+    /* Many computations would take minutes. */
+    if (is_odd(&random) && cluster->long_nodes == 0 && !cluster->is_flooding)
+        cluster->jitter_ppm = ERRATIC_PPM;
+    cluster->hunt_at = 1 + sim_below(&random, HUNT_GRANTS_MAX);
+}
+
 static tow_status_t choose_sizes(simcluster_t *cluster)
 {
     const size_t hosts = choose_host_count(cluster);
@@ -391,10 +474,13 @@ static tow_status_t choose_sizes(simcluster_t *cluster)
     /* Mostly several runs are granted in part at the same time. */
     cluster->piece_steps = (uint32_t)(cluster->options->seed / 3 % 4);
     cluster->is_spilling = cluster->is_calm && cluster->is_tight;
-    cluster->memory_bytes = cluster->is_tight ? 1000000 : 256000000;
+    cluster->memory_bytes = cluster->is_spilling ? 1250000
+                            : cluster->is_tight  ? 1000000
+                                                 : 256000000;
     cluster->host_bytes = cluster->is_spilling ? 256000000 : 500000;
     cluster->check_every =
         hosts < HOSTS_LARGE ? 1 : LARGE_CHECK_EVERY * (uint32_t)hosts;
+    choose_oddities(cluster, hosts);
     cluster->workers = tow_calloc(cluster->worker_count, sizeof(sim_process_t));
     cluster->clients = tow_calloc(cluster->client_count, sizeof(sim_process_t));
     cluster->pattern = tow_malloc(SIM_PATTERN_BYTES);
@@ -463,7 +549,8 @@ static tow_status_t make_worker(simcluster_t *cluster, size_t index)
         .device_count = cluster->devices_per_worker,
         .memory_bytes = cluster->memory_bytes,
         .host_bytes = cluster->host_bytes,
-        .jitter_ppm = 100000,
+        .jitter_ppm = cluster->jitter_ppm,
+        .clock = cluster->clock,
         .checker = cluster->sim,
         .lost_time = &cluster->lost_time};
     return make_process(cluster, worker, &tow_simcluster_worker_program,

@@ -33,7 +33,11 @@ typedef struct tow_simcluster_options {
 /* Operations of all clients, summed over their restarts. */
 typedef struct tow_simcluster_stats {
     uint64_t runs_started, runs_done, runs_failed;
-    uint64_t uploads, downloads, moves, bytes_checked;
+    uint64_t uploads, downloads, moves;
+    /* Downloads of results of runs, and bytes of all downloads, that were
+     * compared with those that the client had worked out. */
+    uint64_t results_checked, bytes_checked;
+    uint64_t giants_refused; /* runs that need more memory than a device has */
     uint64_t sessions;
     uint64_t reconnections; /* of clients after they lost the controller */
     uint64_t spills;        /* of the last controller */

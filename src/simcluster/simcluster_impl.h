@@ -66,7 +66,17 @@ struct simcluster {
      * error. */
     bool is_spilling;
     uint64_t host_bytes; /* of a worker, for spilled objects */
-    bool is_damaging;    /* the network corrupts bytes */
+    /* Nodes of the long program that each client has; 0: none. And the runs of
+     * these that may still be started. */
+    uint32_t long_nodes, long_runs_left;
+    tow_sim_device_clock_t clock;                /* of the devices */
+    uint32_t jitter_ppm;                         /* of their computations */
+    bool is_cancelling, is_flooding, has_giants; /* clients behave badly */
+    /* When the controller has sent so many grants, a worker crashes; 0: none
+     * does. So they die between two pieces, some of them relays. */
+    uint64_t hunt_at;
+    bool is_hunting;
+    bool is_damaging; /* the network corrupts bytes */
     uint32_t controller_start_count;
     tow_device_time_t lost_time; /* of the devices of workers that died */
     uint32_t check_every;        /* events */

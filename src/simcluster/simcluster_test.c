@@ -34,6 +34,19 @@ static void a_calm_cluster_injects_no_faults_and_loses_no_session(void **state)
     assert_int_equal(result.worker_count + result.client_count, 4);
 }
 
+static void results_of_runs_are_compared(void **state)
+{
+    uint64_t checked = 0, refused = 0;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        const tow_simcluster_result_t result =
+            run_seed(seed, TOW_SIMCLUSTER_CALM);
+        checked += result.stats.results_checked;
+        refused += result.stats.giants_refused;
+    }
+    assert_true(checked > 100);
+    assert_true(refused > 0);
+}
+
 static void a_host_count_beyond_the_limits_is_refused(void **state)
 {
     const tow_simcluster_options_t options = {
@@ -48,4 +61,5 @@ static void a_host_count_beyond_the_limits_is_refused(void **state)
 TOW_TEST_MAIN(
     cmocka_unit_test(a_seed_determines_the_digest),
     cmocka_unit_test(a_calm_cluster_injects_no_faults_and_loses_no_session),
+    cmocka_unit_test(results_of_runs_are_compared),
     cmocka_unit_test(a_host_count_beyond_the_limits_is_refused))

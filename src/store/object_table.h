@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/assert.h"
 #include "base/id.h"
 #include "base/list.h"
 #include "base/macros.h"
@@ -58,16 +59,18 @@ typedef struct tow_account {
     uint64_t object_bytes;   /* 0 when closed */
     uint64_t reserved_bytes; /* by runs under way; 0 when closed */
     uint64_t peak_bytes;     /* of the sum of both */
-    uint32_t gang_count;     /* under way; belongs to the scheduler */
-    bool closed;             /* its worker has disconnected */
-    uint8_t island;          /* set by the owner before the account is placed */
-    /* For loops over accounts; zero outside them. */
+    uint64_t queued_ns;      /* of gangs under way; belongs to the scheduler */
+    uint64_t claim_;     /* belongs to the scheduler: one claim per device */
+    uint32_t gang_count; /* under way; belongs to the scheduler */
+    bool closed;         /* its worker has disconnected */
+    uint8_t island;      /* set by the owner before the account is placed */
+    /* What a run needs of a device is above: 56 bytes. */
     uint32_t host; /* number of its worker's tow_host_memory_t; 0: none */
     uint64_t spilled_bytes; /* of its shards in host memory; 0 when closed */
+    /* For loops over accounts; zero outside them. */
     uint64_t scratch_bytes_;
     uint64_t scratch_sum_;
-    uint64_t queued_ns; /* of gangs under way; belongs to the scheduler */
-    uint64_t claim_;    /* belongs to the scheduler: one claim per device */
+    uint64_t recent_peak_bytes; /* since tow_account_take_recent_peak */
 } tow_account_t;
 
 /* Host memory for spilled objects: one record per worker. */
@@ -156,7 +159,7 @@ tow_status_t tow_object_table_create(const tow_object_table_options_t *options,
 /* Frees the remaining objects without calling `discarded`. */
 void tow_object_table_destroy(tow_object_table_t *object_table);
 
-/* Lent for the life of the table; a closed account stays: 64 bytes. */
+/* Lent for the life of the table; a closed account stays: 88 bytes. */
 tow_status_t tow_object_table_add_account(tow_object_table_t *object_table,
                                           uint64_t limit_bytes,
                                           tow_account_t **out_account)
@@ -242,6 +245,9 @@ void tow_object_table_on_disconnect(tow_object_table_t *object_table,
 
 /* -- Memory ---------------------------------------------------------------- */
 
+/* The peak of object_bytes + reserved_bytes since the last call. */
+uint64_t tow_account_take_recent_peak(tow_account_t *account);
+
 /* Do `bytes` more fit? 0 bytes always fit, except on a closed account. */
 static inline bool tow_account_fits(const tow_account_t *account,
                                     uint64_t bytes)
@@ -267,6 +273,23 @@ tow_status_t tow_placement_refusal_at(const tow_placement_t *placement,
  * also when the placement has disconnected meanwhile. */
 void tow_placement_reserve(tow_placement_t *placement, uint64_t bytes);
 void tow_placement_unreserve(tow_placement_t *placement, uint64_t bytes);
+/* The same on one of its devices, for a caller that has more to do on each; it
+ * changes `reserved_bytes` of the placement itself. */
+static inline void tow_account_reserve(tow_account_t *account, uint64_t bytes)
+{
+    if (TOW_UNLIKELY(account->closed)) return;
+    const uint64_t reserved = account->reserved_bytes + bytes;
+    const uint64_t used = account->object_bytes + reserved;
+    TOW_ASSERT(reserved >= bytes);
+    account->reserved_bytes = reserved;
+    if (used > account->peak_bytes) account->peak_bytes = used;
+}
+static inline void tow_account_unreserve(tow_account_t *account, uint64_t bytes)
+{
+    if (TOW_UNLIKELY(account->closed)) return;
+    TOW_ASSERT(account->reserved_bytes >= bytes);
+    account->reserved_bytes -= bytes;
+}
 /* Moves a result's bytes from its run's reservation to the object: when the run
  * has finished, after its reservation ended (tow_sched_finish) and before the
  * next grant. Idempotent. */

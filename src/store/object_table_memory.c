@@ -144,6 +144,15 @@ static void raise_peak(tow_account_t *account)
 {
     uint64_t used = account->object_bytes + account->reserved_bytes;
     if (used > account->peak_bytes) account->peak_bytes = used;
+    if (used > account->recent_peak_bytes) account->recent_peak_bytes = used;
+}
+
+uint64_t tow_account_take_recent_peak(tow_account_t *account)
+{
+    const uint64_t peak = account->recent_peak_bytes;
+    account->recent_peak_bytes =
+        account->object_bytes + account->reserved_bytes;
+    return peak;
 }
 
 void tow_object_count_bytes(tow_object_t *object)
@@ -175,22 +184,15 @@ void tow_object_uncount_bytes(tow_object_t *object)
 void tow_placement_reserve(tow_placement_t *placement, uint64_t bytes)
 {
     take(&placement->reserved_bytes, bytes);
-    for (size_t i = 0; i < placement->device_count; i++) {
-        tow_account_t *account = placement->accounts[i];
-        if (TOW_UNLIKELY(account->closed)) continue;
-        take(&account->reserved_bytes, bytes);
-        raise_peak(account);
-    }
+    for (size_t i = 0; i < placement->device_count; i++)
+        tow_account_reserve(placement->accounts[i], bytes);
 }
 
 void tow_placement_unreserve(tow_placement_t *placement, uint64_t bytes)
 {
     give_back(&placement->reserved_bytes, bytes);
-    for (size_t i = 0; i < placement->device_count; i++) {
-        tow_account_t *account = placement->accounts[i];
-        if (TOW_UNLIKELY(account->closed)) continue;
-        give_back(&account->reserved_bytes, bytes);
-    }
+    for (size_t i = 0; i < placement->device_count; i++)
+        tow_account_unreserve(placement->accounts[i], bytes);
 }
 
 /* -- Fits and refusals ----------------------------------------------------- */

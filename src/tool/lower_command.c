@@ -26,6 +26,7 @@ typedef struct lower_arguments {
     pass_t after;
     uint64_t worker; /* NO_WORKER: all */
     bool json;
+    bool memory; /* instead of the program */
 } lower_arguments_t;
 
 static error_t parse_pass(lower_arguments_t *a, const char *text,
@@ -47,6 +48,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case 'a': return parse_pass(a, argument, state);
     case 'j': a->json = true; return 0;
+    case 'm': a->memory = true; return 0;
     case 'w':
         a->worker =
             tow_command_number(state, "worker", argument, 0, UINT16_MAX);
@@ -122,6 +124,9 @@ static tow_status_t lower(const lower_arguments_t *a,
     tow_graph_destroy(*program);
     *program = complete;
     TOW_RETURN_IF_ERROR(tow_graph_verify(*program, scope));
+    if (a->memory)
+        return tow_lower_show_memory(header, *program,
+                                     a->json ? TOW_LOWER_JSON : TOW_LOWER_TEXT);
     if (a->after == PASS_INSERT) return show_program(a, header, *program);
     TOW_RETURN_IF_ERROR(tow_lower_header_place(header, *program));
     if (a->after == PASS_PLACE) return show_program(a, header, *program);
@@ -154,6 +159,8 @@ int tow_command_lower(int argc, char **argv)
          0},
         {"worker", 'w', "PROCESS", 0,
          "After split, print only the part of worker P (all)", 0},
+        {"memory", 'm', NULL, 0,
+         "Print instead the memory that a run takes on each device", 0},
         {"json", 'j', NULL, 0, "Print one JSON object per line", 0},
         {0},
     };
@@ -175,7 +182,7 @@ int tow_command_lower(int argc, char **argv)
             "    %2 = compute \"B\" function 2 on slice 2 (%1)\n"
             "    %3 = result \"y\" (%2)\n"
             "  }\n\n"
-            "Shapes are those of one shard; `as 2x4*2` is the sharding: 2 by 4 parts, each on two devices. `alias 0` after a result: it reuses the memory of argument 0.",
+            "Shapes are those of one shard; `as 2x4*2` is the sharding: 2 by 4 parts, each on two devices. `alias 0` after a result: it reuses the memory of argument 0. `temporary 4096` after the results: bytes that the function takes while it runs.",
     };
     lower_arguments_t arguments = {.after = PASS_SPLIT, .worker = NO_WORKER};
     const int usage = tow_command_parse(&argp, argc, argv, &arguments);

@@ -8,8 +8,6 @@
 #include "base/assert.h"
 #include "wire/message.h"
 
-#define ARRAYS_MAX 64u /* arguments or results of a function */
-
 static tow_status_t exhausted(void)
 {
     return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
@@ -274,7 +272,54 @@ static tow_status_t read_sharding(tow_lower_header_t *header, line_t *line,
 typedef struct arrays {
     tow_array_info_t *items; /* in the arena */
     size_t count;
+    size_t capacity;
 } arrays_t;
+
+/* Every array has a bracket, so the brackets ahead are at least as many. */
+static size_t count_brackets(const line_t *line)
+{
+    size_t count = 0;
+    for (const char *at = line->at; at < line->end; at++)
+        count += *at == '[';
+    return count;
+}
+
+static tow_status_t reserve_arrays(tow_lower_header_t *header,
+                                   const line_t *line, arrays_t *arrays)
+{
+    arrays->capacity = count_brackets(line);
+    if (arrays->capacity > TOW_VALUES_MAX) arrays->capacity = TOW_VALUES_MAX;
+    arrays->items = tow_arena_calloc(&header->arena, arrays->capacity + 1,
+                                     sizeof(*arrays->items));
+    return arrays->items != NULL ? TOW_OK : exhausted();
+}
+
+static tow_status_t add_array(arrays_t *arrays, tow_array_info_t **out_array)
+{
+    if (arrays->count == TOW_VALUES_MAX)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "more than the limit of %u arrays", TOW_VALUES_MAX);
+    if (arrays->count == arrays->capacity)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT, "an array has no brackets");
+    *out_array = &arrays->items[arrays->count++];
+    return TOW_OK;
+}
+
+static tow_status_t read_alias(line_t *line, const arrays_t *arrays,
+                               tow_signature_t *signature, tow_alias_t *aliases)
+{
+    uint64_t argument;
+    TOW_RETURN_IF_ERROR(
+        expect_number(line, signature->argument_count, &argument));
+    if (argument >= signature->argument_count)
+        return TOW_ERROR(TOW_INVALID_ARGUMENT,
+                         "alias of argument %" PRIu64
+                         ", but the function has %zu",
+                         argument, (size_t)signature->argument_count);
+    aliases[signature->alias_count++] =
+        (tow_alias_t){.result = arrays->count - 1, .argument = argument};
+    return TOW_OK;
+}
 
 /* ""(f32[4] as 4, f32[])"; a result may name the argument that it aliases. */
 static tow_status_t read_arrays(tow_lower_header_t *header, line_t *line,
@@ -282,30 +327,17 @@ static tow_status_t read_arrays(tow_lower_header_t *header, line_t *line,
                                 tow_alias_t *aliases)
 {
     TOW_RETURN_IF_ERROR(expect(line, "("));
-    arrays->items =
-        tow_arena_calloc(&header->arena, ARRAYS_MAX, sizeof(*arrays->items));
-    if (arrays->items == NULL) return exhausted();
+    TOW_RETURN_IF_ERROR(reserve_arrays(header, line, arrays));
     if (take(line, ")")) return TOW_OK;
     do {
-        uint64_t argument;
-        if (arrays->count == ARRAYS_MAX)
-            return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "more than the limit of %u arrays", ARRAYS_MAX);
-        tow_array_info_t *array = &arrays->items[arrays->count++];
+        tow_array_info_t *array = NULL;
+        TOW_RETURN_IF_ERROR(add_array(arrays, &array));
         TOW_RETURN_IF_ERROR(read_shape(header, line, array));
         if (take(line, "as "))
             TOW_RETURN_IF_ERROR(
                 read_sharding(header, line, signature->partition_count, array));
-        if (aliases == NULL || !take(line, "alias")) continue;
-        TOW_RETURN_IF_ERROR(
-            expect_number(line, signature->argument_count, &argument));
-        if (argument >= signature->argument_count)
-            return TOW_ERROR(TOW_INVALID_ARGUMENT,
-                             "alias of argument %" PRIu64
-                             ", but the function has %zu",
-                             argument, (size_t)signature->argument_count);
-        aliases[signature->alias_count++] =
-            (tow_alias_t){.result = arrays->count - 1, .argument = argument};
+        if (aliases != NULL && take(line, "alias"))
+            TOW_RETURN_IF_ERROR(read_alias(line, arrays, signature, aliases));
     } while (take(line, ","));
     return expect(line, ")");
 }
@@ -354,8 +386,8 @@ static tow_status_t read_function(tow_lower_header_t *header, line_t *line)
     if (devices == 0)
         return TOW_ERROR(TOW_INVALID_ARGUMENT,
                          "a function needs at least one device");
-    tow_alias_t *aliases =
-        tow_arena_calloc(&header->arena, ARRAYS_MAX, sizeof(*aliases));
+    tow_alias_t *aliases = tow_arena_calloc(
+        &header->arena, count_brackets(line) + 1, sizeof(*aliases));
     if (aliases == NULL) return exhausted();
     TOW_RETURN_IF_ERROR(read_arrays(header, line, signature, &arguments, NULL));
     signature->arguments = arguments.items;
@@ -366,6 +398,9 @@ static tow_status_t read_function(tow_lower_header_t *header, line_t *line)
     signature->results = results.items;
     signature->result_count = results.count;
     signature->aliases = aliases;
+    if (take(line, "temporary"))
+        TOW_RETURN_IF_ERROR(
+            expect_number(line, INT64_MAX, &signature->temporary_bytes));
     return tow_vec_push(&header->functions, function) ? TOW_OK : exhausted();
 }
 

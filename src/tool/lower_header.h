@@ -12,7 +12,8 @@
  *     function 2 "B" for 8 (f32[32,1] as 1x8) -> (f32[32,1] as 1x8 alias 0)
  *     program { ... }
  *
- * An omitted sharding is unknown, as it may be after compilation. */
+ * `temporary 4096` after the results: bytes of a device that the function takes
+ * while it runs. An omitted sharding is unknown, as it may be after compilation. */
 #ifndef TOW_TOOL_LOWER_HEADER_H_
 #define TOW_TOOL_LOWER_HEADER_H_
 

@@ -1,5 +1,5 @@
 /* Output of `tow lower` as text or JSON: slices and their devices, programs,
- * and the steps of each worker. */
+ * the steps of each worker, and memory. */
 #ifndef TOW_TOOL_LOWER_PRINT_H_
 #define TOW_TOOL_LOWER_PRINT_H_
 
@@ -18,5 +18,16 @@ void tow_lower_json_program(const tow_lower_header_t *header, const char *pass,
 void tow_lower_json_worker(const tow_lower_header_t *header,
                            const tow_graph_t *program,
                            const tow_lowered_t *lowered);
+
+typedef enum tow_lower_format {
+    TOW_LOWER_TEXT,
+    TOW_LOWER_JSON,
+} tow_lower_format_t;
+
+/* The memory that a run takes on each device, by slice, as the controller
+ * accounts for it. The program has its transfers. */
+tow_status_t tow_lower_show_memory(const tow_lower_header_t *header,
+                                   const tow_graph_t *program,
+                                   tow_lower_format_t format) TOW_MUST_USE;
 
 #endif /* TOW_TOOL_LOWER_PRINT_H_ */

@@ -94,8 +94,8 @@ static void print_json(uint64_t seed, const tow_simcluster_result_t *result,
     char digest[17];
     snprintf(digest, sizeof(digest), "%016" PRIx64, result->digest);
     json_t *object = json_pack(
-        "{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, "
-        "s:b, s:s}",
+        "{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:b, s:b, s:s}",
         "seed", (json_int_t)seed, "digest", digest, "commit",
         tow_version_commit(), "islands", (json_int_t)result->island_count,
         "workers", (json_int_t)result->worker_count, "devices",
@@ -105,7 +105,8 @@ static void print_json(uint64_t seed, const tow_simcluster_result_t *result,
         (json_int_t)result->counts.events, "virtual_ns",
         (json_int_t)result->virtual_ns, "runs_done",
         (json_int_t)result->stats.runs_done, "runs_failed",
-        (json_int_t)result->stats.runs_failed, "simulated", 1, "ok",
+        (json_int_t)result->stats.runs_failed, "results_compared",
+        (json_int_t)result->stats.results_checked, "simulated", 1, "ok",
         status == TOW_OK, "error", tow_status_message(status));
     if (object == NULL) return;
     json_dumpf(object, stdout, JSON_COMPACT);
@@ -120,14 +121,14 @@ static void print_text(uint64_t seed, const tow_simcluster_result_t *result)
            " (simulated: %zu islands, %zu workers, %zu devices, %zu clients, "
            "%zu faults, %.3f virtual s, %" PRIu64 " events, %" PRIu64
            " runs done and %" PRIu64 " failed, %" PRIu64 " uploads, %" PRIu64
-           " downloads, %" PRIu64 " spills, %" PRIu64
-           " client sessions, %" PRIu64 " reconnections)\n",
+           " downloads, %" PRIu64 " results compared, %" PRIu64
+           " spills, %" PRIu64 " client sessions, %" PRIu64 " reconnections)\n",
            seed, result->digest, result->island_count, result->worker_count,
            result->device_count, result->client_count, result->fault_count,
            (double)result->virtual_ns * 1e-9, result->counts.events,
            stats->runs_done, stats->runs_failed, stats->uploads,
-           stats->downloads, stats->spills, stats->sessions,
-           stats->reconnections);
+           stats->downloads, stats->results_checked, stats->spills,
+           stats->sessions, stats->reconnections);
 }
 
 static void show_progress(sim_arguments_t *arguments, uint64_t done,

@@ -67,7 +67,8 @@ LIMITS(lowered_step, FIELD(2) = {.count_max = TOW_VALUES_MAX},
        /* Inputs, and unused outputs. */
        FIELD(5) = {.count_max = 2 * TOW_VALUES_MAX},
        FIELD(9) = {.nested = &route_limits},
-       FIELD(13) = {.nested = &collective_part_limits});
+       FIELD(13) = {.nested = &collective_part_limits},
+       FIELD(17) = {.bytes_max = TOW_NAME_MAX});
 LIMITS(lowered, FIELD(3) = {.count_max = TOW_VALUES_MAX},
        FIELD(4) = {.count_max = TOW_NODES_MAX, .nested = &lowered_step_limits});
 LIMITS(client_open, FIELD(1) = {.bytes_max = TOW_NAME_MAX});

@@ -20,6 +20,7 @@ typedef struct put_shard {
     put_t *put;
     tow_region_t *region; /* NULL: none is open */
     void *bytes;          /* owned; NULL: the put's bytes */
+    bool is_counted;      /* as the device's; later the driver does it */
     bool is_closing;      /* the region */
     bool has_arrived;
 } put_shard_t;
@@ -41,9 +42,19 @@ struct put {
 
 /* -- Ending ---------------------------------------------------------------- */
 
+static void count_bytes(put_shard_t *shard, bool is_counted)
+{
+    const int64_t bytes = (int64_t)shard->put->shard_bytes;
+    if (shard->is_counted == is_counted) return;
+    shard->is_counted = is_counted;
+    tow_driver_borrow(shard->put->worker->options.driver, shard->upload.device,
+                      is_counted ? bytes : -bytes);
+}
+
 static void free_bytes(put_shard_t *shard)
 {
     put_t *put = shard->put;
+    count_bytes(shard, false);
     tow_block_cache_free(&put->worker->block_cache, shard->bytes,
                          (size_t)put->shard_bytes);
     shard->bytes = NULL;
@@ -155,7 +166,9 @@ static tow_status_t upload(put_shard_t *shard, const void *bytes)
     shard->upload.shape = put->shape;
     shard->upload.bytes = bytes;
     shard->upload.may_alias = shard->bytes != NULL;
+    shard->upload.may_overwrite = true;
     shard->upload.done = uploaded;
+    count_bytes(shard, false);
     TOW_RETURN_IF_ERROR(
         tow_driver_upload(put->worker->options.driver, &shard->upload));
     TOW_ASSERT(put->uploaded_count < put->shard_count);
@@ -215,6 +228,7 @@ static tow_status_t open_region(put_shard_t *shard)
         return TOW_ERROR(TOW_RESOURCE_EXHAUSTED,
                          "cannot allocate %" PRIu64 " bytes for a shard",
                          put->shard_bytes);
+    count_bytes(shard, true);
     const tow_region_options_t options = {.bytes = shard->bytes,
                                           .size = (size_t)put->shard_bytes,
                                           .arrived = shard_arrived,

@@ -24,6 +24,9 @@ static json_t *describe_device(tow_driver_t *driver, size_t index)
                             json_integer((json_int_t)memory.bytes_in_use));
         json_object_set_new(device, "bytes_peak",
                             json_integer((json_int_t)memory.bytes_peak));
+        json_object_set_new(
+            device, "recent_peak_bytes",
+            json_integer((json_int_t)tow_driver_recent_peak(driver, index)));
         json_object_set_new(device, "bytes_limit",
                             json_integer((json_int_t)memory.bytes_limit));
     }

@@ -53,6 +53,21 @@ def test_a_worker_has_its_steps_and_pieces(tow, program):
     assert "worker 3" not in done.stdout.split("\n")[0]
 
 
+def test_functions_of_many_arguments_are_read(tow, tmp_path):
+    count = 500
+    arrays = ", ".join(["f32[2]"] * count)
+    aliased = ", ".join(f"f32[2] alias {i}" for i in range(count))
+    path = tmp_path / "many.tow"
+    path.write_text("\n".join([
+        "slice 1 on 0.0", f'function 1 "F" for 1 ({arrays}) -> ({aliased})', "program {",
+        *[f"  %{i} = argument : f32[2] on slice 1 donated" for i in range(count)],
+        f"  %{count} = compute function 1 on slice 1 ({', '.join(f'%{i}' for i in range(count))})",
+        f"  %{count + 1} = result (%{count}:{count - 1})", "}"]))
+    done = tow("lower", str(path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("worker 0: 1 of 1 steps, 1000 slots\n")
+
+
 def test_every_sent_piece_is_received(tow, program):
     done = tow("lower", program, "--json")
     assert done.returncode == 0
@@ -111,3 +126,41 @@ def test_host_functions_and_sequential_steps_are_shown(tow):
     steps = json.loads(done.stdout)["steps"]
     assert [step["sequential"] for step in steps] == [True, True, False]
     assert [step["host"] for step in steps] == [False, True, False]
+
+
+def test_memory_of_each_slice_is_shown(tow, program, tmp_path):
+    rows = tow.json("lower", program, "--memory")
+    # A's result takes the place of its argument, which is consumed; B receives a shard of 128 bytes and makes one.
+    assert [row["argument_bytes"] for row in rows] == [128, 0]
+    assert [row["donated_bytes"] for row in rows] == [128, 0]
+    assert [row["peak_bytes"] for row in rows] == [0, 256]
+    assert [row["result_bytes"] for row in rows] == [0, 128]
+    assert rows[1]["devices"] == [[2, 0], [2, 1], [3, 0], [3, 1]]
+    larger = changed(tmp_path, "-> (f32[16,2] as 1x4)", "-> (f32[16,2] as 1x4) temporary 4096")
+    assert [row["peak_bytes"] for row in tow.json("lower", larger, "--memory")] == [0, 256 + 4096]
+    assert "arguments 128, run at most 0" in tow("lower", program, "--memory").stdout
+
+
+def test_functions_have_any_number_of_arrays(tow, tmp_path):
+    count = 300
+    arrays, inputs = ", ".join(["f32[2]"] * count), ", ".join(["%0"] * count)
+    path = tmp_path / "wide.tow"
+    path.write_text(f'slice 1 on 0.0\nfunction 1 "f" for 1 ({arrays}) -> ({arrays})\nprogram "wide" {{\n'
+                    f"  %0 = argument : f32[2] on slice 1\n  %1 = compute function 1 on slice 1 ({inputs})\n"
+                    f"  %2 = result (%1:{count - 1})\n}}\n")
+    [row] = tow.json("lower", str(path), "--memory")
+    assert (row["peak_bytes"], row["result_bytes"]) == (8 * count, 8)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("(f32[4,8] as 4x1) ->", "(f32[4,8] as 4x1, , ) ->", "line 5"),
+        ("as 4x1 alias 0)", "as 4x1, )", "line 5: an array has no brackets"),
+        ("alias 0)", "alias 0) temporary much", "line 5: a number is missing before 'much'"),
+    ],
+)
+def test_bad_arrays_are_refused(tow, tmp_path, old, new, named):
+    done = tow("lower", changed(tmp_path, old, new))
+    assert done.returncode == 1
+    assert named in done.stderr

@@ -127,11 +127,9 @@ class Pipeline:
         if not isinstance(state, State):
             raise TypeError(f"step(state, batch): a state of step.init, not {type(state).__name__}")
         plan = self._plan(state, batch)
-        leaves = jax.tree.leaves((state, batch))
-        arguments = plan.match(leaves)
-        if not state.is_ours:
-            arguments = plan.keep(leaves, arguments, len(jax.tree.leaves(state)))
-        params, optimizer, value = plan.run(arguments)
+        if not state.is_ours and plan.consumes:
+            state = jax.tree.map(_copy, state)
+        params, optimizer, value = plan.run(plan.match(jax.tree.leaves((state, batch))))
         return State(params, optimizer, is_ours=True), value
 
     # -- Plans --
@@ -171,7 +169,7 @@ class _Maker:
         kinds = self._kinds(len(values))
         made, edges = fragments.make_fragments(stages, loss, results, kinds)
         csv, devices = self._schedule(len(stages))
-        nodes = assemble.plan_nodes(csv, made, edges)
+        nodes = self._nodes(csv, made, edges)
         assembly = assemble.Assembly(devices, arguments)
         self.numbers = self._argument_numbers(len(values))
         for stage in made:
@@ -180,7 +178,6 @@ class _Maker:
         sums, outputs = assembly.schedule(nodes, made, self.step.microbatches)
         new = self._update(assembly, made, sums)
         value = self._values(assembly, made, stages, results, outputs)
-        tree = jax.tree.structure((0, 0))
         p_tree, o_tree, _ = self.signature.trees
         value_tree = jax.tree.structure((0, jax.tree.unflatten(aux_tree, [0] * aux_tree.num_leaves))) \
             if self.step.has_aux else jax.tree.structure(0)
@@ -258,6 +255,12 @@ class _Maker:
         except library.TowpathError as why:
             raise PipelineError(str(why)) from None
         return text, rows
+
+    def _nodes(self, csv: str, made: Sequence[Any], edges: Sequence[Any]) -> list[assemble.PlanNode]:
+        try:
+            return assemble.plan_nodes(csv, made, edges)
+        except library.TowpathError as why:
+            raise PipelineError(f"the schedule {self.step.schedule_name!r}: {why}") from None
 
     # -- The ends of a step --
 
@@ -347,20 +350,22 @@ def _check_same(tree: Any, made: Any, what: str) -> None:
 # -- Running -----------------------------------------------------------------
 
 
-class StepPlan(Plan):
-    """A step as a program of the cluster; it consumes its states."""
+def _copy(x: Any) -> Any:
+    """A step may consume only what a step has made. An array that is brought to another
+    sharding may share memory with the one that it was made of."""
+    return x.copy() if isinstance(x, jax.Array) else x
 
-    def keep(self, leaves: list[Any], arguments: list[Any], count: int) -> list[Any]:
-        """Copies of the user's arrays: a step may consume only what a step has made."""
-        kept = list(arguments)
-        for at in range(count):
-            if kept[at] is leaves[at] and isinstance(leaves[at], jax.Array):
-                kept[at] = jnp.copy(leaves[at])
-        return kept
+
+class StepPlan(Plan):
+    """A step as a program of the cluster."""
+
+    consumes = True
 
 
 class EagerPlan:
     """The same graph on a backend that is not Towpath's, call by call."""
+
+    consumes = False
 
     def __init__(self, made: graph.Graph, constants: Sequence[Any], tree: Any) -> None:
         self.graph, self.constants, self.tree = made, list(constants), tree
@@ -370,9 +375,6 @@ class EagerPlan:
 
     def match(self, leaves: list[Any]) -> list[Any]:
         return [want.bring(x) for want, x in zip(self.wants, [*leaves, *self.constants])]
-
-    def keep(self, leaves: list[Any], arguments: list[Any], count: int) -> list[Any]:
-        return arguments
 
     def run(self, arguments: list[Any]) -> Any:
         env = {id(value): x for value, x in zip(self.graph.arguments, arguments)}

@@ -48,7 +48,7 @@ class Built:
     or as constants."""
 
     graph: graph.Graph
-    builder: library.Builder | None  # None: nothing runs.
+    builder: library.Builder | None  # None: nothing runs, all results are known.
     ports: list[Port]
     results: list[tuple[str, Any]]
     compiled: list[Any]  # Of the nodes; callbacks of their computations live with them.
@@ -127,6 +127,10 @@ class _Functions:
         self.known: dict[Any, tuple[Any, int, Any]] = {}
 
     def compile(self, node: graph.Node) -> tuple[Any, int]:
+        if node.host is not None:
+            for value in node.outputs:
+                value.sharding = replicated(node.devices)
+            return None, 0
         inputs = [_input_sharding(node, v, s) for v, s in zip(node.inputs, node.in_shardings)]
         key = (graph.key_of(node), tuple(inputs), tuple(node.out_shardings), tuple(node.donated))
         entry = self.known.get(key)
@@ -263,6 +267,12 @@ def _node_name(node: graph.Node) -> str:
     return f"{node.name}@{known}{' ' + line if line else ''}"[:_NAME_MAX]
 
 
+def _host_type(value: graph.Value) -> tuple[Any, int]:
+    """An argument of a host function, and the bits of the dimensions that are bounds."""
+    root = value.root()
+    return value.aval, root.step.host.bounds[root.index] if graph.is_irregular(value) else 0
+
+
 def _assemble(
     made: graph.Graph, ports: list[Port], handles: list[int], donated: set[int], name: str
 ) -> library.Builder:
@@ -274,7 +284,11 @@ def _assemble(
             node = builder.argument(numbers[id(port)], index, value.index in donated)
             places[id(value)] = (node, 0)
     for node, handle in zip(made.nodes, handles):
-        number = builder.call(handle, _node_name(node), [places[id(v.root())] for v in node.inputs])
+        inputs = [places[id(v.root())] for v in node.inputs]
+        if node.host is not None:
+            number = builder.host_call(node.host, _node_name(node), [_host_type(v) for v in node.inputs], inputs)
+        else:
+            number = builder.call(handle, _node_name(node), inputs)
         places.update((id(value), (number, i)) for i, value in enumerate(node.outputs))
     for port in ports:
         for index, (value, _) in enumerate(port.results):

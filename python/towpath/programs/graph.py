@@ -24,7 +24,7 @@ from jax.extend import core as extend_core
 from jax.interpreters import partial_eval
 from jax.sharding import NamedSharding, Sharding
 
-from towpath.programs import placed, slices
+from towpath.programs import host, placed, slices
 
 try:
     from jax._src import source_info_util
@@ -130,6 +130,11 @@ class Step:
     devices: Devices | None
     position: int = 0
 
+    @property
+    def host(self) -> host.Host | None:
+        """The host function that it calls."""
+        return self.eqn.params["function"] if self.eqn.primitive is host.host_p else None
+
     def operands(self) -> list[Value]:
         return [x for x in self.inputs if isinstance(x, Value)]
 
@@ -151,6 +156,8 @@ class Node:
     # Instead of steps: what it computes, and what equal nodes have in common.
     function: Callable | None = None
     key: Any = None
+    # Instead of both: a C function.
+    host: host.Host | None = None
     # Its last output: nothing but a sign that its effects have happened.
     token: Value | None = None
 
@@ -269,7 +276,7 @@ class Flattener:
         return known[1]
 
     def is_place(self, eqn: Any) -> bool:
-        return eqn.primitive is placed.transfer_p or _stated_devices(eqn) is not None
+        return eqn.primitive in (placed.transfer_p, host.host_p) or _stated_devices(eqn) is not None
 
     def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         env = dict(zip(jaxpr.constvars, consts))
@@ -288,6 +295,8 @@ class Flattener:
             return [self._transfer(eqn, inputs[0])]
         if eqn.primitive.name == "device_put":
             return self._device_put(eqn, inputs)
+        if eqn.primitive is host.host_p:
+            return self.step(eqn, inputs, eqn.params["function"].devices)
         devices = _stated_devices(eqn)
         inner = [jaxpr for jaxpr in inner_jaxprs(eqn) if self.has_places(jaxpr)]
         if not inner:
@@ -392,7 +401,7 @@ def _live_steps(steps: list[Step], results: list[Any]) -> list[Step]:
         is_used = [id(out) in wanted for out in step.outputs]
         if not any(is_used) and not step.eqn.effects:
             continue
-        if step.is_placed and not all(is_used) and not step.eqn.effects:
+        if step.is_placed and step.host is None and not all(is_used) and not step.eqn.effects:
             _prune_call(step, is_used)
         wanted.update(id(x.root()) for x in step.operands())
         live.append(step)
@@ -519,7 +528,7 @@ class _Grouper:
             self.open.setdefault(step.devices, []).append(step)
 
     def _is_alone(self, step: Step) -> bool:
-        return step.is_placed and not self.fuse
+        return step.is_placed and (not self.fuse or step.host is not None)
 
     def _emit_group_of(self, step: Step) -> None:
         group = self.open.get(step.devices, ())
@@ -533,6 +542,9 @@ class _Grouper:
 
     def _emit_call(self, step: Step) -> None:
         """One step: its inputs are the node's, in order, repeated ones too."""
+        if step.host is not None:
+            self.nodes += _host_nodes(step)
+            return
         params = step.eqn.params
         values = step.operands()
         flags = [isinstance(x, Value) for x in step.inputs]
@@ -565,6 +577,66 @@ class _Grouper:
         return id(out) in self.results or any(id(user) not in members for user in out.users)
 
 
+# -- Host functions ----------------------------------------------------------
+
+
+def is_irregular(value: Value) -> bool:
+    """Is only a bound of its size known?"""
+    root = value.root()
+    return root.step is not None and root.step.host is not None and root.step.host.bounds[root.index] != 0
+
+
+def _identity(x: Any) -> list[Any]:
+    return [x]
+
+
+def _copy_node(name: str, step: Step, source: Value, target: Value) -> Node:
+    return Node(name, step.devices, [], [source], [target], [None], [None], [False], line_of(step.eqn),
+                function=_identity, key=(name, source.aval.shape, source.aval.dtype))
+
+
+def _host_nodes(step: Step) -> list[Node]:
+    """The call. On several devices it takes and gives whole arrays of this slice, so a
+    computation brings them there, and another gives its results a sharding."""
+    function = step.host
+    if not all(isinstance(x, Value) for x in step.inputs):
+        raise ProgramError(f"{function.name} takes a constant{at_line(step.eqn)}: pass it to the program")
+    made = Node(function.name, step.devices, [step], list(step.inputs), list(step.outputs), [None] * len(step.inputs),
+                [None] * len(step.outputs), [False] * len(step.inputs), line_of(step.eqn), host=function)
+    if len(step.devices) == 1:
+        return [made]
+    before, after = [], []
+    for i, value in enumerate(made.inputs):
+        if not is_irregular(value):
+            made.inputs[i] = Value(value.aval, step, i, step.devices)
+            before.append(_copy_node("to_host", step, value, made.inputs[i]))
+    for i, value in enumerate(made.outputs):
+        if not is_irregular(value):
+            made.outputs[i] = Value(value.aval, step, i, step.devices)
+            after.append(_copy_node("from_host", step, made.outputs[i], value))
+    return [*before, made, *after]
+
+
+def _is_within_reach(value: Value, step: Step) -> bool:
+    """Shardings of irregular values are unknown, so they move only between single devices."""
+    devices = value.root().devices
+    return step.devices == devices or len(step.devices) == len(devices) == 1
+
+
+def _check_irregular(steps: list[Step], results: list[Any]) -> None:
+    hint = "only a host function on the same slice can take it: pad it with one"
+    for step in steps:
+        for value in step.operands():
+            if is_irregular(value) and (step.host is None or not _is_within_reach(value, step)):
+                name = step.eqn.params.get("name", step.eqn.primitive.name) if step.host is None else step.host.name
+                raise ProgramError(f"{name} takes a result of {value.root().step.host.name} whose size is known only "
+                                   f"when it has run{at_line(step.eqn)}: {hint}")
+    for result in results:
+        if isinstance(result, Value) and is_irregular(result):
+            raise ProgramError(f"the program returns a result of {result.root().step.host.name} whose size is known only "
+                               f"when it has run{at_line(result.root().step.eqn)}: {hint}")
+
+
 def _unique_names(group: list[Step]) -> str:
     """"mul,add,...": short, for people."""
     names = list(dict.fromkeys(s.eqn.params.get("name", s.eqn.primitive.name) for s in group))
@@ -594,7 +666,7 @@ def _function_of_group(node: Node) -> Callable:
             env.update((id(value), out) for value, out in zip(step.outputs, outs))
         return [env[id(value)] for value in wanted]
 
-    group.__name__ = "ops"
+    group.__name__ = node.name.removesuffix(",...").replace(",", "_")  # Traces of devices show it.
     return group
 
 
@@ -607,7 +679,7 @@ def _function_of_call(step: Step, name: str) -> Callable:
         rest = iter(args)
         return inner(*(next(rest) if flag else x for x, flag in zip(fixed, flags)))
 
-    call.__name__ = name if name.isidentifier() else "call"
+    call.__name__ = name
     return call
 
 
@@ -693,6 +765,7 @@ def add_nodes(
     count = len(jaxpr.invars)
     results = flattener.run(jaxpr, inputs[count:], inputs[:count])
     steps = _live_steps(flattener.steps, results)
+    _check_irregular(steps, results)
     _place(steps, default, moves)
     grouper = _Grouper(results, fuse)
     for step in steps:

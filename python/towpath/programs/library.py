@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,33 @@ c_pointer = ctypes.c_void_p
 _out = ctypes.POINTER
 _MAX_DEVICES = 1 << 20
 
+_RANK_MAX = 32
+
+
+class HostType(ctypes.Structure):
+    """towpath_host_type_t"""
+
+    _fields_ = [("type", c_u32), ("rank", c_u32), ("bounds", c_u32), ("dims", ctypes.c_int64 * _RANK_MAX)]
+
+
+class HostCall(ctypes.Structure):
+    """towpath_host_call_t"""
+
+    _fields_ = [
+        ("struct_size", c_size), ("path", c_text), ("symbol", c_text), ("devices", _out(ctypes.c_int64)),
+        ("device_count", c_size), ("arguments", _out(HostType)), ("argument_count", c_size),
+        ("results", _out(HostType)), ("result_count", c_size), ("time_limit_ms", c_u32), ("name", c_text),
+    ]
+
+
+def _host_types(types: Sequence[tuple[Any, int]]) -> Any:
+    from towpath.programs.host import type_number
+
+    made = [HostType(type_number(a.dtype), len(a.shape), bounds, (ctypes.c_int64 * _RANK_MAX)(*a.shape))
+            for a, bounds in types]
+    return (HostType * (len(made) + 1))(*made)
+
+
 PROTOTYPES = {
     "towpath_slice_open": (
         _out(c_u32), c_text, c_text, _out(c_u64), _out(ctypes.c_int64), c_size, _out(c_size)),
@@ -25,6 +53,7 @@ PROTOTYPES = {
     "towpath_program_port": (c_u64, c_pointer, _out(c_u32)),
     "towpath_program_argument": (c_u64, c_u32, c_u32, ctypes.c_int, _out(c_u32)),
     "towpath_program_call": (c_u64, c_pointer, c_text, c_pointer, c_size, _out(c_u32)),
+    "towpath_program_host_call": (c_u64, _out(HostCall), c_pointer, c_size, _out(c_u32)),
     "towpath_program_result": (c_u64, c_u32, c_u32, c_u32, c_u32),
     "towpath_program_finish": (c_u64,),
     "towpath_program_abandon": (c_u64,),
@@ -139,6 +168,20 @@ class Builder:
     def call(self, executable: int, name: str, inputs: Sequence[tuple[int, int]]) -> int:
         flat = (c_u32 * (2 * len(inputs) + 1))(*(number for pair in inputs for number in pair))
         return self._number("towpath_program_call", executable, name.encode(), flat, len(inputs))
+
+    def host_call(
+        self, function: Any, name: str, arguments: Sequence[tuple[Any, int]], inputs: Sequence[tuple[int, int]]
+    ) -> int:
+        """`arguments`: types, and bits of dimensions that are bounds."""
+        flat = (c_u32 * (2 * len(inputs) + 1))(*(number for pair in inputs for number in pair))
+        ids = [device.id for device in function.devices]
+        call = HostCall(
+            ctypes.sizeof(HostCall), os.fsencode(function.path), function.symbol.encode(),
+            (ctypes.c_int64 * len(ids))(*ids), len(ids), _host_types(arguments), len(arguments),
+            _host_types(list(zip(function.results, function.bounds))), len(function.results),
+            function.time_limit_ms, name.encode(),
+        )
+        return self._number("towpath_program_host_call", call, flat, len(inputs))
 
     def result(self, port: int, index: int, node: int, output: int) -> None:
         _call("towpath_program_result", self.handle, port, index, node, output)

@@ -161,6 +161,7 @@ class Program:
         self.donate = frozenset(_as_tuple(donate))
         self.fuse = fuse
         self.plans: dict[Any, list[Plan]] = {}
+        self._latest: tuple[Any, Plan] | None = None
         self._lock = threading.RLock()
         functools.update_wrapper(self, fn, updated=())
 
@@ -209,7 +210,33 @@ class Program:
                     return plan
             plan = self._make(tree, static, leaves, args)
             self.plans.setdefault((tree, static), []).append(plan)
+            self._latest = (tree, plan)
             return plan
+
+    def signature(self, args: tuple, kwargs: dict) -> tuple[Any, Any, list[Any], tuple]:
+        """The structure of the arguments, the static ones, the arrays, and all by position."""
+        static: Any = ()
+        if self.static_numbers or self.static_names:
+            static, args, kwargs = self._split(args, kwargs)
+        leaves, tree = _flatten((args, kwargs))
+        return tree, static, leaves, args
+
+    def plan_for(self, args: tuple, kwargs: dict) -> tuple[Any, Plan]:
+        """The program for such arguments, with their structure; nothing runs."""
+        tree, static, leaves, rest = self.signature(args, kwargs)
+        return tree, self._plan_for(tree, static, leaves, rest)
+
+    def latest_plan(self) -> tuple[Any, Plan]:
+        if self._latest is None:
+            raise graph.ProgramError(f"{self.name} has not been traced: call it, or tow.explain(program, *args), first")
+        return self._latest
+
+    @property
+    def text(self) -> str:
+        """The program that was traced last, in the form that ``tow lower`` reads."""
+        if not library.is_available():
+            raise graph.ProgramError(f"{self.name} is a program of a cluster only with JAX_PLATFORMS=towpath")
+        return self.latest_plan()[1].built.builder.text()
 
     def _donated(self, args: tuple) -> frozenset[int]:
         donated, at = set(), 0
@@ -239,7 +266,7 @@ class Program:
     def _make(self, tree: Any, static: Any, leaves: list[Any], args: tuple) -> Plan:
         closed, out_tree = self.trace(tree, static, leaves)
         donated = self._donated(args)
-        made = graph.make_graph(closed, _default_devices(leaves), self.fuse, donated)
+        made = graph.make_graph(closed, default_devices(leaves), self.fuse, donated)
         _keep_shardings(made.arguments, leaves)
         built = build.build(made, donated, self.name)
         avals = [value.aval for value in made.arguments]
@@ -262,7 +289,7 @@ def _keep_shardings(arguments: Sequence[graph.Value], leaves: Sequence[Any]) -> 
             value.sharding = x.sharding
 
 
-def _default_devices(leaves: Sequence[Any]) -> graph.Devices:
+def default_devices(leaves: Sequence[Any]) -> graph.Devices:
     """Where a program runs that is placed nowhere: where its arguments are."""
     for x in leaves:
         if isinstance(x, jax.Array) and x.committed:

@@ -6,7 +6,9 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/fault.h"
+#include "base/hash.h"
 #include "device/host/tuning.h"
+#include "device/sim/value.h"
 
 /* The longest call. */
 #define CALL_NS_MAX UINT64_C(2000000)
@@ -47,24 +49,55 @@ static void end(host_sim_t *sim, tow_host_job_t *job, tow_status_t take_status)
         tow_env_post(sim->host.env, &sim->close_post);
 }
 
-/* Sizes within the bounds, all equally likely. */
-static tow_status_t make_outputs(tow_env_t *env, tow_host_job_t *job)
+/* Depends on the function and on all inputs, their sizes included. */
+static uint64_t value_of(const tow_host_job_t *job)
 {
     const tow_signature_t *signature = &job->code->signature;
-    for (size_t i = 0; i < signature->result_count; i++) {
-        const tow_array_info_t *info = &signature->results[i];
-        int64_t dims[TOW_RANK_MAX];
-        for (uint32_t k = 0; k < info->shape.rank; k++) {
-            dims[k] = info->shape.dims[k];
-            if ((info->bounds >> k & 1) != 0)
-                dims[k] = (int64_t)tow_random_below(tow_env_random(env),
-                                                    (uint64_t)dims[k] + 1);
-        }
-        TOW_RETURN_IF_ERROR(tow_host_accept_dims(job, i, dims));
-        if (job->outputs[i].size > 0)
-            memset(job->outputs[i].bytes, 0, job->outputs[i].size);
+    uint64_t value = tow_sim_value_begin(signature->name);
+    for (size_t i = 0; i < signature->argument_count; i++) {
+        const tow_host_array_t *input = &job->inputs[i];
+        const size_t size = (size_t)input->size;
+        value = tow_host_sim_mix(value, input->bytes, size);
     }
+    return value;
+}
+
+static tow_status_t make_output(tow_host_job_t *job, size_t index,
+                                uint64_t value)
+{
+    const tow_array_info_t *info = &job->code->signature.results[index];
+    int64_t dims[TOW_RANK_MAX];
+    for (uint32_t k = 0; k < info->shape.rank; k++) {
+        dims[k] = info->shape.dims[k];
+        if ((info->bounds >> k & 1) != 0)
+            dims[k] = tow_host_sim_dim(value, k, dims[k]);
+    }
+    TOW_RETURN_IF_ERROR(tow_host_accept_dims(job, index, dims));
+    const tow_host_array_t *output = &job->outputs[index];
+    if (output->size > 0)
+        tow_sim_value_show(tow_sim_value_mix(value, index + 1), output->bytes,
+                           (size_t)output->size);
     return TOW_OK;
+}
+
+static tow_status_t make_outputs(tow_host_job_t *job)
+{
+    const uint64_t value = value_of(job);
+    for (size_t i = 0; i < job->code->signature.result_count; i++)
+        TOW_RETURN_IF_ERROR(make_output(job, i, value));
+    return TOW_OK;
+}
+
+uint64_t tow_host_sim_mix(uint64_t value, const void *bytes, size_t size)
+{
+    const uint64_t input = size > 0 ? tow_sim_value_read(bytes, size) : 0;
+    return tow_sim_value_mix(tow_sim_value_mix(value, input), size);
+}
+
+int64_t tow_host_sim_dim(uint64_t value, uint32_t dimension, int64_t bound)
+{
+    const uint64_t drawn = tow_mix64(value + dimension + 1);
+    return (int64_t)(drawn % ((uint64_t)bound + 1));
 }
 
 static bool is_named(const tow_host_job_t *job, const char *name)
@@ -79,8 +112,7 @@ static void on_timer(tow_timer_t *timer)
         TOW_CONTAINER_OF(timer, tow_host_job_t, private_.timer);
     host_sim_t *sim = job->private_.place;
     tow_status_t status = job->private_.status;
-    if (status == TOW_OK && !job->is_probe)
-        status = make_outputs(sim->host.env, job);
+    if (status == TOW_OK && !job->is_probe) status = make_outputs(job);
     end(sim, job, status);
 }
 

@@ -23,6 +23,7 @@ pjrt_buffer_t *tow_pjrt_buffer_make(pjrt_driver_t *driver, size_t device,
     buffer->handle = NULL;
     buffer->reference_count = 1;
     buffer->exported_count = 0;
+    buffer->record_count = 0;
     buffer->is_resolved = false;
     buffer->is_donated = false;
     buffer->is_unsettled = false;
@@ -37,7 +38,8 @@ pjrt_buffer_t *tow_pjrt_buffer_make(pjrt_driver_t *driver, size_t device,
 void tow_pjrt_buffer_check(const pjrt_buffer_t *buffer)
 {
     TOW_ASSERT(buffer->reference_count > 0);
-    TOW_ASSERT(buffer->exported_count <= buffer->reference_count);
+    TOW_ASSERT(buffer->exported_count + buffer->record_count <=
+               buffer->reference_count);
     TOW_ASSERT(buffer->is_resolved || buffer->error == TOW_OK);
     TOW_ASSERT(!buffer->is_resolved || buffer->dependents == NULL);
 }
@@ -56,13 +58,15 @@ void tow_pjrt_handle_destroy(pjrt_driver_t *driver, PJRT_Buffer *handle)
                            driver->plugin.api.PJRT_Buffer_Destroy(&args));
 }
 
-/* Only exported shares refer to the buffer: the plugin accounts its memory to
- * the processes that it was exported to. */
+/* Only exported shares and operations of ours refer to the buffer. The plugin
+ * frees its memory after the last run that uses it, which may be long before we
+ * hear of that; or it accounts the memory to the processes that it was exported
+ * to. */
 static void delete_handle(const pjrt_driver_t *driver, PJRT_Buffer *handle)
 {
     PJRT_Buffer_Delete_Args args =
         PJRT_ARGS(PJRT_Buffer_Delete, .buffer = handle);
-    if (driver->plugin.api.PJRT_Buffer_Delete != NULL)
+    if (handle != NULL && driver->plugin.api.PJRT_Buffer_Delete != NULL)
         tow_pjrt_error_discard(&driver->plugin,
                                driver->plugin.api.PJRT_Buffer_Delete(&args));
 }
@@ -73,7 +77,8 @@ void tow_pjrt_buffer_release(tow_buffer_t *base)
     pjrt_driver_t *driver = pjrt_driver_of(base->driver);
     TOW_ASSERT(buffer->reference_count > 0);
     if (--buffer->reference_count > 0) {
-        if (TOW_UNLIKELY(buffer->reference_count == buffer->exported_count))
+        if (buffer->reference_count ==
+            buffer->exported_count + buffer->record_count)
             delete_handle(driver, buffer->handle);
         return;
     }
@@ -85,6 +90,24 @@ void tow_pjrt_buffer_release(tow_buffer_t *base)
     tow_pool_give(&driver->buffers, buffer);
     driver->buffer_count--;
     if (TOW_UNLIKELY(driver->is_closing)) tow_pjrt_check_closed(driver);
+}
+
+void tow_pjrt_record_retain(pjrt_buffer_t *buffer)
+{
+    buffer->reference_count++;
+    buffer->record_count++;
+}
+
+void tow_pjrt_record_release(pjrt_buffer_t *buffer)
+{
+    TOW_ASSERT(buffer->record_count > 0);
+    if (buffer->reference_count > 1) {
+        buffer->record_count--;
+        buffer->reference_count--;
+        return;
+    }
+    buffer->record_count = 0;
+    tow_pjrt_buffer_release(&buffer->buffer);
 }
 
 /* -- States ----------------------------------------------------------------- */
@@ -182,7 +205,7 @@ static void finish_ready(pjrt_completion_t *completion)
         status = tow_status_retain(buffer->deferred_error);
     }
     tow_pjrt_buffer_resolve(buffer, status);
-    tow_pjrt_buffer_release(&buffer->buffer);
+    tow_pjrt_record_release(buffer);
     tow_pjrt_end(driver);
 }
 
@@ -202,17 +225,22 @@ void tow_pjrt_watch_ready(pjrt_driver_t *driver, pjrt_buffer_t *buffer)
         tow_pjrt_buffer_resolve(buffer, status);
         return;
     }
-    buffer->reference_count++;
+    tow_pjrt_record_retain(buffer);
     driver->operation_count++;
     buffer->ready =
         (pjrt_completion_t){.finish = finish_ready, .driver = driver};
     tow_pjrt_watch(&buffer->ready, args.event);
 }
 
-PJRT_HostBufferSemantics tow_pjrt_semantics_of(const tow_upload_t *upload,
+/* Other plugins need not expect to be given memory. */
+PJRT_HostBufferSemantics tow_pjrt_semantics_of(const pjrt_driver_t *driver,
+                                               const tow_upload_t *upload,
                                                uint64_t bytes)
 {
-    if (upload->may_alias) return PJRT_HostBufferSemantics_kImmutableZeroCopy;
+    if (upload->may_alias)
+        return upload->may_overwrite && driver->plugin.xla != NULL
+                   ? PJRT_HostBufferSemantics_kMutableZeroCopy
+                   : PJRT_HostBufferSemantics_kImmutableZeroCopy;
     return bytes <= TOW_PJRT_COPY_BYTES_MAX
                ? PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
                : PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
@@ -227,7 +255,7 @@ static tow_status_t start_upload(pjrt_driver_t *driver, tow_upload_t *upload,
         .data = upload->bytes, .type = (PJRT_Buffer_Type)upload->shape.type,
         .dims = upload->shape.dims, .num_dims = upload->shape.rank,
         .host_buffer_semantics =
-            tow_pjrt_semantics_of(upload, buffer->buffer.bytes),
+            tow_pjrt_semantics_of(driver, upload, buffer->buffer.bytes),
         .device = driver->devices[upload->device]);
     TOW_RETURN_IF_ERROR(tow_pjrt_device_status(
         driver, driver->plugin.api.PJRT_Client_BufferFromHostBuffer(&args),

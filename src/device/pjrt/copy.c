@@ -35,8 +35,8 @@ static void finish_copy(pjrt_completion_t *completion)
     }
     tow_pjrt_buffer_resolve(
         target, status == TOW_OK ? TOW_OK : tow_status_retain(status));
-    tow_pjrt_buffer_release(&target->buffer);
-    tow_pjrt_buffer_release(&source->buffer);
+    tow_pjrt_record_release(target);
+    tow_pjrt_record_release(source);
     copy->done(copy, status);
     tow_pjrt_end(driver);
 }
@@ -76,8 +76,8 @@ tow_status_t tow_pjrt_copy(tow_driver_t *base, tow_copy_t *copy)
         .source = source,
         .target = target,
     };
-    source->reference_count++;
-    target->reference_count++;
+    tow_pjrt_record_retain(source);
+    tow_pjrt_record_retain(target);
     driver->operation_count++;
     copy->buffer = &target->buffer;
     tow_pjrt_expect_shards(driver, 1);

@@ -134,7 +134,8 @@ static PJRT_Error *fulfil(pjrt_driver_t *driver,
     TOW_ASSERT(bytes != NULL);
     return xla != NULL
                ? xla->fulfil(buffer->handle, bytes,
-                             (int)tow_pjrt_semantics_of(upload, size), out_done)
+                             (int)tow_pjrt_semantics_of(driver, upload, size),
+                             out_done)
                : manager_fulfil(driver, operation, bytes, out_done);
 }
 
@@ -175,7 +176,7 @@ static tow_status_t start_deferred(pjrt_driver_t *driver,
     TOW_RETURN_IF_ERROR(tow_pjrt_device_status(
         driver, promise(driver, operation, &upload->shape, &buffer->handle),
         upload->device));
-    buffer->reference_count++; /* ours, until it is settled */
+    tow_pjrt_record_retain(buffer); /* until it is settled */
     buffer->is_unsettled = true;
     driver->operation_count++;
     upload->private_[0] = operation;
@@ -229,5 +230,5 @@ void tow_pjrt_upload_settle(tow_driver_t *base, tow_upload_t *upload,
     }
     operation->buffer = NULL;
     buffer->is_unsettled = false;
-    tow_pjrt_buffer_release(&buffer->buffer);
+    tow_pjrt_record_release(buffer);
 }

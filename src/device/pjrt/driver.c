@@ -55,6 +55,18 @@ static tow_status_t memory_stats(tow_driver_t *base, size_t device,
     return TOW_OK;
 }
 
+static uint64_t recent_peak(tow_driver_t *base, size_t device)
+{
+    const pjrt_driver_t *driver = pjrt_driver_of(base);
+    return (uint64_t)driver->plugin.xla->recent_peak(driver->devices[device]);
+}
+
+static void borrow(tow_driver_t *base, size_t device, int64_t bytes)
+{
+    const pjrt_driver_t *driver = pjrt_driver_of(base);
+    driver->plugin.xla->borrow(driver->devices[device], bytes);
+}
+
 /* Our struct and the adapter's have the same layout: thousands of records are
  * not copied. */
 _Static_assert(sizeof(tow_executed_t) == sizeof(tow_xla_executed_t) &&
@@ -355,6 +367,8 @@ static void close_driver(tow_driver_t *base, tow_closed_t closed)
 static const tow_driver_ops_t all_ops = {
     .close = close_driver,
     .memory_stats = memory_stats,
+    .recent_peak = recent_peak,
+    .borrow = borrow,
     .executed = executed,
     .compile = tow_pjrt_compile,
     .load = tow_pjrt_load,
@@ -385,6 +399,9 @@ static void choose_ops(pjrt_driver_t *driver)
     tow_driver_ops_t *ops = &driver->ops;
     *ops = all_ops;
     if (api->PJRT_Device_MemoryStats == NULL) ops->memory_stats = NULL;
+    const tow_xla_extension_t *xla = driver->plugin.xla;
+    if (xla == NULL || xla->recent_peak == NULL) ops->recent_peak = NULL;
+    if (xla == NULL || xla->borrow == NULL) ops->borrow = NULL;
     if (api->PJRT_Executable_Serialize == NULL) ops->serialize = NULL;
     if (api->PJRT_Executable_DeserializeAndLoad == NULL) ops->load = NULL;
     if (api->PJRT_Buffer_IsOnCpu == NULL ||
@@ -396,6 +413,9 @@ static void choose_ops(pjrt_driver_t *driver)
         api->PJRT_Buffer_ReadyEvent == NULL)
         ops->copy = NULL;
     driver->driver.ops = ops;
+    /* Transfer managers allocate at once. */
+    driver->driver.has_free_promises =
+        ops->upload_settle != NULL && driver->plugin.xla != NULL;
 }
 
 typedef struct opening {

@@ -136,6 +136,7 @@ struct pjrt_buffer {
     PJRT_Buffer *handle; /* owned; NULL: its run failed before it was made */
     size_t reference_count;
     uint32_t exported_count; /* of them, shares that were exported */
+    uint32_t record_count;   /* of them, operations that need no value */
     bool is_resolved;        /* its producer has finished or failed */
     bool is_donated;
     bool is_unsettled;           /* a deferred upload without bytes yet */
@@ -165,6 +166,9 @@ bool tow_pjrt_buffer_await(pjrt_buffer_t *buffer,
                            pjrt_completion_t *completion);
 void tow_pjrt_buffer_retain(tow_buffer_t *buffer);
 void tow_pjrt_buffer_release(tow_buffer_t *buffer);
+/* Keep the record but not its value: for operations of ours. */
+void tow_pjrt_record_retain(pjrt_buffer_t *buffer);
+void tow_pjrt_record_release(pjrt_buffer_t *buffer);
 tow_buffer_state_t tow_pjrt_buffer_state(tow_buffer_t *buffer);
 tow_status_t tow_pjrt_buffer_error(tow_buffer_t *buffer);
 tow_status_t tow_pjrt_buffer_address(tow_buffer_t *buffer, void **out_address);
@@ -179,7 +183,8 @@ void tow_pjrt_watch_ready(pjrt_driver_t *driver, pjrt_buffer_t *buffer);
  * follows. */
 void tow_pjrt_read(pjrt_buffer_t *buffer, void *bytes, uint64_t size,
                    pjrt_completion_t *completion);
-PJRT_HostBufferSemantics tow_pjrt_semantics_of(const tow_upload_t *upload,
+PJRT_HostBufferSemantics tow_pjrt_semantics_of(const pjrt_driver_t *driver,
+                                               const tow_upload_t *upload,
                                                uint64_t bytes);
 tow_status_t tow_pjrt_upload(tow_driver_t *driver, tow_upload_t *upload);
 /* The part of tow_pjrt_upload for deferred uploads. */

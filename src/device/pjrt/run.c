@@ -93,7 +93,7 @@ static void resolve_results(pjrt_shard_t *shard, tow_status_t error)
         results[i]->ready_ns = shard->ready_ns;
         tow_pjrt_buffer_resolve(
             results[i], error == TOW_OK ? TOW_OK : tow_status_retain(error));
-        tow_pjrt_buffer_release(&results[i]->buffer);
+        tow_pjrt_record_release(results[i]);
     }
 }
 
@@ -111,7 +111,7 @@ static void finish_run(pjrt_run_t *run)
     tow_run_t *caller = run->run;
     tow_status_t status = run->status;
     for (size_t i = 0; i < run->held.count; i++)
-        tow_pjrt_buffer_release(&run->held.items[i]->buffer);
+        tow_pjrt_record_release(run->held.items[i]);
     give_record(run);
     caller->done(caller, status);
     tow_pjrt_end(driver);
@@ -217,7 +217,7 @@ static bool hold_promises(pjrt_run_t *run, const tow_run_t *caller)
         run->shards[d].held_end = run->held.count;
     }
     for (size_t i = 0; i < run->held.count; i++)
-        run->held.items[i]->reference_count++;
+        tow_pjrt_record_retain(run->held.items[i]);
     return true;
 }
 
@@ -326,7 +326,7 @@ static void begin_shards(pjrt_driver_t *driver, pjrt_run_t *run,
     const size_t results =
         shards * run->executable->executable.signature.result_count;
     for (size_t i = 0; i < results; i++) {
-        run->results[i]->reference_count++; /* ours, until it is resolved */
+        tow_pjrt_record_retain(run->results[i]); /* until it is resolved */
         caller->results[i] = &run->results[i]->buffer;
     }
     driver->operation_count++;
@@ -390,7 +390,7 @@ tow_status_t tow_pjrt_run(tow_driver_t *base, tow_run_t *caller)
     }
     if (!make_results(driver, run)) {
         for (size_t i = 0; i < run->held.count; i++)
-            tow_pjrt_buffer_release(&run->held.items[i]->buffer);
+            tow_pjrt_record_release(run->held.items[i]);
         give_record(run);
         return tow_status_bare(TOW_RESOURCE_EXHAUSTED);
     }

@@ -5,7 +5,7 @@
 #include "base/assert.h"
 #include "device/sim/driver_impl.h"
 #include "device/sim/tuning.h"
-#include "device/sim/value_impl.h"
+#include "device/sim/value.h"
 
 tow_status_t tow_sim_memory_take(device_t *device, uint64_t bytes,
                                  const char *what)
@@ -71,6 +71,28 @@ tow_status_t tow_sim_buffer_make(driver_t *driver, size_t device,
     buffer->memory_bytes = bytes;
     tow_sim_buffer_check(buffer);
     *out_buffer = buffer;
+    return TOW_OK;
+}
+
+tow_status_t tow_sim_buffer_make_promise(driver_t *driver, size_t device,
+                                         const tow_shape_t *shape,
+                                         buffer_t **out_buffer)
+{
+    uint64_t bytes;
+    TOW_RETURN_IF_ERROR(tow_shape_bytes(shape, &bytes));
+    *out_buffer = new_buffer(driver, device, shape, bytes);
+    return *out_buffer != NULL ? TOW_OK
+                               : tow_status_bare(TOW_RESOURCE_EXHAUSTED);
+}
+
+tow_status_t tow_sim_buffer_take_memory(buffer_t *buffer)
+{
+    char text[TOW_SHAPE_TEXT_MAX];
+    if (buffer->memory_bytes == buffer->base.bytes) return TOW_OK;
+    TOW_RETURN_IF_ERROR(
+        tow_sim_memory_take(device_of(buffer), buffer->base.bytes,
+                            tow_shape_format(&buffer->base.shape, text)));
+    buffer->memory_bytes = buffer->base.bytes;
     return TOW_OK;
 }
 

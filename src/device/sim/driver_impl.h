@@ -49,6 +49,13 @@ typedef struct buffer {
 tow_status_t tow_sim_buffer_make(driver_t *driver, size_t device,
                                  const tow_shape_t *shape,
                                  buffer_t **out_buffer) TOW_MUST_USE;
+/* The same without memory: a deferred upload, which takes it when it is
+ * settled. */
+tow_status_t tow_sim_buffer_make_promise(driver_t *driver, size_t device,
+                                         const tow_shape_t *shape,
+                                         buffer_t **out_buffer) TOW_MUST_USE;
+/* No effect if it has its memory. */
+tow_status_t tow_sim_buffer_take_memory(buffer_t *buffer) TOW_MUST_USE;
 /* The same without memory: a result, whose run allocates it. NULL when the
  * host's memory is exhausted. */
 buffer_t *tow_sim_buffer_make_bare(driver_t *driver, size_t device,
@@ -234,6 +241,7 @@ struct driver {
     tow_sim_fabric_t *own_fabric; /* owned, or NULL */
     uint32_t speedup;
     uint32_t jitter_ppm;
+    tow_sim_device_clock_t clock;
     tow_random_t random;
     device_t *devices;
     tow_device_info_t *infos;

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "device/sim/driver_impl.h"
-#include "device/sim/value_impl.h"
+#include "device/sim/value.h"
 
 static tow_status_t out_of_memory(void)
 {

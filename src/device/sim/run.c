@@ -16,7 +16,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "device/sim/driver_impl.h"
-#include "device/sim/value_impl.h"
+#include "device/sim/value.h"
 
 static shard_t *first_shard(const device_t *device)
 {
@@ -45,13 +45,28 @@ void tow_sim_job_free(job_t *job)
     tow_free(job);
 }
 
+/* The time as the clock of the driver shows it. */
+static uint64_t shown_ns(driver_t *driver, uint64_t ns)
+{
+    switch (driver->clock) {
+    case TOW_SIM_CLOCK_ZERO: return 0;
+    case TOW_SIM_CLOCK_SLOW: return ns / 1000;
+    case TOW_SIM_CLOCK_FAST: return ns * 1000;
+    case TOW_SIM_CLOCK_ABSURD:
+        return tow_random_below(&driver->random, UINT64_C(1) << 44);
+    default: return ns;
+    }
+}
+
 /* Reports the time that the first shard kept the device. */
 static void count_time(device_t *device, job_t *job)
 {
-    tow_sim_device_counts_t *counts = &device->driver->counts;
-    tow_device_time_add(&job->run->time, device->busy_ns, device->wait_ns);
-    counts->busy_ns += device->busy_ns;
-    counts->wait_ns += device->wait_ns;
+    driver_t *driver = device->driver;
+    const uint64_t busy_ns = shown_ns(driver, device->busy_ns);
+    const uint64_t wait_ns = shown_ns(driver, device->wait_ns);
+    tow_device_time_add(&job->run->time, busy_ns, wait_ns);
+    driver->counts.busy_ns += busy_ns;
+    driver->counts.wait_ns += wait_ns;
     device->busy_ns = device->wait_ns = 0;
 }
 

@@ -251,11 +251,13 @@ static void init_driver(driver_t *driver, tow_env_t *env,
         .version = "cost 1",
         .device_count = options->device_count > 0 ? options->device_count : 1,
         .simulated = true,
+        .has_free_promises = true,
     };
     driver->model = *options->model;
     driver->speedup = options->speedup > 0 ? options->speedup : 1;
     driver->jitter_ppm = options->jitter_ppm;
-    if (options->jitter_ppm > 0)
+    driver->clock = options->clock;
+    if (options->jitter_ppm > 0 || options->clock == TOW_SIM_CLOCK_ABSURD)
         driver->random = tow_random_fork(tow_env_random(env));
     driver->kick.run = kick_run;
     tow_list_init(&driver->buffers);

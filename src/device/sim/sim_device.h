@@ -23,6 +23,17 @@
 #include "device/sim/model.h"
 #include "env/env.h"
 
+/* What the devices report of the time that runs kept them; they always take the
+ * right time. */
+typedef enum tow_sim_device_clock {
+    TOW_SIM_CLOCK_RIGHT,
+    TOW_SIM_CLOCK_ZERO,   /* none */
+    TOW_SIM_CLOCK_SLOW,   /* 1,000 times too little */
+    TOW_SIM_CLOCK_FAST,   /* 1,000 times too much */
+    TOW_SIM_CLOCK_ABSURD, /* hours, at random */
+    TOW_SIM_CLOCK_COUNT,
+} tow_sim_device_clock_t;
+
 typedef struct tow_sim_device_options {
     const tow_sim_model_t *model; /* copied */
     size_t device_count;          /* 0: 1 */
@@ -34,6 +45,7 @@ typedef struct tow_sim_device_options {
     /* Each computation takes up to this much longer, at random. Collectives and
      * transfers do not. */
     uint32_t jitter_ppm;
+    tow_sim_device_clock_t clock;
 } tow_sim_device_options_t;
 
 tow_status_t tow_sim_device_driver_create(
@@ -50,7 +62,7 @@ typedef struct tow_sim_device_counts {
     uint64_t runs;      /* that ended, with or without an error */
     uint64_t transfers; /* uploads, downloads, copies that ended */
     uint64_t turns;     /* of the env, that this driver used */
-    uint64_t busy_ns;   /* of all devices, of runs that ended */
+    uint64_t busy_ns;   /* of all devices, of runs that ended, as reported */
     uint64_t wait_ns;   /* the same: waits in collectives */
     size_t buffers;     /* alive */
     size_t executables;

@@ -9,7 +9,7 @@
 #include "base/assert.h"
 #include "device/sim/driver_impl.h"
 #include "device/sim/tuning.h"
-#include "device/sim/value_impl.h"
+#include "device/sim/value.h"
 
 typedef enum transfer_kind {
     TRANSFER_UPLOAD,
@@ -363,14 +363,24 @@ static void begin_read(void *private_, transfer_kind_t kind, buffer_t *buffer)
 
 /* -- The table's entries --------------------------------------------------- */
 
+/* Without bytes it is a promise, which has no memory yet. */
+static tow_status_t make_buffer(driver_t *driver, const tow_upload_t *upload,
+                                buffer_t **out_buffer)
+{
+    return upload->is_deferred && upload->bytes == NULL
+               ? tow_sim_buffer_make_promise(driver, upload->device,
+                                             &upload->shape, out_buffer)
+               : tow_sim_buffer_make(driver, upload->device, &upload->shape,
+                                     out_buffer);
+}
+
 tow_status_t tow_sim_upload(tow_driver_t *base, tow_upload_t *upload)
 {
     driver_t *driver = tow_sim_driver_of(base);
     lane_t *lane = lane_at(driver, upload->device, LANE_UPLOADS);
     buffer_t *buffer;
     TOW_RETURN_IF_ERROR(check_room(driver, lane));
-    TOW_RETURN_IF_ERROR(
-        tow_sim_buffer_make(driver, upload->device, &upload->shape, &buffer));
+    TOW_RETURN_IF_ERROR(make_buffer(driver, upload, &buffer));
     tow_status_t status =
         upload->is_deferred ? TOW_OK : keep_content(buffer, upload->bytes);
     if (status != TOW_OK) {
@@ -391,6 +401,8 @@ void tow_sim_upload_settle(tow_driver_t *base, tow_upload_t *upload,
     (void)base;
     transfer_t *transfer = (transfer_t *)(void *)upload->private_;
     TOW_ASSERT(tow_list_is_empty(&transfer->waiter.link)); /* Once. */
+    if (take_status == TOW_OK)
+        take_status = tow_sim_buffer_take_memory(transfer->buffer);
     if (take_status == TOW_OK)
         take_status = keep_content(transfer->buffer, upload->bytes);
     transfer->error = take_status;

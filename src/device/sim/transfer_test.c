@@ -2,7 +2,7 @@
 #include "device/sim/device_testing_impl.h"
 
 #include "device/sim/tuning.h"
-#include "device/sim/value_impl.h"
+#include "device/sim/value.h"
 
 static void open_one(fixture_t *fixture)
 {

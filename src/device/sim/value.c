@@ -1,4 +1,4 @@
-#include "device/sim/value_impl.h"
+#include "device/sim/value.h"
 
 #include <string.h>
 

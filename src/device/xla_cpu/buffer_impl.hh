@@ -73,13 +73,25 @@ absl::Status check_array(xla::PrimitiveType type,
     return xla::ShapeUtil::MakeValidatedShape(type, dims).status();
 }
 
+/* Whether a buffer may use the host's memory for its whole life. */
+bool is_zero_copy(int semantics)
+{
+    return semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy ||
+           semantics == PJRT_HostBufferSemantics_kMutableZeroCopy;
+}
+
 /* The callback by which XLA reports, once, that it no longer reads the host's
- * memory. */
+ * memory. Until then `borrowed_bytes` of it count as the device's. */
 struct host_release {
-    explicit host_release(PJRT_Event *done) : event(done) {}
+    host_release(PJRT_Event *done, PJRT_Device *user, int64_t borrowed_bytes)
+        : event(done), device(user), bytes(borrowed_bytes)
+    {
+        device->account.borrow(bytes);
+    }
 
     host_release(host_release &&other)
-        : event(std::exchange(other.event, nullptr))
+        : event(std::exchange(other.event, nullptr)), device(other.device),
+          bytes(other.bytes)
     {
     }
 
@@ -90,11 +102,14 @@ struct host_release {
 
     void operator()()
     {
+        device->account.borrow(-bytes);
         event->complete(absl::OkStatus());
         std::exchange(event, nullptr)->release();
     }
 
     PJRT_Event *event; /* counted */
+    PJRT_Device *device;
+    int64_t bytes;
 };
 
 absl::Status buffer_from_host(PJRT_Client_BufferFromHostBuffer_Args &args)
@@ -116,12 +131,16 @@ absl::Status buffer_from_host(PJRT_Client_BufferFromHostBuffer_Args &args)
 
     auto *done = new PJRT_Event;
     done->retain();
+    const int64_t borrowed_bytes =
+        is_zero_copy(args.host_buffer_semantics)
+            ? xla::ShapeUtil::ByteSizeOf(xla::ShapeUtil::MakeShape(type, dims))
+            : 0;
     charge allocations(&(*memory)->device->account);
     auto value = args.client->xla->BufferFromHostBuffer(
         args.data, type, dims, strides,
         static_cast<xla::PjRtClient::HostBufferSemantics>(
             args.host_buffer_semantics),
-        host_release(done), (*memory)->xla,
+        host_release(done, (*memory)->device, borrowed_bytes), (*memory)->xla,
         layout->has_value() ? &**layout : nullptr);
     if (!value.ok()) {
         done->release();
@@ -444,14 +463,10 @@ PJRT_Error *buffer_decrease_references(
 
 void buffer_share(PJRT_Buffer *buffer, int begins)
 {
-    if (begins == 0) {
-        buffer->end_remote_share();
-        return;
-    }
-    auto base =
-        buffer->device()->client->xla->UnsafeBufferPointer(buffer->value.get());
-    buffer->begin_remote_share(base.ok() ? reinterpret_cast<const void *>(*base)
-                                         : nullptr);
+    if (begins != 0)
+        buffer->begin_share_away();
+    else
+        buffer->end_share_away();
 }
 
 /* --- Promises, for C ------------------------------------------------------ */
@@ -478,10 +493,15 @@ PJRT_Error *buffer_promise(PJRT_Device *device, int element_type,
     });
 }
 
+/* Releases the promise's own hold first: an execution that waits for the value
+ * frees it at its end, not this thread some time later. */
 void settle(PJRT_Buffer *buffer, const absl::Status &status)
 {
-    buffer->ready->complete(status);
+    PJRT_Event *ready = buffer->ready;
+    ready->retain();
     buffer->release_hold();
+    ready->complete(status);
+    ready->release();
 }
 
 PJRT_Error *buffer_fulfil(PJRT_Buffer *buffer, const void *data, int semantics,
@@ -490,11 +510,14 @@ PJRT_Error *buffer_fulfil(PJRT_Buffer *buffer, const void *data, int semantics,
     return at_edge([=]() -> absl::Status {
         auto *done = new PJRT_Event;
         done->retain();
+        const auto size = static_cast<int64_t>(buffer->type.size_bytes);
         charge allocations(&buffer->device()->account);
         auto value = buffer->device()->client->xla->BufferFromHostBuffer(
             data, buffer->type.element, buffer->type.dims, std::nullopt,
             static_cast<xla::PjRtClient::HostBufferSemantics>(semantics),
-            host_release(done), buffer->memory->xla, nullptr);
+            host_release(done, buffer->device(),
+                         is_zero_copy(semantics) ? size : 0),
+            buffer->memory->xla, nullptr);
         if (!value.ok()) {
             done->release();
             return value.status();

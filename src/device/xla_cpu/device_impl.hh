@@ -426,10 +426,20 @@ size_t device_executed(PJRT_Device *device, tow_xla_executed_t *out,
     return device->executed.read(out, capacity);
 }
 
+void device_borrow(PJRT_Device *device, int64_t bytes)
+{
+    device->account.borrow(bytes);
+}
+
+int64_t device_recent_peak(PJRT_Device *device)
+{
+    return device->account.take_recent_peak();
+}
+
 PJRT_Error *device_memory_stats(PJRT_Device_MemoryStats_Args *args)
 {
     const memory_account &account = args->device->account;
-    args->bytes_in_use = account.needed();
+    args->bytes_in_use = account.used();
     args->peak_bytes_in_use = account.peak.load();
     args->peak_bytes_in_use_is_set = true;
     args->num_allocs = account.count.load();

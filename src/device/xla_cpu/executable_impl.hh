@@ -151,6 +151,14 @@ PJRT_Error *executable_cost_analysis(PJRT_Executable_GetCostAnalysis_Args *args)
     });
 }
 
+/* Several results are a tuple: XLA allocates the table of its elements while it
+ * runs, and counts it as output. */
+int64_t tuple_table_bytes(const program &what)
+{
+    const size_t count = what.outputs.size();
+    return count > 1 ? static_cast<int64_t>(count * sizeof(void *)) : 0;
+}
+
 PJRT_Error *executable_memory_stats(
     PJRT_Executable_GetCompiledMemoryStats_Args *args)
 {
@@ -163,7 +171,9 @@ PJRT_Error *executable_memory_stats(
         args->argument_size_in_bytes = stats->argument_size_in_bytes;
         args->output_size_in_bytes = stats->output_size_in_bytes;
         args->alias_size_in_bytes = stats->alias_size_in_bytes;
-        args->temp_size_in_bytes = stats->temp_size_in_bytes;
+        args->temp_size_in_bytes =
+            stats->temp_size_in_bytes +
+            tuple_table_bytes(*args->executable->program);
         args->host_generated_code_size_in_bytes =
             stats->host_generated_code_size_in_bytes;
         args->host_argument_size_in_bytes = stats->host_argument_size_in_bytes;

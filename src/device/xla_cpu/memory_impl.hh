@@ -12,7 +12,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -84,11 +83,11 @@ class deferred_free_list
     std::atomic<int> count_{0};
 };
 
-/* --- Blocks of huge pages ------------------------------------------------- */
+/* --- Blocks --------------------------------------------------------------- */
 
 inline bool is_large(size_t size_bytes)
 {
-    return size_bytes >= TOW_XLA_HUGE_PAGE_BYTES;
+    return size_bytes >= TOW_XLA_BLOCK_BYTES_MIN;
 }
 
 inline size_t round_up(size_t size_bytes, size_t alignment)
@@ -97,9 +96,17 @@ inline size_t round_up(size_t size_bytes, size_t alignment)
            alignment;
 }
 
-/* Fresh zeroed memory, aligned to huge pages; NULL if there is none.
- * `size_bytes` is a multiple of the huge page size. */
-inline void *map_block(size_t size_bytes)
+/* The size of the block for a large allocation. */
+inline size_t round_to_block(size_t size_bytes)
+{
+    return round_up(size_bytes, size_bytes < TOW_XLA_HUGE_PAGE_BYTES
+                                    ? TOW_XLA_BLOCK_STEP_BYTES
+                                    : TOW_XLA_HUGE_PAGE_BYTES);
+}
+
+/* Fresh zeroed memory of at least a huge page, aligned to huge pages; NULL if
+ * there is none. `size_bytes` is a multiple of the huge page size. */
+inline void *map_huge_pages(size_t size_bytes)
 {
     size_t mapped = size_bytes + TOW_XLA_HUGE_PAGE_BYTES;
     void *start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
@@ -114,6 +121,16 @@ inline void *map_block(size_t size_bytes)
         munmap(base + size_bytes, mapped - before - size_bytes);
     madvise(base, size_bytes, MADV_HUGEPAGE);
     return base;
+}
+
+/* Fresh zeroed memory; NULL if there is none. */
+inline void *map_block(size_t size_bytes)
+{
+    if (size_bytes >= TOW_XLA_HUGE_PAGE_BYTES)
+        return map_huge_pages(size_bytes);
+    void *base = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return base == MAP_FAILED ? nullptr : base;
 }
 
 /* The allocator of blocks that other processes can map; null: none. Set by the
@@ -236,12 +253,16 @@ class block_cache
 struct memory_account {
     int64_t limit = 0; /* 0: none */
     std::atomic<int64_t> in_use{0};
-    std::atomic<int64_t> peak{0};
+    std::atomic<int64_t> peak{0};        /* of used() */
+    std::atomic<int64_t> recent_peak{0}; /* the same, since take_recent_peak */
     std::atomic<int64_t> largest{0};
     std::atomic<int64_t> count{0};
     deferred_free_list deferred; /* part of `in_use`, but soon free */
     /* Part of `in_use`, but only used by other processes, which count it. */
     std::atomic<int64_t> remote_only{0};
+    /* Not in `in_use`, and without a limit here: memory of the caller, and of
+     * other devices, that this device uses. */
+    std::atomic<int64_t> borrowed{0};
     block_cache::owner cache; /* not in `in_use` */
 
     ~memory_account()
@@ -263,6 +284,33 @@ struct memory_account {
                                         remote_only.load());
     }
 
+    int64_t used() const
+    {
+        return std::max<int64_t>(0, in_use.load() - deferred.bytes() -
+                                        remote_only.load() + borrowed.load());
+    }
+
+    void raise_peaks()
+    {
+        const int64_t now = used();
+        raise(peak, now);
+        raise(recent_peak, now);
+    }
+
+    /* The peak since the last call. */
+    int64_t take_recent_peak()
+    {
+        const int64_t now = used();
+        return std::max(recent_peak.exchange(now), now);
+    }
+
+    /* `bytes` is negative when the device no longer uses them. */
+    void borrow(int64_t bytes)
+    {
+        borrowed.fetch_add(bytes);
+        if (bytes > 0) raise_peaks();
+    }
+
     bool take(int64_t bytes)
     {
         int64_t now =
@@ -271,7 +319,7 @@ struct memory_account {
             give(bytes);
             return false;
         }
-        raise(peak, now);
+        raise_peaks();
         raise(largest, bytes);
         count.fetch_add(1, std::memory_order_relaxed);
         return true;
@@ -338,8 +386,7 @@ inline mapped_block allocate_block(size_t size_bytes, size_t alignment,
     mapped_block block;
     bool is_used = true;
     if (is_large(size_bytes))
-        block = allocate_large(round_up(size_bytes, TOW_XLA_HUGE_PAGE_BYTES),
-                               account, &is_used);
+        block = allocate_large(round_to_block(size_bytes), account, &is_used);
     else
         block.base =
             std::aligned_alloc(alignment, round_up(size_bytes, alignment));
@@ -356,7 +403,7 @@ inline void free_block(mapped_block block, size_t size_bytes,
         std::free(block.base);
         return;
     }
-    size_t rounded = round_up(size_bytes, TOW_XLA_HUGE_PAGE_BYTES);
+    size_t rounded = round_to_block(size_bytes);
     if (account == nullptr || !may_reuse(block)) {
         unmap_block(block, rounded);
         return;
@@ -364,47 +411,6 @@ inline void free_block(mapped_block block, size_t size_bytes,
     block_cache::common().put(account->cache, block, rounded);
     account->trim_cache();
 }
-
-/* The accounts that shareable blocks are charged to, for those that are shared
- * with other processes. Any thread. */
-class shareable_charges
-{
-  public:
-    struct charged {
-        memory_account *account = nullptr;
-        int64_t size_bytes = 0;
-    };
-
-    static shareable_charges &common()
-    {
-        static shareable_charges *const only = new shareable_charges;
-        return *only;
-    }
-
-    void add(const void *base, charged of)
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        charges_[base] = of;
-    }
-
-    void remove(const void *base)
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        charges_.erase(base);
-    }
-
-    /* Its account is null if the block is not charged. */
-    charged find(const void *base)
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        auto found = charges_.find(base);
-        return found == charges_.end() ? charged{} : found->second;
-    }
-
-  private:
-    std::mutex mutex_;
-    std::unordered_map<const void *, charged> charges_;
-};
 
 /* Memory allocated for XLA. The account is null if it was not for a device. */
 class device_memory final : public xla::CpuMemory
@@ -414,15 +420,10 @@ class device_memory final : public xla::CpuMemory
                   memory_account *account)
         : block_(block), size_bytes_(size_bytes), account_(account)
     {
-        if (block_.is_shareable && account_ != nullptr)
-            shareable_charges::common().add(
-                block_.base, {account_, static_cast<int64_t>(size_bytes_)});
     }
 
     ~device_memory() override
     {
-        if (block_.is_shareable)
-            shareable_charges::common().remove(block_.base);
         if (account_ != nullptr) account_->give(size_bytes_);
         free_block(block_, size_bytes_, account_);
     }

@@ -176,7 +176,8 @@ struct PJRT_Client {
  *   shares         users of the memory that may stay (external references,
  *                  views on other devices), with a hold each: an execution that
  *                  would overwrite the value works on a copy
- *   remote shares  shares by other processes */
+ *   shares away    shares by other processes and views on other devices: these
+ *                  devices count the memory as theirs */
 struct PJRT_Buffer final : tow::deferred_free, tow::pooled<PJRT_Buffer> {
     PJRT_Buffer(tow::array_type array, PJRT_Memory *where, PJRT_Event *event)
         : type(std::move(array)), memory(where), ready(event)
@@ -236,6 +237,10 @@ struct PJRT_Buffer final : tow::deferred_free, tow::pooled<PJRT_Buffer> {
 
     void release_hold()
     {
+        if (shares_away_.load() != 0) {
+            release_hold_of_shared();
+            return;
+        }
         int before = holds_.fetch_sub(1, std::memory_order_acq_rel);
         TOW_ASSERT(before > 0);
         if (before != 1) return;
@@ -268,22 +273,20 @@ struct PJRT_Buffer final : tow::deferred_free, tow::pooled<PJRT_Buffer> {
      * False if it has been deleted before. */
     bool try_take_from_user()
     {
-        if (deleted_.exchange(true)) return false;
-        if (remote_shares_.load() != 0) update_charge();
-        return true;
+        return !deleted_.exchange(true);
     }
 
-    /* Another process maps its memory, at `base`. The caller has a share. */
-    void begin_remote_share(const void *base)
+    /* Another process or device uses its memory. The caller has a share, and a
+     * hold for it. */
+    void begin_share_away()
     {
-        remote_base_ = base;
-        remote_shares_.fetch_add(1);
+        shares_away_.fetch_add(1);
         update_charge();
     }
 
-    void end_remote_share()
+    void end_share_away()
     {
-        remote_shares_.fetch_sub(1);
+        shares_away_.fetch_sub(1);
         update_charge();
     }
 
@@ -342,28 +345,40 @@ struct PJRT_Buffer final : tow::deferred_free, tow::pooled<PJRT_Buffer> {
         return true;
     }
 
-    /* Memory of a deleted result that only other processes use is not charged
-     * to its device: they charge it to theirs. Views are never charged. */
+    /* Once the hold is released another thread may free the value, but not the
+     * object. */
+    void release_hold_of_shared()
+    {
+        references_.fetch_add(1, std::memory_order_relaxed);
+        int before = holds_.fetch_sub(1, std::memory_order_acq_rel);
+        TOW_ASSERT(before > 0);
+        if (before == 1)
+            free_now();
+        else
+            update_charge();
+        release();
+    }
+
+    /* Memory that only other processes or devices use is not charged to its own
+     * device: they charge it to theirs. */
     void update_charge()
     {
         static std::mutex *const mutex = new std::mutex;
         std::lock_guard<std::mutex> lock(*mutex);
-        bool is_remote_only =
-            is_result && is_deleted() && remote_shares_.load() != 0;
-        if (is_remote_only == (uncharged_.account != nullptr)) return;
-        if (is_remote_only) {
-            uncharged_ = tow::shareable_charges::common().find(remote_base_);
-            if (uncharged_.account != nullptr)
-                uncharged_.account->remote_only += uncharged_.size_bytes;
-        } else {
-            uncharged_.account->remote_only -= uncharged_.size_bytes;
-            uncharged_ = {};
-        }
+        const int away = shares_away_.load();
+        const bool is_away = away != 0 && is_deleted() && holds_.load() <= away;
+        if (is_away == is_uncharged_) return;
+        is_uncharged_ = is_away;
+        const auto bytes = static_cast<int64_t>(type.size_bytes);
+        tow::memory_account &account = device()->account;
+        if (is_result)
+            account.remote_only += is_away ? bytes : -bytes;
+        else
+            account.borrowed += is_away ? -bytes : bytes;
     }
 
-    const void *remote_base_ = nullptr;
-    tow::shareable_charges::charged uncharged_; /* by update_charge */
-    std::atomic<int> remote_shares_{0};
+    bool is_uncharged_ = false; /* by update_charge */
+    std::atomic<int> shares_away_{0};
     std::atomic<int> references_{2};
     std::atomic<int> holds_{1};
     std::atomic<int> reads_{0};

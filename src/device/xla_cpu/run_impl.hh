@@ -87,16 +87,20 @@ inline values copy_of(const PJRT_Buffer &source, PJRT_Memory *memory)
         memory->xla, nullptr);
 }
 
-/* Ends the share of a view; XLA calls it once. */
+/* Ends the share of a view; XLA calls it once. Until then the memory counts as
+ * the other device's. */
 struct share_release {
-    explicit share_release(PJRT_Buffer *shared) : source(shared)
+    share_release(PJRT_Buffer *shared, PJRT_Device *user)
+        : source(shared), device(user)
     {
         source->add_hold();
         source->begin_share();
+        source->begin_share_away();
+        device->account.borrow(bytes());
     }
 
     share_release(share_release &&other)
-        : source(std::exchange(other.source, nullptr))
+        : source(std::exchange(other.source, nullptr)), device(other.device)
     {
     }
 
@@ -107,11 +111,19 @@ struct share_release {
 
     void operator()()
     {
+        device->account.borrow(-bytes());
+        source->end_share_away();
         source->end_share();
         std::exchange(source, nullptr)->release_hold();
     }
 
+    int64_t bytes() const
+    {
+        return static_cast<int64_t>(source->type.size_bytes);
+    }
+
     PJRT_Buffer *source; /* held */
+    PJRT_Device *device; /* of the view */
 };
 
 /* The same value in the same memory, for the device of `memory`. XLA does not
@@ -127,7 +139,7 @@ inline values view_of(PJRT_Buffer &source, PJRT_Memory *memory)
         reinterpret_cast<const void *>(*base), source.type.element,
         source.type.dims, std::nullopt,
         xla::PjRtClient::HostBufferSemantics::kImmutableZeroCopy,
-        share_release(&source), memory->xla, nullptr);
+        share_release(&source, memory->device), memory->xla, nullptr);
 }
 
 /* One run of a program on one device. */

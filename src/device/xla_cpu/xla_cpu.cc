@@ -35,6 +35,8 @@ tow_xla_extension_t extension = {
     set_query_handler,
     library_graph_count,
     device_time,
+    device_borrow,
+    device_recent_peak,
 };
 
 PJRT_Api make_api()

@@ -419,6 +419,12 @@ typedef struct tow_xla_extension {
      * device_complete_events, and ready. */
     void (*device_time)(const struct PJRT_Event *event, uint64_t *out_busy_ns,
                         uint64_t *out_wait_ns);
+    /* Counts memory of the caller as the device's, in bytes_in_use and in the
+     * peaks but not against the limit; negative when it no longer is. Memory
+     * that a buffer uses without a copy is counted anyway. */
+    void (*borrow)(struct PJRT_Device *device, int64_t bytes);
+    /* The peak of bytes_in_use since the last call. */
+    int64_t (*recent_peak)(struct PJRT_Device *device);
 } tow_xla_extension_t;
 
 #ifdef __cplusplus

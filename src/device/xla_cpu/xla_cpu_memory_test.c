@@ -226,6 +226,14 @@ static void cached_blocks_count_within_the_limit(void **state)
     assert_true(fill(buffer, 2, 16 * MIB) == first);
     destroy(buffer);
 
+    buffer = allocate(client, MIB); /* Smaller than a huge page. */
+    first = fill(buffer, 1, MIB);
+    destroy(buffer);
+    assert_int_equal(bytes_held(device), 17 * MIB);
+    buffer = allocate(client, MIB);
+    assert_true(fill(buffer, 2, MIB) == first);
+    destroy(buffer);
+
     for (int64_t mib = 2; mib <= 30; mib += 4) {
         buffer = allocate(client, mib * MIB);
         assert_true(bytes_held(device) <= LIMIT);

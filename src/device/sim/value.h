@@ -1,6 +1,7 @@
-/* Simulated values: see README.md. */
-#ifndef TOW_DEVICE_SIM_VALUE_IMPL_H_
-#define TOW_DEVICE_SIM_VALUE_IMPL_H_
+/* Simulated values: see README.md. For siblings that predict the results of
+ * simulated computations. Pure functions. */
+#ifndef TOW_DEVICE_SIM_VALUE_H_
+#define TOW_DEVICE_SIM_VALUE_H_
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,4 +24,4 @@ uint64_t tow_sim_value_mix(uint64_t value, uint64_t argument);
 uint64_t tow_sim_value_after_collective(tow_sim_collective_kind_t kind,
                                         uint64_t combined, uint32_t rank);
 
-#endif /* TOW_DEVICE_SIM_VALUE_IMPL_H_ */
+#endif /* TOW_DEVICE_SIM_VALUE_H_ */
