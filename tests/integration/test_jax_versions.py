@@ -41,3 +41,8 @@ def test_a_language_model_learns(version):
               if line.startswith("loss")]
     assert len(losses) >= 10
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_programs_over_slices(version):
+    assert len([line for line in output("program.py", version=version) if line.endswith("True")]) == 9

@@ -113,12 +113,11 @@ def test_plain_operations_run_where_their_operands_are(tmp_path, version):
         # A constraint says how a result is sharded.
         r = both(lambda x: jax.lax.with_sharding_constraint(b(x) * 2, s1.sharding("x")), v, want=v * 2 + 2)
         assert r.sharding.is_equivalent_to(s1.sharding("x"), 2), r.sharding
-        if hasattr(jax, "shard_map"):
-            mapped = jax.shard_map(lambda x: x * 2 + jax.lax.axis_index("x"), mesh=s1.mesh, in_specs=P("x"), out_specs=P("x"))
-            want = v * 2 + np.array([[0], [1]], np.float32)
-            r = both(lambda x: mapped(x), v, want=want)
-            assert where(r) == ids(s1)
-            both(lambda x: c(mapped(b(x))), v, want=(want + 2) / 2)
+        mapped = jax.shard_map(lambda x: x * 2 + jax.lax.axis_index("x"), mesh=s1.mesh, in_specs=P("x"), out_specs=P("x"))
+        want = v * 2 + np.array([[0], [1]], np.float32)
+        r = both(lambda x: mapped(x), v, want=want)
+        assert where(r) == ids(s1)
+        both(lambda x: c(mapped(b(x))), v, want=(want + 2) / 2)
     """, version=version)
 
 

@@ -59,7 +59,10 @@ eight = jax.custom_jvp(rule)
 eight.defjvp(lambda p, t: (eight(*p), t[0] * 8))
 for f, k in ((seven, 7.0), (eight, 8.0)):
     both(f, v, want=v * 2 + 1)
-    both(lambda x: jax.grad(lambda q: jnp.sum(f(q)))(x), v, want=np.full((2, 4), k, np.float32))
+    gradient = jax.grad(lambda x: jnp.sum(f(x)))
+    same(tow.program(gradient)(v), np.full((2, 4), k, np.float32))
+    if f is seven or jax.__version_info__ >= (0, 7):  # JAX 0.6.2 compares the meshes of eager tangents.
+        same(gradient(v), np.full((2, 4), k, np.float32))
 if jax.default_backend() == "towpath":  # In plain JAX a computation has one set of devices.
     g = jax.jit(loss)
     same(tow.program(jax.grad(lambda w, x: g(w, x) + g(w * 2, x)))(w, v),

@@ -18,7 +18,7 @@ import jax
 from jax import numpy as jnp
 from jax.extend import core as extend_core
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from towpath.programs import slices
 
@@ -97,7 +97,13 @@ def whereabouts(x: Any) -> Sharding | None:
         if inner is None or inner is x:
             return None
         x = inner
-    return x.sharding if isinstance(x, jax.Array) else None
+    return x.sharding if isinstance(x, jax.Array) else _default_sharding()
+
+
+def _default_sharding() -> Sharding:
+    """Where JAX puts numpy arrays and scalars."""
+    chosen = jax.config.jax_default_device
+    return SingleDeviceSharding(chosen if isinstance(chosen, jax.Device) else jax.devices()[0])
 
 
 def _bring(x: Any, target: Sharding) -> Any:
