@@ -282,6 +282,9 @@ static void mark_waits(const tow_dataflow_t *dataflow, program_t *program,
                        ? find_step(program, lowered->memory_after - 1)
                        : NULL;
     if (step != NULL) step->is_awaited = true;
+    /* A computation that consumes the value gives its memory to a result, which
+     * may stay for longer. */
+    if (program->steps[at].is_consumed) return;
     step_t *freer = find_freer(program, at + 1, lowered->first_output);
     if (freer == NULL) return;
     const uint64_t bytes =

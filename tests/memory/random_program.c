@@ -246,14 +246,20 @@ static void add_nodes(builder_t *builder)
         add_call(builder, OP_PLUS, &builder->values[i]);
 }
 
+/* Of different values: two results with one value are two objects, and counted
+ * twice. */
 static void add_results(builder_t *builder)
 {
     random_program_t *out = builder->out;
-    out->result_count = 1 + below(builder, RESULTS_MAX);
-    for (size_t i = 0; i < out->result_count; i++) {
-        out->results[i] = *pick(builder);
-        check(tow_program_result(out->program, out->results[i].array));
-        out->results[i].array = NULL;
+    const size_t wanted = 1 + below(builder, RESULTS_MAX);
+    bool is_result[VALUES_MAX] = {false};
+    for (size_t i = 0; i < wanted; i++) {
+        value_t *value = pick(builder);
+        if (is_result[value - builder->values]) continue;
+        is_result[value - builder->values] = true;
+        check(tow_program_result(out->program, value->array));
+        out->results[out->result_count] = *value;
+        out->results[out->result_count++].array = NULL;
     }
 }
 
