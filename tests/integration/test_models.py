@@ -41,3 +41,12 @@ def test_resuming_without_a_checkpoint_says_what_is_missing(tmp_path):
     done = finish(start_python([str(LM), "--resume"]))
     assert done.returncode == 2
     assert "--resume needs a --checkpoint that exists" in done.stderr
+
+
+def test_the_block_of_the_page_about_pipelines_runs(tmp_path):
+    text = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    script = tmp_path / "block.py"
+    script.write_text(text.split("```python\n")[1].split("```\n")[0])
+    done = finish(start_python([str(script)]))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "True\n"
