@@ -49,7 +49,7 @@ def error(kind, fn, *parts):
 
 def line(text):
     \"\"\"Where this script has a line with this text, as errors name it.\"\"\"
-    [number] = [i for i, row in enumerate(open(__file__), 1) if text in row and "line(" not in row]
+    [number] = [i for i, row in enumerate(open(__file__), 1) if row.rstrip().endswith(text)]
     return f"{{__file__}}:{{number}}"
 
 def where(x):

@@ -104,10 +104,13 @@ def test_an_error_at_run_time_comes_with_the_values(tmp_path, version):
                 raise ValueError("no good value")
             return np.asarray(x)
         q = tow.on(s1, lambda x: jax.pure_callback(raises, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
-        p = tow.program(lambda x: c(q(x)))
+        def f(x):
+            return c(q(x))  # the call
+        p = tow.program(f)
         same(p(v), v / 2)
+        node = f"@{s1.name} {os.path.basename(line('# the call'))}"
         z = p(v + 1)  # Returns at once.
-        error(Exception, lambda: z, "no good value", "device ")
+        error(Exception, lambda: z, "no good value", node, "on device ")
         error(Exception, lambda: c(z), "no good value")
         error(Exception, lambda: p(z), "no good value")
         same(p(v), v / 2)
