@@ -55,22 +55,22 @@ typedef struct tow_object_table tow_object_table_t;
 
 /* One device's memory. One cache line: scheduling iterates over accounts. */
 typedef struct tow_account {
-    uint64_t limit_bytes;    /* 0: none */
-    uint64_t object_bytes;   /* 0 when closed */
-    uint64_t reserved_bytes; /* by runs under way; 0 when closed */
-    uint64_t peak_bytes;     /* of the sum of both */
-    uint64_t queued_ns;      /* of gangs under way; belongs to the scheduler */
+    uint64_t limit_bytes;       /* 0: none */
+    uint64_t object_bytes;      /* 0 when closed */
+    uint64_t reserved_bytes;    /* by runs under way; 0 when closed */
+    uint64_t peak_bytes;        /* of the sum of both */
+    uint64_t recent_peak_bytes; /* since tow_account_take_recent_peak */
+    uint64_t queued_ns;  /* of gangs under way; belongs to the scheduler */
     uint64_t claim_;     /* belongs to the scheduler: one claim per device */
     uint32_t gang_count; /* under way; belongs to the scheduler */
     bool closed;         /* its worker has disconnected */
     uint8_t island;      /* set by the owner before the account is placed */
-    /* What a run needs of a device is above: 56 bytes. */
+    /* What a run needs of a device is above: 64 bytes. */
     uint32_t host; /* number of its worker's tow_host_memory_t; 0: none */
     uint64_t spilled_bytes; /* of its shards in host memory; 0 when closed */
     /* For loops over accounts; zero outside them. */
     uint64_t scratch_bytes_;
     uint64_t scratch_sum_;
-    uint64_t recent_peak_bytes; /* since tow_account_take_recent_peak */
 } tow_account_t;
 
 /* Host memory for spilled objects: one record per worker. */
@@ -283,6 +283,7 @@ static inline void tow_account_reserve(tow_account_t *account, uint64_t bytes)
     TOW_ASSERT(reserved >= bytes);
     account->reserved_bytes = reserved;
     if (used > account->peak_bytes) account->peak_bytes = used;
+    if (used > account->recent_peak_bytes) account->recent_peak_bytes = used;
 }
 static inline void tow_account_unreserve(tow_account_t *account, uint64_t bytes)
 {
