@@ -39,6 +39,12 @@ static tow_status_t start(promise_fixture_t *it)
     return tow_program_start_promised(it->program, &it->x, 1, &it->promise, 1);
 }
 
+static void refused(tow_status_t take_status, tow_code_t code, const char *part)
+{
+    expect_error(take_status, code, part);
+    tow_status_release(take_status);
+}
+
 static void a_promise_is_kept_by_its_run(void **state)
 {
     (void)state;
@@ -81,14 +87,14 @@ static void a_promise_cannot_be_used_before_its_run(void **state)
     uint8_t bytes[16];
     tow_completion_t answer = {0};
     static const char part[] = "a call that is not complete";
-    expect_error(tow_program_start(it.program, &it.promise, 1, &y, 1),
-                 TOW_FAILED_PRECONDITION, part);
-    expect_error(tow_download_start(it.promise, 0, bytes, 16, &answer, NULL),
-                 TOW_FAILED_PRECONDITION, part);
-    expect_error(tow_assemble_start(it.slice, sources, shards, &y),
-                 TOW_FAILED_PRECONDITION, part);
-    expect_error(tow_copy_start(it.slice, it.promise, 0, &y),
-                 TOW_FAILED_PRECONDITION, part);
+    refused(tow_program_start(it.program, &it.promise, 1, &y, 1),
+            TOW_FAILED_PRECONDITION, part);
+    refused(tow_download_start(it.promise, 0, bytes, 16, &answer, NULL),
+            TOW_FAILED_PRECONDITION, part);
+    refused(tow_assemble_start(it.slice, sources, shards, &y),
+            TOW_FAILED_PRECONDITION, part);
+    refused(tow_copy_start(it.slice, it.promise, 0, &y),
+            TOW_FAILED_PRECONDITION, part);
     expect_no_message(&it.fixture);
     tow_program_break_promise(it.promise, tow_status_bare(TOW_CANCELLED));
     close_promise(&it);
@@ -106,8 +112,8 @@ static void a_broken_promise_fails_and_the_controller_never_hears_of_it(
     assert_int_equal(it.calls.count, 1);
     assert_int_equal(it.calls.code, TOW_CANCELLED);
     tow_array_t *y;
-    expect_error(tow_program_start(it.program, &it.promise, 1, &y, 1),
-                 TOW_CANCELLED, "abandoned");
+    refused(tow_program_start(it.program, &it.promise, 1, &y, 1), TOW_CANCELLED,
+            "abandoned");
     tow_array_release_locked(it.promise);
     soon(&it.fixture);
     expect_no_message(&it.fixture);
@@ -120,9 +126,8 @@ static void a_run_that_does_not_start_leaves_its_promises(void **state)
     (void)state;
     promise_fixture_t it;
     open_promise(&it);
-    expect_error(
-        tow_program_start_promised(it.program, NULL, 0, &it.promise, 1),
-        TOW_INVALID_ARGUMENT, "0 arguments");
+    refused(tow_program_start_promised(it.program, NULL, 0, &it.promise, 1),
+            TOW_INVALID_ARGUMENT, "0 arguments");
     must(start(&it));
     send_failed(&it.fixture, EXPECT(&it.fixture, RUN, run)->run, TOW_INTERNAL,
                 "device 1 caught fire");
