@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 from jax import numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
 
 from towpath.pipelines.fragments import Edge, Fragment, Kind, StageFragments
 from towpath.programs import graph, library
@@ -183,14 +182,6 @@ def is_key(aval: Any) -> bool:
 
 def _part_type(aval: Any, shape: tuple[int, ...]) -> Any:
     return jax.core.ShapedArray(shape, aval.dtype)
-
-
-def batch_sharding(mesh: Any, aval: Any) -> NamedSharding:
-    """Rows of a batch over all devices of a slice, if they divide it."""
-    size = mesh.devices.size
-    if aval.ndim and aval.shape[0] % size == 0 and size > 1:
-        return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    return NamedSharding(mesh, PartitionSpec())
 
 
 def mean(values: Sequence[Any]) -> Any:

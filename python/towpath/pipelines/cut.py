@@ -52,7 +52,6 @@ class _Cutter(graph.Flattener):
     def __init__(self) -> None:
         super().__init__()
         self.numbers: dict[int, int] = {}  # By value; of arguments: none.
-        self.mark_count = 0
         self.marked: list[tuple[Any, list[Value]]] = []
 
     def is_place(self, eqn: Any) -> bool:
